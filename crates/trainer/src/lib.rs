@@ -18,6 +18,7 @@
 // The layers of this crate, lowest first: a module imports only from modules above it in this list.
 
 // Small modules for all others.
+mod bad_samples;
 mod batch;
 mod console;
 mod error;
@@ -56,7 +57,11 @@ pub mod callbacks;
 mod checkpoint;
 
 // Running steps.
-mod run;
+mod executor;
+
+mod session;
+
+mod evaluation;
 
 mod step;
 
@@ -88,6 +93,8 @@ pub use checkpoint::load_hyperparameters;
 pub use checkpoint::newest::load_arguments;
 pub use checkpoint::weights::Weights;
 pub use error::{Error, Result};
+pub use evaluation::predicted_batches::PredictedBatches;
+pub use evaluation::prediction_writer::PredictionWriter;
 pub use fulmen_loggers::{Histogram, LogPoint, Media, Picture, Sink};
 pub use fulmen_nn::ModelSummary;
 pub use fulmen_signals::Signal;
@@ -114,8 +121,6 @@ pub use plan::Plan;
 pub use predictions::{Predicted, Predictions};
 pub use program::evaluation_set::{EvaluationSet, EvaluationSets};
 pub use rules::averaging::WeightAveraging;
-pub use run::predict::PredictedBatches;
-pub use run::prediction_writer::PredictionWriter;
 pub use step::{EvalStep, StepFunction, StepLogs, TrainStep};
 pub use step_config::optimizers::Optimizers;
 pub use step_config::step_part::StepPart;

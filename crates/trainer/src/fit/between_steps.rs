@@ -6,8 +6,8 @@ use std::time::Duration;
 use fulmen_tensor::{Argument, Compiled, Literal, Sharding};
 
 use super::Fit;
+use crate::executor::fit_read::ReadKind;
 use crate::hooks::actions::Requests;
-use crate::run::reading::ReadKind;
 use crate::state::StepState;
 use crate::{Error, Result, Signal, TrainDuration};
 

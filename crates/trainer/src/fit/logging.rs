@@ -5,9 +5,9 @@ use fulmen_tensor::Literal;
 use fulmen_tensor::trace::span;
 
 use super::Fit;
+use crate::executor::fit_read::{ReadKind, Reading};
 use crate::hooks::ProgramOutput;
 use crate::logs::{LogRange, Sums};
-use crate::run::reading::{ReadKind, Reading};
 use crate::step::training_point;
 use crate::{Predicted, Result};
 

@@ -4,7 +4,7 @@
 use fulmen_data::DataLoader;
 
 use super::Fit;
-use crate::run::bad_samples::BadCount;
+use crate::bad_samples::BadCount;
 use crate::step_config::StepConfig;
 use crate::{Error, Result, TrainingModule};
 

@@ -16,7 +16,7 @@ use super::Fit;
 use crate::console::note;
 use crate::hooks::FitStart;
 use crate::program::StepCost;
-use crate::run::session::Session;
+use crate::session::Session;
 use crate::state::model_summary;
 use crate::step_config::StepConfig;
 use crate::{Error, FitSummary, Media, Picture, TrainStart, TrainingModule, host_memory};

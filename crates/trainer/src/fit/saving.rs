@@ -16,7 +16,7 @@ use crate::goodput::TimeBucket;
 use crate::hooks::CheckpointFile;
 use crate::hooks::actions::{CheckpointRole, Save};
 use crate::process_group;
-use crate::run::session::Session;
+use crate::session::Session;
 use crate::state::names;
 use crate::step::TrainStep;
 use crate::{Error, Options, Result, Signal};

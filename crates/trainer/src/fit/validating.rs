@@ -4,10 +4,10 @@ use fulmen_tensor::trace::span;
 use fulmen_tensor::{DeviceArray, Literal};
 
 use super::Fit;
+use crate::evaluation::{Evaluated, Evaluation, point};
 use crate::goodput::TimeBucket;
 use crate::hooks::Progress;
 use crate::program::evaluation_set::Cadence;
-use crate::run::evaluate::{Evaluated, Evaluation, point};
 use crate::{BatchLimit, LogPoint, Result, Signal, process_group};
 
 /// A validation set that is ready to run.

@@ -1,4 +1,4 @@
-//! [`Profiler`]: the trace that a fit records. `run/profiler.rs` records it.
+//! [`Profiler`]: the trace that a fit records. `session/profiler.rs` records it.
 
 use crate::options::named::named;
 

@@ -14,8 +14,8 @@ use fulmen_tensor::Tensor;
 use super::*;
 use crate::callbacks::callback::Callback;
 use crate::callbacks::{BackboneFinetuning, EarlyStopping, Mode, Timer};
+use crate::evaluation::predicted_batches::PredictedBatches;
 use crate::hooks::Progress;
-use crate::run::predict::PredictedBatches;
 use crate::tuner::{BatchSizeFinder, LearningRateFinder};
 use crate::{
     Actions, Batch, CheckpointRole, LogPoint, Plan, PredictionWriter, Predictions, Signal,

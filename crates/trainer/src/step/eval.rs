@@ -7,9 +7,9 @@ use fulmen_tensor::DeviceArray;
 
 use super::TrainStep;
 use super::train::Averages;
+use crate::evaluation::{Evaluated, Evaluation, point};
 use crate::process_group;
 use crate::program;
-use crate::run::evaluate::{Evaluated, Evaluation, point};
 use crate::stage::Stage;
 use crate::{BatchLimit, Error, LogPoint, Progress, Result};
 

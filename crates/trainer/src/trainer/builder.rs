@@ -24,7 +24,7 @@ use crate::goodput::Clock;
 use crate::options::environment;
 use crate::options::{TrainerArgs, option_table};
 use crate::process_group::{ProcessGroup, check_alone};
-use crate::run::session::{Record, Session};
+use crate::session::{Record, Session};
 use crate::step_config::Choices;
 use crate::step_config::step_part::StepPart;
 use crate::{

@@ -9,10 +9,10 @@ use fulmen_tensor::{MetricSnapshot, MetricsSnapshot, Runtime, Unit};
 use serde_json::{Map, json};
 
 use crate::console::note;
+use crate::evaluation::evaluate;
+use crate::evaluation::predicted_batches::{PredictedBatches, predict};
 use crate::fit::fit;
-use crate::run::evaluate::evaluate;
-use crate::run::predict::{PredictedBatches, predict};
-use crate::run::session::Session;
+use crate::session::Session;
 use crate::stage::Stage;
 use crate::step::TrainStep;
 use crate::{

@@ -18,7 +18,7 @@ use crate::goodput::Clock;
 use crate::options::batch_limit::BatchLimit;
 use crate::plan::NO_LIMIT;
 use crate::program::trace_fit::set_up;
-use crate::run::session::{Record, Session};
+use crate::session::{Record, Session};
 use crate::step_config::Choices;
 use crate::{FitSummary, Options, Result, Resume, TrainDuration, Trainer, TrainingModule};
 

@@ -1,5 +1,8 @@
 //! [`Evaluation`]: a validation, test or prediction step with the weights of a module, and its pass over a loader.
 
+pub(crate) mod predicted_batches;
+pub(crate) mod prediction_writer;
+
 use std::borrow::Borrow;
 use std::sync::Arc;
 
@@ -7,14 +10,14 @@ use fulmen_data::DataLoader;
 use fulmen_tensor::trace::numbered;
 use fulmen_tensor::{DeviceArray, Literal, Runtime};
 
+use crate::bad_samples::BadCount;
 use crate::callbacks::calls::Hooks;
+use crate::executor::Executor;
 use crate::hooks::EvaluationProgress;
 use crate::process_group::{self, ProcessGroup};
 use crate::program::trace_fit::check_shardings;
 use crate::program::{self, CompiledStep, StepProgram};
-use crate::run::bad_samples::BadCount;
-use crate::run::executor::Executor;
-use crate::run::session::Session;
+use crate::session::Session;
 use crate::stage::Stage;
 use crate::state::{self, Fixed};
 use crate::{
@@ -179,7 +182,7 @@ impl Stage {
             (Stage::Validation, _) => hooks.on_validation_batch_end(progress),
             (Stage::Test, 0) => hooks.on_test_start(progress),
             (Stage::Test, _) => hooks.on_test_batch_end(progress),
-            // `predict.rs` calls them when the predictions arrive.
+            // `predicted_batches.rs` calls them when the predictions arrive.
             (Stage::Prediction, _) => {}
         }
     }

@@ -2,6 +2,9 @@
 //! loops use it. While it waits, it watches the other processes and the signals, so that neither
 //! can block it forever.
 
+pub(crate) mod fit_read;
+pub(crate) mod progress_file;
+
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,9 +15,9 @@ use fulmen_tensor::trace::span;
 use fulmen_tensor::{DeviceArray, Done, Literal, PendingLiterals, Runtime};
 use parking_lot::Mutex;
 
+use crate::executor::progress_file::step_finished;
 use crate::process_group::{self, ProcessGroup};
 use crate::program::CompiledStep;
-use crate::run::progress_file::step_finished;
 use crate::state::StepState;
 use crate::{Error, Result, Signal};
 

@@ -20,10 +20,10 @@ use serde::Deserialize;
 use serde_json::{Value as Json, json};
 
 use super::environment::host_name;
-use super::progress_file::finished_steps;
 use super::trace_file;
 use crate::Profiler;
 use crate::console::note;
+use crate::executor::progress_file::finished_steps;
 
 /// The file that requests a profile, and the answer in the profile's folder.
 const REQUEST: &str = "profile.request";

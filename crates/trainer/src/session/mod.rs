@@ -1,6 +1,11 @@
-//! [`Session`]: what all loops of a Trainer share: options, devices, other processes, callbacks, loggers and the folder
-//! of
-//! the run.
+//! [`Session`]: what all loops of a Trainer share: options, devices, other processes, callbacks,
+//! loggers and the folder of the run.
+
+pub(crate) mod advice;
+mod dump;
+mod environment;
+mod profiler;
+mod trace_file;
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -20,9 +25,8 @@ use crate::goodput::{Clock, TimeBucket};
 use crate::process_group::{self, ProcessGroup};
 use crate::program::trace_fit::set_up;
 use crate::program::{CompiledStep, StepProgram};
-use crate::run::dump::dump;
-use crate::run::environment;
-use crate::run::profiler::RunProfiler;
+use crate::session::dump::dump;
+use crate::session::profiler::RunProfiler;
 use crate::step_config::{Choices, StepConfig};
 use crate::{
     Actions, Error, LogPoint, Result, Sink, Strategy, TrainingModule, Weights, checkpoint,

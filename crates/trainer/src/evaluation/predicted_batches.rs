@@ -6,12 +6,12 @@ use fulmen_data::{DataLoader, DeviceBatches};
 use fulmen_tensor::{DeviceArray, Literal, TensorType};
 
 use crate::callbacks::calls::Callbacks;
+use crate::evaluation::Evaluation;
+use crate::executor::Executor;
 use crate::hooks::EvaluationProgress;
 use crate::process_group;
 use crate::program::CompiledStep;
-use crate::run::evaluate::Evaluation;
-use crate::run::executor::Executor;
-use crate::run::session::Session;
+use crate::session::Session;
 use crate::stage::Stage;
 use crate::state::Fixed;
 use crate::{Actions, Error, EvaluationSets, Predicted, Result, Strategy, TrainingModule, Weights};
