@@ -25,6 +25,7 @@ mod error;
 mod goodput;
 mod host_memory;
 mod plan;
+mod position;
 mod predictions;
 mod stage;
 

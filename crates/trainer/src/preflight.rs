@@ -242,9 +242,14 @@ impl TracedStep {
         };
         let (_, plan) = config.plan(epoch);
         let batch = Batch::of_size(train, batch_size, config.options.precision.cast_dtype());
-        let shapes = (&[batch][..], steps_per_epoch);
-        let (layout, program) =
-            trace_fit::training_step(module, &config, &plan, shapes, config.options.seed)?;
+        let (layout, program) = trace_fit::training_step(
+            module,
+            &config,
+            &plan,
+            &[batch],
+            steps_per_epoch,
+            config.options.seed,
+        )?;
         Ok(TracedStep { config, layout, program, batch_size, steps_per_epoch, note })
     }
 

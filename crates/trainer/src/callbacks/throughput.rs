@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::hooks::{FitStart, Progress};
 use crate::plan::NO_LIMIT;
-use crate::step_config::phases::Position;
+use crate::position::BatchPosition;
 use crate::{LogPoint, TrainStart};
 
 /// The most steps that may be enqueued between a log point and the arrival of its values.
@@ -23,7 +23,7 @@ pub(super) struct Throughput {
     total_steps: u64,
     /// Floating-point operations of a batch on each device, from each position of the training on.
     /// Empty if not known.
-    pub(super) flops: Vec<(Position, f64)>,
+    pub(super) flops: Vec<(BatchPosition, f64)>,
     pub(super) peak: Option<f64>,
     /// Batches that were enqueued on the device.
     batches: u64,
@@ -81,8 +81,9 @@ impl Throughput {
     pub(super) fn on_train_batch_end(&mut self, progress: &Progress) {
         self.batches += 1;
         // `progress` already counts this batch.
-        let position = (progress.epoch, progress.batch.saturating_sub(1));
-        let phase = self.flops.iter().rfind(|(begin, _)| *begin <= position);
+        let (epoch, batch) = (progress.epoch, progress.batch.saturating_sub(1));
+        let position = BatchPosition { epoch, batch };
+        let phase = self.flops.iter().rfind(|(start, _)| *start <= position);
         self.operations += phase.map_or(0.0, |(_, flops)| *flops);
         let global_step = progress.global_step;
         if self.steps.back().is_none_or(|last| last.global_step < global_step) {
@@ -157,7 +158,7 @@ mod tests {
 
     #[test]
     fn rates_are_counts_by_time() {
-        let flops = vec![((0, 0), 2e12)];
+        let flops = vec![(BatchPosition::default(), 2e12)];
         let meter = Throughput {
             batch_size: 32,
             tokens: Some(64),

@@ -4,13 +4,14 @@ use fulmen_pjrt::Device;
 use fulmen_preflight::Generation;
 use fulmen_tensor::Runtime;
 
+use crate::position::BatchPosition;
 use crate::program::{CompiledStep, StepCost};
-use crate::step_config::phases::{Phases, Position};
+use crate::step_config::phases::Phases;
 
 /// What is known about a fit when its programs are compiled, before the first step.
 pub struct TrainStart<'a> {
     /// The beginning of each phase that is not over, with its step and the step's cost.
-    phases: Vec<(Position, &'a CompiledStep, StepCost)>,
+    phases: Vec<(BatchPosition, &'a CompiledStep, StepCost)>,
     runtime: &'a Runtime,
 }
 
@@ -20,10 +21,14 @@ impl<'a> TrainStart<'a> {
         phases: &Phases,
         runtime: &'a Runtime,
     ) -> TrainStart<'a> {
-        let begins = phases.last(steps.len()).iter().copied();
-        let phases =
-            begins.zip(steps).map(|(begin, step)| (begin, step, StepCost::of(step))).collect();
-        TrainStart { phases, runtime }
+        let starts = phases.last_starts(steps.len()).iter().copied();
+        TrainStart {
+            phases: starts
+                .zip(steps)
+                .map(|(start, step)| (start, step, StepCost::of(step)))
+                .collect(),
+            runtime,
+        }
     }
 
     /// Returns the floating-point operations of a step on one batch, on each device.
@@ -37,8 +42,8 @@ impl<'a> TrainStart<'a> {
     }
 
     /// Like [`flops`](TrainStart::flops), for each phase, with its beginning.
-    pub(crate) fn flops_of_phases(&self) -> Option<Vec<(Position, f64)>> {
-        self.phases.iter().map(|(begins, _, cost)| Some((*begins, cost.flops?))).collect()
+    pub(crate) fn flops_of_phases(&self) -> Option<Vec<(BatchPosition, f64)>> {
+        self.phases.iter().map(|(start, _, cost)| Some((*start, cost.flops?))).collect()
     }
 
     /// The cost of the step that the fit begins with.

@@ -25,6 +25,7 @@ use serde_json::{Value, json};
 
 use crate::checkpoint::run_config::RunConfig;
 use crate::logs::Sums;
+use crate::position::{BatchPosition, StepPosition};
 use crate::{Error, Options, Result};
 
 /// Opens the store of a folder of checkpoints.
@@ -88,6 +89,16 @@ pub(crate) struct Position {
 }
 
 impl Position {
+    /// The position for log points.
+    pub(crate) fn step(&self) -> StepPosition {
+        StepPosition { epoch: self.epoch, global_step: self.global_step }
+    }
+
+    /// The position among the batches.
+    pub(crate) fn batch(&self) -> BatchPosition {
+        BatchPosition { epoch: self.epoch, batch: self.batch }
+    }
+
     /// The path of the best checkpoint so far, from the metadata of the checkpoint at `path`. If
     /// their folder was moved, the best one is in the same folder as `path`.
     pub(crate) fn best(&self, path: &Path) -> Option<PathBuf> {

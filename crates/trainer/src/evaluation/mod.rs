@@ -14,6 +14,7 @@ use crate::bad_samples::BadCount;
 use crate::callbacks::calls::Hooks;
 use crate::executor::Executor;
 use crate::hooks::EvaluationProgress;
+use crate::position::StepPosition;
 use crate::process_group::{self, ProcessGroup};
 use crate::program::trace_fit::check_shardings;
 use crate::program::{self, CompiledStep, StepProgram};
@@ -60,7 +61,7 @@ impl Evaluation {
         for set in &sets.0 {
             let loader = config.evaluation_loader(set.loader(), stage)?;
             let program =
-                program::eval(module, (stage, set.name()), &loader, &entries, &config, seed)?;
+                program::eval(module, stage, set.name(), &loader, &entries, &config, seed)?;
             if program.logs().is_empty() && stage != Stage::Prediction {
                 return Err(Error::nothing_logged(stage.step()));
             }
@@ -91,7 +92,7 @@ impl Evaluation {
         let mut evaluations = Vec::new();
         for (dataset, loader, program) in recorded {
             let evaluation =
-                Evaluation::compile(session, (stage, dataset.to_owned()), loader, program)?;
+                Evaluation::compile(session, stage, dataset.to_owned(), loader, program)?;
             session.record.eval_compilations += evaluation.step.compilations();
             evaluations.push(evaluation);
         }
@@ -101,7 +102,8 @@ impl Evaluation {
     /// Compiles the step of a set.
     pub(crate) fn compile(
         session: &mut Session,
-        (stage, dataset): (Stage, String),
+        stage: Stage,
+        dataset: String,
         loader: DataLoader,
         program: StepProgram,
     ) -> Result<Evaluation> {
@@ -114,24 +116,25 @@ impl Evaluation {
         Ok(Evaluation { stage, dataset, step, loader })
     }
 
-    /// The progress before the first batch, at this epoch and step of the training.
-    pub(crate) fn progress(&self, (epoch, global_step): (u64, u64)) -> EvaluationProgress {
+    /// The progress before the first batch, at this position of the training.
+    pub(crate) fn progress(&self, position: StepPosition) -> EvaluationProgress {
+        let StepPosition { epoch, global_step } = position;
         let (dataset, batches) = (self.dataset.clone(), self.loader.len() as u64);
         EvaluationProgress { dataset, batch: 0, batches, epoch, global_step }
     }
 
     /// Runs [`Evaluation::run`] over all batches, and calls the hooks of callbacks and module.
-    /// `reached` is the epoch and the step of the training.
+    /// `position` is that of the training.
     pub(crate) fn run_all<A: Borrow<DeviceArray>>(
         &self,
         runtime: &Runtime,
         process_group: Option<&Arc<ProcessGroup>>,
         hooks: &Hooks<'_>,
-        reached: (u64, u64),
+        position: StepPosition,
         values: &[A],
         interrupted: impl Fn() -> Result<Option<Signal>>,
     ) -> Result<Evaluated> {
-        let mut progress = self.progress(reached);
+        let mut progress = self.progress(position);
         self.stage.call_hooks(hooks, &progress);
         self.run(runtime, process_group, values, BatchLimit::ALL, |batch| {
             progress.batch = batch;
@@ -197,15 +200,16 @@ pub(crate) enum Evaluated {
 
 /// Builds a log point from the values that were read. The name of each set is appended to the names
 /// of its values.
-pub(crate) fn point<'a>(
+pub(crate) fn evaluation_point<'a>(
     evaluations: impl IntoIterator<Item = &'a Evaluation>,
     mut read: &[Literal],
-    (epoch, global_step): (u64, u64),
+    position: StepPosition,
 ) -> Result<LogPoint> {
+    let StepPosition { epoch, global_step } = position;
     let mut point = LogPoint { epoch, global_step, ..LogPoint::default() };
     for Evaluation { dataset, step, .. } in evaluations {
         let suffix = if dataset.is_empty() { String::new() } else { format!("/{dataset}") };
-        point.extend(&step.logs().pass(&mut read, &suffix, (epoch, global_step))?);
+        point.extend(&step.logs().pass(&mut read, &suffix, position)?);
     }
     Ok(point)
 }
@@ -220,15 +224,15 @@ pub(crate) fn evaluate(
     weights: Weights,
 ) -> Result<LogPoint> {
     let (evaluations, values) = Evaluation::open(session, module, sets, stage, weights)?;
-    let (process_group, hooks, reached) =
-        (session.process_group.as_ref(), session.callbacks.with(module), session.record.reached);
+    let (process_group, hooks, position) =
+        (session.process_group.as_ref(), session.callbacks.with(module), session.record.position);
     let mut logged = Vec::new();
     for evaluation in &evaluations {
         match evaluation.run_all(
             &session.runtime,
             process_group,
             &hooks,
-            reached,
+            position,
             &values,
             || Ok(None),
         )? {
@@ -240,7 +244,7 @@ pub(crate) fn evaluate(
         process_group,
         session.runtime.read(&logged.iter().collect::<Vec<_>>())?,
     )?;
-    let point = point(&evaluations, &literals, reached)?;
+    let point = evaluation_point(&evaluations, &literals, position)?;
     session.log(&point);
     match stage {
         Stage::Test => hooks.on_test_end(&point),

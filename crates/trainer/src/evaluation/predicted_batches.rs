@@ -82,7 +82,7 @@ pub(crate) fn predict(
         weights,
     )?;
     let evaluation = evaluations.remove(0);
-    let progress = evaluation.progress(session.record.reached);
+    let progress = evaluation.progress(session.record.position);
     let Evaluation { step, loader, .. } = evaluation;
     session.callbacks.each(|callback| callback.on_predict_start(&progress));
     let (runtime, process_group) = (&session.runtime, session.process_group.as_ref());

@@ -1,9 +1,11 @@
-//! [`Reading`]: values that a loop reads from the device while it continues.
+//! [`FitRead`]: values that a fit reads from the device while it continues.
 
-/// Values that are being read, with their epoch and step.
-pub(crate) struct Reading {
-    pub(crate) epoch: u64,
-    pub(crate) global_step: u64,
+use crate::position::StepPosition;
+
+/// What a fit is reading.
+pub(crate) struct FitRead {
+    /// The position of the latest step when the read started.
+    pub(crate) position: StepPosition,
     pub(crate) kind: ReadKind,
 }
 

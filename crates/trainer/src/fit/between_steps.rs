@@ -97,9 +97,9 @@ impl Fit<'_> {
             let weights = weights.iter().map(|array| Argument::Borrow(array)).collect();
             Ok(program.compiled.call(weights)?.arrays)
         })?;
-        let reading = self
-            .reading(ReadKind::Program { name: program.name, outputs: program.outputs.clone() });
-        self.step.executor.read(reading, arrays)
+        let read = self
+            .new_read(ReadKind::Program { name: program.name, outputs: program.outputs.clone() });
+        self.step.executor.read(read, arrays)
     }
 
     /// Whether the run ends after the latest step. The inner reason is `None` if the end was

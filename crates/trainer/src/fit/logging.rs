@@ -5,35 +5,31 @@ use fulmen_tensor::Literal;
 use fulmen_tensor::trace::span;
 
 use super::Fit;
-use crate::executor::fit_read::{ReadKind, Reading};
+use crate::executor::fit_read::{FitRead, ReadKind};
 use crate::hooks::ProgramOutput;
 use crate::logs::{LogRange, Sums};
+use crate::position::StepPosition;
 use crate::step::training_point;
 use crate::{Predicted, Result};
 
 impl Fit<'_> {
     /// A read after the latest step.
-    pub(super) fn reading(&self, kind: ReadKind) -> Reading {
-        Reading {
-            epoch: self.step.position.epoch,
-            global_step: self.step.position.global_step,
-            kind,
-        }
+    pub(super) fn new_read(&self, kind: ReadKind) -> FitRead {
+        FitRead { position: self.step.position.step(), kind }
     }
 
     /// Starts to read the values that were logged since the last log point.
     pub(super) fn start_log_point(&mut self) -> Result<()> {
         let Some(sums) = self.step.sums.take() else { return Ok(()) };
-        let reading = self.reading(ReadKind::Log { factor: self.actions.factor_of_step() });
+        let read = self.new_read(ReadKind::Log { factor: self.actions.factor_of_step() });
         let arrays = [sums].into_iter().chain(std::mem::take(&mut self.step.media)).collect();
-        self.step.executor.read(reading, arrays)
+        self.step.executor.read(read, arrays)
     }
 
     /// Passes on the values of the oldest read, and waits for them if they have not arrived.
     /// Returns false if there is none.
     pub(super) fn finish_read(&mut self) -> Result<bool> {
-        let Some((Reading { epoch, global_step, kind }, values)) = self.step.executor.arrived()?
-        else {
+        let Some((FitRead { position, kind }, values)) = self.step.executor.arrived()? else {
             return Ok(false);
         };
         let _log_point = span("log point");
@@ -43,8 +39,7 @@ impl Fit<'_> {
                 self.actions.set_read(sums.learning_rate(), factor);
                 let (logs, media) =
                     (self.step.program().logs(), values.get(1..).unwrap_or_default());
-                let mut point =
-                    training_point(logs, &sums, media, LogRange::Steps, (epoch, global_step))?;
+                let mut point = training_point(logs, &sums, media, LogRange::Steps, position)?;
                 self.hooks.callbacks.each(|callback| {
                     let values = callback.log_values(&point);
                     point.metrics.extend(values);
@@ -55,6 +50,7 @@ impl Fit<'_> {
             }
             ReadKind::Program { name, outputs } => {
                 let values = Predicted { values: outputs.into_iter().zip(values).collect() };
+                let StepPosition { epoch, global_step } = position;
                 let output = ProgramOutput { name: name.to_owned(), epoch, global_step, values };
                 self.hooks.on_program_end(&output, &mut self.actions);
             }

@@ -20,12 +20,12 @@ use fulmen_tensor::trace::{numbered, span};
 pub(crate) use open::fit;
 
 use crate::callbacks::calls::Hooks;
-use crate::checkpoint::Position;
 use crate::checkpoint::save::{CopyProgram, Saving};
 use crate::console::note;
 use crate::goodput::TimeBucket;
 use crate::hooks::actions::Actions;
 use crate::logs::{LogRange, Sums};
+use crate::position::StepPosition;
 use crate::process_group;
 use crate::session::Session;
 use crate::session::advice::{self, HostReads, Measured};
@@ -102,7 +102,10 @@ impl Fit<'_> {
         session.record.best_checkpoint.clone_from(&summary.best_checkpoint);
         session.record.last_checkpoint.clone_from(&summary.last_checkpoint);
         result?;
-        session.record.reached = (summary.epochs.saturating_sub(1), summary.global_step);
+        session.record.position = StepPosition {
+            epoch: summary.epochs.saturating_sub(1),
+            global_step: summary.global_step,
+        };
         Ok(summary)
     }
 
@@ -336,8 +339,8 @@ impl Fit<'_> {
 
     /// The means over the values that an epoch has logged so far.
     fn epoch_point(&mut self, sums: &Sums) -> LogPoint {
-        let Position { epoch, global_step, .. } = self.step.position;
-        let point = self.step.program().logs().point(sums, LogRange::Epoch, (epoch, global_step));
+        let position = self.step.position.step();
+        let point = self.step.program().logs().point(sums, LogRange::Epoch, position);
         self.summary.train_loss = point.get(&format!("{}_epoch", self.step.reads.loss()));
         point
     }

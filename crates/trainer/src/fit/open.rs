@@ -143,7 +143,7 @@ impl<'a> Fit<'a> {
         for set in sets {
             let stage = Stage::Validation;
             let evaluation =
-                Evaluation::compile(session, (stage, set.name), set.loader, set.program)?;
+                Evaluation::compile(session, stage, set.name, set.loader, set.program)?;
             validation.push(Validation { cadence: set.cadence, evaluation });
         }
         let mut programs = Vec::new();

@@ -4,7 +4,7 @@ use fulmen_tensor::trace::span;
 use fulmen_tensor::{DeviceArray, Literal};
 
 use super::Fit;
-use crate::evaluation::{Evaluated, Evaluation, point};
+use crate::evaluation::{Evaluated, Evaluation, evaluation_point};
 use crate::goodput::TimeBucket;
 use crate::hooks::Progress;
 use crate::program::evaluation_set::Cadence;
@@ -111,7 +111,7 @@ impl Fit<'_> {
                     runtime,
                     process_group,
                     &self.hooks,
-                    self.reached(),
+                    self.step.position.step(),
                     weights,
                     interrupted,
                 )
@@ -124,16 +124,16 @@ impl Fit<'_> {
         Ok(Ok(arrays))
     }
 
-    fn reached(&self) -> (u64, u64) {
-        (self.step.position.epoch, self.step.position.global_step)
-    }
-
     /// The log point of these sets, from the values that were read.
     pub(super) fn validation_point(
         &self,
         names: &[String],
         values: &[Literal],
     ) -> Result<LogPoint> {
-        point(self.sets(names).map(|set| &set.evaluation), values, self.reached())
+        evaluation_point(
+            self.sets(names).map(|set| &set.evaluation),
+            values,
+            self.step.position.step(),
+        )
     }
 }

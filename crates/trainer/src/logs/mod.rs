@@ -15,6 +15,7 @@ use fulmen_tensor::{Anomalies, DType, Literal, Tensor, TensorType, cond};
 
 use crate::logs::logged::{Logged, LoggedValue, refused};
 use crate::logs::media::MediaKind;
+use crate::position::StepPosition;
 use crate::stage::Stage;
 use crate::{Batch, Error, LogPoint, Media, ReduceFx, Result, Sink};
 
@@ -587,14 +588,15 @@ impl LogLayout {
         }
     }
 
-    /// Computes the values from the sums, at this epoch and step. A name without samples gets no
+    /// Computes the values from the sums, at this position. A name without samples gets no
     /// value.
     pub(crate) fn point(
         &self,
         sums: &Sums,
         range: LogRange<'_>,
-        (epoch, global_step): (u64, u64),
+        position: StepPosition,
     ) -> LogPoint {
+        let StepPosition { epoch, global_step } = position;
         let mut point = LogPoint { epoch, global_step, ..LogPoint::default() };
         for entry in &self.entries {
             let (logged, suffix) = match range {
@@ -632,7 +634,7 @@ impl LogLayout {
         &self,
         read: &mut &[Literal],
         suffix: &str,
-        position: (u64, u64),
+        position: StepPosition,
     ) -> Result<LogPoint> {
         let (pass, others) = read.split_at_checked(1 + self.media.len()).unwrap_or_default();
         *read = others;

@@ -16,7 +16,8 @@ use crate::{Batch, Error, Predictions, Result, StepContext, TrainingModule};
 /// Records a step for an evaluation set, on a batch of each of the loader's shapes.
 pub(crate) fn eval(
     module: &dyn TrainingModule,
-    (stage, dataset): (Stage, &str),
+    stage: Stage,
+    dataset: &str,
     loader: &DataLoader,
     entries: &[Entry],
     config: &StepConfig,
@@ -27,7 +28,7 @@ pub(crate) fn eval(
     }
     let shapes = Batch::placeholders(loader, config.options.precision.cast_dtype());
     StepProgram::of_shapes(&shapes, stage.step(), |batch| {
-        record(module, (stage, dataset), batch, entries, config, seed)
+        record(module, stage, dataset, batch, entries, config, seed)
     })
 }
 
@@ -58,7 +59,8 @@ fn check_order(loader: &DataLoader) -> Result<()> {
 /// Records a step on a batch.
 fn record(
     module: &dyn TrainingModule,
-    (stage, dataset): (Stage, &str),
+    stage: Stage,
+    dataset: &str,
     batch: &Batch,
     entries: &[Entry],
     config: &StepConfig,

@@ -33,7 +33,7 @@ impl Forward {
         seed: u64,
     ) -> Result<Forward> {
         module.train();
-        recorder.rest_batch_norms(module);
+        recorder.freeze_batch_norms(module);
         let step = recorder.values().before(recorder.values().layout.counters.step);
         module.set_random_key(&random::fold_in_tensor(key, &step.to_dtype(DType::U32)));
         let param_values = recorder.param_values(0);

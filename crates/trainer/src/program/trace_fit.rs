@@ -68,7 +68,7 @@ pub(crate) fn trace_fit(
         ));
     }
     let shapes = Batch::placeholders(&train, config.options.precision.cast_dtype());
-    let (layout, program) = training_step(module, config, &plan, (&shapes, batches), seed)?;
+    let (layout, program) = training_step(module, config, &plan, &shapes, batches, seed)?;
     validation.check(Stage::Validation)?;
     let mut sets = Vec::new();
     for set in validation.0.iter().filter(|_| !config.options.limit_val_batches.is_zero()) {
@@ -76,7 +76,8 @@ pub(crate) fn trace_fit(
         let cadence = set.cadence(&config.options, &train, &plan)?;
         let eval = program::eval(
             module,
-            (Stage::Validation, set.name()),
+            Stage::Validation,
+            set.name(),
             &loader,
             layout.module(),
             config,
@@ -97,7 +98,8 @@ pub(crate) fn training_step(
     module: &dyn TrainingModule,
     config: &StepConfig,
     plan: &Plan,
-    (shapes, batches): (&[Batch], u64),
+    shapes: &[Batch],
+    batches: u64,
     seed: u64,
 ) -> Result<(Arc<StateLayout>, TrainProgram)> {
     set_up(module, config)?;
@@ -119,7 +121,7 @@ pub(crate) fn training_step(
         )));
     }
     check_shardings(module, config)?;
-    let phases = Phases::new(module, &optimizers, config, (plan, batches))?;
+    let phases = Phases::new(module, &optimizers, config, plan, batches)?;
     let layout = |scanned: &[Vec<Variable>]| {
         Arc::new(StateLayout::new(module, &optimizers, config, phases.clone(), scanned))
     };

@@ -103,8 +103,8 @@ impl Recorder {
     }
 
     /// Makes batch norm layers that are frozen in this phase compute with their running statistics.
-    pub(crate) fn rest_batch_norms(&self, module: &dyn Module) {
-        self.values.layout.phases.rest_batch_norms(self.phase, module);
+    pub(crate) fn freeze_batch_norms(&self, module: &dyn Module) {
+        self.values.layout.phases.freeze_batch_norms(self.phase, module);
     }
 
     pub(crate) fn values(&self) -> &Values {
@@ -502,7 +502,7 @@ mod tests {
             let config = Choices::from(Trainer::builder().options().unwrap()).on(mesh, replicas);
             let plan = Plan { steps_per_epoch: 1, max_epochs: 1, total_steps: 1 };
             let optimizers = Arc::new(Optimizers::from_module(module.configure_optimizers(&plan)));
-            let phases = Phases::new(&module, &optimizers, &config, (&plan, 1)).unwrap();
+            let phases = Phases::new(&module, &optimizers, &config, &plan, 1).unwrap();
             let layout = Arc::new(StateLayout::new(&module, &optimizers, &config, phases, &[]));
             let program = train(&module, &optimizers, &[batch], 1, &layout, &config, 0).unwrap();
             let recorded = program.steps[0].functions()[0].recorded().unwrap();

@@ -11,6 +11,7 @@
 use fulmen_tensor::{DType, Tensor};
 
 use crate::Batch;
+use crate::position::BatchPosition;
 use crate::rules::epoch::{Epoch, counted};
 
 /// The dtype of sums and averages over many steps: at least f32, because smaller types would lose
@@ -65,18 +66,20 @@ impl Accumulation {
         each.fold(0, u64::saturating_add)
     }
 
-    /// The epoch and its batch after this number of optimizer steps.
-    pub(crate) fn position(&self, steps: u64, batches: u64) -> (u64, u64) {
-        let mut left = steps;
+    /// The position after this number of optimizer steps, in epochs of `batches` batches.
+    pub(crate) fn position(&self, steps: u64, batches: u64) -> BatchPosition {
+        let mut remaining = steps;
         let ends = self.0.iter().skip(1).map(|(from, _)| *from).chain([u64::MAX]);
         for (&(from, every), end) in self.0.iter().zip(ends) {
             let each = batches.div_ceil(every).max(1);
-            if left / each < end - from {
-                return (from + left / each, (left % each).saturating_mul(every));
+            if remaining / each < end - from {
+                let (epoch, batch) =
+                    (from + remaining / each, (remaining % each).saturating_mul(every));
+                return BatchPosition { epoch, batch };
             }
-            left = left.saturating_sub((end - from).saturating_mul(each));
+            remaining = remaining.saturating_sub((end - from).saturating_mul(each));
         }
-        (u64::MAX, 0)
+        BatchPosition { epoch: u64::MAX, batch: 0 }
     }
 
     /// Like [`Accumulation::every`], on the device.
@@ -166,7 +169,7 @@ mod tests {
                         if batch % every == 0 {
                             assert_eq!(
                                 accumulation.position(steps, batches),
-                                (epoch, batch),
+                                BatchPosition { epoch, batch },
                                 "{scheduling:?} {batches}"
                             );
                             steps += 1;
@@ -176,7 +179,8 @@ mod tests {
             }
         }
         // An endless loader, an endless run.
-        assert_eq!(Accumulation::constant(2).position(5, u64::MAX), (0, 10));
+        let position = Accumulation::constant(2).position(5, u64::MAX);
+        assert_eq!(position, BatchPosition { epoch: 0, batch: 10 });
         assert_eq!(Accumulation::constant(2).steps(u64::MAX, u64::MAX), u64::MAX);
     }
 }

@@ -22,6 +22,7 @@ use crate::checkpoint::run_config::RunConfig;
 use crate::checkpoint::weights::load_values;
 use crate::console::{log_line, log_to, note};
 use crate::goodput::{Clock, TimeBucket};
+use crate::position::StepPosition;
 use crate::process_group::{self, ProcessGroup};
 use crate::program::trace_fit::set_up;
 use crate::program::{CompiledStep, StepProgram};
@@ -54,8 +55,8 @@ pub(crate) struct Record {
     /// The best and the last checkpoint of the latest fit.
     pub(crate) best_checkpoint: Option<PathBuf>,
     pub(crate) last_checkpoint: Option<PathBuf>,
-    /// The epoch and the step that training has reached, for later log points.
-    pub(crate) reached: (u64, u64),
+    /// The position of the latest fit at its end, for later log points.
+    pub(crate) position: StepPosition,
     pub(crate) log_points: u64,
     /// Whether the loggers have unfinished work.
     pub(crate) logging: bool,

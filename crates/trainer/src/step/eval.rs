@@ -7,11 +7,11 @@ use fulmen_tensor::DeviceArray;
 
 use super::TrainStep;
 use super::train::Averages;
-use crate::evaluation::{Evaluated, Evaluation, point};
+use crate::evaluation::{Evaluated, Evaluation, evaluation_point};
 use crate::process_group;
 use crate::program;
 use crate::stage::Stage;
-use crate::{BatchLimit, Error, LogPoint, Progress, Result};
+use crate::{BatchLimit, Error, LogPoint, Result};
 
 /// A module's `validation_step`, compiled, with its loader. [`TrainStep::eval_step`] makes it.
 ///
@@ -54,7 +54,8 @@ impl EvalStep {
         let entries = step.state.layout().module();
         let program = program::eval(
             step.module,
-            (stage, ""),
+            stage,
+            "",
             &loader,
             entries,
             &step.config,
@@ -102,8 +103,7 @@ impl EvalStep {
             process_group,
             runtime.read(&logged.iter().collect::<Vec<_>>())?,
         )?;
-        let Progress { epoch, global_step, .. } = step.progress();
-        point([evaluation], &literals, (epoch, global_step))
+        evaluation_point([evaluation], &literals, step.position.step())
     }
 
     /// How many times the step was compiled: once for each shape of batches, or never if the

@@ -10,6 +10,7 @@ use fulmen_tensor::{DeviceArray, Literal, PendingLiterals, Runtime};
 
 use crate::console::note;
 use crate::logs::{LogLayout, LogRange, Sums};
+use crate::position::StepPosition;
 use crate::process_group::{self, ProcessGroup};
 use crate::{Error, LogPoint, Result};
 
@@ -24,8 +25,8 @@ pub struct StepLogs {
     /// Kept until the values have arrived.
     _arrays: Vec<DeviceArray>,
     layout: LogLayout,
-    /// The epoch and the step of the latest values.
-    position: (u64, u64),
+    /// The position of the latest values.
+    position: StepPosition,
     process_group: Option<Arc<ProcessGroup>>,
     shared: Arc<Shared>,
 }
@@ -43,15 +44,9 @@ impl StepLogs {
     /// # Errors
     /// An error of the device; with `detect_nan` or `detect_anomaly`, a loss that was not finite.
     pub fn wait(self) -> Result<LogPoint> {
-        let StepLogs {
-            values,
-            layout,
-            position: (epoch, global_step),
-            process_group,
-            shared,
-            _arrays,
-        } = self;
+        let StepLogs { values, layout, position, process_group, shared, _arrays } = self;
         let Some(values) = values else {
+            let StepPosition { epoch, global_step } = position;
             return Ok(LogPoint { epoch, global_step, ..LogPoint::default() });
         };
         let start = Instant::now();
@@ -62,7 +57,7 @@ impl StepLogs {
             .ok_or_else(|| Error::data("the device returned no logged values"))?;
         let sums = layout.read(sums)?;
         shared.check_finite(&sums, None)?;
-        training_point(&layout, &sums, media, LogRange::Pass(""), (epoch, global_step))
+        training_point(&layout, &sums, media, LogRange::Pass(""), position)
     }
 }
 
@@ -72,7 +67,7 @@ pub(crate) fn training_point(
     sums: &Sums,
     media: &[Literal],
     range: LogRange<'_>,
-    position: (u64, u64),
+    position: StepPosition,
 ) -> Result<LogPoint> {
     let mut point = layout.point(sums, range, position);
     point.metrics.extend(layout.of_optimizers(sums));
@@ -135,7 +130,7 @@ impl Reads {
         process_group: Option<&Arc<ProcessGroup>>,
         arrays: Vec<DeviceArray>,
         layout: &LogLayout,
-        position: (u64, u64),
+        position: StepPosition,
     ) -> Result<StepLogs> {
         if let Some(warning) = self.count() {
             note(&warning);

@@ -18,7 +18,7 @@ use crate::checkpoint::save::{self, CopyProgram, Job, Outcome, StateTensor};
 use crate::checkpoint::{self, OpenStore, Position};
 use crate::console::note;
 use crate::executor::Executor;
-use crate::executor::fit_read::Reading;
+use crate::executor::fit_read::FitRead;
 use crate::hooks::actions::{CheckpointRole, Save};
 use crate::plan::NO_LIMIT;
 use crate::process_group::{self, RunFingerprint};
@@ -87,7 +87,7 @@ pub struct TrainStep<'m> {
     pub(super) module: &'m dyn TrainingModule,
     pub(crate) config: StepConfig,
     pub(crate) runtime: Runtime,
-    pub(crate) executor: Executor<Reading>,
+    pub(crate) executor: Executor<FitRead>,
     /// The step of each remaining phase. All of them log the same values.
     pub(crate) steps: Vec<CompiledStep>,
     pub(crate) state: State,
@@ -159,7 +159,7 @@ impl<'m> TrainStep<'m> {
         let runtime = session.runtime.clone();
         let executor = Executor::new(&runtime, session.process_group.as_ref(), interrupt);
         module.initialize(position.seed);
-        let first = layout.phases.at(position.epoch, position.batch);
+        let first = layout.phases.phase_of(position.batch());
         // Lower the step, and load cached programs, while the devices compute the starting values.
         let (state, mut preloaded) = thread::scope(|scope| {
             let steps = program.steps.get(first).into_iter().flat_map(StepProgram::functions);
@@ -344,8 +344,8 @@ impl<'m> TrainStep<'m> {
 
     /// The index among the compiled steps of the one for the next batch.
     fn phase(&self) -> usize {
-        let (phases, Position { epoch, batch, .. }) = (&self.state.layout().phases, &self.position);
-        (phases.at(*epoch, *batch) + self.steps.len()).saturating_sub(phases.count())
+        let phases = &self.state.layout().phases;
+        (phases.phase_of(self.position.batch()) + self.steps.len()).saturating_sub(phases.count())
     }
 
     /// The compiled step for the next batch.
@@ -420,14 +420,13 @@ impl<'m> TrainStep<'m> {
     /// # Errors
     /// An error of the device.
     pub fn logs(&mut self) -> Result<StepLogs> {
-        let Progress { epoch, global_step, .. } = self.progress();
-        let log_point =
-            self.stepped() && global_step.is_multiple_of(self.config.options.log_every_n_steps);
+        let position = self.position.step();
+        let log_point = self.stepped()
+            && position.global_step.is_multiple_of(self.config.options.log_every_n_steps);
         let media = std::mem::take(&mut self.media).into_iter().filter(|_| log_point);
         let arrays: Vec<_> = self.sums.take().into_iter().chain(media).collect();
         let (process_group, logs) = (self.executor.process_group(), self.steps[0].logs());
-        let result =
-            self.reads.start(&self.runtime, process_group, arrays, logs, (epoch, global_step));
+        let result = self.reads.start(&self.runtime, process_group, arrays, logs, position);
         self.shared(result)
     }
 

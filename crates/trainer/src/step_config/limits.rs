@@ -5,6 +5,7 @@ use std::time::Duration;
 use fulmen_data::DataLoader;
 
 use crate::plan::NO_LIMIT;
+use crate::position::BatchPosition;
 use crate::rules::accumulate::Accumulation;
 use crate::{Error, Options, Plan, Result, TrainDuration};
 
@@ -90,8 +91,8 @@ impl Limits {
         let steps_per_epoch = accumulation.steps_of(0, batches).min(total_steps);
         let limited = self.epochs < NO_LIMIT || self.steps < NO_LIMIT;
         let max_epochs = match accumulation.position(total_steps, batches) {
-            (whole, rest) if limited && total_steps > 0 => {
-                self.epochs.min(whole + u64::from(rest > 0))
+            BatchPosition { epoch, batch } if limited && total_steps > 0 => {
+                self.epochs.min(epoch + u64::from(batch > 0))
             }
             _ => self.epochs,
         };
@@ -105,8 +106,8 @@ impl Limits {
         let step_limit = match self.steps {
             NO_LIMIT => NO_LIMIT,
             steps => {
-                let (epochs, rest) = accumulation.position(steps, batches);
-                epochs.saturating_mul(batches).saturating_add(rest)
+                let BatchPosition { epoch, batch } = accumulation.position(steps, batches);
+                epoch.saturating_mul(batches).saturating_add(batch)
             }
         };
         epoch_limit.min(step_limit)

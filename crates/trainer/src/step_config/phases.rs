@@ -6,28 +6,26 @@ use fulmen_nn::optim::{Optimizer as _, Step};
 use fulmen_nn::{Module, TrainingMode, Visit, Visitor};
 use fulmen_tensor::{DType, Tensor};
 
+use crate::position::BatchPosition;
 use crate::rules::epoch::counted;
 use crate::step_config::StepConfig;
 use crate::step_config::optimizers::Optimizers;
 use crate::step_config::step_part::StepPart;
 use crate::{Error, Plan, Result, TrainDuration};
 
-/// A number of finished epochs, and of batches in the next one.
-pub(crate) type Position = (u64, u64);
-
 /// The parameters that are frozen at first, and when they are unfrozen.
 #[derive(Clone, Debug)]
 pub(crate) struct Phases {
     unfreezings: Vec<Unfreezing>,
     /// The start of each phase, in order. The first is the start of the fit.
-    begins: Vec<Position>,
+    starts: Vec<BatchPosition>,
 }
 
 /// Parameters that are frozen at first.
 #[derive(Clone, Debug)]
 pub(crate) struct Unfreezing {
     pub(crate) pattern: String,
-    begins: Position,
+    start: BatchPosition,
     initial_ratio: f64,
     multiplier: f64,
     should_align: bool,
@@ -45,7 +43,8 @@ impl Phases {
         module: &dyn Module,
         optimizers: &Optimizers,
         config: &StepConfig,
-        (plan, batches): (&Plan, u64),
+        plan: &Plan,
+        batches: u64,
     ) -> Result<Phases> {
         let accumulation = config.accumulation();
         let wrong = |why: String| Err(Error::usage(format!("BackboneFinetuning: {why}")));
@@ -70,8 +69,8 @@ impl Phases {
             else {
                 continue;
             };
-            let begins = match *at {
-                TrainDuration::Epochs(epochs) => (epochs, 0),
+            let start = match *at {
+                TrainDuration::Epochs(epoch) => BatchPosition { epoch, batch: 0 },
                 TrainDuration::Steps(steps) => accumulation.position(steps, batches),
                 _ => {
                     return wrong(format!(
@@ -102,7 +101,7 @@ impl Phases {
                 .for_each(|earlier| earlier.batch_norms.retain(|bn| !own_batch_norms.contains(bn)));
             unfreezings.push(Unfreezing {
                 pattern: pattern.clone(),
-                begins,
+                start,
                 initial_ratio: *initial_ratio,
                 multiplier: *multiplier,
                 should_align: *should_align,
@@ -113,14 +112,12 @@ impl Phases {
         // Phases after the end of the run never begin.
         let end = accumulation.position(plan.total_steps, batches);
         let non_empty = unfreezings.iter().filter(|unfreezing| !unfreezing.parameters.is_empty());
-        let mut begins: Vec<Position> = non_empty
-            .map(|unfreezing| unfreezing.begins)
-            .filter(|position| *position < end)
-            .collect();
-        begins.push((0, 0));
-        begins.sort_unstable();
-        begins.dedup();
-        let phases = Phases { unfreezings, begins };
+        let mut starts: Vec<BatchPosition> =
+            non_empty.map(|unfreezing| unfreezing.start).filter(|start| *start < end).collect();
+        starts.push(BatchPosition::default());
+        starts.sort_unstable();
+        starts.dedup();
+        let phases = Phases { unfreezings, starts };
         for (i, member) in optimizers.members().iter().enumerate() {
             let own = parameters.iter().filter(|(name, parameter)| {
                 parameter.requires_grad()
@@ -151,25 +148,27 @@ impl Phases {
 
     /// The number of phases.
     pub(crate) fn count(&self) -> usize {
-        self.begins.len()
+        self.starts.len()
     }
 
-    /// The phase of the next batch, after this number of epochs and batches.
-    pub(crate) fn at(&self, epoch: u64, batch: u64) -> usize {
-        self.begins.iter().rposition(|&begins| begins <= (epoch, batch)).unwrap_or(0)
+    /// The phase of the next batch after this position.
+    pub(crate) fn phase_of(&self, position: BatchPosition) -> usize {
+        self.starts.iter().rposition(|start| *start <= position).unwrap_or(0)
     }
 
     /// The starts of the last `count` phases.
-    pub(crate) fn last(&self, count: usize) -> &[Position] {
-        &self.begins[self.begins.len().saturating_sub(count)..]
+    pub(crate) fn last_starts(&self, count: usize) -> &[BatchPosition] {
+        &self.starts[self.starts.len().saturating_sub(count)..]
     }
 
     /// The name of a phase's training step in messages, which count from 1.
     pub(crate) fn title(&self, phase: usize) -> String {
-        match self.begins[phase] {
-            (0, 0) => "training step".into(),
-            (epoch, 0) => format!("training step from epoch {} on", epoch + 1),
-            (epoch, batch) => {
+        match self.starts[phase] {
+            BatchPosition { epoch: 0, batch: 0 } => "training step".into(),
+            BatchPosition { epoch, batch: 0 } => {
+                format!("training step from epoch {} on", epoch + 1)
+            }
+            BatchPosition { epoch, batch } => {
                 format!("training step from epoch {}, batch {} on", epoch + 1, batch + 1)
             }
         }
@@ -188,11 +187,11 @@ impl Phases {
 
     /// Whether the parameters of an unfreezing are still frozen in a phase.
     pub(crate) fn is_frozen(&self, unfreezing: usize, phase: usize) -> bool {
-        self.unfreezings[unfreezing].begins > self.begins[phase]
+        self.unfreezings[unfreezing].start > self.starts[phase]
     }
 
     /// Lets the batch norm layers that are frozen in a phase use their running statistics.
-    pub(crate) fn rest_batch_norms(&self, phase: usize, module: &dyn Module) {
+    pub(crate) fn freeze_batch_norms(&self, phase: usize, module: &dyn Module) {
         let frozen =
             (0..self.unfreezings.len()).filter(|&unfreezing| self.is_frozen(unfreezing, phase));
         let layers: Vec<&str> = frozen
@@ -200,22 +199,22 @@ impl Phases {
             .map(String::as_str)
             .collect();
         if !layers.is_empty() {
-            module.visit(&mut Visit::new(&mut Resting(layers)));
+            module.visit(&mut Visit::new(&mut EvalModeSetter(layers)));
         }
     }
 }
 
 impl Unfreezing {
-    /// The step of one of its parameters. `made` counts their earlier steps, and `epoch` is the
+    /// The step of one of its parameters. `updates` counts their earlier steps, and `epoch` is the
     /// number of the epoch.
-    pub(crate) fn step(&self, step: &Step, made: &Tensor, epoch: &Tensor) -> Step {
-        let step = step.of_parameter(made);
+    pub(crate) fn step(&self, step: &Step, updates: &Tensor, epoch: &Tensor) -> Step {
+        let step = step.of_parameter(updates);
         if self.multiplier == 1.0 {
             let ratio =
                 if self.should_align { self.initial_ratio.min(1.0) } else { self.initial_ratio };
             return step.scaled(ratio);
         }
-        let epochs = (epoch - counted(self.begins.0)).to_dtype(DType::F32);
+        let epochs = (epoch - counted(self.start.epoch)).to_dtype(DType::F32);
         let ratio = (epochs * self.multiplier.ln()).exp() * self.initial_ratio;
         step.scaled_by(&if self.should_align { ratio.minimum(1.0) } else { ratio })
     }
@@ -228,9 +227,9 @@ fn is_in(name: &str, layer: &str) -> bool {
 }
 
 /// Puts layers in evaluation mode.
-struct Resting<'a>(Vec<&'a str>);
+struct EvalModeSetter<'a>(Vec<&'a str>);
 
-impl Visitor for Resting<'_> {
+impl Visitor for EvalModeSetter<'_> {
     fn mode(&mut self, name: &str, mode: &TrainingMode) {
         if self.0.iter().any(|layer| is_in(name, layer)) {
             mode.set_training(false);
@@ -283,10 +282,12 @@ mod tests {
         let config = choices.on(mesh, replicas);
         let plan = Plan { steps_per_epoch: 2, max_epochs: 3, total_steps: 6 };
         let optimizers = Arc::new(Optimizers::from_module(module.configure_optimizers(&plan)));
-        let phases = Phases::new(&module, &optimizers, &config, (&plan, 2)).unwrap();
-        assert_eq!(phases.begins, [(0, 0), (1, 1)]);
+        let phases = Phases::new(&module, &optimizers, &config, &plan, 2).unwrap();
+        let position = |epoch: u64, batch: u64| BatchPosition { epoch, batch };
+        assert_eq!(phases.starts, [position(0, 0), position(1, 1)]);
         assert_eq!(
-            [phases.at(0, 2), phases.at(1, 0), phases.at(1, 1), phases.at(2, 0)],
+            [(0, 2), (1, 0), (1, 1), (2, 0)]
+                .map(|(epoch, batch)| phases.phase_of(position(epoch, batch))),
             [0, 0, 1, 1]
         );
         assert_eq!(phases.title(1), "training step from epoch 2, batch 2 on");

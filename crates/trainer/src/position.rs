@@ -1,0 +1,15 @@
+//! Positions in a training.
+
+/// The epoch and the optimizer step that logged values belong to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct StepPosition {
+    pub(crate) epoch: u64,
+    pub(crate) global_step: u64,
+}
+
+/// A number of finished epochs, and of batches in the next one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct BatchPosition {
+    pub(crate) epoch: u64,
+    pub(crate) batch: u64,
+}
