@@ -140,8 +140,8 @@ impl ResumePoint {
             Ok(read.and_then(|number| number.to_f64().first().copied()))
         };
         check_position(&self.position, train).map_err(|e| Error::checkpoint(path, e))?;
-        let counts = [number(&tensors, STEP)?, number(&tensors, UPDATES)?];
-        check_counts(&self.position, train, limits, counts).map_err(failed)?;
+        let (steps, updates) = (number(&tensors, STEP)?, number(&tensors, UPDATES)?);
+        check_counts(&self.position, train, limits, steps, updates).map_err(failed)?;
         logs.check(&self.position.epoch_sums).map_err(failed)?;
         self.best = find_best(&self.position, path).map_err(failed)?;
         check_group(&self.position, config).map_err(|e| Error::checkpoint(path, e))?;
@@ -218,7 +218,8 @@ fn check_counts(
     position: &Position,
     train: &DataLoader,
     limits: &Limits,
-    counts: [Option<f64>; 2],
+    steps: Option<f64>,
+    updates: Option<f64>,
 ) -> Result<(), String> {
     let (epoch, batch, batches) = (position.epoch, position.batch, train.len() as u64);
     if batch > batches {
@@ -227,10 +228,9 @@ fn check_counts(
         ));
     }
     // A 32-bit counter stops at its largest number, so that value says nothing.
-    let [steps, updates] = counts.map(|count| {
-        count.filter(|count| (0.0..f64::from(i32::MAX)).contains(count)).map(|count| count as u64)
-    });
-    let (steps, updates) = (steps.unwrap_or(u64::MAX), updates.unwrap_or(0));
+    let exact = |count: &f64| (0.0..f64::from(i32::MAX)).contains(count);
+    let steps = steps.filter(exact).map_or(u64::MAX, |count| count as u64);
+    let updates = updates.filter(exact).map_or(0, |count| count as u64);
     for (name, count) in [("epoch", epoch), ("batch", batch), ("global_step", position.global_step)]
     {
         if count > steps {

@@ -75,9 +75,12 @@ impl StateTensor {
     }
 }
 
-/// The program that copies values of the state on the devices, and the ids of these values in the
-/// order of the state.
-pub(crate) type CopyProgram = (Compiled, Vec<EntryId>);
+/// The program that copies values of the state on the devices.
+pub(crate) struct CopyProgram {
+    pub(crate) compiled: Compiled,
+    /// The entries that it copies, in the order of the state.
+    pub(crate) entries: Vec<EntryId>,
+}
 
 /// Takes the state as it is now. The values that `copy` copies stay on the devices. Of the others,
 /// the parts that this process saves go to the host.
@@ -96,15 +99,18 @@ pub(crate) fn take(
         named.map(move |(name, values)| StateTensor { name, ty: ty.clone(), values })
     };
     let (mut tensors, mut copied) = (Vec::new(), [].iter().peekable());
-    if let Some((program, ids)) = copy {
-        let arrays =
-            ids.iter().map(|&id| Ok(Argument::Borrow(state.array(id)?))).collect::<Result<_>>()?;
-        let mut copies = program.call(arrays)?.arrays.into_iter().map(Values::Device);
-        tensors
-            .extend(ids.iter().flat_map(|&id| {
-                saved(id, copies.by_ref().take(names[id.index()].len()).collect())
-            }));
-        copied = ids.iter().peekable();
+    if let Some(CopyProgram { compiled, entries }) = copy {
+        let arrays = entries
+            .iter()
+            .map(|&id| Ok(Argument::Borrow(state.array(id)?)))
+            .collect::<Result<_>>()?;
+        let mut copies = compiled.call(arrays)?.arrays.into_iter().map(Values::Device);
+        tensors.extend(
+            entries
+                .iter()
+                .flat_map(|&id| saved(id, copies.by_ref().take(names[id.index()].len()).collect())),
+        );
+        copied = entries.iter().peekable();
     }
     let rest: Vec<EntryId> = layout.ids().filter(|id| copied.next_if_eq(&id).is_none()).collect();
     let arrays = rest.iter().map(|&id| state.array(id)).collect::<Result<Vec<_>>>()?;
@@ -142,8 +148,10 @@ pub(crate) struct Job {
     pub(crate) open: OpenStore,
     pub(crate) runtime: Runtime,
     pub(crate) process_group: Option<Arc<ProcessGroup>>,
-    /// The step of the state, and the names of the tensors that must be finite.
-    pub(crate) finite: (u64, BTreeSet<String>),
+    /// The optimizer step of the state.
+    pub(crate) global_step: u64,
+    /// The names of the tensors that must be finite.
+    pub(crate) finite: BTreeSet<String>,
     /// The checkpoints from before this job.
     pub(crate) outcome: Outcome,
 }
@@ -329,12 +337,11 @@ impl Job {
     }
 
     fn check_finite(&self, name: &str, ty: &TensorType, bytes: &[u8]) -> Result<()> {
-        let (step, names) = &self.finite;
-        if ty.dtype.is_float() && names.contains(name) {
+        if ty.dtype.is_float() && self.finite.contains(name) {
             let literal = Literal::from_bytes(ty.clone(), bytes)?;
             if literal.to_f64().iter().any(|value| !value.is_finite()) {
                 return Err(Error::not_finite(
-                    *step,
+                    self.global_step,
                     &format!("`{name}`"),
                     self.outcome.last.as_deref(),
                 ));

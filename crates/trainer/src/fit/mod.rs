@@ -28,7 +28,7 @@ use crate::logs::{LogRange, Sums};
 use crate::position::StepPosition;
 use crate::process_group;
 use crate::session::Session;
-use crate::session::advice::{self, HostReads, Measured};
+use crate::session::advice::{FitMeasurements, HostReads, fit_advice};
 use crate::step::{Averages, TrainStep};
 use crate::{Error, FitSummary, LogPoint, Options, Result, Signal, Strategy};
 use between_steps::Program;
@@ -47,8 +47,6 @@ struct Fit<'a> {
     validation: Vec<Validation>,
     /// The programs that callbacks can request.
     programs: Vec<Program>,
-    /// The program that converts averages to the module's dtypes, and the entries that have
-    /// averages.
     averages: Option<Averages>,
     /// When the first step began.
     training_since: Instant,
@@ -91,9 +89,13 @@ impl Fit<'_> {
         };
         self.summary.goodput = self.write_goodput(true);
         let loader = self.step.train.report();
-        self.session.record.measured = self.measure(&loader);
+        self.session.record.fit_advice = self.advice(&loader);
         if result.is_ok() {
-            self.session.record.measured.iter().for_each(|advice| note(&format!("hint: {advice}")));
+            self.session
+                .record
+                .fit_advice
+                .iter()
+                .for_each(|advice| note(&format!("hint: {advice}")));
         }
         self.session.record.loader = Some(loader);
         self.report_end(result.as_ref().err());
@@ -158,10 +160,11 @@ impl Fit<'_> {
     }
 
     /// Advice on how to make the fit faster, from the measurements of the fit and its loader.
-    fn measure(&mut self, loader: &LoaderReport) -> Vec<String> {
-        advice::measured(&Measured {
+    fn advice(&mut self, loader: &LoaderReport) -> Vec<String> {
+        fit_advice(&FitMeasurements {
             loader,
-            input_wait: (self.times.wait_share(), self.times.waits),
+            input_wait_share: self.times.wait_share(),
+            input_wait: self.times.waits,
             goodput: self.session.clock.spent(),
             compilations: self.session.record.compilations.len(),
             steps: self.step.position.global_step.saturating_sub(self.first_step),

@@ -26,7 +26,7 @@ use crate::hooks::{CheckpointFile, FitStart};
 use crate::program::trace_fit::{TracedFit, trace_fit};
 use crate::session::Session;
 use crate::stage::Stage;
-use crate::step::{TrainStep, check_consistent};
+use crate::step::{Averages, TrainStep, check_consistent};
 use crate::step_config::StepConfig;
 use crate::step_config::limits::tokens_of_a_sample;
 use crate::{EvaluationSets, FitSummary, Result, TrainStart, TrainingModule};
@@ -154,7 +154,8 @@ impl<'a> Fit<'a> {
         }
         let averages = match averages {
             Some((function, entries)) => {
-                Some((session.compile_one("averaged weights", &function)?, entries))
+                let conversion = session.compile_one("averaged weights", &function)?;
+                Some(Averages { conversion, entries })
             }
             None => None,
         };

@@ -108,7 +108,7 @@ impl Fit<'_> {
         let seconds = |time: Duration| time.as_secs_f64();
         let batches_per_second = self.times.steps_per_second();
         let loader = self.step.train.report();
-        let measured = self.measure(&loader);
+        let fit_advice = self.advice(&loader);
         let loader = loader.bottleneck();
         let state_bytes = self.summary.state_bytes.iter().map(|&bytes| bytes as u64);
         let memory =
@@ -137,7 +137,7 @@ impl Fit<'_> {
                 .record
                 .hints
                 .iter()
-                .chain(&measured)
+                .chain(&fit_advice)
                 .filter(|&advice| *advice != loader)
                 .cloned()
                 .collect(),

@@ -230,7 +230,8 @@ pub(super) fn copy_program(
     if copied.is_empty() {
         return Ok(None);
     }
-    Ok(Some((session.compile_one("checkpoint", &layout.to_copy(&copied))?, copied)))
+    let compiled = session.compile_one("checkpoint", &layout.to_copy(&copied))?;
+    Ok(Some(CopyProgram { compiled, entries: copied }))
 }
 
 #[cfg(test)]

@@ -257,10 +257,10 @@ impl LogLayout {
     pub(crate) fn of_training(
         logged: &[Logged],
         batch: &Batch,
-        optimizers: (Vec<String>, &[&OptimizerFacts]),
+        optimizers: Vec<String>,
+        facts: &[&OptimizerFacts],
         grad_norm: bool,
     ) -> Result<LogLayout> {
-        let (optimizers, facts) = optimizers;
         let layout = LogLayout { optimizers, ..LogLayout::new(logged, batch, None)? };
         let some = [Some(0.0), grad_norm.then_some(0.0)];
         let reserved = layout.of_optimizers(&Sums {

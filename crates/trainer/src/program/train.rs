@@ -48,12 +48,12 @@ pub(crate) fn train(
                        without buckets to find the operation";
         return Err(Error::option(message));
     }
+    let recording = TrainRecording { module, optimizers, batches, layout, config, seed };
     let mut loss = None;
     let mut steps: Vec<StepProgram> = Vec::new();
     for phase in 0..layout.phases.count() {
         let step = StepProgram::of_shapes(shapes, "training_step", |batch| {
-            let (step, name) =
-                record(module, optimizers, (batch, batches), layout, config, (seed, phase))?;
+            let (step, name) = recording.record(batch, phase)?;
             loss.get_or_insert(name);
             Ok(step)
         })?;
@@ -65,65 +65,74 @@ pub(crate) fn train(
     Ok(TrainProgram { steps, loss: loss.unwrap_or_default() })
 }
 
-/// Records the training step on a batch. Returns it with the name of its logged loss.
-fn record(
-    module: &dyn TrainingModule,
-    optimizers: &Arc<Optimizers>,
-    (batch, batches): (&Batch, u64),
-    layout: &Arc<StateLayout>,
-    config: &StepConfig,
-    (seed, phase): (u64, usize),
-) -> Result<(StepProgram, String)> {
-    let counters = &layout.counters;
-    let key = Tensor::placeholder(names::KEY, TensorType::new(DType::U32, [2]));
-    let recorder = Recorder::new(module, optimizers, (batch, batches), layout, config, phase);
-    let forward = Forward::record(module, batch, recorder, &key, config, seed)?;
-    let (mut recorded, logged) = (forward.recorded, forward.logged);
+/// What the recordings of a training step have in common: those of its phases and batch shapes.
+struct TrainRecording<'a> {
+    module: &'a dyn TrainingModule,
+    optimizers: &'a Arc<Optimizers>,
+    /// The number of batches of an epoch.
+    batches: u64,
+    layout: &'a Arc<StateLayout>,
+    config: &'a StepConfig,
+    seed: u64,
+}
 
-    average(&mut recorded, config);
-    let Recorded { mut values, epoch, group, optimizer_steps, updated } = recorded;
-    let leaves_out = optimizers.is_single() && updated.is_some();
-    let facts: Vec<_> = optimizer_steps.iter().map(|step| &step.facts).collect();
-    let names = optimizers.members().iter().map(|member| member.name.clone()).collect();
-    let logs = LogLayout::of_training(&logged, batch, (names, &facts), config.logs_grad_norm())?;
-    if let (Some(ids), Some(epoch)) = (counters.epoch, &epoch) {
-        values.set_all(ids, epoch.next());
-    }
-    let step = values.before(counters.step).clone();
-    values.set(counters.step, &step + 1.0);
-    if batch.is_padded() {
-        values.check_statistics(batch)?;
-    }
-    values.check()?;
+impl TrainRecording<'_> {
+    /// Records the step of a phase on a batch. Returns it with the name of its logged loss.
+    fn record(&self, batch: &Batch, phase: usize) -> Result<(StepProgram, String)> {
+        let TrainRecording { module, optimizers, batches, layout, config, seed } = *self;
+        let counters = &layout.counters;
+        let key = Tensor::placeholder(names::KEY, TensorType::new(DType::U32, [2]));
+        let recorder = Recorder::new(module, optimizers, batch, batches, layout, config, phase);
+        let forward = Forward::record(module, batch, recorder, &key, config, seed)?;
+        let (mut recorded, logged) = (forward.recorded, forward.logged);
 
-    let losses: Vec<&Tensor> =
-        [&forward.loss].into_iter().chain(optimizer_steps.iter().map(|step| &step.loss)).collect();
-    let watched =
-        || losses.iter().copied().chain(values.changes().map(|id| values.after(id))).cloned();
-    let anomalies =
-        config.options.detect_anomaly.then(|| Anomalies::watch(&watched().collect::<Vec<_>>()));
-    let logs = logs.with_anomalies(anomalies);
-    let so_far = Tensor::placeholder(names::LOGS, logs.ty());
-    let facts = StepFacts {
-        losses: if optimizers.is_single() { &losses[..1] } else { &losses },
-        step: values.finished_steps(leaves_out),
-        optimizers: facts,
-    };
-    let at = values.is_log_point(leaves_out, group.as_ref(), config);
-    let outputs = logs::media_outputs(&logged, batch, Some(&at))?;
-    let sums = [so_far.clone(), logs.accumulate(&so_far, &logged, batch, Some(&facts))];
-    let step = RecordedStep {
-        name: "train_step",
-        entries: layout.entries(),
-        state: values.all_before().to_vec(),
-        changes: values.changes().map(|id| (id, values.after(id).clone())).collect(),
-        logs,
-        sums,
-        key: Some(key),
-        batch,
-        outputs,
-    };
-    Ok((StepProgram::new(step, config)?, forward.loss_name))
+        average(&mut recorded, config);
+        let Recorded { mut values, epoch, group, optimizer_steps, updated } = recorded;
+        let leaves_out = optimizers.is_single() && updated.is_some();
+        let facts: Vec<_> = optimizer_steps.iter().map(|step| &step.facts).collect();
+        let names = optimizers.members().iter().map(|member| member.name.clone()).collect();
+        let logs = LogLayout::of_training(&logged, batch, names, &facts, config.logs_grad_norm())?;
+        if let (Some(ids), Some(epoch)) = (counters.epoch, &epoch) {
+            values.set_all(ids, epoch.next());
+        }
+        let step = values.before(counters.step).clone();
+        values.set(counters.step, &step + 1.0);
+        if batch.is_padded() {
+            values.check_statistics(batch)?;
+        }
+        values.check()?;
+
+        let losses: Vec<&Tensor> = [&forward.loss]
+            .into_iter()
+            .chain(optimizer_steps.iter().map(|step| &step.loss))
+            .collect();
+        let watched =
+            || losses.iter().copied().chain(values.changes().map(|id| values.after(id))).cloned();
+        let anomalies =
+            config.options.detect_anomaly.then(|| Anomalies::watch(&watched().collect::<Vec<_>>()));
+        let logs = logs.with_anomalies(anomalies);
+        let so_far = Tensor::placeholder(names::LOGS, logs.ty());
+        let facts = StepFacts {
+            losses: if optimizers.is_single() { &losses[..1] } else { &losses },
+            step: values.finished_steps(leaves_out),
+            optimizers: facts,
+        };
+        let at = values.is_log_point(leaves_out, group.as_ref(), config);
+        let outputs = logs::media_outputs(&logged, batch, Some(&at))?;
+        let sums = [so_far.clone(), logs.accumulate(&so_far, &logged, batch, Some(&facts))];
+        let step = RecordedStep {
+            name: "train_step",
+            entries: layout.entries(),
+            state: values.all_before().to_vec(),
+            changes: values.changes().map(|id| (id, values.after(id).clone())).collect(),
+            logs,
+            sums,
+            key: Some(key),
+            batch,
+            outputs,
+        };
+        Ok((StepProgram::new(step, config)?, forward.loss_name))
+    }
 }
 
 /// Moves the averages to the new weights.

@@ -88,7 +88,8 @@ fn norm<'a>(sums: impl IntoIterator<Item = &'a Tensor>, samples: Option<&Tensor>
 pub(super) fn gradients<'a>(
     optimizer: &OptimizerSlots,
     loss: &Tensor,
-    (params, frozen): (Vec<Param<'a>>, Vec<Param<'a>>),
+    params: Vec<Param<'a>>,
+    frozen: Vec<Param<'a>>,
     values: &mut Values,
     group: Option<&Group>,
     config: &StepConfig,
@@ -153,8 +154,7 @@ pub(super) fn gradients<'a>(
         let counters = &values.layout.counters;
         let number =
             values.before(counters.group.map_or(counters.step, |[_, groups]| groups)) + 1.0;
-        let (passes, latest) =
-            guard.skip(values, [Some(&loss), norm.as_ref()], updates.as_ref(), &number);
+        let (passes, latest) = guard.skip(values, &loss, norm.as_ref(), updates.as_ref(), &number);
         (updates, skipped) = (Some(passes), latest);
     }
     let (params, clip) = (with_gradient, config.clip());

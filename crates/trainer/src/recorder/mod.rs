@@ -86,14 +86,18 @@ impl Recorder {
     pub(crate) fn new(
         module: &dyn Module,
         optimizers: &Arc<Optimizers>,
-        (batch, batches): (&Batch, u64),
+        batch: &Batch,
+        batches: u64,
         layout: &Arc<StateLayout>,
         config: &StepConfig,
         phase: usize,
     ) -> Recorder {
         let cells = Placeholders::new(module, layout.module());
         let values = Values::new(layout, cells.placeholders());
-        let epoch = layout.counters.epoch.map(|ids| Epoch::new(values.all_of(ids), batches));
+        let epoch = layout.counters.epoch.map(|ids| {
+            let [batch, epochs] = values.all_of(ids);
+            Epoch::new(batch, epochs, batches)
+        });
         let group = layout.counters.group.zip(epoch.as_ref()).map(|([samples, _], epoch)| {
             Group::new(epoch, values.before(samples), batch, &config.accumulation())
         });
@@ -167,12 +171,16 @@ impl Recorder {
     ) -> Result<OptimizerStep> {
         let (layout, optimizers) = (self.values.layout.clone(), self.optimizers.clone());
         let (slots, member) = (&layout.optimizers[optimizer], &optimizers.members()[optimizer]);
-        let params = slots.params.iter().zip(param_values);
-        let params = params.map(|(slots, (value, used))| Param { slots, value, used });
         let is_frozen = |unfreezing: usize| layout.phases.is_frozen(unfreezing, self.phase);
-        let params = params.partition(|param| !param.slots.unfreezing.is_some_and(is_frozen));
+        let (params, frozen): (Vec<_>, Vec<_>) = slots
+            .params
+            .iter()
+            .zip(param_values)
+            .map(|(slots, (value, used))| Param { slots, value, used })
+            .partition(|param| !param.slots.unfreezing.is_some_and(is_frozen));
         let group = self.group.as_ref();
-        let mut gradients = gradients(slots, loss, params, &mut self.values, group, &self.config);
+        let mut gradients =
+            gradients(slots, loss, params, frozen, &mut self.values, group, &self.config);
         if gradients.params.is_empty() && !optimizers.is_single() {
             return Err(Error::usage(format!(
                 "minimize(\"{}\"): the loss depends on none of its parameters\n  at {}",

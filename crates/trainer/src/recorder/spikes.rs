@@ -24,22 +24,22 @@ impl<'a> Spikes<'a> {
         Spikes { slots, warmup, deviations }
     }
 
-    /// Decides whether step `number` is skipped, from its loss and gradient norm, f32 scalars.
-    /// There are as many of them as windows. `updates` is whether the optimizer would step
-    /// otherwise. Returns whether it steps now, and the values to log.
+    /// Decides whether step `number` is skipped, from its loss and gradient norm, f32 scalars. The
+    /// norm counts only if it has a window. `updates` is whether the optimizer would step otherwise.
+    /// Returns whether it steps now, and the values to log.
     pub(super) fn skip(
         &self,
         values: &mut Values,
-        measured: [Option<&Tensor>; 2],
+        loss: &Tensor,
+        norm: Option<&Tensor>,
         updates: Option<&Tensor>,
         number: &Tensor,
     ) -> (Tensor, Vec<Monitored>) {
-        let measured = measured.into_iter().flatten();
         let windows: Vec<(EntryId, Tensor, &Tensor)> = self
             .slots
             .windows
             .iter()
-            .zip(measured)
+            .zip([loss].into_iter().chain(norm))
             .map(|(&id, value)| (id, values.before(id).clone(), value))
             .collect();
         let [count, skipped, last] = values.all_of(self.slots.counts);

@@ -21,7 +21,7 @@ pub(crate) struct Epoch {
 impl Epoch {
     /// From the index of the batch and the number of finished epochs. An epoch has `batches`
     /// batches.
-    pub(crate) fn new([batch, epochs]: [Tensor; 2], batches: u64) -> Epoch {
+    pub(crate) fn new(batch: Tensor, epochs: Tensor, batches: u64) -> Epoch {
         let done = batch + 1.0;
         Epoch { epochs, ends: done.ge(counted(batches)), done }
     }

@@ -1,5 +1,5 @@
 //! Advice: where a training wastes time and what to do about it, one line each. [`hints`] looks at
-//! the recorded program before the first step; [`measured`] looks at the measurements of a fit.
+//! the recorded program before the first step; [`fit_advice`] looks at the measurements of a fit.
 //! Their lines appear on standard error, in the report of the run and in `Trainer::metrics_report`.
 //!
 //! The rules for programs are in `fulmen_preflight::warnings`. On a CPU only padding costs time: it
@@ -23,10 +23,12 @@ const MIN_PADDING: f64 = 0.25;
 const LOW_MATRIX_USE: f64 = 0.5;
 /// Rows that a TPU computes at once.
 const TILE_ROWS: u64 = 8;
-/// Waiting for data is reported above this share of the step time and this total.
-const INPUT_BOUND: (f64, Duration) = (0.03, Duration::from_secs(1));
-/// Compiling is reported above this share of a run and this many seconds.
-const COMPILING: (f64, f64) = (0.2, 10.0);
+/// Waiting for data is reported above this share of the step time, and above this total.
+const INPUT_WAIT_SHARE: f64 = 0.03;
+const INPUT_WAIT: Duration = Duration::from_secs(1);
+/// Compiling is reported above this share of a run, and above this many seconds.
+const COMPILE_SHARE: f64 = 0.2;
+const COMPILE_SECONDS: f64 = 10.0;
 /// A line of code is reported if it reads from the device at least this often, and at least every
 /// second step.
 const MIN_READS: u64 = 20;
@@ -53,11 +55,12 @@ pub(crate) fn hints(
 pub(crate) type HostReads = BTreeMap<(&'static str, u32), u64>;
 
 /// The measurements of a fit.
-pub(crate) struct Measured<'a> {
+pub(crate) struct FitMeasurements<'a> {
     /// The statistics of the training loader.
     pub(crate) loader: &'a LoaderReport,
     /// The share of the steps' time in which the devices had no batch, and the time itself.
-    pub(crate) input_wait: (f64, Duration),
+    pub(crate) input_wait_share: f64,
+    pub(crate) input_wait: Duration,
     /// Where the time of this run went.
     pub(crate) goodput: Goodput,
     /// Compiled programs.
@@ -69,15 +72,14 @@ pub(crate) struct Measured<'a> {
 }
 
 /// The advice for a fit, from its measurements so far.
-pub(crate) fn measured(fit: &Measured<'_>) -> Vec<String> {
-    losses(fit, &host_reads())
+pub(crate) fn fit_advice(fit: &FitMeasurements<'_>) -> Vec<String> {
+    fit_advice_with_reads(fit, &host_reads())
 }
 
-/// Like [`measured`], with these reads from devices.
-fn losses(fit: &Measured<'_>, reads: &HostReads) -> Vec<String> {
+/// Like [`fit_advice`], with these reads from devices.
+fn fit_advice_with_reads(fit: &FitMeasurements<'_>, reads: &HostReads) -> Vec<String> {
     let mut advice = Vec::new();
-    let (share, wait) = fit.input_wait;
-    if share > INPUT_BOUND.0 && wait > INPUT_BOUND.1 {
+    if fit.input_wait_share > INPUT_WAIT_SHARE && fit.input_wait > INPUT_WAIT {
         advice.push(fit.loader.bottleneck());
     }
     for (line, reads) in reads {
@@ -91,7 +93,7 @@ fn losses(fit: &Measured<'_>, reads: &HostReads) -> Vec<String> {
         }
     }
     let (compile, total) = (fit.goodput.compile, fit.goodput.total());
-    if fit.compilations > 0 && compile > COMPILING.1 && compile > COMPILING.0 * total {
+    if fit.compilations > 0 && compile > COMPILE_SECONDS && compile > COMPILE_SHARE * total {
         let programs = match fit.compilations {
             1 => "1 program".to_owned(),
             n => format!("{n} programs"),
@@ -166,10 +168,17 @@ mod tests {
     use crate::{Batch, Plan, StepContext, Strategy, Trainer, TrainingModule};
 
     /// The measurements of a run of 100 s that gets no advice.
-    fn good_run<'a>(loader: &'a LoaderReport, reads_before: &'a HostReads) -> Measured<'a> {
+    fn good_run<'a>(loader: &'a LoaderReport, reads_before: &'a HostReads) -> FitMeasurements<'a> {
         let goodput = Goodput { compile: 5.0, steps: 95.0, ..Goodput::default() };
-        let input_wait = (0.01, Duration::from_secs(1));
-        Measured { loader, input_wait, goodput, compilations: 1, steps: 100, reads_before }
+        FitMeasurements {
+            loader,
+            input_wait_share: 0.01,
+            input_wait: Duration::from_secs(1),
+            goodput,
+            compilations: 1,
+            steps: 100,
+            reads_before,
+        }
     }
 
     #[test]
@@ -180,27 +189,45 @@ mod tests {
             (10, Duration::from_secs(1), Duration::from_secs(2));
         let good_run = good_run(&loader, &no_reads);
         let reads = HostReads::from([(("src/main.rs", 7), 60), (("src/main.rs", 9), 10)]);
-        assert_eq!(losses(&Measured { reads_before: &reads, ..good_run }, &reads), none);
-        let advice = losses(&good_run, &reads);
+        assert_eq!(
+            fit_advice_with_reads(&FitMeasurements { reads_before: &reads, ..good_run }, &reads),
+            none
+        );
+        let advice = fit_advice_with_reads(&good_run, &reads);
         let [read] = &advice[..] else { panic!("{advice:?}") };
         assert!(
             read.starts_with("src/main.rs:7 read a value from the device 60 times in 100 steps"),
             "{read}"
         );
-        assert_eq!(losses(&Measured { steps: 1000, ..good_run }, &reads), none, "now and then");
+        assert_eq!(
+            fit_advice_with_reads(&FitMeasurements { steps: 1000, ..good_run }, &reads),
+            none,
+            "now and then"
+        );
 
         let goodput = Goodput { compile: 40.0, steps: 60.0, ..Goodput::default() };
-        let advice = losses(&Measured { goodput, compilations: 3, ..good_run }, &no_reads);
+        let advice = fit_advice_with_reads(
+            &FitMeasurements { goodput, compilations: 3, ..good_run },
+            &no_reads,
+        );
         let [compile] = &advice[..] else { panic!("{advice:?}") };
         assert!(
             compile.starts_with("compiling 3 programs took 40 s, 40 % of the run"),
             "{compile}"
         );
         let goodput = Goodput { compile: 4.0, steps: 6.0, ..Goodput::default() };
-        assert_eq!(losses(&Measured { goodput, ..good_run }, &no_reads), none, "a short run");
+        assert_eq!(
+            fit_advice_with_reads(&FitMeasurements { goodput, ..good_run }, &no_reads),
+            none,
+            "a short run"
+        );
 
-        let advice = losses(
-            &Measured { input_wait: (0.33, Duration::from_secs(30)), ..good_run },
+        let advice = fit_advice_with_reads(
+            &FitMeasurements {
+                input_wait_share: 0.33,
+                input_wait: Duration::from_secs(30),
+                ..good_run
+            },
             &no_reads,
         );
         let [input] = &advice[..] else { panic!("{advice:?}") };

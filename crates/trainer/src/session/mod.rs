@@ -67,7 +67,7 @@ pub(crate) struct Record {
     pub(crate) loader: Option<LoaderReport>,
     /// The advice at the start of the latest fit, and at its end.
     pub(crate) hints: Vec<String>,
-    pub(crate) measured: Vec<String>,
+    pub(crate) fit_advice: Vec<String>,
     /// The number of programs that were written to `dump_dir`.
     dumped: u64,
     /// Set during a run, in the process that writes.

@@ -69,9 +69,12 @@ impl EvalStep {
         })?;
         let compiled =
             program.compile("validation step", &loader, |_, function| runtime.compile(function))?;
-        let averages = step.state.layout().to_validate_with();
-        let averages =
-            averages.map(|(f, entries)| runtime.compile(&f).map(|it| (it, entries))).transpose()?;
+        let averages = match step.state.layout().to_validate_with() {
+            Some((function, entries)) => {
+                Some(Averages { conversion: runtime.compile(&function)?, entries })
+            }
+            None => None,
+        };
         let evaluation = Evaluation { stage, dataset: String::new(), step: compiled, loader };
         Ok(EvalStep { evaluation, averages, step_identity: step.identity.clone() })
     }

@@ -107,8 +107,12 @@ pub struct TrainStep<'m> {
     guard: Option<process_group::Guard>,
 }
 
-/// The program that converts averages to the module's dtypes, and the entries that it converts.
-pub(crate) type Averages = (Compiled, Vec<EntryId>);
+/// The program that converts averages to the module's dtypes.
+pub(crate) struct Averages {
+    pub(crate) conversion: Compiled,
+    /// The entries that it converts.
+    pub(crate) entries: Vec<EntryId>,
+}
 
 impl<'m> TrainStep<'m> {
     /// Opens a step for a user's loop.
@@ -184,7 +188,7 @@ impl<'m> TrainStep<'m> {
                  stays at its start. Set max_steps or max_epochs too for such a schedule",
             );
         }
-        session.record.measured.clear();
+        session.record.fit_advice.clear();
         session.record.hints = hints(&runtime, config, &train, program.largest().functions())?;
         session.record.hints.iter().for_each(|hint| note(&format!("hint: {hint}")));
         let losses = program.logs().losses(&program.loss);
@@ -487,7 +491,7 @@ impl<'m> TrainStep<'m> {
     /// Takes the current state for a checkpoint. Without a program that copies all of it, waits for
     /// the queued steps.
     pub(crate) fn take_state(&mut self, copy: Option<&CopyProgram>) -> Result<Vec<StateTensor>> {
-        if copy.is_none_or(|(_, copied)| copied.len() < self.state.layout().entries().len()) {
+        if copy.is_none_or(|copy| copy.entries.len() < self.state.layout().entries().len()) {
             self.executor.drain()?;
         }
         save::take(&self.state, copy, &self.runtime, self.executor.process_group())
@@ -506,14 +510,25 @@ impl<'m> TrainStep<'m> {
         // Values that no step changes may be infinite, such as a mask. So may sums of gradients
         // within a group of batches, if the loss scale is still too large: such a group changes
         // nothing.
-        let changed = self.program().changes().iter().filter(|_| self.config.options.detect_nan);
-        let changed = changed
+        let finite = self
+            .program()
+            .changes()
+            .iter()
+            .filter(|_| self.config.options.detect_nan)
             .flat_map(|id| names[id.index()].clone())
-            .filter(|name| !names::is_grad_sum(name));
-        let finite = (self.position.global_step, changed.collect());
-        let (runtime, process_group) =
-            (self.runtime.clone(), self.executor.process_group().cloned());
-        Job { tensors, saves, removals, open, runtime, process_group, finite, outcome }
+            .filter(|name| !names::is_grad_sum(name))
+            .collect();
+        Job {
+            tensors,
+            saves,
+            removals,
+            open,
+            runtime: self.runtime.clone(),
+            process_group: self.executor.process_group().cloned(),
+            global_step: self.position.global_step,
+            finite,
+            outcome,
+        }
     }
 
     /// Loads the training state of a checkpoint that this step, or a fit with the same module and
@@ -563,16 +578,16 @@ impl<'m> TrainStep<'m> {
         )
     }
 
-    /// Calls `doing` with the current weights, or with their averages if there are any.
+    /// Calls `action` with the current weights, or with their averages if there are any.
     pub(crate) fn with_weights<T>(
         &self,
         averages: Option<&Averages>,
         action: impl FnOnce(&[&DeviceArray]) -> Result<T>,
     ) -> Result<T> {
         let converted = match averages {
-            Some((convert, entries)) => {
+            Some(Averages { conversion, entries }) => {
                 let averages = entries.iter().map(|&id| Ok(self.state.array(id)?.into()));
-                convert.call(averages.collect::<Result<_>>()?)?.arrays
+                conversion.call(averages.collect::<Result<_>>()?)?.arrays
             }
             None => Vec::new(),
         };

@@ -144,7 +144,7 @@ impl Trainer {
     }
 
     fn advice(&self) -> impl Iterator<Item = &String> {
-        self.session.record.hints.iter().chain(&self.session.record.measured)
+        self.session.record.hints.iter().chain(&self.session.record.fit_advice)
     }
 
     /// Trains the module on `train`. If the module's `validation_step` logs something, it also

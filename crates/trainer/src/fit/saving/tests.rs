@@ -17,7 +17,7 @@ use fulmen_tensor::{Accelerator, Tensor};
 use parking_lot::{Condvar, Mutex};
 
 use crate::callbacks::{Event, on, when};
-use crate::checkpoint::save::Outcome;
+use crate::checkpoint::save::{CopyProgram, Outcome};
 use crate::checkpoint::{self, local};
 use crate::hooks::actions::Save;
 use crate::{
@@ -184,10 +184,12 @@ fn a_copy_on_the_devices_stays_unchanged_while_steps_change_the_state() {
         let copies = [all, all / 2].map(|room| {
             let ids = layout.fitting(room, mesh);
             assert!(layout.device_bytes(ids.clone(), mesh) <= room);
-            (step.runtime.compile(&layout.to_copy(&ids)).unwrap(), ids)
+            let compiled = step.runtime.compile(&layout.to_copy(&ids)).unwrap();
+            CopyProgram { compiled, entries: ids }
         });
         let count = layout.entries().len();
-        assert!(copies[0].1.len() == count && (1..count).contains(&copies[1].1.len()));
+        let counts = [&copies[0], &copies[1]].map(|copy| copy.entries.len());
+        assert!(counts[0] == count && (1..count).contains(&counts[1]));
         let batches: Vec<_> = step.batches().take(4).collect::<Result<_>>().unwrap();
         step.run(&batches[0]).unwrap();
         step.logs().unwrap().wait().unwrap();
