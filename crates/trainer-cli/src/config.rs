@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, Command};
-use fulmen_trainer::internal::{instead, nearest};
+use fulmen_trainer::internal::{nearest_name, replacement_for};
 use serde_json::{Map, Value as Json};
 use toml_edit::{Document, Item, Key, TableLike, Value};
 
@@ -179,8 +179,10 @@ impl Reader<'_> {
                 )
                 .into());
             }
-            if let Some(instead) = instead(&long) {
-                return Err(format!("{location}: there is no option `{name}`: {instead}").into());
+            if let Some(replacement) = replacement_for(&long) {
+                return Err(
+                    format!("{location}: there is no option `{name}`: {replacement}").into()
+                );
             }
             let near = did_you_mean(&long, all().flat_map(flags).filter_map(Arg::get_long));
             return Err(
@@ -311,7 +313,7 @@ fn check(command: &Command, flags: &[OsString]) -> Result<(), String> {
 
 /// The end of a sentence, with a suggestion if a known name is close.
 fn did_you_mean<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
-    nearest(name, known)
+    nearest_name(name, known)
         .map_or_else(|| ".".to_owned(), |known| format!("; did you mean `{known}`?"))
 }
 

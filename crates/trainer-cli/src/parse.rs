@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command, FromArgMatches};
-use fulmen_trainer::internal::{instead, source_env};
+use fulmen_trainer::internal::{replacement_for, source_env};
 use fulmen_trainer::{Options, Resume, Trainer, TrainerArgs, load_arguments};
 
 use crate::Program;
@@ -61,7 +61,7 @@ pub(crate) fn parse<P: Program>(mut args: Vec<OsString>) -> Result<Invocation<P>
     command.build();
     join_negative_numbers(&mut args, &command);
 
-    reject_old_names(&args, &command)?;
+    reject_lightning_flags(&args, &command)?;
 
     // The user's arguments, even if they are incomplete without the files.
     let user_matches =
@@ -168,7 +168,7 @@ fn join_negative_numbers(args: &mut Vec<OsString>, command: &Command) {
 
 /// Rejects a flag that Lightning has or had, and names the replacement, unless the program defines
 /// the flag.
-fn reject_old_names(args: &[OsString], command: &Command) -> Result<(), Failure> {
+fn reject_lightning_flags(args: &[OsString], command: &Command) -> Result<(), Failure> {
     let is_own = |flag: &str| {
         let mut commands = std::iter::once(command).chain(command.get_subcommands());
         commands.any(|command| command.get_arguments().any(|arg| arg.get_long() == Some(flag)))
@@ -180,9 +180,9 @@ fn reject_old_names(args: &[OsString], command: &Command) -> Result<(), Failure>
     {
         let flag = arg.strip_prefix("--").map(|flag| flag.split('=').next().unwrap_or(flag));
         if let Some(flag) = flag.filter(|flag| !is_own(flag))
-            && let Some(instead) = instead(flag)
+            && let Some(replacement) = replacement_for(flag)
         {
-            return Err(Failure::Option(format!("there is no option --{flag}: {instead}")));
+            return Err(Failure::Option(format!("there is no option --{flag}: {replacement}")));
         }
     }
     Ok(())

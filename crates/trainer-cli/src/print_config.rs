@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use fulmen_trainer::Options;
-use fulmen_trainer::internal::{setting, typed};
+use fulmen_trainer::internal::{json_value, toml_line};
 use serde_json::{Map, Value as Json};
 
 use crate::config::{flags, section_of, takes_many};
@@ -25,7 +25,7 @@ pub(crate) fn print_config(
     for arg in flags(command) {
         let (id, long) = (arg.get_id().as_str(), arg.get_long().unwrap_or_default());
         let value = match resolved.get(id) {
-            Some(value) => value.as_deref().map(typed),
+            Some(value) => value.as_deref().map(json_value),
             None => value_of(arg, matches).map_err(|problem| format!("--{long}: {problem}"))?,
         };
         let section = section_of(arg);
@@ -39,7 +39,7 @@ pub(crate) fn print_config(
                     help.to_string().lines().next().unwrap_or_default()
                 ));
             }
-            text.push_str(&setting(long, value.as_ref(), source(arg).as_deref()));
+            text.push_str(&toml_line(long, value.as_ref(), source(arg).as_deref()));
         }
     }
     let sections = sections.into_iter().filter(|section| !section.1.is_empty());
@@ -78,8 +78,8 @@ fn value_of(arg: &Arg, matches: &ArgMatches) -> Result<Option<Json>> {
         .map(|text: &OsStr| text.to_str().ok_or("the value is not UTF-8, so TOML cannot hold it"))
         .collect::<Result<_, _>>()?;
     Ok(match texts[..] {
-        [text] if !takes_many(arg) => Some(typed(text)),
+        [text] if !takes_many(arg) => Some(json_value(text)),
         [] => None,
-        _ => Some(texts.into_iter().map(typed).collect()),
+        _ => Some(texts.into_iter().map(json_value).collect()),
     })
 }

@@ -2,10 +2,10 @@
 
 pub use crate::callbacks::progress_bar::spell;
 pub use crate::host_memory::resident as resident_memory;
-pub use crate::options::nearest::nearest;
-pub use crate::options::old_names::instead;
+pub use crate::options::config_format::{json_value, toml_line};
+pub use crate::options::lightning_names::replacement_for;
+pub use crate::options::nearest_name::nearest_name;
 pub use crate::options::source_env;
-pub use crate::options::typed::{setting, typed};
 
 /// The names of the options that a program set itself.
 pub fn explicit(builder: &crate::TrainerBuilder) -> Vec<&'static str> {

@@ -2,7 +2,7 @@
 //! never a device buffer. It cannot make the device wait or cause a compilation.
 //!
 //! The arguments of its methods are in `hooks/mod.rs`, its actions in `hooks/actions.rs`, and its
-//! caller in `calls.rs`.
+//! caller in `hook_calls.rs`.
 
 use std::time::Duration;
 

@@ -2,17 +2,17 @@
 
 mod backbone_finetuning;
 pub(crate) mod callback;
-pub(crate) mod calls;
 mod device_stats_monitor;
 mod early_stopping;
 mod gradient_accumulation_scheduler;
+pub(crate) mod hook_calls;
+mod lambda_callback;
 mod learning_rate_monitor;
 #[cfg(feature = "prometheus")]
 pub(crate) mod metrics_endpoint;
 mod model_checkpoint;
 mod monitor;
 mod norm_monitor;
-mod on;
 pub(crate) mod progress_bar;
 mod reduce_lr_on_plateau;
 mod spike_guard;
@@ -25,11 +25,11 @@ pub use backbone_finetuning::BackboneFinetuning;
 pub use device_stats_monitor::DeviceStatsMonitor;
 pub use early_stopping::EarlyStopping;
 pub use gradient_accumulation_scheduler::GradientAccumulationScheduler;
+pub use lambda_callback::{Event, Filter, LambdaCallback, Occurrence, every, on, once, when};
 pub use learning_rate_monitor::LearningRateMonitor;
 pub use model_checkpoint::ModelCheckpoint;
 pub use monitor::Mode;
 pub use norm_monitor::NormMonitor;
-pub use on::{Event, Filter, Happening, On, every, on, once, when};
 pub use progress_bar::ProgressBar;
 pub use reduce_lr_on_plateau::{ReduceLROnPlateau, ThresholdMode};
 pub use spike_guard::SpikeGuard;

@@ -5,7 +5,7 @@
 //! counters begin with `optimizer/` and `trainer/`.
 
 pub(crate) mod locations;
-pub(crate) mod newest;
+pub(crate) mod named_checkpoint;
 pub(crate) mod restore;
 pub(crate) mod resume;
 pub(crate) mod run_config;

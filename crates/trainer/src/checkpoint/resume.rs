@@ -11,7 +11,7 @@ use fulmen_data::DataLoader;
 use fulmen_tensor::{Literal, Runtime, TensorType};
 
 use crate::checkpoint::locations;
-use crate::checkpoint::newest::Named;
+use crate::checkpoint::named_checkpoint::NamedCheckpoint;
 use crate::checkpoint::restore::{Value, match_tensors, restore, values};
 use crate::checkpoint::{self, Position};
 use crate::console::note;
@@ -50,12 +50,12 @@ impl ResumePoint {
             let mut start = start?;
             begin(&mut start).map(|value| (start, value))
         };
-        let named = Named::to_resume(options)?;
+        let named = NamedCheckpoint::to_resume(options)?;
         let read = named.map(|named| {
             named.read(options, |path| {
                 let begun = try_begin(ResumePoint::at(path));
                 // There is no other checkpoint to try.
-                if matches!(named, Named::Path(_)) {
+                if matches!(named, NamedCheckpoint::Path(_)) {
                     return Ok(begun);
                 }
                 let unreadable = begun.as_ref().is_err_and(Error::is_unreadable);
@@ -71,7 +71,7 @@ impl ResumePoint {
             })
         });
         match (named, read.transpose()?.flatten()) {
-            (Some(Named::Path(_)), Some((_, begun))) => begun,
+            (Some(NamedCheckpoint::Path(_)), Some((_, begun))) => begun,
             (_, Some((path, begun))) => {
                 note(&format!("resuming from {}", path.display()));
                 begun

@@ -1,6 +1,6 @@
 //! [`Job`]: writes a training state from the devices to its stores while training continues.
 //!
-//! `fit/saving.rs` starts the jobs; `fulmen-checkpoint` has the format of checkpoints.
+//! `fit/checkpoints.rs` starts the jobs; `fulmen-checkpoint` has the format of checkpoints.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;

@@ -7,7 +7,7 @@ use fulmen_nn::weights::{StateDict, Strictness};
 
 use crate::checkpoint;
 use crate::checkpoint::locations;
-use crate::checkpoint::newest::Named;
+use crate::checkpoint::named_checkpoint::NamedCheckpoint;
 use crate::console::note;
 use crate::state::names::is_training_state;
 use crate::{Error, Options, Result};
@@ -39,11 +39,11 @@ impl Weights {
     /// # Errors
     /// The option is `last` or `best`, but no run of this program has such a checkpoint.
     pub fn from_options(options: &Options) -> Result<Weights> {
-        let Some(named) = Named::by_path(options) else {
+        let Some(named) = NamedCheckpoint::by_path(options) else {
             note("note: ckpt_path is not set, so the weights are the module's initial ones");
             return Ok(Weights::Current);
         };
-        if let Named::Path(path) = named {
+        if let NamedCheckpoint::Path(path) = named {
             return Ok(Weights::File(path.to_owned()));
         }
         let root = locations::root(options);

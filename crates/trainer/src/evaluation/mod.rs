@@ -11,7 +11,7 @@ use fulmen_tensor::trace::numbered;
 use fulmen_tensor::{DeviceArray, Literal, Runtime};
 
 use crate::bad_samples::BadCount;
-use crate::callbacks::calls::Hooks;
+use crate::callbacks::hook_calls::Hooks;
 use crate::executor::Executor;
 use crate::hooks::EvaluationProgress;
 use crate::position::StepPosition;
@@ -60,8 +60,15 @@ impl Evaluation {
         let mut recorded = Vec::new();
         for set in &sets.0 {
             let loader = config.evaluation_loader(set.loader(), stage)?;
-            let program =
-                program::eval(module, stage, set.name(), &loader, &entries, &config, seed)?;
+            let program = program::record_eval_step(
+                module,
+                stage,
+                set.name(),
+                &loader,
+                &entries,
+                &config,
+                seed,
+            )?;
             if program.logs().is_empty() && stage != Stage::Prediction {
                 return Err(Error::nothing_logged(stage.step()));
             }

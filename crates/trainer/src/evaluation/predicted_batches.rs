@@ -5,7 +5,7 @@
 use fulmen_data::{DataLoader, DeviceBatches};
 use fulmen_tensor::{DeviceArray, Literal, TensorType};
 
-use crate::callbacks::calls::Callbacks;
+use crate::callbacks::hook_calls::Callbacks;
 use crate::evaluation::Evaluation;
 use crate::executor::Executor;
 use crate::hooks::EvaluationProgress;

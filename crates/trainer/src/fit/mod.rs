@@ -1,14 +1,14 @@
 //! The training loop: it takes a batch that is on the device, runs one program, and repeats.
 
-mod between_steps;
+mod checkpoints;
+mod dataloader_reload;
 mod goodput;
-mod logging;
-mod open;
-mod reloading;
+mod log_points;
 mod report;
-mod saving;
+mod setup;
+mod step_end;
 mod step_times;
-mod validating;
+mod validation;
 
 use std::time::Instant;
 
@@ -17,9 +17,9 @@ use fulmen_durable::NewFile;
 use fulmen_tensor::DeviceArray;
 use fulmen_tensor::trace::{numbered, span};
 
-pub(crate) use open::fit;
+pub(crate) use setup::fit;
 
-use crate::callbacks::calls::Hooks;
+use crate::callbacks::hook_calls::Hooks;
 use crate::checkpoint::save::{CopyProgram, Saving};
 use crate::console::note;
 use crate::goodput::TimeBucket;
@@ -31,11 +31,11 @@ use crate::session::Session;
 use crate::session::advice::{FitMeasurements, HostReads, fit_advice};
 use crate::step::{Averages, TrainStep};
 use crate::{Error, FitSummary, LogPoint, Options, Result, Signal, Strategy};
-use between_steps::Program;
 use goodput::GoodputFile;
 use report::Reports;
+use step_end::Program;
 use step_times::StepTimes;
-use validating::Validation;
+use validation::Validation;
 
 /// A fit that is ready for its first step.
 struct Fit<'a> {

@@ -1,6 +1,6 @@
 //! [`Actions`]: the requests of callbacks to the Trainer, and how processes exchange them.
 //!
-//! `fit/between_steps.rs` carries them out. `callbacks/model_checkpoint.rs` decides which
+//! `fit/step_end.rs` carries them out. `callbacks/model_checkpoint.rs` decides which
 //! checkpoints to save.
 
 use std::path::{Path, PathBuf};

@@ -5,7 +5,7 @@
 //! bits. Each sum has its rounding error next to it, so the sums of a long epoch stay exact. Each
 //! metric in `fulmen_nn::metrics` defines its own sums and computes its value from them.
 
-pub(crate) mod logged;
+pub(crate) mod log_entry;
 pub(crate) mod media;
 
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use fulmen_nn::metrics::{Metric, Value};
 use fulmen_tensor::{Anomalies, DType, Literal, Tensor, TensorType, cond};
 
-use crate::logs::logged::{Logged, LoggedValue, refused};
+use crate::logs::log_entry::{Logged, LoggedValue, refused};
 use crate::logs::media::MediaKind;
 use crate::position::StepPosition;
 use crate::stage::Stage;

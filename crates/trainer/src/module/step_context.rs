@@ -6,7 +6,7 @@ use std::sync::Arc;
 use fulmen_nn::metrics::MetricState;
 use fulmen_tensor::{AsTensor, Tensor};
 
-use crate::logs::logged::{LogOptions, Logged, LoggedValue};
+use crate::logs::log_entry::{LogOptions, Logged, LoggedValue};
 use crate::logs::media::MediaKind;
 use crate::recorder::Recorder;
 use crate::{Error, Result};

@@ -1,6 +1,6 @@
 //! [`GradientClipAlgorithm`]: how gradients are clipped. `rules/clip.rs` clips them.
 
-use crate::options::named::named;
+use crate::options::named_enum::named_enum;
 
 /// How gradients are clipped.
 ///
@@ -22,4 +22,4 @@ pub enum GradientClipAlgorithm {
 const NAMES: [(&str, GradientClipAlgorithm); 2] =
     [("norm", GradientClipAlgorithm::Norm), ("value", GradientClipAlgorithm::Value)];
 
-named!(GradientClipAlgorithm, "gradient clip algorithm");
+named_enum!(GradientClipAlgorithm, "gradient clip algorithm");

@@ -7,8 +7,8 @@ use std::ffi::OsString;
 use std::sync::Once;
 
 use crate::console::note;
-use crate::options::nearest::nearest;
-use crate::options::old_names::instead as replacement_for;
+use crate::options::lightning_names::replacement_for;
+use crate::options::nearest_name::nearest_name;
 use crate::{Error, Options, Result};
 
 const PREFIX: &str = "FULMEN_";
@@ -71,9 +71,9 @@ fn unread(variables: impl Iterator<Item = (OsString, OsString)>) -> Result<Vec<S
         }
         // Compare without the prefix: a longer name allows more differences.
         let others = known().filter_map(|known| known.strip_prefix(PREFIX));
-        if let Some(meant) = nearest(bare, others) {
+        if let Some(nearest) = nearest_name(bare, others) {
             return Err(Error::option(format!(
-                "there is no environment variable {name}; did you mean {PREFIX}{meant}? Correct its name, or unset it"
+                "there is no environment variable {name}; did you mean {PREFIX}{nearest}? Correct its name, or unset it"
             )));
         }
         unread.push(name.into_owned());

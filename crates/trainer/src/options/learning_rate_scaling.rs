@@ -1,6 +1,6 @@
 //! [`LearningRateScaling`]: whether the learning rate grows with the number of devices.
 
-use crate::options::named::named;
+use crate::options::named_enum::named_enum;
 
 /// Whether the learning rate grows with the number of devices. Use this if the batch of each device
 /// stays the same, so that the global batch grows with the number of devices. Off by default.
@@ -40,4 +40,4 @@ impl LearningRateScaling {
     }
 }
 
-named!(LearningRateScaling, "learning rate scaling");
+named_enum!(LearningRateScaling, "learning rate scaling");

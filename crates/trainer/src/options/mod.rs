@@ -3,20 +3,20 @@
 
 pub(crate) mod batch_limit;
 pub(crate) mod clip_algorithm;
+pub(crate) mod config_format;
+pub(crate) mod dependent_options;
 pub(crate) mod duration;
 pub(crate) mod environment;
 pub(crate) mod learning_rate_scaling;
+pub(crate) mod lightning_names;
 pub(crate) mod logger_set;
 pub(crate) mod metrics_port;
-pub(crate) mod named;
-pub(crate) mod nearest;
-pub(crate) mod old_names;
+pub(crate) mod named_enum;
+pub(crate) mod nearest_name;
 pub(crate) mod precision;
 pub(crate) mod profiler;
 pub(crate) mod resume;
-pub(crate) mod settle;
 pub(crate) mod strategy;
-pub(crate) mod typed;
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ use std::time::Duration;
 use clap::builder::{BoolishValueParser, ValueParser};
 use fulmen_tensor::{Accelerator, Devices, MatmulPrecision};
 
-use crate::options::typed::{setting, typed};
+use crate::options::config_format::{json_value, toml_line};
 use crate::plan::NO_LIMIT;
 use crate::{
     BatchLimit, Error, FastDevRun, GradientClipAlgorithm, LearningRateScaling, LoggerSet,
@@ -118,7 +118,7 @@ macro_rules! options {
                         )));
                     }
                 })*
-                options.settle(&explicit)
+                options.resolve_dependent(&explicit)
             }
         }
 
@@ -138,7 +138,7 @@ macro_rules! options {
             pub(crate) fn to_toml(&self, explicit: &[&str]) -> String {
                 let values = self.values().into_iter().map(|(name, value)| {
                     let source = if explicit.contains(&name) { Some("the program") } else { source_env(name) };
-                    setting(&name.replace('_', "-"), value.map(|value| typed(&value)).as_ref(), source)
+                    toml_line(&name.replace('_', "-"), value.map(|value| json_value(&value)).as_ref(), source)
                 });
                 values.fold("[trainer]\n".to_owned(), |text, value| text + &value)
             }

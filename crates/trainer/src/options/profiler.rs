@@ -1,6 +1,6 @@
 //! [`Profiler`]: the trace that a fit records. `session/profiler.rs` records it.
 
-use crate::options::named::named;
+use crate::options::named_enum::named_enum;
 
 /// The trace that a fit records, for trace viewers.
 ///
@@ -23,4 +23,4 @@ pub enum Profiler {
 const NAMES: [(&str, Profiler); 3] =
     [("none", Profiler::None), ("host", Profiler::Host), ("xla", Profiler::Xla)];
 
-named!(Profiler, "profiler");
+named_enum!(Profiler, "profiler");

@@ -1,6 +1,6 @@
-//! [`Resume`]: whether a fit resumes from an earlier run. `checkpoint/newest.rs` finds the checkpoint.
+//! [`Resume`]: whether a fit resumes from an earlier run. `checkpoint/named_checkpoint.rs` finds the checkpoint.
 
-use crate::options::named::named;
+use crate::options::named_enum::named_enum;
 
 /// Whether a fit resumes from an earlier run of the program.
 ///
@@ -20,4 +20,4 @@ pub enum Resume {
 
 const NAMES: [(&str, Resume); 2] = [("never", Resume::Never), ("auto", Resume::Auto)];
 
-named!(Resume, "resume mode");
+named_enum!(Resume, "resume mode");

@@ -6,7 +6,7 @@
 use fulmen_data::Replicas;
 use fulmen_tensor::{Mesh, Sharding, TensorType};
 
-use crate::options::named::named;
+use crate::options::named_enum::named_enum;
 
 /// The mesh axes over which a batch is split, if the mesh has them.
 const BATCH_AXES: [&str; 2] = ["data", "fsdp"];
@@ -78,7 +78,7 @@ impl Strategy {
     }
 }
 
-named!(Strategy, "strategy");
+named_enum!(Strategy, "strategy");
 
 #[cfg(test)]
 mod tests {

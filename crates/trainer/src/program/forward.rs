@@ -2,7 +2,7 @@
 
 use fulmen_tensor::{DType, Tensor, autocast, random, recording};
 
-use crate::logs::logged::Logged;
+use crate::logs::log_entry::Logged;
 use crate::recorder::{Recorded, Recorder, check_loss, log_loss};
 use crate::step_config::StepConfig;
 use crate::{Batch, Result, StepContext, TrainingModule};

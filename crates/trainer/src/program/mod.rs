@@ -1,21 +1,21 @@
 //! Records a module's steps as programs: the user's training step (`forward.rs`) with gradients,
-//! optimizers and logs (`train.rs`), steps that don't train (`eval.rs`), and all programs of a fit
+//! optimizers and logs (`train_step.rs`), steps that don't train (`eval_step.rs`), and all programs of a fit
 //! (`trace_fit.rs`). Only `step_program.rs` knows the inputs and results of a program.
 
-mod declared;
-mod eval;
+mod declared_programs;
+mod eval_step;
 pub(crate) mod evaluation_set;
 mod forward;
 mod step_cost;
 mod step_program;
 pub(crate) mod trace_fit;
-mod train;
+mod train_step;
 
-pub(crate) use declared::{DeclaredProgram, declared};
-pub(crate) use eval::eval;
+pub(crate) use declared_programs::{DeclaredProgram, record_declared_programs};
+pub(crate) use eval_step::record_eval_step;
 pub(crate) use step_cost::StepCost;
 pub(crate) use step_program::{CompiledStep, StepProgram};
-pub(crate) use train::{TrainProgram, train};
+pub(crate) use train_step::{TrainProgram, record_train_step};
 
 /// The folders of this crate that record parts of a step.
 const RECORDING: [&str; 4] = ["logs/", "program/", "recorder/", "rules/"];
@@ -105,12 +105,26 @@ mod tests {
         let config = Choices::from(options).on(mesh, replicas);
         let phases = Phases::new(&net, &optimizers, &config, (&plan, 2)).unwrap();
         let layout = Arc::new(StateLayout::new(&net, &optimizers, &config, phases, &[]));
-        let train =
-            train(&net, &optimizers, &Batch::placeholders(&loader, None), 2, &layout, &config, 0)
-                .unwrap();
-        let eval =
-            eval(&net, (Stage::Validation, ""), &loader, &of_module(&net, &config), &config, 0)
-                .unwrap();
+        let train = record_train_step(
+            &net,
+            &optimizers,
+            &Batch::placeholders(&loader, None),
+            2,
+            &layout,
+            &config,
+            0,
+        )
+        .unwrap();
+        let eval = record_eval_step(
+            &net,
+            Stage::Validation,
+            "",
+            &loader,
+            &of_module(&net, &config),
+            &config,
+            0,
+        )
+        .unwrap();
 
         let topology = plugin.topology("v5e:2x2").unwrap();
         for function in train.largest().functions().iter().chain(eval.functions()) {

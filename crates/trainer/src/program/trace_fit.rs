@@ -74,7 +74,7 @@ pub(crate) fn trace_fit(
     for set in validation.0.iter().filter(|_| !config.options.limit_val_batches.is_zero()) {
         let loader = config.evaluation_loader(set.loader(), Stage::Validation)?;
         let cadence = set.cadence(&config.options, &train, &plan)?;
-        let eval = program::eval(
+        let eval = program::record_eval_step(
             module,
             Stage::Validation,
             set.name(),
@@ -88,7 +88,7 @@ pub(crate) fn trace_fit(
             sets.push(Validation { name: set.name().to_owned(), cadence, loader, program: eval });
         }
     }
-    let declared = program::declared(module, layout.module(), config, seed)?;
+    let declared = program::record_declared_programs(module, layout.module(), config, seed)?;
     Ok(TracedFit { plan, limits, train, layout, program, validation: sets, declared })
 }
 
@@ -126,7 +126,7 @@ pub(crate) fn training_step(
         Arc::new(StateLayout::new(module, &optimizers, config, phases.clone(), scanned))
     };
     let record = |layout: &Arc<StateLayout>| {
-        program::train(module, &optimizers, shapes, batches, layout, config, seed)
+        program::record_train_step(module, &optimizers, shapes, batches, layout, config, seed)
     };
     let single = layout(&[]);
     check_entries(single.entries())?;

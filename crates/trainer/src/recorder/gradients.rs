@@ -7,7 +7,7 @@ use fulmen_tensor::{DType, Tensor, grad};
 use super::spikes::Spikes;
 use super::values::Values;
 use crate::logs::Monitored;
-use crate::rules::accumulate::Group;
+use crate::rules::accumulation::Group;
 use crate::rules::clip::{self, Clip};
 use crate::state::{OptimizerSlots, ParamSlots, SpikeSlots};
 use crate::step_config::StepConfig;

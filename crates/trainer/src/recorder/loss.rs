@@ -2,7 +2,7 @@
 
 use fulmen_tensor::Tensor;
 
-use crate::logs::logged::{Logged, LoggedValue, refused};
+use crate::logs::log_entry::{Logged, LoggedValue, refused};
 use crate::{Batch, Error, Result};
 
 /// Checks that a loss can be minimized. `source` is the function that computed it, for errors.

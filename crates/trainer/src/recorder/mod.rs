@@ -24,10 +24,10 @@ pub(crate) use loss::{check_loss, log_loss};
 use update::{Steps, update};
 use values::Values;
 
-use crate::logs::logged::{Branch, Logged, LoggedValue, refused};
+use crate::logs::log_entry::{Branch, Logged, LoggedValue, refused};
 use crate::logs::{self, LogLayout, OptimizerFacts};
 use crate::recorder::placeholders::Placeholders;
-use crate::rules::accumulate::Group;
+use crate::rules::accumulation::Group;
 use crate::rules::epoch::{Epoch, counted};
 use crate::state::{EntryId, StateLayout};
 use crate::step_config::StepConfig;
@@ -462,7 +462,7 @@ mod tests {
     use fulmen_tensor::Mesh;
 
     use super::*;
-    use crate::program::train;
+    use crate::program::record_train_step;
     use crate::step_config::Choices;
     use crate::step_config::phases::Phases;
     use crate::{Plan, StepContext, Strategy, Trainer, TrainingModule};
@@ -512,7 +512,8 @@ mod tests {
             let optimizers = Arc::new(Optimizers::from_module(module.configure_optimizers(&plan)));
             let phases = Phases::new(&module, &optimizers, &config, &plan, 1).unwrap();
             let layout = Arc::new(StateLayout::new(&module, &optimizers, &config, phases, &[]));
-            let program = train(&module, &optimizers, &[batch], 1, &layout, &config, 0).unwrap();
+            let program =
+                record_train_step(&module, &optimizers, &[batch], 1, &layout, &config, 0).unwrap();
             let recorded = program.steps[0].functions()[0].recorded().unwrap();
             recorded.iter().filter(|value| value.operation == Some(operation)).count()
         };

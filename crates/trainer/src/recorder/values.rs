@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fulmen_tensor::Tensor;
 
-use crate::rules::accumulate::Group;
+use crate::rules::accumulation::Group;
 use crate::rules::epoch::counted;
 use crate::state::{EntryId, StateLayout};
 use crate::step_config::StepConfig;

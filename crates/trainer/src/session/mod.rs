@@ -16,7 +16,7 @@ use fulmen_data::{DataLoader, LoaderReport, Replicas};
 use fulmen_loggers::{Logger, Loggers, Status};
 use fulmen_tensor::{Compiled, Function, Preloaded, Runtime};
 
-use crate::callbacks::calls::Callbacks;
+use crate::callbacks::hook_calls::Callbacks;
 use crate::checkpoint::OpenStore;
 use crate::checkpoint::run_config::RunConfig;
 use crate::checkpoint::weights::load_values;
@@ -107,7 +107,7 @@ impl Session {
     /// and configuration there. With several processes, process 0 creates it for all. A run that
     /// writes no files has no folder.
     pub(crate) fn start_run(&mut self) -> Result<Option<PathBuf>> {
-        if self.choices.options.leaves_nothing() {
+        if self.choices.options.writes_no_files() {
             return Ok(None);
         }
         let create = || checkpoint::new_version_folder(&self.choices.options.default_root_dir);

@@ -9,7 +9,7 @@ use fulmen_tensor::{DType, Literal, Mesh, Sharding, Tensor, TensorType, Variable
 
 use super::names::{self, AVERAGE};
 use super::rows;
-use crate::rules::accumulate;
+use crate::rules::accumulation;
 use crate::step_config::StepConfig;
 use crate::step_config::optimizers::Optimizers;
 use crate::step_config::phases::Phases;
@@ -243,7 +243,7 @@ impl StateLayout {
         }
         for slots in params.iter_mut().flatten().filter(|_| accumulates) {
             let param = &entries.0[slots.param.0];
-            let dtype = accumulate::dtype(param.ty.dtype);
+            let dtype = accumulation::dtype(param.ty.dtype);
             let first = Tensor::zeros(dtype, &param.row_type().shape);
             let sum = param.alike(names::grad_sum, dtype, Origin::Own(first));
             slots.grad_sum = Some(entries.add(sum));
@@ -408,7 +408,7 @@ fn average(
 ) -> Option<Entry> {
     let Origin::Module { variables, .. } = &entry.origin else { return None };
     let (name, dtype) =
-        (|name: &str| format!("{AVERAGE}{name}"), accumulate::dtype(entry.ty.dtype));
+        (|name: &str| format!("{AVERAGE}{name}"), accumulation::dtype(entry.ty.dtype));
     let has = averaging.has(&entry.ty, trained, is_buffer);
     has.then(|| entry.alike(name, dtype, Origin::Average(variables.clone())))
 }

@@ -2,14 +2,14 @@
 //! [`EvalStep`] validates with its weights, [`StepFunction`] computes with them, and [`StepLogs`]
 //! holds the logged values. The Trainer's own loop, `fit`, also runs on a [`TrainStep`].
 
-mod eval;
-mod function;
-mod logs;
-mod train;
+mod eval_step;
+mod step_function;
+mod step_logs;
+mod train_step;
 
-pub use eval::EvalStep;
-pub use function::StepFunction;
-pub use logs::StepLogs;
-pub(crate) use logs::training_point;
-pub use train::TrainStep;
-pub(crate) use train::{Averages, check_consistent};
+pub use eval_step::EvalStep;
+pub use step_function::StepFunction;
+pub use step_logs::StepLogs;
+pub(crate) use step_logs::training_point;
+pub use train_step::TrainStep;
+pub(crate) use train_step::{Averages, check_consistent};

@@ -6,7 +6,7 @@ use fulmen_data::DataLoader;
 
 use crate::plan::NO_LIMIT;
 use crate::position::BatchPosition;
-use crate::rules::accumulate::Accumulation;
+use crate::rules::accumulation::Accumulation;
 use crate::{Error, Options, Plan, Result, TrainDuration};
 
 /// The field with a sample's tokens.

@@ -9,7 +9,7 @@ pub(crate) mod step_part;
 use fulmen_data::{DataLoader, Replicas};
 use fulmen_tensor::Mesh;
 
-use crate::rules::accumulate::Accumulation;
+use crate::rules::accumulation::Accumulation;
 use crate::rules::clip::Clip;
 use crate::stage::Stage;
 use crate::step_config::limits::{EpochSize, Limits};

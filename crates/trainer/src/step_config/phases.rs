@@ -293,7 +293,8 @@ mod tests {
         assert_eq!(phases.title(1), "training step from epoch 2, batch 2 on");
         let layout = Arc::new(StateLayout::new(&module, &optimizers, &config, phases, &[]));
         let program =
-            program::train(&module, &optimizers, &[batch], 2, &layout, &config, 0).unwrap();
+            program::record_train_step(&module, &optimizers, &[batch], 2, &layout, &config, 0)
+                .unwrap();
         let counts = |count: fn(&fulmen_tensor::Function) -> usize| {
             program.steps.iter().map(|step| count(&step.functions()[0])).collect::<Vec<_>>()
         };

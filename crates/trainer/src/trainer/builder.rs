@@ -255,7 +255,7 @@ impl TrainerBuilder {
             return Err(Error::usage(message));
         }
         let mut loggers = select_loggers(&options.loggers, self.loggers)?;
-        if options.leaves_nothing() {
+        if options.writes_no_files() {
             loggers.clear();
         }
         if process_group

@@ -12,7 +12,7 @@ use fulmen_data::DataLoader;
 use fulmen_nn::optim::{Optimizer, Sgd};
 use fulmen_nn::{Linear, Module};
 use fulmen_tensor::{DType, Tensor};
-use fulmen_trainer::callbacks::{Event, On, ProgressBar, every, on, once, when};
+use fulmen_trainer::callbacks::{Event, LambdaCallback, ProgressBar, every, on, once, when};
 use fulmen_trainer::{
     Actions, Batch, Callback, CheckpointFile, CheckpointRole, Error, EvaluationProgress,
     EvaluationSet, FitStart, FitSummary, LogPoint, Plan, Predicted, Predictions, ProgramOutput,
@@ -360,7 +360,7 @@ fn actions_are_done_after_any_step() {
 #[test]
 fn invalid_requests_of_callbacks_are_errors() {
     let folder = tempfile::tempdir().unwrap();
-    let fails = |callback: On| {
+    let fails = |callback: LambdaCallback| {
         let mut trainer = trainer(folder.path()).max_epochs(1).callback(callback).build().unwrap();
         trainer.fit(&Line::default(), &train_loader(16, DROP_LAST), None).unwrap_err().to_string()
     };

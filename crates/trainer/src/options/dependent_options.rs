@@ -9,7 +9,7 @@ impl Options {
     ///
     /// # Errors
     /// Options contradict each other. The message names them.
-    pub(crate) fn settle(mut self, explicit: &TrainerArgs) -> Result<Options> {
+    pub(crate) fn resolve_dependent(mut self, explicit: &TrainerArgs) -> Result<Options> {
         if self.barebones {
             for (name, value) in [
                 ("enable_checkpointing", explicit.enable_checkpointing),
@@ -42,17 +42,17 @@ impl Options {
                  one of the two, or a fraction of an epoch (0.25)"
             )));
         }
-        self.settle_limits(explicit)
+        self.resolve_limits(explicit)
     }
 
     /// Whether a run writes no files.
-    pub(crate) fn leaves_nothing(&self) -> bool {
+    pub(crate) fn writes_no_files(&self) -> bool {
         self.fast_dev_run.batches() > 0 || self.barebones
     }
 
     /// Whether a fit saves checkpoints.
     pub(crate) fn saves(&self) -> bool {
-        self.enable_checkpointing && !self.leaves_nothing()
+        self.enable_checkpointing && !self.writes_no_files()
     }
 
     /// The options for `fast_dev_run`: a few batches of each loader, and no files.
@@ -104,7 +104,7 @@ impl Options {
         Ok(())
     }
 
-    fn settle_limits(mut self, explicit: &TrainerArgs) -> Result<Options> {
+    fn resolve_limits(mut self, explicit: &TrainerArgs) -> Result<Options> {
         let limited = self.max_steps > 0
             || self.max_time != TrainDuration::Unlimited
             || self.max_duration != TrainDuration::Unlimited;

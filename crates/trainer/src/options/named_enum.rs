@@ -3,7 +3,7 @@
 
 /// Parses and formats the values of an enum by the names in its `NAMES`. Each row has a name and a
 /// value.
-macro_rules! named {
+macro_rules! named_enum {
     ($ty:ident, $noun:literal) => {
         impl std::str::FromStr for $ty {
             type Err = crate::Error;
@@ -13,7 +13,9 @@ macro_rules! named {
                     .find(|(known, _)| known.eq_ignore_ascii_case(name))
                     .map(|row| row.1)
                     .ok_or_else(|| {
-                        if let Some(replacement) = crate::options::old_names::instead(name) {
+                        if let Some(replacement) =
+                            crate::options::lightning_names::replacement_for(name)
+                        {
                             return crate::Error::usage(format!(
                                 concat!("`{}` is not a ", $noun, ": {}"),
                                 name, replacement
@@ -45,4 +47,4 @@ macro_rules! named {
         }
     };
 }
-pub(crate) use named;
+pub(crate) use named_enum;

@@ -27,7 +27,7 @@ pub enum Event {
 
 /// One occurrence of an event.
 #[derive(Clone, Copy, Debug)]
-pub struct Happening<'a> {
+pub struct Occurrence<'a> {
     /// How often the event has happened in this run, this time included.
     pub count: u64,
     /// The epoch, counted from 0.
@@ -40,27 +40,27 @@ pub struct Happening<'a> {
 
 /// Selects the occurrences of an event for which a closure is called: [`every`], [`once`] or
 /// [`when`].
-pub struct Filter(Kind);
+pub struct Filter(FilterKind);
 
-enum Kind {
+enum FilterKind {
     Every(u64),
     Once,
-    When(Box<dyn FnMut(&Happening<'_>) -> bool + Send>),
+    When(Box<dyn FnMut(&Occurrence<'_>) -> bool + Send>),
 }
 
 /// Calls the closure each `n`-th time. Occurrences before a resume count.
 pub fn every(n: u64) -> Filter {
-    Filter(Kind::Every(n))
+    Filter(FilterKind::Every(n))
 }
 
 /// Calls the closure the first time in a run, and not again after a resume.
 pub fn once() -> Filter {
-    Filter(Kind::Once)
+    Filter(FilterKind::Once)
 }
 
 /// Calls the closure when `predicate` returns true.
-pub fn when(predicate: impl FnMut(&Happening<'_>) -> bool + Send + 'static) -> Filter {
-    Filter(Kind::When(Box::new(predicate)))
+pub fn when(predicate: impl FnMut(&Occurrence<'_>) -> bool + Send + 'static) -> Filter {
+    Filter(FilterKind::When(Box::new(predicate)))
 }
 
 /// Calls a closure when an event happens, like Lightning's `LambdaCallback`.
@@ -82,15 +82,22 @@ pub fn when(predicate: impl FnMut(&Happening<'_>) -> bool + Send + 'static) -> F
 pub fn on(
     event: Event,
     filter: Filter,
-    call: impl FnMut(&Happening<'_>, &mut Actions) + Send + 'static,
-) -> On {
-    On { event, filter, call: Box::new(call), changes_learning_rate: false, count: 0, epoch: 0 }
+    call: impl FnMut(&Occurrence<'_>, &mut Actions) + Send + 'static,
+) -> LambdaCallback {
+    LambdaCallback {
+        event,
+        filter,
+        call: Box::new(call),
+        changes_learning_rate: false,
+        count: 0,
+        epoch: 0,
+    }
 }
 
-type Call = Box<dyn FnMut(&Happening<'_>, &mut Actions) + Send>;
+type Call = Box<dyn FnMut(&Occurrence<'_>, &mut Actions) + Send>;
 
 /// A closure as a callback. Made by [`on`].
-pub struct On {
+pub struct LambdaCallback {
     event: Event,
     filter: Filter,
     call: Call,
@@ -100,9 +107,9 @@ pub struct On {
     epoch: u64,
 }
 
-impl On {
+impl LambdaCallback {
     /// Lets the closure call [`Actions::set_learning_rate_factor`].
-    pub fn changing_learning_rate(mut self) -> On {
+    pub fn changing_learning_rate(mut self) -> LambdaCallback {
         self.changes_learning_rate = true;
         self
     }
@@ -121,25 +128,25 @@ impl On {
             return;
         }
         self.count += 1;
-        let happening = Happening { count: self.count, epoch, global_step, point };
+        let occurrence = Occurrence { count: self.count, epoch, global_step, point };
         let selected = match &mut self.filter.0 {
-            Kind::Every(n) => self.count.is_multiple_of(*n),
-            Kind::Once => self.count == 1,
-            Kind::When(predicate) => predicate(&happening),
+            FilterKind::Every(n) => self.count.is_multiple_of(*n),
+            FilterKind::Once => self.count == 1,
+            FilterKind::When(predicate) => predicate(&occurrence),
         };
         if selected {
-            (self.call)(&happening, actions);
+            (self.call)(&occurrence, actions);
         }
     }
 }
 
-impl Callback for On {
+impl Callback for LambdaCallback {
     fn name(&self) -> &'static str {
         "On"
     }
 
     fn config_error(&self) -> Option<String> {
-        matches!(self.filter.0, Kind::Every(0))
+        matches!(self.filter.0, FilterKind::Every(0))
             .then(|| "every(0) never calls the closure; use at least every(1)".into())
     }
 

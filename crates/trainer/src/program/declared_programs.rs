@@ -16,7 +16,7 @@ pub(crate) struct DeclaredProgram {
 }
 
 /// Records the programs of a module.
-pub(crate) fn declared(
+pub(crate) fn record_declared_programs(
     module: &dyn TrainingModule,
     entries: &[Entry],
     config: &StepConfig,

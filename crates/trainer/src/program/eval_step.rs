@@ -14,7 +14,7 @@ use crate::step_config::StepConfig;
 use crate::{Batch, Error, Predictions, Result, StepContext, TrainingModule};
 
 /// Records a step for an evaluation set, on a batch of each of the loader's shapes.
-pub(crate) fn eval(
+pub(crate) fn record_eval_step(
     module: &dyn TrainingModule,
     stage: Stage,
     dataset: &str,

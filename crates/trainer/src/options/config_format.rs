@@ -5,7 +5,7 @@ use toml_edit::Value;
 
 /// The JSON value of a text on the command line: a number or a Boolean if it formats to the same
 /// text, otherwise the text.
-pub fn typed(text: &str) -> Json {
+pub fn json_value(text: &str) -> Json {
     let (whole, float) =
         (text.parse::<i64>().ok(), text.parse::<f64>().ok().filter(|_| text.contains('.')));
     match (text, whole, float) {
@@ -17,11 +17,11 @@ pub fn typed(text: &str) -> Json {
 }
 
 /// Formats a JSON value as TOML.
-fn toml(value: &Json) -> String {
+fn toml_value(value: &Json) -> String {
     match value {
         Json::String(text) => Value::from(text).to_string(),
         Json::Array(values) => {
-            format!("[{}]", values.iter().map(toml).collect::<Vec<_>>().join(", "))
+            format!("[{}]", values.iter().map(toml_value).collect::<Vec<_>>().join(", "))
         }
         // Without an exponent, as on the command line.
         Json::Number(number) if number.is_f64() => number.as_f64().unwrap_or_default().to_string(),
@@ -31,8 +31,8 @@ fn toml(value: &Json) -> String {
 
 /// Formats a line of a configuration file: a name, its value if it has one, and the source of the
 /// value unless it is the default.
-pub fn setting(name: &str, value: Option<&Json>, source: Option<&str>) -> String {
-    let value =
-        value.map_or_else(|| format!("# {name} ="), |value| format!("{name} = {}", toml(value)));
-    value + &source.map(|source| format!("  # {source}")).unwrap_or_default() + "\n"
+pub fn toml_line(name: &str, value: Option<&Json>, source: Option<&str>) -> String {
+    let setting = value
+        .map_or_else(|| format!("# {name} ="), |value| format!("{name} = {}", toml_value(value)));
+    setting + &source.map(|source| format!("  # {source}")).unwrap_or_default() + "\n"
 }

@@ -13,7 +13,7 @@ use crate::{Error, Options, Result, Resume, checkpoint};
 
 /// The checkpoint that the options name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Named<'a> {
+pub(crate) enum NamedCheckpoint<'a> {
     Path(&'a Path),
     /// The checkpoint of the newest run with the most training.
     Last,
@@ -21,22 +21,22 @@ pub(crate) enum Named<'a> {
     Best,
 }
 
-impl Named<'_> {
+impl NamedCheckpoint<'_> {
     /// The checkpoint of `ckpt_path`.
-    pub(crate) fn by_path(options: &Options) -> Option<Named<'_>> {
+    pub(crate) fn by_path(options: &Options) -> Option<NamedCheckpoint<'_>> {
         match options.ckpt_path.to_str() {
             Some("") => None,
-            Some("last") => Some(Named::Last),
-            Some("best") => Some(Named::Best),
-            _ => Some(Named::Path(&options.ckpt_path)),
+            Some("last") => Some(NamedCheckpoint::Last),
+            Some("best") => Some(NamedCheckpoint::Best),
+            _ => Some(NamedCheckpoint::Path(&options.ckpt_path)),
         }
     }
 
     /// The checkpoint of `ckpt_path` and `resume`.
-    pub(crate) fn to_resume(options: &Options) -> Result<Option<Named<'_>>> {
-        match (options.resume, Named::by_path(options)) {
+    pub(crate) fn to_resume(options: &Options) -> Result<Option<NamedCheckpoint<'_>>> {
+        match (options.resume, NamedCheckpoint::by_path(options)) {
             (Resume::Never, named) => Ok(named),
-            (Resume::Auto, None | Some(Named::Last)) => Ok(Some(Named::Last)),
+            (Resume::Auto, None | Some(NamedCheckpoint::Last)) => Ok(Some(NamedCheckpoint::Last)),
             (Resume::Auto, Some(_)) => Err(Error::option(format!(
                 "resume: auto means the newest checkpoint, but ckpt_path: {} is another one; give one of the two options",
                 options.ckpt_path.display()
@@ -51,7 +51,7 @@ impl Named<'_> {
         options: &Options,
         mut read: impl FnMut(&Path) -> Result<T>,
     ) -> Result<Option<(PathBuf, T)>> {
-        if let Named::Path(path) = self {
+        if let NamedCheckpoint::Path(path) = self {
             return Ok(Some((path.to_owned(), read(path)?)));
         }
         for folders in locations::all(options)? {
@@ -101,7 +101,7 @@ impl Named<'_> {
                 path.clone(),
             ))
         });
-        if self == Named::Best {
+        if self == NamedCheckpoint::Best {
             return Ok(checkpoints
                 .iter()
                 .filter_map(|(position, path)| position.best(path))
@@ -122,7 +122,7 @@ impl Named<'_> {
 /// # Errors
 /// The options contradict each other, or a file cannot be read.
 pub fn load_arguments(options: &Options) -> Result<Option<(PathBuf, Map<String, Json>)>> {
-    let Some(named) = Named::to_resume(options)? else { return Ok(None) };
+    let Some(named) = NamedCheckpoint::to_resume(options)? else { return Ok(None) };
     let read = named.read(options, checkpoint::run_config)?;
     Ok(read.map(|(path, config)| (path, config.arguments)))
 }

@@ -34,7 +34,7 @@ impl TrainProgram {
 
 /// Records the training step of each phase on a batch of each shape. An epoch has `batches` batches
 /// over all shapes.
-pub(crate) fn train(
+pub(crate) fn record_train_step(
     module: &dyn TrainingModule,
     optimizers: &Arc<Optimizers>,
     shapes: &[Batch],

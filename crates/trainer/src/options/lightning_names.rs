@@ -1,8 +1,8 @@
 //! Options and values that PyTorch Lightning has or had and Fulmen doesn't, with their
 //! replacements.
 
-/// What to give instead of an option or value of Lightning with this name.
-pub fn instead(name: &str) -> Option<&'static str> {
+/// What replaces the option or value of Lightning with this name.
+pub fn replacement_for(name: &str) -> Option<&'static str> {
     Some(match name.to_lowercase().replace('_', "-").as_str() {
         "tpu-cores" => {
             "give accelerator tpu, and devices: how many (8), or which (`[4]`). tpu_cores counted cores from 1, but devices \

@@ -9,14 +9,14 @@ use fulmen_durable::NewFile;
 use fulmen_loggers::Status;
 
 use super::Fit;
-use super::between_steps::Program;
+use super::checkpoints;
+use super::dataloader_reload;
 use super::goodput::GoodputFile;
-use super::reloading;
 use super::report::{Reports, report_failure};
-use super::saving;
+use super::step_end::Program;
 use super::step_times::StepTimes;
-use super::validating::Validation;
-use crate::callbacks::calls::Hooks;
+use super::validation::Validation;
+use crate::callbacks::hook_calls::Hooks;
 use crate::checkpoint::locations;
 use crate::checkpoint::resume::ResumePoint;
 use crate::console::note;
@@ -73,7 +73,7 @@ fn open<'a>(
     let config = session.config()?;
     let (start, prepared) =
         ResumePoint::find(&config.options, session.process_group.as_ref(), |start| {
-            let reloaded = reloading::reloaded(module, &config, start.position.epoch)?;
+            let reloaded = dataloader_reload::reloaded(module, &config, start.position.epoch)?;
             let prepared = trace_fit(
                 module,
                 &config,
@@ -81,7 +81,7 @@ fn open<'a>(
                 reloaded.as_ref().unwrap_or(train),
                 validation,
             )?;
-            reloading::check(module, &config, &prepared.train, prepared.limits.epochs)?;
+            dataloader_reload::check(module, &config, &prepared.train, prepared.limits.epochs)?;
             let TracedFit { train, layout, program, limits, .. } = &prepared;
             start.take_state(train, layout, program.logs(), limits, &config, &session.runtime)?;
             Ok(prepared)
@@ -138,7 +138,7 @@ impl<'a> Fit<'a> {
         let (first_step, options) = (start.position.global_step, &config.options);
         let goodput = GoodputFile::new(run_dir, first_step, checkpoint.as_deref(), options);
         let step = TrainStep::new(session, module, config, prepared, start, Some(interrupt))?;
-        let copy = saving::copy_program(session, &step)?;
+        let copy = checkpoints::copy_program(session, &step)?;
         let mut validation = Vec::new();
         for set in sets {
             let stage = Stage::Validation;

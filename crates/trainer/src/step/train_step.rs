@@ -10,7 +10,7 @@ use fulmen_data::{DataLoader, DeviceBatch};
 use fulmen_tensor::{Compiled, DeviceArray, Literal, Runtime, TensorType};
 
 use super::StepLogs;
-use super::logs::Reads;
+use super::step_logs::Reads;
 use crate::bad_samples::BadCount;
 use crate::checkpoint::resume::ResumePoint;
 use crate::checkpoint::run_config::RunConfig;

@@ -6,7 +6,7 @@ use fulmen_data::DataLoader;
 use fulmen_tensor::DeviceArray;
 
 use super::TrainStep;
-use super::train::Averages;
+use super::train_step::Averages;
 use crate::evaluation::{Evaluated, Evaluation, evaluation_point};
 use crate::process_group;
 use crate::program;
@@ -52,7 +52,7 @@ impl EvalStep {
         let (stage, runtime) = (Stage::Validation, &step.runtime);
         let loader = step.config.evaluation_loader(loader, stage)?;
         let entries = step.state.layout().module();
-        let program = program::eval(
+        let program = program::record_eval_step(
             step.module,
             stage,
             "",
