@@ -306,9 +306,10 @@ fn check(command: &Command, flags: &[OsString]) -> Result<(), String> {
         return Ok(());
     }
     let text = error.render().to_string();
-    let text = text.split("\n\nFor more information").next().unwrap_or_default();
-    let text = text.split("\n\nUsage:").next().unwrap_or_default();
-    Err(text.trim().trim_start_matches("error: ").to_owned())
+    let message = ["\n\nFor more information", "\n\nUsage:"]
+        .into_iter()
+        .fold(&*text, |message, end| message.split(end).next().unwrap_or_default());
+    Err(message.trim().trim_start_matches("error: ").to_owned())
 }
 
 /// The end of a sentence, with a suggestion if a known name is close.

@@ -33,8 +33,12 @@ enum Describe {
 
 /// Runs a hidden subcommand.
 pub(crate) fn describe<P: Program>(args: &[OsString]) -> Result<(), Failure> {
-    let name = args.first().map(Path::new).and_then(Path::file_name).and_then(|name| name.to_str());
-    let name = name.unwrap_or("program");
+    let name = args
+        .first()
+        .map(Path::new)
+        .and_then(Path::file_name)
+        .and_then(|name| name.to_str())
+        .unwrap_or("program");
     let mut command = command::command::<P>(name)?;
     match Arguments::try_parse_from(args).map_err(Failure::Usage)?.describe {
         Describe::Completions { shell } => {

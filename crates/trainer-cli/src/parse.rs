@@ -75,10 +75,12 @@ pub(crate) fn parse<P: Program>(mut args: Vec<OsString>) -> Result<Invocation<P>
         Some(name) if args.get(1).is_some_and(|first| first == name) => 2,
         Some(_) => args.len(),
     };
-    let from_files = config::read(&files, &command, subcommand)
-        .map_err(|error| Failure::Option(error.to_string()))?;
     let is_given = |id: &str| leaf.value_source(id) == Some(ValueSource::CommandLine);
-    let from_files = from_files.into_iter().filter(|setting| !is_given(&setting.id)).collect();
+    let from_files = config::read(&files, &command, subcommand)
+        .map_err(|error| Failure::Option(error.to_string()))?
+        .into_iter()
+        .filter(|setting| !is_given(&setting.id))
+        .collect();
     let (index, mut sources) = (index.min(args.len()), BTreeMap::new());
     let mut insert = |args: &mut Vec<OsString>, settings: Vec<FileKey>| {
         sources.extend(settings.iter().map(|setting| (setting.id.clone(), setting.source.clone())));
@@ -126,10 +128,12 @@ fn saved_arguments(args: &[OsString], command: &Command) -> Result<Vec<FileKey>,
     let Some((path, arguments)) = load_arguments(&options).ok().flatten() else {
         return Ok(Vec::new());
     };
-    let saved = config::saved(&path, &arguments, command, subcommand);
-    let saved = saved.map_err(|error| Failure::Option(error.to_string()))?;
     let is_given = |id: &str| leaf.value_source(id) == Some(ValueSource::CommandLine);
-    let saved: Vec<FileKey> = saved.into_iter().filter(|setting| !is_given(&setting.id)).collect();
+    let saved: Vec<FileKey> = config::saved(&path, &arguments, command, subcommand)
+        .map_err(|error| Failure::Option(error.to_string()))?
+        .into_iter()
+        .filter(|setting| !is_given(&setting.id))
+        .collect();
     if !saved.is_empty() {
         say(&format!(
             "arguments of the program that are not given are taken from {}",

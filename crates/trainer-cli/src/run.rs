@@ -153,8 +153,10 @@ impl<P: Program> Job<P> {
     fn predict(&self, builder: TrainerBuilder, tui: Option<Tui>) -> Result<ExitCode, Failure> {
         let args =
             PredictArgs::from_arg_matches(&self.invocation.matches).map_err(Failure::Usage)?;
-        let writer = self.program().prediction_writer(&args.output);
-        let writer = writer.map_err(|e| Failure::Option(format!("--output {e}")))?;
+        let writer = self
+            .program()
+            .prediction_writer(&args.output)
+            .map_err(|e| Failure::Option(format!("--output {e}")))?;
         let mut trainer = builder.build()?;
         let options = trainer.options().clone();
         let loader = self.program().predict_data(&options)?.ok_or_else(|| {

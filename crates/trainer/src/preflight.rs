@@ -186,9 +186,11 @@ impl TrainerBuilder {
             .map(|set| &set.program)
             .chain(&program.steps)
             .flat_map(StepProgram::functions);
-        let functions =
-            steps.chain(declared.iter().map(|program| &program.function)).chain([&start]);
-        let functions = functions.chain(averages.iter().map(|(function, _)| function)).chain(&copy);
+        let functions = steps
+            .chain(declared.iter().map(|program| &program.function))
+            .chain([&start])
+            .chain(averages.iter().map(|(function, _)| function))
+            .chain(&copy);
         fulmen_preflight::save(&topology, &mesh, functions, file)
     }
 }

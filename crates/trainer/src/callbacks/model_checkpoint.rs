@@ -185,8 +185,11 @@ impl ModelCheckpoint {
     fn compare(&mut self, value: f64, point: &LogPoint, actions: &mut Actions) {
         let Some((_, mode)) = self.monitor else { return };
         self.compared_step = Some(point.global_step);
-        let rank = self.best.iter().position(|(best, _)| mode.is_better(value, Some(*best), 0.0));
-        let rank = rank.unwrap_or(self.best.len());
+        let rank = self
+            .best
+            .iter()
+            .position(|(best, _)| mode.is_better(value, Some(*best), 0.0))
+            .unwrap_or(self.best.len());
         if value.is_nan() || rank as u64 >= self.top_k {
             return;
         }

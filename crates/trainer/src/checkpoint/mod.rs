@@ -37,13 +37,14 @@ pub(crate) fn local(folder: &Path) -> Arc<dyn Store> {
 }
 
 /// Splits the path of a checkpoint into its store and its name there.
-pub(crate) fn place(
+pub(crate) fn store_and_name(
     open: impl Fn(&Path) -> Arc<dyn Store>,
     path: &Path,
 ) -> Result<(Arc<dyn Store>, String)> {
-    let name = path.file_name().and_then(|name| name.to_str());
-    let name =
-        name.ok_or_else(|| Error::checkpoint(path, "its name is not that of a folder, in UTF-8"))?;
+    let name = path
+        .file_name()
+        .and_then(|name| name.to_str())
+        .ok_or_else(|| Error::checkpoint(path, "its name is not that of a folder, in UTF-8"))?;
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     Ok((open(parent.unwrap_or(Path::new("."))), name.to_owned()))
 }

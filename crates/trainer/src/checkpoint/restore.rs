@@ -87,8 +87,9 @@ fn read_block(
     ty: &TensorType,
     block: &Block,
 ) -> Result<Literal> {
-    let bytes = from.read(name, &Rectangle::new(wide(&block.start), wide(&block.size)));
-    let bytes = bytes.map_err(Error::checkpoint_file)?;
+    let bytes = from
+        .read(name, &Rectangle::new(wide(&block.start), wide(&block.size)))
+        .map_err(Error::checkpoint_file)?;
     Ok(Literal::from_bytes(TensorType::new(stored.dtype, &block.size[..]), &bytes)?
         .to_dtype(ty.dtype)?)
 }

@@ -155,20 +155,23 @@ impl ResumePoint {
         let factor = number(&tensors, LR_FACTOR)?;
         self.position.lr_factor = factor.map(|factor| self.position.lr_factor.unwrap_or(factor));
         let types: Vec<TensorType> = layout.entries().iter().map(Entry::row_type).collect();
-        let named = layout.entries().iter().zip(&types);
-        let named =
-            named.flat_map(|(entry, ty)| entry.names().iter().map(move |name| (name.as_str(), ty)));
-        let matched = match_tensors(named, &mut tensors).map_err(|e| Error::checkpoint(path, e))?;
+        let named_types = layout
+            .entries()
+            .iter()
+            .zip(&types)
+            .flat_map(|(entry, ty)| entry.names().iter().map(move |name| (name.as_str(), ty)));
+        let matched =
+            match_tensors(named_types, &mut tensors).map_err(|e| Error::checkpoint(path, e))?;
         if let Some(name) = tensors.keys().next() {
             let message = format!(
                 "it has `{name}`, which this module and optimizer lack; resume with those of that run"
             );
             return Err(Error::checkpoint(path, message));
         }
-        let mut left = &matched[..];
+        let mut remaining = &matched[..];
         let restored = layout.entries().iter().map(|entry| {
-            let (values, rest) = left.split_at(entry.names().len());
-            left = rest;
+            let (values, rest) = remaining.split_at(entry.names().len());
+            remaining = rest;
             restore(values, checkpoint, entry, runtime)
         });
         self.values = Some(restored.collect::<Result<_>>()?);

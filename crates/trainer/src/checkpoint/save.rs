@@ -13,7 +13,7 @@ use fulmen_pjrt::{Buffer, HostBuffer};
 use fulmen_tensor::trace::span;
 use fulmen_tensor::{Argument, Block, Compiled, DeviceArray, Literal, Runtime, TensorType};
 
-use super::{OpenStore, place};
+use super::{OpenStore, store_and_name};
 use crate::console::note;
 use crate::hooks::actions::{CheckpointRole, Save};
 use crate::process_group::ProcessGroup;
@@ -60,9 +60,8 @@ impl StateTensor {
     ) -> Result<StateTensor> {
         let ty = literal.ty().clone();
         let block = Block { start: vec![0; ty.shape.rank()], size: ty.shape.dims().to_vec() };
-        let bytes = HostBuffer::copy_of(literal.bytes());
-        let bytes =
-            bytes.map_err(|e| Error::usage(format!("not enough memory for a checkpoint: {e}")))?;
+        let bytes = HostBuffer::copy_of(literal.bytes())
+            .map_err(|e| Error::usage(format!("not enough memory for a checkpoint: {e}")))?;
         let is_own =
             process_group.is_none_or(|process_group| process_group.process().is_coordinator());
         let values =
@@ -231,7 +230,7 @@ impl Job {
                 .as_ref()
                 .is_none_or(|process_group| process_group.process().is_coordinator())
         }) {
-            let removed = place(&*self.open, path)
+            let removed = store_and_name(&*self.open, path)
                 .and_then(|(store, name)| remove(&store, &name).map_err(Error::checkpoint_file));
             if let Err(error) = removed {
                 note(&format!("warning: cannot remove a checkpoint: {error}"));
@@ -243,7 +242,7 @@ impl Job {
     /// Writes the shard of this process. When all processes have written theirs, process 0 writes
     /// the manifest.
     fn save(&self, save: &Save, run: Run) -> Result<()> {
-        let (store, name) = place(&*self.open, &save.path)?;
+        let (store, name) = store_and_name(&*self.open, &save.path)?;
         let writer = CheckpointWriter::new(store, &name).map_err(Error::checkpoint_file)?;
         let shard = self.write_shard(&writer, save.weights_only);
         let commit = |shards| writer.commit(run, shards).map(drop).map_err(Error::checkpoint_file);

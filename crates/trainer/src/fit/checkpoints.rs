@@ -156,15 +156,20 @@ impl Fit<'_> {
             states.extend(callback.state().map(|state| (name, state)));
         });
         let seconds = self.step.limits.time.map(|_| self.trained().as_secs_f64());
-        let saves = saves.into_iter().map(|save| {
-            let position =
-                Position { seconds, weights_only: save.weights_only, ..self.step.position.clone() };
-            let run = checkpoint::run(&position, self.options(), self.session.runtime.mesh());
-            (save.clone(), Run { score: save.score, ..run })
-        });
+        let saves = saves
+            .into_iter()
+            .map(|save| {
+                let position = Position {
+                    seconds,
+                    weights_only: save.weights_only,
+                    ..self.step.position.clone()
+                };
+                let run = checkpoint::run(&position, self.options(), self.session.runtime.mesh());
+                (save.clone(), Run { score: save.score, ..run })
+            })
+            .collect();
         let (last, best) =
             (self.summary.last_checkpoint.clone(), self.summary.best_checkpoint.clone());
-        let saves = saves.collect();
         let open = self.session.open_store.clone();
         let job =
             self.step.job(open, tensors, saves, removals, Outcome { last, best, failure: None });

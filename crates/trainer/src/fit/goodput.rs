@@ -37,10 +37,10 @@ struct Run {
 pub(super) struct GoodputFile {
     /// `None` if the run writes no files, or another process writes them.
     path: Option<PathBuf>,
-    before: Vec<Run>,
+    earlier_runs: Vec<Run>,
     started: f64,
     first_step: u64,
-    written: Instant,
+    last_write: Instant,
 }
 
 impl GoodputFile {
@@ -51,26 +51,32 @@ impl GoodputFile {
         checkpoint: Option<&Path>,
         options: &Options,
     ) -> GoodputFile {
-        let before = checkpoint.and_then(|checkpoint| earlier_runs(run_dir, checkpoint, options));
-        let mut before = before.unwrap_or_default().runs;
-        mark_lost(&mut before, first_step);
-        let path = run_dir.map(|folder| folder.join(NAME));
-        GoodputFile { path, before, started: unix_seconds(), first_step, written: Instant::now() }
+        let Runs { runs: mut earlier_runs } = checkpoint
+            .and_then(|checkpoint| read_earlier_runs(run_dir, checkpoint, options))
+            .unwrap_or_default();
+        mark_lost(&mut earlier_runs, first_step);
+        GoodputFile {
+            path: run_dir.map(|folder| folder.join(NAME)),
+            earlier_runs,
+            started: unix_seconds(),
+            first_step,
+            last_write: Instant::now(),
+        }
     }
 }
 
 /// The file of the run that wrote a checkpoint. With a separate checkpoint folder, that is the
 /// newest run with a file.
-fn earlier_runs(run_dir: Option<&Path>, checkpoint: &Path, options: &Options) -> Option<Runs> {
+fn read_earlier_runs(run_dir: Option<&Path>, checkpoint: &Path, options: &Options) -> Option<Runs> {
     let read = |folder: &Path| serde_json::from_slice(&std::fs::read(folder.join(NAME)).ok()?).ok();
     if options.checkpoint_dir.as_os_str().is_empty() {
         return read(checkpoint.parent()?.parent()?);
     }
-    let earlier = runs(&options.default_root_dir)
+    runs(&options.default_root_dir)
         .ok()?
         .into_iter()
-        .filter(|(_, folder)| Some(&**folder) != run_dir);
-    earlier.into_iter().find_map(|(_, folder)| read(&folder))
+        .filter(|(_, folder)| Some(&**folder) != run_dir)
+        .find_map(|(_, folder)| read(&folder))
 }
 
 /// Counts the steps after this one as lost.
@@ -87,12 +93,12 @@ impl Fit<'_> {
     /// Returns where the time went, including the earlier runs. The loggers' thread writes it to
     /// the file: every ten seconds, and always if `force`.
     pub(super) fn write_goodput(&mut self, force: bool) -> Goodput {
-        let GoodputFile { path, before, started, first_step, written } = &mut self.goodput;
+        let GoodputFile { path, earlier_runs, started, first_step, last_write } = &mut self.goodput;
         let seconds = self.session.clock.spent();
         let mut total = seconds;
-        before.iter().for_each(|run| total.add(&run.seconds));
-        if let (Some(path), true) = (path, force || written.elapsed() > INTERVAL) {
-            *written = Instant::now();
+        earlier_runs.iter().for_each(|run| total.add(&run.seconds));
+        if let (Some(path), true) = (path, force || last_write.elapsed() > INTERVAL) {
+            *last_write = Instant::now();
             let last_step = self.step.position.global_step;
             let run = Run {
                 started: *started,
@@ -101,8 +107,8 @@ impl Fit<'_> {
                 last_step,
                 seconds,
             };
-            let (path, runs) =
-                (path.clone(), Runs { runs: before.iter().cloned().chain([run]).collect() });
+            let runs = Runs { runs: earlier_runs.iter().cloned().chain([run]).collect() };
+            let path = path.clone();
             self.session.loggers.run("goodput", move || {
                 // If this fails, a later run doesn't include this one.
                 let text = serde_json::to_vec(&runs).unwrap_or_default();

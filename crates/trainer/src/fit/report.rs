@@ -109,7 +109,7 @@ impl Fit<'_> {
         let batches_per_second = self.times.steps_per_second();
         let loader = self.step.train.report();
         let fit_advice = self.advice(&loader);
-        let loader = loader.bottleneck();
+        let bottleneck = loader.bottleneck();
         let state_bytes = self.summary.state_bytes.iter().map(|&bytes| bytes as u64);
         let memory =
             self.session.runtime.local_devices().zip(state_bytes).map(|(device, state)| {
@@ -138,10 +138,10 @@ impl Fit<'_> {
                 .hints
                 .iter()
                 .chain(&fit_advice)
-                .filter(|&advice| *advice != loader)
+                .filter(|&advice| *advice != bottleneck)
                 .cloned()
                 .collect(),
-            loader: Some(loader),
+            loader: Some(bottleneck),
             compilations: self.session.record.compilations.clone(),
             flops_per_second: self.reports.flops.map(|flops| flops * batches_per_second),
             step_times: self.times.distribution.clone(),

@@ -86,9 +86,9 @@ impl Fit<'_> {
     /// Enqueues a program of the module on the device and starts to read its outputs.
     fn run_program(&mut self, name: &str) -> Result<()> {
         let Some(program) = self.programs.iter().find(|program| program.name == name) else {
-            let known: Vec<_> =
+            let names: Vec<_> =
                 self.programs.iter().map(|program| format!("`{}`", program.name)).collect();
-            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+            let known = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
             return Err(Error::usage(format!(
                 "a callback requested the program `{name}`, which the module's programs() does not declare; it declares: {known}"
             )));

@@ -145,13 +145,14 @@ fn histogram(value: &Tensor, batch: &Batch, bins: usize) -> Tensor {
     let largest = counted.select(&x, &(&zeros - f64::INFINITY)).max(&axes);
     let half = smallest.eq(&largest).to_dtype(DType::F32) * 0.5;
     let (low, high) = (smallest - &half, largest + &half);
-    let part =
+    let bin =
         (((&x - &low) * (bins as f64 / (&high - &low))).floor()).clamp(0.0, (bins - 1) as f64);
-    let part = counted
-        .select(&part, &(&zeros - 1.0))
+    let bin_or_none = counted
+        .select(&bin, &(&zeros - 1.0))
         .to_dtype(DType::I32)
         .reshape([value.shape().num_elements(), 1]);
-    let counts = part.eq(Tensor::iota(DType::I32, [1, bins], 1)).to_dtype(DType::I32).sum(&[0]);
+    let counts =
+        bin_or_none.eq(Tensor::iota(DType::I32, [1, bins], 1)).to_dtype(DType::I32).sum(&[0]);
     let numbers = counted.select(&x, &zeros);
     let bits = |number: &Tensor| number.bitcast(DType::I32).broadcast_to([1]);
     let non_finite = finite.not().and(&real).to_dtype(DType::I32).sum_all().broadcast_to([1]);

@@ -81,9 +81,11 @@ impl BatchLimit {
 impl FromStr for BatchLimit {
     type Err = Error;
     fn from_str(text: &str) -> Result<BatchLimit> {
-        let number =
-            ["batches", "steps", "ba"].iter().find_map(|unit| text.trim().strip_suffix(unit));
-        let number = number.unwrap_or(text).trim();
+        let number = ["batches", "steps", "ba"]
+            .iter()
+            .find_map(|unit| text.trim().strip_suffix(unit))
+            .unwrap_or(text)
+            .trim();
         let count = number.parse().map(BatchLimit::Count).ok();
         count.or_else(|| number.parse().map(BatchLimit::Share).ok()).ok_or_else(|| {
             Error::usage(format!(

@@ -83,13 +83,16 @@ impl ProcessGroup {
         }
         let timeouts = Timeouts::from_env(env)?;
         let expected = process.coordinator().to_owned();
-        let join = Coordination::builder(process).timeouts(timeouts).on_listening(move |address| {
-            if address != expected {
-                print_line(&format!("the coordinator listens at {address}"));
-            }
-        });
-        let join = join.on_refused(print_line);
-        let process_group = Arc::new(ProcessGroup::new(join.join()?, runtime::check));
+        let coordination = Coordination::builder(process)
+            .timeouts(timeouts)
+            .on_listening(move |address| {
+                if address != expected {
+                    print_line(&format!("the coordinator listens at {address}"));
+                }
+            })
+            .on_refused(print_line)
+            .join()?;
+        let process_group = Arc::new(ProcessGroup::new(coordination, runtime::check));
         *joined = Arc::downgrade(&process_group);
         Ok(Some(process_group))
     }
@@ -139,8 +142,7 @@ impl ProcessGroup {
         let key = format!("trainer/{name}/{}", self.turns.fetch_add(1, Ordering::Relaxed));
         if self.process().is_coordinator() {
             let value = make()?;
-            let text = value.to_text();
-            let text = text.ok_or_else(|| {
+            let text = value.to_text().ok_or_else(|| {
                 Error::usage(format!(
                     "{name}: a path is not valid UTF-8, but processes share paths as UTF-8"
                 ))

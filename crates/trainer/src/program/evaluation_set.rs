@@ -91,18 +91,23 @@ impl EvaluationSet {
             Some(BatchLimit::Count(_)) => 1,
             _ => options.check_val_every_n_epoch,
         });
-        let error = self.error.clone().or_else(|| {
-            let error = interval
+        let invalid_interval = || {
+            interval
                 .config_error_of_some()
-                .map(|expected| format!("val_check_interval: {interval} {expected}"));
-            error.or((every_n_epochs == 0)
-                .then(|| "check_val_every_n_epoch: it must be at least 1".into()))
-        });
-        let error = error.or_else(|| match interval {
-            BatchLimit::Count(steps) if self.every_n_epochs.is_some() && self.interval.is_some() => Some(format!(
-                "val_check_interval: {steps} counts the steps of the run, and check_val_every_n_epoch its epochs; give only \
+                .map(|expected| format!("val_check_interval: {interval} {expected}"))
+        };
+        let invalid_epochs = || {
+            (every_n_epochs == 0).then(|| "check_val_every_n_epoch: it must be at least 1".into())
+        };
+        let contradiction = || match interval {
+            BatchLimit::Count(steps)
+                if self.every_n_epochs.is_some() && self.interval.is_some() =>
+            {
+                Some(format!(
+                    "val_check_interval: {steps} counts the steps of the run, and check_val_every_n_epoch its epochs; give only \
                  one of the two, or a fraction of an epoch (0.25)"
-            )),
+                ))
+            }
             BatchLimit::Share(_) if train.is_endless() => Some(format!(
                 "val_check_interval: {interval} is a fraction of an epoch, but the training loader is endless; give a \
                  number of steps, such as 500"
@@ -112,7 +117,13 @@ impl EvaluationSet {
                 plan.total_steps
             )),
             _ => None,
-        });
+        };
+        let error = self
+            .error
+            .clone()
+            .or_else(invalid_interval)
+            .or_else(invalid_epochs)
+            .or_else(contradiction);
         match error {
             Some(error) if self.name.is_empty() => Err(Error::option(error)),
             Some(error) => {

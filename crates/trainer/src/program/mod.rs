@@ -103,7 +103,7 @@ mod tests {
         let mesh = Mesh::new([("data", 4)]).unwrap();
         let replicas = Strategy::replicas(&mesh);
         let config = Choices::from(options).on(mesh, replicas);
-        let phases = Phases::new(&net, &optimizers, &config, (&plan, 2)).unwrap();
+        let phases = Phases::new(&net, &optimizers, &config, &plan, 2).unwrap();
         let layout = Arc::new(StateLayout::new(&net, &optimizers, &config, phases, &[]));
         let train = record_train_step(
             &net,

@@ -37,7 +37,7 @@ impl StepCost {
             Ok(module) => module,
             Err(error) => return unknown(error.to_string()),
         };
-        let flops = || match program.executable().cost_analysis() {
+        let count_flops = || match program.executable().cost_analysis() {
             Ok(cost) => Some(cost.flops()? + module.cost_of_further_runs().flops),
             // Compilers for CPUs don't count operations: count matrix products and convolutions
             // here.
@@ -45,7 +45,7 @@ impl StepCost {
                 Some(module.products().iter().map(|p| p.product.flops * p.times as f64).sum())
             }
         };
-        let flops = if step.programs().len() == 1 { flops() } else { None };
+        let flops = if step.programs().len() == 1 { count_flops() } else { None };
         let mut lines: Vec<_> = cost_by_line(&module, is_internal).into_iter().collect();
         lines.retain(|(_, cost)| cost.flops > 0.0 || cost.bytes > 0.0);
         let total = sum(&lines);

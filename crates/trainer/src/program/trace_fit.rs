@@ -110,8 +110,8 @@ pub(crate) fn training_step(
         .filter(|(_, p)| !p.requires_grad())
         .map(|(name, _)| name.clone())
         .collect();
-    let parameters: Vec<_> = parameters.into_iter().map(|(name, p)| (name, p.ty())).collect();
-    optimizers.check_for(&parameters, &frozen)?;
+    let types: Vec<_> = parameters.into_iter().map(|(name, p)| (name, p.ty())).collect();
+    optimizers.check_for(&types, &frozen)?;
     if !optimizers.is_single()
         && config.parts.iter().any(|part| matches!(part, StepPart::Sweep { .. }))
     {
@@ -130,15 +130,15 @@ pub(crate) fn training_step(
     };
     let single = layout(&[]);
     check_entries(single.entries())?;
-    let (program, scanned) = scanned(|| record(&single));
-    let program = program?;
+    let (single_program, scanned) = scanned(|| record(&single));
+    let single_program = single_program?;
     // The layers that run as a scan are known only after the step was recorded.
     let joined = layout(&scanned);
     if !joined.is_joined() {
-        return Ok((single, program));
+        return Ok((single, single_program));
     }
-    let program = record(&joined)?;
-    Ok((joined, program))
+    let joined_program = record(&joined)?;
+    Ok((joined, joined_program))
 }
 
 /// Prepares a module for training, testing and predicting: calls the user's hook, and converts the
@@ -148,11 +148,11 @@ pub(crate) fn set_up(module: &dyn TrainingModule, config: &StepConfig) -> Result
     if let Some(dtype) = config.options.precision.cast_dtype() {
         return Ok(module.to_dtype(dtype)?);
     }
-    let narrow = |(name, parameter): (String, Parameter)| {
+    let title = |(name, parameter): (String, Parameter)| {
         matches!(parameter.ty().dtype, DType::Bf16 | DType::F16)
             .then(|| format!("`{name}` ({})", parameter.ty()))
     };
-    let narrow: Vec<_> = module.parameters().into_iter().filter_map(narrow).collect();
+    let narrow: Vec<_> = module.parameters().into_iter().filter_map(title).collect();
     if let Some(first) = narrow.first() {
         note(&format!(
             "warning: the precision is {}, but {} parameters have 16 bits (the first is {first}); they are not converted. \

@@ -106,8 +106,8 @@ pub(super) fn gradients<'a>(
     for param in params {
         // As in PyTorch, a parameter without a gradient doesn't change, not even by weight decay.
         let parts = gradients.by_ref().take(param.used.len());
-        let parts = parts.filter(|(_, is_used)| *is_used).map(|(gradient, _)| gradient);
-        let Some(sum) = parts.reduce(|sum, part| sum + part) else { continue };
+        let used_parts = parts.filter(|(_, is_used)| *is_used).map(|(gradient, _)| gradient);
+        let Some(sum) = used_parts.reduce(|sum, part| sum + part) else { continue };
         // XLA sums it over the devices. Each device keeps only the part that it updates.
         let sharding = &values.layout[param.slots.param].sharding;
         let sum = if sharding.is_replicated() { sum } else { sum.with_sharding(sharding) };

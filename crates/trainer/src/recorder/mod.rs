@@ -225,9 +225,9 @@ impl Recorder {
         ));
         monitored.extend(skipped);
         // The norm shows an overflow, so steps that overflowed have it too.
-        let grad_norm = gradients.norm.clone().filter(|_| self.config.logs_grad_norm());
+        let norm = gradients.norm.clone().filter(|_| self.config.logs_grad_norm());
         let index = monitored.iter().position(|monitored| monitored.name == logs::GRAD_NORM);
-        let grad_norm = grad_norm.or(index.map(|index| monitored.remove(index).value));
+        let grad_norm = norm.or(index.map(|index| monitored.remove(index).value));
         monitored.iter_mut().for_each(|m| m.name = logs::of_group(&m.name, &member.name));
         let facts = OptimizerFacts {
             learning_rate: member.optimizer.learning_rate(&steps.own),
@@ -361,9 +361,11 @@ impl Recorder {
                     let monitored = step.facts.monitored.iter().map(|monitored| &monitored.value);
                     let nothing: Vec<Tensor> =
                         step.facts.grad_norm.iter().chain(monitored).cloned().chain(sums).collect();
-                    let kept = changed.iter().map(|id| before[id.index()].clone());
-                    let kept =
-                        kept.chain(latest_loss.map(|id| self.values.before(id).clone())).collect();
+                    let kept = changed
+                        .iter()
+                        .map(|id| before[id.index()].clone())
+                        .chain(latest_loss.map(|id| self.values.before(id).clone()))
+                        .collect();
                     *skipped.borrow_mut() =
                         (kept, nothing.iter().map(|t| t.ty().clone()).collect());
                     let new = changed.iter().map(|&id| self.values.after(id).clone());

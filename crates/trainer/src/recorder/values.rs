@@ -20,8 +20,11 @@ pub(crate) struct Values {
 impl Values {
     /// Takes the placeholders of a module, and creates placeholders for the other entries.
     pub(crate) fn new(layout: &Arc<StateLayout>, module: Vec<Tensor>) -> Values {
-        let others = layout.entries().iter().skip(module.len());
-        let others = others.map(|entry| Tensor::placeholder(entry.name.clone(), entry.ty.clone()));
+        let others = layout
+            .entries()
+            .iter()
+            .skip(module.len())
+            .map(|entry| Tensor::placeholder(entry.name.clone(), entry.ty.clone()));
         let before: Vec<Tensor> = module.into_iter().chain(others).collect();
         Values { layout: layout.clone(), after: before.clone(), before }
     }

@@ -159,7 +159,7 @@ impl WeightAveraging {
             (Time::Epochs(first), Some(epoch)) => epoch.number().ge(counted(first)),
             (Time::Steps(steps) | Time::Epochs(steps), _) => updates.gt(counted(steps)),
         };
-        let turn = match (self.every, epoch) {
+        let is_due = match (self.every, epoch) {
             (Time::Epochs(every), Some(epoch)) => {
                 let first = if let Time::Epochs(first) = self.start { first } else { 0 };
                 let since = epoch.number() + 1.0 - counted(first);
@@ -167,11 +167,11 @@ impl WeightAveraging {
             }
             (Time::Steps(every) | Time::Epochs(every), _) => {
                 let before = if let Time::Steps(steps) = self.start { steps } else { 0 };
-                let turn = (updates - counted(before)).remainder(counted(every.max(1))).eq(0.0);
-                done.map_or(turn.clone(), |done| turn.and(done))
+                let is_due = (updates - counted(before)).remainder(counted(every.max(1))).eq(0.0);
+                done.map_or(is_due.clone(), |done| is_due.and(done))
             }
         };
-        let applies = started.and(turn);
+        let applies = started.and(is_due);
         let n = count.to_dtype(DType::F32);
         let share = match self.rule {
             Rule::Exponential { decay, warmup: false } => Tensor::full(DType::F32, [], 1.0 - decay),

@@ -115,14 +115,14 @@ fn without_user(text: &str) -> String {
 
 /// The commit that is checked out in the repository of a folder.
 fn git_commit(folder: &Path) -> Option<String> {
-    let git = folder.ancestors().map(|folder| folder.join(".git")).find(|git| git.exists())?;
+    let dot_git = folder.ancestors().map(|folder| folder.join(".git")).find(|git| git.exists())?;
     let read =
         |path: PathBuf| std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
     // In a worktree, `.git` is a file with the path of the folder.
-    let git = if git.is_dir() {
-        git
+    let git = if dot_git.is_dir() {
+        dot_git
     } else {
-        git.parent()?.join(read(git.clone())?.strip_prefix("gitdir: ")?)
+        dot_git.parent()?.join(read(dot_git.clone())?.strip_prefix("gitdir: ")?)
     };
     let head = read(git.join("HEAD"))?;
     let Some(name) = head.strip_prefix("ref: ") else { return Some(head) };

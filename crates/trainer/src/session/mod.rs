@@ -86,8 +86,8 @@ impl Session {
 
     /// The configuration of steps for these devices.
     pub(crate) fn config(&self) -> Result<StepConfig> {
-        let replicas = Replicas::from_runtime(&self.runtime, &Strategy::batch(self.runtime.mesh()));
-        let replicas = replicas.map_err(|e| Error::usage(e.to_string()))?;
+        let replicas = Replicas::from_runtime(&self.runtime, &Strategy::batch(self.runtime.mesh()))
+            .map_err(|e| Error::usage(e.to_string()))?;
         Ok(self.choices.on(self.runtime.mesh().clone(), replicas))
     }
 

@@ -92,9 +92,9 @@ impl RunProfiler {
             steps_before: finished_steps(),
             ended,
         };
-        let thread =
-            thread::Builder::new().name("fulmen-profiler".into()).spawn(move || profiler.run());
-        let thread = thread
+        let thread = thread::Builder::new()
+            .name("fulmen-profiler".into())
+            .spawn(move || profiler.run())
             .inspect_err(|e| note(&format!("warning: cannot start the thread for traces: {e}")))
             .ok();
         RunProfiler { ended: Some(sender), thread }

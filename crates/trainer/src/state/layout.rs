@@ -436,10 +436,13 @@ pub(crate) fn of_module(module: &dyn Module, config: &StepConfig) -> Vec<Entry> 
         origin: Origin::Module { variables: vec![variable], gathered },
         sharding,
     };
-    let parameters = module.parameters().into_iter();
-    let parameters = parameters.map(|(name, p)| entry(name, p.variable(), sharding_of(&p, config)));
-    let buffers = module.buffers().into_iter();
-    let buffers =
-        buffers.map(|(name, b)| entry(name, b.variable().clone(), (Sharding::replicated(), false)));
+    let parameters = module
+        .parameters()
+        .into_iter()
+        .map(|(name, p)| entry(name, p.variable(), sharding_of(&p, config)));
+    let buffers = module
+        .buffers()
+        .into_iter()
+        .map(|(name, b)| entry(name, b.variable().clone(), (Sharding::replicated(), false)));
     parameters.chain(buffers).collect()
 }

@@ -181,7 +181,7 @@ mod tests {
         let config = Choices::from(options).on(mesh, replicas);
         let optimizers = Optimizers::from_module(Box::new(optimizer));
         let plan = Plan { steps_per_epoch: 1, max_epochs: 1, total_steps: 1 };
-        let phases = Phases::new(&layers, &optimizers, &config, (&plan, 1)).unwrap();
+        let phases = Phases::new(&layers, &optimizers, &config, &plan, 1).unwrap();
         let layout = StateLayout::new(&layers, &optimizers, &config, phases, &scanned);
         let joined = layout.entries().iter().filter(|entry| entry.is_joined());
         joined.map(|entry| format!("{} {} {}", entry.name, entry.ty, entry.sharding)).collect()

@@ -81,8 +81,13 @@ impl StepFunction<'_> {
             .iter()
             .map(|input| step.runtime.to_device(input))
             .collect::<Result<Vec<_>, _>>()?;
-        let weights = step.state.layout().ids().take(step.state.layout().module().len());
-        let weights = weights.map(|id| step.state.array(id)).collect::<Result<Vec<_>>>()?;
+        let weights = step
+            .state
+            .layout()
+            .ids()
+            .take(step.state.layout().module().len())
+            .map(|id| step.state.array(id))
+            .collect::<Result<Vec<_>>>()?;
         let arrays: Vec<&DeviceArray> = inputs.iter().chain(weights).collect();
         let outputs = self.jit.run(&arrays)?.arrays;
         process_group::arrive(

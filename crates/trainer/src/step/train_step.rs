@@ -234,12 +234,14 @@ impl<'m> TrainStep<'m> {
     /// up to `max_epochs` or `max_steps`. Each batch has its epoch and its index in it.
     pub fn batches(&self) -> impl Iterator<Item = Result<DeviceBatch>> + use<> {
         let Position { epoch, batch, .. } = self.position;
-        let batches = self.train.epochs(epoch..self.limits.epochs, batch as usize);
         let length = self.train.len() as u64;
         let all = self.limits.batches(length, &self.config.accumulation());
-        let left = all.saturating_sub(epoch.saturating_mul(length).saturating_add(batch));
-        let batches = batches.prefetch_to(&self.runtime, &Strategy::batch(self.runtime.mesh()));
-        batches.take(usize::try_from(left).unwrap_or(usize::MAX)).map(|batch| Ok(batch?))
+        let remaining = all.saturating_sub(epoch.saturating_mul(length).saturating_add(batch));
+        self.train
+            .epochs(epoch..self.limits.epochs, batch as usize)
+            .prefetch_to(&self.runtime, &Strategy::batch(self.runtime.mesh()))
+            .take(usize::try_from(remaining).unwrap_or(usize::MAX))
+            .map(|batch| Ok(batch?))
     }
 
     /// Makes a batch of values that no loader reads, for example from a game. It takes values

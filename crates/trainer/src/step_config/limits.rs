@@ -43,8 +43,11 @@ impl EpochSize {
 
 /// The number of tokens in each sample of a loader, or why it is not known.
 pub(crate) fn tokens_of_a_sample(loader: &DataLoader) -> Result<u64, &'static str> {
-    let ids = loader.fields().iter().find(|field| field.name == TOKENS && field.dtype.is_integer());
-    let ids = ids.ok_or("the training loader has no integer field `input_ids`")?;
+    let ids = loader
+        .fields()
+        .iter()
+        .find(|field| field.name == TOKENS && field.dtype.is_integer())
+        .ok_or("the training loader has no integer field `input_ids`")?;
     if loader.shapes().len() > 1 {
         return Err("the training loader has buckets, whose samples differ in tokens");
     }

@@ -84,11 +84,12 @@ impl Phases {
             if let Some(why) = check_pattern(pattern, names.iter().copied()) {
                 return wrong(why);
             }
-            let own = |name: &&str| {
+            let is_own = |name: &&str| {
                 matches_pattern(pattern, name)
                     && !(*train_bn && batch_norms.iter().any(|bn| is_in(name, bn)))
             };
-            let own: Vec<String> = names.iter().copied().filter(own).map(str::to_owned).collect();
+            let own: Vec<String> =
+                names.iter().copied().filter(is_own).map(str::to_owned).collect();
             // If two patterns match a parameter, the later one applies.
             unfreezings
                 .iter_mut()
@@ -119,12 +120,15 @@ impl Phases {
         starts.dedup();
         let phases = Phases { unfreezings, starts };
         for (i, member) in optimizers.members().iter().enumerate() {
-            let own = parameters.iter().filter(|(name, parameter)| {
-                parameter.requires_grad()
-                    && optimizers.of(name) == Some(i)
-                    && optimizers.trains(name, &parameter.ty())
-            });
-            let own: Vec<&str> = own.map(|(name, _)| name.as_str()).collect();
+            let own: Vec<&str> = parameters
+                .iter()
+                .filter(|(name, parameter)| {
+                    parameter.requires_grad()
+                        && optimizers.of(name) == Some(i)
+                        && optimizers.trains(name, &parameter.ty())
+                })
+                .map(|(name, _)| name.as_str())
+                .collect();
             // The first phase trains the fewest parameters.
             let frozen = |name: &&str| {
                 phases.unfreezing_of(name).is_some_and(|unfreezing| phases.is_frozen(unfreezing, 0))

@@ -218,7 +218,7 @@ impl TrainerBuilder {
     ) -> Result<Trainer> {
         let mut clock = Clock::new();
         let options = &choices.options;
-        let runtime = match (self.runtime, &process_group) {
+        let opened = match (self.runtime, &process_group) {
             (Some(runtime), _) => runtime,
             (None, Some(process_group)) => {
                 process_group.open(options.accelerator, &options.devices)?
@@ -226,17 +226,17 @@ impl TrainerBuilder {
             (None, None) => Runtime::open(options.accelerator, &options.devices)?,
         };
         if process_group.is_none() {
-            check_alone(&runtime)?;
+            check_alone(&opened)?;
         }
-        warn_if_a_tpu_is_idle(options, &runtime);
-        let runtime = match &self.mesh {
-            Some(mesh) => runtime.with_mesh(mesh)?,
-            None => runtime,
+        warn_if_a_tpu_is_idle(options, &opened);
+        let arranged = match &self.mesh {
+            Some(mesh) => opened.with_mesh(mesh)?,
+            None => opened,
         };
         let runtime = if options.aot.as_os_str().is_empty() {
-            runtime
+            arranged
         } else {
-            runtime.with_saved_programs(&options.aot).map_err(|e| Error::doing("aot", e))?
+            arranged.with_saved_programs(&options.aot).map_err(|e| Error::doing("aot", e))?
         };
         let mut callbacks = self.callbacks;
         let has =

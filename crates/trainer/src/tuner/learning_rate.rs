@@ -174,14 +174,14 @@ impl LearningRateCurve {
 }
 
 /// Records the loss of each step.
-struct Losses {
+struct LossRecorder {
     /// The name of the logged loss.
     loss: String,
     part: StepPart,
     losses: Arc<Mutex<Vec<f64>>>,
 }
 
-impl Callback for Losses {
+impl Callback for LossRecorder {
     fn name(&self) -> &'static str {
         "LearningRateFinder"
     }
@@ -226,8 +226,8 @@ impl Trainer {
         });
         choices.parts.push(part.clone());
         let recorded = Arc::new(Mutex::new(Vec::new()));
-        let losses = Losses { loss: String::new(), part, losses: recorded.clone() };
-        let summary = attempt(self, module, train, choices, vec![Box::new(losses)])?;
+        let recorder = LossRecorder { loss: String::new(), part, losses: recorded.clone() };
+        let summary = attempt(self, module, train, choices, vec![Box::new(recorder)])?;
         if let Some(signal) = summary.signal {
             return Err(Error::interrupted("finding a learning rate", signal));
         }

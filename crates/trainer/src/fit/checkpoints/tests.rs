@@ -57,7 +57,7 @@ fn fit(mut trainer: Trainer) -> (Result<FitSummary>, Trainer) {
 
 /// The bytes of each tensor.
 fn tensors(path: &Path) -> Vec<(String, Vec<u8>)> {
-    let (store, name) = checkpoint::place(local, path).unwrap();
+    let (store, name) = checkpoint::store_and_name(local, path).unwrap();
     let checkpoint = Checkpoint::open(store, &name).unwrap();
     let read = |(name, tensor): (&String, &fulmen_checkpoint::TensorEntry)| {
         (name.clone(), checkpoint.read(name, &Rectangle::whole(&tensor.shape)).unwrap())
