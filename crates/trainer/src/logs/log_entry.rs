@@ -1,5 +1,5 @@
-//! Logged values and their options. `mod.rs` sums them on the device; `media.rs` handles pictures,
-//! texts and histograms.
+//! [`LogEntry`]: a logged value and its options. `accumulate.rs` sums it on the device; `media.rs`
+//! handles pictures, texts and histograms.
 
 use std::panic::Location;
 
@@ -30,7 +30,7 @@ pub enum ReduceFx {
 
 /// One logged value: its name, its options and the line of the user's code.
 #[derive(Clone, Debug)]
-pub(crate) struct Logged {
+pub(crate) struct LogEntry {
     pub(crate) name: String,
     pub(crate) value: LoggedValue,
     pub(crate) location: &'static Location<'static>,
@@ -76,15 +76,15 @@ impl LoggedValue {
     }
 }
 
-impl Logged {
+impl LogEntry {
     pub(crate) fn new(
         name: impl Into<String>,
         value: LoggedValue,
         location: &'static Location<'static>,
-    ) -> Logged {
+    ) -> LogEntry {
         let (reduce_fx, on_step, on_epoch, branch) = (None, None, None, None);
         let (name, prog_bar, logger) = (name.into(), true, true);
-        Logged { name, value, location, prog_bar, logger, reduce_fx, on_step, on_epoch, branch }
+        LogEntry { name, value, location, prog_bar, logger, reduce_fx, on_step, on_epoch, branch }
     }
 
     /// Whether the mean of this very tensor is logged for each epoch.
@@ -143,10 +143,10 @@ impl Logged {
 /// }
 /// ```
 #[derive(Debug)]
-pub struct LogOptions<'a>(pub(crate) &'a mut [Logged]);
+pub struct LogOptions<'a>(pub(crate) &'a mut [LogEntry]);
 
 impl LogOptions<'_> {
-    fn set(self, change: impl Fn(&mut Logged)) -> Self {
+    fn set(self, change: impl Fn(&mut LogEntry)) -> Self {
         self.0.iter_mut().for_each(change);
         self
     }
@@ -179,6 +179,6 @@ impl LogOptions<'_> {
 }
 
 /// An error for a logged value, with its name and the user's line.
-pub(crate) fn refused(logged: &Logged, problem: impl AsRef<str>) -> Error {
+pub(crate) fn log_error(logged: &LogEntry, problem: impl AsRef<str>) -> Error {
     Error::usage(format!("log `{}`: {}\n  at {}", logged.name, problem.as_ref(), logged.location))
 }

@@ -4,8 +4,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use fulmen_tensor::{DType, Literal, Tensor};
+use fulmen_tensor::{DType, Literal, Tensor, cond};
 
+use crate::logs::log_entry::{LogEntry, LoggedValue, log_error};
 use crate::{Batch, Error, Histogram, Media, Picture, Result};
 
 /// Turns token ids into a text.
@@ -124,6 +125,41 @@ impl MediaKind {
             }
         })
     }
+}
+
+/// The media that a step returns to the host. Steps that are no log point compute nothing for them.
+/// Without `is_log_point`, every step computes them.
+pub(crate) fn media_outputs(
+    logged: &[LogEntry],
+    batch: &Batch,
+    is_log_point: Option<&Tensor>,
+) -> Result<Vec<(String, Tensor)>> {
+    let media: Vec<(&LogEntry, &Tensor, &MediaKind)> = logged
+        .iter()
+        .filter_map(|entry| match &entry.value {
+            LoggedValue::Media(value, kind) => Some((entry, value, kind)),
+            _ => None,
+        })
+        .collect();
+    if media.is_empty() {
+        return Ok(Vec::new());
+    }
+    let record =
+        || media.iter().map(|(_, value, kind)| kind.record(value, batch)).collect::<Vec<_>>();
+    let tensors = match is_log_point {
+        Some(is_log_point) => cond(
+            is_log_point,
+            &[],
+            |_| record(),
+            |_| record().iter().map(Tensor::zeros_like).collect(),
+        ),
+        None => record(),
+    };
+    let outputs = media.iter().zip(tensors).map(|((entry, ..), tensor)| {
+        tensor.check().map_err(|e| log_error(entry, e.to_string()))?;
+        Ok((entry.name.clone(), tensor))
+    });
+    outputs.collect()
 }
 
 /// A histogram as one i32 vector. It compares every element with every bin, which is fast on every

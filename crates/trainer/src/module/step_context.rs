@@ -6,7 +6,7 @@ use std::sync::Arc;
 use fulmen_nn::metrics::MetricState;
 use fulmen_tensor::{AsTensor, Tensor};
 
-use crate::logs::log_entry::{LogOptions, Logged, LoggedValue};
+use crate::logs::log_entry::{LogEntry, LogOptions, LoggedValue};
 use crate::logs::media::MediaKind;
 use crate::recorder::Recorder;
 use crate::{Error, Result};
@@ -14,7 +14,7 @@ use crate::{Error, Result};
 /// The second argument of a step: logs values, and assigns losses to optimizers.
 #[derive(Debug, Default)]
 pub struct StepContext {
-    logged: Vec<Logged>,
+    logged: Vec<LogEntry>,
     dataset: String,
     /// Set while a training step is recorded.
     recorder: Option<Box<Recorder>>,
@@ -143,7 +143,7 @@ impl StepContext {
     ///
     /// # Errors
     /// The first mistake of the step.
-    pub(crate) fn into_logged(self) -> Result<Vec<Logged>> {
+    pub(crate) fn into_logged(self) -> Result<Vec<LogEntry>> {
         self.mistake.map_or(Ok(self.logged), Err)
     }
 
@@ -154,7 +154,7 @@ impl StepContext {
         line: &'static Location<'static>,
     ) -> LogOptions<'_> {
         let first = self.logged.len();
-        self.logged.push(Logged::new(name, value, line));
+        self.logged.push(LogEntry::new(name, value, line));
         LogOptions(&mut self.logged[first..])
     }
 

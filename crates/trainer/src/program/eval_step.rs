@@ -87,8 +87,8 @@ fn record(
         predictions.check(batch)?;
     }
     let logs = LogLayout::new(&logged, batch, Some(stage))?;
-    let so_far = Tensor::placeholder(names::LOGS, logs.ty());
-    let sums = [so_far.clone(), logs.accumulate(&so_far, &logged, batch, None)];
+    let sums_before = Tensor::placeholder(names::LOGS, logs.ty());
+    let sums = [sums_before.clone(), logs.accumulate(&sums_before, &logged, batch, None)];
     // Validation and test share a name: if both compute the same, they are the same program.
     let name = if stage == Stage::Prediction { "predict_step" } else { "eval_step" };
     // Replicated, so that each process can read them.

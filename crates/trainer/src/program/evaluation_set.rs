@@ -97,7 +97,8 @@ impl EvaluationSet {
                 .map(|expected| format!("val_check_interval: {interval} {expected}"))
         };
         let invalid_epochs = || {
-            (every_n_epochs == 0).then(|| "check_val_every_n_epoch: it must be at least 1".into())
+            (every_n_epochs == 0)
+                .then(|| "check_val_every_n_epoch: it must be at least 1".to_owned())
         };
         let contradiction = || match interval {
             BatchLimit::Count(steps)

@@ -2,7 +2,7 @@
 
 use fulmen_tensor::{DType, Tensor, autocast, random, recording};
 
-use crate::logs::log_entry::Logged;
+use crate::logs::log_entry::LogEntry;
 use crate::recorder::{Recorded, Recorder, check_loss, log_loss};
 use crate::step_config::StepConfig;
 use crate::{Batch, Result, StepContext, TrainingModule};
@@ -18,7 +18,7 @@ pub(super) struct Forward {
     pub(super) loss: Tensor,
     /// The name under which the loss is logged.
     pub(super) loss_name: String,
-    pub(super) logged: Vec<Logged>,
+    pub(super) logged: Vec<LogEntry>,
     pub(super) recorded: Recorded,
 }
 

@@ -111,15 +111,16 @@ impl TrainRecording<'_> {
         let anomalies =
             config.options.detect_anomaly.then(|| Anomalies::watch(&watched().collect::<Vec<_>>()));
         let logs = logs.with_anomalies(anomalies);
-        let so_far = Tensor::placeholder(names::LOGS, logs.ty());
+        let sums_before = Tensor::placeholder(names::LOGS, logs.ty());
         let facts = StepFacts {
             losses: if optimizers.is_single() { &losses[..1] } else { &losses },
             step: values.finished_steps(leaves_out),
             optimizers: facts,
         };
-        let at = values.is_log_point(leaves_out, group.as_ref(), config);
-        let outputs = logs::media_outputs(&logged, batch, Some(&at))?;
-        let sums = [so_far.clone(), logs.accumulate(&so_far, &logged, batch, Some(&facts))];
+        let is_log_point = values.is_log_point(leaves_out, group.as_ref(), config);
+        let outputs = logs::media_outputs(&logged, batch, Some(&is_log_point))?;
+        let sums =
+            [sums_before.clone(), logs.accumulate(&sums_before, &logged, batch, Some(&facts))];
         let step = RecordedStep {
             name: "train_step",
             entries: layout.entries(),

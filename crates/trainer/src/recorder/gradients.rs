@@ -6,7 +6,7 @@ use fulmen_tensor::{DType, Tensor, grad};
 
 use super::spikes::Spikes;
 use super::values::Values;
-use crate::logs::Monitored;
+use crate::logs::MonitoredValue;
 use crate::rules::accumulation::Group;
 use crate::rules::clip::{self, Clip};
 use crate::state::{OptimizerSlots, ParamSlots, SpikeSlots};
@@ -46,7 +46,7 @@ pub(super) struct Gradients<'a> {
     /// The norm of all gradients before clipping, if each step needs it.
     pub(super) norm: Option<Tensor>,
     /// The values to log about skipped steps.
-    pub(super) skipped: Vec<Monitored>,
+    pub(super) skipped: Vec<MonitoredValue>,
 }
 
 impl Gradients<'_> {

@@ -2,7 +2,7 @@
 
 use fulmen_tensor::Tensor;
 
-use crate::logs::log_entry::{Logged, LoggedValue, refused};
+use crate::logs::log_entry::{LogEntry, LoggedValue, log_error};
 use crate::{Batch, Error, Result};
 
 /// Checks that a loss can be minimized. `source` is the function that computed it, for errors.
@@ -28,9 +28,9 @@ pub(crate) fn check_loss(loss: &Tensor, source: &str, batch: &Batch) -> Result<(
 
 /// Logs a loss under this name, unless the user logs it under another. Returns the name of the
 /// logged loss.
-pub(crate) fn log_loss(logged: &mut Vec<Logged>, name: &str, loss: &Tensor) -> Result<String> {
+pub(crate) fn log_loss(logged: &mut Vec<LogEntry>, name: &str, loss: &Tensor) -> Result<String> {
     if let Some(entry) = logged.iter().find(|l| l.name == name).filter(|l| !l.is(loss)) {
-        return Err(refused(
+        return Err(log_error(
             entry,
             "a loss that is logged automatically has this name; choose another",
         ));
@@ -39,6 +39,6 @@ pub(crate) fn log_loss(logged: &mut Vec<Logged>, name: &str, loss: &Tensor) -> R
         return Ok(entry.name.clone());
     }
     let value = LoggedValue::Value(loss.clone());
-    logged.insert(0, Logged::new(name, value, loss.location()));
+    logged.insert(0, LogEntry::new(name, value, loss.location()));
     Ok(name.into())
 }

@@ -24,7 +24,7 @@ pub(crate) use loss::{check_loss, log_loss};
 use update::{Steps, update};
 use values::Values;
 
-use crate::logs::log_entry::{Branch, Logged, LoggedValue, refused};
+use crate::logs::log_entry::{Branch, LogEntry, LoggedValue, log_error};
 use crate::logs::{self, LogLayout, OptimizerFacts};
 use crate::recorder::placeholders::Placeholders;
 use crate::rules::accumulation::Group;
@@ -228,7 +228,7 @@ impl Recorder {
         let norm = gradients.norm.clone().filter(|_| self.config.logs_grad_norm());
         let index = monitored.iter().position(|monitored| monitored.name == logs::GRAD_NORM);
         let grad_norm = norm.or(index.map(|index| monitored.remove(index).value));
-        monitored.iter_mut().for_each(|m| m.name = logs::of_group(&m.name, &member.name));
+        monitored.iter_mut().for_each(|m| m.name = logs::group_value_name(&m.name, &member.name));
         let facts = OptimizerFacts {
             learning_rate: member.optimizer.learning_rate(&steps.own),
             grad_norm,
@@ -250,8 +250,8 @@ impl Recorder {
         &mut self,
         name: &str,
         location: &'static Location<'static>,
-        logged: &mut Vec<Logged>,
-        loss: impl FnOnce() -> Result<(Tensor, Vec<Logged>)>,
+        logged: &mut Vec<LogEntry>,
+        loss: impl FnOnce() -> Result<(Tensor, Vec<LogEntry>)>,
     ) -> Result<Tensor> {
         let failed = |message: String| {
             Err(Error::usage(format!("minimize(\"{name}\"): {message}\n  at {location}")))
@@ -301,8 +301,8 @@ impl Recorder {
         &mut self,
         optimizer: usize,
         param_values: Vec<ParamValues>,
-        loss: impl FnOnce() -> Result<(Tensor, Vec<Logged>)>,
-    ) -> Result<(OptimizerStep, Vec<Logged>)> {
+        loss: impl FnOnce() -> Result<(Tensor, Vec<LogEntry>)>,
+    ) -> Result<(OptimizerStep, Vec<LogEntry>)> {
         let name = self.optimizers.members()[optimizer].name.clone();
         let (loss, mut logged) = loss()?;
         self.collect();
@@ -310,7 +310,7 @@ impl Recorder {
         if self.batch.is_padded() {
             self.values.check_statistics(&self.batch)?;
         }
-        let loss_name = log_loss(&mut logged, &logs::of_optimizer("loss", &name), &loss)?;
+        let loss_name = log_loss(&mut logged, &logs::optimizer_value_name("loss", &name), &loss)?;
         let mut step = autocast(None, || self.optimize(optimizer, &loss, param_values))?;
         step.loss_name = loss_name;
         Ok((step, logged))
@@ -322,8 +322,8 @@ impl Recorder {
         &mut self,
         optimizer: usize,
         steps_now: Tensor,
-        loss: impl FnOnce() -> Result<(Tensor, Vec<Logged>)>,
-    ) -> Result<(OptimizerStep, Vec<Logged>)> {
+        loss: impl FnOnce() -> Result<(Tensor, Vec<LogEntry>)>,
+    ) -> Result<(OptimizerStep, Vec<LogEntry>)> {
         self.collect();
         let layout = self.values.layout.clone();
         let before = self.values.all_after().to_vec();
@@ -346,7 +346,7 @@ impl Recorder {
                 if let Some(entry) = logged.iter().find(|entry| matches!(entry.value, LoggedValue::Media(..))) {
                     let message = "images, histograms and texts cannot be logged within the loss of an optimizer that skips \
                                    steps; log it outside minimize";
-                    return Err(refused(entry, message));
+                    return Err(log_error(entry, message));
                 }
                 LogLayout::new(&logged, &self.batch, None)?;
                 let changed: Vec<EntryId> =
@@ -357,7 +357,7 @@ impl Recorder {
             let results = match &recorded {
                 Err(_) => Vec::new(),
                 Ok((step, logged, changed)) => {
-                    let sums = logged.iter().flat_map(|entry| logs::sums(entry, &self.batch));
+                    let sums = logged.iter().flat_map(|entry| logs::batch_sums(entry, &self.batch));
                     let monitored = step.facts.monitored.iter().map(|monitored| &monitored.value);
                     let nothing: Vec<Tensor> =
                         step.facts.grad_norm.iter().chain(monitored).cloned().chain(sums).collect();
@@ -401,7 +401,7 @@ impl Recorder {
             monitored.value = value;
         }
         for entry in &mut logged {
-            let count = logs::sums(entry, &self.batch).len();
+            let count = logs::batch_sums(entry, &self.batch).len();
             entry.branch = Some(Branch {
                 taken: steps_now.clone(),
                 sums: results.by_ref().take(count).collect(),

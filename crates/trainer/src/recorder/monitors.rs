@@ -10,7 +10,7 @@ use super::gradients::{Gradient, Gradients, Param};
 use super::update::{Steps, after};
 use super::values::Values;
 use crate::Result;
-use crate::logs::{GRAD_NORM, LEARNING_RATE, Monitored};
+use crate::logs::{GRAD_NORM, LEARNING_RATE, MonitoredValue};
 use crate::rules::clip;
 use crate::state::Entry;
 use crate::step_config::StepConfig;
@@ -106,7 +106,7 @@ pub(super) fn learning_rates(
     values: &Values,
     gradients: &Gradients<'_>,
     config: &StepConfig,
-) -> Vec<Monitored> {
+) -> Vec<MonitoredValue> {
     let mut monitored = Vec::new();
     for part in &config.parts {
         if let StepPart::LearningRates { momentum } = part {
@@ -128,7 +128,7 @@ pub(super) fn norms(
     gradients: &mut Gradients<'_>,
     config: &StepConfig,
     is_log_point: Option<&Tensor>,
-) -> Result<Vec<Monitored>> {
+) -> Result<Vec<MonitoredValue>> {
     let part = config.parts.iter().find(|part| matches!(part, StepPart::Norms { .. }));
     let Some(StepPart::Norms { gradients: log_gradients, parameters, updates, by }) = part else {
         return Ok(Vec::new());
@@ -201,8 +201,12 @@ pub(super) fn norms(
             norms
         }
     };
-    let monitored =
-        |(name, value)| Monitored { name, value, of_group: true, asked_by: "NormMonitor" };
+    let monitored = |(name, value)| MonitoredValue {
+        name,
+        value,
+        belongs_to_group: true,
+        callback: "NormMonitor",
+    };
     Ok(names.into_iter().zip(norms).map(monitored).collect())
 }
 
@@ -233,18 +237,18 @@ fn rates(
     members: &[Member<'_>],
     group: impl Fn(&Member<'_>) -> GroupStep,
     momentum: bool,
-    monitored: &mut Vec<Monitored>,
+    monitored: &mut Vec<MonitoredValue>,
 ) {
     for (name, members) in groups(members, |member| group(member).name) {
         let Some(group) = members.first().map(&group) else { continue };
         let suffix = if name.is_empty() { String::new() } else { format!("/{name}") };
         let mut push = |kind: &str, value: Tensor| {
             let name = format!("{kind}{suffix}");
-            monitored.push(Monitored {
+            monitored.push(MonitoredValue {
                 name,
                 value,
-                of_group: false,
-                asked_by: "LearningRateMonitor",
+                belongs_to_group: false,
+                callback: "LearningRateMonitor",
             });
         };
         if !suffix.is_empty() {

@@ -5,7 +5,7 @@
 use fulmen_tensor::{DType, Tensor};
 
 use super::values::Values;
-use crate::logs::Monitored;
+use crate::logs::MonitoredValue;
 use crate::state::{EntryId, SpikeSlots};
 
 /// The smallest deviation, as a share of the mean. Without it, rounding would be a spike of a
@@ -34,7 +34,7 @@ impl<'a> Spikes<'a> {
         norm: Option<&Tensor>,
         updates: Option<&Tensor>,
         number: &Tensor,
-    ) -> (Tensor, Vec<Monitored>) {
+    ) -> (Tensor, Vec<MonitoredValue>) {
         let windows: Vec<(EntryId, Tensor, &Tensor)> = self
             .slots
             .windows
@@ -68,11 +68,11 @@ impl<'a> Spikes<'a> {
         let last = skips.select(number, &last);
         let latest =
             [("skipped_steps", &skipped), ("last_skipped_step", &last)].map(|(name, value)| {
-                Monitored {
+                MonitoredValue {
                     name: name.into(),
                     value: value.clone(),
-                    of_group: false,
-                    asked_by: "SpikeGuard",
+                    belongs_to_group: false,
+                    callback: "SpikeGuard",
                 }
             });
         values.set_all(self.slots.counts, [enters.select(&(&count + 1.0), &count), skipped, last]);

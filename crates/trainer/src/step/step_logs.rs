@@ -70,7 +70,7 @@ pub(crate) fn training_point(
     position: StepPosition,
 ) -> Result<LogPoint> {
     let mut point = layout.point(sums, range, position);
-    point.metrics.extend(layout.of_optimizers(sums));
+    point.metrics.extend(layout.optimizer_values(sums));
     point.media = layout.media(media)?;
     Ok(point)
 }
