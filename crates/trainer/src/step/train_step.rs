@@ -1,39 +1,32 @@
 //! [`TrainStep`]: a compiled training step with its state, for the user's own loops and for `fit`.
 
 use std::panic::Location;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{mem, thread};
 
-use fulmen_checkpoint::Run;
 use fulmen_data::{DataLoader, DeviceBatch};
 use fulmen_tensor::{Compiled, DeviceArray, Literal, Runtime, TensorType};
 
 use super::StepLogs;
+use super::checks::{check_consistent, check_options};
 use super::step_logs::Reads;
 use crate::bad_samples::BadCount;
+use crate::checkpoint::Position;
 use crate::checkpoint::resume::ResumePoint;
 use crate::checkpoint::run_config::RunConfig;
-use crate::checkpoint::save::{self, CopyProgram, Job, Outcome, StateTensor};
-use crate::checkpoint::{self, OpenStore, Position};
 use crate::console::note;
 use crate::executor::Executor;
 use crate::executor::fit_read::FitRead;
-use crate::hooks::actions::{CheckpointRole, Save};
 use crate::plan::NO_LIMIT;
 use crate::process_group::{self, RunFingerprint};
 use crate::program::trace_fit::{TracedFit, trace_fit};
 use crate::program::{CompiledStep, StepProgram};
 use crate::session::Session;
 use crate::session::advice::hints;
-use crate::stage::Stage;
-use crate::state::{self, EntryId, State, model_summary, names};
+use crate::state::{EntryId, State, model_summary};
 use crate::step_config::StepConfig;
 use crate::step_config::limits::Limits;
-use crate::{
-    Error, EvaluationSets, Plan, Profiler, Progress, Result, Strategy, TrainDuration,
-    TrainingModule,
-};
+use crate::{Error, EvaluationSets, Plan, Progress, Result, Strategy, TrainingModule};
 
 /// A compiled training step with its state on the devices, for your own loop.
 /// [`Trainer::train_step`] makes it.
@@ -91,7 +84,7 @@ pub struct TrainStep<'m> {
     /// The step of each remaining phase. All of them log the same values.
     pub(crate) steps: Vec<CompiledStep>,
     pub(crate) state: State,
-    key: DeviceArray,
+    pub(super) key: DeviceArray,
     /// The sums since the last read; `None` directly after a read.
     pub(crate) sums: Option<DeviceArray>,
     /// Media of the latest step.
@@ -215,7 +208,7 @@ impl<'m> TrainStep<'m> {
             executor,
             steps,
             state,
-            key: key(&runtime, position.seed)?,
+            key: random_key(&runtime, position.seed)?,
             sums: logs.map(|logs| runtime.to_device(&logs)).transpose()?,
             media: Vec::new(),
             position,
@@ -445,126 +438,6 @@ impl<'m> TrainStep<'m> {
         self.shared(result)
     }
 
-    /// Writes the training state as a checkpoint, a folder in the Trainer's format, and waits until
-    /// it is complete. [`Trainer::fit`] (option `ckpt_path`) and a step with the same module and
-    /// optimizer ([`load`](TrainStep::load)) can continue from it. An earlier checkpoint at that
-    /// path stays intact until the new one is complete.
-    ///
-    /// # Errors
-    /// An error of the device; a folder that cannot be written; with `detect_nan`, a state that is
-    /// not finite.
-    ///
-    /// [`Trainer::fit`]: crate::Trainer::fit
-    pub fn save(&mut self, path: impl AsRef<Path>) -> Result<()> {
-        let result = self.write(path.as_ref());
-        self.shared(result)
-    }
-
-    fn write(&mut self, path: &Path) -> Result<()> {
-        let mut tensors = self.take_state(None)?;
-        if let Some(sums) = &self.sums {
-            let pending = self.runtime.read(&[sums])?;
-            for literal in process_group::arrive(self.executor.process_group(), pending)? {
-                tensors.push(StateTensor::replicated(
-                    names::LOGS,
-                    &literal,
-                    self.executor.process_group(),
-                )?);
-            }
-            self.position.log_names = self.program().logs().keys();
-        }
-        let run = checkpoint::run(&self.position, &self.config.options, self.runtime.mesh());
-        let save = Save {
-            path: path.to_owned(),
-            role: CheckpointRole::Extra,
-            weights_only: false,
-            score: None,
-        };
-        let job = self.job(
-            Arc::new(checkpoint::local),
-            tensors,
-            vec![(save, run)],
-            Vec::new(),
-            Outcome::default(),
-        );
-        job.run().failure.map_or(Ok(()), Err)
-    }
-
-    /// Takes the current state for a checkpoint. Without a program that copies all of it, waits for
-    /// the queued steps.
-    pub(crate) fn take_state(&mut self, copy: Option<&CopyProgram>) -> Result<Vec<StateTensor>> {
-        if copy.is_none_or(|copy| copy.entries.len() < self.state.layout().entries().len()) {
-            self.executor.drain()?;
-        }
-        save::take(&self.state, copy, &self.runtime, self.executor.process_group())
-    }
-
-    /// The job that writes a state. With `detect_nan`, the state must be finite.
-    pub(crate) fn job(
-        &self,
-        open: OpenStore,
-        tensors: Vec<StateTensor>,
-        saves: Vec<(Save, Run)>,
-        removals: Vec<PathBuf>,
-        outcome: Outcome,
-    ) -> Job {
-        let names = self.state.layout().names_in_file();
-        // Values that no step changes may be infinite, such as a mask. So may sums of gradients
-        // within a group of batches, if the loss scale is still too large: such a group changes
-        // nothing.
-        let finite = self
-            .program()
-            .changes()
-            .iter()
-            .filter(|_| self.config.options.detect_nan)
-            .flat_map(|id| names[id.index()].clone())
-            .filter(|name| !names::is_grad_sum(name))
-            .collect();
-        Job {
-            tensors,
-            saves,
-            removals,
-            open,
-            runtime: self.runtime.clone(),
-            process_group: self.executor.process_group().cloned(),
-            global_step: self.position.global_step,
-            finite,
-            outcome,
-        }
-    }
-
-    /// Loads the training state of a checkpoint that this step, or a fit with the same module and
-    /// optimizer, has written. Training continues from there, bit for bit.
-    ///
-    /// # Errors
-    /// A checkpoint that cannot be read or does not match the step; nothing is changed then.
-    pub fn load(&mut self, path: impl AsRef<Path>) -> Result<()> {
-        let result = self.take(path.as_ref());
-        self.shared(result)
-    }
-
-    fn take(&mut self, path: &Path) -> Result<()> {
-        let mut start = ResumePoint::at(path)?;
-        let (layout, logs) = (self.state.layout(), self.program().logs());
-        start.take_state(&self.train, layout, logs, &self.limits, &self.config, &self.runtime)?;
-        self.check_consistent("load", |facts| {
-            facts.extend(start.fingerprint().map(|it| ("checkpoint".into(), it)));
-            Ok(())
-        })?;
-        let ResumePoint { position, values, logs, .. } = start;
-        // The result of earlier steps no longer matters.
-        let _ = self.executor.drain();
-        self.state.replace(values.unwrap_or_default(), &self.runtime)?;
-        self.key = key(&self.runtime, position.seed)?;
-        self.sums = logs.map(|logs| self.runtime.to_device(&logs)).transpose()?;
-        self.media.clear();
-        let run_config = std::mem::take(&mut self.position.run_config);
-        let (data, accumulate) =
-            (self.train.description(), self.config.accumulation().every(position.epoch));
-        self.position = Position { run_config, data, accumulate, ..position };
-        Ok(())
-    }
-
     /// Checks with the other processes, if any, that all are about to do the same.
     pub(super) fn check_consistent(
         &self,
@@ -607,94 +480,7 @@ impl<'m> TrainStep<'m> {
     }
 }
 
-/// Checks with the other processes that all train the same programs from the same values.
-pub(crate) fn check_consistent(
-    session: &Session,
-    what: &str,
-    module: &dyn TrainingModule,
-    traced: &TracedFit,
-    start: &ResumePoint,
-) -> Result<()> {
-    let (runtime, seed) = (&session.runtime, start.position.seed);
-    session.check_consistent(what, |facts| {
-        for (phase, step) in traced.program.steps.iter().enumerate() {
-            let name =
-                if phase == 0 { "training".into() } else { traced.layout.phases.title(phase) };
-            process_group::add_program(facts, &name, step.functions(), &traced.train, runtime)?;
-        }
-        for set in &traced.validation {
-            process_group::add_program(
-                facts,
-                &Stage::Validation.title(&set.name),
-                set.program.functions(),
-                &set.loader,
-                runtime,
-            )?;
-        }
-        for program in &traced.declared {
-            facts.insert(
-                format!("program `{}`", program.name),
-                program.function.fingerprint(runtime.mesh())?,
-            );
-        }
-        match start.fingerprint() {
-            Some(fingerprint) => {
-                facts.insert("checkpoint".into(), fingerprint);
-            }
-            None => {
-                module.initialize(seed);
-                let initial =
-                    state::to_compute(traced.layout.entries()).fingerprint(runtime.mesh())?;
-                facts.insert("initial values".into(), initial);
-            }
-        }
-        Ok(())
-    })
-}
-
 /// The random key of all steps.
-fn key(runtime: &Runtime, seed: u64) -> Result<DeviceArray> {
+pub(super) fn random_key(runtime: &Runtime, seed: u64) -> Result<DeviceArray> {
     Ok(runtime.to_device(&Literal::from_slice(&[(seed >> 32) as u32, seed as u32], [2])?)?)
-}
-
-/// Rejects options and callbacks that only a fit supports.
-fn check_options(session: &Session) -> Result<()> {
-    let options = &session.choices.options;
-    if let TrainDuration::Time(_) = options.max_time {
-        let time = options.max_time;
-        return Err(Error::option(format!(
-            "max_time: it is {time}, but train_step leaves the loop to you; end the loop yourself, and leave the option out"
-        )));
-    }
-    if !options.overfit_batches.is_zero() {
-        return Err(Error::option(
-            "overfit_batches: train_step leaves the loop to you; run the same batches again, or set limit_train_batches",
-        ));
-    }
-    if options.reload_dataloaders_every_n_epochs > 0 {
-        return Err(Error::option(
-            "reload_dataloaders_every_n_epochs: train_step leaves the loop to you; make a TrainStep for each \
-             loader, and pass the state on with save and load",
-        ));
-    }
-    if options.profiler != Profiler::None {
-        return Err(Error::option(
-            "profiler: train_step makes no run folder; leave the option out, and record with trace::Recording of \
-             fulmen-tensor",
-        ));
-    }
-    let mut other = None;
-    session.callbacks.each(|callback| {
-        // The Trainer adds these two itself.
-        if !["ModelCheckpoint", "ProgressBar"].contains(&callback.name()) {
-            other.get_or_insert(callback.name());
-        }
-    });
-    match other {
-        Some(callback) => Err(Error::usage(format!(
-            "the Trainer has the callback {callback}, which only fit, validate, test and predict call; remove it, and do its \
-             work in your own loop"
-        ))),
-        None => Ok(()),
-    }
 }

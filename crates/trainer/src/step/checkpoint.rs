@@ -1,0 +1,137 @@
+//! Saves and loads the state of a [`TrainStep`].
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use fulmen_checkpoint::Run;
+
+use super::TrainStep;
+use super::train_step::random_key;
+use crate::checkpoint::resume::ResumePoint;
+use crate::checkpoint::save::{self, CopyProgram, Job, Outcome, StateTensor};
+use crate::checkpoint::{self, OpenStore, Position};
+use crate::hooks::actions::{CheckpointRole, Save};
+use crate::state::names;
+use crate::{Result, process_group};
+
+impl TrainStep<'_> {
+    /// Writes the training state as a checkpoint, a folder in the Trainer's format, and waits until
+    /// it is complete. [`Trainer::fit`] (option `ckpt_path`) and a step with the same module and
+    /// optimizer ([`load`](TrainStep::load)) can continue from it. An earlier checkpoint at that
+    /// path stays intact until the new one is complete.
+    ///
+    /// # Errors
+    /// An error of the device; a folder that cannot be written; with `detect_nan`, a state that is
+    /// not finite.
+    ///
+    /// [`Trainer::fit`]: crate::Trainer::fit
+    pub fn save(&mut self, path: impl AsRef<Path>) -> Result<()> {
+        let result = self.write(path.as_ref());
+        self.shared(result)
+    }
+
+    fn write(&mut self, path: &Path) -> Result<()> {
+        let mut tensors = self.take_state(None)?;
+        if let Some(sums) = &self.sums {
+            let pending = self.runtime.read(&[sums])?;
+            for literal in process_group::arrive(self.executor.process_group(), pending)? {
+                tensors.push(StateTensor::replicated(
+                    names::LOGS,
+                    &literal,
+                    self.executor.process_group(),
+                )?);
+            }
+            self.position.log_names = self.program().logs().keys();
+        }
+        let run = checkpoint::run(&self.position, &self.config.options, self.runtime.mesh());
+        let save = Save {
+            path: path.to_owned(),
+            role: CheckpointRole::Extra,
+            weights_only: false,
+            score: None,
+        };
+        let job = self.job(
+            Arc::new(checkpoint::local),
+            tensors,
+            vec![(save, run)],
+            Vec::new(),
+            Outcome::default(),
+        );
+        job.run().failure.map_or(Ok(()), Err)
+    }
+
+    /// Takes the current state for a checkpoint. Without a program that copies all of it, waits for
+    /// the queued steps.
+    pub(crate) fn take_state(&mut self, copy: Option<&CopyProgram>) -> Result<Vec<StateTensor>> {
+        if copy.is_none_or(|copy| copy.entries.len() < self.state.layout().entries().len()) {
+            self.executor.drain()?;
+        }
+        save::take(&self.state, copy, &self.runtime, self.executor.process_group())
+    }
+
+    /// The job that writes a state. With `detect_nan`, the state must be finite.
+    pub(crate) fn job(
+        &self,
+        open: OpenStore,
+        tensors: Vec<StateTensor>,
+        saves: Vec<(Save, Run)>,
+        removals: Vec<PathBuf>,
+        outcome: Outcome,
+    ) -> Job {
+        let names = self.state.layout().names_in_file();
+        // Values that no step changes may be infinite, such as a mask. So may sums of gradients
+        // within a group of batches, if the loss scale is still too large: such a group changes
+        // nothing.
+        let finite = self
+            .program()
+            .changes()
+            .iter()
+            .filter(|_| self.config.options.detect_nan)
+            .flat_map(|id| names[id.index()].clone())
+            .filter(|name| !names::is_grad_sum(name))
+            .collect();
+        Job {
+            tensors,
+            saves,
+            removals,
+            open,
+            runtime: self.runtime.clone(),
+            process_group: self.executor.process_group().cloned(),
+            global_step: self.position.global_step,
+            finite,
+            outcome,
+        }
+    }
+
+    /// Loads the training state of a checkpoint that this step, or a fit with the same module and
+    /// optimizer, has written. Training continues from there, bit for bit.
+    ///
+    /// # Errors
+    /// A checkpoint that cannot be read or does not match the step; nothing is changed then.
+    pub fn load(&mut self, path: impl AsRef<Path>) -> Result<()> {
+        let result = self.take(path.as_ref());
+        self.shared(result)
+    }
+
+    fn take(&mut self, path: &Path) -> Result<()> {
+        let mut start = ResumePoint::at(path)?;
+        let (layout, logs) = (self.state.layout(), self.program().logs());
+        start.take_state(&self.train, layout, logs, &self.limits, &self.config, &self.runtime)?;
+        self.check_consistent("load", |facts| {
+            facts.extend(start.fingerprint().map(|it| ("checkpoint".into(), it)));
+            Ok(())
+        })?;
+        let ResumePoint { position, values, logs, .. } = start;
+        // The result of earlier steps no longer matters.
+        let _ = self.executor.drain();
+        self.state.replace(values.unwrap_or_default(), &self.runtime)?;
+        self.key = random_key(&self.runtime, position.seed)?;
+        self.sums = logs.map(|logs| self.runtime.to_device(&logs)).transpose()?;
+        self.media.clear();
+        let run_config = std::mem::take(&mut self.position.run_config);
+        let (data, accumulate) =
+            (self.train.description(), self.config.accumulation().every(position.epoch));
+        self.position = Position { run_config, data, accumulate, ..position };
+        Ok(())
+    }
+}
