@@ -1,5 +1,5 @@
-//! [`BadCount`]: reports the samples that a loader could not read while the Trainer used it. The loader's `on_error`
-//! decides what happens to them.
+//! [`BadSampleCount`]: reports the samples that a loader could not read while the Trainer used it.
+//! The loader's `on_error` decides what happens to them.
 
 use fulmen_data::{BadSamples, DataLoader};
 
@@ -8,7 +8,7 @@ use crate::console::print_line;
 /// Counts the samples that a loader could not read since this was created. The loader's own count
 /// may begin earlier, and covers all loaders that were made from it. When this is dropped, it
 /// reports the rest, so that all bad samples are reported even if an error ends the run.
-pub(crate) struct BadCount {
+pub(crate) struct BadSampleCount {
     loader: DataLoader,
     /// The use of the samples, such as `training`.
     purpose: &'static str,
@@ -16,9 +16,14 @@ pub(crate) struct BadCount {
     reported: u64,
 }
 
-impl BadCount {
-    pub(crate) fn new(loader: &DataLoader, purpose: &'static str) -> BadCount {
-        BadCount { loader: loader.clone(), purpose, before: loader.bad_samples(), reported: 0 }
+impl BadSampleCount {
+    pub(crate) fn new(loader: &DataLoader, purpose: &'static str) -> BadSampleCount {
+        BadSampleCount {
+            loader: loader.clone(),
+            purpose,
+            before: loader.bad_samples(),
+            reported: 0,
+        }
     }
 
     /// How often a sample could not be read.
@@ -45,7 +50,7 @@ impl BadCount {
     }
 }
 
-impl Drop for BadCount {
+impl Drop for BadSampleCount {
     fn drop(&mut self) {
         self.report();
     }

@@ -91,7 +91,7 @@ impl Error {
     }
 
     /// A tensor error, with the action that failed.
-    pub(crate) fn doing(action: impl fmt::Display, source: fulmen_tensor::Error) -> Error {
+    pub(crate) fn with_action(action: impl fmt::Display, source: fulmen_tensor::Error) -> Error {
         Error {
             kind: Kind::Source,
             message: format!("{action}: {source}"),
@@ -126,7 +126,7 @@ impl Error {
 
     /// `what` is no longer finite after this many steps. `kept` is the last checkpoint.
     pub(crate) fn not_finite(step: u64, what: &str, kept: Option<&Path>) -> Error {
-        let kept = kept_before(kept);
+        let kept = last_checkpoint_text(kept);
         let message = format!(
             "{what} became NaN or infinite at step {step}; {kept}. Lower the learning rate and check the data"
         );
@@ -135,7 +135,8 @@ impl Error {
 
     /// Reports the first operation whose result was not finite, and its line.
     pub(crate) fn anomaly(step: u64, origin: &str, kept: Option<&Path>) -> Error {
-        let message = format!("detect_anomaly: in step {step} {origin}\n{}", kept_before(kept));
+        let message =
+            format!("detect_anomaly: in step {step} {origin}\n{}", last_checkpoint_text(kept));
         Error { kind: Kind::NotFinite { step }, message, source: None }
     }
 
@@ -320,7 +321,7 @@ impl Error {
 }
 
 /// Names the last checkpoint, for messages.
-fn kept_before(kept: Option<&Path>) -> String {
+fn last_checkpoint_text(kept: Option<&Path>) -> String {
     match kept {
         Some(path) => format!("the last checkpoint before it is {}", path.display()),
         None => "no checkpoint had been saved before".to_owned(),
@@ -396,7 +397,7 @@ mod tests {
         for error in [
             Error::from(fulmen_preflight::Error::compiler("compiling", short())),
             Error::from(tensor()),
-            Error::doing("setting up", tensor()),
+            Error::with_action("setting up", tensor()),
             Error::device("a step failed on the device", tensor()),
             Error::from(fulmen_nn::Error::from(tensor())),
             Error::from(fulmen_data::Error::runtime("allocating a batch", short())),

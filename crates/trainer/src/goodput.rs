@@ -165,7 +165,7 @@ impl Clock {
     }
 
     /// Moves the time since `since` from the current bucket to another.
-    pub(crate) fn was(&mut self, bucket: TimeBucket, since: Instant) {
+    pub(crate) fn reassign(&mut self, bucket: TimeBucket, since: Instant) {
         let current = self.enter(self.bucket);
         let seconds = since.elapsed().as_secs_f64().min(*self.spent.bucket(current));
         *self.spent.bucket(current) -= seconds;
@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(before, TimeBucket::Start);
         let wait = Instant::now();
         std::thread::sleep(Duration::from_millis(5));
-        clock.was(TimeBucket::Data, wait);
+        clock.reassign(TimeBucket::Data, wait);
         assert_eq!(clock.enter(TimeBucket::Validation), TimeBucket::Steps);
         std::thread::sleep(Duration::from_millis(5));
         let spent = clock.spent();

@@ -171,7 +171,7 @@ impl TrainerBuilder {
                 (topology, mesh_of(self.mesh.as_ref(), runtime.devices().len())?)
             }
         };
-        let config = choices.on(mesh.clone(), Strategy::replicas(&mesh));
+        let config = choices.for_mesh(mesh.clone(), Strategy::replicas(&mesh));
         let traced =
             trace_fit::trace_fit(module, &config, config.options.seed, train, &validation.into())?;
         let averages = traced.averages();
@@ -231,9 +231,9 @@ impl TracedStep {
     ) -> Result<TracedStep> {
         let mesh = mesh_of(mesh, devices)?;
         let replicas = Strategy::replicas(&mesh);
-        let config = choices.on(mesh, replicas);
+        let config = choices.for_mesh(mesh, replicas);
         let (batch_size, steps_per_epoch, note) = batch_for(train, config.replicas);
-        let steps_per_epoch = config.options.limit_train_batches.of(steps_per_epoch).max(1);
+        let steps_per_epoch = config.options.limit_train_batches.count_of(steps_per_epoch).max(1);
         let samples =
             (train.num_samples() as u64).min(steps_per_epoch.saturating_mul(batch_size as u64));
         let epoch = EpochSize {

@@ -118,10 +118,17 @@ impl Callback for BackboneFinetuning {
     }
 
     fn step_part(&self) -> Option<StepPart> {
-        let BackboneFinetuning { pattern, unfreeze_at: at, initial_ratio, multiplier, .. } =
+        let BackboneFinetuning { pattern, unfreeze_at, initial_ratio, multiplier, .. } =
             self.clone();
         let (should_align, train_bn) = (self.should_align, self.train_bn);
-        Some(StepPart::Unfreeze { pattern, at, initial_ratio, multiplier, should_align, train_bn })
+        Some(StepPart::Unfreeze {
+            pattern,
+            unfreeze_at,
+            initial_ratio,
+            multiplier,
+            should_align,
+            train_bn,
+        })
     }
 
     fn on_fit_start(&mut self, start: &FitStart) {

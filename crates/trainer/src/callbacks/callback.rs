@@ -1,5 +1,6 @@
-//! [`Callback`]: code that runs at certain points of a training run. It gets values that have arrived on the host, and
-//! never a device buffer. It cannot make the device wait or cause a compilation.
+//! [`Callback`]: code that runs at certain points of a training run. It gets values that have
+//! arrived on the host, and never a device buffer. It cannot make the device wait or cause a
+//! compilation.
 //!
 //! The arguments of its methods are in `hooks/mod.rs`, its actions in `hooks/actions.rs`, and its
 //! caller in `hook_calls.rs`.

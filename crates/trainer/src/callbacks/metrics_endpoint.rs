@@ -1,4 +1,5 @@
-//! [`MetricsEndpoint`]: serves the counters and logged values of a run to Prometheus (option `metrics_port`).
+//! [`MetricsEndpoint`]: serves the counters and logged values of a run to Prometheus (option
+//! `metrics_port`).
 //!
 //! A thread answers one request at a time, from values that are already on the host. Training never
 //! waits for it.
@@ -34,14 +35,14 @@ const MAX_REQUEST: usize = 8192;
 /// Serves the metrics of a run.
 pub(crate) struct MetricsEndpoint {
     address: SocketAddr,
-    latest: Arc<Mutex<Latest>>,
+    latest: Arc<Mutex<LatestValues>>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// The progress of training, and its last logged values.
 #[derive(Debug, Default)]
-struct Latest {
+struct LatestValues {
     epoch: u64,
     global_step: u64,
     values: BTreeMap<String, f64>,
@@ -57,9 +58,10 @@ impl MetricsEndpoint {
             |e: io::Error| Error::option(format!("metrics_port: cannot listen at {address}: {e}"));
         let listener = TcpListener::bind(address).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        let (latest, stop) = (Arc::<Mutex<Latest>>::default(), Arc::new(AtomicBool::new(false)));
+        let (latest, stop) =
+            (Arc::<Mutex<LatestValues>>::default(), Arc::new(AtomicBool::new(false)));
         let mut registry = Registry::with_prefix("fulmen");
-        registry.register_collector(Box::new(Source {
+        registry.register_collector(Box::new(MetricsCollector {
             metrics: metrics.clone(),
             latest: latest.clone(),
         }));
@@ -111,8 +113,11 @@ impl Callback for MetricsEndpoint {
     }
 
     fn on_fit_start(&mut self, start: &FitStart) {
-        *self.latest.lock() =
-            Latest { epoch: start.epoch, global_step: start.global_step, ..Latest::default() };
+        *self.latest.lock() = LatestValues {
+            epoch: start.epoch,
+            global_step: start.global_step,
+            ..LatestValues::default()
+        };
     }
 
     fn on_train_batch_end(&mut self, progress: &Progress, _: &mut Actions) {
@@ -171,12 +176,12 @@ fn answer(mut connection: TcpStream, registry: &Registry) -> io::Result<()> {
 
 /// Collects the values at each request.
 #[derive(Debug)]
-struct Source {
+struct MetricsCollector {
     metrics: Arc<Metrics>,
-    latest: Arc<Mutex<Latest>>,
+    latest: Arc<Mutex<LatestValues>>,
 }
 
-impl Collector for Source {
+impl Collector for MetricsCollector {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
         let snapshot = self.metrics.snapshot();
         for metric in &snapshot.metrics {

@@ -80,6 +80,6 @@ impl Callback for NormMonitor {
 
     fn step_part(&self) -> Option<StepPart> {
         let NormMonitor { gradients, parameters, updates, group_by } = *self;
-        Some(StepPart::Norms { gradients, parameters, updates, by: group_by })
+        Some(StepPart::Norms { gradients, parameters, updates, group_by })
     }
 }

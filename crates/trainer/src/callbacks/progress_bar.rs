@@ -1,6 +1,5 @@
-//! [`ProgressBar`]: a live bar on a terminal, and plain lines elsewhere. It uses standard error, so standard output can
-//! be
-//! piped.
+//! [`ProgressBar`]: a live bar on a terminal, and plain lines elsewhere. It uses standard error, so
+//! standard output can be piped.
 
 use std::io::IsTerminal;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -39,33 +38,33 @@ pub struct ProgressBar {
     rates: Option<Rates>,
     /// When the last step line was written to the log of the run.
     logged: Option<Instant>,
-    compiling: Option<Compiling>,
+    compiling: Option<CompileNotice>,
 }
 
 /// Prints a line if compiling a program takes long. Dropped when the program is compiled.
-struct Compiling {
+struct CompileNotice {
     done: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Compiling {
+impl CompileNotice {
     /// If compiling takes less time, only the line at its end is printed.
     const DELAY: Duration = Duration::from_secs(3);
 
-    fn new(program: &str) -> Compiling {
+    fn new(program: &str) -> CompileNotice {
         let (done, wait) = mpsc::channel();
         let line = format!("Compiling the {program} ...");
         let thread = std::thread::Builder::new().name("fulmen-compiling".into()).spawn(move || {
-            if wait.recv_timeout(Compiling::DELAY) == Err(RecvTimeoutError::Timeout) {
+            if wait.recv_timeout(CompileNotice::DELAY) == Err(RecvTimeoutError::Timeout) {
                 print_line(&line);
             }
         });
         // If the thread doesn't start, only this line is missing.
-        Compiling { done: Some(done), thread: thread.ok() }
+        CompileNotice { done: Some(done), thread: thread.ok() }
     }
 }
 
-impl Drop for Compiling {
+impl Drop for CompileNotice {
     fn drop(&mut self) {
         self.done = None;
         // Wait, so that its line comes before the next one.
@@ -280,7 +279,7 @@ impl Callback for ProgressBar {
     }
 
     fn on_compile_start(&mut self, program: &str) {
-        self.compiling = Some(Compiling::new(program));
+        self.compiling = Some(CompileNotice::new(program));
     }
 
     fn on_compile_end(&mut self, program: &str, time: Option<Duration>) {

@@ -1,6 +1,6 @@
-//! [`Throughput`]: measures how fast training goes between two log points, and how much of the devices' peak it uses.
-//! [`ThroughputMonitor`](super::ThroughputMonitor) and the progress bar use it. It reads nothing
-//! from the device.
+//! [`Throughput`]: measures how fast training goes between two log points, and how much of the
+//! devices' peak it uses. [`ThroughputMonitor`](super::ThroughputMonitor) and the progress bar use
+//! it. It reads nothing from the device.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

@@ -164,7 +164,7 @@ pub(crate) fn open(path: &Path) -> Result<(Checkpoint, Position)> {
 }
 
 /// Reads the whole checkpoint to verify it.
-pub(crate) fn verified(path: &Path) -> Result<()> {
+pub(crate) fn verify_checkpoint(path: &Path) -> Result<()> {
     verify(&open(path)?.0)
         .into_iter()
         .next()
@@ -327,7 +327,7 @@ pub(crate) fn new_version_folder(root: &Path) -> Result<PathBuf> {
     };
     std::fs::create_dir_all(root).map_err(failed)?;
     let before = runs(root)?;
-    before.iter().for_each(|(_, folder)| clean(folder));
+    before.iter().for_each(|(_, folder)| remove_unfinished_files(folder));
     let first = before.first().map_or(Some(0), |(n, _)| n.checked_add(1));
     for n in first.into_iter().flat_map(|first| first..=u64::MAX) {
         let folder = root.join(format!("version_{n}"));
@@ -342,7 +342,7 @@ pub(crate) fn new_version_folder(root: &Path) -> Result<PathBuf> {
 
 /// Removes unfinished files of a killed run. Files that cannot be removed, such as those of another
 /// user, only use disk space.
-fn clean(run: &Path) {
+fn remove_unfinished_files(run: &Path) {
     let checkpoints = run.join("checkpoints");
     let entries = || {
         std::fs::read_dir(&checkpoints).into_iter().flatten().flatten().map(|entry| entry.path())

@@ -7,8 +7,8 @@ use fulmen_checkpoint::{Checkpoint, Rectangle};
 use fulmen_nn::safetensors::type_of;
 use fulmen_tensor::{Block, Literal, Runtime, TensorType};
 
-use super::save::wide;
-use crate::state::{Entry, Restored};
+use super::save::to_u64s;
+use crate::state::{Entry, RestoredValue};
 use crate::{Error, Result};
 
 /// A tensor of a training state, before it is read.
@@ -55,7 +55,7 @@ pub(crate) fn restore(
     from: &Checkpoint,
     entry: &Entry,
     runtime: &Runtime,
-) -> Result<Restored> {
+) -> Result<RestoredValue> {
     let stored = values.iter().map(|value| match value {
         Value::Stored(name, ty) => Some((name, ty)),
         Value::New(_) => None,
@@ -65,7 +65,7 @@ pub(crate) fn restore(
             .iter()
             .map(|value| value.read(from, &entry.row_type()))
             .collect::<Result<Vec<_>>>()?;
-        return Ok(Restored::Whole(entry.stack_literals(rows)?));
+        return Ok(RestoredValue::Whole(entry.stack_literals(rows)?));
     };
     let mut parts = BTreeMap::new();
     for block in runtime.blocks(&entry.ty, &entry.sharding)? {
@@ -77,7 +77,7 @@ pub(crate) fn restore(
             part.insert(entry.stack_literals(rows.collect::<Result<_>>()?)?);
         }
     }
-    Ok(Restored::Parts(parts))
+    Ok(RestoredValue::Parts(parts))
 }
 
 fn read_block(
@@ -88,7 +88,7 @@ fn read_block(
     block: &Block,
 ) -> Result<Literal> {
     let bytes = from
-        .read(name, &Rectangle::new(wide(&block.start), wide(&block.size)))
+        .read(name, &Rectangle::new(to_u64s(&block.start), to_u64s(&block.size)))
         .map_err(Error::checkpoint_file)?;
     Ok(Literal::from_bytes(TensorType::new(stored.dtype, &block.size[..]), &bytes)?
         .to_dtype(ty.dtype)?)

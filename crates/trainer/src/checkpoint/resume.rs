@@ -1,6 +1,6 @@
-//! [`ResumePoint`]: what a fit begins with: nothing, or the checkpoint that `ckpt_path` or `resume` names. It checks
-//! that the
-//! checkpoint fits before anything changes. `mod.rs` reads and writes checkpoints.
+//! [`ResumePoint`]: what a fit begins with: nothing, or the checkpoint that `ckpt_path` or `resume`
+//! names. It checks that the checkpoint fits before anything changes. `mod.rs` reads and writes
+//! checkpoints.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use crate::console::note;
 use crate::logs::LogLayout;
 use crate::process_group::ProcessGroup;
 use crate::state::names::{self, LOGS, LR_FACTOR, OWN, STEP, UPDATES};
-use crate::state::{Average, Entry, Restored, StateLayout};
+use crate::state::{Average, Entry, RestoredValue, StateLayout};
 use crate::step_config::StepConfig;
 use crate::step_config::limits::Limits;
 use crate::{Error, Options, Result, WeightAveraging};
@@ -31,7 +31,7 @@ pub(crate) struct ResumePoint {
     /// The best checkpoint of the earlier run.
     pub(crate) best: Option<PathBuf>,
     /// A value for each entry of the training state.
-    pub(crate) values: Option<Vec<Restored>>,
+    pub(crate) values: Option<Vec<RestoredValue>>,
     /// The values logged since the last log point, if the step still logs the same names.
     pub(crate) logs: Option<Literal>,
 }
@@ -53,7 +53,7 @@ impl ResumePoint {
         let named = NamedCheckpoint::to_resume(options)?;
         let read = named.map(|named| {
             named.read(options, |path| {
-                let begun = try_begin(ResumePoint::at(path));
+                let begun = try_begin(ResumePoint::from_checkpoint(path));
                 // There is no other checkpoint to try.
                 if matches!(named, NamedCheckpoint::Path(_)) {
                     return Ok(begun);
@@ -96,7 +96,7 @@ impl ResumePoint {
     }
 
     /// Begins with the checkpoint at this path.
-    pub(crate) fn at(path: &Path) -> Result<ResumePoint> {
+    pub(crate) fn from_checkpoint(path: &Path) -> Result<ResumePoint> {
         let (checkpoint, position) = checkpoint::open(path)?;
         Ok(ResumePoint {
             position,
@@ -119,7 +119,7 @@ impl ResumePoint {
         config: &StepConfig,
         runtime: &Runtime,
     ) -> Result<()> {
-        let averaging = config.averaging.as_ref().map(WeightAveraging::words);
+        let averaging = config.averaging.as_ref().map(WeightAveraging::description);
         let Some((path, checkpoint)) = &self.checkpoint else {
             self.position.averaging = averaging;
             return Ok(());
@@ -309,7 +309,7 @@ fn migrate(
     let rule_changed = config
         .averaging
         .as_ref()
-        .is_some_and(|rule| saved_rule.is_some_and(|saved| *saved != rule.words()));
+        .is_some_and(|rule| saved_rule.is_some_and(|saved| *saved != rule.description()));
     let mut averages = BTreeMap::new();
     for name in tensors
         .keys()
@@ -324,7 +324,7 @@ fn migrate(
         tensors.remove(names::AVERAGED);
         averages.clear();
     }
-    for Average { of: source, average } in &layout.averages {
+    for Average { source, average } in &layout.averages {
         for (source, average) in layout[*source].names().iter().zip(layout[*average].names()) {
             // If the run had no averages, they begin with its weights.
             let weights = tensors.get(source).and_then(Value::to_stored);

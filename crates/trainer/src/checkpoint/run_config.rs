@@ -1,6 +1,5 @@
-//! [`RunConfig`]: the configuration of a run, for its checkpoints, loggers and folder: the hyperparameters from code,
-//! the
-//! program's arguments, and all options as a file.
+//! [`RunConfig`]: the configuration of a run, for its checkpoints, loggers and folder: the
+//! hyperparameters from code, the program's arguments, and all options as a file.
 
 use serde_json::{Map, Value as Json};
 

@@ -1,4 +1,4 @@
-//! [`Job`]: writes a training state from the devices to its stores while training continues.
+//! [`SaveJob`]: writes a training state from the devices to its stores while training continues.
 //!
 //! `fit/checkpoints.rs` starts the jobs; `fulmen-checkpoint` has the format of checkpoints.
 
@@ -138,7 +138,7 @@ pub(crate) fn take(
 }
 
 /// Writes checkpoints of one state, one after the other.
-pub(crate) struct Job {
+pub(crate) struct SaveJob {
     pub(crate) tensors: Vec<StateTensor>,
     /// The checkpoints to write, each with the run for its manifest.
     pub(crate) saves: Vec<(Save, Run)>,
@@ -152,23 +152,23 @@ pub(crate) struct Job {
     /// The names of the tensors that must be finite.
     pub(crate) finite: BTreeSet<String>,
     /// The checkpoints from before this job.
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: SaveOutcome,
 }
 
 /// The result of a job.
 #[derive(Debug, Default)]
-pub(crate) struct Outcome {
+pub(crate) struct SaveOutcome {
     pub(crate) last: Option<PathBuf>,
     pub(crate) best: Option<PathBuf>,
     pub(crate) failure: Option<Error>,
 }
 
 /// A running job.
-pub(crate) struct Saving(JoinHandle<Outcome>);
+pub(crate) struct SaveThread(JoinHandle<SaveOutcome>);
 
-impl Saving {
+impl SaveThread {
     /// Waits until the job ends.
-    pub(crate) fn wait(self) -> Outcome {
+    pub(crate) fn wait(self) -> SaveOutcome {
         let panicked = || {
             Error::usage(
                 "the thread that wrote a checkpoint panicked; the checkpoint was not saved",
@@ -176,13 +176,13 @@ impl Saving {
         };
         self.0
             .join()
-            .unwrap_or_else(|_| Outcome { failure: Some(panicked()), ..Outcome::default() })
+            .unwrap_or_else(|_| SaveOutcome { failure: Some(panicked()), ..SaveOutcome::default() })
     }
 }
 
-impl Job {
+impl SaveJob {
     /// Runs the job on its own thread, which yields to the threads that train.
-    pub(crate) fn start(self) -> Result<Saving> {
+    pub(crate) fn start(self) -> Result<SaveThread> {
         let run = move || {
             // On Linux this sets the niceness of this thread only. If it fails, the thread competes
             // with training.
@@ -190,14 +190,14 @@ impl Job {
             self.run()
         };
         let thread = thread::Builder::new().name("fulmen-checkpoint".into()).spawn(run);
-        Ok(Saving(thread.map_err(|e| {
+        Ok(SaveThread(thread.map_err(|e| {
             Error::usage(format!("cannot start the thread that writes a checkpoint: {e}"))
         })?))
     }
 
     /// Runs the job on this thread. An earlier checkpoint of the same name stays until the new one
     /// is complete.
-    pub(crate) fn run(mut self) -> Outcome {
+    pub(crate) fn run(mut self) -> SaveOutcome {
         let _write = span("write checkpoint");
         let mut last_complete = self.outcome.last.clone();
         for (save, run) in std::mem::take(&mut self.saves) {
@@ -301,12 +301,12 @@ impl Job {
                 }
             };
             for (Block { start, size }, source) in blocks {
-                let rectangle = Rectangle::new(wide(&start), wide(&size));
+                let rectangle = Rectangle::new(to_u64s(&start), to_u64s(&size));
                 sources.insert(
                     (name.as_str(), rectangle.offset.clone()),
                     (source, TensorType::new(ty.dtype, size)),
                 );
-                parts.push(Part::slice(name, dtype, wide(ty.shape.dims()), rectangle));
+                parts.push(Part::slice(name, dtype, to_u64s(ty.shape.dims()), rectangle));
             }
         }
         if parts.is_empty() && self.process_group.is_some() {
@@ -350,6 +350,6 @@ impl Job {
     }
 }
 
-pub(super) fn wide(sizes: &[usize]) -> Vec<u64> {
+pub(super) fn to_u64s(sizes: &[usize]) -> Vec<u64> {
     sizes.iter().map(|&size| size as u64).collect()
 }

@@ -1,4 +1,5 @@
-//! [`Weights`]: the weights for validating, testing and predicting, and how a module loads them from a file.
+//! [`Weights`]: the weights for validating, testing and predicting, and how a module loads them
+//! from a file.
 
 use std::path::{Path, PathBuf};
 
@@ -47,7 +48,7 @@ impl Weights {
             return Ok(Weights::File(path.to_owned()));
         }
         let root = locations::root(options);
-        let (path, _) = named.read(options, checkpoint::verified)?.ok_or_else(|| {
+        let (path, _) = named.read(options, checkpoint::verify_checkpoint)?.ok_or_else(|| {
             let name = options.ckpt_path.display();
             Error::option(format!(
                 "ckpt_path: {name}: no run of this program under {} has such a checkpoint",

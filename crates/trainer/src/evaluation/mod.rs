@@ -1,4 +1,5 @@
-//! [`Evaluation`]: a validation, test or prediction step with the weights of a module, and its pass over a loader.
+//! [`Evaluation`]: a validation, test or prediction step with the weights of a module, and its pass
+//! over a loader.
 
 pub(crate) mod predicted_batches;
 pub(crate) mod prediction_writer;
@@ -10,7 +11,7 @@ use fulmen_data::DataLoader;
 use fulmen_tensor::trace::numbered;
 use fulmen_tensor::{DeviceArray, Literal, Runtime};
 
-use crate::bad_samples::BadCount;
+use crate::bad_samples::BadSampleCount;
 use crate::callbacks::hook_calls::Hooks;
 use crate::executor::Executor;
 use crate::hooks::EvaluationProgress;
@@ -20,7 +21,7 @@ use crate::program::trace_fit::check_shardings;
 use crate::program::{self, CompiledStep, StepProgram};
 use crate::session::Session;
 use crate::stage::Stage;
-use crate::state::{self, Fixed};
+use crate::state::{self, FixedWeights};
 use crate::{
     Actions, BatchLimit, Error, EvaluationSets, LogPoint, Result, Signal, Strategy, TrainingModule,
     Weights,
@@ -140,7 +141,7 @@ impl Evaluation {
         position: StepPosition,
         values: &[A],
         interrupted: impl Fn() -> Result<Option<Signal>>,
-    ) -> Result<Evaluated> {
+    ) -> Result<EvaluationResult> {
         let mut progress = self.progress(position);
         self.stage.call_hooks(hooks, &progress);
         self.run(runtime, process_group, values, BatchLimit::ALL, |batch| {
@@ -160,10 +161,10 @@ impl Evaluation {
         values: &[A],
         batches: BatchLimit,
         mut after_batch: impl FnMut(u64) -> Result<Option<Signal>>,
-    ) -> Result<Evaluated> {
+    ) -> Result<EvaluationResult> {
         let loader = batches.apply(self.loader.clone(), "num_sanity_val_steps")?;
         // Reports bad samples when the pass ends, for whatever reason.
-        let _bad = BadCount::new(&loader, self.stage.noun());
+        let _bad = BadSampleCount::new(&loader, self.stage.noun());
         let mut sums = Some(runtime.to_device(&self.step.logs().start()?)?);
         let mut media = None;
         let mut executor = Executor::<()>::new(runtime, process_group, None);
@@ -171,15 +172,17 @@ impl Evaluation {
         for (batch, number) in loaded.zip(1..) {
             let _step = numbered("evaluation step", number);
             let (_, outputs) =
-                executor.step(&self.step, &mut Fixed(values), &mut sums, None, &batch?)?;
+                executor.step(&self.step, &mut FixedWeights(values), &mut sums, None, &batch?)?;
             media.get_or_insert(outputs);
             if let Some(signal) = after_batch(number)? {
-                return Ok(Evaluated::Interrupted(signal));
+                return Ok(EvaluationResult::Interrupted(signal));
             }
         }
         executor.drain()?;
         let sums = sums.ok_or_else(|| Error::data("the evaluation step gave no result"))?;
-        Ok(Evaluated::Logged([sums].into_iter().chain(media.into_iter().flatten()).collect()))
+        Ok(EvaluationResult::Logged(
+            [sums].into_iter().chain(media.into_iter().flatten()).collect(),
+        ))
     }
 }
 
@@ -199,7 +202,7 @@ impl Stage {
 }
 
 /// The result of a pass over a loader.
-pub(crate) enum Evaluated {
+pub(crate) enum EvaluationResult {
     /// The sums of logged values, followed by the other outputs of the first batch.
     Logged(Vec<DeviceArray>),
     Interrupted(Signal),
@@ -243,11 +246,13 @@ pub(crate) fn evaluate(
             &values,
             || Ok(None),
         )? {
-            Evaluated::Logged(arrays) => logged.extend(arrays),
-            Evaluated::Interrupted(signal) => return Err(Error::interrupted("evaluating", signal)),
+            EvaluationResult::Logged(arrays) => logged.extend(arrays),
+            EvaluationResult::Interrupted(signal) => {
+                return Err(Error::interrupted("evaluating", signal));
+            }
         }
     }
-    let literals = process_group::arrive(
+    let literals = process_group::wait_for_literals(
         process_group,
         session.runtime.read(&logged.iter().collect::<Vec<_>>())?,
     )?;

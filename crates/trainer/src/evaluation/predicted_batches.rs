@@ -13,7 +13,7 @@ use crate::process_group;
 use crate::program::CompiledStep;
 use crate::session::Session;
 use crate::stage::Stage;
-use crate::state::Fixed;
+use crate::state::FixedWeights;
 use crate::{Actions, Error, EvaluationSets, Predicted, Result, Strategy, TrainingModule, Weights};
 
 /// The first rows of a value.
@@ -149,14 +149,19 @@ impl PredictedBatches {
 
     /// Enqueues the next batch on the device. Returns false if there is none.
     fn launch(&mut self) -> Result<bool> {
-        if let Some(signal) = self.executor.interrupted()? {
+        if let Some(signal) = self.executor.interrupt_signal()? {
             return Err(Error::interrupted("predicting", signal));
         }
         let Some(batch) = self.batches.next().transpose()? else {
             return Ok(false);
         };
-        let (_, arrays) =
-            self.executor.step(&self.step, &mut Fixed(&self.weights), &mut None, None, &batch)?;
+        let (_, arrays) = self.executor.step(
+            &self.step,
+            &mut FixedWeights(&self.weights),
+            &mut None,
+            None,
+            &batch,
+        )?;
         // The batch's own count covers only this process.
         let valid = self.samples_left.min(self.batch_size);
         self.executor.read(valid, arrays)?;
@@ -185,7 +190,7 @@ impl PredictedBatches {
                 }
             }
         }
-        let arrived = match self.executor.arrived() {
+        let arrived = match self.executor.next_read() {
             // The other processes know about this failure. Waiting for them only returns the same
             // error.
             Err(_) if self.failed.is_some() => None,

@@ -1,6 +1,5 @@
-//! [`PredictionWriter`]: writes predictions to a CSV or safetensors file, or in a custom format. The file exists only
-//! when
-//! it is complete.
+//! [`PredictionWriter`]: writes predictions to a CSV or safetensors file, or in a custom format.
+//! The file exists only when it is complete.
 
 use std::collections::BTreeMap;
 use std::fmt;

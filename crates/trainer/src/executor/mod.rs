@@ -1,6 +1,6 @@
-//! [`Executor`]: enqueues compiled steps on the device, a few ahead, and returns the values that are read back. All
-//! loops use it. While it waits, it watches the other processes and the signals, so that neither
-//! can block it forever.
+//! [`Executor`]: enqueues compiled steps on the device, a few ahead, and returns the values that
+//! are read back. All loops use it. While it waits, it watches the other processes and the signals,
+//! so that neither can block it forever.
 
 pub(crate) mod fit_read;
 pub(crate) mod progress_file;
@@ -33,9 +33,9 @@ pub(crate) struct Executor<T> {
     /// While the guard lives, a signal is a request, and all processes stop together.
     interrupt: Option<(fulmen_signals::Guard, Option<CurrentHalt>)>,
     /// Whether this process has asked for actions between two steps.
-    requested: Cell<bool>,
+    actions_requested: Cell<bool>,
     /// Whether all processes are to run their actions now.
-    agreed: Cell<bool>,
+    actions_due: Cell<bool>,
     /// Steps that may not have finished.
     in_flight: VecDeque<Done>,
     reads: VecDeque<Read<T>>,
@@ -49,7 +49,7 @@ const ACTIONS: &str = "actions";
 
 /// Values on their way to the host.
 struct Read<T> {
-    what: T,
+    label: T,
     values: PendingLiterals,
     /// Kept until the values have arrived.
     _arrays: Vec<DeviceArray>,
@@ -70,13 +70,13 @@ impl<T> Executor<T> {
             }
             (guard, halt)
         });
-        let (requested, agreed) = (Cell::new(false), Cell::new(false));
+        let (actions_requested, actions_due) = (Cell::new(false), Cell::new(false));
         Executor {
             runtime: runtime.clone(),
             process_group: process_group.cloned(),
             interrupt,
-            requested,
-            agreed,
+            actions_requested,
+            actions_due,
             in_flight,
             reads,
         }
@@ -137,9 +137,9 @@ impl<T> Executor<T> {
     }
 
     /// Starts to read values.
-    pub(crate) fn read(&mut self, what: T, arrays: Vec<DeviceArray>) -> Result<()> {
+    pub(crate) fn read(&mut self, label: T, arrays: Vec<DeviceArray>) -> Result<()> {
         let values = self.runtime.read(&arrays.iter().collect::<Vec<_>>())?;
-        self.reads.push_back(Read { what, values, _arrays: arrays });
+        self.reads.push_back(Read { label, values, _arrays: arrays });
         Ok(())
     }
 
@@ -149,14 +149,14 @@ impl<T> Executor<T> {
     }
 
     /// Whether the oldest read has arrived.
-    pub(crate) fn has_arrived(&self) -> bool {
+    pub(crate) fn is_read_ready(&self) -> bool {
         self.reads.front().is_some_and(|read| read.values.is_ready())
     }
 
     /// Returns the oldest read. Waits if its values have not arrived.
-    pub(crate) fn arrived(&mut self) -> Result<Option<(T, Vec<Literal>)>> {
-        let Some(Read { what, values, _arrays }) = self.reads.pop_front() else { return Ok(None) };
-        Ok(Some((what, process_group::arrive(self.process_group.as_ref(), values)?)))
+    pub(crate) fn next_read(&mut self) -> Result<Option<(T, Vec<Literal>)>> {
+        let Some(Read { label, values, _arrays }) = self.reads.pop_front() else { return Ok(None) };
+        Ok(Some((label, process_group::wait_for_literals(self.process_group.as_ref(), values)?)))
     }
 
     /// Drops all reads that were not returned yet.
@@ -165,24 +165,26 @@ impl<T> Executor<T> {
     }
 
     /// Asks all processes to run their actions between the same two steps.
-    /// [`agreed`](Executor::agreed) returns true when they are there.
+    /// [`take_actions_due`](Executor::take_actions_due) returns true when they are there.
     pub(crate) fn request_actions(&self) {
         match &self.interrupt {
-            Some((_, Some(halt))) if !self.requested.replace(true) => halt.lock().request(ACTIONS),
+            Some((_, Some(halt))) if !self.actions_requested.replace(true) => {
+                halt.lock().request(ACTIONS)
+            }
             Some((_, Some(_))) => {}
-            _ => self.agreed.set(true),
+            _ => self.actions_due.set(true),
         }
     }
 
     /// Whether all processes are between the same two steps because one of them asked for actions.
     /// True once per request.
-    pub(crate) fn agreed(&self) -> bool {
-        self.agreed.take()
+    pub(crate) fn take_actions_due(&self) -> bool {
+        self.actions_due.take()
     }
 
     /// The signal that any of the processes got and that must end the loop. All processes call this
     /// after the same steps, so that they end together.
-    pub(crate) fn interrupted(&self) -> Result<Option<Signal>> {
+    pub(crate) fn interrupt_signal(&self) -> Result<Option<Signal>> {
         match &self.interrupt {
             None => Ok(None),
             Some((guard, None)) => Ok(guard.requested()),
@@ -199,8 +201,8 @@ impl<T> Executor<T> {
                             .requested()
                             .iter()
                             .for_each(|signal| halt.request(&signal.to_string()));
-                        self.requested.set(false);
-                        self.agreed.set(true);
+                        self.actions_requested.set(false);
+                        self.actions_due.set(true);
                         Ok(None)
                     }
                     // Treat a signal that this build doesn't know as a request to terminate.

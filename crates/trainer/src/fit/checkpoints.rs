@@ -9,7 +9,7 @@ use fulmen_tensor::Literal;
 use fulmen_tensor::trace::span;
 
 use super::Fit;
-use crate::checkpoint::save::{CopyProgram, Outcome, StateTensor};
+use crate::checkpoint::save::{CopyProgram, SaveOutcome, StateTensor};
 use crate::checkpoint::{self, Position, locations};
 use crate::console::note;
 use crate::goodput::TimeBucket;
@@ -48,9 +48,9 @@ impl Fit<'_> {
 
     /// Waits for the checkpoints that are being written.
     pub(super) fn finish_saving(&mut self) -> Result<()> {
-        let Some(saving) = self.saving.take() else { return Ok(()) };
+        let Some(save) = self.running_save.take() else { return Ok(()) };
         let before = self.session.clock.enter(TimeBucket::Checkpoint);
-        let Outcome { last, best, failure } = saving.wait();
+        let SaveOutcome { last, best, failure } = save.wait();
         self.session.clock.enter(before);
         self.summary.last_checkpoint = last.or(self.summary.last_checkpoint.take());
         self.summary.best_checkpoint = best.or(self.summary.best_checkpoint.take());
@@ -71,7 +71,9 @@ impl Fit<'_> {
         let mut logs = Vec::new();
         if let Some(sums) = &self.step.sums {
             let pending = self.session.runtime.read(&[sums])?;
-            for literal in process_group::arrive(self.step.executor.process_group(), pending)? {
+            for literal in
+                process_group::wait_for_literals(self.step.executor.process_group(), pending)?
+            {
                 self.check_finite(&self.step.program().logs().read(&literal)?)?;
                 logs.push((names::LOGS.to_owned(), literal));
             }
@@ -130,7 +132,7 @@ impl Fit<'_> {
             .collect();
         let mut tensors = Vec::new();
         if !saves.is_empty() {
-            tensors = self.step.take_state(self.copy.as_ref())?;
+            tensors = self.step.take_state(self.copy_program.as_ref())?;
             let process_group = self.step.executor.process_group();
             let logs = logs
                 .iter()
@@ -171,9 +173,14 @@ impl Fit<'_> {
         let (last, best) =
             (self.summary.last_checkpoint.clone(), self.summary.best_checkpoint.clone());
         let open = self.session.open_store.clone();
-        let job =
-            self.step.job(open, tensors, saves, removals, Outcome { last, best, failure: None });
-        self.saving = Some(job.start()?);
+        let job = self.step.job(
+            open,
+            tensors,
+            saves,
+            removals,
+            SaveOutcome { last, best, failure: None },
+        );
+        self.running_save = Some(job.start()?);
         Ok(())
     }
 
@@ -219,7 +226,7 @@ pub(super) fn copy_program(
     let room = session
         .process_group
         .as_ref()
-        .map_or(Ok(room), |process_group| process_group.least("room for a copy", room))?;
+        .map_or(Ok(room), |process_group| process_group.minimum("room for a copy", room))?;
     let copied = layout.fitting(room, mesh);
     let [whole, part] =
         [layout.ids().collect(), copied.clone()].map(|ids: Vec<_>| layout.device_bytes(ids, mesh));

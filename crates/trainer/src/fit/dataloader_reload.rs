@@ -4,7 +4,7 @@
 use fulmen_data::DataLoader;
 
 use super::Fit;
-use crate::bad_samples::BadCount;
+use crate::bad_samples::BadSampleCount;
 use crate::step_config::StepConfig;
 use crate::{Error, Result, TrainingModule};
 
@@ -91,8 +91,8 @@ impl Fit<'_> {
             facts.insert("training data".into(), loader.description());
             Ok(())
         })?;
-        self.summary.bad_samples += self.step.bad.count();
-        self.step.bad = BadCount::new(&loader, "training");
+        self.summary.bad_samples += self.step.bad_samples.count();
+        self.step.bad_samples = BadSampleCount::new(&loader, "training");
         self.step.position.data = loader.description();
         self.step.train = loader;
         Ok(true)

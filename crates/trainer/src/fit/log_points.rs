@@ -29,7 +29,7 @@ impl Fit<'_> {
     /// Passes on the values of the oldest read, and waits for them if they have not arrived.
     /// Returns false if there is none.
     pub(super) fn finish_read(&mut self) -> Result<bool> {
-        let Some((FitRead { position, kind }, values)) = self.step.executor.arrived()? else {
+        let Some((FitRead { position, kind }, values)) = self.step.executor.next_read()? else {
             return Ok(false);
         };
         let _log_point = span("log point");

@@ -20,7 +20,7 @@ use fulmen_tensor::trace::{numbered, span};
 pub(crate) use setup::fit;
 
 use crate::callbacks::hook_calls::Hooks;
-use crate::checkpoint::save::{CopyProgram, Saving};
+use crate::checkpoint::save::{CopyProgram, SaveThread};
 use crate::console::note;
 use crate::goodput::TimeBucket;
 use crate::hooks::actions::Actions;
@@ -49,17 +49,17 @@ struct Fit<'a> {
     programs: Vec<Program>,
     averages: Option<Averages>,
     /// When the first step began.
-    training_since: Instant,
+    training_start: Instant,
     /// Why a callback wants training to end. It is kept until the run may end.
     stop_reason: Option<String>,
     times: StepTimes,
     goodput: GoodputFile,
     /// The checkpoints that are being written.
-    saving: Option<Saving>,
+    running_save: Option<SaveThread>,
     /// The program that copies the state on the devices for a checkpoint.
-    copy: Option<CopyProgram>,
+    copy_program: Option<CopyProgram>,
     /// A file that shows other programs that this run is alive.
-    alive: Option<NewFile>,
+    alive_file: Option<NewFile>,
     reports: Reports,
     /// The step at which this fit began.
     first_step: u64,
@@ -99,8 +99,8 @@ impl Fit<'_> {
         }
         self.session.record.loader = Some(loader);
         self.report_end(result.as_ref().err());
-        let Fit { session, summary, alive, .. } = self;
-        drop(alive);
+        let Fit { session, summary, alive_file, .. } = self;
+        drop(alive_file);
         session.record.best_checkpoint.clone_from(&summary.best_checkpoint);
         session.record.last_checkpoint.clone_from(&summary.last_checkpoint);
         result?;
@@ -115,19 +115,19 @@ impl Fit<'_> {
     fn epochs(&mut self) -> Result<()> {
         // The report must cover only this fit.
         self.step.train.reset_report();
-        self.try_validation()?;
+        self.sanity_check()?;
         let limits = self.step.limits;
         let mut batches = self.batches();
-        self.training_since = Instant::now();
+        self.training_start = Instant::now();
         self.session.clock.enter(TimeBucket::Steps);
         while self.step.position.epoch < limits.epochs
             && self.step.position.global_step < limits.steps
             && self.summary.stopped.is_none()
         {
             match self.epoch(&mut batches)? {
-                End::Epoch => {
+                EpochEnd::Epoch => {
                     if let Some(signal) = self.end_epoch()? {
-                        self.step.bad.report();
+                        self.step.bad_samples.report();
                         self.save_interrupted(signal)?;
                         break;
                     }
@@ -135,13 +135,13 @@ impl Fit<'_> {
                         batches = self.batches();
                     }
                 }
-                End::Interrupted(signal) => {
-                    self.step.bad.report();
+                EpochEnd::Interrupted(signal) => {
+                    self.step.bad_samples.report();
                     self.save_interrupted(signal)?;
                     break;
                 }
-                End::Run(reason) => {
-                    self.step.bad.report();
+                EpochEnd::Run(reason) => {
+                    self.step.bad_samples.report();
                     self.end_within_epoch(reason)?;
                     break;
                 }
@@ -154,7 +154,7 @@ impl Fit<'_> {
         self.summary.step_time_p50 = self.times.median();
         self.summary.data_wait_share = self.times.wait_share();
         self.summary.loader = Some(self.step.train.report());
-        self.summary.bad_samples += self.step.bad.count();
+        self.summary.bad_samples += self.step.bad_samples.count();
         self.summary.samples_per_second = self.samples_per_second();
         Ok(())
     }
@@ -195,7 +195,7 @@ impl Fit<'_> {
     }
 
     /// Trains on the remaining batches of an epoch, until a signal or limit ends it.
-    fn epoch(&mut self, stream: &mut DeviceBatches) -> Result<End> {
+    fn epoch(&mut self, stream: &mut DeviceBatches) -> Result<EpochEnd> {
         let batches = self.step.train.len() as u64;
         if self.step.position.batch < batches {
             let progress = self.step.progress();
@@ -203,7 +203,7 @@ impl Fit<'_> {
             self.run_actions()?;
             // A callback may have requested a validation, or a resume may have interrupted one.
             if let Some(signal) = self.validate_within_epoch()? {
-                return Ok(End::Interrupted(signal));
+                return Ok(EpochEnd::Interrupted(signal));
             }
         }
         let mut last: Option<Instant> = None;
@@ -216,7 +216,7 @@ impl Fit<'_> {
                 .ok_or_else(|| Error::data("the loader ended in the middle of an epoch"))??;
             drop(wait);
             if self.step.executor.is_idle() {
-                self.session.clock.was(TimeBucket::Data, wait_start);
+                self.session.clock.reassign(TimeBucket::Data, wait_start);
                 if last.is_some() {
                     self.times.waited(wait_start.elapsed());
                     self.session.runtime.metrics().record_time("InputWait", wait_start.elapsed());
@@ -243,19 +243,19 @@ impl Fit<'_> {
             if is_log_point && !self.options().barebones {
                 self.start_log_point()?;
             }
-            while self.step.executor.has_arrived() {
+            while self.step.executor.is_read_ready() {
                 self.finish_read()?;
             }
             let signal = self.end_step()?;
-            if self.step.executor.agreed() && self.run_actions()? {
+            if self.step.executor.take_actions_due() && self.run_actions()? {
                 last = None;
             }
             if let Some(signal) = signal {
-                return Ok(End::Interrupted(signal));
+                return Ok(EpochEnd::Interrupted(signal));
             }
             if self.step.position.batch < batches && !self.step.position.validation.is_empty() {
                 if let Some(signal) = self.validate_within_epoch()? {
-                    return Ok(End::Interrupted(signal));
+                    return Ok(EpochEnd::Interrupted(signal));
                 }
                 last = None;
             }
@@ -264,11 +264,11 @@ impl Fit<'_> {
                 && let Some(reason) = self.end_reason()
             {
                 self.drain_steps(last)?;
-                return Ok(End::Run(reason));
+                return Ok(EpochEnd::Run(reason));
             }
         }
         self.drain_steps(last)?;
-        Ok(End::Epoch)
+        Ok(EpochEnd::Epoch)
     }
 
     /// Waits for the device and counts the time as step time. The end of an epoch waits in any
@@ -285,7 +285,7 @@ impl Fit<'_> {
     /// for the epoch's end. If a signal ends the validation, the epoch has not ended, and a resumed
     /// fit validates again.
     fn end_epoch(&mut self) -> Result<Option<Signal>> {
-        self.step.bad.report();
+        self.step.bad_samples.report();
         let due = self.due_at_epoch_end();
         let validated = match self.validate(&due)? {
             Ok(logged) => logged,
@@ -297,7 +297,7 @@ impl Fit<'_> {
         self.finish_reads()?;
         let process_group = self.step.executor.process_group();
         let literals = pending
-            .map(|values| process_group::arrive(process_group, values))
+            .map(|values| process_group::wait_for_literals(process_group, values))
             .transpose()?
             .unwrap_or_default();
         let (training, evaluated) = literals.split_at(usize::from(trained.is_some()));
@@ -350,7 +350,7 @@ impl Fit<'_> {
 }
 
 /// What ended the batches of an epoch.
-enum End {
+enum EpochEnd {
     Epoch,
     Interrupted(Signal),
     /// A limit of the run or a callback ended it. The reason is `None` if the end was planned.

@@ -87,18 +87,18 @@ fn open<'a>(
             Ok(prepared)
         })?;
     check_consistent(session, "fit", module, &prepared, &start)?;
-    let alive = open_run(session, &prepared.train, start.checkpoint().is_some())?;
-    let opened = Opened { session, hooks: hooks.clone(), interrupt, started, alive };
+    let alive_file = open_run(session, &prepared.train, start.checkpoint().is_some())?;
+    let opened = OpenedRun { session, hooks: hooks.clone(), interrupt, started, alive_file };
     Fit::compile(opened, module, &config, prepared, start)
 }
 
 /// A fit whose run is open, before its programs are compiled.
-struct Opened<'a> {
+struct OpenedRun<'a> {
     session: &'a mut Session,
     hooks: Hooks<'a>,
     interrupt: fulmen_signals::Guard,
     started: Instant,
-    alive: Option<NewFile>,
+    alive_file: Option<NewFile>,
 }
 
 /// Creates the folder of the run and checks that checkpoints can be written there.
@@ -121,13 +121,13 @@ fn open_run(session: &mut Session, train: &DataLoader, resumed: bool) -> Result<
 impl<'a> Fit<'a> {
     /// Calls the callbacks, moves the state to the devices, and compiles the steps.
     fn compile(
-        opened: Opened<'a>,
+        opened: OpenedRun<'a>,
         module: &'a dyn TrainingModule,
         config: &StepConfig,
         mut prepared: TracedFit,
         mut start: ResumePoint,
     ) -> Result<Fit<'a>> {
-        let Opened { session, hooks, interrupt, started, alive } = opened;
+        let OpenedRun { session, hooks, interrupt, started, alive_file } = opened;
         let fit_start = fit_start(session, module, config, &prepared, &start);
         call_start_hooks(&hooks, &fit_start, &start);
         let averages = prepared.averages();
@@ -138,7 +138,7 @@ impl<'a> Fit<'a> {
         let (first_step, options) = (start.position.global_step, &config.options);
         let goodput = GoodputFile::new(run_dir, first_step, checkpoint.as_deref(), options);
         let step = TrainStep::new(session, module, config, prepared, start, Some(interrupt))?;
-        let copy = checkpoints::copy_program(session, &step)?;
+        let copy_program = checkpoints::copy_program(session, &step)?;
         let mut validation = Vec::new();
         for set in sets {
             let stage = Stage::Validation;
@@ -184,13 +184,13 @@ impl<'a> Fit<'a> {
             step,
             validation,
             averages,
-            training_since: started,
+            training_start: started,
             stop_reason: None,
             times: StepTimes::default(),
             goodput,
-            saving: None,
-            copy,
-            alive,
+            running_save: None,
+            copy_program,
+            alive_file,
             reports,
             first_step,
             reads_before: fulmen_tensor::host_reads(),

@@ -31,7 +31,7 @@ impl Fit<'_> {
         if self.actions.requests.counts_in(process) {
             self.step.executor.request_actions();
         }
-        self.step.executor.interrupted()
+        self.step.executor.interrupt_signal()
     }
 
     /// Runs the actions that callbacks requested. All processes call this after the same step and
@@ -132,6 +132,6 @@ impl Fit<'_> {
     pub(super) fn trained(&self) -> Duration {
         let before = Duration::try_from_secs_f64(self.step.position.seconds.unwrap_or(0.0))
             .unwrap_or(Duration::MAX);
-        before.saturating_add(self.training_since.elapsed())
+        before.saturating_add(self.training_start.elapsed())
     }
 }

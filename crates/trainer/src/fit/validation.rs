@@ -4,7 +4,7 @@ use fulmen_tensor::trace::span;
 use fulmen_tensor::{DeviceArray, Literal};
 
 use super::Fit;
-use crate::evaluation::{Evaluated, Evaluation, evaluation_point};
+use crate::evaluation::{Evaluation, EvaluationResult, evaluation_point};
 use crate::goodput::TimeBucket;
 use crate::hooks::Progress;
 use crate::program::evaluation_set::Cadence;
@@ -55,7 +55,8 @@ impl Fit<'_> {
         };
         let pending = self.session.runtime.read(&validated.iter().collect::<Vec<_>>())?;
         self.finish_reads()?;
-        let literals = process_group::arrive(self.step.executor.process_group(), pending)?;
+        let literals =
+            process_group::wait_for_literals(self.step.executor.process_group(), pending)?;
         let point = self.validation_point(&due, &literals)?;
         self.step.position.validation.clear();
         self.session.log(&point);
@@ -66,7 +67,7 @@ impl Fit<'_> {
     }
 
     /// Runs the first batches of each set before the first step.
-    pub(super) fn try_validation(&mut self) -> Result<()> {
+    pub(super) fn sanity_check(&mut self) -> Result<()> {
         let batches @ 1.. = self.options().num_sanity_val_steps else { return Ok(()) };
         if self.validation.is_empty() {
             return Ok(());
@@ -80,7 +81,7 @@ impl Fit<'_> {
             let batches = BatchLimit::Count(batches);
             self.step.with_weights(self.averages.as_ref(), |weights| {
                 set.evaluation.run(runtime, process_group, weights, batches, |_| {
-                    self.step.executor.interrupted()
+                    self.step.executor.interrupt_signal()
                 })
             })?;
         }
@@ -106,7 +107,7 @@ impl Fit<'_> {
         let (runtime, process_group) = (&self.session.runtime, self.step.executor.process_group());
         for set in self.sets(names) {
             let validated = self.step.with_weights(self.averages.as_ref(), |weights| {
-                let interrupted = || self.step.executor.interrupted();
+                let interrupted = || self.step.executor.interrupt_signal();
                 set.evaluation.run_all(
                     runtime,
                     process_group,
@@ -117,8 +118,8 @@ impl Fit<'_> {
                 )
             })?;
             match validated {
-                Evaluated::Logged(logged) => arrays.extend(logged),
-                Evaluated::Interrupted(signal) => return Ok(Err(signal)),
+                EvaluationResult::Logged(logged) => arrays.extend(logged),
+                EvaluationResult::Interrupted(signal) => return Ok(Err(signal)),
             }
         }
         Ok(Ok(arrays))

@@ -1,7 +1,7 @@
 //! [`Actions`]: the requests of callbacks to the Trainer, and how processes exchange them.
 //!
-//! `fit/step_end.rs` carries them out. `callbacks/model_checkpoint.rs` decides which
-//! checkpoints to save.
+//! `fit/step_end.rs` carries them out. `callbacks/model_checkpoint.rs` decides which checkpoints to
+//! save.
 
 use std::path::{Path, PathBuf};
 

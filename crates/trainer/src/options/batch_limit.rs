@@ -1,4 +1,5 @@
-//! [`BatchLimit`]: how many batches of an epoch are used. [`FastDevRun`]: whether a run only tries everything once.
+//! [`BatchLimit`]: how many batches of an epoch are used. [`FastDevRun`]: whether a run only tries
+//! everything once.
 
 use std::fmt;
 use std::str::FromStr;
@@ -49,7 +50,7 @@ impl BatchLimit {
     }
 
     /// The number of batches in an epoch of `batches`.
-    pub(crate) fn of(self, batches: u64) -> u64 {
+    pub(crate) fn count_of(self, batches: u64) -> u64 {
         match self {
             BatchLimit::Share(share) if share >= 1.0 => batches,
             // The product may be a little below a whole number because of rounding.
@@ -67,7 +68,7 @@ impl BatchLimit {
                 "{option}: {self} is a fraction of an epoch, but the loader is endless; give a number of batches"
             )));
         }
-        match self.of(batches) {
+        match self.count_of(batches) {
             0 => Err(Error::option(format!(
                 "{option}: {self} of {batches} batches is less than one batch; give a larger fraction or a \
                  number of batches"

@@ -1,6 +1,5 @@
-//! [`TrainDuration`]: how long a training run lasts, in epochs, steps, samples, tokens or time. Also reads and writes
-//! times
-//! for all options.
+//! [`TrainDuration`]: how long a training run lasts, in epochs, steps, samples, tokens or time.
+//! Also reads and writes times for all options.
 
 use std::fmt;
 use std::str::FromStr;

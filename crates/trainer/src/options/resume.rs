@@ -1,4 +1,5 @@
-//! [`Resume`]: whether a fit resumes from an earlier run. `checkpoint/named_checkpoint.rs` finds the checkpoint.
+//! [`Resume`]: whether a fit resumes from an earlier run. `checkpoint/named_checkpoint.rs` finds
+//! the checkpoint.
 
 use crate::options::named_enum::named_enum;
 

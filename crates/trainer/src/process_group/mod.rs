@@ -201,7 +201,7 @@ impl ProcessGroup {
     }
 
     /// Waits until all processes call this.
-    pub(crate) fn meet(&self, name: &str) -> Result<()> {
+    pub(crate) fn barrier(&self, name: &str) -> Result<()> {
         Ok(self.coordination.barrier(&format!("trainer/{name}"), WHILE_ALIVE)?)
     }
 
@@ -213,12 +213,12 @@ impl ProcessGroup {
             self.coordination.put(&key, "yes")?;
         }
         // After this barrier, each process has put its value.
-        self.meet(name)?;
+        self.barrier(name)?;
         Ok(self.coordination.try_get(&key)?.is_some())
     }
 
     /// The smallest of the numbers of all processes. All processes call this at the same point.
-    pub(crate) fn least(&self, name: &str, own: u64) -> Result<u64> {
+    pub(crate) fn minimum(&self, name: &str, own: u64) -> Result<u64> {
         let number = |text: &str| {
             text.parse::<u64>().map_err(|_| {
                 format!("`{text}` is not a number; run the same build in all processes")
@@ -321,7 +321,7 @@ pub(crate) fn check_consistent(
 
 /// Waits for values on their way to the host. Fails if another process ends, since their
 /// computation may need it.
-pub(crate) fn arrive(
+pub(crate) fn wait_for_literals(
     process_group: Option<&Arc<ProcessGroup>>,
     values: PendingLiterals,
 ) -> Result<Vec<Literal>> {

@@ -101,7 +101,7 @@ fn all_processes_get_the_smallest_number() {
     let least = in_three(|process_group| {
         let index = process_group.process().index() as u64;
         [7, 0, u64::MAX].map(|largest| {
-            process_group.least("room", u64::saturating_sub(largest, index)).unwrap()
+            process_group.minimum("room", u64::saturating_sub(largest, index)).unwrap()
         })
     });
     assert_eq!(least, vec![[5, 0, u64::MAX - 2]; 3]);
@@ -115,7 +115,7 @@ fn processes_wait_for_each_other_while_they_are_alive() {
             thread::sleep(JOIN_TIMEOUT + Duration::from_secs(2));
         }
         let shared = process_group.broadcast("run_dir", || Ok(PathBuf::from("version_0")));
-        process_group.meet("saved").and(shared).map_err(|e| e.to_string())
+        process_group.barrier("saved").and(shared).map_err(|e| e.to_string())
     });
     assert_eq!(answers, vec![Ok(PathBuf::from("version_0")); 3]);
 }
@@ -571,7 +571,7 @@ fn first_and_end(
     mut batches: PredictedBatches,
 ) -> (usize, Error) {
     let first = batches.next().unwrap().unwrap().num_samples();
-    process_group.meet("all have begun").unwrap();
+    process_group.barrier("all have begun").unwrap();
     while process_group.health().is_ok() {
         thread::sleep(Duration::from_millis(5));
     }
@@ -599,7 +599,7 @@ fn a_prediction_that_fails_in_one_process_ends_in_all() {
     let ends = in_three(move |process_group| {
         let batches = predicted(process_group, &root, process_group.process().index() == 2);
         if process_group.process().index() == 2 {
-            process_group.meet("all have begun").unwrap();
+            process_group.barrier("all have begun").unwrap();
             let error = batches.concat().unwrap_err();
             return (error.is_data(), error.to_string());
         }
@@ -623,7 +623,7 @@ fn a_process_that_stops_reading_ends_the_others() {
         let mut batches = predicted(process_group, &root, false);
         if process_group.process().index() == 1 {
             batches.next().unwrap().unwrap();
-            process_group.meet("all have begun").unwrap();
+            process_group.barrier("all have begun").unwrap();
             return String::new();
         }
         first_and_end(process_group, batches).1.to_string()

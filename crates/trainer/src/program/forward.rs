@@ -3,7 +3,7 @@
 use fulmen_tensor::{DType, Tensor, autocast, random, recording};
 
 use crate::logs::log_entry::LogEntry;
-use crate::recorder::{Recorded, Recorder, check_loss, log_loss};
+use crate::recorder::{Recorder, RecorderOutput, check_loss, log_loss};
 use crate::step_config::StepConfig;
 use crate::{Batch, Result, StepContext, TrainingModule};
 
@@ -19,7 +19,7 @@ pub(super) struct Forward {
     /// The name under which the loss is logged.
     pub(super) loss_name: String,
     pub(super) logged: Vec<LogEntry>,
-    pub(super) recorded: Recorded,
+    pub(super) recorded: RecorderOutput,
 }
 
 impl Forward {

@@ -1,6 +1,6 @@
 //! Records a module's steps as programs: the user's training step (`forward.rs`) with gradients,
-//! optimizers and logs (`train_step.rs`), steps that don't train (`eval_step.rs`), and all programs of a fit
-//! (`trace_fit.rs`). Only `step_program.rs` knows the inputs and results of a program.
+//! optimizers and logs (`train_step.rs`), steps that don't train (`eval_step.rs`), and all programs
+//! of a fit (`trace_fit.rs`). Only `step_program.rs` knows the inputs and results of a program.
 
 mod declared_programs;
 mod eval_step;
@@ -102,7 +102,7 @@ mod tests {
         let options = builder.accumulate_grad_batches(2).gradient_clip_val(1.0).options().unwrap();
         let mesh = Mesh::new([("data", 4)]).unwrap();
         let replicas = Strategy::replicas(&mesh);
-        let config = Choices::from(options).on(mesh, replicas);
+        let config = Choices::from(options).for_mesh(mesh, replicas);
         let phases = Phases::new(&net, &optimizers, &config, &plan, 2).unwrap();
         let layout = Arc::new(StateLayout::new(&net, &optimizers, &config, phases, &[]));
         let train = record_train_step(

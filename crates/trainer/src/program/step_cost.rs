@@ -1,4 +1,5 @@
-//! [`StepCost`]: the cost of a compiled step on each device, in total and by line of the user's code.
+//! [`StepCost`]: the cost of a compiled step on each device, in total and by line of the user's
+//! code.
 
 use std::fmt;
 

@@ -1,4 +1,5 @@
-//! [`StepProgram`]: a step as a program. Only this file knows its inputs and results and their order.
+//! [`StepProgram`]: a step as a program. Only this file knows its inputs and results and their
+//! order.
 //!
 //! Inputs: the entries of the state, the sums of logged values, the random key, the batch. Results:
 //! the entries that the step changes, the sums, and the outputs.

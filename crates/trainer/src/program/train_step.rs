@@ -7,7 +7,7 @@ use fulmen_tensor::{Anomalies, DType, Tensor, TensorType};
 use super::forward::Forward;
 use super::step_program::{RecordedStep, StepProgram};
 use crate::logs::{self, LogLayout, StepFacts};
-use crate::recorder::{Recorded, Recorder};
+use crate::recorder::{Recorder, RecorderOutput};
 use crate::state::{Average, StateLayout, names};
 use crate::step_config::StepConfig;
 use crate::step_config::optimizers::Optimizers;
@@ -87,7 +87,7 @@ impl TrainRecording<'_> {
         let (mut recorded, logged) = (forward.recorded, forward.logged);
 
         average(&mut recorded, config);
-        let Recorded { mut values, epoch, group, optimizer_steps, updated } = recorded;
+        let RecorderOutput { mut values, epoch, group, optimizer_steps, updated } = recorded;
         let leaves_out = optimizers.is_single() && updated.is_some();
         let facts: Vec<_> = optimizer_steps.iter().map(|step| &step.facts).collect();
         let names = optimizers.members().iter().map(|member| member.name.clone()).collect();
@@ -137,16 +137,16 @@ impl TrainRecording<'_> {
 }
 
 /// Moves the averages to the new weights.
-fn average(recorded: &mut Recorded, config: &StepConfig) {
-    let Recorded { values, epoch, updated, .. } = recorded;
+fn average(recorded: &mut RecorderOutput, config: &StepConfig) {
+    let RecorderOutput { values, epoch, updated, .. } = recorded;
     let layout = values.layout.clone();
     let (Some(averaging), Some(count)) = (&config.averaging, layout.counters.averaged) else {
         return;
     };
     let updates = values.after(layout.counters.updates);
     let averaging = averaging.step(updates, values.before(count), updated.as_ref(), epoch.as_ref());
-    for Average { of: source, average } in &layout.averages {
-        values.set(*average, averaging.of(values.before(*average), values.after(*source)));
+    for Average { source, average } in &layout.averages {
+        values.set(*average, averaging.apply(values.before(*average), values.after(*source)));
     }
     values.set(count, averaging.next);
 }

@@ -4,7 +4,7 @@
 use fulmen_nn::optim::GradScaler;
 use fulmen_tensor::{DType, Tensor, grad};
 
-use super::spikes::Spikes;
+use super::spikes::SpikeDetector;
 use super::values::Values;
 use crate::logs::MonitoredValue;
 use crate::rules::accumulation::Group;
@@ -135,7 +135,7 @@ pub(super) fn gradients<'a>(
         values.set_all(ids, scale.update(finite, group_complete.as_ref()));
     }
     let needs_norm = config.options.log_grad_norm
-        || optimizer.spikes.as_ref().is_some_and(SpikeSlots::judges_gradients);
+        || optimizer.spikes.as_ref().is_some_and(SpikeSlots::checks_gradients);
     let norm = needs_norm
         .then(|| norm(with_gradient.iter().map(|gradient| &gradient.sum), samples.as_ref()));
     let mut updates = match (&group_complete, finite) {
@@ -145,7 +145,7 @@ pub(super) fn gradients<'a>(
     let mut skipped = Vec::new();
     let guard = config.parts.iter().find_map(|part| match (part, &optimizer.spikes) {
         (StepPart::SpikeGuard { warmup, deviations, .. }, Some(slots)) => {
-            Some(Spikes::new(slots, *warmup, *deviations))
+            Some(SpikeDetector::new(slots, *warmup, *deviations))
         }
         _ => None,
     });

@@ -1,5 +1,5 @@
-//! [`Recorder`]: holds the training state while a step is recorded, and runs the optimizers. A single optimizer runs
-//! after the user's step; several run within it, when it calls
+//! [`Recorder`]: holds the training state while a step is recorded, and runs the optimizers. A
+//! single optimizer runs after the user's step; several run within it, when it calls
 //! [`StepContext::minimize`](crate::StepContext::minimize).
 
 mod gradients;
@@ -21,7 +21,7 @@ use fulmen_tensor::{DType, Tensor, TensorType, autocast, cond};
 
 use gradients::{Param, gradients};
 pub(crate) use loss::{check_loss, log_loss};
-use update::{Steps, update};
+use update::{OptimizerSteps, update};
 use values::Values;
 
 use crate::logs::log_entry::{Branch, LogEntry, LoggedValue, log_error};
@@ -62,7 +62,7 @@ pub(crate) struct OptimizerStep {
 }
 
 /// A recorded step.
-pub(crate) struct Recorded {
+pub(crate) struct RecorderOutput {
     pub(crate) values: Values,
     pub(crate) epoch: Option<Epoch>,
     pub(crate) group: Option<Group>,
@@ -133,12 +133,12 @@ impl Recorder {
     }
 
     /// The step that an optimizer takes.
-    fn steps(&self, optimizer: usize) -> Steps {
+    fn steps(&self, optimizer: usize) -> OptimizerSteps {
         let StateLayout { optimizers, counters, phases, .. } = &*self.values.layout;
         let slots = &optimizers[optimizer];
         let updates = self.values.before(slots.updates);
         let mut own = Step::new(updates).scaled(self.config.learning_rate_factor());
-        if let Some(rate) = monitors::swept(&self.config, updates) {
+        if let Some(rate) = monitors::sweep_rate(&self.config, updates) {
             own = own.with_learning_rate(&rate);
         }
         if let Some(factor) = counters.lr_factor {
@@ -150,7 +150,7 @@ impl Recorder {
         let unfrozen = unfreezings
             .map(|((u, &steps), epoch)| u.step(&own, self.values.before(steps), epoch))
             .collect();
-        Steps { own, unfrozen }
+        OptimizerSteps { own, unfrozen }
     }
 
     /// Whether an optimizer steps in this step of the training, a Boolean scalar. `None` if it
@@ -281,7 +281,7 @@ impl Recorder {
                 let (step, logged) =
                     self.record_step(optimizer, self.param_values(optimizer), loss)?;
                 for slots in &self.values.layout.optimizers[optimizer].params {
-                    self.cells.show(slots.param, self.values.after(slots.param));
+                    self.cells.set(slots.param, self.values.after(slots.param));
                 }
                 (step, logged)
             }
@@ -335,7 +335,7 @@ impl Recorder {
         let skipped: RefCell<(Vec<Tensor>, Vec<TensorType>)> = RefCell::default();
         let mut outcome = Err(Error::usage("minimize: the branch was not recorded"));
         let taken = |_: &[Tensor]| {
-            outside = self.cells.gather_again(&before);
+            outside = self.cells.regather(&before);
             for ((_, used), (_, gathered)) in
                 param_values.iter_mut().zip(self.param_values(optimizer))
             {
@@ -384,11 +384,11 @@ impl Recorder {
                 .collect()
         });
         let (mut step, mut logged, changed) = outcome?;
-        self.cells.show_again(outside);
+        self.cells.restore(outside);
         let mut results = results.into_iter();
         for (id, value) in changed.into_iter().zip(&mut results) {
             if id.index() < layout.module().len() {
-                self.cells.show(id, &value);
+                self.cells.set(id, &value);
             }
             self.values.set(id, value);
         }
@@ -421,7 +421,7 @@ impl Recorder {
         mut self,
         loss: &Tensor,
         param_values: Vec<ParamValues>,
-    ) -> Result<Recorded> {
+    ) -> Result<RecorderOutput> {
         self.collect();
         if self.optimizers.is_single() {
             self.optimizer_steps[0] = Some(self.optimize(0, loss, param_values)?);
@@ -432,7 +432,7 @@ impl Recorder {
             optimizer_steps.push(step.ok_or_else(|| {
                 Error::usage(format!(
                     "training_step: the optimizer `{0}` minimizes nothing; call cx.minimize(\"{0}\", |cx| …)\n  at {1}",
-                    member.name, member.at
+                    member.name, member.location
                 ))
             })?);
         }
@@ -452,7 +452,7 @@ impl Recorder {
             let [_, groups] = values.all_of(ids);
             values.set_all(ids, group.next(&groups));
         }
-        Ok(Recorded { values, epoch, group, optimizer_steps, updated })
+        Ok(RecorderOutput { values, epoch, group, optimizer_steps, updated })
     }
 }
 
@@ -509,7 +509,8 @@ mod tests {
                 Batch::of_size(&DataLoader::builder(data).batch_size(8).build().unwrap(), 8, None);
             let mesh = Mesh::new([("data", 1)]).unwrap();
             let replicas = Strategy::replicas(&mesh);
-            let config = Choices::from(Trainer::builder().options().unwrap()).on(mesh, replicas);
+            let config =
+                Choices::from(Trainer::builder().options().unwrap()).for_mesh(mesh, replicas);
             let plan = Plan { steps_per_epoch: 1, max_epochs: 1, total_steps: 1 };
             let optimizers = Arc::new(Optimizers::from_module(module.configure_optimizers(&plan)));
             let phases = Phases::new(&module, &optimizers, &config, &plan, 1).unwrap();

@@ -7,7 +7,7 @@ use fulmen_nn::optim::{GroupStep, Optimizer};
 use fulmen_tensor::{DType, Tensor, cond};
 
 use super::gradients::{Gradient, Gradients, Param};
-use super::update::{Steps, after};
+use super::update::{OptimizerSteps, updated_values};
 use super::values::Values;
 use crate::Result;
 use crate::logs::{GRAD_NORM, LEARNING_RATE, MonitoredValue};
@@ -17,7 +17,7 @@ use crate::step_config::StepConfig;
 use crate::step_config::step_part::{StepPart, SweepMode};
 
 /// The rate of the step after `finished` steps, if a sweep replaces the optimizer's rates.
-pub(super) fn swept(config: &StepConfig, finished: &Tensor) -> Option<Tensor> {
+pub(super) fn sweep_rate(config: &StepConfig, finished: &Tensor) -> Option<Tensor> {
     config.parts.iter().find_map(|part| match *part {
         StepPart::Sweep { min, max, steps, mode } => {
             let share = finished.to_dtype(DType::F32) / steps.saturating_sub(1).max(1) as f64;
@@ -82,13 +82,13 @@ fn members<'a>(gradients: &'a Gradients<'a>) -> Vec<Member<'a>> {
 /// The group of a parameter and its rate. Parameters that are unfrozen later are separate groups.
 fn group(
     optimizer: &dyn Optimizer,
-    steps: &Steps,
+    steps: &OptimizerSteps,
     values: &Values,
     member: &Member<'_>,
 ) -> GroupStep {
     let slots = member.param.slots;
     let ty = member.entry(values).row_type();
-    let mut group = optimizer.group_step(steps.of(slots), member.name(values), &ty);
+    let mut group = optimizer.group_step(steps.step_of(slots), member.name(values), &ty);
     if let Some(number) = slots.unfreezing {
         let pattern = &values.layout.phases.unfreezings()[number].pattern;
         group.name = format!("{pattern} {}", group.name).trim_end().to_owned();
@@ -102,7 +102,7 @@ fn group(
 /// The learning rates of a step, as values to log.
 pub(super) fn learning_rates(
     optimizer: &dyn Optimizer,
-    steps: &Steps,
+    steps: &OptimizerSteps,
     values: &Values,
     gradients: &Gradients<'_>,
     config: &StepConfig,
@@ -123,24 +123,25 @@ pub(super) fn learning_rates(
 /// need no second copy of the parameters.
 pub(super) fn norms(
     optimizer: &dyn Optimizer,
-    steps: &Steps,
+    steps: &OptimizerSteps,
     values: &mut Values,
     gradients: &mut Gradients<'_>,
     config: &StepConfig,
     is_log_point: Option<&Tensor>,
 ) -> Result<Vec<MonitoredValue>> {
     let part = config.parts.iter().find(|part| matches!(part, StepPart::Norms { .. }));
-    let Some(StepPart::Norms { gradients: log_gradients, parameters, updates, by }) = part else {
+    let Some(StepPart::Norms { gradients: log_gradients, parameters, updates, group_by }) = part
+    else {
         return Ok(Vec::new());
     };
     let mut names = Vec::new();
     let mut compute = || -> Result<Vec<Tensor>> {
-        let after = after(optimizer, steps, values, gradients)?;
+        let after = updated_values(optimizer, steps, values, gradients)?;
         let members = members(gradients);
         let rows: Vec<Member<'_>> = members.iter().flat_map(|member| member.rows(values)).collect();
         let groups = groups(&rows, |member| {
             let group = || group(optimizer, steps, values, member).name;
-            by.name(member.name(values), group)
+            group_by.name(member.name(values), group)
         });
         let named = groups.iter().map(|(name, members)| (name.as_str(), members));
         let mut norms = Vec::new();

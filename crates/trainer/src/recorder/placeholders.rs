@@ -26,16 +26,20 @@ struct Cell {
 
 impl Cell {
     /// Sets the variables to a value.
-    fn show(&mut self, value: &Tensor) {
+    fn set(&mut self, value: &Tensor) {
         let mut used = self.entry.split(value);
         if self.is_gathered() {
             let parts = self.entry.row_sharding();
             used.iter_mut().for_each(|part| *part = part.all_gather(&parts));
         }
-        self.show_as(value.clone(), used);
+        self.set_current_value(CellValue { value: value.clone(), used });
     }
 
-    fn show_as(&mut self, value: Tensor, used: Vec<Tensor>) {
+    fn current_value(&self) -> CellValue {
+        CellValue { value: self.value.clone(), used: self.used.clone() }
+    }
+
+    fn set_current_value(&mut self, CellValue { value, used }: CellValue) {
         self.entry
             .variables()
             .iter()
@@ -49,8 +53,11 @@ impl Cell {
     }
 }
 
-/// A value, and the values of its variables.
-pub(super) type Shown = (Tensor, Vec<Tensor>);
+/// The value of a cell, and the values of its variables.
+pub(super) struct CellValue {
+    value: Tensor,
+    used: Vec<Tensor>,
+}
 
 impl Placeholders {
     /// Puts placeholders into the variables of the entries that have one.
@@ -73,7 +80,7 @@ impl Placeholders {
             let (entry, placeholder, value) =
                 (entry.clone(), placeholder.clone(), placeholder.clone());
             let mut cell = Cell { entry, before, placeholder, value, used: Vec::new() };
-            cell.show(&cell.placeholder.clone());
+            cell.set(&cell.placeholder.clone());
             cells.push(cell);
         }
         let mut modes = Modes(Vec::new());
@@ -92,30 +99,26 @@ impl Placeholders {
     }
 
     /// Sets the variables of an entry to a value. Gradients stop there.
-    pub(crate) fn show(&mut self, id: EntryId, value: &Tensor) {
-        self.cells[id.index()].show(&value.detach());
+    pub(crate) fn set(&mut self, id: EntryId, value: &Tensor) {
+        self.cells[id.index()].set(&value.detach());
     }
 
     /// Gathers the sharded ones of these values again: in a branch, so that only a step that takes
     /// the branch gathers. Returns the previous values.
-    pub(super) fn gather_again(&mut self, values: &[Tensor]) -> Vec<Shown> {
-        let before =
-            self.cells.iter().map(|cell| (cell.value.clone(), cell.used.clone())).collect();
+    pub(super) fn regather(&mut self, values: &[Tensor]) -> Vec<CellValue> {
+        let before = self.cells.iter().map(Cell::current_value).collect();
         let split = self.cells.iter_mut().zip(values).filter(|(cell, _)| cell.is_gathered());
-        split.for_each(|(cell, value)| cell.show(&value.detach()));
+        split.for_each(|(cell, value)| cell.set(&value.detach()));
         before
     }
 
     /// Restores the previous values.
-    pub(super) fn show_again(&mut self, before: Vec<Shown>) {
-        self.cells
-            .iter_mut()
-            .zip(before)
-            .for_each(|(cell, (value, used))| cell.show_as(value, used));
+    pub(super) fn restore(&mut self, before: Vec<CellValue>) {
+        self.cells.iter_mut().zip(before).for_each(|(cell, before)| cell.set_current_value(before));
     }
 
     /// For each entry, the value that the model itself wrote to its variables since the last call
-    /// of `show` or `collect`.
+    /// of `set` or `collect`.
     pub(crate) fn collect(&mut self) -> Vec<Option<Tensor>> {
         let changed = |cell: &mut Cell| {
             let now: Vec<Tensor> = cell.entry.variables().iter().map(Variable::get).collect();

@@ -13,15 +13,15 @@ use crate::state::{EntryId, SpikeSlots};
 const MIN_DEVIATION: f64 = 1e-3;
 
 /// Compares steps with the latest ones.
-pub(super) struct Spikes<'a> {
+pub(super) struct SpikeDetector<'a> {
     slots: &'a SpikeSlots,
     warmup: u64,
     deviations: f64,
 }
 
-impl<'a> Spikes<'a> {
-    pub(super) fn new(slots: &'a SpikeSlots, warmup: u64, deviations: f64) -> Spikes<'a> {
-        Spikes { slots, warmup, deviations }
+impl<'a> SpikeDetector<'a> {
+    pub(super) fn new(slots: &'a SpikeSlots, warmup: u64, deviations: f64) -> SpikeDetector<'a> {
+        SpikeDetector { slots, warmup, deviations }
     }
 
     /// Decides whether step `number` is skipped, from its loss and gradient norm, f32 scalars. The

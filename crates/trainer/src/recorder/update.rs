@@ -9,16 +9,16 @@ use crate::state::ParamSlots;
 use crate::{Error, Result};
 
 /// The step of an optimizer.
-pub(super) struct Steps {
+pub(super) struct OptimizerSteps {
     /// The step of its schedule.
     pub(super) own: Step,
     /// The steps of parameters that were frozen at first, one for each unfreezing.
     pub(super) unfrozen: Vec<Step>,
 }
 
-impl Steps {
+impl OptimizerSteps {
     /// The step of one parameter.
-    pub(super) fn of(&self, param: &ParamSlots) -> &Step {
+    pub(super) fn step_of(&self, param: &ParamSlots) -> &Step {
         param.unfreezing.map_or(&self.own, |number| &self.unfrozen[number])
     }
 }
@@ -32,11 +32,11 @@ impl Steps {
 /// rare for a branch. XLA's CPU compiler runs a branch on one thread.
 pub(super) fn update(
     optimizer: &dyn Optimizer,
-    steps: &Steps,
+    steps: &OptimizerSteps,
     values: &mut Values,
     gradients: &Gradients<'_>,
 ) -> Result<()> {
-    let after = after(optimizer, steps, values, gradients)?;
+    let after = updated_values(optimizer, steps, values, gradients)?;
     for id in gradients.params.iter().flat_map(|gradient| gradient.param.slots.changed()) {
         values.set(id, after[id.index()].clone());
     }
@@ -51,15 +51,15 @@ pub(super) fn update(
 }
 
 /// All values of the state after the optimizer changed its parameters.
-pub(super) fn after(
+pub(super) fn updated_values(
     optimizer: &dyn Optimizer,
-    steps: &Steps,
+    steps: &OptimizerSteps,
     values: &Values,
     gradients: &Gradients<'_>,
 ) -> Result<Vec<Tensor>> {
     let params = gradients.params.iter().map(|gradient| &gradient.param);
     let changed = params.clone().flat_map(|param| param.slots.changed());
-    let before: Vec<Tensor> = params.flat_map(|param| before(param, values)).collect();
+    let before: Vec<Tensor> = params.flat_map(|param| optimizer_inputs(param, values)).collect();
     let mut outcome = Ok(());
     let mut step = || {
         changed_values(optimizer, steps, values, gradients).unwrap_or_else(|error| {
@@ -82,7 +82,7 @@ pub(super) fn after(
 }
 
 /// The value of a parameter and its optimizer state.
-fn before(param: &Param<'_>, values: &Values) -> Vec<Tensor> {
+fn optimizer_inputs(param: &Param<'_>, values: &Values) -> Vec<Tensor> {
     let slots = param.slots.slots.iter().map(|&slot| values.after(slot));
     [&param.value].into_iter().chain(slots).cloned().collect()
 }
@@ -90,7 +90,7 @@ fn before(param: &Param<'_>, values: &Values) -> Vec<Tensor> {
 /// The new values of all entries that the optimizer changes. Their types stay the same.
 fn changed_values(
     optimizer: &dyn Optimizer,
-    steps: &Steps,
+    steps: &OptimizerSteps,
     values: &Values,
     gradients: &Gradients<'_>,
 ) -> Result<Vec<Tensor>> {
@@ -101,8 +101,12 @@ fn changed_values(
     for gradient in &gradients.params {
         let slots = gradient.param.slots;
         let entry = &values.layout[slots.param];
-        let before = before(&gradient.param, values);
-        let step = if entry.is_joined() { &steps.of(slots).of_stacked() } else { steps.of(slots) };
+        let before = optimizer_inputs(&gradient.param, values);
+        let step = if entry.is_joined() {
+            &steps.step_of(slots).of_stacked()
+        } else {
+            steps.step_of(slots)
+        };
         let inputs: Vec<&Tensor> = [&gradient.sum].into_iter().chain(&before).collect();
         // Parameters of one type share a function.
         let after = call("update", &inputs, |inputs| {

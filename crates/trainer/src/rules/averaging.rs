@@ -1,5 +1,6 @@
-//! [`WeightAveraging`]: a second set of weights, the average of the weights over many steps. It is part of the training
-//! state, and each step updates it. Validation, tests and saved weights use it.
+//! [`WeightAveraging`]: a second set of weights, the average of the weights over many steps. It is
+//! part of the training state, and each step updates it. Validation, tests and saved weights use
+//! it.
 
 use std::panic::Location;
 
@@ -25,8 +26,8 @@ use crate::{Error, Result};
 #[derive(Clone, Debug, PartialEq)]
 pub struct WeightAveraging {
     rule: Rule,
-    start: Time,
-    every: Time,
+    start: Interval,
+    every: Interval,
     use_buffers: bool,
     line: &'static Location<'static>,
 }
@@ -39,7 +40,7 @@ enum Rule {
 
 /// A number of optimizer steps or of epochs.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Time {
+enum Interval {
     Steps(u64),
     Epochs(u64),
 }
@@ -51,8 +52,8 @@ impl WeightAveraging {
         let rule = Rule::Exponential { decay, warmup: false };
         WeightAveraging {
             rule,
-            start: Time::Steps(0),
-            every: Time::Steps(1),
+            start: Interval::Steps(0),
+            every: Interval::Steps(1),
             use_buffers: true,
             line: Location::caller(),
         }
@@ -64,8 +65,8 @@ impl WeightAveraging {
     pub fn swa(start_epoch: u64) -> WeightAveraging {
         WeightAveraging {
             rule: Rule::Even,
-            start: Time::Epochs(start_epoch),
-            every: Time::Epochs(1),
+            start: Interval::Epochs(start_epoch),
+            every: Interval::Epochs(1),
             use_buffers: true,
             line: Location::caller(),
         }
@@ -82,13 +83,13 @@ impl WeightAveraging {
 
     /// The number of optimizer steps before averaging begins.
     pub fn start_step(mut self, step: u64) -> WeightAveraging {
-        self.start = Time::Steps(step);
+        self.start = Interval::Steps(step);
         self
     }
 
     /// The number of epochs before averaging begins.
     pub fn start_epoch(mut self, epoch: u64) -> WeightAveraging {
-        self.start = Time::Epochs(epoch);
+        self.start = Interval::Epochs(epoch);
         self
     }
 
@@ -96,14 +97,14 @@ impl WeightAveraging {
     /// a start of 4 and `n` = 2, it averages after steps 6, 8, … (counted from 1). With a start in
     /// epochs, it counts all steps of the training.
     pub fn every_n_steps(mut self, steps: u64) -> WeightAveraging {
-        self.every = Time::Steps(steps);
+        self.every = Interval::Steps(steps);
         self
     }
 
     /// Averages at the end of every `n` epochs, counted from [`WeightAveraging::start_epoch`]. With
     /// a start of 4 and `n` = 2, it averages at the end of epochs 5, 7, … (counted from 0).
     pub fn every_n_epochs(mut self, epochs: u64) -> WeightAveraging {
-        self.every = Time::Epochs(epochs);
+        self.every = Interval::Epochs(epochs);
         self
     }
 
@@ -119,7 +120,7 @@ impl WeightAveraging {
         let wrong = |message: String| {
             Err(Error::usage(format!("WeightAveraging: {message}\n  at {}", self.line)))
         };
-        if matches!(self.every, Time::Steps(0) | Time::Epochs(0)) {
+        if matches!(self.every, Interval::Steps(0) | Interval::Epochs(0)) {
             return wrong("the interval must be at least 1 step or epoch, not 0".into());
         }
         match self.rule {
@@ -137,11 +138,11 @@ impl WeightAveraging {
 
     /// Whether it depends on epochs, so that a step must know when one ends.
     pub(crate) fn counts_epochs(&self) -> bool {
-        matches!(self.start, Time::Epochs(_)) || matches!(self.every, Time::Epochs(_))
+        matches!(self.start, Interval::Epochs(_)) || matches!(self.every, Interval::Epochs(_))
     }
 
     /// The settings as text. A run cannot continue an average that has a different text.
-    pub(crate) fn words(&self) -> String {
+    pub(crate) fn description(&self) -> String {
         format!("{:?} from {:?} every {:?}", self.rule, self.start, self.every)
     }
 
@@ -156,17 +157,17 @@ impl WeightAveraging {
         epoch: Option<&Epoch>,
     ) -> Averaging {
         let started = match (self.start, epoch) {
-            (Time::Epochs(first), Some(epoch)) => epoch.number().ge(counted(first)),
-            (Time::Steps(steps) | Time::Epochs(steps), _) => updates.gt(counted(steps)),
+            (Interval::Epochs(first), Some(epoch)) => epoch.number().ge(counted(first)),
+            (Interval::Steps(steps) | Interval::Epochs(steps), _) => updates.gt(counted(steps)),
         };
         let is_due = match (self.every, epoch) {
-            (Time::Epochs(every), Some(epoch)) => {
-                let first = if let Time::Epochs(first) = self.start { first } else { 0 };
+            (Interval::Epochs(every), Some(epoch)) => {
+                let first = if let Interval::Epochs(first) = self.start { first } else { 0 };
                 let since = epoch.number() + 1.0 - counted(first);
                 since.remainder(counted(every.max(1))).eq(0.0).and(epoch.ends())
             }
-            (Time::Steps(every) | Time::Epochs(every), _) => {
-                let before = if let Time::Steps(steps) = self.start { steps } else { 0 };
+            (Interval::Steps(every) | Interval::Epochs(every), _) => {
+                let before = if let Interval::Steps(steps) = self.start { steps } else { 0 };
                 let is_due = (updates - counted(before)).remainder(counted(every.max(1))).eq(0.0);
                 done.map_or(is_due.clone(), |done| is_due.and(done))
             }
@@ -201,7 +202,7 @@ pub(crate) struct Averaging {
 
 impl Averaging {
     /// The average after this step, for a value that is now `new`.
-    pub(crate) fn of(&self, average: &Tensor, new: &Tensor) -> Tensor {
+    pub(crate) fn apply(&self, average: &Tensor, new: &Tensor) -> Tensor {
         let new = new.to_dtype(average.dtype());
         let moved = average + (&new - average) * self.share.to_dtype(average.dtype());
         self.started.select(&self.applies.select(&moved, average), &new)

@@ -1,6 +1,6 @@
-//! [`Epoch`]: the epoch counters of a step on the device, two tensors of the training state. They exist only if
-//! something depends on the end of an epoch: groups of batches or averages of weights. `checkpoint`
-//! holds the host's count.
+//! [`Epoch`]: the epoch counters of a step on the device, two tensors of the training state. They
+//! exist only if something depends on the end of an epoch: groups of batches or averages of
+//! weights. `checkpoint` holds the host's count.
 
 use fulmen_tensor::Tensor;
 

@@ -262,7 +262,7 @@ mod tests {
         let loader = DataLoader::builder(data).batch_size(batch).build().unwrap();
         let options = Trainer::builder().precision(precision).options().unwrap();
         let mesh = Mesh::new([("data", devices)]).unwrap();
-        let config = Choices::from(options).on(mesh.clone(), Strategy::replicas(&mesh));
+        let config = Choices::from(options).for_mesh(mesh.clone(), Strategy::replicas(&mesh));
         let prepared = trace_fit(module, &config, 0, &loader, &None.into()).unwrap();
         let recorded = prepared.program.largest().functions()[0].recorded().unwrap();
         tpu_hints("TPU v5 lite", &config, prepared.train.per_device_batch_size(), &recorded)
@@ -321,8 +321,8 @@ mod tests {
         let loader = loader([8; 4]);
         let trainer = Trainer::builder().accelerator("cpu").build().unwrap();
         let mesh = trainer.runtime().mesh().clone();
-        let config =
-            Choices::from(trainer.options().clone()).on(mesh.clone(), Strategy::replicas(&mesh));
+        let config = Choices::from(trainer.options().clone())
+            .for_mesh(mesh.clone(), Strategy::replicas(&mesh));
         let prepared = trace_fit(&linear(8, 8), &config, 0, &loader, &None.into()).unwrap();
         let hints =
             hints(trainer.runtime(), &config, &loader, prepared.program.largest().functions())

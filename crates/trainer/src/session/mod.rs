@@ -88,7 +88,7 @@ impl Session {
     pub(crate) fn config(&self) -> Result<StepConfig> {
         let replicas = Replicas::from_runtime(&self.runtime, &Strategy::batch(self.runtime.mesh()))
             .map_err(|e| Error::usage(e.to_string()))?;
-        Ok(self.choices.on(self.runtime.mesh().clone(), replicas))
+        Ok(self.choices.for_mesh(self.runtime.mesh().clone(), replicas))
     }
 
     /// The number of processes that train together.
@@ -223,7 +223,7 @@ impl Session {
 
     /// Like [`Session::with_process_group`]. If the work fails, it also calls `on_exception` of the
     /// callbacks and the module.
-    pub(crate) fn telling<T>(
+    pub(crate) fn with_exception_hooks<T>(
         &mut self,
         module: &dyn TrainingModule,
         work: impl FnOnce(&mut Session) -> Result<T>,

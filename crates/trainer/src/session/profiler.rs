@@ -1,6 +1,5 @@
-//! [`RunProfiler`]: writes traces of a run: one of the whole run with the option `profiler`, and those that `fulmen
-//! profile`
-//! requests while it runs.
+//! [`RunProfiler`]: writes traces of a run: one of the whole run with the option `profiler`, and
+//! those that `fulmen profile` requests while it runs.
 //!
 //! A request is a file in the run's folder, and so is the answer. A separate thread looks for
 //! requests. The loop knows nothing about them, and a run that is between steps answers too.

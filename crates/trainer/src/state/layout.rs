@@ -161,14 +161,14 @@ pub(crate) struct SpikeSlots {
 
 impl SpikeSlots {
     /// Whether gradient norms are checked too.
-    pub(crate) fn judges_gradients(&self) -> bool {
+    pub(crate) fn checks_gradients(&self) -> bool {
         self.windows.len() > 1
     }
 }
 
 /// The average of a module's value.
 pub(crate) struct Average {
-    pub(crate) of: EntryId,
+    pub(crate) source: EntryId,
     pub(crate) average: EntryId,
 }
 
@@ -225,7 +225,7 @@ impl StateLayout {
                 let is_elementwise = *first.shape() == ty.shape
                     && (param.is_joined() || parameter.sharding().is_some());
                 let entry = if is_elementwise {
-                    param.alike(name, dtype, Origin::Own(first))
+                    param.with_same_shape(name, dtype, Origin::Own(first))
                 } else {
                     let sharding = config.options.strategy.parameter(first.ty(), &config.mesh);
                     Entry::own(name(&param.name), first, sharding)
@@ -245,7 +245,7 @@ impl StateLayout {
             let param = &entries.0[slots.param.0];
             let dtype = accumulation::dtype(param.ty.dtype);
             let first = Tensor::zeros(dtype, &param.row_type().shape);
-            let sum = param.alike(names::grad_sum, dtype, Origin::Own(first));
+            let sum = param.with_same_shape(names::grad_sum, dtype, Origin::Own(first));
             slots.grad_sum = Some(entries.add(sum));
         }
         let mut averages = Vec::new();
@@ -253,7 +253,7 @@ impl StateLayout {
             let Some(averaging) = &config.averaging else { break };
             let trained = params.iter().flatten().any(|slots| slots.param.0 == i);
             if let Some(entry) = average(&entries.0[i], averaging, trained, i >= groups.len()) {
-                averages.push(Average { of: EntryId(i), average: entries.add(entry) });
+                averages.push(Average { source: EntryId(i), average: entries.add(entry) });
             }
         }
         let zero = || Tensor::zeros(DType::I32, []);
@@ -358,12 +358,12 @@ impl StateLayout {
 
     /// For each entry of the module, the entry to validate with and to save: its average, or
     /// itself.
-    pub(crate) fn served(&self) -> Vec<EntryId> {
-        let mut served: Vec<EntryId> = self.ids().take(self.module_len).collect();
-        for Average { of, average } in &self.averages {
-            served[of.0] = *average;
+    pub(crate) fn evaluated_entries(&self) -> Vec<EntryId> {
+        let mut evaluated: Vec<EntryId> = self.ids().take(self.module_len).collect();
+        for Average { source, average } in &self.averages {
+            evaluated[source.0] = *average;
         }
-        served
+        evaluated
     }
 
     /// The names of each entry in a file. Averages have the module's names there. A joined entry
@@ -371,10 +371,13 @@ impl StateLayout {
     pub(crate) fn names_in_file(&self) -> Vec<Vec<String>> {
         let mut all: Vec<Vec<String>> =
             self.entries.iter().map(|entry| entry.names().to_vec()).collect();
-        for Average { of, average } in &self.averages {
-            all[average.0] = self[*of].names().to_vec();
-            all[of.0] =
-                self[*of].names().iter().map(|name| format!("{}{name}", names::CURRENT)).collect();
+        for Average { source, average } in &self.averages {
+            all[average.0] = self[*source].names().to_vec();
+            all[source.0] = self[*source]
+                .names()
+                .iter()
+                .map(|name| format!("{}{name}", names::CURRENT))
+                .collect();
         }
         all
     }
@@ -410,7 +413,7 @@ fn average(
     let (name, dtype) =
         (|name: &str| format!("{AVERAGE}{name}"), accumulation::dtype(entry.ty.dtype));
     let has = averaging.has(&entry.ty, trained, is_buffer);
-    has.then(|| entry.alike(name, dtype, Origin::Average(variables.clone())))
+    has.then(|| entry.with_same_shape(name, dtype, Origin::Average(variables.clone())))
 }
 
 /// A parameter's sharding, from the user or the strategy, and whether it is gathered before each

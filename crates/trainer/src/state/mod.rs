@@ -93,9 +93,9 @@ pub(crate) trait StepState {
 }
 
 /// Weights that no step changes.
-pub(crate) struct Fixed<'a, A>(pub(crate) &'a [A]);
+pub(crate) struct FixedWeights<'a, A>(pub(crate) &'a [A]);
 
-impl<A: Borrow<DeviceArray>> StepState for Fixed<'_, A> {
+impl<A: Borrow<DeviceArray>> StepState for FixedWeights<'_, A> {
     fn arguments<'a>(&'a mut self, _: &[EntryId], arguments: &mut Vec<Argument<'a>>) -> Result<()> {
         arguments.extend(self.0.iter().map(|array| Argument::Borrow(array.borrow())));
         Ok(())
@@ -117,7 +117,7 @@ impl State {
     /// while the state lives.
     pub(crate) fn new(
         layout: Arc<StateLayout>,
-        checkpoint: Option<Vec<Restored>>,
+        checkpoint: Option<Vec<RestoredValue>>,
         runtime: &Runtime,
         compile: impl FnOnce(&Function) -> fulmen_tensor::Result<Compiled>,
     ) -> Result<State> {
@@ -130,7 +130,7 @@ impl State {
             }
             None => {
                 let computed = compute_with(runtime, layout.entries(), compile);
-                computed.map_err(|e| Error::doing("setting up the training state", e))?
+                computed.map_err(|e| Error::with_action("setting up the training state", e))?
             }
         };
         for variable in layout.module().iter().flat_map(Entry::variables) {
@@ -147,7 +147,7 @@ impl State {
     }
 
     /// Replaces all values with those of a checkpoint, one per entry.
-    pub(crate) fn replace(&mut self, values: Vec<Restored>, runtime: &Runtime) -> Result<()> {
+    pub(crate) fn replace(&mut self, values: Vec<RestoredValue>, runtime: &Runtime) -> Result<()> {
         for ((array, entry), value) in self.arrays.iter_mut().zip(self.layout.entries()).zip(values)
         {
             // Drop the old value first: there may be no room for both.
@@ -193,7 +193,7 @@ impl State {
                 converted.next().ok_or_else(|| lost(&entry.name))
             }
         };
-        self.layout.module().iter().zip(self.layout.served()).map(value).collect()
+        self.layout.module().iter().zip(self.layout.evaluated_entries()).map(value).collect()
     }
 }
 
@@ -201,9 +201,9 @@ impl StateLayout {
     /// The program that converts averages to the module's dtypes, with the converted entries.
     /// `None` if all dtypes match.
     pub(crate) fn to_validate_with(&self) -> Option<(Function, Vec<EntryId>)> {
-        let served = self.module().iter().zip(self.served());
+        let evaluated = self.module().iter().zip(self.evaluated_entries());
         let misfits: Vec<(&Entry, EntryId)> =
-            served.filter(|(entry, id)| self[*id].ty != entry.ty).collect();
+            evaluated.filter(|(entry, id)| self[*id].ty != entry.ty).collect();
         let ids: Vec<EntryId> = misfits.iter().map(|&(_, id)| id).collect();
         let inputs = self.placeholders(&ids);
         let results = inputs
@@ -243,17 +243,19 @@ impl StateLayout {
 }
 
 /// A value of a checkpoint, to be moved to the devices of this process.
-pub(crate) enum Restored {
+pub(crate) enum RestoredValue {
     Whole(Literal),
     /// The blocks that this process's devices hold, by their start.
     Parts(BTreeMap<Vec<usize>, Literal>),
 }
 
-impl Restored {
+impl RestoredValue {
     fn to_devices(&self, entry: &Entry, runtime: &Runtime) -> Result<DeviceArray> {
         let parts = match self {
-            Restored::Whole(literal) => return Ok(runtime.to_devices(literal, &entry.sharding)?),
-            Restored::Parts(parts) => parts,
+            RestoredValue::Whole(literal) => {
+                return Ok(runtime.to_devices(literal, &entry.sharding)?);
+            }
+            RestoredValue::Parts(parts) => parts,
         };
         let dtype = entry.ty.dtype.element_type();
         Ok(runtime.assemble(&entry.ty, &entry.sharding, |client, device, block| {
@@ -288,9 +290,9 @@ impl StepState for State {
 
 impl Drop for State {
     fn drop(&mut self) {
-        for (entry, served) in self.layout.module().iter().zip(self.layout.served()) {
-            let values = match self.arrays[served.index()].take() {
-                Some(array) => split(&self.layout[served], array, &self.runtime),
+        for (entry, evaluated) in self.layout.module().iter().zip(self.layout.evaluated_entries()) {
+            let values = match self.arrays[evaluated.index()].take() {
+                Some(array) => split(&self.layout[evaluated], array, &self.runtime),
                 None => entry
                     .names()
                     .iter()
@@ -347,7 +349,7 @@ mod tests {
         let shapes = |devices: usize| {
             let mesh = Mesh::new([("data", devices)]).unwrap();
             let options = Trainer::builder().strategy(Strategy::Fsdp).options().unwrap();
-            let config = Choices::from(options).on(mesh.clone(), Strategy::replicas(&mesh));
+            let config = Choices::from(options).for_mesh(mesh.clone(), Strategy::replicas(&mesh));
             model_summary(&Net(Linear::new(16, 6)), &config, 1).rows()[0][3].clone()
         };
         assert_eq!(shapes(1), "weight f32[6, 16], bias f32[6]");

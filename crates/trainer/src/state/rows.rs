@@ -137,7 +137,7 @@ impl Entry {
     }
 
     /// An entry with the same elements, for example an optimizer's state. `name` maps the names.
-    pub(super) fn alike(
+    pub(super) fn with_same_shape(
         &self,
         name: impl Fn(&str) -> String,
         dtype: DType,
@@ -178,7 +178,7 @@ mod tests {
         let mesh = Mesh::new([("data", 8)]).unwrap();
         let replicas = Strategy::replicas(&mesh);
         let options = Trainer::builder().strategy(Strategy::Fsdp).options().unwrap();
-        let config = Choices::from(options).on(mesh, replicas);
+        let config = Choices::from(options).for_mesh(mesh, replicas);
         let optimizers = Optimizers::from_module(Box::new(optimizer));
         let plan = Plan { steps_per_epoch: 1, max_epochs: 1, total_steps: 1 };
         let phases = Phases::new(&layers, &optimizers, &config, &plan, 1).unwrap();

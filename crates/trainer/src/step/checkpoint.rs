@@ -8,7 +8,7 @@ use fulmen_checkpoint::Run;
 use super::TrainStep;
 use super::train_step::random_key;
 use crate::checkpoint::resume::ResumePoint;
-use crate::checkpoint::save::{self, CopyProgram, Job, Outcome, StateTensor};
+use crate::checkpoint::save::{self, CopyProgram, SaveJob, SaveOutcome, StateTensor};
 use crate::checkpoint::{self, OpenStore, Position};
 use crate::hooks::actions::{CheckpointRole, Save};
 use crate::state::names;
@@ -27,14 +27,15 @@ impl TrainStep<'_> {
     /// [`Trainer::fit`]: crate::Trainer::fit
     pub fn save(&mut self, path: impl AsRef<Path>) -> Result<()> {
         let result = self.write(path.as_ref());
-        self.shared(result)
+        self.report_error(result)
     }
 
     fn write(&mut self, path: &Path) -> Result<()> {
         let mut tensors = self.take_state(None)?;
         if let Some(sums) = &self.sums {
             let pending = self.runtime.read(&[sums])?;
-            for literal in process_group::arrive(self.executor.process_group(), pending)? {
+            for literal in process_group::wait_for_literals(self.executor.process_group(), pending)?
+            {
                 tensors.push(StateTensor::replicated(
                     names::LOGS,
                     &literal,
@@ -55,7 +56,7 @@ impl TrainStep<'_> {
             tensors,
             vec![(save, run)],
             Vec::new(),
-            Outcome::default(),
+            SaveOutcome::default(),
         );
         job.run().failure.map_or(Ok(()), Err)
     }
@@ -76,8 +77,8 @@ impl TrainStep<'_> {
         tensors: Vec<StateTensor>,
         saves: Vec<(Save, Run)>,
         removals: Vec<PathBuf>,
-        outcome: Outcome,
-    ) -> Job {
+        outcome: SaveOutcome,
+    ) -> SaveJob {
         let names = self.state.layout().names_in_file();
         // Values that no step changes may be infinite, such as a mask. So may sums of gradients
         // within a group of batches, if the loss scale is still too large: such a group changes
@@ -90,7 +91,7 @@ impl TrainStep<'_> {
             .flat_map(|id| names[id.index()].clone())
             .filter(|name| !names::is_grad_sum(name))
             .collect();
-        Job {
+        SaveJob {
             tensors,
             saves,
             removals,
@@ -110,11 +111,11 @@ impl TrainStep<'_> {
     /// A checkpoint that cannot be read or does not match the step; nothing is changed then.
     pub fn load(&mut self, path: impl AsRef<Path>) -> Result<()> {
         let result = self.take(path.as_ref());
-        self.shared(result)
+        self.report_error(result)
     }
 
     fn take(&mut self, path: &Path) -> Result<()> {
-        let mut start = ResumePoint::at(path)?;
+        let mut start = ResumePoint::from_checkpoint(path)?;
         let (layout, logs) = (self.state.layout(), self.program().logs());
         start.take_state(&self.train, layout, logs, &self.limits, &self.config, &self.runtime)?;
         self.check_consistent("load", |facts| {

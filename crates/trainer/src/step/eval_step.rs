@@ -7,7 +7,7 @@ use fulmen_tensor::DeviceArray;
 
 use super::TrainStep;
 use super::train_step::Averages;
-use crate::evaluation::{Evaluated, Evaluation, evaluation_point};
+use crate::evaluation::{Evaluation, EvaluationResult, evaluation_point};
 use crate::process_group;
 use crate::program;
 use crate::stage::Stage;
@@ -43,7 +43,7 @@ impl TrainStep<'_> {
     /// devices cannot share.
     pub fn eval_step(&self, loader: &DataLoader) -> Result<EvalStep> {
         let result = EvalStep::new(self, loader);
-        self.shared(result)
+        self.report_error(result)
     }
 }
 
@@ -90,7 +90,7 @@ impl EvalStep {
             return Err(Error::of_another_step("eval step", "eval_step"));
         }
         let result = self.evaluate(step);
-        step.shared(result)
+        step.report_error(result)
     }
 
     fn evaluate(&self, step: &TrainStep<'_>) -> Result<LogPoint> {
@@ -99,10 +99,11 @@ impl EvalStep {
         let pass = |weights: &[&DeviceArray]| {
             evaluation.run(runtime, process_group, weights, BatchLimit::ALL, |_| Ok(None))
         };
-        let Evaluated::Logged(logged) = step.with_weights(self.averages.as_ref(), pass)? else {
+        let EvaluationResult::Logged(logged) = step.with_weights(self.averages.as_ref(), pass)?
+        else {
             return Err(Error::data("the evaluation ended before its last batch"));
         };
-        let literals = process_group::arrive(
+        let literals = process_group::wait_for_literals(
             process_group,
             runtime.read(&logged.iter().collect::<Vec<_>>())?,
         )?;

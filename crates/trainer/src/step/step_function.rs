@@ -73,7 +73,7 @@ impl StepFunction<'_> {
             return Err(Error::of_another_step(&format!("function `{}`", self.name), "function"));
         }
         let result = self.compute(step, inputs);
-        step.shared(result)
+        step.report_error(result)
     }
 
     fn compute(&mut self, step: &TrainStep<'_>, inputs: &[&Literal]) -> Result<Vec<Literal>> {
@@ -90,7 +90,7 @@ impl StepFunction<'_> {
             .collect::<Result<Vec<_>>>()?;
         let arrays: Vec<&DeviceArray> = inputs.iter().chain(weights).collect();
         let outputs = self.jit.run(&arrays)?.arrays;
-        process_group::arrive(
+        process_group::wait_for_literals(
             step.executor.process_group(),
             step.runtime.read(&outputs.iter().collect::<Vec<_>>())?,
         )

@@ -1,5 +1,5 @@
-//! [`StepLogs`]: the logged values of a [`TrainStep`](super::TrainStep), on their way to the host. This module also
-//! warns about reads after every step, and checks that losses are finite.
+//! [`StepLogs`]: the logged values of a [`TrainStep`](super::TrainStep), on their way to the host.
+//! This module also warns about reads after every step, and checks that losses are finite.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub struct StepLogs {
     /// The position of the latest values.
     position: StepPosition,
     process_group: Option<Arc<ProcessGroup>>,
-    shared: Arc<Shared>,
+    shared: Arc<SharedReads>,
 }
 
 impl StepLogs {
@@ -50,7 +50,7 @@ impl StepLogs {
             return Ok(LogPoint { epoch, global_step, ..LogPoint::default() });
         };
         let start = Instant::now();
-        let literals = process_group::arrive(process_group.as_ref(), values)?;
+        let literals = process_group::wait_for_literals(process_group.as_ref(), values)?;
         shared.waited.fetch_add(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
         let (sums, media) = literals
             .split_first()
@@ -76,16 +76,16 @@ pub(crate) fn training_point(
 }
 
 /// Reads the logged values of a training step.
-pub(crate) struct Reads {
-    shared: Arc<Shared>,
+pub(crate) struct LogReads {
+    shared: Arc<SharedReads>,
     /// Steps since the last read.
     steps: u32,
     /// The number of consecutive reads after one step each, and the time of the first.
-    in_a_row: u32,
-    since: Instant,
+    consecutive_reads: u32,
+    first_read: Instant,
 }
 
-struct Shared {
+struct SharedReads {
     /// The name of the logged loss.
     loss: String,
     /// The names of all losses, for messages.
@@ -96,16 +96,21 @@ struct Shared {
     waited: AtomicU64,
 }
 
-impl Reads {
-    pub(super) fn new(loss: String, losses: String, detect_nan: bool) -> Reads {
-        let shared = Shared {
+impl LogReads {
+    pub(super) fn new(loss: String, losses: String, detect_nan: bool) -> LogReads {
+        let shared = SharedReads {
             loss,
             losses,
             detect_nan,
             warned: AtomicBool::new(false),
             waited: AtomicU64::new(0),
         };
-        Reads { shared: Arc::new(shared), steps: 0, in_a_row: 0, since: Instant::now() }
+        LogReads {
+            shared: Arc::new(shared),
+            steps: 0,
+            consecutive_reads: 0,
+            first_read: Instant::now(),
+        }
     }
 
     /// The name of the logged loss.
@@ -147,17 +152,17 @@ impl Reads {
     /// Counts a read. Returns a warning once, when there are too many consecutive reads.
     fn count(&mut self) -> Option<String> {
         let steps = std::mem::take(&mut self.steps);
-        if self.in_a_row > WARN_AFTER || steps == 0 {
+        if self.consecutive_reads > WARN_AFTER || steps == 0 {
             return None;
         }
-        if steps > 1 || self.in_a_row == 0 {
-            (self.in_a_row, self.since) = (1, Instant::now());
+        if steps > 1 || self.consecutive_reads == 0 {
+            (self.consecutive_reads, self.first_read) = (1, Instant::now());
             self.shared.waited.store(0, Ordering::Relaxed);
             return None;
         }
-        self.in_a_row += 1;
+        self.consecutive_reads += 1;
         let waited = Duration::from_nanos(self.shared.waited.load(Ordering::Relaxed));
-        (self.in_a_row > WARN_AFTER).then(|| warning(waited, self.since.elapsed()))
+        (self.consecutive_reads > WARN_AFTER).then(|| warning(waited, self.first_read.elapsed()))
     }
 }
 
@@ -173,7 +178,7 @@ fn warning(waited: Duration, all: Duration) -> String {
     )
 }
 
-impl Shared {
+impl SharedReads {
     fn check_finite(&self, sums: &Sums, last_checkpoint: Option<&Path>) -> Result<()> {
         let Some(step) = sums.bad_step else { return Ok(()) };
         if let Some(anomaly) = &sums.anomaly {
@@ -198,7 +203,7 @@ mod tests {
 
     #[test]
     fn reads_after_every_step_cause_one_warning_with_their_cost() {
-        let mut reads = Reads::new("train_loss".into(), "`train_loss`".into(), false);
+        let mut reads = LogReads::new("train_loss".into(), "`train_loss`".into(), false);
         let mut warnings = |steps: u32, times: u32| -> Vec<String> {
             let read = |_| {
                 (0..steps).for_each(|_| reads.stepped());

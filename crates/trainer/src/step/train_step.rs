@@ -9,8 +9,8 @@ use fulmen_tensor::{Compiled, DeviceArray, Literal, Runtime, TensorType};
 
 use super::StepLogs;
 use super::checks::{check_consistent, check_options};
-use super::step_logs::Reads;
-use crate::bad_samples::BadCount;
+use super::step_logs::LogReads;
+use crate::bad_samples::BadSampleCount;
 use crate::checkpoint::Position;
 use crate::checkpoint::resume::ResumePoint;
 use crate::checkpoint::run_config::RunConfig;
@@ -93,8 +93,8 @@ pub struct TrainStep<'m> {
     pub(crate) train: DataLoader,
     pub(crate) limits: Limits,
     plan: Plan,
-    pub(crate) reads: Reads,
-    pub(crate) bad: BadCount,
+    pub(crate) reads: LogReads,
+    pub(crate) bad_samples: BadSampleCount,
     /// Identifies this step, to reject functions that another step made.
     pub(super) identity: Arc<()>,
     guard: Option<process_group::Guard>,
@@ -185,7 +185,7 @@ impl<'m> TrainStep<'m> {
         session.record.hints = hints(&runtime, config, &train, program.largest().functions())?;
         session.record.hints.iter().for_each(|hint| note(&format!("hint: {hint}")));
         let losses = program.logs().losses(&program.loss);
-        let reads = Reads::new(program.loss, losses, config.options.detect_nan);
+        let reads = LogReads::new(program.loss, losses, config.options.detect_nan);
         let phases = &state.layout().phases;
         let mut steps = Vec::new();
         for (phase, step) in program.steps.iter().enumerate().skip(first) {
@@ -212,7 +212,7 @@ impl<'m> TrainStep<'m> {
             sums: logs.map(|logs| runtime.to_device(&logs)).transpose()?,
             media: Vec::new(),
             position,
-            bad: BadCount::new(&train, "training"),
+            bad_samples: BadSampleCount::new(&train, "training"),
             train,
             limits,
             plan,
@@ -314,7 +314,7 @@ impl<'m> TrainStep<'m> {
     pub fn run(&mut self, batch: &DeviceBatch) -> Result<Progress> {
         let checked = self.check(batch, Location::caller());
         let result = checked.and_then(|()| self.launch(batch));
-        self.shared(result)?;
+        self.report_error(result)?;
         self.reads.stepped();
         Ok(self.progress())
     }
@@ -426,7 +426,7 @@ impl<'m> TrainStep<'m> {
         let arrays: Vec<_> = self.sums.take().into_iter().chain(media).collect();
         let (process_group, logs) = (self.executor.process_group(), self.steps[0].logs());
         let result = self.reads.start(&self.runtime, process_group, arrays, logs, position);
-        self.shared(result)
+        self.report_error(result)
     }
 
     /// Waits until the device has finished all steps.
@@ -435,7 +435,7 @@ impl<'m> TrainStep<'m> {
     /// An error of the device in one of them.
     pub fn block_until_ready(&mut self) -> Result<()> {
         let result = self.executor.drain();
-        self.shared(result)
+        self.report_error(result)
     }
 
     /// Checks with the other processes, if any, that all are about to do the same.
@@ -470,7 +470,7 @@ impl<'m> TrainStep<'m> {
     }
 
     /// Reports an error to the other processes, which would otherwise wait for this one.
-    pub(super) fn shared<T>(&self, result: Result<T>) -> Result<T> {
+    pub(super) fn report_error<T>(&self, result: Result<T>) -> Result<T> {
         if let (Some(_), Some(process_group), Err(error)) =
             (&self.guard, self.executor.process_group(), &result)
         {

@@ -1,4 +1,5 @@
-//! [`Limits`]: where a fit ends, and where it must not end yet, from the options and the length of an epoch.
+//! [`Limits`]: where a fit ends, and where it must not end yet, from the options and the length of
+//! an epoch.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! [`StepConfig`]: all settings of how a step is recorded, except the model and its data. It holds no device, so a step
-//! can be recorded for devices that this machine does not have.
+//! [`StepConfig`]: all settings of how a step is recorded, except the model and its data. It holds
+//! no device, so a step can be recorded for devices that this machine does not have.
 
 pub(crate) mod limits;
 pub(crate) mod optimizers;
@@ -35,7 +35,7 @@ impl From<Options> for Choices {
 
 impl Choices {
     /// The configuration for a mesh, whose devices are these replicas.
-    pub(crate) fn on(&self, mesh: Mesh, replicas: Replicas) -> StepConfig {
+    pub(crate) fn for_mesh(&self, mesh: Mesh, replicas: Replicas) -> StepConfig {
         let Choices { options, averaging, scales_learning_rate, parts } = self.clone();
         StepConfig { options, averaging, scales_learning_rate, parts, mesh, replicas }
     }

@@ -46,7 +46,7 @@ pub(crate) struct Member {
     pub(crate) name: String,
     patterns: Vec<String>,
     pub(crate) optimizer: Box<dyn Optimizer>,
-    pub(crate) at: &'static Location<'static>,
+    pub(crate) location: &'static Location<'static>,
 }
 
 impl Member {
@@ -85,7 +85,7 @@ impl Optimizers {
             name: name.into(),
             patterns,
             optimizer,
-            at: Location::caller(),
+            location: Location::caller(),
         });
         self
     }
@@ -111,7 +111,7 @@ impl Optimizers {
             name: String::new(),
             patterns: vec!["*".into()],
             optimizer,
-            at: Location::caller(),
+            location: Location::caller(),
         };
         Optimizers { members: vec![member], is_single: true, ..Optimizers::new() }
     }
@@ -132,13 +132,14 @@ impl Optimizers {
     }
 
     /// The index of the optimizer that a parameter belongs to.
-    pub(crate) fn of(&self, parameter: &str) -> Option<usize> {
+    pub(crate) fn optimizer_of(&self, parameter: &str) -> Option<usize> {
         self.members.iter().position(|member| member.has(parameter))
     }
 
     /// The index of the optimizer that trains a parameter, if it is trained.
     pub(crate) fn training(&self, name: &str, parameter: &Parameter) -> Option<usize> {
-        self.of(name).filter(|_| parameter.requires_grad() && self.trains(name, &parameter.ty()))
+        self.optimizer_of(name)
+            .filter(|_| parameter.requires_grad() && self.trains(name, &parameter.ty()))
     }
 
     /// The number of training steps per step of this optimizer.
@@ -174,7 +175,7 @@ impl Optimizers {
             let name = &member.name;
             if name.is_empty() || name.contains('/') {
                 return Err(wrong(
-                    member.at,
+                    member.location,
                     format!(
                         "`{name}` is not a valid name: a name must not be empty or contain `/`"
                     ),
@@ -182,7 +183,7 @@ impl Optimizers {
             }
             if self.position(name) != Some(i) {
                 return Err(wrong(
-                    member.at,
+                    member.location,
                     format!("there are two with the name `{name}`; rename one"),
                 ));
             }
@@ -190,23 +191,24 @@ impl Optimizers {
             if let Some(message) =
                 member.patterns.iter().find_map(|pattern| check_pattern(pattern, names.clone()))
             {
-                return Err(wrong(member.at, format!("`{name}`: {message}")));
+                return Err(wrong(member.location, format!("`{name}`: {message}")));
             }
             let own: Vec<_> =
                 parameters.iter().filter(|(parameter, _)| member.has(parameter)).cloned().collect();
             for (parameter, _) in &own {
-                if let Some(other) = self.of(parameter).filter(|&other| other != i) {
+                if let Some(other) = self.optimizer_of(parameter).filter(|&other| other != i) {
                     let other = &self.members[other].name;
                     let message = format!(
                         "`{parameter}` belongs to `{other}` and to `{name}`; it can have one optimizer"
                     );
-                    return Err(wrong(member.at, message));
+                    return Err(wrong(member.location, message));
                 }
             }
             member.optimizer.check(&own)?;
         }
-        if let Some((parameter, _)) =
-            parameters.iter().find(|(name, _)| self.of(name).is_none() && !frozen.contains(name))
+        if let Some((parameter, _)) = parameters
+            .iter()
+            .find(|(name, _)| self.optimizer_of(name).is_none() && !frozen.contains(name))
         {
             let message = format!(
                 "the parameter `{parameter}` belongs to none of {}; add a pattern that matches it, or freeze it with \
@@ -240,7 +242,8 @@ fn wrong(line: &Location<'_>, message: impl Display) -> Error {
 /// Updates each parameter with the optimizer that it belongs to.
 impl Optimizer for Optimizers {
     fn state(&self, name: &str, parameter: &TensorType) -> Vec<(&'static str, Tensor)> {
-        self.of(name).map_or(Vec::new(), |i| self.members[i].optimizer.state(name, parameter))
+        self.optimizer_of(name)
+            .map_or(Vec::new(), |i| self.members[i].optimizer.state(name, parameter))
     }
 
     fn update(
@@ -251,7 +254,7 @@ impl Optimizer for Optimizers {
         gradient: &Tensor,
         state: &[Tensor],
     ) -> (Tensor, Vec<Tensor>) {
-        match self.of(name) {
+        match self.optimizer_of(name) {
             Some(i) => self.members[i].optimizer.update(step, name, parameter, gradient, state),
             None => (parameter.clone(), state.to_vec()),
         }
@@ -266,6 +269,6 @@ impl Optimizer for Optimizers {
     }
 
     fn trains(&self, name: &str, parameter: &TensorType) -> bool {
-        self.of(name).is_some_and(|i| self.members[i].optimizer.trains(name, parameter))
+        self.optimizer_of(name).is_some_and(|i| self.members[i].optimizer.trains(name, parameter))
     }
 }

@@ -1,5 +1,5 @@
-//! [`Phases`]: the parts of a fit that differ in which parameters are trained. Each phase has its own training step
-//! over the same state. All phase boundaries are known before the first step.
+//! [`Phases`]: the parts of a fit that differ in which parameters are trained. Each phase has its
+//! own training step over the same state. All phase boundaries are known before the first step.
 
 use fulmen_nn::optim::pattern::{check_pattern, matches_pattern};
 use fulmen_nn::optim::{Optimizer as _, Step};
@@ -60,7 +60,7 @@ impl Phases {
         for part in &config.parts {
             let StepPart::Unfreeze {
                 pattern,
-                at,
+                unfreeze_at,
                 initial_ratio,
                 multiplier,
                 should_align,
@@ -69,12 +69,12 @@ impl Phases {
             else {
                 continue;
             };
-            let start = match *at {
+            let start = match *unfreeze_at {
                 TrainDuration::Epochs(epoch) => BatchPosition { epoch, batch: 0 },
                 TrainDuration::Steps(steps) => accumulation.position(steps, batches),
                 _ => {
                     return wrong(format!(
-                        "`{pattern}` is unfrozen after epochs (2ep) or steps (500ba), not after {at}"
+                        "`{pattern}` is unfrozen after epochs (2ep) or steps (500ba), not after {unfreeze_at}"
                     ));
                 }
             };
@@ -124,7 +124,7 @@ impl Phases {
                 .iter()
                 .filter(|(name, parameter)| {
                     parameter.requires_grad()
-                        && optimizers.of(name) == Some(i)
+                        && optimizers.optimizer_of(name) == Some(i)
                         && optimizers.trains(name, &parameter.ty())
                 })
                 .map(|(name, _)| name.as_str())
@@ -283,7 +283,7 @@ mod tests {
         choices
             .parts
             .extend(BackboneFinetuning::new("body.*", TrainDuration::Steps(3)).step_part());
-        let config = choices.on(mesh, replicas);
+        let config = choices.for_mesh(mesh, replicas);
         let plan = Plan { steps_per_epoch: 2, max_epochs: 3, total_steps: 6 };
         let optimizers = Arc::new(Optimizers::from_module(module.configure_optimizers(&plan)));
         let phases = Phases::new(&module, &optimizers, &config, &plan, 2).unwrap();

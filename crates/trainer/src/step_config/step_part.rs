@@ -21,7 +21,7 @@ pub enum StepPart {
         /// Log the norms of the changes of parameters.
         updates: bool,
         /// Which parameters share a norm.
-        by: NormGroup,
+        group_by: NormGroup,
     },
     /// Skip steps whose loss is an outlier.
     SpikeGuard {
@@ -57,7 +57,7 @@ pub enum StepPart {
         /// The parameters whose dotted names match.
         pattern: String,
         /// When to unfreeze them: epochs or steps.
-        at: TrainDuration,
+        unfreeze_at: TrainDuration,
         /// The initial learning rate of the parameters, as a fraction of the optimizer's.
         initial_ratio: f64,
         /// The factor on that fraction after each epoch.

@@ -236,7 +236,7 @@ impl TrainerBuilder {
         let runtime = if options.aot.as_os_str().is_empty() {
             arranged
         } else {
-            arranged.with_saved_programs(&options.aot).map_err(|e| Error::doing("aot", e))?
+            arranged.with_saved_programs(&options.aot).map_err(|e| Error::with_action("aot", e))?
         };
         let mut callbacks = self.callbacks;
         let has =

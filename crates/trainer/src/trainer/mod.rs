@@ -212,7 +212,7 @@ impl Trainer {
         sets: impl Into<EvaluationSets>,
         weights: Weights,
     ) -> Result<LogPoint> {
-        self.session.telling(module, |session| {
+        self.session.with_exception_hooks(module, |session| {
             evaluate(session, module, &sets.into(), Stage::Validation, weights)
         })
     }
@@ -228,7 +228,7 @@ impl Trainer {
         sets: impl Into<EvaluationSets>,
         weights: Weights,
     ) -> Result<LogPoint> {
-        self.session.telling(module, |session| {
+        self.session.with_exception_hooks(module, |session| {
             evaluate(session, module, &sets.into(), Stage::Test, weights)
         })
     }
@@ -246,7 +246,8 @@ impl Trainer {
         loader: &DataLoader,
         weights: Weights,
     ) -> Result<PredictedBatches> {
-        self.session.telling(module, |session| predict(session, module, loader, weights))
+        self.session
+            .with_exception_hooks(module, |session| predict(session, module, loader, weights))
     }
 }
 

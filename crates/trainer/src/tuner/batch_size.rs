@@ -1,11 +1,11 @@
-//! [`BatchSizeFinder`]: finds the largest batch size whose step fits in device memory. It asks the compiler first, so
-//! that most sizes that are too large never run.
+//! [`BatchSizeFinder`]: finds the largest batch size whose step fits in device memory. It asks the
+//! compiler first, so that most sizes that are too large never run.
 
 use fulmen_data::DataLoader;
 use fulmen_pjrt::Executable;
 use fulmen_tensor::Runtime;
 
-use super::{attempt, short};
+use super::{run_short_fit, short_fit};
 use crate::program::trace_fit::trace_fit;
 use crate::step_config::Choices;
 use crate::{Error, Result, Trainer, TrainingModule, host_memory};
@@ -153,12 +153,12 @@ pub enum Verdict {
 }
 
 /// The bytes that a program needs on each device.
-fn needed(program: &Executable) -> Option<u64> {
+fn needed_bytes(program: &Executable) -> Option<u64> {
     u64::try_from(program.memory_analysis().ok()?.total_bytes()).ok()
 }
 
 /// The bytes that a program can use on each device of this process.
-fn available(runtime: &Runtime) -> Option<u64> {
+fn available_bytes(runtime: &Runtime) -> Option<u64> {
     let devices = runtime.local_devices();
     let shared = devices.len().max(1) as u64;
     let limits = devices.map(|device| {
@@ -191,7 +191,7 @@ impl Trainer {
     ) -> Result<BatchSizes> {
         finder.check()?;
         let unit = self.session.config()?.replicas.devices.max(1);
-        let choices = short(&self.session.choices, finder.steps_per_trial);
+        let choices = short_fit(&self.session.choices, finder.steps_per_trial);
         let (mut fits, mut fails, mut trials) = (0, None, Vec::new());
         let mut next = Some(finder.init_val.next_multiple_of(unit));
         while let Some(size) = next.filter(|_| trials.len() < finder.max_trials) {
@@ -236,14 +236,14 @@ impl Trainer {
         finder: &BatchSizeFinder,
     ) -> Result<Trial> {
         let session = &self.session;
-        let config = choices.on(session.runtime.mesh().clone(), session.config()?.replicas);
+        let config = choices.for_mesh(session.runtime.mesh().clone(), session.config()?.replicas);
         let traced = trace_fit(module, &config, choices.options.seed, loader, &None.into())?;
-        let available = finder.memory_limit.or_else(|| available(&session.runtime));
+        let available = finder.memory_limit.or_else(|| available_bytes(&session.runtime));
         let (mut needs, mut refused) = (None, false);
         // The step of the phase that trains the most decides for all phases.
         for function in traced.program.largest().functions() {
             match session.runtime.compile(function) {
-                Ok(program) => needs = needs.max(needed(program.executable())),
+                Ok(program) => needs = needs.max(needed_bytes(program.executable())),
                 Err(error) if error.is_out_of_memory() => refused = true,
                 Err(error) => return Err(error.into()),
             }
@@ -257,7 +257,7 @@ impl Trainer {
         if refused {
             return Ok(trial(Verdict::RefusedByCompiler));
         }
-        match attempt(self, module, loader, choices.clone(), Vec::new()) {
+        match run_short_fit(self, module, loader, choices.clone(), Vec::new()) {
             Ok(summary) => match summary.signal {
                 Some(signal) => Err(Error::interrupted("finding a batch size", signal)),
                 None => Ok(trial(Verdict::Fits)),

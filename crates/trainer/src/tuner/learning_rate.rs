@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fulmen_data::DataLoader;
 use parking_lot::Mutex;
 
-use super::{attempt, short};
+use super::{run_short_fit, short_fit};
 use crate::callbacks::callback::Callback;
 use crate::hooks::FitStart;
 use crate::step_config::step_part::{StepPart, SweepMode};
@@ -219,7 +219,7 @@ impl Trainer {
             min_lr: min, max_lr: max, num_training_steps: steps, mode, ..
         } = *finder;
         let part = StepPart::Sweep { min, max, steps, mode };
-        let mut choices = short(&self.session.choices, steps);
+        let mut choices = short_fit(&self.session.choices, steps);
         (choices.averaging, choices.scales_learning_rate) = (None, false);
         choices.parts.retain(|part| {
             matches!(part, StepPart::Accumulation { .. } | StepPart::Unfreeze { .. })
@@ -227,7 +227,7 @@ impl Trainer {
         choices.parts.push(part.clone());
         let recorded = Arc::new(Mutex::new(Vec::new()));
         let recorder = LossRecorder { loss: String::new(), part, losses: recorded.clone() };
-        let summary = attempt(self, module, train, choices, vec![Box::new(recorder)])?;
+        let summary = run_short_fit(self, module, train, choices, vec![Box::new(recorder)])?;
         if let Some(signal) = summary.signal {
             return Err(Error::interrupted("finding a learning rate", signal));
         }

@@ -23,7 +23,7 @@ use crate::step_config::Choices;
 use crate::{FitSummary, Options, Result, Resume, TrainDuration, Trainer, TrainingModule};
 
 /// The settings for a fit of `steps` steps that resumes, saves and validates nothing.
-fn short(choices: &Choices, steps: u64) -> Choices {
+fn short_fit(choices: &Choices, steps: u64) -> Choices {
     let options = Options {
         max_epochs: NO_LIMIT,
         max_steps: steps,
@@ -50,7 +50,7 @@ fn short(choices: &Choices, steps: u64) -> Choices {
 
 /// Runs such a fit on the Trainer's devices. Afterwards the module has its old values, also after
 /// an error.
-fn attempt(
+fn run_short_fit(
     trainer: &Trainer,
     module: &dyn TrainingModule,
     train: &DataLoader,

@@ -17,7 +17,7 @@ use fulmen_tensor::{Accelerator, Tensor};
 use parking_lot::{Condvar, Mutex};
 
 use crate::callbacks::{Event, on, when};
-use crate::checkpoint::save::{CopyProgram, Outcome};
+use crate::checkpoint::save::{CopyProgram, SaveOutcome};
 use crate::checkpoint::{self, local};
 use crate::hooks::actions::Save;
 use crate::{
@@ -214,7 +214,7 @@ fn a_copy_on_the_devices_stays_unchanged_while_steps_change_the_state() {
                 taken,
                 vec![(save, run.clone())],
                 Vec::new(),
-                Outcome::default(),
+                SaveOutcome::default(),
             );
             let outcome = job.start().unwrap().wait();
             assert!(
