@@ -73,7 +73,7 @@ fn read_text(
         let location = Location { path, line: Some(line(e.span().map_or(0, |span| span.start))) };
         format!("{location}: {}", e.message())
     })?;
-    let mut reader = Reader { path, command, subcommand, settings: Vec::new() };
+    let mut reader = ConfigReader { path, command, subcommand, settings: Vec::new() };
     let start = |key: Option<&Key>| line(key.and_then(Key::span).map_or(0, |span| span.start));
     for (name, item) in document.iter() {
         let location = Location { path, line: Some(start(document.key(name))) };
@@ -89,13 +89,13 @@ fn read_text(
 }
 
 /// The saved arguments of a checkpoint, as flags. Those of other commands are left out.
-pub(crate) fn saved(
+pub(crate) fn read_saved(
     path: &Path,
     arguments: &Map<String, Json>,
     command: &Command,
     subcommand: Option<&str>,
 ) -> Result<Vec<FileKey>> {
-    let mut reader = Reader { path, command, subcommand, settings: Vec::new() };
+    let mut reader = ConfigReader { path, command, subcommand, settings: Vec::new() };
     for (name, value) in arguments {
         let Some(value) = to_toml(value) else { continue };
         let read = reader.key(&Location { path, line: None }, None, name, &Item::Value(value));
@@ -116,14 +116,14 @@ fn to_toml(value: &Json) -> Option<Value> {
     })
 }
 
-struct Reader<'a> {
+struct ConfigReader<'a> {
     path: &'a Path,
     command: &'a Command,
     subcommand: Option<&'a str>,
     settings: Vec<FileKey>,
 }
 
-impl Reader<'_> {
+impl ConfigReader<'_> {
     fn section(
         &mut self,
         location: &Location<'_>,

@@ -77,11 +77,11 @@
 
 mod command;
 mod config;
+mod failure;
 #[cfg(feature = "completions")]
-mod describe;
-mod fail;
+mod hidden_commands;
+mod invocation;
 mod output;
-mod parse;
 mod print_config;
 mod program;
 mod report;
@@ -91,7 +91,7 @@ mod tests;
 #[cfg(feature = "tui")]
 mod tui;
 #[cfg(not(feature = "tui"))]
-#[path = "tui/absent.rs"]
+#[path = "tui/disabled.rs"]
 mod tui;
 
 #[cfg(test)]

@@ -4,13 +4,16 @@ use std::io::{self, Write as _};
 
 use fulmen_trainer::Trainer;
 
-/// Like [`line()`], in process 0 only.
-pub(crate) fn line_of(trainer: &Trainer, text: impl std::fmt::Display) -> io::Result<()> {
-    if trainer.process_index() == 0 { line(text) } else { Ok(()) }
+/// Like [`print_line()`], in process 0 only.
+pub(crate) fn print_in_process_0(
+    trainer: &Trainer,
+    text: impl std::fmt::Display,
+) -> io::Result<()> {
+    if trainer.process_index() == 0 { print_line(text) } else { Ok(()) }
 }
 
 /// Writes a line to standard output. A closed reader (`| head`) is not a failure; a full disk is.
-pub(crate) fn line(text: impl std::fmt::Display) -> io::Result<()> {
+pub(crate) fn print_line(text: impl std::fmt::Display) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     match writeln!(stdout, "{text}").and_then(|()| stdout.flush()) {
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -21,6 +24,6 @@ pub(crate) fn line(text: impl std::fmt::Display) -> io::Result<()> {
 
 /// Writes a line to standard error. A line that cannot be written is dropped: a closed terminal
 /// must not end training.
-pub(crate) fn say(line: &str) {
+pub(crate) fn print_message(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }

@@ -8,16 +8,16 @@ use std::time::Instant;
 use clap::FromArgMatches as _;
 use fulmen_pjrt::fetch;
 use fulmen_pjrt::locate::{Platform, locate};
-use fulmen_trainer::internal::{self, spell};
+use fulmen_trainer::internal::{self, format_metrics};
 use fulmen_trainer::preflight::Prices;
 use fulmen_trainer::{Resume, Signal, Trainer, TrainerBuilder, Weights};
 
 use crate::command::{BUILT_IN_PRICES, PredictArgs, PreflightArgs, Task};
+use crate::failure::Failure;
 #[cfg(feature = "completions")]
-use crate::describe::describe;
-use crate::fail::Failure;
-use crate::output::{line, line_of};
-use crate::parse::{Invocation, parse};
+use crate::hidden_commands::run_hidden_command;
+use crate::invocation::{Invocation, parse};
+use crate::output::{print_in_process_0, print_line};
 use crate::print_config::{arguments, print_config};
 use crate::report;
 use crate::tui::Tui;
@@ -28,7 +28,7 @@ pub(crate) fn run<P: Program>(args: Vec<OsString>) -> Result<ExitCode, Failure> 
     let started = Instant::now();
     if args.get(1).is_some_and(|first| first == "completions" || first == "man") {
         #[cfg(feature = "completions")]
-        return describe::<P>(&args).map(|()| ExitCode::SUCCESS);
+        return run_hidden_command::<P>(&args).map(|()| ExitCode::SUCCESS);
         #[cfg(not(feature = "completions"))]
         return Err(Failure::Option(
             "`completions` and `man` need a program that is built with the feature `completions` of fulmen".to_owned(),
@@ -44,7 +44,7 @@ pub(crate) fn run<P: Program>(args: Vec<OsString>) -> Result<ExitCode, Failure> 
     let options = builder.options()?;
     let Invocation { command, matches, .. } = &invocation;
     if invocation.common.print_config {
-        line(print_config(command, matches, &options, |_| None)?.trim_end())?;
+        print_line(print_config(command, matches, &options, |_| None)?.trim_end())?;
         return Ok(ExitCode::SUCCESS);
     }
     let config =
@@ -105,16 +105,16 @@ impl<P: Program> Job<P> {
             let weights =
                 if trainer.best_checkpoint().is_some() { Weights::Best } else { Weights::Current };
             let point = trainer.test(&module, test, weights)?;
-            line_of(&trainer, format_args!("Test: {}", spell(&point.metrics)))?;
+            print_in_process_0(&trainer, format_args!("Test: {}", format_metrics(&point.metrics)))?;
             self.program().after_test(&module, &trainer)?;
             tested = Some(point);
         }
         match (trainer.best_checkpoint(), trainer.last_checkpoint()) {
             (Some(best), _) => {
-                line_of(&trainer, format_args!("best checkpoint: {}", best.display()))?
+                print_in_process_0(&trainer, format_args!("best checkpoint: {}", best.display()))?
             }
             (None, Some(last)) => {
-                line_of(&trainer, format_args!("last checkpoint: {}", last.display()))?
+                print_in_process_0(&trainer, format_args!("last checkpoint: {}", last.display()))?
             }
             (None, None) => {}
         }
@@ -143,7 +143,7 @@ impl<P: Program> Job<P> {
             ),
             _ => (trainer.test(&module, sets, Weights::from_options(&options)?)?, "Test"),
         };
-        line_of(&trainer, format_args!("{title}: {}", spell(&point.metrics)))?;
+        print_in_process_0(&trainer, format_args!("{title}: {}", format_metrics(&point.metrics)))?;
         if self.invocation.task == Task::Test {
             self.program().after_test(&module, &trainer)?;
         }
@@ -168,7 +168,7 @@ impl<P: Program> Job<P> {
         let _screen = tui.map(|tui| tui.start(&trainer, Some(&loader)));
         let batches = trainer.predict(&module, &loader, Weights::from_options(&options)?)?;
         let samples = writer.write(batches)?;
-        line_of(
+        print_in_process_0(
             &trainer,
             format_args!("predictions: {} for {samples} samples", args.output.display()),
         )?;
@@ -195,9 +195,9 @@ impl<P: Program> Job<P> {
         let module = self.program().module()?;
         if !args.topology.is_empty() {
             let report = builder.preflight(&module, &train, &args.topology, prices.as_ref())?;
-            line(report.to_string().trim_end())?;
+            print_line(report.to_string().trim_end())?;
             if self.invocation.common.json {
-                line(report.json())?;
+                print_line(report.json())?;
             }
             if let Some(file) = &args.html {
                 let page = report.html("Preflight");
@@ -207,7 +207,7 @@ impl<P: Program> Job<P> {
                 written.map_err(|e| {
                     std::io::Error::new(e.kind(), format!("--html {}: {e}", file.display()))
                 })?;
-                line(format_args!("page: {}", file.display()))?;
+                print_line(format_args!("page: {}", file.display()))?;
             }
             if !report.all_fit() {
                 return Ok(ExitCode::FAILURE);
@@ -215,7 +215,7 @@ impl<P: Program> Job<P> {
         }
         if let Some(file) = &args.save {
             builder.save_programs(&module, &train, validation, args.topology.first(), file)?;
-            line(format_args!("programs: {}; use them with `--aot {0}`", file.display()))?;
+            print_line(format_args!("programs: {}; use them with `--aot {0}`", file.display()))?;
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -230,17 +230,17 @@ impl<P: Program> Job<P> {
         if let Some(file) =
             trainer.run_dir().map(|folder| folder.join("metrics.csv")).filter(|file| file.is_file())
         {
-            line_of(trainer, format_args!("metrics: {}", file.display()))?;
+            print_in_process_0(trainer, format_args!("metrics: {}", file.display()))?;
         }
         if self.invocation.common.metrics {
-            line_of(trainer, trainer.metrics_report().trim_end())?;
+            print_in_process_0(trainer, trainer.metrics_report().trim_end())?;
         }
         if self.invocation.common.json {
             let mut json = json();
             if self.invocation.common.metrics {
                 json["metrics_report"] = trainer.metrics_json();
             }
-            line_of(trainer, json)?;
+            print_in_process_0(trainer, json)?;
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -250,9 +250,9 @@ impl<P: Program> Job<P> {
 fn print_how_to_resume(trainer: &Trainer) -> std::io::Result<()> {
     match trainer.last_checkpoint() {
         Some(_) if trainer.options().resume == Resume::Auto => {
-            line_of(trainer, "to resume, run the same command again")
+            print_in_process_0(trainer, "to resume, run the same command again")
         }
-        Some(path) => line_of(
+        Some(path) => print_in_process_0(
             trainer,
             format_args!(
                 "to resume, run the same command again with --ckpt-path {}",

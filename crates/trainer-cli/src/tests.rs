@@ -12,8 +12,8 @@ use fulmen_tensor::Tensor;
 use fulmen_trainer::preflight::Slice;
 use fulmen_trainer::{Batch, Options, Plan, StepContext, Trainer, TrainerBuilder, TrainingModule};
 
-use super::fail::Failure;
-use super::parse::{Invocation, parse};
+use super::failure::Failure;
+use super::invocation::{Invocation, parse};
 use super::print_config::print_config;
 use super::*;
 

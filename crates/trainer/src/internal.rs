@@ -1,6 +1,6 @@
 //! Items that the command line of a program shares with this crate. They are not a public API.
 
-pub use crate::callbacks::progress_bar::spell;
+pub use crate::callbacks::progress_bar::format_metrics;
 pub use crate::host_memory::resident as resident_memory;
 pub use crate::options::config_format::{json_value, toml_line};
 pub use crate::options::lightning_names::replacement_for;

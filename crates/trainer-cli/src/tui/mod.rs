@@ -25,8 +25,8 @@ use fulmen_trainer::{Signal, Trainer, TrainerBuilder};
 use fulmen_tui::{Terminal, key};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use crate::fail::Failure;
-use crate::output::say;
+use crate::failure::Failure;
+use crate::output::print_message;
 use screen::{Memory, Queue, Resources, Screen};
 use watcher::Watcher;
 
@@ -101,7 +101,7 @@ impl Tui {
         let read_resources =
             move || read_resources(loader.as_ref().map(DataLoader::report).as_ref(), &devices);
         self.show(read_resources).unwrap_or_else(|error| {
-            say(&format!("warning: no full screen: {error}"));
+            print_message(&format!("warning: no full screen: {error}"));
             None
         })
     }
@@ -113,12 +113,12 @@ impl Tui {
         let Tui { title, screen, events, requests } = self;
         let on_line = move |line: String| screen.send(move |screen| screen.line(line));
         let Some(terminal) = Terminal::take(on_line)?.map(Arc::new) else { return Ok(None) };
-        let end = End(terminal.clone());
+        let end = TerminalGuard(terminal.clone());
         let work = move || {
             let result = run(&end.0, Screen::new(title), &events, &requests, read_resources);
             drop(end);
             if let Err(error) = result {
-                say(&format!("warning: the full screen ended: {error}"));
+                print_message(&format!("warning: the full screen ended: {error}"));
             }
         };
         let thread = thread::Builder::new().name("fulmen-tui".into()).spawn(work)?;
@@ -137,9 +137,9 @@ impl Drop for OpenScreen {
 }
 
 /// Gives the terminal back when the thread ends, also after a panic.
-struct End(Arc<Terminal>);
+struct TerminalGuard(Arc<Terminal>);
 
-impl Drop for End {
+impl Drop for TerminalGuard {
     fn drop(&mut self) {
         self.0.give_back();
     }

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use fulmen_trainer::internal::spell;
+use fulmen_trainer::internal::format_metrics;
 use fulmen_trainer::{FitStart, Progress};
 use fulmen_tui::widgets::{bar, bytes, chart, history, number, panel, percent};
 use ratatui::Frame;
@@ -76,33 +76,42 @@ pub(super) struct Screen {
 #[derive(Default)]
 struct Rate {
     batch_size: usize,
-    /// The start of the current measurement: its time, batches and steps.
-    since: Option<(Instant, u64, u64)>,
+    /// The start of the current measurement.
+    start: Option<RateStart>,
     /// Samples per second, newest last.
     samples: VecDeque<f64>,
     /// Samples and steps per second, smoothed.
     smooth: Option<[f64; 2]>,
 }
 
+/// The counts when the measurement of a rate started.
+#[derive(Clone, Copy)]
+struct RateStart {
+    time: Instant,
+    batches: u64,
+    global_step: u64,
+}
+
 impl Rate {
     fn step(&mut self, batches: u64, global_step: u64, now: Instant) {
-        let Some((since, first_batch, first_step)) = self.since else {
-            self.since = Some((now, batches, global_step));
+        let new_start = RateStart { time: now, batches, global_step };
+        let Some(start) = self.start else {
+            self.start = Some(new_start);
             return;
         };
-        let seconds = now.saturating_duration_since(since).as_secs_f64();
+        let seconds = now.saturating_duration_since(start.time).as_secs_f64();
         if seconds < RATE_INTERVAL.as_secs_f64() {
             return;
         }
         if self.samples.len() == MAX_RATES {
             self.samples.pop_front();
         }
-        let samples = (batches - first_batch) as f64 * self.batch_size as f64 / seconds;
+        let samples = (batches - start.batches) as f64 * self.batch_size as f64 / seconds;
         self.samples.push_back(samples);
-        let now_smooth = [samples, (global_step - first_step) as f64 / seconds];
+        let now_smooth = [samples, (global_step - start.global_step) as f64 / seconds];
         let before = self.smooth.unwrap_or(now_smooth);
         self.smooth = Some([0, 1].map(|index| 0.8 * before[index] + 0.2 * now_smooth[index]));
-        self.since = Some((now, batches, global_step));
+        self.start = Some(new_start);
     }
 }
 
@@ -197,7 +206,7 @@ impl Screen {
     /// Shows an activity without progress to count.
     pub(super) fn set_activity(&mut self, activity: String) {
         (self.activity, self.batch, self.batches) = (activity, 0, 0);
-        self.rate.since = None;
+        self.rate.start = None;
     }
 
     /// A batch was queued on the device. `batches` counts the batches of the fit.
@@ -397,8 +406,12 @@ impl Screen {
             self.curves.iter().filter(|curve| curve.shared_name() == *name).collect();
         let last: Vec<(String, f64)> =
             shown.iter().map(|curve| (curve.name.clone(), curve.last)).collect();
-        let title =
-            format!("{name}, {} of {}: {}", self.shown(&charts) + 1, charts.len(), spell(&last));
+        let title = format!(
+            "{name}, {} of {}: {}",
+            self.shown(&charts) + 1,
+            charts.len(),
+            format_metrics(&last)
+        );
         let curves: Vec<(&str, &[(f64, f64)])> =
             shown.iter().map(|curve| (curve.name.as_str(), curve.points.as_slice())).collect();
         chart(frame, area, &title, &curves);
@@ -486,7 +499,7 @@ mod tests {
         for batch in 1..=400u64 {
             now += Duration::from_millis(50);
             if batch == 201 {
-                rate.since = None;
+                rate.start = None;
                 now += Duration::from_secs(60);
             }
             rate.step(batch, batch / 2, now);

@@ -156,7 +156,7 @@ impl Callback for LambdaCallback {
 
     fn on_fit_start(&mut self, start: &FitStart) {
         self.count = 0;
-        let mut actions = Actions::outside();
+        let mut actions = Actions::ignored();
         self.handle(Event::FitStart, start.epoch, start.global_step, None, &mut actions);
     }
 
@@ -184,7 +184,7 @@ impl Callback for LambdaCallback {
 
     fn on_fit_end(&mut self, summary: &FitSummary) {
         let point = summary.last_epoch.as_ref();
-        self.handle(Event::FitEnd, self.epoch, summary.global_step, point, &mut Actions::outside());
+        self.handle(Event::FitEnd, self.epoch, summary.global_step, point, &mut Actions::ignored());
     }
 
     fn state(&self) -> Option<Json> {

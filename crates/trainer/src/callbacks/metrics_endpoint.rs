@@ -140,11 +140,11 @@ fn answer(mut connection: TcpStream, registry: &Registry) -> io::Result<()> {
     connection.set_write_timeout(Some(TIMEOUT))?;
     let (mut request, mut part) = (Vec::new(), [0; 1024]);
     while !request.windows(4).any(|end| end == b"\r\n\r\n") {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() || request.len() > MAX_REQUEST {
+        let remaining = deadline.saturating_duration_since(Instant::now());
+        if remaining.is_zero() || request.len() > MAX_REQUEST {
             return Ok(());
         }
-        connection.set_read_timeout(Some(left))?;
+        connection.set_read_timeout(Some(remaining))?;
         match connection.read(&mut part)? {
             0 => return Ok(()),
             n => request.extend_from_slice(&part[..n]),
@@ -269,10 +269,10 @@ mod tests {
         metrics.record_bytes("InboundData", 64);
         let mut endpoint = MetricsEndpoint::open("127.0.0.1:0".parse().unwrap(), &metrics).unwrap();
         let progress = Progress { epoch: 1, global_step: 7, ..Progress::default() };
-        endpoint.on_train_batch_end(&progress, &mut Actions::outside());
+        endpoint.on_train_batch_end(&progress, &mut Actions::ignored());
         let values = vec![("train_loss".to_owned(), 0.25), ("a \"b\"".to_owned(), f64::NAN)];
         let point = LogPoint { metrics: values, ..LogPoint::default() };
-        endpoint.on_log(&point, &mut Actions::outside());
+        endpoint.on_log(&point, &mut Actions::ignored());
         let answer = send(&endpoint, "GET /metrics?x=1 HTTP/1.1\r\nHost: a\r\n\r\n");
         assert!(
             answer.starts_with("HTTP/1.1 200 OK\r\nContent-Type: application/openmetrics-text;"),

@@ -185,7 +185,7 @@ fn is_terminal() -> bool {
 }
 
 /// Formats metrics as one line.
-pub fn spell(metrics: &[(String, f64)]) -> String {
+pub fn format_metrics(metrics: &[(String, f64)]) -> String {
     metrics
         .iter()
         .map(|(name, value)| format!("{name}={}", number(*value)))
@@ -211,7 +211,7 @@ fn step_line(rates: &Rates, left: Option<Duration>) -> String {
 
 /// The metrics of a log point that the bar shows.
 fn metrics_line(point: &LogPoint) -> String {
-    spell(&point.shown_by(Sink::ProgressBar).metrics)
+    format_metrics(&point.shown_by(Sink::ProgressBar).metrics)
 }
 
 impl Callback for ProgressBar {

@@ -41,17 +41,19 @@ pub struct Timer {
 
 #[derive(Debug, Default)]
 struct Clock {
-    before: Duration,
-    since: Option<Instant>,
+    /// The time before the clock was last started.
+    elapsed_before: Duration,
+    started: Option<Instant>,
 }
 
 impl Clock {
     fn elapsed(&self) -> Duration {
-        self.before.saturating_add(self.since.map_or(Duration::ZERO, |since| since.elapsed()))
+        let running = self.started.map_or(Duration::ZERO, |started| started.elapsed());
+        self.elapsed_before.saturating_add(running)
     }
 
     fn stop(&mut self) {
-        *self = Clock { before: self.elapsed(), since: None };
+        *self = Clock { elapsed_before: self.elapsed(), started: None };
     }
 }
 
@@ -101,7 +103,8 @@ impl Callback for Timer {
     }
 
     fn on_fit_start(&mut self, _: &FitStart) {
-        *self.clock.lock() = Clock { before: Duration::ZERO, since: Some(Instant::now()) };
+        *self.clock.lock() =
+            Clock { elapsed_before: Duration::ZERO, started: Some(Instant::now()) };
     }
 
     fn on_train_batch_end(&mut self, _: &Progress, actions: &mut Actions) {
@@ -128,7 +131,7 @@ impl Callback for Timer {
 
     fn load_state(&mut self, state: &Value) {
         let seconds = state["seconds"].as_u64().map(f64::from_bits);
-        self.clock.lock().before =
+        self.clock.lock().elapsed_before =
             seconds.and_then(|s| Duration::try_from_secs_f64(s).ok()).unwrap_or_default();
     }
 }

@@ -67,7 +67,7 @@ pub(crate) fn root(options: &Options) -> &Path {
 
 /// The folders that may have checkpoints. Each element has the folders of one run; the newest run
 /// comes first.
-pub(crate) fn all(options: &Options) -> Result<Vec<Vec<PathBuf>>> {
+pub(crate) fn folders_by_run(options: &Options) -> Result<Vec<Vec<PathBuf>>> {
     let (dir, local_dir) = (&options.checkpoint_dir, &options.checkpoint_local);
     if dir.as_os_str().is_empty() {
         return Ok(runs(&options.default_root_dir)?

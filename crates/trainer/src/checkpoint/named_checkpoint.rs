@@ -54,7 +54,7 @@ impl NamedCheckpoint<'_> {
         if let NamedCheckpoint::Path(path) = self {
             return Ok(Some((path.to_owned(), read(path)?)));
         }
-        for folders in locations::all(options)? {
+        for folders in locations::folders_by_run(options)? {
             for path in self.checkpoints(&folders)? {
                 match read(&path) {
                     Ok(value) => return Ok(Some((path, value))),

@@ -260,7 +260,7 @@ pub(crate) fn evaluate(
     session.log(&point);
     match stage {
         Stage::Test => hooks.on_test_end(&point),
-        _ => hooks.on_validation_end(&point, &mut Actions::outside()),
+        _ => hooks.on_validation_end(&point, &mut Actions::ignored()),
     }
     Ok(point)
 }

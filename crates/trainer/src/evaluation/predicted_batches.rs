@@ -65,7 +65,7 @@ pub struct PredictedBatches {
 }
 
 /// The number of batches that are enqueued on the device before the first of them is read.
-const AHEAD: usize = 2;
+const BATCHES_AHEAD: usize = 2;
 
 /// Predicts with a module, one batch at a time.
 pub(crate) fn predict(
@@ -181,7 +181,7 @@ impl PredictedBatches {
     }
 
     fn try_next(&mut self) -> Result<Option<Predicted>> {
-        while !self.ended && self.executor.pending_reads() <= AHEAD {
+        while !self.ended && self.executor.pending_reads() <= BATCHES_AHEAD {
             match self.launch() {
                 Ok(launched) => self.ended = !launched,
                 Err(error) => {
@@ -220,7 +220,7 @@ impl Iterator for PredictedBatches {
     fn next(&mut self) -> Option<Result<Predicted>> {
         let next = self.try_next().transpose();
         if let Some(Err(error)) = &next {
-            self.callbacks.each(|callback| callback.on_exception(error, &mut Actions::outside()));
+            self.callbacks.each(|callback| callback.on_exception(error, &mut Actions::ignored()));
             self.report(error);
             self.ended = true;
             self.executor.forget_reads();

@@ -30,8 +30,7 @@ pub(crate) struct Executor<T> {
     runtime: Runtime,
     /// The other processes. If one of them fails, a step may never finish.
     process_group: Option<Arc<ProcessGroup>>,
-    /// While the guard lives, a signal is a request, and all processes stop together.
-    interrupt: Option<(fulmen_signals::Guard, Option<CurrentHalt>)>,
+    interrupt: Option<Interrupt>,
     /// Whether this process has asked for actions between two steps.
     actions_requested: Cell<bool>,
     /// Whether all processes are to run their actions now.
@@ -41,8 +40,13 @@ pub(crate) struct Executor<T> {
     reads: VecDeque<Read<T>>,
 }
 
-/// The next halt of all processes after the same step.
-type CurrentHalt = Arc<Mutex<Halt>>;
+/// How a signal ends the loop.
+struct Interrupt {
+    /// While the guard lives, a signal is a request.
+    guard: fulmen_signals::Guard,
+    /// The next halt of all processes after the same step, if there are several processes.
+    halt: Option<Arc<Mutex<Halt>>>,
+}
 
 /// The reason of a halt after which the processes continue. No signal has this name.
 const ACTIONS: &str = "actions";
@@ -68,7 +72,7 @@ impl<T> Executor<T> {
             if let Some(halt) = halt.clone() {
                 guard.listen(move |signal| halt.lock().request(&signal.to_string()));
             }
-            (guard, halt)
+            Interrupt { guard, halt }
         });
         let (actions_requested, actions_due) = (Cell::new(false), Cell::new(false));
         Executor {
@@ -121,7 +125,7 @@ impl<T> Executor<T> {
     /// Waits for the first step. From then on there is something to save when a signal arrives.
     pub(crate) fn finish_first(&mut self) -> Result<()> {
         self.wait_for_oldest("the first step failed on the device")?;
-        self.interrupt.iter().for_each(|(guard, _)| guard.stepped());
+        self.interrupt.iter().for_each(|interrupt| interrupt.guard.stepped());
         Ok(())
     }
 
@@ -168,10 +172,10 @@ impl<T> Executor<T> {
     /// [`take_actions_due`](Executor::take_actions_due) returns true when they are there.
     pub(crate) fn request_actions(&self) {
         match &self.interrupt {
-            Some((_, Some(halt))) if !self.actions_requested.replace(true) => {
+            Some(Interrupt { halt: Some(halt), .. }) if !self.actions_requested.replace(true) => {
                 halt.lock().request(ACTIONS)
             }
-            Some((_, Some(_))) => {}
+            Some(Interrupt { halt: Some(_), .. }) => {}
             _ => self.actions_due.set(true),
         }
     }
@@ -187,8 +191,8 @@ impl<T> Executor<T> {
     pub(crate) fn interrupt_signal(&self) -> Result<Option<Signal>> {
         match &self.interrupt {
             None => Ok(None),
-            Some((guard, None)) => Ok(guard.requested()),
-            Some((guard, Some(halt))) => {
+            Some(Interrupt { guard, halt: None }) => Ok(guard.requested()),
+            Some(Interrupt { guard, halt: Some(halt) }) => {
                 let Some(process_group) = &self.process_group else { return Ok(None) };
                 process_group.health()?;
                 let mut halt = halt.lock();

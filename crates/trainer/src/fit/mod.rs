@@ -79,7 +79,7 @@ impl Fit<'_> {
         let result = match self.epochs().and_then(|()| self.finish_saving()) {
             Ok(()) => {
                 let copies = self.finish_copies();
-                copies.inspect_err(|error| self.hooks.on_exception(error, &mut Actions::outside()))
+                copies.inspect_err(|error| self.hooks.on_exception(error, &mut Actions::ignored()))
             }
             Err(error) => {
                 self.hooks.on_exception(&error, &mut self.actions);
@@ -234,11 +234,11 @@ impl Fit<'_> {
                 self.times.push(self.step.position.global_step, last.elapsed(), busy);
             }
             last = Some(Instant::now());
-            self.actions.stepped();
+            self.actions.record_step();
             let progress = self.step.progress();
             self.step.position.validation = self.due(&progress);
             self.hooks.on_train_batch_end(&progress, &mut self.actions);
-            let is_log_point = self.step.stepped()
+            let is_log_point = self.step.optimizer_stepped()
                 && self.step.position.global_step.is_multiple_of(self.options().log_every_n_steps);
             if is_log_point && !self.options().barebones {
                 self.start_log_point()?;
@@ -260,7 +260,7 @@ impl Fit<'_> {
                 last = None;
             }
             if self.step.position.batch < batches
-                && self.step.stepped()
+                && self.step.optimizer_stepped()
                 && let Some(reason) = self.end_reason()
             {
                 self.drain_steps(last)?;

@@ -47,7 +47,7 @@ pub(crate) fn fit(
             if session.record.run_dir != before {
                 report_failure(session, &error);
             }
-            hooks.on_exception(&error, &mut Actions::outside());
+            hooks.on_exception(&error, &mut Actions::ignored());
             Err(error)
         }
     };

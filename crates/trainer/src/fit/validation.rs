@@ -19,7 +19,7 @@ pub(super) struct Validation {
 impl Fit<'_> {
     /// The names of the sets that are due after the latest batch.
     pub(super) fn due(&self, progress: &Progress) -> Vec<String> {
-        let stepped = self.step.stepped();
+        let stepped = self.step.optimizer_stepped();
         let due = self.validation.iter().filter(|set| set.cadence.is_due(progress, stepped));
         due.map(|set| set.evaluation.dataset.clone()).collect()
     }

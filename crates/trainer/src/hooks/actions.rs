@@ -77,7 +77,7 @@ impl Actions {
     }
 
     /// For hooks outside of a fit, which ignore all requests.
-    pub(crate) fn outside() -> Actions {
+    pub(crate) fn ignored() -> Actions {
         Actions { fitting: false, ..Actions::new(1.0) }
     }
 
@@ -87,7 +87,7 @@ impl Actions {
     }
 
     /// Records that a step was queued on the device.
-    pub(crate) fn stepped(&mut self) {
+    pub(crate) fn record_step(&mut self) {
         self.factors[1] = self.factors[2];
     }
 

@@ -192,7 +192,7 @@ impl TrainDuration {
     }
 
     /// Like [`config_error`](TrainDuration::config_error), for an option that must be a time.
-    pub(crate) fn refusal_of_time(&self) -> Option<&'static str> {
+    pub(crate) fn config_error_of_time(&self) -> Option<&'static str> {
         match self {
             TrainDuration::Time(_) | TrainDuration::Unlimited => self.config_error(),
             _ => Some("it must be a time, such as 2h30m or 90s"),

@@ -63,7 +63,7 @@ macro_rules! option_table {
 
             /// Time to train and validate for, such as 2h30m or 00:12:00:00 (days, hours, minutes,
             /// seconds), including the time before a resume; none for no limit.
-            max_time: TrainDuration = TrainDuration::Unlimited, "FULMEN_MAX_TIME", TrainDuration::refusal_of_time;
+            max_time: TrainDuration = TrainDuration::Unlimited, "FULMEN_MAX_TIME", TrainDuration::config_error_of_time;
 
             /// How long to train, in any unit: 10ep (epochs), 500ba (steps), 1e6sa (samples),
             /// 1e9tok (tokens) or 2h30m; none for no limit.

@@ -28,7 +28,7 @@ const GRACE: Duration = Duration::from_secs(30);
 
 /// How long the processes wait for each other once all have joined: without limit, while their
 /// heartbeats arrive. One of them may write a checkpoint for an hour.
-const WHILE_ALIVE: Duration = Duration::MAX;
+const NO_TIMEOUT: Duration = Duration::MAX;
 
 /// The processes that train together with this one.
 pub(crate) struct ProcessGroup {
@@ -130,7 +130,7 @@ impl ProcessGroup {
 
     /// Checks that all processes are about to run the same.
     pub(crate) fn check_consistent(&self, action: &str, facts: &RunFingerprint) -> Result<()> {
-        Ok(self.coordination.check_consistent(action, facts, WHILE_ALIVE)?)
+        Ok(self.coordination.check_consistent(action, facts, NO_TIMEOUT)?)
     }
 
     /// Shares a value of process 0 with all processes. Process 0 calls `make`; the others wait.
@@ -150,7 +150,7 @@ impl ProcessGroup {
             self.coordination.put(&key, text)?;
             return Ok(value);
         }
-        let text = String::from_utf8(self.coordination.get(&key, WHILE_ALIVE)?).ok();
+        let text = String::from_utf8(self.coordination.get(&key, NO_TIMEOUT)?).ok();
         let value = text.and_then(|text| T::from_text(&text));
         let message = || {
             format!(
@@ -178,7 +178,7 @@ impl ProcessGroup {
         };
         let get = |key: &str| -> Result<Result<String, String>> {
             let text =
-                String::from_utf8_lossy(&self.coordination.get(key, WHILE_ALIVE)?).into_owned();
+                String::from_utf8_lossy(&self.coordination.get(key, NO_TIMEOUT)?).into_owned();
             Ok(text
                 .strip_prefix('+')
                 .map(str::to_owned)
@@ -202,7 +202,7 @@ impl ProcessGroup {
 
     /// Waits until all processes call this.
     pub(crate) fn barrier(&self, name: &str) -> Result<()> {
-        Ok(self.coordination.barrier(&format!("trainer/{name}"), WHILE_ALIVE)?)
+        Ok(self.coordination.barrier(&format!("trainer/{name}"), NO_TIMEOUT)?)
     }
 
     /// Whether `value` is true in any process. All processes call this at the same point and get
@@ -350,7 +350,7 @@ impl Drop for ProcessGroup {
             self.coordination.fail("it panicked");
         } else if self.is_healthy.load(Ordering::Relaxed)
             && self.health().is_ok()
-            && let Err(error) = self.coordination.shutdown(WHILE_ALIVE)
+            && let Err(error) = self.coordination.shutdown(NO_TIMEOUT)
         {
             print_line(&format!("error: {error}"));
         }

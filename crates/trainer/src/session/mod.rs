@@ -231,7 +231,7 @@ impl Session {
         self.with_process_group(|session| {
             let hooks = session.callbacks.with(module);
             let result = work(session)
-                .inspect_err(|error| hooks.on_exception(error, &mut Actions::outside()));
+                .inspect_err(|error| hooks.on_exception(error, &mut Actions::ignored()));
             session.finish_logging(Status::Finished, result.as_ref().err());
             result
         })

@@ -432,20 +432,20 @@ fn sharding_of(parameter: &fulmen_nn::Parameter, config: &StepConfig) -> (Shardi
 
 /// The entries of a module: its parameters and its buffers.
 pub(crate) fn of_module(module: &dyn Module, config: &StepConfig) -> Vec<Entry> {
-    let entry = |name, variable: Variable, (sharding, gathered)| Entry {
+    let entry = |name, variable: Variable, sharding, gathered| Entry {
         name,
         rows: Vec::new(),
         ty: variable.ty(),
         origin: Origin::Module { variables: vec![variable], gathered },
         sharding,
     };
-    let parameters = module
-        .parameters()
-        .into_iter()
-        .map(|(name, p)| entry(name, p.variable(), sharding_of(&p, config)));
+    let parameters = module.parameters().into_iter().map(|(name, p)| {
+        let (sharding, gathered) = sharding_of(&p, config);
+        entry(name, p.variable(), sharding, gathered)
+    });
     let buffers = module
         .buffers()
         .into_iter()
-        .map(|(name, b)| entry(name, b.variable().clone(), (Sharding::replicated(), false)));
+        .map(|(name, b)| entry(name, b.variable().clone(), Sharding::replicated(), false));
     parameters.chain(buffers).collect()
 }

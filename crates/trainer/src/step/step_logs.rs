@@ -124,7 +124,7 @@ impl LogReads {
     }
 
     /// Counts a step queued on the device.
-    pub(super) fn stepped(&mut self) {
+    pub(super) fn count_step(&mut self) {
         self.steps += 1;
     }
 
@@ -206,7 +206,7 @@ mod tests {
         let mut reads = LogReads::new("train_loss".into(), "`train_loss`".into(), false);
         let mut warnings = |steps: u32, times: u32| -> Vec<String> {
             let read = |_| {
-                (0..steps).for_each(|_| reads.stepped());
+                (0..steps).for_each(|_| reads.count_step());
                 reads.shared.waited.fetch_add(3_000_000, Ordering::Relaxed);
                 reads.count()
             };

@@ -315,7 +315,7 @@ impl<'m> TrainStep<'m> {
         let checked = self.check(batch, Location::caller());
         let result = checked.and_then(|()| self.launch(batch));
         self.report_error(result)?;
-        self.reads.stepped();
+        self.reads.count_step();
         Ok(self.progress())
     }
 
@@ -337,7 +337,7 @@ impl<'m> TrainStep<'m> {
         self.media = media;
         self.position.batch += 1;
         self.position.accumulate = self.config.accumulation().every(self.position.epoch);
-        self.position.global_step += u64::from(self.stepped());
+        self.position.global_step += u64::from(self.optimizer_stepped());
         Ok(busy)
     }
 
@@ -353,7 +353,7 @@ impl<'m> TrainStep<'m> {
     }
 
     /// Whether the optimizer stepped after the latest batch.
-    pub(crate) fn stepped(&self) -> bool {
+    pub(crate) fn optimizer_stepped(&self) -> bool {
         let batch = self.position.batch;
         batch.is_multiple_of(self.config.accumulation().every(self.position.epoch))
             || batch >= self.train.len() as u64
@@ -420,7 +420,7 @@ impl<'m> TrainStep<'m> {
     /// An error of the device.
     pub fn logs(&mut self) -> Result<StepLogs> {
         let position = self.position.step();
-        let log_point = self.stepped()
+        let log_point = self.optimizer_stepped()
             && position.global_step.is_multiple_of(self.config.options.log_every_n_steps);
         let media = std::mem::take(&mut self.media).into_iter().filter(|_| log_point);
         let arrays: Vec<_> = self.sums.take().into_iter().chain(media).collect();

@@ -35,9 +35,17 @@ use crate::{Error, Result};
 #[derive(Debug)]
 pub struct Optimizers {
     members: Vec<Member>,
-    cadences: Vec<(String, u64, &'static Location<'static>)>,
+    cadences: Vec<StepInterval>,
     line: &'static Location<'static>,
     is_single: bool,
+}
+
+/// In how many steps of the training an optimizer steps once.
+#[derive(Debug)]
+struct StepInterval {
+    optimizer: String,
+    steps: u64,
+    location: &'static Location<'static>,
 }
 
 /// One of the optimizers. A single one has an empty name.
@@ -98,7 +106,8 @@ impl Optimizers {
     /// optimizer makes.
     #[track_caller]
     pub fn every(mut self, name: impl Into<String>, steps: u64) -> Optimizers {
-        self.cadences.push((name.into(), steps, Location::caller()));
+        let location = Location::caller();
+        self.cadences.push(StepInterval { optimizer: name.into(), steps, location });
         self
     }
 
@@ -148,8 +157,8 @@ impl Optimizers {
         self.cadences
             .iter()
             .rev()
-            .find(|(other, ..)| other == name)
-            .map_or(1, |(_, steps, _)| *steps)
+            .find(|cadence| cadence.optimizer == *name)
+            .map_or(1, |cadence| cadence.steps)
     }
 
     /// The names, for messages.
@@ -217,16 +226,16 @@ impl Optimizers {
             );
             return Err(wrong(self.line, message));
         }
-        for (name, steps, line) in &self.cadences {
+        for StepInterval { optimizer: name, steps, location } in &self.cadences {
             if self.position(name).is_none() {
                 return Err(wrong(
-                    line,
+                    location,
                     format!("every: there is no optimizer `{name}`; there are {}", self.names()),
                 ));
             }
             if *steps == 0 {
                 return Err(wrong(
-                    line,
+                    location,
                     format!("every: the interval of `{name}` must be at least 1 step, not 0"),
                 ));
             }

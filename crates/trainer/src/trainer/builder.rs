@@ -38,7 +38,7 @@ use crate::{
 pub struct TrainerBuilder {
     pub(crate) trainer_args: TrainerArgs,
     /// The first option whose text could not be parsed, and why.
-    refused: Option<String>,
+    rejection: Option<String>,
     callbacks: Vec<Box<dyn Callback>>,
     loggers: Vec<Box<dyn Logger>>,
     runtime: Option<Runtime>,
@@ -112,7 +112,7 @@ impl TrainerBuilder {
             Ok(other) => format!("expected a struct or a map with named values, got {other}"),
             Err(error) => error.to_string(),
         };
-        self.refuse("hyperparameters", &why, Location::caller());
+        self.reject("hyperparameters", &why, Location::caller());
         self
     }
 
@@ -170,8 +170,8 @@ impl TrainerBuilder {
     }
 
     /// Remembers why an option's value was rejected; [`TrainerBuilder::options`] reports it.
-    pub(crate) fn refuse(&mut self, option: &str, why: &dyn fmt::Display, line: &Location<'_>) {
-        self.refused.get_or_insert_with(|| format!("{option}: {why}\n  at {line}"));
+    pub(crate) fn reject(&mut self, option: &str, why: &dyn fmt::Display, line: &Location<'_>) {
+        self.rejection.get_or_insert_with(|| format!("{option}: {why}\n  at {line}"));
     }
 
     /// Resolves the options without opening a device.
@@ -179,7 +179,7 @@ impl TrainerBuilder {
     /// # Errors
     /// An invalid option, or a misspelled environment variable `FULMEN_...`.
     pub fn options(&self) -> Result<Options> {
-        if let Some(message) = &self.refused {
+        if let Some(message) = &self.rejection {
             return Err(Error::usage(message.clone()));
         }
         environment::check()?;
@@ -357,7 +357,7 @@ macro_rules! setter {
         pub fn $name(mut self, $name: impl TryInto<$ty, Error: std::fmt::Display>) -> Self {
             match $name.try_into() {
                 Ok(value) => self.trainer_args.$name = Some(value),
-                Err(e) => self.refuse(stringify!($name), &e, std::panic::Location::caller()),
+                Err(e) => self.reject(stringify!($name), &e, std::panic::Location::caller()),
             }
             self
         }

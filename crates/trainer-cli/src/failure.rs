@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use fulmen_data::shorten;
 use fulmen_trainer::Error as TrainerError;
 
-use crate::output::say;
+use crate::output::print_message;
 
 /// Why a command ended early.
 #[derive(Debug)]
@@ -25,11 +25,11 @@ impl Failure {
     /// Prints the failure, and returns the exit code.
     pub(crate) fn report(self) -> ExitCode {
         match (&self, self.short()) {
-            (_, Some(text)) => say(&text),
+            (_, Some(text)) => print_message(&text),
             // In color. Ignore a closed terminal.
             (Failure::Usage(error), None) => drop(error.print()),
-            (Failure::Option(why), None) => say(&format!("error: {why}")),
-            (Failure::Error(error), None) => say(&text(&**error)),
+            (Failure::Option(why), None) => print_message(&format!("error: {why}")),
+            (Failure::Error(error), None) => print_message(&text(&**error)),
         }
         match self {
             Failure::Usage(error) => ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2)),

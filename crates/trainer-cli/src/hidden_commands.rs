@@ -7,17 +7,17 @@ use std::path::{Path, PathBuf};
 use clap::{Parser, Subcommand};
 use clap_complete::Shell;
 
-use crate::fail::Failure;
+use crate::failure::Failure;
 use crate::{Program, command};
 
 #[derive(Parser)]
 struct Arguments {
     #[command(subcommand)]
-    describe: Describe,
+    command: HiddenCommand,
 }
 
 #[derive(Subcommand)]
-enum Describe {
+enum HiddenCommand {
     /// Print a shell's completions of this program
     Completions {
         /// Which shell
@@ -32,7 +32,7 @@ enum Describe {
 }
 
 /// Runs a hidden subcommand.
-pub(crate) fn describe<P: Program>(args: &[OsString]) -> Result<(), Failure> {
+pub(crate) fn run_hidden_command<P: Program>(args: &[OsString]) -> Result<(), Failure> {
     let name = args
         .first()
         .map(Path::new)
@@ -40,13 +40,13 @@ pub(crate) fn describe<P: Program>(args: &[OsString]) -> Result<(), Failure> {
         .and_then(|name| name.to_str())
         .unwrap_or("program");
     let mut command = command::command::<P>(name)?;
-    match Arguments::try_parse_from(args).map_err(Failure::Usage)?.describe {
-        Describe::Completions { shell } => {
+    match Arguments::try_parse_from(args).map_err(Failure::Usage)?.command {
+        HiddenCommand::Completions { shell } => {
             let mut text = Vec::new();
             clap_complete::generate(shell, &mut command, name, &mut text);
-            crate::output::line(String::from_utf8_lossy(&text).trim_end())?;
+            crate::output::print_line(String::from_utf8_lossy(&text).trim_end())?;
         }
-        Describe::Man { output } => {
+        HiddenCommand::Man { output } => {
             let written = std::fs::create_dir_all(&output)
                 .and_then(|()| clap_mangen::generate_to(command, &output));
             written

@@ -15,8 +15,8 @@ use fulmen_trainer::{Options, Resume, Trainer, TrainerArgs, load_arguments};
 use crate::Program;
 use crate::command::{self, CommonArgs, Task};
 use crate::config::{self, FileKey};
-use crate::fail::Failure;
-use crate::output::say;
+use crate::failure::Failure;
+use crate::output::print_message;
 
 /// A parsed command line.
 #[derive(Debug)]
@@ -129,13 +129,13 @@ fn saved_arguments(args: &[OsString], command: &Command) -> Result<Vec<FileKey>,
         return Ok(Vec::new());
     };
     let is_given = |id: &str| leaf.value_source(id) == Some(ValueSource::CommandLine);
-    let saved: Vec<FileKey> = config::saved(&path, &arguments, command, subcommand)
+    let saved: Vec<FileKey> = config::read_saved(&path, &arguments, command, subcommand)
         .map_err(|error| Failure::Option(error.to_string()))?
         .into_iter()
         .filter(|setting| !is_given(&setting.id))
         .collect();
     if !saved.is_empty() {
-        say(&format!(
+        print_message(&format!(
             "arguments of the program that are not given are taken from {}",
             path.display()
         ));

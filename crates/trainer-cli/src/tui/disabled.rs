@@ -3,7 +3,7 @@
 use fulmen_data::DataLoader;
 use fulmen_trainer::{Trainer, TrainerBuilder};
 
-use crate::fail::Failure;
+use crate::failure::Failure;
 
 /// Never constructed.
 pub(crate) enum Tui {}
