@@ -9,7 +9,7 @@ use crate::step_config::StepConfig;
 use crate::{Error, Result, TrainingModule};
 
 /// The loader of an epoch, unless it is the loader that was passed to the fit.
-pub(super) fn reloaded(
+pub(super) fn reloaded_loader(
     module: &dyn TrainingModule,
     config: &StepConfig,
     epoch: u64,
@@ -35,7 +35,7 @@ pub(super) fn check(
     epochs: u64,
 ) -> Result<()> {
     let first = config.options.reload_dataloaders_every_n_epochs;
-    match reloaded(module, config, first)?.filter(|_| first < epochs) {
+    match reloaded_loader(module, config, first)?.filter(|_| first < epochs) {
         Some(loader) => check_same(train, &config.training_loader(&loader)?, first),
         None => Ok(()),
     }
@@ -84,7 +84,9 @@ impl Fit<'_> {
             return Ok(false);
         }
         let config = self.session.config()?;
-        let Some(loader) = reloaded(self.hooks.module, &config, epoch)? else { return Ok(false) };
+        let Some(loader) = reloaded_loader(self.hooks.module, &config, epoch)? else {
+            return Ok(false);
+        };
         let loader = config.training_loader(&loader)?;
         check_same(&self.step.train, &loader, epoch)?;
         self.session.check_consistent("reloaded training loader", |facts| {

@@ -12,12 +12,11 @@ mod validation;
 
 use std::time::Instant;
 
-use fulmen_data::{DeviceBatches, LoaderReport};
+use fulmen_data::{DataLoader, DeviceBatches, LoaderReport};
 use fulmen_durable::NewFile;
+use fulmen_loggers::Status;
 use fulmen_tensor::DeviceArray;
 use fulmen_tensor::trace::{numbered, span};
-
-pub(crate) use setup::fit;
 
 use crate::callbacks::hook_calls::Hooks;
 use crate::checkpoint::save::{CopyProgram, SaveThread};
@@ -30,12 +29,43 @@ use crate::process_group;
 use crate::session::Session;
 use crate::session::advice::{FitMeasurements, HostReads, fit_advice};
 use crate::step::{Averages, TrainStep};
-use crate::{Error, FitSummary, LogPoint, Options, Result, Signal, Strategy};
+use crate::{
+    Error, EvaluationSets, FitSummary, LogPoint, Options, Result, Signal, Strategy, TrainingModule,
+};
 use goodput::GoodputFile;
-use report::Reports;
+use report::{Reports, report_failure};
+use setup::set_up;
 use step_end::Program;
 use step_times::StepTimes;
 use validation::Validation;
+
+/// Trains a module.
+pub(crate) fn fit(
+    session: &mut Session,
+    module: &dyn TrainingModule,
+    train: &DataLoader,
+    validation: &EvaluationSets,
+) -> Result<FitSummary> {
+    let hooks = session.callbacks.with(module);
+    session.clock.begin();
+    let before = session.record.run_dir.clone();
+    let result = match set_up(session, &hooks, module, train, validation) {
+        Ok(fit) => fit.run(),
+        Err(error) => {
+            if session.record.run_dir != before {
+                report_failure(session, &error);
+            }
+            hooks.on_exception(&error, &mut Actions::ignored());
+            Err(error)
+        }
+    };
+    let interrupted = result.as_ref().is_ok_and(|summary| summary.interrupted);
+    let status = if interrupted { Status::Interrupted } else { Status::Finished };
+    // This comes last: it waits until the loggers' thread has done all its work.
+    session.finish_logging(status, result.as_ref().err());
+    session.clock.pause();
+    result
+}
 
 /// A fit that is ready for its first step.
 struct Fit<'a> {

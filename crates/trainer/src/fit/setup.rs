@@ -1,4 +1,4 @@
-//! Opens a fit: resumes and traces it, compares it with the other processes, creates its folder,
+//! Sets up a fit: resumes and traces it, compares it with the other processes, creates its folder,
 //! and compiles it. All checks run before anything changes.
 
 use std::path::Path;
@@ -6,13 +6,12 @@ use std::time::Instant;
 
 use fulmen_data::DataLoader;
 use fulmen_durable::NewFile;
-use fulmen_loggers::Status;
 
 use super::Fit;
 use super::checkpoints;
 use super::dataloader_reload;
 use super::goodput::GoodputFile;
-use super::report::{Reports, report_failure};
+use super::report::Reports;
 use super::step_end::Program;
 use super::step_times::StepTimes;
 use super::validation::Validation;
@@ -31,36 +30,8 @@ use crate::step_config::StepConfig;
 use crate::step_config::limits::tokens_of_a_sample;
 use crate::{EvaluationSets, FitSummary, Result, TrainStart, TrainingModule};
 
-/// Trains a module.
-pub(crate) fn fit(
-    session: &mut Session,
-    module: &dyn TrainingModule,
-    train: &DataLoader,
-    validation: &EvaluationSets,
-) -> Result<FitSummary> {
-    let hooks = session.callbacks.with(module);
-    session.clock.begin();
-    let before = session.record.run_dir.clone();
-    let result = match open(session, &hooks, module, train, validation) {
-        Ok(fit) => fit.run(),
-        Err(error) => {
-            if session.record.run_dir != before {
-                report_failure(session, &error);
-            }
-            hooks.on_exception(&error, &mut Actions::ignored());
-            Err(error)
-        }
-    };
-    let interrupted = result.as_ref().is_ok_and(|summary| summary.interrupted);
-    let status = if interrupted { Status::Interrupted } else { Status::Finished };
-    // This comes last: it waits until the loggers' thread has done all its work.
-    session.finish_logging(status, result.as_ref().err());
-    session.clock.pause();
-    result
-}
-
 /// Prepares a fit up to its first step.
-fn open<'a>(
+pub(super) fn set_up<'a>(
     session: &'a mut Session,
     hooks: &Hooks<'a>,
     module: &'a dyn TrainingModule,
@@ -73,7 +44,8 @@ fn open<'a>(
     let config = session.config()?;
     let (start, prepared) =
         ResumePoint::find(&config.options, session.process_group.as_ref(), |start| {
-            let reloaded = dataloader_reload::reloaded(module, &config, start.position.epoch)?;
+            let reloaded =
+                dataloader_reload::reloaded_loader(module, &config, start.position.epoch)?;
             let prepared = trace_fit(
                 module,
                 &config,
