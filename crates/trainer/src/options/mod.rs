@@ -78,7 +78,7 @@ macro_rules! options {
             }
 
             /// The names of the options that were set explicitly.
-            pub fn explicit(&self) -> Vec<&'static str> {
+            pub(crate) fn explicit(&self) -> Vec<&'static str> {
                 [$(self.$name.is_some().then_some(stringify!($name))),*].into_iter().flatten().collect()
             }
 

@@ -75,7 +75,7 @@ impl Precision {
     }
 
     /// Converts a number of bits to the precision that it means. Others stay unchanged.
-    pub fn resolved(self) -> Precision {
+    pub(crate) fn resolved(self) -> Precision {
         match self {
             Precision::Bits(16) => Precision::Bf16Mixed,
             Precision::Bits(32) => Precision::F32,
