@@ -213,7 +213,7 @@ impl Requests {
 }
 
 /// Process 0 shares its requests, but not its reason to stop.
-impl process_group::Shared for Requests {
+impl process_group::Shareable for Requests {
     fn to_text(&self) -> Option<String> {
         let role = |save: &Save| ROLES.iter().find(|role| role.0 == save.role).map(|role| role.1);
         let saves = self.saves.iter().map(|save| {
@@ -265,7 +265,7 @@ impl process_group::Shared for Requests {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::process_group::Shared as _;
+    use crate::process_group::Shareable as _;
 
     #[test]
     fn requests_survive_the_exchange_between_processes() {

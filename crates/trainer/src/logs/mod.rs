@@ -32,7 +32,8 @@ pub(crate) fn optimizer_value_name(value: &str, optimizer: &str) -> String {
     if optimizer.is_empty() { value.to_owned() } else { format!("{value}-{optimizer}") }
 }
 
-/// Like [`optimizer_value_name`], for values that may belong to a group of parameters, `NAME/GROUP`.
+/// Like [`optimizer_value_name`], for values that may belong to a group of parameters,
+/// `NAME/GROUP`.
 pub(crate) fn group_value_name(value: &str, optimizer: &str) -> String {
     match value.split_once('/') {
         Some((value, group)) => format!("{}/{group}", optimizer_value_name(value, optimizer)),

@@ -31,15 +31,15 @@ use crate::{Batch, Plan, StepContext, TrainingModule};
 /// [`Trainer::fit`]: crate::Trainer::fit
 pub struct TrainingFn<'a, M> {
     model: &'a M,
-    training: Train<'a, M>,
+    training: TrainingStepFn<'a, M>,
     optimizer: MakeOptimizer<'a>,
-    validation: Evaluate<'a, M>,
-    test: Evaluate<'a, M>,
+    validation: EvalStepFn<'a, M>,
+    test: EvalStepFn<'a, M>,
 }
 
-type Train<'a, M> = Box<dyn Fn(&M, &Batch, &mut StepContext) -> Tensor + 'a>;
+type TrainingStepFn<'a, M> = Box<dyn Fn(&M, &Batch, &mut StepContext) -> Tensor + 'a>;
 type MakeOptimizer<'a> = Box<dyn Fn(&Plan) -> Box<dyn Optimizer> + 'a>;
-type Evaluate<'a, M> = Option<Box<dyn Fn(&M, &Batch, &mut StepContext) + 'a>>;
+type EvalStepFn<'a, M> = Option<Box<dyn Fn(&M, &Batch, &mut StepContext) + 'a>>;
 
 impl<'a, M: Module> TrainingFn<'a, M> {
     /// Makes one from a model, the closure for [`TrainingModule::training_step`], and the closure

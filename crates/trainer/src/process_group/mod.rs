@@ -134,7 +134,7 @@ impl ProcessGroup {
     }
 
     /// Shares a value of process 0 with all processes. Process 0 calls `make`; the others wait.
-    pub(crate) fn broadcast<T: Shared>(
+    pub(crate) fn broadcast<T: Shareable>(
         &self,
         name: &str,
         make: impl FnOnce() -> Result<T>,
@@ -287,13 +287,13 @@ impl ProcessGroup {
 }
 
 /// A value that processes can share.
-pub(crate) trait Shared: Sized {
+pub(crate) trait Shareable: Sized {
     /// The text to send; `None` if the value has no text.
     fn to_text(&self) -> Option<String>;
     fn from_text(text: &str) -> Option<Self>;
 }
 
-impl Shared for PathBuf {
+impl Shareable for PathBuf {
     fn to_text(&self) -> Option<String> {
         self.to_str().map(str::to_owned)
     }

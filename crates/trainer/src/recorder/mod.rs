@@ -71,8 +71,12 @@ pub(crate) struct RecorderOutput {
     pub(crate) updated: Option<Tensor>,
 }
 
-/// The value of a parameter, and the values that the model uses, before they are gathered.
-type ParamValues = (Tensor, Vec<Tensor>);
+/// The value of a parameter while a step is recorded.
+pub(crate) struct ParamValue {
+    value: Tensor,
+    /// The values that the model uses, before they are gathered.
+    used: Vec<Tensor>,
+}
 
 impl fmt::Debug for Recorder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -116,10 +120,13 @@ impl Recorder {
     }
 
     /// The current parameters of an optimizer.
-    pub(crate) fn param_values(&self, optimizer: usize) -> Vec<ParamValues> {
+    pub(crate) fn param_values(&self, optimizer: usize) -> Vec<ParamValue> {
         let params = self.values.layout.optimizers[optimizer].params.iter();
         params
-            .map(|p| (self.values.after(p.param).clone(), vec![self.cells.value(p.param).clone()]))
+            .map(|p| ParamValue {
+                value: self.values.after(p.param).clone(),
+                used: vec![self.cells.value(p.param).clone()],
+            })
             .collect()
     }
 
@@ -167,7 +174,7 @@ impl Recorder {
         &mut self,
         optimizer: usize,
         loss: &Tensor,
-        param_values: Vec<ParamValues>,
+        param_values: Vec<ParamValue>,
     ) -> Result<OptimizerStep> {
         let (layout, optimizers) = (self.values.layout.clone(), self.optimizers.clone());
         let (slots, member) = (&layout.optimizers[optimizer], &optimizers.members()[optimizer]);
@@ -176,7 +183,7 @@ impl Recorder {
             .params
             .iter()
             .zip(param_values)
-            .map(|(slots, (value, used))| Param { slots, value, used })
+            .map(|(slots, ParamValue { value, used })| Param { slots, value, used })
             .partition(|param| !param.slots.unfreezing.is_some_and(is_frozen));
         let group = self.group.as_ref();
         let mut gradients =
@@ -300,7 +307,7 @@ impl Recorder {
     fn record_step(
         &mut self,
         optimizer: usize,
-        param_values: Vec<ParamValues>,
+        param_values: Vec<ParamValue>,
         loss: impl FnOnce() -> Result<(Tensor, Vec<LogEntry>)>,
     ) -> Result<(OptimizerStep, Vec<LogEntry>)> {
         let name = self.optimizers.members()[optimizer].name.clone();
@@ -336,11 +343,9 @@ impl Recorder {
         let mut outcome = Err(Error::usage("minimize: the branch was not recorded"));
         let taken = |_: &[Tensor]| {
             outside = self.cells.regather(&before);
-            for ((_, used), (_, gathered)) in
-                param_values.iter_mut().zip(self.param_values(optimizer))
-            {
-                used.extend(gathered);
-                used.dedup_by(|next, previous| next.is(previous));
+            for (param, gathered) in param_values.iter_mut().zip(self.param_values(optimizer)) {
+                param.used.extend(gathered.used);
+                param.used.dedup_by(|next, previous| next.is(previous));
             }
             let recorded = self.record_step(optimizer, param_values, loss).and_then(|(step, logged)| {
                 if let Some(entry) = logged.iter().find(|entry| matches!(entry.value, LoggedValue::Media(..))) {
@@ -420,7 +425,7 @@ impl Recorder {
     pub(crate) fn finish(
         mut self,
         loss: &Tensor,
-        param_values: Vec<ParamValues>,
+        param_values: Vec<ParamValue>,
     ) -> Result<RecorderOutput> {
         self.collect();
         if self.optimizers.is_single() {

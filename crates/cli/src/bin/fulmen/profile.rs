@@ -1,7 +1,7 @@
 //! `fulmen profile`: asks a running training for a trace.
 //!
-//! Out of scope: the trace. The training writes it (`session/profiler.rs` of `fulmen-trainer`) when it
-//! finds a request in its run's folder.
+//! Out of scope: the trace. The training writes it (`session/profiler.rs` of `fulmen-trainer`) when
+//! it finds a request in its run's folder.
 
 use std::fs;
 use std::io::Write as _;
