@@ -246,7 +246,7 @@ impl<'m> TrainStep<'m> {
     #[track_caller]
     pub fn batch(&self, fields: &[(&str, &Literal)]) -> Result<DeviceBatch> {
         let line = Location::caller();
-        let refused = |why: String| Error::usage(format!("batch: {why}\n  at {line}"));
+        let error = |why: String| Error::usage(format!("batch: {why}\n  at {line}"));
         let value_of =
             |name: &str| fields.iter().find(|field| field.0 == name).map(|field| field.1);
         let rows = self.train.batch_size();
@@ -258,7 +258,7 @@ impl<'m> TrainStep<'m> {
             fields.iter().find(|(name, _)| shapes[0].iter().all(|field| field.name != *name))
         {
             let known: Vec<_> = shapes[0].iter().map(|field| format!("`{}`", field.name)).collect();
-            return Err(refused(format!(
+            return Err(error(format!(
                 "there is no field `{name}`; the loader has: {}",
                 known.join(", ")
             )));
@@ -281,7 +281,7 @@ impl<'m> TrainStep<'m> {
                     )),
                     Some(_) => None,
                 });
-            return Err(refused(
+            return Err(error(
                 problem.unwrap_or_else(|| "its fields match different shapes of the loader".into()),
             ));
         };
