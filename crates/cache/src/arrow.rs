@@ -112,16 +112,17 @@ fn schema(fields: &[Field], identity: &Identity) -> Result<Schema> {
             .with_metadata(metadata.into_iter().collect::<Pairs>()))
     });
     let Identity { key, part, first_row, samples, variants, version } = identity;
-    let metadata = [
+    let metadata: Pairs = [
         (KEY, key.clone()),
         (PART, part.to_string()),
         (FIRST_ROW, first_row.to_string()),
         (SAMPLES, samples.to_string()),
         (VARIANTS, variants.to_string()),
         (VERSION, version.clone()),
-    ];
-    let metadata: Pairs =
-        metadata.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+    ]
+    .into_iter()
+    .map(|(name, value)| (name.to_owned(), value))
+    .collect();
     Ok(Schema::new(columns.collect::<Result<Vec<_>>>()?).with_metadata(metadata))
 }
 
@@ -344,8 +345,8 @@ fn check_footer(footer: &[u8], fields: &[Field], key: &str, part: usize) -> Resu
         };
         let declared = column
             .custom_metadata()
-            .and_then(|pairs| pairs.iter().find(|pair| pair.key() == Some(FIELD)));
-        let declared = declared.and_then(|pair| pair.value());
+            .and_then(|pairs| pairs.iter().find(|pair| pair.key() == Some(FIELD)))
+            .and_then(|pair| pair.value());
         if declared != Some(field.to_string().as_str()) || column.type_type() != expected {
             return Err(format!("it has a column {declared:?}, expected `{field}`"));
         }

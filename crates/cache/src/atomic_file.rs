@@ -55,8 +55,8 @@ impl NewFile {
     /// Creates the file and allocates all its disk space, so that a full disk is noticed before any
     /// work.
     pub(crate) fn create(path: &Path, bytes: u64, disk: &Disk) -> Result<NewFile> {
-        let file = fulmen_durable::NewFile::create(path);
-        let file = file.map_err(|source| Error::io(path, "cannot create the file", source))?;
+        let file = fulmen_durable::NewFile::create(path)
+            .map_err(|source| Error::io(path, "cannot create the file", source))?;
         let new = NewFile { file, path: path.to_owned(), bytes };
         match disk.take(bytes).and_then(|()| new.file.reserve(bytes)) {
             Ok(()) => Ok(new),
@@ -81,8 +81,8 @@ impl NewFile {
         let (path, file) = (&self.path, self.file.file());
         let doing = |operation: &'static str| move |source| Error::io(path, operation, source);
         let hash = checksum::<Sha256>(file, |_| {}).map_err(doing("cannot read the file"))?;
-        let permissions = file.metadata().map(|metadata| metadata.permissions());
-        let mut permissions = permissions.map_err(doing("cannot read the file's metadata"))?;
+        let mut permissions =
+            file.metadata().map_err(doing("cannot read the file's metadata"))?.permissions();
         permissions.set_readonly(true);
         file.set_permissions(permissions).map_err(doing("cannot set the file read-only"))?;
         self.file.keep().map_err(|source| refused(path, self.bytes, source))?;

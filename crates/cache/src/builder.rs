@@ -233,8 +233,10 @@ impl CacheBuilder {
         let sample_bytes = sample_bytes(fields)?;
         let total = sample_bytes.checked_mul(rows as u64).ok_or_else(too_large)?;
         let part_bytes = self.part_bytes.unwrap_or((total / 8).clamp(SMALL_PART, LARGE_PART));
-        let rows_per_part = usize::try_from(part_bytes / sample_bytes.max(1)).unwrap_or(usize::MAX);
-        let rows_per_part = rows_per_part.max(rows.div_ceil(MAX_PARTS)).clamp(1, rows);
+        let rows_per_part = usize::try_from(part_bytes / sample_bytes.max(1))
+            .unwrap_or(usize::MAX)
+            .max(rows.div_ceil(MAX_PARTS))
+            .clamp(1, rows);
         let manifest = Manifest {
             format: FORMAT,
             key: key.hash.clone(),
@@ -283,9 +285,10 @@ impl CacheBuilder {
     }
 
     fn check_room(&self, dir: &Path, expected: &CacheEstimate) -> Result<()> {
-        let free = self.disk.available(dir);
-        let free =
-            free.map_err(|source| Error::io(dir, "cannot query the free disk space", source))?;
+        let free = self
+            .disk
+            .available(dir)
+            .map_err(|source| Error::io(dir, "cannot query the free disk space", source))?;
         let needed = expected.missing_bytes.saturating_add(RESERVE.min(expected.missing_bytes / 8));
         if needed <= free {
             return Ok(());

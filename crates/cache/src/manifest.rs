@@ -193,8 +193,7 @@ impl FieldEntry {
     }
 
     fn field(&self) -> Result<Field, String> {
-        let dtype = DType::all().find(|dtype| dtype.name() == self.dtype);
-        let dtype = dtype.ok_or_else(|| {
+        let dtype = DType::all().find(|dtype| dtype.name() == self.dtype).ok_or_else(|| {
             format!(
                 "its field `{}` has the dtype `{}`, which does not exist",
                 self.name, self.dtype

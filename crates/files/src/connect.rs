@@ -91,11 +91,10 @@ pub(super) fn connect_for(
 /// The environment variables with this prefix, in lower case, then the settings of the options.
 /// Unknown variables are ignored, because they may have another purpose.
 fn settings(prefix: &str, options: &StoreOptions) -> Vec<(String, String, bool)> {
-    let variables = std::env::vars_os()
-        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
-    let variables = variables.filter(|(name, value)| name.starts_with(prefix) && !value.is_empty());
-    let variables = variables.map(|(name, value)| (name.to_ascii_lowercase(), value, false));
-    variables
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .filter(|(name, value)| name.starts_with(prefix) && !value.is_empty())
+        .map(|(name, value)| (name.to_ascii_lowercase(), value, false))
         .chain(options.settings().iter().map(|(name, value)| (name.clone(), value.clone(), true)))
         .collect()
 }
@@ -180,9 +179,12 @@ build!(gs, GoogleCloudStorageBuilder, GoogleConfigKey, "GOOGLE_", [BaseUrl]);
 pub(super) fn runtime() -> Result<&'static Runtime> {
     static RUNTIME: OnceLock<Result<Runtime, String>> = OnceLock::new();
     let runtime = RUNTIME.get_or_init(|| {
-        let mut builder = Builder::new_multi_thread();
-        let builder = builder.worker_threads(2).thread_name("fulmen-store").enable_all();
-        builder.build().map_err(|error| error.to_string())
+        Builder::new_multi_thread()
+            .worker_threads(2)
+            .thread_name("fulmen-store")
+            .enable_all()
+            .build()
+            .map_err(|error| error.to_string())
     });
     runtime
         .as_ref()

@@ -65,12 +65,13 @@ pub(super) fn list(folder: &Path) -> Result<Vec<PathBuf>> {
 
 /// All files and folders in a folder and its subfolders. Dangling links are left out.
 fn walk(folder: &Path, hidden: bool) -> impl Iterator<Item = Result<DirEntry>> {
-    let entries = WalkDir::new(folder).min_depth(1).follow_links(true).into_iter();
-    let entries = entries.filter_entry(move |entry| {
-        let is_shown = hidden || !entry.file_name().as_bytes().starts_with(b".");
-        let is_linked_folder = entry.path_is_symlink() && entry.file_type().is_dir();
-        entry.depth() == 0 || is_shown && !(is_linked_folder && leads_upwards(entry.path()))
-    });
+    let entries = WalkDir::new(folder).min_depth(1).follow_links(true).into_iter().filter_entry(
+        move |entry| {
+            let is_shown = hidden || !entry.file_name().as_bytes().starts_with(b".");
+            let is_linked_folder = entry.path_is_symlink() && entry.file_type().is_dir();
+            entry.depth() == 0 || is_shown && !(is_linked_folder && leads_upwards(entry.path()))
+        },
+    );
     let folder = folder.to_owned();
     entries.filter_map(move |entry| {
         let error = match entry {

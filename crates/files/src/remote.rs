@@ -59,10 +59,11 @@ pub(super) fn read_range(
         }
         // A long range is fetched in several parts at a time.
         let mut bytes = object.memory(&range)?;
-        let starts = range.clone().step_by(chunk);
-        let parts = starts
+        let reads = range
+            .clone()
+            .step_by(chunk)
             .map(|start| object.read(start..range.end.min(start.saturating_add(chunk as u64))));
-        let mut parts = stream::iter(parts).buffered(at_once);
+        let mut parts = stream::iter(reads).buffered(at_once);
         while let Some(part) = parts.try_next().await? {
             bytes.extend_from_slice(&part);
         }

@@ -137,8 +137,8 @@ impl Cifar {
         let size = self.kind.labels() + IMAGE_BYTES;
         let record = index
             .checked_mul(size)
-            .and_then(|start| self.records.get(start..start.checked_add(size)?));
-        let record = record.ok_or_else(|| Error::usage(format!("there is no sample {index}")))?;
+            .and_then(|start| self.records.get(start..start.checked_add(size)?))
+            .ok_or_else(|| Error::usage(format!("there is no sample {index}")))?;
         let (labels, image) = record.split_at(self.kind.labels());
         let label = match self.kind {
             Kind::Ten | Kind::Hundred { coarse: true } => labels[0],

@@ -205,16 +205,16 @@ pub(crate) fn convert_whole<'b>(
     channels: usize,
     buffers: &'b mut Buffers,
 ) -> Pixels<'b> {
-    let bytes = size.width * size.height * stored;
     let Buffers { raw, pixels } = buffers;
+    let raw = &raw[..size.width * size.height * stored];
     let bytes: &[u8] = if stored == channels {
-        &raw[..bytes]
+        raw
     } else {
         pixels.clear();
         match stored {
             // Grey with alpha, which `Image` does not have: alpha is kept only if it is wanted.
-            2 => gray_alpha(&raw[..bytes], pixels, channels),
-            _ => super::image::convert(&raw[..bytes], stored, pixels, channels),
+            2 => gray_alpha(raw, pixels, channels),
+            _ => super::image::convert(raw, stored, pixels, channels),
         }
         pixels
     };

@@ -78,8 +78,7 @@ impl ImageFolder {
                     ));
                 }
             }
-            let name = entry.file_name();
-            let name = name.to_string_lossy().into_owned();
+            let name = entry.file_name().to_string_lossy().into_owned();
             if files.len() == before {
                 empty.push(name.clone());
             }

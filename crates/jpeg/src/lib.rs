@@ -226,10 +226,10 @@ impl Jpeg<'_> {
             top: y as u32,
             rows: (bottom - y) as u32,
         };
-        let window =
+        let decoded =
             opened.decode(space.code(), space.channels(), eighths as u32, window, pixels, stride);
         self.damage = opened.damage();
-        let window = window.map_err(|failure| match failure {
+        let window = decoded.map_err(|failure| match failure {
             Failure::CutShort => {
                 Error::cut_short("the file is truncated: its data end before its last row")
             }

@@ -117,8 +117,8 @@ pub(crate) fn known_columns<'a>(columns: impl ExactSizeIterator<Item = &'a str>)
     const SHOWN: usize = 30;
     let count = columns.len();
     let names: Vec<String> = columns.take(SHOWN).map(|name| format!("`{name}`")).collect();
-    let more = count.saturating_sub(SHOWN);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let hidden = count.saturating_sub(SHOWN);
+    let more = if hidden > 0 { format!(" and {hidden} more") } else { String::new() };
     format!("its {count} columns are {}{more}", names.join(", "))
 }
 

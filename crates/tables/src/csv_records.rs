@@ -308,13 +308,13 @@ impl Scan {
         self.parser.set_line(first_line);
         loop {
             let line = self.line;
-            let buffer = reader
+            let data = reader
                 .fill_buf()
                 .map_err(|source| file.reading_failed(&format!("line {line}"), source))?;
-            let at_end = buffer.is_empty();
+            let at_end = data.is_empty();
             // A line end ends any record outside of quotes; csv_core treats the end of the file
             // like one there too.
-            let buffer = if at_end { b"\n" } else { buffer };
+            let buffer = if at_end { b"\n" } else { data };
             let (result, mut read, written, ended) =
                 self.parser.read_record(buffer, &mut self.output, &mut self.ends);
             if at_end {
@@ -364,11 +364,14 @@ fn names(input: &SourceFile, first: &Records, options: &CsvOptions) -> Result<Ve
     let mut used = HashSet::with_capacity(columns);
     let mut start = 0;
     for &end in ends {
-        let name = std::str::from_utf8(&bytes[start..end]).map_err(|_| {
-            input
-                .error(format!("the name of column {} is not UTF-8; convert the file", names.len()))
-        })?;
-        let name = name.trim();
+        let name = std::str::from_utf8(&bytes[start..end])
+            .map_err(|_| {
+                input.error(format!(
+                    "the name of column {} is not UTF-8; convert the file",
+                    names.len()
+                ))
+            })?
+            .trim();
         if !name.is_empty() && !used.insert(name) {
             return Err(input.error(format!("the header names two columns `{name}`")));
         }

@@ -194,17 +194,18 @@ impl fmt::Debug for HfFolder {
 fn saved(location: &Location) -> Result<Option<Splits>> {
     let dict = location.join("dataset_dict.json");
     if dict.exists()? {
-        let names = json(&dict)?;
-        let names = names.get("splits").and_then(Value::as_array);
-        let names: Option<Vec<&str>> =
-            names.and_then(|names| names.iter().map(Value::as_str).collect());
-        let names = names.ok_or_else(|| dict.error("the file should have a list of `splits`"))?;
+        let content = json(&dict)?;
+        let names = content
+            .get("splits")
+            .and_then(Value::as_array)
+            .and_then(|names| names.iter().map(Value::as_str).collect::<Option<Vec<&str>>>())
+            .ok_or_else(|| dict.error("the file should have a list of `splits`"))?;
         let split = |name: &str| Ok((name.to_owned(), state(&location.join(name))?));
         return names.into_iter().map(split).collect::<Result<_>>().map(Some);
     }
     if location.join("state.json").exists()? {
-        let name = json(&location.join("state.json"))?;
-        let name = name.get("_split").and_then(Value::as_str).unwrap_or("train").to_owned();
+        let content = json(&location.join("state.json"))?;
+        let name = content.get("_split").and_then(Value::as_str).unwrap_or("train").to_owned();
         Ok(Some(vec![(name, state(location)?)]))
     } else {
         Ok(None)
@@ -225,13 +226,18 @@ fn state(folder: &Location) -> Result<Vec<Location>> {
              `dataset.flatten_indices()`",
         ));
     }
-    let files = state.get("_data_files").and_then(Value::as_array);
-    let names =
-        files.map(|files| files.iter().map(|file| file.get("filename").and_then(Value::as_str)));
-    let names: Option<Vec<&str>> = names.and_then(Iterator::collect);
-    let names = names.ok_or_else(|| {
-        path.error("the file should have a list of `_data_files` with a `filename` each")
-    })?;
+    let names = state
+        .get("_data_files")
+        .and_then(Value::as_array)
+        .and_then(|files| {
+            files
+                .iter()
+                .map(|file| file.get("filename").and_then(Value::as_str))
+                .collect::<Option<Vec<&str>>>()
+        })
+        .ok_or_else(|| {
+            path.error("the file should have a list of `_data_files` with a `filename` each")
+        })?;
     // `save_to_disk` never writes a name outside of the folder.
     match names.iter().find(|name| name.split('/').any(|part| part == "..")) {
         Some(name) => Err(path.error(format!("the data file `{name}` is not in the folder"))),

@@ -219,8 +219,8 @@ pub(crate) fn files_below(
 ) -> Result<Vec<(Location, String)>> {
     let base = folder.to_string();
     let named = folder.list()?.into_iter().filter(|file| ends_in(file, extensions)).map(|file| {
-        let name = file.to_string();
-        let name = name.strip_prefix(&base).unwrap_or(&name).trim_start_matches('/').to_owned();
+        let path = file.to_string();
+        let name = path.strip_prefix(&base).unwrap_or(&path).trim_start_matches('/').to_owned();
         (file, name)
     });
     let is_hidden = |name: &str| {

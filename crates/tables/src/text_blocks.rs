@@ -162,8 +162,8 @@ pub(crate) fn block(
     columns: Vec<ArrayRef>,
 ) -> Result<Block> {
     let options = RecordBatchOptions::new().with_row_count(Some(lines.len()));
-    let batch = RecordBatch::try_new_with_options(Arc::clone(schema), columns, &options);
-    let batch = batch.map_err(|error| file.error(error.to_string()))?;
+    let batch = RecordBatch::try_new_with_options(Arc::clone(schema), columns, &options)
+        .map_err(|error| file.error(error.to_string()))?;
     let bytes = batch.get_array_memory_size();
     let in_lines = lines.windows(2).all(|pair| pair[1] == pair[0] + 1);
     let numbers = match lines.first() {

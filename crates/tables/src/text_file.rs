@@ -142,8 +142,9 @@ impl Source for TextFolder {
     fn get(&self, index: usize) -> Result<String> {
         let file = self.file(index)?;
         let bytes = read_small(file, LARGEST_DOCUMENT)?;
-        let bytes = bytes.strip_prefix(&[0xef, 0xbb, 0xbf]).unwrap_or(&bytes);
-        utf8(bytes, &|message| file.error(message))
+        utf8(bytes.strip_prefix(&[0xef, 0xbb, 0xbf]).unwrap_or(&bytes), &|message| {
+            file.error(message)
+        })
     }
 
     fn origin(&self, index: usize) -> String {

@@ -65,8 +65,8 @@ impl TokenFileWriter {
         let path = path.as_ref().to_owned();
         let documents = Documents::new(vocab_size)?;
         let mut file = temporary_file(&path)?;
-        let written = file.write_all(&[0; DATA]);
-        written.map_err(|source| Error::io(&path, "cannot create the token file", source))?;
+        file.write_all(&[0; DATA])
+            .map_err(|source| Error::io(&path, "cannot create the token file", source))?;
         let file = BufWriter::with_capacity(1 << 20, file);
         Ok(TokenFileWriter { path, file, documents, crc: 0, bytes: Vec::new(), failed: false })
     }

@@ -188,11 +188,11 @@ impl Head {
     /// Reads the header of a file of `size` bytes, and checks it against the size.
     pub(super) fn read(file: &mut impl Read, size: u64, path: &Path) -> Result<Head> {
         let io = |source| Error::io(path, "cannot read the token file", source);
-        let mut length = [0; 8];
+        let mut prefix = [0; 8];
         if size >= 8 {
-            file.read_exact(&mut length).map_err(io)?;
+            file.read_exact(&mut prefix).map_err(io)?;
         }
-        let length = u64::from_le_bytes(length);
+        let length = u64::from_le_bytes(prefix);
         if size < 8 || length > MAX_HEADER_BYTES.min(size - 8) {
             let message =
                 format!("not a token file: its {size} bytes do not hold the header of one");
@@ -247,21 +247,24 @@ impl Head {
                 "the checksum of {region} is missing or wrong: the file is damaged; create it again"
             )
         };
-        let sums =
-            metadata(CHECKSUMS).and_then(|sums| serde_json::from_str::<Checksums>(sums).ok());
-        let sums = sums.ok_or_else(|| damaged("all of it"))?;
+        let sums = metadata(CHECKSUMS)
+            .and_then(|sums| serde_json::from_str::<Checksums>(sums).ok())
+            .ok_or_else(|| damaged("all of it"))?;
         if sums.metadata.get(VOCAB_SIZE) != Some(&crc32c(vocabulary.as_bytes())) {
             return Err(damaged("`vocab_size`"));
         }
-        let tensors =
-            header.offset_keys().into_iter().filter_map(|name| Some((header.info(&name)?, name)));
-        let tensors = tensors.map(|(info, name)| {
-            let (start, end) = info.data_offsets;
-            let checksum = *sums.tensors.get(&name).ok_or_else(|| damaged(&format!("`{name}`")))?;
-            let ty = type_text(info.dtype, info.shape.iter().product::<usize>() as u64);
-            Ok(Tensor { name, ty, bytes: (end - start) as u64, checksum })
-        });
-        let tensors = tensors.collect::<Result<_, String>>()?;
+        let tensors = header
+            .offset_keys()
+            .into_iter()
+            .filter_map(|name| Some((header.info(&name)?, name)))
+            .map(|(info, name)| {
+                let (start, end) = info.data_offsets;
+                let checksum =
+                    *sums.tensors.get(&name).ok_or_else(|| damaged(&format!("`{name}`")))?;
+                let ty = type_text(info.dtype, info.shape.iter().product::<usize>() as u64);
+                Ok(Tensor { name, ty, bytes: (end - start) as u64, checksum })
+            })
+            .collect::<Result<_, String>>()?;
         Ok(Head {
             text,
             tensors,

@@ -106,8 +106,11 @@ fn verify_archive(
         path.metadata().map_err(|source| Error::io(path, "looking at the archive", source))?;
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let bytes = metadata.len();
-    let changed = metadata.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
-    let changed = changed.map_or(0, |time| time.as_nanos());
+    let changed = metadata
+        .modified()
+        .ok()
+        .and_then(|time| time.duration_since(UNIX_EPOCH).ok())
+        .map_or(0, |time| time.as_nanos());
     let Some(md5) =
         expected.archive(&name).and_then(|archive| archive.md5.as_ref()).filter(|_| verify)
     else {

@@ -133,8 +133,8 @@ fn add_shard(path: &Path, info: &mut ShardsInfo) -> Result<()> {
                 |source| Error::io(path, &format!("reading entry {}", entry.name), source);
             let text = section
                 .part(entry.offset, entry.size)
-                .map_or(Ok(Vec::new()), |part| part.read_all());
-            let text = text.map_err(reading)?;
+                .map_or(Ok(Vec::new()), |part| part.read_all())
+                .map_err(reading)?;
             if let Some(class) =
                 std::str::from_utf8(&text).ok().and_then(|text| text.trim().parse().ok())
             {

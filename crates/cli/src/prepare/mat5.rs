@@ -122,8 +122,8 @@ impl<'a> Cursor<'a> {
         let small = (word >> 16) as usize;
         if small > 0 {
             // Type and size share the first word, followed by up to 4 bytes of data.
-            let data = self.take(4)?;
-            let data = data
+            let data = self
+                .take(4)?
                 .get(..small)
                 .ok_or_else(|| format!("a small element claims {small} bytes, at most 4 fit"))?;
             return Ok((word & 0xffff, data));
@@ -202,11 +202,13 @@ fn matrix(mut cursor: Cursor<'_>, depth: usize) -> Result<(String, Value), Strin
     let (_, flags) = cursor.element()?;
     let class = Cursor { bytes: flags, big: cursor.big }.word()? & 0xff;
     let sizes = cursor.numbers()?;
-    let count = sizes.iter().try_fold(1usize, |count, &size| {
-        let size = (0.0..=f64::from(u32::MAX)).contains(&size).then_some(size as usize)?;
-        count.checked_mul(size)
-    });
-    let count = count.ok_or_else(|| format!("an array of size {sizes:?}"))?;
+    let count = sizes
+        .iter()
+        .try_fold(1usize, |count, &size| {
+            let size = (0.0..=f64::from(u32::MAX)).contains(&size).then_some(size as usize)?;
+            count.checked_mul(size)
+        })
+        .ok_or_else(|| format!("an array of size {sizes:?}"))?;
     let name = cursor.text()?;
     let value = match class {
         2 => {

@@ -42,8 +42,7 @@ impl ZipIndex {
         })?;
         let mut entries = Vec::with_capacity(archive.len());
         for number in 0..archive.len() {
-            let entry = archive.by_index_raw(number);
-            let entry = entry.map_err(|why| {
+            let entry = archive.by_index_raw(number).map_err(|why| {
                 refused(format!("entry {number}: {why}; is the zip file damaged?"))
             })?;
             let name =

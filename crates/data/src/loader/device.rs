@@ -49,8 +49,7 @@ impl HostBatch {
         }
         self.check_rows(runtime, sharding)?;
         let layout = self.layout();
-        let fields = self.fields().iter().enumerate();
-        let fields = fields.map(|(i, field)| {
+        let fields = self.fields().iter().enumerate().map(|(i, field)| {
             (
                 field.name.as_str(),
                 layout.rows(i).start,

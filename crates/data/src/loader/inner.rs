@@ -212,8 +212,10 @@ impl Inner {
 
 impl BatchMemory {
     fn new(shapes: &[Vec<Field>], rows: usize, config: &Config) -> Result<BatchMemory> {
-        let layouts = shapes.iter().map(|fields| Layout::new(fields.clone(), rows).map(Arc::new));
-        let layouts: Vec<_> = layouts.collect::<Result<_>>()?;
+        let layouts: Vec<_> = shapes
+            .iter()
+            .map(|fields| Layout::new(fields.clone(), rows).map(Arc::new))
+            .collect::<Result<_>>()?;
         let largest = layouts.iter().map(|layout| layout.size()).max().unwrap_or(0);
         // Enough for all batches in flight: read ahead, on the device, and held by the consumer.
         // The batches of all buckets share it.

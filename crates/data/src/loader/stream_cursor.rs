@@ -198,9 +198,16 @@ impl StreamCursor {
             } else {
                 "the stream is empty"
             };
-            let first =
-                self.setup().stats.bad.get().first.into_iter().next().filter(|_| self.broken);
-            let first = first.map_or(String::new(), |bad| format!("; the first error: {bad}"));
+            let first = self
+                .setup()
+                .stats
+                .bad
+                .get()
+                .first
+                .into_iter()
+                .next()
+                .filter(|_| self.broken)
+                .map_or(String::new(), |bad| format!("; the first error: {bad}"));
             return Err(Error::usage(format!(
                 "{problem}: epoch {} needs {} records{first}",
                 self.request.epoch,

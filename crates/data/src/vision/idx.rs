@@ -122,9 +122,9 @@ impl<R: Read> Reader<'_, R> {
     fn read(mut self) -> Result<IdxFile> {
         let (dtype, axes) = self.read_magic()?;
         let dims = self.read_dims(axes)?;
-        let bytes =
+        let size =
             dims.iter().try_fold(dtype.size_in_bytes(), |size, &axis| size.checked_mul(axis));
-        let Some(expected) = bytes.filter(|&bytes| bytes <= isize::MAX as usize - 4096) else {
+        let Some(expected) = size.filter(|&size| size <= isize::MAX as usize - 4096) else {
             return Err(self.error(format!(
                 "the header claims the shape {dims:?} of {dtype}, which is more than this machine can address; the \
                  file is damaged"

@@ -236,9 +236,11 @@ fn a_file_deleted_during_the_epoch_is_one_bad_sample() {
         (0..8).for_each(|i| {
             std::fs::write(folder.path().join(format!("{i}.txt")), i.to_string()).unwrap()
         });
-        let loader =
-            DataLoader::builder(Files(folder.path().to_owned())).batch_size(4).on_error(on_error);
-        let loader = loader.build().unwrap();
+        let loader = DataLoader::builder(Files(folder.path().to_owned()))
+            .batch_size(4)
+            .on_error(on_error)
+            .build()
+            .unwrap();
         let mut batches = loader.epoch(0);
         assert_eq!(content(batches.next().unwrap()).0, [0, 1, 2, 3]);
         std::fs::remove_file(folder.path().join("6.txt")).unwrap();

@@ -532,9 +532,13 @@ fn processes_lose_none_of_a_stream_but_the_bad_records() {
         });
         let parts: Vec<Vec<Content>> = parts.collect();
         assert!(parts.iter().all(|part| part.len() == 7), "{on_error:?}, {count} processes");
-        let real = parts.iter().flatten().flat_map(|batch| batch.2.iter().zip(&batch.4));
-        let mut real: Vec<i64> =
-            real.filter(|(_, mask)| **mask == 1.0).map(|(number, _)| *number).collect();
+        let mut real: Vec<i64> = parts
+            .iter()
+            .flatten()
+            .flat_map(|batch| batch.2.iter().zip(&batch.4))
+            .filter(|(_, mask)| **mask == 1.0)
+            .map(|(number, _)| *number)
+            .collect();
         real.sort_unstable();
         match on_error {
             OnError::Skip => {

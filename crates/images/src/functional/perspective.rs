@@ -70,9 +70,10 @@ fn coefficients(from: Corners, to: Corners) -> Result<[f64; 8]> {
         rows.push([0.0, 0.0, 0.0, x, y, 1.0, -to_y * x, -to_y * y, to_y]);
     }
     for column in 0..8 {
-        let pivot =
-            (column..8).max_by(|&i, &j| rows[i][column].abs().total_cmp(&rows[j][column].abs()));
-        rows.swap(column, pivot.unwrap_or(column));
+        let pivot_row = (column..8)
+            .max_by(|&i, &j| rows[i][column].abs().total_cmp(&rows[j][column].abs()))
+            .unwrap_or(column);
+        rows.swap(column, pivot_row);
         let pivot = rows[column];
         if pivot[column].abs() < 1e-9 {
             return Err(Error::usage(format!(

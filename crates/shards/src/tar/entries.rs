@@ -326,8 +326,7 @@ fn parse(mut records: &[u8]) -> Result<PaxRecords, String> {
         let space = records.iter().take(20).position(|&byte| byte == b' ').ok_or_else(broken)?;
         let length = std::str::from_utf8(&records[..space])
             .ok()
-            .and_then(|digits| digits.parse::<usize>().ok());
-        let length = length
+            .and_then(|digits| digits.parse::<usize>().ok())
             .filter(|&length| length > space + 1 && length <= records.len())
             .ok_or_else(broken)?;
         let (record, rest) = records.split_at(length);
@@ -338,8 +337,10 @@ fn parse(mut records: &[u8]) -> Result<PaxRecords, String> {
             (b"path", name) => extended.name = (!name.is_empty()).then(|| name.to_vec()),
             (b"size", b"") => extended.size = None,
             (b"size", value) => {
-                let size = std::str::from_utf8(value).ok().and_then(|digits| digits.parse().ok());
-                let size = size.ok_or_else(|| {
+                let size = std::str::from_utf8(value)
+                    .ok()
+                    .and_then(|digits| digits.parse().ok())
+                    .ok_or_else(|| {
                     format!("the size `{}` is not a number", value.escape_ascii())
                 })?;
                 extended.size = Some(size);

@@ -69,9 +69,8 @@ impl Example {
     /// Parses the message. If a feature is repeated, the last one counts, and unknown fields are
     /// skipped, as in protocol buffers.
     pub fn parse(bytes: &[u8]) -> Result<Example> {
-        let message = proto::Example::decode(bytes);
-        let message =
-            message.map_err(|why| Error::new(format!("not a tf.train.Example: {why}")))?;
+        let message = proto::Example::decode(bytes)
+            .map_err(|why| Error::new(format!("not a tf.train.Example: {why}")))?;
         let features = message.features.unwrap_or_default().feature.into_iter();
         Ok(Example { features: features.map(|(name, feature)| (name, feature.into())).collect() })
     }

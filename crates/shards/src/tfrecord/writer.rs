@@ -103,11 +103,11 @@ impl TfRecordWriter {
         self.refuse_after_failure()?;
         let TfRecordWriter { path, output, records, .. } = self;
         let refused = |source: io::Error| Error::io(&path, "cannot write the file", source);
-        let file = match output {
+        let buffered = match output {
             Output::Plain(file) => file,
             Output::Gzip(file) => file.finish().map_err(refused)?,
         };
-        let file = file.into_inner().map_err(|error| refused(error.into_error()))?;
+        let file = buffered.into_inner().map_err(|error| refused(error.into_error()))?;
         store::keep(file, &path)?;
         Ok(records)
     }

@@ -49,8 +49,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let level = if arguments.level == "1" { Level::Basic } else { Level::Detailed };
     let client =
         MetricsClient::new(&arguments.address).map_err(|error| Error::usage(error.to_string()))?;
-    let training = arguments.run.as_deref().map(RunMetricsClient::new).transpose();
-    let training = training.map_err(|error| Error::usage(error.to_string()))?;
+    let training = arguments
+        .run
+        .as_deref()
+        .map(RunMetricsClient::new)
+        .transpose()
+        .map_err(|error| Error::usage(error.to_string()))?;
     let snapshots = take_snapshots(
         client,
         training,
