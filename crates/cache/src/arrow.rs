@@ -39,7 +39,7 @@ const FIELD: &str = "fulmen.field";
 
 /// The identity of a part, as stored in its schema.
 #[derive(Clone, Debug)]
-pub(crate) struct Identity {
+pub(crate) struct PartIdentity {
     pub(crate) key: String,
     pub(crate) part: usize,
     pub(crate) first_row: usize,
@@ -89,7 +89,7 @@ fn kind(field: &Field) -> Result<Kind> {
     })
 }
 
-fn schema(fields: &[Field], identity: &Identity) -> Result<Schema> {
+fn schema(fields: &[Field], identity: &PartIdentity) -> Result<Schema> {
     let columns = fields.iter().map(|field| {
         let mut metadata = vec![(FIELD.to_owned(), field.to_string())];
         let data_type = match kind(field)? {
@@ -109,10 +109,10 @@ fn schema(fields: &[Field], identity: &Identity) -> Result<Schema> {
             }
         };
         Ok(ArrowField::new(&field.name, data_type, false)
-            .with_metadata(metadata.into_iter().collect::<Pairs>()))
+            .with_metadata(metadata.into_iter().collect::<Metadata>()))
     });
-    let Identity { key, part, first_row, samples, variants, version } = identity;
-    let metadata: Pairs = [
+    let PartIdentity { key, part, first_row, samples, variants, version } = identity;
+    let metadata: Metadata = [
         (KEY, key.clone()),
         (PART, part.to_string()),
         (FIRST_ROW, first_row.to_string()),
@@ -126,7 +126,7 @@ fn schema(fields: &[Field], identity: &Identity) -> Result<Schema> {
     Ok(Schema::new(columns.collect::<Result<Vec<_>>>()?).with_metadata(metadata))
 }
 
-type Pairs = std::collections::HashMap<String, String>;
+type Metadata = std::collections::HashMap<String, String>;
 
 /// The frame of a part: what surrounds the columns, and the position of each column.
 #[derive(Debug)]
@@ -143,7 +143,7 @@ pub(crate) struct Frame {
 
 impl Frame {
     /// The frame of a part with `rows` rows of these fields.
-    pub(crate) fn new(fields: &[Field], rows: usize, identity: &Identity) -> Result<Frame> {
+    pub(crate) fn new(fields: &[Field], rows: usize, identity: &PartIdentity) -> Result<Frame> {
         let too_large = || {
             Error::usage(format!("{rows} samples do not fit into one file; make the parts smaller"))
         };
@@ -413,8 +413,8 @@ mod tests {
         ]
     }
 
-    fn identity() -> Identity {
-        Identity {
+    fn identity() -> PartIdentity {
+        PartIdentity {
             key: "abc".into(),
             part: 2,
             first_row: 20,

@@ -112,7 +112,7 @@ impl<T: Send + 'static> Stream for MixStream<T> {
             .streams
             .iter()
             .map(|stream| Ok(Part { items: stream.deferred(epoch)?, pass: 0, read: 0 }));
-        Ok(Box::new(Mixed {
+        Ok(Box::new(MixItems {
             parts: parts.collect::<Result<_>>()?,
             streams: Arc::clone(&self.streams),
             weights: Some(self.weights.clone()),
@@ -151,7 +151,7 @@ impl<T> fmt::Debug for MixStream<T> {
 }
 
 /// An epoch of a [`MixStream`].
-struct Mixed<T> {
+struct MixItems<T> {
     streams: Arc<[Box<dyn Stream<Item = T>>]>,
     parts: Vec<Part<T>>,
     /// The weights of the streams that have not ended; `None` at the end.
@@ -168,7 +168,7 @@ struct Part<T> {
     read: u64,
 }
 
-impl<T: Send + 'static> Iterator for Mixed<T> {
+impl<T: Send + 'static> Iterator for MixItems<T> {
     type Item = Result<StreamItem<Deferred<T>>>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -207,7 +207,7 @@ impl<T: Send + 'static> Iterator for Mixed<T> {
     }
 }
 
-impl<T> Mixed<T> {
+impl<T> MixItems<T> {
     fn leave_out(&mut self, part: usize) {
         self.weights = self.weights.take().and_then(|weights| {
             let mut weights = weights.get().to_vec();
