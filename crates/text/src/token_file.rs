@@ -172,7 +172,7 @@ impl TokenFileWriter {
             self.write()?;
             self.documents.ends.extend_from_slice(chunk);
         }
-        let header = self.documents.header([self.crc, padding, ends]);
+        let header = self.documents.header(self.crc, padding, ends);
         let path = self.path;
         let finish = |file: BufWriter<NewFile>| -> io::Result<NewFile> {
             let mut file = file.into_inner().map_err(io::IntoInnerError::into_error)?;

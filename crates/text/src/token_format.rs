@@ -101,7 +101,7 @@ impl Documents {
 
     /// The header of a file with these documents, with the checksums of the bytes of `tokens`,
     /// `padding` and `ends`.
-    pub(super) fn header(&self, [tokens, padding, ends]: [u32; 3]) -> Vec<u8> {
+    pub(super) fn header(&self, tokens: u32, padding: u32, ends: u32) -> Vec<u8> {
         let count = self.num_tokens();
         let (documents, size) = (self.ends.len() as u64, count * self.width as u64);
         let dtype = if self.width == 2 { Dtype::U16 } else { Dtype::U32 };
