@@ -170,7 +170,7 @@ fn quarter_turns(image: &Image, quarters: usize) -> Result<Image> {
     let (transpose, flip_x, flip_y) =
         (!quarters.is_multiple_of(2), quarters >= 2, matches!(quarters, 1 | 2));
     let size = ImageSize { height: image.height(), width: image.width() };
-    oriented(image.pixels(), size, Orientation { transpose, flip_x, flip_y }, image.channels())
+    orient(image.pixels(), size, Orientation { transpose, flip_x, flip_y }, image.channels())
 }
 
 /// The size of the bounding box of a rotated image.
