@@ -10,11 +10,14 @@
 //! # let file = turbojpeg::compress(image, 90, turbojpeg::Subsamp::Sub2x2)?;
 //! use fulmen_jpeg::{ColorSpace, Decoder, Region};
 //!
-//! let mut decoder = Decoder::new()?; let mut jpeg = decoder.open(&file)?;
-//! assert_eq!((jpeg.width(), jpeg.height()), (64, 48)); let mut pixels = Vec::new(); let part =
-//! jpeg.decode(ColorSpace::Rgb, 8, Region { x: 20, y: 10, width: 8, height: 4 }, &mut pixels)?; // It
-//! begins with a whole block, and has at least what was asked for. assert!(part.x <= 20 && part.x +
-//! part.width >= 28 && part.y <= 10 && part.y + part.height >= 14); assert_eq!(part.stride % 3, 0);
+//! let mut decoder = Decoder::new()?;
+//! let mut jpeg = decoder.open(&file)?;
+//! assert_eq!((jpeg.width(), jpeg.height()), (64, 48));
+//! let mut pixels = Vec::new();
+//! let part = jpeg.decode(ColorSpace::Rgb, 8, Region { x: 20, y: 10, width: 8, height: 4 }, &mut pixels)?;
+//! // It begins with a whole block, and has at least what was asked for.
+//! assert!(part.x <= 20 && part.x + part.width >= 28 && part.y <= 10 && part.y + part.height >= 14);
+//! assert_eq!(part.stride % 3, 0);
 //! # Ok(())
 //! # }
 //! ```

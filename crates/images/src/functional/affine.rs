@@ -5,7 +5,7 @@
 use super::warp::{check_interpolation, fixed, warp};
 use super::{Fill, check_finite};
 use crate::geometry::Orientation;
-use crate::render::oriented;
+use crate::render::orient;
 use crate::{Image, ImageSize, Interpolation};
 use fulmen_data::{Error, Result};
 
