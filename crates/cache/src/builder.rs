@@ -20,10 +20,10 @@ use fulmen_files::{self as store, Lock};
 const MAX_WORKERS: usize = 1024;
 /// The approximate size of a file: an eighth of the cache within these bounds, so that a kill loses
 /// little and files are few.
-const SMALL_PART: u64 = 64 << 20;
-const LARGE_PART: u64 = 1 << 30;
+const MIN_PART_BYTES: u64 = 64 << 20;
+const MAX_PART_BYTES: u64 = 1 << 30;
 /// The disk space to leave free.
-const RESERVE: u64 = 16 << 20;
+const RESERVED_BYTES: u64 = 16 << 20;
 
 type OnEvent = Box<dyn FnMut(CacheEvent) + Send>;
 
@@ -232,7 +232,8 @@ impl CacheBuilder {
         let rows = samples.checked_mul(variants).ok_or_else(too_large)?;
         let sample_bytes = sample_bytes(fields)?;
         let total = sample_bytes.checked_mul(rows as u64).ok_or_else(too_large)?;
-        let part_bytes = self.part_bytes.unwrap_or((total / 8).clamp(SMALL_PART, LARGE_PART));
+        let part_bytes =
+            self.part_bytes.unwrap_or((total / 8).clamp(MIN_PART_BYTES, MAX_PART_BYTES));
         let rows_per_part = usize::try_from(part_bytes / sample_bytes.max(1))
             .unwrap_or(usize::MAX)
             .max(rows.div_ceil(MAX_PARTS))
@@ -289,7 +290,8 @@ impl CacheBuilder {
             .disk
             .available(dir)
             .map_err(|source| Error::io(dir, "cannot query the free disk space", source))?;
-        let needed = expected.missing_bytes.saturating_add(RESERVE.min(expected.missing_bytes / 8));
+        let needed =
+            expected.missing_bytes.saturating_add(RESERVED_BYTES.min(expected.missing_bytes / 8));
         if needed <= free {
             return Ok(());
         }

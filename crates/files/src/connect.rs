@@ -23,17 +23,17 @@ use super::retry::RetryState;
 use fulmen_data::{Error, Result};
 
 /// A connection without any data for this long is closed, and the request is repeated.
-pub(super) const SILENCE: Duration = Duration::from_secs(30);
+pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The minimum time for a response, however soon the user gives up.
-const SHORTEST: Duration = Duration::from_secs(1);
+const MIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The longest wait between two attempts.
-const LONGEST_WAIT: Duration = Duration::from_secs(10);
+const MAX_BACKOFF: Duration = Duration::from_secs(10);
 
 /// How long to wait for the credentials of a cloud machine if none are set. Other machines have
 /// none and never answer.
-const KEYS: Duration = Duration::from_secs(15);
+const CREDENTIALS_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// A request for one object.
 #[derive(Clone)]
@@ -56,7 +56,7 @@ type Identity = (Scheme, String, Vec<(String, String)>, Duration, Duration);
 
 /// Connects to the store of an object for reading.
 pub(super) fn connect(object: &ObjectPath, options: &StoreOptions) -> Result<Connection> {
-    connect_for(object, options, SILENCE.min(options.give_up_time()?).max(SHORTEST))
+    connect_for(object, options, IDLE_TIMEOUT.min(options.give_up_time()?).max(MIN_TIMEOUT))
 }
 
 /// Connects to the store of an object. A connection without any data for `silence` counts as
@@ -109,7 +109,7 @@ fn unknown(object: &ObjectPath, name: &str) -> Error {
 fn patience(give_up_after: Duration, silence: Duration) -> (ClientOptions, RetryConfig) {
     let client =
         ClientOptions::new().with_timeout_disabled().with_connect_timeout(Duration::from_secs(10));
-    let backoff = BackoffConfig { max_backoff: LONGEST_WAIT, ..BackoffConfig::default() };
+    let backoff = BackoffConfig { max_backoff: MAX_BACKOFF, ..BackoffConfig::default() };
     let retry = RetryConfig { backoff, max_retries: 1_000_000, retry_timeout: give_up_after };
     (client.with_read_timeout(silence), retry)
 }
@@ -158,7 +158,7 @@ macro_rules! build {
             if !is_public {
                 let keys = store.credentials().clone();
                 let state = RetryState::new(object.clone(), "asking for keys".to_owned(), give_up_after);
-                let limit = give_up_after.max(SHORTEST).min(KEYS);
+                let limit = give_up_after.max(MIN_TIMEOUT).min(CREDENTIALS_TIMEOUT);
                 wait(async move {
                     match tokio::time::timeout(limit, keys.get_credential()).await {
                         Ok(Ok(_)) => Ok(()),

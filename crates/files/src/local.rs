@@ -15,7 +15,7 @@ use super::pattern::{Wildcards, has_wildcard};
 use fulmen_data::{Error, Result};
 
 /// How much to copy between two progress reports.
-const COPY: usize = 1 << 20;
+const COPY_BUFFER_BYTES: usize = 1 << 20;
 
 /// The path with these bytes.
 pub(super) fn path(bytes: Vec<u8>) -> PathBuf {
@@ -147,7 +147,7 @@ pub(super) fn matching(pattern: &Path) -> Result<Vec<PathBuf>> {
 pub(super) fn copy(from: &Path, to: &Path, progress: &dyn Fn(u64)) -> Result<()> {
     let mut source = open(from)?;
     let mut file = temporary_file(to)?;
-    let mut part = vec![0; COPY];
+    let mut part = vec![0; COPY_BUFFER_BYTES];
     let mut copied = 0;
     loop {
         let read = source.read(&mut part);

@@ -15,18 +15,18 @@ use object_store::{
     WriteMultipart,
 };
 
-use super::connect::{Connection, SILENCE, connect_for, wait};
+use super::connect::{Connection, IDLE_TIMEOUT, connect_for, wait};
 use super::object_path::ObjectPath;
 use super::{StoreOptions, local};
 use fulmen_data::{Error, Result};
 
 /// The limits of stores: the smallest size of a part, except the last, and the largest number of
 /// parts.
-const SMALLEST_PART: u64 = 5 << 20;
+const MIN_PART_BYTES: u64 = 5 << 20;
 const MAX_PARTS: u64 = 10_000;
 
 /// A connection slower than this many bytes per second counts as silent.
-const SLOWEST: u64 = 64 << 10;
+const MIN_BYTES_PER_SECOND: u64 = 64 << 10;
 
 /// Copies a local file into a store.
 pub(super) fn upload(
@@ -85,10 +85,13 @@ impl ObjectWriter {
                 "{object}: this is a bucket; expected the name of an object in it"
             )));
         }
-        let part = (options.chunk_bytes() as u64).max(SMALLEST_PART).max(size.div_ceil(MAX_PARTS));
+        let part = (options.chunk_bytes() as u64).max(MIN_PART_BYTES).max(size.div_ceil(MAX_PARTS));
         // No data arrives while a part is sent.
-        let connection =
-            connect_for(object, options, SILENCE + Duration::from_secs(part / SLOWEST))?;
+        let connection = connect_for(
+            object,
+            options,
+            IDLE_TIMEOUT + Duration::from_secs(part / MIN_BYTES_PER_SECOND),
+        )?;
         let at_once = options.chunks();
         Ok(ObjectWriter {
             connection,

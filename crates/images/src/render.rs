@@ -42,13 +42,13 @@ fn with_scratch<T>(work: impl FnOnce(&mut Scratch) -> T) -> T {
 impl Scratch {
     /// Frees the memory of an unusually large image.
     fn trim(&mut self) {
-        const KEPT: usize = 64 << 20;
+        const MAX_KEPT_BYTES: usize = 64 << 20;
         for buffer in [&mut self.buffers.raw, &mut self.buffers.pixels, &mut self.rendered] {
-            if buffer.capacity() > KEPT {
+            if buffer.capacity() > MAX_KEPT_BYTES {
                 *buffer = Vec::new();
             }
         }
-        if self.resizer.size_of_internal_buffers() > KEPT {
+        if self.resizer.size_of_internal_buffers() > MAX_KEPT_BYTES {
             self.resizer.reset_internal_buffers();
         }
     }

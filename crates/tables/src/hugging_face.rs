@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::arrow_files;
 use super::block_reader::BlockReader;
 use super::features::HfFeatures;
-use super::hugging_face_files::{Config, LARGEST_TEXT, Splits, configs};
+use super::hugging_face_files::{Config, MAX_TEXT_BYTES, Splits, configs};
 use super::source_file::{ends_in, read_small};
 use super::table::table_of_rows;
 use fulmen_data::{Error, Result};
@@ -167,7 +167,8 @@ impl HfFolder {
         for folder in [self.location.join(split), self.location.clone()] {
             let info = folder.join("dataset_info.json");
             if info.exists()? {
-                let text = String::from_utf8_lossy(&read_small(&info, LARGEST_TEXT)?).into_owned();
+                let text =
+                    String::from_utf8_lossy(&read_small(&info, MAX_TEXT_BYTES)?).into_owned();
                 rows.features = HfFeatures::parse(&text)
                     .map_err(|error| info.error(format!("not JSON: {error}")))?;
                 for column in &mut rows.columns {
@@ -246,7 +247,7 @@ fn state(folder: &Location) -> Result<Vec<Location>> {
 }
 
 fn json(file: &Location) -> Result<Value> {
-    serde_json::from_slice(&read_small(file, LARGEST_TEXT)?)
+    serde_json::from_slice(&read_small(file, MAX_TEXT_BYTES)?)
         .map_err(|error| file.error(format!("not JSON: {error}")))
 }
 

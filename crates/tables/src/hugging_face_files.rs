@@ -10,7 +10,7 @@ use fulmen_data::{Error, Result};
 use fulmen_files::Location;
 
 /// Cards and lists of files are small.
-pub(crate) const LARGEST_TEXT: u64 = 64 << 20;
+pub(crate) const MAX_TEXT_BYTES: u64 = 64 << 20;
 
 /// The parts of a folder that are read.
 pub(crate) const EXTENSIONS: [&str; 3] = [".parquet", ".arrow", ".arrows"];
@@ -39,7 +39,7 @@ pub(crate) struct Config {
 pub(crate) fn configs(folder: &Location) -> Result<Vec<Config>> {
     let card = folder.join("README.md");
     let configs = if card.exists()? {
-        let text = String::from_utf8_lossy(&read_small(&card, LARGEST_TEXT)?).into_owned();
+        let text = String::from_utf8_lossy(&read_small(&card, MAX_TEXT_BYTES)?).into_owned();
         front_matter::configs(&text).map_err(|error| {
             card.error(format!(
                 "`configs` should be a list of maps with `config_name` and `data_files`: {error}"

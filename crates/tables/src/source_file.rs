@@ -18,7 +18,7 @@ use fulmen_files::{MAX_CONCURRENT_REQUESTS, explain, fingerprint_all};
 const BUFFER: usize = 1 << 18;
 
 /// How many local files of a table stay open; a process may not open many more.
-const OPEN_FILES: usize = 128;
+const MAX_OPEN_FILES: usize = 128;
 
 /// A file of known size.
 #[derive(Debug)]
@@ -39,7 +39,8 @@ impl SourceFile {
             let open = |path| {
                 File::open(path).map_err(|source| Error::io(path, "cannot open the file", source))
             };
-            let file = location.local().filter(|_| number < OPEN_FILES).map(open).transpose()?;
+            let file =
+                location.local().filter(|_| number < MAX_OPEN_FILES).map(open).transpose()?;
             Ok(Arc::new(SourceFile { location: location.clone(), file, size }))
         })
     }

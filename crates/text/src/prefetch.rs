@@ -11,7 +11,7 @@ use fulmen_data::internal::panicked;
 use fulmen_data::{Deferred, Error, Items, Result, StreamItem};
 
 /// Items in flight per thread.
-const EACH: usize = 8;
+const ITEMS_PER_THREAD: usize = 8;
 
 /// A deferred item, and where to send its result.
 type Task<T> = (Deferred<T>, SyncSender<Result<T>>);
@@ -59,7 +59,7 @@ impl<T: Send + 'static> Prefetch<T> {
 
     /// Sends work to the threads.
     fn fill(&mut self) {
-        while self.pending.len() < EACH * self.threads.len()
+        while self.pending.len() < ITEMS_PER_THREAD * self.threads.len()
             && let Some(item) = self.next_deferred()
         {
             let pending = item.map(|StreamItem { index, origin, item }| {

@@ -14,7 +14,7 @@ use fulmen_durable::NewFile;
 use super::TokenStore;
 use super::document_reader::in_order;
 use super::prefetch::Prefetch;
-use super::token_format::{DATA, Documents, Head, check_range, padding_bytes};
+use super::token_format::{Documents, HEADER_BYTES, Head, check_range, padding_bytes};
 use fulmen_data::{Error, Fingerprint, Result, Source, Stream, StreamItem};
 use fulmen_files::{keep, temporary_file};
 
@@ -65,7 +65,7 @@ impl TokenFileWriter {
         let path = path.as_ref().to_owned();
         let documents = Documents::new(vocab_size)?;
         let mut file = temporary_file(&path)?;
-        file.write_all(&[0; DATA])
+        file.write_all(&[0; HEADER_BYTES])
             .map_err(|source| Error::io(&path, "cannot create the token file", source))?;
         let file = BufWriter::with_capacity(1 << 20, file);
         Ok(TokenFileWriter { path, file, documents, crc: 0, bytes: Vec::new(), failed: false })

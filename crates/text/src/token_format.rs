@@ -7,7 +7,7 @@
 //! | `ends` | u64: for each document the number of tokens up to its end |
 //!
 //! The metadata has the `vocab_size`, and under `fulmen.crc32c` the checksums that
-//! `fulmen_nn::safetensors` also verifies. The header always takes [`DATA`] bytes, so the tokens
+//! `fulmen_nn::safetensors` also verifies. The header always takes [`HEADER_BYTES`] bytes, so the tokens
 //! can be written before their number is known.
 //!
 //! Out of scope: writing and reading the tokens (`token_file`, `token_array`).
@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 use fulmen_data::{Error, Result};
 
 /// The offset of the tensors in files written here.
-pub(super) const DATA: usize = 1024;
+pub(super) const HEADER_BYTES: usize = 1024;
 
 /// Token files do not have longer headers.
 const MAX_HEADER_BYTES: u64 = 1 << 20;
@@ -126,9 +126,9 @@ impl Documents {
         sums.metadata.insert(VOCAB_SIZE.to_owned(), crc32c(vocab_size.as_bytes()));
         let metadata = json!({ VOCAB_SIZE: vocab_size, CHECKSUMS: json!(sums).to_string() });
         header.insert("__metadata__".to_owned(), metadata);
-        let mut bytes = ((DATA - 8) as u64).to_le_bytes().to_vec();
+        let mut bytes = ((HEADER_BYTES - 8) as u64).to_le_bytes().to_vec();
         bytes.extend_from_slice(Value::Object(header).to_string().as_bytes());
-        bytes.resize(DATA, b' ');
+        bytes.resize(HEADER_BYTES, b' ');
         bytes
     }
 }

@@ -10,7 +10,7 @@ use fulmen_data::{Error, Result};
 use fulmen_shards::split;
 
 /// Longer than any number in text; a longer file is not a class.
-const LONGEST_CLASS: u64 = 32;
+const MAX_CLASS_BYTES: u64 = 32;
 
 /// The result of [`shards_info`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -128,7 +128,7 @@ fn add_shard(path: &Path, info: &mut ShardsInfo) -> Result<()> {
         let (files, bytes) = info.extensions.entry(extension.clone()).or_default();
         *files += 1;
         *bytes += entry.size;
-        if extension == "cls" && entry.size <= LONGEST_CLASS {
+        if extension == "cls" && entry.size <= MAX_CLASS_BYTES {
             let reading =
                 |source| Error::io(path, &format!("reading entry {}", entry.name), source);
             let text = section

@@ -19,7 +19,7 @@ use fulmen_data::{Error, Result};
 use fulmen_files as store;
 
 /// The disk space to leave free.
-const SPARE: u64 = 64 << 20;
+const RESERVED_BYTES: u64 = 64 << 20;
 
 /// The state of a shard.
 pub(crate) enum State {
@@ -163,7 +163,7 @@ impl Job<'_> {
 pub(crate) fn check_room(folder: &Path, bytes: u64) -> Result<()> {
     let room = fs4::available_space(folder)
         .map_err(|source| Error::io(folder, "querying the free disk space", source))?;
-    let needed = bytes.saturating_add(if bytes == 0 { 0 } else { SPARE });
+    let needed = bytes.saturating_add(if bytes == 0 { 0 } else { RESERVED_BYTES });
     if needed <= room {
         return Ok(());
     }

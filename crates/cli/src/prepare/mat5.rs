@@ -10,10 +10,10 @@ use flate2::read::ZlibDecoder;
 
 /// The limit on the total size of variables: a small compressed file can hold a thousand times its
 /// size.
-const LIMIT: u64 = 256 << 20;
+const MAX_BYTES: u64 = 256 << 20;
 
 /// The limit on nested structures.
-const DEEPEST: usize = 16;
+const MAX_DEPTH: usize = 16;
 
 /// The size of the header in front of the variables.
 const HEADER: usize = 128;
@@ -69,16 +69,16 @@ pub(crate) fn variables(bytes: &[u8]) -> Result<Vec<(String, Value)>, String> {
     };
     let mut cursor = Cursor { bytes: &bytes[HEADER..], big };
     let mut variables = Vec::new();
-    let mut left = LIMIT;
+    let mut remaining = MAX_BYTES;
     while !cursor.bytes.is_empty() {
         match cursor.element()? {
             (15, data) => {
                 let mut inflated = Vec::new();
-                let read = ZlibDecoder::new(data).take(left + 1).read_to_end(&mut inflated);
+                let read = ZlibDecoder::new(data).take(remaining + 1).read_to_end(&mut inflated);
                 read.map_err(|source| format!("inflating a variable: {source}"))?;
-                left = left
+                remaining = remaining
                     .checked_sub(inflated.len() as u64)
-                    .ok_or_else(|| format!("its variables have more than {LIMIT} bytes"))?;
+                    .ok_or_else(|| format!("its variables have more than {MAX_BYTES} bytes"))?;
                 let mut inside = Cursor { bytes: &inflated, big };
                 let (kind, data) = inside.element()?;
                 if kind == 14 {
@@ -101,13 +101,13 @@ struct Cursor<'a> {
 
 impl<'a> Cursor<'a> {
     fn take(&mut self, count: usize) -> Result<&'a [u8], String> {
-        let (taken, left) = self.bytes.split_at_checked(count).ok_or_else(|| {
+        let (taken, remaining) = self.bytes.split_at_checked(count).ok_or_else(|| {
             format!(
                 "it ends where {count} more bytes were expected ({} are left)",
                 self.bytes.len()
             )
         })?;
-        self.bytes = left;
+        self.bytes = remaining;
         Ok(taken)
     }
 
@@ -193,8 +193,8 @@ impl<'a> Cursor<'a> {
 
 /// Parses an array with its name from its elements.
 fn matrix(mut cursor: Cursor<'_>, depth: usize) -> Result<(String, Value), String> {
-    if depth > DEEPEST {
-        return Err(format!("structures in structures, more than {DEEPEST} deep"));
+    if depth > MAX_DEPTH {
+        return Err(format!("structures in structures, more than {MAX_DEPTH} deep"));
     }
     if cursor.bytes.is_empty() {
         return Ok((String::new(), Value::Numbers(Vec::new())));

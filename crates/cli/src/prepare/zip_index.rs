@@ -12,7 +12,7 @@ use super::file_slice::FileSlice;
 use fulmen_data::{Error, Result};
 
 /// Images are smaller.
-const LARGEST: u64 = 1 << 30;
+const MAX_ENTRY_BYTES: u64 = 1 << 30;
 
 /// A zip file with its directory.
 pub(crate) struct ZipIndex {
@@ -80,9 +80,9 @@ impl ZipIndex {
 
     /// Reads a file that fits in memory.
     pub(crate) fn read(&self, entry: &ZipEntry) -> Result<Vec<u8>> {
-        if entry.size > LARGEST {
+        if entry.size > MAX_ENTRY_BYTES {
             let what = format!(
-                "it claims {} bytes, more than the {LARGEST} that one sample may have",
+                "it claims {} bytes, more than the {MAX_ENTRY_BYTES} that one sample may have",
                 entry.size
             );
             return Err(self.damaged(entry, what));
@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(zip.read(zip.find("plain.txt").unwrap()).unwrap(), b"stored");
         assert_eq!(zip.read(zip.find("a/small.txt").unwrap()).unwrap(), text);
         assert!(zip.find("lain.txt").is_none());
-        zip.entries[1].size = LARGEST + 1;
+        zip.entries[1].size = MAX_ENTRY_BYTES + 1;
         let error = zip.read(&zip.entries[1]).unwrap_err().to_string();
         assert!(error.contains("entry a/small.txt: it claims 1073741825 bytes"), "{error}");
 

@@ -24,7 +24,7 @@ const BLOCK: usize = 512;
 const MAX_NAME_BYTES: u64 = 1 << 20;
 
 /// Skips up to a number of bytes, and returns how many there were.
-pub(super) type Skip<R> = fn(&mut R, u64) -> io::Result<u64>;
+pub(super) type SkipBytes<R> = fn(&mut R, u64) -> io::Result<u64>;
 
 /// Skips bytes by reading them.
 pub(super) fn read_over<R: Read>(reader: &mut R, count: u64) -> io::Result<u64> {
@@ -74,15 +74,15 @@ pub fn tar_entries(
     file: &File,
     part: Range<u64>,
 ) -> impl Iterator<Item = Result<Entry>> {
-    let mut walk = TarEntries::of_part(location, file, part);
-    std::iter::from_fn(move || walk.next().transpose())
+    let mut entries = TarEntries::of_part(location, file, part);
+    std::iter::from_fn(move || entries.next().transpose())
 }
 
 /// A reader of a tar file.
 pub(super) struct TarEntries<R> {
     location: Location,
     reader: R,
-    skip: Skip<R>,
+    skip: SkipBytes<R>,
     /// The number of bytes read or skipped.
     position: u64,
     /// The offset of the next header.
@@ -112,7 +112,7 @@ impl<'a> TarEntries<FilePart<'a>> {
 }
 
 impl<R: Read> TarEntries<R> {
-    pub(super) fn new(location: Location, reader: R, skip: Skip<R>) -> TarEntries<R> {
+    pub(super) fn new(location: Location, reader: R, skip: SkipBytes<R>) -> TarEntries<R> {
         TarEntries { location, reader, skip, position: 0, next: 0, latest: None, ended: false }
     }
 

@@ -129,9 +129,10 @@ fn samples(shard: &Location, selection: &Arc<Selection>) -> Result<FileItems<Tar
         selection,
     );
     let mut failed = false;
-    let readable =
-        std::iter::from_fn(move || groups.next(|walk, entry| walk.content(&entry)).transpose())
-            .take_while(move |group| !std::mem::replace(&mut failed, group.is_err()));
+    let readable = std::iter::from_fn(move || {
+        groups.next(|entries, entry| entries.content(&entry)).transpose()
+    })
+    .take_while(move |group| !std::mem::replace(&mut failed, group.is_err()));
     Ok(Box::new(readable.zip(0..).map(|(group, number)| {
         let group = group?;
         let position = format!("entry {}", group.key);

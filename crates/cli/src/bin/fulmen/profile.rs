@@ -43,7 +43,7 @@ pub(crate) struct Arguments {
 }
 
 /// The longest time that a training records.
-const LONGEST: Duration = Duration::from_secs(3600);
+const MAX_DURATION: Duration = Duration::from_secs(3600);
 /// A training checks for requests twice a second.
 const ACCEPT_TIME: Duration = Duration::from_secs(20);
 /// The time to write the trace.
@@ -51,9 +51,12 @@ const WRITE_TIME: Duration = Duration::from_secs(300);
 
 /// A number of seconds, such as `0.5s` or `2`.
 fn duration(text: &str) -> std::result::Result<Duration, String> {
-    seconds(text.strip_suffix('s').unwrap_or(text)).ok().filter(|time| *time <= LONGEST).ok_or_else(
-        || format!("expected seconds, at most {} of them, such as 2s", LONGEST.as_secs()),
-    )
+    seconds(text.strip_suffix('s').unwrap_or(text))
+        .ok()
+        .filter(|time| *time <= MAX_DURATION)
+        .ok_or_else(|| {
+            format!("expected seconds, at most {} of them, such as 2s", MAX_DURATION.as_secs())
+        })
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
