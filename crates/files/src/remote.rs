@@ -52,7 +52,7 @@ pub(super) fn read_range(
         return Ok(Err(meta.size));
     }
     let object = Object { connection, e_tag: meta.e_tag };
-    let (chunk, at_once) = (options.chunk_bytes(), options.chunks());
+    let (chunk, max_in_flight) = (options.chunk_bytes(), options.chunks());
     wait(async move {
         if range.end - range.start <= chunk as u64 {
             return object.read(range).await;
@@ -63,7 +63,7 @@ pub(super) fn read_range(
             .clone()
             .step_by(chunk)
             .map(|start| object.read(start..range.end.min(start.saturating_add(chunk as u64))));
-        let mut parts = stream::iter(reads).buffered(at_once);
+        let mut parts = stream::iter(reads).buffered(max_in_flight);
         while let Some(part) = parts.try_next().await? {
             bytes.extend_from_slice(&part);
         }

@@ -17,7 +17,7 @@ const ITEMS_PER_THREAD: usize = 8;
 type Task<T> = (Deferred<T>, SyncSender<Result<T>>);
 
 /// An item in flight: its position in the stream, and its result.
-type Pending<T> = Result<StreamItem<Receiver<Result<T>>>>;
+type PendingItem<T> = Result<StreamItem<Receiver<Result<T>>>>;
 
 /// The items of a stream in order. Dropping it ends the threads.
 pub(super) struct Prefetch<T> {
@@ -26,7 +26,7 @@ pub(super) struct Prefetch<T> {
     threads: Vec<Sender<Task<T>>>,
     /// The next thread to use.
     next: usize,
-    pending: VecDeque<Pending<T>>,
+    pending: VecDeque<PendingItem<T>>,
 }
 
 impl<T: Send + 'static> Prefetch<T> {

@@ -7,8 +7,8 @@
 //! | `ends` | u64: for each document the number of tokens up to its end |
 //!
 //! The metadata has the `vocab_size`, and under `fulmen.crc32c` the checksums that
-//! `fulmen_nn::safetensors` also verifies. The header always takes [`HEADER_BYTES`] bytes, so the tokens
-//! can be written before their number is known.
+//! `fulmen_nn::safetensors` also verifies. The header always takes [`HEADER_BYTES`] bytes, so the
+//! tokens can be written before their number is known.
 //!
 //! Out of scope: writing and reading the tokens (`token_file`, `token_array`).
 
@@ -160,9 +160,9 @@ struct Checksums {
     metadata: BTreeMap<String, u32>,
 }
 
-/// What a header says.
+/// The content of a header.
 #[derive(Debug)]
-pub(super) struct Head {
+pub(super) struct Header {
     /// The header's bytes.
     pub(super) text: Vec<u8>,
     /// In the order of the file.
@@ -171,9 +171,9 @@ pub(super) struct Head {
     pub(super) vocab_size: usize,
     pub(super) num_tokens: u64,
     /// The offset of the tokens.
-    pub(super) tokens_at: u64,
+    pub(super) tokens_offset: u64,
     /// The offset and the size of the documents' ends.
-    pub(super) ends_at: (u64, u64),
+    pub(super) ends_region: (u64, u64),
 }
 
 #[derive(Debug)]
@@ -184,9 +184,9 @@ struct Tensor {
     checksum: u32,
 }
 
-impl Head {
+impl Header {
     /// Reads the header of a file of `size` bytes, and checks it against the size.
-    pub(super) fn read(file: &mut impl Read, size: u64, path: &Path) -> Result<Head> {
+    pub(super) fn read(file: &mut impl Read, size: u64, path: &Path) -> Result<Header> {
         let io = |source| Error::io(path, "cannot read the token file", source);
         let mut prefix = [0; 8];
         if size >= 8 {
@@ -200,10 +200,10 @@ impl Head {
         }
         let mut text = vec![0; length as usize];
         file.read_exact(&mut text).map_err(io)?;
-        Head::parse(text, size).map_err(|message| Error::file(path, message))
+        Header::parse(text, size).map_err(|message| Error::file(path, message))
     }
 
-    fn parse(text: Vec<u8>, size: u64) -> Result<Head, String> {
+    fn parse(text: Vec<u8>, size: u64) -> Result<Header, String> {
         let header: Metadata = serde_json::from_slice(&text)
             .map_err(|error| format!("not a token file, or its header is damaged: {error}"))?;
         let data = 8 + text.len() as u64;
@@ -212,7 +212,7 @@ impl Head {
             let &[length] = &info.shape[..] else { return None };
             Some((info.dtype, length as u64, data + info.data_offsets.0 as u64))
         };
-        let (width, num_tokens, tokens_at, documents, ends_at) =
+        let (width, num_tokens, tokens_offset, documents, ends_offset) =
             match (tensor("tokens"), tensor("ends")) {
                 (Some((Dtype::U16, tokens, start)), Some((Dtype::U64, ends, end))) => {
                     (2, tokens, start, ends, end)
@@ -265,14 +265,14 @@ impl Head {
                 Ok(Tensor { name, ty, bytes: (end - start) as u64, checksum })
             })
             .collect::<Result<_, String>>()?;
-        Ok(Head {
+        Ok(Header {
             text,
             tensors,
             width,
             vocab_size,
             num_tokens,
-            tokens_at,
-            ends_at: (ends_at, documents * 8),
+            tokens_offset,
+            ends_region: (ends_offset, documents * 8),
         })
     }
 
@@ -286,15 +286,15 @@ impl Head {
     ) -> Result<()> {
         let mut bytes = vec![0; 1 << 18];
         for Tensor { name, ty, bytes: size, checksum } in &self.tensors {
-            let (mut crc, mut left) = (crc32c(ty.as_bytes()), *size);
+            let (mut crc, mut remaining) = (crc32c(ty.as_bytes()), *size);
             // In pieces of limited size, because a damaged header may claim any number of bytes.
-            while left > 0 {
-                let part = &mut bytes[..left.min(1 << 18) as usize];
+            while remaining > 0 {
+                let part = &mut bytes[..remaining.min(1 << 18) as usize];
                 file.read_exact(part)
                     .map_err(|source| Error::io(path, "cannot read the token file", source))?;
                 crc = crc32c_append(crc, part);
                 take(name, part);
-                left -= part.len() as u64;
+                remaining -= part.len() as u64;
             }
             if crc != *checksum {
                 let message = format!(

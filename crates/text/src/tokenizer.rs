@@ -256,7 +256,7 @@ impl Tokenizer {
             .map_err(|error| {
                 Error::new(format!(
                     "{self:?} cannot encode the text {:?}: {error}",
-                    Shortened(text)
+                    TextStart(text)
                 ))
             })?;
         let (types, special) = (encoding.get_type_ids(), encoding.get_special_tokens_mask());
@@ -361,9 +361,9 @@ impl fmt::Debug for Tokenizer {
 }
 
 /// The start of a text, for messages.
-struct Shortened<'a>(&'a str);
+struct TextStart<'a>(&'a str);
 
-impl fmt::Debug for Shortened<'_> {
+impl fmt::Debug for TextStart<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.char_indices().nth(60) {
             Some((end, _)) => write!(f, "{:?}...", &self.0[..end]),
