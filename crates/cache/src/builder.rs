@@ -156,12 +156,12 @@ impl CacheBuilder {
             on_event(CacheEvent::Waiting { holder: holder.to_owned() });
         })?;
         if waited {
-            let now = Key::new(&*self.dataset, &fields, &self.options)?;
-            if now.hash != key.hash {
+            let new_key = Key::new(&*self.dataset, &fields, &self.options)?;
+            if new_key.hash != key.hash {
                 return Err(Error::usage(format!(
                     "what the samples depend on changed while another process made the cache: {}; open the dataset \
                      again",
-                    differences(&key.key_parts, &now.key_parts).join("; ")
+                    differences(&key.key_parts, &new_key.key_parts).join("; ")
                 )));
             }
         }

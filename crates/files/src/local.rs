@@ -79,9 +79,10 @@ fn walk(folder: &Path, hidden: bool) -> impl Iterator<Item = Result<DirEntry>> {
             Err(error) => error,
         };
         let path = error.path().unwrap_or(&folder).to_owned();
-        let nowhere = error.io_error().is_some_and(|error| error.kind() == io::ErrorKind::NotFound)
-            && path != folder;
-        let skipped = nowhere || error.loop_ancestor().is_some();
+        let is_dangling =
+            error.io_error().is_some_and(|error| error.kind() == io::ErrorKind::NotFound)
+                && path != folder;
+        let skipped = is_dangling || error.loop_ancestor().is_some();
         let source = error.into_io_error().filter(|_| !skipped)?;
         Some(Err(Error::io(&path, "cannot list the folder", source)))
     })

@@ -87,9 +87,9 @@ fn group(text: &[u8], depth: usize) -> Result<Option<Group>, String> {
 }
 
 /// `first..last` or `first..last..step`.
-fn numbers(inside: &[u8]) -> Result<Option<Vec<Vec<u8>>>, String> {
-    let Ok(inside) = std::str::from_utf8(inside) else { return Ok(None) };
-    let parts: Vec<&str> = inside.split("..").collect();
+fn numbers(content: &[u8]) -> Result<Option<Vec<Vec<u8>>>, String> {
+    let Ok(content) = std::str::from_utf8(content) else { return Ok(None) };
+    let parts: Vec<&str> = content.split("..").collect();
     let (first, last, step) = match parts[..] {
         [first, last] => (first, last, Some(1)),
         [first, last, step] => (first, last, step.parse::<i64>().ok()),

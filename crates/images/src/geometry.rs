@@ -218,13 +218,13 @@ impl Orientation {
 
     /// Maps a rectangle of the oriented image back to the original one of this size.
     fn map_back(&self, rect: Rect, size: ImageSize) -> Rect {
-        let turned = self.size(size);
+        let oriented = self.size(size);
         let Rect { mut x, mut y, width, height } = rect;
         if self.flip_x {
-            x = turned.width as isize - x - width as isize;
+            x = oriented.width as isize - x - width as isize;
         }
         if self.flip_y {
-            y = turned.height as isize - y - height as isize;
+            y = oriented.height as isize - y - height as isize;
         }
         if self.transpose {
             Rect { x: y, y: x, width: height, height: width }

@@ -203,10 +203,10 @@ impl Jpeg<'_> {
         }
         let (width, height) = self.scaled(eighths);
         let Region { x, y, .. } = region;
-        let inside = |start: usize, size: usize, all: usize| {
+        let fits = |start: usize, size: usize, all: usize| {
             size > 0 && start.checked_add(size).is_some_and(|end| end <= all)
         };
-        if !inside(x, region.width, width) || !inside(y, region.height, height) {
+        if !fits(x, region.width, width) || !fits(y, region.height, height) {
             return Err(Error::other(format!(
                 "{region:?} is not inside the {width} x {height} pixels of the image"
             )));

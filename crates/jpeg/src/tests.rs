@@ -10,9 +10,9 @@ const SIZE: (usize, usize) = (157, 118);
 /// Waves and grain; the values within a pixel are unrelated.
 fn pixels(channels: usize) -> Vec<u8> {
     let (width, height) = SIZE;
-    let place = |i: usize| (i % width, i / width);
+    let position = |i: usize| (i % width, i / width);
     let value = |i: usize, channel: usize| {
-        let (x, y) = place(i);
+        let (x, y) = position(i);
         let wave = (x as f64 / (4.0 + channel as f64)).sin()
             * (y as f64 / (9.0 - 2.0 * channel as f64)).cos();
         (128.0 + 100.0 * wave) as u8 ^ (((i * 2_654_435_761) >> 9) as u8 % 16)

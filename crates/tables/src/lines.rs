@@ -98,11 +98,11 @@ pub(crate) fn index(
     location: &Location,
     extensions: &[&str],
     blank: bool,
-    instead: &str,
+    alternative: &str,
 ) -> Result<BlockReader> {
     let inputs = SourceFile::open_all(&expand(location, extensions)?)?;
     let files = text_blocks::index(&inputs, MAX_KEPT_BYTES, |file, reader| {
-        file.input.refuse_compressed(instead)?;
+        file.input.refuse_compressed(alternative)?;
         let mut lines = LineReader::default();
         while let Some((start, _)) = lines.next(&Arc::clone(&file.input), reader, blank)? {
             file.push(start, lines.number, BLOCK);

@@ -150,7 +150,7 @@ impl SourceFile {
     }
 
     /// Rejects a compressed file for random access.
-    pub(crate) fn refuse_compressed(&self, instead: &str) -> Result<()> {
+    pub(crate) fn refuse_compressed(&self, alternative: &str) -> Result<()> {
         let mut start = [0; 4];
         let len = self.size.min(4) as usize;
         self.read_at(0, &mut start[..len])?;
@@ -160,7 +160,7 @@ impl SourceFile {
             _ => return Ok(()),
         };
         Err(self.error(format!(
-            "the file is compressed with {kind}, so its items can only be read in sequence; use {instead}, or \
+            "the file is compressed with {kind}, so its items can only be read in sequence; use {alternative}, or \
              decompress it"
         )))
     }

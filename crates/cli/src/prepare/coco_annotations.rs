@@ -111,7 +111,7 @@ impl Annotations {
         categories.sort_by_key(|category| category.id);
         let labels: HashMap<u64, usize> =
             categories.iter().map(|category| category.id).zip(0..).collect();
-        let wrong = |what: String| Error::file(zip.path(), format!("entry {name}: {what}"));
+        let wrong = |message: String| Error::file(zip.path(), format!("entry {name}: {message}"));
         if let Some(pair) = images.windows(2).find(|pair| pair[0].id == pair[1].id) {
             return Err(wrong(format!("there are two images {}", pair[0].id)));
         }

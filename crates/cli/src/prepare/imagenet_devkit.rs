@@ -30,8 +30,9 @@ pub(crate) struct ImagenetDevkit {
 impl ImagenetDevkit {
     pub(crate) fn read(path: &Path) -> Result<ImagenetDevkit> {
         let [meta, truth] = files(path, [META, TRUTH])?;
-        let wrong = |entry: &str, what: &str| Error::file(path, format!("entry {entry}: {what}"));
-        let variables = mat5::variables(&meta).map_err(|what| wrong(META, &what))?;
+        let wrong =
+            |entry: &str, message: &str| Error::file(path, format!("entry {entry}: {message}"));
+        let variables = mat5::variables(&meta).map_err(|message| wrong(META, &message))?;
         let synsets = variables.into_iter().find(|(name, _)| name == "synsets");
         let Some((_, Value::Structures(synsets))) = synsets else {
             return Err(wrong(META, "there is no array of structures `synsets`"));

@@ -57,7 +57,7 @@ impl Value {
 /// name.
 pub(crate) fn variables(bytes: &[u8]) -> Result<Vec<(String, Value)>, String> {
     let header = bytes.get(..HEADER).ok_or("it is shorter than the header of a MAT file")?;
-    let big = match &header[126..] {
+    let is_big_endian = match &header[126..] {
         b"IM" => false,
         b"MI" => true,
         _ => {
@@ -67,7 +67,7 @@ pub(crate) fn variables(bytes: &[u8]) -> Result<Vec<(String, Value)>, String> {
             );
         }
     };
-    let mut cursor = Cursor { bytes: &bytes[HEADER..], big };
+    let mut cursor = Cursor { bytes: &bytes[HEADER..], is_big_endian };
     let mut variables = Vec::new();
     let mut remaining = MAX_BYTES;
     while !cursor.bytes.is_empty() {
@@ -79,13 +79,13 @@ pub(crate) fn variables(bytes: &[u8]) -> Result<Vec<(String, Value)>, String> {
                 remaining = remaining
                     .checked_sub(inflated.len() as u64)
                     .ok_or_else(|| format!("its variables have more than {MAX_BYTES} bytes"))?;
-                let mut inside = Cursor { bytes: &inflated, big };
-                let (kind, data) = inside.element()?;
+                let mut inner = Cursor { bytes: &inflated, is_big_endian };
+                let (kind, data) = inner.element()?;
                 if kind == 14 {
-                    variables.push(matrix(Cursor { bytes: data, big }, 0)?);
+                    variables.push(matrix(Cursor { bytes: data, is_big_endian }, 0)?);
                 }
             }
-            (14, data) => variables.push(matrix(Cursor { bytes: data, big }, 0)?),
+            (14, data) => variables.push(matrix(Cursor { bytes: data, is_big_endian }, 0)?),
             _ => {}
         }
     }
@@ -96,7 +96,7 @@ pub(crate) fn variables(bytes: &[u8]) -> Result<Vec<(String, Value)>, String> {
 #[derive(Clone, Copy)]
 struct Cursor<'a> {
     bytes: &'a [u8],
-    big: bool,
+    is_big_endian: bool,
 }
 
 impl<'a> Cursor<'a> {
@@ -113,7 +113,7 @@ impl<'a> Cursor<'a> {
 
     fn word(&mut self) -> Result<u32, String> {
         let bytes = self.take(4)?.try_into().map_err(|_| "a word of 4 bytes was expected")?;
-        Ok(if self.big { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) })
+        Ok(if self.is_big_endian { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) })
     }
 
     /// The next element: its type and its data.
@@ -152,7 +152,7 @@ impl<'a> Cursor<'a> {
         let one = |bytes: &[u8]| {
             let mut word = [0; 8];
             word[..width].copy_from_slice(bytes);
-            if self.big {
+            if self.is_big_endian {
                 word[..width].reverse();
             }
             let unsigned = u64::from_le_bytes(word);
@@ -171,9 +171,9 @@ impl<'a> Cursor<'a> {
     /// An element of characters.
     fn text(&mut self) -> Result<String, String> {
         let (kind, data) = self.element()?;
-        let big = self.big;
+        let is_big_endian = self.is_big_endian;
         let wide = |bytes: &[u8]| match *bytes {
-            [a, b] if big => u16::from_be_bytes([a, b]),
+            [a, b] if is_big_endian => u16::from_be_bytes([a, b]),
             [a, b] => u16::from_le_bytes([a, b]),
             _ => 0,
         };
@@ -200,7 +200,7 @@ fn matrix(mut cursor: Cursor<'_>, depth: usize) -> Result<(String, Value), Strin
         return Ok((String::new(), Value::Numbers(Vec::new())));
     }
     let (_, flags) = cursor.element()?;
-    let class = Cursor { bytes: flags, big: cursor.big }.word()? & 0xff;
+    let class = Cursor { bytes: flags, is_big_endian: cursor.is_big_endian }.word()? & 0xff;
     let sizes = cursor.numbers()?;
     let count = sizes
         .iter()
@@ -234,7 +234,11 @@ fn matrix(mut cursor: Cursor<'_>, depth: usize) -> Result<(String, Value), Strin
                     let (_, data) = cursor.element()?;
                     structure.push((
                         name.clone(),
-                        matrix(Cursor { bytes: data, big: cursor.big }, depth + 1)?.1,
+                        matrix(
+                            Cursor { bytes: data, is_big_endian: cursor.is_big_endian },
+                            depth + 1,
+                        )?
+                        .1,
                     ));
                 }
                 structures.push(structure);
@@ -265,11 +269,12 @@ mod tests {
         let find = |name: &str| &variables.iter().find(|(found, _)| found == name).unwrap().1;
         let Value::Structures(synsets) = find("synsets") else { panic!("{variables:?}") };
         assert_eq!(synsets.len(), 4);
-        let text = |at: usize, name: &str| {
-            Value::field(&synsets[at], name).unwrap().text().unwrap().to_owned()
+        let text = |index: usize, name: &str| {
+            Value::field(&synsets[index], name).unwrap().text().unwrap().to_owned()
         };
-        let number =
-            |at: usize, name: &str| Value::field(&synsets[at], name).unwrap().number().unwrap();
+        let number = |index: usize, name: &str| {
+            Value::field(&synsets[index], name).unwrap().number().unwrap()
+        };
         assert_eq!(
             (text(0, "WNID"), text(0, "words")),
             ("n02119789".to_owned(), "kit fox, Vulpes macrotis".to_owned())

@@ -121,11 +121,11 @@ fn extract_texts<T: 'static>(
 ) -> Items<String> {
     Box::new(items.map(move |item| {
         let StreamItem { index, origin, item } = item?;
-        let item = extract(item).map_err(|what| {
-            if what.contains(&origin) {
-                Error::new(what)
+        let item = extract(item).map_err(|message| {
+            if message.contains(&origin) {
+                Error::new(message)
             } else {
-                Error::new(format!("{origin}: {what}"))
+                Error::new(format!("{origin}: {message}"))
             }
         })?;
         Ok(StreamItem { index, origin, item })
@@ -137,7 +137,7 @@ fn kind_of(location: &Location) -> Option<Kind> {
     KINDS.iter().find(|(end, _)| name.ends_with(end)).map(|&(_, kind)| kind)
 }
 
-fn unknown(location: &Location, what: &str) -> Error {
+fn unknown(location: &Location, message: &str) -> Error {
     let ends: Vec<&str> = KINDS.iter().map(|(end, _)| *end).collect();
-    Error::usage(format!("{location}: {what}; text files are {}", ends.join(", ")))
+    Error::usage(format!("{location}: {message}; text files are {}", ends.join(", ")))
 }

@@ -216,21 +216,21 @@ fn transfer(
         let start = Instant::now();
         let Some(batch) = batches.next() else { return };
         let transfer_start = Instant::now();
-        let moved = batch.and_then(|batch| {
+        let device_batch = batch.and_then(|batch| {
             let _transfer = numbered("transfer", batch.index() as u64);
-            let moved = batch.to_devices(runtime, sharding)?;
-            for (i, array) in moved.arrays.iter().enumerate() {
+            let device_batch = batch.to_devices(runtime, sharding)?;
+            for (i, array) in device_batch.arrays.iter().enumerate() {
                 let name = batch.fields().get(i).map_or("the mask", |field| field.name.as_str());
                 array.block_until_ready().map_err(|source| batch.transfer_error(name, source))?;
             }
             if let Some(first) = first.take() {
                 *first.lock().unwrap_or_else(PoisonError::into_inner) = Some(batch);
             }
-            Ok(moved)
+            Ok(device_batch)
         });
         let done = Instant::now();
         ready.fetch_add(1, Ordering::Relaxed);
-        if sender.send(moved).is_err() {
+        if sender.send(device_batch).is_err() {
             return;
         }
         let mut report = stats.report();

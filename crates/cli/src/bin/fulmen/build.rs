@@ -74,12 +74,12 @@ impl Tool {
     /// The user's installation, or the one in the cache folder.
     fn find(folder: &Path) -> Option<Tool> {
         let works = |program: &str, argument: &str| {
-            let ran = Command::new(program)
+            let status = Command::new(program)
                 .arg(argument)
                 .stdout(Stdio::null())
                 .stderr(Stdio::null())
                 .status();
-            ran.is_ok_and(|status| status.success())
+            status.is_ok_and(|status| status.success())
         };
         let installed = Tool::installed_in(folder);
         if installed.cargo_zigbuild.is_file() {

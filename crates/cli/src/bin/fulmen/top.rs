@@ -67,9 +67,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             format!("{}, every {} s", arguments.address, arguments.interval.as_secs_f64()),
             level,
         );
-        let shown = show(screen, &snapshots);
+        let result = show(screen, &snapshots);
         ratatui::restore();
-        return shown.map_err(|error| Error::new(format!("the terminal: {error}")));
+        return result.map_err(|error| Error::new(format!("the terminal: {error}")));
     }
     let mut last = None;
     for snapshot in snapshots {

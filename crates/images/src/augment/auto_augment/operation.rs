@@ -185,9 +185,9 @@ mod tests {
     #[test]
     fn half_of_the_signed_magnitudes_turn_round() {
         let mut random = SampleRng::new(0, 0, 0);
-        let turned =
+        let negative =
             (0..2000).filter(|_| Operation::Rotate.with_sign(1.0, &mut random) < 0.0).count();
-        assert!((900..1100).contains(&turned), "{turned} of 2000");
+        assert!((900..1100).contains(&negative), "{negative} of 2000");
         assert!((0..100).all(|_| Operation::Solarize.with_sign(1.0, &mut random) > 0.0));
     }
 }
