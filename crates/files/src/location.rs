@@ -1,6 +1,7 @@
 //! The location of a file or a folder, and reading it.
 //!
-//! Out of scope: requests to stores (`remote`), and the local disk (`local`).
+//! Out of scope: parsing it (`parsed_location`), requests to stores (`remote`), and the local disk
+//! (`local`).
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -9,7 +10,8 @@ use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::object_path::{ObjectPath, Scheme};
+use super::object_path::ObjectPath;
+use super::parsed_location::{ParsedLocation, parse};
 use super::pattern::{self, Wildcards};
 use super::{StoreOptions, local, remote};
 use fulmen_data::internal::in_parallel;
@@ -55,58 +57,6 @@ pub const MAX_CONCURRENT_REQUESTS: usize = 16;
 pub struct Location {
     parsed: ParsedLocation,
     options: StoreOptions,
-}
-
-#[derive(Clone, PartialEq, Eq, Hash)]
-enum ParsedLocation {
-    Local(PathBuf),
-    Store(ObjectPath),
-    /// An invalid string, and the reason.
-    Invalid(String, String),
-}
-
-fn parse(text: &str) -> ParsedLocation {
-    let bad = |reason: &str| ParsedLocation::Invalid(text.to_owned(), reason.to_owned());
-    let Some((scheme, rest)) = text.split_once("://") else {
-        return ParsedLocation::Local(PathBuf::from(text));
-    };
-    // A slash in front marks it as a local path.
-    if scheme.is_empty()
-        || !scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+.-".contains(&byte))
-    {
-        return ParsedLocation::Local(PathBuf::from(text));
-    }
-    let scheme = match scheme {
-        "gs" => Scheme::Gs,
-        "s3" => Scheme::S3,
-        "file" if rest.starts_with('/') => return ParsedLocation::Local(PathBuf::from(rest)),
-        "file" => {
-            return bad("a file:// address needs the absolute path, as in file:///data/train.tar");
-        }
-        "http" => Scheme::Http,
-        "https" => Scheme::Https,
-        _ => {
-            return bad(
-                "expected a local path, gs://bucket/path, s3://bucket/path or https://host/path",
-            );
-        }
-    };
-    let (bucket, key) = rest.split_once('/').unwrap_or((rest, ""));
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-:".contains(&byte);
-    if bucket.is_empty() || !bucket.bytes().all(plain) {
-        return bad(
-            "a bucket name may only contain letters, digits, dots, hyphens and underscores",
-        );
-    }
-    if matches!(scheme, Scheme::Http | Scheme::Https) && key.contains(['?', '#', '%']) {
-        return bad("the address of a file on a web server must not contain `?`, `#` or `%`");
-    }
-    let key = key.trim_matches('/');
-    if key.split('/').any(|part| part.is_empty() || part == "." || part == "..") && !key.is_empty()
-    {
-        return bad("the names between its slashes must not be empty, `.` or `..`");
-    }
-    ParsedLocation::Store(ObjectPath { scheme, bucket: bucket.to_owned(), key: key.to_owned() })
 }
 
 impl Location {
