@@ -227,7 +227,7 @@ impl Presize {
 
     fn save(&self, inputs: &PresizeInputs) -> Result<()> {
         let text = serde_json::to_vec_pretty(inputs)
-            .map_err(|why| Error::runtime("writing presize.json", why))?;
+            .map_err(|error| Error::runtime("writing presize.json", error))?;
         let path = self.folder.join(INPUTS_FILE);
         store::write_whole(&path, &text)
             .map_err(|source| Error::io(&path, "cannot write the file", source))
@@ -238,8 +238,8 @@ impl Presize {
         let path = self.folder.join(INPUTS_FILE);
         match std::fs::read(&path) {
             Ok(text) => {
-                let earlier: PresizeInputs = serde_json::from_slice(&text).map_err(|why| {
-                    Error::file(&path, format!("it is damaged: {why}; remove the folder"))
+                let earlier: PresizeInputs = serde_json::from_slice(&text).map_err(|error| {
+                    Error::file(&path, format!("it is damaged: {error}; remove the folder"))
                 })?;
                 if earlier.options != inputs.options || earlier.images != inputs.images {
                     let what = if earlier.options == inputs.options {

@@ -603,9 +603,9 @@ fn whatever_can_be_read_of_a_batch_pads_the_rows_of_a_process() {
 }
 
 /// Declares another number of items than it has.
-struct Says(usize, Numbers);
+struct WrongLengthStream(usize, Numbers);
 
-impl Stream for Says {
+impl Stream for WrongLengthStream {
     type Item = u64;
     fn len(&self) -> Option<usize> {
         Some(self.0)
@@ -622,7 +622,8 @@ impl Stream for Says {
 fn a_stream_longer_than_it_said_is_an_error() {
     for workers in [0, 2] {
         for (promised, failing_batch) in [(6, 1), (7, 2)] {
-            let (batches, _) = outcome(Says(promised, Numbers::new(9)), OnError::Fail, workers);
+            let (batches, _) =
+                outcome(WrongLengthStream(promised, Numbers::new(9)), OnError::Fail, workers);
             assert_eq!(batches.len(), failing_batch + 1);
             assert_eq!(
                 batches[failing_batch],
@@ -631,7 +632,7 @@ fn a_stream_longer_than_it_said_is_an_error() {
                 )
             );
         }
-        let builder = DataLoader::from_stream(samples(Says(7, Numbers::new(9))))
+        let builder = DataLoader::from_stream(samples(WrongLengthStream(7, Numbers::new(9))))
             .batch_size(3)
             .num_workers(workers);
         // The last batch is dropped, so the end of the stream is never reached.
@@ -639,7 +640,7 @@ fn a_stream_longer_than_it_said_is_an_error() {
             builder.drop_last(true).build().unwrap().epoch(0).filter(Result::is_ok).count(),
             2
         );
-        let builder = DataLoader::from_stream(samples(Says(7, Numbers::new(9))))
+        let builder = DataLoader::from_stream(samples(WrongLengthStream(7, Numbers::new(9))))
             .batch_size(3)
             .num_workers(workers);
         assert_eq!(
@@ -651,7 +652,7 @@ fn a_stream_longer_than_it_said_is_an_error() {
 
 #[test]
 fn a_stream_shorter_than_it_said_is_an_error() {
-    let (batches, _) = outcome(Says(9, Numbers::new(7)), OnError::Fail, 2);
+    let (batches, _) = outcome(WrongLengthStream(9, Numbers::new(7)), OnError::Fail, 2);
     assert_eq!(batches.len(), 3);
     assert_eq!(
         batches[2],

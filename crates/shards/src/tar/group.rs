@@ -180,10 +180,10 @@ impl<R: Read, T> Groups<R, T> {
         keep: &mut impl FnMut(&mut TarEntries<R>, Entry) -> Result<T>,
     ) -> Result<()> {
         let Some(group) = &mut self.next_group else { return Ok(()) };
-        let refuse = |why: String| {
+        let refuse = |reason: String| {
             Err(self
                 .location
-                .error(format!("entry {}, at byte {}: {why}", entry.name, entry.offset)))
+                .error(format!("entry {}, at byte {}: {reason}", entry.name, entry.offset)))
         };
         if group.files.contains_key(&extension) {
             return refuse(format!(

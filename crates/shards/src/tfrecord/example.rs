@@ -70,7 +70,7 @@ impl Example {
     /// skipped, as in protocol buffers.
     pub fn parse(bytes: &[u8]) -> Result<Example> {
         let message = proto::Example::decode(bytes)
-            .map_err(|why| Error::new(format!("not a tf.train.Example: {why}")))?;
+            .map_err(|error| Error::new(format!("not a tf.train.Example: {error}")))?;
         let features = message.features.unwrap_or_default().feature.into_iter();
         Ok(Example { features: features.map(|(name, feature)| (name, feature.into())).collect() })
     }
@@ -105,7 +105,7 @@ impl Example {
     pub fn text(&self, name: &str) -> Result<&str> {
         match self.feature(name)? {
             Feature::Bytes(values) if values.len() == 1 => std::str::from_utf8(&values[0])
-                .map_err(|why| Error::new(format!("the feature `{name}` is not text: {why}"))),
+                .map_err(|error| Error::new(format!("the feature `{name}` is not text: {error}"))),
             other => Err(wrong(name, "one string of bytes", other)),
         }
     }

@@ -132,7 +132,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 
 /// Runs cargo, and returns the built programs.
 fn build(mut command: Command) -> Result<Vec<PathBuf>> {
-    let error = |why: String| Error::new(format!("cargo-zigbuild: {why}"));
+    let error = |reason: String| Error::new(format!("cargo-zigbuild: {reason}"));
     let output = command.stderr(Stdio::inherit()).output().map_err(|e| error(e.to_string()))?;
     if !output.status.success() {
         return Err(error(format!("{}; its own messages are above", output.status)));
