@@ -86,7 +86,7 @@ struct BuildContext<'a> {
 impl Build<'_> {
     /// Fills the parts that are missing in the plan, and writes the plan's manifest after each.
     /// After an error, the finished ones stay.
-    pub(crate) fn run(&self, plan: &mut Plan, tell: &mut dyn FnMut(CacheEvent)) -> Result<()> {
+    pub(crate) fn run(&self, plan: &mut Plan, on_event: &mut dyn FnMut(CacheEvent)) -> Result<()> {
         let todo: VecDeque<usize> =
             (0..plan.num_parts()).filter(|&part| !plan.is_finished(part)).collect();
         let finished = (0..plan.num_parts()).filter(|&part| plan.is_finished(part));
@@ -113,7 +113,7 @@ impl Build<'_> {
             changed: Condvar::new(),
         };
         let mut reporter = ProgressReporter {
-            tell,
+            on_event,
             total: plan.rows,
             sample_bytes: sample_bytes as u64,
             last: None,
@@ -140,7 +140,7 @@ impl Build<'_> {
 
 /// Reports progress, but not too often.
 struct ProgressReporter<'a> {
-    tell: &'a mut dyn FnMut(CacheEvent),
+    on_event: &'a mut dyn FnMut(CacheEvent),
     total: usize,
     sample_bytes: u64,
     last: Option<Instant>,
@@ -155,7 +155,7 @@ impl ProgressReporter<'_> {
 
     fn report(&mut self, done: usize) {
         self.last = Some(Instant::now());
-        (self.tell)(CacheEvent::Progress {
+        (self.on_event)(CacheEvent::Progress {
             done,
             total: self.total,
             sample_bytes: self.sample_bytes,

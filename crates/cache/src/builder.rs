@@ -111,8 +111,8 @@ impl CacheBuilder {
     }
 
     /// A callback for progress and other events ([`CacheEvent`]), called on the calling thread.
-    pub fn on_event(mut self, tell: impl FnMut(CacheEvent) + Send + 'static) -> CacheBuilder {
-        self.on_event = Box::new(tell);
+    pub fn on_event(mut self, on_event: impl FnMut(CacheEvent) + Send + 'static) -> CacheBuilder {
+        self.on_event = Box::new(on_event);
         self
     }
 
@@ -149,7 +149,7 @@ impl CacheBuilder {
         {
             return CachedDataset::from_plan(&dir, plan);
         }
-        self.tell_differences(&key, &dir)?;
+        self.report_differences(&key, &dir)?;
         let (on_event, mut waited) = (&mut self.on_event, false);
         let lock = Lock::wait(&dir, &mut |holder| {
             waited = true;
@@ -189,7 +189,7 @@ impl CacheBuilder {
     fn fill(&mut self, dir: &Path, plan: &mut Plan) -> Result<()> {
         store::remove_leftovers(dir)?;
         let expected = estimate(plan)?;
-        self.check_room(dir, &expected)?;
+        self.check_free_space(dir, &expected)?;
         manifest::save(dir, &plan.manifest)?;
         (self.on_event)(CacheEvent::Started(expected));
         let workers = self
@@ -256,7 +256,7 @@ impl CacheBuilder {
     }
 
     /// The differences to the caches at this path, if there are any and none has this key.
-    fn tell_differences(&mut self, key: &Key, dir: &Path) -> Result<()> {
+    fn report_differences(&mut self, key: &Key, dir: &Path) -> Result<()> {
         if dir.join(manifest::MANIFEST).exists() {
             return Ok(());
         }
@@ -285,7 +285,7 @@ impl CacheBuilder {
         }
     }
 
-    fn check_room(&self, dir: &Path, expected: &CacheEstimate) -> Result<()> {
+    fn check_free_space(&self, dir: &Path, expected: &CacheEstimate) -> Result<()> {
         let free = self
             .disk
             .available(dir)

@@ -109,10 +109,11 @@ impl CachedDataset {
         // A folder without a manifest cannot be opened.
         caches.retain(|entry| !matches!(entry.plan, Ok(None)));
         match <[CacheEntry; 1]>::try_from(caches) {
-            Ok([CacheEntry { dir, plan }]) => {
-                CachedDataset::from_plan(&dir, plan?.ok_or_else(|| maintenance::no_cache(path))?)
-            }
-            Err(caches) if caches.is_empty() => Err(maintenance::no_cache(path)),
+            Ok([CacheEntry { dir, plan }]) => CachedDataset::from_plan(
+                &dir,
+                plan?.ok_or_else(|| maintenance::no_cache_error(path))?,
+            ),
+            Err(caches) if caches.is_empty() => Err(maintenance::no_cache_error(path)),
             Err(several) => Err(Error::usage(format!(
                 "{} has {} caches; name one of them: {}",
                 path.display(),

@@ -64,7 +64,7 @@ pub fn cache_info(path: impl AsRef<Path>) -> Result<Vec<CacheInfo>> {
     match (infos.is_empty(), failed) {
         (false, _) => Ok(infos),
         (true, Some(error)) => Err(error.into()),
-        (true, None) => Err(no_cache(path.as_ref())),
+        (true, None) => Err(no_cache_error(path.as_ref())),
     }
 }
 
@@ -90,7 +90,7 @@ fn info(path: PathBuf, plan: &Plan) -> Result<CacheInfo> {
 /// The caches at a path; at least one.
 fn find(path: &Path) -> Result<Vec<CacheEntry>> {
     let caches = manifest::find(path)?;
-    if caches.is_empty() { Err(no_cache(path)) } else { Ok(caches) }
+    if caches.is_empty() { Err(no_cache_error(path)) } else { Ok(caches) }
 }
 
 /// The caches of this release; an error if there are only others.
@@ -103,7 +103,7 @@ fn find_own(path: &Path) -> Result<Vec<CacheEntry>> {
     }
 }
 
-pub(crate) fn no_cache(path: &Path) -> Error {
+pub(crate) fn no_cache_error(path: &Path) -> Error {
     Error::missing(format!("{}: there is no cache here", path.display()))
 }
 

@@ -38,7 +38,7 @@ fn a_disk_that_fills_up_keeps_what_was_finished_and_the_next_run_goes_on() {
             CachedDataset::builder(data.clone(), folder.path()).part_bytes(10_000).workers(workers)
         };
         let mut full = builder();
-        full.disk = Disk::with_room(45_000);
+        full.disk = Disk::with_free_space(45_000);
         let error = full.open().unwrap_err();
         assert!(error.is_disk_full(), "{error}");
         let text = error.to_string();

@@ -131,7 +131,7 @@ pub(super) fn matching(pattern: &Path) -> Result<Vec<PathBuf>> {
             let refused = |source| Error::io(folder, "cannot list the folder", source);
             for entry in fs::read_dir(folder).map_err(refused)? {
                 let entry = entry.map_err(refused)?;
-                let fits = wildcards.fit(&entry.file_name().to_string_lossy());
+                let fits = wildcards.matches(&entry.file_name().to_string_lossy());
                 deeper.extend(fits.then(|| joined(&entry.path())));
             }
         }

@@ -287,7 +287,7 @@ impl Location {
                 let wildcards = Wildcards::new(object.key.as_bytes());
                 let keys = remote::list(&folder, &self.options)?
                     .into_iter()
-                    .filter(|key| wildcards.fit(key));
+                    .filter(|key| wildcards.matches(key));
                 keys.map(|key| {
                     self.with_parsed(ParsedLocation::Store(ObjectPath { key, ..object.clone() }))
                 })

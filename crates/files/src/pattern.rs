@@ -144,7 +144,7 @@ impl Wildcards {
     }
 
     /// Whether a name or a path matches.
-    pub(super) fn fit(&self, path: &str) -> bool {
+    pub(super) fn matches(&self, path: &str) -> bool {
         let options = MatchOptions {
             case_sensitive: true,
             require_literal_separator: true,
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn wildcards_fit_as_in_a_shell() {
-        let matches = |pattern: &str, name: &str| Wildcards::new(pattern.as_bytes()).fit(name);
+        let matches = |pattern: &str, name: &str| Wildcards::new(pattern.as_bytes()).matches(name);
         for (pattern, name) in [
             ("*.tar", "a.tar"),
             ("*a*b*", "xaxbx"),

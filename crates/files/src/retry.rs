@@ -128,7 +128,7 @@ impl RetryState {
             return self.object.error(format!("{doing}: {reason} ({text})"));
         }
         if text.contains("169.254.169.254") || text.contains("metadata.google.internal") {
-            return self.no_keys(&text);
+            return self.no_credentials(&text);
         }
         let silent = match is_broken(error) {
             Some(HttpErrorKind::Timeout) => ", no data for some time",
@@ -150,7 +150,7 @@ impl RetryState {
     }
 
     /// The error if there are no credentials.
-    pub(super) fn no_keys(&self, text: &str) -> Error {
+    pub(super) fn no_credentials(&self, text: &str) -> Error {
         let doing = &self.doing;
         self.object
             .error(format!("{doing}: no credentials were found, and this machine has none of its own; {CREDENTIALS_ADVICE} ({text})"))

@@ -296,7 +296,7 @@ impl View {
         match *step {
             GeometricStep::RandomResizedCrop { size, scale, ratio } => {
                 let crop = random_resized_crop(self.output(), scale, ratio, random);
-                self.cut(crop);
+                self.crop(crop);
                 self.resize(size);
             }
             GeometricStep::Resize(side) if resizes => {
@@ -304,10 +304,10 @@ impl View {
             }
             GeometricStep::ResizeExact(size) if resizes => self.resize(size),
             GeometricStep::Resize(_) | GeometricStep::ResizeExact(_) => {}
-            GeometricStep::CenterCrop(size) => self.cut(center(self.output(), size)),
+            GeometricStep::CenterCrop(size) => self.crop(center(self.output(), size)),
             GeometricStep::RandomCrop { size, padding } => {
                 let crop = random_crop(self.output(), size, padding, random)?;
-                self.cut(crop);
+                self.crop(crop);
             }
             GeometricStep::HorizontalFlip(probability) => {
                 self.orientation.flip_x ^= random.bernoulli(probability)
@@ -320,7 +320,7 @@ impl View {
     }
 
     /// Restricts the view to a part of it.
-    fn cut(&mut self, part: Rect) {
+    fn crop(&mut self, part: Rect) {
         let part = self.orientation.map_back(part, self.window.size());
         self.window = Rect { x: self.window.x + part.x, y: self.window.y + part.y, ..part };
     }

@@ -257,7 +257,7 @@ impl Scan {
     /// Skips a UTF-8 byte order mark.
     fn skip_mark(&mut self, file: &SourceFile, reader: &mut dyn BufRead) -> Result<()> {
         let buffer =
-            reader.fill_buf().map_err(|source| file.reading_failed("the first line", source))?;
+            reader.fill_buf().map_err(|source| file.read_error("the first line", source))?;
         if buffer.starts_with(&[0xef, 0xbb, 0xbf]) {
             reader.consume(3);
             self.offset = 3;
@@ -272,7 +272,7 @@ impl Scan {
             let line = self.line;
             let buffer = reader
                 .fill_buf()
-                .map_err(|source| file.reading_failed(&format!("line {line}"), source))?;
+                .map_err(|source| file.read_error(&format!("line {line}"), source))?;
             if buffer.is_empty() {
                 return Ok(false);
             }
@@ -310,7 +310,7 @@ impl Scan {
             let line = self.line;
             let data = reader
                 .fill_buf()
-                .map_err(|source| file.reading_failed(&format!("line {line}"), source))?;
+                .map_err(|source| file.read_error(&format!("line {line}"), source))?;
             let at_end = data.is_empty();
             // A line end ends any record outside of quotes; csv_core treats the end of the file
             // like one there too.

@@ -88,7 +88,7 @@ impl HfFolder {
     /// Inspects a folder. If it has several configurations, the default one is selected.
     pub fn open(folder: impl Into<Location>) -> Result<HfFolder> {
         let location = folder.into();
-        let (configs, saved) = match saved(&location)? {
+        let (configs, saved) = match saved_splits(&location)? {
             Some(splits) => (
                 vec![Config { name: "default".to_owned(), default: true, patterns: false, splits }],
                 true,
@@ -192,7 +192,7 @@ impl fmt::Debug for HfFolder {
 }
 
 /// The splits of a folder written by `save_to_disk`, if it is one.
-fn saved(location: &Location) -> Result<Option<Splits>> {
+fn saved_splits(location: &Location) -> Result<Option<Splits>> {
     let dict = location.join("dataset_dict.json");
     if dict.exists()? {
         let content = json(&dict)?;
@@ -201,20 +201,20 @@ fn saved(location: &Location) -> Result<Option<Splits>> {
             .and_then(Value::as_array)
             .and_then(|names| names.iter().map(Value::as_str).collect::<Option<Vec<&str>>>())
             .ok_or_else(|| dict.error("the file should have a list of `splits`"))?;
-        let split = |name: &str| Ok((name.to_owned(), state(&location.join(name))?));
+        let split = |name: &str| Ok((name.to_owned(), saved_files(&location.join(name))?));
         return names.into_iter().map(split).collect::<Result<_>>().map(Some);
     }
     if location.join("state.json").exists()? {
         let content = json(&location.join("state.json"))?;
         let name = content.get("_split").and_then(Value::as_str).unwrap_or("train").to_owned();
-        Ok(Some(vec![(name, state(location)?)]))
+        Ok(Some(vec![(name, saved_files(location)?)]))
     } else {
         Ok(None)
     }
 }
 
 /// The files listed in `state.json`.
-fn state(folder: &Location) -> Result<Vec<Location>> {
+fn saved_files(folder: &Location) -> Result<Vec<Location>> {
     let path = folder.join("state.json");
     let state = json(&path)?;
     if state

@@ -41,7 +41,7 @@ impl LineReader {
             self.number += 1;
             let position = || format!("line {}", self.number);
             let read = Read::take(&mut *reader, MAX_RECORD_BYTES).read_until(b'\n', &mut self.line);
-            let count = read.map_err(|source| input.reading_failed(&position(), source))? as u64;
+            let count = read.map_err(|source| input.read_error(&position(), source))? as u64;
             if count == MAX_RECORD_BYTES {
                 return Err(input.error(format!(
                     "{} has more than {MAX_RECORD_BYTES} bytes; are line ends missing?",

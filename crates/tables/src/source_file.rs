@@ -84,19 +84,19 @@ impl SourceFile {
                 let bytes =
                     self.location.read_range(offset..offset.saturating_add(into.len() as u64))?;
                 if bytes.len() != into.len() {
-                    return Err(self.changed(offset, into.len()));
+                    return Err(self.size_error(offset, into.len()));
                 }
                 into.copy_from_slice(&bytes);
                 Ok(())
             }
         };
         read.map_err(|source| match source.kind() {
-            io::ErrorKind::UnexpectedEof => self.changed(offset, into.len()),
+            io::ErrorKind::UnexpectedEof => self.size_error(offset, into.len()),
             _ => self.io(&format!("cannot read {} bytes at byte {offset}", into.len()), source),
         })
     }
 
-    fn changed(&self, offset: u64, len: usize) -> Error {
+    fn size_error(&self, offset: u64, len: usize) -> Error {
         self.error(format!(
             "the file ends before byte {}; it had {} bytes when it was opened: was it changed since?",
             offset.saturating_add(len as u64),
@@ -166,7 +166,7 @@ impl SourceFile {
     }
 
     /// The error for reading this file in sequence, at this position.
-    pub(crate) fn reading_failed(&self, position: &str, source: io::Error) -> Error {
+    pub(crate) fn read_error(&self, position: &str, source: io::Error) -> Error {
         explain(&self.location, position, source)
     }
 }

@@ -108,7 +108,7 @@ impl Journal {
         for line in bytes.split_inclusive(|&byte| byte == b'\n') {
             let Some(text) = line.strip_suffix(b"\n") else { break };
             let Ok(line) = serde_json::from_slice(text) else { break };
-            state.take(line);
+            state.apply(line);
             whole += text.len() as u64 + 1;
         }
         state.file.set_len(whole).map_err(io("repairing the journal"))?;
@@ -124,7 +124,7 @@ impl Journal {
         let mut state = self.lock();
         let written = state.file.write_all(&text).and_then(|()| state.file.sync_data());
         written.map_err(|source| Error::io(&self.path, "writing the journal", source))?;
-        state.take(line);
+        state.apply(line);
         Ok(())
     }
 
@@ -187,7 +187,7 @@ impl Journal {
 }
 
 impl JournalState {
-    fn take(&mut self, line: Line) {
+    fn apply(&mut self, line: Line) {
         match line {
             Line::Plan(plan) => self.plan = Some(plan),
             Line::Verified(archive) => self.verified.push(archive),

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::archives::{SourceFile, verify_archives};
 use super::checksums::ExpectedContents;
-use super::job::{Job, State, check_room};
+use super::job::{Job, State, check_free_space};
 use super::journal::{Journal, Line};
 use super::manifest::{MANIFEST, Manifest, ShardRecord, SplitManifest};
 use super::options::PrepareOptions;
@@ -69,7 +69,7 @@ pub(crate) fn prepare<S: SampleSet>(
         missing.iter().filter(|(_, written)| written.is_none()).map(|(shard, _)| shard.bytes);
     let (bytes, largest) =
         (unwritten.clone().fold(0, u64::saturating_add), unwritten.max().unwrap_or(0));
-    check_room(
+    check_free_space(
         &options.output,
         if options.delete_uploaded {
             bytes.min(largest.saturating_mul(options.threads as u64))

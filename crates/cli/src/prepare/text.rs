@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use sha2::{Digest, Sha256};
 
 use super::archives::SourceFile;
-use super::job::{Job, State, check_room};
+use super::job::{Job, State, check_free_space};
 use super::journal::{Journal, Line};
 use super::manifest::{MANIFEST, Manifest, ShardRecord, SplitManifest, Warning};
 use super::options::PrepareOptions;
@@ -85,7 +85,7 @@ pub fn text(
             .map_while(|number| journal.shard(&shard_name(name, number, format.extension())))
             .map(Some)
             .collect();
-        let states = job.states_of(&known)?;
+        let states = job.recorded_states(&known)?;
         let known = known.into_iter().flatten().zip(states).collect();
         splits.push(Split {
             name,
@@ -115,7 +115,7 @@ pub fn text(
     // Tokens take about half as much space as texts, and texts in a tar file hardly more;
     // compressed files expand, which is noticed only when the disk is full.
     let needed = if format.extension() == "tar" { bytes } else { bytes / 2 }.saturating_sub(done);
-    check_room(
+    check_free_space(
         &options.output,
         if options.delete_uploaded { needed.min(2 * options.max_bytes) } else { needed },
     )?;
@@ -142,14 +142,14 @@ pub fn text(
                 document,
             ));
             if memory >= BATCH.saturating_mul(options.threads) {
-                run.take(std::mem::take(&mut batch))?;
+                run.add_batch(std::mem::take(&mut batch))?;
                 let by = (size as u64).min(input.bytes - reported);
                 reported += by;
                 progress.advance(by);
                 (size, memory) = (0, 0);
             }
         }
-        run.take(batch)?;
+        run.add_batch(batch)?;
         progress.advance(input.bytes - reported);
     }
     let (splits, empty) = run.finish()?;
@@ -256,7 +256,7 @@ struct Run<'a> {
 
 impl Run<'_> {
     /// Adds the next documents, each with its split.
-    fn take(&mut self, batch: Vec<(usize, fulmen_data::StreamItem<String>)>) -> Result<()> {
+    fn add_batch(&mut self, batch: Vec<(usize, fulmen_data::StreamItem<String>)>) -> Result<()> {
         // Documents in existing shards need not be tokenized; their number is known.
         let mut remaining: Vec<u64> = self.splits.iter().map(Split::existing_documents).collect();
         let needed: Vec<(usize, Option<fulmen_data::StreamItem<String>>)> = batch

@@ -45,7 +45,7 @@ impl IndexBatches {
             Some(buckets) => {
                 let shapes = buckets.shapes(&fields)?;
                 if sampler.is_some() {
-                    return Err(buckets.refused());
+                    return Err(buckets.conflict_error());
                 }
                 buckets.check_len(len)?;
                 (shapes, buckets.members())

@@ -203,7 +203,7 @@ impl Inner {
         let valid =
             data.collate(&mut Collator { layout, buffer, seed, epoch, on_error, stats, stop })?;
         self.memory.pool.remember(&bytes);
-        stats.filled(valid, &watch);
+        stats.record_batch(valid, &watch);
         let (layout, rows, global_batch_size) =
             (Arc::clone(layout), shard.rows(), shard.batch_size);
         Ok(HostBatch { bytes, layout, rows, global_batch_size, valid, epoch, index, bucket })

@@ -29,7 +29,7 @@ impl Stats {
         self.report.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn filled(&self, samples: usize, watch: &Stopwatch) {
+    pub(crate) fn record_batch(&self, samples: usize, watch: &Stopwatch) {
         let mut report = self.report();
         let (_, rest) = watch.add_to(&mut report);
         report.writing += rest;

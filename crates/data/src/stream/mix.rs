@@ -187,9 +187,9 @@ impl<T: Send + 'static> Iterator for MixItems<T> {
                 Some(Err(error)) => return Some(Err(error)),
                 None => match self.until {
                     MixUntil::FirstEnds => self.weights = None,
-                    MixUntil::AllEnd => self.leave_out(drawn),
+                    MixUntil::AllEnd => self.exclude(drawn),
                     // An empty stream would be repeated forever.
-                    MixUntil::Never if part.read == 0 => self.leave_out(drawn),
+                    MixUntil::Never if part.read == 0 => self.exclude(drawn),
                     MixUntil::Never => {
                         let pass = part.pass + 1;
                         let epoch = self.epoch.wrapping_add(pass.wrapping_mul(PASS));
@@ -208,7 +208,7 @@ impl<T: Send + 'static> Iterator for MixItems<T> {
 }
 
 impl<T> MixItems<T> {
-    fn leave_out(&mut self, part: usize) {
+    fn exclude(&mut self, part: usize) {
         self.weights = self.weights.take().and_then(|weights| {
             let mut weights = weights.get().to_vec();
             weights[part] = 0.0;

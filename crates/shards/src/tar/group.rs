@@ -40,25 +40,25 @@ impl TarSample {
     /// # Errors
     /// The file does not exist; the error lists the existing ones.
     pub fn take(&mut self, extension: &str) -> Result<Vec<u8>> {
-        self.files.remove(extension).ok_or_else(|| self.lacks(extension))
+        self.files.remove(extension).ok_or_else(|| self.missing_error(extension))
     }
 
     /// Removes and returns the first existing file with one of these extensions.
     pub fn take_any(&mut self, extensions: &[&str]) -> Result<Vec<u8>> {
         let content = extensions.iter().find_map(|extension| self.files.remove(*extension));
-        content.ok_or_else(|| self.lacks(&extensions.join(", .")))
+        content.ok_or_else(|| self.missing_error(&extensions.join(", .")))
     }
 
     /// The file with this extension as trimmed text.
     pub fn text(&self, extension: &str) -> Result<&str> {
-        let bytes = self.files.get(extension).ok_or_else(|| self.lacks(extension))?;
+        let bytes = self.files.get(extension).ok_or_else(|| self.missing_error(extension))?;
         let text = std::str::from_utf8(bytes);
         text.map(str::trim).map_err(|reason| {
             Error::new(format!("the file .{extension} of `{}` is not text: {reason}", self.key))
         })
     }
 
-    fn lacks(&self, extension: &str) -> Error {
+    fn missing_error(&self, extension: &str) -> Error {
         let names: Vec<String> = self.files.keys().map(|name| format!("`{name}`")).collect();
         let has = if names.is_empty() {
             "nothing (more)".to_owned()

@@ -87,7 +87,7 @@ impl Example {
 
     /// The feature with this name.
     pub fn feature(&self, name: &str) -> Result<&Feature> {
-        self.features.get(name).ok_or_else(|| self.lacks(name))
+        self.features.get(name).ok_or_else(|| self.missing_error(name))
     }
 
     /// Removes and returns the only byte string of a feature, such as an encoded image.
@@ -97,7 +97,7 @@ impl Example {
                 Ok(values.pop().unwrap_or_default())
             }
             Some(other) => Err(wrong(name, "one string of bytes", other)),
-            None => Err(self.lacks(name)),
+            None => Err(self.missing_error(name)),
         }
     }
 
@@ -134,7 +134,7 @@ impl Example {
         }
     }
 
-    fn lacks(&self, name: &str) -> Error {
+    fn missing_error(&self, name: &str) -> Error {
         let names: Vec<String> = self.features.keys().map(|name| format!("`{name}`")).collect();
         let has = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
         Error::missing(format!("the example has no feature `{name}`; its features: {has}"))

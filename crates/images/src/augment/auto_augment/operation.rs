@@ -92,7 +92,7 @@ impl Operation {
     }
 
     /// Whether the sign of the magnitude is random.
-    fn signed(self) -> bool {
+    fn is_signed(self) -> bool {
         !matches!(
             self,
             Operation::Identity
@@ -106,7 +106,7 @@ impl Operation {
 
     /// The magnitude, with a random sign if the operation has one.
     pub(super) fn with_sign(self, magnitude: f64, random: &mut SampleRng) -> f64 {
-        if self.signed() && random.bernoulli(0.5) { -magnitude } else { magnitude }
+        if self.is_signed() && random.bernoulli(0.5) { -magnitude } else { magnitude }
     }
 
     /// Applies the operation.
