@@ -371,8 +371,8 @@ fn check_batch(
         [0xff, 0xff, 0xff, 0xff, a, b, c, d, ..] => u32::from_le_bytes([*a, *b, *c, *d]) as usize,
         _ => return Err("its record batch does not start with the marker of a message".to_owned()),
     };
-    let message = message[8..].get(..length).ok_or("the length of its record batch is wrong")?;
-    let message: Message<'_> = root_as_message(message)
+    let flatbuffer = message[8..].get(..length).ok_or("the length of its record batch is wrong")?;
+    let message: Message<'_> = root_as_message(flatbuffer)
         .map_err(|error| format!("its record batch is damaged: {error}"))?;
     let batch =
         message.header_as_record_batch().ok_or("its record batch is a message of another kind")?;
