@@ -39,7 +39,7 @@ const FIELD: &str = "fulmen.field";
 
 /// The identity of a part, as stored in its schema.
 #[derive(Clone, Debug)]
-pub(crate) struct Identity {
+pub(crate) struct PartIdentity {
     pub(crate) key: String,
     pub(crate) part: usize,
     pub(crate) first_row: usize,
@@ -89,7 +89,7 @@ fn kind(field: &Field) -> Result<Kind> {
     })
 }
 
-fn schema(fields: &[Field], identity: &Identity) -> Result<Schema> {
+fn schema(fields: &[Field], identity: &PartIdentity) -> Result<Schema> {
     let columns = fields.iter().map(|field| {
         let mut metadata = vec![(FIELD.to_owned(), field.to_string())];
         let data_type = match kind(field)? {
@@ -109,23 +109,24 @@ fn schema(fields: &[Field], identity: &Identity) -> Result<Schema> {
             }
         };
         Ok(ArrowField::new(&field.name, data_type, false)
-            .with_metadata(metadata.into_iter().collect::<Pairs>()))
+            .with_metadata(metadata.into_iter().collect::<Metadata>()))
     });
-    let Identity { key, part, first_row, samples, variants, version } = identity;
-    let metadata = [
+    let PartIdentity { key, part, first_row, samples, variants, version } = identity;
+    let metadata: Metadata = [
         (KEY, key.clone()),
         (PART, part.to_string()),
         (FIRST_ROW, first_row.to_string()),
         (SAMPLES, samples.to_string()),
         (VARIANTS, variants.to_string()),
         (VERSION, version.clone()),
-    ];
-    let metadata: Pairs =
-        metadata.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+    ]
+    .into_iter()
+    .map(|(name, value)| (name.to_owned(), value))
+    .collect();
     Ok(Schema::new(columns.collect::<Result<Vec<_>>>()?).with_metadata(metadata))
 }
 
-type Pairs = std::collections::HashMap<String, String>;
+type Metadata = std::collections::HashMap<String, String>;
 
 /// The frame of a part: what surrounds the columns, and the position of each column.
 #[derive(Debug)]
@@ -142,7 +143,7 @@ pub(crate) struct Frame {
 
 impl Frame {
     /// The frame of a part with `rows` rows of these fields.
-    pub(crate) fn new(fields: &[Field], rows: usize, identity: &Identity) -> Result<Frame> {
+    pub(crate) fn new(fields: &[Field], rows: usize, identity: &PartIdentity) -> Result<Frame> {
         let too_large = || {
             Error::usage(format!("{rows} samples do not fit into one file; make the parts smaller"))
         };
@@ -344,8 +345,8 @@ fn check_footer(footer: &[u8], fields: &[Field], key: &str, part: usize) -> Resu
         };
         let declared = column
             .custom_metadata()
-            .and_then(|pairs| pairs.iter().find(|pair| pair.key() == Some(FIELD)));
-        let declared = declared.and_then(|pair| pair.value());
+            .and_then(|pairs| pairs.iter().find(|pair| pair.key() == Some(FIELD)))
+            .and_then(|pair| pair.value());
         if declared != Some(field.to_string().as_str()) || column.type_type() != expected {
             return Err(format!("it has a column {declared:?}, expected `{field}`"));
         }
@@ -370,8 +371,8 @@ fn check_batch(
         [0xff, 0xff, 0xff, 0xff, a, b, c, d, ..] => u32::from_le_bytes([*a, *b, *c, *d]) as usize,
         _ => return Err("its record batch does not start with the marker of a message".to_owned()),
     };
-    let message = message[8..].get(..length).ok_or("the length of its record batch is wrong")?;
-    let message: Message<'_> = root_as_message(message)
+    let flatbuffer = message[8..].get(..length).ok_or("the length of its record batch is wrong")?;
+    let message: Message<'_> = root_as_message(flatbuffer)
         .map_err(|error| format!("its record batch is damaged: {error}"))?;
     let batch =
         message.header_as_record_batch().ok_or("its record batch is a message of another kind")?;
@@ -412,8 +413,8 @@ mod tests {
         ]
     }
 
-    fn identity() -> Identity {
-        Identity {
+    fn identity() -> PartIdentity {
+        PartIdentity {
             key: "abc".into(),
             part: 2,
             first_row: 20,

@@ -22,7 +22,7 @@ pub(crate) struct Disk {
 
 impl Disk {
     #[cfg(test)]
-    pub(crate) fn with_room(bytes: u64) -> Disk {
+    pub(crate) fn with_free_space(bytes: u64) -> Disk {
         Disk { room: Some(AtomicU64::new(bytes)) }
     }
 
@@ -55,15 +55,15 @@ impl NewFile {
     /// Creates the file and allocates all its disk space, so that a full disk is noticed before any
     /// work.
     pub(crate) fn create(path: &Path, bytes: u64, disk: &Disk) -> Result<NewFile> {
-        let file = fulmen_durable::NewFile::create(path);
-        let file = file.map_err(|source| Error::io(path, "cannot create the file", source))?;
+        let file = fulmen_durable::NewFile::create(path)
+            .map_err(|source| Error::io(path, "cannot create the file", source))?;
         let new = NewFile { file, path: path.to_owned(), bytes };
         match disk.take(bytes).and_then(|()| new.file.reserve(bytes)) {
             Ok(()) => Ok(new),
             Err(source) => {
                 // The space that it took is free again.
                 drop(new);
-                Err(refused(path, bytes, source))
+                Err(write_error(path, bytes, source))
             }
         }
     }
@@ -73,7 +73,7 @@ impl NewFile {
         self.file
             .file()
             .write_all_at(bytes, offset)
-            .map_err(|source| refused(&self.path, self.bytes, source))
+            .map_err(|source| write_error(&self.path, self.bytes, source))
     }
 
     /// Syncs the file, gives it its name, and returns the SHA-256 of its content.
@@ -81,17 +81,17 @@ impl NewFile {
         let (path, file) = (&self.path, self.file.file());
         let doing = |operation: &'static str| move |source| Error::io(path, operation, source);
         let hash = checksum::<Sha256>(file, |_| {}).map_err(doing("cannot read the file"))?;
-        let permissions = file.metadata().map(|metadata| metadata.permissions());
-        let mut permissions = permissions.map_err(doing("cannot read the file's metadata"))?;
+        let mut permissions =
+            file.metadata().map_err(doing("cannot read the file's metadata"))?.permissions();
         permissions.set_readonly(true);
         file.set_permissions(permissions).map_err(doing("cannot set the file read-only"))?;
-        self.file.keep().map_err(|source| refused(path, self.bytes, source))?;
+        self.file.keep().map_err(|source| write_error(path, self.bytes, source))?;
         Ok(hash)
     }
 }
 
 /// The error for a failed write, with numbers if the disk is full.
-fn refused(path: &Path, bytes: u64, source: io::Error) -> Error {
+fn write_error(path: &Path, bytes: u64, source: io::Error) -> Error {
     if !fulmen_durable::is_full(&source) {
         return Error::io(path, "cannot write the file", source);
     }
@@ -109,7 +109,7 @@ fn refused(path: &Path, bytes: u64, source: io::Error) -> Error {
 
 /// Writes a small file atomically.
 pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
-    store::write_whole(path, bytes).map_err(|source| refused(path, bytes.len() as u64, source))
+    store::write_whole(path, bytes).map_err(|source| write_error(path, bytes.len() as u64, source))
 }
 
 /// The SHA-256 of a file. Calls `read` with the size of each chunk.

@@ -43,7 +43,7 @@ pub(crate) struct Build<'a> {
 }
 
 /// A part that is being filled.
-struct Open {
+struct OpenPart {
     part: usize,
     rows: usize,
     frame: Frame,
@@ -51,8 +51,8 @@ struct Open {
 }
 
 /// Some rows of a part.
-struct Chunk {
-    open: Arc<Open>,
+struct Piece {
+    open: Arc<OpenPart>,
     first: usize,
     rows: usize,
 }
@@ -62,11 +62,11 @@ struct State {
     /// Parts that have not been started.
     todo: VecDeque<usize>,
     /// The part whose rows are handed out, and its next row.
-    current: Option<(Arc<Open>, usize)>,
+    current: Option<(Arc<OpenPart>, usize)>,
     /// Parts with unwritten rows, and the number of these rows.
     missing: Vec<(usize, usize)>,
     /// Parts with all their rows.
-    full: VecDeque<Arc<Open>>,
+    full: VecDeque<Arc<OpenPart>>,
     /// Parts that are started but not renamed.
     open: usize,
     done: usize,
@@ -74,7 +74,8 @@ struct State {
     error: Option<Error>,
 }
 
-struct Shared<'a> {
+/// What the threads of a build share.
+struct BuildContext<'a> {
     build: &'a Build<'a>,
     plan: &'a Plan,
     piece_rows: usize,
@@ -85,7 +86,7 @@ struct Shared<'a> {
 impl Build<'_> {
     /// Fills the parts that are missing in the plan, and writes the plan's manifest after each.
     /// After an error, the finished ones stay.
-    pub(crate) fn run(&self, plan: &mut Plan, tell: &mut dyn FnMut(CacheEvent)) -> Result<()> {
+    pub(crate) fn run(&self, plan: &mut Plan, on_event: &mut dyn FnMut(CacheEvent)) -> Result<()> {
         let todo: VecDeque<usize> =
             (0..plan.num_parts()).filter(|&part| !plan.is_finished(part)).collect();
         let finished = (0..plan.num_parts()).filter(|&part| plan.is_finished(part));
@@ -103,16 +104,16 @@ impl Build<'_> {
             bad: plan.manifest.bad.clone(),
             error: None,
         };
-        let frozen = plan.clone();
-        let shared = Shared {
+        let snapshot = plan.clone();
+        let shared = BuildContext {
             build: self,
-            plan: &frozen,
+            plan: &snapshot,
             piece_rows,
             state: Mutex::new(state),
             changed: Condvar::new(),
         };
         let mut reporter = ProgressReporter {
-            tell,
+            on_event,
             total: plan.rows,
             sample_bytes: sample_bytes as u64,
             last: None,
@@ -139,7 +140,7 @@ impl Build<'_> {
 
 /// Reports progress, but not too often.
 struct ProgressReporter<'a> {
-    tell: &'a mut dyn FnMut(CacheEvent),
+    on_event: &'a mut dyn FnMut(CacheEvent),
     total: usize,
     sample_bytes: u64,
     last: Option<Instant>,
@@ -154,7 +155,7 @@ impl ProgressReporter<'_> {
 
     fn report(&mut self, done: usize) {
         self.last = Some(Instant::now());
-        (self.tell)(CacheEvent::Progress {
+        (self.on_event)(CacheEvent::Progress {
             done,
             total: self.total,
             sample_bytes: self.sample_bytes,
@@ -163,9 +164,9 @@ impl ProgressReporter<'_> {
 }
 
 /// Stops all threads if one panics; otherwise they would wait for it.
-struct FailIfPanicking<'a>(&'a Shared<'a>);
+struct PanicGuard<'a>(&'a BuildContext<'a>);
 
-impl Drop for FailIfPanicking<'_> {
+impl Drop for PanicGuard<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.0.fail(Error::panic("a thread that makes the cache panicked"));
@@ -173,7 +174,7 @@ impl Drop for FailIfPanicking<'_> {
     }
 }
 
-impl Shared<'_> {
+impl BuildContext<'_> {
     fn fail(&self, error: Error) {
         let mut state = self.state.lock();
         // The first error is the cause; later ones may be consequences.
@@ -184,7 +185,7 @@ impl Shared<'_> {
     /// The main thread: it finishes full parts, reports progress, and reads if there are no
     /// workers.
     fn coordinate(&self, plan: &mut Plan, reporter: &mut ProgressReporter<'_>) {
-        let _failing = FailIfPanicking(self);
+        let _guard = PanicGuard(self);
         let mut reader = match self.build.workers {
             0 => match Reader::new(self) {
                 Ok(reader) => Some(reader),
@@ -203,7 +204,7 @@ impl Shared<'_> {
             if let Some(full) = state.full.pop_front() {
                 let bad = state.bad.clone();
                 drop(state);
-                if let Err(error) = self.name(&full, bad, plan) {
+                if let Err(error) = self.finish_part(&full, bad, plan) {
                     return self.fail(error);
                 }
                 self.state.lock().open -= 1;
@@ -226,8 +227,8 @@ impl Shared<'_> {
     }
 
     /// Finishes a full part and adds it to the manifest.
-    fn name(&self, full: &Open, mut bad: Vec<BadRow>, plan: &mut Plan) -> Result<()> {
-        let &Open { part, ref frame, ref file, .. } = full;
+    fn finish_part(&self, full: &OpenPart, mut bad: Vec<BadRow>, plan: &mut Plan) -> Result<()> {
+        let &OpenPart { part, ref frame, ref file, .. } = full;
         file.write_at(&frame.tail, frame.tail_start)?;
         let entry = PartEntry { number: part, bytes: frame.file_bytes(), sha256: file.finish()? };
         let parts = &mut plan.manifest.parts;
@@ -242,7 +243,7 @@ impl Shared<'_> {
 
     /// The loop of a worker thread.
     fn work(&self) {
-        let _failing = FailIfPanicking(self);
+        let _guard = PanicGuard(self);
         let mut reader = match Reader::new(self) {
             Ok(reader) => reader,
             Err(error) => return self.fail(error),
@@ -254,7 +255,7 @@ impl Shared<'_> {
 
     /// The next rows to read. `None` at the end, after an error, and, without `wait`, if none are
     /// available now.
-    fn next_piece(&self, wait: bool) -> Option<Chunk> {
+    fn next_piece(&self, wait: bool) -> Option<Piece> {
         let mut state = self.state.lock();
         loop {
             if state.error.is_some() {
@@ -265,7 +266,7 @@ impl Shared<'_> {
                 if first + rows < open.rows {
                     state.current = Some((Arc::clone(&open), first + rows));
                 }
-                return Some(Chunk { open, first, rows });
+                return Some(Piece { open, first, rows });
             }
             if state.open < MAX_OPEN
                 && let Some(part) = state.todo.pop_front()
@@ -290,12 +291,12 @@ impl Shared<'_> {
         }
     }
 
-    fn begin(&self, part: usize) -> Result<Open> {
+    fn begin(&self, part: usize) -> Result<OpenPart> {
         let frame = self.plan.frame(part)?;
         let path = self.build.dir.join(part_name(part));
         let file = NewFile::create(&path, frame.file_bytes(), self.build.disk)?;
         file.write_at(&frame.head, 0)?;
-        Ok(Open { part, rows: self.plan.rows_of(part), frame, file })
+        Ok(OpenPart { part, rows: self.plan.rows_of(part), frame, file })
     }
 }
 
@@ -307,7 +308,7 @@ struct Reader {
 }
 
 impl Reader {
-    fn new(shared: &Shared<'_>) -> Result<Reader> {
+    fn new(shared: &BuildContext<'_>) -> Result<Reader> {
         let layout = Layout::new(shared.plan.fields.clone(), shared.piece_rows)?;
         let memory = HostBuffer::zeroed(layout.size()).map_err(|source| {
             Error::runtime("allocating memory for the samples of a cache", source)
@@ -316,10 +317,10 @@ impl Reader {
     }
 
     /// Reads some rows and writes them to their positions.
-    fn fill(&mut self, shared: &Shared<'_>, piece: Chunk) {
+    fn fill(&mut self, shared: &BuildContext<'_>, piece: Piece) {
         let result =
             self.read(shared, &piece).and_then(|bad| self.write(shared, &piece).map(|()| bad));
-        let Chunk { open, rows, .. } = piece;
+        let Piece { open, rows, .. } = piece;
         let mut state = shared.state.lock();
         match result {
             Ok(bad) => state.bad.extend(bad),
@@ -344,7 +345,7 @@ impl Reader {
     }
 
     /// The rows that could not be read and may stay empty.
-    fn read(&mut self, shared: &Shared<'_>, piece: &Chunk) -> Result<Vec<BadRow>> {
+    fn read(&mut self, shared: &BuildContext<'_>, piece: &Piece) -> Result<Vec<BadRow>> {
         let manifest = &shared.plan.manifest;
         let mut bad = Vec::new();
         for slot in 0..piece.rows {
@@ -375,7 +376,7 @@ impl Reader {
         Ok(bad)
     }
 
-    fn write(&self, shared: &Shared<'_>, piece: &Chunk) -> Result<()> {
+    fn write(&self, shared: &BuildContext<'_>, piece: &Piece) -> Result<()> {
         for (field, column) in piece.open.frame.columns.iter().enumerate() {
             let bytes = self.layout.row(field, 0).len();
             let start = self.layout.row(field, 0).start;
@@ -388,7 +389,7 @@ impl Reader {
     }
 }
 
-fn too_many_bad(shared: &Shared<'_>, bad: &[BadRow]) -> Error {
+fn too_many_bad(shared: &BuildContext<'_>, bad: &[BadRow]) -> Error {
     let mut first: Vec<&BadRow> = bad.iter().collect();
     first.sort_by_key(|row| row.row);
     let messages: Vec<&str> = first.iter().take(3).map(|row| row.message.as_str()).collect();

@@ -20,10 +20,10 @@ use fulmen_files::{self as store, Lock};
 const MAX_WORKERS: usize = 1024;
 /// The approximate size of a file: an eighth of the cache within these bounds, so that a kill loses
 /// little and files are few.
-const SMALL_PART: u64 = 64 << 20;
-const LARGE_PART: u64 = 1 << 30;
+const MIN_PART_BYTES: u64 = 64 << 20;
+const MAX_PART_BYTES: u64 = 1 << 30;
 /// The disk space to leave free.
-const RESERVE: u64 = 16 << 20;
+const RESERVED_BYTES: u64 = 16 << 20;
 
 type OnEvent = Box<dyn FnMut(CacheEvent) + Send>;
 
@@ -111,8 +111,8 @@ impl CacheBuilder {
     }
 
     /// A callback for progress and other events ([`CacheEvent`]), called on the calling thread.
-    pub fn on_event(mut self, tell: impl FnMut(CacheEvent) + Send + 'static) -> CacheBuilder {
-        self.on_event = Box::new(tell);
+    pub fn on_event(mut self, on_event: impl FnMut(CacheEvent) + Send + 'static) -> CacheBuilder {
+        self.on_event = Box::new(on_event);
         self
     }
 
@@ -149,19 +149,19 @@ impl CacheBuilder {
         {
             return CachedDataset::from_plan(&dir, plan);
         }
-        self.tell_differences(&key, &dir)?;
+        self.report_differences(&key, &dir)?;
         let (on_event, mut waited) = (&mut self.on_event, false);
         let lock = Lock::wait(&dir, &mut |holder| {
             waited = true;
             on_event(CacheEvent::Waiting { holder: holder.to_owned() });
         })?;
         if waited {
-            let now = Key::new(&*self.dataset, &fields, &self.options)?;
-            if now.hash != key.hash {
+            let new_key = Key::new(&*self.dataset, &fields, &self.options)?;
+            if new_key.hash != key.hash {
                 return Err(Error::usage(format!(
                     "what the samples depend on changed while another process made the cache: {}; open the dataset \
                      again",
-                    differences(&key.key_parts, &now.key_parts).join("; ")
+                    differences(&key.key_parts, &new_key.key_parts).join("; ")
                 )));
             }
         }
@@ -189,7 +189,7 @@ impl CacheBuilder {
     fn fill(&mut self, dir: &Path, plan: &mut Plan) -> Result<()> {
         store::remove_leftovers(dir)?;
         let expected = estimate(plan)?;
-        self.check_room(dir, &expected)?;
+        self.check_free_space(dir, &expected)?;
         manifest::save(dir, &plan.manifest)?;
         (self.on_event)(CacheEvent::Started(expected));
         let workers = self
@@ -232,9 +232,12 @@ impl CacheBuilder {
         let rows = samples.checked_mul(variants).ok_or_else(too_large)?;
         let sample_bytes = sample_bytes(fields)?;
         let total = sample_bytes.checked_mul(rows as u64).ok_or_else(too_large)?;
-        let part_bytes = self.part_bytes.unwrap_or((total / 8).clamp(SMALL_PART, LARGE_PART));
-        let rows_per_part = usize::try_from(part_bytes / sample_bytes.max(1)).unwrap_or(usize::MAX);
-        let rows_per_part = rows_per_part.max(rows.div_ceil(MAX_PARTS)).clamp(1, rows);
+        let part_bytes =
+            self.part_bytes.unwrap_or((total / 8).clamp(MIN_PART_BYTES, MAX_PART_BYTES));
+        let rows_per_part = usize::try_from(part_bytes / sample_bytes.max(1))
+            .unwrap_or(usize::MAX)
+            .max(rows.div_ceil(MAX_PARTS))
+            .clamp(1, rows);
         let manifest = Manifest {
             format: FORMAT,
             key: key.hash.clone(),
@@ -253,7 +256,7 @@ impl CacheBuilder {
     }
 
     /// The differences to the caches at this path, if there are any and none has this key.
-    fn tell_differences(&mut self, key: &Key, dir: &Path) -> Result<()> {
+    fn report_differences(&mut self, key: &Key, dir: &Path) -> Result<()> {
         if dir.join(manifest::MANIFEST).exists() {
             return Ok(());
         }
@@ -282,11 +285,13 @@ impl CacheBuilder {
         }
     }
 
-    fn check_room(&self, dir: &Path, expected: &CacheEstimate) -> Result<()> {
-        let free = self.disk.available(dir);
-        let free =
-            free.map_err(|source| Error::io(dir, "cannot query the free disk space", source))?;
-        let needed = expected.missing_bytes.saturating_add(RESERVE.min(expected.missing_bytes / 8));
+    fn check_free_space(&self, dir: &Path, expected: &CacheEstimate) -> Result<()> {
+        let free = self
+            .disk
+            .available(dir)
+            .map_err(|source| Error::io(dir, "cannot query the free disk space", source))?;
+        let needed =
+            expected.missing_bytes.saturating_add(RESERVED_BYTES.min(expected.missing_bytes / 8));
         if needed <= free {
             return Ok(());
         }

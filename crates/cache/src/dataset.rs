@@ -12,7 +12,7 @@ use std::sync::Arc;
 use super::builder::CacheBuilder;
 use super::maintenance;
 use super::manifest::{self, BadRow, CacheEntry, Plan, part_name};
-use super::mmap::{Access, Mapped};
+use super::mmap::{Access, MappedFile};
 use fulmen_data::{Dataset, Error, Field, Fingerprint, Result, Sample};
 
 /// Samples that were read once and stored decoded and resized, in a few large memory-mapped files.
@@ -78,7 +78,7 @@ struct Inner {
 
 #[derive(Debug)]
 struct Part {
-    map: Mapped,
+    map: MappedFile,
     columns: Vec<Column>,
 }
 
@@ -109,10 +109,11 @@ impl CachedDataset {
         // A folder without a manifest cannot be opened.
         caches.retain(|entry| !matches!(entry.plan, Ok(None)));
         match <[CacheEntry; 1]>::try_from(caches) {
-            Ok([CacheEntry { dir, plan }]) => {
-                CachedDataset::from_plan(&dir, plan?.ok_or_else(|| maintenance::no_cache(path))?)
-            }
-            Err(caches) if caches.is_empty() => Err(maintenance::no_cache(path)),
+            Ok([CacheEntry { dir, plan }]) => CachedDataset::from_plan(
+                &dir,
+                plan?.ok_or_else(|| maintenance::no_cache_error(path))?,
+            ),
+            Err(caches) if caches.is_empty() => Err(maintenance::no_cache_error(path)),
             Err(several) => Err(Error::usage(format!(
                 "{} has {} caches; name one of them: {}",
                 path.display(),
@@ -210,7 +211,7 @@ impl Part {
         let length = usize::try_from(bytes).map_err(|_| {
             Error::file(&path, format!("it has {bytes} bytes, more than this machine can address"))
         })?;
-        let map = Mapped::new(&file, length)
+        let map = MappedFile::new(&file, length)
             .map_err(|source| Error::io(&path, "cannot map the file into memory", source))?;
         let column = |(range, field): (std::ops::Range<u64>, &Field)| {
             // Both fit in a usize, because the whole file does.

@@ -12,7 +12,7 @@ use super::atomic_file::sha256;
 use super::builder::estimate;
 use super::dataset::read_at;
 use super::event::CacheEstimate;
-use super::manifest::{self, CacheEntry, MANIFEST, PartEntry, Plan, Unusable, part_name};
+use super::manifest::{self, CacheEntry, MANIFEST, ManifestError, PartEntry, Plan, part_name};
 use fulmen_data::{Error, Field, Result};
 use fulmen_files::{LOCK, Lock};
 
@@ -64,7 +64,7 @@ pub fn cache_info(path: impl AsRef<Path>) -> Result<Vec<CacheInfo>> {
     match (infos.is_empty(), failed) {
         (false, _) => Ok(infos),
         (true, Some(error)) => Err(error.into()),
-        (true, None) => Err(no_cache(path.as_ref())),
+        (true, None) => Err(no_cache_error(path.as_ref())),
     }
 }
 
@@ -90,12 +90,12 @@ fn info(path: PathBuf, plan: &Plan) -> Result<CacheInfo> {
 /// The caches at a path; at least one.
 fn find(path: &Path) -> Result<Vec<CacheEntry>> {
     let caches = manifest::find(path)?;
-    if caches.is_empty() { Err(no_cache(path)) } else { Ok(caches) }
+    if caches.is_empty() { Err(no_cache_error(path)) } else { Ok(caches) }
 }
 
 /// The caches of this release; an error if there are only others.
 fn find_own(path: &Path) -> Result<Vec<CacheEntry>> {
-    let is_other = |entry: &CacheEntry| matches!(entry.plan, Err(Unusable::OtherFormat(_)));
+    let is_other = |entry: &CacheEntry| matches!(entry.plan, Err(ManifestError::OtherFormat(_)));
     let (others, own): (Vec<_>, Vec<_>) = find(path)?.into_iter().partition(is_other);
     match others.into_iter().next() {
         Some(CacheEntry { plan: Err(other), .. }) if own.is_empty() => Err(other.into()),
@@ -103,7 +103,7 @@ fn find_own(path: &Path) -> Result<Vec<CacheEntry>> {
     }
 }
 
-pub(crate) fn no_cache(path: &Path) -> Error {
+pub(crate) fn no_cache_error(path: &Path) -> Error {
     Error::missing(format!("{}: there is no cache here", path.display()))
 }
 
@@ -120,7 +120,7 @@ pub fn verify_cache(path: impl AsRef<Path>, mut progress: impl FnMut(u64, u64)) 
         match plan {
             Ok(Some(plan)) => plans.push((dir, plan)),
             Ok(None) => {}
-            Err(Unusable::Damaged(error)) => wrong.push(error.to_string()),
+            Err(ManifestError::Damaged(error)) => wrong.push(error.to_string()),
             Err(error) => return Err(error.into()),
         }
     }
@@ -176,7 +176,7 @@ pub fn repair_cache(path: impl AsRef<Path>) -> Result<Vec<PathBuf>> {
                 }
             }
             Ok(None) => {}
-            Err(Unusable::Damaged(_)) => damaged.push((lock, dir, None)),
+            Err(ManifestError::Damaged(_)) => damaged.push((lock, dir, None)),
             Err(error) => return Err(error.into()),
         }
     }

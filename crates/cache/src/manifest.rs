@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use fulmen_tensor::DType;
 use serde::{Deserialize, Serialize};
 
-use super::arrow::{Frame, Identity};
+use super::arrow::{Frame, PartIdentity};
 use super::atomic_file::write_whole;
 use fulmen_data::internal::KeyPart;
 use fulmen_data::{Error, Field, Result};
@@ -150,7 +150,7 @@ impl Plan {
     /// The frame of a part.
     pub(crate) fn frame(&self, part: usize) -> Result<Frame> {
         let Manifest { key, samples, variants, version, rows_per_part, .. } = &self.manifest;
-        let identity = Identity {
+        let identity = PartIdentity {
             key: key.clone(),
             part,
             first_row: part * rows_per_part,
@@ -193,8 +193,7 @@ impl FieldEntry {
     }
 
     fn field(&self) -> Result<Field, String> {
-        let dtype = DType::all().find(|dtype| dtype.name() == self.dtype);
-        let dtype = dtype.ok_or_else(|| {
+        let dtype = DType::all().find(|dtype| dtype.name() == self.dtype).ok_or_else(|| {
             format!(
                 "its field `{}` has the dtype `{}`, which does not exist",
                 self.name, self.dtype
@@ -213,28 +212,28 @@ pub(crate) fn part_name(part: usize) -> String {
 
 /// Why a manifest cannot be used.
 #[derive(Debug)]
-pub(crate) enum Unusable {
+pub(crate) enum ManifestError {
     /// It cannot be read.
-    Unread(Error),
+    Io(Error),
     /// Another release made it, and may still read it.
     OtherFormat(Error),
     /// Its content is invalid.
     Damaged(Error),
 }
 
-impl From<Unusable> for Error {
-    fn from(unusable: Unusable) -> Error {
-        match unusable {
-            Unusable::Unread(error) | Unusable::OtherFormat(error) | Unusable::Damaged(error) => {
-                error
-            }
+impl From<ManifestError> for Error {
+    fn from(error: ManifestError) -> Error {
+        match error {
+            ManifestError::Io(error)
+            | ManifestError::OtherFormat(error)
+            | ManifestError::Damaged(error) => error,
         }
     }
 }
 
 /// The format number, in a manifest of any format.
 #[derive(Deserialize)]
-struct AnyFormat {
+struct FormatNumber {
     format: u32,
 }
 
@@ -246,30 +245,32 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Plan, String> {
 }
 
 /// The manifest in the folder of a cache; `None` if there is none.
-pub(crate) fn load(dir: &Path) -> Result<Option<Plan>, Unusable> {
+pub(crate) fn load(dir: &Path) -> Result<Option<Plan>, ManifestError> {
     let path = dir.join(MANIFEST);
-    let unread =
-        |source| Unusable::Unread(Error::io(&path, "cannot read the cache's manifest", source));
-    let damaged = |message| Unusable::Damaged(Error::file(&path, message));
+    let io =
+        |source| ManifestError::Io(Error::io(&path, "cannot read the cache's manifest", source));
+    let damaged = |message| ManifestError::Damaged(Error::file(&path, message));
     let length = match path.metadata() {
         Ok(metadata) => metadata.len(),
         Err(source) if source.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(source) => return Err(unread(source)),
+        Err(source) => return Err(io(source)),
     };
     if length > MAX_BYTES {
         return Err(damaged(format!(
             "it has {length} bytes, too many for the manifest of a cache"
         )));
     }
-    let bytes = std::fs::read(&path).map_err(unread)?;
+    let bytes = std::fs::read(&path).map_err(io)?;
     match serde_json::from_slice(&bytes) {
-        Ok(AnyFormat { format }) if format != FORMAT => Err(Unusable::OtherFormat(Error::file(
-            &path,
-            format!(
-                "it has the format {format}, this release reads {FORMAT}; make the cache again, and clear this one if \
+        Ok(FormatNumber { format }) if format != FORMAT => {
+            Err(ManifestError::OtherFormat(Error::file(
+                &path,
+                format!(
+                    "it has the format {format}, this release reads {FORMAT}; make the cache again, and clear this one if \
                  no other release needs it"
-            ),
-        ))),
+                ),
+            )))
+        }
         _ => parse(&bytes).map(Some).map_err(|message| {
             damaged(format!("{message}; the cache cannot be used, clear it and warm it again"))
         }),
@@ -288,7 +289,7 @@ pub(crate) fn save(dir: &Path, manifest: &Manifest) -> Result<()> {
 /// removal was interrupted.
 pub(crate) struct CacheEntry {
     pub(crate) dir: PathBuf,
-    pub(crate) plan: Result<Option<Plan>, Unusable>,
+    pub(crate) plan: Result<Option<Plan>, ManifestError>,
 }
 
 impl CacheEntry {

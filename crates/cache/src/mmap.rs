@@ -14,7 +14,7 @@ use std::io;
 
 use memmap2::{Advice, Mmap, MmapOptions};
 
-/// The bytes at the beginning of a sample that [`Mapped::prefetch`] loads.
+/// The bytes at the beginning of a sample that [`MappedFile::prefetch`] loads.
 const PREFETCH_BYTES: usize = 2048;
 
 /// The bytes that a processor loads at once.
@@ -22,12 +22,12 @@ const CACHE_LINE: usize = 64;
 
 /// A whole file, mapped for reading.
 #[derive(Debug)]
-pub(crate) struct Mapped(Mmap);
+pub(crate) struct MappedFile(Mmap);
 
-impl Mapped {
+impl MappedFile {
     /// Maps the first `length` bytes of a file, which must have at least that many. They are not
     /// read yet.
-    pub(crate) fn new(file: &File, length: usize) -> io::Result<Mapped> {
+    pub(crate) fn new(file: &File, length: usize) -> io::Result<MappedFile> {
         if file.metadata()?.len() < length as u64 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -39,7 +39,7 @@ impl Mapped {
         // Truncating the file would end the process with SIGBUS at the next access to the removed
         // bytes.
         let map = unsafe { MmapOptions::new().len(length).map(file) };
-        map.map(Mapped)
+        map.map(MappedFile)
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {

@@ -10,9 +10,9 @@ use fulmen_data::{DType, Dataset, Field, Fingerprint, HostBatch, Result, Sample}
 
 /// 1000 bytes per sample, and a count of reads.
 #[derive(Clone, Default)]
-struct Counted(Arc<AtomicUsize>);
+struct CountingDataset(Arc<AtomicUsize>);
 
-impl Dataset for Counted {
+impl Dataset for CountingDataset {
     fn len(&self) -> usize {
         60
     }
@@ -33,12 +33,12 @@ impl Dataset for Counted {
 fn a_disk_that_fills_up_keeps_what_was_finished_and_the_next_run_goes_on() {
     for workers in [0, 3] {
         let folder = tempfile::tempdir().unwrap();
-        let data = Counted::default();
+        let data = CountingDataset::default();
         let builder = || {
             CachedDataset::builder(data.clone(), folder.path()).part_bytes(10_000).workers(workers)
         };
         let mut full = builder();
-        full.disk = Disk::with_room(45_000);
+        full.disk = Disk::with_free_space(45_000);
         let error = full.open().unwrap_err();
         assert!(error.is_disk_full(), "{error}");
         let text = error.to_string();

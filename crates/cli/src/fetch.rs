@@ -21,7 +21,7 @@ const PART: u64 = 8 << 20;
 
 /// A dataset that can be fetched.
 #[derive(Debug)]
-pub struct Published {
+pub struct PublishedDataset {
     /// Its name, such as `mnist`.
     pub name: &'static str,
     /// A short description.
@@ -33,8 +33,8 @@ pub struct Published {
 }
 
 /// The datasets that [`fetch`] knows. Their checksums are those of `tensorflow-datasets`.
-pub const PUBLISHED: &[Published] = &[
-    Published {
+pub const DATASETS: &[PublishedDataset] = &[
+    PublishedDataset {
         name: "mnist",
         about: "handwritten digits, 28x28: 60,000 and 10,000 (11.6 MB)",
         addresses: &[
@@ -60,7 +60,7 @@ pub const PUBLISHED: &[Published] = &[
             ),
         ],
     },
-    Published {
+    PublishedDataset {
         name: "fashion-mnist",
         about: "pieces of clothing, 28x28: 60,000 and 10,000 (30.9 MB)",
         addresses: &["http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"],
@@ -83,7 +83,7 @@ pub const PUBLISHED: &[Published] = &[
             ),
         ],
     },
-    Published {
+    PublishedDataset {
         name: "kmnist",
         about: "cursive Japanese characters, 28x28: 60,000 and 10,000 (21.2 MB)",
         addresses: &["http://codh.rois.ac.jp/kmnist/dataset/kmnist"],
@@ -106,7 +106,7 @@ pub const PUBLISHED: &[Published] = &[
             ),
         ],
     },
-    Published {
+    PublishedDataset {
         name: "cifar10",
         about: "photographs of 10 classes, 32x32: 50,000 and 10,000 (170 MB)",
         addresses: &["https://www.cs.toronto.edu/~kriz"],
@@ -115,7 +115,7 @@ pub const PUBLISHED: &[Published] = &[
             "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
         )],
     },
-    Published {
+    PublishedDataset {
         name: "cifar100",
         about: "photographs of 100 classes, 32x32: 50,000 and 10,000 (169 MB)",
         addresses: &["https://www.cs.toronto.edu/~kriz"],
@@ -131,9 +131,9 @@ pub const PUBLISHED: &[Published] = &[
 /// the files: a folder of a web server, a store, or a local folder.
 ///
 /// ```no_run
-/// use fulmen_cli::fetch::{PUBLISHED, fetch};
+/// use fulmen_cli::fetch::{DATASETS, fetch};
 ///
-/// let mnist = PUBLISHED.iter().find(|dataset| dataset.name == "mnist").expect("it is in the table");
+/// let mnist = DATASETS.iter().find(|dataset| dataset.name == "mnist").expect("it is in the table");
 /// fetch(mnist, "data/mnist".as_ref(), None, &())?; // and then Mnist::open("data/mnist", Split::Train)
 /// # Ok::<(), fulmen_data::Error>(())
 /// ```
@@ -143,7 +143,7 @@ pub const PUBLISHED: &[Published] = &[
 /// something else than was published; the folder cannot be written to, or another process is
 /// fetching into it.
 pub fn fetch(
-    dataset: &Published,
+    dataset: &PublishedDataset,
     folder: &Path,
     from: Option<&str>,
     progress: &dyn Progress,
@@ -173,17 +173,17 @@ fn download(
     sha256: &str,
     progress: &dyn Progress,
 ) -> Result<()> {
-    let mut failed = None;
+    let mut last_error = None;
     for address in addresses {
-        if let Some(error) = failed {
+        if let Some(error) = last_error {
             progress.note(&format!("{error}; trying {address}"));
         }
         match download_from(&Location::from(*address).join(name), file, name, sha256, progress) {
             Ok(()) => return Ok(()),
-            Err(error) => failed = Some(error),
+            Err(error) => last_error = Some(error),
         }
     }
-    Err(failed.unwrap_or_else(|| Error::usage(format!("{name} has no download address"))))
+    Err(last_error.unwrap_or_else(|| Error::usage(format!("{name} has no download address"))))
 }
 
 fn download_from(
@@ -230,20 +230,19 @@ fn download_from(
 }
 
 fn is_published(file: &Path, sha256: &str, progress: &dyn Progress) -> Result<bool> {
-    let cannot = |source| Error::io(file, "cannot read the file", source);
-    progress
-        .begin(&format!("verifying {}", file.display()), file.metadata().map_err(cannot)?.len());
-    Ok(sha256_of(file, |bytes| progress.advance(bytes)).map_err(cannot)? == sha256)
+    let io = |source| Error::io(file, "cannot read the file", source);
+    progress.begin(&format!("verifying {}", file.display()), file.metadata().map_err(io)?.len());
+    Ok(sha256_of(file, |bytes| progress.advance(bytes)).map_err(io)? == sha256)
 }
 
 /// The files of an archive, without its folders.
 fn unpack(archive: &Path, folder: &Path, progress: &dyn Progress) -> Result<()> {
-    let cannot = |source| Error::io(archive, "cannot unpack the file", source);
+    let io = |source| Error::io(archive, "cannot unpack the file", source);
     progress.begin(&format!("unpacking {}", archive.display()), 0);
-    let mut tar = tar::Archive::new(GzDecoder::new(File::open(archive).map_err(cannot)?));
-    for entry in tar.entries().map_err(cannot)? {
-        let mut entry = entry.map_err(cannot)?;
-        let path = entry.path().map_err(cannot)?.into_owned();
+    let mut tar = tar::Archive::new(GzDecoder::new(File::open(archive).map_err(io)?));
+    for entry in tar.entries().map_err(io)? {
+        let mut entry = entry.map_err(io)?;
+        let path = entry.path().map_err(io)?.into_owned();
         let Some(name) = path.file_name().filter(|_| entry.header().entry_type().is_file()) else {
             continue;
         };
@@ -334,10 +333,10 @@ mod tests {
         }
     }
 
-    fn published(name: &'static str, bytes: &[u8], addresses: &[&'static str]) -> Published {
+    fn published(name: &'static str, bytes: &[u8], addresses: &[&'static str]) -> PublishedDataset {
         let sha256: &'static str = hex(&Sha256::digest(bytes)).leak();
         let files: &'static [_] = vec![(name, sha256)].leak();
-        Published { name: "toy", about: "", addresses: addresses.to_vec().leak(), files }
+        PublishedDataset { name: "toy", about: "", addresses: addresses.to_vec().leak(), files }
     }
 
     #[test]

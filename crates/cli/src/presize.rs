@@ -187,10 +187,9 @@ impl Presize {
                 let with_sample =
                     |error: Error| error.at_sample(index as u64, Some(images.origin(index)));
                 let file = images.get(index).map_err(with_sample)?.bytes;
-                let small = catch_unwind(AssertUnwindSafe(|| self.shrink(file)));
-                let small = small.unwrap_or_else(|payload| {
-                    Err(panicked("decoding the image panicked", payload))
-                });
+                let small = catch_unwind(AssertUnwindSafe(|| self.shrink(file))).unwrap_or_else(
+                    |payload| Err(panicked("decoding the image panicked", payload)),
+                );
                 Ok(small.map_err(with_sample))
             })?;
             for (&index, done) in round.iter().zip(done) {
@@ -228,7 +227,7 @@ impl Presize {
 
     fn save(&self, inputs: &PresizeInputs) -> Result<()> {
         let text = serde_json::to_vec_pretty(inputs)
-            .map_err(|why| Error::runtime("writing presize.json", why))?;
+            .map_err(|error| Error::runtime("writing presize.json", error))?;
         let path = self.folder.join(INPUTS_FILE);
         store::write_whole(&path, &text)
             .map_err(|source| Error::io(&path, "cannot write the file", source))
@@ -239,8 +238,8 @@ impl Presize {
         let path = self.folder.join(INPUTS_FILE);
         match std::fs::read(&path) {
             Ok(text) => {
-                let earlier: PresizeInputs = serde_json::from_slice(&text).map_err(|why| {
-                    Error::file(&path, format!("it is damaged: {why}; remove the folder"))
+                let earlier: PresizeInputs = serde_json::from_slice(&text).map_err(|error| {
+                    Error::file(&path, format!("it is damaged: {error}; remove the folder"))
                 })?;
                 if earlier.options != inputs.options || earlier.images != inputs.images {
                     let what = if earlier.options == inputs.options {
@@ -323,11 +322,13 @@ fn write(
 ) -> Result<()> {
     let label = images.label(index);
     let class = usize::try_from(label).ok().and_then(|label| images.classes().get(label));
-    let about = serde_json::json!({ "class": class, "path": images.name(index).to_string_lossy() })
-        .to_string();
-    let label = label.to_string();
+    let json = serde_json::json!({ "class": class, "path": images.name(index).to_string_lossy() });
     writer.write(
         &format!("{index:08}"),
-        &[(extension, bytes), ("cls", label.as_bytes()), ("json", about.as_bytes())],
+        &[
+            (extension, bytes),
+            ("cls", label.to_string().as_bytes()),
+            ("json", json.to_string().as_bytes()),
+        ],
     )
 }

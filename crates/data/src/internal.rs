@@ -11,4 +11,4 @@ pub use crate::offsets::Offsets;
 pub use crate::panics::catch_quietly;
 pub use crate::parallel::{cores, in_parallel};
 pub use crate::read::fill;
-pub use crate::stream::make;
+pub use crate::stream::{ChainStream, MapStream, ShuffleStream, SkipStream, TakeStream, make};

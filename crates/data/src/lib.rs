@@ -73,8 +73,8 @@ pub use sampler::{MixSampler, RandomSampler, Sampler, SequentialSampler, Weighte
 #[doc(hidden)]
 pub use shorten::shorten;
 pub use stream::{
-    ChainStream, Deferred, Items, IterableDataset, MapStream, MixStream, MixUntil, Record, Records,
-    ShuffleStream, SkipStream, Stream, StreamDataset, StreamItem, TakeStream,
+    Deferred, Items, IterableDataset, MixStream, MixUntil, Record, Records, Stream, StreamDataset,
+    StreamItem,
 };
 pub use vision::{IdxClassification, IdxFile, Mnist, Split};
 

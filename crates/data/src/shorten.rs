@@ -5,24 +5,24 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 
 /// Messages up to this many bytes are left as they are.
-const SHORT: usize = 1000;
+const MAX_UNCHANGED_BYTES: usize = 1000;
 
 /// A quoted value with more bytes than the first number is truncated to about the second number.
-const LONG_VALUE: usize = 200;
-const KEPT: usize = 80;
+const MAX_VALUE_BYTES: usize = 200;
+const CUT_VALUE_BYTES: usize = 80;
 
 /// A message that is still longer is truncated in the middle.
-const LONGEST: usize = 8000;
+const MAX_BYTES: usize = 8000;
 
 /// The message with very long values, in backticks or quotes, truncated.
 ///
 /// For messages that are displayed. This crate's [`Error`](crate::Error) applies it itself.
 #[doc(hidden)]
 pub fn shorten(message: &str) -> Cow<'_, str> {
-    if message.len() <= SHORT {
+    if message.len() <= MAX_UNCHANGED_BYTES {
         return Cow::Borrowed(message);
     }
-    let mut short = String::with_capacity(SHORT);
+    let mut short = String::with_capacity(MAX_UNCHANGED_BYTES);
     let (mut copied, mut position, mut last) = (0, 0, ' ');
     let mut unclosed = String::new();
     while let Some(letter) = message[position..].chars().next() {
@@ -38,7 +38,7 @@ pub fn shorten(message: &str) -> Cow<'_, str> {
             continue;
         };
         short.push_str(&message[copied..position]);
-        if size > LONG_VALUE {
+        if size > MAX_VALUE_BYTES {
             push_cut(&mut short, &message[position..position + size])
         } else {
             short.push_str(&message[position..position + size])
@@ -47,9 +47,9 @@ pub fn shorten(message: &str) -> Cow<'_, str> {
         position = copied + letter.len_utf8();
     }
     short.push_str(&message[copied..]);
-    if short.len() > LONGEST {
-        let head = beginning(&short, LONGEST * 3 / 4);
-        let tail = &short[beginning(&short, short.len() - LONGEST / 8).len()..];
+    if short.len() > MAX_BYTES {
+        let head = beginning(&short, MAX_BYTES * 3 / 4);
+        let tail = &short[beginning(&short, short.len() - MAX_BYTES / 8).len()..];
         let left_out = short.len() - head.len() - tail.len();
         short = format!("{head} … ({left_out} bytes left out) … {tail}");
     }
@@ -64,7 +64,7 @@ fn closing(text: &str, quote: char) -> Option<usize> {
 
 fn push_cut(short: &mut String, value: &str) {
     // Writing into a String cannot fail.
-    let _ = write!(short, "{}… ({} bytes)", beginning(value, KEPT), value.len());
+    let _ = write!(short, "{}… ({} bytes)", beginning(value, CUT_VALUE_BYTES), value.len());
 }
 
 /// At most this many bytes, cut at a character boundary.

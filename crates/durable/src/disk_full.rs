@@ -39,7 +39,7 @@ pub fn explain(error: io::Error, to: &Path, bytes: Option<u64>) -> io::Error {
         ErrorKind::StorageFull => fs4::available_space(folder_of(to)).ok(),
         _ => None,
     };
-    let why = match (bytes, free) {
+    let detail = match (bytes, free) {
         (Some(bytes), Some(free)) if bytes > free => format!(
             "; the file needs {} and the disk has {} free, so {} are missing",
             size(bytes),
@@ -55,7 +55,7 @@ pub fn explain(error: io::Error, to: &Path, bytes: Option<u64>) -> io::Error {
         }
         (None, None) => String::new(),
     };
-    io::Error::new(error.kind(), format!("{error}{why}"))
+    io::Error::new(error.kind(), format!("{error}{detail}"))
 }
 
 /// A number of bytes as text, with the decimal units of disks: 1 GB is 10⁹ bytes.

@@ -29,7 +29,7 @@ pub struct NewFile {
     file: File,
     temporary: PathBuf,
     to: PathBuf,
-    kept: AtomicBool,
+    persisted: AtomicBool,
 }
 
 impl NewFile {
@@ -42,7 +42,7 @@ impl NewFile {
         let make =
             |path: &Path| OpenOptions::new().read(true).write(true).create_new(true).open(path);
         let (file, temporary) = temporary_name::create(folder_of(to), temporary_name::FILE, make)?;
-        Ok(NewFile { file, temporary, to: to.to_owned(), kept: AtomicBool::new(false) })
+        Ok(NewFile { file, temporary, to: to.to_owned(), persisted: AtomicBool::new(false) })
     }
 
     /// Allocates all the disk space at once, so that a full disk is noticed before anything is
@@ -79,7 +79,7 @@ impl NewFile {
     /// The target is a folder. It is unchanged.
     pub fn persist_unsynced(&self) -> io::Result<()> {
         fs::rename(&self.temporary, &self.to)?;
-        self.kept.store(true, Ordering::Relaxed);
+        self.persisted.store(true, Ordering::Relaxed);
         Ok(())
     }
 
@@ -115,7 +115,7 @@ impl NewFile {
     fn rename_with(&self, name: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         self.file.sync_all()?;
         name()?;
-        self.kept.store(true, Ordering::Relaxed);
+        self.persisted.store(true, Ordering::Relaxed);
         sync_folder(&self.to)
     }
 
@@ -145,7 +145,7 @@ impl Seek for NewFile {
 
 impl Drop for NewFile {
     fn drop(&mut self) {
-        if !self.kept.load(Ordering::Relaxed) {
+        if !self.persisted.load(Ordering::Relaxed) {
             // If this fails, the next process that writes here tries again.
             let _ = fs::remove_file(&self.temporary);
         }

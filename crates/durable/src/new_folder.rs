@@ -24,7 +24,7 @@ pub struct NewFolder {
     _lock: File,
     temporary: PathBuf,
     to: PathBuf,
-    kept: bool,
+    persisted: bool,
 }
 
 impl NewFolder {
@@ -36,7 +36,7 @@ impl NewFolder {
         let make = |path: &Path| fs::create_dir(path).and_then(|()| File::open(path));
         let (lock, temporary) =
             temporary_name::create(folder_of(to), temporary_name::FOLDER, make)?;
-        Ok(NewFolder { _lock: lock, temporary, to: to.to_owned(), kept: false })
+        Ok(NewFolder { _lock: lock, temporary, to: to.to_owned(), persisted: false })
     }
 
     /// The folder to write the files to.
@@ -51,14 +51,14 @@ impl NewFolder {
     pub fn keep(mut self) -> io::Result<()> {
         sync_folder(&self.temporary.join("."))?;
         fs::rename(&self.temporary, &self.to)?;
-        self.kept = true;
+        self.persisted = true;
         sync_folder(&self.to)
     }
 }
 
 impl Drop for NewFolder {
     fn drop(&mut self) {
-        if !self.kept {
+        if !self.persisted {
             // If this fails, the next process that writes here tries again.
             let _ = fs::remove_dir_all(&self.temporary);
         }

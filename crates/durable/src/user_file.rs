@@ -21,7 +21,7 @@ const MAX_BYTES: u64 = 1_000_000;
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub fn read_text(path: &Path) -> io::Result<String> {
-    let refuse = |why: String| io::Error::new(io::ErrorKind::InvalidInput, why);
+    let refuse = |reason: String| io::Error::new(io::ErrorKind::InvalidInput, reason);
     let metadata = std::fs::metadata(path)?;
     if metadata.is_dir() {
         return Err(refuse("it is a folder; name a file in it".into()));

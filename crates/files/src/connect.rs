@@ -23,17 +23,17 @@ use super::retry::RetryState;
 use fulmen_data::{Error, Result};
 
 /// A connection without any data for this long is closed, and the request is repeated.
-pub(super) const SILENCE: Duration = Duration::from_secs(30);
+pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The minimum time for a response, however soon the user gives up.
-const SHORTEST: Duration = Duration::from_secs(1);
+const MIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The longest wait between two attempts.
-const LONGEST_WAIT: Duration = Duration::from_secs(10);
+const MAX_BACKOFF: Duration = Duration::from_secs(10);
 
 /// How long to wait for the credentials of a cloud machine if none are set. Other machines have
 /// none and never answer.
-const KEYS: Duration = Duration::from_secs(15);
+const CREDENTIALS_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// A request for one object.
 #[derive(Clone)]
@@ -56,22 +56,27 @@ type Identity = (Scheme, String, Vec<(String, String)>, Duration, Duration);
 
 /// Connects to the store of an object for reading.
 pub(super) fn connect(object: &ObjectPath, options: &StoreOptions) -> Result<Connection> {
-    connect_for(object, options, SILENCE.min(options.give_up_time()?).max(SHORTEST))
+    connect_for(object, options, IDLE_TIMEOUT.min(options.give_up_time()?).max(MIN_TIMEOUT))
 }
 
-/// Connects to the store of an object. A connection without any data for `silence` counts as
+/// Connects to the store of an object. A connection without any data for `idle_timeout` counts as
 /// broken. A process shares one connection per bucket with the same settings and times.
 pub(super) fn connect_for(
     object: &ObjectPath,
     options: &StoreOptions,
-    silence: Duration,
+    idle_timeout: Duration,
 ) -> Result<Connection> {
     static STORES: OnceLock<Mutex<HashMap<Identity, Arc<dyn ObjectStore>>>> = OnceLock::new();
     let key =
         Key::parse(&object.key).map_err(|error| Error::usage(format!("{object}: {error}")))?;
     let give_up_after = options.give_up_time()?;
-    let identity =
-        (object.scheme, object.bucket.clone(), options.settings().to_vec(), give_up_after, silence);
+    let identity = (
+        object.scheme,
+        object.bucket.clone(),
+        options.settings().to_vec(),
+        give_up_after,
+        idle_timeout,
+    );
     let stores = STORES.get_or_init(Mutex::default);
     let connection = |store| Connection { store, key, object: object.clone(), give_up_after };
     if let Some(store) = stores.lock().get(&identity) {
@@ -81,9 +86,9 @@ pub(super) fn connect_for(
     let _ = rustls::crypto::ring::default_provider().install_default();
     // Without the lock, because the machine may be asked for credentials now.
     let store: Arc<dyn ObjectStore> = match object.scheme {
-        Scheme::S3 => s3(object, options, give_up_after, silence)?,
-        Scheme::Gs => gs(object, options, give_up_after, silence)?,
-        Scheme::Http | Scheme::Https => web(object, give_up_after, silence)?,
+        Scheme::S3 => s3(object, options, give_up_after, idle_timeout)?,
+        Scheme::Gs => gs(object, options, give_up_after, idle_timeout)?,
+        Scheme::Http | Scheme::Https => web(object, give_up_after, idle_timeout)?,
     };
     Ok(connection(stores.lock().entry(identity).or_insert(store).clone()))
 }
@@ -91,11 +96,10 @@ pub(super) fn connect_for(
 /// The environment variables with this prefix, in lower case, then the settings of the options.
 /// Unknown variables are ignored, because they may have another purpose.
 fn settings(prefix: &str, options: &StoreOptions) -> Vec<(String, String, bool)> {
-    let variables = std::env::vars_os()
-        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
-    let variables = variables.filter(|(name, value)| name.starts_with(prefix) && !value.is_empty());
-    let variables = variables.map(|(name, value)| (name.to_ascii_lowercase(), value, false));
-    variables
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .filter(|(name, value)| name.starts_with(prefix) && !value.is_empty())
+        .map(|(name, value)| (name.to_ascii_lowercase(), value, false))
         .chain(options.settings().iter().map(|(name, value)| (name.clone(), value.clone(), true)))
         .collect()
 }
@@ -107,21 +111,21 @@ fn unknown(object: &ObjectPath, name: &str) -> Error {
 }
 
 /// Only the connection has a timeout: downloading a large object may take long.
-fn patience(give_up_after: Duration, silence: Duration) -> (ClientOptions, RetryConfig) {
+fn retry_config(give_up_after: Duration, idle_timeout: Duration) -> (ClientOptions, RetryConfig) {
     let client =
         ClientOptions::new().with_timeout_disabled().with_connect_timeout(Duration::from_secs(10));
-    let backoff = BackoffConfig { max_backoff: LONGEST_WAIT, ..BackoffConfig::default() };
+    let backoff = BackoffConfig { max_backoff: MAX_BACKOFF, ..BackoffConfig::default() };
     let retry = RetryConfig { backoff, max_retries: 1_000_000, retry_timeout: give_up_after };
-    (client.with_read_timeout(silence), retry)
+    (client.with_read_timeout(idle_timeout), retry)
 }
 
 /// A web server.
 fn web(
     object: &ObjectPath,
     give_up_after: Duration,
-    silence: Duration,
+    idle_timeout: Duration,
 ) -> Result<Arc<dyn ObjectStore>> {
-    let (client, retry) = patience(give_up_after, silence);
+    let (client, retry) = retry_config(give_up_after, idle_timeout);
     let builder = HttpBuilder::new()
         .with_url(object.root())
         .with_client_options(client.with_allow_http(true));
@@ -137,9 +141,9 @@ macro_rules! build {
             object: &ObjectPath,
             options: &StoreOptions,
             give_up_after: Duration,
-            silence: Duration,
+            idle_timeout: Duration,
         ) -> Result<Arc<dyn ObjectStore>> {
-            let (client, retry) = patience(give_up_after, silence);
+            let (client, retry) = retry_config(give_up_after, idle_timeout);
             let mut builder = $builder::new().with_client_options(client).with_retry(retry);
             for (name, value, must_be_known) in settings($prefix, options) {
                 match name.parse::<$key>() {
@@ -159,12 +163,12 @@ macro_rules! build {
             if !is_public {
                 let keys = store.credentials().clone();
                 let state = RetryState::new(object.clone(), "asking for keys".to_owned(), give_up_after);
-                let limit = give_up_after.max(SHORTEST).min(KEYS);
+                let limit = give_up_after.max(MIN_TIMEOUT).min(CREDENTIALS_TIMEOUT);
                 wait(async move {
                     match tokio::time::timeout(limit, keys.get_credential()).await {
                         Ok(Ok(_)) => Ok(()),
                         Ok(Err(error)) => Err(state.explain(&error)),
-                        Err(_) => Err(state.no_keys(&format!("no answer in {:.0} s", limit.as_secs_f64()))),
+                        Err(_) => Err(state.no_credentials(&format!("no answer in {:.0} s", limit.as_secs_f64()))),
                     }
                 })?;
             }
@@ -180,9 +184,12 @@ build!(gs, GoogleCloudStorageBuilder, GoogleConfigKey, "GOOGLE_", [BaseUrl]);
 pub(super) fn runtime() -> Result<&'static Runtime> {
     static RUNTIME: OnceLock<Result<Runtime, String>> = OnceLock::new();
     let runtime = RUNTIME.get_or_init(|| {
-        let mut builder = Builder::new_multi_thread();
-        let builder = builder.worker_threads(2).thread_name("fulmen-store").enable_all();
-        builder.build().map_err(|error| error.to_string())
+        Builder::new_multi_thread()
+            .worker_threads(2)
+            .thread_name("fulmen-store")
+            .enable_all()
+            .build()
+            .map_err(|error| error.to_string())
     });
     runtime
         .as_ref()

@@ -10,7 +10,7 @@ use fulmen_data::{Error, Result};
 
 /// How many files of a collection stay open after the first read. A process may often open only
 /// 1,024 files.
-const KEPT_OPEN: usize = 256;
+const MAX_OPEN_FILES: usize = 256;
 
 /// A file of a collection, opened on first use.
 #[derive(Debug)]
@@ -24,7 +24,11 @@ impl CachedFile {
     /// The file with this number in its collection. A file with a high number is opened again for
     /// each read.
     pub fn new(path: &Path, number: usize) -> CachedFile {
-        CachedFile { path: path.to_owned(), file: OnceLock::new(), stays_open: number < KEPT_OPEN }
+        CachedFile {
+            path: path.to_owned(),
+            file: OnceLock::new(),
+            stays_open: number < MAX_OPEN_FILES,
+        }
     }
 
     /// The path of the file.

@@ -13,6 +13,7 @@ mod lock;
 mod no_cloud;
 mod object_path;
 mod options;
+mod parsed_location;
 mod pattern;
 #[cfg(feature = "cloud")]
 mod read_ahead;

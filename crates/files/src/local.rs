@@ -15,7 +15,7 @@ use super::pattern::{Wildcards, has_wildcard};
 use fulmen_data::{Error, Result};
 
 /// How much to copy between two progress reports.
-const COPY: usize = 1 << 20;
+const COPY_BUFFER_BYTES: usize = 1 << 20;
 
 /// The path with these bytes.
 pub(super) fn path(bytes: Vec<u8>) -> PathBuf {
@@ -65,12 +65,13 @@ pub(super) fn list(folder: &Path) -> Result<Vec<PathBuf>> {
 
 /// All files and folders in a folder and its subfolders. Dangling links are left out.
 fn walk(folder: &Path, hidden: bool) -> impl Iterator<Item = Result<DirEntry>> {
-    let entries = WalkDir::new(folder).min_depth(1).follow_links(true).into_iter();
-    let entries = entries.filter_entry(move |entry| {
-        let is_shown = hidden || !entry.file_name().as_bytes().starts_with(b".");
-        let is_linked_folder = entry.path_is_symlink() && entry.file_type().is_dir();
-        entry.depth() == 0 || is_shown && !(is_linked_folder && leads_upwards(entry.path()))
-    });
+    let entries = WalkDir::new(folder).min_depth(1).follow_links(true).into_iter().filter_entry(
+        move |entry| {
+            let is_shown = hidden || !entry.file_name().as_bytes().starts_with(b".");
+            let is_linked_folder = entry.path_is_symlink() && entry.file_type().is_dir();
+            entry.depth() == 0 || is_shown && !(is_linked_folder && leads_upwards(entry.path()))
+        },
+    );
     let folder = folder.to_owned();
     entries.filter_map(move |entry| {
         let error = match entry {
@@ -78,9 +79,10 @@ fn walk(folder: &Path, hidden: bool) -> impl Iterator<Item = Result<DirEntry>> {
             Err(error) => error,
         };
         let path = error.path().unwrap_or(&folder).to_owned();
-        let nowhere = error.io_error().is_some_and(|error| error.kind() == io::ErrorKind::NotFound)
-            && path != folder;
-        let skipped = nowhere || error.loop_ancestor().is_some();
+        let is_dangling =
+            error.io_error().is_some_and(|error| error.kind() == io::ErrorKind::NotFound)
+                && path != folder;
+        let skipped = is_dangling || error.loop_ancestor().is_some();
         let source = error.into_io_error().filter(|_| !skipped)?;
         Some(Err(Error::io(&path, "cannot list the folder", source)))
     })
@@ -129,7 +131,7 @@ pub(super) fn matching(pattern: &Path) -> Result<Vec<PathBuf>> {
             let refused = |source| Error::io(folder, "cannot list the folder", source);
             for entry in fs::read_dir(folder).map_err(refused)? {
                 let entry = entry.map_err(refused)?;
-                let fits = wildcards.fit(&entry.file_name().to_string_lossy());
+                let fits = wildcards.matches(&entry.file_name().to_string_lossy());
                 deeper.extend(fits.then(|| joined(&entry.path())));
             }
         }
@@ -146,7 +148,7 @@ pub(super) fn matching(pattern: &Path) -> Result<Vec<PathBuf>> {
 pub(super) fn copy(from: &Path, to: &Path, progress: &dyn Fn(u64)) -> Result<()> {
     let mut source = open(from)?;
     let mut file = temporary_file(to)?;
-    let mut part = vec![0; COPY];
+    let mut part = vec![0; COPY_BUFFER_BYTES];
     let mut copied = 0;
     loop {
         let read = source.read(&mut part);

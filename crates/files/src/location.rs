@@ -1,6 +1,7 @@
 //! The location of a file or a folder, and reading it.
 //!
-//! Out of scope: requests to stores (`remote`), and the local disk (`local`).
+//! Out of scope: parsing it (`parsed_location`), requests to stores (`remote`), and the local disk
+//! (`local`).
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -9,7 +10,8 @@ use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::object_path::{ObjectPath, Scheme};
+use super::object_path::ObjectPath;
+use super::parsed_location::{ParsedLocation, parse};
 use super::pattern::{self, Wildcards};
 use super::{StoreOptions, local, remote};
 use fulmen_data::internal::in_parallel;
@@ -53,64 +55,12 @@ pub const MAX_CONCURRENT_REQUESTS: usize = 16;
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Location {
-    parsed: Parsed,
+    parsed: ParsedLocation,
     options: StoreOptions,
 }
 
-#[derive(Clone, PartialEq, Eq, Hash)]
-enum Parsed {
-    Local(PathBuf),
-    Store(ObjectPath),
-    /// An invalid string, and the reason.
-    Bad(String, String),
-}
-
-fn parse(text: &str) -> Parsed {
-    let bad = |reason: &str| Parsed::Bad(text.to_owned(), reason.to_owned());
-    let Some((scheme, rest)) = text.split_once("://") else {
-        return Parsed::Local(PathBuf::from(text));
-    };
-    // A slash in front marks it as a local path.
-    if scheme.is_empty()
-        || !scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+.-".contains(&byte))
-    {
-        return Parsed::Local(PathBuf::from(text));
-    }
-    let scheme = match scheme {
-        "gs" => Scheme::Gs,
-        "s3" => Scheme::S3,
-        "file" if rest.starts_with('/') => return Parsed::Local(PathBuf::from(rest)),
-        "file" => {
-            return bad("a file:// address needs the absolute path, as in file:///data/train.tar");
-        }
-        "http" => Scheme::Http,
-        "https" => Scheme::Https,
-        _ => {
-            return bad(
-                "expected a local path, gs://bucket/path, s3://bucket/path or https://host/path",
-            );
-        }
-    };
-    let (bucket, key) = rest.split_once('/').unwrap_or((rest, ""));
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-:".contains(&byte);
-    if bucket.is_empty() || !bucket.bytes().all(plain) {
-        return bad(
-            "a bucket name may only contain letters, digits, dots, hyphens and underscores",
-        );
-    }
-    if matches!(scheme, Scheme::Http | Scheme::Https) && key.contains(['?', '#', '%']) {
-        return bad("the address of a file on a web server must not contain `?`, `#` or `%`");
-    }
-    let key = key.trim_matches('/');
-    if key.split('/').any(|part| part.is_empty() || part == "." || part == "..") && !key.is_empty()
-    {
-        return bad("the names between its slashes must not be empty, `.` or `..`");
-    }
-    Parsed::Store(ObjectPath { scheme, bucket: bucket.to_owned(), key: key.to_owned() })
-}
-
 impl Location {
-    fn new(parsed: Parsed) -> Location {
+    fn new(parsed: ParsedLocation) -> Location {
         Location { parsed, options: StoreOptions::new() }
     }
 
@@ -122,7 +72,7 @@ impl Location {
     }
 
     /// Another location with the same options.
-    fn with_parsed(&self, parsed: Parsed) -> Location {
+    fn with_parsed(&self, parsed: ParsedLocation) -> Location {
         Location { parsed, options: self.options.clone() }
     }
 
@@ -132,14 +82,16 @@ impl Location {
         let name = name.as_ref();
         let parsed = match &self.parsed {
             // Relative to the folder, even if the name starts with a slash.
-            Parsed::Local(path) => Parsed::Local(path.join(name.strip_prefix("/").unwrap_or(name))),
-            Parsed::Store(object) => match name.to_str() {
+            ParsedLocation::Local(path) => {
+                ParsedLocation::Local(path.join(name.strip_prefix("/").unwrap_or(name)))
+            }
+            ParsedLocation::Store(object) => match name.to_str() {
                 Some(name) => parse(&format!(
                     "{}/{}",
                     object.to_string().trim_end_matches('/'),
                     name.trim_matches('/')
                 )),
-                None => Parsed::Bad(
+                None => ParsedLocation::Invalid(
                     format!("{object}/{}", name.display()),
                     "names in a store are UTF-8; rename the file".to_owned(),
                 ),
@@ -152,7 +104,7 @@ impl Location {
     /// The path, if the location is local. You may then also open it by other means.
     pub fn local(&self) -> Option<&Path> {
         match &self.parsed {
-            Parsed::Local(path) => Some(path),
+            ParsedLocation::Local(path) => Some(path),
             _ => None,
         }
     }
@@ -161,11 +113,13 @@ impl Location {
     /// not UTF-8 are replaced.
     pub fn name(&self) -> String {
         match &self.parsed {
-            Parsed::Local(path) => {
+            ParsedLocation::Local(path) => {
                 path.file_name().unwrap_or_default().to_string_lossy().into_owned()
             }
-            Parsed::Store(object) => object.key.rsplit('/').next().unwrap_or_default().to_owned(),
-            Parsed::Bad(text, _) => text.clone(),
+            ParsedLocation::Store(object) => {
+                object.key.rsplit('/').next().unwrap_or_default().to_owned()
+            }
+            ParsedLocation::Invalid(text, _) => text.clone(),
         }
     }
 
@@ -257,7 +211,7 @@ impl Location {
         match self.target()? {
             Target::Local(path) => Ok(local::list(path)?
                 .into_iter()
-                .map(|path| self.with_parsed(Parsed::Local(path)))
+                .map(|path| self.with_parsed(ParsedLocation::Local(path)))
                 .collect()),
             Target::Store(object) => {
                 let keys = remote::list(object, &self.options)?;
@@ -269,7 +223,10 @@ impl Location {
                 Ok(keys
                     .into_iter()
                     .map(|key| {
-                        self.with_parsed(Parsed::Store(ObjectPath { key, ..object.clone() }))
+                        self.with_parsed(ParsedLocation::Store(ObjectPath {
+                            key,
+                            ..object.clone()
+                        }))
                     })
                     .collect())
             }
@@ -300,9 +257,9 @@ impl Location {
         {
             let wild = pattern::has_wildcard(&name);
             let parsed = match self.target()? {
-                Target::Local(_) => Parsed::Local(local::path(name)),
+                Target::Local(_) => ParsedLocation::Local(local::path(name)),
                 // Braces are ASCII, so the result is valid UTF-8 if the input was.
-                Target::Store(object) => Parsed::Store(ObjectPath {
+                Target::Store(object) => ParsedLocation::Store(ObjectPath {
                     key: String::from_utf8_lossy(&name).into_owned(),
                     ..object.clone()
                 }),
@@ -318,7 +275,7 @@ impl Location {
         let locations: Vec<Location> = match self.target()? {
             Target::Local(path) => local::matching(path)?
                 .into_iter()
-                .map(|path| self.with_parsed(Parsed::Local(path)))
+                .map(|path| self.with_parsed(ParsedLocation::Local(path)))
                 .collect(),
             Target::Store(object) => {
                 let literal = object
@@ -330,9 +287,9 @@ impl Location {
                 let wildcards = Wildcards::new(object.key.as_bytes());
                 let keys = remote::list(&folder, &self.options)?
                     .into_iter()
-                    .filter(|key| wildcards.fit(key));
+                    .filter(|key| wildcards.matches(key));
                 keys.map(|key| {
-                    self.with_parsed(Parsed::Store(ObjectPath { key, ..object.clone() }))
+                    self.with_parsed(ParsedLocation::Store(ObjectPath { key, ..object.clone() }))
                 })
                 .collect()
             }
@@ -404,12 +361,12 @@ impl Location {
 
     fn target(&self) -> Result<Target<'_>> {
         match &self.parsed {
-            Parsed::Local(path) if path.as_os_str().is_empty() => {
+            ParsedLocation::Local(path) if path.as_os_str().is_empty() => {
                 Err(Error::usage("the path is empty"))
             }
-            Parsed::Local(path) => Ok(Target::Local(path)),
-            Parsed::Store(object) => Ok(Target::Store(object)),
-            Parsed::Bad(text, reason) => Err(Error::usage(format!("{text}: {reason}"))),
+            ParsedLocation::Local(path) => Ok(Target::Local(path)),
+            ParsedLocation::Store(object) => Ok(Target::Store(object)),
+            ParsedLocation::Invalid(text, reason) => Err(Error::usage(format!("{text}: {reason}"))),
         }
     }
 
@@ -458,9 +415,9 @@ enum Target<'a> {
 impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.parsed {
-            Parsed::Local(path) => path.display().fmt(f),
-            Parsed::Store(object) => object.fmt(f),
-            Parsed::Bad(text, _) => f.write_str(text),
+            ParsedLocation::Local(path) => path.display().fmt(f),
+            ParsedLocation::Store(object) => object.fmt(f),
+            ParsedLocation::Invalid(text, _) => f.write_str(text),
         }
     }
 }
@@ -477,7 +434,7 @@ impl<T: AsRef<OsStr> + ?Sized> From<&T> for Location {
     fn from(text: &T) -> Location {
         Location::new(match text.as_ref().to_str() {
             Some(text) => parse(text),
-            None => Parsed::Local(PathBuf::from(text.as_ref())),
+            None => ParsedLocation::Local(PathBuf::from(text.as_ref())),
         })
     }
 }

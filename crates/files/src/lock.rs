@@ -15,7 +15,7 @@ use fulmen_data::{Error, Result};
 /// The name of the lock file in a cache's folder. The file stays after the writer has finished.
 pub const LOCK: &str = "cache.lock";
 /// A process that only checks who writes holds the lock for a moment.
-const MOMENT: Duration = Duration::from_millis(500);
+const MAX_LOCK_WAIT: Duration = Duration::from_millis(500);
 
 /// Takes a lock, or reports that another process holds it for longer than a moment. A process
 /// started by another thread shares this process's locks until it runs its program, even those that
@@ -24,8 +24,8 @@ pub fn lock_soon(mut take: impl FnMut() -> Result<(), TryLockError>) -> Result<(
     let start = Instant::now();
     loop {
         match take() {
-            Err(TryLockError::WouldBlock) if start.elapsed() < MOMENT => {
-                std::thread::sleep(MOMENT / 10)
+            Err(TryLockError::WouldBlock) if start.elapsed() < MAX_LOCK_WAIT => {
+                std::thread::sleep(MAX_LOCK_WAIT / 10)
             }
             result => return result,
         }
@@ -66,7 +66,7 @@ impl Lock {
         loop {
             match Lock::try_take(dir, name)? {
                 Ok(lock) => return Ok(lock),
-                Err(_) if start.elapsed() < MOMENT => std::thread::sleep(MOMENT / 10),
+                Err(_) if start.elapsed() < MAX_LOCK_WAIT => std::thread::sleep(MAX_LOCK_WAIT / 10),
                 Err(holder) => {
                     let message = format!(
                         "{} is being written by {holder}; wait for it, or end it first",

@@ -10,18 +10,18 @@ use super::StoreOptions;
 use super::object_path::ObjectPath;
 use fulmen_data::{Error, Result};
 
-fn refused<T>(object: &ObjectPath) -> Result<T> {
+fn unsupported<T>(object: &ObjectPath) -> Result<T> {
     Err(Error::usage(format!(
         "{object}: this program was built without object stores; build fulmen with its feature `cloud`"
     )))
 }
 
 pub(super) fn size(object: &ObjectPath, _: &StoreOptions) -> Result<u64> {
-    refused(object)
+    unsupported(object)
 }
 
 pub(super) fn version(object: &ObjectPath, _: &StoreOptions) -> Result<(u64, String)> {
-    refused(object)
+    unsupported(object)
 }
 
 /// The bytes, or the size of the object if the range extends beyond it.
@@ -30,15 +30,15 @@ pub(super) fn read_range(
     _: &StoreOptions,
     _: Range<u64>,
 ) -> Result<Result<Vec<u8>, u64>> {
-    refused(object)
+    unsupported(object)
 }
 
 pub(super) fn open(object: &ObjectPath, _: &StoreOptions) -> Result<Box<dyn Read + Send>> {
-    refused(object)
+    unsupported(object)
 }
 
 pub(super) fn list(object: &ObjectPath, _: &StoreOptions) -> Result<Vec<String>> {
-    refused(object)
+    unsupported(object)
 }
 
 pub(super) fn upload(
@@ -47,5 +47,5 @@ pub(super) fn upload(
     _: &Path,
     _: &dyn Fn(u64),
 ) -> Result<()> {
-    refused(object)
+    unsupported(object)
 }

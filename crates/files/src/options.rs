@@ -10,7 +10,7 @@ use fulmen_data::{Error, Result};
 
 /// The environment variable with the number of seconds without progress before giving up.
 #[cfg(feature = "cloud")]
-const GIVE_UP: &str = "FULMEN_STORE_GIVE_UP_SECONDS";
+const GIVE_UP_VARIABLE: &str = "FULMEN_STORE_GIVE_UP_SECONDS";
 
 /// Options for object stores. Settings that are not set here come from the usual environment
 /// variables: `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`, `AWS_REGION`,
@@ -78,7 +78,8 @@ impl StoreOptions {
     }
 
     pub(crate) fn give_up_time(&self) -> Result<Duration> {
-        match (self.give_up_after, std::env::var_os(GIVE_UP).filter(|set| !set.is_empty())) {
+        match (self.give_up_after, std::env::var_os(GIVE_UP_VARIABLE).filter(|set| !set.is_empty()))
+        {
             (Some(time), _) => Ok(time),
             (None, Some(set)) => seconds(&set.to_string_lossy()),
             (None, None) => Ok(Duration::from_secs(180)),
@@ -120,7 +121,7 @@ fn seconds(text: &str) -> Result<Duration> {
         text.trim().parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     time.ok_or_else(|| {
         Error::usage(format!(
-            "{GIVE_UP} is `{text}`; expected a number of seconds that is not negative, as in 20 or 0.5"
+            "{GIVE_UP_VARIABLE} is `{text}`; expected a number of seconds that is not negative, as in 20 or 0.5"
         ))
     })
 }
@@ -135,7 +136,7 @@ mod tests {
         assert_eq!(seconds(" 0.5 ").unwrap(), Duration::from_millis(500));
         for wrong in ["20s", "", "-1", "nan", "inf", "1e300"] {
             let error = seconds(wrong).unwrap_err();
-            assert!(error.is_usage() && error.to_string().contains(GIVE_UP), "{error}");
+            assert!(error.is_usage() && error.to_string().contains(GIVE_UP_VARIABLE), "{error}");
         }
     }
 }

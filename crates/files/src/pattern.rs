@@ -87,9 +87,9 @@ fn group(text: &[u8], depth: usize) -> Result<Option<Group>, String> {
 }
 
 /// `first..last` or `first..last..step`.
-fn numbers(inside: &[u8]) -> Result<Option<Vec<Vec<u8>>>, String> {
-    let Ok(inside) = std::str::from_utf8(inside) else { return Ok(None) };
-    let parts: Vec<&str> = inside.split("..").collect();
+fn numbers(content: &[u8]) -> Result<Option<Vec<Vec<u8>>>, String> {
+    let Ok(content) = std::str::from_utf8(content) else { return Ok(None) };
+    let parts: Vec<&str> = content.split("..").collect();
     let (first, last, step) = match parts[..] {
         [first, last] => (first, last, Some(1)),
         [first, last, step] => (first, last, step.parse::<i64>().ok()),
@@ -144,7 +144,7 @@ impl Wildcards {
     }
 
     /// Whether a name or a path matches.
-    pub(super) fn fit(&self, path: &str) -> bool {
+    pub(super) fn matches(&self, path: &str) -> bool {
         let options = MatchOptions {
             case_sensitive: true,
             require_literal_separator: true,
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn wildcards_fit_as_in_a_shell() {
-        let matches = |pattern: &str, name: &str| Wildcards::new(pattern.as_bytes()).fit(name);
+        let matches = |pattern: &str, name: &str| Wildcards::new(pattern.as_bytes()).matches(name);
         for (pattern, name) in [
             ("*.tar", "a.tar"),
             ("*a*b*", "xaxbx"),

@@ -33,8 +33,10 @@ impl ReadAhead {
             AbortOnDropHandle::new(runtime.spawn(async move { object.read(range).await }))
         };
         // The awaited part, and those after it.
-        let parts = stream::iter(ranges).map(fetch).buffered(options.chunks() + 1);
-        let parts = parts.map(|part| part.unwrap_or_else(|_| Err(panicked())));
+        let parts = stream::iter(ranges)
+            .map(fetch)
+            .buffered(options.chunks() + 1)
+            .map(|part| part.unwrap_or_else(|_| Err(panicked())));
         Ok(ReadAhead { parts: Some(parts.boxed()), current: Cursor::default() })
     }
 

@@ -52,17 +52,18 @@ pub(super) fn read_range(
         return Ok(Err(meta.size));
     }
     let object = Object { connection, e_tag: meta.e_tag };
-    let (chunk, at_once) = (options.chunk_bytes(), options.chunks());
+    let (chunk, max_in_flight) = (options.chunk_bytes(), options.chunks());
     wait(async move {
         if range.end - range.start <= chunk as u64 {
             return object.read(range).await;
         }
         // A long range is fetched in several parts at a time.
         let mut bytes = object.memory(&range)?;
-        let starts = range.clone().step_by(chunk);
-        let parts = starts
+        let reads = range
+            .clone()
+            .step_by(chunk)
             .map(|start| object.read(start..range.end.min(start.saturating_add(chunk as u64))));
-        let mut parts = stream::iter(parts).buffered(at_once);
+        let mut parts = stream::iter(reads).buffered(max_in_flight);
         while let Some(part) = parts.try_next().await? {
             bytes.extend_from_slice(&part);
         }

@@ -25,7 +25,7 @@ use fulmen_data::Error;
 /// The wait before a retry that the library does not make.
 const PAUSE: Duration = Duration::from_millis(100);
 
-const KEYS: &str = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or GOOGLE_APPLICATION_CREDENTIALS; for a public \
+const CREDENTIALS_ADVICE: &str = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or GOOGLE_APPLICATION_CREDENTIALS; for a public \
      bucket AWS_SKIP_SIGNATURE=true or GOOGLE_SKIP_SIGNATURE=true";
 
 /// `object_store`'s message for a redirect without an address. S3 sends it if a bucket is in
@@ -118,7 +118,7 @@ impl RetryState {
                 if !self.object.is_web() =>
             {
                 return self.object.error(format!(
-                    "{doing}: the store rejected the credentials, or there were none; {KEYS} ({text})"
+                    "{doing}: the store rejected the credentials, or there were none; {CREDENTIALS_ADVICE} ({text})"
                 ));
             }
             _ => {}
@@ -128,7 +128,7 @@ impl RetryState {
             return self.object.error(format!("{doing}: {reason} ({text})"));
         }
         if text.contains("169.254.169.254") || text.contains("metadata.google.internal") {
-            return self.no_keys(&text);
+            return self.no_credentials(&text);
         }
         let silent = match is_broken(error) {
             Some(HttpErrorKind::Timeout) => ", no data for some time",
@@ -150,10 +150,10 @@ impl RetryState {
     }
 
     /// The error if there are no credentials.
-    pub(super) fn no_keys(&self, text: &str) -> Error {
+    pub(super) fn no_credentials(&self, text: &str) -> Error {
         let doing = &self.doing;
         self.object
-            .error(format!("{doing}: no credentials were found, and this machine has none of its own; {KEYS} ({text})"))
+            .error(format!("{doing}: no credentials were found, and this machine has none of its own; {CREDENTIALS_ADVICE} ({text})"))
     }
 }
 

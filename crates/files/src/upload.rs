@@ -15,18 +15,18 @@ use object_store::{
     WriteMultipart,
 };
 
-use super::connect::{Connection, SILENCE, connect_for, wait};
+use super::connect::{Connection, IDLE_TIMEOUT, connect_for, wait};
 use super::object_path::ObjectPath;
 use super::{StoreOptions, local};
 use fulmen_data::{Error, Result};
 
 /// The limits of stores: the smallest size of a part, except the last, and the largest number of
 /// parts.
-const SMALLEST_PART: u64 = 5 << 20;
+const MIN_PART_BYTES: u64 = 5 << 20;
 const MAX_PARTS: u64 = 10_000;
 
 /// A connection slower than this many bytes per second counts as silent.
-const SLOWEST: u64 = 64 << 10;
+const MIN_BYTES_PER_SECOND: u64 = 64 << 10;
 
 /// Copies a local file into a store.
 pub(super) fn upload(
@@ -41,7 +41,7 @@ pub(super) fn upload(
     let mut bytes = Vec::new();
     let mut sent = 0;
     while sent < size {
-        bytes.resize(usize::try_from((size - sent).min(writer.part)).unwrap_or_default(), 0);
+        bytes.resize(usize::try_from((size - sent).min(writer.part_bytes)).unwrap_or_default(), 0);
         file.read_exact_at(&mut bytes, sent)
             .map_err(|source| Error::io(from, "cannot read the file", source))?;
         writer.write(&bytes)?;
@@ -62,8 +62,8 @@ pub(super) fn upload(
 pub struct ObjectWriter {
     connection: Connection,
     /// The size of a part.
-    part: u64,
-    at_once: usize,
+    part_bytes: u64,
+    max_in_flight: usize,
     /// Bytes that are not sent yet: at most one part.
     buffer: Vec<u8>,
     written: u64,
@@ -85,15 +85,19 @@ impl ObjectWriter {
                 "{object}: this is a bucket; expected the name of an object in it"
             )));
         }
-        let part = (options.chunk_bytes() as u64).max(SMALLEST_PART).max(size.div_ceil(MAX_PARTS));
+        let part_bytes =
+            (options.chunk_bytes() as u64).max(MIN_PART_BYTES).max(size.div_ceil(MAX_PARTS));
         // No data arrives while a part is sent.
-        let connection =
-            connect_for(object, options, SILENCE + Duration::from_secs(part / SLOWEST))?;
-        let at_once = options.chunks();
+        let connection = connect_for(
+            object,
+            options,
+            IDLE_TIMEOUT + Duration::from_secs(part_bytes / MIN_BYTES_PER_SECOND),
+        )?;
+        let max_in_flight = options.chunks();
         Ok(ObjectWriter {
             connection,
-            part,
-            at_once,
+            part_bytes,
+            max_in_flight,
             buffer: Vec::new(),
             written: 0,
             upload: None,
@@ -104,14 +108,14 @@ impl ObjectWriter {
     /// Appends bytes.
     pub fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() {
-            let room = usize::try_from(self.part).unwrap_or(usize::MAX) - self.buffer.len();
+            let room = usize::try_from(self.part_bytes).unwrap_or(usize::MAX) - self.buffer.len();
             if room == 0 {
                 self.send()?;
                 continue;
             }
-            let (now, rest) = bytes.split_at(room.min(bytes.len()));
-            self.buffer.extend_from_slice(now);
-            self.written += now.len() as u64;
+            let (chunk, rest) = bytes.split_at(room.min(bytes.len()));
+            self.buffer.extend_from_slice(chunk);
+            self.written += chunk.len() as u64;
             bytes = rest;
         }
         Ok(())
@@ -135,8 +139,8 @@ impl ObjectWriter {
     }
 
     fn begin(&mut self) -> Result<WriteMultipart> {
-        let (connection, part) =
-            (self.connection.clone(), usize::try_from(self.part).unwrap_or(usize::MAX));
+        let (connection, part_bytes) =
+            (self.connection.clone(), usize::try_from(self.part_bytes).unwrap_or(usize::MAX));
         let (previous, upload) = wait(async move {
             let state = connection.retry_state("asking what is there");
             let previous = state.retry(|| current_metadata(&connection)).await?;
@@ -145,21 +149,24 @@ impl ObjectWriter {
                 let options = PutMultipartOptions::default().with_retry_policy(Arc::new(RetryOnce));
                 connection.store.put_multipart_opts(&connection.key, options)
             };
-            Ok((previous, WriteMultipart::new_with_chunk_size(state.retry(begin).await?, part)))
+            Ok((
+                previous,
+                WriteMultipart::new_with_chunk_size(state.retry(begin).await?, part_bytes),
+            ))
         })?;
         self.previous = previous;
         Ok(upload)
     }
 
-    /// Sends the buffer once fewer than `at_once` parts are in flight.
+    /// Sends the buffer once fewer than `max_in_flight` parts are in flight.
     fn send(&mut self) -> Result<()> {
         let mut upload = match self.upload.take() {
             Some(upload) => upload,
             None => self.begin()?,
         };
-        let (at_once, bytes) = (self.at_once, std::mem::take(&mut self.buffer));
+        let (max_in_flight, bytes) = (self.max_in_flight, std::mem::take(&mut self.buffer));
         let (upload, sent) = wait(async move {
-            let room = upload.wait_for_capacity(at_once).await;
+            let room = upload.wait_for_capacity(max_in_flight).await;
             if room.is_ok() {
                 upload.put(bytes.into());
             }
@@ -189,7 +196,9 @@ impl ObjectWriter {
     }
 
     fn explain(&self, error: &StoreError) -> Error {
-        self.connection.retry_state(format!("sending parts of {} bytes", self.part)).explain(error)
+        self.connection
+            .retry_state(format!("sending parts of {} bytes", self.part_bytes))
+            .explain(error)
     }
 }
 

@@ -74,7 +74,7 @@ impl Cifar {
     /// # Errors
     /// Those of [`cifar10`](Cifar::cifar10).
     pub fn cifar100(folder: impl AsRef<Path>, split: Split) -> Result<Cifar> {
-        Cifar::hundred(folder.as_ref(), split, false)
+        Cifar::open_cifar100(folder.as_ref(), split, false)
     }
 
     /// CIFAR-100 with its 20 superclasses.
@@ -82,10 +82,10 @@ impl Cifar {
     /// # Errors
     /// Those of [`cifar10`](Cifar::cifar10).
     pub fn cifar100_coarse(folder: impl AsRef<Path>, split: Split) -> Result<Cifar> {
-        Cifar::hundred(folder.as_ref(), split, true)
+        Cifar::open_cifar100(folder.as_ref(), split, true)
     }
 
-    fn hundred(folder: &Path, split: Split, coarse: bool) -> Result<Cifar> {
+    fn open_cifar100(folder: &Path, split: Split, coarse: bool) -> Result<Cifar> {
         let (name, records) = match split {
             Split::Train => ("train.bin", 50_000),
             Split::Test => ("test.bin", 10_000),
@@ -137,8 +137,8 @@ impl Cifar {
         let size = self.kind.labels() + IMAGE_BYTES;
         let record = index
             .checked_mul(size)
-            .and_then(|start| self.records.get(start..start.checked_add(size)?));
-        let record = record.ok_or_else(|| Error::usage(format!("there is no sample {index}")))?;
+            .and_then(|start| self.records.get(start..start.checked_add(size)?))
+            .ok_or_else(|| Error::usage(format!("there is no sample {index}")))?;
         let (labels, image) = record.split_at(self.kind.labels());
         let label = match self.kind {
             Kind::Ten | Kind::Hundred { coarse: true } => labels[0],

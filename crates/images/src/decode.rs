@@ -70,7 +70,7 @@ pub(crate) fn header(file: &[u8], limits: &Limits) -> Result<Header> {
 }
 
 /// A file whose header has been read.
-pub(crate) enum Encoded<'a> {
+pub(crate) enum ImageFile<'a> {
     Jpeg(jpeg::Jpeg<'a>),
     Png(Box<png::Png<'a>>),
     WebP(Box<webp::WebP<'a>>),
@@ -81,14 +81,14 @@ pub(crate) fn open<'a>(
     file: &'a [u8],
     decoder: &'a mut Option<jpeg::Decoder>,
     limits: &Limits,
-) -> Result<Encoded<'a>> {
+) -> Result<ImageFile<'a>> {
     let encoded = match file {
-        [0xff, 0xd8, 0xff, ..] => Encoded::Jpeg(jpeg::Jpeg::open(file, decoder)?),
+        [0xff, 0xd8, 0xff, ..] => ImageFile::Jpeg(jpeg::Jpeg::open(file, decoder)?),
         [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n', ..] => {
-            Encoded::Png(Box::new(png::Png::open(file)?))
+            ImageFile::Png(Box::new(png::Png::open(file)?))
         }
         [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => {
-            Encoded::WebP(Box::new(webp::WebP::open(file)?))
+            ImageFile::WebP(Box::new(webp::WebP::open(file)?))
         }
         _ => return Err(Error::content(unknown(file))),
     };
@@ -135,37 +135,37 @@ fn unknown(file: &[u8]) -> String {
     format!("not a JPEG, PNG or WebP file but {kind}; convert it, or leave it out")
 }
 
-impl Encoded<'_> {
+impl ImageFile<'_> {
     /// The file extensions.
     pub(crate) fn extension(&self) -> &'static str {
         match self {
-            Encoded::Jpeg(_) => "jpg",
-            Encoded::Png(_) => "png",
-            Encoded::WebP(_) => "webp",
+            ImageFile::Jpeg(_) => "jpg",
+            ImageFile::Png(_) => "png",
+            ImageFile::WebP(_) => "webp",
         }
     }
 
     /// Height and width as stored.
     pub(crate) fn size(&self) -> ImageSize {
         match self {
-            Encoded::Jpeg(jpeg) => jpeg.size(),
-            Encoded::Png(png) => png.size(),
-            Encoded::WebP(webp) => webp.size(),
+            ImageFile::Jpeg(jpeg) => jpeg.size(),
+            ImageFile::Png(png) => png.size(),
+            ImageFile::WebP(webp) => webp.size(),
         }
     }
 
     /// The orientation from its EXIF data.
     pub(crate) fn orientation(&mut self) -> Orientation {
         match self {
-            Encoded::Jpeg(jpeg) => jpeg.orientation(),
-            Encoded::Png(png) => png.orientation(),
-            Encoded::WebP(webp) => webp.orientation(),
+            ImageFile::Jpeg(jpeg) => jpeg.orientation(),
+            ImageFile::Png(png) => png.orientation(),
+            ImageFile::WebP(webp) => webp.orientation(),
         }
     }
 
     /// Whether it can be decoded at 1/2, 1/4 and 1/8 of its size.
     pub(crate) fn has_scales(&self) -> bool {
-        jpeg::HAS_SCALES && matches!(self, Encoded::Jpeg(_))
+        jpeg::HAS_SCALES && matches!(self, ImageFile::Jpeg(_))
     }
 
     /// The maximum number of pixels that a file of this size can contain, if the format has such a
@@ -174,10 +174,10 @@ impl Encoded<'_> {
         let bytes = bytes as u64;
         match self {
             // A block of 64 pixels takes at least one bit.
-            Encoded::Jpeg(_) => bytes.checked_mul(8 * 64),
+            ImageFile::Jpeg(_) => bytes.checked_mul(8 * 64),
             // Deflate expands a byte to at most 1032, each with at most 8 pixels.
-            Encoded::Png(_) => bytes.checked_mul(1032 * 8),
-            Encoded::WebP(_) => None,
+            ImageFile::Png(_) => bytes.checked_mul(1032 * 8),
+            ImageFile::WebP(_) => None,
         }
     }
 
@@ -191,9 +191,9 @@ impl Encoded<'_> {
         buffers: &'b mut Buffers,
     ) -> Result<Pixels<'b>> {
         match self {
-            Encoded::Jpeg(jpeg) => jpeg.decode(rect, eighths, channels, limits, buffers),
-            Encoded::Png(png) => png.decode(channels, buffers),
-            Encoded::WebP(webp) => webp.decode(channels, buffers),
+            ImageFile::Jpeg(jpeg) => jpeg.decode(rect, eighths, channels, limits, buffers),
+            ImageFile::Png(png) => png.decode(channels, buffers),
+            ImageFile::WebP(webp) => webp.decode(channels, buffers),
         }
     }
 }
@@ -205,16 +205,16 @@ pub(crate) fn convert_whole<'b>(
     channels: usize,
     buffers: &'b mut Buffers,
 ) -> Pixels<'b> {
-    let bytes = size.width * size.height * stored;
     let Buffers { raw, pixels } = buffers;
+    let raw = &raw[..size.width * size.height * stored];
     let bytes: &[u8] = if stored == channels {
-        &raw[..bytes]
+        raw
     } else {
         pixels.clear();
         match stored {
             // Grey with alpha, which `Image` does not have: alpha is kept only if it is wanted.
-            2 => gray_alpha(&raw[..bytes], pixels, channels),
-            _ => super::image::convert(&raw[..bytes], stored, pixels, channels),
+            2 => gray_alpha(raw, pixels, channels),
+            _ => super::image::convert(raw, stored, pixels, channels),
         }
         pixels
     };

@@ -46,7 +46,7 @@ impl fmt::Display for ImageSize {
 
 /// A step that moves pixels without changing their colors.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Geometric {
+pub(crate) enum GeometricStep {
     RandomResizedCrop {
         size: ImageSize,
         scale: (f64, f64),
@@ -65,16 +65,16 @@ pub(crate) enum Geometric {
 }
 
 /// The largest side that can be requested.
-const MOST: usize = 1 << 16;
+const MAX_SIDE: usize = 1 << 16;
 
-impl Geometric {
+impl GeometricStep {
     /// Checks the options.
     pub(crate) fn check(&self) -> Result<()> {
         let size = |size: ImageSize| {
-            if (1..=MOST).contains(&size.height) && (1..=MOST).contains(&size.width) {
+            if (1..=MAX_SIDE).contains(&size.height) && (1..=MAX_SIDE).contains(&size.width) {
                 Ok(())
             } else {
-                Err(Error::usage(format!("{self}: a side is not between 1 and {MOST} pixels")))
+                Err(Error::usage(format!("{self}: a side is not between 1 and {MAX_SIDE} pixels")))
             }
         };
         let range = |name: &str, (low, high): (f64, f64), max: f64| {
@@ -94,50 +94,48 @@ impl Geometric {
             }
         };
         match *self {
-            Geometric::RandomResizedCrop { size: sides, scale, ratio } => {
+            GeometricStep::RandomResizedCrop { size: sides, scale, ratio } => {
                 size(sides)?;
                 range("scale", scale, 1.0)?;
                 range("ratio", ratio, 1e6)
             }
-            Geometric::Resize(side) => size(side.into()),
-            Geometric::ResizeExact(sides) | Geometric::CenterCrop(sides) => size(sides),
-            Geometric::RandomCrop { size: sides, padding } => {
+            GeometricStep::Resize(side) => size(side.into()),
+            GeometricStep::ResizeExact(sides) | GeometricStep::CenterCrop(sides) => size(sides),
+            GeometricStep::RandomCrop { size: sides, padding } => {
                 size(sides)?;
                 size(padding.saturating_add(1).into())
             }
-            Geometric::HorizontalFlip(probability) | Geometric::VerticalFlip(probability) => {
-                chance(probability)
-            }
+            GeometricStep::HorizontalFlip(probability)
+            | GeometricStep::VerticalFlip(probability) => chance(probability),
         }
     }
 
     /// The size of the result for a given input size.
     pub(crate) fn output_size(&self, input: Option<ImageSize>) -> Option<ImageSize> {
         match *self {
-            Geometric::RandomResizedCrop { size, .. } | Geometric::RandomCrop { size, .. } => {
-                Some(size)
-            }
-            Geometric::ResizeExact(size) | Geometric::CenterCrop(size) => Some(size),
-            Geometric::Resize(side) => input.map(|input| shorter_side(input, side)),
-            Geometric::HorizontalFlip(_) | Geometric::VerticalFlip(_) => input,
+            GeometricStep::RandomResizedCrop { size, .. }
+            | GeometricStep::RandomCrop { size, .. } => Some(size),
+            GeometricStep::ResizeExact(size) | GeometricStep::CenterCrop(size) => Some(size),
+            GeometricStep::Resize(side) => input.map(|input| shorter_side(input, side)),
+            GeometricStep::HorizontalFlip(_) | GeometricStep::VerticalFlip(_) => input,
         }
     }
 }
 
-impl fmt::Display for Geometric {
+impl fmt::Display for GeometricStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Geometric::RandomResizedCrop { size, scale, ratio } => {
+            GeometricStep::RandomResizedCrop { size, scale, ratio } => {
                 write!(f, "RandomResizedCrop(size={size}, scale={scale:?}, ratio={ratio:?})")
             }
-            Geometric::Resize(side) => write!(f, "Resize(size={side})"),
-            Geometric::ResizeExact(size) => write!(f, "Resize(size={size})"),
-            Geometric::CenterCrop(size) => write!(f, "CenterCrop(size={size})"),
-            Geometric::RandomCrop { size, padding } => {
+            GeometricStep::Resize(side) => write!(f, "Resize(size={side})"),
+            GeometricStep::ResizeExact(size) => write!(f, "Resize(size={size})"),
+            GeometricStep::CenterCrop(size) => write!(f, "CenterCrop(size={size})"),
+            GeometricStep::RandomCrop { size, padding } => {
                 write!(f, "RandomCrop(size={size}, padding={padding})")
             }
-            Geometric::HorizontalFlip(p) => write!(f, "RandomHorizontalFlip(p={p})"),
-            Geometric::VerticalFlip(p) => write!(f, "RandomVerticalFlip(p={p})"),
+            GeometricStep::HorizontalFlip(p) => write!(f, "RandomHorizontalFlip(p={p})"),
+            GeometricStep::VerticalFlip(p) => write!(f, "RandomVerticalFlip(p={p})"),
         }
     }
 }
@@ -220,13 +218,13 @@ impl Orientation {
 
     /// Maps a rectangle of the oriented image back to the original one of this size.
     fn map_back(&self, rect: Rect, size: ImageSize) -> Rect {
-        let turned = self.size(size);
+        let oriented = self.size(size);
         let Rect { mut x, mut y, width, height } = rect;
         if self.flip_x {
-            x = turned.width as isize - x - width as isize;
+            x = oriented.width as isize - x - width as isize;
         }
         if self.flip_y {
-            y = turned.height as isize - y - height as isize;
+            y = oriented.height as isize - y - height as isize;
         }
         if self.transpose {
             Rect { x: y, y: x, width: height, height: width }
@@ -285,34 +283,36 @@ impl View {
 
     /// Adds a step. Returns false, without drawing or changing anything, if the step needs pixels
     /// first: a second resize, or a resize of a window.
-    pub(crate) fn push(&mut self, step: &Geometric, random: &mut SampleRng) -> Result<bool> {
+    pub(crate) fn push(&mut self, step: &GeometricStep, random: &mut SampleRng) -> Result<bool> {
         let resizes = match step {
-            Geometric::RandomResizedCrop { .. } => true,
-            Geometric::Resize(side) => shorter_side(self.output(), *side) != self.output(),
-            Geometric::ResizeExact(size) => *size != self.output(),
+            GeometricStep::RandomResizedCrop { .. } => true,
+            GeometricStep::Resize(side) => shorter_side(self.output(), *side) != self.output(),
+            GeometricStep::ResizeExact(size) => *size != self.output(),
             _ => false,
         };
         if resizes && (self.is_resized() || !self.window.is_inside(self.size)) {
             return Ok(false);
         }
         match *step {
-            Geometric::RandomResizedCrop { size, scale, ratio } => {
+            GeometricStep::RandomResizedCrop { size, scale, ratio } => {
                 let crop = random_resized_crop(self.output(), scale, ratio, random);
-                self.cut(crop);
+                self.crop(crop);
                 self.resize(size);
             }
-            Geometric::Resize(side) if resizes => self.resize(shorter_side(self.output(), side)),
-            Geometric::ResizeExact(size) if resizes => self.resize(size),
-            Geometric::Resize(_) | Geometric::ResizeExact(_) => {}
-            Geometric::CenterCrop(size) => self.cut(center(self.output(), size)),
-            Geometric::RandomCrop { size, padding } => {
-                let crop = random_crop(self.output(), size, padding, random)?;
-                self.cut(crop);
+            GeometricStep::Resize(side) if resizes => {
+                self.resize(shorter_side(self.output(), side))
             }
-            Geometric::HorizontalFlip(probability) => {
+            GeometricStep::ResizeExact(size) if resizes => self.resize(size),
+            GeometricStep::Resize(_) | GeometricStep::ResizeExact(_) => {}
+            GeometricStep::CenterCrop(size) => self.crop(center(self.output(), size)),
+            GeometricStep::RandomCrop { size, padding } => {
+                let crop = random_crop(self.output(), size, padding, random)?;
+                self.crop(crop);
+            }
+            GeometricStep::HorizontalFlip(probability) => {
                 self.orientation.flip_x ^= random.bernoulli(probability)
             }
-            Geometric::VerticalFlip(probability) => {
+            GeometricStep::VerticalFlip(probability) => {
                 self.orientation.flip_y ^= random.bernoulli(probability)
             }
         }
@@ -320,7 +320,7 @@ impl View {
     }
 
     /// Restricts the view to a part of it.
-    fn cut(&mut self, part: Rect) {
+    fn crop(&mut self, part: Rect) {
         let part = self.orientation.map_back(part, self.window.size());
         self.window = Rect { x: self.window.x + part.x, y: self.window.y + part.y, ..part };
     }

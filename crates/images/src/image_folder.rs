@@ -78,8 +78,7 @@ impl ImageFolder {
                     ));
                 }
             }
-            let name = entry.file_name();
-            let name = name.to_string_lossy().into_owned();
+            let name = entry.file_name().to_string_lossy().into_owned();
             if files.len() == before {
                 empty.push(name.clone());
             }
@@ -210,11 +209,11 @@ fn walk(folder: &Path, deepest: usize) -> impl Iterator<Item = Result<DirEntry>>
         .follow_links(true)
         .sort_by_file_name()
         .into_iter();
-    let shown = |entry: &DirEntry| {
+    let is_visible = |entry: &DirEntry| {
         entry.depth() == 0 || !entry.file_name().as_encoded_bytes().starts_with(b".")
     };
     let folder = folder.to_owned();
-    entries.filter_entry(shown).map(move |entry| {
+    entries.filter_entry(is_visible).map(move |entry| {
         entry.map_err(|error| {
             let path = error.path().unwrap_or(&folder).to_owned();
             match error.into_io_error() {

@@ -196,7 +196,7 @@ impl ImageSplits {
                     _ => Cifar::cifar100(&self.root, files)?,
                 };
                 let labels = cifar.labels();
-                self.divide(cifar.augment(pipeline)?, &labels, part, HeldOut::for_part(part))
+                self.divide(cifar.augment(pipeline)?, &labels, part, Holdout::for_part(part))
             }
             Layout::Mnist => {
                 let mnist = Mnist::open(&self.root, files)?;
@@ -205,7 +205,7 @@ impl ImageSplits {
                     MnistImages::new(mnist, pipeline)?,
                     &labels,
                     part,
-                    HeldOut::for_part(part),
+                    Holdout::for_part(part),
                 )
             }
             Layout::PreSplit { validation, test } => {
@@ -215,16 +215,16 @@ impl ImageSplits {
                     Part::Test => test.as_ref().or(validation.as_ref()),
                 };
                 match (own_folder, validation) {
-                    (Some(own_folder), _) => folder(own_folder, part, HeldOut::Nothing),
-                    (None, Some(_)) => folder(&self.root.join("train"), part, HeldOut::Nothing),
+                    (Some(own_folder), _) => folder(own_folder, part, Holdout::Nothing),
+                    (None, Some(_)) => folder(&self.root.join("train"), part, Holdout::Nothing),
                     // Without test images, the validation images are used.
                     (None, None) if part == Part::Test => {
-                        folder(&self.root.join("train"), Part::Validation, HeldOut::Validation)
+                        folder(&self.root.join("train"), Part::Validation, Holdout::Validation)
                     }
-                    (None, None) => folder(&self.root.join("train"), part, HeldOut::Validation),
+                    (None, None) => folder(&self.root.join("train"), part, Holdout::Validation),
                 }
             }
-            Layout::Classes => folder(&self.root, part, HeldOut::ValidationAndTest),
+            Layout::Classes => folder(&self.root, part, Holdout::ValidationAndTest),
         }
     }
 
@@ -234,12 +234,12 @@ impl ImageSplits {
         dataset: impl Dataset,
         labels: &[i32],
         part: Part,
-        held_out: HeldOut,
+        held_out: Holdout,
     ) -> Result<Box<dyn Dataset>> {
         let share = match held_out {
-            HeldOut::Nothing => return Ok(Box::new(dataset)),
-            HeldOut::Validation => 0.1,
-            HeldOut::ValidationAndTest => 0.2,
+            Holdout::Nothing => return Ok(Box::new(dataset)),
+            Holdout::Validation => 0.1,
+            Holdout::ValidationAndTest => 0.2,
         };
         let Fold { train, validation: mut held_out_indices } = stratified_split(labels, share, 0)
             .map_err(|error| {
@@ -255,8 +255,8 @@ impl ImageSplits {
             |first| held_out_indices.iter().copied().skip(first).step_by(2).collect();
         let indices = match (part, held_out) {
             (Part::Train, _) => train,
-            (Part::Validation, HeldOut::ValidationAndTest) => every_second(0),
-            (Part::Test, HeldOut::ValidationAndTest) => every_second(1),
+            (Part::Validation, Holdout::ValidationAndTest) => every_second(0),
+            (Part::Test, Holdout::ValidationAndTest) => every_second(1),
             (Part::Validation | Part::Test, _) => held_out_indices,
         };
         Ok(Box::new(Subset::new(dataset, indices)?))
@@ -265,16 +265,16 @@ impl ImageSplits {
 
 /// The images held out from training.
 #[derive(Clone, Copy)]
-enum HeldOut {
+enum Holdout {
     Nothing,
     Validation,
     ValidationAndTest,
 }
 
-impl HeldOut {
+impl Holdout {
     /// For a dataset that has test files.
-    fn for_part(part: Part) -> HeldOut {
-        if part == Part::Test { HeldOut::Nothing } else { HeldOut::Validation }
+    fn for_part(part: Part) -> Holdout {
+        if part == Part::Test { Holdout::Nothing } else { Holdout::Validation }
     }
 }
 

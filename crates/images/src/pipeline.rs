@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::decode::{self, Header, Limits};
-use super::geometry::{Geometric, ImageSize};
+use super::geometry::{GeometricStep, ImageSize};
 use super::interpolation::Interpolation;
 use super::transform::ImageTransform;
 use fulmen_data::{DType, Error, Field, Result};
@@ -58,7 +58,7 @@ pub(crate) struct Normalize {
 
 #[derive(Clone)]
 pub(crate) enum Step {
-    Geometric(Geometric),
+    Geometric(GeometricStep),
     Other(Arc<dyn ImageTransform>),
 }
 
@@ -109,38 +109,38 @@ impl ImagePipeline {
         scale: (f64, f64),
         ratio: (f64, f64),
     ) -> ImagePipeline {
-        self.geometric(Geometric::RandomResizedCrop { size: size.into(), scale, ratio })
+        self.geometric(GeometricStep::RandomResizedCrop { size: size.into(), scale, ratio })
     }
 
     /// Resizes the image so that the shorter side has `side` pixels; the longer one is rounded
     /// down.
     pub fn resize(self, side: usize) -> ImagePipeline {
-        self.geometric(Geometric::Resize(side))
+        self.geometric(GeometricStep::Resize(side))
     }
 
     /// Resizes the image to a size, ignoring its proportions.
     pub fn resize_exact(self, size: impl Into<ImageSize>) -> ImagePipeline {
-        self.geometric(Geometric::ResizeExact(size.into()))
+        self.geometric(GeometricStep::ResizeExact(size.into()))
     }
 
     /// A crop of the middle. If the image is smaller, it is padded with black.
     pub fn center_crop(self, size: impl Into<ImageSize>) -> ImagePipeline {
-        self.geometric(Geometric::CenterCrop(size.into()))
+        self.geometric(GeometricStep::CenterCrop(size.into()))
     }
 
     /// A random crop of this size, from the image with `padding` black pixels on each side.
     pub fn random_crop(self, size: impl Into<ImageSize>, padding: usize) -> ImagePipeline {
-        self.geometric(Geometric::RandomCrop { size: size.into(), padding })
+        self.geometric(GeometricStep::RandomCrop { size: size.into(), padding })
     }
 
     /// Flips left and right with this probability.
     pub fn horizontal_flip(self, probability: f64) -> ImagePipeline {
-        self.geometric(Geometric::HorizontalFlip(probability))
+        self.geometric(GeometricStep::HorizontalFlip(probability))
     }
 
     /// Flips top and bottom with this probability.
     pub fn vertical_flip(self, probability: f64) -> ImagePipeline {
-        self.geometric(Geometric::VerticalFlip(probability))
+        self.geometric(GeometricStep::VerticalFlip(probability))
     }
 
     /// Adds any other step.
@@ -236,7 +236,7 @@ impl ImagePipeline {
         self
     }
 
-    fn geometric(mut self, step: Geometric) -> ImagePipeline {
+    fn geometric(mut self, step: GeometricStep) -> ImagePipeline {
         self.steps.push(Step::Geometric(step));
         self
     }

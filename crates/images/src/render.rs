@@ -42,20 +42,20 @@ fn with_scratch<T>(work: impl FnOnce(&mut Scratch) -> T) -> T {
 impl Scratch {
     /// Frees the memory of an unusually large image.
     fn trim(&mut self) {
-        const KEPT: usize = 64 << 20;
+        const MAX_KEPT_BYTES: usize = 64 << 20;
         for buffer in [&mut self.buffers.raw, &mut self.buffers.pixels, &mut self.rendered] {
-            if buffer.capacity() > KEPT {
+            if buffer.capacity() > MAX_KEPT_BYTES {
                 *buffer = Vec::new();
             }
         }
-        if self.resizer.size_of_internal_buffers() > KEPT {
+        if self.resizer.size_of_internal_buffers() > MAX_KEPT_BYTES {
             self.resizer.reset_internal_buffers();
         }
     }
 }
 
 /// The work that remains after the first view is sampled into the scratch.
-struct Rendered {
+struct RenderedView {
     size: ImageSize,
     orientation: Orientation,
     /// The number of completed steps.
@@ -101,7 +101,7 @@ impl ImagePipeline {
             let rendered =
                 sample.timed(Stage::Decode, || self.begin(file, &mut random, scratch))?;
             if rendered.done == self.steps.len() {
-                let Rendered { size, orientation, .. } = rendered;
+                let RenderedView { size, orientation, .. } = rendered;
                 return self.write_field(&scratch.rendered, size, orientation, sample, field);
             }
             let image = sample.timed(Stage::Transform, || {
@@ -189,13 +189,13 @@ impl ImagePipeline {
         file: &[u8],
         random: &mut SampleRng,
         scratch: &mut Scratch,
-    ) -> Result<Rendered> {
+    ) -> Result<RenderedView> {
         let Scratch { decoder, buffers, resizer, rendered } = scratch;
         let mut encoded = decode::open(file, decoder, &self.limits)?;
         let stored = encoded.size();
-        let turned = if self.exif { encoded.orientation() } else { Orientation::default() };
-        let (view, done) = self.view(turned.size(stored), 0, random)?;
-        let view = view.reorient(turned, stored);
+        let orientation = if self.exif { encoded.orientation() } else { Orientation::default() };
+        let (view, done) = self.view(orientation.size(stored), 0, random)?;
+        let view = view.reorient(orientation, stored);
         let eighths = if encoded.has_scales() { self.eighths(&view) } else { 8 };
         match resize::needed_part(&view, self.interpolation) {
             Some(rect) => {
@@ -208,7 +208,7 @@ impl ImagePipeline {
                 decode::lengthen(rendered, size.width * size.height * self.channels)?;
             }
         }
-        Ok(Rendered { size: view.window.size(), orientation: view.orientation, done })
+        Ok(RenderedView { size: view.window.size(), orientation: view.orientation, done })
     }
 
     /// The view of all consecutive geometric steps from `from` on, and the first step after them.
@@ -276,16 +276,16 @@ fn render_view(view: &View, image: &Image, pipeline: &ImagePipeline) -> Result<I
     };
     let mut rendered = Vec::new();
     resize::render(view, &pixels, pipeline.interpolation, &mut Resizer::new(), &mut rendered)?;
-    oriented(&rendered, view.window.size(), view.orientation, channels)
+    orient(&rendered, view.window.size(), view.orientation, channels)
 }
 
 /// An image of the scratch's content.
-fn image(rendered: &Rendered, channels: usize, scratch: &Scratch) -> Result<Image> {
-    oriented(&scratch.rendered, rendered.size, rendered.orientation, channels)
+fn image(rendered: &RenderedView, channels: usize, scratch: &Scratch) -> Result<Image> {
+    orient(&scratch.rendered, rendered.size, rendered.orientation, channels)
 }
 
 /// Orients pixels.
-pub(crate) fn oriented(
+pub(crate) fn orient(
     pixels: &[u8],
     size: ImageSize,
     orientation: Orientation,

@@ -200,8 +200,8 @@ impl Target {
             return;
         }
         for y in 0..out.height {
-            let row = if flip_y { out.height - 1 - y } else { y };
-            let row = &from[row * size.width * channels..][..size.width * channels];
+            let from_y = if flip_y { out.height - 1 - y } else { y };
+            let row = &from[from_y * size.width * channels..][..size.width * channels];
             if !channels_first {
                 let to = into[y * row.len()..][..row.len()].chunks_exact_mut(channels);
                 let put = |(to, from): (&mut [T], &[u8])| {

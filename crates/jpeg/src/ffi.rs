@@ -86,16 +86,24 @@ impl Handle {
     }
 
     /// Reads the header of a file, which stays borrowed until its decoding ends.
-    pub(crate) fn open<'a>(&'a mut self, data: &'a [u8]) -> Result<(Opened<'a>, Header), Failure> {
+    pub(crate) fn open<'a>(
+        &'a mut self,
+        data: &'a [u8],
+    ) -> Result<(OpenFile<'a>, Header), Failure> {
         let mut header = Header::default();
-        let opened = Opened { handle: self, data: PhantomData };
-        // SAFETY: the handle is live and not in use elsewhere; `data` outlives `opened`, whose drop
+        let open_file = OpenFile { handle: self, data: PhantomData };
+        // SAFETY: the handle is live and not in use elsewhere; `data` outlives `open_file`, whose drop
         // makes the C code forget it, also on an error; `header` has the layout of the C struct.
         let status = unsafe {
-            fulmen_jpeg_header(opened.handle.0.as_ptr(), data.as_ptr(), data.len(), &raw mut header)
+            fulmen_jpeg_header(
+                open_file.handle.0.as_ptr(),
+                data.as_ptr(),
+                data.len(),
+                &raw mut header,
+            )
         };
-        opened.handle.check(status)?;
-        Ok((opened, header))
+        open_file.handle.check(status)?;
+        Ok((open_file, header))
     }
 
     fn check(&self, status: c_int) -> Result<(), Failure> {
@@ -125,12 +133,12 @@ impl Drop for Handle {
 }
 
 /// A file whose header has been read.
-pub(crate) struct Opened<'a> {
+pub(crate) struct OpenFile<'a> {
     handle: &'a mut Handle,
     data: PhantomData<&'a [u8]>,
 }
 
-impl Opened<'_> {
+impl OpenFile<'_> {
     /// Decodes a window. `space` is a J_COLOR_SPACE with `channels` values a pixel. Afterwards
     /// `into` holds `rows` rows of `stride` bytes, and the window says which columns they begin
     /// with.
@@ -178,7 +186,7 @@ impl Opened<'_> {
     }
 }
 
-impl Drop for Opened<'_> {
+impl Drop for OpenFile<'_> {
     fn drop(&mut self) {
         // SAFETY: the handle is live. Afterwards it does not hold a pointer to the data.
         unsafe { fulmen_jpeg_end(self.handle.0.as_ptr()) }

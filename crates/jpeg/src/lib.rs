@@ -8,13 +8,16 @@
 //! # let pixels = (0..64 * 48 * 3).map(|i| (i % 251) as u8).collect::<Vec<_>>();
 //! # let image = turbojpeg::Image { pixels: &pixels[..], width: 64, pitch: 192, height: 48, format: turbojpeg::PixelFormat::RGB };
 //! # let file = turbojpeg::compress(image, 90, turbojpeg::Subsamp::Sub2x2)?;
-//! use fulmen_jpeg::{Decoder, Region, Space};
+//! use fulmen_jpeg::{ColorSpace, Decoder, Region};
 //!
-//! let mut decoder = Decoder::new()?; let mut jpeg = decoder.open(&file)?;
-//! assert_eq!((jpeg.width(), jpeg.height()), (64, 48)); let mut pixels = Vec::new(); let part =
-//! jpeg.decode(Space::Rgb, 8, Region { x: 20, y: 10, width: 8, height: 4 }, &mut pixels)?; // It
-//! begins with a whole block, and has at least what was asked for. assert!(part.x <= 20 && part.x +
-//! part.width >= 28 && part.y <= 10 && part.y + part.height >= 14); assert_eq!(part.stride % 3, 0);
+//! let mut decoder = Decoder::new()?;
+//! let mut jpeg = decoder.open(&file)?;
+//! assert_eq!((jpeg.width(), jpeg.height()), (64, 48));
+//! let mut pixels = Vec::new();
+//! let part = jpeg.decode(ColorSpace::Rgb, 8, Region { x: 20, y: 10, width: 8, height: 4 }, &mut pixels)?;
+//! // It begins with a whole block, and has at least what was asked for.
+//! assert!(part.x <= 20 && part.x + part.width >= 28 && part.y <= 10 && part.y + part.height >= 14);
+//! assert_eq!(part.stride % 3, 0);
 //! # Ok(())
 //! # }
 //! ```
@@ -31,11 +34,11 @@ mod tests;
 
 pub use error::Error;
 
-use crate::ffi::{Failure, Handle, Header, Opened, Window};
+use crate::ffi::{Failure, Handle, Header, OpenFile, Window};
 
 /// The channels of a pixel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Space {
+pub enum ColorSpace {
     /// One channel: luma.
     Gray,
     /// Red, green and blue.
@@ -44,22 +47,22 @@ pub enum Space {
     Cmyk,
 }
 
-impl Space {
+impl ColorSpace {
     /// The number of channels.
     pub fn channels(self) -> usize {
         match self {
-            Space::Gray => 1,
-            Space::Rgb => 3,
-            Space::Cmyk => 4,
+            ColorSpace::Gray => 1,
+            ColorSpace::Rgb => 3,
+            ColorSpace::Cmyk => 4,
         }
     }
 
     /// J_COLOR_SPACE.
     fn code(self) -> u32 {
         match self {
-            Space::Gray => 1,
-            Space::Rgb => 2,
-            Space::Cmyk => 4,
+            ColorSpace::Gray => 1,
+            ColorSpace::Rgb => 2,
+            ColorSpace::Cmyk => 4,
         }
     }
 }
@@ -112,7 +115,7 @@ impl Decoder {
     /// Bytes that are not a JPEG file; a file that ends before its pixels; 12 bits per value; a
     /// lossless JPEG, in which each pixel depends on all earlier ones.
     pub fn open<'a>(&'a mut self, file: &'a [u8]) -> Result<Jpeg<'a>, Error> {
-        let (opened, header) = self.0.open(file).map_err(|failure| match failure {
+        let (open_file, header) = self.0.open(file).map_err(|failure| match failure {
             Failure::CutShort => Error::cut_short("the file ends before its pixels begin"),
             failure => Error::from_failure(failure),
         })?;
@@ -129,7 +132,7 @@ impl Decoder {
         }
         // An end marker cannot occur in a scan's data. If there is none, the file was truncated.
         let complete = file.get(header.consumed..).is_some_and(has_end);
-        Ok(Jpeg { opened: Some(opened), header, complete, damage: None })
+        Ok(Jpeg { open_file: Some(open_file), header, complete, damage: None })
     }
 }
 
@@ -141,7 +144,7 @@ fn has_end(data: &[u8]) -> bool {
 /// A file whose header has been read.
 pub struct Jpeg<'a> {
     /// None after decoding.
-    opened: Option<Opened<'a>>,
+    open_file: Option<OpenFile<'a>>,
     header: Header,
     complete: bool,
     damage: Option<String>,
@@ -190,7 +193,7 @@ impl Jpeg<'_> {
     /// truncated or cannot be decoded; a second call.
     pub fn decode(
         &mut self,
-        space: Space,
+        space: ColorSpace,
         eighths: usize,
         region: Region,
         pixels: &mut Vec<u8>,
@@ -200,15 +203,15 @@ impl Jpeg<'_> {
         }
         let (width, height) = self.scaled(eighths);
         let Region { x, y, .. } = region;
-        let inside = |start: usize, size: usize, all: usize| {
+        let fits = |start: usize, size: usize, all: usize| {
             size > 0 && start.checked_add(size).is_some_and(|end| end <= all)
         };
-        if !inside(x, region.width, width) || !inside(y, region.height, height) {
+        if !fits(x, region.width, width) || !fits(y, region.height, height) {
             return Err(Error::other(format!(
                 "{region:?} is not inside the {width} x {height} pixels of the image"
             )));
         }
-        let Some(mut opened) = self.opened.take() else {
+        let Some(mut open_file) = self.open_file.take() else {
             return Err(Error::other("the image was decoded before; open it again"));
         };
         // Chroma at half the resolution is upsampled with its neighbors, so the window needs a
@@ -226,10 +229,16 @@ impl Jpeg<'_> {
             top: y as u32,
             rows: (bottom - y) as u32,
         };
-        let window =
-            opened.decode(space.code(), space.channels(), eighths as u32, window, pixels, stride);
-        self.damage = opened.damage();
-        let window = window.map_err(|failure| match failure {
+        let decoded = open_file.decode(
+            space.code(),
+            space.channels(),
+            eighths as u32,
+            window,
+            pixels,
+            stride,
+        );
+        self.damage = open_file.damage();
+        let window = decoded.map_err(|failure| match failure {
             Failure::CutShort => {
                 Error::cut_short("the file is truncated: its data end before its last row")
             }

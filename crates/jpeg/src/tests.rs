@@ -2,7 +2,7 @@
 //!
 //! Out of scope: the correct pixels; `fulmen-images` compares them with Pillow's.
 
-use crate::{Decoder, Region, Space};
+use crate::{ColorSpace, Decoder, Region};
 use turbojpeg::{Colorspace, Compressor, Image, PixelFormat, Subsamp};
 
 const SIZE: (usize, usize) = (157, 118);
@@ -10,9 +10,9 @@ const SIZE: (usize, usize) = (157, 118);
 /// Waves and grain; the values within a pixel are unrelated.
 fn pixels(channels: usize) -> Vec<u8> {
     let (width, height) = SIZE;
-    let place = |i: usize| (i % width, i / width);
+    let position = |i: usize| (i % width, i / width);
     let value = |i: usize, channel: usize| {
-        let (x, y) = place(i);
+        let (x, y) = position(i);
         let wave = (x as f64 / (4.0 + channel as f64)).sin()
             * (y as f64 / (9.0 - 2.0 * channel as f64)).cos();
         (128.0 + 100.0 * wave) as u8 ^ (((i * 2_654_435_761) >> 9) as u8 % 16)
@@ -41,7 +41,7 @@ fn encode(format: PixelFormat, channels: usize, set: impl FnOnce(&mut Compressor
 fn decode(
     decoder: &mut Decoder,
     file: &[u8],
-    space: Space,
+    space: ColorSpace,
     eighths: usize,
     region: Option<Region>,
 ) -> Vec<Vec<u8>> {
@@ -57,7 +57,7 @@ fn decode(
 
 /// Compares some regions of a file at some scales with the whole image.
 #[track_caller]
-fn check_parts(name: &str, file: &[u8], space: Space) {
+fn check_parts(name: &str, file: &[u8], space: ColorSpace) {
     let mut decoder = Decoder::new().unwrap();
     let mut state = 7u64;
     let mut below = |bound: usize| {
@@ -95,18 +95,22 @@ fn parts_are_those_of_the_whole_for_all_samplings_and_scales() {
                 compressor.set_subsamp(sampling).unwrap();
                 compressor.set_progressive(progressive).unwrap();
             });
-            check_parts(&format!("{sampling:?}, progressive {progressive}"), &file, Space::Rgb);
+            check_parts(
+                &format!("{sampling:?}, progressive {progressive}"),
+                &file,
+                ColorSpace::Rgb,
+            );
         }
     }
     let gray =
         encode(PixelFormat::GRAY, 1, |compressor| compressor.set_subsamp(Subsamp::Gray).unwrap());
-    check_parts("gray", &gray, Space::Gray);
+    check_parts("gray", &gray, ColorSpace::Gray);
     for (name, colors) in [("CMYK", Colorspace::CMYK), ("YCCK", Colorspace::YCCK)] {
         let file = encode(PixelFormat::CMYK, 4, |compressor| {
             compressor.set_subsamp(Subsamp::Sub2x2).unwrap();
             compressor.set_colorspace(colors).unwrap();
         });
-        check_parts(name, &file, Space::Cmyk);
+        check_parts(name, &file, ColorSpace::Cmyk);
     }
 }
 
@@ -129,7 +133,7 @@ fn parts_are_those_of_the_whole_in_a_progressive_file_without_all_its_scans() {
                 tables.filter(|&index| index > scans[scan_count - 1]).unwrap_or(cut.len()),
             );
             cut.extend([0xff, 0xd9]);
-            check_parts(&format!("{sampling:?}, {scan_count} of 10 scans"), &cut, Space::Rgb);
+            check_parts(&format!("{sampling:?}, {scan_count} of 10 scans"), &cut, ColorSpace::Rgb);
         }
     }
 }

@@ -60,8 +60,8 @@ fn read(input: &SourceFile, block: &IpcBlock) -> Result<Buffer> {
 /// Rejects compressed buffers that claim an impossible size, for which memory would be allocated.
 fn check_sizes(input: &SourceFile, block: &IpcBlock, bytes: &[u8]) -> Result<()> {
     let message = message(input, bytes)?;
-    let batch = message.header_as_record_batch();
-    let batch = batch
+    let batch = message
+        .header_as_record_batch()
         .or_else(|| message.header_as_dictionary_batch().and_then(|dictionary| dictionary.data()));
     let Some((batch, compression)) = batch.and_then(|batch| Some((batch, batch.compression()?)))
     else {
@@ -89,12 +89,12 @@ fn check_sizes(input: &SourceFile, block: &IpcBlock, bytes: &[u8]) -> Result<()>
 
 /// The header of a message, after its marker and length.
 fn message<'a>(input: &SourceFile, bytes: &'a [u8]) -> Result<arrow_ipc::Message<'a>> {
-    let message = match bytes.get(..4) {
-        Some([0xff, 0xff, 0xff, 0xff]) => bytes.get(8..),
-        _ => bytes.get(4..),
+    let start = match bytes.get(..4) {
+        Some([0xff, 0xff, 0xff, 0xff]) => 8,
+        _ => 4,
     };
-    let message = message.ok_or_else(|| damaged(input, "a message is too short"))?;
-    root_as_message(message).map_err(|error| damaged(input, error))
+    let content = bytes.get(start..).ok_or_else(|| damaged(input, "a message is too short"))?;
+    root_as_message(content).map_err(|error| damaged(input, error))
 }
 
 fn damaged(input: &SourceFile, reason: impl std::fmt::Display) -> Error {
@@ -134,18 +134,17 @@ impl ArrowFile {
         let Some(start) = end.checked_sub(len as u64) else {
             return Err(damaged(input, "its footer is longer than the file"));
         };
-        let footer = input.read_range(start, len)?;
-        let footer = root_as_footer(&footer).map_err(|error| damaged(input, error))?;
+        let footer_bytes = input.read_range(start, len)?;
+        let footer = root_as_footer(&footer_bytes).map_err(|error| damaged(input, error))?;
         let schema = footer.schema().ok_or_else(|| damaged(input, "it has no schema"))?;
         let schema = Arc::new(try_fb_to_schema(schema).map_err(failed)?);
         let dictionaries = footer.dictionaries().iter().flatten().copied().collect();
         let mut batches = Vec::new();
         for block in footer.recordBatches().iter().flatten() {
-            let metadata = u64::try_from(block.offset())
+            let (offset, len) = u64::try_from(block.offset())
                 .ok()
-                .zip(usize::try_from(block.metaDataLength()).ok());
-            let (offset, len) =
-                metadata.ok_or_else(|| damaged(input, "a batch has a negative offset"))?;
+                .zip(usize::try_from(block.metaDataLength()).ok())
+                .ok_or_else(|| damaged(input, "a batch has a negative offset"))?;
             let metadata = input.read_range(offset, len)?;
             batches.push((*block, batch_rows(input, &schema, message(input, &metadata)?)?));
         }
@@ -332,8 +331,8 @@ impl BlockSource for ArrowBlocks {
             self.decoders[number]
                 .read_record_batch(block, &buffer)
                 .map_err(|error| damaged(&file.input, error))
-        })?;
-        let decoded = decoded.ok_or_else(|| damaged(&file.input, "an empty message"))?;
+        })?
+        .ok_or_else(|| damaged(&file.input, "an empty message"))?;
         // Decompressed arrays have their own memory; others share the memory that was read.
         let sizes = decoded
             .columns()

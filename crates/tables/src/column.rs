@@ -114,11 +114,11 @@ impl Positions {
 
 /// The list of columns, for a message.
 pub(crate) fn known_columns<'a>(columns: impl ExactSizeIterator<Item = &'a str>) -> String {
-    const SHOWN: usize = 30;
+    const MAX_SHOWN: usize = 30;
     let count = columns.len();
-    let names: Vec<String> = columns.take(SHOWN).map(|name| format!("`{name}`")).collect();
-    let more = count.saturating_sub(SHOWN);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let names: Vec<String> = columns.take(MAX_SHOWN).map(|name| format!("`{name}`")).collect();
+    let hidden = count.saturating_sub(MAX_SHOWN);
+    let more = if hidden > 0 { format!(" and {hidden} more") } else { String::new() };
     format!("its {count} columns are {}{more}", names.join(", "))
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::block_reader::{Block, BlockReader, Sequence};
 use super::column::{Column, Positions};
 use super::csv_options::CsvOptions;
-use super::csv_records::{BUFFER, CsvFormat, End, Records, Scan};
+use super::csv_records::{BUFFER, CsvFormat, Records, Scan, StopReason};
 use super::features::HfFeatures;
 use super::row_stream::{RowStream, SequentialBlocks};
 use super::source_file::{SourceFile, describe, expand, fingerprint_inputs};
@@ -156,7 +156,7 @@ struct CsvFiles {
 
 impl SequentialBlocks for CsvFiles {
     fn blocks(self: Arc<Self>) -> Sequence {
-        Box::new(Walk { csv: self, next: 0, open: None, failed: None, index: 0 })
+        Box::new(CsvBlocks { csv: self, next: 0, open: None, pending_error: None, index: 0 })
     }
 
     fn len(&self) -> Option<usize> {
@@ -174,13 +174,13 @@ impl SequentialBlocks for CsvFiles {
 }
 
 /// The blocks of files in sequence.
-struct Walk {
+struct CsvBlocks {
     csv: Arc<CsvFiles>,
     /// The next file to open.
     next: usize,
     open: Option<OpenFile>,
     /// The error to return after the last block, and the number of records that it stands for.
-    failed: Option<(Error, usize)>,
+    pending_error: Option<(Error, usize)>,
     /// The number of the next record.
     index: usize,
 }
@@ -204,13 +204,13 @@ impl CsvFiles {
     }
 }
 
-impl Iterator for Walk {
+impl Iterator for CsvBlocks {
     type Item = Result<(usize, Block)>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let csv = Arc::clone(&self.csv);
         loop {
-            if let Some((error, records)) = self.failed.take() {
+            if let Some((error, records)) = self.pending_error.take() {
                 self.index += records;
                 return Some(Err(error));
             }
@@ -233,11 +233,13 @@ impl Iterator for Walk {
             );
             let file = Arc::clone(&open.file);
             match end {
-                End::Full => {}
-                End::File => self.open = None,
+                StopReason::Full => {}
+                StopReason::File => self.open = None,
                 // The next record can be read.
-                End::Bad(error) => self.failed = Some((error, 1)),
-                End::Failed(error) => (self.open, self.failed) = (None, Some((error, 0))),
+                StopReason::Bad(error) => self.pending_error = Some((error, 1)),
+                StopReason::Failed(error) => {
+                    (self.open, self.pending_error) = (None, Some((error, 0)))
+                }
             }
             if records.len() > 0 {
                 let first = self.index;

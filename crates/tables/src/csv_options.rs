@@ -44,7 +44,7 @@ impl Default for CsvOptions {
             comment: None,
             header: true,
             missing: MISSING.map(str::to_owned).into(),
-            keep_below: super::text_blocks::KEPT,
+            keep_below: super::text_blocks::MAX_KEPT_BYTES,
         }
     }
 }

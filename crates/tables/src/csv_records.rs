@@ -15,7 +15,7 @@ use csv_core::{ReadRecordResult, Reader};
 use super::block_reader::Block;
 use super::csv_options::CsvOptions;
 use super::source_file::SourceFile;
-use super::text_blocks::{self, BLOCK, Format, IndexedFile, LONGEST};
+use super::text_blocks::{self, BLOCK, Format, IndexedFile, MAX_RECORD_BYTES};
 use fulmen_data::{Error, Fingerprint, Result};
 
 /// The common properties of all files of a table.
@@ -73,8 +73,8 @@ impl Format for CsvFormat {
         let mut scan = Scan { line, ..Scan::new(&self.options, file, bytes.len() + 1) };
         let mut records = Records::default();
         match scan.fill(file, &mut &bytes[..], self.names.len(), usize::MAX, &mut records) {
-            End::Bad(error) | End::Failed(error) => Err(error),
-            End::Full | End::File => self.block(file, records),
+            StopReason::Bad(error) | StopReason::Failed(error) => Err(error),
+            StopReason::Full | StopReason::File => self.block(file, records),
         }
     }
 
@@ -107,7 +107,7 @@ impl Records {
 }
 
 /// Why reading records stopped.
-pub(crate) enum End {
+pub(crate) enum StopReason {
     /// The block is full.
     Full,
     /// The file ends.
@@ -205,11 +205,11 @@ impl Scan {
         columns: usize,
         size: usize,
         records: &mut Records,
-    ) -> End {
+    ) -> StopReason {
         while records.bytes.len() + records.ends.len() < size {
             let (bytes, ends) = (records.bytes.len(), records.ends.len());
             let end = match self.skip_blank(file, reader) {
-                Ok(false) => End::File,
+                Ok(false) => StopReason::File,
                 Ok(true) => {
                     let line = self.line;
                     match self.record(file, reader, Some(records)) {
@@ -218,18 +218,18 @@ impl Scan {
                                 records.lines.push(line);
                                 continue;
                             }
-                            Err(error) => End::Bad(error),
+                            Err(error) => StopReason::Bad(error),
                         },
-                        Err(error) => End::Failed(error),
+                        Err(error) => StopReason::Failed(error),
                     }
                 }
-                Err(error) => End::Failed(error),
+                Err(error) => StopReason::Failed(error),
             };
             records.bytes.truncate(bytes);
             records.ends.truncate(ends);
             return end;
         }
-        End::Full
+        StopReason::Full
     }
 
     /// Rejects a record whose number of values differs from that of the first line.
@@ -257,7 +257,7 @@ impl Scan {
     /// Skips a UTF-8 byte order mark.
     fn skip_mark(&mut self, file: &SourceFile, reader: &mut dyn BufRead) -> Result<()> {
         let buffer =
-            reader.fill_buf().map_err(|source| file.reading_failed("the first line", source))?;
+            reader.fill_buf().map_err(|source| file.read_error("the first line", source))?;
         if buffer.starts_with(&[0xef, 0xbb, 0xbf]) {
             reader.consume(3);
             self.offset = 3;
@@ -272,7 +272,7 @@ impl Scan {
             let line = self.line;
             let buffer = reader
                 .fill_buf()
-                .map_err(|source| file.reading_failed(&format!("line {line}"), source))?;
+                .map_err(|source| file.read_error(&format!("line {line}"), source))?;
             if buffer.is_empty() {
                 return Ok(false);
             }
@@ -308,13 +308,13 @@ impl Scan {
         self.parser.set_line(first_line);
         loop {
             let line = self.line;
-            let buffer = reader
+            let data = reader
                 .fill_buf()
-                .map_err(|source| file.reading_failed(&format!("line {line}"), source))?;
-            let at_end = buffer.is_empty();
+                .map_err(|source| file.read_error(&format!("line {line}"), source))?;
+            let at_end = data.is_empty();
             // A line end ends any record outside of quotes; csv_core treats the end of the file
             // like one there too.
-            let buffer = if at_end { b"\n" } else { buffer };
+            let buffer = if at_end { b"\n" } else { data };
             let (result, mut read, written, ended) =
                 self.parser.read_record(buffer, &mut self.output, &mut self.ends);
             if at_end {
@@ -326,9 +326,9 @@ impl Scan {
             if let Some(records) = &mut keep {
                 records.bytes.extend_from_slice(&self.output[..written]);
                 records.ends.extend(self.ends[..ended].iter().map(|end| before + end));
-                if (records.bytes.len() - before) as u64 > LONGEST {
+                if (records.bytes.len() - before) as u64 > MAX_RECORD_BYTES {
                     return Err(file.error(format!(
-                        "line {line}: a record has more than {LONGEST} bytes; is a quote not closed?"
+                        "line {line}: a record has more than {MAX_RECORD_BYTES} bytes; is a quote not closed?"
                     )));
                 }
             }
@@ -364,11 +364,14 @@ fn names(input: &SourceFile, first: &Records, options: &CsvOptions) -> Result<Ve
     let mut used = HashSet::with_capacity(columns);
     let mut start = 0;
     for &end in ends {
-        let name = std::str::from_utf8(&bytes[start..end]).map_err(|_| {
-            input
-                .error(format!("the name of column {} is not UTF-8; convert the file", names.len()))
-        })?;
-        let name = name.trim();
+        let name = std::str::from_utf8(&bytes[start..end])
+            .map_err(|_| {
+                input.error(format!(
+                    "the name of column {} is not UTF-8; convert the file",
+                    names.len()
+                ))
+            })?
+            .trim();
         if !name.is_empty() && !used.insert(name) {
             return Err(input.error(format!("the header names two columns `{name}`")));
         }

@@ -88,9 +88,15 @@ fn feature(value: &Value) -> HfFeature {
     match object.get("_type").and_then(Value::as_str) {
         Some("Value") => HfFeature::Value(text("dtype")),
         Some("ClassLabel") => {
-            let names = object.get("names").and_then(Value::as_array);
-            let names = names.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned);
-            HfFeature::ClassLabel(names.collect())
+            let names = object
+                .get("names")
+                .and_then(Value::as_array)
+                .into_iter()
+                .flatten()
+                .filter_map(Value::as_str)
+                .map(str::to_owned)
+                .collect();
+            HfFeature::ClassLabel(names)
         }
         Some("Image") => HfFeature::Image,
         Some("Audio") => HfFeature::Audio,

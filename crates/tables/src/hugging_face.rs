@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::arrow_files;
 use super::block_reader::BlockReader;
 use super::features::HfFeatures;
-use super::hugging_face_files::{Config, LARGEST_TEXT, Splits, configs};
+use super::hugging_face_files::{Config, MAX_TEXT_BYTES, Splits, configs};
 use super::source_file::{ends_in, read_small};
 use super::table::table_of_rows;
 use fulmen_data::{Error, Result};
@@ -88,7 +88,7 @@ impl HfFolder {
     /// Inspects a folder. If it has several configurations, the default one is selected.
     pub fn open(folder: impl Into<Location>) -> Result<HfFolder> {
         let location = folder.into();
-        let (configs, saved) = match saved(&location)? {
+        let (configs, saved) = match saved_splits(&location)? {
             Some(splits) => (
                 vec![Config { name: "default".to_owned(), default: true, patterns: false, splits }],
                 true,
@@ -167,7 +167,8 @@ impl HfFolder {
         for folder in [self.location.join(split), self.location.clone()] {
             let info = folder.join("dataset_info.json");
             if info.exists()? {
-                let text = String::from_utf8_lossy(&read_small(&info, LARGEST_TEXT)?).into_owned();
+                let text =
+                    String::from_utf8_lossy(&read_small(&info, MAX_TEXT_BYTES)?).into_owned();
                 rows.features = HfFeatures::parse(&text)
                     .map_err(|error| info.error(format!("not JSON: {error}")))?;
                 for column in &mut rows.columns {
@@ -191,28 +192,29 @@ impl fmt::Debug for HfFolder {
 }
 
 /// The splits of a folder written by `save_to_disk`, if it is one.
-fn saved(location: &Location) -> Result<Option<Splits>> {
+fn saved_splits(location: &Location) -> Result<Option<Splits>> {
     let dict = location.join("dataset_dict.json");
     if dict.exists()? {
-        let names = json(&dict)?;
-        let names = names.get("splits").and_then(Value::as_array);
-        let names: Option<Vec<&str>> =
-            names.and_then(|names| names.iter().map(Value::as_str).collect());
-        let names = names.ok_or_else(|| dict.error("the file should have a list of `splits`"))?;
-        let split = |name: &str| Ok((name.to_owned(), state(&location.join(name))?));
+        let content = json(&dict)?;
+        let names = content
+            .get("splits")
+            .and_then(Value::as_array)
+            .and_then(|names| names.iter().map(Value::as_str).collect::<Option<Vec<&str>>>())
+            .ok_or_else(|| dict.error("the file should have a list of `splits`"))?;
+        let split = |name: &str| Ok((name.to_owned(), saved_files(&location.join(name))?));
         return names.into_iter().map(split).collect::<Result<_>>().map(Some);
     }
     if location.join("state.json").exists()? {
-        let name = json(&location.join("state.json"))?;
-        let name = name.get("_split").and_then(Value::as_str).unwrap_or("train").to_owned();
-        Ok(Some(vec![(name, state(location)?)]))
+        let content = json(&location.join("state.json"))?;
+        let name = content.get("_split").and_then(Value::as_str).unwrap_or("train").to_owned();
+        Ok(Some(vec![(name, saved_files(location)?)]))
     } else {
         Ok(None)
     }
 }
 
 /// The files listed in `state.json`.
-fn state(folder: &Location) -> Result<Vec<Location>> {
+fn saved_files(folder: &Location) -> Result<Vec<Location>> {
     let path = folder.join("state.json");
     let state = json(&path)?;
     if state
@@ -225,13 +227,18 @@ fn state(folder: &Location) -> Result<Vec<Location>> {
              `dataset.flatten_indices()`",
         ));
     }
-    let files = state.get("_data_files").and_then(Value::as_array);
-    let names =
-        files.map(|files| files.iter().map(|file| file.get("filename").and_then(Value::as_str)));
-    let names: Option<Vec<&str>> = names.and_then(Iterator::collect);
-    let names = names.ok_or_else(|| {
-        path.error("the file should have a list of `_data_files` with a `filename` each")
-    })?;
+    let names = state
+        .get("_data_files")
+        .and_then(Value::as_array)
+        .and_then(|files| {
+            files
+                .iter()
+                .map(|file| file.get("filename").and_then(Value::as_str))
+                .collect::<Option<Vec<&str>>>()
+        })
+        .ok_or_else(|| {
+            path.error("the file should have a list of `_data_files` with a `filename` each")
+        })?;
     // `save_to_disk` never writes a name outside of the folder.
     match names.iter().find(|name| name.split('/').any(|part| part == "..")) {
         Some(name) => Err(path.error(format!("the data file `{name}` is not in the folder"))),
@@ -240,7 +247,7 @@ fn state(folder: &Location) -> Result<Vec<Location>> {
 }
 
 fn json(file: &Location) -> Result<Value> {
-    serde_json::from_slice(&read_small(file, LARGEST_TEXT)?)
+    serde_json::from_slice(&read_small(file, MAX_TEXT_BYTES)?)
         .map_err(|error| file.error(format!("not JSON: {error}")))
 }
 

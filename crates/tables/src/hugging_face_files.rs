@@ -10,7 +10,7 @@ use fulmen_data::{Error, Result};
 use fulmen_files::Location;
 
 /// Cards and lists of files are small.
-pub(crate) const LARGEST_TEXT: u64 = 64 << 20;
+pub(crate) const MAX_TEXT_BYTES: u64 = 64 << 20;
 
 /// The parts of a folder that are read.
 pub(crate) const EXTENSIONS: [&str; 3] = [".parquet", ".arrow", ".arrows"];
@@ -39,7 +39,7 @@ pub(crate) struct Config {
 pub(crate) fn configs(folder: &Location) -> Result<Vec<Config>> {
     let card = folder.join("README.md");
     let configs = if card.exists()? {
-        let text = String::from_utf8_lossy(&read_small(&card, LARGEST_TEXT)?).into_owned();
+        let text = String::from_utf8_lossy(&read_small(&card, MAX_TEXT_BYTES)?).into_owned();
         front_matter::configs(&text).map_err(|error| {
             card.error(format!(
                 "`configs` should be a list of maps with `config_name` and `data_files`: {error}"
@@ -49,7 +49,7 @@ pub(crate) fn configs(folder: &Location) -> Result<Vec<Config>> {
         None
     };
     let Some(configs) = configs else {
-        let splits = by_name(folder)?;
+        let splits = splits_by_name(folder)?;
         return Ok(vec![Config {
             name: "default".to_owned(),
             default: true,
@@ -62,14 +62,14 @@ pub(crate) fn configs(folder: &Location) -> Result<Vec<Config>> {
     for CardConfig { config_name: name, default, data_dir, data_files } in configs {
         let data_folder = data_dir.map_or(folder.clone(), |inner| folder.join(inner));
         let splits = match &data_files {
-            Some(files) => listed(&data_folder, files).ok_or_else(|| {
+            Some(files) => listed_splits(&data_folder, files).ok_or_else(|| {
                 card.error(format!(
                     "the `data_files` of the configuration `{name}` should be patterns, or a list of maps with `split` \
                      and `path`"
                 ))
             })?,
             // The splits of a configuration that was not downloaded are unknown.
-            None => match by_name(&data_folder) {
+            None => match splits_by_name(&data_folder) {
                 Err(error) if error.is_not_found() && count > 1 => Splits::new(),
                 splits => splits?,
             },
@@ -81,7 +81,7 @@ pub(crate) fn configs(folder: &Location) -> Result<Vec<Config>> {
 }
 
 /// The splits listed in a card; none if the form is unknown.
-fn listed(folder: &Location, files: &Value) -> Option<Splits> {
+fn listed_splits(folder: &Location, files: &Value) -> Option<Splits> {
     let texts = |value: &Value| -> Option<Vec<String>> {
         match value {
             Value::String(text) => Some(vec![text.clone()]),
@@ -118,7 +118,7 @@ type SplitRule<'a> = &'a dyn Fn(&str) -> Option<String>;
 /// The splits by file name, with the rules of `datasets`. The first rule that matches any file
 /// counts: `data/SPLIT-00000-of-00002`, words in the names of folders, words in file names. Files
 /// that do not match do not belong to a split. If no rule matches, all files are `train`.
-fn by_name(folder: &Location) -> Result<Splits> {
+fn splits_by_name(folder: &Location) -> Result<Splits> {
     let named = files_below(folder, &EXTENSIONS)?;
     if named.is_empty() {
         return Err(Error::missing(format!(
@@ -129,7 +129,7 @@ fn by_name(folder: &Location) -> Result<Splits> {
     }
     let split_of_folder = |name: &str| keyword(name.rsplit_once('/')?.0);
     let split_of_file = |name: &str| keyword(name.rsplit_once('/').map_or(name, |(_, file)| file));
-    let rules: [SplitRule<'_>; 3] = [&sharded, &split_of_folder, &split_of_file];
+    let rules: [SplitRule<'_>; 3] = [&split_of_shard, &split_of_folder, &split_of_file];
     let matches = |rule: &&SplitRule<'_>| named.iter().any(|(_, name)| rule(name).is_some());
     let rule = rules.iter().find(matches);
     let mut splits: Splits = Vec::new();
@@ -151,7 +151,7 @@ fn by_name(folder: &Location) -> Result<Splits> {
 }
 
 /// The split in `data/SPLIT-00000-of-00002.parquet`.
-fn sharded(name: &str) -> Option<String> {
+fn split_of_shard(name: &str) -> Option<String> {
     let (folder, file) = name.rsplit_once('/')?;
     if folder != "data" {
         return None;
@@ -187,14 +187,14 @@ mod tests {
         assert_eq!(keyword("contest.parquet"), None);
         assert_eq!(keyword("test0.parquet").as_deref(), Some("test"));
         assert_eq!(
-            sharded("data/unsupervised-00000-of-00001.parquet").as_deref(),
+            split_of_shard("data/unsupervised-00000-of-00001.parquet").as_deref(),
             Some("unsupervised")
         );
         assert_eq!(
-            sharded("data/train_sft-00001-of-00002-0123abcd.parquet").as_deref(),
+            split_of_shard("data/train_sft-00001-of-00002-0123abcd.parquet").as_deref(),
             Some("train_sft")
         );
-        assert_eq!(sharded("data/train.parquet"), None);
-        assert_eq!(sharded("other/train-00000-of-00001.parquet"), None);
+        assert_eq!(split_of_shard("data/train.parquet"), None);
+        assert_eq!(split_of_shard("other/train-00000-of-00001.parquet"), None);
     }
 }

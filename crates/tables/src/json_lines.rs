@@ -87,9 +87,9 @@ impl<T> fmt::Debug for JsonLines<T> {
 fn parse<T: DeserializeOwned>(line: &[u8], failed: &dyn Fn(String) -> Error) -> Result<T> {
     serde_json::from_slice(line).map_err(|error| {
         let column = error.column();
-        let reason = error.to_string();
+        let message = error.to_string();
         // Each line is parsed separately, so `at line 1` would be misleading.
-        let reason = reason.split(" at line ").next().unwrap_or_default();
+        let reason = message.split(" at line ").next().unwrap_or_default();
         let problem =
             if error.is_data() { "the value has an unexpected form" } else { "this is not JSON" };
         failed(format!("{problem} at character {column}: {reason}"))

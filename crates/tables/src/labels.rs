@@ -146,8 +146,8 @@ fn class(label: i128, names: &[String]) -> Result<i32, Mismatch> {
 
 /// The list of classes, for a message.
 fn list(names: &[String]) -> String {
-    const SHOWN: usize = 10;
-    let shown: Vec<String> = names.iter().take(SHOWN).map(|name| shorten(name)).collect();
-    let more = if names.len() > SHOWN { " …" } else { "" };
+    const MAX_SHOWN: usize = 10;
+    let shown: Vec<String> = names.iter().take(MAX_SHOWN).map(|name| shorten(name)).collect();
+    let more = if names.len() > MAX_SHOWN { " …" } else { "" };
     format!("one of the {} classes {}{more}", names.len(), shown.join(", "))
 }

@@ -13,7 +13,7 @@ use arrow_schema::{DataType, Field, Schema};
 use super::block_reader::{Block, BlockReader, RowNumbers, RowOrigin};
 use super::features::HfFeatures;
 use super::source_file::{SourceFile, describe, expand, fingerprint_inputs};
-use super::text_blocks::{self, BLOCK, Format, KEPT, LONGEST, TextBlocks};
+use super::text_blocks::{self, BLOCK, Format, MAX_KEPT_BYTES, MAX_RECORD_BYTES, TextBlocks};
 use fulmen_data::internal::make;
 use fulmen_data::{Deferred, Error, Fingerprint, Items, Result, Stream, StreamItem};
 use fulmen_files::Location;
@@ -40,11 +40,11 @@ impl LineReader {
             self.line.clear();
             self.number += 1;
             let position = || format!("line {}", self.number);
-            let read = Read::take(&mut *reader, LONGEST).read_until(b'\n', &mut self.line);
-            let count = read.map_err(|source| input.reading_failed(&position(), source))? as u64;
-            if count == LONGEST {
+            let read = Read::take(&mut *reader, MAX_RECORD_BYTES).read_until(b'\n', &mut self.line);
+            let count = read.map_err(|source| input.read_error(&position(), source))? as u64;
+            if count == MAX_RECORD_BYTES {
                 return Err(input.error(format!(
-                    "{} has more than {LONGEST} bytes; are line ends missing?",
+                    "{} has more than {MAX_RECORD_BYTES} bytes; are line ends missing?",
                     position()
                 )));
             }
@@ -98,11 +98,11 @@ pub(crate) fn index(
     location: &Location,
     extensions: &[&str],
     blank: bool,
-    instead: &str,
+    alternative: &str,
 ) -> Result<BlockReader> {
     let inputs = SourceFile::open_all(&expand(location, extensions)?)?;
-    let files = text_blocks::index(&inputs, KEPT, |file, reader| {
-        file.input.refuse_compressed(instead)?;
+    let files = text_blocks::index(&inputs, MAX_KEPT_BYTES, |file, reader| {
+        file.input.refuse_compressed(alternative)?;
         let mut lines = LineReader::default();
         while let Some((start, _)) = lines.next(&Arc::clone(&file.input), reader, blank)? {
             file.push(start, lines.number, BLOCK);

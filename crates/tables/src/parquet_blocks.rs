@@ -161,10 +161,10 @@ impl ParquetFile {
         mask: &ProjectionMask,
         rows: Range<usize>,
         batch: usize,
-    ) -> Result<Reader> {
-        let bytes = ParquetInput::new(&self.input);
+    ) -> Result<RowGroupReader> {
+        let input = ParquetInput::new(&self.input);
         let builder = ParquetRecordBatchReaderBuilder::new_with_metadata(
-            bytes.clone(),
+            input.clone(),
             self.metadata.clone(),
         )
         .with_row_groups(vec![group])
@@ -173,8 +173,8 @@ impl ParquetFile {
         .with_offset(rows.start)
         .with_limit(rows.len());
         match builder.build() {
-            Ok(reader) => Ok((reader, bytes)),
-            Err(error) => Err(bytes.error(error)),
+            Ok(batches) => Ok(RowGroupReader { batches, input }),
+            Err(error) => Err(input.error(error)),
         }
     }
 
@@ -196,9 +196,9 @@ impl ParquetFile {
         let fails = |root: usize| {
             let alone = ProjectionMask::roots(schema, [root]);
             guard(&self.input, || {
-                let (mut reader, bytes) =
+                let RowGroupReader { mut batches, input } =
                     self.reader(group, &alone, 0..end, end.min(BLOCK_ROWS))?;
-                reader.try_for_each(|batch| batch.map(drop)).map_err(|error| bytes.error(error))
+                batches.try_for_each(|batch| batch.map(drop)).map_err(|error| input.error(error))
             })
             .is_err()
         };
@@ -282,7 +282,10 @@ impl ParquetBlocks {
 }
 
 /// A reader of a row group, and its file.
-type Reader = (ParquetRecordBatchReader, ParquetInput);
+struct RowGroupReader {
+    batches: ParquetRecordBatchReader,
+    input: ParquetInput,
+}
 
 impl ParquetBlocks {
     fn block(&self, part: &Part, batch: RecordBatch) -> Block {
@@ -295,14 +298,15 @@ impl ParquetBlocks {
     }
 
     /// The rows of this part, which is the next one in the row group.
-    fn next(&self, part: &Part, (reader, bytes): &mut Reader) -> Result<Option<RecordBatch>> {
+    fn next(&self, part: &Part, reader: &mut RowGroupReader) -> Result<Option<RecordBatch>> {
+        let RowGroupReader { batches, input } = reader;
         let (file, mask) = (&self.files[part.file], &self.masks[part.file]);
         let undecodable = |reason: &dyn std::fmt::Display| {
-            bytes
+            input
                 .failed()
                 .unwrap_or_else(|| file.undecodable(part.group, mask, part.rows.end, reason))
         };
-        match catch_quietly(|| reader.next()) {
+        match catch_quietly(|| batches.next()) {
             Ok(batch) => batch.transpose().map_err(|error| undecodable(&error)),
             // The crate panics on some kinds of damage.
             Err(message) => Err(undecodable(&message)),
@@ -353,7 +357,7 @@ impl BlockSource for ParquetBlocks {
 struct Parts {
     blocks: Arc<ParquetBlocks>,
     next: usize,
-    reader: Option<Reader>,
+    reader: Option<RowGroupReader>,
 }
 
 impl Parts {

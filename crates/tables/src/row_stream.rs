@@ -92,7 +92,7 @@ impl Stream for RowStream {
 
     fn items(&self, _epoch: u64) -> Result<Items<Row>> {
         let blocks = Arc::clone(&self.source).blocks();
-        Ok(Box::new(Walk { blocks, names: Arc::clone(&self.names), block: None, row: 0 }))
+        Ok(Box::new(RowIter { blocks, names: Arc::clone(&self.names), block: None, row: 0 }))
     }
 
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
@@ -104,7 +104,7 @@ impl Stream for RowStream {
     }
 }
 
-struct Walk {
+struct RowIter {
     blocks: Sequence,
     names: Arc<Positions>,
     /// The current block, and the index of its first row.
@@ -112,7 +112,7 @@ struct Walk {
     row: usize,
 }
 
-impl Iterator for Walk {
+impl Iterator for RowIter {
     type Item = Result<StreamItem<Row>>;
 
     fn next(&mut self) -> Option<Self::Item> {

@@ -18,7 +18,7 @@ use fulmen_files::{MAX_CONCURRENT_REQUESTS, explain, fingerprint_all};
 const BUFFER: usize = 1 << 18;
 
 /// How many local files of a table stay open; a process may not open many more.
-const OPEN_FILES: usize = 128;
+const MAX_OPEN_FILES: usize = 128;
 
 /// A file of known size.
 #[derive(Debug)]
@@ -39,7 +39,8 @@ impl SourceFile {
             let open = |path| {
                 File::open(path).map_err(|source| Error::io(path, "cannot open the file", source))
             };
-            let file = location.local().filter(|_| number < OPEN_FILES).map(open).transpose()?;
+            let file =
+                location.local().filter(|_| number < MAX_OPEN_FILES).map(open).transpose()?;
             Ok(Arc::new(SourceFile { location: location.clone(), file, size }))
         })
     }
@@ -83,19 +84,19 @@ impl SourceFile {
                 let bytes =
                     self.location.read_range(offset..offset.saturating_add(into.len() as u64))?;
                 if bytes.len() != into.len() {
-                    return Err(self.changed(offset, into.len()));
+                    return Err(self.size_error(offset, into.len()));
                 }
                 into.copy_from_slice(&bytes);
                 Ok(())
             }
         };
         read.map_err(|source| match source.kind() {
-            io::ErrorKind::UnexpectedEof => self.changed(offset, into.len()),
+            io::ErrorKind::UnexpectedEof => self.size_error(offset, into.len()),
             _ => self.io(&format!("cannot read {} bytes at byte {offset}", into.len()), source),
         })
     }
 
-    fn changed(&self, offset: u64, len: usize) -> Error {
+    fn size_error(&self, offset: u64, len: usize) -> Error {
         self.error(format!(
             "the file ends before byte {}; it had {} bytes when it was opened: was it changed since?",
             offset.saturating_add(len as u64),
@@ -149,7 +150,7 @@ impl SourceFile {
     }
 
     /// Rejects a compressed file for random access.
-    pub(crate) fn refuse_compressed(&self, instead: &str) -> Result<()> {
+    pub(crate) fn refuse_compressed(&self, alternative: &str) -> Result<()> {
         let mut start = [0; 4];
         let len = self.size.min(4) as usize;
         self.read_at(0, &mut start[..len])?;
@@ -159,13 +160,13 @@ impl SourceFile {
             _ => return Ok(()),
         };
         Err(self.error(format!(
-            "the file is compressed with {kind}, so its items can only be read in sequence; use {instead}, or \
+            "the file is compressed with {kind}, so its items can only be read in sequence; use {alternative}, or \
              decompress it"
         )))
     }
 
     /// The error for reading this file in sequence, at this position.
-    pub(crate) fn reading_failed(&self, position: &str, source: io::Error) -> Error {
+    pub(crate) fn read_error(&self, position: &str, source: io::Error) -> Error {
         explain(&self.location, position, source)
     }
 }
@@ -219,8 +220,8 @@ pub(crate) fn files_below(
 ) -> Result<Vec<(Location, String)>> {
     let base = folder.to_string();
     let named = folder.list()?.into_iter().filter(|file| ends_in(file, extensions)).map(|file| {
-        let name = file.to_string();
-        let name = name.strip_prefix(&base).unwrap_or(&name).trim_start_matches('/').to_owned();
+        let path = file.to_string();
+        let name = path.strip_prefix(&base).unwrap_or(&path).trim_start_matches('/').to_owned();
         (file, name)
     });
     let is_hidden = |name: &str| {

@@ -16,10 +16,10 @@ use fulmen_data::{Fingerprint, Result};
 use fulmen_data::{internal::cores, internal::in_parallel};
 
 /// The default limit for keeping the files of a collection in memory.
-pub(crate) const KEPT: u64 = 64 << 20;
+pub(crate) const MAX_KEPT_BYTES: u64 = 64 << 20;
 
 /// Longer records are rejected: a file without line ends would be read as one.
-pub(crate) const LONGEST: u64 = 1 << 30;
+pub(crate) const MAX_RECORD_BYTES: u64 = 1 << 30;
 
 /// A block ends with the record that reaches this many bytes. In random order over a table larger
 /// than the cache, each row costs the decoding of a block; and each block takes about 40 bytes of
@@ -69,9 +69,9 @@ impl IndexedFile {
     fn read(&self, number: usize) -> Result<Cow<'_, [u8]>> {
         let Part { start, line, .. } = self.parts[number];
         let end = self.parts.get(number + 1).map_or(self.input.size(), |next| next.start);
-        if end - start > LONGEST + BLOCK {
+        if end - start > MAX_RECORD_BYTES + BLOCK {
             return Err(self.input.error(format!(
-                "line {line}: a record at or after this line has more than {LONGEST} bytes; are line ends missing?"
+                "line {line}: a record at or after this line has more than {MAX_RECORD_BYTES} bytes; are line ends missing?"
             )));
         }
         match &self.content {
@@ -162,8 +162,8 @@ pub(crate) fn block(
     columns: Vec<ArrayRef>,
 ) -> Result<Block> {
     let options = RecordBatchOptions::new().with_row_count(Some(lines.len()));
-    let batch = RecordBatch::try_new_with_options(Arc::clone(schema), columns, &options);
-    let batch = batch.map_err(|error| file.error(error.to_string()))?;
+    let batch = RecordBatch::try_new_with_options(Arc::clone(schema), columns, &options)
+        .map_err(|error| file.error(error.to_string()))?;
     let bytes = batch.get_array_memory_size();
     let in_lines = lines.windows(2).all(|pair| pair[1] == pair[0] + 1);
     let numbers = match lines.first() {

@@ -14,7 +14,7 @@ use fulmen_files::fingerprint_all;
 const EXTENSIONS: [&str; 1] = [".txt"];
 
 /// The maximum size of a document.
-const LARGEST_DOCUMENT: u64 = 1 << 30;
+const MAX_DOCUMENT_BYTES: u64 = 1 << 30;
 
 /// The lines of text files by index, including blank ones, without their line ends.
 ///
@@ -141,9 +141,10 @@ impl Source for TextFolder {
 
     fn get(&self, index: usize) -> Result<String> {
         let file = self.file(index)?;
-        let bytes = read_small(file, LARGEST_DOCUMENT)?;
-        let bytes = bytes.strip_prefix(&[0xef, 0xbb, 0xbf]).unwrap_or(&bytes);
-        utf8(bytes, &|message| file.error(message))
+        let bytes = read_small(file, MAX_DOCUMENT_BYTES)?;
+        utf8(bytes.strip_prefix(&[0xef, 0xbb, 0xbf]).unwrap_or(&bytes), &|message| {
+            file.error(message)
+        })
     }
 
     fn origin(&self, index: usize) -> String {

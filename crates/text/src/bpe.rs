@@ -121,14 +121,15 @@ impl ByteLevelBpe {
         tokenizer.train(&mut trainer, texts.into_iter()).map_err(Error::new)?;
         if let Some(template) = &self.template {
             let ids = (0..).zip(&self.special_tokens).map(|(id, token)| (token.clone(), id));
-            let mut processing = TemplateProcessing::builder();
-            processing.try_single(template.as_str()).map_err(|error| {
+            let mut builder = TemplateProcessing::builder();
+            builder.try_single(template.as_str()).map_err(|error| {
                 Error::usage(format!(
                     "{template:?} is not a template such as \"<s> $A </s>\": {error}"
                 ))
             })?;
-            let processing = processing.special_tokens(ids.collect::<Vec<(String, u32)>>()).build();
-            let processing = processing
+            let processing = builder
+                .special_tokens(ids.collect::<Vec<(String, u32)>>())
+                .build()
                 .map_err(|error| Error::usage(format!("the template {template:?}: {error}")))?;
             tokenizer.with_post_processor(Some(processing));
         }

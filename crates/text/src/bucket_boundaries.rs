@@ -143,18 +143,18 @@ fn cheapest(steps: &[(u64, u64)], count: usize) -> Vec<usize> {
     // is at `last`.
     let mut costs: Vec<u128> =
         steps.iter().map(|(length, samples)| u128::from(*length) * u128::from(*samples)).collect();
-    let mut befores: Vec<Vec<u32>> = Vec::new();
+    let mut predecessors: Vec<Vec<u32>> = Vec::new();
     for _ in 1..count {
         let mut row =
             Row { steps, costs: &costs, next: costs.clone(), before: vec![u32::MAX; steps.len()] };
         row.solve(1..steps.len(), 0, steps.len() - 1);
         let Row { next, before, .. } = row;
         costs = next;
-        befores.push(before);
+        predecessors.push(before);
     }
     let mut last = steps.len() - 1;
     let mut chosen = vec![steps[last].0 as usize];
-    for before in befores.iter().rev() {
+    for before in predecessors.iter().rev() {
         // Another boundary is added only if it reduces the padding.
         if before[last] != u32::MAX {
             last = before[last] as usize;

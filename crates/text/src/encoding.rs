@@ -92,12 +92,12 @@ impl Encoding {
             )));
         }
         let ascending = self.starts.windows(2).all(|pair| pair[0] < pair[1]);
-        let inside = self.starts.first().is_none_or(|&first| first > 0)
+        let in_range = self.starts.first().is_none_or(|&first| first > 0)
             && self
                 .starts
                 .last()
                 .is_none_or(|&last| last < self.len() + usize::from(self.next.is_some()));
-        if ascending && inside {
+        if ascending && in_range {
             Ok(())
         } else {
             Err(Error::usage(format!(

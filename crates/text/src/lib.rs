@@ -27,18 +27,18 @@
 //! use fulmen_tables::TextFile;
 //!
 //! # let folder = tempfile::tempdir()?;
-//! # let at = |name: &str| folder.path().join(name);
-//! # std::fs::write(at("train.txt"), "thunder rolls\nlightning and thunder\nrolls and rolls\n")?;
+//! # let path = |name: &str| folder.path().join(name);
+//! # std::fs::write(path("train.txt"), "thunder rolls\nlightning and thunder\nrolls and rolls\n")?;
 //! # let words = r#"{"[UNK]": 0, "<|endoftext|>": 1, "thunder": 2, "lightning": 3, "and": 4, "rolls": 5}"#;
 //! # let token = r#""single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true"#;
-//! # std::fs::write(at("tokenizer.json"), format!(r#"{{"version": "1.0", "truncation": null, "padding": null,
+//! # std::fs::write(path("tokenizer.json"), format!(r#"{{"version": "1.0", "truncation": null, "padding": null,
 //! #     "added_tokens": [{{"id": 1, "content": "<|endoftext|>", {token}}}], "normalizer": null,
 //! #     "pre_tokenizer": {{"type": "Whitespace"}}, "post_processor": null, "decoder": null,
 //! #     "model": {{"type": "WordLevel", "vocab": {words}, "unk_token": "[UNK]"}}}}"#))?;
-//! let tokenizer = Tokenizer::from_file(at("tokenizer.json"))?.special_tokens(false);
-//! let lines = TextFile::open(at("train.txt"))?;
+//! let tokenizer = Tokenizer::from_file(path("tokenizer.json"))?.special_tokens(false);
+//! let lines = TextFile::open(path("train.txt"))?;
 //! let end = tokenizer.special_id("<|endoftext|>")?;
-//! let mut writer = TokenFileWriter::create(at("train.tokens"), tokenizer.vocab_size())?.separator(end);
+//! let mut writer = TokenFileWriter::create(path("train.tokens"), tokenizer.vocab_size())?.separator(end);
 //! writer.extend(&tokenizer.tokenize(lines), 2, |_lines| ())?;
 //! let tokens = writer.finish()?;
 //!

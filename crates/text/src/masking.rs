@@ -153,10 +153,10 @@ impl MaskedLanguageModel {
             last = (word, chosen);
             if chosen {
                 *label = token_label(id)?;
-                let fate = random.uniform(0.0, 1.0);
-                if fate < self.mask_share {
+                let draw = random.uniform(0.0, 1.0);
+                if draw < self.mask_share {
                     encoding.ids[position] = self.mask_id;
-                } else if fate < self.mask_share + self.random_share {
+                } else if draw < self.mask_share + self.random_share {
                     encoding.ids[position] = random.below(self.vocab_size) as u32;
                 }
             }

@@ -249,7 +249,7 @@ impl<T> Blocks<T> {
                     parts(tokens.len() as u64, self.options.length, self.options.long)
                 {
                     let start = start as usize;
-                    self.place(origin, &tokens[start..start + length as usize], open);
+                    self.place_document(origin, &tokens[start..start + length as usize], open);
                 }
             }
         }
@@ -279,7 +279,7 @@ impl<T> Blocks<T> {
     }
 
     /// Puts a document into the first block with enough space.
-    fn place(&mut self, origin: &str, tokens: &[u32], open: usize) {
+    fn place_document(&mut self, origin: &str, tokens: &[u32], open: usize) {
         let fits = |block: &Block| block.encoding.len() + tokens.len() <= self.options.length;
         let index = match self.open.iter().position(fits) {
             Some(index) => index,

@@ -11,13 +11,13 @@ use fulmen_data::internal::panicked;
 use fulmen_data::{Deferred, Error, Items, Result, StreamItem};
 
 /// Items in flight per thread.
-const EACH: usize = 8;
+const ITEMS_PER_THREAD: usize = 8;
 
 /// A deferred item, and where to send its result.
 type Task<T> = (Deferred<T>, SyncSender<Result<T>>);
 
 /// An item in flight: its position in the stream, and its result.
-type Pending<T> = Result<StreamItem<Receiver<Result<T>>>>;
+type PendingItem<T> = Result<StreamItem<Receiver<Result<T>>>>;
 
 /// The items of a stream in order. Dropping it ends the threads.
 pub(super) struct Prefetch<T> {
@@ -26,7 +26,7 @@ pub(super) struct Prefetch<T> {
     threads: Vec<Sender<Task<T>>>,
     /// The next thread to use.
     next: usize,
-    pending: VecDeque<Pending<T>>,
+    pending: VecDeque<PendingItem<T>>,
 }
 
 impl<T: Send + 'static> Prefetch<T> {
@@ -59,7 +59,7 @@ impl<T: Send + 'static> Prefetch<T> {
 
     /// Sends work to the threads.
     fn fill(&mut self) {
-        while self.pending.len() < EACH * self.threads.len()
+        while self.pending.len() < ITEMS_PER_THREAD * self.threads.len()
             && let Some(item) = self.next_deferred()
         {
             let pending = item.map(|StreamItem { index, origin, item }| {

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::TokenStore;
 use super::document_reader::in_order;
-use super::token_format::{Documents, Head, check_range};
+use super::token_format::{Documents, Header, check_range};
 use fulmen_data::{Fingerprint, Result, Source};
 use fulmen_files::Location;
 
@@ -58,14 +58,14 @@ impl TokenArray {
         let name = location.to_string();
         let path = location.local().unwrap_or(Path::new(&name));
         let mut file = location.open()?;
-        let head = Head::read(&mut file, location.size()?, path)?;
+        let header = Header::read(&mut file, location.size()?, path)?;
         let (mut tokens, mut ends) = (Vec::new(), Vec::new());
-        head.read_all(&mut file, path, |tensor, bytes| match tensor {
+        header.read_all(&mut file, path, |tensor, bytes| match tensor {
             "tokens" => tokens.extend_from_slice(bytes),
             "ends" => ends.extend_from_slice(bytes),
             _ => {}
         })?;
-        Ok(TokenArray { documents: head.documents(&ends, path)?, bytes: tokens })
+        Ok(TokenArray { documents: header.documents(&ends, path)?, bytes: tokens })
     }
 
     /// Adds a document.

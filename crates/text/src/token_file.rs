@@ -14,7 +14,7 @@ use fulmen_durable::NewFile;
 use super::TokenStore;
 use super::document_reader::in_order;
 use super::prefetch::Prefetch;
-use super::token_format::{DATA, Documents, Head, check_range, padding_bytes};
+use super::token_format::{Documents, HEADER_BYTES, Header, check_range, padding_bytes};
 use fulmen_data::{Error, Fingerprint, Result, Source, Stream, StreamItem};
 use fulmen_files::{keep, temporary_file};
 
@@ -65,8 +65,8 @@ impl TokenFileWriter {
         let path = path.as_ref().to_owned();
         let documents = Documents::new(vocab_size)?;
         let mut file = temporary_file(&path)?;
-        let written = file.write_all(&[0; DATA]);
-        written.map_err(|source| Error::io(&path, "cannot create the token file", source))?;
+        file.write_all(&[0; HEADER_BYTES])
+            .map_err(|source| Error::io(&path, "cannot create the token file", source))?;
         let file = BufWriter::with_capacity(1 << 20, file);
         Ok(TokenFileWriter { path, file, documents, crc: 0, bytes: Vec::new(), failed: false })
     }
@@ -172,7 +172,7 @@ impl TokenFileWriter {
             self.write()?;
             self.documents.ends.extend_from_slice(chunk);
         }
-        let header = self.documents.header([self.crc, padding, ends]);
+        let header = self.documents.header(self.crc, padding, ends);
         let path = self.path;
         let finish = |file: BufWriter<NewFile>| -> io::Result<NewFile> {
             let mut file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
@@ -199,7 +199,7 @@ pub struct TokenFile {
 struct Inner {
     path: PathBuf,
     file: File,
-    head: Head,
+    header: Header,
     documents: Documents,
 }
 
@@ -222,13 +222,13 @@ impl TokenFile {
         }
         let mut file = File::open(&path).map_err(io)?;
         let size = metadata.len();
-        let head = Head::read(&mut file, size, &path)?;
+        let header = Header::read(&mut file, size, &path)?;
         // The size is already checked against the file.
-        let (offset, size) = head.ends_at;
+        let (offset, size) = header.ends_region;
         let mut ends = vec![0; size as usize];
         file.read_exact_at(&mut ends, offset).map_err(io)?;
-        let documents = head.documents(&ends, &path)?;
-        Ok(TokenFile { inner: Arc::new(Inner { path, file, head, documents }) })
+        let documents = header.documents(&ends, &path)?;
+        Ok(TokenFile { inner: Arc::new(Inner { path, file, header, documents }) })
     }
 
     /// The file.
@@ -238,7 +238,7 @@ impl TokenFile {
 
     /// The size of the tokens' vocabulary.
     pub fn vocab_size(&self) -> usize {
-        self.inner.head.vocab_size
+        self.inner.header.vocab_size
     }
 
     /// Reads the whole file and verifies its checksums.
@@ -246,19 +246,19 @@ impl TokenFile {
     /// # Errors
     /// A file that cannot be read, or has changed since it was written.
     pub fn verify(&self) -> Result<()> {
-        let Inner { path, head, .. } = &*self.inner;
+        let Inner { path, header, .. } = &*self.inner;
         let io = |source| Error::io(path, "cannot read the token file", source);
         // A separate file handle: where reading moves the position, others may use that of the
         // shared one.
         let mut file = File::open(path).map_err(io)?;
-        file.seek(SeekFrom::Start(8 + head.text.len() as u64)).map_err(io)?;
-        head.read_all(&mut file, path, |_, _| {})
+        file.seek(SeekFrom::Start(8 + header.text.len() as u64)).map_err(io)?;
+        header.read_all(&mut file, path, |_, _| {})
     }
 }
 
 impl TokenStore for TokenFile {
     fn num_tokens(&self) -> u64 {
-        self.inner.head.num_tokens
+        self.inner.header.num_tokens
     }
 
     fn document_ends(&self) -> &[u64] {
@@ -266,13 +266,13 @@ impl TokenStore for TokenFile {
     }
 
     fn read(&self, start: u64, tokens: &mut [u32]) -> Result<()> {
-        let Inner { path, file, head, documents } = &*self.inner;
-        check_range(start, tokens.len(), head.num_tokens)?;
-        let mut bytes = vec![0; tokens.len() * head.width];
-        file.read_exact_at(&mut bytes, head.tokens_at + start * head.width as u64)
+        let Inner { path, file, header, documents } = &*self.inner;
+        check_range(start, tokens.len(), header.num_tokens)?;
+        let mut bytes = vec![0; tokens.len() * header.width];
+        file.read_exact_at(&mut bytes, header.tokens_offset + start * header.width as u64)
             .map_err(|source| Error::io(path, "cannot read tokens", source))?;
         documents.decode(&bytes, tokens);
-        match tokens.iter().position(|&token| token as usize >= head.vocab_size) {
+        match tokens.iter().position(|&token| token as usize >= header.vocab_size) {
             None => Ok(()),
             Some(index) => Err(Error::file(
                 path,
@@ -280,7 +280,7 @@ impl TokenStore for TokenFile {
                     "token {} is {}, outside its vocabulary of {}: the file is damaged; create it again",
                     start + index as u64,
                     tokens[index],
-                    head.vocab_size
+                    header.vocab_size
                 ),
             )),
         }
@@ -292,7 +292,7 @@ impl TokenStore for TokenFile {
 
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
         // The checksums identify the content; a copy would have another modification time.
-        fingerprint.add("token file", &self.inner.head.text);
+        fingerprint.add("token file", &self.inner.header.text);
         Ok(())
     }
 }

@@ -7,8 +7,8 @@
 //! | `ends` | u64: for each document the number of tokens up to its end |
 //!
 //! The metadata has the `vocab_size`, and under `fulmen.crc32c` the checksums that
-//! `fulmen_nn::safetensors` also verifies. The header always takes [`DATA`] bytes, so the tokens
-//! can be written before their number is known.
+//! `fulmen_nn::safetensors` also verifies. The header always takes [`HEADER_BYTES`] bytes, so the
+//! tokens can be written before their number is known.
 //!
 //! Out of scope: writing and reading the tokens (`token_file`, `token_array`).
 
@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 use fulmen_data::{Error, Result};
 
 /// The offset of the tensors in files written here.
-pub(super) const DATA: usize = 1024;
+pub(super) const HEADER_BYTES: usize = 1024;
 
 /// Token files do not have longer headers.
 const MAX_HEADER_BYTES: u64 = 1 << 20;
@@ -101,7 +101,7 @@ impl Documents {
 
     /// The header of a file with these documents, with the checksums of the bytes of `tokens`,
     /// `padding` and `ends`.
-    pub(super) fn header(&self, [tokens, padding, ends]: [u32; 3]) -> Vec<u8> {
+    pub(super) fn header(&self, tokens: u32, padding: u32, ends: u32) -> Vec<u8> {
         let count = self.num_tokens();
         let (documents, size) = (self.ends.len() as u64, count * self.width as u64);
         let dtype = if self.width == 2 { Dtype::U16 } else { Dtype::U32 };
@@ -126,9 +126,9 @@ impl Documents {
         sums.metadata.insert(VOCAB_SIZE.to_owned(), crc32c(vocab_size.as_bytes()));
         let metadata = json!({ VOCAB_SIZE: vocab_size, CHECKSUMS: json!(sums).to_string() });
         header.insert("__metadata__".to_owned(), metadata);
-        let mut bytes = ((DATA - 8) as u64).to_le_bytes().to_vec();
+        let mut bytes = ((HEADER_BYTES - 8) as u64).to_le_bytes().to_vec();
         bytes.extend_from_slice(Value::Object(header).to_string().as_bytes());
-        bytes.resize(DATA, b' ');
+        bytes.resize(HEADER_BYTES, b' ');
         bytes
     }
 }
@@ -160,9 +160,9 @@ struct Checksums {
     metadata: BTreeMap<String, u32>,
 }
 
-/// What a header says.
+/// The content of a header.
 #[derive(Debug)]
-pub(super) struct Head {
+pub(super) struct Header {
     /// The header's bytes.
     pub(super) text: Vec<u8>,
     /// In the order of the file.
@@ -171,9 +171,9 @@ pub(super) struct Head {
     pub(super) vocab_size: usize,
     pub(super) num_tokens: u64,
     /// The offset of the tokens.
-    pub(super) tokens_at: u64,
+    pub(super) tokens_offset: u64,
     /// The offset and the size of the documents' ends.
-    pub(super) ends_at: (u64, u64),
+    pub(super) ends_region: (u64, u64),
 }
 
 #[derive(Debug)]
@@ -184,15 +184,15 @@ struct Tensor {
     checksum: u32,
 }
 
-impl Head {
+impl Header {
     /// Reads the header of a file of `size` bytes, and checks it against the size.
-    pub(super) fn read(file: &mut impl Read, size: u64, path: &Path) -> Result<Head> {
+    pub(super) fn read(file: &mut impl Read, size: u64, path: &Path) -> Result<Header> {
         let io = |source| Error::io(path, "cannot read the token file", source);
-        let mut length = [0; 8];
+        let mut prefix = [0; 8];
         if size >= 8 {
-            file.read_exact(&mut length).map_err(io)?;
+            file.read_exact(&mut prefix).map_err(io)?;
         }
-        let length = u64::from_le_bytes(length);
+        let length = u64::from_le_bytes(prefix);
         if size < 8 || length > MAX_HEADER_BYTES.min(size - 8) {
             let message =
                 format!("not a token file: its {size} bytes do not hold the header of one");
@@ -200,10 +200,10 @@ impl Head {
         }
         let mut text = vec![0; length as usize];
         file.read_exact(&mut text).map_err(io)?;
-        Head::parse(text, size).map_err(|message| Error::file(path, message))
+        Header::parse(text, size).map_err(|message| Error::file(path, message))
     }
 
-    fn parse(text: Vec<u8>, size: u64) -> Result<Head, String> {
+    fn parse(text: Vec<u8>, size: u64) -> Result<Header, String> {
         let header: Metadata = serde_json::from_slice(&text)
             .map_err(|error| format!("not a token file, or its header is damaged: {error}"))?;
         let data = 8 + text.len() as u64;
@@ -212,7 +212,7 @@ impl Head {
             let &[length] = &info.shape[..] else { return None };
             Some((info.dtype, length as u64, data + info.data_offsets.0 as u64))
         };
-        let (width, num_tokens, tokens_at, documents, ends_at) =
+        let (width, num_tokens, tokens_offset, documents, ends_offset) =
             match (tensor("tokens"), tensor("ends")) {
                 (Some((Dtype::U16, tokens, start)), Some((Dtype::U64, ends, end))) => {
                     (2, tokens, start, ends, end)
@@ -247,29 +247,32 @@ impl Head {
                 "the checksum of {region} is missing or wrong: the file is damaged; create it again"
             )
         };
-        let sums =
-            metadata(CHECKSUMS).and_then(|sums| serde_json::from_str::<Checksums>(sums).ok());
-        let sums = sums.ok_or_else(|| damaged("all of it"))?;
+        let sums = metadata(CHECKSUMS)
+            .and_then(|sums| serde_json::from_str::<Checksums>(sums).ok())
+            .ok_or_else(|| damaged("all of it"))?;
         if sums.metadata.get(VOCAB_SIZE) != Some(&crc32c(vocabulary.as_bytes())) {
             return Err(damaged("`vocab_size`"));
         }
-        let tensors =
-            header.offset_keys().into_iter().filter_map(|name| Some((header.info(&name)?, name)));
-        let tensors = tensors.map(|(info, name)| {
-            let (start, end) = info.data_offsets;
-            let checksum = *sums.tensors.get(&name).ok_or_else(|| damaged(&format!("`{name}`")))?;
-            let ty = type_text(info.dtype, info.shape.iter().product::<usize>() as u64);
-            Ok(Tensor { name, ty, bytes: (end - start) as u64, checksum })
-        });
-        let tensors = tensors.collect::<Result<_, String>>()?;
-        Ok(Head {
+        let tensors = header
+            .offset_keys()
+            .into_iter()
+            .filter_map(|name| Some((header.info(&name)?, name)))
+            .map(|(info, name)| {
+                let (start, end) = info.data_offsets;
+                let checksum =
+                    *sums.tensors.get(&name).ok_or_else(|| damaged(&format!("`{name}`")))?;
+                let ty = type_text(info.dtype, info.shape.iter().product::<usize>() as u64);
+                Ok(Tensor { name, ty, bytes: (end - start) as u64, checksum })
+            })
+            .collect::<Result<_, String>>()?;
+        Ok(Header {
             text,
             tensors,
             width,
             vocab_size,
             num_tokens,
-            tokens_at,
-            ends_at: (ends_at, documents * 8),
+            tokens_offset,
+            ends_region: (ends_offset, documents * 8),
         })
     }
 
@@ -283,15 +286,15 @@ impl Head {
     ) -> Result<()> {
         let mut bytes = vec![0; 1 << 18];
         for Tensor { name, ty, bytes: size, checksum } in &self.tensors {
-            let (mut crc, mut left) = (crc32c(ty.as_bytes()), *size);
+            let (mut crc, mut remaining) = (crc32c(ty.as_bytes()), *size);
             // In pieces of limited size, because a damaged header may claim any number of bytes.
-            while left > 0 {
-                let part = &mut bytes[..left.min(1 << 18) as usize];
+            while remaining > 0 {
+                let part = &mut bytes[..remaining.min(1 << 18) as usize];
                 file.read_exact(part)
                     .map_err(|source| Error::io(path, "cannot read the token file", source))?;
                 crc = crc32c_append(crc, part);
                 take(name, part);
-                left -= part.len() as u64;
+                remaining -= part.len() as u64;
             }
             if crc != *checksum {
                 let message = format!(

@@ -67,7 +67,10 @@ pub(super) fn read_block(store: &impl TokenStore, start: u64, length: usize) -> 
     let next = if more == 1 { ids.pop() } else { None };
     let ends = &store.document_ends()[document_at(store, start)..];
     // Including the next token: if it starts a document, it must not be a label.
-    let starts = ends.iter().take_while(|&&document| document < end + more as u64);
-    let starts = starts.map(|document| (document - start) as usize);
-    Ok(Encoding { starts: starts.collect(), ids, next, ..Encoding::default() })
+    let starts = ends
+        .iter()
+        .take_while(|&&document| document < end + more as u64)
+        .map(|document| (document - start) as usize)
+        .collect();
+    Ok(Encoding { starts, ids, next, ..Encoding::default() })
 }

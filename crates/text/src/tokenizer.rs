@@ -91,11 +91,11 @@ impl Tokenizer {
     }
 
     fn new(bytes: &[u8], path: Option<PathBuf>) -> Result<Tokenizer, String> {
-        let inner =
-            catch_quietly(|| tokenizers::Tokenizer::from_bytes(bytes)).unwrap_or_else(|message| {
+        let mut inner = catch_quietly(|| tokenizers::Tokenizer::from_bytes(bytes))
+            .unwrap_or_else(|message| {
                 Err(format!("the tokenizers crate panicked: {message}").into())
-            });
-        let mut inner = inner.map_err(|error| {
+            })
+            .map_err(|error| {
             format!(
                 "not a tokenizer.json of Hugging Face's tokenizers, version 0.22 or before: {error}"
             )
@@ -118,9 +118,12 @@ impl Tokenizer {
                 vocab_size - 1
             ));
         }
-        let special = inner.get_added_tokens_decoder();
-        let mut special: Vec<u32> =
-            special.iter().filter(|(_, token)| token.special).map(|(id, _)| *id).collect();
+        let mut special: Vec<u32> = inner
+            .get_added_tokens_decoder()
+            .iter()
+            .filter(|(_, token)| token.special)
+            .map(|(id, _)| *id)
+            .collect();
         special.sort_unstable();
         let mut digest = Fingerprint::new();
         digest.add("tokenizer", bytes);
@@ -253,7 +256,7 @@ impl Tokenizer {
             .map_err(|error| {
                 Error::new(format!(
                     "{self:?} cannot encode the text {:?}: {error}",
-                    Shortened(text)
+                    TextStart(text)
                 ))
             })?;
         let (types, special) = (encoding.get_type_ids(), encoding.get_special_tokens_mask());
@@ -358,9 +361,9 @@ impl fmt::Debug for Tokenizer {
 }
 
 /// The start of a text, for messages.
-struct Shortened<'a>(&'a str);
+struct TextStart<'a>(&'a str);
 
-impl fmt::Debug for Shortened<'_> {
+impl fmt::Debug for TextStart<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.char_indices().nth(60) {
             Some((end, _)) => write!(f, "{:?}...", &self.0[..end]),

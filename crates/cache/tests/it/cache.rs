@@ -275,8 +275,8 @@ fn what_differs_is_said_and_a_new_cache_stands_beside_the_old() {
 
 #[test]
 fn a_dataset_that_cannot_say_what_it_depends_on_is_refused() {
-    struct Silent;
-    impl Dataset for Silent {
+    struct DatasetWithoutFingerprint;
+    impl Dataset for DatasetWithoutFingerprint {
         fn len(&self) -> usize {
             1
         }
@@ -288,7 +288,7 @@ fn a_dataset_that_cannot_say_what_it_depends_on_is_refused() {
         }
     }
     let folder = tempfile::tempdir().unwrap();
-    let error = Silent.cache(folder.path()).open().unwrap_err().to_string();
+    let error = DatasetWithoutFingerprint.cache(folder.path()).open().unwrap_err().to_string();
     assert!(error.contains("implement Dataset::fingerprint"), "{error}");
     for (builder, expected) in [
         (small(&Noise::new(0), folder.path()), "nothing to cache"),
@@ -537,12 +537,12 @@ fn repairing_what_is_sound_writes_nothing() {
 }
 
 /// Large samples, each of one repeated byte.
-struct Large {
+struct LargeSamples {
     len: usize,
     width: usize,
 }
 
-impl Dataset for Large {
+impl Dataset for LargeSamples {
     fn len(&self) -> usize {
         self.len
     }
@@ -563,7 +563,7 @@ fn parts_of_many_pieces_are_filled_by_many_threads() {
     let folder = tempfile::tempdir().unwrap();
     for (round, workers) in [7, 7, 3, 7, 0].into_iter().enumerate() {
         let (len, width) = (110, 200_000 + round);
-        let data = Large { len, width };
+        let data = LargeSamples { len, width };
         let cached = data
             .cache(folder.path())
             .part_bytes(25 * width as u64)
@@ -583,8 +583,8 @@ fn parts_of_many_pieces_are_filled_by_many_threads() {
 #[test]
 fn a_panic_of_the_users_ends_the_making_and_the_next_goes_on() {
     /// Its origin panics.
-    struct Nowhere(Noise);
-    impl Dataset for Nowhere {
+    struct PanickingOrigin(Noise);
+    impl Dataset for PanickingOrigin {
         fn len(&self) -> usize {
             self.0.len()
         }
@@ -605,7 +605,7 @@ fn a_panic_of_the_users_ends_the_making_and_the_next_goes_on() {
         let folder = tempfile::tempdir().unwrap();
         let mut data = Noise::new(60);
         data.bad = vec![47];
-        let error = Nowhere(data.clone())
+        let error = PanickingOrigin(data.clone())
             .cache(folder.path())
             .part_bytes(10 * SAMPLE)
             .workers(workers)
@@ -661,9 +661,9 @@ fn samples_of_a_function_need_a_version() {
 }
 
 /// Noise from a file that may be rewritten: the function tells whether it has been.
-struct Changing<F>(Noise, F);
+struct ChangingDataset<F>(Noise, F);
 
-impl<F: Fn() -> bool + Send + Sync + 'static> Dataset for Changing<F> {
+impl<F: Fn() -> bool + Send + Sync + 'static> Dataset for ChangingDataset<F> {
     fn len(&self) -> usize {
         self.0.len()
     }
@@ -684,7 +684,7 @@ fn what_changes_while_the_cache_is_made_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let data = Noise::new(20);
     let read = data.clone();
-    let error = Changing(data, move || read.count() > 0)
+    let error = ChangingDataset(data, move || read.count() > 0)
         .cache(folder.path())
         .workers(0)
         .open()
@@ -699,7 +699,7 @@ fn what_changes_while_another_process_makes_the_cache_is_refused() {
     let (data, changed) = (Noise::new(20), Arc::new(AtomicBool::new(false)));
     let builder = || {
         let changed = Arc::clone(&changed);
-        Changing(data.clone(), move || changed.load(Ordering::Relaxed)).cache(folder.path())
+        ChangingDataset(data.clone(), move || changed.load(Ordering::Relaxed)).cache(folder.path())
     };
     let cache = builder().open().unwrap();
     fs::remove_file(cache.path().join("cache.json")).unwrap();
@@ -809,8 +809,8 @@ fn a_killed_writer_leaves_whole_parts_and_the_one_that_waits_takes_over() {
 #[cfg(target_os = "linux")]
 fn child_that_fills_its_disk() {
     /// While sample 30 of 40 is read, another process takes the rest of the disk.
-    struct Filling(Noise, PathBuf);
-    impl Dataset for Filling {
+    struct DiskFillingDataset(Noise, PathBuf);
+    impl Dataset for DiskFillingDataset {
         fn len(&self) -> usize {
             self.0.len()
         }
@@ -833,7 +833,7 @@ fn child_that_fills_its_disk() {
     data.width = 10_000;
     let (path, filler) = (folder.join("cache"), folder.join("filler"));
     let builder = |data: &Noise| {
-        Filling(data.clone(), filler.clone()).cache(&path).part_bytes(320_000).workers(1)
+        DiskFillingDataset(data.clone(), filler.clone()).cache(&path).part_bytes(320_000).workers(1)
     };
     let error = builder(&data).open().unwrap_err();
     let text = error.to_string();

@@ -93,8 +93,8 @@ mod tests {
         trainer.fit(&module, &train, validation)?;
 
         let test = args.test_data(trainer.options())?;
-        let test = trainer.test(&module, test, Weights::Best)?;
-        assert!(test.get("test_acc") > Some(0.95), "{test}");
+        let metrics = trainer.test(&module, test, Weights::Best)?;
+        assert!(metrics.get("test_acc") > Some(0.95), "{metrics}");
         Ok(())
     }
 }

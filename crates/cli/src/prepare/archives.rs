@@ -29,7 +29,7 @@ pub struct SourceFile {
 
 /// A verified checksum of a file that has not changed since.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Verified {
+pub(crate) struct VerifiedArchive {
     name: String,
     bytes: u64,
     /// Nanoseconds since 1970.
@@ -37,9 +37,9 @@ pub(crate) struct Verified {
     md5: String,
 }
 
-impl Verified {
+impl VerifiedArchive {
     /// Whether the content is the same, regardless of the modification time.
-    pub(crate) fn is_as(&self, other: &Verified) -> bool {
+    pub(crate) fn has_same_content(&self, other: &VerifiedArchive) -> bool {
         (&self.name, self.bytes, &self.md5) == (&other.name, other.bytes, &other.md5)
     }
 }
@@ -106,15 +106,18 @@ fn verify_archive(
         path.metadata().map_err(|source| Error::io(path, "looking at the archive", source))?;
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let bytes = metadata.len();
-    let changed = metadata.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
-    let changed = changed.map_or(0, |time| time.as_nanos());
+    let changed = metadata
+        .modified()
+        .ok()
+        .and_then(|time| time.duration_since(UNIX_EPOCH).ok())
+        .map_or(0, |time| time.as_nanos());
     let Some(md5) =
         expected.archive(&name).and_then(|archive| archive.md5.as_ref()).filter(|_| verify)
     else {
         return Ok((SourceFile { name, bytes, md5: None }, changed));
     };
     let md5 = md5.to_ascii_lowercase();
-    let verified = Verified { name: name.clone(), bytes, changed, md5: md5.clone() };
+    let verified = VerifiedArchive { name: name.clone(), bytes, changed, md5: md5.clone() };
     if !journal.has_verified(&verified) {
         let actual = md5_of(path, progress)?;
         if actual != md5 {

@@ -64,17 +64,17 @@ struct Caption {
 
 /// A sample's `.json`.
 #[derive(Serialize)]
-struct Written<'a> {
+struct SampleJson<'a> {
     image_id: u64,
     file_name: &'a str,
     width: u64,
     height: u64,
-    annotations: Vec<WrittenInstance<'a>>,
+    annotations: Vec<InstanceJson<'a>>,
     captions: Vec<&'a str>,
 }
 
 #[derive(Serialize)]
-struct WrittenInstance<'a> {
+struct InstanceJson<'a> {
     id: u64,
     label: usize,
     category_id: u64,
@@ -111,7 +111,7 @@ impl Annotations {
         categories.sort_by_key(|category| category.id);
         let labels: HashMap<u64, usize> =
             categories.iter().map(|category| category.id).zip(0..).collect();
-        let wrong = |what: String| Error::file(zip.path(), format!("entry {name}: {what}"));
+        let wrong = |message: String| Error::file(zip.path(), format!("entry {name}: {message}"));
         if let Some(pair) = images.windows(2).find(|pair| pair[0].id == pair[1].id) {
             return Err(wrong(format!("there are two images {}", pair[0].id)));
         }
@@ -145,27 +145,27 @@ impl Annotations {
             ..self.instances.partition_point(|instance| instance.image_id <= image.id);
         let captions = self.captions.partition_point(|caption| caption.image_id < image.id)
             ..self.captions.partition_point(|caption| caption.image_id <= image.id);
-        let written = Written {
+        let sample = SampleJson {
             image_id: image.id,
             file_name: &image.file_name,
             width: image.width,
             height: image.height,
             annotations: self.instances[instances]
                 .iter()
-                .map(|instance| self.written(instance))
+                .map(|instance| self.instance_json(instance))
                 .collect(),
             captions: self.captions[captions]
                 .iter()
                 .map(|caption| caption.caption.as_str())
                 .collect(),
         };
-        serde_json::to_vec(&written).map_err(|source| Error::runtime("writing JSON", source))
+        serde_json::to_vec(&sample).map_err(|source| Error::runtime("writing JSON", source))
     }
 }
 
 impl Annotations {
-    fn written<'a>(&'a self, instance: &'a Instance) -> WrittenInstance<'a> {
-        WrittenInstance {
+    fn instance_json<'a>(&'a self, instance: &'a Instance) -> InstanceJson<'a> {
+        InstanceJson {
             id: instance.id,
             label: self.labels.get(&instance.category_id).copied().unwrap_or_default(),
             category_id: instance.category_id,

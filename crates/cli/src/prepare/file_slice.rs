@@ -65,10 +65,10 @@ impl FileSlice {
         self.len
     }
 
-    /// The files of this slice as a tar, with their offsets. `what` names it in messages.
-    pub(crate) fn tar_entries(&self, what: &str) -> impl Iterator<Item = Result<TarEntry>> {
+    /// The files of this slice as a tar, with their offsets. `name` is its name in messages.
+    pub(crate) fn tar_entries(&self, name: &str) -> impl Iterator<Item = Result<TarEntry>> {
         let entries =
-            tar_entries(Location::from(what), &self.file, self.start..self.start + self.len);
+            tar_entries(Location::from(name), &self.file, self.start..self.start + self.len);
         entries.map(|entry| entry.map_err(|error| Error::file(&self.path, error.to_string())))
     }
 
@@ -83,8 +83,8 @@ impl FileSlice {
 
 impl Read for FileSlice {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let left = self.len.saturating_sub(self.position);
-        let length = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
+        let remaining = self.len.saturating_sub(self.position);
+        let length = usize::try_from(remaining).unwrap_or(usize::MAX).min(buffer.len());
         let read = self.file.read_at(&mut buffer[..length], self.start + self.position)?;
         self.position += read as u64;
         Ok(read)
@@ -93,12 +93,12 @@ impl Read for FileSlice {
 
 impl Seek for FileSlice {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        let place = match to {
-            SeekFrom::Start(place) => Some(place),
+        let position = match to {
+            SeekFrom::Start(position) => Some(position),
             SeekFrom::End(by) => self.len.checked_add_signed(by),
             SeekFrom::Current(by) => self.position.checked_add_signed(by),
         };
-        self.position = place.ok_or(io::ErrorKind::InvalidInput)?;
+        self.position = position.ok_or(io::ErrorKind::InvalidInput)?;
         Ok(self.position)
     }
 }

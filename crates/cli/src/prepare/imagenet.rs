@@ -184,8 +184,9 @@ impl SampleSet for ImageNet {
     fn read(&self, split: usize, index: usize) -> Result<SampleFiles> {
         let image = &self.images[split][index];
         let archive = &self.archives[split];
-        let bytes = archive.part(image.start, image.size).map(|part| part.read_all());
-        let bytes = bytes
+        let bytes = archive
+            .part(image.start, image.size)
+            .map(|part| part.read_all())
             .unwrap_or_else(|| Err(std::io::ErrorKind::UnexpectedEof.into()))
             .map_err(|source| {
                 Error::io(

@@ -13,7 +13,7 @@ use super::mat5::{self, Value};
 use fulmen_data::{Error, Result};
 
 /// The size limit for the kit's files: they have 600 kB.
-const LIMIT: u64 = 64 << 20;
+const MAX_BYTES: u64 = 64 << 20;
 
 const META: &str = "data/meta.mat";
 const TRUTH: &str = "data/ILSVRC2012_validation_ground_truth.txt";
@@ -30,8 +30,9 @@ pub(crate) struct ImagenetDevkit {
 impl ImagenetDevkit {
     pub(crate) fn read(path: &Path) -> Result<ImagenetDevkit> {
         let [meta, truth] = files(path, [META, TRUTH])?;
-        let wrong = |entry: &str, what: &str| Error::file(path, format!("entry {entry}: {what}"));
-        let variables = mat5::variables(&meta).map_err(|what| wrong(META, &what))?;
+        let wrong =
+            |entry: &str, message: &str| Error::file(path, format!("entry {entry}: {message}"));
+        let variables = mat5::variables(&meta).map_err(|message| wrong(META, &message))?;
         let synsets = variables.into_iter().find(|(name, _)| name == "synsets");
         let Some((_, Value::Structures(synsets))) = synsets else {
             return Err(wrong(META, "there is no array of structures `synsets`"));
@@ -88,17 +89,17 @@ fn files<const N: usize>(path: &Path, names: [&str; N]) -> Result<[Vec<u8>; N]> 
             name.strip_suffix(*ending)
                 .is_some_and(|before| before.is_empty() || before.ends_with('/'))
         };
-        if let Some(place) = names.iter().position(matches) {
+        if let Some(position) = names.iter().position(matches) {
             let size = entry.size();
-            if size > LIMIT {
+            if size > MAX_BYTES {
                 return Err(Error::file(
                     path,
-                    format!("entry {name} has {size} bytes, at most {LIMIT} were expected"),
+                    format!("entry {name} has {size} bytes, at most {MAX_BYTES} were expected"),
                 ));
             }
             let mut bytes = Vec::new();
             entry
-                .take(LIMIT)
+                .take(MAX_BYTES)
                 .read_to_end(&mut bytes)
                 .map_err(|source| io(&reading(&after), source))?;
             if bytes.len() as u64 != size {
@@ -107,7 +108,7 @@ fn files<const N: usize>(path: &Path, names: [&str; N]) -> Result<[Vec<u8>; N]> 
                     format!("entry {name} is truncated: download the archive again"),
                 ));
             }
-            contents[place] = Some(bytes);
+            contents[position] = Some(bytes);
         }
     }
     let missing: Vec<&str> = names

@@ -10,7 +10,7 @@ use fulmen_data::{Error, Result};
 use fulmen_shards::split;
 
 /// Longer than any number in text; a longer file is not a class.
-const LONGEST_CLASS: u64 = 32;
+const MAX_CLASS_BYTES: u64 = 32;
 
 /// The result of [`shards_info`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -128,13 +128,13 @@ fn add_shard(path: &Path, info: &mut ShardsInfo) -> Result<()> {
         let (files, bytes) = info.extensions.entry(extension.clone()).or_default();
         *files += 1;
         *bytes += entry.size;
-        if extension == "cls" && entry.size <= LONGEST_CLASS {
+        if extension == "cls" && entry.size <= MAX_CLASS_BYTES {
             let reading =
                 |source| Error::io(path, &format!("reading entry {}", entry.name), source);
             let text = section
                 .part(entry.offset, entry.size)
-                .map_or(Ok(Vec::new()), |part| part.read_all());
-            let text = text.map_err(reading)?;
+                .map_or(Ok(Vec::new()), |part| part.read_all())
+                .map_err(reading)?;
             if let Some(class) =
                 std::str::from_utf8(&text).ok().and_then(|text| text.trim().parse().ok())
             {

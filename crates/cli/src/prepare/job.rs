@@ -19,7 +19,7 @@ use fulmen_data::{Error, Result};
 use fulmen_files as store;
 
 /// The disk space to leave free.
-const SPARE: u64 = 64 << 20;
+const RESERVED_BYTES: u64 = 64 << 20;
 
 /// The state of a shard.
 pub(crate) enum State {
@@ -78,11 +78,11 @@ impl Job<'_> {
             self.journal.shard(&shard.name).filter(|it| it.bytes == shard.bytes)
         };
         let records: Vec<Option<ShardRecord>> = shards.iter().map(written).collect();
-        self.states_of(&records)
+        self.recorded_states(&records)
     }
 
     /// The states of the shards that earlier runs recorded.
-    pub(crate) fn states_of(&self, records: &[Option<ShardRecord>]) -> Result<Vec<State>> {
+    pub(crate) fn recorded_states(&self, records: &[Option<ShardRecord>]) -> Result<Vec<State>> {
         let is_local = |record: &ShardRecord| {
             let size =
                 self.options.output.join(&record.name).metadata().map(|metadata| metadata.len());
@@ -160,10 +160,10 @@ impl Job<'_> {
 }
 
 /// Stops early if the disk does not have enough space.
-pub(crate) fn check_room(folder: &Path, bytes: u64) -> Result<()> {
+pub(crate) fn check_free_space(folder: &Path, bytes: u64) -> Result<()> {
     let room = fs4::available_space(folder)
         .map_err(|source| Error::io(folder, "querying the free disk space", source))?;
-    let needed = bytes.saturating_add(if bytes == 0 { 0 } else { SPARE });
+    let needed = bytes.saturating_add(if bytes == 0 { 0 } else { RESERVED_BYTES });
     if needed <= room {
         return Ok(());
     }
@@ -185,8 +185,8 @@ mod tests {
     #[test]
     fn a_disk_without_enough_space_is_an_error_with_numbers() {
         let folder = tempfile::tempdir().unwrap();
-        check_room(folder.path(), 0).unwrap();
-        let error = check_room(folder.path(), 1 << 60).unwrap_err();
+        check_free_space(folder.path(), 0).unwrap();
+        let error = check_free_space(folder.path(), 1 << 60).unwrap_err();
         assert!(error.is_disk_full());
         let error = error.to_string();
         assert!(error.contains("need 1152921504.7 GB") && error.contains("are missing"), "{error}");

@@ -11,7 +11,7 @@ use std::sync::Mutex;
 use fs4::TryLockError;
 use serde::{Deserialize, Serialize};
 
-use super::archives::Verified;
+use super::archives::VerifiedArchive;
 use super::manifest::ShardRecord;
 use fulmen_data::{Error, Result};
 use fulmen_files::lock_soon;
@@ -26,7 +26,7 @@ pub(crate) enum Line {
     /// Everything that the shards depend on, by name.
     Plan(BTreeMap<String, String>),
     /// An archive has the right checksum.
-    Verified(Verified),
+    Verified(VerifiedArchive),
     /// A shard has its final name.
     Shard(ShardRecord),
     /// All shards of a set are written, whose number was not known before.
@@ -34,12 +34,12 @@ pub(crate) enum Line {
     /// A file is about to be uploaded; from now on this job owns that name in the store.
     Uploading { name: String, to: String },
     /// A file has been uploaded.
-    Uploaded(Uploaded),
+    Uploaded(UploadedFile),
 }
 
 /// An uploaded file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(crate) struct Uploaded {
+pub(crate) struct UploadedFile {
     pub(crate) name: String,
     pub(crate) sha256: String,
     pub(crate) to: String,
@@ -50,18 +50,18 @@ pub(crate) struct Uploaded {
 pub(crate) struct Journal {
     folder: PathBuf,
     path: PathBuf,
-    inside: Mutex<Inside>,
+    state: Mutex<JournalState>,
 }
 
 #[derive(Debug)]
-struct Inside {
+struct JournalState {
     file: File,
     plan: Option<BTreeMap<String, String>>,
-    verified: Vec<Verified>,
+    verified: Vec<VerifiedArchive>,
     shards: BTreeMap<String, ShardRecord>,
     complete: bool,
     uploading: BTreeSet<(String, String)>,
-    uploaded: BTreeSet<Uploaded>,
+    uploaded: BTreeSet<UploadedFile>,
 }
 
 impl Journal {
@@ -95,7 +95,7 @@ impl Journal {
         }
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(io("reading the journal"))?;
-        let mut inside = Inside {
+        let mut state = JournalState {
             file,
             plan: None,
             verified: Vec::new(),
@@ -108,12 +108,12 @@ impl Journal {
         for line in bytes.split_inclusive(|&byte| byte == b'\n') {
             let Some(text) = line.strip_suffix(b"\n") else { break };
             let Ok(line) = serde_json::from_slice(text) else { break };
-            inside.take(line);
+            state.apply(line);
             whole += text.len() as u64 + 1;
         }
-        inside.file.set_len(whole).map_err(io("repairing the journal"))?;
-        inside.file.seek(SeekFrom::End(0)).map_err(io("repairing the journal"))?;
-        Ok(Journal { folder: folder.to_owned(), path, inside: Mutex::new(inside) })
+        state.file.set_len(whole).map_err(io("repairing the journal"))?;
+        state.file.seek(SeekFrom::End(0)).map_err(io("repairing the journal"))?;
+        Ok(Journal { folder: folder.to_owned(), path, state: Mutex::new(state) })
     }
 
     /// Writes a line durably.
@@ -121,10 +121,10 @@ impl Journal {
         let mut text =
             serde_json::to_vec(&line).map_err(|source| Error::runtime("writing JSON", source))?;
         text.push(b'\n');
-        let mut inside = self.lock();
-        let written = inside.file.write_all(&text).and_then(|()| inside.file.sync_data());
+        let mut state = self.lock();
+        let written = state.file.write_all(&text).and_then(|()| state.file.sync_data());
         written.map_err(|source| Error::io(&self.path, "writing the journal", source))?;
-        inside.take(line);
+        state.apply(line);
         Ok(())
     }
 
@@ -156,13 +156,13 @@ impl Journal {
         self.add(Line::Plan(plan))
     }
 
-    pub(crate) fn has_verified(&self, archive: &Verified) -> bool {
+    pub(crate) fn has_verified(&self, archive: &VerifiedArchive) -> bool {
         self.lock().verified.contains(archive)
     }
 
     /// The first verified archive with the same content.
-    pub(crate) fn first_verified(&self, archive: &Verified) -> Option<Verified> {
-        self.lock().verified.iter().find(|verified| verified.is_as(archive)).cloned()
+    pub(crate) fn first_verified(&self, archive: &VerifiedArchive) -> Option<VerifiedArchive> {
+        self.lock().verified.iter().find(|verified| verified.has_same_content(archive)).cloned()
     }
 
     pub(crate) fn shard(&self, name: &str) -> Option<ShardRecord> {
@@ -177,17 +177,17 @@ impl Journal {
         self.lock().uploading.contains(&(name.to_owned(), to.to_owned()))
     }
 
-    pub(crate) fn has_uploaded(&self, shard: &Uploaded) -> bool {
+    pub(crate) fn has_uploaded(&self, shard: &UploadedFile) -> bool {
         self.lock().uploaded.contains(shard)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Inside> {
-        self.inside.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn lock(&self) -> std::sync::MutexGuard<'_, JournalState> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
-impl Inside {
-    fn take(&mut self, line: Line) {
+impl JournalState {
+    fn apply(&mut self, line: Line) {
         match line {
             Line::Plan(plan) => self.plan = Some(plan),
             Line::Verified(archive) => self.verified.push(archive),

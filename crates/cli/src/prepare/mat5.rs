@@ -10,10 +10,10 @@ use flate2::read::ZlibDecoder;
 
 /// The limit on the total size of variables: a small compressed file can hold a thousand times its
 /// size.
-const LIMIT: u64 = 256 << 20;
+const MAX_BYTES: u64 = 256 << 20;
 
 /// The limit on nested structures.
-const DEEPEST: usize = 16;
+const MAX_DEPTH: usize = 16;
 
 /// The size of the header in front of the variables.
 const HEADER: usize = 128;
@@ -57,7 +57,7 @@ impl Value {
 /// name.
 pub(crate) fn variables(bytes: &[u8]) -> Result<Vec<(String, Value)>, String> {
     let header = bytes.get(..HEADER).ok_or("it is shorter than the header of a MAT file")?;
-    let big = match &header[126..] {
+    let is_big_endian = match &header[126..] {
         b"IM" => false,
         b"MI" => true,
         _ => {
@@ -67,25 +67,25 @@ pub(crate) fn variables(bytes: &[u8]) -> Result<Vec<(String, Value)>, String> {
             );
         }
     };
-    let mut cursor = Cursor { bytes: &bytes[HEADER..], big };
+    let mut cursor = Cursor { bytes: &bytes[HEADER..], is_big_endian };
     let mut variables = Vec::new();
-    let mut left = LIMIT;
+    let mut remaining = MAX_BYTES;
     while !cursor.bytes.is_empty() {
         match cursor.element()? {
             (15, data) => {
                 let mut inflated = Vec::new();
-                let read = ZlibDecoder::new(data).take(left + 1).read_to_end(&mut inflated);
+                let read = ZlibDecoder::new(data).take(remaining + 1).read_to_end(&mut inflated);
                 read.map_err(|source| format!("inflating a variable: {source}"))?;
-                left = left
+                remaining = remaining
                     .checked_sub(inflated.len() as u64)
-                    .ok_or_else(|| format!("its variables have more than {LIMIT} bytes"))?;
-                let mut inside = Cursor { bytes: &inflated, big };
-                let (kind, data) = inside.element()?;
+                    .ok_or_else(|| format!("its variables have more than {MAX_BYTES} bytes"))?;
+                let mut inner = Cursor { bytes: &inflated, is_big_endian };
+                let (kind, data) = inner.element()?;
                 if kind == 14 {
-                    variables.push(matrix(Cursor { bytes: data, big }, 0)?);
+                    variables.push(matrix(Cursor { bytes: data, is_big_endian }, 0)?);
                 }
             }
-            (14, data) => variables.push(matrix(Cursor { bytes: data, big }, 0)?),
+            (14, data) => variables.push(matrix(Cursor { bytes: data, is_big_endian }, 0)?),
             _ => {}
         }
     }
@@ -96,24 +96,24 @@ pub(crate) fn variables(bytes: &[u8]) -> Result<Vec<(String, Value)>, String> {
 #[derive(Clone, Copy)]
 struct Cursor<'a> {
     bytes: &'a [u8],
-    big: bool,
+    is_big_endian: bool,
 }
 
 impl<'a> Cursor<'a> {
     fn take(&mut self, count: usize) -> Result<&'a [u8], String> {
-        let (taken, left) = self.bytes.split_at_checked(count).ok_or_else(|| {
+        let (taken, remaining) = self.bytes.split_at_checked(count).ok_or_else(|| {
             format!(
                 "it ends where {count} more bytes were expected ({} are left)",
                 self.bytes.len()
             )
         })?;
-        self.bytes = left;
+        self.bytes = remaining;
         Ok(taken)
     }
 
     fn word(&mut self) -> Result<u32, String> {
         let bytes = self.take(4)?.try_into().map_err(|_| "a word of 4 bytes was expected")?;
-        Ok(if self.big { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) })
+        Ok(if self.is_big_endian { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) })
     }
 
     /// The next element: its type and its data.
@@ -122,8 +122,8 @@ impl<'a> Cursor<'a> {
         let small = (word >> 16) as usize;
         if small > 0 {
             // Type and size share the first word, followed by up to 4 bytes of data.
-            let data = self.take(4)?;
-            let data = data
+            let data = self
+                .take(4)?
                 .get(..small)
                 .ok_or_else(|| format!("a small element claims {small} bytes, at most 4 fit"))?;
             return Ok((word & 0xffff, data));
@@ -152,7 +152,7 @@ impl<'a> Cursor<'a> {
         let one = |bytes: &[u8]| {
             let mut word = [0; 8];
             word[..width].copy_from_slice(bytes);
-            if self.big {
+            if self.is_big_endian {
                 word[..width].reverse();
             }
             let unsigned = u64::from_le_bytes(word);
@@ -171,9 +171,9 @@ impl<'a> Cursor<'a> {
     /// An element of characters.
     fn text(&mut self) -> Result<String, String> {
         let (kind, data) = self.element()?;
-        let big = self.big;
+        let is_big_endian = self.is_big_endian;
         let wide = |bytes: &[u8]| match *bytes {
-            [a, b] if big => u16::from_be_bytes([a, b]),
+            [a, b] if is_big_endian => u16::from_be_bytes([a, b]),
             [a, b] => u16::from_le_bytes([a, b]),
             _ => 0,
         };
@@ -193,20 +193,22 @@ impl<'a> Cursor<'a> {
 
 /// Parses an array with its name from its elements.
 fn matrix(mut cursor: Cursor<'_>, depth: usize) -> Result<(String, Value), String> {
-    if depth > DEEPEST {
-        return Err(format!("structures in structures, more than {DEEPEST} deep"));
+    if depth > MAX_DEPTH {
+        return Err(format!("structures in structures, more than {MAX_DEPTH} deep"));
     }
     if cursor.bytes.is_empty() {
         return Ok((String::new(), Value::Numbers(Vec::new())));
     }
     let (_, flags) = cursor.element()?;
-    let class = Cursor { bytes: flags, big: cursor.big }.word()? & 0xff;
+    let class = Cursor { bytes: flags, is_big_endian: cursor.is_big_endian }.word()? & 0xff;
     let sizes = cursor.numbers()?;
-    let count = sizes.iter().try_fold(1usize, |count, &size| {
-        let size = (0.0..=f64::from(u32::MAX)).contains(&size).then_some(size as usize)?;
-        count.checked_mul(size)
-    });
-    let count = count.ok_or_else(|| format!("an array of size {sizes:?}"))?;
+    let count = sizes
+        .iter()
+        .try_fold(1usize, |count, &size| {
+            let size = (0.0..=f64::from(u32::MAX)).contains(&size).then_some(size as usize)?;
+            count.checked_mul(size)
+        })
+        .ok_or_else(|| format!("an array of size {sizes:?}"))?;
     let name = cursor.text()?;
     let value = match class {
         2 => {
@@ -232,7 +234,11 @@ fn matrix(mut cursor: Cursor<'_>, depth: usize) -> Result<(String, Value), Strin
                     let (_, data) = cursor.element()?;
                     structure.push((
                         name.clone(),
-                        matrix(Cursor { bytes: data, big: cursor.big }, depth + 1)?.1,
+                        matrix(
+                            Cursor { bytes: data, is_big_endian: cursor.is_big_endian },
+                            depth + 1,
+                        )?
+                        .1,
                     ));
                 }
                 structures.push(structure);
@@ -263,11 +269,12 @@ mod tests {
         let find = |name: &str| &variables.iter().find(|(found, _)| found == name).unwrap().1;
         let Value::Structures(synsets) = find("synsets") else { panic!("{variables:?}") };
         assert_eq!(synsets.len(), 4);
-        let text = |at: usize, name: &str| {
-            Value::field(&synsets[at], name).unwrap().text().unwrap().to_owned()
+        let text = |index: usize, name: &str| {
+            Value::field(&synsets[index], name).unwrap().text().unwrap().to_owned()
         };
-        let number =
-            |at: usize, name: &str| Value::field(&synsets[at], name).unwrap().number().unwrap();
+        let number = |index: usize, name: &str| {
+            Value::field(&synsets[index], name).unwrap().number().unwrap()
+        };
         assert_eq!(
             (text(0, "WNID"), text(0, "words")),
             ("n02119789".to_owned(), "kit fox, Vulpes macrotis".to_owned())

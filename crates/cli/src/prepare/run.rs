@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::archives::{SourceFile, verify_archives};
 use super::checksums::ExpectedContents;
-use super::job::{Job, State, check_room};
+use super::job::{Job, State, check_free_space};
 use super::journal::{Journal, Line};
 use super::manifest::{MANIFEST, Manifest, ShardRecord, SplitManifest};
 use super::options::PrepareOptions;
@@ -36,28 +36,28 @@ pub(crate) fn prepare<S: SampleSet>(
     let journal = Journal::open(&options.output)?;
     let archives = verify_archives(archives, expected, options.verify, &journal, progress)?;
     let plan = Plan::new(&set, options)?;
-    let facts = BTreeMap::from([
+    let option_values = BTreeMap::from([
         ("max_bytes".to_owned(), options.max_bytes.to_string()),
         ("max_samples".to_owned(), options.max_samples.to_string()),
         ("seed".to_owned(), options.seed.to_string()),
     ]);
     let mut names: Vec<&str> = plan.shards.iter().map(|shard| shard.name.as_str()).collect();
     names.push(MANIFEST);
-    let mut all = facts.clone();
-    all.insert("dataset".to_owned(), dataset.to_owned());
-    all.insert("the list of samples".to_owned(), plan.samples.clone());
+    let mut dependencies = option_values.clone();
+    dependencies.insert("dataset".to_owned(), dataset.to_owned());
+    dependencies.insert("the list of samples".to_owned(), plan.samples.clone());
     let mut sources = Vec::new();
     for (source, changed) in archives {
         let (seconds, rest) = (changed / 1_000_000_000, changed % 1_000_000_000);
         let state = format!("{} bytes, changed {seconds}.{rest:09} s after 1970", source.bytes);
-        all.insert(format!("the archive {}", source.name), state);
+        dependencies.insert(format!("the archive {}", source.name), state);
         sources.push(source);
     }
-    journal.begin(all, &names)?;
+    journal.begin(dependencies, &names)?;
 
-    let work = Job { options, journal: &journal, progress };
-    work.begin()?;
-    let states = work.states(&plan.shards)?;
+    let job = Job { options, journal: &journal, progress };
+    job.begin()?;
+    let states = job.states(&plan.shards)?;
     let missing: Vec<(&PlannedShard, Option<ShardRecord>)> = plan
         .shards
         .iter()
@@ -69,7 +69,7 @@ pub(crate) fn prepare<S: SampleSet>(
         missing.iter().filter(|(_, written)| written.is_none()).map(|(shard, _)| shard.bytes);
     let (bytes, largest) =
         (unwritten.clone().fold(0, u64::saturating_add), unwritten.max().unwrap_or(0));
-    check_room(
+    check_free_space(
         &options.output,
         if options.delete_uploaded {
             bytes.min(largest.saturating_mul(options.threads as u64))
@@ -99,7 +99,7 @@ pub(crate) fn prepare<S: SampleSet>(
                 record
             }
         };
-        work.upload(&record)?;
+        job.upload(&record)?;
         progress
             .note(&format!("{}: {} samples, {} bytes", record.name, record.samples, record.bytes));
         Ok(record)
@@ -108,8 +108,8 @@ pub(crate) fn prepare<S: SampleSet>(
         State::Done(record) => Some(record),
         _ => None,
     }));
-    let manifest = manifest_of(dataset, &set, &plan, records, sources, facts)?;
-    work.finish(&manifest)?;
+    let manifest = manifest_of(dataset, &set, &plan, records, sources, option_values)?;
+    job.finish(&manifest)?;
     Ok(manifest)
 }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use sha2::{Digest, Sha256};
 
 use super::archives::SourceFile;
-use super::job::{Job, State, check_room};
+use super::job::{Job, State, check_free_space};
 use super::journal::{Journal, Line};
 use super::manifest::{MANIFEST, Manifest, ShardRecord, SplitManifest, Warning};
 use super::options::PrepareOptions;
@@ -66,44 +66,47 @@ pub fn text(
 ) -> Result<Manifest> {
     options.check()?;
     text.check()?;
-    let form = OutputFormat::new(text)?;
+    let format = OutputFormat::new(text)?;
     progress.begin("looking at the files", 0);
     let inputs = TextInput::find(files)?;
     let journal = Journal::open(&options.output)?;
-    let facts = facts(&inputs, text, &form, options)?;
-    let foreign_files = foreign(options, &form)?;
-    journal.begin(facts.clone(), &foreign_files.iter().map(String::as_str).collect::<Vec<_>>())?;
+    let dependencies = dependencies(&inputs, text, &format, options)?;
+    let foreign_files = conflicting_files(options, &format)?;
+    journal.begin(
+        dependencies.clone(),
+        &foreign_files.iter().map(String::as_str).collect::<Vec<_>>(),
+    )?;
 
-    let work = Job { options, journal: &journal, progress };
-    work.begin()?;
+    let job = Job { options, journal: &journal, progress };
+    job.begin()?;
     let mut splits = Vec::new();
     for name in SPLITS {
         let known: Vec<Option<ShardRecord>> = (0..)
-            .map_while(|number| journal.shard(&shard_name(name, number, form.extension())))
+            .map_while(|number| journal.shard(&shard_name(name, number, format.extension())))
             .map(Some)
             .collect();
-        let states = work.states_of(&known)?;
+        let states = job.recorded_states(&known)?;
         let known = known.into_iter().flatten().zip(states).collect();
         splits.push(Split {
             name,
             known,
             next: 0,
-            inside: 0,
+            documents_read: 0,
             documents: 0,
             open: None,
             records: Vec::new(),
         });
     }
-    let all_there = splits
+    let is_finished = splits
         .iter()
         .flat_map(|split| &split.known)
         .all(|(_, state)| matches!(state, State::Done(_)));
     let mut blank = 0;
-    if all_there
+    if is_finished
         && journal.is_complete()
         && let Ok(manifest) = Manifest::read(&options.output)
     {
-        work.finish(&manifest)?;
+        job.finish(&manifest)?;
         return Ok(manifest);
     }
     let bytes: u64 = inputs.iter().map(|input| input.bytes).sum();
@@ -111,14 +114,15 @@ pub fn text(
         splits.iter().flat_map(|split| &split.known).map(|(record, _)| record.bytes).sum();
     // Tokens take about half as much space as texts, and texts in a tar file hardly more;
     // compressed files expand, which is noticed only when the disk is full.
-    let needed = if form.extension() == "tar" { bytes } else { bytes / 2 }.saturating_sub(done);
-    check_room(
+    let needed = if format.extension() == "tar" { bytes } else { bytes / 2 }.saturating_sub(done);
+    check_free_space(
         &options.output,
         if options.delete_uploaded { needed.min(2 * options.max_bytes) } else { needed },
     )?;
 
-    progress.begin(if form.extension() == "tar" { "gathering texts" } else { "tokenizing" }, bytes);
-    let mut run = Run { work: &work, form: &form, splits };
+    progress
+        .begin(if format.extension() == "tar" { "gathering texts" } else { "tokenizing" }, bytes);
+    let mut run = Run { job: &job, format: &format, splits };
     let threshold = text.validation;
     for input in &inputs {
         let mut reported = 0;
@@ -138,14 +142,14 @@ pub fn text(
                 document,
             ));
             if memory >= BATCH.saturating_mul(options.threads) {
-                run.take(std::mem::take(&mut batch))?;
+                run.add_batch(std::mem::take(&mut batch))?;
                 let by = (size as u64).min(input.bytes - reported);
                 reported += by;
                 progress.advance(by);
                 (size, memory) = (0, 0);
             }
         }
-        run.take(batch)?;
+        run.add_batch(batch)?;
         progress.advance(input.bytes - reported);
     }
     let (splits, empty) = run.finish()?;
@@ -168,10 +172,10 @@ pub fn text(
             .iter()
             .map(|input| SourceFile { name: input.location.name(), bytes: input.bytes, md5: None })
             .collect(),
-        options: facts.into_iter().filter(|(name, _)| name != FILES).collect(),
+        options: dependencies.into_iter().filter(|(name, _)| name != FILES).collect(),
         warnings: warnings.into_iter().flatten().collect(),
     };
-    work.finish(&manifest)?;
+    job.finish(&manifest)?;
     Ok(manifest)
 }
 
@@ -179,10 +183,10 @@ pub fn text(
 const FILES: &str = "the list of files";
 
 /// Everything that the shards depend on.
-fn facts(
+fn dependencies(
     inputs: &[TextInput],
     text: &TextOptions,
-    form: &OutputFormat,
+    format: &OutputFormat,
     options: &PrepareOptions,
 ) -> Result<BTreeMap<String, String>> {
     let mut files = Fingerprint::new();
@@ -195,7 +199,7 @@ fn facts(
         ("max_samples", options.max_samples.to_string()),
         ("seed", options.seed.to_string()),
         ("separator", text.separator.clone().unwrap_or_default()),
-        ("tokenizer", form.describe()),
+        ("tokenizer", format.describe()),
         ("validation", text.validation.to_string()),
         (FILES, files.to_string()),
     ]
@@ -204,13 +208,13 @@ fn facts(
 }
 
 /// Files in the output folder that shards or the manifest could replace.
-fn foreign(options: &PrepareOptions, form: &OutputFormat) -> Result<Vec<String>> {
+fn conflicting_files(options: &PrepareOptions, format: &OutputFormat) -> Result<Vec<String>> {
     let listing = |source| Error::io(&options.output, "listing the folder", source);
     let mut names = Vec::new();
     for entry in options.output.read_dir().map_err(listing)? {
         let name = entry.map_err(listing)?.file_name().to_string_lossy().into_owned();
         let shard = SPLITS.iter().any(|split| name.starts_with(&format!("{split}-")));
-        if name == MANIFEST || shard && name.ends_with(form.extension()) {
+        if name == MANIFEST || shard && name.ends_with(format.extension()) {
             names.push(name);
         }
     }
@@ -234,42 +238,42 @@ struct Split {
     name: &'static str,
     /// The shards of earlier runs, from the first one on, and their states.
     known: Vec<(ShardRecord, State)>,
-    /// The shard of the next documents.
+    /// The number of the shard that the next document belongs to.
     next: usize,
-    /// How many of its documents have been read.
-    inside: u64,
+    /// How many documents of this shard have been read.
+    documents_read: u64,
     documents: u64,
     open: Option<TextShard>,
     records: Vec<ShardRecord>,
 }
 
-/// Documents that go into shards.
+/// A run that writes documents into shards.
 struct Run<'a> {
-    work: &'a Job<'a>,
-    form: &'a OutputFormat,
+    job: &'a Job<'a>,
+    format: &'a OutputFormat,
     splits: Vec<Split>,
 }
 
 impl Run<'_> {
     /// Adds the next documents, each with its split.
-    fn take(&mut self, batch: Vec<(usize, fulmen_data::StreamItem<String>)>) -> Result<()> {
+    fn add_batch(&mut self, batch: Vec<(usize, fulmen_data::StreamItem<String>)>) -> Result<()> {
         // Documents in existing shards need not be tokenized; their number is known.
-        let mut left: Vec<u64> = self.splits.iter().map(Split::documents_there).collect();
+        let mut remaining: Vec<u64> = self.splits.iter().map(Split::existing_documents).collect();
         let needed: Vec<(usize, Option<fulmen_data::StreamItem<String>>)> = batch
             .into_iter()
-            .map(|(split, document)| match left.get_mut(split) {
-                Some(left) if *left > 0 => {
-                    *left -= 1;
+            .map(|(split, document)| match remaining.get_mut(split) {
+                Some(remaining) if *remaining > 0 => {
+                    *remaining -= 1;
                     (split, None)
                 }
                 _ => (split, Some(document)),
             })
             .collect();
         let documents =
-            in_parallel(&needed, self.work.options.threads, |(_, document)| match document {
+            in_parallel(&needed, self.job.options.threads, |(_, document)| match document {
                 None => Ok(None),
                 Some(document) => self
-                    .form
+                    .format
                     .document(&document.item)
                     .map(Some)
                     .map_err(|error| Error::new(format!("{}: {error}", document.origin))),
@@ -281,13 +285,13 @@ impl Run<'_> {
     }
 
     fn add(&mut self, index: usize, document: Option<Document>) -> Result<()> {
-        let (options, form) = (self.work.options, self.form);
-        let bytes = document.as_ref().map_or(0, |document| form.bytes(document));
+        let (options, format) = (self.job.options, self.format);
+        let bytes = document.as_ref().map_or(0, |document| format.bytes(document));
         let split = &mut self.splits[index];
         let known = split.known.get(split.next).map(|(record, _)| record.documents());
         let open = split.open.as_ref();
         let full = match known {
-            Some(documents) => split.inside == documents,
+            Some(documents) => split.documents_read == documents,
             None => open.is_some_and(|open| {
                 open.documents() == options.max_samples as u64
                     || open.bytes().saturating_add(bytes) > options.max_bytes
@@ -303,13 +307,13 @@ impl Run<'_> {
             let shard = match &mut split.open {
                 Some(shard) => shard,
                 empty => {
-                    let name = shard_name(split.name, split.next, form.extension());
-                    empty.insert(TextShard::create(&options.output, &name, form)?)
+                    let name = shard_name(split.name, split.next, format.extension());
+                    empty.insert(TextShard::create(&options.output, &name, format)?)
                 }
             };
             shard.add(split.documents, document, bytes)?;
         }
-        split.inside += 1;
+        split.documents_read += 1;
         split.documents += 1;
         Ok(())
     }
@@ -324,9 +328,9 @@ impl Run<'_> {
         let (record, done) = match (split.open.take(), known) {
             (Some(open), known) => {
                 let record = open.finish()?;
-                self.work.journal.add(Line::Shard(record.clone()))?;
+                self.job.journal.add(Line::Shard(record.clone()))?;
                 if known.is_some_and(|(known, _)| known.sha256 != record.sha256) {
-                    self.work.progress.note(&format!(
+                    self.job.progress.note(&format!(
                         "{}: it has changed since it was first written",
                         record.name
                     ));
@@ -334,14 +338,14 @@ impl Run<'_> {
                 (record, false)
             }
             (None, Some((record, done))) => {
-                if split.inside != record.documents() {
+                if split.documents_read != record.documents() {
                     return Err(Error::file(
-                        &self.work.options.output.join(&record.name),
+                        &self.job.options.output.join(&record.name),
                         format!(
                             "it was made from {} documents, and now there are {}: the files have changed; use another \
                              folder",
                             record.documents(),
-                            split.inside
+                            split.documents_read
                         ),
                     ));
                 }
@@ -350,15 +354,15 @@ impl Run<'_> {
             (None, None) => return Ok(()),
         };
         if !done {
-            self.work.upload(&record)?;
+            self.job.upload(&record)?;
             let tokens = record.tokens.map_or(String::new(), |tokens| format!(", {tokens} tokens"));
-            self.work
+            self.job
                 .progress
                 .note(&format!("{}: {} documents{tokens}", record.name, record.samples));
         }
         split.records.push(record);
         split.next += 1;
-        split.inside = 0;
+        split.documents_read = 0;
         Ok(())
     }
 
@@ -366,7 +370,7 @@ impl Run<'_> {
     fn finish(mut self) -> Result<(Vec<SplitManifest>, u64)> {
         let mut empty = 0;
         for index in 0..self.splits.len() {
-            if self.splits[index].inside > 0 {
+            if self.splits[index].documents_read > 0 {
                 self.close(index)?;
             }
             let split = &mut self.splits[index];
@@ -376,7 +380,7 @@ impl Run<'_> {
             }
             if let Some((record, _)) = split.known.get(split.next) {
                 return Err(Error::file(
-                    &self.work.options.output.join(&record.name),
+                    &self.job.options.output.join(&record.name),
                     "the files no longer have documents for it: they have changed; use another folder",
                 ));
             }
@@ -388,12 +392,15 @@ impl Run<'_> {
 
 impl Split {
     /// How many of the next documents belong to existing shards, up to the first missing one.
-    fn documents_there(&self) -> u64 {
+    fn existing_documents(&self) -> u64 {
         let existing = self
             .known
             .iter()
             .skip(self.next)
             .take_while(|(_, state)| !matches!(state, State::Missing));
-        existing.map(|(record, _)| record.documents()).sum::<u64>().saturating_sub(self.inside)
+        existing
+            .map(|(record, _)| record.documents())
+            .sum::<u64>()
+            .saturating_sub(self.documents_read)
     }
 }

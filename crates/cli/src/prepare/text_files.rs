@@ -42,11 +42,11 @@ pub(crate) struct TextInput {
 impl TextInput {
     /// Expands files, patterns and folders. Of a folder, all files of a known kind are used, sorted
     /// by name.
-    pub(crate) fn find(places: &[Location]) -> Result<Vec<TextInput>> {
+    pub(crate) fn find(patterns: &[Location]) -> Result<Vec<TextInput>> {
         let mut inputs = Vec::new();
-        for place in places {
-            let whole_folder = place.local().is_some_and(|path| path.is_dir());
-            let locations = if whole_folder { place.list()? } else { place.expand()? };
+        for pattern in patterns {
+            let whole_folder = pattern.local().is_some_and(|path| path.is_dir());
+            let locations = if whole_folder { pattern.list()? } else { pattern.expand()? };
             // In a store, a name that is not a file may be a prefix.
             let locations = match locations.as_slice() {
                 [one] if one.local().is_none() && kind_of(one).is_none() => one.list()?,
@@ -63,7 +63,7 @@ impl TextInput {
                 }
             }
             if inputs.len() == before {
-                return Err(unknown(place, "it has no text files"));
+                return Err(unknown(pattern, "it has no text files"));
             }
         }
         Ok(inputs)
@@ -73,7 +73,7 @@ impl TextInput {
     pub(crate) fn documents(&self, options: &TextOptions) -> Result<Items<String>> {
         let location = self.location.clone();
         match self.kind {
-            Kind::Text if !options.lines => Ok(whole(TextFolder::open(location)?)),
+            Kind::Text if !options.lines => Ok(whole_file(TextFolder::open(location)?)),
             Kind::Text => TextFile::stream(location)?.items(0),
             Kind::CompressedText if options.lines => TextFile::stream(location)?.items(0),
             Kind::CompressedText => Err(unknown(
@@ -83,7 +83,7 @@ impl TextInput {
             Kind::JsonLines => {
                 let field = options.field.clone();
                 let lines = JsonLines::stream(location)?.typed::<Map<String, Value>>().items(0)?;
-                Ok(taken(lines, move |mut line| match line.remove(&field) {
+                Ok(extract_texts(lines, move |mut line| match line.remove(&field) {
                     Some(Value::String(text)) => Ok(text),
                     Some(_) => Err(format!("the field {field:?} is not text")),
                     None => {
@@ -98,7 +98,7 @@ impl TextInput {
                     .select([field.as_str()])?
                     .stream()
                     .items(0)?;
-                Ok(taken(rows, move |row| {
+                Ok(extract_texts(rows, move |row| {
                     row.str(&field).map(str::to_owned).map_err(|error| error.to_string())
                 }))
             }
@@ -107,7 +107,7 @@ impl TextInput {
 }
 
 /// Each file of a list as one document.
-fn whole(files: TextFolder) -> Items<String> {
+fn whole_file(files: TextFolder) -> Items<String> {
     let document = move |index: usize| {
         Ok(StreamItem { index: index as u64, origin: files.origin(index), item: files.get(index)? })
     };
@@ -115,17 +115,17 @@ fn whole(files: TextFolder) -> Items<String> {
 }
 
 /// Extracts the text of each item; on an error, the message includes the item's origin.
-fn taken<T: 'static>(
+fn extract_texts<T: 'static>(
     items: Items<T>,
-    mut take: impl FnMut(T) -> Result<String, String> + Send + 'static,
+    mut extract: impl FnMut(T) -> Result<String, String> + Send + 'static,
 ) -> Items<String> {
     Box::new(items.map(move |item| {
         let StreamItem { index, origin, item } = item?;
-        let item = take(item).map_err(|what| {
-            if what.contains(&origin) {
-                Error::new(what)
+        let item = extract(item).map_err(|message| {
+            if message.contains(&origin) {
+                Error::new(message)
             } else {
-                Error::new(format!("{origin}: {what}"))
+                Error::new(format!("{origin}: {message}"))
             }
         })?;
         Ok(StreamItem { index, origin, item })
@@ -137,7 +137,7 @@ fn kind_of(location: &Location) -> Option<Kind> {
     KINDS.iter().find(|(end, _)| name.ends_with(end)).map(|&(_, kind)| kind)
 }
 
-fn unknown(location: &Location, what: &str) -> Error {
+fn unknown(location: &Location, message: &str) -> Error {
     let ends: Vec<&str> = KINDS.iter().map(|(end, _)| *end).collect();
-    Error::usage(format!("{location}: {what}; text files are {}", ends.join(", ")))
+    Error::usage(format!("{location}: {message}; text files are {}", ends.join(", ")))
 }

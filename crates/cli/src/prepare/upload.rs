@@ -7,7 +7,7 @@ use std::path::Path;
 
 use sha2::Sha256;
 
-use super::journal::{Journal, Line, Uploaded};
+use super::journal::{Journal, Line, UploadedFile};
 use super::manifest::ShardRecord;
 use super::progress::Progress;
 use fulmen_data::internal::checksum;
@@ -80,8 +80,8 @@ impl Destination<'_> {
         self.journal.add(Line::Uploaded(line))
     }
 
-    fn line(&self, name: &str, sha256: &str) -> Uploaded {
-        Uploaded {
+    fn line(&self, name: &str, sha256: &str) -> UploadedFile {
+        UploadedFile {
             name: name.to_owned(),
             sha256: sha256.to_owned(),
             to: self.folder.join(name).to_string(),

@@ -12,7 +12,7 @@ use super::file_slice::FileSlice;
 use fulmen_data::{Error, Result};
 
 /// Images are smaller.
-const LARGEST: u64 = 1 << 30;
+const MAX_ENTRY_BYTES: u64 = 1 << 30;
 
 /// A zip file with its directory.
 pub(crate) struct ZipIndex {
@@ -33,7 +33,7 @@ pub(crate) struct ZipEntry {
 
 impl ZipIndex {
     pub(crate) fn open(section: FileSlice) -> Result<ZipIndex> {
-        let refused = |what: String| Error::file(section.path(), what);
+        let refused = |message: String| Error::file(section.path(), message);
         let mut archive = ZipArchive::new(section.clone()).map_err(|source| {
             refused(format!(
                 "{source}: the zip file's list of files, at its end, cannot be read; is the file truncated? Download \
@@ -42,12 +42,13 @@ impl ZipIndex {
         })?;
         let mut entries = Vec::with_capacity(archive.len());
         for number in 0..archive.len() {
-            let entry = archive.by_index_raw(number);
-            let entry = entry.map_err(|why| {
-                refused(format!("entry {number}: {why}; is the zip file damaged?"))
+            let entry = archive.by_index_raw(number).map_err(|error| {
+                refused(format!("entry {number}: {error}; is the zip file damaged?"))
             })?;
-            let name =
-                entry.name().map_err(|why| refused(format!("entry {number}: {why}")))?.into_owned();
+            let name = entry
+                .name()
+                .map_err(|error| refused(format!("entry {number}: {error}")))?
+                .into_owned();
             if entry.is_dir() {
                 continue;
             }
@@ -81,12 +82,12 @@ impl ZipIndex {
 
     /// Reads a file that fits in memory.
     pub(crate) fn read(&self, entry: &ZipEntry) -> Result<Vec<u8>> {
-        if entry.size > LARGEST {
-            let what = format!(
-                "it claims {} bytes, more than the {LARGEST} that one sample may have",
+        if entry.size > MAX_ENTRY_BYTES {
+            let message = format!(
+                "it claims {} bytes, more than the {MAX_ENTRY_BYTES} that one sample may have",
                 entry.size
             );
-            return Err(self.damaged(entry, what));
+            return Err(self.damaged(entry, message));
         }
         self.read_with(entry, |reader| {
             let mut bytes = Vec::new();
@@ -152,13 +153,13 @@ mod tests {
         assert_eq!(zip.read(zip.find("plain.txt").unwrap()).unwrap(), b"stored");
         assert_eq!(zip.read(zip.find("a/small.txt").unwrap()).unwrap(), text);
         assert!(zip.find("lain.txt").is_none());
-        zip.entries[1].size = LARGEST + 1;
+        zip.entries[1].size = MAX_ENTRY_BYTES + 1;
         let error = zip.read(&zip.entries[1]).unwrap_err().to_string();
         assert!(error.contains("entry a/small.txt: it claims 1073741825 bytes"), "{error}");
 
-        let place = bytes.windows(6).position(|window| window == b"stored").unwrap();
+        let position = bytes.windows(6).position(|window| window == b"stored").unwrap();
         let mut damaged = bytes.clone();
-        damaged[place] = b'S';
+        damaged[position] = b'S';
         let zip = index(&damaged).unwrap();
         let error = zip.read(&zip.entries[0]).unwrap_err().to_string();
         assert!(error.contains("entry a/plain.txt: Invalid checksum"), "{error}");
@@ -174,10 +175,10 @@ mod tests {
             ("b", &text, CompressionMethod::Deflated),
         ]);
         let (mut right, mut refused) = (0, 0);
-        for place in 0..bytes.len() {
+        for position in 0..bytes.len() {
             for bits in [0x01, 0x80, 0xff] {
                 let mut damaged = bytes.clone();
-                damaged[place] ^= bits;
+                damaged[position] ^= bits;
                 let read: Vec<_> = match index(&damaged) {
                     Ok(zip) => zip.entries.iter().map(|entry| zip.read(entry)).collect(),
                     Err(error) => vec![Err(error)],
@@ -188,12 +189,12 @@ mod tests {
                         Ok(content) => {
                             assert!(
                                 content == b"stored" || content == text,
-                                "byte {place}: {content:?}"
+                                "byte {position}: {content:?}"
                             );
                             right += 1;
                         }
                         Err(error) => {
-                            assert!(error.is_file(), "byte {place}: {error}");
+                            assert!(error.is_file(), "byte {position}: {error}");
                             refused += 1;
                         }
                     }

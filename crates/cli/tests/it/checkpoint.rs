@@ -115,9 +115,9 @@ fn the_trainers_checkpoints_are_shown_verified_merged_and_compared() {
         .accelerator(Accelerator::Cpu)
         .devices(2)
         .max_epochs(2)
-        .enable_progress_bar(false);
-    let trainer =
-        trainer.default_root_dir(folder.path()).callback(ModelCheckpoint::new().keep_all(true));
+        .enable_progress_bar(false)
+        .default_root_dir(folder.path())
+        .callback(ModelCheckpoint::new().keep_all(true));
     let hyperparameters = BTreeMap::from([("width", 1)]);
     trainer.hyperparameters(&hyperparameters).build().unwrap().fit(&module, &loader, None).unwrap();
 

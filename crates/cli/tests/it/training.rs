@@ -23,9 +23,9 @@ struct Line {
 }
 
 /// Samples that take longer than a step.
-struct Slow;
+struct SlowDataset;
 
-impl Dataset for Slow {
+impl Dataset for SlowDataset {
     fn len(&self) -> usize {
         64
     }
@@ -53,7 +53,7 @@ fn free_port() -> u16 {
 
 /// Trains in `folder/runs` until `stop` is set, and serves its metrics.
 fn train(folder: &Path, port: u16, stop: &Arc<AtomicBool>) {
-    let loader = DataLoader::builder(Slow).batch_size(4).num_workers(1).build().unwrap();
+    let loader = DataLoader::builder(SlowDataset).batch_size(4).num_workers(1).build().unwrap();
     let line = Line { fc: Linear::new(1, 1) };
     let module = TrainingFn::new(
         &line,
@@ -85,14 +85,14 @@ fn a_running_training_writes_a_trace_and_reports_its_input_wait() {
     let (port, unused_port) = (free_port(), free_port());
     std::thread::scope(|scope| {
         // Ends the training even if the test fails.
-        struct Stop<'a>(&'a AtomicBool);
-        impl Drop for Stop<'_> {
+        struct StopOnDrop<'a>(&'a AtomicBool);
+        impl Drop for StopOnDrop<'_> {
             fn drop(&mut self) {
                 self.0.store(true, Ordering::Relaxed);
             }
         }
         let training = scope.spawn(|| train(folder.path(), port, &stop));
-        let _stop = Stop(&stop);
+        let _stop = StopOnDrop(&stop);
         let run = folder.path().join("runs/version_0");
         while !run.join("config.toml").is_file() && !training.is_finished() {
             sleep(Duration::from_millis(20));

@@ -18,14 +18,14 @@ use crate::{Error, Result};
 /// ```
 /// use fulmen_data::Fingerprint;
 ///
-/// let of = |size: u64| {
+/// let fingerprint_of = |size: u64| {
 ///     let mut fingerprint = Fingerprint::new();
 ///     fingerprint.add("resize", size.to_le_bytes());
 ///     fingerprint.to_string()
 /// };
-/// assert_eq!(of(224), of(224));
-/// assert_ne!(of(224), of(256));
-/// assert_eq!(of(224).len(), 64);
+/// assert_eq!(fingerprint_of(224), fingerprint_of(224));
+/// assert_ne!(fingerprint_of(224), fingerprint_of(256));
+/// assert_eq!(fingerprint_of(224).len(), 64);
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Fingerprint {

@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 use crate::checksum::hex;
 
 /// Longer values are truncated in messages.
-const LONGEST_TEXT: usize = 300;
+const MAX_CHARS: usize = 300;
 
 /// All values by name, in the order in which each name first appeared.
 #[derive(Clone, Debug, Default)]
@@ -99,8 +99,8 @@ fn described(part: &KeyPart) -> String {
 fn readable(value: &[u8]) -> String {
     match std::str::from_utf8(value) {
         Ok(text) if !text.contains(char::is_control) => {
-            let mut text: String = text.chars().take(LONGEST_TEXT + 1).collect();
-            if text.chars().count() > LONGEST_TEXT {
+            let mut text: String = text.chars().take(MAX_CHARS + 1).collect();
+            if text.chars().count() > MAX_CHARS {
                 text.pop();
                 text.push('…');
             }
@@ -166,6 +166,6 @@ mod tests {
         assert_eq!(readable(b"v1"), "`v1`");
         assert_eq!(readable(&7u32.to_le_bytes()), "7");
         assert_eq!(readable(&[0xff; 20]), format!("{}…", "ff".repeat(16)));
-        assert_eq!(readable(&[b'x'; 400]).chars().count(), LONGEST_TEXT + 3);
+        assert_eq!(readable(&[b'x'; 400]).chars().count(), MAX_CHARS + 3);
     }
 }

@@ -35,7 +35,7 @@ impl Stage {
     /// assert_eq!(lines, 2);
     /// ```
     pub fn timed<T>(self, work: impl FnOnce() -> T) -> T {
-        let _running = Running::start(self);
+        let _guard = StageGuard::start(self);
         work()
     }
 }
@@ -98,23 +98,23 @@ impl Clock {
 }
 
 /// Switches back to the enclosing stage when it is dropped, also in a panic.
-struct Running {
+struct StageGuard {
     outer: Option<Stage>,
     _span: Span,
 }
 
-impl Running {
-    fn start(stage: Stage) -> Running {
+impl StageGuard {
+    fn start(stage: Stage) -> StageGuard {
         let name = match stage {
             Stage::Read => "read",
             Stage::Decode => "decode",
             Stage::Transform => "transform",
         };
-        Running { outer: Clock::switch(Some(stage)), _span: span(name) }
+        StageGuard { outer: Clock::switch(Some(stage)), _span: span(name) }
     }
 }
 
-impl Drop for Running {
+impl Drop for StageGuard {
     fn drop(&mut self) {
         Clock::switch(self.outer);
     }

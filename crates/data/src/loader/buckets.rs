@@ -154,7 +154,7 @@ impl Buckets {
     }
 
     /// The error of a loader that cannot use buckets.
-    pub(crate) fn refused(&self) -> Error {
+    pub(crate) fn conflict_error(&self) -> Error {
         Error::usage(
             "buckets need a dataset that is read in order or with shuffle(true): with a sampler or a stream, the \
              number of batches of a shape would differ from epoch to epoch",

@@ -32,13 +32,13 @@ pub struct DataLoaderBuilder {
 }
 
 impl DataLoaderBuilder {
-    pub(crate) fn of_dataset(dataset: Arc<dyn Dataset>) -> DataLoaderBuilder {
+    pub(crate) fn from_dataset(dataset: Arc<dyn Dataset>) -> DataLoaderBuilder {
         DataLoaderBuilder::new(Box::new(|options| {
             Ok(Arc::new(IndexBatches::new(dataset, options)?))
         }))
     }
 
-    pub(crate) fn of_stream(dataset: Arc<dyn IterableDataset>) -> DataLoaderBuilder {
+    pub(crate) fn from_stream(dataset: Arc<dyn IterableDataset>) -> DataLoaderBuilder {
         DataLoaderBuilder::new(Box::new(|options| {
             Ok(Arc::new(StreamBatches::new(dataset, options)?))
         }))

@@ -50,7 +50,7 @@ impl DataLoader {
     /// Starts a loader with the defaults: batches of 1, in order, nothing read ahead, a short last
     /// batch padded.
     pub fn builder(dataset: impl Dataset) -> DataLoaderBuilder {
-        DataLoaderBuilder::of_dataset(Arc::new(dataset))
+        DataLoaderBuilder::from_dataset(Arc::new(dataset))
     }
 
     /// Starts a loader of a stream, made by [`Stream::into_dataset`].
@@ -92,7 +92,7 @@ impl DataLoader {
     ///
     /// [`Stream::into_dataset`]: crate::Stream::into_dataset
     pub fn from_stream(dataset: impl IterableDataset) -> DataLoaderBuilder {
-        DataLoaderBuilder::of_stream(Arc::new(dataset))
+        DataLoaderBuilder::from_stream(Arc::new(dataset))
     }
 
     /// This loader for batches that are shared by several devices, or by the devices of several

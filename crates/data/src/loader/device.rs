@@ -49,8 +49,7 @@ impl HostBatch {
         }
         self.check_rows(runtime, sharding)?;
         let layout = self.layout();
-        let fields = self.fields().iter().enumerate();
-        let fields = fields.map(|(i, field)| {
+        let fields = self.fields().iter().enumerate().map(|(i, field)| {
             (
                 field.name.as_str(),
                 layout.rows(i).start,
@@ -148,7 +147,7 @@ pub struct DeviceBatches {
     failed: Option<Error>,
     /// Batches on the devices that the consumer has not taken yet.
     ready: Arc<AtomicUsize>,
-    first: First,
+    first: FirstBatch,
     /// The number of batches that the consumer has taken.
     delivered: u64,
     stats: Arc<Stats>,
@@ -156,7 +155,7 @@ pub struct DeviceBatches {
 }
 
 /// The first batch in host memory, until the second one is taken.
-type First = Arc<Mutex<Option<HostBatch>>>;
+type FirstBatch = Arc<Mutex<Option<HostBatch>>>;
 
 impl DeviceBatches {
     /// The first of these batches in host memory, to inspect what the model is trained on. It is
@@ -176,7 +175,7 @@ impl HostBatches {
         let (sender, receiver) = sync_channel(self.inner().setup.config.device_prefetch - 1);
         let (runtime, sharding) = (runtime.clone(), sharding.clone());
         let ready = Arc::new(AtomicUsize::new(0));
-        let first = First::default();
+        let first = FirstBatch::default();
         let (thread_ready, thread_first) = (Arc::clone(&ready), Arc::clone(&first));
         let thread = Builder::new()
             .name("fulmen-transfer".to_owned())
@@ -209,36 +208,36 @@ fn transfer(
     sharding: &Sharding,
     sender: &SyncSender<Result<DeviceBatch>>,
     ready: &AtomicUsize,
-    first: First,
+    first: FirstBatch,
 ) {
     let stats = Arc::clone(&batches.inner().setup.stats);
     let mut first = Some(first);
     loop {
         let start = Instant::now();
         let Some(batch) = batches.next() else { return };
-        let start_of_transfer = Instant::now();
-        let moved = batch.and_then(|batch| {
+        let transfer_start = Instant::now();
+        let device_batch = batch.and_then(|batch| {
             let _transfer = numbered("transfer", batch.index() as u64);
-            let moved = batch.to_devices(runtime, sharding)?;
-            for (i, array) in moved.arrays.iter().enumerate() {
+            let device_batch = batch.to_devices(runtime, sharding)?;
+            for (i, array) in device_batch.arrays.iter().enumerate() {
                 let name = batch.fields().get(i).map_or("the mask", |field| field.name.as_str());
                 array.block_until_ready().map_err(|source| batch.transfer_error(name, source))?;
             }
             if let Some(first) = first.take() {
                 *first.lock().unwrap_or_else(PoisonError::into_inner) = Some(batch);
             }
-            Ok(moved)
+            Ok(device_batch)
         });
         let done = Instant::now();
         ready.fetch_add(1, Ordering::Relaxed);
-        if sender.send(moved).is_err() {
+        if sender.send(device_batch).is_err() {
             return;
         }
         let mut report = stats.report();
         let transfer = report.transfer.get_or_insert_default();
         transfer.batches += 1;
-        transfer.waited_for_batches += start_of_transfer - start;
-        transfer.busy += done - start_of_transfer;
+        transfer.waited_for_batches += transfer_start - start;
+        transfer.busy += done - transfer_start;
         transfer.waited_for_space += done.elapsed();
     }
 }

@@ -18,7 +18,7 @@ use crate::error::panicked;
 use crate::{Dataset, Error, Field, RandomSampler, Result, Sampler, SequentialSampler};
 
 /// How many samples are tried as the replacement of a bad one.
-const TRIES: u64 = 8;
+const MAX_ATTEMPTS: u64 = 8;
 
 /// How many samples ahead of its reading a sample is announced to the dataset: enough to hide the
 /// latency of memory for samples of a few hundred bytes, and few enough to stay in the processor's
@@ -45,7 +45,7 @@ impl IndexBatches {
             Some(buckets) => {
                 let shapes = buckets.shapes(&fields)?;
                 if sampler.is_some() {
-                    return Err(buckets.refused());
+                    return Err(buckets.conflict_error());
                 }
                 buckets.check_len(len)?;
                 (shapes, buckets.members())
@@ -295,14 +295,14 @@ impl IndexRows {
         bad: usize,
     ) -> Result<bool> {
         let mut random = batch.replacement_random(bad as u64);
-        for _ in 0..TRIES {
+        for _ in 0..MAX_ATTEMPTS {
             let index = self.candidates[below(&mut random, self.candidates.len() as u64) as usize];
             if read(dataset, batch, row, index)? {
                 return Ok(true);
             }
         }
         Err(Error::usage(format!(
-            "neither sample {bad} nor any of {TRIES} random replacements can be read; most of the data is damaged. {}",
+            "neither sample {bad} nor any of {MAX_ATTEMPTS} random replacements can be read; most of the data is damaged. {}",
             batch.stats.bad.get()
         )))
     }

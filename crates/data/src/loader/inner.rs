@@ -203,7 +203,7 @@ impl Inner {
         let valid =
             data.collate(&mut Collator { layout, buffer, seed, epoch, on_error, stats, stop })?;
         self.memory.pool.remember(&bytes);
-        stats.filled(valid, &watch);
+        stats.record_batch(valid, &watch);
         let (layout, rows, global_batch_size) =
             (Arc::clone(layout), shard.rows(), shard.batch_size);
         Ok(HostBatch { bytes, layout, rows, global_batch_size, valid, epoch, index, bucket })
@@ -212,8 +212,10 @@ impl Inner {
 
 impl BatchMemory {
     fn new(shapes: &[Vec<Field>], rows: usize, config: &Config) -> Result<BatchMemory> {
-        let layouts = shapes.iter().map(|fields| Layout::new(fields.clone(), rows).map(Arc::new));
-        let layouts: Vec<_> = layouts.collect::<Result<_>>()?;
+        let layouts: Vec<_> = shapes
+            .iter()
+            .map(|fields| Layout::new(fields.clone(), rows).map(Arc::new))
+            .collect::<Result<_>>()?;
         let largest = layouts.iter().map(|layout| layout.size()).max().unwrap_or(0);
         // Enough for all batches in flight: read ahead, on the device, and held by the consumer.
         // The batches of all buckets share it.

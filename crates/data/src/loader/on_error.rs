@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::Error;
 
 /// How many bad samples are listed individually.
-const REMEMBERED: usize = 16;
+const MAX_LISTED: usize = 16;
 
 /// What a loader does with a sample that cannot be read: an error or a panic of its dataset.
 ///
@@ -112,7 +112,7 @@ impl BadList {
         if let Some(entry) = list.first.iter_mut().find(|bad| index.is_some() && bad.index == index)
         {
             entry.count += 1;
-        } else if list.first.len() < REMEMBERED {
+        } else if list.first.len() < MAX_LISTED {
             let origin = error.origin().map(str::to_owned);
             list.first.push(BadSample {
                 index,

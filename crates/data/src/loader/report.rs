@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::Stage;
 
 /// A smaller fraction of waiting is not reported as a problem.
-const LITTLE: f64 = 0.03;
+const MIN_WAITING_SHARE: f64 = 0.03;
 
 /// Where a loader's time went. Made by [`DataLoader::report`](crate::DataLoader::report).
 ///
@@ -145,7 +145,7 @@ impl LoaderReport {
         if self.steps == 0 {
             return "too few batches to find the bottleneck".to_owned();
         }
-        if waiting < LITTLE {
+        if waiting < MIN_WAITING_SHARE {
             return format!("not input-bound: {percent:.1} % of step time waits");
         }
         format!("input-bound: {percent:.0} % of step time waits; {}", self.advice())

@@ -29,7 +29,7 @@ impl Stats {
         self.report.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn filled(&self, samples: usize, watch: &Stopwatch) {
+    pub(crate) fn record_batch(&self, samples: usize, watch: &Stopwatch) {
         let mut report = self.report();
         let (_, rest) = watch.add_to(&mut report);
         report.writing += rest;
@@ -82,12 +82,16 @@ pub(crate) struct ConsumerTimer {
     stats: Arc<Stats>,
     started: Option<Instant>,
     /// When the consumer got the previous batch.
-    left: Option<Instant>,
+    previous_batch: Option<Instant>,
 }
 
 impl ConsumerTimer {
     pub(crate) fn new(stats: &Arc<Stats>) -> ConsumerTimer {
-        ConsumerTimer { stats: Arc::clone(stats), started: Some(Instant::now()), left: None }
+        ConsumerTimer {
+            stats: Arc::clone(stats),
+            started: Some(Instant::now()),
+            previous_batch: None,
+        }
     }
 
     /// Times the consumer's wait. `index` is the batch's number in its epoch.
@@ -106,12 +110,12 @@ impl ConsumerTimer {
             report.first_batch = Some(now - started);
         }
         // Between two epochs a consumer validates and saves; that is not part of a step.
-        if let (Some(left), Some(1..)) = (self.left, index) {
+        if let (Some(previous_batch), Some(1..)) = (self.previous_batch, index) {
             report.steps += 1;
-            report.busy += start - left;
+            report.busy += start - previous_batch;
             report.waiting += now - start;
         }
-        self.left = Some(now);
+        self.previous_batch = Some(now);
         batch
     }
 }

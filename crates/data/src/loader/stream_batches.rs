@@ -29,7 +29,7 @@ impl StreamBatches {
     ) -> Result<StreamBatches> {
         let SourceOptions { shuffle, sampler, num_samples, buckets, .. } = options;
         if let Some(buckets) = buckets {
-            return Err(buckets.refused());
+            return Err(buckets.conflict_error());
         }
         if shuffle || sampler.is_some() {
             return Err(Error::usage(

@@ -100,7 +100,7 @@ impl StreamCursor {
         if self.drops_records() {
             return Ok(None);
         }
-        self.begin_anew();
+        self.restart();
         self.padding_record().map(Some)
     }
 
@@ -124,7 +124,7 @@ impl StreamCursor {
                 return Ok(record);
             }
             self.check_short()?;
-            self.begin_anew();
+            self.restart();
         }
     }
 
@@ -198,9 +198,16 @@ impl StreamCursor {
             } else {
                 "the stream is empty"
             };
-            let first =
-                self.setup().stats.bad.get().first.into_iter().next().filter(|_| self.broken);
-            let first = first.map_or(String::new(), |bad| format!("; the first error: {bad}"));
+            let first = self
+                .setup()
+                .stats
+                .bad
+                .get()
+                .first
+                .into_iter()
+                .next()
+                .filter(|_| self.broken)
+                .map_or(String::new(), |bad| format!("; the first error: {bad}"));
             return Err(Error::usage(format!(
                 "{problem}: epoch {} needs {} records{first}",
                 self.request.epoch,
@@ -217,7 +224,7 @@ impl StreamCursor {
         Ok(())
     }
 
-    fn begin_anew(&mut self) {
+    fn restart(&mut self) {
         (self.pass, self.read, self.ended, self.records) = (self.pass + 1, 0, false, None);
     }
 }

@@ -17,11 +17,11 @@ use crate::{Error, Result};
 
 /// The threads and their finished batches. Dropping it stops and joins them.
 pub(crate) struct Workers {
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     threads: Vec<JoinHandle<()>>,
 }
 
-struct Shared {
+struct SharedState {
     inner: Arc<Inner>,
     stop: Arc<AtomicBool>,
     /// If both are locked, this one is locked before `queue`.
@@ -87,7 +87,7 @@ impl Workers {
             epoch_batches,
             ordered: inner.setup.config.ordered,
         };
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(SharedState {
             inner,
             stop,
             sampler: Mutex::new(sampler),
@@ -143,7 +143,7 @@ impl Drop for Workers {
     }
 }
 
-impl Shared {
+impl SharedState {
     /// The loop of a thread.
     fn work(&self) {
         let stats = &self.inner.setup.stats;

@@ -125,12 +125,12 @@ impl Sampler for MixSampler {
             .scan(0, |end, len| Some(std::mem::replace(end, *end + len)))
             .collect();
         // For each part, the rest of its current pass and the number of passes.
-        let mut left: Vec<(Vec<usize>, u64)> = vec![(Vec::new(), 0); self.lengths.len()];
+        let mut remaining: Vec<(Vec<usize>, u64)> = vec![(Vec::new(), 0); self.lengths.len()];
         let mut random = generator(Purpose::Mix, [self.seed, epoch, u64::MAX]);
         let mut order = Vec::with_capacity(self.num_samples);
         while order.len() < self.num_samples {
             let part = self.weights.draw(unit(&mut random));
-            let (rest, passes) = &mut left[part];
+            let (rest, passes) = &mut remaining[part];
             if rest.is_empty() {
                 *rest = (starts[part]..starts[part] + self.lengths[part]).collect();
                 shuffle(Purpose::Mix, [self.seed, epoch, (part as u64) << 40 | *passes], rest);

@@ -96,7 +96,7 @@ impl<S: Stream> Stream for ShuffleStream<S> {
                 "a shuffle buffer needs at least 1 item; a buffer of 1 keeps the order",
             ));
         }
-        Ok(Box::new(Shuffled {
+        Ok(Box::new(ShuffleItems {
             items: Some(self.stream.deferred(epoch)?),
             buffer: Vec::new(),
             capacity: self.buffer,
@@ -116,7 +116,7 @@ impl<S: Stream> Stream for ShuffleStream<S> {
 }
 
 /// An epoch of a [`ShuffleStream`].
-struct Shuffled<T> {
+struct ShuffleItems<T> {
     /// None after the end of the stream.
     items: Option<Items<T>>,
     buffer: Vec<StreamItem<T>>,
@@ -124,7 +124,7 @@ struct Shuffled<T> {
     random: ChaCha8Rng,
 }
 
-impl<T> Iterator for Shuffled<T> {
+impl<T> Iterator for ShuffleItems<T> {
     type Item = Result<StreamItem<T>>;
 
     fn next(&mut self) -> Option<Result<StreamItem<T>>> {
@@ -170,7 +170,7 @@ impl<S: Stream, T: Stream<Item = S::Item>> Stream for ChainStream<S, T> {
 
     fn deferred(&self, epoch: u64) -> Result<Items<Deferred<S::Item>>> {
         let second = Arc::clone(&self.second);
-        let mut open: Opening<S::Item> = Some(Box::new(move || second.deferred(epoch)));
+        let mut open: OpenStream<S::Item> = Some(Box::new(move || second.deferred(epoch)));
         let mut items = self.first.deferred(epoch)?;
         // The second stream continues counting after the highest number of the first.
         let (mut next_index, mut offset) = (0u64, 0u64);
@@ -210,7 +210,7 @@ impl<S: Stream, T: Stream<Item = S::Item>> Stream for ChainStream<S, T> {
 }
 
 /// Opens the second stream of a chain.
-type Opening<T> = Option<Box<dyn FnOnce() -> Result<Items<Deferred<T>>> + Send>>;
+type OpenStream<T> = Option<Box<dyn FnOnce() -> Result<Items<Deferred<T>>> + Send>>;
 
 /// The first items of a stream. Made by [`Stream::take`].
 #[derive(Clone, Debug)]
@@ -238,11 +238,11 @@ impl<S: Stream> Stream for TakeStream<S> {
     }
 
     fn deferred(&self, epoch: u64) -> Result<Items<Deferred<S::Item>>> {
-        let (mut items, mut left) = (self.stream.deferred(epoch)?, self.count);
+        let (mut items, mut remaining) = (self.stream.deferred(epoch)?, self.count);
         // Not `Iterator::take`, which would count errors too.
         Ok(Box::new(std::iter::from_fn(move || {
-            let item = if left > 0 { items.next() } else { None };
-            left -= usize::from(matches!(item, Some(Ok(_))));
+            let item = if remaining > 0 { items.next() } else { None };
+            remaining -= usize::from(matches!(item, Some(Ok(_))));
             item
         })))
     }
@@ -282,11 +282,11 @@ impl<S: Stream> Stream for SkipStream<S> {
     }
 
     fn deferred(&self, epoch: u64) -> Result<Items<Deferred<S::Item>>> {
-        let mut left = self.count;
+        let mut remaining = self.count;
         // Not `Iterator::skip`, which would drop errors too.
         Ok(Box::new(self.stream.deferred(epoch)?.filter(move |item| {
-            let skipped = left > 0 && item.is_ok();
-            left -= usize::from(skipped);
+            let skipped = remaining > 0 && item.is_ok();
+            remaining -= usize::from(skipped);
             !skipped
         })))
     }

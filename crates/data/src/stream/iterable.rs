@@ -15,10 +15,10 @@ pub type Records = Box<dyn Iterator<Item = Result<Record>> + Send>;
 pub struct Record {
     index: u64,
     origin: String,
-    write: Box<Write>,
+    write: Box<WriteSample>,
 }
 
-type Write = dyn FnOnce(&mut Sample<'_>) -> Result<()> + Send;
+type WriteSample = dyn FnOnce(&mut Sample<'_>) -> Result<()> + Send;
 
 impl Record {
     /// The record with this number in the dataset, before any shuffling. It comes from `origin`;

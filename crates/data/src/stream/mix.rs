@@ -112,7 +112,7 @@ impl<T: Send + 'static> Stream for MixStream<T> {
             .streams
             .iter()
             .map(|stream| Ok(Part { items: stream.deferred(epoch)?, pass: 0, read: 0 }));
-        Ok(Box::new(Mixed {
+        Ok(Box::new(MixItems {
             parts: parts.collect::<Result<_>>()?,
             streams: Arc::clone(&self.streams),
             weights: Some(self.weights.clone()),
@@ -151,7 +151,7 @@ impl<T> fmt::Debug for MixStream<T> {
 }
 
 /// An epoch of a [`MixStream`].
-struct Mixed<T> {
+struct MixItems<T> {
     streams: Arc<[Box<dyn Stream<Item = T>>]>,
     parts: Vec<Part<T>>,
     /// The weights of the streams that have not ended; `None` at the end.
@@ -168,7 +168,7 @@ struct Part<T> {
     read: u64,
 }
 
-impl<T: Send + 'static> Iterator for Mixed<T> {
+impl<T: Send + 'static> Iterator for MixItems<T> {
     type Item = Result<StreamItem<Deferred<T>>>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -187,9 +187,9 @@ impl<T: Send + 'static> Iterator for Mixed<T> {
                 Some(Err(error)) => return Some(Err(error)),
                 None => match self.until {
                     MixUntil::FirstEnds => self.weights = None,
-                    MixUntil::AllEnd => self.leave_out(drawn),
+                    MixUntil::AllEnd => self.exclude(drawn),
                     // An empty stream would be repeated forever.
-                    MixUntil::Never if part.read == 0 => self.leave_out(drawn),
+                    MixUntil::Never if part.read == 0 => self.exclude(drawn),
                     MixUntil::Never => {
                         let pass = part.pass + 1;
                         let epoch = self.epoch.wrapping_add(pass.wrapping_mul(PASS));
@@ -207,8 +207,8 @@ impl<T: Send + 'static> Iterator for Mixed<T> {
     }
 }
 
-impl<T> Mixed<T> {
-    fn leave_out(&mut self, part: usize) {
+impl<T> MixItems<T> {
+    fn exclude(&mut self, part: usize) {
         self.weights = self.weights.take().and_then(|weights| {
             let mut weights = weights.get().to_vec();
             weights[part] = 0.0;

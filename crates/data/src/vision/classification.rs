@@ -100,8 +100,9 @@ fn read_labels(file: &IdxFile, num_classes: usize) -> Result<Vec<i32>> {
             ));
         }
     };
-    let outside = |label: i32| usize::try_from(label).map_or(true, |label| label >= num_classes);
-    match labels.iter().position(|&label| outside(label)) {
+    let is_out_of_range =
+        |label: i32| usize::try_from(label).map_or(true, |label| label >= num_classes);
+    match labels.iter().position(|&label| is_out_of_range(label)) {
         None => Ok(labels),
         Some(sample) => Err(Error::label(format!(
             "label {} of sample {sample} in {} is out of range: there are {num_classes} classes, expected labels from \

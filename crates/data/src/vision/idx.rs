@@ -122,9 +122,9 @@ impl<R: Read> Reader<'_, R> {
     fn read(mut self) -> Result<IdxFile> {
         let (dtype, axes) = self.read_magic()?;
         let dims = self.read_dims(axes)?;
-        let bytes =
+        let size =
             dims.iter().try_fold(dtype.size_in_bytes(), |size, &axis| size.checked_mul(axis));
-        let Some(expected) = bytes.filter(|&bytes| bytes <= isize::MAX as usize - 4096) else {
+        let Some(expected) = size.filter(|&size| size <= isize::MAX as usize - 4096) else {
             return Err(self.error(format!(
                 "the header claims the shape {dims:?} of {dtype}, which is more than this machine can address; the \
                  file is damaged"
@@ -179,8 +179,8 @@ impl<R: Read> Reader<'_, R> {
     }
 
     fn read_header(&mut self, into: &mut [u8], expected: &str) -> Result<()> {
-        let count =
-            fill(&mut self.reader, into).map_err(|source| self.broken(0, into.len(), source))?;
+        let count = fill(&mut self.reader, into)
+            .map_err(|source| self.read_error(0, into.len(), source))?;
         if count == into.len() {
             Ok(())
         } else {
@@ -212,7 +212,7 @@ impl<R: Read> Reader<'_, R> {
             )));
         }
         if !self.compressed && expected != actual {
-            return Err(self.wrong_size(dims, dtype, expected, &actual.to_string()));
+            return Err(self.size_error(dims, dtype, expected, &actual.to_string()));
         }
         Ok(())
     }
@@ -230,17 +230,17 @@ impl<R: Read> Reader<'_, R> {
         // Reading one byte more than expected detects surplus data, and checks the checksum at the
         // end.
         let result = self.reader.by_ref().take(expected as u64 + 1).read_to_end(&mut bytes);
-        result.map_err(|source| self.broken(bytes.len(), expected, source))?;
+        result.map_err(|source| self.read_error(bytes.len(), expected, source))?;
         if bytes.len() > expected {
-            return Err(self.wrong_size(dims, dtype, expected as u64, "more than that"));
+            return Err(self.size_error(dims, dtype, expected as u64, "more than that"));
         }
         if bytes.len() < expected {
-            return Err(self.wrong_size(dims, dtype, expected as u64, &bytes.len().to_string()));
+            return Err(self.size_error(dims, dtype, expected as u64, &bytes.len().to_string()));
         }
         Ok(bytes)
     }
 
-    fn wrong_size(&self, dims: &[usize], dtype: DType, expected: u64, actual: &str) -> Error {
+    fn size_error(&self, dims: &[usize], dtype: DType, expected: u64, actual: &str) -> Error {
         self.error(format!(
             "the header promises {expected} bytes of data ({dtype}{dims:?}), found {actual}; copy or download the file \
              again"
@@ -248,7 +248,7 @@ impl<R: Read> Reader<'_, R> {
     }
 
     /// The error for a read that failed after `count` of `expected` bytes.
-    fn broken(&self, count: usize, expected: usize, source: io::Error) -> Error {
+    fn read_error(&self, count: usize, expected: usize, source: io::Error) -> Error {
         match source.kind() {
             io::ErrorKind::UnexpectedEof if self.compressed => self.error(format!(
                 "the gzip file is truncated: its {} compressed bytes end after {count} of {expected} bytes of data; \

@@ -120,9 +120,9 @@ fn a_random_split_gives_each_sample_to_one_part_and_repeats_itself() {
 }
 
 /// A dataset whose `read` is the given function.
-struct Writes<F>(Vec<Field>, F);
+struct FnDataset<F>(Vec<Field>, F);
 
-impl<F: Fn(&mut Sample<'_>) -> Result<()> + Send + Sync + 'static> Dataset for Writes<F> {
+impl<F: Fn(&mut Sample<'_>) -> Result<()> + Send + Sync + 'static> Dataset for FnDataset<F> {
     fn len(&self) -> usize {
         1
     }
@@ -138,7 +138,7 @@ fn write(
     read: impl Fn(&mut Sample<'_>) -> Result<()> + Send + Sync + 'static,
 ) -> Result<HostBatch> {
     let fields = vec![Field::new("x", DType::F32, [2]), Field::new("y", DType::Bool, [])];
-    HostBatch::collate(&Writes(fields, read), &[0])
+    HostBatch::collate(&FnDataset(fields, read), &[0])
 }
 
 #[test]
@@ -207,6 +207,7 @@ fn a_batch_refuses_to_be_read_as_what_it_is_not() {
 #[test]
 fn two_fields_of_one_name_are_refused() {
     let fields = vec![Field::new("x", DType::F32, []), Field::new("x", DType::U8, [])];
-    let error = HostBatch::collate(&Writes(fields, |_: &mut Sample<'_>| Ok(())), &[0]).unwrap_err();
+    let error =
+        HostBatch::collate(&FnDataset(fields, |_: &mut Sample<'_>| Ok(())), &[0]).unwrap_err();
     check(error, expect!["two fields are named `x`; each field of a dataset needs a unique name"]);
 }

@@ -115,12 +115,12 @@ fn the_cpu_reads_the_batch_in_place() {
 }
 
 /// Counts reads; sample 12 fails.
-struct Counting {
+struct CountingDataset {
     read: Arc<AtomicUsize>,
     pause: Duration,
 }
 
-impl Dataset for Counting {
+impl Dataset for CountingDataset {
     fn len(&self) -> usize {
         20
     }
@@ -137,9 +137,9 @@ impl Dataset for Counting {
     }
 }
 
-fn counting(pause: Duration) -> (Counting, Arc<AtomicUsize>) {
+fn counting(pause: Duration) -> (CountingDataset, Arc<AtomicUsize>) {
     let read = Arc::<AtomicUsize>::default();
-    (Counting { read: Arc::clone(&read), pause }, read)
+    (CountingDataset { read: Arc::clone(&read), pause }, read)
 }
 
 #[test]
@@ -184,15 +184,15 @@ fn an_error_arrives_at_its_place_and_skipped_batches_are_not_read() {
 fn a_panic_that_no_sample_is_blamed_for_arrives_as_an_error() {
     /// An error whose message panics.
     #[derive(Debug)]
-    struct Unspeakable;
-    impl std::fmt::Display for Unspeakable {
+    struct PanickingError;
+    impl std::fmt::Display for PanickingError {
         fn fmt(&self, _: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
             panic!("no words")
         }
     }
-    impl std::error::Error for Unspeakable {}
-    struct Cursed;
-    impl Dataset for Cursed {
+    impl std::error::Error for PanickingError {}
+    struct PanickingDataset;
+    impl Dataset for PanickingDataset {
         fn len(&self) -> usize {
             6
         }
@@ -201,15 +201,17 @@ fn a_panic_that_no_sample_is_blamed_for_arrives_as_an_error() {
         }
         fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {
             if index == 3 {
-                Err(Error::new(Unspeakable))
+                Err(Error::new(PanickingError))
             } else {
                 sample.write_value(0, index as i32)
             }
         }
     }
     for workers in [0, 1, 7] {
-        let builder =
-            DataLoader::builder(Cursed).batch_size(2).num_workers(workers).on_error(OnError::Skip);
+        let builder = DataLoader::builder(PanickingDataset)
+            .batch_size(2)
+            .num_workers(workers)
+            .on_error(OnError::Skip);
         let (runtime, loader) = (runtime(), builder.build().unwrap());
         let batches: Vec<Result<DeviceBatch>> =
             loader.prefetch_to(&runtime, &rows(), 0, 0).collect();

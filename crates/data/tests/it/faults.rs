@@ -11,7 +11,7 @@ use fulmen_data::{
 };
 
 /// 20 samples; some fail, panic or are left unwritten. Reads are counted.
-struct Faulty {
+struct FaultyDataset {
     read: Arc<AtomicUsize>,
     fault: fn(usize) -> Fault,
     pause: Duration,
@@ -24,13 +24,13 @@ enum Fault {
     Forget,
 }
 
-impl Faulty {
-    fn new(fault: fn(usize) -> Fault) -> Faulty {
-        Faulty { read: Arc::default(), fault, pause: Duration::ZERO }
+impl FaultyDataset {
+    fn new(fault: fn(usize) -> Fault) -> FaultyDataset {
+        FaultyDataset { read: Arc::default(), fault, pause: Duration::ZERO }
     }
 }
 
-impl Dataset for Faulty {
+impl Dataset for FaultyDataset {
     fn len(&self) -> usize {
         20
     }
@@ -51,8 +51,11 @@ impl Dataset for Faulty {
 
 /// The result of an epoch in batches of 3: each batch as its values or its error.
 fn outcome(fault: fn(usize) -> Fault, workers: usize) -> Vec<std::result::Result<Vec<i32>, Error>> {
-    let loader =
-        DataLoader::builder(Faulty::new(fault)).batch_size(3).num_workers(workers).build().unwrap();
+    let loader = DataLoader::builder(FaultyDataset::new(fault))
+        .batch_size(3)
+        .num_workers(workers)
+        .build()
+        .unwrap();
     loader
         .epoch(0)
         .map(|batch| batch.map(|batch| batch.values::<i32>(0).unwrap().to_vec()))
@@ -120,7 +123,7 @@ fn a_forgotten_field_is_an_error_and_never_an_older_batchs_value() {
 #[test]
 fn skipped_batches_are_not_read() {
     for workers in [0, 2] {
-        let data = Faulty::new(|index| if index < 15 { Fault::Panic } else { Fault::None });
+        let data = FaultyDataset::new(|index| if index < 15 { Fault::Panic } else { Fault::None });
         let read = Arc::clone(&data.read);
         let loader = DataLoader::builder(data).batch_size(3).num_workers(workers).build().unwrap();
         let batches: Vec<HostBatch> = loader.epochs(0..1, 5).collect::<Result<_>>().unwrap();
@@ -131,7 +134,7 @@ fn skipped_batches_are_not_read() {
 
 #[test]
 fn the_workers_do_not_run_ahead_of_the_prefetch_window() {
-    let data = Faulty::new(|_| Fault::None);
+    let data = FaultyDataset::new(|_| Fault::None);
     let read = Arc::clone(&data.read);
     let loader =
         DataLoader::builder(data).batch_size(2).num_workers(2).prefetch(2).build().unwrap();
@@ -149,7 +152,7 @@ fn the_workers_do_not_run_ahead_of_the_prefetch_window() {
 #[test]
 fn a_consumer_that_stops_early_leaves_no_thread_behind() {
     for count in 0..4 {
-        let mut data = Faulty::new(|_| Fault::None);
+        let mut data = FaultyDataset::new(|_| Fault::None);
         data.pause = Duration::from_millis(1);
         let read = Arc::clone(&data.read);
         let loader =
@@ -167,7 +170,7 @@ fn a_consumer_that_stops_early_leaves_no_thread_behind() {
 
 #[test]
 fn dropping_does_not_wait_for_a_whole_batch() {
-    let mut data = Faulty::new(|_| Fault::None);
+    let mut data = FaultyDataset::new(|_| Fault::None);
     data.pause = Duration::from_millis(500);
     let read = Arc::clone(&data.read);
     let loader = DataLoader::builder(data).batch_size(20).num_workers(2).build().unwrap();
@@ -178,11 +181,11 @@ fn dropping_does_not_wait_for_a_whole_batch() {
 }
 
 /// A sampler whose order is made by the given function.
-struct Orders(Order);
+struct FnSampler(Order);
 
 type Order = fn(u64) -> Vec<usize>;
 
-impl Sampler for Orders {
+impl Sampler for FnSampler {
     fn order(&self, epoch: u64, _: usize, _: Replica) -> Vec<usize> {
         (self.0)(epoch)
     }
@@ -203,9 +206,9 @@ fn a_sampler_that_lies_is_an_error_and_the_end() {
     ];
     for (order, message) in cases {
         for workers in [0, 3] {
-            let builder = DataLoader::builder(Faulty::new(|_| Fault::None))
+            let builder = DataLoader::builder(FaultyDataset::new(|_| Fault::None))
                 .batch_size(5)
-                .sampler(Orders(order));
+                .sampler(FnSampler(order));
             let loader = builder.num_workers(workers).build().unwrap();
             let mut batches = loader.epochs(1..4, 0);
             assert_eq!(batches.next().unwrap().unwrap_err().to_string(), message);
@@ -233,23 +236,23 @@ fn firsts(loader: DataLoader, start: usize) -> Vec<String> {
 }
 
 /// Six samples; the fourth cannot be read, then more user code panics.
-struct Cursed {
+struct PanickingDataset {
     message: bool,
 }
 
 /// An error whose message panics.
 #[derive(Debug)]
-struct Unspeakable;
+struct PanickingError;
 
-impl std::fmt::Display for Unspeakable {
+impl std::fmt::Display for PanickingError {
     fn fmt(&self, _: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         panic!("no words")
     }
 }
 
-impl std::error::Error for Unspeakable {}
+impl std::error::Error for PanickingError {}
 
-impl Dataset for Cursed {
+impl Dataset for PanickingDataset {
     fn len(&self) -> usize {
         6
     }
@@ -258,7 +261,7 @@ impl Dataset for Cursed {
     }
     fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {
         match index {
-            3 if self.message => Err(Error::new(Unspeakable)),
+            3 if self.message => Err(Error::new(PanickingError)),
             3 => Err(Error::new("torn")),
             _ => sample.write_value(0, index as i32),
         }
@@ -272,8 +275,9 @@ impl Dataset for Cursed {
 fn a_panic_where_an_error_is_told_is_an_error_and_no_hang() {
     for workers in [0, 1, 7] {
         let loader = |message, on_error| {
-            let builder =
-                DataLoader::builder(Cursed { message }).batch_size(2).num_workers(workers);
+            let builder = DataLoader::builder(PanickingDataset { message })
+                .batch_size(2)
+                .num_workers(workers);
             builder.on_error(on_error).build().unwrap()
         };
         assert_eq!(
@@ -290,20 +294,20 @@ fn a_panic_where_an_error_is_told_is_an_error_and_no_hang() {
 }
 
 /// Panics when it is dropped.
-struct Bomb;
+struct PanicOnDrop;
 
-impl Drop for Bomb {
+impl Drop for PanicOnDrop {
     fn drop(&mut self) {
         panic!("boom");
     }
 }
 
 /// Four records; either the records or the stream panic when they are dropped.
-struct Bombs {
+struct PanicOnDropDataset {
     records: bool,
 }
 
-impl IterableDataset for Bombs {
+impl IterableDataset for PanicOnDropDataset {
     fn len(&self) -> Option<usize> {
         Some(4)
     }
@@ -311,10 +315,11 @@ impl IterableDataset for Bombs {
         vec![Field::new("x", DType::I32, [])]
     }
     fn records(&self, _: u64) -> Result<Records> {
-        let (of_stream, of_records) = if self.records { (None, true) } else { (Some(Bomb), false) };
+        let (of_stream, of_records) =
+            if self.records { (None, true) } else { (Some(PanicOnDrop), false) };
         Ok(Box::new((0..4).map(move |i| {
             let _held = &of_stream;
-            let bomb = of_records.then(|| Bomb);
+            let bomb = of_records.then(|| PanicOnDrop);
             Ok(Record::new(i as u64, "", move |sample| {
                 std::mem::forget(bomb);
                 sample.write_value(0, i)
@@ -330,7 +335,7 @@ impl IterableDataset for Bombs {
 fn a_panic_in_a_drop_is_an_error_and_the_end() {
     for workers in [0, 1, 7] {
         let loader = |records| {
-            DataLoader::from_stream(Bombs { records })
+            DataLoader::from_stream(PanicOnDropDataset { records })
                 .batch_size(2)
                 .num_workers(workers)
                 .build()
@@ -347,8 +352,8 @@ fn a_panic_in_a_drop_is_an_error_and_the_end() {
 #[test]
 fn a_panic_while_a_sampler_is_described_is_an_error() {
     /// Has another order for each rank, and no description.
-    struct Ranks;
-    impl Sampler for Ranks {
+    struct RankSampler;
+    impl Sampler for RankSampler {
         fn order(&self, _: u64, len: usize, replica: Replica) -> Vec<usize> {
             (0..len).map(|i| (i + replica.rank) % len).collect()
         }
@@ -357,8 +362,9 @@ fn a_panic_while_a_sampler_is_described_is_an_error() {
         }
     }
     for workers in [0, 1, 7] {
-        let builder =
-            DataLoader::builder(Faulty::new(|_| Fault::None)).batch_size(4).sampler(Ranks);
+        let builder = DataLoader::builder(FaultyDataset::new(|_| Fault::None))
+            .batch_size(4)
+            .sampler(RankSampler);
         let loader = builder.num_workers(workers).build().unwrap();
         let part = loader
             .distributed(Replicas { devices: 2, num_processes: 2, process_index: 0 })

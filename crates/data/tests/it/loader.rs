@@ -114,8 +114,8 @@ fn an_epoch_can_start_in_the_middle_and_several_follow_without_a_seam() {
 
 #[test]
 fn choices_that_cannot_be_are_refused() {
-    struct Nothing;
-    impl Sampler for Nothing {
+    struct EmptySampler;
+    impl Sampler for EmptySampler {
         fn num_samples(&self, _: usize, _: Replica) -> usize {
             0
         }
@@ -170,11 +170,11 @@ fn choices_that_cannot_be_are_refused() {
         ],
     );
     refused(
-        builder().shuffle(true).sampler(Nothing).build(),
+        builder().shuffle(true).sampler(EmptySampler).build(),
         expect!["shuffle(true) and a sampler are mutually exclusive; set only one"],
     );
     refused(
-        builder().sampler(Nothing).build(),
+        builder().sampler(EmptySampler).build(),
         expect!["the sampler takes none of the dataset's 10 samples"],
     );
 }

@@ -11,12 +11,12 @@ use fulmen_data::{
 };
 
 /// 40 numbers. The first of each epoch is read only after the last of that epoch.
-struct LateFirst(Arc<(Mutex<Read>, Condvar)>);
+struct DelayedFirstSample(Arc<(Mutex<Read>, Condvar)>);
 
 /// Epochs and indices.
 type Read = BTreeSet<(u64, usize)>;
 
-impl Dataset for LateFirst {
+impl Dataset for DelayedFirstSample {
     fn len(&self) -> usize {
         40
     }
@@ -43,7 +43,7 @@ impl Dataset for LateFirst {
 
 #[test]
 fn batches_that_are_done_first_come_first_but_never_before_the_end_of_the_epoch_before() {
-    let dataset = LateFirst(Arc::default());
+    let dataset = DelayedFirstSample(Arc::default());
     let loader = DataLoader::builder(dataset)
         .batch_size(4)
         .num_workers(2)
@@ -92,11 +92,11 @@ fn without_an_order_there_is_no_place_in_it() {
 }
 
 /// Samples that take a known time in each stage.
-struct Staged;
+struct StagedDataset;
 
 const PAUSE: Duration = Duration::from_millis(1);
 
-impl Dataset for Staged {
+impl Dataset for StagedDataset {
     fn len(&self) -> usize {
         20
     }
@@ -119,7 +119,7 @@ impl Dataset for Staged {
 fn a_report_counts_batches_samples_and_the_time_of_each_stage() {
     for workers in [0, 2] {
         let loader =
-            DataLoader::builder(Staged).batch_size(4).num_workers(workers).build().unwrap();
+            DataLoader::builder(StagedDataset).batch_size(4).num_workers(workers).build().unwrap();
         assert_eq!((loader.report().batches, loader.report().slow_stage()), (0, None));
         assert!(loader.report().to_string().ends_with("too few batches to find the bottleneck"));
         assert_eq!(loader.epochs(0..2, 0).filter(Result::is_ok).count(), 10);
@@ -166,8 +166,8 @@ fn a_slow_consumer_is_not_input_bound() {
 
 #[test]
 fn the_reading_of_a_stream_is_told_apart() {
-    struct Slow;
-    impl Stream for Slow {
+    struct SlowStream;
+    impl Stream for SlowStream {
         type Item = i32;
         fn len(&self) -> Option<usize> {
             Some(20)
@@ -182,7 +182,7 @@ fn the_reading_of_a_stream_is_told_apart() {
             Ok(())
         }
     }
-    let stream = Slow.into_dataset(vec![Field::new("x", DType::I32, [])], |item, sample| {
+    let stream = SlowStream.into_dataset(vec![Field::new("x", DType::I32, [])], |item, sample| {
         sample.write_value(0, item)
     });
     let loader = DataLoader::from_stream(stream).batch_size(4).num_workers(2).build().unwrap();
@@ -207,8 +207,8 @@ fn a_bench_reads_an_epoch_and_leaves_the_loaders_own_report_alone() {
         "{text}"
     );
 
-    struct Broken;
-    impl Dataset for Broken {
+    struct BrokenDataset;
+    impl Dataset for BrokenDataset {
         fn len(&self) -> usize {
             1
         }
@@ -219,6 +219,6 @@ fn a_bench_reads_an_epoch_and_leaves_the_loaders_own_report_alone() {
             Err(Error::new("broken"))
         }
     }
-    let loader = DataLoader::builder(Broken).build().unwrap();
+    let loader = DataLoader::builder(BrokenDataset).build().unwrap();
     assert_eq!(bench_loader(&loader).unwrap_err().to_string(), "sample 0: broken");
 }

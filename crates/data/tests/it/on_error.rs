@@ -8,12 +8,12 @@ use fulmen_data::{
 };
 
 /// The numbers below `count`, each with noise; some cannot be read.
-struct Torn {
+struct NoisyNumbers {
     count: usize,
     bad: fn(usize) -> bool,
 }
 
-impl Dataset for Torn {
+impl Dataset for NoisyNumbers {
     fn len(&self) -> usize {
         self.count
     }
@@ -39,7 +39,7 @@ impl Dataset for Torn {
 }
 
 fn torn(count: usize, bad: fn(usize) -> bool) -> DataLoaderBuilder {
-    DataLoader::builder(Torn { count, bad }).batch_size(4)
+    DataLoader::builder(NoisyNumbers { count, bad }).batch_size(4)
 }
 
 type Content = (Vec<i64>, Vec<f64>, Vec<f32>);
@@ -112,8 +112,8 @@ fn substitutes_are_other_samples_of_the_epoch() {
 
 #[test]
 fn the_substitute_is_of_those_that_the_sampler_takes() {
-    struct FirstHalf;
-    impl Sampler for FirstHalf {
+    struct FirstHalfSampler;
+    impl Sampler for FirstHalfSampler {
         fn num_samples(&self, len: usize, _: Replica) -> usize {
             len / 2
         }
@@ -121,8 +121,11 @@ fn the_substitute_is_of_those_that_the_sampler_takes() {
             (0..len / 2).collect()
         }
     }
-    let loader =
-        torn(40, |i| i % 4 == 1).sampler(FirstHalf).on_error(OnError::Replace).build().unwrap();
+    let loader = torn(40, |i| i % 4 == 1)
+        .sampler(FirstHalfSampler)
+        .on_error(OnError::Replace)
+        .build()
+        .unwrap();
     let read: Vec<i64> = loader.epochs(0..9, 0).flat_map(|batch| content(batch).0).collect();
     assert!(read.iter().all(|&number| number < 20));
 }
@@ -236,9 +239,11 @@ fn a_file_deleted_during_the_epoch_is_one_bad_sample() {
         (0..8).for_each(|i| {
             std::fs::write(folder.path().join(format!("{i}.txt")), i.to_string()).unwrap()
         });
-        let loader =
-            DataLoader::builder(Files(folder.path().to_owned())).batch_size(4).on_error(on_error);
-        let loader = loader.build().unwrap();
+        let loader = DataLoader::builder(Files(folder.path().to_owned()))
+            .batch_size(4)
+            .on_error(on_error)
+            .build()
+            .unwrap();
         let mut batches = loader.epoch(0);
         assert_eq!(content(batches.next().unwrap()).0, [0, 1, 2, 3]);
         std::fs::remove_file(folder.path().join("6.txt")).unwrap();

@@ -64,9 +64,9 @@ fn seed_epoch_and_length_each_change_the_order() {
 }
 
 /// Takes longer for some samples than for others, so that the workers get out of step.
-struct Uneven(TensorDataset);
+struct UnevenDataset(TensorDataset);
 
-impl Dataset for Uneven {
+impl Dataset for UnevenDataset {
     fn len(&self) -> usize {
         self.0.len()
     }
@@ -102,7 +102,7 @@ fn the_number_of_workers_changes_nothing() {
             .array("number", [count], (0..count as i32).collect::<Vec<_>>())
             .build()
             .unwrap();
-        let builder = DataLoader::builder(Uneven(data))
+        let builder = DataLoader::builder(UnevenDataset(data))
             .batch_size(4)
             .shuffle(true)
             .seed(11)

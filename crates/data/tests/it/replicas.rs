@@ -242,9 +242,9 @@ fn a_run_resumes_in_the_middle_of_an_epoch_with_another_number_of_processes() {
 }
 
 /// Every replica reads its own range, backwards; the remainder is left out.
-struct Stretch;
+struct RangeSampler;
 
-impl Sampler for Stretch {
+impl Sampler for RangeSampler {
     fn is_presharded(&self) -> bool {
         true
     }
@@ -259,7 +259,7 @@ impl Sampler for Stretch {
         order
     }
     fn describe(&self) -> String {
-        "Stretch".to_owned()
+        "RangeSampler".to_owned()
     }
 }
 
@@ -267,7 +267,7 @@ impl Sampler for Stretch {
 fn a_final_sampler_is_not_divided_further() {
     let build = |workers, drop_last| {
         let builder =
-            DataLoader::builder(data(41)).batch_size(12).sampler(Stretch).drop_last(drop_last);
+            DataLoader::builder(data(41)).batch_size(12).sampler(RangeSampler).drop_last(drop_last);
         builder.num_workers(workers).build().unwrap()
     };
     for workers in [0, 1, 3] {
@@ -293,20 +293,20 @@ fn a_final_sampler_is_not_divided_further() {
     let whole = build(0, false);
     assert_eq!(
         whole.description(),
-        "41 of 41 samples, 4 batches of 12, Stretch (final, 1 replicas)"
+        "41 of 41 samples, 4 batches of 12, RangeSampler (final, 1 replicas)"
     );
     let parts = processes(&whole, 4, 4);
     assert_eq!(
         parts[1].description(),
-        "40 of 41 samples, 4 batches of 12, Stretch (final, 4 replicas)"
+        "40 of 41 samples, 4 batches of 12, RangeSampler (final, 4 replicas)"
     );
 }
 
 #[test]
 fn a_sampler_that_is_not_final_is_divided_and_asked_once_an_epoch() {
     /// Every sample, in reverse order.
-    struct Backwards(Arc<AtomicUsize>, Arc<Mutex<Vec<Replica>>>);
-    impl Sampler for Backwards {
+    struct ReverseSampler(Arc<AtomicUsize>, Arc<Mutex<Vec<Replica>>>);
+    impl Sampler for ReverseSampler {
         fn order(&self, _: u64, len: usize, replica: Replica) -> Vec<usize> {
             self.0.fetch_add(1, Ordering::SeqCst);
             self.1.lock().unwrap().push(replica);
@@ -314,7 +314,7 @@ fn a_sampler_that_is_not_final_is_divided_and_asked_once_an_epoch() {
         }
     }
     let (calls, replicas) = (Arc::<AtomicUsize>::default(), Arc::<Mutex<Vec<Replica>>>::default());
-    let sampler = Backwards(Arc::clone(&calls), Arc::clone(&replicas));
+    let sampler = ReverseSampler(Arc::clone(&calls), Arc::clone(&replicas));
     let whole = DataLoader::builder(data(16)).batch_size(8).sampler(sampler).build().unwrap();
     let batches = global_batches(&processes(&whole, 2, 8), 0..1, 0);
     assert_eq!(batches[0].numbers, [15, 14, 13, 12, 11, 10, 9, 8]);
@@ -323,14 +323,14 @@ fn a_sampler_that_is_not_final_is_divided_and_asked_once_an_epoch() {
     assert_eq!(calls.load(Ordering::SeqCst), 4);
     let expected = [0, 1, 1, 0].map(|rank| Replica { num_replicas: 2, rank });
     assert_eq!(*replicas.lock().unwrap(), expected);
-    assert!(whole.description().ends_with("Backwards"), "{}", whole.description());
+    assert!(whole.description().ends_with("ReverseSampler"), "{}", whole.description());
 }
 
 #[test]
 fn a_sampler_that_divides_and_does_not_say_so_is_refused() {
     /// The result of PyTorch's DistributedSampler.
-    struct Strided;
-    impl Sampler for Strided {
+    struct StridedSampler;
+    impl Sampler for StridedSampler {
         fn num_samples(&self, len: usize, replica: Replica) -> usize {
             len / replica.num_replicas
         }
@@ -339,10 +339,11 @@ fn a_sampler_that_divides_and_does_not_say_so_is_refused() {
             (0..len).skip(replica.rank).step_by(replica.num_replicas).take(count).collect()
         }
         fn describe(&self) -> String {
-            "Strided".to_owned()
+            "StridedSampler".to_owned()
         }
     }
-    let whole = DataLoader::builder(data(16)).batch_size(4).sampler(Strided).build().unwrap();
+    let whole =
+        DataLoader::builder(data(16)).batch_size(4).sampler(StridedSampler).build().unwrap();
     assert_eq!(whole.epoch(0).filter(Result::is_ok).count(), 4, "one replica has one order");
     for (index, other) in [(0, 1), (1, 0)] {
         let part = whole
@@ -465,8 +466,8 @@ fn what_cannot_be_shared_is_refused() {
 #[test]
 fn replicas_that_disagree_are_refused() {
     /// Gives the remaining samples to the first ranks.
-    struct Uneven;
-    impl Sampler for Uneven {
+    struct UnevenSampler;
+    impl Sampler for UnevenSampler {
         fn is_presharded(&self) -> bool {
             true
         }
@@ -477,23 +478,23 @@ fn replicas_that_disagree_are_refused() {
             (replica.rank..len).step_by(replica.num_replicas).collect()
         }
         fn describe(&self) -> String {
-            "Uneven".to_owned()
+            "UnevenSampler".to_owned()
         }
     }
-    let builder = || DataLoader::builder(data(7)).batch_size(4).sampler(Uneven);
+    let builder = || DataLoader::builder(data(7)).batch_size(4).sampler(UnevenSampler);
     refused(
         builder(),
         4,
         4,
         1,
         expect![
-            "the sampler Uneven takes 2 samples for rank 1 of 4 replicas and 1 for rank 3; all replicas must take the \
+            "the sampler UnevenSampler takes 2 samples for rank 1 of 4 replicas and 1 for rank 3; all replicas must take the \
              same number, because they take the same number of steps"
         ],
     );
     // One replica agrees with itself, and four of them if the samples divide equally.
     assert_eq!(builder().build().unwrap().num_samples(), 7);
-    let loader = DataLoader::builder(data(8)).batch_size(4).sampler(Uneven).build().unwrap();
+    let loader = DataLoader::builder(data(8)).batch_size(4).sampler(UnevenSampler).build().unwrap();
     assert_eq!(processes(&loader, 4, 4)[3].num_samples(), 8);
 }
 
@@ -524,8 +525,8 @@ fn sizes_are_the_global_ones_and_distributing_again_starts_afresh() {
 
 #[test]
 fn a_sample_that_cannot_be_read_is_an_error_of_every_process_that_needs_it() {
-    struct Damaged;
-    impl Dataset for Damaged {
+    struct DamagedDataset;
+    impl Dataset for DamagedDataset {
         fn len(&self) -> usize {
             6
         }
@@ -540,7 +541,7 @@ fn a_sample_that_cannot_be_read_is_an_error_of_every_process_that_needs_it() {
             }
         }
     }
-    let whole = DataLoader::builder(Damaged).batch_size(4).build().unwrap();
+    let whole = DataLoader::builder(DamagedDataset).batch_size(4).build().unwrap();
     for part in processes(&whole, 2, 2) {
         // Sample 4 is the first of the second batch: process 0's own, and the padding of process 1.
         let batches: Vec<Result<HostBatch>> = part.epoch(0).collect();

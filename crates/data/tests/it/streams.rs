@@ -532,9 +532,13 @@ fn processes_lose_none_of_a_stream_but_the_bad_records() {
         });
         let parts: Vec<Vec<Content>> = parts.collect();
         assert!(parts.iter().all(|part| part.len() == 7), "{on_error:?}, {count} processes");
-        let real = parts.iter().flatten().flat_map(|batch| batch.2.iter().zip(&batch.4));
-        let mut real: Vec<i64> =
-            real.filter(|(_, mask)| **mask == 1.0).map(|(number, _)| *number).collect();
+        let mut real: Vec<i64> = parts
+            .iter()
+            .flatten()
+            .flat_map(|batch| batch.2.iter().zip(&batch.4))
+            .filter(|(_, mask)| **mask == 1.0)
+            .map(|(number, _)| *number)
+            .collect();
         real.sort_unstable();
         match on_error {
             OnError::Skip => {
@@ -599,9 +603,9 @@ fn whatever_can_be_read_of_a_batch_pads_the_rows_of_a_process() {
 }
 
 /// Declares another number of items than it has.
-struct Says(usize, Numbers);
+struct WrongLengthStream(usize, Numbers);
 
-impl Stream for Says {
+impl Stream for WrongLengthStream {
     type Item = u64;
     fn len(&self) -> Option<usize> {
         Some(self.0)
@@ -618,7 +622,8 @@ impl Stream for Says {
 fn a_stream_longer_than_it_said_is_an_error() {
     for workers in [0, 2] {
         for (promised, failing_batch) in [(6, 1), (7, 2)] {
-            let (batches, _) = outcome(Says(promised, Numbers::new(9)), OnError::Fail, workers);
+            let (batches, _) =
+                outcome(WrongLengthStream(promised, Numbers::new(9)), OnError::Fail, workers);
             assert_eq!(batches.len(), failing_batch + 1);
             assert_eq!(
                 batches[failing_batch],
@@ -627,7 +632,7 @@ fn a_stream_longer_than_it_said_is_an_error() {
                 )
             );
         }
-        let builder = DataLoader::from_stream(samples(Says(7, Numbers::new(9))))
+        let builder = DataLoader::from_stream(samples(WrongLengthStream(7, Numbers::new(9))))
             .batch_size(3)
             .num_workers(workers);
         // The last batch is dropped, so the end of the stream is never reached.
@@ -635,7 +640,7 @@ fn a_stream_longer_than_it_said_is_an_error() {
             builder.drop_last(true).build().unwrap().epoch(0).filter(Result::is_ok).count(),
             2
         );
-        let builder = DataLoader::from_stream(samples(Says(7, Numbers::new(9))))
+        let builder = DataLoader::from_stream(samples(WrongLengthStream(7, Numbers::new(9))))
             .batch_size(3)
             .num_workers(workers);
         assert_eq!(
@@ -647,7 +652,7 @@ fn a_stream_longer_than_it_said_is_an_error() {
 
 #[test]
 fn a_stream_shorter_than_it_said_is_an_error() {
-    let (batches, _) = outcome(Says(9, Numbers::new(7)), OnError::Fail, 2);
+    let (batches, _) = outcome(WrongLengthStream(9, Numbers::new(7)), OnError::Fail, 2);
     assert_eq!(batches.len(), 3);
     assert_eq!(
         batches[2],

@@ -78,8 +78,8 @@ impl ImageTransform for ColorJitter {
         random.shuffle(&mut order);
         let [brightness, contrast, saturation] = self
             .factors()
-            .map(|(_, amount)| amount.map(|amount| draw(random, amount.about(1.0, 0.0))));
-        let hue = self.hue.map(|amount| draw(random, amount.about(0.0, f64::NEG_INFINITY)));
+            .map(|(_, amount)| amount.map(|amount| draw(random, amount.around(1.0, 0.0))));
+        let hue = self.hue.map(|amount| draw(random, amount.around(0.0, f64::NEG_INFINITY)));
         for step in order {
             image = match (step, brightness, contrast, saturation, hue) {
                 (0, Some(factor), ..) => functional::adjust_brightness(image, factor)?,

@@ -135,16 +135,16 @@ impl ImageTransform for RandomChoice {
 
     fn apply(&self, image: Image, random: &mut SampleRng) -> Result<Image> {
         self.check()?;
-        let mut left = random.uniform(0.0, self.weights.iter().sum());
+        let mut remaining = random.uniform(0.0, self.weights.iter().sum());
         let mut chosen = None;
         for (weight, transform) in
             self.weights.iter().zip(&self.transforms.0).filter(|(weight, _)| **weight > 0.0)
         {
             chosen = Some(transform);
-            if left < *weight {
+            if remaining < *weight {
                 break;
             }
-            left -= weight;
+            remaining -= weight;
         }
         // If rounding leaves a remainder, it belongs to the last transform.
         match chosen {

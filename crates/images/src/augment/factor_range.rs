@@ -31,7 +31,7 @@ impl From<(f64, f64)> for FactorRange {
 impl FactorRange {
     /// The range around `center`: one number extends equally to both sides, but not below
     /// `minimum`.
-    pub(super) fn about(self, center: f64, minimum: f64) -> (f64, f64) {
+    pub(super) fn around(self, center: f64, minimum: f64) -> (f64, f64) {
         match self {
             FactorRange::One(amount) => ((center - amount).max(minimum), center + amount),
             FactorRange::Range(from, to) => (from, to),
@@ -47,7 +47,7 @@ impl FactorRange {
                 "the {name} is {amount}; it must be at least 0, because it is the largest change from {center}"
             )));
         }
-        let (from, to) = self.about(center, allowed.0);
+        let (from, to) = self.around(center, allowed.0);
         if allowed.0 <= from && from <= to && to <= allowed.1 && to.is_finite() && from.is_finite()
         {
             Ok(())

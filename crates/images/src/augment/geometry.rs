@@ -10,8 +10,8 @@ use fulmen_data::{Error, Result, SampleRng};
 
 const ALL: (f64, f64) = (f64::NEG_INFINITY, f64::INFINITY);
 
-fn about_zero(amount: FactorRange) -> (f64, f64) {
-    amount.about(0.0, f64::NEG_INFINITY)
+fn around_zero(amount: FactorRange) -> (f64, f64) {
+    amount.around(0.0, f64::NEG_INFINITY)
 }
 
 fn center_text(center: Option<(f64, f64)>) -> String {
@@ -66,7 +66,7 @@ impl ImageTransform for RandomRotation {
 
     fn apply(&self, image: Image, random: &mut SampleRng) -> Result<Image> {
         self.check()?;
-        let angle = draw(random, about_zero(self.degrees));
+        let angle = draw(random, around_zero(self.degrees));
         functional::rotate(&image, angle, self.interpolation, self.expand, self.center, &self.fill)
     }
 
@@ -160,7 +160,7 @@ impl ImageTransform for RandomAffine {
 
     fn apply(&self, image: Image, random: &mut SampleRng) -> Result<Image> {
         self.check()?;
-        let angle = draw(random, about_zero(self.degrees));
+        let angle = draw(random, around_zero(self.degrees));
         let size = (image.width() as f64, image.height() as f64);
         let translate = self.translate.map_or((0.0, 0.0), |(x, y)| {
             let mut shift = |max: f64| random.uniform(-max, max).round_ties_even();
@@ -168,7 +168,7 @@ impl ImageTransform for RandomAffine {
         });
         let scale = self.scale.map_or(1.0, |range| draw(random, range));
         let mut lean = |shear: Option<FactorRange>| {
-            shear.map_or(0.0, |amount| draw(random, about_zero(amount)))
+            shear.map_or(0.0, |amount| draw(random, around_zero(amount)))
         };
         let shear = (lean(self.shear), lean(self.shear_y));
         let map = Affine { angle, translate, scale, shear, center: self.center };

@@ -3,7 +3,7 @@
 //! Out of scope: the same for batches on the device (`fulmen_nn::augment`).
 
 use super::{check_probability, options};
-use crate::functional::{self, Fill};
+use crate::functional::{self, Fill, Rectangle};
 use crate::{Image, ImageTransform};
 use fulmen_data::{Error, Result, SampleRng};
 
@@ -73,12 +73,8 @@ impl RandomErasing {
         value(value: impl Into<ErasingValue>) = value.into();
     }
 
-    /// The rectangle to erase: its upper left corner (row, column), and its height and width.
-    fn rectangle(
-        &self,
-        image: &Image,
-        random: &mut SampleRng,
-    ) -> Option<((usize, usize), (usize, usize))> {
+    /// The rectangle to erase, if one that fits was drawn.
+    fn rectangle(&self, image: &Image, random: &mut SampleRng) -> Option<Rectangle> {
         let (height, width) = (image.height(), image.width());
         for _ in 0..10 {
             let area = (height * width) as f64 * random.uniform(self.scale.0, self.scale.1);
@@ -88,7 +84,7 @@ impl RandomErasing {
             if erased_height < height && erased_width < width {
                 let top = random.below(height - erased_height + 1);
                 let left = random.below(width - erased_width + 1);
-                return Some(((top, left), (erased_height, erased_width)));
+                return Some(Rectangle { top, left, height: erased_height, width: erased_width });
             }
         }
         None
@@ -120,19 +116,19 @@ impl ImageTransform for RandomErasing {
         if !random.bernoulli(self.p) {
             return Ok(image);
         }
-        let Some((corner, size)) = self.rectangle(&image, random) else { return Ok(image) };
+        let Some(rectangle) = self.rectangle(&image, random) else { return Ok(image) };
         match &self.value {
             ErasingValue::Constant(fill) => {
                 let pixel = fill.pixel(&image)?;
-                functional::erase(image, corner, size, |_, _| pixel)
+                functional::erase(image, rectangle, |_, _| pixel)
             }
             ErasingValue::Mean => {
                 let pixel = mean(&image);
-                functional::erase(image, corner, size, |_, _| pixel)
+                functional::erase(image, rectangle, |_, _| pixel)
             }
-            ErasingValue::Random => functional::erase(image, corner, size, |_, _| {
-                (random.next_u64() as u32).to_le_bytes()
-            }),
+            ErasingValue::Random => {
+                functional::erase(image, rectangle, |_, _| (random.next_u64() as u32).to_le_bytes())
+            }
         }
     }
 

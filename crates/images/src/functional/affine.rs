@@ -2,10 +2,10 @@
 //!
 //! Out of scope: perspective (`perspective`), and interpolation (`warp`).
 
-use super::warp::{check_interpolation, fixed, warp};
+use super::warp::{check_interpolation, to_fixed_point, warp};
 use super::{Fill, check_finite};
 use crate::geometry::Orientation;
-use crate::render::oriented;
+use crate::render::orient;
 use crate::{Image, ImageSize, Interpolation};
 use fulmen_data::{Error, Result};
 
@@ -119,11 +119,13 @@ fn resample(
     let half = |size: usize| size as f64 / 2.0 - 0.5;
     let (left, top) = (half(size.0), half(size.1));
     let (to_x, to_y) = (half(image.width()) + dx, half(image.height()) + dy);
-    let (step_x, step_y) = (fixed(a), fixed(c));
+    let (step_x, step_y) = (to_fixed_point(a), to_fixed_point(c));
     warp(image, size, mode, fill, |row| {
         let rows_below = row as f64 - top;
-        let start =
-            (fixed(b * rows_below - a * left + to_x), fixed(d * rows_below - c * left + to_y));
+        let start = (
+            to_fixed_point(b * rows_below - a * left + to_x),
+            to_fixed_point(d * rows_below - c * left + to_y),
+        );
         (0..size.0 as i64).map(move |column| {
             let source = |start: i64, step: i64| start.saturating_add(step.saturating_mul(column));
             (source(start.0, step_x), source(start.1, step_y))
@@ -161,7 +163,7 @@ pub fn rotate(
         return quarter_turns(image, quarters);
     }
     let matrix = map.inverse(size);
-    let result = if expand { expanded(matrix, size) } else { size };
+    let result = if expand { expanded_size(matrix, size) } else { size };
     resample(image, result, matrix, mode, fill)
 }
 
@@ -170,11 +172,11 @@ fn quarter_turns(image: &Image, quarters: usize) -> Result<Image> {
     let (transpose, flip_x, flip_y) =
         (!quarters.is_multiple_of(2), quarters >= 2, matches!(quarters, 1 | 2));
     let size = ImageSize { height: image.height(), width: image.width() };
-    oriented(image.pixels(), size, Orientation { transpose, flip_x, flip_y }, image.channels())
+    orient(image.pixels(), size, Orientation { transpose, flip_x, flip_y }, image.channels())
 }
 
 /// The size of the bounding box of a rotated image.
-fn expanded(matrix: [f64; 6], size: (usize, usize)) -> (usize, usize) {
+fn expanded_size(matrix: [f64; 6], size: (usize, usize)) -> (usize, usize) {
     let [a, b, dx, c, d, dy] = matrix;
     let (half_width, half_height) = (size.0 as f64 / 2.0, size.1 as f64 / 2.0);
     let corners = [(-1.0, -1.0), (1.0, -1.0), (1.0, 1.0), (-1.0, 1.0)];

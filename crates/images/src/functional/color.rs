@@ -91,8 +91,8 @@ pub fn adjust_hue(mut image: Image, factor: f64) -> Result<Image> {
     for pixel in image.pixels_mut().chunks_exact_mut(channels) {
         let (hue, saturation, value) = to_hsv([pixel[0], pixel[1], pixel[2]]);
         // The hue is periodic.
-        let turned = hue + turn;
-        let rgb = from_hsv(turned - turned.floor(), saturation, value);
+        let shifted = hue + turn;
+        let rgb = from_hsv(shifted - shifted.floor(), saturation, value);
         // torchvision converts 0 to 1 to u8 in 256 equal steps.
         pixel[..3]
             .iter_mut()

@@ -5,18 +5,30 @@
 use crate::Image;
 use fulmen_data::{Error, Result};
 
-/// Replaces the pixels of a rectangle, whose upper left pixel is at row `top` and column `left`, by
-/// those that `value` returns for each row and column of it. An image uses as many of the four
-/// values as it has channels.
+/// A rectangle of pixels within an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Rectangle {
+    /// Its first row.
+    pub top: usize,
+    /// Its first column.
+    pub left: usize,
+    /// The height.
+    pub height: usize,
+    /// The width.
+    pub width: usize,
+}
+
+/// Replaces the pixels of a rectangle by those that `value` returns for each row and column of the
+/// rectangle. An image uses as many of the four values as it has channels.
 ///
 /// # Errors
 /// The rectangle is not within the image.
 pub fn erase(
     mut image: Image,
-    (top, left): (usize, usize),
-    (height, width): (usize, usize),
+    rectangle: Rectangle,
     mut value: impl FnMut(usize, usize) -> [u8; 4],
 ) -> Result<Image> {
+    let Rectangle { top, left, height, width } = rectangle;
     let fits = |start: usize, size: usize, all: usize| {
         start.checked_add(size).is_some_and(|end| end <= all)
     };

@@ -37,7 +37,7 @@ pub use color::{
     adjust_brightness, adjust_contrast, adjust_gamma, adjust_hue, adjust_saturation,
     rgb_to_grayscale,
 };
-pub use erase::erase;
+pub use erase::{Rectangle, erase};
 pub use fill::Fill;
 pub(super) use filter::check_gaussian;
 pub use filter::{adjust_sharpness, gaussian_blur};

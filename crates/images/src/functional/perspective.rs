@@ -2,7 +2,7 @@
 //!
 //! Out of scope: affine maps (`affine`), and interpolation (`warp`).
 
-use super::warp::{fixed, warp};
+use super::warp::{to_fixed_point, warp};
 use super::{Fill, check_finite};
 use crate::{Image, Interpolation};
 use fulmen_data::{Error, Result};
@@ -39,9 +39,9 @@ pub fn perspective(
             // A point that is NaN is outside.
             let to_fixed = |numerator: f64| {
                 if (numerator / depth).is_finite() {
-                    fixed(snapped(numerator / depth - 0.5))
+                    to_fixed_point(snap(numerator / depth - 0.5))
                 } else {
-                    fixed(-1e9)
+                    to_fixed_point(-1e9)
                 }
             };
             (to_fixed(a * x + b * y + c), to_fixed(d * x + e * y + f))
@@ -56,7 +56,7 @@ pub(crate) fn is_possible(from: Corners, to: Corners) -> bool {
 
 /// Rounds to 2⁻²⁰: below the precision of interpolation, above the rounding errors of the
 /// equations.
-fn snapped(pixels: f64) -> f64 {
+fn snap(pixels: f64) -> f64 {
     (pixels * 1_048_576.0).round() / 1_048_576.0
 }
 
@@ -70,9 +70,10 @@ fn coefficients(from: Corners, to: Corners) -> Result<[f64; 8]> {
         rows.push([0.0, 0.0, 0.0, x, y, 1.0, -to_y * x, -to_y * y, to_y]);
     }
     for column in 0..8 {
-        let pivot =
-            (column..8).max_by(|&i, &j| rows[i][column].abs().total_cmp(&rows[j][column].abs()));
-        rows.swap(column, pivot.unwrap_or(column));
+        let pivot_row = (column..8)
+            .max_by(|&i, &j| rows[i][column].abs().total_cmp(&rows[j][column].abs()))
+            .unwrap_or(column);
+        rows.swap(column, pivot_row);
         let pivot = rows[column];
         if pivot[column].abs() < 1e-9 {
             return Err(Error::usage(format!(

@@ -11,7 +11,7 @@ use fulmen_data::{Error, Result};
 pub(super) type SourcePoint = (i64, i64);
 
 /// Converts a coordinate in pixels. Large values saturate.
-pub(super) fn fixed(pixels: f64) -> i64 {
+pub(super) fn to_fixed_point(pixels: f64) -> i64 {
     // A quarter of the range, so that the sum of two does not overflow.
     (pixels * 4_294_967_296.0).round().clamp(-2.3e18, 2.3e18) as i64
 }

@@ -1,7 +1,7 @@
 //! JPEG files in pure Rust: zune-jpeg decodes, jpeg-encoder encodes.
 //!
 //! zune-jpeg decodes whole images at full size. It silently treats data that end too early as
-//! zeros, so it gets a copy of the file with invalid codes after the data of each scan (`guarded`).
+//! zeros, so it gets a copy of the file with invalid codes after the data of each scan (`guarded_copy`).
 //!
 //! Out of scope: the other decoder (`turbo`).
 
@@ -62,9 +62,9 @@ impl<'a> Jpeg<'a> {
         buffers: &'b mut Buffers,
     ) -> Result<Pixels<'b>> {
         let Jpeg { file, header } = self;
-        let mut guarded = guarded(file, &header)?;
-        let Stored { space, channels: mut stored, is_luma_first } =
-            plan(&header, channels, &mut guarded);
+        let mut guarded = guarded_copy(file, &header)?;
+        let DecodedFormat { space, channels: mut stored, is_luma_first } =
+            decoded_format(&header, channels, &mut guarded);
         let ImageSize { height, width } = header.size;
         let bytes = width * height * stored;
         buffers.reserve(bytes)?;
@@ -85,9 +85,9 @@ impl<'a> Jpeg<'a> {
         };
         if let Err(error) = decode(true) {
             if !limits.keep_damaged {
-                return Err(super::damaged(&words(&error)));
+                return Err(super::damaged(&message(&error)));
             }
-            decode(false).map_err(|error| refuse(&words(&error)))?;
+            decode(false).map_err(|error| refuse(&message(&error)))?;
         }
         if is_luma_first {
             (0..width * height).for_each(|pixel| buffers.raw[pixel] = buffers.raw[3 * pixel]);
@@ -98,12 +98,12 @@ impl<'a> Jpeg<'a> {
 }
 
 /// zune-jpeg's message, shortened because it quotes the data.
-fn words(error: &DecodeErrors) -> String {
+fn message(error: &DecodeErrors) -> String {
     error.to_string().trim().trim_matches('"').to_owned()
 }
 
 /// The format of zune-jpeg's pixels.
-struct Stored {
+struct DecodedFormat {
     space: ColorSpace,
     channels: usize,
     /// Whether only the first of three channels is needed.
@@ -114,7 +114,7 @@ struct Stored {
 ///
 /// zune-jpeg does not support all values of Adobe's segment, so the copy of the file has another
 /// one.
-fn plan(header: &Header, channels: usize, copy: &mut [u8]) -> Stored {
+fn decoded_format(header: &Header, channels: usize, copy: &mut [u8]) -> DecodedFormat {
     let transform = header.transform.map(|offset| copy[offset]);
     if let Some(offset) = header.transform {
         match (header.components, transform) {
@@ -126,7 +126,7 @@ fn plan(header: &Header, channels: usize, copy: &mut [u8]) -> Stored {
             _ => copy[offset - ADOBE] = 0,
         }
     }
-    let stored = |space, channels| Stored { space, channels, is_luma_first: false };
+    let stored = |space, channels| DecodedFormat { space, channels, is_luma_first: false };
     match (header.components, header.is_named_rgb, transform, channels) {
         (1, ..) => stored(ColorSpace::Luma, 1),
         // RGB, declared as YCbCr so that it is not converted.
@@ -134,7 +134,7 @@ fn plan(header: &Header, channels: usize, copy: &mut [u8]) -> Stored {
         // Asked for the luma of such an image, zune-jpeg would read twice as many rows as there
         // are.
         (3, false, _, 1) if header.is_vertical => {
-            Stored { is_luma_first: true, ..stored(ColorSpace::YCbCr, 3) }
+            DecodedFormat { is_luma_first: true, ..stored(ColorSpace::YCbCr, 3) }
         }
         (3, false, _, 1) => stored(ColorSpace::Luma, 1),
         _ => stored(ColorSpace::RGB, 3),
@@ -150,7 +150,7 @@ const GUARD: [u8; 16] = [0xff, 0, 0xff, 0, 0xff, 0, 0xff, 0, 0xff, 0, 0xff, 0, 0
 /// zune-jpeg skips a guard when it looks for the marker at the end of a restart interval, of a
 /// baseline image, or of a progressive scan, but not after the first progressive scan and between
 /// the scans of a baseline image, which have none.
-fn guarded(file: &[u8], header: &Header) -> Result<Vec<u8>> {
+fn guarded_copy(file: &[u8], header: &Header) -> Result<Vec<u8>> {
     // The marker cannot occur in the data; if it is missing, the file was truncated.
     if !file[header.scan..].windows(2).rev().any(|pair| pair == END) {
         return Err(refuse(

@@ -13,7 +13,7 @@ use fulmen_data::Result;
 
 /// The allowed difference between values: zune-jpeg's inverse cosine transform rounds differently,
 /// and its chroma upsampling rounds once in each direction.
-const MOST: u8 = 4;
+const MAX_DIFFERENCE: u8 = 4;
 
 /// The same in the last column, where zune-jpeg interpolates with chroma from beyond the edge.
 const MAX_EDGE_DIFFERENCE: u8 = 8;
@@ -75,7 +75,7 @@ fn check_same(name: &str, width: usize, file: &[u8]) {
         assert_eq!(actual.len(), expected.len(), "{name}, {channels} channels");
         for (index, (a, b)) in actual.iter().zip(&expected).enumerate() {
             let (x, y) = (index / channels % width, index / channels / width);
-            let tolerance = if x + 1 == width { MAX_EDGE_DIFFERENCE } else { MOST };
+            let tolerance = if x + 1 == width { MAX_EDGE_DIFFERENCE } else { MAX_DIFFERENCE };
             assert!(
                 a.abs_diff(*b) <= tolerance,
                 "{name}, {channels} channels: {a} for {b} at ({x}, {y})"

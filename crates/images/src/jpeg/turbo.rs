@@ -3,7 +3,7 @@
 //! Out of scope: the bindings (the crate `fulmen-jpeg`), and the other decoder (`pure`).
 
 pub(crate) use fulmen_jpeg::Decoder;
-use fulmen_jpeg::{Part, Region, Space};
+use fulmen_jpeg::{ColorSpace, Part, Region};
 
 use crate::decode::{Buffers, Limits};
 use crate::exif;
@@ -56,9 +56,9 @@ impl<'a> Jpeg<'a> {
         let (y, height) = axis(rect.y, rect.height, height);
         let region = Region { x, y, width, height };
         let space = match (self.jpeg.is_cmyk(), channels) {
-            (true, _) => Space::Cmyk,
-            (false, 1) => Space::Gray,
-            (false, _) => Space::Rgb,
+            (true, _) => ColorSpace::Cmyk,
+            (false, 1) => ColorSpace::Gray,
+            (false, _) => ColorSpace::Rgb,
         };
         let Buffers { raw, pixels } = buffers;
         let part = self.jpeg.decode(space, eighths, region, raw).map_err(refuse)?;
@@ -67,14 +67,14 @@ impl<'a> Jpeg<'a> {
         }
         let Part { x, y, width, height, stride } = part;
         let rect = Rect { x: x as isize, y: y as isize, width, height };
-        if space.channels() == channels && space != Space::Cmyk {
+        if space.channels() == channels && space != ColorSpace::Cmyk {
             return Ok(Pixels { bytes: raw, stride, channels, rect, eighths });
         }
         pixels.clear();
         for row in raw.chunks_exact(stride).take(height) {
             let row = &row[..width * space.channels()];
             match space {
-                Space::Cmyk => {
+                ColorSpace::Cmyk => {
                     row.chunks_exact(4).for_each(|cmyk| push_cmyk(cmyk, pixels, channels))
                 }
                 _ => image::convert(row, space.channels(), pixels, channels),

@@ -1,7 +1,7 @@
 //! Augmentation of images on the host: compared with torchvision, and its probabilities.
 
 use fulmen_data::{Result, SampleRng};
-use fulmen_images::functional::{self, Affine, Fill, Padding, PaddingMode};
+use fulmen_images::functional::{self, Affine, Fill, Padding, PaddingMode, Rectangle};
 use fulmen_images::{
     AutoAugment, AutoAugmentPolicy, ColorJitter, ErasingValue, FactorRange, GaussianBlur, Image,
     ImageTransform, Interpolation, Pad, RandAugment, RandomAdjustSharpness, RandomAffine,
@@ -106,9 +106,9 @@ fn run(op: &str, image: Image, p: &Value) -> Result<Image> {
             functional::pad(&image, Padding::from(sides), &mode)
         }
         "erase" => {
-            functional::erase(image, whole_pair(&p["corner"]), whole_pair(&p["size"]), |_, _| {
-                [1, 2, 3, 0]
-            })
+            let ((top, left), (height, width)) = (whole_pair(&p["corner"]), whole_pair(&p["size"]));
+            let rectangle = Rectangle { top, left, height, width };
+            functional::erase(image, rectangle, |_, _| [1, 2, 3, 0])
         }
         other => panic!("no operation {other}"),
     }
@@ -606,7 +606,11 @@ fn wrong_options_are_refused() {
             "a fill of 2 values",
         ),
         (
-            functional::erase(small(), (2, 0), (2, 1), |_, _| [0; 4]),
+            functional::erase(
+                small(),
+                Rectangle { top: 2, left: 0, height: 2, width: 1 },
+                |_, _| [0; 4],
+            ),
             "a rectangle of 1x2 from column 0 and row 2",
         ),
         (

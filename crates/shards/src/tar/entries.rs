@@ -24,7 +24,7 @@ const BLOCK: usize = 512;
 const MAX_NAME_BYTES: u64 = 1 << 20;
 
 /// Skips up to a number of bytes, and returns how many there were.
-pub(super) type Skip<R> = fn(&mut R, u64) -> io::Result<u64>;
+pub(super) type SkipBytes<R> = fn(&mut R, u64) -> io::Result<u64>;
 
 /// Skips bytes by reading them.
 pub(super) fn read_over<R: Read>(reader: &mut R, count: u64) -> io::Result<u64> {
@@ -74,15 +74,15 @@ pub fn tar_entries(
     file: &File,
     part: Range<u64>,
 ) -> impl Iterator<Item = Result<Entry>> {
-    let mut walk = TarEntries::of_part(location, file, part);
-    std::iter::from_fn(move || walk.next().transpose())
+    let mut entries = TarEntries::of_part(location, file, part);
+    std::iter::from_fn(move || entries.next().transpose())
 }
 
 /// A reader of a tar file.
 pub(super) struct TarEntries<R> {
     location: Location,
     reader: R,
-    skip: Skip<R>,
+    skip: SkipBytes<R>,
     /// The number of bytes read or skipped.
     position: u64,
     /// The offset of the next header.
@@ -112,7 +112,7 @@ impl<'a> TarEntries<FilePart<'a>> {
 }
 
 impl<R: Read> TarEntries<R> {
-    pub(super) fn new(location: Location, reader: R, skip: Skip<R>) -> TarEntries<R> {
+    pub(super) fn new(location: Location, reader: R, skip: SkipBytes<R>) -> TarEntries<R> {
         TarEntries { location, reader, skip, position: 0, next: 0, latest: None, ended: false }
     }
 
@@ -139,7 +139,7 @@ impl<R: Read> TarEntries<R> {
             };
             let header = Header::from_byte_slice(&block);
             let size =
-                checked_size(header).map_err(|reason| self.bad_header(start, &block, &reason))?;
+                checked_size(header).map_err(|reason| self.header_error(start, &block, &reason))?;
             let kind = header.entry_type();
             let is_file =
                 matches!(kind, EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse);
@@ -192,12 +192,16 @@ impl<R: Read> TarEntries<R> {
         let mut content =
             Vec::with_capacity(usize::try_from(entry.size.min(MAX_NAME_BYTES)).unwrap_or(0));
         let read = self.reader.by_ref().take(entry.size).read_to_end(&mut content);
-        read.map_err(|source| self.broken(source))?;
+        read.map_err(|source| self.read_error(source))?;
         self.position += content.len() as u64;
         if content.len() as u64 == entry.size {
             return Ok(content);
         }
-        Err(self.cut_off(format!("after {} of the entry's {} bytes", content.len(), entry.size)))
+        Err(self.truncated_error(format!(
+            "after {} of the entry's {} bytes",
+            content.len(),
+            entry.size
+        )))
     }
 
     /// The extra header for the next entry.
@@ -217,18 +221,21 @@ impl<R: Read> TarEntries<R> {
         if count == 0 {
             return Ok(());
         }
-        let skipped = (self.skip)(&mut self.reader, count).map_err(|source| self.broken(source))?;
+        let skipped =
+            (self.skip)(&mut self.reader, count).map_err(|source| self.read_error(source))?;
         self.position += skipped;
         if skipped == count {
             return Ok(());
         }
-        Err(self.cut_off(format!("{} bytes before the entry does", self.next - self.position)))
+        Err(self
+            .truncated_error(format!("{} bytes before the entry does", self.next - self.position)))
     }
 
     /// The next block. None if it is all zeros, which ends the tar.
     fn block(&mut self) -> Result<Option<[u8; BLOCK]>> {
         let mut block = [0; BLOCK];
-        let filled = fill(&mut self.reader, &mut block).map_err(|source| self.broken(source))?;
+        let filled =
+            fill(&mut self.reader, &mut block).map_err(|source| self.read_error(source))?;
         self.position += filled as u64;
         match filled {
             BLOCK if block == [0; BLOCK] => Ok(None),
@@ -239,8 +246,8 @@ impl<R: Read> TarEntries<R> {
             0 if self.position == 0 => {
                 Err(self.location.error("the file is empty; expected a tar"))
             }
-            0 => Err(self.cut_off("without the zeros that end a tar".to_owned())),
-            _ => Err(self.cut_off(format!("within a header, at byte {}", self.position))),
+            0 => Err(self.truncated_error("without the zeros that end a tar".to_owned())),
+            _ => Err(self.truncated_error(format!("within a header, at byte {}", self.position))),
         }
     }
 
@@ -248,7 +255,8 @@ impl<R: Read> TarEntries<R> {
     fn end(&mut self) -> Result<()> {
         let (ended, mut rest) = (self.position - BLOCK as u64, vec![0; 64 << 10]);
         loop {
-            let count = fill(&mut self.reader, &mut rest).map_err(|source| self.broken(source))?;
+            let count =
+                fill(&mut self.reader, &mut rest).map_err(|source| self.read_error(source))?;
             if count == 0 {
                 return Ok(());
             }
@@ -272,7 +280,7 @@ impl<R: Read> TarEntries<R> {
         }
     }
 
-    fn bad_header(&self, start: u64, block: &[u8; BLOCK], reason: &str) -> Error {
+    fn header_error(&self, start: u64, block: &[u8; BLOCK], reason: &str) -> Error {
         if start > 0 {
             let predecessor = self
                 .latest
@@ -291,11 +299,11 @@ impl<R: Read> TarEntries<R> {
         self.location.error(format!("not a tar file, plain or gzip: {reason}{hint}"))
     }
 
-    fn cut_off(&self, position: String) -> Error {
+    fn truncated_error(&self, position: String) -> Error {
         self.error(format!("the file ends {position}; it is truncated: copy or download it again"))
     }
 
-    fn broken(&self, source: io::Error) -> Error {
+    fn read_error(&self, source: io::Error) -> Error {
         let position = match &self.latest {
             Some((name, offset)) => format!("entry {name}, at byte {offset}"),
             None => format!("after {} bytes", self.position),
@@ -326,8 +334,7 @@ fn parse(mut records: &[u8]) -> Result<PaxRecords, String> {
         let space = records.iter().take(20).position(|&byte| byte == b' ').ok_or_else(broken)?;
         let length = std::str::from_utf8(&records[..space])
             .ok()
-            .and_then(|digits| digits.parse::<usize>().ok());
-        let length = length
+            .and_then(|digits| digits.parse::<usize>().ok())
             .filter(|&length| length > space + 1 && length <= records.len())
             .ok_or_else(broken)?;
         let (record, rest) = records.split_at(length);
@@ -338,8 +345,10 @@ fn parse(mut records: &[u8]) -> Result<PaxRecords, String> {
             (b"path", name) => extended.name = (!name.is_empty()).then(|| name.to_vec()),
             (b"size", b"") => extended.size = None,
             (b"size", value) => {
-                let size = std::str::from_utf8(value).ok().and_then(|digits| digits.parse().ok());
-                let size = size.ok_or_else(|| {
+                let size = std::str::from_utf8(value)
+                    .ok()
+                    .and_then(|digits| digits.parse().ok())
+                    .ok_or_else(|| {
                     format!("the size `{}` is not a number", value.escape_ascii())
                 })?;
                 extended.size = Some(size);

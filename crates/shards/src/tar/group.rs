@@ -40,25 +40,25 @@ impl TarSample {
     /// # Errors
     /// The file does not exist; the error lists the existing ones.
     pub fn take(&mut self, extension: &str) -> Result<Vec<u8>> {
-        self.files.remove(extension).ok_or_else(|| self.lacks(extension))
+        self.files.remove(extension).ok_or_else(|| self.missing_error(extension))
     }
 
     /// Removes and returns the first existing file with one of these extensions.
     pub fn take_any(&mut self, extensions: &[&str]) -> Result<Vec<u8>> {
         let content = extensions.iter().find_map(|extension| self.files.remove(*extension));
-        content.ok_or_else(|| self.lacks(&extensions.join(", .")))
+        content.ok_or_else(|| self.missing_error(&extensions.join(", .")))
     }
 
     /// The file with this extension as trimmed text.
     pub fn text(&self, extension: &str) -> Result<&str> {
-        let bytes = self.files.get(extension).ok_or_else(|| self.lacks(extension))?;
+        let bytes = self.files.get(extension).ok_or_else(|| self.missing_error(extension))?;
         let text = std::str::from_utf8(bytes);
         text.map(str::trim).map_err(|reason| {
             Error::new(format!("the file .{extension} of `{}` is not text: {reason}", self.key))
         })
     }
 
-    fn lacks(&self, extension: &str) -> Error {
+    fn missing_error(&self, extension: &str) -> Error {
         let names: Vec<String> = self.files.keys().map(|name| format!("`{name}`")).collect();
         let has = if names.is_empty() {
             "nothing (more)".to_owned()
@@ -109,10 +109,10 @@ impl Selection {
 /// An iterator over the samples of a shard. `T` is what is kept of a file.
 pub(super) struct Groups<R, T> {
     location: Location,
-    walk: TarEntries<R>,
+    entries: TarEntries<R>,
     selection: Arc<Selection>,
     /// The first file of the next sample, which ended the previous one.
-    begun: Option<Group<T>>,
+    next_group: Option<Group<T>>,
     /// An error after a complete sample.
     failed: Option<Error>,
 }
@@ -127,14 +127,14 @@ pub(super) struct Group<T> {
 impl<R: Read, T> Groups<R, T> {
     pub(super) fn new(
         location: &Location,
-        walk: TarEntries<R>,
+        entries: TarEntries<R>,
         selection: &Arc<Selection>,
     ) -> Groups<R, T> {
         Groups {
             location: location.clone(),
-            walk,
+            entries,
             selection: selection.clone(),
-            begun: None,
+            next_group: None,
             failed: None,
         }
     }
@@ -149,26 +149,26 @@ impl<R: Read, T> Groups<R, T> {
             return Err(error);
         }
         loop {
-            let Some(entry) = self.walk.next()? else {
-                return Ok(self.begun.take().filter(|group| !group.files.is_empty()));
+            let Some(entry) = self.entries.next()? else {
+                return Ok(self.next_group.take().filter(|group| !group.files.is_empty()));
             };
             let Some((key, extension)) = split(&entry.name) else { continue };
             let extension = extension.to_lowercase();
-            let ended = match &self.begun {
+            let completed = match &self.next_group {
                 Some(group) if group.key == key => None,
                 _ => {
                     let group = Group { key: key.to_owned(), files: BTreeMap::new(), bytes: 0 };
                     // A sample without selected files is skipped.
-                    self.begun.replace(group).filter(|group| !group.files.is_empty())
+                    self.next_group.replace(group).filter(|group| !group.files.is_empty())
                 }
             };
             let added = self.add(entry, extension, &mut keep);
-            let Some(ended) = ended else {
+            let Some(completed) = completed else {
                 added?;
                 continue;
             };
             self.failed = added.err();
-            return Ok(Some(ended));
+            return Ok(Some(completed));
         }
     }
 
@@ -179,11 +179,11 @@ impl<R: Read, T> Groups<R, T> {
         extension: String,
         keep: &mut impl FnMut(&mut TarEntries<R>, Entry) -> Result<T>,
     ) -> Result<()> {
-        let Some(group) = &mut self.begun else { return Ok(()) };
-        let refuse = |why: String| {
+        let Some(group) = &mut self.next_group else { return Ok(()) };
+        let refuse = |reason: String| {
             Err(self
                 .location
-                .error(format!("entry {}, at byte {}: {why}", entry.name, entry.offset)))
+                .error(format!("entry {}, at byte {}: {reason}", entry.name, entry.offset)))
         };
         if group.files.contains_key(&extension) {
             return refuse(format!(
@@ -203,8 +203,8 @@ impl<R: Read, T> Groups<R, T> {
                 entry.size, group.bytes
             ));
         }
-        let kept = keep(&mut self.walk, entry)?;
-        group.files.insert(extension, kept);
+        let content = keep(&mut self.entries, entry)?;
+        group.files.insert(extension, content);
         Ok(())
     }
 }

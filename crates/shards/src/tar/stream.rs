@@ -128,11 +128,12 @@ fn samples(shard: &Location, selection: &Arc<Selection>) -> Result<FileItems<Tar
         TarEntries::new(shard.clone(), open_unpacked(shard)?, read_over),
         selection,
     );
-    let groups =
-        std::iter::from_fn(move || groups.next(|walk, entry| walk.content(&entry)).transpose());
     let mut failed = false;
-    let groups = groups.take_while(move |group| !std::mem::replace(&mut failed, group.is_err()));
-    Ok(Box::new(groups.zip(0..).map(|(group, number)| {
+    let readable = std::iter::from_fn(move || {
+        groups.next(|entries, entry| entries.content(&entry)).transpose()
+    })
+    .take_while(move |group| !std::mem::replace(&mut failed, group.is_err()));
+    Ok(Box::new(readable.zip(0..).map(|(group, number)| {
         let group = group?;
         let position = format!("entry {}", group.key);
         Ok(FileItem { number, position, item: TarSample { key: group.key, files: group.files } })

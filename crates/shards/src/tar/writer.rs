@@ -194,8 +194,8 @@ impl TarShardWriter {
     }
 
     fn check(&self, key: &str, files: &[(&str, &[u8])]) -> Result<()> {
-        let refuse = |why: &str| {
-            Err(Error::usage(format!("the sample `{key}` cannot go into a tar: {why}")))
+        let refuse = |reason: &str| {
+            Err(Error::usage(format!("the sample `{key}` cannot go into a tar: {reason}")))
         };
         let last = key.rsplit('/').next().unwrap_or_default();
         if last.contains('.') {

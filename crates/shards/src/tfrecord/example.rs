@@ -69,9 +69,8 @@ impl Example {
     /// Parses the message. If a feature is repeated, the last one counts, and unknown fields are
     /// skipped, as in protocol buffers.
     pub fn parse(bytes: &[u8]) -> Result<Example> {
-        let message = proto::Example::decode(bytes);
-        let message =
-            message.map_err(|why| Error::new(format!("not a tf.train.Example: {why}")))?;
+        let message = proto::Example::decode(bytes)
+            .map_err(|error| Error::new(format!("not a tf.train.Example: {error}")))?;
         let features = message.features.unwrap_or_default().feature.into_iter();
         Ok(Example { features: features.map(|(name, feature)| (name, feature.into())).collect() })
     }
@@ -88,7 +87,7 @@ impl Example {
 
     /// The feature with this name.
     pub fn feature(&self, name: &str) -> Result<&Feature> {
-        self.features.get(name).ok_or_else(|| self.lacks(name))
+        self.features.get(name).ok_or_else(|| self.missing_error(name))
     }
 
     /// Removes and returns the only byte string of a feature, such as an encoded image.
@@ -98,7 +97,7 @@ impl Example {
                 Ok(values.pop().unwrap_or_default())
             }
             Some(other) => Err(wrong(name, "one string of bytes", other)),
-            None => Err(self.lacks(name)),
+            None => Err(self.missing_error(name)),
         }
     }
 
@@ -106,7 +105,7 @@ impl Example {
     pub fn text(&self, name: &str) -> Result<&str> {
         match self.feature(name)? {
             Feature::Bytes(values) if values.len() == 1 => std::str::from_utf8(&values[0])
-                .map_err(|why| Error::new(format!("the feature `{name}` is not text: {why}"))),
+                .map_err(|error| Error::new(format!("the feature `{name}` is not text: {error}"))),
             other => Err(wrong(name, "one string of bytes", other)),
         }
     }
@@ -135,7 +134,7 @@ impl Example {
         }
     }
 
-    fn lacks(&self, name: &str) -> Error {
+    fn missing_error(&self, name: &str) -> Error {
         let names: Vec<String> = self.features.keys().map(|name| format!("`{name}`")).collect();
         let has = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
         Error::missing(format!("the example has no feature `{name}`; its features: {has}"))

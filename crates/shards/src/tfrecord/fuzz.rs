@@ -5,7 +5,7 @@
 use std::io::Cursor;
 
 use super::Example;
-use super::record::{Records, masked};
+use super::record::{Records, masked_crc};
 use fulmen_files::Location;
 use fulmen_files::gunzip;
 
@@ -29,8 +29,12 @@ pub(crate) fn fuzz(location: &Location, bytes: &[u8]) {
     let mut file = Vec::new();
     for record in &records {
         let length = (record.len() as u64).to_le_bytes();
-        let parts =
-            [&length[..], &masked(&length).to_le_bytes(), record, &masked(record).to_le_bytes()];
+        let parts = [
+            &length[..],
+            &masked_crc(&length).to_le_bytes(),
+            record,
+            &masked_crc(record).to_le_bytes(),
+        ];
         parts.into_iter().for_each(|part| file.extend_from_slice(part));
     }
     let mut framed = Records::new(location, &file[..], LIMIT);
@@ -40,7 +44,7 @@ pub(crate) fn fuzz(location: &Location, bytes: &[u8]) {
     assert!(matches!(framed.next(), Ok(None)));
     // A length larger than the data, with a valid checksum.
     if let Some(claimed) = bytes.first_chunk::<8>() {
-        let header = [&claimed[..], &masked(claimed).to_le_bytes(), &bytes[8..]].concat();
+        let header = [&claimed[..], &masked_crc(claimed).to_le_bytes(), &bytes[8..]].concat();
         let mut lying = Records::new(location, &header[..], LIMIT);
         while !matches!(lying.next(), Ok(None)) {}
     }

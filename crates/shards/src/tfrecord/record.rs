@@ -23,14 +23,14 @@ const FIRST_PART: u64 = 1 << 20;
 
 /// CRC-32C (Castagnoli), rotated and offset, so that it also works for data that contains
 /// checksums.
-pub(super) fn masked(bytes: &[u8]) -> u32 {
+pub(super) fn masked_crc(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
 /// The length in a header, if its checksum is valid.
 pub(super) fn length(header: &[u8; HEADER]) -> Option<u64> {
     let [a, b, c, d, e, f, g, h, i, j, k, l] = *header;
-    let is_valid = masked(&header[..8]) == u32::from_le_bytes([i, j, k, l]);
+    let is_valid = masked_crc(&header[..8]) == u32::from_le_bytes([i, j, k, l]);
     is_valid.then_some(u64::from_le_bytes([a, b, c, d, e, f, g, h]))
 }
 
@@ -65,7 +65,8 @@ impl<R: Read> Records<R> {
         self.ended = true;
         self.number += 1;
         let mut header = [0; HEADER];
-        let count = fill(&mut self.reader, &mut header).map_err(|source| self.broken(source))?;
+        let count =
+            fill(&mut self.reader, &mut header).map_err(|source| self.read_error(source))?;
         match count {
             0 if self.offset == 0 => {
                 return Err(self.location.error("the file is empty; expected a TFRecord file"));
@@ -75,7 +76,7 @@ impl<R: Read> Records<R> {
             _ => return Err(self.cut_short(format!("{count} of the {HEADER} bytes of its header"))),
         }
         let length = length(&header)
-            .ok_or_else(|| bad_header(&self.location, self.last(), self.offset, &header))?;
+            .ok_or_else(|| header_error(&self.location, self.last(), self.offset, &header))?;
         if length > self.limit {
             return Err(self.error(format!(
                 "it has {length} bytes, over the limit of {}; if that is right, raise the limit with max_record_bytes",
@@ -84,12 +85,13 @@ impl<R: Read> Records<R> {
         }
         let mut record = Vec::with_capacity(length.min(FIRST_PART) as usize);
         let read = self.reader.by_ref().take(length).read_to_end(&mut record);
-        read.map_err(|source| self.broken(source))?;
+        read.map_err(|source| self.read_error(source))?;
         if record.len() as u64 != length {
             return Err(self.cut_short(format!("{} of its {length} bytes", record.len())));
         }
         let mut footer = [0; FOOTER];
-        let count = fill(&mut self.reader, &mut footer).map_err(|source| self.broken(source))?;
+        let count =
+            fill(&mut self.reader, &mut footer).map_err(|source| self.read_error(source))?;
         if count != FOOTER {
             return Err(self.cut_short(format!("{count} of the {FOOTER} bytes of its checksum")));
         }
@@ -110,7 +112,7 @@ impl<R: Read> Records<R> {
         ))
     }
 
-    fn broken(&self, source: io::Error) -> Error {
+    fn read_error(&self, source: io::Error) -> Error {
         explain(&self.location, &format!("record {}, at byte {}", self.last(), self.offset), source)
     }
 }
@@ -125,7 +127,7 @@ pub(super) fn record_error(
 }
 
 /// The error for an invalid header.
-pub(super) fn bad_header(
+pub(super) fn header_error(
     location: &Location,
     number: u64,
     offset: u64,
@@ -157,7 +159,7 @@ pub(super) fn check(
     record: &[u8],
     footer: [u8; FOOTER],
 ) -> Result<()> {
-    if masked(record) == u32::from_le_bytes(footer) {
+    if masked_crc(record) == u32::from_le_bytes(footer) {
         Ok(())
     } else {
         Err(record_error(

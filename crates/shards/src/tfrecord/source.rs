@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use super::Example;
-use super::record::{FOOTER, HEADER, bad_header, check, length, record_error};
+use super::record::{FOOTER, HEADER, check, header_error, length, record_error};
 use crate::files::{open_local, read_part};
 use fulmen_data::internal::Offsets;
 use fulmen_data::{Error, Fingerprint, Result, Source};
@@ -106,7 +106,7 @@ impl IndexedFile {
                     .error("compressed records cannot be read by index; decompress it, or read it with TfRecords"));
             }
             let length =
-                length(&header).ok_or_else(|| bad_header(location, record, offset, &header))?;
+                length(&header).ok_or_else(|| header_error(location, record, offset, &header))?;
             let end = length
                 .checked_add((HEADER + FOOTER) as u64)
                 .and_then(|length| length.checked_add(offset));

@@ -10,7 +10,7 @@ use flate2::write::GzEncoder;
 use fulmen_durable::NewFile;
 
 use super::Example;
-use super::record::masked;
+use super::record::masked_crc;
 use fulmen_data::{Error, Result};
 use fulmen_files as store;
 
@@ -79,8 +79,12 @@ impl TfRecordWriter {
     pub fn write(&mut self, record: &[u8]) -> Result<()> {
         self.refuse_after_failure()?;
         let length = (record.len() as u64).to_le_bytes();
-        let parts =
-            [&length[..], &masked(&length).to_le_bytes(), record, &masked(record).to_le_bytes()];
+        let parts = [
+            &length[..],
+            &masked_crc(&length).to_le_bytes(),
+            record,
+            &masked_crc(record).to_le_bytes(),
+        ];
         let output: &mut dyn Write = match &mut self.output {
             Output::Plain(file) => file,
             Output::Gzip(file) => file.as_mut(),
@@ -103,11 +107,11 @@ impl TfRecordWriter {
         self.refuse_after_failure()?;
         let TfRecordWriter { path, output, records, .. } = self;
         let refused = |source: io::Error| Error::io(&path, "cannot write the file", source);
-        let file = match output {
+        let buffered = match output {
             Output::Plain(file) => file,
             Output::Gzip(file) => file.finish().map_err(refused)?,
         };
-        let file = file.into_inner().map_err(|error| refused(error.into_error()))?;
+        let file = buffered.into_inner().map_err(|error| refused(error.into_error()))?;
         store::keep(file, &path)?;
         Ok(records)
     }

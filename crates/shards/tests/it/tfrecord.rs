@@ -73,9 +73,9 @@ fn records_stand_where_pythons_index_has_them_and_are_written_alike() {
     let bytes = fs::read(&path).unwrap();
     let all = records(&TfRecords::open(&path).unwrap()).unwrap();
     for (place, record) in expected()["index"].as_array().unwrap().iter().zip(&all) {
-        let at = place[0].as_u64().unwrap() as usize;
+        let offset = place[0].as_u64().unwrap() as usize;
         assert_eq!(place[1].as_u64().unwrap() as usize, record.len() + 16);
-        assert_eq!(&bytes[at + 12..at + 12 + record.len()], record);
+        assert_eq!(&bytes[offset + 12..offset + 12 + record.len()], record);
     }
     let mut writer = TfRecordWriter::create(dir.path().join("new/again")).unwrap();
     let mut packed = TfRecordWriter::create_gzip(dir.path().join("packed")).unwrap();
@@ -132,9 +132,9 @@ fn damaged_files_are_refused_with_the_place() {
     let path = dir.path().join("bad.tfrecord");
     let good = fs::read(reference("examples.tfrecord")).unwrap();
     let second = expected()["index"][1][0].as_u64().unwrap() as usize;
-    let damaged = |at: usize| {
+    let damaged = |offset: usize| {
         let mut bytes = good.clone();
-        bytes[at] ^= 0x40;
+        bytes[offset] ^= 0x40;
         bytes
     };
     let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
@@ -230,15 +230,15 @@ fn a_file_that_shrinks_under_a_source_is_told() {
     fs::copy(reference("examples.tfrecord"), &path).unwrap();
     let source = TfRecordSource::open(&path).unwrap();
     assert!(source.origin(2).ends_with("a.tfrecord, record 2"));
-    let of = |source: &TfRecordSource| {
+    let fingerprint_of = |source: &TfRecordSource| {
         let mut fingerprint = Fingerprint::new();
         source.fingerprint(&mut fingerprint).unwrap();
         fingerprint.to_string()
     };
-    let before = of(&source);
+    let before = fingerprint_of(&source);
     fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(30).unwrap();
     assert!(source.get(2).unwrap_err().to_string().contains("shorter than when it was opened"));
-    assert_ne!(of(&source), before);
+    assert_ne!(fingerprint_of(&source), before);
 }
 
 /// A length whose low bytes are gzip's magic bytes.

@@ -400,9 +400,13 @@ fn skipping<S: Stream>(stream: S, records: usize, number: fn(&S::Item) -> Result
     let write =
         move |item, sample: &mut fulmen_data::Sample<'_>| sample.write_value(0, number(&item)?);
     let data = stream.into_dataset(vec![Field::new("number", DType::I64, [])], write);
-    let loader =
-        DataLoader::from_stream(data).num_samples(records).batch_size(9).on_error(OnError::Skip);
-    let loader = loader.num_workers(2).build().unwrap();
+    let loader = DataLoader::from_stream(data)
+        .num_samples(records)
+        .batch_size(9)
+        .on_error(OnError::Skip)
+        .num_workers(2)
+        .build()
+        .unwrap();
     let numbers = loader.epoch(0).flat_map(|batch| {
         let batch = batch.unwrap();
         batch.values::<i64>(0).unwrap()[..batch.valid()].to_vec()

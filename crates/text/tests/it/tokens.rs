@@ -885,8 +885,8 @@ fn what_does_not_fit_says_what_to_do() {
 
 #[test]
 fn a_document_that_cannot_be_read_is_missing_from_the_blocks() {
-    struct Broken;
-    impl Stream for Broken {
+    struct BrokenStream;
+    impl Stream for BrokenStream {
         type Item = Vec<u32>;
         fn len(&self) -> Option<usize> {
             None
@@ -903,9 +903,10 @@ fn a_document_that_cannot_be_read_is_missing_from_the_blocks() {
         }
     }
     for threads in [0, 1, 3] {
-        for stream in
-            [PackedStream::new(Broken, 4).unwrap(), PackedStream::first_fit(Broken, 4, 2).unwrap()]
-        {
+        for stream in [
+            PackedStream::new(BrokenStream, 4).unwrap(),
+            PackedStream::first_fit(BrokenStream, 4, 2).unwrap(),
+        ] {
             let items: Vec<_> = stream.threads(threads).items(0).unwrap().collect();
             let errors: Vec<String> =
                 items.iter().filter_map(|item| Some(item.as_ref().err()?.to_string())).collect();
@@ -925,8 +926,8 @@ fn a_document_that_cannot_be_read_is_missing_from_the_blocks() {
 
 #[test]
 fn a_document_that_changes_after_it_was_counted_is_named() {
-    struct Growing(AtomicUsize);
-    impl Source for Growing {
+    struct GrowingSource(AtomicUsize);
+    impl Source for GrowingSource {
         type Item = Vec<u32>;
         fn len(&self) -> usize {
             1
@@ -941,7 +942,7 @@ fn a_document_that_changes_after_it_was_counted_is_named() {
             Ok(())
         }
     }
-    let tokens = IndexedDocuments::new(Growing(AtomicUsize::new(0)), None, 1).unwrap();
+    let tokens = IndexedDocuments::new(GrowingSource(AtomicUsize::new(0)), None, 1).unwrap();
     let error = tokens.read(0, &mut [0; 2]).unwrap_err().to_string();
     assert!(error.contains("growing.txt: 4 tokens, but 3"), "{error}");
 }

@@ -74,12 +74,12 @@ impl Tool {
     /// The user's installation, or the one in the cache folder.
     fn find(folder: &Path) -> Option<Tool> {
         let works = |program: &str, argument: &str| {
-            let ran = Command::new(program)
+            let status = Command::new(program)
                 .arg(argument)
                 .stdout(Stdio::null())
                 .stderr(Stdio::null())
                 .status();
-            ran.is_ok_and(|status| status.success())
+            status.is_ok_and(|status| status.success())
         };
         let installed = Tool::installed_in(folder);
         if installed.cargo_zigbuild.is_file() {
@@ -120,7 +120,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         command.env("CARGO_ZIGBUILD_ZIG_PATH", zig);
     }
     if *dry_run {
-        outln!("{}", spell(&command));
+        outln!("{}", shell_line(&command));
         return Ok(());
     }
     let programs = build(command)?;
@@ -132,10 +132,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 
 /// Runs cargo, and returns the built programs.
 fn build(mut command: Command) -> Result<Vec<PathBuf>> {
-    let cannot = |why: String| Error::new(format!("cargo-zigbuild: {why}"));
-    let output = command.stderr(Stdio::inherit()).output().map_err(|e| cannot(e.to_string()))?;
+    let error = |reason: String| Error::new(format!("cargo-zigbuild: {reason}"));
+    let output = command.stderr(Stdio::inherit()).output().map_err(|e| error(e.to_string()))?;
     if !output.status.success() {
-        return Err(cannot(format!("{}; its own messages are above", output.status)));
+        return Err(error(format!("{}; its own messages are above", output.status)));
     }
     let messages = output.stdout.split(|&byte| byte == b'\n');
     let programs = messages.filter_map(|line| {
@@ -177,7 +177,7 @@ fn install_name() -> String {
 
 /// Installs both, or neither.
 fn install_into(folder: &Path, dry_run: bool) -> Result<Tool> {
-    let cannot =
+    let error =
         |e: std::io::Error| Error::new(format!("cannot install into {}: {e}", folder.display()));
     let pip = |requirements: &Path, target: &Path| {
         let mut pip = Command::new("python3");
@@ -194,25 +194,25 @@ fn install_into(folder: &Path, dry_run: bool) -> Result<Tool> {
         pip
     };
     if dry_run {
-        outln!("{}", spell(&pip(Path::new("REQUIREMENTS"), folder)));
+        outln!("{}", shell_line(&pip(Path::new("REQUIREMENTS"), folder)));
         return Ok(Tool::installed_in(folder));
     }
-    fs::create_dir_all(folder.parent().unwrap_or(folder)).map_err(cannot)?;
-    let new = NewFolder::create(folder).map_err(cannot)?;
+    fs::create_dir_all(folder.parent().unwrap_or(folder)).map_err(error)?;
+    let new = NewFolder::create(folder).map_err(error)?;
     let requirements = new.path().join("requirements.txt");
-    fs::write(&requirements, REQUIREMENTS).map_err(cannot)?;
+    fs::write(&requirements, REQUIREMENTS).map_err(error)?;
     let status = pip(&requirements, new.path())
         .status()
         .map_err(|e| Error::new(format!("python3 -m pip: {e}")))?;
     if !status.success() {
         return Err(Error::new(format!("pip failed ({status}); nothing was left behind")));
     }
-    new.keep().map_err(cannot)?;
+    new.keep().map_err(error)?;
     Ok(Tool::installed_in(folder))
 }
 
 /// A command in shell syntax.
-fn spell(command: &Command) -> String {
+fn shell_line(command: &Command) -> String {
     let variables = command.get_envs().filter_map(|(name, value)| {
         Some(format!("{}={}", name.to_string_lossy(), quote(&value?.to_string_lossy())))
     });

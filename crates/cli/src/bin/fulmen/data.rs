@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use fulmen_cli::fetch::{PUBLISHED, Published, fetch};
+use fulmen_cli::fetch::{DATASETS, PublishedDataset, fetch};
 use fulmen_cli::prepare::{
     self, ExpectedContents, Manifest, PrepareOptions, TextOptions, shards_info,
 };
@@ -36,7 +36,7 @@ pub(crate) enum Command {
 pub(crate) struct Fetch {
     /// The name of the dataset
     #[arg(value_parser = dataset, long_help = known())]
-    dataset: &'static Published,
+    dataset: &'static PublishedDataset,
     /// The folder for the files; an interrupted run can be continued
     #[arg(long, short, value_name = "FOLDER")]
     output: PathBuf,
@@ -47,13 +47,13 @@ pub(crate) struct Fetch {
 
 /// The names of the datasets, for the help.
 fn known() -> String {
-    let lines = PUBLISHED.iter().map(|dataset| format!("  {:<14}{}", dataset.name, dataset.about));
+    let lines = DATASETS.iter().map(|dataset| format!("  {:<14}{}", dataset.name, dataset.about));
     format!("Its name:\n{}", lines.collect::<Vec<_>>().join("\n"))
 }
 
-fn dataset(name: &str) -> std::result::Result<&'static Published, String> {
-    PUBLISHED.iter().find(|dataset| dataset.name == name).ok_or_else(|| {
-        let names: Vec<&str> = PUBLISHED.iter().map(|dataset| dataset.name).collect();
+fn dataset(name: &str) -> std::result::Result<&'static PublishedDataset, String> {
+    DATASETS.iter().find(|dataset| dataset.name == name).ok_or_else(|| {
+        let names: Vec<&str> = DATASETS.iter().map(|dataset| dataset.name).collect();
         format!("expected one of {}", names.join(", "))
     })
 }
@@ -92,7 +92,7 @@ pub(crate) struct Archives {
     #[arg(long, value_name = "FILE")]
     expected: Option<PathBuf>,
     #[command(flatten)]
-    making: OutputArgs,
+    output_args: OutputArgs,
 }
 
 #[derive(Debug, Args)]
@@ -119,7 +119,7 @@ pub(crate) struct Texts {
     #[arg(long, default_value_t = 0.0, value_name = "SHARE")]
     validation: f64,
     #[command(flatten)]
-    making: OutputArgs,
+    output_args: OutputArgs,
 }
 
 #[derive(Debug, Args)]
@@ -180,17 +180,17 @@ pub(crate) fn run(command: Command) -> Result<()> {
         Command::Prepare(dataset) => {
             let reporter = Reporter::new();
             let manifest = match dataset {
-                Dataset::Imagenet(Archives { archives, expected, making }) => {
+                Dataset::Imagenet(Archives { archives, expected, output_args }) => {
                     let expected = expected
                         .as_deref()
                         .map_or_else(|| Ok(ExpectedContents::imagenet()), ExpectedContents::read)?;
-                    prepare::imagenet(archives, &expected, &making.options(10_000), &reporter)?
+                    prepare::imagenet(archives, &expected, &output_args.options(10_000), &reporter)?
                 }
-                Dataset::Coco(Archives { archives, expected, making }) => {
+                Dataset::Coco(Archives { archives, expected, output_args }) => {
                     let expected = expected
                         .as_deref()
                         .map_or_else(|| Ok(ExpectedContents::coco()), ExpectedContents::read)?;
-                    prepare::coco(archives, &expected, &making.options(10_000), &reporter)?
+                    prepare::coco(archives, &expected, &output_args.options(10_000), &reporter)?
                 }
                 Dataset::Text(texts) => {
                     let options = TextOptions::new()
@@ -210,7 +210,12 @@ pub(crate) fn run(command: Command) -> Result<()> {
                     let files: Vec<Location> =
                         texts.files.into_iter().map(Location::from).collect();
                     // Documents are small, so their number does not start a new shard.
-                    prepare::text(&files, &options, &texts.making.options(usize::MAX), &reporter)?
+                    prepare::text(
+                        &files,
+                        &options,
+                        &texts.output_args.options(usize::MAX),
+                        &reporter,
+                    )?
                 }
             };
             drop(reporter);

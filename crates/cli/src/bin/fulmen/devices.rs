@@ -18,7 +18,7 @@ pub(crate) struct Arguments {
     platform: Option<String>,
     /// Opens the devices and multiplies two matrices on each. No other process may have a TPU open
     #[arg(long = "try")]
-    is_tried: bool,
+    test: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -31,7 +31,7 @@ const SIDE: usize = 1024;
 const PRODUCTS: usize = 5;
 
 /// The result of one device.
-struct Tried {
+struct DeviceTest {
     id: i32,
     kind: String,
     memory_bytes: Option<u64>,
@@ -49,15 +49,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let (mut lines, mut failed) = (Vec::new(), None);
     for platform in platforms {
         // Tried first, because that may download the plugin.
-        let tried = arguments.is_tried.then(|| try_all(platform));
+        let results = arguments.test.then(|| test_devices(platform));
         let diagnosis = diagnose(platform);
         if arguments.json {
-            lines.push(as_json(&diagnosis, tried.as_ref()));
+            lines.push(as_json(&diagnosis, results.as_ref()));
         } else {
             outln!("{diagnosis}");
-            tried.iter().flatten().flatten().for_each(|tried| outln!("  {tried}"));
+            results.iter().flatten().flatten().for_each(|result| outln!("  {result}"));
         }
-        failed = tried.and_then(Result::err).or(failed);
+        failed = results.and_then(Result::err).or(failed);
     }
     if arguments.json {
         outln!("{}", Value::Array(lines));
@@ -66,7 +66,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 }
 
 /// Multiplies two matrices on each device of a kind.
-fn try_all(platform: Platform) -> Result<Vec<Tried>> {
+fn test_devices(platform: Platform) -> Result<Vec<DeviceTest>> {
     let open = || {
         let options: &[(&str, fulmen_pjrt::NamedValue)] = if platform == Platform::Cpu {
             &[("cpu_device_count", fulmen_pjrt::NamedValue::Int(1))]
@@ -78,7 +78,9 @@ fn try_all(platform: Platform) -> Result<Vec<Tried>> {
     let client = open().map_err(|error| failed(explain(error, platform, None)))?;
     let devices = client.addressable_devices().iter();
     devices
-        .map(|device| try_one(&client, device).map_err(failed)?.ok_or_else(|| wrong(device)))
+        .map(|device| {
+            test_device(&client, device).map_err(failed)?.ok_or_else(|| wrong_product(device))
+        })
         .collect()
 }
 
@@ -86,7 +88,7 @@ fn failed(error: fulmen_pjrt::Error) -> Error {
     Error::new(error.to_string())
 }
 
-fn wrong(device: &Device) -> Error {
+fn wrong_product(device: &Device) -> Error {
     let (id, kind) = (device.id(), device.kind());
     Error::new(format!(
         "device {id} ({kind}) computes a wrong product of two matrices of ones; do not train on it"
@@ -94,7 +96,7 @@ fn wrong(device: &Device) -> Error {
 }
 
 /// None if the product is wrong.
-fn try_one(client: &Client, device: &Device) -> fulmen_pjrt::Result<Option<Tried>> {
+fn test_device(client: &Client, device: &Device) -> fulmen_pjrt::Result<Option<DeviceTest>> {
     let matrix = format!("tensor<{SIDE}x{SIDE}xf32>");
     let program = format!(
         "func.func @main(%x: {matrix}) -> {matrix} {{
@@ -118,7 +120,7 @@ fn try_one(client: &Client, device: &Device) -> fulmen_pjrt::Result<Option<Tried
             return Ok(None);
         }
     }
-    Ok(Some(Tried {
+    Ok(Some(DeviceTest {
         id: device.id(),
         kind: device.kind().to_owned(),
         memory_bytes: device.memory_bytes(),
@@ -126,9 +128,9 @@ fn try_one(client: &Client, device: &Device) -> fulmen_pjrt::Result<Option<Tried
     }))
 }
 
-impl fmt::Display for Tried {
+impl fmt::Display for DeviceTest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Tried { id, kind, memory_bytes, product } = self;
+        let DeviceTest { id, kind, memory_bytes, product } = self;
         let milliseconds = product.as_secs_f64() * 1e3;
         write!(f, "device {id} ({kind}")?;
         if let Some(bytes) = memory_bytes {
@@ -141,7 +143,7 @@ impl fmt::Display for Tried {
     }
 }
 
-fn as_json(diagnosis: &Diagnosis, tried: Option<&Result<Vec<Tried>>>) -> Value {
+fn as_json(diagnosis: &Diagnosis, results: Option<&Result<Vec<DeviceTest>>>) -> Value {
     let files = diagnosis.device_files.iter().map(|file| {
         let holders = file.holders.as_ref().map(|holders| {
             let processes =
@@ -150,7 +152,7 @@ fn as_json(diagnosis: &Diagnosis, tried: Option<&Result<Vec<Tried>>>) -> Value {
         });
         json!({ "path": file.path, "allowed": file.allowed, "holders": holders })
     });
-    let devices = tried.map(|tried| match tried {
+    let devices = results.map(|results| match results {
         Ok(devices) => devices
             .iter()
             .map(|it| {

@@ -8,7 +8,7 @@ use fulmen_data::{Error, Result};
 use fulmen_machine::{Outcome, Plan, Report, Tpu};
 use serde_json::{Value, json};
 
-use super::ps::{footer, headline, held, lock_json, process_json, seconds};
+use super::ps::{footer, headline, held_files, lock_json, process_json, seconds};
 
 /// Ends the processes that hold the TPU, and removes their lock file
 #[derive(Debug, Args)]
@@ -61,7 +61,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         }
         return Ok(());
     }
-    if !plan.is_empty() && !yes && !confirmed(*json)? {
+    if !plan.is_empty() && !yes && !confirm(*json)? {
         outln!("Nothing was done.");
         return Ok(());
     }
@@ -84,11 +84,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 fn show(plan: &Plan) {
     for process in &plan.ended {
         outln!("{}", headline(process));
-        outln!("  holds {}; will be ended", held(process));
+        outln!("  holds {}; will be ended", held_files(process));
     }
     for (process, why) in &plan.spared {
         outln!("{}", headline(process));
-        outln!("  holds {}; stays: {why}", held(process));
+        outln!("  holds {}; stays: {why}", held_files(process));
     }
     match &plan.lock {
         Some(Ok(lock)) => {
@@ -102,7 +102,7 @@ fn show(plan: &Plan) {
     }
 }
 
-fn confirmed(json: bool) -> Result<bool> {
+fn confirm(json: bool) -> Result<bool> {
     if json || !stdin().is_terminal() {
         return Err(Error::usage(
             "cannot ask for confirmation without a terminal; use --yes to skip it",

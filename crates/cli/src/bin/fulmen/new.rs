@@ -72,7 +72,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 /// Rejects names that Cargo would reject, or that would make an unusable crate.
 fn check_name(name: &str) -> Result<()> {
     let refuse =
-        |why: &str| Err(Error::usage(format!("{name:?} cannot be a project's name: {why}")));
+        |reason: &str| Err(Error::usage(format!("{name:?} cannot be a project's name: {reason}")));
     let is_allowed = |letter: char| {
         letter.is_ascii_lowercase() || letter.is_ascii_digit() || "-_".contains(letter)
     };

@@ -23,14 +23,14 @@ pub(crate) enum Command {
     /// Downloads a plugin with pip and installs it into the cache folder
     Install {
         /// The plugin
-        which: Installed,
+        which: InstallablePlugin,
     },
     /// Loads the installed plugins, downloads damaged ones again, and prints each file's SHA-256
     Verify,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum Installed {
+pub(crate) enum InstallablePlugin {
     /// XLA's plugin for CPUs
     Cpu,
     /// libtpu, under Google's terms of service
@@ -61,10 +61,10 @@ pub(crate) fn run(command: &Command) -> Result<()> {
         }
         Command::Install { which } => {
             let path = match which {
-                Installed::Cpu => fetch::cpu_plugin(),
-                Installed::Tpu => fetch::libtpu(),
-                Installed::Cuda12 => fetch::cuda_plugin(12),
-                Installed::Cuda13 => fetch::cuda_plugin(13),
+                InstallablePlugin::Cpu => fetch::cpu_plugin(),
+                InstallablePlugin::Tpu => fetch::libtpu(),
+                InstallablePlugin::Cuda12 => fetch::cuda_plugin(12),
+                InstallablePlugin::Cuda13 => fetch::cuda_plugin(13),
             };
             outln!("{}", path.map_err(failed)?.display());
         }

@@ -43,7 +43,7 @@ pub(crate) struct Arguments {
 }
 
 /// The longest time that a training records.
-const LONGEST: Duration = Duration::from_secs(3600);
+const MAX_DURATION: Duration = Duration::from_secs(3600);
 /// A training checks for requests twice a second.
 const ACCEPT_TIME: Duration = Duration::from_secs(20);
 /// The time to write the trace.
@@ -51,20 +51,23 @@ const WRITE_TIME: Duration = Duration::from_secs(300);
 
 /// A number of seconds, such as `0.5s` or `2`.
 fn duration(text: &str) -> std::result::Result<Duration, String> {
-    seconds(text.strip_suffix('s').unwrap_or(text)).ok().filter(|time| *time <= LONGEST).ok_or_else(
-        || format!("expected seconds, at most {} of them, such as 2s", LONGEST.as_secs()),
-    )
+    seconds(text.strip_suffix('s').unwrap_or(text))
+        .ok()
+        .filter(|time| *time <= MAX_DURATION)
+        .ok_or_else(|| {
+            format!("expected seconds, at most {} of them, such as 2s", MAX_DURATION.as_secs())
+        })
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    let run = newest(&arguments.run)?;
+    let run = newest_run(&arguments.run)?;
     let (steps, time) = match (arguments.steps, arguments.duration) {
         (None, Some(time)) => (None, time),
         (steps, _) => (Some(steps.unwrap_or(10)), arguments.timeout),
     };
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let id = format!("{}-{}", since_1970.as_millis(), std::process::id());
-    ask(&run, &json!({ "id": id, "steps": steps, "seconds": time.as_secs_f64() }))?;
+    request_profile(&run, &json!({ "id": id, "steps": steps, "seconds": time.as_secs_f64() }))?;
     let folder = run.join("plugins/profile").join(&id);
     let answer = read_answer(&folder, time + WRITE_TIME)?;
     if let Some(error) = answer["error"].as_str() {
@@ -78,7 +81,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 }
 
 /// The folder of a run, possibly the newest one in this folder.
-fn newest(folder: &Path) -> Result<PathBuf> {
+fn newest_run(folder: &Path) -> Result<PathBuf> {
     let is_run = |folder: &Path| folder.join("config.toml").is_file();
     if is_run(folder) {
         return Ok(folder.to_owned());
@@ -96,7 +99,7 @@ fn newest(folder: &Path) -> Result<PathBuf> {
 }
 
 /// Leaves a request in the run's folder, and waits until the training has accepted it.
-fn ask(run: &Path, request: &Value) -> Result<()> {
+fn request_profile(run: &Path, request: &Value) -> Result<()> {
     let (path, text) = (run.join("profile.request"), request.to_string());
     if path.exists() {
         return Err(Error::usage(format!(

@@ -10,16 +10,16 @@ use fulmen_cli::prepare::Progress;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// The time between lines without a terminal.
-const EVERY: Duration = Duration::from_secs(10);
+const LINE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Shows progress on the standard error stream.
 pub(crate) struct Reporter {
     terminal: bool,
-    now: Mutex<Now>,
+    task: Mutex<Task>,
 }
 
 /// The current task.
-struct Now {
+struct Task {
     work: String,
     bar: ProgressBar,
     /// When the last line was written.
@@ -28,53 +28,53 @@ struct Now {
 
 impl Reporter {
     pub(crate) fn new() -> Reporter {
-        let now =
-            Now { work: String::new(), bar: ProgressBar::hidden(), last_line: Instant::now() };
-        Reporter { terminal: stderr().is_terminal(), now: Mutex::new(now) }
+        let task =
+            Task { work: String::new(), bar: ProgressBar::hidden(), last_line: Instant::now() };
+        Reporter { terminal: stderr().is_terminal(), task: Mutex::new(task) }
     }
 
-    fn now(&self) -> MutexGuard<'_, Now> {
-        self.now.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn task(&self) -> MutexGuard<'_, Task> {
+        self.task.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
 impl Progress for Reporter {
     fn begin(&self, work: &str, total: u64) {
-        let mut now = self.now();
-        now.bar.finish_and_clear();
-        now.work = work.to_owned();
-        now.last_line = Instant::now();
+        let mut task = self.task();
+        task.bar.finish_and_clear();
+        task.work = work.to_owned();
+        task.last_line = Instant::now();
         // A hidden bar also counts and measures.
-        now.bar = if self.terminal {
+        task.bar = if self.terminal {
             ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr())
         } else {
             ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::hidden())
         };
         let style = "{msg} [{wide_bar}] {bytes}/{total_bytes} {bytes_per_sec} {eta}";
         if total == 0 {
-            now.bar.set_style(
+            task.bar.set_style(
                 ProgressStyle::with_template("{msg} {spinner}").unwrap_or_else(|_| plain()),
             );
-            now.bar.enable_steady_tick(Duration::from_millis(200));
+            task.bar.enable_steady_tick(Duration::from_millis(200));
         } else {
-            now.bar.set_style(ProgressStyle::with_template(style).unwrap_or_else(|_| plain()));
+            task.bar.set_style(ProgressStyle::with_template(style).unwrap_or_else(|_| plain()));
         }
-        now.bar.set_message(work.to_owned());
+        task.bar.set_message(work.to_owned());
         if !self.terminal {
             say(work);
         }
     }
 
     fn advance(&self, by: u64) {
-        let mut now = self.now();
-        now.bar.inc(by);
-        if !self.terminal && now.last_line.elapsed() >= EVERY {
-            now.last_line = Instant::now();
-            let (done, total) = (now.bar.position(), now.bar.length().unwrap_or(0));
-            let left = now.bar.eta().as_secs();
+        let mut task = self.task();
+        task.bar.inc(by);
+        if !self.terminal && task.last_line.elapsed() >= LINE_INTERVAL {
+            task.last_line = Instant::now();
+            let (done, total) = (task.bar.position(), task.bar.length().unwrap_or(0));
+            let remaining = task.bar.eta().as_secs();
             say(&format!(
-                "{}: {:.1} of {:.1} GB, {left} s left",
-                now.work,
+                "{}: {:.1} of {:.1} GB, {remaining} s left",
+                task.work,
                 done as f64 / 1e9,
                 total as f64 / 1e9
             ));
@@ -82,13 +82,13 @@ impl Progress for Reporter {
     }
 
     fn note(&self, text: &str) {
-        if self.terminal { self.now().bar.println(text) } else { say(text) }
+        if self.terminal { self.task().bar.println(text) } else { say(text) }
     }
 }
 
 impl Drop for Reporter {
     fn drop(&mut self) {
-        self.now().bar.finish_and_clear();
+        self.task().bar.finish_and_clear();
     }
 }
 

@@ -40,7 +40,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     for it in &watched {
         outln!("{}", headline(&it.process));
-        outln!("  holds {}", held(&it.process));
+        outln!("  holds {}", held_files(&it.process));
         outln!("  {}", it.progress());
     }
     footer(&holders);
@@ -80,7 +80,7 @@ pub(crate) fn headline(process: &Process) -> String {
 }
 
 /// What it holds.
-pub(crate) fn held(process: &Process) -> String {
+pub(crate) fn held_files(process: &Process) -> String {
     let files =
         process.devices.iter().chain(&process.libraries).map(|path| path.display().to_string());
     files.collect::<Vec<_>>().join(", ")

@@ -248,7 +248,7 @@ impl Run {
     }
 
     /// Length, time and cost, for a table.
-    fn facts(&self) -> [(&'static str, String); 6] {
+    fn summary(&self) -> [(&'static str, String); 6] {
         let dash = || "-".to_owned();
         [
             ("started", self.started().map_or_else(dash, ago)),
@@ -363,7 +363,7 @@ fn table(rows: &[Vec<String>]) {
 }
 
 /// The metrics to show in a list: up to three validation metrics or, if there are none, losses.
-fn of_validation(runs: &[Run]) -> Vec<String> {
+fn listed_metrics(runs: &[Run]) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for (name, _) in runs.iter().flat_map(|run| &run.metrics) {
         if !names.contains(name) {
@@ -393,7 +393,7 @@ fn best(run: &Run, name: &str) -> String {
 }
 
 fn list(runs: &[Run]) {
-    let metrics = of_validation(runs);
+    let metrics = listed_metrics(runs);
     let head = ["run"]
         .into_iter()
         .chain(["started", "epochs", "steps", "time", "goodput", "cost"])
@@ -401,16 +401,16 @@ fn list(runs: &[Run]) {
     let mut rows: Vec<Vec<String>> =
         vec![head.chain(metrics.iter().map(|name| format!("best {name}"))).collect()];
     for run in runs {
-        let facts = run.facts().map(|(_, value)| value);
+        let summary = run.summary().map(|(_, value)| value);
         let values = metrics.iter().map(|name| best(run, name));
-        rows.push([run.name.clone()].into_iter().chain(facts).chain(values).collect());
+        rows.push([run.name.clone()].into_iter().chain(summary).chain(values).collect());
     }
     table(&rows);
 }
 
 fn show(run: &Run) {
     outln!("{}", run.folder.display());
-    run.facts().iter().for_each(|(name, value)| outln!("{name}: {value}"));
+    run.summary().iter().for_each(|(name, value)| outln!("{name}: {value}"));
     run.devices().iter().for_each(|devices| outln!("devices: {devices}"));
     for (name, seconds) in
         run.seconds.iter().filter_map(|(name, value)| Some((name, value.as_f64()?)))
@@ -453,12 +453,15 @@ fn compare(runs: &[Run], differences: Vec<(String, Vec<Option<String>>)>) {
             values.into_iter().map(|value| value.unwrap_or_else(|| "-".to_owned())).collect(),
         ));
     }
-    for name in of_validation(runs) {
+    for name in listed_metrics(runs) {
         rows.push(row(&format!("best {name}"), runs.iter().map(|run| best(run, &name)).collect()));
     }
-    let facts: Vec<_> = runs.iter().map(Run::facts).collect();
-    for at in 1..facts.first().map_or(0, |facts| facts.len()) {
-        rows.push(row(facts[0][at].0, facts.iter().map(|facts| facts[at].1.clone()).collect()));
+    let summary: Vec<_> = runs.iter().map(Run::summary).collect();
+    for index in 1..summary.first().map_or(0, |summary| summary.len()) {
+        rows.push(row(
+            summary[0][index].0,
+            summary.iter().map(|summary| summary[index].1.clone()).collect(),
+        ));
     }
     table(&rows);
 }

@@ -49,8 +49,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let level = if arguments.level == "1" { Level::Basic } else { Level::Detailed };
     let client =
         MetricsClient::new(&arguments.address).map_err(|error| Error::usage(error.to_string()))?;
-    let training = arguments.run.as_deref().map(RunMetricsClient::new).transpose();
-    let training = training.map_err(|error| Error::usage(error.to_string()))?;
+    let training = arguments
+        .run
+        .as_deref()
+        .map(RunMetricsClient::new)
+        .transpose()
+        .map_err(|error| Error::usage(error.to_string()))?;
     let snapshots = take_snapshots(
         client,
         training,
@@ -63,9 +67,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             format!("{}, every {} s", arguments.address, arguments.interval.as_secs_f64()),
             level,
         );
-        let shown = show(screen, &snapshots);
+        let result = show(screen, &snapshots);
         ratatui::restore();
-        return shown.map_err(|error| Error::new(format!("the terminal: {error}")));
+        return result.map_err(|error| Error::new(format!("the terminal: {error}")));
     }
     let mut last = None;
     for snapshot in snapshots {

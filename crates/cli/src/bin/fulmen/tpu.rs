@@ -76,9 +76,9 @@ pub(crate) fn run(command: Command) -> Result<u8> {
                 fulmen_pods::run(pod, out, fulmen_pods::signals).map_err(|error| error.to_string())
             };
             let lease = Lease { machine: &machine, delete_after, json: output.json };
-            let ended =
+            let result =
                 fulmen_gcloud::lease(lease, &mut stdout(), &mut stderr(), &signals()?, &mut work);
-            ended.map_err(|error| failed(&error))
+            result.map_err(|error| failed(&error))
         }
     }
 }

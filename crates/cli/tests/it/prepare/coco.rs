@@ -83,8 +83,9 @@ fn mismatched_coco_archives_are_errors_with_the_entry() {
     check("train2017.zip", &whole[..whole.len() / 2], &any, "is the file truncated?");
     let mut damaged = whole.clone();
     // In the data of an image.
-    let place = whole.windows(4).position(|window| window == [0xff, 0xd8, 0xff, 0xe0]).unwrap() + 8;
-    damaged[place] ^= 1;
+    let position =
+        whole.windows(4).position(|window| window == [0xff, 0xd8, 0xff, 0xe0]).unwrap() + 8;
+    damaged[position] ^= 1;
     check("train2017.zip", &damaged, &any, "entry train2017/000000000009.jpg: Invalid checksum");
     let empty = [("annotations/instances_train2017.json".to_owned(), b"{\"images\": [".to_vec())];
     let zip = coco::zip_of(&empty, zip::CompressionMethod::Deflated);

@@ -152,8 +152,8 @@ fn truncated_archives_are_errors_with_the_entry() {
     let path = folder.path().join("ILSVRC2012_img_train.tar");
     let mut bytes = fs::read(&path).unwrap();
     let inner = entries(&path)[1].1.clone();
-    let place = bytes.windows(inner.len()).position(|window| window == inner).unwrap();
-    let end = place + inner.len();
+    let position = bytes.windows(inner.len()).position(|window| window == inner).unwrap();
+    let end = position + inner.len();
     bytes[end - 1024 - 512..end].fill(7);
     fs::write(&path, bytes).unwrap();
     let error = prepare::imagenet(folder.path(), &expected, &options(&output), &())

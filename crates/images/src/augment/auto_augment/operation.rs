@@ -92,7 +92,7 @@ impl Operation {
     }
 
     /// Whether the sign of the magnitude is random.
-    fn signed(self) -> bool {
+    fn is_signed(self) -> bool {
         !matches!(
             self,
             Operation::Identity
@@ -106,7 +106,7 @@ impl Operation {
 
     /// The magnitude, with a random sign if the operation has one.
     pub(super) fn with_sign(self, magnitude: f64, random: &mut SampleRng) -> f64 {
-        if self.signed() && random.bernoulli(0.5) { -magnitude } else { magnitude }
+        if self.is_signed() && random.bernoulli(0.5) { -magnitude } else { magnitude }
     }
 
     /// Applies the operation.
@@ -185,9 +185,9 @@ mod tests {
     #[test]
     fn half_of_the_signed_magnitudes_turn_round() {
         let mut random = SampleRng::new(0, 0, 0);
-        let turned =
+        let negative =
             (0..2000).filter(|_| Operation::Rotate.with_sign(1.0, &mut random) < 0.0).count();
-        assert!((900..1100).contains(&turned), "{turned} of 2000");
+        assert!((900..1100).contains(&negative), "{negative} of 2000");
         assert!((0..100).all(|_| Operation::Solarize.with_sign(1.0, &mut random) > 0.0));
     }
 }

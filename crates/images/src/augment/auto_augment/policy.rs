@@ -74,9 +74,9 @@ impl ImageTransform for AutoAugment {
             if !random.bernoulli(p) {
                 continue;
             }
-            let magnitude =
+            let unsigned =
                 operation.magnitude(MagnitudeSpace::Auto, bin, 10, (image.width(), image.height()));
-            let magnitude = operation.with_sign(magnitude, random);
+            let magnitude = operation.with_sign(unsigned, random);
             image = operation.apply(image, magnitude, self.interpolation, &self.fill)?;
         }
         Ok(image)

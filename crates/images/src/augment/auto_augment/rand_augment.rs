@@ -78,13 +78,13 @@ impl ImageTransform for RandAugment {
         for _ in 0..self.num_ops {
             let operation = CHOICES[random.below(CHOICES.len())];
             let size = (image.width(), image.height());
-            let magnitude = operation.magnitude(
+            let unsigned = operation.magnitude(
                 MagnitudeSpace::Auto,
                 self.magnitude,
                 self.num_magnitude_bins,
                 size,
             );
-            let magnitude = operation.with_sign(magnitude, random);
+            let magnitude = operation.with_sign(unsigned, random);
             image = operation.apply(image, magnitude, self.interpolation, &self.fill)?;
         }
         Ok(image)

@@ -57,9 +57,9 @@ impl ImageTransform for TrivialAugmentWide {
         let operation = CHOICES[random.below(CHOICES.len())];
         let bin = random.below(self.num_magnitude_bins);
         let size = (image.width(), image.height());
-        let magnitude =
+        let unsigned =
             operation.magnitude(MagnitudeSpace::Wide, bin, self.num_magnitude_bins, size);
-        let magnitude = operation.with_sign(magnitude, random);
+        let magnitude = operation.with_sign(unsigned, random);
         operation.apply(image, magnitude, self.interpolation, &self.fill)
     }
 
