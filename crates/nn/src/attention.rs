@@ -12,8 +12,8 @@ pub use rotary::{RotaryEmbedding, RotaryScaling};
 use fulmen_tensor::{AsTensor, DType, Refusal, Tensor};
 
 use crate::Dropout;
+use crate::library::{NN, live};
 use crate::precision::precision;
-use crate::record::{NN, live};
 
 /// `softmax(q kᵀ/√width) v` over the last two axes: queries `[…, length, width]`, keys `[…,
 /// positions, width]` and values `[…, positions, value width]` give `[…, length, value width]`.

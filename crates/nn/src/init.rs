@@ -6,7 +6,7 @@ mod patterns;
 
 use fulmen_tensor::{AsTensor, DType, Refusal, Tensor, TensorType, random};
 
-use crate::record::NN;
+use crate::library::NN;
 
 /// The rule for a parameter's initial value.
 ///

@@ -5,7 +5,7 @@ use std::panic::Location;
 
 use fulmen_tensor::{DType, Tensor, Variable, random};
 
-use crate::record::NN;
+use crate::library::NN;
 use crate::{Buffer, Error, Parameter, RandomStream, Result, TrainingMode, Visit, Visitor};
 
 /// Anything that holds named parameters, buffers, mode switches and random streams.

@@ -7,8 +7,8 @@ use std::cell::RefCell;
 
 use fulmen_tensor::{Sharding, Tensor, Variable, scan};
 
+use crate::library::NN;
 use crate::random_stream::State;
-use crate::record::NN;
 use crate::{Buffer, Module, Parameter, RandomStream, TrainingMode, Visit, Visitor};
 
 /// Runs `x` through the layers as one [`scan`]: `f` is called once, with the first layer, and

@@ -9,7 +9,7 @@ use crate::buffer::Buffer;
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::loaded::LoadedExecutable;
-use crate::starting;
+use crate::start_marks;
 
 /// The argument for one parameter of a program.
 pub enum Argument<'a> {
@@ -93,7 +93,7 @@ impl LoadedExecutable {
     /// ```
     pub fn execute(&self, arguments: Vec<Vec<Argument<'_>>>) -> Result<Execution> {
         self.check_arguments(&arguments)?;
-        starting::running();
+        start_marks::remove_expired();
         let client = self.client().inner();
         let signature = self.signature();
         let (devices, parameters) = (self.devices().len(), signature.parameters.len());

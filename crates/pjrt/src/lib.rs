@@ -89,7 +89,7 @@ mod profile;
 mod program;
 mod raw_event;
 mod signature;
-mod starting;
+mod start_marks;
 mod topology;
 mod transfer;
 

@@ -21,7 +21,7 @@
 //! Out of scope: models, optimizers, training loops.
 
 mod accelerator;
-mod ahead;
+mod ahead_of_time;
 mod anomalies;
 mod apply;
 mod array;
@@ -45,13 +45,13 @@ mod literal;
 mod lower;
 mod mesh;
 mod metrics;
+mod missing_values;
 mod notes;
 mod operation;
 mod ops;
 mod precision;
 pub mod random;
 mod recompiles;
-mod recording;
 #[doc(hidden)]
 pub mod refused;
 mod region;
@@ -81,6 +81,7 @@ pub use jit::Jit;
 pub use literal::Literal;
 pub use mesh::Mesh;
 pub use metrics::{MetricSnapshot, Metrics, MetricsSnapshot, Unit};
+pub use missing_values::with_eval_advice;
 pub use notes::set_note_handler;
 pub use num_complex::Complex;
 pub use ops::TriangularSolve;
@@ -89,8 +90,6 @@ pub use ops::{
     cond, custom_gradient, fori_loop, map, scan, switch, while_loop,
 };
 pub use precision::MatmulPrecision;
-
-pub use recording::recording;
 pub use runtime::{Preloaded, Runtime};
 pub use scope::{FromFault, Library, Refusal, Scope};
 pub use shape::{Shape, TensorType};

@@ -17,8 +17,8 @@ use crate::disk_cache::{DiskCache, Slot};
 use crate::emit::Captured;
 use crate::host_reads;
 use crate::lower::{Lowered, lower};
+use crate::missing_values::check_no_placeholder;
 use crate::recompiles::Recompiles;
-use crate::recording::check_values;
 use crate::scope::current_line;
 use crate::trace;
 use crate::{
@@ -522,7 +522,7 @@ impl Runtime {
     pub fn compute(&self, tensors: &[&Tensor]) -> Result<Vec<DeviceArray>> {
         let line = current_line();
         let results: Vec<Tensor> = tensors.iter().map(|&t| t.clone()).collect();
-        check_values(&results, line)?;
+        check_no_placeholder(&results, line)?;
         let function = Function::new("eval", Vec::new(), results).constants_as_inputs();
         let compiled = self.compile(&function)?;
         if !compiled.was_cached() {
@@ -543,7 +543,7 @@ impl Tensor {
     pub fn eval(&self) -> Result<Literal> {
         // Report mistakes before looking for a device.
         self.check()?;
-        check_values(std::slice::from_ref(self), current_line())?;
+        check_no_placeholder(std::slice::from_ref(self), current_line())?;
         Runtime::global()?.eval(self)
     }
 }

@@ -3,8 +3,8 @@
 use fulmen_tensor::{AsTensor, DType, Tensor};
 
 use super::positions::check_positions;
+use crate::library::{NN, live};
 use crate::precision::precision;
-use crate::record::{NN, live};
 
 /// Rotates pairs of features by angles that grow with the position, so that products of queries and
 /// keys depend only on their distance (Su et al. 2021, "RoFormer"): pair `i` of `width/2` at

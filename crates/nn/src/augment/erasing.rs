@@ -6,7 +6,7 @@
 use fulmen_tensor::{AsTensor, DType, Refusal, Tensor, random};
 
 use super::{batch_of_pictures, beforehand, probability};
-use crate::record::NN;
+use crate::library::NN;
 
 /// How many rectangles are tried before an image is left unchanged, as in torchvision.
 const TRIES: usize = 10;

@@ -5,7 +5,7 @@
 use fulmen_tensor::{AsTensor, Refusal, Tensor, random};
 
 use super::{batch_of_pictures, beforehand, probability};
-use crate::record::NN;
+use crate::library::NN;
 
 /// Flips each image of `[N, C, H, W]` horizontally with probability `p`.
 ///

@@ -7,7 +7,7 @@
 use fulmen_tensor::{AsTensor, DType, Fault, FromFault, Refusal, Tensor, random};
 
 use super::{batch_of_pictures, beforehand, probability};
-use crate::record::NN;
+use crate::library::NN;
 
 /// A mixed batch.
 #[derive(Clone, Debug)]

@@ -10,7 +10,7 @@ use super::linear::bias_init;
 use super::sizes::Sizes;
 use super::spatial::{batched, check_batch, check_window, sides, unusual};
 use crate::init::{Fan, Nonlinearity};
-use crate::record::NN;
+use crate::library::NN;
 use crate::{Init, Module, Parameter};
 
 /// Convolution over `N` axes of `[batch, channels, …]`, or of one sample `[channels, …]`. Like

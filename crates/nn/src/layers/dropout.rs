@@ -9,8 +9,8 @@
 use fulmen_tensor::{AsTensor, Refusal, Tensor, random};
 
 use crate::activation::{SELU_ALPHA, SELU_SCALE};
+use crate::library::NN;
 use crate::precision::wide;
-use crate::record::NN;
 use crate::{Module, RandomStream, TrainingMode};
 
 /// The common part of all dropouts: a probability, the mode, the random numbers.

@@ -4,8 +4,8 @@ use std::fmt;
 
 use fulmen_tensor::{AsTensor, DType, Tensor};
 
+use crate::library::NN;
 use crate::precision::wide;
-use crate::record::NN;
 use crate::{Init, Module, Parameter, Visit};
 
 /// How the rows of a bag are combined.

@@ -6,7 +6,7 @@ use fulmen_tensor::{AsTensor, Refusal, Tensor};
 
 use super::Linear;
 use crate::attention::{Attention, KeyValueCache};
-use crate::record::{NN, live};
+use crate::library::{NN, live};
 use crate::{Dropout, Init, Module, Parameter};
 
 /// Multi-head attention: linear layers transform queries, keys and values `[batch, length,

@@ -5,7 +5,7 @@ use fulmen_tensor::{AsTensor, Tensor};
 
 use super::{LayerNorm, TransformerDecoderLayer, TransformerEncoderLayer};
 use crate::attention::{Attention, KeyValueCache};
-use crate::record::NN;
+use crate::library::NN;
 use crate::{Init, Module};
 
 /// A stack of encoder layers, optionally followed by a normalization. Like PyTorch's

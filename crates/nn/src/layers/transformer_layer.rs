@@ -9,7 +9,7 @@ use fulmen_tensor::{AsTensor, Scope, Tensor};
 use super::activations::Relu;
 use super::{Dropout, LayerNorm, Linear, MultiheadAttention};
 use crate::attention::{Attention, KeyValueCache};
-use crate::record::NN;
+use crate::library::NN;
 use crate::{Forward, Module, Visit};
 
 /// The settings of a layer, with PyTorch's defaults.

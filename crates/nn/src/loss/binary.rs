@@ -5,7 +5,7 @@ use fulmen_tensor::{AsTensor, Refusal, Tensor};
 use super::Reduction;
 use super::check::{pair, weight};
 use crate::activation::log_sigmoid;
-use crate::record::NN;
+use crate::library::NN;
 
 /// `−(target·log p + (1 − target)·log(1 − p))`, elementwise, for probabilities and targets between
 /// 0 and 1 of the same shape. Logarithms are clamped to at least −100. For logits,

@@ -7,8 +7,8 @@ use fulmen_tensor::{AsTensor, Tensor};
 
 use super::Reduction;
 use super::check::pair;
+use crate::library::{NN, live};
 use crate::precision::{precision, wide};
-use crate::record::{NN, live};
 
 /// `½(log σ² + (prediction − target)²/σ²)` for a normal distribution with mean `prediction` and
 /// variance `variance`, clamped to at least 1e-6.

@@ -2,7 +2,7 @@
 
 use fulmen_tensor::{AsTensor, DType, Tensor};
 
-use crate::record::{NN, live};
+use crate::library::{NN, live};
 
 /// 1 for each sample whose largest logit is its target's, else 0: logits `[…, classes]` and
 /// integers `[…]` give f32 `[…]`. Its mean is the accuracy. A sample with a NaN logit is never

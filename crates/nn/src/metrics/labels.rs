@@ -2,8 +2,8 @@
 
 use fulmen_tensor::{DType, Refusal, Tensor};
 
+use crate::library::live;
 use crate::precision::wide;
-use crate::record::live;
 
 /// What to decide for a sample.
 #[derive(Clone, Copy, Debug, PartialEq)]

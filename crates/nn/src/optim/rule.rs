@@ -8,8 +8,8 @@ use std::sync::Arc;
 use fulmen_tensor::{DType, FromFault, Scope, Tensor, TensorType};
 
 use super::{GroupStep, Step};
+use crate::library::{NN, live};
 use crate::precision::precision;
-use crate::record::{NN, live};
 use crate::schedule::Schedule;
 use crate::{Error, Result};
 

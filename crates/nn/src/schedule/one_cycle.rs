@@ -4,7 +4,7 @@
 use fulmen_tensor::{DType, Refusal, Tensor};
 
 use super::{Schedule, cosine};
-use crate::record::NN;
+use crate::library::NN;
 
 /// The curve from one value to another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

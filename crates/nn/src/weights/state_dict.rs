@@ -9,7 +9,7 @@ use fulmen_tensor::{Literal, TensorType};
 
 use super::file::{self, Value};
 use super::{LoadReport, Strictness, load};
-use crate::record::NN;
+use crate::library::NN;
 use crate::{Error, Module, Result};
 
 /// Named values read from weight files: PyTorch's state dict.

@@ -5,7 +5,7 @@
 //! The version and the SHA-256 of each package are pinned. The file is written to the cache folder
 //! atomically: it is downloaded and unpacked next to its final path, under a lock, and then renamed
 //! ([`fulmen_durable`]). A file that is damaged later is downloaded again when it cannot be loaded,
-//! or when it has ended a process (`starting` detects this).
+//! or when it has ended a process (`start_marks` detects this).
 
 mod package;
 mod wheel;
