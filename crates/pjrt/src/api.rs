@@ -97,11 +97,11 @@ impl Api {
     /// # Safety
     /// Every pointer in `args` must be valid as the header requires.
     pub(crate) unsafe fn call<A: Args>(self, args: &mut A) -> Result<()> {
-        let function = self.function(A::SLOT)?;
+        let untyped = self.function(A::SLOT)?;
         // SAFETY: `Args` ties the table index to this argument type. All such functions return an
         // error.
         let function: unsafe extern "C-unwind" fn(*mut A) -> *mut PJRT_Error =
-            unsafe { std::mem::transmute(function) };
+            unsafe { std::mem::transmute(untyped) };
         // SAFETY: the caller's promise.
         let error = guarded(A::SLOT, || unsafe { function(args) });
         // SAFETY: the plugin passed the error to us.

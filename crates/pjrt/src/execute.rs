@@ -171,9 +171,9 @@ impl LoadedExecutable {
         if let Some(in_flight) = &mut in_flight {
             in_flight.extend(done.iter().map(|event| Arc::clone(event.raw())));
         }
-        let mut outputs = outputs.into_iter().collect::<Result<Vec<_>>>()?.into_iter();
+        let mut all_outputs = outputs.into_iter().collect::<Result<Vec<_>>>()?.into_iter();
         let outputs = (0..devices)
-            .map(|_| outputs.by_ref().take(signature.outputs.len()).collect())
+            .map(|_| all_outputs.by_ref().take(signature.outputs.len()).collect())
             .collect();
         // The donated buffers are dropped here. The execution keeps the memory that it still reads.
         drop(arguments);

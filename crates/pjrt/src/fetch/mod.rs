@@ -309,8 +309,8 @@ impl<'a> Fetcher<'a> {
         match output {
             Ok(output) if output.status.success() => Ok(()),
             Ok(output) => {
-                let stderr = String::from_utf8_lossy(&output.stderr);
-                let stderr = stderr.trim();
+                let output_text = String::from_utf8_lossy(&output.stderr);
+                let stderr = output_text.trim();
                 if stderr.contains("No module named pip") {
                     return Err(failed(
                         "Python has no pip; install it (`python3 -m ensurepip`, or the package python3-pip)".to_owned(),
