@@ -42,7 +42,8 @@ impl Envelope {
     pub(crate) fn wrap(
         plugin: &Plugin,
         platform: &str,
-        [replicas, partitions]: [usize; 2],
+        replicas: usize,
+        partitions: usize,
         header: &HeaderWithConfig,
         payload: &[u8],
     ) -> Result<Vec<u8>> {

@@ -99,7 +99,8 @@ impl Options {
         &self,
         key: &Tensor,
         lambda: &Tensor,
-        [_, _, height, width]: [usize; 4],
+        height: usize,
+        width: usize,
     ) -> (Tensor, Tensor) {
         let half = (-(lambda - 1.0)).sqrt() * 0.5;
         let side = |number: u32, size: usize, axis: isize, shape: [usize; 4]| {
@@ -256,8 +257,8 @@ impl CutMix {
         labels: &Tensor,
         mask: Option<&Tensor>,
     ) -> Result<Mixed, Refusal> {
-        let size = self.0.check(images, labels, mask)?;
-        let (inside, lambda) = self.0.rectangle(key, &self.0.lambda(key), size);
+        let [_, _, height, width] = self.0.check(images, labels, mask)?;
+        let (inside, lambda) = self.0.rectangle(key, &self.0.lambda(key), height, width);
         let soft = self.0.soft(labels);
         let targets = blend(&soft, &partner(&soft, mask), &lambda);
         let images = inside.broadcast_to(images.shape()).select(&partner(images, mask), images);
@@ -279,10 +280,10 @@ impl MixUpOrCutMix {
         labels: &Tensor,
         mask: Option<&Tensor>,
     ) -> Result<Mixed, Refusal> {
-        let size = self.0.check(images, labels, mask)?;
+        let [_, _, height, width] = self.0.check(images, labels, mask)?;
         self.0.floats(images)?;
         let drawn = self.0.lambda(key);
-        let (inside, kept_share) = self.0.rectangle(key, &drawn, size);
+        let (inside, kept_share) = self.0.rectangle(key, &drawn, height, width);
         let cuts = beforehand(random::bernoulli(&random::fold_in(key, 4), 0.5, []));
         let lambda = cuts.select(&kept_share, &drawn);
         // Both are a blend, by a number or by a 0/1 mask, so no branch is needed.

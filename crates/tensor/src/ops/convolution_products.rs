@@ -9,7 +9,7 @@
 //! Programs for other devices keep their convolutions.
 
 use super::convolution::{Axes, ConvolutionOp, dilated};
-use super::slice::windows;
+use super::slice::{WindowGrid, windows};
 use crate::axis_order::inverse;
 use crate::region::{Region, parameters};
 use crate::{DType, Shape, Tensor, TensorType};
@@ -131,12 +131,13 @@ impl ConvolutionOp {
         Some(match form {
             Form::PatchesByTap => {
                 let lhs = padded(&features_last(lhs, &self.lhs), &spatial, &self.padding);
-                let windows = windows(
-                    &lhs,
-                    &spatial,
-                    [&taps, &self.rhs_dilation],
-                    [&positions, &self.stride],
-                );
+                let grid = WindowGrid {
+                    counts: &taps,
+                    stride: &self.rhs_dilation,
+                    sizes: &positions,
+                    dilation: &self.stride,
+                };
+                let windows = windows(&lhs, &spatial, &grid);
                 let patches = concatenated(&windows, last);
                 // The patches' features are taps × features; so are the kernel's. Its outer
                 // features stay outside.
@@ -171,12 +172,13 @@ impl ConvolutionOp {
             }
             Form::PatchesByPosition => {
                 let lhs = padded(&contracted_first(lhs, &self.lhs), &spatial, &self.padding);
-                let windows = windows(
-                    &lhs,
-                    &spatial,
-                    [&positions, &self.stride],
-                    [&taps, &self.rhs_dilation],
-                );
+                let grid = WindowGrid {
+                    counts: &positions,
+                    stride: &self.stride,
+                    sizes: &taps,
+                    dilation: &self.rhs_dilation,
+                };
+                let windows = windows(&lhs, &spatial, &grid);
                 self.product_of_patches(
                     &concatenated(&windows, last),
                     &contracted_first(rhs, &self.rhs),
@@ -199,8 +201,13 @@ impl ConvolutionOp {
                     .collect();
                 let kernel = padded(&contracted_first(rhs, &self.rhs), &spatial, &margins);
                 let steps = vec![1; taps.len()];
-                let mut windows =
-                    windows(&kernel, &spatial, [&positions, &steps], [&input, &self.lhs_dilation]);
+                let grid = WindowGrid {
+                    counts: &positions,
+                    stride: &steps,
+                    sizes: &input,
+                    dilation: &self.lhs_dilation,
+                };
+                let mut windows = windows(&kernel, &spatial, &grid);
                 // The first position is the last window.
                 windows.reverse();
                 self.product_of_patches(
@@ -214,12 +221,13 @@ impl ConvolutionOp {
                 let lhs = contracted_first(lhs, &self.lhs);
                 let (rows, height) = (positions[0], lhs.shape()[1]);
                 let lhs = padded(&lhs, &spatial[1..], &self.padding[1..]);
-                let windows = windows(
-                    &lhs,
-                    &spatial[1..],
-                    [&positions[1..], &self.stride[1..]],
-                    [&taps[1..], &self.rhs_dilation[1..]],
-                );
+                let grid = WindowGrid {
+                    counts: &positions[1..],
+                    stride: &self.stride[1..],
+                    sizes: &taps[1..],
+                    dilation: &self.rhs_dilation[1..],
+                };
+                let windows = windows(&lhs, &spatial[1..], &grid);
                 let patches = concatenated(&windows, last);
                 // Row `r` of the result multiplies row `h` of the input by row `h − r + low` of the
                 // kernel.
@@ -297,7 +305,8 @@ mod tests {
 
     /// The numbers of convolutions and of products in a convolution of f32 and its derivatives.
     fn statements(
-        [input, kernel]: [[usize; 4]; 2],
+        input: [usize; 4],
+        kernel: [usize; 4],
         how: &Convolution,
         platform: Option<Platform>,
     ) -> crate::Result<[usize; 2]> {
@@ -340,22 +349,18 @@ mod tests {
         let cpu = Some(Platform::Cpu);
         let bare = Convolution::new(2);
         let padded = bare.clone().padding([(1, 1); 2]);
-        let large = [[4, 64, 32, 32], [64, 64, 3, 3]];
-        let small = [[4, 64, 4, 4], [64, 64, 3, 3]];
-        assert_eq!(statements(large, &padded, cpu)?, [2, 3]);
-        assert_eq!(statements(small, &padded, cpu)?, [0, 5]);
+        let (large, small, kernel) = ([4, 64, 32, 32], [4, 64, 4, 4], [64, 64, 3, 3]);
+        assert_eq!(statements(large, kernel, &padded, cpu)?, [2, 3]);
+        assert_eq!(statements(small, kernel, &padded, cpu)?, [0, 5]);
         // The derivative for the input has a dilated input.
-        assert_eq!(
-            statements([[4, 64, 8, 8], [64, 64, 3, 3]], &padded.clone().stride([2; 2]), cpu)?,
-            [1, 2]
-        );
+        assert_eq!(statements([4, 64, 8, 8], kernel, &padded.clone().stride([2; 2]), cpu)?, [1, 2]);
         // The derivative for an input without padding is more than twice as large as its cotangent.
-        assert_eq!(statements([[4, 20, 12, 12], [50, 20, 5, 5]], &bare, cpu)?, [2, 1]);
+        assert_eq!(statements([4, 20, 12, 12], [50, 20, 5, 5], &bare, cpu)?, [2, 1]);
         // Few features.
-        assert_eq!(statements([[4, 3, 32, 32], [64, 3, 3, 3]], &padded, cpu)?, [3, 0]);
+        assert_eq!(statements([4, 3, 32, 32], [64, 3, 3, 3], &padded, cpu)?, [3, 0]);
         for platform in [None, Some(Platform::Tpu), Some(Platform::Cuda)] {
-            assert_eq!(statements(large, &padded, platform)?, [3, 0]);
-            assert_eq!(statements(small, &padded, platform)?, [3, 0]);
+            assert_eq!(statements(large, kernel, &padded, platform)?, [3, 0]);
+            assert_eq!(statements(small, kernel, &padded, platform)?, [3, 0]);
         }
         Ok(())
     }

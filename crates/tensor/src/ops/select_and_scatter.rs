@@ -3,7 +3,7 @@
 use super::pooling::Windows;
 use super::pooling_positions::{at_winners, winners};
 use super::reduce::Reducer;
-use super::slice::windows;
+use super::slice::{WindowGrid, windows};
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
 use crate::region::{Region, parameters};
@@ -77,7 +77,8 @@ impl SelectAndScatter {
         let (x, g) = (&parameters[0], &parameters[1]);
         let (rank, ones) = (x.rank(), vec![1; x.rank()]);
         let axes: Vec<_> = (0..rank).collect();
-        let elements = windows(x, &axes, [size, &ones], [g.shape(), stride]);
+        let grid = WindowGrid { counts: size, stride: &ones, sizes: g.shape(), dilation: stride };
+        let elements = windows(x, &axes, &grid);
         // The first of equal elements is selected.
         let mut selected = elements[0].clone();
         let mut position = Tensor::zeros(DType::I32, g.shape());
