@@ -108,7 +108,7 @@ pub(crate) fn inline_calls(results: &[Tensor]) -> Vec<Tensor> {
     visit(results, |node| {
         let Kind::Operation(operation) = &node.kind else { return };
         let inputs: Vec<Tensor> = node.inputs.iter().map(|t| look_up(&inlined, t)).collect();
-        if let Some(body) = operation.called() {
+        if let Some(body) = operation.called_body() {
             let replacements = body.parameters.iter().map(value_id).zip(inputs).collect();
             inlined.insert(node.id, replay(&inline_calls(&body.results), &replacements));
         } else if inputs.iter().zip(&node.inputs).any(|(new, old)| !new.is(old)) {
@@ -230,8 +230,9 @@ impl Graph {
                     Identity::Leaf(node.id)
                 }
                 Kind::Operation(operation) => {
-                    let called = || operation.called().filter(|_| self.calls == Calls::Inlined);
-                    if let Some(body) = operation.inlined().or_else(called) {
+                    let called =
+                        || operation.called_body().filter(|_| self.calls == Calls::Inlined);
+                    if let Some(body) = operation.inlined_body().or_else(called) {
                         let bound = (body.parameters.iter().zip(&operands))
                             .map(|(p, &v)| (p.node.id, Values::Inlined(vec![v])))
                             .collect();

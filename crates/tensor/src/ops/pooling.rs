@@ -137,7 +137,10 @@ impl Operation for ReduceWindow {
         let operation = ReduceWindow { method: self.method, reducer: Reducer::Sum, windows };
         vec![Some(Tensor::apply(operation, &[&g.pad(&zero, &low, &high, &interior)]))]
     }
-    fn on_reordered(&self, order: &AxisOrder) -> Option<(Box<dyn Operation>, Option<AxisOrder>)> {
+    fn with_operands_reordered(
+        &self,
+        order: &AxisOrder,
+    ) -> Option<(Box<dyn Operation>, Option<AxisOrder>)> {
         let Windows { size, stride, padding, dilation } = &self.windows;
         let windows = Windows {
             size: order.reorder(size),

@@ -123,7 +123,10 @@ impl Operation for Reduce {
             }
         })]
     }
-    fn on_reordered(&self, order: &AxisOrder) -> Option<(Box<dyn Operation>, Option<AxisOrder>)> {
+    fn with_operands_reordered(
+        &self,
+        order: &AxisOrder,
+    ) -> Option<(Box<dyn Operation>, Option<AxisOrder>)> {
         let positions = order.positions();
         let mut axes: Vec<_> = self.axes.iter().map(|&axis| positions[axis]).collect();
         axes.sort_unstable();

@@ -63,10 +63,13 @@ impl Operation for Slice {
         let zero = Tensor::full(cx.output().dtype(), [], 0.0);
         vec![Some(cx.cotangent().pad(&zero, &low, &high, &interior))]
     }
-    fn cuts_from(&self) -> Option<&[usize]> {
+    fn slice_start(&self) -> Option<&[usize]> {
         Some(&self.start)
     }
-    fn on_reordered(&self, order: &AxisOrder) -> Option<(Box<dyn Operation>, Option<AxisOrder>)> {
+    fn with_operands_reordered(
+        &self,
+        order: &AxisOrder,
+    ) -> Option<(Box<dyn Operation>, Option<AxisOrder>)> {
         let (start, limit) = (order.reorder(&self.start), order.reorder(&self.limit));
         Some((
             Box::new(Slice { start, limit, stride: order.reorder(&self.stride) }),
@@ -199,7 +202,7 @@ impl Tensor {
         };
         operation(self).filter(|operation| operation.name() == "reshape")?;
         let cut = self.node.inputs.first()?;
-        let index = *operation(cut)?.cuts_from()?.first()?;
+        let index = *operation(cut)?.slice_start()?.first()?;
         let whole = cut.node.inputs.first()?;
         let is_row = cut.shape()[0] == 1 && whole.shape()[1..] == self.shape()[..];
         is_row.then_some((whole, index))

@@ -93,7 +93,7 @@ impl Operation for Call {
         }
         cotangents
     }
-    fn called(&self) -> Option<&Region> {
+    fn called_body(&self) -> Option<&Region> {
         Some(&self.0.region)
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
