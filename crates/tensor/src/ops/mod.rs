@@ -17,6 +17,7 @@ mod constant;
 mod control_flow;
 mod convert;
 mod convolution;
+mod convolution_options;
 mod convolution_products;
 mod cumulative;
 mod diagonal;
@@ -56,7 +57,6 @@ mod sort;
 mod special;
 mod split;
 mod stop_gradient;
-
 pub(crate) mod threefry;
 mod tile;
 mod top_k;
@@ -70,7 +70,7 @@ pub use binary::Operand;
 pub use control_flow::{
     Bound, Scan, call, checkpoint, cond, custom_gradient, fori_loop, map, scan, switch, while_loop,
 };
-pub use convolution::Convolution;
+pub use convolution_options::Convolution;
 pub use interpolate::Interpolation;
 pub use pad_modes::PadMode;
 pub use pooling::Pooling;
