@@ -50,7 +50,8 @@ pub fn scan_layers<'m, M: Module + ?Sized + 'm>(
 ) -> Tensor {
     NN.record("scan_layers", || {
         let layers: Vec<&M> = layers.into_iter().collect();
-        let contents: Vec<Contents> = layers.iter().map(|&layer| Contents::read(layer)).collect();
+        let contents: Vec<LayerContents> =
+            layers.iter().map(|&layer| LayerContents::read(layer)).collect();
         let (Some(&layer), Some(first)) = (layers.first(), contents.first()) else {
             return Ok(x.clone());
         };
@@ -192,7 +193,7 @@ fn stack_parts<'a>(values: impl Iterator<Item = &'a Tensor> + Clone) -> (Tensor,
 
 /// The contents of a layer.
 #[derive(Default)]
-struct Contents {
+struct LayerContents {
     /// Descriptions of all contents, to compare layers.
     entries: Vec<String>,
     /// The cells of parameters and buffers, each once, and their values.
@@ -202,9 +203,9 @@ struct Contents {
     states: Vec<State>,
 }
 
-impl Contents {
-    fn read<M: Module + ?Sized>(layer: &M) -> Contents {
-        let mut contents = Contents::default();
+impl LayerContents {
+    fn read<M: Module + ?Sized>(layer: &M) -> LayerContents {
+        let mut contents = LayerContents::default();
         layer.visit(&mut Visit::new(&mut contents));
         contents
     }
@@ -220,7 +221,7 @@ impl Contents {
     }
 
     /// Rejects a layer that is not equal to this one, the first.
-    fn compare(&self, number: usize, other: &Contents) -> Result<(), String> {
+    fn compare(&self, number: usize, other: &LayerContents) -> Result<(), String> {
         let (entries, other_entries) = (&self.entries, &other.entries);
         let count = entries.len().max(other_entries.len());
         if let Some(i) = (0..count).find(|&i| entries.get(i) != other_entries.get(i)) {
@@ -241,7 +242,7 @@ impl Contents {
     }
 }
 
-impl Visitor for Contents {
+impl Visitor for LayerContents {
     fn parameter(&mut self, name: &str, parameter: &Parameter) {
         self.cell(name, parameter.variable(), parameter.get());
     }
@@ -262,11 +263,11 @@ impl Visitor for Contents {
 }
 
 /// Gives a layer its own values again when dropped, even if the user's code panics.
-struct Restore<'a>(&'a Contents);
+struct Restore<'a>(&'a LayerContents);
 
 impl Drop for Restore<'_> {
     fn drop(&mut self) {
-        let Contents { cells, values, streams, states, .. } = self.0;
+        let LayerContents { cells, values, streams, states, .. } = self.0;
         cells.iter().zip(values).for_each(|(cell, value)| cell.set(value.clone()));
         streams.iter().zip(states).for_each(|(stream, state)| stream.set_state(state.clone()));
     }

@@ -168,7 +168,7 @@ enum Identity {
 }
 
 /// The indices of the listed instructions, by identity.
-type Known = QuickMap<Identity, usize>;
+type InstructionIndices = QuickMap<Identity, usize>;
 
 /// The values of a node's results.
 enum Values {
@@ -199,7 +199,8 @@ impl Graph {
             result.check()?;
         }
         let mut graph = Graph { instructions: Vec::new(), results: Vec::new(), constants, calls };
-        graph.results = graph.add_instructions(results, IdMap::default(), &mut Known::default());
+        graph.results =
+            graph.add_instructions(results, IdMap::default(), &mut InstructionIndices::default());
         Ok(graph)
     }
 
@@ -217,7 +218,7 @@ impl Graph {
         &mut self,
         results: &[Tensor],
         mut values: IdMap<Values>,
-        known: &mut Known,
+        known: &mut InstructionIndices,
     ) -> Vec<Value> {
         visit(results, |node| {
             if values.contains_key(&node.id) {

@@ -69,7 +69,7 @@ pub use anomalies::Anomalies;
 pub use array::{Argument, DeviceArray};
 pub use as_tensor::AsTensor;
 pub use autocast::autocast;
-pub use compiled::{Compiled, Done, Outputs};
+pub use compiled::{Compiled, Completion, Outputs};
 pub use devices::Devices;
 pub use dtype::{DType, Element};
 pub use error::{Error, Fault, Result};

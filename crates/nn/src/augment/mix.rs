@@ -6,7 +6,7 @@
 
 use fulmen_tensor::{AsTensor, DType, Fault, FromFault, Refusal, Tensor, random};
 
-use super::{batch_of_pictures, beforehand, probability};
+use super::{computed_once, image_batch, probability};
 use crate::library::NN;
 
 /// A mixed batch.
@@ -37,7 +37,7 @@ impl Options {
         labels: &Tensor,
         mask: Option<&Tensor>,
     ) -> Result<[usize; 4], Refusal> {
-        let size = batch_of_pictures(images)?;
+        let size = image_batch(images)?;
         labels.live()?;
         mask.map(Tensor::live).transpose()?;
         if !(self.alpha > 0.0 && self.alpha.is_finite()) {
@@ -81,7 +81,7 @@ impl Options {
     fn lambda(&self, key: &Tensor) -> Tensor {
         let drawn = random::beta(&random::fold_in(key, 0), DType::F32, [], self.alpha, self.alpha);
         let mixes = random::bernoulli(&random::fold_in(key, 1), self.p, []);
-        beforehand(mixes.select(&drawn, &Tensor::scalar(1.0f32)))
+        computed_once(mixes.select(&drawn, &Tensor::scalar(1.0f32)))
     }
 
     /// The labels as probabilities.
@@ -109,7 +109,7 @@ impl Options {
             let reach = (&half * size as f64).floor().to_dtype(DType::I32);
             let (start, end) =
                 ((&centre - &reach).maximum(0.0), (&centre + &reach).minimum(size as f64));
-            let (start, end) = (beforehand(start), beforehand(end));
+            let (start, end) = (computed_once(start), computed_once(end));
             let position = Tensor::iota(DType::I32, shape, axis);
             (position.ge(&start).and(position.lt(&end)), (end - start).to_dtype(DType::F32))
         };
@@ -284,7 +284,7 @@ impl MixUpOrCutMix {
         self.0.floats(images)?;
         let drawn = self.0.lambda(key);
         let (inside, kept_share) = self.0.rectangle(key, &drawn, height, width);
-        let cuts = beforehand(random::bernoulli(&random::fold_in(key, 4), 0.5, []));
+        let cuts = computed_once(random::bernoulli(&random::fold_in(key, 4), 0.5, []));
         let lambda = cuts.select(&kept_share, &drawn);
         // Both are a blend, by a number or by a 0/1 mask, so no branch is needed.
         let whole = inside.shape().clone();

@@ -3,7 +3,7 @@
 
 use fulmen_tensor::{DType, Tensor, TensorType};
 
-use super::rule::{Common, Rule, UpdateArgs, invalid_hyperparameter, optimizer, zeros};
+use super::rule::{CommonSettings, Rule, UpdateArgs, invalid_hyperparameter, optimizer, zeros};
 use super::trust_ratio::length;
 use crate::precision::precision;
 use crate::schedule::Schedule;
@@ -27,7 +27,7 @@ use crate::schedule::Schedule;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Adafactor {
-    common: Common,
+    common: CommonSettings,
     beta2_decay: f64,
     eps1: Option<f64>,
     eps2: f64,
@@ -39,7 +39,7 @@ impl Adafactor {
     #[track_caller]
     pub fn new(lr: impl Schedule + 'static) -> Adafactor {
         Adafactor {
-            common: Common::new(lr, 0.0),
+            common: CommonSettings::new(lr, 0.0),
             beta2_decay: -0.8,
             eps1: None,
             eps2: 1e-3,
@@ -81,7 +81,7 @@ impl Rule for Adafactor {
     const NAME: &'static str = "Adafactor";
     const ELEMENTWISE: bool = false;
 
-    fn common(&self) -> &Common {
+    fn common(&self) -> &CommonSettings {
         &self.common
     }
 

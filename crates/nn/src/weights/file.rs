@@ -33,7 +33,7 @@ const IN_A_FOLDER: [&str; 7] = [
 pub(super) enum Value {
     /// A value of a safetensors file, by its name.
     Safetensors(Arc<Reader>, String, TensorType),
-    Stored(pytorch::Stored),
+    Stored(pytorch::StoredTensor),
     /// A tensor of a checkpoint, by its name.
     Saved(Arc<Checkpoint>, String, TensorType),
 }

@@ -254,8 +254,8 @@ impl<'a> Fetcher<'a> {
             "Fetching {what} ({name} {version}, {megabytes} MB, once) into {}{note}",
             folder.display()
         );
-        let scratch =
-            Scratch::new(&folder).map_err(|error| Error::io(cannot("create a folder"), error))?;
+        let scratch = ScratchFolder::new(&folder)
+            .map_err(|error| Error::io(cannot("create a folder"), error))?;
         self.download(&scratch.0)?;
         let wheel = self.verified_wheel(&scratch.0)?;
         let parent = target.parent().unwrap_or(&folder);
@@ -405,17 +405,17 @@ fn remove_leftovers(folder: &Path) {
 }
 
 /// A folder that is removed when this is dropped.
-struct Scratch(PathBuf);
+struct ScratchFolder(PathBuf);
 
-impl Scratch {
-    fn new(folder: &Path) -> io::Result<Scratch> {
+impl ScratchFolder {
+    fn new(folder: &Path) -> io::Result<ScratchFolder> {
         let path = folder.join(format!("{SCRATCH}{}", std::process::id()));
         fs::create_dir(&path)?;
         Ok(Self(path))
     }
 }
 
-impl Drop for Scratch {
+impl Drop for ScratchFolder {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::loops::Times;
+use super::loops::RunCounts;
 use super::module::{Instruction, Module, Source};
 
 /// The kind of a collective.
@@ -97,7 +97,7 @@ impl Collective {
 impl Module {
     /// The collectives in program order.
     pub fn collectives(&self) -> Vec<Collective> {
-        let times = Times::new(self);
+        let times = RunCounts::new(self);
         let mut collectives = Vec::new();
         for (i, computation) in self.computations.iter().enumerate() {
             let runs = times.runs(i);

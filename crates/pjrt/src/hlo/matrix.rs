@@ -1,7 +1,7 @@
 //! The matrix products of a compiled program: `dot` and `convolution`, including those in fusions.
 //! They are described by rows, inner length and columns, as a matrix unit sees them.
 
-use super::loops::Times;
+use super::loops::RunCounts;
 use super::module::{Module, Source};
 use super::proto;
 use super::shape::{Array, Shape};
@@ -209,7 +209,7 @@ pub struct PlacedProduct {
 impl Module {
     /// The matrix products, including those in fusions.
     pub fn products(&self) -> Vec<PlacedProduct> {
-        let times = Times::new(self);
+        let times = RunCounts::new(self);
         let mut products = Vec::new();
         for (i, computation) in self.computations.iter().enumerate() {
             if times.runs(i) == 0 {

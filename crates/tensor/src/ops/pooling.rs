@@ -2,7 +2,7 @@
 
 use super::constant::holds;
 use super::dtype_set::DTypeSet;
-use super::pooling_positions::{largest_and_where, to_winners, winners};
+use super::pooling_positions::{max_indices, max_pool_with_indices, scatter_to_max};
 use super::reduce::Reducer;
 use super::select_and_scatter::SelectAndScatter;
 use super::unary::methods;
@@ -109,8 +109,8 @@ impl Operation for ReduceWindow {
         let zero = Tensor::full(g.dtype(), [], 0.0);
         if self.reducer != Reducer::Sum {
             if w.is_dilated() {
-                let positions = winners(x, w);
-                return vec![Some(to_winners(x, &positions, &g))];
+                let positions = max_indices(x, w);
+                return vec![Some(scatter_to_max(x, &positions, &g))];
             }
             let is_padded = w.padding.iter().any(|&padding| padding != (0, 0));
             if is_padded && w.size.contains(&2) {
@@ -372,7 +372,7 @@ methods! {
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
     max_pool_with_indices(how: &Pooling) -> [Tensor; 2], |x| {
-        Ok(largest_and_where("max_pool_with_indices", x, &how.windows(x)?))
+        Ok(max_pool_with_indices("max_pool_with_indices", x, &how.windows(x)?))
     };
 }
 

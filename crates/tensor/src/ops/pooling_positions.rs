@@ -18,12 +18,12 @@ use crate::{DType, Tensor, TensorType};
 /// position. Of tied numbers, the one with the smallest position is selected. NaN is larger than
 /// all other numbers.
 #[derive(Debug)]
-struct LargestAndWhere {
+struct MaxPoolWithIndices {
     method: &'static str,
     windows: Windows,
 }
 
-impl Operation for LargestAndWhere {
+impl Operation for MaxPoolWithIndices {
     fn name(&self) -> &'static str {
         self.method
     }
@@ -34,7 +34,7 @@ impl Operation for LargestAndWhere {
         Ok(vec![largest, positions])
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
-        vec![Some(to_winners(cx.input(0), &cx.outputs[1], &cx.cotangent())), None]
+        vec![Some(scatter_to_max(cx.input(0), &cx.outputs[1], &cx.cotangent())), None]
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         let dtype = cx.operand_type(0).dtype;
@@ -89,7 +89,7 @@ impl Operation for LargestAndWhere {
 
 /// The largest element of each window over `[batch, channels, spatial…]`, and its position within
 /// its channel.
-pub(super) fn largest_and_where(
+pub(super) fn max_pool_with_indices(
     method: &'static str,
     x: &Tensor,
     windows: &Windows,
@@ -106,15 +106,15 @@ pub(super) fn largest_and_where(
         let positions =
             Tensor::arange(DType::I32, count).reshape(spatial).broadcast_in_dim(x.shape(), &axes);
         Ok(Tensor::apply_many(
-            LargestAndWhere { method, windows: windows.clone() },
+            MaxPoolWithIndices { method, windows: windows.clone() },
             &[x, &positions],
         ))
     })
 }
 
 /// The positions of the largest elements.
-pub(super) fn winners(x: &Tensor, windows: &Windows) -> Tensor {
-    let [_, positions] = largest_and_where("max_pool", x, windows);
+pub(super) fn max_indices(x: &Tensor, windows: &Windows) -> Tensor {
+    let [_, positions] = max_pool_with_indices("max_pool", x, windows);
     positions
 }
 
@@ -125,7 +125,7 @@ fn flat(x: &Tensor) -> Tensor {
 
 /// Adds the element of `g` for each window at the position of the largest element of that window in
 /// `x`.
-pub(super) fn to_winners(x: &Tensor, positions: &Tensor, g: &Tensor) -> Tensor {
+pub(super) fn scatter_to_max(x: &Tensor, positions: &Tensor, g: &Tensor) -> Tensor {
     if g.shape().num_elements() == 0 {
         return x.zeros_like();
     }
@@ -142,7 +142,7 @@ pub(super) fn to_winners(x: &Tensor, positions: &Tensor, g: &Tensor) -> Tensor {
 }
 
 /// The elements of `g` at the positions of the largest elements.
-pub(super) fn at_winners(g: &Tensor, positions: &Tensor) -> Tensor {
+pub(super) fn gather_at_max(g: &Tensor, positions: &Tensor) -> Tensor {
     let gather = Gather { method: "max_pool", dimensions: Dimensions::elements(2, 3) };
     Tensor::apply(gather, &[&flat(g), &flat(positions)]).reshape(positions.shape())
 }

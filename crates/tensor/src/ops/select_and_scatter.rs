@@ -1,7 +1,7 @@
 //! The derivative of a maximum or minimum over windows: `select_and_scatter`.
 
 use super::pooling::Windows;
-use super::pooling_positions::{at_winners, winners};
+use super::pooling_positions::{gather_at_max, max_indices};
 use super::reduce::Reducer;
 use super::slice::{WindowGrid, windows};
 use crate::lower::Lowering;
@@ -29,8 +29,8 @@ impl Operation for SelectAndScatter {
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
         // Small changes of the operand do not change the selected positions.
-        let positions = winners(cx.input(0), &self.windows);
-        vec![None, Some(at_winners(&cx.cotangent(), &positions))]
+        let positions = max_indices(cx.input(0), &self.windows);
+        vec![None, Some(gather_at_max(&cx.cotangent(), &positions))]
     }
     fn rewritten_for_cpu(&self, inputs: &[&TensorType]) -> Option<Region> {
         self.as_selection(inputs[0], inputs[1])

@@ -9,8 +9,8 @@
 use std::collections::HashMap;
 use std::sync::PoisonError;
 
-use super::no_derivative;
 use super::scan::{Loop, Step};
+use super::{DerivativeKey, no_derivative};
 use crate::grad::vjp;
 use crate::graph::{Calls, Constants, Graph, Value, dependents, replay, value_id};
 use crate::operation::{RecomputePolicy, Vjp};
@@ -98,12 +98,8 @@ fn keep_less(
 
 impl Loop {
     pub(super) fn scan_vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
-        let request = (
-            cx.outputs.len(),
-            cx.needed.to_vec(),
-            cx.cotangents.iter().map(Option::is_some).collect(),
-        );
-        let derivative = match self.step.derivatives.get(request, || self.differentiate(cx)) {
+        let key = DerivativeKey::new(cx);
+        let derivative = match self.step.derivatives.get(key, || self.differentiate(cx)) {
             Ok(derivative) => derivative,
             Err(fault) => return no_derivative(fault, cx.inputs.len()),
         };
