@@ -188,11 +188,11 @@ impl<'a> Fetcher<'a> {
             return Ok(target);
         }
         if self.offline {
-            let what = self.package.what;
+            let description = self.package.description;
             return Err(Error::new(
                 Kind::Fetch,
                 format!(
-                    "{what} is missing, and {OFFLINE_VARIABLE} forbids fetching it; {}",
+                    "{description} is missing, and {OFFLINE_VARIABLE} forbids fetching it; {}",
                     self.by_hand()
                 ),
             ));
@@ -202,14 +202,14 @@ impl<'a> Fetcher<'a> {
     }
 
     fn mend(&self) -> Result<bool> {
-        let Package { what, member_sha256, .. } = self.package;
+        let Package { description, member_sha256, .. } = self.package;
         let target = self.target();
         let actual = hash::of_file(&target)?;
         if actual == member_sha256 {
             return Ok(false);
         }
         let damaged = format!(
-            "{what} in the cache folder is damaged: the SHA-256 of {} is {actual}, expected {member_sha256}",
+            "{description} in the cache folder is damaged: the SHA-256 of {} is {actual}, expected {member_sha256}",
             target.display()
         );
         let refuse = |next: String| Error::new(Kind::Corrupt, format!("{damaged}; {next}"));
@@ -231,7 +231,7 @@ impl<'a> Fetcher<'a> {
     /// Downloads the package, unless `is_present` holds once the lock is taken: another process may
     /// have been faster.
     fn fetch_unless(&self, is_present: impl Fn() -> Result<bool>) -> Result<()> {
-        let Package { what, name, version, megabytes, note, .. } = self.package;
+        let Package { description, name, version, megabytes, note, .. } = self.package;
         let target = self.target();
         let folder = self.folder();
         let cannot = |what: &str| format!("cannot {what} in the cache folder {}", folder.display());
@@ -251,7 +251,7 @@ impl<'a> Fetcher<'a> {
         }
         remove_leftovers(&folder);
         eprintln!(
-            "Fetching {what} ({name} {version}, {megabytes} MB, once) into {}{note}",
+            "Fetching {description} ({name} {version}, {megabytes} MB, once) into {}{note}",
             folder.display()
         );
         let scratch = ScratchFolder::new(&folder)

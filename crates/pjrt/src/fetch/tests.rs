@@ -14,7 +14,7 @@ const CONTENT_SHA256: &str = "71d402c77edd048e3f32e29db4d929996568d7f6df307662ef
 
 fn package(sha256: &str) -> Package<'_> {
     Package {
-        what: "the fake",
+        description: "the fake",
         name: "fake",
         version: "1",
         sha256,
@@ -69,7 +69,7 @@ impl Stage {
     }
 
     /// The paths of everything below the cache folder.
-    fn left(&self) -> Vec<String> {
+    fn files(&self) -> Vec<String> {
         fn walk(folder: &Path, root: &Path, paths: &mut Vec<String>) {
             for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
                 paths.push(entry.path().strip_prefix(root).unwrap().display().to_string());
@@ -88,7 +88,7 @@ impl Stage {
         for expected in expected {
             assert!(error.to_string().contains(expected), "{error}");
         }
-        assert_eq!(self.left(), ["pjrt", "pjrt/.lock"], "nothing is left behind");
+        assert_eq!(self.files(), ["pjrt", "pjrt/.lock"], "nothing is left behind");
     }
 }
 
@@ -109,7 +109,7 @@ fn a_good_download_is_put_in_place_and_used_again() {
         assert_eq!(fs::read(path).unwrap(), CONTENT);
     }
     assert_eq!(fs::read(stage.folder.path().join("log")).unwrap(), b"x\n", "it is fetched once");
-    assert_eq!(stage.left(), ["pjrt", "pjrt/.lock", "pjrt/fake-1", "pjrt/fake-1/plugin.so"]);
+    assert_eq!(stage.files(), ["pjrt", "pjrt/.lock", "pjrt/fake-1", "pjrt/fake-1/plugin.so"]);
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn a_file_that_cannot_be_put_in_place_leaves_nothing() {
     fetcher.package = Package { sha256: &sha256, member: &member, ..fetcher.package };
     let error = fetcher.get().unwrap_err();
     assert!(error.to_string().contains("cannot write the plugin"), "{error}");
-    assert_eq!(stage.left(), ["pjrt", "pjrt/.lock"]);
+    assert_eq!(stage.files(), ["pjrt", "pjrt/.lock"]);
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn offline_runs_nothing_and_says_what_to_do() {
     {
         assert!(error.to_string().contains(expected), "{error}");
     }
-    assert_eq!(stage.left(), [""; 0]);
+    assert_eq!(stage.files(), [""; 0]);
     assert!(!stage.folder.path().join("log").exists());
 }
 
