@@ -260,7 +260,7 @@ fn open_whole(path: &Path) -> Result<(Api, Metadata)> {
     };
     start_marks::mark_start(path)?;
     match attempt() {
-        Err(error) if error.is_not_a_plugin() && fetch::mend(path)? => attempt(),
+        Err(error) if error.is_not_a_plugin() && fetch::repair(path)? => attempt(),
         result => result,
     }
 }

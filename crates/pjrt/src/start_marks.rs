@@ -62,7 +62,7 @@ pub(crate) fn mark_start(plugin: &Path) -> Result<()> {
     });
     let leftovers = folder.leftover_marks();
     if !leftovers.is_empty() {
-        fetch::mend(plugin)?;
+        fetch::repair(plugin)?;
         // Not earlier: if the file stays damaged, the next start must also know.
         for path in leftovers {
             let _ = fs::remove_file(path);

@@ -1,9 +1,10 @@
 //! [`Jit`]: a function that is compiled once for each combination of input types, and called many times.
 
+use crate::missing_values::with_eval_advice;
 use crate::notes::note;
 use crate::{
     Argument, Compiled, DeviceArray, Error, Function, Literal, Outputs, Result, Runtime, Sharding,
-    Tensor, TensorType, with_eval_advice,
+    Tensor, TensorType,
 };
 
 /// A function that is compiled once and called many times with new values, like JAX's `jit`.

@@ -18,7 +18,7 @@ thread_local! {
 /// `advice`.
 ///
 /// ```
-/// use fulmen_tensor::{DType, Tensor, TensorType, with_eval_advice};
+/// use fulmen_tensor::{DType, Tensor, TensorType, internal::with_eval_advice};
 ///
 /// let x = Tensor::placeholder("x", TensorType::scalar(DType::F32));
 /// let error =

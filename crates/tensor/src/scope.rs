@@ -153,7 +153,7 @@ impl Drop for Scope {
 /// A library that records for its users, identified by its source folder; see the module `scope`.
 ///
 /// ```
-/// use fulmen_tensor::{Library, Scope, Tensor};
+/// use fulmen_tensor::{Scope, Tensor, internal::Library};
 ///
 /// const LAYERS: Library = Library::new(file!());
 ///

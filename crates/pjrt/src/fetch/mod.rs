@@ -142,8 +142,8 @@ pub(crate) fn is_published(plugin: &Path) -> bool {
 ///
 /// # Errors
 /// The file is damaged and cannot be downloaded, or is only downloaded on request.
-pub fn mend(plugin: &Path) -> Result<bool> {
-    fetcher_of(plugin).map_or(Ok(false), |fetcher| fetcher.mend())
+pub fn repair(plugin: &Path) -> Result<bool> {
+    fetcher_of(plugin).map_or(Ok(false), |fetcher| fetcher.repair())
 }
 
 fn fetcher_of(plugin: &Path) -> Option<Fetcher<'static>> {
@@ -201,7 +201,7 @@ impl<'a> Fetcher<'a> {
         Ok(target)
     }
 
-    fn mend(&self) -> Result<bool> {
+    fn repair(&self) -> Result<bool> {
         let Package { description, member_sha256, .. } = self.package;
         let target = self.target();
         let actual = hash::of_file(&target)?;

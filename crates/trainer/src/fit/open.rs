@@ -192,7 +192,7 @@ impl<'a> Fit<'a> {
             alive,
             reports,
             first_step,
-            reads_before: fulmen_tensor::host_reads(),
+            reads_before: fulmen_tensor::internal::host_reads(),
             started,
             session,
             summary,

@@ -1,7 +1,8 @@
 //! The programs that a module declares for callbacks. Each takes the module's values and doesn't
 //! change them.
 
-use fulmen_tensor::{Function, autocast, random, with_eval_advice};
+use fulmen_tensor::internal::with_eval_advice;
+use fulmen_tensor::{Function, autocast, random};
 
 use crate::recorder::placeholders::Placeholders;
 use crate::state::Entry;

@@ -2,7 +2,8 @@
 //! change them.
 
 use fulmen_data::{DataLoader, OnError};
-use fulmen_tensor::{Tensor, autocast, random, with_eval_advice};
+use fulmen_tensor::internal::with_eval_advice;
+use fulmen_tensor::{Tensor, autocast, random};
 
 use super::forward::LOG_IT;
 use super::step_program::{RecordedStep, StepProgram};

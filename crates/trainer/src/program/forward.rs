@@ -1,6 +1,7 @@
 //! Records the user's training step: its loss and its logged values.
 
-use fulmen_tensor::{DType, Tensor, autocast, random, with_eval_advice};
+use fulmen_tensor::internal::with_eval_advice;
+use fulmen_tensor::{DType, Tensor, autocast, random};
 
 use crate::logs::logged::Logged;
 use crate::recorder::{Recorded, Recorder, check_loss, log_loss};

@@ -10,7 +10,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use fulmen_tensor::refused::{Refused, watch};
+use fulmen_tensor::internal::{RefusedOperation, watch};
 use fulmen_tensor::{DType, Function, Tensor, TensorType};
 use proptest::collection::vec;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
@@ -71,7 +71,7 @@ fn parse(text: &str) -> Option<TensorType> {
 
 /// Possible result types of a rejected operation: the types of its inputs, or, if an attribute is
 /// the shape or dtype of the result, that type.
-fn candidates(refused: &Refused) -> Vec<Vec<TensorType>> {
+fn candidates(refused: &RefusedOperation) -> Vec<Vec<TensorType>> {
     let inputs = refused.inputs().to_vec();
     let printed = refused.operation();
     let Some(first) = inputs.first() else { return Vec::new() };
@@ -97,7 +97,7 @@ fn candidates(refused: &Refused) -> Vec<Vec<TensorType>> {
 
 /// The result types and the program with which the plugin accepts a rejected operation, if there
 /// are any.
-fn taken(judge: &mut Judge, refused: &Refused) -> Option<String> {
+fn taken(judge: &mut Judge, refused: &RefusedOperation) -> Option<String> {
     let mut pending = candidates(refused);
     let mut tried = BTreeSet::new();
     while let Some(outputs) = pending.pop() {
@@ -106,7 +106,7 @@ fn taken(judge: &mut Judge, refused: &Refused) -> Option<String> {
         }
         let parameters: Vec<Tensor> =
             refused.inputs().iter().map(|ty| Tensor::placeholder("x", ty.clone())).collect();
-        let result = refused.forced(&parameters, &outputs);
+        let result = refused.record_unchecked(&parameters, &outputs);
         // Invalid attributes may have no text; then there is nothing to compare.
         let text = catch_unwind(AssertUnwindSafe(|| program(&parameters, vec![result])));
         let Ok(Some(text)) = text else { continue };
