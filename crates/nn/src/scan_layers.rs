@@ -74,17 +74,19 @@ pub fn scan_layers<'m, M: Module + ?Sized + 'm>(
                 contents.iter().map(|content| content.states[i].drawn).max().unwrap_or_default()
             })
             .collect();
-        let keys = contents.iter().map(|content| {
-            content.states.iter().map(|state| state.key.as_ref()).collect::<Option<Vec<_>>>()
-        });
-        let keys: Option<Vec<Vec<&Tensor>>> = keys.collect();
+        let keys: Option<Vec<Vec<&Tensor>>> = contents
+            .iter()
+            .map(|content| {
+                content.states.iter().map(|state| state.key.as_ref()).collect::<Option<Vec<_>>>()
+            })
+            .collect();
         if let Some(keys) = &keys {
             xs.extend(
                 (0..first.streams.len())
                     .map(|i| stack(keys.iter().map(|layer_keys| layer_keys[i]))),
             );
         }
-        let (mut changed, mut after) = (Vec::new(), Vec::new());
+        let (mut changed, mut drawn_after) = (Vec::new(), Vec::new());
         let restore = Restore(first);
         let (last, ys) = scan(&[x], &xs.iter().collect::<Vec<_>>(), |carry, slices| {
             let (values, keys) = slices.split_at(first.cells.len());
@@ -98,7 +100,7 @@ pub fn scan_layers<'m, M: Module + ?Sized + 'm>(
                 stream.set_state(State { key: keys.get(i).cloned(), drawn });
             }
             let y = f(layer, &carry[0]);
-            after = first.streams.iter().map(|stream| stream.state().drawn).collect();
+            drawn_after = first.streams.iter().map(|stream| stream.state().drawn).collect();
             changed = (0..values.len()).filter(|&i| !first.cells[i].get().is(&values[i])).collect();
             (vec![y], changed.iter().map(|&i| first.cells[i].get()).collect())
         });
@@ -112,7 +114,8 @@ pub fn scan_layers<'m, M: Module + ?Sized + 'm>(
                 }
                 content.cells[i].set(y.index(0, number as isize));
             }
-            for ((stream, state), &drawn) in content.streams.iter().zip(&content.states).zip(&after)
+            for ((stream, state), &drawn) in
+                content.streams.iter().zip(&content.states).zip(&drawn_after)
             {
                 stream.set_state(State { drawn, ..state.clone() });
             }

@@ -97,9 +97,9 @@ impl Rule for Lars {
     }
 
     fn apply(&self, args: &UpdateArgs<'_>) -> (Tensor, Vec<Tensor>) {
-        let update = args.decayed_gradient();
-        let ratio = trust_ratio(&args.p, &update, self.trust_coefficient, self.eps);
-        let update = update * ratio * &args.lr;
+        let gradient = args.decayed_gradient();
+        let ratio = trust_ratio(&args.p, &gradient, self.trust_coefficient, self.eps);
+        let update = gradient * ratio * &args.lr;
         let buffer = &args.state[0] * self.momentum + &update;
         let step = if self.nesterov { update + &buffer * self.momentum } else { buffer.clone() };
         (&args.p - step, vec![buffer])
