@@ -77,9 +77,12 @@ impl Compiled {
             tensors.iter().zip(shardings).map(|(t, s)| (t.ty().clone(), sharding(s))).collect()
         };
         let slot = |device| executable.devices().iter().position(|candidate| candidate == device);
-        let slots = runtime.local_devices().map(slot).collect::<Option<Vec<_>>>();
-        let slots =
-            slots.filter(|slots| slots.len() == executable.devices().len()).ok_or_else(|| {
+        let slots = runtime
+            .local_devices()
+            .map(slot)
+            .collect::<Option<Vec<_>>>()
+            .filter(|slots| slots.len() == executable.devices().len())
+            .ok_or_else(|| {
                 Error::usage(format!(
                     "`{}` was not compiled for the devices of the runtime",
                     function.name()

@@ -8,9 +8,16 @@ use crate::graph::visit;
 use crate::tensor::Kind;
 use crate::{Fault, Result, Tensor};
 
+/// The function that is being recorded.
+#[derive(Clone, Copy)]
+struct RecordedFunction {
+    name: &'static str,
+    /// How to get the function's values.
+    advice: &'static str,
+}
+
 thread_local! {
-    /// The name of the function that is being recorded, and advice for how to get its values.
-    static RECORDED_FUNCTION: Cell<Option<(&'static str, &'static str)>> = const { Cell::new(None) };
+    static RECORDED_FUNCTION: Cell<Option<RecordedFunction>> = const { Cell::new(None) };
 }
 
 /// Runs `record`, which records the function `name`. If `record` calls `eval` on a tensor that
@@ -30,13 +37,13 @@ pub fn with_eval_advice<T>(
     advice: &'static str,
     record: impl FnOnce() -> T,
 ) -> T {
-    struct Restore(Option<(&'static str, &'static str)>);
+    struct Restore(Option<RecordedFunction>);
     impl Drop for Restore {
         fn drop(&mut self) {
             RECORDED_FUNCTION.set(self.0);
         }
     }
-    let _restore = Restore(RECORDED_FUNCTION.replace(Some((name, advice))));
+    let _restore = Restore(RECORDED_FUNCTION.replace(Some(RecordedFunction { name, advice })));
     record()
 }
 
@@ -54,7 +61,7 @@ pub(crate) fn check_no_placeholder(
     });
     let Some(name) = placeholder else { return Ok(()) };
     let message = match RECORDED_FUNCTION.get() {
-        Some((function, advice)) => format!(
+        Some(RecordedFunction { name: function, advice }) => format!(
             "the tensor has no value yet: it depends on `{name}`, an input of {function}, which is being recorded and \
              runs later; {advice}"
         ),

@@ -268,9 +268,12 @@ mod tests {
 
     /// The events of one thread, because other tests run in this process too.
     fn of_thread<'a>(trace: &'a Trace, thread: &str) -> Vec<&'a Event> {
-        let tracks =
-            trace.tracks.iter().filter(|(_, name)| *name == thread).map(|(track, _)| *track);
-        let tracks: Vec<u64> = tracks.collect();
+        let tracks: Vec<u64> = trace
+            .tracks
+            .iter()
+            .filter(|(_, name)| *name == thread)
+            .map(|(track, _)| *track)
+            .collect();
         trace.events.iter().filter(|event| tracks.contains(&event.track)).collect()
     }
 

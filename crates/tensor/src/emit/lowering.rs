@@ -58,8 +58,8 @@ impl Lowering<'_> {
     /// `(operand types) -> result types`.
     pub(crate) fn signature(&self) -> String {
         let operands: Vec<_> = self.operands.iter().map(|o| o.1.stablehlo()).collect();
-        let results: Vec<_> = self.results.iter().map(TensorType::stablehlo).collect();
-        let results = match results.as_slice() {
+        let result_types: Vec<_> = self.results.iter().map(TensorType::stablehlo).collect();
+        let results = match result_types.as_slice() {
             [one] => one.clone(),
             many => format!("({})", many.join(", ")),
         };

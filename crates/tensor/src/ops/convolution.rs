@@ -302,21 +302,21 @@ impl Tensor {
     ///
     /// Poisoned if the ranks, channels, groups or lists of options do not fit, or for booleans.
     #[track_caller]
-    pub fn convolution(&self, kernel: impl AsTensor, how: &Convolution) -> Tensor {
+    pub fn convolution(&self, kernel: impl AsTensor, options: &Convolution) -> Tensor {
         Tensor::record("convolution", || {
             let (input, kernel) = product_operands(self, kernel.as_tensor())?;
-            let spatial = how.stride.len();
-            let padding = how.check(&kernel)?;
-            if how.output_padding.iter().any(|&n| n != 0) {
+            let spatial = options.stride.len();
+            let padding = options.check(&kernel)?;
+            if options.output_padding.iter().any(|&n| n != 0) {
                 return Err("only conv_transpose supports output_padding".into());
             }
             let operation = ConvolutionOp {
                 method: "convolution",
-                stride: how.stride.clone(),
+                stride: options.stride.clone(),
                 padding,
                 lhs_dilation: vec![1; spatial],
-                rhs_dilation: how.dilation.clone(),
-                feature_groups: how.groups,
+                rhs_dilation: options.dilation.clone(),
+                feature_groups: options.groups,
                 batch_groups: 1,
                 lhs: Axes::standard(spatial),
                 rhs: Axes::standard(spatial),
@@ -340,12 +340,13 @@ impl Tensor {
     /// assert_eq!(y.ty().to_string(), "f32[8, 3, 14, 14]");
     /// ```
     #[track_caller]
-    pub fn conv_transpose(&self, kernel: impl AsTensor, how: &Convolution) -> Tensor {
+    pub fn conv_transpose(&self, kernel: impl AsTensor, options: &Convolution) -> Tensor {
         Tensor::record("conv_transpose", || {
             let (input, kernel) = product_operands(self, kernel.as_tensor())?;
-            let (operation, moves_groups) = how.transposed(&input, &kernel)?;
+            let (operation, moves_groups) = options.transposed(&input, &kernel)?;
             let spatial: Vec<isize> = (2..kernel.rank() as isize).collect();
-            let kernel = if moves_groups { move_groups(&kernel, 0, 1, how.groups) } else { kernel };
+            let kernel =
+                if moves_groups { move_groups(&kernel, 0, 1, options.groups) } else { kernel };
             Tensor::try_apply(operation, &[&input, &kernel.flip(&spatial)])
         })
     }

@@ -218,16 +218,16 @@ impl ConvolutionOp {
                 )
             }
             Form::ProductByRow => {
-                let lhs = contracted_first(lhs, &self.lhs);
-                let (rows, height) = (positions[0], lhs.shape()[1]);
-                let lhs = padded(&lhs, &spatial[1..], &self.padding[1..]);
+                let input = contracted_first(lhs, &self.lhs);
+                let (rows, height) = (positions[0], input.shape()[1]);
+                let padded_input = padded(&input, &spatial[1..], &self.padding[1..]);
                 let grid = WindowGrid {
                     counts: &positions[1..],
                     stride: &self.stride[1..],
                     sizes: &taps[1..],
                     dilation: &self.rhs_dilation[1..],
                 };
-                let windows = windows(&lhs, &spatial[1..], &grid);
+                let windows = windows(&padded_input, &spatial[1..], &grid);
                 let patches = concatenated(&windows, last);
                 // Row `r` of the result multiplies row `h` of the input by row `h − r + low` of the
                 // kernel.
@@ -268,17 +268,26 @@ impl ConvolutionOp {
         // The operand whose features are the outer ones of the convolution's result is first. Then
         // the result is transposed within blocks that fit into a cache.
         if self.out.first < self.out.second {
-            let product = product(lhs, rhs)
-                .reshape([lhs_positions, &[batch], rhs_positions, &[out]].concat());
-            product.permuted(
-                [l].into_iter().chain(l + 1..l + 1 + r).chain(0..l).chain([l + r + 1]).collect(),
-            )
+            product(lhs, rhs)
+                .reshape([lhs_positions, &[batch], rhs_positions, &[out]].concat())
+                .permuted(
+                    [l].into_iter()
+                        .chain(l + 1..l + 1 + r)
+                        .chain(0..l)
+                        .chain([l + r + 1])
+                        .collect(),
+                )
         } else {
-            let product = product(rhs, lhs)
-                .reshape([rhs_positions, &[out], lhs_positions, &[batch]].concat());
-            product.permuted(
-                [l + r + 1].into_iter().chain(0..r).chain(r + 1..r + 1 + l).chain([r]).collect(),
-            )
+            product(rhs, lhs)
+                .reshape([rhs_positions, &[out], lhs_positions, &[batch]].concat())
+                .permuted(
+                    [l + r + 1]
+                        .into_iter()
+                        .chain(0..r)
+                        .chain(r + 1..r + 1 + l)
+                        .chain([r])
+                        .collect(),
+                )
         }
     }
 }
@@ -307,12 +316,12 @@ mod tests {
     fn statements(
         input: [usize; 4],
         kernel: [usize; 4],
-        how: &Convolution,
+        options: &Convolution,
         platform: Option<Platform>,
     ) -> crate::Result<[usize; 2]> {
         let types = [input, kernel].map(|shape| TensorType::new(DType::F32, shape));
         let function = Function::trace("f", &types, |x| {
-            let y = x[0].convolution(&x[1], how);
+            let y = x[0].convolution(&x[1], options);
             let gradients = grad(&y.sum_all(), &[&x[0], &x[1]]);
             [vec![y], gradients].concat()
         });
@@ -326,11 +335,11 @@ mod tests {
         let types = [[4, 8, 8, 8], [16, 8, 3, 3], [1, 16, 1, 1], [4, 16, 3, 3]]
             .map(|s| TensorType::new(DType::F32, s));
         let function = Function::trace("f", &types, |x| {
-            let how = Convolution::new(2).padding([(1, 1); 2]);
-            let y = x[0].convolution(&x[1], &how);
+            let options = Convolution::new(2).padding([(1, 1); 2]);
+            let y = x[0].convolution(&x[1], &options);
             let y = &y - y.mean_keepdim(&[0, 2, 3]);
             let y = (y + &x[2]).relu().max_pool(&Pooling::new([2; 2]).stride([2; 2]));
-            vec![y.convolution(&x[3], &how)]
+            vec![y.convolution(&x[3], &options)]
         });
         let transposes = |platform| -> crate::Result<usize> {
             Ok(lower(&function, &Mesh::data(1), platform)?

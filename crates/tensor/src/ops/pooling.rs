@@ -357,7 +357,7 @@ methods! {
     /// `max_pool1d`, `max_pool2d` and `max_pool3d`). Of tied elements, the first gets the gradient.
     ///
     /// Poisoned if the options do not fit the tensor, or for booleans and complex numbers.
-    max_pool(how: &Pooling) -> Tensor, |x| x.pool("max_pool", Reducer::Max, how);
+    max_pool(options: &Pooling) -> Tensor, |x| x.pool("max_pool", Reducer::Max, options);
 
     /// The largest element of each window over `[batch, channels, spatial…]`, and its position
     /// (PyTorch's `return_indices`). The position is an i32 that counts the elements of one channel
@@ -371,8 +371,8 @@ methods! {
     /// assert_eq!(at.eval()?.to_vec::<i32>()?, [3, 4]);
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
-    max_pool_with_indices(how: &Pooling) -> [Tensor; 2], |x| {
-        Ok(max_pool_with_indices("max_pool_with_indices", x, &how.windows(x)?))
+    max_pool_with_indices(options: &Pooling) -> [Tensor; 2], |x| {
+        Ok(max_pool_with_indices("max_pool_with_indices", x, &options.windows(x)?))
     };
 }
 
@@ -384,12 +384,12 @@ impl Tensor {
     /// Poisoned if the options do not fit the tensor, or if the dtype cannot hold the number of
     /// elements of a window.
     #[track_caller]
-    pub fn avg_pool(&self, how: &Pooling) -> Tensor {
+    pub fn avg_pool(&self, options: &Pooling) -> Tensor {
         Tensor::record("avg_pool", || {
             self.live()?;
-            let count: f64 = how
+            let count: f64 = options
                 .divisor
-                .map_or_else(|| how.window.iter().map(|&n| n as f64).product(), |n| n as f64);
+                .map_or_else(|| options.window.iter().map(|&n| n as f64).product(), |n| n as f64);
             let dtype = self.dtype();
             if !holds(dtype, count) {
                 return Err(format!(
@@ -397,13 +397,13 @@ impl Tensor {
                 )
                 .into());
             }
-            if how.divisor == Some(0) {
+            if options.divisor == Some(0) {
                 return Err("the divisor must be at least 1".into());
             }
             // The sum, and even the number of elements, may overflow 16 bits.
             let wide = wide(self);
-            let sum = wide.pool("avg_pool", Reducer::Sum, how)?;
-            let mean = match how.counts(&wide, &how.windows(&wide)?, &sum, wide.dtype()) {
+            let sum = wide.pool("avg_pool", Reducer::Sum, options)?;
+            let mean = match options.counts(&wide, &options.windows(&wide)?, &sum, wide.dtype()) {
                 Some(counts) => sum / counts,
                 None => sum / count,
             };
@@ -415,10 +415,10 @@ impl Tensor {
         &self,
         method: &'static str,
         reducer: Reducer,
-        how: &Pooling,
+        options: &Pooling,
     ) -> Result<Tensor, Refusal> {
         self.live()?;
-        let windows = how.windows(self)?;
+        let windows = options.windows(self)?;
         Tensor::try_apply(ReduceWindow { method, reducer, windows }, &[self])
     }
 }

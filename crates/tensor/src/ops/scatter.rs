@@ -79,7 +79,7 @@ impl Scatter {
     }
 
     /// True for the updates that were written.
-    fn winners(&self, operand: &Tensor, indices: &Tensor, updates: &Tensor) -> Tensor {
+    fn written_updates(&self, operand: &Tensor, indices: &Tensor, updates: &Tensor) -> Tensor {
         let count = updates.shape().num_elements();
         let dtype = if i32::try_from(count).is_ok() { DType::I32 } else { DType::I64 };
         let numbers = Tensor::arange(dtype, count).reshape(updates.shape());
@@ -141,10 +141,10 @@ impl Operation for Scatter {
         let [to_operand, to_updates] = match self.combine {
             Combine::Add => [g.clone(), self.gather(&g, indices)],
             Combine::Set => {
-                let won = self.winners(operand, indices, updates);
+                let is_written = self.written_updates(operand, indices, updates);
                 let taken = self.gather(&g, indices);
                 let zeros = taken.zeros_like();
-                [self.scatter(Combine::Set, &g, indices, &zeros), won.select(&taken, &zeros)]
+                [self.scatter(Combine::Set, &g, indices, &zeros), is_written.select(&taken, &zeros)]
             }
             Combine::Mul => self.product_vjp(operand, indices, updates, &g),
             Combine::Min | Combine::Max => self.extreme_vjp(cx.inputs, cx.output(), &g),

@@ -226,13 +226,14 @@ impl Loop {
             let operand = t.node.inputs.first().map_or(usize::MAX, |o| o.ty().size_in_bytes());
             t.node.constant || !steps.contains(&t.node.id) || operand <= t.ty().size_in_bytes()
         };
-        let needs = frontier(&backward, |t| inside.contains(&t.node.id), smaller);
+        let needed = frontier(&backward, |t| inside.contains(&t.node.id), smaller);
         let slices = &own[carries..carries + xs];
         let kept = |t: &Tensor| steps.contains(&t.node.id) && !slices.iter().any(|p| p.is(t));
         let cheap = |t: &Tensor| steps.contains(&t.node.id) && is_cheap(t);
-        let needs = keep_less(needs, |t| frontier(std::slice::from_ref(t), cheap, smaller), kept);
+        let residuals_and_inputs =
+            keep_less(needed, |t| frontier(std::slice::from_ref(t), cheap, smaller), kept);
         let (mut each, outside): (Vec<Tensor>, Vec<Tensor>) =
-            needs.into_iter().partition(|t| steps.contains(&t.node.id));
+            residuals_and_inputs.into_iter().partition(|t| steps.contains(&t.node.id));
         let (sources, residuals) = self.keep(&each)?;
         each.extend(outside.iter().cloned());
         let (step_carries, step_xs) =
