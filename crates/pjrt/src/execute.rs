@@ -8,7 +8,7 @@ use crate::api::non_null;
 use crate::buffer::Buffer;
 use crate::error::{Error, Result};
 use crate::event::Event;
-use crate::loaded::LoadedExecutable;
+use crate::loaded_executable::LoadedExecutable;
 use crate::start_marks;
 
 /// The argument for one parameter of a program.

@@ -39,7 +39,6 @@ mod grad;
 mod graph;
 mod hash;
 mod host_reads;
-mod inspect;
 #[doc(hidden)]
 pub mod internal;
 mod jit;
@@ -54,6 +53,7 @@ mod ops;
 mod precision;
 pub mod random;
 mod recompiles;
+mod recorded_op;
 mod refused_operations;
 mod region;
 mod runtime;
@@ -76,7 +76,6 @@ pub use dtype::{DType, Element};
 pub use error::{Error, Fault, Result};
 pub use function::Function;
 pub use grad::{grad, value_and_grad};
-pub use inspect::RecordedOp;
 pub use jit::Jit;
 pub use literal::Literal;
 pub use mesh::Mesh;
@@ -89,6 +88,7 @@ pub use ops::{
     cond, custom_gradient, fori_loop, map, scan, switch, while_loop,
 };
 pub use precision::MatmulPrecision;
+pub use recorded_op::RecordedOp;
 pub use runtime::{Preloaded, Runtime};
 pub use scope::{FromFault, Refusal, Scope};
 pub use shape::{Shape, TensorType};

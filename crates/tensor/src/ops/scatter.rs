@@ -5,9 +5,9 @@
 //! computes (`dynamic_slice.rs`).
 
 use super::bounds::{self, ClampedIndices, OutOfBounds};
+use super::common_dtype::common_dtype;
 use super::dtype_set::DTypeSet;
 use super::gather::{Dimensions, Gather, check_points, fits_into, indexed_axis};
-use super::promote::common_dtype;
 use super::unary::methods;
 use crate::autocast::wide;
 use crate::lower::Lowering;

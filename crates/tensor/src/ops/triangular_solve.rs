@@ -1,7 +1,7 @@
 //! Solving linear systems with triangular matrices.
 
 use super::cholesky::square;
-use super::promote::common_dtype;
+use super::common_dtype::common_dtype;
 use crate::autocast::wide;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};

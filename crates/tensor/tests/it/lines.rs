@@ -9,7 +9,7 @@ use fulmen_tensor::{
     while_loop,
 };
 
-use crate::shape_rules::calls::CALLS;
+use crate::shape_rules::call_table::CALLS;
 use crate::shape_rules::choices::Choices;
 
 /// A library of layers like `fulmen-nn`, whose sources are outside of this file.

@@ -6,7 +6,7 @@
 mod equation;
 
 use self::equation::{Equation, Label};
-use super::promote::common_dtype_of_all;
+use super::common_dtype::common_dtype_of_all;
 use super::reduce::Reducer;
 use crate::scope::Refusal;
 use crate::tensor::all_live;
