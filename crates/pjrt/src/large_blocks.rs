@@ -222,9 +222,9 @@ unsafe extern "C" fn posix_memalign(
     size: usize,
 ) -> c_int {
     let large = size >= LARGE && alignment <= PAGE && alignment.is_power_of_two();
-    if let Some(taken) = large.then(|| take(size)).flatten() {
+    if let Some(address) = large.then(|| take(size)).flatten() {
         // SAFETY: the caller passes a place for the address.
-        unsafe { *block = taken };
+        unsafe { *block = address };
         return 0;
     }
     // SAFETY: the caller's promise.
@@ -243,8 +243,9 @@ unsafe extern "C" fn free(block: *mut c_void) {
 /// # Safety
 /// As in C.
 unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
-    let taken = may_be_large(block).then(|| pool().used.get(&(block as usize)).copied()).flatten();
-    let Some(length) = taken else {
+    let used_length =
+        may_be_large(block).then(|| pool().used.get(&(block as usize)).copied()).flatten();
+    let Some(length) = used_length else {
         // SAFETY: the caller's promise, because the block does not belong to the pool.
         return unsafe { libc::realloc(block, size) };
     };

@@ -119,9 +119,9 @@ fn check_dims(after: &str) -> Result<(), String> {
     if bounded == unknown && !commented {
         return Ok(());
     }
-    let shown = inside.chars().take(80).collect::<String>();
+    let excerpt = inside.chars().take(80).collect::<String>();
     Err(format!(
-        "tensor<{shown}> has a dimension of unknown length; every dimension must be a number"
+        "tensor<{excerpt}> has a dimension of unknown length; every dimension must be a number"
     ))
 }
 

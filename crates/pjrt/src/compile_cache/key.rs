@@ -212,10 +212,11 @@ fn operations(text: &str) -> BTreeMap<&str, usize> {
 fn devices(topology: &Topology) -> String {
     let mut text = String::new();
     for device in topology.devices() {
-        let place = device.coordinates().map_or_else(String::new, |place| format!(" at {place:?}"));
+        let coordinates =
+            device.coordinates().map_or_else(String::new, |xyz| format!(" at {xyz:?}"));
         let core = device.core_on_chip().map_or_else(String::new, |core| format!(" core {core}"));
         let comma = if text.is_empty() { "" } else { ", " };
-        let _ = write!(text, "{comma}{} {}{place}{core}", device.kind(), device.id());
+        let _ = write!(text, "{comma}{} {}{coordinates}{core}", device.kind(), device.id());
     }
     text
 }

@@ -156,8 +156,8 @@ impl Module {
             // The first half of an asynchronous collective returns its operands in addition to the
             // result.
             opcode if opcode.ends_with("-start") => {
-                let non_null = read();
-                non_null + non_null
+                let operands_traffic = read();
+                operands_traffic + operands_traffic
             }
             _ => read() + Traffic::from_shape(&instruction.shape),
         }

@@ -57,10 +57,11 @@ impl Product {
 
     pub(super) fn read(
         instruction: &proto::Instruction,
-        non_null: &[&Shape],
+        operand_shapes: &[&Shape],
         result: &Shape,
     ) -> Option<Product> {
-        let (left, right) = (non_null.first()?.as_array()?, non_null.get(1)?.as_array()?);
+        let (left, right) =
+            (operand_shapes.first()?.as_array()?, operand_shapes.get(1)?.as_array()?);
         let mut product = match instruction.opcode.as_str() {
             "dot" => dot(instruction.dot_dimension_numbers.as_ref()?, left, right)?,
             "convolution" => convolution(instruction, left, right, result.as_array()?)?,

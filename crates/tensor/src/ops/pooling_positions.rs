@@ -40,7 +40,7 @@ impl Operation for MaxPoolWithIndices {
         let dtype = cx.operand_type(0).dtype;
         let least = cx.constant(dtype, &Reducer::Max.identity(dtype));
         let nowhere = cx.constant(DType::I32, &i32::MAX.to_string());
-        let (scalar, place) =
+        let (scalar, position) =
             (TensorType::scalar(dtype).stablehlo(), TensorType::scalar(DType::I32).stablehlo());
         let compare = |name: &str, direction: &str, a: &str, b: &str, ty: &str| {
             format!(
@@ -59,7 +59,7 @@ impl Operation for MaxPoolWithIndices {
             compare("a_nan", "NE", "a", "a", &scalar),
             compare("b_nan", "NE", "b", "b", &scalar),
             compare("b_number", "EQ", "b", "b", &scalar),
-            compare("before", "LT", "i", "j", &place),
+            compare("before", "LT", "i", "j", &position),
             join("only_nan", "and", "a_nan", "b_number"),
             join("both_nan", "and", "a_nan", "b_nan"),
             join("tie", "or", "equal", "both_nan"),
@@ -67,7 +67,7 @@ impl Operation for MaxPoolWithIndices {
             join("above", "or", "larger", "only_nan"),
             join("wins", "or", "above", "first"),
             choose("r", "a", "b", &scalar),
-            choose("k", "i", "j", &place),
+            choose("k", "i", "j", &position),
         ]
         .concat();
         let types: Vec<String> =
@@ -75,9 +75,9 @@ impl Operation for MaxPoolWithIndices {
         let result = cx.result();
         let positions = TensorType::new(DType::I32, &result.shape);
         format!(
-            "\"stablehlo.reduce_window\"({}, {least}, {nowhere}) ({{ ^bb0(%a: {scalar}, %i: {place}, %b: {scalar}, \
-             %j: {place}): {body}\"stablehlo.return\"(%r, %k) : ({scalar}, {place}) -> () }}) {{{}}} : \
-             ({}, {scalar}, {place}) -> ({}, {})",
+            "\"stablehlo.reduce_window\"({}, {least}, {nowhere}) ({{ ^bb0(%a: {scalar}, %i: {position}, %b: {scalar}, \
+             %j: {position}): {body}\"stablehlo.return\"(%r, %k) : ({scalar}, {position}) -> () }}) {{{}}} : \
+             ({}, {scalar}, {position}) -> ({}, {})",
             cx.operands(),
             self.windows.attributes(),
             types.join(", "),

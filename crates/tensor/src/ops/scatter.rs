@@ -186,7 +186,7 @@ fn operands(
 fn check_updates(
     updates: &Tensor,
     expected: Vec<usize>,
-    place: impl Fn() -> String,
+    target: impl Fn() -> String,
 ) -> Result<(), String> {
     if updates.shape().dims() == expected {
         return Ok(());
@@ -194,7 +194,7 @@ fn check_updates(
     Err(format!(
         "the updates have the shape {}; for {} it must be {expected:?}",
         updates.shape(),
-        place()
+        target()
     ))
 }
 
@@ -308,8 +308,9 @@ impl Tensor {
         let axis = indexed_axis(self, axis, indices)?;
         let clamped = bounds::along(self.shape(), axis, indices, OutOfBounds::PastEnd)?;
         let dimensions = Dimensions::along(axis, self.rank(), indices.rank());
-        let place = || format!("indices {} along axis {axis} of {}", indices.shape(), self.shape());
-        check_updates(&updates, dimensions.taken(self.shape(), indices.shape()), place)?;
+        let target =
+            || format!("indices {} along axis {axis} of {}", indices.shape(), self.shape());
+        check_updates(&updates, dimensions.gathered_shape(self.shape(), indices.shape()), target)?;
         Ok(to.written(method, combine, dimensions, &clamped, &updates)?.to_dtype(dtype))
     }
 
@@ -386,8 +387,12 @@ impl Tensor {
                 );
             }
             let dimensions = Dimensions::points(indices.size(-1), self.rank(), indices.rank());
-            let place = || format!("points {} in {}", indices.shape(), self.shape());
-            check_updates(&updates, dimensions.taken(self.shape(), indices.shape()), place)?;
+            let target = || format!("points {} in {}", indices.shape(), self.shape());
+            check_updates(
+                &updates,
+                dimensions.gathered_shape(self.shape(), indices.shape()),
+                target,
+            )?;
             let clamped = bounds::points(self.shape(), indices, OutOfBounds::PastEnd)?;
             Ok(to.written("scatter_nd", combine, dimensions, &clamped, &updates)?.to_dtype(dtype))
         })
