@@ -33,6 +33,13 @@ pub(crate) enum Captured {
     Host(TensorType, Arc<[u8]>),
 }
 
+/// The value of a program with the most elements.
+pub(crate) struct LargestValue {
+    pub(crate) ty: TensorType,
+    /// The line that recorded it.
+    pub(crate) location: &'static Location<'static>,
+}
+
 /// A value of the program under construction.
 #[derive(Clone)]
 struct Emitted {
@@ -107,8 +114,7 @@ pub(crate) struct Program {
     function_names: HashSet<String>,
     /// The name of each private function, by its text without name and locations.
     functions_by_text: HashMap<String, String>,
-    /// The type with the most elements, and the line that recorded it.
-    pub(crate) largest: Option<(TensorType, &'static Location<'static>)>,
+    pub(crate) largest: Option<LargestValue>,
     numbers: Numbers,
     failed: Option<Error>,
 }
@@ -186,9 +192,9 @@ impl Program {
                 if self
                     .largest
                     .as_ref()
-                    .is_none_or(|(l, _)| ty.shape.num_elements() >= l.shape.num_elements())
+                    .is_none_or(|known| ty.shape.num_elements() >= known.ty.shape.num_elements())
                 {
-                    self.largest = Some((ty.clone(), node.location));
+                    self.largest = Some(LargestValue { ty: ty.clone(), location: node.location });
                 }
             }
             let leaf = match &node.kind {

@@ -79,7 +79,7 @@ pub use grad::{grad, value_and_grad};
 pub use jit::Jit;
 pub use literal::Literal;
 pub use mesh::Mesh;
-pub use metrics::{MetricSnapshot, Metrics, MetricsSnapshot, Unit};
+pub use metrics::{MetricSnapshot, Metrics, MetricsSnapshot, Rates, Unit};
 pub use notes::set_note_handler;
 pub use num_complex::Complex;
 pub use ops::TriangularSolve;

@@ -10,7 +10,7 @@ use fulmen_pjrt::{CompileOptions, LoadedExecutable, NamedValue};
 use super::Runtime;
 use crate::array::DeviceSet;
 use crate::disk_cache::Slot;
-use crate::emit::Captured;
+use crate::emit::{Captured, LargestValue};
 use crate::lower::{Lowered, lower};
 use crate::trace;
 use crate::{Compiled, Error, Function, Result};
@@ -234,7 +234,7 @@ impl Runtime {
 /// Refuses programs that would crash the CPU plugin, and the process with it.
 pub(crate) fn check_size(function: &Function, lowered: &Lowered, platform: &str) -> Result<()> {
     match &lowered.largest {
-        Some((ty, location))
+        Some(LargestValue { ty, location })
             if platform == "cpu" && ty.shape.num_elements() >= TOO_MANY_FOR_THE_CPU =>
         {
             Err(Error::usage(format!(
