@@ -11,12 +11,12 @@ use fulmen_pjrt::{Client, CompileOptions, Effort, Plugin};
 use fulmen_tensor::{DType, Function, Tensor, grad};
 use libfuzzer_sys::{Corpus, fuzz_target};
 
-#[path = "../../crates/tensor/tests/it/shape_rules/calls.rs"]
-mod calls;
+#[path = "../../crates/tensor/tests/it/shape_rules/call_table.rs"]
+mod call_table;
 #[path = "../../crates/tensor/tests/it/shape_rules/choices.rs"]
 mod choices;
 
-use calls::CALLS;
+use call_table::CALLS;
 use choices::Choices;
 
 /// Larger tensors are not compiled: the compiler computes constants while it compiles.

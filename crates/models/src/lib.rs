@@ -85,7 +85,7 @@ pub use generate::{CausalLm, GenerationConfig, Prompt, StaticCache, generate};
 pub use labels::Labels;
 pub use lora::Lora;
 
-use fulmen_tensor::Library;
+use fulmen_tensor::internal::Library;
 
 /// This crate. In messages, the caller's line replaces a line of this crate.
 const MODELS: Library = Library::new(file!());

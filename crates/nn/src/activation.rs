@@ -8,8 +8,8 @@
 
 use fulmen_tensor::Tensor;
 
+use crate::library::NN;
 use crate::precision::wide;
-use crate::record::NN;
 use crate::{Module, Visit};
 
 /// How a GELU is computed.

@@ -12,8 +12,8 @@ pub use rotary::{RotaryEmbedding, RotaryScaling};
 use fulmen_tensor::{AsTensor, DType, Refusal, Tensor};
 
 use crate::Dropout;
+use crate::library::{NN, live};
 use crate::precision::precision;
-use crate::record::{NN, live};
 
 /// `softmax(q kᵀ/√width) v` over the last two axes: queries `[…, length, width]`, keys `[…,
 /// positions, width]` and values `[…, positions, value width]` give `[…, length, value width]`.
@@ -265,8 +265,8 @@ fn split_heads(x: &Tensor, group: usize) -> Tensor {
 fn softmax_of_some(scores: &Tensor) -> Tensor {
     let largest = scores.detach().max_keepdim(&[-1]);
     let all_hidden = largest.eq(f64::NEG_INFINITY);
-    let largest = all_hidden.select(&largest.zeros_like(), &largest);
-    let exp = (scores - largest).exp();
+    let finite_largest = all_hidden.select(&largest.zeros_like(), &largest);
+    let exp = (scores - finite_largest).exp();
     let sum = exp.sum_keepdim(&[-1]);
     &exp / all_hidden.select(&sum.ones_like(), &sum)
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use fulmen_tensor::{Tensor, TensorType, Variable};
 
-use crate::record::NN;
+use crate::library::NN;
 
 /// A tensor that is saved with the model and changed by its layers, but not by the optimizer.
 ///

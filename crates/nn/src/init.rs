@@ -6,7 +6,7 @@ mod patterns;
 
 use fulmen_tensor::{AsTensor, DType, Refusal, Tensor, TensorType, random};
 
-use crate::record::NN;
+use crate::library::NN;
 
 /// The rule for a parameter's initial value.
 ///
@@ -329,7 +329,7 @@ impl Init {
                 random::normal(key, drawn, &ty.shape) * *std + *mean
             }
             (Init::TruncNormal { mean, std, a, b }, _) => {
-                truncated_normal(key, drawn, ty, [*mean, *std, *a, *b])
+                truncated_normal(key, drawn, ty, *mean, *std, *a, *b)
             }
             (Init::Eye, _) => return patterns::eye(ty),
             (Init::Dirac { groups }, _) => return patterns::dirac(ty, *groups),
@@ -366,7 +366,10 @@ fn truncated_normal(
     key: &Tensor,
     dtype: DType,
     ty: &TensorType,
-    [mean, std, a, b]: [f64; 4],
+    mean: f64,
+    std: f64,
+    a: f64,
+    b: f64,
 ) -> Tensor {
     if !([mean, std, a, b].into_iter().all(f64::is_finite) && std > 0.0 && a < b) {
         let message = format!(

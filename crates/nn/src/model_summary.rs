@@ -91,16 +91,19 @@ impl ModelSummary {
             let shape = |(name, p): &(String, Parameter)| {
                 let own_name =
                     name.strip_prefix(&prefix).map(|name| format!("{name} ")).unwrap_or_default();
-                let split = sharding(name).filter(|sharding| !sharding.is_replicated());
-                let split = split.map(|sharding| format!(" split {sharding}")).unwrap_or_default();
+                let split = sharding(name)
+                    .filter(|sharding| !sharding.is_replicated())
+                    .map(|sharding| format!(" split {sharding}"))
+                    .unwrap_or_default();
                 let frozen = if p.requires_grad() { "" } else { " frozen" };
                 format!("{own_name}{}{split}{frozen}", p.ty())
             };
             let mut shapes: Vec<String> =
                 distinct.iter().take(MAX_SHOWN).map(|entry| shape(entry)).collect();
             if distinct.len() > MAX_SHOWN {
-                let frozen = distinct.iter().filter(|entry| !entry.1.requires_grad()).count();
-                let frozen = if frozen > 0 { format!(", {frozen} frozen") } else { String::new() };
+                let num_frozen = distinct.iter().filter(|entry| !entry.1.requires_grad()).count();
+                let frozen =
+                    if num_frozen > 0 { format!(", {num_frozen} frozen") } else { String::new() };
                 shapes.push(format!("… ({} tensors{frozen})", distinct.len()));
             }
             rows.push([part, short(type_name), count.to_string(), shapes.join(", ")]);

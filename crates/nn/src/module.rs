@@ -5,7 +5,7 @@ use std::panic::Location;
 
 use fulmen_tensor::{DType, Tensor, Variable, random};
 
-use crate::record::NN;
+use crate::library::NN;
 use crate::{Buffer, Error, Parameter, RandomStream, Result, TrainingMode, Visit, Visitor};
 
 /// Anything that holds named parameters, buffers, mode switches and random streams.
@@ -163,8 +163,8 @@ pub trait Module {
     /// Restarts every random stream with a key derived from this one and the stream's name. A
     /// training step does this with its own key, so that each step draws different numbers.
     fn set_random_key(&self, key: &Tensor) {
-        struct Reset<'a>(&'a Tensor, Vec<RandomStream>);
-        impl Visitor for Reset<'_> {
+        struct KeyVisitor<'a>(&'a Tensor, Vec<RandomStream>);
+        impl Visitor for KeyVisitor<'_> {
             fn random_stream(&mut self, name: &str, stream: &RandomStream) {
                 // A shared stream uses the key of its first name, as a shared parameter does.
                 if !self.1.iter().any(|known| known.is(stream)) {
@@ -173,38 +173,38 @@ pub trait Module {
                 }
             }
         }
-        self.visit(&mut Visit::new(&mut Reset(key, Vec::new())));
+        self.visit(&mut Visit::new(&mut KeyVisitor(key, Vec::new())));
     }
 }
 
 /// Calls `f` with each parameter, under each of its names.
 pub(crate) fn each_parameter<M: Module + ?Sized>(module: &M, f: impl FnMut(&str, &Parameter)) {
-    struct Each<F>(F);
-    impl<F: FnMut(&str, &Parameter)> Visitor for Each<F> {
+    struct ParameterVisitor<F>(F);
+    impl<F: FnMut(&str, &Parameter)> Visitor for ParameterVisitor<F> {
         fn parameter(&mut self, name: &str, parameter: &Parameter) {
             self.0(name, parameter);
         }
     }
-    module.visit(&mut Visit::new(&mut Each(f)));
+    module.visit(&mut Visit::new(&mut ParameterVisitor(f)));
 }
 
 /// Calls `f` with each buffer, under each of its names.
 pub(crate) fn each_buffer<M: Module + ?Sized>(module: &M, f: impl FnMut(&str, &Buffer)) {
-    struct Each<F>(F);
-    impl<F: FnMut(&str, &Buffer)> Visitor for Each<F> {
+    struct BufferVisitor<F>(F);
+    impl<F: FnMut(&str, &Buffer)> Visitor for BufferVisitor<F> {
         fn buffer(&mut self, name: &str, buffer: &Buffer) {
             self.0(name, buffer);
         }
     }
-    module.visit(&mut Visit::new(&mut Each(f)));
+    module.visit(&mut Visit::new(&mut BufferVisitor(f)));
 }
 
 fn each_mode<M: Module + ?Sized>(module: &M, f: impl FnMut(&TrainingMode)) {
-    struct Each<F>(F);
-    impl<F: FnMut(&TrainingMode)> Visitor for Each<F> {
+    struct ModeVisitor<F>(F);
+    impl<F: FnMut(&TrainingMode)> Visitor for ModeVisitor<F> {
         fn mode(&mut self, _: &str, mode: &TrainingMode) {
             self.0(mode);
         }
     }
-    module.visit(&mut Visit::new(&mut Each(f)));
+    module.visit(&mut Visit::new(&mut ModeVisitor(f)));
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fulmen_tensor::{DType, Shape, Sharding, Tensor, TensorType, Variable};
 
-use crate::record::NN;
+use crate::library::NN;
 use crate::{Error, Init, Result};
 
 /// A trainable tensor: a type, an initializer, and a cell for its value.

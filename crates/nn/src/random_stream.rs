@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fulmen_tensor::{Tensor, random};
 
-use crate::record::NN;
+use crate::library::NN;
 
 /// The source of a layer's random numbers: a key, and the number of keys derived from it so far.
 ///

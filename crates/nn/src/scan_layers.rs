@@ -7,8 +7,8 @@ use std::cell::RefCell;
 
 use fulmen_tensor::{Sharding, Tensor, Variable, scan};
 
+use crate::library::NN;
 use crate::random_stream::State;
-use crate::record::NN;
 use crate::{Buffer, Module, Parameter, RandomStream, TrainingMode, Visit, Visitor};
 
 /// Runs `x` through the layers as one [`scan`]: `f` is called once, with the first layer, and
@@ -50,7 +50,8 @@ pub fn scan_layers<'m, M: Module + ?Sized + 'm>(
 ) -> Tensor {
     NN.record("scan_layers", || {
         let layers: Vec<&M> = layers.into_iter().collect();
-        let contents: Vec<Contents> = layers.iter().map(|&layer| Contents::read(layer)).collect();
+        let contents: Vec<LayerContents> =
+            layers.iter().map(|&layer| LayerContents::read(layer)).collect();
         let (Some(&layer), Some(first)) = (layers.first(), contents.first()) else {
             return Ok(x.clone());
         };
@@ -73,17 +74,19 @@ pub fn scan_layers<'m, M: Module + ?Sized + 'm>(
                 contents.iter().map(|content| content.states[i].drawn).max().unwrap_or_default()
             })
             .collect();
-        let keys = contents.iter().map(|content| {
-            content.states.iter().map(|state| state.key.as_ref()).collect::<Option<Vec<_>>>()
-        });
-        let keys: Option<Vec<Vec<&Tensor>>> = keys.collect();
+        let keys: Option<Vec<Vec<&Tensor>>> = contents
+            .iter()
+            .map(|content| {
+                content.states.iter().map(|state| state.key.as_ref()).collect::<Option<Vec<_>>>()
+            })
+            .collect();
         if let Some(keys) = &keys {
             xs.extend(
                 (0..first.streams.len())
                     .map(|i| stack(keys.iter().map(|layer_keys| layer_keys[i]))),
             );
         }
-        let (mut changed, mut after) = (Vec::new(), Vec::new());
+        let (mut changed, mut drawn_after) = (Vec::new(), Vec::new());
         let restore = Restore(first);
         let (last, ys) = scan(&[x], &xs.iter().collect::<Vec<_>>(), |carry, slices| {
             let (values, keys) = slices.split_at(first.cells.len());
@@ -97,7 +100,7 @@ pub fn scan_layers<'m, M: Module + ?Sized + 'm>(
                 stream.set_state(State { key: keys.get(i).cloned(), drawn });
             }
             let y = f(layer, &carry[0]);
-            after = first.streams.iter().map(|stream| stream.state().drawn).collect();
+            drawn_after = first.streams.iter().map(|stream| stream.state().drawn).collect();
             changed = (0..values.len()).filter(|&i| !first.cells[i].get().is(&values[i])).collect();
             (vec![y], changed.iter().map(|&i| first.cells[i].get()).collect())
         });
@@ -111,7 +114,8 @@ pub fn scan_layers<'m, M: Module + ?Sized + 'm>(
                 }
                 content.cells[i].set(y.index(0, number as isize));
             }
-            for ((stream, state), &drawn) in content.streams.iter().zip(&content.states).zip(&after)
+            for ((stream, state), &drawn) in
+                content.streams.iter().zip(&content.states).zip(&drawn_after)
             {
                 stream.set_state(State { drawn, ..state.clone() });
             }
@@ -192,7 +196,7 @@ fn stack_parts<'a>(values: impl Iterator<Item = &'a Tensor> + Clone) -> (Tensor,
 
 /// The contents of a layer.
 #[derive(Default)]
-struct Contents {
+struct LayerContents {
     /// Descriptions of all contents, to compare layers.
     entries: Vec<String>,
     /// The cells of parameters and buffers, each once, and their values.
@@ -202,9 +206,9 @@ struct Contents {
     states: Vec<State>,
 }
 
-impl Contents {
-    fn read<M: Module + ?Sized>(layer: &M) -> Contents {
-        let mut contents = Contents::default();
+impl LayerContents {
+    fn read<M: Module + ?Sized>(layer: &M) -> LayerContents {
+        let mut contents = LayerContents::default();
         layer.visit(&mut Visit::new(&mut contents));
         contents
     }
@@ -220,7 +224,7 @@ impl Contents {
     }
 
     /// Rejects a layer that is not equal to this one, the first.
-    fn compare(&self, number: usize, other: &Contents) -> Result<(), String> {
+    fn compare(&self, number: usize, other: &LayerContents) -> Result<(), String> {
         let (entries, other_entries) = (&self.entries, &other.entries);
         let count = entries.len().max(other_entries.len());
         if let Some(i) = (0..count).find(|&i| entries.get(i) != other_entries.get(i)) {
@@ -241,7 +245,7 @@ impl Contents {
     }
 }
 
-impl Visitor for Contents {
+impl Visitor for LayerContents {
     fn parameter(&mut self, name: &str, parameter: &Parameter) {
         self.cell(name, parameter.variable(), parameter.get());
     }
@@ -262,11 +266,11 @@ impl Visitor for Contents {
 }
 
 /// Gives a layer its own values again when dropped, even if the user's code panics.
-struct Restore<'a>(&'a Contents);
+struct Restore<'a>(&'a LayerContents);
 
 impl Drop for Restore<'_> {
     fn drop(&mut self) {
-        let Contents { cells, values, streams, states, .. } = self.0;
+        let LayerContents { cells, values, streams, states, .. } = self.0;
         cells.iter().zip(values).for_each(|(cell, value)| cell.set(value.clone()));
         streams.iter().zip(states).for_each(|(stream, state)| stream.set_state(state.clone()));
     }

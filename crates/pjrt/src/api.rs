@@ -97,11 +97,11 @@ impl Api {
     /// # Safety
     /// Every pointer in `args` must be valid as the header requires.
     pub(crate) unsafe fn call<A: Args>(self, args: &mut A) -> Result<()> {
-        let function = self.function(A::SLOT)?;
+        let untyped = self.function(A::SLOT)?;
         // SAFETY: `Args` ties the table index to this argument type. All such functions return an
         // error.
         let function: unsafe extern "C-unwind" fn(*mut A) -> *mut PJRT_Error =
-            unsafe { std::mem::transmute(function) };
+            unsafe { std::mem::transmute(untyped) };
         // SAFETY: the caller's promise.
         let error = guarded(A::SLOT, || unsafe { function(args) });
         // SAFETY: the plugin passed the error to us.
@@ -172,9 +172,9 @@ impl Api {
 
 /// Ends the process when it is dropped, which happens only when a C++ exception of the plugin
 /// unwinds through it.
-struct Stop<'a>(&'a dyn fmt::Debug);
+struct AbortOnUnwind<'a>(&'a dyn fmt::Debug);
 
-impl Drop for Stop<'_> {
+impl Drop for AbortOnUnwind<'_> {
     fn drop(&mut self) {
         // Unlike `eprintln!`, this cannot panic.
         let _ = writeln!(
@@ -191,9 +191,9 @@ impl Drop for Stop<'_> {
 /// must not unwind Rust frames that do not expect it, so this function ends the process with a
 /// message.
 pub(crate) fn guarded<R>(name: impl fmt::Debug, call: impl FnOnce() -> R) -> R {
-    let stop = Stop(&name);
+    let abort_on_unwind = AbortOnUnwind(&name);
     let answer = call();
-    std::mem::forget(stop);
+    std::mem::forget(abort_on_unwind);
     answer
 }
 

@@ -12,7 +12,7 @@ use crate::device::Device;
 use crate::envelope::Envelope;
 use crate::error::{Error, Kind, Result};
 use crate::key_value::{KeyValueStore, SharedStore};
-use crate::loaded::LoadedExecutable;
+use crate::loaded_executable::LoadedExecutable;
 use crate::named_value::{NamedValue, check_create_options, write_named};
 use crate::options::CompileOptions;
 use crate::plugin::Plugin;

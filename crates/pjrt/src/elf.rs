@@ -13,23 +13,23 @@ use crate::error::{Error, Kind, Result};
 /// Rejects a file that is not an ELF file for this program's architecture, or is shorter than its
 /// headers require.
 pub(crate) fn check(path: &Path) -> Result<()> {
-    let shown = path.display();
+    let path_text = path.display();
     let refuse_with = |why: String, next: &str| {
         Error::new(
             Kind::NotAPlugin,
-            format!("{shown} is not a PJRT plugin: {why}; give the path of {next}"),
+            format!("{path_text} is not a PJRT plugin: {why}; give the path of {next}"),
         )
     };
     let refuse = |why: String| refuse_with(why, "a plugin's shared object (.so)");
     // Checked before opening, which would wait for a writer if the file is a pipe.
     let metadata = path
         .metadata()
-        .map_err(|error| Error::io(format!("cannot read the metadata of {shown}"), error))?;
+        .map_err(|error| Error::io(format!("cannot read the metadata of {path_text}"), error))?;
     if !metadata.is_file() {
         return Err(refuse("it is not a regular file".to_owned()));
     }
     let mut file = File::open(path)
-        .map_err(|error| Error::io(format!("cannot open the PJRT plugin {shown}"), error))?;
+        .map_err(|error| Error::io(format!("cannot open the PJRT plugin {path_text}"), error))?;
     let mut head = [0_u8; 64];
     if file.read_exact(&mut head).is_err() || head[..4] != *b"\x7fELF" {
         return Err(refuse("it is not a shared object".to_owned()));
@@ -61,7 +61,7 @@ pub(crate) fn check(path: &Path) -> Result<()> {
     for number in 0..count {
         let mut header = [0_u8; PROGRAM_HEADER];
         file.read_exact_at(&mut header, start + number * each)
-            .map_err(|error| Error::io(format!("cannot read {shown}"), error))?;
+            .map_err(|error| Error::io(format!("cannot read {path_text}"), error))?;
         if !fits(long(&header, 8), long(&header, 32)) {
             return Err(cut());
         }

@@ -14,10 +14,10 @@ const MAGIC: &[u8; 8] = b"FULMENX2";
 const DIGEST: usize = 32;
 
 /// A stored executable whose checksum and origin have been verified.
-pub(crate) struct Envelope(Stored);
+pub(crate) struct Envelope(StoredExecutable);
 
 #[derive(Clone, PartialEq, Message)]
-struct Stored {
+struct StoredExecutable {
     /// The SHA-256 of the plugin's file.
     #[prost(string, tag = "1")]
     plugin: String,
@@ -42,11 +42,12 @@ impl Envelope {
     pub(crate) fn wrap(
         plugin: &Plugin,
         platform: &str,
-        [replicas, partitions]: [usize; 2],
+        replicas: usize,
+        partitions: usize,
         header: &HeaderWithConfig,
         payload: &[u8],
     ) -> Result<Vec<u8>> {
-        let stored = Stored {
+        let stored = StoredExecutable {
             plugin: plugin.identity()?.to_owned(),
             platform: platform.to_owned(),
             cpu: cpu_features(),
@@ -98,7 +99,7 @@ impl Envelope {
     }
 }
 
-fn wrap(stored: &Stored) -> Vec<u8> {
+fn wrap(stored: &StoredExecutable) -> Vec<u8> {
     let body = stored.encode_to_vec();
     let mut bytes = Vec::with_capacity(MAGIC.len() + DIGEST + body.len());
     bytes.extend_from_slice(MAGIC);
@@ -107,7 +108,7 @@ fn wrap(stored: &Stored) -> Vec<u8> {
     bytes
 }
 
-fn unwrap(bytes: &[u8]) -> Result<Stored> {
+fn unwrap(bytes: &[u8]) -> Result<StoredExecutable> {
     let corrupt = |what: &str| {
         Error::new(
             Kind::Corrupt,
@@ -123,7 +124,7 @@ fn unwrap(bytes: &[u8]) -> Result<Stored> {
     if hash::of_bytes(body) != digest {
         return Err(corrupt("the stored executable is damaged: its checksum does not match"));
     }
-    Stored::decode(body).map_err(|_| corrupt("the stored executable has another format"))
+    StoredExecutable::decode(body).map_err(|_| corrupt("the stored executable has another format"))
 }
 
 /// Verifies that the bytes are an intact stored executable of any plugin.
@@ -160,12 +161,12 @@ fn cpu_line(name: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn stored() -> Stored {
-        Stored {
+    fn stored() -> StoredExecutable {
+        StoredExecutable {
             plugin: "ab".into(),
             platform: "cpu".into(),
             payload: vec![1, 2, 3],
-            ..Stored::default()
+            ..StoredExecutable::default()
         }
     }
 

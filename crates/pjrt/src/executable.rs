@@ -180,8 +180,14 @@ impl Executable {
             self.api().call(&mut args)?;
             let payload = list(args.serialized_bytes.cast::<u8>(), args.serialized_bytes_size);
             let platform = self.client.as_ref().map_or("", |client| client.platform_name());
-            let devices = [self.num_replicas, self.num_partitions];
-            let envelope = Envelope::wrap(&self.plugin, platform, devices, &self.header, payload);
+            let envelope = Envelope::wrap(
+                &self.plugin,
+                platform,
+                self.num_replicas,
+                self.num_partitions,
+                &self.header,
+                payload,
+            );
             if let Some(delete) = args.serialized_executable_deleter {
                 crate::api::guarded("the deleter of serialized bytes", || {
                     delete(args.serialized_executable)

@@ -8,8 +8,8 @@ use crate::api::non_null;
 use crate::buffer::Buffer;
 use crate::error::{Error, Result};
 use crate::event::Event;
-use crate::loaded::LoadedExecutable;
-use crate::starting;
+use crate::loaded_executable::LoadedExecutable;
+use crate::start_marks;
 
 /// The argument for one parameter of a program.
 pub enum Argument<'a> {
@@ -57,7 +57,7 @@ pub struct Execution {
     /// immediately: their users wait for them.
     pub outputs: Vec<Vec<Buffer>>,
     /// An event for each device, which is ready when its part of the execution has ended.
-    pub done: Vec<Event>,
+    pub device_complete_events: Vec<Event>,
 }
 
 impl LoadedExecutable {
@@ -93,12 +93,12 @@ impl LoadedExecutable {
     /// ```
     pub fn execute(&self, arguments: Vec<Vec<Argument<'_>>>) -> Result<Execution> {
         self.check_arguments(&arguments)?;
-        starting::running();
+        start_marks::remove_expired();
         let client = self.client().inner();
         let signature = self.signature();
         let (devices, parameters) = (self.devices().len(), signature.parameters.len());
 
-        let kept = (0..parameters)
+        let non_donatable = (0..parameters)
             .filter(|&i| {
                 signature.donated[i]
                     && arguments.iter().any(|list| matches!(list[i], Argument::Borrow(_)))
@@ -123,8 +123,8 @@ impl LoadedExecutable {
         let mut events = vec![std::ptr::null_mut(); devices];
 
         let mut options = PJRT_ExecuteOptions::new();
-        options.non_donatable_input_indices = kept.as_ptr();
-        options.num_non_donatable_input_indices = kept.len();
+        options.non_donatable_input_indices = non_donatable.as_ptr();
+        options.num_non_donatable_input_indices = non_donatable.len();
         let mut args = PJRT_LoadedExecutable_Execute_Args::new();
         args.executable = self.raw();
         args.argument_lists = input_lists.as_ptr();
@@ -151,7 +151,7 @@ impl LoadedExecutable {
         started.map_err(|error| error.during(format_args!("running {}", self.name())))?;
 
         // Takes ownership of everything before any step can fail, so that nothing leaks.
-        let done = events
+        let device_complete_events = events
             .into_iter()
             .map(|event| {
                 non_null(event, "completion event").map(|event| Event::new(client.clone(), event))
@@ -167,17 +167,18 @@ impl LoadedExecutable {
                     .map(|raw| Buffer::new(raw, array, self.devices()[device].clone()))
             })
             .collect::<Vec<_>>();
-        let done = done.into_iter().collect::<Result<Vec<_>>>()?;
+        let device_complete_events =
+            device_complete_events.into_iter().collect::<Result<Vec<_>>>()?;
         if let Some(in_flight) = &mut in_flight {
-            in_flight.extend(done.iter().map(|event| Arc::clone(event.raw())));
+            in_flight.extend(device_complete_events.iter().map(|event| Arc::clone(event.raw())));
         }
-        let mut outputs = outputs.into_iter().collect::<Result<Vec<_>>>()?.into_iter();
+        let mut all_outputs = outputs.into_iter().collect::<Result<Vec<_>>>()?.into_iter();
         let outputs = (0..devices)
-            .map(|_| outputs.by_ref().take(signature.outputs.len()).collect())
+            .map(|_| all_outputs.by_ref().take(signature.outputs.len()).collect())
             .collect();
         // The donated buffers are dropped here. The execution keeps the memory that it still reads.
         drop(arguments);
-        Ok(Execution { outputs, done })
+        Ok(Execution { outputs, device_complete_events })
     }
 
     fn check_arguments(&self, arguments: &[Vec<Argument<'_>>]) -> Result<()> {

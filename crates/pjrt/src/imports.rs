@@ -59,12 +59,14 @@ pub(crate) unsafe fn replace(address: *const c_void, functions: &[(&str, *const 
             None
         };
         // Some loaders write the address here, others the offset from the base.
-        let place = |tag| {
+        let address_of = |tag| {
             entry(tag).map(|value| if value < object.base { object.base + value } else { value })
         };
-        let (Some(symbols), Some(names)) = (place(DT_SYMTAB), place(DT_STRTAB)) else { return };
+        let (Some(symbols), Some(names)) = (address_of(DT_SYMTAB), address_of(DT_STRTAB)) else {
+            return;
+        };
         for (table, size) in [(DT_RELA, DT_RELASZ), (DT_JMPREL, DT_PLTRELSZ)] {
-            let (Some(table), Some(size)) = (place(table), entry(size)) else { continue };
+            let (Some(table), Some(size)) = (address_of(table), entry(size)) else { continue };
             let relocations = slice::from_raw_parts(
                 table as *const libc::Elf64_Rela,
                 size / mem::size_of::<libc::Elf64_Rela>(),
@@ -88,20 +90,20 @@ pub(crate) unsafe fn replace(address: *const c_void, functions: &[(&str, *const 
 /// Writes one address of the table, even if the loader has made the table read-only.
 ///
 /// # Safety
-/// `place` must be an entry of the table of `object`.
-unsafe fn write(object: &Object, place: usize, function: *const c_void) {
+/// `slot` must be an entry of the table of `object`.
+unsafe fn write(object: &Object, slot: usize, function: *const c_void) {
     // SAFETY: sysconf only returns a value.
     let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
-    let protected = object.read_only.is_some_and(|(start, end)| (start..end).contains(&place));
+    let protected = object.read_only.is_some_and(|(start, end)| (start..end).contains(&slot));
     let protect = |access: c_int| {
         // SAFETY: the page belongs to the table, and stays readable.
         !protected
-            || unsafe { libc::mprotect((place / page * page) as *mut c_void, page, access) } == 0
+            || unsafe { libc::mprotect((slot / page * page) as *mut c_void, page, access) } == 0
     };
     if protect(libc::PROT_READ | libc::PROT_WRITE) {
         // SAFETY: the caller's promise. Other threads may read the entry at the same time; an
         // address is written atomically.
-        unsafe { ptr::write_volatile(place as *mut *const c_void, function) };
+        unsafe { ptr::write_volatile(slot as *mut *const c_void, function) };
         protect(libc::PROT_READ);
     }
 }

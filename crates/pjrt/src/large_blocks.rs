@@ -71,7 +71,7 @@ struct Block {
 }
 
 /// A block that was freed and not reused.
-struct Spare {
+struct SpareBlock {
     block: Block,
     freed: u64,
 }
@@ -80,8 +80,8 @@ struct Spare {
 #[derive(Default)]
 struct Pool {
     /// The lengths of the used blocks, by address.
-    taken: HashMap<usize, usize>,
-    spare: Vec<Spare>,
+    used: HashMap<usize, usize>,
+    spare: Vec<SpareBlock>,
     /// The lengths of blocks that were returned to the system, and when.
     dropped: Vec<(usize, u64)>,
     /// The number of requests so far.
@@ -89,7 +89,7 @@ struct Pool {
 }
 
 /// The result of a request.
-struct Answer {
+struct RequestedBlock {
     /// The spare block to use; `None` if one has to be mapped.
     block: Option<Block>,
     /// The blocks to return to the system first.
@@ -103,10 +103,11 @@ impl Pool {
     /// first. The memory then does not grow when one program follows another. If programs
     /// alternate, each turn would map the blocks that the previous turn dropped. A length that was
     /// dropped recently therefore drops nothing.
-    fn request(&mut self, length: usize) -> Answer {
+    fn request(&mut self, length: usize) -> RequestedBlock {
         self.clock += 1;
         let clock = self.clock;
-        let fits = |spare: &Spare| (length..=length + length / 8).contains(&spare.block.length);
+        let fits =
+            |spare: &SpareBlock| (length..=length + length / 8).contains(&spare.block.length);
         let best = (0..self.spare.len())
             .filter(|&i| fits(&self.spare[i]))
             .min_by_key(|&i| self.spare[i].block.length);
@@ -114,7 +115,7 @@ impl Pool {
         self.dropped.retain(|(_, dropped)| clock - dropped < RECENT_REQUESTS);
         let mut surplus = match block {
             Some(block) => {
-                self.taken.insert(block.address, block.length);
+                self.used.insert(block.address, block.length);
                 0
             }
             None if self.dropped.iter().any(|&(dropped, _)| dropped == length) => 0,
@@ -131,19 +132,19 @@ impl Pool {
             !drop
         });
         self.dropped.extend(dropped.iter().map(|block| (block.length, clock)));
-        Answer { block, dropped }
+        RequestedBlock { block, dropped }
     }
 
     /// Whether a block of `length` bytes is in use and none is spare.
     fn is_about_to_be_freed(&self, length: usize) -> bool {
-        self.taken.values().any(|&taken| taken == length)
+        self.used.values().any(|&taken| taken == length)
             && !self.spare.iter().any(|spare| spare.block.length == length)
     }
 
     /// Frees the block at `address`, if it belongs to the pool.
     fn free(&mut self, address: usize) -> bool {
-        let Some(length) = self.taken.remove(&address) else { return false };
-        self.spare.push(Spare { block: Block { address, length }, freed: self.clock });
+        let Some(length) = self.used.remove(&address) else { return false };
+        self.spare.push(SpareBlock { block: Block { address, length }, freed: self.clock });
         if length >= WAIT_THRESHOLD {
             FREED.notify_one();
         }
@@ -168,7 +169,7 @@ fn take(size: usize) -> Option<*mut c_void> {
         let end = Instant::now() + WAIT;
         while pool.is_about_to_be_freed(length) && !FREED.wait_until(&mut pool, end).timed_out() {}
     }
-    let Answer { block, dropped } = pool.request(length);
+    let RequestedBlock { block, dropped } = pool.request(length);
     drop(pool);
     for block in dropped {
         // SAFETY: `map` mapped the block with this length. It was freed, and the pool no longer has
@@ -179,7 +180,7 @@ fn take(size: usize) -> Option<*mut c_void> {
         Some(block) => block.address,
         None => {
             let address = map(length)?;
-            self::pool().taken.insert(address, length);
+            self::pool().used.insert(address, length);
             address
         }
     };
@@ -221,9 +222,9 @@ unsafe extern "C" fn posix_memalign(
     size: usize,
 ) -> c_int {
     let large = size >= LARGE && alignment <= PAGE && alignment.is_power_of_two();
-    if let Some(taken) = large.then(|| take(size)).flatten() {
+    if let Some(address) = large.then(|| take(size)).flatten() {
         // SAFETY: the caller passes a place for the address.
-        unsafe { *block = taken };
+        unsafe { *block = address };
         return 0;
     }
     // SAFETY: the caller's promise.
@@ -242,8 +243,9 @@ unsafe extern "C" fn free(block: *mut c_void) {
 /// # Safety
 /// As in C.
 unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
-    let taken = may_be_large(block).then(|| pool().taken.get(&(block as usize)).copied()).flatten();
-    let Some(length) = taken else {
+    let used_length =
+        may_be_large(block).then(|| pool().used.get(&(block as usize)).copied()).flatten();
+    let Some(length) = used_length else {
         // SAFETY: the caller's promise, because the block does not belong to the pool.
         return unsafe { libc::realloc(block, size) };
     };
@@ -346,7 +348,7 @@ mod tests {
 
         // A length that no other test uses.
         let length = (1_234_567 * 8_usize).next_multiple_of(PAGE);
-        let taken = || pool().taken.values().filter(|&&taken| taken == length).count();
+        let taken = || pool().used.values().filter(|&&taken| taken == length).count();
         let spare = || pool().spare.iter().filter(|spare| spare.block.length == length).count();
         let plugin = Plugin::load(locate(Platform::Cpu, None).unwrap()).unwrap();
         let client = plugin.create_client(&[("cpu_device_count", 1.into())]).unwrap();

@@ -80,7 +80,7 @@ mod key_value;
     any(target_arch = "x86_64", target_arch = "aarch64")
 ))]
 mod large_blocks;
-mod loaded;
+mod loaded_executable;
 pub mod locate;
 mod named_value;
 mod options;
@@ -89,7 +89,7 @@ mod profile;
 mod program;
 mod raw_event;
 mod signature;
-mod starting;
+mod start_marks;
 mod topology;
 mod transfer;
 
@@ -104,7 +104,7 @@ pub use executable::Executable;
 pub use execute::{Argument, Execution};
 pub use host_buffer::HostBuffer;
 pub use key_value::{KeyValueError, KeyValueStore};
-pub use loaded::LoadedExecutable;
+pub use loaded_executable::LoadedExecutable;
 pub use named_value::NamedValue;
 pub use options::{CompileOptions, Effort};
 pub use plugin::{ApiVersion, Plugin};

@@ -77,8 +77,8 @@ pub(crate) unsafe fn read_named(
     }
     // The plugin sets the size of the elements, which may be larger than ours.
     // SAFETY: there is a first element if `len` is not 0.
-    let stride = if len == 0 { 0 } else { unsafe { (*start).struct_size } };
-    let stride = stride.max(size_of::<PJRT_NamedValue>());
+    let struct_size = if len == 0 { 0 } else { unsafe { (*start).struct_size } };
+    let stride = struct_size.max(size_of::<PJRT_NamedValue>());
     for i in 0..len {
         // SAFETY: within the list.
         let named = unsafe { &*start.cast::<u8>().add(i * stride).cast::<PJRT_NamedValue>() };

@@ -16,7 +16,7 @@ use crate::abi::*;
 use crate::api::{Api, guarded};
 use crate::error::{Error, Kind, Result};
 use crate::named_value::{NamedValue, read_named};
-use crate::{elf, environment, fetch, starting};
+use crate::{elf, environment, fetch, start_marks};
 
 /// The oldest minor version whose struct layouts match those in `abi`.
 pub(crate) const OLDEST_MINOR: i32 = 81;
@@ -258,9 +258,9 @@ fn open_whole(path: &Path) -> Result<(Api, Metadata)> {
         check_version(path, api)?;
         Ok((api, metadata))
     };
-    starting::begin(path)?;
+    start_marks::mark_start(path)?;
     match attempt() {
-        Err(error) if error.is_not_a_plugin() && fetch::mend(path)? => attempt(),
+        Err(error) if error.is_not_a_plugin() && fetch::repair(path)? => attempt(),
         result => result,
     }
 }

@@ -62,15 +62,16 @@ impl Plugin {
         let extension = unsafe {
             self.api().extension::<PJRT_Profiler_Extension>(PJRT_EXTENSION_TYPE_PROFILER)
         };
-        // SAFETY: the plugin's table lives as long as the plugin, which is never unloaded.
-        let table = extension.and_then(|extension| unsafe { extension.profiler_api.as_ref() });
-        let table = table.filter(|table| table.struct_size >= size_of::<PLUGIN_Profiler_Api>());
-        let table = table.ok_or_else(|| {
-            Error::new(
-                Kind::Unsupported,
-                format!("the plugin {} has no profiler", self.path().display()),
-            )
-        })?;
+        let table = extension
+            // SAFETY: the plugin's table lives as long as the plugin, which is never unloaded.
+            .and_then(|extension| unsafe { extension.profiler_api.as_ref() })
+            .filter(|table| table.struct_size >= size_of::<PLUGIN_Profiler_Api>())
+            .ok_or_else(|| {
+                Error::new(
+                    Kind::Unsupported,
+                    format!("the plugin {} has no profiler", self.path().display()),
+                )
+            })?;
         Profile::start(table)
     }
 }
@@ -83,8 +84,8 @@ impl Profile {
             device_tracer_level: 1,
             version: 1,
             enable_hlo_proto: true,
-        };
-        let options = options.encode_to_vec();
+        }
+        .encode_to_vec();
         let mut args = PLUGIN_Profiler_Create_Args {
             struct_size: size_of::<PLUGIN_Profiler_Create_Args>(),
             options: options.as_ptr().cast(),

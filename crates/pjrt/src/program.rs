@@ -99,25 +99,29 @@ fn check_dims(after: &str) -> Result<(), String> {
     if unknown == 0 && !commented {
         return Ok(());
     }
-    let dims = shape.split('x').map(str::trim);
-    let dims = dims.take_while(|dim| *dim == "?" || dim.parse::<u64>().is_ok()).collect::<Vec<_>>();
-    let bounds = encoding.split_once("bounds<").and_then(|(_, bounds)| bounds.split_once('>'));
-    let bounds = bounds
+    let dims = shape
+        .split('x')
+        .map(str::trim)
+        .take_while(|dim| *dim == "?" || dim.parse::<u64>().is_ok())
+        .collect::<Vec<_>>();
+    let bounds = encoding
+        .split_once("bounds<")
+        .and_then(|(_, bounds)| bounds.split_once('>'))
         .map(|(bounds, _)| bounds.split(',').map(str::trim).collect::<Vec<_>>())
         .unwrap_or_default();
     let bounded = dims
         .iter()
         .enumerate()
-        .filter(|&(at, dim)| {
-            *dim == "?" && bounds.get(at).is_some_and(|bound| bound.parse::<u64>().is_ok())
+        .filter(|&(axis, dim)| {
+            *dim == "?" && bounds.get(axis).is_some_and(|bound| bound.parse::<u64>().is_ok())
         })
         .count();
     if bounded == unknown && !commented {
         return Ok(());
     }
-    let shown = inside.chars().take(80).collect::<String>();
+    let excerpt = inside.chars().take(80).collect::<String>();
     Err(format!(
-        "tensor<{shown}> has a dimension of unknown length; every dimension must be a number"
+        "tensor<{excerpt}> has a dimension of unknown length; every dimension must be a number"
     ))
 }
 
@@ -168,9 +172,10 @@ fn check_devices(name: &str, after: &str, devices: u64) -> Result<(), String> {
             return refuse(format!("name device {id}"));
         }
     }
-    let shape =
-        blanks(after).strip_prefix(':').and_then(|text| blanks(text).strip_prefix("tensor"));
-    let shape = shape.and_then(|text| blanks(text).strip_prefix('<'));
+    let shape = blanks(after)
+        .strip_prefix(':')
+        .and_then(|text| blanks(text).strip_prefix("tensor"))
+        .and_then(|text| blanks(text).strip_prefix('<'));
     let counts = shape.and_then(|shape| {
         let (count, shape) = shape.split_once('x')?;
         let (size, _) = shape.split_once('x')?;

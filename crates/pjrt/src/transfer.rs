@@ -72,15 +72,15 @@ impl Client {
                 host.len()
             )));
         };
-        let kept = KeptAlive(Some(host.clone()));
-        // SAFETY: the number of bytes is that of the array, and `kept` holds them until `done` is
+        let guard = LeakGuard(Some(host.clone()));
+        // SAFETY: the number of bytes is that of the array, and `guard` holds them until `done` is
         // ready.
         let (buffer, done) = unsafe {
             self.send(bytes.as_ptr(), array, device, PJRT_HOST_BUFFER_IMMUTABLE_ZERO_COPY)
         }?;
-        // If this fails, `kept` is dropped without a call, which leaks the memory: the plugin may
+        // If this fails, `guard` is dropped without a call, which leaks the memory: the plugin may
         // still read it.
-        done.on_ready(Box::new(move |_| kept.release()))?;
+        done.on_ready(Box::new(move |_| guard.release()))?;
         Ok(buffer)
     }
 
@@ -129,15 +129,15 @@ impl Client {
 }
 
 /// Host memory that is leaked instead of freed, unless the plugin has finished with it.
-struct KeptAlive(Option<Arc<HostBuffer>>);
+struct LeakGuard(Option<Arc<HostBuffer>>);
 
-impl KeptAlive {
+impl LeakGuard {
     fn release(mut self) {
         self.0 = None;
     }
 }
 
-impl Drop for KeptAlive {
+impl Drop for LeakGuard {
     fn drop(&mut self) {
         std::mem::forget(self.0.take());
     }

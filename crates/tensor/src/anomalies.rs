@@ -25,7 +25,7 @@ use crate::{DType, Tensor, TensorType};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Anomalies {
-    watched: Vec<Watched>,
+    watched: Vec<WatchedValue>,
     /// The indices of the results in `watched`.
     results: Vec<usize>,
     levels: Tensor,
@@ -33,7 +33,7 @@ pub struct Anomalies {
 }
 
 /// One watched value.
-struct Watched {
+struct WatchedValue {
     source: Source,
     ty: TensorType,
     location: &'static Location<'static>,
@@ -80,7 +80,12 @@ impl Anomalies {
                 };
                 indices.insert(value_id(&value), watched.len());
                 levels.push(level(&value).broadcast_to([1]));
-                watched.push(Watched { source, ty: ty.clone(), location: node.location, inputs });
+                watched.push(WatchedValue {
+                    source,
+                    ty: ty.clone(),
+                    location: node.location,
+                    inputs,
+                });
             }
         });
         let results: Vec<usize> =
@@ -106,7 +111,7 @@ impl Anomalies {
 
     /// Whether a result has a NaN or an infinity: a boolean scalar. An infinity that no result
     /// shows, such as one that `select` drops, does not count.
-    pub fn found(&self) -> &Tensor {
+    pub fn has_anomaly(&self) -> &Tensor {
         &self.has_anomaly
     }
 
@@ -146,10 +151,10 @@ impl Anomalies {
     }
 }
 
-impl Watched {
+impl WatchedValue {
     /// A message that this value is the first with `kind`.
     fn describe(&self, kind: &str) -> String {
-        let Watched { source, ty, location, .. } = self;
+        let WatchedValue { source, ty, location, .. } = self;
         match source {
             Source::Operation(name) => format!("`{name}` made {kind}, in {ty}\n  at {location}"),
             Source::Constant => format!("a constant is {kind}, in {ty}\n  at {location}"),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::operation::Operation;
 use crate::scope::{FromFault, Refusal, Scope, finish};
 use crate::tensor::{Kind, all_live};
-use crate::{Tensor, TensorType, refused};
+use crate::{Tensor, TensorType, refused_operations};
 
 impl Tensor {
     /// Runs `body`, the whole of a public function, in a scope with the caller's line. If `body`
@@ -82,7 +82,7 @@ impl Tensor {
         let outputs = match operation.infer(&types) {
             Ok(outputs) => outputs,
             Err(message) => {
-                refused::note(operation, inputs, &message);
+                refused_operations::record(operation, inputs, &message);
                 return Err(message.into());
             }
         };
@@ -93,7 +93,7 @@ impl Tensor {
         Ok(Tensor::from_parts(Kind::Operation(Arc::new(operation)), inputs, outputs))
     }
 
-    /// An operation with these result types, without its shape rule; for [`refused`].
+    /// An operation with these result types, without its shape rule; for [`refused_operations`].
     pub(crate) fn unchecked(
         operation: Arc<dyn Operation>,
         inputs: Vec<Tensor>,

@@ -107,11 +107,11 @@ impl DeviceArray {
         let width = |value: usize| arrays[value].ty.dtype.size_in_bytes();
         let bytes =
             |value: usize, block: &Block| block.size.iter().product::<usize>() * width(value);
-        let keepers =
+        let savers =
             spread(parts.iter().map(|(value, block, holders, _)| (bytes(*value, block), holders)));
         let mut own: Vec<_> = arrays.iter().map(|_| Vec::new()).collect();
-        for ((value, block, _, shard), keeper) in parts.into_iter().zip(keepers) {
-            if let Some(shard) = shard.filter(|_| process.is_none_or(|process| process == keeper)) {
+        for ((value, block, _, shard), saver) in parts.into_iter().zip(savers) {
+            if let Some(shard) = shard.filter(|_| process.is_none_or(|process| process == saver)) {
                 own[value].push((block, &arrays[value].shards[shard]));
             }
         }
@@ -162,18 +162,18 @@ fn spread<'a>(parts: impl Iterator<Item = (usize, &'a BTreeSet<usize>)>) -> Vec<
     let parts: Vec<_> = parts.collect();
     let mut order: Vec<usize> = (0..parts.len()).collect();
     order.sort_by_key(|&part| Reverse(parts[part].0));
-    let (mut keepers, mut kept) = (vec![0; parts.len()], BTreeMap::<usize, usize>::new());
+    let (mut savers, mut saved_bytes) = (vec![0; parts.len()], BTreeMap::<usize, usize>::new());
     for part in order {
         let (bytes, holders) = parts[part];
-        let keeper = holders
-            .iter()
-            .min_by_key(|&process| (kept.get(process).copied().unwrap_or_default(), process));
-        if let Some(&keeper) = keeper {
-            *kept.entry(keeper).or_default() += bytes;
-            keepers[part] = keeper;
+        let saver = holders.iter().min_by_key(|&process| {
+            (saved_bytes.get(process).copied().unwrap_or_default(), process)
+        });
+        if let Some(&saver) = saver {
+            *saved_bytes.entry(saver).or_default() += bytes;
+            savers[part] = saver;
         }
     }
-    keepers
+    savers
 }
 
 /// The value that a call passes for one parameter.
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn parts_that_several_processes_have_are_spread_by_their_bytes() {
-        let keepers = |parts: &[(usize, &[usize])]| {
+        let savers = |parts: &[(usize, &[usize])]| {
             let sets: Vec<(usize, BTreeSet<usize>)> = parts
                 .iter()
                 .map(|(bytes, holders)| (*bytes, holders.iter().copied().collect()))
@@ -220,19 +220,19 @@ mod tests {
             spread(sets.iter().map(|(bytes, holders)| (*bytes, holders)))
         };
         let shared: &[usize] = &[0, 1];
-        assert_eq!(keepers(&[(8, shared), (4, shared), (4, shared), (0, shared)]), [0, 1, 1, 0]);
+        assert_eq!(savers(&[(8, shared), (4, shared), (4, shared), (0, shared)]), [0, 1, 1, 0]);
         // A part that only one process holds counts too, at any position.
-        assert_eq!(keepers(&[(4, shared), (4, shared), (8, &[0])]), [1, 1, 0]);
-        assert_eq!(keepers(&[(1, &[5]), (1, &[3, 5]), (1, &[3, 5])]), [5, 3, 3]);
+        assert_eq!(savers(&[(4, shared), (4, shared), (8, &[0])]), [1, 1, 0]);
+        assert_eq!(savers(&[(1, &[5]), (1, &[3, 5]), (1, &[3, 5])]), [5, 3, 3]);
         // With many parts, no process saves more than its share and one part.
         let all: Vec<usize> = (0..7).collect();
         let parts: Vec<(usize, &[usize])> =
             (0..500).map(|part| (part * 7919 % 1000, &all[..])).collect();
-        let mut kept = [0; 7];
-        for (keeper, (bytes, _)) in keepers(&parts).into_iter().zip(&parts) {
-            kept[keeper] += bytes;
+        let mut saved_bytes = [0; 7];
+        for (saver, (bytes, _)) in savers(&parts).into_iter().zip(&parts) {
+            saved_bytes[saver] += bytes;
         }
-        let sum: usize = kept.iter().sum();
-        assert!(kept.iter().all(|&kept| kept <= sum / 7 + 1000), "{kept:?}");
+        let sum: usize = saved_bytes.iter().sum();
+        assert!(saved_bytes.iter().all(|&bytes| bytes <= sum / 7 + 1000), "{saved_bytes:?}");
     }
 }

@@ -36,14 +36,14 @@ pub struct Outputs {
     /// The results, in order.
     pub arrays: Vec<DeviceArray>,
     /// Ready when the program has finished.
-    pub done: Done,
+    pub completion: Completion,
 }
 
 /// The end of a run on all devices of this process.
-pub struct Done(Vec<Event>);
+pub struct Completion(Vec<Event>);
 
-impl Done {
-    /// Whether the run has ended or failed, so that [`Done::wait`] returns at once.
+impl Completion {
+    /// Whether the run has ended or failed, so that [`Completion::wait`] returns at once.
     pub fn is_ready(&self) -> bool {
         self.0.iter().all(|event| event.is_ready().unwrap_or(true))
     }
@@ -77,9 +77,12 @@ impl Compiled {
             tensors.iter().zip(shardings).map(|(t, s)| (t.ty().clone(), sharding(s))).collect()
         };
         let slot = |device| executable.devices().iter().position(|candidate| candidate == device);
-        let slots = runtime.local_devices().map(slot).collect::<Option<Vec<_>>>();
-        let slots =
-            slots.filter(|slots| slots.len() == executable.devices().len()).ok_or_else(|| {
+        let slots = runtime
+            .local_devices()
+            .map(slot)
+            .collect::<Option<Vec<_>>>()
+            .filter(|slots| slots.len() == executable.devices().len())
+            .ok_or_else(|| {
                 Error::usage(format!(
                     "`{}` was not compiled for the devices of the runtime",
                     function.name()
@@ -111,7 +114,7 @@ impl Compiled {
         self.check(&arguments)?;
         let signature = &*self.signature;
         let _launch = trace::named(|| format!("launch {}", signature.name));
-        let (start, launched) = (Instant::now(), trace::launched(&signature.name));
+        let (start, program_launch) = (Instant::now(), trace::record_launch(&signature.name));
         let total = arguments.len() + self.captured.len();
         let mut lists: Vec<Vec<_>> =
             signature.slots.iter().map(|_| Vec::with_capacity(total)).collect();
@@ -137,11 +140,11 @@ impl Compiled {
         let doing = || format!("running `{}`", signature.name);
         let execution = self.executable.execute(lists).map_err(|e| Error::runtime(doing(), e))?;
         let metrics = self.metrics.clone();
-        if let Some(first) = execution.done.first() {
+        if let Some(first) = execution.device_complete_events.first() {
             first
                 .on_ready(move |_| {
                     metrics.record_time("ExecuteTime", start.elapsed());
-                    launched.into_iter().for_each(trace::Launched::finished);
+                    program_launch.into_iter().for_each(trace::ProgramLaunch::finish);
                 })
                 .map_err(|e| Error::runtime(doing(), e))?;
         }
@@ -160,7 +163,7 @@ impl Compiled {
                 (ty.clone(), sharding.clone(), signature.device_set.clone());
             arrays.push(DeviceArray::new(ty, sharding, device_set, shards, &self.metrics));
         }
-        Ok(Outputs { arrays, done: Done(execution.done) })
+        Ok(Outputs { arrays, completion: Completion(execution.device_complete_events) })
     }
 
     fn check(&self, arguments: &[Argument<'_>]) -> Result<()> {

@@ -3,8 +3,10 @@
 //! Out of scope: the program's signature and its whole text; see `lower.rs`. Each operation's file
 //! writes its own statement.
 
+mod lowering;
+mod statements;
+
 use std::collections::{HashMap, HashSet};
-use std::fmt::Write as _;
 use std::panic::Location;
 use std::sync::Arc;
 
@@ -12,20 +14,30 @@ use fulmen_pjrt::locate::Platform;
 
 use crate::axis_order::AxisOrder;
 use crate::graph::{Calls, Constants, Graph, Instruction, Value};
-use crate::hash::{IdMap, QuickMap};
+use crate::hash::IdMap;
 use crate::operation::Operation;
 use crate::ops::transpose::transpose_statement;
 use crate::region::Region;
 use crate::scope::Scope;
 use crate::tensor::Kind;
 use crate::{
-    DType, DeviceArray, Error, Fault, MatmulPrecision, Mesh, Result, Sharding, Tensor, TensorType,
+    DeviceArray, Error, Fault, MatmulPrecision, Mesh, Result, Sharding, Tensor, TensorType,
 };
+
+pub(crate) use lowering::Lowering;
+pub(crate) use statements::{Body, Line, Locations};
 
 /// A value that an expression holds, and that the program takes as an argument.
 pub(crate) enum Captured {
     Device(Arc<DeviceArray>),
     Host(TensorType, Arc<[u8]>),
+}
+
+/// The value of a program with the most elements.
+pub(crate) struct LargestValue {
+    pub(crate) ty: TensorType,
+    /// The line that recorded it.
+    pub(crate) location: &'static Location<'static>,
 }
 
 /// A value of the program under construction.
@@ -102,8 +114,7 @@ pub(crate) struct Program {
     function_names: HashSet<String>,
     /// The name of each private function, by its text without name and locations.
     functions_by_text: HashMap<String, String>,
-    /// The type with the most elements, and the line that recorded it.
-    pub(crate) largest: Option<(TensorType, &'static Location<'static>)>,
+    pub(crate) largest: Option<LargestValue>,
     numbers: Numbers,
     failed: Option<Error>,
 }
@@ -114,91 +125,6 @@ pub(crate) struct Program {
 struct Numbers {
     instructions: usize,
     constants: usize,
-}
-
-/// One block of statements.
-#[derive(Default)]
-pub(crate) struct Body {
-    pub(crate) lines: Vec<Line>,
-    /// The names of the scalar constants in this block, by their statements.
-    constants: HashMap<String, String>,
-}
-
-pub(crate) struct Line {
-    text: String,
-    /// The lines of each region of the statement, and the text that follows the region.
-    blocks: Vec<(Vec<Line>, String)>,
-    /// The operation's name and the user's line.
-    location: Option<(&'static str, &'static Location<'static>)>,
-}
-
-impl Line {
-    /// A line without a location.
-    pub(crate) fn bare(text: String) -> Line {
-        Line { text, blocks: Vec::new(), location: None }
-    }
-
-    /// A function; `head` is the text before its body.
-    pub(crate) fn function(head: String, body: Body) -> Line {
-        Line { text: head, blocks: vec![(body.lines, "}".to_owned())], location: None }
-    }
-
-    /// Writes the line to `out`, with a reference to its location if there is a table of locations.
-    pub(crate) fn write(
-        &self,
-        out: &mut String,
-        indent: usize,
-        mut locations: Option<&mut Locations>,
-    ) {
-        let start = |out: &mut String| out.extend(std::iter::repeat_n(' ', indent));
-        start(out);
-        out.push_str(&self.text);
-        for (lines, after) in &self.blocks {
-            out.push('\n');
-            for line in lines {
-                line.write(out, indent + 2, locations.as_deref_mut());
-            }
-            start(out);
-            out.push_str(after);
-        }
-        if let (Some((name, location)), Some(locations)) = (self.location, locations) {
-            let _ = write!(out, " loc(#loc{})", locations.alias(name, location));
-        }
-        out.push('\n');
-    }
-}
-
-/// The locations of a module. Each is written once, and statements refer to it by an alias.
-#[derive(Default)]
-pub(crate) struct Locations {
-    lines: QuickMap<&'static Location<'static>, usize>,
-    named: QuickMap<(&'static str, usize), usize>,
-    /// The definitions of the aliases, for the end of the module.
-    pub(crate) definitions: String,
-}
-
-impl Locations {
-    /// The alias number of an operation's name and user line. The name is needed because Shardy's
-    /// passes drop the lines of unnamed locations.
-    fn alias(&mut self, name: &'static str, location: &'static Location<'static>) -> usize {
-        let Locations { lines, named, definitions } = self;
-        let mut next = lines.len() + named.len();
-        let line = *lines.entry(location).or_insert_with(|| {
-            let file = location.file().replace('\\', "\\\\").replace('"', "\\\"");
-            let _ = writeln!(
-                definitions,
-                "#loc{next} = loc(\"{file}\":{}:{})",
-                location.line(),
-                location.column()
-            );
-            next += 1;
-            next - 1
-        });
-        *named.entry((name, line)).or_insert_with(|| {
-            let _ = writeln!(definitions, "#loc{next} = loc(\"{name}\"(#loc{line}))");
-            next
-        })
-    }
 }
 
 impl Program {
@@ -266,9 +192,9 @@ impl Program {
                 if self
                     .largest
                     .as_ref()
-                    .is_none_or(|(l, _)| ty.shape.num_elements() >= l.shape.num_elements())
+                    .is_none_or(|known| ty.shape.num_elements() >= known.ty.shape.num_elements())
                 {
-                    self.largest = Some((ty.clone(), node.location));
+                    self.largest = Some(LargestValue { ty: ty.clone(), location: node.location });
                 }
             }
             let leaf = match &node.kind {
@@ -338,7 +264,7 @@ impl Program {
                 let leaves = parameters.iter().map(|p| p.node.id).zip(operands).collect();
                 return self.emit_values(&results, &leaves, scope);
             }
-            if let Some(value) = self.on_reordered(operation, instruction, values, scope)? {
+            if let Some(value) = self.reordered_operation(operation, instruction, values, scope)? {
                 return Ok(vec![value]);
             }
         }
@@ -350,7 +276,7 @@ impl Program {
 
     /// Writes an operation whose operands have their axes in a common order, without a transpose.
     /// Returns `None` if no operand is reordered, or if one would have to be transposed.
-    fn on_reordered(
+    fn reordered_operation(
         &mut self,
         operation: &Arc<dyn Operation>,
         instruction: &Instruction,
@@ -366,44 +292,51 @@ impl Program {
             let is_same = |&v: &Value| values.ty(v).shape == result.shape;
             instruction.operands.iter().all(is_same).then(|| (None, Some(order.clone())))
         } else {
-            operation.on_reordered(&order).map(|(reordered, order)| (Some(reordered), order))
+            operation
+                .with_operands_reordered(&order)
+                .map(|(reordered, order)| (Some(reordered), order))
         };
         let Some((reordered, result_order)) = reordered else { return Ok(None) };
-        let fits = |&v: &Value| match &values.get(v).order {
-            Some(other) => *other == order,
-            None => {
-                values.ty(v).shape.rank() == 0 || values.with_result_reordered(v, &order).is_some()
-            }
-        };
-        if !instruction.operands.iter().all(fits) {
-            return Ok(None);
+        // For each operand: the operation that computes it in the common order, unless it has that
+        // order already or is a scalar.
+        let mut sources = Vec::with_capacity(instruction.operands.len());
+        for &v in &instruction.operands {
+            sources.push(match &values.get(v).order {
+                Some(other) if *other != order => return Ok(None),
+                Some(_) => None,
+                None if values.ty(v).shape.rank() == 0 => None,
+                None => match values.with_result_reordered(v, &order) {
+                    Some(source) => Some(source),
+                    None => return Ok(None),
+                },
+            });
         }
         let mut operands = Vec::new();
-        for &v in &instruction.operands {
+        for (&v, source) in instruction.operands.iter().zip(sources) {
             let (value, ty) = (values.get(v).clone(), values.ty(v));
             if ty.shape.rank() == 0 {
                 operands.push((value.name, ty.clone()));
                 continue;
             }
             let ty = in_order(ty, Some(&order));
-            let name = match values.with_result_reordered(v, &order) {
-                Some(source) if value.order.is_none() => {
+            let name = match source {
+                Some(source) => {
                     let source_instruction = &values.graph.instructions[v.instruction];
-                    let location = source_instruction.node.location;
-                    let operands = source_instruction.operands.iter();
-                    let operands = operands
+                    let source_operands = source_instruction
+                        .operands
+                        .iter()
                         .map(|&v| (self.standard_name(v, values, scope), values.ty(v)))
                         .collect();
                     let outputs = self.statement(
                         source.as_ref(),
-                        operands,
+                        source_operands,
                         std::slice::from_ref(&ty),
-                        location,
+                        source_instruction.node.location,
                         scope,
                     )?;
                     outputs[0].name.clone()
                 }
-                _ => value.name,
+                None => value.name,
             };
             operands.push((name, ty));
         }
@@ -552,174 +485,4 @@ fn leaked(operation: &str, name: &str, location: &'static Location<'static>) -> 
          that is set within a body holds such a value.)"
     );
     Fault::new(operation, message, location)
-}
-
-/// One operation's view of the program under construction.
-pub(crate) struct Lowering<'a> {
-    operands: Vec<(String, &'a TensorType)>,
-    results: &'a [TensorType],
-    name: &'static str,
-    location: &'static Location<'static>,
-    program: &'a mut Program,
-    /// The block that receives statements.
-    scope: Body,
-    blocks: Vec<(Vec<Line>, String)>,
-    extra: usize,
-}
-
-impl Lowering<'_> {
-    /// The name of the `i`-th operand.
-    pub(crate) fn operand(&self, i: usize) -> &str {
-        &self.operands[i].0
-    }
-
-    /// The type of the `i`-th operand.
-    pub(crate) fn operand_type(&self, i: usize) -> &TensorType {
-        self.operands[i].1
-    }
-
-    /// All operands' names, separated by commas.
-    pub(crate) fn operands(&self) -> String {
-        self.operands.iter().map(|o| o.0.as_str()).collect::<Vec<_>>().join(", ")
-    }
-
-    /// The type of the first result.
-    pub(crate) fn result(&self) -> &TensorType {
-        &self.results[0]
-    }
-
-    /// The types of all results.
-    pub(crate) fn results(&self) -> &[TensorType] {
-        self.results
-    }
-
-    /// Whether the program is for several devices, so that shardings have an effect.
-    pub(crate) fn is_partitioned(&self) -> bool {
-        self.program.is_partitioned()
-    }
-
-    /// StableHLO's name for the precision of a product of `dtype`.
-    pub(crate) fn precision(&self, dtype: DType) -> &'static str {
-        self.program.precision.stablehlo(dtype)
-    }
-
-    /// `(operand types) -> result types`.
-    pub(crate) fn signature(&self) -> String {
-        let operands: Vec<_> = self.operands.iter().map(|o| o.1.stablehlo()).collect();
-        let results: Vec<_> = self.results.iter().map(TensorType::stablehlo).collect();
-        let results = match results.as_slice() {
-            [one] => one.clone(),
-            many => format!("({})", many.join(", ")),
-        };
-        format!("({}) -> {results}", operands.join(", "))
-    }
-
-    /// The name of a scalar constant, such as the initial value of a reduction. `literal` is the
-    /// number as MLIR writes it.
-    pub(crate) fn constant(&mut self, dtype: DType, literal: &str) -> String {
-        let statement = format!(
-            "stablehlo.constant dense<{literal}> : {}",
-            TensorType::scalar(dtype).stablehlo()
-        );
-        if let Some(name) = self.scope.constants.get(&statement) {
-            return name.clone();
-        }
-        let name = format!("%c{}", self.program.numbers.constants);
-        self.program.numbers.constants += 1;
-        self.push(format!("{name} = {statement}"));
-        self.scope.constants.insert(statement, name.clone());
-        name
-    }
-
-    /// Adds a statement before this operation's own, or to the open block. Returns the name of its
-    /// only result.
-    pub(crate) fn statement(&mut self, right: impl AsRef<str>) -> String {
-        let name = self.fresh();
-        self.push(format!("{name} = {}", right.as_ref()));
-        name
-    }
-
-    /// A unique name within the function, for an argument of a block.
-    pub(crate) fn fresh(&mut self) -> String {
-        let number = self.program.numbers.instructions;
-        self.program.numbers.instructions += 1;
-        format!("%{number}")
-    }
-
-    /// Declares that the statement has `extra` results after those of the operation.
-    pub(crate) fn extra_results(&mut self, extra: usize) {
-        self.extra = extra;
-    }
-
-    /// Adds a region to this operation's statement. `write` writes its statements and returns the
-    /// names and types of its results. The text `after` closes the region.
-    pub(crate) fn block(
-        &mut self,
-        after: String,
-        write: impl FnOnce(&mut Self) -> Vec<(String, TensorType)>,
-    ) {
-        let outer = std::mem::take(&mut self.scope);
-        let returned = write(self);
-        let names: Vec<_> = returned.iter().map(|r| r.0.as_str()).collect();
-        let types: Vec<_> = returned.iter().map(|r| r.1.stablehlo()).collect();
-        self.push(match returned.len() {
-            0 => "stablehlo.return".to_owned(),
-            _ => format!("stablehlo.return {} : {}", names.join(", "), types.join(", ")),
-        });
-        let inner = std::mem::replace(&mut self.scope, outer);
-        self.blocks.push((inner.lines, after));
-    }
-
-    /// Writes the statements of a region; `arguments` are the names of its parameters. Returns the
-    /// names and types of its results.
-    pub(crate) fn region(
-        &mut self,
-        region: &Region,
-        arguments: &[String],
-    ) -> Vec<(String, TensorType)> {
-        self.expression(&region.parameters, arguments, &region.results)
-    }
-
-    /// Like [`Lowering::region`], for any parameters and results.
-    pub(crate) fn expression(
-        &mut self,
-        parameters: &[Tensor],
-        arguments: &[String],
-        results: &[Tensor],
-    ) -> Vec<(String, TensorType)> {
-        let leaves =
-            parameters.iter().zip(arguments).map(|(p, name)| (p.node.id, name.clone())).collect();
-        match self.program.emit(results, &leaves, &mut self.scope) {
-            Ok(names) => names.into_iter().zip(results.iter().map(|t| t.ty().clone())).collect(),
-            Err(error) => {
-                self.program.failed.get_or_insert(error);
-                Vec::new()
-            }
-        }
-    }
-
-    /// The name of a private function that computes a region: `name`, with a number if it is taken.
-    /// Regions with the same text share one function.
-    pub(crate) fn function(&mut self, name: &str, region: &Region) -> String {
-        self.program.function(name, region).unwrap_or_else(|error| {
-            self.program.failed.get_or_insert(error);
-            String::new()
-        })
-    }
-
-    /// Adds the private function `name` to the module, unless it exists. `define` returns its whole
-    /// text.
-    pub(crate) fn helper(&mut self, name: &str, define: impl FnOnce() -> String) {
-        if self.program.function_names.insert(name.to_owned()) {
-            self.program.functions.push(Line::bare(define()));
-        }
-    }
-
-    fn push(&mut self, text: String) {
-        self.scope.lines.push(Line {
-            text,
-            blocks: Vec::new(),
-            location: Some((self.name, self.location)),
-        });
-    }
 }

@@ -1,7 +1,7 @@
 //! [`Function`]: an expression with inputs, ready to compile.
 
 use crate::graph::Constants;
-use crate::inspect::{RecordedOp, inspect};
+use crate::recorded_op::{RecordedOp, inspect};
 use crate::scope::Scope;
 use crate::{Error, MatmulPrecision, Result, Sharding, Tensor, TensorType};
 

@@ -108,7 +108,7 @@ pub(crate) fn inline_calls(results: &[Tensor]) -> Vec<Tensor> {
     visit(results, |node| {
         let Kind::Operation(operation) = &node.kind else { return };
         let inputs: Vec<Tensor> = node.inputs.iter().map(|t| look_up(&inlined, t)).collect();
-        if let Some(body) = operation.called() {
+        if let Some(body) = operation.called_body() {
             let replacements = body.parameters.iter().map(value_id).zip(inputs).collect();
             inlined.insert(node.id, replay(&inline_calls(&body.results), &replacements));
         } else if inputs.iter().zip(&node.inputs).any(|(new, old)| !new.is(old)) {
@@ -168,7 +168,7 @@ enum Identity {
 }
 
 /// The indices of the listed instructions, by identity.
-type Known = QuickMap<Identity, usize>;
+type InstructionIndices = QuickMap<Identity, usize>;
 
 /// The values of a node's results.
 enum Values {
@@ -199,7 +199,8 @@ impl Graph {
             result.check()?;
         }
         let mut graph = Graph { instructions: Vec::new(), results: Vec::new(), constants, calls };
-        graph.results = graph.add_instructions(results, IdMap::default(), &mut Known::default());
+        graph.results =
+            graph.add_instructions(results, IdMap::default(), &mut InstructionIndices::default());
         Ok(graph)
     }
 
@@ -217,7 +218,7 @@ impl Graph {
         &mut self,
         results: &[Tensor],
         mut values: IdMap<Values>,
-        known: &mut Known,
+        known: &mut InstructionIndices,
     ) -> Vec<Value> {
         visit(results, |node| {
             if values.contains_key(&node.id) {
@@ -230,8 +231,9 @@ impl Graph {
                     Identity::Leaf(node.id)
                 }
                 Kind::Operation(operation) => {
-                    let called = || operation.called().filter(|_| self.calls == Calls::Inlined);
-                    if let Some(body) = operation.inlined().or_else(called) {
+                    let called =
+                        || operation.called_body().filter(|_| self.calls == Calls::Inlined);
+                    if let Some(body) = operation.inlined_body().or_else(called) {
                         let bound = (body.parameters.iter().zip(&operands))
                             .map(|(p, &v)| (p.node.id, Values::Inlined(vec![v])))
                             .collect();

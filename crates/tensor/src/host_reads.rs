@@ -20,7 +20,7 @@ pub(crate) fn count(line: &'static Location<'static>) {
 /// line. Each read waits until the device has computed the value.
 ///
 /// ```
-/// use fulmen_tensor::{Tensor, host_reads};
+/// use fulmen_tensor::{Tensor, internal::host_reads};
 ///
 /// let x = Tensor::from_slice(&[1.0f32, 2.0], [2]);
 /// for _ in 0..3 {

@@ -1,9 +1,10 @@
 //! [`Jit`]: a function that is compiled once for each combination of input types, and called many times.
 
+use crate::missing_values::with_eval_advice;
 use crate::notes::note;
 use crate::{
     Argument, Compiled, DeviceArray, Error, Function, Literal, Outputs, Result, Runtime, Sharding,
-    Tensor, TensorType, recording,
+    Tensor, TensorType,
 };
 
 /// A function that is compiled once and called many times with new values, like JAX's `jit`.
@@ -104,7 +105,7 @@ impl Jit<'_> {
         let types: Vec<TensorType> = inputs.iter().map(|input| input.ty().clone()).collect();
         let advice = "make it a result of the function; the call returns its value";
         let mut function = Function::trace(&self.name, &types, |x| {
-            recording("the function", advice, || (self.record)(x))
+            with_eval_advice("the function", advice, || (self.record)(x))
         });
         for (i, input) in inputs.iter().enumerate() {
             function = function.shard_parameter(i, input.sharding().clone());

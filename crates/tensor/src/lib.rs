@@ -21,7 +21,7 @@
 //! Out of scope: models, optimizers, training loops.
 
 mod accelerator;
-mod ahead;
+mod ahead_of_time;
 mod anomalies;
 mod apply;
 mod array;
@@ -39,21 +39,22 @@ mod grad;
 mod graph;
 mod hash;
 mod host_reads;
-mod inspect;
+#[doc(hidden)]
+pub mod internal;
 mod jit;
 mod literal;
 mod lower;
 mod mesh;
 mod metrics;
+mod missing_values;
 mod notes;
 mod operation;
 mod ops;
 mod precision;
 pub mod random;
 mod recompiles;
-mod recording;
-#[doc(hidden)]
-pub mod refused;
+mod recorded_op;
+mod refused_operations;
 mod region;
 mod runtime;
 mod scope;
@@ -69,18 +70,16 @@ pub use anomalies::Anomalies;
 pub use array::{Argument, DeviceArray};
 pub use as_tensor::AsTensor;
 pub use autocast::autocast;
-pub use compiled::{Compiled, Done, Outputs};
+pub use compiled::{Compiled, Completion, Outputs};
 pub use devices::Devices;
 pub use dtype::{DType, Element};
 pub use error::{Error, Fault, Result};
 pub use function::Function;
 pub use grad::{grad, value_and_grad};
-pub use host_reads::host_reads;
-pub use inspect::RecordedOp;
 pub use jit::Jit;
 pub use literal::Literal;
 pub use mesh::Mesh;
-pub use metrics::{MetricSnapshot, Metrics, MetricsSnapshot, Unit};
+pub use metrics::{MetricSnapshot, Metrics, MetricsSnapshot, Rates, Unit};
 pub use notes::set_note_handler;
 pub use num_complex::Complex;
 pub use ops::TriangularSolve;
@@ -89,10 +88,9 @@ pub use ops::{
     cond, custom_gradient, fori_loop, map, scan, switch, while_loop,
 };
 pub use precision::MatmulPrecision;
-
-pub use recording::recording;
+pub use recorded_op::RecordedOp;
 pub use runtime::{Preloaded, Runtime};
-pub use scope::{FromFault, Library, Refusal, Scope};
+pub use scope::{FromFault, Refusal, Scope};
 pub use shape::{Shape, TensorType};
 pub use sharding::{Block, Sharding};
 pub use tensor::Tensor;

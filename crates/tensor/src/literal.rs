@@ -129,8 +129,8 @@ impl Literal {
 impl fmt::Debug for Literal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let values = self.to_f64();
-        let shown = &values[..values.len().min(16)];
-        let more = if values.len() > shown.len() { " …" } else { "" };
-        write!(f, "{} {shown:?}{more}", self.ty)
+        let first_values = &values[..values.len().min(16)];
+        let more = if values.len() > first_values.len() { " …" } else { "" };
+        write!(f, "{} {first_values:?}{more}", self.ty)
     }
 }

@@ -4,13 +4,11 @@
 //! Out of scope: the sequence of statements, see `emit.rs`; the statement of each operation, see
 //! the operation's file.
 
-use std::panic::Location;
-
 use fulmen_pjrt::locate::Platform;
 use sha2::{Digest, Sha256};
 
 pub(crate) use crate::emit::Lowering;
-use crate::emit::{Body, Captured, Line, Locations, Program};
+use crate::emit::{Body, Captured, LargestValue, Line, Locations, Program};
 use crate::hash::IdMap;
 use crate::tensor::Kind;
 use crate::{Error, Function, Mesh, Result, Sharding, TensorType};
@@ -21,8 +19,7 @@ pub(crate) struct Lowered {
     pub(crate) text: String,
     /// The text without locations. Programs with equal keys compute the same.
     pub(crate) key: String,
-    /// The type with the most elements, and the line that recorded it.
-    pub(crate) largest: Option<(TensorType, &'static Location<'static>)>,
+    pub(crate) largest: Option<LargestValue>,
     /// Values that the expression holds, with their shardings. Their parameters follow the
     /// function's own.
     pub(crate) captured: Vec<(Captured, Sharding)>,

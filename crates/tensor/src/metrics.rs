@@ -73,11 +73,19 @@ pub struct MetricSnapshot {
     pub count: u64,
     /// The sum of all samples.
     pub sum: f64,
-    /// The sum and the number of the latest samples, each per second from the first to the last.
-    /// `None` if no time passed.
-    pub rates: Option<(f64, f64)>,
+    /// The rates of the latest samples. `None` if no time passed.
+    pub rates: Option<Rates>,
     /// Percentiles of the latest samples, with their values.
     pub percentiles: Vec<(u8, f64)>,
+}
+
+/// The rates of samples per second, from the first to the last sample.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rates {
+    /// The sum of the samples per second.
+    pub sum: f64,
+    /// The number of samples per second.
+    pub count: f64,
 }
 
 impl Metrics {
@@ -179,8 +187,10 @@ impl Metric {
             (Some(first), Some(last)) => last.0.duration_since(first.0).as_secs_f64(),
             _ => 0.0,
         };
-        let rates = (seconds > 0.0)
-            .then(|| (sorted.iter().sum::<f64>() / seconds, sorted.len() as f64 / seconds));
+        let rates = (seconds > 0.0).then(|| Rates {
+            sum: sorted.iter().sum::<f64>() / seconds,
+            count: sorted.len() as f64 / seconds,
+        });
         let percentile = |&p: &u8| Some((p, *sorted.get(sorted.len() * usize::from(p) / 100)?));
         let percentiles = PERCENTILES.iter().filter_map(percentile).collect();
         MetricSnapshot {
@@ -211,12 +221,12 @@ impl fmt::Display for MetricSnapshot {
             "Metric: {name}\n  TotalSamples: {count}\n  Accumulator: {}",
             unit.format(*sum)
         )?;
-        if let Some((values, samples)) = *rates {
+        if let Some(rates) = rates {
             writeln!(
                 f,
                 "  ValueRate: {} / second\n  Rate: {} / second",
-                unit.format(values),
-                significant(samples)
+                unit.format(rates.sum),
+                significant(rates.count)
             )?;
         }
         let percentiles: Vec<_> =

@@ -49,13 +49,13 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + 'static {
 
     /// The body that replaces this operation in a program, if only its derivative differs from the
     /// body's. The body's parameters are the operands.
-    fn inlined(&self) -> Option<&Region> {
+    fn inlined_body(&self) -> Option<&Region> {
         None
     }
 
     /// The body that this operation calls, as a private function of the program. Its parameters are
     /// the operands.
-    fn called(&self) -> Option<&Region> {
+    fn called_body(&self) -> Option<&Region> {
         None
     }
 
@@ -67,12 +67,12 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + 'static {
     }
 
     /// The sharding of the operand, if the operation only gathers it.
-    fn gathers(&self) -> Option<&Sharding> {
+    fn gathered_sharding(&self) -> Option<&Sharding> {
         None
     }
 
     /// The start indices of the slice, if the operation only slices its operand.
-    fn cuts_from(&self) -> Option<&[usize]> {
+    fn slice_start(&self) -> Option<&[usize]> {
         None
     }
 
@@ -90,7 +90,10 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + 'static {
 
     /// The same operation for operands whose axes are in this order, and the order of its result's
     /// axes. `None` if it needs its operands in their own order.
-    fn on_reordered(&self, order: &AxisOrder) -> Option<(Box<dyn Operation>, Option<AxisOrder>)> {
+    fn with_operands_reordered(
+        &self,
+        order: &AxisOrder,
+    ) -> Option<(Box<dyn Operation>, Option<AxisOrder>)> {
         let _ = order;
         None
     }

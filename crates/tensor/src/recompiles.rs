@@ -23,11 +23,11 @@ pub(crate) struct Recompiles(Mutex<HashMap<(&'static str, u32), Line>>);
 struct Line {
     programs: u32,
     /// The latest program, until the note about the line.
-    latest: Vec<Step>,
+    latest: Vec<ProgramValue>,
 }
 
 /// The properties of a program's value that distinguish programs.
-struct Step {
+struct ProgramValue {
     /// The operation; `None` for an input.
     operation: Option<&'static str>,
     types: Vec<TensorType>,
@@ -43,30 +43,31 @@ impl Recompiles {
     /// differs from the fourth.
     pub(crate) fn count(&self, line: &'static Location<'static>, results: &[Tensor]) {
         let Ok(graph) = Graph::new(results, Constants::AsInputs, Calls::Inlined) else { return };
-        let steps: Vec<Step> = graph.instructions.iter().map(|i| Step::new(&graph, i)).collect();
+        let values: Vec<ProgramValue> =
+            graph.instructions.iter().map(|i| ProgramValue::new(&graph, i)).collect();
         let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let entry = lines.entry((line.file(), line.line())).or_default();
         entry.programs += 1;
         if entry.programs > LIMIT {
             return;
         }
-        let before = std::mem::replace(&mut entry.latest, steps);
+        let previous = std::mem::replace(&mut entry.latest, values);
         if entry.programs < LIMIT {
             return;
         }
-        let after = std::mem::take(&mut entry.latest);
+        let latest = std::mem::take(&mut entry.latest);
         drop(lines);
         note(&format!(
             "`eval` has compiled {LIMIT} programs for one line, {}:{}. {}",
             line.file(),
             line.line(),
-            difference(&before, &after)
+            difference(&previous, &latest)
         ));
     }
 }
 
-impl Step {
-    fn new(graph: &Graph, instruction: &crate::graph::Instruction) -> Step {
+impl ProgramValue {
+    fn new(graph: &Graph, instruction: &crate::graph::Instruction) -> ProgramValue {
         let node = &instruction.node;
         let operation = match &node.kind {
             Kind::Operation(operation) => {
@@ -81,7 +82,7 @@ impl Step {
         let mut hasher = DefaultHasher::new();
         operation.map(|operation| operation.key()).hash(&mut hasher);
         instruction.operands.hash(&mut hasher);
-        Step {
+        ProgramValue {
             operation: operation.map(|operation| operation.name()),
             types: node.outputs.clone(),
             number,
@@ -92,21 +93,21 @@ impl Step {
 }
 
 /// Describes the first difference between two programs, and how to avoid it.
-fn difference(before: &[Step], after: &[Step]) -> String {
+fn difference(previous: &[ProgramValue], latest: &[ProgramValue]) -> String {
     const EXPRESSION: &str = "The last two are different expressions. To get several results from one program, use \
                               `Runtime::eval_many`. To compile an expression once and run it often, make it a `Function`";
-    let same = |(a, b): &(&Step, &Step)| {
+    let same = |(a, b): &(&ProgramValue, &ProgramValue)| {
         a.operation == b.operation && a.types == b.types && a.hash == b.hash
     };
-    let Some((old, new)) = before.iter().zip(after).find(|pair| !same(pair)) else {
+    let Some((old, new)) = previous.iter().zip(latest).find(|pair| !same(pair)) else {
         return EXPRESSION.into();
     };
     let mut text = String::new();
     if old.operation != new.operation {
         return EXPRESSION.into();
     } else if old.types != new.types {
-        let types = |step: &Step| {
-            step.types.iter().map(TensorType::to_string).collect::<Vec<_>>().join(", ")
+        let types = |value: &ProgramValue| {
+            value.types.iter().map(TensorType::to_string).collect::<Vec<_>>().join(", ")
         };
         let _ = write!(
             text,

@@ -50,13 +50,14 @@ struct State {
     line: Option<Line>,
     /// The line of the scope that was left last. It applies to code of this crate and of the
     /// library if no scope is open.
-    left: Option<Line>,
+    left_line: Option<Line>,
     /// The library that opened the last scope.
     library: Option<Library>,
 }
 
 thread_local! {
-    static STATE: Cell<State> = const { Cell::new(State { line: None, left: None, library: None }) };
+    static STATE: Cell<State> =
+        const { Cell::new(State { line: None, left_line: None, library: None }) };
 }
 
 /// The line for nodes that are recorded now: the line of the open scope, or the caller's.
@@ -71,7 +72,7 @@ impl State {
             Library::new(file!()).contains(caller)
                 || self.library.is_some_and(|library| library.contains(caller))
         };
-        self.line.or(self.left.filter(|_| is_library_code())).unwrap_or(caller)
+        self.line.or(self.left_line.filter(|_| is_library_code())).unwrap_or(caller)
     }
 }
 
@@ -126,7 +127,7 @@ impl Scope {
     /// have their own lines.
     pub fn leave() -> Scope {
         let state = STATE.get();
-        Scope::set(State { line: None, left: state.line.or(state.left), ..state })
+        Scope::set(State { line: None, left_line: state.line.or(state.left_line), ..state })
     }
 
     /// Runs a user's code under [`Scope::leave`].
@@ -152,7 +153,7 @@ impl Drop for Scope {
 /// A library that records for its users, identified by its source folder; see the module `scope`.
 ///
 /// ```
-/// use fulmen_tensor::{Library, Scope, Tensor};
+/// use fulmen_tensor::{Scope, Tensor, internal::Library};
 ///
 /// const LAYERS: Library = Library::new(file!());
 ///

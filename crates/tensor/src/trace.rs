@@ -151,20 +151,20 @@ impl Drop for Span {
 }
 
 /// A program that was launched on the devices.
-pub(crate) struct Launched {
+pub(crate) struct ProgramLaunch {
     name: String,
     start: Instant,
 }
 
 /// Marks the launch of a program, if there is a recording.
-pub(crate) fn launched(name: &str) -> Option<Launched> {
-    is_recording().then(|| Launched { name: name.to_owned(), start: Instant::now() })
+pub(crate) fn record_launch(name: &str) -> Option<ProgramLaunch> {
+    is_recording().then(|| ProgramLaunch { name: name.to_owned(), start: Instant::now() })
 }
 
-impl Launched {
+impl ProgramLaunch {
     /// Marks the end of the program. It ran from its launch, or from the end of the program before
     /// it.
-    pub(crate) fn finished(self) {
+    pub(crate) fn finish(self) {
         let mut tracks = tracks();
         if !is_recording() {
             return;
@@ -268,9 +268,12 @@ mod tests {
 
     /// The events of one thread, because other tests run in this process too.
     fn of_thread<'a>(trace: &'a Trace, thread: &str) -> Vec<&'a Event> {
-        let tracks =
-            trace.tracks.iter().filter(|(_, name)| *name == thread).map(|(track, _)| *track);
-        let tracks: Vec<u64> = tracks.collect();
+        let tracks: Vec<u64> = trace
+            .tracks
+            .iter()
+            .filter(|(_, name)| *name == thread)
+            .map(|(track, _)| *track)
+            .collect();
         trace.events.iter().filter(|event| tracks.contains(&event.track)).collect()
     }
 
@@ -323,8 +326,9 @@ mod tests {
     fn programs_on_the_devices_do_not_overlap() {
         let recording = Recording::start();
         let names = ["of the test: a", "of the test: b"];
-        let launches: Vec<Launched> = names.iter().filter_map(|name| launched(name)).collect();
-        launches.into_iter().for_each(Launched::finished);
+        let launches: Vec<ProgramLaunch> =
+            names.iter().filter_map(|name| record_launch(name)).collect();
+        launches.into_iter().for_each(ProgramLaunch::finish);
         let trace = recording.trace();
         let of_devices = of_thread(&trace, "devices");
         let events: Vec<_> =

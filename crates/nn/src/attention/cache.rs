@@ -2,7 +2,7 @@
 
 use fulmen_tensor::{AsTensor, DType, Fault, FromFault, Refusal, Tensor, TensorType};
 
-use crate::record::{NN, live};
+use crate::library::{NN, live};
 
 /// The keys and values of past tokens for one attention layer, so that a generation needs only one
 /// query for each new token. It has room for `max_len` tokens and counts how many there are.

@@ -5,7 +5,7 @@ use std::fmt;
 
 use fulmen_tensor::{AsTensor, DType, Refusal, Shape, Tensor};
 
-use crate::record::{NN, live};
+use crate::library::{NN, live};
 use crate::{Init, Module, Parameter};
 
 /// The table `[length, width]` (f32) of "Attention is all you need": `sin(p·10000^(−2i/width))` at

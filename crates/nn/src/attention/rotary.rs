@@ -3,8 +3,8 @@
 use fulmen_tensor::{AsTensor, DType, Tensor};
 
 use super::positions::check_positions;
+use crate::library::{NN, live};
 use crate::precision::precision;
-use crate::record::{NN, live};
 
 /// Rotates pairs of features by angles that grow with the position, so that products of queries and
 /// keys depend only on their distance (Su et al. 2021, "RoFormer"): pair `i` of `width/2` at
@@ -112,8 +112,8 @@ impl RotaryEmbedding {
             } => {
                 let turns =
                     original_max_position_embeddings as f64 * frequency / std::f64::consts::TAU;
-                let fast = (turns - low_freq_factor) / (high_freq_factor - low_freq_factor);
-                let fast = fast.clamp(0.0, 1.0);
+                let fast = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor))
+                    .clamp(0.0, 1.0);
                 frequency * (fast + (1.0 - fast) / factor)
             }
         }
@@ -161,21 +161,21 @@ impl RotaryEmbedding {
         let frequencies = Tensor::from_slice(&self.frequencies(), [half]).to_dtype(dtype);
         let angles = positions.to_dtype(dtype).unsqueeze(-1) * frequencies;
         let (cos, sin) = (angles.cos(), angles.sin());
-        let turned = x.narrow(-1, 0, self.width).to_dtype(dtype);
-        let turned = if self.interleaved {
-            let pairs = turned.reshape([&x.shape()[..x.rank() - 1], &[half, 2]].concat());
+        let features = x.narrow(-1, 0, self.width).to_dtype(dtype);
+        let rotated = if self.interleaved {
+            let pairs = features.reshape([&x.shape()[..x.rank() - 1], &[half, 2]].concat());
             let (a, b) = (pairs.narrow(-1, 0, 1).squeeze(-1), pairs.narrow(-1, 1, 1).squeeze(-1));
             let (a, b) = (&a * &cos - &b * &sin, &b * &cos + &a * &sin);
             Tensor::stack(&[&a, &b], -1).flatten(-2, -1)
         } else {
-            let (a, b) = (turned.narrow(-1, 0, half), turned.narrow(-1, half, half));
+            let (a, b) = (features.narrow(-1, 0, half), features.narrow(-1, half, half));
             Tensor::concatenate(&[&(&a * &cos - &b * &sin), &(&b * &cos + &a * &sin)], -1)
         };
-        let turned = turned.to_dtype(x.dtype());
+        let rotated = rotated.to_dtype(x.dtype());
         let rest = x.size(-1) - self.width;
         if rest == 0 {
-            return turned;
+            return rotated;
         }
-        Tensor::concatenate(&[&turned, &x.narrow(-1, self.width, rest)], -1)
+        Tensor::concatenate(&[&rotated, &x.narrow(-1, self.width, rest)], -1)
     }
 }

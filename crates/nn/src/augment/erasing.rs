@@ -5,8 +5,8 @@
 
 use fulmen_tensor::{AsTensor, DType, Refusal, Tensor, random};
 
-use super::{batch_of_pictures, beforehand, probability};
-use crate::record::NN;
+use super::{computed_once, image_batch, probability};
+use crate::library::NN;
 
 /// How many rectangles are tried before an image is left unchanged, as in torchvision.
 const TRIES: usize = 10;
@@ -73,7 +73,7 @@ impl RandomErasing {
     }
 
     fn check(&self, images: &Tensor) -> Result<[usize; 4], Refusal> {
-        let size = batch_of_pictures(images)?;
+        let size = image_batch(images)?;
         probability(self.p)?;
         let ordered = |(min, max): (f64, f64)| min <= max && max.is_finite();
         if !ordered(self.scale) || self.scale.0 < 0.0 || self.scale.1 > 1.0 {
@@ -139,8 +139,8 @@ impl RandomErasing {
             let is_erased =
                 fits.any_keepdim(&[1]).and(random::bernoulli(chance_key, self.p, [n, 1]));
             let [top, left, erased_height, erased_width] =
-                [top, left, erased_height, erased_width].map(beforehand);
-            let is_erased = beforehand(is_erased);
+                [top, left, erased_height, erased_width].map(computed_once);
+            let is_erased = computed_once(is_erased);
 
             // The rows and columns inside the rectangle.
             let within = |axis_shape: [usize; 4], axis: isize, start: &Tensor, length: &Tensor| {

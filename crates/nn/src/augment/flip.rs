@@ -4,8 +4,8 @@
 
 use fulmen_tensor::{AsTensor, Refusal, Tensor, random};
 
-use super::{batch_of_pictures, beforehand, probability};
-use crate::record::NN;
+use super::{computed_once, image_batch, probability};
+use crate::library::NN;
 
 /// Flips each image of `[N, C, H, W]` horizontally with probability `p`.
 ///
@@ -24,8 +24,8 @@ pub fn random_vertical_flip(key: impl AsTensor, images: impl AsTensor, p: f64) -
 }
 
 fn flip(key: &Tensor, images: &Tensor, p: f64, axis: isize) -> Result<Tensor, Refusal> {
-    let [n, ..] = batch_of_pictures(images)?;
+    let [n, ..] = image_batch(images)?;
     probability(p)?;
-    let flipped = beforehand(random::bernoulli(key, p, [n, 1, 1, 1]));
+    let flipped = computed_once(random::bernoulli(key, p, [n, 1, 1, 1]));
     Ok(flipped.broadcast_to(images.shape()).select(&images.flip(&[axis]), images))
 }

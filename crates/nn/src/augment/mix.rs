@@ -6,8 +6,8 @@
 
 use fulmen_tensor::{AsTensor, DType, Fault, FromFault, Refusal, Tensor, random};
 
-use super::{batch_of_pictures, beforehand, probability};
-use crate::record::NN;
+use super::{computed_once, image_batch, probability};
+use crate::library::NN;
 
 /// A mixed batch.
 #[derive(Clone, Debug)]
@@ -37,7 +37,7 @@ impl Options {
         labels: &Tensor,
         mask: Option<&Tensor>,
     ) -> Result<[usize; 4], Refusal> {
-        let size = batch_of_pictures(images)?;
+        let size = image_batch(images)?;
         labels.live()?;
         mask.map(Tensor::live).transpose()?;
         if !(self.alpha > 0.0 && self.alpha.is_finite()) {
@@ -81,7 +81,7 @@ impl Options {
     fn lambda(&self, key: &Tensor) -> Tensor {
         let drawn = random::beta(&random::fold_in(key, 0), DType::F32, [], self.alpha, self.alpha);
         let mixes = random::bernoulli(&random::fold_in(key, 1), self.p, []);
-        beforehand(mixes.select(&drawn, &Tensor::scalar(1.0f32)))
+        computed_once(mixes.select(&drawn, &Tensor::scalar(1.0f32)))
     }
 
     /// The labels as probabilities.
@@ -99,7 +99,8 @@ impl Options {
         &self,
         key: &Tensor,
         lambda: &Tensor,
-        [_, _, height, width]: [usize; 4],
+        height: usize,
+        width: usize,
     ) -> (Tensor, Tensor) {
         let half = (-(lambda - 1.0)).sqrt() * 0.5;
         let side = |number: u32, size: usize, axis: isize, shape: [usize; 4]| {
@@ -108,7 +109,7 @@ impl Options {
             let reach = (&half * size as f64).floor().to_dtype(DType::I32);
             let (start, end) =
                 ((&centre - &reach).maximum(0.0), (&centre + &reach).minimum(size as f64));
-            let (start, end) = (beforehand(start), beforehand(end));
+            let (start, end) = (computed_once(start), computed_once(end));
             let position = Tensor::iota(DType::I32, shape, axis);
             (position.ge(&start).and(position.lt(&end)), (end - start).to_dtype(DType::F32))
         };
@@ -256,8 +257,8 @@ impl CutMix {
         labels: &Tensor,
         mask: Option<&Tensor>,
     ) -> Result<Mixed, Refusal> {
-        let size = self.0.check(images, labels, mask)?;
-        let (inside, lambda) = self.0.rectangle(key, &self.0.lambda(key), size);
+        let [_, _, height, width] = self.0.check(images, labels, mask)?;
+        let (inside, lambda) = self.0.rectangle(key, &self.0.lambda(key), height, width);
         let soft = self.0.soft(labels);
         let targets = blend(&soft, &partner(&soft, mask), &lambda);
         let images = inside.broadcast_to(images.shape()).select(&partner(images, mask), images);
@@ -279,11 +280,11 @@ impl MixUpOrCutMix {
         labels: &Tensor,
         mask: Option<&Tensor>,
     ) -> Result<Mixed, Refusal> {
-        let size = self.0.check(images, labels, mask)?;
+        let [_, _, height, width] = self.0.check(images, labels, mask)?;
         self.0.floats(images)?;
         let drawn = self.0.lambda(key);
-        let (inside, kept_share) = self.0.rectangle(key, &drawn, size);
-        let cuts = beforehand(random::bernoulli(&random::fold_in(key, 4), 0.5, []));
+        let (inside, kept_share) = self.0.rectangle(key, &drawn, height, width);
+        let cuts = computed_once(random::bernoulli(&random::fold_in(key, 4), 0.5, []));
         let lambda = cuts.select(&kept_share, &drawn);
         // Both are a blend, by a number or by a 0/1 mask, so no branch is needed.
         let whole = inside.shape().clone();

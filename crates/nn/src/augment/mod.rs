@@ -36,7 +36,7 @@ pub use normalize::{IMAGENET_MEAN, IMAGENET_STD, normalize};
 use fulmen_tensor::{Refusal, Tensor};
 
 /// The size of a batch of images, `[N, C, H, W]`, or a fault.
-fn batch_of_pictures(images: &Tensor) -> Result<[usize; 4], Refusal> {
+fn image_batch(images: &Tensor) -> Result<[usize; 4], Refusal> {
     match **images.live()?.shape() {
         [n, c, h, w] => Ok([n, c, h, w]),
         _ => {
@@ -47,7 +47,7 @@ fn batch_of_pictures(images: &Tensor) -> Result<[usize; 4], Refusal> {
 }
 
 /// The same value, computed once before the loop over pixels instead of for each pixel.
-fn beforehand(drawn: Tensor) -> Tensor {
+fn computed_once(drawn: Tensor) -> Tensor {
     Tensor::optimization_barrier(&[&drawn]).pop().unwrap_or(drawn)
 }
 

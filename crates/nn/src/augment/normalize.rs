@@ -4,7 +4,7 @@
 
 use fulmen_tensor::{AsTensor, DType, Tensor};
 
-use crate::record::NN;
+use crate::library::NN;
 
 /// The mean of ImageNet's red, green and blue values, scaled to 0 to 1, as torchvision's models
 /// expect it.

@@ -30,9 +30,8 @@ pub(super) fn orthogonal(key: &Tensor, shape: &Shape) -> Result<Tensor, Refusal>
     // rounds products to bf16.
     let x = fori_loop(0, 3, &[&x[0]], |_, x| vec![newton(&x[0], |a, b| a.matmul(b))]);
     let x = fori_loop(0, 3, &[&x[0]], |_, x| vec![newton(&x[0], exact_product)]);
-    let x = &x[0];
-    let x = if rows > columns { x.t() } else { x.clone() };
-    Ok(x.reshape(shape))
+    let matrix = if rows > columns { x[0].t() } else { x[0].clone() };
+    Ok(matrix.reshape(shape))
 }
 
 fn lift(x: &Tensor) -> Tensor {

@@ -7,7 +7,7 @@
 use fulmen_tensor::{AsTensor, Tensor};
 
 use crate::activation::{self, GeluKind};
-use crate::record::NN;
+use crate::library::NN;
 use crate::{Forward, Module};
 
 /// A row consists of: docs, name, the settings of `new` in parentheses, the settings with a default

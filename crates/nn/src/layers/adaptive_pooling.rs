@@ -9,7 +9,7 @@ use super::normalize::check_float;
 use super::sizes::Sizes;
 use super::spatial::check_batch;
 use crate::Module;
-use crate::record::NN;
+use crate::library::NN;
 
 macro_rules! adaptive {
     ($(#[$doc:meta])* $name:ident, $method:ident) => {

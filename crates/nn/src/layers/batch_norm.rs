@@ -8,8 +8,8 @@ use fulmen_tensor::{AsTensor, Tensor};
 use super::normalize::{channel_shape, check_channels, check_float};
 use super::running_stats::RunningStats;
 use super::spatial::axis_names;
+use crate::library::NN;
 use crate::precision::precision;
-use crate::record::NN;
 use crate::{Init, Module, Parameter, TrainingMode};
 
 /// The layer's settings for any number of axes.

@@ -5,7 +5,7 @@ use std::fmt;
 use fulmen_tensor::{AsTensor, Tensor};
 
 use super::linear::bias_init;
-use crate::record::{NN, live};
+use crate::library::{NN, live};
 use crate::{Module, Parameter};
 
 /// `y[o] = Σᵢⱼ x1[i]·weight[o, i, j]·x2[j] + bias[o]` over the last axes: `[…, in1]` and `[…, in2]`

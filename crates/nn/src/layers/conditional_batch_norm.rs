@@ -6,7 +6,7 @@ use fulmen_tensor::{AsTensor, Tensor};
 
 use super::batch_norm::Norm;
 use super::running_stats::RunningStats;
-use crate::record::{NN, live};
+use crate::library::{NN, live};
 use crate::{Embedding, Init, Module, Parameter, TrainingMode};
 
 /// Normalizes each channel of images `[batch, channels, height, width]` by the statistics of the

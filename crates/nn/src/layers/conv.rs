@@ -10,7 +10,7 @@ use super::linear::bias_init;
 use super::sizes::Sizes;
 use super::spatial::{batched, check_batch, check_window, sides, unusual};
 use crate::init::{Fan, Nonlinearity};
-use crate::record::NN;
+use crate::library::NN;
 use crate::{Init, Module, Parameter};
 
 /// Convolution over `N` axes of `[batch, channels, …]`, or of one sample `[channels, …]`. Like
@@ -182,9 +182,10 @@ impl<const N: usize> Conv<N> {
         if !self.same {
             return sides(self.padding);
         }
-        let total =
-            |i: usize| self.dilation.0[i].saturating_mul(self.kernel.0[i].saturating_sub(1));
-        let total = |i: usize| i64::try_from(total(i)).unwrap_or(i64::MAX);
+        let total = |i: usize| {
+            let total = self.dilation.0[i].saturating_mul(self.kernel.0[i].saturating_sub(1));
+            i64::try_from(total).unwrap_or(i64::MAX)
+        };
         (0..N).map(|i| (total(i) / 2, total(i) - total(i) / 2)).collect()
     }
 

@@ -8,7 +8,7 @@ use fulmen_tensor::{AsTensor, Convolution, Tensor};
 use super::conv::{bias, biased, settings, weight};
 use super::sizes::Sizes;
 use super::spatial::{batched, check_batch, sides, unusual};
-use crate::record::NN;
+use crate::library::NN;
 use crate::{Module, Parameter};
 
 /// Transposed convolution over `N` axes of `[batch, channels, …]`, or of one sample `[channels,

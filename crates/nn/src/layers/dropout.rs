@@ -9,56 +9,56 @@
 use fulmen_tensor::{AsTensor, Refusal, Tensor, random};
 
 use crate::activation::{SELU_ALPHA, SELU_SCALE};
+use crate::library::NN;
 use crate::precision::wide;
-use crate::record::NN;
 use crate::{Module, RandomStream, TrainingMode};
 
 /// The common part of all dropouts: a probability, the mode, the random numbers.
 #[derive(Clone, Debug, Module)]
-struct Chance {
+struct DropoutState {
     p: f64,
     mode: TrainingMode,
     random: RandomStream,
 }
 
 /// What to do with an input.
-enum Fate {
+enum DropoutMask {
     /// Return it unchanged, also if it is poisoned.
-    Stay,
+    KeepAll,
     /// Drop everything.
-    Vanish,
+    DropAll,
     /// Keep the elements that are true.
     Keep(Tensor),
 }
 
-impl Chance {
-    fn new(p: f64) -> Chance {
-        Chance { p, mode: TrainingMode::new(), random: RandomStream::new() }
+impl DropoutState {
+    fn new(p: f64) -> DropoutState {
+        DropoutState { p, mode: TrainingMode::new(), random: RandomStream::new() }
     }
 
     /// Draws which elements of `x` to keep, one for each element of `shape`, which broadcasts to
     /// the shape of `x`.
-    fn draw(&self, shape: &[usize]) -> Result<Fate, Refusal> {
+    fn draw(&self, shape: &[usize]) -> Result<DropoutMask, Refusal> {
         if !(0.0..=1.0).contains(&self.p) {
             return Err(
                 format!("the probability must be between 0 and 1, but it is {}", self.p).into()
             );
         }
         if !self.mode.is_training() || self.p == 0.0 {
-            return Ok(Fate::Stay);
+            return Ok(DropoutMask::KeepAll);
         }
         if self.p == 1.0 {
-            return Ok(Fate::Vanish);
+            return Ok(DropoutMask::DropAll);
         }
-        Ok(Fate::Keep(random::bernoulli(&self.random.next_key(), 1.0 - self.p, shape)))
+        Ok(DropoutMask::Keep(random::bernoulli(&self.random.next_key(), 1.0 - self.p, shape)))
     }
 
     /// Drops elements as drawn for `shape`, and divides the rest by `1 − p`.
     fn drop(&self, x: &Tensor, shape: &[usize]) -> Result<Tensor, Refusal> {
         Ok(match self.draw(shape)? {
-            Fate::Stay => x.clone(),
-            Fate::Vanish => x * 0.0,
-            Fate::Keep(mask) => mask.select(&(x / (1.0 - self.p)), &x.zeros_like()),
+            DropoutMask::KeepAll => x.clone(),
+            DropoutMask::DropAll => x * 0.0,
+            DropoutMask::Keep(mask) => mask.select(&(x / (1.0 - self.p)), &x.zeros_like()),
         })
     }
 }
@@ -87,12 +87,12 @@ fn outer_shape(x: &Tensor, outer: usize) -> Vec<usize> {
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[derive(Clone, Debug, Module)]
-pub struct Dropout(#[module(flatten)] Chance);
+pub struct Dropout(#[module(flatten)] DropoutState);
 
 impl Dropout {
     /// Drops each element with probability `p`.
     pub fn new(p: f64) -> Dropout {
-        Dropout(Chance::new(p))
+        Dropout(DropoutState::new(p))
     }
 
     /// Applies the dropout.
@@ -111,12 +111,12 @@ macro_rules! channels {
     ($($(#[$doc:meta])* $name:ident, $layouts:literal, |$rank:ident| $outer:expr;)*) => {$(
         $(#[$doc])*
         #[derive(Clone, Debug, Module)]
-        pub struct $name(#[module(flatten)] Chance);
+        pub struct $name(#[module(flatten)] DropoutState);
 
         impl $name {
             /// Drops each channel with probability `p`.
             pub fn new(p: f64) -> $name {
-                $name(Chance::new(p))
+                $name(DropoutState::new(p))
             }
 
             /// Applies the dropout.
@@ -188,12 +188,12 @@ channels! {
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[derive(Clone, Debug, Module)]
-pub struct AlphaDropout(#[module(flatten)] Chance);
+pub struct AlphaDropout(#[module(flatten)] DropoutState);
 
 impl AlphaDropout {
     /// Drops each element with probability `p`.
     pub fn new(p: f64) -> AlphaDropout {
-        AlphaDropout(Chance::new(p))
+        AlphaDropout(DropoutState::new(p))
     }
 
     /// Applies the dropout.
@@ -204,9 +204,9 @@ impl AlphaDropout {
         NN.record("AlphaDropout", || {
             let x = x.as_tensor().live()?;
             let mask = match self.0.draw(x.shape())? {
-                Fate::Stay => return Ok(x.clone()),
-                Fate::Vanish => return Ok(x * 0.0),
-                Fate::Keep(mask) => mask,
+                DropoutMask::KeepAll => return Ok(x.clone()),
+                DropoutMask::DropAll => return Ok(x * 0.0),
+                DropoutMask::Keep(mask) => mask,
             };
             let (p, dropped) = (self.0.p, -SELU_SCALE * SELU_ALPHA);
             let a = ((1.0 - p) * (1.0 + p * dropped * dropped)).sqrt().recip();
@@ -235,14 +235,14 @@ impl AlphaDropout {
 #[derive(Clone, Debug, Module)]
 pub struct DropPath {
     #[module(flatten)]
-    chance: Chance,
+    chance: DropoutState,
     scale_by_keep: bool,
 }
 
 impl DropPath {
     /// Drops each sample with probability `p`.
     pub fn new(p: f64) -> DropPath {
-        DropPath { chance: Chance::new(p), scale_by_keep: true }
+        DropPath { chance: DropoutState::new(p), scale_by_keep: true }
     }
 
     /// Whether to divide the remaining samples by `1 − p`; true by default.
@@ -263,9 +263,9 @@ impl DropPath {
                 return self.chance.drop(x, &shape);
             }
             Ok(match self.chance.draw(&shape)? {
-                Fate::Stay => x.clone(),
-                Fate::Vanish => x * 0.0,
-                Fate::Keep(mask) => mask.select(x, &x.zeros_like()),
+                DropoutMask::KeepAll => x.clone(),
+                DropoutMask::DropAll => x * 0.0,
+                DropoutMask::Keep(mask) => mask.select(x, &x.zeros_like()),
             })
         })
     }

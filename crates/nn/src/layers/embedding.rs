@@ -4,7 +4,7 @@ use std::fmt;
 
 use fulmen_tensor::{AsTensor, DType, Tensor};
 
-use crate::record::NN;
+use crate::library::NN;
 use crate::{Init, Module, Parameter};
 
 /// Looks up a row of its weight for each integer: indices `[…]` become `[…, width]`. Like PyTorch's

@@ -4,8 +4,8 @@ use std::fmt;
 
 use fulmen_tensor::{AsTensor, DType, Tensor};
 
+use crate::library::NN;
 use crate::precision::wide;
-use crate::record::NN;
 use crate::{Init, Module, Parameter, Visit};
 
 /// How the rows of a bag are combined.
@@ -100,12 +100,12 @@ impl EmbeddingBag {
             }
             let rows = self.weight.get().take(0, indices);
             rows.live()?;
-            let counts = match self.padding_idx {
+            let is_counted = match self.padding_idx {
                 // In i64, no index wraps around to a different one.
                 Some(row) => indices.to_dtype(DType::I64).ne(row as f64),
                 None => Tensor::ones(DType::Bool, indices.shape()),
             };
-            let counts = counts.unsqueeze(-1);
+            let counts = is_counted.unsqueeze(-1);
             let (rows, dtype) = (wide(&rows), rows.dtype());
             let number = counts.to_dtype(rows.dtype()).sum(&[1]);
             if self.mode == BagMode::Max {

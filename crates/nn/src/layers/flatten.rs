@@ -3,7 +3,7 @@
 use fulmen_tensor::{AsTensor, Tensor};
 
 use crate::Module;
-use crate::record::NN;
+use crate::library::NN;
 
 /// Merges the axes from the second to the last, or the given ones, into one. Like PyTorch's
 /// `nn.Flatten`.

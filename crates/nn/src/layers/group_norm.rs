@@ -5,8 +5,8 @@ use std::fmt;
 use fulmen_tensor::{AsTensor, Tensor};
 
 use super::normalize::{affine, channel_shape, check_channels, check_float, standardize};
+use crate::library::NN;
 use crate::precision::precision;
-use crate::record::NN;
 use crate::{Init, Module, Parameter};
 
 /// Normalizes each group of channels of each sample of `[batch, channels, …]`: `(x − mean)/√(var +

@@ -8,8 +8,8 @@ use fulmen_tensor::{AsTensor, Tensor};
 use super::normalize::{affine, channel_shape, check_float};
 use super::running_stats::RunningStats;
 use super::spatial::{axis_names, batched};
+use crate::library::NN;
 use crate::precision::precision;
-use crate::record::NN;
 use crate::{Init, Module, Parameter, TrainingMode};
 
 /// Normalizes each channel of each sample over `N` axes. Use it as [`InstanceNorm1d`],

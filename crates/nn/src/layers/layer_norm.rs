@@ -5,8 +5,8 @@ use std::fmt;
 use fulmen_tensor::{AsTensor, Shape, Tensor};
 
 use super::normalize::{affine, check_last_axes, standardize};
+use crate::library::NN;
 use crate::precision::precision;
-use crate::record::NN;
 use crate::{Init, Module, Parameter};
 
 /// Normalizes over the last axes: `(x − mean)/√(var + eps)·weight + bias`. Like PyTorch's

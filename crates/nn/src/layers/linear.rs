@@ -5,7 +5,7 @@ use std::fmt;
 use fulmen_tensor::{AsTensor, Tensor};
 
 use crate::init::{Fan, Nonlinearity};
-use crate::record::NN;
+use crate::library::NN;
 use crate::{Init, Module, Parameter};
 
 /// `y = x Wᵀ + b` over the last axis: `[…, in]` becomes `[…, out]`. Like PyTorch's `nn.Linear`.

@@ -4,8 +4,8 @@ use fulmen_tensor::{AsTensor, Tensor};
 
 use super::normalize::check_float;
 use crate::Module;
+use crate::library::NN;
 use crate::precision::precision;
-use crate::record::NN;
 
 /// `x/(k + alpha·m)^beta`, where `m` is the mean of `x²` over `size` channels around each channel
 /// of `[batch, channels, …]`, with zeros outside. Like PyTorch's `nn.LocalResponseNorm`.

@@ -6,7 +6,7 @@ use fulmen_tensor::{AsTensor, Refusal, Tensor};
 
 use super::Linear;
 use crate::attention::{Attention, KeyValueCache};
-use crate::record::{NN, live};
+use crate::library::{NN, live};
 use crate::{Dropout, Init, Module, Parameter};
 
 /// Multi-head attention: linear layers transform queries, keys and values `[batch, length,
@@ -116,7 +116,7 @@ impl MultiheadAttention {
     }
 
     /// What is wrong with the inputs, if anything.
-    fn check_inputs(&self, inputs: [&Tensor; 3]) -> Option<String> {
+    fn check_inputs(&self, query: &Tensor, key: &Tensor, value: &Tensor) -> Option<String> {
         let MultiheadAttention { embed_dim, num_heads, .. } = self;
         if *num_heads == 0 || embed_dim % num_heads != 0 {
             return Some(format!("{num_heads} heads do not divide {embed_dim} features"));
@@ -125,7 +125,7 @@ impl MultiheadAttention {
             Some(separate) => [*embed_dim, separate.kdim, separate.vdim],
             None => [*embed_dim; 3],
         };
-        let (bad, width) = inputs
+        let (bad, width) = [query, key, value]
             .into_iter()
             .zip(widths)
             .find(|(x, width)| x.rank() != 3 || x.size(-1) != *width)?;
@@ -205,7 +205,7 @@ impl MultiheadAttention {
     /// Queries, keys and values, each `[batch, heads, length, width]`.
     fn heads(&self, query: &Tensor, key: &Tensor, value: &Tensor) -> Result<[Tensor; 3], Refusal> {
         live(&[query, key, value])?;
-        if let Some(message) = self.check_inputs([query, key, value]) {
+        if let Some(message) = self.check_inputs(query, key, value) {
             return Err(message.into());
         }
         let e = self.embed_dim;

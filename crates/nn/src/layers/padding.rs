@@ -5,7 +5,7 @@ use std::fmt;
 use fulmen_tensor::{AsTensor, PadMode, Tensor};
 
 use super::spatial::check_batch;
-use crate::record::NN;
+use crate::library::NN;
 use crate::{Module, Visit};
 
 /// The number of elements before and after each of `N` spatial axes, in order; negative numbers

@@ -10,7 +10,7 @@ use fulmen_tensor::{AsTensor, Pooling, Tensor};
 use super::sizes::Sizes;
 use super::spatial::{batched, check_batch, check_window, unusual};
 use crate::Module;
-use crate::record::NN;
+use crate::library::NN;
 
 macro_rules! pool {
     ($(#[$doc:meta])* $name:ident { $($setting:ident : $ty:ty = $default:expr),* $(,)? }) => {

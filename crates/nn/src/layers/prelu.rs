@@ -4,7 +4,7 @@ use std::fmt;
 
 use fulmen_tensor::{AsTensor, Tensor, random};
 
-use crate::record::NN;
+use crate::library::NN;
 use crate::{Init, Module, Parameter, RandomStream, TrainingMode, activation};
 
 /// `x` above 0, `weight·x` elsewhere, with one slope for all or one for each channel of axis 1.

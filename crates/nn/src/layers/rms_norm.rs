@@ -5,8 +5,8 @@ use std::fmt;
 use fulmen_tensor::{AsTensor, DType, Shape, Tensor};
 
 use super::normalize::{affine, check_last_axes};
+use crate::library::NN;
 use crate::precision::precision;
-use crate::record::NN;
 use crate::{Init, Module, Parameter};
 
 /// `x/√(mean(x²) + eps)·weight` over the last axes, without mean and bias. Like PyTorch's

@@ -7,7 +7,7 @@ use fulmen_tensor::{AsTensor, Scope, Tensor};
 
 use crate::attention::{LearnedPositions, SinusoidalPositions};
 use crate::layers::*;
-use crate::record::NN;
+use crate::library::NN;
 use crate::{Module, Visit};
 
 /// A module from one tensor to one tensor, for code that holds layers of different types. A layer's

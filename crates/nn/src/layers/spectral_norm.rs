@@ -7,8 +7,8 @@ use fulmen_tensor::{AsTensor, DType, Refusal, Scope, Tensor, random};
 use super::{
     Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d, Embedding, Linear,
 };
+use crate::library::NN;
 use crate::precision::precision;
-use crate::record::NN;
 use crate::{Buffer, Forward, Module, Parameter, TrainingMode, Visit};
 
 /// A layer with one weight `[out, …]`, or an embedding `[rows, width]`, that [`SpectralNorm`] can

@@ -5,7 +5,7 @@ use fulmen_tensor::{AsTensor, Tensor};
 
 use super::{LayerNorm, TransformerDecoderLayer, TransformerEncoderLayer};
 use crate::attention::{Attention, KeyValueCache};
-use crate::record::NN;
+use crate::library::NN;
 use crate::{Init, Module};
 
 /// A stack of encoder layers, optionally followed by a normalization. Like PyTorch's
@@ -85,15 +85,15 @@ impl TransformerEncoder {
             );
             return (Tensor::poison("TransformerEncoder", message), caches.to_vec());
         }
-        let (mut x, mut after) = (src.clone(), Vec::with_capacity(caches.len()));
+        let (mut x, mut updated_caches) = (src.clone(), Vec::with_capacity(caches.len()));
         for (layer, cache) in self.layers.iter().zip(caches) {
             let (output, cache) = layer.forward_cached(&x, cache);
             x = output;
-            after.push(cache);
+            updated_caches.push(cache);
         }
         match &self.norm {
-            Some(norm) => (norm.forward(&x), after),
-            None => (x, after),
+            Some(norm) => (norm.forward(&x), updated_caches),
+            None => (x, updated_caches),
         }
     }
 }

@@ -9,7 +9,7 @@ use fulmen_tensor::{AsTensor, Scope, Tensor};
 use super::activations::Relu;
 use super::{Dropout, LayerNorm, Linear, MultiheadAttention};
 use crate::attention::{Attention, KeyValueCache};
-use crate::record::NN;
+use crate::library::NN;
 use crate::{Forward, Module, Visit};
 
 /// The settings of a layer, with PyTorch's defaults.
@@ -43,17 +43,17 @@ impl Settings {
 
 /// The activation between the two linear layers. Clones share it.
 #[derive(Clone)]
-struct Function(Arc<dyn Forward + Send + Sync>);
+struct Activation(Arc<dyn Forward + Send + Sync>);
 
-impl Module for Function {
+impl Module for Activation {
     fn visit(&self, visit: &mut Visit<'_>) {
         visit.flatten(&*self.0);
     }
 }
 
-impl fmt::Debug for Function {
+impl fmt::Debug for Activation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Function")
+        f.write_str("Activation")
     }
 }
 
@@ -61,7 +61,7 @@ impl fmt::Debug for Function {
 fn feed_forward(
     x: &Tensor,
     linear1: &Linear,
-    activation: &Function,
+    activation: &Activation,
     dropout: &Dropout,
     linear2: &Linear,
 ) -> Tensor {
@@ -87,7 +87,7 @@ macro_rules! layer {
             /// The second linear layer of the feed-forward network.
             pub linear2: Linear,
             dropout: Dropout,
-            activation: Function,
+            activation: Activation,
             norm_first: bool,
             #[module(skip)]
             settings: Settings,
@@ -98,10 +98,10 @@ macro_rules! layer {
             /// network, dropout 0.1, ReLU, `eps` 1e-5, biases, normalization after the residuals.
             /// The builder methods recreate the parameters, so call them before initialization.
             pub fn new(d_model: usize, nhead: usize) -> $name {
-                $name::build(Settings::new(d_model, nhead), Function(Arc::new(Relu)), false)
+                $name::build(Settings::new(d_model, nhead), Activation(Arc::new(Relu)), false)
             }
 
-            fn build(settings: Settings, activation: Function, norm_first: bool) -> $name {
+            fn build(settings: Settings, activation: Activation, norm_first: bool) -> $name {
                 let Settings { d_model, dim_feedforward, bias, .. } = settings;
                 $name {
                     $($field: settings.$make(),)*
@@ -137,7 +137,7 @@ macro_rules! layer {
 
             /// The activation between the two linear layers, such as [`Gelu`](crate::Gelu).
             pub fn activation(mut self, activation: impl Forward + Send + Sync + 'static) -> $name {
-                self.activation = Function(Arc::new(activation));
+                self.activation = Activation(Arc::new(activation));
                 self
             }
 

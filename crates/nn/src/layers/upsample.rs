@@ -5,7 +5,7 @@ use std::fmt;
 use fulmen_tensor::{AsTensor, Interpolation, Tensor};
 
 use crate::Module;
-use crate::record::NN;
+use crate::library::NN;
 
 /// Interpolates the spatial axes of `[batch, channels, …]` to given sizes or by given factors. Like
 /// PyTorch's `nn.Upsample`; see [`Tensor::interpolate`].

@@ -5,7 +5,7 @@ use fulmen_tensor::{AsTensor, Refusal, Tensor};
 use super::Reduction;
 use super::check::{pair, weight};
 use crate::activation::log_sigmoid;
-use crate::record::NN;
+use crate::library::NN;
 
 /// `−(target·log p + (1 − target)·log(1 − p))`, elementwise, for probabilities and targets between
 /// 0 and 1 of the same shape. Logarithms are clamped to at least −100. For logits,
@@ -247,12 +247,13 @@ impl SigmoidFocalLoss {
                 );
                 return Err(message.into());
             }
-            let losses = (-&target + 1.0) * &x + minus_log_sigmoid(&x);
+            let mut losses = (-&target + 1.0) * &x + minus_log_sigmoid(&x);
             let p = x.sigmoid();
             // The probability of the wrong class.
             let wrong = &p + &target - &p * &target * 2.0;
-            let mut losses =
-                if self.gamma == 0.0 { losses } else { losses * wrong.pow(self.gamma) };
+            if self.gamma != 0.0 {
+                losses = losses * wrong.pow(self.gamma);
+            }
             if let Some(alpha) = self.alpha {
                 losses = losses * (&target * (2.0 * alpha - 1.0) + (1.0 - alpha));
             }

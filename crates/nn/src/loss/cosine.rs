@@ -4,8 +4,8 @@ use fulmen_tensor::{AsTensor, Tensor};
 
 use super::Reduction;
 use super::check::{same_floats, same_shape};
+use crate::library::NN;
 use crate::precision::wide;
-use crate::record::NN;
 
 /// `a·b / (max(|a|, eps)·max(|b|, eps))` along one axis, which is removed; PyTorch's `eps` is 1e-8.
 /// Both are floating-point tensors of the same shape; 16-bit ones are computed in f32.

@@ -5,8 +5,8 @@ use fulmen_tensor::{AsTensor, Refusal, Tensor};
 
 use super::Reduction;
 use super::classes::Classes;
+use crate::library::{NN, live};
 use crate::precision::{precision, wide};
-use crate::record::{NN, live};
 
 /// `−log softmax(logits)[target]`: logits `[…, classes]` and the index of the right class, integers
 /// `[…]`; or, with probabilities `[…, classes]` as the target, `−Σ target·log softmax(logits)`.

@@ -4,8 +4,8 @@
 use fulmen_tensor::{AsTensor, DType, Tensor, scan};
 
 use super::Reduction;
+use crate::library::{NN, live};
 use crate::precision::wide;
-use crate::record::{NN, live};
 
 /// `−log Σ p(alignment)` over all alignments of the targets with time: log-probabilities `[time,
 /// batch, classes]`, as from `log_softmax`, and labels `[batch, longest]`, with their lengths,

@@ -5,7 +5,7 @@ use fulmen_tensor::{AsTensor, Tensor};
 
 use super::Reduction;
 use super::check::{at_least_zero, pair};
-use crate::record::NN;
+use crate::library::NN;
 
 /// `(prediction − target)²`. 16-bit floats are computed in f32.
 ///

@@ -5,8 +5,8 @@ use fulmen_tensor::{AsTensor, Tensor};
 use super::Reduction;
 use super::binary::minus_log_sigmoid;
 use super::check::{same_floats, same_shape};
+use crate::library::NN;
 use crate::precision::wide;
-use crate::record::NN;
 
 /// The objective of the discriminator `D` and the generator, in terms of the logits that `D` gives
 /// to real samples (`r`) and to generated ones (`f`).

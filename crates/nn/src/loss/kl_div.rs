@@ -4,7 +4,7 @@ use fulmen_tensor::{AsTensor, Tensor};
 
 use super::Reduction;
 use super::check::pair;
-use crate::record::NN;
+use crate::library::NN;
 
 /// `target·(log target − input)`, elementwise, for log-probabilities `input` and probabilities
 /// `target` of the same shape.

@@ -7,8 +7,8 @@ use fulmen_tensor::{AsTensor, Tensor};
 
 use super::Reduction;
 use super::check::pair;
+use crate::library::{NN, live};
 use crate::precision::{precision, wide};
-use crate::record::{NN, live};
 
 /// `½(log σ² + (prediction − target)²/σ²)` for a normal distribution with mean `prediction` and
 /// variance `variance`, clamped to at least 1e-6.
@@ -78,39 +78,46 @@ impl GaussianNllLoss {
         variance: impl AsTensor,
     ) -> Tensor {
         NN.record("gaussian_nll_loss", || {
-        let (prediction, target, variance) = (prediction.as_tensor(), target.as_tensor(), variance.as_tensor());
-        live(&[prediction, target, variance])?;
-        let (prediction, target) = pair(prediction, target)?;
-        if self.eps.is_nan() || self.eps <= 0.0 {
-            return Err(format!("eps must be above 0, but it is {}", self.eps).into());
-        }
-        let (dims, variance_dims) = (prediction.shape().dims(), variance.shape().dims());
-        let mut keepdim_dims = dims.to_vec();
-        if let Some(last) = keepdim_dims.last_mut() {
-            *last = 1;
-        }
-        let without_last = dims.len() == variance_dims.len() + 1 && dims.starts_with(variance_dims);
-        if !variance.dtype().is_float() || !(variance_dims == dims || variance_dims == keepdim_dims || without_last) {
-            let message = format!(
-                "the variance must be floating-point numbers of the prediction's shape, or one for its last axis; the \
-                 prediction is {}, the variance {}",
-                prediction.ty(),
-                variance.ty()
-            );
-            return Err(message.into());
-        }
-        let variance = variance.to_dtype(precision(prediction.dtype()));
-        let variance = if without_last { variance.reshape(keepdim_dims) } else { variance };
-        // The amount added to reach eps is a constant for the gradient.
-        let raised = &variance + (variance.maximum(self.eps) - &variance).detach();
-        let nan = Tensor::full(variance.dtype(), [], f64::NAN);
-        let variance = variance.lt(0.0).select(&nan, &raised);
-        let difference = prediction - target;
-        let mut losses = (variance.log() + &difference * &difference / variance) * 0.5;
-        if self.full {
-            losses = losses + 0.5 * (2.0 * PI).ln();
-        }
-Ok(self.reduction.apply(&losses))
+            let (prediction, target, variance) =
+                (prediction.as_tensor(), target.as_tensor(), variance.as_tensor());
+            live(&[prediction, target, variance])?;
+            let (prediction, target) = pair(prediction, target)?;
+            if self.eps.is_nan() || self.eps <= 0.0 {
+                return Err(format!("eps must be above 0, but it is {}", self.eps).into());
+            }
+            let (dims, variance_dims) = (prediction.shape().dims(), variance.shape().dims());
+            let mut keepdim_dims = dims.to_vec();
+            if let Some(last) = keepdim_dims.last_mut() {
+                *last = 1;
+            }
+            let without_last =
+                dims.len() == variance_dims.len() + 1 && dims.starts_with(variance_dims);
+            if !variance.dtype().is_float()
+                || !(variance_dims == dims || variance_dims == keepdim_dims || without_last)
+            {
+                let message = format!(
+                    "the variance must be floating-point numbers of the prediction's shape, \
+                     or one for its last axis; the prediction is {}, the variance {}",
+                    prediction.ty(),
+                    variance.ty()
+                );
+                return Err(message.into());
+            }
+            let mut variance = variance.to_dtype(precision(prediction.dtype()));
+            if without_last {
+                variance = variance.reshape(keepdim_dims);
+            }
+            // The amount added to reach eps is a constant for the gradient.
+            let raised = &variance + (variance.maximum(self.eps) - &variance).detach();
+            let nan = Tensor::full(variance.dtype(), [], f64::NAN);
+            let valid_variance = variance.lt(0.0).select(&nan, &raised);
+            let difference = prediction - target;
+            let mut losses =
+                (valid_variance.log() + &difference * &difference / valid_variance) * 0.5;
+            if self.full {
+                losses = losses + 0.5 * (2.0 * PI).ln();
+            }
+            Ok(self.reduction.apply(&losses))
         })
     }
 }

@@ -4,8 +4,8 @@ use fulmen_tensor::{AsTensor, Tensor};
 
 use super::Reduction;
 use super::check::{pair, same_floats, same_shape};
+use crate::library::NN;
 use crate::precision::wide;
-use crate::record::NN;
 
 /// `input` for target 1, `max(0, margin − input)` for target −1; PyTorch's margin is 1. Input and
 /// target have the same shape. For other targets, both terms are added, as in PyTorch.

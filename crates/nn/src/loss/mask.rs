@@ -2,8 +2,8 @@
 
 use fulmen_tensor::{AsTensor, Tensor};
 
+use crate::library::{NN, live};
 use crate::precision::{precision, wide};
-use crate::record::{NN, live};
 
 /// The weighted mean `Σ mask·losses / Σ mask` of losses `[…]`, with a mask or weights for their
 /// first axes: a scalar. A mask `[batch]` applies to all losses `[batch, time]` of a sample, a mask

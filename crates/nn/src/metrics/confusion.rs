@@ -90,14 +90,14 @@ impl ConfusionMatrix {
 impl Metric for ConfusionMatrix {
     fn statistics(&self, inputs: &[Tensor], mask: &Tensor) -> Vec<Tensor> {
         let [input, target] = inputs else { return Vec::new() };
-        let decided = self.task.decide(input, target, self.threshold);
+        let decisions = self.task.decide(input, target, self.threshold);
         let in_columns = |yes: &Tensor| match self.task {
             Task::Binary => Tensor::concatenate(&[&yes.not(), yes], -1),
             _ => yes.clone(),
         };
         let columns = self.task.mask(mask);
         let (predicted, target) =
-            (in_columns(&decided.predicted), in_columns(&decided.target).and(&columns));
+            (in_columns(&decisions.predicted), in_columns(&decisions.target).and(&columns));
         let samples: Vec<usize> = (0..mask.rank()).collect();
         let counts = if mask.shape().iter().product::<usize>() <= EXACT {
             // Products of ones and zeros are exact in any precision, and so is their sum in f32.
@@ -117,7 +117,7 @@ impl Metric for ConfusionMatrix {
                 .index_add(0, &(row * classes as f64 + column), &(is_row * is_column))
                 .reshape([classes, classes])
         };
-        let outside = decided.outside.and(if decided.outside.rank() == mask.rank() {
+        let outside = decisions.outside.and(if decisions.outside.rank() == mask.rank() {
             mask
         } else {
             &columns

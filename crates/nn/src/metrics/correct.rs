@@ -2,7 +2,7 @@
 
 use fulmen_tensor::{AsTensor, DType, Tensor};
 
-use crate::record::{NN, live};
+use crate::library::{NN, live};
 
 /// 1 for each sample whose largest logit is its target's, else 0: logits `[…, classes]` and
 /// integers `[…]` give f32 `[…]`. Its mean is the accuracy. A sample with a NaN logit is never
@@ -23,10 +23,16 @@ pub fn correct(logits: impl AsTensor, target: impl AsTensor) -> Tensor {
         live(&[logits, target])?;
         let (l, t) = (logits.ty(), target.ty());
         let samples = &l.shape[..l.shape.rank().saturating_sub(1)];
-        if !l.dtype.is_float() || !t.dtype.is_integer() || l.shape.rank() == 0 || samples != t.shape.dims() {
-            let message =
-                format!("needs logits [.., classes] and the integer index of each right class [..], got {l} and {t}");
-            return Err(message.into());
+        if !l.dtype.is_float()
+            || !t.dtype.is_integer()
+            || l.shape.rank() == 0
+            || samples != t.shape.dims()
+        {
+            return Err(format!(
+                "needs logits [.., classes] and the integer index of each right class [..], \
+                 got {l} and {t}"
+            )
+            .into());
         }
         let largest = logits.max(&[-1]);
         // In i64, no index wraps around to a different one.

@@ -71,9 +71,9 @@ impl Metric for Curve {
         let outside = outside.and(if outside.rank() == mask.rank() { mask } else { &mask_columns });
 
         let last = (self.thresholds - 1) as f64;
-        let thresholds: Vec<f32> = (0..self.thresholds).map(|i| (i as f64 / last) as f32).collect();
+        let numbers: Vec<f32> = (0..self.thresholds).map(|i| (i as f64 / last) as f32).collect();
         let thresholds =
-            Tensor::from_slice(&thresholds, [self.thresholds, 1]).to_dtype(scores.dtype());
+            Tensor::from_slice(&numbers, [self.thresholds, 1]).to_dtype(scores.dtype());
         // [samples, 1, classes], compared with [thresholds, 1].
         let between = |x: &Tensor| {
             let mut dims = x.shape().to_vec();

@@ -100,12 +100,12 @@ fn eigen(mut a: Vec<Vec<f64>>) -> (Vec<f64>, Vec<Vec<f64>>) {
     // NaN.
     for _ in 0..30 {
         let other_axes = |i: usize| (0..n).filter(move |&j| j != i);
-        let left: f64 = (0..n)
+        let off_diagonal: f64 = (0..n)
             .flat_map(|i| other_axes(i).map(move |j| (i, j)))
             .map(|(i, j)| a[i][j] * a[i][j])
             .sum();
         let all: f64 = a.iter().flatten().map(|x| x * x).sum();
-        if left <= 1e-28 * all {
+        if off_diagonal <= 1e-28 * all {
             break;
         }
         for p in 0..n {

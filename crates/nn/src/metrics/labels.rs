@@ -2,8 +2,8 @@
 
 use fulmen_tensor::{DType, Refusal, Tensor};
 
+use crate::library::live;
 use crate::precision::wide;
-use crate::record::live;
 
 /// What to decide for a sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -17,7 +17,7 @@ pub(super) enum Task {
 }
 
 /// Prediction and target as booleans `[samples, classes]`.
-pub(super) struct Decided {
+pub(super) struct Decisions {
     pub(super) predicted: Tensor,
     pub(super) target: Tensor,
     /// True for a sample whose target is outside the classes: booleans `[samples]` or `[samples,
@@ -102,7 +102,7 @@ impl Task {
 
     /// The decision by scores: the class with the largest score (the first of equal ones, none if
     /// one is NaN), or whether a score is above the threshold.
-    pub(super) fn decide(self, input: &Tensor, target: &Tensor, threshold: f64) -> Decided {
+    pub(super) fn decide(self, input: &Tensor, target: &Tensor, threshold: f64) -> Decisions {
         let (target, outside) = self.target(target);
         let predicted = match self {
             Task::Multiclass(classes) if input.dtype().is_float() => {
@@ -113,7 +113,7 @@ impl Task {
             _ if input.dtype().is_float() => columns(self, &wide(input).gt(threshold)),
             _ => columns(self, &input.to_dtype(DType::I64).eq(1.0)),
         };
-        Decided { predicted, target, outside }
+        Decisions { predicted, target, outside }
     }
 
     /// The mask of samples, shaped to broadcast over classes.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use fulmen_tensor::{AsTensor, DType, Fault, FromFault, Refusal, Runtime, Scope, Tensor, autocast};
 
-use crate::record::NN;
+use crate::library::NN;
 use crate::{Error, Result};
 
 /// Sums over samples, and a value computed from the sums.

@@ -5,8 +5,8 @@ use fulmen_tensor::{AsTensor, DType, Tensor};
 use super::labels::count_all;
 use super::mean::{mean, sum};
 use super::{Metric, MetricState, Value};
+use crate::library::NN;
 use crate::loss::{Reduction, cross_entropy};
-use crate::record::NN;
 
 /// `exp` of the mean cross-entropy of all tokens, which is not the mean of the batches'
 /// perplexities.

@@ -5,8 +5,8 @@ use fulmen_tensor::{AsTensor, DType, Refusal, Tensor};
 use super::labels::count_all;
 use super::mean::{mean, sum};
 use super::{Metric, MetricState, Value};
+use crate::library::live;
 use crate::precision::{precision, wide};
-use crate::record::live;
 
 /// A prediction and a target of the same shape, in the dtype of the computation; or a poisoned
 /// tensor.

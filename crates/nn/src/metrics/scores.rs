@@ -5,7 +5,7 @@
 use fulmen_tensor::{DType, Refusal, Tensor};
 
 use super::average::{average, ratio, unknown};
-use super::labels::{Decided, Task, by_task, count, count_all};
+use super::labels::{Decisions, Task, by_task, count, count_all};
 use super::{Average, Metric, Value};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +62,7 @@ impl Scores {
 impl Metric for Scores {
     fn statistics(&self, inputs: &[Tensor], mask: &Tensor) -> Vec<Tensor> {
         let [input, target] = inputs else { return Vec::new() };
-        let Decided { mut predicted, target, outside } =
+        let Decisions { mut predicted, target, outside } =
             self.task.decide(input, target, self.threshold);
         if self.top_k > 1 {
             predicted = self.among_the_largest(input, &target);

@@ -4,7 +4,7 @@ use fulmen_tensor::{AsTensor, DType, Tensor};
 
 use super::labels::count_all;
 use super::{Bleu, Metric, MetricState, Value};
-use crate::record::live;
+use crate::library::live;
 
 /// [`Bleu`] of token ids with one reference each, as part of a step: the output of a model is
 /// compared on the device, over all devices and processes.

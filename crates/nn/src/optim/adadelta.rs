@@ -3,7 +3,7 @@
 
 use fulmen_tensor::{Tensor, TensorType};
 
-use super::rule::{Common, Rule, UpdateArgs, invalid_hyperparameter, optimizer, zeros};
+use super::rule::{CommonSettings, Rule, UpdateArgs, invalid_hyperparameter, optimizer, zeros};
 use crate::schedule::Schedule;
 
 /// Adadelta, like PyTorch's `optim.Adadelta`.
@@ -16,7 +16,7 @@ use crate::schedule::Schedule;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Adadelta {
-    common: Common,
+    common: CommonSettings,
     rho: f64,
     eps: f64,
 }
@@ -25,7 +25,7 @@ impl Adadelta {
     /// PyTorch's defaults with this learning rate, a number or a schedule; PyTorch's own is 1.
     #[track_caller]
     pub fn new(lr: impl Schedule + 'static) -> Adadelta {
-        Adadelta { common: Common::new(lr, 0.0), rho: 0.9, eps: 1e-6 }
+        Adadelta { common: CommonSettings::new(lr, 0.0), rho: 0.9, eps: 1e-6 }
     }
 
     /// The decay rate of the running means.
@@ -50,7 +50,7 @@ impl Rule for Adadelta {
     const NAME: &'static str = "Adadelta";
     const ELEMENTWISE: bool = true;
 
-    fn common(&self) -> &Common {
+    fn common(&self) -> &CommonSettings {
         &self.common
     }
 

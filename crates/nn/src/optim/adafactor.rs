@@ -3,7 +3,7 @@
 
 use fulmen_tensor::{DType, Tensor, TensorType};
 
-use super::rule::{Common, Rule, UpdateArgs, invalid_hyperparameter, optimizer, zeros};
+use super::rule::{CommonSettings, Rule, UpdateArgs, invalid_hyperparameter, optimizer, zeros};
 use super::trust_ratio::length;
 use crate::precision::precision;
 use crate::schedule::Schedule;
@@ -27,7 +27,7 @@ use crate::schedule::Schedule;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Adafactor {
-    common: Common,
+    common: CommonSettings,
     beta2_decay: f64,
     eps1: Option<f64>,
     eps2: f64,
@@ -39,7 +39,7 @@ impl Adafactor {
     #[track_caller]
     pub fn new(lr: impl Schedule + 'static) -> Adafactor {
         Adafactor {
-            common: Common::new(lr, 0.0),
+            common: CommonSettings::new(lr, 0.0),
             beta2_decay: -0.8,
             eps1: None,
             eps2: 1e-3,
@@ -81,7 +81,7 @@ impl Rule for Adafactor {
     const NAME: &'static str = "Adafactor";
     const ELEMENTWISE: bool = false;
 
-    fn common(&self) -> &Common {
+    fn common(&self) -> &CommonSettings {
         &self.common
     }
 
@@ -104,12 +104,12 @@ impl Rule for Adafactor {
         let Some(last) = dims.len().checked_sub(1).filter(|&last| last > 0) else {
             return vec![("variance", zeros(parameter))];
         };
-        let without = |axis: usize| {
+        let zeros_without = |axis: usize| {
             let shape: Vec<usize> =
                 dims.iter().enumerate().map(|(i, &d)| if i == axis { 1 } else { d }).collect();
             Tensor::zeros(precision(parameter.dtype), shape)
         };
-        vec![("row_var", without(last)), ("col_var", without(last - 1))]
+        vec![("row_var", zeros_without(last)), ("col_var", zeros_without(last - 1))]
     }
 
     fn apply(&self, args: &UpdateArgs<'_>) -> (Tensor, Vec<Tensor>) {
@@ -122,16 +122,16 @@ impl Rule for Adafactor {
         });
         let share = (t.log() * self.beta2_decay).exp();
         let alpha = rms(&args.p).maximum(self.eps2) * args.lr.minimum(t.rsqrt());
-        let towards = |mean: &Tensor, new: Tensor| mean + (new - mean) * &share;
+        let moving_average = |mean: &Tensor, new: Tensor| mean + (new - mean) * &share;
         let squares = g * g;
         let state = match args.state {
             [row, column] => {
                 vec![
-                    towards(row, squares.mean_keepdim(&[-1])),
-                    towards(column, squares.mean_keepdim(&[-2])),
+                    moving_average(row, squares.mean_keepdim(&[-1])),
+                    moving_average(column, squares.mean_keepdim(&[-2])),
                 ]
             }
-            other => other.iter().map(|mean| towards(mean, squares.clone())).collect(),
+            other => other.iter().map(|mean| moving_average(mean, squares.clone())).collect(),
         };
         let variance = match &state[..] {
             [row, column] => row * column / row.mean_keepdim(&[-2]).maximum(eps1),

@@ -2,7 +2,7 @@
 
 use fulmen_tensor::{Tensor, TensorType};
 
-use super::rule::{Common, Rule, UpdateArgs, invalid_hyperparameter, optimizer, zeros};
+use super::rule::{CommonSettings, Rule, UpdateArgs, invalid_hyperparameter, optimizer, zeros};
 use crate::schedule::Schedule;
 
 /// Adagrad, like PyTorch's `optim.Adagrad`.
@@ -16,7 +16,7 @@ use crate::schedule::Schedule;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Adagrad {
-    common: Common,
+    common: CommonSettings,
     lr_decay: f64,
     initial_accumulator_value: f64,
     eps: f64,
@@ -27,7 +27,7 @@ impl Adagrad {
     #[track_caller]
     pub fn new(lr: impl Schedule + 'static) -> Adagrad {
         Adagrad {
-            common: Common::new(lr, 0.0),
+            common: CommonSettings::new(lr, 0.0),
             lr_decay: 0.0,
             initial_accumulator_value: 0.0,
             eps: 1e-10,
@@ -62,7 +62,7 @@ impl Rule for Adagrad {
     const NAME: &'static str = "Adagrad";
     const ELEMENTWISE: bool = true;
 
-    fn common(&self) -> &Common {
+    fn common(&self) -> &CommonSettings {
         &self.common
     }
 

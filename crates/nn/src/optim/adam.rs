@@ -5,7 +5,8 @@ use std::sync::Arc;
 use fulmen_tensor::{Tensor, TensorType};
 
 use super::rule::{
-    Common, Rule, UpdateArgs, invalid_hyperparameter, is_beta, one_minus_power, optimizer, zeros,
+    CommonSettings, Rule, UpdateArgs, invalid_hyperparameter, is_beta, one_minus_power, optimizer,
+    zeros,
 };
 use crate::schedule::Schedule;
 
@@ -23,7 +24,7 @@ macro_rules! adam {
         $(#[$doc])*
         #[derive(Clone, Debug)]
         pub struct $name {
-            common: Common,
+            common: CommonSettings,
             settings: Settings,
         }
 
@@ -32,7 +33,7 @@ macro_rules! adam {
             #[track_caller]
             pub fn new(lr: impl Schedule + 'static) -> $name {
                 let settings = Settings { beta1: Arc::new(0.9), beta2: 0.999, eps: 1e-8, amsgrad: false };
-                $name { common: Common::new(lr, $decay), settings }
+                $name { common: CommonSettings::new(lr, $decay), settings }
             }
 
             /// The decay rates of the running means of the gradient and of its square. The first
@@ -62,7 +63,7 @@ macro_rules! adam {
             const NAME: &'static str = stringify!($name);
             const ELEMENTWISE: bool = true;
 
-            fn common(&self) -> &Common {
+            fn common(&self) -> &CommonSettings {
                 &self.common
             }
 

@@ -17,7 +17,7 @@ const GROWTH_INTERVAL: f64 = 2000.0;
 /// use fulmen_nn::optim::GradScaler;
 /// use fulmen_tensor::Tensor;
 ///
-/// let scaler = GradScaler::new([Tensor::scalar(GradScaler::INIT_SCALE), Tensor::scalar(0i32)]);
+/// let scaler = GradScaler::new(Tensor::scalar(GradScaler::INIT_SCALE), Tensor::scalar(0i32));
 /// let gradient = scaler.unscale(&Tensor::scalar(f32::INFINITY));
 /// let [scale, good_steps] = scaler.update(&scaler.all_finite([&gradient].into_iter()), None);
 /// assert_eq!(scale.eval()?.to_vec::<f32>()?, [32768.0]);
@@ -36,7 +36,7 @@ impl GradScaler {
 
     /// Creates a scaler from two scalars: the scale (f32) and the number of good steps since it
     /// changed (i32).
-    pub fn new([scale, good_steps]: [Tensor; 2]) -> GradScaler {
+    pub fn new(scale: Tensor, good_steps: Tensor) -> GradScaler {
         GradScaler { scale, good_steps }
     }
 

@@ -3,7 +3,8 @@
 use fulmen_tensor::{Tensor, TensorType};
 
 use super::rule::{
-    Common, Rule, UpdateArgs, invalid_hyperparameter, is_beta, one_minus_power, optimizer, zeros,
+    CommonSettings, Rule, UpdateArgs, invalid_hyperparameter, is_beta, one_minus_power, optimizer,
+    zeros,
 };
 use super::trust_ratio::trust_ratio;
 use crate::schedule::Schedule;
@@ -20,7 +21,7 @@ use crate::schedule::Schedule;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Lamb {
-    common: Common,
+    common: CommonSettings,
     beta1: f64,
     beta2: f64,
     eps: f64,
@@ -30,7 +31,7 @@ impl Lamb {
     /// Optax's defaults with this learning rate: a number or a schedule.
     #[track_caller]
     pub fn new(lr: impl Schedule + 'static) -> Lamb {
-        Lamb { common: Common::new(lr, 0.0), beta1: 0.9, beta2: 0.999, eps: 1e-6 }
+        Lamb { common: CommonSettings::new(lr, 0.0), beta1: 0.9, beta2: 0.999, eps: 1e-6 }
     }
 
     /// The decay rates of the running means of the gradient and of its square.
@@ -55,7 +56,7 @@ impl Rule for Lamb {
     const NAME: &'static str = "Lamb";
     const ELEMENTWISE: bool = false;
 
-    fn common(&self) -> &Common {
+    fn common(&self) -> &CommonSettings {
         &self.common
     }
 

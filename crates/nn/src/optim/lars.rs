@@ -3,7 +3,7 @@
 
 use fulmen_tensor::{Tensor, TensorType};
 
-use super::rule::{Common, Rule, UpdateArgs, invalid_hyperparameter, optimizer, zeros};
+use super::rule::{CommonSettings, Rule, UpdateArgs, invalid_hyperparameter, optimizer, zeros};
 use super::trust_ratio::trust_ratio;
 use crate::schedule::Schedule;
 
@@ -22,7 +22,7 @@ use crate::schedule::Schedule;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Lars {
-    common: Common,
+    common: CommonSettings,
     momentum: f64,
     nesterov: bool,
     trust_coefficient: f64,
@@ -34,7 +34,7 @@ impl Lars {
     #[track_caller]
     pub fn new(lr: impl Schedule + 'static) -> Lars {
         Lars {
-            common: Common::new(lr, 0.0),
+            common: CommonSettings::new(lr, 0.0),
             momentum: 0.9,
             nesterov: false,
             trust_coefficient: 0.001,
@@ -76,7 +76,7 @@ impl Rule for Lars {
     const NAME: &'static str = "Lars";
     const ELEMENTWISE: bool = false;
 
-    fn common(&self) -> &Common {
+    fn common(&self) -> &CommonSettings {
         &self.common
     }
 
@@ -97,9 +97,9 @@ impl Rule for Lars {
     }
 
     fn apply(&self, args: &UpdateArgs<'_>) -> (Tensor, Vec<Tensor>) {
-        let update = args.decayed_gradient();
-        let ratio = trust_ratio(&args.p, &update, self.trust_coefficient, self.eps);
-        let update = update * ratio * &args.lr;
+        let gradient = args.decayed_gradient();
+        let ratio = trust_ratio(&args.p, &gradient, self.trust_coefficient, self.eps);
+        let update = gradient * ratio * &args.lr;
         let buffer = &args.state[0] * self.momentum + &update;
         let step = if self.nesterov { update + &buffer * self.momentum } else { buffer.clone() };
         (&args.p - step, vec![buffer])

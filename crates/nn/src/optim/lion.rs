@@ -2,7 +2,7 @@
 
 use fulmen_tensor::{Tensor, TensorType};
 
-use super::rule::{Common, Rule, UpdateArgs, is_beta, optimizer, zeros};
+use super::rule::{CommonSettings, Rule, UpdateArgs, is_beta, optimizer, zeros};
 use crate::schedule::Schedule;
 
 /// Lion (Chen et al. 2023, <https://arxiv.org/abs/2302.06675>), like optax's `lion`.
@@ -15,7 +15,7 @@ use crate::schedule::Schedule;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Lion {
-    common: Common,
+    common: CommonSettings,
     beta1: f64,
     beta2: f64,
 }
@@ -24,7 +24,7 @@ impl Lion {
     /// Optax's defaults with this learning rate: a number or a schedule.
     #[track_caller]
     pub fn new(lr: impl Schedule + 'static) -> Lion {
-        Lion { common: Common::new(lr, 1e-3), beta1: 0.9, beta2: 0.99 }
+        Lion { common: CommonSettings::new(lr, 1e-3), beta1: 0.9, beta2: 0.99 }
     }
 
     /// `β₁`, the weight of the mean in the direction, and `β₂`, its decay rate: 0.9 and 0.99 by
@@ -44,7 +44,7 @@ impl Rule for Lion {
     const NAME: &'static str = "Lion";
     const ELEMENTWISE: bool = true;
 
-    fn common(&self) -> &Common {
+    fn common(&self) -> &CommonSettings {
         &self.common
     }
 

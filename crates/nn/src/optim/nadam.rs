@@ -3,8 +3,8 @@
 use fulmen_tensor::{Tensor, TensorType};
 
 use super::rule::{
-    Common, Rule, UpdateArgs, invalid_hyperparameter, is_beta, number, one_minus_power, optimizer,
-    zeros,
+    CommonSettings, Rule, UpdateArgs, invalid_hyperparameter, is_beta, number, one_minus_power,
+    optimizer, zeros,
 };
 use crate::schedule::Schedule;
 
@@ -20,7 +20,7 @@ use crate::schedule::Schedule;
 /// ```
 #[derive(Clone, Debug)]
 pub struct NAdam {
-    common: Common,
+    common: CommonSettings,
     beta1: f64,
     beta2: f64,
     eps: f64,
@@ -32,7 +32,7 @@ impl NAdam {
     /// PyTorch's defaults with this learning rate, a number or a schedule; PyTorch's own is 0.002.
     #[track_caller]
     pub fn new(lr: impl Schedule + 'static) -> NAdam {
-        let common = Common::new(lr, 0.0);
+        let common = CommonSettings::new(lr, 0.0);
         NAdam {
             common,
             beta1: 0.9,
@@ -79,7 +79,7 @@ impl Rule for NAdam {
     const NAME: &'static str = "NAdam";
     const ELEMENTWISE: bool = false;
 
-    fn common(&self) -> &Common {
+    fn common(&self) -> &CommonSettings {
         &self.common
     }
 

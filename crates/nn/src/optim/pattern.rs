@@ -35,9 +35,9 @@ pub fn check_pattern<'a>(
     if names.clone().any(|name| matches_pattern(pattern, name)) {
         return None;
     }
-    let near: Vec<String> =
+    let nearest: Vec<String> =
         closest(pattern, names, 3).iter().map(|name| format!("`{name}`")).collect();
-    let near = if near.is_empty() { "there is none".into() } else { near.join(", ") };
+    let near = if nearest.is_empty() { "there is none".into() } else { nearest.join(", ") };
     Some(format!("the pattern `{pattern}` matches no parameter; the nearest are {near}"))
 }
 

@@ -3,7 +3,8 @@
 use fulmen_tensor::{Tensor, TensorType};
 
 use super::rule::{
-    Common, Rule, UpdateArgs, invalid_hyperparameter, is_beta, one_minus_power, optimizer, zeros,
+    CommonSettings, Rule, UpdateArgs, invalid_hyperparameter, is_beta, one_minus_power, optimizer,
+    zeros,
 };
 use crate::schedule::Schedule;
 
@@ -19,7 +20,7 @@ use crate::schedule::Schedule;
 /// ```
 #[derive(Clone, Debug)]
 pub struct RAdam {
-    common: Common,
+    common: CommonSettings,
     beta1: f64,
     beta2: f64,
     eps: f64,
@@ -31,7 +32,7 @@ impl RAdam {
     #[track_caller]
     pub fn new(lr: impl Schedule + 'static) -> RAdam {
         RAdam {
-            common: Common::new(lr, 0.0),
+            common: CommonSettings::new(lr, 0.0),
             beta1: 0.9,
             beta2: 0.999,
             eps: 1e-8,
@@ -89,7 +90,7 @@ impl Rule for RAdam {
     const NAME: &'static str = "RAdam";
     const ELEMENTWISE: bool = true;
 
-    fn common(&self) -> &Common {
+    fn common(&self) -> &CommonSettings {
         &self.common
     }
 

@@ -2,7 +2,7 @@
 
 use fulmen_tensor::{Tensor, TensorType};
 
-use super::rule::{Common, Rule, UpdateArgs, invalid_hyperparameter, optimizer, zeros};
+use super::rule::{CommonSettings, Rule, UpdateArgs, invalid_hyperparameter, optimizer, zeros};
 use crate::schedule::Schedule;
 
 /// RMSprop, like PyTorch's `optim.RMSprop`.
@@ -16,7 +16,7 @@ use crate::schedule::Schedule;
 /// ```
 #[derive(Clone, Debug)]
 pub struct RmsProp {
-    common: Common,
+    common: CommonSettings,
     alpha: f64,
     eps: f64,
     momentum: f64,
@@ -28,7 +28,7 @@ impl RmsProp {
     #[track_caller]
     pub fn new(lr: impl Schedule + 'static) -> RmsProp {
         RmsProp {
-            common: Common::new(lr, 0.0),
+            common: CommonSettings::new(lr, 0.0),
             alpha: 0.99,
             eps: 1e-8,
             momentum: 0.0,
@@ -70,7 +70,7 @@ impl Rule for RmsProp {
     const NAME: &'static str = "RmsProp";
     const ELEMENTWISE: bool = true;
 
-    fn common(&self) -> &Common {
+    fn common(&self) -> &CommonSettings {
         &self.common
     }
 

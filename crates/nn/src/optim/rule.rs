@@ -8,14 +8,14 @@ use std::sync::Arc;
 use fulmen_tensor::{DType, FromFault, Scope, Tensor, TensorType};
 
 use super::{GroupStep, Step};
+use crate::library::{NN, live};
 use crate::precision::precision;
-use crate::record::{NN, live};
 use crate::schedule::Schedule;
 use crate::{Error, Result};
 
 /// The settings of every optimizer.
 #[derive(Clone, Debug)]
-pub(super) struct Common {
+pub(super) struct CommonSettings {
     lr: Arc<dyn Schedule>,
     pub(super) weight_decay: f64,
     pub(super) maximize: bool,
@@ -23,10 +23,15 @@ pub(super) struct Common {
     location: &'static Location<'static>,
 }
 
-impl Common {
+impl CommonSettings {
     #[track_caller]
-    pub(super) fn new(lr: impl Schedule + 'static, weight_decay: f64) -> Common {
-        Common { lr: Arc::new(lr), weight_decay, maximize: false, location: Location::caller() }
+    pub(super) fn new(lr: impl Schedule + 'static, weight_decay: f64) -> CommonSettings {
+        CommonSettings {
+            lr: Arc::new(lr),
+            weight_decay,
+            maximize: false,
+            location: Location::caller(),
+        }
     }
 }
 
@@ -115,7 +120,7 @@ pub(super) trait Rule: Debug {
     /// of that element.
     const ELEMENTWISE: bool;
 
-    fn common(&self) -> &Common;
+    fn common(&self) -> &CommonSettings;
 
     /// What is wrong with the settings of this optimizer, if anything.
     fn validate(&self) -> Option<String>;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fulmen_tensor::{Tensor, TensorType};
 
-use super::rule::{Common, Rule, UpdateArgs, invalid_hyperparameter, optimizer, zeros};
+use super::rule::{CommonSettings, Rule, UpdateArgs, invalid_hyperparameter, optimizer, zeros};
 use crate::schedule::Schedule;
 
 /// Stochastic gradient descent, like PyTorch's `optim.SGD`.
@@ -19,7 +19,7 @@ use crate::schedule::Schedule;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Sgd {
-    common: Common,
+    common: CommonSettings,
     momentum: Option<Arc<dyn Schedule>>,
     dampening: f64,
     nesterov: bool,
@@ -29,7 +29,12 @@ impl Sgd {
     /// Plain gradient descent with this learning rate: a number or a schedule.
     #[track_caller]
     pub fn new(lr: impl Schedule + 'static) -> Sgd {
-        Sgd { common: Common::new(lr, 0.0), momentum: None, dampening: 0.0, nesterov: false }
+        Sgd {
+            common: CommonSettings::new(lr, 0.0),
+            momentum: None,
+            dampening: 0.0,
+            nesterov: false,
+        }
     }
 
     /// The momentum: a number or a schedule. 0 keeps no state for it.
@@ -61,7 +66,7 @@ impl Rule for Sgd {
     const NAME: &'static str = "Sgd";
     const ELEMENTWISE: bool = true;
 
-    fn common(&self) -> &Common {
+    fn common(&self) -> &CommonSettings {
         &self.common
     }
 

@@ -4,7 +4,7 @@ use std::panic::Location;
 
 use fulmen_tensor::{DType, Scope, Tensor, TensorType};
 
-use crate::record::NN;
+use crate::library::NN;
 use crate::schedule::Schedule;
 
 /// The step that an optimizer takes: the number of finished steps, the factor of the learning rate,

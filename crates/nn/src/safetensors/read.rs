@@ -135,13 +135,13 @@ impl Reader {
                 .into(),
         ));
         }
-        let header = <[u8; 8]>::try_from(start).map_or(u64::MAX, u64::from_le_bytes);
-        if header > MAX_HEADER_BYTES.min(size.saturating_sub(8)) {
+        let header_bytes = <[u8; 8]>::try_from(start).map_or(u64::MAX, u64::from_le_bytes);
+        if header_bytes > MAX_HEADER_BYTES.min(size.saturating_sub(8)) {
             return Err(refuse(format!(
                 "its {size} bytes do not contain a header; it is truncated or has another format"
             )));
         }
-        let mut text = vec![0; header as usize];
+        let mut text = vec![0; header_bytes as usize];
         file.read_exact(&mut text).map_err(io)?;
         let header: Metadata = serde_json::from_slice(&text)
             .map_err(|e| refuse(format!("its header is damaged or has another format: {e}")))?;

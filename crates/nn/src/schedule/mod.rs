@@ -134,13 +134,13 @@ fn half_wave(elapsed: &Tensor, length: &Tensor, from: f64, to: f64) -> Tensor {
     cosine(share(length - elapsed), share(elapsed.clone()), from, to)
 }
 
-/// PyTorch's `to + (from − to)/2·(1 + cos(π·elapsed))` by half-angle formulas, where `left` is
+/// PyTorch's `to + (from − to)/2·(1 + cos(π·elapsed))` by half-angle formulas, where `remaining` is
 /// `1 − elapsed`. As a sum of two terms it keeps its digits where it is small, which the other form
 /// does not in f32.
-fn cosine(left: Tensor, elapsed: Tensor, from: f64, to: f64) -> Tensor {
+fn cosine(remaining: Tensor, elapsed: Tensor, from: f64, to: f64) -> Tensor {
     let share = |part: Tensor| {
         let s = (part * FRAC_PI_2).sin();
         &s * &s
     };
-    share(left) * from + share(elapsed) * to
+    share(remaining) * from + share(elapsed) * to
 }

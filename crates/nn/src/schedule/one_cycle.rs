@@ -4,7 +4,7 @@
 use fulmen_tensor::{DType, Refusal, Tensor};
 
 use super::{Schedule, cosine};
-use crate::record::NN;
+use crate::library::NN;
 
 /// The curve from one value to another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -135,14 +135,14 @@ impl OneCycle {
         let step = step.to_dtype(DType::F32).minimum(last);
         let mut start = 0.0;
         let mut pieces = Vec::new();
-        for (until, from, to) in phases {
-            pieces.push((until, self.phase_value(&step, start, until, from, to)));
-            start = until;
+        for (phase_end, from, to) in phases {
+            pieces.push((phase_end, self.phase_value(&step, start, phase_end, from, to)));
+            start = phase_end;
         }
         // Uses the first phase that has not ended; the last one never ends.
         let (_, mut value) = pieces.pop().unwrap_or((last, step.clone()));
-        while let Some((until, piece)) = pieces.pop() {
-            value = step.le(until).select(&piece, &value);
+        while let Some((phase_end, piece)) = pieces.pop() {
+            value = step.le(phase_end).select(&piece, &value);
         }
         Ok(value)
     }
@@ -152,10 +152,10 @@ impl OneCycle {
         if end <= start {
             return Tensor::full(DType::F32, [], to);
         }
-        let (elapsed, left) = ((step - start) / (end - start), (end - step) / (end - start));
+        let (elapsed, remaining) = ((step - start) / (end - start), (end - step) / (end - start));
         match self.anneal {
-            Anneal::Linear => left * from + elapsed * to,
-            Anneal::Cos => cosine(left, elapsed, from, to),
+            Anneal::Linear => remaining * from + elapsed * to,
+            Anneal::Cos => cosine(remaining, elapsed, from, to),
         }
     }
 }

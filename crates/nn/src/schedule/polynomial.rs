@@ -45,8 +45,8 @@ impl Schedule for Polynomial {
             });
         checked("Polynomial", error, || {
             let total = steps(self.total_iters);
-            let left = (total - step.minimum(total)).to_dtype(DType::F32) / total;
-            let share = if self.power == 1.0 { left } else { left.pow(self.power) };
+            let remaining = (total - step.minimum(total)).to_dtype(DType::F32) / total;
+            let share = if self.power == 1.0 { remaining } else { remaining.pow(self.power) };
             share * self.lr
         })
     }

@@ -33,7 +33,7 @@ const IN_A_FOLDER: [&str; 7] = [
 pub(super) enum Value {
     /// A value of a safetensors file, by its name.
     Safetensors(Arc<Reader>, String, TensorType),
-    Stored(pytorch::Stored),
+    Stored(pytorch::StoredTensor),
     /// A tensor of a checkpoint, by its name.
     Saved(Arc<Checkpoint>, String, TensorType),
 }
@@ -53,8 +53,7 @@ impl Value {
             Value::Stored(stored) => stored.read().map(Arc::new),
             Value::Saved(checkpoint, name, ty) => {
                 let whole: Vec<u64> = ty.shape.dims().iter().map(|&size| size as u64).collect();
-                let bytes = checkpoint.read(name, &Rectangle::whole(&whole));
-                let bytes = bytes.map_err(|e| {
+                let bytes = checkpoint.read(name, &Rectangle::whole(&whole)).map_err(|e| {
                     Error::format(Path::new(checkpoint.name()), CHECKPOINT, e.to_string())
                 })?;
                 Ok(Arc::new(Literal::from_bytes(ty.clone(), &bytes)?))

@@ -17,13 +17,13 @@ const FORMAT: &str = "PyTorch file";
 /// A tensor that is read from its file on request. A PyTorch Lightning checkpoint also has the
 /// optimizer's state, twice the size of the weights.
 #[derive(Clone, Debug)]
-pub(super) struct Stored {
+pub(super) struct StoredTensor {
     path: PathBuf,
     ty: TensorType,
     tensor: pytorch_reader::Tensor,
 }
 
-impl Stored {
+impl StoredTensor {
     pub(super) fn ty(&self) -> &TensorType {
         &self.ty
     }
@@ -45,7 +45,7 @@ pub(super) fn read(path: &Path) -> Result<BTreeMap<String, Value>> {
     Ok(tensors
         .map(|(name, tensor)| {
             let ty = TensorType::new(dtype(tensor.dtype()), tensor.shape());
-            (name, Value::Stored(Stored { path: path.into(), ty, tensor }))
+            (name, Value::Stored(StoredTensor { path: path.into(), ty, tensor }))
         })
         .collect())
 }

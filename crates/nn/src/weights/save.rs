@@ -9,7 +9,7 @@ use fulmen_durable::NewFolder;
 use fulmen_tensor::{Literal, Runtime, Tensor, TensorType};
 
 use super::{StateDict, index};
-use crate::record::NN;
+use crate::library::NN;
 use crate::safetensors::write_each;
 use crate::{Error, Module, Result};
 

@@ -9,7 +9,7 @@ use fulmen_tensor::{Literal, TensorType};
 
 use super::file::{self, Value};
 use super::{LoadReport, Strictness, load};
-use crate::record::NN;
+use crate::library::NN;
 use crate::{Error, Module, Result};
 
 /// Named values read from weight files: PyTorch's state dict.
@@ -61,9 +61,10 @@ impl StateDict {
     /// shard is missing; a value has an unsupported type, such as a quantized or sparse one.
     pub fn read(path: impl AsRef<Path>) -> Result<StateDict> {
         let path = path.as_ref();
-        let entries = file::read(path)?.into_iter();
-        let entries =
-            entries.map(|(name, value)| (name, Entry { value, transposed: false })).collect();
+        let entries = file::read(path)?
+            .into_iter()
+            .map(|(name, value)| (name, Entry { value, transposed: false }))
+            .collect();
         Ok(StateDict { path: path.into(), entries })
     }
 

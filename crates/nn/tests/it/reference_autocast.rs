@@ -218,12 +218,12 @@ fn check(model: &dyn Model, case: &Value) {
         near.push((name, value, expected, 0.01));
     }
     // All as one program, because separate ones would take long to compile.
-    let all: Vec<&Tensor> =
+    let tensors: Vec<&Tensor> =
         near.iter().flat_map(|(_, actual, expected, _)| [actual, expected]).collect();
-    let all = Runtime::global()
-        .and_then(|runtime| runtime.eval_many(&all))
+    let values = Runtime::global()
+        .and_then(|runtime| runtime.eval_many(&tensors))
         .unwrap_or_else(|e| panic!("{e}"));
-    for ((name, .., share), pair) in near.iter().zip(all.chunks(2)) {
+    for ((name, .., share), pair) in near.iter().zip(values.chunks(2)) {
         let error = distance(&pair[0].to_f64(), &pair[1].to_f64());
         assert!(error < *share, "{name} is off by {error}");
         assert!(

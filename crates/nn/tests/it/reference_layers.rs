@@ -53,12 +53,13 @@ fn linear_convolution_pooling_and_layer_normalization_are_pytorchs() {
                 })
             }
             "embedding_bag" => {
-                let layer = EmbeddingBag::new(count(&attrs["rows"]), count(&attrs["width"]));
-                let layer = layer.mode(match word(&attrs["mode"], "mode") {
+                let mode = match word(&attrs["mode"], "mode") {
                     "mean" => BagMode::Mean,
                     "sum" => BagMode::Sum,
                     _ => BagMode::Max,
-                });
+                };
+                let layer =
+                    EmbeddingBag::new(count(&attrs["rows"]), count(&attrs["width"])).mode(mode);
                 Box::new(if attrs["padding_idx"].is_null() {
                     layer
                 } else {

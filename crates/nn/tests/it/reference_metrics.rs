@@ -88,10 +88,10 @@ fn eval(all: &[&MetricState]) -> Vec<Sums> {
     for (statistics, tensors) in all.iter().zip(&tensors) {
         assert!(tensors.iter().all(|t| t.fault().is_none()), "{statistics:?}");
     }
-    let values = Runtime::global()
+    let literals = Runtime::global()
         .and_then(|runtime| runtime.eval_many(&flat))
         .unwrap_or_else(|e| panic!("{e}"));
-    let mut values = values.iter().map(|value| value.to_f64());
+    let mut values = literals.iter().map(|value| value.to_f64());
     let sums = all.iter().zip(&tensors).map(|(statistics, tensors)| {
         Sums::new(statistics.metric().clone(), values.by_ref().take(tensors.len()).collect())
     });

@@ -26,8 +26,11 @@ fn optimizer_of_pytorch(case: &Value) -> Box<dyn Optimizer> {
             Some((rate, momentum)) => Sgd::new(rate).momentum(momentum),
             None => Sgd::new(lr).momentum(number(&attrs["momentum"])),
         };
-        let sgd = sgd.dampening(number(&attrs["dampening"])).nesterov(attrs["nesterov"] == true);
-        return Box::new(sgd.weight_decay(decay));
+        return Box::new(
+            sgd.dampening(number(&attrs["dampening"]))
+                .nesterov(attrs["nesterov"] == true)
+                .weight_decay(decay),
+        );
     }
     let (beta1, beta2, eps) =
         (number(&attrs["betas"][0]), number(&attrs["betas"][1]), number(&attrs["eps"]));
@@ -52,17 +55,22 @@ fn optimizer(case: &Value) -> Box<dyn Optimizer> {
     let flag = |name: &str| attrs[name] == true;
     let float = |name: &str, default: f64| attrs[name].as_f64().unwrap_or(default);
     let lr = float("lr", float("learning_rate", f64::NAN));
-    let betas = (attrs["betas"][0].as_f64(), attrs["betas"][1].as_f64());
-    let betas = |first: f64, second: f64| (betas.0.unwrap_or(first), betas.1.unwrap_or(second));
+    let beta = |i: usize, default: f64| attrs["betas"][i].as_f64().unwrap_or(default);
+    let betas = |first: f64, second: f64| (beta(0, first), beta(1, second));
     let (decay, eps) = (float("weight_decay", 0.0), float("eps", f64::NAN));
     match word(&case["op"], "op") {
         "adam" if flag("amsgrad") => Box::new(Adam::new(lr).amsgrad(true)),
         "adamw" if flag("maximize") => Box::new(AdamW::new(lr).maximize(true)),
         "nadam" => {
             let (beta1, beta2) = betas(0.9, 0.999);
-            let nadam = NAdam::new(lr).betas(beta1, beta2).eps(eps).weight_decay(decay);
-            let nadam = nadam.decoupled_weight_decay(flag("decoupled_weight_decay"));
-            Box::new(nadam.momentum_decay(float("momentum_decay", f64::NAN)))
+            Box::new(
+                NAdam::new(lr)
+                    .betas(beta1, beta2)
+                    .eps(eps)
+                    .weight_decay(decay)
+                    .decoupled_weight_decay(flag("decoupled_weight_decay"))
+                    .momentum_decay(float("momentum_decay", f64::NAN)),
+            )
         }
         "radam" => {
             let (beta1, beta2) = betas(0.9, 0.999);

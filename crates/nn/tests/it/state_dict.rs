@@ -97,9 +97,11 @@ fn an_index_that_lies_is_refused() {
         r#"{"weight_map": {"a": "gone.safetensors"}}"#,
         "names `gone.safetensors`, which is not next to it",
     );
-    let first =
-        fs::read_dir(&folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
-    let first = first.into_iter().find(|name| name.starts_with("model-00001")).unwrap();
+    let first = fs::read_dir(&folder)
+        .unwrap()
+        .map(|e| e.unwrap().file_name().into_string().unwrap())
+        .find(|name| name.starts_with("model-00001"))
+        .unwrap();
     refused(&format!(r#"{{"weight_map": {{"none": "{first}"}}}}"#), "does not contain it");
 }
 

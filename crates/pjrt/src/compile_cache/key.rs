@@ -108,8 +108,8 @@ impl ProgramKey {
     /// Whether another program is similar enough for a comparison. A program of another project is
     /// not, even if it has the same name.
     fn is_near(&self, stored: &[Fact]) -> bool {
-        let (now, then) = (part(&self.facts, false), part(stored, false));
-        self.facts != stored && differences(&now, &then).len() <= now.len() * 2 / 3
+        let (own, other) = (part(&self.facts, false), part(stored, false));
+        self.facts != stored && differences(&own, &other).len() <= own.len() * 2 / 3
     }
 }
 
@@ -141,20 +141,20 @@ pub(super) fn part(facts: &[Fact], machine: bool) -> Vec<Fact> {
 }
 
 /// The differences from a stored program, one per line.
-pub(super) fn differences(now: &[Fact], stored: &[Fact]) -> Vec<String> {
+pub(super) fn differences(current: &[Fact], stored: &[Fact]) -> Vec<String> {
     let find = |facts: &[Fact], name: &str| {
         facts.iter().find(|fact| fact.name == name).map(|fact| fact.value.clone())
     };
-    let gone = stored.iter().filter(|fact| find(now, &fact.name).is_none());
-    let all = now.iter().chain(gone).map(|fact| fact.name.as_str());
+    let removed = stored.iter().filter(|fact| find(current, &fact.name).is_none());
+    let all = current.iter().chain(removed).map(|fact| fact.name.as_str());
     let mut lines = Vec::new();
     for name in all.filter(|&name| name != TEXT) {
-        let (then, now) = (find(stored, name), find(now, name));
+        let (then, now) = (find(stored, name), find(current, name));
         if then != now {
-            lines.push(format!("{name}: {} then, {} now", shown(then), shown(now)));
+            lines.push(format!("{name}: {} then, {} now", shortened(then), shortened(now)));
         }
     }
-    if lines.is_empty() && find(stored, TEXT) != find(now, TEXT) {
+    if lines.is_empty() && find(stored, TEXT) != find(current, TEXT) {
         lines.push(
             "the operations are the same, but their constants, axes, shapes or order differ"
                 .to_owned(),
@@ -182,7 +182,7 @@ pub(super) fn shorten(mut lines: Vec<String>) -> Vec<String> {
     lines
 }
 
-fn shown(value: Option<String>) -> String {
+fn shortened(value: Option<String>) -> String {
     match value {
         None => "none".to_owned(),
         Some(value) if value.chars().count() > MAX_CHARACTERS => {
@@ -212,10 +212,11 @@ fn operations(text: &str) -> BTreeMap<&str, usize> {
 fn devices(topology: &Topology) -> String {
     let mut text = String::new();
     for device in topology.devices() {
-        let place = device.coordinates().map_or_else(String::new, |place| format!(" at {place:?}"));
+        let coordinates =
+            device.coordinates().map_or_else(String::new, |xyz| format!(" at {xyz:?}"));
         let core = device.core_on_chip().map_or_else(String::new, |core| format!(" core {core}"));
         let comma = if text.is_empty() { "" } else { ", " };
-        let _ = write!(text, "{comma}{} {}{place}{core}", device.kind(), device.id());
+        let _ = write!(text, "{comma}{} {}{coordinates}{core}", device.kind(), device.id());
     }
     text
 }

@@ -30,7 +30,7 @@
 
 mod entry;
 mod key;
-mod saved;
+mod saved_programs;
 
 use std::env;
 use std::ffi::OsString;
@@ -44,11 +44,11 @@ use crate::client::Client;
 use crate::envelope;
 use crate::error::{Error, Kind, Result};
 use crate::fetch::cache_folder_by;
-use crate::loaded::LoadedExecutable;
+use crate::loaded_executable::LoadedExecutable;
 use crate::plugin::Plugin;
 use entry::Header;
 pub use key::ProgramKey;
-pub use saved::SavedPrograms;
+pub use saved_programs::SavedPrograms;
 
 /// The variable with the folder, or `off`.
 const FOLDER: &str = "FULMEN_COMPILE_CACHE";

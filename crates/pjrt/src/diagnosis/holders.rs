@@ -114,11 +114,15 @@ fn in_use(files: &[PathBuf], library: Option<&str>, proc: &Path) -> (Vec<FilesIn
         };
         let is_open =
             |expected: &Option<_>| expected.is_some_and(|expected| identities.contains(&expected));
-        let open = files.iter().zip(&expected).filter(|(_, expected)| is_open(expected));
-        let open = open.map(|(file, _)| file.clone()).collect::<Vec<_>>();
+        let open = files
+            .iter()
+            .zip(&expected)
+            .filter(|(_, expected)| is_open(expected))
+            .map(|(file, _)| file.clone())
+            .collect::<Vec<_>>();
         if !open.is_empty() || !mapped.is_empty() {
-            let name = fs::read_to_string(folder.join("comm")).unwrap_or_default();
-            let name = if name.trim().is_empty() { "unknown" } else { name.trim() };
+            let comm = fs::read_to_string(folder.join("comm")).unwrap_or_default();
+            let name = if comm.trim().is_empty() { "unknown" } else { comm.trim() };
             processes.push(FilesInUse { pid, name: name.to_owned(), open, mapped });
         }
     }
@@ -168,11 +172,14 @@ fn open_files(fd: &Path, files: &[PathBuf]) -> io::Result<BTreeSet<(u64, u64)>> 
 fn mapped_files(process: &Path, name: &str) -> io::Result<Vec<PathBuf>> {
     // A line has five fields and then the path.
     let maps = fs::read(process.join("maps"))?;
-    let maps = String::from_utf8_lossy(&maps);
-    let paths = maps.lines().filter_map(|line| line.find('/').map(|begin| &line[begin..]));
-    let paths = paths.map(|path| Path::new(path.strip_suffix(" (deleted)").unwrap_or(path)));
-    let named = paths.filter(|path| path.file_name() == Some(name.as_ref())).map(Path::to_owned);
-    Ok(named.collect::<BTreeSet<_>>().into_iter().collect())
+    let paths = String::from_utf8_lossy(&maps)
+        .lines()
+        .filter_map(|line| line.find('/').map(|begin| &line[begin..]))
+        .map(|path| Path::new(path.strip_suffix(" (deleted)").unwrap_or(path)))
+        .filter(|path| path.file_name() == Some(name.as_ref()))
+        .map(Path::to_owned)
+        .collect::<BTreeSet<_>>();
+    Ok(paths.into_iter().collect())
 }
 
 /// The identity of a file: for a device file, its device; for any other file, the file itself.

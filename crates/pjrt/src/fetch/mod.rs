@@ -5,7 +5,7 @@
 //! The version and the SHA-256 of each package are pinned. The file is written to the cache folder
 //! atomically: it is downloaded and unpacked next to its final path, under a lock, and then renamed
 //! ([`fulmen_durable`]). A file that is damaged later is downloaded again when it cannot be loaded,
-//! or when it has ended a process (`starting` detects this).
+//! or when it has ended a process (`start_marks` detects this).
 
 mod package;
 mod wheel;
@@ -142,8 +142,8 @@ pub(crate) fn is_published(plugin: &Path) -> bool {
 ///
 /// # Errors
 /// The file is damaged and cannot be downloaded, or is only downloaded on request.
-pub fn mend(plugin: &Path) -> Result<bool> {
-    fetcher_of(plugin).map_or(Ok(false), |fetcher| fetcher.mend())
+pub fn repair(plugin: &Path) -> Result<bool> {
+    fetcher_of(plugin).map_or(Ok(false), |fetcher| fetcher.repair())
 }
 
 fn fetcher_of(plugin: &Path) -> Option<Fetcher<'static>> {
@@ -188,11 +188,11 @@ impl<'a> Fetcher<'a> {
             return Ok(target);
         }
         if self.offline {
-            let what = self.package.what;
+            let description = self.package.description;
             return Err(Error::new(
                 Kind::Fetch,
                 format!(
-                    "{what} is missing, and {OFFLINE_VARIABLE} forbids fetching it; {}",
+                    "{description} is missing, and {OFFLINE_VARIABLE} forbids fetching it; {}",
                     self.by_hand()
                 ),
             ));
@@ -201,15 +201,15 @@ impl<'a> Fetcher<'a> {
         Ok(target)
     }
 
-    fn mend(&self) -> Result<bool> {
-        let Package { what, member_sha256, .. } = self.package;
+    fn repair(&self) -> Result<bool> {
+        let Package { description, member_sha256, .. } = self.package;
         let target = self.target();
         let actual = hash::of_file(&target)?;
         if actual == member_sha256 {
             return Ok(false);
         }
         let damaged = format!(
-            "{what} in the cache folder is damaged: the SHA-256 of {} is {actual}, expected {member_sha256}",
+            "{description} in the cache folder is damaged: the SHA-256 of {} is {actual}, expected {member_sha256}",
             target.display()
         );
         let refuse = |next: String| Error::new(Kind::Corrupt, format!("{damaged}; {next}"));
@@ -231,7 +231,7 @@ impl<'a> Fetcher<'a> {
     /// Downloads the package, unless `is_present` holds once the lock is taken: another process may
     /// have been faster.
     fn fetch_unless(&self, is_present: impl Fn() -> Result<bool>) -> Result<()> {
-        let Package { what, name, version, megabytes, note, .. } = self.package;
+        let Package { description, name, version, megabytes, note, .. } = self.package;
         let target = self.target();
         let folder = self.folder();
         let cannot = |what: &str| format!("cannot {what} in the cache folder {}", folder.display());
@@ -251,11 +251,11 @@ impl<'a> Fetcher<'a> {
         }
         remove_leftovers(&folder);
         eprintln!(
-            "Fetching {what} ({name} {version}, {megabytes} MB, once) into {}{note}",
+            "Fetching {description} ({name} {version}, {megabytes} MB, once) into {}{note}",
             folder.display()
         );
-        let scratch =
-            Scratch::new(&folder).map_err(|error| Error::io(cannot("create a folder"), error))?;
+        let scratch = ScratchFolder::new(&folder)
+            .map_err(|error| Error::io(cannot("create a folder"), error))?;
         self.download(&scratch.0)?;
         let wheel = self.verified_wheel(&scratch.0)?;
         let parent = target.parent().unwrap_or(&folder);
@@ -309,8 +309,8 @@ impl<'a> Fetcher<'a> {
         match output {
             Ok(output) if output.status.success() => Ok(()),
             Ok(output) => {
-                let stderr = String::from_utf8_lossy(&output.stderr);
-                let stderr = stderr.trim();
+                let output_text = String::from_utf8_lossy(&output.stderr);
+                let stderr = output_text.trim();
                 if stderr.contains("No module named pip") {
                     return Err(failed(
                         "Python has no pip; install it (`python3 -m ensurepip`, or the package python3-pip)".to_owned(),
@@ -405,17 +405,17 @@ fn remove_leftovers(folder: &Path) {
 }
 
 /// A folder that is removed when this is dropped.
-struct Scratch(PathBuf);
+struct ScratchFolder(PathBuf);
 
-impl Scratch {
-    fn new(folder: &Path) -> io::Result<Scratch> {
+impl ScratchFolder {
+    fn new(folder: &Path) -> io::Result<ScratchFolder> {
         let path = folder.join(format!("{SCRATCH}{}", std::process::id()));
         fs::create_dir(&path)?;
         Ok(Self(path))
     }
 }
 
-impl Drop for Scratch {
+impl Drop for ScratchFolder {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }

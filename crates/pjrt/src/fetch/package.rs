@@ -7,7 +7,7 @@ use crate::locate::Platform;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Package<'a> {
     /// A description for messages.
-    pub(crate) what: &'a str,
+    pub(crate) description: &'a str,
     pub(crate) name: &'a str,
     pub(crate) version: &'a str,
     /// The hash of the wheel.
@@ -29,7 +29,7 @@ pub(crate) struct Package<'a> {
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub(crate) const CPU: Option<Package<'_>> = Some(Package {
-    what: "the XLA CPU plugin",
+    description: "the XLA CPU plugin",
     name: "lammps-jax-pjrt-cpu",
     version: "0.11.2",
     sha256: "1319390d948b39f69f7dade496b7c385149d9ca6097a6b62114da113216d9ad1",
@@ -44,7 +44,7 @@ pub(crate) const CPU: Option<Package<'_>> = Some(Package {
 
 #[cfg(all(target_os = "linux", target_arch = "aarch64"))]
 pub(crate) const CPU: Option<Package<'_>> = Some(Package {
-    what: "the XLA CPU plugin",
+    description: "the XLA CPU plugin",
     name: "xla-cpu-pjrt",
     version: "0.0.1",
     sha256: "8f613be6e891858f40d64f9799319502fff42689661944fc18a6ffd8210b30c9",
@@ -64,7 +64,7 @@ pub(crate) const CPU: Option<Package<'_>> = None;
 /// needed to load it.
 #[cfg(target_arch = "x86_64")]
 pub(crate) const LIBTPU: Option<Package<'_>> = Some(Package {
-    what: "libtpu",
+    description: "libtpu",
     name: "libtpu",
     version: "0.0.51",
     sha256: "bd46d9e836e66d21e1217c89459f3d000743596fe464ee2203af6cdcbf05b62f",
@@ -101,7 +101,7 @@ const CUDA_NOTE: &str =
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub(crate) const CUDA: &[Package<'_>] = &[
     Package {
-        what: "XLA's plugin for CUDA 13",
+        description: "XLA's plugin for CUDA 13",
         name: "jax-cuda13-pjrt",
         version: "0.12.0.1",
         sha256: "5899bb6177eda86ea532afb9a26794f2bdd04966f6a01f9028266b16c2b6cf90",
@@ -114,7 +114,7 @@ pub(crate) const CUDA: &[Package<'_>] = &[
         on_request: Some("`fulmen plugin install cuda13`"),
     },
     Package {
-        what: "XLA's plugin for CUDA 12",
+        description: "XLA's plugin for CUDA 12",
         name: "jax-cuda12-pjrt",
         version: "0.12.0.1",
         sha256: "5ec28e06198d094031c37590b4ea753ae8cde4879ab4b60baf40f0dffb673286",

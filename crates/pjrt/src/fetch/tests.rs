@@ -14,7 +14,7 @@ const CONTENT_SHA256: &str = "71d402c77edd048e3f32e29db4d929996568d7f6df307662ef
 
 fn package(sha256: &str) -> Package<'_> {
     Package {
-        what: "the fake",
+        description: "the fake",
         name: "fake",
         version: "1",
         sha256,
@@ -69,7 +69,7 @@ impl Stage {
     }
 
     /// The paths of everything below the cache folder.
-    fn left(&self) -> Vec<String> {
+    fn files(&self) -> Vec<String> {
         fn walk(folder: &Path, root: &Path, paths: &mut Vec<String>) {
             for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
                 paths.push(entry.path().strip_prefix(root).unwrap().display().to_string());
@@ -88,7 +88,7 @@ impl Stage {
         for expected in expected {
             assert!(error.to_string().contains(expected), "{error}");
         }
-        assert_eq!(self.left(), ["pjrt", "pjrt/.lock"], "nothing is left behind");
+        assert_eq!(self.files(), ["pjrt", "pjrt/.lock"], "nothing is left behind");
     }
 }
 
@@ -109,7 +109,7 @@ fn a_good_download_is_put_in_place_and_used_again() {
         assert_eq!(fs::read(path).unwrap(), CONTENT);
     }
     assert_eq!(fs::read(stage.folder.path().join("log")).unwrap(), b"x\n", "it is fetched once");
-    assert_eq!(stage.left(), ["pjrt", "pjrt/.lock", "pjrt/fake-1", "pjrt/fake-1/plugin.so"]);
+    assert_eq!(stage.files(), ["pjrt", "pjrt/.lock", "pjrt/fake-1", "pjrt/fake-1/plugin.so"]);
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn a_file_that_cannot_be_put_in_place_leaves_nothing() {
     fetcher.package = Package { sha256: &sha256, member: &member, ..fetcher.package };
     let error = fetcher.get().unwrap_err();
     assert!(error.to_string().contains("cannot write the plugin"), "{error}");
-    assert_eq!(stage.left(), ["pjrt", "pjrt/.lock"]);
+    assert_eq!(stage.files(), ["pjrt", "pjrt/.lock"]);
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn offline_runs_nothing_and_says_what_to_do() {
     {
         assert!(error.to_string().contains(expected), "{error}");
     }
-    assert_eq!(stage.left(), [""; 0]);
+    assert_eq!(stage.files(), [""; 0]);
     assert!(!stage.folder.path().join("log").exists());
 }
 
@@ -248,11 +248,11 @@ fn a_damaged_file_is_fetched_again_and_a_whole_one_is_not() {
     let stage = Stage::new();
     let fetcher = stage.fetcher(stage.pip("echo x >> \"$log\"; cp \"$wheel\" \"$dest\""));
     let path = fetcher.get().unwrap();
-    assert!(!fetcher.mend().unwrap());
+    assert!(!fetcher.repair().unwrap());
     fs::write(&path, b"not really a plugiN").unwrap();
-    assert!(fetcher.mend().unwrap());
+    assert!(fetcher.repair().unwrap());
     assert_eq!(fs::read(&path).unwrap(), CONTENT);
-    assert!(!fetcher.mend().unwrap());
+    assert!(!fetcher.repair().unwrap());
     assert_eq!(fs::read(stage.folder.path().join("log")).unwrap(), b"x\nx\n");
 }
 
@@ -264,7 +264,7 @@ fn a_damaged_file_that_cannot_be_fetched_again_is_an_error_that_says_both() {
     let damaged =
         format!("the fake in the cache folder is damaged: the SHA-256 of {} is", path.display());
     let no_network = stage.pip("echo 'ERROR: no route to host' >&2; exit 1");
-    let error = stage.fetcher(no_network.clone()).mend().unwrap_err();
+    let error = stage.fetcher(no_network.clone()).repair().unwrap_err();
     assert!(error.is_fetch());
     assert!(
         error.to_string().contains(&damaged) && error.to_string().contains("no route to host"),
@@ -273,7 +273,7 @@ fn a_damaged_file_that_cannot_be_fetched_again_is_an_error_that_says_both() {
 
     let mut offline = stage.fetcher(no_network.clone());
     offline.offline = true;
-    let error = offline.mend().unwrap_err();
+    let error = offline.repair().unwrap_err();
     assert!(error.is_corrupt());
     let advice =
         "FULMEN_OFFLINE forbids fetching it again; run `python3 -m pip download --no-deps fake==1`";
@@ -281,7 +281,7 @@ fn a_damaged_file_that_cannot_be_fetched_again_is_an_error_that_says_both() {
 
     let mut on_request = stage.fetcher(no_network);
     on_request.package.on_request = Some("`fulmen plugin install fake`");
-    let error = on_request.mend().unwrap_err();
+    let error = on_request.repair().unwrap_err();
     assert!(
         error.is_corrupt()
             && error

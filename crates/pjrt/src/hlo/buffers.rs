@@ -1,7 +1,7 @@
 //! The largest arrays of a compiled program in a device's main memory, with the source lines that
 //! they come from.
 
-use super::loops::Times;
+use super::loops::RunCounts;
 use super::module::{Module, Source};
 use crate::element_type::ArrayType;
 
@@ -25,7 +25,7 @@ pub struct LargeArray {
 impl Module {
     /// The `count` largest arrays, largest first. They need not be alive at the same time.
     pub fn largest_arrays(&self, count: usize) -> Vec<LargeArray> {
-        let times = Times::new(self);
+        let times = RunCounts::new(self);
         let mut arrays = Vec::new();
         for (i, computation) in self.computations.iter().enumerate() {
             if !times.is_scheduled(i) {

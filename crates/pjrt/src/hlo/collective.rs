@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::loops::Times;
+use super::loops::RunCounts;
 use super::module::{Instruction, Module, Source};
 
 /// The kind of a collective.
@@ -97,7 +97,7 @@ impl Collective {
 impl Module {
     /// The collectives in program order.
     pub fn collectives(&self) -> Vec<Collective> {
-        let times = Times::new(self);
+        let times = RunCounts::new(self);
         let mut collectives = Vec::new();
         for (i, computation) in self.computations.iter().enumerate() {
             let runs = times.runs(i);
@@ -139,7 +139,7 @@ fn payload<'a>(
     group_size: usize,
 ) -> u64 {
     let operands: Vec<&Instruction> = operands.collect();
-    let non_null = match kind {
+    let operand_bytes = match kind {
         // The first half of the pair also has numbers among its operands.
         CollectiveKind::CollectivePermute => {
             operands.first().map_or(0, |operand| operand.shape.bytes())
@@ -148,8 +148,8 @@ fn payload<'a>(
     };
     match kind {
         CollectiveKind::AllGather if operands.is_empty() => instruction.shape.bytes(),
-        CollectiveKind::AllGather => non_null.saturating_mul(group_size as u64),
-        _ => non_null,
+        CollectiveKind::AllGather => operand_bytes.saturating_mul(group_size as u64),
+        _ => operand_bytes,
     }
 }
 

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use super::loops::Times;
+use super::loops::RunCounts;
 use super::module::{Computation, Instruction, Module, Source};
 use super::shape::Shape;
 
@@ -21,7 +21,7 @@ impl Module {
     /// The cost of loops beyond the one iteration that the compiler counts. Zero if there are no
     /// loops, or if none has several iterations. A loop of unknown length counts as one iteration.
     pub fn cost_of_further_runs(&self) -> Cost {
-        let times = Times::new(self);
+        let times = RunCounts::new(self);
         let mut total = Cost::default();
         for (i, computation) in
             self.computations.iter().enumerate().filter(|(i, _)| times.is_scheduled(*i))
@@ -30,7 +30,7 @@ impl Module {
             if further > 0.0 {
                 for instruction in &computation.instructions {
                     total.flops += further * self.flops(computation, instruction);
-                    total.bytes += further * self.moved(computation, instruction).all;
+                    total.bytes += further * self.traffic(computation, instruction).all;
                 }
             }
         }
@@ -42,14 +42,14 @@ impl Module {
     /// that the compiler keeps on the chip are excluded. An instruction that reads an array several
     /// times counts once.
     pub fn main_memory_traffic(&self) -> f64 {
-        let times = Times::new(self);
+        let times = RunCounts::new(self);
         let scheduled = (0..self.computations.len()).filter(|&i| times.is_scheduled(i));
         scheduled.fold(0.0, |total, i| {
             let computation = &self.computations[i];
             let once = computation
                 .instructions
                 .iter()
-                .fold(0.0, |n, i| n + self.moved(computation, i).main);
+                .fold(0.0, |n, i| n + self.traffic(computation, i).main);
             total + times.runs(i) as f64 * once
         })
     }
@@ -59,7 +59,7 @@ impl Module {
     /// result. Instructions that the compiler has added or replaced belong to the line that first
     /// uses them, if there is one.
     pub fn cost_by_line(&self) -> BTreeMap<Option<Source>, Cost> {
-        let times = Times::new(self);
+        let times = RunCounts::new(self);
         let mut lines: BTreeMap<Option<Source>, Cost> = BTreeMap::new();
         for (i, computation) in
             self.computations.iter().enumerate().filter(|(i, _)| times.is_scheduled(*i))
@@ -69,7 +69,7 @@ impl Module {
             {
                 let cost = lines.entry(source.cloned()).or_default();
                 cost.flops += runs * self.flops(computation, instruction);
-                cost.bytes += runs * self.moved(computation, instruction).main;
+                cost.bytes += runs * self.traffic(computation, instruction).main;
             }
         }
         lines
@@ -102,13 +102,13 @@ impl Module {
     }
 
     /// The bytes that an instruction reads and writes.
-    fn moved(&self, computation: &Computation, instruction: &Instruction) -> Moved {
+    fn traffic(&self, computation: &Computation, instruction: &Instruction) -> Traffic {
         let operand = |n: usize| computation.operands(instruction).nth(n);
         let read = || {
             computation
                 .operands(instruction)
-                .map(|operand| Moved::from_shape(&operand.shape))
-                .sum::<Moved>()
+                .map(|operand| Traffic::from_shape(&operand.shape))
+                .sum::<Traffic>()
         };
         match instruction.opcode.as_str() {
             "parameter"
@@ -123,79 +123,84 @@ impl Module {
             | "after-all"
             | "partition-id"
             | "replica-id"
-            | "optimization-barrier" => Moved::default(),
-            "custom-call" if instruction.target == "AllocateBuffer" => Moved::default(),
-            opcode if opcode.ends_with("-done") || opcode.ends_with("-update") => Moved::default(),
+            | "optimization-barrier" => Traffic::default(),
+            "custom-call" if instruction.target == "AllocateBuffer" => Traffic::default(),
+            opcode if opcode.ends_with("-done") || opcode.ends_with("-update") => {
+                Traffic::default()
+            }
             // Its first result is the copy; the others are the source and a context.
             "copy-start" => match &instruction.shape {
                 Shape::Tuple(parts) => {
-                    read() + parts.first().map(Moved::from_shape).unwrap_or_default()
+                    read() + parts.first().map(Traffic::from_shape).unwrap_or_default()
                 }
-                shape => read() + Moved::from_shape(shape),
+                shape => read() + Traffic::from_shape(shape),
             },
             "dynamic-slice" | "slice" | "gather" => {
                 let source = operand(0)
-                    .map(|source| Moved::in_memory_of(&instruction.shape, &source.shape))
+                    .map(|source| Traffic::in_memory_of(&instruction.shape, &source.shape))
                     .unwrap_or_default();
-                source + Moved::from_shape(&instruction.shape)
+                source + Traffic::from_shape(&instruction.shape)
             }
             "dynamic-update-slice" => match operand(1) {
                 Some(update) => {
-                    Moved::from_shape(&update.shape)
-                        + Moved::in_memory_of(&update.shape, &instruction.shape)
+                    Traffic::from_shape(&update.shape)
+                        + Traffic::in_memory_of(&update.shape, &instruction.shape)
                 }
-                None => Moved::default(),
+                None => Traffic::default(),
             },
             "fusion" => instruction
                 .called
                 .first()
-                .map(|&inner| self.moved_by_fusion(&self.computations[inner], &instruction.shape))
+                .map(|&inner| self.fusion_traffic(&self.computations[inner], &instruction.shape))
                 .unwrap_or_default(),
             // The first half of an asynchronous collective returns its operands in addition to the
             // result.
             opcode if opcode.ends_with("-start") => {
-                let non_null = read();
-                non_null + non_null
+                let operands_traffic = read();
+                operands_traffic + operands_traffic
             }
-            _ => read() + Moved::from_shape(&instruction.shape),
+            _ => read() + Traffic::from_shape(&instruction.shape),
         }
     }
 
     /// A fusion only reads the slices of a parameter that it uses. Of an array that it updates, it
     /// only writes the update.
-    fn moved_by_fusion(&self, fused: &Computation, result: &Shape) -> Moved {
-        let mut total = Moved::default();
+    fn fusion_traffic(&self, fused: &Computation, result: &Shape) -> Traffic {
+        let mut total = Traffic::default();
         for (i, parameter) in
             fused.instructions.iter().enumerate().filter(|(_, p)| p.opcode == "parameter")
         {
-            let whole = Moved::from_shape(&parameter.shape);
+            let whole = Traffic::from_shape(&parameter.shape);
             let users = fused.instructions.iter().filter(|user| user.operands.contains(&i));
-            let read: Moved = users
+            let read: Traffic = users
                 .map(|user| match user.opcode.as_str() {
                     "dynamic-slice" | "slice" | "gather" if user.operands.first() == Some(&i) => {
-                        Moved::in_memory_of(&user.shape, &parameter.shape)
+                        Traffic::in_memory_of(&user.shape, &parameter.shape)
                     }
-                    "dynamic-update-slice" if user.operands.first() == Some(&i) => Moved::default(),
+                    "dynamic-update-slice" if user.operands.first() == Some(&i) => {
+                        Traffic::default()
+                    }
                     // A nested fusion may do the slicing.
                     "fusion" => match user.called.first().map(|&inner| &self.computations[inner]) {
                         Some(inner) if slices_its_parameter(inner) => {
-                            Moved::in_memory_of(&user.shape, &parameter.shape)
+                            Traffic::in_memory_of(&user.shape, &parameter.shape)
                         }
                         _ => whole,
                     },
                     _ => whole,
                 })
                 .sum();
-            total = total + Moved { all: read.all.min(whole.all), main: read.main.min(whole.main) };
+            total =
+                total + Traffic { all: read.all.min(whole.all), main: read.main.min(whole.main) };
         }
         // The shape of the fusion itself has the memory of each result.
         let written = |i: &Instruction, shape: &Shape| match i.opcode.as_str() {
             "dynamic-update-slice" => fused
                 .operands(i)
                 .nth(1)
-                .map(|update| Moved::in_memory_of(&update.shape, shape))
+                .map(|update| Traffic::in_memory_of(&update.shape, shape))
                 .unwrap_or_default(),
-            _ => Moved::from_shape(shape),
+            _ => Traffic::from_shape(shape),
         };
         let root = fused.root();
         match (root.opcode.as_str(), result) {
@@ -222,30 +227,30 @@ fn slices_its_parameter(fused: &Computation) -> bool {
 
 /// Bytes that are read or written.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Moved {
+struct Traffic {
     /// Bytes in any memory, without padding, as the compiler counts.
     all: f64,
     /// Bytes in the main memory, with padding.
     main: f64,
 }
 
-impl Moved {
-    fn from_shape(shape: &Shape) -> Moved {
-        shape.arrays().into_iter().fold(Self::default(), |moved, array| {
+impl Traffic {
+    fn from_shape(shape: &Shape) -> Traffic {
+        shape.arrays().into_iter().fold(Self::default(), |traffic, array| {
             let main = if array.memory_space == 0 { array.padded_bytes() as f64 } else { 0.0 };
-            moved + Self { all: array.bytes() as f64, main }
+            traffic + Self { all: array.bytes() as f64, main }
         })
     }
 
-    /// The bytes of `shape`, read from or written to the memory of `place`.
-    fn in_memory_of(shape: &Shape, place: &Shape) -> Moved {
+    /// The bytes of `shape`, read from or written to the memory of `array`.
+    fn in_memory_of(shape: &Shape, array: &Shape) -> Traffic {
         let all = shape.bytes() as f64;
-        let is_main = place.arrays().first().is_some_and(|array| array.memory_space == 0);
+        let is_main = array.arrays().first().is_some_and(|array| array.memory_space == 0);
         Self { all, main: if is_main { all } else { 0.0 } }
     }
 }
 
-impl std::ops::Add for Moved {
+impl std::ops::Add for Traffic {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {
@@ -253,8 +258,8 @@ impl std::ops::Add for Moved {
     }
 }
 
-impl std::iter::Sum for Moved {
-    fn sum<I: Iterator<Item = Self>>(moved: I) -> Self {
-        moved.fold(Self::default(), |a, b| a + b)
+impl std::iter::Sum for Traffic {
+    fn sum<I: Iterator<Item = Self>>(traffic: I) -> Self {
+        traffic.fold(Self::default(), |a, b| a + b)
     }
 }

@@ -24,7 +24,7 @@ pub struct Loop {
 impl Module {
     /// The loops, inner ones before outer ones.
     pub fn loops(&self) -> Vec<Loop> {
-        let times = Times::new(self);
+        let times = RunCounts::new(self);
         let mut loops = Vec::new();
         for (i, computation) in self.computations.iter().enumerate() {
             for (j, instruction) in computation.instructions.iter().enumerate() {
@@ -53,7 +53,7 @@ impl Module {
         let &[body, condition] = &instruction.called[..] else { return None };
         let (left, right, direction) = self.comparison(condition)?;
         let body_root = self.computations[body].root;
-        let steps = Steps::default();
+        let steps = VisitBudget::default();
         // The initial value of a slot of the loop's state, and its increment per iteration.
         let slot = |i: usize| -> Option<(i64, i64)> {
             let next =
@@ -77,7 +77,7 @@ impl Module {
 
     /// The two sides of a loop's condition.
     fn comparison(&self, condition: usize) -> Option<(Value, Value, String)> {
-        let steps = Steps::default();
+        let steps = VisitBudget::default();
         let outer = Frame { computation: condition, caller: None };
         let computation = &self.computations[condition];
         let root = computation.root();
@@ -108,7 +108,7 @@ impl Module {
         frame: &Frame<'_>,
         instruction: usize,
         element: Option<usize>,
-        steps: &Steps,
+        steps: &VisitBudget,
     ) -> Option<Value> {
         steps.take()?;
         let i = &self.computations[frame.computation].instructions[instruction];
@@ -153,15 +153,15 @@ impl Module {
 
 /// The number of instructions that may still be visited. A counter needs only a few; a longer
 /// search is not worth it.
-struct Steps(Cell<u32>);
+struct VisitBudget(Cell<u32>);
 
-impl Default for Steps {
+impl Default for VisitBudget {
     fn default() -> Self {
         Self(Cell::new(500))
     }
 }
 
-impl Steps {
+impl VisitBudget {
     fn take(&self) -> Option<()> {
         self.0.set(self.0.get().checked_sub(1)?);
         Some(())
@@ -215,18 +215,18 @@ fn mirrored(direction: &str) -> &str {
 }
 
 /// How often each computation runs in one execution of the program.
-pub(super) struct Times {
+pub(super) struct RunCounts {
     runs: Vec<u64>,
     /// Whether its instructions run one by one, so that their results are in memory. Those of a
     /// fusion do not.
     scheduled: Vec<bool>,
 }
 
-impl Times {
+impl RunCounts {
     /// A loop of unknown length counts as one iteration. Each branch of a conditional counts. The
     /// computation that a reduction or a sort applies to each element is part of that instruction
     /// and does not count.
-    pub(super) fn new(module: &Module) -> Times {
+    pub(super) fn new(module: &Module) -> RunCounts {
         let mut runs = vec![0_u64; module.computations.len()];
         let mut scheduled = vec![false; module.computations.len()];
         (runs[module.entry], scheduled[module.entry]) = (1, true);

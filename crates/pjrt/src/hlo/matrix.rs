@@ -1,7 +1,7 @@
 //! The matrix products of a compiled program: `dot` and `convolution`, including those in fusions.
 //! They are described by rows, inner length and columns, as a matrix unit sees them.
 
-use super::loops::Times;
+use super::loops::RunCounts;
 use super::module::{Module, Source};
 use super::proto;
 use super::shape::{Array, Shape};
@@ -57,10 +57,11 @@ impl Product {
 
     pub(super) fn read(
         instruction: &proto::Instruction,
-        non_null: &[&Shape],
+        operand_shapes: &[&Shape],
         result: &Shape,
     ) -> Option<Product> {
-        let (left, right) = (non_null.first()?.as_array()?, non_null.get(1)?.as_array()?);
+        let (left, right) =
+            (operand_shapes.first()?.as_array()?, operand_shapes.get(1)?.as_array()?);
         let mut product = match instruction.opcode.as_str() {
             "dot" => dot(instruction.dot_dimension_numbers.as_ref()?, left, right)?,
             "convolution" => convolution(instruction, left, right, result.as_array()?)?,
@@ -209,7 +210,7 @@ pub struct PlacedProduct {
 impl Module {
     /// The matrix products, including those in fusions.
     pub fn products(&self) -> Vec<PlacedProduct> {
-        let times = Times::new(self);
+        let times = RunCounts::new(self);
         let mut products = Vec::new();
         for (i, computation) in self.computations.iter().enumerate() {
             if times.runs(i) == 0 {

@@ -100,14 +100,14 @@ impl Module {
 
     pub(super) fn read(module: &proto::Module, num_devices: usize) -> Result<Module> {
         let sources = Sources(module.stack_frame_index.as_ref());
-        let mut places = HashMap::new();
+        let mut indices = HashMap::new();
         let mut computations = Vec::with_capacity(module.computations.len());
         for computation in &module.computations {
             // A computation can only call earlier ones, so there is no recursion.
-            computations.push(Computation::read(computation, &places, &sources)?);
-            places.insert(computation.id, computations.len() - 1);
+            computations.push(Computation::read(computation, &indices, &sources)?);
+            indices.insert(computation.id, computations.len() - 1);
         }
-        let entry = *places.get(&module.entry_computation_id).ok_or_else(|| {
+        let entry = *indices.get(&module.entry_computation_id).ok_or_else(|| {
             Error::broken(format!(
                 "the compiled program {:?} has no entry computation",
                 module.name
@@ -146,36 +146,39 @@ impl Computation {
 
     fn read(
         computation: &proto::Computation,
-        called: &HashMap<i64, usize>,
+        computation_indices: &HashMap<i64, usize>,
         sources: &Sources<'_>,
     ) -> Result<Computation> {
         let name = &computation.name;
-        let mut places = HashMap::new();
+        let mut indices = HashMap::new();
         let mut instructions: Vec<Instruction> = Vec::with_capacity(computation.instructions.len());
         for instruction in &computation.instructions {
-            let missing = |what: &str, id: i64| {
+            let missing = |kind: &str, id: i64| {
                 let user = &instruction.name;
                 Error::broken(format!(
-                    "in the compiled program, {user} of {name} names {what} {id}, which does not exist"
+                    "in the compiled program, {user} of {name} names {kind} {id}, which does not exist"
                 ))
             };
             let operands = instruction
                 .operand_ids
                 .iter()
-                .map(|id| places.get(id).copied().ok_or_else(|| missing("operand", *id)))
+                .map(|id| indices.get(id).copied().ok_or_else(|| missing("operand", *id)))
                 .collect::<Result<Vec<usize>>>()?;
             let called = instruction
                 .called_computation_ids
                 .iter()
-                .map(|id| called.get(id).copied().ok_or_else(|| missing("computation", *id)))
+                .map(|id| {
+                    computation_indices.get(id).copied().ok_or_else(|| missing("computation", *id))
+                })
                 .collect::<Result<Vec<usize>>>()?;
-            let non_null: Vec<&Shape> = operands.iter().map(|&i| &instructions[i].shape).collect();
+            let operand_shapes: Vec<&Shape> =
+                operands.iter().map(|&i| &instructions[i].shape).collect();
             let read =
-                Instruction::read(instruction, &non_null, operands.clone(), called, sources)?;
+                Instruction::read(instruction, &operand_shapes, operands.clone(), called, sources)?;
             instructions.push(read);
-            places.insert(instruction.id, instructions.len() - 1);
+            indices.insert(instruction.id, instructions.len() - 1);
         }
-        let root = *places.get(&computation.root_id).ok_or_else(|| {
+        let root = *indices.get(&computation.root_id).ok_or_else(|| {
             Error::broken(format!("the computation {name} of the compiled program has no result"))
         })?;
         Ok(Self { name: name.clone(), instructions, root })
@@ -198,7 +201,7 @@ impl Computation {
 impl Instruction {
     fn read(
         instruction: &proto::Instruction,
-        non_null: &[&Shape],
+        operand_shapes: &[&Shape],
         operands: Vec<usize>,
         called: Vec<usize>,
         sources: &Sources<'_>,
@@ -212,7 +215,7 @@ impl Instruction {
         Ok(Self {
             name: instruction.name.clone(),
             opcode: instruction.opcode.clone(),
-            product: Product::read(instruction, non_null, &shape),
+            product: Product::read(instruction, operand_shapes, &shape),
             shape,
             operands,
             called,

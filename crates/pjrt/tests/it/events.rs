@@ -93,7 +93,7 @@ fn the_last_reference_to_a_client_can_be_dropped_in_a_callback() {
         let program = compile(&client, &increment(""));
         let x = put(&client, &[0.0; 4], 0);
         let execution = run(&program, vec![(&x).into()]);
-        let done = execution.done[0].clone();
+        let done = execution.device_complete_events[0].clone();
         let send = send.clone();
         // The callback holds the last references, so it closes the client on the client's own
         // thread.

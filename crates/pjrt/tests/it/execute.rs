@@ -115,7 +115,7 @@ fn many_inputs_and_outputs_keep_their_order() {
     for (i, output) in execution.outputs[0].iter().enumerate() {
         assert_eq!(get(output), [(N - 1 - i) as f32]);
     }
-    execution.done[0].wait().unwrap();
+    execution.device_complete_events[0].wait().unwrap();
 }
 
 #[test]

@@ -288,8 +288,8 @@ fn marks(plugin: &Path) -> usize {
 /// Overwrites its instructions with one that no program may execute.
 fn damage(plugin: &Path) {
     let mut bytes = fs::read(plugin).unwrap();
-    let number = |at: usize, size: usize| {
-        bytes[at..at + size]
+    let number = |position: usize, size: usize| {
+        bytes[position..position + size]
             .iter()
             .rev()
             .fold(0_usize, |value, &byte| value << 8 | usize::from(byte))
@@ -298,8 +298,8 @@ fn damage(plugin: &Path) {
     let (start, each, count) = (number(32, 8), number(54, 2), number(56, 2));
     let header = (0..count)
         .map(|i| start + i * each)
-        .find(|&at| number(at, 4) == 1 && number(at + 4, 4) & 1 == 1);
-    let header = header.unwrap();
+        .find(|&offset| number(offset, 4) == 1 && number(offset + 4, 4) & 1 == 1)
+        .unwrap();
     let (offset, size) = (number(header + 8, 8), number(header + 32, 8));
     // `hlt` on x86, which only the kernel may execute; elsewhere, an illegal instruction.
     bytes[offset..offset + size].fill(if cfg!(target_arch = "x86_64") { 0xf4 } else { 0 });

@@ -99,9 +99,11 @@ impl Tensor {
         }
         let (windows, lengths) = self.windows(method, axis, size);
         let length = windows.shape()[axis + 1];
-        let counts = Tensor::arange(DType::I32, length).broadcast_to([size, length]).lt(&lengths);
-        let counts = counts.broadcast_in_dim(windows.shape(), &[axis, axis + 1]);
-        let sums = counts.select(&windows, &windows.zeros_like()).sum(&[within]);
+        let is_valid = Tensor::arange(DType::I32, length)
+            .broadcast_to([size, length])
+            .lt(&lengths)
+            .broadcast_in_dim(windows.shape(), &[axis, axis + 1]);
+        let sums = is_valid.select(&windows, &windows.zeros_like()).sum(&[within]);
         let mut shape = vec![1; sums.rank() - axis];
         shape[0] = size;
         sums / lengths.to_dtype(self.dtype()).reshape(shape)

@@ -4,9 +4,9 @@
 //! Out of scope: the families in `bitwise`, `compare`, `exponential`, `rounding` and
 //! `trigonometric`.
 
+use super::common_dtype::common_dtype;
 use super::constant::holds;
 use super::dtype_set::DTypeSet;
-use super::promote::common_dtype;
 use crate::autocast::for_method;
 use crate::scope::Refusal;
 use crate::{AsTensor, Tensor};

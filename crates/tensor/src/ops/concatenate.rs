@@ -45,7 +45,10 @@ impl Operation for Concatenate {
         });
         parts.collect()
     }
-    fn on_reordered(&self, order: &AxisOrder) -> Option<(Box<dyn Operation>, Option<AxisOrder>)> {
+    fn with_operands_reordered(
+        &self,
+        order: &AxisOrder,
+    ) -> Option<(Box<dyn Operation>, Option<AxisOrder>)> {
         Some((Box::new(Concatenate { axis: order.positions()[self.axis] }), Some(order.clone())))
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {

@@ -5,6 +5,7 @@
 //! of the input change places. The derivative with respect to the kernel slides the cotangent over
 //! the input; the stride and the dilation of the kernel change places.
 
+use super::convolution_options::Convolution;
 use super::dot::product_operands;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
@@ -24,14 +25,14 @@ pub(super) struct Axes {
 
 impl Axes {
     /// The order `first, second, spatial…`.
-    fn standard(spatial: usize) -> Axes {
+    pub(super) fn standard(spatial: usize) -> Axes {
         Axes { first: 0, second: 1, spatial: (2..spatial + 2).collect() }
     }
     /// All axes: `first`, the spatial axes, `last`.
     pub(super) fn in_order(&self, first: usize, last: usize) -> Vec<usize> {
         [&[first], &self.spatial[..], &[last]].concat()
     }
-    fn swapped(&self) -> Axes {
+    pub(super) fn swapped(&self) -> Axes {
         Axes { first: self.second, second: self.first, spatial: self.spatial.clone() }
     }
     /// StableHLO's syntax, for example `[b, f, 0, 1]`.
@@ -293,123 +294,6 @@ impl Operation for ConvolutionOp {
     }
 }
 
-/// The zeros around the input.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Padding {
-    /// The numbers before and after the input, for each spatial axis.
-    Numbers(Vec<(i64, i64)>),
-    /// The padding that keeps the size of the input.
-    Same,
-}
-
-/// The options of a convolution; lists have one entry for each spatial axis. [`Convolution::new`]
-/// sets stride 1, no padding, no dilation and one group.
-///
-/// ```
-/// use fulmen_tensor::{Convolution, DType, Tensor};
-/// let x = Tensor::zeros(DType::F32, [8, 3, 32, 32]);
-/// let w = Tensor::zeros(DType::F32, [16, 3, 3, 3]);
-/// let y = x.convolution(&w, &Convolution::new(2).stride([2, 2]).padding([(1, 1), (1, 1)]));
-/// assert_eq!(y.ty().to_string(), "f32[8, 16, 16, 16]");
-/// let y = x.convolution(&w, &Convolution::new(2).same());
-/// assert_eq!(y.ty().to_string(), "f32[8, 16, 32, 32]");
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Convolution {
-    stride: Vec<usize>,
-    padding: Padding,
-    output_padding: Vec<usize>,
-    dilation: Vec<usize>,
-    groups: usize,
-}
-
-impl Convolution {
-    /// A convolution over `spatial` axes with stride 1, no padding (PyTorch's `valid`), no dilation
-    /// and one group.
-    pub fn new(spatial: usize) -> Convolution {
-        Convolution {
-            stride: vec![1; spatial],
-            padding: Padding::Numbers(vec![(0, 0); spatial]),
-            output_padding: vec![0; spatial],
-            dilation: vec![1; spatial],
-            groups: 1,
-        }
-    }
-
-    /// The step between two positions of the kernel.
-    pub fn stride(mut self, stride: impl Into<Vec<usize>>) -> Convolution {
-        self.stride = stride.into();
-        self
-    }
-
-    /// The numbers of zeros before and after the input.
-    pub fn padding(mut self, padding: impl Into<Vec<(i64, i64)>>) -> Convolution {
-        self.padding = Padding::Numbers(padding.into());
-        self
-    }
-
-    /// Pads so that the result has the size of the input (PyTorch's `padding="same"`). If the
-    /// number of zeros is odd, one more follows the input than precedes it. Requires stride 1.
-    pub fn same(mut self) -> Convolution {
-        self.padding = Padding::Same;
-        self
-    }
-
-    /// The additional size at the end of the result of [`Tensor::conv_transpose`]. It must be less
-    /// than the stride or the dilation.
-    pub fn output_padding(mut self, output_padding: impl Into<Vec<usize>>) -> Convolution {
-        self.output_padding = output_padding.into();
-        self
-    }
-
-    /// The step between two elements of the kernel.
-    pub fn dilation(mut self, dilation: impl Into<Vec<usize>>) -> Convolution {
-        self.dilation = dilation.into();
-        self
-    }
-
-    /// The number of groups of channels. Each output channel depends only on the input channels of
-    /// its group.
-    pub fn groups(mut self, groups: usize) -> Convolution {
-        self.groups = groups;
-        self
-    }
-
-    /// The zeros around the input, after a check that all lists have one entry for each spatial
-    /// axis.
-    fn check(&self, kernel: &Tensor) -> Result<Vec<(i64, i64)>, String> {
-        let spatial = self.stride.len();
-        let padding_entries = match &self.padding {
-            Padding::Numbers(padding) => padding.len(),
-            Padding::Same => spatial,
-        };
-        if [padding_entries, self.dilation.len(), self.output_padding.len()]
-            .iter()
-            .any(|&n| n != spatial)
-        {
-            return Err(format!(
-                "stride, padding and dilation must have one entry for each spatial axis: {self:?}"
-            ));
-        }
-        match &self.padding {
-            Padding::Numbers(padding) => Ok(padding.clone()),
-            Padding::Same if self.stride.iter().any(|&stride| stride != 1) => {
-                Err(format!("same() requires stride 1, not {:?}", self.stride))
-            }
-            Padding::Same => Ok((0..spatial)
-                .map(|i| {
-                    let window = kernel
-                        .shape()
-                        .get(i + 2)
-                        .map_or(0, |&size| dilated(size, self.dilation[i]));
-                    let total = window.saturating_sub(1).min(LARGEST) as i64;
-                    (total / 2, total - total / 2)
-                })
-                .collect()),
-        }
-    }
-}
-
 impl Tensor {
     /// The convolution of an input `[batch, channels, spatial…]` with a kernel
     /// `[out, channels / groups, spatial…]`. As in PyTorch, this is the cross-correlation. The
@@ -418,22 +302,21 @@ impl Tensor {
     ///
     /// Poisoned if the ranks, channels, groups or lists of options do not fit, or for booleans.
     #[track_caller]
-    pub fn convolution(&self, kernel: impl AsTensor, how: &Convolution) -> Tensor {
+    pub fn convolution(&self, kernel: impl AsTensor, options: &Convolution) -> Tensor {
         Tensor::record("convolution", || {
-            let kernel = kernel.as_tensor();
-            let (input, kernel) = product_operands(self, kernel)?;
-            let spatial = how.stride.len();
-            let padding = how.check(&kernel)?;
-            if how.output_padding.iter().any(|&n| n != 0) {
+            let (input, kernel) = product_operands(self, kernel.as_tensor())?;
+            let spatial = options.stride.len();
+            let padding = options.check(&kernel)?;
+            if options.output_padding.iter().any(|&n| n != 0) {
                 return Err("only conv_transpose supports output_padding".into());
             }
             let operation = ConvolutionOp {
                 method: "convolution",
-                stride: how.stride.clone(),
+                stride: options.stride.clone(),
                 padding,
                 lhs_dilation: vec![1; spatial],
-                rhs_dilation: how.dilation.clone(),
-                feature_groups: how.groups,
+                rhs_dilation: options.dilation.clone(),
+                feature_groups: options.groups,
                 batch_groups: 1,
                 lhs: Axes::standard(spatial),
                 rhs: Axes::standard(spatial),
@@ -457,85 +340,14 @@ impl Tensor {
     /// assert_eq!(y.ty().to_string(), "f32[8, 3, 14, 14]");
     /// ```
     #[track_caller]
-    pub fn conv_transpose(&self, kernel: impl AsTensor, how: &Convolution) -> Tensor {
+    pub fn conv_transpose(&self, kernel: impl AsTensor, options: &Convolution) -> Tensor {
         Tensor::record("conv_transpose", || {
-            let kernel = kernel.as_tensor();
-            let (input, kernel) = product_operands(self, kernel)?;
-            let (operation, moved) = how.transposed(&input, &kernel)?;
+            let (input, kernel) = product_operands(self, kernel.as_tensor())?;
+            let (operation, moves_groups) = options.transposed(&input, &kernel)?;
             let spatial: Vec<isize> = (2..kernel.rank() as isize).collect();
-            let kernel = if moved { move_groups(&kernel, 0, 1, how.groups) } else { kernel };
+            let kernel =
+                if moves_groups { move_groups(&kernel, 0, 1, options.groups) } else { kernel };
             Tensor::try_apply(operation, &[&input, &kernel.flip(&spatial)])
         })
-    }
-}
-
-impl Convolution {
-    /// The equivalent convolution over the dilated input, and whether the kernel's groups move from
-    /// its first axis to the second.
-    fn transposed(&self, input: &Tensor, kernel: &Tensor) -> Result<(ConvolutionOp, bool), String> {
-        if self.padding == Padding::Same {
-            return Err("a transposed convolution does not support same(); use padding()".into());
-        }
-        let padding = self.check(kernel)?;
-        let spatial = self.stride.len();
-        if input.rank() != spatial + 2 || kernel.rank() != spatial + 2 {
-            return Err(format!(
-                "a transposed convolution over {spatial} axes takes an input [batch, channels, …] and a kernel \
-                 [channels, out, …] of rank {}; they are {} and {}",
-                spatial + 2,
-                input.ty(),
-                kernel.ty()
-            ));
-        }
-        let channels = input.shape()[1];
-        if kernel.shape()[0] != channels || channels.checked_rem(self.groups) != Some(0) {
-            return Err(format!(
-                "the input {} has {channels} channels; the kernel {} in {} groups takes {}",
-                input.ty(),
-                kernel.ty(),
-                self.groups,
-                kernel.shape()[0]
-            ));
-        }
-        for (i, &(low, high)) in padding.iter().enumerate() {
-            let (extra, stride, dilation) =
-                (self.output_padding[i], self.stride[i], self.dilation[i]);
-            if extra > 0 && extra >= stride.max(dilation) {
-                return Err(format!(
-                    "output_padding {extra} of spatial axis {i} must be less than the stride {stride} or the dilation \
-                     {dilation}"
-                ));
-            }
-            if stride == 0 || dilation == 0 {
-                return Err("stride and dilation must be at least 1".into());
-            }
-            for (name, amount) in [("padding", low), ("padding", high)] {
-                within_reach(name, i + 2, amount.into())?;
-            }
-            within_reach(
-                "the dilated kernel size",
-                i + 2,
-                dilated(kernel.shape()[i + 2], dilation) as i128,
-            )?;
-            within_reach("output_padding", i + 2, extra as i128)?;
-        }
-        // None of this overflows: the amounts were checked above.
-        let padding = (0..spatial).map(|i| {
-            let margin = dilated(kernel.shape()[i + 2], self.dilation[i]) as i64 - 1;
-            (margin - padding[i].0, margin - padding[i].1 + self.output_padding[i] as i64)
-        });
-        let operation = ConvolutionOp {
-            method: "conv_transpose",
-            stride: vec![1; spatial],
-            padding: padding.collect(),
-            lhs_dilation: self.stride.clone(),
-            rhs_dilation: self.dilation.clone(),
-            feature_groups: self.groups,
-            batch_groups: 1,
-            lhs: Axes::standard(spatial),
-            rhs: Axes::standard(spatial).swapped(),
-            out: Axes::standard(spatial),
-        };
-        Ok((operation, self.groups > 1))
     }
 }

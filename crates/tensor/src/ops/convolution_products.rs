@@ -9,7 +9,7 @@
 //! Programs for other devices keep their convolutions.
 
 use super::convolution::{Axes, ConvolutionOp, dilated};
-use super::slice::windows;
+use super::slice::{WindowGrid, windows};
 use crate::axis_order::inverse;
 use crate::region::{Region, parameters};
 use crate::{DType, Shape, Tensor, TensorType};
@@ -131,12 +131,13 @@ impl ConvolutionOp {
         Some(match form {
             Form::PatchesByTap => {
                 let lhs = padded(&features_last(lhs, &self.lhs), &spatial, &self.padding);
-                let windows = windows(
-                    &lhs,
-                    &spatial,
-                    [&taps, &self.rhs_dilation],
-                    [&positions, &self.stride],
-                );
+                let grid = WindowGrid {
+                    counts: &taps,
+                    stride: &self.rhs_dilation,
+                    sizes: &positions,
+                    dilation: &self.stride,
+                };
+                let windows = windows(&lhs, &spatial, &grid);
                 let patches = concatenated(&windows, last);
                 // The patches' features are taps × features; so are the kernel's. Its outer
                 // features stay outside.
@@ -171,12 +172,13 @@ impl ConvolutionOp {
             }
             Form::PatchesByPosition => {
                 let lhs = padded(&contracted_first(lhs, &self.lhs), &spatial, &self.padding);
-                let windows = windows(
-                    &lhs,
-                    &spatial,
-                    [&positions, &self.stride],
-                    [&taps, &self.rhs_dilation],
-                );
+                let grid = WindowGrid {
+                    counts: &positions,
+                    stride: &self.stride,
+                    sizes: &taps,
+                    dilation: &self.rhs_dilation,
+                };
+                let windows = windows(&lhs, &spatial, &grid);
                 self.product_of_patches(
                     &concatenated(&windows, last),
                     &contracted_first(rhs, &self.rhs),
@@ -199,8 +201,13 @@ impl ConvolutionOp {
                     .collect();
                 let kernel = padded(&contracted_first(rhs, &self.rhs), &spatial, &margins);
                 let steps = vec![1; taps.len()];
-                let mut windows =
-                    windows(&kernel, &spatial, [&positions, &steps], [&input, &self.lhs_dilation]);
+                let grid = WindowGrid {
+                    counts: &positions,
+                    stride: &steps,
+                    sizes: &input,
+                    dilation: &self.lhs_dilation,
+                };
+                let mut windows = windows(&kernel, &spatial, &grid);
                 // The first position is the last window.
                 windows.reverse();
                 self.product_of_patches(
@@ -211,15 +218,16 @@ impl ConvolutionOp {
                 )
             }
             Form::ProductByRow => {
-                let lhs = contracted_first(lhs, &self.lhs);
-                let (rows, height) = (positions[0], lhs.shape()[1]);
-                let lhs = padded(&lhs, &spatial[1..], &self.padding[1..]);
-                let windows = windows(
-                    &lhs,
-                    &spatial[1..],
-                    [&positions[1..], &self.stride[1..]],
-                    [&taps[1..], &self.rhs_dilation[1..]],
-                );
+                let input = contracted_first(lhs, &self.lhs);
+                let (rows, height) = (positions[0], input.shape()[1]);
+                let padded_input = padded(&input, &spatial[1..], &self.padding[1..]);
+                let grid = WindowGrid {
+                    counts: &positions[1..],
+                    stride: &self.stride[1..],
+                    sizes: &taps[1..],
+                    dilation: &self.rhs_dilation[1..],
+                };
+                let windows = windows(&padded_input, &spatial[1..], &grid);
                 let patches = concatenated(&windows, last);
                 // Row `r` of the result multiplies row `h` of the input by row `h − r + low` of the
                 // kernel.
@@ -260,17 +268,26 @@ impl ConvolutionOp {
         // The operand whose features are the outer ones of the convolution's result is first. Then
         // the result is transposed within blocks that fit into a cache.
         if self.out.first < self.out.second {
-            let product = product(lhs, rhs)
-                .reshape([lhs_positions, &[batch], rhs_positions, &[out]].concat());
-            product.permuted(
-                [l].into_iter().chain(l + 1..l + 1 + r).chain(0..l).chain([l + r + 1]).collect(),
-            )
+            product(lhs, rhs)
+                .reshape([lhs_positions, &[batch], rhs_positions, &[out]].concat())
+                .permuted(
+                    [l].into_iter()
+                        .chain(l + 1..l + 1 + r)
+                        .chain(0..l)
+                        .chain([l + r + 1])
+                        .collect(),
+                )
         } else {
-            let product = product(rhs, lhs)
-                .reshape([rhs_positions, &[out], lhs_positions, &[batch]].concat());
-            product.permuted(
-                [l + r + 1].into_iter().chain(0..r).chain(r + 1..r + 1 + l).chain([r]).collect(),
-            )
+            product(rhs, lhs)
+                .reshape([rhs_positions, &[out], lhs_positions, &[batch]].concat())
+                .permuted(
+                    [l + r + 1]
+                        .into_iter()
+                        .chain(0..r)
+                        .chain(r + 1..r + 1 + l)
+                        .chain([r])
+                        .collect(),
+                )
         }
     }
 }
@@ -297,13 +314,14 @@ mod tests {
 
     /// The numbers of convolutions and of products in a convolution of f32 and its derivatives.
     fn statements(
-        [input, kernel]: [[usize; 4]; 2],
-        how: &Convolution,
+        input: [usize; 4],
+        kernel: [usize; 4],
+        options: &Convolution,
         platform: Option<Platform>,
     ) -> crate::Result<[usize; 2]> {
         let types = [input, kernel].map(|shape| TensorType::new(DType::F32, shape));
         let function = Function::trace("f", &types, |x| {
-            let y = x[0].convolution(&x[1], how);
+            let y = x[0].convolution(&x[1], options);
             let gradients = grad(&y.sum_all(), &[&x[0], &x[1]]);
             [vec![y], gradients].concat()
         });
@@ -317,11 +335,11 @@ mod tests {
         let types = [[4, 8, 8, 8], [16, 8, 3, 3], [1, 16, 1, 1], [4, 16, 3, 3]]
             .map(|s| TensorType::new(DType::F32, s));
         let function = Function::trace("f", &types, |x| {
-            let how = Convolution::new(2).padding([(1, 1); 2]);
-            let y = x[0].convolution(&x[1], &how);
+            let options = Convolution::new(2).padding([(1, 1); 2]);
+            let y = x[0].convolution(&x[1], &options);
             let y = &y - y.mean_keepdim(&[0, 2, 3]);
             let y = (y + &x[2]).relu().max_pool(&Pooling::new([2; 2]).stride([2; 2]));
-            vec![y.convolution(&x[3], &how)]
+            vec![y.convolution(&x[3], &options)]
         });
         let transposes = |platform| -> crate::Result<usize> {
             Ok(lower(&function, &Mesh::data(1), platform)?
@@ -340,22 +358,18 @@ mod tests {
         let cpu = Some(Platform::Cpu);
         let bare = Convolution::new(2);
         let padded = bare.clone().padding([(1, 1); 2]);
-        let large = [[4, 64, 32, 32], [64, 64, 3, 3]];
-        let small = [[4, 64, 4, 4], [64, 64, 3, 3]];
-        assert_eq!(statements(large, &padded, cpu)?, [2, 3]);
-        assert_eq!(statements(small, &padded, cpu)?, [0, 5]);
+        let (large, small, kernel) = ([4, 64, 32, 32], [4, 64, 4, 4], [64, 64, 3, 3]);
+        assert_eq!(statements(large, kernel, &padded, cpu)?, [2, 3]);
+        assert_eq!(statements(small, kernel, &padded, cpu)?, [0, 5]);
         // The derivative for the input has a dilated input.
-        assert_eq!(
-            statements([[4, 64, 8, 8], [64, 64, 3, 3]], &padded.clone().stride([2; 2]), cpu)?,
-            [1, 2]
-        );
+        assert_eq!(statements([4, 64, 8, 8], kernel, &padded.clone().stride([2; 2]), cpu)?, [1, 2]);
         // The derivative for an input without padding is more than twice as large as its cotangent.
-        assert_eq!(statements([[4, 20, 12, 12], [50, 20, 5, 5]], &bare, cpu)?, [2, 1]);
+        assert_eq!(statements([4, 20, 12, 12], [50, 20, 5, 5], &bare, cpu)?, [2, 1]);
         // Few features.
-        assert_eq!(statements([[4, 3, 32, 32], [64, 3, 3, 3]], &padded, cpu)?, [3, 0]);
+        assert_eq!(statements([4, 3, 32, 32], [64, 3, 3, 3], &padded, cpu)?, [3, 0]);
         for platform in [None, Some(Platform::Tpu), Some(Platform::Cuda)] {
-            assert_eq!(statements(large, &padded, platform)?, [3, 0]);
-            assert_eq!(statements(small, &padded, platform)?, [3, 0]);
+            assert_eq!(statements(large, kernel, &padded, platform)?, [3, 0]);
+            assert_eq!(statements(small, kernel, &padded, platform)?, [3, 0]);
         }
         Ok(())
     }

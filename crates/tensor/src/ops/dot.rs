@@ -1,7 +1,7 @@
 //! Products of tensors: `dot_general`, and `matmul` built on it.
 
+use super::common_dtype::common_dtype;
 use super::dtype_set::DTypeSet;
-use super::promote::common_dtype;
 use crate::autocast::for_product;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};

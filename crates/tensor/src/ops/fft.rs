@@ -89,10 +89,10 @@ impl Operation for Fft {
             Kind::Irfft => {
                 let count: f64 = self.lengths.iter().map(|&n| n as f64).product();
                 let half = last / 2 + 1;
-                let weight: Vec<f64> = (0..half)
+                let weights: Vec<f64> = (0..half)
                     .map(|k| if k == 0 || 2 * k == last { 1.0 / count } else { 2.0 / count })
                     .collect();
-                let weight = Tensor::from_slice(&weight, [half]).to_dtype(g.dtype());
+                let weight = Tensor::from_slice(&weights, [half]).to_dtype(g.dtype());
                 (transform(Kind::Rfft, &g) * weight).conj()
             }
         })]

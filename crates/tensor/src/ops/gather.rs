@@ -69,7 +69,7 @@ impl Dimensions {
     }
 
     /// The shape of the gathered elements, or of the updates.
-    pub(super) fn taken(&self, operand: &Shape, indices: &Shape) -> Vec<usize> {
+    pub(super) fn gathered_shape(&self, operand: &Shape, indices: &Shape) -> Vec<usize> {
         let whole = |a: &usize| !self.mapped.contains(a) && !self.operand_batch.contains(a);
         let mut windows = (0..operand.rank()).filter(whole).map(|a| operand[a]);
         let mut batches = (0..indices.rank()).filter(|&a| a != self.vector).map(|a| indices[a]);
@@ -129,10 +129,10 @@ impl Dimensions {
     }
 
     /// Broadcasts one value for each index to the shape of the gathered elements.
-    pub(super) fn spread(&self, values: &Tensor, taken: &Shape) -> Tensor {
+    pub(super) fn spread(&self, values: &Tensor, gathered: &Shape) -> Tensor {
         let axes: Vec<usize> =
-            (0..taken.rank()).filter(|axis| !self.window.contains(axis)).collect();
-        values.broadcast_in_dim(taken, &axes)
+            (0..gathered.rank()).filter(|axis| !self.window.contains(axis)).collect();
+        values.broadcast_in_dim(gathered, &axes)
     }
 }
 
@@ -149,7 +149,7 @@ impl Operation for Gather {
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
         one(TensorType::new(
             inputs[0].dtype,
-            self.dimensions.taken(&inputs[0].shape, &inputs[1].shape),
+            self.dimensions.gathered_shape(&inputs[0].shape, &inputs[1].shape),
         ))
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
@@ -214,7 +214,7 @@ impl Tensor {
             .select(&gathered, &nothing(self.dtype())))
     }
 
-    fn taken(
+    fn take_along(
         &self,
         method: &'static str,
         axis: isize,
@@ -247,7 +247,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn take(&self, axis: isize, indices: impl AsTensor) -> Tensor {
-        Tensor::record("take", || self.taken("take", axis, indices.as_tensor()))
+        Tensor::record("take", || self.take_along("take", axis, indices.as_tensor()))
     }
 
     /// The slices at `indices`, a vector, along `axis` (PyTorch's `index_select`). Like
@@ -260,8 +260,8 @@ impl Tensor {
             let indices = indices.as_tensor();
             all_live([self, indices])?;
             match indices.rank() {
-                0 => self.taken("index_select", axis, &indices.reshape([1])),
-                1 => self.taken("index_select", axis, indices),
+                0 => self.take_along("index_select", axis, &indices.reshape([1])),
+                1 => self.take_along("index_select", axis, indices),
                 _ => Err(format!(
                     "the indices {} are not a vector; take() accepts indices of any shape",
                     indices.ty()

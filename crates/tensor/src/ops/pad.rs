@@ -65,7 +65,10 @@ impl Operation for Pad {
         let to_value = g.sum_all() - to_operand.sum_all();
         vec![Some(to_operand), Some(to_value)]
     }
-    fn on_reordered(&self, order: &AxisOrder) -> Option<(Box<dyn Operation>, Option<AxisOrder>)> {
+    fn with_operands_reordered(
+        &self,
+        order: &AxisOrder,
+    ) -> Option<(Box<dyn Operation>, Option<AxisOrder>)> {
         let (low, high) = (order.reorder(&self.low), order.reorder(&self.high));
         Some((
             Box::new(Pad { low, high, interior: order.reorder(&self.interior) }),

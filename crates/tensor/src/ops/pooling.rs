@@ -2,7 +2,7 @@
 
 use super::constant::holds;
 use super::dtype_set::DTypeSet;
-use super::pooling_positions::{largest_and_where, to_winners, winners};
+use super::pooling_positions::{max_indices, max_pool_with_indices, scatter_to_max};
 use super::reduce::Reducer;
 use super::select_and_scatter::SelectAndScatter;
 use super::unary::methods;
@@ -109,8 +109,8 @@ impl Operation for ReduceWindow {
         let zero = Tensor::full(g.dtype(), [], 0.0);
         if self.reducer != Reducer::Sum {
             if w.is_dilated() {
-                let positions = winners(x, w);
-                return vec![Some(to_winners(x, &positions, &g))];
+                let positions = max_indices(x, w);
+                return vec![Some(scatter_to_max(x, &positions, &g))];
             }
             let is_padded = w.padding.iter().any(|&padding| padding != (0, 0));
             if is_padded && w.size.contains(&2) {
@@ -137,7 +137,10 @@ impl Operation for ReduceWindow {
         let operation = ReduceWindow { method: self.method, reducer: Reducer::Sum, windows };
         vec![Some(Tensor::apply(operation, &[&g.pad(&zero, &low, &high, &interior)]))]
     }
-    fn on_reordered(&self, order: &AxisOrder) -> Option<(Box<dyn Operation>, Option<AxisOrder>)> {
+    fn with_operands_reordered(
+        &self,
+        order: &AxisOrder,
+    ) -> Option<(Box<dyn Operation>, Option<AxisOrder>)> {
         let Windows { size, stride, padding, dilation } = &self.windows;
         let windows = Windows {
             size: order.reorder(size),
@@ -354,7 +357,7 @@ methods! {
     /// `max_pool1d`, `max_pool2d` and `max_pool3d`). Of tied elements, the first gets the gradient.
     ///
     /// Poisoned if the options do not fit the tensor, or for booleans and complex numbers.
-    max_pool(how: &Pooling) -> Tensor, |x| x.pool("max_pool", Reducer::Max, how);
+    max_pool(options: &Pooling) -> Tensor, |x| x.pool("max_pool", Reducer::Max, options);
 
     /// The largest element of each window over `[batch, channels, spatial…]`, and its position
     /// (PyTorch's `return_indices`). The position is an i32 that counts the elements of one channel
@@ -368,8 +371,8 @@ methods! {
     /// assert_eq!(at.eval()?.to_vec::<i32>()?, [3, 4]);
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
-    max_pool_with_indices(how: &Pooling) -> [Tensor; 2], |x| {
-        Ok(largest_and_where("max_pool_with_indices", x, &how.windows(x)?))
+    max_pool_with_indices(options: &Pooling) -> [Tensor; 2], |x| {
+        Ok(max_pool_with_indices("max_pool_with_indices", x, &options.windows(x)?))
     };
 }
 
@@ -381,12 +384,12 @@ impl Tensor {
     /// Poisoned if the options do not fit the tensor, or if the dtype cannot hold the number of
     /// elements of a window.
     #[track_caller]
-    pub fn avg_pool(&self, how: &Pooling) -> Tensor {
+    pub fn avg_pool(&self, options: &Pooling) -> Tensor {
         Tensor::record("avg_pool", || {
             self.live()?;
-            let count: f64 = how
+            let count: f64 = options
                 .divisor
-                .map_or_else(|| how.window.iter().map(|&n| n as f64).product(), |n| n as f64);
+                .map_or_else(|| options.window.iter().map(|&n| n as f64).product(), |n| n as f64);
             let dtype = self.dtype();
             if !holds(dtype, count) {
                 return Err(format!(
@@ -394,13 +397,13 @@ impl Tensor {
                 )
                 .into());
             }
-            if how.divisor == Some(0) {
+            if options.divisor == Some(0) {
                 return Err("the divisor must be at least 1".into());
             }
             // The sum, and even the number of elements, may overflow 16 bits.
             let wide = wide(self);
-            let sum = wide.pool("avg_pool", Reducer::Sum, how)?;
-            let mean = match how.counts(&wide, &how.windows(&wide)?, &sum, wide.dtype()) {
+            let sum = wide.pool("avg_pool", Reducer::Sum, options)?;
+            let mean = match options.counts(&wide, &options.windows(&wide)?, &sum, wide.dtype()) {
                 Some(counts) => sum / counts,
                 None => sum / count,
             };
@@ -412,10 +415,10 @@ impl Tensor {
         &self,
         method: &'static str,
         reducer: Reducer,
-        how: &Pooling,
+        options: &Pooling,
     ) -> Result<Tensor, Refusal> {
         self.live()?;
-        let windows = how.windows(self)?;
+        let windows = options.windows(self)?;
         Tensor::try_apply(ReduceWindow { method, reducer, windows }, &[self])
     }
 }

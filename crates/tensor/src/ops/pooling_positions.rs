@@ -18,12 +18,12 @@ use crate::{DType, Tensor, TensorType};
 /// position. Of tied numbers, the one with the smallest position is selected. NaN is larger than
 /// all other numbers.
 #[derive(Debug)]
-struct LargestAndWhere {
+struct MaxPoolWithIndices {
     method: &'static str,
     windows: Windows,
 }
 
-impl Operation for LargestAndWhere {
+impl Operation for MaxPoolWithIndices {
     fn name(&self) -> &'static str {
         self.method
     }
@@ -34,13 +34,13 @@ impl Operation for LargestAndWhere {
         Ok(vec![largest, positions])
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
-        vec![Some(to_winners(cx.input(0), &cx.outputs[1], &cx.cotangent())), None]
+        vec![Some(scatter_to_max(cx.input(0), &cx.outputs[1], &cx.cotangent())), None]
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         let dtype = cx.operand_type(0).dtype;
         let least = cx.constant(dtype, &Reducer::Max.identity(dtype));
         let nowhere = cx.constant(DType::I32, &i32::MAX.to_string());
-        let (scalar, place) =
+        let (scalar, position) =
             (TensorType::scalar(dtype).stablehlo(), TensorType::scalar(DType::I32).stablehlo());
         let compare = |name: &str, direction: &str, a: &str, b: &str, ty: &str| {
             format!(
@@ -59,7 +59,7 @@ impl Operation for LargestAndWhere {
             compare("a_nan", "NE", "a", "a", &scalar),
             compare("b_nan", "NE", "b", "b", &scalar),
             compare("b_number", "EQ", "b", "b", &scalar),
-            compare("before", "LT", "i", "j", &place),
+            compare("before", "LT", "i", "j", &position),
             join("only_nan", "and", "a_nan", "b_number"),
             join("both_nan", "and", "a_nan", "b_nan"),
             join("tie", "or", "equal", "both_nan"),
@@ -67,7 +67,7 @@ impl Operation for LargestAndWhere {
             join("above", "or", "larger", "only_nan"),
             join("wins", "or", "above", "first"),
             choose("r", "a", "b", &scalar),
-            choose("k", "i", "j", &place),
+            choose("k", "i", "j", &position),
         ]
         .concat();
         let types: Vec<String> =
@@ -75,9 +75,9 @@ impl Operation for LargestAndWhere {
         let result = cx.result();
         let positions = TensorType::new(DType::I32, &result.shape);
         format!(
-            "\"stablehlo.reduce_window\"({}, {least}, {nowhere}) ({{ ^bb0(%a: {scalar}, %i: {place}, %b: {scalar}, \
-             %j: {place}): {body}\"stablehlo.return\"(%r, %k) : ({scalar}, {place}) -> () }}) {{{}}} : \
-             ({}, {scalar}, {place}) -> ({}, {})",
+            "\"stablehlo.reduce_window\"({}, {least}, {nowhere}) ({{ ^bb0(%a: {scalar}, %i: {position}, %b: {scalar}, \
+             %j: {position}): {body}\"stablehlo.return\"(%r, %k) : ({scalar}, {position}) -> () }}) {{{}}} : \
+             ({}, {scalar}, {position}) -> ({}, {})",
             cx.operands(),
             self.windows.attributes(),
             types.join(", "),
@@ -89,7 +89,7 @@ impl Operation for LargestAndWhere {
 
 /// The largest element of each window over `[batch, channels, spatial…]`, and its position within
 /// its channel.
-pub(super) fn largest_and_where(
+pub(super) fn max_pool_with_indices(
     method: &'static str,
     x: &Tensor,
     windows: &Windows,
@@ -106,15 +106,15 @@ pub(super) fn largest_and_where(
         let positions =
             Tensor::arange(DType::I32, count).reshape(spatial).broadcast_in_dim(x.shape(), &axes);
         Ok(Tensor::apply_many(
-            LargestAndWhere { method, windows: windows.clone() },
+            MaxPoolWithIndices { method, windows: windows.clone() },
             &[x, &positions],
         ))
     })
 }
 
 /// The positions of the largest elements.
-pub(super) fn winners(x: &Tensor, windows: &Windows) -> Tensor {
-    let [_, positions] = largest_and_where("max_pool", x, windows);
+pub(super) fn max_indices(x: &Tensor, windows: &Windows) -> Tensor {
+    let [_, positions] = max_pool_with_indices("max_pool", x, windows);
     positions
 }
 
@@ -125,7 +125,7 @@ fn flat(x: &Tensor) -> Tensor {
 
 /// Adds the element of `g` for each window at the position of the largest element of that window in
 /// `x`.
-pub(super) fn to_winners(x: &Tensor, positions: &Tensor, g: &Tensor) -> Tensor {
+pub(super) fn scatter_to_max(x: &Tensor, positions: &Tensor, g: &Tensor) -> Tensor {
     if g.shape().num_elements() == 0 {
         return x.zeros_like();
     }
@@ -142,7 +142,7 @@ pub(super) fn to_winners(x: &Tensor, positions: &Tensor, g: &Tensor) -> Tensor {
 }
 
 /// The elements of `g` at the positions of the largest elements.
-pub(super) fn at_winners(g: &Tensor, positions: &Tensor) -> Tensor {
+pub(super) fn gather_at_max(g: &Tensor, positions: &Tensor) -> Tensor {
     let gather = Gather { method: "max_pool", dimensions: Dimensions::elements(2, 3) };
     Tensor::apply(gather, &[&flat(g), &flat(positions)]).reshape(positions.shape())
 }

@@ -99,8 +99,8 @@ impl Operation for Reduce {
         {
             return Err(no_element(from, &self.axes));
         }
-        let kept = (0..from.shape.rank()).filter(|a| !self.axes.contains(a));
-        one(TensorType::new(from.dtype, kept.map(|a| from.shape[a]).collect::<Vec<_>>()))
+        let kept_axes = (0..from.shape.rank()).filter(|a| !self.axes.contains(a));
+        one(TensorType::new(from.dtype, kept_axes.map(|a| from.shape[a]).collect::<Vec<_>>()))
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
         let x = cx.input(0);
@@ -109,8 +109,8 @@ impl Operation for Reduce {
             Reducer::Prod => return vec![Some(product_vjp(x, &self.axes, &cx.cotangent()))],
             Reducer::Sum | Reducer::Max | Reducer::Min => {}
         }
-        let kept: Vec<usize> = (0..x.rank()).filter(|a| !self.axes.contains(a)).collect();
-        let spread = |t: &Tensor| t.broadcast_in_dim(x.shape(), &kept);
+        let kept_axes: Vec<usize> = (0..x.rank()).filter(|a| !self.axes.contains(a)).collect();
+        let spread = |t: &Tensor| t.broadcast_in_dim(x.shape(), &kept_axes);
         let g = spread(&cx.cotangent());
         vec![Some(match self.reducer {
             Reducer::Sum | Reducer::Prod | Reducer::And | Reducer::Or => g,
@@ -123,7 +123,10 @@ impl Operation for Reduce {
             }
         })]
     }
-    fn on_reordered(&self, order: &AxisOrder) -> Option<(Box<dyn Operation>, Option<AxisOrder>)> {
+    fn with_operands_reordered(
+        &self,
+        order: &AxisOrder,
+    ) -> Option<(Box<dyn Operation>, Option<AxisOrder>)> {
         let positions = order.positions();
         let mut axes: Vec<_> = self.axes.iter().map(|&axis| positions[axis]).collect();
         axes.sort_unstable();
@@ -158,12 +161,12 @@ fn product_vjp(x: &Tensor, axes: &[usize], g: &Tensor) -> Tensor {
 
 /// The product along `axes`, by repeated multiplication of one half with the other.
 fn product_tree(x: &Tensor, axes: &[usize]) -> Tensor {
-    let kept: Vec<usize> = (0..x.rank()).filter(|a| !axes.contains(a)).collect();
-    let mut to: Vec<usize> = kept.iter().map(|&a| x.shape()[a]).collect();
+    let kept_axes: Vec<usize> = (0..x.rank()).filter(|a| !axes.contains(a)).collect();
+    let mut to: Vec<usize> = kept_axes.iter().map(|&a| x.shape()[a]).collect();
     let mut n: usize = axes.iter().map(|&a| x.shape()[a]).product();
     let result = to.clone();
     to.push(n);
-    let mut tree = x.permuted([kept.as_slice(), axes].concat()).reshape(to);
+    let mut tree = x.permuted([kept_axes.as_slice(), axes].concat()).reshape(to);
     if n == 0 {
         return Tensor::ones(x.dtype(), result);
     }
@@ -231,15 +234,15 @@ impl Tensor {
             if axes.is_empty() {
                 return Ok(self.to_dtype(dtype));
             }
-            let mut kept = self.shape().to_vec();
-            axes.iter().for_each(|&a| kept[a] = 1);
+            let mut keepdim_shape = self.shape().to_vec();
+            axes.iter().for_each(|&a| keepdim_shape[a] = 1);
             // A 16-bit sum of ones stops growing at 256 or 2048. An extreme is one of the elements,
             // so it stays narrow.
             let long = matches!(reducer, Reducer::Sum | Reducer::Prod);
             let from = if long { wide(self) } else { self.clone() };
             let reduced =
                 Tensor::try_apply(Reduce { method, reducer, axes }, &[&from])?.to_dtype(dtype);
-            Ok(if keepdim { reduced.reshape(kept) } else { reduced })
+            Ok(if keepdim { reduced.reshape(keepdim_shape) } else { reduced })
         })
     }
 

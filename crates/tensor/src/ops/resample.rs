@@ -158,16 +158,14 @@ fn sliced(x: &Tensor, axis: usize, to: usize, phases: &[Vec<Run>]) -> Tensor {
             start[axis] = run.start;
             limit[axis] = run.start + (run.weights.len() - 1) * step + 1;
             stride[axis] = step;
-            let part = weighted(&x.slice(&start, &limit, &stride), axis, &run.weights);
+            let mut part = weighted(&x.slice(&start, &limit, &stride), axis, &run.weights);
             let (mut low, mut high) = (vec![0; x.rank()], vec![0; x.rank()]);
             low[axis] = run.first as i64;
             high[axis] = (count - run.first - run.weights.len()) as i64;
             let is_whole = run.weights.len() == count;
-            let part = if is_whole {
-                part
-            } else {
-                part.pad(&Tensor::zeros(x.dtype(), []), &low, &high, &zeros)
-            };
+            if !is_whole {
+                part = part.pad(&Tensor::zeros(x.dtype(), []), &low, &high, &zeros);
+            }
             sum = Some(match sum {
                 Some(sum) => sum + part,
                 None => part,

@@ -15,9 +15,9 @@ fn inferred(sizes: &[isize], count: usize) -> Result<Vec<usize>, String> {
     if unknown > 1 || sizes.iter().any(|&size| size < -1) {
         return Err(format!("the sizes {sizes:?} must not be negative, except that one may be -1"));
     }
-    let known: Vec<usize> =
+    let known_sizes: Vec<usize> =
         sizes.iter().filter(|&&size| size != -1).map(|&size| size as usize).collect();
-    let known = product(&known);
+    let known = product(&known_sizes);
     let fits = if unknown == 0 { known == count } else { count.checked_rem(known) == Some(0) };
     if !fits {
         return Err(format!("{count} elements cannot become {sizes:?}"));

@@ -5,9 +5,9 @@
 //! computes (`dynamic_slice.rs`).
 
 use super::bounds::{self, ClampedIndices, OutOfBounds};
+use super::common_dtype::common_dtype;
 use super::dtype_set::DTypeSet;
 use super::gather::{Dimensions, Gather, check_points, fits_into, indexed_axis};
-use super::promote::common_dtype;
 use super::unary::methods;
 use crate::autocast::wide;
 use crate::lower::Lowering;
@@ -79,7 +79,7 @@ impl Scatter {
     }
 
     /// True for the updates that were written.
-    fn winners(&self, operand: &Tensor, indices: &Tensor, updates: &Tensor) -> Tensor {
+    fn written_updates(&self, operand: &Tensor, indices: &Tensor, updates: &Tensor) -> Tensor {
         let count = updates.shape().num_elements();
         let dtype = if i32::try_from(count).is_ok() { DType::I32 } else { DType::I64 };
         let numbers = Tensor::arange(dtype, count).reshape(updates.shape());
@@ -141,10 +141,10 @@ impl Operation for Scatter {
         let [to_operand, to_updates] = match self.combine {
             Combine::Add => [g.clone(), self.gather(&g, indices)],
             Combine::Set => {
-                let won = self.winners(operand, indices, updates);
+                let is_written = self.written_updates(operand, indices, updates);
                 let taken = self.gather(&g, indices);
                 let zeros = taken.zeros_like();
-                [self.scatter(Combine::Set, &g, indices, &zeros), won.select(&taken, &zeros)]
+                [self.scatter(Combine::Set, &g, indices, &zeros), is_written.select(&taken, &zeros)]
             }
             Combine::Mul => self.product_vjp(operand, indices, updates, &g),
             Combine::Min | Combine::Max => self.extreme_vjp(cx.inputs, cx.output(), &g),
@@ -186,7 +186,7 @@ fn operands(
 fn check_updates(
     updates: &Tensor,
     expected: Vec<usize>,
-    place: impl Fn() -> String,
+    target: impl Fn() -> String,
 ) -> Result<(), String> {
     if updates.shape().dims() == expected {
         return Ok(());
@@ -194,7 +194,7 @@ fn check_updates(
     Err(format!(
         "the updates have the shape {}; for {} it must be {expected:?}",
         updates.shape(),
-        place()
+        target()
     ))
 }
 
@@ -308,8 +308,9 @@ impl Tensor {
         let axis = indexed_axis(self, axis, indices)?;
         let clamped = bounds::along(self.shape(), axis, indices, OutOfBounds::PastEnd)?;
         let dimensions = Dimensions::along(axis, self.rank(), indices.rank());
-        let place = || format!("indices {} along axis {axis} of {}", indices.shape(), self.shape());
-        check_updates(&updates, dimensions.taken(self.shape(), indices.shape()), place)?;
+        let target =
+            || format!("indices {} along axis {axis} of {}", indices.shape(), self.shape());
+        check_updates(&updates, dimensions.gathered_shape(self.shape(), indices.shape()), target)?;
         Ok(to.written(method, combine, dimensions, &clamped, &updates)?.to_dtype(dtype))
     }
 
@@ -386,8 +387,12 @@ impl Tensor {
                 );
             }
             let dimensions = Dimensions::points(indices.size(-1), self.rank(), indices.rank());
-            let place = || format!("points {} in {}", indices.shape(), self.shape());
-            check_updates(&updates, dimensions.taken(self.shape(), indices.shape()), place)?;
+            let target = || format!("points {} in {}", indices.shape(), self.shape());
+            check_updates(
+                &updates,
+                dimensions.gathered_shape(self.shape(), indices.shape()),
+                target,
+            )?;
             let clamped = bounds::points(self.shape(), indices, OutOfBounds::PastEnd)?;
             Ok(to.written("scatter_nd", combine, dimensions, &clamped, &updates)?.to_dtype(dtype))
         })

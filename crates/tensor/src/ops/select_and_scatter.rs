@@ -1,9 +1,9 @@
 //! The derivative of a maximum or minimum over windows: `select_and_scatter`.
 
 use super::pooling::Windows;
-use super::pooling_positions::{at_winners, winners};
+use super::pooling_positions::{gather_at_max, max_indices};
 use super::reduce::Reducer;
-use super::slice::windows;
+use super::slice::{WindowGrid, windows};
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
 use crate::region::{Region, parameters};
@@ -29,8 +29,8 @@ impl Operation for SelectAndScatter {
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
         // Small changes of the operand do not change the selected positions.
-        let positions = winners(cx.input(0), &self.windows);
-        vec![None, Some(at_winners(&cx.cotangent(), &positions))]
+        let positions = max_indices(cx.input(0), &self.windows);
+        vec![None, Some(gather_at_max(&cx.cotangent(), &positions))]
     }
     fn rewritten_for_cpu(&self, inputs: &[&TensorType]) -> Option<Region> {
         self.as_selection(inputs[0], inputs[1])
@@ -77,7 +77,8 @@ impl SelectAndScatter {
         let (x, g) = (&parameters[0], &parameters[1]);
         let (rank, ones) = (x.rank(), vec![1; x.rank()]);
         let axes: Vec<_> = (0..rank).collect();
-        let elements = windows(x, &axes, [size, &ones], [g.shape(), stride]);
+        let grid = WindowGrid { counts: size, stride: &ones, sizes: g.shape(), dilation: stride };
+        let elements = windows(x, &axes, &grid);
         // The first of equal elements is selected.
         let mut selected = elements[0].clone();
         let mut position = Tensor::zeros(DType::I32, g.shape());

@@ -48,7 +48,7 @@ impl Operation for AllGather {
     fn recompute_policy(&self) -> RecomputePolicy {
         RecomputePolicy::Always
     }
-    fn gathers(&self) -> Option<&Sharding> {
+    fn gathered_sharding(&self) -> Option<&Sharding> {
         Some(&self.0)
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
@@ -112,6 +112,6 @@ impl Tensor {
     /// sharding. A loop over stacked values uses this to gather one slice at a time.
     pub fn gathered_from(&self) -> Option<(&Tensor, &Sharding)> {
         let Kind::Operation(operation) = &self.node.kind else { return None };
-        Some((self.node.inputs.first()?, operation.gathers()?))
+        Some((self.node.inputs.first()?, operation.gathered_sharding()?))
     }
 }

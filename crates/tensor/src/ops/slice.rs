@@ -63,10 +63,13 @@ impl Operation for Slice {
         let zero = Tensor::full(cx.output().dtype(), [], 0.0);
         vec![Some(cx.cotangent().pad(&zero, &low, &high, &interior))]
     }
-    fn cuts_from(&self) -> Option<&[usize]> {
+    fn slice_start(&self) -> Option<&[usize]> {
         Some(&self.start)
     }
-    fn on_reordered(&self, order: &AxisOrder) -> Option<(Box<dyn Operation>, Option<AxisOrder>)> {
+    fn with_operands_reordered(
+        &self,
+        order: &AxisOrder,
+    ) -> Option<(Box<dyn Operation>, Option<AxisOrder>)> {
         let (start, limit) = (order.reorder(&self.start), order.reorder(&self.limit));
         Some((
             Box::new(Slice { start, limit, stride: order.reorder(&self.stride) }),
@@ -199,30 +202,37 @@ impl Tensor {
         };
         operation(self).filter(|operation| operation.name() == "reshape")?;
         let cut = self.node.inputs.first()?;
-        let index = *operation(cut)?.cuts_from()?.first()?;
+        let index = *operation(cut)?.slice_start()?.first()?;
         let whole = cut.node.inputs.first()?;
         let is_row = cut.shape()[0] == 1 && whole.shape()[1..] == self.shape()[..];
         is_row.then_some((whole, index))
     }
 }
 
-/// The windows of a tensor along these axes, the last axis fastest. There are `counts` of them,
-/// `count_steps` apart; each has `sizes` elements, `size_steps` apart.
-pub(super) fn windows(
-    t: &Tensor,
-    axes: &[usize],
-    [counts, count_steps]: [&[usize]; 2],
-    [sizes, size_steps]: [&[usize]; 2],
-) -> Vec<Tensor> {
+/// The positions of windows along a list of axes, with one number for each axis.
+pub(super) struct WindowGrid<'a> {
+    /// The number of windows.
+    pub(super) counts: &'a [usize],
+    /// The distance from one window to the next.
+    pub(super) stride: &'a [usize],
+    /// The number of elements of a window.
+    pub(super) sizes: &'a [usize],
+    /// The distance from one element of a window to the next.
+    pub(super) dilation: &'a [usize],
+}
+
+/// The windows of a tensor along these axes, the last axis fastest.
+pub(super) fn windows(t: &Tensor, axes: &[usize], grid: &WindowGrid<'_>) -> Vec<Tensor> {
+    let WindowGrid { counts, stride: window_stride, sizes, dilation } = grid;
     (0..counts.iter().product())
         .map(|window: usize| {
             let (mut start, mut limit, mut stride) =
                 (vec![0; t.rank()], t.shape().to_vec(), vec![1; t.rank()]);
             let mut rest = window;
             for (i, &axis) in axes.iter().enumerate().rev() {
-                start[axis] = rest % counts[i] * count_steps[i];
-                limit[axis] = start[axis] + (sizes[i] - 1) * size_steps[i] + 1;
-                stride[axis] = size_steps[i];
+                start[axis] = rest % counts[i] * window_stride[i];
+                limit[axis] = start[axis] + (sizes[i] - 1) * dilation[i] + 1;
+                stride[axis] = dilation[i];
                 rest /= counts[i];
             }
             t.slice(&start, &limit, &stride)

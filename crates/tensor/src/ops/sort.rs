@@ -283,6 +283,6 @@ fn median(x: &Tensor, axis: isize, keepdim: bool) -> Result<(Tensor, Tensor), Re
     let not_a_number =
         is_first_nan.select(x, &x.zeros_like()).reduce("median", Reducer::Sum, &[axis], keepdim);
     let has_nan = nan.reduce("any", Reducer::Or, &[axis], keepdim);
-    let first = first.reshape(has_nan.shape().to_vec());
-    Ok((has_nan.select(&not_a_number, &value), has_nan.select(&first, &index)))
+    let nan_index = first.reshape(has_nan.shape().to_vec());
+    Ok((has_nan.select(&not_a_number, &value), has_nan.select(&nan_index, &index)))
 }

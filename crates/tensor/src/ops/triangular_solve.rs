@@ -1,7 +1,7 @@
 //! Solving linear systems with triangular matrices.
 
 use super::cholesky::square;
-use super::promote::common_dtype;
+use super::common_dtype::common_dtype;
 use crate::autocast::wide;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
@@ -109,7 +109,7 @@ impl Tensor {
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
     #[track_caller]
-    pub fn triangular_solve(&self, b: impl AsTensor, how: &TriangularSolve) -> Tensor {
+    pub fn triangular_solve(&self, b: impl AsTensor, options: &TriangularSolve) -> Tensor {
         Tensor::record("triangular_solve", || {
             let b = b.as_tensor();
             let dtype = common_dtype(self, b)?;
@@ -123,9 +123,9 @@ impl Tensor {
                 )
                 .into());
             };
-            let fits = if how.right { columns } else { rows };
+            let fits = if options.right { columns } else { rows };
             if matrix[0] != *fits {
-                let axis_name = if how.right { "columns" } else { "rows" };
+                let axis_name = if options.right { "columns" } else { "rows" };
                 return Err(format!(
                     "{} has {} unknowns, but the right side, {}, has {fits} {axis_name}",
                     a.ty(),
@@ -139,7 +139,7 @@ impl Tensor {
             let a_shape = [batch.dims(), matrix].concat();
             let b_shape = [batch.dims(), &[*rows, *columns]].concat();
             let x = Tensor::try_apply(
-                how.clone(),
+                options.clone(),
                 &[&a.broadcast_to(a_shape), &b.broadcast_to(b_shape)],
             )?;
             Ok(x.to_dtype(dtype))

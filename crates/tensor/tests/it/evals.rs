@@ -5,9 +5,10 @@ use std::cell::Cell;
 use std::sync::{Arc, Mutex};
 
 use fulmen_pjrt::{CompileOptions, Effort};
+use fulmen_tensor::internal::with_eval_advice;
 use fulmen_tensor::{
     Accelerator, DType, Devices, Function, Literal, Runtime, Tensor, TensorType, cond, fori_loop,
-    random, recording, scan, set_note_handler, while_loop,
+    random, scan, set_note_handler, while_loop,
 };
 
 /// A runtime with its own metrics.
@@ -237,8 +238,9 @@ fn a_line_that_compiles_its_fifth_program_is_told_of_once() {
 #[test]
 fn a_value_of_a_step_that_is_recorded_names_the_line_that_asked() {
     let x = Tensor::placeholder("batch.x", TensorType::new(DType::F32, [2]));
-    let error =
-        recording("training_step", "log it", || (x.exp().eval().unwrap_err().to_string(), line!()));
+    let error = with_eval_advice("training_step", "log it", || {
+        (x.exp().eval().unwrap_err().to_string(), line!())
+    });
     let expected = "eval: the tensor has no value yet: it depends on `batch.x`, an input of training_step, which is being \
                     recorded and runs later; log it\n  at ";
     assert!(
@@ -247,7 +249,7 @@ fn a_value_of_a_step_that_is_recorded_names_the_line_that_asked() {
         error.0
     );
     // A tensor that does not depend on the step has a value within it.
-    recording("training_step", "log it", || {
+    with_eval_advice("training_step", "log it", || {
         assert_eq!(Tensor::ones(DType::F32, []).eval().unwrap().to_f64(), [1.0])
     });
 }

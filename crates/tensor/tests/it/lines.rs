@@ -3,12 +3,13 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use fulmen_tensor::internal::Library;
 use fulmen_tensor::{
-    DType, Function, Library, Scope, Tensor, checkpoint, cond, custom_gradient, fori_loop, grad,
-    map, scan, while_loop,
+    DType, Function, Scope, Tensor, checkpoint, cond, custom_gradient, fori_loop, grad, map, scan,
+    while_loop,
 };
 
-use crate::shape_rules::calls::CALLS;
+use crate::shape_rules::call_table::CALLS;
 use crate::shape_rules::choices::Choices;
 
 /// A library of layers like `fulmen-nn`, whose sources are outside of this file.

@@ -122,9 +122,9 @@ fn call(f: impl Fn(&[Tensor]) -> Vec<Tensor>, parameters: &[Tensor]) -> Vec<Vec<
         Runtime::global().unwrap().eval_many(&parameters.iter().collect::<Vec<_>>()).unwrap();
     let leaves: Vec<Tensor> = values.iter().map(Literal::to_tensor).collect();
     let results = f(&leaves);
-    let results =
+    let literals =
         Runtime::global().unwrap().eval_many(&results.iter().collect::<Vec<_>>()).unwrap();
-    results.iter().map(Literal::to_f64).collect()
+    literals.iter().map(Literal::to_f64).collect()
 }
 
 fn loss_and_gradients(sizes: &Sizes, x: &[Tensor], cast: Option<DType>) -> Vec<Tensor> {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use fulmen_coordination::Halt;
 use fulmen_data::DeviceBatch;
 use fulmen_tensor::trace::span;
-use fulmen_tensor::{DeviceArray, Done, Literal, PendingLiterals, Runtime};
+use fulmen_tensor::{Completion, DeviceArray, Literal, PendingLiterals, Runtime};
 use parking_lot::Mutex;
 
 use crate::executor::progress_file::step_finished;
@@ -36,7 +36,7 @@ pub(crate) struct Executor<T> {
     /// Whether all processes are to run their actions now.
     actions_due: Cell<bool>,
     /// Steps that may not have finished.
-    in_flight: VecDeque<Done>,
+    in_flight: VecDeque<Completion>,
     reads: VecDeque<Read<T>>,
 }
 
@@ -111,7 +111,7 @@ impl<T> Executor<T> {
 
     /// Whether the device has finished all enqueued steps.
     pub(crate) fn is_idle(&self) -> bool {
-        self.in_flight.back().is_none_or(Done::is_ready)
+        self.in_flight.back().is_none_or(Completion::is_ready)
     }
 
     /// Waits until the device has finished all enqueued steps.

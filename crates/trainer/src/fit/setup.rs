@@ -165,7 +165,7 @@ impl<'a> Fit<'a> {
             alive_file,
             reports,
             first_step,
-            reads_before: fulmen_tensor::host_reads(),
+            reads_before: fulmen_tensor::internal::host_reads(),
             started,
             session,
             summary,

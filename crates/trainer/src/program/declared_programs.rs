@@ -1,7 +1,8 @@
 //! The programs that a module declares for callbacks. Each takes the module's values and doesn't
 //! change them.
 
-use fulmen_tensor::{Function, autocast, random, recording};
+use fulmen_tensor::internal::with_eval_advice;
+use fulmen_tensor::{Function, autocast, random};
 
 use crate::recorder::placeholders::Placeholders;
 use crate::state::Entry;
@@ -26,7 +27,7 @@ pub(crate) fn record_declared_programs(
     module.eval();
     module.set_random_key(&random::key(seed));
     let advice = "to see the tensor, return it as a result of the program";
-    let programs = recording("programs", advice, || {
+    let programs = with_eval_advice("programs", advice, || {
         autocast(config.options.precision.autocast(), || module.programs())
     });
     let state = cells.placeholders();

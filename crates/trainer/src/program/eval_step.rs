@@ -2,7 +2,8 @@
 //! change them.
 
 use fulmen_data::{DataLoader, OnError};
-use fulmen_tensor::{Tensor, autocast, random, recording};
+use fulmen_tensor::internal::with_eval_advice;
+use fulmen_tensor::{Tensor, autocast, random};
 
 use super::forward::LOG_IT;
 use super::step_program::{RecordedStep, StepProgram};
@@ -79,7 +80,7 @@ fn record(
         Stage::Test => module.test_step(batch, &mut cx),
         Stage::Prediction => predictions = module.predict_step(batch),
     };
-    recording(stage.step(), advice, || autocast(config.options.precision.autocast(), step));
+    with_eval_advice(stage.step(), advice, || autocast(config.options.precision.autocast(), step));
     let logged = cx.into_logged()?;
     let state = cells.placeholders();
     drop(cells);

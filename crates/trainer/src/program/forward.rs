@@ -1,6 +1,7 @@
 //! Records the user's training step: its loss and its logged values.
 
-use fulmen_tensor::{DType, Tensor, autocast, random, recording};
+use fulmen_tensor::internal::with_eval_advice;
+use fulmen_tensor::{DType, Tensor, autocast, random};
 
 use crate::logs::log_entry::LogEntry;
 use crate::recorder::{Recorder, RecorderOutput, check_loss, log_loss};
@@ -38,7 +39,7 @@ impl Forward {
         module.set_random_key(&random::fold_in_tensor(key, &step.to_dtype(DType::U32)));
         let param_values = recorder.param_values(0);
         let mut cx = StepContext::recording(recorder);
-        let loss = recording("training_step", LOG_IT, || {
+        let loss = with_eval_advice("training_step", LOG_IT, || {
             autocast(config.options.precision.autocast(), || module.training_step(batch, &mut cx))
         });
         // The step's key is not valid outside the step.

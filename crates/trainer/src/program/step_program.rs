@@ -5,7 +5,7 @@
 //! the entries that the step changes, the sums, and the outputs.
 
 use fulmen_data::{DataLoader, DeviceBatch, Field};
-use fulmen_tensor::{Argument, Compiled, DeviceArray, Done, Function, Runtime, Tensor};
+use fulmen_tensor::{Argument, Compiled, Completion, DeviceArray, Function, Runtime, Tensor};
 
 use crate::logs::LogLayout;
 use crate::state::{Entry, EntryId, StepState};
@@ -195,7 +195,7 @@ impl CompiledStep {
         sums: &mut Option<DeviceArray>,
         key: Option<&DeviceArray>,
         batch: &DeviceBatch,
-    ) -> Result<(Vec<DeviceArray>, Done)> {
+    ) -> Result<(Vec<DeviceArray>, Completion)> {
         let Signature { entries, changes, logs, .. } = &self.signature;
         let compiled = self.shapes.get(batch.bucket).ok_or_else(|| {
             Error::data(format!(
@@ -217,6 +217,6 @@ impl CompiledStep {
             state.put(id, array);
         }
         *sums = if logs.is_empty() { None } else { arrays.next() };
-        Ok((arrays.collect(), outputs.done))
+        Ok((arrays.collect(), outputs.completion))
     }
 }

@@ -96,7 +96,10 @@ pub(super) fn gradients<'a>(
 ) -> Gradients<'a> {
     let used: Vec<Tensor> = params.iter().flat_map(|param| &param.used).cloned().collect();
     let wrt: Vec<&Tensor> = used.iter().collect();
-    let scale = optimizer.loss_scale.map(|ids| GradScaler::new(values.all_of(ids)));
+    let scale = optimizer.loss_scale.map(|ids| {
+        let [scale, good_steps] = values.all_of(ids);
+        GradScaler::new(scale, good_steps)
+    });
     let gradients = match &scale {
         Some(scale) => grad(&scale.scale(loss), &wrt).iter().map(|g| scale.unscale(g)).collect(),
         None => grad(loss, &wrt),

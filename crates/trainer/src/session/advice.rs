@@ -11,7 +11,8 @@ use std::time::Duration;
 use fulmen_data::{DataLoader, LoaderReport};
 use fulmen_pjrt::locate::Platform;
 use fulmen_preflight::{Generation, Warning, warnings};
-use fulmen_tensor::{Function, MatmulPrecision, RecordedOp, Runtime, host_reads};
+use fulmen_tensor::internal::host_reads;
+use fulmen_tensor::{Function, MatmulPrecision, RecordedOp, Runtime};
 
 use crate::step_config::StepConfig;
 use crate::{Goodput, Precision, Result};

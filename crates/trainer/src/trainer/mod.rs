@@ -266,8 +266,8 @@ fn metric_json(metric: &MetricSnapshot) -> serde_json::Value {
         "unit": unit,
         "total_samples": metric.count,
         "accumulator": metric.sum * scale,
-        "value_rate": metric.rates.map(|rates| rates.0 * scale),
-        "rate": metric.rates.map(|rates| rates.1),
+        "value_rate": metric.rates.map(|rates| rates.sum * scale),
+        "rate": metric.rates.map(|rates| rates.count),
         "percentiles": percentiles,
     })
 }

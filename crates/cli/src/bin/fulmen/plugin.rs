@@ -90,7 +90,7 @@ pub(crate) fn run(command: &Command) -> Result<()> {
 
 /// Describes the file of a plugin that can be loaded.
 fn verify(path: &Path) -> fulmen_pjrt::Result<String> {
-    let mended = if fetch::mend(path)? { "was damaged and was fetched again; " } else { "" };
+    let repaired = if fetch::repair(path)? { "was damaged and was fetched again; " } else { "" };
     let plugin = Plugin::load(path)?;
-    Ok(format!("{mended}PJRT API {}, SHA-256 {}", plugin.api_version(), plugin.identity()?))
+    Ok(format!("{repaired}PJRT API {}, SHA-256 {}", plugin.api_version(), plugin.identity()?))
 }

@@ -6,7 +6,7 @@ use super::cell::Cell;
 use super::stack::Stack;
 use super::{builders, shown};
 use crate::Module;
-use crate::record::NN;
+use crate::library::NN;
 
 /// Gated recurrent units over a sequence. Like PyTorch's `nn.GRU`, with the same parameter names;
 /// see [`Rnn`](super::Rnn).

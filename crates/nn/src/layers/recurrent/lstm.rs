@@ -6,7 +6,7 @@ use super::cell::Cell;
 use super::stack::Stack;
 use super::{builders, shown};
 use crate::Module;
-use crate::record::NN;
+use crate::library::NN;
 
 /// Long short-term memory over a sequence. Like PyTorch's `nn.LSTM`, with the same parameter names;
 /// see [`Rnn`](super::Rnn).

@@ -6,7 +6,7 @@ use super::cell::{Cell, RnnNonlinearity};
 use super::stack::Stack;
 use super::{builders, shown};
 use crate::Module;
-use crate::record::NN;
+use crate::library::NN;
 
 /// `h′ = tanh(x W_ihᵀ + b_ih + h W_hhᵀ + b_hh)` over a sequence. Like PyTorch's `nn.RNN`, with the
 /// same parameter names (`weight_ih_l0`, `weight_hh_l0`, `bias_ih_l0`, `bias_hh_l0`, and those with

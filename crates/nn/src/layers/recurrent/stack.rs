@@ -4,7 +4,7 @@
 use fulmen_tensor::{Refusal, Scan, Tensor};
 
 use super::cell::{Cell, Recurrence, affine};
-use crate::record::{NN, live};
+use crate::library::{NN, live};
 use crate::{Dropout, Init, Module, Parameter, Visit};
 
 /// The most layers. Larger numbers are rejected instead of exhausting memory.

@@ -113,8 +113,9 @@ impl Expected {
     #[track_caller]
     pub(crate) fn check(self) {
         let tensors: Vec<&Tensor> = self.list.iter().map(|(_, actual, _)| actual).collect();
-        let values = Runtime::global().and_then(|runtime| runtime.eval_many(&tensors));
-        let values = values.unwrap_or_else(|e| panic!("{e}"));
+        let values = Runtime::global()
+            .and_then(|runtime| runtime.eval_many(&tensors))
+            .unwrap_or_else(|e| panic!("{e}"));
         for ((name, _, expected), actual) in self.list.iter().zip(values) {
             assert_close(&actual.to_f64(), expected, self.relative, self.absolute, name);
         }

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::{Body, Derivatives, borrowed, join, no_derivative, types};
+use super::{Body, DerivativeKey, Derivatives, borrowed, join, no_derivative, types};
 use crate::grad::vjp;
 use crate::lower::Lowering;
 use crate::operation::{Operation, RecomputePolicy, Vjp};
@@ -58,7 +58,7 @@ impl Branches {
                 with_cotangent.iter().map(|&o| results[o].ty()),
             );
             // The parameter of this branch that stands for input `i`, if it has one.
-            let parameter_of = |i: usize| body.from.iter().position(|&from| from == i);
+            let parameter_of = |i: usize| body.input_indices.iter().position(|&index| index == i);
             let used: Vec<&Tensor> =
                 wrt.iter().filter_map(|&i| parameter_of(i)).map(|p| &own[p]).collect();
             let seeds: Vec<_> = with_cotangent
@@ -78,13 +78,13 @@ impl Branches {
             }
             let all = own.iter().chain(&cotangents).cloned().collect();
             let (region, captures) = Region::close(self.method, 0, all, &gradients);
-            let mut from = body.from.clone();
+            let mut input_indices = body.input_indices.clone();
             let cotangents = cx.inputs.len()..cx.inputs.len() + with_cotangent.len();
             let captured =
                 cotangents.end + outside.len()..cotangents.end + outside.len() + captures.len();
             from.extend(cotangents.chain(captured));
             outside.extend(captures);
-            bodies.push(Body { region, from });
+            bodies.push(Body { region, input_indices });
         }
         Ok(Derivative { branches: Branches::new(self.method, bodies), wrt, outside })
     }
@@ -99,12 +99,8 @@ impl Operation for Branch {
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
         let mut cotangents = vec![None; cx.inputs.len()];
-        let request = (
-            cx.outputs.len(),
-            cx.needed.to_vec(),
-            cx.cotangents.iter().map(Option::is_some).collect(),
-        );
-        let derivative = match self.0.derivatives.get(request, || self.0.differentiate(cx)) {
+        let key = DerivativeKey::new(cx);
+        let derivative = match self.0.derivatives.get(key, || self.0.differentiate(cx)) {
             Ok(derivative) => derivative,
             Err(fault) => return no_derivative(fault, cx.inputs.len()),
         };

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::{Derivatives, borrowed, no_derivative, types};
+use super::{DerivativeKey, Derivatives, borrowed, no_derivative, types};
 use crate::grad::vjp;
 use crate::lower::{Lowering, identifier};
 use crate::operation::{Operation, Vjp};
@@ -75,12 +75,8 @@ impl Operation for Call {
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
         let mut cotangents = vec![None; cx.inputs.len()];
-        let request = (
-            cx.outputs.len(),
-            cx.needed.to_vec(),
-            cx.cotangents.iter().map(Option::is_some).collect(),
-        );
-        let derivative = match self.0.derivatives.get(request, || self.0.differentiate(cx)) {
+        let key = DerivativeKey::new(cx);
+        let derivative = match self.0.derivatives.get(key, || self.0.differentiate(cx)) {
             Ok(derivative) => derivative,
             Err(fault) => return no_derivative(fault, cx.inputs.len()),
         };
@@ -93,7 +89,7 @@ impl Operation for Call {
         }
         cotangents
     }
-    fn called(&self) -> Option<&Region> {
+    fn called_body(&self) -> Option<&Region> {
         Some(&self.0.region)
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {

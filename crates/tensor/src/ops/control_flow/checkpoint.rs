@@ -54,7 +54,7 @@ impl Operation for Checkpoint {
             Err(fault) => no_derivative(fault, gradients_of_inputs.len()),
         }
     }
-    fn inlined(&self) -> Option<&Region> {
+    fn inlined_body(&self) -> Option<&Region> {
         Some(&self.0)
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {

@@ -32,7 +32,7 @@ impl Operation for CustomGradient {
             vec![Some(Tensor::refused("custom_gradient", refusal)); cx.inputs.len()]
         })
     }
-    fn inlined(&self) -> Option<&Region> {
+    fn inlined_body(&self) -> Option<&Region> {
         Some(&self.region)
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {

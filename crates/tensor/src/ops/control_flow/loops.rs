@@ -94,14 +94,14 @@ pub fn fori_loop(
                 .run(init, &[&numbers], |carry, i| (body(&i[0], carry), Vec::new()))
                 .0);
         }
-        let dtype = match (&lower, &upper) {
+        let bound_dtype = match (&lower, &upper) {
             (Bound::Device(a), Bound::Device(b)) => {
                 a.dtype().promote(b.dtype()).unwrap_or(a.dtype())
             }
             (Bound::Device(t), _) | (_, Bound::Device(t)) => t.dtype(),
             _ => DType::I32,
         };
-        let dtype = if dtype.is_integer() { dtype } else { DType::I32 };
+        let dtype = if bound_dtype.is_integer() { bound_dtype } else { DType::I32 };
         let (first, end) = (lower.tensor(dtype)?, upper.tensor(dtype)?);
         let mut carry = vec![&first];
         carry.extend(init);

@@ -23,16 +23,34 @@ pub use loops::{Bound, fori_loop, map};
 pub use scan::{Scan, scan};
 pub use while_loop::while_loop;
 
+use crate::operation::Vjp;
 use crate::region::Region;
 use crate::{Fault, Tensor, TensorType};
 
-/// Identifies a derivative of a body: the number of results, which inputs need a cotangent, and
-/// which results have one.
-type Request = (usize, Vec<bool>, Vec<bool>);
+/// Identifies a derivative of a body.
+#[derive(PartialEq, Eq, Hash)]
+struct DerivativeKey {
+    /// The number of results.
+    results: usize,
+    /// Whether each input's cotangent is needed.
+    needed: Vec<bool>,
+    /// Whether each result has a cotangent.
+    has_cotangent: Vec<bool>,
+}
+
+impl DerivativeKey {
+    fn new(cx: &Vjp<'_>) -> DerivativeKey {
+        DerivativeKey {
+            results: cx.outputs.len(),
+            needed: cx.needed.to_vec(),
+            has_cotangent: cx.cotangents.iter().map(Option::is_some).collect(),
+        }
+    }
+}
 
 /// The derivatives of a body. Each is traced once, so that two gradients of one loop share one
 /// backward loop.
-struct Derivatives<T>(Mutex<HashMap<Request, Result<Arc<T>, Fault>>>);
+struct Derivatives<T>(Mutex<HashMap<DerivativeKey, Result<Arc<T>, Fault>>>);
 
 impl<T> Derivatives<T> {
     fn new() -> Derivatives<T> {
@@ -41,12 +59,12 @@ impl<T> Derivatives<T> {
 
     fn get(
         &self,
-        request: Request,
+        key: DerivativeKey,
         make: impl FnOnce() -> Result<T, Fault>,
     ) -> Result<Arc<T>, Fault> {
         let mut derivatives = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // A body does not contain itself, so `make` does not lock this again.
-        derivatives.entry(request).or_insert_with(|| make().map(Arc::new)).clone()
+        derivatives.entry(key).or_insert_with(|| make().map(Arc::new)).clone()
     }
 }
 
@@ -70,7 +88,7 @@ fn types<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> Vec<TensorType> {
 /// A region, and the index of the operation's input for each of its parameters.
 struct Body {
     region: Region,
-    from: Vec<usize>,
+    input_indices: Vec<usize>,
 }
 
 /// Combines several bodies of one operation. The first parameters of each are the `shared` inputs
@@ -85,18 +103,18 @@ fn join(
     let mut bodies = Vec::new();
     let captures_start = inputs.len();
     for (region, captures) in closed {
-        let mut from: Vec<usize> = (first..first + shared).collect();
+        let mut input_indices: Vec<usize> = (first..first + shared).collect();
         for capture in captures {
             let index = inputs[captures_start..]
                 .iter()
                 .position(|t| t.is(&capture))
                 .map(|i| captures_start + i);
-            from.push(index.unwrap_or(inputs.len()));
+            input_indices.push(index.unwrap_or(inputs.len()));
             if index.is_none() {
                 inputs.push(capture);
             }
         }
-        bodies.push(Body { region, from });
+        bodies.push(Body { region, input_indices });
     }
     bodies
 }
@@ -104,6 +122,6 @@ fn join(
 impl Body {
     /// The names of the parameters, where `name` maps an input of the operation to its name.
     fn arguments(&self, name: impl Fn(usize) -> String) -> Vec<String> {
-        self.from.iter().map(|&i| name(i)).collect()
+        self.input_indices.iter().map(|&i| name(i)).collect()
     }
 }

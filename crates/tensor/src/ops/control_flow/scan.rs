@@ -204,7 +204,7 @@ pub struct Scan {
 }
 
 /// A traced step: the id of its first node, its parameters and its results.
-struct Traced {
+struct TracedStep {
     start: u64,
     parameters: Vec<Tensor>,
     carry: Vec<Tensor>,
@@ -257,11 +257,11 @@ impl Scan {
         };
         let start = next_id();
         let carries = parameters("scan", "carry", init.iter().map(|t| t.ty()));
-        let slices: Vec<_> =
+        let slice_types: Vec<_> =
             xs.iter().map(|x| TensorType::new(x.dtype(), &x.shape().dims()[1..])).collect();
-        let slices = parameters("scan", "the slice of x", &slices);
+        let slices = parameters("scan", "the slice of x", &slice_types);
         let (carry, ys) = Scope::outside(|| f(&carries, &slices));
-        let traced = Traced { start, parameters: [carries, slices].concat(), carry, ys };
+        let traced = TracedStep { start, parameters: [carries, slices].concat(), carry, ys };
         let count = traced.ys.len();
         self.close(init, xs, length, traced).unwrap_or_else(|refusal| poisoned(refusal, count))
     }
@@ -272,9 +272,9 @@ impl Scan {
         init: &[&Tensor],
         xs: &[&Tensor],
         length: usize,
-        traced: Traced,
+        traced: TracedStep,
     ) -> Result<(Vec<Tensor>, Vec<Tensor>), Refusal> {
-        let Traced { start, parameters, carry, ys } = traced;
+        let TracedStep { start, parameters, carry, ys } = traced;
         all_live(carry.iter().chain(&ys))?;
         same_carry(init, &carry)?;
         if length == 0 {

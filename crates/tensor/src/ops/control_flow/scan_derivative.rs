@@ -9,8 +9,8 @@
 use std::collections::HashMap;
 use std::sync::PoisonError;
 
-use super::no_derivative;
 use super::scan::{Loop, Step};
+use super::{DerivativeKey, no_derivative};
 use crate::grad::vjp;
 use crate::graph::{Calls, Constants, Graph, Value, dependents, replay, value_id};
 use crate::operation::{RecomputePolicy, Vjp};
@@ -98,12 +98,8 @@ fn keep_less(
 
 impl Loop {
     pub(super) fn scan_vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
-        let request = (
-            cx.outputs.len(),
-            cx.needed.to_vec(),
-            cx.cotangents.iter().map(Option::is_some).collect(),
-        );
-        let derivative = match self.step.derivatives.get(request, || self.differentiate(cx)) {
+        let key = DerivativeKey::new(cx);
+        let derivative = match self.step.derivatives.get(key, || self.differentiate(cx)) {
             Ok(derivative) => derivative,
             Err(fault) => return no_derivative(fault, cx.inputs.len()),
         };
@@ -230,13 +226,14 @@ impl Loop {
             let operand = t.node.inputs.first().map_or(usize::MAX, |o| o.ty().size_in_bytes());
             t.node.constant || !steps.contains(&t.node.id) || operand <= t.ty().size_in_bytes()
         };
-        let needs = frontier(&backward, |t| inside.contains(&t.node.id), smaller);
+        let needed = frontier(&backward, |t| inside.contains(&t.node.id), smaller);
         let slices = &own[carries..carries + xs];
         let kept = |t: &Tensor| steps.contains(&t.node.id) && !slices.iter().any(|p| p.is(t));
         let cheap = |t: &Tensor| steps.contains(&t.node.id) && is_cheap(t);
-        let needs = keep_less(needs, |t| frontier(std::slice::from_ref(t), cheap, smaller), kept);
+        let residuals_and_inputs =
+            keep_less(needed, |t| frontier(std::slice::from_ref(t), cheap, smaller), kept);
         let (mut each, outside): (Vec<Tensor>, Vec<Tensor>) =
-            needs.into_iter().partition(|t| steps.contains(&t.node.id));
+            residuals_and_inputs.into_iter().partition(|t| steps.contains(&t.node.id));
         let (sources, residuals) = self.keep(&each)?;
         each.extend(outside.iter().cloned());
         let (step_carries, step_xs) =

@@ -6,7 +6,7 @@
 mod equation;
 
 use self::equation::{Equation, Label};
-use super::promote::common_dtype_of_all;
+use super::common_dtype::common_dtype_of_all;
 use super::reduce::Reducer;
 use crate::scope::Refusal;
 use crate::tensor::all_live;
@@ -14,16 +14,16 @@ use crate::{AsTensor, Shape, Tensor};
 
 /// A tensor with a label for each of its axes.
 #[derive(Clone)]
-struct Labeled {
+struct LabeledTensor {
     tensor: Tensor,
     labels: Vec<Label>,
 }
 
-impl Labeled {
+impl LabeledTensor {
     /// Reduces a repeated label to the diagonal, and removes axes of size 1 that broadcast to a
     /// larger size.
-    fn new(tensor: &Tensor, labels: &[Label], sizes: &[usize]) -> Result<Labeled, Refusal> {
-        let mut labeled = Labeled { tensor: tensor.clone(), labels: labels.to_vec() };
+    fn new(tensor: &Tensor, labels: &[Label], sizes: &[usize]) -> Result<LabeledTensor, Refusal> {
+        let mut labeled = LabeledTensor { tensor: tensor.clone(), labels: labels.to_vec() };
         let mut axis = 0;
         while axis < labeled.labels.len() {
             let label = labeled.labels[axis];
@@ -50,7 +50,7 @@ impl Labeled {
     }
 
     /// Sums over the axes whose labels are not needed.
-    fn keep(self, needed: &[Label]) -> Labeled {
+    fn keep(self, needed: &[Label]) -> LabeledTensor {
         let summed: Vec<isize> = (0..self.labels.len())
             .filter(|&i| !needed.contains(&self.labels[i]))
             .map(|i| i as isize)
@@ -59,11 +59,14 @@ impl Labeled {
             return self;
         }
         let tensor = self.tensor.reduce("einsum", Reducer::Sum, &summed, false);
-        Labeled { tensor, labels: self.labels.into_iter().filter(|l| needed.contains(l)).collect() }
+        LabeledTensor {
+            tensor,
+            labels: self.labels.into_iter().filter(|l| needed.contains(l)).collect(),
+        }
     }
 
     /// The product with `other`, summed over shared labels that are no longer needed.
-    fn times(self, other: Labeled, needed: &[Label]) -> Labeled {
+    fn times(self, other: LabeledTensor, needed: &[Label]) -> LabeledTensor {
         let shared = |l: &Label| other.labels.contains(l);
         let is_kept = |l: &Label| needed.contains(l) || (self.labels.contains(l) && shared(l));
         let kept: Vec<Label> =
@@ -90,7 +93,7 @@ impl Labeled {
             (&batch.0, &batch.1),
             (&contracted.0, &contracted.1),
         );
-        Labeled { tensor: product, labels }
+        LabeledTensor { tensor: product, labels }
     }
 }
 
@@ -134,7 +137,7 @@ impl Tensor {
             let dtype = common_dtype_of_all(operands)?;
             let mut parts = Vec::with_capacity(operands.len());
             for (operand, labels) in operands.iter().zip(&equation.operands) {
-                parts.push(Labeled::new(&operand.to_dtype(dtype), labels, &equation.sizes)?);
+                parts.push(LabeledTensor::new(&operand.to_dtype(dtype), labels, &equation.sizes)?);
             }
             let mut parts = parts.into_iter();
             // An equation has at least one operand.

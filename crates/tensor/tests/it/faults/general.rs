@@ -502,8 +502,8 @@ fn parameters_that_are_no_placeholders_of_their_own_are_refused() {
     let expression = &x + 1.0;
     let message = Function::new("f", vec![x.clone(), expression.clone()], vec![expression])
         .stablehlo()
-        .unwrap_err();
-    let message = message.to_string();
+        .unwrap_err()
+        .to_string();
     assert!(
         message.starts_with("`f`: parameter 1, Tensor(add: f32[2]), is not a placeholder; "),
         "{message}"

@@ -8,8 +8,8 @@
 mod attrs;
 mod case;
 mod catalogue;
-mod complete;
-mod differences;
+mod coverage;
+mod finite_differences;
 mod reference;
-mod second;
+mod second_derivatives;
 mod table;

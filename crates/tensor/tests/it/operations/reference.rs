@@ -35,9 +35,11 @@ fn weigh(output: &Tensor, cotangent: &Array) -> Tensor {
 fn expected(case: &Case) -> Vec<(String, &Array)> {
     let outputs =
         case.outputs.iter().enumerate().map(|(i, y)| (format!("{}, output {i}", case.name), y));
-    let gradients = case.gradients.iter().enumerate();
-    let gradients =
-        gradients.filter_map(|(i, g)| Some((format!("{}, gradient {i}", case.name), g.as_ref()?)));
+    let gradients = case
+        .gradients
+        .iter()
+        .enumerate()
+        .filter_map(|(i, g)| Some((format!("{}, gradient {i}", case.name), g.as_ref()?)));
     outputs.chain(gradients).collect()
 }
 
@@ -56,8 +58,11 @@ fn run(row: &Row, cases: &[&Case]) -> Vec<String> {
     });
     let runtime = Runtime::global().unwrap();
     let compiled = runtime.compile(&function).unwrap_or_else(|e| panic!("{}: {e}", row.op));
-    let inputs = cases.iter().flat_map(|case| &case.inputs);
-    let inputs: Vec<_> = inputs.map(|a| runtime.to_device(&a.literal()).unwrap()).collect();
+    let inputs: Vec<_> = cases
+        .iter()
+        .flat_map(|case| &case.inputs)
+        .map(|a| runtime.to_device(&a.literal()).unwrap())
+        .collect();
     let outputs = compiled.call(inputs.iter().map(Argument::Borrow).collect()).unwrap();
     let values: Vec<Literal> =
         runtime.read(&outputs.arrays.iter().collect::<Vec<_>>()).unwrap().wait().unwrap();

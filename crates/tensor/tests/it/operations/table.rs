@@ -56,6 +56,13 @@ struct Template<'a> {
     case: Case,
 }
 
+/// What a program contains, or what can be recorded.
+#[derive(Clone, Copy)]
+struct Parts {
+    values: bool,
+    gradients: bool,
+}
+
 /// An operation at one dtype.
 struct Item<'a> {
     row: &'a Row,
@@ -64,8 +71,7 @@ struct Item<'a> {
     types: Vec<TensorType>,
     /// The inputs that take the dtype.
     recast: Vec<usize>,
-    /// Whether the program contains the values, and whether it contains the gradients.
-    parts: (bool, bool),
+    parts: Parts,
 }
 
 impl Template<'_> {
@@ -89,12 +95,12 @@ impl Template<'_> {
         for &i in &recast {
             types[i].dtype = dtype;
         }
-        Item { row, dtype, attrs, types, recast, parts: (true, true) }
+        Item { row, dtype, attrs, types, recast, parts: Parts { values: true, gradients: true } }
     }
 }
 
 impl Item<'_> {
-    fn with(&self, parts: (bool, bool)) -> Item<'_> {
+    fn with_parts(&self, parts: Parts) -> Item<'_> {
         Item {
             attrs: self.attrs.clone(),
             types: self.types.clone(),
@@ -122,16 +128,18 @@ impl Item<'_> {
         Some((values, gradients))
     }
 
-    /// Whether values and gradients can be recorded with this dtype.
-    fn recorded(&self) -> (bool, bool) {
+    /// What can be recorded with this dtype.
+    fn recordable_parts(&self) -> Parts {
         let x: Vec<Tensor> =
             self.types.iter().map(|ty| Tensor::placeholder("x", ty.clone())).collect();
         // Without an input to convert, the operation has a fixed result dtype.
         let fixed = self.recast.is_empty() && !self.attrs.has("dtype");
         match self.record(&x) {
-            Some((values, _)) if fixed && values[0].dtype() != self.dtype => (false, false),
-            Some((_, gradients)) => (true, gradients.is_some()),
-            None => (false, false),
+            Some((values, _)) if fixed && values[0].dtype() != self.dtype => {
+                Parts { values: false, gradients: false }
+            }
+            Some((_, gradients)) => Parts { values: true, gradients: gradients.is_some() },
+            None => Parts { values: false, gradients: false },
         }
     }
 }
@@ -145,8 +153,8 @@ fn program(items: &[Item<'_>]) -> Function {
             let (x, later) = rest.split_at(item.types.len());
             rest = later;
             let (values, gradients) = item.record(x).unwrap();
-            results.extend(values.into_iter().filter(|_| item.parts.0));
-            results.extend(gradients.into_iter().flatten().filter(|_| item.parts.1));
+            results.extend(values.into_iter().filter(|_| item.parts.values));
+            results.extend(gradients.into_iter().flatten().filter(|_| item.parts.gradients));
         }
         results
     })
@@ -184,8 +192,11 @@ impl Compiler for Tpu {
 
 /// The items that do not compile, each with the error.
 fn refused(compiler: &dyn Compiler, items: &[Item<'_>]) -> Vec<String> {
-    let items: Vec<Item<'_>> =
-        items.iter().filter(|i| i.parts.0 || i.parts.1).map(|i| i.with(i.parts)).collect();
+    let items: Vec<Item<'_>> = items
+        .iter()
+        .filter(|item| item.parts.values || item.parts.gradients)
+        .map(|item| item.with_parts(item.parts))
+        .collect();
     let why = match items.as_slice() {
         [] => return Vec::new(),
         _ => compiler.compile(&program(&items)).err(),
@@ -193,10 +204,11 @@ fn refused(compiler: &dyn Compiler, items: &[Item<'_>]) -> Vec<String> {
     match (why, items.as_slice()) {
         (None, _) => Vec::new(),
         (Some(why), [item]) => {
-            let values =
-                item.parts.1 && compiler.compile(&program(&[item.with((true, false))])).is_ok();
-            let what = if values { "the gradient of " } else { "" };
-            vec![format!("{what}{} at {:?}: {why}", item.row.op, item.types)]
+            let values_alone = Parts { values: true, gradients: false };
+            let values_compile = item.parts.gradients
+                && compiler.compile(&program(&[item.with_parts(values_alone)])).is_ok();
+            let part = if values_compile { "the gradient of " } else { "" };
+            vec![format!("{part}{} at {:?}: {why}", item.row.op, item.types)]
         }
         (Some(_), many) => {
             let (first, second) = many.split_at(many.len() / 2);
@@ -206,8 +218,14 @@ fn refused(compiler: &dyn Compiler, items: &[Item<'_>]) -> Vec<String> {
 }
 
 /// `∇` for a value with a gradient, `✓` for a value alone.
-fn mark((value, gradient): (bool, bool)) -> Mark {
-    value.then_some(if gradient { "∇" } else { "✓" })
+fn mark(parts: Parts) -> Mark {
+    parts.values.then_some(if parts.gradients { "∇" } else { "✓" })
+}
+
+/// The compilers that must accept every operation of the table.
+struct Compilers<'a> {
+    cpu: &'a dyn Compiler,
+    tpu: &'a dyn Compiler,
 }
 
 /// The mark of a dtype. Empty if recording rejects the dtype.
@@ -217,16 +235,16 @@ type Mark = Option<&'static str>;
 fn marks_of(
     dtype: DType,
     templates: &[Template<'_>],
-    [cpu, tpu]: [&dyn Compiler; 2],
+    compilers: &Compilers<'_>,
     wrong: &mut Vec<String>,
 ) -> Vec<Mark> {
     let mut items: Vec<Item<'_>> = templates.iter().map(|template| template.item(dtype)).collect();
     for item in &mut items {
-        item.parts = item.recorded();
+        item.parts = item.recordable_parts();
     }
-    wrong.extend(refused(cpu, &items));
+    wrong.extend(refused(compilers.cpu, &items));
     if on_a_tpu(dtype) {
-        wrong.extend(refused(tpu, &items));
+        wrong.extend(refused(compilers.tpu, &items));
     }
     items.iter().map(|item| mark(item.parts)).collect()
 }
@@ -259,9 +277,12 @@ fn templates(families: &[Family]) -> Vec<Template<'_>> {
             let has_elements = |case: &&Case| case.types().all(|ty| ty.shape.num_elements() > 0);
             let has_floats =
                 |case: &&Case| has_elements(case) && case.types().any(|ty| ty.dtype.is_float());
-            let case =
-                fitting.clone().find(has_floats).or_else(|| fitting.clone().find(has_elements));
-            let case = case.or_else(|| fitting.next()).unwrap();
+            let case = fitting
+                .clone()
+                .find(has_floats)
+                .or_else(|| fitting.clone().find(has_elements))
+                .or_else(|| fitting.next())
+                .unwrap();
             // Rows of one function would give the same line.
             if named.insert(row.methods) {
                 templates.push(Template { row, case: case.clone() });
@@ -272,7 +293,7 @@ fn templates(families: &[Family]) -> Vec<Template<'_>> {
 }
 
 /// The table that the code implies.
-fn table(compilers: [&dyn Compiler; 2]) -> String {
+fn table(compilers: &Compilers<'_>) -> String {
     let families = families();
     let (templates, columns) = (templates(&families), columns());
     let heads: String = columns.iter().map(|(name, _)| format!(" {name} |")).collect();
@@ -312,7 +333,7 @@ fn the_table_in_the_book_is_what_compiles() {
     let tpu = Tpu { plugin, topology };
     let cpu =
         Plugin::load(locate(Platform::Cpu, None).unwrap()).unwrap().create_client(&[]).unwrap();
-    let expected = table([&cpu, &tpu]);
+    let expected = table(&Compilers { cpu: &cpu, tpu: &tpu });
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/src/operations.md");
     let chapter = fs::read_to_string(&path).unwrap();
     let [before, after] = ["<!-- made by the test -->\n", "<!-- until here -->\n"]

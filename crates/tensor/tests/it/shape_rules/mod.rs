@@ -2,22 +2,22 @@
 //! its rule. A call that a rule rejects must be rejected by the plugin too, unless it is in
 //! [`OURS`].
 
-pub(crate) mod calls;
+pub(crate) mod call_table;
 pub(crate) mod choices;
-mod judge;
+mod compiler_process;
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use fulmen_tensor::refused::{Refused, watch};
+use fulmen_tensor::internal::{RefusedOperation, watch};
 use fulmen_tensor::{DType, Function, Tensor, TensorType};
 use proptest::collection::vec;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 
-use calls::{CALLS, Call};
+use call_table::{CALLS, Call};
 use choices::Choices;
-use judge::Judge;
+use compiler_process::CompilerProcess;
 
 /// Rejections of programs that the plugin accepts: the start of the operation's debug text, a part
 /// of the message, and the reason.
@@ -71,7 +71,7 @@ fn parse(text: &str) -> Option<TensorType> {
 
 /// Possible result types of a rejected operation: the types of its inputs, or, if an attribute is
 /// the shape or dtype of the result, that type.
-fn candidates(refused: &Refused) -> Vec<Vec<TensorType>> {
+fn candidates(refused: &RefusedOperation) -> Vec<Vec<TensorType>> {
     let inputs = refused.inputs().to_vec();
     let printed = refused.operation();
     let Some(first) = inputs.first() else { return Vec::new() };
@@ -97,7 +97,7 @@ fn candidates(refused: &Refused) -> Vec<Vec<TensorType>> {
 
 /// The result types and the program with which the plugin accepts a rejected operation, if there
 /// are any.
-fn taken(judge: &mut Judge, refused: &Refused) -> Option<String> {
+fn taken(compiler: &mut CompilerProcess, refused: &RefusedOperation) -> Option<String> {
     let mut pending = candidates(refused);
     let mut tried = BTreeSet::new();
     while let Some(outputs) = pending.pop() {
@@ -106,11 +106,13 @@ fn taken(judge: &mut Judge, refused: &Refused) -> Option<String> {
         }
         let parameters: Vec<Tensor> =
             refused.inputs().iter().map(|ty| Tensor::placeholder("x", ty.clone())).collect();
-        let result = refused.forced(&parameters, &outputs);
+        let result = refused.record_unchecked(&parameters, &outputs);
         // Invalid attributes may have no text; then there is nothing to compare.
         let text = catch_unwind(AssertUnwindSafe(|| program(&parameters, vec![result])));
         let Ok(Some(text)) = text else { continue };
-        let Some(why) = judge.refuses(&text) else { return Some(format!("{outputs:?}\n{text}")) };
+        let Some(why) = compiler.refuses(&text) else {
+            return Some(format!("{outputs:?}\n{text}"));
+        };
         // `inferred type(s) 'tensor<2xf32>' are incompatible with return type(s)` means that only
         // the result types are wrong.
         if let Some((_, rest)) = why.split_once("inferred type(s) ") {
@@ -131,8 +133,8 @@ struct Count {
 }
 
 /// Records one call with the choices that the bytes give, and compares with the plugin.
-fn judge_call(
-    judge: &mut Judge,
+fn check_call(
+    compiler: &mut CompilerProcess,
     name: &str,
     call: Call,
     bytes: &[u8],
@@ -145,7 +147,7 @@ fn judge_call(
     let sound: Vec<Tensor> = results.into_iter().filter(|y| y.fault().is_none()).collect();
     if let Some(text) = program(&x, sound) {
         count.accepted += 1;
-        if let Some(why) = judge.refuses(&text) {
+        if let Some(why) = compiler.refuses(&text) {
             return Err(format!("{name}: recorded, and the plugin refuses it: {why}\n{text}"));
         }
     }
@@ -158,7 +160,7 @@ fn judge_call(
             continue;
         }
         count.refused += 1;
-        if let Some(text) = taken(judge, &refused) {
+        if let Some(text) = taken(compiler, &refused) {
             return Err(format!(
                 "{name}: {printed} was refused ({}), and the plugin takes it: {text}",
                 refused.message()
@@ -170,7 +172,7 @@ fn judge_call(
 
 #[test]
 fn shape_rules_and_the_plugin_agree() {
-    let judge = RefCell::new(Judge::new());
+    let compiler = RefCell::new(CompilerProcess::new());
     let count = RefCell::new(Count::default());
     let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(6);
     let mut wrong = Vec::new();
@@ -182,7 +184,7 @@ fn shape_rules_and_the_plugin_agree() {
             TestRng::from_seed(RngAlgorithm::ChaCha, &[i as u8; 32]),
         );
         let result = runner.run(&vec(proptest::num::u8::ANY, 48), |bytes| {
-            judge_call(&mut judge.borrow_mut(), name, *call, &bytes, &mut count.borrow_mut())
+            check_call(&mut compiler.borrow_mut(), name, *call, &bytes, &mut count.borrow_mut())
                 .map_err(TestCaseError::fail)
         });
         if let Err(TestError::Fail(reason, _)) = result {
@@ -190,7 +192,7 @@ fn shape_rules_and_the_plugin_agree() {
         }
     }
     let count = count.into_inner();
-    println!("{} accepted and {} refused operations were judged", count.accepted, count.refused);
+    println!("{} accepted and {} refused operations were checked", count.accepted, count.refused);
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
-    assert!(count.accepted > 100 && count.refused > 20, "too few were judged");
+    assert!(count.accepted > 100 && count.refused > 20, "too few were checked");
 }

@@ -113,7 +113,7 @@ macro_rules! families {
         mod agrees_with_differences {
             $(#[test]
             fn $name() {
-                crate::operations::differences::check(&super::family::$name());
+                crate::operations::finite_differences::check(&super::family::$name());
             })*
         }
     };

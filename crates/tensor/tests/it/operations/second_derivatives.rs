@@ -5,7 +5,7 @@ use fulmen_tensor::{
     Tensor, TensorType, grad,
 };
 
-use crate::operations::differences::{Input, Point, run};
+use crate::operations::finite_differences::{Input, Point, run};
 
 /// Distinct numbers in (0.3, 1.7), without ties.
 fn input(shape: &[usize]) -> Input {

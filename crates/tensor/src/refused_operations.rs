@@ -1,7 +1,5 @@
-//! Records what shape rules refuse on this thread, for a test that checks whether the compiler
-//! refuses it too.
-//!
-//! Not part of the public interface: only `tests/it/shape_rules` uses it.
+//! [`RefusedOperation`]: an operation that a shape rule refused on this thread. The test
+//! `tests/it/shape_rules` checks whether the compiler refuses it, too.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -11,22 +9,22 @@ use crate::{Tensor, TensorType};
 
 /// An operation that its shape rule refused.
 #[derive(Clone)]
-pub struct Refused {
+pub struct RefusedOperation {
     operation: Arc<dyn Operation>,
     inputs: Vec<TensorType>,
     message: String,
 }
 
 thread_local! {
-    static WATCHED: RefCell<Option<Vec<Refused>>> = const { RefCell::new(None) };
+    static REFUSED: RefCell<Option<Vec<RefusedOperation>>> = const { RefCell::new(None) };
 }
 
 /// Records a refusal of a shape rule.
-pub(crate) fn note(operation: impl Operation, inputs: &[&Tensor], message: &str) {
-    WATCHED.with_borrow_mut(|watched| {
-        if let Some(all) = watched {
+pub(crate) fn record(operation: impl Operation, inputs: &[&Tensor], message: &str) {
+    REFUSED.with_borrow_mut(|refused| {
+        if let Some(all) = refused {
             let inputs = inputs.iter().map(|t| t.ty().clone()).collect();
-            all.push(Refused {
+            all.push(RefusedOperation {
                 operation: Arc::new(operation),
                 inputs,
                 message: message.to_owned(),
@@ -36,13 +34,13 @@ pub(crate) fn note(operation: impl Operation, inputs: &[&Tensor], message: &str)
 }
 
 /// Runs `record`. Returns its result and what shape rules refused in it.
-pub fn watch<T>(record: impl FnOnce() -> T) -> (T, Vec<Refused>) {
-    WATCHED.set(Some(Vec::new()));
+pub fn watch<T>(record: impl FnOnce() -> T) -> (T, Vec<RefusedOperation>) {
+    REFUSED.set(Some(Vec::new()));
     let result = record();
-    (result, WATCHED.take().unwrap_or_default())
+    (result, REFUSED.take().unwrap_or_default())
 }
 
-impl Refused {
+impl RefusedOperation {
     /// The operation with its attributes.
     pub fn operation(&self) -> String {
         format!("{:?}", self.operation)
@@ -61,7 +59,7 @@ impl Refused {
     /// Records the operation without its shape rule, on these inputs and with these result types.
     /// Returns the first result.
     #[track_caller]
-    pub fn forced(&self, inputs: &[Tensor], outputs: &[TensorType]) -> Tensor {
+    pub fn record_unchecked(&self, inputs: &[Tensor], outputs: &[TensorType]) -> Tensor {
         let _scope = crate::Scope::open();
         Tensor::unchecked(self.operation.clone(), inputs.to_vec(), outputs.to_vec())
     }

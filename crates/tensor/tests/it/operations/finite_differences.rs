@@ -69,8 +69,8 @@ impl Point<'_> {
                     start += values.len();
                     wrt.push(part.clone());
                     x.push(if *complex {
-                        let parts = part.reshape([values.len() / 2, 2]);
-                        let parts = [0, 1].map(|i| parts.narrow(1, i, 1).reshape(shape.as_slice()));
+                        let pairs = part.reshape([values.len() / 2, 2]);
+                        let parts = [0, 1].map(|i| pairs.narrow(1, i, 1).reshape(shape.as_slice()));
                         Tensor::complex(&parts[0], &parts[1])
                     } else {
                         part.reshape(shape.as_slice())
@@ -204,10 +204,12 @@ pub(crate) fn check(family: &Family) {
     let cases = family.cases();
     let mut wrong = Vec::new();
     for row in &family.rows {
-        let points =
-            cases.iter().filter(|case| case.op == row.op).filter_map(|case| point(row, case));
-        let points: Vec<Point<'_>> =
-            points.filter(|point| point.numbers().next().is_some()).collect();
+        let points: Vec<Point<'_>> = cases
+            .iter()
+            .filter(|case| case.op == row.op)
+            .filter_map(|case| point(row, case))
+            .filter(|point| point.numbers().next().is_some())
+            .collect();
         match row.no_differences {
             Some(reason) => {
                 assert!(!points.is_empty(), "{} has no gradients, no need to say: {reason}", row.op)

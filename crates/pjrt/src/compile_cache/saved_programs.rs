@@ -14,7 +14,7 @@ use crate::client::Client;
 use crate::error::{Error, Kind, Result};
 use crate::executable::Executable;
 use crate::hash;
-use crate::loaded::LoadedExecutable;
+use crate::loaded_executable::LoadedExecutable;
 
 /// Changes with the file format.
 const MAGIC: &[u8; 8] = b"FULMENS1";

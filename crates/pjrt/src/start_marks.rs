@@ -39,7 +39,7 @@ struct Mark {
 /// To be called before a plugin's file is opened. If an earlier start ended its process, it
 /// verifies the file, and downloads a damaged file again. Only plugins that Fulmen downloaded are
 /// verified: the right content of others is not known.
-pub(crate) fn begin(plugin: &Path) -> Result<()> {
+pub(crate) fn mark_start(plugin: &Path) -> Result<()> {
     if !fetch::is_published(plugin) {
         return Ok(());
     }
@@ -48,7 +48,8 @@ pub(crate) fn begin(plugin: &Path) -> Result<()> {
         return Ok(());
     }
     // If no mark can be created, a damaged file is not detected; the plugin is used all the same.
-    let Some((folder, path, file)) = mark_folders(plugin).into_iter().find_map(MarkFolder::mark)
+    let Some((folder, path, file)) =
+        mark_folders(plugin).into_iter().find_map(MarkFolder::create_mark)
     else {
         return Ok(());
     };
@@ -59,9 +60,9 @@ pub(crate) fn begin(plugin: &Path) -> Result<()> {
         // SAFETY: the function has no arguments, does not unwind, and is never unloaded.
         unsafe { libc::atexit(at_exit) };
     });
-    let leftovers = folder.left_behind();
+    let leftovers = folder.leftover_marks();
     if !leftovers.is_empty() {
-        fetch::mend(plugin)?;
+        fetch::repair(plugin)?;
         // Not earlier: if the file stays damaged, the next start must also know.
         for path in leftovers {
             let _ = fs::remove_file(path);
@@ -71,7 +72,7 @@ pub(crate) fn begin(plugin: &Path) -> Result<()> {
 }
 
 /// To be called when a program runs: after the first minute, the marks are removed.
-pub(crate) fn running() {
+pub(crate) fn remove_expired() {
     if HAS_MARKS.load(Ordering::Relaxed) {
         remove_marks(|mark| mark.since.elapsed() >= TRIAL_PERIOD);
     }
@@ -113,7 +114,7 @@ fn mark_folders(plugin: &Path) -> Vec<MarkFolder> {
 impl MarkFolder {
     /// Creates a mark and locks it. If another process checks for marks between the two steps, it
     /// takes this one for a leftover and verifies its file needlessly.
-    fn mark(self) -> Option<(Self, PathBuf, File)> {
+    fn create_mark(self) -> Option<(Self, PathBuf, File)> {
         let nanos = SystemTime::now()
             .duration_since(SystemTime::UNIX_EPOCH)
             .map_or(0, |time| time.subsec_nanos());
@@ -127,7 +128,7 @@ impl MarkFolder {
     }
 
     /// Marks whose processes have ended.
-    fn left_behind(&self) -> Vec<PathBuf> {
+    fn leftover_marks(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let marks = entries.filter(|entry| {
             entry.file_name().to_str().is_some_and(|name| name.starts_with(&self.prefix))
@@ -156,21 +157,21 @@ mod tests {
     #[test]
     fn only_marks_of_ended_processes_count() {
         let folder = tempfile::tempdir().unwrap();
-        let (_, _, mine) = mark_folder(folder.path()).mark().unwrap();
-        let (_, gone, file) = mark_folder(folder.path()).mark().unwrap();
-        assert!(mark_folder(folder.path()).left_behind().is_empty(), "both are locked");
+        let (_, _, mine) = mark_folder(folder.path()).create_mark().unwrap();
+        let (_, gone, file) = mark_folder(folder.path()).create_mark().unwrap();
+        assert!(mark_folder(folder.path()).leftover_marks().is_empty(), "both are locked");
         // Like the end of a process.
         drop(file);
-        assert_eq!(mark_folder(folder.path()).left_behind(), [gone]);
+        assert_eq!(mark_folder(folder.path()).leftover_marks(), [gone]);
         drop(mine);
-        assert_eq!(mark_folder(folder.path()).left_behind().len(), 2);
+        assert_eq!(mark_folder(folder.path()).leftover_marks().len(), 2);
     }
 
     #[test]
     fn a_folder_that_cannot_be_written_has_no_marks() {
         let folder = tempfile::tempdir().unwrap();
-        assert!(mark_folder(&folder.path().join("missing")).mark().is_none());
-        assert!(mark_folder(&folder.path().join("missing")).left_behind().is_empty());
+        assert!(mark_folder(&folder.path().join("missing")).create_mark().is_none());
+        assert!(mark_folder(&folder.path().join("missing")).leftover_marks().is_empty());
         let folders = mark_folders(&folder.path().join("plugin.so"));
         assert_eq!(folders[0].folder, folder.path());
         assert_eq!(folders[1].folder, env::temp_dir());

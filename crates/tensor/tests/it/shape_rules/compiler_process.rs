@@ -12,18 +12,22 @@ const ROLE: &str = "FULMEN_TEST_JUDGES";
 /// The prefix of an answer, since the test harness prints its own lines.
 const ANSWER: &str = "verdict: ";
 
-pub(super) struct Judge(Option<(Child, BufReader<ChildStdout>)>);
+pub(super) struct CompilerProcess(Option<(Child, BufReader<ChildStdout>)>);
 
-impl Judge {
-    pub(super) fn new() -> Judge {
-        Judge(None)
+impl CompilerProcess {
+    pub(super) fn new() -> CompilerProcess {
+        CompilerProcess(None)
     }
 
     /// `None` if the program compiles, else the error.
     pub(super) fn refuses(&mut self, text: &str) -> Option<String> {
         let (child, answers) = self.0.get_or_insert_with(|| {
             let mut child = Command::new(std::env::current_exe().unwrap())
-                .args(["shape_rules::judge::judges_what_it_is_sent", "--exact", "--nocapture"])
+                .args([
+                    "shape_rules::compiler_process::compiles_what_it_is_sent",
+                    "--exact",
+                    "--nocapture",
+                ])
                 .env(ROLE, "1")
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped())
@@ -51,7 +55,7 @@ impl Judge {
     }
 }
 
-impl Drop for Judge {
+impl Drop for CompilerProcess {
     fn drop(&mut self) {
         if let Some((mut child, _)) = self.0.take() {
             drop(child.stdin.take());
@@ -61,16 +65,16 @@ impl Drop for Judge {
 }
 
 #[test]
-fn judges_what_it_is_sent() {
+fn compiles_what_it_is_sent() {
     if std::env::var_os(ROLE).is_none() {
-        let mut judge = Judge::new();
+        let mut compiler = CompilerProcess::new();
         let program = |ty: &str| {
             format!(
                 "func.func public @main(%a: tensor<2xf32>) -> {ty} {{\n  return %a : tensor<2xf32>\n}}\n"
             )
         };
-        assert_eq!(judge.refuses(&program("tensor<2xf32>")), None);
-        assert!(judge.refuses(&program("tensor<3xf32>")).is_some());
+        assert_eq!(compiler.refuses(&program("tensor<2xf32>")), None);
+        assert!(compiler.refuses(&program("tensor<3xf32>")).is_some());
         return;
     }
     let plugin = Plugin::load(locate(Platform::Cpu, None).unwrap()).unwrap();

@@ -146,7 +146,7 @@ fn every_public_operation_has_a_row_or_a_reason_to_have_none() {
         .collect();
     assert!(
         missing.is_empty(),
-        "these have no row in catalogue/ and no reason in complete.rs: {missing:?}"
+        "these have no row in catalogue/ and no reason in coverage.rs: {missing:?}"
     );
     let unknown: Vec<&&str> = rows.iter().filter(|name| !names.contains(**name)).collect();
     assert!(unknown.is_empty(), "these rows name no public function: {unknown:?}");

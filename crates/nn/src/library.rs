@@ -2,7 +2,8 @@
 //! opens a scope of [`NN`], as the module `scope` of `fulmen_tensor` explains. Functions below it
 //! need no `#[track_caller]`, and return errors with `?`.
 
-use fulmen_tensor::{Fault, Library, Tensor};
+use fulmen_tensor::internal::Library;
+use fulmen_tensor::{Fault, Tensor};
 
 /// This crate. In messages, the caller's line replaces a line of this crate.
 pub(crate) const NN: Library = Library::new(file!());

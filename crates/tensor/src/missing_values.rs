@@ -8,9 +8,16 @@ use crate::graph::visit;
 use crate::tensor::Kind;
 use crate::{Fault, Result, Tensor};
 
+/// The function that is being recorded.
+#[derive(Clone, Copy)]
+struct RecordedFunction {
+    name: &'static str,
+    /// How to get the function's values.
+    advice: &'static str,
+}
+
 thread_local! {
-    /// The name of the function that is being recorded, and advice for how to get its values.
-    static RECORDING: Cell<Option<(&'static str, &'static str)>> = const { Cell::new(None) };
+    static RECORDED_FUNCTION: Cell<Option<RecordedFunction>> = const { Cell::new(None) };
 }
 
 /// Runs `record`, which records the function `name`. If `record` calls `eval` on a tensor that
@@ -18,26 +25,34 @@ thread_local! {
 /// `advice`.
 ///
 /// ```
-/// use fulmen_tensor::{DType, Tensor, TensorType, recording};
+/// use fulmen_tensor::{DType, Tensor, TensorType, internal::with_eval_advice};
 ///
 /// let x = Tensor::placeholder("x", TensorType::scalar(DType::F32));
-/// let error = recording("the step", "print it after the step", || x.exp().eval().unwrap_err());
+/// let error =
+///     with_eval_advice("the step", "print it after the step", || x.exp().eval().unwrap_err());
 /// assert!(error.to_string().contains("print it after the step"));
 /// ```
-pub fn recording<T>(name: &'static str, advice: &'static str, record: impl FnOnce() -> T) -> T {
-    struct Restore(Option<(&'static str, &'static str)>);
+pub fn with_eval_advice<T>(
+    name: &'static str,
+    advice: &'static str,
+    record: impl FnOnce() -> T,
+) -> T {
+    struct Restore(Option<RecordedFunction>);
     impl Drop for Restore {
         fn drop(&mut self) {
-            RECORDING.set(self.0);
+            RECORDED_FUNCTION.set(self.0);
         }
     }
-    let _restore = Restore(RECORDING.replace(Some((name, advice))));
+    let _restore = Restore(RECORDED_FUNCTION.replace(Some(RecordedFunction { name, advice })));
     record()
 }
 
 /// Checks that these tensors do not depend on a placeholder, so that `eval`, called at `location`,
 /// can compute them.
-pub(crate) fn check_values(tensors: &[Tensor], location: &'static Location<'static>) -> Result<()> {
+pub(crate) fn check_no_placeholder(
+    tensors: &[Tensor],
+    location: &'static Location<'static>,
+) -> Result<()> {
     let mut placeholder = None;
     visit(tensors, |node| {
         if let (None, Kind::Placeholder { name }) = (&placeholder, &node.kind) {
@@ -45,8 +60,8 @@ pub(crate) fn check_values(tensors: &[Tensor], location: &'static Location<'stat
         }
     });
     let Some(name) = placeholder else { return Ok(()) };
-    let message = match RECORDING.get() {
-        Some((function, advice)) => format!(
+    let message = match RECORDED_FUNCTION.get() {
+        Some(RecordedFunction { name: function, advice }) => format!(
             "the tensor has no value yet: it depends on `{name}`, an input of {function}, which is being recorded and \
              runs later; {advice}"
         ),

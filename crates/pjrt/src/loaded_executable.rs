@@ -69,11 +69,11 @@ impl LoadedExecutable {
         let mut args = PJRT_LoadedExecutable_AddressableDevices_Args::new();
         args.executable = raw.as_ptr();
         // SAFETY: the program is alive; the list lives as long as it does.
-        let devices = unsafe {
+        let raw_devices = unsafe {
             client.api().call(&mut args)?;
             list(args.addressable_devices, args.num_addressable_devices)
         };
-        let devices = devices
+        let devices = raw_devices
             .iter()
             .map(|&raw| {
                 client.devices().iter().find(|device| device.raw().as_ptr() == raw).cloned()

@@ -1,0 +1,177 @@
+//! [`Lowering`]: what an operation needs to write its own statement.
+
+use std::panic::Location;
+
+use super::{Body, Line, Program};
+use crate::region::Region;
+use crate::{DType, Tensor, TensorType};
+
+/// One operation's view of the program under construction.
+pub(crate) struct Lowering<'a> {
+    pub(super) operands: Vec<(String, &'a TensorType)>,
+    pub(super) results: &'a [TensorType],
+    pub(super) name: &'static str,
+    pub(super) location: &'static Location<'static>,
+    pub(super) program: &'a mut Program,
+    /// The block that receives statements.
+    pub(super) scope: Body,
+    pub(super) blocks: Vec<(Vec<Line>, String)>,
+    pub(super) extra: usize,
+}
+
+impl Lowering<'_> {
+    /// The name of the `i`-th operand.
+    pub(crate) fn operand(&self, i: usize) -> &str {
+        &self.operands[i].0
+    }
+
+    /// The type of the `i`-th operand.
+    pub(crate) fn operand_type(&self, i: usize) -> &TensorType {
+        self.operands[i].1
+    }
+
+    /// All operands' names, separated by commas.
+    pub(crate) fn operands(&self) -> String {
+        self.operands.iter().map(|o| o.0.as_str()).collect::<Vec<_>>().join(", ")
+    }
+
+    /// The type of the first result.
+    pub(crate) fn result(&self) -> &TensorType {
+        &self.results[0]
+    }
+
+    /// The types of all results.
+    pub(crate) fn results(&self) -> &[TensorType] {
+        self.results
+    }
+
+    /// Whether the program is for several devices, so that shardings have an effect.
+    pub(crate) fn is_partitioned(&self) -> bool {
+        self.program.is_partitioned()
+    }
+
+    /// StableHLO's name for the precision of a product of `dtype`.
+    pub(crate) fn precision(&self, dtype: DType) -> &'static str {
+        self.program.precision.stablehlo(dtype)
+    }
+
+    /// `(operand types) -> result types`.
+    pub(crate) fn signature(&self) -> String {
+        let operands: Vec<_> = self.operands.iter().map(|o| o.1.stablehlo()).collect();
+        let result_types: Vec<_> = self.results.iter().map(TensorType::stablehlo).collect();
+        let results = match result_types.as_slice() {
+            [one] => one.clone(),
+            many => format!("({})", many.join(", ")),
+        };
+        format!("({}) -> {results}", operands.join(", "))
+    }
+
+    /// The name of a scalar constant, such as the initial value of a reduction. `literal` is the
+    /// number as MLIR writes it.
+    pub(crate) fn constant(&mut self, dtype: DType, literal: &str) -> String {
+        let statement = format!(
+            "stablehlo.constant dense<{literal}> : {}",
+            TensorType::scalar(dtype).stablehlo()
+        );
+        if let Some(name) = self.scope.constants.get(&statement) {
+            return name.clone();
+        }
+        let name = format!("%c{}", self.program.numbers.constants);
+        self.program.numbers.constants += 1;
+        self.push(format!("{name} = {statement}"));
+        self.scope.constants.insert(statement, name.clone());
+        name
+    }
+
+    /// Adds a statement before this operation's own, or to the open block. Returns the name of its
+    /// only result.
+    pub(crate) fn statement(&mut self, right: impl AsRef<str>) -> String {
+        let name = self.fresh();
+        self.push(format!("{name} = {}", right.as_ref()));
+        name
+    }
+
+    /// A unique name within the function, for an argument of a block.
+    pub(crate) fn fresh(&mut self) -> String {
+        let number = self.program.numbers.instructions;
+        self.program.numbers.instructions += 1;
+        format!("%{number}")
+    }
+
+    /// Declares that the statement has `extra` results after those of the operation.
+    pub(crate) fn extra_results(&mut self, extra: usize) {
+        self.extra = extra;
+    }
+
+    /// Adds a region to this operation's statement. `write` writes its statements and returns the
+    /// names and types of its results. The text `after` closes the region.
+    pub(crate) fn block(
+        &mut self,
+        after: String,
+        write: impl FnOnce(&mut Self) -> Vec<(String, TensorType)>,
+    ) {
+        let outer = std::mem::take(&mut self.scope);
+        let returned = write(self);
+        let names: Vec<_> = returned.iter().map(|r| r.0.as_str()).collect();
+        let types: Vec<_> = returned.iter().map(|r| r.1.stablehlo()).collect();
+        self.push(match returned.len() {
+            0 => "stablehlo.return".to_owned(),
+            _ => format!("stablehlo.return {} : {}", names.join(", "), types.join(", ")),
+        });
+        let inner = std::mem::replace(&mut self.scope, outer);
+        self.blocks.push((inner.lines, after));
+    }
+
+    /// Writes the statements of a region; `arguments` are the names of its parameters. Returns the
+    /// names and types of its results.
+    pub(crate) fn region(
+        &mut self,
+        region: &Region,
+        arguments: &[String],
+    ) -> Vec<(String, TensorType)> {
+        self.expression(&region.parameters, arguments, &region.results)
+    }
+
+    /// Like [`Lowering::region`], for any parameters and results.
+    pub(crate) fn expression(
+        &mut self,
+        parameters: &[Tensor],
+        arguments: &[String],
+        results: &[Tensor],
+    ) -> Vec<(String, TensorType)> {
+        let leaves =
+            parameters.iter().zip(arguments).map(|(p, name)| (p.node.id, name.clone())).collect();
+        match self.program.emit(results, &leaves, &mut self.scope) {
+            Ok(names) => names.into_iter().zip(results.iter().map(|t| t.ty().clone())).collect(),
+            Err(error) => {
+                self.program.failed.get_or_insert(error);
+                Vec::new()
+            }
+        }
+    }
+
+    /// The name of a private function that computes a region: `name`, with a number if it is taken.
+    /// Regions with the same text share one function.
+    pub(crate) fn function(&mut self, name: &str, region: &Region) -> String {
+        self.program.function(name, region).unwrap_or_else(|error| {
+            self.program.failed.get_or_insert(error);
+            String::new()
+        })
+    }
+
+    /// Adds the private function `name` to the module, unless it exists. `define` returns its whole
+    /// text.
+    pub(crate) fn helper(&mut self, name: &str, define: impl FnOnce() -> String) {
+        if self.program.function_names.insert(name.to_owned()) {
+            self.program.functions.push(Line::bare(define()));
+        }
+    }
+
+    fn push(&mut self, text: String) {
+        self.scope.lines.push(Line {
+            text,
+            blocks: Vec::new(),
+            location: Some((self.name, self.location)),
+        });
+    }
+}
