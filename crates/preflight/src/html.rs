@@ -61,11 +61,11 @@ impl Report {
         ];
         let rows = self.slices.iter().map(|feasibility| row(feasibility).map(Html::from).into());
         let priced = self.cheapest_first();
-        let dots = priced.iter().enumerate().filter_map(|(colour, (feasibility, usd))| {
+        let dots = priced.iter().enumerate().filter_map(|(color, (feasibility, usd))| {
             let points = vec![(60.0 * feasibility.epoch_hours()?, *usd)];
             Some(Series {
                 name: feasibility.slice.name().into(),
-                colour,
+                color,
                 points,
                 mark: Mark::Dots,
                 ..Series::default()
@@ -126,9 +126,9 @@ fn roofline(feasibility: &Feasibility) -> Html {
         .fold((ridge / 30.0, ridge * 30.0), |(a, b), i| (a.min(i), b.max(i)));
     let right = right.min(ridge * 1e4);
     let total: f64 = step.lines.iter().map(|line| line.least_s).sum();
-    let dots = |name: String, colour: usize, lines: &[&LineCost]| Series {
+    let dots = |name: String, color: usize, lines: &[&LineCost]| Series {
         name,
-        colour,
+        color,
         mark: Mark::Dots,
         points: lines.iter().map(|line| roof(intensity(line).min(right))).collect(),
         labels: lines
@@ -140,15 +140,14 @@ fn roofline(feasibility: &Feasibility) -> Html {
     let (named, others) = drawn.split_at(drawn.len().min(NAMED));
     let mut series = vec![Series {
         name: "peak".into(),
-        colour: NEUTRAL,
+        color: NEUTRAL,
         points: [left, ridge, right].map(roof).into(),
         ..Series::default()
     }];
     if !others.is_empty() {
         series.push(dots(format!("{} more lines", others.len()), NAMED, others));
     }
-    series
-        .extend(named.iter().enumerate().map(|(colour, line)| dots(short(line), colour, &[line])));
+    series.extend(named.iter().enumerate().map(|(color, line)| dots(short(line), color, &[line])));
     let chart = Chart {
         title: format!(
             "{}, {} and {}",
@@ -190,8 +189,8 @@ fn memory_of(feasibility: &Feasibility) -> Html {
     let limit = feasibility.hbm_available_bytes;
     let bar = |parts: &[(usize, &str, u64)]| {
         let total = parts.iter().map(|part| part.2).sum::<u64>().max(limit).max(1) as f64;
-        bar(parts.iter().map(|&(colour, name, bytes)| {
-            (colour, format!("{name}: {}", memory(bytes)), bytes as f64 / total)
+        bar(parts.iter().map(|&(color, name, bytes)| {
+            (color, format!("{name}: {}", memory(bytes)), bytes as f64 / total)
         }))
     };
     let needed = feasibility.hbm_needed_bytes;
