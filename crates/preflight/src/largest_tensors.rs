@@ -39,9 +39,12 @@ pub(crate) fn largest(step: &Step, limit: usize) -> Vec<LargeTensor> {
     for value in recorded {
         let first_axis = |i: usize| recorded.get(i)?.types.first()?.shape.first().copied();
         let length = value.types.first().and_then(|ty| ty.shape.first().copied());
-        let inherited =
-            value.operands.iter().filter(|&&i| length.is_some() && first_axis(i) == length);
-        let inherited = inherited.filter_map(|&i| split.get(i).copied()).max();
+        let inherited = value
+            .operands
+            .iter()
+            .filter(|&&i| length.is_some() && first_axis(i) == length)
+            .filter_map(|&i| split.get(i).copied())
+            .max();
         split.push(match value.parameter {
             Some(number) => parts.get(number).copied().unwrap_or(1),
             None => inherited.unwrap_or(1),

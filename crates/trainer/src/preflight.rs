@@ -14,8 +14,8 @@ use fulmen_pjrt::locate::{Platform, locate};
 use fulmen_preflight::Step;
 #[doc(inline)]
 pub use fulmen_preflight::{
-    Bound, Error, Feasibility, GENERATIONS, Generation, LargeTensor, LineCost, Price, Prices,
-    Report, Ring, Roofline, Slice, StepCost, StepSetting, Warning,
+    Bound, Error, Feasibility, Generation, LargeTensor, LineCost, Price, Prices, Report, Roofline,
+    Slice, StepCost, StepSetting, Warning,
 };
 use fulmen_tensor::{Function, Mesh, Runtime};
 
