@@ -1,4 +1,4 @@
-//! The checks on machines that are test_machine of files, variables and servers on loopback.
+//! The checks on machines that are made of files, variables and servers on loopback.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
