@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use fulmen_gcloud::{finish, quote};
+use fulmen_gcloud::{quote, wait_with_output};
 
 /// A script, including the common prologue.
 #[derive(Clone, Copy, Debug)]
@@ -130,12 +130,13 @@ impl Ssh {
             // If the host is gone, the exit code tells.
             let _ = stdin.write_all(text.as_bytes());
         }
-        let ended = finish(&mut child, limit, &mut || self.cancelled.load(Ordering::Relaxed));
-        let err = match ended.status {
-            Some(_) => ended.err,
-            None => format!("no answer within {} s\n{}", limit.as_secs(), ended.err),
+        let output =
+            wait_with_output(&mut child, limit, &mut || self.cancelled.load(Ordering::Relaxed));
+        let err = match output.status {
+            Some(_) => output.err,
+            None => format!("no answer within {} s\n{}", limit.as_secs(), output.err),
         };
-        CommandOutput { code: ended.status.and_then(|status| status.code()), out: ended.out, err }
+        CommandOutput { code: output.status.and_then(|status| status.code()), out: output.out, err }
     }
 }
 
