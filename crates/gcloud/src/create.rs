@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::arguments::{Create, Machine};
 use crate::cost::{Rates, dollars};
 use crate::limit::{Limit, MISSING_PERMISSION, PROGRAM};
-use crate::program::{Gcloud, PollPolicy, Stop, Tool, quote, spell};
+use crate::program::{Gcloud, PollPolicy, Stop, Tool, quote, shell_line};
 use crate::resource::{Node, base_name};
 use crate::target::Target;
 use crate::{Error, Result, gcloud_commands};
@@ -171,10 +171,13 @@ pub fn commands(machine: &Machine) -> Result<Vec<String>> {
         lines.push(format!("cat >{SCRIPT_PLACEHOLDER} <<'END_OF_SCRIPT'\n{script}\nEND_OF_SCRIPT"));
     }
     let Target { name, zone_args, .. } = &plan.target;
-    lines.push(spell(&gcloud_commands::list_nodes(&zone_args.zone, zone_args.project.as_deref())));
-    lines.push(spell(&plan.command(machine, SCRIPT_PLACEHOLDER)?));
+    lines.push(shell_line(&gcloud_commands::list_nodes(
+        &zone_args.zone,
+        zone_args.project.as_deref(),
+    )));
+    lines.push(shell_line(&plan.command(machine, SCRIPT_PLACEHOLDER)?));
     if let Some(check) = plan.check(machine) {
-        lines.push(spell(&gcloud_commands::run_on_hosts(name, zone_args, &check)));
+        lines.push(shell_line(&gcloud_commands::run_on_hosts(name, zone_args, &check)));
     }
     Ok(lines)
 }

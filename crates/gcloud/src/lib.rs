@@ -49,7 +49,7 @@ use std::sync::mpsc::{Receiver, channel};
 use chrono::Utc;
 use fulmen_signals::Signal;
 
-use program::{Gcloud, PollPolicy, Tool, spell};
+use program::{Gcloud, PollPolicy, Tool, shell_line};
 
 /// Runs the command and returns the exit code. Results go to `out`; commands and progress go to
 /// `log`. A signal ends waits.
@@ -112,5 +112,5 @@ pub fn hosts(name: &str, zone: Option<&str>, project: Option<&str>) -> Result<Ve
 /// assert_eq!(command, "gcloud compute tpus tpu-vm describe train --zone=us-west4-a --format=json");
 /// ```
 pub fn hosts_command(name: &str, zone: Option<&str>, project: Option<&str>) -> String {
-    spell(&gcloud_commands::describe(name, zone, project))
+    shell_line(&gcloud_commands::describe(name, zone, project))
 }

@@ -8,14 +8,14 @@ use crate::arguments::{Delete, Extend, Ssh, Wait};
 use crate::gcloud_commands::{self, DEADLINE_LABEL};
 use crate::limit::PROGRAM;
 use crate::list::not_found;
-use crate::program::{Stop, Tool, quote, spell};
+use crate::program::{Stop, Tool, quote, shell_line};
 use crate::resource::{Node, base_name};
 use crate::target::Target;
 use crate::{Error, Result};
 
 /// Prints the commands of a dry run.
 fn dry_run(commands: &[Vec<String>], json: bool, tool: &mut Tool<'_>) -> Result<u8> {
-    let lines: Vec<String> = commands.iter().map(|words| spell(words)).collect();
+    let lines: Vec<String> = commands.iter().map(|words| shell_line(words)).collect();
     if json {
         tool.print(&json!({ "commands": lines }).to_string());
     } else {
@@ -36,7 +36,7 @@ pub(crate) fn ssh(arguments: &Ssh, tool: &mut Tool<'_>) -> Result<u8> {
     if arguments.dry_run {
         return dry_run(&[words], false, tool);
     }
-    tool.progress(&format!("$ {}", spell(&words)));
+    tool.progress(&format!("$ {}", shell_line(&words)));
     let failed = |e| Error::new(format!("the program gcloud: {e}; install the Google Cloud CLI"));
     tool.program.call_attached(&words).map_err(failed)
 }

@@ -238,7 +238,7 @@ impl<'a> Tool<'a> {
     /// # Errors
     /// gcloud's error.
     pub(crate) fn ask(&mut self, words: &[String]) -> Result<String> {
-        let line = spell(words);
+        let line = shell_line(words);
         if self.printed_commands.insert(line.clone()) {
             self.progress(&format!("$ {line}"));
         }
@@ -250,7 +250,7 @@ impl<'a> Tool<'a> {
     /// # Errors
     /// gcloud's error.
     pub(crate) fn change(&mut self, words: &[String]) -> Result<String> {
-        self.progress(&format!("$ {}", spell(words)));
+        self.progress(&format!("$ {}", shell_line(words)));
         self.program.call(words, CHANGE_TIMEOUT, &mut || false).result()
     }
 
@@ -262,7 +262,7 @@ impl<'a> Tool<'a> {
         &mut self,
         words: &[String],
     ) -> std::result::Result<String, Stop> {
-        self.progress(&format!("$ {}", spell(words)));
+        self.progress(&format!("$ {}", shell_line(words)));
         let mut received = None;
         let output = self.program.call(words, CHANGE_TIMEOUT, &mut || {
             received = received.or_else(|| self.accept_signal(self.signals.try_recv().ok()));
@@ -321,7 +321,7 @@ impl Stop {
 }
 
 /// The command as shell input.
-pub(crate) fn spell(words: &[String]) -> String {
+pub(crate) fn shell_line(words: &[String]) -> String {
     words.iter().fold("gcloud".to_owned(), |line, word| line + " " + &quote(word))
 }
 

@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::arguments::{Machine, ZoneArgs};
 use crate::cost::{Rates, dollars};
 use crate::gcloud_commands;
-use crate::program::{Stop, Tool, quote, spell};
+use crate::program::{Stop, Tool, quote, shell_line};
 use crate::resource::{Node, QueuedResource, base_name, parse};
 use crate::{Error, Result};
 
@@ -172,9 +172,9 @@ impl Target {
                 )
             }
             Some(Resources { queued: Some(_), .. }) => {
-                spell(&gcloud_commands::delete_queued(name, zone_args))
+                shell_line(&gcloud_commands::delete_queued(name, zone_args))
             }
-            Some(_) => spell(&gcloud_commands::delete_node(name, zone_args)),
+            Some(_) => shell_line(&gcloud_commands::delete_node(name, zone_args)),
         };
         let node = found.and_then(|found| found.node.as_ref());
         let listed = || {
