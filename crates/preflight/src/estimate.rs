@@ -338,7 +338,7 @@ mod tests {
         assert_eq!(feasibility.hbm_available_bytes >> 30, 15);
         assert!(feasibility.hbm_needed_bytes.unwrap() >= 40_000_000_000 * 9 / 10, "{report}");
         let largest: Vec<_> =
-            feasibility.largest.iter().map(|t| (t.what.as_str(), t.total_bytes())).collect();
+            feasibility.largest.iter().map(|t| (t.name.as_str(), t.total_bytes())).collect();
         assert!(largest[..2].contains(&("input 0", 30_000_000_000)), "{largest:?}");
         assert!(feasibility.largest.iter().all(|t| t.source.contains("preflight")), "{report}");
         assert!(report.to_string().contains("DOES NOT FIT: needs"), "{report}");

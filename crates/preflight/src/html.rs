@@ -225,7 +225,7 @@ fn memory_of(feasibility: &Feasibility) -> Html {
                 None => format!("does not fit into {}", memory(limit)),
             };
             let rows = feasibility.largest.iter().map(|tensor| {
-                let description = format!("{} × {} {}", tensor.count, tensor.ty, tensor.what);
+                let description = format!("{} × {} {}", tensor.count, tensor.ty, tensor.name);
                 let share =
                     format!("{:.1} %", 100.0 * tensor.total_bytes() as f64 / limit.max(1) as f64);
                 [tensor.source.clone(), memory(tensor.total_bytes()), share, description]

@@ -12,7 +12,7 @@ use crate::Step;
 #[derive(Clone, Debug, PartialEq)]
 pub struct LargeTensor {
     /// The name of a parameter, or the operation that makes the tensor.
-    pub what: String,
+    pub name: String,
     /// The type of the whole tensor, over all devices.
     pub ty: TensorType,
     /// The number of such tensors.
@@ -78,8 +78,8 @@ pub(crate) fn largest(step: &Step, limit: usize) -> Vec<LargeTensor> {
     }
     let mut tensors: Vec<LargeTensor> = groups
         .into_iter()
-        .map(|((what, source, device_bytes), (ty, count))| LargeTensor {
-            what,
+        .map(|((name, source, device_bytes), (ty, count))| LargeTensor {
+            name,
             ty,
             count,
             device_bytes,
@@ -160,7 +160,7 @@ mod tests {
         };
         let large = largest(&step, 3);
         let groups: Vec<_> =
-            large.iter().map(|t| (t.what.as_str(), t.device_bytes, t.count)).collect();
+            large.iter().map(|t| (t.name.as_str(), t.device_bytes, t.count)).collect();
         assert_eq!(groups[0], ("input 1", 400_000, 1), "{large:?}");
         // Each device has an eighth of the rows of the results.
         assert_eq!((groups[1].1, groups[2].1), (8 * 1000 * 4, 8 * 1000 * 4), "{large:?}");

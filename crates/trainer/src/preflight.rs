@@ -424,7 +424,7 @@ mod tests {
             feasibility.hbm_needed_bytes.unwrap() > 100_000_000_000,
             "with two moments: {report}"
         );
-        let names: Vec<_> = feasibility.largest.iter().map(|t| t.what.as_str()).collect();
+        let names: Vec<_> = feasibility.largest.iter().map(|t| t.name.as_str()).collect();
         assert!(names.iter().any(|name| name.ends_with("weight")), "{names:?}");
         assert!(names.iter().any(|name| name.starts_with("optimizer/")), "{names:?}");
         assert!(feasibility.largest.iter().all(|t| t.source.contains("preflight.rs:")), "{report}");
