@@ -309,8 +309,10 @@ mod tests {
     fn a_failing_logger_is_reported_once_and_does_not_stop_the_others() {
         let folder = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink("/dev/full", folder.path().join("metrics.jsonl")).unwrap();
-        let (loggers, messages) =
-            loggers(LONG, vec![Box::new(JsonlLogger::new()), Box::new(CsvLogger::new())]);
+        let (loggers, messages) = loggers_and_messages(
+            LONG,
+            vec![Box::new(JsonlLogger::new()), Box::new(CsvLogger::new())],
+        );
         loggers.start(folder.path(), Map::new()).unwrap();
         (0..5).for_each(|step| loggers.log(point(step)));
         loggers.finish(Status::Failed);
@@ -340,7 +342,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (release, wait) = mpsc::channel();
         let (loggers, messages) =
-            loggers(LONG, vec![Box::new(Hangs(wait)), Box::new(JsonlLogger::new())]);
+            loggers_and_messages(LONG, vec![Box::new(Hangs(wait)), Box::new(JsonlLogger::new())]);
         loggers.start(folder.path(), Map::new()).unwrap();
         let size = MAX_BYTES as usize / 2;
         let picture = || Media::Image(Picture { shape: [1, 1, 1, size], pixels: vec![0; size] });
