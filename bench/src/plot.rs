@@ -37,9 +37,9 @@ pub(crate) fn curves(title: &str, curves: &[Curve], x: &str) -> Result<String, B
     if curves.iter().all(|(_, points)| points.len() < 2) {
         return Err("a curve needs two points".into());
     }
-    let series = |(colour, (name, points)): (usize, &Curve)| {
+    let series = |(color, (name, points)): (usize, &Curve)| {
         let (name, points) = (name.clone(), points.clone());
-        Series { name, colour, points, ..Series::default() }
+        Series { name, color, points, ..Series::default() }
     };
     let series = curves.iter().enumerate().map(series).collect();
     // A falling loss is easier to read on an axis without powers.
@@ -87,7 +87,7 @@ pub(crate) fn bars(title: &str, contenders: &[&str], groups: &[Group]) -> String
     let one = format!("M{:.1} 0V{y:.1}", x(1.0));
     parts.push(element("path", &[("class", &"grid"), ("d", &one)], ""));
     let names: Vec<(usize, &str)> = contenders.iter().copied().enumerate().collect();
-    svg_file(title, &names, (left + LENGTH + NUMBER, y), parts.into_iter().collect())
+    svg_file(title, &names, left + LENGTH + NUMBER, y, parts.into_iter().collect())
 }
 
 fn text(x: f64, y: f64, anchor: &'static str, text: &str) -> Html {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::read::Blocks;
+use crate::checkpoint::Blocks;
 use crate::store::Store;
 use crate::{Checkpoint, CheckpointWriter, Manifest, Part, Result};
 
@@ -29,17 +29,17 @@ pub fn copy(checkpoint: &Checkpoint, to: Arc<dyn Store>) -> Result<Manifest> {
     copy_while(checkpoint, to, &|| Ok(()))
 }
 
-/// Like [`copy`], but stops when `go_on` fails.
+/// Like [`copy`], but stops when `check` fails.
 pub(crate) fn copy_while(
     checkpoint: &Checkpoint,
     to: Arc<dyn Store>,
-    go_on: &dyn Fn() -> Result<()>,
+    check: &dyn Fn() -> Result<()>,
 ) -> Result<Manifest> {
     let manifest = checkpoint.manifest();
     let writer = CheckpointWriter::new(to, checkpoint.name())?;
     let mut shards = Vec::new();
     for shard in &manifest.shards {
-        checkpoint.compare_header(&shard.file)?;
+        checkpoint.verify_header(&shard.file)?;
         let parts = manifest.parts_in(&shard.file);
         let part = |(name, tensor, part): &(&str, &crate::TensorEntry, &crate::PartEntry)| {
             Part::slice(*name, tensor.dtype, tensor.shape.clone(), part.rectangle.clone())
@@ -47,7 +47,7 @@ pub(crate) fn copy_while(
         let mut written = writer.shard(&shard.file, parts.iter().map(part).collect())?;
         for (name, tensor, part) in parts {
             Blocks::new(checkpoint, name, tensor, part).try_each(|block| {
-                go_on()?;
+                check()?;
                 written.write(block?)
             })?;
         }

@@ -30,7 +30,7 @@ enum Kind {
     NotFound,
     Damaged,
     Newer,
-    Late,
+    TimedOut,
     Io,
 }
 
@@ -54,11 +54,11 @@ impl Error {
         Error { kind: Kind::Newer, message: message.into(), source: None }
     }
 
-    pub(crate) fn late(message: impl Into<String>) -> Error {
-        Error { kind: Kind::Late, message: message.into(), source: None }
+    pub(crate) fn timeout(message: impl Into<String>) -> Error {
+        Error { kind: Kind::TimedOut, message: message.into(), source: None }
     }
 
-    pub(crate) fn io(doing: &str, location: &str, source: io::Error) -> Error {
+    pub(crate) fn io(action: &str, location: &str, source: io::Error) -> Error {
         let advice = match source.kind() {
             io::ErrorKind::PermissionDenied => {
                 "; check the permissions of the folder and its files"
@@ -69,7 +69,7 @@ impl Error {
         let kind = if source.kind() == io::ErrorKind::NotFound { Kind::NotFound } else { Kind::Io };
         Error {
             kind,
-            message: format!("{location}: cannot {doing}: {source}{advice}"),
+            message: format!("{location}: cannot {action}: {source}{advice}"),
             source: Some(source),
         }
     }
@@ -97,8 +97,8 @@ impl Error {
 
     /// Whether checkpoints were not copied in time. They are still in the store where they were
     /// written.
-    pub fn is_late(&self) -> bool {
-        self.kind == Kind::Late
+    pub fn is_timeout(&self) -> bool {
+        self.kind == Kind::TimedOut
     }
 
     /// Whether a disk or a quota is full.

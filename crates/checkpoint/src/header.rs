@@ -12,7 +12,7 @@ use crate::shard::bytes_of;
 const METADATA: &str = "__metadata__";
 
 /// The format's own limit.
-const MOST: usize = 100_000_000;
+const MAX_HEADER_BYTES: usize = 100_000_000;
 
 /// The header of a safetensors file with these tensors, in this order without gaps, and a
 /// dictionary of strings. Equal arguments give equal bytes.
@@ -56,9 +56,9 @@ pub fn header(
     }
     let mut text = format!("{{{}}}", entries.join(",")).into_bytes();
     text.resize(text.len().next_multiple_of(8), b' ');
-    if text.len() > MOST {
+    if text.len() > MAX_HEADER_BYTES {
         return Err(format!(
-            "the names of {} tensors take {} bytes, and the limit of a safetensors header is {MOST}; write several files",
+            "the names of {} tensors take {} bytes, and the limit of a safetensors header is {MAX_HEADER_BYTES}; write several files",
             tensors.len(),
             text.len()
         ));

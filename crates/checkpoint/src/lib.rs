@@ -34,8 +34,10 @@
 //!
 //! Out of scope: devices, models, and when to write a checkpoint.
 
+mod checkpoint;
+mod checkpoint_writer;
 #[cfg(feature = "cloud")]
-mod cloud;
+mod cloud_store;
 mod copy;
 mod diff;
 mod error;
@@ -43,33 +45,33 @@ mod file_name;
 mod header;
 mod manifest;
 mod merge;
-mod read;
 mod rectangle;
 mod retention;
 mod shard;
 mod store;
-mod tiered;
+mod tiered_store;
 mod verify;
-mod write;
 
 #[cfg(test)]
 mod tests;
 
+pub use checkpoint::Checkpoint;
+pub use checkpoint_writer::CheckpointWriter;
 #[cfg(feature = "cloud")]
-pub use cloud::CloudStore;
+pub use cloud_store::CloudStore;
 pub use copy::copy;
 pub use diff::{Difference, diff};
 pub use error::{Error, Result};
 pub use file_name::FileName;
 pub use header::header;
 pub use manifest::{FORMAT_VERSION, MANIFEST, Manifest, PartEntry, Run, ShardEntry, TensorEntry};
-pub use merge::{Merge, OPTIMIZER, TRAINER, is_training_state, merge};
-pub use read::Checkpoint;
+pub use merge::{MergeOptions, OPTIMIZER_PREFIX, TRAINER_PREFIX, is_training_state, merge};
 pub use rectangle::Rectangle;
-pub use retention::{Keep, ListedCheckpoint, Mode, list, newest, prune, remove, remove_unfinished};
+pub use retention::{
+    ListedCheckpoint, Mode, RetentionPolicy, list, newest, prune, remove, remove_unfinished,
+};
 pub use safetensors::Dtype;
 pub use shard::{Part, ShardWriter, WrittenShard};
 pub use store::{Entry, LocalStore, NewObject, Store, open_store};
-pub use tiered::TieredStore;
+pub use tiered_store::TieredStore;
 pub use verify::verify;
-pub use write::CheckpointWriter;

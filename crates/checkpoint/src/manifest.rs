@@ -22,7 +22,7 @@ pub const MANIFEST: &str = "manifest.json";
 pub const FORMAT_VERSION: u64 = 1;
 
 /// The size in bytes of a block, the unit of checksums.
-pub(crate) const BLOCK: u64 = 1 << 20;
+pub(crate) const BLOCK_BYTES: u64 = 1 << 20;
 
 /// The contents of a checkpoint, and the location of each part of each tensor.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -101,7 +101,7 @@ pub struct PartEntry {
 
 #[derive(Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-struct Frame {
+struct Envelope {
     sha256: String,
     manifest: Box<RawValue>,
 }
@@ -143,15 +143,15 @@ impl Manifest {
             |e: serde_json::Error| Error::usage(format!("cannot write the manifest as JSON: {e}"));
         let manifest = serde_json::value::to_raw_value(self).map_err(failed)?;
         let sha256 = hex(Sha256::digest(manifest.get()).as_ref());
-        serde_json::to_vec(&Frame { sha256, manifest }).map_err(failed)
+        serde_json::to_vec(&Envelope { sha256, manifest }).map_err(failed)
     }
 
     /// Parses the content of a manifest file, which errors call `location`.
     pub(crate) fn from_bytes(bytes: &[u8], location: &str) -> Result<Manifest> {
         let damaged = |reason: String| Error::damaged(format_args!("{location}: {reason}"));
-        let frame: Frame = serde_json::from_slice(bytes)
+        let envelope: Envelope = serde_json::from_slice(bytes)
             .map_err(|e| damaged(format!("not a complete manifest ({e})")))?;
-        if hex(Sha256::digest(frame.manifest.get()).as_ref()) != frame.sha256 {
+        if hex(Sha256::digest(envelope.manifest.get()).as_ref()) != envelope.sha256 {
             return Err(damaged("the manifest does not match its checksum".into()));
         }
         #[derive(Deserialize)]
@@ -161,14 +161,14 @@ impl Manifest {
         let wrong =
             |e: serde_json::Error| damaged(format!("not the manifest of a checkpoint ({e})"));
         let Version { format_version } =
-            serde_json::from_str(frame.manifest.get()).map_err(wrong)?;
+            serde_json::from_str(envelope.manifest.get()).map_err(wrong)?;
         if format_version > FORMAT_VERSION {
             return Err(Error::newer(format!(
                 "{location}: the checkpoint has format version {format_version}, and this program reads up to \
                  {FORMAT_VERSION}; use the version of Fulmen that wrote it, or a newer one"
             )));
         }
-        let manifest: Manifest = serde_json::from_str(frame.manifest.get()).map_err(wrong)?;
+        let manifest: Manifest = serde_json::from_str(envelope.manifest.get()).map_err(wrong)?;
         manifest.check().map_err(damaged)?;
         Ok(manifest)
     }
@@ -222,7 +222,7 @@ impl Manifest {
                 part.rectangle.check_within(&tensor.shape).map_err(|e| format!("`{name}`: {e}"))?;
                 let bytes = bytes_of(tensor.dtype, &part.rectangle.extent).unwrap_or_default();
                 let end = part.start.checked_add(bytes);
-                if part.crc32c.len() as u64 != bytes.div_ceil(BLOCK) || end.is_none() {
+                if part.crc32c.len() as u64 != bytes.div_ceil(BLOCK_BYTES) || end.is_none() {
                     return Err(format!(
                         "`{name}`{} has {} checksums",
                         part.rectangle,
@@ -262,10 +262,10 @@ fn check_cover(tensor: &TensorEntry) -> Result<(), String> {
     for (i, part) in parts.iter().enumerate() {
         // Parts that begin after the end of this one along the first axis cannot overlap it.
         let end = part.offset.first().map_or(u64::MAX, |offset| offset + part.extent[0]);
-        let mut near = parts[i + 1..]
+        let mut candidates = parts[i + 1..]
             .iter()
             .take_while(|other| other.offset.first().is_none_or(|offset| *offset < end));
-        if let Some(other) = near.find(|other| part.intersection(other).is_some()) {
+        if let Some(other) = candidates.find(|other| part.intersection(other).is_some()) {
             return Err(format!("has overlapping parts, {part} and {other}"));
         }
     }

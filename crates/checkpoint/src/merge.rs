@@ -6,24 +6,24 @@ use std::io::Write;
 
 use serde_json::json;
 
-use crate::read::join;
+use crate::checkpoint::join;
 use crate::shard::bytes_of;
 use crate::store::Store;
 use crate::{Checkpoint, Error, Part, Result, ShardWriter};
 
 /// The prefix of the names of optimizer state.
-pub const OPTIMIZER: &str = "optimizer/";
+pub const OPTIMIZER_PREFIX: &str = "optimizer/";
 /// The prefix of the names of the Trainer's own state.
-pub const TRAINER: &str = "trainer/";
+pub const TRAINER_PREFIX: &str = "trainer/";
 
 /// Whether a value belongs to an optimizer or to the Trainer, rather than to the module.
 pub fn is_training_state(name: &str) -> bool {
-    name.starts_with(OPTIMIZER) || name.starts_with(TRAINER)
+    name.starts_with(OPTIMIZER_PREFIX) || name.starts_with(TRAINER_PREFIX)
 }
 
 /// What a merge writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Merge {
+pub struct MergeOptions {
     /// Only the module's tensors, without [training state](is_training_state).
     pub weights_only: bool,
     /// The size limit of a file in bytes; a larger tensor gets a file of its own. `None` writes one
@@ -31,7 +31,7 @@ pub struct Merge {
     pub max_shard_bytes: Option<u64>,
 }
 
-impl Merge {
+impl MergeOptions {
     fn selects(&self, name: &str) -> bool {
         !self.weights_only || !is_training_state(name)
     }
@@ -48,7 +48,7 @@ pub fn merge(
     checkpoint: &Checkpoint,
     to: &dyn Store,
     folder: &str,
-    options: &Merge,
+    options: &MergeOptions,
 ) -> Result<Vec<String>> {
     if to.list(folder).is_ok_and(|entries| !entries.is_empty()) {
         let location = to.describe(folder);

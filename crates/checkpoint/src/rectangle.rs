@@ -135,14 +135,14 @@ impl Rectangle {
         let outer: u64 = shape[..axis].iter().product();
         let mut slabs = Vec::new();
         for mut number in 0..outer {
-            let mut slab = Rectangle::whole(shape);
+            let mut whole = Rectangle::whole(shape);
             for before in (0..axis).rev() {
-                (slab.offset[before], slab.extent[before]) = (number % shape[before], 1);
+                (whole.offset[before], whole.extent[before]) = (number % shape[before], 1);
                 number /= shape[before];
             }
             let mut start = 0;
             while start < shape[axis] {
-                let mut slab = slab.clone();
+                let mut slab = whole.clone();
                 (slab.offset[axis], slab.extent[axis]) = (start, step.min(shape[axis] - start));
                 start += slab.extent[axis];
                 slabs.push(slab);
@@ -162,8 +162,10 @@ pub(crate) fn elements(shape: &[u64]) -> Option<u64> {
 
 impl fmt::Display for Rectangle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let axes = self.offset.iter().zip(&self.extent);
-        let axes: Vec<String> = axes
+        let axes: Vec<String> = self
+            .offset
+            .iter()
+            .zip(&self.extent)
             .map(|(offset, extent)| format!("{offset}:{}", offset.saturating_add(*extent)))
             .collect();
         write!(f, "[{}]", axes.join(", "))

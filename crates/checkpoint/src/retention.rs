@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 
-use crate::read::join;
+use crate::checkpoint::join;
 use crate::store::Store;
 use crate::{Checkpoint, Error, MANIFEST, Result};
 
@@ -62,9 +62,11 @@ pub fn newest<T>(
     mut load: impl FnMut(&Checkpoint) -> Result<T>,
 ) -> Result<(Option<T>, Vec<Error>)> {
     let (mut skipped, mut loaded_checkpoint) = (Vec::new(), None);
-    let levels = store.levels();
-    let levels = if levels.is_empty() { vec![store.clone()] } else { levels };
-    let mut listed = levels
+    let mut stores = store.levels();
+    if stores.is_empty() {
+        stores.push(store.clone());
+    }
+    let mut listed = stores
         .iter()
         .map(list)
         .collect::<Result<Vec<Vec<_>>>>()?
@@ -98,7 +100,7 @@ pub enum Mode {
 /// Which checkpoints to keep: the best by score and the last by step. The newest one is always
 /// kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Keep {
+pub struct RetentionPolicy {
     /// How many of the best to keep. Checkpoints without a score do not count.
     pub best: usize,
     /// How many of the last to keep; 0 means 1.
@@ -107,9 +109,9 @@ pub struct Keep {
     pub mode: Mode,
 }
 
-impl Keep {
+impl RetentionPolicy {
     /// The indices to keep, given `(step, score)` with the newest first.
-    fn choose(&self, checkpoints: &[(u64, Option<f64>)]) -> BTreeSet<usize> {
+    fn kept_indices(&self, checkpoints: &[(u64, Option<f64>)]) -> BTreeSet<usize> {
         let mut scored: Vec<(usize, f64)> = checkpoints
             .iter()
             .enumerate()
@@ -133,7 +135,7 @@ impl Keep {
 ///
 /// ```
 /// # use std::sync::Arc;
-/// # use fulmen_checkpoint::{CheckpointWriter, Dtype, Keep, LocalStore, Part, Run, Store, prune};
+/// # use fulmen_checkpoint::{CheckpointWriter, Dtype, RetentionPolicy, LocalStore, Part, Run, Store, prune};
 /// # let folder = tempfile::tempdir()?;
 /// let store: Arc<dyn Store> = Arc::new(LocalStore::new(folder.path()));
 /// # for step in 1..=3 {
@@ -142,20 +144,20 @@ impl Keep {
 /// #     writer.commit(Run { step, ..Run::default() }, shards)?;
 /// # }
 /// // Of step_1, step_2 and step_3:
-/// let removed = prune(&store, &Keep { last: 2, ..Keep::default() })?;
+/// let removed = prune(&store, &RetentionPolicy { last: 2, ..RetentionPolicy::default() })?;
 /// assert_eq!(removed, ["step_1"]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub fn prune(store: &Arc<dyn Store>, keep: &Keep) -> Result<Vec<String>> {
-    let whole: Vec<Checkpoint> =
+pub fn prune(store: &Arc<dyn Store>, policy: &RetentionPolicy) -> Result<Vec<String>> {
+    let valid: Vec<Checkpoint> =
         list(store)?.into_iter().filter_map(|listed| listed.checkpoint.ok()).collect();
-    let runs: Vec<_> = whole
+    let steps_and_scores: Vec<_> = valid
         .iter()
         .map(|checkpoint| (step(checkpoint), checkpoint.manifest().run.score))
         .collect();
-    let kept = keep.choose(&runs);
+    let kept = policy.kept_indices(&steps_and_scores);
     let mut removed = Vec::new();
-    for (_, checkpoint) in whole.iter().enumerate().filter(|(i, _)| !kept.contains(i)) {
+    for (_, checkpoint) in valid.iter().enumerate().filter(|(i, _)| !kept.contains(i)) {
         remove(store, checkpoint.name())?;
         removed.push(checkpoint.name().to_owned());
     }
@@ -163,12 +165,12 @@ pub fn prune(store: &Arc<dyn Store>, keep: &Keep) -> Result<Vec<String>> {
 }
 
 /// The file name extension of shards.
-pub(crate) const SHARD: &str = ".safetensors";
+pub(crate) const SHARD_EXTENSION: &str = ".safetensors";
 
 /// Whether a file has the name of a shard that a process wrote, such as `shard_0.safetensors` or
 /// `shard_12-3.safetensors`. Other files in the folder of a checkpoint belong to the user.
 fn is_shard(file: &str) -> bool {
-    let number = file.strip_prefix("shard_").and_then(|rest| rest.strip_suffix(SHARD));
+    let number = file.strip_prefix("shard_").and_then(|rest| rest.strip_suffix(SHARD_EXTENSION));
     number.is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-'))
 }
 
@@ -180,11 +182,11 @@ pub fn remove(store: &Arc<dyn Store>, name: &str) -> Result<()> {
     if !files(&**store, name)?.iter().any(|file| file == MANIFEST) {
         return Ok(());
     }
-    let whole = Checkpoint::open(store.clone(), name);
-    let shards = whole
+    let shards: Vec<String> = Checkpoint::open(store.clone(), name)
         .iter()
-        .flat_map(|whole| whole.manifest().shards.iter().map(|shard| shard.file.clone()));
-    let shards: Vec<String> = shards.collect();
+        .flat_map(|checkpoint| checkpoint.manifest().shards.iter())
+        .map(|shard| shard.file.clone())
+        .collect();
     remove_file(&**store, name, MANIFEST)?;
     remove_shards(&**store, name, |_| true)?;
     shards.iter().try_for_each(|file| remove_file(&**store, name, file))
@@ -211,8 +213,8 @@ pub fn remove(store: &Arc<dyn Store>, name: &str) -> Result<()> {
 pub fn remove_unfinished(store: &Arc<dyn Store>) -> Result<()> {
     for ListedCheckpoint { name, checkpoint } in list(store)? {
         match checkpoint {
-            Ok(whole) => {
-                remove_shards(&**store, &name, |file| whole.manifest().shard(file).is_none())?
+            Ok(checkpoint) => {
+                remove_shards(&**store, &name, |file| checkpoint.manifest().shard(file).is_none())?
             }
             Err(_) if files(&**store, &name)?.iter().any(|file| file == MANIFEST) => {}
             Err(_) => remove_shards(&**store, &name, |_| true)?,
@@ -263,7 +265,7 @@ mod tests {
         let checkpoints =
             [(5, Some(0.9)), (4, Some(0.2)), (3, None), (2, Some(0.1)), (1, Some(0.2))];
         let check = |best, last, mode, expected: &[usize]| {
-            let kept = Keep { best, last, mode }.choose(&checkpoints);
+            let kept = RetentionPolicy { best, last, mode }.kept_indices(&checkpoints);
             assert_eq!(kept.into_iter().collect::<Vec<_>>(), expected, "{best} {last} {mode:?}");
         };
         check(0, 0, Mode::Min, &[0]);

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::header::header;
-use crate::manifest::{BLOCK, hex};
+use crate::manifest::{BLOCK_BYTES, hex};
 use crate::rectangle::elements;
 use crate::store::{NewObject, Store};
 use crate::{Error, PartEntry, Rectangle, Result, ShardEntry, TensorEntry};
@@ -140,7 +140,7 @@ impl ShardWriter {
         parts.sort_by_key(|part| Reverse(part.dtype));
         let header = header_of(&parts)?;
         let mut start = header.len() as u64;
-        let mut placed = Vec::new();
+        let mut entries = Vec::new();
         for part in parts {
             let entry = PartEntry {
                 rectangle: part.rectangle.clone(),
@@ -149,7 +149,7 @@ impl ShardWriter {
                 crc32c: Vec::new(),
             };
             start += part.bytes();
-            placed.push((part, entry));
+            entries.push((part, entry));
         }
         let mut object =
             store.create(&name, start).map_err(|e| Error::io("write", &location, e))?;
@@ -166,13 +166,13 @@ impl ShardWriter {
         let mut writer = ShardWriter {
             file: object,
             location,
-            parts: placed,
+            parts: entries,
             next: 0,
             written: 0,
             sha256,
             entry,
         };
-        writer.skip_full();
+        writer.skip_complete_parts();
         Ok(writer)
     }
 
@@ -187,11 +187,11 @@ impl ShardWriter {
     /// # Errors
     /// There are more bytes than the part has left; the store cannot be written or is full.
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        let left = self.next_part().map_or(0, |part| part.bytes() - self.written);
-        if bytes.len() as u64 > left {
+        let remaining = self.next_part().map_or(0, |part| part.bytes() - self.written);
+        if bytes.len() as u64 > remaining {
             let name = self.next_part().map_or("the shard", Part::name);
             return Err(Error::usage(format!(
-                "{}: got {} bytes for {name}, which has only {left} left to write",
+                "{}: got {} bytes for {name}, which has only {remaining} left to write",
                 self.location,
                 bytes.len()
             )));
@@ -205,11 +205,11 @@ impl ShardWriter {
         });
         result.map_err(|e| Error::io("write", &self.location, e))?;
         self.written += bytes.len() as u64;
-        self.skip_full();
+        self.skip_complete_parts();
         Ok(())
     }
 
-    fn skip_full(&mut self) {
+    fn skip_complete_parts(&mut self) {
         while self.next_part().is_some_and(|part| part.bytes() == self.written) {
             (self.next, self.written) = (self.next + 1, 0);
         }
@@ -248,7 +248,7 @@ fn hash_in_parallel(
     bytes: &[u8],
     write: impl FnOnce() -> io::Result<()>,
 ) -> io::Result<()> {
-    if (bytes.len() as u64) < BLOCK {
+    if (bytes.len() as u64) < BLOCK_BYTES {
         sha256.update(bytes);
         return write();
     }
@@ -265,13 +265,13 @@ fn hash_in_parallel(
 /// Appends the checksums of the blocks of `bytes`, which start at offset `start` of the part.
 fn append_checksums(checksums: &mut Vec<u32>, mut start: u64, mut bytes: &[u8]) {
     while !bytes.is_empty() {
-        let filled = start % BLOCK;
-        let (now, rest) = bytes.split_at(bytes.len().min((BLOCK - filled) as usize));
+        let offset = start % BLOCK_BYTES;
+        let (chunk, rest) = bytes.split_at(bytes.len().min((BLOCK_BYTES - offset) as usize));
         match checksums.last_mut() {
-            Some(checksum) if filled > 0 => *checksum = crc32c_append(*checksum, now),
-            _ => checksums.push(crc32c(now)),
+            Some(checksum) if offset > 0 => *checksum = crc32c_append(*checksum, chunk),
+            _ => checksums.push(crc32c(chunk)),
         }
-        start += now.len() as u64;
+        start += chunk.len() as u64;
         bytes = rest;
     }
 }
@@ -283,8 +283,8 @@ fn header_of(parts: &[Part]) -> Result<Vec<u8>> {
             .check_within(&part.shape)
             .map_err(|e| Error::usage(format!("`{}`: {e}", part.name)))?;
     }
-    let keyed = |part: &Part| (part.key(), part.dtype, part.rectangle.extent.clone());
+    let tensor = |part: &Part| (part.key(), part.dtype, part.rectangle.extent.clone());
     // Python readers look for this key to learn which framework's layout the values have.
     let metadata = BTreeMap::from([("format".to_owned(), "pt".to_owned())]);
-    header(&parts.iter().map(keyed).collect::<Vec<_>>(), &metadata).map_err(Error::usage)
+    header(&parts.iter().map(tensor).collect::<Vec<_>>(), &metadata).map_err(Error::usage)
 }

@@ -142,9 +142,9 @@ impl Store for LocalStore {
             Ok(file)
         };
         match create() {
-            Ok(file) => {
-                let file = BufWriter::with_capacity(1 << 20, file);
-                Ok(Box::new(NewLocal { file, path, bytes, unsynced: 0, sync: None }))
+            Ok(new_file) => {
+                let file = BufWriter::with_capacity(1 << 20, new_file);
+                Ok(Box::new(LocalObject { file, path, bytes, unsynced: 0, sync: None }))
             }
             Err(error) => Err(fulmen_durable::explain(error, &path, Some(bytes))),
         }
@@ -182,10 +182,10 @@ impl Store for LocalStore {
     }
 }
 
-/// Start a sync after this many bytes, so that little is left to sync at the end.
-const SYNC_EVERY: usize = 64 << 20;
+/// Starts a sync after this many bytes, so that little is left to sync at the end.
+const SYNC_INTERVAL_BYTES: usize = 64 << 20;
 
-struct NewLocal {
+struct LocalObject {
     file: BufWriter<NewFile>,
     path: PathBuf,
     bytes: u64,
@@ -194,7 +194,7 @@ struct NewLocal {
     sync: Option<JoinHandle<io::Result<()>>>,
 }
 
-impl NewLocal {
+impl LocalObject {
     /// Waits for the sync in progress. The file system reports an error to only one sync, so none
     /// may be ignored.
     fn wait_for_sync(&mut self) -> io::Result<()> {
@@ -219,11 +219,11 @@ impl NewLocal {
     }
 }
 
-impl Write for NewLocal {
+impl Write for LocalObject {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.file.write(bytes).map_err(|error| self.explain(error))?;
         self.unsynced += written;
-        if self.unsynced >= SYNC_EVERY {
+        if self.unsynced >= SYNC_INTERVAL_BYTES {
             self.begin_sync().map_err(|error| self.explain(error))?;
         }
         Ok(written)
@@ -234,7 +234,7 @@ impl Write for NewLocal {
     }
 }
 
-impl NewObject for NewLocal {
+impl NewObject for LocalObject {
     fn commit(mut self: Box<Self>) -> io::Result<()> {
         self.flush()?;
         self.wait_for_sync().map_err(|error| self.explain(error))?;

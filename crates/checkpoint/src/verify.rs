@@ -2,8 +2,8 @@
 
 use sha2::{Digest, Sha256};
 
+use crate::checkpoint::Blocks;
 use crate::manifest::hex;
-use crate::read::Blocks;
 use crate::{Checkpoint, Error, Result, ShardEntry};
 
 /// Compares every byte with its checksums and returns everything that is damaged; empty if the

@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 
-use fulmen_machine::{DeviceMetrics, Level, RunMetrics, Watched};
+use fulmen_machine::{DeviceMetrics, Level, ProcessActivity, RunMetrics};
 use fulmen_tui::widgets::{bar, history, panel, percent};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -23,7 +23,7 @@ pub struct Snapshot {
     /// A training's metrics, or the error, if it was asked.
     pub run: Option<Result<RunMetrics, String>>,
     /// The processes that hold the TPU.
-    pub processes: Vec<Watched>,
+    pub processes: Vec<ProcessActivity>,
     /// How many processes could not be inspected.
     pub unseen: usize,
 }

@@ -86,15 +86,15 @@ impl Environment<'_> {
     /// The name and the secret of the run.
     fn add_run(&self, process: Process) -> Result<Process> {
         let process = process.with_run_id(self.text(RUN_ID)?.unwrap_or_default());
-        let named = |what: &dyn fmt::Display| {
+        let token_error = |what: &dyn fmt::Display| {
             Error::usage(format!("the environment variable {RUN_TOKEN}: {what}"))
         };
         // Unlike other variables, the token is never shown.
         match (self.0)(RUN_TOKEN).map(OsString::into_string) {
             None => Ok(process),
             Some(Ok(token)) if token.trim().is_empty() => Ok(process),
-            Some(Ok(token)) => process.with_run_token(&token).map_err(|e| named(&e)),
-            Some(Err(_)) => Err(named(&"its value is not text in UTF-8")),
+            Some(Ok(token)) => process.with_run_token(&token).map_err(|e| token_error(&e)),
+            Some(Err(_)) => Err(token_error(&"its value is not text in UTF-8")),
         }
     }
 
@@ -130,8 +130,7 @@ impl Environment<'_> {
             let expected = format!("0 to {}, as {NUM_PROCESSES} is {count}", count - 1);
             return Err(invalid(PROCESS_ID, &index.to_string(), &expected));
         }
-        let process = Process::new(index, count, &coordinator);
-        process
+        Process::new(index, count, &coordinator)
             .map(Some)
             .map_err(|e| Error::usage(format!("the environment variable {COORDINATOR}: {e}")))
     }
@@ -189,10 +188,13 @@ impl Environment<'_> {
         }
         // An IPv6 address needs brackets before a port.
         let first = &hosts[0];
-        let colon = first.contains(':') && !first.starts_with('[');
-        let first = if colon { format!("[{first}]") } else { first.clone() };
-        let process = Process::new(index, hosts.len(), format!("{first}:{DEFAULT_PORT}"));
-        let process = process
+        let needs_brackets = first.contains(':') && !first.starts_with('[');
+        let coordinator = if needs_brackets {
+            format!("[{first}]:{DEFAULT_PORT}")
+        } else {
+            format!("{first}:{DEFAULT_PORT}")
+        };
+        let process = Process::new(index, hosts.len(), coordinator)
             .map_err(|e| Error::usage(format!("the environment variable {hosts_name}: {e}")))?;
         Ok(Some(process.with_hosts(hosts)))
     }

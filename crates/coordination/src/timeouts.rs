@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::{Error, Result};
 
 /// The longest wait, whatever was requested.
-const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
+const MAX_TIMEOUT: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// How long to wait for a process to join, and how long a process may be silent.
 ///
@@ -64,7 +64,7 @@ impl Timeouts {
 
 /// Limits a duration to what a clock can represent.
 pub(crate) fn bounded(timeout: Duration) -> Duration {
-    timeout.min(LONGEST)
+    timeout.min(MAX_TIMEOUT)
 }
 
 /// Converts a timeout to milliseconds, rounded up, for a message.
@@ -77,7 +77,7 @@ fn seconds(env: &impl Fn(&str) -> Option<OsString>, name: &str) -> Result<Option
     let text = text.to_string_lossy();
     match text.trim().parse::<f64>() {
         Ok(s) if s > 0.0 && s.is_finite() => {
-            Ok(Some(bounded(Duration::try_from_secs_f64(s).unwrap_or(LONGEST))))
+            Ok(Some(bounded(Duration::try_from_secs_f64(s).unwrap_or(MAX_TIMEOUT))))
         }
         _ => Err(Error::usage(format!(
             "the environment variable {name} is `{text}`; expected a number of seconds above 0"

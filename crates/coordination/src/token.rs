@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::{Error, Result};
 
 /// A shorter token could be guessed from a recorded handshake.
-const SHORTEST: usize = 32;
+const MIN_LENGTH: usize = 32;
 
 /// Errors and `Debug` output never show it.
 #[derive(Clone, PartialEq, Eq)]
@@ -17,9 +17,9 @@ pub(crate) struct Token(Arc<str>);
 impl Token {
     pub(crate) fn new(secret: &str) -> Result<Token> {
         let secret = secret.trim();
-        if secret.len() < SHORTEST {
+        if secret.len() < MIN_LENGTH {
             return Err(Error::usage(format!(
-                "the token of the run has {} characters; expected at least {SHORTEST}, drawn at random (`openssl rand -hex \
+                "the token of the run has {} characters; expected at least {MIN_LENGTH}, drawn at random (`openssl rand -hex \
                  32` prints some)",
                 secret.chars().count()
             )));

@@ -15,7 +15,7 @@ pub enum Command {
     /// Lists everything that costs money: TPU VMs, queued resources and disks, with age and price
     List(List),
     /// Shows one TPU VM: state, hosts, age, price, limit
-    Describe(Named),
+    Describe(TpuArgs),
     /// Opens a shell on a host of a TPU VM, or runs a command there
     Ssh(Ssh),
     /// Waits until a TPU VM is ready
@@ -146,7 +146,7 @@ pub struct List {
 
 /// A TPU, by name.
 #[derive(Clone, Debug, Args)]
-pub struct Named {
+pub struct TpuArgs {
     /// The TPU's name
     #[arg(value_parser = name)]
     pub(crate) name: String,
@@ -180,7 +180,7 @@ pub struct Ssh {
 #[derive(Clone, Debug, Args)]
 pub struct Wait {
     #[command(flatten)]
-    pub(crate) tpu: Named,
+    pub(crate) tpu: TpuArgs,
     /// How long to wait
     #[arg(long, value_name = "SECONDS", default_value = "3600", value_parser = seconds)]
     pub(crate) timeout: Duration,

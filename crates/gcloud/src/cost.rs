@@ -8,9 +8,10 @@ use crate::{Error, Result};
 
 /// US dollars per GiB and month in us-central1, from secondary sources for
 /// cloud.google.com/compute/disks-image-pricing.
-const DISKS: [(&str, f64); 3] = [("pd-standard", 0.04), ("pd-balanced", 0.10), ("pd-ssd", 0.17)];
-/// Hours in a month, as Google counts.
-const DAYS: f64 = 730.0 / 24.0;
+const DISK_PRICES: [(&str, f64); 3] =
+    [("pd-standard", 0.04), ("pd-balanced", 0.10), ("pd-ssd", 0.17)];
+/// Days in a month, as Google counts.
+const DAYS_PER_MONTH: f64 = 730.0 / 24.0;
 
 /// A table of prices.
 pub(crate) struct Rates(Prices);
@@ -32,7 +33,7 @@ impl Rates {
 
     /// US dollars per day for a disk.
     pub(crate) fn disk_day(kind: &str, gibibytes: f64) -> Option<f64> {
-        DISKS.iter().find(|row| row.0 == kind).map(|row| row.1 * gibibytes / DAYS)
+        DISK_PRICES.iter().find(|row| row.0 == kind).map(|row| row.1 * gibibytes / DAYS_PER_MONTH)
     }
 
     /// The source of the prices.

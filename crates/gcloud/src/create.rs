@@ -9,11 +9,11 @@ use serde_json::json;
 
 use crate::arguments::{Create, Machine};
 use crate::cost::{Rates, dollars};
-use crate::find::Target;
-use crate::limit::{FORBIDDEN, Limit, PROGRAM};
-use crate::program::{Gcloud, PollPolicy, Stop, Tool, quote, spell};
-use crate::resource::{Node, base};
-use crate::{Error, Result, calls};
+use crate::limit::{Limit, MISSING_PERMISSION, PROGRAM};
+use crate::program::{Gcloud, PollPolicy, Stop, Tool, quote, shell_line};
+use crate::resource::{Node, base_name};
+use crate::target::Target;
+use crate::{Error, Result, gcloud_commands};
 
 /// How a machine is created; determined before anything is created.
 struct Plan {
@@ -24,7 +24,7 @@ struct Plan {
 }
 
 /// The name of the script's file in a dry run.
-const SCRIPT: &str = "STARTUP_SCRIPT";
+const SCRIPT_PLACEHOLDER: &str = "STARTUP_SCRIPT";
 
 impl Plan {
     /// # Errors
@@ -42,13 +42,18 @@ impl Plan {
         let on_host = limit.filter(|_| !machine.flex_start);
         let script = Limit::startup_script(on_host, machine)?;
         let plan = Plan { target: Target::new(machine, &owner, &rates), limit, script, rates };
-        plan.command(machine, SCRIPT)?;
+        plan.command(machine, SCRIPT_PLACEHOLDER)?;
         Ok(plan)
     }
 
     fn command(&self, machine: &Machine, script: &str) -> Result<Vec<String>> {
         let owner = self.target.owner.as_deref().unwrap_or_default();
-        calls::create(machine, owner, self.limit.as_ref(), self.script.as_ref().map(|_| script))
+        gcloud_commands::create(
+            machine,
+            owner,
+            self.limit.as_ref(),
+            self.script.as_ref().map(|_| script),
+        )
     }
 
     /// The check that hosts must pass before they are used: the limit is active. It also shows that
@@ -71,7 +76,12 @@ impl Plan {
     }
 
     /// Creates the machine and waits until it is usable.
-    fn bring_up(&self, machine: &Machine, reach: bool, tool: &mut Tool<'_>) -> Result<Node, Stop> {
+    fn bring_up(
+        &self,
+        machine: &Machine,
+        check_ssh: bool,
+        tool: &mut Tool<'_>,
+    ) -> Result<Node, Stop> {
         let file = match &self.script {
             None => None,
             Some(script) => {
@@ -83,30 +93,32 @@ impl Plan {
                 Some(file)
             }
         };
-        let path = file.as_ref().map_or(SCRIPT.into(), |file| file.path().to_string_lossy());
+        let path =
+            file.as_ref().map_or(SCRIPT_PLACEHOLDER.into(), |file| file.path().to_string_lossy());
         tool.change_until_signal(&self.command(machine, &path)?)?;
-        let questions = machine.ready_timeout.as_secs() / tool.pace.pause.as_secs().max(1);
-        let node = self.target.wait(tool, questions.max(1))?;
+        let queries = machine.ready_timeout.as_secs() / tool.poll_policy.pause.as_secs().max(1);
+        let node = self.target.wait(tool, queries.max(1))?;
         let check = self.check(machine);
-        if reach || check.is_some() {
-            self.reach(&check.unwrap_or("true".into()), tool)?;
+        if check_ssh || check.is_some() {
+            self.run_on_hosts(&check.unwrap_or("true".into()), tool)?;
         }
         Ok(node)
     }
 
     /// Runs a command on all hosts, which may refuse connections at first.
-    fn reach(&self, command: &str, tool: &mut Tool<'_>) -> Result<(), Stop> {
-        let words = calls::run_on_hosts(&self.target.name, &self.target.zone_args, command);
-        let mut attempts = tool.pace.attempts;
+    fn run_on_hosts(&self, command: &str, tool: &mut Tool<'_>) -> Result<(), Stop> {
+        let words =
+            gcloud_commands::run_on_hosts(&self.target.name, &self.target.zone_args, command);
+        let mut attempts = tool.poll_policy.attempts;
         loop {
             attempts = attempts.saturating_sub(1);
             match tool.change_until_signal(&words) {
-                Ok(said) => {
-                    said.lines().for_each(|line| tool.progress(&format!("[tpu] {line}")));
+                Ok(output) => {
+                    output.lines().for_each(|line| tool.progress(&format!("[tpu] {line}")));
                     return Ok(());
                 }
                 Err(Stop::Failed(error))
-                    if attempts == 0 || error.to_string().contains(FORBIDDEN) =>
+                    if attempts == 0 || error.to_string().contains(MISSING_PERMISSION) =>
                 {
                     let text =
                         format!("`{command}` fails on the hosts of {}: {error}", self.target.name);
@@ -121,9 +133,10 @@ impl Plan {
         }
     }
 
-    fn disks(&self, machine: &Machine, tool: &mut Tool<'_>) {
+    /// Reports the disks that cost money on their own.
+    fn report_disks(&self, machine: &Machine, tool: &mut Tool<'_>) {
         for disk in &machine.data_disk {
-            let disk = base(disk.trim_end_matches(":read-only"));
+            let disk = base_name(disk.trim_end_matches(":read-only"));
             tool.progress(&format!(
                 "LEFT: the disk {disk} costs money until it is deleted as well"
             ));
@@ -155,13 +168,16 @@ pub fn commands(machine: &Machine) -> Result<Vec<String>> {
     let mut lines = Vec::new();
     if let Some(script) = &plan.script {
         let script = script.trim_end();
-        lines.push(format!("cat >{SCRIPT} <<'END_OF_SCRIPT'\n{script}\nEND_OF_SCRIPT"));
+        lines.push(format!("cat >{SCRIPT_PLACEHOLDER} <<'END_OF_SCRIPT'\n{script}\nEND_OF_SCRIPT"));
     }
     let Target { name, zone_args, .. } = &plan.target;
-    lines.push(spell(&calls::list_nodes(&zone_args.zone, zone_args.project.as_deref())));
-    lines.push(spell(&plan.command(machine, SCRIPT)?));
+    lines.push(shell_line(&gcloud_commands::list_nodes(
+        &zone_args.zone,
+        zone_args.project.as_deref(),
+    )));
+    lines.push(shell_line(&plan.command(machine, SCRIPT_PLACEHOLDER)?));
     if let Some(check) = plan.check(machine) {
-        lines.push(spell(&calls::run_on_hosts(name, zone_args, &check)));
+        lines.push(shell_line(&gcloud_commands::run_on_hosts(name, zone_args, &check)));
     }
     Ok(lines)
 }
@@ -199,7 +215,7 @@ pub fn lease(
 
 pub(crate) fn lease_with(
     Lease { machine, delete_after, json }: Lease<'_>,
-    reach: bool,
+    check_ssh: bool,
     mut tool: Tool<'_>,
     work: &mut dyn FnMut(&mut dyn Write) -> Result<u8, String>,
 ) -> Result<u8> {
@@ -213,10 +229,10 @@ pub(crate) fn lease_with(
         )));
     }
     tool.progress(&plan.describe());
-    let up = plan.bring_up(machine, reach, &mut tool);
-    let ready = up.is_ok();
-    let hosts = up.as_ref().ok().and_then(|node| node.hosts().ok()).unwrap_or_default();
-    let mut code = match up {
+    let node = plan.bring_up(machine, check_ssh, &mut tool);
+    let ready = node.is_ok();
+    let hosts = node.as_ref().ok().and_then(|node| node.hosts().ok()).unwrap_or_default();
+    let mut code = match node {
         Ok(_) => {
             tool.progress(&format!("[tpu] {} is ready: {}", machine.name, hosts.join(", ")));
             match work(tool.out) {
@@ -232,20 +248,20 @@ pub(crate) fn lease_with(
             stop.exit_code()
         }
     };
-    let left = if delete_after {
+    let leftover = if delete_after {
         plan.target.remove(&mut tool, ready).1
     } else {
-        plan.target.look(&mut tool)
+        plan.target.find_leftover(&mut tool)
     };
-    match &left {
-        Some(left) if delete_after || !ready => tool.progress(&format!("LEFT: {left}")),
-        Some(left) => tool.progress(&format!("[tpu] {left}")),
+    match &leftover {
+        Some(leftover) if delete_after || !ready => tool.progress(&format!("LEFT: {leftover}")),
+        Some(leftover) => tool.progress(&format!("[tpu] {leftover}")),
         None if delete_after => tool.progress(&format!("[tpu] {} is deleted", machine.name)),
         None => tool
             .progress(&format!("[tpu] there is no {} in {}", machine.name, machine.zone_args.zone)),
     }
-    plan.disks(machine, &mut tool);
-    if code == 0 && delete_after && left.is_some() {
+    plan.report_disks(machine, &mut tool);
+    if code == 0 && delete_after && leftover.is_some() {
         code = 1;
     }
     if json {
@@ -253,7 +269,7 @@ pub(crate) fn lease_with(
             machine.data_disk.iter().map(|disk| disk.trim_end_matches(":read-only")).collect();
         let (name, zone) = (&machine.name, &machine.zone_args.zone);
         let text = json!({
-            "name": name, "zone": zone, "ready": ready, "hosts": hosts, "exit_code": code, "left": left,
+            "name": name, "zone": zone, "ready": ready, "hosts": hosts, "exit_code": code, "left": leftover,
             "disks": disks,
         });
         tool.print(&text.to_string());

@@ -22,26 +22,26 @@
 //! Out of scope: running programs on the machines (`fulmen-pods`).
 
 mod arguments;
-mod calls;
 mod cost;
 mod create;
 mod error;
-mod find;
+mod gcloud_commands;
 mod limit;
 mod list;
 mod manage;
 mod program;
 mod resource;
+mod target;
 #[cfg(test)]
 mod tests;
 
 pub use arguments::{
-    Command, Create, Delete, Extend, List, Machine, Named, Output, Quota, Ssh, Wait, ZoneArgs,
+    Command, Create, Delete, Extend, List, Machine, Output, Quota, Ssh, TpuArgs, Wait, ZoneArgs,
     seconds,
 };
 pub use create::{Lease, commands, lease};
 pub use error::{Error, Result};
-pub use program::{Ended, finish, quote};
+pub use program::{ProcessOutput, quote, wait_with_output};
 
 use std::io::Write;
 use std::sync::mpsc::{Receiver, channel};
@@ -49,7 +49,7 @@ use std::sync::mpsc::{Receiver, channel};
 use chrono::Utc;
 use fulmen_signals::Signal;
 
-use program::{Gcloud, PollPolicy, Tool, spell};
+use program::{Gcloud, PollPolicy, Tool, shell_line};
 
 /// Runs the command and returns the exit code. Results go to `out`; commands and progress go to
 /// `log`. A signal ends waits.
@@ -98,8 +98,8 @@ pub fn hosts(name: &str, zone: Option<&str>, project: Option<&str>) -> Result<Ve
     let (_send, signals) = channel();
     let (gcloud, mut out, mut log) = (Gcloud::default(), std::io::sink(), std::io::sink());
     let mut tool = Tool::new(&gcloud, &mut out, &mut log, &signals, PollPolicy::default());
-    let text = tool.ask(&calls::describe(name, zone, project));
-    let text = text
+    let text = tool
+        .ask(&gcloud_commands::describe(name, zone, project))
         .map_err(|error| Error::new(format!("gcloud cannot describe the TPU {name}: {error}")))?;
     let node: resource::Node = resource::parse(&text)?;
     node.hosts().map_err(|why| Error::new(format!("the TPU {name} {why}")))
@@ -112,5 +112,5 @@ pub fn hosts(name: &str, zone: Option<&str>, project: Option<&str>) -> Result<Ve
 /// assert_eq!(command, "gcloud compute tpus tpu-vm describe train --zone=us-west4-a --format=json");
 /// ```
 pub fn hosts_command(name: &str, zone: Option<&str>, project: Option<&str>) -> String {
-    spell(&calls::describe(name, zone, project))
+    shell_line(&gcloud_commands::describe(name, zone, project))
 }

@@ -13,11 +13,11 @@ use crate::{Error, Result};
 /// The program on a host.
 pub(crate) const PROGRAM: &str = "/usr/local/sbin/fulmen-limit";
 /// Part of its `status` output if waiting does not help.
-pub(crate) const FORBIDDEN: &str = "lacks the permission";
+pub(crate) const MISSING_PERMISSION: &str = "lacks the permission";
 /// Google's limit for flex-start, in hours.
-const FLEX_START: f64 = 7.0 * 24.0;
+const MAX_FLEX_START_HOURS: f64 = 7.0 * 24.0;
 /// The end marker of files embedded in the start-up script.
-const END: &str = "END_OF_FULMEN_FILE";
+const END_MARKER: &str = "END_OF_FULMEN_FILE";
 
 /// The time at which a TPU is deleted.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -50,7 +50,7 @@ impl Limit {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         };
-        if machine.flex_start && !hours.is_some_and(|hours| hours <= FLEX_START) {
+        if machine.flex_start && !hours.is_some_and(|hours| hours <= MAX_FLEX_START_HOURS) {
             return Err(Error::usage(
                 "--flex-start needs a limit of at most 168 hours; give --max-hours",
             ));
@@ -67,14 +67,14 @@ impl Limit {
         machine: &Machine,
     ) -> Result<Option<String>> {
         let read = |path: &Path| {
-            let text = std::fs::read_to_string(path);
-            text.map_err(|e| Error::usage(format!("--startup-script {}: {e}", path.display())))
+            std::fs::read_to_string(path)
+                .map_err(|e| Error::usage(format!("--startup-script {}: {e}", path.display())))
         };
         let user_script = machine.startup_script.as_deref().map(read).transpose()?;
         let Some(limit) = limit else { return Ok(user_script) };
-        if user_script.as_ref().is_some_and(|text| text.lines().any(|line| line == END)) {
+        if user_script.as_ref().is_some_and(|text| text.lines().any(|line| line == END_MARKER)) {
             return Err(Error::usage(format!(
-                "--startup-script has the line {END}, which ends it; remove the line"
+                "--startup-script has the line {END_MARKER}, which ends it; remove the line"
             )));
         }
         let resource = if machine.is_queued() {
@@ -87,8 +87,8 @@ impl Limit {
         };
         let project = machine.zone_args.project.as_deref().unwrap_or_default();
         let mut script = format!(
-            "#!/bin/bash\ncat >{PROGRAM} <<'{END}'\n#!/bin/bash\nPROJECT='{project}'\nRESOURCE='{resource}'\n\
-             SECONDS_LEFT={}\n{}{END}\nchmod 755 {PROGRAM}\n{PROGRAM} begin\n",
+            "#!/bin/bash\ncat >{PROGRAM} <<'{END_MARKER}'\n#!/bin/bash\nPROJECT='{project}'\nRESOURCE='{resource}'\n\
+             SECONDS_LEFT={}\n{}{END_MARKER}\nchmod 755 {PROGRAM}\n{PROGRAM} begin\n",
             limit.seconds,
             include_str!("limit.sh")
         );
@@ -100,7 +100,9 @@ impl Limit {
         );
         if let Some(user_script) = user_script {
             let end = if user_script.ends_with('\n') { "" } else { "\n" };
-            script += &format!("cat >/var/lib/fulmen/startup <<'{END}'\n{user_script}{end}{END}\n");
+            script += &format!(
+                "cat >/var/lib/fulmen/startup <<'{END_MARKER}'\n{user_script}{end}{END_MARKER}\n"
+            );
             script += "chmod 755 /var/lib/fulmen/startup\nexec /var/lib/fulmen/startup\n";
         }
         Ok(Some(script))

@@ -4,12 +4,12 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::arguments::{List, Named, Quota};
+use crate::arguments::{List, Quota, TpuArgs};
 use crate::cost::{Rates, dollars};
-use crate::find::Target;
 use crate::program::Tool;
-use crate::resource::{Disk, Node, Queued, base, parse, time, zone_of};
-use crate::{Error, Result, calls};
+use crate::resource::{Disk, Node, QueuedResource, base_name, parse, parse_time, zone_of};
+use crate::target::Target;
+use crate::{Error, Result, gcloud_commands};
 
 /// Something that costs money, or may soon.
 #[derive(Clone, Debug, Serialize)]
@@ -32,8 +32,8 @@ struct Row {
 
 impl Row {
     /// Adds age and price.
-    fn priced(mut self, created: &str, day: Option<f64>, now: DateTime<Utc>) -> Row {
-        self.created = time(created);
+    fn with_price(mut self, created: &str, day: Option<f64>, now: DateTime<Utc>) -> Row {
+        self.created = parse_time(created);
         self.age_hours =
             self.created.map(|created| (now - created).num_seconds().max(0) as f64 / 3600.0);
         self.usd_per_day = day;
@@ -41,12 +41,12 @@ impl Row {
         self
     }
 
-    fn of_node(node: &Node, zone: &str, rates: &Rates, now: DateTime<Utc>) -> Row {
+    fn from_node(node: &Node, zone: &str, rates: &Rates, now: DateTime<Utc>) -> Row {
         let hour = node.accelerator_type.parse().ok().and_then(|slice| rates.of_slice(&slice));
         let billed = node.is_billed();
-        let row = Row {
+        let unpriced = Row {
             kind: "TPU VM",
-            name: base(&node.name).to_owned(),
+            name: base_name(&node.name).to_owned(),
             zone: zone_of(&node.name).unwrap_or(zone).to_owned(),
             r#type: node.accelerator_type.clone(),
             state: node.state.clone(),
@@ -59,9 +59,9 @@ impl Row {
             age_hours: None,
             usd_per_day: None,
             usd_so_far: None,
-            ends: node.ends(),
+            ends: node.deadline(),
         };
-        let mut row = row.priced(
+        let mut row = unpriced.with_price(
             &node.create_time,
             if billed { hour.map(|hour| hour * 24.0) } else { Some(0.0) },
             now,
@@ -73,10 +73,10 @@ impl Row {
         row
     }
 
-    fn of_queued(queued: &Queued, zone: &str, now: DateTime<Utc>) -> Row {
+    fn from_queued(queued: &QueuedResource, zone: &str, now: DateTime<Utc>) -> Row {
         let row = Row {
             kind: "queued resource",
-            name: base(&queued.name).to_owned(),
+            name: base_name(&queued.name).to_owned(),
             zone: zone_of(&queued.name).unwrap_or(zone).to_owned(),
             r#type: queued.accelerator_type().to_owned(),
             state: queued.state().to_owned(),
@@ -87,20 +87,20 @@ impl Row {
             usd_so_far: None,
             ends: None,
         };
-        row.priced(&queued.create_time, Some(0.0), now)
+        row.with_price(&queued.create_time, Some(0.0), now)
     }
 
-    fn of_disk(disk: &Disk, now: DateTime<Utc>) -> Row {
-        let (kind, size) = (base(&disk.r#type), disk.size_gb.parse::<f64>().ok());
+    fn from_disk(disk: &Disk, now: DateTime<Utc>) -> Row {
+        let (kind, size) = (base_name(&disk.r#type), disk.size_gb.parse::<f64>().ok());
         let row = Row {
             kind: "disk",
             name: disk.name.clone(),
-            zone: base(&disk.zone).to_owned(),
+            zone: base_name(&disk.zone).to_owned(),
             r#type: format!("{kind}, {} GiB", disk.size_gb),
             state: disk.status.clone(),
             note: match disk.users.first() {
                 None => "attached to nothing".into(),
-                Some(user) => format!("attached to {}", base(user)),
+                Some(user) => format!("attached to {}", base_name(user)),
             },
             created: None,
             age_hours: None,
@@ -108,7 +108,11 @@ impl Row {
             usd_so_far: None,
             ends: None,
         };
-        row.priced(&disk.creation_timestamp, size.and_then(|size| Rates::disk_day(kind, size)), now)
+        row.with_price(
+            &disk.creation_timestamp,
+            size.and_then(|size| Rates::disk_day(kind, size)),
+            now,
+        )
     }
 
     fn text(&self) -> String {
@@ -143,25 +147,27 @@ pub(crate) fn list(arguments: &List, tool: &mut Tool<'_>, now: DateTime<Utc>) ->
         Err(error) => failures.push(format!("cannot list {kind}: {error}")),
     };
     let nodes = tool
-        .ask(&calls::list_nodes(zone_argument, project))
+        .ask(&gcloud_commands::list_nodes(zone_argument, project))
         .and_then(|text| parse::<Vec<Node>>(&text));
     add(
         "TPU VMs",
         nodes.map(|all| {
-            all.iter().map(|node| Row::of_node(node, known_zone, &rates, now)).collect()
+            all.iter().map(|node| Row::from_node(node, known_zone, &rates, now)).collect()
         }),
     );
     let queued = tool
-        .ask(&calls::list_queued(zone_argument, project))
-        .and_then(|text| parse::<Vec<Queued>>(&text));
+        .ask(&gcloud_commands::list_queued(zone_argument, project))
+        .and_then(|text| parse::<Vec<QueuedResource>>(&text));
     add(
         "queued resources",
-        queued
-            .map(|all| all.iter().map(|queued| Row::of_queued(queued, known_zone, now)).collect()),
+        queued.map(|all| {
+            all.iter().map(|queued| Row::from_queued(queued, known_zone, now)).collect()
+        }),
     );
-    let disks =
-        tool.ask(&calls::list_disks(zone, project)).and_then(|text| parse::<Vec<Disk>>(&text));
-    add("disks", disks.map(|all| all.iter().map(|disk| Row::of_disk(disk, now)).collect()));
+    let disks = tool
+        .ask(&gcloud_commands::list_disks(zone, project))
+        .and_then(|text| parse::<Vec<Disk>>(&text));
+    add("disks", disks.map(|all| all.iter().map(|disk| Row::from_disk(disk, now)).collect()));
     let unknown = rows.iter().filter(|row| row.usd_per_day.is_none()).count();
     let day: f64 = rows.iter().filter_map(|row| row.usd_per_day).sum();
     if arguments.json {
@@ -179,8 +185,8 @@ pub(crate) fn list(arguments: &List, tool: &mut Tool<'_>, now: DateTime<Utc>) ->
     Ok(0)
 }
 
-pub(crate) fn describe(arguments: &Named, tool: &mut Tool<'_>, now: DateTime<Utc>) -> Result<u8> {
-    let Named { name, zone_args, json } = arguments;
+pub(crate) fn describe(arguments: &TpuArgs, tool: &mut Tool<'_>, now: DateTime<Utc>) -> Result<u8> {
+    let TpuArgs { name, zone_args, json } = arguments;
     let target = Target {
         name: name.clone(),
         zone_args: zone_args.clone(),
@@ -191,9 +197,9 @@ pub(crate) fn describe(arguments: &Named, tool: &mut Tool<'_>, now: DateTime<Utc
     let rates = Rates::read(None)?;
     let found = target.find(tool)?;
     let row = match (&found.node, &found.queued) {
-        (Some(node), _) => Row::of_node(node, &zone_args.zone, &rates, now),
-        (None, Some(queued)) => Row::of_queued(queued, &zone_args.zone, now),
-        (None, None) => return Err(absent(name, &zone_args.zone)),
+        (Some(node), _) => Row::from_node(node, &zone_args.zone, &rates, now),
+        (None, Some(queued)) => Row::from_queued(queued, &zone_args.zone, now),
+        (None, None) => return Err(not_found(name, &zone_args.zone)),
     };
     let (hosts, health) =
         found.node.map(|node| (node.hosts().unwrap_or_default(), node.health)).unwrap_or_default();
@@ -214,7 +220,7 @@ pub(crate) fn describe(arguments: &Named, tool: &mut Tool<'_>, now: DateTime<Utc
     Ok(0)
 }
 
-pub(crate) fn absent(name: &str, zone: &str) -> Error {
+pub(crate) fn not_found(name: &str, zone: &str) -> Error {
     Error::new(format!(
         "there is no TPU VM and no queued resource {name} in {zone}; `fulmen tpu list --all-zones`"
     ))
@@ -243,7 +249,7 @@ struct Details {
 }
 
 pub(crate) fn quota(arguments: &Quota, tool: &mut Tool<'_>) -> Result<u8> {
-    let infos: Vec<QuotaInfo> = parse(&tool.ask(&calls::quota(&arguments.project))?)?;
+    let infos: Vec<QuotaInfo> = parse(&tool.ask(&gcloud_commands::quota(&arguments.project))?)?;
     let mut rows = Vec::new();
     for info in &infos {
         for part in &info.dimensions_infos {

@@ -5,17 +5,17 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::json;
 
 use crate::arguments::{Delete, Extend, Ssh, Wait};
-use crate::calls::{self, ENDS};
-use crate::find::Target;
+use crate::gcloud_commands::{self, DEADLINE_LABEL};
 use crate::limit::PROGRAM;
-use crate::list::absent;
-use crate::program::{Stop, Tool, quote, spell};
-use crate::resource::{Node, base};
+use crate::list::not_found;
+use crate::program::{Stop, Tool, quote, shell_line};
+use crate::resource::{Node, base_name};
+use crate::target::Target;
 use crate::{Error, Result};
 
 /// Prints the commands of a dry run.
 fn dry_run(commands: &[Vec<String>], json: bool, tool: &mut Tool<'_>) -> Result<u8> {
-    let lines: Vec<String> = commands.iter().map(|words| spell(words)).collect();
+    let lines: Vec<String> = commands.iter().map(|words| shell_line(words)).collect();
     if json {
         tool.print(&json!({ "commands": lines }).to_string());
     } else {
@@ -25,23 +25,27 @@ fn dry_run(commands: &[Vec<String>], json: bool, tool: &mut Tool<'_>) -> Result<
 }
 
 pub(crate) fn ssh(arguments: &Ssh, tool: &mut Tool<'_>) -> Result<u8> {
-    let command = arguments.command.iter().map(|word| quote(word)).collect::<Vec<_>>().join(" ");
-    let command = Some(command).filter(|command| !command.is_empty());
-    let words =
-        calls::ssh(&arguments.name, &arguments.zone_args, &arguments.worker, command.as_deref());
+    let line = arguments.command.iter().map(|word| quote(word)).collect::<Vec<_>>().join(" ");
+    let command = Some(line).filter(|line| !line.is_empty());
+    let words = gcloud_commands::ssh(
+        &arguments.name,
+        &arguments.zone_args,
+        &arguments.worker,
+        command.as_deref(),
+    );
     if arguments.dry_run {
         return dry_run(&[words], false, tool);
     }
-    tool.progress(&format!("$ {}", spell(&words)));
+    tool.progress(&format!("$ {}", shell_line(&words)));
     let failed = |e| Error::new(format!("the program gcloud: {e}; install the Google Cloud CLI"));
-    tool.program.attached(&words).map_err(failed)
+    tool.program.call_attached(&words).map_err(failed)
 }
 
 pub(crate) fn wait(arguments: &Wait, tool: &mut Tool<'_>) -> Result<u8> {
     let tpu = &arguments.tpu;
     let (name, zone_args) = (tpu.name.clone(), tpu.zone_args.clone());
     let target = Target { name, zone_args, queued: true, owner: None, usd_per_day: None };
-    let queries = arguments.timeout.as_secs() / tool.pace.pause.as_secs().max(1);
+    let queries = arguments.timeout.as_secs() / tool.poll_policy.pause.as_secs().max(1);
     match target.wait(tool, queries.max(1)) {
         Ok(node) => {
             let hosts =
@@ -64,8 +68,10 @@ pub(crate) fn extend(arguments: &Extend, tool: &mut Tool<'_>) -> Result<u8> {
     let Extend { name, zone_args, hours, output } = arguments;
     let seconds = (hours * 3600.0).ceil() as u64;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    let command = calls::run_on_hosts(name, zone_args, &format!("sudo {PROGRAM} set {seconds}"));
-    let label = calls::label(name, zone_args, ENDS, &(now + seconds).to_string());
+    let command =
+        gcloud_commands::run_on_hosts(name, zone_args, &format!("sudo {PROGRAM} set {seconds}"));
+    let label =
+        gcloud_commands::label(name, zone_args, DEADLINE_LABEL, &(now + seconds).to_string());
     if output.dry_run {
         return dry_run(&[command, label], output.json, tool);
     }
@@ -94,17 +100,20 @@ pub(crate) fn extend(arguments: &Extend, tool: &mut Tool<'_>) -> Result<u8> {
 pub(crate) fn delete(arguments: &Delete, tool: &mut Tool<'_>) -> Result<u8> {
     let Delete { name, zone_args, output } = arguments;
     if output.dry_run {
-        let commands = [calls::delete_queued(name, zone_args), calls::delete_node(name, zone_args)];
+        let commands = [
+            gcloud_commands::delete_queued(name, zone_args),
+            gcloud_commands::delete_node(name, zone_args),
+        ];
         return dry_run(&commands, output.json, tool);
     }
     let (name, zone_args) = (name.clone(), zone_args.clone());
     let target = Target { name, zone_args, queued: true, owner: None, usd_per_day: None };
-    let (found, left) = target.remove(tool, true);
-    if found.is_none() && left.is_none() {
-        return Err(absent(&target.name, &target.zone_args.zone));
+    let (found, leftover) = target.remove(tool, true);
+    if found.is_none() && leftover.is_none() {
+        return Err(not_found(&target.name, &target.zone_args.zone));
     }
     let node_disks = |node: &Node| {
-        node.data_disks.iter().map(|disk| base(&disk.source_disk).to_owned()).collect()
+        node.data_disks.iter().map(|disk| base_name(&disk.source_disk).to_owned()).collect()
     };
     let disks: Vec<String> =
         found.and_then(|found| found.node.as_ref().map(node_disks)).unwrap_or_default();
@@ -113,10 +122,12 @@ pub(crate) fn delete(arguments: &Delete, tool: &mut Tool<'_>) -> Result<u8> {
     }
     if output.json {
         let (name, zone) = (&target.name, &target.zone_args.zone);
-        tool.print(&json!({"name": name, "zone": zone, "left": left, "disks": disks}).to_string());
+        tool.print(
+            &json!({"name": name, "zone": zone, "left": leftover, "disks": disks}).to_string(),
+        );
     }
-    match left {
-        Some(left) => Err(Error::new(format!("LEFT: {left}"))),
+    match leftover {
+        Some(leftover) => Err(Error::new(format!("LEFT: {leftover}"))),
         None => {
             if !output.json {
                 tool.print(&format!("{} is deleted", target.name));

@@ -14,8 +14,8 @@ use fulmen_signals::Signal;
 use crate::{Error, Result};
 
 /// The time-outs of a query and of a change.
-const QUESTION: Duration = Duration::from_secs(180);
-const CHANGE: Duration = Duration::from_secs(1800);
+const QUERY_TIMEOUT: Duration = Duration::from_secs(180);
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(1800);
 
 /// The output of a call.
 #[derive(Clone, Debug, Default)]
@@ -39,7 +39,7 @@ pub(crate) trait Program {
     ///
     /// # Errors
     /// The program cannot be started.
-    fn attached(&self, words: &[String]) -> io::Result<u8>;
+    fn call_attached(&self, words: &[String]) -> io::Result<u8>;
 }
 
 /// The real program.
@@ -69,11 +69,11 @@ impl Program for Gcloud {
                 return CommandOutput { err, ..CommandOutput::default() };
             }
         };
-        match finish(&mut child, limit, interrupted) {
-            Ended { status: Some(status), out, err } => {
+        match wait_with_output(&mut child, limit, interrupted) {
+            ProcessOutput { status: Some(status), out, err } => {
                 CommandOutput { ok: status.success(), out, err }
             }
-            Ended { out, .. } => {
+            ProcessOutput { out, .. } => {
                 let err = if interrupted() {
                     "interrupted".to_owned()
                 } else {
@@ -84,7 +84,7 @@ impl Program for Gcloud {
         }
     }
 
-    fn attached(&self, words: &[String]) -> io::Result<u8> {
+    fn call_attached(&self, words: &[String]) -> io::Result<u8> {
         let status = Command::new(&self.0).args(words).status()?;
         Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
     }
@@ -92,7 +92,7 @@ impl Program for Gcloud {
 
 /// The output of a process, and how it ended.
 #[derive(Debug)]
-pub struct Ended {
+pub struct ProcessOutput {
     /// `None` if it was killed here.
     pub status: Option<ExitStatus>,
     /// Its standard output, if it was piped.
@@ -109,14 +109,18 @@ pub struct Ended {
 /// use std::time::Duration;
 ///
 /// let mut child = Command::new("echo").arg("ready").stdout(Stdio::piped()).spawn()?;
-/// let ended = fulmen_gcloud::finish(&mut child, Duration::from_secs(60), &mut || false);
-/// assert_eq!((ended.status.map(|status| status.success()), ended.out.as_str()), (Some(true), "ready\n"));
+/// let output = fulmen_gcloud::wait_with_output(&mut child, Duration::from_secs(60), &mut || false);
+/// assert_eq!((output.status.map(|status| status.success()), output.out.as_str()), (Some(true), "ready\n"));
 /// # Ok::<(), std::io::Error>(())
 /// ```
-pub fn finish(child: &mut Child, limit: Duration, interrupted: &mut dyn FnMut() -> bool) -> Ended {
+pub fn wait_with_output(
+    child: &mut Child,
+    limit: Duration,
+    interrupted: &mut dyn FnMut() -> bool,
+) -> ProcessOutput {
     let (out, err) = (child.stdout.take(), child.stderr.take());
     thread::scope(|scope| {
-        let (out, err) = (scope.spawn(|| text_of(out)), scope.spawn(|| text_of(err)));
+        let (out, err) = (scope.spawn(|| read_text(out)), scope.spawn(|| read_text(err)));
         let end = Instant::now() + limit;
         let status = loop {
             match child.try_wait() {
@@ -131,11 +135,15 @@ pub fn finish(child: &mut Child, limit: Duration, interrupted: &mut dyn FnMut() 
                 }
             }
         };
-        Ended { status, out: out.join().unwrap_or_default(), err: err.join().unwrap_or_default() }
+        ProcessOutput {
+            status,
+            out: out.join().unwrap_or_default(),
+            err: err.join().unwrap_or_default(),
+        }
     })
 }
 
-fn text_of(pipe: Option<impl Read>) -> String {
+fn read_text(pipe: Option<impl Read>) -> String {
     let mut bytes = Vec::new();
     // Output read before a failure still counts.
     let _ = pipe.map(|mut pipe| pipe.read_to_end(&mut bytes));
@@ -165,18 +173,20 @@ impl CommandOutput {
     }
 }
 
-/// How long to wait between queries, how often to try, and how often something must be absent to
-/// count as gone.
+/// When and how often to query gcloud.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PollPolicy {
+    /// The pause between queries.
     pub(crate) pause: Duration,
+    /// The most queries.
     pub(crate) attempts: u64,
-    pub(crate) settle: u64,
+    /// How often something must be absent to count as gone.
+    pub(crate) required_absences: u64,
 }
 
 impl Default for PollPolicy {
     fn default() -> PollPolicy {
-        PollPolicy { pause: Duration::from_secs(15), attempts: 20, settle: 3 }
+        PollPolicy { pause: Duration::from_secs(15), attempts: 20, required_absences: 3 }
     }
 }
 
@@ -186,10 +196,11 @@ pub(crate) struct Tool<'a> {
     pub(crate) out: &'a mut dyn Write,
     pub(crate) log: &'a mut dyn Write,
     pub(crate) signals: &'a Receiver<Signal>,
-    pub(crate) pace: PollPolicy,
+    pub(crate) poll_policy: PollPolicy,
     /// Whether only Ctrl-C counts as a signal. A closed terminal must not abort a deletion.
     pub(crate) only_interrupt: bool,
-    shown: HashSet<String>,
+    /// The commands of queries that were printed.
+    printed_commands: HashSet<String>,
 }
 
 impl<'a> Tool<'a> {
@@ -198,9 +209,17 @@ impl<'a> Tool<'a> {
         out: &'a mut dyn Write,
         log: &'a mut dyn Write,
         signals: &'a Receiver<Signal>,
-        pace: PollPolicy,
+        poll_policy: PollPolicy,
     ) -> Tool<'a> {
-        Tool { program, out, log, signals, pace, only_interrupt: false, shown: HashSet::new() }
+        Tool {
+            program,
+            out,
+            log,
+            signals,
+            poll_policy,
+            only_interrupt: false,
+            printed_commands: HashSet::new(),
+        }
     }
 
     /// Prints a result. The work continues even if the output is closed.
@@ -219,11 +238,11 @@ impl<'a> Tool<'a> {
     /// # Errors
     /// gcloud's error.
     pub(crate) fn ask(&mut self, words: &[String]) -> Result<String> {
-        let line = spell(words);
-        if self.shown.insert(line.clone()) {
+        let line = shell_line(words);
+        if self.printed_commands.insert(line.clone()) {
             self.progress(&format!("$ {line}"));
         }
-        self.program.call(words, QUESTION, &mut || false).result()
+        self.program.call(words, QUERY_TIMEOUT, &mut || false).result()
     }
 
     /// Runs a change, and does not stop for a signal.
@@ -231,8 +250,8 @@ impl<'a> Tool<'a> {
     /// # Errors
     /// gcloud's error.
     pub(crate) fn change(&mut self, words: &[String]) -> Result<String> {
-        self.progress(&format!("$ {}", spell(words)));
-        self.program.call(words, CHANGE, &mut || false).result()
+        self.progress(&format!("$ {}", shell_line(words)));
+        self.program.call(words, CHANGE_TIMEOUT, &mut || false).result()
     }
 
     /// Runs a change until a signal arrives. It is then unknown whether the change happened.
@@ -243,10 +262,10 @@ impl<'a> Tool<'a> {
         &mut self,
         words: &[String],
     ) -> std::result::Result<String, Stop> {
-        self.progress(&format!("$ {}", spell(words)));
+        self.progress(&format!("$ {}", shell_line(words)));
         let mut received = None;
-        let output = self.program.call(words, CHANGE, &mut || {
-            received = received.or_else(|| self.counted(self.signals.try_recv().ok()));
+        let output = self.program.call(words, CHANGE_TIMEOUT, &mut || {
+            received = received.or_else(|| self.accept_signal(self.signals.try_recv().ok()));
             received.is_some()
         });
         match received {
@@ -255,17 +274,17 @@ impl<'a> Tool<'a> {
         }
     }
 
-    fn counted(&self, signal: Option<Signal>) -> Option<Signal> {
+    fn accept_signal(&self, signal: Option<Signal>) -> Option<Signal> {
         signal.filter(|&signal| signal == Signal::Interrupt || !self.only_interrupt)
     }
 
     /// Waits for a moment, or until a signal arrives.
     pub(crate) fn pause(&mut self) -> Option<Signal> {
-        match self.signals.recv_timeout(self.pace.pause) {
-            Ok(signal) => self.counted(Some(signal)),
+        match self.signals.recv_timeout(self.poll_policy.pause) {
+            Ok(signal) => self.accept_signal(Some(signal)),
             Err(RecvTimeoutError::Timeout) => None,
             Err(RecvTimeoutError::Disconnected) => {
-                thread::sleep(self.pace.pause);
+                thread::sleep(self.poll_policy.pause);
                 None
             }
         }
@@ -302,7 +321,7 @@ impl Stop {
 }
 
 /// The command as shell input.
-pub(crate) fn spell(words: &[String]) -> String {
+pub(crate) fn shell_line(words: &[String]) -> String {
     words.iter().fold("gcloud".to_owned(), |line, word| line + " " + &quote(word))
 }
 

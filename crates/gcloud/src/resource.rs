@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::calls::{ENDS, LIMIT, OWNER};
+use crate::gcloud_commands::{DEADLINE_LABEL, LIMIT_LABEL, OWNER_LABEL};
 use crate::{Error, Result};
 
 /// A TPU VM.
@@ -53,7 +53,7 @@ struct AccessConfig {
 /// A request that waits for a TPU, or has one.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub(crate) struct Queued {
+pub(crate) struct QueuedResource {
     pub(crate) name: String,
     pub(crate) create_time: String,
     state: QueuedState,
@@ -100,18 +100,17 @@ pub(crate) fn parse<T: DeserializeOwned>(json: &str) -> Result<T> {
 }
 
 /// The last component of a path or an address.
-pub(crate) fn base(path: &str) -> &str {
+pub(crate) fn base_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
 /// The zone within a full resource name, if the name is full.
 pub(crate) fn zone_of(name: &str) -> Option<&str> {
-    let mut parts = name.split('/').skip_while(|&part| part != "locations");
-    parts.nth(1)
+    name.split('/').skip_while(|&part| part != "locations").nth(1)
 }
 
 /// Parses a time of Google's, in RFC 3339.
-pub(crate) fn time(text: &str) -> Option<DateTime<Utc>> {
+pub(crate) fn parse_time(text: &str) -> Option<DateTime<Utc>> {
     DateTime::parse_from_rfc3339(text).ok().map(|time| time.to_utc())
 }
 
@@ -126,16 +125,21 @@ impl Node {
     }
 
     pub(crate) fn owner(&self) -> Option<&str> {
-        self.labels.get(OWNER).map(String::as_str)
+        self.labels.get(OWNER_LABEL).map(String::as_str)
     }
 
     /// When it deletes itself.
-    pub(crate) fn ends(&self) -> Option<DateTime<Utc>> {
+    pub(crate) fn deadline(&self) -> Option<DateTime<Utc>> {
         let number = |label: &str| self.labels.get(label)?.parse::<i64>().ok();
-        let moved = number(ENDS).and_then(|seconds| DateTime::from_timestamp(seconds, 0));
-        let planned =
-            || Some(time(&self.create_time)? + chrono::TimeDelta::try_seconds(number(LIMIT)?)?);
-        moved.or_else(planned)
+        let changed =
+            number(DEADLINE_LABEL).and_then(|seconds| DateTime::from_timestamp(seconds, 0));
+        let planned = || {
+            Some(
+                parse_time(&self.create_time)?
+                    + chrono::TimeDelta::try_seconds(number(LIMIT_LABEL)?)?,
+            )
+        };
+        changed.or_else(planned)
     }
 
     /// The external address of each host, or its internal one if it has none.
@@ -159,7 +163,7 @@ impl Node {
     }
 }
 
-impl Queued {
+impl QueuedResource {
     pub(crate) fn state(&self) -> &str {
         &self.state.state
     }

@@ -5,7 +5,7 @@ use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use super::Logger;
-use crate::appended::Appended;
+use crate::record_file::RecordFile;
 use crate::{LogPoint, Media};
 
 /// Writes `metrics.csv` into the run's folder: `epoch`, `step` (both counted as in [`LogPoint`])
@@ -20,7 +20,7 @@ pub struct CsvLogger {
     path: PathBuf,
     columns: Vec<String>,
     /// Empty until the first log point.
-    file: Appended,
+    file: RecordFile,
 }
 
 impl CsvLogger {
@@ -72,7 +72,7 @@ impl CsvLogger {
             Ok(())
         })?;
         self.columns = columns;
-        self.file = Appended::open(self.path.clone(), length);
+        self.file = RecordFile::open(self.path.clone(), length);
         Ok(())
     }
 }
@@ -81,7 +81,8 @@ impl Logger for CsvLogger {
     fn start(&mut self, run_dir: &Path) -> io::Result<()> {
         let path = run_dir.join("metrics.csv");
         if path != self.path {
-            *self = CsvLogger { file: Appended::open(path.clone(), 0), path, columns: Vec::new() };
+            *self =
+                CsvLogger { file: RecordFile::open(path.clone(), 0), path, columns: Vec::new() };
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use fulmen_nn::metrics::Value;
 use serde_json::{Map, Value as Json, json};
 
-use crate::appended::Appended;
+use crate::record_file::RecordFile;
 use crate::{LogPoint, Logger};
 
 /// Writes `metrics.jsonl` into the run's folder, one object per line: `epoch` and `step` (counted
@@ -28,7 +28,7 @@ use crate::{LogPoint, Logger};
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[derive(Debug, Default)]
-pub struct JsonlLogger(Appended);
+pub struct JsonlLogger(RecordFile);
 
 impl JsonlLogger {
     /// A logger; the Trainer gives it the folder.
@@ -39,7 +39,7 @@ impl JsonlLogger {
 
 impl Logger for JsonlLogger {
     fn start(&mut self, run_dir: &Path) -> io::Result<()> {
-        self.0 = Appended::new(run_dir.join("metrics.jsonl"))?;
+        self.0 = RecordFile::new(run_dir.join("metrics.jsonl"))?;
         Ok(())
     }
 

@@ -6,16 +6,17 @@
 //!
 //! Out of scope: which values are logged, and when. The Trainer decides that.
 
-mod appended;
 mod csv;
 mod event;
 mod jsonl;
 mod log_point;
+mod loggers;
 mod media;
 #[cfg(feature = "mlflow")]
 mod mlflow;
+mod record_file;
 mod tensorboard;
-mod thread;
+mod worker;
 
 use std::path::Path;
 
@@ -28,11 +29,11 @@ pub use jsonl::unix_seconds;
 #[doc(hidden)]
 pub use log_point::number;
 pub use log_point::{LogPoint, Sink};
+pub use loggers::Loggers;
 pub use media::{Histogram, Media, Picture};
 #[cfg(feature = "mlflow")]
 pub use mlflow::MlflowLogger;
 pub use tensorboard::TensorBoardLogger;
-pub use thread::Loggers;
 
 /// Stores the values of log points.
 ///

@@ -56,10 +56,12 @@ impl Media {
             Media::Text(texts) => ("txt", (texts.join("\n\n") + "\n").into_bytes()),
             Media::Histogram(histogram) => {
                 let edges = histogram.edges();
-                let rows = edges.windows(2).zip(&histogram.counts);
-                let rows =
-                    rows.map(|(edges, count)| format!("{},{},{count}\n", edges[0], edges[1]));
-                ("csv", format!("low,high,count\n{}", rows.collect::<String>()).into_bytes())
+                let rows: String = edges
+                    .windows(2)
+                    .zip(&histogram.counts)
+                    .map(|(edges, count)| format!("{},{},{count}\n", edges[0], edges[1]))
+                    .collect();
+                ("csv", format!("low,high,count\n{rows}").into_bytes())
             }
         })
     }
@@ -102,15 +104,15 @@ impl Picture {
         }
         let columns = (n as f64).sqrt().ceil() as usize;
         let side = |count: usize, size: usize| count * size + (count - 1) * Picture::BORDER;
-        let (wide, high) = (side(columns, width), side(n.div_ceil(columns), height));
-        let mut rows = vec![0; wide * high * channels];
+        let (grid_width, grid_height) = (side(columns, width), side(n.div_ceil(columns), height));
+        let mut rows = vec![0; grid_width * grid_height * channels];
         for (i, planes) in self.pixels.chunks(channels * height * width).enumerate() {
             let top = i / columns * (height + Picture::BORDER);
             let left = i % columns * (width + Picture::BORDER);
             for (index, &pixel) in planes.iter().enumerate() {
                 let (channel, y, x) =
                     (index / (height * width), index / width % height, index % width);
-                rows[((top + y) * wide + left + x) * channels + channel] = pixel;
+                rows[((top + y) * grid_width + left + x) * channels + channel] = pixel;
             }
         }
         let size = |size: usize| u32::try_from(size).map_err(io::Error::other);
@@ -120,7 +122,7 @@ impl Picture {
             3 => 2,
             _ => 6,
         };
-        png(size(wide)?, size(high)?, color_type, &rows)
+        png(size(grid_width)?, size(grid_height)?, color_type, &rows)
     }
 }
 

@@ -23,7 +23,7 @@ const MAX_METRICS: usize = 1000;
 const MAX_PARAMS: usize = 100;
 const MAX_PARAM_LENGTH: usize = 6000;
 /// The most log points kept while the server does not answer.
-const MAX_KEPT: usize = 100_000;
+const MAX_UNSENT: usize = 100_000;
 
 /// Sends numbers and hyperparameters to an MLflow tracking server. Images, texts, histograms and
 /// matrices stay in the run's folder.
@@ -41,12 +41,13 @@ pub struct MlflowLogger {
     experiment: String,
     token: Option<String>,
     /// The name of the run, and its id once the server has assigned one.
-    run: String,
+    run_name: String,
     run_id: Option<String>,
     params: Vec<Json>,
-    /// Log points as MLflow metrics.
-    kept: Vec<Vec<Json>>,
-    not_before: Option<Instant>,
+    /// Log points that the server has not accepted yet, as MLflow metrics.
+    unsent: Vec<Vec<Json>>,
+    /// The time of the next request; `None` for the first one.
+    next_request: Option<Instant>,
 }
 
 impl MlflowLogger {
@@ -61,11 +62,11 @@ impl MlflowLogger {
             server: tracking_uri.into().trim_end_matches('/').to_owned(),
             experiment: experiment_name.into(),
             token: None,
-            run: String::new(),
+            run_name: String::new(),
             run_id: None,
             params: Vec::new(),
-            kept: Vec::new(),
-            not_before: None,
+            unsent: Vec::new(),
+            next_request: None,
         }
     }
 
@@ -134,10 +135,10 @@ impl MlflowLogger {
         }
         let text = |answer: &Json| answer.as_str().map(str::to_owned);
         let missing =
-            |what: &str| io::Error::other(format!("{}: its answer has no {what}", self.server));
+            |key: &str| io::Error::other(format!("{}: its answer has no {key}", self.server));
         let name = &self.experiment;
-        let experiment = match self.post("experiments/create", &json!({ "name": name })) {
-            Ok(created) => text(&created["experiment_id"]),
+        let created = match self.post("experiments/create", &json!({ "name": name })) {
+            Ok(answer) => text(&answer["experiment_id"]),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
                 let endpoint = "experiments/get-by-name";
                 let request = self.agent.get(self.url(endpoint)).query("experiment_name", name);
@@ -147,8 +148,8 @@ impl MlflowLogger {
             }
             Err(error) => return Err(error),
         };
-        let experiment = experiment.ok_or_else(|| missing("experiment_id"))?;
-        let run = json!({ "experiment_id": experiment, "run_name": self.run, "start_time": milliseconds() });
+        let experiment_id = created.ok_or_else(|| missing("experiment_id"))?;
+        let run = json!({ "experiment_id": experiment_id, "run_name": self.run_name, "start_time": milliseconds() });
         let created = self.post("runs/create", &run)?;
         let id = text(&created["run"]["info"]["run_id"]).ok_or_else(|| missing("run_id"))?;
         self.run_id = Some(id.clone());
@@ -166,18 +167,18 @@ impl MlflowLogger {
             )?;
             self.params.drain(..count);
         }
-        while !self.kept.is_empty() {
+        while !self.unsent.is_empty() {
             let mut metrics = 0;
-            let fit = self.kept.iter().take_while(|point| {
+            let fitting_points = self.unsent.iter().take_while(|point| {
                 metrics += point.len();
                 metrics <= MAX_METRICS
             });
             // A log point beyond the server's limit is split.
-            let points = fit.count().max(1);
-            for metrics in self.kept[..points].concat().chunks(MAX_METRICS) {
+            let points = fitting_points.count().max(1);
+            for metrics in self.unsent[..points].concat().chunks(MAX_METRICS) {
                 self.post("runs/log-batch", &json!({ "run_id": run_id, "metrics": metrics }))?;
             }
-            self.kept.drain(..points);
+            self.unsent.drain(..points);
         }
         Ok(())
     }
@@ -185,10 +186,10 @@ impl MlflowLogger {
 
 impl Logger for MlflowLogger {
     fn start(&mut self, run_dir: &Path) -> io::Result<()> {
-        self.run = run_dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        (self.run_id, self.not_before) = (None, None);
+        self.run_name = run_dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        (self.run_id, self.next_request) = (None, None);
         self.params.clear();
-        self.kept.clear();
+        self.unsent.clear();
         Ok(())
     }
 
@@ -201,17 +202,17 @@ impl Logger for MlflowLogger {
     }
 
     fn log(&mut self, point: &LogPoint) -> io::Result<()> {
-        if self.kept.len() >= MAX_KEPT {
+        if self.unsent.len() >= MAX_UNSENT {
             return Err(io::Error::other(format!("{} accepts no values", self.server)));
         }
         let (timestamp, step) = (milliseconds(), point.global_step);
         let metric = |(name, x): (String, f64)| json!({ "key": key(&name), "value": finite(x), "timestamp": timestamp, "step": step });
-        self.kept.push(point.columns().into_iter().map(metric).collect());
-        if self.not_before.is_some_and(|time| Instant::now() < time) {
+        self.unsent.push(point.columns().into_iter().map(metric).collect());
+        if self.next_request.is_some_and(|time| Instant::now() < time) {
             return Ok(());
         }
         let sent = self.send();
-        self.not_before =
+        self.next_request =
             Some(Instant::now() + if sent.is_ok() { REQUEST_INTERVAL } else { RETRY_INTERVAL });
         sent.map_err(|error| io::Error::new(ErrorKind::WouldBlock, error))
     }
@@ -228,8 +229,8 @@ impl Logger for MlflowLogger {
             self.post("runs/update", &end)
         });
         sent.map(drop).map_err(|error| {
-            let kept = self.kept.len();
-            io::Error::other(format!("{kept} log points did not reach the server: {error}"))
+            let unsent = self.unsent.len();
+            io::Error::other(format!("{unsent} log points did not reach the server: {error}"))
         })
     }
 }

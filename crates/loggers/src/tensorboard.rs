@@ -7,12 +7,12 @@ use fulmen_nn::metrics;
 use prost::Message;
 use serde_json::{Map, Value as Json};
 
-use crate::appended::Appended;
 use crate::event::{
     Event, FILE_VERSION, HParam, HParams, HistogramProto, Image, Metadata, SessionEnd,
     SessionStart, Summary, Tensor, Value,
 };
 use crate::jsonl::unix_seconds;
+use crate::record_file::RecordFile;
 use crate::{LogPoint, Logger, Media, Picture, Status};
 
 /// Writes an event file into the run's folder. `tensorboard --logdir runs` shows all runs: numbers,
@@ -33,7 +33,7 @@ use crate::{LogPoint, Logger, Media, Picture, Status};
 /// ```
 #[derive(Debug, Default)]
 pub struct TensorBoardLogger {
-    file: Appended,
+    file: RecordFile,
     /// Whether there are hyperparameters, whose table includes the end of the run.
     has_hparams: bool,
 }
@@ -64,10 +64,10 @@ impl TensorBoardLogger {
 impl Logger for TensorBoardLogger {
     fn start(&mut self, run_dir: &Path) -> io::Result<()> {
         let (time, process) = (unix_seconds(), std::process::id());
-        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        let host = Some(host.trim()).filter(|host| !host.is_empty()).unwrap_or("localhost");
+        let hostname = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let host = Some(hostname.trim()).filter(|host| !host.is_empty()).unwrap_or("localhost");
         let name = format!("events.out.tfevents.{:010}.{host}.{process}", time as u64);
-        self.file = Appended::new(run_dir.join(name))?;
+        self.file = RecordFile::new(run_dir.join(name))?;
         self.has_hparams = false;
         let file_version = Some(FILE_VERSION.to_owned());
         self.file.append(&Event { wall_time: time, file_version, ..Event::default() }.record())
@@ -76,9 +76,9 @@ impl Logger for TensorBoardLogger {
     fn log_hyperparams(&mut self, hyperparameters: &Map<String, Json>) -> io::Result<()> {
         let hparams =
             hyperparameters.iter().map(|(name, value)| (name.clone(), hparam(value))).collect();
-        let start = SessionStart { hparams, start_time_secs: unix_seconds() };
+        let session_start = SessionStart { hparams, start_time_secs: unix_seconds() };
         self.has_hparams = true;
-        let start = HParams { session_start_info: Some(start), ..HParams::default() };
+        let start = HParams { session_start_info: Some(session_start), ..HParams::default() };
         self.write_hparams("session_start_info", &start)
     }
 
@@ -156,13 +156,14 @@ fn image(name: &str, picture: &Picture) -> io::Result<Value> {
 /// matrix.
 fn heat_map(rows: &[Vec<f64>]) -> Option<Picture> {
     let width = rows.first().map_or(0, Vec::len);
-    let pixels = rows.iter().flat_map(|row| {
+    let row_pixels = |row: &Vec<f64>| {
         let largest = row.iter().copied().fold(0.0, f64::max);
-        row.iter().map(move |x| {
+        let pixel = |x: &f64| {
             if largest > 0.0 { (255.0 * x / largest).clamp(0.0, 255.0).round() as u8 } else { 0 }
-        })
-    });
-    let pixels: Vec<u8> = pixels.collect();
+        };
+        row.iter().map(pixel).collect::<Vec<u8>>()
+    };
+    let pixels: Vec<u8> = rows.iter().flat_map(row_pixels).collect();
     let is_whole = !pixels.is_empty() && pixels.len() == rows.len() * width;
     is_whole.then_some(Picture { shape: [1, 1, rows.len(), width], pixels })
 }

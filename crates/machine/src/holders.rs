@@ -88,24 +88,24 @@ pub struct Step {
     pub written: SystemTime,
 }
 
-/// A process, and its activity since the previous look.
+/// A process, and its activity since the previous refresh.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Watched {
+pub struct ProcessActivity {
     /// The current state of the process.
     pub process: Process,
-    /// Processor use, 1.0 being one core. `None` at the first look.
+    /// Processor use, 1.0 being one core. `None` at the first refresh.
     pub load: Option<f64>,
-    /// Steps finished since the previous look. `None` if unknown.
+    /// Steps finished since the previous refresh. `None` if unknown.
     pub steps: Option<u64>,
     /// The time of a step, between the last two values of its progress file.
     pub step_time: Option<Duration>,
 }
 
-/// Watches the holders and compares consecutive looks.
+/// Watches the holders and compares them between refreshes.
 pub struct Watch {
     tpu: Tpu,
-    /// The previous look at each process, by pid and start ticks.
-    previous: HashMap<(u32, u64), (Instant, Watched)>,
+    /// Each process at the previous refresh, by pid and start ticks.
+    previous: HashMap<(u32, u64), (Instant, ProcessActivity)>,
 }
 
 impl Tpu {
@@ -132,24 +132,31 @@ impl Tpu {
 }
 
 impl Watch {
-    /// Inspects the holders and compares them with the previous look.
-    pub fn look(&mut self) -> (Vec<Watched>, Holders) {
+    /// Inspects the holders and compares them with those of the previous refresh.
+    pub fn refresh(&mut self) -> (Vec<ProcessActivity>, Holders) {
         let holders = self.tpu.holders();
         let now = Instant::now();
-        let watched = holders.processes.iter().map(|process| {
-            let previous = self.previous.get(&(process.pid, process.start_ticks));
-            Watched::new(process.clone(), previous.map(|(time, watched)| (now - *time, watched)))
-        });
-        let watched: Vec<Watched> = watched.collect();
-        let keyed =
-            watched.iter().map(|it| ((it.process.pid, it.process.start_ticks), (now, it.clone())));
-        self.previous = keyed.collect();
-        (watched, holders)
+        let activities: Vec<ProcessActivity> = holders
+            .processes
+            .iter()
+            .map(|process| {
+                let previous = self.previous.get(&(process.pid, process.start_ticks));
+                ProcessActivity::new(
+                    process.clone(),
+                    previous.map(|(time, activity)| (now - *time, activity)),
+                )
+            })
+            .collect();
+        self.previous = activities
+            .iter()
+            .map(|it| ((it.process.pid, it.process.start_ticks), (now, it.clone())))
+            .collect();
+        (activities, holders)
     }
 }
 
-impl Watched {
-    fn new(process: Process, previous: Option<(Duration, &Self)>) -> Watched {
+impl ProcessActivity {
+    fn new(process: Process, previous: Option<(Duration, &Self)>) -> ProcessActivity {
         let Some((time, previous)) = previous else {
             return Self { process, load: None, steps: None, step_time: None };
         };
@@ -203,8 +210,8 @@ impl Process {
         let stat = Stat::read(&folder)?;
         let uid = fs::metadata(&folder).ok()?.uid();
         let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
-        let command = fs::read(folder.join("cmdline")).unwrap_or_default();
-        let command = String::from_utf8_lossy(&command).trim_end_matches('\0').replace('\0', " ");
+        let arguments = fs::read(folder.join("cmdline")).unwrap_or_default();
+        let command = String::from_utf8_lossy(&arguments).trim_end_matches('\0').replace('\0', " ");
         Some(Self {
             pid: files.pid,
             start_ticks: stat.start_ticks,
@@ -232,10 +239,10 @@ impl Process {
 impl Step {
     /// The progress file of the process with this folder in `/proc`.
     fn read(process: &Path) -> Option<Step> {
-        let variables = fs::read(process.join("environ")).ok()?;
-        let mut variables = variables.split(|byte| *byte == 0);
-        let name =
-            variables.find_map(|variable| variable.strip_prefix(b"FULMEN_PROGRESS_FILE="))?;
+        let environment = fs::read(process.join("environ")).ok()?;
+        let name = environment
+            .split(|byte| *byte == 0)
+            .find_map(|variable| variable.strip_prefix(b"FULMEN_PROGRESS_FILE="))?;
         let path = process.join("cwd").join(Path::new(std::ffi::OsStr::from_bytes(name)));
         // The path comes from another user. Anything other than a regular file could block this
         // process.

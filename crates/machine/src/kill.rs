@@ -14,26 +14,26 @@ use crate::holders::Stat;
 use crate::{Holders, LockFile, Process, Tpu};
 
 /// How long a killed process may take to disappear.
-const AFTER_KILL: Duration = Duration::from_secs(20);
+const KILL_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What will be done.
+/// The processes and the lock file to end and to remove.
 ///
 /// ```
 /// use fulmen_machine::{Plan, Tpu};
 ///
 /// let plan = Plan::new(Tpu::local().holders(), &[], false);
-/// for process in &plan.ended {
+/// for process in &plan.processes {
 ///     println!("would end {}", process.pid);
 /// }
 /// ```
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The processes to end.
-    pub ended: Vec<Process>,
+    pub processes: Vec<Process>,
     /// The holders that are spared, and why.
     pub spared: Vec<(Process, String)>,
     /// Requested process ids that do not hold the TPU.
-    pub unknown: Vec<u32>,
+    pub unknown_pids: Vec<u32>,
     /// Whether to remove the lock file once no process holds the TPU, or why another user's file
     /// stays; `None` if there is no lock file.
     pub lock: Option<Result<LockFile, String>>,
@@ -55,7 +55,7 @@ pub enum Outcome {
     Refused(String),
 }
 
-/// What was done.
+/// The result of a [`Plan`].
 #[derive(Clone, Debug)]
 pub struct Report {
     /// The processes of the plan.
@@ -63,13 +63,13 @@ pub struct Report {
     /// The lock file, if it was to be removed, and why it was not.
     pub lock: Option<(LockFile, Result<(), String>)>,
     /// Who holds the TPU now.
-    pub left: Holders,
+    pub holders: Holders,
 }
 
 impl Report {
     /// Whether nothing visible prevents the next program from using the TPU.
     pub fn is_free(&self) -> bool {
-        self.left.processes.is_empty() && self.left.lock.is_none()
+        self.holders.processes.is_empty() && self.holders.lock.is_none()
     }
 }
 
@@ -80,9 +80,9 @@ impl Plan {
     pub fn new(holders: Holders, pids: &[u32], force: bool) -> Plan {
         let sudo_uid = std::env::var("SUDO_UID").ok().and_then(|uid| uid.parse().ok());
         let own_uids = [Some(geteuid().as_raw()), sudo_uid];
-        let (mut ended, mut spared) = (Vec::new(), Vec::new());
+        let (mut processes, mut spared) = (Vec::new(), Vec::new());
         let ancestors = ancestors();
-        let unknown = pids
+        let unknown_pids = pids
             .iter()
             .copied()
             .filter(|pid| holders.processes.iter().all(|it| it.pid != *pid))
@@ -101,7 +101,7 @@ impl Plan {
                     "this command runs inside it; --force ends it, too".to_owned(),
                 ));
             } else {
-                ended.push(process);
+                processes.push(process);
             }
         }
         let lock = holders.lock.map(|lock| {
@@ -114,12 +114,12 @@ impl Plan {
                 lock.path.display()
             ))
         });
-        Self { ended, spared, unknown, lock }
+        Self { processes, spared, unknown_pids, lock }
     }
 
     /// Whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
-        self.ended.is_empty() && self.removable().is_none()
+        self.processes.is_empty() && self.removable().is_none()
     }
 
     /// The lock file, if it may be removed.
@@ -133,11 +133,11 @@ impl Plan {
     pub fn execute(&self, tpu: &Tpu, grace: Duration) -> Report {
         // Each descriptor refers to the process that has the id now. Whether that is the planned
         // process is checked afterwards, so the id cannot change its process in between.
-        let opened: Vec<_> = self.ended.iter().map(|process| open(process.pid)).collect();
+        let opened: Vec<_> = self.processes.iter().map(|process| open(process.pid)).collect();
         let current = tpu.holders();
         let is_same = |a: &Process, b: &Process| (a.pid, a.start_ticks) == (b.pid, b.start_ticks);
         let mut targets: Vec<Target> = Vec::new();
-        for (process, opened) in self.ended.iter().zip(opened) {
+        for (process, opened) in self.processes.iter().zip(opened) {
             let outcome =
                 match (current.processes.iter().any(|holder| is_same(holder, process)), opened) {
                     (false, _) | (_, Err(Errno::SRCH)) => Some(Outcome::Gone),
@@ -167,29 +167,30 @@ impl Plan {
                     Some(if error == Errno::SRCH { Outcome::Ended } else { refused(error) });
             }
         }
-        wait(&mut targets, AFTER_KILL, &Outcome::Killed);
+        wait(&mut targets, KILL_TIMEOUT, &Outcome::Killed);
         let outcomes = targets
             .into_iter()
             .map(|it| (it.process, it.outcome.unwrap_or(Outcome::Stuck)))
             .collect();
 
-        let mut left = tpu.holders();
+        let mut holders = tpu.holders();
         // libtpu removes the file itself on an orderly exit.
-        let lock = left.lock.clone().filter(|lock| {
-            left.processes.is_empty()
+        let stale_lock = holders.lock.clone().filter(|lock| {
+            holders.processes.is_empty()
                 && self.removable().is_some_and(|planned| planned.owner == lock.owner)
         });
-        let lock = lock.map(|lock| {
+        let lock = stale_lock.map(|lock| {
             let removed = lock.remove();
             (lock, removed)
         });
         if lock.is_some() {
-            left = tpu.holders();
+            holders = tpu.holders();
         }
-        Report { outcomes, lock, left }
+        Report { outcomes, lock, holders }
     }
 }
 
+/// A process of the plan, its descriptor and how it ended.
 struct Target {
     process: Process,
     fd: Option<OwnedFd>,
@@ -213,9 +214,11 @@ fn refused(error: Errno) -> Outcome {
 fn wait(targets: &mut [Target], time: Duration, ended_outcome: &Outcome) {
     let deadline = Instant::now() + time;
     loop {
-        let waiting = targets.iter_mut().filter(|target| target.outcome.is_none());
-        let mut waiting: Vec<_> =
-            waiting.filter_map(|target| Some((target.fd.as_ref()?, &mut target.outcome))).collect();
+        let mut waiting: Vec<_> = targets
+            .iter_mut()
+            .filter(|target| target.outcome.is_none())
+            .filter_map(|target| Some((target.fd.as_ref()?, &mut target.outcome)))
+            .collect();
         let remaining = deadline.saturating_duration_since(Instant::now());
         let timeout = Timespec {
             tv_sec: remaining.as_secs() as i64,

@@ -12,15 +12,15 @@ mod run_metrics;
 #[cfg(test)]
 mod tests;
 
-pub use holders::{Holders, Process, Step, Tpu, Watch, Watched};
+pub use holders::{Holders, Process, ProcessActivity, Step, Tpu, Watch};
 pub use kill::{Outcome, Plan, Report};
 pub use libtpu_metrics::{DeviceMetrics, Level, METRICS_ADDRESS, MetricsClient, MetricsError};
 pub use lock_file::LockFile;
 pub use run_metrics::{RunMetrics, RunMetricsClient};
 
 /// An HTTP client with this time-out.
-fn http_client(patience: std::time::Duration) -> reqwest::Result<reqwest::blocking::Client> {
+fn http_client(timeout: std::time::Duration) -> reqwest::Result<reqwest::blocking::Client> {
     // An HTTP error status is an error.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    reqwest::blocking::Client::builder().timeout(patience).build()
+    reqwest::blocking::Client::builder().timeout(timeout).build()
 }

@@ -18,7 +18,7 @@ use tonic_prost::ProstCodec;
 pub const METRICS_ADDRESS: &str = "127.0.0.1:8431";
 
 /// The time-out of a request.
-const PATIENCE: Duration = Duration::from_secs(2);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
 const METHOD: &str = "/tpu.monitoring.runtime.RuntimeMetricService/GetRuntimeMetric";
 
@@ -98,8 +98,8 @@ impl MetricsClient {
         let endpoint =
             Endpoint::from_shared(format!("http://{address}")).map_err(|error| wrong(&error))?;
         let channel = {
-            let _inside = runtime.enter();
-            endpoint.connect_timeout(PATIENCE).timeout(PATIENCE).connect_lazy()
+            let _guard = runtime.enter();
+            endpoint.connect_timeout(REQUEST_TIMEOUT).timeout(REQUEST_TIMEOUT).connect_lazy()
         };
         Ok(Self { channel, address: address.to_owned(), runtime })
     }
@@ -115,7 +115,7 @@ impl MetricsClient {
                     "no process with libtpu serves metrics there".to_owned()
                 }
                 Code::DeadlineExceeded | Code::Cancelled => {
-                    format!("no answer within {} s", PATIENCE.as_secs())
+                    format!("no answer within {} s", REQUEST_TIMEOUT.as_secs())
                 }
                 code => format!("{code:?}: {}", status.message()),
             };
@@ -293,8 +293,8 @@ impl Metric {
             Some(list) => {
                 let ordinal =
                     list.attributes.iter().find(|attribute| attribute.key == "device_ordinal")?;
-                let value = ordinal.value.as_ref()?;
-                value.int.or_else(|| value.string.as_ref()?.parse().ok())
+                let number = ordinal.value.as_ref()?;
+                number.int.or_else(|| number.string.as_ref()?.parse().ok())
             }
             // protobuf omits zeros.
             None => value.int.or_else(|| value.string.is_none().then_some(0)),

@@ -8,7 +8,7 @@ use reqwest::blocking::Client;
 use crate::{MetricsError, http_client};
 
 /// The time-out of a request.
-const PATIENCE: Duration = Duration::from_secs(2);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The metrics of a training.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -48,8 +48,16 @@ impl fmt::Display for RunMetrics {
 pub struct RunMetricsClient {
     url: String,
     client: Client,
-    /// The time of the previous read, the step, and the seconds spent waiting for input until then.
-    last: Option<(Instant, u64, f64)>,
+    previous: Option<Reading>,
+}
+
+/// The counters of a training at a time.
+#[derive(Clone, Copy, Debug)]
+struct Reading {
+    time: Instant,
+    global_step: u64,
+    /// The seconds spent waiting for input until then.
+    input_wait: f64,
 }
 
 impl RunMetricsClient {
@@ -63,9 +71,9 @@ impl RunMetricsClient {
             port if port.parse::<u16>().is_ok() => format!("http://127.0.0.1:{port}/metrics"),
             address => format!("http://{address}/metrics"),
         };
-        let client =
-            http_client(PATIENCE).map_err(|error| MetricsError(format!("{url}: {error}")))?;
-        Ok(RunMetricsClient { url, client, last: None })
+        let client = http_client(REQUEST_TIMEOUT)
+            .map_err(|error| MetricsError(format!("{url}: {error}")))?;
+        Ok(RunMetricsClient { url, client, previous: None })
     }
 
     /// Reads the current metrics.
@@ -79,21 +87,21 @@ impl RunMetricsClient {
                 |error| match error.status() {
                     Some(status) => status.to_string(),
                     None if error.is_timeout() => {
-                        format!("no answer within {} s", PATIENCE.as_secs())
+                        format!("no answer within {} s", REQUEST_TIMEOUT.as_secs())
                     }
                     None => "no training answers there; its option `metrics_port` sets the port"
                         .to_owned(),
                 },
             );
         let metrics = text.and_then(|text| {
-            self.take(Instant::now(), &text)
+            self.update(Instant::now(), &text)
                 .ok_or_else(|| "the server's metrics are not those of a training".to_owned())
         });
         metrics.map_err(|reason| MetricsError(format!("{}: {reason}", self.url)))
     }
 
     /// Parses an answer and compares it with the previous one.
-    fn take(&mut self, now: Instant, text: &str) -> Option<RunMetrics> {
+    fn update(&mut self, now: Instant, text: &str) -> Option<RunMetrics> {
         let value = |name: &str| {
             let mut lines =
                 text.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
@@ -103,20 +111,20 @@ impl RunMetricsClient {
             (value("fulmen_epoch")? as u64, value("fulmen_global_step")? as u64);
         // Absent before the first wait.
         let waited = value("fulmen_input_wait_seconds_total").unwrap_or(0.0);
-        let previous = self.last.replace((now, global_step, waited));
+        let reading = Reading { time: now, global_step, input_wait: waited };
         // A different training may serve there now, with counters from zero.
-        let previous =
-            previous.filter(|(_, steps, seconds)| *steps <= global_step && *seconds <= waited);
-        let (step_time, input_wait) =
-            previous.map_or((None, None), |(previous_time, steps, seconds)| {
-                let time = now - previous_time;
-                let new_steps = u32::try_from(global_step - steps).ok().filter(|count| *count > 0);
-                (
-                    new_steps.map(|count| time / count),
-                    Some(((waited - seconds) / time.as_secs_f64()).clamp(0.0, 1.0)),
-                )
-            });
-        Some(RunMetrics { epoch, global_step, step_time, input_wait })
+        let previous = self.previous.replace(reading).filter(|previous| {
+            previous.global_step <= global_step && previous.input_wait <= waited
+        });
+        let Some(previous) = previous else {
+            return Some(RunMetrics { epoch, global_step, step_time: None, input_wait: None });
+        };
+        let time = now - previous.time;
+        let new_steps =
+            u32::try_from(global_step - previous.global_step).ok().filter(|count| *count > 0);
+        let step_time = new_steps.map(|count| time / count);
+        let share = ((waited - previous.input_wait) / time.as_secs_f64()).clamp(0.0, 1.0);
+        Some(RunMetrics { epoch, global_step, step_time, input_wait: Some(share) })
     }
 }
 
@@ -132,22 +140,22 @@ mod tests {
         let (mut client, start) = (RunMetricsClient::new("9090").unwrap(), Instant::now());
         assert_eq!(client.url, "http://127.0.0.1:9090/metrics");
         let after = |seconds| start + Duration::from_secs(seconds);
-        let first = client.take(after(0), &text(10, "")).unwrap();
+        let first = client.update(after(0), &text(10, "")).unwrap();
         assert_eq!(
             first,
             RunMetrics { epoch: 3, global_step: 10, step_time: None, input_wait: None }
         );
         let second =
-            client.take(after(2), &text(14, "fulmen_input_wait_seconds_total 0.5\n")).unwrap();
+            client.update(after(2), &text(14, "fulmen_input_wait_seconds_total 0.5\n")).unwrap();
         assert_eq!(
             second.to_string(),
             "epoch 3, step 14, 500.0 ms a step, waits for input 25.0 % of the time"
         );
         let idle =
-            client.take(after(3), &text(14, "fulmen_input_wait_seconds_total 0.5\n")).unwrap();
+            client.update(after(3), &text(14, "fulmen_input_wait_seconds_total 0.5\n")).unwrap();
         assert_eq!(idle.to_string(), "epoch 3, step 14, waits for input 0.0 % of the time");
-        let restarted = client.take(after(4), &text(2, "")).unwrap();
+        let restarted = client.update(after(4), &text(2, "")).unwrap();
         assert_eq!(restarted.to_string(), "epoch 3, step 2");
-        assert_eq!(client.take(after(5), "<html>"), None);
+        assert_eq!(client.update(after(5), "<html>"), None);
     }
 }

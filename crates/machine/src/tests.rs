@@ -157,24 +157,24 @@ fn busy_and_idle_processes_differ_and_steps_are_counted() {
     let (idle, _) =
         start(command.env("FULMEN_PROGRESS_FILE", "progress").current_dir(machine.folder.path()));
     let mut watch = machine.tpu().watch();
-    let mut look = || watch.look().0;
-    let find = |watched: &[crate::Watched], child: &Running| {
-        watched.iter().find(|it| it.process.pid == child.0.id()).unwrap().clone()
+    let mut refresh = || watch.refresh().0;
+    let find = |activities: &[crate::ProcessActivity], child: &Running| {
+        activities.iter().find(|it| it.process.pid == child.0.id()).unwrap().clone()
     };
-    let first = look();
+    let first = refresh();
     assert_eq!(
         (find(&first, &busy).progress(), find(&first, &idle).load),
         ("just seen".into(), None)
     );
-    wait_until(|| find(&look(), &busy).progress().starts_with("uses "));
+    wait_until(|| find(&refresh(), &busy).progress().starts_with("uses "));
     wait_until(|| {
-        find(&look(), &idle).progress().starts_with("uses no processor; step 10, the last one ")
+        find(&refresh(), &idle).progress().starts_with("uses no processor; step 10, the last one ")
     });
-    let waiting = find(&look(), &idle);
+    let waiting = find(&refresh(), &idle);
     assert_eq!((waiting.steps, waiting.step_time), (Some(0), None));
 
     written("30", 2);
-    let trains = find(&look(), &idle);
+    let trains = find(&refresh(), &idle);
     assert_eq!((trains.steps, trains.step_time), (Some(20), Some(Duration::from_millis(100))));
     assert!(
         trains.progress().starts_with("trains; step 30, 100.0 ms a step, the last one "),
@@ -182,7 +182,7 @@ fn busy_and_idle_processes_differ_and_steps_are_counted() {
         trains.progress()
     );
     written("no number", 3);
-    assert_eq!(find(&look(), &idle).process.step, None);
+    assert_eq!(find(&refresh(), &idle).process.step, None);
 }
 
 #[test]
@@ -298,7 +298,7 @@ fn a_recycled_number_is_left_alone() {
     let tpu = machine.tpu();
     let (mut child, _) = start(&mut machine.shell(WAITS));
     let mut plan = Plan::new(tpu.holders(), &[], false);
-    plan.ended[0].start_ticks -= 1;
+    plan.processes[0].start_ticks -= 1;
     let report = plan.execute(&tpu, LONG);
     assert_eq!(report.outcomes[0].1, Outcome::Gone);
     assert!(child.0.try_wait().unwrap().is_none() && !report.is_free());
@@ -328,7 +328,7 @@ fn those_that_were_not_asked_for_and_those_that_run_this_command_stay() {
     let (mut other, _) = start(&mut machine.shell(WAITS));
     let unknown = std::process::id();
     let plan = Plan::new(tpu.holders(), &[one.0.id(), unknown], false);
-    assert_eq!((plan.ended.len(), &plan.unknown[..]), (1, &[unknown][..]));
+    assert_eq!((plan.processes.len(), &plan.unknown_pids[..]), (1, &[unknown][..]));
     let report = plan.execute(&tpu, LONG);
     assert_eq!(report.outcomes[0].1, Outcome::Ended);
     assert!(!report.is_free() && other.0.try_wait().unwrap().is_none());
@@ -356,7 +356,7 @@ fn a_lock_file_goes_unless_it_is_locked() {
     drop(file);
 
     let plan = Plan::new(tpu.holders(), &[], false);
-    assert!(!plan.is_empty() && plan.ended.is_empty());
+    assert!(!plan.is_empty() && plan.processes.is_empty());
     assert!(plan.execute(&tpu, LONG).is_free() && !path.exists());
     assert_eq!(lock.remove(), Ok(()), "it is gone already");
 }

@@ -6,15 +6,24 @@ use fulmen_tensor::{DType, Tensor};
 
 use crate::{Error, Result, StaticCache};
 
-/// Rejects a number of heads that does not divide the number of features. The arguments are two
-/// keys of a config and their values.
-pub(crate) fn check_heads(
-    (key, heads): (&str, usize),
-    (other, features): (&str, usize),
-) -> Result<()> {
-    if heads == 0 || features == 0 || !features.is_multiple_of(heads) {
+/// A number in a config.
+pub(crate) struct Setting {
+    pub(crate) key: &'static str,
+    pub(crate) value: usize,
+}
+
+impl Setting {
+    pub(crate) fn new(key: &'static str, value: usize) -> Setting {
+        Setting { key, value }
+    }
+}
+
+/// Rejects a number of heads that does not divide the number of features.
+pub(crate) fn check_heads(heads: Setting, features: Setting) -> Result<()> {
+    if heads.value == 0 || features.value == 0 || !features.value.is_multiple_of(heads.value) {
         Err(Error::config(format!(
-            "`{key}` is {heads}, which does not divide `{other}`, {features}"
+            "`{}` is {}, which does not divide `{}`, {}",
+            heads.key, heads.value, features.key, features.value
         )))
     } else {
         Ok(())
@@ -100,7 +109,9 @@ impl Span {
 /// the queries attend to everything in it.
 pub(crate) fn attend(
     attention: Attention,
-    [q, k, v]: [&Tensor; 3],
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
     cache: Option<&KeyValueCache>,
 ) -> (Tensor, Option<KeyValueCache>) {
     match cache {
@@ -112,14 +123,17 @@ pub(crate) fn attend(
     }
 }
 
-/// Self-attention of tokens `[batch, length, features]`. `projections` make the queries, keys and
-/// values.
+/// Self-attention of tokens `[batch, length, features]`. `query`, `key` and `value` are the
+/// projections of the tokens.
 pub(crate) fn self_attention(
     attention: Attention,
-    projections: [&Linear; 3],
+    query: &Linear,
+    key: &Linear,
+    value: &Linear,
     x: &Tensor,
     heads: usize,
 ) -> Tensor {
-    let [q, k, v] = projections.map(|projection| split_heads(&projection.forward(x), heads));
+    let [q, k, v] =
+        [query, key, value].map(|projection| split_heads(&projection.forward(x), heads));
     join_heads(&attention.forward(q, k, v))
 }

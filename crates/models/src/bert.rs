@@ -4,139 +4,17 @@
 //! Adds embeddings of tokens, positions and segments. Each layer consists of attention to all
 //! tokens and a feed-forward network, each followed by a residual sum and a normalization.
 
+mod config;
+
 use fulmen_nn::attention::Attention;
 use fulmen_nn::{Dropout, Embedding, Init, LayerNorm, Linear, Module, Parameter};
 use fulmen_tensor::{AsTensor, DType, Refusal, Tensor};
-use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
 
-use crate::attention::{check_heads, padding_mask, self_attention};
+use crate::attention::{Setting, check_heads, padding_mask, self_attention};
 use crate::layers::{LayerOptions, run_layers};
-use crate::{Activation, Labels, MODELS, Pretrained, Result, init};
+use crate::{Activation, MODELS, Pretrained, Result, init};
 
-/// The settings, with the names of `config.json`; by default BERT-base's, of 110 million
-/// parameters.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Config {
-    /// `bert` or `roberta`.
-    pub model_type: String,
-    /// The size of the vocabulary.
-    pub vocab_size: usize,
-    /// The number of features of a token.
-    pub hidden_size: usize,
-    /// The number of layers.
-    pub num_hidden_layers: usize,
-    /// The number of attention heads, which must divide the number of features.
-    pub num_attention_heads: usize,
-    /// The number of features in the feed-forward network of a layer.
-    pub intermediate_size: usize,
-    /// The activation of the feed-forward network of a layer.
-    pub hidden_act: Activation,
-    /// The dropout of embeddings and of the output of each part of a layer.
-    pub hidden_dropout_prob: f64,
-    /// The dropout of attention weights.
-    pub attention_probs_dropout_prob: f64,
-    /// The dropout before the classifier; `hidden_dropout_prob` if not given.
-    pub classifier_dropout: Option<f64>,
-    /// Rows of the table of positions. RoBERTa's first rows, up to the padding's, are unused.
-    pub max_position_embeddings: usize,
-    /// The number of segment types.
-    pub type_vocab_size: usize,
-    /// The constant that normalizations add to the variance.
-    pub layer_norm_eps: f64,
-    /// The standard deviation of initial values.
-    pub initializer_range: f64,
-    /// The padding token; by default 0 for BERT and 1 for RoBERTa. Looking it up gives its
-    /// embedding no gradient, and RoBERTa counts no positions for it.
-    pub pad_token_id: Option<usize>,
-    /// Whether the head of the masked language model shares the weight of the token embedding.
-    pub tie_word_embeddings: bool,
-    /// The classes.
-    #[serde(flatten)]
-    pub labels: Labels,
-    /// Other keys of the file, which are preserved.
-    #[serde(flatten)]
-    pub other: Map<String, Value>,
-}
-
-impl Default for Config {
-    fn default() -> Config {
-        Config {
-            model_type: "bert".into(),
-            vocab_size: 30522,
-            hidden_size: 768,
-            num_hidden_layers: 12,
-            num_attention_heads: 12,
-            intermediate_size: 3072,
-            hidden_act: Activation::Gelu,
-            hidden_dropout_prob: 0.1,
-            attention_probs_dropout_prob: 0.1,
-            classifier_dropout: None,
-            max_position_embeddings: 512,
-            type_vocab_size: 2,
-            layer_norm_eps: 1e-12,
-            initializer_range: 0.02,
-            pad_token_id: None,
-            tie_word_embeddings: true,
-            labels: Labels::default(),
-            other: Map::new(),
-        }
-    }
-}
-
-impl Config {
-    /// RoBERTa-base's settings.
-    pub fn roberta() -> Config {
-        Config {
-            model_type: "roberta".into(),
-            vocab_size: 50265,
-            max_position_embeddings: 514,
-            type_vocab_size: 1,
-            layer_norm_eps: 1e-5,
-            ..Config::default()
-        }
-    }
-
-    /// The maximum number of tokens in a text.
-    pub fn max_length(&self) -> usize {
-        self.max_position_embeddings.saturating_sub(self.first_position().unwrap_or(0))
-    }
-
-    /// The row of the first token in RoBERTa's table of positions.
-    fn first_position(&self) -> Option<usize> {
-        self.is_roberta().then(|| self.padding() + 1)
-    }
-
-    fn is_roberta(&self) -> bool {
-        self.model_type == "roberta"
-    }
-
-    /// The padding token.
-    fn padding(&self) -> usize {
-        self.pad_token_id.unwrap_or(usize::from(self.is_roberta()))
-    }
-
-    /// The dropout before a classifier.
-    pub(crate) fn head_dropout(&self) -> Dropout {
-        Dropout::new(self.classifier_dropout.unwrap_or(self.hidden_dropout_prob))
-    }
-
-    pub(crate) fn norm(&self) -> LayerNorm {
-        LayerNorm::new([self.hidden_size]).eps(self.layer_norm_eps)
-    }
-
-    /// The output projection to the vocabulary. If the weights are tied, its weight is the
-    /// embedding's. Its bias is `bias`.
-    pub(crate) fn decoder(&self, embedding: &Embedding, bias: &Parameter) -> Linear {
-        let mut decoder = Linear::new(self.hidden_size, self.vocab_size);
-        if self.tie_word_embeddings {
-            decoder.weight = embedding.weight.clone();
-        }
-        decoder.bias = Some(bias.clone());
-        decoder
-    }
-}
+pub use config::Config;
 
 /// Embeddings and layers without a head: `bert` or `roberta` in transformers' models.
 #[derive(Module)]
@@ -269,7 +147,7 @@ impl Layer {
         let SelfAttention { projections, output, dropout, heads } = &self.attention;
         let Projections { query, key, value } = projections;
         let attended =
-            self_attention(attention.clone().dropout(dropout), [query, key, value], x, *heads);
+            self_attention(attention.clone().dropout(dropout), query, key, value, x, *heads);
         let x = output.forward(&attended, x);
         let inner = self.activation.forward(&self.intermediate.dense.forward(&x));
         self.output.forward(&inner, &x)
@@ -280,8 +158,8 @@ impl Encoder {
     pub(crate) fn new(config: &Config) -> Result<Encoder> {
         let features = config.hidden_size;
         check_heads(
-            ("num_attention_heads", config.num_attention_heads),
-            ("hidden_size", features),
+            Setting::new("num_attention_heads", config.num_attention_heads),
+            Setting::new("hidden_size", features),
         )?;
         let embedding = |rows| Embedding::new(rows, features);
         let embeddings = Embeddings {
@@ -439,10 +317,10 @@ impl BertForMaskedLm {
 impl Pretrained for BertForMaskedLm {
     type Config = Config;
     const MODEL_TYPES: &'static [&'static str] = &["bert"];
-    const FIXED: &'static [(&'static str, &'static str)] = FIXED;
+    const FIXED_SETTINGS: &'static [(&'static str, &'static str)] = FIXED_SETTINGS;
     const BASE_MODEL_PREFIX: &'static str = "bert";
     const HEAD: &'static [&'static str] = &["cls."];
-    const IGNORED: &'static [&'static str] =
+    const IGNORED_KEYS: &'static [&'static str] =
         &["pooler.", "cls.seq_relationship.", "classifier.", "position_ids"];
 
     fn new(config: Config) -> Result<BertForMaskedLm> {
@@ -481,7 +359,7 @@ impl Pretrained for BertForMaskedLm {
 #[derive(Module)]
 pub struct BertForSequenceClassification {
     /// Embeddings, layers and pooler.
-    pub bert: Pooled,
+    pub bert: PooledEncoder,
     dropout: Dropout,
     /// `[classes, features]`.
     pub classifier: Linear,
@@ -491,7 +369,7 @@ pub struct BertForSequenceClassification {
 
 /// An encoder and a layer over its first token.
 #[derive(Module)]
-pub struct Pooled {
+pub struct PooledEncoder {
     /// Embeddings and layers.
     #[module(flatten)]
     pub encoder: Encoder,
@@ -523,17 +401,17 @@ impl BertForSequenceClassification {
 impl Pretrained for BertForSequenceClassification {
     type Config = Config;
     const MODEL_TYPES: &'static [&'static str] = &["bert"];
-    const FIXED: &'static [(&'static str, &'static str)] = FIXED;
+    const FIXED_SETTINGS: &'static [(&'static str, &'static str)] = FIXED_SETTINGS;
     const BASE_MODEL_PREFIX: &'static str = "bert";
     /// The pooler too: files of masked language models have none.
     const HEAD: &'static [&'static str] = &["classifier.", "bert.pooler."];
-    const IGNORED: &'static [&'static str] = &["cls.", "position_ids"];
+    const IGNORED_KEYS: &'static [&'static str] = &["cls.", "position_ids"];
 
     fn new(config: Config) -> Result<BertForSequenceClassification> {
         let features = config.hidden_size;
         let pooler = Dense { dense: Linear::new(features, features) };
         let model = BertForSequenceClassification {
-            bert: Pooled { encoder: Encoder::new(&config)?, pooler },
+            bert: PooledEncoder { encoder: Encoder::new(&config)?, pooler },
             dropout: config.head_dropout(),
             classifier: Linear::new(features, config.labels.len()),
             config,
@@ -552,7 +430,7 @@ impl Pretrained for BertForSequenceClassification {
 }
 
 /// Settings for which only one value is supported; other values would change the model.
-pub(crate) const FIXED: &[(&str, &str)] = &[
+pub(crate) const FIXED_SETTINGS: &[(&str, &str)] = &[
     ("is_decoder", "false"),
     ("add_cross_attention", "false"),
     ("position_embedding_type", "\"absolute\""),
@@ -565,11 +443,12 @@ mod tests {
     use fulmen_tensor::grad;
 
     use super::*;
-    use crate::reference::{Expected, borrowed, folder};
+    use crate::Labels;
+    use crate::reference::{ExpectedValues, borrow_tensors, folder};
     use crate::roberta::{RobertaForMaskedLm, RobertaForSequenceClassification};
 
-    fn load<M: Pretrained>(name: &str) -> (M, Expected) {
-        (M::from_folder(folder(name)).unwrap_or_else(|e| panic!("{e}")), Expected::read(name))
+    fn load<M: Pretrained>(name: &str) -> (M, ExpectedValues) {
+        (M::from_folder(folder(name)).unwrap_or_else(|e| panic!("{e}")), ExpectedValues::read(name))
     }
 
     /// The masked language model of BERT is a pickle with the names of its first files.
@@ -578,18 +457,20 @@ mod tests {
         let (model, expected) = load::<BertForMaskedLm>("bert");
         let [ids, kinds, mask] =
             ["input_ids", "token_type_ids", "attention_mask"].map(|name| expected.tensor(name));
-        expected.check(&borrowed(&[("logits", model.forward(&ids, Some(&kinds), Some(&mask)))]));
+        expected
+            .check(&borrow_tensors(&[("logits", model.forward(&ids, Some(&kinds), Some(&mask)))]));
 
         let (model, expected) = load::<BertForSequenceClassification>("bert-classifier");
-        expected.check(&borrowed(&[("logits", model.forward(&ids, Some(&kinds), Some(&mask)))]));
+        expected
+            .check(&borrow_tensors(&[("logits", model.forward(&ids, Some(&kinds), Some(&mask)))]));
 
         // Positions also skip padding that only the ids show.
         let (model, expected) = load::<RobertaForMaskedLm>("roberta");
         let [ids, mask] = ["input_ids", "attention_mask"].map(|name| expected.tensor(name));
-        expected.check(&borrowed(&[("logits", model.forward(&ids, Some(&mask)))]));
+        expected.check(&borrow_tensors(&[("logits", model.forward(&ids, Some(&mask)))]));
 
         let (model, expected) = load::<RobertaForSequenceClassification>("roberta-classifier");
-        expected.check(&borrowed(&[("logits", model.forward(&ids, Some(&mask)))]));
+        expected.check(&borrow_tensors(&[("logits", model.forward(&ids, Some(&mask)))]));
     }
 
     #[test]
@@ -617,12 +498,12 @@ mod tests {
         let labels = |config: &mut Config| config.labels = Labels::numbered(4);
         let model = BertForSequenceClassification::from_folder_with(folder("bert"), labels)
             .unwrap_or_else(|e| panic!("{e}"));
-        let unset = model
+        let unset: Vec<String> = model
             .parameters()
             .into_iter()
             .filter(|(_, parameter)| !parameter.is_set())
-            .map(|(name, _)| name);
-        let unset: Vec<String> = unset.collect();
+            .map(|(name, _)| name)
+            .collect();
         assert_eq!(
             unset,
             [

@@ -208,7 +208,7 @@ fn norm(channels: usize) -> LayerNorm {
 impl Pretrained for ConvNext {
     type Config = Config;
     const MODEL_TYPES: &'static [&'static str] = &["convnext"];
-    const FIXED: &'static [(&'static str, &'static str)] = &[("num_stages", "4")];
+    const FIXED_SETTINGS: &'static [(&'static str, &'static str)] = &[("num_stages", "4")];
     const BASE_MODEL_PREFIX: &'static str = "convnext";
     const HEAD: &'static [&'static str] = &["classifier."];
 

@@ -20,7 +20,7 @@ pub(crate) trait EncoderDecoder {
         &self,
         ids: &Tensor,
         mask: Option<&Tensor>,
-    ) -> Result<(Tensor, Vec<[Tensor; 2]>), Refusal>;
+    ) -> Result<(Tensor, Vec<KeysValues>), Refusal>;
 
     /// The features of the decoder's ids. Each sees those before it and the encoder's output.
     fn decode(
@@ -40,12 +40,18 @@ pub(crate) trait EncoderDecoder {
     fn max_positions(&self) -> Option<usize>;
 }
 
+/// Keys and values, each `[batch, heads, length, width]`.
+#[derive(Clone)]
+pub(crate) struct KeysValues {
+    pub(crate) keys: Tensor,
+    pub(crate) values: Tensor,
+}
+
 /// The encoder's output for a batch of texts.
 pub(crate) struct Memory {
     features: Tensor,
-    /// Keys and values of the features, each `[batch, heads, length, width]`, for each layer of the
-    /// decoder.
-    keys_values: Vec<[Tensor; 2]>,
+    /// Keys and values of the features, for each layer of the decoder.
+    keys_values: Vec<KeysValues>,
     mask: Option<Tensor>,
     batch: usize,
 }
@@ -57,8 +63,8 @@ impl Memory {
         &self,
         layer: usize,
         has_cache: bool,
-        project: impl Fn(&Tensor) -> [Tensor; 2],
-    ) -> [Tensor; 2] {
+        project: impl Fn(&Tensor) -> KeysValues,
+    ) -> KeysValues {
         match self.keys_values.get(layer).filter(|_| has_cache) {
             Some(keys_values) => keys_values.clone(),
             None => project(&self.features),
@@ -69,17 +75,25 @@ impl Memory {
     /// tokens: `[rows, count, heads·width]`. Each text may have several consecutive rows, the beams
     /// of a search. They attend as if they were tokens of a single row, so that keys are not
     /// copied.
-    pub(crate) fn attend(&self, attention: Attention, q: &Tensor, [k, v]: &[Tensor; 2]) -> Tensor {
+    pub(crate) fn attend(
+        &self,
+        attention: Attention,
+        q: &Tensor,
+        keys_values: &KeysValues,
+    ) -> Tensor {
+        let KeysValues { keys, values } = keys_values;
         let [rows, heads, count, width] = [0, 1, 2, 3].map(|axis| q.size(axis));
-        let batch = k.size(0).max(1);
+        let batch = keys.size(0).max(1);
         let beams = rows / batch;
         let q = q.reshape([batch, beams, heads, count, width]).transpose(1, 2);
         let attention = match &self.mask {
             Some(mask) => attention.mask(mask),
             None => attention,
         };
-        let attended = attention.forward(q.reshape([batch, heads, beams * count, width]), k, v);
-        let attended = attended.reshape([batch, heads, beams, count, width]).transpose(1, 2);
+        let attended = attention
+            .forward(q.reshape([batch, heads, beams * count, width]), keys, values)
+            .reshape([batch, heads, beams, count, width])
+            .transpose(1, 2);
         join_heads(&attended.reshape([rows, heads, count, width]))
     }
 }

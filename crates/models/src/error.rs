@@ -17,14 +17,14 @@ pub struct Error(Kind);
 
 #[derive(Clone)]
 enum Kind {
-    Io { doing: &'static str, path: PathBuf, source: Arc<io::Error> },
+    Io { action: &'static str, path: PathBuf, source: Arc<io::Error> },
     Config { path: Option<PathBuf>, message: String },
     Weights(fulmen_nn::Error),
 }
 
 impl Error {
-    pub(crate) fn io(doing: &'static str, path: &Path, source: io::Error) -> Error {
-        Error(Kind::Io { doing, path: path.into(), source: Arc::new(source) })
+    pub(crate) fn io(action: &'static str, path: &Path, source: io::Error) -> Error {
+        Error(Kind::Io { action, path: path.into(), source: Arc::new(source) })
     }
 
     /// `message` names the key, what was found there and what was expected.
@@ -70,8 +70,8 @@ impl From<fulmen_nn::Error> for Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Kind::Io { doing, path, source } => {
-                write!(f, "cannot {doing} {}: {source}", path.display())
+            Kind::Io { action, path, source } => {
+                write!(f, "cannot {action} {}: {source}", path.display())
             }
             Kind::Config { path: Some(path), message } => {
                 write!(f, "{}: {message}", path.display())

@@ -10,7 +10,7 @@ use fulmen_tensor::{AsTensor, DType, Refusal, Tensor};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::attention::{Span, attend, check_heads, split_heads};
+use crate::attention::{Setting, Span, attend, check_heads, split_heads};
 use crate::layers::{LayerOptions, run_layers};
 use crate::{Activation, CausalLm, MODELS, Pretrained, Result, StaticCache};
 
@@ -232,7 +232,7 @@ impl SelfAttention {
         let [q, k, v] =
             [0, 1, 2].map(|i| split_heads(&qkv.narrow(-1, i * width, width), self.n_head));
         let attention = Attention::new().mask(mask).dropout(&self.attn_dropout);
-        let (attended, cache) = attend(attention, [&q, &k, &v], cache);
+        let (attended, cache) = attend(attention, &q, &k, &v, cache);
         (self.resid_dropout.forward(self.c_proj.forward(&attended)), cache)
     }
 }
@@ -309,7 +309,7 @@ impl CausalLm for Gpt2 {
 impl Pretrained for Gpt2 {
     type Config = Config;
     const MODEL_TYPES: &'static [&'static str] = &["gpt2"];
-    const FIXED: &'static [(&'static str, &'static str)] = &[
+    const FIXED_SETTINGS: &'static [(&'static str, &'static str)] = &[
         ("scale_attn_weights", "true"),
         ("scale_attn_by_inverse_layer_idx", "false"),
         ("add_cross_attention", "false"),
@@ -317,11 +317,11 @@ impl Pretrained for Gpt2 {
     const BASE_MODEL_PREFIX: &'static str = "transformer";
     const HEAD: &'static [&'static str] = &["lm_head"];
     /// The masks that old files have.
-    const IGNORED: &'static [&'static str] = &["attn.bias", "attn.masked_bias"];
+    const IGNORED_KEYS: &'static [&'static str] = &["attn.bias", "attn.masked_bias"];
 
     fn new(config: Config) -> Result<Gpt2> {
         let Config { vocab_size, n_positions, n_embd, n_head, initializer_range, .. } = config;
-        check_heads(("n_head", n_head), ("n_embd", n_embd))?;
+        check_heads(Setting::new("n_head", n_head), Setting::new("n_embd", n_embd))?;
         let embedding = |rows| {
             let mut embedding = Embedding::new(rows, n_embd);
             embedding.weight = Parameter::new([rows, n_embd], Init::normal(0.0, initializer_range));

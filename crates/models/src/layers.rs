@@ -68,11 +68,12 @@ fn repetition(kinds: &[bool]) -> (usize, usize) {
         let repeated = kinds.iter().zip(&kinds[period..]).take_while(|(a, b)| a == b).count();
         1 + repeated / period
     };
-    let rows = (1..=kinds.len() / 2)
+    (1..=kinds.len() / 2)
         .rev()
         .map(|period| (period, times(period)))
-        .filter(|&(_, times)| times > 1);
-    rows.max_by_key(|(period, times)| period * times).unwrap_or((1, 1))
+        .filter(|&(_, times)| times > 1)
+        .max_by_key(|(period, times)| period * times)
+        .unwrap_or((1, 1))
 }
 
 #[cfg(test)]
@@ -83,7 +84,7 @@ mod tests {
     use crate::Pretrained;
 
     /// The logits, and the gradients of a loss of them, with the random numbers of one key.
-    fn outcome(model: &impl Module, forward: impl Fn() -> Tensor) -> Vec<Tensor> {
+    fn logits_and_gradients(model: &impl Module, forward: impl Fn() -> Tensor) -> Vec<Tensor> {
         model.set_random_key(&random::key(3));
         let logits = forward();
         let weights: Vec<Tensor> =
@@ -102,19 +103,24 @@ mod tests {
                 Function::trace("forward", &[], |_| vec![forward(model)]).stablehlo().unwrap();
             program.matches("stablehlo.while").count()
         };
-        let mut all = outcome(&model, || forward(&model));
+        let mut all = logits_and_gradients(&model, || forward(&model));
         let count = all.len();
         assert_eq!(loops(&model), 0);
         scan(&mut model);
         model.set_random_key(&random::key(3));
         assert_eq!(loops(&model), 1);
-        all.extend(outcome(&model, || forward(&model)));
+        all.extend(logits_and_gradients(&model, || forward(&model)));
         assert!(all[count].fault().is_none(), "{:?}", all[count].fault());
         // A loop's values keep their types in mixed precision too.
         let mixed = autocast(Some(DType::Bf16), || forward(&model));
         assert!(mixed.fault().is_none(), "{:?}", mixed.fault());
-        let values = Runtime::global().unwrap().eval_many(&all.iter().collect::<Vec<_>>()).unwrap();
-        let values: Vec<Vec<f64>> = values.iter().map(|value| value.to_f64()).collect();
+        let values: Vec<Vec<f64>> = Runtime::global()
+            .unwrap()
+            .eval_many(&all.iter().collect::<Vec<_>>())
+            .unwrap()
+            .iter()
+            .map(|value| value.to_f64())
+            .collect();
         let (expected, actual) = values.split_at(count);
         for (i, (expected, actual)) in expected.iter().zip(actual).enumerate() {
             let largest = expected.iter().fold(0.0f64, |largest, x| largest.max(x.abs()));

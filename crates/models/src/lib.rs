@@ -1,7 +1,7 @@
 //! The models of the field, with the parameter names of the Python library that people load them
 //! from.
 //!
-//! Each family is one file and one feature:
+//! Each family is one module and one feature:
 //!
 //! | module | models | names of |
 //! | --- | --- | --- |
@@ -37,7 +37,7 @@
 mod activation;
 mod attention;
 #[cfg(feature = "bert")]
-mod auto;
+mod auto_model;
 #[cfg(feature = "bert")]
 pub mod bert;
 #[cfg(feature = "biggan")]
@@ -51,7 +51,6 @@ pub mod decoder;
 #[cfg(any(feature = "marian", feature = "t5"))]
 mod encoder_decoder;
 mod error;
-mod folder;
 mod generate;
 #[cfg(feature = "gpt2")]
 pub mod gpt2;
@@ -61,6 +60,7 @@ mod layers;
 mod lora;
 #[cfg(feature = "marian")]
 pub mod marian;
+mod pretrained;
 #[cfg(test)]
 mod reference;
 #[cfg(feature = "resnet")]
@@ -76,14 +76,14 @@ pub mod vit;
 
 pub use activation::Activation;
 #[cfg(feature = "bert")]
-pub use auto::AutoModelForSequenceClassification;
+pub use auto_model::AutoModelForSequenceClassification;
 #[cfg(any(feature = "marian", feature = "t5"))]
 pub use encoder_decoder::Decoding;
 pub use error::{Error, Result};
-pub use folder::Pretrained;
 pub use generate::{CausalLm, GenerationConfig, Prompt, StaticCache, generate};
 pub use labels::Labels;
 pub use lora::Lora;
+pub use pretrained::Pretrained;
 
 use fulmen_tensor::internal::Library;
 

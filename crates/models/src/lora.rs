@@ -13,7 +13,7 @@ use fulmen_tensor::Tensor;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::folder::{read_json, read_object};
+use crate::pretrained::{read_json, read_object};
 use crate::{Error, MODELS, Result};
 
 /// The files of an adapter.
@@ -21,7 +21,7 @@ const CONFIG: &str = "adapter_config.json";
 const WEIGHTS: &str = "adapter_model.safetensors";
 
 /// Keys that only one value is supported for.
-const FIXED: [(&str, &str); 7] = [
+const FIXED_SETTINGS: [(&str, &str); 7] = [
     ("peft_type", "\"LORA\""),
     ("bias", "\"none\""),
     ("use_rslora", "false"),
@@ -104,12 +104,12 @@ impl Module for Adapters {
 }
 
 /// The content of files: the updates, and the parts that are trained whole.
-struct Saved<'a> {
+struct AdapterFile<'a> {
     adapters: &'a Adapters,
     whole: Vec<(String, Parameter)>,
 }
 
-impl Module for Saved<'_> {
+impl Module for AdapterFile<'_> {
     fn visit(&self, visit: &mut Visit<'_>) {
         self.adapters.visit(visit);
         for (name, parameter) in &self.whole {
@@ -128,18 +128,18 @@ impl Adapter {
     }
 
     /// The weight with its update.
-    fn updated(&self, scale: f64) -> Tensor {
-        let update = self.b.get().matmul(self.a.get()) * scale;
-        let update = if self.transposed { update.t() } else { update };
+    fn updated_weight(&self, scale: f64) -> Tensor {
+        let product = self.b.get().matmul(self.a.get()) * scale;
+        let update = if self.transposed { product.t() } else { product };
         let weight = self.weight.get();
         &weight + update.to_dtype(weight.dtype())
     }
 }
 
 /// Restores the weights, also after a panic.
-struct Restore(Vec<(Parameter, Tensor)>);
+struct WeightGuard(Vec<(Parameter, Tensor)>);
 
-impl Drop for Restore {
+impl Drop for WeightGuard {
     fn drop(&mut self) {
         self.0.drain(..).for_each(|(parameter, value)| parameter.set(value));
     }
@@ -207,15 +207,18 @@ impl<M: Module> Lora<M> {
                 "`modules_to_save` names `{name}`, but the model has no such module"
             )));
         }
-        self.saved().whole.iter().for_each(|(_, parameter)| parameter.set_requires_grad(true));
+        self.adapter_file()
+            .whole
+            .iter()
+            .for_each(|(_, parameter)| parameter.set_requires_grad(true));
         Ok(self)
     }
 
-    fn saved(&self) -> Saved<'_> {
+    fn adapter_file(&self) -> AdapterFile<'_> {
         let is_whole = |name: &str| self.modules_to_save.iter().any(|module| is_in(name, module));
         let whole =
             self.model.parameters().into_iter().filter(|(name, _)| is_whole(name)).collect();
-        Saved { adapters: &self.adapters, whole }
+        AdapterFile { adapters: &self.adapters, whole }
     }
 
     /// Loads an adapter that peft or [`save_pretrained`](Lora::save_pretrained) wrote, for its
@@ -228,21 +231,20 @@ impl<M: Module> Lora<M> {
     pub fn from_folder(model: M, folder: impl AsRef<Path>) -> Result<Lora<M>> {
         let file = folder.as_ref().join(CONFIG);
         let Config { r, lora_alpha, target_modules, modules_to_save } =
-            read_json(&read_object(&file)?, &FIXED).map_err(|e| e.in_file(&file))?;
+            read_json(&read_object(&file)?, &FIXED_SETTINGS).map_err(|e| e.in_file(&file))?;
         let names: Vec<String> = model.parameters().into_iter().map(|(name, _)| name).collect();
-        let targets = |name: &&String| {
+        let is_target = |name: &&String| {
             let layer = name.strip_suffix(".weight").unwrap_or_default();
             target_modules
                 .iter()
                 .any(|target| layer == target || layer.ends_with(&format!(".{target}")))
         };
-        let targets: Vec<&str> = names.iter().filter(targets).map(String::as_str).collect();
-        let whole = modules_to_save.unwrap_or_default();
-        let whole: Vec<&str> = whole.iter().map(String::as_str).collect();
-        let lora =
-            Lora::new(model, &targets, r, lora_alpha).and_then(|lora| lora.modules_to_save(&whole));
-        let lora = lora.map_err(|e| e.in_file(&file))?;
-        load_weights(&lora.saved(), folder.as_ref().join(WEIGHTS), Strictness::Strict)?;
+        let targets: Vec<&str> = names.iter().filter(is_target).map(String::as_str).collect();
+        let whole: Vec<&str> = modules_to_save.iter().flatten().map(String::as_str).collect();
+        let lora = Lora::new(model, &targets, r, lora_alpha)
+            .and_then(|lora| lora.modules_to_save(&whole))
+            .map_err(|e| e.in_file(&file))?;
+        load_weights(&lora.adapter_file(), folder.as_ref().join(WEIGHTS), Strictness::Strict)?;
         Ok(lora)
     }
 
@@ -255,7 +257,7 @@ impl<M: Module> Lora<M> {
     pub fn save_pretrained(&self, folder: impl AsRef<Path>) -> Result<()> {
         let folder = folder.as_ref();
         std::fs::create_dir_all(folder).map_err(|e| Error::io("create", folder, e))?;
-        save_weights(&self.saved(), folder.join(WEIGHTS))?;
+        save_weights(&self.adapter_file(), folder.join(WEIGHTS))?;
         let targets: Vec<&String> = self.adapters.0.keys().collect();
         let config: Value = json!({
             "peft_type": "LORA",
@@ -281,11 +283,11 @@ impl<M: Module> Lora<M> {
             self.adapters
                 .0
                 .values()
-                .map(|adapter| (adapter.weight.clone(), adapter.updated(scale)))
+                .map(|adapter| (adapter.weight.clone(), adapter.updated_weight(scale)))
                 .collect()
         };
-        let _restore =
-            Restore(updated.iter().map(|(weight, _)| (weight.clone(), weight.get())).collect());
+        let _guard =
+            WeightGuard(updated.iter().map(|(weight, _)| (weight.clone(), weight.get())).collect());
         updated.into_iter().for_each(|(weight, value)| weight.set(value));
         f(&self.model)
     }
@@ -300,7 +302,7 @@ impl<M: Module> Lora<M> {
     pub fn merge_and_unload(self) -> M {
         let scale = self.alpha / self.r as f64;
         for adapter in self.adapters.0.values() {
-            adapter.weight.set(adapter.updated(scale));
+            adapter.weight.set(adapter.updated_weight(scale));
         }
         self.model
     }
@@ -332,7 +334,7 @@ mod tests {
 
     use super::*;
     use crate::gpt2::Gpt2;
-    use crate::reference::{Expected, borrowed, folder};
+    use crate::reference::{ExpectedValues, borrow_tensors, folder};
     use crate::{AutoModelForSequenceClassification, Pretrained};
 
     fn gpt2() -> Gpt2 {
@@ -341,7 +343,7 @@ mod tests {
 
     #[test]
     fn an_adapter_of_peft_gives_its_logits_and_is_saved_as_it_was() {
-        let (adapter, expected) = (folder("gpt2-lora"), Expected::read("gpt2-lora"));
+        let (adapter, expected) = (folder("gpt2-lora"), ExpectedValues::read("gpt2-lora"));
         let lora = Lora::from_folder(gpt2(), &adapter).unwrap_or_else(|e| panic!("{e}"));
         let ids = expected.tensor("input_ids");
         let logits = lora.apply(|model| model.forward(&ids));
@@ -363,7 +365,7 @@ mod tests {
         let mut merged = loaded.merge_and_unload();
         merged.gradient_checkpointing = true;
         let merged = merged.forward(&ids);
-        expected.check(&borrowed(&[("logits", logits), ("base", base), ("logits", merged)]));
+        expected.check(&borrow_tensors(&[("logits", logits), ("base", base), ("logits", merged)]));
     }
 
     #[test]
@@ -372,8 +374,10 @@ mod tests {
         let classifier =
             |folder: &Path| Classifier::from_folder(folder).unwrap_or_else(|e| panic!("{e}"));
         let base = || classifier(&folder("roberta-classifier"));
-        let (expected, directory) =
-            (Expected::read("roberta-lora"), tempfile::tempdir().unwrap_or_else(|e| panic!("{e}")));
+        let (expected, directory) = (
+            ExpectedValues::read("roberta-lora"),
+            tempfile::tempdir().unwrap_or_else(|e| panic!("{e}")),
+        );
         let [merged, adapter] = ["merged", "adapter"].map(|name| directory.path().join(name));
         let ids = expected.tensor("input_ids");
 
@@ -387,7 +391,7 @@ mod tests {
         lora.apply(|model| model.save_pretrained(&merged)).unwrap_or_else(|e| panic!("{e}"));
         let loaded = Lora::from_folder(base(), &adapter).unwrap_or_else(|e| panic!("{e}"));
         let logits = |lora: &Lora<Classifier>| lora.apply(|model| model.forward(&ids, None, None));
-        expected.check(&borrowed(&[
+        expected.check(&borrow_tensors(&[
             ("base", base().forward(&ids, None, None)),
             ("logits", logits(&lora)),
             ("logits", logits(&loaded)),

@@ -5,154 +5,18 @@
 //! encoder's output. Each part of a layer is followed by a residual sum and a normalization.
 //! Positions are encoded by sines and cosines.
 
+mod config;
+
 use fulmen_nn::attention::{Attention, KeyValueCache};
 use fulmen_nn::{Buffer, Dropout, Embedding, LayerNorm, Linear, Module, Parameter};
 use fulmen_tensor::{AsTensor, DType, Refusal, Tensor};
-use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
 
-use crate::attention::{Span, attend, check_heads, split_heads};
-use crate::encoder_decoder::{Decoding, EncoderDecoder, Memory};
+use crate::attention::{Span, attend, split_heads};
+use crate::encoder_decoder::{Decoding, EncoderDecoder, KeysValues, Memory};
 use crate::layers::{LayerOptions, run_layers};
-use crate::{Activation, Error, MODELS, Pretrained, Result, StaticCache, init};
+use crate::{Activation, MODELS, Pretrained, Result, StaticCache, init};
 
-/// The settings, with the names of `config.json`. The default is transformers'; [`Config::base`]
-/// and [`Config::big`] are those of the paper.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Config {
-    /// `marian`.
-    pub model_type: String,
-    /// The size of the vocabulary, or of the encoder's, if the decoder's differs.
-    pub vocab_size: usize,
-    /// The size of the decoder's vocabulary; `vocab_size` if not given.
-    pub decoder_vocab_size: Option<usize>,
-    /// Whether encoder and decoder share the embedding.
-    pub share_encoder_decoder_embeddings: bool,
-    /// Whether the head shares the weight of the decoder's token embedding.
-    pub tie_word_embeddings: bool,
-    /// The maximum number of tokens in a text.
-    pub max_position_embeddings: usize,
-    /// The number of features of a token.
-    pub d_model: usize,
-    /// The number of layers of the encoder.
-    pub encoder_layers: usize,
-    /// The number of features in the feed-forward network of its layers.
-    pub encoder_ffn_dim: usize,
-    /// The number of its attention heads, which must divide the number of features.
-    pub encoder_attention_heads: usize,
-    /// The number of layers of the decoder.
-    pub decoder_layers: usize,
-    /// The number of features in the feed-forward network of its layers.
-    pub decoder_ffn_dim: usize,
-    /// The number of its attention heads, which must divide the number of features.
-    pub decoder_attention_heads: usize,
-    /// The activation of the feed-forward network.
-    pub activation_function: Activation,
-    /// The dropout of embeddings, and of the output of each part of a layer.
-    pub dropout: f64,
-    /// The dropout of attention weights.
-    pub attention_dropout: f64,
-    /// The dropout within the feed-forward networks.
-    pub activation_dropout: f64,
-    /// The standard deviation of initial values.
-    pub init_std: f64,
-    /// Whether embeddings are multiplied by the square root of `d_model`.
-    pub scale_embedding: bool,
-    /// The first token of the decoder.
-    pub decoder_start_token_id: i32,
-    /// The padding token. Looking it up gives its embedding no gradient.
-    pub pad_token_id: Option<usize>,
-    /// Other keys of the file, which are preserved.
-    #[serde(flatten)]
-    pub other: Map<String, Value>,
-}
-
-impl Default for Config {
-    fn default() -> Config {
-        Config {
-            model_type: "marian".into(),
-            vocab_size: 58101,
-            decoder_vocab_size: None,
-            share_encoder_decoder_embeddings: true,
-            tie_word_embeddings: true,
-            max_position_embeddings: 1024,
-            d_model: 1024,
-            encoder_layers: 12,
-            encoder_ffn_dim: 4096,
-            encoder_attention_heads: 16,
-            decoder_layers: 12,
-            decoder_ffn_dim: 4096,
-            decoder_attention_heads: 16,
-            activation_function: Activation::Gelu,
-            dropout: 0.1,
-            attention_dropout: 0.0,
-            activation_dropout: 0.0,
-            init_std: 0.02,
-            scale_embedding: false,
-            decoder_start_token_id: 58100,
-            pad_token_id: None,
-            other: Map::new(),
-        }
-    }
-}
-
-impl Config {
-    /// The base Transformer of the paper for this vocabulary, whose last token is the first one of
-    /// the decoder: 44 million parameters and 512 for each token.
-    pub fn base(vocab_size: usize) -> Config {
-        Config {
-            vocab_size,
-            d_model: 512,
-            encoder_layers: 6,
-            encoder_ffn_dim: 2048,
-            encoder_attention_heads: 8,
-            decoder_layers: 6,
-            decoder_ffn_dim: 2048,
-            decoder_attention_heads: 8,
-            activation_function: Activation::Relu,
-            scale_embedding: true,
-            decoder_start_token_id: i32::try_from(vocab_size).unwrap_or(i32::MAX) - 1,
-            ..Config::default()
-        }
-    }
-
-    /// The big Transformer of the paper: 176 million parameters and 1024 for each token.
-    pub fn big(vocab_size: usize) -> Config {
-        Config {
-            d_model: 1024,
-            encoder_ffn_dim: 4096,
-            encoder_attention_heads: 16,
-            decoder_ffn_dim: 4096,
-            decoder_attention_heads: 16,
-            dropout: 0.3,
-            ..Config::base(vocab_size)
-        }
-    }
-
-    fn target_vocab_size(&self) -> usize {
-        self.decoder_vocab_size
-            .filter(|_| !self.share_encoder_decoder_embeddings)
-            .unwrap_or(self.vocab_size)
-    }
-
-    fn norm(&self) -> LayerNorm {
-        LayerNorm::new([self.d_model])
-    }
-
-    /// Checks the settings.
-    fn check(&self) -> Result<()> {
-        let width = self.d_model;
-        check_heads(("encoder_attention_heads", self.encoder_attention_heads), ("d_model", width))?;
-        check_heads(("decoder_attention_heads", self.decoder_attention_heads), ("d_model", width))?;
-        match width % 2 {
-            0 => Ok(()),
-            _ => Err(Error::config(format!(
-                "`d_model` is {width}, expected an even number: half are sines, half cosines"
-            ))),
-        }
-    }
-}
+pub use config::Config;
 
 /// The Transformer with its head.
 ///
@@ -298,8 +162,9 @@ impl MultiHeadAttention {
     }
 
     /// Keys and values of these tokens, each `[batch, heads, length, width]`.
-    fn keys_values(&self, x: &Tensor) -> [Tensor; 2] {
-        [&self.k_proj, &self.v_proj].map(|layer| split_heads(&layer.forward(x), self.heads))
+    fn keys_values(&self, x: &Tensor) -> KeysValues {
+        let project = |layer: &Linear| split_heads(&layer.forward(x), self.heads);
+        KeysValues { keys: project(&self.k_proj), values: project(&self.v_proj) }
     }
 
     /// Self-attention.
@@ -309,9 +174,10 @@ impl MultiHeadAttention {
         attention: &Attention,
         cache: Option<&KeyValueCache>,
     ) -> (Tensor, Option<KeyValueCache>) {
-        let (q, [k, v]) = (self.queries(x), self.keys_values(x));
-        let (attended, cache) =
-            attend(attention.clone().dropout(&self.dropout), [&q, &k, &v], cache);
+        let q = self.queries(x);
+        let KeysValues { keys, values } = self.keys_values(x);
+        let attention = attention.clone().dropout(&self.dropout);
+        let (attended, cache) = attend(attention, &q, &keys, &values, cache);
         (self.out_proj.forward(attended), cache)
     }
 }
@@ -377,9 +243,9 @@ impl Marian {
         let (tokens, width) = (embedding.forward(ids), self.config.d_model);
         let tokens =
             if self.config.scale_embedding { tokens * (width as f64).sqrt() } else { tokens };
-        let rates: Vec<f32> =
+        let frequencies: Vec<f32> =
             (0..width / 2).map(|i| 10_000f64.powf(-2.0 * i as f64 / width as f64) as f32).collect();
-        let rates = Tensor::from_slice(&rates, [rates.len()]);
+        let rates = Tensor::from_slice(&frequencies, [frequencies.len()]);
         let angles = span.positions().to_dtype(DType::F32).unsqueeze(-1) * rates;
         let encodings = Tensor::concatenate(&[&angles.sin(), &angles.cos()], -1);
         &tokens + encodings.to_dtype(tokens.dtype())
@@ -399,7 +265,7 @@ impl EncoderDecoder for Marian {
         &self,
         ids: &Tensor,
         mask: Option<&Tensor>,
-    ) -> Result<(Tensor, Vec<[Tensor; 2]>), Refusal> {
+    ) -> Result<(Tensor, Vec<KeysValues>), Refusal> {
         let max_length = self.config.max_position_embeddings;
         if ids.size(1) > max_length {
             return Err(format!(
@@ -483,7 +349,7 @@ impl EncoderDecoder for Marian {
 impl Pretrained for Marian {
     type Config = Config;
     const MODEL_TYPES: &'static [&'static str] = &["marian"];
-    const FIXED: &'static [(&'static str, &'static str)] = &[
+    const FIXED_SETTINGS: &'static [(&'static str, &'static str)] = &[
         ("is_encoder_decoder", "true"),
         ("normalize_before", "false"),
         ("normalize_embedding", "false"),
@@ -492,7 +358,7 @@ impl Pretrained for Marian {
     const BASE_MODEL_PREFIX: &'static str = "model";
     const HEAD: &'static [&'static str] = &["lm_head", "final_logits_bias"];
     /// Tables of sines and cosines, which are computed instead.
-    const IGNORED: &'static [&'static str] = &["embed_positions.weight"];
+    const IGNORED_KEYS: &'static [&'static str] = &["embed_positions.weight"];
 
     fn new(config: Config) -> Result<Marian> {
         config.check()?;
@@ -500,10 +366,10 @@ impl Pretrained for Marian {
         let target = config.target_vocab_size();
         let embedding = |rows| Embedding::new(rows, d_model).padding_idx(config.pad_token_id);
         let source = embedding(config.vocab_size);
-        let written = if is_shared { source.clone() } else { embedding(target) };
+        let target_embedding = if is_shared { source.clone() } else { embedding(target) };
         let mut lm_head = Linear::new(d_model, target).bias(false);
         if config.tie_word_embeddings {
-            lm_head.weight = Parameter::clone(&written.weight);
+            lm_head.weight = Parameter::clone(&target_embedding.weight);
         }
         let encoder_layer = |_| EncoderLayer {
             self_attn: MultiHeadAttention::new(&config, config.encoder_attention_heads),
@@ -525,7 +391,7 @@ impl Pretrained for Marian {
                 dropout: Dropout::new(config.dropout),
             },
             decoder: Decoder {
-                embed_tokens: written,
+                embed_tokens: target_embedding,
                 layers: (0..config.decoder_layers).map(decoder_layer).collect(),
                 dropout: Dropout::new(config.dropout),
             },
@@ -558,12 +424,12 @@ mod tests {
     use fulmen_nn::loss::CrossEntropyLoss;
 
     use super::*;
-    use crate::reference::{Expected, check_decoder, folder};
+    use crate::reference::{ExpectedValues, check_decoder, folder};
 
     #[test]
     fn a_marian_of_transformers_gives_its_logits_and_tokens() {
         let model = Marian::from_folder(folder("marian")).unwrap_or_else(|e| panic!("{e}"));
-        let expected = Expected::read("marian");
+        let expected = ExpectedValues::read("marian");
         let [ids, mask] = ["input_ids", "attention_mask"].map(|name| expected.tensor(name));
         let decoding = model.decoding(&ids, Some(&mask));
         check_decoder("marian", &decoding, |ids| decoding.forward(ids));
@@ -572,7 +438,7 @@ mod tests {
     #[test]
     fn a_marian_with_two_vocabularies_gives_transformers_logits_and_loss() {
         let model = Marian::from_folder(folder("marian-two")).unwrap_or_else(|e| panic!("{e}"));
-        let expected = Expected::read("marian-two");
+        let expected = ExpectedValues::read("marian-two");
         let names = ["input_ids", "decoder_input_ids", "labels"];
         let [ids, decoder_ids, labels] = names.map(|name| expected.tensor(name));
         let decoding = model.decoding(&ids, None);

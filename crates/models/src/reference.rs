@@ -14,12 +14,12 @@ pub(crate) fn folder(name: &str) -> PathBuf {
 }
 
 /// The inputs and outputs of a model: the folder's `expected.safetensors`.
-pub(crate) struct Expected(StateDict);
+pub(crate) struct ExpectedValues(StateDict);
 
-impl Expected {
+impl ExpectedValues {
     #[track_caller]
-    pub(crate) fn read(name: &str) -> Expected {
-        Expected(
+    pub(crate) fn read(name: &str) -> ExpectedValues {
+        ExpectedValues(
             StateDict::read(folder(name).join("expected.safetensors"))
                 .unwrap_or_else(|e| panic!("{e}")),
         )
@@ -77,8 +77,8 @@ impl Expected {
 /// The outputs of a decoder without a cache, under the names of the expected ones: the logits, and
 /// the greedy tokens, each the likeliest after the whole sequence before it.
 #[track_caller]
-pub(crate) fn without_cache(
-    expected: &Expected,
+pub(crate) fn outputs_without_cache(
+    expected: &ExpectedValues,
     forward: impl Fn(&Tensor) -> Tensor,
 ) -> Vec<(&'static str, Tensor)> {
     let (ids, greedy) = (expected.tensor("ids"), expected.tensor("greedy"));
@@ -95,8 +95,8 @@ pub(crate) fn without_cache(
 /// padded prompt, those of a beam search, and those with some tokens forbidden or forced.
 #[track_caller]
 pub(crate) fn check_decoder(name: &str, model: &dyn CausalLm, forward: impl Fn(&Tensor) -> Tensor) {
-    let expected = Expected::read(name);
-    let mut outputs = without_cache(&expected, forward);
+    let expected = ExpectedValues::read(name);
+    let mut outputs = outputs_without_cache(&expected, forward);
     let ids = expected.tensor("ids");
     let plain = GenerationConfig { max_new_tokens: 32, ..GenerationConfig::default() };
     outputs.push(("greedy", generate(model, &Prompt::from(&ids), &plain)));
@@ -138,10 +138,10 @@ pub(crate) fn check_decoder(name: &str, model: &dyn CausalLm, forward: impl Fn(&
             all.map(|(name, config)| (name, generate(model, &Prompt::from(&ids), &config))),
         );
     }
-    expected.check(&borrowed(&outputs));
+    expected.check(&borrow_tensors(&outputs));
 }
 
-pub(crate) fn borrowed<'a>(outputs: &'a [(&'a str, Tensor)]) -> Vec<(&'a str, &'a Tensor)> {
+pub(crate) fn borrow_tensors<'a>(outputs: &'a [(&'a str, Tensor)]) -> Vec<(&'a str, &'a Tensor)> {
     outputs.iter().map(|(name, tensor)| (*name, tensor)).collect()
 }
 

@@ -374,7 +374,7 @@ impl Pretrained for ResNet {
     const MODEL_TYPE_KEY: &'static str = "architecture";
     const MODEL_TYPES: &'static [&'static str] =
         &["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"];
-    const FIXED: &'static [(&'static str, &'static str)] = &[("global_pool", "\"avg\"")];
+    const FIXED_SETTINGS: &'static [(&'static str, &'static str)] = &[("global_pool", "\"avg\"")];
     const HEAD: &'static [&'static str] = &["fc."];
 
     fn new(config: Config) -> Result<ResNet> {

@@ -5,7 +5,7 @@
 use fulmen_nn::{Dropout, Init, LayerNorm, Linear, Module, Parameter, activation};
 use fulmen_tensor::{AsTensor, Tensor};
 
-use crate::bert::{Config, Encoder, FIXED};
+use crate::bert::{Config, Encoder, FIXED_SETTINGS};
 use crate::{MODELS, Pretrained, Result, init};
 
 /// RoBERTa for masked tokens.
@@ -66,10 +66,10 @@ impl RobertaForMaskedLm {
 impl Pretrained for RobertaForMaskedLm {
     type Config = Config;
     const MODEL_TYPES: &'static [&'static str] = &["roberta"];
-    const FIXED: &'static [(&'static str, &'static str)] = FIXED;
+    const FIXED_SETTINGS: &'static [(&'static str, &'static str)] = FIXED_SETTINGS;
     const BASE_MODEL_PREFIX: &'static str = "roberta";
     const HEAD: &'static [&'static str] = &["lm_head."];
-    const IGNORED: &'static [&'static str] = &["pooler.", "classifier.", "position_ids"];
+    const IGNORED_KEYS: &'static [&'static str] = &["pooler.", "classifier.", "position_ids"];
 
     fn new(config: Config) -> Result<RobertaForMaskedLm> {
         let roberta = Encoder::new(&config)?;
@@ -142,10 +142,10 @@ impl RobertaForSequenceClassification {
 impl Pretrained for RobertaForSequenceClassification {
     type Config = Config;
     const MODEL_TYPES: &'static [&'static str] = &["roberta"];
-    const FIXED: &'static [(&'static str, &'static str)] = FIXED;
+    const FIXED_SETTINGS: &'static [(&'static str, &'static str)] = FIXED_SETTINGS;
     const BASE_MODEL_PREFIX: &'static str = "roberta";
     const HEAD: &'static [&'static str] = &["classifier."];
-    const IGNORED: &'static [&'static str] = &["lm_head.", "pooler.", "position_ids"];
+    const IGNORED_KEYS: &'static [&'static str] = &["lm_head.", "pooler.", "position_ids"];
 
     fn new(config: Config) -> Result<RobertaForSequenceClassification> {
         let features = config.hidden_size;

@@ -4,119 +4,18 @@
 //! encoder's output. Positions are encoded by a bias on the attention scores for each range of
 //! distances, which all layers of a stack share.
 
+mod config;
+
 use fulmen_nn::attention::{Attention, KeyValueCache};
 use fulmen_nn::{Dropout, Embedding, Init, Linear, Module, Parameter, RmsNorm, Visit};
 use fulmen_tensor::{AsTensor, DType, Refusal, Tensor};
-use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
 
 use crate::attention::{Span, attend, split_heads};
-use crate::encoder_decoder::{Decoding, EncoderDecoder, Memory};
+use crate::encoder_decoder::{Decoding, EncoderDecoder, KeysValues, Memory};
 use crate::layers::{LayerOptions, run_layers};
 use crate::{Activation, Error, MODELS, Pretrained, Result, StaticCache};
 
-/// The settings, with the names of `config.json`; by default T5-small's, of 60 million parameters.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Config {
-    /// `t5`.
-    pub model_type: String,
-    /// The size of the vocabulary.
-    pub vocab_size: usize,
-    /// The number of features of a token.
-    pub d_model: usize,
-    /// The number of features of a head.
-    pub d_kv: usize,
-    /// The number of features in the feed-forward network of a block.
-    pub d_ff: usize,
-    /// Blocks of the encoder.
-    pub num_layers: usize,
-    /// The number of blocks of the decoder; by default, as many as in the encoder.
-    pub num_decoder_layers: Option<usize>,
-    /// The number of attention heads.
-    pub num_heads: usize,
-    /// Ranges of distances that have a bias of their own.
-    pub relative_attention_num_buckets: usize,
-    /// Distances from this one on share the last range.
-    pub relative_attention_max_distance: usize,
-    /// All dropouts.
-    pub dropout_rate: f64,
-    /// The constant that normalizations add to the mean square.
-    pub layer_norm_epsilon: f64,
-    /// The factor of initial values.
-    pub initializer_factor: f64,
-    /// The activation of the feed-forward network of a block, such as `relu`; T5 1.1 has
-    /// `gated-gelu`.
-    pub feed_forward_proj: String,
-    /// Whether the head shares the weight of the token embedding; T5 1.1's is not.
-    pub tie_word_embeddings: bool,
-    /// Whether the features are divided by the root of `d_model` before the head, as in T5 but not
-    /// in T5 1.1. If a config does not set it, it equals `tie_word_embeddings`. transformers 5 sets
-    /// it, and declares the head of T5 1.1 as tied.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub scale_decoder_outputs: Option<bool>,
-    /// The first token of the decoder.
-    pub decoder_start_token_id: i32,
-    /// Other keys of the file, which are preserved.
-    #[serde(flatten)]
-    pub other: Map<String, Value>,
-}
-
-impl Default for Config {
-    fn default() -> Config {
-        Config {
-            model_type: "t5".into(),
-            vocab_size: 32128,
-            d_model: 512,
-            d_kv: 64,
-            d_ff: 2048,
-            num_layers: 6,
-            num_decoder_layers: None,
-            num_heads: 8,
-            relative_attention_num_buckets: 32,
-            relative_attention_max_distance: 128,
-            dropout_rate: 0.1,
-            layer_norm_epsilon: 1e-6,
-            initializer_factor: 1.0,
-            feed_forward_proj: "relu".into(),
-            tie_word_embeddings: true,
-            scale_decoder_outputs: None,
-            decoder_start_token_id: 0,
-            other: Map::new(),
-        }
-    }
-}
-
-impl Config {
-    /// The function of the network, and whether it is a gate.
-    fn activation(&self) -> Result<(Activation, bool)> {
-        let (name, gated) = match self.feed_forward_proj.strip_prefix("gated-") {
-            Some("gelu") => ("gelu_new", true),
-            Some(name) => (name, true),
-            None => (self.feed_forward_proj.as_str(), false),
-        };
-        let activation = serde_json::from_value(json!(name));
-        Ok((
-            activation.map_err(|error| Error::config(format!("`feed_forward_proj`: {error}")))?,
-            gated,
-        ))
-    }
-
-    /// Whether the head is tied, and so the features are scaled before it.
-    fn is_tied(&self) -> bool {
-        self.scale_decoder_outputs.unwrap_or(self.tie_word_embeddings)
-    }
-
-    fn norm(&self) -> RmsNorm {
-        RmsNorm::new([self.d_model]).eps(self.layer_norm_epsilon)
-    }
-
-    fn linear(&self, from: usize, to: usize, std: f64) -> Linear {
-        let layer = Linear::new(from, to).bias(false);
-        layer.weight.set_init(Init::normal(0.0, self.initializer_factor * std));
-        layer
-    }
-}
+pub use config::Config;
 
 /// T5 with its head.
 ///
@@ -170,11 +69,11 @@ pub struct Stack {
     pub final_layer_norm: RmsNorm,
     dropout: Dropout,
     #[module(skip)]
-    distances: Distances,
+    buckets: RelativePositionBuckets,
 }
 
-/// The bias of each distance.
-struct Distances {
+/// The ranges of distances that share a bias.
+struct RelativePositionBuckets {
     /// Whether tokens to the right have their own ranges.
     bidirectional: bool,
     /// The range of each distance, from 0 to the largest.
@@ -273,8 +172,9 @@ impl SelfAttention {
     }
 
     /// Keys and values of these tokens, each `[batch, heads, length, width]`.
-    fn keys_values(&self, x: &Tensor) -> [Tensor; 2] {
-        [&self.k, &self.v].map(|layer| split_heads(&layer.forward(x), self.heads))
+    fn keys_values(&self, x: &Tensor) -> KeysValues {
+        let project = |layer: &Linear| split_heads(&layer.forward(x), self.heads);
+        KeysValues { keys: project(&self.k), values: project(&self.v) }
     }
 
     /// Attention of the tokens to each other, with the bias `[…, count, keys]` on the scores.
@@ -284,8 +184,9 @@ impl SelfAttention {
         bias: &Tensor,
         cache: Option<&KeyValueCache>,
     ) -> (Tensor, Option<KeyValueCache>) {
-        let (q, [k, v]) = (split_heads(&self.q.forward(x), self.heads), self.keys_values(x));
-        let (attended, cache) = attend(self.attention().mask(bias), [&q, &k, &v], cache);
+        let q = split_heads(&self.q.forward(x), self.heads);
+        let KeysValues { keys, values } = self.keys_values(x);
+        let (attended, cache) = attend(self.attention().mask(bias), &q, &keys, &values, cache);
         (self.o.forward(attended), cache)
     }
 
@@ -329,8 +230,8 @@ impl Dense {
     }
 }
 
-impl Distances {
-    fn new(config: &Config, bidirectional: bool) -> Distances {
+impl RelativePositionBuckets {
+    fn new(config: &Config, bidirectional: bool) -> RelativePositionBuckets {
         let count = config.relative_attention_num_buckets / if bidirectional { 2 } else { 1 };
         let (exact, max_distance) = (count / 2, config.relative_attention_max_distance);
         // In f32, as transformers computes it: a distance at the border of two ranges is in the
@@ -344,7 +245,7 @@ impl Distances {
                 / (max_distance as f64 / exact as f64).ln() as f32;
             ((exact as f32 + times * rate) as i32).min(count as i32 - 1)
         });
-        Distances { bidirectional, ranges: ranges.collect(), count }
+        RelativePositionBuckets { bidirectional, ranges: ranges.collect(), count }
     }
 
     /// The range of each key from each query, integers `[count, keys]`.
@@ -380,7 +281,7 @@ impl Stack {
             block: (0..layers).map(block).collect::<Result<_>>()?,
             final_layer_norm: config.norm(),
             dropout: Dropout::new(config.dropout_rate),
-            distances: Distances::new(config, !is_decoder),
+            buckets: RelativePositionBuckets::new(config, !is_decoder),
         })
     }
 
@@ -402,7 +303,7 @@ impl Stack {
         let Some(first) = first else {
             return (self.final_layer_norm.forward(self.embed_tokens.forward(ids)), None);
         };
-        let bias = first.forward(self.distances.ranges(span)).permute(&[2, 0, 1]);
+        let bias = first.forward(self.buckets.ranges(span)).permute(&[2, 0, 1]);
         let bias = match mask {
             Some(mask) => mask.select(&bias, &Tensor::full(bias.dtype(), [], f64::NEG_INFINITY)),
             None => bias,
@@ -472,7 +373,7 @@ impl EncoderDecoder for T5 {
         &self,
         ids: &Tensor,
         mask: Option<&Tensor>,
-    ) -> Result<(Tensor, Vec<[Tensor; 2]>), Refusal> {
+    ) -> Result<(Tensor, Vec<KeysValues>), Refusal> {
         let (features, _) = self.encoder.forward(
             ids,
             &Span::new(ids, None),
@@ -481,10 +382,13 @@ impl EncoderDecoder for T5 {
             None,
             self.layer_options(),
         );
-        let attentions =
-            self.decoder.block.iter().filter_map(|block| block.cross_attention.as_ref());
-        let keys_values =
-            attentions.map(|(attention, _)| attention.keys_values(&features)).collect();
+        let keys_values = self
+            .decoder
+            .block
+            .iter()
+            .filter_map(|block| block.cross_attention.as_ref())
+            .map(|(attention, _)| attention.keys_values(&features))
+            .collect();
         Ok((features, keys_values))
     }
 
@@ -526,11 +430,12 @@ impl EncoderDecoder for T5 {
 impl Pretrained for T5 {
     type Config = Config;
     const MODEL_TYPES: &'static [&'static str] = &["t5"];
-    const FIXED: &'static [(&'static str, &'static str)] = &[("is_encoder_decoder", "true")];
+    const FIXED_SETTINGS: &'static [(&'static str, &'static str)] =
+        &[("is_encoder_decoder", "true")];
     const BASE_MODEL_PREFIX: &'static str = "transformer";
     const HEAD: &'static [&'static str] = &["lm_head"];
     /// A table that old files have and no code reads.
-    const IGNORED: &'static [&'static str] = &["EncDecAttention.relative_attention_bias"];
+    const IGNORED_KEYS: &'static [&'static str] = &["EncDecAttention.relative_attention_bias"];
 
     fn new(config: Config) -> Result<T5> {
         let Config { vocab_size, d_model, relative_attention_num_buckets: ranges, .. } = config;
@@ -573,12 +478,14 @@ impl Pretrained for T5 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reference::{Expected, check_decoder, folder};
+    use crate::reference::{ExpectedValues, check_decoder, folder};
 
     #[test]
     fn a_t5_of_transformers_gives_its_logits_and_tokens() {
-        let (model, expected) =
-            (T5::from_folder(folder("t5")).unwrap_or_else(|e| panic!("{e}")), Expected::read("t5"));
+        let (model, expected) = (
+            T5::from_folder(folder("t5")).unwrap_or_else(|e| panic!("{e}")),
+            ExpectedValues::read("t5"),
+        );
         let [ids, mask] = ["input_ids", "attention_mask"].map(|name| expected.tensor(name));
         let decoding = model.decoding(&ids, Some(&mask));
         check_decoder("t5", &decoding, |ids| decoding.forward(ids));
@@ -587,7 +494,7 @@ mod tests {
     #[test]
     fn a_t5_with_gates_gives_transformers_logits() {
         let model = T5::from_folder(folder("t5-gated")).unwrap_or_else(|e| panic!("{e}"));
-        let expected = Expected::read("t5-gated");
+        let expected = ExpectedValues::read("t5-gated");
         let [ids, decoder_ids] =
             ["input_ids", "decoder_input_ids"].map(|name| expected.tensor(name));
         expected.check(&[("logits", &model.forward(&ids, None, &decoder_ids))]);

@@ -14,7 +14,7 @@ use fulmen_tensor::{AsTensor, Interpolation, Refusal, Tensor};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::attention::{check_heads, self_attention};
+use crate::attention::{Setting, check_heads, self_attention};
 use crate::layers::{LayerOptions, run_layers};
 use crate::{Activation, Error, Labels, MODELS, Pretrained, Result, init};
 
@@ -234,15 +234,16 @@ impl Embeddings {
         if [rows, columns] == [side, side] {
             return Ok(self.dropout.forward(x + positions));
         }
-        let grid =
-            positions.narrow(1, 1, side * side).transpose(1, 2).reshape([1, features, side, side]);
-        let grid =
-            grid.interpolate(&[rows, columns], Interpolation::Cubic { align_corners: false });
-        let positions = Tensor::concatenate(
+        let grid = positions
+            .narrow(1, 1, side * side)
+            .transpose(1, 2)
+            .reshape([1, features, side, side])
+            .interpolate(&[rows, columns], Interpolation::Cubic { align_corners: false });
+        let resized_positions = Tensor::concatenate(
             &[&positions.narrow(1, 0, 1), &grid.flatten(2, 3).transpose(1, 2)],
             1,
         );
-        Ok(self.dropout.forward(x + positions))
+        Ok(self.dropout.forward(x + resized_positions))
     }
 }
 
@@ -285,7 +286,7 @@ impl AttentionWithOutput {
     fn forward(&self, x: &Tensor) -> Tensor {
         let SelfAttention { query, key, value, dropout, heads } = &self.attention;
         let attention = Attention::new().dropout(dropout);
-        self.output.dense.forward(self_attention(attention, [query, key, value], x, *heads))
+        self.output.dense.forward(self_attention(attention, query, key, value, x, *heads))
     }
 }
 
@@ -295,13 +296,13 @@ impl Pretrained for ViT {
     const BASE_MODEL_PREFIX: &'static str = "vit";
     const HEAD: &'static [&'static str] = &["classifier"];
     /// The layer that turns the first token into features of the whole image, for other heads.
-    const IGNORED: &'static [&'static str] = &["pooler."];
+    const IGNORED_KEYS: &'static [&'static str] = &["pooler."];
 
     fn new(config: Config) -> Result<ViT> {
         let Config { hidden_size, image_size, patch_size, num_channels, .. } = config;
         check_heads(
-            ("num_attention_heads", config.num_attention_heads),
-            ("hidden_size", hidden_size),
+            Setting::new("num_attention_heads", config.num_attention_heads),
+            Setting::new("hidden_size", hidden_size),
         )?;
         if patch_size == 0 || image_size < patch_size {
             let message = format!(

@@ -27,8 +27,10 @@
 
 mod arguments;
 mod error;
+mod group;
 mod manage;
 mod manifest;
+mod monitor;
 mod outcome;
 mod plan;
 mod program;
@@ -41,7 +43,7 @@ mod tests;
 
 pub use arguments::{Arguments, RunOptions};
 pub use error::{Error, Result};
-pub use program::{Glibc, glibc_of};
+pub use program::{Glibc, required_glibc};
 pub use run::signals;
 
 use std::io::Write;

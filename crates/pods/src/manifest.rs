@@ -8,9 +8,8 @@ use fulmen_preflight::Slice;
 use serde_json::{Value, json};
 
 use crate::arguments::{Kind, Manifest};
+use crate::outcome::EX_TEMPFAIL;
 use crate::plan::{PORT, environment};
-
-use crate::outcome::TEMPORARY;
 use crate::{Error, Result};
 
 const JOBSET: &str = include_str!("manifests/jobset.yaml");
@@ -18,7 +17,7 @@ const RAY: &str = include_str!("manifests/ray.py");
 const SKYPILOT: &str = include_str!("manifests/skypilot.yaml");
 
 /// Kubernetes limits the name of a pod to 63 characters, and JobSet appends to it.
-const LONGEST_NAME: usize = 40;
+const MAX_NAME_LENGTH: usize = 40;
 
 /// The hosts of a slice, according to Google's documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +64,7 @@ fn manifest(arguments: &Manifest) -> Result<String> {
             RAY
         }
     };
-    Ok(fill(template, &values))
+    Ok(fill_template(template, &values))
 }
 
 type Values = Vec<(&'static str, String)>;
@@ -101,23 +100,23 @@ fn jobset(
     let variables =
         fixed.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(variables);
     let lines = variables.map(|(name, value)| {
-        let value = json!(verbatim(&value));
+        let value = json!(escape_dollar(&value));
         format!("{0}- name: {name}\n{0}  value: {value}", " ".repeat(20))
     });
     // With several processes, one that lost another exits with 1.
     let (restart_codes, note) = match hosts.count {
-        1 => (TEMPORARY.to_string(), ""),
-        _ => (format!("1, {TEMPORARY}"), "; and 1, the exit code of a process that lost another"),
+        1 => (EX_TEMPFAIL.to_string(), ""),
+        _ => (format!("1, {EX_TEMPFAIL}"), "; and 1, the exit code of a process that lost another"),
     };
     let (_, topology) = slice.name().split_once(':').unwrap_or_default();
     Ok(vec![
         ("accelerator", accelerator.into()),
         ("topology", topology.into()),
         ("image", json!(image).to_string()),
-        ("command", command.iter().map(|word| verbatim(word)).collect::<Value>().to_string()),
+        ("command", command.iter().map(|word| escape_dollar(word)).collect::<Value>().to_string()),
         ("environment", lines.collect::<Vec<_>>().join("\n")),
-        ("again", restart_codes),
-        ("again_note", note.into()),
+        ("restart_codes", restart_codes),
+        ("restart_codes_note", note.into()),
     ])
 }
 
@@ -187,22 +186,22 @@ impl Hosts {
 fn check_name(name: &str) -> Result<()> {
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     let starts = name.starts_with(|c: char| c.is_ascii_lowercase());
-    if starts && name.len() <= LONGEST_NAME && !name.ends_with('-') && name.chars().all(plain) {
+    if starts && name.len() <= MAX_NAME_LENGTH && !name.ends_with('-') && name.chars().all(plain) {
         return Ok(());
     }
     Err(Error::usage(format!(
-        "--name: `{name}` is not a valid Kubernetes name; use up to {LONGEST_NAME} lowercase letters, digits and -, with a letter \
+        "--name: `{name}` is not a valid Kubernetes name; use up to {MAX_NAME_LENGTH} lowercase letters, digits and -, with a letter \
          first and no - last"
     )))
 }
 
 /// Kubernetes replaces `$(NAME)` by the value of a variable.
-fn verbatim(text: &str) -> String {
+fn escape_dollar(text: &str) -> String {
     text.replace("$(", "$$(")
 }
 
 /// Replaces `{{key}}` by its value.
-fn fill(template: &str, values: &[(&str, String)]) -> String {
+fn fill_template(template: &str, values: &[(&str, String)]) -> String {
     let mut parts = template.split("{{");
     let mut text = parts.next().unwrap_or_default().to_owned();
     for part in parts {

@@ -5,7 +5,7 @@ use fulmen_signals::Signal;
 
 /// `EX_TEMPFAIL`: the work is not done and can be restarted. Fulmen programs exit with it after
 /// SIGTERM.
-pub(crate) const TEMPORARY: u8 = 75;
+pub(crate) const EX_TEMPFAIL: u8 = 75;
 
 /// How a worker ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,11 +65,11 @@ pub(crate) fn outcome(
             (*code, format!("was killed by signal {}, exit code {code}", code - 128))
         }
         End::Exited { code, .. } => (*code, format!("exited with code {code}")),
-        End::Lost(reason) => (TEMPORARY, format!("is lost: {reason}")),
-        End::Stuck(reason) => (TEMPORARY, format!("is stuck: {reason}")),
-        End::Remains => (TEMPORARY, "still runs after it was killed".into()),
+        End::Lost(reason) => (EX_TEMPFAIL, format!("is lost: {reason}")),
+        End::Stuck(reason) => (EX_TEMPFAIL, format!("is stuck: {reason}")),
+        End::Remains => (EX_TEMPFAIL, "still runs after it was killed".into()),
     };
-    Outcome { code, text: format!("{} {description}", name(*worker)), restart: code == TEMPORARY }
+    Outcome { code, text: format!("{} {description}", name(*worker)), restart: code == EX_TEMPFAIL }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::io::Read;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::arguments::RunOptions;
-use crate::manage::distinct;
+use crate::manage::distinct_hosts;
 use crate::program::{Glibc, Program};
 use crate::ssh::{CHECK, COPY, Input, START, SUPERVISE, Ssh};
 use crate::{Error, Result};
@@ -15,7 +15,7 @@ use crate::{Error, Result};
 pub(crate) const PORT: u16 = 8482;
 
 /// The time-out of a short script on a host.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const SCRIPT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What all workers of a run have in common.
 #[derive(Clone, Debug)]
@@ -39,6 +39,12 @@ pub(crate) struct Worker {
     arguments: Vec<String>,
 }
 
+/// A host, and the number of its chips to use.
+pub(crate) struct HostChips {
+    pub(crate) host: String,
+    pub(crate) chips: usize,
+}
+
 /// A host's description of itself.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Host {
@@ -47,7 +53,8 @@ pub(crate) struct Host {
     /// The address on which the host accepted the connection.
     address: String,
     chips: usize,
-    present: bool,
+    /// Whether it has a copy of the program.
+    has_program: bool,
 }
 
 impl Plan {
@@ -91,15 +98,15 @@ impl Plan {
     /// # Errors
     /// Why the host cannot run the program.
     pub(crate) fn prepare(&self, host: &str) -> Result<Host, String> {
-        let patience =
-            PATIENCE + if self.wait_for.is_empty() { Duration::ZERO } else { self.wait_timeout };
+        let timeout = SCRIPT_TIMEOUT
+            + if self.wait_for.is_empty() { Duration::ZERO } else { self.wait_timeout };
         let answer =
-            self.ssh.ask(host, &self.check_command(), Input::Text(""), patience).result()?;
+            self.ssh.ask(host, &self.check_command(), Input::Text(""), timeout).result()?;
         let state = Host::parse(&answer);
-        if let Some(reason) = self.program.refused_by(&state.machine, state.glibc) {
+        if let Some(reason) = self.program.incompatibility(&state.machine, state.glibc) {
             return Err(reason);
         }
-        if !state.present {
+        if !state.has_program {
             let path = self.program.path.display();
             let file = File::open(&self.program.path).map_err(|e| format!("{path}: {e}"))?;
             let copy = COPY.command(&[&self.program.hash]);
@@ -128,12 +135,11 @@ impl Plan {
             &worker.host,
             &self.start_command(worker),
             Input::Text(&environment),
-            PATIENCE,
+            SCRIPT_TIMEOUT,
         );
-        let started = answer
-            .err
-            .lines()
-            .find_map(|line| crate::ssh::marked(line)?.strip_prefix("started ")?.parse().ok());
+        let started = answer.err.lines().find_map(|line| {
+            crate::ssh::script_message(line)?.strip_prefix("started ")?.parse().ok()
+        });
         match (answer.code, started) {
             (Some(0), Some(offset)) => Ok(offset),
             _ => Err(answer.result().err().unwrap_or_else(|| "its answer cannot be parsed".into())),
@@ -141,12 +147,12 @@ impl Plan {
     }
 
     /// The commands that [`prepare`](Plan::prepare) and [`start`](Plan::start) run.
-    pub(crate) fn spell(&self, workers: &[Worker]) -> Vec<String> {
+    pub(crate) fn shell_lines(&self, workers: &[Worker]) -> Vec<String> {
         let mut lines = Vec::new();
-        for host in distinct(workers.iter().map(|worker| &worker.host)) {
+        for host in distinct_hosts(workers.iter().map(|worker| &worker.host)) {
             let host = host.as_str();
-            lines.push(self.ssh.spell(host, &self.check_command()));
-            let copy = self.ssh.spell(host, &COPY.command(&[&self.program.hash]));
+            lines.push(self.ssh.shell_line(host, &self.check_command()));
+            let copy = self.ssh.shell_line(host, &COPY.command(&[&self.program.hash]));
             lines.push(format!(
                 "{copy} <{}",
                 fulmen_gcloud::quote(&self.program.path.to_string_lossy())
@@ -156,7 +162,7 @@ impl Plan {
             let names: Vec<&str> =
                 worker.environment.iter().map(|variable| variable.0.as_str()).collect();
             lines.push(format!("# standard input: {}", names.join(", ")));
-            lines.push(self.ssh.spell(&worker.host, &self.start_command(worker)));
+            lines.push(self.ssh.shell_line(&worker.host, &self.start_command(worker)));
         }
         lines
     }
@@ -165,7 +171,7 @@ impl Plan {
     ///
     /// # Errors
     /// An invalid variable in `--env`; hosts without an address for the coordinator.
-    pub(crate) fn together(
+    pub(crate) fn joint_workers(
         &self,
         arguments: &RunOptions,
         hosts: &[String],
@@ -193,15 +199,16 @@ impl Plan {
     /// Independent programs, one on each chip of each host.
     ///
     /// # Errors
-    /// As [`together`](Plan::together); a host without chips.
-    pub(crate) fn each_chip(
+    /// As [`joint_workers`](Plan::joint_workers); a host without chips.
+    pub(crate) fn chip_workers(
         &self,
         arguments: &RunOptions,
-        hosts: &[(String, usize)],
+        hosts: &[HostChips],
     ) -> Result<Vec<Worker>> {
         let user_variables = environment(&arguments.env)?;
-        let chips =
-            hosts.iter().flat_map(|(host, chips)| (0..*chips).map(move |chip| (host, chip)));
+        let chips = hosts
+            .iter()
+            .flat_map(|HostChips { host, chips }| (0..*chips).map(move |chip| (host, chip)));
         let worker = |(index, (host, chip)): (usize, (&String, usize))| {
             let variables = [
                 ("FULMEN_COORDINATOR", "127.0.0.1:0".to_owned()),
@@ -264,7 +271,7 @@ impl fmt::Display for Worker {
 
 impl Host {
     /// A host that was not queried.
-    pub(crate) fn unseen(host: &str) -> Host {
+    pub(crate) fn unqueried(host: &str) -> Host {
         let address = host.rsplit_once('@').map_or(host, |(_, name)| name);
         Host { address: address.to_owned(), ..Host::default() }
     }
@@ -282,7 +289,7 @@ impl Host {
             glibc: Glibc::parse(value("glibc")),
             address: value("address").into(),
             chips: value("chips").parse().unwrap_or(0),
-            present: value("present") == "yes",
+            has_program: value("present") == "yes",
         }
     }
 }

@@ -18,12 +18,12 @@ pub(crate) struct Program {
     pub(crate) path: PathBuf,
     /// SHA-256 in hexadecimal.
     pub(crate) hash: String,
-    needs: Needs,
+    requirements: Requirements,
 }
 
 /// The requirements of an ELF file. The requirements of a script are unknown.
 #[derive(Clone, Debug, Default)]
-struct Needs {
+struct Requirements {
     /// As `uname -m` prints it.
     machine: Option<&'static str>,
     glibc: Option<Glibc>,
@@ -75,17 +75,17 @@ impl Program {
         Ok(Program {
             path: path.to_owned(),
             hash,
-            needs: Needs::from_elf(&file).unwrap_or_default(),
+            requirements: Requirements::from_elf(&file).unwrap_or_default(),
         })
     }
 
     /// Why a host cannot run it.
-    pub(crate) fn refused_by(&self, machine: &str, glibc: Option<Glibc>) -> Option<String> {
-        let (path, needs) = (self.path.display(), &self.needs);
-        if let Some(needed) = needs.machine.filter(|needed| *needed != machine) {
+    pub(crate) fn incompatibility(&self, machine: &str, glibc: Option<Glibc>) -> Option<String> {
+        let (path, requirements) = (self.path.display(), &self.requirements);
+        if let Some(needed) = requirements.machine.filter(|needed| *needed != machine) {
             return Some(format!("its processor is {machine}, but {path} is built for {needed}"));
         }
-        let needed = needs.glibc?;
+        let needed = requirements.glibc?;
         let advice = "build the program on the oldest host, or with `fulmen build --for tpu-vm`";
         match glibc {
             Some(version) if version >= needed => None,
@@ -99,9 +99,9 @@ impl Program {
     }
 }
 
-impl Needs {
+impl Requirements {
     /// `None` if the file is not a 64-bit ELF file.
-    fn from_elf(file: &File) -> Option<Needs> {
+    fn from_elf(file: &File) -> Option<Requirements> {
         let data = ReadCache::new(file);
         let header = elf::FileHeader64::<Endianness>::parse(&data).ok()?;
         let endian = header.endian().ok()?;
@@ -110,30 +110,33 @@ impl Needs {
             elf::EM_AARCH64 => Some("aarch64"),
             _ => None,
         };
-        let mut needs = Needs { machine, ..Needs::default() };
+        let mut requirements = Requirements { machine, ..Requirements::default() };
         let sections = header.sections(endian, &data).ok()?;
         let Ok(Some((mut files, link))) = sections.gnu_verneed(endian, &data) else {
-            return Some(needs);
+            return Some(requirements);
         };
         let names = sections.strings(endian, &data, link).ok()?;
         while let Ok(Some((_, mut versions))) = files.next() {
             while let Ok(Some(version)) = versions.next() {
                 let glibc = version.name(endian, names).ok().and_then(version_of);
-                needs.glibc = needs.glibc.max(glibc);
+                requirements.glibc = requirements.glibc.max(glibc);
             }
         }
         let versions = sections.versions(endian, &data).ok().flatten();
         let symbols = sections.symbols(endian, &data, elf::SHT_DYNSYM).ok();
-        needs.symbol = versions.zip(symbols).and_then(|(versions, symbols)| {
+        requirements.symbol = versions.zip(symbols).and_then(|(versions, symbols)| {
             let newest = symbols.enumerate().find(|(index, symbol)| {
-                let version = versions.version(versions.version_index(endian, *index).index());
-                let version = version.ok().flatten().and_then(|version| version_of(version.name()));
-                symbol.is_undefined(endian) && version.is_some() && version == needs.glibc
+                let version = versions
+                    .version(versions.version_index(endian, *index).index())
+                    .ok()
+                    .flatten()
+                    .and_then(|version| version_of(version.name()));
+                symbol.is_undefined(endian) && version.is_some() && version == requirements.glibc
             });
             let name = newest?.1.name(endian, symbols.strings()).ok()?;
             Some(String::from_utf8_lossy(name).into_owned())
         });
-        Some(needs)
+        Some(requirements)
     }
 }
 
@@ -151,12 +154,12 @@ fn version_of(name: &[u8]) -> Option<Glibc> {
 ///
 /// # Errors
 /// The file cannot be read.
-pub fn glibc_of(path: &Path) -> Result<Option<(Glibc, String)>> {
+pub fn required_glibc(path: &Path) -> Result<Option<(Glibc, String)>> {
     let file = File::open(path).map_err(|e| Error::new(format!("{}: {e}", path.display())))?;
-    let needs = Needs::from_elf(&file).unwrap_or_default();
-    Ok(needs
-        .glibc
-        .map(|version| (version, needs.symbol.unwrap_or_else(|| "the format of the file".into()))))
+    let requirements = Requirements::from_elf(&file).unwrap_or_default();
+    Ok(requirements.glibc.map(|version| {
+        (version, requirements.symbol.unwrap_or_else(|| "the format of the file".into()))
+    }))
 }
 
 #[cfg(test)]
@@ -166,22 +169,22 @@ mod tests {
     #[test]
     fn a_host_with_an_older_glibc_or_another_processor_is_refused() {
         let program = Program::open(&std::env::current_exe().unwrap()).unwrap();
-        let (needed, symbol) = glibc_of(&program.path).unwrap().unwrap();
-        assert!(!symbol.contains(' ') && program.needs.glibc == Some(needed), "{symbol}");
+        let (needed, symbol) = required_glibc(&program.path).unwrap().unwrap();
+        assert!(!symbol.contains(' ') && program.requirements.glibc == Some(needed), "{symbol}");
         // `OpenOptions::custom_flags`, threads and the like need more than the first 64-bit glibc,
         // and the machine that runs the tests has enough.
         assert!(needed > Glibc(2, 2, 5) && needed < Glibc(3, 0, 0), "{needed}");
-        let machine = program.needs.machine.unwrap();
-        assert_eq!(program.refused_by(machine, Some(needed)), None);
-        let older = program.refused_by(machine, Glibc::parse("2.3")).unwrap();
+        let machine = program.requirements.machine.unwrap();
+        assert_eq!(program.incompatibility(machine, Some(needed)), None);
+        let older = program.incompatibility(machine, Glibc::parse("2.3")).unwrap();
         assert!(
             older.contains("glibc 2.3, but") && older.contains(&format!("needs {needed}")),
             "{older}"
         );
-        assert!(program.refused_by(machine, None).unwrap().contains("statically"));
+        assert!(program.incompatibility(machine, None).unwrap().contains("statically"));
         assert!(
             program
-                .refused_by("riscv64", Some(needed))
+                .incompatibility("riscv64", Some(needed))
                 .unwrap()
                 .contains("its processor is riscv64")
         );
@@ -202,7 +205,7 @@ mod tests {
             program.hash,
             "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
         );
-        assert_eq!(program.refused_by("x86_64", None), None);
+        assert_eq!(program.incompatibility("x86_64", None), None);
         let error = Program::open(&folder.path().join("absent")).unwrap_err();
         assert!(error.is_usage() && error.to_string().contains("absent"), "{error}");
     }

@@ -10,16 +10,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::plan::{Plan, Worker};
-use crate::ssh::{FOLLOW, Ssh, explain, marked};
+use crate::ssh::{FOLLOW, Ssh, explain, script_message};
 
 /// The pause between two attempts to reach a host.
-pub(crate) const PAUSE: Duration = Duration::from_secs(1);
+pub(crate) const RECONNECT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// An event of a worker.
 pub(crate) enum Event {
     /// The program runs, and this is the connection to it. Its output is read from this offset of
     /// the log on.
-    Opened(Link, u64),
+    Opened(Connection, u64),
     /// A line of output, and its length in bytes in the log.
     Printed(String, u64),
     /// The state of its process, as `ps` shows it, and the training step, if known.
@@ -40,19 +40,19 @@ pub(crate) struct Message {
 }
 
 /// The connection to a program. Dropping it ends the connection.
-pub(crate) struct Link {
+pub(crate) struct Connection {
     child: Arc<Mutex<Child>>,
     input: ChildStdin,
 }
 
-impl Link {
+impl Connection {
     /// Sends a line: the name of a signal, or a dot. A broken connection is reported by its end.
     pub(crate) fn send(&mut self, line: &str) {
         let _ = self.input.write_all(format!("{line}\n").as_bytes());
     }
 }
 
-impl Drop for Link {
+impl Drop for Connection {
     fn drop(&mut self) {
         let _ = self.child.lock().unwrap_or_else(PoisonError::into_inner).kill();
     }
@@ -61,20 +61,20 @@ impl Drop for Link {
 /// One attempt of one worker.
 #[derive(Clone)]
 pub(crate) struct Session {
-    pub(crate) ssh: Ssh,
-    pub(crate) run: String,
-    pub(crate) host: String,
-    pub(crate) worker: usize,
-    pub(crate) attempt: u32,
-    /// Whether the program ends if the connection is gone for too long.
-    pub(crate) owns: bool,
-    pub(crate) events: Sender<Message>,
+    ssh: Ssh,
+    run: String,
+    host: String,
+    worker: usize,
+    attempt: u32,
+    /// Whether the program ends if the connection is lost for too long.
+    ends_program: bool,
+    events: Sender<Message>,
     /// Set when the program is no longer wanted, if it has not started.
     pub(crate) cancelled: Arc<AtomicBool>,
 }
 
 /// How to start a program.
-pub(crate) struct Start {
+pub(crate) struct StartOptions {
     pub(crate) plan: Arc<Plan>,
     pub(crate) worker: Worker,
     /// Resume from the last checkpoint. Until this time, an unreachable host is retried.
@@ -82,8 +82,28 @@ pub(crate) struct Start {
 }
 
 impl Session {
+    pub(crate) fn new(
+        ssh: &Ssh,
+        run: &str,
+        worker: &Worker,
+        attempt: u32,
+        ends_program: bool,
+        events: &Sender<Message>,
+    ) -> Session {
+        Session {
+            ssh: ssh.clone(),
+            run: run.to_owned(),
+            host: worker.host.clone(),
+            worker: worker.index,
+            attempt,
+            ends_program,
+            events: events.clone(),
+            cancelled: Arc::default(),
+        }
+    }
+
     /// Starts the program and follows it, on a thread of its own.
-    pub(crate) fn start(self, start: Start) {
+    pub(crate) fn start(self, start: StartOptions) {
         thread::spawn(move || {
             let resume = start.resume.is_some();
             loop {
@@ -93,9 +113,9 @@ impl Session {
                 match ready.and_then(|()| start.plan.start(&start.worker, resume)) {
                     Ok(offset) => return self.follow(offset),
                     Err(reason) if self.gives_up(start.resume) => {
-                        return self.tell(Event::Gone(reason));
+                        return self.send(Event::Gone(reason));
                     }
-                    Err(_) => thread::sleep(PAUSE),
+                    Err(_) => thread::sleep(RECONNECT_INTERVAL),
                 }
             }
         });
@@ -110,20 +130,20 @@ impl Session {
         thread::spawn(move || self.follow(offset));
     }
 
-    fn tell(&self, event: Event) {
+    fn send(&self, event: Event) {
         // The receiver is gone once the run is over.
         let _ = self.events.send(Message { worker: self.worker, attempt: self.attempt, event });
     }
 
     /// The command that [`open`](Session::open) runs.
     pub(crate) fn command(&self, offset: u64) -> String {
-        let owns = if self.owns { "1" } else { "0" };
-        FOLLOW.command(&[&self.run, &self.worker.to_string(), &offset.to_string(), owns])
+        let ends_program = if self.ends_program { "1" } else { "0" };
+        FOLLOW.command(&[&self.run, &self.worker.to_string(), &offset.to_string(), ends_program])
     }
 
     fn follow(&self, offset: u64) {
         let failed =
-            |error: std::io::Error| self.tell(Event::Gone(format!("the program ssh: {error}")));
+            |error: std::io::Error| self.send(Event::Gone(format!("the program ssh: {error}")));
         // In its own process group, so that Ctrl-C in the terminal does not reach it.
         let mut child =
             match self.ssh.command(&self.host, &self.command(offset)).process_group(0).spawn() {
@@ -136,16 +156,17 @@ impl Session {
             return;
         };
         let child = Arc::new(Mutex::new(child));
-        self.tell(Event::Opened(Link { child: child.clone(), input }, offset));
+        self.send(Event::Opened(Connection { child: child.clone(), input }, offset));
         let (mut end, mut errors) = (None, String::new());
         let partial_line = thread::scope(|scope| {
-            let print = scope.spawn(|| self.print(BufReader::new(out)));
+            let reader = scope.spawn(|| self.read_lines(BufReader::new(out)));
             for line in BufReader::new(err).split(b'\n').map_while(Result::ok) {
                 let line = String::from_utf8_lossy(&line).into_owned();
-                let words: Vec<&str> = marked(&line).unwrap_or_default().splitn(3, ' ').collect();
+                let words: Vec<&str> =
+                    script_message(&line).unwrap_or_default().splitn(3, ' ').collect();
                 match words.as_slice() {
                     ["alive", state, step] => {
-                        self.tell(Event::Alive(
+                        self.send(Event::Alive(
                             state.chars().next().unwrap_or('?'),
                             (*step).to_owned(),
                         ));
@@ -158,30 +179,30 @@ impl Session {
                     _ => errors.push_str(&(line + "\n")),
                 }
             }
-            print.join().unwrap_or_default()
+            reader.join().unwrap_or_default()
         });
         // A line cut off by a lost connection is read again in full.
         if end.is_some() && !partial_line.is_empty() {
-            self.printed(&partial_line);
+            self.send_line(&partial_line);
         }
         let status = child.lock().unwrap_or_else(PoisonError::into_inner).wait();
         let code = status.ok().and_then(|status| status.code());
-        self.tell(end.unwrap_or_else(|| Event::Broken(explain(code, &errors))));
+        self.send(end.unwrap_or_else(|| Event::Broken(explain(code, &errors))));
     }
 
     /// Reports all complete lines, and returns the rest.
-    fn print(&self, mut out: impl BufRead) -> Vec<u8> {
+    fn read_lines(&self, mut out: impl BufRead) -> Vec<u8> {
         let mut line = Vec::new();
         while matches!(out.read_until(b'\n', &mut line), Ok(1..)) && line.ends_with(b"\n") {
-            self.printed(&line);
+            self.send_line(&line);
             line.clear();
         }
         line
     }
 
-    fn printed(&self, line: &[u8]) {
+    fn send_line(&self, line: &[u8]) {
         let text = String::from_utf8_lossy(line);
-        self.tell(Event::Printed(
+        self.send(Event::Printed(
             text.trim_end_matches(['\n', '\r']).to_owned(),
             line.len() as u64,
         ));

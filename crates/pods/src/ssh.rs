@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use fulmen_gcloud::{finish, quote};
+use fulmen_gcloud::{quote, wait_with_output};
 
 /// A script, including the common prologue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Script(&'static str);
 
-const COMMON: &str = include_str!("scripts/common.sh");
+const PROLOGUE: &str = include_str!("scripts/common.sh");
 pub(crate) const CHECK: Script = Script(include_str!("scripts/check.sh"));
 pub(crate) const COPY: Script = Script(include_str!("scripts/copy.sh"));
 pub(crate) const START: Script = Script(include_str!("scripts/start.sh"));
@@ -25,11 +25,11 @@ pub(crate) const STATUS: Script = Script(include_str!("scripts/status.sh"));
 pub(crate) const LOGS: Script = Script(include_str!("scripts/logs.sh"));
 
 /// The prefix of a script's lines for this program.
-const MARK: &str = "fulmen-pod: ";
+const MESSAGE_PREFIX: &str = "fulmen-pod: ";
 
 impl Script {
     pub(crate) fn text(self) -> String {
-        format!("{COMMON}\n{}", self.0)
+        format!("{PROLOGUE}\n{}", self.0)
     }
 
     /// The command for the host's shell.
@@ -41,8 +41,8 @@ impl Script {
 }
 
 /// The message of a script to this program, in a line of its standard error.
-pub(crate) fn marked(line: &str) -> Option<&str> {
-    line.strip_prefix(MARK)
+pub(crate) fn script_message(line: &str) -> Option<&str> {
+    line.strip_prefix(MESSAGE_PREFIX)
 }
 
 /// How to reach hosts.
@@ -56,7 +56,7 @@ pub(crate) struct Ssh {
 
 /// Questions cannot be answered; dead connections are detected; a control master, which a first
 /// connection starts for later ones, would keep the standard error open.
-const DEFAULTS: [&str; 5] = [
+const DEFAULT_OPTIONS: [&str; 5] = [
     "-oBatchMode=yes",
     "-oConnectTimeout=10",
     "-oServerAliveInterval=5",
@@ -81,12 +81,12 @@ pub(crate) struct CommandOutput {
 
 impl Ssh {
     fn arguments(&self, host: &str, remote: &str) -> Vec<String> {
-        let options = self.options.iter().cloned().chain(DEFAULTS.map(str::to_owned));
+        let options = self.options.iter().cloned().chain(DEFAULT_OPTIONS.map(str::to_owned));
         options.chain(["--".into(), host.into(), remote.into()]).collect()
     }
 
     /// The command as shell input.
-    pub(crate) fn spell(&self, host: &str, remote: &str) -> String {
+    pub(crate) fn shell_line(&self, host: &str, remote: &str) -> String {
         let words: Vec<String> =
             self.arguments(host, remote).iter().map(|word| quote(word)).collect();
         format!("ssh {}", words.join(" "))
@@ -130,12 +130,13 @@ impl Ssh {
             // If the host is gone, the exit code tells.
             let _ = stdin.write_all(text.as_bytes());
         }
-        let ended = finish(&mut child, limit, &mut || self.cancelled.load(Ordering::Relaxed));
-        let err = match ended.status {
-            Some(_) => ended.err,
-            None => format!("no answer within {} s\n{}", limit.as_secs(), ended.err),
+        let output =
+            wait_with_output(&mut child, limit, &mut || self.cancelled.load(Ordering::Relaxed));
+        let err = match output.status {
+            Some(_) => output.err,
+            None => format!("no answer within {} s\n{}", limit.as_secs(), output.err),
         };
-        CommandOutput { code: ended.status.and_then(|status| status.code()), out: ended.out, err }
+        CommandOutput { code: output.status.and_then(|status| status.code()), out: output.out, err }
     }
 }
 
@@ -154,14 +155,17 @@ impl CommandOutput {
 
 /// Why a command failed, from its standard error.
 pub(crate) fn explain(code: Option<i32>, err: &str) -> String {
-    let lines = err.lines().map(str::trim).filter(|line| !line.is_empty());
-    let lines: Vec<&str> =
-        lines.map(|l| marked(l).map_or(l, |l| l.strip_prefix("error ").unwrap_or(l))).collect();
+    let lines: Vec<&str> = err
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .map(|l| script_message(l).map_or(l, |l| l.strip_prefix("error ").unwrap_or(l)))
+        .collect();
     let text = match lines.as_slice() {
         [] => code.map_or("it was terminated".to_owned(), |code| format!("exit code {code}")),
         lines => lines[lines.len().saturating_sub(3)..].join("; "),
     };
-    let advice = [
+    let known_errors = [
         (
             "Host key verification failed",
             "connect once with `ssh` yourself, or give --ssh-option StrictHostKeyChecking=accept-new",
@@ -175,8 +179,8 @@ pub(crate) fn explain(code: Option<i32>, err: &str) -> String {
             "free space in its home directory, for example in ~/.fulmen/pods",
         ),
     ];
-    let advice = advice.iter().find(|row| text.contains(row.0)).map(|row| format!("; {}", row.1));
-    text + &advice.unwrap_or_default()
+    let advice = known_errors.iter().find(|row| text.contains(row.0));
+    text + &advice.map(|row| format!("; {}", row.1)).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -25,15 +25,15 @@ impl Targets {
                     .map(|home| home.join(GCLOUD_KEY))
                     .filter(|key| key.exists());
                 options.extend(key.map(|key| format!("-oIdentityFile={}", key.display())));
-                let hosts =
-                    fulmen_gcloud::hosts(name, self.zone.as_deref(), self.project.as_deref());
-                hosts.map_err(|error| {
-                    if error.is_usage() {
-                        Error::usage(error.to_string())
-                    } else {
-                        Error::new(format!("{error}; or give --hosts"))
-                    }
-                })?
+                fulmen_gcloud::hosts(name, self.zone.as_deref(), self.project.as_deref()).map_err(
+                    |error| {
+                        if error.is_usage() {
+                            Error::usage(error.to_string())
+                        } else {
+                            Error::new(format!("{error}; or give --hosts"))
+                        }
+                    },
+                )?
             }
         };
         let wrong = |host: &&String| {
@@ -48,7 +48,7 @@ impl Targets {
     }
 
     /// The command that finds the hosts of a TPU.
-    pub(crate) fn spell(&self) -> Option<String> {
+    pub(crate) fn shell_line(&self) -> Option<String> {
         let name = self.tpu.as_deref()?;
         Some(fulmen_gcloud::hosts_command(name, self.zone.as_deref(), self.project.as_deref()))
     }

@@ -111,7 +111,7 @@ impl fmt::Display for Feasibility {
                 writeln!(
                     f,
                     "    {total:>10}  {count} × {} {}  at {}",
-                    tensor.ty, tensor.what, tensor.source
+                    tensor.ty, tensor.name, tensor.source
                 )?;
             }
         }

@@ -20,7 +20,7 @@ pub struct Error(Kind);
 
 enum Kind {
     Usage(String),
-    Compiler { doing: String, source: fulmen_pjrt::Error },
+    Compiler { action: String, source: fulmen_pjrt::Error },
 }
 
 impl Error {
@@ -29,8 +29,8 @@ impl Error {
     }
 
     /// A failure of libtpu, with the action that failed.
-    pub fn compiler(doing: impl Into<String>, source: fulmen_pjrt::Error) -> Error {
-        Error(Kind::Compiler { doing: doing.into(), source })
+    pub fn compiler(action: impl Into<String>, source: fulmen_pjrt::Error) -> Error {
+        Error(Kind::Compiler { action: action.into(), source })
     }
 
     /// The error of libtpu, if that is the cause.
@@ -66,7 +66,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Kind::Usage(message) => f.write_str(message),
-            Kind::Compiler { doing, source } => write!(f, "{doing}: {source}"),
+            Kind::Compiler { action, source } => write!(f, "{action}: {source}"),
         }
     }
 }

@@ -14,9 +14,9 @@ use crate::{
 };
 
 /// How many of the largest tensors are reported.
-const LARGEST: usize = 10;
+const MAX_TENSORS: usize = 10;
 /// How many of the compiled program's arrays are checked for padding.
-const LOOKED_AT: usize = 200;
+const MAX_ARRAYS: usize = 200;
 
 /// `fit` compiles with the compiler's default effort. This level takes half the time. In the steps
 /// that were compiled at both levels, FLOPs and bytes differed by less than 0.1 %.
@@ -86,20 +86,20 @@ pub fn estimate<E: From<Error>>(
     prices: Option<&Prices>,
     mut step: impl FnMut(usize) -> Result<Step, E>,
 ) -> Result<Report, E> {
-    let mut judged = Vec::with_capacity(slices.len());
+    let mut feasibilities = Vec::with_capacity(slices.len());
     for slice in slices {
         let mut feasibility = estimate_slice(plugin, slice, &step(slice.num_devices())?)?;
         let price = prices.and_then(|prices| prices.for_slice(slice));
         feasibility.usd_per_hour =
             price.map(|price| price.usd_per_chip_hour * slice.num_chips() as f64);
-        judged.push(feasibility);
+        feasibilities.push(feasibility);
     }
     let prices = prices.map(|prices| (prices.date.clone(), prices.source.clone()));
-    Ok(Report { slices: judged, prices })
+    Ok(Report { slices: feasibilities, prices })
 }
 
 fn estimate_slice(plugin: &Plugin, slice: &Slice, step: &Step) -> Result<Feasibility> {
-    let doing = || format!("estimating the step for {slice}");
+    let action = || format!("estimating the step for {slice}");
     let topology = topology(plugin, slice)?;
     let mut feasibility = Feasibility {
         slice: slice.clone(),
@@ -126,7 +126,7 @@ fn estimate_slice(plugin: &Plugin, slice: &Slice, step: &Step) -> Result<Feasibi
     feasibility.compile_s = start.elapsed().as_secs_f64();
     match compiled {
         Ok(program) => {
-            cost(&mut feasibility, &program, step).map_err(|e| Error::compiler(doing(), e))?
+            add_cost(&mut feasibility, &program, step).map_err(|e| Error::compiler(action(), e))?
         }
         Err(error) if error.is_out_of_memory() => {
             let (needed, available) = needed_and_available(&error.to_string());
@@ -134,16 +134,16 @@ fn estimate_slice(plugin: &Plugin, slice: &Slice, step: &Step) -> Result<Feasibi
             if let Some(available) = available {
                 feasibility.hbm_available_bytes = available.min(feasibility.hbm_available_bytes);
             }
-            feasibility.largest = largest_tensors::largest(step, LARGEST);
+            feasibility.largest = largest_tensors::largest(step, MAX_TENSORS);
             feasibility.warnings.extend(warnings::single_precision(&step.recorded, 1));
         }
-        Err(error) => return Err(Error::compiler(doing(), error)),
+        Err(error) => return Err(Error::compiler(action(), error)),
     }
     Ok(feasibility)
 }
 
 /// Fills in the compiler's analysis of a program that fits.
-fn cost(
+fn add_cost(
     feasibility: &mut Feasibility,
     program: &Executable,
     step: &Step,
@@ -169,7 +169,7 @@ fn cost(
     };
     let chip = feasibility.slice.generation();
     feasibility.warnings = warnings::matrix_unit(&products, chip.matrix_unit);
-    feasibility.warnings.extend(warnings::tiles(&module.largest_arrays(LOOKED_AT)));
+    feasibility.warnings.extend(warnings::tiles(&module.largest_arrays(MAX_ARRAYS)));
     feasibility
         .warnings
         .extend(warnings::single_precision(&step.recorded, warnings::passes(&products)));
@@ -195,18 +195,21 @@ fn lines(module: &fulmen_pjrt::hlo::Module, chip: &Generation, step: &Step) -> V
         .into_iter()
         .map(|(line, cost)| (line, (cost, 0)))
         .collect();
-    for array in module.largest_arrays(LOOKED_AT) {
+    for array in module.largest_arrays(MAX_ARRAYS) {
         costs.entry(line(array.source, step.is_internal)).or_default().1 += array.bytes;
     }
-    let lines = costs.into_iter().map(|(source, (cost, array_bytes))| LineCost {
-        source,
-        flops: cost.flops,
-        hbm_traffic: cost.bytes,
-        array_bytes,
-        least_s: (cost.flops / chip.device_flops()).max(cost.bytes / chip.device_hbm_bandwidth()),
-    });
-    let mut lines: Vec<LineCost> =
-        lines.filter(|line| line.least_s > 0.0 || line.array_bytes > 0).collect();
+    let mut lines: Vec<LineCost> = costs
+        .into_iter()
+        .map(|(source, (cost, array_bytes))| LineCost {
+            source,
+            flops: cost.flops,
+            hbm_traffic: cost.bytes,
+            array_bytes,
+            least_s: (cost.flops / chip.device_flops())
+                .max(cost.bytes / chip.device_hbm_bandwidth()),
+        })
+        .filter(|line| line.least_s > 0.0 || line.array_bytes > 0)
+        .collect();
     lines.sort_by(|a, b| b.least_s.total_cmp(&a.least_s));
     lines
 }
@@ -335,7 +338,7 @@ mod tests {
         assert_eq!(feasibility.hbm_available_bytes >> 30, 15);
         assert!(feasibility.hbm_needed_bytes.unwrap() >= 40_000_000_000 * 9 / 10, "{report}");
         let largest: Vec<_> =
-            feasibility.largest.iter().map(|t| (t.what.as_str(), t.total_bytes())).collect();
+            feasibility.largest.iter().map(|t| (t.name.as_str(), t.total_bytes())).collect();
         assert!(largest[..2].contains(&("input 0", 30_000_000_000)), "{largest:?}");
         assert!(feasibility.largest.iter().all(|t| t.source.contains("preflight")), "{report}");
         assert!(report.to_string().contains("DOES NOT FIT: needs"), "{report}");

@@ -30,7 +30,7 @@ pub struct Generation {
     /// The number of axes of a slice.
     pub axes: usize,
     /// The lengths of axes whose ends are connected into a ring.
-    pub ring: Ring,
+    pub(crate) ring_axes: RingAxes,
     /// The rows and columns of a matrix unit.
     pub matrix_unit: u64,
     /// The sources of the numbers.
@@ -39,7 +39,7 @@ pub struct Generation {
 
 /// Which axes of a slice are rings; the others are lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ring {
+pub(crate) enum RingAxes {
     /// Axes as long as the pod.
     Length(usize),
     /// Axes whose length is a multiple of 4.
@@ -50,12 +50,12 @@ const TERA: f64 = 1e12;
 const GIGA: f64 = 1e9;
 const GIB: u64 = 1 << 30;
 
-const SECOND_HAND: &str = "second-hand, no page of Google's was read: peak and memory from encyclopedias; links (four of 496 \
+const SECOND_HAND_SOURCES: &str = "second-hand, no page of Google's was read: peak and memory from encyclopedias; links (four of 496 \
                            Gbit/s) from Jouppi et al., CACM 63(7), 2020, as remembered";
-const BOOK: &str = "How to Scale Your Model, jax-ml.github.io/scaling-book/tpus (matrix unit of 256 × 256 from v6e on)";
+const SCALING_BOOK: &str = "How to Scale Your Model, jax-ml.github.io/scaling-book/tpus (matrix unit of 256 × 256 from v6e on)";
 
 /// Every generation, oldest first, as published in 2025 and 2026.
-pub static GENERATIONS: &[Generation] = &[
+pub(crate) static GENERATIONS: &[Generation] = &[
     Generation {
         name: "v2",
         aliases: &[],
@@ -69,9 +69,9 @@ pub static GENERATIONS: &[Generation] = &[
         ici_bandwidth: 248.0 * GIGA,
         ici_links: 4,
         axes: 2,
-        ring: Ring::Length(16),
+        ring_axes: RingAxes::Length(16),
         matrix_unit: 128,
-        sources: &[SECOND_HAND],
+        sources: &[SECOND_HAND_SOURCES],
     },
     Generation {
         name: "v3",
@@ -87,7 +87,7 @@ pub static GENERATIONS: &[Generation] = &[
         ici_bandwidth: 332.0 * GIGA,
         ici_links: 4,
         axes: 2,
-        ring: Ring::Length(32),
+        ring_axes: RingAxes::Length(32),
         matrix_unit: 128,
         sources: &["docs.cloud.google.com/tpu/docs/v3"],
     },
@@ -105,7 +105,7 @@ pub static GENERATIONS: &[Generation] = &[
         ici_bandwidth: 268.0 * GIGA,
         ici_links: 6,
         axes: 3,
-        ring: Ring::MultipleOfFour,
+        ring_axes: RingAxes::MultipleOfFour,
         matrix_unit: 128,
         sources: &["docs.cloud.google.com/tpu/docs/v4"],
     },
@@ -123,7 +123,7 @@ pub static GENERATIONS: &[Generation] = &[
         ici_bandwidth: 200.0 * GIGA,
         ici_links: 4,
         axes: 2,
-        ring: Ring::Length(16),
+        ring_axes: RingAxes::Length(16),
         matrix_unit: 128,
         sources: &["docs.cloud.google.com/tpu/docs/v5e"],
     },
@@ -141,7 +141,7 @@ pub static GENERATIONS: &[Generation] = &[
         ici_bandwidth: 600.0 * GIGA,
         ici_links: 6,
         axes: 3,
-        ring: Ring::MultipleOfFour,
+        ring_axes: RingAxes::MultipleOfFour,
         matrix_unit: 128,
         sources: &[
             "docs.cloud.google.com/tpu/docs/v5p",
@@ -162,9 +162,9 @@ pub static GENERATIONS: &[Generation] = &[
         ici_bandwidth: 400.0 * GIGA,
         ici_links: 4,
         axes: 2,
-        ring: Ring::Length(16),
+        ring_axes: RingAxes::Length(16),
         matrix_unit: 256,
-        sources: &["docs.cloud.google.com/tpu/docs/v6e", BOOK],
+        sources: &["docs.cloud.google.com/tpu/docs/v6e", SCALING_BOOK],
     },
     Generation {
         name: "tpu7x",
@@ -180,9 +180,9 @@ pub static GENERATIONS: &[Generation] = &[
         ici_bandwidth: 600.0 * GIGA,
         ici_links: 6,
         axes: 3,
-        ring: Ring::MultipleOfFour,
+        ring_axes: RingAxes::MultipleOfFour,
         matrix_unit: 256,
-        sources: &["docs.cloud.google.com/tpu/docs/tpu7x", BOOK],
+        sources: &["docs.cloud.google.com/tpu/docs/tpu7x", SCALING_BOOK],
     },
 ];
 

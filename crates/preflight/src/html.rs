@@ -1,14 +1,14 @@
 //! A preflight report as an HTML page: a comparison of slices, the roofline with a dot for each
 //! line of code, and memory against its limit.
 
-use fulmen_report::chart::{Chart, Mark, NEUTRAL, Series, bar, number};
+use fulmen_report::chart::{BarPart, Chart, Mark, NEUTRAL, Series, bar, number};
 use fulmen_report::html::{Html, element, page, paragraph, section, table};
 use fulmen_report::units::{amount, duration, memory};
 
 use crate::{Feasibility, LineCost, Report, StepCost};
 
-/// Lines with a color and a name of their own.
-const NAMED: usize = 5;
+/// The most lines with a color and a name of their own.
+const MAX_NAMED_LINES: usize = 5;
 /// The most rows in a table of lines. Lines with less than a thousandth of the step are left out as
 /// well.
 const MAX_LINES: usize = 20;
@@ -61,11 +61,11 @@ impl Report {
         ];
         let rows = self.slices.iter().map(|feasibility| row(feasibility).map(Html::from).into());
         let priced = self.cheapest_first();
-        let dots = priced.iter().enumerate().filter_map(|(colour, (feasibility, usd))| {
+        let dots = priced.iter().enumerate().filter_map(|(color, (feasibility, usd))| {
             let points = vec![(60.0 * feasibility.epoch_hours()?, *usd)];
             Some(Series {
                 name: feasibility.slice.name().into(),
-                colour,
+                color,
                 points,
                 mark: Mark::Dots,
                 ..Series::default()
@@ -118,17 +118,16 @@ fn roofline(feasibility: &Feasibility) -> Html {
     let roof = |intensity: f64| (intensity, peak.min(intensity * bandwidth));
     // Lines that move no bytes are at the right end.
     let intensity = |line: &LineCost| line.flops / line.hbm_traffic.max(1.0);
-    let drawn: Vec<&LineCost> = step.lines.iter().filter(|line| line.flops > 0.0).collect();
+    let lines_with_flops: Vec<&LineCost> =
+        step.lines.iter().filter(|line| line.flops > 0.0).collect();
     let ridge = peak / bandwidth;
-    let (left, right) = drawn
-        .iter()
-        .map(|line| intensity(line))
-        .fold((ridge / 30.0, ridge * 30.0), |(a, b), i| (a.min(i), b.max(i)));
-    let right = right.min(ridge * 1e4);
+    let intensities = || lines_with_flops.iter().map(|line| intensity(line));
+    let left = intensities().fold(ridge / 30.0, f64::min);
+    let right = intensities().fold(ridge * 30.0, f64::max).min(ridge * 1e4);
     let total: f64 = step.lines.iter().map(|line| line.least_s).sum();
-    let dots = |name: String, colour: usize, lines: &[&LineCost]| Series {
+    let dots = |name: String, color: usize, lines: &[&LineCost]| Series {
         name,
-        colour,
+        color,
         mark: Mark::Dots,
         points: lines.iter().map(|line| roof(intensity(line).min(right))).collect(),
         labels: lines
@@ -137,18 +136,17 @@ fn roofline(feasibility: &Feasibility) -> Html {
             .collect(),
         sizes: lines.iter().map(|line| line.least_s / total).collect(),
     };
-    let (named, others) = drawn.split_at(drawn.len().min(NAMED));
+    let (named, others) = lines_with_flops.split_at(lines_with_flops.len().min(MAX_NAMED_LINES));
     let mut series = vec![Series {
         name: "peak".into(),
-        colour: NEUTRAL,
+        color: NEUTRAL,
         points: [left, ridge, right].map(roof).into(),
         ..Series::default()
     }];
     if !others.is_empty() {
-        series.push(dots(format!("{} more lines", others.len()), NAMED, others));
+        series.push(dots(format!("{} more lines", others.len()), MAX_NAMED_LINES, others));
     }
-    series
-        .extend(named.iter().enumerate().map(|(colour, line)| dots(short(line), colour, &[line])));
+    series.extend(named.iter().enumerate().map(|(color, line)| dots(short(line), color, &[line])));
     let chart = Chart {
         title: format!(
             "{}, {} and {}",
@@ -190,8 +188,10 @@ fn memory_of(feasibility: &Feasibility) -> Html {
     let limit = feasibility.hbm_available_bytes;
     let bar = |parts: &[(usize, &str, u64)]| {
         let total = parts.iter().map(|part| part.2).sum::<u64>().max(limit).max(1) as f64;
-        bar(parts.iter().map(|&(colour, name, bytes)| {
-            (colour, format!("{name}: {}", memory(bytes)), bytes as f64 / total)
+        bar(parts.iter().map(|&(color, name, bytes)| BarPart {
+            color,
+            name: format!("{name}: {}", memory(bytes)),
+            fraction: bytes as f64 / total,
         }))
     };
     let needed = feasibility.hbm_needed_bytes;
@@ -225,7 +225,7 @@ fn memory_of(feasibility: &Feasibility) -> Html {
                 None => format!("does not fit into {}", memory(limit)),
             };
             let rows = feasibility.largest.iter().map(|tensor| {
-                let description = format!("{} × {} {}", tensor.count, tensor.ty, tensor.what);
+                let description = format!("{} × {} {}", tensor.count, tensor.ty, tensor.name);
                 let share =
                     format!("{:.1} %", 100.0 * tensor.total_bytes() as f64 / limit.max(1) as f64);
                 [tensor.source.clone(), memory(tensor.total_bytes()), share, description]

@@ -12,7 +12,7 @@ use crate::Step;
 #[derive(Clone, Debug, PartialEq)]
 pub struct LargeTensor {
     /// The name of a parameter, or the operation that makes the tensor.
-    pub what: String,
+    pub name: String,
     /// The type of the whole tensor, over all devices.
     pub ty: TensorType,
     /// The number of such tensors.
@@ -39,9 +39,12 @@ pub(crate) fn largest(step: &Step, limit: usize) -> Vec<LargeTensor> {
     for value in recorded {
         let first_axis = |i: usize| recorded.get(i)?.types.first()?.shape.first().copied();
         let length = value.types.first().and_then(|ty| ty.shape.first().copied());
-        let inherited =
-            value.operands.iter().filter(|&&i| length.is_some() && first_axis(i) == length);
-        let inherited = inherited.filter_map(|&i| split.get(i).copied()).max();
+        let inherited = value
+            .operands
+            .iter()
+            .filter(|&&i| length.is_some() && first_axis(i) == length)
+            .filter_map(|&i| split.get(i).copied())
+            .max();
         split.push(match value.parameter {
             Some(number) => parts.get(number).copied().unwrap_or(1),
             None => inherited.unwrap_or(1),
@@ -75,8 +78,8 @@ pub(crate) fn largest(step: &Step, limit: usize) -> Vec<LargeTensor> {
     }
     let mut tensors: Vec<LargeTensor> = groups
         .into_iter()
-        .map(|((what, source, device_bytes), (ty, count))| LargeTensor {
-            what,
+        .map(|((name, source, device_bytes), (ty, count))| LargeTensor {
+            name,
             ty,
             count,
             device_bytes,
@@ -157,7 +160,7 @@ mod tests {
         };
         let large = largest(&step, 3);
         let groups: Vec<_> =
-            large.iter().map(|t| (t.what.as_str(), t.device_bytes, t.count)).collect();
+            large.iter().map(|t| (t.name.as_str(), t.device_bytes, t.count)).collect();
         assert_eq!(groups[0], ("input 1", 400_000, 1), "{large:?}");
         // Each device has an eighth of the rows of the results.
         assert_eq!((groups[1].1, groups[2].1), (8 * 1000 * 4, 8 * 1000 * 4), "{large:?}");

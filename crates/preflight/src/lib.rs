@@ -48,7 +48,8 @@ pub mod warnings;
 
 pub use error::{Error, Result};
 pub use estimate::{Step, estimate};
-pub use generations::{GENERATIONS, Generation, Ring};
+pub use generations::Generation;
+pub(crate) use generations::{GENERATIONS, RingAxes};
 pub use largest_tensors::LargeTensor;
 pub use line_costs::cost_by_line;
 pub use prices::{Price, Prices};

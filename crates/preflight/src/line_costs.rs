@@ -21,5 +21,7 @@ pub fn cost_by_line(
 
 /// The user's line of a source, if it has one.
 pub(crate) fn line(source: Option<Source>, is_internal: fn(&str) -> bool) -> Option<String> {
-    source.filter(|at| at.file != "-" && !is_internal(&at.file)).map(|at| at.to_string())
+    source
+        .filter(|source| source.file != "-" && !is_internal(&source.file))
+        .map(|source| source.to_string())
 }

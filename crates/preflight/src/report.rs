@@ -142,7 +142,7 @@ impl Feasibility {
             .largest
             .iter()
             .map(|t| {
-                json!({ "what": t.what, "type": t.ty.to_string(), "count": t.count, "device_bytes": t.device_bytes,
+                json!({ "what": t.name, "type": t.ty.to_string(), "count": t.count, "device_bytes": t.device_bytes,
                         "at": t.source })
             })
             .collect();

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::{Error, GENERATIONS, Generation, Result, Ring};
+use crate::{Error, GENERATIONS, Generation, Result, RingAxes};
 
 /// A TPU slice.
 ///
@@ -30,7 +30,7 @@ pub struct Slice {
 const MAX_CHIPS: usize = 9216;
 
 /// The shapes of slices by number of chips, for generations with two and three axes.
-const FLAT: &[&[usize]] = &[
+const SHAPES_2D: &[&[usize]] = &[
     &[1, 1],
     &[2, 2],
     &[2, 4],
@@ -42,7 +42,7 @@ const FLAT: &[&[usize]] = &[
     &[16, 32],
     &[32, 32],
 ];
-const DEEP: &[&[usize]] = &[
+const SHAPES_3D: &[&[usize]] = &[
     &[1, 1, 1],
     &[2, 2, 1],
     &[2, 2, 2],
@@ -73,7 +73,7 @@ impl Slice {
     pub fn accelerator_type(&self) -> Option<String> {
         let generation =
             if self.generation.name == "v5e" { "v5litepod" } else { self.generation.name };
-        let name = format!("{generation}-{}", counted(self.generation, self.num_chips()));
+        let name = format!("{generation}-{}", accelerator_size(self.generation, self.num_chips()));
         name.parse().is_ok_and(|slice: Slice| slice.name == self.name).then_some(name)
     }
 
@@ -94,13 +94,13 @@ impl Slice {
 
     /// The share of a chip's links that lead to another chip of the slice.
     pub(crate) fn links(&self) -> f64 {
-        let along = |&length: &usize| match (length, self.generation.ring) {
+        let axis_links = |&length: &usize| match (length, self.generation.ring_axes) {
             (1, _) => 0,
-            (length, Ring::Length(ring)) if length == ring => 2,
-            (length, Ring::MultipleOfFour) if length % 4 == 0 => 2,
+            (length, RingAxes::Length(ring)) if length == ring => 2,
+            (length, RingAxes::MultipleOfFour) if length % 4 == 0 => 2,
             _ => 1,
         };
-        self.axes.iter().map(along).sum::<usize>() as f64 / self.generation.ici_links as f64
+        self.axes.iter().map(axis_links).sum::<usize>() as f64 / self.generation.ici_links as f64
     }
 
     /// Parses several names, separated by commas.
@@ -112,22 +112,22 @@ impl Slice {
     }
 }
 
-fn named(generation: &Generation, axes: &[usize]) -> String {
-    let axes: Vec<_> = axes.iter().map(ToString::to_string).collect();
-    format!("{}:{}", generation.name, axes.join("x"))
+fn slice_name(generation: &Generation, axes: &[usize]) -> String {
+    let lengths: Vec<_> = axes.iter().map(ToString::to_string).collect();
+    format!("{}:{}", generation.name, lengths.join("x"))
 }
 
 fn shapes(generation: &Generation) -> impl Iterator<Item = &'static [usize]> {
-    let longest = match generation.ring {
-        Ring::Length(ring) => ring,
-        Ring::MultipleOfFour => 16,
+    let longest = match generation.ring_axes {
+        RingAxes::Length(ring) => ring,
+        RingAxes::MultipleOfFour => 16,
     };
-    let shapes = if generation.axes == 2 { FLAT } else { DEEP };
+    let shapes = if generation.axes == 2 { SHAPES_2D } else { SHAPES_3D };
     shapes.iter().copied().filter(move |axes| axes.iter().all(|&length| length <= longest))
 }
 
-/// What the number in an accelerator type counts.
-fn counted(generation: &Generation, chips: usize) -> usize {
+/// The number in an accelerator type: of TensorCores or of chips.
+fn accelerator_size(generation: &Generation, chips: usize) -> usize {
     if generation.named_by_cores { chips * generation.cores } else { chips }
 }
 
@@ -162,7 +162,7 @@ impl FromStr for Slice {
             };
             let unit = if generation.named_by_cores { "TensorCores" } else { "chips" };
             match shapes(generation)
-                .find(|axes| counted(generation, axes.iter().product()) == number)
+                .find(|axes| accelerator_size(generation, axes.iter().product()) == number)
             {
                 Some(axes) => axes.to_vec(),
                 None => {
@@ -171,7 +171,7 @@ impl FromStr for Slice {
                             format!(
                                 "{}-{}",
                                 generation.name,
-                                counted(generation, axes.iter().product())
+                                accelerator_size(generation, axes.iter().product())
                             )
                         })
                         .collect();
@@ -187,7 +187,10 @@ impl FromStr for Slice {
                 "slices of {} have {} axes, such as {}",
                 generation.name,
                 generation.axes,
-                { named(generation, if generation.axes == 2 { FLAT[1] } else { DEEP[1] }) }
+                slice_name(
+                    generation,
+                    if generation.axes == 2 { SHAPES_2D[1] } else { SHAPES_3D[1] }
+                )
             ));
         }
         let chips = axes.iter().try_fold(1_usize, |n, &length| n.checked_mul(length));
@@ -196,7 +199,7 @@ impl FromStr for Slice {
         }
         Ok(Slice {
             requested_name: requested_name.to_owned(),
-            name: named(generation, &axes),
+            name: slice_name(generation, &axes),
             generation,
             axes,
         })

@@ -32,17 +32,17 @@ pub struct Warning {
 }
 
 /// Products with a smaller share of all work are not reported.
-const WORTH_A_LINE: f64 = 0.01;
+const MIN_WORK_SHARE: f64 = 0.01;
 /// A matrix unit filled to this share counts as full.
-const FULL_ENOUGH: f64 = 0.9;
+const FULL_SHARE: f64 = 0.9;
 /// Less padding than this is not reported, in bytes.
-const WORTH_BYTES: u64 = 1 << 20;
+const MIN_PADDING_BYTES: u64 = 1 << 20;
 /// The most warnings of one kind.
 const MAX_WARNINGS: usize = 5;
 
 /// The share of the matrix unit's work that is not padding, at best: two of the three lengths fill
 /// its rows and columns, and the third streams through it eight at a time.
-fn used(product: &Product, unit: u64) -> f64 {
+fn utilization(product: &Product, unit: u64) -> f64 {
     let share = |length: u64, multiple: u64| {
         length as f64 / length.max(1).next_multiple_of(multiple) as f64
     };
@@ -57,7 +57,7 @@ pub fn share_used(products: &[PlacedProduct], unit: u64) -> Option<f64> {
     let (mut work, mut time) = (0.0, 0.0);
     for placed in products {
         let (flops, used) =
-            (placed.product.flops * placed.times as f64, used(&placed.product, unit));
+            (placed.product.flops * placed.times as f64, utilization(&placed.product, unit));
         if used > 0.0 {
             work += flops;
             time += flops / used;
@@ -138,13 +138,13 @@ pub fn matrix_unit(products: &[PlacedProduct], unit: u64) -> Vec<Warning> {
         let entry =
             groups.entry((source, [product.rows, product.inner, product.columns])).or_default();
         entry.0 += work(placed);
-        entry.1 = used(product, unit);
+        entry.1 = utilization(product, unit);
         entry.2 += placed.times.saturating_mul(product.batch);
     }
     let mut groups: Vec<_> = groups
         .into_iter()
         .filter(|(_, (work, used, _))| {
-            *work >= WORTH_A_LINE * total_work && *used < FULL_ENOUGH && *used > 0.0
+            *work >= MIN_WORK_SHARE * total_work && *used < FULL_SHARE && *used > 0.0
         })
         .collect();
     let wasted = |(work, used, _): &(f64, f64, u64)| work * (1.0 / used - 1.0);
@@ -183,7 +183,7 @@ pub(crate) fn tiles(arrays: &[LargeArray]) -> Vec<Warning> {
     let mut groups: BTreeMap<String, (u64, u64, usize, Option<String>)> = BTreeMap::new();
     for array in arrays {
         let unpadded = bytes(array);
-        if array.bytes.saturating_sub(unpadded) >= WORTH_BYTES
+        if array.bytes.saturating_sub(unpadded) >= MIN_PADDING_BYTES
             && array.bytes >= unpadded.saturating_mul(3) / 2
         {
             let source = || array.source.as_ref().map(ToString::to_string);
@@ -276,11 +276,11 @@ mod tests {
 
     #[test]
     fn a_full_matrix_unit_causes_no_warning() {
-        assert_eq!(used(&product(1024, 256, 128).product, 128), 1.0);
-        assert_eq!(used(&product(1024, 64, 128).product, 128), 0.5);
+        assert_eq!(utilization(&product(1024, 256, 128).product, 128), 1.0);
+        assert_eq!(utilization(&product(1024, 64, 128).product, 128), 0.5);
         // Ten columns, but the many rows can fill the unit's columns instead.
-        assert_eq!(used(&product(1024, 256, 10).product, 128), 10.0 / 16.0);
-        assert_eq!(used(&product(1024, 128, 128).product, 256), 0.5);
+        assert_eq!(utilization(&product(1024, 256, 10).product, 128), 10.0 / 16.0);
+        assert_eq!(utilization(&product(1024, 128, 128).product, 256), 0.5);
         assert!(matrix_unit(&[product(1024, 256, 128)], 128).is_empty());
         let warnings =
             matrix_unit(&[product(1024, 256, 128), product(4096, 100, 100), product(8, 8, 8)], 128);

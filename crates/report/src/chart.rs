@@ -4,9 +4,10 @@ use std::fmt::Write as _;
 
 use crate::html::{Html, element, style};
 
-/// Width and height, and the margins for labels, close to the pixels of a chart in a page, so that
-/// text keeps its size.
-const SIZE: (f64, f64) = (360.0, 220.0);
+/// The size and the margins for labels, close to the pixels of a chart in a page, so that text keeps
+/// its size.
+const WIDTH: f64 = 360.0;
+const HEIGHT: f64 = 220.0;
 const LEFT: f64 = 50.0;
 const RIGHT: f64 = 12.0;
 const TOP: f64 = 8.0;
@@ -14,7 +15,7 @@ const BOTTOM: f64 = 36.0;
 /// The colors in `page.css`.
 const COLORS: usize = 7;
 /// An axis is logarithmic if the largest value is this many times the smallest.
-const LOG_FROM: f64 = 100.0;
+const MIN_LOG_RATIO: f64 = 100.0;
 
 /// How points are drawn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,7 +35,7 @@ pub struct Series {
     /// The name in the legend.
     pub name: String,
     /// The index of one of seven colors, repeating after that; or [`NEUTRAL`].
-    pub colour: usize,
+    pub color: usize,
     /// The points, x first. Points that are not finite are left out.
     pub points: Vec<(f64, f64)>,
     /// How they are drawn.
@@ -91,7 +92,7 @@ impl Chart {
                 [title, element("p", &[("class", &"faint")], "no values")],
             );
         };
-        let view = format!("0 0 {} {}", SIZE.0, SIZE.1);
+        let view = format!("0 0 {WIDTH} {HEIGHT}");
         let label = format!("{}: {} over {}", self.title, self.y, self.x);
         let svg = element(
             "svg",
@@ -111,49 +112,50 @@ impl Chart {
     /// assert!(file.starts_with("<svg xmlns=") && file.contains(">train</text>"));
     /// ```
     pub fn svg(&self) -> String {
-        svg_file(&self.title, &self.names(), SIZE, self.drawing().unwrap_or_default())
+        svg_file(&self.title, &self.names(), WIDTH, HEIGHT, self.drawing().unwrap_or_default())
     }
 
     /// The series that have names, with their colors.
     fn names(&self) -> Vec<(usize, &str)> {
-        self.series.iter().filter(|s| !s.name.is_empty()).map(|s| (s.colour, &*s.name)).collect()
+        self.series.iter().filter(|s| !s.name.is_empty()).map(|s| (s.color, &*s.name)).collect()
     }
 
     /// Axes and marks; nothing if there are no points.
     fn drawing(&self) -> Option<Html> {
-        let series: Vec<Series> = self.series.iter().map(drawable).collect();
+        let series: Vec<Series> = self.series.iter().map(finite_series).collect();
         let ys = || series.iter().flat_map(|s| s.points.iter().map(|p| p.1));
         let xs = || series.iter().flat_map(|s| s.points.iter().map(|p| p.0));
-        let (x, mut y) = (range(xs())?, range(ys())?);
+        let (mut x_range, mut y_range) = (Range::of(xs())?, Range::of(ys())?);
         let columns = series.iter().any(|s| s.mark == Mark::Columns);
-        let wide = y.0 > 0.0 && y.1 / y.0 >= LOG_FROM;
-        let log_y = self.log_y.unwrap_or(wide && !columns) && y.0 > 0.0;
+        let wide = y_range.low > 0.0 && y_range.high / y_range.low >= MIN_LOG_RATIO;
+        let log_y = self.log_y.unwrap_or(wide && !columns) && y_range.low > 0.0;
         if columns {
-            y.0 = y.0.min(0.0);
+            y_range.low = y_range.low.min(0.0);
         }
-        let ends = series
+        x_range.high = series
             .iter()
             .filter(|s| s.mark == Mark::Columns)
-            .flat_map(|s| column_ends(s, self.log_x));
-        let end = ends.fold(x.1, f64::max);
-        // Without it, half of a dot on the edge would be cut off.
-        let room = |(low, high): (f64, f64), log: bool| {
-            if series.iter().all(|s| s.mark == Mark::Dots) && !log {
-                (low - 0.05 * (high - low), high + 0.05 * (high - low))
-            } else {
-                (low, high)
+            .flat_map(|s| column_ends(s, self.log_x))
+            .fold(x_range.high, f64::max);
+        // Otherwise half of a dot on the edge would be cut off.
+        if series.iter().all(|s| s.mark == Mark::Dots) {
+            if !self.log_x {
+                x_range = x_range.with_margin();
             }
-        };
-        let (x, y) = (room((x.0, end), self.log_x), room(y, log_y));
-        let x = Axis::new(x.0, x.1, self.log_x && x.0 > 0.0, LEFT, SIZE.0 - RIGHT);
-        let y = Axis::new(y.0, y.1, log_y, SIZE.1 - BOTTOM, TOP);
+            if !log_y {
+                y_range = y_range.with_margin();
+            }
+        }
+        let log_x = self.log_x && x_range.low > 0.0;
+        let x = Axis::new(x_range, log_x, LEFT, WIDTH - RIGHT);
+        let y = Axis::new(y_range, log_y, HEIGHT - BOTTOM, TOP);
         let mut parts = vec![axes(&x, &y, &self.x, &self.y)];
         parts.extend(series.iter().flat_map(|s| marks(s, &x, &y)));
         Some(parts.into_iter().collect())
     }
 }
 
-/// A drawing with a width and a height as an SVG file, below its title and a legend, light or dark
+/// A drawing of this width and height as an SVG file, below its title and a legend, light or dark
 /// like the reader's system.
 ///
 /// ```
@@ -161,12 +163,13 @@ impl Chart {
 /// use fulmen_report::html::element;
 ///
 /// let bar = element("path", &[("class", &"column c0"), ("d", &"M0 0h90v12h-90z")], "");
-/// assert!(svg_file("a bar", &[(0, "ours")], (100.0, 12.0), bar).ends_with("</svg>\n"));
+/// assert!(svg_file("a bar", &[(0, "ours")], 100.0, 12.0, bar).ends_with("</svg>\n"));
 /// ```
 pub fn svg_file(
     title: &str,
     names: &[(usize, &str)],
-    (width, height): (f64, f64),
+    width: f64,
+    height: f64,
     drawing: Html,
 ) -> String {
     const TITLE: f64 = 40.0;
@@ -176,11 +179,11 @@ pub fn svg_file(
         element("text", &[("x", &4), ("y", &(14.0 - TITLE)), ("style", &bold)], title),
     ];
     let mut left = 4.0;
-    for (colour, name) in names {
+    for (color, name) in names {
         let swatch = format!("M{left:.1} {:.1}h12v8h-12z", 23.0 - TITLE);
         parts.push(element(
             "path",
-            &[("class", &format_args!("column {}", class(*colour))), ("d", &swatch)],
+            &[("class", &format_args!("column {}", class(*color))), ("d", &swatch)],
             "",
         ));
         parts.push(label(left + 16.0, 31.0 - TITLE, "start", name));
@@ -201,99 +204,135 @@ pub fn svg_file(
 
 /// Names with their colors.
 pub(crate) fn legend(names: &[(usize, &str)]) -> Html {
-    let entry = |&(colour, name): &(usize, &str)| {
+    let entries = names.iter().map(|&(color, name)| {
         let swatch = [element("i", &[], ""), element("span", &[], name)];
-        element("span", &[("class", &class(colour))], swatch)
-    };
-    element("div", &[("class", &"legend")], names.iter().map(entry).collect::<Html>())
+        element("span", &[("class", &class(color))], swatch)
+    });
+    element("div", &[("class", &"legend")], entries.collect::<Html>())
 }
 
-/// A bar over the full width, whose parts have a color, a name and a fraction of it, from 0 to 1.
-pub fn bar(parts: impl IntoIterator<Item = (usize, String, f64)>) -> Html {
-    let part = |(colour, name, share): (usize, String, f64)| {
-        let width = format!("width:{:.3}%", 100.0 * share);
-        element("span", &[("class", &class(colour)), ("style", &width), ("title", &name)], "")
-    };
-    element("div", &[("class", &"bar")], parts.into_iter().map(part).collect::<Html>())
+/// A part of a [`bar`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct BarPart {
+    /// The color, as in [`Series::color`].
+    pub color: usize,
+    /// The tooltip.
+    pub name: String,
+    /// The fraction of the bar, from 0 to 1.
+    pub fraction: f64,
+}
+
+/// A bar over the full width.
+pub fn bar(parts: impl IntoIterator<Item = BarPart>) -> Html {
+    let spans = parts.into_iter().map(|BarPart { color, name, fraction }| {
+        let width = format!("width:{:.3}%", 100.0 * fraction);
+        element("span", &[("class", &class(color)), ("style", &width), ("title", &name)], "")
+    });
+    element("div", &[("class", &"bar")], spans.collect::<Html>())
 }
 
 /// The CSS class of a color.
-pub fn class(colour: usize) -> String {
-    if colour == NEUTRAL { "faint".to_owned() } else { format!("c{}", colour % COLORS) }
+pub fn class(color: usize) -> String {
+    if color == NEUTRAL { "faint".to_owned() } else { format!("c{}", color % COLORS) }
 }
 
-fn drawable(series: &Series) -> Series {
-    let all = series.points.iter().enumerate();
-    let kept: Vec<usize> =
-        all.filter(|(_, p)| p.0.is_finite() && p.1.is_finite()).map(|(i, _)| i).collect();
+/// The series without the points that are not finite.
+fn finite_series(series: &Series) -> Series {
+    let finite: Vec<usize> = series
+        .points
+        .iter()
+        .enumerate()
+        .filter(|(_, p)| p.0.is_finite() && p.1.is_finite())
+        .map(|(i, _)| i)
+        .collect();
     Series {
-        points: kept.iter().map(|&i| series.points[i]).collect(),
-        labels: kept.iter().filter_map(|&i| series.labels.get(i).cloned()).collect(),
-        sizes: kept.iter().filter_map(|&i| series.sizes.get(i).copied()).collect(),
+        points: finite.iter().map(|&i| series.points[i]).collect(),
+        labels: finite.iter().filter_map(|&i| series.labels.get(i).cloned()).collect(),
+        sizes: finite.iter().filter_map(|&i| series.sizes.get(i).copied()).collect(),
         ..series.clone()
     }
 }
 
-fn range(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
-    values.fold(None, |range, v| {
-        Some(range.map_or((v, v), |(low, high): (f64, f64)| (low.min(v), high.max(v))))
-    })
+/// A range of values.
+#[derive(Clone, Copy)]
+struct Range {
+    low: f64,
+    high: f64,
+}
+
+impl Range {
+    /// The range of these values; `None` if there are none.
+    fn of(values: impl Iterator<Item = f64>) -> Option<Range> {
+        values
+            .map(|v| Range { low: v, high: v })
+            .reduce(|a, b| Range { low: a.low.min(b.low), high: a.high.max(b.high) })
+    }
+
+    /// The range and a twentieth of it on both sides.
+    fn with_margin(self) -> Range {
+        let margin = 0.05 * (self.high - self.low);
+        Range { low: self.low - margin, high: self.high + margin }
+    }
 }
 
 /// The right edge of each column: the start of the next one; the last is as wide as the previous
 /// one.
 fn column_ends(series: &Series, log: bool) -> Vec<f64> {
-    let begins: Vec<f64> = series.points.iter().map(|point| point.0).collect();
-    let last = match begins[..] {
+    let starts: Vec<f64> = series.points.iter().map(|point| point.0).collect();
+    let last_end = match starts[..] {
         [.., previous, last] if log && previous > 0.0 => last * (last / previous),
         [.., previous, last] => last + (last - previous),
         [only] if log => only * 1.1,
         [only] => only + 1.0,
         [] => return Vec::new(),
     };
-    begins[1..].iter().copied().chain([last]).collect()
+    starts[1..].iter().copied().chain([last_end]).collect()
 }
 
 /// A range of values and the pixels that it maps to.
 struct Axis {
-    low: f64,
-    high: f64,
+    /// The range, or that of the logarithms.
+    range: Range,
     log: bool,
-    from: f64,
-    to: f64,
+    start_pixel: f64,
+    end_pixel: f64,
 }
 
 impl Axis {
-    fn new(low: f64, high: f64, log: bool, from: f64, to: f64) -> Axis {
-        let (mut low, mut high) = if log { (low.log10(), high.log10()) } else { (low, high) };
+    fn new(range: Range, log: bool, start_pixel: f64, end_pixel: f64) -> Axis {
+        let Range { mut low, mut high } = range;
+        if log {
+            (low, high) = (low.log10(), high.log10());
+        }
         if high - low <= f64::EPSILON * low.abs().max(high.abs()) {
             let margin = if log { 0.5 } else { low.abs().max(1e-9) * 0.5 };
             (low, high) = (low - margin, high + margin);
         }
-        Axis { low, high, log, from, to }
+        Axis { range: Range { low, high }, log, start_pixel, end_pixel }
     }
 
     fn pixel(&self, value: f64) -> f64 {
         let value = if self.log { value.max(f64::MIN_POSITIVE).log10() } else { value };
-        let share = ((value - self.low) / (self.high - self.low)).clamp(0.0, 1.0);
-        self.from + share * (self.to - self.from)
+        let Range { low, high } = self.range;
+        let share = ((value - low) / (high - low)).clamp(0.0, 1.0);
+        self.start_pixel + share * (self.end_pixel - self.start_pixel)
     }
 
     /// About five round values within the range.
     fn ticks(&self) -> Vec<f64> {
-        if self.log && self.high - self.low >= 1.0 {
-            let stride = ((self.high - self.low) / 5.0).ceil().max(1.0);
-            let first = self.low.ceil();
-            let powers = (0..=6)
+        let Range { mut low, mut high } = self.range;
+        if self.log && high - low >= 1.0 {
+            let stride = ((high - low) / 5.0).ceil().max(1.0);
+            let first = low.ceil();
+            return (0..=6)
                 .map(|i| first + f64::from(i) * stride)
-                .take_while(|power| *power <= self.high + 1e-9);
-            return powers.map(|power| 10f64.powf(power)).collect();
+                .take_while(|power| *power <= high + 1e-9)
+                .map(|power| 10f64.powf(power))
+                .collect();
         }
-        let (low, high) = if self.log {
-            (10f64.powf(self.low), 10f64.powf(self.high))
-        } else {
-            (self.low, self.high)
-        };
+        if self.log {
+            (low, high) = (10f64.powf(low), 10f64.powf(high));
+        }
         let rough = (high - low) / 5.0;
         let power = 10f64.powf(rough.log10().floor());
         let stride = [1.0, 2.0, 5.0, 10.0]
@@ -302,20 +341,20 @@ impl Axis {
             .find(|s| *s >= rough)
             .unwrap_or(rough);
         let first = (low / stride).ceil();
-        let ticks = (0..=8)
+        (0..=8)
             .map(|i| (first + f64::from(i)) * stride)
-            .take_while(|tick| *tick <= high + stride * 1e-6);
-        ticks.collect()
+            .take_while(|tick| *tick <= high + stride * 1e-6)
+            .collect()
     }
 }
 
 fn axes(x: &Axis, y: &Axis, x_label: &str, y_label: &str) -> Html {
     let mut parts = Vec::new();
     let mut lines = String::new();
-    let (left, bottom) = (x.from, y.from);
+    let (left, bottom) = (x.start_pixel, y.start_pixel);
     for tick in y.ticks() {
         let position = y.pixel(tick);
-        let _ = write!(lines, "M{left:.1} {position:.1}H{:.1}", x.to);
+        let _ = write!(lines, "M{left:.1} {position:.1}H{:.1}", x.end_pixel);
         parts.push(label(left - 5.0, position + 4.0, "end", &number(tick)));
     }
     for tick in x.ticks() {
@@ -323,7 +362,7 @@ fn axes(x: &Axis, y: &Axis, x_label: &str, y_label: &str) -> Html {
         let _ = write!(lines, "M{position:.1} {bottom:.1}v4");
         parts.push(label(position, bottom + 15.0, "middle", &number(tick)));
     }
-    let _ = write!(lines, "M{left:.1} {bottom:.1}H{:.1}", x.to);
+    let _ = write!(lines, "M{left:.1} {bottom:.1}H{:.1}", x.end_pixel);
     parts.push(element("path", &[("class", &"grid"), ("d", &lines)], ""));
     let name = |label: &str, axis: &Axis| {
         if !axis.log {
@@ -334,7 +373,7 @@ fn axes(x: &Axis, y: &Axis, x_label: &str, y_label: &str) -> Html {
             format!("{label} (log scale)")
         }
     };
-    let names = [(x.to, "end", name(x_label, x)), (0.0, "start", name(y_label, y))];
+    let names = [(x.end_pixel, "end", name(x_label, x)), (0.0, "start", name(y_label, y))];
     parts.extend(
         names
             .iter()
@@ -353,7 +392,7 @@ fn label(x: f64, y: f64, anchor: &'static str, text: &str) -> Html {
 }
 
 fn marks(series: &Series, x: &Axis, y: &Axis) -> Vec<Html> {
-    let colour = class(series.colour);
+    let color_class = class(series.color);
     let pixel = |&(px, py): &(f64, f64)| (x.pixel(px), y.pixel(py));
     let dot = |(i, point): (usize, &(f64, f64))| {
         let (cx, cy) = pixel(point);
@@ -368,7 +407,7 @@ fn marks(series: &Series, x: &Axis, y: &Axis) -> Vec<Html> {
         let [cx, cy, r] = [cx, cy, radius].map(|length| format!("{length:.1}"));
         element(
             "circle",
-            &[("class", &format_args!("dot {colour}")), ("cx", &cx), ("cy", &cy), ("r", &r)],
+            &[("class", &format_args!("dot {color_class}")), ("cx", &cx), ("cy", &cy), ("r", &r)],
             title,
         )
     };
@@ -379,7 +418,11 @@ fn marks(series: &Series, x: &Axis, y: &Axis) -> Vec<Html> {
                 let (px, py) = pixel(point);
                 let _ = write!(path, "{}{px:.1} {py:.1}", if i == 0 { "M" } else { "L" });
             }
-            vec![element("path", &[("class", &format_args!("line {colour}")), ("d", &path)], "")]
+            vec![element(
+                "path",
+                &[("class", &format_args!("line {color_class}")), ("d", &path)],
+                "",
+            )]
         }
         Mark::Line | Mark::Dots => series.points.iter().enumerate().map(dot).collect(),
         Mark::Columns => {
@@ -393,7 +436,11 @@ fn marks(series: &Series, x: &Axis, y: &Axis) -> Vec<Html> {
                     (right - 1.0).max(left + 0.5)
                 );
             }
-            vec![element("path", &[("class", &format_args!("column {colour}")), ("d", &path)], "")]
+            vec![element(
+                "path",
+                &[("class", &format_args!("column {color_class}")), ("d", &path)],
+                "",
+            )]
         }
     }
 }
@@ -457,7 +504,7 @@ mod tests {
 
     #[test]
     fn ticks_are_round_and_within_the_axis() {
-        let ticks = |low, high, log| Axis::new(low, high, log, 0.0, 100.0).ticks();
+        let ticks = |low, high, log| Axis::new(Range { low, high }, log, 0.0, 100.0).ticks();
         assert_eq!(ticks(0.0, 1000.0, false), [0.0, 200.0, 400.0, 600.0, 800.0, 1000.0]);
         assert_eq!(ticks(0.0, 7.0, false), [0.0, 2.0, 4.0, 6.0]);
         assert_eq!(ticks(0.02, 300.0, true).len(), 4);

@@ -93,12 +93,12 @@ pub fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<Html>>) -> Html
             element("td", &[], cell)
         }
     };
-    let head: Html = header.iter().map(|name| element("th", &[], *name)).collect();
+    let names: Html = header.iter().map(|name| element("th", &[], *name)).collect();
     let body: Html = rows
         .into_iter()
         .map(|row| element("tr", &[], row.into_iter().map(cell).collect::<Html>()))
         .collect();
-    let head = element("thead", &[], element("tr", &[], head));
+    let head = element("thead", &[], element("tr", &[], names));
     element(
         "div",
         &[("class", &"scroll")],
@@ -108,10 +108,10 @@ pub fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<Html>>) -> Html
 
 /// Whether a cell starts with a number: `3`, `2.5 GiB`, `$1.20`, `12k`.
 fn is_number(cell: &str) -> bool {
-    let first = cell.split(' ').next().unwrap_or_default();
-    let first = first.trim_start_matches('$').trim_end_matches(['k', 'M', 'G', 'T']);
-    first.starts_with(|c: char| c.is_ascii_digit() || c == '-')
-        && first.parse::<f64>().is_ok()
+    let first_word = cell.split(' ').next().unwrap_or_default();
+    let digits = first_word.trim_start_matches('$').trim_end_matches(['k', 'M', 'G', 'T']);
+    digits.starts_with(|c: char| c.is_ascii_digit() || c == '-')
+        && digits.parse::<f64>().is_ok()
         && cell.len() < 24
 }
 

@@ -1,8 +1,8 @@
 #![doc = include_str!("../README.md")]
 
 pub mod chart;
-mod compare;
 mod curve;
+mod differences;
 pub mod html;
 mod overview;
 mod report;

@@ -47,7 +47,7 @@ fn status(run: &Run) -> String {
         State::Interrupted => format!("Interrupted{reason}"),
         State::Failed => format!("Failed{reason}"),
     };
-    let count = |n: u64, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
+    let count = |n: u64, noun: &str| format!("{n} {noun}{}", if n == 1 { "" } else { "s" });
     format!("{state}; {}, {}", count(summary.epochs, "epoch"), count(summary.global_step, "step"))
 }
 
@@ -74,9 +74,8 @@ fn speed(run: &Run) -> Vec<String> {
     let flops = summary.flops_per_second.filter(|flops| *flops > 0.0);
     let flops_text = flops
         .zip(summary.peak_flops)
-        .map(|(flops, peak)| format!("{:.0} % of the chip's peak", 100.0 * flops / peak));
-    let flops_text =
-        flops_text.or_else(|| Some(format!("{} on each device", amount(flops?, "FLOP/s"))));
+        .map(|(flops, peak)| format!("{:.0} % of the chip's peak", 100.0 * flops / peak))
+        .or_else(|| Some(format!("{} on each device", amount(flops?, "FLOP/s"))));
     if summary.samples_per_second > 0.0 {
         let rest = flops_text.map(|text| format!("; {text}")).unwrap_or_default();
         sentences
@@ -112,6 +111,6 @@ fn speed(run: &Run) -> Vec<String> {
 }
 
 /// A note for a section without content.
-pub(crate) fn missing(what: &str) -> Html {
-    element("div", &[("class", &"faint")], paragraph(what))
+pub(crate) fn missing(note: &str) -> Html {
+    element("div", &[("class", &"faint")], paragraph(note))
 }

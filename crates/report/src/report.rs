@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use crate::chart::{Chart, Mark, Series, bar, class, legend, number};
-use crate::compare::differences;
+use crate::chart::{BarPart, Chart, Mark, Series, bar, class, legend, number};
+use crate::differences::differences;
 use crate::html::{Html, details, element, page, paragraph, section, table};
 use crate::overview::{missing, overview};
 use crate::run::{Array, Rows};
@@ -33,13 +33,13 @@ const BUCKETS: [(&str, &str); 7] = [
 /// The page of one or several runs: their curves overlaid, and their differences. It is smaller
 /// than 500 KB.
 pub fn report(runs: &[Run]) -> String {
-    let left_out = runs.len().saturating_sub(MAX_RUNS);
-    let runs = &runs[..runs.len() - left_out];
+    let omitted = runs.len().saturating_sub(MAX_RUNS);
+    let runs = &runs[..runs.len() - omitted];
     let names: Vec<&str> = runs.iter().map(|run| &*run.name).collect();
     let mut body = Vec::new();
-    if left_out > 0 {
+    if omitted > 0 {
         body.push(paragraph(format_args!(
-            "{left_out} more runs are left out; a page shows {MAX_RUNS}."
+            "{omitted} more runs are left out; a page shows {MAX_RUNS}."
         )));
     }
     body.push(section("overview", "In short", each(runs, overview)));
@@ -110,22 +110,24 @@ fn curves(runs: &[Run]) -> Html {
         }
     }
     let mut drawn = 0;
-    let fits = charts.iter().take_while(|chart| {
-        drawn += chart.1.len();
-        drawn <= MAX_CURVES
-    });
-    let fits = fits.count();
-    let left_out: usize = charts[fits..].iter().map(|chart| chart.1.len()).sum();
-    charts.truncate(fits);
+    let num_charts = charts
+        .iter()
+        .take_while(|chart| {
+            drawn += chart.1.len();
+            drawn <= MAX_CURVES
+        })
+        .count();
+    let omitted: usize = charts[num_charts..].iter().map(|chart| chart.1.len()).sum();
+    charts.truncate(num_charts);
     if charts.is_empty() {
         return missing(
             "There are no logged values: metrics.jsonl and metrics.csv are missing or empty (option `loggers`).",
         );
     }
-    let chart = |(title, members): &(&str, Vec<(usize, &str)>)| {
-        let series = members.iter().enumerate().map(|(colour, &(run, name))| Series {
+    let charts_html = charts.iter().map(|(title, members)| {
+        let series = members.iter().enumerate().map(|(color, &(run, name))| Series {
             name: if runs.len() == 1 { name.into() } else { runs[run].name.clone() },
-            colour: if runs.len() == 1 { colour } else { run },
+            color: if runs.len() == 1 { color } else { run },
             points: runs[run].curves()[name].points(),
             ..Series::default()
         });
@@ -139,13 +141,11 @@ fn curves(runs: &[Run]) -> Html {
             ..Chart::default()
         }
         .html()
-    };
-    let mut parts =
-        vec![element("div", &[("class", &"charts")], charts.iter().map(chart).collect::<Html>())];
-    if left_out > 0 {
-        parts.push(missing(&format!(
-            "{left_out} more curves are left out; metrics.jsonl has them."
-        )));
+    });
+    let mut parts = vec![element("div", &[("class", &"charts")], charts_html.collect::<Html>())];
+    if omitted > 0 {
+        parts
+            .push(missing(&format!("{omitted} more curves are left out; metrics.jsonl has them.")));
     }
     let bad: u64 = runs.iter().map(|run| run.bad_lines).sum();
     if bad > 0 {
@@ -158,13 +158,13 @@ fn curves(runs: &[Run]) -> Html {
 }
 
 fn values(run: &Run) -> Html {
-    let cells = |value: Option<(u64, f64)>| match value {
+    let value_and_step = |value: Option<(u64, f64)>| match value {
         Some((step, value)) => [Html::from(number(value)), Html::from(step.to_string())],
         None => Default::default(),
     };
     let rows = by_interest(run).into_iter().take(MAX_ROWS).map(|name| {
         let curve = &run.curves()[name];
-        let cells = [cells(curve.last()), cells(curve.min()), cells(curve.max())];
+        let cells = [curve.last(), curve.min(), curve.max()].map(value_and_step);
         [Html::from(name)].into_iter().chain(cells.into_iter().flatten()).collect()
     });
     table(&["metric", "last", "at step", "minimum", "at step", "maximum", "at step"], rows)
@@ -200,8 +200,10 @@ fn time(runs: &[Run]) -> Html {
         if total <= 0.0 {
             return missing("The folder has no goodput.json.");
         }
-        let bar = bar(spent.iter().map(|&(name, text, seconds)| {
-            (color(name), format!("{text}: {}", duration(seconds)), seconds / total)
+        let bar = bar(spent.iter().map(|&(name, text, seconds)| BarPart {
+            color: color(name),
+            name: format!("{text}: {}", duration(seconds)),
+            fraction: seconds / total,
         }));
         let starts = match run.goodput.len() {
             1 => String::new(),
@@ -212,24 +214,23 @@ fn time(runs: &[Run]) -> Html {
             let name = [swatch, element("span", &[], text)].into();
             vec![name, duration(seconds).into(), format!("{:.1} %", 100.0 * seconds / total).into()]
         });
-        let total = paragraph(format_args!("{} in all{starts}.", duration(total)));
-        [total, bar, table(&["spent on", "time", "share"], rows)].into()
+        let sentence = paragraph(format_args!("{} in all{starts}.", duration(total)));
+        [sentence, bar, table(&["spent on", "time", "share"], rows)].into()
     })
 }
 
 fn steps(runs: &[Run]) -> Html {
-    let series = |(colour, run): (usize, &Run)| {
+    let run_series = |(color, run): (usize, &Run)| {
         let histogram = run.summary.as_ref()?.step_times.histogram();
-        let points =
-            histogram.iter().map(|&(begins, count)| (begins * 1e3, count as f64)).collect();
+        let points = histogram.iter().map(|&(start, count)| (start * 1e3, count as f64)).collect();
         let (name, mark) = if runs.len() == 1 {
             (String::new(), Mark::Columns)
         } else {
             (run.name.clone(), Mark::Line)
         };
-        (!histogram.is_empty()).then(|| Series { name, colour, mark, points, ..Series::default() })
+        (!histogram.is_empty()).then(|| Series { name, color, mark, points, ..Series::default() })
     };
-    let series: Vec<Series> = runs.iter().enumerate().filter_map(series).collect();
+    let series: Vec<Series> = runs.iter().enumerate().filter_map(run_series).collect();
     if series.is_empty() {
         return missing("No step was measured: this needs two consecutive steps without waiting.");
     }
@@ -267,8 +268,7 @@ fn memory_of(summary: &Summary) -> Html {
             (0, "training state", Some(device.state)),
             (1, "temporaries of a step", device.temporaries),
         ];
-        let known =
-            || used.iter().filter_map(|&(colour, name, bytes)| Some((colour, name, bytes?)));
+        let known = || used.iter().filter_map(|&(color, name, bytes)| Some((color, name, bytes?)));
         let sum: u64 = known().map(|part| part.2).sum();
         let whole = device.limit.unwrap_or(sum).max(sum).max(1) as f64;
         let mut text = format!("{}: {} by the program", device.device, memory(sum));
@@ -278,14 +278,17 @@ fn memory_of(summary: &Summary) -> Html {
         if let Some(limit) = device.limit {
             let _ = write!(text, ", of {}", memory(limit));
         }
-        let names: Vec<(usize, String)> =
-            known().map(|(c, name, bytes)| (c, format!("{name} {}", memory(bytes)))).collect();
+        let labels: Vec<(usize, String)> = known()
+            .map(|(color, name, bytes)| (color, format!("{name} {}", memory(bytes))))
+            .collect();
         let names: Vec<(usize, &str)> =
-            names.iter().map(|(colour, name)| (*colour, &**name)).collect();
+            labels.iter().map(|(color, label)| (*color, &**label)).collect();
         parts.push(paragraph(text));
-        parts
-            .push(bar(known()
-                .map(|(colour, name, bytes)| (colour, name.to_owned(), bytes as f64 / whole))));
+        parts.push(bar(known().map(|(color, name, bytes)| BarPart {
+            color,
+            name: name.to_owned(),
+            fraction: bytes as f64 / whole,
+        })));
         parts.push(legend(&names));
     }
     if let Some(bytes) = summary.host_memory {
@@ -382,7 +385,7 @@ fn matrix(rows: &[Vec<f64>]) -> Html {
         .into_iter()
         .chain((0..width).map(|class| element("th", &[], class.to_string())))
         .collect::<Html>();
-    let row = |(i, row): (usize, &Vec<f64>)| {
+    let rows_html = rows.iter().enumerate().map(|(i, row)| {
         let sum: f64 = row.iter().filter(|v| v.is_finite()).sum();
         let cell = |&value: &f64| {
             let share =
@@ -391,9 +394,8 @@ fn matrix(rows: &[Vec<f64>]) -> Html {
         };
         let cells = [element("th", &[], i.to_string())].into_iter().chain(row.iter().map(cell));
         element("tr", &[], cells.collect::<Html>())
-    };
-    let rows = rows.iter().enumerate().map(row);
-    let all = [element("tr", &[], header)].into_iter().chain(rows).collect::<Html>();
+    });
+    let all = [element("tr", &[], header)].into_iter().chain(rows_html).collect::<Html>();
     element("div", &[("class", &"scroll")], element("table", &[("class", &"matrix")], all))
 }
 
@@ -426,25 +428,25 @@ fn configuration(run: &Run) -> Html {
 }
 
 fn environment(run: &Run) -> Html {
-    let setting = run.summary.iter().flat_map(|summary| &summary.setting);
-    let rows: Vec<Vec<Html>> = setting
+    let settings = run
+        .summary
+        .iter()
+        .flat_map(|summary| &summary.setting)
         .chain(&run.environment)
         .take(2 * MAX_ROWS)
-        .map(|(name, value)| vec![Html::from(&**name), Html::from(shortened(value))])
-        .collect();
-    let speed =
+        .map(|(name, value)| vec![Html::from(&**name), Html::from(shortened(value))]);
+    let compilations =
         run.summary.iter().flat_map(|summary| &summary.compilations).map(|(program, seconds)| {
             vec![
                 Html::from(format!("compiled: {program}")),
                 seconds.map_or(Html::default(), |s| duration(s).into()),
             ]
         });
-    let rows: Vec<Vec<Html>> = rows.into_iter().chain(speed.take(MAX_ROWS)).collect();
+    let rows: Vec<Vec<Html>> = settings.chain(compilations.take(MAX_ROWS)).collect();
     if rows.is_empty() {
         return missing("The folder has no environment.json.");
     }
-    let peak = run.summary.as_ref().and_then(|summary| summary.peak_flops);
-    let peak = peak.map(|flops| {
+    let peak = run.summary.as_ref().and_then(|summary| summary.peak_flops).map(|flops| {
         paragraph(format_args!("Peak of a device: {} in bf16.", amount(flops, "FLOP/s")))
     });
     [table(&["name", "value"], rows)].into_iter().chain(peak).collect()

@@ -141,7 +141,7 @@ impl Run {
         self.environment = self
             .json::<serde_json::Map<String, Json>>("environment.json")?
             .map_or(Vec::new(), |all| {
-                all.into_iter().flat_map(|(name, value)| flat(name, value)).collect()
+                all.into_iter().flat_map(|(name, value)| flatten(name, value)).collect()
             });
         self.config = self.text("config.toml")?;
         self.read_pictures();
@@ -256,10 +256,14 @@ impl Run {
     /// left out.
     fn read_pictures(&mut self) {
         self.pictures.clear();
-        let folders = std::fs::read_dir(self.folder.join("media")).into_iter().flatten().flatten();
-        let mut folders: Vec<PathBuf> = folders.map(|entry| entry.path()).collect();
+        let mut folders: Vec<PathBuf> = std::fs::read_dir(self.folder.join("media"))
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.path())
+            .collect();
         folders.sort();
-        let mut left = MAX_PICTURE_BYTES;
+        let mut remaining_bytes = MAX_PICTURE_BYTES;
         for folder in folders {
             let files = std::fs::read_dir(&folder)
                 .into_iter()
@@ -273,11 +277,12 @@ impl Run {
             else {
                 continue;
             };
-            let small = std::fs::metadata(&file).is_ok_and(|data| data.len() <= left as u64);
+            let small =
+                std::fs::metadata(&file).is_ok_and(|data| data.len() <= remaining_bytes as u64);
             if let (true, Ok(png)) =
                 (small && self.pictures.len() < MAX_PICTURES, std::fs::read(&file))
             {
-                left = left.saturating_sub(png.len());
+                remaining_bytes = remaining_bytes.saturating_sub(png.len());
                 let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
                 self.pictures.push(Picture { name, step, png });
             }
@@ -292,11 +297,11 @@ struct GoodputFile {
 }
 
 /// Flattens an object: names joined by dots, and values as text.
-fn flat(name: String, value: Json) -> Vec<(String, String)> {
+fn flatten(name: String, value: Json) -> Vec<(String, String)> {
     match value {
         Json::Object(fields) => fields
             .into_iter()
-            .flat_map(|(key, value)| flat(format!("{name}.{key}"), value))
+            .flat_map(|(key, value)| flatten(format!("{name}.{key}"), value))
             .collect(),
         Json::String(text) => vec![(name, text)],
         Json::Null => Vec::new(),

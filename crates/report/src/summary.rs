@@ -99,14 +99,17 @@ impl StepTimes {
     /// How many of the slowest steps are kept.
     const SLOWEST: usize = 10;
     /// The number of bins for each doubling of the time.
-    const PARTS: f64 = 8.0;
+    const BINS_PER_DOUBLING: f64 = 8.0;
 
     /// Counts a step.
     pub fn push(&mut self, step: u64, seconds: f64) {
         if seconds <= 0.0 || !seconds.is_finite() {
             return;
         }
-        *self.counts.entry(((seconds * 1e6).log2() * Self::PARTS).floor() as i32).or_default() += 1;
+        *self
+            .counts
+            .entry(((seconds * 1e6).log2() * Self::BINS_PER_DOUBLING).floor() as i32)
+            .or_default() += 1;
         if self.slowest.len() < Self::SLOWEST
             || self.slowest.last().is_some_and(|last| last.1 < seconds)
         {
@@ -124,8 +127,8 @@ impl StepTimes {
         else {
             return Vec::new();
         };
-        let begins = |i: i32| (f64::from(i) / Self::PARTS).exp2() / 1e6;
-        (first..=last).map(|i| (begins(i), self.counts.get(&i).copied().unwrap_or(0))).collect()
+        let start = |i: i32| (f64::from(i) / Self::BINS_PER_DOUBLING).exp2() / 1e6;
+        (first..=last).map(|i| (start(i), self.counts.get(&i).copied().unwrap_or(0))).collect()
     }
 }
 

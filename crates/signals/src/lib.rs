@@ -96,9 +96,9 @@ impl Signal {
     ///
     /// ```
     /// use fulmen_signals::Signal;
-    /// assert_eq!(Signal::named("SIGTERM"), Some(Signal::Terminate));
+    /// assert_eq!(Signal::from_name("SIGTERM"), Some(Signal::Terminate));
     /// ```
-    pub fn named(name: &str) -> Option<Signal> {
+    pub fn from_name(name: &str) -> Option<Signal> {
         SIGNALS.iter().find(|row| row.2 == name).map(|row| row.0)
     }
 }
@@ -112,7 +112,7 @@ impl fmt::Display for Signal {
 
 /// A further SIGTERM or SIGHUP within this time counts as the first one: a closing shell, and a
 /// supervisor that signals a whole process group, send them twice.
-const REPETITION: Duration = Duration::from_secs(1);
+const REPEAT_WINDOW: Duration = Duration::from_secs(1);
 
 /// The hook to run before the program ends.
 static BEFORE_EXIT: Mutex<Option<Arc<dyn Fn() + Send + Sync>>> = Mutex::new(None);
@@ -186,7 +186,7 @@ impl State {
             _ if self.running == 0 => Effect::End,
             None if !self.stepped => Effect::EndUnsaved,
             None => Effect::Request,
-            Some((_, first)) if signal != Signal::Interrupt && now - first < REPETITION => {
+            Some((_, first)) if signal != Signal::Interrupt && now - first < REPEAT_WINDOW => {
                 Effect::Nothing
             }
             Some(_) => Effect::End,
@@ -199,7 +199,7 @@ fn install() {
     static INSTALL: Once = Once::new();
     INSTALL.call_once(|| {
         let fails = |e| {
-            say(&format!("warning: cannot install signal handlers; signals will end the program without saving: {e}"))
+            print_line(&format!("warning: cannot install signal handlers; signals will end the program without saving: {e}"))
         };
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let mut signals = match Signals::new::<_, i32>([]) {
@@ -226,11 +226,12 @@ fn install() {
 /// for ignored and caught signals, as hexadecimal bit masks.
 fn is_default(status: &str, number: i32) -> bool {
     let mask = |name: &str| {
-        let mask = status.lines().find_map(|line| line.strip_prefix(name))?;
-        u64::from_str_radix(mask.trim(), 16).ok()
+        let digits = status.lines().find_map(|line| line.strip_prefix(name))?;
+        u64::from_str_radix(digits.trim(), 16).ok()
     };
-    let taken = ["SigIgn:", "SigCgt:"].into_iter().filter_map(mask).fold(0, |all, mask| all | mask);
-    taken >> (number - 1) & 1 == 0
+    let handled =
+        ["SigIgn:", "SigCgt:"].into_iter().filter_map(mask).fold(0, |all, mask| all | mask);
+    handled >> (number - 1) & 1 == 0
 }
 
 /// Runs on the thread that waits for signals.
@@ -239,7 +240,7 @@ fn receive(signal: Signal) {
     match state.effect(signal, now) {
         Effect::End => end(signal),
         Effect::EndUnsaved => {
-            say(&format!("\n{signal} before the first step: there is nothing to save."));
+            print_line(&format!("\n{signal} before the first step: there is nothing to save."));
             end(signal)
         }
         Effect::Nothing => return,
@@ -252,18 +253,18 @@ fn receive(signal: Signal) {
     drop(state);
     listeners.iter().for_each(|listener| listener(signal));
     if signal == Signal::Interrupt {
-        return say(
+        return print_line(
             "\nInterrupted: ending after this step. Press Ctrl-C again to end immediately.",
         );
     }
-    say(&format!(
+    print_line(&format!(
         "{signal}: saving and ending after this step, within {grace:?}. A second one ends immediately."
     ));
     let wait = move || {
         thread::sleep(grace);
         let state = STATE.lock();
         if state.running > 0 && state.guards == guards && state.requested.is_some() {
-            say(&format!(
+            print_line(&format!(
                 "error: {grace:?} after {signal} (the option `grace`) saving is not complete, and the program ends. \
                  Resume from the last complete checkpoint"
             ));
@@ -275,7 +276,7 @@ fn receive(signal: Signal) {
 }
 
 /// Writes a line to standard error, ignoring failures: a closed terminal must not end training.
-fn say(line: &str) {
+fn print_line(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
@@ -364,7 +365,7 @@ mod tests {
             assert_eq!(
                 [
                     state_of_run.effect(signal, first + soon),
-                    state_of_run.effect(signal, first + REPETITION)
+                    state_of_run.effect(signal, first + REPEAT_WINDOW)
                 ],
                 [within, after]
             );

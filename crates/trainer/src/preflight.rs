@@ -14,8 +14,8 @@ use fulmen_pjrt::locate::{Platform, locate};
 use fulmen_preflight::Step;
 #[doc(inline)]
 pub use fulmen_preflight::{
-    Bound, Error, Feasibility, GENERATIONS, Generation, LargeTensor, LineCost, Price, Prices,
-    Report, Ring, Roofline, Slice, StepCost, StepSetting, Warning,
+    Bound, Error, Feasibility, Generation, LargeTensor, LineCost, Price, Prices, Report, Roofline,
+    Slice, StepCost, StepSetting, Warning,
 };
 use fulmen_tensor::{Function, Mesh, Runtime};
 
@@ -431,7 +431,7 @@ mod tests {
             feasibility.hbm_needed_bytes.unwrap() > 100_000_000_000,
             "with two moments: {report}"
         );
-        let names: Vec<_> = feasibility.largest.iter().map(|t| t.what.as_str()).collect();
+        let names: Vec<_> = feasibility.largest.iter().map(|t| t.name.as_str()).collect();
         assert!(names.iter().any(|name| name.ends_with("weight")), "{names:?}");
         assert!(names.iter().any(|name| name.starts_with("optimizer/")), "{names:?}");
         assert!(feasibility.largest.iter().all(|t| t.source.contains("preflight.rs:")), "{report}");

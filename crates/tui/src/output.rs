@@ -14,7 +14,7 @@ use console::strip_ansi_codes;
 use rustix::stdio::{dup2_stderr, dup2_stdout};
 
 /// The most bytes kept for the terminal; temporarily twice as many.
-const MAX_KEPT: usize = 1 << 20;
+const MAX_CAPTURED: usize = 1 << 20;
 /// The most bytes of a reported line.
 const MAX_LINE: usize = 1000;
 /// Ends the capture once requested.
@@ -26,8 +26,8 @@ pub(crate) struct Output {
     stderr: OwnedFd,
     stdout: Option<OwnedFd>,
     pipe: PipeWriter,
-    ending: Arc<AtomicBool>,
-    ended: Receiver<()>,
+    released: Arc<AtomicBool>,
+    flushed: Receiver<()>,
 }
 
 impl Output {
@@ -39,13 +39,13 @@ impl Output {
             .is_terminal()
             .then(|| io::stdout().as_fd().try_clone_to_owned())
             .transpose()?;
-        let (sender, ended) = mpsc::channel();
-        let ending = Arc::new(AtomicBool::new(false));
-        let (terminal, thread_ending) = (File::from(stderr.try_clone()?), ending.clone());
+        let (sender, flushed) = mpsc::channel();
+        let released = Arc::new(AtomicBool::new(false));
+        let (terminal, thread_released) = (File::from(stderr.try_clone()?), released.clone());
         thread::Builder::new()
             .name("fulmen-output".into())
-            .spawn(move || pass(reader, terminal, &thread_ending, &sender, on_line))?;
-        let output = Output { stderr, stdout, pipe, ending, ended };
+            .spawn(move || forward_output(reader, terminal, &thread_released, &sender, on_line))?;
+        let output = Output { stderr, stdout, pipe, released, flushed };
         // Output is written to the original file.
         let _ = io::stdout().flush();
         let redirected = match &output.stdout {
@@ -63,34 +63,34 @@ impl Output {
 
     /// Redirects both to the terminal again, after it has received the captured output.
     pub(crate) fn release(mut self) {
-        self.ending.store(true, Ordering::SeqCst);
-        self.pass_on();
+        self.released.store(true, Ordering::SeqCst);
+        self.flush_pipe();
         let _ = dup2_stderr(&self.stderr);
         if let Some(stdout) = &self.stdout {
             let _ = dup2_stdout(stdout);
         }
-        self.pass_on();
+        self.flush_pipe();
     }
 
     /// Waits until the terminal has received the content of the pipe. An error means that the
     /// reader has ended.
-    fn pass_on(&mut self) {
+    fn flush_pipe(&mut self) {
         if self.pipe.write_all(&[END]).is_ok() {
-            let _ = self.ended.recv();
+            let _ = self.flushed.recv();
         }
     }
 }
 
 /// Reads the pipe until it is closed, which is after the release if a child process still has it
 /// open. From the first release on, everything goes to the terminal at once.
-fn pass(
+fn forward_output(
     mut pipe: PipeReader,
     mut terminal: File,
-    ending: &AtomicBool,
-    ended: &Sender<()>,
+    released: &AtomicBool,
+    flushed: &Sender<()>,
     on_line: impl FnMut(String),
 ) {
-    let mut kept = Some(Kept { bytes: Vec::new(), line: Vec::new(), on_line });
+    let mut captured = Some(CapturedText { bytes: Vec::new(), line: Vec::new(), on_line });
     let mut buffer = [0; 8192];
     loop {
         let read = match pipe.read(&mut buffer) {
@@ -99,40 +99,40 @@ fn pass(
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(_) => return,
         };
-        let ends = ending.load(Ordering::SeqCst);
-        for piece in read.split_inclusive(|byte| ends && *byte == END) {
-            let text = piece.strip_suffix(&[END]).filter(|_| ends);
-            match &mut kept {
-                Some(kept) => kept.add(text.unwrap_or(piece)),
+        let is_released = released.load(Ordering::SeqCst);
+        for piece in read.split_inclusive(|byte| is_released && *byte == END) {
+            let text = piece.strip_suffix(&[END]).filter(|_| is_released);
+            match &mut captured {
+                Some(captured) => captured.add(text.unwrap_or(piece)),
                 None => drop(terminal.write_all(text.unwrap_or(piece))),
             }
             if text.is_some() {
-                if let Some(kept) = kept.take() {
-                    let _ = terminal.write_all(&kept.bytes);
+                if let Some(captured) = captured.take() {
+                    let _ = terminal.write_all(&captured.bytes);
                 }
-                let _ = ended.send(());
+                let _ = flushed.send(());
             }
         }
     }
 }
 
 /// Captured output, and the line that has not ended yet.
-struct Kept<F> {
+struct CapturedText<F> {
     bytes: Vec<u8>,
     line: Vec<u8>,
     on_line: F,
 }
 
-impl<F: FnMut(String)> Kept<F> {
+impl<F: FnMut(String)> CapturedText<F> {
     fn add(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
-        if self.bytes.len() > 2 * MAX_KEPT {
-            let start = self.bytes.len() - MAX_KEPT;
-            let line = self.bytes[start..]
+        if self.bytes.len() > 2 * MAX_CAPTURED {
+            let start = self.bytes.len() - MAX_CAPTURED;
+            let line_start = self.bytes[start..]
                 .iter()
                 .position(|byte| *byte == b'\n')
                 .map_or(start, |offset| start + offset + 1);
-            drop(self.bytes.splice(..line, *b"(earlier lines are left out)\n"));
+            drop(self.bytes.splice(..line_start, *b"(earlier lines are left out)\n"));
         }
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
             let room = MAX_LINE.saturating_sub(self.line.len());
@@ -148,8 +148,8 @@ impl<F: FnMut(String)> Kept<F> {
 
 /// A line as it would appear: without colors and without overwritten text.
 fn plain(line: &[u8]) -> String {
-    let text = String::from_utf8_lossy(line);
-    let text = strip_ansi_codes(&text);
+    let colored = String::from_utf8_lossy(line);
+    let text = strip_ansi_codes(&colored);
     let last = text.trim_end_matches('\r').rsplit('\r').next().unwrap_or_default();
     last.replace('\t', "    ").chars().filter(|char| !char.is_control()).collect()
 }
@@ -161,50 +161,51 @@ mod tests {
     #[test]
     fn a_line_is_reported_when_complete_and_as_it_would_appear() {
         let mut lines = Vec::new();
-        let mut kept =
-            Kept { bytes: Vec::new(), line: Vec::new(), on_line: |line| lines.push(line) };
+        let mut captured =
+            CapturedText { bytes: Vec::new(), line: Vec::new(), on_line: |line| lines.push(line) };
         let text = "step \x1b[1;32m1\x1b[0m\n 10 %\r 20 %\r\n\tin\x07dented\n\u{fffd}";
         // Byte by byte, not only at the ends of lines.
-        text.as_bytes().iter().for_each(|byte| kept.add(&[*byte]));
-        kept.add(&[b'x'; 5000]);
-        kept.add(b"\nno end");
-        assert_eq!(kept.bytes, [text.as_bytes(), &[b'x'; 5000], b"\nno end"].concat());
+        text.as_bytes().iter().for_each(|byte| captured.add(&[*byte]));
+        captured.add(&[b'x'; 5000]);
+        captured.add(b"\nno end");
+        assert_eq!(captured.bytes, [text.as_bytes(), &[b'x'; 5000], b"\nno end"].concat());
         assert_eq!(lines[..3], ["step 1", " 20 %", "    indented"]);
         assert_eq!((lines.len(), lines[3].len()), (4, MAX_LINE));
     }
 
     #[test]
     fn the_latest_lines_are_kept() {
-        let mut kept = Kept { bytes: Vec::new(), line: Vec::new(), on_line: |_| {} };
+        let mut captured = CapturedText { bytes: Vec::new(), line: Vec::new(), on_line: |_| {} };
         for number in 0..400_000 {
-            kept.add(format!("line {number}\n").as_bytes());
-            assert!(kept.bytes.len() <= 2 * MAX_KEPT);
+            captured.add(format!("line {number}\n").as_bytes());
+            assert!(captured.bytes.len() <= 2 * MAX_CAPTURED);
         }
-        let text = String::from_utf8(kept.bytes).unwrap();
+        let text = String::from_utf8(captured.bytes).unwrap();
         let mut lines = text.lines();
         assert_eq!(lines.next(), Some("(earlier lines are left out)"));
         let first: u32 =
             lines.next().and_then(|line| line.strip_prefix("line ")).unwrap().parse().unwrap();
         let rest: Vec<String> = (first..400_000).map(|number| format!("line {number}")).collect();
-        assert!(text.len() >= MAX_KEPT && lines.eq(rest[1..].iter().map(String::as_str)));
+        assert!(text.len() >= MAX_CAPTURED && lines.eq(rest[1..].iter().map(String::as_str)));
     }
 
     #[test]
     fn captured_output_reaches_the_terminal_before_later_output() {
         let (reader, mut pipe) = io::pipe().unwrap();
         let (mut shown, terminal) = io::pipe().unwrap();
-        let (sender, ended) = mpsc::channel();
-        let ending = Arc::new(AtomicBool::new(false));
-        let thread_ending = ending.clone();
+        let (sender, flushed) = mpsc::channel();
+        let released = Arc::new(AtomicBool::new(false));
+        let thread_released = released.clone();
         let terminal = File::from(OwnedFd::from(terminal));
-        let reading =
-            thread::spawn(move || pass(reader, terminal, &thread_ending, &sender, |_| {}));
+        let reading = thread::spawn(move || {
+            forward_output(reader, terminal, &thread_released, &sender, |_| {})
+        });
         pipe.write_all(b"a\0b\n").unwrap();
-        ending.store(true, Ordering::SeqCst);
+        released.store(true, Ordering::SeqCst);
         pipe.write_all(b"c\n\0").unwrap();
-        ended.recv().unwrap();
+        flushed.recv().unwrap();
         pipe.write_all(b"d\n\0").unwrap();
-        ended.recv().unwrap();
+        flushed.recv().unwrap();
         pipe.write_all(b"of a child\n").unwrap();
         drop(pipe);
         reading.join().unwrap();

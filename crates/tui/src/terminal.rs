@@ -23,18 +23,18 @@ use ratatui::crossterm::terminal::{
 use crate::output::Output;
 
 /// The terminal of the program, while a [`Terminal`] has it.
-static TAKEN: Mutex<Option<Taken>> = Mutex::new(None);
+static ACTIVE_SCREEN: Mutex<Option<ActiveScreen>> = Mutex::new(None);
 
 /// The thread that took the terminal. Its panics restore the terminal.
 static OWNER: Mutex<Option<ThreadId>> = Mutex::new(None);
 
 /// How long a program that ends waits for a blocked draw.
-const PATIENCE: Duration = Duration::from_secs(1);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Large, so that a screen is written in few pieces.
 type Screen = ratatui::Terminal<CrosstermBackend<BufWriter<File>>>;
 
-struct Taken {
+struct ActiveScreen {
     screen: Screen,
     output: Output,
 }
@@ -60,8 +60,8 @@ impl Terminal {
         if !io::stderr().is_terminal() {
             return Ok(None);
         }
-        let mut taken = TAKEN.lock();
-        if taken.is_some() {
+        let mut active = ACTIVE_SCREEN.lock();
+        if active.is_some() {
             return Err(io::Error::other("another screen has the terminal"));
         }
         set_hooks();
@@ -71,7 +71,7 @@ impl Terminal {
         let output = execute!(screen.backend_mut(), EnterAlternateScreen)
             .and_then(|()| Output::capture(on_line));
         match output {
-            Ok(output) => *taken = Some(Taken { screen, output }),
+            Ok(output) => *active = Some(ActiveScreen { screen, output }),
             Err(error) => {
                 reset(&mut screen);
                 return Err(error);
@@ -86,8 +86,8 @@ impl Terminal {
     /// # Errors
     /// The terminal cannot be written.
     pub fn draw(&self, draw: impl FnOnce(&mut Frame<'_>)) -> io::Result<bool> {
-        match &mut *TAKEN.lock() {
-            Some(taken) => taken.screen.draw(draw).map(|_| true),
+        match &mut *ACTIVE_SCREEN.lock() {
+            Some(active) => active.screen.draw(draw).map(|_| true),
             None => Ok(false),
         }
     }
@@ -95,7 +95,7 @@ impl Terminal {
     /// Gives the terminal back now, and prints the output captured in the meantime.
     pub fn give_back(&self) {
         // While holding the lock: a caller that finds nothing to restore may end the program.
-        TAKEN.lock().take().into_iter().for_each(restore);
+        ACTIVE_SCREEN.lock().take().into_iter().for_each(restore);
     }
 }
 
@@ -126,15 +126,15 @@ fn reset(screen: &mut Screen) {
     let _ = disable_raw_mode();
 }
 
-fn restore(mut taken: Taken) {
-    reset(&mut taken.screen);
-    taken.output.release();
+fn restore(mut active: ActiveScreen) {
+    reset(&mut active.screen);
+    active.output.release();
 }
 
 /// When the program ends, it does not wait for a blocked draw.
 fn restore_at_end() {
-    match TAKEN.try_lock_for(PATIENCE) {
-        Some(mut taken) => taken.take().into_iter().for_each(restore),
+    match ACTIVE_SCREEN.try_lock_for(LOCK_TIMEOUT) {
+        Some(mut active) => active.take().into_iter().for_each(restore),
         None => drop(disable_raw_mode()),
     }
 }

@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use fulmen_files::{Location, StoreOptions};
 
-use super::common::{Divided, SMALL, local, read_all, write, write_process};
+use super::common::{DividedTensor, SMALL, local, read_all, write, write_process};
 use super::s3::{Answer, Request, S3};
 use crate::{
-    Checkpoint, CheckpointWriter, CloudStore, Dtype, Keep, Merge, Store, copy, list, merge, newest,
-    prune, remove_unfinished, verify,
+    Checkpoint, CheckpointWriter, CloudStore, Dtype, MergeOptions, RetentionPolicy, Store, copy,
+    list, merge, newest, prune, remove_unfinished, verify,
 };
 
 /// A shard that is sent in two parts.
-const LARGE: [Divided<'static>; 1] = [("embedding", Dtype::U64, &[700, 1000], &[1, 1])];
+const LARGE: [DividedTensor<'static>; 1] = [("embedding", Dtype::U64, &[700, 1000], &[1, 1])];
 
 /// A location in a bucket of a server that asks for no keys.
 pub(super) fn store(url: &str, location: &str, give_up_after: Duration) -> Arc<dyn Store> {
@@ -31,7 +31,7 @@ pub(super) fn store(url: &str, location: &str, give_up_after: Duration) -> Arc<d
     Arc::new(CloudStore::new(Location::from(location).with_options(options)))
 }
 
-fn newest_step(store: &Arc<dyn Store>, tensors: &[Divided<'_>]) -> Option<u64> {
+fn newest_step(store: &Arc<dyn Store>, tensors: &[DividedTensor<'_>]) -> Option<u64> {
     newest(store, |checkpoint| {
         read_all(checkpoint, tensors).map(|()| checkpoint.manifest().run.step)
     })
@@ -43,7 +43,7 @@ fn newest_step(store: &Arc<dyn Store>, tensors: &[Divided<'_>]) -> Option<u64> {
 pub(super) fn check_location(store: &Arc<dyn Store>, location: &str) {
     assert!(list(store).unwrap().is_empty());
     for step in 1..=3 {
-        let tensors: &[Divided<'_>] = if step == 3 { &LARGE } else { &SMALL };
+        let tensors: &[DividedTensor<'_>] = if step == 3 { &LARGE } else { &SMALL };
         write(store, step, tensors, 2).unwrap();
     }
     let (step, skipped) = newest(store, |checkpoint| {
@@ -53,12 +53,15 @@ pub(super) fn check_location(store: &Arc<dyn Store>, location: &str) {
     assert_eq!(step, Some(3), "{skipped:?}");
     let checkpoint = Checkpoint::open(store.clone(), "step_3").unwrap();
     assert!(verify(&checkpoint).is_empty());
-    merge(&checkpoint, &**store, "merged", &Merge::default()).unwrap();
+    merge(&checkpoint, &**store, "merged", &MergeOptions::default()).unwrap();
     let folder = tempfile::tempdir().unwrap();
     copy(&checkpoint, local(folder.path())).unwrap();
     copy(&Checkpoint::open(local(folder.path()), "step_3").unwrap(), store.clone()).unwrap();
     read_all(&Checkpoint::open(store.clone(), "step_3").unwrap(), &LARGE).unwrap();
-    assert_eq!(prune(store, &Keep { last: 2, ..Keep::default() }).unwrap(), ["step_1"]);
+    assert_eq!(
+        prune(store, &RetentionPolicy { last: 2, ..RetentionPolicy::default() }).unwrap(),
+        ["step_1"]
+    );
     let writer = CheckpointWriter::new(store.clone(), "step_4").unwrap();
     write_process(&writer, &SMALL, 0, 2).unwrap();
     remove_unfinished(store).unwrap();
@@ -153,7 +156,7 @@ fn fails_from_any_request_on(
     answer: Answer,
     server: &S3,
     faults: &Mutex<Option<Faults>>,
-    tensors: &[Divided<'_>],
+    tensors: &[DividedTensor<'_>],
 ) {
     let location = "s3://b/run";
     let [store, patient] =

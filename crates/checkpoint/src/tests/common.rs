@@ -9,14 +9,14 @@ use crate::{
 };
 
 /// A tensor and the number of pieces along each axis.
-pub(crate) type Divided<'a> = (&'a str, Dtype, &'a [u64], &'a [u64]);
+pub(crate) type DividedTensor<'a> = (&'a str, Dtype, &'a [u64], &'a [u64]);
 
 pub(crate) fn local(folder: &Path) -> Arc<dyn Store> {
     Arc::new(LocalStore::new(folder))
 }
 
 /// The tensors of small checkpoints: each of another rank and width.
-pub(crate) const SMALL: [Divided<'static>; 4] = [
+pub(crate) const SMALL: [DividedTensor<'static>; 4] = [
     ("fc.weight", Dtype::F32, &[4, 6], &[2, 3]),
     ("fc.bias", Dtype::BF16, &[5], &[2]),
     ("trainer/step", Dtype::I32, &[], &[]),
@@ -75,7 +75,7 @@ pub(crate) fn pieces(shape: &[u64], counts: &[u64]) -> Vec<Rectangle> {
 /// `process`.
 pub(crate) fn write_process(
     writer: &CheckpointWriter,
-    tensors: &[Divided<'_>],
+    tensors: &[DividedTensor<'_>],
     process: usize,
     processes: usize,
 ) -> Result<WrittenShard> {
@@ -102,7 +102,7 @@ pub(crate) fn write_process(
 pub(crate) fn write(
     store: &Arc<dyn Store>,
     step: u64,
-    tensors: &[Divided<'_>],
+    tensors: &[DividedTensor<'_>],
     processes: usize,
 ) -> Result<Manifest> {
     let writer = CheckpointWriter::new(store.clone(), &format!("step_{step}"))?;
@@ -112,7 +112,7 @@ pub(crate) fn write(
 }
 
 /// Reads all of a checkpoint and compares it with what was written.
-pub(crate) fn read_all(checkpoint: &Checkpoint, tensors: &[Divided<'_>]) -> Result<()> {
+pub(crate) fn read_all(checkpoint: &Checkpoint, tensors: &[DividedTensor<'_>]) -> Result<()> {
     for (name, dtype, shape, _) in tensors {
         let whole = Rectangle::whole(shape);
         let read = checkpoint.read(name, &whole)?;

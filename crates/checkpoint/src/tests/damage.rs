@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::{
-    Checkpoint, CheckpointWriter, Dtype, Error, Keep, Run, Store, list, newest, prune, remove,
-    remove_unfinished, verify,
+    Checkpoint, CheckpointWriter, Dtype, Error, RetentionPolicy, Run, Store, list, newest, prune,
+    remove, remove_unfinished, verify,
 };
 use sha2::{Digest, Sha256};
 
@@ -95,9 +95,16 @@ fn a_shard_that_is_missing_is_named_and_the_only_good_checkpoint_is_kept() {
         error.is_damaged() && error.to_string().contains("shard_1.safetensors is missing"),
         "{error}"
     );
-    assert!(prune(&store, &Keep { last: 1, ..Keep::default() }).unwrap().is_empty());
+    assert!(
+        prune(&store, &RetentionPolicy { last: 1, ..RetentionPolicy::default() })
+            .unwrap()
+            .is_empty()
+    );
     write(&store, 3, &SMALL, 1).unwrap();
-    assert_eq!(prune(&store, &Keep { last: 1, ..Keep::default() }).unwrap(), ["step_1"]);
+    assert_eq!(
+        prune(&store, &RetentionPolicy { last: 1, ..RetentionPolicy::default() }).unwrap(),
+        ["step_1"]
+    );
     assert!(!folder.path().join("step_1").exists());
     let listed: Vec<_> = list(&store)
         .unwrap()

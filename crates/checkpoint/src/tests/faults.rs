@@ -11,33 +11,35 @@ use super::common::{SMALL, local, read_all, write};
 
 /// A local store that fails after this many bytes; a commit counts as one.
 #[derive(Clone, Debug)]
-struct Failing {
+struct FailingStore {
     inner: LocalStore,
-    left: Arc<AtomicU64>,
+    remaining: Arc<AtomicU64>,
     kind: ErrorKind,
     /// A folder that cannot be read.
     unreadable: &'static str,
 }
 
-fn failing(folder: &Path, bytes: u64, kind: ErrorKind, unreadable: &'static str) -> Failing {
-    Failing {
+fn failing(folder: &Path, bytes: u64, kind: ErrorKind, unreadable: &'static str) -> FailingStore {
+    FailingStore {
         inner: LocalStore::new(folder),
-        left: Arc::new(AtomicU64::new(bytes)),
+        remaining: Arc::new(AtomicU64::new(bytes)),
         kind,
         unreadable,
     }
 }
 
-impl Failing {
+impl FailingStore {
     fn take(&self, bytes: u64) -> io::Result<()> {
-        let result = self
-            .left
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes));
-        result.map(drop).map_err(|_| self.kind.into())
+        self.remaining
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |remaining| {
+                remaining.checked_sub(bytes)
+            })
+            .map(drop)
+            .map_err(|_| self.kind.into())
     }
 }
 
-impl Store for Failing {
+impl Store for FailingStore {
     fn create(&self, name: &str, bytes: u64) -> io::Result<Box<dyn NewObject>> {
         Ok(Box::new(FailingFile { inner: self.inner.create(name, bytes)?, store: self.clone() }))
     }
@@ -60,7 +62,7 @@ impl Store for Failing {
 
 struct FailingFile {
     inner: Box<dyn NewObject>,
-    store: Failing,
+    store: FailingStore,
 }
 
 impl Write for FailingFile {
@@ -103,8 +105,8 @@ fn a_write_that_fails_at_any_byte_leaves_the_older_checkpoint_and_no_file_behind
             })
             .unwrap();
             assert_eq!(step, Some(1));
-            let left = std::fs::read_dir(folder.path().join("step_2")).unwrap();
-            assert!(left.flatten().all(|entry| !fulmen_durable::is_temporary(&entry.path())));
+            let files = std::fs::read_dir(folder.path().join("step_2")).unwrap();
+            assert!(files.flatten().all(|entry| !fulmen_durable::is_temporary(&entry.path())));
             (failed, limit) = (failed + 1, limit + 37);
         }
         assert!(failed > 50, "{failed}");

@@ -7,16 +7,16 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::common::{Divided, local, read_all, write_process};
+use super::common::{DividedTensor, local, read_all, write_process};
 use crate::{
-    Checkpoint, CheckpointWriter, Dtype, Keep, Run, Store, list, newest, prune, remove_unfinished,
-    verify,
+    Checkpoint, CheckpointWriter, Dtype, RetentionPolicy, Run, Store, list, newest, prune,
+    remove_unfinished, verify,
 };
 
 const FOLDER: &str = "FULMEN_TEST_KILLED_WRITER";
 
 /// Enough that most of the time goes into writing: 400 kB a checkpoint.
-const TENSORS: [Divided<'static>; 2] =
+const TENSORS: [DividedTensor<'static>; 2] =
     [("fc.weight", Dtype::F32, &[100, 1000], &[4, 1]), ("trainer/step", Dtype::I32, &[], &[])];
 
 fn step_of(store: &Arc<dyn Store>) -> u64 {
@@ -44,7 +44,7 @@ fn writes_until_it_is_killed() {
             let shards = shards.collect::<crate::Result<_>>().unwrap();
             writer.commit(Run { step, ..Run::default() }, shards).unwrap();
         }
-        prune(&store, &Keep { last: 3, ..Keep::default() }).unwrap();
+        prune(&store, &RetentionPolicy { last: 3, ..RetentionPolicy::default() }).unwrap();
         println!("wrote {step}");
     }
 }

@@ -2,7 +2,9 @@
 
 use std::fs;
 
-use crate::{Checkpoint, CheckpointWriter, Dtype, Merge, Part, Rectangle, Run, merge, verify};
+use crate::{
+    Checkpoint, CheckpointWriter, Dtype, MergeOptions, Part, Rectangle, Run, merge, verify,
+};
 
 use super::common::local;
 
@@ -35,7 +37,7 @@ fn a_checkpoint_of_2_gb_is_written_verified_and_merged_within_300_mb() {
     let checkpoint = Checkpoint::open(store.clone(), "step_1").unwrap();
     assert!(checkpoint.manifest().bytes() > 2_000_000_000);
     assert!(verify(&checkpoint).is_empty());
-    merge(&checkpoint, &*store, "merged", &Merge::default()).unwrap();
+    merge(&checkpoint, &*store, "merged", &MergeOptions::default()).unwrap();
     assert!(
         fs::metadata(folder.path().join("merged/model.safetensors")).unwrap().len() > 2_000_000_000
     );

@@ -4,15 +4,15 @@
 use std::fs;
 
 use crate::{
-    Checkpoint, CheckpointWriter, Difference, Dtype, Merge, Part, Rectangle, WrittenShard, diff,
-    merge, verify,
+    Checkpoint, CheckpointWriter, Difference, Dtype, MergeOptions, Part, Rectangle, WrittenShard,
+    diff, merge, verify,
 };
 use safetensors::SafeTensors;
 
-use super::common::{Divided, SMALL, element, expected, local, pieces, read_all, write};
+use super::common::{DividedTensor, SMALL, element, expected, local, pieces, read_all, write};
 
 /// Divided along each axis; the parts of `rows` have more than one block.
-const TENSORS: [Divided<'static>; 6] = [
+const TENSORS: [DividedTensor<'static>; 6] = [
     ("columns", Dtype::F32, &[100, 1000], &[1, 7]),
     ("rows", Dtype::F32, &[600, 1000], &[2, 1]),
     ("grid", Dtype::BF16, &[9, 10, 11], &[2, 3, 4]),
@@ -57,8 +57,8 @@ fn merged_files_and_shards_open_with_every_reader_of_the_format() {
     let store = local(folder.path());
     write(&store, 1, &TENSORS, 3).unwrap();
     let checkpoint = Checkpoint::open(store.clone(), "step_1").unwrap();
-    merge(&checkpoint, &*store, "one", &Merge::default()).unwrap();
-    let several = Merge { max_shard_bytes: Some(600_000), ..Merge::default() };
+    merge(&checkpoint, &*store, "one", &MergeOptions::default()).unwrap();
+    let several = MergeOptions { max_shard_bytes: Some(600_000), ..MergeOptions::default() };
     let files = merge(&checkpoint, &*store, "several", &several).unwrap();
     assert_eq!(files.len(), 4, "{files:?}");
     let index =
@@ -74,7 +74,7 @@ fn merged_files_and_shards_open_with_every_reader_of_the_format() {
         let view = SafeTensors::deserialize(&file).unwrap();
         assert!(view.tensor(name).unwrap().data() == whole, "{name}");
     }
-    assert!(merge(&checkpoint, &*store, "one", &Merge::default()).unwrap_err().is_usage());
+    assert!(merge(&checkpoint, &*store, "one", &MergeOptions::default()).unwrap_err().is_usage());
     // The name of a part includes its rectangle; a whole tensor keeps its name.
     let shards: Vec<Vec<u8>> = (0..3)
         .map(|process| {
@@ -105,8 +105,13 @@ fn weights_alone_leave_out_what_is_of_training() {
     write(&store, 1, &SMALL, 2).unwrap();
     let checkpoint = Checkpoint::open(store.clone(), "step_1").unwrap();
     read_all(&checkpoint, &SMALL).unwrap();
-    merge(&checkpoint, &*store, "weights", &Merge { weights_only: true, ..Merge::default() })
-        .unwrap();
+    merge(
+        &checkpoint,
+        &*store,
+        "weights",
+        &MergeOptions { weights_only: true, ..MergeOptions::default() },
+    )
+    .unwrap();
     let file = fs::read(folder.path().join("weights/model.safetensors")).unwrap();
     let mut names: Vec<String> =
         SafeTensors::deserialize(&file).unwrap().names().into_iter().map(str::to_owned).collect();

@@ -170,7 +170,10 @@ fn a_far_store_that_fails_is_tried_again_and_told_until_all_is_there() {
     let error = tiers.tiered.finish(Duration::ZERO).unwrap_err();
     let text = error.to_string();
     assert!(
-        error.is_late() && text.contains("/far") && text.contains("/near") && text.contains("0ns"),
+        error.is_timeout()
+            && text.contains("/far")
+            && text.contains("/near")
+            && text.contains("0ns"),
         "{text}"
     );
     assert_eq!(tiers.newest().0, Some(3));

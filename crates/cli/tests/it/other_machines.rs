@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
-use fulmen_pods::{Glibc, glibc_of};
+use fulmen_pods::{Glibc, required_glibc};
 use serde_json::Value;
 
 use crate::machine::fulmen;
@@ -45,7 +45,7 @@ fn a_build_for_tpu_vms_reads_what_the_program_needs() {
     let expected =
         "zigbuild --target x86_64-unknown-linux-gnu.2.31 -p mnist --release --message-format";
     assert!(err.contains(expected), "{err}");
-    let (needed, symbol) = glibc_of(Path::new(program)).unwrap().unwrap();
+    let (needed, symbol) = required_glibc(Path::new(program)).unwrap().unwrap();
     if Some(needed) > Glibc::parse("2.31") {
         let expected = format!("needs glibc {needed} for {symbol}, and TPU VMs may have 2.31");
         assert!(code == Some(1) && err.contains(&expected), "{err}");
@@ -75,7 +75,7 @@ fn a_program_for_tpu_vms_needs_no_newer_glibc() {
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let path = text.split(':').next().unwrap();
-    let (needed, symbol) = glibc_of(Path::new(path)).unwrap().unwrap();
+    let (needed, symbol) = required_glibc(Path::new(path)).unwrap().unwrap();
     assert!(Some(needed) <= Glibc::parse("2.31"), "{needed} {symbol}");
     // It is a complete program, which finds the plugin here.
     assert!(Command::new(path).status().unwrap().success());

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use expect_test::{expect, expect_file};
 use fulmen_cli::top::{Screen, Snapshot};
-use fulmen_machine::{DeviceMetrics, Level, Process, RunMetrics, Step, Watched};
+use fulmen_machine::{DeviceMetrics, Level, Process, ProcessActivity, RunMetrics, Step};
 use fulmen_tui::svg;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -40,7 +40,7 @@ fn look(turn: u32) -> Snapshot {
         step: Some(Step { count: 1200, written: SystemTime::now() + Duration::from_secs(3600) }),
     };
     let step_time = Some(Duration::from_micros(310_250));
-    let watched = Watched { process, load: Some(0.4), steps: Some(3), step_time };
+    let watched = ProcessActivity { process, load: Some(0.4), steps: Some(3), step_time };
     Snapshot {
         metrics: Ok((0..4).map(device).collect()),
         run: None,

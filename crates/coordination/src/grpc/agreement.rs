@@ -20,7 +20,7 @@ pub(crate) fn compare(
     let mut keys: Vec<&str> = facts.values().flat_map(|f| f.keys().map(String::as_str)).collect();
     keys.sort_unstable();
     keys.dedup();
-    let mut odd = Vec::new();
+    let mut minority = Vec::new();
     let mut lines = Vec::new();
     for key in keys {
         let mut holders: BTreeMap<Option<&str>, Vec<u32>> = BTreeMap::new();
@@ -35,7 +35,7 @@ pub(crate) fn compare(
         // If two values are equally common, neither is the odd one.
         let common = largest.next().filter(|_| largest.next().is_none());
         for (value, who) in holders.iter().filter(|&group| Some(group) != common) {
-            odd.extend(who);
+            minority.extend(who);
             let instead = match common {
                 Some((value, who)) => {
                     format!(", the other {} {} {}", who.len(), has(who), show(*value))
@@ -50,19 +50,19 @@ pub(crate) fn compare(
             ));
         }
     }
-    odd.sort_unstable();
-    odd.dedup();
+    minority.sort_unstable();
+    minority.dedup();
     if lines.is_empty() {
         return Ok(());
     }
-    Err(Disagreement { processes: odd, message: lines.join("; ") })
+    Err(Disagreement { processes: minority, message: lines.join("; ") })
 }
 
 /// The names of the processes; of a long list, only the first few.
 pub(crate) fn list(processes: &[u32], name: impl Fn(u32) -> String) -> String {
-    const SHOWN: usize = 8;
-    let names: Vec<String> = processes.iter().take(SHOWN).map(|&i| name(i)).collect();
-    match processes.len().saturating_sub(SHOWN) {
+    const MAX_SHOWN: usize = 8;
+    let names: Vec<String> = processes.iter().take(MAX_SHOWN).map(|&i| name(i)).collect();
+    match processes.len().saturating_sub(MAX_SHOWN) {
         0 => names.join(", "),
         more => format!("{} and {more} more", names.join(", ")),
     }
@@ -73,11 +73,11 @@ fn has(who: &[u32]) -> &'static str {
 }
 
 fn show(value: Option<&str>) -> String {
-    const SHOWN: usize = 200;
+    const MAX_SHOWN: usize = 200;
     match value {
         None => "nothing".to_owned(),
-        Some(value) if value.chars().count() > SHOWN => {
-            format!("{}…", value.chars().take(SHOWN).collect::<String>())
+        Some(value) if value.chars().count() > MAX_SHOWN => {
+            format!("{}…", value.chars().take(MAX_SHOWN).collect::<String>())
         }
         Some(value) => value.to_owned(),
     }
@@ -89,17 +89,17 @@ mod tests {
 
     use super::*;
 
-    fn check(programs: &[&[(&str, &str)]], odd: &[u32], message: Expect) {
+    fn check(programs: &[&[(&str, &str)]], minority: &[u32], message: Expect) {
         let facts = (0..).zip(
             programs.iter().map(|f| f.iter().map(|&(k, v)| (k.to_owned(), v.to_owned())).collect()),
         );
         match compare(&facts.collect(), |i| format!("process {i} (host-{i})")) {
             Ok(()) => {
-                assert!(odd.is_empty());
+                assert!(minority.is_empty());
                 message.assert_eq("");
             }
             Err(disagreement) => {
-                assert_eq!(disagreement.processes, odd);
+                assert_eq!(disagreement.processes, minority);
                 message.assert_eq(&disagreement.message);
             }
         }
@@ -164,7 +164,6 @@ mod tests {
         let long = "x".repeat(1000);
         let mut facts: Vec<Vec<(&str, &str)>> = vec![vec![("program", &long)]; 12];
         facts.extend(vec![vec![("program", "y")]; 13]);
-        let facts: Vec<&[(&str, &str)]> = facts.iter().map(Vec::as_slice).collect();
         let all = (0..).zip(
             facts.iter().map(|f| f.iter().map(|&(k, v)| (k.to_owned(), v.to_owned())).collect()),
         );

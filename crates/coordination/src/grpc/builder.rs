@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::bind::listen;
 use super::client::Client;
 use super::coordination::{Coordination, Inner};
 use super::coordinator::Coordinator;
+use super::listener::listen;
 use super::server::{OnRefused, Server};
 use super::wire::{self, Purpose, method};
 use super::worker::Worker;
@@ -115,7 +115,7 @@ impl Builder {
         let reply = inner.run(async move {
             joining_client.ask(method::JOIN, timeouts.join, |_| request.clone()).await
         })?;
-        client.is_in(&reply.members);
+        client.record_members(&reply.members);
         let heartbeat = std::time::Duration::from_millis(reply.heartbeat_timeout_ms.max(1));
         let heartbeat_client = client.clone();
         inner.spawn(async move { heartbeat_client.heartbeats(heartbeat).await });
@@ -131,7 +131,7 @@ impl Builder {
             };
             waiting_client.ask(method::WAIT_AT_BARRIER, timeouts.join, request).await
         })?;
-        client.is_in(&reply.members);
+        client.record_members(&reply.members);
         inner.set_processes(reply.members.into_iter().map(ProcessInfo::from).collect());
         Ok(Coordination::new(inner))
     }

@@ -16,9 +16,9 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status};
 use tonic_prost::ProstCodec;
 
-use super::connect::Connector;
+use super::connector::Connector;
 use super::handshake::{HandshakeError, random};
-use super::wire::{self, Caller, LARGEST_MESSAGE, Reply, method};
+use super::wire::{self, Caller, MAX_MESSAGE_BYTES, Reply, method};
 use crate::error::Kind;
 use crate::timeouts::{bounded, millis};
 use crate::token::Token;
@@ -37,9 +37,9 @@ pub(crate) struct Client {
     /// The failure that ended the run.
     failure: watch::Sender<Option<Error>>,
     /// Whether the coordinator has admitted this process.
-    joined: AtomicBool,
+    has_joined: AtomicBool,
     /// Whether this process has left, for whatever reason.
-    left: AtomicBool,
+    has_left: AtomicBool,
 }
 
 impl Client {
@@ -56,8 +56,8 @@ impl Client {
             coordinator,
             coordinator_name: Mutex::new("process 0".into()),
             failure: watch::Sender::new(None),
-            joined: AtomicBool::new(false),
-            left: AtomicBool::new(false),
+            has_joined: AtomicBool::new(false),
+            has_left: AtomicBool::new(false),
         })
     }
 
@@ -88,7 +88,7 @@ impl Client {
     }
 
     pub(crate) fn has_left(&self) -> bool {
-        self.left.load(Ordering::Relaxed)
+        self.has_left.load(Ordering::Relaxed)
     }
 
     fn coordinator_name(&self) -> String {
@@ -96,13 +96,13 @@ impl Client {
     }
 
     /// Sends a request once.
-    async fn once<Q: Message + 'static>(
+    async fn send<Q: Message + 'static>(
         &self,
         method: &'static str,
         request: Q,
     ) -> Result<Reply, Status> {
         let mut grpc = tonic::client::Grpc::new(self.channel.clone())
-            .max_decoding_message_size(LARGEST_MESSAGE);
+            .max_decoding_message_size(MAX_MESSAGE_BYTES);
         grpc.ready().await.map_err(|e| Status::from_error(Box::new(e)))?;
         let codec = ProstCodec::<Q, Reply>::default();
         Ok(grpc
@@ -111,38 +111,37 @@ impl Client {
             .into_inner())
     }
 
-    /// Retries until there is an answer, the run fails, or `patience` is over. `request` gets the
+    /// Retries until there is an answer, the run fails, or `time_limit` is over. `request` gets the
     /// remaining time.
     pub(crate) async fn ask<Q: Message + 'static>(
         &self,
         method: &'static str,
-        patience: Duration,
+        time_limit: Duration,
         request: impl Fn(Duration) -> Q,
     ) -> Result<Reply> {
-        let deadline = Instant::now() + bounded(patience);
-        let mut trouble = String::new();
+        let deadline = Instant::now() + bounded(time_limit);
+        let mut last_error = String::new();
         let ask = async {
             let mut pause = Duration::from_millis(20);
             loop {
                 match self
-                    .once(method, request(deadline.saturating_duration_since(Instant::now())))
+                    .send(method, request(deadline.saturating_duration_since(Instant::now())))
                     .await
                 {
                     Ok(reply) => return Ok(reply),
                     Err(status) => match self.permanent(&status) {
                         Some(error) => return Err(error),
-                        None => trouble = describe(&status),
+                        None => last_error = describe(&status),
                     },
                 }
                 sleep(pause).await;
                 pause = (pause * 2).min(Duration::from_secs(1));
             }
         };
-        let answer = timeout(bounded(patience) + ANSWER_TIME, ask);
         let answer = tokio::select! {
             biased;
             error = self.failed() => return Err(error),
-            answer = answer => answer,
+            answer = timeout(bounded(time_limit) + ANSWER_TIME, ask) => answer,
         };
         match answer {
             Ok(Ok(Reply { failure: Some(failure), .. })) => {
@@ -156,13 +155,13 @@ impl Client {
             Ok(answer) => answer,
             Err(_) => {
                 let (name, address, s) =
-                    (self.coordinator_name(), &self.coordinator, bounded(patience).as_secs_f64());
-                let trouble = if trouble.is_empty() { "no answer".to_owned() } else { trouble };
+                    (self.coordinator_name(), &self.coordinator, bounded(time_limit).as_secs_f64());
+                let reason = if last_error.is_empty() { "no answer" } else { last_error.as_str() };
                 Err(Error::new(
                     Kind::TimedOut,
                     [0],
                     format!(
-                        "process {} could not reach the coordinator, {name} at {address}, within {s} s: {trouble}; is \
+                        "process {} could not reach the coordinator, {name} at {address}, within {s} s: {reason}; is \
                          {name} running, and its port open?",
                         self.caller.index
                     ),
@@ -208,8 +207,8 @@ impl Client {
 
     /// Notes that the coordinator has admitted this process, and learns the name of process 0 from
     /// the list of members.
-    pub(crate) fn is_in(&self, members: &[wire::Member]) {
-        self.joined.store(true, Ordering::Relaxed);
+    pub(crate) fn record_members(&self, members: &[wire::Member]) {
+        self.has_joined.store(true, Ordering::Relaxed);
         if let Some(m) = members.iter().find(|m| m.index == 0) {
             let name = crate::ProcessInfo::from(m.clone()).to_string();
             *self.coordinator_name.lock() = name;
@@ -219,29 +218,29 @@ impl Client {
     /// Sends heartbeats until this process leaves or the run fails. The coordinator reports a
     /// failure at once; if it falls silent, its own time-out counts as one.
     pub(crate) async fn heartbeats(&self, limit: Duration) {
-        let mut heard = Instant::now();
-        let mut trouble = "no answer".to_owned();
+        let mut last_answer = Instant::now();
+        let mut last_error = "no answer".to_owned();
         while !self.has_left() && self.failure.borrow().is_none() {
-            let patience = limit.saturating_sub(heard.elapsed());
+            let time_limit = limit.saturating_sub(last_answer.elapsed());
             let request = wire::Heartbeat { caller: self.caller, wait_ms: millis(limit / 5) };
-            match timeout(patience, self.once(method::HEARTBEAT, request)).await {
+            match timeout(time_limit, self.send(method::HEARTBEAT, request)).await {
                 Ok(Ok(reply)) => {
-                    heard = Instant::now();
+                    last_answer = Instant::now();
                     if let Some(failure) = reply.failure {
                         self.fail(Error::from(failure));
                     }
                 }
                 Ok(Err(status)) => {
-                    trouble = describe(&status);
+                    last_error = describe(&status);
                     sleep(limit / 20).await;
                 }
                 Err(_) => {}
             }
-            if heard.elapsed() >= limit && !self.has_left() {
+            if last_answer.elapsed() >= limit && !self.has_left() {
                 let (name, address, s) =
                     (self.coordinator_name(), &self.coordinator, limit.as_secs_f64());
                 let message = format!(
-                    "{name}, the coordinator at {address}, has not answered for {s} s ({trouble}): killed, stopped, or on \
+                    "{name}, the coordinator at {address}, has not answered for {s} s ({last_error}): killed, stopped, or on \
                      a host that is not reachable; see its last output"
                 );
                 self.fail(Error::new(Kind::CoordinatorLost, [0], message));
@@ -252,12 +251,12 @@ impl Client {
     /// Tells the coordinator once that this process leaves. Does nothing before it has joined or
     /// after the run has failed.
     pub(crate) async fn leave(&self, reason: String) {
-        let has_left = self.left.swap(true, Ordering::Relaxed);
-        if has_left || !self.joined.load(Ordering::Relaxed) || self.failure.borrow().is_some() {
+        let has_left = self.has_left.swap(true, Ordering::Relaxed);
+        if has_left || !self.has_joined.load(Ordering::Relaxed) || self.failure.borrow().is_some() {
             return;
         }
         let request = wire::Leave { caller: self.caller, reason };
-        let _ = timeout(Duration::from_secs(1), self.once(method::LEAVE, request)).await;
+        let _ = timeout(Duration::from_secs(1), self.send(method::LEAVE, request)).await;
     }
 }
 

@@ -90,11 +90,11 @@ impl Coordination {
         facts: BTreeMap<String, String>,
         timeout: Duration,
     ) -> Result<()> {
-        self.check_present()?;
+        self.check_not_left()?;
         let generation = {
             let mut visits = self.0.visits.lock();
-            let visits = visits.entry((purpose, name.to_owned())).or_default();
-            std::mem::replace(visits, *visits + 1)
+            let count = visits.entry((purpose, name.to_owned())).or_default();
+            std::mem::replace(count, *count + 1)
         };
         let (client, name) = (self.0.client.clone(), name.to_owned());
         let request = wire::WaitAtBarrier {
@@ -123,7 +123,7 @@ impl Coordination {
     /// the run failed.
     pub fn put(&self, key: &str, value: impl AsRef<[u8]>) -> Result<()> {
         let value = value.as_ref();
-        self.check_present()?;
+        self.check_not_left()?;
         check_value(key, value)?;
         let client = self.0.client.clone();
         let request = wire::Put {
@@ -162,19 +162,19 @@ impl Coordination {
     }
 
     fn look_up(&self, key: &str, timeout: Duration) -> Result<Option<Vec<u8>>> {
-        self.check_present()?;
+        self.check_not_left()?;
         check_value(key, &[])?;
         let client = self.0.client.clone();
         let key = key.to_owned();
         // Even a request that does not wait for the value must wait for the answer.
-        let patience = timeout.max(Duration::from_secs(60));
+        let time_limit = timeout.max(Duration::from_secs(60));
         let reply = self.0.run(async move {
-            let spare = patience - timeout.min(patience);
+            let spare = time_limit - timeout.min(time_limit);
             let request = |remaining: Duration| {
                 let timeout_ms = millis(remaining.saturating_sub(spare));
                 wire::Get { caller: client.caller(), key: key.clone(), timeout_ms }
             };
-            client.ask(method::GET, patience, request).await
+            client.ask(method::GET, time_limit, request).await
         })?;
         Ok(reply.value.map(|value| value.to_vec()))
     }
@@ -240,9 +240,9 @@ impl Coordination {
     /// Ends the run for all because this process cannot continue. The others get an error with its
     /// name and the reason.
     pub fn fail(&self, reason: &str) {
-        const LONGEST: usize = 2000;
+        const MAX_REASON_CHARS: usize = 2000;
         let client = self.0.client.clone();
-        let reason: String = reason.chars().take(LONGEST).collect();
+        let reason: String = reason.chars().take(MAX_REASON_CHARS).collect();
         // Takes at most a second. Processes that cannot be reached notice the silence.
         let _ = self.0.run(async move {
             client.leave(reason).await;
@@ -261,7 +261,7 @@ impl Coordination {
         Ok(())
     }
 
-    fn check_present(&self) -> Result<()> {
+    fn check_not_left(&self) -> Result<()> {
         if self.0.client.has_left() { Err(Error::ended()) } else { Ok(()) }
     }
 }

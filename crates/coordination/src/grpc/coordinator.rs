@@ -19,12 +19,12 @@ pub(crate) struct Coordinator {
     heartbeat_timeout: Duration,
     members: Vec<Option<Member>>,
     /// Why processes were refused, for the message about a missing one.
-    refused: Vec<String>,
+    refusals: Vec<String>,
     values: BTreeMap<String, Value>,
     barriers: BTreeMap<BarrierKey, Barrier>,
     failure: Option<Failure>,
     /// All have arrived at the shutdown, so a process may now leave.
-    finished: bool,
+    is_finished: bool,
 }
 
 struct Member {
@@ -32,14 +32,14 @@ struct Member {
     host: String,
     pid: u32,
     last_heartbeat: Instant,
-    left: bool,
+    has_left: bool,
     /// Whether it knows about the failure.
     notified: bool,
 }
 
 struct Value {
     bytes: Bytes,
-    from: u32,
+    process: u32,
 }
 
 /// Identifies a barrier: its purpose, its name, and how often that name was used before.
@@ -47,7 +47,7 @@ pub(crate) type BarrierKey = (Purpose, String, u64);
 
 #[derive(Default)]
 struct Barrier {
-    arrived: BTreeMap<u32, BTreeMap<String, String>>,
+    arrivals: BTreeMap<u32, BTreeMap<String, String>>,
     outcome: Option<Result<(), Failure>>,
 }
 
@@ -63,11 +63,11 @@ impl Coordinator {
             hosts: hosts.to_vec(),
             heartbeat_timeout,
             members: (0..count).map(|_| None).collect(),
-            refused: Vec::new(),
+            refusals: Vec::new(),
             values: BTreeMap::new(),
             barriers: BTreeMap::new(),
             failure: None,
-            finished: false,
+            is_finished: false,
         }
     }
 
@@ -97,9 +97,11 @@ impl Coordinator {
     }
 
     pub(crate) fn members(&self) -> Vec<wire::Member> {
-        let joined =
-            (0..).zip(&self.members).filter_map(|(index, m)| m.as_ref().map(|m| (index, m)));
-        joined.map(|(index, m)| wire::Member { index, host: m.host.clone(), pid: m.pid }).collect()
+        (0..)
+            .zip(&self.members)
+            .filter_map(|(index, m)| m.as_ref().map(|m| (index, m)))
+            .map(|(index, m)| wire::Member { index, host: m.host.clone(), pid: m.pid })
+            .collect()
     }
 
     /// Why a process should retry later: it belongs to the next run at this address, and the
@@ -110,11 +112,11 @@ impl Coordinator {
             return None;
         }
         match &self.failure {
-            _ if self.finished => {
+            _ if self.is_finished => {
                 Some("the previous run has not ended for all its processes".into())
             }
             // A process that has not joined before is late for this run, and gets its failure.
-            Some(failure) if member.is_some_and(|m| m.left || m.notified) => {
+            Some(failure) if member.is_some_and(|m| m.has_left || m.notified) => {
                 Some(format!("the previous run is ending: {}", failure.message))
             }
             _ => None,
@@ -167,7 +169,7 @@ impl Coordinator {
                         host,
                         pid,
                         last_heartbeat: now,
-                        left: false,
+                        has_left: false,
                         notified: false,
                     });
                     None
@@ -186,8 +188,8 @@ impl Coordinator {
 
     /// Records why a process was refused, for the message about a missing one.
     pub(crate) fn note_refusal(&mut self, message: String) {
-        if self.refused.len() < 8 {
-            self.refused.push(message);
+        if self.refusals.len() < 8 {
+            self.refusals.push(message);
         }
     }
 
@@ -215,15 +217,15 @@ impl Coordinator {
 
     /// Declares members lost that have been silent for too long.
     pub(crate) fn expire_members(&mut self, now: Instant) {
-        if self.finished || self.failure.is_some() {
+        if self.is_finished || self.failure.is_some() {
             return;
         }
         let limit = self.heartbeat_timeout;
-        let silent =
-            |m: &Member| !m.left && now.saturating_duration_since(m.last_heartbeat) > limit;
+        let is_silent =
+            |m: &Member| !m.has_left && now.saturating_duration_since(m.last_heartbeat) > limit;
         let silent: Vec<u32> = (0..)
             .zip(&self.members)
-            .filter(|(_, m)| m.as_ref().is_some_and(silent))
+            .filter(|(_, m)| m.as_ref().is_some_and(is_silent))
             .map(|(i, _)| i)
             .collect();
         if !silent.is_empty() {
@@ -247,7 +249,7 @@ impl Coordinator {
 
     /// Ends the run. Only the first failure counts, since later ones follow from it.
     pub(crate) fn fail(&mut self, failure: Failure) {
-        if self.failure.is_none() && !self.finished {
+        if self.failure.is_none() && !self.is_finished {
             self.failure = Some(Failure { ends_run: true, ..failure });
         }
     }
@@ -266,10 +268,14 @@ impl Coordinator {
 
     /// Whether every process that could still ask has left or knows how the run failed.
     pub(crate) fn all_notified(&self) -> bool {
-        let lost = self.failure.as_ref().filter(|f| f.kind() == FailureKind::PeerLost);
-        let lost = lost.map(|f| f.processes.as_slice()).unwrap_or_default();
+        let lost = self
+            .failure
+            .as_ref()
+            .filter(|f| f.kind() == FailureKind::PeerLost)
+            .map(|f| f.processes.as_slice())
+            .unwrap_or_default();
         (0..).zip(&self.members).all(|(index, m)| {
-            m.as_ref().is_none_or(|m| m.left || m.notified || lost.contains(&index))
+            m.as_ref().is_none_or(|m| m.has_left || m.notified || lost.contains(&index))
         })
     }
 
@@ -277,7 +283,7 @@ impl Coordinator {
     pub(crate) fn leave(&mut self, index: u32, reason: &str) {
         let name = self.name(index);
         if let Some(member) = self.member(index) {
-            member.left = true;
+            member.has_left = true;
         }
         let message = match reason {
             "" => format!("{name} left the run before its end; see its last output"),
@@ -287,7 +293,7 @@ impl Coordinator {
     }
 
     pub(crate) fn has_left(&self, index: u32) -> bool {
-        matches!(self.members.get(index as usize), Some(Some(member)) if member.left)
+        matches!(self.members.get(index as usize), Some(Some(member)) if member.has_left)
     }
 
     /// A process arrives at a barrier.
@@ -307,12 +313,12 @@ impl Coordinator {
         if barrier.outcome.is_some() {
             return;
         }
-        barrier.arrived.insert(index, facts.clone());
-        if barrier.arrived.len() < self.members.len() {
+        barrier.arrivals.insert(index, facts.clone());
+        if barrier.arrivals.len() < self.members.len() {
             self.check_finished_members();
             return self.check_conflicting_barriers();
         }
-        let facts = std::mem::take(&mut barrier.arrived);
+        let facts = std::mem::take(&mut barrier.arrivals);
         let outcome = agreement::compare(&facts, |index| self.name(index)).map_err(|disagreement| {
             let message = format!(
                 "the processes do not agree on `{name}`: {}. Start all of them from one build, with the same \
@@ -323,7 +329,7 @@ impl Coordinator {
         });
         match (&outcome, purpose) {
             (Err(failure), _) => self.fail(failure.clone()),
-            (Ok(()), Purpose::Shutdown) => self.finished = true,
+            (Ok(()), Purpose::Shutdown) => self.is_finished = true,
             (Ok(()), _) => {}
         }
         if let Some(barrier) = self.barriers.get_mut(key) {
@@ -336,16 +342,20 @@ impl Coordinator {
     fn check_finished_members(&mut self) {
         let open = |m: &&Barrier| m.outcome.is_none();
         let end = (Purpose::Shutdown, String::new(), 0);
-        let Some(gone) = self
+        let Some(finished_members) = self
             .barriers
             .get(&end)
             .filter(open)
-            .map(|m| m.arrived.keys().copied().collect::<Vec<_>>())
+            .map(|m| m.arrivals.keys().copied().collect::<Vec<_>>())
         else {
             return;
         };
         let absent = |barrier: &Barrier| {
-            gone.iter().copied().filter(|i| !barrier.arrived.contains_key(i)).collect::<Vec<_>>()
+            finished_members
+                .iter()
+                .copied()
+                .filter(|i| !barrier.arrivals.contains_key(i))
+                .collect::<Vec<_>>()
         };
         let others = self.barriers.iter().filter(|(key, m)| key.0 != Purpose::Shutdown && open(m));
         let Some((name, absent)) =
@@ -365,9 +375,12 @@ impl Coordinator {
     fn check_conflicting_barriers(&mut self) {
         let is_between =
             |purpose: Purpose| matches!(purpose, Purpose::Barrier | Purpose::Agreement);
-        let open = self.barriers.iter().filter(|(key, m)| is_between(key.0) && m.outcome.is_none());
-        let open: Vec<(&str, Vec<u32>)> =
-            open.map(|(key, m)| (key.1.as_str(), m.arrived.keys().copied().collect())).collect();
+        let open: Vec<(&str, Vec<u32>)> = self
+            .barriers
+            .iter()
+            .filter(|(key, m)| is_between(key.0) && m.outcome.is_none())
+            .map(|(key, m)| (key.1.as_str(), m.arrivals.keys().copied().collect()))
+            .collect();
         let waiting: BTreeSet<u32> =
             open.iter().flat_map(|(_, arrived)| arrived.iter().copied()).collect();
         if open.len() < 2 || waiting.len() < self.members.len() {
@@ -397,9 +410,9 @@ impl Coordinator {
         let (purpose, name, _) = key;
         let count = self.count();
         let barrier = self.barriers.entry(key.clone()).or_default();
-        let arrived = barrier.arrived.len();
+        let arrived = barrier.arrivals.len();
         let missing: Vec<u32> =
-            (0..count).filter(|index| !barrier.arrived.contains_key(index)).collect();
+            (0..count).filter(|index| !barrier.arrivals.contains_key(index)).collect();
         let (names, s) = (self.names(&missing), waited.as_secs_f64());
         let has = if missing.len() == 1 { "has" } else { "have" };
         let mut message = match purpose {
@@ -418,12 +431,14 @@ impl Coordinator {
                 )
             }
         };
-        if *purpose == Purpose::Join && !self.refused.is_empty() {
-            message = format!("{message}. {}", self.refused.join(". "));
+        if *purpose == Purpose::Join && !self.refusals.is_empty() {
+            message = format!("{message}. {}", self.refusals.join(". "));
         }
-        let failure = Failure::new(FailureKind::TimedOut, missing, message);
-        // A run cannot start without all of its processes.
-        let failure = Failure { ends_run: *purpose == Purpose::Join, ..failure };
+        let failure = Failure {
+            // A run cannot start without all of its processes.
+            ends_run: *purpose == Purpose::Join,
+            ..Failure::new(FailureKind::TimedOut, missing, message)
+        };
         if let Some(barrier) = self.barriers.get_mut(key) {
             barrier.outcome = Some(Err(failure.clone()));
         }
@@ -438,14 +453,14 @@ impl Coordinator {
     pub(crate) fn put(&mut self, index: u32, key: &str, bytes: Bytes) -> Result<(), Failure> {
         match self.values.get(key) {
             Some(value) if value.bytes != bytes => {
-                let from = self.name(value.from);
+                let owner = self.name(value.process);
                 let message =
-                    format!("the key `{key}` has another value, from {from}; a value is put once");
-                Err(Failure::new(FailureKind::Conflict, vec![value.from], message))
+                    format!("the key `{key}` has another value, from {owner}; a value is put once");
+                Err(Failure::new(FailureKind::Conflict, vec![value.process], message))
             }
             Some(_) => Ok(()),
             None => {
-                self.values.insert(key.to_owned(), Value { bytes, from: index });
+                self.values.insert(key.to_owned(), Value { bytes, process: index });
                 Ok(())
             }
         }

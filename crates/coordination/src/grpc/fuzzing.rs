@@ -11,7 +11,7 @@ use tokio::io::{join, sink};
 use tokio::task::unconstrained;
 
 use super::coordinator::Coordinator;
-use super::handshake::{admit, present};
+use super::handshake::{admit, authenticate};
 use super::service::Service;
 use super::wire::{self, Reply};
 use crate::token::Token;
@@ -23,9 +23,9 @@ use crate::token::Token;
 pub fn handshake(bytes: &[u8]) {
     let token = Token::new(&"t".repeat(32)).ok();
     in_runtime(async {
-        let admitted = now(admit(&mut join(bytes, sink()), token.as_ref())).await;
+        let admitted = poll_once(admit(&mut join(bytes, sink()), token.as_ref())).await;
         assert!(matches!(admitted, Some(Err(_))), "{admitted:?}");
-        let presented = now(present(&mut join(bytes, sink()), token.as_ref())).await;
+        let presented = poll_once(authenticate(&mut join(bytes, sink()), token.as_ref())).await;
         assert!(matches!(presented, Some(Err(_))), "{presented:?}");
     });
 }
@@ -45,14 +45,14 @@ pub fn requests(mut bytes: &[u8]) {
             let (request, rest) = rest.split_at(rest.len().min(usize::from(*length)));
             bytes = rest;
             let mut answer = answer(service.clone(), *method, request);
-            match now(&mut answer).await {
+            match poll_once(&mut answer).await {
                 Some(reply) => check(reply),
                 None => waiting.push(answer),
             }
         }
         // Some of these were answered by later requests.
         for answer in waiting {
-            check(now(answer).await.flatten());
+            check(poll_once(answer).await.flatten());
         }
         assert!(service.change(|run| run.members().len()) <= 3);
     });
@@ -102,7 +102,7 @@ fn check(reply: Option<Reply>) {
 }
 
 /// The output of a future that is ready at once.
-async fn now<T>(future: impl Future<Output = T>) -> Option<T> {
+async fn poll_once<T>(future: impl Future<Output = T>) -> Option<T> {
     let mut future = pin!(unconstrained(future));
     poll_fn(|context| match future.as_mut().poll(context) {
         Poll::Ready(value) => Poll::Ready(Some(value)),
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     /// The requests of a whole run, as [`requests`] reads them.
-    fn sound() -> Vec<Vec<u8>> {
+    fn valid_requests() -> Vec<Vec<u8>> {
         fn framed(method: u8, request: &impl Message) -> Vec<u8> {
             let bytes = request.encode_to_vec();
             [&[method, u8::try_from(bytes.len()).unwrap()], bytes.as_slice()].concat()
@@ -156,10 +156,10 @@ mod tests {
     }
 
     /// A subset of the requests, shuffled, with some bytes changed.
-    fn damaged(sound: &[Vec<u8>], random: &mut impl FnMut(usize) -> usize) -> Vec<u8> {
-        let count = random(2 * sound.len());
+    fn corrupted(valid_requests: &[Vec<u8>], random: &mut impl FnMut(usize) -> usize) -> Vec<u8> {
+        let count = random(2 * valid_requests.len());
         let mut bytes: Vec<u8> =
-            (0..count).flat_map(|_| sound[random(sound.len())].clone()).collect();
+            (0..count).flat_map(|_| valid_requests[random(valid_requests.len())].clone()).collect();
         for _ in 0..random(8) {
             let position = random(bytes.len() + 1);
             match random(4) {
@@ -181,14 +181,14 @@ mod tests {
         // SplitMix64.
         let mut random = |below: usize| {
             state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            let mut mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
             ((mixed ^ (mixed >> 31)) % below.max(1) as u64) as usize
         };
-        let sound = sound();
-        requests(&sound.concat());
+        let valid_requests = valid_requests();
+        requests(&valid_requests.concat());
         for _ in 0..3000 {
-            requests(&damaged(&sound, &mut random));
+            requests(&corrupted(&valid_requests, &mut random));
             let bytes: Vec<u8> = (0..random(100)).map(|_| random(256) as u8).collect();
             requests(&bytes);
             handshake(&bytes);

@@ -17,7 +17,7 @@ use crate::timeouts::millis;
 use crate::{Error, Result};
 
 /// Waits for as long as the other processes are there.
-const PATIENCE: Duration = Duration::MAX;
+const NO_TIMEOUT: Duration = Duration::MAX;
 
 /// Stops all processes after the same turn (a training step, for example) when any of them requests
 /// it.
@@ -145,7 +145,7 @@ impl StopRequest {
             let (caller, key) = (self.client.caller(), format!("{}{suffix}", self.key));
             let request =
                 |remaining| wire::Get { caller, key: key.clone(), timeout_ms: millis(remaining) };
-            if let Some(value) = self.client.ask(method::GET, PATIENCE, request).await?.value {
+            if let Some(value) = self.client.ask(method::GET, NO_TIMEOUT, request).await?.value {
                 return Ok(String::from_utf8_lossy(&value).into_owned());
             }
         }

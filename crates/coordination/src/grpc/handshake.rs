@@ -26,19 +26,19 @@ const LENGTH: usize = 32;
 type Nonce = [u8; LENGTH];
 
 /// How long either end waits for the other.
-pub(crate) const TIME: Duration = Duration::from_secs(10);
+pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy)]
-enum End {
+enum Side {
     Coordinator,
     Process,
 }
 
 /// The proof of one end. Without a token, which is allowed on loopback only, anyone can compute it.
-fn proof(token: Option<&Token>, end: End, coordinator: &Nonce, process: &Nonce) -> Hmac<Sha256> {
-    let label: &[u8] = match end {
-        End::Coordinator => b"fulmen coordinator",
-        End::Process => b"fulmen process",
+fn proof(token: Option<&Token>, side: Side, coordinator: &Nonce, process: &Nonce) -> Hmac<Sha256> {
+    let label: &[u8] = match side {
+        Side::Coordinator => b"fulmen coordinator",
+        Side::Process => b"fulmen process",
     };
     let key = token.map_or(&[][..], Token::as_bytes);
     #[expect(clippy::expect_used, reason = "an HMAC takes a key of any length")]
@@ -78,7 +78,7 @@ impl fmt::Display for Refusal {
                 write!(
                     f,
                     "it did not show within {} s that it has the token of this run",
-                    TIME.as_secs()
+                    HANDSHAKE_TIMEOUT.as_secs()
                 )
             }
             Refusal::Crowded => f.write_str(
@@ -98,23 +98,23 @@ pub(crate) async fn admit(
         let coordinator_nonce: Nonce = random().map_err(|_| Refusal::NoNonce)?;
         let hung_up = |_| Refusal::HungUp;
         stream.write_all(&[&GREETING[..], &coordinator_nonce].concat()).await.map_err(hung_up)?;
-        let (mut process_nonce, mut proof_of_process) = ([0; LENGTH], [0; LENGTH]);
+        let (mut process_nonce, mut process_proof) = ([0; LENGTH], [0; LENGTH]);
         stream.read_exact(&mut process_nonce).await.map_err(hung_up)?;
-        stream.read_exact(&mut proof_of_process).await.map_err(hung_up)?;
+        stream.read_exact(&mut process_proof).await.map_err(hung_up)?;
         // In constant time.
-        if proof(token, End::Process, &coordinator_nonce, &process_nonce)
-            .verify_slice(&proof_of_process)
+        if proof(token, Side::Process, &coordinator_nonce, &process_nonce)
+            .verify_slice(&process_proof)
             .is_err()
         {
             let _ = stream.write_all(&[0]).await;
             return Err(Refusal::WrongProof);
         }
-        let own = proof(token, End::Coordinator, &coordinator_nonce, &process_nonce)
+        let own_proof = proof(token, Side::Coordinator, &coordinator_nonce, &process_nonce)
             .finalize()
             .into_bytes();
-        stream.write_all(&[&[1], &own[..]].concat()).await.map_err(hung_up)
+        stream.write_all(&[&[1], &own_proof[..]].concat()).await.map_err(hung_up)
     };
-    tokio::time::timeout(TIME, handshake).await.unwrap_or(Err(Refusal::TooLate))
+    tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await.unwrap_or(Err(Refusal::TooLate))
 }
 
 /// Why a process does not trust the server at the coordinator's address.
@@ -146,7 +146,9 @@ impl fmt::Display for HandshakeError {
             HandshakeError::Refused => f.write_str("it does not accept this process's token"),
             HandshakeError::NoProof => f.write_str("it does not have the token of this run"),
             HandshakeError::Broken(error) => write!(f, "it closed the connection: {error}"),
-            HandshakeError::Silent => write!(f, "it sent nothing for {} s", TIME.as_secs()),
+            HandshakeError::Silent => {
+                write!(f, "it sent nothing for {} s", HANDSHAKE_TIMEOUT.as_secs())
+            }
         }
     }
 }
@@ -154,7 +156,7 @@ impl fmt::Display for HandshakeError {
 impl std::error::Error for HandshakeError {}
 
 /// The process's end of the handshake.
-pub(crate) async fn present(
+pub(crate) async fn authenticate(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     token: Option<&Token>,
 ) -> Result<(), HandshakeError> {
@@ -167,20 +169,21 @@ pub(crate) async fn present(
         let mut coordinator_nonce: Nonce = [0; LENGTH];
         stream.read_exact(&mut coordinator_nonce).await?;
         let process_nonce: Nonce = random().map_err(std::io::Error::other)?;
-        let own =
-            proof(token, End::Process, &coordinator_nonce, &process_nonce).finalize().into_bytes();
-        stream.write_all(&[&process_nonce[..], &own].concat()).await?;
+        let own_proof =
+            proof(token, Side::Process, &coordinator_nonce, &process_nonce).finalize().into_bytes();
+        stream.write_all(&[&process_nonce[..], &own_proof].concat()).await?;
         match stream.read_u8().await? {
             1 => {}
             0 => return Err(HandshakeError::Refused),
             _ => return Err(HandshakeError::OtherProtocol),
         }
-        let mut proven = [0; LENGTH];
-        stream.read_exact(&mut proven).await?;
-        let proof = proof(token, End::Coordinator, &coordinator_nonce, &process_nonce);
-        proof.verify_slice(&proven).map_err(|_| HandshakeError::NoProof)
+        let mut coordinator_proof = [0; LENGTH];
+        stream.read_exact(&mut coordinator_proof).await?;
+        proof(token, Side::Coordinator, &coordinator_nonce, &process_nonce)
+            .verify_slice(&coordinator_proof)
+            .map_err(|_| HandshakeError::NoProof)
     };
-    tokio::time::timeout(TIME, handshake).await.unwrap_or(Err(HandshakeError::Silent))
+    tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await.unwrap_or(Err(HandshakeError::Silent))
 }
 
 #[cfg(test)]
@@ -198,7 +201,7 @@ mod tests {
         let (mut local, mut remote) = tokio::io::duplex(1024);
         tokio::join!(
             admit(&mut local, coordinator.as_ref()),
-            present(&mut remote, process.as_ref())
+            authenticate(&mut remote, process.as_ref())
         )
     }
 
@@ -229,7 +232,7 @@ mod tests {
         let (mut local, mut remote) = tokio::io::duplex(1024);
         remote.write_all(&GREETING).await.unwrap();
         assert!(matches!(
-            present(&mut local, token("a").as_ref()).await,
+            authenticate(&mut local, token("a").as_ref()).await,
             Err(HandshakeError::Silent)
         ));
     }
@@ -239,7 +242,7 @@ mod tests {
         let (mut local, mut remote) = tokio::io::duplex(1024);
         remote.write_all(b"SSH-2.0-OpenSSH").await.unwrap();
         assert!(matches!(
-            present(&mut local, token("a").as_ref()).await,
+            authenticate(&mut local, token("a").as_ref()).await,
             Err(HandshakeError::OtherProtocol)
         ));
         // A server that accepts every proof and returns the process's own proof.
@@ -251,7 +254,7 @@ mod tests {
             remote.write_all(&[&[1], &answer[LENGTH..]].concat()).await.unwrap();
         };
         let token = token("a");
-        let (presented, ()) = tokio::join!(present(&mut local, token.as_ref()), impostor);
+        let (presented, ()) = tokio::join!(authenticate(&mut local, token.as_ref()), impostor);
         assert!(matches!(presented, Err(HandshakeError::NoProof)), "{presented:?}");
     }
 }

@@ -21,8 +21,8 @@ use super::worker::Worker;
 use crate::{Error, Process, Result};
 
 /// How long to wait for an answer.
-const TIME: Duration = Duration::from_secs(1);
-const LARGEST_ANSWER: usize = 1 << 20;
+const QUERY_TIMEOUT: Duration = Duration::from_secs(1);
+const MAX_ANSWER_BYTES: usize = 1 << 20;
 
 /// If one of these is set, the environment already says which devices and processes there are.
 const DECIDING_VARIABLES: [&str; 9] = [
@@ -63,7 +63,7 @@ impl Process {
         let Some(MetadataServer(server)) = MetadataServer::find(&env, "/".as_ref()) else {
             return Ok(process);
         };
-        let variables = ask(&server)?;
+        let variables = query_variables(&server)?;
         let variable = |name: &str| env(name).or_else(|| variables.get(name).map(OsString::from));
         Process::from_env(variable).map_err(|error| {
             Error::usage(format!(
@@ -88,30 +88,30 @@ pub fn on_preemption(
     let Some(MetadataServer(server)) = MetadataServer::find(&env, "/".as_ref()) else { return };
     // If no thread can be started, the run gets no warning.
     let _ = std::thread::Builder::new().name("fulmen-preemption".into()).spawn(move || {
-        if let Ok(notice) =
-            Worker::start().and_then(|worker| worker.run(async move { notice(&server).await }))
+        if let Ok(notice) = Worker::start()
+            .and_then(|worker| worker.run(async move { preemption_notice(&server).await }))
         {
             call(notice);
         }
     });
 }
 
-async fn notice(server: &str) -> &'static str {
+async fn preemption_notice(server: &str) -> &'static str {
     let client = client();
     loop {
-        let [preempted, event] =
-            ["preempted", "maintenance-event"].map(|name| get(&client, server, name, TIME));
-        let says = |answer: Option<MetadataAnswer>, word: &str| {
+        let [preempted, event] = ["preempted", "maintenance-event"]
+            .map(|name| get(&client, server, name, QUERY_TIMEOUT));
+        let starts_with = |answer: Option<MetadataAnswer>, word: &str| {
             answer.is_some_and(|it| it.text.trim().starts_with(word))
         };
-        if says(preempted.await, "TRUE") {
+        if starts_with(preempted.await, "TRUE") {
             return "this machine is preempted";
         }
         // The other event is a live migration, which a run survives.
-        if says(event.await, "TERMINATE") {
+        if starts_with(event.await, "TERMINATE") {
             return "this machine goes down for maintenance";
         }
-        tokio::time::sleep(TIME).await;
+        tokio::time::sleep(QUERY_TIMEOUT).await;
     }
 }
 
@@ -159,7 +159,7 @@ impl MetadataServer {
     ///
     /// # Errors
     /// No thread can be started.
-    pub fn ask(&self, names: &[&str], time: Duration) -> Result<Vec<Option<MetadataAnswer>>> {
+    pub fn ask(&self, names: &[&str], timeout: Duration) -> Result<Vec<Option<MetadataAnswer>>> {
         let (server, names) =
             (self.0.clone(), names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>());
         Worker::start()?.run(async move {
@@ -167,7 +167,7 @@ impl MetadataServer {
             // All requests are sent before the first answer is awaited.
             let requests = names.into_iter().map(|name| {
                 let (client, server) = (client.clone(), server.clone());
-                tokio::spawn(async move { get(&client, &server, &name, time).await })
+                tokio::spawn(async move { get(&client, &server, &name, timeout).await })
             });
             let mut answers = Vec::new();
             for answer in requests.collect::<Vec<_>>() {
@@ -179,7 +179,7 @@ impl MetadataServer {
 }
 
 /// The answer of a server. It does not change during the life of a process.
-fn ask(server: &str) -> Result<Variables> {
+fn query_variables(server: &str) -> Result<Variables> {
     static ANSWERS: Mutex<BTreeMap<String, Variables>> = Mutex::new(BTreeMap::new());
     let mut answers = ANSWERS.lock();
     if let Some(variables) = answers.get(server) {
@@ -191,7 +191,7 @@ fn ask(server: &str) -> Result<Variables> {
         "attributes/tpu-env",
     ];
     let mut texts = MetadataServer(server.to_owned())
-        .ask(&names, TIME)?
+        .ask(&names, QUERY_TIMEOUT)?
         .into_iter()
         .map(|answer| Some(answer?.text));
     let [hosts, index, tpu] = std::array::from_fn(|_| texts.next().flatten());
@@ -211,7 +211,7 @@ async fn get(
     client: &HttpClient,
     server: &str,
     name: &str,
-    time: Duration,
+    timeout: Duration,
 ) -> Option<MetadataAnswer> {
     const FLAVOR: (&str, &str) = ("Metadata-Flavor", "Google");
     let address = format!("http://{server}/computeMetadata/v1/instance/{name}");
@@ -226,10 +226,10 @@ async fn get(
             .headers()
             .get(http::header::DATE)
             .and_then(|date| Some(date.to_str().ok()?.to_owned()));
-        let body = Limited::new(answer.into_body(), LARGEST_ANSWER).collect().await.ok()?;
+        let body = Limited::new(answer.into_body(), MAX_ANSWER_BYTES).collect().await.ok()?;
         Some(MetadataAnswer { text: String::from_utf8(body.to_bytes().to_vec()).ok()?, date })
     };
-    tokio::time::timeout(time, response).await.ok().flatten()
+    tokio::time::timeout(timeout, response).await.ok().flatten()
 }
 
 /// The hosts are `unknown:unknown:10.0.0.2,...`; `tpu-env` has lines such as

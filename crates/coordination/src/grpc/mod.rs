@@ -3,18 +3,18 @@
 //!
 //! Out of scope: which process this is. The environment says that (`environment.rs`).
 
-mod accept;
+mod acceptor;
 mod agreement;
-mod bind;
 mod builder;
 mod client;
-mod connect;
+mod connector;
 mod coordination;
 mod coordinator;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
 mod halt;
 mod handshake;
+mod listener;
 mod metadata;
 mod server;
 mod service;

@@ -12,7 +12,7 @@ use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server as Transport;
 
-use super::accept::{RejectedPeers, accept};
+use super::acceptor::{RejectedPeers, accept};
 use super::coordinator::Coordinator;
 use super::service::Service;
 use crate::token::Token;
@@ -20,7 +20,7 @@ use crate::{Error, Result};
 
 /// How long the others get to learn the outcome before the server stops. Processes that are still
 /// alive learn it at once.
-const LINGER: Duration = Duration::from_secs(3);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Called for each refused connection.
 pub(crate) type OnRefused = Arc<dyn Fn(&str) + Send + Sync>;
@@ -28,9 +28,9 @@ pub(crate) type OnRefused = Arc<dyn Fn(&str) + Send + Sync>;
 pub(crate) struct Server {
     service: Service,
     stop: oneshot::Sender<()>,
-    accepting: JoinHandle<()>,
-    serving: JoinHandle<()>,
-    watching: JoinHandle<()>,
+    accept_task: JoinHandle<()>,
+    serve_task: JoinHandle<()>,
+    heartbeat_task: JoinHandle<()>,
 }
 
 impl Server {
@@ -46,37 +46,39 @@ impl Server {
         let listener = tokio::net::TcpListener::from_std(listener).map_err(listening)?;
         let processes = coordinator.count() as usize;
         let service = Service::new(coordinator);
-        let noted = service.clone();
+        let refusal_service = service.clone();
         let rejected = RejectedPeers::new(move |refusal, rest| {
-            noted.change(|coordinator| coordinator.note_refusal(refusal.clone()));
+            refusal_service.change(|coordinator| coordinator.note_refusal(refusal.clone()));
             let on_refused = on_refused.clone();
             // The callback may block, for example on a terminal; this thread must not.
             tokio::task::spawn_blocking(move || on_refused(&format!("{refusal}. {rest}")));
         });
         let (admitted, connections) = mpsc::channel(16);
-        let accepting =
+        let accept_task =
             tokio::spawn(accept(listener, token, processes, admitted, Arc::new(rejected)));
         let incoming = ReceiverStream::new(connections).map(Ok::<_, Infallible>);
         let (stop, stopped) = oneshot::channel::<()>();
-        let serving =
+        let transport =
             Transport::builder().serve_with_incoming_shutdown(service.clone(), incoming, async {
                 let _ = stopped.await;
             });
-        let serving = tokio::spawn(async {
+        let serve_task = tokio::spawn(async {
             // An error of one connection does not end the server.
-            let _ = serving.await;
+            let _ = transport.await;
         });
-        let watching = tokio::spawn(service.clone().monitor_heartbeats());
-        Ok(Server { service, stop, accepting, serving, watching })
+        let heartbeat_task = tokio::spawn(service.clone().monitor_heartbeats());
+        Ok(Server { service, stop, accept_task, serve_task, heartbeat_task })
     }
 
     /// Waits for a limited time until the others know how the run ended, and stops.
     pub(crate) async fn stop(self) {
-        self.service.wait(LINGER, |coordinator| coordinator.all_notified().then_some(())).await;
-        self.watching.abort();
-        self.accepting.abort();
+        self.service
+            .wait(SHUTDOWN_TIMEOUT, |coordinator| coordinator.all_notified().then_some(()))
+            .await;
+        self.heartbeat_task.abort();
+        self.accept_task.abort();
         let _ = self.stop.send(());
         // Answers in progress are still sent.
-        let _ = tokio::time::timeout(Duration::from_secs(1), self.serving).await;
+        let _ = tokio::time::timeout(Duration::from_secs(1), self.serve_task).await;
     }
 }

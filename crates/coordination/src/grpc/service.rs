@@ -19,7 +19,7 @@ use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 
 use super::coordinator::Coordinator;
-use super::wire::{self, LARGEST_MESSAGE, LARGEST_VALUE, LONGEST_KEY, Reply, method};
+use super::wire::{self, MAX_KEY_BYTES, MAX_MESSAGE_BYTES, MAX_VALUE_BYTES, Reply, method};
 use crate::timeouts::bounded;
 
 /// The coordinator, and a channel that signals each change of it.
@@ -124,9 +124,10 @@ impl Service {
         let ended = |coordinator: &mut Coordinator| {
             coordinator.outcome(&key).or_else(|| coordinator.failure().cloned().map(Err))
         };
-        let outcome = self.wait(timeout, ended).await;
-        let outcome = outcome
-            .unwrap_or_else(|| self.change(|coordinator| coordinator.time_out(&key, timeout)));
+        let outcome = match self.wait(timeout, ended).await {
+            Some(outcome) => outcome,
+            None => self.change(|coordinator| coordinator.time_out(&key, timeout)),
+        };
         if outcome.is_err() {
             self.notify(index);
         }
@@ -142,9 +143,9 @@ impl Service {
     }
 
     pub(super) async fn get(self, request: wire::Get) -> Reply {
-        let heard = self.coordinator().heartbeat(request.caller, Instant::now());
-        if heard.is_err() {
-            return heard.into();
+        let result = self.coordinator().heartbeat(request.caller, Instant::now());
+        if result.is_err() {
+            return result.into();
         }
         let timeout = Duration::from_millis(request.timeout_ms);
         let outcome = self.wait(timeout, |coordinator| match coordinator.get(&request.key) {
@@ -162,9 +163,9 @@ impl Service {
     }
 
     pub(super) async fn heartbeat(self, request: wire::Heartbeat) -> Reply {
-        let heard = self.coordinator().heartbeat(request.caller, Instant::now());
-        if heard.is_err() {
-            return heard.into();
+        let result = self.coordinator().heartbeat(request.caller, Instant::now());
+        if result.is_err() {
+            return result.into();
         }
         let wait = Duration::from_millis(request.wait_ms);
         let index = request.caller.index;
@@ -189,7 +190,7 @@ impl Service {
     }
 }
 
-type Answer<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// Adapts a closure to tonic's `UnaryService`.
 struct Method<F>(F);
@@ -200,7 +201,7 @@ where
     A: Future<Output = Result<Reply, Status>> + Send + 'static,
 {
     type Response = Reply;
-    type Future = Answer<Result<Response<Reply>, Status>>;
+    type Future = BoxFuture<Result<Response<Reply>, Status>>;
 
     fn call(&mut self, request: Request<Q>) -> Self::Future {
         let answer = (self.0)(request.into_inner());
@@ -222,14 +223,14 @@ where
     A: Future<Output = Result<Reply, Status>> + Send + 'static,
 {
     let codec = ProstCodec::<Reply, Q>::default();
-    let mut grpc = Grpc::new(codec).max_decoding_message_size(LARGEST_MESSAGE);
+    let mut grpc = Grpc::new(codec).max_decoding_message_size(MAX_MESSAGE_BYTES);
     grpc.unary(Method(answer), request).await
 }
 
 impl tower_service::Service<http::Request<Body>> for Service {
     type Response = http::Response<Body>;
     type Error = Infallible;
-    type Future = Answer<Result<Self::Response, Infallible>>;
+    type Future = BoxFuture<Result<Self::Response, Infallible>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
@@ -259,15 +260,15 @@ impl tower_service::Service<http::Request<Body>> for Service {
 
 /// Checks a key and a value before they are sent.
 pub(crate) fn check_value(key: &str, value: &[u8]) -> crate::Result<()> {
-    if key.is_empty() || key.len() > LONGEST_KEY {
+    if key.is_empty() || key.len() > MAX_KEY_BYTES {
         return Err(crate::Error::usage(format!(
-            "a key of {} bytes; expected 1 to {LONGEST_KEY}",
+            "a key of {} bytes; expected 1 to {MAX_KEY_BYTES}",
             key.len()
         )));
     }
-    if value.len() > LARGEST_VALUE {
+    if value.len() > MAX_VALUE_BYTES {
         return Err(crate::Error::usage(format!(
-            "the value for the key `{key}` has {} bytes; expected at most {LARGEST_VALUE}; write larger data to a file \
+            "the value for the key `{key}` has {} bytes; expected at most {MAX_VALUE_BYTES}; write larger data to a file \
              and pass its path",
             value.len()
         )));

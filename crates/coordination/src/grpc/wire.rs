@@ -13,10 +13,10 @@ pub(crate) const VERSION: u32 = 1;
 
 /// The size limit of a value, in bytes. The key-value store is for names and small blobs, not for
 /// tensors.
-pub(crate) const LARGEST_VALUE: usize = 16 << 20;
-pub(crate) const LONGEST_KEY: usize = 1024;
+pub(crate) const MAX_VALUE_BYTES: usize = 16 << 20;
+pub(crate) const MAX_KEY_BYTES: usize = 1024;
 /// The size limit of a message, in bytes: a value with its key and a few numbers.
-pub(crate) const LARGEST_MESSAGE: usize = LARGEST_VALUE + (64 << 10);
+pub(crate) const MAX_MESSAGE_BYTES: usize = MAX_VALUE_BYTES + (64 << 10);
 
 /// The methods' paths.
 pub(crate) mod method {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::common::{PART, Troupe, say};
+use crate::common::{TASK_VARIABLE, TestProcesses, say};
 use fulmen_coordination::{Coordination, Process, Result, Timeouts};
 
 const COUNT: usize = 8;
@@ -17,7 +17,7 @@ const HEARTBEAT: (&str, &str) = ("FULMEN_HEARTBEAT_TIMEOUT", "8");
 #[test]
 #[ignore = "a task in the other tests"]
 fn member() {
-    let Some(task) = std::env::var_os(PART) else { return };
+    let Some(task) = std::env::var_os(TASK_VARIABLE) else { return };
     match run_task(&task.to_string_lossy()) {
         Ok(()) => say("ended well"),
         Err(error) => {
@@ -112,62 +112,65 @@ fn all_are(endings: &[String], kind_and_processes: &str, says: &[&str]) {
 
 #[test]
 fn eight_processes_share_values_synchronize_and_agree() {
-    let mut troupe = Troupe::new("processes::member", COUNT);
-    (0..COUNT).for_each(|index| troupe.start(index, "train", &[]));
-    all_are(&troupe.endings(0..COUNT), "well", &[]);
+    let mut test_processes = TestProcesses::new("processes::member", COUNT);
+    (0..COUNT).for_each(|index| test_processes.start(index, "train", &[]));
+    all_are(&test_processes.endings(0..COUNT), "well", &[]);
 }
 
 #[test]
 fn a_process_with_another_program_ends_all_and_is_named() {
-    let mut troupe = Troupe::new("processes::member", COUNT);
+    let mut test_processes = TestProcesses::new("processes::member", COUNT);
     for index in 0..COUNT {
         let program: &[(&str, &str)] = if index == 5 { &[("PROGRAM", "77c0")] } else { &[] };
-        troupe.start(index, "train", program);
+        test_processes.start(index, "train", program);
     }
-    let pid = format!("pid {}", troupe.pid(5));
+    let pid = format!("pid {}", test_processes.pid(5));
     let says = ["`program`: process 5 (", &pid, "has 77c0, the other 7 have 9f3a"];
-    all_are(&troupe.endings(0..COUNT), "disagreement [5]", &says);
+    all_are(&test_processes.endings(0..COUNT), "disagreement [5]", &says);
 }
 
 #[test]
 fn all_wait_for_a_late_process() {
-    let mut troupe = Troupe::new("processes::member", COUNT);
-    (0..COUNT - 1).for_each(|index| troupe.start(index, "train", &[]));
+    let mut test_processes = TestProcesses::new("processes::member", COUNT);
+    (0..COUNT - 1).for_each(|index| test_processes.start(index, "train", &[]));
     std::thread::sleep(Duration::from_secs(1));
-    troupe.start(COUNT - 1, "train", &[]);
-    all_are(&troupe.endings(0..COUNT), "well", &[]);
+    test_processes.start(COUNT - 1, "train", &[]);
+    all_are(&test_processes.endings(0..COUNT), "well", &[]);
 }
 
 #[test]
 fn a_process_that_is_too_late_ends_all_and_is_named() {
-    let mut troupe = Troupe::new("processes::member", COUNT);
+    let mut test_processes = TestProcesses::new("processes::member", COUNT);
     let short: &[(&str, &str)] = &[("FULMEN_JOIN_TIMEOUT", "4")];
     // Process 0 is the last one that joins in time. Its limit is short, and all processes end with
     // it.
-    (0..COUNT - 2).for_each(|index| troupe.start(index, "train", &[]));
-    (0..COUNT - 2).for_each(|index| drop(troupe.wait_for(index, "joins")));
-    troupe.start(COUNT - 2, "train", short);
-    let others = troupe.endings(1..COUNT - 1);
+    (0..COUNT - 2).for_each(|index| test_processes.start(index, "train", &[]));
+    (0..COUNT - 2).for_each(|index| drop(test_processes.wait_for(index, "joins")));
+    test_processes.start(COUNT - 2, "train", short);
+    let others = test_processes.endings(1..COUNT - 1);
     all_are(
         &others,
         "timeout [7]",
         &["process 7 has not joined within 4 s", "7 of 8 processes have"],
     );
-    troupe.start(COUNT - 1, "train", short);
-    let late = &troupe.endings([COUNT - 1])[0];
-    all_are(&troupe.endings([0]), "timeout [7]", &["process 7 has not joined within 4 s"]);
+    test_processes.start(COUNT - 1, "train", short);
+    let late = &test_processes.endings([COUNT - 1])[0];
+    all_are(&test_processes.endings([0]), "timeout [7]", &["process 7 has not joined within 4 s"]);
     // The coordinator has ended, or is about to.
     assert!(late.starts_with("timeout ") && late.contains("process 7"), "{late}");
 }
 
 /// All eight have joined, and each waits in a different way.
-fn waiting(tasks: [&str; COUNT]) -> Troupe {
-    let mut troupe = Troupe::new("processes::member", COUNT);
-    tasks.iter().enumerate().for_each(|(index, task)| troupe.start(index, task, &[HEARTBEAT]));
+fn waiting(tasks: [&str; COUNT]) -> TestProcesses {
+    let mut test_processes = TestProcesses::new("processes::member", COUNT);
+    tasks
+        .iter()
+        .enumerate()
+        .for_each(|(index, task)| test_processes.start(index, task, &[HEARTBEAT]));
     (0..COUNT).for_each(|index| {
-        troupe.wait_for(index, "joined");
+        test_processes.wait_for(index, "joined");
     });
-    troupe
+    test_processes
 }
 
 /// The minimum time of a step of `stop together`, the number of steps so far, and the time of the
@@ -178,21 +181,22 @@ const STOP_STEP: u64 = 10;
 
 #[test]
 fn eight_processes_stop_after_the_same_step_within_a_second() {
-    let mut troupe = Troupe::new("processes::member", COUNT);
-    (0..COUNT).for_each(|index| troupe.start(index, "stop together", &[]));
-    let stops: Vec<String> = (0..COUNT).map(|index| troupe.wait_for(index, "stopped ")).collect();
+    let mut test_processes = TestProcesses::new("processes::member", COUNT);
+    (0..COUNT).for_each(|index| test_processes.start(index, "stop together", &[]));
+    let stops: Vec<String> =
+        (0..COUNT).map(|index| test_processes.wait_for(index, "stopped ")).collect();
     assert!(stops.iter().all(|stop| *stop == stops[0]), "{stops:?}");
     let steps: u64 = stops[0].strip_prefix("SIGTERM after ").unwrap().parse().unwrap();
     // Fifty steps take at least a second, and longer on a busy machine.
     assert!((STOP_STEP..STOP_STEP + 50).contains(&steps), "{steps}");
-    all_are(&troupe.endings(0..COUNT), "well", &[]);
+    all_are(&test_processes.endings(0..COUNT), "well", &[]);
 }
 
 const BARRIER: &str = "wait at a barrier";
 
 #[test]
 fn a_killed_process_ends_all_and_is_named() {
-    let mut troupe = waiting([
+    let mut test_processes = waiting([
         BARRIER,
         BARRIER,
         "wait for a value",
@@ -202,11 +206,11 @@ fn a_killed_process_ends_all_and_is_named() {
         BARRIER,
         "be called",
     ]);
-    let pid = format!("pid {}", troupe.pid(4));
-    troupe.kill(4);
+    let pid = format!("pid {}", test_processes.pid(4));
+    test_processes.kill(4);
     let others = (0..COUNT).filter(|&index| index != 4);
     all_are(
-        &troupe.endings(others),
+        &test_processes.endings(others),
         "peer lost [4]",
         &["process 4 (", &pid, "has not sent a heartbeat for 8 s"],
     );
@@ -214,7 +218,7 @@ fn a_killed_process_ends_all_and_is_named() {
 
 #[test]
 fn a_killed_coordinator_ends_all_processes() {
-    let mut troupe = waiting([
+    let mut test_processes = waiting([
         BARRIER,
         BARRIER,
         "wait for a value",
@@ -224,8 +228,8 @@ fn a_killed_coordinator_ends_all_processes() {
         BARRIER,
         "be called",
     ]);
-    let pid = format!("pid {}", troupe.pid(0));
-    troupe.kill(0);
+    let pid = format!("pid {}", test_processes.pid(0));
+    test_processes.kill(0);
     let says = ["process 0 (", &pid, "the coordinator at 127.0.0.1:", "has not answered for 8 s"];
-    all_are(&troupe.endings(1..COUNT), "coordinator lost [0]", &says);
+    all_are(&test_processes.endings(1..COUNT), "coordinator lost [0]", &says);
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::common::{PART, TOKEN, Troupe, say};
+use crate::common::{TASK_VARIABLE, TOKEN, TestProcesses, say};
 use fulmen_coordination::{Coordination, Process, Result, Timeouts};
 
 const COUNT: usize = 3;
@@ -16,7 +16,7 @@ const LONG: Duration = Duration::from_secs(60);
 #[test]
 #[ignore = "a task in the other test"]
 fn member() {
-    let Some(go) = std::env::var_os(PART) else { return };
+    let Some(go) = std::env::var_os(TASK_VARIABLE) else { return };
     match run_task(Path::new(&go)) {
         Ok(()) => say("ended well"),
         Err(error) => say(format!("ended {error}")),
@@ -55,14 +55,14 @@ fn run_task(go: &Path) -> Result<()> {
 fn a_process_that_is_early_for_the_next_run_waits() {
     let folder = tempfile::tempdir().unwrap();
     let go = folder.path().join("go");
-    let mut troupe = Troupe::new("restarts::member", COUNT);
+    let mut test_processes = TestProcesses::new("restarts::member", COUNT);
     for index in 0..COUNT {
-        troupe.start(index, go.to_str().unwrap(), &[("FULMEN_HEARTBEAT_TIMEOUT", "60")]);
+        test_processes.start(index, go.to_str().unwrap(), &[("FULMEN_HEARTBEAT_TIMEOUT", "60")]);
     }
-    (0..COUNT).for_each(|index| drop(troupe.wait_for(index, "waits for the end")));
+    (0..COUNT).for_each(|index| drop(test_processes.wait_for(index, "waits for the end")));
     // The slow process has requested the end, and does not see the answer. Process 0 waits for it,
     // while process 1 continues with the next run.
-    let pid = troupe.pid(2).to_string();
+    let pid = test_processes.pid(2).to_string();
     let signal =
         |name: &str| assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
     let pause = || std::thread::sleep(Duration::from_millis(300));
@@ -71,12 +71,12 @@ fn a_process_that_is_early_for_the_next_run_waits() {
         signal("-STOP");
         std::fs::write(&go, "").unwrap();
         // Unless it was stopped before its request.
-        if troupe.says_within(Duration::from_secs(5), 1, "joins round 1").is_some() {
+        if test_processes.wait_for_within(Duration::from_secs(5), 1, "joins round 1").is_some() {
             break;
         }
         signal("-CONT");
     }
     pause();
     signal("-CONT");
-    assert_eq!(troupe.endings(0..COUNT), ["well"; COUNT]);
+    assert_eq!(test_processes.endings(0..COUNT), ["well"; COUNT]);
 }

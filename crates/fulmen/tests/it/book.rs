@@ -161,9 +161,9 @@ fn variables(folder: &Path, names: &mut BTreeSet<String>) {
         if path.is_dir() {
             variables(&path, names);
         } else if name.ends_with(".rs") && name != "tests.rs" {
-            let text = read(&path);
-            let text = text.split("#[cfg(test)]").next().unwrap_or_default();
-            for rest in text.split("\"FULMEN_").skip(1) {
+            let source = read(&path);
+            let code = source.split("#[cfg(test)]").next().unwrap_or_default();
+            for rest in code.split("\"FULMEN_").skip(1) {
                 let end =
                     rest.find(|c: char| !c.is_ascii_uppercase() && c != '_').unwrap_or(rest.len());
                 // The prefix alone is not a variable.

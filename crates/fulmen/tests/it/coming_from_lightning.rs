@@ -131,8 +131,11 @@ fn identifier(text: &str) -> &str {
 /// The type in a line such as `impl T`, `impl … for T` or `pub struct T`, without its module.
 fn owner(line: &str) -> Option<(&str, &str)> {
     if let Some(rest) = line.strip_prefix("impl") {
-        let ty = rest.rsplit_once(" for ").map_or(rest, |(_, ty)| ty);
-        let ty = if ty.starts_with('<') { ty.split_once("> ")?.1 } else { ty.trim_start() };
+        let generics_and_type = rest.rsplit_once(" for ").map_or(rest, |(_, ty)| ty);
+        let ty = match generics_and_type.strip_prefix('<') {
+            Some(generics) => generics.split_once("> ")?.1,
+            None => generics_and_type.trim_start(),
+        };
         let path = ty.split(['<', ' ']).next()?;
         return Some(("impl", path.rsplit("::").next()?));
     }
@@ -161,14 +164,14 @@ fn add_names(source: &str, names: &mut Names) {
             continue;
         };
         let public = member.strip_prefix("pub ");
-        let member = match kind {
+        let declaration = match kind {
             "enum" => Some(member),
             "trait" => member.strip_prefix("fn "),
             "struct" => public,
             _ => public.and_then(|member| member.strip_prefix("fn ")),
         };
-        let member = member.map(identifier).filter(|member| !member.is_empty());
-        names.entry(name.to_owned()).or_default().extend(member.map(str::to_owned));
+        let member_name = declaration.map(identifier).filter(|name| !name.is_empty());
+        names.entry(name.to_owned()).or_default().extend(member_name.map(str::to_owned));
     }
 }
 
@@ -249,9 +252,13 @@ fn each_name_of_fulmen_exists() {
         names.into_iter().for_each(&mut check);
         code(row.differs).into_iter().filter(|text| is_name(text)).for_each(&mut check);
     }
-    let prose = chapter.split("## Flags of the Trainer").nth(1).unwrap();
-    let prose = prose.lines().filter(|line| !line.starts_with(['|', '#']));
-    prose.flat_map(code).filter(|text| is_name(text)).for_each(&mut check);
+    let section = chapter.split("## Flags of the Trainer").nth(1).unwrap();
+    section
+        .lines()
+        .filter(|line| !line.starts_with(['|', '#']))
+        .flat_map(code)
+        .filter(|text| is_name(text))
+        .for_each(&mut check);
     assert!(checked > 200, "only {checked} names were found");
 
     for wrong in
@@ -285,7 +292,7 @@ fn strategies_and_precisions_match_the_chapter() {
         .filter(|row| ["Strategies", "Precision"].contains(&row.section.as_str()))
     {
         for name in &row.lightning {
-            let actual = match row.section.as_str() {
+            let parsed = match row.section.as_str() {
                 "Strategies" => {
                     name.parse().map(|strategy: Strategy| format!("Strategy::{strategy:?}"))
                 }
@@ -296,7 +303,7 @@ fn strategies_and_precisions_match_the_chapter() {
                     named => format!("Precision::{named:?}"),
                 }),
             };
-            let actual = actual.unwrap_or_else(|_| "no".to_owned());
+            let actual = parsed.unwrap_or_else(|_| "no".to_owned());
             let listed = code(row.fulmen).first().copied().unwrap_or(row.fulmen);
             // The chapter lists another way for a strategy that has no name here.
             assert!(

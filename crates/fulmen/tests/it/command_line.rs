@@ -102,8 +102,8 @@ fn a_test_of_a_checkpoint_builds_the_model_that_was_trained() {
     let folder = tempfile::tempdir().unwrap();
     let run_dir = |n: usize| folder.path().join(format!("version_{n}"));
     assert_eq!(run::<Wide>(folder.path(), &["fit", "--width", "5", "--max-epochs", "1"]), success);
-    let checkpoint = run_dir(0).join("checkpoints/last");
-    let checkpoint = checkpoint.to_str().unwrap();
+    let checkpoint_path = run_dir(0).join("checkpoints/last");
+    let checkpoint = checkpoint_path.to_str().unwrap();
 
     // The width and the batch size need not be repeated.
     assert_eq!(run::<Wide>(folder.path(), &["test", "--ckpt-path", checkpoint]), success);
@@ -134,13 +134,16 @@ fn a_test_of_a_checkpoint_builds_the_model_that_was_trained() {
     );
 
     // The config file in the run's folder reproduces the run.
-    let config = std::fs::read_to_string(run_dir(0).join("config.toml")).unwrap();
+    let config_path = run_dir(0).join("config.toml");
+    let config = std::fs::read_to_string(&config_path).unwrap();
     for line in ["width = 5  # command line", "batch-size = 8", "max-epochs = 1  # command line"] {
         assert!(config.lines().any(|l| l == line), "{line}: {config}");
     }
-    let config = run_dir(0).join("config.toml");
     let second = tempfile::tempdir().unwrap();
-    assert_eq!(run::<Wide>(second.path(), &["fit", "--config", config.to_str().unwrap()]), success);
+    assert_eq!(
+        run::<Wide>(second.path(), &["fit", "--config", config_path.to_str().unwrap()]),
+        success
+    );
     let bytes = |root: &Path| {
         let path = root.join("version_0/checkpoints/last");
         StateDict::read(&path).unwrap().get("hidden.weight").unwrap().unwrap().bytes().to_vec()

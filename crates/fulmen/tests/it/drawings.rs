@@ -13,7 +13,8 @@ const COLORS: [&str; 3] = ["#dbe9fb", "#d5f0e3", "#fbe3cf"];
 
 /// A drawing of boxes and texts.
 struct Drawing {
-    size: (f64, f64),
+    width: f64,
+    height: f64,
     shapes: String,
 }
 
@@ -21,7 +22,7 @@ impl Drawing {
     fn new(width: f64, height: f64) -> Drawing {
         let background =
             format!("<rect width=\"{width}\" height=\"{height}\" rx=\"6\" fill=\"#ffffff\"/>\n");
-        Drawing { size: (width, height), shapes: background }
+        Drawing { width, height, shapes: background }
     }
 
     /// A text at `x`; the SVG `anchor` aligns it.
@@ -30,7 +31,7 @@ impl Drawing {
             &format!("<text x=\"{x}\" y=\"{y}\" text-anchor=\"{anchor}\">{text}</text>\n");
     }
 
-    fn labelled_box(&mut self, [x, y, width, height]: [f64; 4], color: &str, label: &str) {
+    fn labeled_box(&mut self, x: f64, y: f64, width: f64, height: f64, color: &str, label: &str) {
         self.shapes += &format!(
             "<rect x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" rx=\"4\" fill=\"{color}\" stroke=\"#8a94a0\"/>\n"
         );
@@ -38,11 +39,10 @@ impl Drawing {
     }
 
     fn svg(&self) -> String {
-        let (width, height) = self.size;
+        let Drawing { width, height, shapes } = self;
         format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" font-family=\"sans-serif\" \
-             font-size=\"13\" fill=\"#1f2328\">\n{}</svg>\n",
-            self.shapes
+             font-size=\"13\" fill=\"#1f2328\">\n{shapes}</svg>\n"
         )
     }
 }
@@ -99,14 +99,11 @@ fn the_drawing_of_the_crates_matches_the_manifests() {
     let mut drawing = Drawing::new(900.0, ROW * floors.len() as f64 + 10.0);
     for (level, names) in floors.values().rev().enumerate() {
         let total: f64 = names.iter().map(|name| width(name) + 8.0).sum::<f64>() - 8.0;
-        let mut x = (drawing.size.0 - total) / 2.0;
+        let mut x = (drawing.width - total) / 2.0;
         for name in names {
             let color = COLORS[level % COLORS.len()];
-            drawing.labelled_box(
-                [x, ROW * level as f64 + 10.0, width(name), ROW - 10.0],
-                color,
-                name,
-            );
+            let y = ROW * level as f64 + 10.0;
+            drawing.labeled_box(x, y, width(name), ROW - 10.0, color, name);
             x += width(name) + 8.0;
         }
     }
@@ -140,8 +137,8 @@ fn a_step_overlaps_with_the_next_batches() {
         let y = 40.0 * row as f64 + 10.0;
         drawing.text(12.0, y + 19.5, "start", name);
         for (start, end, label) in *spans {
-            let rectangle = [130.0 + STEP * start, y, STEP * (end - start) - 2.0, 30.0];
-            drawing.labelled_box(rectangle, COLORS[row % COLORS.len()], label);
+            let (x, width) = (130.0 + STEP * start, STEP * (end - start) - 2.0);
+            drawing.labeled_box(x, y, width, 30.0, COLORS[row % COLORS.len()], label);
         }
     }
     let caption = "The loop hands a step to the device as soon as its batch arrives, and goes on. Time runs to the right.";

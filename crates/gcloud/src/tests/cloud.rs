@@ -15,7 +15,7 @@ use crate::program::{CommandOutput, Program};
 
 /// What happens to a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum CallOutcome {
     Works,
     /// Nothing is done, and it fails.
     Fails,
@@ -31,8 +31,14 @@ pub(super) enum Fate {
     Interrupted,
 }
 
-pub(super) const FATES: [Fate; 6] =
-    [Fate::Fails, Fate::FailsAfter, Fate::Garbage, Fate::Dropped, Fate::Late, Fate::Interrupted];
+pub(super) const FAULTS: [CallOutcome; 6] = [
+    CallOutcome::Fails,
+    CallOutcome::FailsAfter,
+    CallOutcome::Garbage,
+    CallOutcome::Dropped,
+    CallOutcome::Late,
+    CallOutcome::Interrupted,
+];
 
 #[derive(Clone, Debug)]
 struct Machine {
@@ -49,13 +55,13 @@ struct State {
     /// With the machine that they ask for.
     queued: BTreeMap<String, (&'static str, Machine)>,
     calls: Vec<Vec<String>>,
-    late: Vec<(usize, Vec<String>)>,
+    late_calls: Vec<(usize, Vec<String>)>,
 }
 
 pub(super) struct Cloud {
     state: RefCell<State>,
     /// What happens to which call; the others work.
-    pub(super) fates: BTreeMap<usize, Fate>,
+    pub(super) outcomes: BTreeMap<usize, CallOutcome>,
     /// From this call on, all fail.
     pub(super) outage: usize,
     pub(super) signals: Option<Sender<Signal>>,
@@ -64,19 +70,19 @@ pub(super) struct Cloud {
     /// Whether hosts may not delete their TPU.
     pub(super) forbidden: bool,
     /// How many answers are that there is nothing.
-    pub(super) lies: usize,
+    pub(super) empty_answers: usize,
 }
 
 impl Cloud {
     pub(super) fn new() -> Cloud {
         Cloud {
             state: RefCell::default(),
-            fates: BTreeMap::new(),
+            outcomes: BTreeMap::new(),
             outage: usize::MAX,
             signals: None,
             signal_after: None,
             forbidden: false,
-            lies: 0,
+            empty_answers: 0,
         }
     }
 
@@ -95,10 +101,10 @@ impl Cloud {
         self
     }
 
-    /// Whether something is there that costs money, or will.
-    pub(super) fn bills(&self) -> bool {
+    /// Whether anything exists that costs money, or will.
+    pub(super) fn has_costs(&self) -> bool {
         let mut state = self.state.borrow_mut();
-        for (_, words) in std::mem::take(&mut state.late) {
+        for (_, words) in std::mem::take(&mut state.late_calls) {
             let _ = state.apply(&words);
         }
         !state.nodes.is_empty() || !state.queued.is_empty()
@@ -134,9 +140,9 @@ impl Program for Cloud {
     ) -> CommandOutput {
         let mut state = self.state.borrow_mut();
         let count = state.calls.len();
-        let late = std::mem::take(&mut state.late);
+        let late = std::mem::take(&mut state.late_calls);
         let (due, later): (Vec<_>, Vec<_>) = late.into_iter().partition(|(call, _)| *call <= count);
-        state.late = later;
+        state.late_calls = later;
         for (_, words) in due {
             let _ = state.apply(&words);
         }
@@ -147,10 +153,10 @@ impl Program for Cloud {
         {
             assert!(std::path::Path::new(path).exists(), "{path}");
         }
-        let fate = if count >= self.outage {
-            Fate::Fails
+        let outcome = if count >= self.outage {
+            CallOutcome::Fails
         } else {
-            *self.fates.get(&count).unwrap_or(&Fate::Works)
+            *self.outcomes.get(&count).unwrap_or(&CallOutcome::Works)
         };
         let unavailable = || output(Err("ERROR: (gcloud) UNAVAILABLE: try again".into()));
         if let (Some((call, signal)), Some(signals)) = (self.signal_after, &self.signals)
@@ -158,33 +164,35 @@ impl Program for Cloud {
         {
             signals.send(signal).unwrap();
         }
-        if count < self.lies {
+        if count < self.empty_answers {
             return output(Ok("[]".into()));
         }
         if self.forbidden && words.iter().any(|word| word == "ssh") {
             let err = "ERROR: the service account lacks the permission tpu.nodes.delete\nERROR: (gcloud) exit code 1";
             return output(Err(err.into()));
         }
-        match fate {
-            Fate::Works => output(state.apply(words)),
-            Fate::Fails if interrupted() => output(Err("interrupted".into())),
-            Fate::Fails => unavailable(),
-            Fate::FailsAfter => {
+        match outcome {
+            CallOutcome::Works => output(state.apply(words)),
+            CallOutcome::Fails if interrupted() => output(Err("interrupted".into())),
+            CallOutcome::Fails => unavailable(),
+            CallOutcome::FailsAfter => {
                 let _ = state.apply(words);
                 unavailable()
             }
-            Fate::Garbage => {
+            CallOutcome::Garbage => {
                 let _ = state.apply(words);
                 output(Ok("<html>502</html>".into()))
             }
             // An answer to a list is never dropped.
-            Fate::Dropped if words.iter().any(|word| word == "list") => output(state.apply(words)),
-            Fate::Dropped => output(Ok(String::new())),
-            Fate::Late => {
-                state.late.push((count + 2, words.to_vec()));
+            CallOutcome::Dropped if words.iter().any(|word| word == "list") => {
+                output(state.apply(words))
+            }
+            CallOutcome::Dropped => output(Ok(String::new())),
+            CallOutcome::Late => {
+                state.late_calls.push((count + 2, words.to_vec()));
                 unavailable()
             }
-            Fate::Interrupted => {
+            CallOutcome::Interrupted => {
                 if let Some(signals) = &self.signals {
                     signals.send(Signal::Interrupt).unwrap();
                 }
@@ -194,7 +202,7 @@ impl Program for Cloud {
         }
     }
 
-    fn attached(&self, words: &[String]) -> io::Result<u8> {
+    fn call_attached(&self, words: &[String]) -> io::Result<u8> {
         Call::parse(words).map(|_| 0).map_err(io::Error::other)
     }
 }
@@ -276,8 +284,12 @@ impl State {
 }
 
 fn machine(call: &Call) -> Machine {
-    let labels = call.flag("--labels=").split(',').filter_map(|pair| pair.split_once('='));
-    let labels = labels.map(|(key, value)| (key.to_owned(), Value::from(value))).collect();
+    let labels = call
+        .flag("--labels=")
+        .split(',')
+        .filter_map(|pair| pair.split_once('='))
+        .map(|(key, value)| (key.to_owned(), Value::from(value)))
+        .collect();
     Machine {
         zone: call.flag("--zone=").to_owned(),
         state: "CREATING",

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 struct Synopsis {
     command: &'static str,
     /// Whether a name follows.
-    named: bool,
+    has_name: bool,
     required: &'static [&'static str],
     optional: &'static [&'static str],
     /// Of each group, exactly one set of flags is given.
@@ -15,7 +15,7 @@ struct Synopsis {
 }
 
 /// They go with every command.
-const WIDE: &[&str] = &[
+const GLOBAL_FLAGS: &[&str] = &[
     "--access-token-file=",
     "--account=",
     "--billing-project=",
@@ -32,14 +32,15 @@ const WIDE: &[&str] = &[
     "--verbosity=",
 ];
 
-const LIST: &[&str] = &["--filter=", "--limit=", "--page-size=", "--sort-by=", "--uri", "--zone="];
+const LIST_FLAGS: &[&str] =
+    &["--filter=", "--limit=", "--page-size=", "--sort-by=", "--uri", "--zone="];
 
-const TYPES: &[&[&str]] = &[&["--accelerator-type="], &["--type=", "--topology="]];
+const TYPE_FLAGS: &[&[&str]] = &[&["--accelerator-type="], &["--type=", "--topology="]];
 
 const COMMANDS: &[Synopsis] = &[
     Synopsis {
         command: "compute tpus tpu-vm create",
-        named: true,
+        has_name: true,
         required: &["--zone=", "--version="],
         optional: &[
             "--async",
@@ -62,18 +63,18 @@ const COMMANDS: &[Synopsis] = &[
             "--subnetwork=",
             "--tags=",
         ],
-        one_of: TYPES,
+        one_of: TYPE_FLAGS,
     },
     Synopsis {
         command: "compute tpus queued-resources create",
-        named: true,
+        has_name: true,
         required: &["--zone=", "--runtime-version=", "--node-id="],
-        optional: QUEUED,
-        one_of: TYPES,
+        optional: QUEUED_FLAGS,
+        one_of: TYPE_FLAGS,
     },
     Synopsis {
         command: "alpha compute tpus queued-resources create",
-        named: true,
+        has_name: true,
         required: &[
             "--zone=",
             "--runtime-version=",
@@ -81,26 +82,26 @@ const COMMANDS: &[Synopsis] = &[
             "--max-run-duration=",
             "--provisioning-model=",
         ],
-        optional: QUEUED,
-        one_of: TYPES,
+        optional: QUEUED_FLAGS,
+        one_of: TYPE_FLAGS,
     },
     Synopsis {
         command: "compute tpus tpu-vm list",
-        named: false,
+        has_name: false,
         required: &[],
-        optional: LIST,
+        optional: LIST_FLAGS,
         one_of: &[],
     },
     Synopsis {
         command: "compute tpus queued-resources list",
-        named: false,
+        has_name: false,
         required: &[],
-        optional: LIST,
+        optional: LIST_FLAGS,
         one_of: &[],
     },
     Synopsis {
         command: "compute disks list",
-        named: false,
+        has_name: false,
         required: &[],
         optional: &[
             "--filter=",
@@ -115,35 +116,35 @@ const COMMANDS: &[Synopsis] = &[
     },
     Synopsis {
         command: "quotas info list",
-        named: false,
+        has_name: false,
         required: &["--service=", "--project="],
         optional: &["--filter=", "--limit=", "--page-size=", "--sort-by=", "--uri"],
         one_of: &[],
     },
     Synopsis {
         command: "compute tpus tpu-vm describe",
-        named: true,
+        has_name: true,
         required: &["--zone="],
         optional: &[],
         one_of: &[],
     },
     Synopsis {
         command: "compute tpus tpu-vm delete",
-        named: true,
+        has_name: true,
         required: &["--zone="],
         optional: &["--async"],
         one_of: &[],
     },
     Synopsis {
         command: "compute tpus queued-resources delete",
-        named: true,
+        has_name: true,
         required: &["--zone="],
         optional: &["--async", "--force"],
         one_of: &[],
     },
     Synopsis {
         command: "compute tpus tpu-vm ssh",
-        named: true,
+        has_name: true,
         required: &[],
         optional: &[
             "--command=",
@@ -164,7 +165,7 @@ const COMMANDS: &[Synopsis] = &[
     },
     Synopsis {
         command: "compute tpus tpu-vm update",
-        named: true,
+        has_name: true,
         required: &["--zone="],
         optional: &[
             "--add-tags=",
@@ -185,7 +186,7 @@ const COMMANDS: &[Synopsis] = &[
     },
 ];
 
-const QUEUED: &[&str] = &[
+const QUEUED_FLAGS: &[&str] = &[
     "--async",
     "--boot-disk=",
     "--data-disk=",
@@ -231,7 +232,7 @@ impl Call {
         let count = words.iter().take_while(|word| !word.starts_with('-')).count();
         let plain = words[..count].join(" ");
         let matches = |synopsis: &&Synopsis| {
-            let command = if synopsis.named {
+            let command = if synopsis.has_name {
                 plain.rsplit_once(' ').map(|words| words.0)
             } else {
                 Some(plain.as_str())
@@ -239,14 +240,14 @@ impl Call {
             command == Some(synopsis.command)
         };
         let synopsis = COMMANDS.iter().find(matches).ok_or(format!("Invalid choice: '{plain}'"))?;
-        let name = if synopsis.named { words[count - 1].clone() } else { String::new() };
+        let name = if synopsis.has_name { words[count - 1].clone() } else { String::new() };
         let mut flags: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for word in &words[count..] {
             let (flag, value) = match word.split_once('=') {
                 Some((flag, value)) => (format!("{flag}="), value),
                 None => (word.clone(), ""),
             };
-            let flags_of_command = [WIDE, synopsis.required, synopsis.optional].concat();
+            let flags_of_command = [GLOBAL_FLAGS, synopsis.required, synopsis.optional].concat();
             let alternatives = synopsis.one_of.iter().copied().flatten().copied();
             if !flags_of_command.into_iter().chain(alternatives).any(|valid| valid == flag) {
                 return Err(format!(

@@ -18,7 +18,7 @@ use crate::arguments::Machine;
 use crate::create::{Lease, lease_with};
 use crate::program::{Gcloud, PollPolicy, Program as _, Tool};
 use crate::{Error, Result};
-use cloud::{Cloud, FATES, Fate};
+use cloud::{CallOutcome, Cloud, FAULTS};
 
 #[derive(Parser)]
 enum Program {
@@ -35,8 +35,8 @@ struct OneMachine {
 const CREATE: [&str; 6] =
     ["train", "--type", "v5e-8", "--zone=us-west4-a", "--project=p", "--ready-timeout=5"];
 
-fn pace() -> PollPolicy {
-    PollPolicy { pause: Duration::ZERO, attempts: 6, settle: 3 }
+fn poll_policy() -> PollPolicy {
+    PollPolicy { pause: Duration::ZERO, attempts: 6, required_absences: 3 }
 }
 
 fn machine(more: &[&str]) -> Machine {
@@ -48,7 +48,8 @@ fn tpu(cloud: &Cloud, arguments: &[&str]) -> (Result<u8>, String, String) {
     let Program::Tpu(command) = Program::parse_from([&["tpu"], arguments].concat());
     let (_send, signals) = channel();
     let (mut out, mut log) = (Vec::new(), Vec::new());
-    let ended = crate::run_with(&command, Tool::new(cloud, &mut out, &mut log, &signals, pace()));
+    let ended =
+        crate::run_with(&command, Tool::new(cloud, &mut out, &mut log, &signals, poll_policy()));
     (ended, String::from_utf8(out).unwrap(), String::from_utf8(log).unwrap())
 }
 
@@ -62,7 +63,7 @@ fn leased(
     let (send, signals) = channel();
     cloud.signals = Some(send);
     let (mut out, mut log) = (Vec::new(), Vec::new());
-    let tool = Tool::new(&*cloud, &mut out, &mut log, &signals, pace());
+    let tool = Tool::new(&*cloud, &mut out, &mut log, &signals, poll_policy());
     let lease = Lease { machine, delete_after, json: false };
     let ended = lease_with(lease, true, tool, &mut |_| work.clone());
     let mut text = String::from_utf8([out, log].concat()).unwrap();
@@ -87,7 +88,7 @@ fn a_machine_is_created_used_and_deleted() {
         let (ended, text) = leased(&mut cloud, &machine(flags), true, Ok(3));
         assert_eq!(ended, Ok(3), "{text}");
         assert!(
-            !cloud.bills() && text.contains("train is deleted") && !text.contains("LEFT"),
+            !cloud.has_costs() && text.contains("train is deleted") && !text.contains("LEFT"),
             "{text}"
         );
         assert_eq!((cloud.calls(created).len(), cloud.calls(deleted).len()), (1, 1), "{text}");
@@ -100,9 +101,9 @@ fn a_machine_is_created_used_and_deleted() {
 #[test]
 fn no_failures_leave_a_machine_unreported() {
     const CALLS: usize = 10;
-    let mut faults: Vec<Vec<(usize, Fate)>> = vec![Vec::new()];
-    let single: Vec<(usize, Fate)> =
-        (0..CALLS).flat_map(|call| FATES.map(|fate| (call, fate))).collect();
+    let mut faults: Vec<Vec<(usize, CallOutcome)>> = vec![Vec::new()];
+    let single: Vec<(usize, CallOutcome)> =
+        (0..CALLS).flat_map(|call| FAULTS.map(|outcome| (call, outcome))).collect();
     for (index, &first) in single.iter().enumerate() {
         faults.push(vec![first]);
         let others = single[index + 1..].iter().filter(|second| second.0 != first.0);
@@ -111,24 +112,24 @@ fn no_failures_leave_a_machine_unreported() {
     let outages = (0..=CALLS).map(|call| (Vec::new(), call));
     let works = [Ok(0), Ok(3), Err("no ssh".to_owned())];
     let (node, queued) = (machine(&["--data-disk=data"]), machine(&["--queued", "--max-hours=1"]));
-    let (mut left, mut runs) = (0, 0);
-    for (index, (fates, outage)) in
-        faults.into_iter().map(|fates| (fates, usize::MAX)).chain(outages).enumerate()
+    let (mut leftovers, mut runs) = (0, 0);
+    for (index, (outcomes, outage)) in
+        faults.into_iter().map(|outcomes| (outcomes, usize::MAX)).chain(outages).enumerate()
     {
         for (machine, delete_after) in
             [(&node, true), (&queued, true), (&node, false), (&queued, false)]
         {
             // Test pairs only with a deletion, where more can go wrong.
-            if fates.len() == 2 && !delete_after {
+            if outcomes.len() == 2 && !delete_after {
                 continue;
             }
             let mut cloud = Cloud::new();
-            (cloud.fates, cloud.outage) = (fates.iter().copied().collect(), outage);
+            (cloud.outcomes, cloud.outage) = (outcomes.iter().copied().collect(), outage);
             let (ended, text) = leased(&mut cloud, machine, delete_after, works[index % 3].clone());
-            let case = format!("{fates:?} {outage} {delete_after} {ended:?}\n{text}");
+            let case = format!("{outcomes:?} {outage} {delete_after} {ended:?}\n{text}");
             runs += 1;
-            if cloud.bills() {
-                left += 1;
+            if cloud.has_costs() {
+                leftovers += 1;
                 let command = [
                     "Delete it: gcloud compute tpus",
                     "Delete it: fulmen tpu delete train --zone us-west4-a",
@@ -137,12 +138,12 @@ fn no_failures_leave_a_machine_unreported() {
                 assert!(!(delete_after && ended == Ok(0)), "{case}");
                 assert!(!text.contains("train is deleted"), "{case}");
             }
-            if fates.is_empty() && outage == usize::MAX {
-                assert_eq!(cloud.bills(), !delete_after, "{case}");
+            if outcomes.is_empty() && outage == usize::MAX {
+                assert_eq!(cloud.has_costs(), !delete_after, "{case}");
             }
         }
     }
-    assert!(runs > 3000 && left > 100, "{left} of {runs}");
+    assert!(runs > 3000 && leftovers > 100, "{leftovers} of {runs}");
 }
 
 #[test]
@@ -162,13 +163,15 @@ fn a_machine_of_another_command_is_never_deleted() {
         error.is_usage() && error.to_string().contains("there is a train in us-west4-a already"),
         "{error}"
     );
-    assert!(cloud.bills() && cloud.calls("create").is_empty() && cloud.calls("delete").is_empty());
+    assert!(
+        cloud.has_costs() && cloud.calls("create").is_empty() && cloud.calls("delete").is_empty()
+    );
 
     // It appears between the question and the creation.
     let mut cloud = foreign();
-    cloud.lies = 1;
+    cloud.empty_answers = 1;
     let (ended, text) = leased(&mut cloud, &machine(&[]), true, Ok(0));
-    assert!(ended == Ok(1) && cloud.bills() && cloud.calls("delete").is_empty(), "{text}");
+    assert!(ended == Ok(1) && cloud.has_costs() && cloud.calls("delete").is_empty(), "{text}");
     assert!(
         text.contains("ALREADY_EXISTS") && text.contains("Another command may have created it"),
         "{text}"
@@ -287,7 +290,7 @@ fn the_list_has_prices_ages_and_unknown_prices() {
 
     // A failed query is reported, and the other results are shown.
     let mut cloud = cloud;
-    cloud.fates.insert(cloud.calls("").len() + 1, Fate::Fails);
+    cloud.outcomes.insert(cloud.calls("").len() + 1, CallOutcome::Fails);
     let (ended, out, _) = tpu(&cloud, &["list", "--all-zones"]);
     assert!(out.contains("train") && out.contains("fast"), "{out}");
     assert!(
@@ -318,7 +321,7 @@ fn machines_are_described_awaited_extended_and_deleted() {
     assert_eq!(ended, Ok(0));
     let (ended, out, log) = tpu(&cloud, &[&["delete"], target.as_slice()].concat());
     assert_eq!((ended, out.as_str()), (Ok(0), "train is deleted\n"));
-    assert!(log.contains("LEFT: the disk data costs money") && !cloud.bills(), "{log}");
+    assert!(log.contains("LEFT: the disk data costs money") && !cloud.has_costs(), "{log}");
     let absent = |command: &str| {
         tpu(&cloud, &[&[command], target.as_slice()].concat()).0.unwrap_err().to_string()
     };
@@ -448,7 +451,7 @@ fn a_machine_whose_limit_cannot_work_is_deleted_at_once() {
     let mut cloud = Cloud::new();
     cloud.forbidden = true;
     let (ended, text) = leased(&mut cloud, &machine(&["--max-hours=1"]), true, Ok(0));
-    assert!(ended == Ok(1) && !cloud.bills() && cloud.calls("tpu-vm ssh").len() == 1, "{text}");
+    assert!(ended == Ok(1) && !cloud.has_costs() && cloud.calls("tpu-vm ssh").len() == 1, "{text}");
     assert!(
         text.contains("fails on the hosts of train: ERROR: the service account lacks"),
         "{text}"
@@ -460,16 +463,16 @@ fn ctrl_c_ends_the_deletion_and_what_is_left_is_named() {
     let mut cloud = Cloud::new();
     // Find, create, find twice, log in; the work; find, and delete, which Ctrl-C interrupts before
     // it is done.
-    cloud.fates.insert(6, Fate::Fails);
+    cloud.outcomes.insert(6, CallOutcome::Fails);
     cloud.signal_after = Some((6, Signal::Interrupt));
     let (ended, text) = leased(&mut cloud, &machine(&[]), true, Ok(0));
     assert_eq!(ended, Ok(1), "{text}");
-    assert!(text.contains("Ctrl-C ended the deletion.") && cloud.bills(), "{text}");
+    assert!(text.contains("Ctrl-C ended the deletion.") && cloud.has_costs(), "{text}");
     // A terminal that closes does not end it.
     let mut cloud = Cloud::new();
     cloud.signal_after = Some((6, Signal::HangUp));
     let (ended, text) = leased(&mut cloud, &machine(&[]), true, Ok(0));
-    assert!(ended == Ok(0) && !cloud.bills(), "{text}");
+    assert!(ended == Ok(0) && !cloud.has_costs(), "{text}");
 }
 
 #[test]
@@ -494,7 +497,8 @@ fn an_error_says_what_gcloud_says() {
     );
     // It is there, and cannot be deleted.
     let mut cloud = Cloud::new().with_node("train", "z", "v4-8", json!({}));
-    cloud.fates = (0..100).filter(|call| call % 3 == 2).map(|call| (call, Fate::Fails)).collect();
+    cloud.outcomes =
+        (0..100).filter(|call| call % 3 == 2).map(|call| (call, CallOutcome::Fails)).collect();
     let error = tpu(&cloud, &["delete", "train", "--zone=z"]).0.unwrap_err().to_string();
     assert!(
         error.starts_with(

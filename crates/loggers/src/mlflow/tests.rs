@@ -32,8 +32,8 @@ fn serve(
     let mut reader = BufReader::new(stream);
     let (mut line, mut length) = (String::new(), 0);
     reader.read_line(&mut line)?;
-    let path = line.split(' ').nth(1).unwrap().to_owned();
-    let path = path.strip_prefix("/api/2.0/mlflow/").unwrap().to_owned();
+    let url_path = line.split(' ').nth(1).unwrap();
+    let path = url_path.strip_prefix("/api/2.0/mlflow/").unwrap().to_owned();
     while line.trim() != "" {
         if let Some(value) = line.to_lowercase().strip_prefix("content-length:") {
             length = value.trim().parse().unwrap();
@@ -47,12 +47,12 @@ fn serve(
         .lock()
         .unwrap()
         .push((path.clone(), serde_json::from_slice(&body).unwrap_or_default()));
-    let (status, body) = answer(&path);
-    let body = body.to_string();
+    let (status, json) = answer(&path);
+    let text = json.to_string();
     write!(
         stream,
-        "HTTP/1.1 {status} x\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
-        body.len()
+        "HTTP/1.1 {status} x\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{text}",
+        text.len()
     )
 }
 
@@ -94,9 +94,9 @@ fn values_hyperparameters_and_the_end_arrive_in_one_run() {
         params,
         [&json!({ "key": "lr", "value": "0.5" }), &json!({ "key": "name", "value": "wide" })]
     );
-    let batches: Vec<_> = batches.filter_map(|body| body["metrics"].as_array()).collect();
-    assert!(batches.iter().all(|batch| batch.len() <= MAX_METRICS));
-    let metrics: Vec<&Json> = batches.into_iter().flatten().collect();
+    let metric_batches: Vec<_> = batches.filter_map(|body| body["metrics"].as_array()).collect();
+    assert!(metric_batches.iter().all(|batch| batch.len() <= MAX_METRICS));
+    let metrics: Vec<&Json> = metric_batches.into_iter().flatten().collect();
     assert_eq!(
         (metrics.len(), &metrics[0]["key"], &metrics[0]["value"]),
         (1802, &json!("m_0_"), &json!("NaN"))

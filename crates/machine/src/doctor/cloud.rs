@@ -12,29 +12,29 @@ use super::{Finding, Machine};
 use crate::http_client;
 
 /// How far a clock may be off, in seconds. Certificates and tokens tolerate more.
-const OFF: u64 = 30;
+const MAX_CLOCK_ERROR: u64 = 30;
 
 /// The names queried from the metadata server.
-const NAMES: [&str; 4] =
+const METADATA_NAMES: [&str; 4] =
     ["zone", "machine-type", "attributes/accelerator-type", "scheduling/preemptible"];
 
 /// The answers of the metadata server.
 #[derive(Debug)]
 pub(super) struct Metadata {
     server: MetadataServer,
-    /// One for each of [`NAMES`].
+    /// One for each of [`METADATA_NAMES`].
     answers: Vec<Option<MetadataAnswer>>,
 }
 
 impl Metadata {
     pub(super) fn ask(machine: &Machine) -> Option<Metadata> {
         let server = MetadataServer::find(|name| machine.variable(name), &machine.root)?;
-        let answers = server.ask(&NAMES, machine.patience).unwrap_or_default();
+        let answers = server.ask(&METADATA_NAMES, machine.timeout).unwrap_or_default();
         Some(Self { server, answers })
     }
 
     fn get(&self, name: &str) -> Option<&str> {
-        let index = NAMES.iter().position(|known| *known == name)?;
+        let index = METADATA_NAMES.iter().position(|known| *known == name)?;
         Some(self.answers.get(index)?.as_ref()?.text.trim())
     }
 
@@ -53,12 +53,13 @@ impl Metadata {
     }
 
     /// The access token of the machine's service account. It is neither stored nor shown.
-    fn token(&self, time: Duration) -> Option<String> {
+    fn token(&self, timeout: Duration) -> Option<String> {
         #[derive(Deserialize)]
         struct Token {
             access_token: String,
         }
-        let answer = self.server.ask(&["service-accounts/default/token"], time).ok()?.pop()??;
+        let answer =
+            self.server.ask(&["service-accounts/default/token"], timeout).ok()?.pop()??;
         serde_json::from_str(&answer.text).ok().map(|token: Token| token.access_token)
     }
 
@@ -77,17 +78,18 @@ pub(super) fn metadata(machine: &Machine) -> Vec<Finding> {
         return vec![Finding::error(
             format!(
                 "{address} does not answer within {} s; libtpu queries it for minutes when it starts",
-                machine.patience.as_secs_f64()
+                machine.timeout.as_secs_f64()
             ),
             "let this machine or container reach it (docker's `--net=host`, NO_PROXY); where there is none, set \
              TPU_SKIP_MDS_QUERY=1 and FULMEN_OFFLINE=1",
         )];
     }
-    let details = [
-        metadata.get("machine-type").and_then(|it| it.rsplit('/').next()),
-        metadata.accelerator_type(),
-    ];
-    let details = details.into_iter().flatten().collect::<Vec<_>>().join(", ");
+    let machine_type = metadata.get("machine-type").and_then(|it| it.rsplit('/').next());
+    let details = [machine_type, metadata.accelerator_type()]
+        .into_iter()
+        .flatten()
+        .collect::<Vec<_>>()
+        .join(", ");
     vec![Finding::ok(format!(
         "{address} answers: {} in {}",
         details,
@@ -106,7 +108,7 @@ pub(super) fn clock(machine: &Machine) -> Vec<Finding> {
         difference.as_secs()
     });
     vec![match difference {
-        Some(seconds) if seconds > OFF => Finding::error(
+        Some(seconds) if seconds > MAX_CLOCK_ERROR => Finding::error(
             format!("it says {now}, {seconds} s off from the metadata server"),
             remedy,
         ),
@@ -144,14 +146,14 @@ struct Regions {
 impl BucketRegion {
     /// `None` if no bucket is named.
     pub(super) fn ask(machine: &Machine) -> Option<BucketRegion> {
-        let named = ["FULMEN_CHECKPOINT_DIR", "FULMEN_DEFAULT_ROOT_DIR"]
+        let variables = ["FULMEN_CHECKPOINT_DIR", "FULMEN_DEFAULT_ROOT_DIR"]
             .into_iter()
             .filter_map(|name| machine.text(name));
         let location = machine
             .bucket
             .clone()
             .into_iter()
-            .chain(named)
+            .chain(variables)
             .find(|location| location.starts_with("gs://"))?;
         let bucket = location["gs://".len()..].split('/').next().unwrap_or_default().to_owned();
         let location = Self::query(machine, &bucket);
@@ -178,12 +180,11 @@ impl BucketRegion {
             .unwrap_or_else(|| "https://storage.googleapis.com".to_owned());
         let fields = "location,customPlacementConfig";
         let request = || {
-            let client = http_client(machine.patience)?;
-            let get = client.get(format!("{host}/storage/v1/b/{bucket}?fields={fields}"));
-            let get = match metadata.token(machine.patience) {
-                Some(token) => get.bearer_auth(token),
-                None => get,
-            };
+            let client = http_client(machine.timeout)?;
+            let mut get = client.get(format!("{host}/storage/v1/b/{bucket}?fields={fields}"));
+            if let Some(token) = metadata.token(machine.timeout) {
+                get = get.bearer_auth(token);
+            }
             let answer = get.send()?;
             Ok((answer.status().as_u16(), answer.text()?))
         };

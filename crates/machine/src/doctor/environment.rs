@@ -9,7 +9,7 @@ use fulmen_pjrt::diagnosis::obsolete_variables;
 use super::{Finding, Machine};
 
 /// Variables of PyTorch/XLA and JAX, and what to use instead.
-const OF_OTHERS: [(&str, &str); 13] = [
+const FOREIGN_VARIABLES: [(&str, &str); 13] = [
     ("PJRT_DEVICE", "use FULMEN_ACCELERATOR or `--accelerator`"),
     ("JAX_PLATFORMS", "use FULMEN_ACCELERATOR or `--accelerator`"),
     ("TPU_NUM_DEVICES", "use FULMEN_DEVICES or `--devices`"),
@@ -31,14 +31,14 @@ const OF_OTHERS: [(&str, &str); 13] = [
     ("XLA_HLO_DEBUG", "unset it; programs always have source locations"),
 ];
 
-pub(super) fn of_others(machine: &Machine) -> Vec<Finding> {
+pub(super) fn foreign_variables(machine: &Machine) -> Vec<Finding> {
     let variable = |name: &str| machine.variable(name);
-    let gone = obsolete_variables(&variable).into_iter();
-    let mut findings: Vec<_> = gone
+    let mut findings: Vec<_> = obsolete_variables(&variable)
+        .into_iter()
         .map(|it| Finding::warning(format!("{} is set, but it is obsolete", it.name), it.instead))
         .collect();
-    let others = OF_OTHERS.iter().filter(|(name, _)| machine.variable(name).is_some());
-    findings.extend(others.map(|(name, remedy)| {
+    let foreign = FOREIGN_VARIABLES.iter().filter(|(name, _)| machine.variable(name).is_some());
+    findings.extend(foreign.map(|(name, remedy)| {
         Finding::note(format!("{name} is set, but Fulmen does not read it"), *remedy)
     }));
     if findings.is_empty() {
@@ -47,7 +47,7 @@ pub(super) fn of_others(machine: &Machine) -> Vec<Finding> {
     findings
 }
 
-pub(super) fn in_use(machine: &Machine) -> Vec<Finding> {
+pub(super) fn fulmen_variables(machine: &Machine) -> Vec<Finding> {
     let mut findings = Vec::new();
     if let Some(flags) = machine.text("XLA_FLAGS") {
         findings.push(Finding::error(

@@ -41,7 +41,7 @@ pub struct Machine {
     pub(super) free_bytes: fn(&Path) -> io::Result<u64>,
     pub(super) now: SystemTime,
     /// The time-out for a server; listing plugins may take twice as long.
-    pub(super) patience: Duration,
+    pub(super) timeout: Duration,
     plugins: OnceLock<Result<Plugins, String>>,
     metadata: OnceLock<Option<Metadata>>,
     bucket_region: OnceLock<Option<BucketRegion>>,
@@ -65,7 +65,7 @@ impl Machine {
             plugin_list: plugin_list.into_iter().map(Into::into).collect(),
             free_bytes,
             now: SystemTime::now(),
-            patience: Duration::from_millis(900),
+            timeout: Duration::from_millis(900),
             plugins: OnceLock::new(),
             metadata: OnceLock::new(),
             bucket_region: OnceLock::new(),
@@ -89,7 +89,7 @@ impl Machine {
             let _ = Builder::new().spawn_scoped(scope, || self.bucket_region().is_some());
             let sections = CHECKS
                 .iter()
-                .map(|check| Section { heading: check.heading, findings: (check.look)(self) });
+                .map(|check| Section { heading: check.heading, findings: (check.run)(self) });
             Report { sections: sections.collect() }
         })
     }

@@ -25,27 +25,27 @@ pub use machine::Machine;
 struct Check {
     /// The heading of the section, which the book uses too.
     heading: &'static str,
-    look: fn(&Machine) -> Vec<Finding>,
+    run: fn(&Machine) -> Vec<Finding>,
 }
 
 const CHECKS: &[Check] = &[
-    Check { heading: "Plugins", look: plugins::plugins },
-    Check { heading: "Age of libtpu", look: plugins::age_of_libtpu },
-    Check { heading: "TPU devices", look: tpu::devices },
-    Check { heading: "Lock file", look: tpu::lock_file },
-    Check { heading: "Memory", look: resources::memory },
-    Check { heading: "Huge pages", look: resources::huge_pages },
-    Check { heading: "Limits of a process", look: resources::limits },
-    Check { heading: "Cores", look: resources::cores },
-    Check { heading: "Variables of other frameworks", look: environment::of_others },
-    Check { heading: "Variables that are read", look: environment::in_use },
-    Check { heading: "Metadata server", look: cloud::metadata },
-    Check { heading: "Zone and bucket", look: cloud::bucket },
-    Check { heading: "Clock", look: cloud::clock },
-    Check { heading: "Ports", look: ports::ports },
-    Check { heading: "Colab, Kaggle, Kubernetes and Google Cloud", look: cloud::hosting },
-    Check { heading: "Compile cache", look: storage::compile_cache },
-    Check { heading: "Disk", look: storage::disk },
+    Check { heading: "Plugins", run: plugins::plugins },
+    Check { heading: "Age of libtpu", run: plugins::age_of_libtpu },
+    Check { heading: "TPU devices", run: tpu::devices },
+    Check { heading: "Lock file", run: tpu::lock_file },
+    Check { heading: "Memory", run: resources::memory },
+    Check { heading: "Huge pages", run: resources::huge_pages },
+    Check { heading: "Limits of a process", run: resources::limits },
+    Check { heading: "Cores", run: resources::cores },
+    Check { heading: "Variables of other frameworks", run: environment::foreign_variables },
+    Check { heading: "Variables that are read", run: environment::fulmen_variables },
+    Check { heading: "Metadata server", run: cloud::metadata },
+    Check { heading: "Zone and bucket", run: cloud::bucket },
+    Check { heading: "Clock", run: cloud::clock },
+    Check { heading: "Ports", run: ports::ports },
+    Check { heading: "Colab, Kaggle, Kubernetes and Google Cloud", run: cloud::hosting },
+    Check { heading: "Compile cache", run: storage::compile_cache },
+    Check { heading: "Disk", run: storage::disk },
 ];
 
 /// How bad a finding is.
@@ -69,26 +69,27 @@ pub struct Finding {
     /// The severity.
     pub severity: Severity,
     /// What was found.
-    pub found: String,
+    #[serde(rename = "found")]
+    pub message: String,
     /// What to do about it; `None` if nothing is wrong.
     pub remedy: Option<String>,
 }
 
 impl Finding {
-    fn ok(found: impl Into<String>) -> Finding {
-        Self { severity: Severity::Ok, found: found.into(), remedy: None }
+    fn ok(message: impl Into<String>) -> Finding {
+        Self { severity: Severity::Ok, message: message.into(), remedy: None }
     }
 
-    fn note(found: impl Into<String>, remedy: impl Into<String>) -> Finding {
-        Self { severity: Severity::Note, found: found.into(), remedy: Some(remedy.into()) }
+    fn note(message: impl Into<String>, remedy: impl Into<String>) -> Finding {
+        Self { severity: Severity::Note, message: message.into(), remedy: Some(remedy.into()) }
     }
 
-    fn warning(found: impl Into<String>, remedy: impl Into<String>) -> Finding {
-        Self { severity: Severity::Warning, ..Self::note(found, remedy) }
+    fn warning(message: impl Into<String>, remedy: impl Into<String>) -> Finding {
+        Self { severity: Severity::Warning, ..Self::note(message, remedy) }
     }
 
-    fn error(found: impl Into<String>, remedy: impl Into<String>) -> Finding {
-        Self { severity: Severity::Error, ..Self::note(found, remedy) }
+    fn error(message: impl Into<String>, remedy: impl Into<String>) -> Finding {
+        Self { severity: Severity::Error, ..Self::note(message, remedy) }
     }
 }
 
@@ -128,14 +129,14 @@ impl Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for Section { heading, findings } in &self.sections {
-            for Finding { severity, found, remedy } in findings {
+            for Finding { severity, message, remedy } in findings {
                 let severity = match severity {
                     Severity::Ok => "ok     ",
                     Severity::Note => "note   ",
                     Severity::Warning => "warning",
                     Severity::Error => "ERROR  ",
                 };
-                writeln!(f, "{severity}  {heading}: {found}")?;
+                writeln!(f, "{severity}  {heading}: {message}")?;
                 if let Some(remedy) = remedy {
                     writeln!(f, "           do: {remedy}")?;
                 }

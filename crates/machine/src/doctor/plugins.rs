@@ -28,9 +28,9 @@ struct Plugin {
 
 impl Plugins {
     pub(super) fn ask(machine: &Machine) -> Result<Plugins, String> {
-        let cannot = |why: &dyn std::fmt::Display| format!("cannot list the plugins: {why}");
+        let failed = |why: &dyn std::fmt::Display| format!("cannot list the plugins: {why}");
         let Some((program, arguments)) = machine.plugin_list.split_first() else {
-            return Err(cannot(&"no program"));
+            return Err(failed(&"no program"));
         };
         let mut child = Command::new(program)
             .args(arguments)
@@ -40,29 +40,29 @@ impl Plugins {
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
-            .map_err(|error| cannot(&error))?;
-        let (begin, time) = (Instant::now(), 2 * machine.patience);
+            .map_err(|error| failed(&error))?;
+        let (start, timeout) = (Instant::now(), 2 * machine.timeout);
         // The output fits into a pipe.
-        while child.try_wait().map_err(|error| cannot(&error))?.is_none() {
-            if begin.elapsed() > time {
+        while child.try_wait().map_err(|error| failed(&error))?.is_none() {
+            if start.elapsed() > timeout {
                 let _ = child.kill();
                 let _ = child.wait();
-                return Err(cannot(&format!(
+                return Err(failed(&format!(
                     "no answer within {} s; a plugin hangs, or the disk is slow",
-                    time.as_secs_f64()
+                    timeout.as_secs_f64()
                 )));
             }
             thread::sleep(Duration::from_millis(5));
         }
-        let status = child.wait().map_err(|error| cannot(&error))?;
+        let status = child.wait().map_err(|error| failed(&error))?;
         let mut printed = String::new();
         if let Some(mut stdout) = child.stdout.take() {
-            stdout.read_to_string(&mut printed).map_err(|error| cannot(&error))?;
+            stdout.read_to_string(&mut printed).map_err(|error| failed(&error))?;
         }
         if !status.success() {
-            return Err(cannot(&format!("{status}; a plugin may have crashed")));
+            return Err(failed(&format!("{status}; a plugin may have crashed")));
         }
-        serde_json::from_str(&printed).map_err(|error| cannot(&error))
+        serde_json::from_str(&printed).map_err(|error| failed(&error))
     }
 }
 
@@ -100,11 +100,11 @@ pub(super) fn plugins(machine: &Machine) -> Vec<Finding> {
                 severity: if has_device { Severity::Error } else { Severity::Warning },
                 ..Finding::note(
                     format!("{platform}: {error}"),
-                    replace(platform, named(platform).is_some()),
+                    replacement_remedy(platform, named(platform).is_some()),
                 )
             },
             _ if named(platform).is_some() => {
-                Finding::error(format!("{platform}: {error}"), replace(platform, true))
+                Finding::error(format!("{platform}: {error}"), replacement_remedy(platform, true))
             }
             _ if platform == Platform::Cpu => Finding::note(
                 "cpu: no plugin is installed",
@@ -112,7 +112,7 @@ pub(super) fn plugins(machine: &Machine) -> Vec<Finding> {
             ),
             _ if has_device => Finding::error(
                 format!("{platform}: there are devices, but no plugin"),
-                replace(platform, false),
+                replacement_remedy(platform, false),
             ),
             _ => continue,
         });
@@ -124,7 +124,7 @@ pub(super) fn plugins(machine: &Machine) -> Vec<Finding> {
 }
 
 /// How to replace the plugin of a platform.
-fn replace(platform: Platform, is_named: bool) -> String {
+fn replacement_remedy(platform: Platform, is_named: bool) -> String {
     let install = match platform {
         Platform::Cpu => "`fulmen plugin verify` replaces a damaged plugin",
         Platform::Cuda => "`pip install --upgrade jax-cuda13-pjrt`",

@@ -65,7 +65,7 @@ struct Limit {
     name: &'static str,
     /// The option of `ulimit`.
     option: &'static str,
-    least: u64,
+    minimum: u64,
     /// The reason why a lower limit is a problem.
     reason: &'static str,
     /// Whether only a TPU opened through VFIO needs it.
@@ -76,28 +76,28 @@ const LIMITS: [Limit; 4] = [
     Limit {
         name: "Max open files",
         option: "-n",
-        least: 4096,
+        minimum: 4096,
         reason: "many shards, workers and connections need more",
         only_vfio: false,
     },
     Limit {
         name: "Max processes",
         option: "-u",
-        least: 4096,
+        minimum: 4096,
         reason: "threads count too, and plugins start several for each core",
         only_vfio: false,
     },
     Limit {
         name: "Max address space",
         option: "-v",
-        least: u64::MAX,
+        minimum: u64::MAX,
         reason: "plugins reserve much more address space than they use",
         only_vfio: false,
     },
     Limit {
         name: "Max locked memory",
         option: "-l",
-        least: u64::MAX,
+        minimum: u64::MAX,
         reason: "the kernel counts memory that a TPU accesses through VFIO as locked",
         only_vfio: true,
     },
@@ -110,7 +110,7 @@ pub(super) fn limits(machine: &Machine) -> Vec<Finding> {
         .iter()
         .any(|file| file.path.parent().is_some_and(|folder| folder.ends_with("vfio")));
     let mut findings = Vec::new();
-    for Limit { name, option, least, reason, .. } in
+    for Limit { name, option, minimum, reason, .. } in
         LIMITS.iter().filter(|limit| has_vfio || !limit.only_vfio)
     {
         let Some(rest) = text.lines().find_map(|line| line.strip_prefix(name)) else { continue };
@@ -119,11 +119,11 @@ pub(super) fn limits(machine: &Machine) -> Vec<Finding> {
         };
         let mut numbers = rest.split_whitespace().map_while(number);
         let (Some(soft), Some(hard)) = (numbers.next(), numbers.next()) else { continue };
-        if soft >= *least {
+        if soft >= *minimum {
             continue;
         }
         // With a margin.
-        let enough = least.saturating_mul(16);
+        let enough = minimum.saturating_mul(16);
         let value = if enough == u64::MAX { "unlimited".to_owned() } else { enough.to_string() };
         let message = format!("{}: {soft}; {reason}", name.to_lowercase());
         findings.push(Finding::warning(
@@ -147,15 +147,15 @@ pub(super) fn limits(machine: &Machine) -> Vec<Finding> {
 pub(super) fn cores(machine: &Machine) -> Vec<Finding> {
     let status = machine.read("proc/self/status");
     let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
-    let Some(allowed) = list.and_then(count) else {
+    let Some(allowed) = list.and_then(count_cores) else {
         return vec![Finding::ok("/proc/self/status does not say")];
     };
     let chips = machine.tpus().len() as u64;
     // `200000 100000` means two cores; `max 100000` means no limit.
-    let quota = machine.read("sys/fs/cgroup/cpu.max");
-    let quota =
-        quota.split_whitespace().map_while(|number| number.parse::<f64>().ok()).collect::<Vec<_>>();
-    let cores = match quota[..] {
+    let cpu_max = machine.read("sys/fs/cgroup/cpu.max");
+    let numbers: Vec<f64> =
+        cpu_max.split_whitespace().map_while(|number| number.parse().ok()).collect();
+    let cores = match numbers[..] {
         [quota, period] if period > 0.0 => (quota / period).min(allowed as f64),
         _ => allowed as f64,
     };
@@ -184,7 +184,7 @@ pub(super) fn cores(machine: &Machine) -> Vec<Finding> {
 }
 
 /// The number of cores in a list such as `0-3,8`.
-fn count(list: &str) -> Option<u64> {
+fn count_cores(list: &str) -> Option<u64> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         (last.parse::<u64>().ok()? + 1).checked_sub(first.parse().ok()?)
@@ -198,9 +198,9 @@ mod tests {
 
     #[test]
     fn lists_of_cores_are_counted() {
-        assert_eq!(count("\t0-3,8\n"), Some(5));
-        assert_eq!(count("7"), Some(1));
-        assert_eq!(count(""), None);
-        assert_eq!(count("3-1"), None);
+        assert_eq!(count_cores("\t0-3,8\n"), Some(5));
+        assert_eq!(count_cores("7"), Some(1));
+        assert_eq!(count_cores(""), None);
+        assert_eq!(count_cores("3-1"), None);
     }
 }

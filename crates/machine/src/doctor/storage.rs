@@ -67,7 +67,7 @@ pub(super) fn disk(machine: &Machine) -> Vec<Finding> {
     }
     let (mut findings, mut devices) = (Vec::new(), Vec::new());
     for (purpose, path) in folders {
-        let path = existing(&path);
+        let path = nearest_existing(&path);
         let shown = path.display();
         if purpose == "runs" && !is_writable(&path) {
             findings.push(Finding::error(
@@ -97,11 +97,11 @@ pub(super) fn disk(machine: &Machine) -> Vec<Finding> {
 }
 
 /// The path, or its nearest existing ancestor.
-fn existing(path: &Path) -> PathBuf {
+fn nearest_existing(path: &Path) -> PathBuf {
     path.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/")).to_owned()
 }
 
 /// Whether a folder can be written, or created if it does not exist.
 fn is_writable(folder: &Path) -> bool {
-    rustix::fs::access(existing(folder), Access::WRITE_OK).is_ok()
+    rustix::fs::access(nearest_existing(folder), Access::WRITE_OK).is_ok()
 }

@@ -13,13 +13,13 @@ use tempfile::TempDir;
 use super::*;
 
 /// A machine of 16 GB and 8 cores without a TPU, on 1 November 2026.
-struct Made {
+struct TestMachine {
     folder: TempDir,
     machine: Machine,
 }
 
-impl Made {
-    fn new() -> Made {
+impl TestMachine {
+    fn new() -> TestMachine {
         let folder = tempfile::tempdir().unwrap();
         let mut machine = Machine::local(["cat"]);
         machine.root = folder.path().to_owned();
@@ -28,9 +28,9 @@ impl Made {
         machine.free_bytes = |_| Ok(100_000_000_000);
         machine.now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_793_491_200);
         // However busy the machine of the tests is.
-        machine.patience = Duration::from_secs(60);
+        machine.timeout = Duration::from_secs(60);
         machine.plugin_list.push(folder.path().join("plugins.json").into());
-        let made = Self { folder, machine }.with("XDG_CACHE_HOME", "ROOT/cache");
+        let test_machine = Self { folder, machine }.with("XDG_CACHE_HOME", "ROOT/cache");
         for (name, text) in [
             (
                 "proc/meminfo",
@@ -49,9 +49,9 @@ impl Made {
                 r#"{"cpu": {"path": "/cpu.so", "api_version": "0.115"}, "tpu": {"error": "nowhere"}}"#,
             ),
         ] {
-            made.file(name, text);
+            test_machine.file(name, text);
         }
-        made
+        test_machine
     }
 
     fn file(&self, name: &str, text: &str) {
@@ -61,14 +61,14 @@ impl Made {
     }
 
     /// `ROOT` stands for the machine's folder.
-    fn with(mut self, name: &str, value: &str) -> Made {
+    fn with(mut self, name: &str, value: &str) -> TestMachine {
         let value = value.replace("ROOT", &self.folder.path().display().to_string());
         self.machine.variables.insert(name.into(), value.into());
         self
     }
 
     /// A TPU that is opened by VFIO, with a libtpu of this version.
-    fn with_tpu(self, version: &str) -> Made {
+    fn with_tpu(self, version: &str) -> TestMachine {
         let root = self.folder.path();
         self.file("dev/vfio/0", "");
         self.file("sys/bus/pci/devices/0000:00:04.0/vendor", "0x1ae0\n");
@@ -106,11 +106,11 @@ fn server(answers: &'static [(&'static str, &'static str)]) -> String {
     let address = listener.local_addr().unwrap().to_string();
     std::thread::spawn(move || {
         for mut stream in listener.incoming().map_while(Result::ok) {
-            let lines = BufReader::new(&stream)
+            let lines: Vec<String> = BufReader::new(&stream)
                 .lines()
                 .map_while(Result::ok)
-                .take_while(|line| !line.is_empty());
-            let lines = lines.collect::<Vec<String>>();
+                .take_while(|line| !line.is_empty())
+                .collect();
             let request_path =
                 lines.first().and_then(|line| line.split(' ').nth(1)).unwrap_or_default();
             let (status, body) = match answers.iter().find(|(path, _)| request_path.contains(path))
@@ -158,31 +158,32 @@ fn a_bare_machine() {
         ok       Disk: 100.0 GB are free at ROOT, for runs
         0 errors, 0 warnings
     "#]];
-    expected.assert_eq(&(Made::new().text() + "\n"));
+    expected.assert_eq(&(TestMachine::new().text() + "\n"));
 }
 
 #[test]
 fn an_old_libtpu_on_a_machine_that_is_not_set_up() {
-    let made = Made::new().with_tpu("0.0.7");
-    let libtpu = made.folder.path().join("site/libtpu/libtpu.so");
+    let test_machine = TestMachine::new().with_tpu("0.0.7");
+    let libtpu = test_machine.folder.path().join("site/libtpu/libtpu.so");
     let old = "the plugin libtpu.so speaks PJRT API 0.54; this program speaks 0.81 and later 0.x: use a newer plugin";
-    made.file("plugins.json", &format!(r#"{{"tpu": {{"path": {libtpu:?}, "error": {old:?}}}}}"#));
-    made.file("proc/meminfo", "MemTotal: 400000000 kB\nMemAvailable: 1000000 kB\n");
-    made.file(
+    test_machine
+        .file("plugins.json", &format!(r#"{{"tpu": {{"path": {libtpu:?}, "error": {old:?}}}}}"#));
+    test_machine.file("proc/meminfo", "MemTotal: 400000000 kB\nMemAvailable: 1000000 kB\n");
+    test_machine.file(
         "proc/self/limits",
         "Max processes             2048                 500000               processes\n\
          Max open files            1024                 2048                 files\n\
          Max locked memory         8388608              unlimited            bytes\n\
          Max address space         unlimited            unlimited            bytes\n",
     );
-    made.file("proc/self/status", "Cpus_allowed_list:\t0-23\n");
-    made.file("sys/fs/cgroup/cpu.max", "200000 100000\n");
-    made.file("sys/fs/cgroup/memory.max", "max\n");
-    made.file(
+    test_machine.file("proc/self/status", "Cpus_allowed_list:\t0-23\n");
+    test_machine.file("sys/fs/cgroup/cpu.max", "200000 100000\n");
+    test_machine.file("sys/fs/cgroup/memory.max", "max\n");
+    test_machine.file(
         "proc/net/tcp",
         "   0: 00000000:2117 00000000:0000 0A 0:0\n   1: 0100007F:20EF 0100007F:1234 01 0:0\n",
     );
-    made.check(expect![[r#"
+    test_machine.check(expect![[r#"
         ERROR    Plugins: tpu: the plugin libtpu.so speaks PJRT API 0.54; this program speaks 0.81 and later 0.x: use a newer plugin
                    do: `fulmen plugin install tpu`, or `pip install --upgrade libtpu`
         warning  Age of libtpu: libtpu 0.0.7 at ROOT/site/libtpu/libtpu.so is older than 0.0.51, which this version of Fulmen was tested with
@@ -209,16 +210,16 @@ fn an_old_libtpu_on_a_machine_that_is_not_set_up() {
 
 #[test]
 fn a_lock_file_that_was_left_and_one_that_is_held() {
-    let made = Made::new().with_tpu("9.0.0");
-    made.file("sys/kernel/mm/transparent_hugepage/enabled", "[always] madvise never\n");
-    made.file("tmp/libtpu_lockfile", "");
-    made.file("etc/passwd", "root:x:0:0:root:/root:/bin/bash\n");
-    let lock = fs::File::open(made.folder.path().join("tmp/libtpu_lockfile")).unwrap();
-    lock.set_modified(made.machine.now - Duration::from_secs(5400)).unwrap();
-    let text = made.text();
+    let test_machine = TestMachine::new().with_tpu("9.0.0");
+    test_machine.file("sys/kernel/mm/transparent_hugepage/enabled", "[always] madvise never\n");
+    test_machine.file("tmp/libtpu_lockfile", "");
+    test_machine.file("etc/passwd", "root:x:0:0:root:/root:/bin/bash\n");
+    let lock = fs::File::open(test_machine.folder.path().join("tmp/libtpu_lockfile")).unwrap();
+    lock.set_modified(test_machine.machine.now - Duration::from_secs(5400)).unwrap();
+    let text = test_machine.text();
     assert!(text.ends_with("1 error, 0 warnings"), "{text}");
-    let owner = crate::LockFile::find(made.folder.path()).unwrap();
-    let owner = owner.owner_name.unwrap_or_else(|| format!("user {}", owner.owner));
+    let lock_file = crate::LockFile::find(test_machine.folder.path()).unwrap();
+    let owner = lock_file.owner_name.unwrap_or_else(|| format!("user {}", lock_file.owner));
     let message = format!(
         "was made by {owner} 1.5 h ago, and no process holds it: the file is stale and keeps libtpu from starting\n"
     );
@@ -229,15 +230,16 @@ fn a_lock_file_that_was_left_and_one_that_is_held() {
 
     use std::os::unix::fs::MetadataExt as _;
     let number = lock.metadata().unwrap().ino();
-    made.file("proc/locks", &format!("1: FLOCK  ADVISORY  WRITE 4711 fd:01:{number} 0 EOF\n"));
-    let text = made.text();
+    test_machine
+        .file("proc/locks", &format!("1: FLOCK  ADVISORY  WRITE 4711 fd:01:{number} 0 EOF\n"));
+    let text = test_machine.text();
     assert!(text.contains("1.5 h ago; process 4711 uses the TPU\n"), "{text}");
     assert!(text.ends_with("0 errors, 0 warnings"), "{text}");
 }
 
 #[test]
 fn old_and_new_variables() {
-    let made = [
+    let variables = [
         ("XRT_TPU_CONFIG", "tpu_worker;0;10.0.0.2:8470"),
         ("PJRT_DEVICE", "TPU"),
         ("XLA_USE_BF16", "1"),
@@ -249,8 +251,10 @@ fn old_and_new_variables() {
         ("TPU_WORKER_ID", "0"),
         ("KAGGLE_KERNEL_RUN_TYPE", "Interactive"),
     ];
-    let made = made.into_iter().fold(Made::new(), |made, (name, value)| made.with(name, value));
-    made.check(expect![[r#"
+    let test_machine = variables
+        .into_iter()
+        .fold(TestMachine::new(), |test_machine, (name, value)| test_machine.with(name, value));
+    test_machine.check(expect![[r#"
         ERROR    TPU devices: there is no TPU in /dev/accel* or /dev/vfio/*, though TPU_WORKER_ID is set
                    do: in a container, pass the devices on (`docker run --privileged --net=host`; on Kubernetes, the resource `google.com/tpu`); on the TPU VM itself, restart it
         warning  Variables of other frameworks: XRT_TPU_CONFIG is set, but it is obsolete
@@ -295,10 +299,10 @@ const TPU_VM: &[(&str, &str)] = &[
 fn a_tpu_vm_whose_bucket_is_far_away_and_whose_clock_is_wrong() {
     let address = server(TPU_VM);
     let cloud = |bucket: &str| {
-        let made = Made::new()
+        let test_machine = TestMachine::new()
             .with("GCE_METADATA_HOST", &address)
             .with("GOOGLE_BASE_URL", &format!("http://{address}"));
-        made.with("FULMEN_CHECKPOINT_DIR", bucket)
+        test_machine.with("FULMEN_CHECKPOINT_DIR", bucket)
     };
     let mut far = cloud("gs://far/runs");
     far.machine.now += Duration::from_secs(400);
@@ -332,10 +336,11 @@ fn a_tpu_vm_whose_bucket_is_far_away_and_whose_clock_is_wrong() {
 #[test]
 fn what_does_not_answer_is_not_waited_for() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut made = Made::new().with("GCE_METADATA_HOST", &silent.local_addr().unwrap().to_string());
-    made.machine.plugin_list = vec!["sleep".into(), "600".into()];
-    made.machine.patience = Duration::from_millis(100);
-    let text = made.text();
+    let mut test_machine =
+        TestMachine::new().with("GCE_METADATA_HOST", &silent.local_addr().unwrap().to_string());
+    test_machine.machine.plugin_list = vec!["sleep".into(), "600".into()];
+    test_machine.machine.timeout = Duration::from_millis(100);
+    let text = test_machine.text();
     assert!(
         text.contains("no answer within 0.2 s") && text.contains("does not answer within 0.1 s"),
         "{text}"
@@ -343,9 +348,9 @@ fn what_does_not_answer_is_not_waited_for() {
     for (command, why) in
         [("false", "exit status: 1"), ("/no/such/program", "No such file"), ("true", "EOF")]
     {
-        made = Made::new();
-        made.machine.plugin_list = vec![command.into()];
-        let text = made.text();
+        test_machine = TestMachine::new();
+        test_machine.machine.plugin_list = vec![command.into()];
+        let text = test_machine.text();
         assert!(
             text.contains("warning  Plugins: cannot list the plugins: ") && text.contains(why),
             "{text}"
@@ -355,9 +360,9 @@ fn what_does_not_answer_is_not_waited_for() {
 
 #[test]
 fn a_full_disk_is_an_error() {
-    let mut made = Made::new();
-    made.machine.free_bytes = |_| Ok(300_000_000);
-    let text = made.text();
+    let mut test_machine = TestMachine::new();
+    test_machine.machine.free_bytes = |_| Ok(300_000_000);
+    let text = test_machine.text();
     assert!(
         text.contains("ERROR    Disk: 300 MB are free at ROOT, for runs\n           do: `du "),
         "{text}"

@@ -3,11 +3,11 @@
 use fulmen_nn::weights::{Strictness, load_weights};
 
 use super::*;
-use crate::reference::{Expected, folder};
+use crate::reference::{ExpectedValues, folder};
 
 #[test]
 fn state_dicts_of_pytorch_give_its_pictures_and_logits() {
-    let expected = Expected::read("biggan");
+    let expected = ExpectedValues::read("biggan");
     let config = Config {
         resolution: 32,
         ch: 2,

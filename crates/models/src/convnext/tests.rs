@@ -1,12 +1,12 @@
 //! Comparison with the results of transformers for the same folder.
 
 use super::*;
-use crate::reference::{Expected, compare_in_python, folder};
+use crate::reference::{ExpectedValues, compare_in_python, folder};
 
 #[test]
 fn a_folder_of_transformers_gives_its_logits() {
     let (mut model, expected) =
-        (ConvNext::from_folder(folder("convnext")).unwrap(), Expected::read("convnext"));
+        (ConvNext::from_folder(folder("convnext")).unwrap(), ExpectedValues::read("convnext"));
     model.gradient_checkpointing = true;
     let logits = model.forward(expected.tensor("pixel_values"));
     expected.check(&[("logits", &logits)]);

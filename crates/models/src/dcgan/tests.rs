@@ -3,11 +3,11 @@
 use fulmen_nn::weights::{Strictness, load_weights};
 
 use super::*;
-use crate::reference::{Expected, folder};
+use crate::reference::{ExpectedValues, folder};
 
 #[test]
 fn state_dicts_of_pytorchs_example_give_its_pictures() {
-    let expected = Expected::read("dcgan");
+    let expected = ExpectedValues::read("dcgan");
     let config = Config { image_size: 16, nc: 1, nz: 5, ngf: 2, ndf: 2 };
     let (generator, discriminator) =
         (Generator::new(&config).unwrap(), Discriminator::new(&config).unwrap());

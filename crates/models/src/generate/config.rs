@@ -6,7 +6,7 @@ use fulmen_tensor::{DType, Tensor, random};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::Result;
-use crate::folder::{read_json, read_object};
+use crate::pretrained::{read_json, read_object};
 
 /// How [`generate`](crate::generate()) chooses tokens; transformers' names and defaults.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -73,7 +73,7 @@ impl Default for GenerationConfig {
 }
 
 /// Settings that would change the choice of tokens, each with its only supported value.
-const FIXED: [(&str, &str); 8] = [
+const FIXED_SETTINGS: [(&str, &str); 8] = [
     ("repetition_penalty", "1.0"),
     ("no_repeat_ngram_size", "0"),
     ("typical_p", "1.0"),
@@ -95,7 +95,7 @@ impl GenerationConfig {
         let file = if path.exists() { path } else { folder.as_ref().join("config.json") };
         let mut json = read_object(&file)?;
         json.retain(|_, value| !value.is_null());
-        read_json(&json, &FIXED).map_err(|e| e.in_file(&file))
+        read_json(&json, &FIXED_SETTINGS).map_err(|e| e.in_file(&file))
     }
 
     /// What is wrong with the settings, if anything.
@@ -149,8 +149,8 @@ impl GenerationConfig {
             scores = scores.masked_fill(is_one_of(&tokens, &bad), f64::NEG_INFINITY);
         }
         if !self.forced_eos_token_id.is_empty() {
-            let forced = Tensor::full(DType::F32, tokens.shape(), f64::NEG_INFINITY);
-            let forced = forced.masked_fill(is_one_of(&tokens, &self.forced_eos_token_id), 0.0);
+            let forced = Tensor::full(DType::F32, tokens.shape(), f64::NEG_INFINITY)
+                .masked_fill(is_one_of(&tokens, &self.forced_eos_token_id), 0.0);
             scores = step.ge(self.max_new_tokens as f64 - 1.0).select(&forced, &scores);
         }
         if self.renormalize_logits { scores.log_softmax(-1) } else { scores }
@@ -228,10 +228,10 @@ mod tests {
             (config(0, 1.0, 0.01), vec![1]),
         ];
         let key = random::key(3);
-        let drawn: Vec<Tensor> =
+        let samples: Vec<Tensor> =
             cases.iter().map(|(config, _)| config.sample(&key, &logits)).collect();
         let drawn = Runtime::global()
-            .and_then(|runtime| runtime.eval_many(&drawn.iter().collect::<Vec<_>>()));
+            .and_then(|runtime| runtime.eval_many(&samples.iter().collect::<Vec<_>>()));
         for ((config, expected), drawn) in cases.iter().zip(drawn.unwrap_or_else(|e| panic!("{e}")))
         {
             let mut drawn_ids = drawn.to_vec::<i32>().unwrap_or_else(|e| panic!("{e}"));
@@ -259,8 +259,8 @@ mod tests {
         assert_eq!((config.eos_token_id, config.top_k, config.temperature), (vec![1, 2], 50, 0.6));
         let text = read("generation_config.json", r#"{"repetition_penalty": 1.05}"#)
             .err()
-            .map(|e| e.to_string());
-        let text = text.unwrap_or_default();
+            .map(|e| e.to_string())
+            .unwrap_or_default();
         assert!(
             text.ends_with(
                 "generation_config.json: `repetition_penalty` is 1.05; only 1.0 is supported"

@@ -2,7 +2,7 @@
 //! whole generation is one expression, with a loop on the device, so it is compiled once for each
 //! shape of the prompt.
 
-mod beam;
+mod beam_search;
 mod cache;
 mod config;
 mod prompt;
@@ -75,7 +75,7 @@ pub fn generate<M: CausalLm + ?Sized>(
         logits.live()?;
         match config.num_beams {
             1 => token_by_token(model, logits, &cache, config),
-            _ => beam::search(model, &logits, &cache, config),
+            _ => beam_search::search(model, &logits, &cache, config),
         }
     })
 }
@@ -89,33 +89,35 @@ fn token_by_token<M: CausalLm + ?Sized>(
 ) -> Result<Tensor, Refusal> {
     let (batch, new) = (logits.size(0), config.max_new_tokens);
     let key = random::key(config.seed);
-    let start = [
+    let start: Vec<Tensor> = [
         Tensor::full(DType::I32, [batch, new], config.padding()),
         Tensor::zeros(DType::Bool, [batch]),
         Tensor::zeros(DType::I32, []),
         logits.to_dtype(DType::F32),
-    ];
-    let start: Vec<Tensor> = start.into_iter().chain(cache.tensors()).collect();
+    ]
+    .into_iter()
+    .chain(cache.tensors())
+    .collect();
     let line = Scope::line();
     let end = while_loop(
         &start.iter().collect::<Vec<_>>(),
         |carry| carry[2].lt(new as f64).and(carry[1].all(&[-1]).not()),
         |carry| {
             let _scope = MODELS.at(line);
-            let [tokens, ended, step, logits, inner @ ..] = carry else { return Vec::new() };
+            let [tokens, finished, step, logits, inner @ ..] = carry else { return Vec::new() };
             let logits = config.restrict(logits, step);
-            let next = if config.do_sample {
+            let chosen = if config.do_sample {
                 config.sample(&random::fold_in_tensor(&key, step.to_dtype(DType::U32)), &logits)
             } else {
                 logits.argmax(-1)
             };
-            let next = ended.select(&Tensor::full(DType::I32, [], config.padding()), &next);
+            let next = finished.select(&Tensor::full(DType::I32, [], config.padding()), &chosen);
             let column = next.unsqueeze(-1);
             let tokens = tokens
                 .dynamic_update_slice(&column, &[Tensor::zeros(DType::I32, []), step.clone()]);
             let (logits, cache) = model.next_token_logits(&column, &cache.with_tensors(inner));
             let carry =
-                [tokens, ended.or(config.ends(&next)), step + 1.0, logits.to_dtype(DType::F32)];
+                [tokens, finished.or(config.ends(&next)), step + 1.0, logits.to_dtype(DType::F32)];
             carry.into_iter().chain(cache.tensors()).collect()
         },
     );

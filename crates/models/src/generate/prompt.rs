@@ -37,10 +37,10 @@ impl Prompt {
             return Prompt { ids: Tensor::poison("Prompt", message), padding: None };
         }
         let length = rows.iter().map(|row| row.len()).fold(length, usize::max);
-        let padded = rows
+        let padded: Vec<u32> = rows
             .iter()
-            .flat_map(|row| std::iter::repeat_n(0, length - row.len()).chain(row.iter().copied()));
-        let padded: Vec<u32> = padded.collect();
+            .flat_map(|row| std::iter::repeat_n(0, length - row.len()).chain(row.iter().copied()))
+            .collect();
         let padding: Vec<i32> = rows.iter().map(|row| (length - row.len()) as i32).collect();
         let is_rectangular = length == rows[0].len() && padding.iter().all(|&count| count == 0);
         Prompt {

@@ -3,12 +3,12 @@
 use fulmen_nn::weights::StateDict;
 
 use super::*;
-use crate::reference::{Expected, compare_in_python, folder};
+use crate::reference::{ExpectedValues, compare_in_python, folder};
 
 #[test]
 fn folders_of_diffusers_give_their_predictions() {
     let (mut model, expected) =
-        (UNet::from_folder(folder("unet")).unwrap(), Expected::read("unet"));
+        (UNet::from_folder(folder("unet")).unwrap(), ExpectedValues::read("unet"));
     model.gradient_checkpointing = true;
     let classes = expected.tensor("class_labels");
     let prediction =

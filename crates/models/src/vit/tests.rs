@@ -1,11 +1,12 @@
 //! Comparison with the results of transformers for the same folder.
 
 use super::*;
-use crate::reference::{Expected, compare_in_python, folder};
+use crate::reference::{ExpectedValues, compare_in_python, folder};
 
 #[test]
 fn a_folder_of_transformers_gives_its_logits() {
-    let (mut model, expected) = (ViT::from_folder(folder("vit")).unwrap(), Expected::read("vit"));
+    let (mut model, expected) =
+        (ViT::from_folder(folder("vit")).unwrap(), ExpectedValues::read("vit"));
     let logits = model.forward(expected.tensor("pixel_values"));
     model.gradient_checkpointing = true;
     let large = model.forward(expected.tensor("large"));

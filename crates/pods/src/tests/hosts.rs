@@ -19,7 +19,7 @@ use tempfile::TempDir;
 use crate::{Arguments, Result};
 
 /// Nothing that a test waits for takes so long, however busy the machine is.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The hosts `host-a`, `host-b` and so on, behind one bridge. They share all files but those of the
 /// home directory.
@@ -40,8 +40,8 @@ fn shell(script: &str) {
     assert!(output.status.success(), "{script}\n{}", String::from_utf8_lossy(&output.stderr));
 }
 
-pub(crate) fn until(what: &str, done: impl Fn() -> bool) {
-    let end = Instant::now() + PATIENCE;
+pub(crate) fn wait_until(what: &str, done: impl Fn() -> bool) {
+    let end = Instant::now() + TIMEOUT;
     while !done() {
         assert!(Instant::now() < end, "waited in vain: {what}");
         thread::sleep(Duration::from_millis(50));
@@ -55,8 +55,8 @@ impl Hosts {
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let pid = std::process::id() as usize;
         // The addresses for benchmarks, 198.18.0.0/15: 512 networks.
-        let net = (pid * 16 + count) % 512;
-        let net = format!("198.{}.{}", 18 + net / 256, net % 256);
+        let number = (pid * 16 + count) % 512;
+        let net = format!("198.{}.{}", 18 + number / 256, number % 256);
         let bridge = format!("fp{pid}b{count}");
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().display().to_string();
@@ -123,7 +123,7 @@ impl Hosts {
         let unshare = command.spawn().unwrap();
         self.hosts.push(Host { namespace, unshare });
         let address: SocketAddr = format!("{address}:22").parse().unwrap();
-        until("sshd listens", || {
+        wait_until("sshd listens", || {
             TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok()
         });
     }
@@ -196,7 +196,7 @@ impl Hosts {
             };
             self.processes(host, false).into_iter().filter(is_program).find(leads)
         };
-        until("the program runs", || find().is_some());
+        wait_until("the program runs", || find().is_some());
         find().unwrap()
     }
 
@@ -205,8 +205,8 @@ impl Hosts {
     }
 
     /// Waits until nothing runs on any host but its `sshd`.
-    pub(crate) fn are_idle(&self) {
-        until("no process is left", || {
+    pub(crate) fn wait_until_idle(&self) {
+        wait_until("no process is left", || {
             (0..self.hosts.len()).all(|host| self.processes(host, false).is_empty())
         });
     }
@@ -232,12 +232,12 @@ eval "$1"
     pub(crate) fn pod(&self, subcommand: &str, arguments: &[&str]) -> Pod {
         let names: Vec<String> =
             (0..self.hosts.len()).map(|i| format!("host-{}", char::from(b'a' + i as u8))).collect();
+        let hosts = names.join(",");
         let config = self.shared("ssh_config").display().to_string();
-        let names = names.join(",");
-        let all = [&[subcommand, "--hosts", &names, "-F", &config], arguments].concat();
+        let all = [&[subcommand, "--hosts", &hosts, "-F", &config], arguments].concat();
         let pod = parse(&all);
         let (signals, received) = channel();
-        let text = Text::default();
+        let text = SharedBuffer::default();
         let mut out = text.clone();
         let thread = thread::spawn(move || crate::run(pod, &mut out, move || Ok(received)));
         Pod { thread, signals, text }
@@ -273,9 +273,9 @@ pub(crate) fn parse(arguments: &[&str]) -> Arguments {
 }
 
 #[derive(Clone, Default)]
-pub(crate) struct Text(Arc<Mutex<Vec<u8>>>);
+pub(crate) struct SharedBuffer(Arc<Mutex<Vec<u8>>>);
 
-impl std::io::Write for Text {
+impl std::io::Write for SharedBuffer {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.0.lock().unwrap().write(bytes)
     }
@@ -289,7 +289,7 @@ impl std::io::Write for Text {
 pub(crate) struct Pod {
     thread: JoinHandle<Result<u8>>,
     pub(crate) signals: Sender<Signal>,
-    text: Text,
+    text: SharedBuffer,
 }
 
 impl Pod {
@@ -299,7 +299,7 @@ impl Pod {
 
     /// Waits until a text was printed so often.
     pub(crate) fn prints(&self, text: &str, times: usize) {
-        until(text, || {
+        wait_until(text, || {
             let printed = self.text();
             assert!(
                 !self.thread.is_finished() || printed.matches(text).count() >= times,
@@ -313,7 +313,7 @@ impl Pod {
     pub(crate) fn end(self) -> (Result<u8>, String) {
         let began = Instant::now();
         while !self.thread.is_finished() {
-            assert!(began.elapsed() < PATIENCE, "it does not end:\n{}", self.text());
+            assert!(began.elapsed() < TIMEOUT, "it does not end:\n{}", self.text());
             thread::sleep(Duration::from_millis(20));
         }
         let text = self.text();

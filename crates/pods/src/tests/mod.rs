@@ -11,7 +11,7 @@ use std::time::Duration;
 use fulmen_coordination::{Coordination, Process};
 use fulmen_signals::Signal;
 
-use hosts::{Hosts, is_an_argument, is_in_a_file, parse, secret_of, until};
+use hosts::{Hosts, is_an_argument, is_in_a_file, parse, secret_of, wait_until};
 
 const HOMES: [&str; 3] = ["64m"; 3];
 
@@ -23,9 +23,9 @@ fn home(pid: u32) -> std::path::PathBuf {
 #[test]
 fn a_dry_run_prints_every_command_and_no_secret() {
     let folder = tempfile::tempdir().unwrap();
-    let program = folder.path().join("train");
-    fs::write(&program, "abc").unwrap();
-    let program = program.display().to_string();
+    let path = folder.path().join("train");
+    fs::write(&path, "abc").unwrap();
+    let program = path.display().to_string();
     let run = |hosts: &str| {
         let arguments = [
             "run",
@@ -98,7 +98,7 @@ fn a_program_is_copied_once_and_started_on_all_hosts_with_merged_output_and_a_se
         );
         assert!(text.contains(&format!("[worker {worker}] saving")), "{text}");
     }
-    hosts.are_idle();
+    hosts.wait_until_idle();
 
     let run = hosts.pod(
         "run",
@@ -117,7 +117,7 @@ fn a_program_is_copied_once_and_started_on_all_hosts_with_merged_output_and_a_se
     assert_eq!((before.len(), entries.count()), (1, 1), "the same program was copied again");
     run.signals.send(Signal::Terminate).unwrap();
     run.ends_with(75);
-    hosts.are_idle();
+    hosts.wait_until_idle();
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn all_end_when_one_fails_and_its_code_is_that_of_the_run() {
         .pod("run", &["--", &program, "[ $me = 1 ] && exit 3; sleep 300 & forever"])
         .ends_with(3);
     assert!(text.ends_with("[pod] worker 1 (host-b) exited with code 3\n"), "{text}");
-    hosts.are_idle();
+    hosts.wait_until_idle();
 
     let run = hosts.pod("run", &["--grace", "2", "--", &program, "trap '' TERM; forever"]);
     run.prints("resume never", 3);
@@ -139,7 +139,7 @@ fn all_end_when_one_fails_and_its_code_is_that_of_the_run() {
         text.ends_with("[pod] worker 1 (host-b) was killed by signal 9, exit code 137\n"),
         "{text}"
     );
-    hosts.are_idle();
+    hosts.wait_until_idle();
     let text = hosts.pod("run", &["--", &program, "echo done"]).ends_with(0);
     assert_eq!(text.matches("] done").count(), 3, "{text}");
 }
@@ -160,7 +160,7 @@ fn a_host_that_is_unreachable_or_a_process_that_is_frozen_is_named() {
         ),
         "{text}"
     );
-    hosts.are_idle();
+    hosts.wait_until_idle();
 
     // The coordinator tells the others, which fail before this machine knows.
     let steps = "i=0; while [ $i -lt $((5 + 2 * me)) ]; do echo $((++i)) >$FULMEN_PROGRESS_FILE; sleep 0.1; done; forever";
@@ -172,7 +172,7 @@ fn a_host_that_is_unreachable_or_a_process_that_is_frozen_is_named() {
         ),
         "{text}"
     );
-    hosts.are_idle();
+    hosts.wait_until_idle();
 
     let fails = format!(
         "[ $me = 1 ] && forever; until [ -e {} ]; do sleep 0.1; done; exit 1",
@@ -185,7 +185,7 @@ fn a_host_that_is_unreachable_or_a_process_that_is_frozen_is_named() {
     let text = run.ends_with(75);
     assert!(text.contains("[pod] worker 1 (host-b) is lost: no sign of life for "), "{text}");
     // There it ends by itself.
-    hosts.are_idle();
+    hosts.wait_until_idle();
 }
 
 #[test]
@@ -203,7 +203,7 @@ fn a_connection_that_is_lost_is_made_again_and_no_output_is_lost_or_repeated() {
         text.lines().filter_map(|line| line.strip_prefix("[worker 0] line ")).collect();
     assert!(text.contains("[worker 0] end\n"), "{text}");
     assert_eq!(lines, (1..=60).map(|i| i.to_string()).collect::<Vec<_>>(), "{text}");
-    hosts.are_idle();
+    hosts.wait_until_idle();
 }
 
 #[test]
@@ -232,7 +232,7 @@ fn a_host_with_a_full_disk_or_an_older_glibc_is_named_before_anything_starts() {
     let (ended, _) = hosts.pod("run", &["--", &binary.display().to_string()]).end();
     let error = ended.unwrap_err().to_string();
     assert!(error.contains("worker 2 (host-c): it has glibc 2.19, but "), "{error}");
-    hosts.are_idle();
+    hosts.wait_until_idle();
 }
 
 #[test]
@@ -247,7 +247,7 @@ fn a_second_ctrl_c_kills() {
     run.signals.send(Signal::Interrupt).unwrap();
     let text = run.ends_with(130);
     assert!(text.contains("[pod] Ctrl-C: killing all workers\n"), "{text}");
-    hosts.are_idle();
+    hosts.wait_until_idle();
 }
 
 #[test]
@@ -261,7 +261,7 @@ fn a_detached_run_goes_on_and_is_attached_again_asked_and_stopped() {
         go.display()
     );
     hosts.pod("run", &["--detach", "--run", "r1", "--", &program, &waits]).ends_with(0);
-    until("all have told their step", || {
+    wait_until("all have told their step", || {
         let text = hosts.pod("status", &[]).ends_with(0);
         text.matches("running, step 7").count() == 3
     });
@@ -294,7 +294,7 @@ fn a_detached_run_goes_on_and_is_attached_again_asked_and_stopped() {
         ("r3", "trap '' TERM; forever", "1", "ended with code 137"),
     ] {
         hosts.pod("run", &["--detach", "--run", run, "--", &program, program_does]).ends_with(0);
-        until("they have begun", || {
+        wait_until("they have begun", || {
             hosts.pod("logs", &[run]).ends_with(0).matches("resume never").count() == 3
         });
         hosts.pod("stop", &["--grace", grace, run]).ends_with(0);
@@ -309,7 +309,7 @@ fn a_detached_run_goes_on_and_is_attached_again_asked_and_stopped() {
             && text.contains("[pod] worker 0 (host-a) exited with code 4"),
         "{text}"
     );
-    hosts.are_idle();
+    hosts.wait_until_idle();
 }
 
 #[test]
@@ -345,7 +345,7 @@ fn exit_code_75_and_a_lost_host_restart_the_run_from_its_checkpoint() {
     hosts.connect(0, true);
     let text = run.ends_with(0);
     assert!(text.contains("worker 0 (host-a) is lost: no sign of life"), "{text}");
-    hosts.are_idle();
+    hosts.wait_until_idle();
 }
 
 #[test]
@@ -370,7 +370,7 @@ fn each_chip_runs_a_program_of_its_own() {
         "{text}"
     );
     assert_eq!(text.matches("chip").count(), 7, "{text}");
-    hosts.are_idle();
+    hosts.wait_until_idle();
 }
 
 #[test]
@@ -388,7 +388,7 @@ fn processes_find_one_another_at_the_coordinator() {
             "{text}"
         );
     }
-    hosts.are_idle();
+    hosts.wait_until_idle();
 }
 
 /// What a process of [`processes_find_one_another_at_the_coordinator`] does.

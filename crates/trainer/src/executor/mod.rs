@@ -210,7 +210,7 @@ impl<T> Executor<T> {
                         Ok(None)
                     }
                     // Treat a signal that this build doesn't know as a request to terminate.
-                    Some(name) => Ok(Some(Signal::named(name).unwrap_or(Signal::Terminate))),
+                    Some(name) => Ok(Some(Signal::from_name(name).unwrap_or(Signal::Terminate))),
                 }
             }
         }

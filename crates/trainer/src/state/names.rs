@@ -1,8 +1,8 @@
 //! The names of the tensors of a training state: in programs, messages and checkpoints. A module's
 //! tensors have their own names; all others are under `optimizer/` and `trainer/`.
 
-use fulmen_checkpoint::OPTIMIZER;
-pub(crate) use fulmen_checkpoint::{TRAINER as OWN, is_training_state};
+use fulmen_checkpoint::OPTIMIZER_PREFIX;
+pub(crate) use fulmen_checkpoint::{TRAINER_PREFIX as OWN, is_training_state};
 
 /// Finished batches: i32.
 pub(crate) const STEP: &str = "trainer/step";
@@ -48,7 +48,7 @@ pub(crate) const CURRENT: &str = "trainer/current/";
 
 /// An optimizer's state for a parameter: `optimizer/exp_avg/conv1.weight`.
 pub(super) fn slot(slot: &str, parameter: &str) -> String {
-    format!("{OPTIMIZER}{slot}/{parameter}")
+    format!("{OPTIMIZER_PREFIX}{slot}/{parameter}")
 }
 
 /// The name of a tensor that joins these rows: `layers.*.weight`.
@@ -73,7 +73,7 @@ pub(super) fn unfrozen(pattern: &str) -> String {
 
 /// The parameter that this slot belongs to.
 pub(crate) fn parameter_of(slot: &str) -> Option<&str> {
-    slot.strip_prefix(OPTIMIZER)?.split_once('/').map(|(_, parameter)| parameter)
+    slot.strip_prefix(OPTIMIZER_PREFIX)?.split_once('/').map(|(_, parameter)| parameter)
 }
 
 /// The sum of a parameter's gradients, each times the samples of its batch.

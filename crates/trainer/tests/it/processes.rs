@@ -2,7 +2,7 @@
 //! run something different, all end with an error that names it. The CPU plugins go no further.
 
 #[path = "../../../coordination/tests/it/common/mod.rs"]
-mod troupe;
+mod test_processes;
 
 use crate::common::PAD_LAST;
 use std::path::Path;
@@ -11,7 +11,7 @@ use fulmen_coordination::Error as Coordination;
 use fulmen_nn::Module;
 use fulmen_tensor::Literal;
 use fulmen_trainer::Result;
-use troupe::{PART, Troupe, say};
+use test_processes::{TASK_VARIABLE, TestProcesses, say};
 
 const COUNT: usize = 8;
 
@@ -20,7 +20,7 @@ const COUNT: usize = 8;
 #[test]
 #[ignore = "a part in the other tests"]
 fn member() {
-    let Some(part) = std::env::var_os(PART) else { return };
+    let Some(part) = std::env::var_os(TASK_VARIABLE) else { return };
     let folder = std::env::var_os("FOLDER").unwrap();
     match train(Path::new(&folder), &part.to_string_lossy()) {
         Ok(()) => say("ended well"),
@@ -90,22 +90,27 @@ fn train(folder: &Path, part: &str) -> Result<()> {
 }
 
 /// Starts processes, some of which differ.
-fn start(folder: &Path, count: usize, part: &str, different: &[(usize, &str, &str)]) -> Troupe {
-    let mut troupe = Troupe::new("processes::member", count);
+fn start(
+    folder: &Path,
+    count: usize,
+    part: &str,
+    different: &[(usize, &str, &str)],
+) -> TestProcesses {
+    let mut test_processes = TestProcesses::new("processes::member", count);
     for index in 0..count {
         let mut variables =
             vec![("FOLDER", folder.to_str().unwrap()), ("FULMEN_HEARTBEAT_TIMEOUT", "8")];
         variables.extend(different.iter().filter(|d| d.0 == index).map(|d| (d.1, d.2)));
-        troupe.start(index, part, &variables);
+        test_processes.start(index, part, &variables);
     }
-    troupe
+    test_processes
 }
 
 /// How the processes ended.
 fn endings(count: usize, part: &str, different: &[(usize, &str, &str)]) -> Vec<String> {
     let folder = tempfile::tempdir().unwrap();
-    let mut troupe = start(folder.path(), count, part, different);
-    let endings = troupe.endings(0..count);
+    let mut test_processes = start(folder.path(), count, part, different);
+    let endings = test_processes.endings(0..count);
     assert_eq!(
         std::fs::read_dir(folder.path()).unwrap().count(),
         0,
@@ -188,10 +193,10 @@ fn a_mistake_in_one_process_is_reported_in_all() {
 fn a_process_that_is_killed_ends_the_fit_of_all() {
     let folder = tempfile::tempdir().unwrap();
     for killed in [0, 2] {
-        let mut troupe = start(folder.path(), 4, "trains", &[(killed, "ALONE", "hangs")]);
-        troupe.wait_for(killed, "hangs");
-        troupe.kill(killed);
-        for ending in troupe.endings((0..4).filter(|&index| index != killed)) {
+        let mut test_processes = start(folder.path(), 4, "trains", &[(killed, "ALONE", "hangs")]);
+        test_processes.wait_for(killed, "hangs");
+        test_processes.kill(killed);
+        for ending in test_processes.endings((0..4).filter(|&index| index != killed)) {
             let named = format!("coordination [{killed}] process {killed} (");
             assert!(ending.starts_with(&named) && ending.contains("for 8 s"), "{ending}");
         }

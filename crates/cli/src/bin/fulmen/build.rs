@@ -13,7 +13,7 @@ use fulmen_data::{Error, Result};
 use fulmen_durable::NewFolder;
 use fulmen_gcloud::quote;
 use fulmen_pjrt::fetch::cache_folder;
-use fulmen_pods::{Glibc, glibc_of};
+use fulmen_pods::{Glibc, required_glibc};
 use serde_json::Value;
 
 /// Builds a program for TPU VMs, whose glibc is older than that of most machines
@@ -149,7 +149,7 @@ fn build(mut command: Command) -> Result<Vec<PathBuf>> {
 fn check(program: &Path, machine: Machine) -> Result<()> {
     let path = program.display();
     let available = machine.glibc();
-    let needs = glibc_of(program).map_err(|e| Error::new(e.to_string()))?;
+    let needs = required_glibc(program).map_err(|e| Error::new(e.to_string()))?;
     match needs {
         Some((needed, symbol)) if Some(needed) > Glibc::parse(available) => {
             Err(Error::new(format!(

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
 use fulmen_checkpoint::{
-    Checkpoint, ListedCheckpoint, MANIFEST, Merge, diff, list, merge, open_store, verify,
+    Checkpoint, ListedCheckpoint, MANIFEST, MergeOptions, diff, list, merge, open_store, verify,
 };
 use fulmen_data::{Error, Result};
 
@@ -64,7 +64,7 @@ pub(crate) fn run(command: Command) -> Result<()> {
             Ok(())
         }
         Command::Merge { path, output, weights_only, max_shard_size } => {
-            let options = Merge { weights_only, max_shard_bytes: max_shard_size };
+            let options = MergeOptions { weights_only, max_shard_bytes: max_shard_size };
             let files = merge(&open(&path)?, &*open_store(&output).map_err(failed)?, "", &options)
                 .map_err(failed)?;
             files.iter().for_each(|file| outln!("{}", output.join(file).display()));

@@ -44,7 +44,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let tpu = Tpu::local();
     let holders = tpu.holders();
     let plan = Plan::new(holders.clone(), pids, *force);
-    if let Some(pid) = plan.unknown.first() {
+    if let Some(pid) = plan.unknown_pids.first() {
         let note = "`fulmen ps` shows those that do; root sees the processes of all users";
         return Err(Error::usage(format!("process {pid} does not hold the TPU; {note}")));
     }
@@ -82,7 +82,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 }
 
 fn show(plan: &Plan) {
-    for process in &plan.ended {
+    for process in &plan.processes {
         outln!("{}", headline(process));
         outln!("  holds {}; will be ended", held_files(process));
     }
@@ -138,10 +138,10 @@ fn print_report(report: &Report) {
         Some((_, Err(why))) => outln!("{why}"),
         None => {}
     }
-    if report.is_free() && report.left.unseen == 0 {
+    if report.is_free() && report.holders.unseen == 0 {
         outln!("The TPU is free.");
     } else {
-        footer(&report.left);
+        footer(&report.holders);
     }
 }
 
@@ -152,7 +152,7 @@ fn plan_json(plan: &Plan) -> Value {
         process
     });
     json!({
-        "ended": plan.ended.iter().map(process_json).collect::<Vec<_>>(),
+        "ended": plan.processes.iter().map(process_json).collect::<Vec<_>>(),
         "spared": spared.collect::<Vec<_>>(),
         "lock": plan.removable().map(lock_json),
     })
@@ -172,6 +172,6 @@ fn report_json(plan: &Plan, report: &Report) -> Value {
         .map(|(lock, removed)| json!({ "path": lock.path, "removed": removed.is_ok() }))
         .into();
     object["free"] = report.is_free().into();
-    object["unseen"] = report.left.unseen.into();
+    object["unseen"] = report.holders.unseen.into();
     object
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use fulmen_data::Result;
-use fulmen_machine::{Holders, LockFile, Process, Tpu, Watched};
+use fulmen_machine::{Holders, LockFile, Process, ProcessActivity, Tpu};
 use indicatif::HumanDuration;
 use serde_json::{Value, json};
 
@@ -27,10 +27,10 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let mut watch = Tpu::local().watch();
-    let (mut watched, mut holders) = watch.look();
+    let (mut watched, mut holders) = watch.refresh();
     if !watched.is_empty() {
         sleep(arguments.watch);
-        (watched, holders) = watch.look();
+        (watched, holders) = watch.refresh();
     }
     if arguments.json {
         let processes: Vec<Value> = watched.iter().map(watched_json).collect();
@@ -86,7 +86,7 @@ pub(crate) fn held_files(process: &Process) -> String {
     files.collect::<Vec<_>>().join(", ")
 }
 
-pub(crate) fn watched_json(watched: &Watched) -> Value {
+pub(crate) fn watched_json(watched: &ProcessActivity) -> Value {
     let mut process = process_json(&watched.process);
     process["load"] = json!(watched.load);
     process["steps_finished"] = json!(watched.steps);

@@ -106,7 +106,7 @@ fn take_snapshots(
             let run = training
                 .as_mut()
                 .map(|training| training.read().map_err(|error| error.to_string()));
-            let (processes, holders) = watch.look();
+            let (processes, holders) = watch.refresh();
             if sender.send(Snapshot { metrics, run, processes, unseen: holders.unseen }).is_err() {
                 return;
             }

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 /// The variable with the task of a process.
-pub(crate) const PART: &str = "FULMEN_TEST_PART";
+pub(crate) const TASK_VARIABLE: &str = "FULMEN_TEST_PART";
 
 /// The token of their runs.
 pub(crate) const TOKEN: &str = "5f0c9c1be2a84f61b90b5a8f33d1f9d0";
@@ -15,9 +15,9 @@ pub(crate) const TOKEN: &str = "5f0c9c1be2a84f61b90b5a8f33d1f9d0";
 /// Far longer than any case takes. A process that needs more is stuck.
 const STUCK: Duration = Duration::from_secs(300);
 
-pub(crate) struct Troupe {
+pub(crate) struct TestProcesses {
     /// The path of the ignored test that each process runs.
-    member: &'static str,
+    test_name: &'static str,
     count: usize,
     coordinator: String,
     processes: Vec<TestProcess>,
@@ -38,17 +38,17 @@ impl Drop for TestProcess {
     }
 }
 
-impl Troupe {
-    pub(crate) fn new(member: &'static str, count: usize) -> Troupe {
-        Troupe { member, count, coordinator: "127.0.0.1:0".into(), processes: Vec::new() }
+impl TestProcesses {
+    pub(crate) fn new(test_name: &'static str, count: usize) -> TestProcesses {
+        TestProcesses { test_name, count, coordinator: "127.0.0.1:0".into(), processes: Vec::new() }
     }
 
-    /// Starts a process that runs the ignored test `member` with a task. Process 0 comes first and
+    /// Starts a process that runs the ignored test `test_name` with a task. Process 0 comes first and
     /// reports its address.
     pub(crate) fn start(&mut self, index: usize, task: &str, variables: &[(&str, &str)]) {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", self.member, "--ignored", "--nocapture"])
-            .env(PART, task)
+            .args(["--exact", self.test_name, "--ignored", "--nocapture"])
+            .env(TASK_VARIABLE, task)
             .env("FULMEN_COORDINATOR", &self.coordinator)
             .env("FULMEN_PROCESS_ID", index.to_string())
             .env("FULMEN_NUM_PROCESSES", self.count.to_string())
@@ -90,26 +90,26 @@ impl Troupe {
 
     /// Waits for an output line of a process that starts like this, and returns the rest.
     pub(crate) fn wait_for(&mut self, index: usize, start: &str) -> String {
-        let rest = self.says_within(STUCK, index, start);
+        let rest = self.wait_for_within(STUCK, index, start);
         rest.unwrap_or_else(|| {
             panic!("process {index} is stuck after {:?}", self.process(index).output)
         })
     }
 
-    /// Like [`Troupe::wait_for`], with a time limit.
-    pub(crate) fn says_within(
+    /// Like [`TestProcesses::wait_for`], with a time limit.
+    pub(crate) fn wait_for_within(
         &mut self,
         time: Duration,
         index: usize,
         start: &str,
     ) -> Option<String> {
         let process = self.process(index);
-        let begun = Instant::now();
+        let start_time = Instant::now();
         loop {
             if let Some(line) = process.output.iter().find_map(|line| line.strip_prefix(start)) {
                 return Some(line.to_owned());
             }
-            match process.lines.recv_timeout(time.saturating_sub(begun.elapsed())) {
+            match process.lines.recv_timeout(time.saturating_sub(start_time.elapsed())) {
                 Ok(line) => process.output.push(line),
                 Err(RecvTimeoutError::Timeout) => return None,
                 Err(RecvTimeoutError::Disconnected) => {
@@ -135,10 +135,10 @@ impl Troupe {
         let mut endings = Vec::new();
         for index in indices {
             endings.push(self.wait_for(index, "ended "));
-            let begun = Instant::now();
+            let start_time = Instant::now();
             let child = &mut self.process(index).child;
             while child.try_wait().unwrap().is_none() {
-                assert!(begun.elapsed() < STUCK, "process {index} does not exit");
+                assert!(start_time.elapsed() < STUCK, "process {index} does not exit");
                 std::thread::sleep(Duration::from_millis(5));
             }
         }
@@ -146,7 +146,7 @@ impl Troupe {
     }
 }
 
-/// Prints a line for the test, in a process of a troupe.
+/// Prints a line for the test, in one of the processes.
 pub(crate) fn say(line: impl std::fmt::Display) {
     // The test harness may be in the middle of a line.
     println!("\n@{line}");

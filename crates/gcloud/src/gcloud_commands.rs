@@ -5,30 +5,44 @@ use crate::limit::Limit;
 use crate::{Error, Result};
 
 /// The label with the run that created a machine.
-pub(crate) const OWNER: &str = "fulmen-owner";
+pub(crate) const OWNER_LABEL: &str = "fulmen-owner";
 /// The label with the number of seconds after which the machine deletes itself.
-pub(crate) const LIMIT: &str = "fulmen-limit";
+pub(crate) const LIMIT_LABEL: &str = "fulmen-limit";
 /// The label with the time at which it deletes itself, in Unix seconds, if that was changed.
-pub(crate) const ENDS: &str = "fulmen-ends";
+pub(crate) const DEADLINE_LABEL: &str = "fulmen-ends";
 /// The OAuth scope needed to delete a TPU.
 const SCOPE: &str = "https://www.googleapis.com/auth/cloud-platform";
 
 /// The words of a command, with its zone and project.
-fn words(command: &str, name: Option<&str>, zone: &str, project: Option<&str>) -> Vec<String> {
-    let words = command.split(' ').map(str::to_owned).chain(name.map(str::to_owned));
-    words
+fn zone_command(
+    command: &str,
+    name: Option<&str>,
+    zone: &str,
+    project: Option<&str>,
+) -> Vec<String> {
+    command
+        .split(' ')
+        .map(str::to_owned)
+        .chain(name.map(str::to_owned))
         .chain([format!("--zone={zone}")])
         .chain(project.map(|project| format!("--project={project}")))
         .collect()
 }
 
-fn located(command: &str, name: &str, zone_args: &ZoneArgs, more: &[&str]) -> Vec<String> {
-    let mut words = words(command, Some(name), &zone_args.zone, zone_args.project.as_deref());
-    words.extend(more.iter().map(|&word| word.to_owned()));
+/// The words of a command for one resource, with further flags.
+fn resource_command(
+    command: &str,
+    name: &str,
+    zone_args: &ZoneArgs,
+    flags: &[&str],
+) -> Vec<String> {
+    let mut words =
+        zone_command(command, Some(name), &zone_args.zone, zone_args.project.as_deref());
+    words.extend(flags.iter().map(|&word| word.to_owned()));
     words
 }
 
-fn json(mut words: Vec<String>) -> Vec<String> {
+fn with_json(mut words: Vec<String>) -> Vec<String> {
     words.push("--format=json".into());
     words
 }
@@ -36,7 +50,7 @@ fn json(mut words: Vec<String>) -> Vec<String> {
 pub(crate) fn describe(name: &str, zone: Option<&str>, project: Option<&str>) -> Vec<String> {
     let words = ["compute", "tpus", "tpu-vm", "describe", name].map(str::to_owned);
     let zone = zone.map(|zone| format!("--zone={zone}"));
-    json(
+    with_json(
         words
             .into_iter()
             .chain(zone)
@@ -47,37 +61,44 @@ pub(crate) fn describe(name: &str, zone: Option<&str>, project: Option<&str>) ->
 
 /// The zone `-` means all zones.
 pub(crate) fn list_nodes(zone: &str, project: Option<&str>) -> Vec<String> {
-    json(words("compute tpus tpu-vm list", None, zone, project))
+    with_json(zone_command("compute tpus tpu-vm list", None, zone, project))
 }
 
 pub(crate) fn list_queued(zone: &str, project: Option<&str>) -> Vec<String> {
-    json(words("compute tpus queued-resources list", None, zone, project))
+    with_json(zone_command("compute tpus queued-resources list", None, zone, project))
 }
 
 pub(crate) fn list_disks(zone: Option<&str>, project: Option<&str>) -> Vec<String> {
     let words = ["compute", "disks", "list"].map(str::to_owned).into_iter();
     let zone = zone.map(|zone| format!("--zones={zone}"));
-    json(words.chain(zone).chain(project.map(|project| format!("--project={project}"))).collect())
+    with_json(
+        words.chain(zone).chain(project.map(|project| format!("--project={project}"))).collect(),
+    )
 }
 
 pub(crate) fn quota(project: &str) -> Vec<String> {
     let words =
         ["quotas", "info", "list", "--service=tpu.googleapis.com"].map(str::to_owned).into_iter();
-    json(words.chain([format!("--project={project}")]).collect())
+    with_json(words.chain([format!("--project={project}")]).collect())
 }
 
 pub(crate) fn delete_node(name: &str, zone_args: &ZoneArgs) -> Vec<String> {
-    located("compute tpus tpu-vm delete", name, zone_args, &["--quiet"])
+    resource_command("compute tpus tpu-vm delete", name, zone_args, &["--quiet"])
 }
 
 /// Also deletes its TPU.
 pub(crate) fn delete_queued(name: &str, zone_args: &ZoneArgs) -> Vec<String> {
-    located("compute tpus queued-resources delete", name, zone_args, &["--force", "--quiet"])
+    resource_command(
+        "compute tpus queued-resources delete",
+        name,
+        zone_args,
+        &["--force", "--quiet"],
+    )
 }
 
 /// Runs a command on all hosts.
 pub(crate) fn run_on_hosts(name: &str, zone_args: &ZoneArgs, command: &str) -> Vec<String> {
-    located(
+    resource_command(
         "compute tpus tpu-vm ssh",
         name,
         zone_args,
@@ -92,14 +113,18 @@ pub(crate) fn ssh(
     worker: &str,
     command: Option<&str>,
 ) -> Vec<String> {
-    let mut words =
-        located("compute tpus tpu-vm ssh", name, zone_args, &[&format!("--worker={worker}")]);
+    let mut words = resource_command(
+        "compute tpus tpu-vm ssh",
+        name,
+        zone_args,
+        &[&format!("--worker={worker}")],
+    );
     words.extend(command.map(|command| format!("--command={command}")));
     words
 }
 
 pub(crate) fn label(name: &str, zone_args: &ZoneArgs, label: &str, value: &str) -> Vec<String> {
-    located(
+    resource_command(
         "compute tpus tpu-vm update",
         name,
         zone_args,
@@ -120,19 +145,26 @@ pub(crate) fn create(
     let (name, zone_args) = (&machine.name, &machine.zone_args);
     let (queued, version) = (machine.is_queued(), machine.runtime_version()?);
     let mut words = if queued {
-        let command = "compute tpus queued-resources create";
-        let command =
-            if machine.flex_start { format!("alpha {command}") } else { command.to_owned() };
+        let command = if machine.flex_start {
+            "alpha compute tpus queued-resources create"
+        } else {
+            "compute tpus queued-resources create"
+        };
         let valid = format!("--valid-until-duration={}s", machine.ready_timeout.as_secs());
         let node = format!("--node-id={name}");
-        located(
-            &command,
+        resource_command(
+            command,
             name,
             zone_args,
             &[&node, &format!("--runtime-version={version}"), &valid],
         )
     } else {
-        located("compute tpus tpu-vm create", name, zone_args, &[&format!("--version={version}")])
+        resource_command(
+            "compute tpus tpu-vm create",
+            name,
+            zone_args,
+            &[&format!("--version={version}")],
+        )
     };
     let generation = match machine.slice.generation().name {
         "v5e" => "v5litepod",
@@ -167,12 +199,12 @@ pub(crate) fn create(
         ("network", &machine.network),
         ("subnetwork", &machine.subnetwork),
     ];
-    let values =
-        values.iter().filter_map(|(flag, value)| Some(format!("--{flag}={}", value.as_ref()?)));
-    words.extend(values);
+    words.extend(
+        values.iter().filter_map(|(flag, value)| Some(format!("--{flag}={}", value.as_ref()?))),
+    );
     for disk in &machine.data_disk {
         let (disk, mode) = match disk.strip_suffix(":read-only") {
-            Some(disk) => (disk, "read-only"),
+            Some(name) => (name, "read-only"),
             None => (disk.as_str(), "read-write"),
         };
         let source = match (disk.contains('/'), &zone_args.project) {
@@ -189,8 +221,9 @@ pub(crate) fn create(
         };
         words.push(format!("--data-disk=source={source},mode={mode}"));
     }
-    let limit = limit.map(|limit| format!(",{LIMIT}={}", limit.seconds)).unwrap_or_default();
-    words.push(format!("--labels={OWNER}={owner}{limit}"));
+    let limit_label =
+        limit.map(|limit| format!(",{LIMIT_LABEL}={}", limit.seconds)).unwrap_or_default();
+    words.push(format!("--labels={OWNER_LABEL}={owner}{limit_label}"));
     words.extend(script.map(|path| format!("--metadata-from-file=startup-script={path}")));
     words.push("--quiet".into());
     Ok(words)

@@ -1,20 +1,18 @@
-//! [`Loggers`]: runs all loggers on a thread that never blocks training.
+//! [`Loggers`]: runs all loggers on a thread, so that they never block training.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{self, SyncSender, TrySendError};
+use std::sync::mpsc::TrySendError;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Map, Value as Json};
 
+use crate::worker::{Job, Worker};
 use crate::{LogPoint, Logger, Media, Status};
 
-/// The most queued log points and jobs.
-const MAX_WAITING: usize = 1024;
 /// The most queued bytes of images.
 const MAX_BYTES: u64 = 256 << 20;
 
@@ -40,8 +38,8 @@ const MAX_BYTES: u64 = 256 << 20;
 pub struct Loggers {
     thread: Worker<Vec<Slot>>,
     /// Jobs for which the queue had no room, by kind: the newest of each.
-    kept: Mutex<BTreeMap<&'static str, Job<Vec<Slot>>>>,
-    patience: Duration,
+    deferred_jobs: Mutex<BTreeMap<&'static str, Job<Vec<Slot>>>>,
+    timeout: Duration,
     shared: Arc<Shared>,
 }
 
@@ -62,14 +60,14 @@ struct Slot {
 }
 
 impl Loggers {
-    /// Starts the thread. `patience` is how long the start and the end of a run wait for a logger
+    /// Starts the thread. `timeout` is how long the start and the end of a run wait for a logger
     /// that does not respond; `tell` shows a line to the user.
     ///
     /// # Errors
     /// The system cannot start a thread.
     pub fn new(
         loggers: Vec<Box<dyn Logger>>,
-        patience: Duration,
+        timeout: Duration,
         tell: impl Fn(&str) + Send + Sync + 'static,
     ) -> io::Result<Loggers> {
         let slots =
@@ -78,8 +76,8 @@ impl Loggers {
         let shared = Arc::new(Shared { tell: Box::new(tell), lost, warned, bytes });
         Ok(Loggers {
             thread: Worker::new("fulmen-loggers", slots)?,
-            kept: Mutex::default(),
-            patience,
+            deferred_jobs: Mutex::default(),
+            timeout,
             shared,
         })
     }
@@ -90,7 +88,7 @@ impl Loggers {
     /// A logger cannot write there. A logger that does not respond in time only causes a warning.
     pub fn start(&self, folder: &Path, hyperparameters: Map<String, Json>) -> io::Result<()> {
         let folder = folder.to_owned();
-        let started = self.thread.ask(self.patience, move |slots| {
+        let started = self.thread.ask(self.timeout, move |slots| {
             slots.iter_mut().try_for_each(|Slot { logger, .. }| {
                 logger.start(&folder)?;
                 if hyperparameters.is_empty() {
@@ -108,7 +106,7 @@ impl Loggers {
 
     /// Queues a log point without waiting.
     pub fn log(&self, point: LogPoint) {
-        let size = point.media.iter().map(|(_, media)| bytes(media)).sum();
+        let size = point.media.iter().map(|(_, media)| num_bytes(media)).sum();
         let shared = self.shared.clone();
         let waiting = shared.bytes.fetch_add(size, Ordering::Relaxed);
         let job = move |slots: &mut Vec<Slot>| {
@@ -126,34 +124,37 @@ impl Loggers {
     }
 
     /// Queues a job behind everything queued before, without waiting. If the queue is full, the job
-    /// runs in [`finish`](Loggers::finish), unless a later call with the same `what` replaces it.
-    pub fn run(&self, what: &'static str, job: impl FnOnce() + Send + 'static) {
+    /// runs in [`finish`](Loggers::finish), unless a later call with the same `kind` replaces it.
+    pub fn run(&self, kind: &'static str, job: impl FnOnce() + Send + 'static) {
         // Locked in the meantime, so that an older job never runs after a newer one.
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.remove(what);
+        let mut deferred = self.deferred_jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        deferred.remove(kind);
         if let Err(TrySendError::Full(job)) = self.thread.try_post(Box::new(move |_| job())) {
-            kept.insert(what, job);
+            deferred.insert(kind, job);
         }
     }
 
     /// Waits until everything is written, and reports losses. The run may continue afterwards.
     pub fn finish(&self, status: Status) {
         let shared = self.shared.clone();
-        let kept = std::mem::take(&mut *self.kept.lock().unwrap_or_else(PoisonError::into_inner));
-        let jobs_kept = kept.len() as u64;
-        let lost = self.thread.ask(self.patience, move |slots| {
-            kept.into_values().for_each(|job| job(slots));
+        let deferred =
+            std::mem::take(&mut *self.deferred_jobs.lock().unwrap_or_else(PoisonError::into_inner));
+        let num_deferred = deferred.len() as u64;
+        let losses = self.thread.ask(self.timeout, move |slots| {
+            deferred.into_values().for_each(|job| job(slots));
             for Slot { logger, .. } in &mut *slots {
                 if let Err(error) = logger.finalize(status) {
                     (shared.tell)(&format!("warning: {}: {error}", logger.name()));
                 }
             }
-            let lost = slots.iter_mut().filter(|slot| slot.lost > 0);
-            lost.map(|slot| (slot.logger.name(), std::mem::take(&mut slot.lost)))
+            slots
+                .iter_mut()
+                .filter(|slot| slot.lost > 0)
+                .map(|slot| (slot.logger.name(), std::mem::take(&mut slot.lost)))
                 .collect::<Vec<_>>()
         });
-        let late = lost.is_none();
-        for (name, lost) in lost.unwrap_or_default() {
+        let timed_out = losses.is_none();
+        for (name, lost) in losses.unwrap_or_default() {
             (self.shared.tell)(&format!("warning: {name} lost log points: {lost}"));
         }
         match self.shared.lost.swap(0, Ordering::Relaxed) {
@@ -162,18 +163,18 @@ impl Loggers {
                 "warning: log points lost because the loggers did not keep up: {lost}"
             )),
         }
-        if late {
-            let waited = self.patience.as_secs_f64();
+        if timed_out {
+            let waited = self.timeout.as_secs_f64();
             (self.shared.tell)(&format!(
                 "warning: a logger did not respond for {waited} s; up to {} queued log points and reports are lost",
-                self.thread.waiting() + jobs_kept
+                self.thread.waiting() + num_deferred
             ));
         }
     }
 
-    fn warn_once(&self, what: &str) {
+    fn warn_once(&self, message: &str) {
         if !self.shared.warned.swap(true, Ordering::Relaxed) {
-            (self.shared.tell)(&format!("warning: {what}"));
+            (self.shared.tell)(&format!("warning: {message}"));
         }
     }
 }
@@ -194,7 +195,7 @@ impl Slot {
 }
 
 /// The memory of a value, if it may be large.
-fn bytes(media: &Media) -> u64 {
+fn num_bytes(media: &Media) -> u64 {
     match media {
         Media::Image(picture) => picture.pixels.len() as u64,
         Media::Text(texts) => texts.iter().map(|text| text.len() as u64).sum(),
@@ -202,84 +203,26 @@ fn bytes(media: &Media) -> u64 {
     }
 }
 
-/// A thread that runs jobs on a state in order.
-pub(crate) struct Worker<S> {
-    jobs: SyncSender<Job<S>>,
-    waiting: Arc<AtomicU64>,
-}
-
-type Job<S> = Box<dyn FnOnce(&mut S) + Send>;
-
-impl<S: Send + 'static> Worker<S> {
-    pub(crate) fn new(name: &str, mut state: S) -> io::Result<Worker<S>> {
-        let (jobs, receiver) = mpsc::sync_channel::<Job<S>>(MAX_WAITING);
-        let waiting = Arc::new(AtomicU64::new(0));
-        let done = waiting.clone();
-        thread::Builder::new().name(name.to_owned()).spawn(move || {
-            for job in receiver {
-                job(&mut state);
-                done.fetch_sub(1, Ordering::Relaxed);
-            }
-        })?;
-        Ok(Worker { jobs, waiting })
-    }
-
-    /// The number of unfinished jobs.
-    pub(crate) fn waiting(&self) -> u64 {
-        self.waiting.load(Ordering::Relaxed)
-    }
-
-    /// Queues a job, unless the queue is full.
-    pub(crate) fn post(&self, job: Job<S>) -> bool {
-        self.try_post(job).is_ok()
-    }
-
-    fn try_post(&self, job: Job<S>) -> Result<(), TrySendError<Job<S>>> {
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        self.jobs.try_send(job).inspect_err(|_| {
-            self.waiting.fetch_sub(1, Ordering::Relaxed);
-        })
-    }
-
-    /// Runs a job after all queued ones, and waits for its result; `None` if that takes too long.
-    pub(crate) fn ask<T: Send + 'static>(
-        &self,
-        patience: Duration,
-        job: impl FnOnce(&mut S) -> T + Send + 'static,
-    ) -> Option<T> {
-        let deadline = Instant::now() + patience;
-        let (sender, receiver) = mpsc::sync_channel(1);
-        let mut job: Job<S> = Box::new(move |state| drop(sender.send(job(state))));
-        loop {
-            job = match self.try_post(job) {
-                Ok(()) => {
-                    return receiver
-                        .recv_timeout(deadline.saturating_duration_since(Instant::now()))
-                        .ok();
-                }
-                Err(TrySendError::Full(job)) if Instant::now() < deadline => job,
-                Err(_) => return None,
-            };
-            thread::sleep(Duration::from_millis(10));
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;
-    use std::sync::mpsc::Receiver;
+    use std::sync::mpsc::{self, Receiver};
+    use std::thread;
 
     use super::*;
+    use crate::worker::MAX_WAITING;
     use crate::{CsvLogger, JsonlLogger, Picture};
 
     type Messages = Arc<Mutex<Vec<String>>>;
 
-    fn loggers(patience: Duration, loggers: Vec<Box<dyn Logger>>) -> (Loggers, Messages) {
+    fn loggers_and_messages(
+        timeout: Duration,
+        loggers: Vec<Box<dyn Logger>>,
+    ) -> (Loggers, Messages) {
         let messages = Messages::default();
         let lines = messages.clone();
         let tell = move |line: &str| lines.lock().unwrap().push(line.to_owned());
-        (Loggers::new(loggers, patience, tell).unwrap(), messages)
+        (Loggers::new(loggers, timeout, tell).unwrap(), messages)
     }
 
     fn point(step: u64) -> LogPoint {
@@ -309,7 +252,8 @@ mod tests {
     fn a_logger_that_hangs_does_not_block_logging_and_losses_are_counted() {
         let folder = tempfile::tempdir().unwrap();
         let (release, wait) = mpsc::channel();
-        let (loggers, messages) = loggers(Duration::from_millis(1), vec![Box::new(Hangs(wait))]);
+        let (loggers, messages) =
+            loggers_and_messages(Duration::from_millis(1), vec![Box::new(Hangs(wait))]);
         loggers.start(folder.path(), Map::new()).unwrap();
         messages.lock().unwrap().clear();
         // One in progress, a full queue, and three more.
@@ -336,12 +280,12 @@ mod tests {
     fn the_newest_job_of_a_kind_runs_even_if_the_queue_is_full() {
         let folder = tempfile::tempdir().unwrap();
         let (release, wait) = mpsc::channel();
-        let (loggers, messages) = loggers(LONG, vec![Box::new(Hangs(wait))]);
+        let (loggers, messages) = loggers_and_messages(LONG, vec![Box::new(Hangs(wait))]);
         loggers.start(folder.path(), Map::new()).unwrap();
         let done = Arc::new(Mutex::new(Vec::new()));
-        let run = |what, version: i32| {
+        let run = |kind, version: i32| {
             let done = done.clone();
-            loggers.run(what, move || done.lock().unwrap().push((what, version)));
+            loggers.run(kind, move || done.lock().unwrap().push((kind, version)));
         };
         while loggers.shared.lost.load(Ordering::Relaxed) == 0 {
             loggers.log(point(0));
@@ -353,7 +297,7 @@ mod tests {
             thread::sleep(Duration::from_millis(1));
         }
         assert_eq!(*done.lock().unwrap(), []);
-        // The queue has room again: this job replaces the kept one.
+        // The queue has room again: this job replaces the deferred one.
         run("table", 3);
         loggers.finish(Status::Finished);
         assert_eq!(*done.lock().unwrap(), [("table", 3), ("page", 2)]);
@@ -365,8 +309,10 @@ mod tests {
     fn a_failing_logger_is_reported_once_and_does_not_stop_the_others() {
         let folder = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink("/dev/full", folder.path().join("metrics.jsonl")).unwrap();
-        let (loggers, messages) =
-            loggers(LONG, vec![Box::new(JsonlLogger::new()), Box::new(CsvLogger::new())]);
+        let (loggers, messages) = loggers_and_messages(
+            LONG,
+            vec![Box::new(JsonlLogger::new()), Box::new(CsvLogger::new())],
+        );
         loggers.start(folder.path(), Map::new()).unwrap();
         (0..5).for_each(|step| loggers.log(point(step)));
         loggers.finish(Status::Failed);
@@ -386,7 +332,7 @@ mod tests {
 
     #[test]
     fn a_run_does_not_begin_if_a_logger_cannot_write() {
-        let (loggers, _) = loggers(LONG, vec![Box::new(JsonlLogger::new())]);
+        let (loggers, _) = loggers_and_messages(LONG, vec![Box::new(JsonlLogger::new())]);
         let error = loggers.start(Path::new("/dev/null/run"), Map::new()).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotADirectory);
     }
@@ -396,7 +342,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (release, wait) = mpsc::channel();
         let (loggers, messages) =
-            loggers(LONG, vec![Box::new(Hangs(wait)), Box::new(JsonlLogger::new())]);
+            loggers_and_messages(LONG, vec![Box::new(Hangs(wait)), Box::new(JsonlLogger::new())]);
         loggers.start(folder.path(), Map::new()).unwrap();
         let size = MAX_BYTES as usize / 2;
         let picture = || Media::Image(Picture { shape: [1, 1, 1, size], pixels: vec![0; size] });

@@ -8,46 +8,55 @@ use super::{CausalLm, GenerationConfig, StaticCache};
 use crate::MODELS;
 
 /// The score of an excluded sequence.
-const OUT: f64 = -1e9;
+const EXCLUDED_SCORE: f64 = -1e9;
 
 /// The state of the loop, besides the cache.
 struct Beams {
     /// The number of generated tokens, an i32 scalar.
     step: Tensor,
     /// Whether the search continues, a bool scalar.
-    goes_on: Tensor,
+    continues: Tensor,
     /// The open sequences, i32 `[batch, beams, new]`.
     open: Tensor,
     /// Their log-probabilities, f32 `[batch, beams]`.
     open_scores: Tensor,
     /// The best finished sequences, i32 `[batch, beams, new]`.
-    ended: Tensor,
+    finished: Tensor,
     /// Their scores, f32 `[batch, beams]`.
-    ended_scores: Tensor,
+    finished_scores: Tensor,
     /// Which of the finished sequences exist, bool `[batch, beams]`.
-    is_ended: Tensor,
+    is_finished: Tensor,
     /// Whether an open sequence can still surpass a finished one, bool `[batch, 1]`.
-    improvable: Tensor,
+    can_improve: Tensor,
     /// The next-token logits of the open sequences, f32 `[batch·beams, vocabulary]`.
     logits: Tensor,
 }
 
 /// The number of tensors in [`Beams`].
-const CARRIED: usize = 9;
+const NUM_TENSORS: usize = 9;
 
 impl Beams {
     fn from_carry(carry: &[Tensor]) -> Beams {
-        let [step, goes_on, open, open_scores, ended, ended_scores, is_ended, improvable, logits] =
-            std::array::from_fn::<Tensor, CARRIED, _>(|i| carry[i].clone());
-        Beams {
+        let [
             step,
-            goes_on,
+            continues,
             open,
             open_scores,
-            ended,
-            ended_scores,
-            is_ended,
-            improvable,
+            finished,
+            finished_scores,
+            is_finished,
+            can_improve,
+            logits,
+        ] = std::array::from_fn::<Tensor, NUM_TENSORS, _>(|i| carry[i].clone());
+        Beams {
+            step,
+            continues,
+            open,
+            open_scores,
+            finished,
+            finished_scores,
+            is_finished,
+            can_improve,
             logits,
         }
     }
@@ -55,17 +64,26 @@ impl Beams {
     fn carry(self, cache: &StaticCache) -> Vec<Tensor> {
         let Beams {
             step,
-            goes_on,
+            continues,
             open,
             open_scores,
-            ended,
-            ended_scores,
-            is_ended,
-            improvable,
+            finished,
+            finished_scores,
+            is_finished,
+            can_improve,
             logits,
         } = self;
-        let tensors =
-            [step, goes_on, open, open_scores, ended, ended_scores, is_ended, improvable, logits];
+        let tensors = [
+            step,
+            continues,
+            open,
+            open_scores,
+            finished,
+            finished_scores,
+            is_finished,
+            can_improve,
+            logits,
+        ];
         tensors.into_iter().chain(cache.tensors()).collect()
     }
 }
@@ -80,32 +98,33 @@ pub(super) fn search<M: CausalLm + ?Sized>(
     let (batch, beams, new) = (logits.size(0), config.num_beams, config.max_new_tokens);
     let empty = Tensor::full(DType::I32, [batch, beams, new], config.padding());
     // All beams are equal at first, so only the first is open.
-    let first = Tensor::arange(DType::I32, beams).gt(0.0).to_dtype(DType::F32) * OUT;
+    let first = Tensor::arange(DType::I32, beams).gt(0.0).to_dtype(DType::F32) * EXCLUDED_SCORE;
     let cache = cache.map_rows(|rows| rows.repeat_interleave(beams, 0));
     let start = Beams {
         step: Tensor::zeros(DType::I32, []),
-        goes_on: Tensor::ones(DType::Bool, []),
+        continues: Tensor::ones(DType::Bool, []),
         open: empty.clone(),
         open_scores: first.broadcast_to([batch, beams]),
-        ended: empty,
-        ended_scores: Tensor::full(DType::F32, [batch, beams], OUT),
-        is_ended: Tensor::zeros(DType::Bool, [batch, beams]),
-        improvable: Tensor::ones(DType::Bool, [batch, 1]),
+        finished: empty,
+        finished_scores: Tensor::full(DType::F32, [batch, beams], EXCLUDED_SCORE),
+        is_finished: Tensor::zeros(DType::Bool, [batch, beams]),
+        can_improve: Tensor::ones(DType::Bool, [batch, 1]),
         logits: logits.to_dtype(DType::F32).repeat_interleave(beams, 0),
     };
-    let start = start.carry(&cache);
+    let carry = start.carry(&cache);
     let line = Scope::line();
     let end = while_loop(
-        &start.iter().collect::<Vec<_>>(),
+        &carry.iter().collect::<Vec<_>>(),
         |carry| carry[1].clone(),
         |carry| {
             let _scope = MODELS.at(line);
-            let (beams, cache) = (Beams::from_carry(carry), cache.with_tensors(&carry[CARRIED..]));
+            let (beams, cache) =
+                (Beams::from_carry(carry), cache.with_tensors(&carry[NUM_TENSORS..]));
             step(model, beams, &cache, config)
         },
     );
     end[0].live()?;
-    Ok(Beams::from_carry(&end).ended.index(1, 0))
+    Ok(Beams::from_carry(&end).finished.index(1, 0))
 }
 
 /// The state after one more token.
@@ -128,14 +147,18 @@ fn step<M: CausalLm + ?Sized>(
     let beam = &indices / vocabulary as f64;
     let token = &indices - &beam * vocabulary as f64;
     let column = [Tensor::zeros(DType::I32, []), Tensor::zeros(DType::I32, []), state.step.clone()];
-    let sequences = pick(&state.open, &beam).dynamic_update_slice(token.unsqueeze(-1), &column);
+    let sequences =
+        gather_rows(&state.open, &beam).dynamic_update_slice(token.unsqueeze(-1), &column);
     let length = &state.step + 1.0;
     let ends = config.ends(&token).or(length.ge(new as f64));
 
     // The sequences that continue.
-    let (open_scores, chosen) = (&scores + out(&ends)).topk(beams, -1, true);
-    let (open, parent, next) =
-        (pick(&sequences, &chosen), pick(&beam, &chosen), pick(&token, &chosen));
+    let (open_scores, chosen) = (&scores + exclusion_score(&ends)).topk(beams, -1, true);
+    let (open, parent, next) = (
+        gather_rows(&sequences, &chosen),
+        gather_rows(&beam, &chosen),
+        gather_rows(&token, &chosen),
+    );
 
     // A sequence that ends counts only if it is among the first `beams`; later ones only replace
     // those that end.
@@ -143,24 +166,26 @@ fn step<M: CausalLm + ?Sized>(
     let ends_now = ends.and(first);
     let length_penalty =
         |length: &Tensor| (length.to_dtype(DType::F32).log() * config.length_penalty).exp();
-    let mut final_scores =
-        scores / length_penalty(&length) + out(&ends_now.not()) + out(&state.improvable.not());
+    let mut final_scores = scores / length_penalty(&length)
+        + exclusion_score(&ends_now.not())
+        + exclusion_score(&state.can_improve.not());
     if config.early_stopping {
-        final_scores = final_scores + out(&state.is_ended.all_keepdim(&[-1]));
+        final_scores = final_scores + exclusion_score(&state.is_finished.all_keepdim(&[-1]));
     }
     let join = |a: &Tensor, b: &Tensor| Tensor::concatenate(&[a, b], 1);
-    let (ended_scores, best) = join(&state.ended_scores, &final_scores).topk(beams, -1, true);
-    let ended = pick(&join(&state.ended, &sequences), &best);
-    let is_ended = pick(&join(&state.is_ended, &ends_now), &best);
+    let (finished_scores, best) = join(&state.finished_scores, &final_scores).topk(beams, -1, true);
+    let finished = gather_rows(&join(&state.finished, &sequences), &best);
+    let is_finished = gather_rows(&join(&state.is_finished, &ends_now), &best);
 
     // Whether an open sequence can still surpass a finished one.
-    let hope = open_scores.narrow(-1, 0, 1) / length_penalty(&length);
-    let worst =
-        is_ended.select(&ended_scores.min_keepdim(&[-1]), &Tensor::full(DType::F32, [], OUT));
-    let improvable = state.improvable.and(hope.gt(&worst).any_keepdim(&[-1]));
-    let mut goes_on = improvable.any(&[0, 1]).and(ends.all(&[0, 1]).not());
+    let best_open_score = open_scores.narrow(-1, 0, 1) / length_penalty(&length);
+    let worst_finished_score = is_finished
+        .select(&finished_scores.min_keepdim(&[-1]), &Tensor::full(DType::F32, [], EXCLUDED_SCORE));
+    let can_improve =
+        state.can_improve.and(best_open_score.gt(&worst_finished_score).any_keepdim(&[-1]));
+    let mut continues = can_improve.any(&[0, 1]).and(ends.all(&[0, 1]).not());
     if config.early_stopping {
-        goes_on = goes_on.and(is_ended.all(&[0, 1]).not());
+        continues = continues.and(is_finished.all(&[0, 1]).not());
     }
 
     let rows =
@@ -172,20 +197,20 @@ fn step<M: CausalLm + ?Sized>(
     let logits = logits.to_dtype(DType::F32);
     Beams {
         step: length,
-        goes_on,
+        continues,
         open,
         open_scores,
-        ended,
-        ended_scores,
-        is_ended,
-        improvable,
+        finished,
+        finished_scores,
+        is_finished,
+        can_improve,
         logits,
     }
     .carry(&cache)
 }
 
 /// The rows `[batch, n, …]` of `[batch, m, …]` at the indices `[batch, n]`.
-fn pick(x: &Tensor, indices: &Tensor) -> Tensor {
+fn gather_rows(x: &Tensor, indices: &Tensor) -> Tensor {
     match x.rank() {
         2 => x.gather(1, indices),
         _ => x.take_along_axis(1, indices.unsqueeze(-1)),
@@ -193,6 +218,6 @@ fn pick(x: &Tensor, indices: &Tensor) -> Tensor {
 }
 
 /// A score to add: very low where the mask is true, to exclude those candidates; 0 elsewhere.
-fn out(mask: &Tensor) -> Tensor {
-    mask.to_dtype(DType::F32) * OUT
+fn exclusion_score(mask: &Tensor) -> Tensor {
+    mask.to_dtype(DType::F32) * EXCLUDED_SCORE
 }

@@ -1,4 +1,4 @@
-//! [`Appended`]: a file of records, for the loggers that write one.
+//! [`RecordFile`]: a file of records, for the loggers that write one.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 /// A file that grows by whole records.
 #[derive(Debug, Default)]
-pub(crate) struct Appended {
+pub(crate) struct RecordFile {
     path: PathBuf,
     /// Open, unless the last write failed.
     file: Option<File>,
@@ -14,15 +14,15 @@ pub(crate) struct Appended {
     length: u64,
 }
 
-impl Appended {
+impl RecordFile {
     /// An empty file, replacing an existing one.
-    pub(crate) fn new(path: PathBuf) -> io::Result<Appended> {
-        Ok(Appended { file: Some(File::create(&path)?), path, length: 0 })
+    pub(crate) fn new(path: PathBuf) -> io::Result<RecordFile> {
+        Ok(RecordFile { file: Some(File::create(&path)?), path, length: 0 })
     }
 
     /// The file at this path. Its first `length` bytes are kept.
-    pub(crate) fn open(path: PathBuf, length: u64) -> Appended {
-        Appended { path, file: None, length }
+    pub(crate) fn open(path: PathBuf, length: u64) -> RecordFile {
+        RecordFile { path, file: None, length }
     }
 
     /// The bytes of the records.
@@ -56,7 +56,7 @@ mod tests {
     fn after_a_failed_write_the_file_ends_with_a_whole_record() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("records");
-        let mut file = Appended::new(path.clone()).unwrap();
+        let mut file = RecordFile::new(path.clone()).unwrap();
         file.append(b"first\n").unwrap();
         // A file opened only for reading rejects writes, as a full disk does. Part of a record was
         // written before.

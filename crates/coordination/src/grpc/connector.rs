@@ -10,7 +10,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tower_service::Service;
 
-use super::handshake::present;
+use super::handshake::authenticate;
 use crate::token::Token;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -42,7 +42,7 @@ impl Service<Uri> for Connector {
         let (connecting, token) = (self.tcp.call(coordinator), self.token.clone());
         Box::pin(async move {
             let mut stream = connecting.await?;
-            present(stream.inner_mut(), token.as_ref()).await?;
+            authenticate(stream.inner_mut(), token.as_ref()).await?;
             Ok(stream)
         })
     }

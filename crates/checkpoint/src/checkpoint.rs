@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crc32c::crc32c;
 use sha2::{Digest, Sha256};
 
-use crate::manifest::{BLOCK, hex};
+use crate::manifest::{BLOCK_BYTES, hex};
 use crate::shard::{bytes_of, size_of};
 use crate::store::Store;
 use crate::{
@@ -19,7 +19,7 @@ use crate::{
 const MAX_MANIFEST_BYTES: u64 = 1 << 30;
 
 /// How many bytes to read at once when a tensor is streamed.
-const SLAB: u64 = 32 << 20;
+const SLAB_BYTES: u64 = 32 << 20;
 
 /// A checkpoint with a complete manifest and all of its shards.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub struct Checkpoint {
     manifest: Manifest,
     sha256: String,
     /// The shards whose header was verified.
-    compared: Mutex<BTreeSet<String>>,
+    verified_shards: Mutex<BTreeSet<String>>,
 }
 
 impl Checkpoint {
@@ -84,7 +84,7 @@ impl Checkpoint {
             name: name.to_owned(),
             manifest,
             sha256,
-            compared: Mutex::default(),
+            verified_shards: Mutex::default(),
         })
     }
 
@@ -175,7 +175,7 @@ impl Checkpoint {
     /// Rectangles of at most 32 MiB that cover a tensor in row-major order.
     pub(crate) fn slabs(&self, tensor: &str) -> Result<Vec<Rectangle>> {
         let entry = self.tensor(tensor)?;
-        Ok(Rectangle::slabs(&entry.shape, SLAB / size_of(entry.dtype).unwrap_or(1)))
+        Ok(Rectangle::slabs(&entry.shape, SLAB_BYTES / size_of(entry.dtype).unwrap_or(1)))
     }
 
     pub(crate) fn tensor(&self, name: &str) -> Result<&TensorEntry> {
@@ -197,7 +197,7 @@ impl Checkpoint {
         let size = size_of(tensor.dtype).unwrap_or(1);
         for part in &tensor.parts {
             let Some(common) = part.rectangle.intersection(region) else { continue };
-            self.compare_header(&part.file)?;
+            self.verify_header(&part.file)?;
             let mut blocks = Blocks::new(self, name, tensor, part);
             part.rectangle.runs(region, &common, |from, to, run| {
                 let to = (to * size) as usize;
@@ -208,12 +208,12 @@ impl Checkpoint {
     }
 
     /// Compares the header of a shard with its checksum, once.
-    pub(crate) fn compare_header(&self, file: &str) -> Result<()> {
-        if self.compared.lock().unwrap_or_else(PoisonError::into_inner).contains(file) {
+    pub(crate) fn verify_header(&self, file: &str) -> Result<()> {
+        if self.verified_shards.lock().unwrap_or_else(PoisonError::into_inner).contains(file) {
             return Ok(());
         }
         self.header(file)?;
-        self.compared.lock().unwrap_or_else(PoisonError::into_inner).insert(file.to_owned());
+        self.verified_shards.lock().unwrap_or_else(PoisonError::into_inner).insert(file.to_owned());
         Ok(())
     }
 
@@ -259,12 +259,12 @@ pub(crate) struct Blocks<'a> {
     bytes: u64,
     /// Consecutive blocks, the number of the first, and which of them were verified.
     window: Vec<u8>,
-    first: u64,
-    compared: Vec<bool>,
+    first_block: u64,
+    verified: Vec<bool>,
 }
 
 /// The most blocks to read at once. Each read from an object store costs a round trip.
-const WINDOW: u64 = 16;
+const MAX_BLOCKS: u64 = 16;
 
 impl<'a> Blocks<'a> {
     pub(crate) fn new(
@@ -274,17 +274,26 @@ impl<'a> Blocks<'a> {
         part: &'a PartEntry,
     ) -> Blocks<'a> {
         let bytes = bytes_of(tensor.dtype, &part.rectangle.extent).unwrap_or_default();
-        Blocks { checkpoint, name, part, bytes, window: Vec::new(), first: 0, compared: Vec::new() }
+        Blocks {
+            checkpoint,
+            name,
+            part,
+            bytes,
+            window: Vec::new(),
+            first_block: 0,
+            verified: Vec::new(),
+        }
     }
 
     /// Fills `into` with the bytes of the part from `start` on.
     fn copy(&mut self, mut start: u64, mut into: &mut [u8]) -> Result<()> {
         while !into.is_empty() {
-            let from = (start % BLOCK) as usize;
-            let block = self.read(start / BLOCK, ((from + into.len()) as u64).div_ceil(BLOCK))?;
-            let count = into.len().min(block.len() - from);
-            let (now, rest) = into.split_at_mut(count);
-            now.copy_from_slice(&block[from..from + count]);
+            let offset = (start % BLOCK_BYTES) as usize;
+            let block = self
+                .read(start / BLOCK_BYTES, ((offset + into.len()) as u64).div_ceil(BLOCK_BYTES))?;
+            let count = into.len().min(block.len() - offset);
+            let (chunk, rest) = into.split_at_mut(count);
+            chunk.copy_from_slice(&block[offset..offset + count]);
             (start, into) = (start + count as u64, rest);
         }
         Ok(())
@@ -294,20 +303,20 @@ impl<'a> Blocks<'a> {
     /// the caller will read.
     pub(crate) fn read(&mut self, number: u64, expected: u64) -> Result<&[u8]> {
         let (checkpoint, part) = (self.checkpoint, self.part);
-        if number < self.first || number - self.first >= self.compared.len() as u64 {
+        if number < self.first_block || number - self.first_block >= self.verified.len() as u64 {
             let (start, count) =
-                (number * BLOCK, expected.clamp(1, WINDOW).min(self.count() - number));
-            self.compared.clear();
-            self.window.resize((self.bytes - start).min(count * BLOCK) as usize, 0);
+                (number * BLOCK_BYTES, expected.clamp(1, MAX_BLOCKS).min(self.count() - number));
+            self.verified.clear();
+            self.window.resize((self.bytes - start).min(count * BLOCK_BYTES) as usize, 0);
             checkpoint.read_file(&part.file, part.start + start, &mut self.window)?;
-            (self.first, self.compared) = (number, vec![false; count as usize]);
+            (self.first_block, self.verified) = (number, vec![false; count as usize]);
         }
-        let index = (number - self.first) as usize;
-        let from = index * BLOCK as usize;
-        let block = &self.window[from..self.window.len().min(from + BLOCK as usize)];
-        if !self.compared[index] {
+        let index = (number - self.first_block) as usize;
+        let from = index * BLOCK_BYTES as usize;
+        let block = &self.window[from..self.window.len().min(from + BLOCK_BYTES as usize)];
+        if !self.verified[index] {
             if part.crc32c.get(number as usize) != Some(&crc32c(block)) {
-                let first = part.start + number * BLOCK;
+                let first = part.start + number * BLOCK_BYTES;
                 return Err(Error::damaged(format_args!(
                     "{}: bytes {first} to {}, of the tensor `{}`, do not match their checksum",
                     checkpoint.location(&part.file),
@@ -315,7 +324,7 @@ impl<'a> Blocks<'a> {
                     self.name
                 )));
             }
-            self.compared[index] = true;
+            self.verified[index] = true;
         }
         Ok(block)
     }
@@ -325,10 +334,10 @@ impl<'a> Blocks<'a> {
         mut self,
         mut take: impl FnMut(Result<&[u8]>) -> Result<()>,
     ) -> Result<()> {
-        (0..self.count()).try_for_each(|number| take(self.read(number, WINDOW)))
+        (0..self.count()).try_for_each(|number| take(self.read(number, MAX_BLOCKS)))
     }
 
     fn count(&self) -> u64 {
-        self.bytes.div_ceil(BLOCK)
+        self.bytes.div_ceil(BLOCK_BYTES)
     }
 }

@@ -6,7 +6,7 @@ use std::iter;
 use std::sync::Arc;
 
 use crate::manifest::is_plain;
-use crate::retention::{SHARD, files, remove_shards};
+use crate::retention::{SHARD_EXTENSION, files, remove_shards};
 use crate::store::Store;
 use crate::{Error, MANIFEST, Manifest, Part, Result, Run, ShardWriter, WrittenShard};
 
@@ -40,14 +40,14 @@ impl CheckpointWriter {
     /// # Errors
     /// A part is given twice or exceeds its tensor; the store cannot be written or is full.
     pub fn shard(&self, file: &str, parts: Vec<Part>) -> Result<ShardWriter> {
-        let Some(stem) = file.strip_suffix(SHARD).filter(|_| is_plain(file)) else {
+        let Some(stem) = file.strip_suffix(SHARD_EXTENSION).filter(|_| is_plain(file)) else {
             return Err(Error::usage(format!(
-                "`{file}` is not a valid shard name; use a name like shard_0{SHARD}"
+                "`{file}` is not a valid shard name; use a name like shard_0{SHARD_EXTENSION}"
             )));
         };
         let existing = files(&*self.store, &self.name)?;
-        let names =
-            iter::once(file.to_owned()).chain((1..).map(|n: u64| format!("{stem}-{n}{SHARD}")));
+        let names = iter::once(file.to_owned())
+            .chain((1..).map(|n: u64| format!("{stem}-{n}{SHARD_EXTENSION}")));
         let free = names.filter(|name| !existing.contains(name)).take(1).collect::<String>();
         ShardWriter::new(&*self.store, &self.name, &free, parts)
     }

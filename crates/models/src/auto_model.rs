@@ -6,7 +6,7 @@ use std::path::Path;
 use fulmen_nn::Module;
 use fulmen_tensor::{AsTensor, Tensor};
 
-use crate::bert::{BertForSequenceClassification, Config, FIXED};
+use crate::bert::{BertForSequenceClassification, Config, FIXED_SETTINGS};
 use crate::roberta::RobertaForSequenceClassification;
 use crate::{Error, Pretrained, Result};
 
@@ -67,7 +67,7 @@ impl AutoModelForSequenceClassification {
 impl Pretrained for AutoModelForSequenceClassification {
     type Config = Config;
     const MODEL_TYPES: &'static [&'static str] = &["bert", "roberta"];
-    const FIXED: &'static [(&'static str, &'static str)] = FIXED;
+    const FIXED_SETTINGS: &'static [(&'static str, &'static str)] = FIXED_SETTINGS;
     const HEAD: &'static [&'static str] = &["classifier.", "bert.pooler."];
 
     fn new(config: Config) -> Result<Self> {
@@ -117,29 +117,30 @@ impl Pretrained for AutoModelForSequenceClassification {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reference::{Expected, borrowed, folder};
+    use crate::reference::{ExpectedValues, borrow_tensors, folder};
 
     #[test]
     fn the_config_decides_which_family_it_is() {
         let load = |name: &str| {
             let model = AutoModelForSequenceClassification::from_folder(folder(name))
                 .unwrap_or_else(|e| panic!("{e}"));
-            (model, Expected::read(name))
+            (model, ExpectedValues::read(name))
         };
         let (model, expected) = load("bert-classifier");
         let [ids, kinds, mask] =
             ["input_ids", "token_type_ids", "attention_mask"].map(|name| expected.tensor(name));
-        expected.check(&borrowed(&[("logits", model.forward(&ids, Some(&kinds), Some(&mask)))]));
+        expected
+            .check(&borrow_tensors(&[("logits", model.forward(&ids, Some(&kinds), Some(&mask)))]));
         assert_eq!(model.architecture(), "BertForSequenceClassification");
 
         let (model, expected) = load("roberta-classifier");
-        expected.check(&borrowed(&[("logits", model.forward(&ids, None, Some(&mask)))]));
+        expected.check(&borrow_tensors(&[("logits", model.forward(&ids, None, Some(&mask)))]));
         assert!(model.head_parameters().iter().all(|(name, _)| name.starts_with("classifier.")));
         assert_eq!(model.head_parameters().len(), 4);
 
         // The files of a masked language model do not have this head, so it is new.
-        let model = AutoModelForSequenceClassification::from_folder_with(folder("bert"), |_| ());
-        let model = model.unwrap_or_else(|e| panic!("{e}"));
+        let model = AutoModelForSequenceClassification::from_folder_with(folder("bert"), |_| ())
+            .unwrap_or_else(|e| panic!("{e}"));
         assert!(model.head_parameters().iter().all(|(_, parameter)| !parameter.is_set()));
         let text = AutoModelForSequenceClassification::from_folder(folder("gpt2"))
             .err()

@@ -51,7 +51,7 @@ pub trait Pretrained: Module + Sized {
     const WEIGHTS: &'static str = "model.safetensors";
 
     /// Keys that only one value is supported for, with that value in JSON.
-    const FIXED: &'static [(&'static str, &'static str)] = &[];
+    const FIXED_SETTINGS: &'static [(&'static str, &'static str)] = &[];
 
     /// The first part of most names, which files of the model without a head omit.
     const BASE_MODEL_PREFIX: &'static str = "";
@@ -62,7 +62,7 @@ pub trait Pretrained: Module + Sized {
 
     /// Parts of names in files that the model does not need: heads of other tasks, masks, tables of
     /// positions.
-    const IGNORED: &'static [&'static str] = &[];
+    const IGNORED_KEYS: &'static [&'static str] = &[];
 
     /// The current name of a parameter that older files call `name`.
     fn current_name(name: &str) -> String {
@@ -85,7 +85,7 @@ pub trait Pretrained: Module + Sized {
 
     /// The names of the head's parameters, which are trained if the rest is frozen.
     fn head_parameters(&self) -> Vec<(String, Parameter)> {
-        self.parameters().into_iter().filter(|(name, _)| is_of_head::<Self>(name)).collect()
+        self.parameters().into_iter().filter(|(name, _)| is_head_parameter::<Self>(name)).collect()
     }
 
     /// The settings of a folder downloaded from Hugging Face.
@@ -135,7 +135,7 @@ pub trait Pretrained: Module + Sized {
         let report = load(&model, folder, Strictness::Lenient)?;
         let mismatched = report.mismatched.iter().map(|mismatch| &mismatch.name);
         let all = report.missing.iter().chain(&report.unexpected).chain(mismatched);
-        let mut others = all.filter(|name| !is_of_head::<Self>(name));
+        let mut others = all.filter(|name| !is_head_parameter::<Self>(name));
         if others.next().is_some() || !report.conflicting.is_empty() {
             load(&model, folder, Strictness::Strict)?;
         }
@@ -153,7 +153,7 @@ pub trait Pretrained: Module + Sized {
     #[track_caller]
     fn save_pretrained(&self, folder: impl AsRef<Path>) -> Result<()> {
         let folder = folder.as_ref();
-        let mut config = json_of(self.config())?;
+        let mut config = to_json_object(self.config())?;
         config.entry(Self::MODEL_TYPE_KEY).or_insert_with(|| Self::MODEL_TYPES[0].into());
         let architecture = self.architecture();
         if !architecture.is_empty() {
@@ -189,7 +189,7 @@ pub trait Pretrained: Module + Sized {
     }
 }
 
-fn is_of_head<M: Pretrained>(name: &str) -> bool {
+fn is_head_parameter<M: Pretrained>(name: &str) -> bool {
     M::HEAD.iter().any(|head| name.starts_with(head))
 }
 
@@ -204,7 +204,8 @@ fn read_config<M: Pretrained>(folder: &Path) -> Result<M::Config> {
         let message = format!("`{key}` is `{model_type}`, expected `{expected}`");
         return Err(Error::config(message).in_file(&file));
     }
-    let fixed = [M::FIXED, &[("quantization_config", "null"), ("pruned_heads", "{}")]].concat();
+    let fixed =
+        [M::FIXED_SETTINGS, &[("quantization_config", "null"), ("pruned_heads", "{}")]].concat();
     read_json(&json, &fixed).map_err(|e| e.in_file(&file))
 }
 
@@ -237,7 +238,7 @@ pub(crate) fn read_json<C: DeserializeOwned>(
     })
 }
 
-fn json_of(config: &impl Serialize) -> Result<Map<String, Value>> {
+fn to_json_object(config: &impl Serialize) -> Result<Map<String, Value>> {
     match serde_json::to_value(config) {
         Ok(Value::Object(map)) => Ok(map),
         Ok(other) => Err(Error::config(format!("it is {other}, not a table"))),
@@ -256,22 +257,22 @@ fn load<M: Pretrained>(model: &M, folder: &Path, strictness: Strictness) -> Resu
             values = values.rename(wrapper, "")?;
         }
     }
-    let values = values.rename_with(|name| {
-        let name = M::current_name(name);
+    let renamed_values = values.rename_with(|name| {
+        let current_name = M::current_name(name);
         // The first files of BERT use TensorFlow's names for the parameters of LayerNorm.
-        let name = match name.rsplit_once('.') {
+        let name = match current_name.rsplit_once('.') {
             Some((layer, "gamma")) => format!("{layer}.weight"),
             Some((layer, "beta")) => format!("{layer}.bias"),
-            _ => name,
+            _ => current_name,
         };
         let prefixed = format!("{}.{name}", M::BASE_MODEL_PREFIX);
         match (has(&name), has(&prefixed)) {
             (false, true) => Some(prefixed),
-            (false, false) if M::IGNORED.iter().any(|part| name.contains(part)) => None,
+            (false, false) if M::IGNORED_KEYS.iter().any(|part| name.contains(part)) => None,
             _ => Some(name),
         }
     })?;
-    Ok(values.load_into(model, strictness)?)
+    Ok(renamed_values.load_into(model, strictness)?)
 }
 
 /// The names of all parameters and buffers, including all names of tied ones.
@@ -315,7 +316,7 @@ mod tests {
     use crate::decoder::Decoder;
     use crate::gpt2::Gpt2;
     use crate::marian::Marian;
-    use crate::reference::{Expected, folder};
+    use crate::reference::{ExpectedValues, folder};
     use crate::roberta::RobertaForMaskedLm;
     use crate::t5::T5;
 
@@ -410,11 +411,11 @@ mod tests {
     fn save<M: Pretrained>(
         name: &str,
         to: &Path,
-        forward: impl Fn(&M, &Expected) -> (Tensor, Vec<&'static str>),
+        forward: impl Fn(&M, &ExpectedValues) -> (Tensor, Vec<&'static str>),
     ) {
         let config = read_config::<M>(&folder(name)).unwrap_or_else(|e| panic!("{e}"));
         let (model, expected) =
-            (M::new(config).unwrap_or_else(|e| panic!("{e}")), Expected::read(name));
+            (M::new(config).unwrap_or_else(|e| panic!("{e}")), ExpectedValues::read(name));
         model.initialize(7);
         model.eval();
         let to: PathBuf = to.join(name);
@@ -427,10 +428,10 @@ mod tests {
         let tensors: Vec<Tensor> =
             inputs.iter().map(|name| expected.tensor(name)).chain([logits]).collect();
         let values = Runtime::global()
-            .and_then(|runtime| runtime.eval_many(&tensors.iter().collect::<Vec<_>>()));
-        let values: Vec<_> =
-            names.map(str::to_owned).zip(values.unwrap_or_else(|e| panic!("{e}"))).collect();
-        safetensors::write(to.join("expected.safetensors"), &values, &BTreeMap::new())
+            .and_then(|runtime| runtime.eval_many(&tensors.iter().collect::<Vec<_>>()))
+            .unwrap_or_else(|e| panic!("{e}"));
+        let named_values: Vec<_> = names.map(str::to_owned).zip(values).collect();
+        safetensors::write(to.join("expected.safetensors"), &named_values, &BTreeMap::new())
             .unwrap_or_else(|e| panic!("{e}"));
     }
 

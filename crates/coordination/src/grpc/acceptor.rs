@@ -32,21 +32,21 @@ pub(crate) async fn accept(
     admitted: Sender<TcpStream>,
     rejected: Arc<RejectedPeers>,
 ) {
-    let most = MAX_UNAUTHENTICATED.max(processes);
+    let limit = MAX_UNAUTHENTICATED.max(processes);
     let mut handshakes = JoinSet::new();
     let mut waiting: VecDeque<(AbortHandle, IpAddr)> = VecDeque::new();
     loop {
-        let Ok((mut stream, from)) = listener.accept().await else {
+        let Ok((mut stream, address)) = listener.accept().await else {
             // For example, no file descriptor is left. The system keeps the connection waiting.
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
-        let from = from.ip().to_canonical();
+        let address = address.ip().to_canonical();
         while handshakes.try_join_next().is_some() {}
-        if waiting.len() >= most {
+        if waiting.len() >= limit {
             waiting.retain(|(handshake, _)| !handshake.is_finished());
         }
-        if waiting.len() >= most
+        if waiting.len() >= limit
             && let Some((handshake, oldest)) = waiting.pop_front()
         {
             handshake.abort();
@@ -60,10 +60,10 @@ pub(crate) async fn accept(
                     // Sending fails only if the server has stopped; the connection ends with it.
                     let _ = admitted.send(stream).await;
                 }
-                Err(why) => rejected.refuse(from, why),
+                Err(refusal) => rejected.refuse(address, refusal),
             }
         });
-        waiting.push_back((handshake, from));
+        waiting.push_back((handshake, address));
     }
 }
 
@@ -82,9 +82,9 @@ impl RejectedPeers {
     }
 
     /// Reports a refusal, unless one from the same address was reported before.
-    fn refuse(&self, from: IpAddr, why: Refusal) {
+    fn refuse(&self, address: IpAddr, refusal: Refusal) {
         let mut addresses = self.addresses.lock();
-        if addresses.len() >= MAX_REPORTED || !addresses.insert(from) {
+        if addresses.len() >= MAX_REPORTED || !addresses.insert(address) {
             return;
         }
         let rest = match addresses.len() {
@@ -92,7 +92,10 @@ impl RejectedPeers {
             _ => "Further refusals from this address are not reported",
         };
         drop(addresses);
-        (self.report)(format!("the coordinator refused a connection from {from}: {why}"), rest);
+        (self.report)(
+            format!("the coordinator refused a connection from {address}: {refusal}"),
+            rest,
+        );
     }
 }
 
@@ -108,8 +111,8 @@ mod tests {
         });
         for round in 0..3 {
             for last in 1..=200 {
-                let why = if round == 0 { Refusal::WrongProof } else { Refusal::TooLate };
-                rejected.refuse(IpAddr::from([10, 0, 0, last]), why);
+                let refusal = if round == 0 { Refusal::WrongProof } else { Refusal::TooLate };
+                rejected.refuse(IpAddr::from([10, 0, 0, last]), refusal);
             }
         }
         drop(rejected);

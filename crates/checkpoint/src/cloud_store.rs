@@ -42,7 +42,7 @@ impl Store for CloudStore {
     fn create(&self, name: &str, bytes: u64) -> io::Result<Box<dyn NewObject>> {
         let location = self.location(name);
         let writer = location.object_writer(bytes).map_err(|e| explain(&location, &e))?;
-        Ok(Box::new(NewCloud { writer, location }))
+        Ok(Box::new(CloudObject { writer, location }))
     }
 
     fn read(&self, name: &str, start: u64, into: &mut [u8]) -> io::Result<()> {
@@ -70,12 +70,12 @@ impl Store for CloudStore {
     }
 }
 
-struct NewCloud {
+struct CloudObject {
     writer: ObjectWriter,
     location: Location,
 }
 
-impl Write for NewCloud {
+impl Write for CloudObject {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.writer.write(bytes).map_err(|e| explain(&self.location, &e))?;
         Ok(bytes.len())
@@ -87,17 +87,17 @@ impl Write for NewCloud {
     }
 }
 
-impl NewObject for NewCloud {
+impl NewObject for CloudObject {
     fn commit(self: Box<Self>) -> io::Result<()> {
-        let NewCloud { writer, location } = *self;
+        let CloudObject { writer, location } = *self;
         writer.commit().map_err(|e| explain(&location, &e))
     }
 }
 
 /// The error without the location, which the caller adds.
 fn explain(location: &Location, error: &fulmen_data::Error) -> io::Error {
-    let text = error.to_string();
-    let text = text.strip_prefix(&format!("{location}: ")).unwrap_or(&text).to_owned();
+    let message = error.to_string();
+    let text = message.strip_prefix(&format!("{location}: ")).unwrap_or(&message).to_owned();
     let kind = if error.is_not_found() { io::ErrorKind::NotFound } else { io::ErrorKind::Other };
     io::Error::new(kind, text)
 }

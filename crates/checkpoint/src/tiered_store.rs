@@ -12,11 +12,11 @@ use crate::store::{Entry, NewObject, Store};
 use crate::{Checkpoint, Error, MANIFEST, Manifest, Result};
 
 /// The delay after failed attempts doubles from the first to the last of these.
-const FIRST_WAIT: Duration = Duration::from_secs(1);
-const LAST_WAIT: Duration = Duration::from_secs(60);
+const MIN_RETRY_DELAY: Duration = Duration::from_secs(1);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(60);
 
 /// More than this is never.
-const LONGEST: Duration = Duration::from_secs(1 << 32);
+const MAX_INTERVAL: Duration = Duration::from_secs(1 << 32);
 
 /// Combines two stores: files are written to the near one, memory for example, and copied to the
 /// far one in the background.
@@ -62,12 +62,12 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    started: bool,
+    is_started: bool,
     /// There may be checkpoints to copy.
-    pending: bool,
-    copying: bool,
-    finishing: bool,
-    dropped: bool,
+    is_pending: bool,
+    is_copying: bool,
+    is_finishing: bool,
+    is_dropped: bool,
     /// The error of the last attempt, if it failed.
     failure: Option<String>,
 }
@@ -90,7 +90,8 @@ impl TieredStore {
         interval: Duration,
         tell: impl Fn(&str) + Send + Sync + 'static,
     ) -> TieredStore {
-        let (interval, state, changed) = (interval.min(LONGEST), Mutex::default(), Condvar::new());
+        let (interval, state, changed) =
+            (interval.min(MAX_INTERVAL), Mutex::default(), Condvar::new());
         TieredStore {
             shared: Arc::new(Shared { near, far, interval, tell: Box::new(tell), state, changed }),
         }
@@ -99,7 +100,7 @@ impl TieredStore {
 
 impl Drop for TieredStore {
     fn drop(&mut self) {
-        self.shared.lock().dropped = true;
+        self.shared.lock().is_dropped = true;
         self.shared.changed.notify_all();
     }
 }
@@ -116,11 +117,11 @@ impl Shared {
     /// Copies the checkpoints of the near store, on a thread of this store.
     fn start(self: &Arc<Shared>) -> io::Result<()> {
         let mut state = self.lock();
-        state.pending = true;
-        if !state.started {
+        state.is_pending = true;
+        if !state.is_started {
             let shared = self.clone();
             thread::Builder::new().name("fulmen-copies".into()).spawn(move || shared.copy_all())?;
-            state.started = true;
+            state.is_started = true;
         }
         self.changed.notify_all();
         Ok(())
@@ -130,33 +131,38 @@ impl Shared {
         let mut copied = BTreeMap::new();
         let mut failures = 0;
         // The time of the next attempt, and the final deadline.
-        let (mut next_copy, mut due_at_end) = (Instant::now(), Instant::now());
+        let (mut next_copy, mut final_deadline) = (Instant::now(), Instant::now());
         let mut state = self.lock();
-        while !state.dropped {
+        while !state.is_dropped {
             let now = Instant::now();
-            let left = if state.finishing { next_copy.min(due_at_end) } else { next_copy }
-                .saturating_duration_since(now);
-            if !state.pending || !left.is_zero() {
-                let wait = if state.pending { left } else { LAST_WAIT };
+            let remaining =
+                if state.is_finishing { next_copy.min(final_deadline) } else { next_copy }
+                    .saturating_duration_since(now);
+            if !state.is_pending || !remaining.is_zero() {
+                let wait = if state.is_pending { remaining } else { MAX_RETRY_DELAY };
                 state = self.wait(state, wait);
                 continue;
             }
-            (state.pending, state.copying) = (false, true);
+            (state.is_pending, state.is_copying) = (false, true);
             drop(state);
             let result = self.copy_newest(&mut copied);
-            let failure =
-                result.as_ref().err().filter(|_| self.go_on().is_ok()).map(ToString::to_string);
+            let failure = result
+                .as_ref()
+                .err()
+                .filter(|_| self.check_in_use().is_ok())
+                .map(ToString::to_string);
             if let Some(failure) = &failure {
-                let wait = LAST_WAIT.min(FIRST_WAIT * 2u32.pow(failures));
-                (next_copy, due_at_end) = (Instant::now() + wait, Instant::now() + FIRST_WAIT);
+                let wait = MAX_RETRY_DELAY.min(MIN_RETRY_DELAY * 2u32.pow(failures));
+                (next_copy, final_deadline) =
+                    (Instant::now() + wait, Instant::now() + MIN_RETRY_DELAY);
                 failures = (failures + 1).min(6);
                 (self.tell)(&format!("{failure}; retrying in {} s", wait.as_secs()));
             } else {
-                (next_copy, due_at_end, failures) = (now + self.interval, now, 0);
+                (next_copy, final_deadline, failures) = (now + self.interval, now, 0);
             }
             state = self.lock();
-            state.copying = false;
-            state.pending |= result.unwrap_or(true);
+            state.is_copying = false;
+            state.is_pending |= result.unwrap_or(true);
             state.failure = failure;
             self.changed.notify_all();
         }
@@ -178,7 +184,7 @@ impl Shared {
         };
         let result = match Checkpoint::open(self.far.clone(), next.name()) {
             Ok(copy) if is_copy(copy.manifest(), next.manifest()) => Ok(()),
-            _ => copy_while(next, self.far.clone(), &|| self.go_on()).map(drop),
+            _ => copy_while(next, self.far.clone(), &|| self.check_in_use()).map(drop),
         };
         match Checkpoint::open(self.near.clone(), next.name()) {
             // The process that removed it may not have seen the whole copy.
@@ -196,8 +202,12 @@ impl Shared {
         Ok(true)
     }
 
-    fn go_on(&self) -> Result<()> {
-        if self.lock().dropped { Err(Error::usage("the store is no longer used")) } else { Ok(()) }
+    fn check_in_use(&self) -> Result<()> {
+        if self.lock().is_dropped {
+            Err(Error::usage("the store is no longer used"))
+        } else {
+            Ok(())
+        }
     }
 
     /// The store that has the checkpoint, near one first.
@@ -215,14 +225,13 @@ impl Shared {
 fn is_copy(one: &Manifest, other: &Manifest) -> bool {
     let parts = |manifest: &Manifest| -> BTreeSet<_> {
         let tensors = manifest.tensors.iter();
-        let parts = tensors.flat_map(|(name, tensor)| {
-            let parts = tensor.parts.iter();
-            parts.map(|part| {
+        tensors
+            .flat_map(|(name, tensor)| tensor.parts.iter().map(move |part| (name, tensor, part)))
+            .map(|(name, tensor, part)| {
                 let rectangle = (part.rectangle.offset.clone(), part.rectangle.extent.clone());
                 (name.clone(), tensor.dtype, tensor.shape.clone(), rectangle, part.crc32c.clone())
             })
-        });
-        parts.collect()
+            .collect()
     };
     one.run == other.run && parts(one) == parts(other)
 }
@@ -241,7 +250,7 @@ impl Store for TieredStore {
             .strip_suffix(MANIFEST)
             .and_then(|folder| folder.strip_suffix('/'))
             .map(str::to_owned);
-        Ok(Box::new(NewNear { inner, checkpoint, shared: self.shared.clone() }))
+        Ok(Box::new(NearObject { inner, checkpoint, shared: self.shared.clone() }))
     }
 
     fn read(&self, name: &str, start: u64, into: &mut [u8]) -> io::Result<()> {
@@ -299,23 +308,23 @@ impl Store for TieredStore {
     fn finish(&self, grace: Duration) -> Result<()> {
         let deadline = Instant::now().checked_add(grace);
         let mut state = self.shared.lock();
-        state.finishing = true;
+        state.is_finishing = true;
         self.shared.changed.notify_all();
-        while state.pending || state.copying {
-            let left = deadline
+        while state.is_pending || state.is_copying {
+            let remaining = deadline
                 .map_or(grace, |deadline| deadline.saturating_duration_since(Instant::now()));
-            if left.is_zero() {
+            if remaining.is_zero() {
                 let reason =
                     state.failure.clone().unwrap_or_else(|| "the copy takes longer".into());
                 let (near, far) = (self.shared.near.describe(""), self.shared.far.describe(""));
-                return Err(Error::late(format!(
+                return Err(Error::timeout(format!(
                     "{far}: the last checkpoints were not copied there within {grace:?}: {reason}; they are in {near}: copy \
                      them from there, or start the run again with the same options"
                 )));
             }
-            state = self.shared.wait(state, left);
+            state = self.shared.wait(state, remaining);
         }
-        state.finishing = false;
+        state.is_finishing = false;
         Ok(())
     }
 
@@ -325,14 +334,14 @@ impl Store for TieredStore {
 }
 
 /// A file of the near store.
-struct NewNear {
+struct NearObject {
     inner: Box<dyn NewObject>,
     /// The checkpoint that it completes, if it is a manifest.
     checkpoint: Option<String>,
     shared: Arc<Shared>,
 }
 
-impl Write for NewNear {
+impl Write for NearObject {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.inner.write(bytes)
     }
@@ -342,9 +351,9 @@ impl Write for NewNear {
     }
 }
 
-impl NewObject for NewNear {
+impl NewObject for NearObject {
     fn commit(self: Box<Self>) -> io::Result<()> {
-        let NewNear { inner, checkpoint, shared } = *self;
+        let NearObject { inner, checkpoint, shared } = *self;
         inner.commit()?;
         let Some(name) = checkpoint else { return Ok(()) };
         if let Err(error) = Checkpoint::open(shared.near.clone(), &name) {

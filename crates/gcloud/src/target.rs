@@ -8,10 +8,10 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::arguments::{Machine, ZoneArgs};
-use crate::calls;
 use crate::cost::{Rates, dollars};
-use crate::program::{Stop, Tool, quote, spell};
-use crate::resource::{Node, Queued, base, parse};
+use crate::gcloud_commands;
+use crate::program::{Stop, Tool, quote, shell_line};
+use crate::resource::{Node, QueuedResource, base_name, parse};
 use crate::{Error, Result};
 
 /// A TPU by name.
@@ -30,7 +30,7 @@ pub(crate) struct Target {
 /// What exists under that name.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Resources {
-    pub(crate) queued: Option<Queued>,
+    pub(crate) queued: Option<QueuedResource>,
     pub(crate) node: Option<Node>,
 }
 
@@ -94,19 +94,20 @@ impl Target {
         let mut found = Resources::default();
         let invalid = || Error::new("cannot parse gcloud's answer: an item has no name");
         if self.queued {
-            let resources: Vec<Queued> =
-                parse(&tool.ask(&calls::list_queued(&self.zone_args.zone, project))?)?;
+            let resources: Vec<QueuedResource> =
+                parse(&tool.ask(&gcloud_commands::list_queued(&self.zone_args.zone, project))?)?;
             if resources.iter().any(|queued| queued.name.is_empty()) {
                 return Err(invalid());
             }
-            found.queued = resources.into_iter().find(|queued| base(&queued.name) == self.name);
+            found.queued =
+                resources.into_iter().find(|queued| base_name(&queued.name) == self.name);
         }
         let nodes: Vec<Node> =
-            parse(&tool.ask(&calls::list_nodes(&self.zone_args.zone, project))?)?;
+            parse(&tool.ask(&gcloud_commands::list_nodes(&self.zone_args.zone, project))?)?;
         if nodes.iter().any(|node| node.name.is_empty()) {
             return Err(invalid());
         }
-        found.node = nodes.into_iter().find(|node| base(&node.name) == self.name);
+        found.node = nodes.into_iter().find(|node| base_name(&node.name) == self.name);
         Ok(found)
     }
 
@@ -122,7 +123,7 @@ impl Target {
                 Ok(found) => {
                     last = format!("it is {}", found.state());
                     absent = if found.is_empty() { absent + 1 } else { 0 };
-                    if absent >= tool.pace.settle {
+                    if absent >= tool.poll_policy.required_absences {
                         return Err(Error::new(format!(
                             "there is no {} in {}",
                             self.name, self.zone_args.zone
@@ -171,9 +172,9 @@ impl Target {
                 )
             }
             Some(Resources { queued: Some(_), .. }) => {
-                spell(&calls::delete_queued(name, zone_args))
+                shell_line(&gcloud_commands::delete_queued(name, zone_args))
             }
-            Some(_) => spell(&calls::delete_node(name, zone_args)),
+            Some(_) => shell_line(&gcloud_commands::delete_node(name, zone_args)),
         };
         let node = found.and_then(|found| found.node.as_ref());
         let listed = || {
@@ -194,15 +195,15 @@ impl Target {
     }
 
     /// What exists; repeats the query until it succeeds.
-    pub(crate) fn look(&self, tool: &mut Tool<'_>) -> Option<Leftover> {
+    pub(crate) fn find_leftover(&self, tool: &mut Tool<'_>) -> Option<Leftover> {
         let (mut absent, mut why) = (0, String::new());
-        for _ in 0..tool.pace.attempts {
+        for _ in 0..tool.poll_policy.attempts {
             match self.find(tool) {
                 Ok(found) if found.is_empty() => absent += 1,
                 Ok(found) => return Some(self.leftover(Some(&found), String::new())),
                 Err(error) => why = format!("gcloud cannot be queried: {error}"),
             }
-            if absent >= tool.pace.settle {
+            if absent >= tool.poll_policy.required_absences {
                 return None;
             }
             if let Some(signal) = tool.pause() {
@@ -214,18 +215,18 @@ impl Target {
     }
 
     /// Deletes whatever exists until it is gone. Returns what there was, and what is left.
-    /// `certain` means that the command that created it succeeded.
+    /// `is_created` means that the command that created it succeeded.
     pub(crate) fn remove(
         &self,
         tool: &mut Tool<'_>,
-        certain: bool,
+        is_created: bool,
     ) -> (Option<Resources>, Option<Leftover>) {
         // Earlier signals requested this deletion.
         while tool.signals.try_recv().is_ok() {}
         tool.only_interrupt = true;
         let (mut first_found, mut current) = (None, None);
         let (mut absent, mut why) = (0, "the reason is unknown".to_owned());
-        for _ in 0..tool.pace.attempts {
+        for _ in 0..tool.poll_policy.attempts {
             let mut check_again = false;
             match self.find(tool) {
                 Err(error) => (why, current) = (format!("gcloud cannot be queried: {error}"), None),
@@ -235,7 +236,7 @@ impl Target {
                     let enough = if first_found.is_some() || self.owner.is_none() {
                         1
                     } else {
-                        tool.pace.settle
+                        tool.poll_policy.required_absences
                     };
                     if absent >= enough {
                         return (first_found, None);
@@ -243,15 +244,15 @@ impl Target {
                 }
                 Ok(found) => {
                     absent = 0;
-                    if !self.owns(&found, certain) {
+                    if !self.owns(&found, is_created) {
                         let why = "Another command may have created it, so it was not deleted."
                             .to_owned();
                         return (None, Some(self.leftover(Some(&found), why)));
                     }
                     let deleting = found.node.as_ref().is_some_and(|node| node.state == "DELETING");
                     let command = match &found.queued {
-                        Some(_) => calls::delete_queued(&self.name, &self.zone_args),
-                        None => calls::delete_node(&self.name, &self.zone_args),
+                        Some(_) => gcloud_commands::delete_queued(&self.name, &self.zone_args),
+                        None => gcloud_commands::delete_node(&self.name, &self.zone_args),
                     };
                     first_found.get_or_insert_with(|| found.clone());
                     current = Some(found);
@@ -277,10 +278,12 @@ impl Target {
         (first_found, Some(leftover))
     }
 
-    fn owns(&self, found: &Resources, certain: bool) -> bool {
+    fn owns(&self, found: &Resources, is_created: bool) -> bool {
         let Some(owner) = &self.owner else { return true };
-        let labels =
-            [found.node.as_ref().map(Node::owner), found.queued.as_ref().map(Queued::owner)];
-        labels.into_iter().flatten().all(|label| label.map_or(certain, |label| label == owner))
+        let labels = [
+            found.node.as_ref().map(Node::owner),
+            found.queued.as_ref().map(QueuedResource::owner),
+        ];
+        labels.into_iter().flatten().all(|label| label.map_or(is_created, |label| label == owner))
     }
 }

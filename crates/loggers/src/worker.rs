@@ -1,0 +1,76 @@
+//! [`Worker`]: a thread that runs jobs from a bounded queue.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, SyncSender, TrySendError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// The most queued jobs.
+pub(crate) const MAX_WAITING: usize = 1024;
+
+/// A thread that runs jobs on a state in order.
+pub(crate) struct Worker<S> {
+    jobs: SyncSender<Job<S>>,
+    waiting: Arc<AtomicU64>,
+}
+
+/// A job of a [`Worker`].
+pub(crate) type Job<S> = Box<dyn FnOnce(&mut S) + Send>;
+
+impl<S: Send + 'static> Worker<S> {
+    pub(crate) fn new(name: &str, mut state: S) -> io::Result<Worker<S>> {
+        let (jobs, receiver) = mpsc::sync_channel::<Job<S>>(MAX_WAITING);
+        let waiting = Arc::new(AtomicU64::new(0));
+        let done = waiting.clone();
+        thread::Builder::new().name(name.to_owned()).spawn(move || {
+            for job in receiver {
+                job(&mut state);
+                done.fetch_sub(1, Ordering::Relaxed);
+            }
+        })?;
+        Ok(Worker { jobs, waiting })
+    }
+
+    /// The number of unfinished jobs.
+    pub(crate) fn waiting(&self) -> u64 {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// Queues a job, unless the queue is full.
+    pub(crate) fn post(&self, job: Job<S>) -> bool {
+        self.try_post(job).is_ok()
+    }
+
+    /// As [`post`](Worker::post); a full queue returns the job.
+    pub(crate) fn try_post(&self, job: Job<S>) -> Result<(), TrySendError<Job<S>>> {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        self.jobs.try_send(job).inspect_err(|_| {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+        })
+    }
+
+    /// Runs a job after all queued ones, and waits for its result; `None` if that takes too long.
+    pub(crate) fn ask<T: Send + 'static>(
+        &self,
+        timeout: Duration,
+        job: impl FnOnce(&mut S) -> T + Send + 'static,
+    ) -> Option<T> {
+        let deadline = Instant::now() + timeout;
+        let (sender, receiver) = mpsc::sync_channel(1);
+        let mut job: Job<S> = Box::new(move |state| drop(sender.send(job(state))));
+        loop {
+            job = match self.try_post(job) {
+                Ok(()) => {
+                    return receiver
+                        .recv_timeout(deadline.saturating_duration_since(Instant::now()))
+                        .ok();
+                }
+                Err(TrySendError::Full(job)) if Instant::now() < deadline => job,
+                Err(_) => return None,
+            };
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+}

@@ -1,0 +1,400 @@
+//! [`Monitor`]: watches, ends and restarts the workers of a run.
+
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use fulmen_signals::Signal;
+
+use crate::group::{Escalation, Group, WorkerSlot};
+use crate::outcome::{EX_TEMPFAIL, End, outcome};
+use crate::plan::{Plan, Worker};
+use crate::run::print_line;
+use crate::session::{Event, Message, RECONNECT_INTERVAL, Session, StartOptions};
+use crate::ssh::Ssh;
+
+/// The time limits of a run.
+#[derive(Clone, Debug)]
+pub(crate) struct Limits {
+    pub(crate) lost_timeout: Duration,
+    pub(crate) stuck_timeout: Duration,
+    pub(crate) start_timeout: Duration,
+    pub(crate) grace: Duration,
+}
+
+/// Watches the groups of a run.
+pub(crate) struct Monitor<'a> {
+    ssh: Ssh,
+    run: String,
+    limits: Limits,
+    /// How to start workers; without it, they are only followed.
+    plan: Option<Arc<Plan>>,
+    max_restarts: u32,
+    out: &'a mut dyn Write,
+    events: Sender<Message>,
+    messages: Receiver<Message>,
+    /// The first signal of the user.
+    signal: Option<Signal>,
+    last_tick: Instant,
+}
+
+impl<'a> Monitor<'a> {
+    pub(crate) fn new(
+        ssh: Ssh,
+        run: String,
+        limits: Limits,
+        plan: Option<Plan>,
+        max_restarts: u32,
+        out: &'a mut dyn Write,
+    ) -> Monitor<'a> {
+        let (events, messages) = channel();
+        let plan = plan.map(Arc::new);
+        Monitor {
+            ssh,
+            run,
+            limits,
+            plan,
+            max_restarts,
+            out,
+            events,
+            messages,
+            signal: None,
+            last_tick: Instant::now(),
+        }
+    }
+
+    /// Runs to the end and returns the exit code.
+    pub(crate) fn run(mut self, groups: Vec<Vec<Worker>>, signals: &Receiver<Signal>) -> u8 {
+        let mut groups: Vec<Group> =
+            groups.into_iter().map(|workers| self.group(workers, 0)).collect();
+        let mut first_failure = 0;
+        while groups.iter().any(|group| group.outcome.is_none()) {
+            match self.messages.recv_timeout(Duration::from_millis(100)) {
+                Ok(message) => self.receive(&mut groups, message),
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
+            }
+            while let Ok(signal) = signals.try_recv() {
+                if self.plan.is_none() {
+                    print_line(self.out, &format!("[pod] {signal}: the run continues"));
+                    return 0;
+                }
+                self.forward(&mut groups, signal);
+            }
+            let tick = self.last_tick.elapsed() >= Duration::from_secs(1);
+            if tick {
+                self.last_tick = Instant::now();
+            }
+            for group in groups.iter_mut().filter(|group| group.outcome.is_none()) {
+                self.watch(group, tick);
+                if group.end_order.len() == group.slots.len() {
+                    self.conclude(group);
+                }
+                if let (0, Some(outcome)) = (first_failure, &group.outcome) {
+                    first_failure = outcome.code;
+                }
+            }
+        }
+        first_failure
+    }
+
+    /// Starts workers, or begins to follow them.
+    fn group(&self, workers: Vec<Worker>, attempt: u32) -> Group {
+        let retry = (attempt > 0).then(|| Instant::now() + self.limits.start_timeout);
+        let slot = |worker: Worker| {
+            let session = Session::new(
+                &self.ssh,
+                &self.run,
+                &worker,
+                attempt,
+                self.plan.is_some(),
+                &self.events,
+            );
+            let cancelled = session.cancelled.clone();
+            let last_heard = match &self.plan {
+                Some(plan) => {
+                    session.start(StartOptions {
+                        plan: plan.clone(),
+                        worker: worker.clone(),
+                        resume: retry,
+                    });
+                    None
+                }
+                None => {
+                    session.open(0);
+                    Some(Instant::now())
+                }
+            };
+            WorkerSlot {
+                worker,
+                connection: None,
+                cancelled,
+                offset: 0,
+                last_heard,
+                state: '?',
+                step: String::new(),
+                last_change: Instant::now(),
+                reconnect_time: None,
+                stuck_reason: None,
+                end: None,
+            }
+        };
+        let slots = workers.into_iter().map(slot).collect();
+        Group {
+            slots,
+            attempt,
+            end_order: Vec::new(),
+            last_signal: None,
+            next_escalation: None,
+            outcome: None,
+        }
+    }
+
+    fn receive(&mut self, groups: &mut [Group], Message { worker, attempt, event }: Message) {
+        let slots =
+            groups.iter_mut().filter(|group| group.attempt == attempt && group.outcome.is_none());
+        let target = slots.into_iter().find_map(|group| {
+            let index = group.slots.iter().position(|slot| slot.worker.index == worker)?;
+            Some((group, index))
+        });
+        let Some((group, index)) = target else { return };
+        let (signaled, slot) = (group.last_signal.is_some(), &mut group.slots[index]);
+        if slot.end.is_some() {
+            return;
+        }
+        let now = Instant::now();
+        let end = match event {
+            Event::Opened(mut connection, offset) => {
+                if slot.last_heard.is_none() {
+                    (slot.last_heard, slot.last_change) = (Some(now), now);
+                }
+                group.last_signal.iter().for_each(|signal| connection.send(signal));
+                connection.send(".");
+                (slot.connection, slot.offset) = (Some(connection), offset);
+                return;
+            }
+            Event::Printed(text, bytes) => {
+                (slot.last_heard, slot.offset) = (Some(now), slot.offset + bytes);
+                return print_line(self.out, &format!("[worker {worker}] {text}"));
+            }
+            Event::Alive(state, step) => {
+                slot.last_heard = Some(now);
+                // All states except "stopped" count as running.
+                let state = if state == 'T' { 'T' } else { 'R' };
+                if slot.state != state || slot.step != step {
+                    (slot.state, slot.step, slot.last_change) = (state, step, now);
+                }
+                return;
+            }
+            Event::Broken(reason) => {
+                slot.connection = None;
+                slot.reconnect_time = Some(now + RECONNECT_INTERVAL);
+                let text = format!(
+                    "[pod] {}: the connection is lost: {reason}; reconnecting",
+                    slot.worker
+                );
+                return print_line(self.out, &text);
+            }
+            Event::Exited(code) => match slot.stuck_reason.take() {
+                Some(reason) => End::Stuck(reason),
+                None => End::Exited { code, signaled },
+            },
+            Event::Gone(reason) => End::Lost(reason),
+        };
+        group.end(index, end);
+    }
+
+    /// Forwards a signal of the user to all workers.
+    fn forward(&mut self, groups: &mut [Group], signal: Signal) {
+        let repeated = self.signal.is_some();
+        let (name, next) = match signal {
+            Signal::Interrupt if repeated => {
+                ("KILL", Some((Instant::now() + self.limits.lost_timeout, Escalation::GiveUp)))
+            }
+            // The user decides how long to wait.
+            Signal::Interrupt => ("INT", None),
+            Signal::Terminate | Signal::HangUp if repeated => return,
+            Signal::Terminate | Signal::HangUp => {
+                ("TERM", Some((Instant::now() + self.limits.grace, Escalation::Send("KILL"))))
+            }
+        };
+        self.signal.get_or_insert(signal);
+        let effect = match name {
+            "KILL" => "killing all workers",
+            "INT" => "all workers save and end; repeat the signal to kill them",
+            _ => "all workers save and end",
+        };
+        print_line(self.out, &format!("[pod] {signal}: {effect}"));
+        for group in groups.iter_mut().filter(|group| group.outcome.is_none()) {
+            group.send(name);
+            group.next_escalation = next;
+        }
+    }
+
+    /// Handles time-outs: workers that are silent or stuck, connections to reopen, signals to
+    /// escalate.
+    fn watch(&mut self, group: &mut Group, tick: bool) {
+        let now = Instant::now();
+        for index in 0..group.slots.len() {
+            let slot = &mut group.slots[index];
+            if slot.end.is_some() {
+                continue;
+            }
+            if tick && let Some(connection) = &mut slot.connection {
+                connection.send(".");
+            }
+            if let Some(silent) = slot
+                .last_heard
+                .map(|last_heard| now.saturating_duration_since(last_heard))
+                .filter(|s| *s > self.limits.lost_timeout)
+            {
+                group.end(index, End::Lost(format!("no sign of life for {} s", silent.as_secs())));
+            } else if slot.reconnect_time.is_some_and(|time| now >= time) {
+                slot.reconnect_time = None;
+                let ends_program = self.plan.is_some();
+                Session::new(
+                    &self.ssh,
+                    &self.run,
+                    &slot.worker,
+                    group.attempt,
+                    ends_program,
+                    &self.events,
+                )
+                .open(slot.offset);
+            }
+        }
+        if self.plan.is_none() {
+            return;
+        }
+        if group.last_signal.is_none() {
+            self.start_shutdown(group, now);
+        }
+        match group.next_escalation {
+            Some((time, next)) if now >= time => {
+                group.next_escalation = match next {
+                    Escalation::Send("KILL") => {
+                        Some((now + self.limits.lost_timeout, Escalation::GiveUp))
+                    }
+                    Escalation::Send(_) => {
+                        Some((now + self.limits.grace, Escalation::Send("KILL")))
+                    }
+                    Escalation::GiveUp => None,
+                };
+                match next {
+                    Escalation::Send(name) => group.send(name),
+                    Escalation::GiveUp => {
+                        let running = |index: &usize| group.slots[*index].end.is_none();
+                        for index in (0..group.slots.len()).filter(running).collect::<Vec<_>>() {
+                            let worker = &group.slots[index].worker;
+                            print_line(
+                                self.out,
+                                &format!("[pod] {worker} still runs after it was killed"),
+                            );
+                            group.end(index, End::Remains);
+                        }
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether a worker has failed or is stuck, so that the others must end.
+    fn start_shutdown(&mut self, group: &mut Group, now: Instant) {
+        let failed = group.slots.iter().find_map(|slot| match slot.end.as_ref()? {
+            End::Exited { code: 0, .. } => None,
+            End::Exited { code, .. } => {
+                Some((*code == EX_TEMPFAIL, format!("{} ended with code {code}", slot.worker)))
+            }
+            End::Remains => Some((false, format!("{} still runs", slot.worker))),
+            End::Lost(reason) | End::Stuck(reason) => {
+                Some((false, format!("{} is lost: {reason}", slot.worker)))
+            }
+        });
+        let stopped = |slot: &WorkerSlot| slot.end.is_none() && slot.state == 'T';
+        let overdue = |slot: &WorkerSlot| {
+            let waits = slot.state == 'T' || !slot.step.is_empty();
+            slot.end.is_none()
+                && waits
+                && now.saturating_duration_since(slot.last_change) > self.limits.stuck_timeout
+        };
+        // If one worker stops, all of them wait. The culprit is a stopped worker, or the one
+        // furthest behind.
+        let stuck = failed.is_none() && group.slots.iter().any(overdue);
+        let behind = |slot: &&mut WorkerSlot| {
+            (slot.state != 'T', slot.step.parse::<u64>().unwrap_or(u64::MAX))
+        };
+        let limit = self.limits.stuck_timeout.as_secs();
+        if stuck
+            && let Some(slot) =
+                group.slots.iter_mut().filter(|slot| slot.end.is_none()).min_by_key(behind)
+        {
+            let step = if slot.step.is_empty() {
+                String::new()
+            } else {
+                format!(", at step {}", slot.step)
+            };
+            let problem = if slot.state == 'T' {
+                "its process is stopped (SIGSTOP)"
+            } else {
+                "it makes no progress"
+            };
+            slot.stuck_reason = Some(format!("{problem} for {limit} s{step}"));
+        }
+        let Some((saves, text)) = failed.or_else(|| {
+            let slot = group.slots.iter().find(|slot| slot.stuck_reason.is_some())?;
+            Some((
+                false,
+                format!(
+                    "{} is stuck: {}",
+                    slot.worker,
+                    slot.stuck_reason.as_deref().unwrap_or_default()
+                ),
+            ))
+        }) else {
+            return;
+        };
+        for slot in group.slots.iter_mut().filter(|slot| stopped(slot)) {
+            slot.stuck_reason.get_or_insert("its process is stopped (SIGSTOP)".into());
+        }
+        if group.slots.iter().all(|slot| slot.end.is_some()) {
+            return;
+        }
+        print_line(self.out, &format!("[pod] {text}; ending the others"));
+        if saves {
+            // They save and end, too.
+            group.last_signal = Some("");
+            group.next_escalation = Some((now + self.limits.grace, Escalation::Send("TERM")));
+        } else {
+            group.send("TERM");
+            group.next_escalation = Some((now + self.limits.grace, Escalation::Send("KILL")));
+        }
+    }
+
+    /// All workers have ended: restarts the group or concludes it.
+    fn conclude(&mut self, group: &mut Group) {
+        let ends: Vec<(usize, End)> = group
+            .end_order
+            .iter()
+            .filter_map(|index| Some((*index, group.slots[*index].end.clone()?)))
+            .collect();
+        let outcome = outcome(&ends, self.signal, |index| group.slots[index].worker.to_string());
+        let restarts = outcome.restart && self.plan.is_some() && group.attempt < self.max_restarts;
+        if !outcome.text.is_empty() {
+            let consequence = match (restarts, self.max_restarts) {
+                (true, max) => {
+                    format!("; restart {} of {max}, from the last checkpoint", group.attempt + 1)
+                }
+                (false, 1..) if outcome.restart => format!("; after {} restarts", group.attempt),
+                _ => String::new(),
+            };
+            print_line(self.out, &format!("[pod] {}{consequence}", outcome.text));
+        }
+        if restarts {
+            let workers = group.slots.drain(..).map(|slot| slot.worker).collect();
+            *group = self.group(workers, group.attempt + 1);
+        } else {
+            group.outcome = Some(outcome);
+        }
+    }
+}
