@@ -9,7 +9,7 @@ use fulmen::prelude::*;
 use serde_json::{Value, json};
 
 use crate::process::peak_bytes;
-use crate::workload::{Visit, Workload};
+use crate::workload::{ModelVisitor, Workload};
 
 /// The subcommand that starts this peer.
 pub(crate) const SUBCOMMAND: &str = "custom-loop";
@@ -37,7 +37,7 @@ struct Loop<'a> {
     workload: Workload,
 }
 
-impl Visit for Loop<'_> {
+impl ModelVisitor for Loop<'_> {
     type Output = Result<(), Box<dyn Error>>;
 
     fn visit<M: TrainingModule>(self, model: &M) -> Self::Output {
