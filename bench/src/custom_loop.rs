@@ -43,8 +43,11 @@ impl ModelVisitor for Loop<'_> {
     fn visit<M: TrainingModule>(self, model: &M) -> Self::Output {
         let Loop { args, workload } = self;
         let loader = workload.loader(args.num_workers)?;
-        let builder = Trainer::builder().accelerator(Accelerator::Cpu).devices(args.devices);
-        let mut trainer = builder.max_epochs(u64::MAX / loader.len() as u64).build()?;
+        let mut trainer = Trainer::builder()
+            .accelerator(Accelerator::Cpu)
+            .devices(args.devices)
+            .max_epochs(u64::MAX / loader.len() as u64)
+            .build()?;
         let mut step = trainer.train_step(model, &loader)?;
         let mut batches = step.batches();
         let version = env!("CARGO_PKG_VERSION");
