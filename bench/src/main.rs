@@ -74,11 +74,11 @@ enum Command {
     /// The difference between the losses of 200 training steps and PyTorch's, with the same weights
     /// and batches.
     Curves(curves::Args),
-    /// The compiler's time for many layers as one scan, against the same layers unrolled, on the CPU
-    /// and for a TPU. Requires libtpu, but no TPU.
+    /// The compiler's time for many layers as one scan, against the same layers unrolled, for the
+    /// CPU and for a TPU. The TPU's requires libtpu, but no TPU.
     Scan(scan::Args),
-    /// The time to trace and compile the Trainer's step of a deep decoder with `scan_layers`, against
-    /// that of a few unrolled layers. Requires libtpu, but no TPU.
+    /// The time to trace and compile the Trainer's step of a deep decoder with `scan_layers`,
+    /// against that of a few unrolled layers. Requires libtpu, but no TPU.
     Deep(deep_decoder::Args),
     /// The metric that each example reaches, against the target in its README.
     Learn(learn::Args),

@@ -1,5 +1,5 @@
-//! `deep`: the time to trace and compile the Trainer's step of a deep decoder with `scan_layers`, in
-//! comparison with that of a few unrolled layers. No TPU is needed.
+//! `deep`: the time to trace and compile the Trainer's step of a deep decoder with `scan_layers`,
+//! in comparison with that of a few unrolled layers. No TPU is needed.
 
 use std::error::Error;
 use std::time::Instant;
