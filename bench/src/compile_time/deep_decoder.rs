@@ -62,12 +62,13 @@ struct Cost {
 
 fn cost(layers: usize, scan: bool, args: &Args) -> Result<Cost, Box<dyn Error>> {
     let (start, batch) = (Instant::now(), 8 * args.topology.num_devices());
-    let cost = judge(&model(layers, scan)?, &words(batch, LENGTH)?, Strategy::Ddp, &args.topology)?;
-    let cost = cost.ok_or("the step does not fit")?;
+    let estimate =
+        judge(&model(layers, scan)?, &words(batch, LENGTH)?, Strategy::Ddp, &args.topology)?
+            .ok_or("the step does not fit")?;
     Ok(Cost {
         seconds: start.elapsed().as_secs_f64(),
-        compile_s: cost.compile_s,
-        hbm_bytes: cost.hbm_bytes,
+        compile_s: estimate.compile_s,
+        hbm_bytes: estimate.hbm_bytes,
     })
 }
 
