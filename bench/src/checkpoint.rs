@@ -13,13 +13,13 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use fulmen::nn::Visit as Names;
+use fulmen::nn::Visit;
 use fulmen::prelude::*;
 use fulmen::trainer::{Actions, Callback, CheckpointRole, Progress};
 use fulmen_checkpoint::{CheckpointWriter, Dtype, LocalStore, Part, Run};
 
 use crate::row::{Row, print_row};
-use crate::workload::{Visit, Workload};
+use crate::workload::{ModelVisitor, Workload};
 
 /// The step after which a checkpoint is saved.
 const SAVED: usize = 50;
@@ -54,7 +54,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     let workload = Workload::find(&args.workload)?;
-    workload.with_model(Turns { args, workload })
+    workload.with_model(Rounds { args, workload })
 }
 
 /// A model with additional constant weights.
@@ -64,7 +64,7 @@ struct Large<'a, M> {
 }
 
 impl<M: Module> Module for Large<'_, M> {
-    fn visit(&self, visit: &mut Names<'_>) {
+    fn visit(&self, visit: &mut Visit<'_>) {
         visit.child("model", self.model);
         visit.child("weights", &self.weights);
     }
@@ -80,14 +80,15 @@ impl<M: TrainingModule> TrainingModule for Large<'_, M> {
     }
 }
 
-struct Turns<'a> {
+/// The rounds of the suite with one workload.
+struct Rounds<'a> {
     args: &'a Args,
     workload: Workload,
 }
 
 /// The measurements of all rounds, in seconds, except the ratio of steps.
 #[derive(Default)]
-struct Measured {
+struct Measurements {
     lost: Vec<f64>,
     ratio: Vec<f64>,
     copy: Vec<f64>,
@@ -95,11 +96,11 @@ struct Measured {
     dd: Vec<f64>,
 }
 
-impl Visit for Turns<'_> {
+impl ModelVisitor for Rounds<'_> {
     type Output = Result<(), Box<dyn Error>>;
 
     fn visit<M: TrainingModule>(self, model: &M) -> Self::Output {
-        let Turns { args, workload } = self;
+        let Rounds { args, workload } = self;
         let weight = || Parameter::new([WEIGHT / 4], Init::zeros());
         let weights: Vec<_> =
             (0..(args.megabytes * 1_000_000).div_ceil(WEIGHT)).map(|_| weight()).collect();
@@ -108,14 +109,13 @@ impl Visit for Turns<'_> {
         let loader = workload.loader(1)?;
         let folder = tempfile::tempdir_in(&args.folder)?;
         let builder = || {
-            let builder = Trainer::builder()
+            // No callbacks except the requested ones.
+            Trainer::builder()
                 .accelerator(Accelerator::Cpu)
                 .devices(1)
-                .enable_progress_bar(false);
-            let builder =
-                builder.max_epochs(u64::MAX / loader.len() as u64).default_root_dir(folder.path());
-            // No callbacks except the requested ones.
-            builder
+                .max_epochs(u64::MAX / loader.len() as u64)
+                .default_root_dir(folder.path())
+                .enable_progress_bar(false)
                 .enable_model_summary(false)
                 .callback(ModelCheckpoint::new().every_n_epochs(u64::MAX))
         };
@@ -126,7 +126,7 @@ impl Visit for Turns<'_> {
             let mut ends = clock.ends.lock().unwrap_or_else(PoisonError::into_inner);
             Ok(std::mem::take(&mut *ends))
         };
-        let mut measured = Measured::default();
+        let mut measurements = Measurements::default();
         let size = args.megabytes as u64 * 1_000_000;
         let mut bytes = 0;
         // The first one does not count.
@@ -155,15 +155,15 @@ impl Visit for Turns<'_> {
             fs::remove_dir_all(&path)?;
             let dd = write(&dd, bytes)?;
             if round > 0 {
-                measured.lost.push(lost);
+                measurements.lost.push(lost);
                 // None, if the write ended before the first step.
-                measured.ratio.extend(Some(ratio).filter(|ratio| ratio.is_finite()));
-                measured.copy.push(copy);
-                measured.save.push(save);
-                measured.dd.push(dd);
+                measurements.ratio.extend(Some(ratio).filter(|ratio| ratio.is_finite()));
+                measurements.copy.push(copy);
+                measurements.save.push(save);
+                measurements.dd.push(dd);
             }
         }
-        let Measured { lost, ratio, copy, save, dd } = measured;
+        let Measurements { lost, ratio, copy, save, dd } = measurements;
         let name = format!("{:.2} GB with {}", bytes as f64 / 1e9, workload.name);
         let row = |quantity, unit| Row::new("checkpoint", &name, quantity, unit);
         let milliseconds = |times: &[f64]| times.iter().map(|time| time * 1e3).collect::<Vec<_>>();
@@ -207,11 +207,9 @@ fn save<M: Module>(path: &Path, module: &M) -> Result<f64, Box<dyn Error>> {
         let dims: Vec<u64> = parameter.ty().shape.dims().iter().map(|&dim| dim as u64).collect();
         Part::whole(name, Dtype::F32, dims)
     });
-    let values =
-        vec![
-            1;
-            module.parameters().iter().map(|(_, it)| it.ty().size_in_bytes()).max().unwrap_or(0)
-        ];
+    let sizes =
+        module.parameters().into_iter().map(|(_, parameter)| parameter.ty().size_in_bytes());
+    let values = vec![1; sizes.max().unwrap_or(0)];
     let begin = Instant::now();
     let writer = CheckpointWriter::new(Arc::new(LocalStore::new(root)), &name.to_string_lossy())?;
     let mut shard = writer.shard("shard_0.safetensors", parts.collect())?;

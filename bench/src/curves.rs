@@ -36,7 +36,7 @@ pub(crate) struct Args {
 
 /// The peer's report on its training.
 #[derive(Deserialize)]
-struct Torch {
+struct TorchReport {
     torch: String,
     lr: f64,
     batch: usize,
@@ -78,16 +78,16 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
             }
         };
         let rounding = largest_difference(&torch.f32, &torch.f64)?;
-        let off = largest_difference(&ours, &torch.f32)?;
+        let difference = largest_difference(&ours, &torch.f32)?;
         let (first, last) = (torch.f32[0], torch.f32[torch.f32.len() - 1]);
         println!(
-            "{workload}: {} steps, loss {first:.4} to {last:.4}; at most {off:.2e} from PyTorch {}, whose f32 is at most \
+            "{workload}: {} steps, loss {first:.4} to {last:.4}; at most {difference:.2e} from PyTorch {}, whose f32 is at most \
              {rounding:.2e} from its f64",
             ours.len(),
             torch.torch
         );
         lines.push(json!({ "workload": workload, "steps": ours.len(), "lr": torch.lr, "batch": torch.batch,
-            "first_loss": first, "last_loss": last, "largest_relative_difference": off, "torch_f32_to_f64": rounding,
+            "first_loss": first, "last_loss": last, "largest_relative_difference": difference, "torch_f32_to_f64": rounding,
             "ours_to_torch_f64": largest_difference(&ours, &torch.f64)?, "torch": torch.torch }));
     }
     if args.json {
@@ -97,7 +97,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
 }
 
 /// Runs PyTorch, which writes weights and batches into a folder, and trains.
-fn torch(python: &Path, workload: &str, folder: &Path) -> Result<Torch, Box<dyn Error>> {
+fn torch(python: &Path, workload: &str, folder: &Path) -> Result<TorchReport, Box<dyn Error>> {
     let mut command = Command::new(python);
     command
         .arg(Path::new(PEERS).join("torch_curves.py"))
@@ -127,8 +127,12 @@ fn losses(
         };
     }
     let loader = DataLoader::builder(data.build()?).batch_size(batch).build()?;
-    let builder = Trainer::builder().accelerator(Accelerator::Cpu).devices(1).max_epochs(1);
-    let mut trainer = builder.default_root_dir(folder).build()?;
+    let mut trainer = Trainer::builder()
+        .accelerator(Accelerator::Cpu)
+        .devices(1)
+        .max_epochs(1)
+        .default_root_dir(folder)
+        .build()?;
     let mut step = trainer.train_step(model, &loader)?;
     let mut losses = Vec::new();
     for batch in step.batches() {
@@ -146,5 +150,5 @@ fn largest_difference(a: &[f64], b: &[f64]) -> Result<f64, Box<dyn Error>> {
     Ok(a.iter()
         .zip(b)
         .map(|(a, b)| (a - b).abs() / b.abs())
-        .fold(0.0, |most, off| if off > most || off.is_nan() { off } else { most }))
+        .fold(0.0, |largest, next| if next > largest || next.is_nan() { next } else { largest }))
 }

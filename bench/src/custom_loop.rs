@@ -9,7 +9,7 @@ use fulmen::prelude::*;
 use serde_json::{Value, json};
 
 use crate::process::peak_bytes;
-use crate::workload::{Visit, Workload};
+use crate::workload::{ModelVisitor, Workload};
 
 /// The subcommand that starts this peer.
 pub(crate) const SUBCOMMAND: &str = "custom-loop";
@@ -37,14 +37,17 @@ struct Loop<'a> {
     workload: Workload,
 }
 
-impl Visit for Loop<'_> {
+impl ModelVisitor for Loop<'_> {
     type Output = Result<(), Box<dyn Error>>;
 
     fn visit<M: TrainingModule>(self, model: &M) -> Self::Output {
         let Loop { args, workload } = self;
         let loader = workload.loader(args.num_workers)?;
-        let builder = Trainer::builder().accelerator(Accelerator::Cpu).devices(args.devices);
-        let mut trainer = builder.max_epochs(u64::MAX / loader.len() as u64).build()?;
+        let mut trainer = Trainer::builder()
+            .accelerator(Accelerator::Cpu)
+            .devices(args.devices)
+            .max_epochs(u64::MAX / loader.len() as u64)
+            .build()?;
         let mut step = trainer.train_step(model, &loader)?;
         let mut batches = step.batches();
         let version = env!("CARGO_PKG_VERSION");

@@ -4,7 +4,7 @@
 //! Each contender is a separate process, so that its memory can be measured. On `epoch`, it reads
 //! every file once. It reports how many images came after the first batch, and in how many seconds.
 //!
-//! Out of scope: the peers (`peers/data_peer.py`) and the files (`peers/make_jpegs.py`).
+//! The peers are in `peers/data_peer.py`. `peers/make_jpegs.py` makes the files.
 
 use std::error::Error;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -57,7 +57,7 @@ pub(crate) struct Args {
 /// `turbojpeg`, by libjpeg-turbo. Then the peers.
 const WAYS: [&str; 8] =
     ["u8", "f32", "zune-jpeg", "libjpeg-turbo", "pillow", "torchvision", "grain", "tfdata"];
-const OURS_WAYS: [&str; 4] = ["u8", "f32", "zune-jpeg", "libjpeg-turbo"];
+const OUR_WAYS: [&str; 4] = ["u8", "f32", "zune-jpeg", "libjpeg-turbo"];
 
 /// The ways that this program can run.
 fn ways() -> impl Iterator<Item = &'static str> {
@@ -108,7 +108,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
             });
         match started {
             Ok(contender) => contenders.push(contender),
-            Err(why) if OURS_WAYS.contains(&way.as_str()) => return Err(why),
+            Err(why) if OUR_WAYS.contains(&way.as_str()) => return Err(why),
             Err(why) => missing.push((way.clone(), why.to_string())),
         }
     }
@@ -155,24 +155,24 @@ fn rows(workers: usize, contenders: &[Contender], missing: &[(String, String)]) 
 fn files(args: &Args, python: &Python) -> Result<PathBuf, Box<dyn Error>> {
     let folder = match &args.folder {
         Some(folder) => folder.clone(),
-        None => crate::peer::cache()?.join(format!("jpegs-{}", args.count)),
+        None => crate::peer::cache_folder()?.join(format!("jpegs-{}", args.count)),
     };
     if folder.exists() {
         return Ok(folder);
     }
     eprintln!("Making {} JPEGs, once, in {}", args.count, folder.display());
     // Under a temporary name until the folder is complete.
-    let making = folder.with_extension("making");
+    let unfinished = folder.with_extension("making");
     let script = Path::new(PEERS).join("make_jpegs.py");
     let status = Command::new(python_path(python)?)
         .arg(script)
-        .arg(&making)
+        .arg(&unfinished)
         .arg(args.count.to_string())
         .status()?;
     if !status.success() {
         return Err("make_jpegs.py failed; see its output above".into());
     }
-    fs::rename(&making, &folder)?;
+    fs::rename(&unfinished, &folder)?;
     Ok(folder)
 }
 
@@ -202,7 +202,7 @@ impl Contender {
         workers: usize,
         python: &Python,
     ) -> Result<Contender, Box<dyn Error>> {
-        let mut command = if OURS_WAYS.contains(&way) {
+        let mut command = if OUR_WAYS.contains(&way) {
             let mut command = Command::new(env::current_exe()?);
             command.args(["data", "--serve", way]);
             command
@@ -298,12 +298,12 @@ fn serve(way: &str, folder: &Path, workers: usize) -> Result<(), Box<dyn Error>>
         #[cfg(feature = "turbojpeg")]
         "libjpeg-turbo" => Box::new(move |_| decode(&files, workers, libjpeg_turbo)),
         _ => {
-            let pictures = ImagePipeline::rgb().random_resized_crop(224).horizontal_flip(0.5);
-            let pictures = match way {
-                "f32" => pictures.normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
-                _ => pictures,
+            let pipeline = ImagePipeline::rgb().random_resized_crop(224).horizontal_flip(0.5);
+            let pipeline = match way {
+                "f32" => pipeline.normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
+                _ => pipeline,
             };
-            let loader = DataLoader::builder(files.decode(pictures)?)
+            let loader = DataLoader::builder(files.decode(pipeline)?)
                 .batch_size(BATCH)
                 .shuffle(true)
                 .drop_last(true)

@@ -48,7 +48,7 @@ enum Target {
     /// At least this much below the loss of a bigram table on the same text, in nats per byte.
     BelowBigrams(f64),
     /// At least this fraction of the metric of the previous test.
-    OfTestBefore(f64),
+    OfPreviousTest(f64),
 }
 
 const EXAMPLES: &[Example] = &[
@@ -83,7 +83,7 @@ const EXAMPLES: &[Example] = &[
     Example {
         name: "finetune",
         metric: "test_acc",
-        target: Target::OfTestBefore(0.95),
+        target: Target::OfPreviousTest(0.95),
         curves: EPOCHS,
     },
 ];
@@ -93,7 +93,7 @@ const EPOCHS: &[&str] = &["train_loss_epoch", "val_loss"];
 
 pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     let (mut lines, mut missed) = (Vec::new(), Vec::new());
-    for example in chosen(&args.names)? {
+    for example in examples_named(&args.names)? {
         let (name, metric) = (example.name, example.metric);
         let (values, seconds) = example.learn(args)?;
         let [.., value] = values[..] else {
@@ -105,8 +105,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
             (Target::BelowBigrams(margin), _) => {
                 (bigram::test_loss(&Path::new(ROOT).join("docs/src"))? - margin, false)
             }
-            (Target::OfTestBefore(share), [.., before, _]) => (share * before, true),
-            (Target::OfTestBefore(_), _) => {
+            (Target::OfPreviousTest(share), [.., previous, _]) => (share * previous, true),
+            (Target::OfPreviousTest(_), _) => {
                 return Err(format!("{name}: its README has one test").into());
             }
         };
@@ -134,7 +134,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     }
 }
 
-fn chosen(names: &[String]) -> Result<Vec<&'static Example>, String> {
+/// The examples with these names, or all if there are none.
+fn examples_named(names: &[String]) -> Result<Vec<&'static Example>, String> {
     if names.is_empty() {
         return Ok(EXAMPLES.iter().collect());
     }
@@ -171,7 +172,8 @@ impl Example {
                 .args(line.split_whitespace())
                 .arg("--json")
                 .current_dir(folder.path());
-            let result = last_line(&mut command).map_err(|e| format!("`{program} {line}`: {e}"))?;
+            let result =
+                run_for_result(&mut command).map_err(|e| format!("`{program} {line}`: {e}"))?;
             if program == self.name && line.starts_with("test ") {
                 let value = result["metrics"][self.metric].as_f64();
                 values.push(
@@ -193,15 +195,16 @@ impl Example {
 
     /// The curves of the newest run that logged them.
     fn curves(&self, runs: &Path) -> Result<Vec<Curve>, Box<dyn Error>> {
-        let newest = (0..)
+        let mut curves: Vec<_> = (0..)
             .map(|n| runs.join(format!("version_{n}/metrics.csv")))
-            .take_while(|file| file.is_file());
-        let mut read: Vec<_> = newest.map(|file| plot::read(&file, self.curves)).collect();
-        let whole = read.iter().rposition(Result::is_ok).unwrap_or_default();
-        if read.is_empty() {
+            .take_while(|file| file.is_file())
+            .map(|file| plot::read(&file, self.curves))
+            .collect();
+        let newest = curves.iter().rposition(Result::is_ok).unwrap_or_default();
+        if curves.is_empty() {
             Err(format!("{} left no metrics", self.name).into())
         } else {
-            read.swap_remove(whole)
+            curves.swap_remove(newest)
         }
     }
 
@@ -216,17 +219,17 @@ fn commands(readme: &str) -> Vec<(String, String)> {
         .split("\n## ")
         .find(|section| section.starts_with("What it learns\n"))
         .unwrap_or_default();
-    let section = section.replace("\\\n", "");
-    let commands =
-        section.lines().filter_map(|line| line.strip_prefix("$ cargo run --release -p "));
-    commands
+    section
+        .replace("\\\n", "")
+        .lines()
+        .filter_map(|line| line.strip_prefix("$ cargo run --release -p "))
         .filter_map(|command| command.split_once(" -- "))
-        .map(|(a, b)| (a.to_owned(), b.to_owned()))
+        .map(|(program, args)| (program.to_owned(), args.to_owned()))
         .collect()
 }
 
-/// Runs a command, whose last line is its result.
-fn last_line(command: &mut Command) -> Result<Value, Box<dyn Error>> {
+/// Runs a command, and reads its last line, the result.
+fn run_for_result(command: &mut Command) -> Result<Value, Box<dyn Error>> {
     let output = command.stderr(Stdio::inherit()).output()?;
     let text = String::from_utf8_lossy(&output.stdout);
     if !output.status.success() {

@@ -4,10 +4,10 @@
 mod bigram;
 mod cache;
 mod checkpoint;
+mod compile_time;
 mod curves;
 mod custom_loop;
 mod data;
-mod deep;
 mod learn;
 mod memory;
 mod models;
@@ -19,7 +19,6 @@ mod process;
 mod report;
 mod row;
 mod scaling;
-mod scan;
 mod startup;
 mod stats;
 mod steps;
@@ -31,6 +30,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use crate::compile_time::{deep_decoder, scan};
+
 #[derive(Parser)]
 #[command(about = "Compares Fulmen with its peers in one interleaved run")]
 struct Args {
@@ -40,43 +41,49 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Step time of training, against JAX, PyTorch, torch_xla, Lightning, burn and candle.
+    /// The time of a training step, against JAX, PyTorch, torch_xla, Lightning, burn and candle.
     Steps(steps::Args),
     /// The peer `custom-loop` of `steps`.
     #[command(hide = true)]
     CustomLoop(custom_loop::Args),
-    /// Time from the start of a process to the end of its first step, against the peers of `steps`.
-    /// The second start compiles nothing.
+    /// The time from the start of a process to the end of its first step, against the peers of
+    /// `steps`. A second start compiles nothing.
     Startup(startup::Args),
-    /// Time to record and lower a training step, against JAX's trace and lower.
+    /// The time to trace a training step and lower it to StableHLO, against JAX's. Nothing is
+    /// compiled.
     Trace(trace::Args),
-    /// The host's overhead: all options on against none, and a million empty steps.
+    /// The time that the host adds to a step: with all options against none, and in a million
+    /// empty steps, with the growth of memory.
     Overhead(overhead::Args),
-    /// From JPEG files to batches for training, against torch's, torchvision's, Grain's and
-    /// TensorFlow's loaders.
+    /// Images per second from JPEG files to batches, and the loader's peak memory, against torch's,
+    /// torchvision's, Grain's and TensorFlow's loaders.
     Data(data::Args),
-    /// Steps on 1, 2, 4 and 8 CPU devices, and the time to compile for 8, 32 and 256 TPUs, which
-    /// requires libtpu but no TPU.
+    /// The time of a training step on 1, 2, 4 and 8 CPU devices, and the time to compile one for 8,
+    /// 32 and 256 TPUs, against JAX's. Compiling requires libtpu, but no TPU.
     Scaling(scaling::Args),
-    /// Peak memory of training on the CPU, against the peers of `steps`.
+    /// The peak memory of training on the CPU, against the peers of `steps`.
     Memory(memory::Args),
-    /// The cost of a checkpoint of a large state, and the rate of its write, against `dd`.
+    /// The pause of training for a checkpoint of a large state, the steps during its write, and the
+    /// rate of the write, against `dd`.
     Checkpoint(checkpoint::Args),
-    /// The estimates of libtpu's compiler for training steps, against JAX's. Requires libtpu, but
-    /// no TPU.
+    /// The memory, FLOPs and bytes that libtpu's compiler estimates for a training step, against
+    /// JAX's program of the same step. Requires libtpu, but no TPU.
     Preflight(preflight::Args),
-    /// Write results into the book, with charts.
+    /// Measures nothing: writes the results of other suites into the book, with charts.
     Report(report::Args),
-    /// The losses of 200 training steps, against PyTorch's with the same weights and batches.
+    /// The difference between the losses of 200 training steps and PyTorch's, with the same weights
+    /// and batches.
     Curves(curves::Args),
-    /// Time to compile many layers as a scan, against unrolled layers. libtpu needs no TPU.
+    /// The compiler's time for many layers as one scan, against the same layers unrolled, for the
+    /// CPU and for a TPU. The TPU's requires libtpu, but no TPU.
     Scan(scan::Args),
-    /// Time to compile a deep decoder's step with `scan_layers`, against a few layers. Requires
-    /// libtpu, but no TPU.
-    Deep(deep::Args),
-    /// The results of the examples, against the targets in their READMEs.
+    /// The time to trace and compile the Trainer's step of a deep decoder with `scan_layers`,
+    /// against that of a few unrolled layers. Requires libtpu, but no TPU.
+    Deep(deep_decoder::Args),
+    /// The metric that each example reaches, against the target in its README.
     Learn(learn::Args),
-    /// Cached datasets, against decoding and copying memory, and in an input-bound training.
+    /// Images per second from a cached dataset, against decoding; its bytes per second, against
+    /// copying memory; and the time that training waits for data.
     Cache(cache::Args),
 }
 
@@ -95,7 +102,7 @@ fn main() -> ExitCode {
         Command::Report(args) => report::run(&args),
         Command::Curves(args) => curves::run(&args),
         Command::Scan(args) => scan::run(&args),
-        Command::Deep(args) => deep::run(&args),
+        Command::Deep(args) => deep_decoder::run(&args),
         Command::Learn(args) => learn::run(&args),
         Command::Cache(args) => cache::run(&args),
     };

@@ -16,7 +16,7 @@ use crate::peer::{self, Peer};
 use crate::process::peak_bytes;
 use crate::row::{Row, print_row};
 use crate::steps::label;
-use crate::workload::{Visit, Workload};
+use crate::workload::{ModelVisitor, Workload};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -42,7 +42,7 @@ pub(crate) struct Args {
 
 /// The result of our side.
 #[derive(Serialize, Deserialize)]
-struct Taken {
+struct TrainingResult {
     peak_bytes: u64,
     step_ms: f64,
 }
@@ -53,9 +53,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         let workload = Workload::find(name)?;
         for &devices in &args.devices {
             if args.serve {
-                let taken =
+                let result =
                     workload.with_model(Training { workload, devices, epochs: args.epochs })?;
-                println!("{}", serde_json::to_string(&taken)?);
+                println!("{}", serde_json::to_string(&result)?);
                 continue;
             }
             let ours = ours(name, devices, args.epochs)?;
@@ -83,7 +83,7 @@ fn megabytes(bytes: u64) -> f64 {
 }
 
 /// Our side, in a separate process.
-fn ours(workload: &str, devices: usize, epochs: u64) -> Result<Taken, Box<dyn Error>> {
+fn ours(workload: &str, devices: usize, epochs: u64) -> Result<TrainingResult, Box<dyn Error>> {
     let output = Command::new(env::current_exe()?)
         .args(["memory", "--serve", "--workloads", workload, "--devices", &devices.to_string()])
         .args(["--epochs", &epochs.to_string()])
@@ -104,8 +104,8 @@ struct Training {
     epochs: u64,
 }
 
-impl Visit for Training {
-    type Output = Result<Taken, Box<dyn Error>>;
+impl ModelVisitor for Training {
+    type Output = Result<TrainingResult, Box<dyn Error>>;
 
     fn visit<M: TrainingModule>(self, model: &M) -> Self::Output {
         let loader = self.workload.loader(1)?;
@@ -120,6 +120,6 @@ impl Visit for Training {
             .build()?;
         let summary = trainer.fit(model, &loader, None)?;
         let peak_bytes = peak_bytes().ok_or("the kernel does not report VmHWM")?;
-        Ok(Taken { peak_bytes, step_ms: summary.step_time_p50.as_secs_f64() * 1e3 })
+        Ok(TrainingResult { peak_bytes, step_ms: summary.step_time_p50.as_secs_f64() * 1e3 })
     }
 }

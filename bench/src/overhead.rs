@@ -15,7 +15,7 @@ use fulmen::trainer::callbacks::{
 
 use crate::process::{rss_bytes, thread_cpu_ns};
 use crate::row::{Row, print_row};
-use crate::workload::{Visit, Workload};
+use crate::workload::{ModelVisitor, Workload};
 
 /// Warm-up fits of both sides, which do not count.
 const WARM_UP: u64 = 1;
@@ -46,9 +46,12 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     for name in &args.workloads {
         let workload = Workload::find(name)?;
-        let turns =
-            Turns { rounds: args.rounds, log_every_n_steps: args.log_every_n_steps, workload };
-        print_row(&workload.with_model(turns)?, args.json)?;
+        let comparison = FullAgainstBare {
+            rounds: args.rounds,
+            log_every_n_steps: args.log_every_n_steps,
+            workload,
+        };
+        print_row(&workload.with_model(comparison)?, args.json)?;
     }
     if args.empty_steps > 0 {
         for row in empty_steps(args.empty_steps)? {
@@ -58,10 +61,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// All options that a user can turn on, with a log point every `every` steps.
-fn everything(builder: TrainerBuilder, log_every: u64) -> TrainerBuilder {
+/// Turns on all options, with a log point every `log_every_n_steps` steps.
+fn with_all_options(builder: TrainerBuilder, log_every_n_steps: u64) -> TrainerBuilder {
     builder
-        .log_every_n_steps(log_every)
+        .log_every_n_steps(log_every_n_steps)
         .loggers(LoggerSet::Only(vec!["csv", "jsonl", "tensorboard"]))
         .callback(ProgressBar::new())
         .callback(ModelCheckpoint::new().monitor("train_loss", Mode::Min).save_top_k(2))
@@ -77,25 +80,29 @@ fn everything(builder: TrainerBuilder, log_every: u64) -> TrainerBuilder {
         .callback(on(Event::Log, every(1), |_, _| {}))
 }
 
-struct Turns {
+/// Compares a Trainer with all options with a barebones one, in turns.
+struct FullAgainstBare {
     rounds: u64,
     log_every_n_steps: u64,
     workload: Workload,
 }
 
-impl Visit for Turns {
+impl ModelVisitor for FullAgainstBare {
     type Output = Result<Row, Box<dyn Error>>;
 
     fn visit<M: TrainingModule>(self, model: &M) -> Self::Output {
-        let Turns { rounds, log_every_n_steps, workload } = self;
+        let FullAgainstBare { rounds, log_every_n_steps, workload } = self;
         let loader = workload.loader(1)?;
         let folder = tempfile::tempdir()?;
         let builder = || {
-            let builder = Trainer::builder().accelerator(Accelerator::Cpu).devices(1).max_epochs(2);
-            builder.default_root_dir(folder.path())
+            Trainer::builder()
+                .accelerator(Accelerator::Cpu)
+                .devices(1)
+                .max_epochs(2)
+                .default_root_dir(folder.path())
         };
         let mut bare = builder().barebones(true).build()?;
-        let mut all = everything(builder(), log_every_n_steps).build()?;
+        let mut all = with_all_options(builder(), log_every_n_steps).build()?;
         // Of the steps alone, without the ends of epochs, which save.
         let milliseconds = |trainer: &mut Trainer| -> Result<f64, Box<dyn Error>> {
             Ok(1e3 * workload.batch as f64 / trainer.fit(model, &loader, None)?.samples_per_second)
@@ -130,7 +137,7 @@ struct Reading {
 #[derive(Clone)]
 struct Readings {
     every: u64,
-    read: Arc<Mutex<Vec<Reading>>>,
+    values: Arc<Mutex<Vec<Reading>>>,
 }
 
 impl Callback for Readings {
@@ -142,8 +149,8 @@ impl Callback for Readings {
         if progress.global_step.is_multiple_of(self.every)
             && let Some((cpu_ns, rss_bytes)) = thread_cpu_ns().zip(rss_bytes())
         {
-            let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
-            read.push(Reading { step: progress.global_step, cpu_ns, rss_bytes });
+            let mut values = self.values.lock().unwrap_or_else(PoisonError::into_inner);
+            values.push(Reading { step: progress.global_step, cpu_ns, rss_bytes });
         }
     }
 }
@@ -160,25 +167,29 @@ fn empty_steps(steps: u64) -> Result<[Row; 2], Box<dyn Error>> {
         line.forward(&batch.get("x")).mean_all()
     };
     let model = TrainingFn::new(&line, loss, |_| optim::Sgd::new(0.0));
-    let readings = Readings { every: (steps / 10).max(1), read: Arc::default() };
+    let readings = Readings { every: (steps / 10).max(1), values: Arc::default() };
     let folder = tempfile::tempdir()?;
-    let builder = Trainer::builder().accelerator(Accelerator::Cpu).devices(1).max_steps(steps);
-    let builder = everything(builder.default_root_dir(folder.path()), 50);
-    builder.callback(readings.clone()).build()?.fit(&model, &loader, None)?;
+    let builder = Trainer::builder()
+        .accelerator(Accelerator::Cpu)
+        .devices(1)
+        .max_steps(steps)
+        .default_root_dir(folder.path());
+    let mut trainer = with_all_options(builder, 50).callback(readings.clone()).build()?;
+    trainer.fit(&model, &loader, None)?;
 
-    let read = readings.read.lock().unwrap_or_else(PoisonError::into_inner);
-    let [first, .., last] = read[..] else {
+    let values = readings.values.lock().unwrap_or_else(PoisonError::into_inner);
+    let [first, .., last] = values[..] else {
         return Err("the kernel reports neither schedstat nor VmRSS".into());
     };
-    let host: Vec<f64> = read
+    let host: Vec<f64> = values
         .windows(2)
         .map(|pair| (pair[1].cpu_ns - pair[0].cpu_ns) / 1e3 / (pair[1].step - pair[0].step) as f64)
         .collect();
-    let grown = (last.rss_bytes as f64 - first.rss_bytes as f64) / 1e6;
+    let growth = (last.rss_bytes as f64 - first.rss_bytes as f64) / 1e6;
     let name = format!("{steps} empty steps");
     let host = Row::new("overhead", &name, "the host's time a step", "µs").ours(&host);
-    let grown = Row::new("overhead", &name, "growth of memory", "MB").ours(&[grown]);
-    Ok([host, grown.detail("rss_bytes", last.rss_bytes)])
+    let memory = Row::new("overhead", &name, "growth of memory", "MB").ours(&[growth]);
+    Ok([host, memory.detail("rss_bytes", last.rss_bytes)])
 }
 
 #[cfg(test)]
@@ -188,8 +199,8 @@ mod tests {
 
     #[test]
     fn a_short_fit_measures_time_and_memory() {
-        let [host, grown] = empty_steps(200).unwrap();
+        let [host, memory] = empty_steps(200).unwrap();
         assert!(host.median(OURS).unwrap() > 0.0, "{host}");
-        assert!(grown.median(OURS).is_some(), "{grown}");
+        assert!(memory.median(OURS).is_some(), "{memory}");
     }
 }

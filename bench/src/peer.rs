@@ -61,7 +61,7 @@ impl Peer {
         workload: &str,
         devices: usize,
     ) -> Result<Peer, Box<dyn Error>> {
-        Peer::with(name, &mut command(name, workload, devices)?)
+        Peer::spawn(name, &mut command(name, workload, devices)?)
     }
 
     /// JAX on one device, with its persistent compile cache in a folder.
@@ -70,18 +70,19 @@ impl Peer {
         command.env("JAX_COMPILATION_CACHE_DIR", cache);
         // Caches programs of any size and compile time.
         command.env("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0");
-        Peer::with("jax", command.env("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1"))
+        Peer::spawn("jax", command.env("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1"))
     }
 
-    fn with(name: &str, command: &mut Command) -> Result<Peer, Box<dyn Error>> {
-        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-        let mut child = child
-            .map_err(|e| format!("{} cannot be started: {e}", command.get_program().display()))?;
+    fn spawn(name: &str, command: &mut Command) -> Result<Peer, Box<dyn Error>> {
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(|e| {
+                format!("{} cannot be started: {e}", command.get_program().display())
+            })?;
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
             return Err("the peer has no pipes".into());
         };
         let mut output = BufReader::new(output);
-        match read(&mut output) {
+        match read_answer(&mut output) {
             Ok(ready) => Ok(Peer { name: name.to_owned(), child, input, output, ready }),
             Err(error) => {
                 let _ = child.kill();
@@ -95,7 +96,7 @@ impl Peer {
     pub(crate) fn block(&mut self, steps: u64) -> Result<Block, Box<dyn Error>> {
         writeln!(self.input, "block {steps}")?;
         self.input.flush()?;
-        read(&mut self.output)
+        read_answer(&mut self.output)
     }
 }
 
@@ -128,7 +129,7 @@ fn command(name: &str, workload: &str, devices: usize) -> Result<Command, Box<dy
     let mut command = match name {
         "jax" => script("jax_peer.py", &python()?),
         "torch" | "torch-compile" | "torch_xla" | "lightning" => {
-            let mut command = script("torch_peer.py", &torch()?);
+            let mut command = script("torch_peer.py", &torch_python()?);
             command.args(["--way", name]);
             command
         }
@@ -152,7 +153,7 @@ fn script(name: &str, python: &Path) -> Command {
 
 /// Builds a peer that is written in Rust, and returns the path of its program.
 fn build(name: &str) -> Result<PathBuf, Box<dyn Error>> {
-    let target = cache()?.join(format!("bench-{name}"));
+    let target = cache_folder()?.join(format!("bench-{name}"));
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(["build", "--release", "--quiet", "--manifest-path"]);
     command.arg(Path::new(PEERS).join(name).join("Cargo.toml")).arg("--target-dir").arg(&target);
@@ -160,7 +161,8 @@ fn build(name: &str) -> Result<PathBuf, Box<dyn Error>> {
     Ok(target.join("release").join(format!("{name}-peer")))
 }
 
-fn read<T: for<'de> Deserialize<'de>>(
+/// Reads a line of JSON.
+fn read_answer<T: for<'de> Deserialize<'de>>(
     output: &mut impl std::io::BufRead,
 ) -> Result<T, Box<dyn Error>> {
     let mut line = String::new();
@@ -172,12 +174,12 @@ fn read<T: for<'de> Deserialize<'de>>(
 }
 
 /// The folder for results that are computed once.
-pub(crate) fn cache() -> Result<PathBuf, Box<dyn Error>> {
-    let cache = std::env::var_os("XDG_CACHE_HOME")
+pub(crate) fn cache_folder() -> Result<PathBuf, Box<dyn Error>> {
+    let folder = std::env::var_os("XDG_CACHE_HOME")
         .map(PathBuf::from)
         .or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache")))
         .ok_or("neither XDG_CACHE_HOME nor HOME is set, so there is no cache folder")?;
-    Ok(cache.join("fulmen"))
+    Ok(folder.join("fulmen"))
 }
 
 /// The Python of the JAX peer's virtual environment, which is created if it does not exist.
@@ -187,7 +189,7 @@ pub(crate) fn python() -> Result<PathBuf, Box<dyn Error>> {
 
 /// The Python of the PyTorch peers' virtual environment. The pinned versions were tested with
 /// Python 3.12.
-fn torch() -> Result<PathBuf, Box<dyn Error>> {
+fn torch_python() -> Result<PathBuf, Box<dyn Error>> {
     python_with(
         "torch_requirements.txt",
         "bench-torch-venv",
@@ -204,21 +206,21 @@ pub(crate) fn python_with(
     what: &str,
     newest: u32,
 ) -> Result<PathBuf, Box<dyn Error>> {
-    let environment = cache()?.join(name);
+    let environment = cache_folder()?.join(name);
     let python = environment.join("bin").join("python");
     // A finished installation is marked with a copy of its requirements, so that a changed pin
     // installs again.
     let requirements = Path::new(PEERS).join(requirements);
     let packages = std::fs::read_to_string(&requirements)?;
-    let done = environment.join("installed");
-    if std::fs::read_to_string(&done).is_ok_and(|installed| installed == packages) {
+    let marker = environment.join("installed");
+    if std::fs::read_to_string(&marker).is_ok_and(|installed| installed == packages) {
         return Ok(python);
     }
     eprintln!("Making the peers' Python environment ({what}, once) in {}", environment.display());
     let base = interpreter(newest)?;
     run(Command::new(&base).args(["-m", "venv", "--clear"]).arg(&environment))?;
     run(Command::new(&python).args(["-m", "pip", "install", "--quiet", "-r"]).arg(requirements))?;
-    std::fs::write(done, packages)?;
+    std::fs::write(marker, packages)?;
     Ok(python)
 }
 
@@ -234,30 +236,33 @@ fn interpreter(newest: u32) -> Result<PathBuf, Box<dyn Error>> {
     if let Some(named) = std::env::var_os("FULMEN_BENCH_PYTHON") {
         return Ok(named.into());
     }
-    let runs = |python: &PathBuf| {
-        let quiet = Command::new(python)
+    let starts = |python: &PathBuf| {
+        Command::new(python)
             .arg("--version")
             .stdout(Stdio::null())
             .stderr(Stdio::null())
-            .status();
-        quiet.is_ok_and(|status| status.success())
+            .status()
+            .is_ok_and(|status| status.success())
     };
     let pyenv = pyenv_versions();
     let of_version = |minor: u32| {
-        let beginning = format!("3.{minor}.");
-        let name = |folder: &PathBuf| {
-            folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&beginning))
+        let prefix = format!("3.{minor}.");
+        let has_prefix = |folder: &PathBuf| {
+            folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&prefix))
         };
         let installed = pyenv
             .iter()
-            .filter(|folder| name(folder))
+            .filter(|folder| has_prefix(folder))
             .map(|folder| folder.join("bin").join("python"));
         std::iter::once(PathBuf::from(format!("python3.{minor}")))
             .chain(installed.collect::<Vec<_>>())
     };
-    let mut candidates = (10..=newest).rev().flat_map(of_version).chain([PathBuf::from("python3")]);
-    let python = candidates.find(runs);
-    python.ok_or_else(|| "there is no python3; install Python 3.11 or newer with pip".into())
+    (10..=newest)
+        .rev()
+        .flat_map(of_version)
+        .chain([PathBuf::from("python3")])
+        .find(starts)
+        .ok_or_else(|| "there is no python3; install Python 3.11 or newer with pip".into())
 }
 
 /// The folders of the versions that pyenv has installed.

@@ -65,15 +65,15 @@ const LONGEST: f64 = 5.0;
 pub(crate) fn bars(title: &str, contenders: &[&str], groups: &[Group]) -> String {
     let values = || groups.iter().flat_map(|(_, bars)| bars.iter().map(|bar| bar.1));
     let longest = values().fold(1.0, f64::max).min(LONGEST);
-    let left = 12.0
+    let origin = 12.0
         + CHARACTER * groups.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0) as f64;
-    let x = |value: f64| left + value.min(longest) / longest * LENGTH;
+    let x = |value: f64| origin + value.min(longest) / longest * LENGTH;
     let (mut parts, mut y) = (Vec::new(), 4.0);
     for (name, bars) in groups {
         let middle = y + BAR * bars.len() as f64 / 2.0 + 4.0;
-        parts.push(text(left - 6.0, middle, "end", name));
+        parts.push(text(origin - 6.0, middle, "end", name));
         for &(contender, value) in bars {
-            let shape = format!("M{left} {y:.1}H{:.1}v{:.1}H{left}Z", x(value), BAR - 1.0);
+            let shape = format!("M{origin} {y:.1}H{:.1}v{:.1}H{origin}Z", x(value), BAR - 1.0);
             parts.push(element(
                 "path",
                 &[("class", &format_args!("column {}", class(contender))), ("d", &shape)],
@@ -87,7 +87,7 @@ pub(crate) fn bars(title: &str, contenders: &[&str], groups: &[Group]) -> String
     let one = format!("M{:.1} 0V{y:.1}", x(1.0));
     parts.push(element("path", &[("class", &"grid"), ("d", &one)], ""));
     let names: Vec<(usize, &str)> = contenders.iter().copied().enumerate().collect();
-    svg_file(title, &names, left + LENGTH + NUMBER, y, parts.into_iter().collect())
+    svg_file(title, &names, origin + LENGTH + NUMBER, y, parts.into_iter().collect())
 }
 
 fn text(x: f64, y: f64, anchor: &'static str, text: &str) -> Html {

@@ -152,7 +152,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
             print_row(&row, args.json)?;
         }
         if let Some(book) = &args.book {
-            write_row(book, &row(workload, &slice, [&ours, &peer]))?;
+            write_row(book, &row(workload, &slice, &ours, &peer))?;
         }
     }
     Ok(())
@@ -310,7 +310,7 @@ pub(crate) fn peer(workload: &Workload, slice: &Slice) -> Result<Option<Cost>, B
 }
 
 /// A row of the book's table.
-fn row(workload: &Workload, slice: &Slice, [ours, peer]: [&Option<Cost>; 2]) -> String {
+fn row(workload: &Workload, slice: &Slice, ours: &Option<Cost>, peer: &Option<Cost>) -> String {
     let Workload { title, batch, strategy, .. } = workload;
     let hbm = |cost: &Option<Cost>| match cost {
         Some(cost) => format!("{:.2}", cost.hbm_bytes / f64::from(1 << 30)),

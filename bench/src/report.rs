@@ -133,18 +133,23 @@ fn table(rows: &[&Row]) -> String {
 /// Bars of each peer's median as a multiple of Fulmen's; `None` if no row has a peer.
 fn picture(suite: &str, rows: &[&Row]) -> Option<String> {
     let names = contenders(rows);
-    let alike = rows.windows(2).all(|pair| pair[0].quantity == pair[1].quantity);
+    let same_quantity = rows.windows(2).all(|pair| pair[0].quantity == pair[1].quantity);
     let groups: Vec<Group> = rows
         .iter()
         .filter_map(|row| {
             let ours = row.median(OURS).filter(|ours| *ours > 0.0)?;
-            let bars = names
+            let bars: Vec<(usize, f64)> = names
                 .iter()
                 .enumerate()
-                .filter_map(|(i, name)| Some((i, row.median(name)? / ours)));
-            let bars: Vec<(usize, f64)> = bars.collect();
-            let name =
-                || if alike { row.name.clone() } else { format!("{}, {}", row.name, row.quantity) };
+                .filter_map(|(i, name)| Some((i, row.median(name)? / ours)))
+                .collect();
+            let name = || {
+                if same_quantity {
+                    row.name.clone()
+                } else {
+                    format!("{}, {}", row.name, row.quantity)
+                }
+            };
             (bars.len() > 1).then(|| (name(), bars))
         })
         .collect();

@@ -1,5 +1,5 @@
-//! [`Row`]: one quantity of Fulmen and of each peer, printed as a sentence and as a line of JSON. `report` reads the
-//! JSON.
+//! [`Row`]: one quantity of Fulmen and of each peer, printed as a sentence and as a line of JSON.
+//! `report` reads the JSON.
 
 use std::fmt;
 use std::fs;
@@ -24,7 +24,7 @@ pub(crate) struct Row {
     pub(crate) quantity: String,
     pub(crate) unit: String,
     /// The results of each contender, [`OURS`] first.
-    pub(crate) results: Vec<Measured>,
+    pub(crate) results: Vec<Measurement>,
     /// The peers that did not run, and the reasons.
     pub(crate) missing: Vec<(String, String)>,
     /// Additional values.
@@ -34,7 +34,7 @@ pub(crate) struct Row {
 
 /// The result of a contender.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Measured {
+pub(crate) struct Measurement {
     pub(crate) name: String,
     /// Versions: `0.12.0.1, Python 3.13.0`.
     pub(crate) version: String,
@@ -93,7 +93,7 @@ impl Row {
         match Spread::new(values) {
             Some(spread) => {
                 let (name, version) = (name.to_owned(), version.to_owned());
-                self.results.push(Measured { name, version, spread });
+                self.results.push(Measurement { name, version, spread });
                 self
             }
             None => self.missing(name, "nothing was measured"),
@@ -126,7 +126,7 @@ impl Row {
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}, {}:", self.name, self.quantity)?;
-        for (i, Measured { name, spread, .. }) in self.results.iter().enumerate() {
+        for (i, Measurement { name, spread, .. }) in self.results.iter().enumerate() {
             let separator = if i == 0 { "" } else { ";" };
             write!(f, "{separator} {name} {}", number(spread.median))?;
             if !self.unit.is_empty() {

@@ -8,7 +8,7 @@ use fulmen::trainer::preflight::Slice;
 use crate::peer;
 use crate::preflight;
 use crate::row::{Row, print_row};
-use crate::steps::Race;
+use crate::steps::Comparison;
 use crate::workload::Workload;
 
 #[derive(clap::Args)]
@@ -41,8 +41,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     for name in &args.workloads {
         let workload = Workload::find(name)?;
         for &devices in args.devices.iter().filter(|&&devices| devices > 0) {
-            let mut row =
-                Race { workload, devices, rounds: args.rounds, num_workers: 1 }.run(&args.peers)?;
+            let mut row = Comparison { workload, devices, rounds: args.rounds, num_workers: 1 }
+                .run(&args.peers)?;
             row.suite = "scaling".to_owned();
             print_row(&row, args.json)?;
         }

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::peer::{self, Peer};
 use crate::process::seconds_since_start;
 use crate::row::{Row, print_row};
-use crate::workload::{Visit, Workload};
+use crate::workload::{ModelVisitor, Workload};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -42,7 +42,7 @@ pub(crate) struct Args {
 
 /// The result of our side.
 #[derive(Serialize, Deserialize)]
-struct Started {
+struct StartResult {
     seconds: f64,
     compilations: u64,
 }
@@ -71,7 +71,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
             workload.with_model(FirstStep { workload })?;
             continue;
         }
-        for (quantity, times) in ["first start", "second start"].into_iter().zip(race(name, args)?)
+        for (quantity, times) in
+            ["first start", "second start"].into_iter().zip(time_starts(name, args)?)
         {
             let mut row = Row::new("startup", name, quantity, "s").ours(&times.ours);
             row = row.detail("compilations", times.compilations);
@@ -87,17 +88,17 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The first and the second starts.
-fn race(workload: &str, args: &Args) -> Result<[Times; 2], Box<dyn Error>> {
+/// Times the first and the second starts of all sides, in turns.
+fn time_starts(workload: &str, args: &Args) -> Result<[Times; 2], Box<dyn Error>> {
     let peers = || args.peers.iter().map(|_| PeerTimes::default()).collect();
     let mut starts = [(); 2].map(|()| Times { ours: Vec::new(), peers: peers(), compilations: 0 });
     for _ in 0..args.rounds {
         // Empty before the first of the two starts.
         let (ours_cache, jax_cache) = (tempfile::tempdir()?, tempfile::tempdir()?);
         for times in &mut starts {
-            let started = ours(workload, ours_cache.path())?;
-            times.ours.push(started.seconds);
-            times.compilations = times.compilations.max(started.compilations);
+            let result = ours(workload, ours_cache.path())?;
+            times.ours.push(result.seconds);
+            times.compilations = times.compilations.max(result.compilations);
             for (name, times) in
                 args.peers.iter().zip(&mut times.peers).filter(|(_, times)| times.missing.is_none())
             {
@@ -123,7 +124,7 @@ fn race(workload: &str, args: &Args) -> Result<[Times; 2], Box<dyn Error>> {
 }
 
 /// Our side, in a separate process.
-fn ours(workload: &str, cache: &Path) -> Result<Started, Box<dyn Error>> {
+fn ours(workload: &str, cache: &Path) -> Result<StartResult, Box<dyn Error>> {
     let output = Command::new(env::current_exe()?)
         .args(["startup", "--serve", "--workloads", workload])
         .env("FULMEN_COMPILE_CACHE", cache)
@@ -138,7 +139,7 @@ struct FirstStep {
     workload: Workload,
 }
 
-impl Visit for FirstStep {
+impl ModelVisitor for FirstStep {
     type Output = Result<(), Box<dyn Error>>;
 
     fn visit<M: TrainingModule>(self, model: &M) -> Self::Output {
@@ -158,7 +159,7 @@ impl Visit for FirstStep {
         let seconds =
             first.0.lock().unwrap_or_else(PoisonError::into_inner).ok_or("no loss arrived")?;
         let compilations = trainer.runtime().metrics().value("UncachedCompile");
-        println!("{}", serde_json::to_string(&Started { seconds, compilations })?);
+        println!("{}", serde_json::to_string(&StartResult { seconds, compilations })?);
         Ok(())
     }
 }

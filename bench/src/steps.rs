@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 
 use crate::peer::{self, Peer};
 use crate::row::{Row, print_row};
-use crate::workload::{Visit, Workload};
+use crate::workload::{ModelVisitor, Workload};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -51,35 +51,39 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     for name in &args.workloads {
         let workload = Workload::find(name)?;
         for &devices in &args.devices {
-            let row =
-                Race { workload, devices, rounds: args.rounds, num_workers: args.num_workers }
-                    .run(&args.peers)?;
+            let row = Comparison {
+                workload,
+                devices,
+                rounds: args.rounds,
+                num_workers: args.num_workers,
+            }
+            .run(&args.peers)?;
             print_row(&row, args.json)?;
         }
     }
     Ok(())
 }
 
-/// The settings of a race.
-pub(crate) struct Race {
+/// The settings of a comparison.
+pub(crate) struct Comparison {
     pub(crate) workload: Workload,
     pub(crate) devices: usize,
     pub(crate) rounds: u64,
     pub(crate) num_workers: usize,
 }
 
-impl Race {
+impl Comparison {
     /// The step times of all sides.
     pub(crate) fn run(self, peers: &[String]) -> Result<Row, Box<dyn Error>> {
         let workload = self.workload;
         let (peers, missing) = peer::start_all(peers, workload.name, self.devices);
-        workload.with_model(Racing { race: self, peers, missing })
+        workload.with_model(RunningPeers { settings: self, peers, missing })
     }
 }
 
 /// Runs a block of each peer after each of our blocks, and records the times in milliseconds per
 /// step.
-struct Turns {
+struct PeerBlocks {
     peers: Vec<Peer>,
     steps: u64,
     start: Instant,
@@ -102,9 +106,9 @@ struct PeerTimes {
     failed: Option<String>,
 }
 
-impl Callback for Turns {
+impl Callback for PeerBlocks {
     fn name(&self) -> &'static str {
-        "Turns"
+        "PeerBlocks"
     }
 
     fn on_fit_start(&mut self, _: &FitStart) {
@@ -136,28 +140,29 @@ impl Callback for Turns {
     }
 }
 
-/// The data of the race, without the model.
-struct Racing {
-    race: Race,
+/// A comparison with peers that have started, and those that could not.
+struct RunningPeers {
+    settings: Comparison,
     peers: Vec<Peer>,
     missing: Vec<(String, String)>,
 }
 
-impl Visit for Racing {
+impl ModelVisitor for RunningPeers {
     type Output = Result<Row, Box<dyn Error>>;
 
     fn visit<M: TrainingModule>(self, model: &M) -> Self::Output {
-        let Racing { race: Race { workload, devices, rounds, num_workers }, peers, missing } = self;
+        let RunningPeers { settings, peers, missing } = self;
+        let Comparison { workload, devices, rounds, num_workers } = settings;
         let loader = workload.loader(num_workers)?;
         peers.iter().try_for_each(|peer| check_alike(&workload, model, peer))?;
         let versions: Vec<_> =
             peers.iter().map(|peer| (peer.name.clone(), peer.ready.version.clone())).collect();
 
         let folder = tempfile::tempdir()?;
-        let untimed = peers.iter().map(|_| PeerTimes::default()).collect();
+        let peer_times = peers.iter().map(|_| PeerTimes::default()).collect();
         let times =
-            Arc::new(Mutex::new(Times { ours: Vec::new(), loss: f64::NAN, peers: untimed }));
-        let turns = Turns {
+            Arc::new(Mutex::new(Times { ours: Vec::new(), loss: f64::NAN, peers: peer_times }));
+        let peer_blocks = PeerBlocks {
             peers,
             steps: loader.len() as u64,
             start: Instant::now(),
@@ -166,7 +171,7 @@ impl Visit for Racing {
         let mut trainer = Trainer::builder()
             .accelerator(Accelerator::Cpu)
             .devices(devices)
-            .callback(turns)
+            .callback(peer_blocks)
             .max_epochs(rounds + WARM_UP)
             .default_root_dir(folder.path())
             .enable_checkpointing(false)

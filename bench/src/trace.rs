@@ -1,4 +1,4 @@
-//! `trace`: the time to record and lower a training step to StableHLO, with gradients and
+//! `trace`: the time to trace a training step and lower it to StableHLO, with gradients and
 //! optimizer, against JAX's trace and lower of the same step. Nothing is compiled, and no device is
 //! needed.
 
@@ -21,7 +21,7 @@ pub(crate) struct Args {
     /// The workloads: resnet50, gpt-48 and gpt-48-scan, separated by commas.
     #[arg(long, default_value = "resnet50,gpt-48,gpt-48-scan", value_delimiter = ',')]
     workloads: Vec<String>,
-    /// How often each side records.
+    /// How often each side traces.
     #[arg(long, default_value_t = 7)]
     rounds: usize,
     /// Skip the peer.
@@ -39,7 +39,7 @@ const LAYERS: usize = 48;
 
 /// The result of one side.
 #[derive(Deserialize)]
-struct Traced {
+struct Lowering {
     version: String,
     seconds: f64,
     bytes: usize,
@@ -56,12 +56,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
                 continue;
             }
             match peer(name) {
-                Ok(traced) => theirs.push(traced),
+                Ok(lowering) => theirs.push(lowering),
                 Err(why) => missing = Some(why.to_string()),
             }
         }
         let milliseconds =
-            |all: &[Traced]| all.iter().map(|one| 1e3 * one.seconds).collect::<Vec<_>>();
+            |all: &[Lowering]| all.iter().map(|one| 1e3 * one.seconds).collect::<Vec<_>>();
         let mut row = Row::new("trace", name, "record and lower", "ms").ours(&milliseconds(&ours));
         row = row.detail("stablehlo_bytes", ours[0].bytes);
         if let Some(first) = theirs.first() {
@@ -77,7 +77,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn trace(name: &str) -> Result<Traced, Box<dyn Error>> {
+fn trace(name: &str) -> Result<Lowering, Box<dyn Error>> {
     match name {
         "resnet50" => lower(
             &ResNetClassifier::new(Config::resnet50(), 0.1),
@@ -92,11 +92,11 @@ fn trace(name: &str) -> Result<Traced, Box<dyn Error>> {
     }
 }
 
-fn lower<M: TrainingModule>(module: &M, loader: &DataLoader) -> Result<Traced, Box<dyn Error>> {
+fn lower<M: TrainingModule>(module: &M, loader: &DataLoader) -> Result<Lowering, Box<dyn Error>> {
     let builder = Trainer::builder().precision(Precision::Bf16Mixed);
     let start = Instant::now();
     let text = builder.stablehlo(module, loader, 1)?;
-    Ok(Traced {
+    Ok(Lowering {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         seconds: start.elapsed().as_secs_f64(),
         bytes: text.len(),
@@ -104,7 +104,7 @@ fn lower<M: TrainingModule>(module: &M, loader: &DataLoader) -> Result<Traced, B
 }
 
 /// JAX's side, in a separate process.
-fn peer(name: &str) -> Result<Traced, Box<dyn Error>> {
+fn peer(name: &str) -> Result<Lowering, Box<dyn Error>> {
     let mut command = Command::new(python()?);
     command.arg(Path::new(PEERS).join("jax_cost.py")).args([
         "--trace",

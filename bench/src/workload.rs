@@ -34,8 +34,8 @@ const WORKLOADS: [Workload; 5] = [
     Workload { name: "W5", batch: 32, steps_per_epoch: 5, shape: &[3, 32, 32] },
 ];
 
-/// A function of the workload's model, whose type depends on the workload.
-pub(crate) trait Visit {
+/// What to do with the workload's model, whose type depends on the workload.
+pub(crate) trait ModelVisitor {
     type Output;
 
     fn visit<M: TrainingModule>(self, model: &M) -> Self::Output;
@@ -69,11 +69,11 @@ impl Workload {
             let rows: Vec<[usize; 2]> =
                 (0..n).map(|_| [random.below(Gpt::WORDS), 1 + random.below(7)]).collect();
             let words = |from: usize| -> Vec<i32> {
-                let word = |[start, stride]: [usize; 2], at: usize| {
-                    ((start + stride * at) % Gpt::WORDS) as i32
+                let word = |[start, stride]: [usize; 2], index: usize| {
+                    ((start + stride * index) % Gpt::WORDS) as i32
                 };
                 rows.iter()
-                    .flat_map(|&row| (from..from + size).map(move |at| word(row, at)))
+                    .flat_map(|&row| (from..from + size).map(move |index| word(row, index)))
                     .collect()
             };
             let (x, y) = (words(0), words(1));
@@ -86,9 +86,9 @@ impl Workload {
         Ok(TensorDataset::builder().array("x", shape, x).array("y", [n], y).build()?)
     }
 
-    pub(crate) fn with_model<V: Visit>(&self, visit: V) -> V::Output {
+    pub(crate) fn with_model<V: ModelVisitor>(&self, visitor: V) -> V::Output {
         match self.name {
-            "W1" => visit.visit(&Row {
+            "W1" => visitor.visit(&Layers {
                 layers: Sequential::new()
                     .add(Linear::new(784, 512))
                     .add(Relu::new())
@@ -97,7 +97,7 @@ impl Workload {
                     .add(Linear::new(256, 10)),
                 optimizer: || Box::new(optim::Sgd::new(1e-2).momentum(0.9)),
             }),
-            "W2" => visit.visit(&Row {
+            "W2" => visitor.visit(&Layers {
                 layers: Sequential::new()
                     .add(Conv2d::new(1, 20, 5))
                     .add(Relu::new())
@@ -111,25 +111,25 @@ impl Workload {
                     .add(Linear::new(500, 10)),
                 optimizer: || Box::new(optim::Adam::new(1e-3)),
             }),
-            "W3" => visit.visit(&ResNetClassifier::new(
+            "W3" => visitor.visit(&ResNetClassifier::new(
                 Config { num_classes: 10, small_pictures: true, ..Config::resnet18() },
                 0.01,
             )),
-            "W4" => visit.visit(&Gpt::new(DType::F32)),
-            _ => visit.visit(&Dcgan::new()),
+            "W4" => visitor.visit(&Gpt::new(DType::F32)),
+            _ => visitor.visit(&Dcgan::new()),
         }
     }
 }
 
 /// Sequential layers with the workload's optimizer.
 #[derive(Module)]
-struct Row {
+struct Layers {
     layers: Sequential,
     #[module(skip)]
     optimizer: fn() -> Box<dyn Optimizer>,
 }
 
-impl TrainingModule for Row {
+impl TrainingModule for Layers {
     fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
         cross_entropy(&self.layers.forward(&batch.get("x")), &batch.get("y"), Reduction::Mean)
     }

@@ -16,15 +16,15 @@ use crate::stats::median;
 const BATCH: usize = 64;
 
 pub(crate) fn run(args: &Args, images: &Path, folder: &Path) -> Result<Value, Box<dyn Error>> {
-    let pictures = ImagePipeline::rgb().random_resized_crop(args.size).horizontal_flip(0.5);
-    let data = || ImageFolder::open(images).and_then(|folder| folder.decode(pictures.clone()));
+    let pipeline = ImagePipeline::rgb().random_resized_crop(args.size).horizontal_flip(0.5);
+    let data = || ImageFolder::open(images).and_then(|folder| folder.decode(pipeline.clone()));
     let start = Instant::now();
-    let made = data()?.cache(folder).workers(args.workers).open()?;
+    let cache = data()?.cache(folder).workers(args.workers).open()?;
     let warming = start.elapsed().as_secs_f64();
     let sample: usize =
-        made.fields().iter().map(|field| field.sample_bytes()).sum::<Result<usize, _>>()?;
-    let bytes = sample * made.len();
-    drop(made);
+        cache.fields().iter().map(|field| field.sample_bytes()).sum::<Result<usize, _>>()?;
+    let bytes = sample * cache.len();
+    drop(cache);
 
     // A new mapping: the pages are in memory, but not in this process's page table.
     let start = Instant::now();

@@ -41,16 +41,16 @@ impl Dataset for Digits {
 
 pub(crate) fn run(args: &Args, folder: &Path) -> Result<Value, Box<dyn Error>> {
     let start = Instant::now();
-    let made = Digits(args.samples).cache(folder).workers(args.workers).open()?;
+    let cache = Digits(args.samples).cache(folder).workers(args.workers).open()?;
     let warming = start.elapsed().as_secs_f64();
-    let names = std::fs::read_dir(made.path())?
+    let paths = std::fs::read_dir(cache.path())?
         .map(|entry| Ok(entry?.path()))
         .collect::<std::io::Result<Vec<_>>>()?;
-    let files = names
+    let files = paths
         .iter()
         .filter(|path| path.extension().is_some_and(|extension| extension == "arrow"))
         .count();
-    drop(made);
+    drop(cache);
 
     let (mut openings, mut ordered, mut shuffled, mut copies) =
         (Vec::new(), Vec::new(), Vec::new(), Vec::new());

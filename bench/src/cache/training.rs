@@ -22,9 +22,9 @@ use crate::models::ResNetClassifier;
 const BATCH: usize = 32;
 
 pub(crate) fn run(args: &Args, images: &Path, folder: &Path) -> Result<Value, Box<dyn Error>> {
-    let pictures =
+    let pipeline =
         ImagePipeline::rgb().random_resized_crop(args.training_size).horizontal_flip(0.5);
-    let data = || ImageFolder::open(images).and_then(|folder| folder.decode(pictures.clone()));
+    let data = || ImageFolder::open(images).and_then(|folder| folder.decode(pipeline.clone()));
     let classes = ImageFolder::open(images)?.classes().len();
     let cached = data()?.cache(folder).workers(args.workers).open()?;
     let mut lines = Vec::new();

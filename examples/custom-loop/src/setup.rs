@@ -7,13 +7,17 @@ use fulmen::prelude::*;
 
 /// Two blocks of convolution, batch normalization and pooling, then a linear classifier.
 pub(crate) fn model() -> Sequential {
-    let block = |model: Sequential, inputs, outputs| {
-        let model =
-            model.add(Conv2d::new(inputs, outputs, 3).padding(1)).add(BatchNorm2d::new(outputs));
-        model.add(Relu::new()).add(MaxPool2d::new(2))
+    let add_block = |model: Sequential, inputs, outputs| {
+        model
+            .add(Conv2d::new(inputs, outputs, 3).padding(1))
+            .add(BatchNorm2d::new(outputs))
+            .add(Relu::new())
+            .add(MaxPool2d::new(2))
     };
-    let model = block(block(Sequential::new(), 1, 16), 16, 32);
-    model.add(Flatten::new()).add(Dropout::new(0.3)).add(Linear::new(32 * 7 * 7, 10))
+    add_block(add_block(Sequential::new(), 1, 16), 16, 32)
+        .add(Flatten::new())
+        .add(Dropout::new(0.3))
+        .add(Linear::new(32 * 7 * 7, 10))
 }
 
 /// The steps and the optimizer.

@@ -57,7 +57,7 @@ impl Args {
     }
 
     /// All samples, each once.
-    fn in_order(&self, dataset: impl Dataset) -> cli::Result<DataLoader> {
+    fn ordered_loader(&self, dataset: impl Dataset) -> cli::Result<DataLoader> {
         Ok(DataLoader::builder(dataset)
             .batch_size(self.batch_size)
             .num_workers(self.num_workers)
@@ -85,7 +85,7 @@ impl Program for Args {
             .num_workers(self.num_workers)
             .drop_last(true)
             .build()?;
-        Ok(FitData { train, validation: (&self.in_order(validation)?).into() })
+        Ok(FitData { train, validation: (&self.ordered_loader(validation)?).into() })
     }
 
     /// The test digits, each with noise from which a digit of its class is drawn. The noise is part
@@ -93,7 +93,7 @@ impl Program for Args {
     /// batch.
     fn test_data(&self, _: &Options) -> cli::Result<EvaluationSets> {
         let data = FakeDataset::extending(self.digits(Split::Test)?).normal("noise", SHAPE);
-        Ok((&self.in_order(data)?).into())
+        Ok((&self.ordered_loader(data)?).into())
     }
 
     /// Noise, with the classes in turn.

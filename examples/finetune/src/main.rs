@@ -16,7 +16,7 @@ use fulmen::models::{AutoModelForSequenceClassification as Classifier, Labels, P
 use fulmen::prelude::*;
 use fulmen::trainer::{self, PredictionWriter};
 
-use model::{Finetuned, Recipe};
+use model::{Recipe, TextClassifier};
 use texts::{Samples, Split, Text};
 
 /// The tokenizer's file in a folder.
@@ -127,7 +127,7 @@ impl Args {
     }
 
     /// A loader with batches of a few lengths. All texts must have labels.
-    fn in_buckets(&self, samples: Samples) -> cli::Result<DataLoaderBuilder> {
+    fn bucketed_loader(&self, samples: Samples) -> cli::Result<DataLoaderBuilder> {
         if !samples.are_labelled() {
             return Err("a text has no `label`; only `predict` accepts that".into());
         }
@@ -139,31 +139,33 @@ impl Args {
 }
 
 impl Program for Args {
-    type Module = Finetuned;
+    type Module = TextClassifier;
 
-    fn module(&self) -> cli::Result<Finetuned> {
+    fn module(&self) -> cli::Result<TextClassifier> {
         let labels = self.labels()?;
         let model = if self.fake_data {
             Classifier::new(Config { labels, ..self.config()? })?
         } else {
             Classifier::from_folder_with(self.folder()?, |config| config.labels = labels)?
         };
-        Ok(Finetuned::new(model, self.recipe.clone())?)
+        Ok(TextClassifier::new(model, self.recipe.clone())?)
     }
 
     fn fit_data(&self, options: &Options) -> cli::Result<FitData> {
-        let train =
-            self.in_buckets(self.samples(None, Split::Train)?)?.shuffle(true).seed(options.seed);
-        let validation = self.in_buckets(self.samples(None, Split::Validation)?)?.build()?;
+        let train = self
+            .bucketed_loader(self.samples(None, Split::Train)?)?
+            .shuffle(true)
+            .seed(options.seed);
+        let validation = self.bucketed_loader(self.samples(None, Split::Validation)?)?.build()?;
         Ok(FitData { train: train.drop_last(true).build()?, validation: (&validation).into() })
     }
 
     fn test_data(&self, _: &Options) -> cli::Result<EvaluationSets> {
         let samples = self.samples(self.test_data.as_deref(), Split::Test)?;
-        Ok((&self.in_buckets(samples)?.build()?).into())
+        Ok((&self.bucketed_loader(samples)?.build()?).into())
     }
 
-    fn after_test(&self, module: &Finetuned, trainer: &Trainer) -> cli::Result<()> {
+    fn after_test(&self, module: &TextClassifier, trainer: &Trainer) -> cli::Result<()> {
         if trainer.process_index() != 0 {
             return Ok(());
         }

@@ -9,7 +9,7 @@ use fulmen::nn::optim::ParamGroups;
 use fulmen::prelude::*;
 
 /// The linear layers with low-rank updates: all in the encoder.
-const UPDATED: [&str; 4] =
+const LORA_TARGETS: [&str; 4] =
     ["*.query.weight", "*.key.weight", "*.value.weight", "*.layer.*.dense.weight"];
 
 /// The training recipe.
@@ -38,7 +38,7 @@ pub(crate) struct Recipe {
 
 /// A classifier, with the recipe.
 #[derive(Module)]
-pub(crate) struct Finetuned {
+pub(crate) struct TextClassifier {
     #[module(flatten)]
     network: Network,
     #[module(skip)]
@@ -47,20 +47,21 @@ pub(crate) struct Finetuned {
 
 #[derive(Module)]
 enum Network {
-    Whole(Classifier),
-    Updated(Lora<Classifier>),
+    Full(Classifier),
+    Lora(Lora<Classifier>),
 }
 
-impl Finetuned {
-    pub(crate) fn new(model: Classifier, recipe: Recipe) -> models::Result<Finetuned> {
+impl TextClassifier {
+    pub(crate) fn new(model: Classifier, recipe: Recipe) -> models::Result<TextClassifier> {
         let network = match recipe.lora {
             Some(rank) => {
                 let head: &[&str] = match &model {
                     Classifier::Bert(_) => &["classifier", "pooler"],
                     Classifier::Roberta(_) => &["classifier"],
                 };
-                Network::Updated(
-                    Lora::new(model, &UPDATED, rank, recipe.lora_alpha)?.modules_to_save(head)?,
+                Network::Lora(
+                    Lora::new(model, &LORA_TARGETS, rank, recipe.lora_alpha)?
+                        .modules_to_save(head)?,
                 )
             }
             None => {
@@ -71,25 +72,25 @@ impl Finetuned {
                         .iter()
                         .for_each(|(_, parameter)| parameter.set_requires_grad(true));
                 }
-                Network::Whole(model)
+                Network::Full(model)
             }
         };
-        Ok(Finetuned { network, recipe })
+        Ok(TextClassifier { network, recipe })
     }
 
     /// Writes the model, with its updates added, as a Hugging Face folder.
     pub(crate) fn save(&self, folder: &Path) -> models::Result<()> {
         match &self.network {
-            Network::Whole(model) => model.save_pretrained(folder),
-            Network::Updated(lora) => lora.apply(|model| model.save_pretrained(folder)),
+            Network::Full(model) => model.save_pretrained(folder),
+            Network::Lora(lora) => lora.apply(|model| model.save_pretrained(folder)),
         }
     }
 
     /// Writes the updates and the classifier as a peft folder.
     pub(crate) fn save_adapter(&self, folder: &Path) -> models::Result<()> {
         match &self.network {
-            Network::Whole(_) => Ok(()),
-            Network::Updated(lora) => lora.save_pretrained(folder),
+            Network::Full(_) => Ok(()),
+            Network::Lora(lora) => lora.save_pretrained(folder),
         }
     }
 
@@ -97,8 +98,8 @@ impl Finetuned {
     fn forward(&self, batch: &Batch) -> Tensor {
         let (ids, mask) = (batch.get("input_ids"), batch.get("attention_mask"));
         match &self.network {
-            Network::Whole(model) => model.forward(ids, None, Some(&mask)),
-            Network::Updated(lora) => lora.apply(|model| model.forward(ids, None, Some(&mask))),
+            Network::Full(model) => model.forward(ids, None, Some(&mask)),
+            Network::Lora(lora) => lora.apply(|model| model.forward(ids, None, Some(&mask))),
         }
     }
 
@@ -110,7 +111,7 @@ impl Finetuned {
     }
 }
 
-impl TrainingModule for Finetuned {
+impl TrainingModule for TextClassifier {
     fn training_step(&self, batch: &Batch, cx: &mut StepContext) -> Tensor {
         let (logits, labels) = (self.forward(batch), batch.get("label"));
         cx.log("train_acc", metrics::correct(&logits, &labels));

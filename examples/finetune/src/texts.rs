@@ -22,7 +22,7 @@ pub(crate) struct Text {
 /// folder, each `.txt` or `.md` file is a class, and each of its lines is a text.
 pub(crate) fn read(path: &Path) -> Result<Vec<Text>> {
     if path.is_dir() {
-        return lines(path);
+        return read_folder(path);
     }
     match path.extension().and_then(|extension| extension.to_str()) {
         Some("csv" | "tsv") => {
@@ -42,8 +42,9 @@ pub(crate) fn read(path: &Path) -> Result<Vec<Text>> {
                 let text = line["text"]
                     .as_str()
                     .ok_or_else(|| format!("{origin}: `text` is not a text"))?;
-                let label = line.get("label").filter(|label| !label.is_null());
-                let label = label
+                let label = line
+                    .get("label")
+                    .filter(|label| !label.is_null())
                     .map(|label| label.as_str().map_or_else(|| label.to_string(), str::to_owned));
                 Ok(Text { text: text.to_owned(), label })
             };
@@ -55,11 +56,13 @@ pub(crate) fn read(path: &Path) -> Result<Vec<Text>> {
     }
 }
 
-fn lines(folder: &Path) -> Result<Vec<Text>> {
+fn read_folder(folder: &Path) -> Result<Vec<Text>> {
     let failed = |path: &Path, e: std::io::Error| format!("{}: {e}", path.display());
-    let paths = fs::read_dir(folder).map_err(|e| failed(folder, e))?.map(|entry| Ok(entry?.path()));
-    let mut paths =
-        paths.collect::<std::io::Result<Vec<PathBuf>>>().map_err(|e| failed(folder, e))?;
+    let mut paths = fs::read_dir(folder)
+        .map_err(|e| failed(folder, e))?
+        .map(|entry| Ok(entry?.path()))
+        .collect::<std::io::Result<Vec<PathBuf>>>()
+        .map_err(|e| failed(folder, e))?;
     paths.retain(|path| {
         path.extension().is_some_and(|extension| extension == "txt" || extension == "md")
     });
@@ -68,8 +71,11 @@ fn lines(folder: &Path) -> Result<Vec<Text>> {
     for path in paths {
         let class = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let content = fs::read_to_string(&path).map_err(|e| failed(&path, e))?;
-        let long = content.lines().filter(|line| line.split_whitespace().count() >= MIN_WORDS);
-        texts.extend(long.map(|line| Text { text: line.to_owned(), label: Some(class.clone()) }));
+        let long_lines =
+            content.lines().filter(|line| line.split_whitespace().count() >= MIN_WORDS);
+        texts.extend(
+            long_lines.map(|line| Text { text: line.to_owned(), label: Some(class.clone()) }),
+        );
     }
     if texts.is_empty() {
         let message = format!(
@@ -167,7 +173,7 @@ impl Samples {
             return Err("there are no texts; give at least one".into());
         };
         Ok(Samples {
-            tokens: TokenCollator::new(rounded(longest, max_length), pad),
+            tokens: TokenCollator::new(padded_length(longest, max_length), pad),
             rows,
             max_length,
         })
@@ -175,7 +181,7 @@ impl Samples {
 
     /// The padded length of each sample.
     pub(crate) fn lengths(&self) -> Vec<usize> {
-        self.rows.iter().map(|(tokens, _)| rounded(tokens.len(), self.max_length)).collect()
+        self.rows.iter().map(|(tokens, _)| padded_length(tokens.len(), self.max_length)).collect()
     }
 
     /// Whether all samples have labels.
@@ -185,7 +191,7 @@ impl Samples {
 }
 
 /// Rounds up to a multiple of 8, which suits a TPU.
-fn rounded(length: usize, max_length: usize) -> usize {
+fn padded_length(length: usize, max_length: usize) -> usize {
     length.max(1).next_multiple_of(8).min(max_length)
 }
 

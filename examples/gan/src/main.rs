@@ -56,7 +56,7 @@ impl Args {
 
     /// All samples, each once, with noise to draw from. The noise is part of the data because steps
     /// other than training steps draw the same random numbers for each batch.
-    fn in_order(&self, split: Split) -> cli::Result<DataLoader> {
+    fn ordered_loader(&self, split: Split) -> cli::Result<DataLoader> {
         let pictures = self.pictures()?;
         let noise = [self.recipe.noise_size(&pictures)];
         let data = FakeDataset::extending(pictures.open(split)?).normal("noise", noise);
@@ -82,11 +82,11 @@ impl Program for Args {
             .num_workers(self.num_workers)
             .drop_last(true)
             .build()?;
-        Ok(FitData { train, validation: (&self.in_order(Split::Validation)?).into() })
+        Ok(FitData { train, validation: (&self.ordered_loader(Split::Validation)?).into() })
     }
 
     fn test_data(&self, _: &Options) -> cli::Result<EvaluationSets> {
-        Ok((&self.in_order(Split::Test)?).into())
+        Ok((&self.ordered_loader(Split::Test)?).into())
     }
 
     /// Noise, with the classes in turn.
@@ -149,7 +149,7 @@ mod tests {
         let classifier = ResNet::new(config).unwrap();
         classifier.initialize(0);
         save_weights(&classifier, &path).unwrap();
-        let own = [
+        let args = [
             "gan",
             "--fake-data",
             "--fast-dev-run",
@@ -160,8 +160,8 @@ mod tests {
             "--batch-size",
             "8",
         ];
-        let judged = ["--discriminator-steps", "2", "--classifier", path.to_str().unwrap()];
-        assert_eq!(cli::main_from::<Args>([&own[..], &judged].concat()), ExitCode::SUCCESS);
+        let scoring = ["--discriminator-steps", "2", "--classifier", path.to_str().unwrap()];
+        assert_eq!(cli::main_from::<Args>([&args[..], &scoring].concat()), ExitCode::SUCCESS);
     }
 
     #[test]

@@ -123,7 +123,7 @@ impl Args {
     }
 
     /// All samples, each once.
-    fn in_order(&self, split: Split) -> cli::Result<DataLoader> {
+    fn ordered_loader(&self, split: Split) -> cli::Result<DataLoader> {
         let loader = DataLoader::builder(self.samples(split)?).batch_size(self.batch_size);
         Ok(loader.num_workers(self.num_workers).build()?)
     }
@@ -167,11 +167,11 @@ impl Program for Args {
             .num_workers(self.num_workers)
             .drop_last(true)
             .build()?;
-        Ok(FitData { train, validation: (&self.in_order(Split::Validation)?).into() })
+        Ok(FitData { train, validation: (&self.ordered_loader(Split::Validation)?).into() })
     }
 
     fn test_data(&self, _: &Options) -> cli::Result<EvaluationSets> {
-        Ok((&self.in_order(Split::Test)?).into())
+        Ok((&self.ordered_loader(Split::Test)?).into())
     }
 
     /// The prompt, once for each answer.
@@ -237,7 +237,7 @@ mod tests {
     fn predict_continues_the_prompt() {
         let folder = tempfile::tempdir().unwrap();
         let story = folder.path().join("story.txt");
-        let own = [
+        let args = [
             "gpt",
             "predict",
             "--prompt",
@@ -248,7 +248,10 @@ mod tests {
             "8",
         ];
         let output = ["--output", story.to_str().unwrap(), "--fast-dev-run"];
-        assert_eq!(cli::main_from::<Args>([&own[..], &SMALL, &output].concat()), ExitCode::SUCCESS);
+        assert_eq!(
+            cli::main_from::<Args>([&args[..], &SMALL, &output].concat()),
+            ExitCode::SUCCESS
+        );
         let text = std::fs::read_to_string(story).unwrap();
         let answers: Vec<&str> =
             text.split("\n---\n").filter(|answer| !answer.is_empty()).collect();

@@ -127,8 +127,11 @@ fn files(text: &Path) -> Result<Vec<PathBuf>> {
     if !fs::metadata(text).map_err(failed)?.is_dir() {
         return Ok(vec![text.to_owned()]);
     }
-    let paths = fs::read_dir(text).map_err(failed)?.map(|entry| Ok(entry?.path()));
-    let mut files = paths.collect::<std::io::Result<Vec<_>>>().map_err(failed)?;
+    let mut files = fs::read_dir(text)
+        .map_err(failed)?
+        .map(|entry| Ok(entry?.path()))
+        .collect::<std::io::Result<Vec<_>>>()
+        .map_err(failed)?;
     files.retain(|file| {
         file.extension().is_some_and(|extension| extension == "txt" || extension == "md")
     });

@@ -64,7 +64,7 @@ impl Program for Args {
             .num_workers(self.num_workers)
             .drop_last(true)
             .build()?;
-        Ok(FitData { train, validation: (&self.in_order(validation)?).into() })
+        Ok(FitData { train, validation: (&self.ordered_loader(validation)?).into() })
     }
 
     fn test_data(&self, options: &Options) -> cli::Result<EvaluationSets> {
@@ -72,7 +72,7 @@ impl Program for Args {
     }
 
     fn predict_data(&self, _: &Options) -> cli::Result<Option<DataLoader>> {
-        Ok(Some(self.in_order(self.digits(Split::Test)?)?))
+        Ok(Some(self.ordered_loader(self.digits(Split::Test)?)?))
     }
 
     fn trainer(&self, builder: TrainerBuilder) -> TrainerBuilder {
@@ -96,7 +96,7 @@ impl Args {
     }
 
     /// All samples, each once.
-    fn in_order(&self, dataset: impl Dataset) -> cli::Result<DataLoader> {
+    fn ordered_loader(&self, dataset: impl Dataset) -> cli::Result<DataLoader> {
         Ok(DataLoader::builder(dataset)
             .batch_size(self.batch_size)
             .num_workers(self.num_workers)

@@ -57,7 +57,7 @@ impl Args {
     }
 
     /// All samples, each once.
-    fn in_order(&self, dataset: impl Dataset) -> cli::Result<DataLoader> {
+    fn ordered_loader(&self, dataset: impl Dataset) -> cli::Result<DataLoader> {
         Ok(DataLoader::builder(dataset)
             .batch_size(self.batch_size)
             .num_workers(self.num_workers)
@@ -98,7 +98,7 @@ impl Program for Args {
             .num_workers(self.num_workers)
             .drop_last(true)
             .build()?;
-        let validation = self.in_order(pictures.open(Split::Validation)?)?;
+        let validation = self.ordered_loader(pictures.open(Split::Validation)?)?;
         Ok(FitData { train, validation: (&validation).into() })
     }
 
@@ -107,7 +107,7 @@ impl Program for Args {
     }
 
     fn predict_data(&self, _: &Options) -> cli::Result<Option<DataLoader>> {
-        Ok(Some(self.in_order(self.pictures()?.open(Split::Test)?)?))
+        Ok(Some(self.ordered_loader(self.pictures()?.open(Split::Test)?)?))
     }
 
     fn trainer(&self, builder: TrainerBuilder) -> TrainerBuilder {

@@ -96,7 +96,7 @@ impl Args {
     }
 
     /// All samples, each once.
-    fn in_order(&self, split: Split) -> cli::Result<DataLoader> {
+    fn ordered_loader(&self, split: Split) -> cli::Result<DataLoader> {
         let loader = DataLoader::builder(self.samples(split)?).batch_size(self.batch_size);
         Ok(loader.num_workers(self.num_workers).build()?)
     }
@@ -138,11 +138,11 @@ impl Program for Args {
             .num_workers(self.num_workers)
             .drop_last(true)
             .build()?;
-        Ok(FitData { train, validation: (&self.in_order(Split::Validation)?).into() })
+        Ok(FitData { train, validation: (&self.ordered_loader(Split::Validation)?).into() })
     }
 
     fn test_data(&self, _: &Options) -> cli::Result<EvaluationSets> {
-        Ok((&self.in_order(Split::Test)?).into())
+        Ok((&self.ordered_loader(Split::Test)?).into())
     }
 
     fn after_test(&self, module: &MaskedLm, trainer: &Trainer) -> cli::Result<()> {
@@ -203,7 +203,7 @@ mod tests {
     /// Fits, validates and tests in one run, without data and without leaving anything behind.
     #[test]
     fn the_program_runs_on_fake_data() {
-        let own = [
+        let args = [
             "roberta",
             "--fake-data",
             "--fast-dev-run",
@@ -211,7 +211,7 @@ mod tests {
             "--optimizer",
             "lamb",
         ];
-        assert_eq!(cli::main_from::<Args>([&own[..], &SMALL].concat()), ExitCode::SUCCESS);
+        assert_eq!(cli::main_from::<Args>([&args[..], &SMALL].concat()), ExitCode::SUCCESS);
     }
 
     /// The folder has the files for `finetune` and transformers, and one token fills a gap.
@@ -227,15 +227,15 @@ mod tests {
             ["--text", text, "--tokenizer", tokenizer, "--vocab-size", "270", "--fast-dev-run"];
 
         let save = ["--save-to", model.to_str().unwrap()];
-        let run = [&["roberta"][..], &SMALL, &data, &save].concat();
-        assert_eq!(cli::main_from::<Args>(run), ExitCode::SUCCESS);
+        let args = [&["roberta"][..], &SMALL, &data, &save].concat();
+        assert_eq!(cli::main_from::<Args>(args), ExitCode::SUCCESS);
         let saved = fulmen::models::roberta::RobertaForMaskedLm::from_folder(&model).unwrap();
         let saved_tokenizer = Tokenizer::from_file(model.join("tokenizer.json")).unwrap();
         assert_eq!(saved.config().vocab_size, saved_tokenizer.vocab_size());
 
         let prompt = ["--prompt", "thunder<mask> and", "--output", filled.to_str().unwrap()];
-        let run = [&["roberta", "predict"][..], &SMALL, &data, &prompt].concat();
-        assert_eq!(cli::main_from::<Args>(run), ExitCode::SUCCESS);
+        let args = [&["roberta", "predict"][..], &SMALL, &data, &prompt].concat();
+        assert_eq!(cli::main_from::<Args>(args), ExitCode::SUCCESS);
         let filled = std::fs::read_to_string(filled).unwrap();
         assert!(filled.starts_with("thunder") && filled.ends_with(" and\n"), "{filled}");
     }

@@ -85,9 +85,9 @@ pub(crate) fn samples(
         );
         return Err(message.into());
     }
-    let masked = TokenCollator::new(length, tokenizer.special_id("<pad>")?);
-    let masked = masked.masked(MaskedLanguageModel::for_tokenizer(tokenizer)?);
-    let mut fields = masked.fields();
+    let collator = TokenCollator::new(length, tokenizer.special_id("<pad>")?)
+        .masked(MaskedLanguageModel::for_tokenizer(tokenizer)?);
+    let mut fields = collator.fields();
     let mut successors = None;
     if split == Split::Test {
         fields.push(Field::new("bigram", DType::I32, [length]));
@@ -101,7 +101,7 @@ pub(crate) fn samples(
             let guesses: Vec<i32> = once(-1).chain(ids[..length - 1].iter().map(guess)).collect();
             sample.write_slice(3, &guesses)?;
         }
-        masked.write(Encoding::from_ids(ids), sample, 0)
+        collator.write(Encoding::from_ids(ids), sample, 0)
     });
     Ok(Box::new(Subset::new(data, indices)?))
 }
@@ -162,8 +162,11 @@ fn files(text: &Path) -> Result<Vec<PathBuf>> {
     if !fs::metadata(text).map_err(failed)?.is_dir() {
         return Ok(vec![text.to_owned()]);
     }
-    let paths = fs::read_dir(text).map_err(failed)?.map(|entry| Ok(entry?.path()));
-    let mut files = paths.collect::<std::io::Result<Vec<_>>>().map_err(failed)?;
+    let mut files = fs::read_dir(text)
+        .map_err(failed)?
+        .map(|entry| Ok(entry?.path()))
+        .collect::<std::io::Result<Vec<_>>>()
+        .map_err(failed)?;
     files.retain(|file| {
         file.extension().is_some_and(|extension| extension == "txt" || extension == "md")
     });

@@ -71,7 +71,7 @@ impl Args {
     }
 
     /// All rows, each once.
-    fn in_order(&self, rows: impl Dataset) -> cli::Result<DataLoader> {
+    fn ordered_loader(&self, rows: impl Dataset) -> cli::Result<DataLoader> {
         Ok(DataLoader::builder(rows)
             .batch_size(self.batch_size)
             .num_workers(self.num_workers)
@@ -85,10 +85,14 @@ impl Program for Args {
     fn module(&self) -> cli::Result<Tabular> {
         let columns = self.columns()?;
         let [train, ..] = self.parts(&columns)?;
-        let numbers = Standardization::new(mean_and_deviation(&train, "numbers")?);
+        let standardization = |field: &str| -> cli::Result<Standardization> {
+            let [mean, deviation] = mean_and_deviation(&train, field)?;
+            Ok(Standardization::new(mean, deviation))
+        };
+        let numbers = standardization("numbers")?;
         let target = match self.task {
             Task::Classification => None,
-            Task::Regression => Some(Standardization::new(mean_and_deviation(&train, "target")?)),
+            Task::Regression => Some(standardization("target")?),
         };
         Ok(Tabular::new(&columns, numbers, target, self.recipe.clone()))
     }
@@ -101,21 +105,21 @@ impl Program for Args {
             .seed(options.seed)
             .num_workers(self.num_workers)
             .build()?;
-        Ok(FitData { train, validation: (&self.in_order(validation)?).into() })
+        Ok(FitData { train, validation: (&self.ordered_loader(validation)?).into() })
     }
 
     fn test_data(&self, _: &Options) -> cli::Result<EvaluationSets> {
         let [_, _, test] = self.parts(&self.columns()?)?;
-        Ok((&self.in_order(test)?).into())
+        Ok((&self.ordered_loader(test)?).into())
     }
 
     fn predict_data(&self, _: &Options) -> cli::Result<Option<DataLoader>> {
         let columns = self.columns()?;
         Ok(Some(match &self.predict_table {
-            Some(path) => self.in_order(columns.all_rows(Csv::open(path)?)?)?,
+            Some(path) => self.ordered_loader(columns.all_rows(Csv::open(path)?)?)?,
             None => {
                 let [_, _, test] = self.parts(&columns)?;
-                self.in_order(test)?
+                self.ordered_loader(test)?
             }
         }))
     }
@@ -160,15 +164,16 @@ mod tests {
             columns.numbers,
             ["bill_length_mm", "bill_depth_mm", "flipper_length_mm", "body_mass_g"]
         );
-        let categories =
-            [("sex", ["female", "male"].to_vec()), ("year", ["2007", "2008", "2009"].to_vec())];
-        let categories = categories
-            .map(|(name, names)| (name.to_owned(), [&["(missing)"], &names[..]].concat()));
-        let actual = columns
+        let expected = [
+            ("sex", vec!["(missing)", "female", "male"]),
+            ("year", vec!["(missing)", "2007", "2008", "2009"]),
+        ];
+        let actual: Vec<(&str, Vec<&str>)> = columns
             .categories
             .iter()
-            .map(|(name, names)| (name.clone(), names.iter().map(|n| &**n).collect()));
-        assert_eq!(actual.collect::<Vec<(String, Vec<&str>)>>(), categories);
+            .map(|(name, names)| (&**name, names.iter().map(|name| &**name).collect()))
+            .collect();
+        assert_eq!(actual, expected);
         let rows = columns.labelled_rows(table()).unwrap();
         let batch = HostBatch::collate(&rows, &[3, 4]).unwrap();
         let numbers = batch.values::<f32>(0).unwrap();

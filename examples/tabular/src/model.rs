@@ -48,7 +48,7 @@ pub(crate) struct Standardization {
 
 impl Standardization {
     /// The mean and the deviation have the shape `[columns]`.
-    pub(crate) fn new([mean, deviation]: [Vec<f32>; 2]) -> Standardization {
+    pub(crate) fn new(mean: Vec<f32>, deviation: Vec<f32>) -> Standardization {
         let buffer = |values: Vec<f32>| Buffer::new(Tensor::from_slice(&values, [values.len()]));
         Standardization { mean: buffer(mean), deviation: buffer(deviation) }
     }

@@ -42,21 +42,21 @@ fn pair(split: Split, random: &mut SampleRng) -> Pair {
             _ => Split::Train,
         };
         if date_split == split {
-            return (written(year, month, day, random), format!("{year}-{month:02}-{day:02}"));
+            return (write_date(year, month, day, random), format!("{year}-{month:02}-{day:02}"));
         }
     }
 }
 
 /// A date in a random written form.
-fn written(year: usize, month: usize, day: usize, random: &mut SampleRng) -> String {
-    let name = MONTHS[month - 1];
-    let name = if random.bernoulli(0.5) { name } else { &name[..3] };
-    let weekday = WEEKDAYS[weekday(year, month, day)];
+fn write_date(year: usize, month: usize, day: usize, random: &mut SampleRng) -> String {
+    let month_name = MONTHS[month - 1];
+    let name = if random.bernoulli(0.5) { month_name } else { &month_name[..3] };
+    let weekday_name = WEEKDAYS[weekday(year, month, day)];
     let comma = if random.bernoulli(0.5) { "," } else { "" };
     let weekday = match random.below(3) {
         0 => String::new(),
-        1 => format!("{}{comma} ", &weekday[..3]),
-        _ => format!("{weekday}{comma} "),
+        1 => format!("{}{comma} ", &weekday_name[..3]),
+        _ => format!("{weekday_name}{comma} "),
     };
     let number = match random.below(3) {
         0 => format!("{day}"),
@@ -76,12 +76,12 @@ fn written(year: usize, month: usize, day: usize, random: &mut SampleRng) -> Str
     match random.below(3) {
         0 => text,
         1 => text.to_uppercase(),
-        _ => capitalized(&text),
+        _ => capitalize(&text),
     }
 }
 
 /// Capitalizes each word.
-fn capitalized(text: &str) -> String {
+fn capitalize(text: &str) -> String {
     let mut previous = ' ';
     let letters = text.chars().map(|letter| {
         let first = !previous.is_ascii_alphanumeric();
@@ -133,7 +133,7 @@ mod tests {
             [1, 2, 3, 11, 12, 13, 22, 30].map(ordinal),
             ["st", "nd", "rd", "th", "th", "th", "nd", "th"]
         );
-        assert_eq!(capitalized("sat the 3rd-oct 1987"), "Sat The 3rd-Oct 1987");
+        assert_eq!(capitalize("sat the 3rd-oct 1987"), "Sat The 3rd-Oct 1987");
         let [train, test] = [Split::Train, Split::Test].map(pairs);
         assert!(test.iter().all(|(text, date)| text.contains(&date[..4])));
         let train_dates: std::collections::HashSet<&String> =

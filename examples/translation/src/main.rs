@@ -166,7 +166,7 @@ impl Args {
         if let Some(vocabulary) = self.vocabulary.get() {
             return Ok(vocabulary);
         }
-        let vocabulary = match &self.tokenizer {
+        let untruncated = match &self.tokenizer {
             Some(file) if file.exists() => Vocabulary::open(file, &self.end_token)?,
             file => {
                 let vocabulary = Vocabulary::train(&self.texts(Split::Train)?, self.vocab_size)?;
@@ -174,7 +174,7 @@ impl Args {
                 vocabulary
             }
         };
-        let vocabulary = vocabulary.max_length(self.length)?;
+        let vocabulary = untruncated.max_length(self.length)?;
         Ok(self.vocabulary.get_or_init(|| vocabulary))
     }
 
@@ -194,9 +194,12 @@ impl Args {
 
     fn loader(&self, split: Split) -> cli::Result<DataLoaderBuilder> {
         let loader = if self.fake_data {
-            let fake = FakeDataset::new(if split == Split::Train { 100_000 } else { 1_000 });
-            let fake = fake.integers("input_ids", [self.length], self.vocab_size);
-            DataLoader::builder(fake.integers("labels", [self.length], self.vocab_size))
+            let count = if split == Split::Train { 100_000 } else { 1_000 };
+            DataLoader::builder(
+                FakeDataset::new(count)
+                    .integers("input_ids", [self.length], self.vocab_size)
+                    .integers("labels", [self.length], self.vocab_size),
+            )
         } else {
             pairs::loader(self.texts(split)?, self.vocabulary()?.clone(), self.buckets)?
         };
@@ -302,9 +305,9 @@ mod tests {
         fs::write(path("texts.txt"), "one\n\na much longer text than eight tokens are\n").unwrap();
         let (pairs, texts, output, tokenizer) =
             (path("pairs.tsv"), path("texts.txt"), path("out.txt"), path("tokenizer.json"));
-        let own =
+        let flags =
             ["translation", "predict", "--pairs", &pairs, "--input", &texts, "--output", &output];
-        let args = [&own[..], &["--tokenizer", &tokenizer, "--fast-dev-run"], &SMALL].concat();
+        let args = [&flags[..], &["--tokenizer", &tokenizer, "--fast-dev-run"], &SMALL].concat();
         assert_eq!(cli::main_from::<Args>(args), ExitCode::SUCCESS);
         assert_eq!(fs::read_to_string(output).unwrap().lines().count(), 3);
         // The tokenizer was trained and saved.

@@ -53,7 +53,7 @@ impl Translator {
     }
 
     /// The encoder's output for the texts.
-    fn read(&self, batch: &Batch) -> Decoding<'_> {
+    fn encode(&self, batch: &Batch) -> Decoding<'_> {
         let ids = batch.get("input_ids");
         self.marian.decoding(&ids, Some(&ids.ne(self.pad())))
     }
@@ -75,18 +75,18 @@ impl Translator {
 
 impl TrainingModule for Translator {
     fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
-        let (texts, labels) = (self.read(batch), batch.get("labels"));
+        let (texts, labels) = (self.encode(batch), batch.get("labels"));
         let logits = texts.forward(texts.shift_right(&labels));
         let loss = CrossEntropyLoss::new().ignore_index(IGNORE_INDEX.into());
         loss.label_smoothing(self.recipe.label_smoothing).forward(logits, labels)
     }
 
     fn validation_step(&self, batch: &Batch, cx: &mut StepContext) {
-        self.evaluate("val", &self.read(batch), &batch.get("labels"), cx);
+        self.evaluate("val", &self.encode(batch), &batch.get("labels"), cx);
     }
 
     fn test_step(&self, batch: &Batch, cx: &mut StepContext) {
-        let (texts, labels) = (self.read(batch), batch.get("labels"));
+        let (texts, labels) = (self.encode(batch), batch.get("labels"));
         self.evaluate("test", &texts, &labels, cx);
         let translations = self.translate(&texts);
         let bleu = metrics::TokenBleu::new(self.answers.eos_token_id.clone());
@@ -100,7 +100,7 @@ impl TrainingModule for Translator {
     }
 
     fn predict_step(&self, batch: &Batch) -> Predictions {
-        [("tokens", self.translate(&self.read(batch)))].into()
+        [("tokens", self.translate(&self.encode(batch)))].into()
     }
 
     fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {

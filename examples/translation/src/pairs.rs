@@ -145,8 +145,8 @@ pub(crate) fn loader(
     let longer = Arc::clone(&tokens)
         .map(|[text, other]| Ok(if text.len() > other.len() { text } else { other }));
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let lengths = token_lengths(&longer, threads)?;
-    let lengths: Vec<usize> = lengths.iter().map(|length| length.next_multiple_of(8)).collect();
+    let lengths: Vec<usize> =
+        token_lengths(&longer, threads)?.iter().map(|length| length.next_multiple_of(8)).collect();
     let boundaries = choose_boundaries(&lengths, buckets)?;
     let longest = boundaries.lengths().last().copied().unwrap_or(0);
     let fields =

@@ -86,7 +86,7 @@ impl Args {
     }
 
     /// All samples, each once.
-    fn in_order(&self, split: Split) -> cli::Result<DataLoader> {
+    fn ordered_loader(&self, split: Split) -> cli::Result<DataLoader> {
         let dataset = self.data.open(split, self.size())?;
         Ok(DataLoader::builder(dataset)
             .batch_size(self.batch_size)
@@ -115,7 +115,7 @@ impl Program for Args {
             .num_workers(self.num_workers)
             .drop_last(true)
             .build()?;
-        Ok(FitData { train, validation: (&self.in_order(Split::Validation)?).into() })
+        Ok(FitData { train, validation: (&self.ordered_loader(Split::Validation)?).into() })
     }
 
     fn test_data(&self, options: &Options) -> cli::Result<EvaluationSets> {
@@ -123,7 +123,7 @@ impl Program for Args {
     }
 
     fn predict_data(&self, _: &Options) -> cli::Result<Option<DataLoader>> {
-        Ok(Some(self.in_order(Split::Test)?))
+        Ok(Some(self.ordered_loader(Split::Test)?))
     }
 
     fn trainer(&self, builder: TrainerBuilder) -> TrainerBuilder {
@@ -159,12 +159,13 @@ mod tests {
             num_hidden_layers: 1,
             num_attention_heads: 2,
             ..Config::default()
-        });
-        let vit = vit.unwrap();
+        })
+        .unwrap();
         vit.initialize(0);
         vit.save_pretrained(folder.path()).unwrap();
-        let args = "vit --fake-data --fast-dev-run --batch-size 8 --size 16 --from".split(' ');
-        let args = args.chain([folder.path().to_str().unwrap()]);
+        let args = "vit --fake-data --fast-dev-run --batch-size 8 --size 16 --from"
+            .split(' ')
+            .chain([folder.path().to_str().unwrap()]);
         assert_eq!(cli::main_from::<Args>(args), ExitCode::SUCCESS);
     }
 }

@@ -1,5 +1,6 @@
-//! `scan`: the compile time of a training step with many transformer layers, unrolled and as one
-//! `scan`, in turns on this machine. Only compilers run; libtpu needs no TPU.
+//! `scan`: the compiler's time for a training step with many transformer layers, unrolled and as
+//! one `scan`, in turns on this machine. The step is written by hand, without the Trainer. Only
+//! compilers run; libtpu needs no TPU.
 //!
 //! Each compilation is a separate process, because only that can be stopped when it takes too long.
 
@@ -122,23 +123,25 @@ fn step(layers: usize, scanned: bool) -> Function {
     })
 }
 
-/// A compiler.
-enum Target {
+/// XLA for the CPU, or libtpu for a slice.
+enum Compiler {
     Cpu(Client),
     Tpu(Plugin, Topology),
 }
 
-impl Target {
-    fn open(platform: &str, topology: &str) -> Result<Target, Box<dyn Error>> {
+impl Compiler {
+    fn open(platform: &str, topology: &str) -> Result<Compiler, Box<dyn Error>> {
         match platform {
             "cpu" => {
                 let plugin = Plugin::load(locate(Platform::Cpu, None)?)?;
-                Ok(Target::Cpu(plugin.create_client(&[("cpu_device_count", NamedValue::Int(1))])?))
+                Ok(Compiler::Cpu(
+                    plugin.create_client(&[("cpu_device_count", NamedValue::Int(1))])?,
+                ))
             }
             "tpu" => {
                 let plugin = Plugin::load(locate(Platform::Tpu, None)?)?;
                 let topology = plugin.topology(topology)?;
-                Ok(Target::Tpu(plugin, topology))
+                Ok(Compiler::Tpu(plugin, topology))
             }
             _ => Err(format!("there is no platform {platform}; there are cpu and tpu").into()),
         }
@@ -148,8 +151,8 @@ impl Target {
     fn compile(&self, text: &str) -> Result<f64, Box<dyn Error>> {
         let start = Instant::now();
         match self {
-            Target::Cpu(client) => drop(client.compile(text, &CompileOptions::new())?),
-            Target::Tpu(plugin, topology) => {
+            Compiler::Cpu(client) => drop(client.compile(text, &CompileOptions::new())?),
+            Compiler::Tpu(plugin, topology) => {
                 drop(plugin.compile(topology, text, &CompileOptions::new())?)
             }
         }
@@ -201,35 +204,36 @@ fn ends_within(child: &mut Child, limit: Duration) -> Result<bool, Box<dyn Error
 pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     if let (Some(form), Some(platform)) = (args.compile, args.platforms.first()) {
         let text = step(args.layers, matches!(form, Form::Scan)).stablehlo()?;
-        println!("{}", Target::open(platform, &args.topology)?.compile(&text)?);
+        println!("{}", Compiler::open(platform, &args.topology)?.compile(&text)?);
         return Ok(());
     }
     let mut lines = Vec::new();
     for platform in &args.platforms {
-        let (mut long, mut short, mut ended) = (Vec::new(), Vec::new(), true);
-        while ended && short.len() < args.rounds.max(1) {
-            let scan = compile(args, platform, Form::Scan, None)?.ok_or("the scan did not end")?;
-            let limit = scan * args.limit;
-            let unrolled =
+        let (mut unrolled, mut scan, mut ended) = (Vec::new(), Vec::new(), true);
+        while ended && scan.len() < args.rounds.max(1) {
+            let scan_s =
+                compile(args, platform, Form::Scan, None)?.ok_or("the scan did not end")?;
+            let limit = scan_s * args.limit;
+            let unrolled_s =
                 compile(args, platform, Form::Unrolled, Some(Duration::from_secs_f64(limit)))?;
-            ended = unrolled.is_some();
+            ended = unrolled_s.is_some();
             if !ended {
                 // A compilation that was given up is compared with the scan of its own round.
-                (long, short) = (Vec::new(), Vec::new());
+                (unrolled, scan) = (Vec::new(), Vec::new());
             }
-            long.push(unrolled.unwrap_or(limit));
-            short.push(scan);
+            unrolled.push(unrolled_s.unwrap_or(limit));
+            scan.push(scan_s);
         }
-        let (long, short) = (median(&long), median(&short));
+        let (unrolled_s, scan_s) = (median(&unrolled), median(&scan));
         let than = if ended { "" } else { "more than " };
         println!(
-            "{platform}, {} layers: {than}{long:.2} s one after the other, {short:.2} s as a scan: {than}{:.1} times \
+            "{platform}, {} layers: {than}{unrolled_s:.2} s one after the other, {scan_s:.2} s as a scan: {than}{:.1} times \
              faster",
             args.layers,
-            long / short
+            unrolled_s / scan_s
         );
         lines.push(json!({ "platform": platform, "layers": args.layers, "rounds": args.rounds,
-            "unrolled_s": long, "unrolled_ended": ended, "scan_s": short, "ratio": long / short }));
+            "unrolled_s": unrolled_s, "unrolled_ended": ended, "scan_s": scan_s, "ratio": unrolled_s / scan_s }));
     }
     if args.json {
         println!("{}", json!({ "scan": lines }));

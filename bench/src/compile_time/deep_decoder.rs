@@ -1,5 +1,5 @@
-//! `deep`: the time to record and compile the training step of a deep decoder with `scan_layers`,
-//! in comparison with a few unrolled layers. No TPU is needed.
+//! `deep`: the time to trace and compile the Trainer's step of a deep decoder with `scan_layers`,
+//! in comparison with that of a few unrolled layers. No TPU is needed.
 
 use std::error::Error;
 use std::time::Instant;
@@ -51,12 +51,35 @@ fn model(layers: usize, scan: bool) -> Result<LanguageModel, Box<dyn Error>> {
     Ok(LanguageModel(decoder))
 }
 
-/// Seconds to record and compile the step, seconds of the compiler alone, and bytes of HBM.
-fn cost(layers: usize, scan: bool, args: &Args) -> Result<[f64; 3], Box<dyn Error>> {
+/// The cost of a step.
+struct Cost {
+    /// Seconds to trace and compile it.
+    seconds: f64,
+    /// Seconds of the compiler alone.
+    compile_s: f64,
+    hbm_bytes: f64,
+}
+
+fn cost(layers: usize, scan: bool, args: &Args) -> Result<Cost, Box<dyn Error>> {
     let (start, batch) = (Instant::now(), 8 * args.topology.num_devices());
-    let cost = judge(&model(layers, scan)?, &words(batch, LENGTH)?, Strategy::Ddp, &args.topology)?;
-    let cost = cost.ok_or("the step does not fit")?;
-    Ok([start.elapsed().as_secs_f64(), cost.compile_s, cost.hbm_bytes])
+    let estimate =
+        judge(&model(layers, scan)?, &words(batch, LENGTH)?, Strategy::Ddp, &args.topology)?
+            .ok_or("the step does not fit")?;
+    Ok(Cost {
+        seconds: start.elapsed().as_secs_f64(),
+        compile_s: estimate.compile_s,
+        hbm_bytes: estimate.hbm_bytes,
+    })
+}
+
+/// The median of each quantity.
+fn medians(costs: &[Cost]) -> Cost {
+    let middle = |value: fn(&Cost) -> f64| median(&costs.iter().map(value).collect::<Vec<_>>());
+    Cost {
+        seconds: middle(|cost| cost.seconds),
+        compile_s: middle(|cost| cost.compile_s),
+        hbm_bytes: middle(|cost| cost.hbm_bytes),
+    }
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
@@ -65,26 +88,24 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         few.push(cost(args.few, false, args)?);
         deep.push(cost(args.layers, true, args)?);
     }
-    let middle = |costs: &[[f64; 3]], i: usize| {
-        median(&costs.iter().map(|cost| cost[i]).collect::<Vec<_>>())
-    };
-    let ratio = middle(&deep, 0) / middle(&few, 0);
+    let (few, deep) = (medians(&few), medians(&deep));
+    let ratio = deep.seconds / few.seconds;
     println!(
         "{}: {} layers in {:.2} s (compiler {:.2} s), {} as a scan in {:.2} s (compiler {:.2} s): {ratio:.2} times as long",
         args.topology,
         args.few,
-        middle(&few, 0),
-        middle(&few, 1),
+        few.seconds,
+        few.compile_s,
         args.layers,
-        middle(&deep, 0),
-        middle(&deep, 1),
+        deep.seconds,
+        deep.compile_s,
     );
     if args.json {
         println!(
             "{}",
             json!({ "deep": { "topology": args.topology.name(), "few": args.few, "layers": args.layers, "rounds": args.rounds,
-                "few_s": middle(&few, 0), "few_compile_s": middle(&few, 1), "few_hbm_bytes": middle(&few, 2),
-                "scan_s": middle(&deep, 0), "scan_compile_s": middle(&deep, 1), "scan_hbm_bytes": middle(&deep, 2),
+                "few_s": few.seconds, "few_compile_s": few.compile_s, "few_hbm_bytes": few.hbm_bytes,
+                "scan_s": deep.seconds, "scan_compile_s": deep.compile_s, "scan_hbm_bytes": deep.hbm_bytes,
                 "ratio": ratio } })
         );
     }
