@@ -309,6 +309,34 @@ def roberta_loss(params, stats, key, x, y):
     return jnp.where(masked, losses, 0).sum() / masked.sum(), stats
 
 
+# --- GPT-1.3B: rematerialized layers, each with its own arrays ----------------------------------------------------------
+
+XL_WORDS, XL_LENGTH, XL, XL_HEADS, XL_LAYERS = 50257, 1024, 2048, 16, 24
+
+
+def gpt_xl_shapes():
+    block = {"qkv": dense_shape(XL, 3 * XL), "out": dense_shape(XL, XL)}
+    block |= {"up": dense_shape(XL, 4 * XL), "down": dense_shape(4 * XL, XL)}
+    block |= {"norm1": norm_shape(XL), "norm2": norm_shape(XL)}
+    params = {"words": array(XL_WORDS, XL), "positions": array(XL_LENGTH, XL)}
+    return params | {"blocks": [block] * XL_LAYERS, "norm": norm_shape(XL)}, {}
+
+
+def gpt_xl_loss(params, stats, x, y):
+    @jax.checkpoint
+    def block(p, h):
+        h = lax.with_sharding_constraint(h, ROWS) if ROWS else h
+        q, k, v = jnp.split(dense(p["qkv"], layer_norm(p["norm1"], h)), 3, axis=-1)
+        h = h + dense(p["out"], attend(q, k, v, XL_HEADS, causal=True))
+        return h + dense(p["down"], jax.nn.gelu(dense(p["up"], layer_norm(p["norm2"], h)), approximate=True))
+
+    h = params["words"][x] + params["positions"]
+    for p in params["blocks"]:
+        h = block(p, h)
+    logits = layer_norm(params["norm"], h).astype(HALF) @ params["words"].T.astype(HALF)
+    return cross_entropy(logits.reshape(-1, XL_WORDS), y.reshape(-1)), stats
+
+
 # --- Llama-3-8B: a scan over rematerialized layers --------------------------------------------------------------------
 
 LLAMA_WORDS, LLAMA, LLAMA_INNER, LLAMA_HEADS, LLAMA_KEY_HEADS, LLAMA_LAYERS = 128256, 4096, 14336, 32, 8, 32
@@ -553,6 +581,7 @@ WORKLOADS = {
     "transformer-big": (transformer_shapes, training(transformer_loss, adam(1e-3, 0.9, 0.98, 1e-9)), 2, words(128)),
     "roberta-base": (roberta_shapes, training(roberta_loss, adam(6e-4, 0.9, 0.98, 1e-8, 0.01)), 2, words(512)),
     "biggan-128": (gan_shapes, gan_step, 2, pictures(128, 128, 3)),
+    "gpt-1.3b": (gpt_xl_shapes, training(gpt_xl_loss, adam(3e-4, 0.9, 0.999, 1e-8, 0.01)), 2, words(XL_LENGTH)),
     "llama-3-8b": (llama_shapes, LLAMA_STEP, 2, words(4096)),
     "llama-3-8b-v5p": (llama_shapes, LLAMA_STEP, 2, words(8192)),
 }

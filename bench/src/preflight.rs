@@ -7,14 +7,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use fulmen::data::TensorDataset;
-use fulmen::models::{Pretrained, bert, biggan, decoder, marian, resnet, roberta};
+use fulmen::models::{Pretrained, bert, biggan, decoder, gpt2, marian, resnet, roberta};
 use fulmen::prelude::*;
 use fulmen::trainer::preflight::{Feasibility, Slice};
 use fulmen::trainer::{Precision, Strategy};
 use serde::Deserialize;
 
 use crate::models::{
-    Gan, Gpt, LanguageModel, MaskedLanguageModel, Mlp, ResNetClassifier, Translator,
+    Gan, Gpt, GptLanguageModel, LanguageModel, MaskedLanguageModel, Mlp, ResNetClassifier,
+    Translator,
 };
 use crate::peer::{PEERS, python};
 use crate::report::write_part;
@@ -67,13 +68,14 @@ const fn fsdp(
     Workload { strategy: Strategy::Fsdp, ..ddp(name, title, batch, topology) }
 }
 
-const WORKLOADS: [Workload; 8] = [
+const WORKLOADS: [Workload; 9] = [
     ddp("mlp", "MLP 784-512-256-10, SGD", 1024, "v3:2x2"),
     ddp("gpt", "GPT of 4 layers, 128 tokens, AdamW", 64, "v3:2x2"),
     ddp("resnet50", "ResNet-50, SGD", 1024, "v3:2x2"),
     ddp("transformer-big", "Transformer-big, 128 tokens to 128, Adam", 256, "v5e:2x4"),
     ddp("roberta-base", "RoBERTa-base, 512 tokens, AdamW", 256, "v5e:4x4"),
     ddp("biggan-128", "BigGAN-128, two Adams", 256, "v5e:4x4"),
+    fsdp("gpt-1.3b", "GPT-1.3B, 1024 tokens, AdamW, remat", 64, "v5e:2x4"),
     fsdp("llama-3-8b", "Llama-3-8B, 4096 tokens, AdamW, scan, remat", 256, "v5e:16x16"),
     fsdp("llama-3-8b-v5p", "Llama-3-8B, 8192 tokens, AdamW, scan, remat", 64, "v5p:4x4x4"),
 ];
@@ -198,11 +200,28 @@ pub(crate) fn ours(workload: &Workload, slice: &Slice) -> Result<Option<Cost>, B
         "biggan-128" => {
             judge(&Gan::new(&biggan::Config::default())?, &vision(&[3, 128, 128])?, strategy, slice)
         }
+        "gpt-1.3b" => judge(&GptLanguageModel(gpt_1_3b()?), &words(batch, 1024)?, strategy, slice),
         _ => {
             let length = if name == "llama-3-8b" { 4096 } else { 8192 };
             judge(&LanguageModel(llama_3_8b()?), &words(batch, length)?, strategy, slice)
         }
     }
+}
+
+/// The size of GPT-3 XL, with GPT-2's 1024 positions and no dropout.
+fn gpt_1_3b() -> Result<gpt2::Gpt2, Box<dyn Error>> {
+    let config = gpt2::Config {
+        n_embd: 2048,
+        n_layer: 24,
+        n_head: 16,
+        resid_pdrop: 0.0,
+        embd_pdrop: 0.0,
+        attn_pdrop: 0.0,
+        ..gpt2::Config::default()
+    };
+    let mut model = gpt2::Gpt2::new(config)?;
+    model.gradient_checkpointing = true;
+    Ok(model)
 }
 
 fn llama_3_8b() -> Result<decoder::Decoder, Box<dyn Error>> {

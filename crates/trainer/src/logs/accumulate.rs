@@ -23,7 +23,8 @@ impl LogLayout {
         let mut parts: Vec<Tensor> = (0..self.head()).map(|i| words(i, 1)).collect();
         let mut first = parts[0].ne(&parts[0]);
         if let Some(StepFacts { losses, step, optimizers }) = facts {
-            let anomalies = self.anomalies.as_ref().map(|anomalies| anomalies.has_anomaly().clone());
+            let anomalies =
+                self.anomalies.as_ref().map(|anomalies| anomalies.has_anomaly().clone());
             let infinite = losses.iter().map(|loss| loss.is_finite().not()).chain(anomalies);
             first = infinite
                 .reduce(|all, one| all.or(one))
