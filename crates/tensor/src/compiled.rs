@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use fulmen_pjrt::{Event, LoadedExecutable};
 
 use crate::array::{Argument, DeviceSet};
-use crate::trace;
+use crate::timeline;
 use crate::{DeviceArray, Error, Function, Metrics, Result, Runtime, Sharding, TensorType};
 
 /// A compiled [`Function`], with the device arrays that it captured.
@@ -113,8 +113,8 @@ impl Compiled {
     pub fn call(&self, arguments: Vec<Argument<'_>>) -> Result<Outputs> {
         self.check(&arguments)?;
         let signature = &*self.signature;
-        let _launch = trace::named(|| format!("launch {}", signature.name));
-        let (start, program_launch) = (Instant::now(), trace::record_launch(&signature.name));
+        let _launch = timeline::named(|| format!("launch {}", signature.name));
+        let (start, program_launch) = (Instant::now(), timeline::record_launch(&signature.name));
         let total = arguments.len() + self.captured.len();
         let mut lists: Vec<Vec<_>> =
             signature.slots.iter().map(|_| Vec::with_capacity(total)).collect();
@@ -144,7 +144,7 @@ impl Compiled {
             first
                 .on_ready(move |_| {
                     metrics.record_time("ExecuteTime", start.elapsed());
-                    program_launch.into_iter().for_each(trace::ProgramLaunch::finish);
+                    program_launch.into_iter().for_each(timeline::ProgramLaunch::finish);
                 })
                 .map_err(|e| Error::runtime(doing(), e))?;
         }

@@ -61,7 +61,7 @@ mod scope;
 mod shape;
 mod sharding;
 mod tensor;
-pub mod trace;
+pub mod timeline;
 mod transfer;
 mod variable;
 

@@ -7,7 +7,7 @@ use std::time::Instant;
 use fulmen_pjrt::{Buffer, Client, Device, HostBuffer, PendingRead};
 
 use crate::sharding::Block;
-use crate::trace::span;
+use crate::timeline::span;
 use crate::{DeviceArray, Error, Literal, Metrics, Result, Runtime, Sharding, TensorType};
 
 impl Runtime {

@@ -5,7 +5,7 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use fulmen_tensor::trace::{Span, span};
+use fulmen_tensor::timeline::{Span, span};
 
 /// A stage of reading a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

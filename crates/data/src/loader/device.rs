@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::Instant;
 
-use fulmen_tensor::trace::numbered;
+use fulmen_tensor::timeline::numbered;
 use fulmen_tensor::{DType, DeviceArray, Runtime, Sharding, TensorType};
 
 use super::{batch::HostBatch, host_batches::HostBatches, stats::ConsumerTimer, stats::Stats};

@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use fulmen_tensor::trace::numbered;
+use fulmen_tensor::timeline::numbered;
 
 use super::{
     batch::HostBatch, collate::BatchBuffer, collate::Collator, config::BatchSize, config::Config,

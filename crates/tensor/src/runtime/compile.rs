@@ -12,7 +12,7 @@ use crate::array::DeviceSet;
 use crate::disk_cache::Slot;
 use crate::emit::{Captured, LargestValue};
 use crate::lower::{Lowered, lower};
-use crate::trace;
+use crate::timeline;
 use crate::{Compiled, Error, Function, Result};
 
 /// The compiler for CPUs counts a loop's steps with 32 bits. With 2³⁶ or more elements we observed
@@ -95,7 +95,7 @@ impl Runtime {
     /// # Errors
     /// The function has a fault, or a sharding does not fit the mesh.
     pub fn preload<'f>(&self, function: &'f Function) -> Result<Preloaded<'f>> {
-        let _load = trace::named(|| format!("load {}", function.name()));
+        let _load = timeline::named(|| format!("load {}", function.name()));
         let lowered = lower(function, self.mesh(), self.platform())?;
         let key = self.compile_key(&lowered);
         let on_disk = !self.compiled().contains_key(&key)
@@ -207,7 +207,7 @@ impl Runtime {
         preloaded: Option<LoadedExecutable>,
         announce: Option<impl FnOnce(Option<String>)>,
     ) -> Result<(LoadedExecutable, Option<Duration>)> {
-        let _compile = trace::named(|| format!("compile {}", function.name()));
+        let _compile = timeline::named(|| format!("compile {}", function.name()));
         let client = &self.shared.client;
         let slot = self.disk_cache.slot(client, function, &lowered.key, options);
         if let Some(stored) = preloaded.or_else(|| slot.as_ref()?.load()) {

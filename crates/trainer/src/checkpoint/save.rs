@@ -10,7 +10,7 @@ use std::thread::{self, JoinHandle};
 use fulmen_checkpoint::{CheckpointWriter, Part, Rectangle, Run, WrittenShard, remove};
 use fulmen_nn::safetensors::to_format;
 use fulmen_pjrt::{Buffer, HostBuffer};
-use fulmen_tensor::trace::span;
+use fulmen_tensor::timeline::span;
 use fulmen_tensor::{Argument, Block, Compiled, DeviceArray, Literal, Runtime, TensorType};
 
 use super::{OpenStore, store_and_name};

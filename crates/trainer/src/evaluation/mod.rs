@@ -8,7 +8,7 @@ use std::borrow::Borrow;
 use std::sync::Arc;
 
 use fulmen_data::DataLoader;
-use fulmen_tensor::trace::numbered;
+use fulmen_tensor::timeline::numbered;
 use fulmen_tensor::{DeviceArray, Literal, Runtime};
 
 use crate::bad_samples::BadSampleCount;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use fulmen_coordination::Halt;
 use fulmen_data::DeviceBatch;
-use fulmen_tensor::trace::span;
+use fulmen_tensor::timeline::span;
 use fulmen_tensor::{Completion, DeviceArray, Literal, PendingLiterals, Runtime};
 use parking_lot::Mutex;
 

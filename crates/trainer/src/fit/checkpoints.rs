@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use fulmen_checkpoint::Run;
 use fulmen_tensor::Literal;
-use fulmen_tensor::trace::span;
+use fulmen_tensor::timeline::span;
 
 use super::Fit;
 use crate::checkpoint::save::{CopyProgram, SaveOutcome, StateTensor};

@@ -2,7 +2,7 @@
 //! callbacks.
 
 use fulmen_tensor::Literal;
-use fulmen_tensor::trace::span;
+use fulmen_tensor::timeline::span;
 
 use super::Fit;
 use crate::executor::fit_read::{FitRead, ReadKind};

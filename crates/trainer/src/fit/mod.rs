@@ -16,7 +16,7 @@ use fulmen_data::{DataLoader, DeviceBatches, LoaderReport};
 use fulmen_durable::NewFile;
 use fulmen_loggers::Status;
 use fulmen_tensor::DeviceArray;
-use fulmen_tensor::trace::{numbered, span};
+use fulmen_tensor::timeline::{numbered, span};
 
 use crate::callbacks::hook_calls::Hooks;
 use crate::checkpoint::save::{CopyProgram, SaveThread};

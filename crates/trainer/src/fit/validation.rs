@@ -1,6 +1,6 @@
 //! Validation in a fit: selects the sets that are due, runs over them, and builds the log point.
 
-use fulmen_tensor::trace::span;
+use fulmen_tensor::timeline::span;
 use fulmen_tensor::{DeviceArray, Literal};
 
 use super::Fit;

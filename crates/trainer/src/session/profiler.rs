@@ -4,7 +4,7 @@
 //! A request is a file in the run's folder, and so is the answer. A separate thread looks for
 //! requests. The loop knows nothing about them, and a run that is between steps answers too.
 //!
-//! The recording itself is in `fulmen_tensor::trace` and `fulmen_pjrt::Profile`.
+//! The recording itself is in `fulmen_tensor::timeline` and `fulmen_pjrt::Profile`.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -14,7 +14,7 @@ use std::{fs, io};
 
 use fulmen_pjrt::{Plugin, Profile};
 use fulmen_tensor::Runtime;
-use fulmen_tensor::trace::Recording;
+use fulmen_tensor::timeline::Recording;
 use serde::Deserialize;
 use serde_json::{Value as Json, json};
 
@@ -145,19 +145,19 @@ impl ProfilerThread {
             ));
         }
         if let Some(recording) = self.run_recording.take() {
-            let trace = recording.trace();
+            let timeline = recording.timeline();
             drop(recording);
             let path = self.run_dir.join("trace.json");
-            match trace_file::write(&path, &trace) {
+            match trace_file::write(&path, &timeline) {
                 Ok(()) => {
                     note(&format!(
                         "The trace of the run is {}; open it in ui.perfetto.dev",
                         path.display()
                     ));
-                    if trace.lost > 0 {
+                    if timeline.lost > 0 {
                         note(&format!(
                             "note: the trace lacks its first {} spans; it keeps the latest",
-                            trace.lost
+                            timeline.lost
                         ));
                     }
                 }
@@ -209,11 +209,11 @@ impl ProfilerThread {
         };
         while !is_complete() && !self.ends_within(TICK) {}
         let (steps, seconds) = (finished_steps() - first, start.elapsed().as_secs_f64());
-        let trace = recording.trace();
+        let timeline = recording.timeline();
         drop(recording);
         let plugin_profile = plugin_profile.and_then(Profile::finish);
         let mut files = vec!["trace.json".to_owned()];
-        trace_file::write(&folder.join(&files[0]), &trace)?;
+        trace_file::write(&folder.join(&files[0]), &timeline)?;
         if let Ok(bytes) = &plugin_profile {
             let name = format!("{}.xplane.pb", host_name().unwrap_or_else(|| "host".into()));
             fulmen_durable::write_unsynced(
@@ -227,7 +227,7 @@ impl ProfilerThread {
             "files": files,
             "steps": steps,
             "seconds": seconds,
-            "lost_events": trace.lost,
+            "lost_events": timeline.lost,
             "plugin_error": plugin_profile.err().map(|error| error.to_string()),
         }))
     }

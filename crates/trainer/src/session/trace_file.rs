@@ -5,15 +5,15 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::time::Duration;
 
-use fulmen_tensor::trace::Trace;
+use fulmen_tensor::timeline::Timeline;
 use serde_json::json;
 
 /// Writes a trace to a file.
-pub(super) fn write(path: &Path, trace: &Trace) -> io::Result<()> {
-    fulmen_durable::write_unsynced(path, None, |file| write_events(trace, file))
+pub(super) fn write(path: &Path, timeline: &Timeline) -> io::Result<()> {
+    fulmen_durable::write_unsynced(path, None, |file| write_events(timeline, file))
 }
 
-fn write_events(trace: &Trace, out: &mut impl Write) -> io::Result<()> {
+fn write_events(timeline: &Timeline, out: &mut impl Write) -> io::Result<()> {
     let process = std::process::id();
     let metadata = |kind: &str, track: u64, name: &str| {
         let args = json!({ "name": name });
@@ -21,11 +21,11 @@ fn write_events(trace: &Trace, out: &mut impl Write) -> io::Result<()> {
     };
     out.write_all(b"{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n")?;
     serde_json::to_writer(&mut *out, &metadata("process_name", 1, "fulmen"))?;
-    for (track, name) in &trace.tracks {
+    for (track, name) in &timeline.tracks {
         out.write_all(b",\n")?;
         serde_json::to_writer(&mut *out, &metadata("thread_name", *track, name))?;
     }
-    for event in &trace.events {
+    for event in &timeline.events {
         let mut line = json!({
             "ph": "X",
             "pid": process,
@@ -51,7 +51,7 @@ fn microseconds(time: Duration) -> f64 {
 mod tests {
     use std::collections::BTreeMap;
 
-    use fulmen_tensor::trace::Event;
+    use fulmen_tensor::timeline::Event;
     use serde_json::Value;
 
     use super::*;
@@ -65,13 +65,13 @@ mod tests {
             start: Duration::from_nanos(start),
             duration: Duration::from_millis(2),
         };
-        let trace = Trace {
+        let timeline = Timeline {
             tracks: BTreeMap::from([(2, "a \"name\"".to_owned())]),
             events: vec![event(2, "step", Some(3), 1500), event(2, "read", None, 2000)],
             lost: 0,
         };
         let mut text = Vec::new();
-        write_events(&trace, &mut text).unwrap();
+        write_events(&timeline, &mut text).unwrap();
         let written: Value = serde_json::from_slice(&text).unwrap();
         let [process, thread, step, read] = &written["traceEvents"].as_array().unwrap()[..] else {
             panic!("{written}")

@@ -74,7 +74,7 @@ pub(super) fn check_options(session: &Session) -> Result<()> {
     }
     if options.profiler != Profiler::None {
         return Err(Error::option(
-            "profiler: train_step makes no run folder; leave the option out, and record with trace::Recording of \
+            "profiler: train_step makes no run folder; leave the option out, and record with timeline::Recording of \
              fulmen-tensor",
         ));
     }

@@ -101,7 +101,7 @@ pub struct Span(Option<u64>);
 /// Starts a span on this thread.
 ///
 /// ```
-/// use fulmen_tensor::trace::{Recording, named, numbered, span};
+/// use fulmen_tensor::timeline::{Recording, named, numbered, span};
 ///
 /// let recording = Recording::start();
 /// {
@@ -109,7 +109,7 @@ pub struct Span(Option<u64>);
 ///     let _reading = span("read");
 ///     drop(numbered("row", 7));
 /// }
-/// let names: Vec<_> = recording.trace().events.into_iter().map(|event| event.name).collect();
+/// let names: Vec<_> = recording.timeline().events.into_iter().map(|event| event.name).collect();
 /// assert_eq!(names, ["a.csv", "read", "row"]);
 /// ```
 pub fn span(name: &'static str) -> Span {
@@ -194,7 +194,7 @@ impl Recording {
     }
 
     /// The events since the start. Open spans end now.
-    pub fn trace(&self) -> Trace {
+    pub fn timeline(&self) -> Timeline {
         let (intervals, mut tracks, lost) = {
             let tracks = tracks();
             let now = Instant::now();
@@ -222,7 +222,7 @@ impl Recording {
         // An outer span comes before its inner spans.
         events.sort_by_key(|event| (event.start, std::cmp::Reverse(event.duration)));
         tracks.retain(|track, _| events.iter().any(|event| event.track == *track));
-        Trace { tracks, events, lost }
+        Timeline { tracks, events, lost }
     }
 }
 
@@ -238,7 +238,7 @@ impl Drop for Recording {
 
 /// The recorded events.
 #[derive(Clone, Debug, Default)]
-pub struct Trace {
+pub struct Timeline {
     /// The names of the tracks by id: one track per thread, and the track `devices` for programs.
     pub tracks: BTreeMap<u64, String>,
     /// The events, sorted by start. Events of one track nest.
@@ -267,14 +267,14 @@ mod tests {
     use super::*;
 
     /// The events of one thread, because other tests run in this process too.
-    fn of_thread<'a>(trace: &'a Trace, thread: &str) -> Vec<&'a Event> {
-        let tracks: Vec<u64> = trace
+    fn of_thread<'a>(timeline: &'a Timeline, thread: &str) -> Vec<&'a Event> {
+        let tracks: Vec<u64> = timeline
             .tracks
             .iter()
             .filter(|(_, name)| *name == thread)
             .map(|(track, _)| *track)
             .collect();
-        trace.events.iter().filter(|event| tracks.contains(&event.track)).collect()
+        timeline.events.iter().filter(|event| tracks.contains(&event.track)).collect()
     }
 
     fn on_thread(name: &str, work: impl FnOnce() + Send) {
@@ -291,15 +291,15 @@ mod tests {
     #[test]
     fn spans_of_a_thread_nest_and_open_spans_end_now() {
         let recording = Recording::start();
-        let mut while_open = Trace::default();
+        let mut while_open = Timeline::default();
         on_thread("nesting", || {
             let _outer = numbered("outer", 7);
             drop(span("first"));
             let _second = named(|| "second".to_owned());
-            while_open = recording.trace();
+            while_open = recording.timeline();
         });
-        for trace in [while_open, recording.trace()] {
-            let events = of_thread(&trace, "nesting");
+        for timeline in [while_open, recording.timeline()] {
+            let events = of_thread(&timeline, "nesting");
             let names: Vec<&str> = events.iter().map(|event| &*event.name).collect();
             assert_eq!(names, ["outer", "first", "second"]);
             assert_eq!((events[0].number, events[1].number), (Some(7), None));
@@ -315,11 +315,12 @@ mod tests {
         on_thread("before", || drop(span("work")));
         let later = Recording::start();
         on_thread("after", || drop(span("work")));
-        let counts = |trace: &Trace| ["before", "after"].map(|name| of_thread(trace, name).len());
-        assert_eq!((counts(&whole.trace()), counts(&later.trace())), ([1, 1], [0, 1]));
+        let counts =
+            |timeline: &Timeline| ["before", "after"].map(|name| of_thread(timeline, name).len());
+        assert_eq!((counts(&whole.timeline()), counts(&later.timeline())), ([1, 1], [0, 1]));
         drop(whole);
         on_thread("after", || drop(span("work")));
-        assert_eq!(counts(&later.trace()), [0, 2]);
+        assert_eq!(counts(&later.timeline()), [0, 2]);
     }
 
     #[test]
@@ -329,8 +330,8 @@ mod tests {
         let launches: Vec<ProgramLaunch> =
             names.iter().filter_map(|name| record_launch(name)).collect();
         launches.into_iter().for_each(ProgramLaunch::finish);
-        let trace = recording.trace();
-        let of_devices = of_thread(&trace, "devices");
+        let timeline = recording.timeline();
+        let of_devices = of_thread(&timeline, "devices");
         let events: Vec<_> =
             of_devices.into_iter().filter(|event| names.contains(&&*event.name)).collect();
         assert_eq!(events.len(), 2);
