@@ -272,7 +272,7 @@ mod tests {
     fn request(pool: &mut Pool, length: usize, fresh: usize) -> (usize, Vec<usize>) {
         let answer = pool.request(length);
         let address = answer.block.map_or(fresh, |block| block.address);
-        pool.taken.insert(address, length);
+        pool.used.insert(address, length);
         (address, answer.dropped.iter().map(|block| block.length).collect())
     }
 

@@ -82,7 +82,7 @@ impl Branches {
             let cotangents = cx.inputs.len()..cx.inputs.len() + with_cotangent.len();
             let captured =
                 cotangents.end + outside.len()..cotangents.end + outside.len() + captures.len();
-            from.extend(cotangents.chain(captured));
+            input_indices.extend(cotangents.chain(captured));
             outside.extend(captures);
             bodies.push(Body { region, input_indices });
         }
