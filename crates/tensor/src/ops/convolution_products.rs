@@ -1,10 +1,9 @@
 //! Convolutions as products of matrices, for the CPU.
 //!
-//! XLA's CPU compiler runs a convolution as one loop over windows. That is fast for a small kernel
-//! over a large map. It is slow where the window is large, as in the derivative with respect to a
-//! kernel, and where the map is small. A product over copied patches of the input is faster there,
-//! at the cost of memory for the patches. Which form is chosen depends on the sizes alone; see
-//! [`Form::choose`].
+//! XLA's CPU compiler runs a convolution as one loop over windows. That is slow where the map is
+//! small, in three spatial dimensions, and where the result is a kernel of one element. A product
+//! over copied patches of the input is faster there, at the cost of memory for the patches. Which
+//! form is chosen depends on the sizes alone; see [`Form::choose`].
 //!
 //! Programs for other devices keep their convolutions.
 
@@ -20,7 +19,7 @@ const LEAST_FEATURES: usize = 32;
 
 /// The largest number of positions of a map on which patches are faster than XLA's loop over
 /// windows.
-const LARGEST_SMALL_MAP: usize = 64;
+const LARGEST_SMALL_MAP: usize = 16;
 
 /// How a convolution is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,20 +34,28 @@ enum Form {
     /// The same with the kernel's patches. For the derivative with respect to the kernel of a
     /// transposed convolution, the larger operand is the cotangent, which is the kernel here.
     KernelPatchesByPosition,
-    /// Like `PatchesByPosition`, but with a product for each position along the first spatial axis.
-    /// For a result of 3 × 3 positions, the input is copied three times, not nine.
-    ProductByRow,
 }
 
 impl Form {
     /// The fastest form for these operands; `None` for XLA's own convolution.
     ///
-    /// Measured with f32 on two cores with AVX-512 (XLA of JAX 0.12), 3 × 3 kernels and 4 or 32
-    /// images. The derivative with respect to the kernel takes 0.4 to 0.7 of the time of XLA's
-    /// convolution on all maps from 32 × 32 with 64 channels to 4 × 4 with 512. The convolution
-    /// itself takes 0.6 of it on maps of 4 × 4, 0.8 on 8 × 8, and 3 times as long on 16 × 16. A
-    /// derivative with respect to an input of 12 × 12 without padding, whose cotangent of 8 × 8 is
-    /// therefore padded to 16 × 16, takes 0.5.
+    /// Measured with f32 on two cores with AVX-512 (XLA of JAX 0.12), as a fraction of the time of
+    /// XLA's convolution:
+    ///
+    /// | | Map | Images | Patches |
+    /// |---|---|---|---|
+    /// | convolution, 3 × 3 | 2 × 2 with 512 features | 32 | 0.02 |
+    /// | | 4 × 4 with 512 features | 4 and 32 | 0.7 and 1.0 |
+    /// | | 8 × 8 with 256 features | 4 and 32 | 1.0 and 1.7 |
+    /// | | 16 × 16 with 128 features | 32 | 2.5 |
+    /// | kernel's derivative, 3 × 3 | 8 × 8 to 32 × 32 | 4 to 64 | 1.1 to 2.2 |
+    /// | kernel's derivative, 3 × 3 × 3 | 16 × 16 × 16 | 8 | 0.8 |
+    /// | kernel's derivative, 1 × 1 | 32 × 32 and 56 × 56 | 32 and 8 | 0.4 and 0.7 |
+    ///
+    /// On maps of 4 × 4, patches for the derivative with respect to the kernel make a step of
+    /// ResNet-18 5 % faster, because their result is not transposed. A derivative with respect to
+    /// an input of 12 × 12 without padding, whose cotangent of 8 × 8 is therefore padded to
+    /// 16 × 16, takes 0.5 of the time as a sum of products.
     fn choose(operation: &ConvolutionOp, lhs: &TensorType, rhs: &TensorType) -> Option<Form> {
         let result = operation.spatial_result(lhs, rhs).ok()?;
         let kernel = operation.rhs.spatial_sizes(rhs);
@@ -74,14 +81,9 @@ impl Form {
         }
         if positions < taps {
             // The derivative with respect to a kernel: its "batch" is the input's features.
-            let split = result.len() > 1
-                && operation.stride[0] == 1
-                && operation.rhs_dilation[0] == 1
-                && [operation.padding[0].0, operation.padding[0].1]
-                    .iter()
-                    .all(|&n| (0..result[0] as i64).contains(&n));
-            let form = if split { Form::ProductByRow } else { Form::PatchesByPosition };
-            return (batch.min(out) >= LEAST_FEATURES).then_some(form);
+            let patches = positions == 1 || taps <= LARGEST_SMALL_MAP || result.len() > 2;
+            return (patches && batch.min(out) >= LEAST_FEATURES)
+                .then_some(Form::PatchesByPosition);
         }
         (positions <= LARGEST_SMALL_MAP && features.min(out) >= LEAST_FEATURES)
             .then_some(Form::PatchesByTap)
@@ -217,33 +219,6 @@ impl ConvolutionOp {
                     &positions,
                 )
             }
-            Form::ProductByRow => {
-                let input = contracted_first(lhs, &self.lhs);
-                let (rows, height) = (positions[0], input.shape()[1]);
-                let padded_input = padded(&input, &spatial[1..], &self.padding[1..]);
-                let grid = WindowGrid {
-                    counts: &positions[1..],
-                    stride: &self.stride[1..],
-                    sizes: &taps[1..],
-                    dilation: &self.rhs_dilation[1..],
-                };
-                let windows = windows(&padded_input, &spatial[1..], &grid);
-                let patches = concatenated(&windows, last);
-                // Row `r` of the result multiplies row `h` of the input by row `h − r + low` of the
-                // kernel.
-                let (low, high) = self.padding[0];
-                let last_row = rows as i64 - 1;
-                let kernel = padded(
-                    &contracted_first(rhs, &self.rhs),
-                    &[1],
-                    &[(last_row - low, last_row - high)],
-                );
-                let row = |start: usize| {
-                    let kernel = kernel.narrow(1, start, height);
-                    self.product_of_patches(&patches, &kernel, &positions[1..], &[]).unsqueeze(1)
-                };
-                concatenated(&(0..rows).rev().map(row).collect::<Vec<_>>(), 1)
-            }
         })
     }
 
@@ -359,8 +334,9 @@ mod tests {
         let bare = Convolution::new(2);
         let padded = bare.clone().padding([(1, 1); 2]);
         let (large, small, kernel) = ([4, 64, 32, 32], [4, 64, 4, 4], [64, 64, 3, 3]);
-        assert_eq!(statements(large, kernel, &padded, cpu)?, [2, 3]);
-        assert_eq!(statements(small, kernel, &padded, cpu)?, [0, 5]);
+        assert_eq!(statements(large, kernel, &padded, cpu)?, [3, 0]);
+        assert_eq!(statements(small, kernel, &padded, cpu)?, [0, 3]);
+        assert_eq!(statements(large, [64, 64, 1, 1], &bare, cpu)?, [2, 1]);
         // The derivative for the input has a dilated input.
         assert_eq!(statements([4, 64, 8, 8], kernel, &padded.clone().stride([2; 2]), cpu)?, [1, 2]);
         // The derivative for an input without padding is more than twice as large as its cotangent.
