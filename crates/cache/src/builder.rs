@@ -29,6 +29,7 @@ type OnEvent = Box<dyn FnMut(CacheEvent) + Send>;
 
 /// The options of a [`CachedDataset`]. Made by [`CacheExt::cache`](crate::CacheExt::cache) and
 /// [`CachedDataset::builder`].
+#[must_use]
 pub struct CacheBuilder {
     dataset: Arc<dyn Dataset>,
     path: PathBuf,

@@ -40,6 +40,7 @@ const MAX_THREADS: usize = 1024;
 /// # Ok::<(), fulmen_data::Error>(())
 /// ```
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct Presize {
     folder: PathBuf,
     side: usize,

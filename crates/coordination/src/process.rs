@@ -23,6 +23,7 @@ const MAX_PROCESSES: usize = 1 << 16;
 /// # Ok::<(), fulmen_coordination::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
 pub struct Process {
     index: usize,
     count: usize,

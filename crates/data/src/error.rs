@@ -112,6 +112,7 @@ impl Error {
 
     /// Adds the index of the sample in the loader's dataset, and its origin.
     #[doc(hidden)]
+    #[must_use]
     pub fn at_sample(self, index: u64, origin: Option<String>) -> Error {
         Error(Box::new(Kind::Sample { index, origin, source: self }))
     }

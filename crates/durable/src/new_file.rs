@@ -25,6 +25,7 @@ use crate::{explain, folder_of, is_full, sync_folder, temporary_name};
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[derive(Debug)]
+#[must_use]
 pub struct NewFile {
     file: File,
     temporary: PathBuf,

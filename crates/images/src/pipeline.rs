@@ -36,6 +36,7 @@ use fulmen_data::{DType, Error, Field, Result};
 /// # Ok::<(), fulmen_data::Error>(())
 /// ```
 #[derive(Clone)]
+#[must_use]
 pub struct ImagePipeline {
     pub(crate) channels: usize,
     pub(crate) channels_first: bool,

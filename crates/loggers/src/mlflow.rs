@@ -35,6 +35,7 @@ const MAX_UNSENT: usize = 100_000;
 /// use fulmen_loggers::MlflowLogger;
 /// let logger = MlflowLogger::new("http://localhost:5000", "digits").token("secret");
 /// ```
+#[must_use]
 pub struct MlflowLogger {
     agent: Agent,
     server: String,

@@ -59,6 +59,7 @@ pub fn scaled_dot_product_attention(
 /// assert_eq!(y.ty().to_string(), "f32[2, 8, 5, 16]");
 /// ```
 #[derive(Clone, Debug, Default)]
+#[must_use]
 pub struct Attention {
     causal: bool,
     scale: Option<f64>,

@@ -229,6 +229,8 @@ impl Parameter {
     /// assert!(bias.get().fault().unwrap().message().contains("the sharding [-, model] has more axes than f32[2048]"));
     /// ```
     #[track_caller]
+    // The result shares this parameter, so it may be left out.
+    #[allow(clippy::return_self_not_must_use)]
     pub fn with_sharding(&self, sharding: Sharding) -> Parameter {
         *lock(&self.cell().sharding) = Some((sharding, Location::caller()));
         self.clone()

@@ -44,6 +44,7 @@ impl Effort {
 /// assert_eq!(options.device_count(), Some(8));
 /// ```
 #[derive(Clone, Debug, PartialEq)]
+#[must_use]
 pub struct CompileOptions {
     replicas: usize,
     partitions: usize,

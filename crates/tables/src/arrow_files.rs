@@ -25,6 +25,7 @@ use fulmen_files::MAX_CONCURRENT_REQUESTS;
 ///
 /// See [`Row`](crate::Row) for an example, and [`Table`](crate::Table) for columns as fields.
 #[derive(Debug)]
+#[must_use]
 pub struct ArrowFiles {
     pub(crate) rows: BlockReader,
 }

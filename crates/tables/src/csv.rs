@@ -41,6 +41,7 @@ use fulmen_files::Location;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
+#[must_use]
 pub struct Csv {
     rows: BlockReader,
 }

@@ -27,6 +27,7 @@ const MISSING: [&str; 13] =
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct CsvOptions {
     delimiter: Option<u8>,
     pub(crate) quote: Option<u8>,

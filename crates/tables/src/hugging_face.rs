@@ -32,6 +32,7 @@ use fulmen_files::Location;
 /// # Ok::<(), fulmen_data::Error>(())
 /// ```
 #[derive(Debug)]
+#[must_use]
 pub struct HfDataset {
     rows: BlockReader,
 }

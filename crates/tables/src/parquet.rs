@@ -48,6 +48,7 @@ use fulmen_files::MAX_CONCURRENT_REQUESTS;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
+#[must_use]
 pub struct Parquet {
     pub(crate) rows: BlockReader,
 }

@@ -14,6 +14,7 @@ use crate::{Error, MatmulPrecision, Result, Sharding, Tensor, TensorType};
 /// assert!(square.stablehlo()?.contains("stablehlo.multiply"));
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
+#[must_use]
 pub struct Function {
     name: String,
     parameters: Vec<Tensor>,

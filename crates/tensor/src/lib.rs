@@ -20,6 +20,10 @@
 //!
 //! Out of scope: models, optimizers, training loops.
 
+// A step may leave out the value of a statement that it needs only for its effect, such as the loss
+// of `StepContext::minimize`.
+#![allow(clippy::return_self_not_must_use)]
+
 mod accelerator;
 mod ahead_of_time;
 mod anomalies;

@@ -21,6 +21,7 @@ use crate::{Mesh, Shape};
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash)]
+#[must_use]
 pub struct Sharding(Arc<[Vec<String>]>);
 
 impl Sharding {

@@ -33,6 +33,7 @@ use fulmen_data::{Error, Result};
 /// # Ok::<(), fulmen_data::Error>(())
 /// ```
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct ByteLevelBpe {
     vocab_size: usize,
     min_frequency: u64,

@@ -28,6 +28,7 @@ use fulmen_data::{Error, Result, SampleRng};
 /// # Ok::<(), fulmen_data::Error>(())
 /// ```
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct MaskedLanguageModel {
     mask_id: u32,
     vocab_size: usize,

@@ -29,6 +29,7 @@ use fulmen_data::{Error, Fingerprint, Result, Source};
 /// # Ok::<(), fulmen_data::Error>(())
 /// ```
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct PackedDocuments<T> {
     tokens: T,
     length: usize,

@@ -47,6 +47,7 @@ use fulmen_data::{Error, Fingerprint, Items, Result, Stream, StreamItem};
 /// # Ok::<(), fulmen_data::Error>(())
 /// ```
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct PackedStream<S> {
     documents: S,
     options: Options,

@@ -26,6 +26,7 @@ use fulmen_files::Location;
 /// # Ok::<(), fulmen_data::Error>(())
 /// ```
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct TokenArray {
     documents: Documents,
     /// The bytes, as in a token file.

@@ -77,6 +77,7 @@ pub enum CausalLabels {
 /// # Ok::<(), fulmen_data::Error>(())
 /// ```
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct TokenCollator {
     length: usize,
     pad_id: u32,

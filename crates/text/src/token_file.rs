@@ -73,6 +73,7 @@ impl TokenFileWriter {
 
     /// A token appended to each document, such as `<|endoftext|>`. It counts as the document's last
     /// token.
+    #[must_use]
     pub fn separator(mut self, separator: u32) -> TokenFileWriter {
         self.documents.separator = Some(separator);
         self

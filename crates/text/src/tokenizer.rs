@@ -41,6 +41,7 @@ use fulmen_files::Location;
 /// # Ok::<(), fulmen_data::Error>(())
 /// ```
 #[derive(Clone)]
+#[must_use]
 pub struct Tokenizer {
     inner: Arc<tokenizers::Tokenizer>,
     /// The file, for messages; none if it was loaded from memory.

@@ -26,6 +26,7 @@ use crate::{Dataset, Error, Field, Fingerprint, Result, Sample, SampleRng};
 /// # Ok::<(), fulmen_data::Error>(())
 /// ```
 #[derive(Clone)]
+#[must_use]
 pub struct FakeDataset {
     base: Option<Arc<dyn Dataset>>,
     /// The fields of the wrapped dataset.

@@ -44,6 +44,7 @@ impl TensorDataset {
 /// Collects the arrays of a [`TensorDataset`]. [`build`](TensorDatasetBuilder::build) reports the
 /// first mistake.
 #[derive(Debug)]
+#[must_use]
 pub struct TensorDatasetBuilder {
     arrays: Result<Vec<Array>>,
 }

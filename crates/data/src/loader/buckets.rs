@@ -46,6 +46,7 @@ use crate::{Error, Field, Result};
 /// # Ok::<(), fulmen_data::Error>(())
 /// ```
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct Buckets {
     /// The padded lengths, ascending.
     boundaries: Vec<usize>,

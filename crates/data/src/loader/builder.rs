@@ -22,6 +22,7 @@ type OpenSource = dyn FnOnce(SourceOptions) -> Result<Arc<dyn BatchSource>> + Se
 
 /// The options of a [`DataLoader`]. [`build`](DataLoaderBuilder::build) reports every mistake in
 /// them.
+#[must_use]
 pub struct DataLoaderBuilder {
     open: Box<OpenSource>,
     options: SourceOptions,

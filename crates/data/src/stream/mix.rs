@@ -59,6 +59,7 @@ pub enum MixUntil {
 /// assert_eq!((words.len(), words.items(0)?.count()), (Some(10), 10));
 /// # Ok::<(), fulmen_data::Error>(())
 /// ```
+#[must_use]
 pub struct MixStream<T> {
     streams: Arc<[Box<dyn Stream<Item = T>>]>,
     weights: Weights,

@@ -13,6 +13,7 @@ macro_rules! choice {
     ) => {
         $(#[$doc])*
         #[derive(Clone, Debug, PartialEq)]
+        #[must_use]
         pub struct $name {
             $($parameter: $type,)?
             p: f64,
@@ -27,7 +28,6 @@ macro_rules! choice {
             }
 
             /// Sets the probability.
-            #[must_use]
             pub fn p(mut self, p: f64) -> $name {
                 self.p = p;
                 self

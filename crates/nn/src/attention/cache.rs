@@ -26,6 +26,7 @@ use crate::library::{NN, live};
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct KeyValueCache {
     keys: Tensor,
     values: Tensor,

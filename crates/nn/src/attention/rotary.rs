@@ -33,6 +33,7 @@ use crate::precision::precision;
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct RotaryEmbedding {
     width: usize,
     theta: f64,

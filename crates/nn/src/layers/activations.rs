@@ -19,6 +19,7 @@ macro_rules! layers {
     (@row [$(#[$doc:meta])*] $name:ident () {} $function:path) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, Default, Module)]
+        #[must_use]
         pub struct $name;
 
         impl $name {
@@ -46,6 +47,7 @@ macro_rules! layers {
     ) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, Module)]
+        #[must_use]
         pub struct $name {
             $($required: $required_type,)*
             $($setting: $type,)*

@@ -15,6 +15,7 @@ macro_rules! adaptive {
     ($(#[$doc:meta])* $name:ident, $method:ident) => {
         $(#[$doc])*
         #[derive(Clone, Debug, Module)]
+        #[must_use]
         pub struct $name<const N: usize> {
             size: Sizes<N>,
         }

@@ -103,6 +103,7 @@ fn count(x: &Tensor) -> usize {
 /// Normalizes each channel over `N` axes by the statistics of a batch. Use it as [`BatchNorm1d`],
 /// [`BatchNorm2d`], [`BatchNorm3d`].
 #[derive(Clone, Debug, Module)]
+#[must_use]
 pub struct BatchNorm<const N: usize> {
     /// `[channels]`; initially ones.
     pub weight: Option<Parameter>,

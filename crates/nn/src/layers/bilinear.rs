@@ -23,6 +23,7 @@ use crate::{Module, Parameter};
 /// assert_eq!(y.ty().to_string(), "f32[8, 40]");
 /// ```
 #[derive(Clone, Debug, Module)]
+#[must_use]
 pub struct Bilinear {
     /// `[out, in1, in2]`.
     pub weight: Parameter,

@@ -30,6 +30,7 @@ use crate::{Embedding, Init, Module, Parameter, TrainingMode};
 /// assert_eq!(y.ty().to_string(), "f32[8, 64, 4, 4]");
 /// ```
 #[derive(Clone, Debug, Module)]
+#[must_use]
 pub struct ConditionalBatchNorm2d {
     /// The scales of each class, `[classes, channels]`; initially ones.
     pub gammas: Embedding,

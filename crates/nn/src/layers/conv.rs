@@ -30,6 +30,7 @@ use crate::{Init, Module, Parameter};
 /// assert_eq!(y.ty().to_string(), "f32[8, 64, 112, 112]");
 /// ```
 #[derive(Clone, Debug, Module)]
+#[must_use]
 pub struct Conv<const N: usize> {
     /// `[out, in/groups, …]`.
     pub weight: Parameter,

@@ -32,6 +32,7 @@ use crate::{Module, Parameter};
 /// assert_eq!(y.ty().to_string(), "f32[8, 32, 28, 28]");
 /// ```
 #[derive(Clone, Debug, Module)]
+#[must_use]
 pub struct ConvTranspose<const N: usize> {
     /// `[in, out/groups, …]`.
     pub weight: Parameter,

@@ -111,6 +111,7 @@ macro_rules! channels {
     ($($(#[$doc:meta])* $name:ident, $layouts:literal, |$rank:ident| $outer:expr;)*) => {$(
         $(#[$doc])*
         #[derive(Clone, Debug, Module)]
+        #[must_use]
         pub struct $name(#[module(flatten)] DropoutState);
 
         impl $name {
@@ -233,6 +234,7 @@ impl AlphaDropout {
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[derive(Clone, Debug, Module)]
+#[must_use]
 pub struct DropPath {
     #[module(flatten)]
     chance: DropoutState,

@@ -29,6 +29,7 @@ use crate::{Init, Module, Parameter};
 /// # Ok::<(), fulmen_nn::Error>(())
 /// ```
 #[derive(Clone, Debug, Module)]
+#[must_use]
 pub struct Embedding {
     /// `[rows, width]`.
     pub weight: Parameter,

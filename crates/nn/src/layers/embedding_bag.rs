@@ -40,6 +40,7 @@ impl Module for BagMode {
 /// assert_eq!(bag.forward(&Tensor::zeros(DType::I32, [4, 3])).ty().to_string(), "f32[4, 8]");
 /// ```
 #[derive(Clone, Debug, Module)]
+#[must_use]
 pub struct EmbeddingBag {
     /// `[rows, width]`.
     pub weight: Parameter,

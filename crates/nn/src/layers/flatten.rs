@@ -15,6 +15,7 @@ use crate::library::NN;
 /// assert_eq!(y.ty().to_string(), "f32[32, 784]");
 /// ```
 #[derive(Clone, Debug, Module)]
+#[must_use]
 pub struct Flatten {
     start: isize,
     end: isize,

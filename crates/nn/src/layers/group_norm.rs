@@ -27,6 +27,7 @@ use crate::{Init, Module, Parameter};
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[derive(Clone, Debug, Module)]
+#[must_use]
 pub struct GroupNorm {
     /// `[channels]`; initially ones.
     pub weight: Option<Parameter>,

@@ -15,6 +15,7 @@ use crate::{Init, Module, Parameter, TrainingMode};
 /// Normalizes each channel of each sample over `N` axes. Use it as [`InstanceNorm1d`],
 /// [`InstanceNorm2d`], [`InstanceNorm3d`].
 #[derive(Clone, Debug, Module)]
+#[must_use]
 pub struct InstanceNorm<const N: usize> {
     /// `[channels]`; initially ones.
     pub weight: Option<Parameter>,

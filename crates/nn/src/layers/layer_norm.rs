@@ -26,6 +26,7 @@ use crate::{Init, Module, Parameter};
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[derive(Clone, Debug, Module)]
+#[must_use]
 pub struct LayerNorm {
     /// The normalized shape; initially ones.
     pub weight: Option<Parameter>,

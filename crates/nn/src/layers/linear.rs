@@ -25,6 +25,7 @@ use crate::{Init, Module, Parameter};
 /// );
 /// ```
 #[derive(Clone, Debug, Module)]
+#[must_use]
 pub struct Linear {
     /// `[out, in]`.
     pub weight: Parameter,

@@ -32,6 +32,7 @@ use crate::{Dropout, Init, Module, Parameter};
 /// assert_eq!(y.ty().to_string(), "f32[2, 10, 64]");
 /// ```
 #[derive(Clone, Debug, Module)]
+#[must_use]
 pub struct MultiheadAttention {
     /// `[3·embedding, embedding]`: the weights of queries, keys and values. `None` if keys or
     /// values have a different number of features.

@@ -35,6 +35,7 @@ macro_rules! pads {
     ($($(#[$doc:meta])* $name:ident($($value:ident)?) = $mode:expr, $one:ident $two:ident $three:ident;)*) => {$(
         $(#[$doc])*
         #[derive(Clone, Debug, Module)]
+        #[must_use]
         pub struct $name<const N: usize> {
             sides: Sides<N>,
             $($value: f64,)?

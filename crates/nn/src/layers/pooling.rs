@@ -16,6 +16,7 @@ macro_rules! pool {
     ($(#[$doc:meta])* $name:ident { $($setting:ident : $ty:ty = $default:expr),* $(,)? }) => {
         $(#[$doc])*
         #[derive(Clone, Debug, Module)]
+        #[must_use]
         pub struct $name<const N: usize> {
             window: Sizes<N>,
             stride: Sizes<N>,

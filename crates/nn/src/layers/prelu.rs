@@ -21,6 +21,7 @@ use crate::{Init, Module, Parameter, RandomStream, TrainingMode, activation};
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[derive(Clone, Debug, Module)]
+#[must_use]
 pub struct Prelu {
     /// `[channels]`; initially ¼.
     pub weight: Parameter,
@@ -102,6 +103,7 @@ impl fmt::Display for Prelu {
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[derive(Clone, Debug, Module)]
+#[must_use]
 pub struct Rrelu {
     lower: f64,
     upper: f64,

@@ -25,6 +25,7 @@ use crate::{Init, Module, Parameter};
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[derive(Clone, Debug, Module)]
+#[must_use]
 pub struct RmsNorm {
     /// The normalized shape; initially ones.
     pub weight: Option<Parameter>,

@@ -37,6 +37,7 @@ impl<F: Forward + ?Sized> Forward for Box<F> {
 /// assert_eq!(model.forward(Tensor::zeros(DType::F32, [8, 1, 28, 28])).ty().to_string(), "f32[8, 10]");
 /// ```
 #[derive(Default)]
+#[must_use]
 pub struct Sequential {
     layers: Vec<Box<dyn Forward + Send + Sync>>,
     /// The lines that added the layers.

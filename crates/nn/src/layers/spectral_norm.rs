@@ -18,6 +18,7 @@ pub trait Weighted: Forward + Clone {
     fn weight(&self) -> &Parameter;
 
     /// The same layer with a different weight of the same type.
+    #[must_use]
     fn with_weight(&self, weight: Parameter) -> Self;
 
     /// The output axis of the weight: 0 except for transposed convolutions.
@@ -73,6 +74,7 @@ weighted!(ConvTranspose1d: 1, ConvTranspose2d: 1, ConvTranspose3d: 1);
 /// assert_eq!(unit.shape().dims(), [4, 8]);
 /// ```
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct SpectralNorm<L> {
     layer: L,
     u: Buffer,

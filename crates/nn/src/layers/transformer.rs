@@ -25,6 +25,7 @@ use crate::{Init, Module};
 /// assert_eq!(encoder.forward(&x, &Attention::new().causal(true)).ty(), x.ty());
 /// ```
 #[derive(Clone, Debug, Module)]
+#[must_use]
 pub struct TransformerEncoder {
     /// The layers.
     pub layers: Vec<TransformerEncoderLayer>,
@@ -114,6 +115,7 @@ impl TransformerEncoder {
 /// assert_eq!(y.ty(), tgt.ty());
 /// ```
 #[derive(Clone, Debug, Module)]
+#[must_use]
 pub struct TransformerDecoder {
     /// The layers.
     pub layers: Vec<TransformerDecoderLayer>,

@@ -80,6 +80,7 @@ macro_rules! layer {
     ) => {
         $(#[$doc])*
         #[derive(Clone, Debug, Module)]
+        #[must_use]
         pub struct $name {
             $($(#[$of])* pub $field: $kind,)*
             /// The first linear layer of the feed-forward network.

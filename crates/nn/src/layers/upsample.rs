@@ -20,6 +20,7 @@ use crate::library::NN;
 /// assert_eq!(layer.forward(&x).ty().to_string(), "f32[8, 3, 20, 30]");
 /// ```
 #[derive(Clone, Debug, Module)]
+#[must_use]
 pub struct Upsample {
     sizes: Option<Vec<usize>>,
     scales: Vec<f64>,

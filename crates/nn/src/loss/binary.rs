@@ -33,6 +33,7 @@ pub fn binary_cross_entropy(
 
 /// [`binary_cross_entropy`] with settings, like PyTorch's `nn.BCELoss`.
 #[derive(Clone, Debug, Default)]
+#[must_use]
 pub struct BceLoss {
     reduction: Reduction,
     weight: Option<Tensor>,
@@ -111,6 +112,7 @@ pub fn binary_cross_entropy_with_logits(
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[derive(Clone, Debug, Default)]
+#[must_use]
 pub struct BceWithLogitsLoss {
     reduction: Reduction,
     weight: Option<Tensor>,
@@ -200,6 +202,7 @@ pub fn sigmoid_focal_loss(
 
 /// [`sigmoid_focal_loss`] with settings.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[must_use]
 pub struct SigmoidFocalLoss {
     reduction: Reduction,
     alpha: Option<f64>,

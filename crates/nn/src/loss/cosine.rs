@@ -85,6 +85,7 @@ pub fn cosine_embedding_loss(
 
 /// [`cosine_embedding_loss`] with settings, like PyTorch's `nn.CosineEmbeddingLoss`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[must_use]
 pub struct CosineEmbeddingLoss {
     reduction: Reduction,
     margin: f64,

@@ -44,6 +44,7 @@ pub fn cross_entropy(logits: impl AsTensor, target: impl AsTensor, reduction: Re
 /// assert_eq!(losses.ty().to_string(), "f32[4, 8, 8]");
 /// ```
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct CrossEntropyLoss {
     reduction: Reduction,
     label_smoothing: f64,
@@ -190,6 +191,7 @@ pub fn nll_loss(log_p: impl AsTensor, target: impl AsTensor, reduction: Reductio
 
 /// [`nll_loss`] with settings, like PyTorch's `nn.NLLLoss`.
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct NllLoss {
     reduction: Reduction,
     ignore_index: Option<i64>,

@@ -44,6 +44,7 @@ pub fn ctc_loss(
 
 /// [`ctc_loss`] with settings, like PyTorch's `nn.CTCLoss`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[must_use]
 pub struct CtcLoss {
     reduction: Reduction,
     blank: usize,

@@ -118,6 +118,7 @@ macro_rules! losses {
     ($($(#[$doc:meta])* $name:ident $function:ident $setting:ident;)*) => {$(
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq)]
+        #[must_use]
         pub struct $name {
             reduction: Reduction,
             $setting: f64,

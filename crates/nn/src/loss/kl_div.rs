@@ -41,6 +41,7 @@ pub fn kl_div(input: impl AsTensor, target: impl AsTensor, reduction: Reduction)
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[must_use]
 pub struct KlDivLoss {
     reduction: Reduction,
     batchmean: bool,

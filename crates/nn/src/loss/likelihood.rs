@@ -38,6 +38,7 @@ pub fn gaussian_nll_loss(
 
 /// [`gaussian_nll_loss`] with settings, like PyTorch's `nn.GaussianNLLLoss`.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[must_use]
 pub struct GaussianNllLoss {
     reduction: Reduction,
     full: bool,
@@ -149,6 +150,7 @@ pub fn poisson_nll_loss(
 
 /// [`poisson_nll_loss`] with settings, like PyTorch's `nn.PoissonNLLLoss`.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[must_use]
 pub struct PoissonNllLoss {
     reduction: Reduction,
     log_input: bool,

@@ -91,6 +91,7 @@ pub fn triplet_margin_loss(
 
 /// [`triplet_margin_loss`] with settings, like PyTorch's `nn.TripletMarginLoss`.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[must_use]
 pub struct TripletMarginLoss {
     reduction: Reduction,
     margin: f64,
@@ -197,6 +198,7 @@ impl Default for TripletMarginLoss {
 
 /// [`hinge_embedding_loss`] with settings, like PyTorch's `nn.HingeEmbeddingLoss`: a margin of 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[must_use]
 pub struct HingeEmbeddingLoss {
     reduction: Reduction,
     margin: f64,
@@ -218,6 +220,7 @@ impl HingeEmbeddingLoss {
 
 /// [`margin_ranking_loss`] with settings, like PyTorch's `nn.MarginRankingLoss`: a margin of 0.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[must_use]
 pub struct MarginRankingLoss {
     reduction: Reduction,
     margin: f64,

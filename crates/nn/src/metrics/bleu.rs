@@ -19,6 +19,7 @@ use std::hash::Hash;
 /// assert!((bleu.compute() - 0.7598).abs() < 1e-4);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
 pub struct Bleu {
     smooth: bool,
     n_gram: usize,

@@ -35,6 +35,7 @@ pub enum Normalize {
 /// # Ok::<(), fulmen_nn::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[must_use]
 pub struct ConfusionMatrix {
     task: Task,
     threshold: f64,

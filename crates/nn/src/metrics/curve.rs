@@ -145,6 +145,7 @@ macro_rules! metrics {
         /// makes the value NaN. A class without positives (or, for the ROC curve, without
         /// negatives) has no value and is left out of averages.
         #[derive(Clone, Copy, Debug, PartialEq)]
+        #[must_use]
         pub struct $name(Curve);
 
         by_task! {

@@ -79,6 +79,7 @@ impl Value {
 
 /// The sums of one batch, recorded but not computed yet: the result of a metric's `update`.
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct MetricState {
     metric: Arc<dyn Metric>,
     inputs: Vec<Tensor>,

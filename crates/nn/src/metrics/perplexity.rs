@@ -23,6 +23,7 @@ use crate::loss::{Reduction, cross_entropy};
 /// # Ok::<(), fulmen_nn::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[must_use]
 pub struct Perplexity {
     ignore_index: Option<i64>,
 }

@@ -34,6 +34,7 @@ fn pair(prediction: &Tensor, target: &Tensor) -> Result<(Tensor, Tensor), Refusa
 /// # Ok::<(), fulmen_nn::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[must_use]
 pub struct MeanSquaredError {
     squared: bool,
 }

@@ -130,6 +130,7 @@ macro_rules! metrics {
         ///
         /// A target outside the classes makes the value NaN; so does having no samples.
         #[derive(Clone, Copy, Debug, PartialEq)]
+        #[must_use]
         pub struct $name(Scores);
 
         by_task! {

@@ -24,6 +24,7 @@ use crate::library::live;
 /// # Ok::<(), fulmen_nn::Error>(())
 /// ```
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct TokenBleu {
     ends: Vec<i32>,
     smooth: bool,

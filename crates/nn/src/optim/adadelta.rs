@@ -15,6 +15,7 @@ use crate::schedule::Schedule;
 /// let optimizer = Adadelta::new(1.0).rho(0.95);
 /// ```
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct Adadelta {
     common: CommonSettings,
     rho: f64,

@@ -26,6 +26,7 @@ use crate::schedule::Schedule;
 /// assert_eq!(types, ["row_var f32[512, 1]", "col_var f32[1, 784]"]);
 /// ```
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct Adafactor {
     common: CommonSettings,
     beta2_decay: f64,

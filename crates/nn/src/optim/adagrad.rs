@@ -15,6 +15,7 @@ use crate::schedule::Schedule;
 /// let optimizer = Adagrad::new(0.01).initial_accumulator_value(0.1);
 /// ```
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct Adagrad {
     common: CommonSettings,
     lr_decay: f64,

@@ -23,6 +23,7 @@ macro_rules! adam {
     ($(#[$doc:meta])* $name:ident, $decay:literal, $decoupled:literal, $decay_doc:literal) => {
         $(#[$doc])*
         #[derive(Clone, Debug)]
+        #[must_use]
         pub struct $name {
             common: CommonSettings,
             settings: Settings,

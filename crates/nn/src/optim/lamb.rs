@@ -20,6 +20,7 @@ use crate::schedule::Schedule;
 /// let optimizer = Lamb::new(2e-3).weight_decay(0.01);
 /// ```
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct Lamb {
     common: CommonSettings,
     beta1: f64,

@@ -21,6 +21,7 @@ use crate::schedule::Schedule;
 /// let optimizer = Lars::new(1.0).weight_decay(1e-4);
 /// ```
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct Lars {
     common: CommonSettings,
     momentum: f64,

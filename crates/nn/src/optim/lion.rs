@@ -14,6 +14,7 @@ use crate::schedule::Schedule;
 /// let optimizer = Lion::new(1e-4).weight_decay(0.1);
 /// ```
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct Lion {
     common: CommonSettings,
     beta1: f64,

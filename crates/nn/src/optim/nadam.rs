@@ -19,6 +19,7 @@ use crate::schedule::Schedule;
 /// let optimizer = NAdam::new(2e-3).weight_decay(0.01).decoupled_weight_decay(true);
 /// ```
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct NAdam {
     common: CommonSettings,
     beta1: f64,

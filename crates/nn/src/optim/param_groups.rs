@@ -33,6 +33,7 @@ use crate::{Error, Result};
 /// assert!(message.contains("`head.*` matches no parameter; the nearest are `haed.weight`"), "{message}");
 /// ```
 #[derive(Debug)]
+#[must_use]
 pub struct ParamGroups {
     /// For parameters without an optimizer of their own.
     optimizer: Box<dyn Optimizer>,

@@ -19,6 +19,7 @@ use crate::schedule::Schedule;
 /// let optimizer = RAdam::new(1e-3).betas(0.9, 0.99);
 /// ```
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct RAdam {
     common: CommonSettings,
     beta1: f64,

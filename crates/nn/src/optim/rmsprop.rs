@@ -15,6 +15,7 @@ use crate::schedule::Schedule;
 /// let optimizer = RmsProp::new(0.01).alpha(0.9).momentum(0.9).centered(true);
 /// ```
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct RmsProp {
     common: CommonSettings,
     alpha: f64,

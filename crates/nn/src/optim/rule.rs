@@ -55,6 +55,7 @@ impl Origin {
 }
 
 /// The inputs of an update, in f32, or in f64 for f64 parameters.
+#[must_use]
 pub(super) struct UpdateArgs<'a> {
     pub(super) step: &'a Step,
     /// The learning rate, a scalar.

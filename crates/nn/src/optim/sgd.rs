@@ -18,6 +18,7 @@ use crate::schedule::Schedule;
 /// let optimizer = Sgd::new(OneCycle::new(0.1, 10_000)).momentum(0.9).weight_decay(5e-4).nesterov(true);
 /// ```
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct Sgd {
     common: CommonSettings,
     momentum: Option<Arc<dyn Schedule>>,

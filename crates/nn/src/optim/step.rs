@@ -19,6 +19,7 @@ use crate::schedule::Schedule;
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct Step {
     finished: Tensor,
     /// The steps of the parameter, if it joined later.

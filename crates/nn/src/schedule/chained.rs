@@ -19,6 +19,7 @@ use super::Schedule;
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct Chained(Vec<Arc<dyn Schedule>>);
 
 impl Chained {

@@ -16,6 +16,7 @@ use super::{Schedule, checked, not_finite, steps};
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
+#[must_use]
 pub struct Constant {
     lr: f64,
     factor: f64,

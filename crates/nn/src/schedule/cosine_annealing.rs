@@ -16,6 +16,7 @@ use super::{Schedule, checked, half_wave, not_finite, steps, zero};
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
+#[must_use]
 pub struct CosineAnnealing {
     lr: f64,
     t_max: u64,

@@ -32,6 +32,7 @@ pub enum CyclicMode {
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
+#[must_use]
 pub struct Cyclic {
     base_lr: f64,
     max_lr: f64,

@@ -15,6 +15,7 @@ use super::{Schedule, checked, not_finite, steps};
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
+#[must_use]
 pub struct MultiStep {
     lr: f64,
     milestones: Vec<u64>,

@@ -31,6 +31,7 @@ pub enum Anneal {
 /// assert!((at(999) - 4e-7).abs() < 1e-12);
 /// ```
 #[derive(Clone, Debug, PartialEq)]
+#[must_use]
 pub struct OneCycle {
     max_lr: f64,
     total_steps: u64,

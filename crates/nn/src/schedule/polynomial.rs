@@ -15,6 +15,7 @@ use super::{Schedule, checked, not_finite, steps, zero};
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
+#[must_use]
 pub struct Polynomial {
     lr: f64,
     total_iters: u64,

@@ -19,6 +19,7 @@ use super::{Schedule, checked, steps};
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct Sequential {
     first: Arc<dyn Schedule>,
     later: Vec<(u64, Arc<dyn Schedule>)>,

@@ -16,6 +16,7 @@ use super::{Schedule, checked, not_finite, steps, zero};
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
+#[must_use]
 pub struct Step {
     lr: f64,
     step_size: u64,

@@ -18,6 +18,7 @@ use super::{Schedule, checked, half_wave, not_finite, steps, zero};
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
+#[must_use]
 pub struct CosineAnnealingWarmRestarts {
     lr: f64,
     t_0: u64,

@@ -18,6 +18,7 @@ use super::{Schedule, checked, not_finite, steps};
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct Warmup {
     steps: u64,
     start_factor: f64,

@@ -26,6 +26,7 @@ enum Padding {
 /// assert_eq!(y.ty().to_string(), "f32[8, 16, 32, 32]");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
 pub struct Convolution {
     pub(super) stride: Vec<usize>,
     padding: Padding,

@@ -201,6 +201,7 @@ impl ReduceWindow {
 /// assert_eq!(x.max_pool(&Pooling::new([2, 2]).ceil_mode(true)).ty().to_string(), "f32[8, 16, 15, 15]");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
 pub struct Pooling {
     window: Vec<usize>,
     stride: Vec<usize>,

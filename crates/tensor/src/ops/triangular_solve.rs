@@ -16,6 +16,7 @@ use crate::{AsTensor, Shape, Tensor, TensorType};
 /// # let _ = how;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
 pub struct TriangularSolve {
     lower: bool,
     transpose: bool,

@@ -34,6 +34,7 @@ use crate::{StepPart, TrainDuration};
 /// # Ok::<(), fulmen_trainer::Error>(())
 /// ```
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct BackboneFinetuning {
     pattern: String,
     unfreeze_at: TrainDuration,

@@ -18,6 +18,7 @@ use crate::{Actions, LogPoint};
 /// let stopping = EarlyStopping::new("val_loss", Mode::Min).patience(3).min_delta(1e-3).divergence_threshold(10.0);
 /// ```
 #[derive(Debug)]
+#[must_use]
 pub struct EarlyStopping {
     metric: String,
     mode: Mode,

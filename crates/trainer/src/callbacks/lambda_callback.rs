@@ -97,6 +97,7 @@ pub fn on(
 type Call = Box<dyn FnMut(&Occurrence<'_>, &mut Actions) + Send>;
 
 /// A closure as a callback. Made by [`on`].
+#[must_use]
 pub struct LambdaCallback {
     event: Event,
     filter: Filter,

@@ -14,6 +14,7 @@ use crate::callbacks::callback::Callback;
 /// let builder = Trainer::builder().callback(LearningRateMonitor::new().log_momentum(true));
 /// ```
 #[derive(Debug, Default)]
+#[must_use]
 pub struct LearningRateMonitor {
     momentum: bool,
 }

@@ -33,6 +33,7 @@ const INTERVAL: Duration = Duration::from_secs(30 * 60);
 ///     .train_time_interval(Duration::from_secs(600));
 /// ```
 #[derive(Debug)]
+#[must_use]
 pub struct ModelCheckpoint {
     monitor: Option<(String, Mode)>,
     top_k: u64,

@@ -17,6 +17,7 @@ use crate::step_config::step_part::{NormGroup, StepPart};
 /// let builder = Trainer::builder().callback(NormMonitor::new().group_by(NormGroup::Layer).parameters(false));
 /// ```
 #[derive(Debug)]
+#[must_use]
 pub struct NormMonitor {
     gradients: bool,
     parameters: bool,

@@ -30,6 +30,7 @@ pub enum ThresholdMode {
 /// let plateau = ReduceLROnPlateau::new("val_loss", Mode::Min).factor(0.5).patience(3).min_lr(1e-5);
 /// ```
 #[derive(Debug)]
+#[must_use]
 pub struct ReduceLROnPlateau {
     metric: String,
     mode: Mode,

@@ -34,6 +34,7 @@ use crate::{Actions, LogPoint, StepPart};
 /// let builder = Trainer::builder().callback(SpikeGuard::new().deviations(6.0).window(128));
 /// ```
 #[derive(Debug)]
+#[must_use]
 pub struct SpikeGuard {
     deviations: f64,
     window: usize,

@@ -33,6 +33,7 @@ pub enum TimerInterval {
 /// assert_eq!(timer.time_elapsed(), Duration::ZERO); // nothing was trained yet
 /// ```
 #[derive(Clone, Debug, Default)]
+#[must_use]
 pub struct Timer {
     duration: Option<Duration>,
     interval: TimerInterval,

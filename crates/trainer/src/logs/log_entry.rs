@@ -145,6 +145,7 @@ impl LogEntry {
 #[derive(Debug)]
 pub struct LogOptions<'a>(pub(crate) &'a mut [LogEntry]);
 
+#[allow(clippy::return_self_not_must_use)] // Logging with no options is common.
 impl LogOptions<'_> {
     fn set(self, change: impl Fn(&mut LogEntry)) -> Self {
         self.0.iter_mut().for_each(change);

@@ -29,6 +29,7 @@ use crate::{Batch, Plan, StepContext, TrainingModule};
 ///
 /// [`Trainer::train_step`]: crate::Trainer::train_step
 /// [`Trainer::fit`]: crate::Trainer::fit
+#[must_use]
 pub struct TrainingFn<'a, M> {
     model: &'a M,
     training: TrainingStepFn<'a, M>,

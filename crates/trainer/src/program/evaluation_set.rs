@@ -27,6 +27,7 @@ use crate::{BatchLimit, Error, Options, Plan, Result};
 /// # }
 /// ```
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct EvaluationSet {
     name: String,
     loader: DataLoader,

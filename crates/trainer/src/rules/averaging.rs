@@ -24,6 +24,7 @@ use crate::{Error, Result};
 /// let swa = Trainer::builder().weight_averaging(WeightAveraging::swa(8)); // epochs 8, 9, … counted from 0
 /// ```
 #[derive(Clone, Debug, PartialEq)]
+#[must_use]
 pub struct WeightAveraging {
     rule: Rule,
     start: Interval,

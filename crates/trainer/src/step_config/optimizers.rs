@@ -33,6 +33,7 @@ use crate::{Error, Result};
 /// # configure_optimizers();
 /// ```
 #[derive(Debug)]
+#[must_use]
 pub struct Optimizers {
     members: Vec<Member>,
     cadences: Vec<StepInterval>,

@@ -35,6 +35,7 @@ use crate::{
 
 /// Builds a [`Trainer`]. There is one method for each row of [`Options::table`].
 #[derive(Default)]
+#[must_use]
 pub struct TrainerBuilder {
     pub(crate) trainer_args: TrainerArgs,
     /// The first option whose text could not be parsed, and why.

@@ -36,6 +36,7 @@ pub enum BatchSizeMode {
 /// # }
 /// ```
 #[derive(Clone, Debug, PartialEq)]
+#[must_use]
 pub struct BatchSizeFinder {
     mode: BatchSizeMode,
     steps_per_trial: u64,

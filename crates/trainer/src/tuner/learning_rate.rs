@@ -27,6 +27,7 @@ const BETA: f64 = 0.98;
 /// # }
 /// ```
 #[derive(Clone, Debug, PartialEq)]
+#[must_use]
 pub struct LearningRateFinder {
     min_lr: f64,
     max_lr: f64,

@@ -25,6 +25,7 @@ use crate::library::NN;
 /// assert_eq!((y.ty().to_string(), h.ty().to_string()), ("f32[7, 2, 10]".into(), "f32[4, 2, 5]".into()));
 /// ```
 #[derive(Clone, Debug, Module)]
+#[must_use]
 pub struct Gru(#[module(flatten)] Stack);
 
 impl Gru {

@@ -28,6 +28,7 @@ use crate::library::NN;
 /// assert_eq!(next.ty().to_string(), "f32[1, 2, 5]");
 /// ```
 #[derive(Clone, Debug, Module)]
+#[must_use]
 pub struct Lstm(#[module(flatten)] Stack);
 
 impl Lstm {

@@ -25,6 +25,7 @@ use crate::library::NN;
 /// assert_eq!((y.ty().to_string(), h.ty().to_string()), ("f32[2, 7, 5]".into(), "f32[1, 2, 5]".into()));
 /// ```
 #[derive(Clone, Debug, Module)]
+#[must_use]
 pub struct Rnn(#[module(flatten)] Stack);
 
 impl Rnn {

@@ -198,6 +198,7 @@ fn zero(dtype: DType) -> &'static str {
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[must_use]
 pub struct Scan {
     length: Option<usize>,
     reverse: bool,
