@@ -193,19 +193,13 @@ fn a_line_that_compiles_its_fifth_program_is_told_of_once() {
         (0..evals).for_each(eval);
         lines.push(line);
     };
+    let vector = |value: f32, n: usize| Tensor::from_slice(&vec![value; n], [n]);
+    let sines = Tensor::arange(DType::F32, 9).sin();
     // Four programs cause no note, however often they run.
-    run(line!(), 40, &|i| {
-        drop(
-            runtime.eval(&Tensor::from_slice(&vec![1.5f32; 1 + i % 4], [1 + i % 4]).neg()).unwrap(),
-        )
-    });
-    run(line!(), 7, &|i| {
-        drop(runtime.eval(&Tensor::from_slice(&vec![2.5f32; 9 - i], [9 - i]).cos()).unwrap())
-    });
+    run(line!(), 40, &|i| drop(runtime.eval(&vector(1.5, 1 + i % 4).neg()).unwrap()));
+    run(line!(), 7, &|i| drop(runtime.eval(&vector(2.5, 9 - i).cos()).unwrap()));
     run(line!(), 7, &|i| drop(runtime.eval(&(&x * (0.25 * i as f64))).unwrap()));
-    run(line!(), 7, &|i| {
-        drop(runtime.eval(&Tensor::arange(DType::F32, 9).sin().narrow(0, i, 2)).unwrap())
-    });
+    run(line!(), 7, &|i| drop(runtime.eval(&sines.narrow(0, i, 2)).unwrap()));
     run(line!(), 7, &|i| drop(runtime.eval(&(0..=i).fold(x.cos(), |x, _| x.exp())).unwrap()));
     let notes = NOTES.lock().unwrap();
     let notes_of_lines: Vec<Vec<&String>> = lines

@@ -78,10 +78,10 @@ fn a_linear_layer_with_its_gradients_is_one_program() {
 
 #[test]
 fn statements_carry_the_line_that_recorded_them() {
+    let types = [f32s([2])];
     let line = line!() + 1;
-    let function = Function::trace("f", &[f32s([2])], |x| {
-        vec![grad(&x[0].tanh().sum_all(), &[&x[0]]).remove(0)]
-    });
+    let f = |x: &[Tensor]| vec![grad(&x[0].tanh().sum_all(), &[&x[0]]).remove(0)];
+    let function = Function::trace("f", &types, f);
     let text = function.stablehlo().unwrap();
     let location = format!("tests/it/programs.rs\":{line}:");
     for (spelled, operation) in [("stablehlo.tanh", "tanh"), ("stablehlo.multiply", "mul")] {
