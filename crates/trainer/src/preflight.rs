@@ -51,7 +51,7 @@ pub fn training_step<M: TrainingModule>(
     estimate(&options.clone().into(), mesh, module, train, slices, prices)
 }
 
-/// Like [`training_step`], with the choices that are not options.
+/// Like [`training_step`], with all settings of a builder instead of only its options.
 fn estimate<M: TrainingModule>(
     choices: &Choices,
     mesh: Option<&Mesh>,
@@ -217,7 +217,7 @@ struct TracedStep {
     program: TrainProgram,
     batch_size: usize,
     steps_per_epoch: u64,
-    /// How it differs from the requested step, if it does.
+    /// How this step differs from the requested one, if it does.
     note: Option<String>,
 }
 

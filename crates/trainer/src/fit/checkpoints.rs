@@ -96,7 +96,7 @@ impl Fit<'_> {
     }
 
     /// Saves the training state in the background, from one read of the device, and then removes
-    /// these checkpoints. All processes save alike.
+    /// these checkpoints. All processes save the same checkpoints.
     pub(super) fn save(&mut self, saves: &[Save], removals: Vec<PathBuf>) -> Result<()> {
         if saves.is_empty() && removals.is_empty() {
             return Ok(());

@@ -102,7 +102,7 @@ impl Fit<'_> {
         self.step.executor.read(read, arrays)
     }
 
-    /// Whether the run ends after the latest step. The inner reason is `None` if the end was
+    /// Whether the run ends after the latest step. The inner option is `None` if the end was
     /// planned.
     pub(super) fn end_reason(&mut self) -> Option<Option<String>> {
         if self.step.position.global_step >= self.step.limits.steps {

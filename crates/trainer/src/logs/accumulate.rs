@@ -8,8 +8,8 @@ use crate::logs::{MonitoredValue, OptimizerFacts, StepFacts};
 use crate::{Batch, ReduceFx};
 
 impl LogLayout {
-    /// The vector after a step: `sums_before` plus the values that the step logged. An evaluation
-    /// has no facts.
+    /// The vector after a step: `sums_before` plus the values that the step logged. `facts` is
+    /// `None` for an evaluation.
     pub(crate) fn accumulate(
         &self,
         sums_before: &Tensor,
@@ -79,7 +79,7 @@ impl LogLayout {
             let float =
                 |i: usize| words(self.head() + i * self.floats, self.floats).bitcast(DType::F32);
             let (sum, lost, x) = (float(0), float(1), joined(SumKind::Float));
-            // Knuth's two-sum: the rounding error of a sum is a float again.
+            // Knuth's two-sum: the rounding error of a floating-point sum is itself a float.
             let total = &sum + &x;
             let part = &total - &sum;
             let error = (&sum - (&total - &part)) + (&x - &part);

@@ -24,7 +24,7 @@ pub(crate) enum LogRange<'a> {
 pub(crate) struct Sums {
     /// The first step, counted from 1, whose loss was not finite.
     pub(crate) bad_step: Option<u64>,
-    /// The operation that made it so, if traced.
+    /// The operation that made the loss non-finite, if traced.
     pub(crate) anomaly: Option<String>,
     /// For each optimizer, the learning rate and the gradient norm of its latest step, if any.
     pub(crate) optimizers: Vec<[Option<f64>; 2]>,

@@ -51,8 +51,8 @@ pub(super) fn open(
     Ok(Runtime::new(client, devices)?)
 }
 
-/// The clients of this process, by plugin, with the run in which each finds the others. There is
-/// only one per plugin: the first client takes the memory of the devices.
+/// The clients of this process, by plugin, with the run in which each client finds its peers. Each
+/// plugin has only one client, because the first client takes the memory of the devices.
 static CLIENTS: Mutex<BTreeMap<PathBuf, (Client, Slot)>> = Mutex::new(BTreeMap::new());
 
 /// Removes the run from all clients when it is over. The next run has its own coordination.
@@ -133,8 +133,8 @@ pub(super) fn check(process: &Process, runtime: &Runtime) -> Result<()> {
     Ok(())
 }
 
-/// Checks that a process without others has only devices of its own host. The devices of a slice of
-/// several hosts wait for all hosts.
+/// Checks that a process without others has only devices of its own host. A slice of several hosts
+/// computes only if all hosts take part.
 pub(crate) fn check_alone(runtime: &Runtime) -> Result<()> {
     check_one_host(runtime.client().platform_name(), spanned(runtime))
 }

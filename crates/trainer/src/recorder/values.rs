@@ -59,9 +59,9 @@ impl Values {
         &self.after
     }
 
-    /// The number of steps that the host has counted before this one; with accumulation, of groups
-    /// of batches. `leaves_out` is whether a single optimizer may not count some steps: those that
-    /// overflow or are skipped.
+    /// The number of steps that the host has counted before this one. With accumulation, it counts
+    /// groups of batches. `leaves_out` is whether a single optimizer leaves steps out of its own
+    /// count, because they overflow or are skipped.
     pub(crate) fn finished_steps(&self, leaves_out: bool) -> &Tensor {
         let counters = &self.layout.counters;
         self.before(match counters.group {

@@ -3,10 +3,10 @@
 //! program, and a run can end within a group.
 //!
 //! A group ends after `accumulate_grad_batches` batches and at the end of an epoch, as in
-//! Lightning. Each batch is weighted by its real samples, so that a group equals one large batch,
-//! also the short group at the end of an epoch. Lightning divides a short group by the full number
-//! of batches. The size of a group may change with the epoch: the program computes it from the
-//! epoch's number, so nothing is compiled again.
+//! Lightning. Each batch is weighted by its real samples, so that every group, even the short one
+//! at the end of an epoch, equals one large batch. Lightning divides a short group by the full
+//! number of batches. The size of a group may change with the epoch: the program computes it from
+//! the epoch's number, so nothing is compiled again.
 
 use fulmen_tensor::{DType, Tensor};
 
@@ -20,18 +20,18 @@ pub(crate) fn dtype(value: DType) -> DType {
     if value == DType::F64 { DType::F64 } else { DType::F32 }
 }
 
-/// The number of batches per optimizer step, as pairs of a first epoch and a number. The epochs
-/// rise from 0.
+/// The number of batches per optimizer step, as pairs of a first epoch and a number. The epochs are
+/// in ascending order and begin with 0.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Accumulation(Vec<(u64, u64)>);
 
 impl Accumulation {
-    /// The same number in all epochs.
+    /// Accumulates the same number of batches in all epochs.
     pub(crate) fn constant(every: u64) -> Accumulation {
         Accumulation(vec![(0, every.max(1))])
     }
 
-    /// A schedule by rising epochs; 1 before the first of them.
+    /// Accumulates by a schedule with ascending epochs. The number is 1 before the first of them.
     pub(crate) fn scheduled(scheduling: &[(u64, u64)]) -> Accumulation {
         let first = scheduling.first().filter(|(epoch, _)| *epoch > 0).map(|_| (0, 1));
         Accumulation(
@@ -132,7 +132,7 @@ impl Group {
         sum + gradient.to_dtype(sum.dtype()) * self.count.to_dtype(sum.dtype())
     }
 
-    /// For the next batch, the samples in the sums and the number of finished groups.
+    /// The samples in the sums and the number of finished groups, for the next batch.
     pub(crate) fn next(&self, groups: &Tensor) -> [Tensor; 2] {
         [
             self.group_complete.select(&self.samples.zeros_like(), &self.samples),

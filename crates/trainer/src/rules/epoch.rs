@@ -4,7 +4,8 @@
 
 use fulmen_tensor::Tensor;
 
-/// A count as a number to compare with an i32 counter. A count above `i32::MAX` is never reached.
+/// Converts a count to a number that can be compared with an i32 counter. The counter never reaches
+/// a count above `i32::MAX`.
 pub(crate) fn counted(count: u64) -> f64 {
     count.min(i32::MAX as u64) as f64
 }
@@ -19,7 +20,7 @@ pub(crate) struct Epoch {
 }
 
 impl Epoch {
-    /// From the index of the batch and the number of finished epochs. An epoch has `batches`
+    /// Takes the index of the batch and the number of finished epochs. An epoch has `batches`
     /// batches.
     pub(crate) fn new(batch: Tensor, epochs: Tensor, batches: u64) -> Epoch {
         let done = batch + 1.0;

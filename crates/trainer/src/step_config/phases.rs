@@ -30,7 +30,7 @@ pub(crate) struct Unfreezing {
     multiplier: f64,
     should_align: bool,
     parameters: Vec<String>,
-    /// The batch norm layers among them, if they are frozen too.
+    /// The batch norm layers with frozen parameters, if batch norm is frozen too.
     batch_norms: Vec<String>,
 }
 
@@ -182,7 +182,7 @@ impl Phases {
         &self.unfreezings
     }
 
-    /// The index of the unfreezing that a parameter waits for.
+    /// The index of the unfreezing of a parameter.
     pub(crate) fn unfreezing_of(&self, parameter: &str) -> Option<usize> {
         self.unfreezings
             .iter()
@@ -209,8 +209,8 @@ impl Phases {
 }
 
 impl Unfreezing {
-    /// The step of one of its parameters. `updates` counts their earlier steps, and `epoch` is the
-    /// number of the epoch.
+    /// The optimizer step of the unfrozen parameters. `updates` counts their earlier steps, and
+    /// `epoch` is the number of the epoch.
     pub(crate) fn step(&self, step: &Step, updates: &Tensor, epoch: &Tensor) -> Step {
         let step = step.of_parameter(updates);
         if self.multiplier == 1.0 {
