@@ -257,13 +257,15 @@ pub(crate) struct Blocks<'a> {
     part: &'a PartEntry,
     /// The length of the part.
     bytes: u64,
-    /// Consecutive blocks, the number of the first, and which of them were verified.
+    /// Consecutive blocks.
     window: Vec<u8>,
+    /// The number of the first block in `window`.
     first_block: u64,
+    /// Whether each block in `window` was verified.
     verified: Vec<bool>,
 }
 
-/// The most blocks to read at once. Each read from an object store costs a round trip.
+/// The maximum number of blocks to read at once. Each read from an object store costs a round trip.
 const MAX_BLOCKS: u64 = 16;
 
 impl<'a> Blocks<'a> {

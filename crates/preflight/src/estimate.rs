@@ -33,7 +33,8 @@ pub struct Step {
     pub parts: Vec<usize>,
     /// Whether a file belongs to Fulmen, so that its lines are not shown as the user's.
     pub is_internal: fn(&str) -> bool,
-    /// The name of the parameter that a value is the optimizer state of, by the name of the value.
+    /// Maps the name of a value to the name of a parameter, if the value is the optimizer's state
+    /// for that parameter.
     pub parameter_of: fn(&str) -> Option<&str>,
     /// Steps in an epoch.
     pub steps_per_epoch: Option<u64>,
@@ -47,7 +48,7 @@ pub struct Step {
 }
 
 impl Step {
-    /// A function over a mesh. All of its lines count as the user's.
+    /// Makes a step from a function over a mesh. All lines of the function count as the user's.
     ///
     /// # Errors
     /// The function records a mistake, or the mesh cannot split a parameter.
@@ -78,7 +79,7 @@ impl Step {
 /// not fit is a result, not an error: see [`Report::all_fit`]. The [crate](crate) has an example.
 ///
 /// # Errors
-/// Those of `step`; libtpu does not know a slice; libtpu rejects the program for another reason
+/// Those of `step`; libtpu does not know a slice; libtpu rejects the program for a reason other
 /// than memory.
 pub fn estimate<E: From<Error>>(
     plugin: &Plugin,

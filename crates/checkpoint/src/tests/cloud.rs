@@ -168,7 +168,7 @@ fn fails_from_any_request_on(
         let result = write(&store, 2, tensors, 1);
         let requests = faults.lock().unwrap().take().unwrap().requests;
         // Whatever `write` returns, a checkpoint that loads has the right bits. A commit whose
-        // answer was lost took effect.
+        // answer was lost has taken effect.
         let step = newest_step(&patient, tensors);
         let Err(error) = result else {
             assert_eq!(step, Some(2));

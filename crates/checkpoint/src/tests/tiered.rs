@@ -1,4 +1,4 @@
-//! Two levels: memory, and a store that fails, waits or loses its content.
+//! Tests two levels: memory, and a store that fails, waits or loses its content.
 
 use std::fs;
 use std::io::{self, Write};
@@ -18,7 +18,7 @@ const LONG: Duration = Duration::from_secs(300);
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Mode {
     Works,
-    /// Nothing can be written.
+    /// Every write fails.
     Fails,
     /// A commit of a manifest waits.
     Waits,
@@ -217,14 +217,14 @@ fn the_newest_whole_checkpoint_of_both_levels_loads() {
         tiers.tiered.finish(LONG).unwrap();
     }
     assert_eq!(tiers.newest(), (Some(2), Vec::new()));
-    // A byte flips in memory: its copy loads.
+    // A byte flips in memory, so the copy loads.
     flip(2);
     let (step, skipped) = tiers.newest();
     assert!(
         step == Some(2) && skipped.len() == 1 && skipped[0].contains("/near/step_2"),
         "{skipped:?}"
     );
-    // A byte flips in a checkpoint that has no copy yet: the older one loads.
+    // A byte flips in a checkpoint that has no copy yet, so the older one loads.
     tiers.far.set(Mode::Fails);
     write(&tiers.store(), 3, &SMALL, 2).unwrap();
     assert_eq!(tiers.newest().0, Some(3));
@@ -285,7 +285,7 @@ fn what_a_killed_process_did_not_copy_the_next_one_does() {
     write(&(tiered.clone() as Arc<dyn Store>), 1, &SMALL, 2).unwrap();
     drop(tiered);
     far.set(Mode::Works);
-    // At the end, the time between two copies is not waited for.
+    // At the end, the store does not wait for the time between two copies.
     let (tiered, _) = tiers(folder.path(), &far, Duration::MAX);
     write(&(tiered.clone() as Arc<dyn Store>), 2, &SMALL, 2).unwrap();
     tiered.finish(LONG).unwrap();

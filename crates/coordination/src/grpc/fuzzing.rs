@@ -1,5 +1,5 @@
-//! Entry points for bytes from the network, with the properties that must hold for any input. For
-//! the fuzz targets only; not part of the public API.
+//! Entry points for bytes from the network, with the properties that must hold for any input. They
+//! are only for the fuzz targets and not part of the public API.
 
 use std::future::{poll_fn, ready};
 use std::pin::{Pin, pin};
@@ -16,7 +16,7 @@ use super::service::Service;
 use super::wire::{self, Reply};
 use crate::token::Token;
 
-/// Reads bytes as the handshake of a process, and as that of a coordinator.
+/// Reads bytes as the handshake of a process, and as the handshake of a coordinator.
 ///
 /// # Panics
 /// If one of the two accepts the bytes.

@@ -1,4 +1,4 @@
-//! Commands against a stand-in for gcloud, which refuses what the real one would refuse.
+//! Tests commands against a fake gcloud, which rejects what the real one would reject.
 
 mod cloud;
 mod grammar;
@@ -53,7 +53,7 @@ fn tpu(cloud: &Cloud, arguments: &[&str]) -> (Result<u8>, String, String) {
     (ended, String::from_utf8(out).unwrap(), String::from_utf8(log).unwrap())
 }
 
-/// Leases a machine, and returns how that ended with everything that was said.
+/// Leases a machine, and returns the result with the whole output.
 fn leased(
     cloud: &mut Cloud,
     machine: &Machine,
@@ -167,7 +167,7 @@ fn a_machine_of_another_command_is_never_deleted() {
         cloud.has_costs() && cloud.calls("create").is_empty() && cloud.calls("delete").is_empty()
     );
 
-    // It appears between the question and the creation.
+    // The other machine appears between the query and the creation.
     let mut cloud = foreign();
     cloud.empty_answers = 1;
     let (ended, text) = leased(&mut cloud, &machine(&[]), true, Ok(0));
@@ -216,7 +216,7 @@ fn a_dry_run_changes_nothing_and_its_commands_are_gclouds() {
     ];
     let (ended, out, _) = tpu(&cloud, &[&["create"], CREATE.as_slice(), &more].concat());
     assert!(ended == Ok(0) && cloud.calls("").is_empty());
-    // Two hours of 9.60 USD are less than five.
+    // Two hours at 9.60 USD an hour are the smaller limit, less than five hours.
     for expected in [
         "SECONDS_LEFT=7200",
         "--accelerator-type=v5litepod-8",
@@ -468,7 +468,7 @@ fn ctrl_c_ends_the_deletion_and_what_is_left_is_named() {
     let (ended, text) = leased(&mut cloud, &machine(&[]), true, Ok(0));
     assert_eq!(ended, Ok(1), "{text}");
     assert!(text.contains("Ctrl-C ended the deletion.") && cloud.has_costs(), "{text}");
-    // A terminal that closes does not end it.
+    // A closed terminal does not end the deletion.
     let mut cloud = Cloud::new();
     cloud.signal_after = Some((6, Signal::HangUp));
     let (ended, text) = leased(&mut cloud, &machine(&[]), true, Ok(0));
@@ -495,7 +495,7 @@ fn an_error_says_what_gcloud_says() {
         error.ends_with("Delete it: fulmen tpu delete train --zone z --project o:p"),
         "{error}"
     );
-    // It is there, and cannot be deleted.
+    // The machine exists, and cannot be deleted.
     let mut cloud = Cloud::new().with_node("train", "z", "v4-8", json!({}));
     cloud.outcomes =
         (0..100).filter(|call| call % 3 == 2).map(|call| (call, CallOutcome::Fails)).collect();

@@ -184,7 +184,7 @@ fn a_host_that_is_unreachable_or_a_process_that_is_frozen_is_named() {
     fs::write(hosts.shared("gone"), "").unwrap();
     let text = run.ends_with(75);
     assert!(text.contains("[pod] worker 1 (host-b) is lost: no sign of life for "), "{text}");
-    // There it ends by itself.
+    // The program ends by itself on the disconnected host.
     hosts.wait_until_idle();
 }
 
@@ -219,7 +219,7 @@ fn a_host_with_a_full_disk_or_an_older_glibc_is_named_before_anything_starts() {
         "{error}"
     );
     assert!(!error.contains("host-a") && !text.contains("started"), "{error}\n{text}");
-    // A program fills the disk when it runs: its exit code is known all the same.
+    // The program fills the disk when it runs. Its exit code is known nevertheless.
     let small = hosts.script(0);
     let fill = "[ $me != 1 ] && forever; cat /dev/zero >~/full; echo it is full; exit 9";
     let text = hosts.pod("run", &["--", &small, fill]).ends_with(9);
@@ -391,7 +391,7 @@ fn processes_find_one_another_at_the_coordinator() {
     hosts.wait_until_idle();
 }
 
-/// What a process of [`processes_find_one_another_at_the_coordinator`] does.
+/// The program of the processes of [`processes_find_one_another_at_the_coordinator`].
 #[test]
 #[ignore = "a program for another test; it needs other processes"]
 fn meets_the_other_processes() {

@@ -119,7 +119,7 @@ impl Rate {
 struct Curve {
     name: String,
     points: Vec<(f64, f64)>,
-    /// Every `every`-th value becomes a point; `count` counts the values.
+    /// Every `every`-th value becomes a point. `count` is the number of values so far.
     every: u64,
     count: u64,
     last: f64,
