@@ -26,7 +26,8 @@ fn step_of(store: &Arc<dyn Store>) -> u64 {
     newest(store, load).unwrap().0.unwrap_or_default()
 }
 
-/// Saves like a training: each step under its own name, of which two are kept, and as `last`.
+/// Saves like a training: each step under its own name and as `last`. Two named checkpoints are
+/// kept.
 #[test]
 #[ignore = "run by a_writer_that_is_killed_at_any_moment_leaves_whole_checkpoints_and_the_next_goes_on"]
 fn writes_until_it_is_killed() {

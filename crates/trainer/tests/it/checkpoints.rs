@@ -63,7 +63,7 @@ fn a_state_is_saved_at_intervals_of_steps_epochs_or_minutes() {
     let every_step: Vec<u64> =
         (1..=40).flat_map(|step| vec![step; 1 + usize::from(step % 10 == 0)]).collect();
     assert_eq!(saved(ModelCheckpoint::new().train_time_interval(interval)), every_step);
-    // An optimizer step counts once, for any number of batches.
+    // An optimizer step counts once, whatever its number of batches.
     let accumulating = builder().accumulate_grad_batches(4).max_epochs(2);
     assert_eq!(
         fit(accumulating, ModelCheckpoint::new().every_n_train_steps(2)).2.last(),
@@ -154,7 +154,7 @@ fn the_best_states_are_kept_and_the_others_removed() {
     let best = summary.best_checkpoint.unwrap();
     assert_eq!(best.file_name().unwrap().to_str(), Some(name(&losses[0]).as_str()));
 
-    // It also loads as a weights file.
+    // The checkpoint also loads as a weights file.
     let loaded = Net::new();
     let report = load_weights(&loaded, &best, Strictness::Strict).unwrap();
     assert_eq!(report.loaded.len(), loaded.state().len());

@@ -227,7 +227,7 @@ fn gradients_are_clipped_together_or_each() {
         moved(&|b| b.gradient_clip_val(0.01).gradient_clip_algorithm(GradientClipAlgorithm::Value));
     assert_close(&each, &plain.iter().map(|g| g.clamp(-0.01, 0.01)).collect::<Vec<_>>(), 1e-6);
     assert!(plain.iter().any(|g| g.abs() > 0.011), "some gradient is clipped");
-    // Gradients of a scaled loss are clipped without the scale, and so are those of groups of
+    // Gradients of a scaled loss are clipped without the scale. This also holds for groups of
     // batches.
     let (scaled, norm16) = moved(&|b| b.precision(Precision::F16Mixed).gradient_clip_val(0.1));
     assert!((norm16 / norm - 1.0).abs() < 0.01, "{norm16} {norm}");

@@ -1,5 +1,5 @@
 //! Runs that are ended from outside: by signals before anything can be saved, by two signals, by a
-//! signal in a validation, and by SIGKILL during a write; and runs that resume from the newest
+//! signal in a validation, and by SIGKILL during a write. Also runs that resume from the newest
 //! complete checkpoint.
 
 use std::io::BufRead as _;
@@ -458,7 +458,8 @@ fn a_run_goes_on_with_the_newest_whole_checkpoint_and_without_one_begins() {
     let missing = trainer(&folder.path().join("missing")).resume("auto");
     assert_eq!(resume(1, missing).unwrap(), Some(1));
     assert_eq!(resume(2, auto().callback(Keep(folder.path().to_owned()))).unwrap(), Some(1));
-    // The newest run has finished, and a run that has made no step yet has nothing to resume from.
+    // The newest run has finished, so nothing is left to train. A run that has made no step has
+    // nothing to resume from.
     assert_eq!(resume(2, auto()).unwrap(), None);
     std::fs::create_dir_all(folder.path().join("version_2/checkpoints")).unwrap();
     assert_eq!(resume(3, trainer(folder.path()).ckpt_path("last")).unwrap(), Some(21));
@@ -483,7 +484,7 @@ fn a_run_goes_on_with_the_newest_whole_checkpoint_and_without_one_begins() {
         .unwrap();
     assert_eq!(resume(3, auto()).unwrap(), Some(11), "after the first epoch, which was kept");
 
-    // The best of the newest run: here no run has one.
+    // `best` needs a best checkpoint, and no run has one here.
     assert_eq!(resume(1, trainer(folder.path()).ckpt_path("best")).unwrap(), Some(1));
     let error = resume(3, auto().ckpt_path("best")).unwrap_err().to_string();
     assert!(

@@ -205,8 +205,8 @@ fn frozen_parameters_stay_bit_for_bit_and_train_afterwards() {
 #[test]
 fn a_run_resumes_in_any_phase_bit_for_bit() {
     let folder = tempfile::tempdir().unwrap();
-    // One phase begins within an epoch and one with an epoch. There are groups of several lengths,
-    // and averages.
+    // One phase begins within an epoch, and one at the beginning of an epoch. The run has groups of
+    // several lengths, and averages.
     let run = |from: &Path| {
         let record = Record::default();
         let builder = trainer(folder.path())
@@ -341,7 +341,7 @@ fn groups_of_batches_grow_by_epochs() {
     assert_eq!((summary.global_step, summary.train_compilations), (3 + 3 + 2 + 2 + 1, 1));
     assert_eq!(logged(&record, "train_loss").len(), 11);
     assert_close(&module.values(""), &by_hand.values(""), 1e-5);
-    // Limits in steps and in samples know the steps of each epoch.
+    // Limits in steps and in samples take the number of steps in each epoch into account.
     let (summary, _) = fit(folder.path(), &sgd(), 5, |b| b.callback(scheduler()).max_steps(7));
     assert_eq!(
         (summary.global_step, summary.epochs),

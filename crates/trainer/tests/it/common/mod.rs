@@ -170,8 +170,8 @@ pub(crate) fn itself() -> Command {
 /// Longer than any operation on a busy machine.
 pub(crate) const LONG: Duration = Duration::from_secs(600);
 
-/// Sends SIGTERM to this process and waits until it is handled: then one more thread waits for the
-/// end of `grace`, which must be [`LONG`].
+/// Sends SIGTERM to this process and waits until it is handled. Handling it starts a thread that
+/// waits for the end of `grace`, which must be [`LONG`].
 pub(crate) fn terminate() {
     let waiting = || {
         let threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
@@ -192,8 +192,8 @@ pub(crate) fn terminate() {
     }
 }
 
-/// Whether this process runs one test alone. A test that sends itself a signal needs that, because
-/// a signal reaches all fits of a process. If not, runs the test in such a process.
+/// Whether this process runs only one test. If not, runs the test in a new process. A test that
+/// sends itself a signal needs its own process, because a signal reaches all fits of a process.
 pub(crate) fn has_a_process_of_its_own(test: &str) -> bool {
     const ALONE: &str = "FULMEN_TEST_ALONE";
     if std::env::var_os(ALONE).is_some() {
