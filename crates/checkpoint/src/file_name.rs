@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pattern_is_told() {
+    fn an_invalid_pattern_is_explained() {
         for (pattern, reason) in [
             ("", "is empty"),
             ("a/b", "cannot contain `/`"),

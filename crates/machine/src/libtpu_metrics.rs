@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_libtpu_tells_less() {
+    fn an_older_libtpu_reports_fewer_metrics() {
         let mut metrics = recorded();
         metrics.retain(|name, _| name.contains("dutycycle"));
         let devices = serve(metrics).read(Level::Detailed).unwrap();

@@ -186,7 +186,7 @@ fn busy_and_idle_processes_differ_and_steps_are_counted() {
 }
 
 #[test]
-fn a_holder_ends_by_sigterm_and_its_lock_file_goes() {
+fn sigterm_ends_a_holder_and_its_lock_file_is_removed() {
     let machine = Machine::new();
     let tpu = machine.tpu();
     let lock = machine.lock_file();
@@ -198,7 +198,7 @@ fn a_holder_ends_by_sigterm_and_its_lock_file_goes() {
 }
 
 #[test]
-fn one_that_ignores_sigterm_is_killed() {
+fn a_holder_that_ignores_sigterm_is_killed() {
     let machine = Machine::new();
     let (_child, _) =
         start(&mut machine.shell("trap '' TERM; echo ready; while :; do read line; done"));
@@ -206,7 +206,7 @@ fn one_that_ignores_sigterm_is_killed() {
 }
 
 #[test]
-fn one_that_is_stopped_is_woken_to_end_in_order() {
+fn a_stopped_holder_is_continued_so_that_it_can_exit() {
     let machine = Machine::new();
     let tpu = machine.tpu();
     let (mut child, _) = start(&mut machine.shell(ENDS_IN_ORDER));
@@ -219,7 +219,7 @@ fn one_that_is_stopped_is_woken_to_end_in_order() {
 
 /// The parent of the holder has ended and has not been reaped.
 #[test]
-fn one_with_a_zombie_parent_is_found_and_ended() {
+fn a_holder_with_a_zombie_parent_is_found_and_ended() {
     let machine = Machine::new();
     let tpu = machine.tpu();
     let mut command = Command::new("/bin/sh");
@@ -239,7 +239,7 @@ fn one_with_a_zombie_parent_is_found_and_ended() {
 
 /// In this case, `/proc/PID` itself shows a zombie without files.
 #[test]
-fn one_whose_first_thread_has_ended_is_found_and_ended() {
+fn a_holder_whose_first_thread_has_ended_is_found_and_ended() {
     let machine = Machine::new();
     let tpu = machine.tpu();
     let source = machine.path("threads.c");
@@ -293,7 +293,7 @@ fn another_users_process_is_spared_without_force() {
 
 /// When the plan is carried out, another process has the id of a process in the plan.
 #[test]
-fn a_recycled_number_is_left_alone() {
+fn a_reused_process_id_is_left_alone() {
     let machine = Machine::new();
     let tpu = machine.tpu();
     let (mut child, _) = start(&mut machine.shell(WAITS));
@@ -321,7 +321,7 @@ fn a_recycled_number_is_left_alone() {
 }
 
 #[test]
-fn those_that_were_not_asked_for_and_those_that_run_this_command_stay() {
+fn holders_that_were_not_requested_and_ancestors_are_spared() {
     let machine = Machine::new();
     let tpu = machine.tpu();
     let (one, _) = start(&mut machine.shell(WAITS));
@@ -340,7 +340,7 @@ fn those_that_were_not_asked_for_and_those_that_run_this_command_stay() {
 }
 
 #[test]
-fn a_lock_file_goes_unless_it_is_locked() {
+fn a_lock_file_is_removed_unless_it_is_locked() {
     let machine = Machine::new();
     let tpu = machine.tpu();
     let path = machine.lock_file();

@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_is_judged_without_a_tpu() {
+    fn a_step_is_estimated_without_a_tpu() {
         let Some(plugin) = crate::libtpu::libtpu() else { return };
         let slices = Slice::parse_list("v5e:1x1,v6e-1").unwrap();
         let prices = Prices::built_in().unwrap();
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_does_not_fit_is_an_answer_with_the_largest_tensors() {
+    fn a_step_that_does_not_fit_is_a_result_with_the_largest_tensors() {
         let Some(plugin) = crate::libtpu::libtpu() else { return };
         let slices = Slice::parse_list("v5e:1x1").unwrap();
         // 10 GB of weights and 30 GB of input.
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_judged_is_an_error() {
+    fn a_slice_that_does_not_exist_is_an_error() {
         let Some(plugin) = crate::libtpu::libtpu() else { return };
         let slices = Slice::parse_list("v5e:3x5").unwrap();
         let error = estimate_all(&plugin, &slices, None, |_| step(8, 8)).unwrap_err();
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn the_words_of_a_program_that_does_not_fit_are_read() {
+    fn the_message_about_a_program_that_does_not_fit_is_parsed() {
         let message = "E1000: CompileTimeHbmOom: Ran out of memory on HBM, the total memory required for HLO temporaries \
                        (37.29G) exceeds available HBM (15.75G). HLO module: main.";
         let gib = 1024f64.powi(3);

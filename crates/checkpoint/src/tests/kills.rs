@@ -29,7 +29,7 @@ fn step_of(store: &Arc<dyn Store>) -> u64 {
 /// Saves like a training: each step under its own name and as `last`. Two named checkpoints are
 /// kept.
 #[test]
-#[ignore = "run by a_writer_that_is_killed_at_any_moment_leaves_whole_checkpoints_and_the_next_goes_on"]
+#[ignore = "run by a_writer_killed_at_any_moment_leaves_whole_checkpoints_and_the_next_continues"]
 fn writes_until_it_is_killed() {
     let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else { return };
     let store = local(&folder);
@@ -63,7 +63,7 @@ fn writer(folder: &Path) -> Command {
 }
 
 #[test]
-fn a_writer_that_is_killed_at_any_moment_leaves_whole_checkpoints_and_the_next_goes_on() {
+fn a_writer_killed_at_any_moment_leaves_whole_checkpoints_and_the_next_continues() {
     let folder = tempfile::tempdir().unwrap();
     let store = local(folder.path());
     let (mut reached, mut unfinished) = (0, 0);

@@ -99,7 +99,7 @@ fn merged_files_and_shards_open_with_every_reader_of_the_format() {
 }
 
 #[test]
-fn weights_alone_leave_out_what_is_of_training() {
+fn weights_alone_leave_out_the_training_state() {
     let folder = tempfile::tempdir().unwrap();
     let store = local(folder.path());
     write(&store, 1, &SMALL, 2).unwrap();

@@ -162,7 +162,7 @@ fn tiers(
 }
 
 #[test]
-fn a_far_store_that_fails_is_tried_again_and_told_until_all_is_there() {
+fn a_failing_far_store_is_retried_and_reported_until_all_is_copied() {
     let tiers = Tiers::new(Mode::Fails);
     for step in 1..=3 {
         write(&tiers.store(), step, &SMALL, 2).unwrap();
@@ -278,7 +278,7 @@ fn a_checkpoint_that_replaces_another_of_its_name_does_so_in_both() {
 }
 
 #[test]
-fn what_a_killed_process_did_not_copy_the_next_one_does() {
+fn the_next_process_copies_what_a_killed_one_did_not() {
     let folder = tempfile::tempdir().unwrap();
     let far = ControlledStore::new(&folder.path().join("far"), Mode::Fails);
     let (tiered, _) = tiers(folder.path(), &far, Duration::ZERO);

@@ -334,7 +334,7 @@ fn a_tpu_vm_whose_bucket_is_far_away_and_whose_clock_is_wrong() {
 }
 
 #[test]
-fn what_does_not_answer_is_not_waited_for() {
+fn a_program_or_server_that_does_not_answer_is_given_up() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut test_machine =
         TestMachine::new().with("GCE_METADATA_HOST", &silent.local_addr().unwrap().to_string());

@@ -190,7 +190,7 @@ fn a_host_that_is_unreachable_or_a_process_that_is_frozen_is_named() {
 
 #[test]
 #[ignore = "needs root and sshd: cargo test -p fulmen-pods -- --include-ignored"]
-fn a_connection_that_is_lost_is_made_again_and_no_output_is_lost_or_repeated() {
+fn a_lost_connection_is_reopened_and_no_output_is_lost_or_repeated() {
     let hosts = Hosts::new(["64m"]);
     let program = hosts.script(0);
     let counts = "for i in {1..60}; do echo line $i; sleep 0.05; done; printf end; exit 6";
@@ -252,7 +252,7 @@ fn a_second_ctrl_c_kills() {
 
 #[test]
 #[ignore = "needs root and sshd: cargo test -p fulmen-pods -- --include-ignored"]
-fn a_detached_run_goes_on_and_is_attached_again_asked_and_stopped() {
+fn a_detached_run_continues_and_can_be_followed_queried_and_stopped() {
     let hosts = Hosts::new(HOMES);
     let program = hosts.script(0);
     let go = hosts.shared("go");

@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn other_requests_are_rejected_and_the_endpoint_goes_on() {
+    fn other_requests_are_rejected_and_the_endpoint_continues() {
         let endpoint =
             MetricsEndpoint::open("127.0.0.1:0".parse().unwrap(), &Arc::default()).unwrap();
         assert!(send(&endpoint, "GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404"));

@@ -157,7 +157,7 @@ impl Fit<'_> {
         self.hooks.callbacks.each_named(|name, callback| {
             states.extend(callback.state().map(|state| (name, state)));
         });
-        let seconds = self.step.limits.time.map(|_| self.trained().as_secs_f64());
+        let seconds = self.step.limits.time.map(|_| self.training_time().as_secs_f64());
         let saves = saves
             .into_iter()
             .map(|save| {

@@ -248,7 +248,7 @@ impl Fit<'_> {
             if self.step.executor.is_idle() {
                 self.session.clock.reassign(TimeBucket::Data, wait_start);
                 if last.is_some() {
-                    self.times.waited(wait_start.elapsed());
+                    self.times.add_wait(wait_start.elapsed());
                     self.session.runtime.metrics().record_time("InputWait", wait_start.elapsed());
                 }
             }

@@ -122,14 +122,14 @@ impl Fit<'_> {
             .step
             .limits
             .time
-            .filter(|time| self.stop_reason.is_none() && self.trained() >= *time)
+            .filter(|time| self.stop_reason.is_none() && self.training_time() >= *time)
         {
             self.actions.stop(format!("max_time has elapsed ({})", TrainDuration::Time(time)));
         }
     }
 
     /// How long the run has trained, including the time before a resume.
-    pub(super) fn trained(&self) -> Duration {
+    pub(super) fn training_time(&self) -> Duration {
         let before = Duration::try_from_secs_f64(self.step.position.seconds.unwrap_or(0.0))
             .unwrap_or(Duration::MAX);
         before.saturating_add(self.training_start.elapsed())

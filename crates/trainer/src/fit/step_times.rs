@@ -44,7 +44,7 @@ impl StepTimes {
     }
 
     /// Adds time of counted steps in which the device waited for a batch.
-    pub(super) fn waited(&mut self, time: Duration) {
+    pub(super) fn add_wait(&mut self, time: Duration) {
         self.waited = true;
         self.waits += time;
     }

@@ -240,13 +240,13 @@ impl LogLayout {
     }
 
     /// The number of elements before the sums.
-    pub(super) fn head(&self) -> usize {
+    pub(super) fn header_len(&self) -> usize {
         1 + 2 * self.optimizers.len() + self.monitored.len()
     }
 
     /// The index of the first float that is not a sum.
     pub(super) fn latest_start(&self) -> usize {
-        self.head() + 2 * (self.floats + self.counters)
+        self.header_len() + 2 * (self.floats + self.counters)
     }
 
     pub(super) fn len(&self) -> usize {
@@ -260,7 +260,7 @@ impl LogLayout {
     /// The vector before the first step.
     pub(crate) fn start(&self) -> Result<Literal> {
         let mut words = vec![0; self.len()];
-        words[1..self.head()].fill(NONE);
+        words[1..self.header_len()].fill(NONE);
         words[self.latest_start()..][..self.latest].fill(NONE);
         Ok(Literal::from_slice(&words, [self.len()])?)
     }

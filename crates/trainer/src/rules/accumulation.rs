@@ -12,7 +12,7 @@ use fulmen_tensor::{DType, Tensor};
 
 use crate::Batch;
 use crate::position::BatchPosition;
-use crate::rules::epoch::{Epoch, counted};
+use crate::rules::epoch::{Epoch, to_counter};
 
 /// The dtype of sums and averages over many steps: at least f32, because smaller types would lose
 /// small terms.
@@ -83,10 +83,10 @@ impl Accumulation {
     }
 
     /// Like [`Accumulation::every`], on the device.
-    fn counted_every(&self, epoch: &Epoch) -> Tensor {
-        let count = |every: u64| Tensor::full(DType::I32, [], counted(every));
+    fn every_on_device(&self, epoch: &Epoch) -> Tensor {
+        let count = |every: u64| Tensor::full(DType::I32, [], to_counter(every));
         self.0.iter().skip(1).fold(count(self.every(0)), |every, &(from, next)| {
-            epoch.number().ge(counted(from)).select(&count(next), &every)
+            epoch.number().ge(to_counter(from)).select(&count(next), &every)
         })
     }
 }
@@ -110,8 +110,8 @@ impl Group {
     ) -> Group {
         let count = data.mask().sum_all();
         let rest = match &accumulation.0[..] {
-            [(_, every)] => epoch.done().remainder(counted(*every)),
-            _ => epoch.done().remainder(accumulation.counted_every(epoch)),
+            [(_, every)] => epoch.batches_so_far().remainder(to_counter(*every)),
+            _ => epoch.batches_so_far().remainder(accumulation.every_on_device(epoch)),
         };
         let group_complete = rest.eq(0.0).or(epoch.ends());
         Group { samples: samples + &count, count, group_complete }

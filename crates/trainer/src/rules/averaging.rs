@@ -6,7 +6,7 @@ use std::panic::Location;
 
 use fulmen_tensor::{DType, Tensor, TensorType};
 
-use crate::rules::epoch::{Epoch, counted};
+use crate::rules::epoch::{Epoch, to_counter};
 use crate::{Error, Result};
 
 /// How the weights of many steps are averaged: exponentially (EMA), or evenly, as in stochastic
@@ -158,18 +158,19 @@ impl WeightAveraging {
         epoch: Option<&Epoch>,
     ) -> Averaging {
         let started = match (self.start, epoch) {
-            (Interval::Epochs(first), Some(epoch)) => epoch.number().ge(counted(first)),
-            (Interval::Steps(steps) | Interval::Epochs(steps), _) => updates.gt(counted(steps)),
+            (Interval::Epochs(first), Some(epoch)) => epoch.number().ge(to_counter(first)),
+            (Interval::Steps(steps) | Interval::Epochs(steps), _) => updates.gt(to_counter(steps)),
         };
         let is_due = match (self.every, epoch) {
             (Interval::Epochs(every), Some(epoch)) => {
                 let first = if let Interval::Epochs(first) = self.start { first } else { 0 };
-                let since = epoch.number() + 1.0 - counted(first);
-                since.remainder(counted(every.max(1))).eq(0.0).and(epoch.ends())
+                let since = epoch.number() + 1.0 - to_counter(first);
+                since.remainder(to_counter(every.max(1))).eq(0.0).and(epoch.ends())
             }
             (Interval::Steps(every) | Interval::Epochs(every), _) => {
                 let before = if let Interval::Steps(steps) = self.start { steps } else { 0 };
-                let is_due = (updates - counted(before)).remainder(counted(every.max(1))).eq(0.0);
+                let is_due =
+                    (updates - to_counter(before)).remainder(to_counter(every.max(1))).eq(0.0);
                 done.map_or(is_due.clone(), |done| is_due.and(done))
             }
         };

@@ -6,7 +6,7 @@ use fulmen_tensor::Tensor;
 
 /// Converts a count to a number that can be compared with an i32 counter. The counter never reaches
 /// a count above `i32::MAX`.
-pub(crate) fn counted(count: u64) -> f64 {
+pub(crate) fn to_counter(count: u64) -> f64 {
     count.min(i32::MAX as u64) as f64
 }
 
@@ -24,11 +24,11 @@ impl Epoch {
     /// batches.
     pub(crate) fn new(batch: Tensor, epochs: Tensor, batches: u64) -> Epoch {
         let done = batch + 1.0;
-        Epoch { epochs, ends: done.ge(counted(batches)), done }
+        Epoch { epochs, ends: done.ge(to_counter(batches)), done }
     }
 
     /// The number of the epoch's batches up to this one: an i32 scalar.
-    pub(crate) fn done(&self) -> &Tensor {
+    pub(crate) fn batches_so_far(&self) -> &Tensor {
         &self.done
     }
 

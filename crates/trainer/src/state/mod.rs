@@ -182,7 +182,7 @@ impl State {
     /// The values to validate a module with, in the order of its variables: averages where they
     /// exist. `converted` holds the averages whose dtype differs from the module's, as converted by
     /// [`StateLayout::to_validate_with`].
-    pub(crate) fn validated<'a>(
+    pub(crate) fn validation_weights<'a>(
         &'a self,
         converted: &'a [DeviceArray],
     ) -> Result<Vec<&'a DeviceArray>> {

@@ -467,7 +467,7 @@ impl<'m> TrainStep<'m> {
             }
             None => Vec::new(),
         };
-        action(&self.state.validated(&converted)?)
+        action(&self.state.validation_weights(&converted)?)
     }
 
     /// Reports an error to the other processes, which would otherwise wait for this one.

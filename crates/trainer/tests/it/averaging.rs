@@ -231,7 +231,7 @@ fn an_average_of_sixteen_bit_weights_is_kept_in_f32_and_split_like_them() {
 }
 
 #[test]
-fn running_statistics_are_averaged_unless_told_otherwise() {
+fn running_statistics_are_averaged_by_default() {
     let folder = tempfile::tempdir().unwrap();
     let statistics = |averaging: Option<WeightAveraging>| {
         let mut builder = trainer(folder.path()).max_epochs(2);

@@ -124,7 +124,7 @@ fn a_summary_counts_only_the_reads_of_its_own_fit() {
 
 /// Runs in its own process, so that the test can read its standard error.
 #[test]
-fn bad_samples_are_told_of_training_validation_and_test() {
+fn bad_samples_of_training_validation_and_test_are_reported() {
     if std::env::var_os("FULMEN_TEST_CHILD").is_some() {
         let dir = tempfile::tempdir().unwrap();
         let loader = |missing| {
@@ -152,7 +152,7 @@ fn bad_samples_are_told_of_training_validation_and_test() {
         return;
     }
     let child = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["input::bad_samples_are_told_of_training_validation_and_test", "--exact"])
+        .args(["input::bad_samples_of_training_validation_and_test_are_reported", "--exact"])
         .env("FULMEN_TEST_CHILD", "1")
         .output()
         .unwrap();

@@ -122,7 +122,7 @@ fn a_signal_before_the_first_step_ends_the_program_at_once() {
 }
 
 #[test]
-#[ignore = "run by what_a_killed_run_left_is_removed_when_the_next_begins"]
+#[ignore = "run by leftovers_of_a_killed_run_are_removed_when_the_next_begins"]
 fn killed_while_it_writes() {
     if let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) {
         fulmen_durable::write(&folder.join("last/shard_0-1.safetensors"), None, |file| {
@@ -136,7 +136,7 @@ fn killed_while_it_writes() {
 }
 
 #[test]
-fn what_a_killed_run_left_is_removed_when_the_next_begins() {
+fn leftovers_of_a_killed_run_are_removed_when_the_next_begins() {
     let folder = tempfile::tempdir().unwrap();
     fit(folder.path(), None);
     let checkpoints = folder.path().join("version_0/checkpoints");
@@ -269,9 +269,9 @@ impl Dataset for Signalling {
 }
 
 #[test]
-fn a_validation_that_a_signal_ends_comes_again_when_the_fit_goes_on() {
+fn a_validation_that_a_signal_ended_runs_again_when_the_fit_continues() {
     if !crate::common::has_a_process_of_its_own(
-        "kills::a_validation_that_a_signal_ends_comes_again_when_the_fit_goes_on",
+        "kills::a_validation_that_a_signal_ended_runs_again_when_the_fit_continues",
     ) {
         return;
     }
@@ -303,9 +303,9 @@ fn a_validation_that_a_signal_ends_comes_again_when_the_fit_goes_on() {
 }
 
 #[test]
-fn a_validation_within_an_epoch_that_a_signal_ends_comes_again_too() {
+fn a_validation_within_an_epoch_that_a_signal_ended_runs_again_too() {
     if !crate::common::has_a_process_of_its_own(
-        "kills::a_validation_within_an_epoch_that_a_signal_ends_comes_again_too",
+        "kills::a_validation_within_an_epoch_that_a_signal_ended_runs_again_too",
     ) {
         return;
     }
@@ -440,7 +440,7 @@ impl Callback for Keep {
 }
 
 #[test]
-fn a_run_goes_on_with_the_newest_whole_checkpoint_and_without_one_begins() {
+fn a_run_resumes_from_the_newest_whole_checkpoint_and_begins_without_one() {
     let folder = tempfile::tempdir().unwrap();
     let resume = |epochs: u64, builder: TrainerBuilder| {
         let record = Record::default();

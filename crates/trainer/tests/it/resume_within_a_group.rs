@@ -49,9 +49,9 @@ fn builder(folder: &Path, every: u64, record: &Record) -> TrainerBuilder {
 }
 
 #[test]
-fn a_group_of_batches_goes_on_where_it_was_interrupted() {
+fn a_group_of_batches_continues_where_it_was_interrupted() {
     if !has_a_process_of_its_own(
-        "resume_within_a_group::a_group_of_batches_goes_on_where_it_was_interrupted",
+        "resume_within_a_group::a_group_of_batches_continues_where_it_was_interrupted",
     ) {
         return;
     }

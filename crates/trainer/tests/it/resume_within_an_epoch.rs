@@ -43,9 +43,9 @@ fn builder(folder: &Path, devices: usize, record: &Record) -> TrainerBuilder {
 }
 
 #[test]
-fn an_interrupted_epoch_goes_on_with_the_samples_that_were_to_come() {
+fn an_interrupted_epoch_continues_with_the_remaining_samples() {
     if !has_a_process_of_its_own(
-        "resume_within_an_epoch::an_interrupted_epoch_goes_on_with_the_samples_that_were_to_come",
+        "resume_within_an_epoch::an_interrupted_epoch_continues_with_the_remaining_samples",
     ) {
         return;
     }
