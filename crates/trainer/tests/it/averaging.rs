@@ -6,7 +6,8 @@
 use std::path::Path;
 
 use crate::common::{
-    CLASSES, DROP_LAST, FEATURES, Net, Record, isolated, samples, train_loader, trainer, val_loader,
+    CLASSES, DROP_LAST, FEATURES, Net, Record, assert_close, isolated, samples, train_loader,
+    trainer, val_loader,
 };
 use fulmen_data::DataLoader;
 use fulmen_nn::loss::{Reduction, cross_entropy};
@@ -110,13 +111,6 @@ fn path(steps: usize) -> Vec<Vec<f64>> {
     }
     path.truncate(steps);
     path
-}
-
-fn assert_close(actual: &[f64], expected: &[f64], tolerance: f64) {
-    assert_eq!(actual.len(), expected.len());
-    for (a, e) in actual.iter().zip(expected) {
-        assert!((a - e).abs() <= tolerance * (1.0 + e.abs()), "{a} is not {e}");
-    }
 }
 
 #[test]

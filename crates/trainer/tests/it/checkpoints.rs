@@ -4,7 +4,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::common::{DROP_LAST, Net, Record, samples, tensors, train_loader, trainer, val_loader};
+use crate::common::{
+    DROP_LAST, Net, Record, files, samples, tensors, train_loader, trainer, val_loader,
+};
 use fulmen_data::{DataLoader, Dataset, Field, Sample, TensorDataset};
 use fulmen_nn::Module;
 use fulmen_nn::weights::{Strictness, load_weights};
@@ -12,15 +14,6 @@ use fulmen_trainer::callbacks::{EarlyStopping, Event, Mode, ModelCheckpoint, eve
 use fulmen_trainer::{
     Callback, CheckpointFile, CheckpointRole, FitSummary, Trainer, TrainerBuilder, Weights,
 };
-
-fn files(folder: &Path) -> Vec<String> {
-    let mut names: Vec<String> = std::fs::read_dir(folder)
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
-    names.sort();
-    names
-}
 
 /// The step and the name of each written checkpoint.
 #[derive(Clone, Default)]

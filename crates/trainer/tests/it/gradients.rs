@@ -4,7 +4,9 @@
 
 use std::path::Path;
 
-use crate::common::{CLASSES, DROP_LAST, FEATURES, PAD_LAST, Record, isolated, samples, trainer};
+use crate::common::{
+    CLASSES, DROP_LAST, FEATURES, PAD_LAST, Record, assert_close, isolated, samples, trainer,
+};
 use fulmen_data::DataLoader;
 use fulmen_nn::loss::{Reduction, cross_entropy};
 use fulmen_nn::optim::{AdamW, Optimizer, ParamGroups, Sgd, Step};
@@ -107,13 +109,6 @@ fn fit(
     let builder = set(trainer(folder).max_epochs(3).enable_checkpointing(false));
     let summary = builder.build().unwrap().fit(&module, loader, None).unwrap();
     (module.weights(), summary)
-}
-
-fn assert_close(actual: &[f64], expected: &[f64], tolerance: f64) {
-    assert_eq!(actual.len(), expected.len());
-    for (a, e) in actual.iter().zip(expected) {
-        assert!((a - e).abs() <= tolerance * (1.0 + e.abs()), "{a} is not {e}");
-    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use crate::common::{
-    DROP_LAST, LONG, Net, Record, itself, terminate, train_loader, trainer, val_loader,
+    DROP_LAST, LONG, Net, Record, files, itself, terminate, train_loader, trainer, val_loader,
 };
 use fulmen_data::{DataLoader, Dataset, Field, Sample, TensorDataset};
 use fulmen_trainer::callbacks::{Mode, ModelCheckpoint};
@@ -62,15 +62,6 @@ fn fit(folder: &Path, signal: Option<&'static str>) {
         builder = builder.callback(SignalAtStart(signal));
     }
     builder.build().unwrap().fit(&Net::new(), &train_loader(20, DROP_LAST), None).unwrap();
-}
-
-fn files(folder: &Path) -> Vec<String> {
-    let mut names: Vec<String> = std::fs::read_dir(folder)
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
-    names.sort();
-    names
 }
 
 /// The files that are not hidden. A run that ends immediately leaves the hidden file that showed

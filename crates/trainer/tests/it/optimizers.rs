@@ -19,7 +19,7 @@ use fulmen_trainer::{
 };
 use serde_json::Value;
 
-use crate::common::{DROP_LAST, PAD_LAST, Record, isolated, trainer};
+use crate::common::{DROP_LAST, PAD_LAST, Record, isolated, logged, trainer};
 
 const STEPS: usize = 50;
 const BATCH: usize = 64;
@@ -157,11 +157,6 @@ fn fit(
     let record = Record::default();
     let builder = trainer(folder).max_epochs(1).log_every_n_steps(1).callback(record.clone());
     (set(builder).build().unwrap().fit(gan, loader, None).unwrap(), record)
-}
-
-/// The values with this name, from the log points that have one.
-fn logged(record: &Record, name: &str) -> Vec<f64> {
-    record.logs.lock().unwrap().iter().filter_map(|point| point.get(name)).collect()
 }
 
 #[track_caller]

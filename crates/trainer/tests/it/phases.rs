@@ -17,7 +17,7 @@ use fulmen_trainer::{
 };
 use serde_json::Value;
 
-use crate::common::{DROP_LAST, Net, Record, isolated, train_loader, trainer};
+use crate::common::{DROP_LAST, Net, Record, isolated, logged, train_loader, trainer};
 
 const BATCHES: usize = 3;
 const BATCH: usize = 4;
@@ -127,10 +127,6 @@ fn fit(
     let builder = trainer(folder).max_epochs(epochs).log_every_n_steps(1).callback(record.clone());
     let summary = set(builder).build().unwrap().fit(module, &data(BATCH, BATCHES), None).unwrap();
     (summary, record)
-}
-
-fn logged(record: &Record, name: &str) -> Vec<f64> {
-    record.logs.lock().unwrap().iter().filter_map(|point| point.get(name)).collect()
 }
 
 fn assert_close(actual: &[f64], expected: &[f64], tolerance: f64) {

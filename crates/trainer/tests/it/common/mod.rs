@@ -220,3 +220,27 @@ pub(crate) fn shard(path: &Path) -> PathBuf {
         .max()
         .unwrap()
 }
+
+/// The names of the files in a folder, sorted.
+pub(crate) fn files(folder: &Path) -> Vec<String> {
+    let mut names: Vec<String> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+/// The values with this name, from the log points that have one.
+pub(crate) fn logged(record: &Record, name: &str) -> Vec<f64> {
+    record.logs.lock().unwrap().iter().filter_map(|point| point.get(name)).collect()
+}
+
+/// Checks that two lists have the same length and nearly equal values.
+#[track_caller]
+pub(crate) fn assert_close(actual: &[f64], expected: &[f64], tolerance: f64) {
+    assert_eq!(actual.len(), expected.len());
+    for (a, e) in actual.iter().zip(expected) {
+        assert!((a - e).abs() <= tolerance * (1.0 + e.abs()), "{a} is not {e}");
+    }
+}
