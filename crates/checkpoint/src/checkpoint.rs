@@ -1,4 +1,4 @@
-//! [`Checkpoint`]: reads any rectangle of any tensor, whatever parts it was written in.
+//! [`Checkpoint`]: reads any rectangle of any tensor, even if it was written in different parts.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -91,7 +91,7 @@ impl Checkpoint {
     /// Opens the checkpoint in a local folder, or below `gs://bucket/path` or `s3://bucket/path`.
     ///
     /// # Errors
-    /// Those of [`Checkpoint::open`] and [`open_store`]; the path is not a folder.
+    /// The errors of [`Checkpoint::open`] and [`open_store`]; the path is not a folder.
     pub fn open_folder(folder: impl AsRef<Path>) -> Result<Checkpoint> {
         let folder = folder.as_ref();
         let location = folder.display().to_string();
@@ -160,7 +160,7 @@ impl Checkpoint {
     /// most 32 MiB in memory.
     ///
     /// # Errors
-    /// Those of [`Checkpoint::read`] and of `take`.
+    /// The errors of [`Checkpoint::read`] and of `take`.
     pub fn stream(&self, tensor: &str, mut take: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let entry = self.tensor(tensor)?;
         let mut bytes = Vec::new();

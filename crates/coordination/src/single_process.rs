@@ -16,7 +16,7 @@ impl Process {
     /// a TPU VM.
     ///
     /// # Errors
-    /// Those of [`Process::from_env`].
+    /// The errors of [`Process::from_env`].
     pub fn detect(env: impl Fn(&str) -> Option<OsString>) -> Result<Process> {
         Process::from_env(env)
     }

@@ -79,8 +79,8 @@ impl Step {
 /// not fit is a result, not an error: see [`Report::all_fit`]. The [crate](crate) has an example.
 ///
 /// # Errors
-/// Those of `step`; libtpu does not know a slice; libtpu rejects the program for a reason other
-/// than memory.
+/// The errors of `step`; libtpu does not know a slice; libtpu rejects the program for a reason
+/// other than memory.
 pub fn estimate<E: From<Error>>(
     plugin: &Plugin,
     slices: &[Slice],

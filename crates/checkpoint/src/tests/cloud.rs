@@ -15,7 +15,7 @@ use crate::{
 /// A shard that is sent in two parts.
 const LARGE: [DividedTensor<'static>; 1] = [("embedding", Dtype::U64, &[700, 1000], &[1, 1])];
 
-/// A location in a bucket of a server that asks for no keys.
+/// A location in a bucket of a server that requires no keys.
 pub(super) fn store(url: &str, location: &str, give_up_after: Duration) -> Arc<dyn Store> {
     let options = StoreOptions::new().read_ahead(2, 5 << 20).give_up_after(give_up_after);
     let options = if location.starts_with("gs://") {

@@ -100,7 +100,7 @@ impl Builder {
                 Ok::<_, crate::Error>((Arc::new(Client::new(address, index, token)?), server))
             }
         })??;
-        // From here on, dropping `inner` tells the others about any failure.
+        // From here on, dropping `inner` notifies the others of any failure.
         let mut inner = Inner::new(process, address, worker, client.clone(), server);
         let request = wire::Join {
             version: wire::VERSION,

@@ -38,7 +38,7 @@ pub(crate) struct Client {
     failure: watch::Sender<Option<Error>>,
     /// Whether the coordinator has admitted this process.
     has_joined: AtomicBool,
-    /// Whether this process has left, for whatever reason.
+    /// Whether this process has left, for any reason.
     has_left: AtomicBool,
 }
 

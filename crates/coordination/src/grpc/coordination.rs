@@ -73,7 +73,7 @@ impl Coordination {
     ///
     /// # Errors
     /// A fact differs. The run then ends for all processes, with an error that names those that
-    /// differ. Also those of [`Coordination::barrier`].
+    /// differ. The errors of [`Coordination::barrier`] apply too.
     pub fn check_consistent(
         &self,
         name: &str,
@@ -253,7 +253,7 @@ impl Coordination {
     /// done.
     ///
     /// # Errors
-    /// Those of [`Coordination::barrier`].
+    /// The errors of [`Coordination::barrier`].
     pub fn shutdown(&self, timeout: Duration) -> Result<()> {
         self.wait_at_barrier(Purpose::Shutdown, "", BTreeMap::new(), timeout)?;
         self.fail("");

@@ -54,7 +54,7 @@ impl Process {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Process::from_env`], or invalid values from the server.
+    /// The errors of [`Process::from_env`], or invalid values from the server.
     pub fn detect(env: impl Fn(&str) -> Option<OsString>) -> Result<Process> {
         let process = Process::from_env(&env)?;
         if DECIDING_VARIABLES.iter().any(|name| env(name).is_some_and(|value| !value.is_empty())) {

@@ -162,7 +162,7 @@ fn a_host_that_is_unreachable_or_a_process_that_is_frozen_is_named() {
     );
     hosts.wait_until_idle();
 
-    // The coordinator tells the others, which fail before this machine knows.
+    // The coordinator notifies the others, which fail before this machine knows.
     let steps = "i=0; while [ $i -lt $((5 + 2 * me)) ]; do echo $((++i)) >$FULMEN_PROGRESS_FILE; sleep 0.1; done; forever";
     let run = hosts.pod("run", &[&options[..], &[steps]].concat());
     let text = run.ends_with(75);

@@ -68,7 +68,7 @@ impl PredictionWriter {
     /// ```
     ///
     /// # Errors
-    /// Those of [`new`](PredictionWriter::new), with `extension` as a further possible ending.
+    /// The errors of [`new`](PredictionWriter::new), with `extension` as a further possible ending.
     pub fn with_format(
         path: impl AsRef<Path>,
         extension: &str,
@@ -101,7 +101,7 @@ impl PredictionWriter {
     /// processes, all must call it; process 0 writes.
     ///
     /// # Errors
-    /// Those of the predictions, and a file that cannot be written.
+    /// The errors of the predictions, and a file that cannot be written.
     pub fn write(&self, batches: PredictedBatches) -> Result<usize> {
         if !batches.is_coordinator() {
             return batches.map(|batch| Ok(batch?.num_samples())).sum();

@@ -31,7 +31,7 @@ pub(crate) struct Executor<T> {
     /// The other processes. If one of them fails, a step may never finish.
     process_group: Option<Arc<ProcessGroup>>,
     interrupt: Option<Interrupt>,
-    /// Whether this process has asked for actions between two steps.
+    /// Whether this process has requested actions between two steps.
     actions_requested: Cell<bool>,
     /// Whether all processes are to run their actions now.
     actions_due: Cell<bool>,
@@ -181,7 +181,7 @@ impl<T> Executor<T> {
         }
     }
 
-    /// Whether all processes are between the same two steps because one of them asked for actions.
+    /// Whether all processes are between the same two steps because one of them requested actions.
     /// True once per request.
     pub(crate) fn take_actions_due(&self) -> bool {
         self.actions_due.take()

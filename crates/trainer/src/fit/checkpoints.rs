@@ -201,7 +201,7 @@ impl Fit<'_> {
 
 /// The program that copies the state on the devices. Training continues while the copy goes to the
 /// host. It copies as much as fits in memory next to the step; training waits for the rest. There
-/// is none if the devices have no memory of their own.
+/// is no such program if the devices share the host's memory.
 pub(super) fn copy_program(
     session: &mut Session,
     step: &TrainStep<'_>,

@@ -30,9 +30,9 @@ pub struct FitSummary {
     pub best_checkpoint: Option<PathBuf>,
     /// The latest checkpoint.
     pub last_checkpoint: Option<PathBuf>,
-    /// How often the training step was compiled.
+    /// How many times the training step was compiled.
     pub train_compilations: u64,
-    /// How often the validation step was compiled.
+    /// How many times the validation step was compiled.
     pub eval_compilations: u64,
     /// Bytes of the training state on each device of this process: parameters, statistics and the
     /// optimizer's state.

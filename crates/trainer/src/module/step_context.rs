@@ -20,7 +20,7 @@ pub struct StepContext {
     recorder: Option<Box<Recorder>>,
     /// The optimizer whose loss is being recorded.
     minimizing: Option<String>,
-    /// The first mistake.
+    /// The first mistake of the step, if any.
     mistake: Option<Error>,
 }
 

@@ -51,7 +51,7 @@ pub(super) struct Gradients<'a> {
 
 impl Gradients<'_> {
     /// The mean and clipped gradient for the optimizer. Call this in the branch that uses the
-    /// gradient: a gradient computed outside would need memory of its own, but the sum is in memory
+    /// gradient: a gradient computed outside needs additional memory, but the sum is in memory
     /// already. `norm` is [`Gradients::norm_to_clip`].
     pub(super) fn final_gradient(&self, sum: &Tensor, norm: Option<&Tensor>) -> Tensor {
         let mean = match &self.samples {

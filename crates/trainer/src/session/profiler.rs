@@ -1,8 +1,8 @@
 //! [`RunProfiler`]: writes traces of a run: one of the whole run with the option `profiler`, and
 //! those that `fulmen profile` requests while it runs.
 //!
-//! A request is a file in the run's folder, and so is the answer. A separate thread looks for
-//! requests. The training loop is not involved, so a run between steps answers too.
+//! The request and the answer are files in the run's folder. A separate thread looks for requests.
+//! The training loop is not involved, so a run between steps answers too.
 //!
 //! The recording itself is in `fulmen_tensor::timeline` and `fulmen_pjrt::Profile`.
 

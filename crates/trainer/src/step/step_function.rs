@@ -67,8 +67,8 @@ impl StepFunction<'_> {
     /// for the results.
     ///
     /// # Errors
-    /// A training step other than the one that made this; a mistake in the function, with its line;
-    /// a different number of inputs than in the first call; an error of the device.
+    /// A training step other than the one that made this; a mistake in the function, reported with
+    /// its line; a different number of inputs than in the first call; an error of the device.
     pub fn call(&mut self, step: &TrainStep<'_>, inputs: &[&Literal]) -> Result<Vec<Literal>> {
         if !Arc::ptr_eq(&self.step_identity, &step.identity) {
             return Err(Error::of_another_step(&format!("function `{}`", self.name), "function"));

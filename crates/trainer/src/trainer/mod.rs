@@ -97,7 +97,7 @@ impl Trainer {
         self.session.record.log_points
     }
 
-    /// How often validation and test steps were compiled.
+    /// How many times validation and test steps were compiled.
     pub fn eval_compilations(&self) -> u64 {
         self.session.record.eval_compilations
     }
@@ -154,8 +154,9 @@ impl Trainer {
     /// with an error, the module has the trained values.
     ///
     /// # Errors
-    /// A mistake in a step, with your line; a sample that cannot be read; a loss that is not finite
-    /// (with `detect_nan`); a checkpoint that cannot be read or written; any error of the device.
+    /// A mistake in a step, reported with your line; a sample that cannot be read; a loss that is
+    /// not finite (with `detect_nan`); a checkpoint that cannot be read or written; any error of
+    /// the device.
     pub fn fit<M: TrainingModule>(
         &mut self,
         module: &M,

@@ -207,7 +207,7 @@ impl Trainer {
     /// of parameter groups still apply.
     ///
     /// # Errors
-    /// An invalid argument of the finder, which the error names; those of [`Trainer::fit`]; a
+    /// An invalid argument of the finder, which the error names; the errors of [`Trainer::fit`]; a
     /// signal.
     pub fn lr_find<M: TrainingModule>(
         &mut self,

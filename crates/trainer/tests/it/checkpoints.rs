@@ -56,7 +56,7 @@ fn a_state_is_saved_at_intervals_of_steps_epochs_or_minutes() {
     let every_step: Vec<u64> =
         (1..=40).flat_map(|step| vec![step; 1 + usize::from(step % 10 == 0)]).collect();
     assert_eq!(saved(ModelCheckpoint::new().train_time_interval(interval)), every_step);
-    // An optimizer step counts once, whatever its number of batches.
+    // An optimizer step counts once, for any number of batches.
     let accumulating = builder().accumulate_grad_batches(4).max_epochs(2);
     assert_eq!(
         fit(accumulating, ModelCheckpoint::new().every_n_train_steps(2)).2.last(),

@@ -78,7 +78,7 @@ fn shape_errors_return_the_users_line() {
 
 #[test]
 fn out_of_memory_in_a_worker_is_recognized_in_the_error_of_the_fit() {
-    /// A dataset that asks for more memory than there is.
+    /// A dataset that requests more memory than there is.
     struct Huge(TensorDataset);
     impl Dataset for Huge {
         fn len(&self) -> usize {
