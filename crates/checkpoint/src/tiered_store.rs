@@ -222,7 +222,7 @@ impl Shared {
     }
 }
 
-/// Whether both checkpoints hold the same values of the same run, in any files.
+/// Whether both checkpoints hold the same values of the same run, even if their files differ.
 fn is_copy(one: &Manifest, other: &Manifest) -> bool {
     let parts = |manifest: &Manifest| -> BTreeSet<_> {
         let tensors = manifest.tensors.iter();

@@ -119,7 +119,7 @@ impl fmt::Display for Goodput {
     }
 }
 
-/// Measures the time of a run. Every second counts in exactly one bucket.
+/// Measures the time of a run. All time counts in exactly one bucket.
 #[derive(Debug)]
 pub(crate) struct Clock {
     spent: Goodput,

@@ -1,6 +1,6 @@
 //! Reads the metadata server of a Google Cloud machine: which process this is if no variable says
-//! so, and whether the machine is about to be preempted. A program that `gcloud ... ssh
-//! --worker=all` starts on all hosts of a slice thus becomes one run.
+//! so, and whether the machine is about to be preempted. If `gcloud ... ssh --worker=all` starts a
+//! program on all hosts of a slice, it thus becomes one run.
 //!
 //! Out of scope: retries. The metadata server runs on the machine's own host.
 

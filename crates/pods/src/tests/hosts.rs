@@ -251,8 +251,8 @@ impl Drop for Hosts {
         for (index, host) in self.hosts.iter_mut().enumerate() {
             let _ = host.unshare.kill();
             let _ = host.unshare.wait();
-            // Undelivered packets keep a deleted namespace, and with it its end of the cable, for
-            // minutes.
+            // Undelivered packets keep a deleted namespace alive for minutes, and with it the
+            // namespace's end of the cable.
             let _ = Command::new("ip")
                 .args(["link", "del", &format!("{}v{index}", self.bridge)])
                 .status();

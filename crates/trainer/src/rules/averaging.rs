@@ -47,8 +47,8 @@ enum Interval {
 }
 
 impl WeightAveraging {
-    /// Averages exponentially: after each step `a ← decay·a + (1 − decay)·w`, and the first time `a
-    /// ← w`.
+    /// Averages exponentially: `a ← decay·a + (1 − decay)·w` after each step. The first averaged
+    /// step sets `a ← w`.
     #[track_caller]
     pub fn ema(decay: f64) -> WeightAveraging {
         let rule = Rule::Exponential { decay, warmup: false };

@@ -235,7 +235,7 @@ impl Trainer {
     }
 
     /// Runs `predict_step` over a loader. Returns the predictions batch by batch, in the loader's
-    /// order and without padding. Afterwards, the module has the weights that predicted.
+    /// order and without padding. Afterwards, the module has the weights used for the predictions.
     ///
     /// # Errors
     /// As [`Trainer::test`]; a module that predicts nothing, or tensors without one row per sample;
