@@ -198,7 +198,6 @@ impl fmt::Display for ProcessInfo {
     }
 }
 
-/// The name of this host.
 pub(crate) fn host_name() -> String {
     let kernel = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
     let name = kernel.or_else(|| std::env::var("HOSTNAME").ok()).unwrap_or_default();

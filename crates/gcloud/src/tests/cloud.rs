@@ -13,7 +13,6 @@ use serde_json::{Value, json};
 use super::grammar::Call;
 use crate::program::{CommandOutput, Program};
 
-/// The outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CallOutcome {
     Works,

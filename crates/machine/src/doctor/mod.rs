@@ -21,7 +21,6 @@ use serde::Serialize;
 
 pub use machine::Machine;
 
-/// One check.
 struct Check {
     /// The heading of the section, which the book uses too.
     heading: &'static str,

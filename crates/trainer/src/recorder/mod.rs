@@ -28,7 +28,7 @@ use crate::logs::log_entry::{Branch, LogEntry, LoggedValue, log_error};
 use crate::logs::{self, LogLayout, OptimizerFacts};
 use crate::recorder::placeholders::Placeholders;
 use crate::rules::accumulation::Group;
-use crate::rules::epoch::{Epoch, counted};
+use crate::rules::epoch::{Epoch, to_counter};
 use crate::state::{EntryId, StateLayout};
 use crate::step_config::StepConfig;
 use crate::step_config::optimizers::Optimizers;
@@ -50,7 +50,6 @@ pub(crate) struct Recorder {
     optimizer_steps: Vec<Option<OptimizerStep>>,
 }
 
-/// The step of an optimizer.
 pub(crate) struct OptimizerStep {
     pub(crate) loss: Tensor,
     /// The name of the logged loss. It is empty for a single optimizer, whose loss
@@ -166,7 +165,7 @@ impl Recorder {
     fn steps_now(&self, optimizer: usize) -> Option<Tensor> {
         let every = self.optimizers.cadence(optimizer);
         let steps = self.values.before(self.values.layout.counters.updates);
-        (every > 1).then(|| steps.remainder(counted(every)).eq(0.0))
+        (every > 1).then(|| steps.remainder(to_counter(every)).eq(0.0))
     }
 
     /// Records an optimizer's step, from the gradient of a loss with respect to the parameters that

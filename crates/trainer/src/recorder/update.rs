@@ -8,7 +8,6 @@ use super::values::Values;
 use crate::state::ParamSlots;
 use crate::{Error, Result};
 
-/// The step of an optimizer.
 pub(super) struct OptimizerSteps {
     /// The step of the optimizer's own schedule.
     pub(super) own: Step,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fulmen_tensor::Tensor;
 
 use crate::rules::accumulation::Group;
-use crate::rules::epoch::counted;
+use crate::rules::epoch::to_counter;
 use crate::state::{EntryId, StateLayout};
 use crate::step_config::StepConfig;
 use crate::{Batch, Error, Result};
@@ -79,7 +79,7 @@ impl Values {
         config: &StepConfig,
     ) -> Tensor {
         let next = self.finished_steps(leaves_out) + 1.0;
-        let is_due = next.remainder(counted(config.options.log_every_n_steps)).eq(0.0);
+        let is_due = next.remainder(to_counter(config.options.log_every_n_steps)).eq(0.0);
         group.map_or(is_due.clone(), |group| group.group_complete().and(&is_due))
     }
 

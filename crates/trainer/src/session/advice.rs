@@ -55,7 +55,6 @@ pub(crate) fn hints(
 /// The number of times that each line of the program read values from a device.
 pub(crate) type HostReads = BTreeMap<(&'static str, u32), u64>;
 
-/// The measurements of a fit.
 pub(crate) struct FitMeasurements<'a> {
     /// The statistics of the training loader.
     pub(crate) loader: &'a LoaderReport,
