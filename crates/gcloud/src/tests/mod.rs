@@ -217,7 +217,7 @@ fn a_dry_run_changes_nothing_and_its_commands_are_gclouds() {
     ];
     let (ended, out, _) = tpu(&cloud, &[&["create"], CREATE.as_slice(), &more].concat());
     assert!(ended == Ok(0) && cloud.calls("").is_empty());
-    // Two hours at 9.60 USD an hour are the smaller limit, less than five hours.
+    // At 9.60 USD an hour, 19.20 USD are two hours, less than the limit of five hours.
     for expected in [
         "SECONDS_LEFT=7200",
         "--accelerator-type=v5litepod-8",

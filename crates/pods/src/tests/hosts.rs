@@ -31,8 +31,8 @@ pub(crate) struct Hosts {
 
 struct Host {
     namespace: String,
-    /// The program `unshare`, which owns the host's process namespace. The namespace ends with its
-    /// first process.
+    /// The program `unshare`. Its child is the first process in the host's process namespace, which
+    /// ends with that process.
     unshare: Child,
 }
 

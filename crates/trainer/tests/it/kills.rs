@@ -475,7 +475,7 @@ fn a_run_resumes_from_the_newest_whole_checkpoint_and_begins_without_one() {
         .unwrap();
     assert_eq!(resume(3, auto()).unwrap(), Some(11), "after the first epoch, which was kept");
 
-    // `best` needs a best checkpoint, and no run has one here.
+    // No run has a best checkpoint, so this fit starts from the beginning.
     assert_eq!(resume(1, trainer(folder.path()).ckpt_path("best")).unwrap(), Some(1));
     let error = resume(3, auto().ckpt_path("best")).unwrap_err().to_string();
     assert!(
