@@ -261,7 +261,7 @@ fn a_detached_run_continues_and_can_be_followed_queried_and_stopped() {
         go.display()
     );
     hosts.pod("run", &["--detach", "--run", "r1", "--", &program, &waits]).ends_with(0);
-    wait_until("all have told their step", || {
+    wait_until("all have reported their step", || {
         let text = hosts.pod("status", &[]).ends_with(0);
         text.matches("running, step 7").count() == 3
     });

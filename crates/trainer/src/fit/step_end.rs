@@ -46,7 +46,7 @@ impl Fit<'_> {
             let is_stopping = process_group.any("stop", stop.is_some())?;
             requests = process_group.broadcast("actions", || Ok(requests))?;
             requests.stop =
-                stop.or(is_stopping.then(|| "a callback of another process asked for it".into()));
+                stop.or(is_stopping.then(|| "a callback of another process requested it".into()));
         }
         if requests == Requests::default() {
             return Ok(false);
