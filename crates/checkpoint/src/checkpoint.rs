@@ -1,4 +1,4 @@
-//! [`Checkpoint`]: reads any rectangle of any tensor, whatever parts it was written in.
+//! [`Checkpoint`]: reads any rectangle of any tensor, even if it was written in different parts.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -91,7 +91,7 @@ impl Checkpoint {
     /// Opens the checkpoint in a local folder, or below `gs://bucket/path` or `s3://bucket/path`.
     ///
     /// # Errors
-    /// Those of [`Checkpoint::open`] and [`open_store`]; the path is not a folder.
+    /// The errors of [`Checkpoint::open`] and [`open_store`]; the path is not a folder.
     pub fn open_folder(folder: impl AsRef<Path>) -> Result<Checkpoint> {
         let folder = folder.as_ref();
         let location = folder.display().to_string();
@@ -160,7 +160,7 @@ impl Checkpoint {
     /// most 32 MiB in memory.
     ///
     /// # Errors
-    /// Those of [`Checkpoint::read`] and of `take`.
+    /// The errors of [`Checkpoint::read`] and of `take`.
     pub fn stream(&self, tensor: &str, mut take: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let entry = self.tensor(tensor)?;
         let mut bytes = Vec::new();
@@ -257,13 +257,15 @@ pub(crate) struct Blocks<'a> {
     part: &'a PartEntry,
     /// The length of the part.
     bytes: u64,
-    /// Consecutive blocks, the number of the first, and which of them were verified.
+    /// Consecutive blocks.
     window: Vec<u8>,
+    /// The number of the first block in `window`.
     first_block: u64,
+    /// Whether each block in `window` was verified.
     verified: Vec<bool>,
 }
 
-/// The most blocks to read at once. Each read from an object store costs a round trip.
+/// The maximum number of blocks to read at once. Each read from an object store costs a round trip.
 const MAX_BLOCKS: u64 = 16;
 
 impl<'a> Blocks<'a> {

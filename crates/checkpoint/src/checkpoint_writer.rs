@@ -52,8 +52,8 @@ impl CheckpointWriter {
         ShardWriter::new(&*self.store, &self.name, &free, parts)
     }
 
-    /// Writes the manifest, from the shards of all processes. From then on this is the checkpoint
-    /// of that name, and the shards of the previous one are removed.
+    /// Writes the manifest, from the shards of all processes. This replaces the checkpoint of that
+    /// name, and the shards of the previous one are removed.
     ///
     /// # Errors
     /// The shards do not hold each element of each tensor once; the store cannot be written or is

@@ -10,9 +10,8 @@ use crate::store::{Entry, NewObject, Store};
 
 /// The objects below a prefix in a bucket, such as `gs://bucket/run` or `s3://bucket/run`.
 ///
-/// Requests that fail because the store is busy or the connection breaks are retried as the
-/// location's options say. Large files are uploaded in parts and become visible when all parts have
-/// arrived.
+/// If the store is busy or the connection breaks, requests are retried according to the location's
+/// options. Large files are uploaded in parts and become visible when all parts have arrived.
 ///
 /// ```
 /// use fulmen_checkpoint::{CloudStore, Store};

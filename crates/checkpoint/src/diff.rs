@@ -64,8 +64,8 @@ impl fmt::Display for Difference {
     }
 }
 
-/// The differences between two checkpoints, whatever parts their tensors were written in: first the
-/// differences between the runs, then the differences between tensors, by name. Holds at most 128
+/// Returns the differences between two checkpoints: first those between the runs, then those
+/// between the tensors, by name. The tensors may be written in different parts. Holds at most 128
 /// MiB in memory.
 ///
 /// # Errors

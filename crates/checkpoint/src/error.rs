@@ -43,7 +43,8 @@ impl Error {
         Error { kind: Kind::NotFound, message: message.into(), source: None }
     }
 
-    /// The problem, without the advice, which is the same for all damage.
+    /// Reports damage. `message` is the problem without the advice, which is the same for all
+    /// damage.
     pub(crate) fn damaged(message: impl fmt::Display) -> Error {
         let message =
             format!("{message}: the checkpoint was damaged after it was written; use another one");

@@ -23,7 +23,7 @@ enum Part {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Format {
     Plain,
-    /// This many digits after the point.
+    /// A number with this many digits after the decimal point.
     Decimals(usize),
     /// A whole number with at least this many digits.
     Digits(usize),
@@ -31,7 +31,7 @@ enum Format {
 
 impl FileName {
     /// Parses a pattern. A value may have a format after a colon: `.2f` for two digits after the
-    /// point, `03d` for a whole number of at least three digits.
+    /// decimal point, `03d` for a whole number of at least three digits.
     ///
     /// # Errors
     /// A description of what is wrong with the pattern.
@@ -71,8 +71,8 @@ impl FileName {
         })
     }
 
-    /// The name with these values, each as `NAME=VALUE`. `{epoch}` and `{step}` stay as they are if
-    /// they have no value; others are left out.
+    /// Fills in these values, each as `NAME=VALUE`. Without a value, `{epoch}` and `{step}` stay
+    /// unchanged, and other names are left out.
     pub fn fill(&self, value: impl Fn(&str) -> Option<f64>) -> String {
         let part = |part: &Part| match part {
             Part::Text(text) => text.clone(),
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pattern_is_told() {
+    fn an_invalid_pattern_is_explained() {
         for (pattern, reason) in [
             ("", "is empty"),
             ("a/b", "cannot contain `/`"),

@@ -11,11 +11,11 @@ use crate::shard::bytes_of;
 /// The reserved key that is not a tensor.
 const METADATA: &str = "__metadata__";
 
-/// The format's own limit.
+/// The limit of the safetensors format.
 const MAX_HEADER_BYTES: usize = 100_000_000;
 
-/// The header of a safetensors file with these tensors, in this order without gaps, and a
-/// dictionary of strings. Equal arguments give equal bytes.
+/// Returns the header of a safetensors file with these tensors, in this order and without gaps, and
+/// with a dictionary of strings. Equal arguments give equal bytes.
 ///
 /// # Errors
 /// A description of the problem: a name is empty, reserved or duplicated; a tensor is too large or

@@ -5,8 +5,8 @@
 //! complete manifest is not a checkpoint. Checksums cover every byte: reading compares each block
 //! with its checksum, and an error names the tensor.
 //!
-//! [`Checkpoint::read`] returns any rectangle of any tensor, whatever parts it was written in. A
-//! checkpoint of eight devices can therefore be read by four devices, or by one.
+//! [`Checkpoint::read`] returns any rectangle of any tensor, even if it was written in different
+//! parts. A checkpoint of eight devices can therefore be read by four devices, or by one.
 //!
 //! ```
 //! use std::sync::Arc;

@@ -1,7 +1,8 @@
 //! [`Manifest`]: the contents of a checkpoint, and the location of each part of each tensor.
 //!
 //! The file is one JSON object, `{"sha256": …, "manifest": …}`, with the SHA-256 of the text of
-//! `manifest`. All versions have this envelope, so damage can be told from a newer version.
+//! `manifest`. All versions have this envelope, so readers can distinguish damage from a newer
+//! version.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,7 +29,7 @@ pub(crate) const BLOCK_BYTES: u64 = 1 << 20;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
     format_version: u64,
-    /// The training that wrote it.
+    /// The training that wrote the checkpoint.
     pub run: Run,
     /// The files.
     pub shards: Vec<ShardEntry>,
@@ -95,7 +96,7 @@ pub struct PartEntry {
     pub file: String,
     /// The offset of its first byte in the file.
     pub start: u64,
-    /// The CRC-32C of each MiB of it; the last block may be shorter.
+    /// The CRC-32C of each MiB of the part; the last block may be shorter.
     pub crc32c: Vec<u32>,
 }
 

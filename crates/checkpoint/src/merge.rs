@@ -21,12 +21,12 @@ pub fn is_training_state(name: &str) -> bool {
     name.starts_with(OPTIMIZER_PREFIX) || name.starts_with(TRAINER_PREFIX)
 }
 
-/// What a merge writes.
+/// Options for a merge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MergeOptions {
-    /// Only the module's tensors, without [training state](is_training_state).
+    /// Whether to write only the module's tensors, without [training state](is_training_state).
     pub weights_only: bool,
-    /// The size limit of a file in bytes; a larger tensor gets a file of its own. `None` writes one
+    /// The size limit of a file in bytes; a larger tensor gets a separate file. `None` writes one
     /// file.
     pub max_shard_bytes: Option<u64>,
 }

@@ -25,7 +25,7 @@ pub struct Rectangle {
 }
 
 impl Rectangle {
-    /// A rectangle with this first index and this number of elements along each axis.
+    /// Makes a rectangle with this first index and this number of elements along each axis.
     pub fn new(offset: impl Into<Vec<u64>>, extent: impl Into<Vec<u64>>) -> Rectangle {
         Rectangle { offset: offset.into(), extent: extent.into() }
     }
@@ -40,7 +40,7 @@ impl Rectangle {
         elements(&self.extent)
     }
 
-    /// Checks that it lies within a tensor of this shape.
+    /// Checks that the rectangle lies within a tensor of this shape.
     pub(crate) fn check_within(&self, shape: &[u64]) -> Result<()> {
         let axes_fit = || {
             let mut axes = self.offset.iter().zip(&self.extent).zip(shape);

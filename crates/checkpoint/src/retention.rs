@@ -12,7 +12,7 @@ use crate::{Checkpoint, Error, MANIFEST, Result};
 /// A folder of a store that has a manifest or looks like an unfinished checkpoint.
 #[derive(Debug)]
 pub struct ListedCheckpoint {
-    /// Its name in the store.
+    /// The folder's name in the store.
     pub name: String,
     /// The checkpoint, or why it is not valid.
     pub checkpoint: Result<Checkpoint>,
@@ -52,7 +52,7 @@ fn step(checkpoint: &Checkpoint) -> u64 {
 }
 
 /// Loads the newest checkpoint that `load` can read, and returns the errors of newer ones that it
-/// could not read. So a damaged checkpoint never hides an older good one. In a store with
+/// could not read. A damaged checkpoint therefore never hides an older good one. In a store with
 /// [levels](Store::levels), a checkpoint that cannot be read from one level is read from the next.
 ///
 /// # Errors
@@ -101,11 +101,11 @@ pub enum Mode {
 /// kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RetentionPolicy {
-    /// How many of the best to keep. Checkpoints without a score do not count.
+    /// How many of the best checkpoints to keep. Checkpoints without a score do not count.
     pub best: usize,
-    /// How many of the last to keep; 0 means 1.
+    /// How many of the last checkpoints to keep; 0 means 1.
     pub last: usize,
-    /// Which scores are better.
+    /// Whether smaller or larger scores are better.
     pub mode: Mode,
 }
 
@@ -117,7 +117,7 @@ impl RetentionPolicy {
             .enumerate()
             .filter_map(|(i, (_, score))| Some((i, (*score)?)))
             .collect();
-        // Among equal scores, the newer one.
+        // Among equal scores, the newer checkpoint comes first.
         scored.sort_by(
             |(_, a), (_, b)| if self.mode == Mode::Min { a.total_cmp(b) } else { b.total_cmp(a) },
         );
@@ -126,7 +126,7 @@ impl RetentionPolicy {
     }
 }
 
-/// Removes the checkpoints that are not to be kept, and returns their names. The manifest is
+/// Removes the checkpoints that this policy does not keep, and returns their names. The manifest is
 /// removed first, so that a half-removed checkpoint is not valid. Damaged and unfinished
 /// checkpoints are neither counted nor removed, so the last good one stays.
 ///
@@ -192,9 +192,9 @@ pub fn remove(store: &Arc<dyn Store>, name: &str) -> Result<()> {
     shards.iter().try_for_each(|file| remove_file(&**store, name, file))
 }
 
-/// Removes the shards (`shard_0.safetensors` and the like) that no manifest names, left by killed
-/// writers. Call it only while nothing else writes to the store. A folder whose manifest is damaged
-/// is left alone.
+/// Removes the shards that killed writers left behind: files such as `shard_0.safetensors` that no
+/// manifest names. Call it only while nothing else writes to the store. A folder whose manifest is
+/// damaged is left alone.
 ///
 /// # Errors
 /// The store cannot be read, or a file cannot be removed.

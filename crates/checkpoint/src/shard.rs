@@ -82,13 +82,13 @@ pub(crate) fn bytes_of(dtype: Dtype, shape: &[u64]) -> Option<u64> {
 /// checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WrittenShard {
-    /// The file.
+    /// The entry of the file.
     pub(crate) shard: ShardEntry,
-    /// What it contains.
+    /// The tensors that it contains.
     pub(crate) tensors: BTreeMap<String, TensorEntry>,
 }
 
-/// A shard that is being written. It buffers no values: all bytes go to the store at once.
+/// A shard that is being written. It buffers no values: all bytes go directly to the store.
 ///
 /// ```
 /// use fulmen_checkpoint::{CheckpointWriter, Dtype, LocalStore, Part};

@@ -60,7 +60,7 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// background.
     ///
     /// # Errors
-    /// It took longer than `grace`.
+    /// Copying takes longer than `grace`.
     fn finish(&self, grace: Duration) -> Result<()> {
         let _ = grace;
         Ok(())
@@ -106,7 +106,7 @@ pub fn open_store(location: impl AsRef<Path>) -> Result<Arc<dyn Store>> {
 }
 
 /// A file that is being written. It becomes visible with [`NewObject::commit`]; if it is dropped
-/// before, it never exists.
+/// earlier, the file never exists.
 pub trait NewObject: Write + Send {
     /// Makes the file visible under its name, and durable.
     ///

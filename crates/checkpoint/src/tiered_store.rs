@@ -11,23 +11,24 @@ use crate::retention::{list, remove, remove_shards};
 use crate::store::{Entry, NewObject, Store};
 use crate::{Checkpoint, Error, MANIFEST, Manifest, Result};
 
-/// The delay after failed attempts doubles from the first to the last of these.
+/// The delay after failed attempts doubles from this one up to `MAX_RETRY_DELAY`.
 const MIN_RETRY_DELAY: Duration = Duration::from_secs(1);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(60);
 
-/// More than this is never.
+/// Longer intervals count as this one, which never ends in practice.
 const MAX_INTERVAL: Duration = Duration::from_secs(1 << 32);
 
 /// Combines two stores: files are written to the near one, memory for example, and copied to the
 /// far one in the background.
 ///
-/// A checkpoint is read from the near store if its manifest is there, else from the far one. It is
-/// removed from both. Once copied, it stays in the near store only until a newer one exists. The
-/// newest checkpoint is copied first. A far store that fails is retried until
-/// [`finish`](Store::finish) gives up; `tell` gets each failure.
+/// A checkpoint is read from the near store if its manifest is there, and otherwise from the far
+/// one. Removing a checkpoint removes it from both. A copied checkpoint stays in the near store
+/// only until a newer one exists. The newest checkpoint is copied first. A far store that fails is
+/// retried until [`finish`](Store::finish) gives up; `tell` gets each failure.
 ///
 /// The process that commits checkpoints copies them. All processes must see the files of the near
-/// store, so it works on a single machine, or with a folder that all machines mount.
+/// store. It must therefore be on a single machine that runs all of them, or in a folder that all
+/// machines mount.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -53,7 +54,7 @@ pub struct TieredStore {
 struct Shared {
     near: Arc<dyn Store>,
     far: Arc<dyn Store>,
-    /// The least time between the starts of two copies.
+    /// The minimum time between the starts of two copies.
     interval: Duration,
     tell: Box<dyn Fn(&str) + Send + Sync>,
     state: Mutex<State>,
@@ -63,7 +64,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     is_started: bool,
-    /// There may be checkpoints to copy.
+    /// Whether there may be checkpoints to copy.
     is_pending: bool,
     is_copying: bool,
     is_finishing: bool,
@@ -114,7 +115,7 @@ impl Shared {
         self.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Copies the checkpoints of the near store, on a thread of this store.
+    /// Copies the checkpoints of the near store, on a new thread.
     fn start(self: &Arc<Shared>) -> io::Result<()> {
         let mut state = self.lock();
         state.is_pending = true;
@@ -175,7 +176,7 @@ impl Shared {
         let is_copied = |checkpoint: &Checkpoint| {
             copied.get(checkpoint.name()).is_some_and(|sha256| sha256 == checkpoint.sha256())
         };
-        // The first is the newest.
+        // Skip the first, which is the newest.
         for old in whole.iter().skip(1).filter(|old| is_copied(old)) {
             remove(&self.near, old.name())?;
         }
@@ -210,7 +211,7 @@ impl Shared {
         }
     }
 
-    /// The store that has the checkpoint, near one first.
+    /// The store that has the checkpoint; the near store comes first.
     fn holder(&self, folder: &str) -> io::Result<Option<&Arc<dyn Store>>> {
         for store in [&self.near, &self.far] {
             if entries(store, folder)?.iter().any(|entry| entry.name == MANIFEST) {
@@ -221,7 +222,7 @@ impl Shared {
     }
 }
 
-/// Whether both hold the same values of the same run, whatever their files.
+/// Whether both checkpoints hold the same values of the same run, even if their files differ.
 fn is_copy(one: &Manifest, other: &Manifest) -> bool {
     let parts = |manifest: &Manifest| -> BTreeSet<_> {
         let tensors = manifest.tensors.iter();
@@ -303,8 +304,8 @@ impl Store for TieredStore {
     /// are in the far store.
     ///
     /// # Errors
-    /// It took longer than `grace`. The checkpoints are in the near store, and copying continues as
-    /// long as this store exists.
+    /// Copying takes longer than `grace`. The checkpoints are in the near store, and copying
+    /// continues as long as this store exists.
     fn finish(&self, grace: Duration) -> Result<()> {
         let deadline = Instant::now().checked_add(grace);
         let mut state = self.shared.lock();
@@ -336,7 +337,7 @@ impl Store for TieredStore {
 /// A file of the near store.
 struct NearObject {
     inner: Box<dyn NewObject>,
-    /// The checkpoint that it completes, if it is a manifest.
+    /// The checkpoint that the file completes, if the file is a manifest.
     checkpoint: Option<String>,
     shared: Arc<Shared>,
 }

@@ -19,11 +19,11 @@ const RUN_TOKEN: &str = "FULMEN_RUN_TOKEN";
 impl Process {
     /// Reads this process from environment variables.
     ///
-    /// Fulmen's own come first: `FULMEN_COORDINATOR` (`host:port`), `FULMEN_PROCESS_ID` and
-    /// `FULMEN_NUM_PROCESSES`. If none of them is set, libtpu's are used: `TPU_WORKER_ID` and
-    /// `TPU_WORKER_HOSTNAMES` or, with several processes on a host, `CLOUD_TPU_TASK_ID` and
-    /// `TPU_PROCESS_ADDRESSES`. Process 0 then listens on port 8482 of the first host. If no
-    /// variable is set, the result is a single process.
+    /// Fulmen's own variables come first: `FULMEN_COORDINATOR` (`host:port`), `FULMEN_PROCESS_ID`
+    /// and `FULMEN_NUM_PROCESSES`. If none of them is set, libtpu's variables are used:
+    /// `TPU_WORKER_ID` and `TPU_WORKER_HOSTNAMES` or, with several processes on a host,
+    /// `CLOUD_TPU_TASK_ID` and `TPU_PROCESS_ADDRESSES`. Process 0 then listens on port 8482 of the
+    /// first host. If no variable is set, the result is a single process.
     ///
     /// `FULMEN_RUN_ID` names the run, and `FULMEN_RUN_TOKEN` is its secret
     /// ([`Process::with_run_token`]).
@@ -43,7 +43,7 @@ impl Process {
     ///
     /// # Errors
     /// A variable is missing although related ones are set, or its value is invalid. The message
-    /// names it.
+    /// names the variable.
     pub fn from_env(env: impl Fn(&str) -> Option<OsString>) -> Result<Process> {
         let env = Environment(&env);
         let process = match env.fulmen_process()? {

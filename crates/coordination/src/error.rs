@@ -64,7 +64,7 @@ impl Error {
         Error::new(Kind::System, [], format!("{doing}: {source}"))
     }
 
-    /// The worker thread has ended. A clone that outlives its run sees this.
+    /// Reports that the worker thread has ended. A clone that outlives its run gets this error.
     pub(crate) fn ended() -> Error {
         Error::usage("the coordination of this process has ended; join again for another run")
     }

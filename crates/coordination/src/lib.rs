@@ -2,9 +2,9 @@
 //! whether all run the same program, and who is lost.
 //!
 //! Process 0 serves a small coordination service over gRPC. All processes, including process 0, are
-//! clients of it. They join, wait at barriers, share small values under keys, stop together, and
-//! compare what they are about to run before the first collective. If a process falls silent, all
-//! others stop waiting and get an error that names it.
+//! clients of it. They join, wait at barriers, share small values under keys, and stop together.
+//! Before the first collective, they compare what they are about to run. If a process falls silent,
+//! all others stop waiting and get an error that names it.
 //!
 //! ```
 //! use std::collections::BTreeMap;

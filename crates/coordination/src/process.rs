@@ -8,7 +8,8 @@ use std::net::IpAddr;
 use crate::token::Token;
 use crate::{Error, Result};
 
-/// More processes than any cluster has. A larger count is a mistake, and must not cost memory.
+/// The maximum number of processes, more than any cluster has. A larger count is a mistake, and
+/// must not cost memory.
 const MAX_PROCESSES: usize = 1 << 16;
 
 /// Which process this is, how many there are, and where process 0, the coordinator, listens.
@@ -35,9 +36,10 @@ pub struct Process {
 }
 
 impl Process {
-    /// Process `index` of `count`, whose process 0 listens at `coordinator`, a `host:port`.
+    /// Describes process `index` of `count`, in a run whose process 0 listens at `coordinator`, a
+    /// `host:port`.
     ///
-    /// Process 0 may use port 0 to let the system choose one;
+    /// Process 0 may use port 0 to let the system choose a port;
     /// [`Builder::on_listening`](crate::Builder::on_listening) reports it.
     ///
     /// # Errors
@@ -135,7 +137,7 @@ impl Process {
         &self.coordinator
     }
 
-    /// Whether this is process 0. It serves the others and writes the files of the run.
+    /// Whether this is process 0, which serves the others and writes the files of the run.
     pub fn is_coordinator(&self) -> bool {
         self.index == 0
     }
@@ -196,7 +198,6 @@ impl fmt::Display for ProcessInfo {
     }
 }
 
-/// The name of this host.
 pub(crate) fn host_name() -> String {
     let kernel = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
     let name = kernel.or_else(|| std::env::var("HOSTNAME").ok()).unwrap_or_default();

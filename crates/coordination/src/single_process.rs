@@ -1,8 +1,8 @@
 //! The same interface without the feature `grpc`: joining fails with an error that names the
 //! feature.
 //!
-//! Programs for several processes compile either way. A [`Coordination`] cannot exist here, so
-//! nothing else is implemented.
+//! Programs for several processes compile with and without the feature. Without it, a
+//! [`Coordination`] cannot exist, so nothing else is implemented.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -16,7 +16,7 @@ impl Process {
     /// a TPU VM.
     ///
     /// # Errors
-    /// Those of [`Process::from_env`].
+    /// The errors of [`Process::from_env`].
     pub fn detect(env: impl Fn(&str) -> Option<OsString>) -> Result<Process> {
         Process::from_env(env)
     }
@@ -44,7 +44,7 @@ impl Builder {
     }
 
     /// # Errors
-    /// Always: the error names the missing feature.
+    /// This always fails, with an error that names the missing feature.
     pub fn join(self) -> Result<Coordination> {
         Err(Error::usage(format!(
             "this is {}, but the program was built without support for several processes; build it with the feature \

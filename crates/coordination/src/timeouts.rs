@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::{Error, Result};
 
-/// The longest wait, whatever was requested.
+/// The longest wait, even if a longer one was requested.
 const MAX_TIMEOUT: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// How long to wait for a process to join, and how long a process may be silent.

@@ -1,16 +1,16 @@
 //! The secret of a run. The coordinator admits only processes that have it.
 //!
-//! Out of scope: the proof that a process has it (`grpc/handshake.rs`).
+//! Out of scope: the proof that a process has the secret (`grpc/handshake.rs`).
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::{Error, Result};
 
-/// A shorter token could be guessed from a recorded handshake.
+/// The minimum length of a token. A shorter one could be guessed from a recorded handshake.
 const MIN_LENGTH: usize = 32;
 
-/// Errors and `Debug` output never show it.
+/// The secret of a run. Errors and `Debug` output never show it.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Token(Arc<str>);
 

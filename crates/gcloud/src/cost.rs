@@ -42,7 +42,7 @@ impl Rates {
     }
 }
 
-/// An amount, or that it is unknown.
+/// Formats an amount, which may be unknown.
 pub(crate) fn dollars(sum: Option<f64>) -> String {
     sum.map_or("an unknown amount".to_owned(), |sum| format!("{sum:.2} USD"))
 }

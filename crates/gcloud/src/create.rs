@@ -15,7 +15,7 @@ use crate::resource::{Node, base_name};
 use crate::target::Target;
 use crate::{Error, Result, gcloud_commands};
 
-/// How a machine is created; determined before anything is created.
+/// How a machine is created. The plan is complete before anything is created.
 struct Plan {
     target: Target,
     limit: Option<Limit>,
@@ -56,8 +56,8 @@ impl Plan {
         )
     }
 
-    /// The check that hosts must pass before they are used: the limit is active. It also shows that
-    /// ssh reaches them.
+    /// The command that checks on the hosts, before they are used, that the limit is active. It
+    /// also shows that ssh reaches them.
     fn check(&self, machine: &Machine) -> Option<String> {
         self.limit.filter(|_| !machine.flex_start).map(|_| format!("sudo {PROGRAM} status"))
     }
@@ -187,7 +187,7 @@ pub fn commands(machine: &Machine) -> Result<Vec<String>> {
 pub struct Lease<'a> {
     /// The machine.
     pub machine: &'a Machine,
-    /// Whether to delete it at the end, whatever happens.
+    /// Whether to delete the machine at the end, whatever happens.
     pub delete_after: bool,
     /// Whether to print a line of JSON at the end.
     pub json: bool,

@@ -8,12 +8,13 @@ use crate::{Error, Result};
 pub(crate) const OWNER_LABEL: &str = "fulmen-owner";
 /// The label with the number of seconds after which the machine deletes itself.
 pub(crate) const LIMIT_LABEL: &str = "fulmen-limit";
-/// The label with the time at which it deletes itself, in Unix seconds, if that was changed.
+/// The label with the time at which the machine deletes itself, in Unix seconds, if that time was
+/// changed.
 pub(crate) const DEADLINE_LABEL: &str = "fulmen-ends";
 /// The OAuth scope needed to delete a TPU.
 const SCOPE: &str = "https://www.googleapis.com/auth/cloud-platform";
 
-/// The words of a command, with its zone and project.
+/// The words of a command, with zone and project.
 fn zone_command(
     command: &str,
     name: Option<&str>,
@@ -234,7 +235,8 @@ impl Machine {
         self.queued || self.flex_start
     }
 
-    /// Google recommends one for each generation: cloud.google.com/tpu/docs/runtimes.
+    /// The runtime version that Google recommends for the generation:
+    /// cloud.google.com/tpu/docs/runtimes.
     fn runtime_version(&self) -> Result<String> {
         let default = match self.slice.generation().name {
             "v2" | "v3" | "v4" => Some("tpu-ubuntu2204-base"),

@@ -2,7 +2,7 @@
 //! or cost, lists them with prices, and deletes them reliably. Implements the command `fulmen tpu`.
 //!
 //! Every gcloud command is printed before it runs. When a command ends, it names each machine that
-//! is left over, or that may be because gcloud could not be queried.
+//! is left over. It also names machines that may be left over because gcloud could not be queried.
 //!
 //! ```no_run
 //! use clap::Parser;

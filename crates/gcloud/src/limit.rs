@@ -12,7 +12,7 @@ use crate::{Error, Result};
 
 /// The program on a host.
 pub(crate) const PROGRAM: &str = "/usr/local/sbin/fulmen-limit";
-/// Part of its `status` output if waiting does not help.
+/// The part of its `status` output that shows that waiting does not help.
 pub(crate) const MISSING_PERMISSION: &str = "lacks the permission";
 /// Google's limit for flex-start, in hours.
 const MAX_FLEX_START_HOURS: f64 = 7.0 * 24.0;

@@ -11,7 +11,7 @@ use crate::resource::{Disk, Node, QueuedResource, base_name, parse, parse_time, 
 use crate::target::Target;
 use crate::{Error, Result, gcloud_commands};
 
-/// Something that costs money, or may soon.
+/// Something that costs money, or may cost money soon.
 #[derive(Clone, Debug, Serialize)]
 struct Row {
     kind: &'static str,
@@ -20,7 +20,7 @@ struct Row {
     zone: String,
     r#type: String,
     state: String,
-    /// Further facts: what it is attached to, what it waits for.
+    /// Further facts, such as what the disk is attached to.
     note: String,
     created: Option<DateTime<Utc>>,
     age_hours: Option<f64>,
@@ -67,7 +67,7 @@ impl Row {
             now,
         );
         if !billed {
-            // How long it ran is unknown.
+            // It is not known how long the TPU ran, so the amount so far is not known either.
             row.usd_so_far = None;
         }
         row

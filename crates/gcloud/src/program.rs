@@ -93,7 +93,7 @@ impl Program for Gcloud {
 /// The output of a process, and how it ended.
 #[derive(Debug)]
 pub struct ProcessOutput {
-    /// `None` if it was killed here.
+    /// The exit status. `None` if the process was killed here.
     pub status: Option<ExitStatus>,
     /// Its standard output, if it was piped.
     pub out: String,
@@ -178,9 +178,9 @@ impl CommandOutput {
 pub(crate) struct PollPolicy {
     /// The pause between queries.
     pub(crate) pause: Duration,
-    /// The most queries.
+    /// The maximum number of queries.
     pub(crate) attempts: u64,
-    /// How often something must be absent to count as gone.
+    /// The number of queries in which something must be absent to count as gone.
     pub(crate) required_absences: u64,
 }
 
@@ -245,7 +245,7 @@ impl<'a> Tool<'a> {
         self.program.call(words, QUERY_TIMEOUT, &mut || false).result()
     }
 
-    /// Runs a change, and does not stop for a signal.
+    /// Runs a command that changes something, and does not stop for a signal.
     ///
     /// # Errors
     /// gcloud's error.
@@ -254,7 +254,8 @@ impl<'a> Tool<'a> {
         self.program.call(words, CHANGE_TIMEOUT, &mut || false).result()
     }
 
-    /// Runs a change until a signal arrives. It is then unknown whether the change happened.
+    /// Runs a command that changes something, until a signal arrives. After a signal, it is unknown
+    /// whether the change happened.
     ///
     /// # Errors
     /// gcloud's error.

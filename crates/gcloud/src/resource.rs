@@ -115,7 +115,7 @@ pub(crate) fn parse_time(text: &str) -> Option<DateTime<Utc>> {
 }
 
 impl Node {
-    /// Whether a state is billed at list price. Unknown states are.
+    /// Whether a state is billed at list price. Unknown states count as billed.
     pub(crate) fn is_billed(&self) -> bool {
         !["STOPPED", "PREEMPTED", "TERMINATED", "HIDDEN"].contains(&self.state.as_str())
     }

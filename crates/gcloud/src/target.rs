@@ -21,7 +21,7 @@ pub(crate) struct Target {
     pub(crate) zone_args: ZoneArgs,
     /// Whether a queued resource of that name may exist.
     pub(crate) queued: bool,
-    /// The run that must have created it.
+    /// The run that must have created the TPU.
     pub(crate) owner: Option<String>,
     /// Its cost per day.
     pub(crate) usd_per_day: Option<f64>,
@@ -114,7 +114,7 @@ impl Target {
     /// Waits until the TPU is ready.
     ///
     /// # Errors
-    /// It will never be ready, is not ready after this many queries, or a signal arrives.
+    /// The TPU will never be ready, it is not ready after this many queries, or a signal arrives.
     pub(crate) fn wait(&self, tool: &mut Tool<'_>, queries: u64) -> Result<Node, Stop> {
         let (mut absent, mut last, mut noted) = (0, String::new(), String::new());
         for _ in 0..queries {
@@ -159,7 +159,7 @@ impl Target {
     fn leftover(&self, found: Option<&Resources>, why: String) -> Leftover {
         let Target { name, zone_args, .. } = self;
         let command = match found {
-            // This command deletes both.
+            // The command deletes both the TPU and its queued resource.
             None => {
                 let project = zone_args
                     .project
@@ -194,7 +194,7 @@ impl Target {
         }
     }
 
-    /// What exists; repeats the query until it succeeds.
+    /// Finds what exists. Repeats the query until it succeeds.
     pub(crate) fn find_leftover(&self, tool: &mut Tool<'_>) -> Option<Leftover> {
         let (mut absent, mut why) = (0, String::new());
         for _ in 0..tool.poll_policy.attempts {
@@ -214,8 +214,8 @@ impl Target {
         Some(self.leftover(None, why))
     }
 
-    /// Deletes whatever exists until it is gone. Returns what there was, and what is left.
-    /// `is_created` means that the command that created it succeeded.
+    /// Deletes what exists until it is gone. Returns what existed, and what is left. `is_created`
+    /// is whether the command that created the TPU succeeded.
     pub(crate) fn remove(
         &self,
         tool: &mut Tool<'_>,

@@ -31,7 +31,7 @@ use crate::lock_file::user;
 pub struct Tpu {
     /// The device files of the chips.
     pub device_files: Vec<PathBuf>,
-    /// Files named `libtpu.so` count in this folder and below.
+    /// The folder in which files named `libtpu.so` count, including its subfolders.
     pub libraries: PathBuf,
     /// The folder that contains `tmp/libtpu_lockfile`.
     pub root: PathBuf,
@@ -41,7 +41,7 @@ pub struct Tpu {
 /// never listed.
 #[derive(Clone, Debug, Default)]
 pub struct Holders {
-    /// Sorted by process id.
+    /// The processes, sorted by process id.
     pub processes: Vec<Process>,
     /// How many processes could not be inspected, because they belong to other users.
     pub unseen: usize,
@@ -52,7 +52,7 @@ pub struct Holders {
 /// A process that holds the TPU.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Process {
-    /// Its process id. The kernel reuses it later.
+    /// The process id. The kernel may reuse it later.
     pub pid: u32,
     /// Its start time in kernel ticks. Together with the id, it identifies a process uniquely.
     pub start_ticks: u64,
@@ -84,7 +84,7 @@ pub struct Process {
 pub struct Step {
     /// The number of finished steps.
     pub count: u64,
-    /// When it was written.
+    /// When the file was written.
     pub written: SystemTime,
 }
 
@@ -204,7 +204,7 @@ impl ProcessActivity {
 }
 
 impl Process {
-    /// `None` if it has ended in the meantime.
+    /// Reads a process; `None` if it has ended in the meantime.
     fn read(files: FilesInUse) -> Option<Process> {
         let folder = PathBuf::from(format!("/proc/{}", files.pid));
         let stat = Stat::read(&folder)?;
@@ -220,7 +220,7 @@ impl Process {
             state: stat.state,
             uid,
             user: user(&passwd, uid).unwrap_or_else(|| uid.to_string()),
-            // Shown as one line on a terminal, so control characters are removed.
+            // Remove control characters, because the command is shown as one line on a terminal.
             command: match command.trim() {
                 "" => files.name,
                 command => command

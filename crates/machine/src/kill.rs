@@ -42,16 +42,16 @@ pub struct Plan {
 /// How a process ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// SIGTERM ended it.
+    /// SIGTERM ended the process.
     Ended,
-    /// SIGKILL ended it, because it did not end in time after SIGTERM.
+    /// SIGKILL ended the process, because it did not end in time after SIGTERM.
     Killed,
-    /// It ended by itself or released the TPU, and no signal was sent. Another process may have its
-    /// id now.
+    /// The process ended by itself or released the TPU, and no signal was sent. Another process may
+    /// have its id now.
     Gone,
-    /// It still exists after SIGKILL: it waits in the kernel, most likely for the device.
+    /// The process still exists after SIGKILL: it waits in the kernel, most likely for the device.
     Stuck,
-    /// The system refused to signal it.
+    /// The system refused to send the signal.
     Refused(String),
 }
 
@@ -60,9 +60,9 @@ pub enum Outcome {
 pub struct Report {
     /// The processes of the plan.
     pub outcomes: Vec<(Process, Outcome)>,
-    /// The lock file, if it was to be removed, and why it was not.
+    /// The lock file, if it was to be removed, with the result.
     pub lock: Option<(LockFile, Result<(), String>)>,
-    /// Who holds the TPU now.
+    /// The processes that hold the TPU afterwards.
     pub holders: Holders,
 }
 
@@ -128,11 +128,12 @@ impl Plan {
     }
 
     /// Sends SIGTERM to all processes of the plan, and SIGKILL to those that remain after `grace`.
-    /// A process that has released the TPU since the plan was made is left alone. Then removes the
-    /// lock file if no process holds the TPU.
+    /// A process that has released the TPU since the plan was made is left alone. Afterwards,
+    /// removes the lock file if no process holds the TPU.
     pub fn execute(&self, tpu: &Tpu, grace: Duration) -> Report {
-        // Each descriptor refers to the process that has the id now. Whether that is the planned
-        // process is checked afterwards, so the id cannot change its process in between.
+        // Each descriptor refers to the process that has the id now. Whether it is the planned
+        // process is checked only with the open descriptor. The id therefore cannot pass to another
+        // process between the check and the signal.
         let opened: Vec<_> = self.processes.iter().map(|process| open(process.pid)).collect();
         let current = tpu.holders();
         let is_same = |a: &Process, b: &Process| (a.pid, a.start_ticks) == (b.pid, b.start_ticks);

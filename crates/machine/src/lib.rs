@@ -1,5 +1,5 @@
-//! Finds what keeps a training from using the devices of a machine, and who holds them. The
-//! commands `fulmen doctor`, `ps`, `kill` and `top` use it.
+//! Finds out what keeps a training from using the devices of a machine, and which processes hold
+//! them. The commands `fulmen doctor`, `ps`, `kill` and `top` use it.
 //!
 //! Out of scope: opening devices; command lines.
 

@@ -1,5 +1,5 @@
-//! Reads libtpu's metrics of devices while a program runs on them: how busy they are, and how full
-//! their memory is.
+//! Reads libtpu's metrics of devices while a program runs on them: how busy the devices are, and
+//! how full their memory is.
 //!
 //! Every process with libtpu serves them over gRPC on a local port. The messages are those of the
 //! package `tpu-info`, reduced to the fields needed here.
@@ -27,7 +27,7 @@ const METHOD: &str = "/tpu.monitoring.runtime.RuntimeMetricService/GetRuntimeMet
 pub enum Level {
     /// Duty cycle and memory.
     Basic,
-    /// All metrics that are known here.
+    /// All metrics that this crate knows.
     Detailed,
 }
 
@@ -45,7 +45,7 @@ pub struct DeviceMetrics {
     /// The percentage of its memory bandwidth in use. Only at [`Level::Detailed`], like all fields
     /// below.
     pub bandwidth: Option<f64>,
-    /// For how many seconds its TensorCores have been idle.
+    /// How long its TensorCores have been idle, in seconds.
     pub idle_seconds: Option<f64>,
     /// The number of programs in its queue.
     pub queued: Option<i64>,
@@ -182,7 +182,7 @@ impl DeviceMetrics {
     }
 }
 
-/// Stores a metric in its devices. An older libtpu does not report all of them.
+/// Stores a metric in the devices that it belongs to. An older libtpu does not report all metrics.
 fn fill(
     devices: &mut Vec<DeviceMetrics>,
     metrics: Result<Vec<Metric>, Status>,
@@ -320,7 +320,7 @@ impl Distribution {
         for (bucket, &count) in self.counts.iter().enumerate() {
             let count = count as f64;
             if below + count > rank {
-                // The first bucket holds everything below all others.
+                // The first bucket holds all values below the other buckets.
                 let lower = if bucket == 0 { 0.0 } else { scale * growth.powi(bucket as i32 - 1) };
                 let upper = scale * growth.powi(bucket as i32);
                 return Some(lower + (upper - lower) * (rank - below) / count);
@@ -368,8 +368,8 @@ mod tests {
     }
 
     /// Replays recorded answers. A response has a single field, number 1, like the `BytesValue`
-    /// that prost uses for bytes; likewise a request and a `StringValue`. So the test does not
-    /// depend on the messages under test.
+    /// that prost uses for bytes. A request is like a `StringValue` in the same way. The test
+    /// therefore does not depend on the messages under test.
     #[derive(Clone)]
     struct Recorded(Arc<HashMap<String, Vec<u8>>>);
 
@@ -447,7 +447,7 @@ mod tests {
             (actual.unwrap_or(0.0) - expected).abs() < 1e-9 * expected.max(1.0)
         };
         assert!(quantiles.iter().zip(&expected).all(close), "{quantiles:?}");
-        // The basic level requests fewer.
+        // The basic level requests fewer metrics.
         assert_eq!(client.read(Level::Basic).unwrap()[0].bandwidth, None);
     }
 
@@ -456,8 +456,8 @@ mod tests {
         check(&serve(recorded()));
     }
 
-    /// The server is `tpu-info`'s package. `FULMEN_TEST_TPU_INFO_PYTHON` names a Python that has
-    /// it.
+    /// The server runs in the package `tpu-info`. `FULMEN_TEST_TPU_INFO_PYTHON` names a Python that
+    /// has this package.
     #[test]
     #[ignore = "needs `pip install tpu-info`: FULMEN_TEST_TPU_INFO_PYTHON=python3 cargo test -p fulmen-machine tpu_info -- --ignored"]
     fn a_server_of_tpu_infos_own_package_is_read() {
@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_libtpu_tells_less() {
+    fn an_older_libtpu_reports_fewer_metrics() {
         let mut metrics = recorded();
         metrics.retain(|name, _| name.contains("dutycycle"));
         let devices = serve(metrics).read(Level::Detailed).unwrap();

@@ -28,7 +28,8 @@ pub struct LockFile {
 }
 
 impl LockFile {
-    /// The lock file of the machine whose files are under `root`; `root` is `/` except in tests.
+    /// Finds the lock file of the machine whose files are under `root`, which is `/` except in
+    /// tests.
     ///
     /// ```
     /// assert_eq!(fulmen_machine::LockFile::find("/no/such/folder".as_ref()), None);
@@ -63,8 +64,8 @@ impl LockFile {
     fn try_remove(&self) -> Result<(), Errno> {
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = rustix::fs::open(&self.path, flags, Mode::empty())?;
-        // Takes both kinds of locks, because libtpu may use either. A process that opens the file
-        // now finds it locked until it is removed.
+        // Take both kinds of locks, because libtpu may use either. A process that opens the file
+        // now finds it locked until the file is removed.
         rustix::fs::fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive)?;
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
         let (opened, current) = (rustix::fs::fstat(&file)?, rustix::fs::lstat(&self.path)?);

@@ -17,7 +17,7 @@ pub struct RunMetrics {
     pub epoch: u64,
     /// Optimizer steps.
     pub global_step: u64,
-    /// The mean step time since the previous read, if steps were made since then.
+    /// The mean step time since the previous read, if the training has made steps since then.
     pub step_time: Option<Duration>,
     /// The share of the time since the previous read in which the devices waited for a batch, from
     /// 0 to 1.
@@ -51,17 +51,18 @@ pub struct RunMetricsClient {
     previous: Option<Reading>,
 }
 
-/// The counters of a training at a time.
+/// The counters of a training at one time.
 #[derive(Clone, Copy, Debug)]
 struct Reading {
     time: Instant,
     global_step: u64,
-    /// The seconds spent waiting for input until then.
+    /// The seconds spent waiting for input up to this reading.
     input_wait: f64,
 }
 
 impl RunMetricsClient {
-    /// For `HOST:PORT`, a port of this machine, or the URL that the training printed.
+    /// Creates a client for `HOST:PORT`, a port of this machine, or the URL that the training
+    /// printed.
     ///
     /// # Errors
     /// This machine's certificates cannot be read.
@@ -79,7 +80,7 @@ impl RunMetricsClient {
     /// Reads the current metrics.
     ///
     /// # Errors
-    /// No training answers there.
+    /// No training answers at the address.
     pub fn read(&mut self) -> Result<RunMetrics, MetricsError> {
         let answer = self.client.get(&self.url).send();
         let text =
@@ -109,10 +110,10 @@ impl RunMetricsClient {
         };
         let (epoch, global_step) =
             (value("fulmen_epoch")? as u64, value("fulmen_global_step")? as u64);
-        // Absent before the first wait.
+        // The counter is absent before the first wait.
         let waited = value("fulmen_input_wait_seconds_total").unwrap_or(0.0);
         let reading = Reading { time: now, global_step, input_wait: waited };
-        // A different training may serve there now, with counters from zero.
+        // A different training may use the port now, with counters that started from zero.
         let previous = self.previous.replace(reading).filter(|previous| {
             previous.global_step <= global_step && previous.input_wait <= waited
         });

@@ -1,4 +1,4 @@
-//! Real processes that hold what stands for a TPU: a file for the device, and a shell that is named
+//! Tests with real processes that hold a fake TPU: a file as the device, and a shell that is named
 //! `libtpu.so`, so that the kernel maps a file of that name.
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue fails")]
 
@@ -17,14 +17,14 @@ use tempfile::TempDir;
 
 use crate::{LockFile, Outcome, Plan, Process, Tpu};
 
-/// No test waits for it: what takes longer is stuck.
+/// The time limit of a wait. A process that takes longer is stuck.
 const LONG: Duration = Duration::from_secs(60);
 
 struct Machine {
     folder: TempDir,
 }
 
-/// A process, until this is dropped.
+/// A process that ends when this is dropped.
 struct Running(Child);
 
 impl Drop for Running {
@@ -37,14 +37,14 @@ impl Drop for Running {
 impl Machine {
     fn new() -> Machine {
         let folder = tempfile::tempdir().unwrap();
-        // Another user's processes run from it.
+        // Let other users read the folder: their processes run from it.
         fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
         for name in ["dev", "tmp"] {
             fs::create_dir(folder.path().join(name)).unwrap();
         }
         fs::write(folder.path().join("dev/accel0"), "").unwrap();
-        // Written by another process: a file that this one has open for writing could not be run,
-        // nor while a child that another test has just forked still has it open.
+        // Another process writes the file. The kernel refuses to run a file while a process has it
+        // open for writing: this one, or a child that another test has just forked.
         assert!(
             Command::new("cp")
                 .arg("/bin/sh")
@@ -83,7 +83,7 @@ impl Machine {
     }
 }
 
-/// Starts it, and returns once it has printed its first line.
+/// Starts a process, and returns once it has printed its first line.
 fn start(command: &mut Command) -> (Running, String) {
     let mut child = command.spawn().unwrap();
     let mut line = String::new();
@@ -101,7 +101,7 @@ fn wait_until(mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Ends the processes, and returns how.
+/// Ends the processes that hold the TPU, and returns how each ended.
 fn end(tpu: &Tpu, grace: Duration) -> Vec<Outcome> {
     let report = Plan::new(tpu.holders(), &[], false).execute(tpu, grace);
     assert!(report.is_free(), "{report:?}");
@@ -136,7 +136,7 @@ fn holders_are_found_with_their_files() {
         (&process.devices, &process.libraries[..], &process.command[..]),
         (&tpu.device_files, &[][..], "sleep 600")
     );
-    // This process has opened the file too, but is not listed.
+    // The test's own process has opened the file too, but is not listed.
     assert_eq!(tpu.holders().processes.len(), 2);
 }
 
@@ -186,19 +186,19 @@ fn busy_and_idle_processes_differ_and_steps_are_counted() {
 }
 
 #[test]
-fn a_holder_ends_by_sigterm_and_its_lock_file_goes() {
+fn sigterm_ends_a_holder_and_its_lock_file_is_removed() {
     let machine = Machine::new();
     let tpu = machine.tpu();
     let lock = machine.lock_file();
     let (mut child, _) = start(&mut machine.shell(ENDS_IN_ORDER));
-    // The child is not reaped until then, so it is a zombie, which holds nothing.
+    // The child is reaped only after `end`. Until then it is a zombie, which holds nothing.
     assert_eq!(end(&tpu, LONG), [Outcome::Ended]);
     assert_eq!(child.0.wait().unwrap().code(), Some(75));
     assert!(!lock.exists());
 }
 
 #[test]
-fn one_that_ignores_sigterm_is_killed() {
+fn a_holder_that_ignores_sigterm_is_killed() {
     let machine = Machine::new();
     let (_child, _) =
         start(&mut machine.shell("trap '' TERM; echo ready; while :; do read line; done"));
@@ -206,7 +206,7 @@ fn one_that_ignores_sigterm_is_killed() {
 }
 
 #[test]
-fn one_that_is_stopped_is_woken_to_end_in_order() {
+fn a_stopped_holder_is_continued_so_that_it_can_exit() {
     let machine = Machine::new();
     let tpu = machine.tpu();
     let (mut child, _) = start(&mut machine.shell(ENDS_IN_ORDER));
@@ -217,9 +217,9 @@ fn one_that_is_stopped_is_woken_to_end_in_order() {
     assert_eq!(child.0.wait().unwrap().code(), Some(75));
 }
 
-/// Its parent has ended and has not been reaped.
+/// The parent of the holder has ended and has not been reaped.
 #[test]
-fn one_with_a_zombie_parent_is_found_and_ended() {
+fn a_holder_with_a_zombie_parent_is_found_and_ended() {
     let machine = Machine::new();
     let tpu = machine.tpu();
     let mut command = Command::new("/bin/sh");
@@ -237,9 +237,9 @@ fn one_with_a_zombie_parent_is_found_and_ended() {
     assert_eq!(end(&tpu, LONG), [Outcome::Ended]);
 }
 
-/// What `/proc/PID` itself says then is that it is a zombie without files.
+/// In this case, `/proc/PID` itself shows a zombie without files.
 #[test]
-fn one_whose_first_thread_has_ended_is_found_and_ended() {
+fn a_holder_whose_first_thread_has_ended_is_found_and_ended() {
     let machine = Machine::new();
     let tpu = machine.tpu();
     let source = machine.path("threads.c");
@@ -291,9 +291,9 @@ fn another_users_process_is_spared_without_force() {
     assert!(report.is_free() && !lock.exists(), "{report:?}");
 }
 
-/// The number of a process of the plan belongs to another process when the plan is carried out.
+/// When the plan is carried out, another process has the id of a process in the plan.
 #[test]
-fn a_recycled_number_is_left_alone() {
+fn a_reused_process_id_is_left_alone() {
     let machine = Machine::new();
     let tpu = machine.tpu();
     let (mut child, _) = start(&mut machine.shell(WAITS));
@@ -303,7 +303,7 @@ fn a_recycled_number_is_left_alone() {
     assert_eq!(report.outcomes[0].1, Outcome::Gone);
     assert!(child.0.try_wait().unwrap().is_none() && !report.is_free());
 
-    // The kernel gives a number again where root asks for it and no other process is quicker.
+    // The kernel reuses an id if root requests it and no other process takes it first.
     let plan = Plan::new(tpu.holders(), &[], false);
     let pid = child.0.id();
     drop(child);
@@ -321,7 +321,7 @@ fn a_recycled_number_is_left_alone() {
 }
 
 #[test]
-fn those_that_were_not_asked_for_and_those_that_run_this_command_stay() {
+fn holders_that_were_not_requested_and_ancestors_are_spared() {
     let machine = Machine::new();
     let tpu = machine.tpu();
     let (one, _) = start(&mut machine.shell(WAITS));
@@ -340,7 +340,7 @@ fn those_that_were_not_asked_for_and_those_that_run_this_command_stay() {
 }
 
 #[test]
-fn a_lock_file_goes_unless_it_is_locked() {
+fn a_lock_file_is_removed_unless_it_is_locked() {
     let machine = Machine::new();
     let tpu = machine.tpu();
     let path = machine.lock_file();

@@ -1,5 +1,5 @@
-//! [`Group`]: workers that train together, and so end and restart as a whole. Each independent
-//! program is a group of its own.
+//! [`Group`]: workers that train together, and therefore end and restart together. Each independent
+//! program is a separate group.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,15 +16,15 @@ pub(crate) struct WorkerSlot {
     pub(crate) cancelled: Arc<AtomicBool>,
     /// How much of the log has been read.
     pub(crate) offset: u64,
-    /// When it was last heard from; `None` before the program has started.
+    /// The time of the last message from the worker; `None` before the program has started.
     pub(crate) last_heard: Option<Instant>,
     pub(crate) state: char,
     pub(crate) step: String,
-    /// Since when its state and step have not changed.
+    /// The time of the last change of the worker's state or step.
     pub(crate) last_change: Instant,
     /// When to reconnect.
     pub(crate) reconnect_time: Option<Instant>,
-    /// Why the worker is stuck. It is reported as stuck once it has ended.
+    /// Why the worker is stuck. This is reported once the worker has ended.
     pub(crate) stuck_reason: Option<String>,
     pub(crate) end: Option<End>,
 }
@@ -35,9 +35,9 @@ pub(crate) struct Group {
     pub(crate) attempt: u32,
     /// The slots in the order in which they ended.
     pub(crate) end_order: Vec<usize>,
-    /// The last signal sent to all, also for workers that are reached later.
+    /// The last signal sent to all workers. Workers that are reached later get it then.
     pub(crate) last_signal: Option<&'static str>,
-    /// What to do next with workers that still run.
+    /// The next action against workers that still run, and its time.
     pub(crate) next_escalation: Option<(Instant, Escalation)>,
     pub(crate) outcome: Option<Outcome>,
 }

@@ -20,7 +20,7 @@
 //! # Ok::<(), fulmen_pods::Error>(())
 //! ```
 //!
-//! For clusters that start programs themselves, `pod manifest` prints what they need
+//! Some clusters start programs themselves. For these, `pod manifest` prints a manifest
 //! (`src/manifests`).
 //!
 //! Out of scope: creating machines, and communication between the processes of a run.

@@ -29,7 +29,7 @@ pub(crate) fn distinct_hosts<'a>(items: impl IntoIterator<Item = &'a String>) ->
     unique
 }
 
-/// Does the same for all items in parallel.
+/// Calls a function for all items in parallel.
 ///
 /// # Errors
 /// One line for each failure, with the name of the item.
@@ -62,7 +62,7 @@ pub(crate) fn signal_all(ssh: &Ssh, run: &str, workers: &[Worker], signal: &str)
         let command = SIGNAL.command(&[run, &worker.index.to_string(), signal]);
         ssh.ask(&worker.host, &command, Input::Text(""), SCRIPT_TIMEOUT).result()
     };
-    // Whether they have ended is checked afterwards.
+    // The caller checks afterwards whether the workers have ended.
     drop(parallel_map(workers, Worker::to_string, send));
 }
 

@@ -106,7 +106,7 @@ fn jobset(
     // With several processes, one that lost another exits with 1.
     let (restart_codes, note) = match hosts.count {
         1 => (EX_TEMPFAIL.to_string(), ""),
-        _ => (format!("1, {EX_TEMPFAIL}"), "; and 1, the exit code of a process that lost another"),
+        _ => (format!("1, {EX_TEMPFAIL}"), " or 1 (the exit code of a process that lost another)"),
     };
     let (_, topology) = slice.name().split_once(':').unwrap_or_default();
     Ok(vec![
@@ -143,7 +143,7 @@ fn skypilot(
     // With several processes, one that lost another exits with 1.
     let (errors, note) = match hosts.count {
         1 => (0, String::new()),
-        _ => (*max_restarts, format!(", any other failure {max_restarts} times")),
+        _ => (*max_restarts, format!(", and {max_restarts} times after any other failure")),
     };
     Ok(vec![
         ("accelerator", format!("tpu-{accelerator_type}")),

@@ -28,7 +28,7 @@ pub(crate) struct Monitor<'a> {
     ssh: Ssh,
     run: String,
     limits: Limits,
-    /// How to start workers; without it, they are only followed.
+    /// How to start workers. Without a plan, workers are only followed.
     plan: Option<Arc<Plan>>,
     max_restarts: u32,
     out: &'a mut dyn Write,
@@ -318,8 +318,8 @@ impl<'a> Monitor<'a> {
                 && waits
                 && now.saturating_duration_since(slot.last_change) > self.limits.stuck_timeout
         };
-        // If one worker stops, all of them wait. The culprit is a stopped worker, or the one
-        // furthest behind.
+        // If one worker stops, all of them wait. The stuck worker is one that is stopped, or else
+        // the one furthest behind.
         let stuck = failed.is_none() && group.slots.iter().any(overdue);
         let behind = |slot: &&mut WorkerSlot| {
             (slot.state != 'T', slot.step.parse::<u64>().unwrap_or(u64::MAX))
@@ -362,7 +362,7 @@ impl<'a> Monitor<'a> {
         }
         print_line(self.out, &format!("[pod] {text}; ending the others"));
         if saves {
-            // They save and end, too.
+            // The others save and end too.
             group.last_signal = Some("");
             group.next_escalation = Some((now + self.limits.grace, Escalation::Send("TERM")));
         } else {

@@ -13,12 +13,12 @@ pub(crate) enum End {
     /// With an exit code.
     Exited {
         code: u8,
-        /// Whether it had been sent a signal to end.
+        /// Whether the worker had been sent a signal to end.
         signaled: bool,
     },
-    /// It can no longer be heard from, and why.
+    /// The worker no longer sends messages, for this reason.
     Lost(String),
-    /// It made no progress and was killed, and why.
+    /// The worker made no progress and was killed, for this reason.
     Stuck(String),
     /// The worker was killed but, as far as is known, still runs.
     Remains,
@@ -36,8 +36,8 @@ pub(crate) struct Outcome {
 /// Combines the ends of workers, in the order in which they were observed. `name` gives the name of
 /// a worker.
 ///
-/// A lost or stuck worker makes the others fail, so it decides. Otherwise the first worker counts
-/// that failed without a signal to end.
+/// A lost or stuck worker decides the outcome, because it makes the others fail. Otherwise, the
+/// first worker that failed without a signal to end decides.
 pub(crate) fn outcome(
     ends: &[(usize, End)],
     signal: Option<Signal>,

@@ -1,4 +1,4 @@
-//! What each worker of a run gets: its host, index, environment and arguments.
+//! The plan of a run: the host, index, environment and arguments of each worker.
 
 use std::fmt;
 use std::fs::File;
@@ -23,7 +23,8 @@ pub(crate) struct Plan {
     pub(crate) run: String,
     pub(crate) program: Program,
     pub(crate) ssh: Ssh,
-    /// Seconds, or 0 for a program that outlives this one.
+    /// The number of seconds after which a program ends if its lease is not renewed, or 0 for a
+    /// program that outlives this one.
     lease: u64,
     grace: u64,
     wait_for: String,
@@ -110,7 +111,8 @@ impl Plan {
             let path = self.program.path.display();
             let file = File::open(&self.program.path).map_err(|e| format!("{path}: {e}"))?;
             let copy = COPY.command(&[&self.program.hash]);
-            // A slow connection is not a failure; ssh detects a dead one.
+            // Copying has no time limit: a slow connection is not a failure, and ssh detects a dead
+            // one.
             let copied = self
                 .ssh
                 .ask(host, &copy, Input::File(file), Duration::from_secs(24 * 3600))
@@ -244,7 +246,7 @@ impl Plan {
         Worker { index, host: host.to_owned(), environment, arguments }
     }
 
-    /// Gives the workers a secret, shared by all or one for each.
+    /// Gives the workers a secret: one shared by all, or a different one for each.
     fn with_secret(&self, mut workers: Vec<Worker>, shared: bool) -> Result<Vec<Worker>> {
         let common = random(32)?;
         for worker in &mut workers {

@@ -27,7 +27,7 @@ struct Requirements {
     /// As `uname -m` prints it.
     machine: Option<&'static str>,
     glibc: Option<Glibc>,
-    /// The symbol that needs this version, if it is a symbol.
+    /// The symbol that needs this version, if a symbol needs it.
     symbol: Option<String>,
 }
 
@@ -149,8 +149,8 @@ fn version_of(name: &[u8]) -> Option<Glibc> {
     }
 }
 
-/// The oldest glibc with which a program runs, and a symbol that needs it. `None` if it needs no
-/// glibc.
+/// Returns the oldest glibc with which a program runs, and a symbol that needs this version. `None`
+/// if the program needs no glibc.
 ///
 /// # Errors
 /// The file cannot be read.
@@ -171,8 +171,8 @@ mod tests {
         let program = Program::open(&std::env::current_exe().unwrap()).unwrap();
         let (needed, symbol) = required_glibc(&program.path).unwrap().unwrap();
         assert!(!symbol.contains(' ') && program.requirements.glibc == Some(needed), "{symbol}");
-        // `OpenOptions::custom_flags`, threads and the like need more than the first 64-bit glibc,
-        // and the machine that runs the tests has enough.
+        // Threads and similar features need more than the first 64-bit glibc. The machine that runs
+        // the tests has a glibc that is new enough.
         assert!(needed > Glibc(2, 2, 5) && needed < Glibc(3, 0, 0), "{needed}");
         let machine = program.requirements.machine.unwrap();
         assert_eq!(program.incompatibility(machine, Some(needed)), None);

@@ -20,8 +20,8 @@ use crate::session::Session;
 use crate::ssh::Ssh;
 use crate::{Error, Result};
 
-/// The signals that this process receives from now on: Ctrl-C, SIGTERM and SIGHUP. They no longer
-/// end it.
+/// Receives the signals of this process from now on: Ctrl-C, SIGTERM and SIGHUP. They no longer end
+/// the process.
 ///
 /// # Errors
 /// The operating system refuses the handlers.

@@ -1,4 +1,4 @@
-//! A worker's connection: starts the program if requested, and reports what happens to it.
+//! A worker's connection: starts the program if requested, and reports its events.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt as _;
@@ -17,8 +17,8 @@ pub(crate) const RECONNECT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// An event of a worker.
 pub(crate) enum Event {
-    /// The program runs, and this is the connection to it. Its output is read from this offset of
-    /// the log on.
+    /// The program runs, and this is the connection to it. Output is read from this offset of the
+    /// log.
     Opened(Connection, u64),
     /// A line of output, and its length in bytes in the log.
     Printed(String, u64),
@@ -26,9 +26,9 @@ pub(crate) enum Event {
     Alive(char, String),
     /// The program has ended.
     Exited(u8),
-    /// The program has ended or never ran, its exit code is unknown, and why.
+    /// The program has ended or never ran, and its exit code is unknown, for this reason.
     Gone(String),
-    /// The connection has ended, and why. The program may still run.
+    /// The connection has ended, for this reason. The program may still run.
     Broken(String),
 }
 
@@ -69,7 +69,7 @@ pub(crate) struct Session {
     /// Whether the program ends if the connection is lost for too long.
     ends_program: bool,
     events: Sender<Message>,
-    /// Set when the program is no longer wanted, if it has not started.
+    /// Set to cancel a program that has not started.
     pub(crate) cancelled: Arc<AtomicBool>,
 }
 
@@ -77,7 +77,7 @@ pub(crate) struct Session {
 pub(crate) struct StartOptions {
     pub(crate) plan: Arc<Plan>,
     pub(crate) worker: Worker,
-    /// Resume from the last checkpoint. Until this time, an unreachable host is retried.
+    /// If set, resume from the last checkpoint, and retry an unreachable host until this time.
     pub(crate) resume: Option<Instant>,
 }
 
@@ -102,7 +102,7 @@ impl Session {
         }
     }
 
-    /// Starts the program and follows it, on a thread of its own.
+    /// Starts the program and follows it, on a new thread.
     pub(crate) fn start(self, start: StartOptions) {
         thread::spawn(move || {
             let resume = start.resume.is_some();
@@ -125,7 +125,7 @@ impl Session {
         self.cancelled.load(Ordering::Relaxed) || end.is_none_or(|end| Instant::now() >= end)
     }
 
-    /// Follows the program from an offset of its log, on a thread of its own.
+    /// Follows the program from an offset of its log, on a new thread.
     pub(crate) fn open(self, offset: u64) {
         thread::spawn(move || self.follow(offset));
     }

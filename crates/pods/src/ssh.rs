@@ -48,14 +48,14 @@ pub(crate) fn script_message(line: &str) -> Option<&str> {
 /// How to reach hosts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ssh {
-    /// They precede the defaults; ssh uses the first value of an option.
+    /// The user's options. They precede the defaults, and ssh uses the first value of an option.
     pub(crate) options: Vec<String>,
     /// Once set, [queries](Ssh::ask) end without an answer.
     pub(crate) cancelled: Arc<AtomicBool>,
 }
 
-/// Questions cannot be answered; dead connections are detected; a control master, which a first
-/// connection starts for later ones, would keep the standard error open.
+/// The options that every connection uses. Nobody can answer questions of ssh, so it asks none. It
+/// detects dead connections. It starts no control master, which would keep the standard error open.
 const DEFAULT_OPTIONS: [&str; 5] = [
     "-oBatchMode=yes",
     "-oConnectTimeout=10",
@@ -73,7 +73,7 @@ pub(crate) enum Input<'a> {
 /// The output of a finished command.
 #[derive(Debug)]
 pub(crate) struct CommandOutput {
-    /// `None` if a signal or the time-out ended it.
+    /// The exit code. `None` if a signal or the time-out ended the command.
     pub(crate) code: Option<i32>,
     pub(crate) out: String,
     pub(crate) err: String,
@@ -127,7 +127,7 @@ impl Ssh {
             Err(error) => return failed(error),
         };
         if let Some(mut stdin) = child.stdin.take() {
-            // If the host is gone, the exit code tells.
+            // Ignore a failure here: if the host is gone, the exit code shows it.
             let _ = stdin.write_all(text.as_bytes());
         }
         let output =

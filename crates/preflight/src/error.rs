@@ -46,7 +46,7 @@ impl Error {
         matches!(self.0, Kind::Usage(_))
     }
 
-    /// Whether libtpu is missing, refused or failed.
+    /// Whether libtpu is missing, rejected the program or failed.
     pub fn is_runtime(&self) -> bool {
         matches!(self.0, Kind::Compiler { .. })
     }

@@ -33,7 +33,8 @@ pub struct Step {
     pub parts: Vec<usize>,
     /// Whether a file belongs to Fulmen, so that its lines are not shown as the user's.
     pub is_internal: fn(&str) -> bool,
-    /// The name of the parameter that a value is the optimizer state of, by the name of the value.
+    /// Maps the name of a value to the name of a parameter, if the value is the optimizer's state
+    /// for that parameter.
     pub parameter_of: fn(&str) -> Option<&str>,
     /// Steps in an epoch.
     pub steps_per_epoch: Option<u64>,
@@ -47,7 +48,7 @@ pub struct Step {
 }
 
 impl Step {
-    /// A function over a mesh. All of its lines count as the user's.
+    /// Makes a step from a function over a mesh. All lines of the function count as the user's.
     ///
     /// # Errors
     /// The function records a mistake, or the mesh cannot split a parameter.
@@ -78,8 +79,8 @@ impl Step {
 /// not fit is a result, not an error: see [`Report::all_fit`]. The [crate](crate) has an example.
 ///
 /// # Errors
-/// Those of `step`; libtpu does not know a slice; libtpu rejects the program for another reason
-/// than memory.
+/// The errors of `step`; libtpu does not know a slice; libtpu rejects the program for a reason
+/// other than memory.
 pub fn estimate<E: From<Error>>(
     plugin: &Plugin,
     slices: &[Slice],
@@ -261,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_is_judged_without_a_tpu() {
+    fn a_step_is_estimated_without_a_tpu() {
         let Some(plugin) = crate::libtpu::libtpu() else { return };
         let slices = Slice::parse_list("v5e:1x1,v6e-1").unwrap();
         let prices = Prices::built_in().unwrap();
@@ -327,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_does_not_fit_is_an_answer_with_the_largest_tensors() {
+    fn a_step_that_does_not_fit_is_a_result_with_the_largest_tensors() {
         let Some(plugin) = crate::libtpu::libtpu() else { return };
         let slices = Slice::parse_list("v5e:1x1").unwrap();
         // 10 GB of weights and 30 GB of input.
@@ -345,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_judged_is_an_error() {
+    fn a_slice_that_does_not_exist_is_an_error() {
         let Some(plugin) = crate::libtpu::libtpu() else { return };
         let slices = Slice::parse_list("v5e:3x5").unwrap();
         let error = estimate_all(&plugin, &slices, None, |_| step(8, 8)).unwrap_err();
@@ -353,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn the_words_of_a_program_that_does_not_fit_are_read() {
+    fn the_message_about_a_program_that_does_not_fit_is_parsed() {
         let message = "E1000: CompileTimeHbmOom: Ran out of memory on HBM, the total memory required for HLO temporaries \
                        (37.29G) exceeds available HBM (15.75G). HLO module: main.";
         let gib = 1024f64.powi(3);

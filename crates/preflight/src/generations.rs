@@ -1,4 +1,5 @@
-//! The published data of each TPU generation. A table with its sources; nothing here was measured.
+//! The published data of each TPU generation. Each row names its sources. Nothing here was
+//! measured.
 
 use fulmen_pjrt::NamedValue;
 
@@ -17,7 +18,7 @@ pub struct Generation {
     pub named_by_cores: bool,
     /// Peak FLOP/s of the matrix units in `bf16`.
     pub bf16_flops: f64,
-    /// Peak operations per second of the matrix units in `int8`, if they are faster at it.
+    /// Peak operations per second of the matrix units in `int8`, if `int8` is faster than `bf16`.
     pub int8_ops: Option<f64>,
     /// Bytes of HBM.
     pub hbm_bytes: u64,
@@ -25,7 +26,7 @@ pub struct Generation {
     pub hbm_bandwidth: f64,
     /// Bytes per second that a chip can send to other chips over all its links together.
     pub ici_bandwidth: f64,
-    /// The number of those links.
+    /// The number of links of a chip to other chips.
     pub ici_links: usize,
     /// The number of axes of a slice.
     pub axes: usize,
@@ -198,7 +199,7 @@ impl Generation {
         let words: Vec<&str> =
             kind.split_whitespace().filter(|word| !word.eq_ignore_ascii_case("tpu")).collect();
         let name = words.concat();
-        // libtpu's name for the smaller chip of a generation.
+        // `lite` is libtpu's name for the smaller chip of a generation.
         Generation::find(&name)
             .or_else(|| Generation::find(&format!("{}e", name.strip_suffix("lite")?)))
     }
@@ -213,7 +214,7 @@ impl Generation {
         self.hbm_bandwidth / self.devices as f64
     }
 
-    /// The options with which a topology has the devices of a real machine.
+    /// The options that give a topology the same devices as a real machine.
     pub(crate) fn topology_options(&self) -> Vec<(&'static str, NamedValue)> {
         match self.name {
             "v4" => vec![("chip_config_name", "megacore".into())],

@@ -7,10 +7,10 @@ use fulmen_report::units::{amount, duration, memory};
 
 use crate::{Feasibility, LineCost, Report, StepCost};
 
-/// The most lines with a color and a name of their own.
+/// The maximum number of lines that are shown with a separate color and name.
 const MAX_NAMED_LINES: usize = 5;
-/// The most rows in a table of lines. Lines with less than a thousandth of the step are left out as
-/// well.
+/// The maximum number of rows in a table of lines. Lines that take less than a thousandth of the
+/// step are left out too.
 const MAX_LINES: usize = 20;
 
 impl Report {
@@ -107,8 +107,8 @@ fn with_name(feasibility: &Feasibility, content: impl Into<Html>) -> Html {
     [element("h3", &[], feasibility.slice.name()), content.into()].into()
 }
 
-/// The roofline, with a dot for each line of code at its arithmetic intensity. A larger dot takes
-/// longer.
+/// The roofline, with a dot for each line of code at its arithmetic intensity. A larger dot means a
+/// longer time.
 fn roofline(feasibility: &Feasibility) -> Html {
     let Some(step) = &feasibility.step else {
         return with_name(feasibility, paragraph("The step does not fit, so it was not compiled."));

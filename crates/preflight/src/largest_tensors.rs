@@ -19,7 +19,7 @@ pub struct LargeTensor {
     pub count: u64,
     /// The size of one of them on one device, in bytes.
     pub device_bytes: u64,
-    /// The user's line that recorded it; for a parameter, the first line that uses it.
+    /// The user's line that recorded the tensor, or for a parameter, the first line that uses it.
     pub source: String,
 }
 
@@ -30,9 +30,9 @@ impl LargeTensor {
     }
 }
 
-/// The `limit` largest groups of tensors. A value is assumed to be split like its operands if its
-/// first axis has the same length, as a batch's does. Operations recorded in internal files are the
-/// optimizer's arithmetic, which needs no memory of its own.
+/// The `limit` largest groups of tensors. A value whose first axis is as long as that of its
+/// operands, such as the batch axis, is assumed to be split like them. Operations recorded in
+/// internal files are the optimizer's arithmetic, which needs no additional memory.
 pub(crate) fn largest(step: &Step, limit: usize) -> Vec<LargeTensor> {
     let (recorded, parts) = (&step.recorded, &step.parts);
     let mut split: Vec<usize> = Vec::with_capacity(recorded.len());
@@ -88,7 +88,8 @@ pub(crate) fn largest(step: &Step, limit: usize) -> Vec<LargeTensor> {
         .collect();
     tensors.sort_by_key(|tensor| std::cmp::Reverse(tensor.total_bytes()));
     tensors.truncate(limit);
-    // Tensors a thousand times smaller than the largest are not why the step does not fit.
+    // Leave out tensors a thousand times smaller than the largest: without them, the step would not
+    // fit either.
     let threshold = tensors.first().map_or(0, |tensor| tensor.total_bytes() / 1000);
     tensors.retain(|tensor| tensor.total_bytes() > threshold);
     tensors

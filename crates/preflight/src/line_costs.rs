@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use fulmen_pjrt::hlo::{Cost, Module, Source};
 
 /// The cost of one run of a compiled program on one device, by lines of the user's code:
-/// operations, and bytes between the device and its main memory. Operations without a line are
-/// those from files for which `is_internal` is true, and those that the compiler added.
+/// operations, and bytes between the device and its main memory. Two kinds of operations have no
+/// line: those recorded in files for which `is_internal` returns true, and those that the compiler
+/// added.
 pub fn cost_by_line(
     module: &Module,
     is_internal: fn(&str) -> bool,

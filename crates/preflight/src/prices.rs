@@ -34,7 +34,7 @@ impl Prices {
     /// says how old these are.
     ///
     /// # Errors
-    /// None that a user can cause.
+    /// The built-in table is invalid, which a user cannot cause.
     pub fn built_in() -> Result<Prices> {
         Prices::parse(BUILT_IN, "the price table of Fulmen")
     }

@@ -1,5 +1,5 @@
-//! The results of a preflight, and their JSON form. `display.rs` prints them as text, `html.rs` as
-//! a page.
+//! The results of a preflight, and their JSON form. `display.rs` prints them as text, and `html.rs`
+//! as a page.
 
 use fulmen_pjrt::hlo::Collective;
 use serde_json::{Value, json};
@@ -30,7 +30,7 @@ pub struct Feasibility {
     pub step: Option<StepCost>,
     /// The largest tensors, if the step does not fit.
     pub largest: Vec<LargeTensor>,
-    /// What makes the step slower or larger than necessary.
+    /// Warnings about what makes the step slower or larger than necessary.
     pub warnings: Vec<Warning>,
     /// The training settings, if the step is a module's.
     pub setting: Option<StepSetting>,
@@ -94,8 +94,8 @@ pub struct LineCost {
     pub flops: f64,
     /// Bytes between the chip and HBM, a lower bound.
     pub hbm_traffic: f64,
-    /// The size of the largest HBM arrays that the line makes, in bytes. They need not all be alive
-    /// at once.
+    /// The size of the largest HBM arrays that the line makes, in bytes. The arrays need not all
+    /// exist at the same time.
     pub array_bytes: u64,
     /// The least time that the published peaks allow, in seconds.
     pub least_s: f64,

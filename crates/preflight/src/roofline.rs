@@ -43,17 +43,17 @@ impl fmt::Display for Bound {
 /// The least time of a step in seconds, and the share of the matrix units' peak that it reaches.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Roofline {
-    /// For the arithmetic.
+    /// The time for arithmetic.
     pub matrix_s: f64,
-    /// For HBM reads and writes.
+    /// The time for HBM reads and writes.
     pub memory_s: f64,
-    /// For communication.
+    /// The time for communication.
     pub collective_s: f64,
-    /// The largest of the three: everything overlaps.
+    /// The time if everything overlaps: the largest of the three times.
     pub step_s: f64,
-    /// Their sum: nothing overlaps.
+    /// The time if nothing overlaps: the sum of the three times.
     pub serial_s: f64,
-    /// The largest of the three.
+    /// The resource with the largest of the three times.
     pub bound_by: Bound,
     /// The FLOPs of the step divided by what the matrix units could do in `step_s`.
     pub peak_share: f64,

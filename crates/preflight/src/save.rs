@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_of_a_tpu_are_saved_and_refused_on_a_cpu() {
+    fn programs_of_a_tpu_are_saved_and_rejected_on_a_cpu() {
         let Some(plugin) = crate::libtpu::libtpu() else { return };
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("step.fulmen");

@@ -26,7 +26,7 @@ pub struct Slice {
     axes: Vec<usize>,
 }
 
-/// More chips than any slice has.
+/// The maximum number of chips of a slice, more than any slice has.
 const MAX_CHIPS: usize = 9216;
 
 /// The shapes of slices by number of chips, for generations with two and three axes.
@@ -77,7 +77,7 @@ impl Slice {
         name.parse().is_ok_and(|slice: Slice| slice.name == self.name).then_some(name)
     }
 
-    /// The generation of its chips.
+    /// The generation of the chips.
     pub fn generation(&self) -> &'static Generation {
         self.generation
     }

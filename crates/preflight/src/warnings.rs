@@ -1,5 +1,5 @@
 //! Finds what makes a step slower than necessary: sizes that leave parts of the matrix units or of
-//! memory tiles empty, and `f32` where `bf16` would do.
+//! memory tiles empty, and `f32` where `bf16` is enough.
 //!
 //! Warnings come from a compiled program or, before compilation, from the recorded operations.
 //!
@@ -22,10 +22,10 @@ use fulmen_pjrt::ElementType;
 use fulmen_pjrt::hlo::{LargeArray, PlacedProduct, Precision, Product, Source};
 use fulmen_tensor::{DType, RecordedOp};
 
-/// Something that costs time or memory, and its line.
+/// Something that wastes time or memory, with the line of code that causes it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Warning {
-    /// What it is, and how much it costs.
+    /// What wastes time or memory, and how much.
     pub message: String,
     /// The line of the user's code, if known.
     pub source: Option<String>,
@@ -33,15 +33,15 @@ pub struct Warning {
 
 /// Products with a smaller share of all work are not reported.
 const MIN_WORK_SHARE: f64 = 0.01;
-/// A matrix unit filled to this share counts as full.
+/// A matrix unit that is filled to this share counts as full.
 const FULL_SHARE: f64 = 0.9;
 /// Less padding than this is not reported, in bytes.
 const MIN_PADDING_BYTES: u64 = 1 << 20;
-/// The most warnings of one kind.
+/// The maximum number of warnings of one kind.
 const MAX_WARNINGS: usize = 5;
 
-/// The share of the matrix unit's work that is not padding, at best: two of the three lengths fill
-/// its rows and columns, and the third streams through it eight at a time.
+/// The largest possible share of the matrix unit's work that is not padding. Two of the three
+/// lengths fill the unit's rows and columns. The third streams through the unit, eight at a time.
 fn utilization(product: &Product, unit: u64) -> f64 {
     let share = |length: u64, multiple: u64| {
         length as f64 / length.max(1).next_multiple_of(multiple) as f64
@@ -179,7 +179,7 @@ pub(crate) fn tiles(arrays: &[LargeArray]) -> Vec<Warning> {
         let elements = array.ty.dims.iter().fold(1_u64, |n, &dim| n.saturating_mul(dim as u64));
         elements.saturating_mul(array.ty.element_type.size_in_bits() as u64).div_ceil(8)
     };
-    // Grouped by type; the first line is reported.
+    // Group the arrays by type. Each group reports its first line.
     let mut groups: BTreeMap<String, (u64, u64, usize, Option<String>)> = BTreeMap::new();
     for array in arrays {
         let unpadded = bytes(array);
@@ -212,8 +212,9 @@ pub(crate) fn tiles(arrays: &[LargeArray]) -> Vec<Warning> {
     groups.into_iter().take(MAX_WARNINGS).map(warning).collect()
 }
 
-/// Products of `f32` in the recorded program. (In the compiled program they are `bf16` already:
-/// this is how a matrix unit multiplies `f32` at default precision.)
+/// Warns about products of `f32` in the recorded program. The compiled program doesn't show them:
+/// at default precision, a matrix unit multiplies `f32` as `bf16`, so there they are `bf16`
+/// already.
 pub fn single_precision(recorded: &[RecordedOp], passes: u32) -> Option<Warning> {
     let is_product =
         |r: &&RecordedOp| matches!(r.operation, Some("matmul" | "dot_general" | "convolution"));
@@ -240,7 +241,7 @@ pub fn single_precision(recorded: &[RecordedOp], passes: u32) -> Option<Warning>
     })
 }
 
-/// The most passes of any product in the compiled program.
+/// The largest number of passes of any product in the compiled program.
 pub(crate) fn passes(products: &[PlacedProduct]) -> u32 {
     let wide = products.iter().filter(|p| p.product.operands == ElementType::F32);
     wide.map(|p| p.product.passes()).max().unwrap_or(1)

@@ -45,8 +45,8 @@ const SIGNALS: [(Signal, i32, &str); 3] = [
 ];
 
 impl Signal {
-    /// The exit code of a program that it ends: 130 after Ctrl-C, as in shells. 75 after the
-    /// others, which is `EX_TEMPFAIL`: the work is not complete, and a supervisor may restart the
+    /// The exit code of a program that this signal ends: 130 for Ctrl-C, as in shells, and 75 for
+    /// the others. 75 is `EX_TEMPFAIL`: the work is not complete, and a supervisor may restart the
     /// program.
     ///
     /// ```
@@ -60,9 +60,9 @@ impl Signal {
         }
     }
 
-    /// Installs the handlers, once, for the signals that nothing else handles or ignores.
-    /// [`Guard::new`] does so too. Outside of a run, a signal then ends the program with its
-    /// [`exit_code`](Signal::exit_code).
+    /// Installs handlers for the signals that nothing else handles or ignores, unless they are
+    /// installed already. [`Guard::new`] installs them too. Outside of a run, a signal then ends
+    /// the program with its [`exit_code`](Signal::exit_code).
     ///
     /// ```
     /// fulmen_signals::Signal::install_handlers();
@@ -162,14 +162,14 @@ enum Effect {
     End,
     /// Ends the program, because no step has completed.
     EndUnsaved,
-    /// Nothing: it is a repetition of the first one.
+    /// Does nothing, because the signal is a repetition of the first one.
     Nothing,
     /// Requests the end of the run.
     Request,
 }
 
 struct State {
-    /// The current runs; a signal goes to all of them.
+    /// The number of current runs. A signal goes to all of them.
     running: usize,
     /// Whether a step has completed, so that there is something to save.
     stepped: bool,
@@ -286,14 +286,14 @@ fn end(signal: Signal) -> ! {
     low_level::exit(signal.exit_code().into())
 }
 
-/// A run: while it is alive, the first signal after its first step is a request and does not end
-/// the program.
+/// A run. While this exists, the first signal after the run's first step does not end the program
+/// but requests the run to end.
 #[derive(Debug)]
 pub struct Guard(u64);
 
 impl Guard {
-    /// Starts a run. `grace` is the time limit for saving after a signal other than Ctrl-C; then
-    /// the program ends.
+    /// Starts a run. `grace` is the time limit for saving after a signal other than Ctrl-C. After
+    /// this time, the program ends.
     pub fn new(grace: Duration) -> Guard {
         install();
         let mut state = STATE.lock();

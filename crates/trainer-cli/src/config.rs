@@ -42,7 +42,8 @@ impl fmt::Display for Location<'_> {
     }
 }
 
-/// Reads files; later files win. Settings for other subcommands are checked but not returned.
+/// Reads files. Later files override earlier ones. Settings for other subcommands are checked but
+/// not returned.
 pub(crate) fn read(
     files: &[PathBuf],
     command: &Command,
@@ -312,7 +313,7 @@ fn check(command: &Command, flags: &[OsString]) -> Result<(), String> {
     Err(message.trim().trim_start_matches("error: ").to_owned())
 }
 
-/// The end of a sentence, with a suggestion if a known name is close.
+/// The end of a message, with a suggestion if a known name is close.
 fn did_you_mean<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
     nearest_name(name, known)
         .map_or_else(|| ".".to_owned(), |known| format!("; did you mean `{known}`?"))

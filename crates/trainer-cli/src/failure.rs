@@ -26,7 +26,7 @@ impl Failure {
     pub(crate) fn report(self) -> ExitCode {
         match (&self, self.short()) {
             (_, Some(text)) => print_message(&text),
-            // In color. Ignore a closed terminal.
+            // This prints in color. Ignore a closed terminal.
             (Failure::Usage(error), None) => drop(error.print()),
             (Failure::Option(why), None) => print_message(&format!("error: {why}")),
             (Failure::Error(error), None) => print_message(&text(&**error)),
@@ -44,7 +44,7 @@ impl Failure {
         }
     }
 
-    /// If the message is long, a version with long values shortened.
+    /// A version of the message with long values shortened, if the message is long.
     pub(crate) fn short(&self) -> Option<String> {
         let text = match self {
             Failure::Usage(error) if error.use_stderr() => error.render().to_string(),

@@ -1,7 +1,7 @@
 //! Parses the arguments of a process and the files of `--config`.
 //!
 //! The files are converted to flags and inserted before the user's flags, so that clap checks both
-//! alike. A flag that the user gave is left out of the file's flags.
+//! in the same way. A flag that the user gave is left out of the file's flags.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -71,7 +71,7 @@ pub(crate) fn parse<P: Program>(mut args: Vec<OsString>) -> Result<Invocation<P>
         leaf.try_get_many("config").ok().flatten().into_iter().flatten().cloned().collect();
     let index = match subcommand {
         None => 1,
-        // Otherwise clap rejects the position of the subcommand.
+        // Keep the subcommand first: otherwise clap rejects its position.
         Some(name) if args.get(1).is_some_and(|first| first == name) => 2,
         Some(_) => args.len(),
     };
@@ -106,13 +106,13 @@ pub(crate) fn parse<P: Program>(mut args: Vec<OsString>) -> Result<Invocation<P>
     })
 }
 
-/// The program's arguments that the used checkpoint was saved with, except those that the user
-/// gave.
+/// The program's arguments saved in the checkpoint that the command uses, except those that the
+/// user gave.
 fn saved_arguments(args: &[OsString], command: &Command) -> Result<Vec<FileKey>, Failure> {
     let matches =
         command.clone().ignore_errors(true).try_get_matches_from(args).map_err(Failure::Usage)?;
     let (subcommand, leaf) = leaf(&matches);
-    // Errors in these are reported when they are used.
+    // Errors in these arguments are reported later, where the arguments are used.
     let common = CommonArgs::from_arg_matches(leaf).unwrap_or_default();
     let options =
         Trainer::builder().args(TrainerArgs::from_arg_matches(leaf).unwrap_or_default()).options();

@@ -69,11 +69,11 @@
 //! - 1: an error, printed on standard error after `error:`, or a step that does not fit, in
 //!   `preflight`.
 //! - 2: wrong usage of a flag, a file of `--config` or the environment.
-//! - 75: SIGTERM or SIGHUP ended the process early; 130: Ctrl-C did. A fit that has made a step has
-//!   then saved its state.
+//! - 75: SIGTERM or SIGHUP ended the process early; 130: Ctrl-C did. In both cases, a fit that has
+//!   made at least one step has saved its state.
 //!
-//! This crate does not train: everything that a subcommand does, a program can do with
-//! [`Trainer`](fulmen_trainer::Trainer).
+//! This crate does not train. A program can do everything that a subcommand does with
+//! [`Trainer`](fulmen_trainer::Trainer) instead.
 
 mod command;
 mod config;

@@ -12,7 +12,8 @@ pub(crate) fn print_in_process_0(
     if trainer.process_index() == 0 { print_line(text) } else { Ok(()) }
 }
 
-/// Writes a line to standard output. A closed reader (`| head`) is not a failure; a full disk is.
+/// Writes a line to standard output. A closed reader (`| head`) is not a failure, but a full disk
+/// is one.
 pub(crate) fn print_line(text: impl std::fmt::Display) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     match writeln!(stdout, "{text}").and_then(|()| stdout.flush()) {

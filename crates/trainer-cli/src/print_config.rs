@@ -11,9 +11,9 @@ use serde_json::{Map, Value as Json};
 use crate::config::{flags, section_of, takes_many};
 use crate::{Program, Result};
 
-/// The options of a command: the Trainer's as resolved, the others as given. Above each key is the
-/// first line of its help. After it is the source of its value, if known. A key without a value is
-/// a comment.
+/// Prints the options of a command: the Trainer's as resolved, the others as given. The first line
+/// of the option's help is above each key. The source of the value, if known, is behind it. A key
+/// without a value is a comment.
 pub(crate) fn print_config(
     command: &Command,
     matches: &ArgMatches,

@@ -33,8 +33,8 @@ pub trait Program: clap::Args {
     }
 
     /// Called after a test, including the one after a fit. The module has the tested weights. Use
-    /// it to save them in another format, such as a Hugging Face folder. With several processes,
-    /// each calls it.
+    /// it to save them in another format, such as a Hugging Face folder. With several processes, it
+    /// is called in each of them.
     fn after_test(&self, module: &Self::Module, trainer: &Trainer) -> Result<()> {
         let _ = (module, trainer);
         Ok(())
@@ -46,8 +46,8 @@ pub trait Program: clap::Args {
         Ok(None)
     }
 
-    /// Makes the writer for the file of `predict --output`. If predictions are texts or pictures,
-    /// add your own format with [`PredictionWriter::with_format`].
+    /// Makes the writer for the file of `predict --output`. If the predictions are texts or
+    /// pictures, add your own format with [`PredictionWriter::with_format`].
     fn prediction_writer(&self, output: &Path) -> fulmen_trainer::Result<PredictionWriter> {
         PredictionWriter::new(output)
     }

@@ -175,7 +175,7 @@ impl<P: Program> Job<P> {
         self.finish(&trainer, || report::predictions(&trainer, samples, &args.output))
     }
 
-    /// Opens no device and computes no values.
+    /// Estimates the training step. This opens no device and computes no values.
     fn preflight(&self, builder: &TrainerBuilder) -> Result<ExitCode, Failure> {
         let args =
             PreflightArgs::from_arg_matches(&self.invocation.matches).map_err(Failure::Usage)?;
@@ -220,7 +220,7 @@ impl<P: Program> Job<P> {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Ends every output.
+    /// Prints the end of a command's output.
     fn finish(
         &self,
         trainer: &Trainer,

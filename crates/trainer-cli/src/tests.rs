@@ -90,7 +90,7 @@ fn message(failure: &Failure) -> String {
     }
 }
 
-/// A file in its own folder.
+/// A configuration file in its own folder.
 struct File(tempfile::TempDir);
 
 impl File {
@@ -379,7 +379,7 @@ fn one_file_serves_all_subcommands() {
         "[output]\ntopology = 'v5e:2x4'",
         "2: `topology` is not in [output] but in [preflight]",
     );
-    // Checked, although fit has no such flag.
+    // The value is checked, although fit has no such flag.
     let wrong = File::new("topology = 'v9'");
     let failure =
         read::<Fitting>(&["fit", "--data-dir", "d", "--config", &wrong.path()]).unwrap_err();
@@ -542,7 +542,7 @@ fn a_very_long_value_is_shortened_in_messages() {
 /// Has a flag with the name of a Trainer option.
 #[derive(Debug, clap::Args)]
 struct Clash {
-    /// A seed of its own.
+    /// The seed of the program.
     #[arg(long)]
     seed: u8,
 }
@@ -557,7 +557,7 @@ impl Program for Clash {
     }
 }
 
-/// A model of 40 GB, which is never made.
+/// A model of 40 GB, which is never created.
 #[derive(Debug, clap::Args)]
 struct Large {}
 

@@ -26,13 +26,13 @@ impl BadSampleCount {
         }
     }
 
-    /// How often a sample could not be read.
+    /// How many times a sample could not be read.
     pub(crate) fn count(&self) -> u64 {
         self.loader.bad_samples().count - self.before.count
     }
 
-    /// Lists them on standard error, if there are more than in the last report. Each process
-    /// reports its own, since processes read different samples.
+    /// Lists the bad samples on standard error, if there are more than in the last report. Each
+    /// process reports its own samples, since processes read different ones.
     pub(crate) fn report(&mut self) {
         if self.count() == self.reported {
             return;

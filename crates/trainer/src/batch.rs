@@ -4,7 +4,7 @@ use fulmen_data::{DataLoader, Field};
 use fulmen_tensor::{AsTensor, DType, Tensor, TensorType};
 
 /// A batch of samples as a step sees it: the data set's fields by name, each with the batch axis
-/// first, and a mask that tells samples from padding.
+/// first, and a mask that distinguishes samples from padding.
 #[derive(Clone, Debug)]
 pub struct Batch {
     /// The program's inputs.

@@ -14,9 +14,9 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why a fit, a validation or a test ended early. The message says what to do next.
 ///
-/// The kind is private; the methods report it. They look through the Trainer's context at the error
-/// of the crate below, which [`get_ref`](Error::get_ref) returns. The message is complete:
-/// [`source`](std::error::Error::source) returns only what the message does not show.
+/// The kind is private; the methods report it. If the error comes from another crate of Fulmen,
+/// they look at that inner error, which [`get_ref`](Error::get_ref) returns. The message is
+/// complete: [`source`](std::error::Error::source) returns only what the message does not show.
 pub struct Error {
     kind: Kind,
     message: String,
@@ -43,7 +43,7 @@ enum Kind {
     Source,
 }
 
-/// An error of a crate below.
+/// An error from another crate of Fulmen.
 enum Source {
     Tensor(fulmen_tensor::Error),
     Nn(fulmen_nn::Error),
@@ -82,7 +82,8 @@ impl Error {
         Error::usage(format!("the module's {step} logs nothing, so there is nothing to evaluate"))
     }
 
-    /// Something made by one `TrainStep` was used with another. `method` makes it.
+    /// Reports that `what`, which one `TrainStep` made, was used with another. `method` is the
+    /// method that makes it.
     pub(crate) fn of_another_step(what: &str, method: &str) -> Error {
         Error::usage(format!(
             "the {what} belongs to another TrainStep, whose weights it uses; call it on that TrainStep, or make one with \
@@ -156,12 +157,12 @@ impl Error {
         Error { kind: Kind::Unreadable, ..Error::checkpoint(path, why) }
     }
 
-    /// Whether a checkpoint cannot be read, so that the one before it should be used.
+    /// Whether a checkpoint cannot be read, so the caller should try an earlier one.
     pub(crate) fn is_unreadable(&self) -> bool {
         self.kind == Kind::Unreadable || matches!(self.source, Some(Source::Checkpoint(_)))
     }
 
-    /// After a failed write, adds the checkpoint from which to resume.
+    /// After a failed write, adds the checkpoint to resume from to the message.
     pub(crate) fn with_last_checkpoint(mut self, checkpoint: Option<&Path>) -> Error {
         match checkpoint {
             Some(path) => {
@@ -175,7 +176,7 @@ impl Error {
         self
     }
 
-    /// A signal that ended `doing` without a state to resume from.
+    /// Reports that a signal ended an action that cannot be resumed.
     pub(crate) fn interrupted(action: &str, signal: Signal) -> Error {
         let message = format!("{action} was interrupted by {signal}");
         Error { kind: Kind::Interrupted { signal }, message, source: None }
@@ -280,7 +281,7 @@ impl Error {
         }
     }
 
-    /// The error of the crate below, if there is one.
+    /// The error from another crate of Fulmen, if this error wraps one.
     pub fn get_ref(&self) -> Option<&(dyn std::error::Error + Send + Sync + 'static)> {
         self.source.as_ref().map(Source::as_error)
     }

@@ -20,17 +20,18 @@ use serde::{Deserialize, Serialize};
 pub struct Goodput {
     /// The time from the call of `fit` to the first step, plus the time to open the devices.
     pub start: f64,
-    /// Compiling.
+    /// The time to compile programs.
     pub compile: f64,
-    /// The device waited for a batch.
+    /// The time during which the device waited for a batch.
     pub data: f64,
-    /// Training steps, and reading their logged values.
+    /// The time of training steps, and of reading their logged values.
     pub steps: f64,
-    /// Validation.
+    /// The time of validation.
     pub validation: f64,
-    /// Training waited for a checkpoint.
+    /// The time during which training waited for a checkpoint.
     pub checkpoint: f64,
-    /// Steps after the checkpoint from which the next run resumed, which had to be repeated.
+    /// The time of steps that the next run had to repeat, because it resumed from an earlier
+    /// checkpoint.
     pub lost: f64,
 }
 
@@ -118,7 +119,7 @@ impl fmt::Display for Goodput {
     }
 }
 
-/// Measures the time of a run. Each moment goes into one bucket.
+/// Measures the time of a run. All time counts in exactly one bucket.
 #[derive(Debug)]
 pub(crate) struct Clock {
     spent: Goodput,

@@ -1,6 +1,6 @@
 //! [`Plan`]: how long the training will be.
 
-/// Stands for "no limit".
+/// The number that means "no limit".
 pub(crate) const NO_LIMIT: u64 = u64::MAX;
 
 /// How long the training will be, for schedules that need to know.
@@ -12,6 +12,6 @@ pub struct Plan {
     /// The number of epochs; the last may be partial. `u64::MAX` if only `max_time` ends training.
     pub max_epochs: u64,
     /// Optimizer steps in all (Lightning's `estimated_stepping_batches`). `u64::MAX` if only
-    /// `max_time` ends training; a schedule over this number of steps stays at its start.
+    /// `max_time` ends training; a schedule over that many steps stays at its initial value.
     pub total_steps: u64,
 }

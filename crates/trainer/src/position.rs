@@ -7,7 +7,7 @@ pub(crate) struct StepPosition {
     pub(crate) global_step: u64,
 }
 
-/// A number of finished epochs, and of batches in the next one.
+/// The number of finished epochs, and of finished batches in the epoch after them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct BatchPosition {
     pub(crate) epoch: u64,

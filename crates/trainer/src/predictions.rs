@@ -49,7 +49,7 @@ impl Predictions {
             };
             if name.is_empty() || self.0[..i].iter().any(|earlier| earlier.0 == *name) {
                 return error(
-                    "is empty or names two tensors; give each tensor a name of its own".into(),
+                    "is empty or names two tensors; give each tensor a different name".into(),
                 );
             }
             if tensor.shape().dims().first() != Some(&batch.size()) {

@@ -38,8 +38,8 @@ use crate::{Batch, EvaluationSets, Options, Result, Strategy, TrainerBuilder, Tr
 /// it.
 ///
 /// # Errors
-/// No libtpu; a mistake in a step, with your line; a program that libtpu rejects for a reason other
-/// than memory; a mesh whose number of devices differs from a slice's.
+/// No libtpu; a mistake in a step, reported with your line; a program that libtpu rejects for a
+/// reason other than memory; a mesh whose number of devices differs from a slice's.
 pub fn training_step<M: TrainingModule>(
     options: &Options,
     mesh: Option<&Mesh>,
@@ -51,7 +51,7 @@ pub fn training_step<M: TrainingModule>(
     estimate(&options.clone().into(), mesh, module, train, slices, prices)
 }
 
-/// Like [`training_step`], with the choices that are not options.
+/// Like [`training_step`], with all settings of a builder instead of only its options.
 fn estimate<M: TrainingModule>(
     choices: &Choices,
     mesh: Option<&Mesh>,
@@ -75,7 +75,8 @@ impl TrainerBuilder {
     /// of this builder. No device is opened.
     ///
     /// # Errors
-    /// An invalid option; those of [`preflight::training_step`](crate::preflight::training_step).
+    /// An invalid option; the errors of
+    /// [`preflight::training_step`](crate::preflight::training_step).
     pub fn preflight<M: TrainingModule>(
         &self,
         module: &M,
@@ -217,7 +218,7 @@ struct TracedStep {
     program: TrainProgram,
     batch_size: usize,
     steps_per_epoch: u64,
-    /// How it differs from the requested step, if it does.
+    /// How this step differs from the requested one, if it does.
     note: Option<String>,
 }
 

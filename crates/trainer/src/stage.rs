@@ -36,7 +36,7 @@ impl Stage {
         }
     }
 
-    /// The name for messages of a pass over this set.
+    /// The name of a pass over this data set, for messages.
     pub(crate) fn title(self, dataset: &str) -> String {
         if dataset.is_empty() { self.noun().into() } else { format!("{} `{dataset}`", self.noun()) }
     }

@@ -15,7 +15,7 @@ use crate::{
 /// A shard that is sent in two parts.
 const LARGE: [DividedTensor<'static>; 1] = [("embedding", Dtype::U64, &[700, 1000], &[1, 1])];
 
-/// A location in a bucket of a server that asks for no keys.
+/// A location in a bucket of a server that requires no keys.
 pub(super) fn store(url: &str, location: &str, give_up_after: Duration) -> Arc<dyn Store> {
     let options = StoreOptions::new().read_ahead(2, 5 << 20).give_up_after(give_up_after);
     let options = if location.starts_with("gs://") {
@@ -133,7 +133,7 @@ fn for_each(answers: &[Answer], check: impl Fn(Answer, &S3, &Mutex<Option<Faults
 }
 
 #[test]
-fn a_request_that_fails_once_is_made_again() {
+fn a_request_that_fails_once_is_retried() {
     for_each(&ANSWERS, |answer, server, faults| {
         let store = store(&server.url(), "s3://b/run", Duration::from_secs(60));
         for first in 0.. {
@@ -168,7 +168,7 @@ fn fails_from_any_request_on(
         let result = write(&store, 2, tensors, 1);
         let requests = faults.lock().unwrap().take().unwrap().requests;
         // Whatever `write` returns, a checkpoint that loads has the right bits. A commit whose
-        // answer was lost took effect.
+        // answer was lost has taken effect.
         let step = newest_step(&patient, tensors);
         let Err(error) = result else {
             assert_eq!(step, Some(2));
@@ -198,14 +198,14 @@ fn fails_from_any_request_on(
 }
 
 #[test]
-fn a_store_that_fails_for_good_is_told_and_an_older_checkpoint_loads() {
+fn a_store_that_keeps_failing_is_reported_and_an_older_checkpoint_loads() {
     for_each(&ANSWERS, |answer, server, faults| {
         fails_from_any_request_on(answer, server, faults, &SMALL)
     });
 }
 
 #[test]
-fn an_upload_in_parts_that_breaks_off_is_told_and_an_older_checkpoint_loads() {
+fn an_interrupted_upload_in_parts_is_reported_and_an_older_checkpoint_loads() {
     let answers = [Answer::Status(500), Answer::LoseLate(Duration::ZERO)];
     for_each(&answers, |answer, server, faults| {
         fails_from_any_request_on(answer, server, faults, &LARGE)

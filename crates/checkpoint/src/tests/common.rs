@@ -29,8 +29,8 @@ pub(crate) fn element(name: &str, dtype: Dtype, position: u64) -> Vec<u8> {
     mixed.to_le_bytes()[8 - dtype.bitsize() / 8..].to_vec()
 }
 
-/// The indices of a rectangle as positions in a tensor of this shape, in row-major order: written
-/// out, as a reference.
+/// The positions of a rectangle's elements in a tensor of this shape, in row-major order. This is a
+/// simple reference implementation.
 pub(crate) fn positions(shape: &[u64], rectangle: &Rectangle) -> Vec<u64> {
     let mut positions = vec![0];
     for (axis, size) in shape.iter().enumerate() {
@@ -91,7 +91,7 @@ pub(crate) fn write_process(
         let (name, dtype, shape, _) =
             tensors.iter().find(|tensor| tensor.0 == part.name()).unwrap();
         let bytes = expected(name, *dtype, shape, part.rectangle());
-        // In pieces that match neither blocks nor elements.
+        // Write in pieces that match neither blocks nor elements.
         for piece in bytes.chunks(777_777) {
             shard.write(piece)?;
         }
@@ -111,7 +111,7 @@ pub(crate) fn write(
     writer.commit(Run { step, ..Run::default() }, shards?)
 }
 
-/// Reads all of a checkpoint and compares it with what was written.
+/// Reads a whole checkpoint and compares it with the written values.
 pub(crate) fn read_all(checkpoint: &Checkpoint, tensors: &[DividedTensor<'_>]) -> Result<()> {
     for (name, dtype, shape, _) in tensors {
         let whole = Rectangle::whole(shape);

@@ -137,7 +137,7 @@ fn a_manifest_of_a_newer_version_is_refused_and_says_so() {
 }
 
 #[test]
-fn shards_without_a_manifest_do_not_count_and_are_written_over() {
+fn shards_without_a_manifest_do_not_count_and_are_overwritten() {
     let folder = tempfile::tempdir().unwrap();
     let store = local(folder.path());
     write(&store, 1, &SMALL, 2).unwrap();

@@ -1,4 +1,4 @@
-//! A full disk or a lost permission at any byte.
+//! Tests a full disk or a lost permission at any byte.
 
 use std::io::{self, ErrorKind, Write};
 use std::path::Path;

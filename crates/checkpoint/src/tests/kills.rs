@@ -15,7 +15,7 @@ use crate::{
 
 const FOLDER: &str = "FULMEN_TEST_KILLED_WRITER";
 
-/// Enough that most of the time goes into writing: 400 kB a checkpoint.
+/// Large enough that most of the time goes into writing: 400 kB per checkpoint.
 const TENSORS: [DividedTensor<'static>; 2] =
     [("fc.weight", Dtype::F32, &[100, 1000], &[4, 1]), ("trainer/step", Dtype::I32, &[], &[])];
 
@@ -26,9 +26,10 @@ fn step_of(store: &Arc<dyn Store>) -> u64 {
     newest(store, load).unwrap().0.unwrap_or_default()
 }
 
-/// As training saves: each step under its own name, with two kept, and as `last`.
+/// Saves like a training: each step under its own name and as `last`. Two named checkpoints are
+/// kept.
 #[test]
-#[ignore = "run by a_writer_that_is_killed_at_any_moment_leaves_whole_checkpoints_and_the_next_goes_on"]
+#[ignore = "run by a_writer_killed_at_any_moment_leaves_whole_checkpoints_and_the_next_continues"]
 fn writes_until_it_is_killed() {
     let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else { return };
     let store = local(&folder);
@@ -62,7 +63,7 @@ fn writer(folder: &Path) -> Command {
 }
 
 #[test]
-fn a_writer_that_is_killed_at_any_moment_leaves_whole_checkpoints_and_the_next_goes_on() {
+fn a_writer_killed_at_any_moment_leaves_whole_checkpoints_and_the_next_continues() {
     let folder = tempfile::tempdir().unwrap();
     let store = local(folder.path());
     let (mut reached, mut unfinished) = (0, 0);
@@ -79,7 +80,7 @@ fn a_writer_that_is_killed_at_any_moment_leaves_whole_checkpoints_and_the_next_g
         );
         std::thread::sleep(Duration::from_micros(kill * 7919 % 40_000));
         child.kill().unwrap();
-        // The last step that it reported before it died.
+        // The last step that the writer reported before it died.
         reached = steps.last().unwrap_or(first);
         child.wait().unwrap();
 

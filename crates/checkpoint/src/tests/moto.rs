@@ -55,7 +55,7 @@ impl Server {
         let required = std::env::var_os("FULMEN_TEST_OBJECT_STORES")
             .is_some_and(|set| !set.is_empty() && set != "0");
         assert!(!required, "FULMEN_TEST_OBJECT_STORES is set, and there is no server: {reason}");
-        // Written to stderr directly, because the test harness hides what a passing test prints.
+        // Write to stderr directly, because the test harness hides the output of a passing test.
         io::stderr().write_all(format!("\nskipped: {test}: {reason}\n").as_bytes()).unwrap();
         None
     }

@@ -1,5 +1,5 @@
-//! Checkpoints are read in other parts than they were written in; merged files have the same
-//! values; every reader of the format opens them.
+//! Tests that checkpoints can be read in other parts than they were written in, that merged files
+//! have the same values, and that every reader of the format opens them.
 
 use std::fs;
 
@@ -11,7 +11,7 @@ use safetensors::SafeTensors;
 
 use super::common::{DividedTensor, SMALL, element, expected, local, pieces, read_all, write};
 
-/// Divided along each axis; the parts of `rows` have more than one block.
+/// The tensors are divided along each axis. The parts of `rows` have more than one block.
 const TENSORS: [DividedTensor<'static>; 6] = [
     ("columns", Dtype::F32, &[100, 1000], &[1, 7]),
     ("rows", Dtype::F32, &[600, 1000], &[2, 1]),
@@ -99,7 +99,7 @@ fn merged_files_and_shards_open_with_every_reader_of_the_format() {
 }
 
 #[test]
-fn weights_alone_leave_out_what_is_of_training() {
+fn weights_alone_leave_out_the_training_state() {
     let folder = tempfile::tempdir().unwrap();
     let store = local(folder.path());
     write(&store, 1, &SMALL, 2).unwrap();
@@ -153,7 +153,7 @@ fn shards_that_are_not_one_checkpoint_are_refused() {
                 while let Some(part) = shard.next_part() {
                     shard.write(&vec![0; part.bytes() as usize]).unwrap();
                 }
-                // As JSON, the form in which processes exchange it.
+                // Convert to JSON and back, as processes exchange shards.
                 serde_json::from_str(&serde_json::to_string(&shard.commit().unwrap()).unwrap())
                     .unwrap()
             })
@@ -177,7 +177,7 @@ fn shards_that_are_not_one_checkpoint_are_refused() {
         "the same tensors",
     );
     assert!(Checkpoint::open(store.clone(), "step_1").unwrap_err().is_not_found());
-    // Also parts that are in no shard.
+    // Parts that are in no shard are an error too.
     let writer = CheckpointWriter::new(store, "step_1").unwrap();
     for parts in [
         vec![row(3)],

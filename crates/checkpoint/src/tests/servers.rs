@@ -1,4 +1,4 @@
-//! Checkpoints in buckets of a real server.
+//! Tests checkpoints in buckets of a real server.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Two levels: memory, and a store that fails, waits or loses its content.
+//! Tests two levels: memory, and a store that fails, waits or loses its content.
 
 use std::fs;
 use std::io::{self, Write};
@@ -18,7 +18,7 @@ const LONG: Duration = Duration::from_secs(300);
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Mode {
     Works,
-    /// Nothing can be written.
+    /// Every write fails.
     Fails,
     /// A commit of a manifest waits.
     Waits,
@@ -162,7 +162,7 @@ fn tiers(
 }
 
 #[test]
-fn a_far_store_that_fails_is_tried_again_and_told_until_all_is_there() {
+fn a_failing_far_store_is_retried_and_reported_until_all_is_copied() {
     let tiers = Tiers::new(Mode::Fails);
     for step in 1..=3 {
         write(&tiers.store(), step, &SMALL, 2).unwrap();
@@ -217,14 +217,14 @@ fn the_newest_whole_checkpoint_of_both_levels_loads() {
         tiers.tiered.finish(LONG).unwrap();
     }
     assert_eq!(tiers.newest(), (Some(2), Vec::new()));
-    // A byte flips in memory: its copy loads.
+    // A byte flips in memory, so the copy loads.
     flip(2);
     let (step, skipped) = tiers.newest();
     assert!(
         step == Some(2) && skipped.len() == 1 && skipped[0].contains("/near/step_2"),
         "{skipped:?}"
     );
-    // A byte flips in a checkpoint that has no copy yet: the older one loads.
+    // A byte flips in a checkpoint that has no copy yet, so the older one loads.
     tiers.far.set(Mode::Fails);
     write(&tiers.store(), 3, &SMALL, 2).unwrap();
     assert_eq!(tiers.newest().0, Some(3));
@@ -278,14 +278,14 @@ fn a_checkpoint_that_replaces_another_of_its_name_does_so_in_both() {
 }
 
 #[test]
-fn what_a_killed_process_did_not_copy_the_next_one_does() {
+fn the_next_process_copies_what_a_killed_one_did_not() {
     let folder = tempfile::tempdir().unwrap();
     let far = ControlledStore::new(&folder.path().join("far"), Mode::Fails);
     let (tiered, _) = tiers(folder.path(), &far, Duration::ZERO);
     write(&(tiered.clone() as Arc<dyn Store>), 1, &SMALL, 2).unwrap();
     drop(tiered);
     far.set(Mode::Works);
-    // At the end, the time between two copies is not waited for.
+    // At the end, the store does not wait for the time between two copies.
     let (tiered, _) = tiers(folder.path(), &far, Duration::MAX);
     write(&(tiered.clone() as Arc<dyn Store>), 2, &SMALL, 2).unwrap();
     tiered.finish(LONG).unwrap();

@@ -16,9 +16,9 @@ use tokio::task::{AbortHandle, JoinSet};
 use super::handshake::{Refusal, admit};
 use crate::token::Token;
 
-/// How many connections may be in their handshake, or the number of processes if that is larger.
-/// Beyond that, the oldest is dropped. A process with the token finishes within moments and
-/// retries.
+/// How many connections may be in their handshake at once. If the run has more processes, their
+/// number is the limit. Above the limit, the oldest connection is dropped. A process with the token
+/// finishes its handshake quickly, and retries if its connection is dropped.
 const MAX_UNAUTHENTICATED: usize = 128;
 
 /// How many addresses are reported.
@@ -37,7 +37,8 @@ pub(crate) async fn accept(
     let mut waiting: VecDeque<(AbortHandle, IpAddr)> = VecDeque::new();
     loop {
         let Ok((mut stream, address)) = listener.accept().await else {
-            // For example, no file descriptor is left. The system keeps the connection waiting.
+            // The process may have no file descriptor left, for example. The system keeps the
+            // connection waiting.
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
@@ -74,7 +75,8 @@ pub(crate) struct RejectedPeers {
 }
 
 impl RejectedPeers {
-    /// `report` gets the refusal, and a note about refusals that will not be reported.
+    /// Reports refusals with `report`, which gets the refusal and a note about refusals that will
+    /// not be reported.
     pub(crate) fn new(
         report: impl Fn(String, &'static str) + Send + Sync + 'static,
     ) -> RejectedPeers {

@@ -32,7 +32,7 @@ pub(crate) fn compare(
         }
         let most = holders.values().map(Vec::len).max().unwrap_or_default();
         let mut largest = holders.iter().filter(|(_, who)| who.len() == most);
-        // If two values are equally common, neither is the odd one.
+        // If two values are equally common, neither is in the minority.
         let common = largest.next().filter(|_| largest.next().is_none());
         for (value, who) in holders.iter().filter(|&group| Some(group) != common) {
             minority.extend(who);
@@ -58,7 +58,7 @@ pub(crate) fn compare(
     Err(Disagreement { processes: minority, message: lines.join("; ") })
 }
 
-/// The names of the processes; of a long list, only the first few.
+/// The names of the processes. Of a long list, it has only the first few.
 pub(crate) fn list(processes: &[u32], name: impl Fn(u32) -> String) -> String {
     const MAX_SHOWN: usize = 8;
     let names: Vec<String> = processes.iter().take(MAX_SHOWN).map(|&i| name(i)).collect();

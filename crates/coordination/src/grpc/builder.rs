@@ -13,7 +13,7 @@ use crate::process::host_name;
 use crate::timeouts::millis;
 use crate::{Process, ProcessInfo, Result, Timeouts};
 
-/// Configures how to join a run. Made by [`Coordination::builder`].
+/// Configures how to join a run. [`Coordination::builder`] makes it.
 ///
 /// ```
 /// use std::time::Duration;
@@ -51,7 +51,7 @@ impl Builder {
         Builder { process, timeouts, on_listening: Box::new(|_| {}), on_refused: Arc::new(|_| {}) }
     }
 
-    /// How long processes wait for each other.
+    /// Sets how long processes wait for each other.
     pub fn timeouts(mut self, timeouts: Timeouts) -> Builder {
         self.timeouts = timeouts;
         self
@@ -65,8 +65,7 @@ impl Builder {
     }
 
     /// Calls `call` in process 0, on a separate thread, when a connection is refused because it did
-    /// not prove that it has the run's token. Each address is reported once, and at most 16
-    /// addresses.
+    /// not prove that it has the run's token. Each address is reported once, up to 16 addresses.
     pub fn on_refused(mut self, call: impl Fn(&str) + Send + Sync + 'static) -> Builder {
         self.on_refused = Arc::new(call);
         self
@@ -101,7 +100,7 @@ impl Builder {
                 Ok::<_, crate::Error>((Arc::new(Client::new(address, index, token)?), server))
             }
         })??;
-        // From here on, dropping this tells the others about any failure.
+        // From here on, dropping `inner` notifies the others of any failure.
         let mut inner = Inner::new(process, address, worker, client.clone(), server);
         let request = wire::Join {
             version: wire::VERSION,

@@ -1,8 +1,8 @@
 //! The client of the coordinator. It retries over new connections until the coordinator answers or
-//! is given up.
+//! the time limit is over.
 //!
-//! Every request may arrive twice without harm, so a broken connection is not a failure. Heartbeats
-//! decide whether the coordinator is still there.
+//! Every request may arrive twice without harm, so a broken connection is not a failure. Only
+//! missing heartbeats mean that the coordinator is lost.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -38,7 +38,7 @@ pub(crate) struct Client {
     failure: watch::Sender<Option<Error>>,
     /// Whether the coordinator has admitted this process.
     has_joined: AtomicBool,
-    /// Whether this process has left, for whatever reason.
+    /// Whether this process has left, for any reason.
     has_left: AtomicBool,
 }
 
@@ -205,7 +205,7 @@ impl Client {
         }
     }
 
-    /// Notes that the coordinator has admitted this process, and learns the name of process 0 from
+    /// Records that the coordinator has admitted this process, and takes the name of process 0 from
     /// the list of members.
     pub(crate) fn record_members(&self, members: &[wire::Member]) {
         self.has_joined.store(true, Ordering::Relaxed);
@@ -216,7 +216,8 @@ impl Client {
     }
 
     /// Sends heartbeats until this process leaves or the run fails. The coordinator reports a
-    /// failure at once; if it falls silent, its own time-out counts as one.
+    /// failure at once; if the coordinator falls silent, the time-out of its heartbeats counts as a
+    /// failure.
     pub(crate) async fn heartbeats(&self, limit: Duration) {
         let mut last_answer = Instant::now();
         let mut last_error = "no answer".to_owned();

@@ -19,18 +19,18 @@ use crate::error::Kind;
 use crate::timeouts::{bounded, millis};
 use crate::{Builder, Error, Process, ProcessInfo, Result};
 
-/// A process's membership in a run: it waits at barriers, shares values, and learns when another
-/// process is lost.
+/// A process's membership in a run. Through it, the process waits at barriers, shares values, and
+/// learns when another process is lost.
 ///
-/// Clones share the membership. If the last one is dropped before [`Coordination::shutdown`], the
-/// process leaves, and the run ends for all others with an error that names it.
+/// Clones share the membership. If the last clone is dropped before [`Coordination::shutdown`], the
+/// process leaves, and the run ends for all others with an error that names this process.
 ///
 /// Every wait blocks, has a time-out, and ends at once when the run fails.
 #[derive(Clone)]
 pub struct Coordination(Arc<Inner>);
 
 impl Coordination {
-    /// Starts the configuration of how to join.
+    /// Starts to configure how to join a run.
     pub fn builder(process: Process) -> Builder {
         Builder::new(process)
     }
@@ -57,8 +57,8 @@ impl Coordination {
     /// Waits until all processes have arrived at the barrier of that name. A name may be reused:
     /// the n-th arrival of a process matches the n-th of the others.
     ///
-    /// All processes must reach barriers and agreements in the same order. If all wait, but at
-    /// different ones, the run ends for all.
+    /// All processes must reach barriers and agreements in the same order. If all processes wait,
+    /// but at different barriers, the run ends for all.
     ///
     /// # Errors
     /// A process did not arrive in time or is lost; the message names it. Every waiting process
@@ -72,8 +72,8 @@ impl Coordination {
     /// would cause a hang.
     ///
     /// # Errors
-    /// A fact differs: the run ends for all processes, with an error that names those that differ.
-    /// Also those of [`Coordination::barrier`].
+    /// A fact differs. The run then ends for all processes, with an error that names those that
+    /// differ. The errors of [`Coordination::barrier`] apply too.
     pub fn check_consistent(
         &self,
         name: &str,
@@ -115,8 +115,8 @@ impl Coordination {
         Ok(())
     }
 
-    /// Shares a value under a key with all processes until the run ends. It can be put again, but
-    /// not changed.
+    /// Shares a value under a key with all processes until the run ends. The same value can be put
+    /// again, but a value cannot be changed.
     ///
     /// # Errors
     /// The key has a different value; the key is longer than 1024 bytes or the value than 16 MiB;
@@ -180,8 +180,8 @@ impl Coordination {
     }
 
     /// Makes a [`Halt`], which stops all processes after the same turn, soon after a
-    /// [request](Halt::request) in any of them. Every process makes it, under a name that is used
-    /// once.
+    /// [request](Halt::request) in any of them. Every process makes the halt, under the same name,
+    /// which is used only once.
     ///
     /// ```
     /// use fulmen_coordination::{Coordination, Process};
@@ -213,12 +213,12 @@ impl Coordination {
         self.0.spawn(task);
     }
 
-    /// Whether all processes are still there, as far as is known. Sends nothing and returns at
-    /// once.
+    /// Checks whether all processes are still there, as far as this process knows. Sends nothing
+    /// and returns at once.
     ///
     /// # Errors
-    /// The failure that ended the run: a lost process, a coordinator that no longer answers, a
-    /// disagreement.
+    /// The failure that ended the run, such as a lost process, a coordinator that no longer
+    /// answers, or a disagreement.
     pub fn health(&self) -> Result<()> {
         self.0.client.failure().map_or(Ok(()), Err)
     }
@@ -231,8 +231,7 @@ impl Coordination {
         self.0.spawn(async move {
             let error = client.failed().await;
             let thread = std::thread::Builder::new().name("fulmen-on-failure".into());
-            // If no thread can be started, there is nothing left to try. `health` reports the same
-            // error.
+            // Ignore a thread that cannot be started: `health` reports the same error.
             let _ = thread.spawn(move || call(&error));
         });
     }
@@ -243,7 +242,7 @@ impl Coordination {
         const MAX_REASON_CHARS: usize = 2000;
         let client = self.0.client.clone();
         let reason: String = reason.chars().take(MAX_REASON_CHARS).collect();
-        // Takes at most a second. Processes that cannot be reached notice the silence.
+        // This takes at most a second. Processes that it cannot reach notice missing heartbeats.
         let _ = self.0.run(async move {
             client.leave(reason).await;
             Ok(())
@@ -254,7 +253,7 @@ impl Coordination {
     /// done.
     ///
     /// # Errors
-    /// Those of [`Coordination::barrier`].
+    /// The errors of [`Coordination::barrier`].
     pub fn shutdown(&self, timeout: Duration) -> Result<()> {
         self.wait_at_barrier(Purpose::Shutdown, "", BTreeMap::new(), timeout)?;
         self.fail("");

@@ -1,5 +1,5 @@
-//! The coordinator's state of a run: who has joined, when each was last heard from, the barriers,
-//! the values, and the failure that ended the run, if any.
+//! The coordinator's state of a run: who has joined, when each process last sent a message, the
+//! barriers, the values, and the failure that ended the run, if any.
 //!
 //! Out of scope: waiting, sockets, clocks. Every method returns at once and takes the current time
 //! as an argument, so that tests need neither sockets nor clocks.
@@ -23,7 +23,7 @@ pub(crate) struct Coordinator {
     values: BTreeMap<String, Value>,
     barriers: BTreeMap<BarrierKey, Barrier>,
     failure: Option<Failure>,
-    /// All have arrived at the shutdown, so a process may now leave.
+    /// Whether all processes have arrived at the shutdown, so that a process may leave.
     is_finished: bool,
 }
 
@@ -33,7 +33,7 @@ struct Member {
     pid: u32,
     last_heartbeat: Instant,
     has_left: bool,
-    /// Whether it knows about the failure.
+    /// Whether the process knows about the failure.
     notified: bool,
 }
 
@@ -104,8 +104,8 @@ impl Coordinator {
             .collect()
     }
 
-    /// Why a process should retry later: it belongs to the next run at this address, and the
-    /// coordinator of this run stops as soon as all know its outcome.
+    /// Why a process should retry later, if it should. It then belongs to the next run at this
+    /// address. The coordinator of this run stops as soon as all processes know its outcome.
     pub(crate) fn is_ending(&self, caller: wire::Caller) -> Option<String> {
         let member = self.members.get(caller.index as usize).and_then(Option::as_ref);
         if member.is_some_and(|m| m.session == caller.session) {
@@ -150,7 +150,7 @@ impl Coordinator {
             kind = FailureKind::Usage;
             Some(format!("its index is not below the number of processes, {}", self.count()))
         } else if let Some(failure) = self.failure.clone() {
-            // This process is late rather than refused.
+            // This process is late, not refused.
             return Err(Failure {
                 message: format!("the run is over: {}", failure.message),
                 ..failure
@@ -193,7 +193,7 @@ impl Coordinator {
         }
     }
 
-    /// Records a sign of life from a member. Every request counts as a heartbeat.
+    /// Records a heartbeat of a member. Every request counts as one.
     pub(crate) fn heartbeat(&mut self, caller: wire::Caller, now: Instant) -> Result<(), Failure> {
         match self.member(caller.index) {
             Some(member) if member.session == caller.session => {
@@ -215,7 +215,7 @@ impl Coordinator {
         }
     }
 
-    /// Declares members lost that have been silent for too long.
+    /// Declares members that have been silent for too long lost.
     pub(crate) fn expire_members(&mut self, now: Instant) {
         if self.is_finished || self.failure.is_some() {
             return;
@@ -279,7 +279,7 @@ impl Coordinator {
         })
     }
 
-    /// A process leaves. Before the shutdown, that ends the run for all.
+    /// Records that a process leaves. Before the shutdown, this ends the run for all.
     pub(crate) fn leave(&mut self, index: u32, reason: &str) {
         let name = self.name(index);
         if let Some(member) = self.member(index) {
@@ -296,7 +296,7 @@ impl Coordinator {
         matches!(self.members.get(index as usize), Some(Some(member)) if member.has_left)
     }
 
-    /// A process arrives at a barrier.
+    /// Records that a process arrives at a barrier.
     pub(crate) fn arrive(
         &mut self,
         key: &BarrierKey,
@@ -305,8 +305,8 @@ impl Coordinator {
     ) {
         let (purpose, name, generation) = key;
         if *generation > 1 && !self.barriers.contains_key(key) {
-            // This process has the outcome of the last barrier, so every process has that of the
-            // one before.
+            // This process knows the outcome of the last barrier, so every process knows the
+            // outcome of the barrier before it.
             self.barriers.remove(&(*purpose, name.clone(), generation - 2));
         }
         let barrier = self.barriers.entry(key.clone()).or_default();
@@ -337,8 +337,8 @@ impl Coordinator {
         }
     }
 
-    /// A process that waits for the end of the run arrives at no other barrier, so others must not
-    /// wait for it there.
+    /// Fails the run if others wait at a barrier for a process that already waits for the end of
+    /// the run: it will not arrive there.
     fn check_finished_members(&mut self) {
         let open = |m: &&Barrier| m.outcome.is_none();
         let end = (Purpose::Shutdown, String::new(), 0);
@@ -371,7 +371,8 @@ impl Coordinator {
         self.fail(Failure::new(FailureKind::PeerLost, absent, message));
     }
 
-    /// If every process waits, but not all at the same barrier, all would wait forever.
+    /// Fails the run if every process waits, but not all at the same barrier, because all would
+    /// wait forever.
     fn check_conflicting_barriers(&mut self) {
         let is_between =
             |purpose: Purpose| matches!(purpose, Purpose::Barrier | Purpose::Agreement);

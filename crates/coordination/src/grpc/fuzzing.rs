@@ -1,5 +1,5 @@
-//! Entry points for bytes from the network, with the properties that must hold for any input. For
-//! the fuzz targets only; not part of the public API.
+//! Entry points for bytes from the network, with the properties that must hold for any input. They
+//! are only for the fuzz targets and not part of the public API.
 
 use std::future::{poll_fn, ready};
 use std::pin::{Pin, pin};
@@ -16,7 +16,7 @@ use super::service::Service;
 use super::wire::{self, Reply};
 use crate::token::Token;
 
-/// Reads bytes as the handshake of a process, and as that of a coordinator.
+/// Reads bytes as the handshake of a process, and as the handshake of a coordinator.
 ///
 /// # Panics
 /// If one of the two accepts the bytes.
@@ -73,7 +73,7 @@ fn join_request(index: u32) -> wire::Join {
 type Answer = Pin<Box<dyn Future<Output = Option<Reply>>>>;
 
 fn answer(service: Service, method: u8, bytes: &[u8]) -> Answer {
-    fn decoded<Q: Message + Default, A>(bytes: &[u8], call: impl FnOnce(Q) -> A) -> Answer
+    fn decode_and_call<Q: Message + Default, A>(bytes: &[u8], call: impl FnOnce(Q) -> A) -> Answer
     where
         A: Future<Output = Option<Reply>> + 'static,
     {
@@ -83,15 +83,21 @@ fn answer(service: Service, method: u8, bytes: &[u8]) -> Answer {
         }
     }
     match method % 6 {
-        0 => decoded(bytes, move |request| async move { service.join(request).await.ok() }),
-        1 => decoded(
-            bytes,
-            move |request| async move { Some(service.wait_at_barrier(request).await) },
-        ),
-        2 => decoded(bytes, move |request| async move { Some(service.put(request).await) }),
-        3 => decoded(bytes, move |request| async move { Some(service.get(request).await) }),
-        4 => decoded(bytes, move |request| async move { Some(service.heartbeat(request).await) }),
-        _ => decoded(bytes, move |request| async move { Some(service.leave(request).await) }),
+        0 => decode_and_call(bytes, move |request| async move { service.join(request).await.ok() }),
+        1 => decode_and_call(bytes, move |request| async move {
+            Some(service.wait_at_barrier(request).await)
+        }),
+        2 => decode_and_call(bytes, move |request| async move { Some(service.put(request).await) }),
+        3 => decode_and_call(bytes, move |request| async move { Some(service.get(request).await) }),
+        4 => {
+            decode_and_call(
+                bytes,
+                move |request| async move { Some(service.heartbeat(request).await) },
+            )
+        }
+        _ => {
+            decode_and_call(bytes, move |request| async move { Some(service.leave(request).await) })
+        }
     }
 }
 
@@ -126,7 +132,7 @@ mod tests {
 
     /// The requests of a whole run, as [`requests`] reads them.
     fn valid_requests() -> Vec<Vec<u8>> {
-        fn framed(method: u8, request: &impl Message) -> Vec<u8> {
+        fn frame(method: u8, request: &impl Message) -> Vec<u8> {
             let bytes = request.encode_to_vec();
             [&[method, u8::try_from(bytes.len()).unwrap()], bytes.as_slice()].concat()
         }
@@ -139,18 +145,18 @@ mod tests {
             facts: BTreeMap::from([("program".into(), fact.into())]),
         };
         let mut requests: Vec<Vec<u8>> =
-            (0..4).map(|index| framed(0, &join_request(index))).collect();
+            (0..4).map(|index| frame(0, &join_request(index))).collect();
         for index in 0..3 {
             let caller = join_request(index).caller;
-            requests.push(framed(1, &meet(index, wire::Purpose::Join, "")));
-            requests.push(framed(1, &meet(index, wire::Purpose::Barrier, "")));
-            requests.push(framed(3, &wire::Get { caller, key: "key".into(), timeout_ms: 60_000 }));
+            requests.push(frame(1, &meet(index, wire::Purpose::Join, "")));
+            requests.push(frame(1, &meet(index, wire::Purpose::Barrier, "")));
+            requests.push(frame(3, &wire::Get { caller, key: "key".into(), timeout_ms: 60_000 }));
             requests
-                .push(framed(2, &wire::Put { caller, key: "key".into(), value: "value".into() }));
-            requests.push(framed(4, &wire::Heartbeat { caller, wait_ms: 2000 }));
-            requests.push(framed(1, &meet(index, wire::Purpose::Agreement, "9f3a")));
-            requests.push(framed(1, &meet(index, wire::Purpose::Shutdown, "")));
-            requests.push(framed(5, &wire::Leave { caller, reason: "the disk is full".into() }));
+                .push(frame(2, &wire::Put { caller, key: "key".into(), value: "value".into() }));
+            requests.push(frame(4, &wire::Heartbeat { caller, wait_ms: 2000 }));
+            requests.push(frame(1, &meet(index, wire::Purpose::Agreement, "9f3a")));
+            requests.push(frame(1, &meet(index, wire::Purpose::Shutdown, "")));
+            requests.push(frame(5, &wire::Leave { caller, reason: "the disk is full".into() }));
         }
         requests
     }

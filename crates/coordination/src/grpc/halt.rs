@@ -2,8 +2,8 @@
 //!
 //! A request is a value for which a background task waits in each process. The task publishes the
 //! number of turns that its process has begun, and the process begins no further turn until all
-//! have answered. Process 0 picks the turn after the latest of them. Answers never wait for a turn,
-//! so a process in the middle of one does not delay the others.
+//! have answered. Process 0 picks the turn after the latest of these turns. Answers never wait for
+//! a turn, so a process in the middle of one does not delay the others.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -16,13 +16,13 @@ use super::wire::{self, method};
 use crate::timeouts::millis;
 use crate::{Error, Result};
 
-/// Waits for as long as the other processes are there.
+/// The time-out of a wait that lasts as long as the other processes are there.
 const NO_TIMEOUT: Duration = Duration::MAX;
 
 /// Stops all processes after the same turn (a training step, for example) when any of them requests
 /// it.
 ///
-/// Made by [`Coordination::halt`].
+/// [`Coordination::halt`] makes it.
 pub struct Halt {
     shared: Arc<Shared>,
     requests: StopRequest,
@@ -45,15 +45,15 @@ impl Halt {
     }
 
     /// Asks all processes to stop soon, and returns at once. All of them get the reason `why`, or
-    /// the first of several reasons.
+    /// the first reason if there are several requests.
     pub fn request(&self, why: &str) {
         let (requests, why) = (self.requests.clone(), why.to_owned());
         // Another reason may have come first. `poll` reports a failure of the run.
         self.coordination.spawn(async move { drop(requests.put("", &why).await) });
     }
 
-    /// Ends a turn, so it must be called once per turn. Returns the reason if all processes stop
-    /// after this turn; all of them get it in the same turn.
+    /// Ends a turn; call it once per turn. Returns the reason if all processes stop after this
+    /// turn; all of them get it in the same turn.
     ///
     /// All processes take the same turns in the same order. If one has already ended its last turn
     /// when another requests a stop, the request is too late, and all of them continue to their
@@ -75,7 +75,7 @@ impl Halt {
     }
 }
 
-/// The turns are over: later requests are ignored, earlier ones still get an answer.
+/// Ends the turns. Later requests are ignored, and earlier ones still get an answer.
 impl Drop for Halt {
     fn drop(&mut self) {
         self.request("");
@@ -100,7 +100,7 @@ struct State {
     /// The others know how many turns this process has begun, so it begins no further one until all
     /// have answered.
     is_requested: bool,
-    /// The turn after which all stop, and the reason; or the error that prevented an agreement.
+    /// The turn after which all stop, with the reason, or the error that prevented an agreement.
     end: Option<Result<(u64, String)>>,
 }
 
@@ -112,7 +112,8 @@ struct StopRequest {
 }
 
 impl StopRequest {
-    /// Waits for a request and agrees on a turn; `None` if the turns are over first.
+    /// Waits for a request, and agrees with the other processes on a turn. `None` if the turns are
+    /// over first.
     async fn agree(
         &self,
         index: usize,

@@ -34,7 +34,8 @@ enum Side {
     Process,
 }
 
-/// The proof of one end. Without a token, which is allowed on loopback only, anyone can compute it.
+/// The proof of one end. Without a token, which is allowed only on loopback, anyone can compute the
+/// proof.
 fn proof(token: Option<&Token>, side: Side, coordinator: &Nonce, process: &Nonce) -> Hmac<Sha256> {
     let label: &[u8] = match side {
         Side::Coordinator => b"fulmen coordinator",
@@ -89,7 +90,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// The coordinator's end.
+/// The coordinator's end of the handshake.
 pub(crate) async fn admit(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     token: Option<&Token>,
@@ -101,7 +102,7 @@ pub(crate) async fn admit(
         let (mut process_nonce, mut process_proof) = ([0; LENGTH], [0; LENGTH]);
         stream.read_exact(&mut process_nonce).await.map_err(hung_up)?;
         stream.read_exact(&mut process_proof).await.map_err(hung_up)?;
-        // In constant time.
+        // `verify_slice` compares in constant time.
         if proof(token, Side::Process, &coordinator_nonce, &process_nonce)
             .verify_slice(&process_proof)
             .is_err()
@@ -120,13 +121,13 @@ pub(crate) async fn admit(
 /// Why a process does not trust the server at the coordinator's address.
 #[derive(Debug)]
 pub(crate) enum HandshakeError {
-    /// Its greeting is not a coordinator's.
+    /// The server's greeting is not a coordinator's.
     OtherProtocol,
-    /// It does not accept this process's token.
+    /// The server does not accept this process's token.
     Refused,
-    /// It accepts the token but does not have it.
+    /// The server accepts the token but does not have it.
     NoProof,
-    /// A retry may help.
+    /// The connection broke, so a retry may help.
     Broken(std::io::Error),
     Silent,
 }

@@ -8,9 +8,9 @@ use crate::{Error, Result};
 /// Listens on `address`. Also returns the address for the other processes, with the actual port if
 /// the port was 0.
 ///
-/// Only a loopback address gets a loopback listener. Debian maps the machine's own name to loopback
-/// in `/etc/hosts`. Such a name means the machine as others see it, an address that is not known
-/// here, so the listener then binds all interfaces.
+/// Only a loopback address, such as `localhost`, gets a loopback listener. Debian also maps the
+/// machine's own name to loopback in `/etc/hosts`. Other machines resolve this name to an address
+/// that is not known here, so the listener binds all interfaces for it.
 pub(crate) fn listen(address: &str) -> Result<(TcpListener, String)> {
     let (host, port) = split_address(address)?;
     let resolved: Vec<SocketAddr> = (host, port)

@@ -1,6 +1,6 @@
 //! Reads the metadata server of a Google Cloud machine: which process this is if no variable says
-//! so, and whether the machine is about to be preempted. With it, a program that `gcloud ... ssh
-//! --worker=all` starts on all hosts of a slice becomes one run.
+//! so, and whether the machine is about to be preempted. If `gcloud ... ssh --worker=all` starts a
+//! program on all hosts of a slice, it thus becomes one run.
 //!
 //! Out of scope: retries. The metadata server runs on the machine's own host.
 
@@ -24,7 +24,7 @@ use crate::{Error, Process, Result};
 const QUERY_TIMEOUT: Duration = Duration::from_secs(1);
 const MAX_ANSWER_BYTES: usize = 1 << 20;
 
-/// If one of these is set, the environment already says which devices and processes there are.
+/// If one of these variables is set, the environment already describes the devices and processes.
 const DECIDING_VARIABLES: [&str; 9] = [
     "FULMEN_NUM_PROCESSES",
     "TPU_WORKER_ID",
@@ -54,7 +54,7 @@ impl Process {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Process::from_env`], or invalid values from the server.
+    /// The errors of [`Process::from_env`], or invalid values from the server.
     pub fn detect(env: impl Fn(&str) -> Option<OsString>) -> Result<Process> {
         let process = Process::from_env(&env)?;
         if DECIDING_VARIABLES.iter().any(|name| env(name).is_some_and(|value| !value.is_empty())) {
@@ -75,8 +75,8 @@ impl Process {
 }
 
 /// Calls `call` on a separate thread once the metadata server announces that this machine is
-/// preempted or goes down for maintenance. It is not called where [`Process::detect`] would not
-/// query the server.
+/// preempted or goes down for maintenance. It is never called on machines where [`Process::detect`]
+/// would not query the server.
 ///
 /// ```
 /// fulmen_coordination::on_preemption(|name| std::env::var_os(name), |why| eprintln!("{why}: saving"));
@@ -130,7 +130,7 @@ pub struct MetadataAnswer {
 }
 
 impl MetadataServer {
-    /// The server of the machine whose files are under `root`; `root` is `/` except in tests.
+    /// Finds the server of the machine whose files are under `root`, which is `/` except in tests.
     /// `None` if the machine is not on Google Cloud or `FULMEN_OFFLINE` is set. `GCE_METADATA_HOST`
     /// is the `host:port` of a different server.
     ///
@@ -154,8 +154,8 @@ impl MetadataServer {
         &self.0
     }
 
-    /// Queries names such as `zone` and `attributes/accelerator-type`, all at once. `None` for
-    /// those that it does not know or does not answer within `timeout`.
+    /// Queries names such as `zone` and `attributes/accelerator-type`, all at once. The result is
+    /// `None` for names that the server does not know or does not answer within `timeout`.
     ///
     /// # Errors
     /// No thread can be started.
@@ -178,7 +178,7 @@ impl MetadataServer {
     }
 }
 
-/// The answer of a server. It does not change during the life of a process.
+/// The server's answer as libtpu's variables. It does not change while a process runs.
 fn query_variables(server: &str) -> Result<Variables> {
     static ANSWERS: Mutex<BTreeMap<String, Variables>> = Mutex::new(BTreeMap::new());
     let mut answers = ANSWERS.lock();
@@ -232,8 +232,8 @@ async fn get(
     tokio::time::timeout(timeout, response).await.ok().flatten()
 }
 
-/// The hosts are `unknown:unknown:10.0.0.2,...`; `tpu-env` has lines such as
-/// `MEGASCALE_NUM_SLICES: '2'`.
+/// Converts the server's values to libtpu's variables. The hosts are
+/// `unknown:unknown:10.0.0.2,...`; `tpu-env` has lines such as `MEGASCALE_NUM_SLICES: '2'`.
 fn variables(hosts: Option<String>, index: Option<String>, tpu: Option<String>) -> Variables {
     let address =
         |endpoint: &str| endpoint.splitn(3, ':').last().unwrap_or_default().trim().to_owned();

@@ -1,7 +1,7 @@
 //! Joining other processes: the coordinator's rules, the gRPC service in front of them, and its
 //! clients.
 //!
-//! Out of scope: which process this is. The environment says that (`environment.rs`).
+//! Out of scope: which process this is, which `environment.rs` reads from the environment.
 
 mod acceptor;
 mod agreement;

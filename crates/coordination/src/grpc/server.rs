@@ -18,8 +18,8 @@ use super::service::Service;
 use crate::token::Token;
 use crate::{Error, Result};
 
-/// How long the others get to learn the outcome before the server stops. Processes that are still
-/// alive learn it at once.
+/// How long the server waits at the end until the other processes know the outcome. Processes that
+/// are alive learn it at once.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Called for each refused connection.
@@ -50,7 +50,7 @@ impl Server {
         let rejected = RejectedPeers::new(move |refusal, rest| {
             refusal_service.change(|coordinator| coordinator.note_refusal(refusal.clone()));
             let on_refused = on_refused.clone();
-            // The callback may block, for example on a terminal; this thread must not.
+            // The callback may block, for example on a terminal, but this thread must not block.
             tokio::task::spawn_blocking(move || on_refused(&format!("{refusal}. {rest}")));
         });
         let (admitted, connections) = mpsc::channel(16);

@@ -209,7 +209,7 @@ where
     }
 }
 
-/// For methods that cannot fail.
+/// Adapts the answer of a method that cannot fail.
 async fn infallible(answer: impl Future<Output = Reply>) -> Result<Reply, Status> {
     Ok(answer.await)
 }

@@ -28,8 +28,8 @@ pub(crate) mod method {
     pub(crate) const LEAVE: &str = "/fulmen.coordination.v1.Coordination/Leave";
 }
 
-/// The sender. Its session is random, so that a second process with the same index is not mistaken
-/// for the first.
+/// The sender of a message. Its session is random, so that a second process with the same index is
+/// not mistaken for the first.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub(crate) struct Caller {
     #[prost(uint32, tag = "1")]
@@ -38,7 +38,7 @@ pub(crate) struct Caller {
     pub(crate) session: u64,
 }
 
-/// A process introduces itself. Answered at once.
+/// A process introduces itself. The coordinator answers at once.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct Join {
     #[prost(uint32, tag = "1")]
@@ -59,17 +59,18 @@ pub(crate) struct Join {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, prost::Enumeration)]
 #[repr(i32)]
 pub(crate) enum Purpose {
-    /// To synchronize.
+    /// They synchronize.
     Barrier = 0,
-    /// To join. All processes join before anything else.
+    /// They join the run, which comes before everything else.
     Join = 1,
-    /// To compare facts.
+    /// They compare facts.
     Agreement = 2,
-    /// To end the run together.
+    /// They end the run together.
     Shutdown = 3,
 }
 
-/// A process arrives at a barrier. Answered when all have arrived, or on failure.
+/// A process arrives at a barrier. The coordinator answers when all have arrived, or after a
+/// failure.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct WaitAtBarrier {
     #[prost(message, required, tag = "1")]
@@ -97,7 +98,8 @@ pub(crate) struct Put {
     pub(crate) value: bytes::Bytes,
 }
 
-/// Answered when the value exists, or without one after the time-out.
+/// A process asks for a value. The coordinator answers when the value exists, or without a value
+/// after the time-out.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct Get {
     #[prost(message, required, tag = "1")]
@@ -108,7 +110,7 @@ pub(crate) struct Get {
     pub(crate) timeout_ms: u64,
 }
 
-/// A heartbeat. Answered after a while, or at once if the run has failed.
+/// A heartbeat. The coordinator answers after a while, or at once if the run has failed.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct Heartbeat {
     #[prost(message, required, tag = "1")]

@@ -1,4 +1,5 @@
-//! One process, or two as threads of one: the guarantees and the errors of the handle.
+//! The guarantees and the errors of the handle, with one process, or with two as threads of this
+//! process.
 
 use std::collections::BTreeMap;
 use std::net::TcpListener;
@@ -184,8 +185,8 @@ fn a_process_without_further_turns_delays_no_other() {
     other.request("SIGTERM");
     assert_eq!(zero.get("halt/a", SOON).unwrap(), b"SIGTERM");
     drop(over);
-    // Even without the process that has ended, it learns that the turn after the latest is the
-    // last.
+    // The remaining process learns that the turn after the latest is the last, although the other
+    // process has ended.
     assert_eq!(soon(|| other.poll().unwrap()), "SIGTERM");
 
     // One process has ended its last turn when the other is asked to stop: the other continues to
@@ -214,7 +215,7 @@ fn a_second_process_with_an_index_is_refused() {
     let (joined, refused): (Vec<_>, Vec<_>) = ones.into_iter().partition(Result::is_ok);
     let error = refused.into_iter().next().unwrap().unwrap_err();
     assert!(error.is_refused() && error.to_string().contains("has that index"), "{error}");
-    // It did no harm.
+    // The rejected process did not affect the run.
     let one = joined.into_iter().next().unwrap().unwrap();
     let other = thread::spawn(move || one.shutdown(SOON));
     zero.shutdown(SOON).unwrap();

@@ -1,5 +1,5 @@
-//! Eight real processes on this machine: a good run, one with another program, one late, one
-//! killed, the coordinator killed.
+//! Eight real processes on this machine: a good run, and runs in which one process has another
+//! program, is late or is killed, or the coordinator is killed.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -142,8 +142,8 @@ fn all_wait_for_a_late_process() {
 fn a_process_that_is_too_late_ends_all_and_is_named() {
     let mut test_processes = TestProcesses::new("processes::member", COUNT);
     let short: &[(&str, &str)] = &[("FULMEN_JOIN_TIMEOUT", "4")];
-    // Process 0 is the last one that joins in time. Its limit is short, and all processes end with
-    // it.
+    // Process 0 is the last one that joins in time. Its time limit is short and applies to all
+    // processes.
     (0..COUNT - 2).for_each(|index| test_processes.start(index, "train", &[]));
     (0..COUNT - 2).for_each(|index| drop(test_processes.wait_for(index, "joins")));
     test_processes.start(COUNT - 2, "train", short);

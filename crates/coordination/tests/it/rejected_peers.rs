@@ -66,7 +66,7 @@ fn answer_to(coordinator: &str, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(coordinator).unwrap();
     stream.set_read_timeout(Some(LONG)).unwrap();
     stream.read_exact(&mut [0; HELLO]).unwrap();
-    // It may hang up before all bytes are sent; its last answer is then lost.
+    // The coordinator may hang up before all bytes are sent. Its last answer is then lost.
     let _ = stream.write_all(bytes);
     let mut answer = Vec::new();
     if let Err(error) = stream.read_to_end(&mut answer) {
@@ -123,7 +123,7 @@ fn garbage_is_refused() {
         let answer = answer_to(zero.coordinator(), bytes);
         assert!(answer.is_empty() || answer == [0], "{answer:?}");
     }
-    // One that hangs up at once, and one that stops halfway and stays connected.
+    // One client hangs up at once, and another stops halfway and stays connected.
     drop(TcpStream::connect(zero.coordinator()).unwrap());
     let mut halfway = TcpStream::connect(zero.coordinator()).unwrap();
     halfway.write_all(&[7; 63]).unwrap();
@@ -200,7 +200,7 @@ fn is_open(mut stream: &TcpStream) -> bool {
 #[test]
 fn ten_thousand_connections_do_not_stop_the_run() {
     const COUNT: usize = 10_000;
-    // As many at once as this process can have open, with room for the other tests in it.
+    // Open as many connections at once as this process can, with room for the other tests in it.
     let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
     let limit = limits.lines().find_map(|line| {
         line.strip_prefix("Max open files")?.split_whitespace().next()?.parse().ok()

@@ -70,7 +70,7 @@ fn a_process_that_is_early_for_the_next_run_waits() {
         pause();
         signal("-STOP");
         std::fs::write(&go, "").unwrap();
-        // Unless it was stopped before its request.
+        // If the process was stopped before its request, try again.
         if test_processes.wait_for_within(Duration::from_secs(5), 1, "joins round 1").is_some() {
             break;
         }

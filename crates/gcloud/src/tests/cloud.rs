@@ -1,4 +1,4 @@
-//! A stand-in for gcloud and what is behind it: it checks each call against the grammar, keeps
+//! A fake gcloud with a fake cloud behind it. It checks each call against the grammar, keeps
 //! machines, and can fail at each step in several ways.
 
 use std::cell::RefCell;
@@ -13,21 +13,20 @@ use serde_json::{Value, json};
 use super::grammar::Call;
 use crate::program::{CommandOutput, Program};
 
-/// What happens to a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CallOutcome {
     Works,
-    /// Nothing is done, and it fails.
+    /// The call does nothing, and fails.
     Fails,
-    /// It is done, and fails all the same.
+    /// The call takes effect, but fails.
     FailsAfter,
-    /// It is done, and the answer makes no sense.
+    /// The call takes effect, and the answer is garbage.
     Garbage,
-    /// It succeeds, and nothing is done.
+    /// The call succeeds, but does nothing.
     Dropped,
-    /// It fails, and is done some calls later.
+    /// The call fails, and takes effect some calls later.
     Late,
-    /// It is done, and Ctrl-C comes meanwhile.
+    /// The call takes effect, and Ctrl-C arrives during the call.
     Interrupted,
 }
 
@@ -52,7 +51,7 @@ struct Machine {
 #[derive(Debug, Default)]
 struct State {
     nodes: BTreeMap<String, Machine>,
-    /// With the machine that they ask for.
+    /// The state of each queued resource, with the requested machine.
     queued: BTreeMap<String, (&'static str, Machine)>,
     calls: Vec<Vec<String>>,
     late_calls: Vec<(usize, Vec<String>)>,
@@ -60,16 +59,16 @@ struct State {
 
 pub(super) struct Cloud {
     state: RefCell<State>,
-    /// What happens to which call; the others work.
+    /// The outcomes of calls, by number. All other calls work.
     pub(super) outcomes: BTreeMap<usize, CallOutcome>,
-    /// From this call on, all fail.
+    /// The number of the call from which on all calls fail.
     pub(super) outage: usize,
     pub(super) signals: Option<Sender<Signal>>,
-    /// A signal that comes with this call.
+    /// A signal, and the number of the call with which it arrives.
     pub(super) signal_after: Option<(usize, Signal)>,
     /// Whether hosts may not delete their TPU.
     pub(super) forbidden: bool,
-    /// How many answers are that there is nothing.
+    /// The number of answers that list nothing.
     pub(super) empty_answers: usize,
 }
 
@@ -86,7 +85,7 @@ impl Cloud {
         }
     }
 
-    /// A machine of somebody else.
+    /// Adds a machine of another owner.
     pub(super) fn with_node(
         self,
         name: &str,
@@ -101,7 +100,7 @@ impl Cloud {
         self
     }
 
-    /// Whether anything exists that costs money, or will.
+    /// Whether anything exists that costs money, or will cost money.
     pub(super) fn has_costs(&self) -> bool {
         let mut state = self.state.borrow_mut();
         for (_, words) in std::mem::take(&mut state.late_calls) {
@@ -300,7 +299,7 @@ fn machine(call: &Call) -> Machine {
 }
 
 impl Machine {
-    /// As `gcloud compute tpus tpu-vm describe --format=json` has it.
+    /// The machine as `gcloud compute tpus tpu-vm describe --format=json` prints it.
     fn json(&self, name: &str) -> Value {
         let disks: Vec<Value> = self
             .disks

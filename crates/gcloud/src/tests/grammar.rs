@@ -1,20 +1,20 @@
-//! What gcloud accepts, as far as it is called: the synopses of
-//! docs.cloud.google.com/sdk/gcloud/reference, of October
-//! 2025. A flag that ends with `=` takes a value.
+//! The grammar of the gcloud commands in use, from the synopses of
+//! docs.cloud.google.com/sdk/gcloud/reference in October 2025. A flag that ends with `=` takes a
+//! value.
 
 use std::collections::BTreeMap;
 
 struct Synopsis {
     command: &'static str,
-    /// Whether a name follows.
+    /// Whether a name follows the command.
     has_name: bool,
     required: &'static [&'static str],
     optional: &'static [&'static str],
-    /// Of each group, exactly one set of flags is given.
+    /// A call has exactly one set of flags of each group.
     one_of: &'static [&'static [&'static str]],
 }
 
-/// They go with every command.
+/// The flags that every command accepts.
 const GLOBAL_FLAGS: &[&str] = &[
     "--access-token-file=",
     "--account=",
@@ -227,7 +227,7 @@ impl Call {
     /// Reads a command line as gcloud does.
     ///
     /// # Errors
-    /// As gcloud puts it.
+    /// The message that gcloud prints.
     pub(super) fn parse(words: &[String]) -> Result<Call, String> {
         let count = words.iter().take_while(|word| !word.starts_with('-')).count();
         let plain = words[..count].join(" ");

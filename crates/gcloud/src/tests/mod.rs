@@ -1,4 +1,4 @@
-//! Commands against a stand-in for gcloud, which refuses what the real one would refuse.
+//! Tests commands against a fake gcloud, which rejects what the real one would reject.
 
 mod cloud;
 mod grammar;
@@ -53,8 +53,8 @@ fn tpu(cloud: &Cloud, arguments: &[&str]) -> (Result<u8>, String, String) {
     (ended, String::from_utf8(out).unwrap(), String::from_utf8(log).unwrap())
 }
 
-/// Leases a machine, and returns how that ended with everything that was said.
-fn leased(
+/// Leases a machine, and returns the result with the whole output.
+fn run_lease(
     cloud: &mut Cloud,
     machine: &Machine,
     delete_after: bool,
@@ -85,7 +85,7 @@ fn a_machine_is_created_used_and_deleted() {
         ),
     ] {
         let mut cloud = Cloud::new();
-        let (ended, text) = leased(&mut cloud, &machine(flags), true, Ok(3));
+        let (ended, text) = run_lease(&mut cloud, &machine(flags), true, Ok(3));
         assert_eq!(ended, Ok(3), "{text}");
         assert!(
             !cloud.has_costs() && text.contains("train is deleted") && !text.contains("LEFT"),
@@ -125,7 +125,8 @@ fn no_failures_leave_a_machine_unreported() {
             }
             let mut cloud = Cloud::new();
             (cloud.outcomes, cloud.outage) = (outcomes.iter().copied().collect(), outage);
-            let (ended, text) = leased(&mut cloud, machine, delete_after, works[index % 3].clone());
+            let (ended, text) =
+                run_lease(&mut cloud, machine, delete_after, works[index % 3].clone());
             let case = format!("{outcomes:?} {outage} {delete_after} {ended:?}\n{text}");
             runs += 1;
             if cloud.has_costs() {
@@ -157,7 +158,7 @@ fn a_machine_of_another_command_is_never_deleted() {
         )
     };
     let mut cloud = foreign();
-    let (ended, _) = leased(&mut cloud, &machine(&[]), true, Ok(0));
+    let (ended, _) = run_lease(&mut cloud, &machine(&[]), true, Ok(0));
     let error = ended.unwrap_err();
     assert!(
         error.is_usage() && error.to_string().contains("there is a train in us-west4-a already"),
@@ -167,10 +168,10 @@ fn a_machine_of_another_command_is_never_deleted() {
         cloud.has_costs() && cloud.calls("create").is_empty() && cloud.calls("delete").is_empty()
     );
 
-    // It appears between the question and the creation.
+    // The other machine appears between the query and the creation.
     let mut cloud = foreign();
     cloud.empty_answers = 1;
-    let (ended, text) = leased(&mut cloud, &machine(&[]), true, Ok(0));
+    let (ended, text) = run_lease(&mut cloud, &machine(&[]), true, Ok(0));
     assert!(ended == Ok(1) && cloud.has_costs() && cloud.calls("delete").is_empty(), "{text}");
     assert!(
         text.contains("ALREADY_EXISTS") && text.contains("Another command may have created it"),
@@ -179,7 +180,7 @@ fn a_machine_of_another_command_is_never_deleted() {
 }
 
 #[test]
-fn what_cannot_be_right_is_refused_before_anything_is_asked() {
+fn invalid_arguments_are_rejected_before_any_query() {
     let refused = |flags: &[&str], expected: &str| {
         let cloud = Cloud::new();
         let (ended, ..) = tpu(&cloud, &[&["create"], CREATE.as_slice(), flags].concat());
@@ -216,7 +217,7 @@ fn a_dry_run_changes_nothing_and_its_commands_are_gclouds() {
     ];
     let (ended, out, _) = tpu(&cloud, &[&["create"], CREATE.as_slice(), &more].concat());
     assert!(ended == Ok(0) && cloud.calls("").is_empty());
-    // Two hours of 9.60 USD are less than five.
+    // At 9.60 USD an hour, 19.20 USD are two hours, less than the limit of five hours.
     for expected in [
         "SECONDS_LEFT=7200",
         "--accelerator-type=v5litepod-8",
@@ -450,7 +451,7 @@ fn gcloud_can_be_missing_fail_or_be_interrupted() {
 fn a_machine_whose_limit_cannot_work_is_deleted_at_once() {
     let mut cloud = Cloud::new();
     cloud.forbidden = true;
-    let (ended, text) = leased(&mut cloud, &machine(&["--max-hours=1"]), true, Ok(0));
+    let (ended, text) = run_lease(&mut cloud, &machine(&["--max-hours=1"]), true, Ok(0));
     assert!(ended == Ok(1) && !cloud.has_costs() && cloud.calls("tpu-vm ssh").len() == 1, "{text}");
     assert!(
         text.contains("fails on the hosts of train: ERROR: the service account lacks"),
@@ -459,19 +460,19 @@ fn a_machine_whose_limit_cannot_work_is_deleted_at_once() {
 }
 
 #[test]
-fn ctrl_c_ends_the_deletion_and_what_is_left_is_named() {
+fn ctrl_c_ends_the_deletion_and_leftovers_are_named() {
     let mut cloud = Cloud::new();
     // Find, create, find twice, log in; the work; find, and delete, which Ctrl-C interrupts before
     // it is done.
     cloud.outcomes.insert(6, CallOutcome::Fails);
     cloud.signal_after = Some((6, Signal::Interrupt));
-    let (ended, text) = leased(&mut cloud, &machine(&[]), true, Ok(0));
+    let (ended, text) = run_lease(&mut cloud, &machine(&[]), true, Ok(0));
     assert_eq!(ended, Ok(1), "{text}");
     assert!(text.contains("Ctrl-C ended the deletion.") && cloud.has_costs(), "{text}");
-    // A terminal that closes does not end it.
+    // A closed terminal does not end the deletion.
     let mut cloud = Cloud::new();
     cloud.signal_after = Some((6, Signal::HangUp));
-    let (ended, text) = leased(&mut cloud, &machine(&[]), true, Ok(0));
+    let (ended, text) = run_lease(&mut cloud, &machine(&[]), true, Ok(0));
     assert!(ended == Ok(0) && !cloud.has_costs(), "{text}");
 }
 
@@ -495,7 +496,7 @@ fn an_error_says_what_gcloud_says() {
         error.ends_with("Delete it: fulmen tpu delete train --zone z --project o:p"),
         "{error}"
     );
-    // It is there, and cannot be deleted.
+    // The machine exists, and cannot be deleted.
     let mut cloud = Cloud::new().with_node("train", "z", "v4-8", json!({}));
     cloud.outcomes =
         (0..100).filter(|call| call % 3 == 2).map(|call| (call, CallOutcome::Fails)).collect();

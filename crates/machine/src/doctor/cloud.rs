@@ -1,5 +1,5 @@
 //! Checks of cloud machines: the metadata server, the clock compared with it, the region of a
-//! bucket, and what can end a machine (Colab, Kaggle, Kubernetes, preemption).
+//! bucket, and the hosting services that can end a machine (Colab, Kaggle, Kubernetes, preemption).
 //!
 //! Out of scope: which process of a run this is (`fulmen-coordination`).
 
@@ -11,7 +11,7 @@ use serde::Deserialize;
 use super::{Finding, Machine};
 use crate::http_client;
 
-/// How far a clock may be off, in seconds. Certificates and tokens tolerate more.
+/// How far a clock may be off, in seconds. Certificates and tokens tolerate larger errors.
 const MAX_CLOCK_ERROR: u64 = 30;
 
 /// The names queried from the metadata server.
@@ -22,7 +22,7 @@ const METADATA_NAMES: [&str; 4] =
 #[derive(Debug)]
 pub(super) struct Metadata {
     server: MetadataServer,
-    /// One for each of [`METADATA_NAMES`].
+    /// The answers, one for each of [`METADATA_NAMES`].
     answers: Vec<Option<MetadataAnswer>>,
 }
 
@@ -42,12 +42,12 @@ impl Metadata {
         self.answers.iter().any(Option::is_some)
     }
 
-    /// `v5litepod-8`, for example, on a TPU VM.
+    /// The accelerator type of a TPU VM, such as `v5litepod-8`.
     pub(super) fn accelerator_type(&self) -> Option<&str> {
         self.get("attributes/accelerator-type")
     }
 
-    /// `us-central1-a` of `projects/123/zones/us-central1-a`.
+    /// The zone, such as `us-central1-a` from `projects/123/zones/us-central1-a`.
     fn zone(&self) -> Option<&str> {
         self.get("zone")?.rsplit('/').next()
     }
@@ -101,7 +101,7 @@ pub(super) fn clock(machine: &Machine) -> Vec<Finding> {
     let now = httpdate::fmt_http_date(machine.now);
     let remedy = "`sudo systemctl restart chrony` or `systemd-timesyncd` sets it; stores refuse requests of machines whose \
                   clocks are wrong";
-    // A time before this program was written.
+    // A clock that shows an earlier time, before this program was written, is wrong.
     let past = SystemTime::UNIX_EPOCH + Duration::from_secs(1_767_225_600);
     let difference = machine.metadata().and_then(Metadata::date).map(|date| {
         let difference = machine.now.duration_since(date).unwrap_or_else(|error| error.duration());
@@ -129,7 +129,7 @@ pub(super) struct BucketRegion {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct BucketLocation {
-    /// `US-CENTRAL1`, `US`, `NAM4`.
+    /// The location, such as `US-CENTRAL1`, `US` or `NAM4`.
     location: String,
     #[serde(default)]
     custom_placement_config: Regions,
@@ -254,7 +254,7 @@ pub(super) fn bucket(machine: &Machine) -> Vec<Finding> {
     }]
 }
 
-/// Where this machine runs, and how long it lasts there.
+/// Reports the hosting service of this machine, and how long a machine lasts there.
 pub(super) fn hosting(machine: &Machine) -> Vec<Finding> {
     let is_set = |name: &str| machine.variable(name).is_some();
     let resume = "write checkpoints to a store that outlives it (`--checkpoint-dir gs://…`), and start with `--resume auto`";

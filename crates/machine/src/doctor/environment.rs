@@ -1,5 +1,5 @@
-//! Checks of environment variables: those that only other frameworks read, and those that Fulmen
-//! and its plugins read.
+//! Checks of environment variables: variables that only other frameworks read, and variables that
+//! Fulmen and its plugins read.
 //!
 //! Out of scope: misspelled `FULMEN_…` variables. A program rejects them when it starts.
 

@@ -83,8 +83,8 @@ impl Machine {
     /// Runs all checks. Waits less than two seconds for other programs and servers.
     pub fn examine(&self) -> Report {
         thread::scope(|scope| {
-            // Both wait for others, so they run on threads. If a thread cannot be started, the
-            // checks wait instead.
+            // Both queries wait for other programs or servers, so they run on threads. If a thread
+            // cannot be started, the checks wait instead.
             let _ = Builder::new().spawn_scoped(scope, || self.plugins().is_ok());
             let _ = Builder::new().spawn_scoped(scope, || self.bucket_region().is_some());
             let sections = CHECKS
@@ -99,7 +99,7 @@ impl Machine {
         self.variables.get(OsStr::new(name)).filter(|value| !value.is_empty()).cloned()
     }
 
-    /// The same, as text to show.
+    /// The value of a variable as text to show, if it is set and not empty.
     pub(super) fn text(&self, name: &str) -> Option<String> {
         self.variable(name).map(|value| value.to_string_lossy().into_owned())
     }

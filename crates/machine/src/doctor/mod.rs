@@ -1,6 +1,6 @@
-//! The checks of `fulmen doctor`: each is a heading in the book's chapter on troubleshooting and a
-//! function of a [`Machine`]. They need no root, open no device, and load no plugin into this
-//! process.
+//! The checks of `fulmen doctor`: each is a function of a [`Machine`], and has a heading in the
+//! book's chapter on troubleshooting. The checks need no root, open no device, and load no plugin
+//! into this process.
 //!
 //! Out of scope: details about processes that hold a device (`fulmen ps`).
 
@@ -21,7 +21,6 @@ use serde::Serialize;
 
 pub use machine::Machine;
 
-/// One check.
 struct Check {
     /// The heading of the section, which the book uses too.
     heading: &'static str,
@@ -48,13 +47,13 @@ const CHECKS: &[Check] = &[
     Check { heading: "Disk", run: storage::disk },
 ];
 
-/// How bad a finding is.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
     /// Everything is fine.
     Ok,
-    /// For information.
+    /// A fact to know; nothing is wrong.
     Note,
     /// Training runs, but slowly or not for long.
     Warning,
@@ -71,7 +70,7 @@ pub struct Finding {
     /// What was found.
     #[serde(rename = "found")]
     pub message: String,
-    /// What to do about it; `None` if nothing is wrong.
+    /// What to do about the problem; `None` if nothing is wrong.
     pub remedy: Option<String>,
 }
 
@@ -99,7 +98,7 @@ impl Finding {
 pub struct Section {
     /// The heading, which the book's chapter on troubleshooting uses too.
     pub heading: &'static str,
-    /// At least one.
+    /// The findings, at least one.
     pub findings: Vec<Finding>,
 }
 

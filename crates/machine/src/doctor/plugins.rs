@@ -42,7 +42,7 @@ impl Plugins {
             .spawn()
             .map_err(|error| failed(&error))?;
         let (start, timeout) = (Instant::now(), 2 * machine.timeout);
-        // The output fits into a pipe.
+        // Read the output only at the end: it fits into a pipe.
         while child.try_wait().map_err(|error| failed(&error))?.is_none() {
             if start.elapsed() > timeout {
                 let _ = child.kill();

@@ -21,7 +21,7 @@ pub(super) fn ports(machine: &Machine) -> Vec<Finding> {
     let mut findings: Vec<_> = taken
         .map(|(port, purpose)| {
             let message = format!("a program listens on {port} (for {purpose})");
-            // A running training uses them.
+            // A running training uses these ports.
             if is_held {
                 return Finding::ok(message);
             }

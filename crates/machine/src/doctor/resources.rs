@@ -1,4 +1,4 @@
-//! Checks of what the kernel gives a process: memory, limits, cores.
+//! Checks of the resources that the kernel gives a process: memory, limits, cores.
 
 use super::{Finding, Machine, size};
 
@@ -63,7 +63,7 @@ pub(super) fn huge_pages(machine: &Machine) -> Vec<Finding> {
 struct Limit {
     /// Its name in `/proc/self/limits`.
     name: &'static str,
-    /// The option of `ulimit`.
+    /// The option of `ulimit` for this limit.
     option: &'static str,
     minimum: u64,
     /// The reason why a lower limit is a problem.
@@ -122,7 +122,7 @@ pub(super) fn limits(machine: &Machine) -> Vec<Finding> {
         if soft >= *minimum {
             continue;
         }
-        // With a margin.
+        // Recommend a margin above the minimum.
         let enough = minimum.saturating_mul(16);
         let value = if enough == u64::MAX { "unlimited".to_owned() } else { enough.to_string() };
         let message = format!("{}: {soft}; {reason}", name.to_lowercase());

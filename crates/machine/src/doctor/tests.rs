@@ -1,4 +1,4 @@
-//! The checks on machines that are made of files, variables and servers on loopback.
+//! Tests the checks on simulated machines, made of files, variables and servers on loopback.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -27,7 +27,7 @@ impl TestMachine {
         machine.variables = [("PATH".into(), "/usr/bin:/bin".into())].into();
         machine.free_bytes = |_| Ok(100_000_000_000);
         machine.now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_793_491_200);
-        // However busy the machine of the tests is.
+        // A long time-out, because the machine that runs the tests may be busy.
         machine.timeout = Duration::from_secs(60);
         machine.plugin_list.push(folder.path().join("plugins.json").into());
         let test_machine = Self { folder, machine }.with("XDG_CACHE_HOME", "ROOT/cache");
@@ -60,7 +60,7 @@ impl TestMachine {
         fs::write(path, text).unwrap();
     }
 
-    /// `ROOT` stands for the machine's folder.
+    /// Sets a variable. In the value, `ROOT` is replaced by the machine's folder.
     fn with(mut self, name: &str, value: &str) -> TestMachine {
         let value = value.replace("ROOT", &self.folder.path().display().to_string());
         self.machine.variables.insert(name.into(), value.into());
@@ -334,7 +334,7 @@ fn a_tpu_vm_whose_bucket_is_far_away_and_whose_clock_is_wrong() {
 }
 
 #[test]
-fn what_does_not_answer_is_not_waited_for() {
+fn a_program_or_server_that_does_not_answer_is_given_up() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut test_machine =
         TestMachine::new().with("GCE_METADATA_HOST", &silent.local_addr().unwrap().to_string());

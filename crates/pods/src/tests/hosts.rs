@@ -1,5 +1,5 @@
-//! Real hosts for tests: a network namespace each, with a process table, a home directory and an
-//! `sshd` of its own.
+//! Real hosts for tests. Each host is a network namespace with its own process table, home
+//! directory and `sshd`.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -18,11 +18,11 @@ use tempfile::TempDir;
 
 use crate::{Arguments, Result};
 
-/// Nothing that a test waits for takes so long, however busy the machine is.
+/// Longer than anything that a test waits for, even on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The hosts `host-a`, `host-b` and so on, behind one bridge. They share all files but those of the
-/// home directory.
+/// The hosts `host-a`, `host-b` and so on, behind one bridge. They share all files except those in
+/// the home directories.
 pub(crate) struct Hosts {
     folder: TempDir,
     bridge: String,
@@ -31,7 +31,8 @@ pub(crate) struct Hosts {
 
 struct Host {
     namespace: String,
-    /// Its first process is in a new process namespace, which ends with it.
+    /// The program `unshare`. Its child is the first process in the host's process namespace, which
+    /// ends with that process.
     unshare: Child,
 }
 
@@ -144,8 +145,8 @@ impl Hosts {
         shell(&format!("ip -n {} link set eth0 {state}", self.hosts[host].namespace));
     }
 
-    /// The ids, as this machine counts, of the processes of a host: those of `sshd`, or all others.
-    /// One of `sshd` may wait for a client that is gone.
+    /// The process ids on this machine of the processes of a host: those of `sshd`, or all others.
+    /// They are separate because an `sshd` may still wait for a client that is gone.
     fn processes(&self, host: usize, of_sshd: bool) -> Vec<u32> {
         let unshare = self.hosts[host].unshare.id();
         let Ok(namespace) = fs::read_link(format!("/proc/{unshare}/ns/pid_for_children")) else {
@@ -163,7 +164,7 @@ impl Hosts {
         entries.filter(is_there).filter(|pid| is_sshd(pid) == of_sshd).collect()
     }
 
-    /// Ends all connections to a host, and what runs in them.
+    /// Ends all connections to a host, and the commands that run in them.
     pub(crate) fn disconnect(&self, host: usize) {
         for pid in self.processes(host, true) {
             // The first process of the host is its server.
@@ -174,7 +175,7 @@ impl Hosts {
         }
     }
 
-    /// The program that a worker runs on a host, as soon as it does.
+    /// Waits until a worker on a host runs its program, and returns the program's process id.
     pub(crate) fn program(&self, host: usize) -> u32 {
         let find = || {
             let command =
@@ -185,7 +186,8 @@ impl Hosts {
                     .nth(1)
                     .is_some_and(|word| word.contains("/.fulmen/pods/bin/"))
             };
-            // What it starts is in its group, and looks as it does at first.
+            // Processes that the program starts are in its process group, and look like it at
+            // first.
             let leads = |pid: &u32| {
                 let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
                 let group = stat
@@ -204,15 +206,15 @@ impl Hosts {
         shell(&format!("kill -{signal} {}", self.program(host)));
     }
 
-    /// Waits until nothing runs on any host but its `sshd`.
+    /// Waits until only `sshd` runs on each host.
     pub(crate) fn wait_until_idle(&self) {
         wait_until("no process is left", || {
             (0..self.hosts.len()).all(|host| self.processes(host, false).is_empty())
         });
     }
 
-    /// A program that runs what its first argument says, and ends on signals as programs of Fulmen
-    /// do.
+    /// A program that runs its first argument as a script, and ends on signals like a program of
+    /// Fulmen.
     pub(crate) fn script(&self, padding: usize) -> String {
         let path = self.shared("train.sh");
         let text = r#"#!/bin/bash
@@ -249,8 +251,8 @@ impl Drop for Hosts {
         for (index, host) in self.hosts.iter_mut().enumerate() {
             let _ = host.unshare.kill();
             let _ = host.unshare.wait();
-            // What was never delivered keeps a namespace without a name for minutes, and so its end
-            // of the cable.
+            // Undelivered packets keep a deleted namespace alive for minutes, and with it the
+            // namespace's end of the cable.
             let _ = Command::new("ip")
                 .args(["link", "del", &format!("{}v{index}", self.bridge)])
                 .status();
@@ -285,7 +287,7 @@ impl std::io::Write for SharedBuffer {
     }
 }
 
-/// A `fulmen pod` that runs.
+/// A running `fulmen pod`.
 pub(crate) struct Pod {
     thread: JoinHandle<Result<u8>>,
     pub(crate) signals: Sender<Signal>,
@@ -297,7 +299,7 @@ impl Pod {
         String::from_utf8(self.text.0.lock().unwrap().clone()).unwrap()
     }
 
-    /// Waits until a text was printed so often.
+    /// Waits until a text was printed this many times.
     pub(crate) fn prints(&self, text: &str, times: usize) {
         wait_until(text, || {
             let printed = self.text();
@@ -309,7 +311,7 @@ impl Pod {
         });
     }
 
-    /// Waits for the end: the exit code or the error, and what was printed.
+    /// Waits until the command ends. Returns the exit code or the error, and the output.
     pub(crate) fn end(self) -> (Result<u8>, String) {
         let began = Instant::now();
         while !self.thread.is_finished() {
@@ -320,7 +322,7 @@ impl Pod {
         (self.thread.join().unwrap(), text)
     }
 
-    /// As [`end`](Pod::end), with what must be the exit code.
+    /// Like [`end`](Pod::end), and checks the exit code.
     pub(crate) fn ends_with(self, code: u8) -> String {
         let (ended, text) = self.end();
         assert_eq!(ended.as_ref().ok(), Some(&code), "{ended:?}\n{text}");
@@ -336,7 +338,7 @@ pub(crate) fn secret_of(pid: u32) -> String {
     secret.unwrap().to_owned()
 }
 
-/// Whether the arguments of any process of this machine have a text.
+/// Whether the arguments of any process of this machine contain a text.
 pub(crate) fn is_an_argument(text: &str) -> bool {
     let entries = fs::read_dir("/proc")
         .unwrap()
@@ -344,7 +346,7 @@ pub(crate) fn is_an_argument(text: &str) -> bool {
     entries.into_iter().any(|line| String::from_utf8_lossy(&line).contains(text))
 }
 
-/// Whether a file below a folder has a text.
+/// Whether any file below a folder contains a text.
 pub(crate) fn is_in_a_file(folder: &Path, text: &str) -> bool {
     let output = Command::new("grep").args(["-rqF", text]).arg(folder).status().unwrap();
     output.success()

@@ -162,7 +162,7 @@ fn a_host_that_is_unreachable_or_a_process_that_is_frozen_is_named() {
     );
     hosts.wait_until_idle();
 
-    // The coordinator tells the others, which fail before this machine knows.
+    // The coordinator notifies the others, which fail before this machine knows.
     let steps = "i=0; while [ $i -lt $((5 + 2 * me)) ]; do echo $((++i)) >$FULMEN_PROGRESS_FILE; sleep 0.1; done; forever";
     let run = hosts.pod("run", &[&options[..], &[steps]].concat());
     let text = run.ends_with(75);
@@ -184,13 +184,13 @@ fn a_host_that_is_unreachable_or_a_process_that_is_frozen_is_named() {
     fs::write(hosts.shared("gone"), "").unwrap();
     let text = run.ends_with(75);
     assert!(text.contains("[pod] worker 1 (host-b) is lost: no sign of life for "), "{text}");
-    // There it ends by itself.
+    // The program ends by itself on the disconnected host.
     hosts.wait_until_idle();
 }
 
 #[test]
 #[ignore = "needs root and sshd: cargo test -p fulmen-pods -- --include-ignored"]
-fn a_connection_that_is_lost_is_made_again_and_no_output_is_lost_or_repeated() {
+fn a_lost_connection_is_reopened_and_no_output_is_lost_or_repeated() {
     let hosts = Hosts::new(["64m"]);
     let program = hosts.script(0);
     let counts = "for i in {1..60}; do echo line $i; sleep 0.05; done; printf end; exit 6";
@@ -219,7 +219,7 @@ fn a_host_with_a_full_disk_or_an_older_glibc_is_named_before_anything_starts() {
         "{error}"
     );
     assert!(!error.contains("host-a") && !text.contains("started"), "{error}\n{text}");
-    // A program fills the disk when it runs: its exit code is known all the same.
+    // The program fills the disk when it runs. Its exit code is known nevertheless.
     let small = hosts.script(0);
     let fill = "[ $me != 1 ] && forever; cat /dev/zero >~/full; echo it is full; exit 9";
     let text = hosts.pod("run", &["--", &small, fill]).ends_with(9);
@@ -252,7 +252,7 @@ fn a_second_ctrl_c_kills() {
 
 #[test]
 #[ignore = "needs root and sshd: cargo test -p fulmen-pods -- --include-ignored"]
-fn a_detached_run_goes_on_and_is_attached_again_asked_and_stopped() {
+fn a_detached_run_continues_and_can_be_followed_queried_and_stopped() {
     let hosts = Hosts::new(HOMES);
     let program = hosts.script(0);
     let go = hosts.shared("go");
@@ -261,7 +261,7 @@ fn a_detached_run_goes_on_and_is_attached_again_asked_and_stopped() {
         go.display()
     );
     hosts.pod("run", &["--detach", "--run", "r1", "--", &program, &waits]).ends_with(0);
-    wait_until("all have told their step", || {
+    wait_until("all have reported their step", || {
         let text = hosts.pod("status", &[]).ends_with(0);
         text.matches("running, step 7").count() == 3
     });
@@ -391,7 +391,7 @@ fn processes_find_one_another_at_the_coordinator() {
     hosts.wait_until_idle();
 }
 
-/// What a process of [`processes_find_one_another_at_the_coordinator`] does.
+/// The program of the processes of [`processes_find_one_another_at_the_coordinator`].
 #[test]
 #[ignore = "a program for another test; it needs other processes"]
 fn meets_the_other_processes() {

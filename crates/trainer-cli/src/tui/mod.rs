@@ -1,7 +1,7 @@
 //! `--tui`: training on a full screen.
 //!
 //! The training loop sends events to a channel and never waits. A thread draws them, reads queues
-//! and memory, and reads the keys. The Trainer carries out what a key requests, as it does for any
+//! and memory, and reads the keys. The Trainer carries out the requests of keys like those of any
 //! callback.
 //!
 //! `screen.rs` has the content of the screen, and `fulmen-tui` the terminal.
@@ -136,7 +136,7 @@ impl Drop for OpenScreen {
     }
 }
 
-/// Gives the terminal back when the thread ends, also after a panic.
+/// Gives the terminal back when the thread ends, even after a panic.
 struct TerminalGuard(Arc<Terminal>);
 
 impl Drop for TerminalGuard {

@@ -119,7 +119,7 @@ impl Rate {
 struct Curve {
     name: String,
     points: Vec<(f64, f64)>,
-    /// Every `every`-th value becomes a point; `count` counts the values.
+    /// Every `every`-th value becomes a point. `count` is the number of values so far.
     every: u64,
     count: u64,
     last: f64,
@@ -277,7 +277,7 @@ impl Screen {
     fn turn(&mut self, steps: usize) {
         let charts = self.charts();
         if !charts.is_empty() {
-            let next = charts[(self.shown(&charts) + steps) % charts.len()].to_owned();
+            let next = charts[(self.selected_index(&charts) + steps) % charts.len()].to_owned();
             self.chart = Some(next);
         }
     }
@@ -294,7 +294,7 @@ impl Screen {
     }
 
     /// The index of the selected chart: the loss until a key selects another.
-    fn shown(&self, charts: &[&str]) -> usize {
+    fn selected_index(&self, charts: &[&str]) -> usize {
         let selected = self.chart.as_deref().unwrap_or("loss");
         charts.iter().position(|name| *name == selected).unwrap_or(0)
     }
@@ -399,7 +399,7 @@ impl Screen {
 
     fn draw_curves(&self, frame: &mut Frame<'_>, area: Rect) {
         let charts = self.charts();
-        let Some(name) = charts.get(self.shown(&charts)) else {
+        let Some(name) = charts.get(self.selected_index(&charts)) else {
             return frame.render_widget(panel("Curves"), area);
         };
         let shown: Vec<&Curve> =
@@ -408,7 +408,7 @@ impl Screen {
             shown.iter().map(|curve| (curve.name.clone(), curve.last)).collect();
         let title = format!(
             "{name}, {} of {}: {}",
-            self.shown(&charts) + 1,
+            self.selected_index(&charts) + 1,
             charts.len(),
             format_metrics(&last)
         );

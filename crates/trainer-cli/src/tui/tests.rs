@@ -1,4 +1,4 @@
-//! The screen as text, and a program in a terminal.
+//! Tests the screen as text, and a program in a terminal.
 
 use std::path::Path;
 use std::process::Command;
@@ -174,7 +174,7 @@ fn keys_change_the_chart_and_ask_the_trainer() {
         [true, true, false]
     );
     assert!(requests.save.into_inner() && requests.stop.into_inner());
-    // There is nothing left to save or to stop.
+    // After the end, there is nothing to save or to stop.
     let requests = Requests::default();
     screen.end("Trained");
     press(KeyEvent::new(KeyCode::Char('s'), KeyModifiers::NONE), &mut screen, &requests);

@@ -12,15 +12,15 @@ use crate::{StepPart, TrainDuration};
 /// Each phase has its own program. All are compiled before the first step, except those of phases
 /// that a resumed run has finished. The program of a phase neither computes gradients for frozen
 /// parameters nor writes them. Schedules, counters, moments and the order of the data continue
-/// across the change. The optimizer's state of frozen parameters is on the device from the
-/// beginning, as zeros, so it needs its memory in all phases. Bias corrections count the steps
+/// across the change. The device holds the optimizer's state of frozen parameters from the
+/// beginning, as zeros, so this state needs memory in all phases. Bias corrections count the steps
 /// since the parameter was unfrozen, as in PyTorch.
 ///
 /// Unfrozen parameters begin with a tenth of the optimizer's learning rate. This ratio doubles
 /// after each epoch until it is 1. Lightning applies the ratio to the learning rate at the time of
-/// unfreezing; Fulmen applies it to the rate that the schedule gives now.
+/// unfreezing; Fulmen applies it to the schedule's current rate.
 ///
-/// Use several of these callbacks to unfreeze a model bit by bit. If two match a parameter, the
+/// Use several of these callbacks to unfreeze a model gradually. If two match a parameter, the
 /// later one applies. Parameters that the optimizer or
 /// [`set_requires_grad`](fulmen_nn::Parameter::set_requires_grad) freezes stay frozen.
 ///
@@ -60,7 +60,8 @@ impl BackboneFinetuning {
         }
     }
 
-    /// Sets their first learning rate, as a ratio to the optimizer's; 0.1 by default.
+    /// Sets the first learning rate of unfrozen parameters, as a ratio to the optimizer's; 0.1 by
+    /// default.
     pub fn initial_ratio(mut self, ratio: f64) -> BackboneFinetuning {
         self.initial_ratio = ratio;
         self

@@ -1,6 +1,6 @@
-//! [`Callback`]: code that runs at certain points of a training run. It gets values that have
-//! arrived on the host, and never a device buffer. It cannot make the device wait or cause a
-//! compilation.
+//! [`Callback`]: code that runs at certain points of a training run. A callback gets values that
+//! have arrived on the host, never a device buffer. It therefore cannot make the device wait or
+//! cause a compilation.
 //!
 //! The arguments of its methods are in `hooks/mod.rs`, its actions in `hooks/actions.rs`, and its
 //! caller in `hook_calls.rs`.
@@ -56,47 +56,47 @@ pub trait Callback: Send {
         let _ = state;
     }
 
-    /// Before a program is compiled, which may take minutes. It is not called for a program that
-    /// was compiled before. `program` is its name, such as `training step`. The programs of a fit
-    /// are compiled after [`on_fit_start`](Callback::on_fit_start) and before the first step. Those
-    /// of a validation, test or prediction are compiled before the first batch.
+    /// Called before a program is compiled, which may take minutes. It is not called for a program
+    /// that was compiled before. `program` is its name, such as `training step`. The programs of a
+    /// fit are compiled after [`on_fit_start`](Callback::on_fit_start) and before the first step.
+    /// Those of a validation, test or prediction are compiled before the first batch.
     fn on_compile_start(&mut self, program: &str) {
         let _ = program;
     }
 
-    /// After a program was compiled. `time` is `None` if compilation failed.
+    /// Called after a program was compiled. `time` is `None` if compilation failed.
     fn on_compile_end(&mut self, program: &str, time: Option<Duration>) {
         let _ = (program, time);
     }
 
-    /// When all programs of a fit are compiled, before its first step.
+    /// Called when all programs of a fit are compiled, before its first step.
     fn on_train_start(&mut self, start: &TrainStart<'_>) {
         let _ = start;
     }
 
     hook_table!(callback_methods);
 
-    /// The callback's own values for a log point, by name. Loggers and all callbacks get them after
-    /// the values of the step. Called before [`on_log`](Callback::on_log).
+    /// Returns the callback's own values for a log point, by name. Loggers and all callbacks get
+    /// them after the values of the step. Called before [`on_log`](Callback::on_log).
     fn log_values(&mut self, point: &LogPoint) -> Vec<(String, f64)> {
         let _ = point;
         Vec::new()
     }
 
-    /// Before the first batch of a prediction.
+    /// Called before the first batch of a prediction.
     fn on_predict_start(&mut self, progress: &EvaluationProgress) {
         let _ = progress;
     }
 
-    /// When the predictions for a batch have arrived.
+    /// Called when the predictions for a batch have arrived.
     fn on_predict_batch_end(&mut self, progress: &EvaluationProgress, predicted: &Predicted) {
         let _ = (progress, predicted);
     }
 
-    /// After the last batch of a prediction.
+    /// Called after the last batch of a prediction.
     fn on_predict_end(&mut self) {}
 
-    /// The state of this callback for a checkpoint.
+    /// Returns the state of this callback for a checkpoint.
     fn state(&self) -> Option<Json> {
         None
     }

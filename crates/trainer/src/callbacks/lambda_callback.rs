@@ -96,7 +96,7 @@ pub fn on(
 
 type Call = Box<dyn FnMut(&Occurrence<'_>, &mut Actions) + Send>;
 
-/// A closure as a callback. Made by [`on`].
+/// A closure as a callback, made by [`on`].
 #[must_use]
 pub struct LambdaCallback {
     event: Event,
@@ -115,7 +115,8 @@ impl LambdaCallback {
         self
     }
 
-    /// Counts the event if it is this callback's, and calls the closure if the filter selects it.
+    /// Counts the event if the closure is for this kind of event, and calls the closure if the
+    /// filter selects it.
     fn handle(
         &mut self,
         event: Event,

@@ -7,7 +7,7 @@ use crate::callbacks::callback::Callback;
 /// `momentum/GROUP`. For Adam and its relatives the momentum is the first beta. The name of a group
 /// is its pattern in [`ParamGroups`](fulmen_nn::optim::ParamGroups). Parameters that match no
 /// pattern are logged as `lr` and `momentum`; `lr` is logged without this callback too. The values
-/// are those of the latest step and belong to the log point.
+/// of a log point are those of its latest step.
 ///
 /// ```
 /// use fulmen_trainer::{Trainer, callbacks::LearningRateMonitor};

@@ -27,7 +27,7 @@ use crate::console::note;
 use crate::hooks::{FitStart, Progress};
 use crate::{Actions, Error, LogPoint, Result};
 
-/// The time that a request may take to arrive, and its answer to leave.
+/// The time limit for reading a request, and for writing its answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// The most bytes that are read of a request. Only the first line is used.
 const MAX_REQUEST: usize = 8192;
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn other_requests_are_rejected_and_the_endpoint_goes_on() {
+    fn other_requests_are_rejected_and_the_endpoint_continues() {
         let endpoint =
             MetricsEndpoint::open("127.0.0.1:0".parse().unwrap(), &Arc::default()).unwrap();
         assert!(send(&endpoint, "GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404"));

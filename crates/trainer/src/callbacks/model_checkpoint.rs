@@ -211,7 +211,7 @@ impl ModelCheckpoint {
         }
     }
 
-    /// A path that no other of the best states has.
+    /// A path that differs from the paths of the other best states.
     fn best_path(&self, point: &LogPoint) -> PathBuf {
         // States that keep_all keeps are named by the pattern.
         if self.top_k == 1 && (self.filename.is_none() || self.keep_all) {
@@ -331,7 +331,8 @@ impl Callback for ModelCheckpoint {
         }
         let value = self.monitor.as_ref().and_then(|(metric, _)| point.get(metric));
         if let Some(value) = value {
-            // The metric need not be there at the end of the epoch then.
+            // Validations within an epoch log the metric, so don't warn if it is missing at the end
+            // of the epoch.
             self.warned = true;
             self.compare(value, point, actions);
         }

@@ -25,8 +25,8 @@ impl Mode {
     }
 }
 
-/// The value of a monitored metric at the end of an epoch: under its name, or under a training
-/// metric's name for the whole epoch.
+/// The value of a monitored metric at the end of an epoch. If there is no value of that name, it is
+/// the value of the training metric over the epoch, `NAME_epoch`.
 ///
 /// # Errors
 /// A message that lists the metrics of this point.

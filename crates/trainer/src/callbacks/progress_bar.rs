@@ -48,7 +48,7 @@ struct CompileNotice {
 }
 
 impl CompileNotice {
-    /// If compiling takes less time, only the line at its end is printed.
+    /// The time after which the line is printed.
     const DELAY: Duration = Duration::from_secs(3);
 
     fn new(program: &str) -> CompileNotice {
@@ -143,8 +143,8 @@ impl ProgressBar {
         bar.set_position(batch);
         bar.set_message(self.message.clone());
         if is_new {
-            // Earlier batches say nothing about the speed: a validation or a full screen may have
-            // come in between.
+            // Ignore earlier batches in the estimate: a validation or a full-screen display may
+            // have come between.
             bar.reset_eta();
             bar.set_draw_target(ProgressDrawTarget::stderr_with_hz(10));
             bar.tick();
@@ -179,7 +179,8 @@ impl ProgressBar {
     }
 }
 
-/// Called before each new bar: a full screen takes standard error, and may give it back.
+/// Called before each new bar: a full-screen display may take over standard error, and return it
+/// later.
 fn is_terminal() -> bool {
     std::io::stderr().is_terminal()
 }

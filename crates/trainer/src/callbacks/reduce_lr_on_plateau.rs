@@ -21,7 +21,7 @@ pub enum ThresholdMode {
 /// Multiplies the learning rate by a factor when a metric has not improved for some epochs. This is
 /// PyTorch's `ReduceLROnPlateau`, with its rules and defaults.
 ///
-/// The factor is an input of the compiled step, so nothing is compiled again. It multiplies the
+/// The factor is an input of the compiled step, so changing it compiles nothing. It multiplies the
 /// rate of the optimizer's schedule in all parameter groups, and combines with the factors of other
 /// callbacks. `min_lr` limits the logged rate.
 ///

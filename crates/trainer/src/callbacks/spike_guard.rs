@@ -11,8 +11,8 @@ use crate::{Actions, LogPoint, StepPart};
 
 /// Skips a step whose loss is not finite, or is too many standard deviations above the mean of the
 /// steps before it. With [`gradients`](SpikeGuard::gradients) it checks the norm of the gradients
-/// too. This costs a pass over the gradients in each step, and catches gradients that are not
-/// finite although the loss is.
+/// too. This check reads all gradients once more in each step. It catches gradients that are not
+/// finite although the loss is finite.
 ///
 /// A skipped step changes neither the parameters nor the optimizer's state, and schedules don't
 /// count it. Running statistics of layers are still updated.
@@ -75,8 +75,8 @@ impl SpikeGuard {
         self
     }
 
-    /// Sets the number of steps before the first that can be skipped; half a window by default. A
-    /// step that is not finite is always skipped.
+    /// Sets how many steps must pass before a step can be skipped; half a window by default. A step
+    /// that is not finite is always skipped.
     pub fn warmup(mut self, steps: u64) -> SpikeGuard {
         self.warmup = Some(steps);
         self

@@ -125,7 +125,11 @@ impl Throughput {
         let step_s = time.as_secs_f64() / steps as f64;
         Some(Rates {
             step_s,
-            ..self.measured(step.batches - first.batches, step.operations - first.operations, time)
+            ..self.compute_rates(
+                step.batches - first.batches,
+                step.operations - first.operations,
+                time,
+            )
         })
     }
 
@@ -138,7 +142,7 @@ impl Throughput {
     }
 
     /// The rates for this number of batches and operations in this time.
-    fn measured(&self, batches: u64, operations: f64, time: Duration) -> Rates {
+    fn compute_rates(&self, batches: u64, operations: f64, time: Duration) -> Rates {
         let rate = batches as f64 / time.as_secs_f64();
         let flops = (!self.flops.is_empty()).then(|| operations / time.as_secs_f64());
         Rates {
@@ -166,7 +170,7 @@ mod tests {
             peak: Some(1e14),
             ..Throughput::default()
         };
-        let measured = |meter: &Throughput| meter.measured(50, 1e14, Duration::from_secs(10));
+        let measured = |meter: &Throughput| meter.compute_rates(50, 1e14, Duration::from_secs(10));
         let rates = measured(&meter);
         assert_eq!((rates.batches_per_second, rates.samples_per_second), (5.0, 160.0));
         assert_eq!(
@@ -206,7 +210,7 @@ mod tests {
         // Each step takes two seconds.
         let measured = [rates(1), rates(2), rates(4), rates(5)];
         assert_eq!(measured, [None, Some((1.0, 16)), Some((1.0, 12)), None]);
-        let rates = Rates { step_s: 2.0, ..meter.measured(1, 0.0, Duration::from_secs(1)) };
+        let rates = Rates { step_s: 2.0, ..meter.compute_rates(1, 0.0, Duration::from_secs(1)) };
         assert_eq!(meter.time_left(&rates, 10), None, "the end");
         assert_eq!(
             Throughput { total_steps: NO_LIMIT, ..meter }.time_left(&rates, 4),

@@ -33,10 +33,10 @@ impl<'a> TrainStart<'a> {
 
     /// Returns the floating-point operations of a step on one batch, on each device.
     ///
-    /// The compiler counts them; each loop counts as often as it runs. Compilers for CPUs don't
-    /// count. In that case the value has only matrix products and convolutions. It is `None` if
-    /// batches have several shapes. While parameters are frozen, a step has fewer operations; this
-    /// is the value for the step that the fit begins with.
+    /// The compiler counts them, and the body of a loop counts once for each iteration. Compilers
+    /// for CPUs report no count; the value then includes only matrix products and convolutions. It
+    /// is `None` if batches have several shapes. While parameters are frozen, a step has fewer
+    /// operations; the value is for the step that the fit begins with.
     pub fn flops(&self) -> Option<f64> {
         self.cost()?.flops
     }

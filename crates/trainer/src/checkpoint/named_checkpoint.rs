@@ -44,8 +44,8 @@ impl NamedCheckpoint<'_> {
         }
     }
 
-    /// Reads the checkpoint. Returns `None` if there is none. If one cannot be read, it warns and
-    /// tries the one before it.
+    /// Reads the checkpoint. Returns `None` if there is none. If a checkpoint cannot be read, this
+    /// warns and tries the one before it.
     pub(crate) fn read<T>(
         self,
         options: &Options,

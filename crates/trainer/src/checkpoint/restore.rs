@@ -108,8 +108,8 @@ pub(crate) fn values(checkpoint: &Checkpoint) -> Result<BTreeMap<String, Value>>
 /// rounded when it is read.
 ///
 /// # Errors
-/// Lists all names that are missing or have another type. So the caller knows that all values fit
-/// before it changes anything.
+/// The error lists all names that are missing or have another type. On success, all values fit, so
+/// the caller can begin to change the module.
 pub(crate) fn match_tensors<'a>(
     names: impl IntoIterator<Item = (&'a str, &'a TensorType)>,
     tensors: &mut BTreeMap<String, Value>,

@@ -37,9 +37,9 @@ pub(crate) struct ResumePoint {
 }
 
 impl ResumePoint {
-    /// Begins with the checkpoint that the options name, if any. `begin` takes its state; its
-    /// result is returned. Of several checkpoints, this uses the newest one that all processes can
-    /// read.
+    /// Begins with the checkpoint that the options name, if any. `begin` takes the state of the
+    /// checkpoint, and this returns its result. If the options allow several checkpoints, this uses
+    /// the newest one that all processes can read.
     pub(crate) fn find<T>(
         options: &Options,
         process_group: Option<&Arc<ProcessGroup>>,
@@ -133,7 +133,7 @@ impl ResumePoint {
             ));
         }
         let mut tensors = values(checkpoint)?;
-        // Counters are small, so they are read at once.
+        // Counters are small, so read them now.
         let number = |tensors: &BTreeMap<String, Value>, name: &str| -> Result<Option<f64>> {
             let read =
                 tensors.get(name).map(|value| value.read(checkpoint, value.ty())).transpose()?;
@@ -230,7 +230,7 @@ fn check_counts(
             "its metadata `batch` is {batch}, but an epoch of this loader has {batches} batches"
         ));
     }
-    // A 32-bit counter stops at its largest number, so that value says nothing.
+    // A 32-bit counter stops at its largest number, so don't compare that value.
     let exact = |count: &f64| (0.0..f64::from(i32::MAX)).contains(count);
     let steps = steps.filter(exact).map_or(u64::MAX, |count| count as u64);
     let updates = updates.filter(exact).map_or(0, |count| count as u64);
@@ -320,13 +320,13 @@ fn migrate(
         averages.extend(tensors.insert(name.clone(), current).map(|average| (name, average)));
     }
     if rule_changed {
-        // An average by another rule is of no use, nor is its count.
+        // An average by another rule, and its count, cannot be used.
         tensors.remove(names::AVERAGED);
         averages.clear();
     }
     for Average { source, average } in &layout.averages {
         for (source, average) in layout[*source].names().iter().zip(layout[*average].names()) {
-            // If the run had no averages, they begin with its weights.
+            // If the run had no averages, the averages begin with its weights.
             let weights = tensors.get(source).and_then(Value::to_stored);
             tensors
                 .extend(averages.remove(source).or(weights).map(|value| (average.clone(), value)));

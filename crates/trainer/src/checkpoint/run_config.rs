@@ -7,7 +7,7 @@ use serde_json::{Map, Value as Json};
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct RunConfig {
     pub(crate) hyperparameters: Map<String, Json>,
-    /// The program's own arguments, by their flags.
+    /// The arguments that the program defines, by flag.
     pub(crate) arguments: Map<String, Json>,
     /// All options, as a file for `--config`.
     pub(crate) config: Option<String>,

@@ -21,8 +21,8 @@ use crate::state::names::is_training_state;
 use crate::state::{EntryId, State};
 use crate::{Error, Result};
 
-/// The niceness of the thread that writes. Next to a thread of the usual niceness, it gets a
-/// seventieth of a core.
+/// The niceness of the thread that writes. When it competes with a thread of normal niceness, it
+/// gets about a seventieth of a core.
 const NICENESS: i32 = 19;
 
 /// The parts of a state tensor that this process saves.
@@ -52,7 +52,7 @@ impl Bytes {
 }
 
 impl StateTensor {
-    /// A value that all processes have.
+    /// Makes the tensor of a value that all processes have.
     pub(crate) fn replicated(
         name: &str,
         literal: &Literal,
@@ -91,7 +91,7 @@ pub(crate) fn take(
 ) -> Result<Vec<StateTensor>> {
     let layout = state.layout();
     let names = layout.names_in_file();
-    // An entry may have several names, each with its value.
+    // An entry may have several names, each with its own value.
     let saved = |id: EntryId, values: Vec<Values>| {
         let ty = layout[id].row_type();
         let named = names[id.index()].clone().into_iter().zip(values);

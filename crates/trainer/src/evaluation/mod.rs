@@ -163,7 +163,7 @@ impl Evaluation {
         mut after_batch: impl FnMut(u64) -> Result<Option<Signal>>,
     ) -> Result<EvaluationResult> {
         let loader = batches.apply(self.loader.clone(), "num_sanity_val_steps")?;
-        // Reports bad samples when the pass ends, for whatever reason.
+        // Dropping this reports bad samples, even if the pass ends with an error.
         let _bad = BadSampleCount::new(&loader, self.stage.noun());
         let mut sums = Some(runtime.to_device(&self.step.logs().start()?)?);
         let mut media = None;

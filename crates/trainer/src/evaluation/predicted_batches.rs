@@ -36,7 +36,7 @@ fn first_rows(literal: Literal, rows: usize) -> Result<Literal> {
 /// [`Trainer::predict`] returns it.
 ///
 /// The device computes the next batches while the caller uses one. An error ends the iteration.
-/// Ctrl-C, SIGTERM and SIGHUP are such errors; the program continues after them.
+/// Ctrl-C, SIGTERM and SIGHUP end it with an error too, and the program continues.
 ///
 /// With several processes, each process must read all of its batches, since their devices wait for
 /// each other. A process that stops earlier ends the run for all.

@@ -68,7 +68,7 @@ impl PredictionWriter {
     /// ```
     ///
     /// # Errors
-    /// Those of [`new`](PredictionWriter::new), with `extension` as a further possible ending.
+    /// The errors of [`new`](PredictionWriter::new), with `extension` as a further possible ending.
     pub fn with_format(
         path: impl AsRef<Path>,
         extension: &str,
@@ -101,7 +101,7 @@ impl PredictionWriter {
     /// processes, all must call it; process 0 writes.
     ///
     /// # Errors
-    /// Those of the predictions, and a file that cannot be written.
+    /// The errors of the predictions, and a file that cannot be written.
     pub fn write(&self, batches: PredictedBatches) -> Result<usize> {
         if !batches.is_coordinator() {
             return batches.map(|batch| Ok(batch?.num_samples())).sum();
@@ -115,7 +115,7 @@ impl PredictionWriter {
         }
         let failed =
             |e| Error::predictions(&self.path, fulmen_durable::explain(e, &self.path, None));
-        // If it is dropped before `keep`, it is removed.
+        // Dropping the file before `keep` removes it.
         let file = NewFile::create(&self.path).map_err(failed)?;
         let samples = match &self.format {
             Format::Custom(write) => write_custom(file.file(), batches, write, &failed)?,
@@ -198,7 +198,7 @@ fn texts(literal: &Literal) -> Result<Vec<String>> {
     match literal.ty().dtype {
         DType::F32 => spell::<f32>(literal),
         DType::F64 => spell::<f64>(literal),
-        // Exact: f32 holds all values of both types.
+        // This is exact, because f32 holds all values of both types.
         DType::F16 | DType::Bf16 => {
             Ok(literal.to_f64().iter().map(|&x| (x as f32).to_string()).collect())
         }

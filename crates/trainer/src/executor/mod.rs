@@ -21,17 +21,17 @@ use crate::program::CompiledStep;
 use crate::state::StepState;
 use crate::{Error, Result, Signal};
 
-/// The most steps that are enqueued on the device at once. Two keep it busy; the third covers a
-/// delay of the host.
+/// The maximum number of steps that are enqueued on the device at once. Two steps keep the device
+/// busy; the third covers a delay of the host.
 const MAX_IN_FLIGHT: usize = 3;
 
-/// Runs steps. Each read has a `T`, which describes its values.
+/// Runs steps. Each read has a label `T`, which describes its values.
 pub(crate) struct Executor<T> {
     runtime: Runtime,
     /// The other processes. If one of them fails, a step may never finish.
     process_group: Option<Arc<ProcessGroup>>,
     interrupt: Option<Interrupt>,
-    /// Whether this process has asked for actions between two steps.
+    /// Whether this process has requested actions between two steps.
     actions_requested: Cell<bool>,
     /// Whether all processes are to run their actions now.
     actions_due: Cell<bool>,
@@ -42,9 +42,10 @@ pub(crate) struct Executor<T> {
 
 /// How a signal ends the loop.
 struct Interrupt {
-    /// While the guard lives, a signal is a request.
+    /// While the guard exists, a signal doesn't end the process but requests the loop to end.
     guard: fulmen_signals::Guard,
-    /// The next halt of all processes after the same step, if there are several processes.
+    /// The next halt, by which all processes stop after the same step, if there are several
+    /// processes.
     halt: Option<Arc<Mutex<Halt>>>,
 }
 
@@ -122,7 +123,7 @@ impl<T> Executor<T> {
         Ok(())
     }
 
-    /// Waits for the first step. From then on there is something to save when a signal arrives.
+    /// Waits for the first step. After it, there is something to save when a signal arrives.
     pub(crate) fn finish_first(&mut self) -> Result<()> {
         self.wait_for_oldest("the first step failed on the device")?;
         self.interrupt.iter().for_each(|interrupt| interrupt.guard.stepped());
@@ -180,7 +181,7 @@ impl<T> Executor<T> {
         }
     }
 
-    /// Whether all processes are between the same two steps because one of them asked for actions.
+    /// Whether all processes are between the same two steps because one of them requested actions.
     /// True once per request.
     pub(crate) fn take_actions_due(&self) -> bool {
         self.actions_due.take()

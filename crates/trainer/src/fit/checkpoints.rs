@@ -96,7 +96,7 @@ impl Fit<'_> {
     }
 
     /// Saves the training state in the background, from one read of the device, and then removes
-    /// these checkpoints. All processes save alike.
+    /// these checkpoints. All processes save the same checkpoints.
     pub(super) fn save(&mut self, saves: &[Save], removals: Vec<PathBuf>) -> Result<()> {
         if saves.is_empty() && removals.is_empty() {
             return Ok(());
@@ -157,7 +157,7 @@ impl Fit<'_> {
         self.hooks.callbacks.each_named(|name, callback| {
             states.extend(callback.state().map(|state| (name, state)));
         });
-        let seconds = self.step.limits.time.map(|_| self.trained().as_secs_f64());
+        let seconds = self.step.limits.time.map(|_| self.training_time().as_secs_f64());
         let saves = saves
             .into_iter()
             .map(|save| {
@@ -201,7 +201,7 @@ impl Fit<'_> {
 
 /// The program that copies the state on the devices. Training continues while the copy goes to the
 /// host. It copies as much as fits in memory next to the step; training waits for the rest. There
-/// is none if the devices have no memory of their own.
+/// is no such program if the devices share the host's memory.
 pub(super) fn copy_program(
     session: &mut Session,
     step: &TrainStep<'_>,

@@ -27,7 +27,7 @@ struct Run {
     /// Seconds since 1970.
     started: f64,
     ended: f64,
-    /// The number of optimizer steps that were finished at the beginning and at the end.
+    /// The number of finished optimizer steps, at the beginning and at the end of the run.
     first_step: u64,
     last_step: u64,
     seconds: Goodput,
@@ -91,7 +91,7 @@ fn mark_lost(runs: &mut [Run], step: u64) {
 
 impl Fit<'_> {
     /// Returns where the time went, including the earlier runs. The loggers' thread writes it to
-    /// the file: every ten seconds, and always if `force`.
+    /// the file, at most every ten seconds unless `force` is set.
     pub(super) fn write_goodput(&mut self, force: bool) -> Goodput {
         let GoodputFile { path, earlier_runs, started, first_step, last_write } = &mut self.goodput;
         let seconds = self.session.clock.spent();

@@ -93,7 +93,7 @@ struct Fit<'a> {
     reports: Reports,
     /// The step at which this fit began.
     first_step: u64,
-    /// How often each line had read from a device when this fit began.
+    /// How many times each line of the program had read from a device when this fit began.
     reads_before: HostReads,
     started: Instant,
     summary: FitSummary,
@@ -104,7 +104,7 @@ impl Fit<'_> {
         &self.session.choices.options
     }
 
-    /// Trains. Also if the fit fails, it records its measurements and checkpoints in the session.
+    /// Trains, and records measurements and checkpoints in the session, even if the fit fails.
     fn run(mut self) -> Result<FitSummary> {
         let result = match self.epochs().and_then(|()| self.finish_saving()) {
             Ok(()) => {
@@ -248,7 +248,7 @@ impl Fit<'_> {
             if self.step.executor.is_idle() {
                 self.session.clock.reassign(TimeBucket::Data, wait_start);
                 if last.is_some() {
-                    self.times.waited(wait_start.elapsed());
+                    self.times.add_wait(wait_start.elapsed());
                     self.session.runtime.metrics().record_time("InputWait", wait_start.elapsed());
                 }
             }
@@ -383,6 +383,6 @@ impl Fit<'_> {
 enum EpochEnd {
     Epoch,
     Interrupted(Signal),
-    /// A limit of the run or a callback ended it. The reason is `None` if the end was planned.
+    /// A limit of the run or a callback ended the run. The reason is `None` if the end was planned.
     Run(Option<String>),
 }

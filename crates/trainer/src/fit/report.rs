@@ -47,7 +47,7 @@ type SharedWriter = Arc<Mutex<Writer>>;
 /// Writes the files of the report.
 #[derive(Default)]
 struct Writer {
-    /// The run, as it was read from the folder.
+    /// The run, as read from the folder.
     run: Option<Run>,
     /// Whether a failure was reported.
     warned: bool,

@@ -46,7 +46,7 @@ impl Fit<'_> {
             let is_stopping = process_group.any("stop", stop.is_some())?;
             requests = process_group.broadcast("actions", || Ok(requests))?;
             requests.stop =
-                stop.or(is_stopping.then(|| "a callback of another process asked for it".into()));
+                stop.or(is_stopping.then(|| "a callback of another process requested it".into()));
         }
         if requests == Requests::default() {
             return Ok(false);
@@ -102,7 +102,7 @@ impl Fit<'_> {
         self.step.executor.read(read, arrays)
     }
 
-    /// Whether the run ends after the latest step. The inner reason is `None` if the end was
+    /// Whether the run ends after the latest step. The inner option is `None` if the end was
     /// planned.
     pub(super) fn end_reason(&mut self) -> Option<Option<String>> {
         if self.step.position.global_step >= self.step.limits.steps {
@@ -122,14 +122,14 @@ impl Fit<'_> {
             .step
             .limits
             .time
-            .filter(|time| self.stop_reason.is_none() && self.trained() >= *time)
+            .filter(|time| self.stop_reason.is_none() && self.training_time() >= *time)
         {
             self.actions.stop(format!("max_time has elapsed ({})", TrainDuration::Time(time)));
         }
     }
 
     /// How long the run has trained, including the time before a resume.
-    pub(super) fn trained(&self) -> Duration {
+    pub(super) fn training_time(&self) -> Duration {
         let before = Duration::try_from_secs_f64(self.step.position.seconds.unwrap_or(0.0))
             .unwrap_or(Duration::MAX);
         before.saturating_add(self.training_start.elapsed())

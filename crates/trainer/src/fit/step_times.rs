@@ -18,7 +18,7 @@ pub(super) struct StepTimes {
 }
 
 impl StepTimes {
-    /// The most times from which the median is computed.
+    /// The maximum number of times from which the median is computed.
     const MAX_LATEST: usize = 1 << 16;
 
     /// Counts a step. `time` is the time since the previous step was enqueued. It is the time of a
@@ -44,7 +44,7 @@ impl StepTimes {
     }
 
     /// Adds time of counted steps in which the device waited for a batch.
-    pub(super) fn waited(&mut self, time: Duration) {
+    pub(super) fn add_wait(&mut self, time: Duration) {
         self.waited = true;
         self.waits += time;
     }

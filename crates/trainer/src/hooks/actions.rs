@@ -14,7 +14,7 @@ use crate::{Error, Result, process_group};
 pub enum CheckpointRole {
     /// The latest state.
     Last,
-    /// The best by the monitored metric.
+    /// The state that is best by the monitored metric.
     Best,
     /// Any other checkpoint.
     Extra,
@@ -45,7 +45,7 @@ pub(crate) struct Save {
 pub struct Actions {
     pub(crate) requests: Requests,
     learning_rate: f64,
-    /// The learning-rate factors of `learning_rate`, of the latest step and of the next step.
+    /// The learning-rate factors in `learning_rate`, in the latest step and in the next step.
     factors: [f64; 3],
     fitting: bool,
     failure: Option<String>,
@@ -76,7 +76,7 @@ impl Actions {
         }
     }
 
-    /// For hooks outside of a fit, which ignore all requests.
+    /// Creates actions for hooks outside of a fit, which ignore all requests.
     pub(crate) fn ignored() -> Actions {
         Actions { fitting: false, ..Actions::new(1.0) }
     }
@@ -136,8 +136,8 @@ impl Actions {
         self.requests.removals.push(path.as_ref().into());
     }
 
-    /// Validates on all validation sets before the next step. Ignored in a fit without validation,
-    /// and in [`on_validation_end`](crate::Callback::on_validation_end).
+    /// Validates on all validation sets before the next step. The request is ignored in a fit
+    /// without validation, and in [`on_validation_end`](crate::Callback::on_validation_end).
     pub fn validate(&mut self) {
         self.requests.validate = true;
     }
@@ -176,8 +176,8 @@ impl Actions {
 
     /// Sets the factor on the learning rate of the next steps. If several callbacks change the
     /// rate, multiply [`Actions::learning_rate_factor`] by yours. The step takes the factor as an
-    /// input, so nothing is compiled again. Only for callbacks that [declare
-    /// it](crate::Callback::changes_learning_rate).
+    /// input, so nothing is compiled again. Only callbacks that [declare
+    /// it](crate::Callback::changes_learning_rate) may call this.
     pub fn set_learning_rate_factor(&mut self, factor: f64) {
         self.requests.learning_rate_factor = Some(factor);
     }
@@ -205,8 +205,8 @@ impl Actions {
 }
 
 impl Requests {
-    /// Whether there are requests that count from this process: any from process 0, a stop from the
-    /// others.
+    /// Whether this process has requests that count: any request in process 0, and only a stop in
+    /// the others.
     pub(crate) fn counts_in(&self, process: usize) -> bool {
         if process == 0 { *self != Requests::default() } else { self.stop.is_some() }
     }

@@ -10,7 +10,7 @@ use crate::{Plan, Predicted, Strategy};
 /// The facts that are known when a fit starts.
 #[derive(Clone, Debug)]
 pub struct FitStart {
-    /// The folder of this run, also with checkpoints off. `None` with `fast_dev_run` and
+    /// The folder of this run, even with checkpoints off. `None` with `fast_dev_run` and
     /// `barebones`.
     pub run_dir: Option<PathBuf>,
     /// The folder of the run's checkpoints.
@@ -87,13 +87,13 @@ pub struct EvaluationProgress {
 /// A checkpoint that is being written or was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckpointFile {
-    /// Its path.
+    /// The path of the checkpoint.
     pub path: PathBuf,
     /// Finished epochs.
     pub epoch: u64,
     /// Finished optimizer steps.
     pub global_step: u64,
-    /// Whether it holds only weights.
+    /// Whether the checkpoint holds only weights.
     pub weights_only: bool,
 }
 
@@ -114,73 +114,73 @@ pub struct ProgramOutput {
 macro_rules! hook_table {
     ($hooks:ident) => {
         $hooks! {
-            /// Before the first step. A Trainer can fit more than once: reset the state of an
-            /// earlier fit here.
+            /// Called before the first step. A Trainer can fit more than once, so reset the state
+            /// of an earlier fit here.
             on_fit_start(start: &FitStart);
 
-            /// When a fit resumes, after [`on_fit_start`](Self::on_fit_start). A callback's saved
-            /// state is loaded before.
+            /// Called when a fit resumes, after [`on_fit_start`](Self::on_fit_start). The
+            /// callback's saved state was loaded before.
             on_load_checkpoint(checkpoint: &CheckpointFile);
 
-            /// Before the validation batches that `num_sanity_val_steps` runs before the first
-            /// step. No validation hook is called for them.
+            /// Called before the sanity check: the validation batches that run before the first
+            /// step with `num_sanity_val_steps`. They call no validation hooks.
             on_sanity_check_start();
 
-            /// After the sanity check.
+            /// Called after the sanity check.
             on_sanity_check_end();
 
-            /// Before an epoch's first batch, and before the first one after a resume within an
-            /// epoch. A learning rate set here applies to the first step.
+            /// Called before an epoch's first batch, and before the first batch after a resume
+            /// within an epoch. A learning rate set here applies to the first step.
             on_train_epoch_start(progress: &Progress, actions: &mut Actions);
 
-            /// Before a batch is queued on the device. `progress` does not count it yet.
+            /// Called before a batch is queued on the device. `progress` does not count it yet.
             on_train_batch_start(progress: &Progress);
 
-            /// After a batch is queued on the device. Its step may not have run yet.
+            /// Called after a batch is queued on the device. Its step may not have run yet.
             on_train_batch_end(progress: &Progress, actions: &mut Actions);
 
-            /// When the values of a log point arrive, some steps later.
+            /// Called when the values of a log point arrive, some steps later.
             on_log(point: &LogPoint, actions: &mut Actions);
 
-            /// When the output of a program arrives that [`run_program`](Actions::run_program)
-            /// requested.
+            /// Called when the output of a program that [`run_program`](Actions::run_program)
+            /// requested arrives.
             on_program_end(output: &ProgramOutput, actions: &mut Actions);
 
-            /// Before the first batch of each validation set.
+            /// Called before the first batch of each validation set.
             on_validation_start(progress: &EvaluationProgress);
 
-            /// After a validation batch is queued on the device.
+            /// Called after a validation batch is queued on the device.
             on_validation_batch_end(progress: &EvaluationProgress);
 
-            /// After a validation, with the values of all its sets. At the end of an epoch,
+            /// Called after a validation, with the values of all its sets. At the end of an epoch,
             /// [`on_train_epoch_end`](Self::on_train_epoch_end) follows, and its values include
             /// these. In [`Trainer::validate`](crate::Trainer::validate), requests made here are
             /// ignored, and [`is_fitting`](Actions::is_fitting) returns false.
             on_validation_end(point: &LogPoint, actions: &mut Actions);
 
-            /// After an epoch and its validation, with the means over the epoch and the values of
-            /// the validation.
+            /// Called after an epoch and its validation, with the means over the epoch and the
+            /// values of the validation.
             on_train_epoch_end(point: &LogPoint, actions: &mut Actions);
 
-            /// Before a checkpoint is written, also if the write fails later. With several
-            /// processes, all of them call it.
+            /// Called before a checkpoint is written, even if the write fails later. With several
+            /// processes, it is called in all of them.
             on_save_checkpoint(checkpoint: &CheckpointFile);
 
-            /// Before the first batch of a test.
+            /// Called before the first batch of a test.
             on_test_start(progress: &EvaluationProgress);
 
-            /// After a test batch is queued on the device.
+            /// Called after a test batch is queued on the device.
             on_test_batch_end(progress: &EvaluationProgress);
 
-            /// After a test.
+            /// Called after a test.
             on_test_end(point: &LogPoint);
 
-            /// When a fit, a validation, a test or a prediction fails. A fit that has begun still
-            /// saves the checkpoints requested here. With several processes it does not, because
-            /// the others have ended.
+            /// Called when a fit, a validation, a test or a prediction fails. A fit that has begun
+            /// still saves the checkpoints requested here. With several processes it does not,
+            /// because the others have ended.
             on_exception(error: &Error, actions: &mut Actions);
 
-            /// After the last epoch.
+            /// Called after the last epoch.
             on_fit_end(summary: &FitSummary);
         }
     };

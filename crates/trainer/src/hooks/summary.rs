@@ -30,9 +30,9 @@ pub struct FitSummary {
     pub best_checkpoint: Option<PathBuf>,
     /// The latest checkpoint.
     pub last_checkpoint: Option<PathBuf>,
-    /// How often the training step was compiled.
+    /// How many times the training step was compiled.
     pub train_compilations: u64,
-    /// How often the validation step was compiled.
+    /// How many times the validation step was compiled.
     pub eval_compilations: u64,
     /// Bytes of the training state on each device of this process: parameters, statistics and the
     /// optimizer's state.
@@ -41,16 +41,16 @@ pub struct FitSummary {
     pub time_to_first_step: Duration,
     /// The median time between two steps, without the first.
     pub step_time_p50: Duration,
-    /// Samples trained per second, without the first step and validation.
+    /// The number of training samples per second, without the first step and validation.
     pub samples_per_second: f64,
     /// The share of the steps' time, from 0 to 1, in which the device waited for a batch, without
-    /// the first step. It is an upper bound: a wait counts from when the loop asked for the batch,
-    /// if the device had finished all steps when the batch came.
+    /// the first step. It is an upper bound. If the device had finished all steps when the batch
+    /// came, the whole time since the loop asked for the batch counts as waiting.
     pub data_wait_share: f64,
     /// Where the wall time went, including the earlier runs that this one resumes.
     pub goodput: Goodput,
-    /// Where the time of the training loader went in this fit, by its stages and queues. The loader
-    /// restarts its own report with each fit. [`bottleneck`](fulmen_data::LoaderReport::bottleneck)
+    /// Where the time of the training loader went in this fit, by stage and queue. Each fit
+    /// restarts the report of the loader. [`bottleneck`](fulmen_data::LoaderReport::bottleneck)
     /// names the slow stage.
     pub loader: Option<LoaderReport>,
     /// How many training samples could not be read in this fit and were skipped or replaced

@@ -8,8 +8,8 @@ use crate::logs::{MonitoredValue, OptimizerFacts, StepFacts};
 use crate::{Batch, ReduceFx};
 
 impl LogLayout {
-    /// The vector after a step: `sums_before` plus the values that the step logged. An evaluation
-    /// has no facts.
+    /// The vector after a step: `sums_before` plus the values that the step logged. `facts` is
+    /// `None` for an evaluation.
     pub(crate) fn accumulate(
         &self,
         sums_before: &Tensor,
@@ -20,7 +20,7 @@ impl LogLayout {
         let words = |start: usize, length: usize| sums_before.narrow(0, start, length);
         let bits =
             |value: &Tensor| value.to_dtype(DType::F32).bitcast(DType::I32).broadcast_to([1]);
-        let mut parts: Vec<Tensor> = (0..self.head()).map(|i| words(i, 1)).collect();
+        let mut parts: Vec<Tensor> = (0..self.header_len()).map(|i| words(i, 1)).collect();
         let mut first = parts[0].ne(&parts[0]);
         if let Some(StepFacts { losses, step, optimizers }) = facts {
             let anomalies =
@@ -76,10 +76,11 @@ impl LogLayout {
             Tensor::concatenate(&flat.iter().collect::<Vec<_>>(), 0)
         };
         if self.floats > 0 {
-            let float =
-                |i: usize| words(self.head() + i * self.floats, self.floats).bitcast(DType::F32);
+            let float = |i: usize| {
+                words(self.header_len() + i * self.floats, self.floats).bitcast(DType::F32)
+            };
             let (sum, lost, x) = (float(0), float(1), joined(SumKind::Float));
-            // Knuth's two-sum: the rounding error of a sum is a float again.
+            // Knuth's two-sum: the rounding error of a floating-point sum is itself a float.
             let total = &sum + &x;
             let part = &total - &sum;
             let error = (&sum - (&total - &part)) + (&x - &part);
@@ -87,7 +88,7 @@ impl LogLayout {
             parts.extend([total, lost + finite_error].map(|part| part.bitcast(DType::I32)));
         }
         if self.counters > 0 {
-            let start = self.head() + 2 * self.floats;
+            let start = self.header_len() + 2 * self.floats;
             let low = words(start, self.counters).bitcast(DType::U32);
             let high = words(start + self.counters, self.counters);
             let total = &low + joined(SumKind::Counter).bitcast(DType::U32);

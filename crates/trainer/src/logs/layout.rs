@@ -23,8 +23,8 @@ pub(crate) struct LogLayout {
     pub(super) optimizers: Vec<String>,
     /// The names of the monitored numbers of the latest step, and whether each is a counter.
     pub(super) monitored: Vec<(String, bool)>,
-    /// Traces where NaN and infinity come from, if asked for. The vector ends with the levels of
-    /// the first step that is not finite.
+    /// Traces where NaN and infinity come from, with `detect_anomaly`. The vector ends with the
+    /// levels of the first step that is not finite.
     pub(super) anomalies: Option<Arc<Anomalies>>,
     /// The media that the step returns at log points, next to the vector.
     pub(super) media: Vec<(String, MediaKind)>,
@@ -41,7 +41,7 @@ pub(super) struct LayoutEntry {
     pub(super) sums: Vec<Sum>,
     pub(super) on_step: bool,
     pub(super) on_epoch: bool,
-    /// The sinks that do not show it.
+    /// The sinks that do not show the value.
     pub(super) hidden: Vec<Sink>,
 }
 
@@ -87,7 +87,7 @@ pub(super) enum SumKind {
 // that callbacks monitor, or NONE. Then come the float sums, their rounding errors, the low and the
 // high words of counters, other floats, or NONE, and the levels that trace NaN.
 
-/// Stands for a missing number. As a float, it is a NaN that no computation returns.
+/// Marks a missing number. As a float, these bits are a NaN that no computation returns.
 pub(super) const NONE: i32 = -1;
 
 impl LogLayout {
@@ -240,13 +240,13 @@ impl LogLayout {
     }
 
     /// The number of elements before the sums.
-    pub(super) fn head(&self) -> usize {
+    pub(super) fn header_len(&self) -> usize {
         1 + 2 * self.optimizers.len() + self.monitored.len()
     }
 
     /// The index of the first float that is not a sum.
     pub(super) fn latest_start(&self) -> usize {
-        self.head() + 2 * (self.floats + self.counters)
+        self.header_len() + 2 * (self.floats + self.counters)
     }
 
     pub(super) fn len(&self) -> usize {
@@ -260,7 +260,7 @@ impl LogLayout {
     /// The vector before the first step.
     pub(crate) fn start(&self) -> Result<Literal> {
         let mut words = vec![0; self.len()];
-        words[1..self.head()].fill(NONE);
+        words[1..self.header_len()].fill(NONE);
         words[self.latest_start()..][..self.latest].fill(NONE);
         Ok(Literal::from_slice(&words, [self.len()])?)
     }

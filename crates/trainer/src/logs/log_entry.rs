@@ -44,7 +44,8 @@ pub(crate) struct LogEntry {
     pub(crate) branch: Option<Branch>,
 }
 
-/// The sums of a logged value that a branch computes. Outside of the branch it has no value.
+/// The sums of a logged value that a branch computes. Outside of the branch, the value does not
+/// exist.
 #[derive(Clone, Debug)]
 pub(crate) struct Branch {
     /// Whether the branch was taken, a boolean scalar.
@@ -87,7 +88,7 @@ impl LogEntry {
         LogEntry { name, value, location, prog_bar, logger, reduce_fx, on_step, on_epoch, branch }
     }
 
-    /// Whether the mean of this very tensor is logged for each epoch.
+    /// Whether the mean of this tensor is logged for each epoch.
     pub(crate) fn is(&self, tensor: &Tensor) -> bool {
         matches!(&self.value, LoggedValue::Value(value) if value.is(tensor))
             && self.reduce_fx() == ReduceFx::Mean
@@ -152,28 +153,29 @@ impl LogOptions<'_> {
         self
     }
 
-    /// How values are reduced; [`ReduceFx::Mean`] by default. Not for metrics, which have their own
-    /// reduction.
+    /// Sets how values are reduced; [`ReduceFx::Mean`] by default. Metrics have their own reduction
+    /// and reject this option.
     pub fn reduce_fx(self, reduce_fx: ReduceFx) -> Self {
         self.set(|logged| logged.reduce_fx = Some(reduce_fx))
     }
 
-    /// Whether the progress bar shows it. Callbacks always get it.
+    /// Sets whether the progress bar shows the value. Callbacks always get it.
     pub fn prog_bar(self, prog_bar: bool) -> Self {
         self.set(|logged| logged.prog_bar = prog_bar)
     }
 
-    /// Whether loggers get it. Callbacks always get it.
+    /// Sets whether loggers get the value. Callbacks always get it.
     pub fn logger(self, logger: bool) -> Self {
         self.set(|logged| logged.logger = logger)
     }
 
-    /// Whether training logs the value as `NAME` at log points, over the steps since the last one.
+    /// Sets whether training logs the value as `NAME` at log points, over the steps since the last
+    /// one.
     pub fn on_step(self, on_step: bool) -> Self {
         self.set(|logged| logged.on_step = Some(on_step))
     }
 
-    /// Whether training logs it as `NAME_epoch` for each epoch.
+    /// Sets whether training logs the value as `NAME_epoch` for each epoch.
     pub fn on_epoch(self, on_epoch: bool) -> Self {
         self.set(|logged| logged.on_epoch = Some(on_epoch))
     }

@@ -33,7 +33,7 @@ impl fmt::Debug for MediaKind {
 /// The words before a histogram's counts: low, high, sum and sum of squares as float bits, and the
 /// count of non-finite values.
 const HEAD: usize = 5;
-/// A limit, since `histogram` compares every element with every bin.
+/// The most bins. `histogram` compares every element with every bin.
 const MAX_BINS: usize = 4096;
 
 impl MediaKind {
@@ -127,8 +127,8 @@ impl MediaKind {
     }
 }
 
-/// The media that a step returns to the host. Steps that are no log point compute nothing for them.
-/// Without `is_log_point`, every step computes them.
+/// The media that a step returns to the host. Steps between log points don't compute media. Without
+/// `is_log_point`, every step computes them.
 pub(crate) fn media_outputs(
     logged: &[LogEntry],
     batch: &Batch,

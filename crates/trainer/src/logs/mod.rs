@@ -2,8 +2,9 @@
 //! as one tensor.
 //!
 //! The vector has dtype `i32`. Counters are exact: 64 bits, in two words. Floats are stored as
-//! bits. Each sum has its rounding error next to it, so the sums of a long epoch stay exact. Each
-//! metric in `fulmen_nn::metrics` defines its own sums and computes its value from them.
+//! bits. The vector also holds the rounding error of each sum, so the sums of a long epoch stay
+//! exact. Each metric in `fulmen_nn::metrics` defines its own sums and computes its value from
+//! them.
 //!
 //! `layout.rs` says where each value is in the vector, `accumulate.rs` adds the values of a step on
 //! the device, and `sums.rs` reads them on the host.
@@ -23,7 +24,7 @@ pub(crate) use sums::{LogRange, Sums};
 
 /// The name of the logged learning rate.
 pub(crate) const LEARNING_RATE: &str = "lr";
-/// The name of the logged gradient norm, if asked for.
+/// The name of the logged gradient norm, with `log_grad_norm`.
 pub(crate) const GRAD_NORM: &str = "grad_norm";
 
 /// The name of a value of one optimizer: `VALUE-OPTIMIZER`, or `VALUE` if the optimizer has no
@@ -69,8 +70,8 @@ pub(crate) struct MonitoredValue {
     pub(crate) name: String,
     /// A scalar: a float, or an i32 counter.
     pub(crate) value: Tensor,
-    /// Whether the number belongs to a group of batches or to the step of a log point, and exists
-    /// only where one ends.
+    /// Whether the number exists only at the end of a group of batches, or at the step of a log
+    /// point.
     pub(crate) belongs_to_group: bool,
     /// The name of the callback.
     pub(crate) callback: &'static str,

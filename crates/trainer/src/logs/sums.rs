@@ -24,7 +24,7 @@ pub(crate) enum LogRange<'a> {
 pub(crate) struct Sums {
     /// The first step, counted from 1, whose loss was not finite.
     pub(crate) bad_step: Option<u64>,
-    /// The operation that made it so, if traced.
+    /// The operation that made the loss non-finite, if traced.
     pub(crate) anomaly: Option<String>,
     /// For each optimizer, the learning rate and the gradient norm of its latest step, if any.
     pub(crate) optimizers: Vec<[Option<f64>; 2]>,
@@ -70,7 +70,8 @@ impl LogLayout {
             )));
         }
         let float = |i: usize| f64::from(f32::from_bits(words[i] as u32));
-        let (mut float_index, mut counter_index) = (self.head(), self.head() + 2 * self.floats);
+        let (mut float_index, mut counter_index) =
+            (self.header_len(), self.header_len() + 2 * self.floats);
         let mut latest_index = self.latest_start();
         // None for a float without a value yet.
         let mut take = |sum: &Sum| -> Option<Vec<f64>> {

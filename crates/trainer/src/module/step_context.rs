@@ -20,7 +20,7 @@ pub struct StepContext {
     recorder: Option<Box<Recorder>>,
     /// The optimizer whose loss is being recorded.
     minimizing: Option<String>,
-    /// The first mistake.
+    /// The first mistake of the step, if any.
     mistake: Option<Error>,
 }
 
@@ -197,9 +197,9 @@ impl StepContext {
     }
 
     /// Logs a metric under a name, from what its `update` computed for this batch. The compiled
-    /// step sums the metric's statistics on the device. The value is computed when they are read:
-    /// in training at log points and for the epoch, in validation for all samples. The value is
-    /// exact, not a mean over batches.
+    /// step sums the metric's statistics on the device. The value is computed from them when the
+    /// host reads them: in training at log points and for the epoch, in validation for all samples.
+    /// The value is exact, not a mean over batches.
     ///
     /// If the metric's samples are rows of the batch, `[batch, …]`, padding is left out. For other
     /// samples, [mask](MetricState::masked) the metric with a mask computed from
@@ -226,7 +226,7 @@ impl StepContext {
     /// Logs a picture, `[C, H, W]`, or several, `[N, C, H, W]`, with 1, 3 or 4 channels. Values are
     /// u8, or floating-point numbers clamped to 0 to 1. Loggers and callbacks get the pictures of
     /// the step at each log point. In validation and tests, they get the pictures of the first
-    /// batch. The other steps compute and transfer nothing for it.
+    /// batch. Other steps neither compute nor transfer pictures.
     ///
     /// ```
     /// use fulmen_trainer::{Batch, StepContext};
@@ -243,8 +243,8 @@ impl StepContext {
 
     /// Logs a histogram of a tensor's elements: `bins` bins of equal width from the smallest to the
     /// largest value (NumPy's `histogram`). NaN and infinite values are counted separately. If the
-    /// batch axis comes first, padding is left out. It is computed at the same steps as
-    /// [`StepContext::log_image`].
+    /// batch axis comes first, padding is left out. Histograms are computed at the same steps as
+    /// the pictures of [`StepContext::log_image`].
     ///
     /// ```
     /// use fulmen_nn::Linear;
@@ -261,7 +261,8 @@ impl StepContext {
     }
 
     /// Logs texts from token ids, `[T]` or `[N, T]` of an integer type. On the host, `decode` turns
-    /// each row into a text. It is computed at the same steps as [`StepContext::log_image`].
+    /// each row into a text. Texts are computed at the same steps as the pictures of
+    /// [`StepContext::log_image`].
     ///
     /// ```
     /// use fulmen_trainer::{Batch, StepContext};

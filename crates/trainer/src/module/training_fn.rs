@@ -43,8 +43,8 @@ type MakeOptimizer<'a> = Box<dyn Fn(&Plan) -> Box<dyn Optimizer> + 'a>;
 type EvalStepFn<'a, M> = Option<Box<dyn Fn(&M, &Batch, &mut StepContext) + 'a>>;
 
 impl<'a, M: Module> TrainingFn<'a, M> {
-    /// Makes one from a model, the closure for [`TrainingModule::training_step`], and the closure
-    /// that makes the optimizer.
+    /// Makes a training module from a model, a closure for [`TrainingModule::training_step`], and a
+    /// closure that makes the optimizer.
     pub fn new<O: Optimizer + 'static>(
         model: &'a M,
         training_step: impl Fn(&M, &Batch, &mut StepContext) -> Tensor + 'a,

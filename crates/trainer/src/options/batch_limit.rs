@@ -1,5 +1,5 @@
-//! [`BatchLimit`]: how many batches of an epoch are used. [`FastDevRun`]: whether a run only tries
-//! everything once.
+//! [`BatchLimit`]: how many batches of an epoch are used. [`FastDevRun`]: whether a run is only a
+//! quick trial.
 
 use std::fmt;
 use std::str::FromStr;
@@ -134,8 +134,8 @@ impl fmt::Display for BatchLimit {
     }
 }
 
-/// Whether a run only tries everything once, and on how many batches of each loader. `true` is one
-/// batch; `false` or 0 is a normal run.
+/// Whether a run is only a quick trial of all its parts, and how many batches of each loader it
+/// uses. `true` means one batch; `false` or 0 means a normal run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FastDevRun(u64);
 

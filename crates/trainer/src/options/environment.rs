@@ -34,7 +34,7 @@ const OTHERS: [&str; 13] = [
 const PRIVATE: [&str; 6] =
     ["TEST_", "FETCH_TEST_", "BENCH_", "FUZZ_", "PRETRAINED", "REQUIRE_LIBTPU"];
 
-/// Rejects variables whose names are close to a known name. Notes once which other variables
+/// Rejects variables whose names are close to a known name. Prints once which other variables
 /// nothing reads.
 pub(crate) fn check() -> Result<()> {
     static NOTED: Once = Once::new();

@@ -9,8 +9,8 @@ use crate::{Error, Result};
 /// The port that serves a run's metrics to Prometheus, at `/metrics`. There is none by default.
 ///
 /// Only this machine can reach a bare port; an address with a port can be reached by other machines
-/// too. Port 0 selects a free port. All clients that reach it can read the names and values that a
-/// run logs.
+/// too. Port 0 selects a free port. All clients that reach the port can read the names and values
+/// that a run logs.
 ///
 /// ```
 /// use fulmen_trainer::MetricsPort;

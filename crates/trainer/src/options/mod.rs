@@ -41,7 +41,7 @@ use crate::{
 pub struct OptionRow {
     /// The name in the builder. On the command line, dashes replace underscores.
     pub name: &'static str,
-    /// The environment variable that sets the option unless the code does.
+    /// The environment variable that sets the option, unless the code sets it.
     pub env: &'static str,
     /// The default as text.
     pub default: String,
@@ -150,7 +150,7 @@ macro_rules! options {
             /// options have `None`.
             pub fn values(&self) -> Vec<(&'static str, Option<String>)> {
                 let mut values = vec![$((stringify!($name), <$ty>::argument(&self.$name)),)*];
-                // No limit has no text; it follows from the other options.
+                // "No limit" has no text: it follows from the other options.
                 if self.max_epochs == NO_LIMIT {
                     values.iter_mut().filter(|value| value.0 == "max_epochs").for_each(|value| value.1 = None);
                 }

@@ -49,7 +49,7 @@ const NAMES: [(&str, Precision); 10] = [
     ("f16-mixed", Precision::F16Mixed),
     ("f32-true", Precision::F32),
     ("16-true", Precision::Bf16),
-    // Rejected with a reason.
+    // This row exists so that `config_error` can reject it with a reason.
     ("64-true", Precision::Bits(64)),
 ];
 
@@ -74,7 +74,7 @@ impl Precision {
         self == Precision::F16Mixed
     }
 
-    /// Converts a number of bits to the precision that it means. Others stay unchanged.
+    /// Converts a number of bits to the precision that it means. Other precisions stay unchanged.
     pub(crate) fn resolved(self) -> Precision {
         match self {
             Precision::Bits(16) => Precision::Bf16Mixed,

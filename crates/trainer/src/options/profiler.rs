@@ -16,7 +16,8 @@ pub enum Profiler {
     None,
     /// The activity of this process's threads, over the whole fit.
     Host,
-    /// The same, and the plugin's trace of its devices in ten of the first steps.
+    /// The activity of the threads, and the plugin's trace of its devices in ten of the first
+    /// steps.
     Xla,
 }
 

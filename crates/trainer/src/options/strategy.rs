@@ -31,7 +31,7 @@ pub enum Strategy {
     Debug,
 }
 
-/// The first name of each strategy is its own; the others are Lightning's.
+/// The first name of each strategy is Fulmen's; the others are Lightning's.
 const NAMES: [(&str, Strategy); 9] = [
     ("ddp", Strategy::Ddp),
     ("fsdp", Strategy::Fsdp),

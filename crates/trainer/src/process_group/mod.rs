@@ -22,12 +22,12 @@ pub(crate) use runtime::check_alone;
 use crate::console::{print_line, silence};
 use crate::{Error, Options, Result, Signal};
 
-/// How long a fit may continue after another process has ended. A collective that waits for that
-/// process never ends.
+/// How long a fit may continue after another process has ended. A collective that waits for the
+/// ended process never finishes.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// How long the processes wait for each other once all have joined: without limit, while their
-/// heartbeats arrive. One of them may write a checkpoint for an hour.
+/// How long the processes wait for each other once all have joined. While their heartbeats arrive,
+/// they wait without limit, because one of them may write a checkpoint for an hour.
 const NO_TIMEOUT: Duration = Duration::MAX;
 
 /// The processes that train together with this one.
@@ -39,7 +39,7 @@ pub(crate) struct ProcessGroup {
     turns: AtomicU64,
     /// The number of gathers.
     gathers: AtomicU64,
-    /// Whether this process has not failed, so that it leaves the run in order.
+    /// Whether this process has not failed, so that it can leave the run in an orderly way.
     is_healthy: AtomicBool,
     /// Whether all processes fail in the same way, so that no process needs a report.
     fails_everywhere: AtomicBool,
@@ -264,7 +264,7 @@ impl ProcessGroup {
     }
 
     /// Guards work in which the devices may wait for other processes inside the plugin, where no
-    /// error reaches them. If another process ends and the guard still exists some time later, this
+    /// error reaches them. If another process ends and the guard still exists after [`GRACE`], this
     /// process ends.
     pub(crate) fn guard(&self) -> Guard {
         self.guard_for(GRACE)
@@ -331,7 +331,7 @@ pub(crate) fn wait_for_literals(
     Ok(values.wait()?)
 }
 
-/// While this exists, the process ends soon after another process of the group.
+/// While this exists, this process ends soon after another process of the group ends.
 #[must_use]
 pub(crate) struct Guard(Arc<AtomicBool>);
 
@@ -341,8 +341,9 @@ impl Drop for Guard {
     }
 }
 
-/// Runs after the last Trainer of a process was dropped. It waits until the others get here too, so
-/// that none takes this end for a failure or loses its coordinator.
+/// Runs after the last Trainer of a process was dropped. It waits until the other processes get
+/// here too. Otherwise, they could take the end of this process for a failure, or lose their
+/// coordinator.
 impl Drop for ProcessGroup {
     fn drop(&mut self) {
         runtime::leave();

@@ -10,8 +10,9 @@ use crate::{Options, Result};
 /// Facts about a run, by name.
 pub(crate) type RunFingerprint = BTreeMap<String, String>;
 
-/// Options that don't affect the programs, such as folders and output, so processes may differ in
-/// them. Devices are compared by the mesh, and checkpoints and files of programs by their content.
+/// Options in which processes may differ, because they don't affect the programs, such as folders
+/// and output. Devices are compared by the mesh, and checkpoints and files of programs by their
+/// content.
 const PROCESS_OPTIONS: [&str; 11] = [
     "accelerator",
     "aot",

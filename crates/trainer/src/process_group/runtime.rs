@@ -51,8 +51,8 @@ pub(super) fn open(
     Ok(Runtime::new(client, devices)?)
 }
 
-/// The clients of this process, by plugin, with the run in which each finds the others. There is
-/// only one per plugin: the first client takes the memory of the devices.
+/// The clients of this process, by plugin, with the run in which each client finds its peers. Each
+/// plugin has only one client, because the first client takes the memory of the devices.
 static CLIENTS: Mutex<BTreeMap<PathBuf, (Client, Slot)>> = Mutex::new(BTreeMap::new());
 
 /// Removes the run from all clients when it is over. The next run has its own coordination.
@@ -116,7 +116,7 @@ pub(super) fn check(process: &Process, runtime: &Runtime) -> Result<()> {
              train in one process (devices = {count} splits one CPU into {count} devices), or on TPUs or GPUs"
         )));
     }
-    let spanned = spanned(runtime);
+    let spanned = count_visible_processes(runtime);
     if spanned != count {
         return Err(Error::usage(format!(
             "{count} processes have joined, but the plugin `{platform}` sees the devices of {}; its own settings must \
@@ -133,10 +133,10 @@ pub(super) fn check(process: &Process, runtime: &Runtime) -> Result<()> {
     Ok(())
 }
 
-/// Checks that a process without others has only devices of its own host. The devices of a slice of
-/// several hosts wait for all hosts.
+/// Checks that a process without others has only devices of its own host. A slice of several hosts
+/// computes only if all hosts take part.
 pub(crate) fn check_alone(runtime: &Runtime) -> Result<()> {
-    check_one_host(runtime.client().platform_name(), spanned(runtime))
+    check_one_host(runtime.client().platform_name(), count_visible_processes(runtime))
 }
 
 fn check_one_host(platform: &str, hosts: usize) -> Result<()> {
@@ -151,7 +151,7 @@ fn check_one_host(platform: &str, hosts: usize) -> Result<()> {
 }
 
 /// The number of processes whose devices the plugin sees.
-fn spanned(runtime: &Runtime) -> usize {
+fn count_visible_processes(runtime: &Runtime) -> usize {
     let processes = runtime
         .client()
         .devices()

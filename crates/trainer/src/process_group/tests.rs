@@ -111,7 +111,7 @@ fn all_processes_get_the_smallest_number() {
 fn processes_wait_for_each_other_while_they_are_alive() {
     let answers = in_three_within(JOIN_TIMEOUT, |process_group| {
         if process_group.process().is_coordinator() {
-            // As if it wrote a large file.
+            // Wait, as if it wrote a large file.
             thread::sleep(JOIN_TIMEOUT + Duration::from_secs(2));
         }
         let shared = process_group.broadcast("run_dir", || Ok(PathBuf::from("version_0")));
@@ -170,7 +170,7 @@ fn a_process_that_hangs_in_a_device_ends_when_another_is_gone() {
     let child = thread::spawn(move || child.output().unwrap());
     let process_group = zero.join().unwrap();
     let guard = process_group.guard_for(Duration::ZERO);
-    // This guard ends in time, so this process must continue.
+    // Drop the guard in time, so this process must continue.
     drop(guard);
     process_group.fail(&Error::usage("the disk is full"));
     let output = child.join().unwrap();
@@ -559,7 +559,7 @@ fn all_processes_save_when_the_first_requests_it() {
 /// Predictions. If `broken`, one sample of the data cannot be read.
 fn predicted(process_group: &Arc<ProcessGroup>, root: &Path, broken: bool) -> PredictedBatches {
     let mut trainer = trainer(process_group, root, None);
-    // The hole comes before the processes first check together for Ctrl-C.
+    // The bad sample comes before the processes first check together for Ctrl-C.
     let hole = if broken { 9 } else { 40 };
     let loader = DataLoader::builder(Broken(points(40), hole)).batch_size(2).build().unwrap();
     trainer.predict(&Line(Linear::new(1, 1)), &loader, Weights::Current).unwrap()

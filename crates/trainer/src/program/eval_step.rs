@@ -92,7 +92,7 @@ fn record(
     let sums = [sums_before.clone(), logs.accumulate(&sums_before, &logged, batch, None)];
     // Validation and test share a name: if both compute the same, they are the same program.
     let name = if stage == Stage::Prediction { "predict_step" } else { "eval_step" };
-    // Replicated, so that each process can read them.
+    // Replicate the outputs, so that each process can read them.
     let outputs = if stage == Stage::Prediction {
         predictions.0
     } else {

@@ -37,7 +37,7 @@ pub struct EvaluationSet {
 }
 
 impl EvaluationSet {
-    /// Creates a set from a loader. The options set when a fit validates on it.
+    /// Creates a set from a loader. The options decide when a fit validates on this set.
     pub fn new(name: impl Into<String>, loader: &DataLoader) -> EvaluationSet {
         EvaluationSet {
             name: name.into(),
@@ -206,8 +206,7 @@ impl Cadence {
         match self.interval {
             BatchLimit::Count(steps) => stepped && global_step.is_multiple_of(steps),
             BatchLimit::Share(share) => {
-                // The n-th validation comes after the batch in which n shares of the epoch are
-                // complete.
+                // The n-th validation runs after the batch that completes n shares of the epoch.
                 let shares = |batch: u64| (batch as f64 / (share * batches as f64) + 1e-9).floor();
                 (epoch + 1).is_multiple_of(self.every_n_epochs)
                     && shares(batch) > shares(batch.saturating_sub(1))

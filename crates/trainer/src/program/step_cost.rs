@@ -14,13 +14,13 @@ const MAX_LINES: usize = 10;
 
 /// The cost of a step on each device. It prints as a table with the most expensive lines first.
 pub(crate) struct StepCost {
-    /// Floating-point operations; each loop counts as often as it runs. `None` if batches have
-    /// several shapes.
+    /// Floating-point operations. The body of a loop counts once for each iteration. `None` if
+    /// batches have several shapes.
     pub(crate) flops: Option<f64>,
     /// The cost of each line, for the largest shape. The entry without a line has the Trainer's
     /// operations, such as the optimizer, and those that the compiler added.
     pub(crate) lines: Vec<(Option<String>, Cost)>,
-    /// Why there are no lines, or a remark on them.
+    /// The reason why there are no lines, or a remark about them.
     note: Option<String>,
 }
 

@@ -154,7 +154,6 @@ fn titles(step: &str, loader: &DataLoader) -> Vec<String> {
     shapes.iter().map(title).collect()
 }
 
-/// A compiled step.
 pub(crate) struct CompiledStep {
     /// One for each shape of batches.
     shapes: Vec<Compiled>,

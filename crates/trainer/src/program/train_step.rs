@@ -32,8 +32,8 @@ impl TrainProgram {
     }
 }
 
-/// Records the training step of each phase on a batch of each shape. An epoch has `batches` batches
-/// over all shapes.
+/// Records the training step of each phase on a batch of each shape. An epoch has `batches`
+/// batches, counting all shapes.
 pub(crate) fn record_train_step(
     module: &dyn TrainingModule,
     optimizers: &Arc<Optimizers>,
@@ -65,7 +65,8 @@ pub(crate) fn record_train_step(
     Ok(TrainProgram { steps, loss: loss.unwrap_or_default() })
 }
 
-/// What the recordings of a training step have in common: those of its phases and batch shapes.
+/// What the recordings of a training step have in common. There is one recording for each phase and
+/// batch shape.
 struct TrainRecording<'a> {
     module: &'a dyn TrainingModule,
     optimizers: &'a Arc<Optimizers>,
@@ -136,7 +137,7 @@ impl TrainRecording<'_> {
     }
 }
 
-/// Moves the averages to the new weights.
+/// Updates the averages with the new weights.
 fn average(recorded: &mut RecorderOutput, config: &StepConfig) {
     let RecorderOutput { values, epoch, updated, .. } = recorded;
     let layout = values.layout.clone();

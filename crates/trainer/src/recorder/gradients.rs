@@ -15,9 +15,9 @@ use crate::step_config::step_part::StepPart;
 
 /// A parameter of an optimizer.
 pub(super) struct Param<'a> {
-    /// Its entries in the state.
+    /// The parameter's entries in the state.
     pub(super) slots: &'a ParamSlots,
-    /// Its value.
+    /// The parameter's value.
     pub(super) value: Tensor,
     /// The values that the model used, before they were gathered. The loss is computed from them.
     pub(super) used: Vec<Tensor>,
@@ -36,11 +36,11 @@ pub(super) struct Gradients<'a> {
     pub(super) params: Vec<Gradient<'a>>,
     /// The parameters that are frozen in this phase.
     pub(super) frozen: Vec<Param<'a>>,
-    /// Whether this step changes parameters, a Boolean scalar. `None` if each step does.
+    /// Whether this step changes parameters, a Boolean scalar. `None` if every step changes them.
     pub(super) updates: Option<Tensor>,
     /// Whether a group of batches ends here, even if its gradient overflowed.
     pub(super) group_complete: Option<Tensor>,
-    /// The number of samples in the sums, if they are sums.
+    /// The number of samples, if the gradients are sums.
     samples: Option<Tensor>,
     clip: Clip,
     /// The norm of all gradients before clipping, if each step needs it.
@@ -50,9 +50,9 @@ pub(super) struct Gradients<'a> {
 }
 
 impl Gradients<'_> {
-    /// The mean and clipped gradient for the optimizer. It is recorded in the branch that uses it:
-    /// a gradient that enters a branch needs memory, but its sum is in memory already. `norm` is
-    /// [`Gradients::norm_to_clip`].
+    /// The mean and clipped gradient for the optimizer. Call this in the branch that uses the
+    /// gradient: a gradient computed outside needs additional memory, but the sum is in memory
+    /// already. `norm` is [`Gradients::norm_to_clip`].
     pub(super) fn final_gradient(&self, sum: &Tensor, norm: Option<&Tensor>) -> Tensor {
         let mean = match &self.samples {
             Some(samples) => sum / samples.to_dtype(sum.dtype()),
@@ -61,8 +61,8 @@ impl Gradients<'_> {
         clip::clip(self.clip, &mean, norm)
     }
 
-    /// The norm, if clipping needs it. It is recorded in the branch that uses it too: steps within
-    /// a group don't need it.
+    /// The norm, if clipping needs it. Call this in the branch that clips, because steps within a
+    /// group don't need the norm.
     pub(super) fn norm_to_clip(&self) -> Option<Tensor> {
         let norm = || self.norm_of(self.params.iter().map(|gradient| &gradient.sum));
         clip::needs_norm(self.clip).then(|| self.norm.clone().unwrap_or_else(norm))
@@ -111,7 +111,7 @@ pub(super) fn gradients<'a>(
         let parts = gradients.by_ref().take(param.used.len());
         let used_parts = parts.filter(|(_, is_used)| *is_used).map(|(gradient, _)| gradient);
         let Some(sum) = used_parts.reduce(|sum, part| sum + part) else { continue };
-        // XLA sums it over the devices. Each device keeps only the part that it updates.
+        // XLA sums the gradient over the devices. Each device keeps only the part that it updates.
         let sharding = &values.layout[param.slots.param].sharding;
         let sum = if sharding.is_replicated() { sum } else { sum.with_sharding(sharding) };
         with_gradient.push(Gradient { param, sum });

@@ -1,6 +1,6 @@
 //! [`Recorder`]: holds the training state while a step is recorded, and runs the optimizers. A
-//! single optimizer runs after the user's step; several run within it, when it calls
-//! [`StepContext::minimize`](crate::StepContext::minimize).
+//! single optimizer runs after the user's step. Several optimizers run within the user's step, when
+//! it calls [`StepContext::minimize`](crate::StepContext::minimize).
 
 mod gradients;
 mod loss;
@@ -28,7 +28,7 @@ use crate::logs::log_entry::{Branch, LogEntry, LoggedValue, log_error};
 use crate::logs::{self, LogLayout, OptimizerFacts};
 use crate::recorder::placeholders::Placeholders;
 use crate::rules::accumulation::Group;
-use crate::rules::epoch::{Epoch, counted};
+use crate::rules::epoch::{Epoch, to_counter};
 use crate::state::{EntryId, StateLayout};
 use crate::step_config::StepConfig;
 use crate::step_config::optimizers::Optimizers;
@@ -50,14 +50,14 @@ pub(crate) struct Recorder {
     optimizer_steps: Vec<Option<OptimizerStep>>,
 }
 
-/// The step of an optimizer.
 pub(crate) struct OptimizerStep {
     pub(crate) loss: Tensor,
-    /// The name of the logged loss. It is empty for a single optimizer; `program/forward.rs` has
-    /// the name then.
+    /// The name of the logged loss. It is empty for a single optimizer, whose loss
+    /// `program/forward.rs` names.
     loss_name: String,
     pub(crate) facts: OptimizerFacts,
-    /// Whether it changed parameters, a Boolean scalar. `None` if each step does.
+    /// Whether the optimizer changed parameters, a Boolean scalar. `None` if every step changes
+    /// them.
     updated: Option<Tensor>,
 }
 
@@ -161,15 +161,15 @@ impl Recorder {
     }
 
     /// Whether an optimizer steps in this step of the training, a Boolean scalar. `None` if it
-    /// always does.
+    /// steps in every one.
     fn steps_now(&self, optimizer: usize) -> Option<Tensor> {
         let every = self.optimizers.cadence(optimizer);
         let steps = self.values.before(self.values.layout.counters.updates);
-        (every > 1).then(|| steps.remainder(counted(every)).eq(0.0))
+        (every > 1).then(|| steps.remainder(to_counter(every)).eq(0.0))
     }
 
-    /// Records an optimizer's step, by the gradient of a loss with respect to the parameters from
-    /// which it was computed.
+    /// Records an optimizer's step, from the gradient of a loss with respect to the parameters that
+    /// computed it.
     fn optimize(
         &mut self,
         optimizer: usize,
@@ -197,7 +197,7 @@ impl Recorder {
         }
         let steps = self.steps(optimizer);
         let watches = self.config.parts.iter().any(|part| matches!(part, StepPart::Norms { .. }));
-        // For an optimizer that skips steps, the latest step need not be that of the log point.
+        // An optimizer that skips steps may have made its latest step before the log point.
         let is_log_point = (watches && self.steps_now(optimizer).is_none()).then(|| {
             let leaves_out = optimizers.is_single() && gradients.updates.is_some();
             self.values.is_log_point(leaves_out, group, &self.config)
@@ -231,7 +231,7 @@ impl Recorder {
             &self.config,
         ));
         monitored.extend(skipped);
-        // The norm shows an overflow, so steps that overflowed have it too.
+        // Steps that overflowed log the norm too, because it shows the overflow.
         let norm = gradients.norm.clone().filter(|_| self.config.logs_grad_norm());
         let index = monitored.iter().position(|monitored| monitored.name == logs::GRAD_NORM);
         let grad_norm = norm.or(index.map(|index| monitored.remove(index).value));
@@ -324,7 +324,7 @@ impl Recorder {
     }
 
     /// Like [`Recorder::record_step`], but in a branch, so that steps that the optimizer skips
-    /// compute nothing of it.
+    /// don't compute the loss or the update.
     fn record_step_in_branch(
         &mut self,
         optimizer: usize,
@@ -504,7 +504,7 @@ mod tests {
 
     #[test]
     fn the_computation_of_a_skipped_optimizer_is_in_the_branch() {
-        // Counts operations outside branches, since those within are not listed.
+        // Counts operations outside branches. The function doesn't list those within.
         let operations = |minimizes_b: bool, operation: &str| {
             let module = Two { a: Linear::new(4, 4), b: Linear::new(4, 4), minimizes_b };
             module.b.parameters().iter().for_each(|(_, p)| p.set_requires_grad(minimizes_b));

@@ -35,7 +35,7 @@ pub(super) fn sweep_rate(config: &StepConfig, finished: &Tensor) -> Option<Tenso
 struct Member<'a> {
     param: &'a Param<'a>,
     gradient: Option<&'a Gradient<'a>>,
-    /// The index of a row, if the parameter is joined and this is only a row of it.
+    /// The index of the row, if this is one row of a joined parameter.
     row: Option<usize>,
 }
 
@@ -65,8 +65,8 @@ impl<'a> Member<'a> {
     }
 }
 
-/// The parameters of an optimizer, in order. They are the same in all phases, so that all phases
-/// log the same names.
+/// The parameters of an optimizer, in order. All phases have the same members, so that they log the
+/// same names.
 fn members<'a>(gradients: &'a Gradients<'a>) -> Vec<Member<'a>> {
     let trained = gradients.params.iter().map(|gradient| Member {
         param: &gradient.param,
@@ -79,7 +79,8 @@ fn members<'a>(gradients: &'a Gradients<'a>) -> Vec<Member<'a>> {
     members
 }
 
-/// The group of a parameter and its rate. Parameters that are unfrozen later are separate groups.
+/// The group of a parameter, and the learning rate of the group. Parameters that are unfrozen later
+/// are separate groups.
 fn group(
     optimizer: &dyn Optimizer,
     steps: &OptimizerSteps,
@@ -118,9 +119,9 @@ pub(super) fn learning_rates(
 }
 
 /// The norms of gradients, parameters and updates, as values to log. Called before the optimizer's
-/// step is recorded. If `is_log_point` is set, a branch computes the step at log points only to
-/// take its norms. The actual step may overwrite the parameters only after that. So the other steps
-/// need no second copy of the parameters.
+/// step is recorded. If `is_log_point` is set, a branch at log points computes the step a first
+/// time, only for its norms. The actual step then overwrites the parameters after the branch.
+/// Without the branch, each step would need a second copy of the parameters.
 pub(super) fn norms(
     optimizer: &dyn Optimizer,
     steps: &OptimizerSteps,

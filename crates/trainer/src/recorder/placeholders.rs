@@ -5,8 +5,8 @@ use fulmen_tensor::{Tensor, Variable};
 
 use crate::state::{Entry, EntryId, Origin};
 
-/// Placeholders in a module's variables. When dropped, even by a panic in a user's step, it
-/// restores the values.
+/// Placeholders in a module's variables. Dropping this restores the values, even after a panic in a
+/// user's step.
 pub(crate) struct Placeholders {
     cells: Vec<Cell>,
     /// The module's modes before tracing.
@@ -93,7 +93,8 @@ impl Placeholders {
         self.cells.iter().map(|cell| cell.placeholder.clone()).collect()
     }
 
-    /// The current value of an entry, before it is gathered. Gradients are with respect to it.
+    /// The current value of an entry, before it is gathered. Gradients are computed with respect to
+    /// this value.
     pub(crate) fn value(&self, id: EntryId) -> &Tensor {
         &self.cells[id.index()].value
     }
@@ -103,8 +104,8 @@ impl Placeholders {
         self.cells[id.index()].set(&value.detach());
     }
 
-    /// Gathers the sharded ones of these values again: in a branch, so that only a step that takes
-    /// the branch gathers. Returns the previous values.
+    /// Gathers the sharded values among these again. Within a branch, only a step that takes the
+    /// branch then gathers them. Returns the previous values.
     pub(super) fn regather(&mut self, values: &[Tensor]) -> Vec<CellValue> {
         let before = self.cells.iter().map(Cell::current_value).collect();
         let split = self.cells.iter_mut().zip(values).filter(|(cell, _)| cell.is_gathered());

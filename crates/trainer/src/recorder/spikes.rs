@@ -1,6 +1,6 @@
 //! Skips steps whose loss or gradient norm is far above its values in the steps before. The
-//! training state has the values of the latest steps, so the device can decide, and a resumed run
-//! decides in the same way.
+//! training state has the values of the latest steps, so the device can decide alone, and a resumed
+//! run makes the same decisions.
 
 use fulmen_tensor::{DType, Tensor};
 
@@ -8,8 +8,8 @@ use super::values::Values;
 use crate::logs::MonitoredValue;
 use crate::state::{EntryId, SpikeSlots};
 
-/// The smallest deviation, as a share of the mean. Without it, rounding would be a spike of a
-/// constant loss.
+/// The smallest deviation, as a share of the mean. Without this minimum, a rounding error in a
+/// constant loss would count as a spike.
 const MIN_DEVIATION: f64 = 1e-3;
 
 /// Compares steps with the latest ones.
@@ -25,8 +25,8 @@ impl<'a> SpikeDetector<'a> {
     }
 
     /// Decides whether step `number` is skipped, from its loss and gradient norm, f32 scalars. The
-    /// norm counts only if it has a window. `updates` is whether the optimizer would step otherwise.
-    /// Returns whether it steps now, and the values to log.
+    /// norm counts only if it has a window. `updates` is whether the optimizer would step without
+    /// this check. Returns whether the optimizer steps now, and the values to log.
     pub(super) fn skip(
         &self,
         values: &mut Values,
@@ -55,8 +55,8 @@ impl<'a> SpikeDetector<'a> {
         };
         let skips = within(spike.clone());
 
-        // A spike enters the window as the largest value that would have passed. So one spike
-        // doesn't hide the next, and a loss that stays larger is not skipped forever.
+        // A spike enters the window as the largest value that would have passed. One spike
+        // therefore doesn't hide the next, and a loss that stays larger is not skipped forever.
         let enters = within(finite);
         for (id, window, value) in &windows {
             let value = compared.select(&value.minimum(&self.threshold(window, &count)), value);

@@ -8,9 +8,8 @@ use super::values::Values;
 use crate::state::ParamSlots;
 use crate::{Error, Result};
 
-/// The step of an optimizer.
 pub(super) struct OptimizerSteps {
-    /// The step of its schedule.
+    /// The step of the optimizer's own schedule.
     pub(super) own: Step,
     /// The steps of parameters that were frozen at first, one for each unfreezing.
     pub(super) unfrozen: Vec<Step>,
@@ -23,13 +22,14 @@ impl OptimizerSteps {
     }
 }
 
-/// Changes the parameters that have a gradient. A step that is not one for the optimizer changes
-/// none of them: a batch within a group, an overflow, a spike.
+/// Changes the parameters that have a gradient. If the optimizer doesn't step (within a group of
+/// batches, after an overflow, in a spike), no parameter changes.
 ///
-/// Most steps are within a group. A branch lets them compute nothing for the optimizer or for
-/// clipping (averages of weights are computed separately). On one TPU, the branch keeps one more
-/// copy of the parameters than a selection; under FSDP it keeps none. Overflows and spikes are too
-/// rare for a branch. XLA's CPU compiler runs a branch on one thread.
+/// With accumulation, most steps are within a group. A branch saves them the work of the optimizer
+/// and of clipping; averages of weights are computed separately. On one TPU, a branch needs memory
+/// for one more copy of the parameters than a select operation; under FSDP it needs no copy.
+/// Overflows and spikes are too rare to be worth a branch. XLA's CPU compiler runs a branch on one
+/// thread.
 pub(super) fn update(
     optimizer: &dyn Optimizer,
     steps: &OptimizerSteps,
@@ -113,8 +113,8 @@ fn changed_values(
             let ready = gradients.final_gradient(&inputs[0], norm.as_ref());
             let (parameter, state) =
                 optimizer.update(step, &entry.names()[0], &inputs[1], &ready, &inputs[2..]);
-            // The gradient of a group of batches may be wider than its parameter, and so may the
-            // result.
+            // The gradient of a group of batches may have a wider type than its parameter, and then
+            // the result has it too.
             let rounds = parameter.dtype().is_float() && entry.ty.dtype.is_float();
             let parameter = if rounds { parameter.to_dtype(entry.ty.dtype) } else { parameter };
             let new = [parameter].into_iter().chain(state).collect();
@@ -140,8 +140,8 @@ fn changed_values(
 }
 
 /// The new value of a parameter and of its optimizer state where the step updates, else the old
-/// ones. The parameter is computed from the state that was selected: XLA would compute the state a
-/// second time otherwise, from a copy.
+/// ones. The new parameter depends on the selected state. Otherwise, XLA would compute the state a
+/// second time, from a copy.
 fn keep_unless(updates: &Tensor, before: &[Tensor], new: Vec<Tensor>) -> Vec<Tensor> {
     // The caller refuses values of other types.
     if new.len() != before.len() || new.iter().zip(before).any(|(new, old)| new.ty() != old.ty()) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fulmen_tensor::Tensor;
 
 use crate::rules::accumulation::Group;
-use crate::rules::epoch::counted;
+use crate::rules::epoch::to_counter;
 use crate::state::{EntryId, StateLayout};
 use crate::step_config::StepConfig;
 use crate::{Batch, Error, Result};
@@ -59,9 +59,9 @@ impl Values {
         &self.after
     }
 
-    /// The number of steps that the host has counted before this one; with accumulation, of groups
-    /// of batches. `leaves_out` is whether a single optimizer may not count some steps: those that
-    /// overflow or are skipped.
+    /// The number of steps that the host has counted before this one. With accumulation, it counts
+    /// groups of batches. `leaves_out` is whether a single optimizer leaves steps out of its own
+    /// count, because they overflow or are skipped.
     pub(crate) fn finished_steps(&self, leaves_out: bool) -> &Tensor {
         let counters = &self.layout.counters;
         self.before(match counters.group {
@@ -79,7 +79,7 @@ impl Values {
         config: &StepConfig,
     ) -> Tensor {
         let next = self.finished_steps(leaves_out) + 1.0;
-        let is_due = next.remainder(counted(config.options.log_every_n_steps)).eq(0.0);
+        let is_due = next.remainder(to_counter(config.options.log_every_n_steps)).eq(0.0);
         group.map_or(is_due.clone(), |group| group.group_complete().and(&is_due))
     }
 

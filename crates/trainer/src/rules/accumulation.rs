@@ -3,16 +3,16 @@
 //! program, and a run can end within a group.
 //!
 //! A group ends after `accumulate_grad_batches` batches and at the end of an epoch, as in
-//! Lightning. Each batch is weighted by its real samples, so that a group equals one large batch,
-//! also the short group at the end of an epoch. Lightning divides a short group by the full number
-//! of batches. The size of a group may change with the epoch: the program computes it from the
-//! epoch's number, so nothing is compiled again.
+//! Lightning. Each batch is weighted by its real samples, so that every group, even the short one
+//! at the end of an epoch, equals one large batch. Lightning divides a short group by the full
+//! number of batches. The size of a group may change with the epoch: the program computes it from
+//! the epoch's number, so nothing is compiled again.
 
 use fulmen_tensor::{DType, Tensor};
 
 use crate::Batch;
 use crate::position::BatchPosition;
-use crate::rules::epoch::{Epoch, counted};
+use crate::rules::epoch::{Epoch, to_counter};
 
 /// The dtype of sums and averages over many steps: at least f32, because smaller types would lose
 /// small terms.
@@ -20,18 +20,18 @@ pub(crate) fn dtype(value: DType) -> DType {
     if value == DType::F64 { DType::F64 } else { DType::F32 }
 }
 
-/// The number of batches per optimizer step, as pairs of a first epoch and a number. The epochs
-/// rise from 0.
+/// The number of batches per optimizer step, as pairs of a first epoch and a number. The epochs are
+/// in ascending order and begin with 0.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Accumulation(Vec<(u64, u64)>);
 
 impl Accumulation {
-    /// The same number in all epochs.
+    /// Accumulates the same number of batches in all epochs.
     pub(crate) fn constant(every: u64) -> Accumulation {
         Accumulation(vec![(0, every.max(1))])
     }
 
-    /// A schedule by rising epochs; 1 before the first of them.
+    /// Accumulates by a schedule with ascending epochs. The number is 1 before the first of them.
     pub(crate) fn scheduled(scheduling: &[(u64, u64)]) -> Accumulation {
         let first = scheduling.first().filter(|(epoch, _)| *epoch > 0).map(|_| (0, 1));
         Accumulation(
@@ -83,10 +83,10 @@ impl Accumulation {
     }
 
     /// Like [`Accumulation::every`], on the device.
-    fn counted_every(&self, epoch: &Epoch) -> Tensor {
-        let count = |every: u64| Tensor::full(DType::I32, [], counted(every));
+    fn every_on_device(&self, epoch: &Epoch) -> Tensor {
+        let count = |every: u64| Tensor::full(DType::I32, [], to_counter(every));
         self.0.iter().skip(1).fold(count(self.every(0)), |every, &(from, next)| {
-            epoch.number().ge(counted(from)).select(&count(next), &every)
+            epoch.number().ge(to_counter(from)).select(&count(next), &every)
         })
     }
 }
@@ -110,8 +110,8 @@ impl Group {
     ) -> Group {
         let count = data.mask().sum_all();
         let rest = match &accumulation.0[..] {
-            [(_, every)] => epoch.done().remainder(counted(*every)),
-            _ => epoch.done().remainder(accumulation.counted_every(epoch)),
+            [(_, every)] => epoch.batches_so_far().remainder(to_counter(*every)),
+            _ => epoch.batches_so_far().remainder(accumulation.every_on_device(epoch)),
         };
         let group_complete = rest.eq(0.0).or(epoch.ends());
         Group { samples: samples + &count, count, group_complete }
@@ -132,7 +132,7 @@ impl Group {
         sum + gradient.to_dtype(sum.dtype()) * self.count.to_dtype(sum.dtype())
     }
 
-    /// For the next batch, the samples in the sums and the number of finished groups.
+    /// The samples in the sums and the number of finished groups, for the next batch.
     pub(crate) fn next(&self, groups: &Tensor) -> [Tensor; 2] {
         [
             self.group_complete.select(&self.samples.zeros_like(), &self.samples),

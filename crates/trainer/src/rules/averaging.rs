@@ -6,7 +6,7 @@ use std::panic::Location;
 
 use fulmen_tensor::{DType, Tensor, TensorType};
 
-use crate::rules::epoch::{Epoch, counted};
+use crate::rules::epoch::{Epoch, to_counter};
 use crate::{Error, Result};
 
 /// How the weights of many steps are averaged: exponentially (EMA), or evenly, as in stochastic
@@ -39,7 +39,7 @@ enum Rule {
     Even,
 }
 
-/// A number of optimizer steps or of epochs.
+/// An interval in optimizer steps or in epochs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Interval {
     Steps(u64),
@@ -47,7 +47,8 @@ enum Interval {
 }
 
 impl WeightAveraging {
-    /// After each step `a ← decay·a + (1 − decay)·w`; the first time, `a ← w`.
+    /// Averages exponentially: `a ← decay·a + (1 − decay)·w` after each step. The first averaged
+    /// step sets `a ← w`.
     #[track_caller]
     pub fn ema(decay: f64) -> WeightAveraging {
         let rule = Rule::Exponential { decay, warmup: false };
@@ -60,8 +61,7 @@ impl WeightAveraging {
         }
     }
 
-    /// The even average of the weights at the end of each epoch, from `start_epoch` on, counted
-    /// from 0.
+    /// Averages evenly, at the end of each epoch from `start_epoch` on, counted from 0.
     #[track_caller]
     pub fn swa(start_epoch: u64) -> WeightAveraging {
         WeightAveraging {
@@ -82,13 +82,13 @@ impl WeightAveraging {
         self
     }
 
-    /// The number of optimizer steps before averaging begins.
+    /// Sets the number of optimizer steps before averaging begins.
     pub fn start_step(mut self, step: u64) -> WeightAveraging {
         self.start = Interval::Steps(step);
         self
     }
 
-    /// The number of epochs before averaging begins.
+    /// Sets the number of epochs before averaging begins.
     pub fn start_epoch(mut self, epoch: u64) -> WeightAveraging {
         self.start = Interval::Epochs(epoch);
         self
@@ -109,8 +109,8 @@ impl WeightAveraging {
         self
     }
 
-    /// Whether buffers are averaged too; on by default. Otherwise the average keeps the buffers of
-    /// the latest step.
+    /// Sets whether buffers are averaged too; true by default. Otherwise, the average has the
+    /// buffers of the latest step.
     pub fn use_buffers(mut self, use_buffers: bool) -> WeightAveraging {
         self.use_buffers = use_buffers;
         self
@@ -137,7 +137,7 @@ impl WeightAveraging {
         ty.dtype.is_float() && (trained || is_buffer && self.use_buffers)
     }
 
-    /// Whether it depends on epochs, so that a step must know when one ends.
+    /// Whether averaging depends on epochs, so that a step must know when an epoch ends.
     pub(crate) fn counts_epochs(&self) -> bool {
         matches!(self.start, Interval::Epochs(_)) || matches!(self.every, Interval::Epochs(_))
     }
@@ -148,7 +148,7 @@ impl WeightAveraging {
     }
 
     /// How to average in a step after which the optimizer has made `updates` updates. `done` says
-    /// whether it made one in this step. The end of an epoch counts also if its last step
+    /// whether it made one in this step. The end of an epoch counts even if its last step
     /// overflowed.
     pub(crate) fn step(
         &self,
@@ -158,18 +158,19 @@ impl WeightAveraging {
         epoch: Option<&Epoch>,
     ) -> Averaging {
         let started = match (self.start, epoch) {
-            (Interval::Epochs(first), Some(epoch)) => epoch.number().ge(counted(first)),
-            (Interval::Steps(steps) | Interval::Epochs(steps), _) => updates.gt(counted(steps)),
+            (Interval::Epochs(first), Some(epoch)) => epoch.number().ge(to_counter(first)),
+            (Interval::Steps(steps) | Interval::Epochs(steps), _) => updates.gt(to_counter(steps)),
         };
         let is_due = match (self.every, epoch) {
             (Interval::Epochs(every), Some(epoch)) => {
                 let first = if let Interval::Epochs(first) = self.start { first } else { 0 };
-                let since = epoch.number() + 1.0 - counted(first);
-                since.remainder(counted(every.max(1))).eq(0.0).and(epoch.ends())
+                let since = epoch.number() + 1.0 - to_counter(first);
+                since.remainder(to_counter(every.max(1))).eq(0.0).and(epoch.ends())
             }
             (Interval::Steps(every) | Interval::Epochs(every), _) => {
                 let before = if let Interval::Steps(steps) = self.start { steps } else { 0 };
-                let is_due = (updates - counted(before)).remainder(counted(every.max(1))).eq(0.0);
+                let is_due =
+                    (updates - to_counter(before)).remainder(to_counter(every.max(1))).eq(0.0);
                 done.map_or(is_due.clone(), |done| is_due.and(done))
             }
         };

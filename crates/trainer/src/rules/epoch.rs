@@ -4,8 +4,9 @@
 
 use fulmen_tensor::Tensor;
 
-/// A count as a number to compare with an i32 counter. A count above `i32::MAX` is never reached.
-pub(crate) fn counted(count: u64) -> f64 {
+/// Converts a count to a number that can be compared with an i32 counter. The counter never reaches
+/// a count above `i32::MAX`.
+pub(crate) fn to_counter(count: u64) -> f64 {
     count.min(i32::MAX as u64) as f64
 }
 
@@ -19,15 +20,15 @@ pub(crate) struct Epoch {
 }
 
 impl Epoch {
-    /// From the index of the batch and the number of finished epochs. An epoch has `batches`
+    /// Takes the index of the batch and the number of finished epochs. An epoch has `batches`
     /// batches.
     pub(crate) fn new(batch: Tensor, epochs: Tensor, batches: u64) -> Epoch {
         let done = batch + 1.0;
-        Epoch { epochs, ends: done.ge(counted(batches)), done }
+        Epoch { epochs, ends: done.ge(to_counter(batches)), done }
     }
 
     /// The number of the epoch's batches up to this one: an i32 scalar.
-    pub(crate) fn done(&self) -> &Tensor {
+    pub(crate) fn batches_so_far(&self) -> &Tensor {
         &self.done
     }
 

@@ -2,8 +2,8 @@
 //! the recorded program before the first step; [`fit_advice`] looks at the measurements of a fit.
 //! Their lines appear on standard error, in the report of the run and in `Trainer::metrics_report`.
 //!
-//! The rules for programs are in `fulmen_preflight::warnings`. On a CPU only padding costs time: it
-//! has neither tiles nor bf16 units.
+//! The rules for programs are in `fulmen_preflight::warnings`. On a CPU only padding costs time,
+//! because a CPU has neither tiles nor bf16 units.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -55,7 +55,6 @@ pub(crate) fn hints(
 /// The number of times that each line of the program read values from a device.
 pub(crate) type HostReads = BTreeMap<(&'static str, u32), u64>;
 
-/// The measurements of a fit.
 pub(crate) struct FitMeasurements<'a> {
     /// The statistics of the training loader.
     pub(crate) loader: &'a LoaderReport,
@@ -298,7 +297,7 @@ mod tests {
     fn a_step_that_fills_a_tpu_gets_no_hint() {
         let none: [&str; 0] = [];
         assert_eq!(hints_for(&linear(256, 128), &[256], 8, 4, Precision::Bf16Mixed), none);
-        // Four samples of many positions have many rows, as have images.
+        // Four samples of many positions have many rows, as images do.
         assert_eq!(hints_for(&linear(256, 128), &[64, 256], 4, 1, Precision::Bf16Mixed), none);
         let conv = Sum(Conv2d::new(128, 128, 3), |layer, x| layer.forward(x));
         assert_eq!(hints_for(&conv, &[128, 8, 8], 2, 1, Precision::Bf16Mixed), none);

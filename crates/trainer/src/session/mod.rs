@@ -70,7 +70,7 @@ pub(crate) struct Record {
     pub(crate) fit_advice: Vec<String>,
     /// The number of programs that were written to `dump_dir`.
     dumped: u64,
-    /// Set during a run, in the process that writes.
+    /// The profiler, set during a run in the process that writes.
     profiler: Option<RunProfiler>,
 }
 
@@ -144,8 +144,8 @@ impl Session {
         Ok(Some(folder))
     }
 
-    /// Compiles a step for each shape of batches. `preloaded` has its preloaded functions in their
-    /// order.
+    /// Compiles a step for each shape of batches. `preloaded` has those of its functions that were
+    /// preloaded, in order.
     pub(crate) fn compile<'f>(
         &mut self,
         step: &str,

@@ -1,8 +1,8 @@
 //! [`RunProfiler`]: writes traces of a run: one of the whole run with the option `profiler`, and
 //! those that `fulmen profile` requests while it runs.
 //!
-//! A request is a file in the run's folder, and so is the answer. A separate thread looks for
-//! requests. The loop knows nothing about them, and a run that is between steps answers too.
+//! The request and the answer are files in the run's folder. A separate thread looks for requests.
+//! The training loop is not involved, so a run between steps answers too.
 //!
 //! The recording itself is in `fulmen_tensor::timeline` and `fulmen_pjrt::Profile`.
 
@@ -35,8 +35,8 @@ const POLL: Duration = Duration::from_millis(500);
 const TICK: Duration = Duration::from_millis(5);
 /// The longest time that a request can ask for, in seconds.
 const MAX_SECONDS: f64 = 3600.0;
-/// The number of steps in the profile of the option `xla`, and of the steps before it. The first
-/// steps are not typical.
+/// The number of steps in the profile of the option `xla`, and the number of steps before it. The
+/// first steps are skipped because they are not typical.
 const XLA_STEPS: u64 = 10;
 const FIRST_STEPS: u64 = 3;
 
@@ -175,7 +175,7 @@ impl ProfilerThread {
     fn take_request(&self) -> Option<Request> {
         let path = self.run_dir.join(REQUEST);
         let text = fulmen_durable::read_text(&path).ok()?;
-        // Otherwise it would be answered again and again.
+        // Remove the request, so that it is answered only once.
         fs::remove_file(&path).ok()?;
         let warn = |error: &String| {
             note(&format!("warning: {}: not a valid request: {error}", path.display()))
@@ -183,7 +183,7 @@ impl ProfilerThread {
         Request::read(&text).inspect_err(warn).ok()
     }
 
-    /// Records a profile. The answer is its last file.
+    /// Records a profile. The file with the answer is written last.
     fn answer(&self, request: &Request) -> Json {
         let folder = self.run_dir.join(PROFILES).join(&request.id);
         let answer = self

@@ -29,7 +29,7 @@ impl EntryId {
 #[derive(Clone)]
 pub(crate) struct Entry {
     pub(crate) name: String,
-    /// If it is [joined](super::rows), the names of its rows along the first axis.
+    /// The names of the rows along the first axis, if the tensor is [joined](super::rows).
     pub(super) rows: Vec<String>,
     pub(crate) ty: TensorType,
     pub(crate) origin: Origin,
@@ -70,7 +70,7 @@ impl Entry {
         Ok(literal.map_or_else(zeros, Ok)?)
     }
 
-    /// The module's variables that it holds.
+    /// The module's variables that this entry holds.
     pub(crate) fn variables(&self) -> &[Variable] {
         if let Origin::Module { variables, .. } = &self.origin { variables } else { &[] }
     }
@@ -124,7 +124,7 @@ pub(crate) struct OptimizerSlots {
     pub(crate) unfrozen: Vec<EntryId>,
     /// The loss scale of f16, and the good steps since its last change.
     pub(crate) loss_scale: Option<[EntryId; 2]>,
-    /// The loss of its latest step, if it skips some.
+    /// The loss of the optimizer's latest step, if the optimizer skips steps.
     pub(crate) loss: Option<EntryId>,
     /// The windows that detect spikes, if steps with spikes are skipped.
     pub(crate) spikes: Option<SpikeSlots>,
@@ -137,7 +137,7 @@ pub(crate) struct ParamSlots {
     pub(crate) slots: Vec<EntryId>,
     /// The sum of its gradients over a group of batches.
     pub(crate) grad_sum: Option<EntryId>,
-    /// The index of the unfreezing that it waits for.
+    /// The index of the unfreezing of the parameter, if it is frozen at first.
     pub(crate) unfreezing: Option<usize>,
 }
 
@@ -257,8 +257,8 @@ impl StateLayout {
             }
         }
         let zero = || Tensor::zeros(DType::I32, []);
-        // Counted also if every step is an optimizer step: a run may resume from one with different
-        // settings.
+        // Count the updates even if every step is an optimizer step: a later run may resume from
+        // this one with other settings.
         let updates = entries.scalar(names::UPDATES, zero());
         let members = optimizers.members().iter().zip(params).enumerate();
         let optimizers = members.map(|(i, (member, params))| {
@@ -348,7 +348,7 @@ impl StateLayout {
         ids.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// Whether an optimizer changes it.
+    /// Whether an optimizer changes the entry.
     pub(crate) fn is_trained(&self, id: EntryId) -> bool {
         self.optimizers
             .iter()
@@ -420,7 +420,7 @@ fn average(
 /// use.
 fn sharding_of(parameter: &fulmen_nn::Parameter, config: &StepConfig) -> (Sharding, bool) {
     match parameter.sharding() {
-        // The model also computes with a user's own sharding (tensor parallelism).
+        // The model computes with the user's sharding (tensor parallelism), so don't gather.
         Some(own) => (own, false),
         None => {
             let sharding = config.options.strategy.parameter(&parameter.ty(), &config.mesh);

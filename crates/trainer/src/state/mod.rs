@@ -44,7 +44,8 @@ pub(crate) fn to_compute<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> Fu
     for (i, entry) in entries.iter().enumerate() {
         function = function.shard_result(i, entry.sharding.clone());
     }
-    // It runs once per fit. Constants become inputs, so another seed gives the same program.
+    // The program runs once per fit. Its constants become inputs, so another seed gives the same
+    // program.
     function.constants_as_inputs()
 }
 
@@ -53,8 +54,8 @@ pub(crate) fn to_initialize(entries: &[Entry]) -> Function {
     to_compute(entries.iter().filter(|entry| entry.literal().is_none()))
 }
 
-/// Computes the values of entries. A value on the host is copied to the devices, each of which gets
-/// its shard.
+/// Computes the values of entries. Values on the host are copied to the devices, where each device
+/// gets its shard.
 pub(crate) fn compute(
     runtime: &Runtime,
     entries: &[Entry],
@@ -114,7 +115,7 @@ pub(crate) struct State {
 impl State {
     /// Moves the values to the devices: those of a checkpoint, one per entry, or else the current
     /// values of the entries, which one program computes. The module's variables have no value
-    /// while the state lives.
+    /// while the state exists.
     pub(crate) fn new(
         layout: Arc<StateLayout>,
         checkpoint: Option<Vec<RestoredValue>>,
@@ -181,7 +182,7 @@ impl State {
     /// The values to validate a module with, in the order of its variables: averages where they
     /// exist. `converted` holds the averages whose dtype differs from the module's, as converted by
     /// [`StateLayout::to_validate_with`].
-    pub(crate) fn validated<'a>(
+    pub(crate) fn validation_weights<'a>(
         &'a self,
         converted: &'a [DeviceArray],
     ) -> Result<Vec<&'a DeviceArray>> {

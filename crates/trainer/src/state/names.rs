@@ -34,9 +34,9 @@ pub(crate) const SPIKE_COUNTS: [&str; 3] =
     ["trainer/spikes/seen", "trainer/spikes/skipped", "trainer/spikes/last"];
 /// The sum of the losses over the samples of a group of batches: f32.
 pub(crate) const SPIKE_LOSS_SUM: &str = "trainer/spikes/loss_sum";
-/// The sums logged since the last log point. Only in a checkpoint within an epoch.
+/// The sums logged since the last log point. Only checkpoints within an epoch have it.
 pub(crate) const LOGS: &str = "trainer/logs";
-/// The random key of a step. In no checkpoint.
+/// The random key of a step. Checkpoints don't have it.
 pub(crate) const KEY: &str = "trainer/key";
 
 /// The prefix for sums of gradients.

@@ -1,7 +1,7 @@
 //! Joined parameters. If equal layers run as a scan, the state stores their parameters as the rows
-//! of one tensor, `[layers, …]`, and likewise the optimizer's state for them. A step takes the
-//! joined tensor, and the optimizer updates it as one. For users, each row keeps its name: in
-//! checkpoints, in messages and in the module.
+//! of one tensor, `[layers, …]`. The optimizer's state for them is stored in the same way. A step
+//! takes the joined tensor, and the optimizer updates it as a whole. For users, each row keeps its
+//! name: in checkpoints, in messages and in the module.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::slice;

@@ -80,9 +80,9 @@ impl TrainStep<'_> {
         outcome: SaveOutcome,
     ) -> SaveJob {
         let names = self.state.layout().names_in_file();
-        // Values that no step changes may be infinite, such as a mask. So may sums of gradients
-        // within a group of batches, if the loss scale is still too large: such a group changes
-        // nothing.
+        // Values that no step changes, such as a mask, may be infinite. Sums of gradients within a
+        // group of batches may be infinite too, if the loss scale is still too large: such a group
+        // changes nothing.
         let finite = self
             .program()
             .changes()
@@ -108,7 +108,7 @@ impl TrainStep<'_> {
     /// optimizer, has written. Training continues from there, bit for bit.
     ///
     /// # Errors
-    /// A checkpoint that cannot be read or does not match the step; nothing is changed then.
+    /// A checkpoint that cannot be read or does not match the step. In this case, nothing changes.
     pub fn load(&mut self, path: impl AsRef<Path>) -> Result<()> {
         let result = self.take(path.as_ref());
         self.report_error(result)

@@ -39,8 +39,8 @@ impl TrainStep<'_> {
     /// any time; see [`EvalStep`].
     ///
     /// # Errors
-    /// A mistake in the step, with its line; a step that logs nothing; a loader whose batches the
-    /// devices cannot share.
+    /// A mistake in the step, reported with its line; a step that logs nothing; a loader whose
+    /// batches the devices cannot share.
     pub fn eval_step(&self, loader: &DataLoader) -> Result<EvalStep> {
         let result = EvalStep::new(self, loader);
         self.report_error(result)

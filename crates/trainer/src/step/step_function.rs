@@ -10,8 +10,9 @@ use crate::recorder::placeholders::Placeholders;
 use crate::state::Entry;
 use crate::{Error, Result};
 
-/// A function of your own inputs and the weights in training, to be called often: the actions of a
-/// policy in reinforcement learning, or samples of a generator. [`TrainStep::function`] makes it.
+/// A function of your own inputs and the weights in training, to be called often. Examples are the
+/// actions of a policy in reinforcement learning, and the samples of a generator.
+/// [`TrainStep::function`] makes it.
 ///
 /// It is compiled at the first call, and again for inputs with other shapes or dtypes; other values
 /// reuse the program. A note reports the first recompilation. The closure runs only while it is
@@ -37,10 +38,10 @@ pub struct StepFunction<'m> {
 }
 
 impl<'m> TrainStep<'m> {
-    /// Makes a function of your own inputs and the current weights, to be called often: actions of
-    /// a policy, samples of a generator. It is recorded at its first call, in evaluation mode and
-    /// with the step's precision. Messages show `name`. See [`StepFunction`]. For a function
-    /// without weights, use [`Runtime::jit`](fulmen_tensor::Runtime::jit).
+    /// Makes a function of your own inputs and the current weights, to be called often; see
+    /// [`StepFunction`]. It is recorded at its first call, in evaluation mode and with the step's
+    /// precision. Messages show `name`. For a function without weights, use
+    /// [`Runtime::jit`](fulmen_tensor::Runtime::jit).
     pub fn function(
         &self,
         name: &str,
@@ -66,8 +67,8 @@ impl StepFunction<'_> {
     /// for the results.
     ///
     /// # Errors
-    /// A training step other than the one that made this; a mistake in the function, with its line;
-    /// a different number of inputs than in the first call; an error of the device.
+    /// A training step other than the one that made this; a mistake in the function, reported with
+    /// its line; a different number of inputs than in the first call; an error of the device.
     pub fn call(&mut self, step: &TrainStep<'_>, inputs: &[&Literal]) -> Result<Vec<Literal>> {
         if !Arc::ptr_eq(&self.step_identity, &step.identity) {
             return Err(Error::of_another_step(&format!("function `{}`", self.name), "function"));

@@ -34,7 +34,7 @@ use crate::{Error, EvaluationSets, Plan, Progress, Result, Strategy, TrainingMod
 /// [`run`](TrainStep::run) trains on one batch. One program computes forward, backward, clipping,
 /// optimizer, schedule, batch statistics, random keys and the sums of logged values, as in
 /// [`Trainer::fit`]. The host runs a few steps ahead of the device and waits only when you read a
-/// value. The step holds the module's values while it lives; when dropped, it gives them back.
+/// value. The step holds the module's values while it exists, and returns them when it is dropped.
 ///
 /// ```
 /// # use fulmen_data::{DataLoader, TensorDataset};
@@ -95,7 +95,7 @@ pub struct TrainStep<'m> {
     plan: Plan,
     pub(crate) reads: LogReads,
     pub(crate) bad_samples: BadSampleCount,
-    /// Identifies this step, to reject functions that another step made.
+    /// The identity of this step, to reject functions that another step made.
     pub(super) identity: Arc<()>,
     guard: Option<process_group::Guard>,
 }
@@ -103,7 +103,7 @@ pub struct TrainStep<'m> {
 /// The program that converts averages to the module's dtypes.
 pub(crate) struct Averages {
     pub(crate) conversion: Compiled,
-    /// The entries that it converts.
+    /// The entries that the program converts.
     pub(crate) entries: Vec<EntryId>,
 }
 
@@ -223,8 +223,9 @@ impl<'m> TrainStep<'m> {
         })
     }
 
-    /// The remaining batches on the devices, some of them prefetched: one stream over all epochs,
-    /// up to `max_epochs` or `max_steps`. Each batch has its epoch and its index in it.
+    /// Returns the remaining batches, moved to the devices and some of them prefetched, as one
+    /// stream over all epochs up to `max_epochs` or `max_steps`. Each batch knows its epoch and its
+    /// index in the epoch.
     pub fn batches(&self) -> impl Iterator<Item = Result<DeviceBatch>> + use<> {
         let Position { epoch, batch, .. } = self.position;
         let length = self.train.len() as u64;
@@ -237,9 +238,9 @@ impl<'m> TrainStep<'m> {
             .map(|batch| Ok(batch?))
     }
 
-    /// Makes a batch of values that no loader reads, for example from a game. It takes values
-    /// `[batch, …]` for each field of the loader. All rows count as real samples. With several
-    /// processes, each passes the whole batch.
+    /// Makes a batch from values that come from no loader but, for example, from a game. Pass
+    /// values `[batch, …]` for each field of the loader. All rows count as real samples. With
+    /// several processes, each passes the whole batch.
     ///
     /// # Errors
     /// A field that is missing, unknown or of a different type than the loader's.
@@ -301,10 +302,10 @@ impl<'m> TrainStep<'m> {
         })
     }
 
-    /// Trains on a batch and returns the progress of training. It returns as soon as the work is
-    /// queued. [`logs`](TrainStep::logs) reads the step's values.
+    /// Trains on a batch and returns the progress of training. This returns as soon as the step is
+    /// queued on the device. [`logs`](TrainStep::logs) reads the step's values.
     ///
-    /// Epochs are counted by the number of batches run, from any source.
+    /// All batches count towards the epoch, whether or not they come from the loader.
     ///
     /// # Errors
     /// A batch with other shapes than the loader's; an error of the device in this step or an
@@ -341,7 +342,7 @@ impl<'m> TrainStep<'m> {
         Ok(busy)
     }
 
-    /// The index among the compiled steps of the one for the next batch.
+    /// The index of the compiled step for the next batch.
     fn phase(&self) -> usize {
         let phases = &self.state.layout().phases;
         (phases.phase_of(self.position.batch()) + self.steps.len()).saturating_sub(phases.count())
@@ -397,8 +398,8 @@ impl<'m> TrainStep<'m> {
         Progress { epoch, batch, batches: self.train.len() as u64, global_step }
     }
 
-    /// How long the training will be according to the options. The optimizer's schedule uses the
-    /// same plan.
+    /// The length of the training according to the options. The optimizer's schedule uses the same
+    /// plan.
     pub fn plan(&self) -> Plan {
         self.plan
     }
@@ -466,7 +467,7 @@ impl<'m> TrainStep<'m> {
             }
             None => Vec::new(),
         };
-        action(&self.state.validated(&converted)?)
+        action(&self.state.validation_weights(&converted)?)
     }
 
     /// Reports an error to the other processes, which would otherwise wait for this one.

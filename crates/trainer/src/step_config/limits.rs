@@ -55,7 +55,7 @@ pub(crate) fn tokens_of_a_sample(loader: &DataLoader) -> Result<u64, &'static st
     Ok(ids.shape.iter().product::<usize>().max(1) as u64)
 }
 
-/// Where a fit ends: at the first of these limits. [`NO_LIMIT`] stands for a limit that is not set.
+/// Where a fit ends: at the first of these limits. A limit that is not set is [`NO_LIMIT`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Limits {
     pub(crate) epochs: u64,

@@ -23,7 +23,7 @@ pub(crate) struct Choices {
     pub(crate) averaging: Option<WeightAveraging>,
     /// Whether a callback changes the learning rate during training.
     pub(crate) scales_learning_rate: bool,
-    /// The parts of the step that callbacks ask for.
+    /// The parts of the step that callbacks need.
     pub(crate) parts: Vec<StepPart>,
 }
 
@@ -86,7 +86,8 @@ impl StepConfig {
         scheduled.unwrap_or_else(|| Accumulation::constant(self.options.accumulate_grad_batches))
     }
 
-    /// The loader with its batches shared by the devices of the mesh. `which` names it in errors.
+    /// The loader with its batches shared by the devices of the mesh. `which` names the loader in
+    /// errors.
     fn distribute(&self, loader: &DataLoader, which: &str) -> Result<DataLoader> {
         loader
             .distributed(self.replicas)

@@ -11,9 +11,9 @@ use fulmen_tensor::{DType, Tensor, TensorType};
 
 use crate::{Error, Result};
 
-/// Several optimizers for one module, as in a GAN. Each has a name, with which
-/// [`StepContext::minimize`](crate::StepContext::minimize) selects it, and the parameters that
-/// match one of its patterns.
+/// Several optimizers for one module, as in a GAN. Each has a name and the parameters that match
+/// one of its patterns. [`StepContext::minimize`](crate::StepContext::minimize) selects an
+/// optimizer by its name.
 ///
 /// In a pattern, `*` matches any text, including dots, and `?` matches one character. A pattern
 /// must match the whole dotted name. Each parameter belongs to one optimizer. A parameter without
@@ -41,7 +41,7 @@ pub struct Optimizers {
     is_single: bool,
 }
 
-/// In how many steps of the training an optimizer steps once.
+/// The interval at which an optimizer steps, in steps of the training.
 #[derive(Debug)]
 struct StepInterval {
     optimizer: String,
@@ -49,7 +49,7 @@ struct StepInterval {
     location: &'static Location<'static>,
 }
 
-/// One of the optimizers. A single one has an empty name.
+/// One of the optimizers. The only optimizer of a module has an empty name.
 #[derive(Debug)]
 pub(crate) struct Member {
     pub(crate) name: String,
@@ -99,12 +99,12 @@ impl Optimizers {
         self
     }
 
-    /// The optimizer with this name steps in the first step of the training and in every `steps`-th
-    /// after it. It skips the other steps: they compute neither its loss nor its gradients.
+    /// Makes the optimizer with this name step in the first step of the training and in every
+    /// `steps`-th step after it. It skips the other steps: they compute neither its loss nor its
+    /// gradients.
     ///
-    /// The interval counts the steps that [`Plan`](crate::Plan) counts: with
-    /// `accumulate_grad_batches`, groups of batches. A schedule counts only the steps that its
-    /// optimizer makes.
+    /// The interval counts steps as [`Plan`](crate::Plan) does: with `accumulate_grad_batches`, a
+    /// group of batches is one step. A schedule counts only the steps that its optimizer makes.
     #[track_caller]
     pub fn every(mut self, name: impl Into<String>, steps: u64) -> Optimizers {
         let location = Location::caller();

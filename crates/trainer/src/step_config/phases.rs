@@ -7,7 +7,7 @@ use fulmen_nn::{Module, TrainingMode, Visit, Visitor};
 use fulmen_tensor::{DType, Tensor};
 
 use crate::position::BatchPosition;
-use crate::rules::epoch::counted;
+use crate::rules::epoch::to_counter;
 use crate::step_config::StepConfig;
 use crate::step_config::optimizers::Optimizers;
 use crate::step_config::step_part::StepPart;
@@ -30,7 +30,7 @@ pub(crate) struct Unfreezing {
     multiplier: f64,
     should_align: bool,
     parameters: Vec<String>,
-    /// The batch norm layers among them, if they are frozen too.
+    /// The batch norm layers with frozen parameters, if batch norm is frozen too.
     batch_norms: Vec<String>,
 }
 
@@ -86,7 +86,7 @@ impl Phases {
             }
             let is_own = |name: &&str| {
                 matches_pattern(pattern, name)
-                    && !(*train_bn && batch_norms.iter().any(|bn| is_in(name, bn)))
+                    && !(*train_bn && batch_norms.iter().any(|bn| belongs_to_layer(name, bn)))
             };
             let own: Vec<String> =
                 names.iter().copied().filter(is_own).map(str::to_owned).collect();
@@ -94,7 +94,7 @@ impl Phases {
             unfreezings
                 .iter_mut()
                 .for_each(|earlier| earlier.parameters.retain(|name| !own.contains(name)));
-            let in_own = |bn: &&str| own.iter().any(|name| is_in(name, bn));
+            let in_own = |bn: &&str| own.iter().any(|name| belongs_to_layer(name, bn));
             let own_batch_norms: Vec<String> =
                 batch_norms.iter().copied().filter(in_own).map(str::to_owned).collect();
             unfreezings
@@ -182,7 +182,7 @@ impl Phases {
         &self.unfreezings
     }
 
-    /// The index of the unfreezing that a parameter waits for.
+    /// The index of the unfreezing of a parameter.
     pub(crate) fn unfreezing_of(&self, parameter: &str) -> Option<usize> {
         self.unfreezings
             .iter()
@@ -209,8 +209,8 @@ impl Phases {
 }
 
 impl Unfreezing {
-    /// The step of one of its parameters. `updates` counts their earlier steps, and `epoch` is the
-    /// number of the epoch.
+    /// The optimizer step of the unfrozen parameters. `updates` counts their earlier steps, and
+    /// `epoch` is the number of the epoch.
     pub(crate) fn step(&self, step: &Step, updates: &Tensor, epoch: &Tensor) -> Step {
         let step = step.of_parameter(updates);
         if self.multiplier == 1.0 {
@@ -218,14 +218,14 @@ impl Unfreezing {
                 if self.should_align { self.initial_ratio.min(1.0) } else { self.initial_ratio };
             return step.scaled(ratio);
         }
-        let epochs = (epoch - counted(self.start.epoch)).to_dtype(DType::F32);
+        let epochs = (epoch - to_counter(self.start.epoch)).to_dtype(DType::F32);
         let ratio = (epochs * self.multiplier.ln()).exp() * self.initial_ratio;
         step.scaled_by(&if self.should_align { ratio.minimum(1.0) } else { ratio })
     }
 }
 
 /// Whether a name belongs to a layer or to something inside it.
-fn is_in(name: &str, layer: &str) -> bool {
+fn belongs_to_layer(name: &str, layer: &str) -> bool {
     layer.is_empty()
         || name.strip_prefix(layer).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
@@ -235,7 +235,7 @@ struct EvalModeSetter<'a>(Vec<&'a str>);
 
 impl Visitor for EvalModeSetter<'_> {
     fn mode(&mut self, name: &str, mode: &TrainingMode) {
-        if self.0.iter().any(|layer| is_in(name, layer)) {
+        if self.0.iter().any(|layer| belongs_to_layer(name, layer)) {
             mode.set_training(false);
         }
     }

@@ -1,10 +1,10 @@
-//! [`StepPart`]: an addition to the compiled step that a callback asks for.
+//! [`StepPart`]: an addition to the compiled step that a callback needs.
 
 use crate::TrainDuration;
 
-/// An addition to the compiled step that a callback asks for
-/// ([`Callback::step_part`](crate::Callback::step_part)). It is recorded with the step, so nothing
-/// is compiled for it later. Its logged values arrive with the others of a log point.
+/// An addition to the compiled step that a callback needs
+/// ([`Callback::step_part`](crate::Callback::step_part)). It is recorded with the step, so it needs
+/// no later compilation. Its logged values arrive with the other values of a log point.
 #[derive(Clone, Debug, PartialEq)]
 pub enum StepPart {
     /// Log the learning rate of each parameter group, and its momentum.
@@ -48,7 +48,8 @@ pub enum StepPart {
     },
     /// Change the number of accumulated batches at some epochs.
     Accumulation {
-        /// Rising epochs, each with a number of batches; 1 before the first of them.
+        /// Epochs in ascending order, each with its number of batches. Before the first of them,
+        /// the number is 1.
         scheduling: Vec<(u64, u64)>,
     },
     /// Freeze parameters at first. Each unfreezing begins a phase with its own program. A Trainer
@@ -60,7 +61,7 @@ pub enum StepPart {
         unfreeze_at: TrainDuration,
         /// The initial learning rate of the parameters, as a fraction of the optimizer's.
         initial_ratio: f64,
-        /// The factor on that fraction after each epoch.
+        /// The factor by which that fraction grows after each epoch.
         multiplier: f64,
         /// Whether the fraction stays at most 1.
         should_align: bool,
@@ -70,7 +71,7 @@ pub enum StepPart {
 }
 
 impl StepPart {
-    /// Whether both are of the same kind, and a step can have only one of that kind.
+    /// Whether both parts are of the same kind, and a step can have only one part of that kind.
     pub(crate) fn is_like(&self, other: &StepPart) -> bool {
         !matches!(self, StepPart::Unfreeze { .. })
             && std::mem::discriminant(self) == std::mem::discriminant(other)
@@ -80,11 +81,11 @@ impl StepPart {
 /// The parameters that share a norm in [`NormMonitor`](crate::callbacks::NormMonitor).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NormGroup {
-    /// Those of an optimizer's parameter group, named by its pattern, or `default` for those
-    /// without a pattern.
+    /// The parameters of an optimizer's parameter group, named by its pattern. Parameters without a
+    /// pattern are the group `default`.
     #[default]
     ParamGroup,
-    /// Those of a layer: `encoder.0` has `encoder.0.weight` and `encoder.0.bias`.
+    /// The parameters of a layer: `encoder.0` has `encoder.0.weight` and `encoder.0.bias`.
     Layer,
     /// Each parameter on its own.
     Parameter,

@@ -56,8 +56,8 @@ impl TrainerBuilder {
     }
 
     /// Adds a callback. Callbacks run in the order in which they were added. The Trainer adds a
-    /// [`ModelCheckpoint`] itself, unless you add one or turn checkpoints off, and likewise a
-    /// [`ProgressBar`].
+    /// [`ModelCheckpoint`] and a [`ProgressBar`] itself, unless you add your own or an option turns
+    /// them off.
     pub fn callback(mut self, callback: impl Callback + 'static) -> TrainerBuilder {
         self.callbacks.push(Box::new(callback));
         self
@@ -82,8 +82,8 @@ impl TrainerBuilder {
         self
     }
 
-    /// Records the run's hyperparameters, a struct or a map with names: Lightning's
-    /// `save_hyperparameters`. Every checkpoint stores them, and
+    /// Records the run's hyperparameters, like Lightning's `save_hyperparameters`. They are a
+    /// struct or a map with named values. Every checkpoint stores them, and
     /// [`load_hyperparameters`](crate::load_hyperparameters) reads them back. The loggers get them
     /// too. A program built on `fulmen-trainer-cli` records its arguments without this call.
     ///
@@ -195,9 +195,10 @@ impl TrainerBuilder {
         self
     }
 
-    /// Resolves the options, joins the other processes if the environment names any, and opens the
-    /// devices. The environment names them with `FULMEN_COORDINATOR`, `FULMEN_PROCESS_ID` and
-    /// `FULMEN_NUM_PROCESSES`. On TPUs, libtpu's own variables and the metadata server do too.
+    /// Resolves the options, joins the run's other processes if there are any, and opens the
+    /// devices. The variables `FULMEN_COORDINATOR`, `FULMEN_PROCESS_ID` and `FULMEN_NUM_PROCESSES`
+    /// describe the processes. On TPUs, libtpu's own variables or the metadata server can describe
+    /// them too.
     ///
     /// # Errors
     /// An invalid option; no plugin or device for the accelerator; a mesh with a different number
@@ -288,7 +289,7 @@ impl TrainerBuilder {
     }
 }
 
-/// The server for this process's metrics, if `metrics_port` asks for one.
+/// The server for this process's metrics, if `metrics_port` is set.
 #[cfg(feature = "prometheus")]
 fn metrics_endpoint(port: MetricsPort, runtime: &Runtime) -> Result<Option<Box<dyn Callback>>> {
     let open = |address| {

@@ -97,7 +97,7 @@ impl Trainer {
         self.session.record.log_points
     }
 
-    /// How often validation and test steps were compiled.
+    /// How many times validation and test steps were compiled.
     pub fn eval_compilations(&self) -> u64 {
         self.session.record.eval_compilations
     }
@@ -150,12 +150,13 @@ impl Trainer {
     /// Trains the module on `train`. If the module's `validation_step` logs something, it also
     /// validates on `validation`: `None`, `&loader`, or several named [sets](crate::EvaluationSet).
     ///
-    /// A module without values is initialized with the Trainer's seed. It gets the trained values
-    /// back when training ends, also when it ends with an error.
+    /// A module without values is initialized with the Trainer's seed. When training ends, even
+    /// with an error, the module has the trained values.
     ///
     /// # Errors
-    /// A mistake in a step, with your line; a sample that cannot be read; a loss that is not finite
-    /// (with `detect_nan`); a checkpoint that cannot be read or written; any error of the device.
+    /// A mistake in a step, reported with your line; a sample that cannot be read; a loss that is
+    /// not finite (with `detect_nan`); a checkpoint that cannot be read or written; any error of
+    /// the device.
     pub fn fit<M: TrainingModule>(
         &mut self,
         module: &M,
@@ -174,10 +175,10 @@ impl Trainer {
     }
 
     /// Compiles a module's training step and puts its state on the devices, for a loop of your own
-    /// instead of [`fit`](Trainer::fit); see [`TrainStep`]. It uses the options that say how a step
-    /// is recorded and how long training is. It starts from `ckpt_path` or `resume` if one is
-    /// given. The loader declares the shapes of the batches, also if you pass batches that it does
-    /// not read ([`TrainStep::batch`]).
+    /// instead of [`fit`](Trainer::fit); see [`TrainStep`]. The options for the step and for the
+    /// length of training apply. It starts from `ckpt_path` or `resume` if one is given. The loader
+    /// declares the shapes of the batches, even if you pass batches that it does not read
+    /// ([`TrainStep::batch`]).
     ///
     /// # Errors
     /// As [`Trainer::fit`] before its first step; an option or a callback that only a fit supports.
@@ -202,7 +203,7 @@ impl Trainer {
         self.validate_with(module, sets, Weights::Current)
     }
 
-    /// Like [`Trainer::validate`], with these weights. The module keeps them.
+    /// Like [`Trainer::validate`], with these weights. Afterwards, the module has these weights.
     ///
     /// # Errors
     /// As [`Trainer::validate`]; weights that do not exist.
@@ -218,7 +219,7 @@ impl Trainer {
     }
 
     /// Runs `test_step` over a loader, or over each of several [sets](crate::EvaluationSet).
-    /// Returns the means of the logged values. The module keeps the tested weights.
+    /// Returns the means of the logged values. Afterwards, the module has the tested weights.
     ///
     /// # Errors
     /// As [`Trainer::fit`]; a `test_step` that logs nothing; weights that do not exist.
@@ -234,7 +235,7 @@ impl Trainer {
     }
 
     /// Runs `predict_step` over a loader. Returns the predictions batch by batch, in the loader's
-    /// order and without padding. The module keeps the weights used.
+    /// order and without padding. Afterwards, the module has the weights used for the predictions.
     ///
     /// # Errors
     /// As [`Trainer::test`]; a module that predicts nothing, or tensors without one row per sample;

@@ -1,5 +1,5 @@
-//! [`BatchSizeFinder`]: finds the largest batch size whose step fits in device memory. It asks the
-//! compiler first, so that most sizes that are too large never run.
+//! [`BatchSizeFinder`]: finds the largest batch size whose step fits in device memory. It checks
+//! each size with the compiler first, so most sizes that are too large never run.
 
 use fulmen_data::DataLoader;
 use fulmen_pjrt::Executable;
@@ -21,8 +21,8 @@ pub enum BatchSizeMode {
     Binsearch,
 }
 
-/// Finds the largest batch size that fits in device memory: Lightning's `scale_batch_size`, with
-/// its arguments and defaults.
+/// Finds the largest batch size that fits in device memory, like Lightning's `scale_batch_size` and
+/// with its arguments and defaults.
 ///
 /// ```no_run
 /// use fulmen_data::DataLoader;
@@ -70,27 +70,28 @@ impl BatchSizeFinder {
         self
     }
 
-    /// The number of optimizer steps to run with each size that the compiler accepts.
+    /// Sets the number of optimizer steps to run with each size that the compiler accepts.
     pub fn steps_per_trial(mut self, steps: u64) -> BatchSizeFinder {
         self.steps_per_trial = steps;
         self
     }
 
-    /// The first batch size, over all devices. It is rounded up to a multiple of the number of
+    /// Sets the first batch size, over all devices. It is rounded up to a multiple of the number of
     /// devices.
     pub fn init_val(mut self, batch_size: usize) -> BatchSizeFinder {
         self.init_val = batch_size;
         self
     }
 
-    /// The maximum number of sizes to try.
+    /// Sets the maximum number of sizes to try.
     pub fn max_trials(mut self, trials: usize) -> BatchSizeFinder {
         self.max_trials = trials;
         self
     }
 
-    /// The number of bytes that a step may use on each device. By default, all of the device's
-    /// memory. On a CPU, that is the memory available when a size is tried, shared by its devices.
+    /// Sets how many bytes a step may use on each device. The default is the device's whole memory.
+    /// For CPU devices, the default is the machine's available memory when a size is tried, divided
+    /// among them.
     pub fn memory_limit(mut self, bytes: u64) -> BatchSizeFinder {
         self.memory_limit = Some(bytes);
         self
@@ -145,11 +146,11 @@ pub struct Trial {
 /// Whether a batch size fits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It ran.
+    /// The steps ran.
     Fits,
     /// The compiler reports that it does not fit; it was not run.
     RefusedByCompiler,
-    /// It ran out of memory.
+    /// A step ran out of memory.
     OutOfMemory,
 }
 

@@ -14,8 +14,8 @@ use crate::{Actions, Error, LogPoint, Result, Trainer, TrainingModule};
 /// The decay of the running mean of losses per step.
 const BETA: f64 = 0.98;
 
-/// Trains for some steps with a rising learning rate: Lightning's `lr_find`, with its arguments and
-/// defaults.
+/// Trains for some steps with a rising learning rate, like Lightning's `lr_find` and with its
+/// arguments and defaults.
 ///
 /// ```no_run
 /// use fulmen_trainer::tuner::LearningRateFinder;
@@ -49,30 +49,30 @@ impl Default for LearningRateFinder {
 }
 
 impl LearningRateFinder {
-    /// 100 steps from 10⁻⁸ to 1.
+    /// Sweeps from 10⁻⁸ to 1 in 100 steps.
     pub fn new() -> LearningRateFinder {
         LearningRateFinder::default()
     }
 
-    /// The learning rate of the first step.
+    /// Sets the learning rate of the first step.
     pub fn min_lr(mut self, rate: f64) -> LearningRateFinder {
         self.min_lr = rate;
         self
     }
 
-    /// The learning rate of the last step.
+    /// Sets the learning rate of the last step.
     pub fn max_lr(mut self, rate: f64) -> LearningRateFinder {
         self.max_lr = rate;
         self
     }
 
-    /// The number of optimizer steps.
+    /// Sets the number of optimizer steps.
     pub fn num_training_steps(mut self, steps: u64) -> LearningRateFinder {
         self.num_training_steps = steps;
         self
     }
 
-    /// How the rate rises.
+    /// Sets how the rate rises.
     pub fn mode(mut self, mode: SweepMode) -> LearningRateFinder {
         self.mode = mode;
         self
@@ -163,8 +163,8 @@ impl LearningRateCurve {
     pub fn suggestion_without(&self, skip_begin: usize, skip_end: usize) -> Option<f64> {
         let losses = self.losses.get(skip_begin..self.losses.len().checked_sub(skip_end)?)?;
         let last = losses.len().checked_sub(1).filter(|&last| last > 0)?;
-        // Central differences over steps, one-sided at the ends. Steps are even in the rate or in
-        // its logarithm.
+        // Central differences over steps, one-sided at the ends. Steps are evenly spaced in the
+        // rate or in its logarithm.
         let slope = |i: usize| {
             let (before, after) = (i.saturating_sub(1), (i + 1).min(last));
             (losses[after] - losses[before]) / (after - before) as f64
@@ -203,11 +203,11 @@ impl Callback for LossRecorder {
 impl Trainer {
     /// Trains for some steps with a rising learning rate, to find where the loss falls and where it
     /// rises. Afterwards the module has its old values. Nothing is logged, validated or saved. The
-    /// rates replace the optimizer's schedule. The Trainer's factor and the factors of parameter
-    /// groups still apply.
+    /// rates replace the optimizer's schedule. The Trainer's learning rate factor and the factors
+    /// of parameter groups still apply.
     ///
     /// # Errors
-    /// An invalid argument of the finder, which the error names; those of [`Trainer::fit`]; a
+    /// An invalid argument of the finder, which the error names; the errors of [`Trainer::fit`]; a
     /// signal.
     pub fn lr_find<M: TrainingModule>(
         &mut self,

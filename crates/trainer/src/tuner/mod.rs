@@ -1,5 +1,5 @@
-//! Finds a learning rate or a batch size before training, with short fits that leave nothing
-//! behind: Lightning's `Tuner`.
+//! Finds a learning rate or a batch size before training, with short fits that change nothing, like
+//! Lightning's `Tuner`.
 
 mod batch_size;
 mod learning_rate;
@@ -22,7 +22,7 @@ use crate::session::{Record, Session};
 use crate::step_config::Choices;
 use crate::{FitSummary, Options, Result, Resume, TrainDuration, Trainer, TrainingModule};
 
-/// The settings for a fit of `steps` steps that resumes, saves and validates nothing.
+/// The settings for a fit of `steps` steps that neither resumes, saves nor validates.
 fn short_fit(choices: &Choices, steps: u64) -> Choices {
     let options = Options {
         max_epochs: NO_LIMIT,
@@ -48,7 +48,7 @@ fn short_fit(choices: &Choices, steps: u64) -> Choices {
     Choices { options, ..choices.clone() }
 }
 
-/// Runs such a fit on the Trainer's devices. Afterwards the module has its old values, also after
+/// Runs a short fit on the Trainer's devices. Afterwards the module has its old values, even after
 /// an error.
 fn run_short_fit(
     trainer: &Trainer,

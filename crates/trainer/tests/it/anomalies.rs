@@ -48,8 +48,8 @@ fn fit(loss: Loss, learning_rate: f64, devices: usize) -> fulmen_trainer::Result
 
 #[test]
 fn the_first_operation_is_named_with_its_line() {
-    // Forward: -infinity, which another operation turns into NaN. The line of the first comes
-    // first.
+    // Forward: the logarithm gives -infinity, which another operation turns into NaN. The error
+    // names the line of the logarithm.
     let (forward, line) = ((|x, w| (x.log() * 0.0 * w).mean(&[0, 1])) as Loss, line!());
     // Backward: the loss is finite, but the derivative of the root is not.
     let backward: Loss = |x, w| (x * w).sqrt().mean(&[0, 1]);
@@ -78,7 +78,8 @@ fn the_first_operation_is_named_with_its_line() {
 
 #[test]
 fn an_unused_infinity_is_not_reported() {
-    // A mask of -infinity before a softmax, and a logarithm of 0 that is not selected.
+    // Values that are not used: a mask of -infinity before a softmax, and a logarithm of 0 that is
+    // not selected.
     let masked: Loss = |x, w| {
         let scores = Tensor::concatenate(&[&(x * w), &(x.zeros_like() - f64::INFINITY)], 1);
         scores.softmax(1).square().mean(&[0, 1])

@@ -1,12 +1,13 @@
-//! Averages of weights: their values, and that validation, tests, checkpoints and resumed runs use
-//! them.
+//! Averages of weights: tests their values, and that validation, tests, checkpoints and resumed
+//! runs use them.
 
 #![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
 
 use std::path::Path;
 
 use crate::common::{
-    CLASSES, DROP_LAST, FEATURES, Net, Record, isolated, samples, train_loader, trainer, val_loader,
+    CLASSES, DROP_LAST, FEATURES, Net, Record, assert_close, isolated, samples, train_loader,
+    trainer, val_loader,
 };
 use fulmen_data::DataLoader;
 use fulmen_nn::loss::{Reduction, cross_entropy};
@@ -112,13 +113,6 @@ fn path(steps: usize) -> Vec<Vec<f64>> {
     path
 }
 
-fn assert_close(actual: &[f64], expected: &[f64], tolerance: f64) {
-    assert_eq!(actual.len(), expected.len());
-    for (a, e) in actual.iter().zip(expected) {
-        assert!((a - e).abs() <= tolerance * (1.0 + e.abs()), "{a} is not {e}");
-    }
-}
-
 #[test]
 fn averages_match_the_weights_of_the_steps() {
     let folder = tempfile::tempdir().unwrap();
@@ -145,7 +139,7 @@ fn averages_match_the_weights_of_the_steps() {
 
     let swa = mix(&path[9], &path[14], 0.5);
     assert_close(&average(WeightAveraging::swa(1)), &swa, 1e-5);
-    // Before it begins, the average equals the weights.
+    // Before averaging begins, the average equals the weights.
     assert_close(&average(WeightAveraging::swa(7)), &path[14], 1e-5);
 }
 
@@ -197,15 +191,15 @@ fn a_run_resumes_with_other_groups_or_another_rule() {
         let tensors = crate::common::tensors(&checkpoint);
         (weights, tensors["trainer/averaged"].to_f64()[0], checkpoint)
     };
-    // The end of an epoch counts once, for any number of optimizer steps between.
+    // The end of an epoch counts once, whatever the number of optimizer steps in the epoch.
     let swa = WeightAveraging::swa(0);
     let (_, count, first) = averaged(&swa, 1, 1, None);
     assert_eq!(count, 1.0);
     assert_eq!(averaged(&swa, 4, 2, Some(&first)).1, 4.0);
     assert_eq!(averaged(&WeightAveraging::swa(1).every_n_epochs(2), 5, 2, None).1, 2.0);
 
-    // A different rule starts again from the weights. The same rule, made on another line,
-    // continues.
+    // A different rule starts again from the weights. The same rule continues, even if it was
+    // created on another line.
     let (_, count, ema) = averaged(&WeightAveraging::ema(0.9), 2, 1, None);
     assert_eq!(count, 10.0);
     assert_eq!(averaged(&WeightAveraging::ema(0.9), 3, 1, Some(&ema)).1, 15.0);
@@ -231,7 +225,7 @@ fn an_average_of_sixteen_bit_weights_is_kept_in_f32_and_split_like_them() {
 }
 
 #[test]
-fn running_statistics_are_averaged_unless_told_otherwise() {
+fn running_statistics_are_averaged_by_default() {
     let folder = tempfile::tempdir().unwrap();
     let statistics = |averaging: Option<WeightAveraging>| {
         let mut builder = trainer(folder.path()).max_epochs(2);

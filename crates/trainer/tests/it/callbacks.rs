@@ -272,8 +272,8 @@ fn a_program_runs_with_the_weights_of_the_moment_and_is_compiled_before_the_firs
         let before = trainer.device_to_host_transfers();
         let summary = trainer.fit(&line, &train_loader(40, DROP_LAST), None).unwrap();
         assert_eq!(summary.global_step, 5);
-        // Two programs during training, one at the end of the epoch; the epoch's values; the
-        // checkpoint.
+        // The transfers are two programs during training and one at the end of the epoch, the
+        // epoch's values, and the checkpoint.
         assert_eq!(trainer.device_to_host_transfers() - before, 3 + 1 + 1);
         let outputs = outputs.0.lock().unwrap();
         let names: Vec<_> = outputs.iter().map(|(name, step, _)| (name.as_str(), *step)).collect();

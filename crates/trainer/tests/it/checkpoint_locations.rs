@@ -13,7 +13,7 @@ use crate::common::{DROP_LAST, Net, Record, tensors, train_loader, trainer};
 use fulmen_trainer::callbacks::{Mode, ModelCheckpoint};
 use fulmen_trainer::{FitSummary, Result, Resume};
 
-/// Trains with checkpoints in `to`, after `local`, under this folder.
+/// Trains with checkpoints that are written to `local` and copied to `to`, under this folder.
 fn run(folder: &Path, to: &Path, epochs: u64, resume: Resume) -> (Record, Result<FitSummary>) {
     let record = Record::default();
     let builder =
@@ -25,7 +25,7 @@ fn run(folder: &Path, to: &Path, epochs: u64, resume: Resume) -> (Record, Result
     (record, trainer.fit(&Net::new(), &train_loader(40, DROP_LAST), None))
 }
 
-/// Loses the machine after two of three epochs.
+/// Simulates the loss of the machine after two of three epochs.
 fn resumes_from(place: impl Fn(&Path) -> PathBuf) {
     let [whole, parts] = [(), ()].map(|()| tempfile::tempdir().unwrap());
     let [to_whole, to] = [whole.path(), parts.path()].map(&place);

@@ -4,7 +4,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::common::{DROP_LAST, Net, Record, samples, tensors, train_loader, trainer, val_loader};
+use crate::common::{
+    DROP_LAST, Net, Record, files, samples, tensors, train_loader, trainer, val_loader,
+};
 use fulmen_data::{DataLoader, Dataset, Field, Sample, TensorDataset};
 use fulmen_nn::Module;
 use fulmen_nn::weights::{Strictness, load_weights};
@@ -12,15 +14,6 @@ use fulmen_trainer::callbacks::{EarlyStopping, Event, Mode, ModelCheckpoint, eve
 use fulmen_trainer::{
     Callback, CheckpointFile, CheckpointRole, FitSummary, Trainer, TrainerBuilder, Weights,
 };
-
-fn files(folder: &Path) -> Vec<String> {
-    let mut names: Vec<String> = std::fs::read_dir(folder)
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
-    names.sort();
-    names
-}
 
 /// The step and the name of each written checkpoint.
 #[derive(Clone, Default)]
@@ -154,7 +147,7 @@ fn the_best_states_are_kept_and_the_others_removed() {
     let best = summary.best_checkpoint.unwrap();
     assert_eq!(best.file_name().unwrap().to_str(), Some(name(&losses[0]).as_str()));
 
-    // It also loads as a weights file.
+    // The checkpoint also loads as a weights file.
     let loaded = Net::new();
     let report = load_weights(&loaded, &best, Strictness::Strict).unwrap();
     assert_eq!(report.loaded.len(), loaded.state().len());

@@ -1,4 +1,4 @@
-//! A second start of a program: it compiles nothing, and its results are the same, bit for bit.
+//! A second start of a program compiles nothing, and its results are the same, bit for bit.
 
 use std::fs;
 
@@ -43,7 +43,7 @@ fn the_second_start_of_a_fit_compiles_nothing() {
     assert_eq!(programs.len(), 3, "{programs:?}");
 }
 
-/// A new client does not know the programs of another one, like a new process.
+/// Opens a new client, which does not know the programs of other clients, like a new process.
 fn devices(count: usize) -> Runtime {
     let plugin = Plugin::load(locate(Platform::Cpu, None).unwrap()).unwrap();
     let client =
@@ -85,7 +85,8 @@ fn programs_saved_by_preflight_start_a_fit_without_a_compiler() {
             ([0, if count > 1 { 3 } else { 4 }], 0),
             "{count} devices"
         );
-        // Compiling for eight devices takes long.
+        // Only compare losses without the cache on one device: compiling for eight devices takes
+        // long.
         assert!(count > 1 || losses == start(false).2);
     }
     let refused = |why: &str| {

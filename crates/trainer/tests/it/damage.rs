@@ -68,7 +68,7 @@ fn a_flipped_bit_in_a_checkpoint_is_rejected_with_the_name_of_its_tensor() {
         tensors += 1;
     }
     assert!(tensors > 10, "{tensors}");
-    // The length of the header and the table of tensors; then the manifest.
+    // Flip bytes in the length of the header, in the table of tensors, and in the manifest.
     for byte in (0..8).chain((8..data).step_by(97)) {
         let message = flipped(&file, &whole, byte, byte % 8);
         assert!(message.contains("header"), "byte {byte}: {message}");
@@ -89,7 +89,8 @@ fn weights_of_a_damaged_checkpoint_are_not_tested() {
     let folder = tempfile::tempdir().unwrap();
     let path = checkpoint(folder.path());
     let mut bytes = std::fs::read(shard(&path)).unwrap();
-    // The weights begin after the header, and the trainer's own counters end the file.
+    // The weights begin after the header, and the Trainer's own counters are at the end of the
+    // file.
     let data = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
     bytes[data..].iter_mut().for_each(|byte| *byte ^= 1);
     std::fs::write(shard(&path), bytes).unwrap();

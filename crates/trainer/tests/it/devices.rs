@@ -196,7 +196,8 @@ fn train_alike<M: TrainingModule>(one: &M, others: impl IntoIterator<Item = (M, 
             );
         }
         for (i, (a, b)) in values.iter().zip(&other_values).enumerate() {
-            // Relative to the tensor: elements near zero have only its absolute accuracy.
+            // Compare relative to the largest element of the tensor, because elements near zero
+            // have only its absolute accuracy.
             let scale = a.iter().fold(0.0f64, |m, v| m.max(v.abs()));
             let far = a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
             assert!(
@@ -437,7 +438,7 @@ fn a_tied_model_is_tested_from_its_checkpoint_by_another_trainer() {
     let file = trainer.last_checkpoint().unwrap().to_owned();
     let mut other = build(Strategy::Fsdp);
     let fresh = tied();
-    // It logs nothing. That error comes only after the weights are loaded.
+    // The test step logs nothing. That error is reported only after the weights are loaded.
     let error = other.test(&fresh, &loader(), Weights::File(file)).unwrap_err().to_string();
     assert!(error.contains("logs nothing"), "{error}");
     assert!(fresh.encoder.weight.is(&fresh.decoder.weight));

@@ -108,7 +108,7 @@ fn padded_validation_counts_each_sample_once() {
     module.initialize(0);
     let padded = trainer.validate(&module, &val_loader(21)).unwrap();
 
-    // The same over all samples at once, computed directly.
+    // Compute the same values directly, over all samples at once.
     module.eval();
     let data = samples(21);
     let whole = DataLoader::builder(data).batch_size(21).build().unwrap();

@@ -55,7 +55,7 @@ fn the_old_checkpoint_survives_a_full_disk() {
             .unwrap()
     };
     let (dir, from) = (small.display(), checkpoint.display());
-    // Room for the old checkpoint and one page; a second checkpoint does not fit.
+    // The disk has room for the old checkpoint and one page. A second checkpoint does not fit.
     let namespaced =
         Command::new("unshare").args(["-rm", "true"]).status().is_ok_and(|s| s.success());
     let output = if namespaced {

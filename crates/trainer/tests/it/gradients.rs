@@ -4,7 +4,9 @@
 
 use std::path::Path;
 
-use crate::common::{CLASSES, DROP_LAST, FEATURES, PAD_LAST, Record, isolated, samples, trainer};
+use crate::common::{
+    CLASSES, DROP_LAST, FEATURES, PAD_LAST, Record, assert_close, isolated, samples, trainer,
+};
 use fulmen_data::DataLoader;
 use fulmen_nn::loss::{Reduction, cross_entropy};
 use fulmen_nn::optim::{AdamW, Optimizer, ParamGroups, Sgd, Step};
@@ -107,13 +109,6 @@ fn fit(
     let builder = set(trainer(folder).max_epochs(3).enable_checkpointing(false));
     let summary = builder.build().unwrap().fit(&module, loader, None).unwrap();
     (module.weights(), summary)
-}
-
-fn assert_close(actual: &[f64], expected: &[f64], tolerance: f64) {
-    assert_eq!(actual.len(), expected.len());
-    for (a, e) in actual.iter().zip(expected) {
-        assert!((a - e).abs() <= tolerance * (1.0 + e.abs()), "{a} is not {e}");
-    }
 }
 
 #[test]
@@ -227,7 +222,7 @@ fn gradients_are_clipped_together_or_each() {
         moved(&|b| b.gradient_clip_val(0.01).gradient_clip_algorithm(GradientClipAlgorithm::Value));
     assert_close(&each, &plain.iter().map(|g| g.clamp(-0.01, 0.01)).collect::<Vec<_>>(), 1e-6);
     assert!(plain.iter().any(|g| g.abs() > 0.011), "some gradient is clipped");
-    // Gradients of a scaled loss are clipped without the scale, and so are those of groups of
+    // Gradients of a scaled loss are clipped without the scale. This also holds for groups of
     // batches.
     let (scaled, norm16) = moved(&|b| b.precision(Precision::F16Mixed).gradient_clip_val(0.1));
     assert!((norm16 / norm - 1.0).abs() < 0.01, "{norm16} {norm}");

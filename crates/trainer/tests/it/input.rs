@@ -35,7 +35,7 @@ impl Dataset for Numbers {
     }
 }
 
-/// A changing set of its samples cannot be read.
+/// A dataset in which a changing set of samples cannot be read.
 struct Torn(Arc<Mutex<Vec<usize>>>);
 
 impl Dataset for Torn {
@@ -86,7 +86,7 @@ fn a_fit_whose_data_is_slow_is_input_bound() {
     let loader = DataLoader::builder(data).batch_size(4).build().unwrap();
     let mut trainer = trainer(dir.path()).max_epochs(2).build().unwrap();
     let summary = trainer.fit(&Line { linear: Linear::new(1, 1) }, &loader, None).unwrap();
-    // 100 ms of sleep per batch, and almost no time per step, also on a busy machine.
+    // Each batch sleeps for 100 ms, and a step takes almost no time, even on a busy machine.
     assert!(summary.data_wait_share > 0.3, "{}", summary.data_wait_share);
     assert!(trainer.runtime().metrics().value("InputWait") > 0, "{}", trainer.metrics_report());
     let verdict = summary.loader.unwrap().bottleneck();
@@ -122,9 +122,9 @@ fn a_summary_counts_only_the_reads_of_its_own_fit() {
     assert_eq!(loader.bad_samples().count, 4);
 }
 
-/// Runs in its own process, whose standard error is read.
+/// Runs in its own process, so that the test can read its standard error.
 #[test]
-fn bad_samples_are_told_of_training_validation_and_test() {
+fn bad_samples_of_training_validation_and_test_are_reported() {
     if std::env::var_os("FULMEN_TEST_CHILD").is_some() {
         let dir = tempfile::tempdir().unwrap();
         let loader = |missing| {
@@ -152,7 +152,7 @@ fn bad_samples_are_told_of_training_validation_and_test() {
         return;
     }
     let child = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["input::bad_samples_are_told_of_training_validation_and_test", "--exact"])
+        .args(["input::bad_samples_of_training_validation_and_test_are_reported", "--exact"])
         .env("FULMEN_TEST_CHILD", "1")
         .output()
         .unwrap();
@@ -168,8 +168,8 @@ fn bad_samples_are_told_of_training_validation_and_test() {
         stderr.contains("warning: training data: a sample could not be read 3 times\n  sample 11"),
         "{stderr}"
     );
-    // A loader that was used before reports only the samples of this pass, also if an error ends
-    // it.
+    // A loader that was used before reports only the samples of this pass, even if an error ends
+    // the pass.
     for (sample, times) in [(21, 1), (22, 2)] {
         let line = format!(
             "warning: test data: 1 sample could not be read\n  sample {sample}: it is torn"

@@ -1,5 +1,5 @@
 //! Runs that are ended from outside: by signals before anything can be saved, by two signals, by a
-//! signal in a validation, and by SIGKILL during a write; and runs that resume from the newest
+//! signal in a validation, and by SIGKILL during a write. Also runs that resume from the newest
 //! complete checkpoint.
 
 use std::io::BufRead as _;
@@ -10,7 +10,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use crate::common::{
-    DROP_LAST, LONG, Net, Record, itself, terminate, train_loader, trainer, val_loader,
+    DROP_LAST, LONG, Net, Record, files, itself, terminate, train_loader, trainer, val_loader,
 };
 use fulmen_data::{DataLoader, Dataset, Field, Sample, TensorDataset};
 use fulmen_trainer::callbacks::{Mode, ModelCheckpoint};
@@ -64,15 +64,6 @@ fn fit(folder: &Path, signal: Option<&'static str>) {
     builder.build().unwrap().fit(&Net::new(), &train_loader(20, DROP_LAST), None).unwrap();
 }
 
-fn files(folder: &Path) -> Vec<String> {
-    let mut names: Vec<String> = std::fs::read_dir(folder)
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
-    names.sort();
-    names
-}
-
 /// The files that are not hidden. A run that ends immediately leaves the hidden file that showed
 /// other processes that it was alive.
 fn shown(folder: &Path) -> Vec<String> {
@@ -122,7 +113,7 @@ fn a_signal_before_the_first_step_ends_the_program_at_once() {
 }
 
 #[test]
-#[ignore = "run by what_a_killed_run_left_is_removed_when_the_next_begins"]
+#[ignore = "run by leftovers_of_a_killed_run_are_removed_when_the_next_begins"]
 fn killed_while_it_writes() {
     if let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) {
         fulmen_durable::write(&folder.join("last/shard_0-1.safetensors"), None, |file| {
@@ -136,7 +127,7 @@ fn killed_while_it_writes() {
 }
 
 #[test]
-fn what_a_killed_run_left_is_removed_when_the_next_begins() {
+fn leftovers_of_a_killed_run_are_removed_when_the_next_begins() {
     let folder = tempfile::tempdir().unwrap();
     fit(folder.path(), None);
     let checkpoints = folder.path().join("version_0/checkpoints");
@@ -269,9 +260,9 @@ impl Dataset for Signalling {
 }
 
 #[test]
-fn a_validation_that_a_signal_ends_comes_again_when_the_fit_goes_on() {
+fn a_validation_that_a_signal_ended_runs_again_when_the_fit_continues() {
     if !crate::common::has_a_process_of_its_own(
-        "kills::a_validation_that_a_signal_ends_comes_again_when_the_fit_goes_on",
+        "kills::a_validation_that_a_signal_ended_runs_again_when_the_fit_continues",
     ) {
         return;
     }
@@ -303,9 +294,9 @@ fn a_validation_that_a_signal_ends_comes_again_when_the_fit_goes_on() {
 }
 
 #[test]
-fn a_validation_within_an_epoch_that_a_signal_ends_comes_again_too() {
+fn a_validation_within_an_epoch_that_a_signal_ended_runs_again_too() {
     if !crate::common::has_a_process_of_its_own(
-        "kills::a_validation_within_an_epoch_that_a_signal_ends_comes_again_too",
+        "kills::a_validation_within_an_epoch_that_a_signal_ended_runs_again_too",
     ) {
         return;
     }
@@ -440,7 +431,7 @@ impl Callback for Keep {
 }
 
 #[test]
-fn a_run_goes_on_with_the_newest_whole_checkpoint_and_without_one_begins() {
+fn a_run_resumes_from_the_newest_whole_checkpoint_and_begins_without_one() {
     let folder = tempfile::tempdir().unwrap();
     let resume = |epochs: u64, builder: TrainerBuilder| {
         let record = Record::default();
@@ -458,7 +449,8 @@ fn a_run_goes_on_with_the_newest_whole_checkpoint_and_without_one_begins() {
     let missing = trainer(&folder.path().join("missing")).resume("auto");
     assert_eq!(resume(1, missing).unwrap(), Some(1));
     assert_eq!(resume(2, auto().callback(Keep(folder.path().to_owned()))).unwrap(), Some(1));
-    // The newest run has finished, and a run that has made no step yet has nothing to resume from.
+    // The newest run has finished, so nothing is left to train. A run that has made no step has
+    // nothing to resume from.
     assert_eq!(resume(2, auto()).unwrap(), None);
     std::fs::create_dir_all(folder.path().join("version_2/checkpoints")).unwrap();
     assert_eq!(resume(3, trainer(folder.path()).ckpt_path("last")).unwrap(), Some(21));
@@ -483,7 +475,7 @@ fn a_run_goes_on_with_the_newest_whole_checkpoint_and_without_one_begins() {
         .unwrap();
     assert_eq!(resume(3, auto()).unwrap(), Some(11), "after the first epoch, which was kept");
 
-    // The best of the newest run: here no run has one.
+    // No run has a best checkpoint, so this fit starts from the beginning.
     assert_eq!(resume(1, trainer(folder.path()).ckpt_path("best")).unwrap(), Some(1));
     let error = resume(3, auto().ckpt_path("best")).unwrap_err().to_string();
     assert!(

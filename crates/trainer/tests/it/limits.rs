@@ -1,5 +1,5 @@
-//! Where a run ends: each limit ends it at the right place, with a schedule of the right length. A
-//! longer run continues from there as if it had not ended.
+//! Each limit ends a run at the right place, with a schedule of the right length. A longer run
+//! continues from there as if the first run had not ended.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -116,7 +116,7 @@ fn a_run_ends_after_its_time_but_not_before_its_minimum_steps() {
     assert_eq!(summary.stopped.as_deref(), Some("max_time has elapsed (0.3s)"));
     let checkpoint = summary.last_checkpoint.unwrap();
 
-    // Its time was already used up.
+    // The run's time was already used up.
     let (_, again, _) = fit_line(trainer(folder.path()).max_time("0.3s").ckpt_path(&checkpoint));
     assert_eq!(again.global_step, summary.global_step + 1);
 

@@ -1,6 +1,6 @@
 //! Logged values: each reduction against values computed directly, over padding, devices and a
-//! resume within an epoch; each value in the sinks that it is meant for; pictures, texts and
-//! histograms only at log points; and an error for each wrong option.
+//! resume within an epoch; each value reaches only the sinks that it is meant for; pictures, texts
+//! and histograms only at log points; and an error for each wrong option.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -148,7 +148,7 @@ fn each_reduction_matches_the_samples_on_any_number_of_devices() {
             assert_values(point, &by_hand(0..3), "_epoch", &what);
             assert_values(point, &by_hand(0..3), "", &what);
         }
-        // Each is read once: three log points, and two ends of epochs.
+        // Three log points and two ends of epochs are read, each once.
         assert_eq!((trainer.log_points(), trainer.device_to_host_transfers()), (5, 5), "{what}");
     }
 }
@@ -159,7 +159,7 @@ fn a_resume_within_an_epoch_continues_each_reduction() {
         let (folder, record) = (tempfile::tempdir().unwrap(), Record::default());
         let run = |record: &Record| builder(folder.path(), record).log_every_n_steps(every);
         let module = || module(log_all, |_, _| {});
-        // The largest value comes before the end, the latest after it.
+        // The run ends between the largest and the latest value.
         let ended = run(&Record::default())
             .max_steps(2)
             .build()
@@ -534,7 +534,7 @@ fn a_step_that_an_optimizer_skips_logs_nothing_for_it() {
         for (name, _) in NAMES.iter().filter(|(name, _)| *name != "sum") {
             assert_eq!(logs[1].get(name), None, "{name}");
         }
-        // Over the first and the last batch.
+        // The means over the first batch, over the last batch, and over the epoch.
         let (first, last, epoch) =
             (by_hand(0..1), by_hand(2..3), &record.epochs.lock().unwrap()[0]);
         let value_of = |values: &[(String, f64)], name: &str| {

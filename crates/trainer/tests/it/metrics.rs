@@ -55,7 +55,8 @@ fn log(stage: &str, batch: &Batch, cx: &mut StepContext) {
         format!("{stage}_perplexity"),
         Perplexity::new().update(&logits, &tokens).masked(&real),
     );
-    // As rows of all tokens, which are not rows of the batch and so need the mask.
+    // Each token is a sample of this metric. The samples are not rows of the batch, so the metric
+    // needs the mask.
     let mask = batch.mask().reshape([batch.size(), 1]).broadcast_to([batch.size(), TOKENS]);
     let rows = [batch.size() * TOKENS];
     let flat =
@@ -235,7 +236,8 @@ fn metrics_compile_nothing_more_and_read_nothing_more() {
     let (folder, record) = (tempfile::tempdir().unwrap(), Record::default());
     let builder = trainer(folder.path()).runtime(isolated()).max_epochs(3).log_every_n_steps(2);
     let builder = builder.callback(record.clone());
-    // Monitored by an element of a metric, and by a value that training logged over the epoch.
+    // One callback monitors an element of a metric, another a value that training logged over the
+    // epoch.
     let builder =
         builder.callback(ModelCheckpoint::new().monitor("val_f1s/1", Mode::Max).keep_all(true));
     let builder = builder.callback(EarlyStopping::new("train_f1s/2", Mode::Max).patience(1));

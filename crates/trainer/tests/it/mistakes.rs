@@ -78,7 +78,7 @@ fn shape_errors_return_the_users_line() {
 
 #[test]
 fn out_of_memory_in_a_worker_is_recognized_in_the_error_of_the_fit() {
-    /// A dataset that asks for more memory than there is.
+    /// A dataset that requests more memory than there is.
     struct Huge(TensorDataset);
     impl Dataset for Huge {
         fn len(&self) -> usize {
@@ -260,8 +260,8 @@ fn a_checkpoint_that_does_not_fit_lists_what_differs() {
 
 #[test]
 fn diverged_weights_are_never_saved_as_a_checkpoint() {
-    // One batch per epoch, and a step that leaps to infinity although the loss before it was
-    // finite.
+    // An epoch is one batch. The step changes the weights to infinity although the loss before it
+    // was finite.
     let folder = tempfile::tempdir().unwrap();
     let mut module = Net::new();
     module.learning_rate = f64::from(f32::MAX);

@@ -91,7 +91,7 @@ fn rates_and_momenta_are_logged_by_group() {
         }
         assert_eq!(point.metrics.len(), 7, "{point}");
     }
-    // Without groups there is nothing to add to `lr`. Plain gradient descent has no momentum.
+    // Without groups, there are no rates besides `lr`. Plain gradient descent has no momentum.
     let (_, _, logs) = fit(folder.path(), &mlp(false), |b| {
         b.callback(LearningRateMonitor::new().log_momentum(true))
     });

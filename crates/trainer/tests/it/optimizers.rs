@@ -1,5 +1,6 @@
-//! Several optimizers in one program, on a GAN: against PyTorch and against two separate programs.
-//! Also their cadence, and their clipping, groups of batches, averages, precision and checkpoints.
+//! Several optimizers in one program, on a GAN: compared with PyTorch and with two separate
+//! programs. Also their intervals, and their clipping, groups of batches, averages, precision and
+//! checkpoints.
 
 use std::path::Path;
 
@@ -18,7 +19,7 @@ use fulmen_trainer::{
 };
 use serde_json::Value;
 
-use crate::common::{DROP_LAST, PAD_LAST, Record, isolated, trainer};
+use crate::common::{DROP_LAST, PAD_LAST, Record, isolated, logged, trainer};
 
 const STEPS: usize = 50;
 const BATCH: usize = 64;
@@ -158,11 +159,6 @@ fn fit(
     (set(builder).build().unwrap().fit(gan, loader, None).unwrap(), record)
 }
 
-/// The values with this name, from the log points that have one.
-fn logged(record: &Record, name: &str) -> Vec<f64> {
-    record.logs.lock().unwrap().iter().filter_map(|point| point.get(name)).collect()
-}
-
 #[track_caller]
 fn assert_close(actual: &[f64], expected: &[f64], tolerance: f64) {
     assert_eq!(actual.len(), expected.len());
@@ -225,8 +221,8 @@ fn eight_devices_train_a_gan_like_pytorch_and_two_separate_programs() {
 }
 
 /// The losses of a loop over two programs, one for each network. Batches are split over the
-/// devices. With FSDP, so are the weights and the optimizer's state, along their largest axis that
-/// the devices divide.
+/// devices. With FSDP, the weights and the optimizer's state are split too, along their largest
+/// axis that the number of devices divides.
 fn two_programs(data: &DataLoader, devices: usize, strategy: Strategy) -> [Vec<f64>; 2] {
     let trainer = trainer(Path::new("")).devices(devices).build().unwrap();
     let (runtime, gan) = (trainer.runtime(), Gan::new(two_to_one));
@@ -484,7 +480,8 @@ fn each_optimizer_has_groups_of_batches_a_cadence_and_a_schedule() {
         let optimizers = Optimizers::new().add("a", ["a.*", "norm.*"], falling(0.1));
         Box::new(optimizers.add("b", ["b.*"], falling(0.2)).every("b", 2))
     };
-    // Neither loss depends on the other's parameters, which are still the old ones within a group.
+    // Neither loss depends on the parameters of the other optimizer. Within a group, those have not
+    // changed yet.
     let step = |m: &Two, batch: &Batch, cx: &mut StepContext| {
         let noise = batch.get("noise");
         let loss = cx.minimize("a", |_| batch.mean((m.a.forward(&noise) - 1.0).abs()));

@@ -17,7 +17,7 @@ use fulmen_trainer::{
 };
 use serde_json::Value;
 
-use crate::common::{DROP_LAST, Net, Record, isolated, train_loader, trainer};
+use crate::common::{DROP_LAST, Net, Record, isolated, logged, train_loader, trainer};
 
 const BATCHES: usize = 3;
 const BATCH: usize = 4;
@@ -129,10 +129,6 @@ fn fit(
     (summary, record)
 }
 
-fn logged(record: &Record, name: &str) -> Vec<f64> {
-    record.logs.lock().unwrap().iter().filter_map(|point| point.get(name)).collect()
-}
-
 fn assert_close(actual: &[f64], expected: &[f64], tolerance: f64) {
     assert_eq!(actual.len(), expected.len());
     for (i, (actual, expected)) in actual.iter().zip(expected).enumerate() {
@@ -205,8 +201,8 @@ fn frozen_parameters_stay_bit_for_bit_and_train_afterwards() {
 #[test]
 fn a_run_resumes_in_any_phase_bit_for_bit() {
     let folder = tempfile::tempdir().unwrap();
-    // One phase begins within an epoch and one with an epoch. There are groups of several lengths,
-    // and averages.
+    // One phase begins within an epoch, and one at the beginning of an epoch. The run has groups of
+    // several lengths, and averages.
     let run = |from: &Path| {
         let record = Record::default();
         let builder = trainer(folder.path())
@@ -341,7 +337,7 @@ fn groups_of_batches_grow_by_epochs() {
     assert_eq!((summary.global_step, summary.train_compilations), (3 + 3 + 2 + 2 + 1, 1));
     assert_eq!(logged(&record, "train_loss").len(), 11);
     assert_close(&module.values(""), &by_hand.values(""), 1e-5);
-    // Limits in steps and in samples know the steps of each epoch.
+    // Limits in steps and in samples take the number of steps in each epoch into account.
     let (summary, _) = fit(folder.path(), &sgd(), 5, |b| b.callback(scheduler()).max_steps(7));
     assert_eq!(
         (summary.global_step, summary.epochs),

@@ -52,7 +52,7 @@ fn data(n: usize, batch_size: usize) -> DataLoader {
 fn each_sample_has_a_row_in_order_and_padding_has_none() {
     let runs = tempfile::tempdir().unwrap();
     let net = Net::new(both);
-    // Numbers of batches below, at and above the number in flight; and padding.
+    // The number of batches is below, at and above the number in flight. Some batches are padded.
     for (n, batch_size) in [(1, 4), (8, 4), (10, 4), (23, 4), (5, 1)] {
         let mut trainer = builder(runs.path()).runtime(isolated()).build().unwrap();
         let batches: Vec<_> = trainer
@@ -70,7 +70,7 @@ fn each_sample_has_a_row_in_order_and_padding_has_none() {
         assert_eq!(trainer.eval_compilations(), 1, "the same program again");
         assert_eq!((trainer.log_points(), trainer.run_dir()), (0, None), "nothing is logged");
 
-        // The same, one sample at a time on the host.
+        // Compute the same predictions on the host, one sample at a time.
         let (weight, bias) = (net.linear.weight.get(), net.linear.bias.as_ref().unwrap().get());
         let weight: Vec<f32> = weight.eval().unwrap().to_vec().unwrap();
         let bias: Vec<f32> = bias.eval().unwrap().to_vec().unwrap();

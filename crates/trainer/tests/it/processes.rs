@@ -1,5 +1,6 @@
 //! Eight real processes that each build a Trainer. They agree before the first step. If one would
-//! run something different, all end with an error that names it. The CPU plugins go no further.
+//! run something different, all end with an error that names it. CPU plugins cannot run a step over
+//! several processes.
 
 #[path = "../../../coordination/tests/it/common/mod.rs"]
 mod test_processes;
@@ -63,7 +64,7 @@ fn train(folder: &Path, part: &str) -> Result<()> {
         );
     }
     let loader = crate::common::train_loader(number("SAMPLES").unwrap_or(64.0) as usize, PAD_LAST);
-    // Behavior of a single process.
+    // One process can behave differently from the others.
     match std::env::var("ALONE").as_deref() {
         Ok("fails") => {
             let missing = fulmen_trainer::Weights::File(folder.join("missing"));

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::common::{DROP_LAST, Net, isolated, train_loader, trainer, val_loader};
 
-/// Trains for two epochs of five steps, and returns the events of the trace. Everything was
+/// Trains for two epochs of five steps, and returns the events of the trace. All programs were
 /// compiled before.
 fn traced(folder: &Path) -> Vec<Value> {
     let runtime = isolated().with_compile_cache(None);

@@ -1,4 +1,4 @@
-//! `reload_dataloaders_every_n_epochs`: the module makes a new training loader, also after a
+//! `reload_dataloaders_every_n_epochs`: the module makes a new training loader, even after a
 //! resume. A loader that does not match is rejected before the first step.
 
 use crate::common::{Record, trainer};
@@ -61,7 +61,7 @@ fn every_second_epoch_has_its_own_loader() {
     assert_eq!(means(&whole), [0.0, 0.0, 2.0, 2.0, 4.0]);
     assert!(summary.train_compilations <= 1);
 
-    // Ended within the fourth epoch, and resumed from there.
+    // The run ends within the fourth epoch, and another resumes from there.
     let ended = run(&Record::default())
         .max_steps(10)
         .build()

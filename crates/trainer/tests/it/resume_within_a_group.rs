@@ -1,5 +1,5 @@
 //! A run that was interrupted between two batches of one optimizer step resumes bit for bit. The
-//! test is alone in its file, because the interrupt reaches the whole process.
+//! test runs in its own process, because the interrupt reaches the whole process.
 
 use std::path::Path;
 
@@ -49,9 +49,9 @@ fn builder(folder: &Path, every: u64, record: &Record) -> TrainerBuilder {
 }
 
 #[test]
-fn a_group_of_batches_goes_on_where_it_was_interrupted() {
+fn a_group_of_batches_continues_where_it_was_interrupted() {
     if !has_a_process_of_its_own(
-        "resume_within_a_group::a_group_of_batches_goes_on_where_it_was_interrupted",
+        "resume_within_a_group::a_group_of_batches_continues_where_it_was_interrupted",
     ) {
         return;
     }
@@ -90,8 +90,8 @@ fn a_group_of_batches_goes_on_where_it_was_interrupted() {
     longer = longer.max_epochs(4);
     assert_eq!(longer.build().unwrap().fit(&Net::new(), &train(), None).unwrap().global_step, 59);
 
-    // Interrupted after the last batch, which is a log point: the work at the end of the epoch is
-    // still to come.
+    // The run is interrupted after the last batch, which is a log point. The work at the end of the
+    // epoch remains.
     let plateau = |record: &Record| {
         let never = ReduceLROnPlateau::new("train_loss_epoch", Mode::Min)
             .patience(0)

@@ -1,6 +1,6 @@
-//! A run that was interrupted within an epoch continues with the remaining samples, also on other
-//! devices, but not with a different loader. The test is alone in its file, because the interrupt
-//! reaches the whole process.
+//! A run that was interrupted within an epoch continues with the remaining samples, even on other
+//! devices, but not with a different loader. The test runs in its own process, because the
+//! interrupt reaches the whole process.
 
 use std::path::Path;
 
@@ -43,9 +43,9 @@ fn builder(folder: &Path, devices: usize, record: &Record) -> TrainerBuilder {
 }
 
 #[test]
-fn an_interrupted_epoch_goes_on_with_the_samples_that_were_to_come() {
+fn an_interrupted_epoch_continues_with_the_remaining_samples() {
     if !has_a_process_of_its_own(
-        "resume_within_an_epoch::an_interrupted_epoch_goes_on_with_the_samples_that_were_to_come",
+        "resume_within_an_epoch::an_interrupted_epoch_continues_with_the_remaining_samples",
     ) {
         return;
     }
@@ -95,7 +95,7 @@ fn an_interrupted_epoch_goes_on_with_the_samples_that_were_to_come() {
     refused(loader().shuffle(false), "125 batches of 8, SequentialSampler");
     refused(loader().batch_size(16), "62 batches of 16, RandomSampler(seed 3)");
 
-    // The same batches, written differently, on a third number of devices.
+    // The same batches from a loader that is built in another way, on a third number of devices.
     let after = Record::default();
     let mut trainer = builder(folder.path(), 2, &after).ckpt_path(&checkpoint).build().unwrap();
     let spelled =
@@ -112,8 +112,7 @@ fn an_interrupted_epoch_goes_on_with_the_samples_that_were_to_come() {
     for ((step, loss), (expected_step, expected)) in parts.into_iter().zip(steps(&whole)) {
         assert_eq!(step, expected_step);
         // Another number of devices adds in a different order, and the steps amplify the
-        // difference, by 1e-4 at most. Other samples would have losses many times as large or
-        // small.
+        // difference, by 1e-4 at most. With other samples, the losses would differ much more.
         assert!(
             (loss - expected).abs() <= 1e-2 * expected.abs().max(1e-4),
             "step {step}: {loss} and {expected}"

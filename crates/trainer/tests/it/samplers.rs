@@ -193,7 +193,7 @@ fn a_batch_size_that_the_devices_cannot_share_is_rejected_with_sizes_that_fit() 
 
 #[test]
 fn a_users_own_sampler_is_respected() {
-    /// The first half, in reverse order.
+    /// Selects the first half of the samples, in reverse order.
     struct FirstHalf {
         is_presharded: bool,
     }
@@ -205,7 +205,7 @@ fn a_users_own_sampler_is_respected() {
             len / 2
         }
         fn order(&self, _: u64, len: usize, replica: Replica) -> Vec<usize> {
-            // One process, for any number of devices.
+            // One process reads all samples, for any number of devices.
             assert_eq!(replica, Replica::ONLY);
             (0..len / 2).rev().collect()
         }

@@ -1,5 +1,5 @@
-//! Outlier steps are skipped, as in the NumPy reference, on one device and on many, in groups, and
-//! after a resume.
+//! Outlier steps are skipped as in the NumPy reference, on one device and on several, in groups,
+//! and after a resume.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ use serde_json::Value;
 const SAMPLES: usize = 4;
 const FEATURES: usize = 8;
 
-/// A line through the origin, whose loss is as large as the batch's values.
+/// A line through the origin. Its loss grows with the batch's values.
 #[derive(Module)]
 struct Line {
     w: Parameter,
@@ -131,7 +131,7 @@ fn the_same_spikes_are_skipped_as_in_numpy() {
     }
 }
 
-/// Two lines; the second learns from every second batch.
+/// Two lines. The second one learns from every second batch.
 #[derive(Module)]
 struct Lines {
     a: Line,
@@ -188,7 +188,8 @@ fn each_of_several_optimizers_is_guarded_and_monitored_separately() {
             assert!(value("param_norm") > 0.0 && (value("momentum") - 0.9).abs() < 1e-6, "{point}");
             assert!(value("grad_norm") > 0.0 || value("grad_norm").is_nan(), "{point}");
         }
-        // The step of the training. The optimizer makes every second step.
+        // Skipped steps are numbered by the steps of the training. The optimizer makes every second
+        // one.
         let expected = case["skipped"]
             .as_array()
             .unwrap()
@@ -241,7 +242,7 @@ fn a_resumed_run_skips_the_same_steps() {
     let data = loader(&reference);
     for every in [1, 2] {
         let (module, whole, _) = fit(folder.path(), &data, |b| b.accumulate_grad_batches(every));
-        // Ended between two spikes, within the steps of a log point.
+        // End the run between two spikes, within the steps of one log point.
         let stop = 32 / every - 3;
         let (_, _, first) =
             fit(folder.path(), &data, |b| b.accumulate_grad_batches(every).max_steps(stop));

@@ -38,8 +38,8 @@ fn a_metric_that_is_never_logged_is_an_error_or_a_warning() {
             fit(folder.path(), validates, |b| b.callback(stopping().strict(false))).unwrap();
         assert_eq!((summary.epochs, summary.stopped), (4, None));
     }
-    // An epoch without validation may lack it. A validation within an epoch logs it before the
-    // epoch ends.
+    // An epoch without validation may lack the metric. A validation within an epoch logs it before
+    // the epoch ends.
     let stopping = || EarlyStopping::new("val_loss", Mode::Min).patience(100);
     for (every, interval) in [(2, "1.0"), (1, "0.5"), (1, "7")] {
         let summary = fit(folder.path(), true, |b| {

@@ -128,7 +128,8 @@ fn it_compiles_once_and_reads_only_on_request() {
         }
     }
     assert_eq!(step.batches().count(), 0, "max_epochs is reached");
-    // All steps since the beginning, as one mean; then no values.
+    // The first read gives the mean over all steps since the beginning. The second read gives no
+    // values.
     let point = step.logs().unwrap().wait().unwrap();
     assert_eq!((point.epoch, point.global_step), (2, 15));
     assert_eq!(point.array("train_seen").unwrap().elements().iter().sum::<f64>(), 120.0);
@@ -232,7 +233,7 @@ fn a_saved_state_resumes_bit_for_bit_in_a_step_and_in_a_fit() {
         drop(step);
         assert_eq!(bits(&longer), whole.1);
 
-        // It has PyTorch's names.
+        // The checkpoint has PyTorch's names.
         let tensors = crate::common::tensors(&path);
         assert!(
             tensors.contains_key("fc1.weight")
@@ -291,7 +292,7 @@ fn a_function_sees_the_current_weights_and_compiles_once_per_shape() {
         assert_eq!(scores.call(&step, &[&x(2)]).unwrap()[0].ty().to_string(), "f32[2, 3]");
         assert_eq!((scores.programs(), recorded.get()), (2, 2));
         drop(step);
-        // In evaluation mode, with the weights that the module got back.
+        // Compare with the module in evaluation mode, with the weights that it got back.
         net.eval();
         let expected = net.forward(&x(4).to_tensor()).eval().unwrap();
         for (value, expected) in after[0].to_f64().iter().zip(expected.to_f64()) {
@@ -318,7 +319,7 @@ fn a_policy_learns_from_its_own_games() {
         },
         |_| Adam::new(0.1),
     );
-    // Declares the shapes of the batches. An epoch is one batch.
+    // This loader only declares the shapes of the batches. An epoch is one batch.
     let like = TensorDataset::builder()
         .array("state", [16, 1], vec![0.0f32; 16])
         .array("action", [16], vec![0i32; 16])

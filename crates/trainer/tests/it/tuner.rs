@@ -27,7 +27,7 @@ impl TrainingModule for Slope {
         batch.mean(&(batch.get("x").sum(&[-1]) * self.w.get()))
     }
     fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
-        // The finder's rate replaces this one; the group's factor stays.
+        // The finder's rate replaces this rate, but the group's factor still applies.
         Box::new(ParamGroups::new(Sgd::new(123.0)).lr_factor("w", 10.0))
     }
 }
@@ -61,7 +61,7 @@ fn the_rate_rises_from_the_minimum_to_the_maximum() {
             assert!((loss / smooth - 1.0).abs() < 1e-5, "step {i}: {loss} is not {smooth}");
             w -= 10.0 * rate;
         }
-        // The search leaves nothing behind: no value, no folder, no log point.
+        // The search leaves no value, no folder and no log point behind.
         assert!(!module.w.is_set(), "it had no value before");
         assert_eq!(trainer.log_points(), 0);
         assert!(std::fs::read_dir(folder.path()).unwrap().next().is_none());
@@ -145,7 +145,7 @@ fn the_compiler_rejects_a_batch_that_does_not_fit_before_it_runs() {
             (Verdict::RefusedByCompiler, last.batch_size / 2)
         );
 
-        // The exact limit, to one row per device.
+        // The binary search finds the exact limit, to one row per device.
         let result = trainer
             .scale_batch_size(&wide(), wide_loader, &finder.mode(BatchSizeMode::Binsearch))
             .unwrap();

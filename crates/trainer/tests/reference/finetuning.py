@@ -1,9 +1,10 @@
 """Fine-tuning with Adam, as Lightning's BaseFinetuning and BackboneFinetuning do it: `python3 finetuning.py`, with torch and
 numpy.
 
-The head trains from the beginning. `second` joins after epoch 1 with the full rate, `first` after epoch 2 with a tenth of it,
-which doubles each epoch until it is 1. PyTorch's Adam counts the steps of each parameter. finetuning.json holds the loss of
-each step. Weights and batches are made of integers, so that a test has the same to the bit.
+The head trains from the beginning. `second` is unfrozen after epoch 1 with the full rate, and `first` after epoch 2 with a
+tenth of it, which doubles each epoch until it is the full rate. PyTorch's Adam counts the steps of each parameter.
+finetuning.json holds the loss of each step. Weights and batches are computed from integers, so that a test has the same
+values, bit for bit.
 """
 
 import json

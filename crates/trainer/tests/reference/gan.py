@@ -1,8 +1,8 @@
 """A GAN on the digits of examples/mnist, trained by a PyTorch loop: `python3 gan.py`, with torch and numpy.
 
-The discriminator steps for each batch, then the generator for every second one, from the first. gan.json holds the loss of
-each step, in f32 and in f64: where these agree, so must others. Weights, noise and batches are made of integers, so that a
-test has the same to the bit.
+The discriminator steps for each batch, and after it the generator for every second batch, beginning with the first. gan.json
+holds the loss of each step, in f32 and in f64. Where the two agree, other implementations must agree with them. Weights,
+noise and batches are computed from integers, so that a test has the same values, bit for bit.
 """
 
 import gzip

@@ -1,4 +1,4 @@
-//! The coordinator's rules, without sockets and without waiting.
+//! Tests the coordinator's rules, without sockets and without waiting.
 
 use expect_test::{Expect, expect};
 
@@ -130,12 +130,12 @@ fn a_barrier_fails_for_all_or_for_none() {
     expect!["process 0 (host-0, pid 1000), process 2 (host-2, pid 1002) have not reached the barrier `b` within 1.5 s; 1 of 3 processes wait there"]
         .assert_eq(&failure.message);
     assert_eq!((failure.processes.as_slice(), failure.ends_run), ([0, 2].as_slice(), false));
-    // Those that come later do not pass it.
+    // Processes that arrive later do not pass the barrier.
     for index in [0, 2] {
         coordinator.arrive(&barrier, index, &BTreeMap::new());
         assert_eq!(coordinator.outcome(&barrier), Some(Err(failure.clone())));
     }
-    // Nor does it spoil another one.
+    // The failed barrier does not affect another barrier.
     let again = (Purpose::Barrier, "b".to_owned(), 1);
     (0..3).for_each(|index| coordinator.arrive(&again, index, &BTreeMap::new()));
     assert_eq!(coordinator.outcome(&again), Some(Ok(())));
@@ -190,10 +190,10 @@ fn a_silent_process_is_lost() {
     expect!["process 1 (host-1, pid 1001), process 3 (host-3, pid 1003) have not sent a heartbeat for 10 s: killed, stopped, or on a host that is not reachable; see its last output"]
         .assert_eq(&failure.message);
     assert_eq!((failure.kind(), failure.ends_run), (FailureKind::PeerLost, true));
-    // Those that are gone are not waited for.
+    // The coordinator does not wait for processes that are gone.
     [0, 2].into_iter().for_each(|index| coordinator.notify_failure(index));
     assert!(coordinator.all_notified());
-    // What follows from a failure does not replace it.
+    // Consequences of a failure do not replace it.
     coordinator.leave(0, "");
     assert_eq!(coordinator.failure(), Some(&failure));
 }
@@ -248,7 +248,8 @@ fn a_process_at_the_end_is_not_awaited_at_a_barrier() {
         assert_eq!(failure.processes, [1]);
         message.assert_eq(&failure.message);
     }
-    // A process that continued to the end after all had arrived at a barrier was there too.
+    // A process that continued to the end after all had arrived at a barrier counts as arrived
+    // there.
     let mut coordinator = full(2, Instant::now());
     (0..2).for_each(|index| coordinator.arrive(&agreement, index, &BTreeMap::new()));
     coordinator.arrive(&end, 1, &BTreeMap::new());
@@ -289,7 +290,7 @@ fn a_process_of_the_next_run_waits() {
         .assert_eq(&coordinator.is_ending(next(1)).unwrap());
     assert_eq!(coordinator.is_ending(join(1, 2).caller), None);
 
-    // Of a run that failed, only those that know of it can come for another.
+    // After a failed run, only processes that know about the failure can join another run.
     let mut coordinator = full(2, Instant::now());
     coordinator.leave(1, "the loss is NaN");
     coordinator.notify_failure(1);
@@ -303,7 +304,7 @@ fn waiting_at_different_barriers_is_an_error() {
     let mut coordinator = full(3, Instant::now());
     coordinator.arrive(&key(Purpose::Agreement, "fit"), 0, &BTreeMap::new());
     coordinator.arrive(&key(Purpose::Agreement, "test"), 1, &BTreeMap::new());
-    // Process 2 may still arrive at one of them, and process 1 move on to the other.
+    // Process 2 may still arrive at one of the barriers, and process 1 may continue to the other.
     assert!(coordinator.failure().is_none());
     coordinator.arrive(&key(Purpose::Barrier, "saved"), 2, &BTreeMap::new());
     let failure = coordinator.failure().unwrap();

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 /// The variable with the task of a process.
 pub(crate) const TASK_VARIABLE: &str = "FULMEN_TEST_PART";
 
-/// The token of their runs.
+/// The token of the runs.
 pub(crate) const TOKEN: &str = "5f0c9c1be2a84f61b90b5a8f33d1f9d0";
 
-/// Far longer than any case takes. A process that needs more is stuck.
+/// Far longer than any task takes. A process that needs longer is stuck.
 const STUCK: Duration = Duration::from_secs(300);
 
 pub(crate) struct TestProcesses {

@@ -129,7 +129,7 @@ fn with_gate(mut trainer: Trainer, gate: &Arc<Gate>) -> Trainer {
 }
 
 #[test]
-fn training_goes_on_while_a_checkpoint_is_written() {
+fn training_continues_while_a_checkpoint_is_written() {
     let folder = tempfile::tempdir().unwrap();
     let gate = Arc::new(Gate::default());
     let manifest = folder.path().join("version_0/checkpoints/at-3").join(MANIFEST);

@@ -170,8 +170,8 @@ pub(crate) fn itself() -> Command {
 /// Longer than any operation on a busy machine.
 pub(crate) const LONG: Duration = Duration::from_secs(600);
 
-/// Sends SIGTERM to this process and waits until it is handled: then one more thread waits for the
-/// end of `grace`, which must be [`LONG`].
+/// Sends SIGTERM to this process and waits until it is handled. Handling it starts a thread that
+/// waits for the end of `grace`, which must be [`LONG`].
 pub(crate) fn terminate() {
     let waiting = || {
         let threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
@@ -192,8 +192,8 @@ pub(crate) fn terminate() {
     }
 }
 
-/// Whether this process runs one test alone. A test that sends itself a signal needs that, because
-/// a signal reaches all fits of a process. If not, runs the test in such a process.
+/// Whether this process runs only one test. If not, runs the test in a new process. A test that
+/// sends itself a signal needs its own process, because a signal reaches all fits of a process.
 pub(crate) fn has_a_process_of_its_own(test: &str) -> bool {
     const ALONE: &str = "FULMEN_TEST_ALONE";
     if std::env::var_os(ALONE).is_some() {
@@ -219,4 +219,28 @@ pub(crate) fn shard(path: &Path) -> PathBuf {
         .filter(|file| file.extension().is_some_and(|extension| extension == "safetensors"))
         .max()
         .unwrap()
+}
+
+/// The names of the files in a folder, sorted.
+pub(crate) fn files(folder: &Path) -> Vec<String> {
+    let mut names: Vec<String> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+/// The values with this name, from the log points that have one.
+pub(crate) fn logged(record: &Record, name: &str) -> Vec<f64> {
+    record.logs.lock().unwrap().iter().filter_map(|point| point.get(name)).collect()
+}
+
+/// Checks that two lists have the same length and nearly equal values.
+#[track_caller]
+pub(crate) fn assert_close(actual: &[f64], expected: &[f64], tolerance: f64) {
+    assert_eq!(actual.len(), expected.len());
+    for (a, e) in actual.iter().zip(expected) {
+        assert!((a - e).abs() <= tolerance * (1.0 + e.abs()), "{a} is not {e}");
+    }
 }
