@@ -1,4 +1,5 @@
-//! Folders of Hugging Face's `datasets`: those of `save_to_disk`, and downloads from the hub.
+//! Folders of Hugging Face's `datasets`: folders written by `save_to_disk`, and downloads from the
+//! hub.
 //!
 //! Out of scope: which files belong to which split (`hugging_face_files`), and fetching them.
 
@@ -48,7 +49,7 @@ impl HfDataset {
         let folder = HfFolder::open(folder)?;
         match &folder.splits()[..] {
             [split] => folder.split(split),
-            // The error asks to choose a configuration.
+            // This returns an error that asks to choose a configuration.
             [] => folder.split(""),
             splits => Err(Error::usage(format!(
                 "{}: the dataset has the splits {}; say which with `HfDataset::open_split`",
@@ -73,14 +74,15 @@ impl HfDataset {
 ///
 /// Supported are the folders of `DatasetDict.save_to_disk` and `Dataset.save_to_disk`, and
 /// downloads from the hub: Parquet or Arrow files whose splits are listed in the card (`README.md`)
-/// or given by their names (`data/train-00000-of-00002.parquet`, `test/0.parquet`). If no name
+/// or given by the file names (`data/train-00000-of-00002.parquet`, `test/0.parquet`). If no name
 /// gives a split, all files are `train`. As in `datasets`, the first of these rules that matches
-/// any file counts, and other files are left out. Of the files in a card, only those of the split
+/// any file applies, and other files are left out. Of the files listed in a card, only those of the
+/// split that is read must exist.
 /// that is read must exist.
 pub struct HfFolder {
     location: Location,
     configs: Vec<Config>,
-    /// None if there are several and no default.
+    /// `None` if there are several configurations and no default.
     chosen: Option<usize>,
     saved: bool,
 }
@@ -121,8 +123,8 @@ impl HfFolder {
         Ok(self)
     }
 
-    /// The names of the splits of this configuration; empty if there are several without a default
-    /// and none is selected.
+    /// The names of the splits of this configuration. Empty if there are several configurations, no
+    /// default, and no selection.
     pub fn splits(&self) -> Vec<&str> {
         let chosen = self.chosen.map(|chosen| &self.configs[chosen].splits);
         chosen.into_iter().flatten().map(|(name, _)| name.as_str()).collect()
@@ -163,7 +165,7 @@ impl HfFolder {
         Ok(HfDataset { rows })
     }
 
-    /// The metadata in `dataset_info.json`, if the files have none.
+    /// Adds the metadata in `dataset_info.json`, if the files do not have metadata.
     fn add_features(&self, rows: &mut BlockReader, split: &str) -> Result<()> {
         for folder in [self.location.join(split), self.location.clone()] {
             let info = folder.join("dataset_info.json");
@@ -192,7 +194,7 @@ impl fmt::Debug for HfFolder {
     }
 }
 
-/// The splits of a folder written by `save_to_disk`, if it is one.
+/// The splits of a folder written by `save_to_disk`; `None` for other folders.
 fn saved_splits(location: &Location) -> Result<Option<Splits>> {
     let dict = location.join("dataset_dict.json");
     if dict.exists()? {
@@ -240,7 +242,7 @@ fn saved_files(folder: &Location) -> Result<Vec<Location>> {
         .ok_or_else(|| {
             path.error("the file should have a list of `_data_files` with a `filename` each")
         })?;
-    // `save_to_disk` never writes a name outside of the folder.
+    // `save_to_disk` never writes a name outside the folder.
     match names.iter().find(|name| name.split('/').any(|part| part == "..")) {
         Some(name) => Err(path.error(format!("the data file `{name}` is not in the folder"))),
         None => Ok(names.into_iter().map(|name| folder.join(name)).collect()),

@@ -284,12 +284,12 @@ fn perspectives_of_small_images_are_drawn_until_there_is_one() {
         }
     }
     // Errors in the options persist.
-    let colours = RandomPerspective::new().p(1.0).fill([1, 2]);
-    assert!(colours.apply(noise(8, 8, 3), &mut random(0)).unwrap_err().is_usage());
+    let colors = RandomPerspective::new().p(1.0).fill([1, 2]);
+    assert!(colors.apply(noise(8, 8, 3), &mut random(0)).unwrap_err().is_usage());
 }
 
 #[test]
-fn alpha_stays_where_colours_change() {
+fn alpha_stays_where_colors_change() {
     let image = noise(30, 24, 4);
     let alpha =
         |image: &Image| image.pixels().iter().skip(3).step_by(4).copied().collect::<Vec<_>>();
@@ -355,9 +355,9 @@ fn probabilities_are_kept() {
 #[test]
 fn jitter_stays_in_its_ranges_and_in_all_orders() {
     // One value per pixel, from which the factor of brightness can be read.
-    let grey = Image::new(1, 1, 1, vec![100]).unwrap();
+    let gray = Image::new(1, 1, 1, vec![100]).unwrap();
     let factors = |jitter: &ColorJitter| -> Vec<u8> {
-        (0..500).map(|i| jitter.apply(grey.clone(), &mut random(i)).unwrap().pixels()[0]).collect()
+        (0..500).map(|i| jitter.apply(gray.clone(), &mut random(i)).unwrap().pixels()[0]).collect()
     };
     let symmetric = factors(&ColorJitter::new().brightness(0.5));
     assert!(symmetric.iter().all(|value| (50..=150).contains(value)));

@@ -314,7 +314,7 @@ fn files_that_are_cut_short_are_refused_wherever_the_crop_lies() {
 fn a_jpeg_whose_data_make_no_sense_is_refused_or_kept_on_request() {
     let mut file = bytes("s444.jpg");
     let middle = file.len() / 2;
-    // An end in the middle: the rest would be grey.
+    // An end in the middle: the rest would be gray.
     file[middle..middle + 2].copy_from_slice(&[0xff, 0xd9]);
     refused(&file, &ImagePipeline::rgb(), &["damaged", "keep_damaged"]);
     let image = ImagePipeline::rgb().keep_damaged().decode(&file, &mut unused_random()).unwrap();
