@@ -12,7 +12,7 @@ use lru::LruCache;
 
 use super::column::{Column, Positions};
 use super::features::HfFeatures;
-use super::row::{Row, RowLease};
+use super::row::{BorrowedRow, Row};
 use super::row_stream::{RowStream, SequentialTable};
 use super::source_file::SourceFile;
 use fulmen_data::internal::{Offsets, catch_quietly};
@@ -204,9 +204,9 @@ impl BlockReader {
     }
 
     /// A row from which fields are written.
-    pub(crate) fn lease(&self, index: usize) -> Result<RowLease<'_>> {
+    pub(crate) fn borrow_row(&self, index: usize) -> Result<BorrowedRow<'_>> {
         let (block, row) = self.find(index)?;
-        Ok(RowLease { block, row, positions: &self.positions })
+        Ok(BorrowedRow { block, row, positions: &self.positions })
     }
 
     /// The origin of a row, and its number in that origin.

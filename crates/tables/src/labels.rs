@@ -51,7 +51,7 @@ impl Labels {
         table.select(&[column])?;
         let mut texts = BTreeSet::new();
         for index in 0..table.len() {
-            let row = table.lease(index)?;
+            let row = table.borrow_row(index)?;
             let fail = |mismatch: Mismatch| {
                 table.error(index, &format!("column `{name}` {}", mismatch.message()))
             };

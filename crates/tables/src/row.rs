@@ -257,13 +257,13 @@ impl fmt::Debug for Row {
 }
 
 /// A row that is held while fields are written from it.
-pub(crate) struct RowLease<'a> {
+pub(crate) struct BorrowedRow<'a> {
     pub(crate) block: Arc<Block>,
     pub(crate) row: usize,
     pub(crate) positions: &'a [Option<usize>],
 }
 
-impl RowLease<'_> {
+impl BorrowedRow<'_> {
     /// The value of the table's column at this position.
     pub(crate) fn cell(&self, column: usize) -> ScalarRef<'_> {
         match self.positions.get(column) {

@@ -8,7 +8,7 @@ use fulmen_tensor::DType;
 use super::arrow_scalar::store_list;
 use super::column::{Column, ColumnRef, Positions};
 use super::labels::Labels;
-use super::row::RowLease;
+use super::row::BorrowedRow;
 use super::scalar::{Mismatch, ScalarRef, store};
 use super::table::Table;
 use fulmen_data::{Dataset, Error, Field, Fingerprint, Result, Sample, Stage};
@@ -259,7 +259,7 @@ impl FieldWriter {
     /// Writes the field of a row as bytes. An error includes the position of the column.
     fn write(
         &self,
-        row: &RowLease<'_>,
+        row: &BorrowedRow<'_>,
         out: &mut [u8],
     ) -> std::result::Result<(), (usize, Mismatch)> {
         let (dtype, column) = (self.field.dtype, self.columns.first().copied().unwrap_or(0));
@@ -341,7 +341,7 @@ impl<T: Table> Dataset for TableDataset<T> {
     }
 
     fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {
-        let row = sample.timed(Stage::Decode, || self.table.rows().lease(index))?;
+        let row = sample.timed(Stage::Decode, || self.table.rows().borrow_row(index))?;
         for (field, writer) in self.writers.iter().enumerate() {
             writer.write(&row, sample.field_mut(field)?).map_err(|(column, mismatch)| {
                 let name = self
