@@ -2,7 +2,7 @@
 //!
 //! The library repeats a request after 429, 5xx and broken connections, and waits longer each time.
 //! If the store gave the object an etag, the library resumes an interrupted response at the byte
-//! where it stopped. It stops a fixed time after the request start. [`RetryState`] adds three
+//! where it stopped. It stops a fixed time after the request began. [`RetryState`] adds three
 //! things:
 //! - The time is measured from the last byte that arrived, so downloading a large object may take
 //!   as long as it needs.
@@ -34,7 +34,7 @@ const CREDENTIALS_ADVICE: &str = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KE
 /// another region.
 const BARE_REDIRECT: &str = "redirect without LOCATION";
 
-/// The state of a request that may be retried: when it start, and when data last arrived.
+/// The state of a request that may be retried: when it began, and when data last arrived.
 pub(super) struct RetryState {
     object: ObjectPath,
     doing: String,

@@ -12,13 +12,13 @@ use flate2::bufread::GzDecoder;
 use super::mat5::{self, Value};
 use fulmen_data::{Error, Result};
 
-/// The size limit for the kit's files: they have 600 kB.
+/// The size limit of the kit's files, which have 600 kB.
 const MAX_BYTES: u64 = 64 << 20;
 
 const META: &str = "data/meta.mat";
 const TRUTH: &str = "data/ILSVRC2012_validation_ground_truth.txt";
 
-/// The needed part of the development kit.
+/// The parts of the development kit that the shards need.
 #[derive(Debug)]
 pub(crate) struct ImagenetDevkit {
     /// The WordNet id of each class (`n01440764`), and its name.
@@ -73,7 +73,7 @@ impl ImagenetDevkit {
     }
 }
 
-/// The files of a `.tar.gz` whose names end like this.
+/// Reads the files of a `.tar.gz` whose paths end with these names.
 fn files<const N: usize>(path: &Path, names: [&str; N]) -> Result<[Vec<u8>; N]> {
     let io = |doing: &str, source| Error::io(path, doing, source);
     let file = File::open(path).map_err(|source| io("opening the archive", source))?;

@@ -9,7 +9,7 @@ use fulmen_data::{Error, Items, Result, Source, Stream, StreamItem};
 use fulmen_files::Location;
 use fulmen_tables::{JsonLines, TextFile, TextFolder};
 
-/// The kind of a file, by its name.
+/// The kind of a file, which its name determines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Text,
@@ -18,7 +18,7 @@ enum Kind {
     Parquet,
 }
 
-/// Kinds by file extension. A longer extension comes before one that it ends with.
+/// The kinds by file extension. If an extension ends with another one, it comes before it.
 const KINDS: &[(&str, Kind)] = &[
     (".txt.gz", Kind::CompressedText),
     (".txt.zst", Kind::CompressedText),
@@ -40,7 +40,7 @@ pub(crate) struct TextInput {
 }
 
 impl TextInput {
-    /// Expands files, patterns and folders. Of a folder, all files of a known kind are used, sorted
+    /// Expands files, patterns and folders. In a folder, all files of a known kind are used, sorted
     /// by name.
     pub(crate) fn find(patterns: &[Location]) -> Result<Vec<TextInput>> {
         let mut inputs = Vec::new();
@@ -114,7 +114,7 @@ fn whole_file(files: TextFolder) -> Items<String> {
     Box::new((0..1).map(document))
 }
 
-/// Extracts the text of each item; on an error, the message includes the item's origin.
+/// Extracts the text of each item. An error includes the item's origin.
 fn extract_texts<T: 'static>(
     items: Items<T>,
     mut extract: impl FnMut(T) -> Result<String, String> + Send + 'static,

@@ -209,7 +209,8 @@ pub(crate) fn run(command: Command) -> Result<()> {
                     };
                     let files: Vec<Location> =
                         texts.files.into_iter().map(Location::from).collect();
-                    // Documents are small, so their number does not start a new shard.
+                    // The size of a shard is not limited by the number of documents, because they
+                    // are small.
                     prepare::text(
                         &files,
                         &options,
