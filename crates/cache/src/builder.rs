@@ -174,13 +174,13 @@ impl CacheBuilder {
         };
         if !plan.is_complete() {
             self.fill(&dir, &mut plan)?;
-            let after = Key::new(&*self.dataset, &fields, &self.options)?;
-            if after.hash != key.hash {
+            let key_now = Key::new(&*self.dataset, &fields, &self.options)?;
+            if key_now.hash != key.hash {
                 maintenance::remove_files(&dir)?;
                 return Err(Error::usage(format!(
                     "what the samples depend on changed while the cache was made, so it mixes old and new samples: \
                      {}; it was removed; make it again",
-                    differences(&key.key_parts, &after.key_parts).join("; ")
+                    differences(&key.key_parts, &key_now.key_parts).join("; ")
                 )));
             }
         }

@@ -20,17 +20,17 @@ pub fn catch_quietly<T>(run: impl FnOnce() -> T) -> Result<T, String> {
     // A thread that is unwinding must not set a hook.
     if !std::thread::panicking() {
         HOOK.call_once(|| {
-            let before = panic::take_hook();
+            let previous_hook = panic::take_hook();
             panic::set_hook(Box::new(move |info| {
                 if !QUIET.get() {
-                    before(info);
+                    previous_hook(info);
                 }
             }));
         });
     }
-    let before = QUIET.replace(true);
+    let was_quiet = QUIET.replace(true);
     let outcome = panic::catch_unwind(AssertUnwindSafe(run));
-    QUIET.set(before);
+    QUIET.set(was_quiet);
     outcome.map_err(|payload| message(&*payload))
 }
 

@@ -201,14 +201,14 @@ fn read(file: &Path, records: usize, record: usize, into: &mut Vec<u8>) -> Resul
             ),
         ));
     }
-    let before = into.len();
+    let start = into.len();
     into.try_reserve_exact(records * record)
         .map_err(|_| Error::file(file, format!("not enough memory for its {expected} bytes")))?;
     opened
         .take(expected)
         .read_to_end(into)
         .map_err(|source| Error::io(file, "reading the file", source))?;
-    if into.len() - before == records * record {
+    if into.len() - start == records * record {
         Ok(())
     } else {
         Err(Error::file(file, "it became shorter while it was read"))

@@ -68,7 +68,7 @@ impl ImageFolder {
             }
             let class = i32::try_from(classes.len())
                 .map_err(|_| Error::file(root, "it has more classes than 32 bits can number"))?;
-            let before = files.len();
+            let first_file = files.len();
             for file in walk(entry.path(), usize::MAX) {
                 let file = file?;
                 if !file.file_type().is_dir() && is_image(file.path()) {
@@ -79,7 +79,7 @@ impl ImageFolder {
                 }
             }
             let name = entry.file_name().to_string_lossy().into_owned();
-            if files.len() == before {
+            if files.len() == first_file {
                 empty.push(name.clone());
             }
             classes.push(name);

@@ -301,10 +301,10 @@ impl ArrowBlocks {
         let decoders = files.iter().map(|file| file.decoder(columns)).collect::<Result<_>>()?;
         let mut batches = Vec::new();
         for (number, file) in files.iter().enumerate() {
-            let mut before = 0usize;
+            let mut first_row = 0usize;
             for (batch, &(_, rows)) in file.batches.iter().enumerate() {
-                batches.push((number, batch, before));
-                before = before.saturating_add(rows);
+                batches.push((number, batch, first_row));
+                first_row = first_row.saturating_add(rows);
             }
         }
         Ok(ArrowBlocks { files, decoders, batches })

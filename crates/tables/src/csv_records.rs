@@ -46,7 +46,7 @@ impl CsvFormat {
         let mut not_utf8 = Vec::new();
         let value = |row: usize, column: usize| {
             let end = row * self.names.len() + column;
-            &bytes[end.checked_sub(1).map_or(0, |before| ends[before])..ends[end]]
+            &bytes[end.checked_sub(1).map_or(0, |previous| ends[previous])..ends[end]]
         };
         let columns = self.selected.iter().enumerate().map(|(position, &column)| -> ArrayRef {
             let size = (0..lines.len()).map(|row| value(row, column).len()).sum();
@@ -305,7 +305,7 @@ impl Scan {
         mut keep: Option<&mut Records>,
     ) -> Result<usize> {
         let (mut values, first_line) = (0, self.line);
-        let before = keep.as_ref().map_or(0, |records| records.bytes.len());
+        let start = keep.as_ref().map_or(0, |records| records.bytes.len());
         self.parser.set_line(first_line);
         loop {
             let line = self.line;
@@ -326,8 +326,8 @@ impl Scan {
             values += ended;
             if let Some(records) = &mut keep {
                 records.bytes.extend_from_slice(&self.output[..written]);
-                records.ends.extend(self.ends[..ended].iter().map(|end| before + end));
-                if (records.bytes.len() - before) as u64 > MAX_RECORD_BYTES {
+                records.ends.extend(self.ends[..ended].iter().map(|end| start + end));
+                if (records.bytes.len() - start) as u64 > MAX_RECORD_BYTES {
                     return Err(file.error(format!(
                         "line {line}: a record has more than {MAX_RECORD_BYTES} bytes; is a quote not closed?"
                     )));

@@ -83,7 +83,7 @@ pub struct HfFolder {
     location: Location,
     configs: Vec<Config>,
     /// `None` if there are several configurations and no default.
-    chosen: Option<usize>,
+    selected: Option<usize>,
     saved: bool,
 }
 
@@ -99,8 +99,8 @@ impl HfFolder {
             None => (configs(&location)?, false),
         };
         let only = (configs.len() == 1).then_some(0);
-        let chosen = configs.iter().position(|config| config.default).or(only);
-        Ok(HfFolder { location, configs, chosen, saved })
+        let selected = configs.iter().position(|config| config.default).or(only);
+        Ok(HfFolder { location, configs, selected, saved })
     }
 
     /// The names of the configurations.
@@ -111,7 +111,7 @@ impl HfFolder {
     /// Selects another configuration.
     pub fn config(mut self, name: &str) -> Result<HfFolder> {
         match self.configs.iter().position(|config| config.name == name) {
-            Some(chosen) => self.chosen = Some(chosen),
+            Some(selected) => self.selected = Some(selected),
             None => {
                 return Err(Error::usage(format!(
                     "{}: there is no configuration `{name}`; there are {}",
@@ -126,8 +126,8 @@ impl HfFolder {
     /// The names of the splits of this configuration. Empty if there are several configurations, no
     /// default, and no selection.
     pub fn splits(&self) -> Vec<&str> {
-        let chosen = self.chosen.map(|chosen| &self.configs[chosen].splits);
-        chosen.into_iter().flatten().map(|(name, _)| name.as_str()).collect()
+        let selected = self.selected.map(|selected| &self.configs[selected].splits);
+        selected.into_iter().flatten().map(|(name, _)| name.as_str()).collect()
     }
 
     /// Opens one split.
@@ -136,14 +136,14 @@ impl HfFolder {
     /// A split that does not exist (the error lists the splits); files that are truncated, or whose
     /// columns differ.
     pub fn split(&self, name: &str) -> Result<HfDataset> {
-        let Some(chosen) = self.chosen else {
+        let Some(selected) = self.selected else {
             return Err(Error::usage(format!(
                 "{}: the dataset has the configurations {}; choose one with `HfFolder::config`",
                 self.location,
                 self.configs().join(", ")
             )));
         };
-        let Config { splits, patterns, .. } = &self.configs[chosen];
+        let Config { splits, patterns, .. } = &self.configs[selected];
         let Some((_, files)) = splits.iter().find(|(split, _)| split == name) else {
             let splits = match &self.splits()[..] {
                 [] => "this configuration has no files here".to_owned(),

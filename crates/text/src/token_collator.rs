@@ -221,10 +221,12 @@ impl TokenCollator {
         }
         if self.documents {
             let starts = &encoding.starts;
-            let before = |position: usize| starts.partition_point(|&start| start <= position);
-            values.write(0, tokens, |position| Ok(before(position) as i32 + 1))?;
+            let document_number =
+                |position: usize| starts.partition_point(|&start| start <= position);
+            values.write(0, tokens, |position| Ok(document_number(position) as i32 + 1))?;
             values.write(0, tokens, |position| {
-                let document = before(position).checked_sub(1).map_or(0, |last| starts[last]);
+                let document =
+                    document_number(position).checked_sub(1).map_or(0, |last| starts[last]);
                 Ok((position - document) as i32)
             })?;
         }

@@ -82,15 +82,15 @@ pub fn text(
     job.begin()?;
     let mut splits = Vec::new();
     for name in SPLITS {
-        let known: Vec<Option<ShardRecord>> = (0..)
+        let earlier_shards: Vec<Option<ShardRecord>> = (0..)
             .map_while(|number| journal.shard(&shard_name(name, number, format.extension())))
             .map(Some)
             .collect();
-        let states = job.recorded_states(&known)?;
-        let known = known.into_iter().flatten().zip(states).collect();
+        let states = job.recorded_states(&earlier_shards)?;
+        let earlier_shards = earlier_shards.into_iter().flatten().zip(states).collect();
         splits.push(Split {
             name,
-            known,
+            earlier_shards,
             next: 0,
             documents_read: 0,
             documents: 0,
@@ -100,7 +100,7 @@ pub fn text(
     }
     let is_finished = splits
         .iter()
-        .flat_map(|split| &split.known)
+        .flat_map(|split| &split.earlier_shards)
         .all(|(_, state)| matches!(state, State::Done(_)));
     let mut blank = 0;
     if is_finished
@@ -112,7 +112,7 @@ pub fn text(
     }
     let bytes: u64 = inputs.iter().map(|input| input.bytes).sum();
     let done: u64 =
-        splits.iter().flat_map(|split| &split.known).map(|(record, _)| record.bytes).sum();
+        splits.iter().flat_map(|split| &split.earlier_shards).map(|(record, _)| record.bytes).sum();
     // Tokens take about half as much space as texts, and texts take little more in a tar file.
     // Compressed files expand; if they need too much space, this is detected only when the disk is
     // full.
@@ -239,7 +239,7 @@ fn in_validation(text: &str, seed: u64, share: f64) -> bool {
 struct Split {
     name: &'static str,
     /// The shards of earlier runs and their states, from the first shard on.
-    known: Vec<(ShardRecord, State)>,
+    earlier_shards: Vec<(ShardRecord, State)>,
     /// The number of the shard that the next document belongs to.
     next: usize,
     /// How many documents of this shard have been read.
@@ -290,9 +290,10 @@ impl Run<'_> {
         let (options, format) = (self.job.options, self.format);
         let bytes = document.as_ref().map_or(0, |document| format.bytes(document));
         let split = &mut self.splits[index];
-        let known = split.known.get(split.next).map(|(record, _)| record.documents());
+        let existing_documents =
+            split.earlier_shards.get(split.next).map(|(record, _)| record.documents());
         let open = split.open.as_ref();
-        let full = match known {
+        let full = match existing_documents {
             Some(documents) => split.documents_read == documents,
             None => open.is_some_and(|open| {
                 open.documents() == options.max_samples as u64
@@ -303,8 +304,10 @@ impl Run<'_> {
             self.close(index)?;
         }
         let split = &mut self.splits[index];
-        let is_there =
-            split.known.get(split.next).is_some_and(|(_, state)| !matches!(state, State::Missing));
+        let is_there = split
+            .earlier_shards
+            .get(split.next)
+            .is_some_and(|(_, state)| !matches!(state, State::Missing));
         if let (false, Some(document)) = (is_there, document) {
             let shard = match &mut split.open {
                 Some(shard) => shard,
@@ -323,15 +326,15 @@ impl Run<'_> {
     /// Completes the current shard of a split.
     fn close(&mut self, index: usize) -> Result<()> {
         let split = &mut self.splits[index];
-        let known = split
-            .known
+        let earlier_shard = split
+            .earlier_shards
             .get(split.next)
             .map(|(record, state)| (record.clone(), matches!(state, State::Done(_))));
-        let (record, done) = match (split.open.take(), known) {
-            (Some(open), known) => {
+        let (record, done) = match (split.open.take(), earlier_shard) {
+            (Some(open), earlier_shard) => {
                 let record = open.finish()?;
                 self.job.journal.add(Line::Shard(record.clone()))?;
-                if known.is_some_and(|(known, _)| known.sha256 != record.sha256) {
+                if earlier_shard.is_some_and(|(earlier, _)| earlier.sha256 != record.sha256) {
                     self.job.progress.note(&format!(
                         "{}: it has changed since it was first written",
                         record.name
@@ -380,7 +383,7 @@ impl Run<'_> {
                 empty += record.documents().saturating_sub(record.samples);
                 record.documents = None;
             }
-            if let Some((record, _)) = split.known.get(split.next) {
+            if let Some((record, _)) = split.earlier_shards.get(split.next) {
                 return Err(Error::file(
                     &self.job.options.output.join(&record.name),
                     "the files no longer have documents for it: they have changed; use another folder",
@@ -396,7 +399,7 @@ impl Split {
     /// How many of the next documents belong to existing shards, up to the first missing shard.
     fn existing_documents(&self) -> u64 {
         let existing = self
-            .known
+            .earlier_shards
             .iter()
             .skip(self.next)
             .take_while(|(_, state)| !matches!(state, State::Missing));

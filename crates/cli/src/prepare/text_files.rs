@@ -52,7 +52,7 @@ impl TextInput {
                 [one] if one.local().is_none() && kind_of(one).is_none() => one.list()?,
                 _ => locations,
             };
-            let before = inputs.len();
+            let previous_len = inputs.len();
             for location in locations {
                 match kind_of(&location) {
                     Some(kind) => {
@@ -62,7 +62,7 @@ impl TextInput {
                     None => return Err(unknown(&location, "its name has no known extension")),
                 }
             }
-            if inputs.len() == before {
+            if inputs.len() == previous_len {
                 return Err(unknown(pattern, "it has no text files"));
             }
         }

@@ -87,13 +87,13 @@ impl Clock {
     fn switch(stage: Option<Stage>) -> Option<Stage> {
         let now = Instant::now();
         let mut clock = CLOCK.get();
-        let before = clock.running.map(|(stage, _)| stage);
+        let previous = clock.running.map(|(stage, _)| stage);
         if let Some((stage, start)) = clock.running {
             clock.times.0[stage as usize] += now - start;
         }
         clock.running = stage.map(|stage| (stage, now));
         CLOCK.set(clock);
-        before
+        previous
     }
 }
 

@@ -214,12 +214,12 @@ pub(crate) fn run(command: Command) -> Result<()> {
 
 fn verify(path: PathBuf) -> Result<()> {
     let reporter = Reporter::new();
-    let mut before = None;
+    let mut previous = None;
     let bytes = verify_cache(path, |read, total| {
-        if before.is_none() {
+        if previous.is_none() {
             reporter.begin("verifying", total);
         }
-        reporter.advance(read - before.replace(read).unwrap_or(0));
+        reporter.advance(read - previous.replace(read).unwrap_or(0));
     })?;
     drop(reporter);
     outln!("all {bytes} bytes are intact");

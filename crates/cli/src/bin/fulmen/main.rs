@@ -93,7 +93,7 @@ fn main() -> ExitCode {
         Ok(arguments) => arguments.command,
         Err(error) => return refuse(&error),
     };
-    let done = match command {
+    let result = match command {
         Command::Build(arguments) => build::run(&arguments),
         Command::Cache(command) => cache::run(command),
         Command::Checkpoint(command) => checkpoint::run(command),
@@ -131,7 +131,7 @@ fn main() -> ExitCode {
             Err(error) => Err(error),
         },
     };
-    match done {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // If standard error is closed, only the exit status reports the failure.

@@ -55,12 +55,12 @@ pub(crate) fn run(command: Command) -> Result<u8> {
                 )));
             }
             let Run { machine, options, delete_after, output } = *run;
-            let known = known_hosts()?;
+            let hosts_file = known_hosts()?;
             // The machine is new and has new keys, but its addresses may have belonged to other
             // machines.
             let ssh = [
                 "StrictHostKeyChecking=accept-new".into(),
-                format!("UserKnownHostsFile={}", known.path().display()),
+                format!("UserKnownHostsFile={}", hosts_file.path().display()),
             ];
             let mut pod = Some(options);
             let mut work = |out: &mut dyn std::io::Write| {
