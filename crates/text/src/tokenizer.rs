@@ -190,7 +190,7 @@ impl Tokenizer {
     /// The side on which long texts are truncated; the end unless set.
     ///
     /// # Errors
-    /// None at present.
+    /// Currently, this method never fails.
     pub fn truncation_side(mut self, side: Side) -> Result<Tokenizer> {
         self.truncation_side = side;
         self.update()
@@ -199,7 +199,7 @@ impl Tokenizer {
     /// Which text of a long pair is truncated; the longer one unless set.
     ///
     /// # Errors
-    /// None at present.
+    /// Currently, this method never fails.
     pub fn truncation(mut self, truncation: Truncation) -> Result<Tokenizer> {
         self.truncation = truncation;
         self.update()
