@@ -202,8 +202,8 @@ pub(super) fn panicked() -> Error {
     Error::panic("a request to an object store panicked")
 }
 
-/// Runs a request and waits for it. The request runs on [`runtime`], because the caller may be inside
-/// another runtime, in which `block_on` panics.
+/// Runs a request and waits for it. The request runs on [`runtime`], because the caller may be
+/// inside another runtime, in which `block_on` panics.
 pub(super) fn wait<T: Send + 'static>(
     request: impl Future<Output = Result<T>> + Send + 'static,
 ) -> Result<T> {

@@ -19,8 +19,8 @@ use crate::{Error, Field, Result};
 /// Every field starts at a multiple of 64 bytes, so that a CPU device can use it in place. All
 /// batches have the same number of rows. In a short last batch, the rows from
 /// [`valid`](HostBatch::valid) on are padding: copies of the batch's first sample, whose mask is 0.
-/// If several processes share a batch ([`distributed`](crate::DataLoader::distributed)), this is the
-/// part of one process.
+/// If several processes share a batch ([`distributed`](crate::DataLoader::distributed)), this is
+/// the part of one process.
 ///
 /// ```
 /// use fulmen_data::{DataLoader, TensorDataset};

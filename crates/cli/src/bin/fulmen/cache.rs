@@ -74,7 +74,7 @@ pub(crate) struct Warm {
     /// The seed of the augmentation
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// A name of your own for this version of the data; a new name makes a new cache
+    /// Your name for this version of the data; a new name makes a new cache
     #[arg(long, default_value = "", value_name = "NAME")]
     data_version: String,
     /// Threads that decode [default: one per core]
