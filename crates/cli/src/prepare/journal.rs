@@ -29,7 +29,7 @@ pub(crate) enum Line {
     Verified(VerifiedArchive),
     /// A shard is complete and has its final name.
     Shard(ShardRecord),
-    /// All shards of a split are written. Their number was not known before.
+    /// All shards are written. Their number was not known before.
     Complete,
     /// A file is about to be uploaded. From now on, this job may replace the file with this name in
     /// the store.
