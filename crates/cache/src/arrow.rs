@@ -2,10 +2,10 @@
 //!
 //! All rows have the same size, so the position of every byte is known before the first sample is
 //! read. This module therefore does not use `arrow-ipc`'s writer, which needs a batch in memory. It
-//! writes only what surrounds the columns, and many threads can fill a part in any order. When a
-//! part is read, flatbuffers' verifier checks it, and the result is compared with the expected
-//! layout. `arrow-ipc`'s `FileDecoder` is not used: it panics if a damaged file points outside
-//! itself, so all offsets would have to be checked first, and then it would add nothing.
+//! writes only the data around the columns, and many threads can write the columns in any order.
+//! When a part is read, flatbuffers' verifier checks it, and the result is compared with the
+//! expected layout. `arrow-ipc`'s `FileDecoder` is not used, because it panics if a damaged file
+//! has offsets outside the file. Checking all offsets first would leave nothing for it to do.
 //!
 //! Out of scope: the files (`atomic_file`), and the samples.
 
@@ -23,9 +23,9 @@ use fulmen_tensor::DType;
 use fulmen_data::{Error, Field, Result};
 
 const MAGIC: &[u8] = b"ARROW1";
-/// The alignment of columns, as Arrow recommends and as suits SIMD.
+/// The alignment of columns. Arrow recommends this value, and it suits SIMD.
 const ALIGNMENT: u64 = 64;
-/// The data around the columns takes some kilobytes; a file that claims more is damaged.
+/// The data around the columns takes some kilobytes. A file that declares more is damaged.
 const MAX_METADATA_BYTES: u64 = 64 << 20;
 /// The metadata keys of a part's schema.
 const KEY: &str = "fulmen.cache.key";
@@ -128,7 +128,7 @@ fn schema(fields: &[Field], identity: &PartIdentity) -> Result<Schema> {
 
 type Metadata = std::collections::HashMap<String, String>;
 
-/// The frame of a part: what surrounds the columns, and the position of each column.
+/// The frame of a part: the data around the columns, and the position of each column.
 #[derive(Debug)]
 pub(crate) struct Frame {
     /// The bytes before the first column.
@@ -160,7 +160,7 @@ impl Frame {
             Block::new(batch_start as i64, (head.len() - batch_start) as i32, padded as i64);
 
         let mut tail = vec![0; (padded - end) as usize];
-        // The end marker, which readers of streams need and readers of files do not.
+        // The end marker. Readers of streams need it; readers of files do not.
         tail.extend_from_slice(&[0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0]);
         let footer = footer(&schema, block);
         tail.extend_from_slice(&footer);
@@ -188,7 +188,7 @@ struct Columns {
 }
 
 impl Columns {
-    /// `None` if they are too large for a file.
+    /// `None` if the columns are too large for a file.
     fn new(fields: &[Field], rows: usize) -> Option<Columns> {
         let (mut nodes, mut buffers, mut columns) = (Vec::new(), Vec::new(), Vec::new());
         let (mut end, mut padded) = (0u64, 0u64);
@@ -266,8 +266,9 @@ fn footer(schema: &Schema, block: Block) -> Vec<u8> {
     builder.finished_data().to_vec()
 }
 
-/// The positions of the columns in a part's file, or why the file is not the expected part. `read`
-/// reads bytes of the file, which has `file_bytes` bytes; it is never called for others.
+/// The positions of the columns in a part's file, or the reason why the file is not the expected
+/// part. `read` reads bytes of the file and is called only for positions within its `file_bytes`
+/// bytes.
 pub(crate) fn locate(
     read: &dyn Fn(u64, usize) -> Result<Vec<u8>>,
     file_bytes: u64,
@@ -276,7 +277,7 @@ pub(crate) fn locate(
     key: &str,
     part: usize,
 ) -> Result<Result<Vec<Range<u64>>, String>> {
-    // Read errors are returned; invalid content becomes a message.
+    // Read errors are returned as errors; invalid content is returned as a message.
     let trailer = 4 + MAGIC.len() as u64;
     let Some(footer_end) = file_bytes.checked_sub(trailer).filter(|&end| end >= 8) else {
         return Ok(Err(format!("it has {file_bytes} bytes, too few for an Arrow file")));
@@ -315,7 +316,7 @@ pub(crate) fn locate(
     Ok(check_batch(&message, fields, rows, body))
 }
 
-/// The block of the one record batch.
+/// The block of the only record batch.
 fn check_footer(footer: &[u8], fields: &[Field], key: &str, part: usize) -> Result<Block, String> {
     let footer =
         root_as_footer(footer).map_err(|error| format!("its footer is damaged: {error}"))?;

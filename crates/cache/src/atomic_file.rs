@@ -1,4 +1,4 @@
-//! Atomic writes; sizes as text; disks that can be full.
+//! Atomic writes, sizes as text, and disks that may be full.
 //!
 //! Out of scope: the content.
 
@@ -42,8 +42,8 @@ impl Disk {
     }
 }
 
-/// A file of known size that is filled in any order, under a temporary name until it is complete.
-/// If it is dropped earlier, it is removed.
+/// A file of known size that is filled in any order. It has a temporary name until it is complete,
+/// and is removed if it is dropped earlier.
 #[derive(Debug)]
 pub(crate) struct NewFile {
     file: fulmen_durable::NewFile,
@@ -61,7 +61,7 @@ impl NewFile {
         match disk.take(bytes).and_then(|()| new.file.reserve(bytes)) {
             Ok(()) => Ok(new),
             Err(source) => {
-                // The space that it took is free again.
+                // This frees the space that was reserved.
                 drop(new);
                 Err(write_error(path, bytes, source))
             }
@@ -76,7 +76,7 @@ impl NewFile {
             .map_err(|source| write_error(&self.path, self.bytes, source))
     }
 
-    /// Syncs the file, gives it its name, and returns the SHA-256 of its content.
+    /// Syncs the file, renames it to its final name, and returns the SHA-256 of its content.
     pub(crate) fn finish(&self) -> Result<String> {
         let (path, file) = (&self.path, self.file.file());
         let doing = |operation: &'static str| move |source| Error::io(path, operation, source);
@@ -118,7 +118,7 @@ pub(crate) fn sha256(path: &Path, read: impl FnMut(u64)) -> Result<String> {
     hash.map_err(|source| Error::io(path, "cannot read the file", source))
 }
 
-/// A number of bytes as text, with the decimal units of disks: 1 GB is 10⁹ bytes.
+/// Formats a number of bytes with the decimal units of disks: 1 GB is 10⁹ bytes.
 pub(crate) fn size(bytes: u64) -> String {
     let units = [(1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")];
     match units.iter().find(|(unit, _)| bytes as f64 >= *unit) {

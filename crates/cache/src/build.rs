@@ -1,4 +1,4 @@
-//! Filling the missing parts of a cache, with threads that read samples.
+//! Fills the missing parts of a cache, with threads that read samples.
 //!
 //! Every sample has a fixed position in the files, so threads write in any order and the files are
 //! the same for any number of threads. At most two parts are filled at a time; a full part is
@@ -61,11 +61,11 @@ struct Piece {
 struct State {
     /// Parts that have not been started.
     todo: VecDeque<usize>,
-    /// The part whose rows are handed out, and its next row.
+    /// The part whose rows are being handed out to threads, and its next row.
     current: Option<(Arc<OpenPart>, usize)>,
     /// Parts with unwritten rows, and the number of these rows.
     missing: Vec<(usize, usize)>,
-    /// Parts with all their rows.
+    /// Parts whose rows are all written.
     full: VecDeque<Arc<OpenPart>>,
     /// Parts that are started but not renamed.
     open: usize,
@@ -84,8 +84,8 @@ struct BuildContext<'a> {
 }
 
 impl Build<'_> {
-    /// Fills the parts that are missing in the plan, and writes the plan's manifest after each.
-    /// After an error, the finished ones stay.
+    /// Fills the parts that are missing in the plan, and writes the plan's manifest after each
+    /// part. After an error, the finished parts stay.
     pub(crate) fn run(&self, plan: &mut Plan, on_event: &mut dyn FnMut(CacheEvent)) -> Result<()> {
         let todo: VecDeque<usize> =
             (0..plan.num_parts()).filter(|&part| !plan.is_finished(part)).collect();
@@ -163,7 +163,7 @@ impl ProgressReporter<'_> {
     }
 }
 
-/// Stops all threads if one panics; otherwise they would wait for it.
+/// Stops all threads if one of them panics, because they would wait for it.
 struct PanicGuard<'a>(&'a BuildContext<'a>);
 
 impl Drop for PanicGuard<'_> {
@@ -182,8 +182,8 @@ impl BuildContext<'_> {
         self.changed.notify_all();
     }
 
-    /// The main thread: it finishes full parts, reports progress, and reads if there are no
-    /// workers.
+    /// The loop of the main thread: it finishes full parts, reports progress, and reads samples if
+    /// there are no workers.
     fn coordinate(&self, plan: &mut Plan, reporter: &mut ProgressReporter<'_>) {
         let _guard = PanicGuard(self);
         let mut reader = match self.build.workers {
@@ -194,7 +194,7 @@ impl BuildContext<'_> {
             _ => None,
         };
         loop {
-            // Without the lock, because the callback is user code and may take long.
+            // The lock is released first, because the callback is user code and may take long.
             let done = self.state.lock().done;
             reporter.report_if_due(done);
             let mut state = self.state.lock();
@@ -234,7 +234,8 @@ impl BuildContext<'_> {
         let parts = &mut plan.manifest.parts;
         let index = parts.partition_point(|entry| entry.number < part);
         parts.insert(index, entry);
-        // The next run reads unfinished parts again, and finds their bad rows again.
+        // The bad rows of unfinished parts are not stored, because the next run reads these parts
+        // again.
         bad.retain(|row| plan.is_finished(row.row / plan.manifest.rows_per_part));
         bad.sort_by_key(|row| row.row);
         plan.manifest.bad = bad;
@@ -253,8 +254,8 @@ impl BuildContext<'_> {
         }
     }
 
-    /// The next rows to read. `None` at the end, after an error, and, without `wait`, if none are
-    /// available now.
+    /// The next rows to read. Returns `None` at the end and after an error. Without `wait`, also
+    /// returns `None` if no rows are available now.
     fn next_piece(&self, wait: bool) -> Option<Piece> {
         let mut state = self.state.lock();
         loop {
@@ -344,7 +345,7 @@ impl Reader {
         shared.changed.notify_all();
     }
 
-    /// The rows that could not be read and may stay empty.
+    /// Reads rows and returns those that could not be read and may stay empty.
     fn read(&mut self, shared: &BuildContext<'_>, piece: &Piece) -> Result<Vec<BadRow>> {
         let manifest = &shared.plan.manifest;
         let mut bad = Vec::new();
@@ -356,12 +357,12 @@ impl Reader {
             let mut sample =
                 Sample::new(&self.layout, &mut self.memory, slot, &mut self.written, key);
             let dataset = shared.build.dataset;
-            // A panic leaves at most a half-written row, which is cleared or dropped.
+            // After a panic, at most a half-written row is left, which is cleared or dropped.
             let read = catch_unwind(AssertUnwindSafe(|| dataset.read(index, &mut sample)))
                 .unwrap_or_else(|payload| Err(panicked("the dataset panicked", payload)))
                 .and_then(|()| sample.check_complete());
             let Err(error) = read else { continue };
-            // The origin is only for the message; the error of the sample counts.
+            // The origin is only for the message, so a panic in it is ignored.
             let origin =
                 catch_unwind(AssertUnwindSafe(|| dataset.origin(index))).unwrap_or_default();
             let error = error.at_sample(number, origin);
@@ -383,7 +384,7 @@ impl Reader {
             let rows = &self.memory[start..start + piece.rows * bytes];
             piece.open.file.write_at(rows, column.start + (piece.first * bytes) as u64)?;
         }
-        // Only the list of finished parts of a plan changes.
+        // In a build, the plan changes only in its list of finished parts.
         debug_assert!(piece.first + piece.rows <= shared.plan.rows_of(piece.open.part));
         Ok(())
     }

@@ -16,10 +16,10 @@ use fulmen_data::internal::differences;
 use fulmen_data::{Dataset, Error, Field, Result};
 use fulmen_files::{self as store, Lock};
 
-/// More threads than this are certainly a mistake.
+/// A larger number of threads is certainly a mistake.
 const MAX_WORKERS: usize = 1024;
-/// The approximate size of a file: an eighth of the cache within these bounds, so that a kill loses
-/// little and files are few.
+/// The approximate size of a file: an eighth of the cache within these bounds, so that a killed
+/// process loses little work and there are few files.
 const MIN_PART_BYTES: u64 = 64 << 20;
 const MAX_PART_BYTES: u64 = 1 << 30;
 /// The disk space to leave free.
@@ -57,55 +57,55 @@ impl CacheBuilder {
         }
     }
 
-    /// A version for what the fingerprint cannot see, such as the code of a closure; a new version
-    /// makes a new cache. Required if the samples depend on a function
+    /// A version for what the fingerprint cannot detect, such as the code of a closure; a new
+    /// version makes a new cache. It is required if the samples depend on a function
     /// ([`Source::map`](fulmen_data::Source::map),
-    /// [`Source::into_dataset`](fulmen_data::Source::into_dataset), your own `TextInput`): without
-    /// it, a change of the function would go unnoticed.
+    /// [`Source::into_dataset`](fulmen_data::Source::into_dataset), your own `TextInput`), because
+    /// a change of the function would otherwise go unnoticed.
     pub fn version(mut self, version: impl Into<String>) -> CacheBuilder {
         self.options.version = version.into();
         self
     }
 
     /// How many variants of each sample are cached; one unless set. Variant `v` is the sample as
-    /// epoch `v` reads it, with that epoch's augmentation; epoch `e` of a training then reads
-    /// variant `e mod variants`.
+    /// epoch `v` reads it, with that epoch's augmentation. In training, epoch `e` reads variant `e
+    /// mod variants`.
     pub fn variants(mut self, variants: usize) -> CacheBuilder {
         self.options.variants = variants;
         self
     }
 
-    /// The seed of the cached augmentation; 0 unless set. With a loader's seed, the variants are
-    /// what that loader would have read in its first epochs without a cache.
+    /// The seed of the cached augmentation; 0 unless set. With the seed of a loader, the variants
+    /// are what this loader would read in its first epochs without a cache.
     pub fn seed(mut self, seed: u64) -> CacheBuilder {
         self.options.seed = seed;
         self
     }
 
-    /// Threads that read samples while the cache is made; one per core unless set. With 0 the
-    /// calling thread reads. The files do not depend on it.
+    /// The number of threads that read samples while the cache is made; one per core unless set.
+    /// With 0, the calling thread reads them. The files do not depend on this number.
     pub fn workers(mut self, threads: usize) -> CacheBuilder {
         self.workers = Some(threads);
         self
     }
 
     /// How many samples may fail to be read, counting each variant; none unless set. Their errors
-    /// are stored: reading such a sample from the cache returns the same error, so that the loader
-    /// can skip it.
+    /// are stored. Reading such a sample from the cache returns the stored error, so that the
+    /// loader can skip the sample.
     pub fn allow_bad_samples(mut self, most: usize) -> CacheBuilder {
         self.allowed_bad = most;
         self
     }
 
-    /// Whether it is an error if the path has a cache of other samples; the error lists the
-    /// differences. If off, the default, a new cache is made next to it.
+    /// Whether to return an error, which lists the differences, if the path has a cache of other
+    /// samples. If this is off, the default, a new cache is made next to the other one.
     pub fn refuse_others(mut self, refuse: bool) -> CacheBuilder {
         self.refuse_others = refuse;
         self
     }
 
-    /// The approximate size of a file in bytes; unless set, an eighth of the cache, between 64 MiB
-    /// and 1 GiB. A partly made cache keeps its size.
+    /// The approximate size of a file in bytes. The default is an eighth of the cache, between 64
+    /// MiB and 1 GiB. A partly made cache keeps its size.
     pub fn part_bytes(mut self, bytes: u64) -> CacheBuilder {
         self.part_bytes = Some(bytes);
         self
@@ -133,13 +133,14 @@ impl CacheBuilder {
 
     /// Opens the cache. If it does not exist or is not finished, makes it first.
     ///
-    /// If another process is making it, this one waits, and continues if the other one dies.
+    /// If another process is making it, this process waits, and continues the work if the other one
+    /// dies.
     ///
     /// # Errors
     /// A dataset without a fingerprint, or with a function but without a
-    /// [`version`](CacheBuilder::version); files that changed while the cache was made; a full
-    /// disk, before anything is written, with numbers; a sample that cannot be read. Finished parts
-    /// stay, and the next run continues from there.
+    /// [`version`](CacheBuilder::version); files that changed while the cache was made; a disk with
+    /// too little space, before anything is written (the error has the numbers); a sample that
+    /// cannot be read. Finished parts stay, and the next run continues from there.
     pub fn open(mut self) -> Result<CachedDataset> {
         let fields = self.check()?;
         let key = Key::new(&*self.dataset, &fields, &self.options)?;
@@ -166,20 +167,20 @@ impl CacheBuilder {
                 )));
             }
         }
-        // The process that held the lock may have made all or some of it.
+        // The process that held the lock may have made parts of the cache, or all of it.
         let mut plan = match manifest::load(&dir)? {
             Some(plan) if plan.manifest.key == key.hash => plan,
             _ => self.plan(&fields, &key)?,
         };
         if !plan.is_complete() {
             self.fill(&dir, &mut plan)?;
-            let after = Key::new(&*self.dataset, &fields, &self.options)?;
-            if after.hash != key.hash {
+            let key_now = Key::new(&*self.dataset, &fields, &self.options)?;
+            if key_now.hash != key.hash {
                 maintenance::remove_files(&dir)?;
                 return Err(Error::usage(format!(
                     "what the samples depend on changed while the cache was made, so it mixes old and new samples: \
                      {}; it was removed; make it again",
-                    differences(&key.key_parts, &after.key_parts).join("; ")
+                    differences(&key.key_parts, &key_now.key_parts).join("; ")
                 )));
             }
         }
@@ -256,13 +257,13 @@ impl CacheBuilder {
             .map_err(|message| Error::usage(format!("this dataset cannot be cached: {message}")))
     }
 
-    /// The differences to the caches at this path, if there are any and none has this key.
+    /// Reports how the caches at this path differ, if there are any and none has this key.
     fn report_differences(&mut self, key: &Key, dir: &Path) -> Result<()> {
         if dir.join(manifest::MANIFEST).exists() {
             return Ok(());
         }
         let mut nearest: Option<(PathBuf, Vec<String>)> = None;
-        // Other files at the path do not matter.
+        // Files at the path that are not caches do not matter.
         for CacheEntry { dir, plan } in manifest::find(&self.path).unwrap_or_default() {
             // An unreadable cache is skipped here: `verify` reports it.
             let Ok(Some(other)) = plan else { continue };

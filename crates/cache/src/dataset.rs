@@ -23,7 +23,7 @@ use fulmen_data::{Dataset, Error, Field, Fingerprint, Result, Sample};
 /// [variants](CacheBuilder::variants) and their seed. `path` is a folder for any number of caches,
 /// each in a subfolder.
 ///
-/// The files are mapped: do not truncate or overwrite one that is in use, because accessing removed
+/// The files are mapped. Do not truncate or overwrite a file that is in use: accessing removed
 /// bytes ends the process (SIGBUS). [`clear_cache`](crate::clear_cache) is safe: a mapped file
 /// stays until it is no longer used.
 ///
@@ -89,15 +89,14 @@ struct Column {
 }
 
 impl CachedDataset {
-    /// Starts a cache of a dataset in a folder. The same as
-    /// [`CacheExt::cache`](crate::CacheExt::cache).
+    /// Starts a cache of a dataset in a folder, like [`CacheExt::cache`](crate::CacheExt::cache).
     pub fn builder(dataset: impl Dataset, path: impl AsRef<Path>) -> CacheBuilder {
         CacheBuilder::new(Arc::new(dataset), path.as_ref().to_owned())
     }
 
     /// Opens a finished cache without its original dataset, which may no longer exist. `path` is
-    /// the folder given when the cache was made or, if that has several caches, the subfolder of
-    /// one.
+    /// the folder given when the cache was made. If this folder has several caches, `path` must be
+    /// the subfolder of one of them.
     ///
     /// Samples are not read, so the time does not depend on their number.
     ///
@@ -169,8 +168,8 @@ impl CachedDataset {
         self.0.bad.iter().map(|row| row.message.as_str())
     }
 
-    /// Advises the system on the order in which samples will be read. It matters only while they
-    /// are not in memory.
+    /// Advises the system on the order in which samples will be read. This matters only for samples
+    /// that are not in memory.
     pub fn advise(&self, access: Access) -> Result<()> {
         self.each_part("cannot tell the system the order of access", |part| part.map.advise(access))
     }
@@ -214,7 +213,7 @@ impl Part {
         let map = MappedFile::new(&file, length)
             .map_err(|source| Error::io(&path, "cannot map the file into memory", source))?;
         let column = |(range, field): (std::ops::Range<u64>, &Field)| {
-            // Both fit in a usize, because the whole file does.
+            // Both values fit in a usize, because the size of the whole file does.
             Ok(Column { start: range.start as usize, sample_bytes: field.sample_bytes()? })
         };
         let columns = columns.into_iter().zip(&plan.fields).map(column).collect::<Result<_>>()?;

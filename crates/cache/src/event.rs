@@ -13,13 +13,13 @@ pub struct CacheEstimate {
     pub samples: usize,
     /// The number of variants per sample.
     pub variants: usize,
-    /// Bytes per sample, over all fields.
+    /// The number of bytes per sample, over all fields.
     pub sample_bytes: u64,
-    /// Bytes of all files.
+    /// The number of bytes of all files.
     pub bytes: u64,
     /// The number of files.
     pub parts: usize,
-    /// Bytes of the missing files.
+    /// The number of bytes of the missing files.
     pub missing_bytes: u64,
     /// The number of missing files.
     pub missing_parts: usize,
@@ -64,8 +64,8 @@ pub enum CacheEvent {
         /// The differences, one per line: `resize: was 224, is 256`.
         differences: Vec<String>,
     },
-    /// Another process is making this cache. This one waits, and continues if the other dies. Sent
-    /// several times a second.
+    /// Another process is making this cache. This process waits, and continues the work if the
+    /// other one dies. Sent several times a second.
     Waiting {
         /// The other process.
         holder: String,
@@ -74,11 +74,12 @@ pub enum CacheEvent {
     Started(CacheEstimate),
     /// Progress; sent several times a second, and once at the end.
     Progress {
-        /// Samples in the files, counting each variant, including those of an earlier run.
+        /// The number of samples in the files, counting each variant, including those of an earlier
+        /// run.
         done: usize,
         /// The total number of samples.
         total: usize,
-        /// Bytes per sample.
+        /// The number of bytes per sample.
         sample_bytes: u64,
     },
     /// All files exist.

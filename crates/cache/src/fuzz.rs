@@ -4,13 +4,14 @@
 
 use super::{arrow, manifest};
 
-/// Parses a part; the columns it finds must be within it and have the sizes of the manifest.
+/// Parses a part. The columns that this finds must be within the part and have the sizes that the
+/// manifest specifies.
 pub fn fuzz(manifest: &[u8], part: usize, bytes: &[u8]) {
     let Ok(plan) = manifest::parse(manifest) else { return };
     if part >= plan.num_parts() {
         return;
     }
-    // The finished parts are checked again when making a cache continues.
+    // When making a cache continues, the finished parts are checked again.
     let Ok(frame) = plan.frame(part) else { return };
     let read = |offset: u64, length: usize| Ok(bytes[offset as usize..][..length].to_vec());
     let rows = plan.rows_of(part);

@@ -15,7 +15,7 @@ pub(crate) struct Options {
     pub(crate) seed: u64,
 }
 
-/// A hash, and the values it was made of.
+/// A hash, and the values from which it was computed.
 #[derive(Clone, Debug)]
 pub(crate) struct Key {
     pub(crate) hash: String,

@@ -2,12 +2,12 @@
 //! files.
 //!
 //! A cache is a folder named by its key (`key`) with `cache.json` (`manifest`), `part-00000.arrow`
-//! and so on (`arrow`, `atomic_file`) and `cache.lock` (`lock`). Making one: `builder`, then
-//! `build`. Reading it: `dataset`, over `mmap`.
+//! and so on (`arrow`, `atomic_file`) and `cache.lock` (`lock`). `builder` and `build` make a
+//! cache; `dataset` reads it through `mmap`.
 //!
-//! Invariants: a part appears complete, under its name, and never changes; a file that the manifest
-//! does not list does not exist for the cache; the bytes of a part depend only on the dataset and
-//! the options.
+//! Invariants: a part gets its name only when it is complete, and then never changes; a file that
+//! the manifest does not list is not part of the cache; the bytes of a part depend only on the
+//! dataset and the options.
 //!
 //! Out of scope: the datasets, and caches in a remote store.
 
@@ -41,7 +41,7 @@ use fulmen_data::Dataset;
 
 /// Adds [`cache`](CacheExt::cache) to every dataset.
 pub trait CacheExt: Dataset + Sized {
-    /// A cache of these samples in the folder `path`: they are read and stored once, then
+    /// Caches these samples in the folder `path`. They are read and stored once, then
     /// memory-mapped.
     fn cache(self, path: impl AsRef<Path>) -> CacheBuilder {
         CachedDataset::builder(self, path)

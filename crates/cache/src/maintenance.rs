@@ -47,11 +47,11 @@ impl CacheInfo {
     }
 }
 
-/// The caches at `path`: the one in this folder, or those in its subfolders. A cache with a damaged
-/// manifest is left out if there are others; [`verify_cache`] reports it.
+/// The caches at `path`: the cache in this folder, or those in its subfolders. A cache with a
+/// damaged manifest is left out if there are others; [`verify_cache`] reports it.
 ///
 /// # Errors
-/// No cache at this path; the only one is damaged.
+/// No cache at this path; a damaged cache that is the only one.
 pub fn cache_info(path: impl AsRef<Path>) -> Result<Vec<CacheInfo>> {
     let (mut infos, mut failed) = (Vec::new(), None);
     for CacheEntry { dir, plan } in find(path.as_ref())? {
@@ -93,7 +93,7 @@ fn find(path: &Path) -> Result<Vec<CacheEntry>> {
     if caches.is_empty() { Err(no_cache_error(path)) } else { Ok(caches) }
 }
 
-/// The caches of this release; an error if there are only others.
+/// The caches of this release; an error if there are only caches of other releases.
 fn find_own(path: &Path) -> Result<Vec<CacheEntry>> {
     let is_other = |entry: &CacheEntry| matches!(entry.plan, Err(ManifestError::OtherFormat(_)));
     let (others, own): (Vec<_>, Vec<_>) = find(path)?.into_iter().partition(is_other);
@@ -107,13 +107,13 @@ pub(crate) fn no_cache_error(path: &Path) -> Error {
     Error::missing(format!("{}: there is no cache here", path.display()))
 }
 
-/// Reads the finished parts of the caches at `path` and verifies their checksums. `progress` is
-/// called with the bytes read so far and the total. Returns the number of verified bytes. Caches of
-/// other releases are left out.
+/// Reads the finished parts of the caches at `path` and verifies their checksums. Returns the
+/// number of verified bytes. `progress` is called with the number of bytes read so far and the
+/// total. Caches of other releases are left out.
 ///
 /// # Errors
-/// The names of the parts that are missing, have another size or other content, and what to do; a
-/// file that cannot be read; no cache of this release at this path.
+/// Parts that are missing or have another size or content (the error names them and says what to
+/// do); a file that cannot be read; no cache of this release at this path.
 pub fn verify_cache(path: impl AsRef<Path>, mut progress: impl FnMut(u64, u64)) -> Result<u64> {
     let (mut plans, mut wrong) = (Vec::new(), Vec::new());
     for CacheEntry { dir, plan } in find_own(path.as_ref())? {
@@ -150,13 +150,14 @@ pub fn verify_cache(path: impl AsRef<Path>, mut progress: impl FnMut(u64, u64)) 
     }
 }
 
-/// Removes missing or changed parts from the caches at `path`, and damaged manifests, so that
-/// making the caches again writes only those. Returns the removed files. Caches of other releases
+/// Removes damaged manifests and missing or changed parts from the caches at `path`, so that making
+/// the caches again writes only those parts. Returns the removed files. Caches of other releases
 /// are left out.
 ///
 /// # Errors
-/// No cache of this release at this path; one that is being written; a file that cannot be read, so
-/// that its state is unknown: then nothing is removed. A file that cannot be removed.
+/// No cache of this release at this path; a cache that is being written; a file that cannot be
+/// removed; a file that cannot be read, so that its state is unknown, in which case nothing is
+/// removed.
 pub fn repair_cache(path: impl AsRef<Path>) -> Result<Vec<PathBuf>> {
     // Everything is checked before anything is removed.
     let mut damaged = Vec::new();
@@ -189,7 +190,8 @@ pub fn repair_cache(path: impl AsRef<Path>) -> Result<Vec<PathBuf>> {
         };
         manifest.bad.retain(|bad| !wrong.contains(&(bad.row / manifest.rows_per_part)));
         manifest.parts.retain(|entry| !wrong.contains(&entry.number));
-        // The manifest first: parts that it does not list are written again in any case.
+        // The manifest is saved first, because parts that it does not list are written again in any
+        // case.
         manifest::save(&dir, &manifest)?;
         for path in wrong.into_iter().map(|part| dir.join(part_name(part))) {
             remove(&path)?;
@@ -200,10 +202,10 @@ pub fn repair_cache(path: impl AsRef<Path>) -> Result<Vec<PathBuf>> {
 }
 
 /// Removes the caches at `path`, finished or not, and no other files. Returns the number of freed
-/// bytes. Processes that are reading them are not disturbed.
+/// bytes. Processes that are reading the caches are not disturbed.
 ///
 /// # Errors
-/// No cache at this path; one that is being written; a file that cannot be removed.
+/// No cache at this path; a cache that is being written; a file that cannot be removed.
 pub fn clear_cache(path: impl AsRef<Path>) -> Result<u64> {
     let path = path.as_ref();
     let mut freed = 0;
@@ -211,7 +213,7 @@ pub fn clear_cache(path: impl AsRef<Path>) -> Result<u64> {
         let lock = Lock::take(&dir, LOCK)?;
         freed += remove_files(&dir)?;
         drop(lock);
-        // A folder with other files stays.
+        // This fails for a folder with other files, which stays.
         let _ = fs::remove_dir(dir);
     }
     let _ = fs::remove_dir(path);
@@ -226,8 +228,9 @@ pub(crate) fn remove_files(dir: &Path) -> Result<u64> {
     let mut paths: Vec<PathBuf> =
         names.map_err(|source| Error::io(dir, "cannot list the cache", source))?;
     paths.retain(|path| is_cache_file(path));
-    // The manifest first: a kill then leaves a folder without one, which the next cache with this
-    // name fills again. The lock last: it still marks the folder as a cache.
+    // The manifest is removed first: if the process is killed, the folder has no manifest, and the
+    // next cache with this name fills it again. The lock is removed last, because it marks the
+    // folder as a cache.
     paths.sort_by_key(|path| (!path.ends_with(MANIFEST), path.ends_with(LOCK)));
     let mut freed = 0;
     for path in paths {
@@ -254,7 +257,7 @@ fn remove(path: &Path) -> Result<()> {
     }
 }
 
-/// What is wrong with a finished part, if anything. Calls `read` with the number of bytes read.
+/// The damage of a finished part, if there is any. Calls `read` with the number of bytes read.
 ///
 /// # Errors
 /// An existing part that cannot be read.
@@ -303,7 +306,7 @@ pub(crate) fn locate(
     })
 }
 
-/// The same, with damage returned as a message, separately from read errors.
+/// Like [`locate`], but damage is returned as a message, separately from read errors.
 fn columns(
     path: &Path,
     file: &File,

@@ -1,4 +1,4 @@
-//! The identity of a cache and its finished parts: the JSON file next to the parts.
+//! The identity of a cache and its finished parts, in a JSON file next to the parts.
 //!
 //! Out of scope: the parts (`arrow`, `atomic_file`), and making the key (`key`).
 
@@ -17,14 +17,14 @@ use fulmen_files::LOCK;
 pub(crate) const MANIFEST: &str = "cache.json";
 /// How many digits of the key form the name of the cache's folder.
 pub(crate) const FOLDER_DIGITS: usize = 16;
-/// The version of the files' layout. It is part of the key, so another layout is another cache.
+/// The version of the files' layout. It is part of the key, so a new layout makes a new cache.
 pub(crate) const FORMAT: u32 = 1;
-/// A manifest that claims more files is damaged.
+/// A manifest that declares more files is damaged.
 pub(crate) const MAX_PARTS: usize = 10_000;
-/// The manifest of a cache of a thousand terabytes is smaller.
+/// The manifest of a cache of a thousand terabytes is smaller than this.
 const MAX_BYTES: u64 = 256 << 20;
 
-/// Everything known about a cache without looking at its parts.
+/// The information about a cache that is known without reading its parts.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Manifest {
@@ -63,7 +63,7 @@ pub(crate) struct PartEntry {
     pub(crate) sha256: String,
 }
 
-/// An empty row.
+/// A row that is empty because its sample could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct BadRow {
@@ -71,7 +71,7 @@ pub(crate) struct BadRow {
     pub(crate) message: String,
 }
 
-/// A manifest with consistent numbers.
+/// A validated manifest, whose numbers are consistent.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) manifest: Manifest,
@@ -98,7 +98,7 @@ impl Plan {
                 manifest.samples, manifest.variants
             ));
         };
-        // This leaves space for the frame.
+        // The limit leaves space for the frame.
         if row_bytes.checked_mul(rows).is_none_or(|bytes| bytes > 1 << 60) {
             return Err(format!("{rows} rows of {row_bytes} bytes are more than a disk can hold"));
         }
@@ -210,7 +210,7 @@ pub(crate) fn part_name(part: usize) -> String {
     format!("part-{part:05}.arrow")
 }
 
-/// Why a manifest cannot be used.
+/// The reason why a manifest cannot be used.
 #[derive(Debug)]
 pub(crate) enum ManifestError {
     /// It cannot be read.
@@ -285,7 +285,7 @@ pub(crate) fn save(dir: &Path, manifest: &Manifest) -> Result<()> {
     write_whole(&path, &text)
 }
 
-/// The folder of a cache, and its manifest; no plan if the cache has just been started, or its
+/// The folder of a cache, and its plan. `Ok(None)` if the cache has just been started, or its
 /// removal was interrupted.
 pub(crate) struct CacheEntry {
     pub(crate) dir: PathBuf,
@@ -293,8 +293,8 @@ pub(crate) struct CacheEntry {
 }
 
 impl CacheEntry {
-    /// The cache in a folder, if it has a cache's manifest, or a cache's name and lock. Files of
-    /// other programs may have the manifest's name.
+    /// The cache in a folder: a folder with the manifest of a cache, or with a cache's name and
+    /// lock. A file with the manifest's name may belong to another program.
     fn read(dir: PathBuf) -> Option<CacheEntry> {
         let plan = load(&dir);
         let is_cache = matches!(plan, Ok(Some(_))) || is_key(&dir) && dir.join(LOCK).is_file();
@@ -325,7 +325,7 @@ pub(crate) fn find(path: &Path) -> Result<Vec<CacheEntry>> {
     }
     all.sort_by(|a, b| a.dir.cmp(&b.dir));
     if all.is_empty() {
-        // If there is no other cache, the error in the manifest is worth reporting.
+        // If there is no other cache, the error in this manifest is worth reporting.
         Ok(load(path).map(|_| all)?)
     } else {
         Ok(all)

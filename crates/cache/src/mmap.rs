@@ -25,8 +25,8 @@ const CACHE_LINE: usize = 64;
 pub(crate) struct MappedFile(Mmap);
 
 impl MappedFile {
-    /// Maps the first `length` bytes of a file, which must have at least that many. They are not
-    /// read yet.
+    /// Maps the first `length` bytes of a file, which must have at least that many. Mapping does
+    /// not read them.
     pub(crate) fn new(file: &File, length: usize) -> io::Result<MappedFile> {
         if file.metadata()?.len() < length as u64 {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -47,7 +47,8 @@ impl MappedFile {
     }
 
     /// Lets the processor load `length` bytes from `start` on into its caches, while it does other
-    /// work. After the first [`PREFETCH_BYTES`], the processor recognizes the sequence by itself.
+    /// work. After the first [`PREFETCH_BYTES`] bytes, the processor detects the sequential access
+    /// by itself.
     #[cfg_attr(
         not(target_arch = "x86_64"),
         expect(unused_variables, reason = "Rust has no prefetch for it")
@@ -83,8 +84,8 @@ impl MappedFile {
         if self.0.advise(Advice::PopulateRead).is_ok() {
             return Ok(());
         }
-        // Linux before 5.14, and other systems: read ahead, and let the first access to each page
-        // do the rest.
+        // Linux before 5.14 and other systems: read ahead, and let the first access to each page do
+        // the rest.
         self.0.advise(Advice::WillNeed)
     }
 }
@@ -92,12 +93,12 @@ impl MappedFile {
 /// The order in which a cache is read, to advise the system's readahead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Access {
-    /// No advice: the system reads about 128 KiB around each miss. Right for most cases, and the
-    /// default.
+    /// No advice: the system reads about 128 KiB around each miss. This is the default, and right
+    /// for most cases.
     #[default]
     Normal,
-    /// In sequence: the system reads further ahead, and evicts earlier.
+    /// In sequence: the system reads further ahead and evicts pages earlier.
     Sequential,
-    /// Small samples in random order on a disk with slow seeks: no readahead.
+    /// Small samples in random order on a disk with slow seeks: the system does not read ahead.
     Random,
 }

@@ -1,4 +1,4 @@
-//! Tests that need the inside of the crate: a disk with less space than the real one.
+//! Tests that need private items of the crate: a disk with less space than the real one.
 
 use crate::CacheExt;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use super::atomic_file::Disk;
 use crate::CachedDataset;
 use fulmen_data::{DType, Dataset, Field, Fingerprint, HostBatch, Result, Sample};
 
-/// 1000 bytes per sample, and a count of reads.
+/// A dataset with 1000 bytes per sample that counts its reads.
 #[derive(Clone, Default)]
 struct CountingDataset(Arc<AtomicUsize>);
 
@@ -73,7 +73,7 @@ fn a_disk_that_fills_up_keeps_what_was_finished_and_the_next_run_goes_on() {
 
 #[test]
 fn a_disk_without_room_is_refused_before_anything_is_written() {
-    /// A terabyte per sample.
+    /// A dataset with a terabyte per sample.
     struct Huge;
     impl Dataset for Huge {
         fn len(&self) -> usize {

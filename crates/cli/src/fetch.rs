@@ -1,7 +1,7 @@
 //! [`fetch`]: downloads the files of a well-known dataset.
 //!
-//! Each file's SHA-256 is pinned. A file has a temporary name until it is complete and verified; an
-//! interrupted download continues.
+//! Each file's SHA-256 is pinned. A file has a temporary name until it is complete and verified. An
+//! interrupted download can be continued.
 //!
 //! Out of scope: requests and retries (`fulmen-files`); reading the files (`fulmen-data`,
 //! `fulmen-images`).
@@ -16,19 +16,19 @@ use fulmen_files::{Location, Lock};
 
 use crate::prepare::{Progress, sha256_of};
 
-/// The size of a request, and the most that an interruption loses.
+/// The size of a request. An interruption loses at most this number of bytes.
 const PART: u64 = 8 << 20;
 
 /// A dataset that can be fetched.
 #[derive(Debug)]
 pub struct PublishedDataset {
-    /// Its name, such as `mnist`.
+    /// The name of the dataset, such as `mnist`.
     pub name: &'static str,
     /// A short description.
     pub about: &'static str,
-    /// Folders of web servers with the files, in order of preference.
+    /// The addresses of folders on web servers that have the files, in order of preference.
     addresses: &'static [&'static str],
-    /// Names and SHA-256 of the files.
+    /// The names and SHA-256 checksums of the files.
     files: &'static [(&'static str, &'static str)],
 }
 
@@ -127,8 +127,8 @@ pub const DATASETS: &[PublishedDataset] = &[
 ];
 
 /// Downloads the files of a dataset into a folder, which is created if necessary, and unpacks
-/// archives into it. Existing files with the right SHA-256 are kept. `from` is another source of
-/// the files: a folder of a web server, a store, or a local folder.
+/// archives into it. Existing files with the expected SHA-256 are kept. `from` is another source of
+/// the files: a folder on a web server, in a store, or on a local disk.
 ///
 /// ```no_run
 /// use fulmen_cli::fetch::{DATASETS, fetch};
@@ -139,9 +139,9 @@ pub const DATASETS: &[PublishedDataset] = &[
 /// ```
 ///
 /// # Errors
-/// No address answers within the time of `FULMEN_STORE_GIVE_UP_SECONDS` (180); a server sends
-/// something else than was published; the folder cannot be written to, or another process is
-/// fetching into it.
+/// No address answers within the time of `FULMEN_STORE_GIVE_UP_SECONDS` (180); a server sends other
+/// content than what was published; the folder cannot be written to, or another process is fetching
+/// files into it.
 pub fn fetch(
     dataset: &PublishedDataset,
     folder: &Path,
@@ -165,7 +165,7 @@ pub fn fetch(
     Ok(())
 }
 
-/// Downloads a file from the first address that has the published content.
+/// Downloads a file from the first address that serves the published content.
 fn download(
     addresses: &[&str],
     file: &Path,
@@ -235,7 +235,7 @@ fn is_published(file: &Path, sha256: &str, progress: &dyn Progress) -> Result<bo
     Ok(sha256_of(file, |bytes| progress.advance(bytes)).map_err(io)? == sha256)
 }
 
-/// The files of an archive, without its folders.
+/// Unpacks the files of an archive into a folder, without the archive's folders.
 fn unpack(archive: &Path, folder: &Path, progress: &dyn Progress) -> Result<()> {
     let io = |source| Error::io(archive, "cannot unpack the file", source);
     progress.begin(&format!("unpacking {}", archive.display()), 0);
@@ -267,7 +267,7 @@ mod tests {
 
     use super::*;
 
-    /// A web server on loopback with one file; it records the requested ranges.
+    /// A web server on the loopback interface that has one file and records the requested ranges.
     struct Server {
         address: &'static str,
         sent: Arc<Mutex<Vec<String>>>,
@@ -356,7 +356,7 @@ mod tests {
         assert_eq!(*server.sent.lock().unwrap(), ["70000-99999"]);
         fetch(&toy, folder.path(), None, &()).unwrap();
         assert_eq!(server.sent.lock().unwrap().len(), 1);
-        // A damaged file is fetched again.
+        // A damaged file is downloaded again.
         fs::write(folder.path().join("toy.gz"), b"damaged").unwrap();
         fetch(&toy, folder.path(), Some(server.address), &()).unwrap();
         assert_eq!(fs::read(folder.path().join("toy.gz")).unwrap(), bytes);

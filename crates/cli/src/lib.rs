@@ -1,6 +1,6 @@
 //! The features of the command `fulmen` as a library: downloading well-known datasets
-//! ([`fetch`](mod@fetch)), converting archives to shards ([`prepare`]), resizing images before a
-//! training ([`Presize`]), and the screen of `fulmen top` ([`top`]).
+//! ([`fetch`](mod@fetch)), converting archives to shards ([`prepare`]), making images smaller
+//! before training ([`Presize`]), and the screen of `fulmen top` ([`top`]).
 //!
 //! Out of scope: training.
 

@@ -20,13 +20,13 @@ use fulmen_files::Lock;
 use fulmen_images::{Encoding, ImageFolder, ImagePipeline, encode_image};
 use fulmen_shards::{TarShardWriter, WrittenShard};
 
-/// The file next to the shards that records what they were made from.
+/// The file next to the shards that records from what they were made.
 const INPUTS_FILE: &str = "presize.json";
 /// The lock file that prevents two runs at once.
 const LOCK: &str = ".presize.lock";
 /// The number of images in memory at a time, per thread.
 const IMAGES_PER_THREAD: usize = 32;
-/// More threads than this are certainly a mistake.
+/// A larger number of threads is certainly a mistake.
 const MAX_THREADS: usize = 1024;
 
 /// Options for making images smaller, and the folder for the shards.
@@ -45,7 +45,7 @@ pub struct Presize {
     folder: PathBuf,
     side: usize,
     quality: u8,
-    /// Decoding of the files.
+    /// The pipeline that decodes the files.
     pipeline: ImagePipeline,
     seed: u64,
     max_samples: u64,
@@ -58,13 +58,13 @@ pub struct Presize {
 struct PresizeInputs {
     options: String,
     images: String,
-    /// The unreadable images, as indices in the order of the shards, with the reasons.
+    /// The images that cannot be decoded, as indices in the order of the shards, with the reasons.
     left_out: Vec<(usize, String)>,
 }
 
 impl Presize {
-    /// Shards in this folder: a shorter side of 256 pixels, JPEGs of quality 95, shards of at most
-    /// 1 GiB.
+    /// The default options: shards in this folder, a shorter side of 256 pixels, JPEGs of quality
+    /// 95, and at most 1 GiB per shard.
     pub fn new(folder: impl Into<PathBuf>) -> Presize {
         Presize {
             folder: folder.into(),
@@ -79,8 +79,8 @@ impl Presize {
         }
     }
 
-    /// The shorter side of the images in pixels. Images whose shorter side is not longer are copied
-    /// byte by byte.
+    /// The shorter side of the images in pixels. Images whose shorter side is not longer than this
+    /// are copied byte by byte.
     pub fn shorter_side(mut self, pixels: usize) -> Presize {
         self.side = pixels;
         self
@@ -92,8 +92,9 @@ impl Presize {
         self
     }
 
-    /// Applies the EXIF orientation to the images that are made smaller, which lose their EXIF
-    /// data. Off unless set: a training that ignores EXIF data then sees the same images.
+    /// Whether to apply the EXIF orientation to the images that are made smaller, which lose their
+    /// EXIF data. Off unless set, so that a training run that ignores EXIF data sees the same
+    /// images.
     pub fn exif_orientation(mut self, turn: bool) -> Presize {
         self.pipeline = self.pipeline.exif_orientation(turn);
         self
@@ -105,14 +106,14 @@ impl Presize {
         self
     }
 
-    /// Accepts JPEGs with invalid data, with wrong pixels there. A training needs
-    /// [`ImagePipeline::keep_damaged`] for those that are copied unchanged.
+    /// Accepts JPEGs with invalid data; the affected pixels are wrong. For those that are copied
+    /// unchanged, training needs [`ImagePipeline::keep_damaged`].
     pub fn keep_damaged(mut self) -> Presize {
         self.pipeline = self.pipeline.keep_damaged();
         self
     }
 
-    /// The seed for the order of the images, which are shuffled, so that each shard has images of
+    /// The seed for the order of the images. They are shuffled, so that each shard has images of
     /// all classes.
     pub fn seed(mut self, seed: u64) -> Presize {
         self.seed = seed;
@@ -125,20 +126,20 @@ impl Presize {
         self
     }
 
-    /// The maximum size of a shard in bytes, unless a single image is larger.
+    /// The maximum size of a shard in bytes. A single larger image gets its own shard.
     pub fn max_bytes(mut self, bytes: u64) -> Presize {
         self.max_bytes = bytes;
         self
     }
 
-    /// Threads that decode; one per core unless set.
+    /// The number of threads that decode images; one per core unless set.
     pub fn threads(mut self, threads: usize) -> Presize {
         self.threads = Some(threads);
         self
     }
 
     /// How many images may be left out because they cannot be decoded; none unless set. A file that
-    /// cannot be read still ends the run: the next run may be able to read it.
+    /// cannot be read still ends the run, because the next run may be able to read it.
     pub fn allow_bad(mut self, images: usize) -> Presize {
         self.allow_bad = images;
         self
@@ -149,8 +150,8 @@ impl Presize {
     /// continues after the last complete shard.
     ///
     /// # Errors
-    /// Invalid options; shards of other images or options in the folder, or another run that is
-    /// using it; a file that cannot be read, an image that cannot be decoded; a full disk.
+    /// Invalid options; a folder that has shards of other images or options, or is in use by
+    /// another run; a file that cannot be read; an image that cannot be decoded; a full disk.
     pub fn run(&self, images: &ImageFolder, progress: &dyn Progress) -> Result<Vec<WrittenShard>> {
         if self.side == 0 || !(1..=100).contains(&self.quality) {
             return Err(Error::usage(format!(
@@ -169,7 +170,7 @@ impl Presize {
         let (skip, mut shards) = self.resume(&mut inputs)?;
         store::remove_leftovers(&self.folder)?;
         let order = permutation(Purpose::Split, self.seed, 0, images.len());
-        // Images that were left out are not in any shard.
+        // Shards do not contain the images that were left out.
         let bad = |index: &usize| inputs.left_out.iter().any(|(left_out, _)| left_out == index);
         let rest: Vec<usize> = order.into_iter().filter(|index| !bad(index)).skip(skip).collect();
         let mut writer = TarShardWriter::builder(&self.folder)
@@ -195,9 +196,9 @@ impl Presize {
             })?;
             for (&index, done) in round.iter().zip(done) {
                 match done {
-                    Ok(ResizedImage { extension, bytes, read }) => {
+                    Ok(ResizedImage { extension, bytes, original_bytes }) => {
                         write(&mut writer, images, index, extension, &bytes)?;
-                        progress.advance(read);
+                        progress.advance(original_bytes);
                     }
                     Err(error) => {
                         if inputs.left_out.len() >= self.allow_bad {
@@ -234,7 +235,7 @@ impl Presize {
             .map_err(|source| Error::io(&path, "cannot write the file", source))
     }
 
-    /// The number of images in complete shards, and these shards.
+    /// Returns the number of images in complete shards, and these shards.
     fn resume(&self, inputs: &mut PresizeInputs) -> Result<(usize, Vec<WrittenShard>)> {
         let path = self.folder.join(INPUTS_FILE);
         match std::fs::read(&path) {
@@ -289,29 +290,29 @@ impl Presize {
     }
 
     fn shrink(&self, file: Vec<u8>) -> Result<ResizedImage> {
-        let read = file.len() as u64;
+        let original_bytes = file.len() as u64;
         let header = self.pipeline.header(&file)?;
         let (extension, side) = (header.extension, header.size.width.min(header.size.height));
         let pipeline = self.pipeline.clone();
-        // These steps are deterministic.
+        // The steps do not use random numbers.
         let mut random = SampleRng::new(0, 0, 0);
         if side <= self.side {
-            // Decoded anyway, to find damage now.
+            // The image is decoded in any case, to detect damage now.
             pipeline.decode(&file, &mut random)?;
-            return Ok(ResizedImage { extension, bytes: file, read });
+            return Ok(ResizedImage { extension, bytes: file, original_bytes });
         }
         let small = pipeline.resize(self.side).decode(&file, &mut random)?;
         let bytes = encode_image(&small, Encoding::Jpeg { quality: self.quality })?;
-        Ok(ResizedImage { extension: "jpg", bytes, read })
+        Ok(ResizedImage { extension: "jpg", bytes, original_bytes })
     }
 }
 
-/// An image that is small enough.
+/// An image that has its final size.
 struct ResizedImage {
     extension: &'static str,
     bytes: Vec<u8>,
-    /// The size of its original file in bytes.
-    read: u64,
+    /// The size of the original file in bytes.
+    original_bytes: u64,
 }
 
 fn write(

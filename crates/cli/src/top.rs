@@ -1,6 +1,6 @@
 //! The screen of `fulmen top`: the utilization of devices, and what runs on them.
 //!
-//! Out of scope: the source of the numbers, and the terminal.
+//! Out of scope: collecting the numbers, and the terminal.
 
 use std::collections::VecDeque;
 
@@ -12,23 +12,23 @@ use ratatui::style::Stylize as _;
 use ratatui::text::Line;
 use ratatui::widgets::{Cell, Paragraph, Row, Table, Wrap};
 
-/// The number of snapshots in the history.
+/// The number of snapshots that are kept for the history.
 const HISTORY: usize = 200;
 
-/// The numbers at one moment.
+/// The numbers at one time.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     /// libtpu's metrics of each device, or the error.
     pub metrics: Result<Vec<DeviceMetrics>, String>,
-    /// A training's metrics, or the error, if it was asked.
+    /// A training run's metrics, or the error; `None` if they were not requested.
     pub run: Option<Result<RunMetrics, String>>,
     /// The processes that hold the TPU.
     pub processes: Vec<ProcessActivity>,
-    /// How many processes could not be inspected.
+    /// The number of processes that could not be inspected.
     pub unseen: usize,
 }
 
-/// The screen.
+/// The screen of `fulmen top`.
 ///
 /// ```
 /// use fulmen_cli::top::{Snapshot, Screen};
@@ -52,12 +52,12 @@ pub struct Screen {
 }
 
 impl Screen {
-    /// An empty screen. `source` describes the origin of the numbers.
+    /// Creates an empty screen. `source` describes where the numbers come from.
     pub fn new(source: String, level: Level) -> Screen {
         Self { source, level, history: VecDeque::new(), snapshot: None }
     }
 
-    /// Updates the screen.
+    /// Shows a new snapshot.
     pub fn update(&mut self, snapshot: Snapshot) {
         if self.history.len() == HISTORY {
             self.history.pop_front();
@@ -74,7 +74,7 @@ impl Screen {
         self.snapshot = Some(snapshot);
     }
 
-    /// Draws it.
+    /// Draws the screen.
     pub fn draw(&self, frame: &mut Frame<'_>) {
         let devices = self
             .snapshot
@@ -175,7 +175,7 @@ fn draw_processes(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot) {
 }
 
 impl Snapshot {
-    /// The same as text: a line for each device, the training and each process.
+    /// The screen as text: a line for each device, for the training run, and for each process.
     pub fn lines(&self) -> Vec<String> {
         let mut lines = match &self.metrics {
             Ok(devices) => devices.iter().map(device_line).collect(),

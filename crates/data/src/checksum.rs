@@ -10,7 +10,7 @@ use sha2::Digest;
 /// Bytes read at a time.
 const PIECE: usize = 1 << 20;
 
-/// The checksum of everything that can be read. Calls `read` with the size of each chunk.
+/// Returns the checksum of all bytes that `from` yields. Calls `read` with the size of each chunk.
 pub fn checksum<D: Digest>(mut from: impl Read, mut read: impl FnMut(u64)) -> io::Result<String> {
     let mut hash = D::new();
     let mut piece = vec![0; PIECE];

@@ -18,8 +18,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why a dataset could not be opened, a loader could not be built, or a batch could not be read.
 ///
-/// The kind is private; query it with the `is_...` methods. They see through the "sample 17:" that
-/// the loader adds to the error of a dataset. The message is complete:
+/// The kind is private; query it with the `is_...` methods. They also look behind the prefix
+/// "sample 17:" that the loader adds to the error of a dataset. The message is complete:
 /// [`source`](std::error::Error::source) returns only what the message does not show.
 /// [`get_ref`](Error::get_ref) returns the original error of a dataset.
 ///
@@ -87,7 +87,7 @@ impl Error {
         }))
     }
 
-    /// Invalid bytes of a file whose name is not known here.
+    /// Invalid bytes of a file whose name is not known at this point.
     pub fn content(message: impl Into<String>) -> Error {
         Error(Box::new(Kind::Content(message.into())))
     }
@@ -170,7 +170,7 @@ impl Error {
         self.get_ref()?.downcast_ref()
     }
 
-    /// The mistake in a recorded expression, if this error is about one.
+    /// The mistake in a tensor expression, if this error is about one.
     pub fn fault(&self) -> Option<&Fault> {
         self.tensor_error()?.fault()
     }
@@ -281,7 +281,8 @@ impl fmt::Display for Kind {
     }
 }
 
-/// The message: `fn main() -> Result<(), Box<dyn std::error::Error>>` prints this.
+/// Prints the message, because `fn main() -> Result<(), Box<dyn std::error::Error>>` prints errors
+/// with `Debug`.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

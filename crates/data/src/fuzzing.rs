@@ -6,7 +6,7 @@ use crate::IdxFile;
 /// Reads an IDX file and checks that its values match the size in its header.
 ///
 /// # Panics
-/// They do not match.
+/// The values do not match the size.
 pub fn idx(bytes: &[u8]) {
     if let Ok(file) = IdxFile::parse(bytes, 64 << 20) {
         let elements: usize = file.dims().iter().product();

@@ -29,8 +29,8 @@
 //!
 //! The batches do not depend on the number of threads, devices or processes: order and content are
 //! a function of dataset, sampler, batch size and epoch. Several processes share the rows of each
-//! batch ([`DataLoader::distributed`]). Only the replacement of a sample that cannot be read may
-//! depend on their number ([`OnError`]).
+//! batch ([`DataLoader::distributed`]). There is one exception: the replacement of a sample that
+//! cannot be read may depend on the number of processes ([`OnError`]).
 //!
 //! Samples come from arrays ([`TensorDataset`]), IDX files ([`Mnist`]), or any [`Source`] or
 //! [`Stream`]. The crates `fulmen-images`, `fulmen-tables`, `fulmen-shards` and `fulmen-text` read

@@ -1,4 +1,4 @@
-//! Finds the part that contains an item of several concatenated parts.
+//! Finds which of several concatenated parts contains an item.
 //!
 //! Out of scope: the parts (files, shards, blocks of rows).
 
@@ -7,7 +7,7 @@
 pub struct Offsets(Vec<usize>);
 
 impl Offsets {
-    /// For parts with these numbers of items.
+    /// Makes the offsets of parts with these numbers of items.
     pub fn new(parts: impl IntoIterator<Item = usize>) -> Offsets {
         let mut starts = vec![0usize];
         let mut total = 0usize;
@@ -29,8 +29,8 @@ impl Offsets {
         self.0.get(part).copied().unwrap_or_else(|| self.len())
     }
 
-    /// The part that contains an item, and the item's index in it; none if the index is out of
-    /// range.
+    /// The part that contains an item, and the item's index in this part; `None` if the index is
+    /// out of range.
     pub fn find(&self, item: usize) -> Option<(usize, usize)> {
         let part = self
             .0

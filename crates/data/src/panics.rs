@@ -1,8 +1,8 @@
-//! Catches panics in other crates on content that they did not expect. The panic hook stays silent,
+//! Catches panics of other crates, which unexpected content may cause. The panic hook stays silent,
 //! because the panic is reported as an error.
 //!
-//! Out of scope: panics in datasets and samplers. They are caught too, but the hook shows their
-//! author where they happened.
+//! Out of scope: panics in datasets and samplers. They are caught too, but the hook runs, so that
+//! their author sees where they happened.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -13,24 +13,24 @@ thread_local! {
     static QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs code and catches a panic in it, without calling the program's panic hook. Returns the
+/// Runs code and catches a panic in it, without calling the program's panic hook. The error is the
 /// message of the panic.
 pub fn catch_quietly<T>(run: impl FnOnce() -> T) -> Result<T, String> {
     static HOOK: Once = Once::new();
     // A thread that is unwinding must not set a hook.
     if !std::thread::panicking() {
         HOOK.call_once(|| {
-            let before = panic::take_hook();
+            let previous_hook = panic::take_hook();
             panic::set_hook(Box::new(move |info| {
                 if !QUIET.get() {
-                    before(info);
+                    previous_hook(info);
                 }
             }));
         });
     }
-    let before = QUIET.replace(true);
+    let was_quiet = QUIET.replace(true);
     let outcome = panic::catch_unwind(AssertUnwindSafe(run));
-    QUIET.set(before);
+    QUIET.set(was_quiet);
     outcome.map_err(|payload| message(&*payload))
 }
 

@@ -33,7 +33,7 @@ pub fn in_parallel<T: Sync, R: Send>(
     let mut results = thread::scope(|scope| {
         let worker =
             |_| thread::Builder::new().name("fulmen-parallel".to_owned()).spawn_scoped(scope, run);
-        // If no thread can be started, the existing ones do the work.
+        // If no further thread can be started, the existing ones do the work.
         let workers: Vec<_> =
             (1..most_threads.min(items.len())).map_while(|number| worker(number).ok()).collect();
         let mut results = run();

@@ -1,5 +1,5 @@
-//! Truncated values in messages: what a user wrote may be as long as a file, and its beginning
-//! identifies it.
+//! Truncates long values in messages. A value that a user wrote may be as long as a file, and its
+//! beginning identifies it.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -7,16 +7,16 @@ use std::fmt::Write as _;
 /// Messages up to this many bytes are left as they are.
 const MAX_UNCHANGED_BYTES: usize = 1000;
 
-/// A quoted value with more bytes than the first number is truncated to about the second number.
+/// A quoted value of more than `MAX_VALUE_BYTES` bytes is truncated to about `CUT_VALUE_BYTES`.
 const MAX_VALUE_BYTES: usize = 200;
 const CUT_VALUE_BYTES: usize = 80;
 
-/// A message that is still longer is truncated in the middle.
+/// A message that is still longer than this is truncated in the middle.
 const MAX_BYTES: usize = 8000;
 
-/// The message with very long values, in backticks or quotes, truncated.
+/// Returns the message with very long values, in backticks or quotes, truncated.
 ///
-/// For messages that are displayed. This crate's [`Error`](crate::Error) applies it itself.
+/// Call it for messages that are displayed. This crate's [`Error`](crate::Error) already does.
 #[doc(hidden)]
 pub fn shorten(message: &str) -> Cow<'_, str> {
     if message.len() <= MAX_UNCHANGED_BYTES {
@@ -27,7 +27,7 @@ pub fn shorten(message: &str) -> Cow<'_, str> {
     let mut unclosed = String::new();
     while let Some(letter) = message[position..].chars().next() {
         position += letter.len_utf8();
-        // Within a word it is an apostrophe.
+        // Within a word, a single quote is an apostrophe.
         let opens = matches!(letter, '`' | '"') || letter == '\'' && !last.is_alphanumeric();
         last = letter;
         if !opens || unclosed.contains(letter) {

@@ -1,4 +1,4 @@
-//! Full disks: detecting the errors, and reporting how much space is missing.
+//! Full disks: detects the errors, and reports how much space is missing.
 
 use std::io::{self, ErrorKind};
 use std::path::Path;
@@ -19,9 +19,9 @@ pub fn is_full(error: &io::Error) -> bool {
     )
 }
 
-/// Adds to the error of a write to `to` how much space is missing, if that is its cause. `bytes` is
-/// the size of the file, if it is known. Other errors are returned unchanged; the kind never
-/// changes.
+/// Adds to the error of a write to `to` how much space is missing, if a full disk caused the error.
+/// `bytes` is the size of the file, if it is known. Other errors are returned unchanged. The kind
+/// of the error never changes.
 ///
 /// ```
 /// let folder = tempfile::tempdir()?;
@@ -58,7 +58,7 @@ pub fn explain(error: io::Error, to: &Path, bytes: Option<u64>) -> io::Error {
     io::Error::new(error.kind(), format!("{error}{detail}"))
 }
 
-/// A number of bytes as text, with the decimal units of disks: 1 GB is 10⁹ bytes.
+/// Formats a number of bytes with the decimal units of disks: 1 GB is 10⁹ bytes.
 fn size(bytes: u64) -> String {
     let units = [(1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")];
     match units.iter().find(|(unit, _)| bytes as f64 >= *unit) {

@@ -1,8 +1,8 @@
 //! Files and folders that appear completely or not at all.
 //!
 //! New content goes to a temporary file in the same folder. The file is synced, renamed, and made
-//! durable by syncing the folder. A kill, a power cut or a full disk therefore leaves the old file
-//! unchanged.
+//! durable by syncing the folder. If the process is killed, the power fails, or the disk is full,
+//! the old file therefore stays unchanged.
 //!
 //! The writer holds a lock on its temporary file, and the kernel releases the lock when the process
 //! dies. The next process that writes in the folder removes temporary files that are not locked. On
@@ -34,7 +34,7 @@ fn folder_of(file: &Path) -> &Path {
     file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Syncs the folder of a file: a new name survives a power cut only after that.
+/// Syncs the folder of a file. A new name survives a power failure only after this.
 ///
 /// # Errors
 /// The folder cannot be opened or synced.

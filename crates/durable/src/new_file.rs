@@ -9,8 +9,8 @@ use fs4::FileExt;
 
 use crate::{explain, folder_of, is_full, sync_folder, temporary_name};
 
-/// A file that is being written under a temporary name next to its target. [`NewFile::keep`] gives
-/// it its name. If it is dropped earlier, it is removed.
+/// A file that is being written under a temporary name next to its target. [`NewFile::keep`]
+/// renames it to the target. If it is dropped earlier, it is removed.
 ///
 /// ```
 /// use std::io::Write;
@@ -46,7 +46,7 @@ impl NewFile {
         Ok(NewFile { file, temporary, to: to.to_owned(), persisted: AtomicBool::new(false) })
     }
 
-    /// Allocates all the disk space at once, so that a full disk is noticed before anything is
+    /// Allocates all the disk space at once, so that a full disk is detected before anything is
     /// written. The file then has this length.
     ///
     /// # Errors
@@ -54,7 +54,7 @@ impl NewFile {
     pub fn reserve(&self, bytes: u64) -> io::Result<()> {
         match self.file.allocate(bytes) {
             Err(error) if is_full(&error) => Err(error),
-            // If the file system cannot allocate space, the writes will fail instead.
+            // If the file system cannot allocate space, later writes report the full disk.
             _ => self.file.set_len(bytes),
         }
     }
@@ -73,26 +73,26 @@ impl NewFile {
         self.rename_with(|| fs::rename(&self.temporary, &self.to))
     }
 
-    /// Like [`NewFile::keep`], but without syncing: after a power cut, the file may have lost its
-    /// content. For files that are verified when they are read, and can be created again.
+    /// Like [`NewFile::keep`], but without syncing: after a power failure, the file may have lost
+    /// its content. Use it for files that are verified when they are read and can be created again.
     ///
     /// # Errors
-    /// The target is a folder. It is unchanged.
+    /// The target is a folder, which stays unchanged.
     pub fn persist_unsynced(&self) -> io::Result<()> {
         fs::rename(&self.temporary, &self.to)?;
         self.persisted.store(true, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Like [`NewFile::keep`], but only if the file does not exist yet.
+    /// Like [`NewFile::keep`], but an error if the file exists.
     ///
     /// # Errors
     /// Those of [`NewFile::keep`]; an existing file, which stays unchanged.
     pub fn persist_noclobber(&self) -> io::Result<()> {
         self.rename_with(|| match fs::hard_link(&self.temporary, &self.to) {
             Ok(()) => {
-                // The file has its name. If the temporary name stays, the next process that writes
-                // here removes it.
+                // The file already has its name. If the temporary name remains, the next process
+                // that writes here removes it.
                 let _ = fs::remove_file(&self.temporary);
                 Ok(())
             }
@@ -100,8 +100,8 @@ impl NewFile {
         })
     }
 
-    /// Mounted object stores do not support links. There the name is checked just before the
-    /// rename.
+    /// Renames without a link, for mounted object stores, which do not support links. The name is
+    /// checked just before the rename.
     fn rename_if_free(&self, refused: io::Error) -> io::Result<()> {
         let free = || {
             fs::symlink_metadata(&self.to)
@@ -120,7 +120,7 @@ impl NewFile {
         sync_folder(&self.to)
     }
 
-    /// For tests: redirects writes to another file, for example one that rejects them.
+    /// For tests: redirects writes to another file, for example to one that rejects them.
     #[doc(hidden)]
     pub fn with_file(mut self, file: File) -> NewFile {
         self.file = file;
@@ -147,14 +147,14 @@ impl Seek for NewFile {
 impl Drop for NewFile {
     fn drop(&mut self) {
         if !self.persisted.load(Ordering::Relaxed) {
-            // If this fails, the next process that writes here tries again.
+            // If this fails, the next process that writes here removes the file.
             let _ = fs::remove_file(&self.temporary);
         }
     }
 }
 
-/// Writes a file atomically: `to` has either its old or all of its new content. With `bytes`, the
-/// length of the new content, a full disk is noticed before anything is written.
+/// Writes a file atomically: `to` has either its old content or all of the new content. With
+/// `bytes`, the length of the new content, a full disk is detected before anything is written.
 ///
 /// # Errors
 /// Those of [`NewFile`] and of `fill`. For a full disk, the message says how much space is missing.
@@ -215,7 +215,7 @@ fn write_and(
         drop(file);
         keep(&new)
     };
-    // The temporary file is removed by now, so its space counts as free.
+    // The temporary file has been removed at this point, so its space counts as free.
     whole().map_err(|error| explain(error, to, bytes))
 }
 

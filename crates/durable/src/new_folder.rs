@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::{folder_of, sync_folder, temporary_name};
 
 /// A folder that is being filled under a temporary name next to its target. [`NewFolder::keep`]
-/// gives it its name. If it is dropped earlier, it is removed with its content.
+/// renames it to the target. If it is dropped earlier, it is removed with its content.
 ///
 /// ```
 /// let parent = tempfile::tempdir()?;
@@ -59,7 +59,7 @@ impl NewFolder {
 impl Drop for NewFolder {
     fn drop(&mut self) {
         if !self.persisted {
-            // If this fails, the next process that writes here tries again.
+            // If this fails, the next process that writes here removes the folder.
             let _ = fs::remove_dir_all(&self.temporary);
         }
     }

@@ -1,4 +1,4 @@
-//! Temporary names, and removing the leftovers of dead writers.
+//! Temporary names, and the removal of files left by dead writers.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
@@ -14,7 +14,7 @@ pub(crate) const FILE: &str = ".part-";
 /// The prefix of temporary folders.
 pub(crate) const FOLDER: &str = ".parts-";
 
-/// The number of letters and digits after it.
+/// The number of letters and digits after the prefix.
 const LETTERS: usize = 6;
 const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
@@ -51,7 +51,7 @@ fn letters() -> String {
     (0..LETTERS).map(|_| letter()).collect()
 }
 
-/// Whether a path has the name of a temporary file of this crate.
+/// Whether a path has the name of a temporary file or folder of this crate.
 ///
 /// ```
 /// use std::path::Path;
@@ -68,8 +68,8 @@ fn has_prefix(path: &Path, prefix: &str) -> bool {
     letters.len() == LETTERS && letters.iter().all(u8::is_ascii_alphanumeric)
 }
 
-/// Removes the temporary files and folders of dead writers. [`NewFile`](crate::NewFile) does this
-/// itself, once per folder and process.
+/// Removes the temporary files and folders of dead writers. [`NewFile`](crate::NewFile) calls this
+/// once per folder and process.
 ///
 /// # Errors
 /// The folder cannot be listed, or a leftover cannot be removed.
@@ -93,7 +93,7 @@ pub fn remove_leftovers(folder: &Path) -> io::Result<()> {
         // NFS grants a lock only on a file that is open for writing, which is impossible for a
         // read-only file.
         let writable = OpenOptions::new().write(true).open(&path);
-        // If it has just been renamed, it no longer exists.
+        // If the file has just been renamed, it no longer exists under this name.
         let Ok(file) = writable.or_else(|_| File::open(&path)) else { continue };
         if FileExt::try_lock(&file).is_err() {
             continue;
@@ -106,7 +106,8 @@ pub fn remove_leftovers(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes a folder of files. A folder with subfolders was not created here, and stays.
+/// Removes a folder of files. A folder with subfolders stays, because this crate does not create
+/// such folders.
 fn remove_flat(folder: &Path) -> io::Result<()> {
     let entries = fs::read_dir(folder)?.collect::<io::Result<Vec<_>>>()?;
     for entry in &entries {
@@ -118,12 +119,12 @@ fn remove_flat(folder: &Path) -> io::Result<()> {
     fs::remove_dir(folder)
 }
 
-/// Listing a folder before each of ten thousand shards is written would take longer than writing
-/// them.
+/// Removes leftovers only once per folder, because listing a folder before each of ten thousand
+/// shards would take longer than writing them.
 fn remove_leftovers_once(folder: &Path) {
     static CLEANED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
     if CLEANED.lock().unwrap_or_else(PoisonError::into_inner).insert(folder.to_owned()) {
-        // A leftover only takes space.
+        // Errors do not matter, because a leftover only takes space.
         let _ = remove_leftovers(folder);
     }
 }

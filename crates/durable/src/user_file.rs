@@ -5,10 +5,10 @@ use std::io::{self, Read};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-/// Files written by users are far smaller.
+/// The size limit, far above the size of files that users write.
 const MAX_BYTES: u64 = 1_000_000;
 
-/// Reads a regular file, or a pipe, such as the one that a shell passes for `<(command)`.
+/// Reads a regular file or a pipe, such as the pipe that a shell passes for `<(command)`.
 ///
 /// # Errors
 /// The file cannot be read; it is larger than 1 MB, or not UTF-8; it is a folder or a device.

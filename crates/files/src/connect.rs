@@ -1,4 +1,4 @@
-//! Connections to object stores, configured by the environment and options, and the runtime for
+//! Connections to object stores, configured by the environment and by options, and the runtime for
 //! their requests.
 //!
 //! Out of scope: the requests (`remote`, `upload`), and additions to the library's retries
@@ -25,14 +25,14 @@ use fulmen_data::{Error, Result};
 /// A connection without any data for this long is closed, and the request is repeated.
 pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The minimum time for a response, however soon the user gives up.
+/// The minimum time to wait for a response, even if the user gives up sooner.
 const MIN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The longest wait between two attempts.
+/// The maximum wait between two attempts.
 const MAX_BACKOFF: Duration = Duration::from_secs(10);
 
-/// How long to wait for the credentials of a cloud machine if none are set. Other machines have
-/// none and never answer.
+/// How long to wait for the credentials of a cloud machine if no credentials are set. On other
+/// machines, the request is never answered.
 const CREDENTIALS_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// A request for one object.
@@ -45,13 +45,13 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// For a request that starts now.
+    /// The retries of a request that starts now.
     pub(super) fn retry_state(&self, doing: impl Into<String>) -> RetryState {
         RetryState::new(self.object.clone(), doing.into(), self.give_up_after)
     }
 }
 
-/// The key under which connections are shared.
+/// The key that shared connections have in common.
 type Identity = (Scheme, String, Vec<(String, String)>, Duration, Duration);
 
 /// Connects to the store of an object for reading.
@@ -59,8 +59,9 @@ pub(super) fn connect(object: &ObjectPath, options: &StoreOptions) -> Result<Con
     connect_for(object, options, IDLE_TIMEOUT.min(options.give_up_time()?).max(MIN_TIMEOUT))
 }
 
-/// Connects to the store of an object. A connection without any data for `idle_timeout` counts as
-/// broken. A process shares one connection per bucket with the same settings and times.
+/// Connects to the store of an object. A connection without any data for `idle_timeout` is
+/// considered broken. Within a process, one connection is shared for each bucket, settings and
+/// timeouts.
 pub(super) fn connect_for(
     object: &ObjectPath,
     options: &StoreOptions,
@@ -84,7 +85,7 @@ pub(super) fn connect_for(
     }
     // An error means that the program has installed its own provider.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    // Without the lock, because the machine may be asked for credentials now.
+    // The lock is released here, because the machine may be asked for its credentials.
     let store: Arc<dyn ObjectStore> = match object.scheme {
         Scheme::S3 => s3(object, options, give_up_after, idle_timeout)?,
         Scheme::Gs => gs(object, options, give_up_after, idle_timeout)?,
@@ -110,7 +111,7 @@ fn unknown(object: &ObjectPath, name: &str) -> Error {
     ))
 }
 
-/// Only the connection has a timeout: downloading a large object may take long.
+/// Only the connection attempt has a timeout, because downloading a large object may take long.
 fn retry_config(give_up_after: Duration, idle_timeout: Duration) -> (ClientOptions, RetryConfig) {
     let client =
         ClientOptions::new().with_timeout_disabled().with_connect_timeout(Duration::from_secs(10));
@@ -119,7 +120,7 @@ fn retry_config(give_up_after: Duration, idle_timeout: Duration) -> (ClientOptio
     (client.with_read_timeout(idle_timeout), retry)
 }
 
-/// A web server.
+/// Connects to a web server.
 fn web(
     object: &ObjectPath,
     give_up_after: Duration,
@@ -133,8 +134,8 @@ fn web(
     Ok(Arc::new(builder.with_retry(retry).build().map_err(refused)?))
 }
 
-/// A function that builds a store of one kind. The library's builders have the same methods but no
-/// common trait.
+/// Defines a function that builds a store of one kind. The library's builders have the same methods
+/// but no common trait.
 macro_rules! build {
     ($name:ident, $builder:ident, $key:ident, $prefix:literal, [$($endpoint:ident),+]) => {
         fn $name(
@@ -201,8 +202,8 @@ pub(super) fn panicked() -> Error {
     Error::panic("a request to an object store panicked")
 }
 
-/// Runs a request and waits for it. The caller may be inside a runtime, in which another one must
-/// not run.
+/// Runs a request and waits for it. The request runs on [`runtime`], because the caller may be
+/// inside another runtime, in which `block_on` panics.
 pub(super) fn wait<T: Send + 'static>(
     request: impl Future<Output = Result<T>> + Send + 'static,
 ) -> Result<T> {

@@ -1,4 +1,4 @@
-//! Reading a file in sequence, decompressed if it is gzip.
+//! Reads a file in sequence, and decompresses it if it is gzip.
 //!
 //! Out of scope: the location of the file (`location`).
 
@@ -10,7 +10,7 @@ use super::Location;
 use fulmen_data::internal::fill;
 use fulmen_data::{Error, Result};
 
-/// Opens a file, and decompresses it if its content starts like gzip, whatever its name.
+/// Opens a file, and decompresses it if its content starts like gzip, regardless of its name.
 pub fn open_unpacked(location: &Location) -> Result<Box<dyn Read + Send>> {
     let mut reader = location.open()?;
     let mut start = [0; 2];

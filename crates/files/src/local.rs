@@ -17,7 +17,7 @@ use fulmen_data::{Error, Result};
 /// How much to copy between two progress reports.
 const COPY_BUFFER_BYTES: usize = 1 << 20;
 
-/// The path with these bytes.
+/// Makes a path of these bytes.
 pub(super) fn path(bytes: Vec<u8>) -> PathBuf {
     PathBuf::from(std::ffi::OsString::from_vec(bytes))
 }
@@ -40,7 +40,7 @@ pub(super) fn open(path: &Path) -> Result<File> {
     File::open(path).map_err(|source| Error::io(path, "cannot open the file", source))
 }
 
-/// `length` bytes from `start` on, which must be within the file.
+/// Reads `length` bytes from `start` on, which must be within the file.
 pub(super) fn read_at(path: &Path, start: u64, length: usize) -> Result<Vec<u8>> {
     let file = open(path)?;
     let mut bytes = vec![0; length];
@@ -49,8 +49,8 @@ pub(super) fn read_at(path: &Path, start: u64, length: usize) -> Result<Vec<u8>>
     Ok(bytes)
 }
 
-/// All files in a folder and its subfolders, sorted by the bytes of their paths. Links are
-/// followed, except to an enclosing folder.
+/// All files in a folder and its subfolders, sorted by the bytes of their paths. Symbolic links are
+/// followed, except links to an enclosing folder.
 pub(super) fn list(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in walk(folder, true) {
@@ -94,7 +94,7 @@ fn leads_upwards(link: &Path) -> bool {
         link.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     match (fs::canonicalize(link), fs::canonicalize(parent)) {
         (Ok(target), Ok(parent)) => parent.starts_with(target),
-        // The error appears when it is listed.
+        // The error is reported when the link is listed.
         _ => false,
     }
 }
@@ -181,12 +181,12 @@ pub fn remove_leftovers(folder: &Path) -> Result<()> {
     })
 }
 
-/// Syncs a temporary file for `to`, and gives it that name.
+/// Syncs a temporary file for `to`, and renames it to `to`.
 pub fn keep(file: NewFile, to: &Path) -> Result<()> {
     file.keep().map_err(|error| Error::io(to, "cannot write the file", error))
 }
 
-/// The same, but an existing file is left as it is.
+/// Like [`keep`], but leaves an existing file unchanged.
 pub fn persist_noclobber(file: NewFile, to: &Path) -> Result<()> {
     file.persist_noclobber().map_err(|error| Error::io(to, "cannot write the file", error))
 }

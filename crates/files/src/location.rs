@@ -1,7 +1,7 @@
 //! The location of a file or a folder, and reading it.
 //!
-//! Out of scope: parsing it (`parsed_location`), requests to stores (`remote`), and the local disk
-//! (`local`).
+//! Out of scope: parsing a location (`parsed_location`), requests to stores (`remote`), and the
+//! local disk (`local`).
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -23,13 +23,13 @@ const BUFFER: usize = 256 << 10;
 /// How many threads query a store at the same time.
 pub const MAX_CONCURRENT_REQUESTS: usize = 16;
 
-/// A file or a folder: a local path, `gs://bucket/path` or `s3://bucket/path`; or a read-only file
-/// of a web server, `https://host/path`.
+/// A file or a folder: a local path, `gs://bucket/path` or `s3://bucket/path`. Also a read-only
+/// file of a web server, `https://host/path`.
 ///
-/// It is made from a path or a string; errors in the string are reported on first use. Names of
-/// local files need not be UTF-8. Reads from a store are retried if the store is busy or the
-/// connection breaks, and continue at the byte where they broke; [`StoreOptions`] sets how long,
-/// and with which settings.
+/// A location is made from a path or a string; errors in the string are reported on first use.
+/// Names of local files need not be UTF-8. If a store is busy or the connection breaks, a read is
+/// retried and continues at the byte where it stopped. [`StoreOptions`] sets how long to retry, and
+/// the settings of the store.
 ///
 /// ```
 /// use std::io::Read;
@@ -76,12 +76,12 @@ impl Location {
         Location { parsed, options: self.options.clone() }
     }
 
-    /// A file or a folder in this folder. The name may have several parts, separated by slashes.
+    /// A file or a folder in this folder. The name may have several parts separated by slashes.
     #[must_use]
     pub fn join(&self, name: impl AsRef<Path>) -> Location {
         let name = name.as_ref();
         let parsed = match &self.parsed {
-            // Relative to the folder, even if the name starts with a slash.
+            // The name is relative to the folder even if it starts with a slash.
             ParsedLocation::Local(path) => {
                 ParsedLocation::Local(path.join(name.strip_prefix("/").unwrap_or(name)))
             }
@@ -101,7 +101,7 @@ impl Location {
         self.with_parsed(parsed)
     }
 
-    /// The path, if the location is local. You may then also open it by other means.
+    /// The path, if the location is local. Other libraries may then open it too.
     pub fn local(&self) -> Option<&Path> {
         match &self.parsed {
             ParsedLocation::Local(path) => Some(path),
@@ -161,7 +161,7 @@ impl Location {
     /// Reads a part of the file.
     ///
     /// # Errors
-    /// The part extends beyond the end of the file; no memory is allocated for it.
+    /// The part extends beyond the end of the file. No memory is allocated for it.
     pub fn read_range(&self, range: Range<u64>) -> Result<Vec<u8>> {
         if range.is_empty() {
             return Ok(Vec::new());
@@ -190,7 +190,7 @@ impl Location {
         ))
     }
 
-    /// A buffered reader from the beginning to the end. From a store it reads ahead
+    /// Opens a buffered reader of the whole file in sequence. In a store, it reads ahead
     /// ([`StoreOptions::read_ahead`]).
     pub fn open(&self) -> Result<Box<dyn Read + Send>> {
         match self.target()? {
@@ -202,8 +202,8 @@ impl Location {
     }
 
     /// All files in this folder and its subfolders, sorted by the bytes of their paths. Links to
-    /// folders are followed. A store has no folders: there they are the objects whose names start
-    /// with this one and a slash.
+    /// folders are followed. A store has no folders; there, these are the objects whose names start
+    /// with the name of this location and a slash.
     ///
     /// # Errors
     /// A local folder that does not exist; a prefix in a store without objects.
@@ -233,13 +233,13 @@ impl Location {
         }
     }
 
-    /// Expands a pattern. A location without a pattern is returned as it is.
+    /// Expands a pattern. A location without a pattern is returned unchanged.
     ///
-    /// Braces are expanded first, as in a shell: `train-{000..999}.tar` and `{train,val}.csv` stand
-    /// for these names, in this order, whether or not such files exist. Then wildcards: `*` any
-    /// characters, `?` one character, `[a-z]` one of these, and `**` between slashes any number of
-    /// folders; they match existing files, in sorted order. A local file with exactly this name is
-    /// returned as it is.
+    /// Braces are expanded first, as in a shell: `train-{000..999}.tar` and `{train,val}.csv`
+    /// expand to these names, in this order, whether or not such files exist. Wildcards are
+    /// expanded next, to the sorted names of existing files: `*` matches any characters, `?` one
+    /// character, `[a-z]` one of these characters, and `**` between slashes any number of folders.
+    /// If a local file has exactly this name, the location is returned unchanged.
     ///
     /// # Errors
     /// Wildcards without a match; braces that expand to more than a million names.
@@ -302,10 +302,10 @@ impl Location {
     }
 
     /// Copies a local file to this location. `progress` gets the number of bytes that have been
-    /// copied or sent so far. Readers find the complete file or the previous one: a local copy is
-    /// renamed when it is complete, and a store shows an object only then. A file larger than a
-    /// chunk ([`StoreOptions::read_ahead`], but at least 5 MiB) is sent in parts, several at a
-    /// time.
+    /// copied or sent so far. Readers find either the complete new file or the previous one: a
+    /// local copy is renamed when it is complete, and a store shows an object only when it is
+    /// complete. A file larger than a chunk ([`StoreOptions::read_ahead`], but at least 5 MiB) is
+    /// sent in parts, several at a time.
     pub fn upload(&self, from: &Path, progress: &dyn Fn(u64)) -> Result<()> {
         match self.target()? {
             Target::Local(path) => local::copy(from, path, progress),
@@ -344,7 +344,7 @@ impl Location {
         }
     }
 
-    /// Adds the file by its name, its size, and its modification time or the store's version; its
+    /// Adds the file by its name, its size, and its modification time or the store's version. The
     /// content is not read.
     pub fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
         match self.target()? {
@@ -379,8 +379,8 @@ impl Location {
         }
     }
 
-    /// The result of reading from [`open`](Location::open). The error of a store already describes
-    /// itself.
+    /// Converts an error of a reader from [`open`](Location::open). An error of a store already has
+    /// a complete message.
     #[doc(hidden)]
     pub fn read_error(&self, error: io::Error) -> Error {
         match (error.downcast::<Error>(), self.local()) {
@@ -406,7 +406,7 @@ pub fn fingerprint_all(files: &[Location], fingerprint: &mut Fingerprint) -> Res
     Ok(())
 }
 
-/// A resolved location: a path or an object.
+/// A location that is a path or an object, and not an invalid string.
 enum Target<'a> {
     Local(&'a Path),
     Store(&'a ObjectPath),

@@ -1,7 +1,8 @@
-//! One writer at a time: a lock on a file in the folder that is written. The system releases it
-//! when the writer dies.
+//! Allows only one writer at a time, with a lock on a file in the folder that is written. The
+//! system releases the lock when the writer dies.
 //!
-//! Out of scope: readers. They need no lock, since parts and manifest appear whole.
+//! Out of scope: readers. They need no lock, since parts and manifest appear only when they are
+//! complete.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, Write};
@@ -14,12 +15,13 @@ use fulmen_data::{Error, Result};
 
 /// The name of the lock file in a cache's folder. The file stays after the writer has finished.
 pub const LOCK: &str = "cache.lock";
-/// A process that only checks who writes holds the lock for a moment.
+/// How long to retry, because a process that only checks which process writes holds the lock for a
+/// moment.
 const MAX_LOCK_WAIT: Duration = Duration::from_millis(500);
 
-/// Takes a lock, or reports that another process holds it for longer than a moment. A process
-/// started by another thread shares this process's locks until it runs its program, even those that
-/// were released in the meantime.
+/// Takes a lock, or reports that another process still holds it after a moment. A child process
+/// that another thread has just started shares this process's locks until it executes its program,
+/// even locks that were released in the meantime.
 pub fn lock_soon(mut take: impl FnMut() -> Result<(), TryLockError>) -> Result<(), TryLockError> {
     let start = Instant::now();
     loop {
@@ -32,7 +34,7 @@ pub fn lock_soon(mut take: impl FnMut() -> Result<(), TryLockError>) -> Result<(
     }
 }
 
-/// Held while a folder is written.
+/// The lock of a writer, held while the folder is written.
 #[derive(Debug)]
 pub struct Lock {
     _file: File,
@@ -55,12 +57,12 @@ impl Lock {
     pub fn holder(dir: &Path) -> Option<String> {
         let mut file = File::open(dir.join(LOCK)).ok()?;
         match FileExt::try_lock_shared(&file) {
-            Err(TryLockError::WouldBlock) => Some(written(&mut file)),
+            Err(TryLockError::WouldBlock) => Some(recorded_holder(&mut file)),
             _ => None,
         }
     }
 
-    /// The lock, or an error that names the writer.
+    /// Takes the lock, or returns an error that names the writer.
     pub fn take(dir: &Path, name: &str) -> Result<Lock> {
         let start = Instant::now();
         loop {
@@ -78,7 +80,7 @@ impl Lock {
         }
     }
 
-    /// The lock on the file with this name, or its current holder.
+    /// Takes the lock on the file with this name, or returns its current holder.
     fn try_take(dir: &Path, name: &str) -> Result<Result<Lock, String>> {
         let path = dir.join(name);
         let failed = |doing: &'static str| {
@@ -98,14 +100,14 @@ impl Lock {
             };
             match FileExt::try_lock(&file) {
                 Ok(()) => {}
-                Err(TryLockError::WouldBlock) => return Ok(Err(written(&mut file))),
+                Err(TryLockError::WouldBlock) => return Ok(Err(recorded_holder(&mut file))),
                 Err(TryLockError::Error(error)) => {
                     return Err(failed(
                         "cannot lock; this file system may not have locks, use another",
                     )(error));
                 }
             }
-            // After waiting for `clear`, this file no longer exists.
+            // If `clear` held the lock in the meantime, it has removed this file.
             if !is_same(&file, &path) {
                 continue;
             }
@@ -119,9 +121,9 @@ impl Lock {
 }
 
 /// The holder that is recorded in the file.
-fn written(file: &mut File) -> String {
+fn recorded_holder(file: &mut File) -> String {
     let mut holder = String::new();
-    // Only for a message.
+    // An error does not matter, because the text is only for a message.
     let _ = Read::by_ref(file).take(200).read_to_string(&mut holder);
     if holder.is_empty() { "another process".to_owned() } else { holder }
 }

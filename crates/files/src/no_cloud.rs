@@ -1,4 +1,4 @@
-//! The functions of `remote`, for a build without object stores.
+//! Replaces the functions of `remote` in a build without object stores.
 //!
 //! Out of scope: the local disk (`local`).
 
@@ -24,7 +24,7 @@ pub(super) fn version(object: &ObjectPath, _: &StoreOptions) -> Result<(u64, Str
     unsupported(object)
 }
 
-/// The bytes, or the size of the object if the range extends beyond it.
+/// Returns the bytes, or the size of the object if the range extends beyond it.
 pub(super) fn read_range(
     object: &ObjectPath,
     _: &StoreOptions,

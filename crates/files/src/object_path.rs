@@ -9,7 +9,7 @@ use std::{io, path::Path};
 #[cfg(feature = "cloud")]
 use fulmen_data::Error;
 
-/// The store of a bucket. A web server is the bucket of its files.
+/// The kind of a store. The files of a web server are treated as a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Scheme {
     Gs,
@@ -51,7 +51,7 @@ impl ObjectPath {
         Error::file(Path::new(&self.to_string()), message)
     }
 
-    /// Whether it is a file of a web server, which can only be read.
+    /// Whether this is a file of a web server, which can only be read.
     pub(super) fn is_web(&self) -> bool {
         matches!(self.scheme, Scheme::Http | Scheme::Https)
     }

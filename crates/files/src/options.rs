@@ -1,6 +1,6 @@
 //! Options for object stores: settings, retries, reading ahead.
 //!
-//! Out of scope: which object (`location`).
+//! Out of scope: the objects to access (`location`).
 
 use std::fmt;
 use std::time::Duration;
@@ -8,7 +8,8 @@ use std::time::Duration;
 #[cfg(feature = "cloud")]
 use fulmen_data::{Error, Result};
 
-/// The environment variable with the number of seconds without progress before giving up.
+/// The environment variable with the time without progress, in seconds, after which a request
+/// fails.
 #[cfg(feature = "cloud")]
 const GIVE_UP_VARIABLE: &str = "FULMEN_STORE_GIVE_UP_SECONDS";
 
@@ -16,7 +17,7 @@ const GIVE_UP_VARIABLE: &str = "FULMEN_STORE_GIVE_UP_SECONDS";
 /// variables: `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`, `AWS_REGION`,
 /// `AWS_ENDPOINT_URL`, `AWS_SKIP_SIGNATURE` (public buckets) and the other `AWS_...` variables;
 /// `GOOGLE_APPLICATION_CREDENTIALS`, `GOOGLE_SERVICE_ACCOUNT`, `GOOGLE_SKIP_SIGNATURE` and the
-/// other `GOOGLE_...` variables. On a cloud machine its service account is used.
+/// other `GOOGLE_...` variables. A cloud machine uses its service account by default.
 ///
 /// ```
 /// use std::time::Duration;
@@ -36,9 +37,9 @@ pub struct StoreOptions {
 }
 
 impl StoreOptions {
-    /// The defaults: settings from the environment; giving up after three minutes without progress
-    /// (`FULMEN_STORE_GIVE_UP_SECONDS` changes that; an invalid value is an error when the store is
-    /// first used); reading ahead four times 8 MiB.
+    /// The default options. Settings come from the environment. A request fails after three minutes
+    /// without progress; `FULMEN_STORE_GIVE_UP_SECONDS` changes this time, and an invalid value is
+    /// an error when the store is first used. Files are read ahead in four chunks of 8 MiB.
     pub fn new() -> StoreOptions {
         StoreOptions { settings: Vec::new(), give_up_after: None, chunks: 4, chunk_bytes: 8 << 20 }
     }
@@ -53,16 +54,16 @@ impl StoreOptions {
         self
     }
 
-    /// How long a request is retried while the store answers 429 or 5xx, drops the connection or is
-    /// silent, without any data arriving.
+    /// How long to retry a request while no data arrives because the store answers 429 or 5xx,
+    /// drops the connection or does not answer.
     #[must_use]
     pub fn give_up_after(mut self, time: Duration) -> StoreOptions {
         self.give_up_after = Some(time);
         self
     }
 
-    /// The number and the size in bytes of parts that are fetched or sent at the same time; both at
-    /// least 1. Reading a file in sequence takes up to this much memory, plus one part.
+    /// The number and the size in bytes of the parts that are fetched or sent at the same time;
+    /// both must be at least 1. Reading a file in sequence takes this much memory, plus one part.
     #[must_use]
     pub fn read_ahead(mut self, chunks: usize, chunk_bytes: usize) -> StoreOptions {
         self.chunks = chunks.max(1);
@@ -101,7 +102,7 @@ impl Default for StoreOptions {
     }
 }
 
-/// Without the values of settings, which include secrets.
+/// Prints the options without the values of settings, which include secrets.
 impl fmt::Debug for StoreOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<&str> = self.settings.iter().map(|(name, _)| name.as_str()).collect();
@@ -114,7 +115,7 @@ impl fmt::Debug for StoreOptions {
     }
 }
 
-/// The time set by the environment variable.
+/// Parses the time in the environment variable.
 #[cfg(feature = "cloud")]
 fn seconds(text: &str) -> Result<Duration> {
     let time =

@@ -1,4 +1,4 @@
-//! Parsing the location of a file or a folder.
+//! Parses the location of a file or a folder.
 //!
 //! Out of scope: reading it (`location`).
 
@@ -21,7 +21,7 @@ pub(super) fn parse(text: &str) -> ParsedLocation {
     let Some((scheme, rest)) = text.split_once("://") else {
         return ParsedLocation::Local(PathBuf::from(text));
     };
-    // A slash in front marks it as a local path.
+    // A leading slash marks a local path.
     if scheme.is_empty()
         || !scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+.-".contains(&byte))
     {

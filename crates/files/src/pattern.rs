@@ -4,10 +4,10 @@
 
 use glob::{MatchOptions, Pattern};
 
-/// The limit on expanded names: a typo like `{0..9999999999}` must not fill the memory.
+/// The limit on the number of names. A typo like `{0..9999999999}` must not fill the memory.
 const MAX_NAMES: usize = 1_000_000;
 
-/// The limit on nested braces: more is a mistake.
+/// The limit on nested braces. Deeper nesting is a mistake.
 const MAX_DEPTH: usize = 16;
 
 /// Whether the text contains a wildcard.
@@ -58,7 +58,7 @@ fn too_many() -> String {
 /// The expansion of a group of braces, and the length of the group.
 type Group = (Vec<Vec<u8>>, usize);
 
-/// The group of braces at the start of `text`, if it is one.
+/// The group of braces at the start of `text`; `None` if `text` does not start with one.
 fn group(text: &[u8], depth: usize) -> Result<Option<Group>, String> {
     let mut open = 0usize;
     let mut commas = vec![0];
@@ -86,7 +86,7 @@ fn group(text: &[u8], depth: usize) -> Result<Option<Group>, String> {
     Ok(Some((choices, end + 1)))
 }
 
-/// `first..last` or `first..last..step`.
+/// Expands `first..last` or `first..last..step`.
 fn numbers(content: &[u8]) -> Result<Option<Vec<Vec<u8>>>, String> {
     let Ok(content) = std::str::from_utf8(content) else { return Ok(None) };
     let parts: Vec<&str> = content.split("..").collect();
@@ -109,23 +109,25 @@ fn numbers(content: &[u8]) -> Result<Option<Vec<Vec<u8>>>, String> {
     });
     let width = if padded { first.len().max(last.len()) } else { 0 };
     let names = (0..=count).map(|i| {
-        // The value stays between the ends, which have 64 bits.
-        let walked = i128::from(i) * i128::from(step);
-        let number = if from <= to { i128::from(from) + walked } else { i128::from(from) - walked };
+        // The number is between the ends, which fit in 64 bits.
+        let distance = i128::from(i) * i128::from(step);
+        let number =
+            if from <= to { i128::from(from) + distance } else { i128::from(from) - distance };
         format!("{number:0width$}").into_bytes()
     });
     Ok(Some(names.collect()))
 }
 
-/// Wildcards as in a shell: `*` any characters, `?` one character, `[a-z]` one of these, `[!a-z]`
-/// any other, and `**` between slashes any number of folders. A leading dot must be explicit.
+/// Wildcards as in a shell: `*` matches any characters, `?` one character, `[a-z]` one of these
+/// characters, `[!a-z]` any other character, and `**` between slashes any number of folders. A
+/// leading dot must be matched explicitly.
 ///
-/// The crate `glob` matches them. `globset` treats bytes as characters and a leading dot as any
-/// other character.
+/// This uses the crate `glob`, because `globset` matches bytes instead of characters and does not
+/// treat a leading dot specially.
 pub(super) struct Wildcards(Pattern);
 
 impl Wildcards {
-    /// Bytes that are not UTF-8 are replaced; replace them in the matched names too.
+    /// Bytes that are not UTF-8 are replaced. Replace them in the names to match, too.
     pub(super) fn new(text: &[u8]) -> Wildcards {
         let text = String::from_utf8_lossy(text).replace("[^", "[!");
         let mut parts: Vec<String> = text.split('/').map(str::to_owned).collect();

@@ -1,4 +1,4 @@
-//! Reading an object in sequence, fetching several parts in advance.
+//! Reads an object in sequence, fetching several parts in advance.
 //!
 //! Out of scope: fetching a part (`remote`).
 
@@ -16,7 +16,7 @@ use fulmen_data::{Error, Result};
 
 /// A reader that returns parts in order while the next ones are fetched.
 pub(super) struct ReadAhead {
-    /// `None` after an error, so that the error is not taken for the end of the object.
+    /// `None` after an error, so that the error is not mistaken for the end of the object.
     parts: Option<BoxStream<'static, Result<Vec<u8>>>>,
     current: Cursor<Vec<u8>>,
 }
@@ -27,12 +27,12 @@ impl ReadAhead {
         let chunk = options.chunk_bytes() as u64;
         let ranges = (0..size.div_ceil(chunk))
             .map(move |i| i * chunk..size.min((i + 1).saturating_mul(chunk)));
-        // Tasks continue between reads. Dropping the reader ends them.
+        // The tasks continue between reads. Dropping the reader ends them.
         let fetch = move |range| {
             let object = object.clone();
             AbortOnDropHandle::new(runtime.spawn(async move { object.read(range).await }))
         };
-        // The awaited part, and those after it.
+        // The buffer has the part that the reader waits for, and the parts after it.
         let parts = stream::iter(ranges)
             .map(fetch)
             .buffered(options.chunks() + 1)
@@ -53,7 +53,7 @@ impl ReadAhead {
 impl Read for ReadAhead {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         if self.current.position() == self.current.get_ref().len() as u64 && !into.is_empty() {
-            // The last part is freed before waiting for the next one.
+            // The previous part is freed before waiting for the next one.
             self.current = Cursor::default();
             self.current = Cursor::new(self.next().map_err(io::Error::other)?);
         }

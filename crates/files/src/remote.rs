@@ -40,7 +40,7 @@ pub(super) fn version(object: &ObjectPath, options: &StoreOptions) -> Result<(u6
     Ok((meta.size, version))
 }
 
-/// The bytes, or the size of the object if the range extends beyond it.
+/// Reads the bytes, or returns the size of the object if the range extends beyond it.
 pub(super) fn read_range(
     object: &ObjectPath,
     options: &StoreOptions,
@@ -77,14 +77,14 @@ pub(super) fn open(object: &ObjectPath, options: &StoreOptions) -> Result<Box<dy
     Ok(Box::new(ReadAhead::new(Object { connection, e_tag: meta.e_tag }, meta.size, options)?))
 }
 
-/// An object of a known version with random access.
+/// An object of a known version, with random access.
 pub(super) struct Object {
     connection: Connection,
     e_tag: Option<String>,
 }
 
 impl Object {
-    /// The bytes of a range within the object. Bytes that arrived before a connection broke are not
+    /// Reads a range within the object. Bytes that arrived before a connection broke are not
     /// requested again.
     pub(super) async fn read(&self, range: Range<u64>) -> Result<Vec<u8>> {
         let object = &self.connection.object;
@@ -116,7 +116,7 @@ impl Object {
         }
     }
 
-    /// One request, until it succeeds or fails.
+    /// Makes one request. Returns when it has succeeded or failed.
     async fn attempt(
         &self,
         range: Range<u64>,
@@ -148,8 +148,8 @@ pub(super) fn list(object: &ObjectPath, options: &StoreOptions) -> Result<Vec<St
         let mut objects: Vec<(Key, u64)> = Vec::new();
         loop {
             let mut stream = match objects.last() {
-                // The key as received: parsing its text would encode `%` and other characters
-                // differently.
+                // This uses the key exactly as received. Parsing its text would encode `%` and
+                // other characters differently.
                 Some((last, _)) => connection.store.list_with_offset(prefix, last),
                 None => connection.store.list(prefix),
             };
@@ -174,7 +174,8 @@ pub(super) fn list(object: &ObjectPath, options: &StoreOptions) -> Result<Vec<St
     })
 }
 
-/// What is directly below a prefix: objects with their sizes, and common prefixes up to a slash.
+/// The content directly below a prefix: objects with their sizes, and common prefixes up to a
+/// slash.
 pub(super) fn entries(
     object: &ObjectPath,
     options: &StoreOptions,
@@ -196,8 +197,8 @@ pub(super) fn entries(
         .collect())
 }
 
-/// Removes an object. A missing object is not an error: the answer to an earlier request may have
-/// been lost.
+/// Removes an object. A missing object is not an error, because an earlier request may have removed
+/// it and its response may have been lost.
 pub(super) fn remove(object: &ObjectPath, options: &StoreOptions) -> Result<()> {
     object.refuse_web("none can be removed")?;
     let connection = connect(object, options)?;
@@ -212,7 +213,7 @@ pub(super) fn remove(object: &ObjectPath, options: &StoreOptions) -> Result<()> 
     })
 }
 
-/// Without the empty objects that some programs create as folders.
+/// Leaves out the empty objects that some programs create as folders.
 fn files(objects: Vec<(Key, u64)>) -> Vec<String> {
     let objects: Vec<(&str, u64)> =
         objects.iter().map(|(key, size)| (key.as_ref(), *size)).collect();

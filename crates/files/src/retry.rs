@@ -1,13 +1,15 @@
 //! Additions to the retries of `object_store`, and error messages with advice.
 //!
-//! The library repeats a request after 429, 5xx and broken connections, waits longer each time, and
-//! resumes an interrupted response at its byte if the store gave the object an etag. It stops a
-//! fixed time after the request began. [`RetryState`] adds three things:
-//! - The time counts from the last byte that arrived, so a large object may take as long as it
-//!   needs.
-//! - An interrupted page of a list, or part of an object without an etag, is requested again.
-//! - An upload that broke after the time was over is sent once more: a slow connection gets a
-//!   second attempt.
+//! The library repeats a request after 429, 5xx and broken connections, and waits longer each time.
+//! If the store gave the object an etag, the library resumes an interrupted response at the byte
+//! where it stopped. It stops a fixed time after the request began. [`RetryState`] adds three
+//! things:
+//! - The time is measured from the last byte that arrived, so downloading a large object may take
+//!   as long as it needs.
+//! - An interrupted page of a list, or an interrupted part of an object without an etag, is
+//!   requested again.
+//! - An upload whose connection broke after the time limit is sent once more, so that a slow
+//!   connection gets a second attempt.
 //!
 //! Out of scope: the requests (`remote`, `upload`), and the setup of the library (`connect`).
 
@@ -22,7 +24,7 @@ use object_store::client::{HttpError, HttpErrorKind};
 use super::object_path::ObjectPath;
 use fulmen_data::Error;
 
-/// The wait before a retry that the library does not make.
+/// The wait before a retry of [`RetryState`].
 const PAUSE: Duration = Duration::from_millis(100);
 
 const CREDENTIALS_ADVICE: &str = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or GOOGLE_APPLICATION_CREDENTIALS; for a public \
@@ -32,17 +34,17 @@ const CREDENTIALS_ADVICE: &str = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KE
 /// another region.
 const BARE_REDIRECT: &str = "redirect without LOCATION";
 
-/// How long a request has failed, and since when no data has arrived.
+/// The state of a request that may be retried: when it began, and when data last arrived.
 pub(super) struct RetryState {
     object: ObjectPath,
     doing: String,
     limit: Duration,
-    began: Instant,
+    start: Instant,
     last_progress: Instant,
-    /// Data has arrived since the last failure.
-    progressed: bool,
-    /// Allows one more attempt even if the time is over.
-    spare: bool,
+    /// Whether data has arrived since the last failure.
+    has_progressed: bool,
+    /// Whether one more attempt is allowed after the time limit.
+    extra_attempt: bool,
 }
 
 impl RetryState {
@@ -52,29 +54,30 @@ impl RetryState {
             object,
             doing,
             limit,
-            began: now,
+            start: now,
             last_progress: now,
-            progressed: false,
-            spare: false,
+            has_progressed: false,
+            extra_attempt: false,
         }
     }
 
-    /// For an upload, whose progress is not visible while it is sent.
-    pub(super) fn sending(self) -> RetryState {
-        RetryState { spare: true, ..self }
+    /// Allows another attempt, for an upload, whose progress is not visible while it is sent.
+    pub(super) fn with_extra_attempt(self) -> RetryState {
+        RetryState { extra_attempt: true, ..self }
     }
 
     /// Records that data has arrived.
     pub(super) fn progress(&mut self) {
         self.last_progress = Instant::now();
-        self.progressed = true;
+        self.has_progressed = true;
     }
 
-    /// Waits before the next attempt, or returns why there is none.
+    /// Waits before the next attempt, or returns an error if there is none.
     pub(super) async fn failed(&mut self, error: StoreError) -> Result<(), Error> {
-        let in_time = self.last_progress.elapsed() < self.limit || std::mem::take(&mut self.spare);
+        let in_time =
+            self.last_progress.elapsed() < self.limit || std::mem::take(&mut self.extra_attempt);
         let may_retry =
-            std::mem::take(&mut self.progressed) || in_time && is_broken(&error).is_some();
+            std::mem::take(&mut self.has_progressed) || in_time && is_broken(&error).is_some();
         if !may_retry {
             return Err(self.explain(&error));
         }
@@ -95,7 +98,7 @@ impl RetryState {
         }
     }
 
-    /// The error for the user, with advice.
+    /// Makes the error for the user, with advice.
     pub(super) fn explain(&self, error: &StoreError) -> Error {
         let (text, doing) = (text(error), &self.doing);
         // The library may have wrapped one of its own errors.
@@ -132,7 +135,8 @@ impl RetryState {
         }
         let silent = match is_broken(error) {
             Some(HttpErrorKind::Timeout) => ", no data for some time",
-            // The text alone shows the number of retries, including one that was about to be made.
+            // The text alone already shows the number of retries, which counts a retry that was
+            // about to be made.
             None if ![" retries, ", "status code: 5", "status code: 429"]
                 .iter()
                 .any(|mark| text.contains(mark)) =>
@@ -144,12 +148,12 @@ impl RetryState {
         self.object.error(format!(
             "{doing}: given up after {:.1} s, {:.1} s without progress{silent}: {text}; check that the store can be \
              reached; StoreOptions::give_up_after sets how long to retry",
-            self.began.elapsed().as_secs_f64(),
+            self.start.elapsed().as_secs_f64(),
             self.last_progress.elapsed().as_secs_f64(),
         ))
     }
 
-    /// The error if there are no credentials.
+    /// The error for missing credentials.
     pub(super) fn no_credentials(&self, text: &str) -> Error {
         let doing = &self.doing;
         self.object
@@ -163,12 +167,12 @@ fn chain<'a>(
     std::iter::successors(Some(error), |&error| error.source())
 }
 
-/// How the connection broke, if it did. An answer from the store means that it did not.
+/// How the connection broke; `None` if it did not, since the store answered.
 fn is_broken(error: &StoreError) -> Option<HttpErrorKind> {
     chain(error).find_map(|error| error.downcast_ref::<HttpError>()).map(HttpError::kind)
 }
 
-/// The error and its sources. Most errors repeat their sources.
+/// The text of the error and its sources. Most errors repeat the text of their sources.
 fn text(error: &StoreError) -> String {
     chain(error).map(ToString::to_string).fold(String::new(), |text, source| {
         if text.contains(&source) {

@@ -1,4 +1,4 @@
-//! Writing an object to a store: in one request, or in parts if it is large.
+//! Writes an object to a store: in one request, or in parts if it is large.
 //!
 //! Out of scope: requests for existing objects (`remote`).
 
@@ -20,12 +20,11 @@ use super::object_path::ObjectPath;
 use super::{StoreOptions, local};
 use fulmen_data::{Error, Result};
 
-/// The limits of stores: the smallest size of a part, except the last, and the largest number of
-/// parts.
+/// Limits of stores: the minimum size of a part, except the last, and the maximum number of parts.
 const MIN_PART_BYTES: u64 = 5 << 20;
 const MAX_PARTS: u64 = 10_000;
 
-/// A connection slower than this many bytes per second counts as silent.
+/// A connection that sends fewer bytes per second is treated as broken.
 const MIN_BYTES_PER_SECOND: u64 = 64 << 10;
 
 /// Copies a local file into a store.
@@ -56,9 +55,9 @@ pub(super) fn upload(
 }
 
 /// An object that is being written. It exists after [`commit`](ObjectWriter::commit). If the writer
-/// is dropped earlier, also in a panic, the upload is aborted.
+/// is dropped earlier, even by a panic, the upload is aborted.
 ///
-/// It holds one part, and those in flight ([`StoreOptions::read_ahead`]).
+/// The writer keeps one part in memory, and the parts in flight ([`StoreOptions::read_ahead`]).
 pub struct ObjectWriter {
     connection: Connection,
     /// The size of a part.
@@ -87,7 +86,7 @@ impl ObjectWriter {
         }
         let part_bytes =
             (options.chunk_bytes() as u64).max(MIN_PART_BYTES).max(size.div_ceil(MAX_PARTS));
-        // No data arrives while a part is sent.
+        // While a part is sent, no data arrives, so the timeout depends on its size.
         let connection = connect_for(
             object,
             options,
@@ -132,7 +131,7 @@ impl ObjectWriter {
         wait(async move {
             let state = connection
                 .retry_state(format!("sending {} bytes", payload.content_length()))
-                .sending();
+                .with_extra_attempt();
             state.retry(|| connection.store.put(&connection.key, payload.clone())).await?;
             Ok(())
         })
@@ -182,7 +181,7 @@ impl ObjectWriter {
             (self.connection.clone(), self.written, self.previous.take());
         let completed = wait(async move {
             let Err(error) = upload.finish().await else { return Ok(Ok(())) };
-            // If the answer was lost, the object exists and the upload is no longer known.
+            // If the response was lost, the object exists and the store no longer knows the upload.
             let lost = matches!(error, StoreError::NotFound { .. });
             let stored =
                 if lost { current_metadata(&connection).await.unwrap_or_default() } else { None };
@@ -205,8 +204,8 @@ impl ObjectWriter {
 impl Drop for ObjectWriter {
     fn drop(&mut self) {
         let Some(upload) = self.upload.take() else { return };
-        // The caller returns the error that led here. Stores clean up unfinished uploads after some
-        // time.
+        // An error does not matter: the caller returns the error that caused the drop, and stores
+        // remove unfinished uploads after some time.
         let _ = wait(async move {
             let _ = tokio::time::timeout(Duration::from_secs(10), upload.abort()).await;
             Ok(())
@@ -214,7 +213,7 @@ impl Drop for ObjectWriter {
     }
 }
 
-/// The object that has the name now.
+/// The object that currently has the name.
 async fn current_metadata(connection: &Connection) -> object_store::Result<Option<ObjectMeta>> {
     match connection.store.head(&connection.key).await {
         Ok(meta) => Ok(Some(meta)),
@@ -223,7 +222,7 @@ async fn current_metadata(connection: &Connection) -> object_store::Result<Optio
     }
 }
 
-/// Sends a part once more if the connection broke after the time for retries was over.
+/// Sends a part once more if the connection broke after the time limit for retries.
 #[derive(Debug)]
 struct RetryOnce;
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use crate::{Image, ImagePipeline};
 use fulmen_data::{DType, Dataset, Error, Field, Fingerprint, Result, Sample, Split, Stage};
 
-/// Bytes of an image: three planes.
+/// The number of bytes of an image, which has three planes.
 const IMAGE_BYTES: usize = 3 * SIDE * SIDE;
 const SIDE: usize = 32;
 
@@ -44,14 +44,14 @@ enum Kind {
 pub struct Cifar {
     kind: Kind,
     files: Vec<PathBuf>,
-    /// Labels and planes of the records, as in the files.
+    /// The records, each with its labels and planes, as in the files.
     records: Arc<Vec<u8>>,
     pipeline: Option<ImagePipeline>,
     fields: Vec<Field>,
 }
 
 impl Cifar {
-    /// CIFAR-10.
+    /// Reads CIFAR-10.
     ///
     /// # Errors
     /// A file that does not exist, is not the size of its 10,000 records, or has a label above 9.
@@ -69,7 +69,7 @@ impl Cifar {
         Cifar::open(folder.as_ref(), names, 10_000, Kind::Ten)
     }
 
-    /// CIFAR-100 with its 100 classes.
+    /// Reads CIFAR-100 with its 100 classes.
     ///
     /// # Errors
     /// Those of [`cifar10`](Cifar::cifar10).
@@ -77,7 +77,7 @@ impl Cifar {
         Cifar::open_cifar100(folder.as_ref(), split, false)
     }
 
-    /// CIFAR-100 with its 20 superclasses.
+    /// Reads CIFAR-100 with its 20 superclasses.
     ///
     /// # Errors
     /// Those of [`cifar10`](Cifar::cifar10).
@@ -201,14 +201,14 @@ fn read(file: &Path, records: usize, record: usize, into: &mut Vec<u8>) -> Resul
             ),
         ));
     }
-    let before = into.len();
+    let start = into.len();
     into.try_reserve_exact(records * record)
         .map_err(|_| Error::file(file, format!("not enough memory for its {expected} bytes")))?;
     opened
         .take(expected)
         .read_to_end(into)
         .map_err(|source| Error::io(file, "reading the file", source))?;
-    if into.len() - before == records * record {
+    if into.len() - start == records * record {
         Ok(())
     } else {
         Err(Error::file(file, "it became shorter while it was read"))
@@ -231,10 +231,9 @@ impl Dataset for Cifar {
             Some(pipeline) => {
                 let (red, rest) = planes.split_at(SIDE * SIDE);
                 let (green, blue) = rest.split_at(SIDE * SIDE);
-                let colours = red.iter().zip(green).zip(blue);
-                let pixels = sample.timed(Stage::Decode, || {
-                    colours.flat_map(|((r, g), b)| [*r, *g, *b]).collect()
-                });
+                let colors = red.iter().zip(green).zip(blue);
+                let pixels = sample
+                    .timed(Stage::Decode, || colors.flat_map(|((r, g), b)| [*r, *g, *b]).collect());
                 pipeline.write_image(Image::new(SIDE, SIDE, 3, pixels)?, sample, 0)?;
             }
         }

@@ -1,6 +1,6 @@
-//! Decodes the needed part of a file of any supported format.
+//! Decodes the needed part of an image file in any supported format.
 //!
-//! The first bytes determine the format, never the file's name.
+//! The first bytes of the file determine the format; its name does not matter.
 //!
 //! Out of scope: which part is needed (`geometry`), and resizing (`resize`).
 
@@ -20,7 +20,7 @@ pub(crate) struct Limits {
 
 impl Default for Limits {
     fn default() -> Limits {
-        // Pillow warns of a decompression bomb above this.
+        // Pillow warns of a decompression bomb above this number.
         Limits { pixels: 89_478_485, keep_damaged: false }
     }
 }
@@ -117,7 +117,7 @@ pub(crate) fn open<'a>(
     Ok(encoded)
 }
 
-/// The message for bytes in no supported format.
+/// The error message for bytes that are not in a supported format.
 fn unknown(file: &[u8]) -> String {
     let kind = match file {
         [] => return "the file is empty (0 bytes); copy or download it again".into(),
@@ -154,7 +154,7 @@ impl ImageFile<'_> {
         }
     }
 
-    /// The orientation from its EXIF data.
+    /// The orientation from the file's EXIF data.
     pub(crate) fn orientation(&mut self) -> Orientation {
         match self {
             ImageFile::Jpeg(jpeg) => jpeg.orientation(),
@@ -163,19 +163,18 @@ impl ImageFile<'_> {
         }
     }
 
-    /// Whether it can be decoded at 1/2, 1/4 and 1/8 of its size.
+    /// Whether the file can be decoded at 1/2, 1/4 and 1/8 of its size.
     pub(crate) fn has_scales(&self) -> bool {
         jpeg::HAS_SCALES && matches!(self, ImageFile::Jpeg(_))
     }
 
-    /// The maximum number of pixels that a file of this size can contain, if the format has such a
-    /// bound.
+    /// The maximum number of pixels in a file of this size, if the format implies one.
     fn max_pixels_for(&self, bytes: usize) -> Option<u64> {
         let bytes = bytes as u64;
         match self {
             // A block of 64 pixels takes at least one bit.
             ImageFile::Jpeg(_) => bytes.checked_mul(8 * 64),
-            // Deflate expands a byte to at most 1032, each with at most 8 pixels.
+            // Deflate expands one byte to at most 1032 bytes, each with at most 8 pixels.
             ImageFile::Png(_) => bytes.checked_mul(1032 * 8),
             ImageFile::WebP(_) => None,
         }
@@ -212,7 +211,7 @@ pub(crate) fn convert_whole<'b>(
     } else {
         pixels.clear();
         match stored {
-            // Grey with alpha, which `Image` does not have: alpha is kept only if it is wanted.
+            // Gray with alpha, which `Image` does not have: alpha is kept only if it is wanted.
             2 => gray_alpha(raw, pixels, channels),
             _ => super::image::convert(raw, stored, pixels, channels),
         }

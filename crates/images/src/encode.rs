@@ -11,7 +11,7 @@ pub enum Encoding {
     /// JPEG with a quality from 1 to 100 and color at half the resolution. With the feature
     /// `turbojpeg`, libjpeg-turbo encodes; files without it are up to 5 % larger.
     Jpeg {
-        /// At 90, losses are hardly visible; 95 takes half as many bytes more.
+        /// At 90, losses are hardly visible; files at 95 are half as large again.
         quality: u8,
     },
     /// PNG, lossless.

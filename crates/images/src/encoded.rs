@@ -1,6 +1,6 @@
 //! Encoded images, and the dataset that decodes them.
 //!
-//! Out of scope: where the files come from, and the pipeline (`pipeline`).
+//! Out of scope: the sources of the files, and the pipeline (`pipeline`).
 
 use super::pipeline::ImagePipeline;
 use fulmen_data::{DType, Dataset, Field, Fingerprint, Result, Sample, Source};

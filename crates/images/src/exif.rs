@@ -4,7 +4,7 @@
 
 use super::geometry::Orientation;
 
-/// How to turn pixels for EXIF orientations 1 to 8.
+/// The transformation of the pixels for the EXIF orientations 1 to 8.
 fn orientation(value: u16) -> Orientation {
     let (transpose, flip_x, flip_y) = match value {
         2 => (false, true, false),
@@ -19,7 +19,7 @@ fn orientation(value: u16) -> Orientation {
     Orientation { transpose, flip_x, flip_y }
 }
 
-/// The orientation in EXIF data, which start with a TIFF header. Invalid data have none.
+/// The orientation in EXIF data, which starts with a TIFF header. Invalid data has no orientation.
 pub(crate) fn from_exif(exif: &[u8]) -> Orientation {
     find(exif).map(orientation).unwrap_or_default()
 }
@@ -54,9 +54,9 @@ pub(crate) fn from_jpeg(file: &[u8]) -> Orientation {
     let mut rest = file.get(2..).unwrap_or_default();
     while let [0xff, marker, tail @ ..] = rest {
         match marker {
-            // Fill bytes before a marker.
+            // Fill bytes may precede a marker.
             0xff => rest = &rest[1..],
-            // The scan: segments of this kind come before it.
+            // The scan. APP1 segments come before it.
             0xda | 0xd9 => break,
             _ => {
                 let [high, low, ..] = tail else { break };

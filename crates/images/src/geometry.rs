@@ -1,5 +1,5 @@
-//! A sequence of crops, resizes and flips, combined into one view of the source: a crop of it, its
-//! new size, and a window of that.
+//! Combines a sequence of crops, resizes and flips into one view of the source: a crop of the
+//! source, the size to which it is resized, and a window of the result.
 //!
 //! The view is known before decoding, so the decoder can skip what is not visible.
 //!
@@ -9,7 +9,7 @@ use std::fmt;
 
 use fulmen_data::{Error, Result, SampleRng};
 
-/// Height and width. A single number stands for both.
+/// Height and width. A single number sets both.
 ///
 /// ```
 /// use fulmen_images::ImageSize;
@@ -110,7 +110,7 @@ impl GeometricStep {
         }
     }
 
-    /// The size of the result for a given input size.
+    /// The size after this step for a given input size, if it can be known.
     pub(crate) fn output_size(&self, input: Option<ImageSize>) -> Option<ImageSize> {
         match *self {
             GeometricStep::RandomResizedCrop { size, .. }
@@ -140,7 +140,7 @@ impl fmt::Display for GeometricStep {
     }
 }
 
-/// The size if the shorter side has this length; the longer one is rounded down, as in torchvision.
+/// The size whose shorter side has this length. The longer side is rounded down, as in torchvision.
 pub(crate) fn shorter_side(size: ImageSize, side: usize) -> ImageSize {
     let ImageSize { height, width } = size;
     // Sides are below 2^32, so the product is exact.
@@ -154,7 +154,7 @@ pub(crate) fn shorter_side(size: ImageSize, side: usize) -> ImageSize {
     }
 }
 
-/// A rectangle of pixels. Pixels outside of the image are black.
+/// A rectangle of pixels. Pixels outside the image are black.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rect {
     pub(crate) x: isize,
@@ -216,7 +216,7 @@ impl Orientation {
         if self.transpose { ImageSize { height: size.width, width: size.height } } else { size }
     }
 
-    /// Maps a rectangle of the oriented image back to the original one of this size.
+    /// Maps a rectangle of the oriented image back to the original image, whose size is `size`.
     fn map_back(&self, rect: Rect, size: ImageSize) -> Rect {
         let oriented = self.size(size);
         let Rect { mut x, mut y, width, height } = rect;
@@ -234,10 +234,11 @@ impl Orientation {
     }
 }
 
-/// A view of a source: its part `crop`, resized to `size`, of that the part `window`, then
-/// oriented.
+/// A view of a source: the part `crop` of the source is resized to `size`, the part `window` of the
+/// result is cut out, and this part is oriented.
 ///
-/// Pixels outside of `crop` have no influence. Where the window exceeds `size`, the view is black.
+/// Pixels outside `crop` have no influence. Where the window extends beyond `size`, the view is
+/// black.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct View {
     pub(crate) crop: Rect,
@@ -266,10 +267,10 @@ impl View {
         self.size != self.crop.size()
     }
 
-    /// Converts a view of the oriented source to one of the stored source.
+    /// Converts a view of the oriented source to a view of the stored source.
     pub(crate) fn reorient(&self, orientation: Orientation, source: ImageSize) -> View {
         let crop = orientation.map_back(self.crop, source);
-        // The inverse is the same except for the order of the axes, which transposing swaps.
+        // `Orientation::size` is its own inverse: it swaps height and width, or changes nothing.
         let size = orientation.size(self.size);
         let window = orientation.map_back(self.window, size);
         let Orientation { flip_x, flip_y, .. } = self.orientation;
@@ -281,8 +282,8 @@ impl View {
         View { crop, size, window, orientation: flips }
     }
 
-    /// Adds a step. Returns false, without drawing or changing anything, if the step needs pixels
-    /// first: a second resize, or a resize of a window.
+    /// Adds a step. Returns false, without drawing random numbers or changing the view, if the step
+    /// needs pixels first: a second resize, or a resize of a window.
     pub(crate) fn push(&mut self, step: &GeometricStep, random: &mut SampleRng) -> Result<bool> {
         let resizes = match step {
             GeometricStep::RandomResizedCrop { .. } => true,
@@ -335,7 +336,7 @@ impl View {
 }
 
 /// torchvision's rule: ten attempts to find a part with this fraction of the area and this ratio of
-/// width to height, then the largest centered part with an allowed ratio.
+/// width to height; if they fail, the largest centered part with an allowed ratio.
 fn random_resized_crop(
     ImageSize { height, width }: ImageSize,
     scale: (f64, f64),
@@ -366,8 +367,8 @@ fn random_resized_crop(
     Rect { x: ((width - w) / 2) as isize, y: ((height - h) / 2) as isize, width: w, height: h }
 }
 
-/// torchvision's center: half a pixel is rounded to even; if the image is smaller, it moves right
-/// and down.
+/// torchvision's center: half a pixel is rounded to even. If the image is smaller than the crop, it
+/// moves right and down.
 fn center(outer: ImageSize, size: ImageSize) -> Rect {
     let start = |all: usize, part: usize| {
         if part > all {

@@ -8,7 +8,7 @@ use fulmen_data::{Error, Result};
 
 /// An image with 8 bits per channel, in the order height, width, channels (HWC).
 ///
-/// It has 1 channel (grey), 3 (RGB) or 4 (RGBA, not premultiplied).
+/// It has 1 channel (gray), 3 (RGB) or 4 (RGBA, not premultiplied).
 ///
 /// ```
 /// use fulmen_images::Image;
@@ -89,17 +89,17 @@ impl Image {
         self.channels
     }
 
-    /// All values, `[height, width, channels]`.
+    /// The values of all pixels, `[height, width, channels]`.
     pub fn pixels(&self) -> &[u8] {
         &self.pixels
     }
 
-    /// All values, mutable.
+    /// The values of all pixels, mutable.
     pub fn pixels_mut(&mut self) -> &mut [u8] {
         &mut self.pixels
     }
 
-    /// All values, `[height, width, channels]`.
+    /// The values of all pixels, `[height, width, channels]`.
     pub fn into_pixels(self) -> Vec<u8> {
         self.pixels
     }
@@ -117,7 +117,7 @@ impl Image {
         &self.row(y)[x * self.channels..][..self.channels]
     }
 
-    /// The same, mutable.
+    /// Like [`pixel`](Image::pixel), but mutable.
     pub fn pixel_mut(&mut self, x: usize, y: usize) -> &mut [u8] {
         let row = self.width * self.channels;
         &mut self.pixels[y * row..][..row][x * self.channels..][..self.channels]
@@ -125,9 +125,9 @@ impl Image {
 
     /// Converts the image to another number of channels.
     ///
-    /// Grey is repeated for color; color becomes grey by ITU-R 601-2's luma, rounded like Pillow's:
-    /// (19595 R + 38470 G + 7471 B + 32768) / 65536. Alpha is dropped without compositing; new
-    /// alpha is 255.
+    /// From gray to color, the value is repeated. From color to gray, the result is ITU-R 601-2's
+    /// luma, rounded like Pillow's: (19595 R + 38470 G + 7471 B + 32768) / 65536. Alpha is dropped
+    /// without compositing; new alpha is 255.
     ///
     /// # Errors
     /// A number of channels other than 1, 3 or 4.
@@ -141,7 +141,8 @@ impl Image {
     }
 }
 
-/// Converts pixels to another number of channels and appends them. Both numbers must be 1, 3 or 4.
+/// Converts pixels to another number of channels and appends them to `into`. Both numbers must be
+/// 1, 3 or 4.
 pub(crate) fn convert(from: &[u8], from_channels: usize, into: &mut Vec<u8>, channels: usize) {
     let pixels = from.chunks_exact(from_channels);
     match (from_channels, channels) {
@@ -154,7 +155,7 @@ pub(crate) fn convert(from: &[u8], from_channels: usize, into: &mut Vec<u8>, cha
     }
 }
 
-/// Grey from red, green and blue.
+/// The gray value of red, green and blue.
 pub(crate) fn luma(pixel: &[u8]) -> u8 {
     let [r, g, b] = [pixel[0], pixel[1], pixel[2]].map(u32::from);
     ((19595 * r + 38470 * g + 7471 * b + 0x8000) >> 16) as u8

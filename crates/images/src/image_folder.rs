@@ -10,15 +10,15 @@ use walkdir::{DirEntry, WalkDir};
 use crate::{EncodedImage, ImageDataset, ImagePipeline};
 use fulmen_data::{Error, Fingerprint, Result, Source};
 
-/// The file extensions of images, in any case. The content decides the real format.
+/// The file extensions of images, in any case. The content of a file determines its format.
 const EXTENSIONS: [&str; 5] = ["jpg", "jpeg", "jpe", "png", "webp"];
 
 /// The images in a folder with one subfolder per class, like torchvision's `ImageFolder`.
 ///
-/// Classes are numbered in the byte order of their names, and so are the files of a class. Files
-/// may be in subfolders of their class. Names may be any bytes the system allows. Links are
-/// followed. Files and folders whose names start with a dot are skipped, and so are files with
-/// extensions other than jpg, jpeg, jpe, png and webp (in any case).
+/// Classes are numbered in the byte order of their names, and the files of a class are sorted in
+/// the same way. Files may be in subfolders of their class. Names may contain any bytes that the
+/// system allows. Symbolic links are followed. Files and folders whose names start with a dot are
+/// skipped, as are files with extensions other than jpg, jpeg, jpe, png and webp (in any case).
 ///
 /// ```no_run
 /// use fulmen_images::{ImageFolder, ImagePipeline};
@@ -41,13 +41,13 @@ impl ImageFolder {
     /// Lists the images in a folder.
     ///
     /// # Errors
-    /// A folder that cannot be listed; one without subfolders or without any image; a class without
+    /// A folder that cannot be listed, or that has no subfolders or no images; a class without
     /// images.
     pub fn open(root: impl AsRef<Path>) -> Result<ImageFolder> {
         ImageFolder::list(root.as_ref(), false)
     }
 
-    /// The same, but classes may be empty. They keep their numbers.
+    /// Like [`open`](ImageFolder::open), but classes may be empty. An empty class keeps its number.
     ///
     /// # Errors
     /// Those of [`open`](ImageFolder::open), except for empty classes.
@@ -68,7 +68,7 @@ impl ImageFolder {
             }
             let class = i32::try_from(classes.len())
                 .map_err(|_| Error::file(root, "it has more classes than 32 bits can number"))?;
-            let before = files.len();
+            let first_file = files.len();
             for file in walk(entry.path(), usize::MAX) {
                 let file = file?;
                 if !file.file_type().is_dir() && is_image(file.path()) {
@@ -79,7 +79,7 @@ impl ImageFolder {
                 }
             }
             let name = entry.file_name().to_string_lossy().into_owned();
-            if files.len() == before {
+            if files.len() == first_file {
                 empty.push(name.clone());
             }
             classes.push(name);
@@ -174,8 +174,8 @@ impl Source for ImageFolder {
         self.path(index).display().to_string()
     }
 
-    /// The relative path, size and modification time of each file: a folder that was moved has the
-    /// same fingerprint.
+    /// Adds the relative path, size and modification time of each file, so that a folder that was
+    /// moved has the same fingerprint.
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
         self.classes.iter().for_each(|class| fingerprint.add("class", class));
         (0..self.files.len()).try_for_each(|index| {
@@ -200,8 +200,8 @@ pub(crate) fn class_names(root: &Path) -> Result<Vec<String>> {
     walk(root, 1).filter(is_class).map(name).collect()
 }
 
-/// The files in a folder and its subfolders, in byte order of the names. Links are followed; names
-/// that start with a dot are skipped.
+/// The files in a folder and its subfolders, in byte order of the names. Symbolic links are
+/// followed; names that start with a dot are skipped.
 fn walk(folder: &Path, deepest: usize) -> impl Iterator<Item = Result<DirEntry>> {
     let entries = WalkDir::new(folder)
         .min_depth(1)

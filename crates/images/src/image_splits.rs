@@ -1,4 +1,4 @@
-//! [`ImageSplits`]: a folder of labelled images, split into training, validation and test.
+//! [`ImageSplits`]: a folder of labeled images, split into training, validation and test.
 //!
 //! Out of scope: reading each kind of folder (`image_folder`, `cifar`, `mnist`).
 
@@ -9,11 +9,11 @@ use crate::mnist::MnistImages;
 use crate::{Cifar, ImageFolder, ImagePipeline, ImageSize};
 use fulmen_data::{Dataset, Error, Fold, Mnist, Result, Split, Subset, stratified_split};
 
-/// Labelled images in a folder, split into training, validation and test.
+/// Labeled images in a folder, split into training, validation and test.
 ///
 /// The content of the folder determines its kind:
 ///
-/// | it holds | it is |
+/// | content | kind |
 /// | --- | --- |
 /// | `data_batch_1.bin` … | CIFAR-10, the binary version |
 /// | `train.bin`, `test.bin` | CIFAR-100, the binary version |
@@ -21,9 +21,9 @@ use fulmen_data::{Dataset, Error, Fold, Mnist, Result, Split, Subset, stratified
 /// | `train/CLASS/…`, perhaps `val` (or `valid`, `validation`) and `test` | images by class, already divided |
 /// | `CLASS/…` | images by class |
 ///
-/// If a folder has nothing for validation, a tenth of each class of its training images is held out
-/// for it, always the same ones. For `CLASS/…`, another tenth is held out for the test. `train` and
-/// `val` without `test` use `val` as the test.
+/// If a folder has no validation images, a tenth of each class of its training images is held out
+/// for validation, always the same ones. For `CLASS/…`, another tenth is held out for the test. For
+/// `train` and `val` without `test`, `val` is also the test.
 ///
 /// ```
 /// use fulmen_data::Dataset;
@@ -58,7 +58,7 @@ enum Layout {
     Cifar10,
     Cifar100,
     Mnist,
-    /// Folders of classes in the folder `train` and others.
+    /// Folders of classes in `train` and similar folders.
     PreSplit {
         validation: Option<PathBuf>,
         test: Option<PathBuf>,
@@ -84,11 +84,12 @@ const MARKER_FILES: [(&str, Layout); 6] = [
 ];
 
 impl ImageSplits {
-    /// Inspects a folder. Its images are listed and read later, by the methods that return them.
+    /// Inspects a folder. The images are listed and read later, by the methods that return
+    /// datasets.
     ///
     /// # Errors
-    /// A folder that cannot be listed or has none of the above; `val` or `test` with other classes
-    /// than `train`.
+    /// A folder that cannot be listed or is not of a kind above; classes of `val` or `test` that
+    /// differ from those of `train`.
     pub fn open(root: impl AsRef<Path>) -> Result<ImageSplits> {
         let root = root.as_ref().to_owned();
         let numbers = |count: usize| (0..count).map(|class| class.to_string()).collect();
@@ -137,13 +138,13 @@ impl ImageSplits {
         Ok(ImageSplits { root, layout: Layout::PreSplit { validation, test }, classes })
     }
 
-    /// The names of the classes; a label is an index into them. Those of CIFAR and MNIST are
-    /// numbers.
+    /// The names of the classes; a label is an index into them. The names of CIFAR's and MNIST's
+    /// classes are numbers.
     pub fn classes(&self) -> &[String] {
         &self.classes
     }
 
-    /// The size of all images of CIFAR and MNIST; none if each file has its own.
+    /// The size of all images of CIFAR and MNIST; `None` if each file has its own size.
     pub fn image_size(&self) -> Option<ImageSize> {
         match self.layout {
             Layout::Cifar10 | Layout::Cifar100 => Some(ImageSize::from(32)),
@@ -152,7 +153,7 @@ impl ImageSplits {
         }
     }
 
-    /// Whether all images are grey, as in MNIST.
+    /// Whether all images are gray, as in MNIST.
     pub fn is_gray(&self) -> bool {
         matches!(self.layout, Layout::Mnist)
     }
@@ -228,7 +229,7 @@ impl ImageSplits {
         }
     }
 
-    /// A part of a dataset that is not split yet.
+    /// The part `part` of a dataset that is not split yet.
     fn divide(
         &self,
         dataset: impl Dataset,
@@ -249,7 +250,8 @@ impl ImageSplits {
                 format!("a tenth of its images cannot be held out ({error}); {advice}"),
             )
         })?;
-        // Dealt in turns, so that both get their share of each class.
+        // Sorting by label and taking every second image gives both parts their share of each
+        // class.
         held_out_indices.sort_by_key(|&index| labels[index]);
         let every_second =
             |first| held_out_indices.iter().copied().skip(first).step_by(2).collect();
@@ -272,7 +274,7 @@ enum Holdout {
 }
 
 impl Holdout {
-    /// For a dataset that has test files.
+    /// What is held out if the dataset has test files.
     fn for_part(part: Part) -> Holdout {
         if part == Part::Test { Holdout::Nothing } else { Holdout::Validation }
     }
@@ -288,7 +290,7 @@ mod tests {
     use super::*;
     use crate::{Encoding, Image, encode_image};
 
-    /// Images with `count` shades of grey, different in each call.
+    /// Writes images with `count` shades of gray, different in each call.
     fn fill(folder: &Path, first: u8, count: u8) {
         fs::create_dir_all(folder).unwrap();
         for shade in first..first + count {

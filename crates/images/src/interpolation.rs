@@ -4,8 +4,9 @@
 
 use std::fmt;
 
-/// The kernel for resizing images. When an image gets smaller, every kernel except the nearest is
-/// widened by the same factor ("antialias"), as in Pillow and optionally in torchvision.
+/// The kernel for resizing images. When an image gets smaller, every kernel except
+/// [`Nearest`](Interpolation::Nearest) is widened by the same factor ("antialias"), as in Pillow
+/// and optionally in torchvision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Interpolation {
     /// The nearest pixel.

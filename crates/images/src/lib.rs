@@ -1,7 +1,7 @@
 //! Images: from the bytes of files to `u8` values in a batch.
 //!
 //! An [`ImagePipeline`] starts with crops, resizes and flips. They are passed to the decoder, so
-//! that it decodes only what is needed. Any other [`ImageTransform`]s follow.
+//! that it decodes only what is needed. Other [`ImageTransform`]s follow.
 //!
 //! Out of scope: the sources of the bytes (tar shards, tables), and augmentation on the device.
 

@@ -14,10 +14,11 @@ use fulmen_data::{DType, Error, Field, Result};
 /// How images are processed: channels, crop, size and augmentation, like torchvision's `Compose`.
 ///
 /// Crops, resizes and flips at the start are passed to the decoder. With the feature `turbojpeg`,
-/// only the blocks of the crop are transformed in a JPEG, and the rows below it are not read;
-/// without it, the whole image is decoded. The pixels are the same as if the whole image were
-/// decoded, then cropped, then resized. Only if the crop is many times larger than the target does
-/// [`reducing_gap`](ImagePipeline::reducing_gap) let libjpeg-turbo shrink it.
+/// libjpeg-turbo transforms only the blocks of a JPEG within the crop, and does not read the rows
+/// below it. Without the feature, the whole image is decoded. The pixels are the same as if the
+/// whole image were decoded, then cropped, then resized. There is one exception: if the crop is
+/// many times larger than the target, [`reducing_gap`](ImagePipeline::reducing_gap) lets
+/// libjpeg-turbo shrink it.
 ///
 /// All random numbers come from the sample ([`Sample::random`](fulmen_data::Sample::random)), so
 /// the pixels depend only on the seed, the epoch and the index.
@@ -45,7 +46,7 @@ pub struct ImagePipeline {
     pub(crate) reducing_gap: Option<f64>,
     pub(crate) limits: Limits,
     pub(crate) source_size: Option<ImageSize>,
-    /// The normalized value for each channel and byte.
+    /// The normalized value of each byte in each channel.
     pub(crate) normalize: Option<Normalize>,
     pub(crate) steps: Vec<Step>,
 }
@@ -78,13 +79,13 @@ impl ImagePipeline {
         }
     }
 
-    /// RGB images. Grey is repeated, alpha is dropped, CMYK is converted like Pillow's
+    /// RGB images. Gray values are repeated, alpha is dropped, and CMYK is converted like Pillow's
     /// `convert("RGB")`.
     pub fn rgb() -> ImagePipeline {
         ImagePipeline::new(3)
     }
 
-    /// Grey images. For a JPEG, the stored luma is used; other colors are weighted like Pillow's
+    /// Gray images. For a JPEG, the stored luma is used; other colors are weighted like Pillow's
     /// `convert("L")`.
     pub fn gray() -> ImagePipeline {
         ImagePipeline::new(1)
@@ -101,9 +102,10 @@ impl ImagePipeline {
         self.random_resized_crop_of(size, (0.08, 1.0), (3.0 / 4.0, 4.0 / 3.0))
     }
 
-    /// The same, with a fraction of the area in `scale` and a ratio of width to height in `ratio`,
-    /// drawn like torchvision's `RandomResizedCrop`: the area uniformly, the ratio uniformly in its
-    /// logarithm; after ten attempts that did not fit, the largest centered part.
+    /// Like [`random_resized_crop`](ImagePipeline::random_resized_crop), with a fraction of the
+    /// area in `scale` and a ratio of width to height in `ratio`. They are drawn like those of
+    /// torchvision's `RandomResizedCrop`: the area uniformly, the ratio uniformly in its logarithm.
+    /// After ten attempts that do not fit, the crop is the largest centered part.
     pub fn random_resized_crop_of(
         self,
         size: impl Into<ImageSize>,
@@ -113,7 +115,7 @@ impl ImagePipeline {
         self.geometric(GeometricStep::RandomResizedCrop { size: size.into(), scale, ratio })
     }
 
-    /// Resizes the image so that the shorter side has `side` pixels; the longer one is rounded
+    /// Resizes the image so that the shorter side has `side` pixels. The longer side is rounded
     /// down.
     pub fn resize(self, side: usize) -> ImagePipeline {
         self.geometric(GeometricStep::Resize(side))
@@ -124,12 +126,12 @@ impl ImagePipeline {
         self.geometric(GeometricStep::ResizeExact(size.into()))
     }
 
-    /// A crop of the middle. If the image is smaller, it is padded with black.
+    /// Crops the middle of the image. If the image is smaller, it is padded with black.
     pub fn center_crop(self, size: impl Into<ImageSize>) -> ImagePipeline {
         self.geometric(GeometricStep::CenterCrop(size.into()))
     }
 
-    /// A random crop of this size, from the image with `padding` black pixels on each side.
+    /// Crops a random part of this size from the image with `padding` black pixels on each side.
     pub fn random_crop(self, size: impl Into<ImageSize>, padding: usize) -> ImagePipeline {
         self.geometric(GeometricStep::RandomCrop { size: size.into(), padding })
     }
@@ -162,32 +164,33 @@ impl ImagePipeline {
         self
     }
 
-    /// Turns images by their EXIF orientation. Off unless set, as in torchvision.
+    /// Whether to turn images by their EXIF orientation; off unless set, as in torchvision.
     pub fn exif_orientation(mut self, turn: bool) -> ImagePipeline {
         self.exif = turn;
         self
     }
 
-    /// How much larger than its target a part of a JPEG must stay when the decoder shrinks it. Only
-    /// libjpeg-turbo does (feature `turbojpeg`); without it the gap has no effect. The decoder uses
-    /// 1/2, 1/4 or 1/8 of the size, whichever is the smallest that leaves `gap` times the target in
-    /// both directions, and the resize does the rest. None turns it off. 2 unless set, as in
-    /// Pillow's `thumbnail`; the larger it is, the closer the result is to resizing the full size.
+    /// How much larger than its target a part of a JPEG must stay when the decoder shrinks it. The
+    /// decoder uses the smallest of 1/2, 1/4 and 1/8 of the size that leaves `gap` times the target
+    /// in both directions, and the resize does the rest. `None` turns this off. The default is 2,
+    /// as in Pillow's `thumbnail`; with a larger gap, the result is closer to resizing the full
+    /// size. Only libjpeg-turbo shrinks images (feature `turbojpeg`); without it the gap has no
+    /// effect.
     pub fn reducing_gap(mut self, gap: Option<f64>) -> ImagePipeline {
         self.reducing_gap = gap;
         self
     }
 
     /// The maximum number of pixels that a file's header may declare, and that steps may produce,
-    /// before memory is allocated for them: 89,478,485 unless set, the number above which Pillow
+    /// before memory is allocated for them. The default is 89,478,485; above this number, Pillow
     /// warns of a decompression bomb.
     pub fn max_pixels(mut self, pixels: u64) -> ImagePipeline {
         self.limits.pixels = pixels;
         self
     }
 
-    /// The header of a file, within [`max_pixels`](ImagePipeline::max_pixels), without decoding
-    /// pixels.
+    /// Reads the header of a file, within [`max_pixels`](ImagePipeline::max_pixels), without
+    /// decoding pixels.
     ///
     /// ```
     /// use fulmen_images::{Encoding, Image, ImagePipeline, encode_image};
@@ -204,25 +207,26 @@ impl ImagePipeline {
         decode::header(file, &self.limits)
     }
 
-    /// Accepts JPEGs with invalid data, with wrong pixels there, as Pillow does. Files that are
-    /// truncated are still errors.
+    /// Accepts JPEGs with invalid data, as Pillow does; the affected pixels are wrong. Truncated
+    /// files are still errors.
     ///
-    /// Without it, such a JPEG is an error. libjpeg-turbo (feature `turbojpeg`) finds damage only
-    /// where it reads: it does not read the rows below a crop, so a random crop finds damage only
-    /// in some epochs. Code that reads whole images, such as a cache of them or
+    /// By default, such a JPEG is an error. libjpeg-turbo (feature `turbojpeg`) finds damage only
+    /// in the data it reads. It does not read the rows below a crop, so with a random crop it finds
+    /// some damage only in some epochs. Code that reads whole images, such as a cache of them or
     /// `fulmen data presize`, finds all of it. The Rust decoder always reads whole images; in a
-    /// progressive JPEG, it can miss that a scan ends too early.
+    /// progressive JPEG, it may not notice that a scan ends too early.
     pub fn keep_damaged(mut self) -> ImagePipeline {
         self.limits.keep_damaged = true;
         self
     }
 
-    /// Writes `f32` values, `(value / 255 - mean) / std`, for red, green and blue. Grey uses the
-    /// first of each; alpha is only divided by 255.
+    /// Writes `f32` values, `(value / 255 - mean) / std`, for red, green and blue. Gray uses the
+    /// first element of `mean` and `std`; alpha is only divided by 255.
     ///
-    /// They take four times the memory and transfer time of `u8`. If the model's program can
-    /// normalize, let it. An [`Image`](crate::Image) returned by [`decode`](ImagePipeline::decode)
-    /// or [`apply`](ImagePipeline::apply) has bytes and is not normalized.
+    /// `f32` values take four times the memory and transfer time of `u8`, so normalize in the
+    /// model's program if possible. An [`Image`](crate::Image) returned by
+    /// [`decode`](ImagePipeline::decode) or [`apply`](ImagePipeline::apply) has bytes and is not
+    /// normalized.
     pub fn normalize(mut self, mean: [f32; 3], std: [f32; 3]) -> ImagePipeline {
         let tables = std::array::from_fn(|channel| {
             std::array::from_fn(|value| (value as f32 / 255.0 - mean[channel]) / std[channel])
@@ -296,7 +300,7 @@ impl ImagePipeline {
 }
 
 impl fmt::Display for ImagePipeline {
-    /// All options and steps in one line.
+    /// Prints all options and steps in one line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let channels = match self.channels {
             1 => "gray",

@@ -1,8 +1,8 @@
-//! PNG files: grey, palette or color, with or without alpha, 1 to 16 bits, interlaced or not.
+//! PNG files: gray, palette or color, with or without alpha, 1 to 16 bits, interlaced or not.
 //!
 //! Only the upper 8 of 16 bits are kept. Only the first frame of an animation is read.
 //!
-//! Out of scope: the crate `png`, which decodes.
+//! Out of scope: decoding, which the crate `png` does.
 
 use std::io::Cursor;
 

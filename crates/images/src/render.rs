@@ -1,5 +1,5 @@
-//! Execution of a pipeline: the geometric steps at the start become one view, the decoder decodes
-//! what it shows, and the other steps follow image by image.
+//! Executes a pipeline: the geometric steps at the start become one view, the decoder decodes what
+//! the view shows, and the other steps follow image by image.
 //!
 //! Each thread keeps its decoder and its memory between images.
 //!
@@ -30,7 +30,7 @@ thread_local! {
     static SCRATCH: Cell<Option<Box<Scratch>>> = const { Cell::new(None) };
 }
 
-/// Lends the thread's scratch. A step that decodes other images in the meantime gets a new one.
+/// Lends the thread's scratch to `work`. If `work` decodes other images, they get a new scratch.
 fn with_scratch<T>(work: impl FnOnce(&mut Scratch) -> T) -> T {
     let mut scratch = SCRATCH.take().unwrap_or_default();
     let result = work(&mut scratch);
@@ -63,9 +63,9 @@ struct RenderedView {
 }
 
 impl ImagePipeline {
-    /// Decodes the bytes of a file and applies all steps. An [`Image`] has bytes, pixel by pixel:
-    /// [`normalize`](ImagePipeline::normalize) and [`channels_last`](ImagePipeline::channels_last)
-    /// only affect how a field is written.
+    /// Decodes the bytes of a file and applies all steps. An [`Image`] has bytes, pixel by pixel,
+    /// because [`normalize`](ImagePipeline::normalize) and
+    /// [`channels_last`](ImagePipeline::channels_last) only affect how a field is written.
     ///
     /// # Errors
     /// Bytes that are not a complete JPEG, PNG or WebP file; more pixels than
@@ -79,7 +79,7 @@ impl ImagePipeline {
         })
     }
 
-    /// Applies all steps to a decoded image; like [`decode`](ImagePipeline::decode), it does not
+    /// Applies all steps to a decoded image. Like [`decode`](ImagePipeline::decode), it does not
     /// normalize.
     ///
     /// # Errors
@@ -95,7 +95,7 @@ impl ImagePipeline {
     /// # Errors
     /// Those of [`decode`](ImagePipeline::decode); an image of another size than the field's.
     pub fn write(&self, file: &[u8], sample: &mut Sample<'_>, field: usize) -> Result<()> {
-        // A copy of the generator, because the sample is needed for its clock.
+        // The generator is cloned, because the sample itself is needed for its clock.
         let mut random = sample.random().clone();
         let result = with_scratch(|scratch| {
             let rendered =
@@ -113,7 +113,7 @@ impl ImagePipeline {
         result
     }
 
-    /// The same for a decoded image.
+    /// Like [`write`](ImagePipeline::write), for a decoded image.
     ///
     /// # Errors
     /// Errors of the steps; an image of another size than the field's.
@@ -221,7 +221,7 @@ impl ImagePipeline {
             }
             done += 1;
         }
-        // Resizing the shorter side of a narrow strip would make it extremely long.
+        // Resizing the shorter side of a narrow strip can make it extremely long.
         let pixels = |size: ImageSize| (size.width as u64).saturating_mul(size.height as u64);
         let output = view.output();
         if pixels(output) > self.limits.pixels.max(pixels(size)) {
@@ -263,7 +263,7 @@ impl ImagePipeline {
     }
 }
 
-/// The part of an image that a view shows.
+/// Renders the part of an image that a view shows.
 fn render_view(view: &View, image: &Image, pipeline: &ImagePipeline) -> Result<Image> {
     let channels = image.channels();
     let rect = Rect::all(ImageSize { height: image.height(), width: image.width() });
@@ -279,7 +279,7 @@ fn render_view(view: &View, image: &Image, pipeline: &ImagePipeline) -> Result<I
     orient(&rendered, view.window.size(), view.orientation, channels)
 }
 
-/// An image of the scratch's content.
+/// Makes an image of the scratch's content.
 fn image(rendered: &RenderedView, channels: usize, scratch: &Scratch) -> Result<Image> {
     orient(&scratch.rendered, rendered.size, rendered.orientation, channels)
 }

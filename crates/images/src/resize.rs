@@ -1,4 +1,4 @@
-//! Rendering a view of decoded pixels: cropping, resizing, and writing.
+//! Renders a view of decoded pixels: cropping, resizing, and writing.
 //!
 //! Out of scope: how the view is defined (`geometry`), and decoding (`decode`).
 
@@ -28,14 +28,14 @@ impl Interpolation {
         match self {
             Interpolation::Nearest => None,
             Interpolation::Bilinear => Some((FilterType::Bilinear, 1.0)),
-            // With a = -0.5, like Pillow.
+            // Catmull-Rom is the cubic with a = -0.5, like Pillow's.
             Interpolation::Bicubic => Some((FilterType::CatmullRom, 2.0)),
             Interpolation::Lanczos => Some((FilterType::Lanczos3, 3.0)),
         }
     }
 }
 
-/// The part of the source that a view needs; none if it shows only black.
+/// The part of the source that a view needs; `None` if the view shows only black.
 pub(crate) fn needed_part(view: &View, interpolation: Interpolation) -> Option<Rect> {
     let visible = view.window.intersection(&Rect::all(view.size))?;
     if !view.is_resized() {
@@ -100,8 +100,8 @@ pub(crate) fn render(
     Ok(())
 }
 
-/// Samples the part `visible` of the resized crop. Generic over the pixel type, because the crate's
-/// `resize` would add code for all of its 13 pixel types to a program.
+/// Samples the part `visible` of the resized crop. This function is generic over the pixel type,
+/// because the `resize` of `fast_image_resize` would add code for all 13 pixel types to a program.
 fn sample<P: PixelTrait + InnerPixel>(
     view: &View,
     visible: Rect,
@@ -121,7 +121,7 @@ fn sample<P: PixelTrait + InnerPixel>(
         bytes,
     )
     .map_err(|error| refuse(error.to_string()))?;
-    // The decoded part of the crop, in pixels of the scaled source: kernels must not reach beyond
+    // The decoded part of the crop, in pixels of the scaled source. Kernels must not reach beyond
     // it.
     let scale = pixels.eighths as f64 / 8.0;
     let axis = |crop: isize,

@@ -1,6 +1,6 @@
 //! The trait of a pipeline's steps.
 //!
-//! Out of scope: the steps, and the geometric ones that the decoder takes part in (`geometry`).
+//! Out of scope: the steps, and the geometric steps that the decoder takes part in (`geometry`).
 
 use crate::Image;
 use fulmen_data::{Result, SampleRng};
@@ -26,8 +26,8 @@ use fulmen_data::{Result, SampleRng};
 ///     }
 /// }
 ///
-/// let grey = Image::new(2, 1, 1, vec![0, 200])?;
-/// let negative = Invert(1.0).apply(grey, &mut SampleRng::new(0, 0, 0))?;
+/// let gray = Image::new(2, 1, 1, vec![0, 200])?;
+/// let negative = Invert(1.0).apply(gray, &mut SampleRng::new(0, 0, 0))?;
 /// assert_eq!(negative.pixels(), [255, 55]);
 /// # Ok::<(), fulmen_data::Error>(())
 /// ```
@@ -37,17 +37,18 @@ pub trait ImageTransform: Send + Sync + 'static {
     fn apply(&self, image: Image, random: &mut SampleRng) -> Result<Image>;
 
     /// The name and all options in one line, such as `RandomRotation(degrees=10)`. A cache
-    /// identifies the transform by this line. Change it, for example with a version number, when
-    /// the behavior changes.
+    /// identifies the transform by this line. Change the line, for example with a version number,
+    /// when the behavior changes.
     fn describe(&self) -> String;
 
     /// Checks the options: a negative factor or a probability of 2 is an error. A pipeline checks
-    /// its steps when it is built; without a pipeline, errors appear when the transform is applied.
+    /// its steps when it is built. Without a pipeline, errors appear when the transform is applied.
     fn check(&self) -> Result<()> {
         Ok(())
     }
 
-    /// The height and width of the result for a given input size, if known. By default the same.
+    /// The height and width of the result for a given input size, if known. The default is the
+    /// input size.
     fn output_size(&self, input: Option<(usize, usize)>) -> Option<(usize, usize)> {
         input
     }

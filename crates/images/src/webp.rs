@@ -1,6 +1,6 @@
 //! WebP files, lossy and lossless. Only the first frame of an animation is read.
 //!
-//! Out of scope: the crate `image-webp`, which decodes.
+//! Out of scope: decoding, which the crate `image-webp` does.
 
 use std::io::Cursor;
 
@@ -32,7 +32,7 @@ impl<'a> WebP<'a> {
     }
 
     pub(crate) fn orientation(&mut self) -> Orientation {
-        // Unreadable EXIF data are ignored.
+        // Unreadable EXIF data is ignored.
         self.0.exif_metadata().ok().flatten().as_deref().map(exif::from_exif).unwrap_or_default()
     }
 

@@ -1,12 +1,12 @@
-//! Why a file could not be decoded.
+//! The reason why a file could not be decoded.
 //!
-//! Out of scope: which file it was; the caller knows.
+//! Out of scope: the file's name, which the caller knows.
 
 use std::fmt;
 
 use crate::ffi::Failure;
 
-/// What is wrong with a file.
+/// The reason why a file could not be decoded.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Error {
     message: String,
@@ -44,7 +44,8 @@ impl fmt::Display for Error {
     }
 }
 
-/// The message: `fn main() -> Result<(), Box<dyn std::error::Error>>` prints this.
+/// Prints the message, because `fn main() -> Result<(), Box<dyn std::error::Error>>` prints errors
+/// with `Debug`.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

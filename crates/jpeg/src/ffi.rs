@@ -1,13 +1,13 @@
 //! Safe functions around the C code in `shim.c`. All of the crate's `unsafe` is in this file.
 //!
-//! Out of scope: which part of an image to decode, and the messages of errors.
+//! Out of scope: which part of an image to decode, and the error messages.
 #![allow(unsafe_code, reason = "the C half of this crate is called here")]
 
 use std::ffi::{CStr, c_char, c_int};
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
-// The library; the shim calls it by its C names.
+// This links the library, whose C functions the shim calls.
 use turbojpeg_sys as _;
 
 /// A libjpeg-turbo decoder with its memory.
@@ -43,7 +43,7 @@ pub(crate) enum Failure {
     TooManyScans,
 }
 
-/// Columns and rows, in pixels of the scaled image.
+/// The columns and rows to decode, in pixels of the scaled image.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Window {
     pub(crate) left: u32,
@@ -79,13 +79,13 @@ unsafe extern "C" {
 }
 
 impl Handle {
-    /// None if memory cannot be allocated.
+    /// `None` if memory cannot be allocated.
     pub(crate) fn new() -> Option<Handle> {
         // SAFETY: it takes no arguments, and returns a new object or null.
         NonNull::new(unsafe { fulmen_jpeg_new() }).map(Handle)
     }
 
-    /// Reads the header of a file, which stays borrowed until its decoding ends.
+    /// Reads the header of a file. The file stays borrowed until its decoding ends.
     pub(crate) fn open<'a>(
         &'a mut self,
         data: &'a [u8],
@@ -139,9 +139,8 @@ pub(crate) struct OpenFile<'a> {
 }
 
 impl OpenFile<'_> {
-    /// Decodes a window. `space` is a J_COLOR_SPACE with `channels` values a pixel. Afterwards
-    /// `into` holds `rows` rows of `stride` bytes, and the window says which columns they begin
-    /// with.
+    /// Decodes a window. `space` is a J_COLOR_SPACE with `channels` values per pixel. On success,
+    /// `into` holds `rows` rows of `stride` bytes, and the window says at which column they begin.
     pub(crate) fn decode(
         &mut self,
         space: u32,

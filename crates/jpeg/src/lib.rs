@@ -1,4 +1,4 @@
-//! A safe interface to libjpeg-turbo's decoder that decodes a part of an image: only the blocks of
+//! A safe interface to libjpeg-turbo's decoder that decodes a part of an image. Only the blocks of
 //! the needed columns are transformed, the rows above them are skipped, and the rows below are not
 //! read.
 //!
@@ -43,7 +43,7 @@ pub enum ColorSpace {
     Gray,
     /// Red, green and blue.
     Rgb,
-    /// As stored, with Adobe's inversion: 255 means no ink.
+    /// Values as stored, with Adobe's inversion: 255 means no ink.
     Cmyk,
 }
 
@@ -57,7 +57,7 @@ impl ColorSpace {
         }
     }
 
-    /// J_COLOR_SPACE.
+    /// The value of J_COLOR_SPACE.
     fn code(self) -> u32 {
         match self {
             ColorSpace::Gray => 1,
@@ -70,9 +70,9 @@ impl ColorSpace {
 /// A rectangle in an image, in pixels from its upper left corner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Region {
-    /// Columns to the left of it.
+    /// The number of columns to its left.
     pub x: usize,
-    /// Rows above it.
+    /// The number of rows above it.
     pub y: usize,
     /// The width.
     pub width: usize,
@@ -83,15 +83,15 @@ pub struct Region {
 /// The decoded part of an image, and its layout in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Part {
-    /// Columns to the left of it, in pixels of the scaled image.
+    /// The number of columns to its left, in pixels of the scaled image.
     pub x: usize,
-    /// Rows above it.
+    /// The number of rows above it.
     pub y: usize,
     /// The width.
     pub width: usize,
     /// The height.
     pub height: usize,
-    /// Bytes from one row to the next.
+    /// The number of bytes from one row to the next.
     pub stride: usize,
 }
 
@@ -143,7 +143,7 @@ fn has_end(data: &[u8]) -> bool {
 
 /// A file whose header has been read.
 pub struct Jpeg<'a> {
-    /// None after decoding.
+    /// `None` after decoding.
     open_file: Option<OpenFile<'a>>,
     header: Header,
     complete: bool,
@@ -161,13 +161,14 @@ impl Jpeg<'_> {
         self.header.height as usize
     }
 
-    /// Whether it must be decoded as CMYK: libjpeg-turbo cannot convert it to another color space.
+    /// Whether the image must be decoded as CMYK, because libjpeg-turbo cannot convert it to
+    /// another color space.
     pub fn is_cmyk(&self) -> bool {
         // JCS_CMYK, JCS_YCCK.
         matches!(self.header.space, 4 | 5)
     }
 
-    /// Whether the image is progressive: then every scan covers the whole image, and nothing can be
+    /// Whether the image is progressive. Every scan then covers the whole image, and nothing can be
     /// skipped.
     pub fn is_progressive(&self) -> bool {
         self.header.progressive != 0
@@ -178,15 +179,15 @@ impl Jpeg<'_> {
         ((self.width() * eighths).div_ceil(8), (self.height() * eighths).div_ceil(8))
     }
 
-    /// Decodes a part of the image at a scale of `eighths` / 8; can be called once. The region is
-    /// in pixels of the scaled image.
+    /// Decodes a part of the image at a scale of `eighths` / 8. It can be called once. The region
+    /// is in pixels of the scaled image.
     ///
-    /// `pixels` is enlarged if necessary; its content outside of the part is unspecified. The part
-    /// contains the region. Its pixels are the same as those from decoding the whole image, because
+    /// `pixels` is enlarged if necessary; its content outside the part is unspecified. The part
+    /// contains the region. Its pixels are the same as those of the whole decoded image, because
     /// the neighbors that chroma upsampling needs are decoded too.
     ///
     /// A file without an end marker is decoded to its last row even if the region ends earlier, so
-    /// that whether it is truncated does not depend on the region.
+    /// that a truncated file is detected for every region.
     ///
     /// # Errors
     /// A scale that is not 1 to 8; a region that is empty or not inside the image; a file that is
@@ -221,7 +222,8 @@ impl Jpeg<'_> {
         let left = x.saturating_sub(MARGIN + smoothed);
         let right = (x + region.width + MARGIN).min(width);
         let bottom = if self.complete { y + region.height } else { height };
-        // The left edge moves to the start of a block, which is at most 4 * 8 columns wide.
+        // The left edge moves to the start of a group of columns, which is at most 4 * 8 columns
+        // wide.
         let stride = (right - left + BLOCK).min(width) * space.channels();
         let window = Window {
             left: left as u32,
@@ -253,15 +255,15 @@ impl Jpeg<'_> {
         })
     }
 
-    /// libjpeg-turbo's warning, if some data that was decoded was invalid, so that pixels are
+    /// libjpeg-turbo's warning, if some of the decoded data was invalid and pixels are therefore
     /// wrong.
     pub fn damage(&self) -> Option<&str> {
         self.damage.as_deref()
     }
 }
 
-/// Extra columns decoded on each side of a region.
+/// The number of extra columns decoded on each side of a region.
 const MARGIN: usize = 8;
 
-/// The maximum width of columns that are decoded together.
+/// The maximum width of a group of columns that are decoded together.
 const BLOCK: usize = 32;

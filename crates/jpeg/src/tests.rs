@@ -1,13 +1,13 @@
 //! Parts of images compared with whole images, for all samplings, scales and kinds of files.
 //!
-//! Out of scope: the correct pixels; `fulmen-images` compares them with Pillow's.
+//! Out of scope: whether pixels are correct; `fulmen-images` compares them with Pillow's.
 
 use crate::{ColorSpace, Decoder, Region};
 use turbojpeg::{Colorspace, Compressor, Image, PixelFormat, Subsamp};
 
 const SIZE: (usize, usize) = (157, 118);
 
-/// Waves and grain; the values within a pixel are unrelated.
+/// Waves and noise. The values within a pixel are unrelated.
 fn pixels(channels: usize) -> Vec<u8> {
     let (width, height) = SIZE;
     let position = |i: usize| (i % width, i / width);
@@ -114,7 +114,7 @@ fn parts_are_those_of_the_whole_for_all_samplings_and_scales() {
     }
 }
 
-/// If scans are missing, libjpeg smooths blocks using their neighbors.
+/// If scans are missing, libjpeg smooths blocks with their neighbors.
 #[test]
 fn parts_are_those_of_the_whole_in_a_progressive_file_without_all_its_scans() {
     for sampling in [Subsamp::None, Subsamp::Sub2x2, Subsamp::Sub4x1] {

@@ -9,12 +9,12 @@ use crate::record_file::RecordFile;
 use crate::{LogPoint, Media};
 
 /// Writes `metrics.csv` into the run's folder: `epoch`, `step` (both counted as in [`LogPoint`])
-/// and a column for each metric, empty if a log point does not have it. A metric with one number
-/// per class has a column for each class, `NAME/0` and so on; matrices are left out. Numbers are
-/// written so that reading them back gives the same value.
+/// and a column for each metric, which is empty if a log point does not have the metric. A metric
+/// with one number per class has a column for each class, `NAME/0` and so on; matrices are left
+/// out. Numbers are written so that reading them back gives the same value.
 ///
-/// Images, texts and histograms become files `media/NAME/STEP.png`, `.txt` and `.csv`. Characters
-/// of a name other than letters, digits, `-` and `_` become `_`.
+/// Images, texts and histograms are written to the files `media/NAME/STEP.png`, `.txt` and `.csv`.
+/// Characters of a name other than letters, digits, `-` and `_` become `_`.
 #[derive(Debug, Default)]
 pub struct CsvLogger {
     path: PathBuf,
@@ -24,7 +24,7 @@ pub struct CsvLogger {
 }
 
 impl CsvLogger {
-    /// A logger; the Trainer gives it the folder.
+    /// Creates a logger. The Trainer sets its folder.
     pub fn new() -> CsvLogger {
         CsvLogger::default()
     }
@@ -46,8 +46,8 @@ impl CsvLogger {
         fulmen_durable::write(&path, Some(bytes.len() as u64), |file| file.write_all(&bytes))
     }
 
-    /// Writes the file again with more columns. The earlier rows get empty fields. They are read
-    /// from the file, so that they take no memory.
+    /// Rewrites the file with more columns, which are empty in the earlier rows. The rows are read
+    /// from the file, so that they do not take memory.
     fn add_columns(&mut self, new: Vec<String>) -> io::Result<()> {
         let columns = [self.columns.clone(), new].concat();
         let mut length = 0;
@@ -141,7 +141,7 @@ mod tests {
         let path = folder.path().join("metrics.csv");
         let mut logger = CsvLogger::new();
         logger.start(folder.path()).unwrap();
-        // A folder cannot be replaced by a file.
+        // A file cannot replace a folder, so writing fails.
         std::fs::create_dir(&path).unwrap();
         assert!(logger.log(&point(1, &[("a", 0.1)])).is_err());
         std::fs::remove_dir(&path).unwrap();

@@ -1,5 +1,5 @@
 //! TensorBoard's event files: their messages (`tensorboard/compat/proto`, only the fields in use)
-//! and their framing, which is the same as TFRecord's.
+//! and their record format, which is that of TFRecord.
 
 use std::collections::BTreeMap;
 
@@ -53,7 +53,7 @@ pub(crate) struct Image {
     /// The number of channels.
     #[prost(int32, tag = "3")]
     pub(crate) colorspace: i32,
-    /// A PNG file.
+    /// The content of a PNG file.
     #[prost(bytes = "vec", tag = "4")]
     pub(crate) encoded_image_string: Vec<u8>,
 }
@@ -152,7 +152,7 @@ pub(crate) struct SessionEnd {
 }
 
 impl Tensor {
-    /// A vector of strings.
+    /// Makes a vector of strings.
     pub(crate) fn from_texts(texts: &[String]) -> Tensor {
         const DT_STRING: i32 = 7;
         let tensor_shape = Some(TensorShape { dim: vec![Dim { size: texts.len() as i64 }] });
@@ -161,14 +161,14 @@ impl Tensor {
 }
 
 impl Metadata {
-    /// The plugin that a value belongs to.
+    /// The metadata of a value that belongs to a plugin.
     pub(crate) fn for_plugin(plugin_name: &str, content: Vec<u8>) -> Metadata {
         Metadata { plugin_data: Some(PluginData { plugin_name: plugin_name.to_owned(), content }) }
     }
 }
 
 impl Event {
-    /// The event as a TFRecord: its length, its bytes, and a checksum of each.
+    /// The event as a TFRecord: its length and its bytes, each with a checksum.
     pub(crate) fn record(&self) -> Vec<u8> {
         let event = self.encode_to_vec();
         let length = (event.len() as u64).to_le_bytes();

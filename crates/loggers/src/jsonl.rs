@@ -31,7 +31,7 @@ use crate::{LogPoint, Logger};
 pub struct JsonlLogger(RecordFile);
 
 impl JsonlLogger {
-    /// A logger; the Trainer gives it the folder.
+    /// Creates a logger. The Trainer sets its folder.
     pub fn new() -> JsonlLogger {
         JsonlLogger::default()
     }
@@ -45,7 +45,7 @@ impl Logger for JsonlLogger {
 
     fn log(&mut self, point: &LogPoint) -> io::Result<()> {
         let metrics: Map<String, Json> =
-            point.metrics.iter().map(|(name, x)| (name.clone(), finite(*x))).collect();
+            point.metrics.iter().map(|(name, x)| (name.clone(), json_number(*x))).collect();
         let mut line = json!({ "epoch": point.epoch, "step": point.global_step, "time": unix_seconds(), "metrics": metrics });
         if !point.arrays.is_empty() {
             line["arrays"] =
@@ -57,16 +57,16 @@ impl Logger for JsonlLogger {
 
 fn array(value: &Value) -> Json {
     match value {
-        Value::Scalar(x) => finite(*x),
-        Value::Vector(values) => values.iter().copied().map(finite).collect(),
+        Value::Scalar(x) => json_number(*x),
+        Value::Vector(values) => values.iter().copied().map(json_number).collect(),
         Value::Matrix(rows) => {
-            rows.iter().map(|row| row.iter().copied().map(finite).collect::<Json>()).collect()
+            rows.iter().map(|row| row.iter().copied().map(json_number).collect::<Json>()).collect()
         }
     }
 }
 
-/// A number, or its name in protobuf's JSON.
-pub(crate) fn finite(x: f64) -> Json {
+/// A number, or the string for it in protobuf's JSON format if it is not finite.
+pub(crate) fn json_number(x: f64) -> Json {
     match x {
         _ if x.is_nan() => "NaN".into(),
         f64::INFINITY => "Infinity".into(),

@@ -1,5 +1,5 @@
-//! Where logged values go: [`CsvLogger`], [`JsonlLogger`], [`TensorBoardLogger`] and, with the
-//! feature `mlflow`, `MlflowLogger`; or a [`Logger`] of your own.
+//! Loggers, which store logged values: [`CsvLogger`], [`JsonlLogger`], [`TensorBoardLogger`] and,
+//! with the feature `mlflow`, `MlflowLogger`. Your own loggers implement [`Logger`].
 //!
 //! [`Loggers`] runs them on a separate thread, so that a slow or broken logger never slows
 //! training.
@@ -67,8 +67,8 @@ pub trait Logger: Send {
     /// The destination cannot be written. The run then does not start.
     fn start(&mut self, run_dir: &Path) -> std::io::Result<()>;
 
-    /// Called after [`start`](Logger::start) with the hyperparameters of the run and the arguments
-    /// of a program with a command line, if there are any.
+    /// Called after [`start`](Logger::start) with the hyperparameters of the run and, if the
+    /// program has a command line, its arguments.
     ///
     /// # Errors
     /// The destination cannot be written. The run then does not start.
@@ -80,10 +80,9 @@ pub trait Logger: Send {
     /// Stores values, except those logged with `logger(false)`. They must have reached the
     /// operating system when this returns.
     ///
-    /// # Errors
     /// The values cannot be written. The user gets one warning, the values count as lost, and
-    /// training continues. With an error of the kind `WouldBlock`, the logger keeps the values and
-    /// will try again.
+    /// training continues. An error of the kind `WouldBlock` means that the logger has kept the
+    /// values and will try again.
     fn log(&mut self, point: &LogPoint) -> std::io::Result<()>;
 
     /// Called after the last values of a fit, a validation or a test. A test may follow a fit in
@@ -100,10 +99,10 @@ pub trait Logger: Send {
 /// The outcome of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// It completed.
+    /// The run completed.
     Finished,
-    /// An error ended it.
+    /// An error ended the run.
     Failed,
-    /// A signal ended it.
+    /// A signal ended the run.
     Interrupted,
 }

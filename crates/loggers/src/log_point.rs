@@ -7,10 +7,10 @@ use fulmen_nn::metrics::Value;
 
 use crate::Media;
 
-/// The most elements of a metric in its line of a table.
+/// The maximum number of a metric's elements in its line of a table.
 const MAX_SHOWN: usize = 8;
 
-/// Where logged values are shown, besides callbacks.
+/// A place, other than callbacks, where logged values are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sink {
     /// The progress bar.
@@ -33,14 +33,14 @@ pub struct LogPoint {
     /// The names and values of images, texts and histograms, from the latest step or from the first
     /// batch of a validation or a test.
     pub media: Vec<(String, Media)>,
-    /// The names logged with `prog_bar(false)` or `logger(false)`, and the sink that does not show
-    /// them.
+    /// The names logged with `prog_bar(false)` or `logger(false)`, each with the sink that does not
+    /// show it.
     pub hidden: Vec<(String, Sink)>,
 }
 
 impl LogPoint {
-    /// The value of a metric: by its name or, for an element of a metric with several numbers, as
-    /// `NAME/I` (`NAME/I/J`).
+    /// The value of a metric. `name` is the name of the metric or, for an element of a metric with
+    /// several numbers, `NAME/I` or `NAME/I/J`.
     pub fn get(&self, name: &str) -> Option<f64> {
         if let Some(metric) = self.metrics.iter().find(|m| m.0 == name) {
             return Some(metric.1);
@@ -89,8 +89,8 @@ impl LogPoint {
         self.hidden.extend_from_slice(&other.hidden);
     }
 
-    /// Names and values of all numbers except those of matrices, by the names that
-    /// [`LogPoint::get`] accepts: the columns of a table.
+    /// The columns of a table: the names and values of all numbers except those of matrices.
+    /// [`LogPoint::get`] accepts these names.
     pub fn columns(&self) -> Vec<(String, f64)> {
         let mut columns = self.metrics.clone();
         for (name, value) in &self.arrays {
@@ -104,7 +104,7 @@ impl LogPoint {
     }
 }
 
-/// A small table: a line for each metric, with the elements of metrics that have several.
+/// Prints a small table: a line for each metric, with the elements of metrics that have several.
 ///
 /// ```
 /// use fulmen_loggers::LogPoint;
@@ -141,7 +141,8 @@ impl fmt::Display for LogPoint {
     }
 }
 
-/// A number for display: four decimals, or an exponent if those would show too little.
+/// Formats a number for display, with four decimals, or with an exponent if four decimals would
+/// show too little.
 pub fn number(value: f64) -> String {
     if value == 0.0 || (1e-3..1e5).contains(&value.abs()) {
         format!("{value:.4}")

@@ -1,4 +1,4 @@
-//! [`Loggers`]: runs all loggers on a thread, so that they never block training.
+//! [`Loggers`]: runs all loggers on a separate thread, so that they never block training.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,14 +13,14 @@ use serde_json::{Map, Value as Json};
 use crate::worker::{Job, Worker};
 use crate::{LogPoint, Logger, Media, Status};
 
-/// The most queued bytes of images.
+/// The maximum number of queued bytes of images.
 const MAX_BYTES: u64 = 256 << 20;
 
-/// The loggers of a run, on their own thread.
+/// The loggers of a run, on a separate thread.
 ///
-/// Only [`start`](Loggers::start) and [`finish`](Loggers::finish) wait for a logger, for a limited
-/// time. Values that a logger cannot accept are lost: the user is warned when it first happens, and
-/// gets the count at the end.
+/// Only [`start`](Loggers::start) and [`finish`](Loggers::finish) wait for a logger, and only for a
+/// limited time. Values that a logger cannot accept are lost. The user gets a warning when this
+/// first happens, and the number of lost values at the end.
 ///
 /// ```
 /// use std::time::Duration;
@@ -37,7 +37,7 @@ const MAX_BYTES: u64 = 256 << 20;
 /// ```
 pub struct Loggers {
     thread: Worker<Vec<Slot>>,
-    /// Jobs for which the queue had no room, by kind: the newest of each.
+    /// The latest job of each kind for which the queue had no room.
     deferred_jobs: Mutex<BTreeMap<&'static str, Job<Vec<Slot>>>>,
     timeout: Duration,
     shared: Arc<Shared>,
@@ -45,10 +45,10 @@ pub struct Loggers {
 
 struct Shared {
     tell: Box<dyn Fn(&str) + Send + Sync>,
-    /// Log points dropped because the queue was full, and whether the user was warned.
+    /// The number of log points that were dropped because the queue was full.
     lost: AtomicU64,
     warned: AtomicBool,
-    /// Queued bytes of images.
+    /// The number of queued bytes of images.
     bytes: AtomicU64,
 }
 
@@ -60,8 +60,8 @@ struct Slot {
 }
 
 impl Loggers {
-    /// Starts the thread. `timeout` is how long the start and the end of a run wait for a logger
-    /// that does not respond; `tell` shows a line to the user.
+    /// Starts the thread. `timeout` limits how long the start and the end of a run wait for a
+    /// logger that does not respond. `tell` shows a line to the user.
     ///
     /// # Errors
     /// The system cannot start a thread.
@@ -85,7 +85,8 @@ impl Loggers {
     /// Begins a run in this folder.
     ///
     /// # Errors
-    /// A logger cannot write there. A logger that does not respond in time only causes a warning.
+    /// A logger cannot write to the folder. A logger that does not respond in time only causes a
+    /// warning.
     pub fn start(&self, folder: &Path, hyperparameters: Map<String, Json>) -> io::Result<()> {
         let folder = folder.to_owned();
         let started = self.thread.ask(self.timeout, move |slots| {
@@ -113,7 +114,7 @@ impl Loggers {
             slots.iter_mut().for_each(|slot| slot.log(&point, &shared));
             shared.bytes.fetch_sub(size, Ordering::Relaxed);
         };
-        // A point that is too large by itself may go if the queue is empty.
+        // A log point that is larger than the limit is accepted if the queue is empty.
         if (waiting > 0 && waiting + size > MAX_BYTES) || !self.thread.post(Box::new(job)) {
             self.shared.bytes.fetch_sub(size, Ordering::Relaxed);
             self.shared.lost.fetch_add(1, Ordering::Relaxed);
@@ -123,10 +124,10 @@ impl Loggers {
         }
     }
 
-    /// Queues a job behind everything queued before, without waiting. If the queue is full, the job
-    /// runs in [`finish`](Loggers::finish), unless a later call with the same `kind` replaces it.
+    /// Queues a job after all queued jobs, without waiting. If the queue is full, the job runs in
+    /// [`finish`](Loggers::finish), unless a later call with the same `kind` replaces it.
     pub fn run(&self, kind: &'static str, job: impl FnOnce() + Send + 'static) {
-        // Locked in the meantime, so that an older job never runs after a newer one.
+        // The lock is held until the end, so that an older job never runs after a newer one.
         let mut deferred = self.deferred_jobs.lock().unwrap_or_else(PoisonError::into_inner);
         deferred.remove(kind);
         if let Err(TrySendError::Full(job)) = self.thread.try_post(Box::new(move |_| job())) {
@@ -194,7 +195,7 @@ impl Slot {
     }
 }
 
-/// The memory of a value, if it may be large.
+/// The number of bytes of a value; 0 for kinds that are always small.
 fn num_bytes(media: &Media) -> u64 {
     match media {
         Media::Image(picture) => picture.pixels.len() as u64,
@@ -235,7 +236,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(600);
 
-    /// Blocks in its first log point until released.
+    /// A logger that blocks in its first log point until it is released.
     struct Hangs(Receiver<()>);
 
     impl Logger for Hangs {
@@ -256,7 +257,7 @@ mod tests {
             loggers_and_messages(Duration::from_millis(1), vec![Box::new(Hangs(wait))]);
         loggers.start(folder.path(), Map::new()).unwrap();
         messages.lock().unwrap().clear();
-        // One in progress, a full queue, and three more.
+        // One log point in progress, a full queue, and three that are lost.
         let all = 1 + MAX_WAITING as u64 + 3;
         loggers.log(point(0));
         while loggers.thread.waiting() > 1 {

@@ -8,24 +8,24 @@ use flate2::{Compression, Crc};
 /// A logged value other than a metric, as loggers and callbacks receive it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Media {
-    /// One image, or several of the same size.
+    /// An image, or several images of the same size.
     Image(Picture),
     /// One text for each row of token ids.
     Text(Vec<String>),
-    /// The distribution of elements.
+    /// The distribution of the elements of a tensor.
     Histogram(Histogram),
 }
 
 /// Images of the same size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Picture {
-    /// The number of images, their channels (1, 3 or 4), height and width.
+    /// The number of images, the number of channels (1, 3 or 4), the height and the width.
     pub shape: [usize; 4],
     /// The pixels in the order of the shape, from 0 to 255.
     pub pixels: Vec<u8>,
 }
 
-/// The number of elements in each of several bins of equal width.
+/// A histogram: the number of elements in each of several bins of equal width.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Histogram {
     /// The lower edge of the first bin: the smallest finite element, or half a unit less if all are
@@ -45,8 +45,8 @@ pub struct Histogram {
 }
 
 impl Media {
-    /// The value as a file: the file name extension, and the content. Images are a PNG, texts are
-    /// separated by empty lines, a histogram is a CSV with a row for each bin.
+    /// The value as a file: the extension of the file name, and the content. Images become a PNG,
+    /// texts are separated by empty lines, and a histogram becomes a CSV with a row for each bin.
     ///
     /// # Errors
     /// The number of pixels does not match the shape.
@@ -68,7 +68,7 @@ impl Media {
 }
 
 impl Histogram {
-    /// The edges of the bins: one more than there are bins.
+    /// The edges of the bins. There is one more edge than bins.
     ///
     /// ```
     /// use fulmen_loggers::Histogram;
@@ -88,7 +88,7 @@ impl Picture {
     /// The space between the images of a grid, in pixels.
     const BORDER: usize = 2;
 
-    /// The images in one PNG, as a grid that is about square.
+    /// Draws the images into one PNG, as an almost square grid.
     ///
     /// # Errors
     /// The number of pixels does not match the shape, or exceeds the limit of PNG.
@@ -126,8 +126,8 @@ impl Picture {
     }
 }
 
-/// Rows of 8-bit pixels as a PNG. Written by hand: the crate `png` brings six packages for these
-/// four chunks.
+/// Encodes rows of 8-bit pixels as a PNG. This does not use the crate `png`, which brings six
+/// packages for these four chunks.
 fn png(width: u32, height: u32, color_type: u8, pixels: &[u8]) -> io::Result<Vec<u8>> {
     let mut file = b"\x89PNG\r\n\x1a\n".to_vec();
     let mut chunk = |kind: &[u8; 4], data: &[u8]| -> io::Result<()> {
@@ -140,7 +140,7 @@ fn png(width: u32, height: u32, color_type: u8, pixels: &[u8]) -> io::Result<Vec
         }
         Ok(())
     };
-    // 8 bits per channel; the only compression and filter methods that exist; not interlaced.
+    // 8 bits per channel, the only compression and filter methods that exist, and no interlacing.
     chunk(
         b"IHDR",
         &[&width.to_be_bytes()[..], &height.to_be_bytes(), &[8, color_type, 0, 0, 0]].concat(),

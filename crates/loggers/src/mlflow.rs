@@ -10,7 +10,7 @@ use ureq::http::Response;
 use ureq::tls::{RootCerts, TlsConfig};
 use ureq::{Agent, Body, RequestBuilder};
 
-use crate::jsonl::{finite, unix_seconds};
+use crate::jsonl::{json_number, unix_seconds};
 use crate::{LogPoint, Logger, Status};
 
 /// The timeout of a request.
@@ -22,14 +22,14 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(30);
 const MAX_METRICS: usize = 1000;
 const MAX_PARAMS: usize = 100;
 const MAX_PARAM_LENGTH: usize = 6000;
-/// The most log points kept while the server does not answer.
+/// The maximum number of log points kept while the server does not answer.
 const MAX_UNSENT: usize = 100_000;
 
 /// Sends numbers and hyperparameters to an MLflow tracking server. Images, texts, histograms and
 /// matrices stay in the run's folder.
 ///
-/// It sends at most once a second. Values that the server does not accept are kept and sent later;
-/// if some remain at the end, the user gets a warning.
+/// The logger sends values at most once a second. Values that the server does not accept are kept
+/// and sent later. If some remain at the end, the user gets a warning.
 ///
 /// ```
 /// use fulmen_loggers::MlflowLogger;
@@ -41,7 +41,7 @@ pub struct MlflowLogger {
     server: String,
     experiment: String,
     token: Option<String>,
-    /// The name of the run, and its id once the server has assigned one.
+    /// The name of the run.
     run_name: String,
     run_id: Option<String>,
     params: Vec<Json>,
@@ -52,8 +52,8 @@ pub struct MlflowLogger {
 }
 
 impl MlflowLogger {
-    /// A logger for an experiment on a server such as `http://localhost:5000`. The experiment is
-    /// created if needed.
+    /// Creates a logger for an experiment on a server such as `http://localhost:5000`. The
+    /// experiment is created if it does not exist.
     pub fn new(
         tracking_uri: impl Into<String>,
         experiment_name: impl Into<String>,
@@ -71,8 +71,8 @@ impl MlflowLogger {
         }
     }
 
-    /// A logger configured by MLflow's own variables: `MLFLOW_TRACKING_URI` and, if they are set,
-    /// `MLFLOW_EXPERIMENT_NAME` and `MLFLOW_TRACKING_TOKEN`.
+    /// Creates a logger configured by MLflow's environment variables: `MLFLOW_TRACKING_URI` and, if
+    /// they are set, `MLFLOW_EXPERIMENT_NAME` and `MLFLOW_TRACKING_TOKEN`.
     ///
     /// # Errors
     /// `MLFLOW_TRACKING_URI` is not set.
@@ -110,7 +110,7 @@ impl MlflowLogger {
         self.read(endpoint, self.authorized(request).send(body.to_string()))
     }
 
-    /// Reads an answer. An error status becomes an error with the server's message.
+    /// Reads a response. An error status becomes an error with the server's message.
     fn read(
         &self,
         endpoint: &str,
@@ -129,7 +129,7 @@ impl MlflowLogger {
         Err(io::Error::new(kind, failed(format!("{} {message}", response.status())).to_string()))
     }
 
-    /// The id of the run, which is created if needed.
+    /// The id of the run. Creates the run if it does not exist.
     fn run_id(&mut self) -> io::Result<String> {
         if let Some(id) = &self.run_id {
             return Ok(id.clone());
@@ -157,7 +157,7 @@ impl MlflowLogger {
         Ok(id)
     }
 
-    /// Sends the kept values.
+    /// Sends the values that were kept.
     fn send(&mut self) -> io::Result<()> {
         let run_id = self.run_id()?;
         while !self.params.is_empty() {
@@ -174,7 +174,7 @@ impl MlflowLogger {
                 metrics += point.len();
                 metrics <= MAX_METRICS
             });
-            // A log point beyond the server's limit is split.
+            // A log point with more metrics than the server's limit is split.
             let points = fitting_points.count().max(1);
             for metrics in self.unsent[..points].concat().chunks(MAX_METRICS) {
                 self.post("runs/log-batch", &json!({ "run_id": run_id, "metrics": metrics }))?;
@@ -207,7 +207,7 @@ impl Logger for MlflowLogger {
             return Err(io::Error::other(format!("{} accepts no values", self.server)));
         }
         let (timestamp, step) = (milliseconds(), point.global_step);
-        let metric = |(name, x): (String, f64)| json!({ "key": key(&name), "value": finite(x), "timestamp": timestamp, "step": step });
+        let metric = |(name, x): (String, f64)| json!({ "key": key(&name), "value": json_number(x), "timestamp": timestamp, "step": step });
         self.unsent.push(point.columns().into_iter().map(metric).collect());
         if self.next_request.is_some_and(|time| Instant::now() < time) {
             return Ok(());
@@ -246,7 +246,7 @@ fn agent(timeout: Duration) -> Agent {
     config.tls_config(tls.build()).build().into()
 }
 
-/// A name with only the characters that MLflow accepts.
+/// Replaces the characters of a name that MLflow does not accept.
 fn key(name: &str) -> String {
     name.chars()
         .map(|c| if c.is_alphanumeric() || "_-. :/".contains(c) { c } else { '_' })

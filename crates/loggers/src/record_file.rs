@@ -8,29 +8,29 @@ use std::path::PathBuf;
 #[derive(Debug, Default)]
 pub(crate) struct RecordFile {
     path: PathBuf,
-    /// Open, unless the last write failed.
+    /// The open file; `None` after a failed write.
     file: Option<File>,
-    /// The length of the file, without the remains of a failed write.
+    /// The length of the file, without the partial record of a failed write.
     length: u64,
 }
 
 impl RecordFile {
-    /// An empty file, replacing an existing one.
+    /// Creates an empty file. An existing file is replaced.
     pub(crate) fn new(path: PathBuf) -> io::Result<RecordFile> {
         Ok(RecordFile { file: Some(File::create(&path)?), path, length: 0 })
     }
 
-    /// The file at this path. Its first `length` bytes are kept.
+    /// Opens the file at this path and keeps its first `length` bytes.
     pub(crate) fn open(path: PathBuf, length: u64) -> RecordFile {
         RecordFile { path, file: None, length }
     }
 
-    /// The bytes of the records.
+    /// The number of bytes of all records.
     pub(crate) fn length(&self) -> u64 {
         self.length
     }
 
-    /// Adds a record, or leaves the file as it was.
+    /// Appends a record, or leaves the file unchanged.
     pub(crate) fn append(&mut self, record: &[u8]) -> io::Result<()> {
         let mut file = match self.file.take() {
             Some(file) => file,
@@ -58,8 +58,8 @@ mod tests {
         let path = folder.path().join("records");
         let mut file = RecordFile::new(path.clone()).unwrap();
         file.append(b"first\n").unwrap();
-        // A file opened only for reading rejects writes, as a full disk does. Part of a record was
-        // written before.
+        // A file that is open only for reading rejects writes, like a full disk. Part of a record
+        // was written before.
         OpenOptions::new().append(true).open(&path).unwrap().write_all(b"sec").unwrap();
         file.file = Some(File::open(&path).unwrap());
         assert!(file.append(b"second\n").is_err());

@@ -17,8 +17,8 @@ use crate::{LogPoint, Logger, Media, Picture, Status};
 
 /// Writes an event file into the run's folder. `tensorboard --logdir runs` shows all runs: numbers,
 /// images, histograms, texts, and the hyperparameters with the last values. A metric with one
-/// number per class is `NAME/0` and so on. A matrix, such as a confusion matrix, is an image: each
-/// row from black (0) to white (its largest number).
+/// number per class is shown as `NAME/0` and so on. A matrix, such as a confusion matrix, is shown
+/// as an image, in which each row goes from black (0) to white (the largest number of the row).
 ///
 /// ```
 /// use fulmen_loggers::{LogPoint, Logger, TensorBoardLogger};
@@ -34,12 +34,12 @@ use crate::{LogPoint, Logger, Media, Picture, Status};
 #[derive(Debug, Default)]
 pub struct TensorBoardLogger {
     file: RecordFile,
-    /// Whether there are hyperparameters, whose table includes the end of the run.
+    /// Whether there are hyperparameters. Their table also shows when the run ended.
     has_hparams: bool,
 }
 
 impl TensorBoardLogger {
-    /// A logger; the Trainer gives it the folder.
+    /// Creates a logger. The Trainer sets its folder.
     pub fn new() -> TensorBoardLogger {
         TensorBoardLogger::default()
     }
@@ -152,8 +152,8 @@ fn image(name: &str, picture: &Picture) -> io::Result<Value> {
     Ok(Value { tag: name.to_owned(), image: Some(image), ..Value::default() })
 }
 
-/// An image with one pixel per number, each row from 0 to its largest number; `None` for an empty
-/// matrix.
+/// Makes an image with one pixel per number. Black is 0, and white is the largest number of a row.
+/// `None` for an empty matrix.
 fn heat_map(rows: &[Vec<f64>]) -> Option<Picture> {
     let width = rows.first().map_or(0, Vec::len);
     let row_pixels = |row: &Vec<f64>| {

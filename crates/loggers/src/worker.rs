@@ -7,10 +7,10 @@ use std::sync::mpsc::{self, SyncSender, TrySendError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The most queued jobs.
+/// The maximum number of queued jobs.
 pub(crate) const MAX_WAITING: usize = 1024;
 
-/// A thread that runs jobs on a state in order.
+/// A thread that runs jobs in order. All of them use one state.
 pub(crate) struct Worker<S> {
     jobs: SyncSender<Job<S>>,
     waiting: Arc<AtomicU64>,
@@ -43,7 +43,7 @@ impl<S: Send + 'static> Worker<S> {
         self.try_post(job).is_ok()
     }
 
-    /// As [`post`](Worker::post); a full queue returns the job.
+    /// Like [`post`](Worker::post), but returns the job if the queue is full.
     pub(crate) fn try_post(&self, job: Job<S>) -> Result<(), TrySendError<Job<S>>> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         self.jobs.try_send(job).inspect_err(|_| {
@@ -51,7 +51,7 @@ impl<S: Send + 'static> Worker<S> {
         })
     }
 
-    /// Runs a job after all queued ones, and waits for its result; `None` if that takes too long.
+    /// Runs a job after all queued jobs, and waits for its result; `None` if that takes too long.
     pub(crate) fn ask<T: Send + 'static>(
         &self,
         timeout: Duration,

@@ -4,15 +4,15 @@ use std::fmt::Write as _;
 
 use crate::html::{Html, element, style};
 
-/// The size and the margins for labels, close to the pixels of a chart in a page, so that text keeps
-/// its size.
+/// The size of a chart, and the margins for its labels. They are close to the pixels of a chart in
+/// a page, so that text keeps its size.
 const WIDTH: f64 = 360.0;
 const HEIGHT: f64 = 220.0;
 const LEFT: f64 = 50.0;
 const RIGHT: f64 = 12.0;
 const TOP: f64 = 8.0;
 const BOTTOM: f64 = 36.0;
-/// The colors in `page.css`.
+/// The number of colors in `page.css`.
 const COLORS: usize = 7;
 /// An axis is logarithmic if the largest value is this many times the smallest.
 const MIN_LOG_RATIO: f64 = 100.0;
@@ -29,24 +29,24 @@ pub enum Mark {
     Columns,
 }
 
-/// Points with a name.
+/// A named series of points.
 #[derive(Clone, Debug, Default)]
 pub struct Series {
     /// The name in the legend.
     pub name: String,
-    /// The index of one of seven colors, repeating after that; or [`NEUTRAL`].
+    /// The index of one of seven colors, which repeat after that; or [`NEUTRAL`].
     pub color: usize,
     /// The points, x first. Points that are not finite are left out.
     pub points: Vec<(f64, f64)>,
     /// How they are drawn.
     pub mark: Mark,
-    /// The tooltips of dots; empty, or one for each point.
+    /// The tooltips of dots. Either empty, or one for each point.
     pub labels: Vec<String>,
-    /// The areas of dots, from 0 to 1; empty, or one for each point.
+    /// The areas of dots, from 0 to 1. Either empty, or one for each point.
     pub sizes: Vec<f64>,
 }
 
-/// The color of things other than data: a limit, a roofline.
+/// The color of elements that are not data: a limit, a roofline.
 pub const NEUTRAL: usize = usize::MAX;
 
 /// Series over two axes.
@@ -70,14 +70,14 @@ pub struct Chart {
     pub title: String,
     /// The label of the x axis, with its unit.
     pub x: String,
-    /// The label of the y axis, with its unit; may be empty if the title says it.
+    /// The label of the y axis, with its unit. It may be empty if the title names the quantity.
     pub y: String,
     /// The series.
     pub series: Vec<Series>,
     /// Whether the x axis is logarithmic.
     pub log_x: bool,
-    /// Whether the y axis is logarithmic. If `None`, it is if all values are above zero and the
-    /// largest is more than a hundred times the smallest.
+    /// Whether the y axis is logarithmic. `None` makes it logarithmic if all values are above zero
+    /// and the largest is more than a hundred times the smallest.
     pub log_y: Option<bool>,
 }
 
@@ -102,7 +102,7 @@ impl Chart {
         element("figure", &[], [title, svg, legend(&self.names())])
     }
 
-    /// The chart as a standalone SVG file; only the title and the legend if there are no points.
+    /// The chart as a standalone SVG file. Without points, it has only the title and the legend.
     ///
     /// ```
     /// use fulmen_report::chart::{Chart, Series};
@@ -120,7 +120,7 @@ impl Chart {
         self.series.iter().filter(|s| !s.name.is_empty()).map(|s| (s.color, &*s.name)).collect()
     }
 
-    /// Axes and marks; nothing if there are no points.
+    /// The axes and marks; `None` if there are no points.
     fn drawing(&self) -> Option<Html> {
         let series: Vec<Series> = self.series.iter().map(finite_series).collect();
         let ys = || series.iter().flat_map(|s| s.points.iter().map(|p| p.1));
@@ -137,7 +137,7 @@ impl Chart {
             .filter(|s| s.mark == Mark::Columns)
             .flat_map(|s| column_ends(s, self.log_x))
             .fold(x_range.high, f64::max);
-        // Otherwise half of a dot on the edge would be cut off.
+        // Without a margin, a dot on the edge would be cut in half.
         if series.iter().all(|s| s.mark == Mark::Dots) {
             if !self.log_x {
                 x_range = x_range.with_margin();
@@ -155,8 +155,8 @@ impl Chart {
     }
 }
 
-/// A drawing of this width and height as an SVG file, below its title and a legend, light or dark
-/// like the reader's system.
+/// Wraps a drawing of this width and height as an SVG file, with a title and a legend above it. Its
+/// colors are light or dark, like the reader's system.
 ///
 /// ```
 /// use fulmen_report::chart::svg_file;
@@ -202,7 +202,7 @@ pub fn svg_file(
     format!("{}\n", file.as_str())
 }
 
-/// Names with their colors.
+/// The legend: names with their colors.
 pub(crate) fn legend(names: &[(usize, &str)]) -> Html {
     let entries = names.iter().map(|&(color, name)| {
         let swatch = [element("i", &[], ""), element("span", &[], name)];
@@ -222,7 +222,7 @@ pub struct BarPart {
     pub fraction: f64,
 }
 
-/// A bar over the full width.
+/// A bar over the full width of the page.
 pub fn bar(parts: impl IntoIterator<Item = BarPart>) -> Html {
     let spans = parts.into_iter().map(|BarPart { color, name, fraction }| {
         let width = format!("width:{:.3}%", 100.0 * fraction);
@@ -236,7 +236,7 @@ pub fn class(color: usize) -> String {
     if color == NEUTRAL { "faint".to_owned() } else { format!("c{}", color % COLORS) }
 }
 
-/// The series without the points that are not finite.
+/// A copy of the series without the points that are not finite.
 fn finite_series(series: &Series) -> Series {
     let finite: Vec<usize> = series
         .points
@@ -268,15 +268,15 @@ impl Range {
             .reduce(|a, b| Range { low: a.low.min(b.low), high: a.high.max(b.high) })
     }
 
-    /// The range and a twentieth of it on both sides.
+    /// The range extended by a twentieth of its length on both sides.
     fn with_margin(self) -> Range {
         let margin = 0.05 * (self.high - self.low);
         Range { low: self.low - margin, high: self.high + margin }
     }
 }
 
-/// The right edge of each column: the start of the next one; the last is as wide as the previous
-/// one.
+/// The right edge of each column, which is the start of the next column. The last column is as wide
+/// as the one before it.
 fn column_ends(series: &Series, log: bool) -> Vec<f64> {
     let starts: Vec<f64> = series.points.iter().map(|point| point.0).collect();
     let last_end = match starts[..] {
@@ -291,7 +291,7 @@ fn column_ends(series: &Series, log: bool) -> Vec<f64> {
 
 /// A range of values and the pixels that it maps to.
 struct Axis {
-    /// The range, or that of the logarithms.
+    /// The range of the values or, on a logarithmic axis, of their logarithms.
     range: Range,
     log: bool,
     start_pixel: f64,
@@ -318,7 +318,7 @@ impl Axis {
         self.start_pixel + share * (self.end_pixel - self.start_pixel)
     }
 
-    /// About five round values within the range.
+    /// About five round values in the range.
     fn ticks(&self) -> Vec<f64> {
         let Range { mut low, mut high } = self.range;
         if self.log && high - low >= 1.0 {
@@ -445,7 +445,7 @@ fn marks(series: &Series, x: &Axis, y: &Axis) -> Vec<Html> {
     }
 }
 
-/// A short form of a number: `0.25`, `12k`, `3e-4`.
+/// Formats a number in a short form: `0.25`, `12k`, `3e-4`.
 pub fn number(value: f64) -> String {
     let size = value.abs();
     let short = |value: f64| {

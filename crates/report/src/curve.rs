@@ -1,18 +1,19 @@
-//! [`Curve`]: the values of a metric over the steps of a run, in bounded memory for any number of
-//! steps.
+//! [`Curve`]: the values of a metric over the steps of a run. The memory is bounded for any number
+//! of steps.
 
-/// The most buckets. Once there have been more values, at least half as many are kept.
+/// The maximum number of buckets. When it is exceeded, pairs of buckets are merged, so that at
+/// least half this number is kept.
 const MAX_BUCKETS: usize = 160;
 
-/// The values of a metric: the smallest and the largest in each bucket of steps, so that peaks are
-/// preserved. If there are too many buckets, their size doubles.
+/// The values of a metric: the smallest and the largest value in each bucket of steps, so that
+/// peaks are preserved. If there are too many buckets, the number of steps in a bucket doubles.
 #[derive(Clone, Debug)]
 pub struct Curve {
-    /// The steps in a bucket.
+    /// The number of steps in a bucket.
     width: u64,
     buckets: Vec<Bucket>,
     last: Option<(u64, f64)>,
-    /// The step of the first value that was NaN or infinite, and how many there were.
+    /// The step of the first value that was NaN or infinite, and the number of such values.
     non_finite: Option<(u64, u64)>,
 }
 
@@ -63,7 +64,7 @@ impl Curve {
         }
     }
 
-    /// Steps and values, in the order of the steps.
+    /// The steps and values, in the order of the steps.
     pub fn points(&self) -> Vec<(f64, f64)> {
         let mut points = Vec::with_capacity(2 * self.buckets.len());
         for Bucket { low, high } in &self.buckets {

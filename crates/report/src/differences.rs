@@ -1,4 +1,4 @@
-//! Differences between runs: configuration, environment, and results.
+//! The differences between runs: configuration, environment, and results.
 
 use std::collections::BTreeMap;
 
@@ -7,12 +7,12 @@ use crate::chart::number;
 use crate::html::{Html, element, table};
 use crate::report::{by_interest, shortened};
 
-/// The most metrics whose last values are compared.
+/// The maximum number of metrics whose last values are compared.
 const MAX_METRICS: usize = 20;
-/// The most rows of the table of settings.
+/// The maximum number of rows in the table of settings.
 const MAX_ROWS: usize = 100;
 
-/// Tables with a column for each run: settings that differ, then last values.
+/// Two tables with a column for each run: the settings that differ, and the last values.
 pub(crate) fn differences(runs: &[Run]) -> Html {
     let settings: Vec<BTreeMap<String, String>> = runs.iter().map(settings).collect();
     let mut names: Vec<&String> = settings.iter().flat_map(BTreeMap::keys).collect();
@@ -56,7 +56,7 @@ pub(crate) fn differences(runs: &[Run]) -> Html {
     [first, table(&header("last value"), values)].into()
 }
 
-/// The configuration and the environment by name; a file that is not valid TOML has none.
+/// The configuration and the environment by name. A file that is not valid TOML has no settings.
 fn settings(run: &Run) -> BTreeMap<String, String> {
     let mut all: BTreeMap<String, String> = run.environment.iter().cloned().collect();
     all.extend(run.summary.iter().flat_map(|summary| summary.setting.clone()));
@@ -71,7 +71,7 @@ fn add(all: &mut BTreeMap<String, String>, prefix: &str, table: &dyn toml_edit::
     for (key, item) in table.iter() {
         match (item.as_table_like(), item.as_value()) {
             (Some(table), _) => add(all, &format!("{prefix}{key}."), table),
-            // Without the comment about its origin.
+            // This removes the comment about the value's origin.
             (_, Some(value)) => {
                 let value = value.clone().decorated("", "");
                 drop(all.insert(format!("{prefix}{key}"), value.to_string()));

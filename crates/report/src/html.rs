@@ -1,5 +1,5 @@
-//! [`Html`]: markup in which all text is escaped, because the only ways to create it escape their
-//! input.
+//! [`Html`]: markup whose text is always escaped, because every function that creates markup
+//! escapes its input.
 
 use std::fmt::{Display, Write as _};
 
@@ -24,8 +24,8 @@ impl Html {
     }
 }
 
-/// An element with its attributes. Without content it is `<name ...></name>`, except for HTML's
-/// void elements.
+/// An element with its attributes. Without content, it is written as `<name ...></name>`, except
+/// for HTML's void elements.
 pub fn element(
     name: &'static str,
     attributes: &[(&'static str, &dyn Display)],
@@ -46,7 +46,8 @@ pub fn element(
     Html(html)
 }
 
-/// A complete, self-contained page without scripts. It is light or dark like the reader's system.
+/// A complete, self-contained page without scripts. Its colors are light or dark, like the reader's
+/// system.
 pub fn page(title: &str, body: impl Into<Html>) -> String {
     let head = element(
         "head",
@@ -59,7 +60,7 @@ pub fn page(title: &str, body: impl Into<Html>) -> String {
                 "",
             ),
             element("meta", &[("name", &"color-scheme"), ("content", &"light dark")], ""),
-            // Otherwise a browser requests an icon from the server or the folder.
+            // Without this link, a browser requests an icon from the server or the folder.
             element("link", &[("rel", &"icon"), ("href", &"data:,")], ""),
             element("title", &[], title),
             style(),
@@ -74,7 +75,7 @@ pub(crate) fn style() -> Html {
     Html(format!("<style>{}</style>", include_str!("page.css")))
 }
 
-/// A section with a heading; links can refer to its id.
+/// A section with a heading and an id for links.
 pub fn section(id: &'static str, heading: &str, content: impl Into<Html>) -> Html {
     element("section", &[("id", &id)], [element("h2", &[], heading), content.into()])
 }
@@ -84,7 +85,7 @@ pub fn paragraph(text: impl Display) -> Html {
     element("p", &[], text.to_string())
 }
 
-/// A table. It scrolls if it is wider than the window, and numbers are right-aligned.
+/// A table, which scrolls if it is wider than the window. Numbers are right-aligned.
 pub fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<Html>>) -> Html {
     let cell = |cell: Html| {
         if is_number(&cell.0) {
@@ -115,7 +116,7 @@ fn is_number(cell: &str) -> bool {
         && cell.len() < 24
 }
 
-/// Content that is long and rarely read: it opens on a click.
+/// Long content that is rarely read. It is hidden until the summary is clicked.
 pub fn details(summary: &str, content: impl Into<Html>) -> Html {
     element("details", &[], [element("summary", &[], summary), content.into()])
 }

@@ -1,4 +1,4 @@
-//! The summary at the top of a page: the course of a run in a few sentences.
+//! The summary at the top of a page, which describes a run in a few sentences.
 
 use crate::html::{Html, element, paragraph};
 use crate::report::{buckets, by_interest};
@@ -6,10 +6,10 @@ use crate::summary::State;
 use crate::units::{amount, duration};
 use crate::{Run, chart};
 
-/// Memory use above this fraction is mentioned.
+/// Memory use above this fraction is reported.
 const NEARLY_FULL: f64 = 0.9;
 
-/// The sentences, the most important first.
+/// The sentences of the summary, the most important first.
 pub(crate) fn overview(run: &Run) -> Html {
     let mut sentences = Vec::new();
     let state = run.summary.as_ref().map(|summary| summary.state);
@@ -51,7 +51,7 @@ fn status(run: &Run) -> String {
     format!("{state}; {}, {}", count(summary.epochs, "epoch"), count(summary.global_step, "step"))
 }
 
-/// The validation loss, or else the training loss.
+/// The validation loss or, if there is none, the training loss.
 fn values(run: &Run) -> Option<String> {
     let is_loss = |name: &&str| name.contains("loss") && run.curves()[*name].min().is_some();
     let losses: Vec<&str> = by_interest(run).into_iter().filter(is_loss).collect();

@@ -11,15 +11,15 @@ use crate::run::{Array, Rows};
 use crate::units::{amount, duration, memory};
 use crate::{Run, Summary};
 
-/// The most curves of a page, to keep it small.
+/// The maximum number of curves in a page, which keeps it small.
 const MAX_CURVES: usize = 60;
-/// The most runs of a page.
+/// The maximum number of runs in a page.
 const MAX_RUNS: usize = 12;
-/// A matrix with more classes is shown by its largest errors.
+/// For a matrix with more classes, only its largest errors are shown.
 const MAX_CLASSES: usize = 20;
-/// The most rows of long tables.
+/// The maximum number of rows in long tables.
 const MAX_ROWS: usize = 100;
-/// How time is spent, in display order: the name in `goodput.json`, and the text.
+/// The categories of time, in display order: the name in `goodput.json`, and the text.
 const BUCKETS: [(&str, &str); 7] = [
     ("steps", "steps"),
     ("start", "start"),
@@ -30,8 +30,8 @@ const BUCKETS: [(&str, &str); 7] = [
     ("lost", "lost and repeated"),
 ];
 
-/// The page of one or several runs: their curves overlaid, and their differences. It is smaller
-/// than 500 KB.
+/// The page of one or several runs, with overlaid curves and the differences of the runs. It is
+/// smaller than 500 KB.
 pub fn report(runs: &[Run]) -> String {
     let omitted = runs.len().saturating_sub(MAX_RUNS);
     let runs = &runs[..runs.len() - omitted];
@@ -60,7 +60,7 @@ pub fn report(runs: &[Run]) -> String {
     page(&names.join(", "), body.into_iter().collect::<Html>())
 }
 
-/// Content for each run, with its name if there are several.
+/// Shows content for each run, with the run's name if there are several.
 fn each(runs: &[Run], content: impl Fn(&Run) -> Html) -> Html {
     let one = |run: &Run| match runs {
         [_] => content(run),
@@ -73,7 +73,7 @@ fn from_summary(run: &Run, content: fn(&Summary) -> Html) -> Html {
     run.summary.as_ref().map_or_else(|| missing("The folder has no summary.json."), content)
 }
 
-/// The names of curves: losses first, then the learning rate, then the others.
+/// The names of the curves in display order: losses first, then the learning rate, then the others.
 pub(crate) fn by_interest(run: &Run) -> Vec<&str> {
     let mut names: Vec<&str> = run.curves().keys().map(String::as_str).collect();
     let rank = |name: &str| match group(name) {
@@ -87,7 +87,8 @@ pub(crate) fn by_interest(run: &Run) -> Vec<&str> {
     names
 }
 
-/// Curves whose names differ only in the stage and `_epoch` share a chart.
+/// The title of a curve's chart. Curves whose names differ only in the stage and `_epoch` share a
+/// chart.
 fn group(name: &str) -> &str {
     let base = name.strip_suffix("_epoch").unwrap_or(name);
     ["train_", "val_", "test_"]
@@ -97,7 +98,7 @@ fn group(name: &str) -> &str {
 }
 
 fn curves(runs: &[Run]) -> Html {
-    // Charts in the order of the first run that has them; each with a run and a name for each
+    // The charts, in the order of the first run that has them. Each has a run and a name for each
     // curve.
     let mut charts: Vec<(&str, Vec<(usize, &str)>)> = Vec::new();
     for (i, run) in runs.iter().enumerate() {
@@ -131,7 +132,7 @@ fn curves(runs: &[Run]) -> Html {
             points: runs[run].curves()[name].points(),
             ..Series::default()
         });
-        // A schedule ends near zero, which would dominate a logarithmic axis.
+        // A schedule ends near zero, and this end would dominate a logarithmic axis.
         let log_y = title.starts_with("lr").then_some(false);
         Chart {
             title: (*title).to_owned(),
@@ -170,7 +171,7 @@ fn values(run: &Run) -> Html {
     table(&["metric", "last", "at step", "minimum", "at step", "maximum", "at step"], rows)
 }
 
-/// How the run spent its time, over all its starts: name, text, seconds.
+/// How the run spent its time in all its starts: name, text, seconds.
 pub(crate) fn buckets(run: &Run) -> Vec<(&str, &str, f64)> {
     let mut sums: BTreeMap<&str, f64> = BTreeMap::new();
     for start in &run.goodput {
@@ -182,7 +183,7 @@ pub(crate) fn buckets(run: &Run) -> Vec<(&str, &str, f64)> {
     for (name, text) in BUCKETS {
         spent.extend(sums.remove(name).map(|seconds| (name, text, seconds)));
     }
-    // A category from a later version.
+    // These categories come from later versions.
     spent.extend(sums.into_iter().map(|(name, seconds)| (name, name, seconds)));
     spent.retain(|bucket| bucket.2 > 0.0);
     spent
@@ -358,8 +359,8 @@ fn classes(run: &Run) -> Html {
     parts.into_iter().collect()
 }
 
-/// A matrix colored by fractions of the row; with many classes, its largest elements off the
-/// diagonal.
+/// A matrix whose cells are colored by their fraction of the row. With many classes, only its
+/// largest elements off the diagonal are shown.
 fn matrix(rows: &[Vec<f64>]) -> Html {
     if rows.len() > MAX_CLASSES {
         let cells = rows
@@ -452,7 +453,7 @@ fn environment(run: &Run) -> Html {
     [table(&["name", "value"], rows)].into_iter().chain(peak).collect()
 }
 
-/// Truncates a value that would fill the page.
+/// Truncates a value that would otherwise fill the page.
 pub(crate) fn shortened(text: &str) -> String {
     const MAX_LENGTH: usize = 300;
     match text.char_indices().nth(MAX_LENGTH) {
@@ -461,7 +462,7 @@ pub(crate) fn shortened(text: &str) -> String {
     }
 }
 
-/// Base64 (RFC 4648).
+/// Encodes bytes in Base64 (RFC 4648).
 fn base64(bytes: &[u8]) -> String {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);

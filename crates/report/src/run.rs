@@ -1,4 +1,4 @@
-//! [`Run`]: the contents of a run's folder; updates read only what is new.
+//! [`Run`]: the contents of a run's folder. An update reads only what is new.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -11,15 +11,15 @@ use serde_json::Value as Json;
 use crate::curve::Curve;
 use crate::summary::{SUMMARY, Summary};
 
-/// The most metrics; a run that logs more has a bug.
+/// The maximum number of metrics. A run that logs more has a bug.
 const MAX_METRICS: usize = 2000;
 /// The size limit of a text file.
 const MAX_TEXT: u64 = 24 << 10;
-/// The most images of a page, and their total size in bytes.
+/// The maximum number of images in a page, and their maximum total size in bytes.
 const MAX_PICTURES: usize = 12;
 const MAX_PICTURE_BYTES: usize = 96 << 10;
 
-/// The contents of a run's folder. A missing file is not an error: the page then lacks its content.
+/// The contents of a run's folder. A missing file is not an error; the page then lacks its content.
 ///
 /// ```
 /// let folder = std::env::temp_dir().join(format!("fulmen-report-{}", std::process::id()));
@@ -88,7 +88,8 @@ struct Line {
     arrays: BTreeMap<String, Vec<Json>>,
 }
 
-/// JSON has no NaN: such strings are not numbers.
+/// Converts a value to a number. The strings that represent NaN and infinity become NaN, because
+/// JSON has no such numbers.
 fn number(value: &Json) -> f64 {
     value.as_f64().unwrap_or(f64::NAN)
 }
@@ -125,8 +126,8 @@ impl Run {
         Ok(run)
     }
 
-    /// Reads changes: the new lines of `metrics.jsonl`, and all small files. If there is no
-    /// `metrics.jsonl`, it reads `metrics.csv`, which has no matrices.
+    /// Reads the changes: the new lines of `metrics.jsonl`, and all small files. If there is no
+    /// `metrics.jsonl`, this reads `metrics.csv`, which has no matrices.
     ///
     /// # Errors
     /// Those of [`Run::open`].
@@ -153,12 +154,12 @@ impl Run {
         &self.curves
     }
 
-    /// The fit's own summary, if `summary.json` exists.
+    /// The fit's summary, if `summary.json` exists.
     pub fn summary(&self) -> Option<&Summary> {
         self.summary.as_ref()
     }
 
-    /// An incomplete line is left for the next time.
+    /// Reads the new lines. An incomplete line is left for the next call.
     fn read_metrics(&mut self, path: &Path) -> io::Result<()> {
         let mut file = match File::open(path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -201,7 +202,7 @@ impl Run {
         }
     }
 
-    /// The same from `metrics.csv`. A new metric rewrites that file, so it is always read from the
+    /// Reads `metrics.csv` instead. A new metric rewrites this file, so it is always read from the
     /// start.
     fn read_csv(&mut self, path: &Path) -> io::Result<()> {
         let mut reader = csv::Reader::from_path(path)?;
@@ -230,7 +231,7 @@ impl Run {
         (self.curves, self.arrays) = (BTreeMap::new(), BTreeMap::new());
     }
 
-    /// A text file, truncated if it is very long.
+    /// Reads a text file, and truncates it if it is very long.
     fn text(&self, name: &str) -> io::Result<Option<String>> {
         let path = self.folder.join(name);
         let mut bytes = Vec::new();
@@ -252,8 +253,8 @@ impl Run {
         }
     }
 
-    /// The latest version of each image, unless it is too large. Images that cannot be read are
-    /// left out.
+    /// Reads the latest version of each image, unless it is too large. Images that cannot be read
+    /// are left out.
     fn read_pictures(&mut self) {
         self.pictures.clear();
         let mut folders: Vec<PathBuf> = std::fs::read_dir(self.folder.join("media"))
@@ -296,7 +297,7 @@ struct GoodputFile {
     runs: Vec<Goodput>,
 }
 
-/// Flattens an object: names joined by dots, and values as text.
+/// Flattens an object to a list of names, whose parts are joined by dots, and values as text.
 fn flatten(name: String, value: Json) -> Vec<(String, String)> {
     match value {
         Json::Object(fields) => fields

@@ -1,66 +1,66 @@
-//! [`Summary`]: what a fit records about itself besides logged values, as `summary.json` in the
-//! run's folder.
+//! [`Summary`]: information about a fit in addition to logged values, stored as `summary.json` in
+//! the run's folder.
 
 use serde::{Deserialize, Serialize};
 
-/// The file of the summary in a run's folder.
+/// The name of the summary's file in a run's folder.
 pub const SUMMARY: &str = "summary.json";
 
 /// The state of a fit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// It is running, or was killed.
+    /// The fit is running, or was killed.
     #[default]
     Running,
-    /// It reached its last epoch or step, or a callback stopped it.
+    /// The fit reached its last epoch or step, or a callback stopped it.
     Finished,
-    /// A signal ended it.
+    /// A signal ended the fit.
     Interrupted,
-    /// It ended with an error.
+    /// An error ended the fit.
     Failed,
 }
 
-/// A fit's record of itself. Times are in seconds, sizes in bytes.
+/// Information about a fit. Times are in seconds, sizes in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Summary {
-    /// The state.
+    /// The state of the fit.
     pub state: State,
-    /// The error that ended it, or why it stopped before its last epoch.
+    /// The error that ended the fit, or why it stopped before its last epoch.
     pub reason: Option<String>,
-    /// Finished epochs.
+    /// The number of finished epochs.
     pub epochs: u64,
-    /// Finished optimizer steps.
+    /// The number of finished optimizer steps.
     pub global_step: u64,
     /// The time from the call of `fit` to the end of its first step.
     pub time_to_first_step: f64,
     /// The median time of a step.
     pub step_time_p50: f64,
-    /// Training samples per second.
+    /// The number of training samples per second.
     pub samples_per_second: f64,
     /// The fraction of step time, from 0 to 1, in which the device had no batch.
     pub data_wait_share: f64,
     /// The training loader's report of its bottleneck.
     pub loader: Option<String>,
-    /// The compiled programs, with their compile times if known.
+    /// The compiled programs, with their compile times if they are known.
     pub compilations: Vec<(String, Option<f64>)>,
-    /// FLOP/s on each device.
+    /// The FLOP/s of each device.
     pub flops_per_second: Option<f64>,
-    /// The peak FLOP/s of such a device.
+    /// The peak FLOP/s of one device.
     pub peak_flops: Option<f64>,
     /// The distribution of step times.
     pub step_times: StepTimes,
-    /// The devices of the process that writes the file.
+    /// The memory of each device of the process that writes the file.
     pub memory: Vec<DeviceMemory>,
     /// The memory of the process that writes the file.
     pub host_memory: Option<u64>,
     /// The parts of the model: name, type, parameters, shapes.
     pub model: Vec<[String; 4]>,
-    /// The line below the table of the model.
+    /// The line under the table of the model.
     pub model_total: String,
-    /// The most expensive lines of the user's code in the compiled step, with FLOPs and bytes of a
-    /// step on each device.
+    /// The most expensive lines of the user's code in the compiled step, with the FLOPs and bytes
+    /// of a step on each device.
     pub lines: Vec<(String, f64, f64)>,
     /// Advice for faster training.
     pub advice: Vec<String>,
@@ -68,17 +68,17 @@ pub struct Summary {
     pub setting: Vec<(String, String)>,
 }
 
-/// The memory of a device.
+/// The memory of a device, in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DeviceMemory {
-    /// The device.
+    /// The name of the device.
     pub device: String,
-    /// The training state.
+    /// The size of the training state.
     pub state: u64,
-    /// Temporary memory of the training step, as the compiler counts it.
+    /// The size of the training step's temporary memory, as the compiler reports it.
     pub temporaries: Option<u64>,
-    /// The peak use, as the device reports it.
+    /// The peak memory use, as the device reports it.
     pub peak: Option<u64>,
     /// The size of the memory.
     pub limit: Option<u64>,
@@ -88,10 +88,10 @@ pub struct DeviceMemory {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StepTimes {
-    /// The number of steps that took from `2^(i/8)` to `2^((i+1)/8)` microseconds, for each `i`
-    /// that occurs.
+    /// For each `i` that occurs, the number of steps that took from `2^(i/8)` to `2^((i+1)/8)`
+    /// microseconds.
     pub counts: std::collections::BTreeMap<i32, u64>,
-    /// The slowest steps with their times, the slowest first.
+    /// The slowest steps and their times, the slowest step first.
     pub slowest: Vec<(u64, f64)>,
 }
 
@@ -119,8 +119,8 @@ impl StepTimes {
         }
     }
 
-    /// The lower edge of each bin in seconds and its number of steps, including empty bins in
-    /// between.
+    /// The lower edge of each bin in seconds and its number of steps. Empty bins between others are
+    /// included.
     pub(crate) fn histogram(&self) -> Vec<(f64, u64)> {
         let (Some((&first, _)), Some((&last, _))) =
             (self.counts.first_key_value(), self.counts.last_key_value())

@@ -1,5 +1,5 @@
-//! Pages for generated runs: every section exists, names are escaped, and the file stays small.
-//! `.ci/pages` checks the pages in a browser.
+//! Tests of pages for generated runs: every section exists, names are escaped, and the file stays
+//! small. `.ci/pages` checks the pages in a browser.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ const SCRIPT: &str = "</style><script>document.title='ran'</script>";
 /// The size limit of a page, in bytes.
 const LIMIT: usize = 500_000;
 
-/// The folder of a run with all possible content.
+/// Writes the folder of a run with all possible content.
 fn folder(root: &Path, name: &str, log_points: u64, metrics: usize) -> PathBuf {
     let folder = root.join(name);
     std::fs::create_dir_all(folder.join("media/first_batch")).unwrap();

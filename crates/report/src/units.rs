@@ -1,6 +1,6 @@
-//! Sizes, amounts and times in readable units.
+//! Formats sizes, amounts and times in readable units.
 
-/// Bytes of memory, in GiB or MiB.
+/// Formats a size in bytes, in GiB or MiB.
 pub fn memory(bytes: u64) -> String {
     let bytes = bytes as f64;
     match bytes {
@@ -9,7 +9,7 @@ pub fn memory(bytes: u64) -> String {
     }
 }
 
-/// An amount with an SI prefix.
+/// Formats an amount with an SI prefix.
 pub fn amount(value: f64, unit: &str) -> String {
     let prefixes = ["", "k", "M", "G", "T", "P", "E"];
     let mut scaled = value;
@@ -21,7 +21,7 @@ pub fn amount(value: f64, unit: &str) -> String {
     format!("{scaled:.2} {}{unit}", prefixes[i])
 }
 
-/// Seconds in a suitable unit.
+/// Formats a time in seconds, in a suitable unit.
 pub fn duration(seconds: f64) -> String {
     match seconds {
         s if s >= 7200.0 => format!("{:.1} h", s / 3600.0),

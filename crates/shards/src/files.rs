@@ -1,5 +1,5 @@
 //! The common parts of tar shards and TFRecord files: lists of files that are read in sequence, and
-//! local files with random access.
+//! random access to local files.
 //!
 //! Out of scope: the content of a file.
 
@@ -17,14 +17,14 @@ use fulmen_files::{Location, fingerprint_all};
 #[derive(Clone, Debug)]
 pub(crate) struct FileList {
     pub(crate) files: Arc<[Location]>,
-    /// The seed for the order of the files in each epoch. If not set, files are in the order of the
-    /// list.
+    /// The seed for the order of the files in each epoch. If it is not set, the files are read in
+    /// the order of the list.
     pub(crate) seed: Option<u64>,
     /// The number of items in all files, if it is known.
     pub(crate) len: Option<usize>,
 }
 
-/// An item of a file.
+/// An item read from a file.
 pub(crate) struct FileItem<T> {
     /// Its number in the file.
     pub(crate) number: u64,
@@ -33,11 +33,11 @@ pub(crate) struct FileItem<T> {
     pub(crate) item: T,
 }
 
-/// The items of a file. After an error, the readable rest follows.
+/// The items of a file. After an error, the items that are still readable follow.
 pub(crate) type FileItems<T> = Box<dyn Iterator<Item = Result<FileItem<T>>> + Send>;
 
 impl FileList {
-    /// `noun` names the files in the error for an empty list.
+    /// Makes a list of files. `noun` names the files in the error for an empty list.
     pub(crate) fn new(
         files: impl IntoIterator<Item = impl Into<Location>>,
         noun: &str,
@@ -49,7 +49,7 @@ impl FileList {
         Ok(FileList { files, seed: None, len: None })
     }
 
-    /// The items of an epoch. Each file is opened when its turn comes.
+    /// The items of an epoch. Each file is opened when it is its turn.
     pub(crate) fn items<T: Send + 'static>(
         &self,
         epoch: u64,
@@ -82,15 +82,16 @@ impl FileList {
         fingerprint_all(&self.files, fingerprint)
     }
 
-    /// Everything that the order depends on; `only` describes what is read of the files.
+    /// Describes everything that the order depends on. `only` describes which parts of the files
+    /// are read.
     pub(crate) fn describe(&self, name: &str, only: &str) -> String {
         let order = self.seed.map_or(String::new(), |seed| format!(", shuffled with seed {seed}"));
         format!("{name}({} from {}{only}{order})", self.files.len(), self.files[0].name())
     }
 }
 
-/// Opens a local file of `items` for random access, and returns its size. `reader` is the type that
-/// reads other files.
+/// Opens a local file of `items` for random access, and returns its size. `reader` names the type
+/// that reads other files, for the error.
 pub(crate) fn open_local(location: &Location, items: &str, reader: &str) -> Result<(File, u64)> {
     let Some(path) = location.local() else {
         return Err(location

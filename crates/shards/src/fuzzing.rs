@@ -6,7 +6,7 @@ use fulmen_files::Location;
 /// Reads a tar in sequence and by index; both must find the same samples.
 ///
 /// # Panics
-/// They find different samples.
+/// The readers find different samples.
 pub fn tar(bytes: &[u8]) {
     crate::tar::fuzz(&Location::from("bytes.tar"), bytes);
 }

@@ -50,14 +50,14 @@ fn read(input: &SourceFile, block: &IpcBlock) -> Result<Buffer> {
             input.size()
         )));
     }
-    // Aligned, so that the arrays need not be copied.
+    // The buffer is aligned, so that the arrays need not be copied.
     let mut buffer = MutableBuffer::from_len_zeroed(size);
     input.read_at(offset, buffer.as_slice_mut())?;
     check_sizes(input, block, &buffer)?;
     Ok(buffer.into())
 }
 
-/// Rejects compressed buffers that claim an impossible size, for which memory would be allocated.
+/// Rejects compressed buffers that declare an impossible size, for which memory would be allocated.
 fn check_sizes(input: &SourceFile, block: &IpcBlock, bytes: &[u8]) -> Result<()> {
     let message = message(input, bytes)?;
     let batch = message
@@ -67,8 +67,8 @@ fn check_sizes(input: &SourceFile, block: &IpcBlock, bytes: &[u8]) -> Result<()>
     else {
         return Ok(());
     };
-    // A byte of LZ4 expands to at most 255. zstd's smallest block has 4 bytes, and the largest
-    // expands to 128 KiB.
+    // A byte of LZ4 expands to at most 255 bytes. The smallest block of zstd has 4 bytes, and a
+    // block expands to at most 128 KiB.
     let max_ratio = if compression.codec() == CompressionType::LZ4_FRAME { 255 } else { 32 << 10 };
     let body = bytes.get(block.metaDataLength() as usize..).unwrap_or_default();
     for buffer in batch.buffers().iter().flatten().filter(|buffer| buffer.length() > 0) {
@@ -158,7 +158,7 @@ impl ArrowFile {
     }
 
     fn open_stream(input: &Arc<SourceFile>, start: [u8; 6]) -> Result<ArrowFile> {
-        // Other data would be parsed as a message without an end.
+        // Other data could be parsed as an endless message.
         let length = u32::from_le_bytes([start[0], start[1], start[2], start[3]]);
         if length != u32::MAX && u64::from(length) > input.size() || input.size() < 8 {
             return Err(input.error(format!(
@@ -229,7 +229,7 @@ impl ArrowFile {
     }
 }
 
-/// The prefix of a message in a stream, and the length of its metadata; none at the end.
+/// The prefix of a message in a stream, and the length of its metadata; `None` at the end.
 fn message_length(input: &SourceFile, offset: u64) -> Result<Option<(u64, usize)>> {
     let rest = input.size() - offset;
     if rest == 0 {
@@ -242,7 +242,7 @@ fn message_length(input: &SourceFile, offset: u64) -> Result<Option<(u64, usize)
     let prefix_bytes = rest.min(8) as usize;
     input.read_at(offset, &mut prefix[..prefix_bytes])?;
     let [a, b, c, d, e, f, g, h] = prefix;
-    // Before version 0.15, the format had no marker in front of the length.
+    // Before version 0.15, the format had no marker before the length.
     let (size, length) = if [a, b, c, d] != [0xff; 4] {
         (4, i32::from_le_bytes([a, b, c, d]))
     } else if prefix_bytes < 8 {
@@ -257,8 +257,8 @@ fn message_length(input: &SourceFile, offset: u64) -> Result<Option<(u64, usize)
     }
 }
 
-/// The number of rows in a batch. A number that its bytes cannot contain is rejected, because
-/// memory would be allocated for it.
+/// The number of rows in a batch. A number of rows that the batch's bytes cannot contain is
+/// rejected, because memory would be allocated for it.
 fn batch_rows(
     input: &SourceFile,
     schema: &Schema,
@@ -268,7 +268,7 @@ fn batch_rows(
         .header_as_record_batch()
         .ok_or_else(|| damaged(input, "a message of an unknown kind"))?;
     let rows = batch.length();
-    // A row takes at least one bit, except in types that may take none.
+    // A row takes at least one bit, except in types that may take no space.
     let takes_bits = |field: &Arc<Field>| {
         let data_type = field.data_type();
         data_type.is_primitive()
@@ -301,10 +301,10 @@ impl ArrowBlocks {
         let decoders = files.iter().map(|file| file.decoder(columns)).collect::<Result<_>>()?;
         let mut batches = Vec::new();
         for (number, file) in files.iter().enumerate() {
-            let mut before = 0usize;
+            let mut first_row = 0usize;
             for (batch, &(_, rows)) in file.batches.iter().enumerate() {
-                batches.push((number, batch, before));
-                before = before.saturating_add(rows);
+                batches.push((number, batch, first_row));
+                first_row = first_row.saturating_add(rows);
             }
         }
         Ok(ArrowBlocks { files, decoders, batches })
@@ -333,7 +333,7 @@ impl BlockSource for ArrowBlocks {
                 .map_err(|error| damaged(&file.input, error))
         })?
         .ok_or_else(|| damaged(&file.input, "an empty message"))?;
-        // Decompressed arrays have their own memory; others share the memory that was read.
+        // Decompressed arrays own their memory; other arrays share the memory that was read.
         let sizes = decoded
             .columns()
             .iter()

@@ -1,4 +1,4 @@
-//! Arrow IPC files as a table, and the check that several files have the same columns.
+//! Arrow IPC files as a table, and a check that several files have the same columns.
 //!
 //! Out of scope: the format (`arrow_blocks`).
 
@@ -20,8 +20,8 @@ use fulmen_files::MAX_CONCURRENT_REQUESTS;
 
 /// Rows of Arrow IPC files by index, in the file format (also Feather V2) or the stream format.
 ///
-/// Opening finds the batches; a batch is read and decoded when one of its rows is requested.
-/// Recently used batches are cached ([`cache_bytes`](ArrowFiles::cache_bytes)).
+/// Opening the files finds the batches. A batch is read and decoded when one of its rows is
+/// requested. Recently used batches are cached ([`cache_bytes`](ArrowFiles::cache_bytes)).
 ///
 /// See [`Row`](crate::Row) for an example, and [`Table`](crate::Table) for columns as fields.
 #[derive(Debug)]
@@ -76,7 +76,7 @@ pub(crate) fn columns(schema: &Schema) -> (Vec<Column>, HfFeatures) {
     (schema.fields().iter().map(column).collect(), features)
 }
 
-/// Rejects a file whose columns differ from those of the first one.
+/// Rejects a file whose columns differ from those of the first file.
 pub(crate) fn check_same(
     first: &SourceFile,
     expected: &[Column],

@@ -1,4 +1,4 @@
-//! Reading a value from an Arrow array, and the kinds of values of a column.
+//! Reads a value from an Arrow array, and determines the kind of the values of a column.
 //!
 //! Out of scope: the arrays (`block_reader`), and rows (`row`).
 
@@ -148,7 +148,7 @@ pub(crate) fn store_list(
         sizes.push(size);
         (values, start, end) = (children, first, last);
     }
-    // A shape of another rank takes the elements in their order.
+    // A shape with another number of axes takes the elements in their order.
     let shape_matches = if sizes.len() == shape.len() {
         sizes == shape
     } else {
@@ -165,7 +165,7 @@ pub(crate) fn store_list(
     store_range(values, start, end, dtype, fill, out)
 }
 
-/// The same for values that are not lists.
+/// Like [`store_list`], for values that are not lists.
 fn store_range(
     values: &dyn Array,
     start: usize,
@@ -253,7 +253,8 @@ pub(crate) fn type_name(data_type: &DataType) -> String {
         }
         DataType::Dictionary(_, values) => format!("dictionary<{}>", type_name(values)),
         other => {
-            // `Float32` is `float32` everywhere else; parametrized types keep Arrow's notation.
+            // `Float32` is called `float32` everywhere else. Types with parameters keep Arrow's
+            // notation.
             let name = other.to_string();
             if name.contains('(') { name } else { name.to_lowercase() }
         }

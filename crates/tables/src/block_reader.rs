@@ -12,7 +12,7 @@ use lru::LruCache;
 
 use super::column::{Column, Positions};
 use super::features::HfFeatures;
-use super::row::{Row, RowLease};
+use super::row::{BorrowedRow, Row};
 use super::row_stream::{RowStream, SequentialTable};
 use super::source_file::SourceFile;
 use fulmen_data::internal::{Offsets, catch_quietly};
@@ -26,7 +26,7 @@ pub(crate) const DEFAULT_CACHE: usize = 256 << 20;
 pub(crate) struct Block {
     pub(crate) columns: Arc<StructArray>,
     pub(crate) row_origin: Arc<RowOrigin>,
-    /// Its size in memory.
+    /// The size of the block in memory.
     bytes: usize,
 }
 
@@ -40,12 +40,12 @@ impl Block {
     }
 }
 
-/// The origin of the rows of a block.
+/// Where the rows of a block come from.
 #[derive(Debug)]
 pub(crate) struct RowOrigin {
     pub(crate) file: Arc<SourceFile>,
     pub(crate) numbers: RowNumbers,
-    /// The rows and columns of invalid UTF-8. The arrays have nulls there.
+    /// The rows and columns of values with invalid UTF-8, which are null in the arrays.
     pub(crate) not_utf8: Vec<(usize, usize)>,
 }
 
@@ -56,7 +56,7 @@ pub(crate) enum RowNumbers {
     Rows(usize),
     /// Each row has a line, starting at this line.
     Lines(u64),
-    /// The rows start in these lines.
+    /// Each row starts in one of these lines.
     Each(Vec<u64>),
 }
 
@@ -95,22 +95,23 @@ pub(crate) trait BlockSource: Send + Sync + 'static {
     /// Decodes a block.
     fn decode(&self, block: usize) -> Result<Block>;
 
-    /// The blocks in order, each with its number. After an error, the next readable block follows.
+    /// The blocks in order, each with its number. After an error, the next readable block is
+    /// returned.
     fn sequence(self: Arc<Self>) -> Sequence {
         Box::new((0..self.block_rows().len()).map(move |number| Ok((number, self.decode(number)?))))
     }
 
-    /// The same files with only these columns.
+    /// The same files, reading only these columns.
     fn select(&self, columns: &[usize]) -> Result<Arc<dyn BlockSource>>;
 
-    /// All files.
+    /// Adds all files.
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()>;
 }
 
-/// The blocks of some files, and their numbers.
+/// The blocks of some files, each with its number.
 pub(crate) type Sequence = Box<dyn Iterator<Item = Result<(usize, Block)>> + Send>;
 
-/// Several files as one list of rows.
+/// The rows of several files as one list.
 pub struct BlockReader {
     decode: Arc<dyn BlockSource>,
     offsets: Offsets,
@@ -163,7 +164,7 @@ impl BlockReader {
         columns.sort_unstable();
         columns.dedup();
         self.decode = self.decode.select(&columns)?;
-        // With fewer columns, blocks may have more rows.
+        // With fewer columns, a block may have more rows.
         self.offsets = Offsets::new(self.decode.block_rows());
         self.positions =
             (0..self.columns.len()).map(|column| columns.binary_search(&column).ok()).collect();
@@ -202,13 +203,13 @@ impl BlockReader {
         Ok(Row::new(&block, row, &self.names))
     }
 
-    /// A row to write fields from.
-    pub(crate) fn lease(&self, index: usize) -> Result<RowLease<'_>> {
+    /// A row from which fields are written.
+    pub(crate) fn borrow_row(&self, index: usize) -> Result<BorrowedRow<'_>> {
         let (block, row) = self.find(index)?;
-        Ok(RowLease { block, row, positions: &self.positions })
+        Ok(BorrowedRow { block, row, positions: &self.positions })
     }
 
-    /// The origin of a row, and its number there.
+    /// The origin of a row, and its number in that origin.
     fn row_origin(&self, index: usize) -> Result<(Arc<RowOrigin>, usize)> {
         let (number, row) = self.locate(index)?;
         match self.decode.row_origin(number) {
@@ -256,7 +257,8 @@ impl fmt::Debug for BlockReader {
     }
 }
 
-/// A cache of recently used blocks, up to a number of bytes; at least one block.
+/// A cache of recently used blocks. It is limited to a number of bytes, but holds at least one
+/// block.
 struct Cache {
     limit: usize,
     state: Mutex<State>,
@@ -310,7 +312,7 @@ pub(crate) fn out_of_range(index: usize, len: usize) -> Error {
     Error::usage(format!("there is no item {index}; there are {len}"))
 }
 
-/// Runs code that parses a file; a panic over unexpected content becomes an error of the file.
+/// Runs code that parses a file. A panic on unexpected content becomes an error of the file.
 pub(crate) fn guard<T>(file: &SourceFile, read: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_quietly(read)
         .unwrap_or_else(|message| Err(file.error(format!("the file is damaged: {message}"))))
@@ -351,7 +353,7 @@ mod tests {
         assert!(cache.get(8, || Err(Error::new("no"))).is_err());
         get(8, 5).unwrap();
         assert_eq!(lock(&cache.state).bytes, 5);
-        // Evicted while it is decoded: its bytes do not count.
+        // A block that is evicted while it is decoded does not count.
         let inner = || cache.get(10, || Ok(block(30)));
         cache.get(9, || inner().map(|_| block(40))).unwrap();
         let state = lock(&cache.state);

@@ -10,10 +10,10 @@ use fulmen_tensor::DType;
 
 use fulmen_data::{Error, Result};
 
-/// The kind of values in a column.
+/// The kind of the values in a column.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Text of any kind: CSV.
+    /// Text that may have any meaning, as in CSV.
     Untyped,
     Bool,
     Integer,
@@ -59,7 +59,7 @@ pub(crate) struct Column {
 }
 
 impl Column {
-    /// A column whose values have individual types.
+    /// A column of text values, each of which may have another meaning.
     pub(crate) fn untyped(name: String) -> Column {
         Column { name, kind: Kind::Untyped, type_name: "text".to_owned(), classes: None }
     }
@@ -93,7 +93,8 @@ impl ColumnRef {
     }
 }
 
-/// The positions of columns by name. A linear search for each name would take quadratic time.
+/// The positions of columns by name, because a linear search for each name would take quadratic
+/// time.
 #[derive(Debug)]
 pub(crate) struct Positions(HashMap<String, usize>);
 
@@ -101,7 +102,7 @@ impl Positions {
     pub(crate) fn new<'a>(columns: impl IntoIterator<Item = &'a Column>) -> Positions {
         let mut positions = HashMap::new();
         for (position, column) in columns.into_iter().enumerate() {
-            // The first column with a name counts.
+            // If several columns have the same name, the first one counts.
             positions.entry(column.name.clone()).or_insert(position);
         }
         Positions(positions)

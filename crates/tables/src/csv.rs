@@ -1,4 +1,4 @@
-//! CSV files as a table, by index and in order.
+//! CSV files as a table, by index and in sequence.
 //!
 //! Out of scope: the records (`csv_records`), and the index and cache of blocks (`text_blocks`,
 //! `block_reader`).
@@ -22,9 +22,9 @@ use fulmen_files::Location;
 ///
 /// Opening reads the files once, to find the start of each block of about 8 KiB of rows and to
 /// check that all rows have the same number of values. After that, a block is read when one of its
-/// rows is requested, and recently used blocks are cached ([`cache_bytes`](Csv::cache_bytes));
-/// small files are kept in memory. UTF-8 byte order marks, both kinds of line ends, and line ends
-/// in quotes are handled; blank lines are skipped. For columns as fields of samples see
+/// rows is requested, and recently used blocks are cached ([`cache_bytes`](Csv::cache_bytes)).
+/// Small files are kept in memory. UTF-8 byte order marks, LF and CRLF line ends, and line ends in
+/// quotes are handled; blank lines are skipped. To use columns as fields of samples, see
 /// [`Table`](crate::Table).
 ///
 /// ```
@@ -53,14 +53,14 @@ fn columns(names: &[String]) -> Vec<Column> {
 }
 
 impl Csv {
-    /// Opens a file, the files of a pattern, or all `.csv` and `.tsv` files in a folder: with a
-    /// header, commas (tabs in `.tsv` files) and double quotes. For other formats see
+    /// Opens a file, the files of a pattern, or all `.csv` and `.tsv` files in a folder. The format
+    /// has a header, commas (tabs in `.tsv` files) and double quotes. For other formats see
     /// [`options`](Csv::options).
     ///
     /// # Errors
-    /// Files that do not exist, are empty, are compressed (read those with [`CsvOptions::stream`])
-    /// or have other columns than the first; a record with more or fewer values than the first
-    /// line, with its line number.
+    /// Files that do not exist, are empty, are compressed (read them with [`CsvOptions::stream`])
+    /// or have other columns than the first file; a record with more or fewer values than the first
+    /// line (the error has its line number).
     pub fn open(location: impl Into<Location>) -> Result<Csv> {
         Csv::options().open(location)
     }
@@ -70,8 +70,8 @@ impl Csv {
         CsvOptions::default()
     }
 
-    /// The rows in sequence, like [`CsvOptions::stream`] with the default options; also gzip and
-    /// zstd.
+    /// The rows in sequence, like [`CsvOptions::stream`] with the default options. The files may be
+    /// compressed with gzip or zstd.
     ///
     /// ```
     /// use fulmen_tables::Csv;
@@ -113,7 +113,7 @@ impl Csv {
     }
 }
 
-/// Rejects a file whose columns differ from those of the first.
+/// Rejects a file whose columns differ from those of the first file.
 fn check_header(
     file: &SourceFile,
     names: &[String],
@@ -180,7 +180,7 @@ struct CsvBlocks {
     /// The next file to open.
     next: usize,
     open: Option<OpenFile>,
-    /// The error to return after the last block, and the number of records that it stands for.
+    /// The error to return after the last block, and the number of records that it replaces.
     pending_error: Option<(Error, usize)>,
     /// The number of the next record.
     index: usize,
@@ -236,7 +236,7 @@ impl Iterator for CsvBlocks {
             match end {
                 StopReason::Full => {}
                 StopReason::File => self.open = None,
-                // The next record can be read.
+                // The stream can continue with the next record.
                 StopReason::Bad(error) => self.pending_error = Some((error, 1)),
                 StopReason::Failed(error) => {
                     (self.open, self.pending_error) = (None, Some((error, 0)))

@@ -58,20 +58,20 @@ impl CsvOptions {
     }
 
     /// The quote character around values with delimiters or line ends; doubled inside such a value.
-    /// A double quote by default. With none, no character is special.
+    /// A double quote by default. With `None`, no character quotes values.
     pub fn quote(mut self, quote: impl Into<Option<u8>>) -> CsvOptions {
         self.quote = quote.into();
         self
     }
 
-    /// The prefix of comment lines, which are skipped; none by default.
+    /// The prefix of comment lines, which are skipped. By default, there are no comments.
     pub fn comment(mut self, comment: u8) -> CsvOptions {
         self.comment = Some(comment);
         self
     }
 
-    /// Whether the first line names the columns. Otherwise their names are their positions, `0`,
-    /// `1` and so on.
+    /// Whether the first line has the names of the columns; on by default. Otherwise the names are
+    /// the positions, `0`, `1` and so on.
     pub fn header(mut self, header: bool) -> CsvOptions {
         self.header = header;
         self
@@ -84,20 +84,21 @@ impl CsvOptions {
         self
     }
 
-    /// Files with up to this many bytes in total are kept in memory, 64 MiB by default; in larger
-    /// ones, a block of rows is read when one of its rows is requested.
+    /// Files with up to this many bytes in total are kept in memory; 64 MiB by default. In larger
+    /// files, a block of rows is read when one of its rows is requested.
     pub fn keep_below(mut self, bytes: u64) -> CsvOptions {
         self.keep_below = bytes;
         self
     }
 
-    /// Opens a file, the files of a pattern, or all `.csv` and `.tsv` files in a folder, as rows by
-    /// index.
+    /// Opens a file, the files of a pattern, or all `.csv` and `.tsv` files in a folder, for
+    /// reading rows by index.
     pub fn open(self, location: impl Into<Location>) -> Result<Csv> {
         Csv::open_with(location.into(), self)
     }
 
-    /// The same as rows in sequence. The files may be compressed with gzip or zstd.
+    /// Like [`open`](CsvOptions::open), for reading rows in sequence. The files may be compressed
+    /// with gzip or zstd.
     pub fn stream(self, location: impl Into<Location>) -> Result<RowStream> {
         csv::stream(&location.into(), self)
     }

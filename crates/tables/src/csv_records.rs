@@ -18,7 +18,7 @@ use super::source_file::SourceFile;
 use super::text_blocks::{self, BLOCK, Format, IndexedFile, MAX_RECORD_BYTES};
 use fulmen_data::{Error, Fingerprint, Result};
 
-/// The common properties of all files of a table.
+/// The properties that all files of a table share.
 #[derive(Clone, Debug)]
 pub(crate) struct CsvFormat {
     pub(crate) options: CsvOptions,
@@ -46,7 +46,7 @@ impl CsvFormat {
         let mut not_utf8 = Vec::new();
         let value = |row: usize, column: usize| {
             let end = row * self.names.len() + column;
-            &bytes[end.checked_sub(1).map_or(0, |before| ends[before])..ends[end]]
+            &bytes[end.checked_sub(1).map_or(0, |previous| ends[previous])..ends[end]]
         };
         let columns = self.selected.iter().enumerate().map(|(position, &column)| -> ArrayRef {
             let size = (0..lines.len()).map(|row| value(row, column).len()).sum();
@@ -94,7 +94,7 @@ impl Format for CsvFormat {
 #[derive(Default)]
 pub(crate) struct Records {
     bytes: Vec<u8>,
-    /// Where each value ends.
+    /// The end of each value.
     ends: Vec<usize>,
     /// The line in which each record starts.
     lines: Vec<u64>,
@@ -106,7 +106,7 @@ impl Records {
     }
 }
 
-/// Why reading records stopped.
+/// The reason why reading records stopped.
 pub(crate) enum StopReason {
     /// The block is full.
     Full,
@@ -135,7 +135,7 @@ pub(crate) struct Header {
     pub(crate) names: Vec<String>,
     /// The first line, if it is a row.
     pub(crate) first_row: Records,
-    /// The offset at which it starts.
+    /// The offset of the first record.
     start: u64,
 }
 
@@ -185,7 +185,7 @@ impl Scan {
         input.refuse_compressed("`CsvOptions::stream`")?;
         let mut scan = Scan::new(options, &input, BUFFER);
         let Header { names, first_row, start } = scan.header(&input, reader, options)?;
-        // Each block has an array per column, with some overhead.
+        // Each block has an array per column, which has some overhead.
         let block = BLOCK.max((names.len() as u64) << 9).min(1 << 20);
         first_row.lines.iter().for_each(|&line| file.push(start, line, block));
         while scan.skip_blank(&input, reader)? {
@@ -197,7 +197,7 @@ impl Scan {
         Ok(names)
     }
 
-    /// Reads records of `columns` values until they have `size` bytes.
+    /// Reads records of `columns` values until they take `size` bytes.
     pub(crate) fn fill(
         &mut self,
         file: &SourceFile,
@@ -265,7 +265,8 @@ impl Scan {
         Ok(())
     }
 
-    /// Moves to the next record, skipping blank lines and comments. False at the end of the file.
+    /// Moves to the next record, skipping blank lines and comments. Returns false at the end of the
+    /// file.
     fn skip_blank(&mut self, file: &SourceFile, reader: &mut dyn BufRead) -> Result<bool> {
         let mut in_comment = false;
         loop {
@@ -296,7 +297,7 @@ impl Scan {
         }
     }
 
-    /// Reads one record and counts its values. They are kept if `into` is given.
+    /// Reads one record, appends it to `keep` if that is given, and returns its number of values.
     fn record(
         &mut self,
         file: &SourceFile,
@@ -304,7 +305,7 @@ impl Scan {
         mut keep: Option<&mut Records>,
     ) -> Result<usize> {
         let (mut values, first_line) = (0, self.line);
-        let before = keep.as_ref().map_or(0, |records| records.bytes.len());
+        let start = keep.as_ref().map_or(0, |records| records.bytes.len());
         self.parser.set_line(first_line);
         loop {
             let line = self.line;
@@ -312,8 +313,8 @@ impl Scan {
                 .fill_buf()
                 .map_err(|source| file.read_error(&format!("line {line}"), source))?;
             let at_end = data.is_empty();
-            // A line end ends any record outside of quotes; csv_core treats the end of the file
-            // like one there too.
+            // A line end ends any record outside quotes, and csv_core treats the end of the file
+            // like a line end.
             let buffer = if at_end { b"\n" } else { data };
             let (result, mut read, written, ended) =
                 self.parser.read_record(buffer, &mut self.output, &mut self.ends);
@@ -325,8 +326,8 @@ impl Scan {
             values += ended;
             if let Some(records) = &mut keep {
                 records.bytes.extend_from_slice(&self.output[..written]);
-                records.ends.extend(self.ends[..ended].iter().map(|end| before + end));
-                if (records.bytes.len() - before) as u64 > MAX_RECORD_BYTES {
+                records.ends.extend(self.ends[..ended].iter().map(|end| start + end));
+                if (records.bytes.len() - start) as u64 > MAX_RECORD_BYTES {
                     return Err(file.error(format!(
                         "line {line}: a record has more than {MAX_RECORD_BYTES} bytes; is a quote not closed?"
                     )));
@@ -378,7 +379,7 @@ fn names(input: &SourceFile, first: &Records, options: &CsvOptions) -> Result<Ve
         names.push(name.to_owned());
         start = end;
     }
-    // A first line with only numbers is a row: reading it as a header would lose it silently.
+    // A first line with only numbers is a row. As a header, it would be lost silently.
     if names.iter().all(|name| name.parse::<f64>().is_ok()) {
         return Err(input.error(
             "the first line holds only numbers, expected the names of the columns; if the file has no header, open it \

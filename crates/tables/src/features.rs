@@ -20,13 +20,13 @@ pub enum HfFeature {
     Image,
     /// Audio: a struct of `bytes` and `path`.
     Audio,
-    /// A list of these.
+    /// A list of values of this type.
     List(Box<HfFeature>),
-    /// An array of this dtype and shape; none for an axis of variable length.
+    /// An array of this dtype and shape; `None` for an axis of variable length.
     Array(String, Vec<Option<usize>>),
     /// A struct with these fields.
     Struct(Vec<(String, HfFeature)>),
-    /// Another type: its `_type`.
+    /// Another type, identified by its `_type`.
     Other(String),
 }
 
@@ -79,7 +79,7 @@ fn members(object: &serde_json::Map<String, Value>) -> Vec<(String, HfFeature)> 
 }
 
 fn feature(value: &Value) -> HfFeature {
-    // A list type was once written as its element type in brackets.
+    // `datasets` used to write a list type as its element type in brackets.
     if let Some([element]) = value.as_array().map(Vec::as_slice) {
         return HfFeature::List(Box::new(feature(element)));
     }

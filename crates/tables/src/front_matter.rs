@@ -1,5 +1,5 @@
-//! The file patterns in a dataset card (`README.md`): the key `configs` of the YAML between the
-//! first `---` and the next.
+//! The file patterns in a dataset card (`README.md`): the key `configs` in the YAML between the
+//! first two lines `---`.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -21,10 +21,9 @@ struct Card {
     configs: Option<Vec<CardConfig>>,
 }
 
-/// The value of `configs`, none if the card has none; or a parse error with its line.
-///
-/// Errors in the other keys do not matter: their lines are replaced by blank ones, which keeps line
-/// numbers correct.
+/// The value of `configs`, `None` if the card does not have it, or a parse error with its line. The
+/// lines of other keys are replaced by blank lines, so that errors in them do not matter and line
+/// numbers stay correct.
 pub(crate) fn configs(card: &str) -> Result<Option<Vec<CardConfig>>, String> {
     let mut lines = card.lines();
     if lines.next().is_none_or(|line| line.trim_start_matches('\u{feff}').trim_end() != "---") {

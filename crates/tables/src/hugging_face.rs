@@ -1,4 +1,5 @@
-//! Folders of Hugging Face's `datasets`: those of `save_to_disk`, and downloads from the hub.
+//! Folders of Hugging Face's `datasets`: folders written by `save_to_disk`, and downloads from the
+//! hub.
 //!
 //! Out of scope: which files belong to which split (`hugging_face_files`), and fetching them.
 
@@ -48,7 +49,7 @@ impl HfDataset {
         let folder = HfFolder::open(folder)?;
         match &folder.splits()[..] {
             [split] => folder.split(split),
-            // The error asks to choose a configuration.
+            // This returns an error that asks to choose a configuration.
             [] => folder.split(""),
             splits => Err(Error::usage(format!(
                 "{}: the dataset has the splits {}; say which with `HfDataset::open_split`",
@@ -73,15 +74,16 @@ impl HfDataset {
 ///
 /// Supported are the folders of `DatasetDict.save_to_disk` and `Dataset.save_to_disk`, and
 /// downloads from the hub: Parquet or Arrow files whose splits are listed in the card (`README.md`)
-/// or given by their names (`data/train-00000-of-00002.parquet`, `test/0.parquet`). If no name
+/// or given by the file names (`data/train-00000-of-00002.parquet`, `test/0.parquet`). If no name
 /// gives a split, all files are `train`. As in `datasets`, the first of these rules that matches
-/// any file counts, and other files are left out. Of the files in a card, only those of the split
+/// any file applies, and other files are left out. Of the files listed in a card, only those of the
+/// split that is read must exist.
 /// that is read must exist.
 pub struct HfFolder {
     location: Location,
     configs: Vec<Config>,
-    /// None if there are several and no default.
-    chosen: Option<usize>,
+    /// `None` if there are several configurations and no default.
+    selected: Option<usize>,
     saved: bool,
 }
 
@@ -97,8 +99,8 @@ impl HfFolder {
             None => (configs(&location)?, false),
         };
         let only = (configs.len() == 1).then_some(0);
-        let chosen = configs.iter().position(|config| config.default).or(only);
-        Ok(HfFolder { location, configs, chosen, saved })
+        let selected = configs.iter().position(|config| config.default).or(only);
+        Ok(HfFolder { location, configs, selected, saved })
     }
 
     /// The names of the configurations.
@@ -109,7 +111,7 @@ impl HfFolder {
     /// Selects another configuration.
     pub fn config(mut self, name: &str) -> Result<HfFolder> {
         match self.configs.iter().position(|config| config.name == name) {
-            Some(chosen) => self.chosen = Some(chosen),
+            Some(selected) => self.selected = Some(selected),
             None => {
                 return Err(Error::usage(format!(
                     "{}: there is no configuration `{name}`; there are {}",
@@ -121,11 +123,11 @@ impl HfFolder {
         Ok(self)
     }
 
-    /// The names of the splits of this configuration; empty if there are several without a default
-    /// and none is selected.
+    /// The names of the splits of this configuration. Empty if there are several configurations, no
+    /// default, and no selection.
     pub fn splits(&self) -> Vec<&str> {
-        let chosen = self.chosen.map(|chosen| &self.configs[chosen].splits);
-        chosen.into_iter().flatten().map(|(name, _)| name.as_str()).collect()
+        let selected = self.selected.map(|selected| &self.configs[selected].splits);
+        selected.into_iter().flatten().map(|(name, _)| name.as_str()).collect()
     }
 
     /// Opens one split.
@@ -134,14 +136,14 @@ impl HfFolder {
     /// A split that does not exist (the error lists the splits); files that are truncated, or whose
     /// columns differ.
     pub fn split(&self, name: &str) -> Result<HfDataset> {
-        let Some(chosen) = self.chosen else {
+        let Some(selected) = self.selected else {
             return Err(Error::usage(format!(
                 "{}: the dataset has the configurations {}; choose one with `HfFolder::config`",
                 self.location,
                 self.configs().join(", ")
             )));
         };
-        let Config { splits, patterns, .. } = &self.configs[chosen];
+        let Config { splits, patterns, .. } = &self.configs[selected];
         let Some((_, files)) = splits.iter().find(|(split, _)| split == name) else {
             let splits = match &self.splits()[..] {
                 [] => "this configuration has no files here".to_owned(),
@@ -163,7 +165,7 @@ impl HfFolder {
         Ok(HfDataset { rows })
     }
 
-    /// The metadata in `dataset_info.json`, if the files have none.
+    /// Adds the metadata in `dataset_info.json`, if the files do not have metadata.
     fn add_features(&self, rows: &mut BlockReader, split: &str) -> Result<()> {
         for folder in [self.location.join(split), self.location.clone()] {
             let info = folder.join("dataset_info.json");
@@ -192,7 +194,7 @@ impl fmt::Debug for HfFolder {
     }
 }
 
-/// The splits of a folder written by `save_to_disk`, if it is one.
+/// The splits of a folder written by `save_to_disk`; `None` for other folders.
 fn saved_splits(location: &Location) -> Result<Option<Splits>> {
     let dict = location.join("dataset_dict.json");
     if dict.exists()? {
@@ -240,7 +242,7 @@ fn saved_files(folder: &Location) -> Result<Vec<Location>> {
         .ok_or_else(|| {
             path.error("the file should have a list of `_data_files` with a `filename` each")
         })?;
-    // `save_to_disk` never writes a name outside of the folder.
+    // `save_to_disk` never writes a name outside the folder.
     match names.iter().find(|name| name.split('/').any(|part| part == "..")) {
         Some(name) => Err(path.error(format!("the data file `{name}` is not in the folder"))),
         None => Ok(names.into_iter().map(|name| folder.join(name)).collect()),

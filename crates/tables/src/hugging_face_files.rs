@@ -1,4 +1,4 @@
-//! Finding the files of each split of a Hugging Face folder, by its card or by file names.
+//! Finds the files of each split of a Hugging Face folder, by its card or by file names.
 //!
 //! Out of scope: reading the files (`hugging_face`).
 
@@ -12,7 +12,7 @@ use fulmen_files::Location;
 /// Cards and lists of files are small.
 pub(crate) const MAX_TEXT_BYTES: u64 = 64 << 20;
 
-/// The parts of a folder that are read.
+/// The extensions of the files that are read.
 pub(crate) const EXTENSIONS: [&str; 3] = [".parquet", ".arrow", ".arrows"];
 
 /// The words by which `datasets` recognizes splits in names of files and folders.
@@ -22,7 +22,7 @@ const KEYWORDS: [(&str, &[&str]); 3] = [
     ("test", &["test", "testing", "eval", "evaluation"]),
 ];
 
-/// The files of each split, or their patterns: files listed in a card need not exist until they are
+/// The files of each split, or their patterns. Files listed in a card need not exist until they are
 /// read.
 pub(crate) type Splits = Vec<(String, Vec<Location>)>;
 
@@ -80,7 +80,7 @@ pub(crate) fn configs(folder: &Location) -> Result<Vec<Config>> {
     Ok(resolved)
 }
 
-/// The splits listed in a card; none if the form is unknown.
+/// The splits listed in a card; `None` if the form of the list is unknown.
 fn listed_splits(folder: &Location, files: &Value) -> Option<Splits> {
     let texts = |value: &Value| -> Option<Vec<String>> {
         match value {
@@ -112,12 +112,13 @@ fn listed_splits(folder: &Location, files: &Value) -> Option<Splits> {
     Some(patterns.into_iter().map(located).collect())
 }
 
-/// How the name of a file gives its split.
+/// A rule that derives the split from the name of a file.
 type SplitRule<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// The splits by file name, with the rules of `datasets`. The first rule that matches any file
-/// counts: `data/SPLIT-00000-of-00002`, words in the names of folders, words in file names. Files
-/// that do not match do not belong to a split. If no rule matches, all files are `train`.
+/// applies: `data/SPLIT-00000-of-00002`, words in the names of folders, words in file names. Files
+/// that do not match it do not belong to a split. If no rule matches any file, all files are
+/// `train`.
 fn splits_by_name(folder: &Location) -> Result<Splits> {
     let named = files_below(folder, &EXTENSIONS)?;
     if named.is_empty() {
@@ -165,7 +166,7 @@ fn split_of_shard(name: &str) -> Option<String> {
     (digits(number) && digits(count) && !split.is_empty()).then(|| split.to_owned())
 }
 
-/// The split whose word occurs as a separate word in a name.
+/// The split whose keyword occurs as a separate word in a name.
 fn keyword(name: &str) -> Option<String> {
     let name = name.to_lowercase();
     let words: Vec<&str> = name.split(|letter: char| !letter.is_ascii_alphabetic()).collect();

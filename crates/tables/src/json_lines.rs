@@ -1,6 +1,6 @@
 //! JSON lines: one JSON value per line, by index or in sequence.
 //!
-//! Out of scope: JSON itself, which `serde_json` parses.
+//! Out of scope: parsing JSON, which `serde_json` does.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -13,7 +13,7 @@ use super::lines::{self, LineStream};
 use fulmen_data::{Error, Fingerprint, Result, Source};
 use fulmen_files::Location;
 
-/// The values of JSON lines files by index, as [`serde_json::Value`]s or as a type of your own
+/// The values of JSON lines files by index, as [`serde_json::Value`]s or as your own type
 /// ([`typed`](JsonLines::typed)). Blank lines are skipped.
 ///
 /// ```
@@ -66,13 +66,13 @@ impl JsonLines {
     }
 }
 
-/// The type of the values, as an entry of a fingerprint.
+/// The type of the values as an entry of a fingerprint.
 fn fingerprint_entry<T>() -> (&'static str, &'static str) {
     ("JSON lines", std::any::type_name::<T>())
 }
 
 impl<T> JsonLines<T> {
-    /// The same lines read as another type.
+    /// Parses the same lines as another type.
     pub fn typed<U: DeserializeOwned + Send + 'static>(self) -> JsonLines<U> {
         JsonLines { lines: self.lines, item: PhantomData }
     }
@@ -119,7 +119,7 @@ impl<T: DeserializeOwned + Send + 'static> Source for JsonLines<T> {
 }
 
 impl LineStream<Value> {
-    /// The same lines, parsed as another type.
+    /// Parses the same lines as another type.
     pub fn typed<U: DeserializeOwned + Send + 'static>(self) -> LineStream<U> {
         self.with_parser(parse, fingerprint_entry::<U>())
     }

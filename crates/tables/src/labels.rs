@@ -1,6 +1,6 @@
 //! The classes of a label column, and their indices.
 //!
-//! Out of scope: classes that a file lists itself (`features`).
+//! Out of scope: classes that a file lists (`features`).
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -10,17 +10,17 @@ use super::column::{Column, Kind};
 use super::scalar::{Mismatch, ScalarRef, shorten};
 use fulmen_data::{Error, Result};
 
-/// More distinct texts than this cannot be classes.
+/// A column with more distinct texts does not contain classes.
 const MAX_CLASSES: usize = 1 << 20;
 
-/// How labels become indices.
+/// How labels are converted to indices.
 #[derive(Debug)]
 pub(crate) enum Labels {
-    /// Integers as they are, starting at 0.
+    /// Integers that are used unchanged, starting at 0.
     Integers,
-    /// By name, or as integers below their number. In CSV, a text may be such an integer
-    /// (`in_text`), but only if no class is named like a number: otherwise an unknown class could
-    /// be mistaken for another one.
+    /// Names of classes, or integers below the number of classes. In CSV, a text may be such an
+    /// integer (`in_text`), but only if no class has a number as its name. Otherwise an unknown
+    /// class could be mistaken for another one.
     Named { names: Arc<[String]>, indices: HashMap<String, i32>, in_text: bool },
 }
 
@@ -51,7 +51,7 @@ impl Labels {
         table.select(&[column])?;
         let mut texts = BTreeSet::new();
         for index in 0..table.len() {
-            let row = table.lease(index)?;
+            let row = table.borrow_row(index)?;
             let fail = |mismatch: Mismatch| {
                 table.error(index, &format!("column `{name}` {}", mismatch.message()))
             };
@@ -112,7 +112,7 @@ impl Labels {
         }
     }
 
-    /// The names, where there are any.
+    /// The names of the classes, if they have names.
     pub(crate) fn names(&self) -> Option<&[String]> {
         match self {
             Labels::Integers => None,
@@ -121,15 +121,15 @@ impl Labels {
     }
 }
 
-/// Whether a text is a label as an integer. A column of integers with missing values may have been
-/// written as `10.0`.
+/// Whether a text is a label written as an integer. In a column of integers with missing values, 10
+/// may have been written as `10.0`.
 fn is_integer(text: &str) -> bool {
     text.trim()
         .parse::<f64>()
         .is_ok_and(|value| value.fract() == 0.0 && value.abs() <= f64::from(i32::MAX))
 }
 
-/// A label as an index into the classes.
+/// Converts a label to an index into the classes.
 fn class(label: i128, names: &[String]) -> Result<i32, Mismatch> {
     match usize::try_from(label) {
         Ok(index) if index < names.len() => Ok(index as i32),

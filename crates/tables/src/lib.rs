@@ -1,10 +1,10 @@
 //! Tables and texts: CSV, JSON lines, text files, Parquet, Arrow, Hugging Face's `datasets`
 //! folders.
 //!
-//! All tables are blocks of rows in Arrow's format, decoded and cached by `block_reader`. A block
-//! is a row group of a Parquet file, a batch of an Arrow file, or a number of records of a text
-//! file (`text_blocks`). Values are read as `scalar`s, and `table_dataset` writes them into the
-//! fields of samples.
+//! All tables are blocks of rows in Arrow's format, which `block_reader` decodes and caches. A
+//! block is a row group of a Parquet file, a batch of an Arrow file, or a number of records of a
+//! text file (`text_blocks`). Values are read as `scalar`s, and `table_dataset` writes them into
+//! the fields of samples.
 //!
 //! Out of scope: access to the files (`fulmen-files`), and tokens.
 

@@ -23,13 +23,13 @@ use fulmen_files::Location;
 struct LineReader {
     /// The number of the last line, from 1.
     number: u64,
-    /// The offset after it.
+    /// The offset after the last line.
     end: u64,
     line: Vec<u8>,
 }
 
 impl LineReader {
-    /// The next line that counts, with its offset. With `blank`, whitespace-only lines count too.
+    /// Returns the next line, with its offset. Skips whitespace-only lines unless `blank` is set.
     fn next(
         &mut self,
         input: &SourceFile,
@@ -59,7 +59,7 @@ impl LineReader {
     }
 }
 
-/// A line without its line end, and without the byte order mark if it is the first.
+/// A line without its line end, and without the byte order mark if it is the first line.
 fn trim(line: &[u8], number: u64) -> &[u8] {
     let line = line.strip_suffix(b"\n").unwrap_or(line);
     let line = line.strip_suffix(b"\r").unwrap_or(line);
@@ -69,7 +69,7 @@ fn trim(line: &[u8], number: u64) -> &[u8] {
     }
 }
 
-/// Lines as rows of one column of bytes. With `blank`, whitespace-only lines count too.
+/// Lines as rows of one column of bytes. Whitespace-only lines are skipped unless `blank` is set.
 struct LineFormat {
     blank: bool,
 }
@@ -93,7 +93,7 @@ impl Format for LineFormat {
     fn fingerprint(&self, _fingerprint: &mut Fingerprint) {}
 }
 
-/// The lines of files as rows.
+/// Indexes the lines of files as rows.
 pub(crate) fn index(
     location: &Location,
     extensions: &[&str],
@@ -114,10 +114,10 @@ pub(crate) fn index(
     Ok(BlockReader::new(Arc::new(blocks), Vec::new(), HfFeatures::default(), location.to_string()))
 }
 
-/// Parses a line; the second argument converts a message to an error.
+/// Parses a line. The second argument makes an error of a message.
 pub(crate) type Parse<T> = fn(&[u8], &dyn Fn(String) -> Error) -> Result<T>;
 
-/// The item in a line.
+/// The item parsed from a line.
 pub(crate) fn get<T>(rows: &BlockReader, index: usize, parse: Parse<T>) -> Result<T> {
     let (block, row) = rows.find(index)?;
     let lines = block.columns.column(0).as_binary::<i32>();
@@ -132,7 +132,7 @@ pub(crate) fn get<T>(rows: &BlockReader, index: usize, parse: Parse<T>) -> Resul
 /// line. If a file cannot be read further, the stream continues with the next file.
 pub struct LineStream<T> {
     files: Arc<[Arc<SourceFile>]>,
-    /// Whether whitespace-only lines count too.
+    /// Whether whitespace-only lines are items too.
     blank: bool,
     parse: Parse<T>,
     /// The name and value of its entry in a fingerprint.
@@ -178,7 +178,7 @@ impl<T: Send + 'static> Stream for LineStream<T> {
         Ok(make(self.deferred(epoch)?))
     }
 
-    /// Lines are parsed later on any thread, so an invalid line is only one bad item.
+    /// Lines are parsed later, on any thread, so an invalid line is only one bad item.
     fn deferred(&self, _epoch: u64) -> Result<Items<Deferred<T>>> {
         let (files, blank, parse) = (Arc::clone(&self.files), self.blank, self.parse);
         let lines = Lines { files, next: 0, open: None, blank };

@@ -16,15 +16,15 @@ use fulmen_files::MAX_CONCURRENT_REQUESTS;
 
 /// Rows of Parquet files by index.
 ///
-/// A row group, or a part of a large one, is decoded when one of its rows is requested; recently
-/// used parts are cached ([`cache_bytes`](Parquet::cache_bytes)). Only the columns that are used
-/// are read, so name them: with a dataset of columns ([`Table`](crate::Table)), or with
+/// A row group, or a part of a large one, is decoded when one of its rows is requested. Recently
+/// used parts are cached ([`cache_bytes`](Parquet::cache_bytes)). Only the selected columns are
+/// read, so select those you need: with a dataset of columns ([`Table`](crate::Table)), or with
 /// [`select`](Parquet::select).
 ///
 /// If the table is larger than the cache and its row groups are large, reading in random order
-/// decodes a block for each row. Then read it as a [`stream`](Parquet::stream) with a shuffle
-/// buffer, or write it with row groups of a few hundred rows and a page index, as Hugging Face's
-/// `datasets` does.
+/// decodes a block for each row. In this case, read the table as a [`stream`](Parquet::stream) with
+/// a shuffle buffer, or write it with row groups of a few hundred rows and a page index, as Hugging
+/// Face's `datasets` does.
 ///
 /// ```
 /// use fulmen_data::{DType, HostBatch, Source};

@@ -22,11 +22,11 @@ use super::source_file::{SourceFile, fingerprint_inputs};
 use fulmen_data::internal::catch_quietly;
 use fulmen_data::{Error, Fingerprint, Result};
 
-/// Larger row groups, in uncompressed bytes, are read in parts of about this size.
+/// Row groups with more uncompressed bytes are read in parts of about this size.
 const BLOCK_BYTES: u64 = 32 << 20;
 
-/// The maximum number of rows in a block: values that a dictionary keeps small are large when they
-/// are decoded.
+/// The maximum number of rows in a block. Without it, a block of dictionary-encoded values could
+/// become very large when it is decoded.
 const BLOCK_ROWS: usize = 1 << 16;
 
 /// A row group with more rows is rejected as damaged.
@@ -41,7 +41,8 @@ pub(crate) struct ParquetFile {
     pub(crate) metadata: ArrowReaderMetadata,
 }
 
-/// A file for the `parquet` crate, and the first read error, because the crate keeps only its text.
+/// A file for the `parquet` crate. It keeps the first read error, because the crate keeps only the
+/// text of the error.
 #[derive(Clone)]
 struct ParquetInput {
     input: Arc<SourceFile>,
@@ -60,12 +61,12 @@ impl ParquetInput {
         text
     }
 
-    /// The read error, if there was one.
+    /// The read error, if there is one.
     fn failed(&self) -> Option<Error> {
         self.failed.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// The read error, if there was one; otherwise the error that the file is damaged.
+    /// The read error, if there is one; otherwise an error that says the file is damaged.
     fn error(&self, reason: impl std::fmt::Display) -> Error {
         self.failed().unwrap_or_else(|| damaged(&self.input, reason))
     }
@@ -179,7 +180,7 @@ impl ParquetFile {
     }
 
     /// The error for rows that cannot be decoded. The `parquet` crate does not report where the
-    /// damage is, so each column is read separately until one fails.
+    /// damage is, so this function reads each column separately until one fails.
     fn undecodable(
         &self,
         group: usize,
@@ -238,13 +239,13 @@ fn damaged(input: &SourceFile, error: impl std::fmt::Display) -> Error {
 struct Part {
     file: usize,
     group: usize,
-    /// The rows in the row group.
+    /// The position of the rows in the row group.
     rows: Range<usize>,
-    /// The rows in the file.
+    /// The position of the first row in the file.
     first_row: usize,
 }
 
-/// Several files, with the same columns of each.
+/// The row groups of several files, with the same columns of each file.
 pub(crate) struct ParquetBlocks {
     files: Arc<Vec<ParquetFile>>,
     masks: Vec<ProjectionMask>,
@@ -352,8 +353,8 @@ impl BlockSource for ParquetBlocks {
     }
 }
 
-/// All parts in order. One reader gives all parts of a row group, so it decodes each page once;
-/// after an error, the rest of the row group is lost, and the next one follows.
+/// All parts in order. One reader reads all parts of a row group, so that it decodes each page
+/// once. After an error, the rest of the row group is lost, and the next row group follows.
 struct Parts {
     blocks: Arc<ParquetBlocks>,
     next: usize,

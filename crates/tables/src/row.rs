@@ -18,8 +18,8 @@ use fulmen_data::{Error, Result};
 /// A row of a table, with its values by name.
 ///
 /// Columns are selected by name, or by position from 0. A field of a struct is named
-/// `column.field`, such as `image.bytes`. Values are copied only when they are read; until then a
-/// row holds its decoded block. To keep many rows for long, keep the values instead.
+/// `column.field`, such as `image.bytes`. A value is copied only when it is read, so a row keeps
+/// its decoded block in memory. To keep many rows for long, keep their values instead.
 ///
 /// ```
 /// use fulmen_tables::ArrowFiles;
@@ -46,9 +46,9 @@ use fulmen_data::{Error, Result};
 pub struct Row {
     columns: Arc<StructArray>,
     row: usize,
-    /// The positions of the columns, except for a part of a row.
+    /// The positions of the columns; `None` for a struct in a row.
     names: Option<Arc<Positions>>,
-    /// The origin of the row, and its number there.
+    /// The origin of the row, and its number in that origin.
     row_origin: Arc<RowOrigin>,
     number: usize,
 }
@@ -65,7 +65,7 @@ impl Row {
         }
     }
 
-    /// The row for a struct in this one.
+    /// The row for a struct in this row.
     fn part(&self, columns: &StructArray, row: usize) -> Row {
         Row {
             columns: Arc::new(columns.clone()),
@@ -79,8 +79,8 @@ impl Row {
     /// The value of a column.
     ///
     /// # Errors
-    /// A column that does not exist; a value of another type or out of range for `T`; a missing
-    /// value, unless `T` is an `Option`. The message names the file and the row.
+    /// A column that does not exist; a value of another type, or out of range for `T`; a missing
+    /// value, unless `T` is an `Option`. The error names the file and the row.
     pub fn get<T: Value>(&self, column: impl Into<ColumnRef>) -> Result<T> {
         let column = &column.into();
         T::from_cell(self.cell(column)?).map_err(|mismatch| self.mismatch(column, &mismatch))
@@ -133,7 +133,7 @@ impl Row {
     /// `bytes` and `path`.
     ///
     /// # Errors
-    /// A struct with only a path: the file is not part of the dataset.
+    /// A struct with only a path, because that file is not part of the dataset.
     pub fn media(&self, column: impl Into<ColumnRef>) -> Result<&[u8]> {
         let column = &column.into();
         let inner = self
@@ -200,7 +200,7 @@ impl Row {
         }
     }
 
-    /// The array of a column; none if the enclosing struct is missing.
+    /// The array of a column; `None` if the enclosing struct is missing.
     fn find(&self, column: &ColumnRef) -> Result<Option<&dyn Array>> {
         if let Some(position) = self.position(column) {
             return Ok(Some(self.columns.column(position).as_ref()));
@@ -257,13 +257,13 @@ impl fmt::Debug for Row {
 }
 
 /// A row that is held while fields are written from it.
-pub(crate) struct RowLease<'a> {
+pub(crate) struct BorrowedRow<'a> {
     pub(crate) block: Arc<Block>,
     pub(crate) row: usize,
     pub(crate) positions: &'a [Option<usize>],
 }
 
-impl RowLease<'_> {
+impl BorrowedRow<'_> {
     /// The value of the table's column at this position.
     pub(crate) fn cell(&self, column: usize) -> ScalarRef<'_> {
         match self.positions.get(column) {

@@ -17,12 +17,13 @@ use fulmen_data::{Fingerprint, Items, Result, Stream, StreamItem};
 /// [`Parquet`](crate::Parquet), [`ArrowFiles`](crate::ArrowFiles) and
 /// [`HfDataset`](crate::HfDataset).
 ///
-/// Only the current block is in memory. A [`Row`] holds its block: before a shuffle buffer, convert
-/// rows to the values you need.
+/// Only the current block is in memory. A [`Row`] keeps its block in memory, so convert rows to the
+/// values you need before a shuffle buffer.
 ///
 /// If a row group or a batch cannot be decoded, the stream continues with the next one, whose rows
-/// keep their numbers. In CSV, it continues with the next record if a record has more or fewer
-/// values than the first line, and with the next file if a file cannot be read further.
+/// keep their numbers. In CSV, the stream continues with the next record after a record that has
+/// more or fewer values than the first line. If a CSV file cannot be read further, the stream
+/// continues with the next file.
 pub struct RowStream {
     source: Arc<dyn SequentialBlocks>,
     names: Arc<Positions>,

@@ -7,7 +7,7 @@ use arrow_array::Array;
 use fulmen_tensor::DType;
 use half::{bf16, f16};
 
-/// A value, borrowed from its row.
+/// A value that borrows from its row.
 #[derive(Clone, Copy)]
 pub enum ScalarRef<'a> {
     /// A missing value.
@@ -16,12 +16,12 @@ pub enum ScalarRef<'a> {
     Int(i64),
     Unsigned(u64),
     Float(f64),
-    /// It may be a number: CSV has no types.
+    /// Text, which may be a number, because CSV has no types.
     Text(&'a str),
     Bytes(&'a [u8]),
     /// The elements `start..end` of an array.
     List(&'a dyn Array, usize, usize),
-    /// An unsupported value, such as a struct: its description.
+    /// The description of an unsupported value, such as a struct.
     Other(&'a str),
 }
 
@@ -41,7 +41,7 @@ impl Mismatch {
         }
     }
 
-    /// The message, after the column's name.
+    /// The message after the column's name.
     pub(crate) fn message(&self) -> String {
         match self {
             Mismatch::Missing => {
@@ -53,7 +53,7 @@ impl Mismatch {
     }
 }
 
-/// Text that is too long for a message is truncated with an ellipsis.
+/// Truncates text that is too long for a message, with an ellipsis.
 pub(crate) fn shorten(text: &str) -> String {
     match text.char_indices().nth(40) {
         Some((end, _)) => format!("`{}…`", &text[..end]),
@@ -77,7 +77,8 @@ impl ScalarRef<'_> {
         }
     }
 
-    /// Reads the value as a float: floats, integers, booleans, and text with one of them.
+    /// Reads the value as a float. Floats, integers and booleans are accepted, and text that
+    /// contains one of them.
     #[inline]
     pub(crate) fn float(&self, dtype: &str) -> Result<f64, Mismatch> {
         match *self {
@@ -94,8 +95,8 @@ impl ScalarRef<'_> {
         }
     }
 
-    /// Reads the value as an integer: integers, booleans, and text with one of them, also written
-    /// like `3.0`.
+    /// Reads the value as an integer. Integers and booleans are accepted, and text that contains
+    /// one of them or an integer written like `3.0`.
     #[inline]
     pub(crate) fn integer(&self, dtype: &str) -> Result<i128, Mismatch> {
         match *self {
@@ -125,7 +126,8 @@ impl ScalarRef<'_> {
         }
     }
 
-    /// Reads the value as a boolean: booleans, the integers 0 and 1, and text with one of them.
+    /// Reads the value as a boolean. Booleans and the integers 0 and 1 are accepted, and text that
+    /// contains one of them.
     #[inline]
     pub(crate) fn bool(&self) -> Result<bool, Mismatch> {
         match *self {
@@ -165,7 +167,7 @@ fn narrow<T: TryFrom<i128>>(cell: &ScalarRef<'_>, dtype: &str) -> Result<T, Mism
 }
 
 /// Writes consecutive scalars as elements of `dtype`. Their number must match the size of `out`;
-/// `fill` replaces missing ones.
+/// `fill` replaces missing values.
 pub(crate) fn store<'a>(
     cells: impl Iterator<Item = ScalarRef<'a>>,
     dtype: DType,
@@ -296,7 +298,7 @@ pub(crate) fn text<'a>(cell: &ScalarRef<'a>) -> Result<&'a str, Mismatch> {
     }
 }
 
-/// Reads the value as bytes: binary values and text.
+/// Reads the value as bytes. Binary values and text are accepted.
 pub(crate) fn bytes<'a>(cell: &ScalarRef<'a>) -> Result<&'a [u8], Mismatch> {
     match *cell {
         ScalarRef::Bytes(bytes) => Ok(bytes),

@@ -33,7 +33,7 @@ impl SourceFile {
     /// Opens the files of a table, or queries a store for them.
     pub(crate) fn open_all(locations: &[Location]) -> Result<Vec<Arc<SourceFile>>> {
         let numbered: Vec<(usize, &Location)> = locations.iter().enumerate().collect();
-        // In parallel, because each response of a store takes time.
+        // In parallel, because a store takes time for each response.
         in_parallel(&numbered, MAX_CONCURRENT_REQUESTS, |&(number, location)| {
             let size = location.size()?;
             let open = |path| {
@@ -45,12 +45,12 @@ impl SourceFile {
         })
     }
 
-    /// The size of the file when it was opened.
+    /// The size that the file had when it was opened.
     pub(crate) fn size(&self) -> u64 {
         self.size
     }
 
-    /// The name, for `origin`.
+    /// The name of the file, for `origin`.
     pub(crate) fn name(&self) -> String {
         self.location.to_string()
     }
@@ -65,7 +65,7 @@ impl SourceFile {
         self.location.error(message)
     }
 
-    /// An error reading this file.
+    /// The error for a failed operation on this file.
     pub(crate) fn io(&self, doing: &str, source: io::Error) -> Error {
         match self.location.local() {
             Some(path) => Error::io(path, doing, source),
@@ -149,7 +149,7 @@ impl SourceFile {
         Err(self.error("the file is compressed with zstd; build fulmen with its feature `parquet`"))
     }
 
-    /// Rejects a compressed file for random access.
+    /// Rejects a compressed file, which does not support random access.
     pub(crate) fn refuse_compressed(&self, alternative: &str) -> Result<()> {
         let mut start = [0; 4];
         let len = self.size.min(4) as usize;
@@ -179,15 +179,15 @@ pub(crate) fn fingerprint_inputs<'a>(
     fingerprint_all(&locations, fingerprint)
 }
 
-/// The files in a few words, wherever they lie: `RowStream(3 from a.csv)`.
+/// Describes the files in a few words, without their folders: `RowStream(3 from a.csv)`.
 pub(crate) fn describe(name: &str, inputs: &[Arc<SourceFile>]) -> String {
     let first =
         inputs.first().map_or(String::new(), |first| format!(" from {}", first.location.name()));
     format!("{name}({}{first})", inputs.len())
 }
 
-/// The files of a location: those that match its pattern, and, for folders, those
-/// [below](files_below) whose names end in one of `extensions`.
+/// The files of a location: those that match its pattern, and, for a folder, those
+/// [below](files_below) it whose names end in one of `extensions`.
 pub(crate) fn expand(location: &Location, extensions: &[&str]) -> Result<Vec<Location>> {
     let mut files = Vec::new();
     for entry in location.expand()? {
@@ -212,8 +212,8 @@ pub(crate) fn expand(location: &Location, extensions: &[&str]) -> Result<Vec<Loc
 }
 
 /// The files below a folder whose names end in one of `extensions`, each with its path relative to
-/// the folder. Folders that begin with `.` or `__` are skipped, because they belong to tools:
-/// editors' checkpoints, download caches, metadata in archives.
+/// the folder. Folders whose names begin with `.` or `__` are skipped, because they belong to
+/// tools: editors' checkpoints, download caches, metadata in archives.
 pub(crate) fn files_below(
     folder: &Location,
     extensions: &[&str],
@@ -240,7 +240,7 @@ pub(crate) fn is_folder(location: &Location) -> Result<bool> {
     }
 }
 
-/// Whether a file's name ends in one of these, and does not begin with a dot.
+/// Whether a file's name ends in one of `extensions` and does not begin with a dot.
 pub(crate) fn ends_in(file: &Location, extensions: &[&str]) -> bool {
     let name = file.name().to_lowercase();
     !name.starts_with('.') && extensions.iter().any(|extension| name.ends_with(extension))

@@ -37,12 +37,12 @@ use fulmen_data::Source;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Table: Source + HasRows + Sized {
-    /// A scalar field named like its column; see [`TableBuilder::column`].
+    /// Starts with a scalar field named like its column; see [`TableBuilder::column`].
     fn column(self, column: impl Into<ColumnRef>, dtype: DType) -> TableBuilder<Self> {
         TableBuilder::new(self).column(column, dtype)
     }
 
-    /// Several columns as one vector field; see [`TableBuilder::columns`].
+    /// Starts with several columns as one vector field; see [`TableBuilder::columns`].
     fn columns<C: Into<ColumnRef>>(
         self,
         field: impl Into<String>,
@@ -52,7 +52,7 @@ pub trait Table: Source + HasRows + Sized {
         TableBuilder::new(self).columns(field, columns, dtype)
     }
 
-    /// A column of lists or bytes as an array field; see [`TableBuilder::array`].
+    /// Starts with a column of lists or bytes as an array field; see [`TableBuilder::array`].
     fn array(
         self,
         column: impl Into<ColumnRef>,
@@ -62,12 +62,12 @@ pub trait Table: Source + HasRows + Sized {
         TableBuilder::new(self).array(column, dtype, shape)
     }
 
-    /// Classes as indices; see [`TableBuilder::label`].
+    /// Starts with a field of class indices; see [`TableBuilder::label`].
     fn label(self, column: impl Into<ColumnRef>) -> TableBuilder<Self> {
         TableBuilder::new(self).label(column)
     }
 
-    /// Given classes as indices; see [`TableBuilder::label_of`].
+    /// Starts with a field of indices into these classes; see [`TableBuilder::label_of`].
     fn label_of<C: Into<String>>(
         self,
         column: impl Into<ColumnRef>,
@@ -130,7 +130,8 @@ macro_rules! table_of_rows {
         }
 
         impl $type {
-            /// Restricts reading to these columns. A dataset built from columns does this itself.
+            /// Restricts reading to these columns. A dataset built from columns already reads only
+            /// those.
             pub fn select<C: Into<$crate::ColumnRef>>(
                 mut self,
                 columns: impl IntoIterator<Item = C>,

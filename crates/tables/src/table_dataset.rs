@@ -8,7 +8,7 @@ use fulmen_tensor::DType;
 use super::arrow_scalar::store_list;
 use super::column::{Column, ColumnRef, Positions};
 use super::labels::Labels;
-use super::row::RowLease;
+use super::row::BorrowedRow;
 use super::scalar::{Mismatch, ScalarRef, store};
 use super::table::Table;
 use fulmen_data::{Dataset, Error, Field, Fingerprint, Result, Sample, Stage};
@@ -30,7 +30,7 @@ enum FieldKind {
     Values,
     /// A list in one column.
     Array,
-    /// A class, with the classes that the user gave, if any.
+    /// A class, with the list of classes if the user gave one.
     Label(Option<Vec<String>>),
 }
 
@@ -64,7 +64,7 @@ impl<T: Table> TableBuilder<T> {
     fn name_of(&self, column: &ColumnRef) -> String {
         match column {
             ColumnRef::Name(name) => name.clone(),
-            // `build` reports a position that does not exist.
+            // If the position does not exist, `build` reports it.
             ColumnRef::Position(position) => self
                 .table
                 .rows()
@@ -74,17 +74,17 @@ impl<T: Table> TableBuilder<T> {
         }
     }
 
-    /// A field of shape `[]` with the values of a column: numbers or booleans.
+    /// Adds a field of shape `[]` with the values of a column, which must be numbers or booleans.
     ///
-    /// Integers must be in the range of the dtype, and can be read as floats; floats cannot be read
-    /// as integers.
+    /// Integers must be in the range of the dtype. Integers can be read as floats, but floats
+    /// cannot be read as integers.
     pub fn column(self, column: impl Into<ColumnRef>, dtype: DType) -> TableBuilder<T> {
         let column = column.into();
         let name = self.name_of(&column);
         self.push(name, vec![column], dtype, Vec::new(), FieldKind::Values)
     }
 
-    /// A field of shape `[columns]` with the values of several columns, in this order.
+    /// Adds a field of shape `[columns]` with the values of several columns, in this order.
     pub fn columns<C: Into<ColumnRef>>(
         self,
         field: impl Into<String>,
@@ -96,10 +96,10 @@ impl<T: Table> TableBuilder<T> {
         self.push(field.into(), columns, dtype, shape, FieldKind::Values)
     }
 
-    /// A field of this shape from a column of lists, also nested ones, or of bytes for u8.
+    /// Adds a field of this shape from a column of lists, which may be nested, or of bytes for u8.
     ///
-    /// Every list must have as many elements as the shape. If the nesting is as deep as the number
-    /// of axes, the lengths must match axis by axis.
+    /// Every list must have as many elements as the shape. If the lists are nested as deeply as the
+    /// number of axes, the lengths must match axis by axis.
     pub fn array(
         self,
         column: impl Into<ColumnRef>,
@@ -111,21 +111,22 @@ impl<T: Table> TableBuilder<T> {
         self.push(name, vec![column], dtype, shape.into(), FieldKind::Array)
     }
 
-    /// A field `i32[]` of class indices.
+    /// Adds a field `i32[]` of class indices.
     ///
-    /// Texts are numbered in sorted order over the whole table, which is read once for this.
-    /// Integers (in CSV also `10.0`) are used as they are, and must not be negative. If the file
-    /// lists its classes, like Hugging Face's `ClassLabel`, these are used. A validation set needs
-    /// the classes of the training set: [`label_of`](TableBuilder::label_of).
+    /// Texts are numbered in sorted order over the whole table, which is read once for this
+    /// purpose. Integers (in CSV also `10.0`) are used unchanged, and must not be negative. If the
+    /// file lists its classes, like Hugging Face's `ClassLabel`, their order determines the
+    /// indices. A validation set needs the classes of the training set: see
+    /// [`label_of`](TableBuilder::label_of).
     pub fn label(self, column: impl Into<ColumnRef>) -> TableBuilder<T> {
         let column = column.into();
         let name = self.name_of(&column);
         self.push(name, vec![column], DType::I32, Vec::new(), FieldKind::Label(None))
     }
 
-    /// The same with given classes: the index of a text is its position among them; an integer must
-    /// be below their number. In CSV, which has no types, integers are treated as indices only if
-    /// no class is named like a number.
+    /// Adds a field `i32[]` of indices into the given classes. The index of a text is its position
+    /// in the list; an integer must be below the number of classes. In CSV, which has no types,
+    /// integers are treated as indices only if no class has a number as its name.
     pub fn label_of<C: Into<String>>(
         self,
         column: impl Into<ColumnRef>,
@@ -149,8 +150,8 @@ impl<T: Table> TableBuilder<T> {
         self
     }
 
-    /// The value for missing ones in the field that was added last. Without it, a row with a
-    /// missing value is an error that names its line.
+    /// Replaces missing values in the field that was added last. Without it, a row with a missing
+    /// value is an error that names its line.
     pub fn fill(mut self, value: f64) -> TableBuilder<T> {
         match self.specs.last_mut() {
             Some(spec) => spec.fill = Some(value),
@@ -192,7 +193,7 @@ impl<T: Table> TableBuilder<T> {
     }
 }
 
-/// A field, validated against the columns of the table.
+/// Validates a field against the columns of the table.
 fn check(
     spec: &FieldSpec,
     schema: &[Column],
@@ -255,10 +256,10 @@ struct FieldWriter {
 }
 
 impl FieldWriter {
-    /// Writes the bytes of the field from a row. An error includes the position of the column.
+    /// Writes the field of a row as bytes. An error includes the position of the column.
     fn write(
         &self,
-        row: &RowLease<'_>,
+        row: &BorrowedRow<'_>,
         out: &mut [u8],
     ) -> std::result::Result<(), (usize, Mismatch)> {
         let (dtype, column) = (self.field.dtype, self.columns.first().copied().unwrap_or(0));
@@ -318,8 +319,8 @@ pub struct TableDataset<T> {
 }
 
 impl<T> TableDataset<T> {
-    /// The names of the classes of a label field, in the order of their indices; none if the labels
-    /// are integers without names.
+    /// The names of the classes of a label field, in the order of their indices; `None` if the
+    /// labels are integers without names.
     pub fn classes(&self, field: &str) -> Option<&[String]> {
         self.writers.iter().find(|writer| writer.field.name == field)?.labels.as_ref()?.names()
     }
@@ -340,7 +341,7 @@ impl<T: Table> Dataset for TableDataset<T> {
     }
 
     fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {
-        let row = sample.timed(Stage::Decode, || self.table.rows().lease(index))?;
+        let row = sample.timed(Stage::Decode, || self.table.rows().borrow_row(index))?;
         for (field, writer) in self.writers.iter().enumerate() {
             writer.write(&row, sample.field_mut(field)?).map_err(|(column, mismatch)| {
                 let name = self

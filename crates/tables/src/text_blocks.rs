@@ -1,7 +1,6 @@
-//! Text files as blocks of records, with an index of the blocks, so that any record can be read by
-//! number.
+//! Text files as blocks of records. An index of the blocks allows random access to records.
 //!
-//! Out of scope: records; `lines` and `csv_records` find and decode them.
+//! Out of scope: finding and decoding records (`lines`, `csv_records`).
 
 use std::borrow::Cow;
 use std::io::BufRead;
@@ -15,23 +14,23 @@ use super::source_file::{SourceFile, fingerprint_inputs};
 use fulmen_data::{Fingerprint, Result};
 use fulmen_data::{internal::cores, internal::in_parallel};
 
-/// The default limit for keeping the files of a collection in memory.
+/// By default, files of up to this size in total are kept in memory.
 pub(crate) const MAX_KEPT_BYTES: u64 = 64 << 20;
 
-/// Longer records are rejected: a file without line ends would be read as one.
+/// Longer records are rejected, because a file without line ends would be read as a single record.
 pub(crate) const MAX_RECORD_BYTES: u64 = 1 << 30;
 
-/// A block ends with the record that reaches this many bytes. In random order over a table larger
-/// than the cache, each row costs the decoding of a block; and each block takes about 40 bytes of
-/// memory.
+/// A block ends with the record that reaches this many bytes. Larger blocks make random access to a
+/// table larger than the cache slower, because each row requires decoding a block. Smaller blocks
+/// take more memory, about 40 bytes each.
 pub(crate) const BLOCK: u64 = 8 << 10;
 
-/// Conversion of the records of a text file to rows.
+/// Converts the records of a text file to rows.
 pub(crate) trait Format: Send + Sync + Sized + 'static {
-    /// The records in `bytes`; the first one starts in line `line`.
+    /// Decodes the records in `bytes`; the first one starts in line `line`.
     fn decode(&self, file: &Arc<SourceFile>, line: u64, bytes: &[u8]) -> Result<Block>;
 
-    /// The same with only these columns.
+    /// The same format with only these columns.
     fn select(&self, columns: &[usize]) -> Self;
 
     fn fingerprint(&self, fingerprint: &mut Fingerprint);
@@ -40,17 +39,17 @@ pub(crate) trait Format: Send + Sync + Sized + 'static {
 /// A file with the index of its blocks.
 pub(crate) struct IndexedFile {
     pub(crate) input: Arc<SourceFile>,
-    /// The content of a small file.
+    /// The content of the file, if it is small.
     content: Option<Vec<u8>>,
     parts: Vec<Part>,
 }
 
-/// A block: its offset and line, and its rows.
+/// A block: its offset, its first line, and its number of rows.
 struct Part {
     start: u64,
     line: u64,
     rows: u32,
-    /// Whether each of its rows takes one line.
+    /// Whether each row takes one line.
     in_lines: bool,
 }
 
@@ -104,7 +103,7 @@ pub(crate) fn index<T: Send>(
 /// The blocks of several files.
 pub(crate) struct TextBlocks<F> {
     files: Arc<Vec<IndexedFile>>,
-    /// The file of each block, and its number there.
+    /// For each block, its file and its number in the file.
     blocks: Arc<Vec<(u32, u32)>>,
     format: F,
 }
@@ -153,7 +152,7 @@ impl<F: Format> BlockSource for TextBlocks<F> {
     }
 }
 
-/// A block of the rows in these lines.
+/// Makes a block of the rows in these lines.
 pub(crate) fn block(
     file: &Arc<SourceFile>,
     lines: Vec<u64>,

@@ -1,4 +1,4 @@
-//! Text files as lines, and folders of texts as documents.
+//! Text files as lines, and folders of text files as documents.
 //!
 //! Out of scope: tokens.
 
@@ -93,7 +93,7 @@ impl Source for TextFile {
     }
 }
 
-/// Files as documents: the whole text of each, by index, sorted by path.
+/// Text files as documents: the whole text of each file, by index, sorted by path.
 ///
 /// ```
 /// use fulmen_data::Source;

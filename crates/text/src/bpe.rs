@@ -1,7 +1,7 @@
 //! [`ByteLevelBpe`]: trains a tokenizer on your own texts.
 //!
-//! Out of scope: the tokenizer itself, and other kinds of tokenizers, which Hugging Face's
-//! libraries can train.
+//! Out of scope: the tokenizer itself, and training other kinds of tokenizers, which Hugging Face's
+//! libraries can do.
 
 use tokenizers::AddedToken;
 use tokenizers::models::TrainerWrapper;
@@ -14,9 +14,9 @@ use tokenizers::processors::template::TemplateProcessing;
 use super::Tokenizer;
 use fulmen_data::{Error, Result};
 
-/// Trains a byte-level BPE tokenizer, as used by GPT-2 and RoBERTa. It starts with the 256 bytes
-/// and merges the most frequent pairs within words until the vocabulary is full. No text has an
-/// unknown token.
+/// Trains a byte-level BPE tokenizer, as used by GPT-2 and RoBERTa. Training starts with the 256
+/// bytes and merges the most frequent pairs within words until the vocabulary is full. Since every
+/// byte has a token, no text has an unknown token.
 ///
 /// The result does not depend on the order of the texts, and equals the result of Hugging Face's
 /// `tokenizers`.
@@ -63,8 +63,8 @@ impl ByteLevelBpe {
         self
     }
 
-    /// The template that adds special tokens to a text, `$A`: `"<s> $A </s>"`. None are added
-    /// unless set.
+    /// The template that adds special tokens to a text, `$A`: `"<s> $A </s>"`. By default, no
+    /// special tokens are added.
     pub fn template(mut self, template: impl Into<String>) -> ByteLevelBpe {
         self.template = Some(template.into());
         self
@@ -85,7 +85,8 @@ impl ByteLevelBpe {
     /// Trains the tokenizer on these texts.
     ///
     /// # Errors
-    /// A vocabulary too small for the bytes and the special tokens; a template with another token.
+    /// A vocabulary too small for the bytes and the special tokens; a template with a token that is
+    /// not among these special tokens.
     pub fn train<I>(&self, texts: I) -> Result<Tokenizer>
     where
         I: IntoIterator<Item: AsRef<str> + Send, IntoIter: Send>,

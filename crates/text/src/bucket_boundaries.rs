@@ -1,4 +1,4 @@
-//! Choosing a few padded lengths, for few shapes to compile and little padding.
+//! Chooses a few padded lengths, so that there are few shapes to compile and little padding.
 //!
 //! Out of scope: batches of several shapes, which the loader makes.
 
@@ -7,8 +7,9 @@ use std::fmt;
 use super::document_reader::in_order;
 use fulmen_data::{Error, Result, Source};
 
-/// Padded lengths, and the amount of padding they cause. For batches of these lengths, give a
-/// loader [`Buckets`](fulmen_data::Buckets): `Buckets::new(&lengths, boundaries.lengths())`.
+/// Padded lengths, and the padding that they cause. To make batches of these lengths, pass
+/// `Buckets::new(&lengths, boundaries.lengths())` to a loader (see
+/// [`Buckets`](fulmen_data::Buckets)).
 ///
 /// ```
 /// use fulmen_text::{BucketBoundaries, choose_boundaries};
@@ -23,12 +24,12 @@ use fulmen_data::{Error, Result, Source};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BucketBoundaries {
     lengths: Vec<usize>,
-    /// For each boundary: the number of samples, and of their tokens.
+    /// For each boundary, the number of samples and the number of their tokens.
     counts: Vec<(u64, u64)>,
 }
 
 impl BucketBoundaries {
-    /// The padding of samples of these lengths with these boundaries, which are the padded lengths.
+    /// Computes the padding of samples of these lengths. `boundaries` are the padded lengths.
     ///
     /// # Errors
     /// Boundaries that do not ascend from at least 1; a sample longer than the last boundary.
@@ -74,7 +75,7 @@ impl BucketBoundaries {
         share(padded, tokens)
     }
 
-    /// Positions in all samples of a bucket, including padding.
+    /// The number of positions in all samples of a bucket, including padding.
     fn padded(&self, bucket: usize) -> u128 {
         self.lengths[bucket] as u128 * u128::from(self.counts[bucket].0)
     }
@@ -104,11 +105,11 @@ impl fmt::Display for BucketBoundaries {
     }
 }
 
-/// The best choice of at most `count` padded lengths, with the least padding. The last one is the
-/// length of the longest sample.
+/// Chooses at most `count` padded lengths with the least padding. The last one is the length of the
+/// longest sample.
 ///
-/// The optimum is exact (dynamic programming over the distinct lengths `d`, in
-/// `O(count · d log d)`). For multiples of a number, which suit a TPU, round the lengths up first:
+/// The result is optimal. It is computed by dynamic programming over the `d` distinct lengths, in
+/// `O(count · d log d)`. For multiples of a number, which suit a TPU, round the lengths up first:
 /// `lengths.iter().map(|length| length.next_multiple_of(64))`.
 ///
 /// # Errors
@@ -124,12 +125,12 @@ pub fn choose_boundaries(lengths: &[usize], count: usize) -> Result<BucketBounda
             sorted.last().unwrap_or(&0)
         )));
     }
-    // Distinct lengths, with the cumulative number of samples. A boundary at 0 is useless.
+    // The distinct lengths, each with the cumulative number of samples. A boundary at 0 is useless.
     let mut steps: Vec<(u64, u64)> = Vec::new();
-    for (before, &length) in sorted.iter().enumerate() {
+    for (index, &length) in sorted.iter().enumerate() {
         match steps.last_mut() {
-            Some((last, samples)) if *last == length.max(1) as u64 => *samples = before as u64 + 1,
-            _ => steps.push((length.max(1) as u64, before as u64 + 1)),
+            Some((last, samples)) if *last == length.max(1) as u64 => *samples = index as u64 + 1,
+            _ => steps.push((length.max(1) as u64, index as u64 + 1)),
         }
     }
     let chosen = cheapest(&steps, count.min(steps.len()));
@@ -139,25 +140,29 @@ pub fn choose_boundaries(lengths: &[usize], count: usize) -> Result<BucketBounda
 /// The boundaries with the smallest sum of padded lengths. `steps` has the distinct lengths and the
 /// cumulative numbers of samples.
 fn cheapest(steps: &[(u64, u64)], count: usize) -> Vec<usize> {
-    // costs[last]: the minimum for the samples up to `last`, with the boundaries so far; the last
-    // is at `last`.
+    // costs[last] is the minimum for the samples up to `last`, with the number of boundaries added
+    // so far and the last boundary at `last`.
     let mut costs: Vec<u128> =
         steps.iter().map(|(length, samples)| u128::from(*length) * u128::from(*samples)).collect();
     let mut predecessors: Vec<Vec<u32>> = Vec::new();
     for _ in 1..count {
-        let mut row =
-            Row { steps, costs: &costs, next: costs.clone(), before: vec![u32::MAX; steps.len()] };
+        let mut row = Row {
+            steps,
+            costs: &costs,
+            next: costs.clone(),
+            previous: vec![u32::MAX; steps.len()],
+        };
         row.solve(1..steps.len(), 0, steps.len() - 1);
-        let Row { next, before, .. } = row;
+        let Row { next, previous, .. } = row;
         costs = next;
-        predecessors.push(before);
+        predecessors.push(previous);
     }
     let mut last = steps.len() - 1;
     let mut chosen = vec![steps[last].0 as usize];
-    for before in predecessors.iter().rev() {
+    for previous in predecessors.iter().rev() {
         // Another boundary is added only if it reduces the padding.
-        if before[last] != u32::MAX {
-            last = before[last] as usize;
+        if previous[last] != u32::MAX {
+            last = previous[last] as usize;
             chosen.push(steps[last].0 as usize);
         }
     }
@@ -165,18 +170,19 @@ fn cheapest(steps: &[(u64, u64)], count: usize) -> Vec<usize> {
     chosen
 }
 
-/// Adds one boundary after each possible last one.
+/// Computes the costs with one more boundary, for each position of the last boundary.
 struct Row<'a> {
     steps: &'a [(u64, u64)],
     costs: &'a [u128],
     next: Vec<u128>,
-    before: Vec<u32>,
+    previous: Vec<u32>,
 }
 
 impl Row<'_> {
-    /// For each last boundary in `range`, the best previous one, known to be in `low..=high`. The
-    /// best one never moves back as the last one moves forward (the costs satisfy the quadrangle
-    /// inequality), so each half bounds the other.
+    /// For each last boundary in `range`, finds the best previous boundary, which is in
+    /// `low..=high`. As the last boundary moves forward, the best previous one never moves back,
+    /// because the costs satisfy the quadrangle inequality. The result in the middle of the range
+    /// therefore bounds both halves.
     fn solve(&mut self, range: std::ops::Range<usize>, low: usize, high: usize) {
         if range.is_empty() {
             return;
@@ -185,22 +191,22 @@ impl Row<'_> {
         let (length, samples) = self.steps[middle];
         let mut best = low;
         let mut lowest = u128::MAX;
-        for before in low..=high.min(middle - 1) {
-            let cost = self.costs[before]
-                + u128::from(length) * u128::from(samples - self.steps[before].1);
+        for previous in low..=high.min(middle - 1) {
+            let cost = self.costs[previous]
+                + u128::from(length) * u128::from(samples - self.steps[previous].1);
             if cost < lowest {
-                (best, lowest) = (before, cost);
+                (best, lowest) = (previous, cost);
             }
         }
         if lowest < self.next[middle] {
-            (self.next[middle], self.before[middle]) = (lowest, best as u32);
+            (self.next[middle], self.previous[middle]) = (lowest, best as u32);
         }
         self.solve(range.start..middle, low, best);
         self.solve(middle + 1..range.end, best, high);
     }
 }
 
-/// The number of tokens of each item, counted with `threads` threads.
+/// Counts the tokens of each item with `threads` threads.
 ///
 /// # Errors
 /// The error of the first item that cannot be read.
@@ -226,7 +232,7 @@ mod tests {
     use super::*;
     use fulmen_data::SampleRng;
 
-    /// The minimum over all choices of boundaries among the lengths.
+    /// The minimum over all choices of boundaries from the lengths.
     fn lowest_cost(lengths: &[usize], distinct: &[usize], count: usize) -> u128 {
         let mut best = u128::MAX;
         for choice in 0u32..1 << distinct.len() {
@@ -251,7 +257,7 @@ mod tests {
         for round in 0..200 {
             let longest = random.in_range(1..12);
             let lengths: Vec<usize> = (0..random.in_range(1..40))
-                // Skewed like real texts in every second round.
+                // In every second round, the distribution is skewed like that of real texts.
                 .map(|_| {
                     if round % 2 == 0 {
                         random.below(longest + 1)

@@ -1,6 +1,7 @@
 //! Reads a source once with several threads, and passes its items on in order.
 //!
-//! Out of scope: training. This is for one-time passes, such as counting and writing token files.
+//! Out of scope: training. This module is for one-time passes, such as counting and writing token
+//! files.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::sync_channel;
@@ -30,8 +31,8 @@ pub(super) fn in_order<S: Source, T: Send>(
     let chunks = len.div_ceil(CHUNK);
     let read = &read;
     std::thread::scope(|scope| {
-        // Thread i reads the chunks i, i + threads, ...: this needs no lock and keeps the order.
-        // Dropping the receivers on an error ends the threads.
+        // Thread i reads the chunks i, i + threads, and so on. This keeps the order without a lock.
+        // After an error, dropping the receivers ends the threads.
         let receivers: Vec<_> = (0..threads.min(chunks))
             .map(|thread| {
                 let (sender, receiver) = sync_channel::<Vec<Result<T>>>(2);

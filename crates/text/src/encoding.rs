@@ -17,8 +17,8 @@ use fulmen_data::{Error, Result};
 pub struct Encoding {
     /// The token ids.
     pub ids: Vec<u32>,
-    /// For each token, which text of a pair it belongs to, by the tokenizer's count; empty if all
-    /// are 0.
+    /// For each token, the number of the text that it belongs to, as the tokenizer counts the texts
+    /// of a pair; empty if all numbers are 0.
     pub type_ids: Vec<u32>,
     /// For each token, whether it is a special token added by the tokenizer; empty if there are
     /// none.
@@ -26,10 +26,12 @@ pub struct Encoding {
     /// For each token, the index of its word, and `None` for special tokens; empty if words were
     /// not requested.
     pub words: Vec<Option<u32>>,
-    /// The positions where documents start, except 0, ascending; empty if there is only one. The
-    /// last one is the number of tokens if [`next`](Encoding::next) starts a document.
+    /// The positions where documents start, except 0, in ascending order; empty if there is only
+    /// one document. The last position is the number of tokens if [`next`](Encoding::next) starts a
+    /// document.
     pub starts: Vec<usize>,
-    /// The token after the last one, if a longer text was cut: the label of the last position.
+    /// The token after the last one, if the block was cut from a longer text. It is the label of
+    /// the last position.
     pub next: Option<u32>,
 }
 
@@ -50,7 +52,7 @@ impl Encoding {
     }
 
     /// Removes tokens on one side until at most `length` are left. Special tokens are removed like
-    /// any other; a `Tokenizer` with a maximum length keeps them.
+    /// other tokens; a `Tokenizer` with a maximum length keeps them.
     pub fn truncate(&mut self, length: usize, side: Side) {
         let excess = self.len().saturating_sub(length);
         if excess == 0 {
@@ -76,7 +78,7 @@ impl Encoding {
         }
     }
 
-    /// Checks that the public fields have consistent lengths.
+    /// Checks that the lengths of the public fields are consistent.
     pub(super) fn check(&self) -> Result<()> {
         let lengths = [
             ("type_ids", self.type_ids.len()),
@@ -126,7 +128,7 @@ pub enum Side {
     Right,
 }
 
-/// Pads tokens to a length, and returns the padding mask: true for tokens.
+/// Pads tokens to a length, and returns the padding mask, which is true for tokens.
 ///
 /// ```
 /// use fulmen_text::{Side, pad_to};
@@ -151,8 +153,8 @@ pub fn pad_to(
     Ok((padded, mask))
 }
 
-/// The position of the first of `tokens` tokens in a sample of `length`, with the padding on one
-/// side.
+/// The position of the first token in a sample of `length` positions with `tokens` tokens and the
+/// padding on one side.
 pub(super) fn first_position(tokens: usize, length: usize, padding: Side) -> Result<usize> {
     let Some(rest) = length.checked_sub(tokens) else {
         return Err(Error::usage(format!(

@@ -7,10 +7,11 @@ use super::token_store::document_at;
 use super::{TokenStore, token_lengths};
 use fulmen_data::{Error, Fingerprint, Result, Source};
 
-/// The tokens of a source's documents, computed on each read.
+/// The tokens of a source's documents, computed each time they are read.
 ///
-/// A block is made by tokenizing all documents that it overlaps. This suits short documents, a
-/// changing vocabulary, or a full disk. Documents without tokens are left out.
+/// To make a block, all documents that overlap it are tokenized. Use this for short documents, for
+/// a tokenizer that changes, or if token files would not fit on the disk. Documents without tokens
+/// are left out.
 ///
 /// ```
 /// # use fulmen_data::{Fingerprint, Result};
@@ -50,7 +51,7 @@ pub struct IndexedDocuments<S> {
 
 impl<S: Source<Item: AsRef<[u32]>>> IndexedDocuments<S> {
     /// Counts the tokens of all documents with `threads` threads. `separator` is appended to each
-    /// and counts as its last token.
+    /// document and counts as its last token.
     ///
     /// # Errors
     /// The error of the first document that cannot be read.

@@ -19,7 +19,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! From a file of lines to a token file, once, and from there to batches in any number of runs:
+//! The following steps make a token file from a file of lines once, and batches from the token file
+//! in any number of runs:
 //!
 //! ```
 //! use fulmen_text::{CausalLabels, TokenBlocks, TokenFileWriter, TokenCollator, Tokenizer};
@@ -49,9 +50,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The steps share one type, [`Encoding`]: the tokens of a text, or of a block of several.
+//! All steps use one type, [`Encoding`]: the tokens of a text, or of a block with several texts.
 //!
-//! | step | map-style | from the beginning to the end |
+//! | step | by index | in sequence |
 //! | --- | --- | --- |
 //! | texts to a tokenizer | [`ByteLevelBpe`] | |
 //! | text to tokens | `Tokenizer::tokenize` | the same |
@@ -60,7 +61,7 @@
 //! | joined and cut into blocks | [`TokenBlocks`] | [`PackedStream`] |
 //! | whole documents side by side | [`PackedDocuments`] | [`PackedStream::first_fit`] |
 //! | samples of one length | [`TokenCollator::dataset`] | the same |
-//! | which lengths | [`choose_boundaries`] | |
+//! | choose padded lengths | [`choose_boundaries`] | |
 //!
 //! Out of scope: reading texts from files (`fulmen-tables`), batches of several lengths (the
 //! loader), attention (`fulmen_nn`).

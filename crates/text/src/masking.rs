@@ -1,4 +1,4 @@
-//! Masked language modelling: choosing and replacing tokens.
+//! Masked language modeling: choosing and replacing tokens.
 //!
 //! Out of scope: the labels of a causal model, and padding (`token_collator`).
 
@@ -7,11 +7,11 @@ use std::sync::Arc;
 use super::{Encoding, IGNORE_INDEX};
 use fulmen_data::{Error, Result, SampleRng};
 
-/// Masks tokens as in BERT's training, differently in each epoch: each token is chosen with a
-/// probability of 15 %; of the chosen ones, 80 % become the mask token, 10 % a random token, and 10
-/// % stay the same. The labels are the chosen tokens, and [`IGNORE_INDEX`] elsewhere. Devlin et
-/// al., arXiv:1810.04805, A.1; the probabilities are those of `transformers`'
-/// `DataCollatorForLanguageModeling`.
+/// Masks tokens as in BERT's training, differently in each epoch. Each token is chosen with a
+/// probability of 15 %. Of the chosen tokens, 80 % become the mask token, 10 % become a random
+/// token, and the rest stays the same. The labels are the chosen tokens, and [`IGNORE_INDEX`] at
+/// all other positions. See Devlin et al., arXiv:1810.04805, A.1; the probabilities are those of
+/// `transformers`' `DataCollatorForLanguageModeling`.
 ///
 /// Special tokens are never chosen. A random token is any token of the vocabulary, including
 /// special ones, as in `transformers`.
@@ -40,8 +40,8 @@ pub struct MaskedLanguageModel {
 }
 
 impl MaskedLanguageModel {
-    /// Masks tokens with `mask_id`, or with random ones below `vocab_size`, but never
-    /// `special_ids`.
+    /// Masks tokens with `mask_id` or random tokens below `vocab_size`. The tokens in `special_ids`
+    /// are never masked.
     pub fn new(
         mask_id: u32,
         vocab_size: usize,
@@ -64,7 +64,7 @@ impl MaskedLanguageModel {
     /// Uses the mask token, the vocabulary and the special tokens of a tokenizer.
     ///
     /// # Errors
-    /// The tokenizer has neither `[MASK]` nor `<mask>`.
+    /// The tokenizer has no mask token, `[MASK]` or `<mask>`.
     pub fn for_tokenizer(tokenizer: &super::Tokenizer) -> Result<MaskedLanguageModel> {
         let mask_id = tokenizer.mask_id().ok_or_else(|| {
             Error::usage(format!(
@@ -81,16 +81,17 @@ impl MaskedLanguageModel {
         self
     }
 
-    /// The fractions of the chosen tokens that become the mask token and a random token; the rest
-    /// stay the same.
+    /// The fractions of the chosen tokens that become the mask token and a random token. The rest
+    /// stays the same.
     pub fn replacements(mut self, mask: f64, random: f64) -> MaskedLanguageModel {
         (self.mask_share, self.random_share) = (mask, random);
         self
     }
 
-    /// Whether to choose all tokens of a word together. This needs [`Encoding::words`]: the words
-    /// of the tokenizer's pre-tokenizer, where a comma is a separate word. The replacement of each
-    /// token is drawn independently, as in BERT; `transformers` would always use the mask token.
+    /// Whether to choose all tokens of a word together; off unless set. This needs
+    /// [`Encoding::words`], the words of the tokenizer's pre-tokenizer, for which a comma is a
+    /// separate word. The replacement of each token is drawn independently, as in BERT;
+    /// `transformers` always uses the mask token.
     pub fn whole_words(mut self, whole_words: bool) -> MaskedLanguageModel {
         self.whole_words = whole_words;
         self
@@ -104,7 +105,7 @@ impl MaskedLanguageModel {
             self.random_share,
             self.mask_share + self.random_share,
         ];
-        // Rounding may make the sum of the two fractions exceed 1.
+        // Because of rounding, the sum of the two fractions may exceed 1.
         let sound = shares.iter().all(|share| (0.0..=1.0 + 1e-9).contains(share));
         if !sound {
             return Err(Error::usage(format!(
@@ -126,7 +127,7 @@ impl MaskedLanguageModel {
     /// Masks tokens of `encoding`, and returns a label for each token.
     ///
     /// # Errors
-    /// Invalid probabilities; whole words for an encoding without words.
+    /// Invalid probabilities; an encoding without words, if whole words are masked.
     pub fn apply(&self, encoding: &mut Encoding, random: &mut SampleRng) -> Result<Vec<i32>> {
         self.check()?;
         encoding.check()?;
@@ -136,7 +137,7 @@ impl MaskedLanguageModel {
             ));
         }
         let mut labels = vec![IGNORE_INDEX; encoding.len()];
-        // The word of the previous token, and whether it was chosen.
+        // The word of the previous token, and whether this token was chosen.
         let mut last: (Option<u32>, bool) = (None, false);
         for (position, label) in labels.iter_mut().enumerate() {
             let id = encoding.ids[position];

@@ -6,8 +6,8 @@ use super::token_blocks::check_length;
 use super::{Encoding, TokenStore};
 use fulmen_data::{Error, Fingerprint, Result, Source};
 
-/// Blocks of at most `length` tokens with whole documents (first-fit packing). A document goes into
-/// the first block with enough space, or into a new one.
+/// Blocks of at most `length` tokens that contain whole documents (first-fit packing). A document
+/// goes into the first block with enough space, or into a new block.
 ///
 /// `segment_ids` and `position_ids` distinguish the documents of a block
 /// ([`TokenCollator::documents`](super::TokenCollator::documents)). Which documents share a block
@@ -35,7 +35,7 @@ pub struct PackedDocuments<T> {
     length: usize,
     decreasing: bool,
     long: LongDocuments,
-    /// The pieces, block by block.
+    /// The pieces of all blocks, block by block.
     pieces: Vec<Piece>,
     /// The end of each block's pieces.
     ends: Vec<usize>,
@@ -44,7 +44,7 @@ pub struct PackedDocuments<T> {
 /// What to do with documents longer than a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum LongDocuments {
-    /// Split them into pieces of a block's length, each of which is a separate document.
+    /// Split them into pieces of a block's length. Each piece is a separate document.
     #[default]
     Split,
     /// Keep only the first tokens, up to a block's length.
@@ -59,7 +59,7 @@ struct Piece {
 }
 
 impl<T: TokenStore> PackedDocuments<T> {
-    /// Blocks of at most `length` tokens. Longer documents are split.
+    /// Packs documents into blocks of at most `length` tokens. Longer documents are split.
     ///
     /// # Errors
     /// A length of 0; no documents.
@@ -81,13 +81,14 @@ impl<T: TokenStore> PackedDocuments<T> {
     }
 
     /// Whether to pack longer documents before shorter ones, which leaves less padding (first-fit
-    /// decreasing). The blocks with the longest documents then come first, so shuffle them.
+    /// decreasing). The blocks with the longest documents then come first, so shuffle the blocks.
+    /// Off unless set.
     pub fn decreasing(mut self, decreasing: bool) -> PackedDocuments<T> {
         self.decreasing = decreasing;
         self.pack()
     }
 
-    /// What to do with documents longer than a block.
+    /// What to do with documents longer than a block; [`LongDocuments::Split`] unless set.
     pub fn long_documents(mut self, long: LongDocuments) -> PackedDocuments<T> {
         self.long = long;
         self.pack()
@@ -109,12 +110,12 @@ impl<T: TokenStore> PackedDocuments<T> {
             start = end;
         }
         if self.decreasing {
-            // A stable sort: equal lengths stay in the order of the documents.
+            // The sort is stable: documents of equal length stay in their order.
             pieces.sort_by_key(|piece| std::cmp::Reverse(piece.length));
         }
         let mut room = FreeSpace::new(pieces.len(), self.length as u32);
         let blocks: Vec<usize> = pieces.iter().map(|piece| room.take(piece.length)).collect();
-        // A counting sort: the pieces of a block keep their order.
+        // The counting sort keeps the order of the pieces in a block.
         let count = blocks.iter().max().map_or(0, |last| last + 1);
         let mut block_ends = vec![0; count + 1];
         blocks.iter().for_each(|&block| block_ends[block + 1] += 1);
@@ -149,8 +150,8 @@ pub(super) fn parts(
         .map(move |start| (start, (tokens - start).min(length as u64) as u32))
 }
 
-/// The free space of blocks as a tree of maxima: a leaf is a block, and a node has the maximum
-/// below it.
+/// The free space of blocks, as a tree of maxima. A leaf is the free space of a block, and an inner
+/// node is the maximum of its children.
 struct FreeSpace {
     leaf_count: usize,
     max_free: Vec<u32>,
@@ -163,8 +164,8 @@ impl FreeSpace {
         FreeSpace { leaf_count, max_free: vec![length; 2 * leaf_count] }
     }
 
-    /// Takes this much space from the first block that has it. One exists, because there are as
-    /// many blocks as pieces.
+    /// Takes this much space from the first block that has it. There is always such a block,
+    /// because there are as many blocks as pieces.
     fn take(&mut self, length: u32) -> usize {
         let mut node = 1;
         while node < self.leaf_count {

@@ -1,6 +1,6 @@
-//! Packing the documents of a stream into blocks of one length.
+//! Packs the documents of a stream into blocks of one length.
 //!
-//! Out of scope: the same by index (`token_blocks`, `packed_documents`).
+//! Out of scope: packing documents by index (`token_blocks`, `packed_documents`).
 
 use std::collections::VecDeque;
 
@@ -10,8 +10,9 @@ use super::token_blocks::check_length;
 use super::{Encoding, LongDocuments};
 use fulmen_data::{Error, Fingerprint, Items, Result, Stream, StreamItem};
 
-/// The documents of a stream of tokens in blocks of `length`: concatenated and cut
-/// ([`new`](PackedStream::new)), or packed whole ([`first_fit`](PackedStream::first_fit)).
+/// Packs the documents of a stream of tokens into blocks of `length`. Documents are either
+/// concatenated and cut ([`new`](PackedStream::new)), or packed whole
+/// ([`first_fit`](PackedStream::first_fit)).
 ///
 /// The blocks depend only on the documents, their order and the options, so a loader that resumes
 /// in the middle of an epoch continues with the next block. A document that cannot be read is
@@ -58,7 +59,7 @@ struct Options {
     length: usize,
     separator: Option<u32>,
     keep_remainder: bool,
-    /// For packing whole documents: the number of open blocks.
+    /// The number of open blocks, if whole documents are packed.
     open_blocks: Option<usize>,
     long: LongDocuments,
     threads: usize,
@@ -85,11 +86,12 @@ impl<S> PackedStream<S> {
     }
 
     /// Packs whole documents into blocks of at most `length`, like
-    /// [`PackedDocuments`](super::PackedDocuments), with `open_blocks` open blocks at a time. A
-    /// document that fits into none of them closes the oldest. A full block is closed immediately.
+    /// [`PackedDocuments`](super::PackedDocuments), with `open_blocks` open blocks at a time. If a
+    /// document fits into none of them, the oldest one is closed. A full block is closed
+    /// immediately.
     ///
     /// # Errors
-    /// A length of 0; no open blocks.
+    /// A length of 0; 0 open blocks.
     pub fn first_fit(documents: S, length: usize, open_blocks: usize) -> Result<PackedStream<S>> {
         if open_blocks == 0 {
             return Err(Error::usage("0 open blocks; use at least 1"));
@@ -106,22 +108,23 @@ impl<S> PackedStream<S> {
         self
     }
 
-    /// Whether concatenated tokens that do not fill a block at the end of an epoch form a last,
-    /// shorter one; off unless set.
+    /// Whether the concatenated tokens at the end of an epoch that do not fill a block form a last,
+    /// shorter block; off unless set.
     pub fn keep_remainder(mut self, keep: bool) -> PackedStream<S> {
         self.options.keep_remainder = keep;
         self
     }
 
     /// The number of threads that tokenize documents ahead of the packing, if the stream defers
-    /// that work ([`Stream::deferred`]). With 0, the default, the thread that reads the stream does
-    /// all of it. The blocks do not depend on it.
+    /// this work ([`Stream::deferred`]). With 0, the default, the thread that reads the stream
+    /// tokenizes them. The blocks do not depend on this number.
     pub fn threads(mut self, threads: usize) -> PackedStream<S> {
         self.options.threads = threads;
         self
     }
 
-    /// What to do with documents longer than a block, when whole documents are packed.
+    /// What to do with documents longer than a block, if whole documents are packed;
+    /// [`LongDocuments::Split`] unless set.
     pub fn long_documents(mut self, long: LongDocuments) -> PackedStream<S> {
         self.options.long = long;
         self
@@ -131,7 +134,7 @@ impl<S> PackedStream<S> {
 impl<S: Stream<Item: AsRef<[u32]>>> Stream for PackedStream<S> {
     type Item = Encoding;
 
-    /// Unknown without reading the documents.
+    /// `None`, because the number of blocks is unknown before the documents are read.
     fn len(&self) -> Option<usize> {
         None
     }
@@ -160,7 +163,7 @@ impl<S: Stream<Item: AsRef<[u32]>>> Stream for PackedStream<S> {
 }
 
 impl Options {
-    /// Everything that the blocks depend on.
+    /// Describes everything that the blocks depend on.
     fn describe(&self) -> String {
         let Options { length, separator, keep_remainder, open_blocks, long, threads: _ } = self;
         format!(
@@ -174,12 +177,12 @@ impl Options {
 struct Blocks<T> {
     documents: Prefetch<T>,
     options: Options,
-    /// Blocks with free space, the oldest first; at most one when documents are concatenated.
+    /// Blocks with free space, the oldest first; at most one if documents are concatenated.
     open: VecDeque<Block>,
     closed: VecDeque<Block>,
     /// The index of the next block.
     index: u64,
-    /// The documents have ended.
+    /// Whether the documents have ended.
     ended: bool,
 }
 
@@ -208,7 +211,8 @@ impl<T: AsRef<[u32]> + Send + 'static> Iterator for Blocks<T> {
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            // A block of concatenated documents waits for the next token, which is its last label.
+            // A full block of concatenated documents waits for the next token, which is the label
+            // of its last position.
             let waits = self.options.open_blocks.is_none() && !self.ended;
             if self.closed.front().is_some_and(|block| !waits || block.encoding.next.is_some())
                 && let Some(Block { origin, encoding }) = self.closed.pop_front()
@@ -229,7 +233,7 @@ impl<T: AsRef<[u32]> + Send + 'static> Iterator for Blocks<T> {
             match self.documents.next() {
                 None => self.ended = true,
                 Some(Ok(document)) => self.add(&document.origin, document.item.as_ref()),
-                // Reading on gives blocks of the other documents.
+                // If the caller continues, the blocks contain the other documents.
                 Some(Err(error)) => return Some(Err(error)),
             }
         }
@@ -256,7 +260,7 @@ impl<T> Blocks<T> {
         }
     }
 
-    /// Continues in the open block, and in a new one each time it is full.
+    /// Appends tokens to the open block, and opens a new block when it is full.
     fn join(&mut self, origin: &str, mut tokens: &[u32]) {
         let mut begins = true;
         while let Some(&first) = tokens.first() {

@@ -1,6 +1,6 @@
-//! Computes the items of a stream ahead of time with its own threads, in order.
+//! Computes the items of a stream ahead of time in separate threads, and keeps their order.
 //!
-//! Out of scope: the loader's workers. They need samples, and samples exist only after packing.
+//! Out of scope: the loader's workers. They work on samples, which exist only after packing.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,7 +10,7 @@ use std::thread;
 use fulmen_data::internal::panicked;
 use fulmen_data::{Deferred, Error, Items, Result, StreamItem};
 
-/// Items in flight per thread.
+/// The number of items in flight per thread.
 const ITEMS_PER_THREAD: usize = 8;
 
 /// A deferred item, and where to send its result.
@@ -21,7 +21,7 @@ type PendingItem<T> = Result<StreamItem<Receiver<Result<T>>>>;
 
 /// The items of a stream in order. Dropping it ends the threads.
 pub(super) struct Prefetch<T> {
-    /// None at the end of the stream.
+    /// `None` at the end of the stream.
     items: Option<Items<Deferred<T>>>,
     threads: Vec<Sender<Task<T>>>,
     /// The next thread to use.
@@ -30,13 +30,13 @@ pub(super) struct Prefetch<T> {
 }
 
 impl<T: Send + 'static> Prefetch<T> {
-    /// Without threads, items are computed when they are requested.
+    /// Computes items ahead of time in `threads` threads; without threads, when they are requested.
     pub(super) fn new(items: Items<Deferred<T>>, threads: usize) -> Result<Prefetch<T>> {
         let spawn = |number| {
             let (sender, receiver) = channel::<Task<T>>();
             let work = move || {
                 for (item, result) in receiver {
-                    // If the stream is dropped, no one waits for the result.
+                    // If the stream was dropped, nothing receives the result.
                     let _ = result.send(compute(item));
                 }
             };

@@ -1,6 +1,6 @@
 //! The tokens of documents in memory, with two bytes each if the vocabulary allows it.
 //!
-//! Out of scope: the same on disk (`token_file`).
+//! Out of scope: tokens on disk (`token_file`).
 
 use std::path::Path;
 
@@ -12,8 +12,8 @@ use fulmen_files::Location;
 
 /// The tokens of documents in memory.
 ///
-/// A token takes two bytes if the vocabulary has at most 65,536, otherwise four. Documents without
-/// tokens are left out.
+/// A token takes two bytes if the vocabulary has at most 65,536 tokens, otherwise four. Documents
+/// without tokens are left out.
 ///
 /// ```
 /// use fulmen_text::{TokenArray, TokenStore};
@@ -29,12 +29,12 @@ use fulmen_files::Location;
 #[must_use]
 pub struct TokenArray {
     documents: Documents,
-    /// The bytes, as in a token file.
+    /// The bytes of the tokens, as in a token file.
     bytes: Vec<u8>,
 }
 
 impl TokenArray {
-    /// An empty array for tokens below `vocab_size`.
+    /// An empty array for token ids below `vocab_size`.
     ///
     /// # Errors
     /// A vocabulary that is empty or too large for an i32.
@@ -49,8 +49,9 @@ impl TokenArray {
         self
     }
 
-    /// Reads a whole [`TokenFile`](super::TokenFile) into memory, from any location, and verifies
-    /// its checksum. A local file can also be opened without reading it.
+    /// Reads a whole [`TokenFile`](super::TokenFile) from any location into memory, and verifies
+    /// its checksum. To use a local file without reading it into memory, open it as a
+    /// [`TokenFile`](super::TokenFile).
     ///
     /// # Errors
     /// A file that cannot be read, is not a token file, or is damaged.
@@ -72,7 +73,7 @@ impl TokenArray {
     /// Adds a document.
     ///
     /// # Errors
-    /// A token outside the vocabulary; then nothing of the document is added.
+    /// A token outside the vocabulary; no token of the document is added in this case.
     pub fn push(&mut self, document: impl AsRef<[u32]>) -> Result<()> {
         self.documents.push(document.as_ref(), &mut self.bytes)
     }
@@ -80,8 +81,8 @@ impl TokenArray {
     /// Adds the documents of a source in its order. `threads` threads read and tokenize them.
     ///
     /// # Errors
-    /// The error of the first document that cannot be read or has a token outside the vocabulary;
-    /// those before it have been added.
+    /// The error of the first document that cannot be read or has a token outside the vocabulary.
+    /// The documents before it have been added.
     pub fn extend<S>(&mut self, documents: &S, threads: usize) -> Result<()>
     where
         S: Source<Item: AsRef<[u32]>>,

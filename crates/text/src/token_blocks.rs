@@ -6,12 +6,12 @@ use super::token_store::{document_at, read_block};
 use super::{Encoding, TokenStore};
 use fulmen_data::{Error, Fingerprint, Result, Source};
 
-/// Blocks of `length` tokens from all documents in sequence, as in GPT's training: a block starts
-/// where the previous one ended, and may end in the middle of a document. The rest that does not
-/// fill a block is left out, unless it is [kept](TokenBlocks::keep_remainder).
+/// Blocks of `length` tokens from all documents in sequence, as in GPT's training. A block starts
+/// where the previous one ended, and may end in the middle of a document. Tokens at the end that do
+/// not fill a block are left out, unless they are [kept](TokenBlocks::keep_remainder).
 ///
 /// Each block has the token that follows it ([`Encoding::next`]) and the positions where documents
-/// start ([`Encoding::starts`]).
+/// start in it ([`Encoding::starts`]).
 ///
 /// ```
 /// use fulmen_data::Source;
@@ -36,7 +36,7 @@ pub struct TokenBlocks<T> {
 }
 
 impl<T: TokenStore> TokenBlocks<T> {
-    /// Blocks of `length` tokens.
+    /// Makes blocks of `length` tokens.
     ///
     /// # Errors
     /// A length of 0, or one larger than the number of tokens.
@@ -51,7 +51,8 @@ impl<T: TokenStore> TokenBlocks<T> {
         Ok(TokenBlocks { tokens, length, keep_remainder: false })
     }
 
-    /// Whether the tokens that do not fill a block form a last, shorter one.
+    /// Whether the tokens at the end that do not fill a block form a last, shorter block; off
+    /// unless set.
     pub fn keep_remainder(mut self, keep: bool) -> TokenBlocks<T> {
         self.keep_remainder = keep;
         self

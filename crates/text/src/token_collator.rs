@@ -1,4 +1,4 @@
-//! Samples of one length from tokens: ids, padding mask, token types, documents and labels.
+//! Makes samples of one length from tokens: ids, padding mask, token types, documents and labels.
 //!
 //! Out of scope: the tokens, and masking them (`masking`).
 
@@ -20,16 +20,16 @@ pub const IGNORE_INDEX: i32 = -100;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum CausalLabels {
     /// `labels[i]` is the token after `input_ids[i]`, so labels and logits are aligned. The last
-    /// one is [`Encoding::next`] if it is known, and is ignored otherwise.
+    /// label is [`Encoding::next`] if it is known, and otherwise [`IGNORE_INDEX`].
     #[default]
     Shifted,
-    /// `labels` are `input_ids`, as in `transformers`: the model shifts them by one.
+    /// `labels` equals `input_ids`, as in `transformers`; the model shifts the labels by one.
     Same,
 }
 
 /// Turns tokens into samples. The fields, in this order:
 ///
-/// | field | | where |
+/// | field | content | present |
 /// | --- | --- | --- |
 /// | `input_ids` | `i32[length]` | always |
 /// | `attention_mask` | `bool[length]`: true where there is a token, false for padding | always |
@@ -38,9 +38,9 @@ pub enum CausalLabels {
 /// | `position_ids` | `i32[length]`: the position within its document | [`documents`](TokenCollator::documents) |
 /// | `labels` | `i32[length]` | [`causal`](TokenCollator::causal), [`masked`](TokenCollator::masked) |
 ///
-/// `attention_mask` is a mask for `fulmen_nn`'s attention after a reshape to
-/// `[batch, 1, 1, length]`. Padding has the label [`IGNORE_INDEX`], by its position and not by its
-/// token, so a text may end with the padding token.
+/// After a reshape to `[batch, 1, 1, length]`, `attention_mask` is a mask for `fulmen_nn`'s
+/// attention. Padding has the label [`IGNORE_INDEX`]. Only its position makes a token padding, so a
+/// text may end with the padding token.
 ///
 /// ```
 /// use fulmen_text::{Encoding, TokenCollator};
@@ -96,7 +96,8 @@ enum Labels {
 }
 
 impl TokenCollator {
-    /// Samples of `length` tokens, padded on the right with `pad_id`. A longer text is an error.
+    /// Makes samples of `length` tokens, padded on the right with `pad_id`. A longer text is an
+    /// error.
     pub fn new(length: usize, pad_id: u32) -> TokenCollator {
         TokenCollator {
             length,
@@ -115,8 +116,8 @@ impl TokenCollator {
         self
     }
 
-    /// Truncates long texts on this side, including special tokens. `Tokenizer::max_length` keeps
-    /// special tokens; prefer it for a tokenizer that adds them.
+    /// Truncates long texts on this side, including special tokens. For a tokenizer that adds
+    /// special tokens, prefer `Tokenizer::max_length`, which keeps them.
     pub fn truncation(mut self, side: Side) -> TokenCollator {
         self.truncation = Some(side);
         self
@@ -129,20 +130,22 @@ impl TokenCollator {
     }
 
     /// Whether to add the fields `segment_ids` and `position_ids`, which distinguish the documents
-    /// of a block. The mask `segment_ids[:, :, None] == segment_ids[:, None, :]` restricts
-    /// attention to one document. Causal labels then do not cross document boundaries.
+    /// of a block; off unless set. The mask `segment_ids[:, :, None] == segment_ids[:, None, :]`
+    /// restricts attention to one document. With these fields, causal labels do not cross document
+    /// boundaries.
     pub fn documents(mut self, documents: bool) -> TokenCollator {
         self.documents = documents;
         self
     }
 
-    /// Labels of a causal language model: each token is predicted from those before it.
+    /// Adds the labels of a causal language model, which predicts each token from the tokens before
+    /// it.
     pub fn causal(mut self, labels: CausalLabels) -> TokenCollator {
         self.labels = Labels::Causal(labels);
         self
     }
 
-    /// Masks tokens, and uses them as labels. The random numbers come from the sample, so they
+    /// Masks tokens, and adds them as labels. The random numbers come from the sample, so the masks
     /// differ in each epoch.
     pub fn masked(mut self, masked: MaskedLanguageModel) -> TokenCollator {
         self.labels = Labels::Masked(masked);
@@ -173,7 +176,7 @@ impl TokenCollator {
     /// of the field, which is shorter in some batches if the loader has buckets.
     ///
     /// # Errors
-    /// More tokens than the length; a token that does not fit in an i32; fields that are not
+    /// More tokens than the length; a token that does not fit in an i32; fields that differ from
     /// [`fields`](TokenCollator::fields).
     pub fn write(
         &self,
@@ -199,7 +202,7 @@ impl TokenCollator {
         }
         let tokens = encoding.len();
         let start = first_position(tokens, length, self.padding)?;
-        // Before the ids are written, because masking changes them.
+        // The labels are made before the ids are written, because masking changes the ids.
         let labels = self.make_labels(&mut encoding, sample)?;
 
         let mut values = Values { sample, field: first, start };
@@ -218,10 +221,12 @@ impl TokenCollator {
         }
         if self.documents {
             let starts = &encoding.starts;
-            let before = |position: usize| starts.partition_point(|&start| start <= position);
-            values.write(0, tokens, |position| Ok(before(position) as i32 + 1))?;
+            let document_number =
+                |position: usize| starts.partition_point(|&start| start <= position);
+            values.write(0, tokens, |position| Ok(document_number(position) as i32 + 1))?;
             values.write(0, tokens, |position| {
-                let document = before(position).checked_sub(1).map_or(0, |last| starts[last]);
+                let document =
+                    document_number(position).checked_sub(1).map_or(0, |last| starts[last]);
                 Ok((position - document) as i32)
             })?;
         }
@@ -231,7 +236,7 @@ impl TokenCollator {
         Ok(())
     }
 
-    /// A label for each token, if there are labels.
+    /// Makes a label for each token, if the samples have labels.
     fn make_labels(
         &self,
         encoding: &mut Encoding,
@@ -250,8 +255,8 @@ impl TokenCollator {
             labels.push(encoding.next.map_or(Ok(IGNORE_INDEX), token_label)?);
         }
         if self.documents {
-            // The first token of a document is not predicted from another one: its label is that of
-            // the previous position, or, if the model shifts the labels, its own.
+            // The first token of a document is not predicted from another document. Its label is at
+            // the previous position or, if the model shifts the labels, at the same position.
             for &start in &encoding.starts {
                 if let Some(label) = labels.get_mut(start - usize::from(shifted)) {
                     *label = IGNORE_INDEX;
@@ -261,8 +266,8 @@ impl TokenCollator {
         Ok(Some(labels))
     }
 
-    /// The tokens of a [`Source`] as a [`Dataset`], or those of a [`Stream`] as an
-    /// [`IterableDataset`].
+    /// Makes a [`Dataset`] of the tokens of a [`Source`], or an [`IterableDataset`] of the tokens
+    /// of a [`Stream`].
     ///
     /// ```
     /// use fulmen_text::{PackedDocuments, TokenArray, TokenCollator};
@@ -304,7 +309,7 @@ impl TokenCollator {
     }
 }
 
-/// Writes the i32 fields in order.
+/// Writes the i32 fields in their order.
 struct Values<'a, 'b> {
     sample: &'a mut Sample<'b>,
     field: usize,

@@ -1,4 +1,5 @@
-//! A file with the tokens of documents: written once, then read with random access from any thread.
+//! A file with the tokens of documents. It is written once, then read with random access from any
+//! thread.
 //!
 //! Out of scope: its layout (`token_format`), tokenizing, and blocks of tokens.
 
@@ -20,13 +21,13 @@ use fulmen_files::{keep, temporary_file};
 
 /// Writes a [`TokenFile`].
 ///
-/// The file appears under its name when it is [finished](TokenFileWriter::finish) and synced to the
-/// disk; until then it has a temporary name next to it. If the writer is dropped, the temporary
-/// file is removed. Documents without tokens are left out.
+/// The file gets its name when it is [finished](TokenFileWriter::finish) and synced to the disk;
+/// until then it has a temporary name in the same folder. If the writer is dropped before, the
+/// temporary file is removed. Documents without tokens are left out.
 ///
-/// It is a [safetensors](https://github.com/huggingface/safetensors) file with the tensors `tokens`
-/// (u16, or u32 for more than 65,536 tokens) and `ends` (u64: the number of tokens up to the end of
-/// each document). Python can read it with `safetensors.numpy.load_file`.
+/// The file is a [safetensors](https://github.com/huggingface/safetensors) file with the tensors
+/// `tokens` (u16, or u32 for more than 65,536 tokens) and `ends` (u64: the number of tokens up to
+/// the end of each document). Python can read it with `safetensors.numpy.load_file`.
 ///
 /// ```
 /// use fulmen_text::{TokenFile, TokenFileWriter, TokenStore};
@@ -51,12 +52,12 @@ pub struct TokenFileWriter {
     /// The checksum of the tokens so far.
     crc: u32,
     bytes: Vec<u8>,
-    /// A write failed, so tokens are missing.
+    /// Whether a write has failed, so that tokens are missing.
     failed: bool,
 }
 
 impl TokenFileWriter {
-    /// Starts a file of tokens below `vocab_size`. Missing folders are created. An existing file
+    /// Starts a file of token ids below `vocab_size`. Missing folders are created. An existing file
     /// stays until the new one is finished.
     ///
     /// # Errors
@@ -83,7 +84,7 @@ impl TokenFileWriter {
     ///
     /// # Errors
     /// A token outside the vocabulary; a full disk. After a failed write nothing more can be added,
-    /// and the file never gets its name.
+    /// and the file cannot be finished.
     pub fn push(&mut self, document: impl AsRef<[u32]>) -> Result<()> {
         self.bytes.clear();
         self.documents.push(document.as_ref(), &mut self.bytes)?;
@@ -119,9 +120,9 @@ impl TokenFileWriter {
         )
     }
 
-    /// Adds the documents of a stream's first epoch. This thread reads them in order, and `threads`
-    /// others tokenize them. `progress` is called after each document with the number of documents
-    /// so far.
+    /// Adds the documents of a stream's first epoch. The calling thread reads them in order, and
+    /// `threads` other threads tokenize them. `progress` is called after each document with the
+    /// number of documents so far.
     ///
     /// # Errors
     /// The error of the first document that cannot be read or written.
@@ -154,10 +155,10 @@ impl TokenFileWriter {
         written.map_err(|source| Error::io(&self.path, "cannot write the tokens", source))
     }
 
-    /// Writes the rest, syncs the file and gives it its name.
+    /// Writes the remaining data, syncs the file and gives it its name.
     ///
     /// # Errors
-    /// A full disk; then there is no new file, and an old one stays.
+    /// A full disk. In this case there is no new file, and an existing file stays.
     pub fn finish(mut self) -> Result<TokenFile> {
         self.bytes = vec![
             0;
@@ -237,7 +238,7 @@ impl TokenFile {
         &self.inner.path
     }
 
-    /// The size of the tokens' vocabulary.
+    /// The size of the vocabulary.
     pub fn vocab_size(&self) -> usize {
         self.inner.header.vocab_size
     }
@@ -249,8 +250,8 @@ impl TokenFile {
     pub fn verify(&self) -> Result<()> {
         let Inner { path, header, .. } = &*self.inner;
         let io = |source| Error::io(path, "cannot read the token file", source);
-        // A separate file handle: where reading moves the position, others may use that of the
-        // shared one.
+        // This opens the file again, because on some systems reading at an offset moves the
+        // position of a handle, and other threads may use the shared one.
         let mut file = File::open(path).map_err(io)?;
         file.seek(SeekFrom::Start(8 + header.text.len() as u64)).map_err(io)?;
         header.read_all(&mut file, path, |_, _| {})
@@ -292,7 +293,7 @@ impl TokenStore for TokenFile {
     }
 
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
-        // The checksums identify the content; a copy would have another modification time.
+        // The checksums identify the content. The modification time would differ for a copy.
         fingerprint.add("token file", &self.inner.header.text);
         Ok(())
     }

@@ -1,9 +1,10 @@
 //! The layout of a token file: a safetensors file, so that Python's `safetensors` can read it.
 //!
-//! | tensor | |
+//! | tensor | content |
 //! | --- | --- |
-//! | `tokens` | u16, or u32 where the vocabulary has more than 65,536 tokens: the tokens of all documents |
-//! | `padding` | u8, where it is needed: zeros, so that `ends` is aligned |
+//! | `tokens` | u16, or u32 if the vocabulary has more than 65,536 tokens: the tokens of all
+//! documents |
+//! | `padding` | u8, if it is needed: zeros that align `ends` |
 //! | `ends` | u64: for each document the number of tokens up to its end |
 //!
 //! The metadata has the `vocab_size`, and under `fulmen.crc32c` the checksums that
@@ -24,16 +25,16 @@ use serde_json::{Value, json};
 
 use fulmen_data::{Error, Result};
 
-/// The offset of the tensors in files written here.
+/// The offset of the tensors in the files that this crate writes.
 pub(super) const HEADER_BYTES: usize = 1024;
 
-/// Token files do not have longer headers.
+/// A larger header is not the header of a token file.
 const MAX_HEADER_BYTES: u64 = 1 << 20;
 
 const CHECKSUMS: &str = "fulmen.crc32c";
 const VOCAB_SIZE: &str = "vocab_size";
 
-/// Documents that are added in sequence: their ends, and the encoding of their tokens.
+/// Documents that are added in sequence: their ends, and how their tokens are encoded.
 #[derive(Clone, Debug)]
 pub(super) struct Documents {
     /// Bytes per token, 2 or 4.
@@ -64,7 +65,8 @@ impl Documents {
         self.ends.last().copied().unwrap_or(0)
     }
 
-    /// Adds a document, and its bytes to `bytes`. Documents without tokens are left out.
+    /// Adds a document, and appends its encoded tokens to `bytes`. Documents without tokens are
+    /// left out.
     pub(super) fn push(&mut self, document: &[u32], bytes: &mut Vec<u8>) -> Result<()> {
         let mut all = document.iter().copied().chain(self.separator);
         if let Some(token) = all.find(|&token| token as usize >= self.vocab_size) {
@@ -99,8 +101,8 @@ impl Documents {
         }
     }
 
-    /// The header of a file with these documents, with the checksums of the bytes of `tokens`,
-    /// `padding` and `ends`.
+    /// The header of a file with these documents. The arguments are the checksums of the bytes of
+    /// `tokens`, `padding` and `ends`.
     pub(super) fn header(&self, tokens: u32, padding: u32, ends: u32) -> Vec<u8> {
         let count = self.num_tokens();
         let (documents, size) = (self.ends.len() as u64, count * self.width as u64);
@@ -138,7 +140,7 @@ pub(super) fn padding_bytes(size: u64) -> u64 {
     size.next_multiple_of(8) - size
 }
 
-/// A tensor's dtype as its checksum includes it.
+/// The text of a tensor's dtype and length that its checksum includes.
 fn type_text(dtype: Dtype, length: u64) -> String {
     format!("{}[{length}]", format!("{dtype:?}").to_lowercase())
 }
@@ -165,7 +167,7 @@ struct Checksums {
 pub(super) struct Header {
     /// The header's bytes.
     pub(super) text: Vec<u8>,
-    /// In the order of the file.
+    /// The tensors in the order of the file.
     tensors: Vec<Tensor>,
     pub(super) width: usize,
     pub(super) vocab_size: usize,
@@ -276,8 +278,8 @@ impl Header {
         })
     }
 
-    /// Reads all tensors from the first one on, and verifies their checksums. `take` gets the data
-    /// of each with its name.
+    /// Reads all tensors in order and verifies their checksums. `take` gets the name and the data
+    /// of each tensor.
     pub(super) fn read_all(
         &self,
         file: &mut impl Read,
@@ -287,7 +289,7 @@ impl Header {
         let mut bytes = vec![0; 1 << 18];
         for Tensor { name, ty, bytes: size, checksum } in &self.tensors {
             let (mut crc, mut remaining) = (crc32c(ty.as_bytes()), *size);
-            // In pieces of limited size, because a damaged header may claim any number of bytes.
+            // The data is read in pieces, because a damaged header may declare any number of bytes.
             while remaining > 0 {
                 let part = &mut bytes[..remaining.min(1 << 18) as usize];
                 file.read_exact(part)
@@ -306,7 +308,7 @@ impl Header {
         Ok(())
     }
 
-    /// The documents, from the bytes of their ends.
+    /// Makes the documents from the bytes of their ends.
     pub(super) fn documents(&self, ends: &[u8], path: &Path) -> Result<Documents> {
         let ends: Vec<u64> =
             ends.as_chunks().0.iter().map(|end| u64::from_le_bytes(*end)).collect();

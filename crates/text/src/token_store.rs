@@ -12,10 +12,11 @@ pub trait TokenStore: Send + Sync + 'static {
     /// The number of tokens. It must not change.
     fn num_tokens(&self) -> u64;
 
-    /// The end of each document, ascending; the last one is [`num_tokens`](TokenStore::num_tokens).
+    /// The end of each document, in ascending order. The last one is
+    /// [`num_tokens`](TokenStore::num_tokens).
     fn document_ends(&self) -> &[u64];
 
-    /// Fills `tokens` with the tokens from `start` on; called from any thread.
+    /// Fills `tokens` with the tokens from `start` on. Any thread may call this method.
     ///
     /// # Errors
     /// Tokens out of range; a file that cannot be read.
@@ -58,7 +59,7 @@ pub(super) fn document_at(store: &impl TokenStore, token: u64) -> usize {
     store.document_ends().partition_point(|&end| end <= token)
 }
 
-/// The tokens of a range, with the starts of documents and the next token.
+/// Reads the tokens of a range, with the starts of documents and the next token.
 pub(super) fn read_block(store: &impl TokenStore, start: u64, length: usize) -> Result<Encoding> {
     let end = start + length as u64;
     let more = usize::from(end < store.num_tokens());
@@ -66,7 +67,7 @@ pub(super) fn read_block(store: &impl TokenStore, start: u64, length: usize) -> 
     store.read(start, &mut ids)?;
     let next = if more == 1 { ids.pop() } else { None };
     let ends = &store.document_ends()[document_at(store, start)..];
-    // Including the next token: if it starts a document, it must not be a label.
+    // These include the start at the next token, which must not be a label if it starts a document.
     let starts = ends
         .iter()
         .take_while(|&&document| document < end + more as u64)

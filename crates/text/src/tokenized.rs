@@ -10,10 +10,10 @@ use fulmen_data::{Deferred, Fingerprint, Items, Result, Source, Stage, Stream, S
 
 /// The input of a tokenizer: a text, or a pair of texts.
 ///
-/// A cache cannot see what your own implementation does, so it needs a version
+/// A cache cannot detect a change in your own implementation, so it needs a version
 /// ([`Fingerprint::add_function`]).
 pub trait TextInput: Send + 'static {
-    /// The tokens.
+    /// Tokenizes the input.
     ///
     /// # Errors
     /// Those of [`Tokenizer::encode`].
@@ -51,7 +51,7 @@ impl<S> Tokenized<S> {
     }
 }
 
-/// Adds how `T` is tokenized.
+/// Adds everything that the tokens of inputs of type `T` depend on, except the inputs.
 fn add_input<T: TextInput>(tokenizer: &Tokenizer, fingerprint: &mut Fingerprint) {
     tokenizer.fingerprint(fingerprint);
     let built_in =
@@ -94,7 +94,7 @@ impl<S: Stream<Item: TextInput>> Stream for Tokenized<S> {
         self.deferred(epoch).map(make)
     }
 
-    /// In a loader, the workers tokenize in parallel.
+    /// The tokens are computed later, so that a loader's workers tokenize in parallel.
     fn deferred(&self, epoch: u64) -> Result<Items<Deferred<Encoding>>> {
         let tokenizer = self.tokenizer.clone();
         let items = self.texts.deferred(epoch)?.map(move |item| {

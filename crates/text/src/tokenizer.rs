@@ -18,11 +18,11 @@ use fulmen_data::internal::catch_quietly;
 use fulmen_data::{Error, Fingerprint, Result};
 use fulmen_files::Location;
 
-/// A tokenizer of Hugging Face's libraries, stored in a `tokenizer.json`.
+/// A tokenizer of Hugging Face's libraries, stored in a `tokenizer.json` file.
 ///
-/// Cheap to clone, and usable from any number of threads. The file's settings for padding and
-/// truncation are ignored, as in `transformers`: [`max_length`](Tokenizer::max_length) truncates,
-/// and [`TokenCollator`](super::TokenCollator) pads.
+/// A tokenizer is cheap to clone, and any number of threads can use it. The file's settings for
+/// padding and truncation are ignored, as in `transformers`: [`max_length`](Tokenizer::max_length)
+/// truncates, and [`TokenCollator`](super::TokenCollator) pads.
 ///
 /// ```
 /// use fulmen_text::Tokenizer;
@@ -44,7 +44,7 @@ use fulmen_files::Location;
 #[must_use]
 pub struct Tokenizer {
     inner: Arc<tokenizers::Tokenizer>,
-    /// The file, for messages; none if it was loaded from memory.
+    /// The file, for messages; `None` if the tokenizer was loaded from memory.
     path: Option<PathBuf>,
     /// The hash of the file's content.
     digest: String,
@@ -57,16 +57,16 @@ pub struct Tokenizer {
     truncation_side: Side,
 }
 
-/// Which text of a pair is truncated if both together are too long. Each of them truncates a single
-/// text, except [`OnlySecond`](Truncation::OnlySecond).
+/// Which text of a pair is truncated if both together are too long. With every variant except
+/// [`OnlySecond`](Truncation::OnlySecond), a single text is truncated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Truncation {
-    /// The longer one, until both have the same length.
+    /// The longer text, until both have the same length.
     #[default]
     LongestFirst,
-    /// The first one. It is an error if that is not enough.
+    /// The first text. It is an error if both together are still too long.
     OnlyFirst,
-    /// The second one. It is an error if that is not enough.
+    /// The second text. It is an error if both together are still too long.
     OnlySecond,
 }
 
@@ -83,7 +83,7 @@ impl Tokenizer {
             .map_err(|message| Error::file(path, message))
     }
 
-    /// The same, from the file's content.
+    /// Reads the content of a `tokenizer.json`.
     ///
     /// # Errors
     /// Those of [`from_file`](Tokenizer::from_file).
@@ -156,8 +156,8 @@ impl Tokenizer {
     }
 
     /// Whether [`encode`](Tokenizer::encode) adds the special tokens in the file, such as `[CLS]`
-    /// and `[SEP]`; on unless set. Turn it off for documents that are packed, unless the file's own
-    /// tokens separate them.
+    /// and `[SEP]`; on unless set. Turn it off for documents that are packed, unless these tokens
+    /// are meant to separate the documents.
     pub fn special_tokens(mut self, add: bool) -> Tokenizer {
         self.special_tokens = add;
         self
@@ -190,7 +190,7 @@ impl Tokenizer {
     /// The side on which long texts are truncated; the end unless set.
     ///
     /// # Errors
-    /// None at present.
+    /// Currently, this method never fails.
     pub fn truncation_side(mut self, side: Side) -> Result<Tokenizer> {
         self.truncation_side = side;
         self.update()
@@ -199,7 +199,7 @@ impl Tokenizer {
     /// Which text of a long pair is truncated; the longer one unless set.
     ///
     /// # Errors
-    /// None at present.
+    /// Currently, this method never fails.
     pub fn truncation(mut self, truncation: Truncation) -> Result<Tokenizer> {
         self.truncation = truncation;
         self.update()
@@ -246,7 +246,7 @@ impl Tokenizer {
             if self.words {
                 self.inner.encode(input, self.special_tokens)
             } else {
-                // Without offsets into the text, which are not needed.
+                // `encode_fast` does not compute offsets into the text, which are not needed.
                 self.inner.encode_fast(input, self.special_tokens)
             }
         };
@@ -274,7 +274,7 @@ impl Tokenizer {
         })
     }
 
-    /// Decodes tokens to text, without special tokens if `skip_special_tokens` is set.
+    /// Decodes tokens to text. Leaves out special tokens if `skip_special_tokens` is set.
     ///
     /// # Errors
     /// Tokens that the file's decoder rejects.

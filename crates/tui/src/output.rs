@@ -1,6 +1,6 @@
-//! [`Output`]: captures what a program writes while a screen is shown. It goes through a pipe, is
-//! reported line by line, and is written to the terminal at the end. This includes output of C
-//! libraries and child processes.
+//! [`Output`]: captures what a program writes while a screen is shown, including the output of C
+//! libraries and child processes. The output goes through a pipe, is reported line by line, and is
+//! written to the terminal at the end.
 
 use std::fs::File;
 use std::io::{self, IsTerminal as _, PipeReader, PipeWriter, Read, Write};
@@ -13,11 +13,11 @@ use std::thread;
 use console::strip_ansi_codes;
 use rustix::stdio::{dup2_stderr, dup2_stdout};
 
-/// The most bytes kept for the terminal; temporarily twice as many.
+/// The maximum number of bytes kept for the terminal; temporarily twice as many.
 const MAX_CAPTURED: usize = 1 << 20;
-/// The most bytes of a reported line.
+/// The maximum number of bytes of a reported line.
 const MAX_LINE: usize = 1000;
-/// Ends the capture once requested.
+/// This byte in the pipe ends the capture, once the release was requested.
 const END: u8 = 0;
 
 /// Standard error, and standard output if it is a terminal, while they are redirected to a pipe.
@@ -31,7 +31,7 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// Redirects both to a pipe.
+    /// Redirects standard error, and standard output if it is a terminal, to a pipe.
     pub(crate) fn capture(on_line: impl FnMut(String) + Send + 'static) -> io::Result<Output> {
         let (reader, pipe) = io::pipe()?;
         let stderr = io::stderr().as_fd().try_clone_to_owned()?;
@@ -46,7 +46,7 @@ impl Output {
             .name("fulmen-output".into())
             .spawn(move || forward_output(reader, terminal, &thread_released, &sender, on_line))?;
         let output = Output { stderr, stdout, pipe, released, flushed };
-        // Output is written to the original file.
+        // Output that was buffered before goes to the original file.
         let _ = io::stdout().flush();
         let redirected = match &output.stdout {
             Some(_) => dup2_stdout(&output.pipe).and_then(|()| dup2_stderr(&output.pipe)),
@@ -61,7 +61,8 @@ impl Output {
         }
     }
 
-    /// Redirects both to the terminal again, after it has received the captured output.
+    /// Redirects the output to the terminal again, after the terminal has received the captured
+    /// output.
     pub(crate) fn release(mut self) {
         self.released.store(true, Ordering::SeqCst);
         self.flush_pipe();
@@ -81,8 +82,8 @@ impl Output {
     }
 }
 
-/// Reads the pipe until it is closed, which is after the release if a child process still has it
-/// open. From the first release on, everything goes to the terminal at once.
+/// Reads the pipe until it is closed. If a child process has it open, this is after the release.
+/// After the release, all output goes to the terminal immediately.
 fn forward_output(
     mut pipe: PipeReader,
     mut terminal: File,
@@ -116,7 +117,7 @@ fn forward_output(
     }
 }
 
-/// Captured output, and the line that has not ended yet.
+/// The captured output, and the line that has not ended yet.
 struct CapturedText<F> {
     bytes: Vec<u8>,
     line: Vec<u8>,
@@ -146,7 +147,7 @@ impl<F: FnMut(String)> CapturedText<F> {
     }
 }
 
-/// A line as it would appear: without colors and without overwritten text.
+/// A line as a terminal would show it: without colors and without overwritten text.
 fn plain(line: &[u8]) -> String {
     let colored = String::from_utf8_lossy(line);
     let text = strip_ansi_codes(&colored);
@@ -164,7 +165,7 @@ mod tests {
         let mut captured =
             CapturedText { bytes: Vec::new(), line: Vec::new(), on_line: |line| lines.push(line) };
         let text = "step \x1b[1;32m1\x1b[0m\n 10 %\r 20 %\r\n\tin\x07dented\n\u{fffd}";
-        // Byte by byte, not only at the ends of lines.
+        // The text is added byte by byte, not only at the ends of lines.
         text.as_bytes().iter().for_each(|byte| captured.add(&[*byte]));
         captured.add(&[b'x'; 5000]);
         captured.add(b"\nno end");

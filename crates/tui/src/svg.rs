@@ -1,4 +1,4 @@
-//! [`svg`]: pictures of screens.
+//! [`svg`]: draws pictures of screens.
 
 use std::fmt::Write as _;
 

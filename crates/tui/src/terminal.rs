@@ -1,6 +1,6 @@
 //! [`Terminal`]: takes the terminal for a screen and restores it.
 //!
-//! Out of scope: the program's output in the meantime (`output.rs`).
+//! Out of scope: the output of the program while a screen is shown (`output.rs`).
 
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal as _};
@@ -22,16 +22,16 @@ use ratatui::crossterm::terminal::{
 
 use crate::output::Output;
 
-/// The terminal of the program, while a [`Terminal`] has it.
+/// The terminal of the program, while a [`Terminal`] holds it.
 static ACTIVE_SCREEN: Mutex<Option<ActiveScreen>> = Mutex::new(None);
 
-/// The thread that took the terminal. Its panics restore the terminal.
+/// The thread that took the terminal. A panic of this thread restores the terminal.
 static OWNER: Mutex<Option<ThreadId>> = Mutex::new(None);
 
-/// How long a program that ends waits for a blocked draw.
+/// How long a program that ends waits for a draw that blocks.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Large, so that a screen is written in few pieces.
+/// The buffer is large, so that a screen is written in few pieces.
 type Screen = ratatui::Terminal<CrosstermBackend<BufWriter<File>>>;
 
 struct ActiveScreen {
@@ -41,18 +41,18 @@ struct ActiveScreen {
 
 /// The terminal of standard error, taken for a screen.
 ///
-/// It is in raw mode, in which Ctrl-C is a key. Its state is restored when this is dropped or given
-/// back, also after a panic of the thread that took it, and before a signal ends the program
-/// through `fulmen_signals`.
+/// The terminal is in raw mode, in which Ctrl-C is a key. Its state is restored when this value is
+/// dropped or [given back](Terminal::give_back), when the thread that took it panics, and before a
+/// signal ends the program through `fulmen_signals`.
 #[derive(Debug)]
 pub struct Terminal {
     _private: (),
 }
 
 impl Terminal {
-    /// Takes the terminal of standard error. From now on, `on_line` gets each line that the program
-    /// writes, without colors, on a separate thread. Standard output is left alone if it is not a
-    /// terminal. Returns `None` if standard error is not a terminal.
+    /// Takes the terminal of standard error. From this call on, a separate thread passes each line
+    /// that the program writes to `on_line`, without colors. Standard output is not captured if it
+    /// is not a terminal. Returns `None` if standard error is not a terminal.
     ///
     /// # Errors
     /// The terminal cannot be opened or configured, or is already taken.
@@ -81,7 +81,7 @@ impl Terminal {
         Ok(Some(Terminal { _private: () }))
     }
 
-    /// Draws the screen; returns false if the terminal has been given back.
+    /// Draws the screen. Returns false if the terminal has been given back.
     ///
     /// # Errors
     /// The terminal cannot be written.
@@ -92,9 +92,10 @@ impl Terminal {
         }
     }
 
-    /// Gives the terminal back now, and prints the output captured in the meantime.
+    /// Gives the terminal back now, and prints the captured output.
     pub fn give_back(&self) {
-        // While holding the lock: a caller that finds nothing to restore may end the program.
+        // The lock is held meanwhile, because a caller that finds nothing to restore may end the
+        // program.
         ACTIVE_SCREEN.lock().take().into_iter().for_each(restore);
     }
 }
@@ -105,7 +106,8 @@ impl Drop for Terminal {
     }
 }
 
-/// The next key, if one is pressed within this time. Resizing the terminal also ends the wait.
+/// The next key, if one is pressed within this time. A change of the terminal's size also ends the
+/// wait.
 ///
 /// # Errors
 /// The terminal cannot be read.
@@ -119,8 +121,8 @@ pub fn key(within: Duration) -> io::Result<Option<KeyEvent>> {
     }
 }
 
-/// Errors are ignored: a terminal that cannot be configured is lost, and there is nowhere to report
-/// it.
+/// Resets the terminal. Errors are ignored: a terminal that cannot be configured is lost, and there
+/// is no place to report it.
 fn reset(screen: &mut Screen) {
     let _ = execute!(screen.backend_mut(), LeaveAlternateScreen, Show);
     let _ = disable_raw_mode();
@@ -131,7 +133,7 @@ fn restore(mut active: ActiveScreen) {
     active.output.release();
 }
 
-/// When the program ends, it does not wait for a blocked draw.
+/// Restores the terminal when the program ends, without waiting for a draw that blocks.
 fn restore_at_end() {
     match ACTIVE_SCREEN.try_lock_for(LOCK_TIMEOUT) {
         Some(mut active) => active.take().into_iter().for_each(restore),
@@ -139,14 +141,14 @@ fn restore_at_end() {
     }
 }
 
-/// Installs, once, the hooks that restore the terminal if nothing is dropped.
+/// Installs, once, the hooks that restore the terminal if the [`Terminal`] is not dropped.
 fn set_hooks() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         fulmen_signals::before_exit(restore_at_end);
         let previous = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
-            // A panic of another thread only prints a line, unless it ends the program.
+            // A panic of another thread restores the terminal only if it ends the program.
             if cfg!(panic = "abort") || *OWNER.lock() == Some(thread::current().id()) {
                 restore_at_end();
             }

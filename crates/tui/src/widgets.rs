@@ -1,6 +1,6 @@
-//! The parts of screens.
+//! Parts of screens.
 //!
-//! Out of scope: what they show.
+//! Out of scope: the content that they show.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Rect};
@@ -29,12 +29,12 @@ pub fn bar(part: f64, width: usize) -> Span<'static> {
     Span::from(format!("{text:<width$}")).fg(if part < 0.3 { Color::Yellow } else { Color::Green })
 }
 
-/// A percentage, or a dash.
+/// Formats a percentage, or a dash if there is none.
 pub fn percent(value: Option<f64>) -> String {
     value.map_or_else(|| "–".into(), |value| format!("{value:.1} %"))
 }
 
-/// The last values, the newest on the right, scaled to `max`.
+/// Draws the last values as a history, the newest on the right, scaled to `max`.
 pub fn history(frame: &mut Frame<'_>, area: Rect, title: &str, values: &[u64], max: u64) {
     let width = usize::from(area.width.saturating_sub(2));
     let newest = &values[values.len().saturating_sub(width)..];
@@ -44,8 +44,8 @@ pub fn history(frame: &mut Frame<'_>, area: Rect, title: &str, values: &[u64], m
     );
 }
 
-/// Curves over common axes, with a legend if there are several. They differ in color and in their
-/// dots, which the legend shows. Values must be finite.
+/// Draws curves over common axes, with a legend if there are several. The curves differ in color
+/// and in the shape of their dots, which the legend shows. Values must be finite.
 ///
 /// ```
 /// use fulmen_tui::widgets::chart;
@@ -89,7 +89,7 @@ pub fn chart(frame: &mut Frame<'_>, area: Rect, title: &str, curves: &[(&str, &[
     frame.render_widget(chart.block(panel(title)), area);
 }
 
-/// The minimum and the maximum, made distinct; `None` without values.
+/// The minimum and the maximum of the values, which are made distinct; `None` without values.
 fn bounds(values: impl Iterator<Item = f64>) -> Option<[f64; 2]> {
     let [low, high] = values.fold([f64::INFINITY, f64::NEG_INFINITY], |[low, high], value| {
         [low.min(value), high.max(value)]
@@ -104,7 +104,7 @@ fn bounds(values: impl Iterator<Item = f64>) -> Option<[f64; 2]> {
     Some([low, high])
 }
 
-/// A number with about four digits.
+/// Formats a number with about four digits.
 ///
 /// ```
 /// use fulmen_tui::widgets::number;
@@ -121,7 +121,7 @@ pub fn number(value: f64) -> String {
     }
 }
 
-/// Bytes, in GiB or MiB.
+/// Formats a size in bytes, in GiB or MiB.
 ///
 /// ```
 /// assert_eq!(fulmen_tui::widgets::bytes(3 << 29), "1.5 GiB");

@@ -1,5 +1,5 @@
-//! Cached datasets: the same samples as without a cache, from files that survive kills, full disks
-//! and second writers.
+//! Cached datasets: they have the same samples as without a cache, and their files survive kills,
+//! full disks and concurrent writers.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -136,7 +136,7 @@ fn a_cache_holds_what_the_first_epochs_would_have_read() {
         format!("{}, row 2", cached.path().join("part-00001.arrow").display())
     );
 
-    // The second time, nothing is read, and the dataset need not exist.
+    // The second run reads nothing, and the dataset need not exist.
     data.count();
     let cached = small(&data, folder.path()).variants(3).open().unwrap();
     let without = CachedDataset::open(folder.path()).unwrap();
@@ -325,7 +325,7 @@ fn damage_is_found_named_and_repaired() {
         fs::remove_file(path).unwrap();
         fs::write(path, bytes).unwrap();
     };
-    // A bit of a sample; half of the file; a missing file.
+    // A flipped bit in a sample, a truncated file, and a missing file.
     let mut flipped = fs::read(part(1)).unwrap();
     let middle = flipped.len() / 2;
     flipped[middle] ^= 1;
@@ -448,7 +448,7 @@ fn clearing_removes_caches_and_nothing_else() {
     let freed = clear_cache(&path).unwrap();
     assert!(freed > 20 * SAMPLE);
     assert_eq!(fs::read_dir(&path).unwrap().count(), 1);
-    // Processes that have it open continue.
+    // Processes that have the cache open continue.
     #[cfg(unix)]
     assert_eq!(epochs(open, 1), before);
     assert!(CachedDataset::open(&path).unwrap_err().is_not_found());
@@ -459,7 +459,8 @@ fn what_lies_beside_a_cache_is_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path();
     let foreign = [
-        // Prepared shards have a manifest too, and files of others may have a cache's names.
+        // Prepared shards have a manifest too, and files of other programs may have a cache's
+        // names.
         ("manifest.json", "mine"),
         ("shards/manifest.json", "{\"version\": 1}"),
         ("shards/train-000000.tar", "a shard"),
@@ -506,11 +507,11 @@ fn a_cache_without_its_manifest_does_not_interfere_and_can_be_cleared() {
     other.source = "more noise";
     let (first, second) =
         (small(&data, folder.path()).open().unwrap(), small(&other, folder.path()).open().unwrap());
-    // As after a killed `clear`.
+    // This is the state after a killed `clear`.
     fs::remove_file(first.path().join("cache.json")).unwrap();
     assert_eq!(cache_info(folder.path()).unwrap().len(), 1);
     assert_eq!(CachedDataset::open(folder.path()).unwrap().path(), second.path());
-    // A damaged one is reported, and removed.
+    // A damaged cache is reported, and removed.
     fs::write(second.path().join("cache.json"), "{").unwrap();
     assert!(cache_info(folder.path()).unwrap_err().to_string().contains("it is not a manifest"));
     assert!(
@@ -582,7 +583,7 @@ fn parts_of_many_pieces_are_filled_by_many_threads() {
 
 #[test]
 fn a_panic_of_the_users_ends_the_making_and_the_next_goes_on() {
-    /// Its origin panics.
+    /// A dataset whose origin panics.
     struct PanickingOrigin(Noise);
     impl Dataset for PanickingOrigin {
         fn len(&self) -> usize {
@@ -619,7 +620,7 @@ fn a_panic_of_the_users_ends_the_making_and_the_next_goes_on() {
         });
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| panicking.open()));
         assert!(result.is_err());
-        // The lock is free again.
+        // The lock has been released.
         assert_eq!(small(&data, folder.path()).open().unwrap().len(), 60);
     }
 }
@@ -660,7 +661,7 @@ fn samples_of_a_function_need_a_version() {
     assert_eq!(values(cached(3, "2")), [3, 12]);
 }
 
-/// Noise from a file that may be rewritten: the function tells whether it has been.
+/// Noise from a file that may be rewritten. The function returns whether it has been rewritten.
 struct ChangingDataset<F>(Noise, F);
 
 impl<F: Fn() -> bool + Send + Sync + 'static> Dataset for ChangingDataset<F> {
@@ -848,7 +849,7 @@ fn child_that_fills_its_disk() {
     assert_eq!(cached.len(), 40);
     verify_cache(&path, |_, _| {}).unwrap();
 
-    // A second one does not fit: it is rejected with numbers before it starts.
+    // A second cache does not fit. It is rejected before it starts, with the missing space.
     data.source = "more noise";
     let error = builder(&data).variants(2).open().unwrap_err();
     let text = error.to_string();

@@ -1,6 +1,6 @@
-//! Finding and verifying the archives of a dataset.
+//! Finds and verifies the archives of a dataset.
 //!
-//! Out of scope: their content.
+//! Out of scope: the content of the archives.
 
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
@@ -15,24 +15,24 @@ use super::progress::Progress;
 use fulmen_data::internal::checksum;
 use fulmen_data::{Error, Result};
 
-/// A file that shards were made from.
+/// A file from which shards were made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceFile {
-    /// Its name, without folders.
+    /// The name, without folders.
     pub name: String,
-    /// Its size.
+    /// The size in bytes.
     pub bytes: u64,
-    /// Its MD5 checksum, if it was verified.
+    /// The MD5 checksum, if it was verified.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub md5: Option<String>,
 }
 
-/// A verified checksum of a file that has not changed since.
+/// The checksum of an archive that was verified, and has not changed since.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct VerifiedArchive {
     name: String,
     bytes: u64,
-    /// Nanoseconds since 1970.
+    /// The modification time, in nanoseconds since 1970.
     pub(crate) changed: u128,
     md5: String,
 }
@@ -44,8 +44,8 @@ impl VerifiedArchive {
     }
 }
 
-/// The paths of the archives with these names. The error lists all missing ones, and where to get
-/// them.
+/// The paths of the archives with these names. The error lists all missing archives and where to
+/// get them.
 pub(crate) fn find_archives(
     folder: &Path,
     names: &[&str],
@@ -81,10 +81,10 @@ pub(crate) fn find_archives(
     )))
 }
 
-/// Verifies the archives' checksums if `verify` is set, and returns the archives, each with its
-/// modification time in nanoseconds since 1970, which distinguishes archives of the same size. An
-/// archive with a verified checksum has the time of the first file with that checksum. Archives
-/// that an earlier run verified are not read again.
+/// Verifies the archives' checksums if `verify` is set. Returns the archives, each with its
+/// modification time in nanoseconds since 1970, which distinguishes archives of the same size. If
+/// the journal already has an archive with the same verified content, the time is the recorded one,
+/// even if the file's time has changed. Archives that an earlier run verified are not read again.
 pub(crate) fn verify_archives(
     paths: &[PathBuf],
     expected: &ExpectedContents,

@@ -1,6 +1,6 @@
-//! The official archives: their names, checksums, origins and counts.
+//! The expected archives of datasets: their names, checksums, origins and counts.
 //!
-//! Out of scope: finding and verifying them (`archives`).
+//! Out of scope: finding and verifying the archives (`archives`).
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,13 +9,13 @@ use serde::{Deserialize, Serialize};
 
 use fulmen_data::{Error, Result};
 
-/// The origin of ImageNet's archives; they are available to registered users.
+/// The origin of ImageNet's archives, which are available to registered users.
 const IMAGENET_SITE: &str =
     "https://image-net.org/challenges/LSVRC/2012/2012-downloads.php (after registering)";
 
 /// The expected archives and content of a dataset. [`ExpectedContents::imagenet`] and
-/// [`ExpectedContents::coco`] are official; a part of a dataset in the same layout has other counts
-/// and checksums.
+/// [`ExpectedContents::coco`] describe the official archives. A part of a dataset in the same
+/// layout has other counts and checksums.
 ///
 /// ```
 /// use fulmen_cli::prepare::ExpectedContents;
@@ -35,7 +35,7 @@ pub struct ExpectedContents {
     /// The required archives. Names that the dataset does not need are ignored.
     #[serde(default)]
     pub archives: Vec<ExpectedArchive>,
-    /// The number of samples in each split. A split that is not listed may have any number.
+    /// The number of samples in each split. A split that is not in the map may have any number.
     #[serde(default)]
     pub samples: BTreeMap<String, u64>,
     /// The number of classes; `None` accepts any number.
@@ -43,16 +43,16 @@ pub struct ExpectedContents {
     pub classes: Option<usize>,
 }
 
-/// One archive.
+/// An expected archive.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExpectedArchive {
     /// The name of the file.
     pub name: String,
-    /// Its MD5 checksum in hexadecimal digits; `None` accepts any file.
+    /// The MD5 checksum in hexadecimal digits; `None` accepts any file.
     #[serde(default)]
     pub md5: Option<String>,
-    /// Where to get it, for the message when it is missing.
+    /// The place to get it, for the error if it is missing.
     #[serde(default)]
     pub from: String,
 }
@@ -116,8 +116,8 @@ impl ExpectedContents {
         }
     }
 
-    /// Reads the archives, counts and checksums from a JSON file with the names of this type's
-    /// fields.
+    /// Reads the archives, counts and checksums from a JSON file. The names in the file are those
+    /// of this type's fields.
     ///
     /// # Errors
     /// A file that does not exist or does not have this form.
@@ -139,7 +139,7 @@ impl ExpectedContents {
         self.archives.iter().find(|archive| archive.name == name)
     }
 
-    /// Rejects other counts.
+    /// Checks the number of samples in a split.
     pub(crate) fn check_samples(&self, split: &str, actual: usize, archive: &Path) -> Result<()> {
         match self.samples.get(split) {
             Some(&expected) if expected != actual as u64 => Err(Error::file(
@@ -153,7 +153,7 @@ impl ExpectedContents {
         }
     }
 
-    /// Rejects another number of classes.
+    /// Checks the number of classes.
     pub(crate) fn check_classes(&self, actual: usize, archive: &Path) -> Result<()> {
         match self.classes {
             Some(expected) if expected != actual => {

@@ -1,4 +1,4 @@
-//! COCO's archives (2017): the images of each split, and the annotations of both.
+//! COCO's archives (2017): the images and annotations of the training and validation splits.
 //!
 //! Out of scope: writing shards (`run`), and the annotation files (`coco_annotations`).
 
@@ -26,7 +26,7 @@ const SPLITS: &[&str] = &["train", "val"];
 /// Converts COCO's archives of 2017, as downloaded, to tar shards in WebDataset's format.
 ///
 /// `archives` is the folder with `train2017.zip`, `val2017.zip` and `annotations_trainval2017.zip`.
-/// A sample, named after its image (`000000000009`), has a `.jpg`, the unchanged image of the
+/// A sample has the name of its image (`000000000009`), a `.jpg` with the unchanged image of the
 /// archive, and a `.json`:
 ///
 /// ```json
@@ -36,17 +36,17 @@ const SPLITS: &[&str] = &["train", "val"];
 ///  "captions": ["a table with food"]}
 /// ```
 ///
-/// `label` is the index of the category in the order of their numbers, 0 to 79; `category_id` is
-/// COCO's own number, up to 90. `bbox` is left, top, width and height in pixels. Boxes, areas and
-/// outlines (polygons, or run lengths for crowds) are copied from COCO's files. Images without
-/// annotations have an empty list. Keypoints are left out.
+/// `label` is the index of the category in the order of the category numbers, 0 to 79;
+/// `category_id` is COCO's number of the category, up to 90. `bbox` is left, top, width and height
+/// in pixels. Boxes, areas and outlines (polygons, or run lengths for crowds) are copied from
+/// COCO's files. Images without annotations have an empty list. Keypoints are left out.
 ///
-/// Order, resuming and errors are as in [`imagenet`](super::imagenet); in addition, each file's own
-/// checksum is verified. The annotations are kept in memory, about 1 GB.
+/// Order, resuming and errors are as in [`imagenet`](super::imagenet). In addition, the checksum of
+/// each file in the zip archives is verified. The annotations take about 1 GB of memory.
 ///
 /// # Errors
 /// Those of [`imagenet`](super::imagenet); an image that is missing in the annotations, or an
-/// annotation without its image.
+/// annotation whose image is missing.
 pub fn coco(
     archives: impl AsRef<Path>,
     expected: &ExpectedContents,
@@ -69,7 +69,7 @@ struct CocoSplit {
 
 struct ImageEntry {
     key: String,
-    /// In the zip file.
+    /// The index in the zip file.
     entry: usize,
     json_bytes: u64,
 }
@@ -115,7 +115,7 @@ impl CocoSplit {
             let json_bytes = annotations.json(image)?.len() as u64;
             images.push(ImageEntry { key: stem.replace('.', "_"), entry, json_bytes });
         }
-        // The first in the archive, so that the message is deterministic.
+        // Reports the first entry in the archive, so that the message is deterministic.
         if let Some(&entry) = entries.values().min() {
             let name = &zip.entries[entry].name;
             return Err(Error::file(

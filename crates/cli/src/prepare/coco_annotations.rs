@@ -49,7 +49,7 @@ struct Category {
     name: String,
 }
 
-/// The needed part of `captions_*.json`.
+/// The fields of `captions_*.json` that the shards need.
 #[derive(Deserialize)]
 struct Captions {
     annotations: Vec<Caption>,
@@ -62,7 +62,7 @@ struct Caption {
     caption: String,
 }
 
-/// A sample's `.json`.
+/// The content of a sample's `.json`.
 #[derive(Serialize)]
 struct SampleJson<'a> {
     image_id: u64,
@@ -87,10 +87,10 @@ struct InstanceJson<'a> {
 
 /// The annotations of a split's images.
 pub(crate) struct Annotations {
-    /// By number.
+    /// The images, sorted by number.
     pub(crate) images: Vec<Image>,
     pub(crate) classes: Vec<Class>,
-    /// Sorted by image and by their own number.
+    /// The instances, sorted by image and by number.
     instances: Vec<Instance>,
     captions: Vec<Caption>,
     /// The index of each category.

@@ -1,5 +1,5 @@
 //! A part of a local file with random access from many threads: an archive, or an archive inside
-//! one.
+//! another archive.
 //!
 //! Out of scope: the meaning of the bytes (`imagenet`, `coco`), and files in a store
 //! (`fulmen-files`).
@@ -14,7 +14,7 @@ use fulmen_data::{Error, Result};
 use fulmen_files::Location;
 use fulmen_shards::{TarEntry, tar_entries};
 
-/// `len` bytes of a file from `start` on, with their own position. A clone is cheap and shares the
+/// `len` bytes of a file from `start` on, with a separate position. A clone is cheap and shares the
 /// open file.
 #[derive(Clone, Debug)]
 pub(crate) struct FileSlice {
@@ -26,7 +26,7 @@ pub(crate) struct FileSlice {
 }
 
 impl FileSlice {
-    /// The whole file.
+    /// Opens a whole file.
     pub(crate) fn open(path: &Path) -> Result<FileSlice> {
         let file =
             File::open(path).map_err(|source| Error::io(path, "opening the archive", source))?;
@@ -65,14 +65,15 @@ impl FileSlice {
         self.len
     }
 
-    /// The files of this slice as a tar, with their offsets. `name` is its name in messages.
+    /// The files of this slice, which is a tar, with their offsets. `name` is the tar's name in
+    /// messages.
     pub(crate) fn tar_entries(&self, name: &str) -> impl Iterator<Item = Result<TarEntry>> {
         let entries =
             tar_entries(Location::from(name), &self.file, self.start..self.start + self.len);
         entries.map(|entry| entry.map_err(|error| Error::file(&self.path, error.to_string())))
     }
 
-    /// Reads all bytes; they must fit in memory.
+    /// Reads all bytes, which must fit in memory.
     pub(crate) fn read_all(&self) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; usize::try_from(self.len).map_err(|_| io::ErrorKind::OutOfMemory)?];
         let mut section = FileSlice { position: 0, ..self.clone() };

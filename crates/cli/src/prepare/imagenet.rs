@@ -32,19 +32,19 @@ const SPLITS: &[&str] = &["train", "val"];
 /// (`n01440764_10026`).
 ///
 /// The images are shuffled over all shards by the seed, so that shards can be read in sequence.
-/// This needs no temporary copy: the archives' headers are read once (the names and positions of
-/// the images take about 150 MB of memory), and then each image from its position. An image that
-/// does not start or end like a JPEG is kept unchanged and listed in the manifest's warnings; the
-/// official archive has one PNG file.
+/// This does not need a temporary copy: the headers of the archives are read once, and then each
+/// image is read from its position. The names and positions take about 150 MB of memory. An image
+/// that does not start or end like a JPEG is kept unchanged and listed in the manifest's warnings;
+/// the official archive has one PNG file.
 ///
 /// An interrupted run can be continued: existing shards are not written again. `expected` is
-/// [`ExpectedContents::imagenet`], or the counts of a part of ImageNet in the same layout; classes
-/// without training images are then left out.
+/// [`ExpectedContents::imagenet`], or the counts of a part of ImageNet in the same layout. In a
+/// part, classes without training images are left out.
 ///
 /// # Errors
-/// Archives that are missing (the error lists all), are truncated, or have other checksums or
-/// counts than expected; a folder that was started with other options, has other files, or is in
-/// use by another run; a disk without enough space.
+/// Archives that are missing (the error lists all of them), are truncated, or have other checksums
+/// or counts than expected; an output folder that was started with other options, has other files,
+/// or is in use by another run; a disk without enough space.
 pub fn imagenet(
     archives: impl AsRef<Path>,
     expected: &ExpectedContents,
@@ -155,8 +155,8 @@ impl ImageNet {
     }
 }
 
-/// A sample's name: the file's name without folders and extension. In a shard, a dot would end the
-/// name.
+/// A sample's name: the file's name without folders and extension. It must not contain a dot,
+/// because a dot would end the name in a shard.
 fn key_of(name: &str) -> Box<str> {
     let file = name.rsplit('/').next().unwrap_or(name);
     let stem = file.rsplit_once('.').map_or(file, |(stem, _)| stem);

@@ -12,13 +12,13 @@ use flate2::bufread::GzDecoder;
 use super::mat5::{self, Value};
 use fulmen_data::{Error, Result};
 
-/// The size limit for the kit's files: they have 600 kB.
+/// The size limit of the kit's files, which have 600 kB.
 const MAX_BYTES: u64 = 64 << 20;
 
 const META: &str = "data/meta.mat";
 const TRUTH: &str = "data/ILSVRC2012_validation_ground_truth.txt";
 
-/// The needed part of the development kit.
+/// The parts of the development kit that the shards need.
 #[derive(Debug)]
 pub(crate) struct ImagenetDevkit {
     /// The WordNet id of each class (`n01440764`), and its name.
@@ -73,18 +73,18 @@ impl ImagenetDevkit {
     }
 }
 
-/// The files of a `.tar.gz` whose names end like this.
+/// Reads the files of a `.tar.gz` whose paths end with these names.
 fn files<const N: usize>(path: &Path, names: [&str; N]) -> Result<[Vec<u8>; N]> {
     let io = |doing: &str, source| Error::io(path, doing, source);
     let file = File::open(path).map_err(|source| io("opening the archive", source))?;
     let mut tar = tar::Archive::new(GzDecoder::new(BufReader::new(file)));
     let mut contents: [Option<Vec<u8>>; N] = [const { None }; N];
-    let mut after = String::new();
-    let reading = |after: &str| format!("reading the archive{after} (is it whole?)");
+    let mut place = String::new();
+    let reading = |place: &str| format!("reading the archive{place} (is it whole?)");
     for entry in tar.entries().map_err(|source| io(&reading(""), source))? {
-        let entry = entry.map_err(|source| io(&reading(&after), source))?;
+        let entry = entry.map_err(|source| io(&reading(&place), source))?;
         let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
-        after = format!(" at or after entry {name}");
+        place = format!(" at or after entry {name}");
         let matches = |ending: &&str| {
             name.strip_suffix(*ending)
                 .is_some_and(|before| before.is_empty() || before.ends_with('/'))
@@ -101,7 +101,7 @@ fn files<const N: usize>(path: &Path, names: [&str; N]) -> Result<[Vec<u8>; N]> 
             entry
                 .take(MAX_BYTES)
                 .read_to_end(&mut bytes)
-                .map_err(|source| io(&reading(&after), source))?;
+                .map_err(|source| io(&reading(&place), source))?;
             if bytes.len() as u64 != size {
                 return Err(Error::file(
                     path,

@@ -9,10 +9,10 @@ use super::file_slice::FileSlice;
 use fulmen_data::{Error, Result};
 use fulmen_shards::split;
 
-/// Longer than any number in text; a longer file is not a class.
+/// The maximum size of a `.cls` file that is read. A longer file is not a class number.
 const MAX_CLASS_BYTES: u64 = 32;
 
-/// The result of [`shards_info`].
+/// The content of shards, as returned by [`shards_info`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ShardsInfo {
     /// The shards, by name.
@@ -24,7 +24,7 @@ pub struct ShardsInfo {
 }
 
 impl ShardsInfo {
-    /// Samples in all the shards.
+    /// The number of samples in all shards.
     pub fn samples(&self) -> u64 {
         self.shards.iter().map(|shard| shard.samples).sum()
     }
@@ -35,21 +35,21 @@ impl ShardsInfo {
     }
 }
 
-/// One shard.
+/// The content of one shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShardInfo {
-    /// The file.
+    /// The path of the file.
     pub path: PathBuf,
-    /// The number of samples in it.
+    /// The number of samples.
     pub samples: u64,
-    /// Its size in bytes.
+    /// The size in bytes.
     pub bytes: u64,
 }
 
-/// Inspects tar shards in WebDataset's format: the part of a file's name before its first dot is
+/// Inspects tar shards in WebDataset's format. The part of a file's name before its first dot is
 /// the sample's key, the rest is the extension, and the files of a sample are consecutive.
 /// Extensions are reported in lower case. Files that readers ignore are not counted: files without
-/// an extension, hidden ones, `__name__`.
+/// an extension, hidden files, and `__name__`.
 ///
 /// Each path is a tar file, or a folder whose `.tar` files are read in the order of their names.
 /// Only headers and class numbers are read.
@@ -101,7 +101,7 @@ fn tar_files(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in folder.read_dir().map_err(listing)? {
         let path = entry.map_err(listing)?.path();
-        // A hidden file is still being written.
+        // A hidden file is a shard that is still being written.
         let hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
         if !hidden && path.extension().is_some_and(|extension| extension == "tar") && path.is_file()
         {

@@ -1,5 +1,5 @@
-//! The common parts of preparing any dataset: existing shards, disk space, threads, uploads, the
-//! manifest.
+//! The steps that preparing any dataset has in common: existing shards, disk space, threads,
+//! uploads, the manifest.
 //!
 //! Out of scope: the content of the shards (`run`, `text`).
 
@@ -23,11 +23,11 @@ const RESERVED_BYTES: u64 = 64 << 20;
 
 /// The state of a shard.
 pub(crate) enum State {
-    /// Missing, or changed.
+    /// The shard is missing or has changed.
     Missing,
-    /// In the output folder, but not uploaded yet.
+    /// The shard is in the output folder, but not uploaded yet.
     Written(ShardRecord),
-    /// Complete.
+    /// The shard is complete.
     Done(ShardRecord),
 }
 
@@ -53,8 +53,8 @@ impl Job<'_> {
         Some(Destination { folder, journal: self.journal, progress: self.progress })
     }
 
-    /// Preparations: removes unfinished files of an interrupted run, and checks the upload target,
-    /// whose errors are better reported now than after hours.
+    /// Removes unfinished files of an interrupted run, and checks the upload target, so that its
+    /// errors are reported now and not after hours.
     pub(crate) fn begin(&self) -> Result<()> {
         let PrepareOptions { output, upload, .. } = self.options;
         store::remove_leftovers(output)?;
@@ -119,7 +119,7 @@ impl Job<'_> {
             };
             Ok(match (is_local, uploaded) {
                 (true, true) => {
-                    // A run may have ended between the two steps.
+                    // An earlier run may have ended between uploading and deleting the shard.
                     self.delete(record)?;
                     State::Done(record.clone())
                 }
@@ -159,7 +159,7 @@ impl Job<'_> {
     }
 }
 
-/// Stops early if the disk does not have enough space.
+/// Returns an error if the disk does not have enough space.
 pub(crate) fn check_free_space(folder: &Path, bytes: u64) -> Result<()> {
     let room = fs4::available_space(folder)
         .map_err(|source| Error::io(folder, "querying the free disk space", source))?;

@@ -16,7 +16,7 @@ use super::manifest::ShardRecord;
 use fulmen_data::{Error, Result};
 use fulmen_files::lock_soon;
 
-/// A file in the output folder. Its lock also prevents two runs at once.
+/// The name of the journal's file in the output folder. Its lock also prevents two runs at once.
 const NAME: &str = ".fulmen-prepare";
 
 /// An entry about completed work, one line of JSON.
@@ -25,13 +25,14 @@ const NAME: &str = ".fulmen-prepare";
 pub(crate) enum Line {
     /// Everything that the shards depend on, by name.
     Plan(BTreeMap<String, String>),
-    /// An archive has the right checksum.
+    /// An archive has the expected checksum.
     Verified(VerifiedArchive),
-    /// A shard has its final name.
+    /// A shard is complete and has its final name.
     Shard(ShardRecord),
-    /// All shards of a set are written, whose number was not known before.
+    /// All shards are written. Their number was not known before.
     Complete,
-    /// A file is about to be uploaded; from now on this job owns that name in the store.
+    /// A file is about to be uploaded. From now on, this job may replace the file with this name in
+    /// the store.
     Uploading { name: String, to: String },
     /// A file has been uploaded.
     Uploaded(UploadedFile),
@@ -45,7 +46,7 @@ pub(crate) struct UploadedFile {
     pub(crate) to: String,
 }
 
-/// The journal, in a file that only this process has open.
+/// The journal, in a file that only this process holds open.
 #[derive(Debug)]
 pub(crate) struct Journal {
     folder: PathBuf,
@@ -65,9 +66,9 @@ struct JournalState {
 }
 
 impl Journal {
-    /// Opens the journal of this folder, and creates it if necessary.
+    /// Opens the journal of this folder. Creates it if necessary.
     ///
-    /// A line that was being written when a run was killed is dropped: its work is done again.
+    /// A line that was being written when a run was killed is dropped, and its work is done again.
     pub(crate) fn open(folder: &Path) -> Result<Journal> {
         std::fs::create_dir_all(folder)
             .map_err(|source| Error::io(folder, "making the folder", source))?;
@@ -128,8 +129,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Starts a plan or continues it. Rejects a plan that differs from that of an earlier run, and
-    /// a folder in which the plan's files would replace files that no run has written.
+    /// Starts or continues a plan. Rejects a plan that differs from that of an earlier run, and a
+    /// folder in which the plan's files would replace files that no run has written.
     pub(crate) fn begin(&self, plan: BTreeMap<String, String>, files: &[&str]) -> Result<()> {
         let earlier = self.lock().plan.clone();
         if let Some(earlier) = earlier {

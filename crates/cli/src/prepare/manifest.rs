@@ -1,6 +1,6 @@
 //! The manifest of a prepared dataset, `manifest.json` next to the shards.
 //!
-//! Out of scope: the work so far (`journal`).
+//! Out of scope: the progress of an unfinished run (`journal`).
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,18 +16,18 @@ pub(crate) const MANIFEST: &str = "manifest.json";
 
 /// A prepared dataset: its shards with their checksums, its classes, and its sources.
 ///
-/// It does not depend on the time, the place, or interruptions.
+/// The manifest does not depend on the time, the machine, or interruptions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// The version of this format: 1.
+    /// The version of this format, which is 1.
     pub version: u32,
     /// `imagenet`, `coco` or `text`.
     pub dataset: String,
-    /// `train` and others.
+    /// The splits, such as `train`.
     pub splits: Vec<SplitManifest>,
     /// The classes by their index in the samples; empty for text.
     pub classes: Vec<Class>,
-    /// The files that it was made from.
+    /// The files from which the shards were made.
     pub sources: Vec<SourceFile>,
     /// The options that the shards depend on.
     pub options: BTreeMap<String, String>,
@@ -35,17 +35,17 @@ pub struct Manifest {
     pub warnings: Vec<Warning>,
 }
 
-/// One split.
+/// A split of the dataset.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SplitManifest {
-    /// `train`, or another name.
+    /// The name of the split, such as `train`.
     pub name: String,
-    /// Samples in all its shards.
+    /// The number of samples in all shards.
     pub samples: u64,
-    /// Tokens in all its shards, if they have tokens.
+    /// The number of tokens in all shards, if they have tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u64>,
-    /// The size of all its shards in bytes.
+    /// The size of all shards in bytes.
     pub bytes: u64,
     /// The shards in order.
     pub shards: Vec<ShardRecord>,
@@ -63,31 +63,31 @@ impl SplitManifest {
     }
 }
 
-/// One shard.
+/// A shard.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShardRecord {
-    /// The file's name.
+    /// The name of the file.
     pub name: String,
-    /// The number of samples in it.
+    /// The number of samples.
     pub samples: u64,
-    /// The number of tokens in it, if it has tokens.
+    /// The number of tokens, if the shard has tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u64>,
-    /// Its size in bytes.
+    /// The size in bytes.
     pub bytes: u64,
-    /// Its SHA-256 checksum in hexadecimal digits.
+    /// The SHA-256 checksum in hexadecimal digits.
     pub sha256: String,
-    /// The number of documents it was made from, if some gave no sample. Only for resuming a run;
-    /// not in the manifest.
+    /// The number of documents from which the shard was made, if some documents gave no sample. It
+    /// is only for resuming a run, and not in the manifest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) documents: Option<u64>,
-    /// Unusual samples in it. The manifest lists all of them together.
+    /// Unusual samples in the shard. The manifest lists those of all shards together.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<Warning>,
 }
 
 impl ShardRecord {
-    /// The number of documents it was made from.
+    /// The number of documents from which the shard was made.
     pub(crate) fn documents(&self) -> u64 {
         self.documents.unwrap_or(self.samples)
     }
@@ -96,11 +96,11 @@ impl ShardRecord {
 /// A class.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Class {
-    /// The number in the samples.
+    /// The index of the class in the samples.
     pub index: usize,
-    /// The dataset's id of it: ImageNet's `n01440764`, COCO's category `1`.
+    /// The id of the class in the dataset: ImageNet's `n01440764`, COCO's category `1`.
     pub id: String,
-    /// Its name: `tench, Tinca tinca`.
+    /// The name of the class: `tench, Tinca tinca`.
     pub name: String,
 }
 
@@ -117,7 +117,7 @@ impl Manifest {
     /// Reads the manifest of a folder of shards.
     ///
     /// # Errors
-    /// No `manifest.json` in the folder, or one in another format.
+    /// No `manifest.json` in the folder; a `manifest.json` in another format.
     pub fn read(folder: &Path) -> Result<Manifest> {
         let path = folder.join(MANIFEST);
         let bytes = std::fs::read(&path)
@@ -132,7 +132,7 @@ impl Manifest {
         }
     }
 
-    /// Writes it atomically.
+    /// Writes the manifest atomically.
     pub(crate) fn write(&self, folder: &Path) -> Result<()> {
         let path = folder.join(MANIFEST);
         let mut text = serde_json::to_vec_pretty(self)

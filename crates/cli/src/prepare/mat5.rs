@@ -8,14 +8,14 @@ use std::io::Read;
 
 use flate2::read::ZlibDecoder;
 
-/// The limit on the total size of variables: a small compressed file can hold a thousand times its
-/// size.
+/// The limit on the total size of variables, because a small compressed file can expand to a
+/// thousand times its size.
 const MAX_BYTES: u64 = 256 << 20;
 
 /// The limit on nested structures.
 const MAX_DEPTH: usize = 16;
 
-/// The size of the header in front of the variables.
+/// The size of the header before the variables.
 const HEADER: usize = 128;
 
 /// A value.
@@ -25,19 +25,19 @@ pub(crate) enum Value {
     Numbers(Vec<f64>),
     /// A text of one row.
     Text(String),
-    /// An array of structures, in column-major order: each a list of names and values.
+    /// An array of structures, in column-major order. Each structure is a list of names and values.
     Structures(Vec<Vec<(String, Value)>>),
-    /// An unsupported kind.
+    /// A value of an unsupported kind.
     Other,
 }
 
 impl Value {
-    /// A field of a structure.
+    /// The value of a structure's field.
     pub(crate) fn field<'a>(structure: &'a [(String, Value)], name: &str) -> Option<&'a Value> {
         structure.iter().find(|(field, _)| field == name).map(|(_, value)| value)
     }
 
-    /// A single number.
+    /// The value as a single number.
     pub(crate) fn number(&self) -> Option<f64> {
         match self {
             Value::Numbers(numbers) if numbers.len() == 1 => numbers.first().copied(),
@@ -116,7 +116,7 @@ impl<'a> Cursor<'a> {
         Ok(if self.is_big_endian { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) })
     }
 
-    /// The next element: its type and its data.
+    /// Reads the next element. Returns its type and its data.
     fn element(&mut self) -> Result<(u32, &'a [u8]), String> {
         let word = self.word()?;
         let small = (word >> 16) as usize;
@@ -136,7 +136,7 @@ impl<'a> Cursor<'a> {
         Ok((word, data))
     }
 
-    /// An element of numbers.
+    /// Reads an element of numbers.
     fn numbers(&mut self) -> Result<Vec<f64>, String> {
         let (kind, data) = self.element()?;
         let width = match kind {
@@ -156,7 +156,7 @@ impl<'a> Cursor<'a> {
                 word[..width].reverse();
             }
             let unsigned = u64::from_le_bytes(word);
-            // The sign bit is moved to the top and back.
+            // Shifting the sign bit to the top and back extends the sign.
             let signed = (unsigned << (64 - 8 * width)) as i64 >> (64 - 8 * width);
             match kind {
                 1 | 3 | 5 | 12 => signed as f64,
@@ -168,7 +168,7 @@ impl<'a> Cursor<'a> {
         Ok(data.chunks_exact(width).map(one).collect())
     }
 
-    /// An element of characters.
+    /// Reads an element of characters.
     fn text(&mut self) -> Result<String, String> {
         let (kind, data) = self.element()?;
         let is_big_endian = self.is_big_endian;
@@ -180,7 +180,7 @@ impl<'a> Cursor<'a> {
         match kind {
             1 | 2 | 16 => Ok(match std::str::from_utf8(data) {
                 Ok(text) => text.to_owned(),
-                // Bytes that are not UTF-8 are Latin-1.
+                // Bytes that are not valid UTF-8 are treated as Latin-1.
                 Err(_) => data.iter().copied().map(char::from).collect(),
             }),
             4 | 17 => {
@@ -191,7 +191,7 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Parses an array with its name from its elements.
+/// Parses the elements of an array. Returns the array with its name.
 fn matrix(mut cursor: Cursor<'_>, depth: usize) -> Result<(String, Value), String> {
     if depth > MAX_DEPTH {
         return Err(format!("structures in structures, more than {MAX_DEPTH} deep"));
@@ -227,7 +227,7 @@ fn matrix(mut cursor: Cursor<'_>, depth: usize) -> Result<(String, Value), Strin
                 })
                 .collect();
             let mut structures = Vec::new();
-            // Without fields there is nothing to read, and nothing that would limit the count.
+            // Without fields, no data would be read that limits the number of iterations.
             for _ in 0..if names.is_empty() { 0 } else { count } {
                 let mut structure = Vec::with_capacity(names.len());
                 for name in &names {
@@ -260,7 +260,7 @@ fn matrix(mut cursor: Cursor<'_>, depth: usize) -> Result<(String, Value), Strin
 mod tests {
     use super::*;
 
-    /// Written by scipy, see `tests/reference/meta_mat.py`.
+    /// A file written by scipy; see `tests/reference/meta_mat.py`.
     const SCIPY: &[u8] = include_bytes!("../../tests/reference/meta.mat");
 
     #[test]

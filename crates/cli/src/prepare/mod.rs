@@ -1,13 +1,13 @@
 //! Converts the official archives of well-known datasets to shards that are read in sequence.
 //!
-//! [`imagenet`] and [`coco`] take the archives as downloaded. A seed assigns samples to shards
+//! [`imagenet`] and [`coco`] convert the archives as downloaded. A seed assigns samples to shards
 //! before anything is written, so an interrupted run can be continued, and any number of threads
 //! writes the same bytes. A [`Manifest`] next to the shards has counts, checksums and classes.
-//! [`ExpectedContents`] has the expected content of the archives, [`PrepareOptions`] the options,
-//! and [`Progress`] receives progress.
+//! [`ExpectedContents`] has the expected content of the archives, [`PrepareOptions`] has the
+//! options, and [`Progress`] receives progress.
 //!
-//! [`text`] takes text files, whose number and sizes are not known in advance; it can be continued
-//! too.
+//! [`text`] converts text files, whose number and sizes are not known in advance. An interrupted
+//! run can be continued too.
 //!
 //! Out of scope: reading shards for training, and downloading (`fetch`).
 

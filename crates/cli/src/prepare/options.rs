@@ -1,6 +1,6 @@
 //! Options for shards: location, size, order.
 //!
-//! Out of scope: their content (`imagenet`, `coco`, `text`).
+//! Out of scope: the content of shards (`imagenet`, `coco`, `text`).
 
 use std::path::{Path, PathBuf};
 
@@ -28,8 +28,9 @@ pub struct PrepareOptions {
 }
 
 impl PrepareOptions {
-    /// Shards of at most 10,000 samples and 256 MiB in the local folder `output`, in the order of
-    /// seed 0, written by one thread per core, from archives whose checksums are verified.
+    /// The default options: shards of at most 10,000 samples and 256 MiB in the local folder
+    /// `output`, in the order of seed 0, written by one thread per core, from archives whose
+    /// checksums are verified.
     pub fn new(output: impl Into<PathBuf>) -> PrepareOptions {
         PrepareOptions {
             output: output.into(),
@@ -64,7 +65,7 @@ impl PrepareOptions {
         self
     }
 
-    /// How many shards are written at a time. Their content does not depend on it.
+    /// How many shards are written at a time. The content of the shards does not depend on it.
     #[must_use]
     pub fn threads(mut self, threads: usize) -> PrepareOptions {
         self.threads = threads;
@@ -79,8 +80,8 @@ impl PrepareOptions {
         self
     }
 
-    /// Also uploads each shard to this folder as soon as it is written, `gs://`, `s3://` or local,
-    /// and finally the manifest.
+    /// Uploads each shard as soon as it is written, and the manifest at the end, to this folder:
+    /// `gs://`, `s3://` or local.
     #[must_use]
     pub fn upload(mut self, to: impl Into<Location>) -> PrepareOptions {
         self.upload = Some(to.into());
@@ -88,7 +89,7 @@ impl PrepareOptions {
     }
 
     /// Whether to delete each local shard after its upload, so that the disk needs space for only a
-    /// few. The journal stays, so that an interrupted run can be continued.
+    /// few shards. The journal is kept, so that an interrupted run can be continued.
     #[must_use]
     pub fn delete_uploaded(mut self, delete: bool) -> PrepareOptions {
         self.delete_uploaded = delete;

@@ -17,16 +17,16 @@ pub(crate) struct PlannedShard {
     pub(crate) name: String,
     /// The index of its split.
     pub(crate) split: usize,
-    /// Its samples, as positions in the split's order.
+    /// The samples of the shard, as positions in the split's order.
     pub(crate) sample_range: Range<usize>,
-    /// The exact size.
+    /// The exact size in bytes.
     pub(crate) bytes: u64,
 }
 
 /// All shards of a dataset.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    /// For each split, its samples in the order of writing.
+    /// The samples of each split, in the order in which they are written.
     pub(crate) orders: Vec<Vec<usize>>,
     pub(crate) shards: Vec<PlannedShard>,
     /// A hash of all samples' keys and sizes.
@@ -90,7 +90,7 @@ impl Plan {
     }
 }
 
-/// `train-000017.tar`.
+/// The name of a shard, such as `train-000017.tar`.
 pub(crate) fn shard_name(split: &str, number: usize, extension: &str) -> String {
     format!("{split}-{number:06}.{extension}")
 }

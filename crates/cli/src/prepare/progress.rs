@@ -1,4 +1,4 @@
-//! Receiving progress.
+//! The trait that receives progress.
 //!
 //! Out of scope: bars and lines on a terminal, which the program shows.
 
@@ -17,17 +17,17 @@
 /// }
 /// ```
 pub trait Progress: Sync {
-    /// A task of `total` bytes starts; the previous one is finished.
+    /// Starts a task of `total` bytes, and ends the previous one.
     fn begin(&self, work: &str, total: u64) {
         let _ = (work, total);
     }
 
-    /// This many more bytes are done.
+    /// Adds finished bytes to the current task.
     fn advance(&self, by: u64) {
         let _ = by;
     }
 
-    /// A message for the user.
+    /// Shows a message to the user.
     fn note(&self, text: &str) {
         let _ = text;
     }

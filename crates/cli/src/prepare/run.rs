@@ -1,4 +1,4 @@
-//! Converts archives to shards, for all datasets of samples by index.
+//! Converts archives to shards, for all datasets with samples by index.
 //!
 //! Out of scope: the samples (`imagenet`, `coco`), and text, whose samples are not known in advance
 //! (`text`).
@@ -29,8 +29,8 @@ pub(crate) fn prepare<S: SampleSet>(
     open: impl FnOnce() -> Result<S>,
 ) -> Result<Manifest> {
     options.check()?;
-    // The headers are read before the checksums are verified: that takes seconds, and finds wrong
-    // or truncated files.
+    // The headers are read before the checksums are verified, because this takes only seconds and
+    // already detects wrong or truncated files.
     progress.begin("reading the archives' headers", 0);
     let set = open()?;
     let journal = Journal::open(&options.output)?;

@@ -30,7 +30,7 @@ pub(crate) trait SampleSet: Sync {
 pub(crate) struct SampleFiles {
     /// Extension and content of each file.
     pub(crate) files: Vec<(&'static str, Vec<u8>)>,
-    /// A warning about it.
+    /// A warning about the sample.
     pub(crate) warning: Option<String>,
 }
 
@@ -42,7 +42,7 @@ pub(crate) fn jpeg_warning(bytes: &[u8]) -> Option<String> {
     if !bytes.starts_with(&[0xff, 0xd8, 0xff]) {
         return Some("not a JPEG file".to_owned());
     }
-    // Some programs append data to the image, so the end marker is searched near the end.
+    // Some programs append data to an image, so the end marker is searched in the last bytes.
     let tail = &bytes[bytes.len().saturating_sub(4096)..];
     if !tail.windows(2).any(|pair| pair == [0xff, 0xd9]) {
         return Some("a JPEG file without an end marker, probably truncated".to_owned());

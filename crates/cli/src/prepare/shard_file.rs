@@ -1,4 +1,4 @@
-//! Writes a shard under a temporary name, hashing it, and renames it when it is complete.
+//! Writes a shard under a temporary name, hashes it, and renames it when it is complete.
 //!
 //! Out of scope: the assignment of samples to shards (`plan`).
 
@@ -42,7 +42,7 @@ impl Write for HashedFile {
 }
 
 impl TarShard {
-    /// A shard with the final name `name` in `folder`.
+    /// Creates a shard in `folder`, whose final name is `name`.
     pub(crate) fn create(folder: &Path, name: &str) -> Result<TarShard> {
         let path = folder.join(name);
         let file = HashedFile { file: store::temporary_file(&path)?, hash: Sha256::new() };
@@ -92,7 +92,7 @@ mod tests {
             planned += tar_bytes(&key, [("jpg", size as u64)]);
         }
         assert_eq!(shard.finish().unwrap().bytes, planned);
-        // The unfinished file is removed.
+        // Dropping the unfinished shard removes its file.
         TarShard::create(folder.path(), "b.tar").unwrap();
         assert_eq!(folder.path().read_dir().unwrap().count(), 1);
     }

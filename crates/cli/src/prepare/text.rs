@@ -22,24 +22,25 @@ use fulmen_files::Location;
 
 const SPLITS: [&str; 2] = ["train", "validation"];
 
-/// The limit in bytes on texts that are tokenized together, per thread.
+/// The limit on the size of texts that a thread tokenizes together, in bytes.
 const BATCH: usize = 1 << 20;
 
-/// The memory of a document in addition to its text and its origin.
+/// The memory that a document takes in addition to its text and its origin.
 const DOCUMENT_OVERHEAD: usize = 64;
 
-/// Converts text files to shards: of tokens ([`TokenFile`](fulmen_text::TokenFile)s
-/// `train-000000.tokens` ...) if `text` has a tokenizer, otherwise of documents (tar shards with a
-/// `.txt` each).
+/// Converts text files to shards. If `text` has a tokenizer, the shards have tokens
+/// ([`TokenFile`](fulmen_text::TokenFile)s `train-000000.tokens` ...). Otherwise they have
+/// documents (tar shards with a `.txt` for each document).
 ///
 /// `files` are files, patterns and folders, local or in a store: `.txt` (a document per file or per
 /// line), `.jsonl` (a document per line), both optionally compressed with gzip or zstd, and
-/// `.parquet` (a document per row). Documents keep the order of the files; shuffle blocks of tokens
-/// when they are read. Documents with only whitespace are left out, and those without any token.
+/// `.parquet` (a document per row). Documents keep the order of the files, so shuffle blocks of
+/// tokens when they are read. Documents with only whitespace and documents without tokens are left
+/// out.
 ///
-/// An interrupted run can be continued: it reads the files again up to where it was, which is fast
-/// compared to tokenizing, and keeps existing shards. The list of files, their sizes and their
-/// modification times must be the same.
+/// An interrupted run can be continued. It keeps existing shards, and reads the files again up to
+/// the point where it was interrupted, which is fast compared to tokenizing. The list of files,
+/// their sizes and their modification times must be the same.
 ///
 /// ```
 /// use fulmen_cli::prepare::{self, PrepareOptions, TextOptions};
@@ -55,9 +56,9 @@ const DOCUMENT_OVERHEAD: usize = 64;
 /// ```
 ///
 /// # Errors
-/// Files of unknown kinds, a line or a row without the text (with its position), text that is not
-/// UTF-8; a folder that was started with other options or files, has other files, or is in use by
-/// another run; a disk without enough space.
+/// Files of an unknown kind; a line or a row without the text (the error has its position); text
+/// that is not UTF-8; an output folder that was started with other options or files, has other
+/// files, or is in use by another run; a disk without enough space.
 pub fn text(
     files: &[Location],
     text: &TextOptions,
@@ -81,15 +82,15 @@ pub fn text(
     job.begin()?;
     let mut splits = Vec::new();
     for name in SPLITS {
-        let known: Vec<Option<ShardRecord>> = (0..)
+        let earlier_shards: Vec<Option<ShardRecord>> = (0..)
             .map_while(|number| journal.shard(&shard_name(name, number, format.extension())))
             .map(Some)
             .collect();
-        let states = job.recorded_states(&known)?;
-        let known = known.into_iter().flatten().zip(states).collect();
+        let states = job.recorded_states(&earlier_shards)?;
+        let earlier_shards = earlier_shards.into_iter().flatten().zip(states).collect();
         splits.push(Split {
             name,
-            known,
+            earlier_shards,
             next: 0,
             documents_read: 0,
             documents: 0,
@@ -99,7 +100,7 @@ pub fn text(
     }
     let is_finished = splits
         .iter()
-        .flat_map(|split| &split.known)
+        .flat_map(|split| &split.earlier_shards)
         .all(|(_, state)| matches!(state, State::Done(_)));
     let mut blank = 0;
     if is_finished
@@ -111,9 +112,10 @@ pub fn text(
     }
     let bytes: u64 = inputs.iter().map(|input| input.bytes).sum();
     let done: u64 =
-        splits.iter().flat_map(|split| &split.known).map(|(record, _)| record.bytes).sum();
-    // Tokens take about half as much space as texts, and texts in a tar file hardly more;
-    // compressed files expand, which is noticed only when the disk is full.
+        splits.iter().flat_map(|split| &split.earlier_shards).map(|(record, _)| record.bytes).sum();
+    // Tokens take about half as much space as texts, and texts take little more in a tar file.
+    // Compressed files expand; if they need too much space, this is detected only when the disk is
+    // full.
     let needed = if format.extension() == "tar" { bytes } else { bytes / 2 }.saturating_sub(done);
     check_free_space(
         &options.output,
@@ -135,7 +137,7 @@ pub fn text(
                 continue;
             }
             size += document.item.len();
-            // Short documents take more than their text.
+            // Short documents take more memory than their text.
             memory += document.item.len() + document.origin.len() + DOCUMENT_OVERHEAD;
             batch.push((
                 usize::from(in_validation(&document.item, options.seed, threshold)),
@@ -179,7 +181,7 @@ pub fn text(
     Ok(manifest)
 }
 
-/// The option with the list of files.
+/// The name of the plan's entry with the list of files.
 const FILES: &str = "the list of files";
 
 /// Everything that the shards depend on.
@@ -207,7 +209,7 @@ fn dependencies(
     .into())
 }
 
-/// Files in the output folder that shards or the manifest could replace.
+/// Files in the output folder that the shards or the manifest could replace.
 fn conflicting_files(options: &PrepareOptions, format: &OutputFormat) -> Result<Vec<String>> {
     let listing = |source| Error::io(&options.output, "listing the folder", source);
     let mut names = Vec::new();
@@ -229,15 +231,15 @@ fn in_validation(text: &str, seed: u64, share: f64) -> bool {
     hash.update(text);
     let mut word = [0; 8];
     word.copy_from_slice(&hash.finalize()[..8]);
-    // The precision of a double.
+    // 53 bits, the precision of an `f64`.
     ((u64::from_le_bytes(word) >> 11) as f64) < share * (1u64 << 53) as f64
 }
 
 /// The state of a split.
 struct Split {
     name: &'static str,
-    /// The shards of earlier runs, from the first one on, and their states.
-    known: Vec<(ShardRecord, State)>,
+    /// The shards of earlier runs and their states, from the first shard on.
+    earlier_shards: Vec<(ShardRecord, State)>,
     /// The number of the shard that the next document belongs to.
     next: usize,
     /// How many documents of this shard have been read.
@@ -257,7 +259,7 @@ struct Run<'a> {
 impl Run<'_> {
     /// Adds the next documents, each with its split.
     fn add_batch(&mut self, batch: Vec<(usize, fulmen_data::StreamItem<String>)>) -> Result<()> {
-        // Documents in existing shards need not be tokenized; their number is known.
+        // Documents in existing shards are counted but not tokenized.
         let mut remaining: Vec<u64> = self.splits.iter().map(Split::existing_documents).collect();
         let needed: Vec<(usize, Option<fulmen_data::StreamItem<String>>)> = batch
             .into_iter()
@@ -288,9 +290,10 @@ impl Run<'_> {
         let (options, format) = (self.job.options, self.format);
         let bytes = document.as_ref().map_or(0, |document| format.bytes(document));
         let split = &mut self.splits[index];
-        let known = split.known.get(split.next).map(|(record, _)| record.documents());
+        let existing_documents =
+            split.earlier_shards.get(split.next).map(|(record, _)| record.documents());
         let open = split.open.as_ref();
-        let full = match known {
+        let full = match existing_documents {
             Some(documents) => split.documents_read == documents,
             None => open.is_some_and(|open| {
                 open.documents() == options.max_samples as u64
@@ -301,8 +304,10 @@ impl Run<'_> {
             self.close(index)?;
         }
         let split = &mut self.splits[index];
-        let is_there =
-            split.known.get(split.next).is_some_and(|(_, state)| !matches!(state, State::Missing));
+        let is_there = split
+            .earlier_shards
+            .get(split.next)
+            .is_some_and(|(_, state)| !matches!(state, State::Missing));
         if let (false, Some(document)) = (is_there, document) {
             let shard = match &mut split.open {
                 Some(shard) => shard,
@@ -318,18 +323,18 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Ends the current shard.
+    /// Completes the current shard of a split.
     fn close(&mut self, index: usize) -> Result<()> {
         let split = &mut self.splits[index];
-        let known = split
-            .known
+        let earlier_shard = split
+            .earlier_shards
             .get(split.next)
             .map(|(record, state)| (record.clone(), matches!(state, State::Done(_))));
-        let (record, done) = match (split.open.take(), known) {
-            (Some(open), known) => {
+        let (record, done) = match (split.open.take(), earlier_shard) {
+            (Some(open), earlier_shard) => {
                 let record = open.finish()?;
                 self.job.journal.add(Line::Shard(record.clone()))?;
-                if known.is_some_and(|(known, _)| known.sha256 != record.sha256) {
+                if earlier_shard.is_some_and(|(earlier, _)| earlier.sha256 != record.sha256) {
                     self.job.progress.note(&format!(
                         "{}: it has changed since it was first written",
                         record.name
@@ -366,7 +371,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Ends the last shards. Also returns how many documents gave no sample.
+    /// Completes the last shards. Also returns how many documents gave no sample.
     fn finish(mut self) -> Result<(Vec<SplitManifest>, u64)> {
         let mut empty = 0;
         for index in 0..self.splits.len() {
@@ -378,7 +383,7 @@ impl Run<'_> {
                 empty += record.documents().saturating_sub(record.samples);
                 record.documents = None;
             }
-            if let Some((record, _)) = split.known.get(split.next) {
+            if let Some((record, _)) = split.earlier_shards.get(split.next) {
                 return Err(Error::file(
                     &self.job.options.output.join(&record.name),
                     "the files no longer have documents for it: they have changed; use another folder",
@@ -391,10 +396,10 @@ impl Run<'_> {
 }
 
 impl Split {
-    /// How many of the next documents belong to existing shards, up to the first missing one.
+    /// How many of the next documents belong to existing shards, up to the first missing shard.
     fn existing_documents(&self) -> u64 {
         let existing = self
-            .known
+            .earlier_shards
             .iter()
             .skip(self.next)
             .take_while(|(_, state)| !matches!(state, State::Missing));

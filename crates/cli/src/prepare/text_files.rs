@@ -9,7 +9,7 @@ use fulmen_data::{Error, Items, Result, Source, Stream, StreamItem};
 use fulmen_files::Location;
 use fulmen_tables::{JsonLines, TextFile, TextFolder};
 
-/// The kind of a file, by its name.
+/// The kind of a file, which its name determines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Text,
@@ -18,7 +18,7 @@ enum Kind {
     Parquet,
 }
 
-/// Kinds by file extension. A longer extension comes before one that it ends with.
+/// The kinds by file extension. If an extension ends with another one, it comes before it.
 const KINDS: &[(&str, Kind)] = &[
     (".txt.gz", Kind::CompressedText),
     (".txt.zst", Kind::CompressedText),
@@ -40,7 +40,7 @@ pub(crate) struct TextInput {
 }
 
 impl TextInput {
-    /// Expands files, patterns and folders. Of a folder, all files of a known kind are used, sorted
+    /// Expands files, patterns and folders. In a folder, all files of a known kind are used, sorted
     /// by name.
     pub(crate) fn find(patterns: &[Location]) -> Result<Vec<TextInput>> {
         let mut inputs = Vec::new();
@@ -52,7 +52,7 @@ impl TextInput {
                 [one] if one.local().is_none() && kind_of(one).is_none() => one.list()?,
                 _ => locations,
             };
-            let before = inputs.len();
+            let previous_len = inputs.len();
             for location in locations {
                 match kind_of(&location) {
                     Some(kind) => {
@@ -62,7 +62,7 @@ impl TextInput {
                     None => return Err(unknown(&location, "its name has no known extension")),
                 }
             }
-            if inputs.len() == before {
+            if inputs.len() == previous_len {
                 return Err(unknown(pattern, "it has no text files"));
             }
         }
@@ -114,7 +114,7 @@ fn whole_file(files: TextFolder) -> Items<String> {
     Box::new((0..1).map(document))
 }
 
-/// Extracts the text of each item; on an error, the message includes the item's origin.
+/// Extracts the text of each item. An error includes the item's origin.
 fn extract_texts<T: 'static>(
     items: Items<T>,
     mut extract: impl FnMut(T) -> Result<String, String> + Send + 'static,

@@ -1,4 +1,4 @@
-//! Options for text: what a document is, which documents are for validation, which tokens.
+//! Options for text: what a document is, which documents are for validation, and the tokenizer.
 //!
 //! Out of scope: the location and the size of the shards (`options`).
 
@@ -28,8 +28,8 @@ impl Default for TextOptions {
 }
 
 impl TextOptions {
-    /// The field `text` of JSON lines and Parquet rows, and whole text files; all for training; as
-    /// texts, not tokens.
+    /// The default options: documents from the field `text` of JSON lines and Parquet rows, and
+    /// from whole text files; no validation; texts instead of tokens.
     pub fn new() -> TextOptions {
         TextOptions {
             field: "text".to_owned(),
@@ -55,8 +55,8 @@ impl TextOptions {
     }
 
     /// The fraction of documents for validation, from 0 to below 1. The choice depends only on a
-    /// hash of the text and the seed: the same text is always on the same side, however often it
-    /// occurs and whatever is added to the files.
+    /// hash of the text and the seed. The same text is therefore always in the same split, even if
+    /// it occurs several times or other texts are added.
     #[must_use]
     pub fn validation(mut self, share: f64) -> TextOptions {
         self.validation = share;
@@ -70,7 +70,7 @@ impl TextOptions {
         self
     }
 
-    /// A token of the tokenizer that is appended to each document, such as `<|endoftext|>`.
+    /// The token that is appended to each document, such as `<|endoftext|>`.
     #[must_use]
     pub fn separator(mut self, token: &str) -> TextOptions {
         self.separator = Some(token.to_owned());

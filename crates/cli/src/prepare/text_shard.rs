@@ -1,4 +1,4 @@
-//! Writing a shard of documents: their texts in a tar file, or their tokens in a token file.
+//! Writes a shard of documents: their texts in a tar file, or their tokens in a token file.
 //!
 //! Out of scope: the assignment of documents to shards (`text`).
 
@@ -14,7 +14,7 @@ use fulmen_data::Error;
 use fulmen_data::Result;
 use fulmen_text::{TokenFileWriter, TokenStore, Tokenizer};
 
-/// The output for each document.
+/// The format in which documents are written.
 pub(crate) enum OutputFormat {
     Texts,
     Tokens { tokenizer: Tokenizer, separator: Option<u32> },
@@ -63,7 +63,7 @@ impl OutputFormat {
         }
     }
 
-    /// What the tokens depend on.
+    /// Describes everything that the tokens depend on.
     pub(crate) fn describe(&self) -> String {
         match self {
             OutputFormat::Texts => "none".to_owned(),
@@ -84,12 +84,12 @@ impl OutputFormat {
         }
     }
 
-    /// The bytes that a document adds to a shard.
+    /// The number of bytes that a document adds to a shard.
     pub(crate) fn bytes(&self, document: &Document) -> u64 {
         match (self, document) {
             (OutputFormat::Tokens { tokenizer, separator }, Document::Tokens(ids)) => {
                 let width = if tokenizer.vocab_size() <= 1 << 16 { 2 } else { 4 };
-                // The end of each document is stored too.
+                // The file also stores the end of each document.
                 8 + width * (ids.len() as u64 + u64::from(separator.is_some()))
             }
             (_, Document::Tokens(ids)) => 4 * ids.len() as u64,
@@ -159,7 +159,7 @@ impl TextShard {
     }
 }
 
-/// The key of a split's document.
+/// The key of a document, from its number in the split.
 fn key(number: u64) -> String {
     format!("{number:012}")
 }

@@ -1,4 +1,4 @@
-//! Uploading shards to a store, and checking which are already there.
+//! Uploads shards to a store, and checks which shards it already has.
 //!
 //! Out of scope: access to stores (`fulmen-files`).
 
@@ -14,7 +14,7 @@ use fulmen_data::internal::checksum;
 use fulmen_data::{Error, Result};
 use fulmen_files::Location;
 
-/// The upload target: a folder in a store, or another local one.
+/// The upload target: a folder in a store, or another local folder.
 pub(crate) struct Destination<'a> {
     pub(crate) folder: &'a Location,
     pub(crate) journal: &'a Journal,
@@ -22,7 +22,7 @@ pub(crate) struct Destination<'a> {
 }
 
 impl Destination<'_> {
-    /// Whether a run has uploaded this shard, and it still has the same size.
+    /// Whether a run has uploaded this shard, and the uploaded file still has the same size.
     pub(crate) fn has(&self, shard: &ShardRecord) -> Result<bool> {
         self.has_file(&shard.name, shard.bytes, &shard.sha256)
     }
@@ -43,8 +43,8 @@ impl Destination<'_> {
         self.upload(&folder.join(&shard.name), &shard.name, shard.bytes, &shard.sha256)
     }
 
-    /// Uploads a file. An existing file with this name from elsewhere is not replaced: if it has
-    /// the same content, it is accepted; otherwise it is an error.
+    /// Uploads a file. A file with this name that another program has written is not replaced: if
+    /// it has the same content, it is accepted, and otherwise it is an error.
     pub(crate) fn upload(&self, from: &Path, name: &str, bytes: u64, sha256: &str) -> Result<()> {
         let to = self.folder.join(name);
         let line = self.line(name, sha256);

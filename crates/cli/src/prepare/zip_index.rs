@@ -1,6 +1,6 @@
 //! The files of a zip archive, with access from any thread.
 //!
-//! Out of scope: their content (`coco`).
+//! Out of scope: the content of the files (`coco`).
 
 use std::fmt::Display;
 use std::io::Read;
@@ -11,18 +11,18 @@ use zip::{CompressionMethod, ZipArchive};
 use super::file_slice::FileSlice;
 use fulmen_data::{Error, Result};
 
-/// Images are smaller.
+/// The maximum size of a file in the archive, which is larger than any image.
 const MAX_ENTRY_BYTES: u64 = 1 << 30;
 
 /// A zip file with its directory.
 pub(crate) struct ZipIndex {
     section: FileSlice,
-    /// Each read has its own clone, which shares the directory and the open file.
+    /// Each read uses a clone, which shares the directory and the open file.
     archive: ZipArchive<FileSlice>,
     pub(crate) entries: Vec<ZipEntry>,
 }
 
-/// One file in it.
+/// A file in the archive.
 pub(crate) struct ZipEntry {
     /// The name, including folders.
     pub(crate) name: String,
@@ -70,7 +70,7 @@ impl ZipIndex {
         self.section.path()
     }
 
-    /// The file whose name ends like this, after a slash or as a whole.
+    /// The file whose path is `name`, or ends with a slash and `name`.
     pub(crate) fn find(&self, name: &str) -> Option<&ZipEntry> {
         self.entries.iter().find(|entry| {
             entry
@@ -95,8 +95,8 @@ impl ZipIndex {
         })
     }
 
-    /// Reads a file in sequence. The last read fails if the file is larger than its entry says, or
-    /// has another checksum.
+    /// Reads a file in sequence. The last read fails if the size or the checksum of the file
+    /// differs from those in the directory.
     pub(crate) fn read_with<T, E: Display>(
         &self,
         entry: &ZipEntry,
@@ -185,7 +185,8 @@ mod tests {
                 };
                 for outcome in read {
                     match outcome {
-                        // Damage elsewhere: the checksum proves the content.
+                        // The damage is in unused bytes, because the checksum of the content is
+                        // correct.
                         Ok(content) => {
                             assert!(
                                 content == b"stored" || content == text,

@@ -80,7 +80,7 @@ fn names_that_cargo_would_refuse_are_refused() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing was made");
 }
 
-/// With the repository's versions and profile, so that its build artifacts are reused.
+/// The project uses the repository's versions and profile, so that build artifacts are reused.
 #[test]
 #[ignore = "compiles Fulmen: cargo test -p fulmen-cli --test it a_new_project -- --ignored"]
 fn a_new_project_compiles_and_learns() {

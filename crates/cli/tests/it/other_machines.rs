@@ -77,7 +77,7 @@ fn a_program_for_tpu_vms_needs_no_newer_glibc() {
     let path = text.split(':').next().unwrap();
     let (needed, symbol) = required_glibc(Path::new(path)).unwrap().unwrap();
     assert!(Some(needed) <= Glibc::parse("2.31"), "{needed} {symbol}");
-    // It is a complete program, which finds the plugin here.
+    // The built program is complete, and finds the plugin here.
     assert!(Command::new(path).status().unwrap().success());
 }
 

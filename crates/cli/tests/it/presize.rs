@@ -74,7 +74,7 @@ fn large_images_are_resized_and_small_ones_are_copied() {
             &all.iter().find(|(other, _)| *other == name.replace(".jpg", ".json")).unwrap().1;
         let about: serde_json::Value = serde_json::from_slice(about).unwrap();
         assert_eq!(images.join(about["path"].as_str().unwrap()), dataset.path(index));
-        // The JPEG is near to the image that was resized.
+        // The JPEG is close to the resized image.
         let file = fs::read(dataset.path(index)).unwrap();
         let expected = ImagePipeline::rgb().resize(32).decode(&file, &mut random).unwrap();
         let distance: i64 = decoded
@@ -86,15 +86,15 @@ fn large_images_are_resized_and_small_ones_are_copied() {
         assert!(distance < 12 * decoded.pixels().len() as i64, "{name}: {distance}");
     }
 
-    // The same for another number of threads, and where a run was ended after its first shard.
+    // The shards are the same with another number of threads, and after a run that ended after its
+    // first shard.
     let sound = files(&out);
     fs::remove_file(&shards[1].path).unwrap();
     fs::remove_file(&shards[2].path).unwrap();
     assert_eq!(presize().threads(1).run(&dataset, &()).unwrap(), shards);
     assert!(files(&out) == sound);
 
-    // The images are the same wherever their folder is, and shards that are made once are not read
-    // again.
+    // The images are the same if their folder is moved, and shards that exist are not made again.
     let moved = temporary.path().join("moved");
     fs::rename(&images, &moved).unwrap();
     let dataset = ImageFolder::open(&moved).unwrap();
@@ -135,7 +135,7 @@ fn unreadable_images_are_errors_or_left_out() {
         .unwrap_err();
     assert!(error.is_usage(), "{error}");
 
-    // The whole cause in one message, and nothing of it again behind it.
+    // One message has the whole cause, and `source` does not repeat it.
     let _ = fs::remove_dir_all(&out);
     fs::write(&out, "a file").unwrap();
     let error = Presize::new(&out)
@@ -262,7 +262,7 @@ fn a_killed_run_continues_without_unfinished_files() {
     }
     child.kill().unwrap();
     child.wait().unwrap();
-    // Whenever it was killed: some shards are there, and one that is cut off.
+    // This is the state after a kill at any time: some shards exist, and one is truncated.
     fs::remove_file(killed.join("shard-000022.tar")).unwrap_or_default();
     fs::write(killed.join(".part-AbCdEf"), vec![1; 700]).unwrap();
     assert!(shards_info(&[&killed]).unwrap().samples() >= 2);

@@ -31,7 +31,7 @@ fn write_run(root: &Path, number: u32, learning_rate: &str, accuracies: [f64; 3]
     for (epoch, accuracy) in accuracies.iter().enumerate() {
         rows += &format!("{epoch},{},,{accuracy}\n", 10 * (epoch + 1));
     }
-    // The end of a killed run.
+    // The file of a killed run ends within a row.
     fs::write(folder.join("metrics.csv"), rows + "2,31,0.5,\n2,3").unwrap();
 }
 
@@ -53,7 +53,7 @@ fn runs_are_listed_shown_and_compared() {
         lines[0],
         ["run", "started", "epochs", "steps", "time", "goodput", "cost", "best val_acc"]
     );
-    // Eight chips for half an hour, at 1.20 an hour each.
+    // Eight chips for half an hour, at 1.20 dollars an hour per chip.
     assert_eq!(
         (lines[1][0], &lines[1][2..]),
         ("version_9", &["3", "35", "30 min 00 s", "80 %", "$4.80", "0.7500"][..])

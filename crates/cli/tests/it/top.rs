@@ -11,7 +11,7 @@ use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use serde_json::Value;
 
-/// Four devices with a training.
+/// A snapshot of four devices with a training run.
 fn look(turn: u32) -> Snapshot {
     let wave = f64::from(turn % 12) / 12.0;
     let device = |id: i64| DeviceMetrics {
@@ -105,7 +105,7 @@ fn level_2_shows_more_and_missing_values_have_reasons() {
     });
     let text = drawn(&screen, 100, 16).backend().to_string();
     assert!(text.contains(why) && text.contains("TPU; 7 could not be inspected"), "{text}");
-    // There is no space for anything.
+    // The terminal is too small for any content.
     drawn(&screen, 5, 2);
 }
 
@@ -152,7 +152,7 @@ fn the_commands_say_who_holds_the_tpu() {
         output.status.success() && holders["processes"].is_array() && holders["unseen"].is_u64(),
         "{holders}"
     );
-    // Nothing is ended: this process does not hold a TPU.
+    // No process is ended, because this one does not hold a TPU.
     let this = std::process::id().to_string();
     let output = fulmen(&["kill", "--yes", &this]);
     let error = String::from_utf8_lossy(&output.stderr);
@@ -186,7 +186,7 @@ fn one_process_is_shown_and_ended() {
         of_this.contains(&format!("{0} -c read line\n  holds {0}\n  ", shell.display())),
         "{shown}"
     );
-    // There is no terminal to ask.
+    // There is no terminal, so the command cannot ask.
     let output = fulmen(&["kill", &pid]);
     assert_eq!((output.status.code(), child.try_wait().unwrap()), (Some(2), None), "{output:?}");
     let output = fulmen(&["kill", "--yes", "--json", &pid]);

@@ -1,11 +1,11 @@
-//! `fulmen tpu run`: a TPU VM for the duration of a run. `gcloud` and `ssh` are fakes; the run
-//! itself is real.
+//! `fulmen tpu run`: a TPU VM for the duration of a run. `gcloud` and `ssh` are fakes, but the run
+//! is real.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Output};
 
-/// Represents one TPU by a file.
+/// This script represents one TPU as a file.
 const GCLOUD: &str = r#"#!/bin/sh
 echo "$*" >>"$HOME/calls"
 case "$*" in
@@ -22,7 +22,7 @@ case "$*" in
 esac
 "#;
 
-/// This machine is the host.
+/// This script runs the command on this machine.
 const SSH: &str = "#!/bin/sh\nfor last; do :; done\nexec bash -c \"$last\"\n";
 
 #[test]

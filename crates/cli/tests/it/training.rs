@@ -1,4 +1,4 @@
-//! `fulmen profile` and `fulmen top --run` with a running training.
+//! `fulmen profile` and `fulmen top --run` with a running training program.
 
 use std::fs;
 use std::net::TcpListener;

@@ -1,5 +1,5 @@
-//! [`FakeDataset`]: random samples with given fields, in place of data that is not available yet or added to real
-//! data.
+//! [`FakeDataset`]: random samples with given fields. They replace data that is not available yet,
+//! or extend the samples of another dataset.
 //!
 //! Out of scope: arrays in memory (`tensor_dataset`).
 
@@ -111,7 +111,7 @@ impl Dataset for FakeDataset {
         if let Some(dataset) = &self.base {
             dataset.read(index, sample)?;
         }
-        // Not the loader's random numbers: those differ from epoch to epoch.
+        // The loader's random numbers are not used here, because they differ from epoch to epoch.
         let mut random = SampleRng::new(self.seed, 0, index as u64);
         for (field_index, (field, values)) in (self.base_fields.len()..).zip(&self.fields) {
             let count = field.elements()?;

@@ -32,12 +32,12 @@ impl Field {
         Field { name: name.into(), dtype, shape: shape.into() }
     }
 
-    /// Elements in one sample. An error if their number does not fit in memory.
+    /// The number of elements in one sample; an error if they do not fit in memory.
     pub fn elements(&self) -> Result<usize> {
         self.product(1)
     }
 
-    /// Bytes in one sample. An error if their number does not fit in memory.
+    /// The number of bytes in one sample; an error if they do not fit in memory.
     pub fn sample_bytes(&self) -> Result<usize> {
         self.product(self.dtype.size_in_bytes())
     }

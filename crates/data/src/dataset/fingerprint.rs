@@ -54,8 +54,8 @@ impl Fingerprint {
         self.parts.unwrap_or_default()
     }
 
-    /// Adds a named value. The order counts: two different lists of names and values never feed the
-    /// hash the same bytes.
+    /// Adds a named value. The order of the calls matters, and the hash includes the lengths of the
+    /// name and the value, so different lists of names and values are hashed from different bytes.
     pub fn add(&mut self, name: &str, value: impl AsRef<[u8]>) {
         for part in [name.as_bytes(), value.as_ref()] {
             self.hash.update((part.len() as u64).to_le_bytes());
@@ -81,7 +81,7 @@ impl Fingerprint {
         self.function
     }
 
-    /// Adds a file by its path, size and modification time. The content is not read.
+    /// Adds a file by its path, size and modification time, without reading its content.
     ///
     /// # Errors
     /// The file does not exist.
@@ -92,7 +92,7 @@ impl Fingerprint {
         Ok(())
     }
 
-    /// The same for a file whose metadata is known.
+    /// Like [`add_file`](Fingerprint::add_file), for a file whose metadata is already known.
     pub fn add_metadata(&mut self, path: &Path, metadata: &Metadata) {
         let changed =
             metadata.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());

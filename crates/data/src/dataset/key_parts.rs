@@ -61,7 +61,7 @@ pub struct KeyPart {
     pub hash: String,
 }
 
-/// The differences, one line per name.
+/// Lists the differences between two keys, one line per name.
 pub fn differences(was: &[KeyPart], is: &[KeyPart]) -> Vec<String> {
     let find =
         |parts: &'_ [KeyPart], name: &str| parts.iter().find(|part| part.name == name).cloned();
@@ -94,8 +94,8 @@ fn described(part: &KeyPart) -> String {
     if part.count == 1 { part.first.clone() } else { format!("{} values", part.count) }
 }
 
-/// A value for a message: text as it is, up to 16 bytes as a little-endian number, longer ones in
-/// hexadecimal.
+/// Formats a value for a message: text unchanged, up to 16 bytes as a little-endian number, and
+/// longer values in hexadecimal.
 fn readable(value: &[u8]) -> String {
     match std::str::from_utf8(value) {
         Ok(text) if !text.contains(char::is_control) => {

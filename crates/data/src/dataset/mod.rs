@@ -78,7 +78,7 @@ pub trait Dataset: Send + Sync + 'static {
     /// default does nothing.
     fn prefetch(&self, _index: usize, _epoch: u64) {}
 
-    /// Where sample `index` comes from, for messages: a file and a position in it. Unknown by
+    /// Where sample `index` comes from, for messages: a file and a position in it. `None` by
     /// default.
     fn origin(&self, _index: usize) -> Option<String> {
         None
@@ -88,7 +88,7 @@ pub trait Dataset: Send + Sync + 'static {
     /// compares fingerprints to check that it holds the samples of this dataset.
     ///
     /// # Errors
-    /// The dataset cannot tell. This is the default.
+    /// The dataset does not know what its samples depend on. This is the default.
     fn fingerprint(&self, _fingerprint: &mut Fingerprint) -> Result<()> {
         Err(Error::usage(format!(
             "{} does not say what its samples depend on; implement Dataset::fingerprint for it",
@@ -101,7 +101,7 @@ pub trait Dataset: Send + Sync + 'static {
         self.len() == 0
     }
 
-    /// The first `count` samples, or all where there are fewer.
+    /// The first `count` samples, or all samples if there are fewer.
     fn take(self, count: usize) -> Subset<Self>
     where
         Self: Sized,
@@ -110,7 +110,7 @@ pub trait Dataset: Send + Sync + 'static {
         Subset::range(self, 0..end)
     }
 
-    /// The samples behind the first `count`.
+    /// The samples after the first `count`.
     fn skip(self, count: usize) -> Subset<Self>
     where
         Self: Sized,

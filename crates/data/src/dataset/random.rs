@@ -11,7 +11,7 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 /// Random numbers that depend only on a seed, an epoch and a sample's index.
 ///
 /// They do not depend on threads, machines or the draws of other samples, and stay the same in
-/// later releases. [`Sample::random`](crate::Sample::random) gives those of the current sample.
+/// [`Sample::random`](crate::Sample::random) returns those of the current sample.
 ///
 /// ```
 /// use fulmen_data::SampleRng;
@@ -69,7 +69,7 @@ impl SampleRng {
     }
 }
 
-/// The purpose of random numbers. Different purposes give unrelated numbers for the same seed.
+/// What random numbers are used for. Different purposes give unrelated numbers for the same seed.
 #[derive(Clone, Copy)]
 #[allow(missing_docs, reason = "hidden: it is shared with the crates that read formats")]
 pub enum Purpose {
@@ -107,8 +107,7 @@ pub fn shuffle<T>(purpose: Purpose, numbers: [u64; 3], values: &mut [T]) {
     shuffle_by(&mut generator(purpose, numbers), values);
 }
 
-/// The Fisher–Yates shuffle. Written here instead of taken from a crate, because a crate may change
-/// how it draws.
+/// The Fisher–Yates shuffle. It is implemented here because a crate may change how it draws.
 fn shuffle_by<T>(random: &mut impl RngCore, values: &mut [T]) {
     for last in (1..values.len()).rev() {
         let other = below(random, last as u64 + 1) as usize;

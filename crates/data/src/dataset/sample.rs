@@ -8,7 +8,7 @@ use fulmen_tensor::Element;
 use crate::loader::layout::Layout;
 use crate::{Error, Field, Result, SampleRng, Stage};
 
-/// Identifies the sample: with the dataset, everything its content may depend on.
+/// Identifies a sample. Together with the dataset, it determines the content of the sample.
 #[derive(Clone, Copy, Debug, Default)]
 #[allow(missing_docs, reason = "hidden: it is shared with the crates that read formats")]
 pub struct SampleKey {
@@ -20,11 +20,11 @@ pub struct SampleKey {
     pub index: u64,
 }
 
-/// One row of a batch. [`Dataset::read`](crate::Dataset::read) must write every field of it.
+/// One row of a batch. [`Dataset::read`](crate::Dataset::read) must write all of its fields.
 ///
 /// Values are written directly into the memory of the batch. Dtype and size are checked against the
-/// declared [`Field`]s. If a field is left unwritten, the loader reports an error instead of
-/// handing out old memory.
+/// declared [`Field`]s. If a field is left unwritten, the loader reports an error, because the
+/// memory may still hold an earlier batch.
 pub struct Sample<'a> {
     layout: &'a Layout,
     bytes: &'a mut [u8],
@@ -55,19 +55,18 @@ impl<'a> Sample<'a> {
     }
 
     /// Random numbers for this sample. They depend only on the loader's seed, the epoch and the
-    /// index of the sample in the loader's dataset. Each draw continues after the last one.
+    /// index of the sample in the loader's dataset. Each call continues the same sequence.
     pub fn random(&mut self) -> &mut SampleRng {
         let SampleKey { seed, random_epoch, index, .. } = self.key;
         self.random.get_or_insert_with(|| SampleRng::new(seed, random_epoch, index))
     }
 
-    /// Runs `work` and counts its time for a stage. [`Stage::timed`] does the same without a
-    /// sample.
+    /// Runs `work` and adds its time to a stage. [`Stage::timed`] does the same without a sample.
     pub fn timed<T>(&mut self, stage: Stage, work: impl FnOnce() -> T) -> T {
         stage.timed(work)
     }
 
-    /// An error that names the unwritten fields, if there are any.
+    /// Returns an error that names the unwritten fields, if there are any.
     #[doc(hidden)]
     pub fn check_complete(&self) -> Result<()> {
         let fields = self.layout.fields().iter().zip(&*self.written);
@@ -92,7 +91,7 @@ impl<'a> Sample<'a> {
     pub fn field_mut(&mut self, field: usize) -> Result<&mut [u8]> {
         self.layout.field(field)?;
         let bytes = &mut self.bytes[self.layout.row(field, self.row)];
-        // The allocation is reused: bytes of an earlier batch must not show.
+        // The allocation is reused and may still hold bytes of an earlier batch.
         if !std::mem::replace(&mut self.written[field], true) {
             bytes.fill(0);
         }

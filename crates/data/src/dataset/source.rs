@@ -58,7 +58,7 @@ pub trait Source: Send + Sync + 'static {
     /// the reader's options.
     ///
     /// # Errors
-    /// Files that no longer exist; a source that cannot tell what its items depend on.
+    /// A file no longer exists, or the source does not know what its items depend on.
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()>;
 
     /// Whether there are no items.
@@ -76,8 +76,8 @@ pub trait Source: Send + Sync + 'static {
         MapSource { source: self, map }
     }
 
-    /// Samples with these fields; `write` writes an item into them. [`Sample::random`] gives it
-    /// random numbers.
+    /// Makes a dataset of samples with these fields. `write` writes an item into the fields; it
+    /// gets random numbers from [`Sample::random`].
     fn into_dataset<F>(self, fields: Vec<Field>, write: F) -> SourceDataset<Self, F>
     where
         Self: Sized,
@@ -139,7 +139,7 @@ where
         self.source.origin(index)
     }
 
-    /// The function is known only by its type ([`Fingerprint::add_function`]).
+    /// Identifies the function only by its type ([`Fingerprint::add_function`]).
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
         fingerprint.add_function::<F>("map");
         self.source.fingerprint(fingerprint)

@@ -10,7 +10,7 @@ use std::hash::Hash;
 use crate::dataset::random::{Purpose, permutation, shuffle};
 use crate::{Dataset, Error, Result, Subset};
 
-/// The indices of the samples to train on and to validate with, both ascending.
+/// The indices of the samples to train on and to validate with, both in ascending order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fold {
     /// The samples to train on.
@@ -24,7 +24,7 @@ impl Fold {
     /// in an [`Arc`](std::sync::Arc).
     ///
     /// # Errors
-    /// The dataset is shorter than the list the fold was made from.
+    /// The dataset is shorter than the list from which the fold was made.
     pub fn datasets<D: Dataset + Clone>(&self, dataset: &D) -> Result<[Subset<D>; 2]> {
         Ok([
             Subset::new(dataset.clone(), &*self.train)?,
@@ -37,8 +37,8 @@ impl Fold {
         Fold { train, validation }
     }
 
-    /// One fold per number in `fold_of`, which gives for each sample the fold in which it
-    /// validates.
+    /// Makes `folds` folds. Sample `i` is a validation sample in fold `fold_of[i]` and a training
+    /// sample in all others.
     fn from_assignment(folds: usize, fold_of: &[usize]) -> Vec<Fold> {
         (0..folds)
             .map(|fold| Fold::from_predicate(fold_of.len(), |index| fold_of[index] == fold))
@@ -46,8 +46,9 @@ impl Fold {
     }
 }
 
-/// Divides samples into `folds` parts of nearly equal length, each of which validates once
-/// (`KFold`): runs of neighbors, or random samples if there is a seed.
+/// Divides samples into `folds` parts of nearly equal length and makes one fold per part, which
+/// validates with this part and trains on the others (`KFold`). With a seed, the parts are random;
+/// without one, each part is a range of consecutive samples.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -114,8 +115,8 @@ pub fn stratified_k_fold<L: Eq + Hash>(
     }
     let mut sorted = classes;
     sorted.sort_unstable();
-    // The samples are dealt in turns, in the order of the classes, which gives each fold its share
-    // of each class.
+    // Dealing the samples to the folds in turn, sorted by class, gives each fold its share of each
+    // class.
     let mut shares = vec![vec![0; members.len()]; folds];
     for (position, class) in sorted.into_iter().enumerate() {
         shares[position % folds][class] += 1;
@@ -134,8 +135,8 @@ pub fn stratified_k_fold<L: Eq + Hash>(
 
 /// Divides samples into folds of nearly equal length so that no group is in two of them
 /// (`GroupKFold`). `groups` has the group of each sample: a patient, a speaker, the image that
-/// several crops come from. The largest group is assigned first, each to the fold with the fewest
-/// samples so far.
+/// several crops come from. The groups are assigned in order of size, the largest first, each to
+/// the fold that has the fewest samples at that point.
 ///
 /// ```
 /// use fulmen_data::group_k_fold;
@@ -228,8 +229,8 @@ pub fn stratified_split<L: Eq + Hash>(labels: &[L], validation: f64, seed: u64) 
             members.len()
         )));
     }
-    // Each class gets its share rounded down. The remaining samples go to the classes that lost
-    // most, ties at random.
+    // The share of each class is rounded down. The remaining samples go to the classes with the
+    // largest remainders; ties are broken at random.
     let share = |class: usize| members[class].len() as u128 * count as u128;
     let len = labels.len() as u128;
     let mut counts: Vec<usize> =

@@ -22,8 +22,8 @@ impl Stage {
     /// All stages, in the order in which a sample passes through them.
     pub const ALL: [Stage; 3] = [Stage::Read, Stage::Decode, Stage::Transform];
 
-    /// Runs `work` and counts its time for this stage in the loader's report. Time in a nested
-    /// stage counts only for that one.
+    /// Runs `work` and adds its time to this stage in the loader's report. Time in a nested stage
+    /// counts only for the nested stage.
     ///
     /// ```
     /// use fulmen_data::Stage;
@@ -50,7 +50,7 @@ impl StageTimes {
         CLOCK.get().times
     }
 
-    /// The times that were added since an earlier reading.
+    /// The times added since an earlier call of [`current_thread`](StageTimes::current_thread).
     pub(crate) fn since(&self, earlier: &StageTimes) -> StageTimes {
         let mut passed = *self;
         passed
@@ -70,8 +70,8 @@ impl StageTimes {
     }
 }
 
-/// A thread's clock. It belongs to the thread, not to a sample, so that sources, which have no
-/// sample, can use it.
+/// A thread's clock. It belongs to the thread and not to a sample, because sources use it too and
+/// have no sample.
 #[derive(Clone, Copy, Default)]
 struct Clock {
     times: StageTimes,
@@ -87,17 +87,17 @@ impl Clock {
     fn switch(stage: Option<Stage>) -> Option<Stage> {
         let now = Instant::now();
         let mut clock = CLOCK.get();
-        let before = clock.running.map(|(stage, _)| stage);
+        let previous = clock.running.map(|(stage, _)| stage);
         if let Some((stage, start)) = clock.running {
             clock.times.0[stage as usize] += now - start;
         }
         clock.running = stage.map(|stage| (stage, now));
         CLOCK.set(clock);
-        before
+        previous
     }
 }
 
-/// Switches back to the enclosing stage when it is dropped, also in a panic.
+/// Switches back to the enclosing stage when it is dropped, even while a panic unwinds.
 struct StageGuard {
     outer: Option<Stage>,
     _span: Span,

@@ -1,4 +1,4 @@
-//! Parts of a dataset: a subset of its samples, several datasets in a row, a random split.
+//! Parts of a dataset: a subset of its samples, a random split, and the concatenation of datasets.
 //!
 //! Out of scope: the order in which a loader reads (`sampler`).
 
@@ -115,13 +115,13 @@ pub fn random_split<D: Dataset, const N: usize>(
 /// Several datasets with the same fields, one after another.
 pub struct ConcatDataset {
     parts: Vec<Box<dyn Dataset>>,
-    /// Where each part ends.
+    /// The end of each part.
     ends: Vec<usize>,
     fields: Vec<Field>,
 }
 
 impl ConcatDataset {
-    /// The datasets in a row. An error if there are none, or if their fields differ.
+    /// Concatenates datasets. An error if there are none, or if their fields differ.
     pub fn new(parts: Vec<Box<dyn Dataset>>) -> Result<ConcatDataset> {
         let Some(first) = parts.first() else {
             return Err(Error::usage("a ConcatDataset needs at least one dataset"));

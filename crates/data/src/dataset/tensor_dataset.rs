@@ -7,7 +7,7 @@ use fulmen_tensor::Element;
 
 use crate::{Dataset, Error, Field, Fingerprint, Result, Sample};
 
-/// Arrays in memory with the same first axis, which counts the samples.
+/// Arrays in memory. The first axis of each array is the sample axis.
 ///
 /// ```
 /// use fulmen_data::{Dataset, TensorDataset};
@@ -35,7 +35,7 @@ struct Array {
 }
 
 impl TensorDataset {
-    /// Starts a dataset with no arrays.
+    /// Starts a dataset without arrays.
     pub fn builder() -> TensorDatasetBuilder {
         TensorDatasetBuilder { arrays: Ok(Vec::new()) }
     }
@@ -50,8 +50,8 @@ pub struct TensorDatasetBuilder {
 }
 
 impl TensorDatasetBuilder {
-    /// Adds an array of `shape`. Its first axis counts the samples; the other axes are the shape of
-    /// the field. `values` are in row-major order.
+    /// Adds an array of shape `shape`. Its first axis is the sample axis; the other axes are the
+    /// shape of the field. `values` are in row-major order.
     pub fn array<T: Element + NoUninit>(
         mut self,
         name: impl Into<String>,

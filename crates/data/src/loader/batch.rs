@@ -16,10 +16,11 @@ use crate::{Error, Field, Result};
 
 /// Samples in one allocation, and a mask that distinguishes samples from padding.
 ///
-/// Every field starts at a multiple of 64 bytes, so that a CPU device can use it in place. All batches have the
-/// same number of rows; in a short last batch, the rows from [`valid`](HostBatch::valid) on are padding: copies of the
-/// batch's first sample, with a mask of 0. If several processes share a batch
-/// ([`distributed`](crate::DataLoader::distributed)), this is the part of one process.
+/// Every field starts at a multiple of 64 bytes, so that a CPU device can use it in place. All
+/// batches have the same number of rows. In a short last batch, the rows from
+/// [`valid`](HostBatch::valid) on are padding: copies of the batch's first sample, whose mask is 0.
+/// If several processes share a batch ([`distributed`](crate::DataLoader::distributed)), this is
+/// the part of one process.
 ///
 /// ```
 /// use fulmen_data::{DataLoader, TensorDataset};
@@ -36,7 +37,7 @@ use crate::{Error, Field, Result};
 pub struct HostBatch {
     pub(crate) bytes: Arc<HostBuffer>,
     pub(crate) layout: Arc<Layout>,
-    /// The first row in the global batch.
+    /// The position of these rows in the global batch.
     pub(crate) rows: Range<usize>,
     pub(crate) global_batch_size: usize,
     pub(crate) valid: usize,
@@ -46,13 +47,13 @@ pub struct HostBatch {
 }
 
 impl HostBatch {
-    /// Rows of every field, including padding.
+    /// The number of rows of every field, including padding.
     pub fn batch_size(&self) -> usize {
         self.layout.batch_size()
     }
 
-    /// Rows of the batch that all processes share; [`batch_size`](HostBatch::batch_size) if there
-    /// is one process.
+    /// The number of rows in the batch that all processes share; equal to
+    /// [`batch_size`](HostBatch::batch_size) if there is one process.
     pub fn global_batch_size(&self) -> usize {
         self.global_batch_size
     }
@@ -116,7 +117,7 @@ impl HostBatch {
         bytemuck::cast_slice(&self.bytes[self.layout.mask()])
     }
 
-    /// The whole allocation; fields start at multiples of 64.
+    /// The whole allocation. Each field starts at a multiple of 64 bytes.
     pub(crate) fn memory(&self) -> &Arc<HostBuffer> {
         &self.bytes
     }

@@ -19,7 +19,7 @@ pub(crate) struct BatchSampler {
     inner: Arc<Inner>,
     stop: Arc<AtomicBool>,
     epochs: Range<u64>,
-    /// The next batch of epoch `epochs.start`.
+    /// The index of the next batch of epoch `epochs.start`.
     next: usize,
     /// Epoch `epochs.start`, if it has started.
     epoch: Option<Box<dyn EpochBatches>>,
@@ -37,11 +37,12 @@ impl BatchSampler {
         BatchSampler { inner, stop, epochs, next: start_batch, epoch: None, issued: 0 }
     }
 
-    /// The next batch, or the reason why there cannot be one. Nothing follows an error.
+    /// Returns the next batch, or an error if it cannot be planned. After an error it returns
+    /// `None`.
     pub(crate) fn next(&mut self) -> Option<Result<(BatchId, BatchTask)>> {
         let number = self.issued;
-        // User code may panic where nothing else catches it, for example in the `Drop` of a stream.
-        // That must not end a thread that others wait for.
+        // User code may panic here, for example in the `Drop` of a stream. Such a panic must not
+        // end a thread that others wait for.
         let next = catch_unwind(AssertUnwindSafe(|| self.try_next()))
             .unwrap_or_else(|payload| Some(Err(panicked("planning a batch panicked", payload))))?;
         self.issued = number + 1;

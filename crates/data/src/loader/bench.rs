@@ -17,11 +17,11 @@ pub struct LoaderBench {
     pub first_batch: Duration,
     /// The number of batches.
     pub batches: usize,
-    /// Samples in them, without padding.
+    /// The number of samples, without padding.
     pub samples: usize,
-    /// Bytes in them, with padding and masks.
+    /// The size of all batches in bytes, with padding and masks.
     pub bytes: u64,
-    /// Samples that could not be read.
+    /// The number of samples that could not be read.
     pub bad_samples: u64,
     /// Where the threads spent their time, and how full the queue was.
     pub report: LoaderReport,

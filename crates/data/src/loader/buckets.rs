@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::{Error, Field, Result};
 
-/// A few padded lengths, and the one that each sample belongs to.
+/// A few padded lengths, and the bucket of each sample.
 ///
 /// The dataset declares its fields with the longest length on their first axis. In a batch with a
 /// shorter length, the rows are shorter: [`Sample::fields`](crate::Sample::fields) tells
@@ -52,7 +52,7 @@ pub struct Buckets {
     boundaries: Vec<usize>,
     bucket_of: Vec<u32>,
     padding_share: f64,
-    /// If not given: all fields whose first axis has the longest length.
+    /// If `None`: all fields whose first axis has the longest length.
     names: Option<Vec<String>>,
 }
 
@@ -87,8 +87,8 @@ impl Buckets {
         Ok(Buckets { boundaries: boundaries.to_vec(), bucket_of, padding_share, names: None })
     }
 
-    /// The fields whose first axis is the length; unless set, all whose first axis is as long as
-    /// the longest bucket.
+    /// Sets the fields whose first axis is the length. The default is all fields whose first axis
+    /// is as long as the longest bucket.
     pub fn fields<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> Buckets {
         self.names = Some(names.into_iter().map(Into::into).collect());
         self
@@ -172,8 +172,9 @@ impl Buckets {
         members.into_iter().map(Arc::new).collect()
     }
 
-    /// Sorts the order of an epoch into batches of one bucket each; returns the samples and the
-    /// span of each batch. A batch comes when its last sample does; short batches come at the end.
+    /// Sorts the order of an epoch into batches of one bucket each. Returns the sorted samples and
+    /// the span of each batch. Full batches are ordered by their last sample; short batches come at
+    /// the end.
     pub(crate) fn batches(
         &self,
         order: &[usize],

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{Dataset, Error, IterableDataset, Result, Sampler};
 
-/// More threads than this are certainly a mistake.
+/// A larger number of threads is certainly a mistake.
 const MAX_WORKERS: usize = 1024;
 /// The largest number of batches to read ahead.
 const MAX_PREFETCH: usize = 1024;
@@ -81,7 +81,7 @@ impl DataLoaderBuilder {
         self
     }
 
-    /// One epoch that never ends: a stream that ends is repeated, in another order and with other
+    /// Makes an epoch endless: a stream that ends is repeated, in another order and with other
     /// random numbers. A Trainer then needs its own limit, such as `max_steps`.
     ///
     /// ```
@@ -114,15 +114,15 @@ impl DataLoaderBuilder {
     }
 
     /// What to do with a sample that cannot be read; [`OnError::Fail`] unless set.
-    /// [`DataLoader::bad_samples`] lists them.
+    /// [`DataLoader::bad_samples`] lists these samples.
     pub fn on_error(mut self, on_error: OnError) -> DataLoaderBuilder {
         self.config.on_error = on_error;
         self
     }
 
-    /// Samples of different lengths in batches of a few shapes, one per bucket. All samples of a
-    /// batch are from one bucket; the batch is returned as soon as the order of the epoch has
-    /// filled it. Short batches of all buckets come at the end, unless they are dropped
+    /// Batches samples of different lengths in a few shapes, one per bucket. All samples of a batch
+    /// are from one bucket; a batch is returned as soon as the samples read so far fill it. Short
+    /// batches of all buckets come at the end, unless they are dropped
     /// ([`drop_last`](DataLoaderBuilder::drop_last)). Only for datasets that are read in order or
     /// [shuffled](DataLoaderBuilder::shuffle), so that each epoch has the same number of batches of
     /// each shape.
@@ -131,10 +131,10 @@ impl DataLoaderBuilder {
         self
     }
 
-    /// Whether the batches come in a fixed order; on unless set. If off, the batch that is finished
-    /// first comes first, and a slow one does not delay the others. Each batch of an epoch still
-    /// has the same samples, but two runs get them in different orders, a fit cannot be resumed
-    /// within an epoch, and several processes cannot share the batches.
+    /// Whether the batches come in a fixed order; on unless set. If it is off, the consumer gets
+    /// each batch as soon as it is finished, and a slow batch does not delay the others. Each batch
+    /// of an epoch still has the same samples, but two runs get the batches in different orders, a
+    /// run cannot be resumed within an epoch, and several processes cannot share the batches.
     pub fn ordered(mut self, ordered: bool) -> DataLoaderBuilder {
         self.config.ordered = ordered;
         self
@@ -168,9 +168,9 @@ impl DataLoaderBuilder {
     }
 
     /// Whether to drop the samples that do not fill a batch (PyTorch's `drop_last`); off unless
-    /// set. If it is off, they form a last batch, padded to the full size with copies of its first
-    /// sample, and masked: evaluation needs that. Training usually drops them, since shuffling
-    /// leaves out different samples in each epoch.
+    /// set. If it is off, these samples form a last batch, which is padded to the full size with
+    /// copies of its first sample and masked. Leave it off for evaluation. Training usually drops
+    /// these samples, since shuffling leaves out different ones in each epoch.
     pub fn drop_last(mut self, drop_last: bool) -> DataLoaderBuilder {
         self.config.drop_last = drop_last;
         self

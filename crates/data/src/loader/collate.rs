@@ -47,9 +47,9 @@ impl<'a> BatchBuffer<'a> {
 }
 
 impl Collator<'_> {
-    /// Lets user code write a row with the sample of this index, with the random numbers of an
-    /// epoch. The inner error is the sample's; the outer one means that the batches are no longer
-    /// wanted.
+    /// Calls `write`, which is user code, to write the sample with this index into a row, with the
+    /// random numbers of an epoch. The inner error is that of the sample. The outer error means
+    /// that the batches are no longer wanted.
     pub(crate) fn write_row(
         &mut self,
         row: usize,
@@ -85,8 +85,8 @@ impl Collator<'_> {
 
     /// Fills the rows from `valid` on with copies of row `from`.
     ///
-    /// Copies, not zeros: a model's output for a real sample is finite, and so is its gradient. If
-    /// it divided by a zero, the gradient would be NaN even under a mask of 0.
+    /// The rows are copies instead of zeros because a model's output and gradient are finite for a
+    /// real sample. For zeros, a division could give a NaN gradient even under a mask of 0.
     pub(crate) fn pad(&mut self, from: usize, valid: usize) {
         for row in (valid..self.layout.batch_size()).filter(|&row| row != from) {
             self.copy_row(from, row);

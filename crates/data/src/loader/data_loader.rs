@@ -47,21 +47,21 @@ impl DataLoader {
         DataLoader { inner: Arc::new(inner) }
     }
 
-    /// Starts a loader with the defaults: batches of 1, in order, nothing read ahead, a short last
-    /// batch padded.
+    /// Starts a loader with the defaults: batches of one sample, in order, without reading ahead,
+    /// and with a padded last batch.
     pub fn builder(dataset: impl Dataset) -> DataLoaderBuilder {
         DataLoaderBuilder::from_dataset(Arc::new(dataset))
     }
 
-    /// Starts a loader of a stream, made by [`Stream::into_dataset`].
+    /// Starts a loader for a stream; [`Stream::into_dataset`] makes its dataset.
     ///
-    /// An epoch has as many samples as the stream says; a stream with more or fewer is an error. If
-    /// the stream does not know, or to change the length of epochs, set
-    /// [`num_samples`](DataLoaderBuilder::num_samples). One worker at a time reads the stream, in
-    /// order; all of them decode records. To start in the middle of an epoch, the loader reads the
-    /// earlier records and drops them undecoded. Each of several processes reads the whole stream
-    /// and decodes its rows of each batch; [`OnError`] describes what happens if a stream fails in
-    /// only one of them.
+    /// If the stream declares a length, an epoch has this number of samples, and it is an error if
+    /// the stream has more or fewer. If the stream does not declare one, or to change the length of
+    /// epochs, set [`num_samples`](DataLoaderBuilder::num_samples). One worker at a time reads the
+    /// stream, in order; all of them decode records. To start in the middle of an epoch, the loader
+    /// reads the earlier records and drops them undecoded. If several processes share the batches,
+    /// each process reads the whole stream and decodes its own rows of each batch. [`OnError`]
+    /// describes what happens if a stream fails in only one of them.
     ///
     /// ```
     /// use fulmen_data::{DType, DataLoader, Field, IterableDataset, Record, Records, Result};
@@ -95,12 +95,12 @@ impl DataLoader {
         DataLoaderBuilder::from_stream(Arc::new(dataset))
     }
 
-    /// This loader for batches that are shared by several devices, or by the devices of several
-    /// processes. The `Trainer` calls it for its devices.
+    /// Returns this loader with batches that are shared by several devices, or by the devices of
+    /// several processes. The `Trainer` calls it for its devices.
     ///
-    /// The batches and their order stay the same; only the rows that this process reads change. One
-    /// process reads each sample, and all processes have the same number of batches. A loader that
-    /// was distributed before can be distributed again.
+    /// The batches and their order stay the same; only the rows that this process reads change.
+    /// Each sample is read by exactly one process, and all processes have the same number of
+    /// batches. A loader that was distributed before can be distributed again.
     ///
     /// ```
     /// use fulmen_data::{DataLoader, Replicas, TensorDataset};
@@ -127,8 +127,8 @@ impl DataLoader {
         self.inner.distributed(replicas).map(DataLoader::new)
     }
 
-    /// This loader with epochs that end after their first `batches` batches (at least one), or
-    /// earlier if an epoch has fewer.
+    /// Returns this loader with epochs that end after their first `batches` batches (at least one),
+    /// or earlier if an epoch has fewer.
     ///
     /// ```
     /// use fulmen_data::{DataLoader, TensorDataset};
@@ -155,8 +155,8 @@ impl DataLoader {
         self.inner.setup.shard.replicas
     }
 
-    /// Batches in an epoch, the same number in every process; at least one. For an
-    /// [endless](DataLoader::is_endless) loader, more than can ever be read.
+    /// The number of batches in an epoch, the same in every process; at least one. For an
+    /// [endless](DataLoader::is_endless) loader, it is a number that is never reached.
     #[expect(clippy::len_without_is_empty, reason = "a loader without a batch cannot be built")]
     pub fn len(&self) -> usize {
         self.inner.batches()
@@ -168,17 +168,17 @@ impl DataLoader {
         self.inner.setup.shard.global_samples().min(self.len().saturating_mul(self.batch_size()))
     }
 
-    /// Rows of every batch, for all devices and processes together.
+    /// The number of rows of every batch, for all devices and processes together.
     pub fn batch_size(&self) -> usize {
         self.inner.setup.shard.batch_size
     }
 
-    /// Rows of every batch that this process reads.
+    /// The number of rows of every batch that this process reads.
     pub fn local_batch_size(&self) -> usize {
         self.inner.layout().batch_size()
     }
 
-    /// Rows of every batch per device.
+    /// The number of rows of every batch per device.
     pub fn per_device_batch_size(&self) -> usize {
         self.batch_size() / self.replicas().devices
     }
@@ -189,9 +189,9 @@ impl DataLoader {
         self.inner.layout().fields()
     }
 
-    /// The fields of a sample in each shape that batches have: one shape, or with
-    /// [buckets](DataLoaderBuilder::buckets) one per bucket.
-    /// [`HostBatch::bucket`](crate::HostBatch::bucket) is an index into it.
+    /// The fields of a sample in each shape that batches have: one shape, or one per bucket with
+    /// [buckets](DataLoaderBuilder::buckets). [`HostBatch::bucket`](crate::HostBatch::bucket) is an
+    /// index into this list.
     pub fn shapes(&self) -> &[Vec<Field>] {
         self.inner.source.shapes()
     }
@@ -203,7 +203,7 @@ impl DataLoader {
         (!*drop_last && self.inner.has_short_batch()) || *on_error == OnError::Skip
     }
 
-    /// The buckets, if there are any.
+    /// The buckets, if they are set.
     pub fn buckets(&self) -> Option<&Buckets> {
         self.inner.source.buckets()
     }
@@ -219,9 +219,9 @@ impl DataLoader {
         self.config().on_error
     }
 
-    /// The samples that this loader, and those that were [distributed](DataLoader::distributed)
-    /// from it, could not read so far. They are counted only with [`OnError::Skip`] and
-    /// [`OnError::Replace`]; with [`OnError::Fail`] each is the error of its batch.
+    /// The samples that could not be read so far, by this loader and by those
+    /// [distributed](DataLoader::distributed) from it. They are counted only with [`OnError::Skip`]
+    /// and [`OnError::Replace`]; with [`OnError::Fail`] each is the error of its batch.
     ///
     /// ```
     /// use fulmen_data::{DType, DataLoader, Dataset, Error, Field, OnError, Result, Sample};
@@ -262,9 +262,9 @@ impl DataLoader {
     }
 
     /// Everything that the batches of an epoch depend on except the samples themselves, in one
-    /// line: the dataset's length, the number of batches and their size, the sampler. If two
-    /// loaders differ in it, they cannot belong to one training run. It is the same in every
-    /// process.
+    /// line: the dataset's length, the number of batches and their size, the sampler. Loaders with
+    /// different descriptions cannot be used in one training run. The description is the same in
+    /// every process.
     ///
     /// ```
     /// use fulmen_data::{DataLoader, TensorDataset};
@@ -284,7 +284,7 @@ impl DataLoader {
         } else {
             format!("{samples} of {total}, {batches} batches of {size}, {order}")
         };
-        // The description of the shuffling includes the seed, which is the same one.
+        // If the loader shuffles, the description of the order already includes this seed.
         if config.seed != 0 && !config.shuffled {
             text.push_str(&format!(", seed {}", config.seed));
         }
@@ -303,7 +303,7 @@ impl DataLoader {
         text
     }
 
-    /// Where the time went since the loader was built, in it and in those that were
+    /// Where the time went since the loader was built, including the loaders that were
     /// [distributed](DataLoader::distributed) from it: busy and waiting threads, the waiting
     /// consumer, the depths of the queues. The last line says whether the data is too slow, why,
     /// and what to do.
@@ -341,7 +341,7 @@ impl DataLoader {
         *self.inner.setup.stats.report() = LoaderReport::new();
     }
 
-    /// The same loader with a report of its own.
+    /// The same loader with a separate report.
     pub(crate) fn with_own_report(&self) -> Result<DataLoader> {
         self.inner.with_own_stats().map(DataLoader::new)
     }
@@ -356,14 +356,14 @@ impl DataLoader {
     }
 
     /// The batches of several epochs, the first epoch from batch `start_batch` on. Reading ahead
-    /// continues across the end of an epoch, so the next one starts without a pause. Of the batches
-    /// before `start_batch`, only the records of a stream are read, and they are not decoded.
+    /// continues across the end of an epoch, so the next one starts without a pause. A stream has
+    /// to read the records of the batches before `start_batch`, but does not decode them.
     pub fn epochs(&self, epochs: Range<u64>, start_batch: usize) -> HostBatches {
         HostBatches::new(Arc::clone(&self.inner), epochs, start_batch)
     }
 
-    /// The batches of epoch `epoch` from batch `start_batch` on, in device memory, their rows split
-    /// by `sharding`. A thread keeps some of them there ahead of the consumer
+    /// The batches of epoch `epoch` from batch `start_batch` on, in device memory, with their rows
+    /// split by `sharding`. A thread transfers some of them ahead of the consumer
     /// ([`device_prefetch`](DataLoaderBuilder::device_prefetch)).
     pub fn prefetch_to(
         &self,

@@ -33,10 +33,10 @@ pub struct DeviceBatch {
 }
 
 impl HostBatch {
-    /// Starts the transfer of the fields and the mask to the devices: the rows split by `sharding`,
-    /// or all of them on each device with [`Sharding::replicated`]. If a device can read host
-    /// memory in place, as a CPU can when its rows start at a multiple of 64 bytes, nothing is
-    /// copied; the memory stays alive and unchanged as long as one of the devices needs it.
+    /// Starts the transfer of the fields and the mask to the devices. The rows are split by
+    /// `sharding`, or all of them go to each device with [`Sharding::replicated`]. A device that
+    /// can read host memory in place copies nothing; a CPU can if its rows start at a multiple of
+    /// 64 bytes. The memory then stays alive and unchanged as long as one of the devices needs it.
     ///
     /// # Errors
     /// The sharding splits an axis other than the first; it does not fit the batch size or the
@@ -84,7 +84,7 @@ impl HostBatch {
         })
     }
 
-    /// Checks that the devices of this process need only these rows.
+    /// Checks that the devices of this process need only the rows in this batch.
     fn check_rows(&self, runtime: &Runtime, sharding: &Sharding) -> Result<()> {
         let rows = self.rows();
         let mask = TensorType::new(DType::F32, [self.global_batch_size()]);
@@ -122,8 +122,8 @@ impl HostBatch {
 /// [`DataLoader::prefetch_to`](crate::DataLoader::prefetch_to).
 ///
 /// A thread transfers them and waits until they have arrived, so a batch that
-/// [`next`](Iterator::next) returns is ready to use. Errors come as from [`HostBatches`]. Dropping
-/// the iterator ends its threads.
+/// [`next`](Iterator::next) returns is ready to use. Errors are returned as by [`HostBatches`].
+/// Dropping the iterator ends its threads.
 ///
 /// ```no_run
 /// use fulmen_data::{DataLoader, TensorDataset};
@@ -159,7 +159,7 @@ type FirstBatch = Arc<Mutex<Option<HostBatch>>>;
 
 impl DeviceBatches {
     /// The first of these batches in host memory, to inspect what the model is trained on. It is
-    /// available once, after the first batch is taken and before the second.
+    /// available after the first batch is taken and before the second, and can be taken only once.
     pub fn first_on_host(&mut self) -> Option<HostBatch> {
         let first = self.first.lock().unwrap_or_else(PoisonError::into_inner).take();
         first.filter(|_| self.delivered == 1)
@@ -167,7 +167,8 @@ impl DeviceBatches {
 }
 
 impl HostBatches {
-    /// Transfers these batches to devices ahead of the consumer, their rows split by `sharding`.
+    /// Transfers these batches to devices ahead of the consumer, with their rows split by
+    /// `sharding`.
     pub fn prefetch_to(mut self, runtime: &Runtime, sharding: &Sharding) -> DeviceBatches {
         let (stop, timer) = (self.stop_flag(), self.take_timer());
         let stats = Arc::clone(&self.inner().setup.stats);
@@ -270,8 +271,8 @@ impl Iterator for DeviceBatches {
             self.ready.fetch_sub(1, Ordering::Relaxed);
             return Some(batch);
         }
-        // The thread has ended, either because there are no more batches or in a panic. A panic
-        // must not look like the end.
+        // The thread has ended, either after the last batch or in a panic. A panic must not look
+        // like the end of the batches.
         self.batches = None;
         let payload = self.thread.take()?.join().err()?;
         Some(Err(panicked("the transfer thread panicked", payload)))
@@ -281,7 +282,7 @@ impl Iterator for DeviceBatches {
 impl Drop for DeviceBatches {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // The receiver first, so that a thread that waits to send gives up.
+        // The receiver is dropped first, so that a thread that waits to send gives up.
         self.batches = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();

@@ -28,7 +28,7 @@ pub struct HostBatches {
 }
 
 enum Reader {
-    /// Batches are read when they are requested.
+    /// Reads each batch when it is requested.
     Inline(BatchSampler),
     Threads(Workers),
     /// The threads could not be started.
@@ -64,7 +64,7 @@ impl HostBatches {
         &self.inner
     }
 
-    /// Hands the timer to a consumer that passes the batches on.
+    /// Returns the timer to a consumer that passes the batches on.
     pub(crate) fn take_timer(&mut self) -> Option<ConsumerTimer> {
         self.timer.take()
     }

@@ -20,9 +20,9 @@ use crate::{Dataset, Error, Field, RandomSampler, Result, Sampler, SequentialSam
 /// How many samples are tried as the replacement of a bad one.
 const MAX_ATTEMPTS: u64 = 8;
 
-/// How many samples ahead of its reading a sample is announced to the dataset: enough to hide the
-/// latency of memory for samples of a few hundred bytes, and few enough to stay in the processor's
-/// first cache.
+/// How many samples before it is read a sample is announced to the dataset. This is enough to hide
+/// the latency of memory for samples of a few hundred bytes, and few enough for the samples to stay
+/// in the processor's L1 cache.
 const PREFETCH_SAMPLES: usize = 4;
 
 /// A dataset and the order in which its samples are read.
@@ -116,8 +116,8 @@ impl BatchSource for IndexBatches {
         &self.shapes
     }
 
-    /// How many samples the sampler takes. All replicas must agree; otherwise one would wait for
-    /// the others forever.
+    /// The number of samples that the sampler takes. All replicas must agree on it; otherwise one
+    /// would wait for the others forever.
     fn num_samples(&self, replicas: Replicas) -> Result<usize> {
         let len = self.len;
         let count = self.sampler.num_samples(len, replicas.replica());
@@ -241,7 +241,7 @@ impl Collate for IndexTask {
     }
 }
 
-/// The samples in a process's part of a batch.
+/// The samples in this process's part of a batch.
 struct IndexRows {
     order: Arc<Vec<usize>>,
     /// The positions of this process's samples in the order.
@@ -308,7 +308,7 @@ impl IndexRows {
     }
 }
 
-/// Whether the sample could be read; an error if that ends the batch.
+/// Reads a sample into a row and returns whether it could be read. An error ends the batch.
 fn read(dataset: &dyn Dataset, batch: &mut Collator<'_>, row: usize, index: usize) -> Result<bool> {
     let read =
         batch.write_row(row, index as u64, batch.epoch, |sample| dataset.read(index, sample))?;
@@ -332,7 +332,8 @@ impl HostBatch {
         HostBatch::collate_epoch(dataset, samples, 0, 0)
     }
 
-    /// The same, with the random numbers of a loader with this seed in this epoch.
+    /// Like [`collate`](HostBatch::collate), with the random numbers of a loader with this seed in
+    /// this epoch.
     pub fn collate_epoch(
         dataset: &dyn Dataset,
         samples: &[usize],

@@ -21,7 +21,7 @@ pub(crate) struct Inner {
     pub(crate) source: Arc<dyn BatchSource>,
     pub(crate) setup: Arc<Setup>,
     memory: Arc<BatchMemory>,
-    /// Samples of each shape, over all processes.
+    /// The number of samples of each shape, over all processes.
     counts: Vec<usize>,
     /// The limit on the batches of an epoch.
     limit: usize,
@@ -57,12 +57,12 @@ impl Inner {
         )
     }
 
-    /// The same for these devices and processes.
+    /// The same loader for these devices and processes.
     pub(crate) fn distributed(&self, replicas: Replicas) -> Result<Inner> {
         self.with_replicas(replicas, Arc::clone(&self.setup.stats))
     }
 
-    /// The same, with its own statistics.
+    /// The same loader with separate statistics.
     pub(crate) fn with_own_stats(&self) -> Result<Inner> {
         self.with_replicas(self.setup.shard.replicas, Arc::default())
     }
@@ -79,7 +79,7 @@ impl Inner {
         )
     }
 
-    /// The same loader, with at most `batches` batches an epoch.
+    /// The same loader with at most `batches` batches an epoch.
     pub(crate) fn limited(&self, batches: usize) -> Result<Inner> {
         let mut limited =
             self.with_replicas(self.setup.shard.replicas, Arc::clone(&self.setup.stats))?;
@@ -92,7 +92,7 @@ impl Inner {
         self.limit == usize::MAX && self.setup.shard.num_samples == ENDLESS
     }
 
-    /// Reuses `memory` if the batches have the same number of rows.
+    /// Assembles the state, and reuses `memory` if the batches have the same number of rows.
     fn assemble(
         source: Arc<dyn BatchSource>,
         config: Arc<Config>,
@@ -134,7 +134,7 @@ impl Inner {
         Ok(inner)
     }
 
-    /// Rejects a loader without batches, or one whose processes cannot share them.
+    /// Checks that the loader has batches and that its processes can share them.
     fn check(&self) -> Result<()> {
         let Setup { config, shard, .. } = &*self.setup;
         if !config.ordered && shard.replicas.num_processes > 1 {
@@ -161,7 +161,7 @@ impl Inner {
 
     /// The layout of the largest shape.
     pub(crate) fn layout(&self) -> &Layout {
-        // There is one for each shape, and always a shape.
+        // There is one layout per shape, and at least one shape.
         &self.memory.layouts[self.memory.layouts.len() - 1]
     }
 
@@ -180,8 +180,8 @@ impl Inner {
             .any(|&count| count != ENDLESS && !count.is_multiple_of(self.setup.shard.stride()))
     }
 
-    /// Fills a batch. If user code panics outside a sample, for example in a `Drop`, that becomes
-    /// the error of the batch: the consumer is waiting for a result.
+    /// Fills a batch. A panic of user code outside a sample, for example in a `Drop`, becomes the
+    /// error of the batch, because the consumer waits for a result.
     pub(crate) fn fill(
         &self,
         id: BatchId,

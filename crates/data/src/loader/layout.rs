@@ -1,7 +1,7 @@
 //! The layout of a batch in memory: the rows of each field in sequence, each field at a multiple of
 //! 64 bytes, the mask last.
 //!
-//! Out of scope: the memory itself, or what is written into it.
+//! Out of scope: the memory itself, and what is written into it.
 
 use std::collections::HashSet;
 use std::ops::Range;

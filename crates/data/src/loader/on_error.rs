@@ -12,54 +12,55 @@ const MAX_LISTED: usize = 16;
 
 /// What a loader does with a sample that cannot be read: an error or a panic of its dataset.
 ///
-/// Each of several processes handles the bad samples of its own rows: samples move up within its
-/// part of the batch, and the copy of a stream's record comes from that part. With bad samples, a
-/// batch may therefore differ on another number of processes.
+/// If several processes share a batch, each process handles the bad samples of its own rows. With
+/// `Skip`, samples move up only within these rows; with `Replace`, the copy of a stream's record
+/// comes from these rows. A batch with bad samples may therefore depend on the number of processes.
 ///
-/// A stream must fail at the same positions in every process, because its rows are counted as it is
-/// read. Damaged files do. If a store or a disk fails in one process only, even after retries, its
-/// rows shift against the others': under `Skip` and `Replace`, some records then come twice and
-/// others not at all. `Fail` ends the run instead.
+/// A stream must fail at the same positions in every process, because each process counts the rows
+/// as it reads them. Damaged files meet this condition. If a store or a disk fails in one process
+/// only, even after retries, the rows of that process no longer match those of the others: with
+/// `Skip` and `Replace`, some records are then read twice and others never. `Fail` ends the run
+/// instead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnError {
     /// The batch is an error that names the sample. The other batches still follow, unless a stream
     /// cannot continue: then the error is the last item.
     #[default]
     Fail,
-    /// The batch continues without it: the samples after it move up, and the rows left at the end
-    /// are padding, with a mask of 0. Every loss and metric must then respect the mask, so
+    /// The batch continues without the sample: the samples after it move up, and the rows left at
+    /// the end are padding, with a mask of 0. Every loss and metric must then respect the mask, so
     /// [`DataLoader::pads`] is true for such a loader. If no sample of a batch can be read, the
     /// batch is padded with other samples of the epoch. It is an error if those cannot be read
-    /// either, or if all records of a stream were read and none can be decoded. If a stream has
-    /// lost records that it promised, the epoch ends with more padding: each of the other records
-    /// comes once.
+    /// either, or if all records of a stream were read and none can be decoded. If a stream loses
+    /// some of the records that it declared, each of the remaining records is still read once, and
+    /// more padding ends the epoch.
     ///
     /// [`DataLoader::pads`]: crate::DataLoader::pads
     Skip,
-    /// Another sample of the epoch is read instead, drawn by seed, epoch and index; after 8 failed
-    /// draws the batch is an error. A stream has no random access: there a copy of another row of
-    /// the same batch, drawn in the same way, is used, and a batch without a readable record is an
-    /// error. A stream with fewer records than it promised is repeated.
+    /// Another sample of the epoch is read instead, drawn by seed, epoch and index. After 8 failed
+    /// draws the batch is an error. A stream has no random access, so a copy of another row of the
+    /// same batch, drawn in the same way, takes the place of a bad record; a batch without a
+    /// readable record is an error. A stream with fewer records than it declared is repeated.
     Replace,
 }
 
 /// A sample that could not be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadSample {
-    /// Its index in the loader's dataset; none if a stream cannot tell what it failed to read.
+    /// Its index in the loader's dataset; `None` if a stream does not know what it failed to read.
     pub index: Option<u64>,
     /// The epoch in which it first failed.
     pub epoch: u64,
     /// Where it comes from: a file and a position in it.
     pub origin: Option<String>,
-    /// What was wrong.
+    /// The message of the error.
     pub message: String,
     /// How often it could not be read.
     pub count: u64,
 }
 
 impl fmt::Display for BadSample {
-    /// The message that the error of the batch would have.
+    /// Prints the message that the error of the batch would have.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
     }
@@ -70,12 +71,13 @@ impl fmt::Display for BadSample {
 pub struct BadSamples {
     /// How many times reading a sample failed, over all epochs; the same sample counts in each.
     pub count: u64,
-    /// The first of them, at most 16, each once. With several workers, the selection may vary.
+    /// The first bad samples, at most 16, each listed once. With several workers, the selection may
+    /// vary.
     pub first: Vec<BadSample>,
 }
 
 impl fmt::Display for BadSamples {
-    /// The count, and one line for each listed sample.
+    /// Prints the count, and one line for each listed sample.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let BadSamples { count, first } = self;
         match &first[..] {

@@ -26,7 +26,7 @@ impl Pool {
     /// nothing writes to them.
     pub(crate) fn take(&self) -> Result<Arc<HostBuffer>> {
         let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
-        // Only the pool holds an `Arc` whose count is one, so the count cannot rise in the
+        // Only the pool holds an `Arc` whose count is one, so no other thread can clone it in the
         // meantime.
         if let Some(free) = buffers.iter().position(|buffer| Arc::strong_count(buffer) == 1) {
             return Ok(buffers.swap_remove(free));

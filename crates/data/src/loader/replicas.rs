@@ -9,7 +9,7 @@ use fulmen_tensor::{DType, Runtime, Sharding, TensorType};
 
 use crate::{Error, Result};
 
-/// More devices than this are a mistake: such a machine does not exist.
+/// A larger number of devices is a mistake, because no such machine exists.
 const MAX_DEVICES: usize = 1 << 20;
 
 /// The devices and processes that share each batch of a [`DataLoader`](crate::DataLoader); one of
@@ -49,7 +49,7 @@ impl Default for Replicas {
 
 impl Replicas {
     /// The devices and processes of a runtime, for batches whose rows are split by `sharding`.
-    /// Processes that get the same rows, because the mesh splits something else over them, count as
+    /// Processes that get the same rows, because the mesh splits another axis over them, count as
     /// one.
     ///
     /// ```
@@ -139,7 +139,7 @@ impl Replicas {
         )))
     }
 
-    /// The rows of a batch that belong to this process.
+    /// This process's rows of a batch.
     pub(crate) fn local_rows(&self, batch_size: usize) -> Range<usize> {
         let rows = batch_size / self.num_processes;
         self.process_index * rows..(self.process_index + 1) * rows
@@ -181,7 +181,7 @@ impl ShardSpec {
         }
     }
 
-    /// The rows of a batch that belong to this process.
+    /// This process's rows of a batch.
     pub(crate) fn rows(&self) -> Range<usize> {
         self.replicas.local_rows(self.batch_size)
     }
@@ -190,17 +190,17 @@ impl ShardSpec {
         self.rows().len()
     }
 
-    /// The distance in the order between the starts of two batches.
+    /// The number of samples in the order from the start of one batch to the start of the next.
     pub(crate) fn stride(&self) -> usize {
         if self.is_presharded { self.local_batch_size() } else { self.batch_size }
     }
 
-    /// The part of the order, from the start of a batch on, that belongs to this process.
+    /// This process's samples in the order, counted from the start of a batch.
     pub(crate) fn rows_of_order(&self) -> Range<usize> {
         if self.is_presharded { 0..self.local_batch_size() } else { self.rows() }
     }
 
-    /// Samples in an epoch over all processes, before a short batch is dropped.
+    /// The number of samples in an epoch over all processes, before a short batch is dropped.
     pub(crate) fn global_samples(&self) -> usize {
         let processes = if self.is_presharded { self.replicas.num_processes } else { 1 };
         self.num_samples.saturating_mul(processes)
@@ -232,7 +232,7 @@ impl Replica {
     /// The only replica.
     pub const ONLY: Replica = Replica { num_replicas: 1, rank: 0 };
 
-    /// All `num_replicas` of them.
+    /// All replicas, by rank.
     pub(crate) fn all(num_replicas: usize) -> impl Iterator<Item = Replica> {
         (0..num_replicas).map(move |rank| Replica { num_replicas, rank })
     }

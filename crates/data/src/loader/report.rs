@@ -7,37 +7,37 @@ use std::time::Duration;
 
 use crate::Stage;
 
-/// A smaller fraction of waiting is not reported as a problem.
+/// A smaller fraction of waiting time is not reported as a problem.
 const MIN_WAITING_SHARE: f64 = 0.03;
 
 /// Where a loader's time went. Made by [`DataLoader::report`](crate::DataLoader::report).
 ///
-/// The times of workers are added up. They are wall-clock times: on a machine with fewer free cores
-/// than workers, work seems to take longer than it would alone.
+/// The times of all workers are added up. They are wall-clock times, so work seems to take longer
+/// on a machine with fewer free cores than workers.
 #[derive(Clone, Debug, Default)]
 pub struct LoaderReport {
-    /// Threads that fill batches; with 0 the consumer fills them itself.
+    /// The number of threads that fill batches; with 0 the consumer fills them itself.
     pub num_workers: usize,
-    /// The cores of the machine that this process may use.
+    /// The number of cores that this process may use.
     pub cores: usize,
-    /// Batches that were filled.
+    /// The number of batches that were filled.
     pub batches: u64,
-    /// Samples in them, without padding.
+    /// The number of samples in these batches, without padding.
     pub samples: u64,
     /// The time spent on filling, per [`Stage`], in the order of [`Stage::ALL`].
     pub stages: Vec<(Stage, Duration)>,
-    /// The filling time outside of all stages: untimed work of the dataset, and copying into the
+    /// The filling time outside all stages: untimed work of the dataset, and copying into the
     /// batch.
     pub writing: Duration,
-    /// The part of it spent reading the records of a stream, which one thread does at a time.
+    /// The filling time in which records of a stream were read, by one thread at a time.
     pub in_order: Duration,
-    /// Time that workers waited for the consumer to take a batch. This is good: they are fast
-    /// enough.
+    /// The time that workers waited for the consumer to take a batch. A long time is good: the
+    /// workers are fast enough.
     pub waited_for_space: Duration,
-    /// Time that workers waited for another one to read its records of a stream.
+    /// The time that workers waited while another worker read records of a stream.
     pub waited_for_reading: Duration,
-    /// Batches that the consumer took, except the first of each epoch: before it, the consumer does
-    /// other things.
+    /// The number of batches that the consumer took, except the first of each epoch, before which
+    /// the consumer does other work, such as validation.
     pub steps: u64,
     /// How long the consumer waited for batches.
     pub waiting: Duration,
@@ -45,7 +45,7 @@ pub struct LoaderReport {
     pub busy: Duration,
     /// The time from the start of the latest iterator to its first batch.
     pub first_batch: Option<Duration>,
-    /// The batches that are ready in host memory.
+    /// How many batches were ready in host memory.
     pub host_queue: QueueDepth,
     /// The transfer to the devices, if there was one.
     pub transfer: Option<TransferReport>,
@@ -77,7 +77,7 @@ pub struct TransferReport {
     pub waited_for_batches: Duration,
     /// How long the thread waited for the consumer to take a batch.
     pub waited_for_space: Duration,
-    /// The batches that are ready on the devices.
+    /// How many batches were ready on the devices.
     pub queue: QueueDepth,
 }
 
@@ -117,8 +117,8 @@ impl LoaderReport {
         stages.chain([("write".to_owned(), self.writing)])
     }
 
-    /// The stage that takes most of the threads' time, and its fraction; none before the first
-    /// batch. Time outside of all stages counts as writing.
+    /// The stage that takes most of the threads' time, and its fraction; `None` before the first
+    /// batch. In the pair, `None` is the time outside all stages (writing).
     pub fn slow_stage(&self) -> Option<(Option<Stage>, f64)> {
         let stages = self
             .stages
@@ -129,9 +129,9 @@ impl LoaderReport {
         (self.batches > 0).then(|| (stage, share(time, self.work())))
     }
 
-    /// How many threads would fill batches as fast as the consumer takes them, if each keeps the
-    /// current speed; none if that cannot be estimated, for example if the consumer does nothing
-    /// else.
+    /// How many threads would fill batches as fast as the consumer takes them, if each keeps its
+    /// current speed. `None` if that cannot be estimated, for example because the consumer does
+    /// nothing but take batches.
     pub fn threads_needed(&self) -> Option<usize> {
         let step = self.busy.as_secs_f64() / self.steps as f64;
         let threads = (self.work().as_secs_f64() / self.batches as f64 / step).ceil();

@@ -18,7 +18,7 @@ pub(crate) trait BatchSource: Send + Sync {
     /// [presharded](BatchSource::is_presharded).
     fn num_samples(&self, replicas: Replicas) -> Result<usize>;
 
-    /// How many of an epoch's `num_samples` have each shape.
+    /// How many of the `num_samples` samples of an epoch have each shape.
     fn samples_per_shape(&self, num_samples: usize) -> Vec<usize> {
         vec![num_samples]
     }
@@ -28,7 +28,7 @@ pub(crate) trait BatchSource: Send + Sync {
         false
     }
 
-    /// Whether one thread at a time reads samples, in order.
+    /// Whether samples are read in order, by one thread at a time.
     fn is_sequential(&self) -> bool {
         false
     }
@@ -59,7 +59,7 @@ pub(crate) struct EpochRequest {
 
 /// The batches of one epoch, in order.
 pub(crate) trait EpochBatches: Send {
-    /// The content of batch `index`; called for the batches in order. It is not decoded yet.
+    /// The content of batch `index`, not decoded yet. Called for the batches in order.
     fn next(&mut self, index: usize) -> Result<BatchTask>;
 }
 

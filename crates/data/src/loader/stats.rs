@@ -1,5 +1,5 @@
-//! The measurements of a loader: where its threads' time goes, how long the consumer waits, how
-//! full the queues are.
+//! The measurements of a loader: where its threads spend their time, how long the consumer waits,
+//! how full the queues are.
 //!
 //! Out of scope: their interpretation (`report`).
 
@@ -37,7 +37,8 @@ impl Stats {
         report.samples += samples as u64;
     }
 
-    /// For a stream: the time outside of all stages was spent on reading.
+    /// Adds the time that reading a stream's records took. Time outside all stages counts as
+    /// reading.
     pub(crate) fn fetched_records(&self, watch: &Stopwatch) {
         let mut report = self.report();
         let (total, rest) = watch.add_to(&mut report);
@@ -45,11 +46,11 @@ impl Stats {
         report.stages[Stage::Read as usize].1 += rest;
     }
 
-    /// Counts the time for which a worker waited for the sampler. During it, `fetched` was spent on
-    /// fetching.
+    /// Adds the time for which a worker waited for the sampler. In this time, other workers spent
+    /// `fetched` on fetching records.
     pub(crate) fn waited_for_sampler(&self, waited: Duration, fetched: Duration) {
         let mut report = self.report();
-        // The worker that holds the sampler waits for space with it.
+        // The rest is time in which the worker that held the sampler waited for space.
         let reading = fetched.min(waited);
         report.waited_for_reading += reading;
         report.waited_for_space += waited - reading;
@@ -67,7 +68,7 @@ impl Stopwatch {
         Stopwatch { start: Instant::now(), stages: StageTimes::current_thread() }
     }
 
-    /// Adds the time in each stage; returns the total time, and the part outside of all stages.
+    /// Adds the time of each stage. Returns the total time, and the part outside all stages.
     fn add_to(&self, report: &mut LoaderReport) -> (Duration, Duration) {
         let (total, stages) =
             (self.start.elapsed(), StageTimes::current_thread().since(&self.stages));
@@ -94,7 +95,8 @@ impl ConsumerTimer {
         }
     }
 
-    /// Times the consumer's wait. `index` is the batch's number in its epoch.
+    /// Runs `take` and counts how long the consumer waits. `index` is the batch's number in its
+    /// epoch.
     pub(crate) fn take<T>(
         &mut self,
         wait: impl FnOnce() -> T,
@@ -109,7 +111,7 @@ impl ConsumerTimer {
             self.started = None;
             report.first_batch = Some(now - started);
         }
-        // Between two epochs a consumer validates and saves; that is not part of a step.
+        // Between two epochs, a consumer validates and saves; this time is not part of a step.
         if let (Some(previous_batch), Some(1..)) = (self.previous_batch, index) {
             report.steps += 1;
             report.busy += start - previous_batch;

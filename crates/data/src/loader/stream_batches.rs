@@ -101,9 +101,9 @@ impl EpochBatches for StreamCursor {
         let first = index.saturating_mul(stride);
         let count = setup.shard.num_samples.saturating_sub(first).min(stride);
         let own_rows = own_rows.start.min(count)..own_rows.end.min(count);
-        // If no sample may be missing, the batch's first one pads a short batch, as it does in one
-        // process. Otherwise any of them may have to, so that a batch with a readable record does
-        // not fail in any process.
+        // With `Fail`, every sample is readable, and the batch's first one pads a short batch, as
+        // it does in a single process. Otherwise any sample of the batch may be needed as padding:
+        // a batch with a readable record must not fail in any process.
         let first_only = setup.config.on_error == OnError::Fail;
         let (mut records, mut padding_candidates) =
             (Vec::with_capacity(own_rows.len()), Vec::new());
@@ -138,14 +138,15 @@ impl EpochBatches for StreamCursor {
 /// The records in a process's part of a batch.
 struct StreamTask {
     records: Vec<FetchedRecord>,
-    /// Whether the batch's first record is among them.
+    /// Whether the batch's first record is in `records`.
     has_first: bool,
-    /// Other records. The first readable one pads the batch if none of its own is readable.
+    /// Records of the batch outside `records`. The first readable one pads the batch if `records`
+    /// has no readable one or does not have the batch's first record.
     padding_candidates: Vec<FetchedRecord>,
 }
 
 impl Collate for StreamTask {
-    /// If bad records are replaced, each keeps its row; otherwise the records after a bad one move
+    /// If bad records are replaced, each keeps its row. Otherwise the records after a bad one move
     /// up.
     fn collate(self: Box<Self>, batch: &mut Collator<'_>) -> Result<usize> {
         let StreamTask { records, has_first, padding_candidates } = *self;
@@ -169,7 +170,8 @@ impl Collate for StreamTask {
         let full = row == batch.layout.batch_size();
         let mut from = 0;
         if good.is_empty() || (!full && !has_first) {
-            // These were read only for padding or copies; if all rows are taken, none was readable.
+            // These records only pad the batch or replace bad ones. If all rows are taken, none of
+            // them is readable.
             let padding_row = if full { 0 } else { row };
             for record in padding_candidates {
                 let Some(error) = read(batch, padding_row, record)? else {
@@ -198,7 +200,8 @@ impl Collate for StreamTask {
     }
 }
 
-/// The error, if the record could not be read. None if the batch can continue.
+/// Reads a record into a row. Returns `None` if it could be read, or its error if the batch can
+/// continue without it.
 fn read(batch: &mut Collator<'_>, row: usize, fetched: FetchedRecord) -> Result<Option<Error>> {
     let FetchedRecord { record, random_epoch } = fetched;
     let (index, origin) = (record.index(), record.origin().to_owned());

@@ -13,11 +13,11 @@ use crate::error::panicked;
 use crate::stream::iterable::{Record, Records};
 use crate::{Error, IterableDataset, Result};
 
-/// After this many errors in a row a stream is given up, even if it would continue.
+/// After this number of consecutive errors, the loader gives up on a stream, even if it would
+/// continue.
 const MAX_FAILURES: usize = 1000;
 
-/// Added to the epoch for the second pass over a stream, so that it does not collide with a real
-/// epoch.
+/// Added to the epoch for each further pass over a stream, so that it does not equal a real epoch.
 const PASS: u64 = 1 << 40;
 
 /// How many records an epoch of a stream has, and who decided it.
@@ -25,7 +25,8 @@ const PASS: u64 = 1 << 40;
 pub(crate) enum EpochLength {
     /// The stream's own length, which must be right.
     Known(usize),
-    /// The user's number: a longer stream is not read to its end, a shorter one is repeated.
+    /// The length set by the user: a longer stream is not read to its end, a shorter one is
+    /// repeated.
     Wanted(usize),
 }
 
@@ -56,10 +57,10 @@ pub(crate) struct StreamCursor {
     request: EpochRequest,
     pass: u64,
     records: Option<Records>,
-    /// Records of this pass so far, and whether it has ended.
+    /// The number of records read in this pass.
     read: usize,
     ended: bool,
-    /// A record was skipped, so the stream cannot have as many records as it promised.
+    /// A record was skipped, so the stream cannot have as many records as it declared.
     broken: bool,
 }
 
@@ -85,11 +86,11 @@ impl StreamCursor {
         &self.request.setup
     }
 
-    /// The next record; it must not be called again after an error. None if records are skipped and
-    /// the stream has lost some that it promised: each of the others comes once in an epoch, and
-    /// the lost ones are not replaced.
+    /// The next record; it must not be called again after an error. `None` if bad records are
+    /// skipped and the stream has lost some of the records that it declared: the lost records are
+    /// not replaced, since each of the others must come once in an epoch.
     pub(crate) fn fetch(&mut self) -> Result<Option<FetchedRecord>> {
-        // Another pass starts only for padding.
+        // Another pass may start only for padding.
         if self.pass > 0 && self.drops_records() {
             return Ok(None);
         }
@@ -117,7 +118,8 @@ impl StreamCursor {
         Ok(())
     }
 
-    /// A record that comes again, to pad a batch without a readable record.
+    /// A record for padding a batch that has no readable record. The stream is repeated if
+    /// necessary.
     pub(crate) fn padding_record(&mut self) -> Result<FetchedRecord> {
         loop {
             if let Some(record) = self.read_next()? {
@@ -128,7 +130,7 @@ impl StreamCursor {
         }
     }
 
-    /// After the last record of an epoch: a stream that declared its length must have ended.
+    /// Checks, after the last record of an epoch, that a stream that declared its length has ended.
     pub(crate) fn check_end(&mut self) -> Result<()> {
         let EpochLength::Known(count) = self.length else { return Ok(()) };
         if self.broken || self.read_next()?.is_none() {
@@ -170,14 +172,14 @@ impl StreamCursor {
         Ok(None)
     }
 
-    /// Whether the epoch continues without what the stream could not read.
+    /// Whether the epoch continues without the records that the stream could not read.
     fn drops_records(&self) -> bool {
         self.broken
             && self.setup().config.on_error == OnError::Skip
             && matches!(self.length, EpochLength::Known(_))
     }
 
-    /// The stream's next record. It is user code, and may panic.
+    /// The stream's next record. The stream is user code and may panic.
     fn step(&mut self, random_epoch: u64) -> Result<Option<Result<Record>>> {
         let StreamCursor { records, dataset, .. } = self;
         let step = AssertUnwindSafe(|| {
@@ -190,7 +192,7 @@ impl StreamCursor {
         catch_unwind(step).unwrap_or_else(|payload| Err(panicked("the stream panicked", payload)))
     }
 
-    /// The stream has ended before the epoch: checks whether it may.
+    /// Checks whether the stream may end before the epoch does.
     fn check_short(&self) -> Result<()> {
         if self.read == 0 {
             let problem = if self.broken {

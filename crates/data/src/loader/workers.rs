@@ -27,21 +27,21 @@ struct SharedState {
     /// If both are locked, this one is locked before `queue`.
     sampler: Mutex<BatchSampler>,
     queue: Mutex<Queue>,
-    /// Signalled when the consumer has taken a batch, and on stop.
+    /// Signaled when the consumer has taken a batch, and when the threads are stopped.
     space: Condvar,
-    /// Signalled when the batch that the consumer waits for is finished, or the end is known.
+    /// Signaled when the batch that the consumer waits for is finished, or when `end` is known.
     ready: Condvar,
 }
 
-/// Batches are numbered across epochs, in the order of the sampler.
+/// The finished batches. Batches are numbered across epochs, in the order of the sampler.
 struct Queue {
     /// The number of the next batch that the consumer takes.
     next: u64,
     finished: BTreeMap<u64, Result<HostBatch>>,
     /// The number of batches, once it is known.
     end: Option<u64>,
-    /// The first batch of the next epoch: even unordered batches do not cross the end of their
-    /// epoch.
+    /// The number of the first batch of the next epoch. Even unordered batches are delivered within
+    /// their epoch.
     epoch_end: u64,
     /// The number of batches of an epoch.
     epoch_batches: u64,
@@ -137,14 +137,14 @@ impl Drop for Workers {
         self.shared.space.notify_all();
         drop(queue);
         for thread in self.threads.drain(..) {
-            // The result can be ignored: panics of user code are caught where it is called.
+            // The result can be ignored, because panics of user code are caught where it is called.
             let _ = thread.join();
         }
     }
 }
 
 impl SharedState {
-    /// The loop of a thread.
+    /// The loop of a worker thread.
     fn work(&self) {
         let stats = &self.inner.setup.stats;
         loop {
@@ -155,8 +155,8 @@ impl SharedState {
             let number = sampler.issued;
             let task = if self.wait_for_space(number) { sampler.next() } else { None };
             let Some(task) = task else {
-                // Also after a stop, so that a consumer on another thread does not wait for a batch
-                // that will not come.
+                // This is also set after a stop, so that a consumer on another thread does not wait
+                // for a batch that will not come.
                 self.queue.lock().end = Some(number);
                 self.ready.notify_all();
                 return;
@@ -173,7 +173,7 @@ impl SharedState {
         }
     }
 
-    /// Waits until batch `number` is within the prefetch window. False after a stop.
+    /// Waits until batch `number` is within the prefetch window. Returns false after a stop.
     fn wait_for_space(&self, number: u64) -> bool {
         let start = Instant::now();
         let mut queue = self.queue.lock();

@@ -14,7 +14,7 @@ pub(crate) struct Weights {
 }
 
 impl Weights {
-    /// Weights for a number of things; `noun` names them in messages.
+    /// Makes the weights of `count` items. `noun` names the items in messages.
     pub(crate) fn new(name: &str, weights: &[f64], count: usize, noun: &str) -> Result<Weights> {
         if weights.len() != count {
             return Err(Error::usage(format!(
@@ -50,7 +50,7 @@ impl Weights {
     pub(crate) fn draw(&self, unit: f64) -> usize {
         let total = self.sums.last().copied().unwrap_or(0.0);
         let index = self.sums.partition_point(|&sum| sum <= unit * total);
-        // Only rounding up to the total could exceed the last index.
+        // The index can be too large only if the product is rounded up to the total.
         index.min(self.weights.iter().rposition(|&weight| weight > 0.0).unwrap_or(0))
     }
 
@@ -59,11 +59,11 @@ impl Weights {
     }
 }
 
-/// Mixes the parts of a [`ConcatDataset`](crate::ConcatDataset): the weights decide from which part
-/// each sample of an epoch comes.
+/// Mixes the parts of a [`ConcatDataset`](crate::ConcatDataset): the weights decide which part each
+/// sample of an epoch comes from.
 ///
-/// Within a part, all samples come once before any of them repeats, then again in another order.
-/// Each epoch starts with a new order. The seed and the epoch decide everything.
+/// Within a part, all samples are read once before any of them is read again, then again in another
+/// order. Each epoch starts with a new order. The order depends only on the seed and the epoch.
 ///
 /// ```
 /// use fulmen_data::{ConcatDataset, DataLoader, TensorDataset};
@@ -86,12 +86,12 @@ pub struct MixSampler {
 }
 
 impl MixSampler {
-    /// A sampler for consecutive parts of these lengths, with a weight for each; an epoch has
+    /// A sampler for consecutive parts of these lengths, with a weight for each part. An epoch has
     /// `num_samples` samples. The weights need not add up to 1.
     ///
     /// # Errors
     /// The number of weights differs from the number of parts; weights that are negative, infinite
-    /// or all 0; an empty part with a weight.
+    /// or all 0; an empty part with a positive weight.
     pub fn new(
         lengths: &[usize],
         weights: &[f64],
@@ -124,7 +124,7 @@ impl Sampler for MixSampler {
             .iter()
             .scan(0, |end, len| Some(std::mem::replace(end, *end + len)))
             .collect();
-        // For each part, the rest of its current pass and the number of passes.
+        // The samples of each part that remain in its current pass, and the number of passes.
         let mut remaining: Vec<(Vec<usize>, u64)> = vec![(Vec::new(), 0); self.lengths.len()];
         let mut random = generator(Purpose::Mix, [self.seed, epoch, u64::MAX]);
         let mut order = Vec::with_capacity(self.num_samples);
@@ -207,7 +207,7 @@ impl Sampler for WeightedRandomSampler {
 
     fn describe(&self) -> String {
         let weights = self.weights.get();
-        // All weights would fill pages; a position-weighted sum detects most changes.
+        // The list of all weights would be too long; a position-weighted sum detects most changes.
         let check: f64 =
             weights.iter().enumerate().map(|(index, weight)| weight * (index + 1) as f64).sum();
         format!(

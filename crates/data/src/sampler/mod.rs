@@ -37,10 +37,10 @@ pub use mix::{MixSampler, WeightedRandomSampler};
 /// # Several processes
 ///
 /// The order covers the whole epoch and is the same in every process; the loader gives each process
-/// its rows of each batch. A sampler that divides the samples itself must say that it is
-/// [presharded](Sampler::is_presharded): then [`order`](Sampler::order) returns what this process
-/// reads, and nothing is divided further. A sampler whose order differs between ranks without
-/// saying so is rejected.
+/// its rows of each batch. A sampler that divides the samples itself must declare that it is
+/// [presharded](Sampler::is_presharded). [`order`](Sampler::order) then returns only the samples
+/// that this process reads, and the loader does not divide them further. A sampler whose order
+/// differs between ranks without this declaration is rejected.
 ///
 /// ```
 /// use fulmen_data::{DataLoader, Replica, Replicas, Sampler, TensorDataset};
@@ -89,8 +89,9 @@ pub trait Sampler: Send + Sync + 'static {
     }
 
     /// A short description of the sampler with everything its order depends on, such as a seed.
-    /// Processes compare it before they train together, and a run that resumes in the middle of an
-    /// epoch compares it with the checkpoint's. By default the name of the type.
+    /// Processes compare their descriptions before they train together, and a run that resumes in
+    /// the middle of an epoch compares its description with the checkpoint's. The default is the
+    /// name of the type.
     fn describe(&self) -> String {
         std::any::type_name::<Self>().to_owned()
     }

@@ -54,7 +54,7 @@ where
         })))
     }
 
-    /// The function is known only by its type ([`Fingerprint::add_function`]).
+    /// Identifies the function only by its type ([`Fingerprint::add_function`]).
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
         fingerprint.add_function::<F>("map");
         self.stream.fingerprint(fingerprint)
@@ -117,7 +117,7 @@ impl<S: Stream> Stream for ShuffleStream<S> {
 
 /// An epoch of a [`ShuffleStream`].
 struct ShuffleItems<T> {
-    /// None after the end of the stream.
+    /// `None` after the end of the stream.
     items: Option<Items<T>>,
     buffer: Vec<StreamItem<T>>,
     capacity: usize,
@@ -133,8 +133,8 @@ impl<T> Iterator for ShuffleItems<T> {
         {
             match items.next() {
                 Some(Ok(item)) => self.buffer.push(item),
-                // The error comes at once; the items that were read before it follow if the caller
-                // continues.
+                // The error is returned at once. The items that were read before it follow if the
+                // caller continues.
                 Some(Err(error)) => return Some(Err(error)),
                 None => self.items = None,
             }

@@ -21,8 +21,8 @@ pub struct Record {
 type WriteSample = dyn FnOnce(&mut Sample<'_>) -> Result<()> + Send;
 
 impl Record {
-    /// The record with this number in the dataset, before any shuffling. It comes from `origin`;
-    /// `write` writes every field of it. A worker thread calls it once.
+    /// Makes the record with number `index` in the dataset, counted before any shuffling. `origin`
+    /// says where it comes from. `write` writes all of its fields; a worker thread calls it once.
     pub fn new(
         index: u64,
         origin: impl Into<String>,
@@ -58,8 +58,8 @@ impl fmt::Debug for Record {
 /// Samples that are read in sequence (PyTorch's `IterableDataset`).
 ///
 /// [`Stream::into_dataset`] makes one from a stream of items. Implement it yourself only if a
-/// sample is more than one item. [`DataLoader::from_stream`](crate::DataLoader::from_stream) reads
-/// it in batches.
+/// sample consists of several items. [`DataLoader::from_stream`](crate::DataLoader::from_stream)
+/// reads it in batches.
 pub trait IterableDataset: Send + Sync + 'static {
     /// The number of records in an epoch, if it is known without reading them.
     fn len(&self) -> Option<usize>;
@@ -75,8 +75,8 @@ pub trait IterableDataset: Send + Sync + 'static {
     /// [`Dataset::fingerprint`](crate::Dataset::fingerprint).
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()>;
 
-    /// A short description of the dataset with everything its order depends on, such as a seed. By
-    /// default the name of the type.
+    /// A short description of the dataset with everything its order depends on, such as a seed. The
+    /// default is the name of the type.
     fn describe(&self) -> String {
         std::any::type_name::<Self>().to_owned()
     }

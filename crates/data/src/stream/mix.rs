@@ -1,6 +1,7 @@
-//! Several streams as one; weights decide which stream each item comes from.
+//! Mixes several streams into one; weights decide which stream each item comes from.
 //!
-//! Out of scope: datasets that are read by index (`sampler`), and streams in sequence (`adapters`).
+//! Out of scope: datasets that are read by index (`sampler`), and concatenated streams
+//! (`adapters`).
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ const PASS: u64 = 1 << 52;
 /// When a mixture of streams ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum MixUntil {
-    /// When one stream has ended, so the weights hold until the end (Hugging Face's
+    /// When one stream has ended, so that the weights hold for the whole mixture (Hugging Face's
     /// `first_exhausted`).
     #[default]
     FirstEnds,
@@ -27,7 +28,8 @@ pub enum MixUntil {
     /// again, and the others continue by their weights (WebDataset's `longest`).
     AllEnd,
     /// Never: a stream that ends is repeated, with the order and random numbers of another epoch.
-    /// The loader's [`num_samples`](crate::DataLoaderBuilder::num_samples) ends an epoch.
+    /// The loader's [`num_samples`](crate::DataLoaderBuilder::num_samples) then sets the length of
+    /// an epoch.
     Never,
 }
 

@@ -57,8 +57,8 @@ impl<T> std::fmt::Debug for Deferred<T> {
 /// A collection of items that is read in sequence, epoch after epoch.
 ///
 /// A loader reads a stream on one thread at a time, in order, as fast as it can. All workers run
-/// what [`map`](Stream::map) and [`into_dataset`](Stream::into_dataset) add, in parallel. So let
-/// the stream return raw bytes, and decode in `map`.
+/// what [`map`](Stream::map) and [`into_dataset`](Stream::into_dataset) add, in parallel. A stream
+/// should therefore return raw bytes, and `map` should decode them.
 ///
 /// ```
 /// use fulmen_data::{DType, DataLoader, Field, Fingerprint, Items, Result, Stream, StreamItem};
@@ -98,10 +98,10 @@ pub trait Stream: Send + Sync + 'static {
 
     /// The items of epoch `epoch`: always the same items in the same order for the same epoch.
     ///
-    /// After an error, the stream continues with the next item if it can find it. A stream that
-    /// ends after an error loses the rest: a loader with [`OnError::Replace`](crate::OnError), or
-    /// with `num_samples` set, fills the rest of the epoch from the beginning of the stream; with
-    /// `Skip` and the stream's own length, the rest is padding.
+    /// After an error, the stream continues with the next item if it can find it. If it ends after
+    /// an error, the remaining items are lost. A loader with [`OnError::Replace`](crate::OnError),
+    /// or with `num_samples` set, then fills the rest of the epoch from the beginning of the
+    /// stream. With `Skip` and the stream's own length, the rest of the epoch is padding.
     fn items(&self, epoch: u64) -> Result<Items<Self::Item>>;
 
     /// Adds everything the items depend on, like
@@ -109,14 +109,14 @@ pub trait Stream: Send + Sync + 'static {
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()>;
 
     /// A short description of the stream with everything its order depends on, such as a seed. A
-    /// run that resumes in the middle of an epoch compares it with the checkpoint's. By default the
-    /// name of the type.
+    /// run that resumes in the middle of an epoch compares its description with the checkpoint's.
+    /// The default is the name of the type.
     fn describe(&self) -> String {
         std::any::type_name::<Self>().to_owned()
     }
 
-    /// The same items, with all work deferred that need not be done in order. By default the items
-    /// as they are.
+    /// The same items, with all work that can be done out of order deferred to [`Deferred::make`].
+    /// By default, no work is deferred.
     fn deferred(&self, epoch: u64) -> Result<Items<Deferred<Self::Item>>> {
         let items = self.items(epoch)?;
         Ok(Box::new(items.map(|item| {
@@ -151,7 +151,7 @@ pub trait Stream: Send + Sync + 'static {
         ShuffleStream::new(self, buffer, seed)
     }
 
-    /// These items, then those of another stream.
+    /// Appends the items of another stream.
     fn chain<S>(self, then: S) -> ChainStream<Self, S>
     where
         Self: Sized,
@@ -168,7 +168,8 @@ pub trait Stream: Send + Sync + 'static {
         TakeStream::new(self, count)
     }
 
-    /// The items after the first `count` of each epoch. The first ones are read, but not computed.
+    /// The items after the first `count` of each epoch. The first `count` are read but not
+    /// computed.
     fn skip(self, count: usize) -> SkipStream<Self>
     where
         Self: Sized,
@@ -176,8 +177,8 @@ pub trait Stream: Send + Sync + 'static {
         SkipStream::new(self, count)
     }
 
-    /// Samples with these fields, for [`DataLoader::from_stream`]; `write` writes an item into
-    /// them. [`Sample::random`] gives it random numbers.
+    /// Makes a dataset of samples with these fields, for [`DataLoader::from_stream`]. `write`
+    /// writes an item into the fields; it gets random numbers from [`Sample::random`].
     ///
     /// [`DataLoader::from_stream`]: crate::DataLoader::from_stream
     fn into_dataset<F>(self, fields: Vec<Field>, write: F) -> StreamDataset<Self, F>
@@ -189,8 +190,8 @@ pub trait Stream: Send + Sync + 'static {
     }
 }
 
-/// The items of a stream with deferred work, computed in order. An item that fails is an error in
-/// its position and does not end the stream.
+/// Computes the deferred items of a stream in order. An item that fails is an error in its position
+/// and does not end the stream.
 pub fn make<T: 'static>(items: Items<Deferred<T>>) -> Items<T> {
     Box::new(items.map(|item| {
         let StreamItem { index, origin, item } = item?;

@@ -1,7 +1,7 @@
 //! Images with class labels from IDX files, and MNIST as the best known of them.
 //!
-//! Out of scope: the file format (`idx`), and converting grey bytes to floats, which the device
-//! does best.
+//! Out of scope: the file format (`idx`), and the conversion of gray bytes to floats, which is
+//! faster on the device.
 
 use std::path::{Path, PathBuf};
 
@@ -62,7 +62,7 @@ impl IdxClassification {
         Ok(IdxClassification { images, image, image_bytes, labels, labels_path, num_classes })
     }
 
-    /// The labels of all samples, in order.
+    /// The labels of all samples, in the order of the samples.
     pub fn labels(&self) -> &[i32] {
         &self.labels
     }
@@ -72,7 +72,7 @@ impl IdxClassification {
         self.num_classes
     }
 
-    /// The bytes of an image, row by row; none if the index is out of range.
+    /// The bytes of an image, row by row; `None` if the index is out of range.
     fn image(&self, index: usize) -> Option<&[u8]> {
         let start = index.checked_mul(self.image_bytes)?;
         self.images.bytes().get(start..start.checked_add(self.image_bytes)?)
@@ -138,7 +138,7 @@ impl Dataset for IdxClassification {
         Some(format!("{}, image {index}", self.images.path().display()))
     }
 
-    /// The two files and the number of classes.
+    /// Adds the two files and the number of classes.
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
         fingerprint.add("classes", self.num_classes.to_le_bytes());
         fingerprint.add_file(self.images.path())?;
@@ -165,7 +165,7 @@ impl Split {
     }
 }
 
-/// MNIST, or a dataset with the same layout (Fashion-MNIST, KMNIST): 28 by 28 grey images of 10
+/// MNIST, or a dataset with the same layout (Fashion-MNIST, KMNIST): 28 by 28 gray images of 10
 /// classes.
 ///
 /// ```no_run
@@ -200,12 +200,12 @@ impl Mnist {
         IdxClassification::new(images, labels, 10).map(Mnist)
     }
 
-    /// The labels of all samples, in order.
+    /// The labels of all samples, in the order of the samples.
     pub fn labels(&self) -> &[i32] {
         self.0.labels()
     }
 
-    /// The 784 pixels of an image, row by row; none if the index is out of range.
+    /// The 784 pixels of an image, row by row; `None` if the index is out of range.
     pub fn image(&self, index: usize) -> Option<&[u8]> {
         self.0.image(index)
     }
@@ -216,7 +216,7 @@ impl Mnist {
     }
 }
 
-/// The file, under one of its usual names.
+/// Finds the file under one of its usual names.
 fn find(dir: &Path, stem: &str, kind: &str) -> Result<PathBuf> {
     let names = [
         format!("{stem}-{kind}"),

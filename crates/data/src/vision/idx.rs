@@ -1,6 +1,6 @@
 //! The IDX file format of MNIST and similar datasets, plain or gzip-compressed.
 //!
-//! Out of scope: what the arrays mean; images and labels meet in `classification`.
+//! Out of scope: the meaning of the arrays; `classification` pairs images with labels.
 
 use std::fs::File;
 use std::io::{self, Read, Seek};
@@ -12,7 +12,7 @@ use fulmen_tensor::DType;
 use crate::read::fill;
 use crate::{Error, Result};
 
-/// The default limit: a small `.gz` can hold a thousand times its size.
+/// The default limit of the uncompressed size: a `.gz` can expand to a thousand times its size.
 const DEFAULT_LIMIT: u64 = 16 << 30;
 
 /// Deflate compresses 1032 bytes to one at best.
@@ -227,8 +227,8 @@ impl<R: Read> Reader<'_, R> {
                 ))
             })?;
         }
-        // Reading one byte more than expected detects surplus data, and checks the checksum at the
-        // end.
+        // Reading one byte more than expected detects surplus data. It also makes the decoder
+        // verify the checksum at the end.
         let result = self.reader.by_ref().take(expected as u64 + 1).read_to_end(&mut bytes);
         result.map_err(|source| self.read_error(bytes.len(), expected, source))?;
         if bytes.len() > expected {

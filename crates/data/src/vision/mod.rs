@@ -1,4 +1,4 @@
-//! Labelled images in IDX files: MNIST and similar datasets.
+//! Labeled images in IDX files: MNIST and similar datasets.
 //!
 //! Out of scope: images in other formats (`fulmen-images`).
 

@@ -1,4 +1,4 @@
-//! MNIST and other labelled images: the real digits, and files that do not belong together.
+//! MNIST and other labeled images: the real digits, and files that do not belong together.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! Batches on a real device of the CPU plugin: content, order, memory that is not copied, and all
-//! kinds of ends.
+//! Batches on a real device of the CPU plugin: their content, their order, memory that is not
+//! copied, and every way in which the iterator ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,7 +24,7 @@ fn read(buffer: &Buffer) -> Vec<u8> {
     buffer.read().unwrap().wait().unwrap().to_vec()
 }
 
-/// Every dtype that a device has, and one that has no elements.
+/// Fields of every dtype that a device supports, and a field without elements.
 fn data(count: usize) -> TensorDataset {
     let numbers = || (0..2 * count).map(|i| i as u8);
     TensorDataset::builder()
@@ -74,14 +74,14 @@ fn batches_arrive_as_they_are_on_the_host() {
             .num_workers(workers)
             .build()
             .unwrap();
-        // All at once, so that every batch keeps its memory while the others are made.
+        // All batches are kept, so that each keeps its memory while the others are made.
         let moved: Vec<DeviceBatch> =
             loader.prefetch_to(&runtime, &rows(), 1, 0).collect::<Result<_>>().unwrap();
         assert_eq!(moved.len(), 7);
         for (moved, host) in moved.iter().zip(loader.epoch(1)) {
             same(moved, &host.unwrap());
         }
-        // One at a time, so that memory is reused.
+        // One batch is kept at a time, so that memory is reused.
         for (moved, host) in
             loader.epochs(1..4, 3).prefetch_to(&runtime, &rows()).zip(loader.epochs(1..4, 3))
         {
@@ -175,7 +175,7 @@ fn an_error_arrives_at_its_place_and_skipped_batches_are_not_read() {
         assert_eq!(batches[1].as_ref().unwrap_err().to_string(), "sample 12: damaged");
         assert_eq!(batches[1].as_ref().unwrap_err().sample_index(), Some(12));
         assert_eq!(batches[2].as_ref().unwrap().index, 4);
-        // Batches 2 and 4 fully, batch 3 up to its fault.
+        // Batches 2 and 4 are read fully, batch 3 up to its error.
         assert_eq!(read.load(Ordering::SeqCst), 4 + 1 + 4);
     }
 }

@@ -49,7 +49,7 @@ impl Dataset for FaultyDataset {
     }
 }
 
-/// The result of an epoch in batches of 3: each batch as its values or its error.
+/// The result of an epoch in batches of 3: the values or the error of each batch.
 fn outcome(fault: fn(usize) -> Fault, workers: usize) -> Vec<std::result::Result<Vec<i32>, Error>> {
     let loader = DataLoader::builder(FaultyDataset::new(fault))
         .batch_size(3)
@@ -145,7 +145,7 @@ fn the_workers_do_not_run_ahead_of_the_prefetch_window() {
         std::thread::sleep(Duration::from_millis(5));
     }
     std::thread::sleep(Duration::from_millis(50));
-    // The one that was taken, and two ahead.
+    // The batch that was taken, and two batches ahead.
     assert_eq!(read.load(Ordering::SeqCst), 6);
 }
 
@@ -180,7 +180,7 @@ fn dropping_does_not_wait_for_a_whole_batch() {
     assert!(read < 20, "{read} samples were read");
 }
 
-/// A sampler whose order is made by the given function.
+/// A sampler whose order is computed by the given function.
 struct FnSampler(Order);
 
 type Order = fn(u64) -> Vec<usize>;
@@ -217,14 +217,14 @@ fn a_sampler_that_lies_is_an_error_and_the_end() {
     }
 }
 
-/// Runs something that might never end, with a time limit.
+/// Runs work that might never end, with a time limit.
 fn finishes<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (send, receive) = std::sync::mpsc::channel();
     std::thread::spawn(move || send.send(work()));
     receive.recv_timeout(Duration::from_secs(60)).expect("it hangs, or it panicked")
 }
 
-/// The result of one or two epochs: the first number of each batch, or its error.
+/// The result of one or two epochs: the first number or the error of each batch.
 fn firsts(loader: DataLoader, start: usize) -> Vec<String> {
     finishes(move || {
         let text = |batch: Result<HostBatch>| match batch {
@@ -235,7 +235,7 @@ fn firsts(loader: DataLoader, start: usize) -> Vec<String> {
     })
 }
 
-/// Six samples; the fourth cannot be read, then more user code panics.
+/// Six samples. The fourth cannot be read, and more user code panics after it.
 struct PanickingDataset {
     message: bool,
 }
@@ -351,7 +351,7 @@ fn a_panic_in_a_drop_is_an_error_and_the_end() {
 
 #[test]
 fn a_panic_while_a_sampler_is_described_is_an_error() {
-    /// Has another order for each rank, and no description.
+    /// A sampler with a different order for each rank, and no description.
     struct RankSampler;
     impl Sampler for RankSampler {
         fn order(&self, _: u64, len: usize, replica: Replica) -> Vec<usize> {

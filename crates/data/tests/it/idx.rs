@@ -1,4 +1,4 @@
-//! IDX files: valid ones, plain and compressed, and all kinds of damage.
+//! IDX files: valid files, plain and compressed, and all kinds of damage.
 
 use std::fs;
 use std::io::Write;
@@ -46,7 +46,7 @@ fn gz(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// Bytes that hardly compress, so cutting the file cuts the data.
+/// Bytes that hardly compress, so that truncating the file truncates the data.
 fn noise(len: usize) -> Vec<u8> {
     let mut state = 1u32;
     let next = |_| {
@@ -124,7 +124,7 @@ fn a_truncated_gz_says_how_far_it_went() {
             "{error}"
         );
     }
-    // Cut within gzip's own header.
+    // The file is truncated within the gzip header.
     for cut in 2..12 {
         assert!(
             Case::new(&whole[..cut]).open().unwrap_err().to_string().contains("truncated"),
@@ -148,7 +148,7 @@ fn a_damaged_gz_is_refused() {
     let garbage = [whole.as_slice(), b"garbage after the end"].concat();
     assert!(Case::new(&garbage).open().unwrap_err().is_file());
 
-    // A flipped bit is detected, unless it is an unused one; then the data is unchanged.
+    // A flipped bit is detected, unless the bit is unused and the data is therefore unchanged.
     let expected = Case::new(&whole).open().unwrap();
     let mut refused = 0;
     let indices: Vec<usize> = (10..whole.len()).step_by(997).collect();
@@ -204,7 +204,7 @@ fn a_header_that_promises_the_moon_allocates_nothing() {
     use expect_test::expect;
     let max = u32::MAX;
     Case::new(&idx(8, &[max, max, max], &[0])).fails(expect!["FILE: the header claims the shape [4294967295, 4294967295, 4294967295] of u8, which is more than this machine can address; the file is damaged"]);
-    // Within the limit, but the file cannot hold it.
+    // The size is within the limit, but the file is too small for it.
     Case::new(&idx(8, &[2, max], &[0])).fails(expect![
         "FILE: the header promises 8589934590 bytes of data (u8[2, 4294967295]), found 1; copy or download the file \
          again"

@@ -16,7 +16,7 @@ fn a_short_last_batch_is_padded_with_its_first_sample_and_masked() {
         (loader.len(), loader.num_samples(), loader.batch_size(), loader.pads()),
         (3, 10, 4, true)
     );
-    // Three times, so that the memory of a full batch is reused for the short one.
+    // Three epochs, so that the memory of a full batch is reused for the short one.
     for epoch in 0..3 {
         let mut count = 0;
         for (index, batch) in loader.epoch(epoch).enumerate() {
@@ -103,7 +103,7 @@ fn an_epoch_can_start_in_the_middle_and_several_follow_without_a_seam() {
     assert_eq!(stream.iter().map(number).collect::<Vec<_>>(), expected);
     let positions: Vec<_> = stream.iter().map(|batch| (batch.epoch(), batch.index())).collect();
     assert_eq!(positions, [(3, 2), (4, 0), (4, 1), (4, 2), (5, 0), (5, 1), (5, 2)]);
-    // Directly after the end of an epoch comes the start of the next.
+    // The next epoch starts directly after the end of an epoch.
     assert_eq!(loader.epochs(3..5, 3).count(), 3);
     assert_eq!(loader.epochs(3..4, 3).count(), 0);
     let mut past_end = loader.epochs(3..5, 4);

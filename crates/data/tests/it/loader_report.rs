@@ -10,7 +10,7 @@ use fulmen_data::{
     Sample, Stage, Stream, StreamItem, bench_loader,
 };
 
-/// 40 numbers. The first of each epoch is read only after the last of that epoch.
+/// 40 numbers. The first number of each epoch is read only after the last one.
 struct DelayedFirstSample(Arc<(Mutex<Read>, Condvar)>);
 
 /// Epochs and indices.
@@ -56,8 +56,8 @@ fn batches_that_are_done_first_come_first_but_never_before_the_end_of_the_epoch_
     for (epoch, batches) in batches.chunks(10).enumerate() {
         assert!(batches.iter().all(|batch| batch.epoch() == epoch as u64));
         let order: Vec<usize> = batches.iter().map(HostBatch::index).collect();
-        // The last one is started when at most three have not been taken yet, and the first is
-        // finished after that.
+        // The last batch is started when at most three batches have not been taken yet, and the
+        // first batch is finished after that.
         assert!(order[7..].contains(&0), "{order:?}");
         assert_eq!(order.iter().collect::<BTreeSet<_>>().len(), 10);
         for batch in batches {

@@ -1,5 +1,5 @@
-//! Batches on eight devices: which device has which rows, what is copied, and how long memory
-//! lives.
+//! Batches on eight devices: which device has which rows, what is copied, and how long memory is
+//! kept.
 
 use fulmen_data::{DataLoader, DeviceBatch, Error, HostBatch, Replicas, Result, TensorDataset};
 use fulmen_tensor::{Accelerator, Devices, Mesh, Runtime, Sharding};
@@ -73,7 +73,7 @@ fn each_device_has_its_rows_and_no_others() {
             assert_eq!(replicas, Replicas { devices, ..Replicas::default() });
             let loader = builder.build().unwrap().distributed(replicas).unwrap();
             let each = loader.per_device_batch_size();
-            // Kept together, then one at a time, so that memory is reused.
+            // The batches are first kept together, then one at a time, so that memory is reused.
             let batches: Vec<DeviceBatch> =
                 loader.prefetch_to(&runtime, &rows(), 1, 0).collect::<Result<_>>().unwrap();
             assert_eq!(batches.len(), 4);
@@ -134,7 +134,7 @@ fn the_devices_read_aligned_rows_in_place_and_share_one_copy_of_whole_batches() 
         // Two rows of 64 bytes each.
         assert_eq!(buffer.address().unwrap(), address(0) + shard * 128, "device {shard}");
     }
-    // Six bytes per device: only the first device's start at a multiple of 64.
+    // Each device has six bytes, so only the rows of the first device start at a multiple of 64.
     assert_eq!(split.arrays[1].shards()[0].address().unwrap(), address(1));
     assert_ne!(split.arrays[1].shards()[1].address().unwrap(), address(1) + 6);
 
@@ -157,7 +157,7 @@ fn memory_is_used_again_only_when_all_devices_are_done_with_it() {
     let moved = host.to_devices(&runtime, &rows()).unwrap();
     compare(&moved, &expected, |shard| shard * 2..shard * 2 + 2);
     drop((host, expected));
-    // Only the devices hold the memory now; nothing else may be written there.
+    // Only the devices hold the memory now, and nothing else may be written to it.
     for epoch in 1..20 {
         assert_ne!(address(&loader.epoch(epoch).next().unwrap().unwrap()), first);
     }
@@ -195,7 +195,7 @@ fn what_cannot_be_split_is_an_error() {
     let unknown = Replicas::from_runtime(&runtime, &Sharding::new([Some("model")])).unwrap_err();
     assert!(unknown.is_usage() && unknown.to_string().contains("the mesh is data=8"), "{unknown}");
 
-    // A part of a batch for devices that need all of it.
+    // A part of a batch, for devices that need the whole batch.
     let part = loader(16)
         .distributed(Replicas { devices: 8, num_processes: 2, process_index: 1 })
         .unwrap();

@@ -109,7 +109,7 @@ fn splits_have_the_counts_of_scikit_learns() {
             counts_seen.insert(counts);
             splits.insert(split.validation);
         }
-        // The same ones where a tie is broken at random.
+        // The same counts are allowed where a tie is broken at random.
         assert_eq!(counts_seen, allowed);
         assert_eq!(splits.len(), 50);
     }
@@ -211,7 +211,7 @@ fn a_mixture_of_datasets_draws_by_weights_and_repeats_nothing_too_early() {
         orders.insert(pass);
     }
     assert!(orders.len() > 60, "each pass has another order");
-    // By tests/reference/orders.py.
+    // tests/reference/orders.py computed these values.
     assert_eq!(
         MixSampler::new(&[5, 3], &[1.0, 1.0], 12, 9).unwrap().order(2, 8, Replica::ONLY),
         PINNED_MIX

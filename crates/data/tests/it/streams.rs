@@ -1,5 +1,5 @@
-//! Streams: their order and content, positions in them, several processes, and streams that
-//! misbehave.
+//! Streams: their order and content, starting in the middle, several processes, and streams that
+//! fail.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -84,7 +84,7 @@ fn content(batch: Result<HostBatch>) -> Content {
     )
 }
 
-/// Uneven work, so that the workers get out of step.
+/// Work that takes uneven time, so that the workers get out of step.
 fn dawdle(number: u64) -> Result<u64> {
     if number.is_multiple_of(5) {
         std::thread::sleep(Duration::from_micros(200 * (number % 7)));
@@ -110,7 +110,7 @@ fn the_number_of_workers_changes_nothing_nor_does_a_start_in_mid_epoch() {
             assert!(rest == whole[start..], "{workers} workers from batch {start}");
         }
     }
-    // Each epoch has all of them, with its own order and noise.
+    // Each epoch has all samples, in a different order and with different noise.
     for epoch in whole.chunks(26) {
         let mut all: Vec<i64> = epoch.iter().flat_map(|batch| batch.2.clone()).collect();
         all.truncate(103);
@@ -273,7 +273,7 @@ fn chains_count_on_and_limits_cut() {
         (indices(first.deferred(0).unwrap()), indices(rest.deferred(0).unwrap())),
         (vec![2, 3, 4], vec![5, 6, 7, 8])
     );
-    // All items have different indices, although the first ones are left out.
+    // All items have different indices, although the first items are left out.
     assert_eq!(items(from(0, 4).skip(2).chain(from(70, 2)), 0), [(2, 2), (3, 3), (4, 70), (5, 71)]);
     // Shuffling the first part does not change where the second one starts counting.
     let indices: Vec<u64> =
@@ -321,7 +321,8 @@ fn a_shuffle_buffer_moves_an_item_forward_by_at_most_its_length() {
     assert_ne!(order(10, 5, 0), order(10, 5, 1));
     assert_ne!(order(10, 5, 0), order(10, 6, 0));
     assert_eq!(order(10, 5, 7), order(10, 5, 7));
-    // Another order would belong to another run. By tests/reference/orders.py.
+    // Another order would be the order of another run. tests/reference/orders.py computed these
+    // values.
     let pinned: Vec<u64> = order(10, 5, 0).iter().map(|item| item.1).collect();
     assert_eq!(pinned[..12], [9, 5, 8, 2, 12, 13, 10, 16, 3, 6, 15, 1]);
     let digest = pinned.iter().fold(0xcbf2_9ce4_8422_2325u64, |hash, number| {
@@ -343,7 +344,7 @@ fn a_shuffle_buffer_as_long_as_the_stream_gives_every_permutation() {
     assert_eq!(counts.len(), 6);
     let chi_squared: f64 =
         counts.values().map(|&count| f64::from(count - 1000).powi(2) / 1000.0).sum();
-    // 5 degrees of freedom: above 20.5 in one of a thousand.
+    // With 5 degrees of freedom, one of a thousand values is above 20.5.
     assert!(chi_squared < 20.5, "{chi_squared}");
 }
 
@@ -472,7 +473,8 @@ fn a_substitute_takes_the_row_of_the_record_that_cannot_be_decoded() {
     }
 }
 
-/// A stream that loses a shard of nine records in the middle, and has some that cannot be decoded.
+/// A stream that loses a shard of nine records in the middle and has some records that cannot be
+/// decoded.
 fn battered() -> impl Stream<Item = u64> {
     let lost = |i| (20..29).contains(&i).then(|| Error::new("the shard is gone"));
     Numbers { fault: lost, ..Numbers::new(50) }
@@ -555,8 +557,8 @@ fn processes_lose_none_of_a_stream_but_the_bad_records() {
 #[test]
 fn a_process_whose_own_records_are_all_bad_pads_with_those_of_others() {
     let torn = || Numbers::new(4).map(|n| if n == 2 { Err(Error::new("torn")) } else { Ok(n) });
-    // The second batch is [bad, good]: the first process has the bad one, with which the second one
-    // would pad.
+    // The second batch is [bad, good]. The first process has the bad record, and the second process
+    // would use it as padding.
     for (process_index, expected) in [(0, (vec![3], vec![0.0])), (1, (vec![3], vec![1.0]))] {
         let loader = DataLoader::from_stream(samples(torn()))
             .batch_size(2)

@@ -13,7 +13,7 @@ const ONCE: &str = "DURABLE_TEST_ONCE";
 /// Large enough that most of the time is spent on the write.
 const BYTES: usize = 1 << 20;
 
-/// Writes a file and a folder full of the same number, over and over.
+/// Writes a file and a folder filled with the same number, over and over.
 #[test]
 #[ignore = "run by a_killed_writer_leaves_a_whole_file_and_the_next_one_nothing_else"]
 fn writes_until_it_is_killed() {

@@ -10,7 +10,7 @@ use fulmen_data::{Result, SampleRng};
 /// Changes brightness, contrast, saturation and hue, each by its own factor, in random order
 /// (torchvision's `ColorJitter`). Properties that are not set stay the same.
 ///
-/// Grey images keep their saturation and hue; alpha stays the same.
+/// Gray images keep their saturation and hue; alpha stays the same.
 ///
 /// ```
 /// use fulmen_images::{ColorJitter, Image, ImageTransform};
@@ -31,7 +31,7 @@ pub struct ColorJitter {
 }
 
 impl ColorJitter {
-    /// A jitter that changes nothing yet.
+    /// Starts with a jitter that changes nothing.
     pub fn new() -> ColorJitter {
         ColorJitter::default()
     }

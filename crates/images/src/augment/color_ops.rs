@@ -37,7 +37,7 @@ macro_rules! choice {
         impl ImageTransform for $name {
             fn check(&self) -> Result<()> {
                 check_probability(stringify!($name), self.p)?;
-                // An error for an image of one pixel is an error for all images.
+                // If an image of one pixel causes an error, all images do.
                 let apply: fn(&$name, Image) -> Result<Image> = $apply;
                 with_name(stringify!($name), Image::new(1, 1, 1, vec![0]).and_then(|pixel| apply(self, pixel))).map(|_| ())
             }
@@ -57,7 +57,7 @@ macro_rules! choice {
 }
 
 choice! {
-    /// Makes an image grey and keeps its number of channels.
+    /// Makes an image gray and keeps its number of channels.
     RandomGrayscale(), 0.1, |_, image| {
         let channels = image.channels();
         functional::rgb_to_grayscale(image, channels)

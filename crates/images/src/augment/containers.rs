@@ -1,6 +1,6 @@
-//! Transforms made of others: all or none of them, one of them, or all in random order.
+//! Transforms that combine others: all or none of them, one of them, or all in random order.
 //!
-//! Out of scope: all in a fixed order (`ImagePipeline::then`).
+//! Out of scope: applying transforms in a fixed order (`ImagePipeline::then`).
 
 use super::{check_probability, with_name};
 use crate::{Image, ImageTransform};
@@ -20,7 +20,7 @@ impl TransformList {
         self.0.iter().try_for_each(|transform| with_name(name, transform.check()))
     }
 
-    /// The size, if every transform keeps it.
+    /// The size of the result, if every transform keeps the size.
     fn preserved_size(&self, input: Option<(usize, usize)>) -> Option<(usize, usize)> {
         input.filter(|_| self.0.iter().all(|transform| transform.output_size(input) == input))
     }
@@ -45,7 +45,7 @@ pub struct RandomApply {
 }
 
 impl RandomApply {
-    /// Applies them with the probability `p`; torchvision's default is 0.5.
+    /// Applies the transforms with the probability `p`; torchvision's default is 0.5.
     pub fn new(p: f64) -> RandomApply {
         RandomApply { p, transforms: TransformList::default() }
     }
@@ -98,7 +98,7 @@ pub struct RandomChoice {
 }
 
 impl RandomChoice {
-    /// An empty choice.
+    /// Starts without transforms.
     pub fn new() -> RandomChoice {
         RandomChoice::default()
     }
@@ -146,7 +146,7 @@ impl ImageTransform for RandomChoice {
             }
             remaining -= weight;
         }
-        // If rounding leaves a remainder, it belongs to the last transform.
+        // Rounding may leave a remainder, which then selects the last transform.
         match chosen {
             Some(transform) => transform.apply(image, random),
             None => Ok(image),
@@ -171,7 +171,7 @@ pub struct RandomOrder {
 }
 
 impl RandomOrder {
-    /// An empty list.
+    /// Starts without transforms.
     pub fn new() -> RandomOrder {
         RandomOrder::default()
     }

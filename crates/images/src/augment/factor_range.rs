@@ -6,7 +6,7 @@ use std::fmt;
 
 use fulmen_data::{Error, Result, SampleRng};
 
-/// A parameter that torchvision takes as one number or as a pair: made from an `f64`, or from
+/// A parameter that torchvision takes as one number or as a pair. Convert it from an `f64` or from
 /// `(least, most)`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum FactorRange {
@@ -29,8 +29,8 @@ impl From<(f64, f64)> for FactorRange {
 }
 
 impl FactorRange {
-    /// The range around `center`: one number extends equally to both sides, but not below
-    /// `minimum`.
+    /// The range around `center`. A single number extends by the same amount to both sides, but not
+    /// below `minimum`.
     pub(super) fn around(self, center: f64, minimum: f64) -> (f64, f64) {
         match self {
             FactorRange::One(amount) => ((center - amount).max(minimum), center + amount),
@@ -74,7 +74,7 @@ impl fmt::Display for FactorRange {
     }
 }
 
-/// A uniform draw from a range.
+/// Draws uniformly from a range.
 pub(super) fn draw(random: &mut SampleRng, (from, to): (f64, f64)) -> f64 {
     random.uniform(from, to)
 }

@@ -17,8 +17,8 @@ pub struct GaussianBlur {
 }
 
 impl GaussianBlur {
-    /// A kernel of `kernel_size` x `kernel_size`, which must be odd, and a deviation from 0.1 to 2
-    /// pixels.
+    /// Blurs with a kernel of `kernel_size` x `kernel_size`, which must be odd, and a standard
+    /// deviation from 0.1 to 2 pixels.
     pub fn new(kernel_size: usize) -> GaussianBlur {
         GaussianBlur {
             kernel_size: (kernel_size, kernel_size),
@@ -27,7 +27,7 @@ impl GaussianBlur {
     }
 
     options! {
-        /// A kernel with this width and height.
+        /// Sets the width and height of the kernel.
         kernel_size(width: usize, height: usize) = (width, height);
         /// The standard deviation: one number, or a range to draw it from.
         sigma(sigma: impl Into<FactorRange>) = sigma.into();

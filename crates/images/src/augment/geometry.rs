@@ -36,7 +36,8 @@ pub struct RandomRotation {
 }
 
 impl RandomRotation {
-    /// Rotates by an angle from `-degrees` to `degrees`, or from the range, counter-clockwise.
+    /// Rotates counterclockwise by an angle from `-degrees` to `degrees`, or by an angle from the
+    /// range.
     pub fn new(degrees: impl Into<FactorRange>) -> RandomRotation {
         RandomRotation {
             degrees: degrees.into(),
@@ -53,7 +54,8 @@ impl RandomRotation {
         /// Whether to enlarge the result so that it holds the whole rotated image. The results then
         /// differ in size.
         expand(expand: bool) = expand;
-        /// The center of the rotation, x and y from the upper left corner; by default the middle.
+        /// The center of the rotation, x and y from the upper left corner; the middle of the image
+        /// unless set.
         center(x: f64, y: f64) = Some((x, y));
     }
 }
@@ -101,8 +103,8 @@ pub struct RandomAffine {
 }
 
 impl RandomAffine {
-    /// Rotates by an angle from `-degrees` to `degrees`, or from the range, clockwise; 0 for no
-    /// rotation.
+    /// Rotates clockwise by an angle from `-degrees` to `degrees`, or by an angle from the range; 0
+    /// disables the rotation.
     pub fn new(degrees: impl Into<FactorRange>) -> RandomAffine {
         RandomAffine {
             degrees: degrees.into(),
@@ -119,8 +121,8 @@ impl RandomAffine {
     resampling_options!();
 
     options! {
-        /// Translates by at most these fractions of the width and the height in both directions, by
-        /// whole pixels.
+        /// Translates in both directions by a whole number of pixels, up to these fractions of the
+        /// width and the height.
         translate(width: f64, height: f64) = Some((width, height));
         /// Scales by a factor in this range.
         scale(least: f64, most: f64) = Some((least, most));
@@ -128,7 +130,8 @@ impl RandomAffine {
         shear(degrees: impl Into<FactorRange>) = Some(degrees.into());
         /// Shears along y: the third and fourth number of torchvision's `shear`.
         shear_y(degrees: impl Into<FactorRange>) = Some(degrees.into());
-        /// The center of the map, x and y from the upper left corner; by default the middle.
+        /// The center of the map, x and y from the upper left corner; the middle of the image
+        /// unless set.
         center(x: f64, y: f64) = Some((x, y));
     }
 }
@@ -192,7 +195,7 @@ impl ImageTransform for RandomAffine {
     }
 }
 
-/// Moves the four corners of an image towards its middle, each by a random amount (torchvision's
+/// Moves the four corners of an image toward its middle, each by a random amount (torchvision's
 /// `RandomPerspective`).
 #[derive(Clone, Debug, PartialEq)]
 pub struct RandomPerspective {
@@ -247,7 +250,7 @@ impl ImageTransform for RandomPerspective {
     fn apply(&self, image: Image, random: &mut SampleRng) -> Result<Image> {
         self.check()?;
         let (width, height) = (image.width(), image.height());
-        // With fewer than 2 rows or columns, the corners are not four different points.
+        // An image with fewer than 2 rows or columns does not have four different corners.
         if !random.bernoulli(self.p) || width < 2 || height < 2 {
             return Ok(image);
         }
@@ -261,7 +264,8 @@ impl ImageTransform for RandomPerspective {
         };
         let (right, bottom) = ((width - 1) as f64, (height - 1) as f64);
         let from = [(0.0, 0.0), (right, 0.0), (right, bottom), (0.0, bottom)];
-        // Three random corners of a small image may be collinear.
+        // In a small image, three of the random corners may be collinear, so several draws are
+        // tried.
         let mut draws = (0..10).map(|_| {
             [corner(false, false), corner(true, false), corner(true, true), corner(false, true)]
         });

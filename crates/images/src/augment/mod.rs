@@ -2,7 +2,7 @@
 //! [`ImageTransform`](super::ImageTransform)s.
 //!
 //! Names, parameters, defaults and effects are those of torchvision's `transforms.v2`. The random
-//! numbers differ: they are the sample's own ([`SampleRng`](fulmen_data::SampleRng)), so an image
+//! numbers differ: they belong to the sample ([`SampleRng`](fulmen_data::SampleRng)), so an image
 //! is always changed in the same way in the same epoch.
 //!
 //! Out of scope: the operations on pixels ([`functional`](super::functional)), cropping and
@@ -33,7 +33,7 @@ pub use random_erasing::{ErasingValue, RandomErasing};
 
 use fulmen_data::{Error, Result};
 
-/// Setter methods, one option each: `name(arguments) = value`.
+/// Defines setter methods, one option each: `name(arguments) = value`.
 macro_rules! options {
     ($($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),+) = $value:expr;)*) => {$(
         $(#[$doc])*
@@ -46,20 +46,20 @@ macro_rules! options {
 }
 use options;
 
-/// The options of transforms that resample: the interpolation and the fill.
+/// Defines the options of transforms that resample: the interpolation and the fill.
 macro_rules! resampling_options {
     () => {
         $crate::augment::options! {
             /// How values between pixels are interpolated.
             interpolation(interpolation: Interpolation) = interpolation;
-            /// The color outside of the image; black unless set.
+            /// The color outside the image; black unless set.
             fill(fill: impl Into<Fill>) = fill.into();
         }
     };
 }
 use resampling_options;
 
-/// Rejects what is not a probability.
+/// Rejects numbers that are not probabilities.
 fn check_probability(transform: &str, p: f64) -> Result<()> {
     if (0.0..=1.0).contains(&p) {
         Ok(())

@@ -1,6 +1,6 @@
 //! Padding.
 //!
-//! Out of scope: its content (`functional`).
+//! Out of scope: how the padding is filled (`functional`).
 
 use crate::functional::{self, Padding, PaddingMode};
 use crate::{Image, ImageTransform};
@@ -26,8 +26,8 @@ pub struct Pad {
 }
 
 impl Pad {
-    /// The number of pixels: one for all sides, a pair for left and right, top and bottom, or
-    /// `[left, top, right, bottom]`.
+    /// Pads with a number of pixels: a single number for all sides, a pair for left and right, top
+    /// and bottom, or `[left, top, right, bottom]`.
     pub fn new(padding: impl Into<Padding>) -> Pad {
         Pad { padding: padding.into(), mode: PaddingMode::default() }
     }

@@ -1,6 +1,6 @@
 //! Random erasing (Zhong and others, 2017, <https://arxiv.org/abs/1708.04896>).
 //!
-//! Out of scope: the same for batches on the device (`fulmen_nn::augment`).
+//! Out of scope: random erasing of batches on the device (`fulmen_nn::augment`).
 
 use super::{check_probability, options};
 use crate::functional::{self, Fill, Rectangle};
@@ -27,7 +27,7 @@ impl<F: Into<Fill>> From<F> for ErasingValue {
 
 /// Erases a rectangle of an image (torchvision's `RandomErasing`).
 ///
-/// Draws up to ten rectangles, until one is smaller than the image in both directions; if none is,
+/// Draws up to ten rectangles until one is smaller than the image in both directions. If none is,
 /// the image stays the same.
 ///
 /// ```
@@ -56,8 +56,8 @@ impl Default for RandomErasing {
 }
 
 impl RandomErasing {
-    /// Erases with the probability 0.5: 0.02 to 0.33 of the image, 0.3 to 3.3 times as high as
-    /// wide, in black.
+    /// Erases with the probability 0.5. The rectangle covers 0.02 to 0.33 of the image, is 0.3 to
+    /// 3.3 times as high as wide, and is filled with black.
     pub fn new() -> RandomErasing {
         RandomErasing::default()
     }
@@ -73,7 +73,7 @@ impl RandomErasing {
         value(value: impl Into<ErasingValue>) = value.into();
     }
 
-    /// The rectangle to erase, if one that fits was drawn.
+    /// Draws the rectangle to erase; `None` if no drawn rectangle fits.
     fn rectangle(&self, image: &Image, random: &mut SampleRng) -> Option<Rectangle> {
         let (height, width) = (image.height(), image.width());
         for _ in 0..10 {

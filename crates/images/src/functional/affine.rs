@@ -10,7 +10,7 @@ use crate::{Image, ImageSize, Interpolation};
 use fulmen_data::{Error, Result};
 
 /// An affine map about a center: a shear along x, a shear along y, a scaling, a rotation and a
-/// translation, in this order. The default changes nothing.
+/// translation, in this order. The default map changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Affine {
     /// Degrees, clockwise.
@@ -58,7 +58,8 @@ impl Affine {
             (self.shear.0.to_radians().tan(), self.shear.1.to_radians().tan()),
         );
         let (sin, cos) = rotation.sin_cos();
-        // The columns of rotation times shear along y times shear along x. The determinant is 1.
+        // The columns of rotation times shear along y times shear along x. The determinant of this
+        // matrix is 1.
         let (a, c) = (cos + sin * lean_y, sin - cos * lean_y);
         let (b, d) = (-sin - a * lean_x, cos - c * lean_x);
         let inverse = [d, -b, -c, a].map(|entry| entry / self.scale);
@@ -78,13 +79,13 @@ impl Affine {
     }
 }
 
-/// Applies an affine map to an image. Points outside of the image have the fill's color.
+/// Applies an affine map to an image. Points outside the image have the fill's color.
 ///
 /// The result is torchvision's, with two differences. At a point exactly between two pixels,
-/// torchvision's f32 arithmetic goes either way; here it is the even pixel. And torchvision counts
-/// the outside twice where it mixes image and fill along a slanting edge
-/// ([`Bilinear`](Interpolation::Bilinear)); here the result is that of an image padded with the
-/// fill, as torchvision computes it without a fill.
+/// torchvision's f32 arithmetic may select either pixel; this function selects the even one. Where
+/// image and fill are mixed along a slanting edge ([`Bilinear`](Interpolation::Bilinear)),
+/// torchvision counts the outside twice; this function returns what torchvision computes without a
+/// fill for an image that is padded with the fill.
 ///
 /// ```
 /// use fulmen_images::{Interpolation, Image};
@@ -106,7 +107,7 @@ pub fn affine(image: &Image, map: &Affine, mode: Interpolation, fill: &Fill) -> 
     resample(image, size, map.inverse(size), mode, fill)
 }
 
-/// Resamples an image of `size` about the same middle, with source points given by `matrix`.
+/// Resamples to an image of `size` with the same middle; `matrix` gives the source points.
 fn resample(
     image: &Image,
     size: (usize, usize),
@@ -115,7 +116,8 @@ fn resample(
     fill: &Fill,
 ) -> Result<Image> {
     let [a, b, dx, c, d, dy] = matrix;
-    // From the middle of one image to that of the other; half a pixel because pixels are centered.
+    // Translates from the middle of one image to that of the other. A pixel's center is at half a
+    // pixel.
     let half = |size: usize| size as f64 / 2.0 - 0.5;
     let (left, top) = (half(size.0), half(size.1));
     let (to_x, to_y) = (half(image.width()) + dx, half(image.height()) + dy);
@@ -133,12 +135,12 @@ fn resample(
     })
 }
 
-/// Rotates the image counter-clockwise by `angle` degrees about `center` (x and y from the upper
+/// Rotates the image counterclockwise by `angle` degrees about `center` (x and y from the upper
 /// left corner; by default the middle). With `expand` the result is large enough for the whole
 /// image rotated about its middle.
 ///
-/// Rotations by 0, 90, 180 and 270 degrees about the middle are exact if the size allows it.
-/// Otherwise like [`affine`].
+/// Rotations by 0, 90, 180 and 270 degrees about the middle are exact if the size allows it. Other
+/// rotations are those of [`affine`].
 ///
 /// # Errors
 /// Those of [`affine`].
@@ -167,7 +169,7 @@ pub fn rotate(
     resample(image, result, matrix, mode, fill)
 }
 
-/// The image after this number of counter-clockwise rotations by 90 degrees.
+/// Rotates the image counterclockwise by 90 degrees this number of times.
 fn quarter_turns(image: &Image, quarters: usize) -> Result<Image> {
     let (transpose, flip_x, flip_y) =
         (!quarters.is_multiple_of(2), quarters >= 2, matches!(quarters, 1 | 2));
@@ -182,7 +184,7 @@ fn expanded_size(matrix: [f64; 6], size: (usize, usize)) -> (usize, usize) {
     let corners = [(-1.0, -1.0), (1.0, -1.0), (1.0, 1.0), (-1.0, 1.0)];
     let span = |half: f64, project: &dyn Fn(f64, f64) -> f64| {
         let ends = corners.map(|(x, y)| project(x * half_width, y * half_height) + half);
-        // Rounding errors beyond a whole number must not add a row.
+        // Rounding errors above a whole number must not add a row.
         let cut = |end: f64| (end * 1e4).trunc() / 1e4;
         let (min, max) =
             ends.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(l, m), &e| (l.min(e), m.max(e)));

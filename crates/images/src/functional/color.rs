@@ -1,4 +1,4 @@
-//! Brightness, contrast, saturation, hue, gamma, and conversion to grey.
+//! Brightness, contrast, saturation, hue, gamma, and conversion to gray.
 //!
 //! Out of scope: operations on the values of each channel separately (`tone`).
 
@@ -7,11 +7,11 @@ use super::{check_factor, check_finite};
 use crate::Image;
 use fulmen_data::{Error, Result};
 
-/// The weights of red, green and blue in a grey value (ITU-R BT.601, rounded like torchvision's:
-/// their sum is 0.9999, so grey pixels lose a level).
+/// The weights of red, green and blue in a gray value (ITU-R BT.601), rounded like torchvision's.
+/// Their sum is 0.9999, so gray pixels lose a level.
 const LUMA: [f32; 3] = [0.2989, 0.587, 0.114];
 
-/// The grey value of an RGB pixel.
+/// The gray value of an RGB pixel.
 fn luma(pixel: &[u8]) -> u8 {
     let [r, g, b] = [0, 1, 2].map(|channel| f32::from(pixel[channel]) * LUMA[channel]);
     (r + g + b) as u8
@@ -32,7 +32,8 @@ pub fn adjust_brightness(image: Image, factor: f64) -> Result<Image> {
     Ok(apply_lut(image, &lut(|value| (f32::from(value) * factor).clamp(0.0, 255.0) as u8)))
 }
 
-/// Blends the image with the mean of its grey values: 0 gives that grey, 1 the original.
+/// Blends the image with the mean of its gray values: 0 gives an image of this mean, 1 the
+/// original.
 ///
 /// # Errors
 /// A negative factor.
@@ -53,7 +54,7 @@ pub fn adjust_contrast(image: Image, factor: f64) -> Result<Image> {
     Ok(apply_lut(image, &lut(|value| blend(value, mean, factor))))
 }
 
-/// Blends the image with its grey version: 0 gives the grey version, 1 the original. Grey images
+/// Blends the image with its gray version: 0 gives the gray version, 1 the original. Gray images
 /// stay the same.
 ///
 /// # Errors
@@ -66,14 +67,14 @@ pub fn adjust_saturation(mut image: Image, factor: f64) -> Result<Image> {
     let channels = image.channels();
     let factor = factor as f32;
     for pixel in image.pixels_mut().chunks_exact_mut(channels) {
-        let grey = f32::from(luma(pixel));
-        pixel[..3].iter_mut().for_each(|value| *value = blend(*value, grey, factor));
+        let gray = f32::from(luma(pixel));
+        pixel[..3].iter_mut().for_each(|value| *value = blend(*value, gray, factor));
     }
     Ok(image)
 }
 
 /// Shifts the hue by `factor` of the color circle: 0.5 and -0.5 give the opposite color, 0 nearly
-/// the original. Grey images stay the same.
+/// the original. Gray images stay the same.
 ///
 /// # Errors
 /// A factor outside -0.5 to 0.5.
@@ -93,7 +94,7 @@ pub fn adjust_hue(mut image: Image, factor: f64) -> Result<Image> {
         // The hue is periodic.
         let shifted = hue + turn;
         let rgb = from_hsv(shifted - shifted.floor(), saturation, value);
-        // torchvision converts 0 to 1 to u8 in 256 equal steps.
+        // Like torchvision, divides 0 to 1 into 256 equal steps.
         pixel[..3]
             .iter_mut()
             .zip(rgb)
@@ -102,7 +103,7 @@ pub fn adjust_hue(mut image: Image, factor: f64) -> Result<Image> {
     Ok(image)
 }
 
-/// Hue, saturation and value of a pixel, each from 0 to 1. The hue of grey is 0.
+/// Hue, saturation and value of a pixel, each from 0 to 1. The hue of gray is 0.
 fn to_hsv(pixel: [u8; 3]) -> (f32, f32, f32) {
     let [r, g, b] = pixel.map(|value| f32::from(value) / 255.0);
     let (max, min) = (r.max(g).max(b), r.min(g).min(b));
@@ -141,8 +142,8 @@ fn from_hsv(hue: f32, saturation: f32, value: f32) -> [f32; 3] {
     }
 }
 
-/// `255 · gain · (value / 255)^gamma`: a gamma above 1 darkens the shadows, one below 1 brightens
-/// them.
+/// Computes `255 · gain · (value / 255)^gamma`. A gamma above 1 darkens the shadows; a gamma below
+/// 1 brightens them.
 ///
 /// # Errors
 /// A negative gamma; a gain that is not finite.
@@ -151,14 +152,15 @@ pub fn adjust_gamma(image: Image, gamma: f64, gain: f64) -> Result<Image> {
     check_finite("gain", gain)?;
     let curve = |value: u8| {
         let raised = (f64::from(value) / 255.0).powf(gamma) * gain;
-        // A tolerance above f64 rounding, so that 1 gives 255 and exact levels stay exact.
+        // The tolerance is above the rounding errors of f64, so that 1 gives 255 and exact levels
+        // stay exact.
         (raised.clamp(0.0, 1.0) * 255.999 + 1e-9) as u8
     };
     Ok(apply_lut(image, &lut(curve)))
 }
 
-/// Converts the image to grey, in 1 or 3 channels, or in as many as it has; with 4 channels, alpha
-/// stays.
+/// Converts the image to gray with `num_output_channels` channels: 1, 3, or as many as the image
+/// has. With 4 channels, alpha stays the same.
 ///
 /// # Errors
 /// Another number of channels.
@@ -166,23 +168,23 @@ pub fn rgb_to_grayscale(mut image: Image, num_output_channels: usize) -> Result<
     let channels = image.channels();
     if !(matches!(num_output_channels, 1 | 3) || num_output_channels == channels) {
         return Err(Error::usage(format!(
-            "cannot convert an image with {channels} channels to grey with {num_output_channels}; the number must be \
+            "cannot convert an image with {channels} channels to gray with {num_output_channels}; the number must be \
              1, 3, or that of the image"
         )));
     }
     if channels == num_output_channels {
         if channels > 1 {
             for pixel in image.pixels_mut().chunks_exact_mut(channels) {
-                let grey = luma(pixel);
-                pixel[..3].fill(grey);
+                let gray = luma(pixel);
+                pixel[..3].fill(gray);
             }
         }
         return Ok(image);
     }
     let mut pixels = Vec::with_capacity(image.width() * image.height() * num_output_channels);
     for pixel in image.pixels().chunks_exact(channels) {
-        let grey = if channels == 1 { pixel[0] } else { luma(pixel) };
-        pixels.extend(std::iter::repeat_n(grey, num_output_channels));
+        let gray = if channels == 1 { pixel[0] } else { luma(pixel) };
+        pixels.extend(std::iter::repeat_n(gray, num_output_channels));
     }
     Image::new(image.width(), image.height(), num_output_channels, pixels)
 }

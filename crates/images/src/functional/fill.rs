@@ -1,4 +1,4 @@
-//! The color outside of an image.
+//! The color outside an image.
 //!
 //! Out of scope: padding that repeats the image (`pad`).
 
@@ -12,8 +12,8 @@ use fulmen_data::{Error, Result};
 /// ```
 /// use fulmen_images::functional::Fill;
 ///
-/// let (grey, orange) = (Fill::from(128), Fill::from([255, 165, 0]));
-/// assert_eq!((grey.to_string(), orange.to_string()), ("128".to_owned(), "255/165/0".to_owned()));
+/// let (gray, orange) = (Fill::from(128), Fill::from([255, 165, 0]));
+/// assert_eq!((gray.to_string(), orange.to_string()), ("128".to_owned(), "255/165/0".to_owned()));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fill(Vec<u8>);

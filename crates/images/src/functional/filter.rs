@@ -46,8 +46,8 @@ pub fn adjust_sharpness(mut image: Image, factor: f64) -> Result<Image> {
 }
 
 /// Convolves with a Gaussian of standard deviation `sigma` (in pixels, along x and y), truncated to
-/// `kernel_size` (width and height). Beyond its edges the image is mirrored, without repeating the
-/// edge.
+/// `kernel_size` (width and height). Beyond its edges, the image is mirrored at the outermost
+/// pixels.
 ///
 /// # Errors
 /// Kernel sizes that are even or too large for the mirrored image; deviations that are not
@@ -73,7 +73,7 @@ pub fn gaussian_blur(
     }
     let channels = image.channels();
     let stride = width * channels;
-    // First along the rows, kept as f32, then along the columns.
+    // First along the rows, with f32 results, then along the columns.
     let kernel = gaussian(kernel_size.0, sigma.0);
     let reach = kernel_size.0 / 2;
     let mut rows = vec![0f32; height * stride];
@@ -129,7 +129,7 @@ fn gaussian(size: usize, sigma: f64) -> Vec<f32> {
     (0..size).map(|tap| (weight(tap) / sum) as f32).collect()
 }
 
-/// The mirrored index of one that is up to `size - 1` beyond the ends.
+/// Mirrors an index that is up to `size - 1` beyond the ends.
 fn mirrored(position: isize, size: usize) -> usize {
     let last = size as isize - 1;
     let position = position.abs();

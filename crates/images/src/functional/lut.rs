@@ -1,14 +1,14 @@
 //! Lookup tables of 256 entries: an operation that depends only on a single value is computed once
-//! per possible value.
+//! for each possible value.
 //!
 //! Out of scope: the content of the tables.
 
 use crate::Image;
 
-/// The output for each value.
+/// The result for each value.
 pub(super) type Lut = [u8; 256];
 
-/// The table of a function.
+/// Computes the table of a function.
 pub(super) fn lut(f: impl Fn(u8) -> u8) -> Lut {
     std::array::from_fn(|value| f(value as u8))
 }

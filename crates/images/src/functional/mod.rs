@@ -1,11 +1,11 @@
 //! Deterministic image operations: torchvision's `transforms.v2.functional` on u8 images.
 //!
 //! Names, parameters and results are those of torchvision's v2 kernels for `uint8` tensors (its PIL
-//! kernels round differently); tests compare with them. Functions document where their results
-//! differ.
+//! kernels round differently), and tests compare the results. Each function documents where its
+//! results differ.
 //!
 //! Images have 1, 3 or 4 channels. With 4 channels, which torchvision mostly rejects, color
-//! operations leave alpha unchanged and geometric operations move it along.
+//! operations leave alpha unchanged, and geometric operations move alpha with the colors.
 //!
 //! All arithmetic on pixels uses integers or single IEEE operations, so results are the same on all
 //! machines.
@@ -13,8 +13,8 @@
 //! ```
 //! use fulmen_images::{Image, functional};
 //!
-//! let grey = Image::new(2, 1, 1, vec![100, 200])?;
-//! assert_eq!(functional::adjust_brightness(grey, 1.5)?.pixels(), [150, 255]);
+//! let gray = Image::new(2, 1, 1, vec![100, 200])?;
+//! assert_eq!(functional::adjust_brightness(gray, 1.5)?.pixels(), [150, 255]);
 //! # Ok::<(), fulmen_data::Error>(())
 //! ```
 //!

@@ -7,8 +7,8 @@ use super::warp::reserve;
 use crate::Image;
 use fulmen_data::{Error, Result};
 
-/// The number of pixels on each side. From a number: the same on all sides; from a pair: left and
-/// right, top and bottom; from an array: left, top, right, bottom, as in torchvision.
+/// The number of pixels on each side. Convert it from a number (the same on all sides), a pair
+/// (left and right, top and bottom) or an array (left, top, right, bottom), as in torchvision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Padding {
     /// Columns on the left.
@@ -46,7 +46,7 @@ pub enum PaddingMode {
     Constant(Fill),
     /// The nearest pixel of the edge: `a a | a b c | c c`.
     Edge,
-    /// The image mirrored at its outermost pixels, without repeating them: `c b | a b c | b a`.
+    /// The image mirrored at its outermost pixels, which are not repeated: `c b | a b c | b a`.
     Reflect,
     /// The image mirrored at its edge: `b a | a b c | c b`.
     Symmetric,
@@ -71,7 +71,7 @@ impl Default for PaddingMode {
 /// ```
 ///
 /// # Errors
-/// Padding that is larger than its reflection; padding with the edge of an image without pixels; a
+/// Padding that is larger than the image can mirror; edge padding of an image without pixels; a
 /// fill with another number of channels.
 pub fn pad(image: &Image, padding: Padding, mode: &PaddingMode) -> Result<Image> {
     let (width, height, channels) = (image.width(), image.height(), image.channels());
@@ -96,7 +96,8 @@ pub fn pad(image: &Image, padding: Padding, mode: &PaddingMode) -> Result<Image>
     Image::new(columns.len(), rows.len(), channels, pixels)
 }
 
-/// For each position along an axis of the result, its position in the image, if any.
+/// For each position along an axis of the result, the position in the image; `None` in constant
+/// padding.
 fn sources(
     size: usize,
     before: usize,

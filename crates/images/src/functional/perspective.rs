@@ -7,12 +7,13 @@ use super::{Fill, check_finite};
 use crate::{Image, Interpolation};
 use fulmen_data::{Error, Result};
 
-/// Four points, x and y in pixels from the upper left: of the upper left, upper right, lower right
-/// and lower left corners.
+/// The positions of the upper left, upper right, lower right and lower left corners: x and y in
+/// pixels from the upper left.
 pub type Corners = [(f64, f64); 4];
 
-/// Applies the perspective map that takes the points `from` to the points `to`. Points outside of
-/// the image have the fill's color; those on or beyond the horizon are undefined but deterministic.
+/// Applies the perspective map that takes the points `from` to the points `to`. Points outside the
+/// image have the fill's color. Points on or beyond the horizon have unspecified but deterministic
+/// colors.
 ///
 /// The result is torchvision's, with the differences that [`affine`](super::affine) lists.
 ///
@@ -54,15 +55,15 @@ pub(crate) fn is_possible(from: Corners, to: Corners) -> bool {
     coefficients(to, from).is_ok()
 }
 
-/// Rounds to 2⁻²⁰: below the precision of interpolation, above the rounding errors of the
-/// equations.
+/// Rounds to a multiple of 2⁻²⁰, which is finer than the precision of interpolation and coarser
+/// than the rounding errors of the equations.
 fn snap(pixels: f64) -> f64 {
     (pixels * 1_048_576.0).round() / 1_048_576.0
 }
 
-/// The numbers `a` to `h` for which `x' = (a·x + b·y + c) / (g·x + h·y + 1)` and
-/// `y' = (d·x + e·y + f) / (g·x + h·y + 1)` at all four points: eight linear equations, solved by
-/// Gaussian elimination with row pivots.
+/// The numbers `a` to `h` for which `x' = (a·x + b·y + c) / (g·x + h·y + 1)` and `y' = (d·x + e·y +
+/// f) / (g·x + h·y + 1)` at all four points. They solve eight linear equations, by Gaussian
+/// elimination with row pivots.
 fn coefficients(from: Corners, to: Corners) -> Result<[f64; 8]> {
     let mut rows: Vec<[f64; 9]> = Vec::new();
     for ((x, y), (to_x, to_y)) in from.into_iter().zip(to) {

@@ -57,8 +57,8 @@ pub fn equalize(image: Image) -> Image {
     let pixels = image.width() * image.height();
     let mut tables = Vec::new();
     for histogram in histograms(&image) {
-        // The number of pixels below the largest value, divided into 255 steps. If there are fewer
-        // than 255 of them, the channel does not change.
+        // The number of pixels below the largest value is divided into 255 steps. If there are
+        // fewer than 255 such pixels, the channel does not change.
         let largest = histogram.iter().rev().find(|&&count| count > 0).copied().unwrap_or(0);
         let step = (pixels - largest) / 255;
         let mut cumulative = step / 2;

@@ -1,7 +1,7 @@
 //! Resampling: each pixel of the result comes from a point between pixels of the image.
 //!
-//! Coordinates are integers in units of 2⁻³² of a pixel: a rotation by 30° hits the middle between
-//! two pixels exactly, on all machines. Out of scope: the map (`affine`, `perspective`).
+//! Coordinates are integers in units of 2⁻³² of a pixel, so that a rotation by 30° hits the middle
+//! between two pixels exactly on all machines. Out of scope: the map (`affine`, `perspective`).
 
 use super::Fill;
 use crate::{Image, Interpolation};
@@ -10,9 +10,9 @@ use fulmen_data::{Error, Result};
 /// A point in units of 2⁻³² of a pixel; the center of the first pixel is 0.
 pub(super) type SourcePoint = (i64, i64);
 
-/// Converts a coordinate in pixels. Large values saturate.
+/// Converts a coordinate from pixels to fixed point. Large values saturate.
 pub(super) fn to_fixed_point(pixels: f64) -> i64 {
-    // A quarter of the range, so that the sum of two does not overflow.
+    // The limit is a quarter of the range, so that the sum of two coordinates does not overflow.
     (pixels * 4_294_967_296.0).round().clamp(-2.3e18, 2.3e18) as i64
 }
 
@@ -26,9 +26,10 @@ pub(crate) fn check_interpolation(mode: Interpolation) -> Result<()> {
     }
 }
 
-/// Resamples an image of `size` (width, height), whose rows come from `points` in this one: from
-/// the nearest pixel (of two equally near, the one with the even index), or from the four
-/// surrounding pixels, weighted by distance, with the fill's color outside.
+/// Resamples to an image of `size` (width, height). `points` has the source points of each row of
+/// the result. The color is that of the nearest pixel (of two equally near, the one with the even
+/// index), or the mean of the four surrounding pixels, weighted by distance, with the fill's color
+/// outside.
 pub(super) fn warp<I: Iterator<Item = SourcePoint>>(
     image: &Image,
     size: (usize, usize),
@@ -48,7 +49,7 @@ pub(super) fn warp<I: Iterator<Item = SourcePoint>>(
     }
 }
 
-/// [`warp`] for a constant number of channels.
+/// [`warp`] for a number of channels that is known at compile time.
 fn channels<const C: usize, I: Iterator<Item = SourcePoint>>(
     image: &Image,
     (width, height): (usize, usize),

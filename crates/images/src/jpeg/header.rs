@@ -5,10 +5,10 @@
 use crate::geometry::ImageSize;
 use fulmen_data::{Error, Result};
 
-/// The offset from Adobe's name to the byte that tells the color transform.
+/// The offset from Adobe's name to the byte that specifies the color transform.
 pub(super) const ADOBE: usize = 11;
 
-/// The frame header and Adobe's segment.
+/// The fields of the frame header and of Adobe's segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) size: ImageSize,
@@ -25,15 +25,15 @@ pub(super) struct Header {
     pub(super) scan: usize,
 }
 
-/// The next marker, and the position of its second byte. Other bytes are skipped.
+/// The next marker, and the position of its second byte. Bytes before the marker are skipped.
 pub(super) fn next_marker(file: &[u8], from: usize) -> Option<(u8, usize)> {
     let mut position = from;
     loop {
         position += file.get(position..)?.iter().position(|&byte| byte == 0xff)? + 1;
-        // A marker may have several bytes of 255 in front.
+        // Several bytes of 255 may precede a marker.
         position += file.get(position..)?.iter().position(|&byte| byte != 0xff)?;
         match file[position] {
-            // A 255 in the data of a scan.
+            // An escaped 255 in the data of a scan.
             0 => position += 1,
             marker => return Some((marker, position)),
         }
@@ -50,7 +50,7 @@ pub(super) fn read(file: &[u8]) -> Result<Header> {
         let (marker, marker_position) = next_marker(file, position).ok_or_else(cut_short)?;
         position = marker_position + 1;
         match marker {
-            // These have no segment.
+            // These markers have no segment.
             0x01 | 0xd0..=0xd8 => continue,
             0xd9 => return Err(cut_short()),
             _ => {}

@@ -1,6 +1,6 @@
 //! JPEG files. With the feature `turbojpeg`, libjpeg-turbo reads and writes them (`turbo`) and
-//! decodes only the needed part; otherwise pure Rust crates do (`pure`), which decode the whole
-//! image.
+//! decodes only the needed part. Otherwise, Rust crates read and write them (`pure`) and decode the
+//! whole image.
 //!
 //! Out of scope: EXIF data (`exif`), and which part of an image is needed (`geometry`).
 
@@ -22,8 +22,9 @@ pub(crate) const HAS_SCALES: bool = cfg!(feature = "turbojpeg");
 /// The library that decodes JPEG files: `zune-jpeg`, or `libjpeg-turbo` with the feature
 /// `turbojpeg`.
 ///
-/// The two libraries decode some pixels a few levels apart. A fingerprint of decoded images should
-/// therefore include this name, as the fingerprint of [`ImageDataset`](crate::ImageDataset) does.
+/// For some pixels, the results of the two libraries differ by a few levels. A fingerprint of
+/// decoded images should therefore include this name, as the fingerprint of
+/// [`ImageDataset`](crate::ImageDataset) does.
 ///
 /// ```
 /// assert!(["libjpeg-turbo", "zune-jpeg"].contains(&fulmen_images::jpeg_decoder()));
@@ -32,7 +33,7 @@ pub fn jpeg_decoder() -> &'static str {
     if cfg!(feature = "turbojpeg") { "libjpeg-turbo" } else { "zune-jpeg" }
 }
 
-/// The advice after a decoder's message about invalid data.
+/// Appends advice to a decoder's message about invalid data.
 fn damaged(reason: &str) -> fulmen_data::Error {
     fulmen_data::Error::content(format!(
         "this JPEG is damaged ({reason}), so that some pixels are wrong; copy or download it again, or accept it with \
@@ -40,6 +41,6 @@ fn damaged(reason: &str) -> fulmen_data::Error {
     ))
 }
 
-/// Both decoders on the same files.
+/// Tests both decoders on the same files.
 #[cfg(all(test, feature = "turbojpeg"))]
 mod tests;

@@ -1,7 +1,8 @@
 //! JPEG files in pure Rust: zune-jpeg decodes, jpeg-encoder encodes.
 //!
-//! zune-jpeg decodes whole images at full size. It silently treats data that end too early as
-//! zeros, so it gets a copy of the file with invalid codes after the data of each scan (`guarded_copy`).
+//! zune-jpeg decodes whole images at full size. If the data ends too early, zune-jpeg silently
+//! treats the rest as zeros. To detect this, it gets a copy of the file with invalid codes after
+//! the data of each scan (`guarded_copy`).
 //!
 //! Out of scope: the other decoder (`turbo`).
 
@@ -23,11 +24,11 @@ use fulmen_data::{Error, Result};
 /// The marker at the end of a file.
 const END: [u8; 2] = [0xff, 0xd9];
 
-/// libjpeg-turbo's limit on scans: a small file with more of them could keep a thread busy for
+/// libjpeg-turbo's limit on scans. A small file with more scans could keep a thread busy for
 /// minutes.
 const MAX_SCANS: usize = 500;
 
-/// State of a thread between images: none.
+/// The state that a thread keeps between images; this decoder has none.
 pub(crate) enum Decoder {}
 
 pub(crate) struct Jpeg<'a> {
@@ -97,12 +98,12 @@ impl<'a> Jpeg<'a> {
     }
 }
 
-/// zune-jpeg's message, shortened because it quotes the data.
+/// zune-jpeg's message, shortened because it quotes data of the file.
 fn message(error: &DecodeErrors) -> String {
     error.to_string().trim().trim_matches('"').to_owned()
 }
 
-/// The format of zune-jpeg's pixels.
+/// The pixel format to request from zune-jpeg.
 struct DecodedFormat {
     space: ColorSpace,
     channels: usize,
@@ -110,17 +111,17 @@ struct DecodedFormat {
     is_luma_first: bool,
 }
 
-/// The options for the decoder.
+/// Chooses the pixel format to request from zune-jpeg.
 ///
-/// zune-jpeg does not support all values of Adobe's segment, so the copy of the file has another
-/// one.
+/// zune-jpeg does not support all color transforms in Adobe's segment, so this function replaces
+/// unsupported ones in the copy of the file.
 fn decoded_format(header: &Header, channels: usize, copy: &mut [u8]) -> DecodedFormat {
     let transform = header.transform.map(|offset| copy[offset]);
     if let Some(offset) = header.transform {
         match (header.components, transform) {
             // CMYK.
             (4, Some(0)) => {}
-            // YCCK, or unknown, which libjpeg treats as YCCK.
+            // YCCK, or an unknown transform, which libjpeg treats as YCCK.
             (4, _) => copy[offset] = 2,
             // A segment without Adobe's name is ignored.
             _ => copy[offset - ADOBE] = 0,
@@ -129,10 +130,9 @@ fn decoded_format(header: &Header, channels: usize, copy: &mut [u8]) -> DecodedF
     let stored = |space, channels| DecodedFormat { space, channels, is_luma_first: false };
     match (header.components, header.is_named_rgb, transform, channels) {
         (1, ..) => stored(ColorSpace::Luma, 1),
-        // RGB, declared as YCbCr so that it is not converted.
+        // RGB. It is declared as YCbCr so that zune-jpeg does not convert it.
         (3, false, Some(0), _) => stored(ColorSpace::YCbCr, 3),
-        // Asked for the luma of such an image, zune-jpeg would read twice as many rows as there
-        // are.
+        // For luma of such an image, zune-jpeg would read twice the number of rows.
         (3, false, _, 1) if header.is_vertical => {
             DecodedFormat { is_luma_first: true, ..stored(ColorSpace::YCbCr, 3) }
         }
@@ -145,13 +145,13 @@ fn decoded_format(header: &Header, channels: usize, copy: &mut [u8]) -> DecodedF
 /// data finds an invalid code.
 const GUARD: [u8; 16] = [0xff, 0, 0xff, 0, 0xff, 0, 0xff, 0, 0xff, 0, 0xff, 0, 0xff, 0, 0xff, 0];
 
-/// Copies the file with guards after the data of its scans.
+/// Copies the file and inserts guards after the data of its scans.
 ///
 /// zune-jpeg skips a guard when it looks for the marker at the end of a restart interval, of a
-/// baseline image, or of a progressive scan, but not after the first progressive scan and between
-/// the scans of a baseline image, which have none.
+/// baseline image, or of a progressive scan. It does not skip one after the first progressive scan
+/// and between the scans of a baseline image, so no guard is inserted there.
 fn guarded_copy(file: &[u8], header: &Header) -> Result<Vec<u8>> {
-    // The marker cannot occur in the data; if it is missing, the file was truncated.
+    // The marker cannot occur in the data. If it is missing, the file was truncated.
     if !file[header.scan..].windows(2).rev().any(|pair| pair == END) {
         return Err(refuse(
             "the file is truncated: its data end before its last row; copy or download it again",
@@ -161,9 +161,9 @@ fn guarded_copy(file: &[u8], header: &Header) -> Result<Vec<u8>> {
     let mut copied = 0;
     let mut position = header.scan;
     let mut scans = 1;
-    // Between two scans there may be other segments; only the first one ends data.
+    // There may be other segments between two scans; only the first of them follows data.
     let mut is_data = true;
-    // None if damage looks like a segment beyond the end.
+    // `next_marker` is `None` if damage looks like a segment beyond the end.
     while let Some((marker, marker_position)) = next_marker(file, position) {
         copy.extend_from_slice(&file[copied..marker_position - 1]);
         copied = marker_position - 1;

@@ -1,4 +1,4 @@
-//! Both decoders and both encoders of JPEG, on images of all sizes and samplings.
+//! Tests both decoders and both encoders of JPEG on images of all sizes and samplings.
 //!
 //! Out of scope: comparisons with Pillow (`tests/it/images.rs`).
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
@@ -15,7 +15,8 @@ use fulmen_data::Result;
 /// and its chroma upsampling rounds once in each direction.
 const MAX_DIFFERENCE: u8 = 4;
 
-/// The same in the last column, where zune-jpeg interpolates with chroma from beyond the edge.
+/// The allowed difference in the last column, where zune-jpeg interpolates with chroma from beyond
+/// the edge.
 const MAX_EDGE_DIFFERENCE: u8 = 8;
 
 /// Waves, which JPEG preserves well.
@@ -176,8 +177,8 @@ fn outcome(result: Result<Vec<u8>>) -> Outcome {
 }
 
 /// Some bytes of the data are changed, and every fifth file is truncated. Both decoders should
-/// reject the same files; but libjpeg-turbo skips some surplus data, and relies on the rest of an
-/// image after some errors.
+/// reject the same files, with two exceptions: libjpeg-turbo skips some surplus data, and after
+/// some errors it relies on the rest of the image.
 #[test]
 fn damage_that_libjpeg_turbo_finds_is_found_in_rust() {
     let mut state = 7u64;

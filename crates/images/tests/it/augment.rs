@@ -131,7 +131,7 @@ fn functions_give_torchvisions_values() {
             differences.iter().filter(|&&d| d == 1).count(),
             differences.iter().filter(|&&d| d > 1).count(),
         );
-        // In f32 a point in the middle between two pixels goes to either of them.
+        // In f32, a point in the middle between two pixels may be rounded to either of them.
         let allowed = if parameters["mode"] == "nearest" { differences.len() / 50 } else { 0 };
         assert!(
             far <= allowed,
@@ -150,7 +150,7 @@ fn functions_give_torchvisions_values() {
         println!("{op}: {values} values, {off} off by 1, {far} by more, at most {max}");
     }
     assert_eq!(report.len(), 18);
-    // Results of integer tables are exact.
+    // Results that are computed with integer tables are exact.
     for op in [
         "posterize",
         "solarize",
@@ -177,7 +177,7 @@ fn random(index: u64) -> SampleRng {
     SampleRng::new(3, 1, index)
 }
 
-/// One of each kind; they all change an image with high probability.
+/// One transform of each kind. Each changes an image with high probability.
 fn all() -> Vec<Box<dyn ImageTransform>> {
     vec![
         Box::new(ColorJitter::new().brightness(0.4).contrast(0.4).saturation((0.2, 1.9)).hue(0.1)),
@@ -283,13 +283,13 @@ fn perspectives_of_small_images_are_drawn_until_there_is_one() {
             assert_eq!((output.width(), output.height()), (side, side));
         }
     }
-    // Errors in the options persist.
-    let colours = RandomPerspective::new().p(1.0).fill([1, 2]);
-    assert!(colours.apply(noise(8, 8, 3), &mut random(0)).unwrap_err().is_usage());
+    // An error in the options occurs in every epoch.
+    let colors = RandomPerspective::new().p(1.0).fill([1, 2]);
+    assert!(colors.apply(noise(8, 8, 3), &mut random(0)).unwrap_err().is_usage());
 }
 
 #[test]
-fn alpha_stays_where_colours_change() {
+fn alpha_stays_where_colors_change() {
     let image = noise(30, 24, 4);
     let alpha =
         |image: &Image| image.pixels().iter().skip(3).step_by(4).copied().collect::<Vec<_>>();
@@ -330,7 +330,7 @@ fn probabilities_are_kept() {
                 .filter(|&i| transform.apply(image.clone(), &mut random(i)).unwrap() != image)
                 .count();
             let share = changed as f64 / 2000.0;
-            // Four standard deviations.
+            // The tolerance is four standard deviations.
             assert!(
                 (share - p).abs() <= 4.0 * (p * (1.0 - p) / 2000.0).sqrt(),
                 "{}: {share}",
@@ -354,10 +354,10 @@ fn probabilities_are_kept() {
 
 #[test]
 fn jitter_stays_in_its_ranges_and_in_all_orders() {
-    // One value per pixel, from which the factor of brightness can be read.
-    let grey = Image::new(1, 1, 1, vec![100]).unwrap();
+    // One value per pixel shows the factor of brightness.
+    let gray = Image::new(1, 1, 1, vec![100]).unwrap();
     let factors = |jitter: &ColorJitter| -> Vec<u8> {
-        (0..500).map(|i| jitter.apply(grey.clone(), &mut random(i)).unwrap().pixels()[0]).collect()
+        (0..500).map(|i| jitter.apply(gray.clone(), &mut random(i)).unwrap().pixels()[0]).collect()
     };
     let symmetric = factors(&ColorJitter::new().brightness(0.5));
     assert!(symmetric.iter().all(|value| (50..=150).contains(value)));
@@ -367,7 +367,7 @@ fn jitter_stays_in_its_ranges_and_in_all_orders() {
     // 1 - 3 is clipped to 0, not negative.
     assert!(factors(&ColorJitter::new().brightness(3.0)).iter().any(|&value| value < 20));
 
-    // With two steps that do not commute, both orders occur.
+    // The two steps do not commute, and both orders occur.
     let image = Image::new(2, 1, 1, vec![200, 20]).unwrap();
     let jitter = ColorJitter::new().brightness((1.5, 1.5)).contrast((0.5, 0.5));
     let brightness = |p| functional::adjust_brightness(p, 1.5).unwrap();
@@ -426,7 +426,7 @@ fn rotations_and_moves_stay_in_their_ranges() {
     let rotation = RandomRotation::new((80.0, 100.0));
     for index in 0..50 {
         let turned = rotation.apply(image.clone(), &mut random(index)).unwrap();
-        // Counter-clockwise: what was right is at the top.
+        // After a counterclockwise rotation, the right side is at the top.
         let position = turned.pixels().iter().position(|&value| value == 255).unwrap();
         assert!(position / 21 <= 3 && (8..=12).contains(&(position % 21)), "{position}");
     }
@@ -441,7 +441,8 @@ fn rotations_and_moves_stay_in_their_ranges() {
                 .position(|&v| v == 255)
         })
         .collect();
-    // 0.2 of 21 is 4.2; what would leave the image on the right is gone.
+    // 0.2 of 21 is 4.2, so the columns move by up to 4 pixels. Columns that would leave the image
+    // on the right are cut off.
     assert_eq!(columns, (10 * 21 + 14..=10 * 21 + 20).collect());
 }
 
@@ -449,7 +450,7 @@ fn rotations_and_moves_stay_in_their_ranges() {
 fn rand_augment_does_each_operation_at_its_magnitude() {
     let image = noise(30, 20, 3);
     let augment = RandAugment::new().num_ops(1);
-    // Operations out of the 14, at magnitude 9 of 31.
+    // Some of the 14 operations, at magnitude 9 of 31.
     let affine = |map: Affine| {
         functional::affine(&image, &map, Interpolation::Nearest, &Fill::from(0)).unwrap()
     };

@@ -1,5 +1,5 @@
-//! Images from files compared with Pillow and torchvision, parts compared with whole images, and
-//! invalid files. reference/images.py makes the files and the expected results.
+//! Images from files, compared with Pillow and torchvision; parts of images, compared with whole
+//! images; and invalid files. reference/images.py makes the files and the expected results.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,9 +24,9 @@ const JPEGS: [&str; 11] = [
     "ycck",
 ];
 
-/// The allowed difference from Pillow, which decodes with libjpeg-turbo: none if that decodes here
-/// too. zune-jpeg's inverse cosine transform rounds differently, and its chroma upsampling rounds
-/// once in each direction.
+/// The allowed difference from Pillow, which decodes with libjpeg-turbo: 0 if libjpeg-turbo decodes
+/// here too. zune-jpeg's inverse cosine transform rounds differently, and its chroma upsampling
+/// rounds once in each direction.
 const JPEG: u8 = if cfg!(feature = "turbojpeg") { 0 } else { 3 };
 
 fn path(name: &str) -> PathBuf {
@@ -104,7 +104,7 @@ fn channels_are_those_that_are_asked_for() {
     assert_eq!(decode(&ImagePipeline::rgba(), "s444.jpg").pixel(3, 3)[3], 255);
     assert_eq!(decode(&ImagePipeline::rgb(), "rgba.png"), rgba.clone().with_channels(3).unwrap());
     assert_eq!(decode(&ImagePipeline::gray(), "rgba.png"), rgba.with_channels(1).unwrap());
-    // The stored luma, compared with the luma of colors that were rounded and clipped.
+    // The stored luma is compared with the luma of colors that were rounded and clipped.
     let luma = decode(&ImagePipeline::gray(), "s444.jpg");
     check_near(
         "luma",
@@ -123,7 +123,7 @@ fn images_are_turned_only_on_request() {
         assert_eq!(decode(&ImagePipeline::rgb(), &file), stored);
         let turned = decode(&ImagePipeline::rgb().exif_orientation(true), &file);
         check_near(&name, &turned, &expected(&name), JPEG);
-        // Steps see the oriented image, whatever part of the file is decoded.
+        // Steps get the oriented image, regardless of which part of the file is decoded.
         let steps = |pipeline: ImagePipeline| {
             pipeline
                 .random_crop((17, 11), 0)
@@ -145,7 +145,7 @@ fn images_are_turned_only_on_request() {
 
 #[test]
 fn images_are_resized_as_torchvision_resizes_them() {
-    // Weights have 16 bits here and 22 in Pillow, and a Lanczos kernel has many.
+    // Weights have 16 bits in this crate and 22 in Pillow, and a Lanczos kernel has many weights.
     let modes = [
         ("nearest", Interpolation::Nearest, 0),
         ("bilinear", Interpolation::Bilinear, 1),
@@ -181,7 +181,7 @@ fn images_are_resized_as_torchvision_resizes_them() {
     );
 }
 
-/// Every part that a decoder may be asked for has exactly the pixels of the whole image.
+/// Every part that a decoder may decode has exactly the pixels of the whole image.
 #[test]
 fn a_part_of_a_jpeg_has_the_pixels_of_the_whole() {
     for name in JPEGS {
@@ -306,7 +306,7 @@ fn files_that_are_cut_short_are_refused_wherever_the_crop_lies() {
     }
     let jpeg = bytes("s420.jpg");
     refused(&jpeg[..jpeg.len() / 2], &crops[1], &["truncated", "download it again"]);
-    // Not even the first rows are there.
+    // The file does not even contain the first rows.
     refused(&jpeg[..700], &crops[0], &["truncated"]);
 }
 
@@ -314,7 +314,7 @@ fn files_that_are_cut_short_are_refused_wherever_the_crop_lies() {
 fn a_jpeg_whose_data_make_no_sense_is_refused_or_kept_on_request() {
     let mut file = bytes("s444.jpg");
     let middle = file.len() / 2;
-    // An end in the middle: the rest would be grey.
+    // An end marker in the middle of the data; without an error, the rest would be gray.
     file[middle..middle + 2].copy_from_slice(&[0xff, 0xd9]);
     refused(&file, &ImagePipeline::rgb(), &["damaged", "keep_damaged"]);
     let image = ImagePipeline::rgb().keep_damaged().decode(&file, &mut unused_random()).unwrap();
@@ -327,7 +327,7 @@ fn a_jpeg_whose_data_make_no_sense_is_refused_or_kept_on_request() {
     let file = bytes("s444.jpg");
     refused(&file[..middle], &ImagePipeline::rgb().keep_damaged(), &["truncated"]);
     refused(&file[..file.len() - 2], &ImagePipeline::rgb().keep_damaged(), &["truncated"]);
-    // A restart interval that ends too early.
+    // This restart interval ends too early.
     let mut file = bytes("restarts.jpg");
     let restart = file.windows(2).position(|pair| pair == [0xff, 0xd0]).unwrap();
     file.drain(restart - 40..restart);
@@ -358,7 +358,7 @@ fn a_jpeg_of_too_many_scans_is_refused() {
 fn a_jpeg_of_red_green_and_blue_is_not_converted() {
     let file = bytes("s444.jpg");
     let adobe = b"\xff\xee\x00\x0eAdobe\x00\x64\x00\x00\x00\x00\x00";
-    // Without JFIF's segment, which declares YCbCr.
+    // This removes JFIF's segment, which declares YCbCr.
     let after = 4 + usize::from(u16::from_be_bytes([file[4], file[5]]));
     let rgb = [&file[..2], adobe, &file[after..]].concat();
     let actual = ImagePipeline::rgb().decode(&rgb, &mut unused_random()).unwrap();
@@ -402,7 +402,7 @@ fn a_header_alone_takes_no_memory() {
     let frame = bomb.windows(2).position(|pair| pair == [0xff, 0xc0]).unwrap();
     bomb[frame + 5..frame + 9].copy_from_slice(&[0x4e, 0x20, 0x4e, 0x20]);
     refused(&bomb, &ImagePipeline::rgb(), &["20000 x 20000", "89478485", "max_pixels"]);
-    // With the limit raised, the bytes are still too few.
+    // With a higher limit, the file still has too few bytes.
     refused(&bomb, &ImagePipeline::rgb().max_pixels(1 << 40), &["truncated", "20000 x 20000"]);
     // A PNG.
     let mut bomb = bytes("rgba.png");
@@ -415,7 +415,7 @@ fn a_header_alone_takes_no_memory() {
         &ImagePipeline::rgb().max_pixels(100),
         &["101 x 75", "limit of 100"],
     );
-    // A WebP of each kind: 14 bits per side.
+    // A WebP file of each kind declares sides of 14 bits.
     let mut bomb = bytes("lossless.webp");
     bomb[21..25].copy_from_slice(&[0xfe, 0xbf, 0xff, 0x0f]);
     refused(&bomb, &ImagePipeline::rgb(), &["16383 x 16383", "max_pixels"]);
@@ -498,7 +498,7 @@ fn a_folder_has_a_class_for_each_folder_in_it() {
     assert_eq!(data.fields()[0].to_string(), "image u8[3, 16, 16]");
     let batch = HostBatch::collate(&data, &[0, 1, 2, 3, 4]).unwrap();
     assert_eq!(batch.values::<i32>(1).unwrap(), [0, 0, 0, 1, 1]);
-    // CHW: the red plane of the fourth image.
+    // The order is CHW: this is the red plane of the fourth image.
     let image = decode(&ImagePipeline::rgb().resize_exact(16), "s444.jpg");
     let red: Vec<u8> = image.pixels().iter().copied().step_by(3).collect();
     assert_eq!(batch.values::<u8>(0).unwrap()[3 * 768..][..256], red);
@@ -561,7 +561,7 @@ fn pixels_are_the_same_on_any_number_of_workers() {
         .then(ColorJitter::new().brightness(0.4).contrast(0.4).saturation(0.4).hue(0.1))
         .then(RandomAffine::new(15.0).translate(0.1, 0.1).scale(0.8, 1.2).shear(5.0))
         .then(RandomErasing::new().p(0.8));
-    // Batches of two epochs, from the middle of the first on: pixels and labels.
+    // Reads the batches of two epochs, from the middle of the first one on: pixels and labels.
     let read =
         |pipeline: &ImagePipeline, workers: usize, start: usize| -> Vec<(Vec<u8>, Vec<i32>)> {
             let data = ImageFolder::open(root.path()).unwrap().decode(pipeline.clone()).unwrap();
@@ -583,7 +583,7 @@ fn pixels_are_the_same_on_any_number_of_workers() {
         assert_ne!(alone[..3], alone[3..]);
         for workers in [0, 1, 2, 7] {
             assert_eq!(read(&pipeline, workers, 0), alone, "{workers} workers");
-            // As after resuming in the middle of an epoch.
+            // This is the order after resuming in the middle of an epoch.
             assert_eq!(read(&pipeline, workers, 2), alone[2..], "{workers} workers");
         }
     }
@@ -668,7 +668,7 @@ fn cifar_files_are_read_as_they_are_and_augmented() {
     assert_eq!(batch.values::<i32>(1).unwrap(), [0, 9]);
     assert_eq!(batch.values::<u8>(0).unwrap()[3072..], ten[9_999 * 3073 + 1..]);
     assert!(plain.origin(17).unwrap().ends_with("test_batch.bin, record 17"));
-    // Steps that leave an image unchanged.
+    // These steps leave an image unchanged.
     let same = plain.clone().augment(ImagePipeline::rgb().resize(32)).unwrap();
     assert_eq!(
         HostBatch::collate(&same, &[5]).unwrap().values::<u8>(0).unwrap(),

@@ -1,5 +1,5 @@
-//! A server on the loopback interface that records requests and sends the test's answers; and
-//! MLflow's own server.
+//! Tests with a server on the loopback interface that records requests and sends the test's
+//! responses, and with MLflow's server.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -10,7 +10,8 @@ use super::*;
 
 type Requests = Arc<Mutex<Vec<(String, Json)>>>;
 
-/// The address of a server that answers with `answer`, and the requests that it receives.
+/// Starts a server that responds with `answer`. Returns its address and the requests that it
+/// receives.
 fn server(answer: impl Fn(&str) -> (u16, Json) + Send + 'static) -> (String, Requests) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());

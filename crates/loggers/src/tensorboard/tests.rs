@@ -1,4 +1,4 @@
-//! TensorBoard's own reader on our event files.
+//! Reads our event files with TensorBoard's reader.
 
 use std::path::Path;
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::process::Command;
 use super::*;
 use crate::Histogram;
 
-/// A run with each kind of value.
+/// Writes a run with each kind of value.
 fn write_run(folder: &Path) {
     let mut logger = TensorBoardLogger::new();
     logger.start(folder).unwrap();

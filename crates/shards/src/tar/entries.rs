@@ -1,9 +1,9 @@
-//! Iterating over the entries of a tar file.
+//! Iterates over the entries of a tar file.
 //!
-//! The `tar` crate parses a header. Iteration is done here, because the crate's `Archive` accepts a
+//! The `tar` crate parses a header. This module iterates, because the crate's `Archive` accepts a
 //! tar without an end, keeps names of any length, and splits extended (pax) records at line breaks,
-//! which occur in the attributes that macOS writes. It does not support checksums of signed bytes
-//! and empty numbers: they are rejected.
+//! which occur in the attributes that macOS writes. Checksums of signed bytes and empty numbers are
+//! not supported and are rejected.
 //!
 //! Out of scope: which files belong to a sample (`group`).
 
@@ -20,10 +20,10 @@ use tar::{EntryType, Header};
 /// The block size of a tar in bytes.
 const BLOCK: usize = 512;
 
-/// Larger names and extended headers are rejected: no file system has such names.
+/// Larger names and extended headers are rejected, because no file system has such names.
 const MAX_NAME_BYTES: u64 = 1 << 20;
 
-/// Skips up to a number of bytes, and returns how many there were.
+/// Skips up to a number of bytes, and returns how many bytes were skipped.
 pub(super) type SkipBytes<R> = fn(&mut R, u64) -> io::Result<u64>;
 
 /// Skips bytes by reading them.
@@ -31,7 +31,7 @@ pub(super) fn read_over<R: Read>(reader: &mut R, count: u64) -> io::Result<u64> 
     io::copy(&mut reader.take(count), &mut io::sink())
 }
 
-/// A part of a file in which skipped bytes are not read.
+/// A part of a file, in which skipped bytes are not read.
 #[derive(Debug)]
 pub(super) struct FilePart<'a> {
     file: &'a File,
@@ -67,8 +67,8 @@ pub struct Entry {
     pub size: u64,
 }
 
-/// The files of a tar that is a part of a local file, with offsets in the part. `location` is for
-/// messages.
+/// The files of a tar that is a part of a local file, with offsets relative to the part. `location`
+/// is for messages.
 pub fn tar_entries(
     location: Location,
     file: &File,
@@ -92,12 +92,12 @@ pub(super) struct TarEntries<R> {
     ended: bool,
 }
 
-/// What extended records and long names say about the next entry.
+/// The information about the next entry in extended records and long names.
 #[derive(Default)]
 struct PaxRecords {
     name: Option<Vec<u8>>,
     size: Option<u64>,
-    /// A sparse file: the data after the header is not the content.
+    /// Whether the file is sparse, so that the data after the header is not its content.
     sparse: bool,
 }
 
@@ -116,7 +116,8 @@ impl<R: Read> TarEntries<R> {
         TarEntries { location, reader, skip, position: 0, next: 0, latest: None, ended: false }
     }
 
-    /// The next file. Folders, links and other entries are skipped. None after the end or an error.
+    /// Returns the next file. Skips folders, links and other entries. `None` after the end or an
+    /// error.
     pub(super) fn next(&mut self) -> Result<Option<Entry>> {
         if self.ended {
             return Ok(None);
@@ -169,7 +170,8 @@ impl<R: Read> TarEntries<R> {
                 (long_name, extended) = (None, None);
             } else if is_file {
                 let PaxRecords { name, sparse, .. } = extended.unwrap_or_default();
-                // A pax name takes precedence over GNU's, and both over the header's.
+                // A pax name takes precedence over a GNU name, and a GNU name over the name in the
+                // header.
                 let long_name =
                     long_name.map(|name| name.strip_suffix(b"\0").unwrap_or(&name).to_vec());
                 let name = readable(
@@ -186,8 +188,8 @@ impl<R: Read> TarEntries<R> {
         }
     }
 
-    /// The content of the entry that [`next`](TarEntries::next) returned last. Memory grows only
-    /// with the data.
+    /// Reads the content of the entry that [`next`](TarEntries::next) returned last. Memory is
+    /// allocated only as data arrives.
     pub(super) fn content(&mut self, entry: &Entry) -> Result<Vec<u8>> {
         let mut content =
             Vec::with_capacity(usize::try_from(entry.size.min(MAX_NAME_BYTES)).unwrap_or(0));
@@ -204,7 +206,7 @@ impl<R: Read> TarEntries<R> {
         )))
     }
 
-    /// The extra header for the next entry.
+    /// Reads the content of an extra header that applies to the next entry.
     fn name(&mut self, size: u64) -> Result<Vec<u8>> {
         if size > MAX_NAME_BYTES {
             return Err(self.error(format!(
@@ -231,7 +233,7 @@ impl<R: Read> TarEntries<R> {
             .truncated_error(format!("{} bytes before the entry does", self.next - self.position)))
     }
 
-    /// The next block. None if it is all zeros, which ends the tar.
+    /// Reads the next block. `None` if it is all zeros, which ends the tar.
     fn block(&mut self) -> Result<Option<[u8; BLOCK]>> {
         let mut block = [0; BLOCK];
         let filled =
@@ -251,7 +253,7 @@ impl<R: Read> TarEntries<R> {
         }
     }
 
-    /// Reads the padding after the end, so that a checksum behind it is read too.
+    /// Reads the padding after the end, so that the checksum of a compressed file is read too.
     fn end(&mut self) -> Result<()> {
         let (ended, mut rest) = (self.position - BLOCK as u64, vec![0; 64 << 10]);
         loop {
@@ -270,7 +272,7 @@ impl<R: Read> TarEntries<R> {
         }
     }
 
-    /// An error at the latest entry.
+    /// The error for damage at the latest entry.
     fn error(&self, message: impl std::fmt::Display) -> Error {
         match &self.latest {
             Some((name, offset)) => {
@@ -316,7 +318,7 @@ impl<R: Read> TarEntries<R> {
 fn checked_size(header: &Header) -> Result<u64, String> {
     let block = header.as_bytes();
     let claimed = header.cksum().map_err(|_| "its checksum is not a number")?;
-    // The checksum field itself counts as spaces.
+    // The bytes of the checksum field count as spaces.
     let sum =
         block[..148].iter().chain(&block[156..]).fold(8 * 32, |sum, &byte| sum + u32::from(byte));
     if sum != claimed {
@@ -326,7 +328,7 @@ fn checked_size(header: &Header) -> Result<u64, String> {
 }
 
 /// Parses records `length key=value\n`, where the length is that of the whole record (POSIX.1-2001
-/// pax). If a key is repeated, the last value counts.
+/// pax). If a key is repeated, the last value applies.
 fn parse(mut records: &[u8]) -> Result<PaxRecords, String> {
     let mut extended = PaxRecords::default();
     while !records.is_empty() {
@@ -360,7 +362,8 @@ fn parse(mut records: &[u8]) -> Result<PaxRecords, String> {
     Ok(extended)
 }
 
-/// A name as text: bytes that are not UTF-8 become `\xNN`, so different names stay different.
+/// Converts a name to text. Bytes that are not UTF-8 become `\xNN`, so that different names stay
+/// different.
 fn readable(name: &[u8]) -> String {
     let mut text = String::with_capacity(name.len());
     for chunk in name.utf8_chunks() {

@@ -1,6 +1,7 @@
-//! Writing one tar file of samples.
+//! Writes one tar file of samples.
 //!
-//! Out of scope: valid keys and the size of a shard (`writer`), and renaming the complete file.
+//! Out of scope: the validity of keys and the size of a shard (`writer`), and renaming the complete
+//! file.
 
 use std::fmt;
 use std::io::{self, BufWriter, Write};
@@ -11,20 +12,21 @@ use fulmen_data::{Error, Result};
 /// The size of the write buffer.
 const BUFFER: usize = 1 << 20;
 
-/// A tar ends with two blocks of zeros.
+/// The size of the end of a tar, two blocks of zeros.
 pub const END: u64 = 1024;
 
-/// The size of a file in a tar: a header and the content in blocks of 512 bytes; if the name does
-/// not fit into the header, another header and the name with its terminating byte.
+/// The size of a file in a tar: a header, and the content in blocks of 512 bytes. A name that does
+/// not fit into the header adds another header, and the name with its terminating byte.
 pub fn size_in_tar(name_bytes: usize, content_bytes: u64) -> u64 {
     let blocks = |bytes: u64| bytes.div_ceil(512).saturating_mul(512).saturating_add(512);
     let name = if name_bytes > 100 { blocks(name_bytes as u64 + 1) } else { 0 };
     blocks(content_bytes).saturating_add(name)
 }
 
-/// A tar file of samples. The same samples give the same bytes: times and users are not written.
+/// A tar file of samples. The same samples give the same bytes, because times and users are not
+/// written.
 pub struct TarFile<W: Write> {
-    /// For messages.
+    /// The path, for messages.
     path: PathBuf,
     tar: tar::Builder<CountingWriter<W>>,
     samples: u64,
@@ -50,12 +52,12 @@ impl<W: Write> TarFile<W> {
         self.samples
     }
 
-    /// The number of samples so far.
+    /// The number of bytes written so far.
     pub fn bytes(&self) -> u64 {
         self.tar.get_ref().bytes
     }
 
-    /// Adds a sample: its files by extension.
+    /// Adds a sample. `files` has its files by extension.
     pub fn add<'a>(
         &mut self,
         key: &str,
@@ -76,7 +78,7 @@ impl<W: Write> TarFile<W> {
         Ok(())
     }
 
-    /// Ends the tar; returns the writer and the number of bytes.
+    /// Ends the tar. Returns the writer and the number of bytes.
     pub fn finish(self) -> Result<(W, u64)> {
         let refused = |source| Error::io(&self.path, "cannot write the file", source);
         let CountingWriter { inner, bytes } = self.tar.into_inner().map_err(refused)?;

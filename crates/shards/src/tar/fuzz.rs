@@ -17,7 +17,7 @@ fn jump(bytes: &mut &[u8], count: u64) -> io::Result<u64> {
     Ok(count as u64)
 }
 
-/// Reads a tar both ways and compares the results.
+/// Reads a tar in sequence and by index, and compares the results.
 pub(crate) fn fuzz(location: &Location, bytes: &[u8]) {
     let selection = Arc::new(Selection { extensions: Vec::new(), max_sample_bytes: 64 << 20 });
     if bytes.starts_with(&[0x1f, 0x8b]) {
@@ -44,8 +44,8 @@ pub(crate) fn fuzz(location: &Location, bytes: &[u8]) {
                 }
             }
             (Ok(None), Ok(None)) => return,
-            // The reader in sequence notices a truncated file; the index notices a truncated
-            // sample.
+            // Reading in sequence detects a truncated file, and reading by index detects a
+            // truncated sample.
             (Err(_), _) => return,
             (Ok(sample), positions) => {
                 panic!("{:?} and {:?}", sample.map(|s| s.key), positions.map(|p| p.map(|p| p.key)))

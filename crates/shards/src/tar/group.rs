@@ -1,6 +1,6 @@
-//! Grouping the files of a tar into samples.
+//! Groups the files of a tar into samples.
 //!
-//! Out of scope: iterating over a tar (`entries`), and over several (`stream`).
+//! Out of scope: iterating over a tar file (`entries`), and over several tar files (`stream`).
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -38,7 +38,7 @@ impl TarSample {
     /// Removes and returns the file with this extension.
     ///
     /// # Errors
-    /// The file does not exist; the error lists the existing ones.
+    /// The file does not exist (the error lists the existing files).
     pub fn take(&mut self, extension: &str) -> Result<Vec<u8>> {
         self.files.remove(extension).ok_or_else(|| self.missing_error(extension))
     }
@@ -69,9 +69,9 @@ impl TarSample {
     }
 }
 
-/// The key and the extension of a name. None for files without an extension, hidden files, and
-/// files with which the `webdataset` library describes a shard (`__name__`): they do not belong to
-/// a sample.
+/// The key and the extension of a name. `None` for files that do not belong to a sample: files
+/// without an extension, hidden files, and files with which the `webdataset` library describes a
+/// shard (`__name__`).
 pub fn split(name: &str) -> Option<(&str, &str)> {
     let first = name.split('/').next().unwrap_or_default();
     if first.len() >= 4 && first.starts_with("__") && first.ends_with("__") {
@@ -85,13 +85,13 @@ pub fn split(name: &str) -> Option<(&str, &str)> {
 /// The files to read from a shard.
 #[derive(Clone, Debug)]
 pub(super) struct Selection {
-    /// Extensions in lower case; none means all.
+    /// Extensions in lower case; empty for all files.
     pub(super) extensions: Vec<String>,
     pub(super) max_sample_bytes: u64,
 }
 
 impl Selection {
-    /// Only these extensions, in any case: `.JPG` is `jpg`.
+    /// Selects only these extensions, in any case: `.JPG` is `jpg`.
     pub(super) fn new(extensions: &[&str], max_sample_bytes: u64) -> Selection {
         let extensions = extensions
             .iter()
@@ -106,18 +106,18 @@ impl Selection {
     }
 }
 
-/// An iterator over the samples of a shard. `T` is what is kept of a file.
+/// An iterator over the samples of a shard. `T` is the information that is kept about a file.
 pub(super) struct Groups<R, T> {
     location: Location,
     entries: TarEntries<R>,
     selection: Arc<Selection>,
     /// The first file of the next sample, which ended the previous one.
     next_group: Option<Group<T>>,
-    /// An error after a complete sample.
+    /// An error to return after a complete sample.
     failed: Option<Error>,
 }
 
-/// A sample: its key, and what is kept of its files by extension.
+/// A sample: its key, and the information about its files by extension.
 pub(super) struct Group<T> {
     pub(super) key: String,
     pub(super) files: BTreeMap<String, T>,
@@ -139,8 +139,8 @@ impl<R: Read, T> Groups<R, T> {
         }
     }
 
-    /// The next sample. `keep` reads what to keep of a file, with the entries positioned at its
-    /// content.
+    /// Returns the next sample. `keep` reads the information about a file, when the entries are
+    /// positioned at its content.
     pub(super) fn next(
         &mut self,
         mut keep: impl FnMut(&mut TarEntries<R>, Entry) -> Result<T>,
@@ -213,8 +213,8 @@ impl<R: Read, T> Groups<R, T> {
 mod tests {
     use super::split;
 
-    /// The result of `webdataset.tariterators` (1.0.2), except for hidden files in folders, which
-    /// it groups by the folder's name.
+    /// The expected values are the result of `webdataset.tariterators` (1.0.2), except for hidden
+    /// files in folders, which it groups by the folder's name.
     #[test]
     fn names_are_split_at_the_first_dot_after_the_last_slash() {
         assert_eq!(split("a.jpg"), Some(("a", "jpg")));

@@ -1,4 +1,5 @@
-//! WebDataset: samples as files with a common name in tar files, several thousand per file.
+//! WebDataset: tar files with several thousand samples each. The files of a sample have a common
+//! name.
 //!
 //! Out of scope: access to the files (`fulmen-files`), and the content of a sample.
 

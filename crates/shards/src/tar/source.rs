@@ -17,8 +17,9 @@ use fulmen_data::{internal::cores, internal::in_parallel};
 use fulmen_files::CachedFile;
 use fulmen_files::Location;
 
-/// Local, uncompressed tar files as samples by index: in any order, from any thread, without
-/// reading other samples. Opening reads all headers once and keeps only the positions.
+/// Local, uncompressed tar files as samples by index. Samples are read in any order, from any
+/// thread, without reading other samples. Opening reads all headers once and keeps only the
+/// positions.
 ///
 /// ```
 /// use fulmen_data::Source;
@@ -63,7 +64,7 @@ struct SampleEntry {
 
 #[derive(Debug)]
 struct Member {
-    /// The index of its extension in the list of all extensions.
+    /// The index of the file's extension in the list of all extensions.
     extension: u32,
     offset: u64,
     size: u64,
@@ -79,13 +80,14 @@ impl TarSource {
         TarSource::open_only(shards, &[])
     }
 
-    /// The same, reading only the files with these extensions, such as `jpg`.
+    /// Like [`open`](TarSource::open), but reads only the files with these extensions, such as
+    /// `jpg`.
     pub fn open_only(shards: impl Into<Location>, extensions: &[&str]) -> Result<TarSource> {
         TarSource::from_list(shards.into().expand()?, extensions)
     }
 
-    /// Opens these shards; of each sample only the files with these extensions, or all if there are
-    /// none.
+    /// Opens these shards. Of each sample, only the files with these extensions are read, or all
+    /// files if `extensions` is empty.
     pub fn from_list(
         shards: impl IntoIterator<Item = impl Into<Location>>,
         extensions: &[&str],

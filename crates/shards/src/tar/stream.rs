@@ -11,11 +11,12 @@ use crate::files::{FileItem, FileItems, FileList};
 use fulmen_data::{Fingerprint, Items, Result, Stream};
 use fulmen_files::{Location, open_unpacked};
 
-/// The default limit on the size of a sample: a small `.gz` can hold a thousand times its size.
+/// The default limit on the size of a sample, because a small `.gz` can expand to a thousand times
+/// its size.
 const DEFAULT_LIMIT: u64 = 1 << 30;
 
 /// WebDataset shards, on a local disk or in a store, read in sequence: tar files, plain or
-/// compressed with gzip. Consecutive files with the same name up to the first dot are a sample.
+/// compressed with gzip. A sample is a sequence of files whose names are equal up to the first dot.
 ///
 /// ```
 /// use fulmen_data::Stream;
@@ -38,9 +39,9 @@ const DEFAULT_LIMIT: u64 = 1 << 30;
 /// ```
 ///
 /// The index of an item ([`StreamItem::index`](fulmen_data::StreamItem::index)) is the number of
-/// its shard in the list, times 2³², plus its number in the shard: it does not depend on the order
-/// in which shards are read. If a shard cannot be read to its end, an error follows, and then the
-/// next shard, so a loader may skip what is bad.
+/// its shard in the list, times 2³², plus its number in the shard. It does not depend on the order
+/// in which shards are read. If a shard cannot be read to its end, the stream returns an error and
+/// continues with the next shard, so a loader may skip the unreadable part.
 #[derive(Clone, Debug)]
 pub struct TarShards {
     shards: FileList,
@@ -48,20 +49,20 @@ pub struct TarShards {
 }
 
 impl TarShards {
-    /// The shards of a location or a pattern ([`Location::expand`]), in that order. Each is opened
-    /// when its turn comes.
+    /// Reads the shards of a location or a pattern ([`Location::expand`]), in the order of the
+    /// expansion. Each shard is opened when it is its turn.
     pub fn open(shards: impl Into<Location>) -> Result<TarShards> {
         TarShards::from_list(shards.into().expand()?)
     }
 
-    /// These shards, in this order.
+    /// Reads these shards in this order.
     pub fn from_list(shards: impl IntoIterator<Item = impl Into<Location>>) -> Result<TarShards> {
         let shards = FileList::new(shards, "shards to read; expected one tar file")?;
         Ok(TarShards { shards, selection: Arc::new(Selection::new(&[], DEFAULT_LIMIT)) })
     }
 
-    /// Reads the shards in another order in each epoch, decided by the seed and the epoch. The
-    /// samples of a shard stay together; [`Stream::shuffle`] mixes them.
+    /// Reads the shards in a different order in each epoch, determined by the seed and the epoch.
+    /// The samples of a shard stay together; [`Stream::shuffle`] mixes them.
     #[must_use]
     pub fn shuffle_shards(mut self, seed: u64) -> TarShards {
         self.shards.seed = Some(seed);

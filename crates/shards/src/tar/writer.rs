@@ -1,4 +1,4 @@
-//! Writing samples into tar files of limited size.
+//! Writes samples into tar files of limited size.
 //!
 //! Out of scope: one tar file (`file`), reading (`stream`, `source`), and uploading to a store
 //! (`Location::upload`).
@@ -18,7 +18,7 @@ use super::file::{END, TarFile, size_in_tar};
 ///
 /// A shard has a temporary name until it is complete and synced to the disk. If the writer is
 /// dropped before [`finish`](TarShardWriter::finish), the complete shards stay. The same samples
-/// give the same bytes: times and users are not written.
+/// give the same bytes, because times and users are not written.
 ///
 /// ```
 /// use fulmen_shards::TarShardWriter;
@@ -39,9 +39,9 @@ pub struct TarShardWriter {
     settings: TarShardWriterBuilder,
     open: Option<TarFile<NewFile>>,
     written: Vec<WrittenShard>,
-    /// The key of the previous sample, which the next one must not share.
+    /// The key of the previous sample. The next sample must have another key.
     last_key: Option<String>,
-    /// A write failed, so a shard is incomplete.
+    /// Whether a write has failed, so that a shard is incomplete.
     failed: bool,
 }
 
@@ -82,15 +82,15 @@ impl TarShardWriterBuilder {
         self
     }
 
-    /// The maximum size of a shard, unless a single sample is larger; 1 GiB unless set.
+    /// The maximum size of a shard; 1 GiB unless set. A single larger sample gets its own shard.
     #[must_use]
     pub fn max_bytes(mut self, bytes: u64) -> TarShardWriterBuilder {
         self.max_bytes = bytes;
         self
     }
 
-    /// The number of the first shard; 0 unless set. An interrupted job continues with the first
-    /// missing one.
+    /// The number of the first shard; 0 unless set. To continue an interrupted job, set it to the
+    /// number of the first missing shard.
     #[must_use]
     pub fn first_shard(mut self, number: u64) -> TarShardWriterBuilder {
         self.first_shard = number;
@@ -124,14 +124,14 @@ impl TarShardWriterBuilder {
             last_key: None,
             failed: false,
         };
-        // Fail now instead of after writing the first shard.
+        // This fails now instead of after writing the first shard.
         writer.refuse_existing(&writer.next_path())?;
         Ok(writer)
     }
 }
 
 impl TarShardWriter {
-    /// A writer into this folder.
+    /// Starts a writer into this folder.
     pub fn builder(folder: impl AsRef<Path>) -> TarShardWriterBuilder {
         TarShardWriterBuilder {
             folder: folder.as_ref().to_owned(),
@@ -143,14 +143,14 @@ impl TarShardWriter {
         }
     }
 
-    /// Writes a sample: its key, and its files as pairs of extension and content. A key may have
+    /// Writes a sample: its key, and its files as pairs of extension and content. A key may contain
     /// folders. Its last part must not contain a dot, because the extension starts at the first
     /// dot.
     ///
     /// # Errors
-    /// A key or an extension that a reader would not find again: empty, with a dot in the key's
-    /// last part, the key of the previous sample, an extension twice. A full disk, or a shard that
-    /// already exists. After a failed write, this shard never gets its name, and nothing more can
+    /// A key or an extension that a reader would not find again: an empty one, a dot in the key's
+    /// last part, the key of the previous sample, a repeated extension. A full disk, or a shard
+    /// that already exists. After a failed write, the shard is not completed, and nothing more can
     /// be written.
     pub fn write(&mut self, key: &str, files: &[(&str, &[u8])]) -> Result<()> {
         self.check(key, files)?;

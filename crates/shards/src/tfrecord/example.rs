@@ -31,7 +31,7 @@ pub struct Example {
 /// A list of values of one kind.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Feature {
-    /// No list at all: some writers encode a missing value like this.
+    /// No list. Some writers encode a missing value in this way.
     #[default]
     Missing,
     /// Byte strings: encoded images, text, serialized tensors.
@@ -66,7 +66,7 @@ impl Example {
         self
     }
 
-    /// Parses the message. If a feature is repeated, the last one counts, and unknown fields are
+    /// Parses the message. If a feature is repeated, the last one applies, and unknown fields are
     /// skipped, as in protocol buffers.
     pub fn parse(bytes: &[u8]) -> Result<Example> {
         let message = proto::Example::decode(bytes)
@@ -75,7 +75,8 @@ impl Example {
         Ok(Example { features: features.map(|(name, feature)| (name, feature.into())).collect() })
     }
 
-    /// Serializes the message. The same features give the same bytes: they are sorted by name.
+    /// Serializes the message. The same features give the same bytes, because they are sorted by
+    /// name.
     pub fn encode(&self) -> Vec<u8> {
         let feature = self
             .features

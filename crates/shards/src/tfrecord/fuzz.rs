@@ -20,7 +20,7 @@ pub(crate) fn fuzz(location: &Location, bytes: &[u8]) {
         while !matches!(unpacked.next(), Ok(None)) {}
     }
     if let Ok(example) = Example::parse(bytes) {
-        // Compared as bytes, because NaN is not equal to itself.
+        // The examples are compared as bytes, because NaN is not equal to itself.
         let encoded = example.encode();
         let decoded = Example::parse(&encoded).map(|example| example.encode());
         assert_eq!(decoded.ok(), Some(encoded));

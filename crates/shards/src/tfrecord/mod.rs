@@ -1,4 +1,4 @@
-//! TensorFlow's record files, and `tf.train.Example` messages, their usual content.
+//! TensorFlow's record files, and `tf.train.Example` messages, which most records contain.
 //!
 //! Out of scope: access to the files (`fulmen-files`).
 

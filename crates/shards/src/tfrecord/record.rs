@@ -10,8 +10,8 @@ use fulmen_data::{Error, Result};
 use fulmen_files::Location;
 use fulmen_files::explain;
 
-/// Eight bytes of length and four of its checksum precede a record; four of the record's checksum
-/// follow it.
+/// A record follows 8 bytes of length and 4 bytes of the length's checksum. The 4 bytes of the
+/// record's checksum follow the record.
 pub(super) const HEADER: usize = 12;
 pub(super) const FOOTER: usize = 4;
 
@@ -21,8 +21,8 @@ pub(super) const DEFAULT_LIMIT: u64 = 1 << 30;
 /// The memory that is allocated for a record before any of it is read.
 const FIRST_PART: u64 = 1 << 20;
 
-/// CRC-32C (Castagnoli), rotated and offset, so that it also works for data that contains
-/// checksums.
+/// CRC-32C (Castagnoli), rotated and offset. The mask makes it suitable for data that itself
+/// contains checksums.
 pub(super) fn masked_crc(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
 }
@@ -95,7 +95,7 @@ impl<R: Read> Records<R> {
         if count != FOOTER {
             return Err(self.cut_short(format!("{count} of the {FOOTER} bytes of its checksum")));
         }
-        // From here on, the start of the next record is known.
+        // At this point, the start of the next record is known.
         self.ended = false;
         let checked = check(&self.location, self.last(), self.offset, &record, footer);
         self.offset += (HEADER + FOOTER) as u64 + length;

@@ -15,8 +15,8 @@ use fulmen_data::{internal::cores, internal::in_parallel};
 use fulmen_files::CachedFile;
 use fulmen_files::Location;
 
-/// Local, uncompressed TFRecord files as records by index. Opening reads all lengths once; the
-/// checksum of a record is verified when the record is read.
+/// Local, uncompressed TFRecord files as records by index. Opening reads the lengths of all records
+/// once. The checksum of a record is verified when the record is read.
 ///
 /// ```
 /// use fulmen_data::Source;

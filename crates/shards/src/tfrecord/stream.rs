@@ -11,8 +11,8 @@ use fulmen_data::internal::fill;
 use fulmen_data::{Fingerprint, Items, Result, Stream};
 use fulmen_files::{Location, gunzip};
 
-/// TFRecord files, on a local disk or in a store, read in sequence; plain or compressed with gzip,
-/// which is detected from their content. Checksums are verified.
+/// TFRecord files, on a local disk or in a store, read in sequence. They may be compressed with
+/// gzip, which is detected from their content. Checksums are verified.
 ///
 /// ```
 /// use fulmen_shards::{Example, Feature, TfRecordWriter, TfRecords};
@@ -41,18 +41,19 @@ pub struct TfRecords {
 }
 
 impl TfRecords {
-    /// The files of a location or a pattern ([`Location::expand`]), in that order.
+    /// Reads the files of a location or a pattern ([`Location::expand`]), in the order of the
+    /// expansion.
     pub fn open(files: impl Into<Location>) -> Result<TfRecords> {
         TfRecords::from_list(files.into().expand()?)
     }
 
-    /// These files, in this order.
+    /// Reads these files in this order.
     pub fn from_list(files: impl IntoIterator<Item = impl Into<Location>>) -> Result<TfRecords> {
         let files = FileList::new(files, "files to read; expected one TFRecord file")?;
         Ok(TfRecords { files, limit: DEFAULT_LIMIT })
     }
 
-    /// Reads the files in another order in each epoch, decided by the seed and the epoch.
+    /// Reads the files in a different order in each epoch, determined by the seed and the epoch.
     #[must_use]
     pub fn shuffle_files(mut self, seed: u64) -> TfRecords {
         self.files.seed = Some(seed);
@@ -114,8 +115,8 @@ fn records(file: &Location, limit: u64) -> Result<FileItems<Vec<u8>>> {
     })))
 }
 
-/// Opens a file, and decompresses it if necessary. A plain file may start with gzip's two magic
-/// bytes, but then they belong to a length with a valid checksum.
+/// Opens a file, and decompresses it if necessary. A plain file may also start with gzip's two
+/// magic bytes, but only as a part of a length with a valid checksum.
 pub(super) fn open_records(location: &Location) -> Result<Box<dyn Read + Send>> {
     let mut reader = location.open()?;
     let mut start = [0; HEADER];

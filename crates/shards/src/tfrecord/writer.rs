@@ -1,4 +1,4 @@
-//! Writing TFRecord files.
+//! Writes TFRecord files.
 //!
 //! Out of scope: reading them (`stream`, `source`).
 
@@ -14,7 +14,7 @@ use super::record::masked_crc;
 use fulmen_data::{Error, Result};
 use fulmen_files as store;
 
-/// Writes one TFRecord file. It has a temporary name until [`finish`](TfRecordWriter::finish).
+/// Writes one TFRecord file, which has a temporary name until [`finish`](TfRecordWriter::finish).
 ///
 /// ```
 /// use fulmen_shards::TfRecordWriter;
@@ -32,7 +32,7 @@ pub struct TfRecordWriter {
     path: PathBuf,
     output: Output,
     records: u64,
-    /// A write failed, so the file ends within a record.
+    /// Whether a write has failed, so that the file ends within a record.
     failed: bool,
 }
 
@@ -75,7 +75,8 @@ impl TfRecordWriter {
     /// Writes a record.
     ///
     /// # Errors
-    /// A full disk. After that nothing more can be written, and the file never gets its name.
+    /// A full disk. After a failed write, nothing more can be written, and the file cannot be
+    /// finished.
     pub fn write(&mut self, record: &[u8]) -> Result<()> {
         self.refuse_after_failure()?;
         let length = (record.len() as u64).to_le_bytes();

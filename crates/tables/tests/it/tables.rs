@@ -28,7 +28,7 @@ fn expected() -> Value {
     serde_json::from_slice(&fs::read(reference().join("expected.json")).unwrap()).unwrap()
 }
 
-/// The message without the folder of the files.
+/// Compares the message without the folder of the files.
 fn check(error: Error, expect: Expect) {
     expect.assert_eq(&error.to_string().replace(&format!("{}/", reference().display()), ""));
 }
@@ -146,7 +146,7 @@ fn parquet_of_every_compression_reads_as_pyarrow_reads_it() {
     {
         let parquet = Parquet::open(reference().join(format!("{name}.parquet"))).unwrap();
         compare_all(&parquet, &parquet.stream(), rows);
-        // Without space in the cache, each row is decoded again.
+        // The cache has no space, so each row is decoded again.
         let parquet = parquet.cache_bytes(0);
         compare_all(&parquet, &parquet.stream(), rows);
     }
@@ -527,7 +527,7 @@ fn no_flipped_bit_in_a_page_with_a_checksum_gives_other_values() {
                         }
                     }
                 }
-                // The others are fields of a page's header that do not affect its values.
+                // The other bits are in fields of a page's header that do not affect its values.
                 assert!(refused > flips, "{refused} of {flips} flips of `{column}` are refused");
             }
         }

@@ -50,7 +50,7 @@ fn rows(source: impl Iterator<Item = Result<Row>>) -> Vec<(String, Vec<Option<St
         .collect()
 }
 
-/// The rows by index from memory, by index from disk, and in sequence: all the same.
+/// The rows by index from memory, by index from disk, and in sequence, which must be equal.
 fn read_csv(options: CsvOptions, path: &PathBuf) -> Vec<(String, Vec<Option<String>>)> {
     let table = options.clone().open(path).unwrap();
     let by_index = rows((0..table.len()).map(|index| table.get(index)));
@@ -107,7 +107,7 @@ fn csv_reads_alike_by_index_from_the_disk_and_in_order() {
     assert_eq!(read_csv(Csv::options().quote(None), &quotes), [row(2, &["\"1", "2"])]);
     let only_header = files.write("header.csv", "a,b\n");
     assert_eq!(read_csv(Csv::options(), &only_header), []);
-    // Longer than any buffer, with line ends inside.
+    // A value that is longer than any buffer, with line ends inside.
     let long = "word\n".repeat(60_000);
     let content = format!("a,b\n\"{long}\",1\n\"{long}\",2\n");
     let large = files.write("large.csv", &content);
@@ -142,7 +142,7 @@ fn rows_of_many_blocks_read_alike_by_index_and_in_order_with_their_lines() {
     };
     for (keep_below, cache) in [(0, 0), (0, 1 << 20), (1 << 20, 0)] {
         let table = Csv::options().keep_below(keep_below).open(&path).unwrap().cache_bytes(cache);
-        // 1709 and 3000 share no factor.
+        // 1709 and 3000 have no common factor.
         let order: Vec<usize> = (0..3000).map(|step| step * 1709 % 3000).collect();
         for &index in &order {
             assert!(
@@ -390,7 +390,7 @@ fn a_quote_that_is_not_closed_is_an_error_and_swallows_nothing() {
     assert_eq!(read_csv(Csv::options(), &whole), [row(2, &["1", "x\ny"])]);
     let trailing = files.write("d.csv", "a,b\n1,");
     assert_eq!(read_csv(Csv::options(), &trailing), [row(2, &["1", ""])]);
-    // One value per line, as long as the line: there must be space for the line end.
+    // A file with one value per line. The buffer needs space for the line end.
     let single = files.write("e.csv", "a\nx");
     assert_eq!(read_csv(Csv::options(), &single), [row(2, &["x"])]);
 }
@@ -442,7 +442,8 @@ fn a_bad_line_is_one_bad_sample_and_the_lines_behind_it_are_read() {
     assert_ne!(shuffled, all_but_5);
     shuffled.sort();
     assert_eq!(shuffled, all_but_5);
-    // In order, the numbers of the items are those of the lines, and each stream describes itself.
+    // In sequence, the numbers of the items are those of the lines, and each stream describes
+    // itself.
     let items: Vec<_> = Csv::stream(&csv).unwrap().items(0).unwrap().collect();
     let index_at = |position: usize| items[position].as_ref().map(|item| item.index).ok();
     assert_eq!((items.len(), index_at(2), index_at(3), index_at(4)), (99, Some(2), None, Some(4)));

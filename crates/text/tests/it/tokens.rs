@@ -123,7 +123,7 @@ fn tokens_are_those_of_the_python_library() {
 #[test]
 fn a_tokenizer_trained_here_is_the_python_librarys() {
     let (reference, python) = (reference(), tokenizer("bpe"));
-    // The first 16 are the ones that Python trained on.
+    // Python trained on the first 16 texts.
     let corpus: Vec<String> =
         list::<String>(&reference["packing"]["texts"]).into_iter().take(16).collect();
     let bpe = ByteLevelBpe::new(420).special_tokens(["<|endoftext|>"]);
@@ -262,7 +262,7 @@ fn causal_labels_are_those_of_transformers() {
     assert_eq!(rows::<i32>(&data, "input_ids"), list::<Vec<i32>>(&case["input_ids"]));
     assert_eq!(rows::<i32>(&data, "labels"), list::<Vec<i32>>(&case["labels"]));
     assert_eq!(rows::<bool>(&data, "attention_mask"), as_bool(list(&case["attention_mask"])));
-    // Shifted by one, as the model would do it.
+    // The labels are shifted by one, as the model would shift them.
     let data = samples.causal(CausalLabels::Shifted).dataset(texts).unwrap();
     let moved = list::<Vec<i32>>(&case["labels"])
         .into_iter()
@@ -302,7 +302,7 @@ fn joined_documents_are_cut_into_the_blocks_of_the_reference() {
         TokenCollator::new(length, 0).causal(CausalLabels::Same).dataset(blocks.clone()).unwrap();
     assert_eq!(rows::<i32>(&same, "labels"), ids);
 
-    // Exactly the same from a stream, with and without the remainder.
+    // A stream gives exactly the same blocks, with and without the remainder.
     let (documents, end) = documents(case);
     for keep in [false, true] {
         let stream = PackedStream::new(documents.clone(), length)
@@ -353,7 +353,7 @@ fn no_label_reaches_into_the_next_document() {
         [vec![11, 12, 13, 0], vec![21, 22, 0, -100], vec![32, 33, 34, 35]]
     );
 
-    // The same from a stream, with longer texts cut.
+    // A stream gives the same blocks, with longer texts truncated.
     let stream = PackedStream::new(Memory(documents), 4).unwrap().separator(0);
     let by_index: Vec<Encoding> = (0..3).map(|index| blocks.get(index).unwrap()).collect();
     assert_eq!(self::blocks(&stream), by_index);
@@ -401,8 +401,8 @@ fn documents_side_by_side_are_those_of_the_reference() {
     assert_eq!(ids, list::<Vec<u32>>(&case["decreasing"]));
     assert!(decreasing.padding_share() <= fit.padding_share());
 
-    // With as many open blocks as there are, a stream packs the same; full blocks come out earlier,
-    // so contents are compared.
+    // With as many open blocks as there are blocks, a stream packs the same blocks. It returns full
+    // blocks earlier, so the contents are compared without their order.
     let stream = PackedStream::first_fit(documents(case).0, length, 1000).unwrap().separator(end);
     let (mut streamed, mut by_index) =
         (blocks(&stream), (0..fit.len()).map(|i| fit.get(i).unwrap()).collect::<Vec<_>>());
@@ -552,7 +552,7 @@ fn masks_are_new_in_each_epoch_and_the_same_for_any_number_of_workers() {
     for workers in [1, 2, 7] {
         assert_eq!(read(workers), expected, "{workers} workers");
     }
-    // Sorted, so that only the masks can differ.
+    // The values are sorted, so that only the masks can differ.
     let hidden = |batches: &[Vec<i32>]| {
         let mut labels: Vec<i32> = batches.concat();
         labels.sort_unstable();

@@ -56,7 +56,7 @@ impl Machine {
 /// The packages for pip, with versions and hashes.
 const REQUIREMENTS: &str = include_str!("zigbuild.txt");
 
-/// cargo-zigbuild, and zig if it is not on the PATH.
+/// The programs cargo-zigbuild and zig. `zig` is `None` if it is on the PATH.
 #[derive(Debug)]
 struct Tool {
     cargo_zigbuild: PathBuf,
@@ -71,7 +71,7 @@ impl Tool {
         }
     }
 
-    /// The user's installation, or the one in the cache folder.
+    /// Finds the installation in the cache folder, or the user's installation.
     fn find(folder: &Path) -> Option<Tool> {
         let works = |program: &str, argument: &str| {
             let status = Command::new(program)
@@ -168,14 +168,14 @@ fn check(program: &Path, machine: Machine) -> Result<()> {
     }
 }
 
-/// The folder within the cache folder, named by the versions.
+/// The name of the folder in the cache folder, which has the versions.
 fn install_name() -> String {
     let versions =
         REQUIREMENTS.split_whitespace().filter_map(|word| Some(word.split_once("==")?.1));
     format!("zigbuild-{}", versions.collect::<Vec<_>>().join("-"))
 }
 
-/// Installs both, or neither.
+/// Installs both programs, or neither.
 fn install_into(folder: &Path, dry_run: bool) -> Result<Tool> {
     let error =
         |e: std::io::Error| Error::new(format!("cannot install into {}: {e}", folder.display()));

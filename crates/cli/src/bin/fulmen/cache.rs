@@ -1,4 +1,4 @@
-//! `fulmen cache`: makes caches of images before a training, and maintains caches of any data.
+//! `fulmen cache`: makes caches of images before a training run, and maintains caches of any data.
 //!
 //! Out of scope: the caches themselves (`fulmen-cache`).
 
@@ -19,7 +19,7 @@ use fulmen_images::{ImageFolder, ImagePipeline};
 /// Makes, shows, verifies and clears cached datasets, and compiled programs
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Decodes and resizes the images of a folder by class once, and caches them for trainings
+    /// Decodes and resizes the images of a folder by class once, and caches them for training runs
     #[command(
         long_about = "Decodes and resizes the images of a folder by class (FOLDER/class/image.jpg) once, and \
                             caches them as the fields image, u8[3, size, size], and label, i32. A training opens the \
@@ -74,13 +74,13 @@ pub(crate) struct Warm {
     /// The seed of the augmentation
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// A name of your own for this version of the data; a new name makes a new cache
+    /// Your name for this version of the data; a new name makes a new cache
     #[arg(long, default_value = "", value_name = "NAME")]
     data_version: String,
     /// Threads that decode [default: one per core]
     #[arg(long, value_name = "NUMBER")]
     workers: Option<usize>,
-    /// How many images may fail to decode; they also fail in the training, which can skip them
+    /// How many images may fail to decode; they also fail in a training run, which can skip them
     #[arg(long, default_value_t = 0, value_name = "NUMBER")]
     allow_bad: usize,
     /// Fail if the folder has a cache of other samples, and list the differences
@@ -141,10 +141,10 @@ impl Warm {
     }
 }
 
-/// Prints events.
+/// Prints events of a cache.
 struct EventPrinter {
     reporter: Arc<Reporter>,
-    /// Bytes of samples.
+    /// The number of bytes of finished samples.
     done: u64,
     waiting: bool,
 }
@@ -171,7 +171,7 @@ impl EventPrinter {
                 self.reporter.advance(done.saturating_sub(self.done));
                 self.done = done;
             }
-            // This is reported at the end, and more may follow.
+            // `Finished` is reported by the caller. Later versions may add other events.
             _ => {}
         }
     }
@@ -214,12 +214,12 @@ pub(crate) fn run(command: Command) -> Result<()> {
 
 fn verify(path: PathBuf) -> Result<()> {
     let reporter = Reporter::new();
-    let mut before = None;
+    let mut previous = None;
     let bytes = verify_cache(path, |read, total| {
-        if before.is_none() {
+        if previous.is_none() {
             reporter.begin("verifying", total);
         }
-        reporter.advance(read - before.replace(read).unwrap_or(0));
+        reporter.advance(read - previous.replace(read).unwrap_or(0));
     })?;
     drop(reporter);
     outln!("all {bytes} bytes are intact");

@@ -35,7 +35,7 @@ pub(crate) enum Command {
 #[derive(Debug, Args)]
 pub(crate) struct Fetch {
     /// The name of the dataset
-    #[arg(value_parser = dataset, long_help = known())]
+    #[arg(value_parser = dataset, long_help = dataset_help())]
     dataset: &'static PublishedDataset,
     /// The folder for the files; an interrupted run can be continued
     #[arg(long, short, value_name = "FOLDER")]
@@ -46,7 +46,7 @@ pub(crate) struct Fetch {
 }
 
 /// The names of the datasets, for the help.
-fn known() -> String {
+fn dataset_help() -> String {
     let lines = DATASETS.iter().map(|dataset| format!("  {:<14}{}", dataset.name, dataset.about));
     format!("Its name:\n{}", lines.collect::<Vec<_>>().join("\n"))
 }
@@ -209,7 +209,8 @@ pub(crate) fn run(command: Command) -> Result<()> {
                     };
                     let files: Vec<Location> =
                         texts.files.into_iter().map(Location::from).collect();
-                    // Documents are small, so their number does not start a new shard.
+                    // The size of a shard is not limited by the number of documents, because they
+                    // are small.
                     prepare::text(
                         &files,
                         &options,

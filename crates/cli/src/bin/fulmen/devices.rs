@@ -30,7 +30,7 @@ const SIDE: usize = 1024;
 /// How many products are timed; the fastest is reported.
 const PRODUCTS: usize = 5;
 
-/// The result of one device.
+/// The result of testing one device.
 struct DeviceTest {
     id: i32,
     kind: String,
@@ -48,7 +48,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     };
     let (mut lines, mut failed) = (Vec::new(), None);
     for platform in platforms {
-        // Tried first, because that may download the plugin.
+        // The test comes first, because it may download the plugin.
         let results = arguments.test.then(|| test_devices(platform));
         let diagnosis = diagnose(platform);
         if arguments.json {
@@ -95,7 +95,7 @@ fn wrong_product(device: &Device) -> Error {
     ))
 }
 
-/// None if the product is wrong.
+/// Tests one device. `None` if the product is wrong.
 fn test_device(client: &Client, device: &Device) -> fulmen_pjrt::Result<Option<DeviceTest>> {
     let matrix = format!("tensor<{SIDE}x{SIDE}xf32>");
     let program = format!(
@@ -106,7 +106,7 @@ fn test_device(client: &Client, device: &Device) -> fulmen_pjrt::Result<Option<D
     );
     let options = CompileOptions::new().device_assignment(vec![vec![device.id()]]);
     let product = client.compile(&program, &options)?;
-    // Each sum is exact in every precision that a device may use.
+    // Every sum of ones is exact in every precision that a device may use.
     let ones = 1.0_f32.to_ne_bytes().repeat(SIDE * SIDE);
     let x = client.buffer_from_host(&ones, ElementType::F32, &[SIDE, SIDE], device)?;
     let mut fastest = Duration::MAX;
@@ -171,7 +171,7 @@ fn as_json(diagnosis: &Diagnosis, results: Option<&Result<Vec<DeviceTest>>>) -> 
     })
 }
 
-/// Describes the plugin; also for `fulmen plugin list`.
+/// Describes a plugin as JSON, also for `fulmen plugin list`.
 pub(crate) fn plugin_json(plugin: &PluginState) -> Value {
     match plugin {
         PluginState::Usable { path, version } => {

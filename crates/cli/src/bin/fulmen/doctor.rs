@@ -1,11 +1,10 @@
-//! `fulmen doctor`: finds problems that prevent a training on the devices of this machine.
+//! `fulmen doctor`: finds problems that prevent training on the devices of this machine.
 
 use clap::Args;
 use fulmen_data::{Error, Result};
 use fulmen_machine::doctor::{Machine, Severity};
 
-/// Finds problems that prevent or slow down trainings on this machine's devices, and says what to
-/// do
+/// Finds problems that prevent or slow down training on this machine's devices, and says what to do
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// A bucket whose region is compared with this machine's zone [default: that of

@@ -1,4 +1,4 @@
-//! `fulmen env`: the setup of temporary machines. `env.sh` is the common part.
+//! `fulmen env`: prints the setup of temporary machines. `env.sh` is their common part.
 
 use clap::{Args, ValueEnum};
 use fulmen_data::{Error, Result};

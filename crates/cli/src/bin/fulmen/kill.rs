@@ -71,10 +71,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     } else {
         print_report(&report);
     }
-    let gone =
+    let has_ended =
         |outcome: &Outcome| matches!(outcome, Outcome::Ended | Outcome::Killed | Outcome::Gone);
-    let ended = report.outcomes.iter().all(|(_, outcome)| gone(outcome)) && plan.spared.is_empty();
-    if ended && (report.is_free() || !pids.is_empty()) {
+    let all_ended =
+        report.outcomes.iter().all(|(_, outcome)| has_ended(outcome)) && plan.spared.is_empty();
+    if all_ended && (report.is_free() || !pids.is_empty()) {
         Ok(())
     } else {
         Err(Error::new("the TPU is not free"))

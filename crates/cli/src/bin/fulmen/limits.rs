@@ -9,7 +9,7 @@ pub(crate) struct Limits {
     /// The maximum number of pixels of an image; more are treated as a decompression bomb
     #[arg(long, value_name = "NUMBER")]
     pub(crate) max_pixels: Option<u64>,
-    /// Accept JPEGs with invalid data, with wrong pixels there
+    /// Accept JPEGs with invalid data; the affected pixels are wrong
     #[arg(long)]
     pub(crate) keep_damaged: bool,
 }

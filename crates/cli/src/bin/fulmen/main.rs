@@ -1,5 +1,5 @@
-//! The `fulmen` program: prepares data before a training, handles machines and hosts during it, and
-//! reads checkpoints and reports after it.
+//! The `fulmen` program: prepares data before a training run, handles machines and hosts during it,
+//! and reads checkpoints and reports after it.
 //!
 //! Out of scope: the subcommands, each in its own file, and their implementation in the libraries.
 
@@ -93,7 +93,7 @@ fn main() -> ExitCode {
         Ok(arguments) => arguments.command,
         Err(error) => return refuse(&error),
     };
-    let done = match command {
+    let result = match command {
         Command::Build(arguments) => build::run(&arguments),
         Command::Cache(command) => cache::run(command),
         Command::Checkpoint(command) => checkpoint::run(command),
@@ -131,10 +131,10 @@ fn main() -> ExitCode {
             Err(error) => Err(error),
         },
     };
-    match done {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // If the output is closed, there is still the exit status.
+            // If standard error is closed, only the exit status reports the failure.
             let _ = writeln!(std::io::stderr(), "error: {error}");
             failure(&error)
         }
@@ -154,7 +154,7 @@ fn arguments() -> Result<Arguments, clap::Error> {
     Arguments::from_arg_matches(&matches)
 }
 
-/// Accepts `-1` as a value, so that the error about it names the option.
+/// Accepts `-1` as the value of an option, so that the error about the value names the option.
 fn with_negative_numbers(command: Clap) -> Clap {
     let command = command.mut_args(|arg| {
         if arg.get_long().is_some() && arg.get_action().takes_values() {
@@ -166,19 +166,20 @@ fn with_negative_numbers(command: Clap) -> Clap {
     command.mut_subcommands(with_negative_numbers)
 }
 
-/// Invalid arguments, or a request for help.
+/// Reports invalid arguments, or prints the help.
 fn refuse(error: &clap::Error) -> ExitCode {
     match shorten(&error.render().to_string()) {
         Cow::Owned(text) if error.use_stderr() => {
             drop(writeln!(std::io::stderr(), "{}", text.trim_end()))
         }
-        // In color.
+        // clap prints it in color.
         _ => drop(error.print()),
     }
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }
 
-/// 2 for invalid combinations of options, as for other invalid arguments; otherwise 1.
+/// The exit status of an error: 2 for invalid combinations of options, as for other invalid
+/// arguments, otherwise 1.
 fn failure(error: &Error) -> ExitCode {
     ExitCode::from(if error.is_usage() { 2 } else { 1 })
 }

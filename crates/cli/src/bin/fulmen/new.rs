@@ -106,7 +106,7 @@ fn check_name(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// The value of `fulmen =`.
+/// The value of `fulmen =` in `Cargo.toml`.
 fn dependency(arguments: &Arguments) -> Result<String> {
     // JSON strings are valid TOML strings.
     let quoted = |text: &str| json!(text).to_string();

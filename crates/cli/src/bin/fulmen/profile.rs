@@ -1,7 +1,7 @@
-//! `fulmen profile`: asks a running training for a trace.
+//! `fulmen profile`: asks a running training program for a trace.
 //!
-//! Out of scope: the trace. The training writes it (`session/profiler.rs` of `fulmen-trainer`) when
-//! it finds a request in its run's folder.
+//! Out of scope: writing the trace. The training program writes it (`session/profiler.rs` of
+//! `fulmen-trainer`) when it finds a request in its run's folder.
 
 use std::fs;
 use std::io::Write as _;
@@ -15,12 +15,12 @@ use serde_json::{Value, json};
 
 use super::ps::seconds;
 
-/// Asks a training for a trace of what it does, and prints its location
+/// Asks a training run for a trace of its next steps, and prints the location of the trace
 #[derive(Debug, Args)]
 #[command(
-    long_about = "Asks a training for a trace of its next steps or seconds, and prints the location of the trace. The \
-                  training continues and needs no special option, but this command must have access to the folder of \
-                  its run. trace.json shows the activity of each thread of the process; open it with ui.perfetto.dev. \
+    long_about = "Asks a training run for a trace of its next steps or seconds, and prints the location of the trace. The \
+                  run continues and needs no special option, but this command must have access to its \
+                  folder. trace.json shows the activity of each thread of the process; open it with ui.perfetto.dev. \
                   If the PJRT plugin has a profiler, as libtpu does, its recording of the devices is included, for \
                   TensorBoard's profile plugin"
 )]
@@ -42,14 +42,15 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// The longest time that a training records.
+/// The maximum time that a training program records.
 const MAX_DURATION: Duration = Duration::from_secs(3600);
-/// A training checks for requests twice a second.
+/// How long to wait for a training program to accept a request; it checks for requests twice a
+/// second.
 const ACCEPT_TIME: Duration = Duration::from_secs(20);
-/// The time to write the trace.
+/// How long to wait for the trace to be written.
 const WRITE_TIME: Duration = Duration::from_secs(300);
 
-/// A number of seconds, such as `0.5s` or `2`.
+/// Parses a number of seconds, such as `0.5s` or `2`.
 fn duration(text: &str) -> std::result::Result<Duration, String> {
     seconds(text.strip_suffix('s').unwrap_or(text))
         .ok()
@@ -80,7 +81,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// The folder of a run, possibly the newest one in this folder.
+/// The folder of the run: `folder` itself or, if it contains runs, the newest of them.
 fn newest_run(folder: &Path) -> Result<PathBuf> {
     let is_run = |folder: &Path| folder.join("config.toml").is_file();
     if is_run(folder) {
@@ -98,7 +99,7 @@ fn newest_run(folder: &Path) -> Result<PathBuf> {
     })
 }
 
-/// Leaves a request in the run's folder, and waits until the training has accepted it.
+/// Writes a request into the run's folder, and waits until the training program has accepted it.
 fn request_profile(run: &Path, request: &Value) -> Result<()> {
     let (path, text) = (run.join("profile.request"), request.to_string());
     if path.exists() {
@@ -114,28 +115,28 @@ fn request_profile(run: &Path, request: &Value) -> Result<()> {
     if wait_until(ACCEPT_TIME, || !path.exists()) {
         return Ok(());
     }
-    // The training may have just taken the request.
+    // The training program may have just removed the request.
     let _ = fs::remove_file(&path);
     Err(Error::new(format!(
-        "no training answers in {}: it has ended or hangs outside of the Trainer, it is recording another trace, or \
+        "no training run answers in {}: it has ended or hangs outside of the Trainer, it is recording another trace, or \
          it was built with an older version of Fulmen. `fulmen runs ls` shows the runs, `fulmen ps` what holds the TPU",
         run.display()
     )))
 }
 
-/// The training's answer, once it is complete.
+/// Reads the training program's answer when it is complete.
 fn read_answer(folder: &Path, within: Duration) -> Result<Value> {
     let path = folder.join("profile.json");
     if !wait_until(within, || path.exists()) {
         return Err(Error::new(format!(
-            "the training accepted the request, but {} did not appear",
+            "the training run accepted the request, but {} did not appear",
             path.display()
         )));
     }
     let text =
         fulmen_durable::read_text(&path).map_err(|e| Error::io(&path, "cannot read it", e))?;
     serde_json::from_str(&text)
-        .map_err(|e| Error::file(&path, format!("it is not a training's answer: {e}")))
+        .map_err(|e| Error::file(&path, format!("it is not the answer of a training run: {e}")))
 }
 
 fn wait_until(within: Duration, mut is_there: impl FnMut() -> bool) -> bool {

@@ -1,6 +1,6 @@
-//! Progress: a bar on a terminal, otherwise a line from time to time.
+//! Shows progress: a bar on a terminal, otherwise a line from time to time.
 //!
-//! Out of scope: the work.
+//! Out of scope: the work that is in progress.
 
 use std::io::{IsTerminal, Write, stderr};
 use std::sync::{Mutex, MutexGuard};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use fulmen_cli::prepare::Progress;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// The time between lines without a terminal.
+/// The time between two lines, if there is no terminal.
 const LINE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Shows progress on the standard error stream.
@@ -44,7 +44,8 @@ impl Progress for Reporter {
         task.bar.finish_and_clear();
         task.work = work.to_owned();
         task.last_line = Instant::now();
-        // A hidden bar also counts and measures.
+        // The bar is also used without a terminal, where it is hidden, because it counts and
+        // measures.
         task.bar = if self.terminal {
             ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr())
         } else {
@@ -96,7 +97,7 @@ fn plain() -> ProgressStyle {
     ProgressStyle::default_bar()
 }
 
-/// Writes a line. If the output is closed, the work continues.
+/// Writes a line to standard error. If standard error is closed, the work continues.
 fn say(line: &str) {
     let _ = writeln!(stderr(), "{line}");
 }

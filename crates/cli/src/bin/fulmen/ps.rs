@@ -1,4 +1,4 @@
-//! `fulmen ps`: who holds the TPU.
+//! `fulmen ps`: shows which processes hold the TPU.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -47,7 +47,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Remarks about all processes.
+/// Prints remarks that concern all processes.
 pub(crate) fn footer(holders: &Holders) {
     if holders.processes.is_empty() {
         outln!("No visible process holds the TPU.");
@@ -73,13 +73,13 @@ pub(crate) fn footer(holders: &Holders) {
     }
 }
 
-/// Identifies the process.
+/// A line that identifies the process.
 pub(crate) fn headline(process: &Process) -> String {
     let Process { pid, user, age, command, .. } = process;
     format!("process {pid} of {user}, for {}: {command}", HumanDuration(*age))
 }
 
-/// What it holds.
+/// A description of the files that the process holds.
 pub(crate) fn held_files(process: &Process) -> String {
     let files =
         process.devices.iter().chain(&process.libraries).map(|path| path.display().to_string());
@@ -114,10 +114,10 @@ pub(crate) fn lock_json(lock: &LockFile) -> Value {
     json!({ "path": lock.path, "owner": lock.owner, "owner_name": lock.owner_name, "locked_by": lock.locked_by })
 }
 
-/// A number of seconds, such as `0.5`.
+/// Parses a number of seconds, such as `0.5`.
 pub(crate) fn seconds(text: &str) -> std::result::Result<Duration, String> {
     let time = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    // `sleep` does not accept an infinite time.
+    // The limit excludes infinity, which `sleep` does not accept.
     time.filter(|time| *time > Duration::ZERO && *time < Duration::from_secs(1 << 32))
         .ok_or_else(|| "expected a number of seconds above 0".into())
 }

@@ -36,7 +36,7 @@ pub(crate) struct Folders {
     json: bool,
 }
 
-/// A metric over a run.
+/// The values of a metric over a run.
 #[derive(Clone, Debug, PartialEq)]
 struct Metric {
     last: f64,
@@ -49,15 +49,15 @@ struct Metric {
 struct Run {
     name: String,
     folder: PathBuf,
-    /// Started epochs and finished steps, as far as values were logged.
+    /// The numbers of started epochs and finished steps, according to the logged values.
     epochs: u64,
     steps: u64,
-    /// In the order in which they were first logged.
+    /// The metrics in the order in which they were first logged.
     metrics: Vec<(String, Metric)>,
-    /// Seconds by activity, and the sum, for this run alone.
+    /// The seconds that this run spent on each activity, and their sum.
     seconds: Map<String, Value>,
     environment: Value,
-    /// Names as `section.key`.
+    /// The configuration. Names have the form `section.key`.
     config: BTreeMap<String, String>,
 }
 
@@ -104,7 +104,7 @@ pub(crate) fn run(command: Command) -> Result<()> {
     Ok(())
 }
 
-/// The runs in these folders: each is a run, or contains some.
+/// Reads the runs in these folders. A folder is a run, or contains runs.
 fn read_all(folders: &[PathBuf]) -> Result<Vec<Run>> {
     let mut runs = Vec::new();
     for folder in folders {
@@ -116,7 +116,7 @@ fn read_all(folders: &[PathBuf]) -> Result<Vec<Run>> {
             .map_err(|e| Error::io(folder, "cannot read the folder", e))?;
         let mut paths: Vec<PathBuf> =
             entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()).collect();
-        // version_10 after version_9.
+        // Sorts version_10 after version_9.
         let number = |path: &Path| path.to_str()?.rsplit('_').next()?.parse::<u64>().ok();
         paths.sort_by_key(|path| (number(path), path.clone()));
         for path in paths {
@@ -135,7 +135,8 @@ fn read_all(folders: &[PathBuf]) -> Result<Vec<Run>> {
 }
 
 impl Run {
-    /// None if the folder is not the folder of a run. Information from missing files is left out.
+    /// Reads the folder of a run; `None` for other folders. Information from missing files is left
+    /// out.
     fn read(folder: &Path) -> Result<Option<Run>> {
         if !folder.join("config.toml").is_file() && !folder.join("metrics.csv").is_file() {
             return Ok(None);
@@ -150,7 +151,7 @@ impl Run {
             environment: read_json(&folder.join("environment.json"))?,
             config: read_config(&folder.join("config.toml"))?,
         };
-        // The last entry is this run's own; the earlier ones are from the runs that it resumes.
+        // The last entry belongs to this run. Earlier entries belong to the runs that it resumes.
         let goodput = read_json(&folder.join("goodput.json"))?;
         if let Some(own) = goodput["runs"].as_array().and_then(|runs| runs.last()) {
             run.seconds = own["seconds"].as_object().cloned().unwrap_or_default();
@@ -165,7 +166,7 @@ impl Run {
             return Ok(());
         }
         let damaged = |e: csv::Error| Error::file(path, e.to_string());
-        // A killed run may have ended within a row.
+        // If the run was killed, the file may end within a row.
         let mut reader =
             csv::ReaderBuilder::new().flexible(true).from_path(path).map_err(damaged)?;
         let names: Vec<String> =
@@ -199,7 +200,7 @@ impl Run {
         }
     }
 
-    /// Total seconds.
+    /// The total time in seconds.
     fn time(&self) -> f64 {
         self.seconds.values().filter_map(Value::as_f64).sum()
     }
@@ -219,7 +220,8 @@ impl Run {
         Some(format!("{count} × {}", self.environment["device_kind"].as_str()?))
     }
 
-    /// US dollars by the list price of the chips; none for hardware that is not a TPU.
+    /// The cost in US dollars, by the list price of the chips; `None` for hardware that is not a
+    /// TPU.
     fn cost(&self) -> Option<f64> {
         let generation = Generation::of_kind(self.environment["device_kind"].as_str()?)?;
         let chips = self.environment["devices"].as_array()?.len().div_ceil(generation.devices);
@@ -247,7 +249,7 @@ impl Run {
         })
     }
 
-    /// Length, time and cost, for a table.
+    /// The length, time and cost of the run, for a table.
     fn summary(&self) -> [(&'static str, String); 6] {
         let dash = || "-".to_owned();
         [
@@ -264,8 +266,8 @@ impl Run {
     }
 }
 
-/// Whether larger values of this metric are better: those that count correct results. Other metrics
-/// are losses and errors.
+/// Whether larger values of this metric are better. They are for metrics that count correct
+/// results; other metrics are losses and errors.
 fn larger_is_better(name: &str) -> bool {
     const LARGER_IS_BETTER: [&str; 14] = [
         "acc",
@@ -304,7 +306,7 @@ fn read_config(path: &Path) -> Result<BTreeMap<String, String>> {
         .map_err(|e| Error::file(path, e.to_string().trim_end().to_owned()))?;
     let mut config = BTreeMap::new();
     let show = |item: &toml_edit::Item| {
-        // Without the comment about its origin.
+        // This removes the comment about the value's origin.
         item.as_value().map(|value| value.clone().decorated("", "").to_string())
     };
     for (name, item) in document.iter() {
@@ -327,7 +329,7 @@ fn ago(started: f64) -> String {
     format!("{} ago", show_time((now - started).max(0.0)))
 }
 
-/// The two largest units of a time.
+/// Formats a time with its two largest units.
 fn show_time(seconds: f64) -> String {
     match seconds {
         ..60.0 => format!("{seconds:.1} s"),
@@ -339,7 +341,7 @@ fn show_time(seconds: f64) -> String {
     }
 }
 
-/// A number with four digits.
+/// Formats a number with four digits.
 fn show_number(x: f64) -> String {
     match x.abs() {
         0.0 => "0".to_owned(),
@@ -348,7 +350,7 @@ fn show_number(x: f64) -> String {
     }
 }
 
-/// A table; the first row is the header.
+/// Prints a table, whose first row is the header.
 fn table(rows: &[Vec<String>]) {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
@@ -430,7 +432,7 @@ fn show(run: &Run) {
     run.config.iter().for_each(|(name, value)| outln!("{name} = {value}"));
 }
 
-/// The configuration keys that differ between runs, with the value of each run.
+/// The configuration keys whose values differ between runs, with the value of each run.
 fn differences(runs: &[Run]) -> Vec<(String, Vec<Option<String>>)> {
     let keys: BTreeSet<&String> = runs.iter().flat_map(|run| run.config.keys()).collect();
     let rows = keys

@@ -1,4 +1,4 @@
-//! `fulmen top`: how busy the TPU is.
+//! `fulmen top`: shows how busy the TPU is.
 
 use std::io::{IsTerminal, stdout};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -21,14 +21,14 @@ use super::ps::{seconds, watched_json};
 #[command(
     long_about = "Shows how busy the TPU is, how full its memory is, and what runs on it, and updates the display \
                   continuously. The numbers come from libtpu, which serves them while a program runs, and from Fulmen \
-                  trainings that write FULMEN_PROGRESS_FILE. With --run, a training also reports its step time and \
+                  training runs that write FULMEN_PROGRESS_FILE. With --run, a run also reports its step time and \
                   the fraction spent waiting for input. If standard output is not a terminal, it prints lines"
 )]
 pub(crate) struct Arguments {
     /// The address of libtpu's metrics
     #[arg(long, value_name = "HOST:PORT", default_value = METRICS_ADDRESS)]
     address: String,
-    /// A training's metrics: the port, the HOST:PORT or the URL of its option metrics_port
+    /// The metrics of a training run: the port, the HOST:PORT or the URL of its option metrics_port
     #[arg(long, value_name = "ADDRESS")]
     run: Option<String>,
     /// 1 shows duty cycle and memory; 2 adds bandwidth, idle time, the queue and program durations
@@ -81,7 +81,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         last = Some(snapshot);
     }
     match last.map(|snapshot| (snapshot.metrics, snapshot.run)) {
-        // Each of the two is useful alone.
+        // The error of only one source is not fatal, because the other source is useful alone.
         Some((Err(error), None) | (Err(_), Some(Err(error)))) => Err(Error::new(error)),
         _ => Ok(()),
     }
@@ -115,7 +115,7 @@ fn take_snapshots(
     receiver
 }
 
-/// Until q is pressed, or there are no more snapshots.
+/// Shows snapshots until q is pressed or there are no more.
 fn show(mut screen: Screen, snapshots: &Receiver<Snapshot>) -> std::io::Result<()> {
     let mut terminal = ratatui::try_init()?;
     loop {

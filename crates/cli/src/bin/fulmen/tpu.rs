@@ -1,6 +1,7 @@
-//! `fulmen tpu`: TPU VMs, also for the duration of one run.
+//! `fulmen tpu`: manages TPU VMs, which may exist only for the duration of one run.
 //!
 //! Out of scope: machines (`fulmen-gcloud`) and programs on them (`fulmen-pods`), which this file
+//! combines.
 //! combines.
 
 use std::io::{stderr, stdout};
@@ -54,12 +55,12 @@ pub(crate) fn run(command: Command) -> Result<u8> {
                 )));
             }
             let Run { machine, options, delete_after, output } = *run;
-            let known = known_hosts()?;
-            // The machine is new, and so are its keys; other machines may have had its addresses
-            // before.
+            let hosts_file = known_hosts()?;
+            // The machine is new and has new keys, but its addresses may have belonged to other
+            // machines.
             let ssh = [
                 "StrictHostKeyChecking=accept-new".into(),
-                format!("UserKnownHostsFile={}", known.path().display()),
+                format!("UserKnownHostsFile={}", hosts_file.path().display()),
             ];
             let mut pod = Some(options);
             let mut work = |out: &mut dyn std::io::Write| {

@@ -19,7 +19,7 @@ pub(crate) struct ImageNet {
     pub(crate) val: usize,
 }
 
-/// Class and content of each image, by name.
+/// The class and the content of each image, by name.
 pub(crate) type Images = BTreeMap<String, (usize, Vec<u8>)>;
 
 impl ImageNet {

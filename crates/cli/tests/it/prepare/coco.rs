@@ -82,7 +82,7 @@ fn mismatched_coco_archives_are_errors_with_the_entry() {
     let whole = fs::read(folder.path().join("train2017.zip")).unwrap();
     check("train2017.zip", &whole[..whole.len() / 2], &any, "is the file truncated?");
     let mut damaged = whole.clone();
-    // In the data of an image.
+    // A position in the data of an image.
     let position =
         whole.windows(4).position(|window| window == [0xff, 0xd8, 0xff, 0xe0]).unwrap() + 8;
     damaged[position] ^= 1;
@@ -95,7 +95,7 @@ fn mismatched_coco_archives_are_errors_with_the_entry() {
         &any,
         "entry annotations/instances_train2017.json: EOF",
     );
-    // A run that was started with the damaged ones cannot be continued.
+    // A run that was started with the damaged archives cannot be continued.
     fs::remove_dir_all(&output).unwrap();
     run(&expected).unwrap();
 }

@@ -10,7 +10,7 @@ use zip::write::{SimpleFileOptions, ZipWriter};
 
 use crate::prepare::archives::{expected, jpeg};
 
-/// Numbers of images, with gaps as in the official archives.
+/// The numbers of images, with gaps as in the official archives.
 pub(crate) fn number(split: &str, index: usize) -> usize {
     if split == "train" { 9 + 16 * index } else { 139 + 146 * index }
 }
@@ -78,7 +78,7 @@ pub(crate) fn zip_of(files: &[(String, Vec<u8>)], method: CompressionMethod) -> 
     let mut writer = ZipWriter::new(Cursor::new(Vec::new()));
     for (name, bytes) in files {
         if let Some((folder, _)) = name.split_once('/') {
-            // The official archives name their folders; once is enough.
+            // The official archives name their folders. Adding a folder a second time fails.
             let _ = writer.add_directory(folder, options);
         }
         writer.start_file(name.as_str(), options).unwrap();

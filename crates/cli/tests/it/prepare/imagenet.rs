@@ -40,13 +40,13 @@ fn every_image_of_imagenet_is_in_one_shard_with_its_class() {
             }
         }
         assert_eq!(actual_images, expected_images);
-        // In a random order of three classes, two neighbors differ in two of three cases.
+        // In a random order of three classes, two neighbors differ with a probability of 2/3.
         assert!(runs > actual_images.len() / 3, "{runs} runs of one class in {split}");
     }
     let info = shards_info(&[&output]).unwrap();
     assert_eq!((info.samples(), info.classes.len(), info.extensions["jpg"].0), (90, 3, 90));
     assert_eq!(info.bytes(), manifest.splits.iter().map(|split| split.bytes).sum::<u64>());
-    // The PNG file with the name of a JPEG is kept and reported.
+    // The PNG file with a JPEG's name is kept and reported.
     assert_eq!(manifest.warnings.len(), 1);
     assert!(manifest.warnings[0].what.contains("PNG"), "{:?}", manifest.warnings);
 }
@@ -112,7 +112,7 @@ fn wrong_counts_and_checksums_are_refused() {
     wrong.archives[1].md5 = Some("0".repeat(32));
     let error = run(&wrong, true).unwrap_err();
     assert!(error.contains("ILSVRC2012_img_val.tar: its MD5 checksum is "), "{error}");
-    // Nothing is written before everything is verified.
+    // Nothing is written before all archives are verified.
     assert!(contents(&output).is_empty());
     let manifest = run(&wrong, false).unwrap();
     assert!(manifest.sources.iter().all(|source| source.md5.is_none()));
@@ -148,7 +148,7 @@ fn truncated_archives_are_errors_with_the_entry() {
         assert!(error.contains(name) && error.contains(says), "{error}");
         fs::write(&path, whole).unwrap();
     }
-    // An archive in the archive without its own end.
+    // The archive of a class lacks its end.
     let path = folder.path().join("ILSVRC2012_img_train.tar");
     let mut bytes = fs::read(&path).unwrap();
     let inner = entries(&path)[1].1.clone();

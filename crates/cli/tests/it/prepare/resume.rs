@@ -129,7 +129,7 @@ fn shards_are_uploaded_once_and_foreign_files_are_not_replaced() {
     let whole = contents(&output);
     assert_eq!(whole.len(), 6);
     assert_eq!(contents(&store), whole);
-    // One is lost in the store; the others are not touched.
+    // One shard is lost in the store. The others are not written again.
     fs::remove_file(store.join("train-000001.tar")).unwrap();
     let changed = |name: &str| fs::metadata(store.join(name)).unwrap().modified().unwrap();
     let before = changed("train-000000.tar");
@@ -168,7 +168,7 @@ fn nothing_is_uploaded_into_the_folder_itself() {
         );
         assert_eq!(contents(&output), whole);
     }
-    // An impossible location is reported before any shard is written.
+    // An unusable upload target is reported before any shard is written.
     let (other, file) = (folder.path().join("other"), folder.path().join("file"));
     fs::write(&file, "").unwrap();
     let options = options(&other).upload(file.join("place").as_path());
@@ -194,7 +194,7 @@ fn other_archives_of_the_same_sizes_are_another_plan() {
     };
     let bytes = fs::read(&archive).unwrap();
     let whole = run(&expected, true).unwrap();
-    // The same content with a later time, which the checksum shows if it is verified.
+    // The same content with a later time. Verifying the checksum shows that the content is equal.
     write(&bytes, 2_000_000_000);
     assert_eq!(run(&expected, true).unwrap(), whole);
     let error = run(&expected, false).unwrap_err();
@@ -225,7 +225,7 @@ fn unfinished_files_are_removed() {
         names.filter(|name| name.starts_with('.')).collect::<Vec<_>>()
     };
     assert_eq!(names(), [".fulmen-prepare"]);
-    // Leftovers of killed runs do not even disturb inspecting the shards.
+    // Files of killed runs do not prevent inspecting the shards.
     fs::write(output.join(".part-AbCdEf"), [1; 700]).unwrap();
     fs::write(output.join(".part-GhIjKl"), [1; 700]).unwrap();
     assert_eq!(shards_info(&[&output]).unwrap().samples(), 32);

@@ -168,7 +168,7 @@ fn an_interrupted_run_over_texts_continues() {
     let whole = contents(&output);
     assert_eq!(all.len() + 1, whole.len());
     assert_eq!(run().unwrap(), [""; 0]);
-    // The first, one in the middle, and one that is damaged.
+    // The first shard and one in the middle are missing, and a third one is damaged.
     fs::remove_file(output.join("train-000000.tokens")).unwrap();
     fs::remove_file(output.join("train-000003.tokens")).unwrap();
     let mut damaged = whole["validation-000001.tokens"].clone();
@@ -182,7 +182,7 @@ fn an_interrupted_run_over_texts_continues() {
         ["train-000000.tokens", "train-000003.tokens", "validation-000001.tokens"]
     );
     assert_eq!(contents(&output), whole);
-    // Other files are another plan.
+    // Other files make another plan.
     fs::write(&input, json_lines(0..61)).unwrap();
     let error = run().unwrap_err();
     assert!(error.is_usage() && error.to_string().contains("the list of files was"), "{error}");

@@ -14,7 +14,7 @@ fn each_finished_shard_is_uploaded_once() {
     let folder = tempfile::tempdir().unwrap();
     let expected = ImageNet { per_class: 9, val: 5 }.write(folder.path());
     let output = folder.path().join("shards");
-    // The first upload is rejected: the run ends, and the written shards stay.
+    // The first upload is rejected, so the run ends; the written shards stay.
     let mut refused = false;
     let store = S3::start(move |request| match request.method.as_str() {
         "PUT" if !std::mem::replace(&mut refused, true) => Answer::Status(403),

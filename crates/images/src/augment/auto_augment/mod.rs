@@ -1,4 +1,5 @@
-//! Augmentation policies: some found by search, some with nothing to search.
+//! Augmentation policies: AutoAugment's, which were found by search, and random ones that need no
+//! search.
 //!
 //! Out of scope: the operations themselves (`functional`).
 

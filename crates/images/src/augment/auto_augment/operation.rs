@@ -1,6 +1,6 @@
 //! The operations that the policies choose from, and their magnitudes.
 //!
-//! Out of scope: the choice.
+//! Out of scope: which operation a policy chooses.
 
 use crate::functional::{self, Affine, Fill};
 use crate::{Image, Interpolation};
@@ -26,7 +26,7 @@ pub(super) enum Operation {
     Invert,
 }
 
-/// The choices of RandAugment and TrivialAugment, in torchvision's order.
+/// The operations that RandAugment and TrivialAugment choose from, in torchvision's order.
 pub(super) const CHOICES: [Operation; 14] = [
     Operation::Identity,
     Operation::ShearX,
@@ -47,15 +47,16 @@ pub(super) const CHOICES: [Operation; 14] = [
 /// The ranges of magnitudes.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum MagnitudeSpace {
-    /// Those of AutoAugment and RandAugment.
+    /// The ranges of AutoAugment and RandAugment.
     Auto,
-    /// The wider ones of TrivialAugment.
+    /// The wider ranges of TrivialAugment.
     Wide,
 }
 
 impl Operation {
-    /// Magnitude number `bin` of `bins` for an image of `size` (width, height): in the unit of the
-    /// operation, from the weakest to the strongest, spaced like torchvision's.
+    /// The magnitude with index `bin` of `bins` for an image of `size` (width, height). Magnitudes
+    /// are in the unit of the operation and go from the weakest to the strongest, with
+    /// torchvision's spacing.
     pub(super) fn magnitude(
         self,
         space: MagnitudeSpace,
@@ -63,7 +64,7 @@ impl Operation {
         bins: usize,
         size: (usize, usize),
     ) -> f64 {
-        // With a single bin, torch's linspace returns only the first end.
+        // With a single bin, torch's linspace returns only the start of the range.
         let part = if bins > 1 { bin as f64 / (bins - 1) as f64 } else { 0.0 };
         let (shear, rotate, factor, posterize) = match space {
             MagnitudeSpace::Auto => (0.3, 30.0, 0.9, 4.0),
@@ -104,7 +105,7 @@ impl Operation {
         )
     }
 
-    /// The magnitude, with a random sign if the operation has one.
+    /// Returns the magnitude, with a random sign if the operation is signed.
     pub(super) fn with_sign(self, magnitude: f64, random: &mut SampleRng) -> f64 {
         if self.is_signed() && random.bernoulli(0.5) { -magnitude } else { magnitude }
     }
@@ -118,7 +119,7 @@ impl Operation {
         fill: &Fill,
     ) -> Result<Image> {
         let mapped = |map: Affine| functional::affine(&image, &map, interpolation, fill);
-        // A shear by this much per row, about the upper left corner.
+        // For a shear, the magnitude is the shift per row, with the upper left corner fixed.
         let lean = magnitude.atan().to_degrees();
         let corner = Some((0.0, 0.0));
         match self {

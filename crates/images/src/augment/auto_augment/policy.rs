@@ -1,5 +1,5 @@
 //! AutoAugment (Cubuk, Zoph, Mane, Vasudevan and Le, 2018, <https://arxiv.org/abs/1805.09501>),
-//! with its authors' policies.
+//! with the policies of the paper.
 //!
 //! Out of scope: the operations (`operation`).
 
@@ -13,7 +13,7 @@ use crate::functional::{Fill, check_interpolation};
 use crate::{Image, ImageTransform, Interpolation};
 use fulmen_data::{Result, SampleRng};
 
-/// The data set for which a policy was found.
+/// The dataset for which a policy was found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum AutoAugmentPolicy {
     /// ImageNet.
@@ -25,7 +25,8 @@ pub enum AutoAugmentPolicy {
     Svhn,
 }
 
-/// Two operations, each with its probability and its magnitude out of 10 (0 if it has none).
+/// Two operations, each with its probability and its magnitude out of 10 (0 if the operation has no
+/// magnitude).
 type SubPolicy = [(Operation, f64, usize); 2];
 
 impl AutoAugmentPolicy {
@@ -38,8 +39,8 @@ impl AutoAugmentPolicy {
     }
 }
 
-/// Draws one of a policy's 25 pairs of operations for each image, and applies each of the two with
-/// its own probability and magnitude (torchvision's `AutoAugment`).
+/// Draws one of a policy's 25 pairs of operations for each image, and applies each operation of the
+/// pair with its probability and magnitude (torchvision's `AutoAugment`).
 #[derive(Clone, Debug, PartialEq)]
 pub struct AutoAugment {
     policy: AutoAugmentPolicy,

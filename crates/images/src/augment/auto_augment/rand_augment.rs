@@ -43,7 +43,7 @@ impl Default for RandAugment {
 }
 
 impl RandAugment {
-    /// 2 operations of magnitude 9 out of 31.
+    /// Applies 2 operations of magnitude 9 out of 31.
     pub fn new() -> RandAugment {
         RandAugment::default()
     }

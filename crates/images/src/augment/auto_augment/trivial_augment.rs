@@ -8,8 +8,8 @@ use crate::functional::{Fill, check_interpolation};
 use crate::{Image, ImageTransform, Interpolation};
 use fulmen_data::{Error, Result, SampleRng};
 
-/// Applies one operation, drawn from 14 for each image, with a random magnitude, up to very strong
-/// ones (torchvision's `TrivialAugmentWide`). It has no parameters to tune.
+/// Applies one operation, drawn from 14 for each image, with a random magnitude, which may be very
+/// strong (torchvision's `TrivialAugmentWide`). It has no parameters to tune.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrivialAugmentWide {
     num_magnitude_bins: usize,
@@ -28,7 +28,7 @@ impl Default for TrivialAugmentWide {
 }
 
 impl TrivialAugmentWide {
-    /// With 31 magnitudes.
+    /// Draws from 31 magnitudes.
     pub fn new() -> TrivialAugmentWide {
         TrivialAugmentWide::default()
     }
