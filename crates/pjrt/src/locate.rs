@@ -55,7 +55,7 @@ impl Platform {
     }
 
     /// The paths of the plugin in Python packages.
-    fn in_packages(self) -> &'static [&'static str] {
+    fn package_paths(self) -> &'static [&'static str] {
         match self {
             Self::Cpu => &[],
             Self::Cuda => &[
@@ -67,7 +67,7 @@ impl Platform {
     }
 
     /// The name of a file that a user may put into the cache folder.
-    fn in_cache(self) -> &'static str {
+    fn cache_file_name(self) -> &'static str {
         match self {
             Self::Cpu => "pjrt_c_api_cpu_plugin.so",
             Self::Cuda => "xla_cuda_plugin.so",
@@ -136,7 +136,7 @@ pub(crate) fn locate_installed(platform: Platform) -> Result<PathBuf> {
 
 enum Search {
     Found(PathBuf),
-    /// The searched places, to be appended to a message.
+    /// The searched places, to append to a message.
     Nowhere(String),
 }
 
@@ -163,10 +163,10 @@ fn search(platform: Platform, explicit: Option<&Path>) -> Result<Search> {
     searched.extend(
         platform.variable().map(|name| format!("the environment variable {name} (not set)")),
     );
-    if !platform.in_packages().is_empty() {
+    if !platform.package_paths().is_empty() {
         match python_folders() {
             Ok(folders) => {
-                for package in platform.in_packages() {
+                for package in platform.package_paths() {
                     for folder in &folders {
                         let path = folder.join(package);
                         if path.is_file() {
@@ -181,7 +181,7 @@ fn search(platform: Platform, explicit: Option<&Path>) -> Result<Search> {
     }
     match fetch::cache_folder() {
         Ok(cache) => {
-            let by_hand = cache.join("pjrt").join(platform.in_cache());
+            let by_hand = cache.join("pjrt").join(platform.cache_file_name());
             for path in std::iter::once(by_hand).chain(fetch::fetched_in(&cache, platform)) {
                 if path.is_file() {
                     return Ok(Search::Found(path));

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 pub struct Holder {
     /// The process id.
     pub pid: u32,
-    /// The name of the program.
+    /// The name of the process.
     pub name: String,
 }
 
@@ -58,7 +58,7 @@ impl fmt::Display for Holders {
 pub struct FilesInUse {
     /// The process id.
     pub pid: u32,
-    /// The name of the program.
+    /// The name of the process.
     pub name: String,
     /// The files that it has open.
     pub open: Vec<PathBuf>,

