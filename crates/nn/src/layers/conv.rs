@@ -41,7 +41,7 @@ pub struct Conv<const N: usize> {
     kernel: Sizes<N>,
     stride: Sizes<N>,
     padding: Sizes<N>,
-    /// Whether the padding is chosen to preserve the sizes, instead of `padding`.
+    /// Whether to replace `padding` by the padding that preserves the sizes.
     same: bool,
     #[module(skip)]
     padding_mode: PadMode,
@@ -56,15 +56,14 @@ pub type Conv2d = Conv<2>;
 /// Convolution over volumes `[batch, channels, depth, height, width]`; see [`Conv`].
 pub type Conv3d = Conv<3>;
 
-/// A weight whose fan is counted by its second axis, as PyTorch does.
+/// A weight that is initialized as in PyTorch. Its fan-in is computed from the second axis.
 pub(super) fn weight<const N: usize>(
     first: usize,
     second: usize,
     groups: usize,
     kernel: Sizes<N>,
 ) -> Parameter {
-    // `forward` rejects groups that do not divide the channels, with a message. No weight exists
-    // for them.
+    // With 0 groups, `forward` returns an error, so the size does not matter.
     let second = second.checked_div(groups).unwrap_or(0);
     let init = Init::kaiming_uniform(Nonlinearity::LeakyRelu(5f64.sqrt()), Fan::In);
     Parameter::new([&[first, second], &kernel.0[..]].concat(), init)
@@ -77,7 +76,7 @@ pub(super) fn bias(out: usize, weight: &Parameter) -> Parameter {
 }
 
 /// Adds a bias to the channels.
-pub(super) fn biased<const N: usize>(y: &Tensor, bias: Option<&Parameter>) -> Tensor {
+pub(super) fn add_bias<const N: usize>(y: &Tensor, bias: Option<&Parameter>) -> Tensor {
     match bias {
         // Otherwise the bias would widen a 16-bit product under autocast to f32.
         Some(bias) => {
@@ -211,7 +210,7 @@ impl<const N: usize> Conv<N> {
                     PadMode::Zeros => x.convolution(&weight, &convolution.padding(self.sides())),
                     mode => x.pad_mode(&self.sides(), mode).convolution(&weight, &convolution),
                 };
-                biased::<N>(&y, self.bias.as_ref())
+                add_bias::<N>(&y, self.bias.as_ref())
             }))
         })
     }

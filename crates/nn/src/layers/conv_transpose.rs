@@ -5,7 +5,7 @@ use std::fmt;
 
 use fulmen_tensor::{AsTensor, Convolution, Tensor};
 
-use super::conv::{bias, biased, settings, weight};
+use super::conv::{add_bias, bias, settings, weight};
 use super::sizes::Sizes;
 use super::spatial::{batched, check_batch, sides, unusual};
 use crate::library::NN;
@@ -93,7 +93,7 @@ impl<const N: usize> ConvTranspose<N> {
                 .groups(self.groups);
             let weight = self.weight.get();
             Ok(batched::<N>(x, |x| {
-                biased::<N>(&x.conv_transpose(&weight, &convolution), self.bias.as_ref())
+                add_bias::<N>(&x.conv_transpose(&weight, &convolution), self.bias.as_ref())
             }))
         })
     }

@@ -70,7 +70,7 @@ impl EmbeddingBag {
     }
 
     /// The row that bags ignore: initially zeros and without a gradient. A bag without other rows
-    /// is zeros.
+    /// gives zeros.
     pub fn padding_idx(mut self, row: usize) -> EmbeddingBag {
         let rest = Box::new(Init::normal(0.0, 1.0));
         self.weight =

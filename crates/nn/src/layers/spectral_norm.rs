@@ -14,7 +14,7 @@ use crate::{Buffer, Forward, Module, Parameter, TrainingMode, Visit};
 /// A layer with one weight `[out, …]`, or an embedding `[rows, width]`, that [`SpectralNorm`] can
 /// normalize.
 pub trait Weighted: Forward + Clone {
-    /// The parameter of that name.
+    /// The parameter `weight`.
     fn weight(&self) -> &Parameter;
 
     /// The same layer with a different weight of the same type.

@@ -148,7 +148,7 @@ pub(super) fn number(parameter: &TensorType, value: f64) -> Tensor {
     Tensor::full(precision(parameter.dtype), [], value)
 }
 
-/// `1 − βᵗ` from `log β`. `pow` would not do: for β = 0.999 and small `t`, its result is so close
+/// `1 − βᵗ` from `log β`. It does not use `pow`: for β = 0.999 and small `t`, the power is so close
 /// to 1 that f32 loses digits.
 pub(super) fn one_minus_power(log_beta: &Tensor, t: &Tensor) -> Tensor {
     -(log_beta * t).expm1()

@@ -135,8 +135,8 @@ fn half_wave(elapsed: &Tensor, length: &Tensor, from: f64, to: f64) -> Tensor {
 }
 
 /// PyTorch's `to + (from − to)/2·(1 + cos(π·elapsed))` by half-angle formulas, where `remaining` is
-/// `1 − elapsed`. As a sum of two terms it keeps its digits where it is small, which the other form
-/// does not in f32.
+/// `1 − elapsed`. This sum of two terms keeps its digits where it is small; in f32, PyTorch's form
+/// does not.
 fn cosine(remaining: Tensor, elapsed: Tensor, from: f64, to: f64) -> Tensor {
     let share = |part: Tensor| {
         let s = (part * FRAC_PI_2).sin();
