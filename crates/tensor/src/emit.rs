@@ -33,7 +33,7 @@ pub(crate) enum Captured {
     Host(TensorType, Arc<[u8]>),
 }
 
-/// The value of a program with the most elements.
+/// The value with the most elements in a program.
 pub(crate) struct LargestValue {
     pub(crate) ty: TensorType,
     /// The line that recorded it.

@@ -25,7 +25,8 @@ pub(crate) struct Lowered {
     pub(crate) captured: Vec<(Captured, Sharding)>,
 }
 
-/// Lowers a function for the devices of a mesh. Without a platform, the program is for any.
+/// Lowers a function for the devices of a mesh. Without a platform, the program can be compiled for
+/// every platform.
 pub(crate) fn lower(
     function: &Function,
     mesh: &Mesh,
@@ -155,8 +156,8 @@ impl Function {
     }
 
     /// The program for the devices of a mesh: one text for all devices, with global shapes and
-    /// Shardy's shardings. Compile it with as many partitions as the mesh has devices. It is the
-    /// same for every platform; a runtime for the CPU compiles
+    /// Shardy's shardings. Compile it with as many partitions as the mesh has devices. The text
+    /// does not depend on the platform. For the CPU, a runtime compiles a faster form of it; see
     /// [`Runtime::stablehlo`](crate::Runtime::stablehlo).
     ///
     /// ```

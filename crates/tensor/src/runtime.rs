@@ -85,7 +85,8 @@ impl Runtime {
     pub fn open_plugin(path: &Path, platform: Platform, devices: &Devices) -> Result<Runtime> {
         static CLIENTS: Mutex<BTreeMap<ClientKey, Arc<Shared>>> = Mutex::new(BTreeMap::new());
         // By default the CPU plugin makes four devices.
-        let count = if platform == Platform::Cpu { Some(devices.on_a_cpu()?) } else { None };
+        let count =
+            if platform == Platform::Cpu { Some(devices.cpu_device_count()?) } else { None };
         let mut clients = CLIENTS.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (path.to_owned(), count);
         if let Some(shared) = clients.get(&key) {
@@ -186,9 +187,9 @@ impl Runtime {
         Ok(Runtime { device_set: Arc::new(device_set), ..self.clone() })
     }
 
-    /// The runtime of [`Tensor::eval`](crate::Tensor::eval), on one device. The environment variable
-    /// `FULMEN_ACCELERATOR` selects the accelerator; the default is [`Accelerator::Auto`]. The
-    /// first call opens the runtime. After a failure, the next call tries again.
+    /// The runtime of [`Tensor::eval`](crate::Tensor::eval), on one device. The environment
+    /// variable `FULMEN_ACCELERATOR` selects the accelerator; the default is [`Accelerator::Auto`].
+    /// The first call opens the runtime. After a failure, the next call tries again.
     ///
     /// # Errors
     /// As for [`Runtime::open`]. Also if the variable does not name an accelerator.

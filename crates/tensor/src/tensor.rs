@@ -1,4 +1,5 @@
-//! [`Tensor`]: an expression for a value. It is a cheap handle to one result of a node in an immutable graph.
+//! [`Tensor`]: an expression for a value. It is a cheap handle to one result of a node in an
+//! immutable graph.
 //!
 //! Out of scope: computation, see [`Runtime`](crate::Runtime); derivatives, see
 //! [`grad`](crate::grad()).

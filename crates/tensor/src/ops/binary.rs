@@ -7,7 +7,7 @@
 use super::common_dtype::common_dtype;
 use super::constant::holds;
 use super::dtype_set::DTypeSet;
-use crate::autocast::for_method;
+use crate::autocast::method_operand;
 use crate::scope::Refusal;
 use crate::{AsTensor, Tensor};
 
@@ -62,17 +62,17 @@ pub(super) fn operands(
     left: &Tensor,
     right: impl Operand,
 ) -> Result<(Tensor, Tensor), Refusal> {
-    let left = for_method(method, left);
-    let right = for_method(method, &right.to_tensor_like(&left));
+    let left = method_operand(method, left);
+    let right = method_operand(method, &right.to_tensor_like(&left));
     let (a, b) = broadcast_both(&left, &right)?;
     dtypes.check(a.dtype())?;
     Ok((a, b))
 }
 
 /// One row for each operation: doc, method, struct, StableHLO name, dtypes, and the derivatives.
-/// These are `|a, b, y, g|` of `y = f(a, b)` with respect to `a` and `b`, where `g` is the
-/// cotangent. A derivative is `None` only where `f` is piecewise constant, so that it is zero, or
-/// where `f` takes no floats.
+/// The derivatives with respect to `a` and `b` are written `|a, b, y, g|` for `y = f(a, b)`, where
+/// `g` is the cotangent. A derivative is `None` only if `f` is piecewise constant, so that the
+/// derivative is zero, or if `f` takes no floats.
 macro_rules! binary {
     ($($(#[$doc:meta])* $method:ident, $op:ident, $stablehlo:literal, $dtypes:ident,
         |$a:ident, $b:ident, $y:ident, $g:ident| [$da:expr, $db:expr];)*) => {$(

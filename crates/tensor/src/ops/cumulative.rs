@@ -9,7 +9,7 @@
 use super::dtype_set::DTypeSet;
 use super::reduce::Reducer;
 use super::unary::methods;
-use crate::autocast::{result_of, wide};
+use crate::autocast::{result_dtype, wide};
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
 use crate::scope::Refusal;
@@ -101,7 +101,7 @@ impl Cumulative {
     }
 
     /// The same reduction by operations with a derivative, in a logarithmic number of steps.
-    fn in_steps(&self, reducer: Reducer, x: &Tensor) -> Tensor {
+    fn logarithmic_steps(&self, reducer: Reducer, x: &Tensor) -> Tensor {
         let (mut y, mut distance) = (x.clone(), 1usize);
         while distance < x.shape()[self.axis] {
             let (before, exists) = self.before(&y, distance, self.reverse);
@@ -167,7 +167,7 @@ impl Operation for Cumulative {
             Accumulation::Reduce(reducer) => {
                 // A separate node, since `g` may depend on `x`.
                 let leaf = x.unsqueeze(0);
-                let y = self.in_steps(reducer, &leaf.squeeze(0));
+                let y = self.logarithmic_steps(reducer, &leaf.squeeze(0));
                 grad(&(y * g).sum_all(), &[&leaf]).first().map(|gradient| gradient.squeeze(0))
             }
         };
@@ -221,10 +221,8 @@ methods! {
     cumsum(axis: isize) -> Tensor, |x| x.countable().cumulate("cumsum", Accumulation::Reduce(Reducer::Sum), axis);
 
     /// The cumulative product along `axis` (PyTorch's and NumPy's `cumprod`). The gradient is exact
-    /// where elements are
-    /// 0. 16-bit floats are multiplied as f32, booleans as i32. Poisoned under the same conditions
-    ///    as
-    /// [`Tensor::cumsum`].
+    /// at zeros too. 16-bit floats are multiplied as f32, booleans as i32. Poisoned under the same
+    /// conditions as [`Tensor::cumsum`].
     cumprod(axis: isize) -> Tensor, |x| x.countable().cumulate("cumprod", Accumulation::Reduce(Reducer::Prod), axis);
 
     /// `log Σ exp(x)` of all elements up to each one along `axis`, without overflow (PyTorch's
@@ -265,7 +263,7 @@ impl Tensor {
             DTypeSet::Numbers
         };
         let axis = dtypes.check(self.dtype()).and_then(|()| self.shape().axis(axis))?;
-        let dtype = result_of(method, self.dtype());
+        let dtype = result_dtype(method, self.dtype());
         // One element is its own sum; zero elements have no window.
         if self.shape()[axis] <= 1 || self.shape().num_elements() == 0 {
             return Ok(self.to_dtype(dtype));

@@ -9,7 +9,7 @@ use crate::operation::{Operation, Vjp, one};
 use crate::region::{Region, parameters};
 use crate::{DType, Tensor, TensorType};
 
-/// The most elements of a window that a CPU compares one by one.
+/// The largest number of elements of a window that a CPU compares one by one.
 const LARGEST_WINDOW: usize = 16;
 
 /// Adds each element of the second operand at the position of the selected element of its window in
@@ -103,7 +103,7 @@ impl SelectAndScatter {
         let spread = is_selected
             .select(g.broadcast_in_dim(pairs.clone(), &outer), Tensor::zeros(g.dtype(), pairs));
         let covered: Vec<usize> = (0..rank).map(|axis| g.shape()[axis] * size[axis]).collect();
-        // Elements behind the last window are in none.
+        // Elements after the last window are in no window.
         let rest: Vec<_> =
             (0..rank).map(|axis| x.shape()[axis] as i64 - covered[axis] as i64).collect();
         let zeros = vec![0; rank];
