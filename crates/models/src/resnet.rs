@@ -2,7 +2,8 @@
 //! Image Recognition".
 //!
 //! Modules and parameters have torchvision's and timm's names, so `resnet50-….pth` and timm's
-//! folders can be loaded. As there, a bottleneck has its stride in the 3 × 3 convolution (v1.5).
+//! folders can be loaded. As in both libraries, a bottleneck has its stride in the 3 × 3
+//! convolution (v1.5).
 //!
 //! ```
 //! use fulmen_models::Pretrained;
