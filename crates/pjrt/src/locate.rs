@@ -149,11 +149,11 @@ fn nowhere(platform: Platform, searched: &str) -> Error {
 
 fn search(platform: Platform, explicit: Option<&Path>) -> Result<Search> {
     if let Some(path) = explicit {
-        return named(path, "given in the program");
+        return given_path(path, "given in the code");
     }
     for variable in [Some(PLUGIN_VARIABLE), platform.variable()].into_iter().flatten() {
         if let Some(path) = env::var_os(variable).filter(|path| !path.is_empty()) {
-            return named(
+            return given_path(
                 Path::new(&path),
                 &format!("named by the environment variable {variable}"),
             );
@@ -194,7 +194,7 @@ fn search(platform: Platform, explicit: Option<&Path>) -> Result<Search> {
     Ok(Search::Nowhere(format!(". Looked at:\n  {}", searched.join("\n  "))))
 }
 
-fn named(path: &Path, how: &str) -> Result<Search> {
+fn given_path(path: &Path, how: &str) -> Result<Search> {
     if path.is_file() {
         return Ok(Search::Found(path.to_owned()));
     }

@@ -47,7 +47,7 @@ pub(crate) fn mark_start(plugin: &Path) -> Result<()> {
     if marks.iter().any(|mark| mark.plugin == plugin) {
         return Ok(());
     }
-    // If no mark can be created, a damaged file is not detected; the plugin is used all the same.
+    // If no mark can be created, a damaged file is not detected, but the plugin is still used.
     let Some((folder, path, file)) =
         mark_folders(plugin).into_iter().find_map(MarkFolder::create_mark)
     else {

@@ -61,9 +61,9 @@ const F32_METHODS: &[&str] = &[
 ///   floats to f32, and the result is f32.
 /// - Every other operation computes in the dtype that its operands promote to.
 ///
-/// Weights keep their dtype, and so do their gradients: only the recorded expression converts them.
-/// Calls nest, and the innermost setting applies. The setting is local to the thread, and ends with
-/// the call, even by a panic.
+/// Weights and their gradients keep their dtype: only the recorded expression converts them. Calls
+/// nest, and the innermost setting applies. The setting is local to the thread, and ends with the
+/// call, even by a panic.
 ///
 /// If `dtype` is not floating-point, products are poisoned.
 ///

@@ -74,7 +74,7 @@ pub(crate) fn lower(
         arguments.push(format!(
             "%arg{i}: {}{}",
             parameter.ty().stablehlo(),
-            in_braces(&attributes)
+            attribute_dictionary(&attributes)
         ));
     }
 
@@ -93,7 +93,7 @@ pub(crate) fn lower(
             "%arg{}: {}{}",
             arguments.len(),
             ty.stablehlo(),
-            in_braces(&attributes)
+            attribute_dictionary(&attributes)
         ));
     }
 
@@ -103,7 +103,11 @@ pub(crate) fn lower(
         let attributes: Vec<_> = sharding_attribute(&format!("result {i}"), result.ty(), sharding)?
             .into_iter()
             .collect();
-        result_declarations.push(format!("{}{}", result_types[i], in_braces(&attributes)));
+        result_declarations.push(format!(
+            "{}{}",
+            result_types[i],
+            attribute_dictionary(&attributes)
+        ));
     }
     let return_statement = if results.is_empty() {
         "return".to_owned()
@@ -134,7 +138,7 @@ pub(crate) fn lower(
 }
 
 /// The dictionary of attributes after a type; empty without attributes.
-fn in_braces(attributes: &[String]) -> String {
+fn attribute_dictionary(attributes: &[String]) -> String {
     if attributes.is_empty() { String::new() } else { format!(" {{{}}}", attributes.join(", ")) }
 }
 

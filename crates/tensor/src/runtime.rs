@@ -131,7 +131,8 @@ impl Runtime {
     }
 
     /// The same devices with a different compile cache on disk, or with none. The default is
-    /// [`CompileCache::from_env`]: `$XDG_CACHE_HOME/fulmen/compile`, unless `FULMEN_COMPILE_CACHE` is set.
+    /// [`CompileCache::from_env`]: `$XDG_CACHE_HOME/fulmen/compile`, unless `FULMEN_COMPILE_CACHE`
+    /// is set.
     ///
     /// ```
     /// use fulmen_pjrt::compile_cache::CompileCache;

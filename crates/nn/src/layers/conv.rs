@@ -8,7 +8,7 @@ use fulmen_tensor::{AsTensor, Convolution, PadMode, Tensor};
 
 use super::linear::bias_init;
 use super::sizes::Sizes;
-use super::spatial::{batched, check_batch, check_window, sides, unusual};
+use super::spatial::{check_batch, check_window, describe_settings, sides, with_batch_axis};
 use crate::init::{Fan, Nonlinearity};
 use crate::library::NN;
 use crate::{Init, Module, Parameter};
@@ -63,7 +63,8 @@ pub(super) fn weight<const N: usize>(
     groups: usize,
     kernel: Sizes<N>,
 ) -> Parameter {
-    // With 0 groups, `forward` returns an error, so the size does not matter.
+    // `forward` rejects groups that do not divide the channels, so the size does not matter for
+    // them.
     let second = second.checked_div(groups).unwrap_or(0);
     let init = Init::kaiming_uniform(Nonlinearity::LeakyRelu(5f64.sqrt()), Fan::In);
     Parameter::new([&[first, second], &kernel.0[..]].concat(), init)
@@ -205,7 +206,7 @@ impl<const N: usize> Conv<N> {
                 .dilation(self.dilation.0)
                 .groups(self.groups);
             let weight = self.weight.get();
-            Ok(batched::<N>(x, |x| {
+            Ok(with_batch_axis::<N>(x, |x| {
                 let y = match self.padding_mode {
                     PadMode::Zeros => x.convolution(&weight, &convolution.padding(self.sides())),
                     mode => x.pad_mode(&self.sides(), mode).convolution(&weight, &convolution),
@@ -221,7 +222,7 @@ impl<const N: usize> fmt::Display for Conv<N> {
         let Conv { in_channels, out_channels, kernel, stride, padding, dilation, groups, .. } =
             self;
         write!(f, "Conv{N}d({in_channels} -> {out_channels}, kernel {kernel}")?;
-        f.write_str(&unusual(&[
+        f.write_str(&describe_settings(&[
             ("stride", *stride, 1),
             ("padding", *padding, 0),
             ("dilation", *dilation, 1),

@@ -7,7 +7,7 @@ use fulmen_tensor::{AsTensor, Tensor};
 
 use super::normalize::{affine, channel_shape, check_float};
 use super::running_stats::RunningStats;
-use super::spatial::{axis_names, batched};
+use super::spatial::{axis_names, with_batch_axis};
 use crate::library::NN;
 use crate::precision::precision;
 use crate::{Init, Module, Parameter, TrainingMode};
@@ -125,7 +125,7 @@ impl<const N: usize> InstanceNorm<N> {
             let x = x.as_tensor().live()?;
             let training = self.mode.is_training();
             self.check(x, training || self.running.is_none())?;
-            Ok(batched::<N>(x, |x| self.normalized(x, training)))
+            Ok(with_batch_axis::<N>(x, |x| self.normalized(x, training)))
         })
     }
 

@@ -134,10 +134,10 @@ impl<L: Weighted> SpectralNorm<L> {
     /// [`forward`](SpectralNorm::forward).
     #[track_caller]
     pub fn weight(&self) -> Tensor {
-        NN.record("SpectralNorm", || self.divided(self.layer.weight().get().live()?))
+        NN.record("SpectralNorm", || self.normalize(self.layer.weight().get().live()?))
     }
 
-    fn divided(&self, weight: &Tensor) -> Result<Tensor, Refusal> {
+    fn normalize(&self, weight: &Tensor) -> Result<Tensor, Refusal> {
         let axis = self.layer.out_axis();
         let (ty, wide) = (weight.ty(), weight.to_dtype(precision(weight.dtype())));
         let mut order: Vec<isize> =

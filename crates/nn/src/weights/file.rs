@@ -92,7 +92,7 @@ pub(super) fn read(path: &Path) -> Result<BTreeMap<String, Value>> {
     }
 }
 
-/// The tensors of a checkpoint, whatever parts they are stored in.
+/// The tensors of a checkpoint, however they are split into parts.
 fn checkpoint(path: &Path) -> Result<BTreeMap<String, Value>> {
     let refuse = |reason: String| Error::format(path, CHECKPOINT, reason);
     let opened = Arc::new(Checkpoint::open_folder(path).map_err(|e| refuse(e.to_string()))?);

@@ -81,7 +81,7 @@ impl StateDict {
     /// # Errors
     /// A value cannot be read; those of [`safetensors::write`](crate::safetensors::write()).
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-        Values::in_files(self).save(path.as_ref())
+        Values::from_state_dict(self).save(path.as_ref())
     }
 
     /// Like [`StateDict::save`], but writes several files like [`save_sharded_weights`].
@@ -89,7 +89,7 @@ impl StateDict {
     /// # Errors
     /// Those of [`StateDict::save`]; the folder is not empty.
     pub fn save_sharded(&self, folder: impl AsRef<Path>, max_shard_bytes: u64) -> Result<()> {
-        Values::in_files(self).save_sharded(folder.as_ref(), max_shard_bytes)
+        Values::from_state_dict(self).save_sharded(folder.as_ref(), max_shard_bytes)
     }
 }
 
@@ -102,7 +102,7 @@ struct Values<'a> {
 }
 
 impl<'a> Values<'a> {
-    fn in_files(values: &'a StateDict) -> Values<'a> {
+    fn from_state_dict(values: &'a StateDict) -> Values<'a> {
         let types: Vec<_> = values.iter().map(|(name, ty)| (name.to_owned(), ty)).collect();
         let names: Vec<String> = types.iter().map(|(name, _)| name.clone()).collect();
         let read = move |&i: &usize| {

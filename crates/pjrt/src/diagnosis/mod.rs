@@ -91,7 +91,7 @@ pub fn explain(error: Error, platform: Platform, plugin: Option<&Path>) -> Error
         None => plugin::state_of(platform),
     };
     let variable = |name: &str| env::var_os(name);
-    Diagnosis::gather(platform, &Roots::default(), &variable, state).before(error)
+    Diagnosis::gather(platform, &Roots::default(), &variable, state).prepend_to(error)
 }
 
 /// The existing device files of this kind. This is quick: nothing else is examined. A CPU has none.
@@ -175,7 +175,7 @@ impl Diagnosis {
 
     /// Prepends the diagnosis to an error. If the error only repeats a part of the diagnosis, it is
     /// left out.
-    fn before(&self, error: Error) -> Error {
+    fn prepend_to(&self, error: Error) -> Error {
         let is_repeated = match &self.plugin {
             PluginState::Missing(why) | PluginState::Unusable { why, .. } => {
                 *why == error.to_string()

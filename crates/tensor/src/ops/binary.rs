@@ -135,11 +135,11 @@ binary! {
 
     /// The larger of the two operands, elementwise; NaN if either is NaN. Tied operands get half of
     /// the gradient each.
-    maximum, Maximum, "stablehlo.maximum", Numbers, |a, b, y, g| [Some(g * chosen(a, b, y)), Some(g * chosen(b, a, y))];
+    maximum, Maximum, "stablehlo.maximum", Numbers, |a, b, y, g| [Some(g * selection_weight(a, b, y)), Some(g * selection_weight(b, a, y))];
 
     /// The smaller of the two operands, elementwise; NaN if either is NaN. Tied operands get half
     /// of the gradient each.
-    minimum, Minimum, "stablehlo.minimum", Numbers, |a, b, y, g| [Some(g * chosen(a, b, y)), Some(g * chosen(b, a, y))];
+    minimum, Minimum, "stablehlo.minimum", Numbers, |a, b, y, g| [Some(g * selection_weight(a, b, y)), Some(g * selection_weight(b, a, y))];
 
     /// `aᵇ`, elementwise. The derivatives are `b·aᵇ⁻¹` and `aᵇ·log(a)`, with `log(0)` taken as 0.
     ///
@@ -152,7 +152,7 @@ binary! {
 }
 
 /// 1 where `y` is `a`, ½ where `a` and `b` tie, else 0.
-fn chosen(a: &Tensor, b: &Tensor, y: &Tensor) -> Tensor {
+fn selection_weight(a: &Tensor, b: &Tensor, y: &Tensor) -> Tensor {
     let whole = Tensor::full(y.dtype(), y.shape(), 1.0);
     let half = Tensor::full(y.dtype(), y.shape(), 0.5);
     a.eq(y).select(&b.eq(y).select(&half, &whole), &y.zeros_like())

@@ -269,7 +269,7 @@ impl Operation for ConvolutionOp {
         vec![Some(self.lhs_vjp(lhs, rhs, &g)), Some(self.rhs_vjp(lhs, rhs, &g))]
     }
     fn rewritten_for_cpu(&self, inputs: &[&TensorType]) -> Option<Region> {
-        self.for_cpu(inputs[0], inputs[1])
+        self.cpu_form(inputs[0], inputs[1])
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         let precision = cx.precision(cx.result().dtype);

@@ -174,7 +174,7 @@ impl Convolution {
             )?;
             within_reach("output_padding", i + 2, extra as i128)?;
         }
-        // None of this overflows: the amounts were checked above.
+        // This cannot overflow: the amounts were checked above.
         let padding = (0..spatial).map(|i| {
             let margin = dilated_size(kernel.shape()[i + 2], self.dilation[i]) as i64 - 1;
             (margin - padding[i].0, margin - padding[i].1 + self.output_padding[i] as i64)

@@ -93,7 +93,7 @@ impl Form {
 impl ConvolutionOp {
     /// The convolution in the form that is fastest on the CPU: as a product of matrices, or with
     /// its features last, as XLA's CPU compiler computes it. `None` if it already has that form.
-    pub(super) fn for_cpu(&self, lhs: &TensorType, rhs: &TensorType) -> Option<Region> {
+    pub(super) fn cpu_form(&self, lhs: &TensorType, rhs: &TensorType) -> Option<Region> {
         let form = Form::choose(self, lhs, rhs);
         let spatial = self.stride.len();
         let last = Axes { first: 0, spatial: (1..=spatial).collect(), second: spatial + 1 };
