@@ -278,7 +278,7 @@ impl ResNet {
     /// ```
     ///
     /// # Errors
-    /// Those of [`StateDict::read`]; the weights are not those of a ResNet, or incomplete.
+    /// Those of [`StateDict::read`]; the weights are incomplete, or not those of a ResNet.
     pub fn from_weights(path: impl AsRef<Path>) -> Result<ResNet> {
         let weights = StateDict::read(path.as_ref())?;
         let config = Config::of_weights(&weights).ok_or_else(|| {

@@ -209,7 +209,7 @@ pub(crate) fn python() -> PathBuf {
     env::var_os("VIRTUAL_ENV")
         .map(|folder| Path::new(&folder).join("bin/python3"))
         .filter(|python| python.is_file())
-        // It may be run from another folder.
+        // The interpreter may be run from another folder.
         .map(|python| std::path::absolute(&python).unwrap_or(python))
         .unwrap_or_else(|| PathBuf::from("python3"))
 }

@@ -94,7 +94,7 @@ impl Plugin {
     /// [downloaded](crate::fetch), the file is verified first. If it is damaged, it is downloaded
     /// again.
     ///
-    /// Loading runs the file's code: load only files that you trust like a program.
+    /// Loading runs the file's code: load only files that you trust.
     pub fn load(path: impl AsRef<Path>) -> Result<Plugin> {
         static LOADED: Mutex<Option<HashMap<(u64, u64), Plugin>>> = Mutex::new(None);
 

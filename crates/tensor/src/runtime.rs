@@ -66,8 +66,8 @@ impl Runtime {
     /// plugin; for the other accelerators a missing plugin is an error.
     ///
     /// # Errors
-    /// There is no plugin, no device, or not the selected devices. The message lists where it
-    /// looked and what is available.
+    /// There is no plugin or no device, or the selected devices do not exist. The message lists the
+    /// places that were searched and the available devices.
     pub fn open(accelerator: Accelerator, devices: &Devices) -> Result<Runtime> {
         let candidates = accelerator.candidates();
         let (platform, path) = locate_first(&candidates, |platform| locate(platform, None))

@@ -11,10 +11,10 @@ use crate::{Init, Module, Parameter, Visit};
 /// How the rows of a bag are combined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BagMode {
-    /// Their mean, PyTorch's default.
+    /// The mean of the rows, PyTorch's default.
     #[default]
     Mean,
-    /// Their sum.
+    /// The sum of the rows.
     Sum,
     /// The maximum of each feature.
     Max,

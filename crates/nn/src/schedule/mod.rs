@@ -1,10 +1,10 @@
 //! Schedules: numbers, such as the learning rate, that change from step to step. They are computed
 //! on the device from the step counter, so they cost the host nothing.
 //!
-//! They count optimizer steps. Where PyTorch's examples step a scheduler once per epoch, multiply
-//! by `steps_per_epoch` of the Trainer's `Plan`. Names, defaults and values are those of PyTorch's
-//! `lr_scheduler`, without the suffix `LR`. The counter stays an integer until a number depends on
-//! it, so step 10,000,000 is as exact as the first.
+//! Schedules count optimizer steps. Where PyTorch's examples step a scheduler once per epoch,
+//! multiply by `steps_per_epoch` of the Trainer's `Plan`. Names, defaults and values are those of
+//! PyTorch's `lr_scheduler`, without the suffix `LR`. The counter stays an integer until a number
+//! depends on it, so step 10,000,000 is as exact as the first.
 
 mod chained;
 mod constant;

@@ -31,8 +31,9 @@ enum Form {
     SumOfTaps,
     /// A product with the input's patches, copied once for each position of the result.
     PatchesByPosition,
-    /// The same with the kernel's patches. For the derivative with respect to the kernel of a
-    /// transposed convolution, the larger operand is the cotangent, which is the kernel here.
+    /// A product with the kernel's patches, copied once for each position of the result. For the
+    /// derivative with respect to the kernel of a transposed convolution, the larger operand is the
+    /// cotangent, which is the kernel here.
     KernelPatchesByPosition,
 }
 
