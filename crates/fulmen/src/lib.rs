@@ -5,8 +5,8 @@
 // These are modules instead of renamed crates, so that the documentation shows their items, and
 // compiler messages name types by paths that a user can write.
 
-/// The command line for your program: subcommands, a configuration file, and a flag for every
-/// option of the Trainer.
+/// The command line for your binary: subcommands, a configuration file, and a flag for every option
+/// of the Trainer.
 pub mod cli {
     #[doc(inline)]
     pub use fulmen_trainer_cli::*;
@@ -20,8 +20,7 @@ pub mod coordination {
     pub use fulmen_coordination::*;
 }
 
-/// The layers below tensors. A program that trains needs them only to find, fetch or diagnose a
-/// plugin.
+/// The layers below tensors. To train, you need them only to find, download or diagnose a plugin.
 pub mod low_level {
     /// PJRT plugins, clients, devices, topologies, buffers and executables.
     pub mod pjrt {
@@ -104,7 +103,7 @@ pub mod data {
     }
 }
 
-/// The names that most programs use: layers, losses, optimizers, metrics, in-memory data, the
+/// The names that you need most often: layers, losses, optimizers, metrics, in-memory data, the
 /// loader, the Trainer and its callbacks.
 ///
 /// The schedules [`Linear`](fulmen_nn::schedule::Linear) and
@@ -130,7 +129,7 @@ pub mod prelude {
     };
 }
 
-/// The programs in the repository's README and in the book. The tests compile and run them.
+/// The examples in the repository's README and in the book. The tests compile and run them.
 #[cfg(doctest)]
 mod book {
     #[doc = include_str!("../../../README.md")]

@@ -1,4 +1,5 @@
-//! [`Activation`]: the functions between layers, by the names that configs of transformers give them.
+//! [`Activation`]: the functions between layers, by the names that configs of transformers give
+//! them.
 
 use fulmen_nn::activation;
 use fulmen_tensor::Tensor;
@@ -11,9 +12,9 @@ use serde::{Deserialize, Serialize};
 pub enum Activation {
     /// `x·Φ(x)`.
     Gelu,
-    /// The same with `tanh` for `Φ`; as [`Activation::GeluPytorchTanh`].
+    /// `x·Φ(x)`, with `Φ` approximated by `tanh`; the same as [`Activation::GeluPytorchTanh`].
     GeluNew,
-    /// The same with `tanh` for `Φ`.
+    /// `x·Φ(x)`, with `Φ` approximated by `tanh`.
     GeluPytorchTanh,
     /// `max(x, 0)`.
     Relu,

@@ -51,8 +51,8 @@ pub struct Layers {
     /// Whether the backward pass recomputes each layer, for a fraction of the memory; initially
     /// false.
     pub gradient_checkpointing: bool,
-    /// Whether equal layers run as one scan. The program then compiles in the time of a single one,
-    /// but needs the memory of their parameters twice. Initially false. Generation with a cache
+    /// Whether equal layers run as one scan. The program then compiles as fast as with a single
+    /// one, but needs memory for their parameters twice. Initially false. Generation with a cache
     /// runs the layers in sequence.
     pub scan_layers: bool,
 }
@@ -344,7 +344,7 @@ impl Pretrained for BertForMaskedLm {
     }
 }
 
-/// BERT that tells the class of a text by its first token.
+/// BERT that classifies a text by its first token.
 ///
 /// ```no_run
 /// use fulmen_models::bert::BertForSequenceClassification;
@@ -403,7 +403,7 @@ impl Pretrained for BertForSequenceClassification {
     const MODEL_TYPES: &'static [&'static str] = &["bert"];
     const FIXED_SETTINGS: &'static [(&'static str, &'static str)] = FIXED_SETTINGS;
     const BASE_MODEL_PREFIX: &'static str = "bert";
-    /// The pooler too: files of masked language models have none.
+    /// The pooler is part of the head, because files of masked language models have none.
     const HEAD: &'static [&'static str] = &["classifier.", "bert.pooler."];
     const IGNORED_KEYS: &'static [&'static str] = &["cls.", "position_ids"];
 

@@ -50,8 +50,8 @@ pub struct Decoder {
     /// Whether the backward pass recomputes each layer, for a fraction of the memory; initially
     /// false.
     pub gradient_checkpointing: bool,
-    /// Whether equal layers run as one scan. The program then compiles in the time of a single one,
-    /// but needs the memory of their parameters twice. Initially false. Generation with a cache
+    /// Whether equal layers run as one scan. The program then compiles as fast as with a single
+    /// one, but needs memory for their parameters twice. Initially false. Generation with a cache
     /// runs the layers in sequence.
     pub scan_layers: bool,
     #[module(skip)]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// The names of the classes that a model tells apart.
+/// The names of the classes that a model distinguishes.
 ///
 /// ```
 /// use fulmen_models::Labels;

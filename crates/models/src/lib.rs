@@ -1,5 +1,4 @@
-//! The models of the field, with the parameter names of the Python library that people load them
-//! from.
+//! Common models, with the parameter names of the Python library that publishes their weights.
 //!
 //! Each family is one module and one feature:
 //!

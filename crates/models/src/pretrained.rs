@@ -100,9 +100,9 @@ pub trait Pretrained: Module + Sized {
     /// Loads a folder downloaded from Hugging Face: `config.json`, and the weights as
     /// `model.safetensors`, `pytorch_model.bin`, or an index of several such files.
     ///
-    /// Parameters are f32, whatever dtype the files have; [`Module::to_dtype`] changes that. The
-    /// model is in evaluation mode, as in transformers; the Trainer switches it. Names may have the
-    /// prefix `module.` (DistributedDataParallel) or `_orig_mod.` (`torch.compile`).
+    /// Parameters are f32, even if the files have another dtype; [`Module::to_dtype`] changes that.
+    /// The model is in evaluation mode, as in transformers; the Trainer switches it. Names may have
+    /// the prefix `module.` (DistributedDataParallel) or `_orig_mod.` (`torch.compile`).
     ///
     /// # Errors
     /// A file is missing or damaged. The config belongs to another model, or asks for an

@@ -2,7 +2,8 @@
 //! Image Recognition".
 //!
 //! Modules and parameters have torchvision's and timm's names, so `resnet50-….pth` and timm's
-//! folders can be loaded. As there, a bottleneck has its stride in the 3 × 3 convolution (v1.5).
+//! folders can be loaded. As in both libraries, a bottleneck has its stride in the 3 × 3
+//! convolution (v1.5).
 //!
 //! ```
 //! use fulmen_models::Pretrained;
@@ -277,7 +278,7 @@ impl ResNet {
     /// ```
     ///
     /// # Errors
-    /// Those of [`StateDict::read`]; the weights are not those of a ResNet, or incomplete.
+    /// Those of [`StateDict::read`]; the weights are incomplete, or not those of a ResNet.
     pub fn from_weights(path: impl AsRef<Path>) -> Result<ResNet> {
         let weights = StateDict::read(path.as_ref())?;
         let config = Config::of_weights(&weights).ok_or_else(|| {

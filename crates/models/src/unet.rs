@@ -1,8 +1,8 @@
 //! UNet for diffusion: diffusers' `UNet2DModel`, after Ho et al. 2020, "Denoising Diffusion
 //! Probabilistic Models".
 //!
-//! On the way down, blocks halve the size of images and add channels; on the way up, the reverse,
-//! where each block also gets the output of its counterpart on the way down. Each block is
+//! On the way down, blocks halve the size of images and add channels. On the way up, blocks do the
+//! reverse, and each also gets the output of its counterpart on the way down. Each block is
 //! conditioned on the noise level.
 
 mod config;

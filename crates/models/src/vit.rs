@@ -112,8 +112,8 @@ pub struct ViT {
     /// Whether the backward pass recomputes each block, for a fraction of the memory; initially
     /// false.
     pub gradient_checkpointing: bool,
-    /// Whether equal blocks run as one scan. The program then compiles in the time of a single one,
-    /// but needs the memory of their parameters twice. Initially false.
+    /// Whether equal blocks run as one scan. The program then compiles as fast as with a single
+    /// one, but needs memory for their parameters twice. Initially false.
     pub scan_layers: bool,
     #[module(skip)]
     config: Config,

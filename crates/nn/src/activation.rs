@@ -3,8 +3,8 @@
 //! operations compute in f32 for 16-bit inputs. `layers/activations.rs` has the same functions as
 //! layers.
 //!
-//! They take only a `&Tensor`, so that they can be used as values: `let act: fn(&Tensor) -> Tensor
-//! = activation::gelu;`.
+//! Functions without settings take only a `&Tensor`, so that they can be used as values:
+//! `let act: fn(&Tensor) -> Tensor = activation::gelu;`.
 
 use fulmen_tensor::Tensor;
 
@@ -45,7 +45,7 @@ pub fn tanh(x: &Tensor) -> Tensor {
 }
 
 /// Functions of several operations; they compute in f32 for 16-bit inputs.
-macro_rules! in_f32 {
+macro_rules! f32_functions {
     ($($(#[$doc:meta])* $name:ident($x:ident $(, $setting:ident)*) => $result:expr;)*) => {$(
         $(#[$doc])*
         #[track_caller]
@@ -58,7 +58,7 @@ macro_rules! in_f32 {
     )*};
 }
 
-in_f32! {
+f32_functions! {
     /// `x·σ(x)`, also known as Swish.
     silu(x) => x * x.sigmoid();
 

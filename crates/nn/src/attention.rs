@@ -15,9 +15,9 @@ use crate::Dropout;
 use crate::library::{NN, live};
 use crate::precision::precision;
 
-/// `softmax(q kᵀ/√width) v` over the last two axes: queries `[…, length, width]`, keys `[…,
-/// positions, width]` and values `[…, positions, value width]` give `[…, length, value width]`.
-/// Like PyTorch's function of this name.
+/// `softmax(q kᵀ/√width) v` over the last two axes: queries `[…, length, width]`, keys
+/// `[…, positions, width]` and values `[…, positions, value width]` give
+/// `[…, length, value width]`. Like PyTorch's function of the same name.
 ///
 /// With `causal`, the query at position `i` sees the keys at `0..=i` only. The softmax is computed
 /// in f32; the result has the dtype of the product with the values. [`Attention`] has more
@@ -94,9 +94,10 @@ impl Attention {
         self
     }
 
-    /// The keys that each query sees, broadcast to the scores `[…, length, positions]`, which it
-    /// must not enlarge: booleans that are true for visible keys, or numbers to add to the products
-    /// before the softmax, `−∞` for hidden keys. A query that sees no key gives zeros.
+    /// Sets which keys each query sees. The mask broadcasts to the scores `[…, length, positions]`,
+    /// and must not enlarge them. Its elements are booleans that are true for visible keys, or
+    /// numbers that are added to the products before the softmax: `−∞` for hidden keys. A query
+    /// that sees no key gives zeros.
     pub fn mask(mut self, mask: impl AsTensor) -> Attention {
         self.mask = Some(mask.as_tensor().clone());
         self
@@ -108,15 +109,16 @@ impl Attention {
         self
     }
 
-    /// The same, with this dropout if none was set.
+    /// Uses this dropout if none was set.
     pub(crate) fn or_dropout(mut self, dropout: &Dropout) -> Attention {
         self.dropout.get_or_insert_with(|| dropout.clone());
         self
     }
 
-    /// Whether several query heads, on axis −3, may share a head of keys and values (grouped
-    /// queries; with a single key head, multi-query attention). With `H` query heads and `h` key
-    /// heads, query head `i` uses key head `i·h/H`. Without this setting, heads broadcast.
+    /// Whether several query heads, on axis −3, may share a head of keys and values. This is
+    /// grouped-query attention or, with a single key head, multi-query attention. With `H` query
+    /// heads and `h` key heads, query head `i` uses key head `i·h/H`. Without this setting, heads
+    /// broadcast.
     ///
     /// ```
     /// use fulmen_nn::attention::Attention;

@@ -39,7 +39,7 @@ impl Buffer {
         self.variable.get()
     }
 
-    /// Sets another value of the same type. The expression is detached from its gradient.
+    /// Replaces the value by one of the same type. No gradient flows through the new value.
     #[track_caller]
     pub fn set(&self, value: Tensor) {
         let _scope = NN.open();

@@ -195,8 +195,8 @@ impl Init {
     }
 
     /// Normal with mean 0 and standard deviation `std`, truncated at two standard deviations: the
-    /// rule of timm and JAX for transformers. PyTorch's bounds are ±2 whatever the standard
-    /// deviation; use [`Init::TruncNormal`] for such bounds.
+    /// rule of timm and JAX for transformers. PyTorch's bounds are ±2 for every standard deviation;
+    /// use [`Init::TruncNormal`] for such bounds.
     ///
     /// ```
     /// use fulmen_nn::Init;

@@ -149,7 +149,7 @@ pub trait Module {
         }
     }
 
-    /// Resets every parameter and buffer to an initial value, whatever it holds.
+    /// Resets every parameter and buffer to an initial value, even if it already has a value.
     fn reinitialize(&self, seed: u64) {
         let key = random::key(seed);
         for (name, parameter) in self.parameters() {

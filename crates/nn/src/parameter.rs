@@ -46,7 +46,7 @@ struct Cell {
 }
 
 /// Held while parameters are tied, so that two threads cannot tie two parameters to each other.
-static TYING: Mutex<()> = Mutex::new(());
+static TIE_LOCK: Mutex<()> = Mutex::new(());
 
 impl Parameter {
     /// An f32 parameter without a value.
@@ -104,7 +104,7 @@ impl Parameter {
     /// ```
     #[track_caller]
     pub fn tie(&self, other: &Parameter) -> Result<()> {
-        let _one_at_a_time = lock(&TYING);
+        let _one_at_a_time = lock(&TIE_LOCK);
         let ((from, cell), (to, target)) = (self.resolve(), other.resolve());
         if Arc::ptr_eq(&cell, &target) {
             return Ok(());
@@ -229,7 +229,7 @@ impl Parameter {
     /// assert!(bias.get().fault().unwrap().message().contains("the sharding [-, model] has more axes than f32[2048]"));
     /// ```
     #[track_caller]
-    // The result shares this parameter, so it may be left out.
+    // The result is this parameter, so callers may ignore it.
     #[allow(clippy::return_self_not_must_use)]
     pub fn with_sharding(&self, sharding: Sharding) -> Parameter {
         *lock(&self.cell().sharding) = Some((sharding, Location::caller()));

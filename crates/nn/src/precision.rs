@@ -1,4 +1,5 @@
-//! The dtype in which sums and steep functions are computed: at least f32, whatever is stored.
+//! The dtype in which sums and steep functions are computed: at least f32, even if values are
+//! stored in 16 bits.
 
 use fulmen_tensor::{DType, Tensor};
 

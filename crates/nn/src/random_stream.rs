@@ -10,8 +10,8 @@ use crate::library::NN;
 /// The source of a layer's random numbers: a key, and the number of keys derived from it so far.
 ///
 /// [`Module::set_random_key`](crate::Module::set_random_key) gives each stream of a model a key
-/// derived from the model's key and the stream's dotted name. So a layer draws the same numbers
-/// whatever other layers draw, on any number of devices. A training step sets a new key. A clone is
+/// derived from the model's key and the stream's dotted name. So the numbers of a layer depend
+/// neither on other layers nor on the number of devices. A training step sets a new key. A clone is
 /// the same stream.
 ///
 /// ```

@@ -68,7 +68,7 @@ pub fn scan_layers<'m, M: Module + ?Sized + 'm>(
         let (mut xs, parts): (Vec<Tensor>, Vec<Option<Sharding>>) = (0..first.cells.len())
             .map(|i| stack_parts(contents.iter().map(|content| &content.values[i])))
             .unzip();
-        // A stream that some layers have no key for gives none.
+        // If a layer has no key for a stream, no layer draws from its streams.
         let drawn: Vec<u32> = (0..first.streams.len())
             .map(|i| {
                 contents.iter().map(|content| content.states[i].drawn).max().unwrap_or_default()

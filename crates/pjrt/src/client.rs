@@ -131,7 +131,7 @@ impl Client {
         args.compile_options = options.as_ptr().cast();
         args.compile_options_size = options.len();
         // SAFETY: the client is alive; the program and the options outlive the call.
-        heap::trimmed_after(|| unsafe { self.api().call(&mut args) }).map_err(|error| {
+        heap::run_and_trim(|| unsafe { self.api().call(&mut args) }).map_err(|error| {
             error.during(format_args!("compiling for {}", self.platform_name()))
         })?;
         LoadedExecutable::new(self.clone(), non_null(args.executable, "executable")?, None)

@@ -10,8 +10,8 @@ use std::path::Path;
 
 use crate::error::{Error, Kind, Result};
 
-/// Rejects a file that is not an ELF file for this program's architecture, or is shorter than its
-/// headers require.
+/// Rejects a file that is not an ELF file for this process's architecture, or that is shorter than
+/// its headers require.
 pub(crate) fn check(path: &Path) -> Result<()> {
     let path_text = path.display();
     let refuse_with = |why: String, next: &str| {

@@ -29,10 +29,10 @@ pub(crate) fn prepare() {
         for (name, value) in variables {
             if env::var_os(name).is_none() {
                 // SAFETY: std's lock keeps Rust code out, `Once` keeps out a second call, and no
-                // plugin's threads exist yet, because every load comes through here first. What
-                // remains is foreign code in the same process that reads the environment through C
-                // from another thread at this very moment; such a program must load its plugin
-                // before it starts those threads, which `Plugin::load` documents.
+                // plugin's threads exist yet, because every load comes through here first. The
+                // remaining risk is foreign code that reads the environment through C from another
+                // thread at this very moment. A process with such threads must load its plugin
+                // before it starts them, which `Plugin::load` documents.
                 unsafe { env::set_var(name, value) }
             }
         }

@@ -67,10 +67,10 @@ impl LoadedExecutable {
     /// The type, dimensions, client and device of each argument are checked first. If the execution
     /// cannot be started, the donated arguments are freed.
     ///
-    /// On a CPU, an execution over several devices waits for the previous one on this client: two
-    /// that wait in each other's collectives would block forever. So does an execution of a program
-    /// with at least 64 MiB of temporaries, because a queued execution has already allocated its
-    /// temporaries.
+    /// On a CPU, an execution over several devices waits for the previous one on this client.
+    /// Otherwise, both could wait in each other's collectives forever. An execution of a program
+    /// with at least 64 MiB of temporaries waits too, because a queued execution has already
+    /// allocated its temporaries.
     ///
     /// ```
     /// # use fulmen_pjrt::{Argument, CompileOptions, ElementType, Plugin, locate::{Platform, locate}};

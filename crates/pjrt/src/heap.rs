@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 const LONG: Duration = Duration::from_millis(500);
 
 /// Runs a compilation. If it took long, returns free pages of malloc's heaps to the system.
-pub(crate) fn trimmed_after<T>(compile: impl FnOnce() -> T) -> T {
+pub(crate) fn run_and_trim<T>(compile: impl FnOnce() -> T) -> T {
     let start = Instant::now();
     let result = compile();
     if start.elapsed() >= LONG {

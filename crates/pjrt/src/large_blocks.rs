@@ -11,8 +11,8 @@
 //! The plugin's own calls of `posix_memalign`, `free` and `realloc` are therefore redirected here
 //! through its table of imported functions (the GOT, which the dynamic loader fills in). Blocks of
 //! 1 MiB and more get their own mappings. A freed block is kept for the next request of the same
-//! size. Smaller requests go to malloc. The rest of the process, including the user's program,
-//! keeps its allocator.
+//! size. Smaller requests go to malloc. The rest of the process, including the user's code, keeps
+//! its allocator.
 //!
 //! Out of scope: plugins for other devices, which manage device memory themselves, and systems
 //! other than Linux with glibc. Nothing changes for them.

@@ -95,8 +95,8 @@ impl LoadedExecutable {
     ///
     /// A CPU plugin allocates the temporaries of a launch when the launch is queued, so each
     /// waiting launch would need them again. A program that needs this much memory runs long enough
-    /// to hide the wait. Over several devices, the plugin's threads could each wait in a collective
-    /// of a different launch. The plugin then ends the process after 40 seconds.
+    /// to hide the wait. Over several devices, the plugin's threads could wait in collectives of
+    /// different launches. The plugin then ends the process after 40 seconds.
     pub(crate) fn runs_alone(&self) -> bool {
         self.runs_alone
     }

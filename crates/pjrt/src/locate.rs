@@ -55,7 +55,7 @@ impl Platform {
     }
 
     /// The paths of the plugin in Python packages.
-    fn in_packages(self) -> &'static [&'static str] {
+    fn package_paths(self) -> &'static [&'static str] {
         match self {
             Self::Cpu => &[],
             Self::Cuda => &[
@@ -67,7 +67,7 @@ impl Platform {
     }
 
     /// The name of a file that a user may put into the cache folder.
-    fn in_cache(self) -> &'static str {
+    fn cache_file_name(self) -> &'static str {
         match self {
             Self::Cpu => "pjrt_c_api_cpu_plugin.so",
             Self::Cuda => "xla_cuda_plugin.so",
@@ -136,7 +136,7 @@ pub(crate) fn locate_installed(platform: Platform) -> Result<PathBuf> {
 
 enum Search {
     Found(PathBuf),
-    /// The searched places, to be appended to a message.
+    /// The searched places, to append to a message.
     Nowhere(String),
 }
 
@@ -149,11 +149,11 @@ fn nowhere(platform: Platform, searched: &str) -> Error {
 
 fn search(platform: Platform, explicit: Option<&Path>) -> Result<Search> {
     if let Some(path) = explicit {
-        return named(path, "given in the program");
+        return given_path(path, "given in the code");
     }
     for variable in [Some(PLUGIN_VARIABLE), platform.variable()].into_iter().flatten() {
         if let Some(path) = env::var_os(variable).filter(|path| !path.is_empty()) {
-            return named(
+            return given_path(
                 Path::new(&path),
                 &format!("named by the environment variable {variable}"),
             );
@@ -163,10 +163,10 @@ fn search(platform: Platform, explicit: Option<&Path>) -> Result<Search> {
     searched.extend(
         platform.variable().map(|name| format!("the environment variable {name} (not set)")),
     );
-    if !platform.in_packages().is_empty() {
+    if !platform.package_paths().is_empty() {
         match python_folders() {
             Ok(folders) => {
-                for package in platform.in_packages() {
+                for package in platform.package_paths() {
                     for folder in &folders {
                         let path = folder.join(package);
                         if path.is_file() {
@@ -181,7 +181,7 @@ fn search(platform: Platform, explicit: Option<&Path>) -> Result<Search> {
     }
     match fetch::cache_folder() {
         Ok(cache) => {
-            let by_hand = cache.join("pjrt").join(platform.in_cache());
+            let by_hand = cache.join("pjrt").join(platform.cache_file_name());
             for path in std::iter::once(by_hand).chain(fetch::fetched_in(&cache, platform)) {
                 if path.is_file() {
                     return Ok(Search::Found(path));
@@ -194,7 +194,7 @@ fn search(platform: Platform, explicit: Option<&Path>) -> Result<Search> {
     Ok(Search::Nowhere(format!(". Looked at:\n  {}", searched.join("\n  "))))
 }
 
-fn named(path: &Path, how: &str) -> Result<Search> {
+fn given_path(path: &Path, how: &str) -> Result<Search> {
     if path.is_file() {
         return Ok(Search::Found(path.to_owned()));
     }
@@ -209,7 +209,7 @@ pub(crate) fn python() -> PathBuf {
     env::var_os("VIRTUAL_ENV")
         .map(|folder| Path::new(&folder).join("bin/python3"))
         .filter(|python| python.is_file())
-        // It may be run from another folder.
+        // The interpreter may be run from another folder.
         .map(|python| std::path::absolute(&python).unwrap_or(python))
         .unwrap_or_else(|| PathBuf::from("python3"))
 }

@@ -94,7 +94,7 @@ impl Plugin {
     /// [downloaded](crate::fetch), the file is verified first. If it is damaged, it is downloaded
     /// again.
     ///
-    /// Loading runs the file's code: load only files that you trust like a program.
+    /// Loading runs the file's code: load only files that you trust.
     pub fn load(path: impl AsRef<Path>) -> Result<Plugin> {
         static LOADED: Mutex<Option<HashMap<(u64, u64), Plugin>>> = Mutex::new(None);
 
@@ -233,7 +233,7 @@ fn file_number(metadata: &Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
 }
 
-/// One line that changes when a file's content changes. Programs cannot set the time of change.
+/// One line that changes when a file's content changes. No process can set the time of change.
 fn file_state(metadata: &Metadata) -> String {
     format!(
         "{} bytes, modified {}.{:09}, changed {}.{:09}, file {} of device {}",

@@ -78,7 +78,7 @@ impl Plugin {
 
 impl Profile {
     fn start(table: &'static PLUGIN_Profiler_Api) -> Result<Profile> {
-        // The options that XLA's own programs use.
+        // The options that XLA's own tools use.
         let options = ProfileOptions {
             host_tracer_level: 2,
             device_tracer_level: 1,

@@ -36,8 +36,8 @@ struct Mark {
     _file: File,
 }
 
-/// To be called before a plugin's file is opened. If an earlier start ended its process, it
-/// verifies the file, and downloads a damaged file again. Only plugins that Fulmen downloaded are
+/// Call this before a plugin's file is opened. If an earlier start ended its process, the file is
+/// verified, and downloaded again if it is damaged. Only plugins that Fulmen downloaded are
 /// verified: the right content of others is not known.
 pub(crate) fn mark_start(plugin: &Path) -> Result<()> {
     if !fetch::is_published(plugin) {
@@ -47,7 +47,7 @@ pub(crate) fn mark_start(plugin: &Path) -> Result<()> {
     if marks.iter().any(|mark| mark.plugin == plugin) {
         return Ok(());
     }
-    // If no mark can be created, a damaged file is not detected; the plugin is used all the same.
+    // If no mark can be created, a damaged file is not detected, but the plugin is still used.
     let Some((folder, path, file)) =
         mark_folders(plugin).into_iter().find_map(MarkFolder::create_mark)
     else {
@@ -71,7 +71,7 @@ pub(crate) fn mark_start(plugin: &Path) -> Result<()> {
     Ok(())
 }
 
-/// To be called when a program runs: after the first minute, the marks are removed.
+/// Removes the marks after the first minute. Call this whenever a program runs.
 pub(crate) fn remove_expired() {
     if HAS_MARKS.load(Ordering::Relaxed) {
         remove_marks(|mark| mark.since.elapsed() >= TRIAL_PERIOD);

@@ -223,7 +223,7 @@ impl Plugin {
         args.compile_options_size = options.len();
         // SAFETY: the program and the options outlive the call. The header allows a call without a
         // client.
-        heap::trimmed_after(|| unsafe { self.api().call(&mut args) })
+        heap::run_and_trim(|| unsafe { self.api().call(&mut args) })
             .map_err(|error| error.during("compiling for a topology"))?;
         Executable::new(self.clone(), None, non_null(args.executable, "executable")?, None)
     }

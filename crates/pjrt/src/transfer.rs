@@ -119,7 +119,8 @@ impl Client {
         // bytes.
         unsafe { self.api().call(&mut args) }
             .map_err(|error| error.during(format_args!("copying {array} to {device}")))?;
-        // If one of the two is missing, the other is still taken over, and so destroyed.
+        // If the buffer or the event is missing, the other is still taken over, so that it is
+        // destroyed.
         let buffer = non_null(args.buffer, "buffer")
             .map(|raw| Buffer::new(raw, Arc::new(array), device.clone()));
         let event =

@@ -17,8 +17,8 @@ use crate::{Error, Result};
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Accelerator {
-    /// A TPU if this machine has one and its plugin, else a CUDA GPU on the same condition, else
-    /// the CPU.
+    /// A TPU if this machine has one and a plugin for it. Otherwise an NVIDIA GPU if this machine
+    /// has one and a plugin for it. Otherwise the CPU.
     #[default]
     Auto,
     /// The host's processor.

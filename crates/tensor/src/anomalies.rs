@@ -1,5 +1,5 @@
-//! [`Anomalies`]: watches every value that a program computes, to find the origin of a NaN or an infinity. It sees the
-//! results of loops and branches, not the values within their bodies.
+//! [`Anomalies`]: watches every value that a program computes, to find the origin of a NaN or an
+//! infinity. It sees the results of loops and branches, not the values within their bodies.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -152,7 +152,7 @@ impl Anomalies {
 }
 
 impl WatchedValue {
-    /// A message that this value is the first with `kind`.
+    /// A message that says that a NaN or an infinity, named by `kind`, first appears in this value.
     fn describe(&self, kind: &str) -> String {
         let WatchedValue { source, ty, location, .. } = self;
         match source {

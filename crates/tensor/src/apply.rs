@@ -15,8 +15,8 @@ impl Tensor {
     /// Runs `body`, the whole of a public function, in a scope with the caller's line. If `body`
     /// returns a refusal, the result is poisoned.
     ///
-    /// A fault calls the function `name`, which is formatted only for a fault. Use this in code
-    /// that records on behalf of its callers, as operations and layers do.
+    /// A fault shows `name`, the function's name, which is formatted only if there is a fault. Use
+    /// this in code that records on behalf of its callers, as operations and layers do.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
@@ -109,7 +109,7 @@ impl Tensor {
         inputs: &[&Tensor],
     ) -> [Tensor; N] {
         let node = Tensor::apply(operation, inputs).node;
-        // A poisoned node has one result, which stands for all.
+        // A poisoned node has only one result.
         let last = node.outputs.len() - 1;
         std::array::from_fn(|output| Tensor { node: node.clone(), output: output.min(last) })
     }

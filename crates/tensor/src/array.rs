@@ -1,4 +1,5 @@
-//! [`DeviceArray`]: a value in device memory, replicated on the devices of a runtime or split over them.
+//! [`DeviceArray`]: a value in device memory, replicated on the devices of a runtime or split over
+//! them.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -107,8 +108,9 @@ impl DeviceArray {
         let width = |value: usize| arrays[value].ty.dtype.size_in_bytes();
         let bytes =
             |value: usize, block: &Block| block.size.iter().product::<usize>() * width(value);
-        let savers =
-            spread(parts.iter().map(|(value, block, holders, _)| (bytes(*value, block), holders)));
+        let savers = choose_savers(
+            parts.iter().map(|(value, block, holders, _)| (bytes(*value, block), holders)),
+        );
         let mut own: Vec<_> = arrays.iter().map(|_| Vec::new()).collect();
         for ((value, block, _, shard), saver) in parts.into_iter().zip(savers) {
             if let Some(shard) = shard.filter(|_| process.is_none_or(|process| process == saver)) {
@@ -158,7 +160,7 @@ impl fmt::Debug for DeviceArray {
 /// Chooses the process that saves each part, from the part's bytes and the processes that hold it.
 /// Goes through the parts from the largest to the smallest, and chooses the holder with the fewest
 /// bytes so far.
-fn spread<'a>(parts: impl Iterator<Item = (usize, &'a BTreeSet<usize>)>) -> Vec<usize> {
+fn choose_savers<'a>(parts: impl Iterator<Item = (usize, &'a BTreeSet<usize>)>) -> Vec<usize> {
     let parts: Vec<_> = parts.collect();
     let mut order: Vec<usize> = (0..parts.len()).collect();
     order.sort_by_key(|&part| Reverse(parts[part].0));
@@ -217,7 +219,7 @@ mod tests {
                 .iter()
                 .map(|(bytes, holders)| (*bytes, holders.iter().copied().collect()))
                 .collect();
-            spread(sets.iter().map(|(bytes, holders)| (*bytes, holders)))
+            choose_savers(sets.iter().map(|(bytes, holders)| (*bytes, holders)))
         };
         let shared: &[usize] = &[0, 1];
         assert_eq!(savers(&[(8, shared), (4, shared), (4, shared), (0, shared)]), [0, 1, 1, 0]);

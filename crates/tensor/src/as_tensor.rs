@@ -4,8 +4,8 @@ use crate::Tensor;
 
 /// A tensor or a reference to one. Operations, layers and losses take either.
 ///
-/// A tensor is a cheap handle to an expression. Pass `&x` if you need `x` again, else `x`, such as
-/// the result of another call.
+/// A tensor is a cheap handle to an expression. Pass `&x` if you use `x` again. Otherwise, pass `x`
+/// itself, for example the result of another call.
 ///
 /// ```
 /// use fulmen_tensor::{DType, Tensor};

@@ -11,10 +11,10 @@ thread_local! {
 }
 
 /// The operations whose 16-bit operands become f32 under autocast, because their results can leave
-/// the range or the precision of 16 bits. This is PyTorch's list, as far as Fulmen has the
-/// operation, plus `mean`, `var`, `std`, `logsumexp` and other functions made of exponentials and
+/// the range or the precision of 16 bits. The list has every operation of PyTorch's list that
+/// Fulmen has, plus `mean`, `var`, `std`, `logsumexp` and other functions made of exponentials and
 /// logarithms.
-const IN_F32: &[&str] = &[
+const F32_METHODS: &[&str] = &[
     "acos",
     "asin",
     "cosh",
@@ -61,9 +61,9 @@ const IN_F32: &[&str] = &[
 ///   floats to f32, and the result is f32.
 /// - Every other operation computes in the dtype that its operands promote to.
 ///
-/// Weights keep their dtype, and so do their gradients: only the recorded expression converts them.
-/// Calls nest, and the innermost setting applies. The setting is local to the thread, and ends with
-/// the call, even by a panic.
+/// Weights and their gradients keep their dtype: only the recorded expression converts them. Calls
+/// nest, and the innermost setting applies. The setting is local to the thread, and ends with the
+/// call, even by a panic.
 ///
 /// If `dtype` is not floating-point, products are poisoned.
 ///
@@ -93,7 +93,7 @@ pub fn autocast<T>(dtype: Option<DType>, record: impl FnOnce() -> T) -> T {
 
 /// Converts the operand of a product as autocast requires; `promoted` is the dtype that both
 /// operands promote to.
-pub(crate) fn for_product(operand: &Tensor, promoted: DType) -> Result<Tensor, String> {
+pub(crate) fn product_operand(operand: &Tensor, promoted: DType) -> Result<Tensor, String> {
     match DTYPE.get() {
         Some(dtype) if !dtype.is_float() => {
             Err(format!("autocast to {dtype}: products need a floating-point dtype"))
@@ -105,8 +105,12 @@ pub(crate) fn for_product(operand: &Tensor, promoted: DType) -> Result<Tensor, S
 
 /// Converts the operand of `method` as autocast requires: a 16-bit float to f32 if the method
 /// computes in f32.
-pub(crate) fn for_method(method: &str, operand: &Tensor) -> Tensor {
-    if DTYPE.get().is_some() && IN_F32.contains(&method) { wide(operand) } else { operand.clone() }
+pub(crate) fn method_operand(method: &str, operand: &Tensor) -> Tensor {
+    if DTYPE.get().is_some() && F32_METHODS.contains(&method) {
+        wide(operand)
+    } else {
+        operand.clone()
+    }
 }
 
 /// Converts 16-bit floats to f32, in which long sums are exact enough, whether autocast is on or
@@ -116,7 +120,7 @@ pub(crate) fn wide(x: &Tensor) -> Tensor {
 }
 
 /// The dtype of the result of `method` when its operand had `dtype` and it was computed [`wide`].
-pub(crate) fn result_of(method: &str, dtype: DType) -> DType {
-    let stays_wide = DTYPE.get().is_some() && IN_F32.contains(&method) && dtype.is_half();
+pub(crate) fn result_dtype(method: &str, dtype: DType) -> DType {
+    let stays_wide = DTYPE.get().is_some() && F32_METHODS.contains(&method) && dtype.is_half();
     if stays_wide { DType::F32 } else { dtype }
 }

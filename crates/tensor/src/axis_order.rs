@@ -1,9 +1,9 @@
 //! [`AxisOrder`]: an order of a tensor's axes in a program, other than the tensor's own.
 //!
 //! In a program for a CPU, a transpose is not written where it is recorded. The value keeps its
-//! axes in the order in which it was computed, and the operations that follow take it as it is if
-//! they can; see `emit.rs`. So the values between two convolutions, which XLA's CPU compiler
-//! computes with the features last, are not transposed.
+//! axes in the order in which it was computed, and later operations use this order if they can; see
+//! `emit.rs`. XLA's CPU compiler computes convolutions with the features last, so values that pass
+//! from one convolution to the next need no transpose.
 
 /// The tensor's axis that is at each position in the program. It is never the tensor's own order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,13 +21,14 @@ impl AxisOrder {
         inverse(&self.0)
     }
 
-    /// A list with an entry for each axis of the tensor, in this order.
+    /// Puts a list with one entry for each axis of the tensor into this order.
     pub(crate) fn reorder<T: Clone>(&self, entries: &[T]) -> Vec<T> {
         self.0.iter().map(|&axis| entries[axis].clone()).collect()
     }
 
-    /// The order of a value in the order `from`, if it is used as a transpose of its tensor.
-    /// `permutation` has the axis of the tensor that becomes each axis of the transpose.
+    /// The order of a value when it is used as the transpose of its tensor. `from` is its order as
+    /// the tensor. `permutation` has the axis of the tensor that becomes each axis of the
+    /// transpose.
     pub(crate) fn after_transpose(
         from: Option<&AxisOrder>,
         permutation: &[usize],
@@ -39,7 +40,7 @@ impl AxisOrder {
         })
     }
 
-    /// The order of the other axes, if these are removed.
+    /// The order of the remaining axes when `removed` are removed.
     pub(crate) fn without(&self, removed: &[usize]) -> Option<AxisOrder> {
         let kept = self.0.iter().filter(|axis| !removed.contains(axis));
         AxisOrder::new(

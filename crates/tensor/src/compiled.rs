@@ -205,13 +205,13 @@ impl Compiled {
         &self.signature.donated
     }
 
-    /// Whether the program had been compiled before, in this process or on disk. If two threads
-    /// need the same new program at once, both may compile it.
+    /// Whether the program was already compiled, in this process or on disk. If two threads need
+    /// the same new program at once, both may compile it.
     pub fn was_cached(&self) -> bool {
         self.time.is_none()
     }
 
-    /// The time that the compiler took; `None` if the program had been compiled before.
+    /// The time that the compiler took; `None` if the program was already compiled.
     pub fn compile_time(&self) -> Option<Duration> {
         self.time
     }

@@ -41,7 +41,8 @@ impl Default for Devices {
 /// The count that means all devices, as in PyTorch Lightning.
 const ALL: i64 = -1;
 
-/// A CPU can be split into any number of devices. More than these only make it slower.
+/// The largest number of devices that a CPU is split into. A larger number would only make it
+/// slower.
 const MAX_CPU_DEVICES: i64 = 64;
 
 impl Devices {
@@ -54,7 +55,7 @@ impl Devices {
     ///
     /// # Errors
     /// The count or an index is too large, or the selection is an invalid text.
-    pub(crate) fn on_a_cpu(&self) -> Result<usize> {
+    pub(crate) fn cpu_device_count(&self) -> Result<usize> {
         let needed = match &self.0 {
             Selection::Auto | Selection::Count(ALL) => 1,
             Selection::Count(count) => *count,
@@ -229,14 +230,16 @@ mod tests {
         assert!(choose(0, 2).unwrap_err().contains("at least one"));
         assert!(choose(-2, 2).unwrap_err().contains("at least one"));
         assert_eq!(
-            (choose(-1, 2).unwrap(), Devices::from(-1).on_a_cpu().unwrap()),
+            (choose(-1, 2).unwrap(), Devices::from(-1).cpu_device_count().unwrap()),
             (vec![0, 1], 1)
         );
         assert!(choose([2], 2).unwrap_err().contains("no device with the index 2"));
         assert!(choose([-1], 2).unwrap_err().contains("no device with the index -1"));
         assert!(choose([1, 1], 2).unwrap_err().contains("twice"));
         assert!(choose(Vec::<i32>::new(), 2).unwrap_err().contains("the list is empty"));
-        assert!(Devices::from(65).on_a_cpu().unwrap_err().to_string().contains("at most 64"));
-        assert_eq!(Devices::from([5]).on_a_cpu().unwrap(), 6);
+        assert!(
+            Devices::from(65).cpu_device_count().unwrap_err().to_string().contains("at most 64")
+        );
+        assert_eq!(Devices::from([5]).cpu_device_count().unwrap(), 6);
     }
 }

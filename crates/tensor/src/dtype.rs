@@ -1,5 +1,5 @@
-//! [`DType`]: the closed set of element types of a [`Tensor`](crate::Tensor), and [`Element`]: the Rust types that hold
-//! them.
+//! [`DType`]: the closed set of element types of a [`Tensor`](crate::Tensor), and [`Element`]: the
+//! Rust types that hold them.
 //!
 //! Out of scope: PJRT's larger enumeration (`fulmen_pjrt::ElementType`), which includes types that
 //! no tensor can have.
@@ -144,8 +144,8 @@ impl DType {
     /// - Two signed integers, or two unsigned ones, promote to the wider.
     /// - A signed and an unsigned integer promote to the signed one if it is wider, else to the
     ///   next signed integer that holds both: u32 and i32 promote to i64.
-    /// - No integer holds both u64 and signed integers: the result is `None`, and the operation is
-    ///   refused.
+    /// - No integer holds both u64 and signed integers: the result is `None`, and an operation on
+    ///   such operands is poisoned.
     /// - An integer and a floating-point dtype promote to the floating-point dtype, even if it is
     ///   narrower.
     /// - Two floating-point dtypes promote to the wider. bf16 and f16 promote to f32, since neither

@@ -33,7 +33,7 @@ pub(crate) enum Captured {
     Host(TensorType, Arc<[u8]>),
 }
 
-/// The value of a program with the most elements.
+/// The value with the most elements in a program.
 pub(crate) struct LargestValue {
     pub(crate) ty: TensorType,
     /// The line that recorded it.
@@ -216,7 +216,7 @@ impl Program {
                 },
                 Kind::Parameter { operation, name } => match leaves.get(&node.id) {
                     Some(value) => value.clone(),
-                    None => return Err(leaked(operation, name, node.location).into()),
+                    None => return Err(leak_fault(operation, name, node.location).into()),
                 },
                 Kind::Array(array) => {
                     // A value on another mesh is copied to each device whole.
@@ -479,7 +479,7 @@ impl Program {
     }
 }
 
-fn leaked(operation: &str, name: &str, location: &'static Location<'static>) -> Fault {
+fn leak_fault(operation: &str, name: &str, location: &'static Location<'static>) -> Fault {
     let message = format!(
         "{name} has a value only within the body of {operation}; return from the body what you use after it. (A Variable \
          that is set within a body holds such a value.)"

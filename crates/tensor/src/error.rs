@@ -1,4 +1,5 @@
-//! [`Fault`]: a mistake in a recorded expression. [`Error`]: why an expression could not be compiled or run.
+//! [`Fault`]: a mistake in a recorded expression. [`Error`]: why an expression could not be
+//! compiled or run.
 
 use std::fmt;
 use std::panic::Location;
@@ -124,7 +125,7 @@ impl Error {
         }
     }
 
-    /// Whether the program has a mistake: a fault, or an invalid argument.
+    /// Whether the cause is a mistake in the user's code: a fault, or an invalid argument.
     pub fn is_usage(&self) -> bool {
         matches!(self.0, Kind::Fault(_) | Kind::Recorded { .. } | Kind::Usage(_))
     }

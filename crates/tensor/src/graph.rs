@@ -1,6 +1,6 @@
-//! [`Graph`]: the recorded expression as a list of instructions, and walks over expressions. The list has each node
-//! once, inputs before users. Common subexpressions are merged, and nodes that no result needs are
-//! left out.
+//! [`Graph`]: the recorded expression as a list of instructions, and walks over expressions. The
+//! list has each node once, inputs before users. Common subexpressions are merged, and nodes that
+//! no result needs are left out.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -153,9 +153,9 @@ pub(crate) enum Calls {
 /// How a program treats small constant values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Constants {
-    /// Its text contains them.
+    /// The text of the program contains them.
     InText,
-    /// It takes them as arguments, so that other values need no other program.
+    /// The program takes them as arguments, so that it need not be compiled again for other values.
     AsInputs,
 }
 
@@ -256,7 +256,7 @@ impl Graph {
             let instruction = match known.entry(identity) {
                 Entry::Occupied(entry) => {
                     let instruction = &mut self.instructions[*entry.get()];
-                    // The node with more outputs serves the users of both.
+                    // Keep the node with more outputs, which has the outputs of both.
                     if instruction.node.outputs.len() < node.outputs.len() {
                         instruction.node = node.clone();
                     }
@@ -279,8 +279,8 @@ impl Tensor {
         self.depends_on_each(&[leaf])[0]
     }
 
-    /// The same expression computed from other tensors: in it, the second of each pair replaces the
-    /// first. A second one may itself be computed from the first.
+    /// The same expression with some tensors replaced: the second tensor of each pair replaces the
+    /// first. The second tensor may itself be computed from the first.
     ///
     /// Poisoned if the two tensors of a pair differ in dtype or shape.
     ///

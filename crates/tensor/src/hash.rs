@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// A map with keys that only this process makes, so that nobody can force collisions.
+/// A map whose keys come only from this process, so that an attacker cannot force collisions.
 pub(crate) type QuickMap<K, V> = HashMap<K, V, BuildHasherDefault<QuickHasher>>;
 
 /// A map from ids of nodes.

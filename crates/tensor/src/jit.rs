@@ -1,4 +1,5 @@
-//! [`Jit`]: a function that is compiled once for each combination of input types, and called many times.
+//! [`Jit`]: a function that is compiled once for each combination of input types, and called many
+//! times.
 
 use crate::missing_values::with_eval_advice;
 use crate::notes::note;
@@ -11,8 +12,8 @@ use crate::{
 /// [`Runtime::jit`] makes one.
 ///
 /// The first call records the function with a placeholder for each input, and compiles it. A later
-/// call with inputs of the same types runs that program. Inputs of other types need another
-/// program, which that call compiles and keeps. The first time, a note says which input changed.
+/// call with inputs of the same types runs that program. A call with inputs of other types compiles
+/// another program and keeps it. The first time, a note says which input changed.
 ///
 /// The closure runs only while it is recorded. A value that changes from call to call must be an
 /// input. A number that the closure captures keeps its first value.

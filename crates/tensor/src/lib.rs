@@ -20,8 +20,8 @@
 //!
 //! Out of scope: models, optimizers, training loops.
 
-// A step may leave out the value of a statement that it needs only for its effect, such as the loss
-// of `StepContext::minimize`.
+// A training step may ignore the result of a call that it makes for its effect, such as the loss
+// that `StepContext::minimize` returns.
 #![allow(clippy::return_self_not_must_use)]
 
 mod accelerator;

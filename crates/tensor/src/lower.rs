@@ -25,7 +25,8 @@ pub(crate) struct Lowered {
     pub(crate) captured: Vec<(Captured, Sharding)>,
 }
 
-/// Lowers a function for the devices of a mesh. Without a platform, the program is for any.
+/// Lowers a function for the devices of a mesh. Without a platform, the program can be compiled for
+/// every platform.
 pub(crate) fn lower(
     function: &Function,
     mesh: &Mesh,
@@ -73,7 +74,7 @@ pub(crate) fn lower(
         arguments.push(format!(
             "%arg{i}: {}{}",
             parameter.ty().stablehlo(),
-            in_braces(&attributes)
+            attribute_dictionary(&attributes)
         ));
     }
 
@@ -92,7 +93,7 @@ pub(crate) fn lower(
             "%arg{}: {}{}",
             arguments.len(),
             ty.stablehlo(),
-            in_braces(&attributes)
+            attribute_dictionary(&attributes)
         ));
     }
 
@@ -102,7 +103,11 @@ pub(crate) fn lower(
         let attributes: Vec<_> = sharding_attribute(&format!("result {i}"), result.ty(), sharding)?
             .into_iter()
             .collect();
-        result_declarations.push(format!("{}{}", result_types[i], in_braces(&attributes)));
+        result_declarations.push(format!(
+            "{}{}",
+            result_types[i],
+            attribute_dictionary(&attributes)
+        ));
     }
     let return_statement = if results.is_empty() {
         "return".to_owned()
@@ -133,7 +138,7 @@ pub(crate) fn lower(
 }
 
 /// The dictionary of attributes after a type; empty without attributes.
-fn in_braces(attributes: &[String]) -> String {
+fn attribute_dictionary(attributes: &[String]) -> String {
     if attributes.is_empty() { String::new() } else { format!(" {{{}}}", attributes.join(", ")) }
 }
 
@@ -155,8 +160,8 @@ impl Function {
     }
 
     /// The program for the devices of a mesh: one text for all devices, with global shapes and
-    /// Shardy's shardings. Compile it with as many partitions as the mesh has devices. It is the
-    /// same for every platform; a runtime for the CPU compiles
+    /// Shardy's shardings. Compile it with as many partitions as the mesh has devices. The text
+    /// does not depend on the platform. For the CPU, a runtime compiles a faster form of it; see
     /// [`Runtime::stablehlo`](crate::Runtime::stablehlo).
     ///
     /// ```

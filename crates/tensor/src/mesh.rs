@@ -1,12 +1,13 @@
-//! [`Mesh`]: a grid of devices with named axes. The [`Runtime`](crate::Runtime) has the devices themselves.
+//! [`Mesh`]: a grid of devices with named axes. The [`Runtime`](crate::Runtime) has the devices
+//! themselves.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::{Error, Result};
 
-/// The shape of a grid of devices with named axes, the last axis fastest. JAX's `Mesh` without the
-/// devices.
+/// A grid of devices with named axes, like JAX's `Mesh` without the devices. Devices are in
+/// row-major order: the index along the last axis changes fastest.
 ///
 /// ```
 /// use fulmen_tensor::Mesh;

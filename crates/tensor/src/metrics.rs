@@ -82,7 +82,7 @@ pub struct MetricSnapshot {
 /// The rates of samples per second, from the first to the last sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rates {
-    /// The sum of the samples per second.
+    /// The sum of the samples, per second.
     pub sum: f64,
     /// The number of samples per second.
     pub count: f64,

@@ -1,5 +1,5 @@
-//! The error of `eval` for a tensor without a value, within a function that is being recorded or
-//! for a placeholder.
+//! The error that `eval` returns for a tensor that has no value: a placeholder, or a tensor of a
+//! function that is being recorded.
 
 use std::cell::Cell;
 use std::panic::Location;

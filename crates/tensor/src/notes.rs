@@ -1,4 +1,4 @@
-//! Notes to the user: on standard error, unless the program sets a handler.
+//! Notes to the user. They go to standard error unless a handler is set.
 
 use std::io::Write as _;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,7 +21,7 @@ pub(crate) fn note(text: &str) {
     let handler = HANDLER.lock().unwrap_or_else(PoisonError::into_inner).clone();
     match handler {
         Some(handler) => handler(text),
-        // A closed terminal must not end the program, so errors are ignored.
+        // A closed terminal must not end the process, so errors are ignored.
         None => drop(writeln!(std::io::stderr(), "note: {text}")),
     }
 }

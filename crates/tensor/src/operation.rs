@@ -1,4 +1,5 @@
-//! [`Operation`]: the trait of every operation, with its shape rule, its derivative and its StableHLO text.
+//! [`Operation`]: the trait of every operation, with its shape rule, its derivative and its
+//! StableHLO text.
 //!
 //! An operation is a struct in [`ops`](crate::ops), whose fields are the attributes. The same file
 //! has the public method of [`Tensor`], with the formula in its doc.
@@ -36,7 +37,8 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + 'static {
     }
 
     /// The elements, if they are a value from the user, such as data. A program that runs once
-    /// takes them as an argument. In its text, each new value would need another compilation.
+    /// takes them as an argument. If its text contained them, each new value would need another
+    /// compilation.
     fn host_value(&self) -> Option<&Arc<[u8]>> {
         None
     }
@@ -99,7 +101,7 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + 'static {
     }
 
     /// The operation that computes the result with its axes in this order, from the same operands.
-    /// `None` unless that costs no more.
+    /// `None` if that would cost more or is not possible.
     fn with_result_reordered(&self, order: &AxisOrder) -> Option<Box<dyn Operation>> {
         let _ = order;
         None

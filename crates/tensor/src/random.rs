@@ -1,5 +1,5 @@
 //! Random numbers from counter-based keys. The same key gives the same numbers on one device and on
-//! many, after an update, and in any order of execution.
+//! many, in every version of Fulmen, and in any order of execution.
 //!
 //! A key is a `u32[2]` tensor. [`fold_in`] derives a new key from a key and a number (a step, a
 //! layer), so no state is carried along. The generator and its bits are those of JAX's

@@ -1,5 +1,5 @@
-//! [`Recompiles`]: counts the programs that `eval` compiles for each source line, and notes once that a line keeps
-//! compiling.
+//! [`Recompiles`]: counts the programs that `eval` compiles for each source line, and notes once
+//! that a line keeps compiling.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -26,7 +26,7 @@ struct Line {
     latest: Vec<ProgramValue>,
 }
 
-/// The properties of a program's value that distinguish programs.
+/// The properties of a value in a program that distinguish programs.
 struct ProgramValue {
     /// The operation; `None` for an input.
     operation: Option<&'static str>,

@@ -1,5 +1,5 @@
-//! [`RecordedOp`]: one recorded value of a [`Function`](crate::Function), for tools that analyze a program before it
-//! runs.
+//! [`RecordedOp`]: one recorded value of a [`Function`](crate::Function), for tools that analyze a
+//! program before it runs.
 
 use std::panic::Location;
 

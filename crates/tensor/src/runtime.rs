@@ -66,8 +66,8 @@ impl Runtime {
     /// plugin; for the other accelerators a missing plugin is an error.
     ///
     /// # Errors
-    /// There is no plugin, no device, or not the selected devices. The message lists where it
-    /// looked and what is available.
+    /// There is no plugin or no device, or the selected devices do not exist. The message lists the
+    /// places that were searched and the available devices.
     pub fn open(accelerator: Accelerator, devices: &Devices) -> Result<Runtime> {
         let candidates = accelerator.candidates();
         let (platform, path) = locate_first(&candidates, |platform| locate(platform, None))
@@ -85,7 +85,8 @@ impl Runtime {
     pub fn open_plugin(path: &Path, platform: Platform, devices: &Devices) -> Result<Runtime> {
         static CLIENTS: Mutex<BTreeMap<ClientKey, Arc<Shared>>> = Mutex::new(BTreeMap::new());
         // By default the CPU plugin makes four devices.
-        let count = if platform == Platform::Cpu { Some(devices.on_a_cpu()?) } else { None };
+        let count =
+            if platform == Platform::Cpu { Some(devices.cpu_device_count()?) } else { None };
         let mut clients = CLIENTS.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (path.to_owned(), count);
         if let Some(shared) = clients.get(&key) {
@@ -130,7 +131,8 @@ impl Runtime {
     }
 
     /// The same devices with a different compile cache on disk, or with none. The default is
-    /// [`CompileCache::from_env`]: `$XDG_CACHE_HOME/fulmen/compile`, unless `FULMEN_COMPILE_CACHE` is set.
+    /// [`CompileCache::from_env`]: `$XDG_CACHE_HOME/fulmen/compile`, unless `FULMEN_COMPILE_CACHE`
+    /// is set.
     ///
     /// ```
     /// use fulmen_pjrt::compile_cache::CompileCache;
@@ -186,9 +188,9 @@ impl Runtime {
         Ok(Runtime { device_set: Arc::new(device_set), ..self.clone() })
     }
 
-    /// The runtime of [`Tensor::eval`](crate::Tensor::eval), on one device. The environment variable
-    /// `FULMEN_ACCELERATOR` selects the accelerator; the default is [`Accelerator::Auto`]. The
-    /// first call opens the runtime. After a failure, the next call tries again.
+    /// The runtime of [`Tensor::eval`](crate::Tensor::eval), on one device. The environment
+    /// variable `FULMEN_ACCELERATOR` selects the accelerator; the default is [`Accelerator::Auto`].
+    /// The first call opens the runtime. After a failure, the next call tries again.
     ///
     /// # Errors
     /// As for [`Runtime::open`]. Also if the variable does not name an accelerator.

@@ -1,4 +1,5 @@
-//! [`Shape`]: the sizes of a tensor's axes, with the broadcasting rule. [`TensorType`]: a dtype with a shape.
+//! [`Shape`]: the sizes of a tensor's axes, with the broadcasting rule. [`TensorType`]: a dtype
+//! with a shape.
 
 use std::fmt::{self, Write as _};
 use std::ops::Deref;

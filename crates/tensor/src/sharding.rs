@@ -1,4 +1,5 @@
-//! [`Sharding`]: how the axes of a value are split over the axes of a mesh. [`Block`]: the part that one device holds.
+//! [`Sharding`]: how the axes of a value are split over the axes of a mesh. [`Block`]: the part
+//! that one device holds.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! [`Tensor`]: an expression for a value. It is a cheap handle to one result of a node in an immutable graph.
+//! [`Tensor`]: an expression for a value. It is a cheap handle to one result of a node in an
+//! immutable graph.
 //!
 //! Out of scope: computation, see [`Runtime`](crate::Runtime); derivatives, see
 //! [`grad`](crate::grad()).
@@ -112,8 +113,8 @@ impl Tensor {
 
     /// A poisoned tensor: `operation` has a mistake at the caller's line.
     ///
-    /// For code on top of this crate that finds a mistake while it records. The message should say
-    /// what is wrong and what was expected.
+    /// Use this in code on top of this crate that finds a mistake while it records. The message
+    /// should say what is wrong and what was expected.
     #[track_caller]
     pub fn poison(operation: &str, message: impl Into<String>) -> Tensor {
         Tensor::poisoned(Fault::new(operation, message, current_line()))

@@ -74,8 +74,8 @@ impl Runtime {
     }
 
     /// Assembles a value from parts. `make` is called for each device of this process, and returns
-    /// the buffer of the given block. For code that has the parts in its own memory, such as a
-    /// loader.
+    /// the buffer of the given block. Use this in code that has the parts in its own memory, such
+    /// as a loader.
     ///
     /// # Errors
     /// The sharding does not fit the value or the mesh, `make` fails, or a buffer does not match

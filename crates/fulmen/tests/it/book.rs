@@ -1,7 +1,7 @@
 //! Checks the book against the code: its table of options, environment variables, chapters and
 //! links.
 //!
-//! Out of scope: the programs in the chapters, which are doc tests of this crate.
+//! Out of scope: the examples in the chapters, which are doc tests of this crate.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -22,7 +22,7 @@ pub(crate) fn read(path: impl AsRef<Path>) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The first program in a Markdown text.
+/// The first example in a Markdown text.
 pub(crate) fn first_example(text: &str) -> &str {
     let example = text.split_once("```rust\n").and_then(|(_, rest)| rest.split_once("```"));
     example.unwrap_or_else(|| panic!("no example in Rust")).0

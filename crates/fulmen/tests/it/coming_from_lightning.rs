@@ -225,7 +225,7 @@ fn exists(name: &str, names: &Names) -> bool {
         || (path.is_empty() && Options::table().iter().any(|row| row.name == last))
 }
 
-/// Whether a text in backticks is a name that a program could write.
+/// Whether a text in backticks could be a name in code.
 fn is_name(text: &str) -> bool {
     text.starts_with(char::is_alphabetic)
         && text.chars().all(|c| c.is_alphanumeric() || "_:".contains(c))

@@ -1,4 +1,4 @@
-//! A program's arguments are saved in its checkpoints, so that `test` builds the model that was
+//! The arguments of a binary are saved in its checkpoints, so that `test` builds the model that was
 //! trained.
 
 use std::path::Path;
@@ -42,7 +42,7 @@ impl TrainingModule for Net {
     }
 }
 
-/// A program whose arguments define its model.
+/// A binary whose arguments define its model.
 #[derive(clap::Args)]
 struct Wide {
     /// The number of neurons of the hidden layer. Required.
@@ -66,7 +66,7 @@ impl Program for Wide {
     }
 }
 
-/// A later version of the program, without `--width`.
+/// A later version of the binary, without `--width`.
 #[derive(clap::Args)]
 struct Renamed {
     #[arg(long, default_value_t = 5)]
@@ -123,7 +123,7 @@ fn a_test_of_a_checkpoint_builds_the_model_that_was_trained() {
         ),
         usage_error
     );
-    // The program has changed since.
+    // The binary has changed since.
     assert_eq!(run::<Renamed>(folder.path(), &["test", "--ckpt-path", checkpoint]), usage_error);
     assert_eq!(
         run::<Renamed>(

@@ -1,5 +1,5 @@
-//! Typical first lines of programs ported from PyTorch and Lightning. They must compile with only
-//! the prelude, and do what they say.
+//! Typical first lines of code ported from PyTorch and Lightning. They must compile with only the
+//! prelude, and do what they say.
 
 use fulmen::prelude::*;
 

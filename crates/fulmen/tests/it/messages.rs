@@ -17,7 +17,7 @@ fn library() -> PathBuf {
         .expect("a library of this crate")
 }
 
-/// The compiler's messages for a program with these lines in its `main`.
+/// The compiler's messages for code with these lines in its `main`.
 fn messages(lines: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
     let (source, library) = (folder.path().join("main.rs"), library());

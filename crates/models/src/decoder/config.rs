@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use crate::attention::{Setting, check_heads};
 use crate::{Activation, Error, Result};
 
-/// The kind of model, which determines everything that the settings do not say.
+/// The kind of model, which determines what the settings do not specify.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -70,7 +70,7 @@ pub struct Config {
     /// The activation of the gate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hidden_act: Option<Activation>,
-    /// The same; Gemma's name, which takes precedence.
+    /// The activation of the gate, under Gemma's name. It takes precedence over `hidden_act`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hidden_activation: Option<Activation>,
     /// Whether the projections of attention have biases.
@@ -111,7 +111,7 @@ pub struct Config {
     pub query_pre_attn_scalar: Option<usize>,
     /// Gemma 2: the bound `c` of attention scores, `c·tanh(x/c)`.
     pub attn_logit_softcapping: Option<f64>,
-    /// Gemma 2: the same for the logits.
+    /// Gemma 2: the bound of the logits, applied in the same way.
     pub final_logit_softcapping: Option<f64>,
     /// The standard deviation of initial values.
     pub initializer_range: f64,

@@ -18,11 +18,11 @@ struct Beams {
     continues: Tensor,
     /// The open sequences, i32 `[batch, beams, new]`.
     open: Tensor,
-    /// Their log-probabilities, f32 `[batch, beams]`.
+    /// The log-probabilities of the open sequences, f32 `[batch, beams]`.
     open_scores: Tensor,
     /// The best finished sequences, i32 `[batch, beams, new]`.
     finished: Tensor,
-    /// Their scores, f32 `[batch, beams]`.
+    /// The scores of the finished sequences, f32 `[batch, beams]`.
     finished_scores: Tensor,
     /// Which of the finished sequences exist, bool `[batch, beams]`.
     is_finished: Tensor,

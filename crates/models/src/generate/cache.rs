@@ -27,12 +27,12 @@ impl StaticCache {
         self.padding.as_ref()
     }
 
-    /// The same with this padding.
+    /// This cache with other padding.
     pub(crate) fn with_padding(self, padding: Option<Tensor>) -> StaticCache {
         StaticCache { padding, ..self }
     }
 
-    /// The same padding with other layers.
+    /// This cache with other layers.
     pub(crate) fn with_layers(&self, layers: Vec<KeyValueCache>) -> StaticCache {
         StaticCache { layers, padding: self.padding.clone() }
     }

@@ -46,7 +46,7 @@ pub struct GenerationConfig {
     pub pad_token_id: Option<i32>,
     /// The first token of the decoder in an encoder-decoder.
     pub decoder_start_token_id: Option<i32>,
-    /// The same seed draws the same tokens.
+    /// The seed of the samples. The same seed draws the same tokens.
     pub seed: u64,
 }
 

@@ -26,7 +26,8 @@ impl Prompt {
         Prompt::at_least(rows, 0)
     }
 
-    /// The same, padded to `length` or more: prompts of one padded length share a compiled program.
+    /// Like [`Prompt::new`], padded to at least `length`. Prompts of the same padded length share a
+    /// compiled program.
     #[track_caller]
     pub fn at_least<R: AsRef<[u32]>>(rows: &[R], length: usize) -> Prompt {
         let rows: Vec<&[u32]> = rows.iter().map(AsRef::as_ref).collect();

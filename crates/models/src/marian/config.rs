@@ -28,15 +28,15 @@ pub struct Config {
     pub d_model: usize,
     /// The number of layers of the encoder.
     pub encoder_layers: usize,
-    /// The number of features in the feed-forward network of its layers.
+    /// The number of features in the feed-forward network of the encoder's layers.
     pub encoder_ffn_dim: usize,
-    /// The number of its attention heads, which must divide the number of features.
+    /// The number of the encoder's attention heads, which must divide the number of features.
     pub encoder_attention_heads: usize,
     /// The number of layers of the decoder.
     pub decoder_layers: usize,
-    /// The number of features in the feed-forward network of its layers.
+    /// The number of features in the feed-forward network of the decoder's layers.
     pub decoder_ffn_dim: usize,
-    /// The number of its attention heads, which must divide the number of features.
+    /// The number of the decoder's attention heads, which must divide the number of features.
     pub decoder_attention_heads: usize,
     /// The activation of the feed-forward network.
     pub activation_function: Activation,

@@ -20,17 +20,17 @@ pub struct Config {
     pub d_kv: usize,
     /// The number of features in the feed-forward network of a block.
     pub d_ff: usize,
-    /// Blocks of the encoder.
+    /// The number of blocks of the encoder.
     pub num_layers: usize,
     /// The number of blocks of the decoder; by default, as many as in the encoder.
     pub num_decoder_layers: Option<usize>,
     /// The number of attention heads.
     pub num_heads: usize,
-    /// Ranges of distances that have a bias of their own.
+    /// The number of ranges of distances. Each has a separate bias.
     pub relative_attention_num_buckets: usize,
     /// Distances from this one on share the last range.
     pub relative_attention_max_distance: usize,
-    /// All dropouts.
+    /// The probability of all dropouts.
     pub dropout_rate: f64,
     /// The constant that normalizations add to the mean square.
     pub layer_norm_epsilon: f64,
@@ -39,7 +39,7 @@ pub struct Config {
     /// The activation of the feed-forward network of a block, such as `relu`; T5 1.1 has
     /// `gated-gelu`.
     pub feed_forward_proj: String,
-    /// Whether the head shares the weight of the token embedding; T5 1.1's is not.
+    /// Whether the head shares the weight of the token embedding; not in T5 1.1.
     pub tie_word_embeddings: bool,
     /// Whether the features are divided by the root of `d_model` before the head, as in T5 but not
     /// in T5 1.1. If a config does not set it, it equals `tie_word_embeddings`. transformers 5 sets
@@ -93,7 +93,7 @@ impl Config {
         ))
     }
 
-    /// Whether the head is tied, and so the features are scaled before it.
+    /// Whether the head is tied, so that the features are scaled before it.
     pub(super) fn is_tied(&self) -> bool {
         self.scale_decoder_outputs.unwrap_or(self.tie_word_embeddings)
     }

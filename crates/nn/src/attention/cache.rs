@@ -4,14 +4,15 @@ use fulmen_tensor::{AsTensor, DType, Fault, FromFault, Refusal, Tensor, TensorTy
 
 use crate::library::{NN, live};
 
-/// The keys and values of past tokens for one attention layer, so that a generation needs only one
-/// query for each new token. It has room for `max_len` tokens and counts how many there are.
+/// The keys and values of past tokens for one attention layer. With it, generation computes only
+/// one query for each new token. It has room for `max_len` tokens and counts those that it holds.
 ///
 /// The shapes do not change from token to token, so one compiled program serves all steps: the
 /// three tensors are passed in, donated, and returned. A cache is a value;
 /// [`append`](KeyValueCache::append) returns a new one.
 ///
-/// A device cannot report an overflow, so too many tokens turn all later results into NaN.
+/// A device cannot report that the cache is full, so with too many tokens all later results are
+/// NaN.
 ///
 /// ```
 /// use fulmen_nn::attention::{Attention, KeyValueCache};
@@ -49,17 +50,18 @@ impl KeyValueCache {
         KeyValueCache { keys: room.clone(), values: room, position: Tensor::zeros(DType::I32, []) }
     }
 
-    /// Keys, values and position, as [`tensors`](KeyValueCache::tensors) gives them.
+    /// Makes a cache of keys, values and position, in the order of
+    /// [`tensors`](KeyValueCache::tensors).
     pub fn from_tensors([keys, values, position]: [Tensor; 3]) -> KeyValueCache {
         KeyValueCache { keys, values, position }
     }
 
-    /// Keys, values and position, for a program to return.
+    /// Keys, values and position, to return from a compiled function.
     pub fn tensors(&self) -> [Tensor; 3] {
         [self.keys.clone(), self.values.clone(), self.position.clone()]
     }
 
-    /// The types of [`tensors`](KeyValueCache::tensors), for a program to take.
+    /// The types of [`tensors`](KeyValueCache::tensors), for the inputs of a compiled function.
     pub fn types(&self) -> [TensorType; 3] {
         [self.keys.ty().clone(), self.values.ty().clone(), self.position.ty().clone()]
     }
@@ -128,7 +130,6 @@ impl KeyValueCache {
 
     /// Which keys the last `count` tokens see, bool `[count, max_len]`: each token sees itself and
     /// those before it. For [`Attention::mask`](super::Attention::mask).
-    /// [`Attention::mask`](super::Attention::mask).
     #[track_caller]
     pub fn mask(&self, count: usize) -> Tensor {
         let _scope = NN.open();
@@ -138,7 +139,7 @@ impl KeyValueCache {
     }
 }
 
-/// Also the position, so that a mistake poisons everything that follows.
+/// The position is poisoned too, so that a mistake poisons all later results.
 impl FromFault for KeyValueCache {
     fn from_fault(fault: Fault) -> KeyValueCache {
         KeyValueCache::from_tensors(FromFault::from_fault(fault))

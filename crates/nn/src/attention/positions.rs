@@ -23,13 +23,14 @@ pub fn sinusoidal(length: usize, width: usize) -> Tensor {
     NN.record("sinusoidal", || sinusoidal_at(&Tensor::arange(DType::I32, length), width))
 }
 
-/// More heads or features than any model has. The host computes them one by one.
-const MANY: usize = 1 << 20;
+/// The largest number of heads or features, which no model reaches. The host computes them one by
+/// one.
+const MAX_SIZE: usize = 1 << 20;
 
 /// Rows of [`sinusoidal`] for positions `[…]`.
 fn sinusoidal_at(positions: &Tensor, width: usize) -> Result<Tensor, Refusal> {
-    if width > MANY {
-        return Err(format!("a width of {width} exceeds the limit of {MANY}").into());
+    if width > MAX_SIZE {
+        return Err(format!("a width of {width} exceeds the limit of {MAX_SIZE}").into());
     }
     let pairs = width.div_ceil(2);
     let rates: Vec<f32> =
@@ -74,7 +75,7 @@ pub struct SinusoidalPositions {
 }
 
 impl SinusoidalPositions {
-    /// For inputs with this many features.
+    /// A table for inputs with this number of features.
     pub fn new(width: usize) -> SinusoidalPositions {
         SinusoidalPositions { width }
     }
@@ -180,8 +181,9 @@ impl fmt::Display for LearnedPositions {
 /// Test Long"): f32 `[heads, length, positions]`, with `−slope·|i − j|` at query `i` and key `j`.
 /// For [`Attention::mask`](super::Attention::mask), with [`causal`](super::Attention::causal).
 ///
-/// With `n` heads, a power of two, the slopes are `2^(−8/n), 2^(−16/n), …`. Other numbers of heads
-/// use the slopes of the next lower power of two, and every other one of the next higher.
+/// With `n` heads, a power of two, the slopes are `2^(−8/n), 2^(−16/n), …`. With another number of
+/// heads, the slopes are those of the next lower power of two, followed by every other slope of the
+/// next higher power of two.
 ///
 /// ```
 /// use fulmen_nn::attention::{Attention, alibi};
@@ -205,9 +207,9 @@ pub fn alibi(heads: usize, length: usize, positions: usize) -> Tensor {
 pub fn alibi_at(heads: usize, queries: impl AsTensor, positions: usize) -> Tensor {
     NN.record("alibi", || {
         let queries = queries.as_tensor().live()?;
-        if queries.rank() != 1 || !queries.dtype().is_integer() || heads > MANY {
+        if queries.rank() != 1 || !queries.dtype().is_integer() || heads > MAX_SIZE {
             let message = format!(
-                "the queries {} must be integers [length], and at most {MANY} heads are supported, not {heads}",
+                "the queries {} must be integers [length], and at most {MAX_SIZE} heads are supported, not {heads}",
                 queries.ty()
             );
             return Err(message.into());

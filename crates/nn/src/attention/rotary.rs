@@ -7,11 +7,11 @@ use crate::library::{NN, live};
 use crate::precision::precision;
 
 /// Rotates pairs of features by angles that grow with the position, so that products of queries and
-/// keys depend only on their distance (Su et al. 2021, "RoFormer"): pair `i` of `width/2` at
-/// position `p` by `p·theta^(−2i/width)`.
+/// keys depend only on their distance (Su et al. 2021, "RoFormer"). At position `p`, pair `i` of
+/// the `width/2` pairs is rotated by `p·theta^(−2i/width)`.
 ///
-/// Models differ in which features form a pair, and their weights depend on it. The default is `i`
-/// and `i + width/2` (GPT-NeoX, Llama in Hugging Face's layout, Qwen, Mistral);
+/// Models differ in which features form a pair, and their weights depend on it. By default, the
+/// pairs are `i` and `i + width/2` (GPT-NeoX, Llama in Hugging Face's layout, Qwen, Mistral);
 /// [`interleaved`](RotaryEmbedding::interleaved) pairs `2i` and `2i + 1` (RoFormer, GPT-J, Meta's
 /// own Llama files). Angles and products are computed in f32 or wider; the result has the input's
 /// dtype.
@@ -50,7 +50,7 @@ pub enum RotaryScaling {
     None,
     /// Divides all angles by this factor (position interpolation).
     Linear {
-        /// The new length over the trained one.
+        /// The new length divided by the trained length.
         factor: f64,
     },
     /// Llama 3.1's rule: divides slow rotations by the factor, keeps fast ones, and interpolates in
@@ -62,7 +62,7 @@ pub enum RotaryScaling {
         low_freq_factor: f64,
         /// Rotations are fast if their wavelength is below the trained length divided by this.
         high_freq_factor: f64,
-        /// The trained length.
+        /// The sequence length in training.
         original_max_position_embeddings: usize,
     },
 }

@@ -113,9 +113,10 @@ impl RandomErasing {
             else {
                 return Ok(images.clone());
             };
-            // Ten rectangles each; the first that is smaller than the image counts.
+            // Draws ten rectangles for each image. The first that is smaller than the image is
+            // erased.
             let draw = |key: &Tensor, (low, high): (f64, f64), shape: [usize; 2]| {
-                // For a range of a single number, that number.
+                // Unlike `uniform(low, high)`, this accepts a range of a single number.
                 random::uniform(key, DType::F32, shape, 0.0, 1.0) * (high - low) + low
             };
             let area = draw(area_key, self.scale, [n, TRIES]) * (height * width) as f64;

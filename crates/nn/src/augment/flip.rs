@@ -1,6 +1,6 @@
 //! Random flips.
 //!
-//! Out of scope: flips on the host (`fulmen-images`), which cost nothing there either.
+//! Out of scope: flips on the host (`fulmen-images`), which are cheap there too.
 
 use fulmen_tensor::{AsTensor, Refusal, Tensor, random};
 

@@ -16,7 +16,7 @@ pub struct Mixed {
     pub images: Tensor,
     /// The soft targets, `f32[N, classes]`. The sum of each row is preserved: 1 for labels.
     pub targets: Tensor,
-    /// The weight of each image's own content, an f32 scalar; the rest is its partner's.
+    /// The weight of each image's own content, an f32 scalar. Its partner's weight is `1 − lambda`.
     pub lambda: Tensor,
 }
 
@@ -156,8 +156,8 @@ impl FromFault for Mixed {
 macro_rules! mixing {
     ($name:ident) => {
         impl $name {
-            /// For this many classes, with `alpha` 1 (all weights are equally likely) and
-            /// probability 1.
+            /// Mixing for this number of classes, with `alpha` 1 (all weights are equally likely)
+            /// and probability 1.
             pub fn new(num_classes: usize) -> $name {
                 $name(Options {
                     method: stringify!($name),
@@ -200,9 +200,10 @@ macro_rules! mixing {
                 NN.record(self.0.method, || self.run(key, images, labels, None))
             }
 
-            /// The same for a batch whose last rows may be padding, for which `mask`, `[N]`, is 0.
-            /// Real images are never mixed with padding: the partner of the first image is the last
-            /// real one. Padded rows do not matter, because the mask keeps them out of the loss.
+            /// Like `apply`, for a batch whose last rows may be padding, where `mask`, `[N]`, is
+            /// zero. Real images are never mixed with padding: the partner of the first image is
+            /// the last real one. Padded rows do not matter, because the mask keeps them out of the
+            /// loss.
             #[track_caller]
             pub fn apply_masked(
                 &self,

@@ -46,7 +46,8 @@ fn image_batch(images: &Tensor) -> Result<[usize; 4], Refusal> {
     }
 }
 
-/// The same value, computed once before the loop over pixels instead of for each pixel.
+/// Makes the compiler compute a drawn value once, before the loop over pixels, instead of for each
+/// pixel.
 fn computed_once(drawn: Tensor) -> Tensor {
     Tensor::optimization_barrier(&[&drawn]).pop().unwrap_or(drawn)
 }

@@ -9,7 +9,7 @@ use crate::library::NN;
 /// The mean of ImageNet's red, green and blue values, scaled to 0 to 1, as torchvision's models
 /// expect it.
 pub const IMAGENET_MEAN: [f64; 3] = [0.485, 0.456, 0.406];
-/// Their standard deviation.
+/// The standard deviation of ImageNet's red, green and blue values, scaled to 0 to 1.
 pub const IMAGENET_STD: [f64; 3] = [0.229, 0.224, 0.225];
 
 /// `(x / 255 - mean) / std` of images `u8[..., C, H, W]`, channel by channel, as f32. `mean` and

@@ -61,7 +61,7 @@ impl Norm<'_> {
                 // Images and volumes are so large that reading them twice costs time.
                 let (mean, var) = match self.spatial {
                     1 => (wide.mean_keepdim(&axes), wide.var_keepdim(&axes)),
-                    _ => in_one_pass(&wide, &axes, &running.statistics(dtype, &shape).0),
+                    _ => one_pass_moments(&wide, &axes, &running.statistics(dtype, &shape).0),
                 };
                 running.count_batch();
                 running.track(&mean, &var, count(x), self.momentum);
@@ -84,7 +84,7 @@ impl Norm<'_> {
 /// Mean and variance along `axes` in a single pass. Computing the mean first would read a large
 /// input twice, and devices would communicate twice. The shift by `shift`, any number close to the
 /// mean, cancels out; without it, the difference of two large squares would lose digits.
-fn in_one_pass(x: &Tensor, axes: &[isize], shift: &Tensor) -> (Tensor, Tensor) {
+fn one_pass_moments(x: &Tensor, axes: &[isize], shift: &Tensor) -> (Tensor, Tensor) {
     // Infinite or NaN running statistics must not affect the statistics of a finite batch.
     let shift = shift.is_finite().select(shift, &shift.zeros_like()).detach();
     let shifted = x - &shift;
@@ -123,8 +123,8 @@ pub struct BatchNorm<const N: usize> {
 /// In training mode, mean and variance are those of the batch, and the running statistics move
 /// towards them by `momentum`; the running variance is unbiased. In evaluation mode, the running
 /// statistics are used. The batch is the global batch, over all devices, as in PyTorch's
-/// `SyncBatchNorm`; samples that only fill up the batch count as well. For bf16 and f16 the
-/// statistics are computed in f32; the result has the input's dtype.
+/// `SyncBatchNorm`; samples that pad the batch count as well. For bf16 and f16 the statistics are
+/// computed in f32; the result has the input's dtype.
 ///
 /// The statistics of a batch are computed in one pass, from distances to the running mean. If the
 /// mean is thousands of standard deviations away from the running mean, the variance loses digits

@@ -9,7 +9,7 @@ use crate::library::{NN, live};
 use crate::{Module, Parameter};
 
 /// `y[o] = Σᵢⱼ x1[i]·weight[o, i, j]·x2[j] + bias[o]` over the last axes: `[…, in1]` and `[…, in2]`
-/// become `[…, out]`. As PyTorch's `nn.Bilinear`.
+/// become `[…, out]`. Like PyTorch's `nn.Bilinear`.
 ///
 /// Weight `[out, in1, in2]` and bias `[out]` are initialized uniformly in `±1/√in1`.
 ///
@@ -71,7 +71,8 @@ impl Bilinear {
                 return Err(message.into());
             }
             let outer = outer.to_vec();
-            // First the product with x1, the same for all, then one with x2 for each sample.
+            // First the product of x1 with the weight, which all samples share, then a product with
+            // x2 for each sample.
             let weight = self
                 .weight
                 .get()

@@ -81,8 +81,8 @@ impl ConditionalBatchNorm2d {
     /// The input `[batch, channels, height, width]`, normalized, with the scales and shifts of the
     /// integer `classes` `[batch]`. A class outside the table gives NaN.
     ///
-    /// Poisoned if the two do not fit each other or the layer, and, in training mode, if a channel
-    /// has a single value.
+    /// Poisoned if the input and the classes do not fit each other or the layer, and, in training
+    /// mode, if a channel has a single value.
     #[track_caller]
     pub fn forward(&self, x: impl AsTensor, classes: impl AsTensor) -> Tensor {
         NN.record(self, || {

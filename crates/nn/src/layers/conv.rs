@@ -8,7 +8,7 @@ use fulmen_tensor::{AsTensor, Convolution, PadMode, Tensor};
 
 use super::linear::bias_init;
 use super::sizes::Sizes;
-use super::spatial::{batched, check_batch, check_window, sides, unusual};
+use super::spatial::{check_batch, check_window, describe_settings, sides, with_batch_axis};
 use crate::init::{Fan, Nonlinearity};
 use crate::library::NN;
 use crate::{Init, Module, Parameter};
@@ -41,7 +41,7 @@ pub struct Conv<const N: usize> {
     kernel: Sizes<N>,
     stride: Sizes<N>,
     padding: Sizes<N>,
-    /// Whether the padding is chosen to preserve the sizes, instead of `padding`.
+    /// Whether to replace `padding` by the padding that preserves the sizes.
     same: bool,
     #[module(skip)]
     padding_mode: PadMode,
@@ -56,15 +56,15 @@ pub type Conv2d = Conv<2>;
 /// Convolution over volumes `[batch, channels, depth, height, width]`; see [`Conv`].
 pub type Conv3d = Conv<3>;
 
-/// A weight whose fan is counted by its second axis, as PyTorch does.
+/// A weight that is initialized as in PyTorch. Its fan-in is computed from the second axis.
 pub(super) fn weight<const N: usize>(
     first: usize,
     second: usize,
     groups: usize,
     kernel: Sizes<N>,
 ) -> Parameter {
-    // `forward` rejects groups that do not divide the channels, with a message. No weight exists
-    // for them.
+    // `forward` rejects groups that do not divide the channels, so the size does not matter for
+    // them.
     let second = second.checked_div(groups).unwrap_or(0);
     let init = Init::kaiming_uniform(Nonlinearity::LeakyRelu(5f64.sqrt()), Fan::In);
     Parameter::new([&[first, second], &kernel.0[..]].concat(), init)
@@ -77,7 +77,7 @@ pub(super) fn bias(out: usize, weight: &Parameter) -> Parameter {
 }
 
 /// Adds a bias to the channels.
-pub(super) fn biased<const N: usize>(y: &Tensor, bias: Option<&Parameter>) -> Tensor {
+pub(super) fn add_bias<const N: usize>(y: &Tensor, bias: Option<&Parameter>) -> Tensor {
     match bias {
         // Otherwise the bias would widen a 16-bit product under autocast to f32.
         Some(bias) => {
@@ -206,12 +206,12 @@ impl<const N: usize> Conv<N> {
                 .dilation(self.dilation.0)
                 .groups(self.groups);
             let weight = self.weight.get();
-            Ok(batched::<N>(x, |x| {
+            Ok(with_batch_axis::<N>(x, |x| {
                 let y = match self.padding_mode {
                     PadMode::Zeros => x.convolution(&weight, &convolution.padding(self.sides())),
                     mode => x.pad_mode(&self.sides(), mode).convolution(&weight, &convolution),
                 };
-                biased::<N>(&y, self.bias.as_ref())
+                add_bias::<N>(&y, self.bias.as_ref())
             }))
         })
     }
@@ -222,7 +222,7 @@ impl<const N: usize> fmt::Display for Conv<N> {
         let Conv { in_channels, out_channels, kernel, stride, padding, dilation, groups, .. } =
             self;
         write!(f, "Conv{N}d({in_channels} -> {out_channels}, kernel {kernel}")?;
-        f.write_str(&unusual(&[
+        f.write_str(&describe_settings(&[
             ("stride", *stride, 1),
             ("padding", *padding, 0),
             ("dilation", *dilation, 1),

@@ -5,9 +5,9 @@ use std::fmt;
 
 use fulmen_tensor::{AsTensor, Convolution, Tensor};
 
-use super::conv::{bias, biased, settings, weight};
+use super::conv::{add_bias, bias, settings, weight};
 use super::sizes::Sizes;
-use super::spatial::{batched, check_batch, sides, unusual};
+use super::spatial::{check_batch, describe_settings, sides, with_batch_axis};
 use crate::library::NN;
 use crate::{Module, Parameter};
 
@@ -92,8 +92,8 @@ impl<const N: usize> ConvTranspose<N> {
                 .dilation(self.dilation.0)
                 .groups(self.groups);
             let weight = self.weight.get();
-            Ok(batched::<N>(x, |x| {
-                biased::<N>(&x.conv_transpose(&weight, &convolution), self.bias.as_ref())
+            Ok(with_batch_axis::<N>(x, |x| {
+                add_bias::<N>(&x.conv_transpose(&weight, &convolution), self.bias.as_ref())
             }))
         })
     }
@@ -128,7 +128,7 @@ impl<const N: usize> fmt::Display for ConvTranspose<N> {
         } = self;
         write!(f, "ConvTranspose{N}d({in_channels} -> {out_channels}, kernel {kernel}")?;
         let extra = ("output_padding", self.output_padding, 0);
-        f.write_str(&unusual(&[
+        f.write_str(&describe_settings(&[
             ("stride", *stride, 1),
             ("padding", *padding, 0),
             extra,

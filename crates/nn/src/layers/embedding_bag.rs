@@ -11,10 +11,10 @@ use crate::{Init, Module, Parameter, Visit};
 /// How the rows of a bag are combined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BagMode {
-    /// Their mean, PyTorch's default.
+    /// The mean of the rows, PyTorch's default.
     #[default]
     Mean,
-    /// Their sum.
+    /// The sum of the rows.
     Sum,
     /// The maximum of each feature.
     Max,
@@ -70,7 +70,7 @@ impl EmbeddingBag {
     }
 
     /// The row that bags ignore: initially zeros and without a gradient. A bag without other rows
-    /// is zeros.
+    /// gives zeros.
     pub fn padding_idx(mut self, row: usize) -> EmbeddingBag {
         let rest = Box::new(Init::normal(0.0, 1.0));
         self.weight =

@@ -7,7 +7,7 @@ use fulmen_tensor::{AsTensor, Tensor};
 
 use super::normalize::{affine, channel_shape, check_float};
 use super::running_stats::RunningStats;
-use super::spatial::{axis_names, batched};
+use super::spatial::{axis_names, with_batch_axis};
 use crate::library::NN;
 use crate::precision::precision;
 use crate::{Init, Module, Parameter, TrainingMode};
@@ -33,9 +33,9 @@ pub struct InstanceNorm<const N: usize> {
 /// `[channels, height, width]`, by its own mean and variance: `(x − mean)/√(var + eps)`, optionally
 /// times weight plus bias. Like PyTorch's `nn.InstanceNorm2d`.
 ///
-/// With running statistics, the means over a batch update them in training mode, and evaluation
-/// mode uses them. As in PyTorch, `num_batches_tracked` stays 0. The statistics are computed in
-/// f32; the result has the input's dtype.
+/// If running statistics are tracked, training mode updates them with the means over a batch, and
+/// evaluation mode uses them. As in PyTorch, `num_batches_tracked` stays 0. The statistics are
+/// computed in f32; the result has the input's dtype.
 ///
 /// ```
 /// use fulmen_nn::InstanceNorm2d;
@@ -58,7 +58,7 @@ pub type InstanceNorm1d = InstanceNorm<1>;
 pub type InstanceNorm3d = InstanceNorm<3>;
 
 impl<const N: usize> InstanceNorm<N> {
-    /// `eps` 1e-5, without weight and bias, without running statistics. Their `momentum` is 0.1.
+    /// `eps` 1e-5, `momentum` 0.1, without weight and bias, without running statistics.
     pub fn new(features: usize) -> InstanceNorm<N> {
         let (eps, momentum, mode) = (1e-5, 0.1, TrainingMode::new());
         InstanceNorm { weight: None, bias: None, running: None, features, eps, momentum, mode }
@@ -125,7 +125,7 @@ impl<const N: usize> InstanceNorm<N> {
             let x = x.as_tensor().live()?;
             let training = self.mode.is_training();
             self.check(x, training || self.running.is_none())?;
-            Ok(batched::<N>(x, |x| self.normalized(x, training)))
+            Ok(with_batch_axis::<N>(x, |x| self.normalized(x, training)))
         })
     }
 

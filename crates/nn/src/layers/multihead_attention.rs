@@ -170,10 +170,10 @@ impl MultiheadAttention {
         })
     }
 
-    /// Attention of the next tokens `[batch, count, embedding]` of a generation to themselves and
-    /// to the past tokens in `cache`. Returns the result and the updated cache. The result equals
-    /// the result of [`forward`](MultiheadAttention::forward) with [`Attention::causal`] on the
-    /// whole sequence at these positions. The cache has this layer's number of heads and
+    /// Applies the attention to the next tokens `[batch, count, embedding]` of a generation, which
+    /// see themselves and the past tokens in `cache`. Returns the result and the updated cache. The
+    /// result equals that of [`forward`](MultiheadAttention::forward) with [`Attention::causal`] on
+    /// the whole sequence at these positions. The cache must have this layer's number of heads and
     /// `embedding/heads` features.
     ///
     /// ```

@@ -8,7 +8,7 @@ use std::fmt;
 use fulmen_tensor::{AsTensor, Pooling, Tensor};
 
 use super::sizes::Sizes;
-use super::spatial::{batched, check_batch, check_window, unusual};
+use super::spatial::{check_batch, check_window, describe_settings, with_batch_axis};
 use crate::Module;
 use crate::library::NN;
 
@@ -78,7 +78,7 @@ macro_rules! pool {
                 NN.record(self, || {
                 let x = x.as_tensor().live()?;
                 self.check(x)?;
-                Ok(batched::<N>(x, |x| self.apply(x)))
+                Ok(with_batch_axis::<N>(x, |x| self.apply(x)))
                 })
             }
         }
@@ -89,7 +89,7 @@ macro_rules! pool {
                 if self.stride != self.window {
                     write!(f, ", stride {}", self.stride)?;
                 }
-                f.write_str(&unusual(&[("padding", self.padding, 0), ("dilation", self.dilation, 1)]))?;
+                f.write_str(&describe_settings(&[("padding", self.padding, 0), ("dilation", self.dilation, 1)]))?;
                 f.write_str(if self.ceil_mode { ", ceil_mode)" } else { ")" })
             }
         }

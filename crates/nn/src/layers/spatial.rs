@@ -21,7 +21,10 @@ pub(super) fn axis_names(n: usize) -> String {
 }
 
 /// Runs `f` on a batch. A sample without a batch axis gets one temporarily.
-pub(super) fn batched<const N: usize>(x: &Tensor, f: impl FnOnce(&Tensor) -> Tensor) -> Tensor {
+pub(super) fn with_batch_axis<const N: usize>(
+    x: &Tensor,
+    f: impl FnOnce(&Tensor) -> Tensor,
+) -> Tensor {
     if x.rank() == N + 1 { f(&x.unsqueeze(0)).squeeze(0) } else { f(x) }
 }
 
@@ -58,10 +61,10 @@ pub(super) fn check_window<const N: usize>(
     })
 }
 
-/// `, name value` for each setting that is not its default.
-pub(super) fn unusual<const N: usize>(settings: &[(&str, Sizes<N>, usize)]) -> String {
-    let unusual = settings.iter().filter(|(_, value, default)| *value != Sizes::from(*default));
-    unusual.map(|(name, value, _)| format!(", {name} {value}")).collect()
+/// The text `, name value` for each setting that differs from its default.
+pub(super) fn describe_settings<const N: usize>(settings: &[(&str, Sizes<N>, usize)]) -> String {
+    let changed = settings.iter().filter(|(_, value, default)| *value != Sizes::from(*default));
+    changed.map(|(name, value, _)| format!(", {name} {value}")).collect()
 }
 
 /// Equal padding on both sides of each axis.

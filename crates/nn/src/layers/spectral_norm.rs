@@ -14,7 +14,7 @@ use crate::{Buffer, Forward, Module, Parameter, TrainingMode, Visit};
 /// A layer with one weight `[out, …]`, or an embedding `[rows, width]`, that [`SpectralNorm`] can
 /// normalize.
 pub trait Weighted: Forward + Clone {
-    /// The parameter of that name.
+    /// The parameter `weight`.
     fn weight(&self) -> &Parameter;
 
     /// The same layer with a different weight of the same type.
@@ -134,10 +134,10 @@ impl<L: Weighted> SpectralNorm<L> {
     /// [`forward`](SpectralNorm::forward).
     #[track_caller]
     pub fn weight(&self) -> Tensor {
-        NN.record("SpectralNorm", || self.divided(self.layer.weight().get().live()?))
+        NN.record("SpectralNorm", || self.normalize(self.layer.weight().get().live()?))
     }
 
-    fn divided(&self, weight: &Tensor) -> Result<Tensor, Refusal> {
+    fn normalize(&self, weight: &Tensor) -> Result<Tensor, Refusal> {
         let axis = self.layer.out_axis();
         let (ty, wide) = (weight.ty(), weight.to_dtype(precision(weight.dtype())));
         let mut order: Vec<isize> =

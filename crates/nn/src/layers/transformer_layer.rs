@@ -121,7 +121,7 @@ macro_rules! layer {
                 $name::build(settings, self.activation, self.norm_first)
             }
 
-            /// The probability of all its dropouts.
+            /// The probability of all dropouts in the layer.
             pub fn dropout(self, p: f64) -> $name {
                 $name::build(Settings { dropout: p, ..self.settings }, self.activation, self.norm_first)
             }

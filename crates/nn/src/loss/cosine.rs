@@ -103,7 +103,7 @@ impl CosineEmbeddingLoss {
         self
     }
 
-    /// The cosine below which dissimilar vectors cost nothing.
+    /// Dissimilar vectors whose cosine is below this have a loss of 0.
     pub fn margin(mut self, margin: f64) -> CosineEmbeddingLoss {
         self.margin = margin;
         self

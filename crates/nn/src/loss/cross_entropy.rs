@@ -128,8 +128,8 @@ impl CrossEntropyLoss {
                 let losses = self.soft(&logits.log_softmax(-1), &wide(target).permute(&order), weight.as_ref());
                 return Ok(self.reduction.apply(&losses));
             }
-            // −log softmax(x)[t] = log Σ exp(s) − s[t] with s = x − max(x). In the derivative of
-            // this form, nothing is summed over the classes, as it is in that of log_softmax.
+            // −log softmax(x)[t] = log Σ exp(s) − s[t] with s = x − max(x). The derivative of this
+            // form needs no sum over the classes, unlike that of log_softmax.
             let shifted = &logits - logits.detach().max_keepdim(&[-1]);
             let log_sum = shifted.exp().sum(&[-1]).log();
             let targets = Classes::new(target, classes, self.ignore_index);

@@ -145,7 +145,7 @@ impl CtcLoss {
             let (label, blank) = (state.eq(&last - 1.0), state.eq(&last));
             let (label, blank) =
                 (label.select(&alpha, &impossible), blank.select(&alpha, &impossible));
-            // At most one of each is not −∞, and it is the largest.
+            // At most one element of each is not −∞, so it is the maximum.
             let likelihood = log_sum(&[&largest(&label), &largest(&blank)]);
             let unsound = unsound.or(sound.not());
             let mut losses = -likelihood;

@@ -37,7 +37,8 @@ pub enum GanLoss {
     Hinge,
     /// LSGAN with the labels 0 and 1.
     LeastSquares,
-    /// The difference of a critic, which must be kept Lipschitz by other means.
+    /// The difference between a critic's scores. Keep the critic Lipschitz by other means, such as
+    /// a gradient penalty.
     Wasserstein,
 }
 

@@ -9,9 +9,9 @@ use crate::library::NN;
 /// `target·(log target − input)`, elementwise, for log-probabilities `input` and probabilities
 /// `target` of the same shape.
 ///
-/// The mean is that over all elements, as PyTorch's is by default; the divergence of a sample is
-/// the sum over its classes. With padding, `kl_div(…, Reduction::None).sum(&[-1])` gives one value
-/// for each sample.
+/// The mean is over all elements, as PyTorch's is by default. The divergence of a sample is the sum
+/// over its classes. With padding, `kl_div(…, Reduction::None).sum(&[-1])` gives one value for each
+/// sample.
 ///
 /// ```
 /// use fulmen_nn::loss::{Reduction, kl_div};

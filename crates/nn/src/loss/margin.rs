@@ -1,4 +1,4 @@
-//! Losses with a margin: a sample far enough on the right side costs nothing.
+//! Losses with a margin: a sample that is right by at least the margin has a loss of 0.
 
 use fulmen_tensor::{AsTensor, Tensor};
 

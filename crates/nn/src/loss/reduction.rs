@@ -5,12 +5,12 @@ use fulmen_tensor::Tensor;
 /// How losses of samples are combined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reduction {
-    /// Their arithmetic mean.
+    /// The arithmetic mean of the losses.
     #[default]
     Mean,
-    /// Their sum.
+    /// The sum of the losses.
     Sum,
-    /// All losses, unreduced.
+    /// All losses, without a reduction.
     None,
 }
 

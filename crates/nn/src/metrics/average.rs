@@ -9,8 +9,8 @@ pub enum Average {
     Micro,
     /// The mean over the classes.
     Macro,
-    /// The mean over the classes, weighted by how often each is the target. If no label ever is, it
-    /// is 0 for decisions, as in torchmetrics, and NaN for curves.
+    /// The mean over the classes, weighted by how often each is the target. If no class is ever the
+    /// target, the average is 0 for decisions, as in torchmetrics, and NaN for curves.
     Weighted,
     /// No average: a [`Value::Vector`].
     None,

@@ -43,7 +43,7 @@ impl Bleu {
         }
     }
 
-    /// Counts from elsewhere: `matches` and `possible` by n-gram length, and the lengths of all
+    /// A score with these counts: `matches` and `possible` by n-gram length, and the lengths of all
     /// candidates and of their references.
     pub(super) fn from_counts(matches: &[u64], possible: &[u64], lengths: &[u64]) -> Bleu {
         let length = |index: usize| lengths.get(index).copied().unwrap_or(0);
@@ -65,7 +65,7 @@ impl Bleu {
     }
 
     /// Makes room for the counts of n-grams of up to `longest` tokens.
-    fn reach(&mut self, longest: usize) {
+    fn extend_to(&mut self, longest: usize) {
         let longest = longest.max(self.matches.len());
         self.matches.resize(longest, 0);
         self.possible.resize(longest, 0);
@@ -82,7 +82,7 @@ impl Bleu {
         self.candidate += length;
         self.reference += closest;
         let longest = self.n_gram.min(candidate.len());
-        self.reach(longest);
+        self.extend_to(longest);
         for n in 1..=longest {
             let mut max_counts: HashMap<&[T], u64> = HashMap::new();
             for reference in references {
@@ -100,7 +100,7 @@ impl Bleu {
 
     /// Adds the counts of another score, for n-gram lengths that both count.
     pub fn merge(&mut self, other: &Bleu) {
-        self.reach(self.n_gram.min(other.matches.len()));
+        self.extend_to(self.n_gram.min(other.matches.len()));
         for (own, other) in
             [(&mut self.matches, &other.matches), (&mut self.possible, &other.possible)]
         {

@@ -108,8 +108,8 @@ impl MetricState {
         }
     }
 
-    /// The state over the inputs and the shape of the samples that `body` returns; poisoned by its
-    /// errors.
+    /// Records a state. `body` returns the inputs and the shape of the samples. Its errors poison
+    /// the state.
     #[track_caller]
     pub(super) fn record(
         metric: impl Metric + 'static,

@@ -1,11 +1,12 @@
 //! Metrics of model quality over any number of samples, with torchmetrics' names.
 //!
-//! A metric consists of sums. `update` records the sums of one batch ([`MetricState`]); the sums of
-//! batches are added; the total gives the metric's [`Value`]. So the value of an epoch is exact,
-//! whatever the batch size, and on any number of devices or processes; samples are not stored.
+//! A metric consists of sums. `update` records the sums of one batch ([`MetricState`]). The sums of
+//! all batches are added, and the metric's [`Value`] is computed from the total. So the value of an
+//! epoch is exact for every batch size and every number of devices or processes, and samples are
+//! not stored.
 //!
 //! In a training module, `cx.log_metric(name, &state)` makes the sums part of the compiled step and
-//! leaves out padding. Outside of one:
+//! leaves out padding. Outside a training module:
 //!
 //! ```
 //! use fulmen_nn::metrics::{Average, F1};
@@ -21,8 +22,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Implement [`Metric`] for a metric of your own. For one number per sample, such as [`correct`],
-//! this is not needed: `cx.log` takes its mean.
+//! To write your own metric, implement [`Metric`]. For one number per sample, such as [`correct`],
+//! you need no metric: `cx.log` takes the mean.
 
 mod average;
 mod bleu;

@@ -111,7 +111,7 @@ impl Metric for Scores {
                 _ => support[k] + predicted[k] > 0.0,
             };
             match average(self.average, scores, support, counts) {
-                // The labels that were never the target, as in torchmetrics.
+                // No label was ever the target: 0, as in torchmetrics.
                 Value::Scalar(_)
                     if self.average == Average::Weighted && support.iter().all(|&n| n == 0.0) =>
                 {
@@ -128,7 +128,7 @@ macro_rules! metrics {
     ($($(#[$doc:meta])* $name:ident $score:ident $average:ident;)*) => {$(
         $(#[$doc])*
         ///
-        /// A target outside the classes makes the value NaN; so does having no samples.
+        /// The value is NaN if a target is outside the classes, or if there are no samples.
         #[derive(Clone, Copy, Debug, PartialEq)]
         #[must_use]
         pub struct $name(Scores);

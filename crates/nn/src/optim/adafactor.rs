@@ -9,7 +9,7 @@ use crate::precision::precision;
 use crate::schedule::Schedule;
 
 /// Adafactor (Shazeer and Stern 2018, <https://arxiv.org/abs/1804.04235>), like PyTorch's
-/// `optim.Adafactor`: without momentum, its steps in the unit of the parameter.
+/// `optim.Adafactor`: without momentum, and with steps in the unit of the parameter.
 ///
 /// With `t` counted from 1, `1 − β₂ = t^τ` and the root mean square `rms`:
 /// `α = max(ε₂, rms(p))·min(lr, 1/√t)`, `p ← p − lr·λ·p`. For a tensor with at least two axes, the

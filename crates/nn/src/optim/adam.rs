@@ -10,7 +10,7 @@ use super::rule::{
 };
 use crate::schedule::Schedule;
 
-/// The settings of both.
+/// The settings of [`Adam`] and [`AdamW`].
 #[derive(Clone, Debug)]
 struct Settings {
     beta1: Arc<dyn Schedule>,
@@ -132,7 +132,7 @@ impl Settings {
         let t = args.t();
         let beta1 = args.value("beta1", &self.beta1);
         let (decayed, added, log_beta1) = match self.beta1.constant() {
-            // From f64, since 1 − 0.9 in f32 has lost digits.
+            // Computed in f64, since 1 − 0.9 loses digits in f32.
             Some(b) => (&args.state[0] * b, g * (1.0 - b), args.scalar(b.ln())),
             None => (&args.state[0] * &beta1, g * (1.0 - &beta1), beta1.log()),
         };

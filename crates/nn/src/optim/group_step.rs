@@ -1,4 +1,5 @@
-//! [`GroupStep`]: what an optimizer does with a group of parameters in one step, as monitors log it.
+//! [`GroupStep`]: what an optimizer does with a group of parameters in one step, as monitors log
+//! it.
 
 use fulmen_tensor::Tensor;
 

@@ -1,8 +1,8 @@
 //! Optimizers: from a gradient to a new parameter, as expressions in the training step.
 //!
 //! Names, defaults and the order of arithmetic are PyTorch's or, for optimizers that PyTorch does
-//! not have ([`Lars`], [`Lamb`], [`Lion`]), optax's. [`GradScaler`] is the loss scale for f16. Not
-//! here: clipping, accumulation and averages of weights, which the Trainer does.
+//! not have ([`Lars`], [`Lamb`], [`Lion`]), optax's. [`GradScaler`] is the loss scale for f16. Out
+//! of scope: clipping, accumulation and averages of weights, which are in the Trainer.
 
 mod adadelta;
 mod adafactor;
@@ -51,7 +51,8 @@ use crate::Result;
 ///
 /// The state between steps is passed in and returned, so that it can stay on the device and be
 /// saved. It exists before the first step, so every step runs the same program. Parameters are
-/// identified by dotted name and type, with which [`ParamGroups`] treats some of them differently.
+/// identified by dotted name and type. [`ParamGroups`] uses both to treat some parameters
+/// differently.
 ///
 /// ```
 /// use fulmen_nn::optim::{Optimizer, Sgd, Step};
@@ -64,7 +65,7 @@ use crate::Result;
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 ///
-/// An optimizer of your own takes the learning rate and the weight decay from the [`Step`], which
+/// Your own optimizer takes the learning rate and the weight decay from the [`Step`], which
 /// includes the settings of groups, the Trainer and callbacks:
 ///
 /// ```

@@ -108,7 +108,7 @@ impl Rule for NAdam {
     }
 
     fn apply(&self, args: &UpdateArgs<'_>) -> (Tensor, Vec<Tensor>) {
-        let (p, g) = args.decayed(self.decoupled);
+        let (p, g) = args.apply_weight_decay(self.decoupled);
         let t = args.t();
         let momentum = |t: &Tensor| {
             (1.0 - (t * (0.96f64.ln() * self.momentum_decay)).exp() * 0.5) * self.beta1

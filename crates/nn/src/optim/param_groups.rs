@@ -9,8 +9,8 @@ use super::pattern::{check_pattern, matches_pattern};
 use super::{GroupStep, Optimizer, Step};
 use crate::{Error, Result};
 
-/// An optimizer that treats some parameters differently, by patterns over their dotted names:
-/// PyTorch's parameter groups.
+/// PyTorch's parameter groups: an optimizer that treats the parameters that match a pattern
+/// differently. Patterns match dotted names.
 ///
 /// In a pattern, `*` matches any text, including dots, and `?` matches one character; the pattern
 /// must match the whole name. If two settings of the same kind match a parameter, the later one
@@ -35,7 +35,7 @@ use crate::{Error, Result};
 #[derive(Debug)]
 #[must_use]
 pub struct ParamGroups {
-    /// For parameters without an optimizer of their own.
+    /// For parameters that no group gives a different optimizer.
     optimizer: Box<dyn Optimizer>,
     settings: Vec<Setting>,
 }

@@ -114,7 +114,7 @@ impl Rule for RAdam {
     }
 
     fn apply(&self, args: &UpdateArgs<'_>) -> (Tensor, Vec<Tensor>) {
-        let (p, g) = args.decayed(self.decoupled);
+        let (p, g) = args.apply_weight_decay(self.decoupled);
         let t = args.t();
         let m = &args.state[0] * self.beta1 + &g * (1.0 - self.beta1);
         let v = &args.state[1] * self.beta2 + &g * &g * (1.0 - self.beta2);

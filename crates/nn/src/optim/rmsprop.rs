@@ -7,8 +7,8 @@ use crate::schedule::Schedule;
 
 /// RMSprop, like PyTorch's `optim.RMSprop`.
 ///
-/// `v ← αv + (1 − α)g²`; centred, `a ← αa + (1 − α)g` and `d = √(v − a²) + ε`, else `d = √v + ε`.
-/// Then `p ← p − lr·g/d`, or with momentum `b ← μb + g/d`, `p ← p − lr·b`.
+/// `v ← αv + (1 − α)g²`. If centered, `a ← αa + (1 − α)g` and `d = √(v − a²) + ε`, else
+/// `d = √v + ε`. Then `p ← p − lr·g/d`, or with momentum `b ← μb + g/d`, `p ← p − lr·b`.
 ///
 /// ```
 /// use fulmen_nn::optim::RmsProp;

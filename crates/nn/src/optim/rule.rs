@@ -96,9 +96,9 @@ impl UpdateArgs<'_> {
         value(self.origin, name, self.step, schedule).to_dtype(self.p.dtype())
     }
 
-    /// The parameter and its gradient, after weight decay of the former (decoupled, as in AdamW) or
-    /// the latter.
-    pub(super) fn decayed(&self, decoupled: bool) -> (Tensor, Tensor) {
+    /// The parameter and its gradient after weight decay. Decoupled weight decay, as in AdamW,
+    /// changes the parameter. Otherwise, weight decay changes the gradient.
+    pub(super) fn apply_weight_decay(&self, decoupled: bool) -> (Tensor, Tensor) {
         if decoupled {
             (self.decayed_parameter(), self.g.clone())
         } else {
@@ -148,7 +148,7 @@ pub(super) fn number(parameter: &TensorType, value: f64) -> Tensor {
     Tensor::full(precision(parameter.dtype), [], value)
 }
 
-/// `1 − βᵗ` from `log β`. `pow` would not do: for β = 0.999 and small `t`, its result is so close
+/// `1 − βᵗ` from `log β`. It does not use `pow`: for β = 0.999 and small `t`, the power is so close
 /// to 1 that f32 loses digits.
 pub(super) fn one_minus_power(log_beta: &Tensor, t: &Tensor) -> Tensor {
     -(log_beta * t).expm1()
@@ -184,7 +184,7 @@ pub(super) fn check<R: Rule>(rule: &R) -> Result<()> {
 }
 
 /// The value of a schedule, or poison with the optimizer's line if the schedule is invalid.
-fn scheduled(origin: Origin, name: &str, step: &Step, number: Tensor) -> Tensor {
+fn checked_value(origin: Origin, name: &str, step: &Step, number: Tensor) -> Tensor {
     let expected = TensorType::new(DType::F32, []);
     match number.fault() {
         Some(fault) if fault.location() == step.location => {
@@ -204,7 +204,7 @@ fn value(origin: Origin, name: &str, step: &Step, schedule: &dyn Schedule) -> Te
         let _user = Scope::leave();
         schedule.value(step.finished())
     };
-    scheduled(origin, name, step, number)
+    checked_value(origin, name, step, number)
 }
 
 /// The settings that apply to all parameters in a step.
@@ -220,7 +220,7 @@ pub(super) fn group<R: Rule>(rule: &R, step: &Step) -> GroupStep {
 pub(super) fn learning_rate<R: Rule>(rule: &R, step: &Step) -> Tensor {
     let _scope = NN.at(step.location);
     let rate = step.learning_rate(&*rule.common().lr);
-    scheduled(Origin::new(rule), "the learning rate", step, rate)
+    checked_value(Origin::new(rule), "the learning rate", step, rate)
 }
 
 pub(super) fn update<R: Rule>(

@@ -22,7 +22,7 @@ use crate::schedule::Schedule;
 #[must_use]
 pub struct Step {
     finished: Tensor,
-    /// The steps of the parameter, if it joined later.
+    /// The number of steps that the parameter has made, if it joined later.
     of_parameter: Option<Tensor>,
     factor: f64,
     scale: Option<Tensor>,

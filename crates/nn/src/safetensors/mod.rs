@@ -41,7 +41,7 @@ pub fn to_format(dtype: DType) -> Option<::safetensors::Dtype> {
 /// The type of a tensor of a checkpoint.
 ///
 /// # Errors
-/// The rest of an error message, if no tensor type here has such elements.
+/// No tensor type has such elements. The error is the rest of a message.
 pub fn type_of(entry: &fulmen_checkpoint::TensorEntry) -> Result<TensorType, String> {
     let dtype = from_format(entry.dtype)
         .ok_or_else(|| format!("has elements of the unsupported type {}", entry.dtype))?;

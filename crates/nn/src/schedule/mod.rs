@@ -1,10 +1,10 @@
 //! Schedules: numbers, such as the learning rate, that change from step to step. They are computed
 //! on the device from the step counter, so they cost the host nothing.
 //!
-//! They count optimizer steps. Where PyTorch's examples step a scheduler once per epoch, multiply
-//! by `steps_per_epoch` of the Trainer's `Plan`. Names, defaults and values are those of PyTorch's
-//! `lr_scheduler`, without the suffix `LR`. The counter stays an integer until a number depends on
-//! it, so step 10,000,000 is as exact as the first.
+//! Schedules count optimizer steps. Where PyTorch's examples step a scheduler once per epoch,
+//! multiply by `steps_per_epoch` of the Trainer's `Plan`. Names, defaults and values are those of
+//! PyTorch's `lr_scheduler`, without the suffix `LR`. The counter stays an integer until a number
+//! depends on it, so step 10,000,000 is as exact as the first.
 
 mod chained;
 mod constant;
@@ -135,8 +135,8 @@ fn half_wave(elapsed: &Tensor, length: &Tensor, from: f64, to: f64) -> Tensor {
 }
 
 /// PyTorch's `to + (from − to)/2·(1 + cos(π·elapsed))` by half-angle formulas, where `remaining` is
-/// `1 − elapsed`. As a sum of two terms it keeps its digits where it is small, which the other form
-/// does not in f32.
+/// `1 − elapsed`. This sum of two terms keeps its digits where it is small; in f32, PyTorch's form
+/// does not.
 fn cosine(remaining: Tensor, elapsed: Tensor, from: f64, to: f64) -> Tensor {
     let share = |part: Tensor| {
         let s = (part * FRAC_PI_2).sin();

@@ -18,7 +18,7 @@ use crate::{Error, Result};
 const CHECKPOINT: &str = "checkpoint";
 
 /// The files to look for in a folder, in this order: Hugging Face's names.
-const IN_A_FOLDER: [&str; 7] = [
+const FOLDER_FILES: [&str; 7] = [
     "model.safetensors.index.json",
     "model.safetensors",
     "pytorch_model.bin.index.json",
@@ -72,12 +72,12 @@ pub(super) fn read(path: &Path) -> Result<BTreeMap<String, Value>> {
         return checkpoint(path);
     }
     if metadata.is_dir() {
-        return match IN_A_FOLDER.iter().map(|name| path.join(name)).find(|file| file.is_file()) {
+        return match FOLDER_FILES.iter().map(|name| path.join(name)).find(|file| file.is_file()) {
             Some(file) => read(&file),
             None => {
                 let message = format!(
                     "it does not contain {}; give the path of the file itself",
-                    IN_A_FOLDER.join(", ")
+                    FOLDER_FILES.join(", ")
                 );
                 Err(Error::format(path, "folder of weights", message))
             }
@@ -92,7 +92,7 @@ pub(super) fn read(path: &Path) -> Result<BTreeMap<String, Value>> {
     }
 }
 
-/// The tensors of a checkpoint, whatever parts they are stored in.
+/// The tensors of a checkpoint, however they are split into parts.
 fn checkpoint(path: &Path) -> Result<BTreeMap<String, Value>> {
     let refuse = |reason: String| Error::format(path, CHECKPOINT, reason);
     let opened = Arc::new(Checkpoint::open_folder(path).map_err(|e| refuse(e.to_string()))?);

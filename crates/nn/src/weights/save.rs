@@ -15,8 +15,8 @@ use crate::{Error, Module, Result};
 
 /// Saves a model's parameters and buffers under their names as a safetensors file, which PyTorch
 /// can load. Tied weights are saved once, under the first of their names. Values are transferred
-/// from the device in groups of 64 MiB, or one larger value, so no more of them are in host memory
-/// at once.
+/// from the device in groups of at most 64 MiB, or of one larger value. Host memory holds one group
+/// at a time.
 ///
 /// # Errors
 /// Those of [`safetensors::write`](crate::safetensors::write); a parameter without a value.
@@ -29,7 +29,7 @@ pub fn save_weights<M: Module + ?Sized>(module: &M, path: impl AsRef<Path>) -> R
 
 /// Like [`save_weights`], but writes several files with at most `max_shard_bytes` of values each,
 /// and an index. Hugging Face's `from_pretrained` and [`load_weights`](super::load_weights) read
-/// the new folder. A larger value gets a file of its own.
+/// the new folder. A larger value gets a separate file.
 ///
 /// The folder appears once everything is written and synced. It must not exist before, or must be
 /// empty.
@@ -62,7 +62,7 @@ pub fn save_sharded_weights<M: Module + ?Sized>(
 
 impl StateDict {
     /// Saves the values under their names as a safetensors file. They are read in groups of at most
-    /// 64 MiB, or one larger value, so a model that does not fit into memory can be converted.
+    /// 64 MiB, or of one larger value, so a model that does not fit into memory can be converted.
     ///
     /// ```
     /// use fulmen_nn::weights::{StateDict, Strictness, load_weights, save_weights};
@@ -81,7 +81,7 @@ impl StateDict {
     /// # Errors
     /// A value cannot be read; those of [`safetensors::write`](crate::safetensors::write()).
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-        Values::in_files(self).save(path.as_ref())
+        Values::from_state_dict(self).save(path.as_ref())
     }
 
     /// Like [`StateDict::save`], but writes several files like [`save_sharded_weights`].
@@ -89,7 +89,7 @@ impl StateDict {
     /// # Errors
     /// Those of [`StateDict::save`]; the folder is not empty.
     pub fn save_sharded(&self, folder: impl AsRef<Path>, max_shard_bytes: u64) -> Result<()> {
-        Values::in_files(self).save_sharded(folder.as_ref(), max_shard_bytes)
+        Values::from_state_dict(self).save_sharded(folder.as_ref(), max_shard_bytes)
     }
 }
 
@@ -102,7 +102,7 @@ struct Values<'a> {
 }
 
 impl<'a> Values<'a> {
-    fn in_files(values: &'a StateDict) -> Values<'a> {
+    fn from_state_dict(values: &'a StateDict) -> Values<'a> {
         let types: Vec<_> = values.iter().map(|(name, ty)| (name.to_owned(), ty)).collect();
         let names: Vec<String> = types.iter().map(|(name, _)| name.clone()).collect();
         let read = move |&i: &usize| {
@@ -116,7 +116,8 @@ impl<'a> Values<'a> {
 
     /// The values of a model.
     fn from_module<M: Module + ?Sized>(module: &M) -> Result<Values<'static>> {
-        // Not the cells, so that a parameter without a value reports the line that saves.
+        // Uses `get` instead of the cells, so that the error for a parameter without a value has
+        // the line that saves.
         let parameters =
             module.parameters().into_iter().map(|(name, parameter)| (name, parameter.get()));
         let buffers = module.buffers().into_iter().map(|(name, buffer)| (name, buffer.get()));

@@ -17,8 +17,8 @@ use crate::{Error, Module, Result};
 /// The format is detected from the content, not from the file's name: a safetensors file; an index
 /// of shards (`model.safetensors.index.json`, `pytorch_model.bin.index.json`); a folder with one of
 /// Hugging Face's file names; a checkpoint of the Trainer; a file of `torch.save` (`.pt`, `.pth`,
-/// `.bin`, `.ckpt`), whose pickle is parsed but never executed. Values of PyTorch's files are read
-/// only when they are loaded, so the others need no memory.
+/// `.bin`, `.ckpt`), whose pickle is parsed but never executed. A value of a PyTorch file is read
+/// only when it is loaded, so values that are not loaded need no memory.
 ///
 /// The methods that change names return a new dictionary, so calls can be chained:
 ///

@@ -111,7 +111,7 @@ mod tests {
             let mut flipped = bytes.clone();
             flipped[i / 8] ^= 1 << (i % 8);
             assert!(decode(&flipped).unwrap_err().is_corrupt(), "bit {i}");
-            // It may be read without verification, but must not panic.
+            // Reading the header does not verify it, but must not panic.
             std::fs::write(file.path(), &flipped).unwrap();
             let _ = read_header(file.path());
         }

@@ -1,4 +1,4 @@
-//! Compiled programs on disk, so that the next start of a program does not compile them again.
+//! Compiled programs on disk, so that the next process does not compile them again.
 //!
 //! ```
 //! # use fulmen_pjrt::{Plugin, locate::{Platform, locate}};
@@ -283,7 +283,7 @@ impl CompileCache {
     }
 
     /// Verifies the checksum of each entry, and returns the errors of the damaged ones. They stay
-    /// in the folder; a program that needs one removes it and compiles again.
+    /// in the folder. A process that needs a damaged entry removes it and compiles again.
     ///
     /// # Errors
     /// The folder cannot be read.
@@ -376,11 +376,11 @@ fn remove(path: &Path) -> Result<u64> {
     }
 }
 
-/// Whether cargo built this program as a test or a benchmark, or rustdoc built it from an example
-/// in the documentation.
-fn is_test(program: &Path) -> bool {
+/// Whether cargo built this binary as a test or a benchmark, or rustdoc built it from an example in
+/// the documentation.
+fn is_test(binary: &Path) -> bool {
     let folder = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    program
+    binary
         .ancestors()
         .skip(1)
         .map(folder)

@@ -1,4 +1,5 @@
-//! [`SavedPrograms`]: compiled programs in one file, for another process that has the right devices.
+//! [`SavedPrograms`]: compiled programs in one file, for another process that has the right
+//! devices.
 
 use std::fs;
 use std::io::Write;

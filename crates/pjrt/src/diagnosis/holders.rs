@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 pub struct Holder {
     /// The process id.
     pub pid: u32,
-    /// The name of the program.
+    /// The name of the process.
     pub name: String,
 }
 
@@ -58,7 +58,7 @@ impl fmt::Display for Holders {
 pub struct FilesInUse {
     /// The process id.
     pub pid: u32,
-    /// The name of the program.
+    /// The name of the process.
     pub name: String,
     /// The files that it has open.
     pub open: Vec<PathBuf>,
@@ -78,13 +78,13 @@ pub struct FilesInUse {
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub fn files_in_use(files: &[PathBuf], library: &str) -> (Vec<FilesInUse>, usize) {
-    in_use(files, Some(library), Path::new("/proc"))
+    find_in_use(files, Some(library), Path::new("/proc"))
 }
 
 /// The holders of each file.
 pub(super) fn holders(files: &[PathBuf], proc: &Path) -> Vec<Holders> {
     let (processes, unseen) =
-        if files.is_empty() { Default::default() } else { in_use(files, None, proc) };
+        if files.is_empty() { Default::default() } else { find_in_use(files, None, proc) };
     let holder = |process: &FilesInUse| Holder { pid: process.pid, name: process.name.clone() };
     let with = |file: &PathBuf| {
         processes.iter().filter(|process| process.open.contains(file)).map(holder).collect()
@@ -92,7 +92,7 @@ pub(super) fn holders(files: &[PathBuf], proc: &Path) -> Vec<Holders> {
     files.iter().map(|file| Holders { processes: with(file), unseen }).collect()
 }
 
-fn in_use(files: &[PathBuf], library: Option<&str>, proc: &Path) -> (Vec<FilesInUse>, usize) {
+fn find_in_use(files: &[PathBuf], library: Option<&str>, proc: &Path) -> (Vec<FilesInUse>, usize) {
     let expected = files
         .iter()
         .map(|file| fs::metadata(file).ok().map(|metadata| identity(&metadata)))

@@ -42,7 +42,7 @@ pub struct Diagnosis {
     pub device_files: Vec<DeviceFile>,
     /// The plugin that Fulmen would use.
     pub plugin: PluginState,
-    /// Obsolete TPU variables in this process's environment, which no program reads any more.
+    /// Obsolete TPU variables in this process's environment, which no software reads any more.
     pub obsolete_variables: Vec<ObsoleteVariable>,
     /// Further remarks, one per line.
     notes: Vec<String>,
@@ -91,7 +91,7 @@ pub fn explain(error: Error, platform: Platform, plugin: Option<&Path>) -> Error
         None => plugin::state_of(platform),
     };
     let variable = |name: &str| env::var_os(name);
-    Diagnosis::gather(platform, &Roots::default(), &variable, state).before(error)
+    Diagnosis::gather(platform, &Roots::default(), &variable, state).prepend_to(error)
 }
 
 /// The existing device files of this kind. This is quick: nothing else is examined. A CPU has none.
@@ -125,7 +125,7 @@ fn device_files_of(platform: Platform, roots: &Roots) -> Vec<DeviceFile> {
     paths.into_iter().zip(holders).map(of_path).collect()
 }
 
-/// The obsolete TPU variables in this environment, which no program reads any more.
+/// The obsolete TPU variables in this environment, which no software reads any more.
 ///
 /// ```
 /// use fulmen_pjrt::diagnosis::obsolete_variables;
@@ -173,9 +173,9 @@ impl Diagnosis {
         Self { platform, device_files, plugin, obsolete_variables, notes }
     }
 
-    /// Prepends the diagnosis to an error. If the error repeats a part of the diagnosis, it is left
-    /// out.
-    fn before(&self, error: Error) -> Error {
+    /// Prepends the diagnosis to an error. If the error only repeats a part of the diagnosis, it is
+    /// left out.
+    fn prepend_to(&self, error: Error) -> Error {
         let is_repeated = match &self.plugin {
             PluginState::Missing(why) | PluginState::Unusable { why, .. } => {
                 *why == error.to_string()

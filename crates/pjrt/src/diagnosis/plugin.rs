@@ -10,7 +10,7 @@ use crate::plugin::{ApiVersion, OLDEST_MINOR, loader_error, version_of};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PluginState {
-    /// It can be used.
+    /// The plugin can be used.
     Usable {
         /// The path.
         path: PathBuf,
@@ -24,7 +24,8 @@ pub enum PluginState {
         /// The reason.
         why: String,
     },
-    /// There is none. The message lists where it was searched for, and how to get one.
+    /// There is no plugin. The message lists the places that were searched, and how to get a
+    /// plugin.
     Missing(String),
 }
 

@@ -325,7 +325,7 @@ fn an_error_from_opening_is_explained_once() {
         Kind::Plugin(crate::abi::PJRT_Error_Code::NOT_FOUND),
         "No jellyfish device found",
     );
-    let error = diagnosis.before(failed);
+    let error = diagnosis.prepend_to(failed);
     assert!(error.is_not_found() && error.is_from_plugin());
     assert_eq!(error.to_string(), format!("{diagnosis}\n  then: No jellyfish device found"));
     assert!(error.to_string().starts_with("No TPU devices were found. Looked at:\n"));
@@ -333,7 +333,8 @@ fn an_error_from_opening_is_explained_once() {
     // An error from the search repeats what the diagnosis says about the plugin.
     let plugin = PluginState::Missing("no PJRT plugin for tpu was found".to_owned());
     let diagnosis = Diagnosis { plugin, ..diagnosis };
-    let error = diagnosis.before(Error::new(Kind::NotFound, "no PJRT plugin for tpu was found"));
+    let error =
+        diagnosis.prepend_to(Error::new(Kind::NotFound, "no PJRT plugin for tpu was found"));
     assert_eq!(error.to_string(), diagnosis.to_string());
     assert_eq!(error.to_string().matches("no PJRT plugin").count(), 1);
 }

@@ -6,7 +6,7 @@ use std::fmt;
 
 use crate::locate::Platform;
 
-/// A variable that is set, but that no program reads any more.
+/// A variable that is set, but that no software reads any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ObsoleteVariable {

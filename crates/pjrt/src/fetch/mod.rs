@@ -159,7 +159,7 @@ fn fetcher_of(plugin: &Path) -> Option<Fetcher<'static>> {
 
 struct Fetcher<'a> {
     cache: PathBuf,
-    /// The program to run, with its first arguments.
+    /// The command that runs pip, with its first arguments.
     pip: Vec<OsString>,
     offline: bool,
     package: Package<'a>,
@@ -193,7 +193,7 @@ impl<'a> Fetcher<'a> {
                 Kind::Fetch,
                 format!(
                     "{description} is missing, and {OFFLINE_VARIABLE} forbids fetching it; {}",
-                    self.by_hand()
+                    self.manual_steps()
                 ),
             ));
         }
@@ -219,7 +219,7 @@ impl<'a> Fetcher<'a> {
         if self.offline {
             return Err(refuse(format!(
                 "{OFFLINE_VARIABLE} forbids fetching it again; {}",
-                self.by_hand()
+                self.manual_steps()
             )));
         }
         eprintln!("{}", capital(&damaged));
@@ -266,8 +266,8 @@ impl<'a> Fetcher<'a> {
         })
     }
 
-    /// How a user can install the plugin by hand.
-    fn by_hand(&self) -> String {
+    /// The steps to install the plugin by hand.
+    fn manual_steps(&self) -> String {
         let Package { name, version, member, wheel, variable, .. } = self.package;
         let selection = match wheel {
             [] => String::new(),
@@ -287,7 +287,7 @@ impl<'a> Fetcher<'a> {
                 Kind::Fetch,
                 format!(
                     "could not fetch {name} {version}: {why}. Nothing was left behind. {}",
-                    capital(&self.by_hand())
+                    capital(&self.manual_steps())
                 ),
             )
         };
@@ -350,7 +350,7 @@ impl<'a> Fetcher<'a> {
                 Kind::Fetch,
                 format!(
                     "pip reported success but left no wheel of {name} {version}. {}",
-                    capital(&self.by_hand())
+                    capital(&self.manual_steps())
                 ),
             ));
         };

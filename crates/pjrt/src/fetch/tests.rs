@@ -310,7 +310,7 @@ fn threads_at_once_fetch_once() {
     assert_eq!(fs::read(stage.folder.path().join("log")).unwrap(), b"x\n");
 }
 
-/// The processes run this test program again, with the stage's folder in a variable.
+/// The processes run this test binary again, with the stage's folder in a variable.
 #[test]
 fn processes_at_once_fetch_once() {
     const VARIABLE: &str = "FULMEN_FETCH_TEST_STAGE";

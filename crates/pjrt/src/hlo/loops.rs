@@ -15,7 +15,7 @@ pub struct Loop {
     pub trip_count: Option<u64>,
     /// How often one execution of the program reaches it.
     pub times: u64,
-    /// Its body, as an index into the module's computations.
+    /// The loop's body, as an index into the module's computations.
     pub body: usize,
     /// The line of the user's code, if known.
     pub source: Option<Source>,
@@ -348,7 +348,7 @@ mod tests {
         assert_eq!(count(11, -2, 0, "GT"), Some(6));
         assert_eq!(count(0, 3, 12, "NE"), Some(4));
         assert_eq!(count(12, 1, 0, "LT"), Some(0));
-        // It never ends, or its step is unknown.
+        // The loop never ends, or its step is unknown.
         assert_eq!(
             (count(0, 5, 12, "NE"), count(0, -1, 12, "LT"), count(0, 0, 12, "LT")),
             (None, None, None)

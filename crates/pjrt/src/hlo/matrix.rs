@@ -1,5 +1,5 @@
 //! The matrix products of a compiled program: `dot` and `convolution`, including those in fusions.
-//! They are described by rows, inner length and columns, as a matrix unit sees them.
+//! Each product is described by rows, inner length and columns, as a matrix unit computes it.
 
 use super::loops::RunCounts;
 use super::module::{Module, Source};

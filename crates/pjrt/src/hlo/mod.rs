@@ -1,5 +1,5 @@
 //! A readable view of a compiled program: its instructions, loops, collectives, matrix products and
-//! largest arrays. Not here: changing or running programs.
+//! largest arrays. Out of scope: changing or running programs.
 //!
 //! ```
 //! use fulmen_pjrt::{CompileOptions, Plugin, locate::{Platform, locate}};

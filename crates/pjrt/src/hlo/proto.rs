@@ -15,7 +15,8 @@ pub(crate) struct ModuleWithConfig {
     pub(crate) hlo_module: Option<Module>,
 }
 
-/// The same bytes. Only the program's signature is decoded; the instructions are skipped.
+/// The same message as [`ModuleWithConfig`], of which only the program's signature is decoded; the
+/// instructions are skipped.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct HeaderWithConfig {
     #[prost(message, optional, tag = "1")]

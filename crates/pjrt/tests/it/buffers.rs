@@ -111,7 +111,7 @@ fn shared(len: usize, value: u8) -> Arc<HostBuffer> {
     Arc::new(host)
 }
 
-/// The plugin reports soon, on a thread of its own, that it has finished.
+/// The plugin reports soon, on its own thread, that it has finished.
 fn wait_until_freed(host: &Weak<HostBuffer>) {
     let start = Instant::now();
     while host.strong_count() > 0 {

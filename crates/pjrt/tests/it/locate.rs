@@ -43,7 +43,7 @@ fn an_explicit_path_comes_first() {
         }
         let error = locate(Platform::Cpu, Some("/no/such.so".as_ref())).unwrap_err();
         assert!(error.is_not_found());
-        says(&error, &["there is no PJRT plugin at /no/such.so, the path given in the program"]);
+        says(&error, &["there is no PJRT plugin at /no/such.so, the path given in the code"]);
         return;
     }
     let folder = tempfile::tempdir().unwrap();

@@ -285,7 +285,7 @@ fn marks(plugin: &Path) -> usize {
     names.filter(|name| name.to_str().unwrap().starts_with(".starting-")).count()
 }
 
-/// Overwrites its instructions with one that no program may execute.
+/// Overwrites the plugin's instructions with one that no process may execute.
 fn damage(plugin: &Path) {
     let mut bytes = fs::read(plugin).unwrap();
     let number = |position: usize, size: usize| {
@@ -365,7 +365,7 @@ fn a_damaged_plugin_that_cannot_be_loaded_is_detected_at_once() {
     assert!(child.status.success(), "{child:?}");
 }
 
-/// If a user kills a program that has just started, nothing is reported, and the next start removes
+/// If a user kills a process that has just started, nothing is reported, and the next start removes
 /// the mark.
 #[test]
 fn a_killed_process_costs_no_more_than_a_verification() {

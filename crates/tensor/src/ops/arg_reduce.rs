@@ -10,14 +10,16 @@ use crate::scope::Refusal;
 use crate::{DType, Tensor};
 
 reductions! {
-    /// The index (i32) of the largest element along one axis (PyTorch's `argmax`). Of several, the
-    /// first index is returned; if there is a NaN, the index of the first NaN.
+    /// The index (i32) of the largest element along one axis (PyTorch's `argmax`). If several
+    /// elements are the largest, the first of their indices is returned. If there is a NaN, the
+    /// index of the first NaN is returned.
     ///
     /// Poisoned if the axis is empty.
     argmax, argmax_keepdim(axis: isize) -> Tensor, |x, keepdim| x.arg("argmax", axis, keepdim, Reducer::Max);
 
-    /// The index (i32) of the smallest element along one axis (PyTorch's `argmin`). Of several, the
-    /// first index is returned; if there is a NaN, the index of the first NaN.
+    /// The index (i32) of the smallest element along one axis (PyTorch's `argmin`). If several
+    /// elements are the smallest, the first of their indices is returned. If there is a NaN, the
+    /// index of the first NaN is returned.
     ///
     /// Poisoned if the axis is empty.
     argmin, argmin_keepdim(axis: isize) -> Tensor, |x, keepdim| x.arg("argmin", axis, keepdim, Reducer::Min);

@@ -7,7 +7,7 @@
 use super::common_dtype::common_dtype;
 use super::constant::holds;
 use super::dtype_set::DTypeSet;
-use crate::autocast::for_method;
+use crate::autocast::method_operand;
 use crate::scope::Refusal;
 use crate::{AsTensor, Tensor};
 
@@ -62,17 +62,17 @@ pub(super) fn operands(
     left: &Tensor,
     right: impl Operand,
 ) -> Result<(Tensor, Tensor), Refusal> {
-    let left = for_method(method, left);
-    let right = for_method(method, &right.to_tensor_like(&left));
+    let left = method_operand(method, left);
+    let right = method_operand(method, &right.to_tensor_like(&left));
     let (a, b) = broadcast_both(&left, &right)?;
     dtypes.check(a.dtype())?;
     Ok((a, b))
 }
 
 /// One row for each operation: doc, method, struct, StableHLO name, dtypes, and the derivatives.
-/// These are `|a, b, y, g|` of `y = f(a, b)` with respect to `a` and `b`, where `g` is the
-/// cotangent. A derivative is `None` only where `f` is piecewise constant, so that it is zero, or
-/// where `f` takes no floats.
+/// The derivatives with respect to `a` and `b` are written `|a, b, y, g|` for `y = f(a, b)`, where
+/// `g` is the cotangent. A derivative is `None` only if `f` is piecewise constant, so that the
+/// derivative is zero, or if `f` takes no floats.
 macro_rules! binary {
     ($($(#[$doc:meta])* $method:ident, $op:ident, $stablehlo:literal, $dtypes:ident,
         |$a:ident, $b:ident, $y:ident, $g:ident| [$da:expr, $db:expr];)*) => {$(
@@ -135,11 +135,11 @@ binary! {
 
     /// The larger of the two operands, elementwise; NaN if either is NaN. Tied operands get half of
     /// the gradient each.
-    maximum, Maximum, "stablehlo.maximum", Numbers, |a, b, y, g| [Some(g * chosen(a, b, y)), Some(g * chosen(b, a, y))];
+    maximum, Maximum, "stablehlo.maximum", Numbers, |a, b, y, g| [Some(g * selection_weight(a, b, y)), Some(g * selection_weight(b, a, y))];
 
     /// The smaller of the two operands, elementwise; NaN if either is NaN. Tied operands get half
     /// of the gradient each.
-    minimum, Minimum, "stablehlo.minimum", Numbers, |a, b, y, g| [Some(g * chosen(a, b, y)), Some(g * chosen(b, a, y))];
+    minimum, Minimum, "stablehlo.minimum", Numbers, |a, b, y, g| [Some(g * selection_weight(a, b, y)), Some(g * selection_weight(b, a, y))];
 
     /// `aᵇ`, elementwise. The derivatives are `b·aᵇ⁻¹` and `aᵇ·log(a)`, with `log(0)` taken as 0.
     ///
@@ -152,7 +152,7 @@ binary! {
 }
 
 /// 1 where `y` is `a`, ½ where `a` and `b` tie, else 0.
-fn chosen(a: &Tensor, b: &Tensor, y: &Tensor) -> Tensor {
+fn selection_weight(a: &Tensor, b: &Tensor, y: &Tensor) -> Tensor {
     let whole = Tensor::full(y.dtype(), y.shape(), 1.0);
     let half = Tensor::full(y.dtype(), y.shape(), 0.5);
     a.eq(y).select(&b.eq(y).select(&half, &whole), &y.zeros_like())

@@ -46,7 +46,8 @@ fn check(
     }
 }
 
-/// Devices compute faster with 32 bits than with 64.
+/// The dtype for indices of these axes. i32 is preferred, since devices compute faster with 32 bits
+/// than with 64.
 fn dtype_for(shape: &Shape, axes: &[usize]) -> DType {
     let fits = axes.iter().all(|&axis| i32::try_from(shape[axis]).is_ok());
     if fits { DType::I32 } else { DType::I64 }

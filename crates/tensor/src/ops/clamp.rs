@@ -6,7 +6,7 @@ use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
 use crate::{Tensor, TensorType};
 
-/// Its operands, in StableHLO's order: lower bound, value, upper bound, all of one type.
+/// The operands are in StableHLO's order: lower bound, value, upper bound. All have one type.
 #[derive(Debug)]
 struct Clamp;
 

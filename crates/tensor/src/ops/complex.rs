@@ -122,8 +122,7 @@ impl Tensor {
 }
 
 composed! {
-    /// The angle in `(−π, π]`, elementwise. For real `x` it is π below 0, else 0. The derivative is
-    /// that of
-    /// [`Tensor::atan2`]: NaN at 0.
+    /// The angle in `(−π, π]`, elementwise. For real `x` it is π below 0, else 0. The derivative
+    /// is NaN at 0, as for [`Tensor::atan2`].
     angle, FloatsAndComplex, |x| x.imag().atan2(x.real());
 }

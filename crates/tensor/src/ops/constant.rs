@@ -16,7 +16,7 @@ use crate::{DType, Element, Literal, Shape, Tensor, TensorType};
 
 /// The largest constant, in bytes, that is written into the text of a
 /// [`Function`](crate::Function), where the compiler can fold it. A larger value becomes an
-/// argument. `eval` turns every user-supplied value into an argument, whatever its size: see
+/// argument. `eval` turns user-supplied values of every size into arguments: see
 /// [`Operation::host_value`].
 const MAX_BYTES_IN_TEXT: usize = 1024;
 

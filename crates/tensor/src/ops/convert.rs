@@ -105,7 +105,7 @@ impl Tensor {
     #[track_caller]
     pub fn to_dtype(&self, dtype: DType) -> Tensor {
         // Most operands already have the dtype, so no scope is opened for them. A poisoned tensor
-        // stays poisoned, whatever dtype it reports.
+        // stays poisoned, even if it reports this dtype.
         if self.dtype() == dtype {
             return self.clone();
         }

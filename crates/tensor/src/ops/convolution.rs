@@ -1,9 +1,9 @@
 //! Convolution over any number of spatial axes, and its derivatives, which are convolutions too.
 //!
 //! Both derivative rules follow from the sum that defines a convolution. The derivative with
-//! respect to the input slides the flipped kernel over the cotangent; the stride and the dilation
-//! of the input change places. The derivative with respect to the kernel slides the cotangent over
-//! the input; the stride and the dilation of the kernel change places.
+//! respect to the input slides the flipped kernel over the cotangent, with the stride and the
+//! dilation of the input exchanged. The derivative with respect to the kernel slides the cotangent
+//! over the input, with the stride and the dilation of the kernel exchanged.
 
 use super::convolution_options::Convolution;
 use super::dot::product_operands;
@@ -66,7 +66,7 @@ pub(super) struct ConvolutionOp {
 }
 
 /// The extent of `size` elements with `dilation − 1` gaps between neighbors.
-pub(super) fn dilated(size: usize, dilation: usize) -> usize {
+pub(super) fn dilated_size(size: usize, dilation: usize) -> usize {
     if size == 0 { 0 } else { (size - 1).saturating_mul(dilation).saturating_add(1) }
 }
 
@@ -82,8 +82,8 @@ impl ConvolutionOp {
         (0..input.len())
             .map(|i| {
                 let (low, high) = self.padding[i];
-                let spread = dilated(input[i], self.lhs_dilation[i]);
-                let window = dilated(kernel[i], self.rhs_dilation[i]);
+                let spread = dilated_size(input[i], self.lhs_dilation[i]);
+                let window = dilated_size(kernel[i], self.rhs_dilation[i]);
                 let room = i128::from(low) + spread as i128 + i128::from(high);
                 for (name, amount) in [
                     ("stride", self.stride[i] as i128),
@@ -177,7 +177,7 @@ impl ConvolutionOp {
             axes.spatial_sizes(t.ty())
                 .iter()
                 .zip(dilation)
-                .map(|(&n, &d)| dilated(n, d) as i64)
+                .map(|(&n, &d)| dilated_size(n, d) as i64)
                 .collect()
         };
         (
@@ -269,7 +269,7 @@ impl Operation for ConvolutionOp {
         vec![Some(self.lhs_vjp(lhs, rhs, &g)), Some(self.rhs_vjp(lhs, rhs, &g))]
     }
     fn rewritten_for_cpu(&self, inputs: &[&TensorType]) -> Option<Region> {
-        self.for_cpu(inputs[0], inputs[1])
+        self.cpu_form(inputs[0], inputs[1])
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         let precision = cx.precision(cx.result().dtype);

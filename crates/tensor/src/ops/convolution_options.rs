@@ -1,6 +1,6 @@
 //! [`Convolution`]: the options of a convolution and of a transposed convolution.
 
-use super::convolution::{Axes, ConvolutionOp, dilated};
+use super::convolution::{Axes, ConvolutionOp, dilated_size};
 use crate::Tensor;
 use crate::shape::{LARGEST, within_reach};
 
@@ -113,7 +113,7 @@ impl Convolution {
                     let window = kernel
                         .shape()
                         .get(i + 2)
-                        .map_or(0, |&size| dilated(size, self.dilation[i]));
+                        .map_or(0, |&size| dilated_size(size, self.dilation[i]));
                     let total = window.saturating_sub(1).min(LARGEST) as i64;
                     (total / 2, total - total / 2)
                 })
@@ -170,13 +170,13 @@ impl Convolution {
             within_reach(
                 "the dilated kernel size",
                 i + 2,
-                dilated(kernel.shape()[i + 2], dilation) as i128,
+                dilated_size(kernel.shape()[i + 2], dilation) as i128,
             )?;
             within_reach("output_padding", i + 2, extra as i128)?;
         }
-        // None of this overflows: the amounts were checked above.
+        // This cannot overflow: the amounts were checked above.
         let padding = (0..spatial).map(|i| {
-            let margin = dilated(kernel.shape()[i + 2], self.dilation[i]) as i64 - 1;
+            let margin = dilated_size(kernel.shape()[i + 2], self.dilation[i]) as i64 - 1;
             (margin - padding[i].0, margin - padding[i].1 + self.output_padding[i] as i64)
         });
         let operation = ConvolutionOp {

@@ -2,12 +2,12 @@
 //!
 //! XLA's CPU compiler runs a convolution as one loop over windows. That is slow where the map is
 //! small, in three spatial dimensions, and where the result is a kernel of one element. A product
-//! over copied patches of the input is faster there, at the cost of memory for the patches. Which
-//! form is chosen depends on the sizes alone; see [`Form::choose`].
+//! over copied patches of the input is faster there, at the cost of memory for the patches. The
+//! form is chosen by the sizes alone; see [`Form::choose`].
 //!
 //! Programs for other devices keep their convolutions.
 
-use super::convolution::{Axes, ConvolutionOp, dilated};
+use super::convolution::{Axes, ConvolutionOp, dilated_size};
 use super::slice::{WindowGrid, windows};
 use crate::axis_order::inverse;
 use crate::region::{Region, parameters};
@@ -31,8 +31,9 @@ enum Form {
     SumOfTaps,
     /// A product with the input's patches, copied once for each position of the result.
     PatchesByPosition,
-    /// The same with the kernel's patches. For the derivative with respect to the kernel of a
-    /// transposed convolution, the larger operand is the cotangent, which is the kernel here.
+    /// A product with the kernel's patches, copied once for each position of the result. For the
+    /// derivative with respect to the kernel of a transposed convolution, the larger operand is the
+    /// cotangent, which is the kernel here.
     KernelPatchesByPosition,
 }
 
@@ -53,9 +54,9 @@ impl Form {
     /// | kernel's derivative, 1 × 1 | 32 × 32 and 56 × 56 | 32 and 8 | 0.4 and 0.7 |
     ///
     /// On maps of 4 × 4, patches for the derivative with respect to the kernel make a step of
-    /// ResNet-18 5 % faster, because their result is not transposed. A derivative with respect to
-    /// an input of 12 × 12 without padding, whose cotangent of 8 × 8 is therefore padded to
-    /// 16 × 16, takes 0.5 of the time as a sum of products.
+    /// ResNet-18 5 % faster, because their result is not transposed. For an input of 12 × 12
+    /// without padding, the cotangent of 8 × 8 is padded to 16 × 16. The derivative with respect to
+    /// this input takes 0.5 of the time as a sum of products.
     fn choose(operation: &ConvolutionOp, lhs: &TensorType, rhs: &TensorType) -> Option<Form> {
         let result = operation.spatial_result(lhs, rhs).ok()?;
         let kernel = operation.rhs.spatial_sizes(rhs);
@@ -92,8 +93,8 @@ impl Form {
 
 impl ConvolutionOp {
     /// The convolution in the form that is fastest on the CPU: as a product of matrices, or with
-    /// its features last, as XLA's CPU compiler computes it. `None` if it has that form.
-    pub(super) fn for_cpu(&self, lhs: &TensorType, rhs: &TensorType) -> Option<Region> {
+    /// its features last, as XLA's CPU compiler computes it. `None` if it already has that form.
+    pub(super) fn cpu_form(&self, lhs: &TensorType, rhs: &TensorType) -> Option<Region> {
         let form = Form::choose(self, lhs, rhs);
         let spatial = self.stride.len();
         let last = Axes { first: 0, spatial: (1..=spatial).collect(), second: spatial + 1 };
@@ -197,7 +198,8 @@ impl ConvolutionOp {
                         let (low, last) = (self.padding[i].0, positions[i] as i64 - 1);
                         (
                             last - low,
-                            low + dilated(input[i], self.lhs_dilation[i]) as i64 - taps[i] as i64,
+                            low + dilated_size(input[i], self.lhs_dilation[i]) as i64
+                                - taps[i] as i64,
                         )
                     })
                     .collect();

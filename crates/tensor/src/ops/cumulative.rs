@@ -3,13 +3,13 @@
 //!
 //! Each is one `reduce_window` whose windows reach back to the start of the axis; XLA compiles it
 //! to a tree. The derivative of a sum is a sum in the other direction. The derivatives of the
-//! others are scans in log₂(n) steps, each of which combines every element with the one a power of
-//! two before it.
+//! others are scans in log₂(n) steps. Step `k` combines every element with the element 2ᵏ positions
+//! before it.
 
 use super::dtype_set::DTypeSet;
 use super::reduce::Reducer;
 use super::unary::methods;
-use crate::autocast::{result_of, wide};
+use crate::autocast::{result_dtype, wide};
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
 use crate::scope::Refusal;
@@ -54,7 +54,7 @@ impl Accumulation {
 
 /// Combines two floating-point tensors by operations with a derivative. `after` follows `before`
 /// along the axis.
-fn combined(reducer: Reducer, before: &Tensor, after: &Tensor) -> Tensor {
+fn combine(reducer: Reducer, before: &Tensor, after: &Tensor) -> Tensor {
     match reducer {
         Reducer::Prod => before * after,
         // Of equal elements the later one is selected, and NaN wins over all others.
@@ -65,7 +65,7 @@ fn combined(reducer: Reducer, before: &Tensor, after: &Tensor) -> Tensor {
 }
 
 /// Replaces NaN, the difference of two equal infinities, by 0.
-fn defined(difference: &Tensor) -> Tensor {
+fn nan_to_zero(difference: &Tensor) -> Tensor {
     difference.ne(difference).select(&difference.zeros_like(), difference)
 }
 
@@ -82,7 +82,7 @@ impl Cumulative {
     /// The element `distance` before each element along the axis, in the given direction, and
     /// whether it exists. Missing elements are zeros. This avoids `pad`, which XLA miscompiles
     /// where the axis is sharded: see `lower`.
-    fn before(&self, y: &Tensor, distance: usize, reverse: bool) -> (Tensor, Tensor) {
+    fn neighbor(&self, y: &Tensor, distance: usize, reverse: bool) -> (Tensor, Tensor) {
         let (size, axis) = (y.shape()[self.axis], self.axis as isize);
         let mut fill_shape = y.shape().to_vec();
         fill_shape[self.axis] = distance;
@@ -101,11 +101,11 @@ impl Cumulative {
     }
 
     /// The same reduction by operations with a derivative, in a logarithmic number of steps.
-    fn in_steps(&self, reducer: Reducer, x: &Tensor) -> Tensor {
+    fn logarithmic_steps(&self, reducer: Reducer, x: &Tensor) -> Tensor {
         let (mut y, mut distance) = (x.clone(), 1usize);
         while distance < x.shape()[self.axis] {
-            let (before, exists) = self.before(&y, distance, self.reverse);
-            y = exists.select(&combined(reducer, &before, &y), &y);
+            let (before, exists) = self.neighbor(&y, distance, self.reverse);
+            y = exists.select(&combine(reducer, &before, &y), &y);
             distance *= 2;
         }
         y
@@ -117,13 +117,13 @@ impl Cumulative {
     fn log_sum_exp_vjp(&self, x: &Tensor, y: &Tensor, g: &Tensor) -> Tensor {
         let (mut s, mut distance) = (g.clone(), 1usize);
         while distance < x.shape()[self.axis] {
-            let (later, exists) = self.before(y, distance, !self.reverse);
+            let (later, exists) = self.neighbor(y, distance, !self.reverse);
             let fall = exists.select(&(y - later), &y.zeros_like());
-            let part = defined(&fall).exp() * self.before(&s, distance, !self.reverse).0;
+            let part = nan_to_zero(&fall).exp() * self.neighbor(&s, distance, !self.reverse).0;
             s = exists.select(&(&s + part), &s);
             distance *= 2;
         }
-        defined(&(x - y)).exp() * s
+        nan_to_zero(&(x - y)).exp() * s
     }
 }
 
@@ -167,7 +167,7 @@ impl Operation for Cumulative {
             Accumulation::Reduce(reducer) => {
                 // A separate node, since `g` may depend on `x`.
                 let leaf = x.unsqueeze(0);
-                let y = self.in_steps(reducer, &leaf.squeeze(0));
+                let y = self.logarithmic_steps(reducer, &leaf.squeeze(0));
                 grad(&(y * g).sum_all(), &[&leaf]).first().map(|gradient| gradient.squeeze(0))
             }
         };
@@ -221,10 +221,8 @@ methods! {
     cumsum(axis: isize) -> Tensor, |x| x.countable().cumulate("cumsum", Accumulation::Reduce(Reducer::Sum), axis);
 
     /// The cumulative product along `axis` (PyTorch's and NumPy's `cumprod`). The gradient is exact
-    /// where elements are
-    /// 0. 16-bit floats are multiplied as f32, booleans as i32. Poisoned under the same conditions
-    ///    as
-    /// [`Tensor::cumsum`].
+    /// at zeros too. 16-bit floats are multiplied as f32, booleans as i32. Poisoned under the same
+    /// conditions as [`Tensor::cumsum`].
     cumprod(axis: isize) -> Tensor, |x| x.countable().cumulate("cumprod", Accumulation::Reduce(Reducer::Prod), axis);
 
     /// `log Σ exp(x)` of all elements up to each one along `axis`, without overflow (PyTorch's
@@ -265,7 +263,7 @@ impl Tensor {
             DTypeSet::Numbers
         };
         let axis = dtypes.check(self.dtype()).and_then(|()| self.shape().axis(axis))?;
-        let dtype = result_of(method, self.dtype());
+        let dtype = result_dtype(method, self.dtype());
         // One element is its own sum; zero elements have no window.
         if self.shape()[axis] <= 1 || self.shape().num_elements() == 0 {
             return Ok(self.to_dtype(dtype));

@@ -7,7 +7,7 @@ use crate::scope::Refusal;
 use crate::{DType, Tensor, TensorType};
 
 /// True where `column = row + offset` on the last two axes of a tensor of `rank` axes.
-fn on_diagonal(rank: usize, rows: usize, columns: usize, offset: i64) -> Tensor {
+fn diagonal_mask(rank: usize, rows: usize, columns: usize, offset: i64) -> Tensor {
     // Clamped to just beyond the corners, so that nothing overflows.
     let offset = offset.clamp(-(rows as i64) - 1, columns as i64 + 1) as f64;
     let dtype =
@@ -95,7 +95,7 @@ impl Tensor {
             return Ok(Tensor::zeros(self.dtype(), shape_without_diagonal));
         }
         let kept =
-            on_diagonal(rank, rows, columns, offset).select(&x, &Tensor::zeros(self.dtype(), []));
+            diagonal_mask(rank, rows, columns, offset).select(&x, &Tensor::zeros(self.dtype(), []));
         let reducer = if self.dtype() == DType::Bool { Reducer::Or } else { Reducer::Sum };
         // Each row that meets the diagonal has one of its elements; all others in the row are
         // zeros.
@@ -127,7 +127,7 @@ impl Tensor {
         high[self.rank() - 1] = skipped as i64;
         let padded = self.pad(&zero, &vec![0; self.rank()], &high, &zeros);
         let spread = padded.unsqueeze(if offset >= 0 { -1 } else { -2 });
-        Ok(on_diagonal(shape.len(), n, n, offset).select(&spread.broadcast_to(shape), &zero))
+        Ok(diagonal_mask(shape.len(), n, n, offset).select(&spread.broadcast_to(shape), &zero))
     }
 
     /// The identity matrix `[rows, columns]`: ones (or `true`) on the main diagonal, zeros
@@ -141,7 +141,7 @@ impl Tensor {
             if !ty.is_addressable() {
                 return Err(ty.too_large().into());
             }
-            Ok(on_diagonal(2, rows, columns, 0)
+            Ok(diagonal_mask(2, rows, columns, 0)
                 .select(&Tensor::ones(dtype, []), &Tensor::zeros(dtype, [])))
         })
     }

@@ -2,7 +2,7 @@
 
 use super::common_dtype::common_dtype;
 use super::dtype_set::DTypeSet;
-use crate::autocast::for_product;
+use crate::autocast::product_operand;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
 use crate::region::{Region, parameters};
@@ -287,7 +287,7 @@ impl Tensor {
 /// Converts both operands to the dtype in which their product is computed.
 pub(super) fn product_operands(lhs: &Tensor, rhs: &Tensor) -> Result<(Tensor, Tensor), Refusal> {
     let dtype = common_dtype(lhs, rhs)?;
-    Ok((for_product(lhs, dtype)?, for_product(rhs, dtype)?))
+    Ok((product_operand(lhs, dtype)?, product_operand(rhs, dtype)?))
 }
 
 /// Broadcasts a stack of matrices to the leading axes `batch`.

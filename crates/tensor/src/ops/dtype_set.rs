@@ -1,6 +1,6 @@
 //! The dtypes that an operation accepts, and its error messages for others.
 
-use crate::autocast::for_method;
+use crate::autocast::method_operand;
 use crate::scope::Refusal;
 use crate::{DType, Tensor};
 
@@ -50,6 +50,6 @@ impl DTypeSet {
     pub(super) fn operand(self, method: &str, x: &Tensor) -> Result<Tensor, Refusal> {
         x.live()?;
         self.check(x.dtype())?;
-        Ok(for_method(method, x))
+        Ok(method_operand(method, x))
     }
 }

@@ -1,7 +1,7 @@
 //! Slices at positions that a program computes: read and updated.
 //!
-//! Their sizes are known while recording. Out of scope: slices at positions that are known while
-//! recording (`slice.rs`).
+//! The sizes of the slices are known while recording. Out of scope: slices at positions that are
+//! known while recording (`slice.rs`).
 
 use super::constant::holds;
 use super::dtype_set::DTypeSet;

@@ -114,11 +114,11 @@ composed! {
     xlogy, Floats, |x, y| Tensor::apply(XLogY, &[&x, &y]);
 }
 
-/// The larger of both, and the difference `−|a − b|` of the smaller one to it. The difference is 0
-/// for two equal infinities, where it would be NaN.
+/// The larger of `a` and `b`, and the smaller minus the larger: `−|a − b|`. This difference is 0
+/// for two equal infinities, although ∞ − ∞ is NaN.
 ///
-/// Both results use one comparison, not `maximum` and `abs`. Those share or drop the gradient of a
-/// tie, so that second derivatives would be 0 there. With one comparison, all derivatives are
+/// Both results use one comparison instead of `maximum` and `abs`, which share or drop the gradient
+/// of a tie. Second derivatives would then be 0 at a tie. With one comparison, all derivatives are
 /// exact.
 fn larger_and_below(a: &Tensor, b: &Tensor) -> (Tensor, Tensor) {
     let (a_is_larger, difference) = (a.ge(b), a - b);

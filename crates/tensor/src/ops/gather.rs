@@ -182,7 +182,7 @@ impl Operation for Gather {
 
 /// The element for an index out of range: NaN, the smallest signed or largest unsigned integer, or
 /// `true`.
-fn nothing(dtype: DType) -> Tensor {
+fn out_of_range_element(dtype: DType) -> Tensor {
     // Infinities saturate to the extremes of integers.
     let value = match dtype {
         DType::Bool => f64::INFINITY,
@@ -200,7 +200,7 @@ pub(super) fn indexed_axis(x: &Tensor, axis: isize, indices: &Tensor) -> Result<
 }
 
 impl Tensor {
-    /// The elements at the clamped indices, and [`nothing`] where the index was out of range.
+    /// The elements at the clamped indices, and [`out_of_range_element`] where the index was out of range.
     fn gathered(
         &self,
         method: &'static str,
@@ -211,7 +211,7 @@ impl Tensor {
         let gathered = Tensor::try_apply(gather, &[self, &clamped.indices])?;
         Ok(dimensions
             .spread(&clamped.inside, gathered.shape())
-            .select(&gathered, &nothing(self.dtype())))
+            .select(&gathered, &out_of_range_element(self.dtype())))
     }
 
     fn take_along(

@@ -126,7 +126,7 @@ impl Tensor {
             let steps: Vec<f64> = (0..sizes.len())
                 .map(|i| self.shape()[first + i] as f64 / sizes[i] as f64)
                 .collect();
-            self.on_grid("interpolate", sizes, &steps, mode)
+            self.resample("interpolate", sizes, &steps, mode)
         })
     }
 
@@ -159,12 +159,12 @@ impl Tensor {
             };
             let sizes: Vec<usize> = scales.iter().enumerate().map(size).collect();
             let steps: Vec<f64> = scales.iter().map(|scale| 1.0 / scale).collect();
-            self.on_grid("interpolate_by", &sizes, &steps, mode)
+            self.resample("interpolate_by", &sizes, &steps, mode)
         })
     }
 
     /// Resamples with `steps[i]` old elements for each new one.
-    fn on_grid(
+    fn resample(
         &self,
         method: &'static str,
         sizes: &[usize],

@@ -4,7 +4,7 @@
 use super::dtype_set::DTypeSet;
 use super::reduce::{Reducer, reductions};
 use super::unary::methods;
-use crate::autocast::{result_of, wide};
+use crate::autocast::{result_dtype, wide};
 use crate::scope::Refusal;
 use crate::{DType, Tensor};
 
@@ -51,7 +51,7 @@ impl Tensor {
         let squares = (&centered * &centered).reduce(method, Reducer::Sum, axes, keepdim);
         let variance = squares / (count - correction).max(0.0);
         let spread = if root { variance.safe_sqrt() } else { variance };
-        Ok(spread.to_dtype(result_of(method, floats.dtype())))
+        Ok(spread.to_dtype(result_dtype(method, floats.dtype())))
     }
 
     /// The square root, with 0 as its derivative at 0 instead of infinity.
@@ -77,7 +77,7 @@ reductions! {
         // The sum, and even the number of elements, may overflow 16 bits.
         let from = x.floating();
         let sum = wide(&from).reduce("mean", Reducer::Sum, axes, keepdim);
-        Ok((sum / count).to_dtype(result_of("mean", from.dtype())))
+        Ok((sum / count).to_dtype(result_dtype("mean", from.dtype())))
     };
 
     /// The variance along `axes`, `Σ (x − mean)² / n` of `n` elements (NumPy's and JAX's `var`).

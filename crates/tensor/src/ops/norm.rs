@@ -3,7 +3,7 @@
 use super::dtype_set::DTypeSet;
 use super::reduce::{Reducer, reductions};
 use crate::Tensor;
-use crate::autocast::{result_of, wide};
+use crate::autocast::{result_dtype, wide};
 use crate::scope::Refusal;
 
 reductions! {
@@ -59,7 +59,7 @@ fn norm(operand: &Tensor, p: f64, axes: &[isize], keepdim: bool) -> Result<Tenso
         let zero = Tensor::full(x.dtype(), [], if p < 0.0 { f64::INFINITY } else { 0.0 });
         power(&sum(&power(&x.abs(), p, &zero)), 1.0 / p, &zero)
     };
-    Ok(norm.to_dtype(result_of("norm", operand.dtype())))
+    Ok(norm.to_dtype(result_dtype("norm", operand.dtype())))
 }
 
 /// `x` to the power `p`; `at_zero`, without a gradient, where `x` is 0.

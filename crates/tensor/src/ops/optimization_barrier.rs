@@ -34,8 +34,8 @@ impl Operation for OptimizationBarrier {
 
 impl Tensor {
     /// Returns the same values behind a barrier (JAX's `lax.optimization_barrier`). The compiler
-    /// computes all of them before it uses any of the results, and does not know that a result
-    /// equals another value. Gradients pass through a barrier of their own.
+    /// computes all the values before it uses any of the results, and does not know that a result
+    /// equals another value. Gradients pass through a separate barrier.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;

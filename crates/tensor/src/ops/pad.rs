@@ -33,7 +33,7 @@ impl Operation for Pad {
         }
         let mut shape = Vec::with_capacity(rank);
         for (i, &size) in from.shape.iter().enumerate() {
-            // None of this overflows 128 bits.
+            // This cannot overflow 128 bits.
             let (low, high, interior) =
                 (self.low[i].into(), self.high[i].into(), self.interior[i] as i128);
             within_reach("low", i, low)?;

@@ -1,6 +1,7 @@
 //! Pooling by `reduce_window`. The derivative of a maximum is `select_and_scatter`.
 
 use super::constant::holds;
+use super::convolution::dilated_size;
 use super::dtype_set::DTypeSet;
 use super::pooling_positions::{max_indices, max_pool_with_indices, scatter_to_max};
 use super::reduce::Reducer;
@@ -23,11 +24,6 @@ pub(super) struct Windows {
     pub(super) dilation: Vec<usize>,
 }
 
-/// The extent of a window with `dilation − 1` gaps between neighbors.
-fn extent(window: usize, dilation: usize) -> usize {
-    window.saturating_sub(1).saturating_mul(dilation).saturating_add(window.min(1))
-}
-
 impl Windows {
     pub(super) fn result(&self, from: &TensorType) -> Result<TensorType, String> {
         let mut shape = Vec::with_capacity(self.size.len());
@@ -43,7 +39,7 @@ impl Windows {
             if dilation == 0 {
                 return Err(format!("dilation must be at least 1, axis {axis} has 0"));
             }
-            let window = extent(window, dilation) as i128;
+            let window = dilated_size(window, dilation) as i128;
             let room = size as i128 + i128::from(low) + i128::from(high);
             let amounts =
                 [("window", window), ("stride", stride as i128), ("the padded size", room)];
@@ -124,7 +120,7 @@ impl Operation for ReduceWindow {
         // size with stride 1.
         let (mut low, mut high) = (Vec::new(), Vec::new());
         for axis in 0..x.rank() {
-            let window = extent(w.size[axis], w.dilation[axis]) as i64;
+            let window = dilated_size(w.size[axis], w.dilation[axis]) as i64;
             let before = window - 1 - w.padding[axis].0;
             let spread = (g.shape()[axis] as i64 - 1) * w.stride[axis] as i64 + 1;
             low.push(before);
@@ -234,7 +230,7 @@ impl Pooling {
         self
     }
 
-    /// The number of elements added on both sides, at most half of the window. For a maximum they
+    /// The number of elements added on each side, at most half of the window. For a maximum they
     /// are never selected; for an average they are zeros.
     pub fn padding(mut self, padding: impl Into<Vec<usize>>) -> Pooling {
         self.padding = padding.into();
@@ -281,7 +277,7 @@ impl Pooling {
             ));
         }
         let extents: Vec<usize> =
-            (0..n).map(|i| extent(self.window[i], self.dilation[i])).collect();
+            (0..n).map(|i| dilated_size(self.window[i], self.dilation[i])).collect();
         if let Some(i) = (0..n).find(|&i| self.padding[i] > extents[i] / 2) {
             return Err(format!(
                 "padding {} is more than half of the window {}: some windows would hold only padding",

@@ -6,7 +6,7 @@
 
 use super::dtype_set::DTypeSet;
 use super::unary::methods;
-use crate::autocast::{result_of, wide};
+use crate::autocast::{result_dtype, wide};
 use crate::axis_order::AxisOrder;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
@@ -147,8 +147,9 @@ impl Operation for Reduce {
     }
 }
 
-/// The cotangent of `x`, given the cotangent `g` of its product along the sorted `axes`. It differentiates a tree of
-/// multiplications, without a division, so it is exact where elements are 0.
+/// The cotangent of `x`, given the cotangent `g` of its product along the sorted `axes`. It
+/// differentiates a tree of multiplications, without a division, so it is exact where elements are
+/// 0.
 fn product_vjp(x: &Tensor, axes: &[usize], g: &Tensor) -> Tensor {
     // A separate node, since `g` may depend on `x`.
     let leaf = x.unsqueeze(0);
@@ -230,7 +231,7 @@ impl Tensor {
     ) -> Tensor {
         Tensor::record(method, || {
             let axes = self.live()?.shape().axes(axes)?;
-            let dtype = result_of(method, self.dtype());
+            let dtype = result_dtype(method, self.dtype());
             if axes.is_empty() {
                 return Ok(self.to_dtype(dtype));
             }

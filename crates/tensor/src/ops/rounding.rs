@@ -27,8 +27,9 @@ composed! {
     /// `x − trunc(x)`, elementwise. It has the sign of `x`. The derivative is 1.
     frac, Floats, |x| &x - x.trunc();
 
-    /// `a/b` rounded down, elementwise, for integers and floats (Python's `//`). The derivative is 0. Integer division
-    /// that rounds toward zero is [`Tensor::div`]. The result of dividing an integer by 0 is unspecified.
+    /// `a/b` rounded down, elementwise, for integers and floats (Python's `//`). The derivative is
+    /// zero. For integer division that rounds toward zero, use [`Tensor::div`]. An integer divided
+    /// by 0 gives an unspecified result.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;

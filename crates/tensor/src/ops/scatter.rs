@@ -286,7 +286,8 @@ impl Tensor {
         clamped: &ClampedIndices,
         updates: &Tensor,
     ) -> Result<Tensor, Refusal> {
-        // Every index is out of range, and in XLA a window of size 1 does not fit an axis of size 0.
+        // Every index is out of range, and in XLA a window of size 1 does not fit an axis of size
+        // 0.
         if self.shape().num_elements() == 0 {
             return Ok(self.clone());
         }

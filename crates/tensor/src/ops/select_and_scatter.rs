@@ -9,7 +9,7 @@ use crate::operation::{Operation, Vjp, one};
 use crate::region::{Region, parameters};
 use crate::{DType, Tensor, TensorType};
 
-/// The most elements of a window that a CPU compares one by one.
+/// The largest number of elements of a window that a CPU compares one by one.
 const LARGEST_WINDOW: usize = 16;
 
 /// Adds each element of the second operand at the position of the selected element of its window in
@@ -58,8 +58,8 @@ impl Operation for SelectAndScatter {
 }
 
 impl SelectAndScatter {
-    /// The same for adjacent windows without a scatter: each element of the input compares its
-    /// position with that of the selected element of its window.
+    /// The same result for adjacent windows, without a scatter: each element of the input compares
+    /// its position with that of the selected element of its window.
     ///
     /// XLA's CPU compiler expands `select_and_scatter` into a `reduce_window` over positions and a
     /// scatter of single elements. Measured with windows of 2 × 2 over f32[64, 20, 24, 24] on two
@@ -103,7 +103,7 @@ impl SelectAndScatter {
         let spread = is_selected
             .select(g.broadcast_in_dim(pairs.clone(), &outer), Tensor::zeros(g.dtype(), pairs));
         let covered: Vec<usize> = (0..rank).map(|axis| g.shape()[axis] * size[axis]).collect();
-        // Elements behind the last window are in none.
+        // Elements after the last window are in no window.
         let rest: Vec<_> =
             (0..rank).map(|axis| x.shape()[axis] as i64 - covered[axis] as i64).collect();
         let zeros = vec![0; rank];

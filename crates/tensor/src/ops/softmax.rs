@@ -5,7 +5,7 @@ use super::dtype_set::DTypeSet;
 use super::reduce::{Reducer, reductions};
 use super::unary::methods;
 use crate::Tensor;
-use crate::autocast::{result_of, wide};
+use crate::autocast::{result_dtype, wide};
 use crate::scope::Refusal;
 
 /// The infinities that are not subtracted as the maximum, since ∞ − ∞ is NaN.
@@ -26,7 +26,7 @@ reductions! {
         let largest = x.max_except(axes, Infinities::Both)?;
         let shifted = (wide(x) - &largest).exp().reduce("sum", Reducer::Sum, axes, keepdim).log();
         let largest = if keepdim { largest } else { largest.reshape(shifted.shape()) };
-        Ok((shifted + largest).to_dtype(result_of("logsumexp", x.dtype())))
+        Ok((shifted + largest).to_dtype(result_dtype("logsumexp", x.dtype())))
     };
 }
 
@@ -43,14 +43,14 @@ methods! {
     log_softmax(axis: isize) -> Tensor, |x| {
         let shifted = wide(x) - x.max_except(&[axis], Infinities::Negative)?;
         let sum = shifted.exp().sum_keepdim(&[axis]);
-        Ok((shifted - sum.log()).to_dtype(result_of("log_softmax", x.dtype())))
+        Ok((shifted - sum.log()).to_dtype(result_dtype("log_softmax", x.dtype())))
     };
 
     /// `exp(x) / Σ exp(x)` along one axis (PyTorch's and JAX's `softmax`); NaN if all elements are
     /// −∞ or one is ∞.
     softmax(axis: isize) -> Tensor, |x| {
         let exp = (wide(x) - x.max_except(&[axis], Infinities::Negative)?).exp();
-        Ok((&exp / exp.sum_keepdim(&[axis])).to_dtype(result_of("softmax", x.dtype())))
+        Ok((&exp / exp.sum_keepdim(&[axis])).to_dtype(result_dtype("softmax", x.dtype())))
     };
 }
 

@@ -19,7 +19,7 @@ impl Operation for StopGradient {
         vec![None]
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
-        // StableHLO has no gradients, so a reshape to the same shape stands for the identity.
+        // StableHLO has no gradients. A reshape to the same shape is the identity.
         format!("stablehlo.reshape {} : {}", cx.operand(0), cx.signature())
     }
 }

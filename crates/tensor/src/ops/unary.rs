@@ -7,9 +7,9 @@
 use super::dtype_set::DTypeSet;
 use crate::{DType, Tensor};
 
-/// One row for each operation: doc, method, struct, StableHLO name, dtypes, and the derivative. It
-/// is `|x, y, g|` of `y = f(x)`, where `g` is the cotangent. It is `None` only where `f` is
-/// piecewise constant, so that it is zero.
+/// One row for each operation: doc, method, struct, StableHLO name, dtypes, and the derivative. The
+/// derivative is written `|x, y, g|` for `y = f(x)`, where `g` is the cotangent. It is `None` only
+/// if `f` is piecewise constant, so that the derivative is zero.
 macro_rules! unary {
     ($($(#[$doc:meta])* $method:ident, $op:ident, $stablehlo:literal, $dtypes:ident,
         |$x:ident, $y:ident, $g:ident| $vjp:expr;)*) => {$(
@@ -49,7 +49,7 @@ macro_rules! unary {
             #[track_caller]
             pub fn $method(&self) -> $crate::Tensor {
                 $crate::Tensor::record(stringify!($method), || {
-                    $crate::Tensor::try_apply($op, &[&$crate::autocast::for_method(stringify!($method), self)])
+                    $crate::Tensor::try_apply($op, &[&$crate::autocast::method_operand(stringify!($method), self)])
                 })
             }
         }
@@ -149,7 +149,7 @@ methods! {
 
 impl Tensor {
     /// Replaces NaN by `nan`, ∞ by `posinf` and −∞ by `neginf`, elementwise (PyTorch's and NumPy's
-    /// `nan_to_num`). `None` stands for the largest or the smallest finite number of the dtype. The
+    /// `nan_to_num`). `None` means the largest or the smallest finite number of the dtype. The
     /// derivative is 1 where `x` is finite, else 0.
     ///
     /// ```

@@ -64,9 +64,9 @@ impl Runtime {
     }
 
     /// Like [`Runtime::compile`], and calls `announce` before the compiler runs, which may take
-    /// minutes. It is not called for a program that was compiled before. Its argument says how the
-    /// program differs from the most similar program on disk with the same name, if there is one.
-    /// [`Compiled::compile_time`] is the compiler's time. `function` may be the result of
+    /// minutes. `announce` is not called for a program that was compiled before. Its argument says
+    /// how the program differs from the most similar program on disk with the same name, if there
+    /// is one. [`Compiled::compile_time`] is the compiler's time. `function` may be the result of
     /// [`Runtime::preload`].
     ///
     /// # Errors

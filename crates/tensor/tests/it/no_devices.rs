@@ -1,5 +1,5 @@
-//! Errors for missing devices, which say where the runtime looked. Each case runs in a process of
-//! its own, with its own environment variables.
+//! Errors for missing devices, which say where the runtime looked. Each case runs in a separate
+//! process with its own environment variables.
 
 use std::process::Command;
 

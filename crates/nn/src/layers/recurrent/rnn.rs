@@ -42,9 +42,10 @@ impl Rnn {
 
     builders!(Rnn);
 
-    /// The outputs `[length, batch, directions·hidden]` and the last states `[layers·directions,
-    /// batch, hidden]` for a sequence `[length, batch, input]`, starting from the states `h_0`, or
-    /// from zeros. Without a batch, none of them has that axis.
+    /// The outputs `[length, batch, directions·hidden]` and the last states
+    /// `[layers·directions, batch, hidden]` for a sequence `[length, batch, input]`, starting from
+    /// the states `h_0`, or from zeros. If the sequence has no batch axis, the outputs and states
+    /// have none either.
     ///
     /// Poisoned if the shapes do not fit.
     #[track_caller]

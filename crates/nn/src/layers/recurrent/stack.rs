@@ -99,14 +99,14 @@ impl Stack {
         x: &Tensor,
         first: Option<&[&Tensor]>,
     ) -> (Tensor, Vec<Tensor>) {
-        let (y, mut state) = NN.record(name, || self.recorded(x, first));
+        let (y, mut state) = NN.record(name, || self.record(x, first));
         // A poisoned input poisons all outputs.
         let last = state.last().cloned();
         state.extend(last.into_iter().cycle().take(self.cell.states().saturating_sub(state.len())));
         (y, state)
     }
 
-    fn recorded(
+    fn record(
         &self,
         x: &Tensor,
         first: Option<&[&Tensor]>,

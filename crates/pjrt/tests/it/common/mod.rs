@@ -107,7 +107,7 @@ pub(crate) fn shared_object(
     so
 }
 
-/// Runs the test `name` of this program again in a new process, with `variables` and
+/// Runs the test `name` of this binary again in a new process, with `variables` and
 /// `FULMEN_TEST_CHILD`. Returns its output and error output, and fails if it fails.
 pub(crate) fn in_child(name: &str, variables: &[(&str, &str)]) -> String {
     let mut command = std::process::Command::new(std::env::current_exe().unwrap());

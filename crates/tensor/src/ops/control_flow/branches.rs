@@ -22,7 +22,7 @@ pub(super) struct Branches {
 struct Derivative {
     branches: Arc<Branches>,
     wrt: Vec<usize>,
-    /// Tensors from outside of the branches that a user-defined derivative captured.
+    /// Tensors from outside the branches that a user-defined derivative captured.
     outside: Vec<Tensor>,
 }
 
@@ -57,7 +57,7 @@ impl Branches {
                 "cotangent",
                 with_cotangent.iter().map(|&o| results[o].ty()),
             );
-            // The parameter of this branch that stands for input `i`, if it has one.
+            // The parameter of this branch for input `i`, if there is one.
             let parameter_of = |i: usize| body.input_indices.iter().position(|&index| index == i);
             let used: Vec<&Tensor> =
                 wrt.iter().filter_map(|&i| parameter_of(i)).map(|p| &own[p]).collect();

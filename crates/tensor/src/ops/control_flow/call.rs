@@ -23,7 +23,7 @@ struct Callee {
 struct Derivative {
     callee: Arc<Callee>,
     wrt: Vec<usize>,
-    /// Tensors from outside of the function that a user-defined derivative captured.
+    /// Tensors from outside the function that a user-defined derivative captured.
     outside: Vec<Tensor>,
 }
 
@@ -111,10 +111,10 @@ impl fmt::Debug for Call {
 /// the same operations on the same types share one function, which makes the program shorter (like
 /// a `jit` inside a `jit` in JAX). The compiler inlines it: values and gradients are those of `f`.
 ///
-/// `f` is called once, with symbolic tensors for `inputs`. It may use tensors from outside. What
-/// depends only on those is computed outside of the function. A [`Variable`](crate::Variable) that
-/// `f` sets would hold a value that exists only within the function: return the value, and set the
-/// variable after the call.
+/// `f` is called once, with symbolic tensors for `inputs`. It may use tensors from outside. Values
+/// that depend only on such tensors are computed outside the function. Don't set a
+/// [`Variable`](crate::Variable) in `f`: it would hold a value that exists only within the
+/// function. Return the value instead, and set the variable after the call.
 ///
 /// ```
 /// use fulmen_tensor::{DType, Function, TensorType, call};
@@ -135,7 +135,8 @@ pub fn call(
 ) -> Vec<Tensor> {
     let _scope = Scope::open();
     let start = next_id();
-    // Without a function, a poisoned input reaches only the results that use it.
+    // With a poisoned input, record the body here instead of in a function. Then only the results
+    // that use the input are poisoned.
     if all_live(inputs.iter().copied()).is_err() {
         return Scope::outside(|| f(&super::owned(inputs)));
     }

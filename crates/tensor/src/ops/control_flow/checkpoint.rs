@@ -71,8 +71,9 @@ impl fmt::Debug for Checkpoint {
 
 /// Computes `f(inputs)` and keeps only the inputs, and the tensors that `f` uses from outside, for
 /// the backward pass. The backward pass recomputes the values in between (PyTorch's
-/// `torch.utils.checkpoint`, JAX's `jax.checkpoint`). Values and gradients are the same. It takes
-/// about a third more time; in a model of many such blocks it needs a fraction of the memory.
+/// `torch.utils.checkpoint`, JAX's `jax.checkpoint`). Values and gradients are the same. A training
+/// step takes about a third more time, and a model of many such blocks needs a fraction of the
+/// memory.
 ///
 /// `f` is called once, with the inputs. It may set [`Variable`](crate::Variable)s, which get the
 /// values of the forward pass.

@@ -79,9 +79,9 @@ fn refused(
 /// operands and to those tensors, through the branch that ran. The backward pass recomputes that
 /// branch.
 ///
-/// Poisoned if `pred` is not a bool scalar, or if the types of the results differ. A
-/// [`Variable`](crate::Variable) that a branch sets would hold a value that exists only within it:
-/// return the value, and set the variable after the call.
+/// Poisoned if `pred` is not a bool scalar, or if the types of the results differ. Don't set a
+/// [`Variable`](crate::Variable) in a branch: it would hold a value that exists only within the
+/// branch. Return the value instead, and set the variable after the call.
 ///
 /// ```
 /// use fulmen_tensor::{Tensor, cond, grad};

@@ -1,4 +1,4 @@
-//! Operations with bodies: branches, loops, calls, and expressions with a derivative of their own.
+//! Operations with bodies: branches, loops, calls, and expressions with a user-defined derivative.
 //!
 //! A body is traced once, with parameters as arguments, and closed ([`Region`]).
 

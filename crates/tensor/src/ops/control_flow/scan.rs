@@ -163,7 +163,8 @@ impl Operation for Loop {
         format!("stablehlo.while({}) : {} cond {{", bindings.join(", "), types.join(", "))
     }
     fn key(&self) -> String {
-        // Independent of the residuals: a loop with fewer of them is part of the loop with more.
+        // The residuals are not part of the key: of two loops with one step, the loop with more
+        // residuals has all results of the other.
         format!("{:p} {} {}", Arc::as_ptr(&self.step), self.length, self.reverse)
     }
 }
@@ -349,9 +350,9 @@ impl Scan {
 /// uses [`checkpoint`](super::checkpoint()).
 ///
 /// To scan without xs or in reverse, use [`Scan`]. Poisoned if the xs differ in length, or if the
-/// type of the carry changes. A [`Variable`](crate::Variable) that `f` sets would hold a value that
-/// exists only within a step: pass it on as a carry instead. A random key from outside gives the
-/// same numbers in each step: fold the number of the step into the key.
+/// type of the carry changes. Don't set a [`Variable`](crate::Variable) in `f`: it would hold a
+/// value that exists only within a step. Pass the value on as a carry instead. A random key from
+/// outside gives the same numbers in each step: fold the number of the step into the key.
 ///
 /// ```
 /// use fulmen_tensor::{Tensor, grad, scan};

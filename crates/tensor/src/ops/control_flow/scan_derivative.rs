@@ -1,10 +1,10 @@
 //! The derivative of a scan: a scan in the other direction.
 //!
-//! Its carry is the cotangent of the forward carry, and one sum for each captured tensor. A
-//! backward step reads values of the forward step from the forward xs and ys. Any other value
-//! becomes one more y of the forward scan, a *residual*. Residuals are only ever added to a step.
-//! Of two scans with one step, the scan with more residuals therefore has all results of the other.
-//! [`Graph`] keeps only that scan, so the forward pass runs once.
+//! The carry of the backward scan is the cotangent of the forward carry, and one sum for each
+//! captured tensor. A backward step reads values of the forward step from the forward xs and ys.
+//! Any other value becomes one more y of the forward scan, a *residual*. Residuals are only ever
+//! added to a step. Of two scans with one step, the scan with more residuals therefore has all
+//! results of the other. [`Graph`] keeps only that scan, so the forward pass runs once.
 
 use std::collections::HashMap;
 use std::sync::PoisonError;

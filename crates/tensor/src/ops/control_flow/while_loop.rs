@@ -66,8 +66,8 @@ impl fmt::Debug for WhileLoop {
 /// Both closures are called once, with symbolic tensors. `cond` returns a bool scalar; `body`
 /// returns a carry of the same types. Both may use tensors from outside.
 ///
-/// It has no derivative: [`grad`](crate::grad()) through it is poisoned. Poisoned if the condition
-/// is not a bool scalar, or if the types of the carry change.
+/// The loop has no derivative: a gradient through it is poisoned; see [`grad`](crate::grad()).
+/// Poisoned if the condition is not a bool scalar, or if the types of the carry change.
 ///
 /// ```
 /// use fulmen_tensor::{Tensor, while_loop};

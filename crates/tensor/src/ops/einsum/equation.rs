@@ -152,15 +152,15 @@ impl Equation {
             operands.push(axes.into_iter().map(|axis| axis.0).collect());
         }
         let result = match result {
-            Some(result) => named(text, &result, &names, unlabeled)?,
-            None => implied(&terms, &names, unlabeled),
+            Some(result) => explicit_result(text, &result, &names, unlabeled)?,
+            None => implicit_result(&terms, &names, unlabeled),
         };
         Ok(Equation { operands, result, sizes })
     }
 }
 
 /// The labels of an explicit result.
-fn named(
+fn explicit_result(
     text: &str,
     term: &Term,
     names: &HashMap<char, Label>,
@@ -193,7 +193,7 @@ fn named(
 }
 
 /// The labels of an implicit result.
-fn implied(terms: &[Term], names: &HashMap<char, Label>, unnamed: usize) -> Vec<Label> {
+fn implicit_result(terms: &[Term], names: &HashMap<char, Label>, unnamed: usize) -> Vec<Label> {
     let mut once: Vec<char> =
         terms.iter().flat_map(|term| term.letters.iter().map(|l| l.0)).collect();
     once.sort_unstable();

@@ -105,8 +105,8 @@ impl Tensor {
     /// - A label names an axis. Axes with the same label share an index. A label that the result
     ///   lacks is summed over.
     /// - A label that occurs twice in one operand selects its diagonal.
-    /// - `...` stands for the axes without a label, which broadcast from the last. If the result
-    ///   lacks it, they are summed.
+    /// - `...` means the axes without a label, which are aligned from the last and broadcast. If
+    ///   the result lacks it, they are summed.
     /// - Without `->`, the result has the axes of `...`, then each label that occurs once, in
     ///   alphabetical order.
     /// - An axis of size 1 broadcasts. Spaces are ignored.

@@ -194,7 +194,7 @@ fn products_and_diagonals() {
             "eye: f32[18446744073709551615, 2] has more bytes than",
         ),
     ]);
-    // A diagonal beyond the corners is empty, whatever its offset.
+    // A diagonal beyond the corners is empty for every offset.
     for offset in [i64::MIN, -3, 3, i64::MAX] {
         assert_eq!(x.diagonal(offset, 0, 1).ty().to_string(), "f32[0]");
     }

@@ -22,7 +22,7 @@ use crate::operations::catalogue::{Family, Row, families};
 /// Whether a TPU supports the dtype. For 64-bit numbers it emulates some operations, lacks others
 /// (products of integers, Fourier transforms, the scatter of a maximum's gradient), and takes
 /// minutes to report that.
-fn on_a_tpu(dtype: DType) -> bool {
+fn tpu_supports(dtype: DType) -> bool {
     !["f64", "i64", "u64", "c128"].contains(&dtype.name())
 }
 
@@ -38,13 +38,15 @@ fn columns() -> Vec<(String, Vec<DType>)> {
         let names: Vec<&str> = dtypes.iter().map(|d| d.name()).collect();
         (names.join(" "), dtypes)
     };
-    let mut columns: Vec<_> =
-        DType::all().filter(|d| d.is_float() && on_a_tpu(*d)).map(|d| column(vec![d])).collect();
+    let mut columns: Vec<_> = DType::all()
+        .filter(|d| d.is_float() && tpu_supports(*d))
+        .map(|d| column(vec![d]))
+        .collect();
     columns.extend(
-        groups.map(|fits| column(DType::all().filter(|d| fits(d) && on_a_tpu(*d)).collect())),
+        groups.map(|fits| column(DType::all().filter(|d| fits(d) && tpu_supports(*d)).collect())),
     );
     let (integers, others): (Vec<_>, Vec<_>) =
-        DType::all().filter(|d| !on_a_tpu(*d)).partition(|d: &DType| d.is_integer());
+        DType::all().filter(|d| !tpu_supports(*d)).partition(|d: &DType| d.is_integer());
     columns.extend(others.into_iter().map(|d| column(vec![d])));
     columns.push(column(integers));
     columns
@@ -243,7 +245,7 @@ fn marks_of(
         item.parts = item.recordable_parts();
     }
     wrong.extend(refused(compilers.cpu, &items));
-    if on_a_tpu(dtype) {
+    if tpu_supports(dtype) {
         wrong.extend(refused(compilers.tpu, &items));
     }
     items.iter().map(|item| mark(item.parts)).collect()
