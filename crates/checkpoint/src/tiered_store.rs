@@ -115,7 +115,7 @@ impl Shared {
         self.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Copies the checkpoints of the near store, on a new thread.
+    /// Copies the checkpoints of the near store, on a thread that the first call starts.
     fn start(self: &Arc<Shared>) -> io::Result<()> {
         let mut state = self.lock();
         state.is_pending = true;

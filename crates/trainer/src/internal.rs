@@ -7,7 +7,8 @@ pub use crate::options::lightning_names::replacement_for;
 pub use crate::options::nearest_name::nearest_name;
 pub use crate::options::source_env;
 
-/// The names of the options that the program set in code or from its command line.
+/// The names of the options set on this builder so far. A command line calls this before it adds
+/// its own options.
 pub fn explicit(builder: &crate::TrainerBuilder) -> Vec<&'static str> {
     builder.trainer_args.explicit()
 }

@@ -18,7 +18,6 @@
 // The layers of this crate, lowest first: a module imports only from modules above it in this list.
 
 // Small modules for all others.
-mod bad_samples;
 mod batch;
 mod console;
 mod error;
@@ -28,6 +27,8 @@ mod plan;
 mod position;
 mod predictions;
 mod stage;
+
+mod bad_samples;
 
 // Options, other processes, logged values, and the events of a run.
 mod options;

@@ -1,4 +1,4 @@
-"""What torchvision makes of small images, for tests/augment.rs: writes augment.json beside this file.
+"""What torchvision makes of small images, for tests/it/augment.rs: writes augment.json beside this file.
 
 Made with torchvision 0.29.2, torch 2.15.0, numpy 2.5.5: torchvision.transforms.v2.functional on uint8 tensors.
 """

@@ -1,4 +1,4 @@
-"""Makes the Parquet, Arrow and Hugging Face files that crates/data/tests/tables.rs reads, and what is in them.
+"""Makes the Parquet, Arrow and Hugging Face files that crates/tables/tests/it reads, and what is in them.
 
 Run with pyarrow 26.0.1, datasets 5.2.0, pandas 3.1.1, pillow 13.0.0:
     python tables.py            # writes into tables/ beside this script

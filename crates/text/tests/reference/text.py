@@ -1,8 +1,8 @@
-"""What Hugging Face's libraries make of some texts, for tests/text.rs.
+"""What Hugging Face's libraries make of some texts, for tests/it.
 
 Made with Python 3.13, tokenizers 0.23.3, transformers 5.23.0, torch 2.15.0:
 
-    python crates/data/tests/reference/text.py
+    python crates/text/tests/reference/text.py
 
 It trains four small tokenizers on the sentences below and writes, beside itself, text_bpe.json, text_wordpiece.json,
 text_unigram.json and text_split.json (the tokenizers) and text.json (what they, and the collators of transformers, give).

@@ -144,7 +144,7 @@ impl LambdaCallback {
 
 impl Callback for LambdaCallback {
     fn name(&self) -> &'static str {
-        "On"
+        "LambdaCallback"
     }
 
     fn config_error(&self) -> Option<String> {

@@ -379,7 +379,7 @@ fn invalid_requests_of_callbacks_are_errors() {
         .err()
         .unwrap()
         .to_string();
-    assert_eq!(never, "On: every(0) never calls the closure; use at least every(1)");
+    assert_eq!(never, "LambdaCallback: every(0) never calls the closure; use at least every(1)");
 }
 
 #[test]
