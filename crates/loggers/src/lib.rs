@@ -80,6 +80,7 @@ pub trait Logger: Send {
     /// Stores values, except those logged with `logger(false)`. They must have reached the
     /// operating system when this returns.
     ///
+    /// # Errors
     /// The values cannot be written. The user gets one warning, the values count as lost, and
     /// training continues. An error of the kind `WouldBlock` means that the logger has kept the
     /// values and will try again.

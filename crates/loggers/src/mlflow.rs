@@ -47,7 +47,7 @@ pub struct MlflowLogger {
     params: Vec<Json>,
     /// Log points that the server has not accepted yet, as MLflow metrics.
     unsent: Vec<Vec<Json>>,
-    /// The time of the next request; `None` for the first one.
+    /// `log` sends no request before this time; `None` before the first request.
     next_request: Option<Instant>,
 }
 

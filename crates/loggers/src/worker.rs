@@ -43,7 +43,8 @@ impl<S: Send + 'static> Worker<S> {
         self.try_post(job).is_ok()
     }
 
-    /// Like [`post`](Worker::post), but returns the job if the queue is full.
+    /// Like [`post`](Worker::post), but returns an error with the job if the queue is full or
+    /// the thread has ended.
     pub(crate) fn try_post(&self, job: Job<S>) -> Result<(), TrySendError<Job<S>>> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         self.jobs.try_send(job).inspect_err(|_| {

@@ -132,7 +132,7 @@ impl Plan {
     /// removes the lock file if no process holds the TPU.
     pub fn execute(&self, tpu: &Tpu, grace: Duration) -> Report {
         // Each descriptor refers to the process that has the id now. Whether it is the planned
-        // process is checked only with the open descriptor. The id therefore cannot pass to another
+        // process is checked only after the descriptor is open. The id therefore cannot pass to another
         // process between the check and the signal.
         let opened: Vec<_> = self.processes.iter().map(|process| open(process.pid)).collect();
         let current = tpu.holders();

@@ -68,12 +68,13 @@ pub fn scan_layers<'m, M: Module + ?Sized + 'm>(
         let (mut xs, parts): (Vec<Tensor>, Vec<Option<Sharding>>) = (0..first.cells.len())
             .map(|i| stack_parts(contents.iter().map(|content| &content.values[i])))
             .unzip();
-        // If a layer has no key for a stream, no layer draws from its streams.
         let drawn: Vec<u32> = (0..first.streams.len())
             .map(|i| {
                 contents.iter().map(|content| content.states[i].drawn).max().unwrap_or_default()
             })
             .collect();
+        // If any layer lacks a key for a stream, no stream has a key in the loop, and drawing is an
+        // error.
         let keys: Option<Vec<Vec<&Tensor>>> = contents
             .iter()
             .map(|content| {

@@ -1,9 +1,9 @@
 //! Convolutions as products of matrices, for the CPU.
 //!
-//! XLA's CPU compiler runs a convolution as one loop over windows. That is slow where the map is
-//! small, in three spatial dimensions, and where the result is a kernel of one element. A product
-//! over copied patches of the input is faster there, at the cost of memory for the patches. The
-//! form is chosen by the sizes alone; see [`Form::choose`].
+//! XLA's CPU compiler runs a convolution as one loop over windows. That is slow for small maps, and
+//! for some derivatives: with respect to a kernel of one element, to the kernel of a transposed
+//! convolution, and to an input without padding. A product is faster there, at the cost of memory
+//! for copies of an operand. Which form is chosen depends on the sizes alone; see [`Form::choose`].
 //!
 //! Programs for other devices keep their convolutions.
 
@@ -20,6 +20,9 @@ const LEAST_FEATURES: usize = 32;
 /// The largest number of positions of a map on which patches are faster than XLA's loop over
 /// windows.
 const LARGEST_SMALL_MAP: usize = 16;
+
+/// The largest number of elements of a kernel for which the input is copied once for each.
+const LARGEST_SMALL_KERNEL: usize = 27;
 
 /// How a convolution is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,9 +52,15 @@ impl Form {
     /// | | 4 × 4 with 512 features | 4 and 32 | 0.7 and 1.0 |
     /// | | 8 × 8 with 256 features | 4 and 32 | 1.0 and 1.7 |
     /// | | 16 × 16 with 128 features | 32 | 2.5 |
+    /// | convolution, 16 × 16, stride 16 | 224 × 224 with 3 features | 8 and 32 | 2.2 and 1.9 |
     /// | kernel's derivative, 3 × 3 | 8 × 8 to 32 × 32 | 4 to 64 | 1.1 to 2.2 |
-    /// | kernel's derivative, 3 × 3 × 3 | 16 × 16 × 16 | 8 | 0.8 |
+    /// | kernel's derivative, 3 × 3, stride 2 | 8 × 8 to 32 × 32 | 32 | 1.0 to 2.2 |
+    /// | kernel's derivative, 16 × 16, stride 16 | 224 × 224 with 3 features | 32 | 1.3 |
     /// | kernel's derivative, 1 × 1 | 32 × 32 and 56 × 56 | 32 and 8 | 0.4 and 0.7 |
+    /// | kernel's derivative, 3 | 1000 with 64 features | 32 | 1.8 |
+    /// | kernel's derivative, 3 × 3 × 3 | 16 × 16 × 16 with 64 features | 8 | 0.8 |
+    ///
+    /// The last form is not used, because its 27 copies of the input need too much memory.
     ///
     /// On maps of 4 × 4, patches for the derivative with respect to the kernel make a step of
     /// ResNet-18 5 % faster, because their result is not transposed. For an input of 12 × 12
@@ -80,14 +89,14 @@ impl Form {
         if grows && features >= LEAST_FEATURES {
             return Some(Form::SumOfTaps);
         }
-        if positions < taps {
-            // The derivative with respect to a kernel: its "batch" is the input's features.
-            let patches = positions == 1 || taps <= LARGEST_SMALL_MAP || result.len() > 2;
-            return (patches && batch.min(out) >= LEAST_FEATURES)
-                .then_some(Form::PatchesByPosition);
+        // The derivative with respect to a kernel has few positions and many taps, and its "batch"
+        // is the input's features.
+        let by_position = positions < taps && (positions == 1 || taps <= LARGEST_SMALL_MAP);
+        if by_position && batch.min(out) >= LEAST_FEATURES {
+            return Some(Form::PatchesByPosition);
         }
-        (positions <= LARGEST_SMALL_MAP && features.min(out) >= LEAST_FEATURES)
-            .then_some(Form::PatchesByTap)
+        let by_tap = positions <= LARGEST_SMALL_MAP && taps <= LARGEST_SMALL_KERNEL;
+        (by_tap && features.min(out) >= LEAST_FEATURES).then_some(Form::PatchesByTap)
     }
 }
 
@@ -290,9 +299,9 @@ mod tests {
     use crate::{Convolution, DType, Function, Mesh, Pooling, TensorType, grad};
 
     /// The numbers of convolutions and of products in a convolution of f32 and its derivatives.
-    fn statements(
-        input: [usize; 4],
-        kernel: [usize; 4],
+    fn statements<const N: usize>(
+        input: [usize; N],
+        kernel: [usize; N],
         options: &Convolution,
         platform: Option<Platform>,
     ) -> crate::Result<[usize; 2]> {
@@ -343,6 +352,13 @@ mod tests {
         assert_eq!(statements([4, 64, 8, 8], kernel, &padded.clone().stride([2; 2]), cpu)?, [1, 2]);
         // The derivative for an input without padding is more than twice as large as its cotangent.
         assert_eq!(statements([4, 20, 12, 12], [50, 20, 5, 5], &bare, cpu)?, [2, 1]);
+        // A map that is smaller than the kernel.
+        assert_eq!(statements([4, 64, 2, 2], kernel, &padded, cpu)?, [0, 3]);
+        let one = Convolution::new(1);
+        assert_eq!(statements([2, 64, 16], [64, 64, 3], &one, cpu)?, [0, 3]);
+        assert_eq!(statements([2, 64, 100], [64, 64, 3], &one, cpu)?, [3, 0]);
+        let three = Convolution::new(3);
+        assert_eq!(statements([2, 32, 6, 6, 6], [32, 32, 3, 3, 3], &three, cpu)?, [3, 0]);
         // Few features.
         assert_eq!(statements([4, 3, 32, 32], [64, 3, 3, 3], &padded, cpu)?, [3, 0]);
         for platform in [None, Some(Platform::Tpu), Some(Platform::Cuda)] {

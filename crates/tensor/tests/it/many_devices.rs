@@ -73,7 +73,7 @@ const OPERATIONS: &[Row] = &[
         x[0].convolution(&x[1], &Convolution::new(2).stride([2, 2]))
     }),
     // Wide enough for a CPU to compute it and its derivatives as products.
-    ("wide convolution", &[&[8, 32, 4, 8], &[32, 32, 3, 3]], |x| {
+    ("wide convolution", &[&[8, 32, 4, 4], &[32, 32, 3, 3]], |x| {
         x[0].convolution(&x[1], &Convolution::new(2).padding([(1, 1), (1, 1)]))
     }),
     // A CPU computes it as a product of matrices.
