@@ -352,8 +352,10 @@ mod tests {
         assert_eq!(statements([4, 64, 8, 8], kernel, &padded.clone().stride([2; 2]), cpu)?, [1, 2]);
         // The derivative for an input without padding is more than twice as large as its cotangent.
         assert_eq!(statements([4, 20, 12, 12], [50, 20, 5, 5], &bare, cpu)?, [2, 1]);
-        // A map that is smaller than the kernel.
-        assert_eq!(statements([4, 64, 2, 2], kernel, &padded, cpu)?, [0, 3]);
+        // A map that is smaller than the kernel: its derivative has many positions, and as many
+        // features as there are images.
+        assert_eq!(statements([4, 64, 2, 2], kernel, &padded, cpu)?, [1, 2]);
+        assert_eq!(statements([32, 64, 2, 2], kernel, &padded, cpu)?, [0, 3]);
         let one = Convolution::new(1);
         assert_eq!(statements([2, 64, 16], [64, 64, 3], &one, cpu)?, [0, 3]);
         assert_eq!(statements([2, 64, 100], [64, 64, 3], &one, cpu)?, [3, 0]);

@@ -1,5 +1,5 @@
-//! Wide convolutions in f32, most of which a CPU computes as products of matrices, against the same
-//! in f64, which XLA computes as convolutions. Those are checked against JAX; see `operations`.
+//! Wide convolutions in f32 against the same in f64. A CPU computes most of those in f32 as products
+//! of matrices. XLA computes those in f64 as convolutions.
 
 use fulmen_tensor::{Convolution, DType, Function, Literal, Runtime, Tensor, TensorType, grad};
 
