@@ -14,8 +14,7 @@ use fulmen::trainer::{Precision, Strategy};
 use serde::Deserialize;
 
 use crate::models::{
-    Gan, Gpt, GptLanguageModel, LanguageModel, MaskedLanguageModel, Mlp, ResNetClassifier,
-    Translator,
+    Gan, Gpt, LanguageModel, MaskedLanguageModel, Mlp, ResNetClassifier, Translator,
 };
 use crate::peer::{PEERS, python};
 use crate::report::write_part;
@@ -200,10 +199,12 @@ pub(crate) fn ours(workload: &Workload, slice: &Slice) -> Result<Option<Cost>, B
         "biggan-128" => {
             judge(&Gan::new(&biggan::Config::default())?, &vision(&[3, 128, 128])?, strategy, slice)
         }
-        "gpt-1.3b" => judge(&GptLanguageModel(gpt_1_3b()?), &words(batch, 1024)?, strategy, slice),
+        "gpt-1.3b" => {
+            judge(&LanguageModel::Gpt2(gpt_1_3b()?), &words(batch, 1024)?, strategy, slice)
+        }
         _ => {
             let length = if name == "llama-3-8b" { 4096 } else { 8192 };
-            judge(&LanguageModel(llama_3_8b()?), &words(batch, length)?, strategy, slice)
+            judge(&LanguageModel::Decoder(llama_3_8b()?), &words(batch, length)?, strategy, slice)
         }
     }
 }

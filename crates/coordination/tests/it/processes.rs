@@ -194,18 +194,21 @@ fn eight_processes_stop_after_the_same_step_within_a_second() {
 
 const BARRIER: &str = "wait at a barrier";
 
+/// Every way to wait for the other processes.
+const EVERY_TASK: [&str; COUNT] = [
+    BARRIER,
+    BARRIER,
+    "wait for a value",
+    BARRIER,
+    BARRIER,
+    "watch the health",
+    BARRIER,
+    "be called",
+];
+
 #[test]
 fn a_killed_process_ends_all_and_is_named() {
-    let mut test_processes = waiting([
-        BARRIER,
-        BARRIER,
-        "wait for a value",
-        BARRIER,
-        BARRIER,
-        "watch the health",
-        BARRIER,
-        "be called",
-    ]);
+    let mut test_processes = waiting(EVERY_TASK);
     let pid = format!("pid {}", test_processes.pid(4));
     test_processes.kill(4);
     let others = (0..COUNT).filter(|&index| index != 4);
@@ -218,16 +221,7 @@ fn a_killed_process_ends_all_and_is_named() {
 
 #[test]
 fn a_killed_coordinator_ends_all_processes() {
-    let mut test_processes = waiting([
-        BARRIER,
-        BARRIER,
-        "wait for a value",
-        BARRIER,
-        BARRIER,
-        "watch the health",
-        BARRIER,
-        "be called",
-    ]);
+    let mut test_processes = waiting(EVERY_TASK);
     let pid = format!("pid {}", test_processes.pid(0));
     test_processes.kill(0);
     let says = ["process 0 (", &pid, "the coordinator at 127.0.0.1:", "has not answered for 8 s"];
