@@ -233,7 +233,10 @@ fn size(text: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use fulmen_tensor::{DType, Function, MatmulPrecision, TensorType};
+    use fulmen_pjrt::hlo::CollectiveKind;
+    use fulmen_tensor::{
+        DType, Function, MatmulPrecision, Sharding, Tensor, TensorType, checkpoint, grad,
+    };
 
     use super::*;
 
@@ -325,6 +328,45 @@ mod tests {
         let once = seconds(MatmulPrecision::Default);
         assert_eq!((seconds(MatmulPrecision::High) / once).round(), 3.0);
         assert_eq!((seconds(MatmulPrecision::Highest) / once).round(), 6.0);
+    }
+
+    #[test]
+    fn blocks_that_are_recomputed_gather_their_weights_one_after_another_in_bf16() {
+        let Some(plugin) = crate::libtpu::libtpu() else { return };
+        const BLOCKS: usize = 16;
+        const WIDTH: usize = 2048;
+        let (rows, f32s) =
+            (Sharding::new([Some("data")]), |dims| TensorType::new(DType::F32, dims));
+        let mut types = vec![f32s([WIDTH, WIDTH]); BLOCKS];
+        types.push(f32s([512, WIDTH]));
+        let function = Function::trace("step", &types, |inputs| {
+            let (weights, x) = (&inputs[..BLOCKS], inputs[BLOCKS].clone());
+            let block = |h: &Tensor, weight: &Tensor| {
+                let product = h.to_dtype(DType::Bf16).matmul(&weight.to_dtype(DType::Bf16));
+                product.to_dtype(DType::F32).tanh() + h
+            };
+            let y = weights.iter().fold(x, |h, weight| {
+                let weight = weight.all_gather(&rows);
+                checkpoint(|h| vec![block(&h[0], &weight)], &[&h]).remove(0)
+            });
+            grad(&(&y * &y).mean_all(), &weights.iter().collect::<Vec<_>>())
+        });
+        let function = (0..types.len())
+            .fold(function, |function, i| function.shard_parameter(i, rows.clone()));
+        let function =
+            (0..BLOCKS).fold(function, |function, i| function.shard_result(i, rows.clone()));
+        let slices = Slice::parse_list("v5e:2x4").unwrap();
+        let mesh = Mesh::new([("data", 8)]).unwrap();
+        let step = Step::new(&function, &mesh).unwrap();
+        let report = estimate_all(&plugin, &slices, None, |_| step.clone()).unwrap();
+        let cost = report.slices[0].step.as_ref().unwrap();
+        let weight_bytes = (2 * WIDTH * WIDTH) as u64;
+        let gathers = cost.collectives.iter().filter(|c| c.kind == CollectiveKind::AllGather);
+        // Forward and backward. The last block's values of the forward pass are still there.
+        let bytes: Vec<u64> = gathers.map(|c| c.bytes).collect();
+        assert!((2 * BLOCKS - 1..=2 * BLOCKS).contains(&bytes.len()), "{bytes:?}");
+        assert!(bytes.iter().all(|&bytes| bytes == weight_bytes), "{bytes:?}");
+        assert!(cost.temp_bytes < 6 * weight_bytes, "{report}");
     }
 
     #[test]

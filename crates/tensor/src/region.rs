@@ -85,7 +85,8 @@ impl Region {
 
     /// Makes a region of everything recorded since [`next_id`](crate::tensor::next_id) was `start`.
     /// Returns it with the tensors that its parameters replace: `inputs`, then other tensors
-    /// recorded before `start`.
+    /// recorded before `start`. Shards that were gathered before are gathered inside, so that the
+    /// whole value need not be kept.
     pub(crate) fn since(
         operation: &'static str,
         start: u64,
@@ -93,8 +94,11 @@ impl Region {
         results: &[Tensor],
     ) -> (Region, Vec<Tensor>) {
         let input_ids: HashSet<ValueId> = inputs.iter().map(|t| value_id(t)).collect();
-        let mut captures =
-            frontier(results, |t| is_computed_since(start, t), |t| can_recompute(start, t));
+        let mut captures = frontier(
+            results,
+            |t| is_computed_since(start, t) || t.gathered_from().is_some(),
+            |t| can_recompute(start, t),
+        );
         captures.retain(|t| !input_ids.contains(&value_id(t)));
         let parameters = parameters(operation, "input", inputs.iter().map(|t| t.ty()));
         let replacements =

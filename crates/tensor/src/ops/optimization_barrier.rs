@@ -27,9 +27,43 @@ impl Operation for OptimizationBarrier {
         RecomputePolicy::Never
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
-        let types: Vec<_> = cx.results().iter().map(TensorType::stablehlo).collect();
-        format!("stablehlo.optimization_barrier {} : {}", cx.operands(), types.join(", "))
+        lower(cx)
     }
+}
+
+/// A barrier that gradients do not pass: the cotangents are those of the operands.
+#[derive(Debug)]
+struct ComputedAfter;
+
+impl Operation for ComputedAfter {
+    fn name(&self) -> &'static str {
+        "computed_after"
+    }
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        OptimizationBarrier.infer(inputs)
+    }
+    fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
+        cx.cotangents.to_vec()
+    }
+    fn recompute_policy(&self) -> RecomputePolicy {
+        RecomputePolicy::Never
+    }
+    fn lower(&self, cx: &mut Lowering<'_>) -> String {
+        lower(cx)
+    }
+}
+
+fn lower(cx: &Lowering<'_>) -> String {
+    let types: Vec<_> = cx.results().iter().map(TensorType::stablehlo).collect();
+    format!("stablehlo.optimization_barrier {} : {}", cx.operands(), types.join(", "))
+}
+
+/// Returns the same `tensors`. What depends on them is computed after `earlier`. Gradients do not
+/// wait.
+pub(crate) fn computed_after(tensors: &[&Tensor], earlier: &Tensor) -> Vec<Tensor> {
+    let mut results = Tensor::apply_all(ComputedAfter, &[tensors, &[earlier]].concat());
+    results.truncate(tensors.len());
+    results
 }
 
 impl Tensor {

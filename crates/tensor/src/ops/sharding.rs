@@ -52,7 +52,15 @@ impl Operation for AllGather {
         Some(&self.0)
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
-        lower(&Sharding::replicated(), cx)
+        // Without the first constraint, XLA gathers the operand of a conversion in front of this,
+        // in its wider dtype.
+        let shards = lower(&self.0, cx);
+        if !cx.is_partitioned() {
+            return shards;
+        }
+        let shards = cx.statement(shards);
+        let (ty, whole) = (cx.result(), Sharding::replicated());
+        constraint(&shards, &whole, ty)
     }
 }
 
@@ -67,8 +75,12 @@ fn lower(sharding: &Sharding, cx: &Lowering<'_>) -> String {
     if !cx.is_partitioned() {
         return format!("stablehlo.reshape {} : {}", cx.operand(0), cx.signature());
     }
-    let sharding = sharding.attribute(cx.result().shape.rank());
-    format!("sdy.sharding_constraint {} {sharding} : {}", cx.operand(0), cx.result().stablehlo())
+    constraint(cx.operand(0), sharding, cx.result())
+}
+
+fn constraint(operand: &str, sharding: &Sharding, ty: &TensorType) -> String {
+    let sharding = sharding.attribute(ty.shape.rank());
+    format!("sdy.sharding_constraint {operand} {sharding} : {}", ty.stablehlo())
 }
 
 methods! {

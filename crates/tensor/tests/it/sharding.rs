@@ -2,7 +2,7 @@
 
 use fulmen_tensor::{
     Accelerator, Argument, DType, Devices, Function, Literal, Mesh, Runtime, Sharding, Tensor,
-    TensorType, grad, random,
+    TensorType, checkpoint, grad, random,
 };
 
 fn cpu(devices: impl Into<Devices>) -> Runtime {
@@ -67,6 +67,64 @@ fn what_is_gathered_has_a_sharded_gradient() {
     assert_eq!(values[1].to_vec::<f32>().unwrap(), value);
     let expected: Vec<f32> = value.iter().map(|x| 2.0 * x + 1.0).collect();
     assert_eq!(values[0].to_vec::<f32>().unwrap(), expected);
+}
+
+#[test]
+fn blocks_that_gather_and_recompute_have_the_same_gradients() {
+    let step = |is_sharded: bool| {
+        let types = [f32s([16, 16]), f32s([16, 16]), f32s([16, 16]), f32s([16]), f32s([8, 16])];
+        let function = Function::trace("step", &types, |inputs| {
+            let (weights, shift, x) = (&inputs[..3], &inputs[3], inputs[4].clone());
+            let gather = |t: &Tensor| if is_sharded { t.all_gather(&rows()) } else { t.clone() };
+            let shift = gather(shift);
+            let block = |h: &Tensor, weight: &Tensor| {
+                (h.matmul(&weight.t().to_dtype(DType::F32)) + &shift).tanh() + h
+            };
+            let y = weights.iter().fold(x, |h, weight| {
+                let weight = gather(weight);
+                if is_sharded {
+                    checkpoint(|h| vec![block(&h[0], &weight)], &[&h]).remove(0)
+                } else {
+                    block(&h, &weight)
+                }
+            });
+            let loss = (&y * &y).mean_all();
+            let mut results = grad(&loss, &inputs.iter().collect::<Vec<_>>());
+            results.push(loss);
+            results
+        });
+        (0..5).fold(function, |f, i| if is_sharded { f.shard_parameter(i, rows()) } else { f })
+    };
+    let mesh = Mesh::new([("data", 8)]).unwrap();
+    // Each block has a barrier in the backward pass. The second and third have one in the forward
+    // pass, too.
+    let text = step(true).stablehlo_for(&mesh).unwrap();
+    assert_eq!(text.matches("stablehlo.optimization_barrier").count(), 5, "{text}");
+    let run = |runtime: &Runtime, is_sharded: bool| {
+        let compiled = runtime.compile(&step(is_sharded)).unwrap();
+        let inputs: Vec<_> = [
+            numbers([16, 16]),
+            numbers([16, 16]),
+            numbers([16, 16]),
+            numbers([16]),
+            numbers([8, 16]),
+        ]
+        .iter()
+        .map(|value| {
+            let sharding = if is_sharded { rows() } else { Sharding::replicated() };
+            runtime.to_devices(value, &sharding).unwrap()
+        })
+        .collect();
+        let outputs = compiled.call(inputs.iter().map(Argument::Borrow).collect()).unwrap();
+        let literals =
+            runtime.read(&outputs.arrays.iter().collect::<Vec<_>>()).unwrap().wait().unwrap();
+        literals.iter().flat_map(|l| l.to_vec::<f32>().unwrap()).collect::<Vec<f32>>()
+    };
+    let expected = run(&cpu(1), false);
+    let actual = run(&cpu(8).with_mesh(&mesh).unwrap(), true);
+    assert_eq!(expected.len(), actual.len());
+    let differs = |(a, b): &(&f32, &f32)| (**a - **b).abs() > 1e-5;
+    assert_eq!(expected.iter().zip(&actual).filter(differs).count(), 0);
 }
 
 #[test]

@@ -5,20 +5,24 @@ use std::sync::Arc;
 
 use super::{borrowed, no_derivative, types};
 use crate::grad::vjp;
-use crate::graph::{replay, value_id};
+use crate::graph::{replay, value_id, visit};
+use crate::hash::IdSet;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp};
+use crate::ops::optimization_barrier::computed_after;
 use crate::region::Region;
 use crate::scope::Scope;
-use crate::tensor::{all_live, next_id};
+use crate::tensor::{Kind, all_live, next_id};
 use crate::{Tensor, TensorType};
+
+const CHECKPOINT: &str = "checkpoint";
 
 /// The recorded expression. Its parameters are the inputs of the operation.
 struct Checkpoint(Arc<Region>);
 
 impl Operation for Checkpoint {
     fn name(&self) -> &'static str {
-        "checkpoint"
+        CHECKPOINT
     }
     fn infer(&self, _: &[&TensorType]) -> Result<Vec<TensorType>, String> {
         Ok(types(&self.0.results))
@@ -97,6 +101,44 @@ pub fn checkpoint(f: impl FnOnce(&[Tensor]) -> Vec<Tensor>, inputs: &[&Tensor]) 
     if results.is_empty() || all_live(&results).is_err() {
         return results;
     }
-    let (region, inputs) = Region::since("checkpoint", start, inputs, &results);
+    let (region, mut inputs) = Region::since(CHECKPOINT, start, inputs, &results);
+    gather_after_the_previous_block(&region, &mut inputs);
     Tensor::apply_all(Checkpoint(Arc::new(region)), &borrowed(&inputs))
+}
+
+/// Lets the block gather its sharded inputs only after the input of the previous block is computed.
+/// Otherwise the compiler would gather the parameters of all blocks at the start of the step, and
+/// keep them. With this, a block's parameters can arrive while the previous block is computed.
+fn gather_after_the_previous_block(region: &Region, inputs: &mut [Tensor]) {
+    let Some(earlier) = inputs.first().and_then(input_of_checkpoint).cloned() else { return };
+    let gathered = gathered_parameters(region);
+    let shards: Vec<&Tensor> = gathered.iter().map(|&i| &inputs[i]).collect();
+    if shards.is_empty() {
+        return;
+    }
+    let shards = computed_after(&shards, &earlier);
+    gathered.into_iter().zip(shards).for_each(|(i, shard)| inputs[i] = shard);
+}
+
+/// If a tensor is the result of a [`checkpoint`], the first input of that.
+fn input_of_checkpoint(t: &Tensor) -> Option<&Tensor> {
+    let Kind::Operation(operation) = &t.node.kind else { return None };
+    t.node.inputs.first().filter(|_| operation.name() == CHECKPOINT)
+}
+
+/// The parameters of a region that it gathers, perhaps after operations on one operand, such as a
+/// conversion.
+fn gathered_parameters(region: &Region) -> Vec<usize> {
+    let mut gathered = IdSet::default();
+    visit(&region.results, |node| {
+        if matches!(&node.kind, Kind::Operation(o) if o.gathered_sharding().is_some()) {
+            let mut source = node;
+            while let [input] = &source.inputs[..] {
+                source = &input.node;
+            }
+            gathered.insert(source.id);
+        }
+    });
+    let parameters = region.parameters.iter().enumerate();
+    parameters.filter(|(_, p)| gathered.contains(&p.node.id)).map(|(i, _)| i).collect()
 }
