@@ -17,10 +17,11 @@ use crate::{Error, Result};
 /// The file with the settings of a model.
 const CONFIG: &str = "config.json";
 
-/// The size limit of a weight file, transformers' default.
+/// The size limit of a weight file, which is also transformers' default.
 const MAX_SHARD_BYTES: u64 = 5_000_000_000;
 
-/// A model that Hugging Face's transformers supports, with its names of parameters and settings.
+/// A model that Hugging Face's transformers also has. Parameters and settings have the same names
+/// as there.
 ///
 /// ```
 /// use fulmen_models::Pretrained;

@@ -48,8 +48,8 @@ impl fmt::Display for Report {
         }
         write!(
             f,
-            "Nothing was measured: libtpu compiled the step for chips that are not present. FLOPs, bytes and memory are the \
-             compiler's; times are the least that the published peaks allow, so real steps take longer."
+            "Nothing was measured: libtpu compiled the step for chips that are not present. FLOPs, bytes and memory are \
+             the compiler's. Times are lower bounds from the published peaks: real steps take longer."
         )
     }
 }

@@ -86,8 +86,8 @@ impl Report {
             parts.push(paragraph(format_args!("List prices of {date}, {source}; they change.")));
         }
         parts.push(paragraph(
-            "Nothing was measured: libtpu compiled the step for chips that are not present. FLOPs, bytes and memory are the \
-             compiler's; times are the least that the published peaks allow, so real steps take longer.",
+            "Nothing was measured: libtpu compiled the step for chips that are not present. FLOPs, bytes and memory are \
+             the compiler's. Times are lower bounds from the published peaks: real steps take longer.",
         ));
         parts.into_iter().collect()
     }

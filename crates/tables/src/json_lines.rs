@@ -47,7 +47,8 @@ pub struct JsonLines<T = Value> {
 }
 
 impl JsonLines {
-    /// Opens a file, the files of a pattern, or all `.jsonl` and `.ndjson` files in a folder.
+    /// Opens a file, the files that match a pattern, or all `.jsonl` and `.ndjson` files in a
+    /// folder.
     ///
     /// # Errors
     /// Files that do not exist or are compressed; read compressed files with

@@ -156,8 +156,8 @@ impl Program {
         self.mesh.num_devices() > 1
     }
 
-    /// Writes the statements that `results` need, and returns the names of their values. `leaves`
-    /// are the names of the parameters.
+    /// Writes the statements that compute `results`, and returns the names of the resulting values.
+    /// `leaves` maps each parameter to its name.
     pub(crate) fn emit(
         &mut self,
         results: &[Tensor],

@@ -13,9 +13,9 @@ use fulmen_data::{Error, Result};
 /// translation, in this order. The default map changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Affine {
-    /// Degrees, clockwise.
+    /// The angle of the rotation in degrees, clockwise.
     pub angle: f64,
-    /// Pixels to the right and down.
+    /// The translation in pixels: to the right, and down.
     pub translate: (f64, f64),
     /// The factor of all lengths.
     pub scale: f64,

@@ -1,7 +1,7 @@
-//! Slices at positions that a program computes: read and updated.
+//! Reads and updates slices at positions that the program computes.
 //!
-//! The sizes of the slices are known while recording. Out of scope: slices at positions that are
-//! known while recording (`slice.rs`).
+//! Only the sizes of the slices are known while recording. Out of scope: slices whose positions are
+//! known too (`slice.rs`).
 
 use super::constant::holds;
 use super::dtype_set::DTypeSet;
