@@ -130,7 +130,7 @@ impl ImagePipeline {
         let size = ImageSize { height: image.height(), width: image.width() };
         if image.channels() != self.channels {
             return Err(Error::field(format!(
-                "the steps of {self} made an image of {} channels; {} are wanted",
+                "the steps of {self} made an image of {} channels, expected {}",
                 image.channels(),
                 self.channels
             )));
@@ -156,7 +156,7 @@ impl ImagePipeline {
         let declared = sample.fields().get(field);
         if let Some(declared) = declared.filter(|declared| declared.shape != shape) {
             return Err(Error::field(format!(
-                "the image is {shape:?}, but field `{declared}` takes another shape; declare it with \
+                "the image is {shape:?}, but field `{declared}` takes a different shape; declare it with \
                  ImagePipeline::field, or give all images one size (random_resized_crop, resize_exact, center_crop)"
             )));
         }

@@ -176,8 +176,9 @@ pub trait Pretrained: Module + Sized {
             std::fs::create_dir_all(folder).map_err(|e| Error::io("create", folder, e))?;
             for other in ["model.safetensors.index.json", "pytorch_model.bin.index.json"] {
                 if folder.join(other).exists() {
-                    let message =
-                        format!("the folder has another model in it ({other}); name a new one");
+                    let message = format!(
+                        "the folder already has a different model ({other}); choose a new folder"
+                    );
                     let error = io::Error::new(io::ErrorKind::AlreadyExists, message);
                     return Err(Error::io("write", folder, error));
                 }

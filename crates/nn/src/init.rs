@@ -313,7 +313,7 @@ impl Init {
             (Init::Uniform { low, high }, _) => {
                 if !(low.is_finite() && high.is_finite() && low <= high) {
                     return Err(format!(
-                        "there is no number between {low} and {high}; give a finite low <= high"
+                        "there is no number between {low} and {high}; pass a finite low <= high"
                     )
                     .into());
                 }

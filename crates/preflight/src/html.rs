@@ -72,7 +72,7 @@ impl Report {
             })
         });
         let compared = Chart {
-            title: "Time and money of an epoch".into(),
+            title: "Time and cost of an epoch".into(),
             x: "minutes, at least".into(),
             y: "USD".into(),
             series: dots.collect(),

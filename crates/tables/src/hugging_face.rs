@@ -52,7 +52,7 @@ impl HfDataset {
             // This returns an error that asks to choose a configuration.
             [] => folder.split(""),
             splits => Err(Error::usage(format!(
-                "{}: the dataset has the splits {}; say which with `HfDataset::open_split`",
+                "{}: the dataset has the splits {}; choose one with `HfDataset::open_split`",
                 folder.location,
                 splits.join(", ")
             ))),

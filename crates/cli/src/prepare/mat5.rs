@@ -112,7 +112,7 @@ impl<'a> Cursor<'a> {
     }
 
     fn word(&mut self) -> Result<u32, String> {
-        let bytes = self.take(4)?.try_into().map_err(|_| "a word of 4 bytes was expected")?;
+        let bytes = self.take(4)?.try_into().map_err(|_| "expected a word of 4 bytes")?;
         Ok(if self.is_big_endian { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) })
     }
 

@@ -18,7 +18,7 @@ impl Weights {
     pub(crate) fn new(name: &str, weights: &[f64], count: usize, noun: &str) -> Result<Weights> {
         if weights.len() != count {
             return Err(Error::usage(format!(
-                "{name}: {} weights for {count} {noun}; give one for each",
+                "{name}: {} weights for {count} {noun}; pass one for each",
                 weights.len()
             )));
         }
