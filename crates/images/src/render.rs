@@ -93,7 +93,7 @@ impl ImagePipeline {
     /// the result into a field, which must have the shape of [`ImagePipeline::field`].
     ///
     /// # Errors
-    /// Those of [`decode`](ImagePipeline::decode); an image of another size than the field's.
+    /// Those of [`decode`](ImagePipeline::decode); an image of a different size than the field's.
     pub fn write(&self, file: &[u8], sample: &mut Sample<'_>, field: usize) -> Result<()> {
         // The generator is cloned, because the sample itself is needed for its clock.
         let mut random = sample.random().clone();
@@ -116,7 +116,7 @@ impl ImagePipeline {
     /// Like [`write`](ImagePipeline::write), for a decoded image.
     ///
     /// # Errors
-    /// Errors of the steps; an image of another size than the field's.
+    /// Errors of the steps; an image of a different size than the field's.
     pub fn write_image(&self, image: Image, sample: &mut Sample<'_>, field: usize) -> Result<()> {
         let mut random = sample.random().clone();
         let image = sample.timed(Stage::Transform, || {

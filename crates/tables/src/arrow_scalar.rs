@@ -148,7 +148,7 @@ pub(crate) fn store_list(
         sizes.push(size);
         (values, start, end) = (children, first, last);
     }
-    // A shape with another number of axes takes the elements in their order.
+    // A shape with a different number of axes takes the elements in their order.
     let shape_matches = if sizes.len() == shape.len() {
         sizes == shape
     } else {

@@ -1,7 +1,8 @@
 //! Folders of Hugging Face's `datasets`: folders written by `save_to_disk`, and downloads from the
 //! hub.
 //!
-//! Out of scope: which files belong to which split (`hugging_face_files`), and fetching them.
+//! Out of scope: which files belong to which split (`hugging_face_files`), and downloading the
+//! files.
 
 use std::fmt;
 

@@ -105,7 +105,7 @@ fn tokens(text: &Path, vocabulary: &Vocabulary) -> Result<Arc<dyn TokenStore>> {
         if tokens.vocab_size() > vocabulary.len() {
             let (file, actual, expected) = (text.display(), tokens.vocab_size(), vocabulary.len());
             let message = format!(
-                "{file}: its vocabulary has {actual} tokens, not {expected}; give its --tokenizer"
+                "{file}: its vocabulary has {actual} tokens, not {expected}; pass its --tokenizer"
             );
             return Err(message.into());
         }

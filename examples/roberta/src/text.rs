@@ -132,7 +132,7 @@ fn tokens(text: &Path, tokenizer: &Tokenizer, end: u32) -> Result<Arc<dyn TokenS
             let (file, actual, expected) =
                 (text.display(), tokens.vocab_size(), tokenizer.vocab_size());
             let message = format!(
-                "{file}: its vocabulary has {actual} tokens, not {expected}; give its --tokenizer"
+                "{file}: its vocabulary has {actual} tokens, not {expected}; pass its --tokenizer"
             );
             return Err(message.into());
         }

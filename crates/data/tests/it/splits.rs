@@ -278,7 +278,7 @@ fn weights_that_cannot_be_are_refused() {
     );
 }
 
-/// Numbers from `start` on, in another order in each epoch.
+/// Numbers from `start` on, in a different order in each epoch.
 struct Numbers {
     start: u64,
     count: u64,

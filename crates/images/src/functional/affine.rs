@@ -99,7 +99,7 @@ impl Affine {
 /// ```
 ///
 /// # Errors
-/// A scale that is not positive, numbers that are not finite, a fill with another number of
+/// A scale that is not positive, numbers that are not finite, a fill with a different number of
 /// channels, an interpolation other than nearest and bilinear.
 pub fn affine(image: &Image, map: &Affine, mode: Interpolation, fill: &Fill) -> Result<Image> {
     map.check()?;

@@ -146,8 +146,8 @@ impl Tensor {
     /// for each axis, which the program computes (JAX's `dynamic_update_slice`). Starts are clamped
     /// so that the slice lies within the tensor.
     ///
-    /// Poisoned if `update` has another dtype than this tensor, if it is too large, or if there is
-    /// not one start for each axis.
+    /// Poisoned if `update` has a different dtype than this tensor, if it is too large, or if there
+    /// is not one start for each axis.
     ///
     /// ```
     /// use fulmen_tensor::{DType, Tensor};
