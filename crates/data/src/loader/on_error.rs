@@ -23,8 +23,8 @@ const MAX_LISTED: usize = 16;
 /// instead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnError {
-    /// The batch is an error that names the sample. The other batches still follow, unless a stream
-    /// cannot continue: then the error is the last item.
+    /// The loader returns an error, which names the sample, in place of the batch. The other
+    /// batches still follow, unless a stream cannot continue: then the error is the last item.
     #[default]
     Fail,
     /// The batch continues without the sample: the samples after it move up, and the rows left at
