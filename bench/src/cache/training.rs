@@ -38,7 +38,7 @@ pub(crate) fn run(args: &Args, images: &Path, folder: &Path) -> Result<Value, Bo
         };
         let (rate, share) = (fit.samples_per_second, fit.data_wait_share);
         println!(
-            "ResNet-18, {name}: {rate:.1} images/s, at most {:.2} % of step time waits for data",
+            "ResNet-18, {name}: {rate:.1} images/s, at most {:.2} % of the step time is spent waiting for data",
             100.0 * share
         );
         if let Some(loader) = &fit.loader {

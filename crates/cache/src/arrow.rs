@@ -375,8 +375,9 @@ fn check_batch(
     let flatbuffer = message[8..].get(..length).ok_or("the length of its record batch is wrong")?;
     let message: Message<'_> = root_as_message(flatbuffer)
         .map_err(|error| format!("its record batch is damaged: {error}"))?;
-    let batch =
-        message.header_as_record_batch().ok_or("its record batch is a message of another kind")?;
+    let batch = message
+        .header_as_record_batch()
+        .ok_or("its record batch is a message of a different kind")?;
     if batch.compression().is_some() {
         return Err("its record batch is compressed".to_owned());
     }

@@ -1,6 +1,6 @@
 //! The options of a cache, and the steps from them to a finished cache.
 //!
-//! Out of scope: reading it (`dataset`), and filling its parts (`build`).
+//! Out of scope: reading a cache (`dataset`), and filling its parts (`build`).
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -114,7 +114,7 @@ impl CachedDataset {
             ),
             Err(caches) if caches.is_empty() => Err(maintenance::no_cache_error(path)),
             Err(several) => Err(Error::usage(format!(
-                "{} has {} caches; name one of them: {}",
+                "{} has {} caches; choose one of them: {}",
                 path.display(),
                 several.len(),
                 several

@@ -1,6 +1,6 @@
 //! Progress and other events while a cache is made.
 //!
-//! Out of scope: displaying them.
+//! Out of scope: displaying the events.
 
 use std::fmt;
 

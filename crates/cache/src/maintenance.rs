@@ -112,8 +112,8 @@ pub(crate) fn no_cache_error(path: &Path) -> Error {
 /// total. Caches of other releases are left out.
 ///
 /// # Errors
-/// Parts that are missing or have another size or content (the error names them and says what to
-/// do); a file that cannot be read; no cache of this release at this path.
+/// Parts that are missing or have a different size or content (the error names them and says what
+/// to do); a file that cannot be read; no cache of this release at this path.
 pub fn verify_cache(path: impl AsRef<Path>, mut progress: impl FnMut(u64, u64)) -> Result<u64> {
     let (mut plans, mut wrong) = (Vec::new(), Vec::new());
     for CacheEntry { dir, plan } in find_own(path.as_ref())? {

@@ -98,7 +98,7 @@ impl Checkpoint {
         if let Some((scheme, path)) = location.split_once("://") {
             let Some((parent, name)) = path.trim_end_matches('/').rsplit_once('/') else {
                 return Err(Error::usage(format!(
-                    "{location}: this is a bucket; name a checkpoint in it"
+                    "{location}: this is a bucket; use a checkpoint in it"
                 )));
             };
             return Checkpoint::open(open_store(format!("{scheme}://{parent}"))?, name);
@@ -110,7 +110,7 @@ impl Checkpoint {
                 Checkpoint::open(Arc::new(LocalStore::new(parent)), name)
             }
             _ => Err(Error::usage(format!(
-                "{location}: not the folder of a checkpoint; name the one that has a {MANIFEST}. Weights alone are loaded with \
+                "{location}: not the folder of a checkpoint; use the one that has a {MANIFEST}. Weights alone are loaded with \
                  load_weights"
             ))),
         }

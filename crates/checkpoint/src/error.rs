@@ -64,7 +64,7 @@ impl Error {
             io::ErrorKind::PermissionDenied => {
                 "; check the permissions of the folder and its files"
             }
-            _ if fulmen_durable::is_full(&source) => "; free some room or name another folder",
+            _ if fulmen_durable::is_full(&source) => "; free some space, or choose another folder",
             _ => "",
         };
         let kind = if source.kind() == io::ErrorKind::NotFound { Kind::NotFound } else { Kind::Io };

@@ -256,7 +256,7 @@ impl Manifest {
     }
 }
 
-/// Checks that the parts of a tensor cover each element once.
+/// Checks that the parts of a tensor cover each element exactly once.
 fn check_cover(tensor: &TensorEntry) -> Result<(), String> {
     let mut parts: Vec<&Rectangle> = tensor.parts.iter().map(|part| &part.rectangle).collect();
     parts.sort_by(|a, b| a.offset.cmp(&b.offset));

@@ -53,7 +53,7 @@ pub fn merge(
     if to.list(folder).is_ok_and(|entries| !entries.is_empty()) {
         let location = to.describe(folder);
         return Err(Error::usage(format!(
-            "{location}: the folder is not empty; name a new one, so that files of two models do not mix"
+            "{location}: the folder is not empty; choose a new one, so that files of two models do not mix"
         )));
     }
     let tensors = checkpoint.manifest().tensors.iter().filter(|(name, _)| options.selects(name));

@@ -99,7 +99,7 @@ pub fn open_store(location: impl AsRef<Path>) -> Result<Arc<dyn Store>> {
             )))
         }
         _ if text.is_empty() => {
-            Err(Error::usage("the folder for checkpoints is an empty string; name a folder"))
+            Err(Error::usage("the folder for checkpoints is an empty string; set it to a folder"))
         }
         _ => Ok(Arc::new(LocalStore::new(location))),
     }

@@ -360,7 +360,7 @@ impl NewObject for NearObject {
         if let Err(error) = Checkpoint::open(shared.near.clone(), &name) {
             let _ = shared.near.remove(&format!("{name}/{MANIFEST}"));
             return Err(io::Error::other(format!(
-                "not all shards are there ({error}); the folder must be one that all processes see: name another, or leave \
+                "not all shards are there ({error}); the folder must be one that all processes see: choose another, or leave \
                  it out"
             )));
         }

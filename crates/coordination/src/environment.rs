@@ -1,4 +1,5 @@
-//! Reads which process this is from the environment: Fulmen's own variables first, then libtpu's.
+//! Finds the place of this process in its run from environment variables: Fulmen's own, or else
+//! libtpu's.
 //!
 //! Out of scope: querying a cloud's metadata server (`grpc/metadata.rs`).
 
@@ -17,7 +18,7 @@ const RUN_ID: &str = "FULMEN_RUN_ID";
 const RUN_TOKEN: &str = "FULMEN_RUN_TOKEN";
 
 impl Process {
-    /// Reads this process from environment variables.
+    /// Describes this process as the environment variables say.
     ///
     /// Fulmen's own variables come first: `FULMEN_COORDINATOR` (`host:port`), `FULMEN_PROCESS_ID`
     /// and `FULMEN_NUM_PROCESSES`. If none of them is set, libtpu's variables are used:

@@ -39,8 +39,8 @@ impl Process {
     /// Describes process `index` of `count`, in a run whose process 0 listens at `coordinator`, a
     /// `host:port`.
     ///
-    /// Process 0 may use port 0 to let the system choose a port;
-    /// [`Builder::on_listening`](crate::Builder::on_listening) reports it.
+    /// With port 0, process 0 lets the system choose a port, and
+    /// [`Builder::on_listening`](crate::Builder::on_listening) reports the choice.
     ///
     /// # Errors
     /// The index is not below the count, the count is 0, or the address is not of the form

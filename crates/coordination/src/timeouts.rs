@@ -49,13 +49,13 @@ impl Timeouts {
         // Below 0.1 s, an ordinary pause of the scheduler would count as a lost process.
         if self.heartbeat < Duration::from_millis(100) {
             return Err(Error::usage(format!(
-                "the heartbeat time-out is {:?}; give at least 100 ms",
+                "the heartbeat time-out is {:?}; set at least 100 ms",
                 self.heartbeat
             )));
         }
         if self.join.is_zero() {
             return Err(Error::usage(
-                "the join time-out is 0; give at least the time that the slowest host needs to start",
+                "the join time-out is 0; set at least the time that the slowest host needs to start",
             ));
         }
         Ok(())

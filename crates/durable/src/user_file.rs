@@ -24,7 +24,7 @@ pub fn read_text(path: &Path) -> io::Result<String> {
     let refuse = |reason: String| io::Error::new(io::ErrorKind::InvalidInput, reason);
     let metadata = std::fs::metadata(path)?;
     if metadata.is_dir() {
-        return Err(refuse("it is a folder; name a file in it".into()));
+        return Err(refuse("it is a folder; use a file in it".into()));
     }
     // A device may be endless.
     if !metadata.is_file() && !metadata.file_type().is_fifo() {

@@ -1,6 +1,6 @@
 //! Parses the location of a file or a folder.
 //!
-//! Out of scope: reading it (`location`).
+//! Out of scope: reading a location (`location`).
 
 use std::path::PathBuf;
 

@@ -31,7 +31,7 @@ impl Plan {
     /// The arguments are inconsistent.
     fn new(machine: &Machine) -> Result<Plan> {
         if machine.node_count != 1 {
-            let text = "Fulmen trains on one slice, so nothing was created; give a larger --type";
+            let text = "Fulmen trains on one slice, so nothing was created; use a larger --type";
             return Err(Error::usage(format!("--node-count {}: {text}", machine.node_count)));
         }
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();

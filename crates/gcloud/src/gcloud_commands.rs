@@ -215,7 +215,7 @@ pub(crate) fn create(
             }
             (false, None) => {
                 let text = format!(
-                    "--data-disk {disk}: give --project, or projects/P/zones/Z/disks/{disk}"
+                    "--data-disk {disk}; pass --project, or projects/P/zones/Z/disks/{disk}"
                 );
                 return Err(Error::usage(text));
             }
@@ -247,7 +247,7 @@ impl Machine {
         };
         let unknown = || {
             Error::usage(format!(
-                "--version: no runtime version is known for {}; give one",
+                "--version: no runtime version is known for {}; pass one",
                 self.slice
             ))
         };

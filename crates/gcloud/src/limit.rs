@@ -39,7 +39,7 @@ impl Limit {
                 Some(hour) if hour > 0.0 => dollars / hour,
                 _ => {
                     let text = format!(
-                        "--max-cost: the price of {} is unknown; give --price FILE",
+                        "--max-cost: the price of {} is unknown; pass --price FILE",
                         machine.slice
                     );
                     return Err(Error::usage(text + " or --max-hours"));
@@ -52,7 +52,7 @@ impl Limit {
         };
         if machine.flex_start && !hours.is_some_and(|hours| hours <= MAX_FLEX_START_HOURS) {
             return Err(Error::usage(
-                "--flex-start needs a limit of at most 168 hours; give --max-hours",
+                "--flex-start needs a limit of at most 168 hours; pass --max-hours",
             ));
         }
         Ok(hours.map(|hours| Limit { seconds: (hours * 3600.0).ceil() as u64 }))

@@ -123,7 +123,7 @@ impl Image {
         &mut self.pixels[y * row..][..row][x * self.channels..][..self.channels]
     }
 
-    /// Converts the image to another number of channels.
+    /// Converts the image to a different number of channels.
     ///
     /// From gray to color, the value is repeated. From color to gray, the result is ITU-R 601-2's
     /// luma, rounded like Pillow's: (19595 R + 38470 G + 7471 B + 32768) / 65536. Alpha is dropped
@@ -141,8 +141,8 @@ impl Image {
     }
 }
 
-/// Converts pixels to another number of channels and appends them to `into`. Both numbers must be
-/// 1, 3 or 4.
+/// Converts pixels to a different number of channels and appends them to `into`. Both numbers must
+/// be 1, 3 or 4.
 pub(crate) fn convert(from: &[u8], from_channels: usize, into: &mut Vec<u8>, channels: usize) {
     let pixels = from.chunks_exact(from_channels);
     match (from_channels, channels) {

@@ -202,7 +202,7 @@ impl ImagePipeline {
     /// ```
     ///
     /// # Errors
-    /// A file in another format; one that is truncated; an image that is too large.
+    /// A file in a different format; one that is truncated; an image that is too large.
     pub fn header(&self, file: &[u8]) -> Result<Header> {
         decode::header(file, &self.limits)
     }

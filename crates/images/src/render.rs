@@ -93,7 +93,7 @@ impl ImagePipeline {
     /// the result into a field, which must have the shape of [`ImagePipeline::field`].
     ///
     /// # Errors
-    /// Those of [`decode`](ImagePipeline::decode); an image of another size than the field's.
+    /// Those of [`decode`](ImagePipeline::decode); an image of a different size than the field's.
     pub fn write(&self, file: &[u8], sample: &mut Sample<'_>, field: usize) -> Result<()> {
         // The generator is cloned, because the sample itself is needed for its clock.
         let mut random = sample.random().clone();
@@ -116,7 +116,7 @@ impl ImagePipeline {
     /// Like [`write`](ImagePipeline::write), for a decoded image.
     ///
     /// # Errors
-    /// Errors of the steps; an image of another size than the field's.
+    /// Errors of the steps; an image of a different size than the field's.
     pub fn write_image(&self, image: Image, sample: &mut Sample<'_>, field: usize) -> Result<()> {
         let mut random = sample.random().clone();
         let image = sample.timed(Stage::Transform, || {
@@ -130,7 +130,7 @@ impl ImagePipeline {
         let size = ImageSize { height: image.height(), width: image.width() };
         if image.channels() != self.channels {
             return Err(Error::field(format!(
-                "the steps of {self} made an image of {} channels; {} are wanted",
+                "the steps of {self} made an image of {} channels, expected {}",
                 image.channels(),
                 self.channels
             )));
@@ -156,7 +156,7 @@ impl ImagePipeline {
         let declared = sample.fields().get(field);
         if let Some(declared) = declared.filter(|declared| declared.shape != shape) {
             return Err(Error::field(format!(
-                "the image is {shape:?}, but field `{declared}` takes another shape; declare it with \
+                "the image is {shape:?}, but field `{declared}` takes a different shape; declare it with \
                  ImagePipeline::field, or give all images one size (random_resized_crop, resize_exact, center_crop)"
             )));
         }

@@ -161,7 +161,7 @@ impl Loggers {
         match self.shared.lost.swap(0, Ordering::Relaxed) {
             0 => {}
             lost => (self.shared.tell)(&format!(
-                "warning: log points lost because the loggers did not keep up: {lost}"
+                "warning: the loggers did not keep up; log points lost: {lost}"
             )),
         }
         if timed_out {
@@ -361,7 +361,7 @@ mod tests {
         assert_eq!(text.lock().unwrap().lines().count(), 3, "the third picture was lost");
         let messages = messages.lock().unwrap();
         assert!(
-            messages[0].contains("do not keep up") && messages[1].ends_with("did not keep up: 1"),
+            messages[0].contains("do not keep up") && messages[1].ends_with("log points lost: 1"),
             "{messages:?}"
         );
     }

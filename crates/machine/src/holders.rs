@@ -1,7 +1,7 @@
 //! Finds the processes that hold the TPU: who started them and when, what they run, and whether
 //! they make progress.
 //!
-//! Out of scope: ending them (`kill.rs`).
+//! Out of scope: ending the processes (`kill.rs`).
 
 use std::collections::HashMap;
 use std::fs::{self, File};

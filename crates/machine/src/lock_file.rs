@@ -1,6 +1,6 @@
 //! The file with which libtpu keeps a second process off the TPU.
 //!
-//! Out of scope: who may remove it.
+//! Out of scope: the decision whether to remove the file (`kill.rs`).
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;

@@ -45,9 +45,11 @@ pub enum AutoModelForSequenceClassification {
 use AutoModelForSequenceClassification::{Bert, Roberta};
 
 impl AutoModelForSequenceClassification {
-    /// The logits `[batch, classes]`. `ids` are integers `[batch, length]`; `token_type_ids`, with
-    /// the same shape, is the segment of each token, by default 0, and RoBERTa ignores it;
-    /// `attention_mask`, with the same shape, is 0 at padding.
+    /// The logits `[batch, classes]`.
+    ///
+    /// `ids` are integers `[batch, length]`. `token_type_ids`, of the same shape, is the segment of
+    /// each token; by default, it is 0. RoBERTa ignores it. `attention_mask`, of the same shape, is
+    /// 0 for padding.
     ///
     /// Poisoned if the shapes do not fit, and if there are more tokens than positions.
     #[track_caller]

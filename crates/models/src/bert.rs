@@ -293,9 +293,10 @@ pub struct Transform {
 }
 
 impl BertForMaskedLm {
-    /// The logits `[batch, length, vocabulary]` of each token. `ids`, integers `[batch, length]`;
-    /// `token_type_ids`, the same shape, is the segment of each token, by default 0;
-    /// `attention_mask`, the same shape, is 0 at padding.
+    /// The logits `[batch, length, vocabulary]` of each token.
+    ///
+    /// `ids` are integers `[batch, length]`. `token_type_ids`, of the same shape, is the segment of
+    /// each token; by default, it is 0. `attention_mask`, of the same shape, is 0 for padding.
     ///
     /// Poisoned if the shapes do not fit, and if there are more tokens than positions.
     #[track_caller]
@@ -378,9 +379,10 @@ pub struct PooledEncoder {
 }
 
 impl BertForSequenceClassification {
-    /// The logits `[batch, classes]`. `ids`, integers `[batch, length]`; `token_type_ids`, the same
-    /// shape, is the segment of each token, by default 0; `attention_mask`, the same shape, is 0 at
-    /// padding.
+    /// The logits `[batch, classes]`.
+    ///
+    /// `ids` are integers `[batch, length]`. `token_type_ids`, of the same shape, is the segment of
+    /// each token; by default, it is 0. `attention_mask`, of the same shape, is 0 for padding.
     ///
     /// Poisoned if the shapes do not fit, and if there are more tokens than positions.
     #[track_caller]

@@ -192,7 +192,7 @@ impl Generator {
         let (blocks, dim_z) = (widths.len() - 1, config.dim_z);
         if dim_z % (blocks + 1) != 0 {
             return Err(Error::config(format!(
-                "`dim_z` is {dim_z}, which has no {} equal parts",
+                "`dim_z` is {dim_z}, which cannot be split into {} equal parts",
                 blocks + 1
             )));
         }

@@ -107,8 +107,8 @@ pub struct Decoding<'m> {
 }
 
 impl<'m> Decoding<'m> {
-    /// Encodes ids; `attention_mask`, of the same shape, is 0 at padding. Poisoned if the shapes do
-    /// not fit.
+    /// Encodes ids; `attention_mask`, of the same shape, is 0 for padding. Poisoned if the shapes
+    /// do not fit.
     pub(crate) fn new(
         model: &'m dyn EncoderDecoder,
         ids: &Tensor,

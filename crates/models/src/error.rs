@@ -42,7 +42,7 @@ impl Error {
         }
     }
 
-    /// Whether a config belongs to another model, or asks for an unsupported feature.
+    /// Whether a config belongs to a different model, or asks for an unsupported feature.
     pub fn is_config(&self) -> bool {
         matches!(self.0, Kind::Config { .. })
     }

@@ -225,8 +225,8 @@ impl<M: Module> Lora<M> {
     /// model.
     ///
     /// # Errors
-    /// A file is missing or damaged, or asks for an unsupported feature; the adapter belongs to
-    /// another model.
+    /// A file is missing or damaged, or asks for an unsupported feature; the adapter belongs to a
+    /// different model.
     #[track_caller]
     pub fn from_folder(model: M, folder: impl AsRef<Path>) -> Result<Lora<M>> {
         let file = folder.as_ref().join(CONFIG);

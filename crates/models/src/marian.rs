@@ -208,7 +208,7 @@ impl Network {
 impl Marian {
     /// The logits `[batch, decoder length, vocabulary]` of the token after each of `decoder_ids`,
     /// integers `[batch, decoder length]`, given `ids`, integers `[batch, length]`.
-    /// `attention_mask`, of the shape of `ids`, is 0 at padding.
+    /// `attention_mask`, of the shape of `ids`, is 0 for padding.
     ///
     /// Poisoned if the shapes do not fit, and if there are more tokens than positions.
     #[track_caller]
@@ -223,7 +223,7 @@ impl Marian {
     }
 
     /// Encodes `ids`, integers `[batch, length]`, for a decoder. `attention_mask`, of the same
-    /// shape, is 0 at padding.
+    /// shape, is 0 for padding.
     ///
     /// Everything computed from it is poisoned if the shapes do not fit, or if there are more
     /// tokens than positions.

@@ -17,10 +17,11 @@ use crate::{Error, Result};
 /// The file with the settings of a model.
 const CONFIG: &str = "config.json";
 
-/// The size limit of a weight file, transformers' default.
+/// The size limit of a weight file, which is also transformers' default.
 const MAX_SHARD_BYTES: u64 = 5_000_000_000;
 
-/// A model that Hugging Face's transformers supports, with its names of parameters and settings.
+/// A model that Hugging Face's transformers also has. Parameters and settings have the same names
+/// as there.
 ///
 /// ```
 /// use fulmen_models::Pretrained;
@@ -91,7 +92,7 @@ pub trait Pretrained: Module + Sized {
     /// The settings of a folder downloaded from Hugging Face.
     ///
     /// # Errors
-    /// The config is missing, belongs to another model, or asks for an unsupported feature: the
+    /// The config is missing, belongs to a different model, or asks for an unsupported feature: the
     /// message names the key.
     fn config_from_folder(folder: impl AsRef<Path>) -> Result<Self::Config> {
         read_config::<Self>(folder.as_ref())
@@ -100,14 +101,14 @@ pub trait Pretrained: Module + Sized {
     /// Loads a folder downloaded from Hugging Face: `config.json`, and the weights as
     /// `model.safetensors`, `pytorch_model.bin`, or an index of several such files.
     ///
-    /// Parameters are f32, even if the files have another dtype; [`Module::to_dtype`] changes that.
-    /// The model is in evaluation mode, as in transformers; the Trainer switches it. Names may have
-    /// the prefix `module.` (DistributedDataParallel) or `_orig_mod.` (`torch.compile`).
+    /// Parameters are f32, even if the files have a different dtype; [`Module::to_dtype`] changes
+    /// that. The model is in evaluation mode, as in transformers; the Trainer switches it. Names
+    /// may have the prefix `module.` (DistributedDataParallel) or `_orig_mod.` (`torch.compile`).
     ///
     /// # Errors
-    /// A file is missing or damaged. The config belongs to another model, or asks for an
+    /// A file is missing or damaged. The config belongs to a different model, or asks for an
     /// unsupported feature: the message names the key. A parameter is missing in the files,
-    /// unexpected, or has another shape: the message lists all of them.
+    /// unexpected, or has a different shape: the message lists all of them.
     #[track_caller]
     fn from_folder(folder: impl AsRef<Path>) -> Result<Self> {
         let folder = folder.as_ref();
@@ -118,8 +119,8 @@ pub trait Pretrained: Module + Sized {
     }
 
     /// Like [`from_folder`](Pretrained::from_folder), for another task: `change` sets the number of
-    /// labels, for example. A head that the files do not have, or have in another shape, gets its
-    /// initial values from `initialize`, which the Trainer calls.
+    /// labels, for example. A head that the files do not have, or have in a different shape, gets
+    /// its initial values from `initialize`, which the Trainer calls.
     ///
     /// # Errors
     /// Those of [`from_folder`](Pretrained::from_folder), except for the head's parameters.
@@ -175,8 +176,9 @@ pub trait Pretrained: Module + Sized {
             std::fs::create_dir_all(folder).map_err(|e| Error::io("create", folder, e))?;
             for other in ["model.safetensors.index.json", "pytorch_model.bin.index.json"] {
                 if folder.join(other).exists() {
-                    let message =
-                        format!("the folder has another model in it ({other}); name a new one");
+                    let message = format!(
+                        "the folder already has a different model ({other}); choose a new folder"
+                    );
                     let error = io::Error::new(io::ErrorKind::AlreadyExists, message);
                     return Err(Error::io("write", folder, error));
                 }

@@ -49,8 +49,9 @@ pub struct LmHead {
 }
 
 impl RobertaForMaskedLm {
-    /// The logits `[batch, length, vocabulary]` of each token. `ids`, integers `[batch, length]`;
-    /// `attention_mask`, the same shape, is 0 at padding.
+    /// The logits `[batch, length, vocabulary]` of each token.
+    ///
+    /// `ids` are integers `[batch, length]`. `attention_mask`, of the same shape, is 0 for padding.
     ///
     /// Poisoned if the shapes do not fit, and if there are more tokens than positions.
     #[track_caller]
@@ -125,7 +126,7 @@ pub struct ClassificationHead {
 
 impl RobertaForSequenceClassification {
     /// The logits `[batch, classes]`. `ids`, integers `[batch, length]`; `attention_mask`, the same
-    /// shape, is 0 at padding.
+    /// shape, is 0 for padding.
     ///
     /// Poisoned if the shapes do not fit, and if there are more tokens than positions.
     #[track_caller]

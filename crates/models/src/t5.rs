@@ -330,7 +330,7 @@ impl Stack {
 impl T5 {
     /// The logits `[batch, decoder length, vocabulary]` of the token after each of `decoder_ids`,
     /// integers `[batch, decoder length]`, given `ids`, integers `[batch, length]`.
-    /// `attention_mask`, of the shape of `ids`, is 0 at padding.
+    /// `attention_mask`, of the shape of `ids`, is 0 for padding.
     ///
     /// Poisoned if the shapes do not fit.
     #[track_caller]
@@ -345,7 +345,7 @@ impl T5 {
     }
 
     /// Encodes `ids`, integers `[batch, length]`, for a decoder. `attention_mask`, of the same
-    /// shape, is 0 at padding.
+    /// shape, is 0 for padding.
     ///
     /// Everything computed from it is poisoned if the shapes do not fit.
     #[track_caller]

@@ -23,23 +23,23 @@ use crate::library::NN;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Init {
-    /// All elements equal this.
+    /// The same number for all elements.
     Constant(f64),
-    /// Uniform in `low..high`.
+    /// A uniform distribution over `low..high`.
     Uniform {
         /// The smallest value.
         low: f64,
         /// The upper bound, exclusive.
         high: f64,
     },
-    /// Normal with this mean and standard deviation.
+    /// A normal distribution with this mean and standard deviation.
     Normal {
         /// The mean.
         mean: f64,
         /// The standard deviation.
         std: f64,
     },
-    /// Normal with this mean and standard deviation, truncated to `a..=b`.
+    /// A normal distribution with this mean and standard deviation, truncated to `a..=b`.
     TruncNormal {
         /// The mean before truncation.
         mean: f64,
@@ -73,33 +73,33 @@ pub enum Init {
         /// The standard deviation of the other elements.
         std: f64,
     },
-    /// Another rule, with zeros in one row.
+    /// Zeros in one row, and another rule for the other rows.
     ZeroRow {
         /// The index of the row along the first axis.
         row: usize,
         /// The rule for the other rows.
         rest: Box<Init>,
     },
-    /// Uniform in `±gain·√(3/fan)`.
+    /// A uniform distribution over `±gain·√(3/fan)`.
     KaimingUniform {
         /// The nonlinearity after the layer.
         nonlinearity: Nonlinearity,
-        /// Which fan to use.
+        /// The fan in the formula: of the inputs or of the outputs.
         fan: Fan,
     },
-    /// Normal with mean 0 and standard deviation `gain/√fan`.
+    /// A normal distribution with mean 0 and standard deviation `gain/√fan`.
     KaimingNormal {
         /// The nonlinearity after the layer.
         nonlinearity: Nonlinearity,
-        /// Which fan to use.
+        /// The fan in the formula: of the inputs or of the outputs.
         fan: Fan,
     },
-    /// Uniform in `±gain·√(6/(fan_in + fan_out))`.
+    /// A uniform distribution over `±gain·√(6/(fan_in + fan_out))`.
     XavierUniform {
         /// A factor, usually [`Nonlinearity::gain`].
         gain: f64,
     },
-    /// Normal with mean 0 and standard deviation `gain·√(2/(fan_in + fan_out))`.
+    /// A normal distribution with mean 0 and standard deviation `gain·√(2/(fan_in + fan_out))`.
     XavierNormal {
         /// A factor, usually [`Nonlinearity::gain`].
         gain: f64,
@@ -184,12 +184,12 @@ impl Init {
         Init::Value(value.as_tensor().clone())
     }
 
-    /// Uniform in `low..high`.
+    /// A uniform distribution over `low..high`.
     pub fn uniform(low: f64, high: f64) -> Init {
         Init::Uniform { low, high }
     }
 
-    /// Normal with this mean and standard deviation.
+    /// A normal distribution with this mean and standard deviation.
     pub fn normal(mean: f64, std: f64) -> Init {
         Init::Normal { mean, std }
     }
@@ -313,7 +313,7 @@ impl Init {
             (Init::Uniform { low, high }, _) => {
                 if !(low.is_finite() && high.is_finite() && low <= high) {
                     return Err(format!(
-                        "there is no number between {low} and {high}; give a finite low <= high"
+                        "there is no number between {low} and {high}; pass a finite low <= high"
                     )
                     .into());
                 }

@@ -140,9 +140,9 @@ impl Client {
     /// Loads the output of [`Executable::serialize`](crate::Executable::serialize) without
     /// compiling again.
     ///
-    /// Damaged bytes, and bytes from another plugin file or another CPU, are rejected before the
-    /// plugin sees them. A plugin would execute them as machine code. The check detects accidents,
-    /// not attacks: load only bytes that you wrote.
+    /// Damaged bytes, and bytes from a different plugin file or another CPU, are rejected before
+    /// the plugin sees them. A plugin would execute them as machine code. The check detects
+    /// accidents, not attacks: load only bytes that you wrote.
     pub fn load(&self, serialized: &[u8]) -> Result<LoadedExecutable> {
         let envelope = Envelope::open(serialized, self.plugin(), self.platform_name())?;
         let needed = envelope.devices();

@@ -17,7 +17,7 @@ pub(crate) fn check(path: &Path) -> Result<()> {
     let refuse_with = |why: String, next: &str| {
         Error::new(
             Kind::NotAPlugin,
-            format!("{path_text} is not a PJRT plugin: {why}; give the path of {next}"),
+            format!("{path_text} is not a PJRT plugin: {why}; use the path of {next}"),
         )
     };
     let refuse = |why: String| refuse_with(why, "a plugin's shared object (.so)");

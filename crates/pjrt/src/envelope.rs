@@ -124,7 +124,8 @@ fn unwrap(bytes: &[u8]) -> Result<StoredExecutable> {
     if hash::of_bytes(body) != digest {
         return Err(corrupt("the stored executable is damaged: its checksum does not match"));
     }
-    StoredExecutable::decode(body).map_err(|_| corrupt("the stored executable has another format"))
+    StoredExecutable::decode(body)
+        .map_err(|_| corrupt("the stored executable has an unknown format"))
 }
 
 /// Verifies that the bytes are an intact stored executable of any plugin.

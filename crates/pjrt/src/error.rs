@@ -38,7 +38,7 @@ pub(crate) enum Kind {
     Unsupported,
     /// The plugin, or the allocator of this crate, ran out of memory.
     OutOfMemory,
-    /// Stored bytes are damaged or belong to another plugin.
+    /// Stored bytes are damaged or belong to a different plugin.
     Corrupt,
     /// The plugin could not be downloaded.
     Fetch,

@@ -208,7 +208,7 @@ impl LoadedExecutable {
                 }
                 if !Arc::ptr_eq(buffer.device().client(), self.client().inner()) {
                     return Err(Error::invalid(format!(
-                        "argument {i} of {name} belongs to another client than the program; read it and put it on one \
+                        "argument {i} of {name} belongs to a different client than the program; read it and put it on one \
                          of this client's devices"
                     )));
                 }

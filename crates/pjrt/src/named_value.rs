@@ -146,7 +146,7 @@ pub(crate) fn write_named(options: &[(&str, NamedValue)]) -> Vec<PJRT_NamedValue
         .collect()
 }
 
-/// Options with known types. A plugin may abort the process if a value has another type.
+/// Options with known types. A plugin may abort the process if a value has a different type.
 const KNOWN_OPTIONS: &[(&str, &str)] = &[
     ("cpu_device_count", "an integer"),
     ("asynchronous", "a bool"),

@@ -240,7 +240,7 @@ fn encode_flag(name: &str, value: &NamedValue) -> Result<OptionOverrideProto> {
         NamedValue::Float(value) => override_value::Value::Double(f64::from(*value)),
         NamedValue::IntList(_) => {
             return Err(Error::invalid(format!(
-                "the flag {name} cannot be a list; give the list as a string"
+                "the flag {name} cannot be a list; pass the list as a string"
             )));
         }
     };

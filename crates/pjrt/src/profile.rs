@@ -34,7 +34,8 @@ struct XSpace {
     planes: Vec<Vec<u8>>,
 }
 
-/// A running profile of a plugin's devices. [`Profile::finish`] ends it. Dropping it ends it, too.
+/// A profile that a plugin is recording. [`Profile::finish`] ends the recording and returns it.
+/// Dropping the `Profile` ends the recording and discards it.
 ///
 /// ```no_run
 /// use fulmen_pjrt::{Plugin, locate::{Platform, locate}};

@@ -53,7 +53,7 @@ impl Topology {
     fn by_name(plugin: &Plugin, name: &str, options: &[(&str, NamedValue)]) -> Result<Topology> {
         if name.trim().is_empty() {
             // libtpu would interpret it as a v2.
-            return Err(Error::invalid("the topology's name is empty; give one such as v5e:2x4"));
+            return Err(Error::invalid("the topology's name is empty; pass one such as v5e:2x4"));
         }
         let mut args = PJRT_TopologyDescription_Create_Args::new();
         args.topology_name = name.as_ptr().cast();
@@ -208,7 +208,7 @@ impl Plugin {
     ) -> Result<Executable> {
         if !topology.is_of(self) {
             return Err(Error::invalid(
-                "the topology belongs to another plugin; compile with the plugin that created it",
+                "the topology belongs to a different plugin; compile with the plugin that created it",
             ));
         }
         program::check(mlir, options)?;

@@ -96,7 +96,7 @@ impl Client {
     ) -> Result<(Buffer, RawEvent)> {
         if !Arc::ptr_eq(device.client(), self.inner()) {
             return Err(Error::invalid(format!(
-                "a buffer cannot be copied to {device}: the device belongs to another client; use one of this client's \
+                "a buffer cannot be copied to {device}: the device belongs to a different client; use one of this client's \
                  addressable_devices()"
             )));
         }

@@ -305,7 +305,7 @@ pub(crate) fn environment(options: &[String]) -> Result<Vec<(String, String)>> {
                 Ok(value) => (text.as_str(), value),
                 Err(_) => {
                     return Err(Error::usage(format!(
-                        "--env {text}: this variable is not set; give {text}=VALUE"
+                        "--env {text}: this variable is not set; pass {text}=VALUE"
                     )));
                 }
             },

@@ -59,7 +59,7 @@ impl Program {
     pub(crate) fn open(path: &Path) -> Result<Program> {
         let unreadable = |e| {
             Error::usage(format!(
-                "{}: {e}; give a program of this machine after --",
+                "{}: {e}; pass a program of this machine after --",
                 path.display()
             ))
         };

@@ -78,7 +78,7 @@ pub(crate) fn run(run: &Run, out: &mut dyn Write, signals: &Receiver<Signal>) ->
             .collect();
         if let Some(HostChips { host, .. }) = hosts.iter().find(|host| host.chips == 0) {
             return Err(Error::new(format!(
-                "{host} has no TPU chip: no /dev/accel0 or /dev/vfio/0; give --chips"
+                "{host} has no TPU chip: no /dev/accel0 or /dev/vfio/0; pass --chips"
             )));
         }
         plan.chip_workers(arguments, &hosts)?

@@ -168,7 +168,7 @@ pub(crate) fn explain(code: Option<i32>, err: &str) -> String {
     let known_errors = [
         (
             "Host key verification failed",
-            "connect once with `ssh` yourself, or give --ssh-option StrictHostKeyChecking=accept-new",
+            "connect once with `ssh` yourself, or pass --ssh-option StrictHostKeyChecking=accept-new",
         ),
         (
             "Permission denied (",

@@ -30,7 +30,7 @@ impl Targets {
                         if error.is_usage() {
                             Error::usage(error.to_string())
                         } else {
-                            Error::new(format!("{error}; or give --hosts"))
+                            Error::new(format!("{error}; or pass --hosts"))
                         }
                     },
                 )?

@@ -26,7 +26,7 @@ impl fmt::Display for Report {
         if let Some((date, source)) = &self.prices {
             writeln!(
                 f,
-                "Money for the shortest epoch, cheapest first (list prices of {date}, {source}; they change):"
+                "Cost of the shortest epoch, cheapest first (list prices of {date}, {source}; they change):"
             )?;
             let priced = self.cheapest_first();
             for (feasibility, usd) in &priced {
@@ -48,8 +48,8 @@ impl fmt::Display for Report {
         }
         write!(
             f,
-            "Nothing was measured: libtpu compiled the step for chips that are not present. FLOPs, bytes and memory are the \
-             compiler's; times are the least that the published peaks allow, so real steps take longer."
+            "Nothing was measured: libtpu compiled the step for chips that are not present. FLOPs, bytes and memory are \
+             the compiler's. Times are lower bounds from the published peaks: real steps take longer."
         )
     }
 }
@@ -130,7 +130,7 @@ fn write_step(f: &mut fmt::Formatter<'_>, step: &StepCost, devices: usize) -> fm
     let (arguments, temporaries) = (memory(step.argument_bytes), memory(step.temp_bytes));
     writeln!(f, "  memory      {arguments} for state and batch, {temporaries} for the step")?;
     let total = amount(step.flops * devices as f64, "FLOP");
-    writeln!(f, "  arithmetic  {} a device, {total} in all", amount(step.flops, "FLOP"))?;
+    writeln!(f, "  arithmetic  {} a device, {total} in total", amount(step.flops, "FLOP"))?;
     let hbm = amount(step.hbm_traffic, "B");
     writeln!(
         f,

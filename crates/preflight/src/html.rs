@@ -72,7 +72,7 @@ impl Report {
             })
         });
         let compared = Chart {
-            title: "Time and money of an epoch".into(),
+            title: "Time and cost of an epoch".into(),
             x: "minutes, at least".into(),
             y: "USD".into(),
             series: dots.collect(),
@@ -86,8 +86,8 @@ impl Report {
             parts.push(paragraph(format_args!("List prices of {date}, {source}; they change.")));
         }
         parts.push(paragraph(
-            "Nothing was measured: libtpu compiled the step for chips that are not present. FLOPs, bytes and memory are the \
-             compiler's; times are the least that the published peaks allow, so real steps take longer.",
+            "Nothing was measured: libtpu compiled the step for chips that are not present. FLOPs, bytes and memory are \
+             the compiler's. Times are lower bounds from the published peaks: real steps take longer.",
         ));
         parts.into_iter().collect()
     }

@@ -75,7 +75,9 @@ impl Prices {
                 number.and_then(|v| v.as_float().or_else(|| v.as_integer().map(|n| n as f64)));
             let usd_per_chip_hour =
                 price.filter(|usd| usd.is_finite() && *usd >= 0.0).ok_or_else(|| {
-                    wrong(format!("the price of {name} has no usd_per_chip_hour that is a number"))
+                    wrong(format!(
+                        "the price of {name} must have a usd_per_chip_hour that is at least 0"
+                    ))
                 })?;
             let region = text_of(table, "region").unwrap_or_default();
             rows.push(Price { generation: generation.name, region, usd_per_chip_hour });
@@ -140,11 +142,11 @@ mod tests {
         );
         check(
             "[[price]]\ngeneration = \"v5e\"\nusd_per_chip_hour = \"1\"",
-            "no usd_per_chip_hour that is a number",
+            "must have a usd_per_chip_hour that is at least 0",
         );
         check(
             "[[price]]\ngeneration = \"v5e\"\nusd_per_chip_hour = -1",
-            "no usd_per_chip_hour that is a number",
+            "must have a usd_per_chip_hour that is at least 0",
         );
         assert!(
             Prices::read(Path::new("no/such/table.toml"))

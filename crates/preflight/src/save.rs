@@ -43,8 +43,8 @@ pub fn topology(plugin: &Plugin, slice: &Slice) -> Result<Topology> {
 /// ```
 ///
 /// # Errors
-/// A function has a mistake; the mesh has another number of devices; the compiler fails; the file
-/// cannot be written.
+/// A function has a mistake; the mesh has a different number of devices; the compiler fails; the
+/// file cannot be written.
 pub fn save<'a, E: From<Error> + From<fulmen_tensor::Error>>(
     topology: &Topology,
     mesh: &Mesh,

@@ -215,7 +215,7 @@ fn time(runs: &[Run]) -> Html {
             let name = [swatch, element("span", &[], text)].into();
             vec![name, duration(seconds).into(), format!("{:.1} %", 100.0 * seconds / total).into()]
         });
-        let sentence = paragraph(format_args!("{} in all{starts}.", duration(total)));
+        let sentence = paragraph(format_args!("{} in total{starts}.", duration(total)));
         [sentence, bar, table(&["spent on", "time", "share"], rows)].into()
     })
 }

@@ -115,7 +115,7 @@ impl Run {
         let folder = folder.into();
         if !folder.is_dir() {
             let why = format!(
-                "{}: no such folder; give the folder of a run, such as runs/version_0",
+                "{}: no such folder; pass the folder of a run, such as runs/version_0",
                 folder.display()
             );
             return Err(io::Error::new(io::ErrorKind::NotFound, why));

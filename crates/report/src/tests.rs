@@ -76,7 +76,7 @@ fn folder(root: &Path, name: &str, log_points: u64, metrics: usize) -> PathBuf {
         global_step: last,
         step_time_p50: 0.01,
         samples_per_second: 3200.0,
-        loader: Some("input-bound: 33 % of step time waits; decoding is the slow stage".into()),
+        loader: Some("input-bound: 33 % of the step time is spent waiting for data; decoding is the slow stage".into()),
         compilations: vec![("training step".into(), Some(9.5)), ("validation step".into(), None)],
         flops_per_second: Some(81e12),
         peak_flops: Some(197e12),

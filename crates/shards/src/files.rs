@@ -94,8 +94,9 @@ impl FileList {
 /// that reads other files, for the error.
 pub(crate) fn open_local(location: &Location, items: &str, reader: &str) -> Result<(File, u64)> {
     let Some(path) = location.local() else {
-        return Err(location
-            .error(format!("{items} can be read by index only from a local disk; use {reader}")));
+        return Err(location.error(format!(
+            "{items} can be read by index only from a local disk; to read in order, use {reader}"
+        )));
     };
     let size = location.size()?;
     let file =

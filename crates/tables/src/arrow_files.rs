@@ -23,7 +23,8 @@ use fulmen_files::MAX_CONCURRENT_REQUESTS;
 /// Opening the files finds the batches. A batch is read and decoded when one of its rows is
 /// requested. Recently used batches are cached ([`cache_bytes`](ArrowFiles::cache_bytes)).
 ///
-/// See [`Row`](crate::Row) for an example, and [`Table`](crate::Table) for columns as fields.
+/// [`Row`](crate::Row) has an example. To turn columns into the fields of samples, see
+/// [`Table`](crate::Table).
 #[derive(Debug)]
 #[must_use]
 pub struct ArrowFiles {

@@ -77,7 +77,7 @@ pub(crate) fn cell(array: &dyn Array, row: usize) -> ScalarRef<'_> {
         }
         DataType::Dictionary(..) => dictionary(array, row),
         DataType::Struct(_) => {
-            ScalarRef::Other("a struct (name one of its parts as `column.part`)")
+            ScalarRef::Other("a struct (select one of its parts as `column.part`)")
         }
         _ => ScalarRef::Other("a value of a type that is not supported"),
     }
@@ -148,7 +148,7 @@ pub(crate) fn store_list(
         sizes.push(size);
         (values, start, end) = (children, first, last);
     }
-    // A shape with another number of axes takes the elements in their order.
+    // A shape with a different number of axes takes the elements in their order.
     let shape_matches = if sizes.len() == shape.len() {
         sizes == shape
     } else {

@@ -53,9 +53,9 @@ fn columns(names: &[String]) -> Vec<Column> {
 }
 
 impl Csv {
-    /// Opens a file, the files of a pattern, or all `.csv` and `.tsv` files in a folder. The format
-    /// has a header, commas (tabs in `.tsv` files) and double quotes. For other formats see
-    /// [`options`](Csv::options).
+    /// Opens a file, the files that match a pattern, or all `.csv` and `.tsv` files in a folder.
+    /// The format has a header, commas (tabs in `.tsv` files) and double quotes. For other formats
+    /// see [`options`](Csv::options).
     ///
     /// # Errors
     /// Files that do not exist, are empty, are compressed (read them with [`CsvOptions::stream`])

@@ -91,8 +91,8 @@ impl CsvOptions {
         self
     }
 
-    /// Opens a file, the files of a pattern, or all `.csv` and `.tsv` files in a folder, for
-    /// reading rows by index.
+    /// Opens a file, the files that match a pattern, or all `.csv` and `.tsv` files in a folder,
+    /// for reading rows by index.
     pub fn open(self, location: impl Into<Location>) -> Result<Csv> {
         Csv::open_with(location.into(), self)
     }

@@ -175,7 +175,7 @@ impl Scan {
         Ok(Header { names, first_row, start })
     }
 
-    /// Reads a whole file to find the names of its columns and its blocks.
+    /// Reads a whole file to find its blocks, and returns the names of its columns.
     pub(crate) fn index(
         file: &mut IndexedFile,
         reader: &mut dyn BufRead,

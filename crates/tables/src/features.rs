@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-/// The type of a column in `datasets`.
+/// The type of a column, as `datasets` describes it.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum HfFeature {

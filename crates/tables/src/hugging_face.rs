@@ -1,7 +1,8 @@
 //! Folders of Hugging Face's `datasets`: folders written by `save_to_disk`, and downloads from the
 //! hub.
 //!
-//! Out of scope: which files belong to which split (`hugging_face_files`), and fetching them.
+//! Out of scope: which files belong to which split (`hugging_face_files`), and downloading the
+//! files.
 
 use std::fmt;
 
@@ -52,7 +53,7 @@ impl HfDataset {
             // This returns an error that asks to choose a configuration.
             [] => folder.split(""),
             splits => Err(Error::usage(format!(
-                "{}: the dataset has the splits {}; say which with `HfDataset::open_split`",
+                "{}: the dataset has the splits {}; choose one with `HfDataset::open_split`",
                 folder.location,
                 splits.join(", ")
             ))),

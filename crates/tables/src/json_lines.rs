@@ -47,7 +47,8 @@ pub struct JsonLines<T = Value> {
 }
 
 impl JsonLines {
-    /// Opens a file, the files of a pattern, or all `.jsonl` and `.ndjson` files in a folder.
+    /// Opens a file, the files that match a pattern, or all `.jsonl` and `.ndjson` files in a
+    /// folder.
     ///
     /// # Errors
     /// Files that do not exist or are compressed; read compressed files with
@@ -72,7 +73,7 @@ fn fingerprint_entry<T>() -> (&'static str, &'static str) {
 }
 
 impl<T> JsonLines<T> {
-    /// Parses the same lines as another type.
+    /// Parses the same lines as a different type.
     pub fn typed<U: DeserializeOwned + Send + 'static>(self) -> JsonLines<U> {
         JsonLines { lines: self.lines, item: PhantomData }
     }
@@ -119,7 +120,7 @@ impl<T: DeserializeOwned + Send + 'static> Source for JsonLines<T> {
 }
 
 impl LineStream<Value> {
-    /// Parses the same lines as another type.
+    /// Parses the same lines as a different type.
     pub fn typed<U: DeserializeOwned + Send + 'static>(self) -> LineStream<U> {
         self.with_parser(parse, fingerprint_entry::<U>())
     }

@@ -56,8 +56,8 @@ pub struct Parquet {
 table_of_rows!(Parquet, with stream);
 
 impl Parquet {
-    /// Opens a file, the files of a pattern (`train-*.parquet`), or all `.parquet` files in a
-    /// folder, sorted by name.
+    /// Opens a file, the files that match a pattern (`train-*.parquet`), or all `.parquet` files in
+    /// a folder, sorted by name.
     ///
     /// # Errors
     /// Files that do not exist, are not Parquet files or are truncated; files with different

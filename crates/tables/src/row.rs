@@ -79,8 +79,8 @@ impl Row {
     /// The value of a column.
     ///
     /// # Errors
-    /// A column that does not exist; a value of another type, or out of range for `T`; a missing
-    /// value, unless `T` is an `Option`. The error names the file and the row.
+    /// A column that does not exist; a value of a different type, or out of range for `T`; a
+    /// missing value, unless `T` is an `Option`. The error names the file and the row.
     pub fn get<T: Value>(&self, column: impl Into<ColumnRef>) -> Result<T> {
         let column = &column.into();
         T::from_cell(self.cell(column)?).map_err(|mismatch| self.mismatch(column, &mismatch))

@@ -39,7 +39,8 @@ pub struct TextFile {
 }
 
 impl TextFile {
-    /// Opens a file, the files of a pattern, or all `.txt` files in a folder, as one list of lines.
+    /// Opens a file, the files that match a pattern, or all `.txt` files in a folder, as one list
+    /// of lines.
     ///
     /// # Errors
     /// Files that do not exist or are compressed; read compressed files with

@@ -121,7 +121,7 @@ impl Devices {
 
 fn unknown(text: &str) -> Error {
     Error::usage(format!(
-        "`{text}` does not select devices; give a count (8), a list of indices ([5] or 0,2) or auto"
+        "`{text}` does not select devices; use a count (8), a list of indices ([5] or 0,2) or auto"
     ))
 }
 

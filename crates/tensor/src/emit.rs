@@ -78,7 +78,7 @@ impl<'a> Values<'a> {
         &self.graph.instructions[v.instruction].node.outputs[v.output]
     }
 
-    /// The operation that computes this value with its axes in another order.
+    /// The operation that computes this value with its axes in a different order.
     fn with_result_reordered(&self, v: Value, order: &AxisOrder) -> Option<Box<dyn Operation>> {
         match &self.graph.instructions[v.instruction].node.kind {
             Kind::Operation(operation) => operation.with_result_reordered(order),
@@ -156,8 +156,8 @@ impl Program {
         self.mesh.num_devices() > 1
     }
 
-    /// Writes the statements that `results` need, and returns the names of their values. `leaves`
-    /// are the names of the parameters.
+    /// Writes the statements that compute `results`, and returns the names of the resulting values.
+    /// `leaves` maps each parameter to its name.
     pub(crate) fn emit(
         &mut self,
         results: &[Tensor],
@@ -397,8 +397,8 @@ impl Program {
         name
     }
 
-    /// The name of a value with its axes in the tensor's order. Writes a transpose if it has
-    /// another order.
+    /// The name of a value with its axes in the tensor's order. Writes a transpose if it has a
+    /// different order.
     fn in_standard_order(
         &mut self,
         value: &Emitted,

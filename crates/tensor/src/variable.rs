@@ -47,8 +47,8 @@ impl Variable {
         self.state().value.clone()
     }
 
-    /// Replaces the value. If `value` has another type, the cell holds a poisoned tensor that says
-    /// so.
+    /// Replaces the value. If `value` has a different type, the cell holds a poisoned tensor that
+    /// says so.
     #[track_caller]
     pub fn set(&self, value: Tensor) {
         let mut state = self.state();

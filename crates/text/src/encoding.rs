@@ -89,7 +89,7 @@ impl Encoding {
             lengths.iter().find(|(_, length)| *length != 0 && *length != self.len())
         {
             return Err(Error::usage(format!(
-                "an encoding has {} ids, but {length} {name}; give as many as there are ids, or none",
+                "an encoding has {} ids, but {length} {name}; pass as many as there are ids, or none",
                 self.len()
             )));
         }

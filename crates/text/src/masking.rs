@@ -68,7 +68,7 @@ impl MaskedLanguageModel {
     pub fn for_tokenizer(tokenizer: &super::Tokenizer) -> Result<MaskedLanguageModel> {
         let mask_id = tokenizer.mask_id().ok_or_else(|| {
             Error::usage(format!(
-                "{tokenizer:?} has neither [MASK] nor <mask>; give the mask token to MaskedLanguageModel::new"
+                "{tokenizer:?} has neither [MASK] nor <mask>; pass the mask token to MaskedLanguageModel::new"
             ))
         })?;
         let special = tokenizer.special_ids().iter().copied();

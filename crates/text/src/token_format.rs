@@ -48,7 +48,7 @@ impl Documents {
     pub(super) fn new(vocab_size: usize) -> Result<Documents> {
         let width = match vocab_size {
             1..=0x1_0000 => 2,
-            0 => return Err(Error::usage("a vocabulary of no tokens; give Tokenizer::vocab_size")),
+            0 => return Err(Error::usage("a vocabulary of no tokens; pass Tokenizer::vocab_size")),
             _ if i32::try_from(vocab_size).is_ok() => 4,
             _ => {
                 let message = format!(
@@ -71,7 +71,7 @@ impl Documents {
         let mut all = document.iter().copied().chain(self.separator);
         if let Some(token) = all.find(|&token| token as usize >= self.vocab_size) {
             return Err(Error::usage(format!(
-                "the token {token} is not in the vocabulary of {}; give the vocabulary of the tokenizer that made it \
+                "the token {token} is not in the vocabulary of {}; pass the vocabulary of the tokenizer that made it \
                  (Tokenizer::vocab_size)",
                 self.vocab_size
             )));
@@ -151,7 +151,7 @@ pub(super) fn check_range(start: u64, count: usize, tokens: u64) -> Result<()> {
         Ok(())
     } else {
         Err(Error::usage(format!(
-            "there are no {count} tokens from {start} on; there are {tokens} in all"
+            "there are no {count} tokens from {start} on; there are {tokens} in total"
         )))
     }
 }

@@ -33,8 +33,8 @@ pub trait Program: clap::Args {
     }
 
     /// Called after a test, including the one after a fit. The module has the tested weights. Use
-    /// it to save them in another format, such as a Hugging Face folder. With several processes, it
-    /// is called in each of them.
+    /// it to save them in a different format, such as a Hugging Face folder. With several
+    /// processes, it is called in each of them.
     fn after_test(&self, module: &Self::Module, trainer: &Trainer) -> Result<()> {
         let _ = (module, trainer);
         Ok(())

@@ -420,12 +420,12 @@ fn old_names_are_answered_with_new_ones() {
     for (args, expected) in [
         (
             &["--tpu_cores=8"][..],
-            "there is no option --tpu_cores: give accelerator tpu, and devices",
+            "there is no option --tpu_cores: set accelerator to tpu, and devices",
         ),
-        (&["--gpus", "2"], "there is no option --gpus: give accelerator cuda"),
+        (&["--gpus", "2"], "there is no option --gpus: set accelerator to cuda"),
         (
             &["--precision", "64"],
-            "precision: 64 is not possible, a TPU has no 64-bit floats; give 32-true",
+            "precision: 64 is not possible, a TPU has no 64-bit floats; use 32-true",
         ),
     ] {
         let (message, code) =

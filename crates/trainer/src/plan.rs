@@ -11,7 +11,8 @@ pub struct Plan {
     pub steps_per_epoch: u64,
     /// The number of epochs; the last may be partial. `u64::MAX` if only `max_time` ends training.
     pub max_epochs: u64,
-    /// Optimizer steps in all (Lightning's `estimated_stepping_batches`). `u64::MAX` if only
-    /// `max_time` ends training; a schedule over that many steps stays at its initial value.
+    /// The number of optimizer steps in total (Lightning's `estimated_stepping_batches`).
+    /// `u64::MAX` if only `max_time` ends training; a schedule over that many steps stays at its
+    /// initial value.
     pub total_steps: u64,
 }

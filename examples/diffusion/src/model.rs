@@ -64,7 +64,9 @@ impl Diffusion {
         if channels.iter().any(|&channels| channels == 0 || channels % 8 != 0)
             || !(1..=3).contains(&channels.len())
         {
-            return Err(format!("--channels {channels:?}: give one to three multiples of 8").into());
+            return Err(
+                format!("--channels {channels:?}: expected one to three multiples of 8").into()
+            );
         }
         if sampling_steps == 0 || sampling_steps > timesteps {
             return Err(format!(

@@ -70,7 +70,7 @@ struct Args {
 impl Args {
     fn folder(&self) -> cli::Result<&Path> {
         let missing =
-            "give a Hugging Face folder with --from, or try the program out with --fake-data";
+            "pass a Hugging Face folder with --from, or try the program out with --fake-data";
         Ok(self.from.as_deref().ok_or(missing)?)
     }
 

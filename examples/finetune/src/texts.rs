@@ -170,7 +170,7 @@ impl Samples {
         max_length: usize,
     ) -> Result<Samples> {
         let Some(longest) = rows.iter().map(|(tokens, _)| tokens.len()).max() else {
-            return Err("there are no texts; give at least one".into());
+            return Err("there are no texts; pass at least one".into());
         };
         Ok(Samples {
             tokens: TokenCollator::new(padded_length(longest, max_length), pad),

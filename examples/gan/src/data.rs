@@ -46,7 +46,7 @@ impl Pictures {
             return Ok(Pictures { kind: Kind::Folders(path), channels: 3, size, classes });
         }
         let message = format!(
-            "--data-dir {}: there is neither train-images-idx3-ubyte nor the folder train; give a folder with MNIST's IDX \
+            "--data-dir {}: there is neither train-images-idx3-ubyte nor the folder train; pass a folder with MNIST's IDX \
              files or with folders of images by class, or try the program out with --fake-data",
             folder.display()
         );

@@ -104,7 +104,7 @@ impl Args {
         let tokens = self.vocabulary()?.len();
         match self.network.vocab_size {
             Some(size) if size < tokens => Err(format!(
-                "--vocab-size {size}: the vocabulary has {tokens} tokens; give {tokens} or more"
+                "--vocab-size {size}: the vocabulary has {tokens} tokens; use {tokens} or more"
             )
             .into()),
             size => Ok(size.unwrap_or(tokens)),

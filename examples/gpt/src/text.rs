@@ -86,7 +86,7 @@ pub(crate) fn samples(
     let train = data.len().saturating_sub(2 * held_back);
     if train == 0 {
         let message = format!(
-            "{}: {} samples of {length} tokens; give a longer text",
+            "{}: {} samples of {length} tokens; use a longer text",
             text.display(),
             data.len()
         );
@@ -105,7 +105,7 @@ fn tokens(text: &Path, vocabulary: &Vocabulary) -> Result<Arc<dyn TokenStore>> {
         if tokens.vocab_size() > vocabulary.len() {
             let (file, actual, expected) = (text.display(), tokens.vocab_size(), vocabulary.len());
             let message = format!(
-                "{file}: its vocabulary has {actual} tokens, not {expected}; give its --tokenizer"
+                "{file}: its vocabulary has {actual} tokens, not {expected}; pass its --tokenizer"
             );
             return Err(message.into());
         }
@@ -122,7 +122,7 @@ fn tokens(text: &Path, vocabulary: &Vocabulary) -> Result<Arc<dyn TokenStore>> {
 /// The file itself, or the text files of a folder sorted by name.
 fn files(text: &Path) -> Result<Vec<PathBuf>> {
     let failed = |e: std::io::Error| {
-        format!("--text {}: {e}; give a text or a folder, or --fake-data", text.display())
+        format!("--text {}: {e}; pass a text or a folder, or --fake-data", text.display())
     };
     if !fs::metadata(text).map_err(failed)?.is_dir() {
         return Ok(vec![text.to_owned()]);

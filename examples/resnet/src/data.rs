@@ -79,7 +79,7 @@ impl Pictures {
                     let is_valid = usize::try_from(label).is_ok_and(|label| label < classes);
                     if !is_valid {
                         let message =
-                            format!("class {label} is not below --classes {classes}; give the number of classes");
+                            format!("class {label} is not below --classes {classes}; pass the number of classes");
                         return Err(Error::new(message));
                     }
                     Ok(EncodedImage { bytes: sample.take("jpg")?, label })

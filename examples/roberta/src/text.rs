@@ -27,7 +27,7 @@ pub(crate) fn tokenizer(text: &Path, file: Option<&Path>, vocab_size: usize) -> 
     }
     if is_tokens(text) {
         return Err(
-            format!("{}: give the --tokenizer that made these tokens", text.display()).into()
+            format!("{}: pass the --tokenizer that made these tokens", text.display()).into()
         );
     }
     let texts = files(text)?.iter().map(|file| read(file)).collect::<Result<Vec<String>>>()?;
@@ -79,7 +79,7 @@ pub(crate) fn samples(
         (0..blocks.len()).filter(|&block| Split::of_block(block) == split).collect();
     if indices.is_empty() {
         let message = format!(
-            "{}: {} samples of {length} tokens; give a longer text",
+            "{}: {} samples of {length} tokens; use a longer text",
             text.display(),
             blocks.len()
         );
@@ -132,7 +132,7 @@ fn tokens(text: &Path, tokenizer: &Tokenizer, end: u32) -> Result<Arc<dyn TokenS
             let (file, actual, expected) =
                 (text.display(), tokens.vocab_size(), tokenizer.vocab_size());
             let message = format!(
-                "{file}: its vocabulary has {actual} tokens, not {expected}; give its --tokenizer"
+                "{file}: its vocabulary has {actual} tokens, not {expected}; pass its --tokenizer"
             );
             return Err(message.into());
         }
@@ -157,7 +157,7 @@ fn read(file: &Path) -> Result<String> {
 /// The file itself, or the text files of a folder sorted by name.
 fn files(text: &Path) -> Result<Vec<PathBuf>> {
     let failed = |e: std::io::Error| {
-        format!("--text {}: {e}; give a text or a folder, or --fake-data", text.display())
+        format!("--text {}: {e}; pass a text or a folder, or --fake-data", text.display())
     };
     if !fs::metadata(text).map_err(failed)?.is_dir() {
         return Ok(vec![text.to_owned()]);

@@ -84,7 +84,7 @@ impl Columns {
                     }
                     Task::Classification if numbers && 10 * count > rows => {
                         let message = format!(
-                            "`{name}` has {count} different numbers in {rows} rows, which are too many classes; give --task \
+                            "`{name}` has {count} different numbers in {rows} rows, which are too many classes; pass --task \
                              regression"
                         );
                         return Err(message.into());

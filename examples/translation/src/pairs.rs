@@ -52,7 +52,7 @@ pub(crate) fn read(files: &[PathBuf]) -> Result<Vec<Pair>> {
                 .map(|(number, line)| parse(line).ok_or_else(|| failed(number)));
             pairs.collect::<Result<Vec<Pair>, String>>()?
         }
-        _ => return Err("give the texts with --pairs, or --dates, or --fake-data".into()),
+        _ => return Err("pass texts with --pairs, or use --dates or --fake-data".into()),
     };
     Ok(pairs)
 }

@@ -265,7 +265,7 @@ fn what_differs_is_said_and_a_new_cache_stands_beside_the_old() {
     );
 
     let error = CachedDataset::open(folder.path()).unwrap_err().to_string();
-    assert!(error.contains("has 2 caches; name one of them"), "{error}");
+    assert!(error.contains("has 2 caches; choose one of them"), "{error}");
     assert_eq!(CachedDataset::open(other_cache.path()).unwrap().len(), 20);
     // Each option is part of the key.
     for builder in [small(&data, folder.path()).seed(1), small(&data, folder.path()).variants(2)] {

@@ -88,7 +88,7 @@ fn a_write_that_fails_at_any_byte_leaves_the_older_checkpoint_and_no_file_behind
     let store = local(folder.path());
     write(&store, 1, &SMALL, 2).unwrap();
     for (kind, advice) in
-        [(ErrorKind::StorageFull, "free some room"), (ErrorKind::PermissionDenied, "permissions")]
+        [(ErrorKind::StorageFull, "free some space"), (ErrorKind::PermissionDenied, "permissions")]
     {
         let (mut failed, mut limit) = (0, 0);
         loop {

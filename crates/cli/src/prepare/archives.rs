@@ -124,8 +124,8 @@ fn verify_archive(
             return Err(Error::file(
                 path,
                 format!(
-                    "its MD5 checksum is {actual}, expected {md5} ({bytes} bytes): it is damaged or another edition; \
-                     download it again, or turn off verification to use it as it is"
+                    "its MD5 checksum is {actual}, expected {md5} ({bytes} bytes): it is damaged or a different \
+                     edition; download it again, or turn off verification to use it as it is"
                 ),
             ));
         }

@@ -33,7 +33,7 @@ impl FileSlice {
         let metadata =
             file.metadata().map_err(|source| Error::io(path, "looking at the archive", source))?;
         if !metadata.is_file() {
-            return Err(Error::file(path, "this is not a file; an archive was expected"));
+            return Err(Error::file(path, "this is not a file; expected an archive"));
         }
         Ok(FileSlice {
             file: Arc::new(file),

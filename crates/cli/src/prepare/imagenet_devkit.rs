@@ -94,7 +94,7 @@ fn files<const N: usize>(path: &Path, names: [&str; N]) -> Result<[Vec<u8>; N]> 
             if size > MAX_BYTES {
                 return Err(Error::file(
                     path,
-                    format!("entry {name} has {size} bytes, at most {MAX_BYTES} were expected"),
+                    format!("entry {name} has {size} bytes, expected at most {MAX_BYTES}"),
                 ));
             }
             let mut bytes = Vec::new();

@@ -66,7 +66,7 @@ impl Job<'_> {
             |path: &Path| path.metadata().map(|metadata| (metadata.dev(), metadata.ino())).ok();
         if identity(local) == identity(output) {
             return Err(Error::usage(format!(
-                "{to}: the upload target is the folder that the shards are written to; give another, or none"
+                "{to}: the upload target is the folder that the shards are written to; choose another folder, or none"
             )));
         }
         Ok(())

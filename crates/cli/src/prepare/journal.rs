@@ -89,7 +89,7 @@ impl Journal {
             Err(TryLockError::WouldBlock) => {
                 return Err(Error::file(
                     folder,
-                    "another run is preparing data into this folder; wait for it, or give another folder",
+                    "another run is preparing data in this folder; wait until it ends, or choose another folder",
                 ));
             }
             Err(TryLockError::Error(source)) => return Err(io("locking the journal")(source)),

@@ -117,7 +117,7 @@ impl Manifest {
     /// Reads the manifest of a folder of shards.
     ///
     /// # Errors
-    /// No `manifest.json` in the folder; a `manifest.json` in another format.
+    /// No `manifest.json` in the folder; a `manifest.json` in a different format.
     pub fn read(folder: &Path) -> Result<Manifest> {
         let path = folder.join(MANIFEST);
         let bytes = std::fs::read(&path)

@@ -112,7 +112,7 @@ impl<'a> Cursor<'a> {
     }
 
     fn word(&mut self) -> Result<u32, String> {
-        let bytes = self.take(4)?.try_into().map_err(|_| "a word of 4 bytes was expected")?;
+        let bytes = self.take(4)?.try_into().map_err(|_| "expected a word of 4 bytes")?;
         Ok(if self.is_big_endian { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) })
     }
 
@@ -144,7 +144,7 @@ impl<'a> Cursor<'a> {
             3 | 4 => 2,
             5..=7 => 4,
             9 | 12 | 13 => 8,
-            _ => return Err(format!("an element of type {kind} where numbers were expected")),
+            _ => return Err(format!("found an element of type {kind}, expected numbers")),
         };
         if data.len() % width != 0 {
             return Err(format!("{} bytes of numbers that have {width} bytes each", data.len()));
@@ -186,7 +186,7 @@ impl<'a> Cursor<'a> {
             4 | 17 => {
                 Ok(String::from_utf16_lossy(&data.chunks_exact(2).map(wide).collect::<Vec<u16>>()))
             }
-            _ => Err(format!("an element of type {kind} where a text was expected")),
+            _ => Err(format!("found an element of type {kind}, expected a text")),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Assigns samples to shards by the seed before anything is written.
 //!
-//! Out of scope: the samples (`imagenet`, `coco`), and writing them (`run`).
+//! Out of scope: the samples (`imagenet`, `coco`), and writing the shards (`run`).
 
 use std::collections::HashSet;
 use std::ops::Range;

@@ -84,7 +84,7 @@ impl TextOptions {
     pub(crate) fn check(&self) -> Result<()> {
         if !(0.0..1.0).contains(&self.validation) {
             return Err(Error::usage(format!(
-                "the fraction of documents for validation is {}, expected at least 0 and less than 1",
+                "the fraction of documents for validation must be at least 0 and less than 1, but it is {}",
                 self.validation
             )));
         }

@@ -130,7 +130,7 @@ impl TextShard {
                 tar.add(&key(number), SampleFiles { files, warning: None })?;
             }
             (Writer::Tokens { writer, .. }, Document::Tokens(ids)) => writer.push(ids)?,
-            _ => return Err(Error::new("a document in another format than its shard")),
+            _ => return Err(Error::new("a document in a different format than its shard")),
         }
         self.documents += 1;
         self.bytes = self.bytes.saturating_add(bytes);

@@ -86,8 +86,8 @@ fn large_images_are_resized_and_small_ones_are_copied() {
         assert!(distance < 12 * decoded.pixels().len() as i64, "{name}: {distance}");
     }
 
-    // The shards are the same with another number of threads, and after a run that ended after its
-    // first shard.
+    // The shards are the same with a different number of threads, and after a run that ended after
+    // its first shard.
     let sound = files(&out);
     fs::remove_file(&shards[1].path).unwrap();
     fs::remove_file(&shards[2].path).unwrap();

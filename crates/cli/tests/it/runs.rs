@@ -86,7 +86,7 @@ fn runs_are_listed_shown_and_compared() {
     for (arguments, message) in [
         (&["ls", "runs/something"][..], "there is no run in runs/something"),
         (&["show", "runs/something"], "runs/something is not the folder of a run"),
-        (&["compare", "runs/version_9"], "there is one run"),
+        (&["compare", "runs/version_9"], "there is only one run"),
     ] {
         let (code, printed) = fulmen(folder.path(), arguments);
         assert!(code == Some(2) && printed.contains(message), "{code:?} {printed}");

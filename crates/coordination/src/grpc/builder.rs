@@ -75,8 +75,8 @@ impl Builder {
     ///
     /// # Errors
     /// The address cannot be listened on or reached, or other machines can reach it and the run has
-    /// no token; this process is refused (its index is taken, or it has another token, number of
-    /// processes, run id or version); a process did not join in time, which the message names.
+    /// no token; this process is refused (its index is taken, or it has a different token, number
+    /// of processes, run id or version); a process did not join in time, which the message names.
     pub fn join(self) -> Result<Coordination> {
         let Builder { process, timeouts, on_listening, on_refused } = self;
         timeouts.check()?;

@@ -179,8 +179,8 @@ impl Client {
                 Kind::Refused,
                 [index],
                 format!(
-                    "process {index} was not let into the run: the coordinator at {address} has another token, or none; \
-                     give all processes of the run the same FULMEN_RUN_TOKEN"
+                    "process {index} was not admitted to the run: the coordinator at {address} has a different token, \
+                     or none; set FULMEN_RUN_TOKEN to the same token in all processes of the run"
                 ),
             )),
             Some(HandshakeError::NoProof) => Some(Error::new(
@@ -192,7 +192,7 @@ impl Client {
                 ),
             )),
             Some(HandshakeError::OtherProtocol) => Some(Error::usage(format!(
-                "the server at the coordinator's address {address} is not a coordinator of this version of Fulmen; give \
+                "the server at the coordinator's address {address} is not a coordinator of this version of Fulmen; use \
                  the address of process 0, and run the same build in all processes"
             ))),
             Some(HandshakeError::Broken(_) | HandshakeError::Silent) => None,

@@ -179,7 +179,7 @@ impl Coordinator {
         match reason {
             None => Ok(()),
             Some(reason) => {
-                let message = format!("{newcomer} was not let into the run: {reason}");
+                let message = format!("{newcomer} was not admitted to the run: {reason}");
                 self.note_refusal(message.clone());
                 Err(Failure::new(kind, vec![index], message))
             }
@@ -455,8 +455,9 @@ impl Coordinator {
         match self.values.get(key) {
             Some(value) if value.bytes != bytes => {
                 let owner = self.name(value.process);
-                let message =
-                    format!("the key `{key}` has another value, from {owner}; a value is put once");
+                let message = format!(
+                    "the key `{key}` already has a different value, from {owner}; a value is put once"
+                );
                 Err(Failure::new(FailureKind::Conflict, vec![value.process], message))
             }
             Some(_) => Ok(()),

@@ -17,7 +17,7 @@ pub(crate) fn listen(address: &str) -> Result<(TcpListener, String)> {
         .to_socket_addrs()
         .map_err(|e| {
             Error::usage(format!(
-                "the coordinator's address `{address}` does not resolve: {e}; give an address that does"
+                "the coordinator's address `{address}` does not resolve: {e}; use an address that does"
             ))
         })?
         .collect();

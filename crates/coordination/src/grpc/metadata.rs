@@ -74,9 +74,9 @@ impl Process {
     }
 }
 
-/// Calls `call` on a separate thread once the metadata server announces that this machine is
-/// preempted or goes down for maintenance. It is never called on machines where [`Process::detect`]
-/// would not query the server.
+/// Calls `call` on a separate thread once the metadata server announces that this machine is being
+/// preempted or is about to go down for maintenance. It is never called on machines where
+/// [`Process::detect`] would not query the server.
 ///
 /// ```
 /// fulmen_coordination::on_preemption(|name| std::env::var_os(name), |why| eprintln!("{why}: saving"));
@@ -105,11 +105,11 @@ async fn preemption_notice(server: &str) -> &'static str {
             answer.is_some_and(|it| it.text.trim().starts_with(word))
         };
         if starts_with(preempted.await, "TRUE") {
-            return "this machine is preempted";
+            return "this machine is being preempted";
         }
         // The other event is a live migration, which a run survives.
         if starts_with(event.await, "TERMINATE") {
-            return "this machine goes down for maintenance";
+            return "this machine is about to go down for maintenance";
         }
         tokio::time::sleep(QUERY_TIMEOUT).await;
     }
@@ -320,10 +320,10 @@ mod tests {
     #[test]
     fn a_preemption_is_reported() {
         let notices: [(&[_], _); 2] = [
-            (&[("preempted", "TRUE")], "this machine is preempted"),
+            (&[("preempted", "TRUE")], "this machine is being preempted"),
             (
                 &[("preempted", "FALSE"), ("maintenance-event", "TERMINATE_ON_HOST_MAINTENANCE\n")],
-                "this machine goes down for maintenance",
+                "this machine is about to go down for maintenance",
             ),
         ];
         for (attributes, expected) in notices {

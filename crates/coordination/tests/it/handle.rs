@@ -85,7 +85,8 @@ fn a_value_is_waited_for_and_cannot_change() {
     one.put("late", "value").unwrap();
     let changed = one.put("late", "other").unwrap_err();
     assert!(
-        changed.is_conflict() && changed.to_string().contains("has another value, from process 0"),
+        changed.is_conflict()
+            && changed.to_string().contains("has a different value, from process 0"),
         "{changed}"
     );
     let none = zero.get("never", Duration::from_millis(50)).unwrap_err();

@@ -82,7 +82,7 @@ fn a_process_with_another_token_or_none_is_refused() {
         for token in [None, Some(other.as_str())] {
             let error = builder(1, address, token).join().unwrap_err();
             assert!(error.is_refused() && error.processes() == [1], "{error:?}");
-            assert!(error.to_string().contains("has another token, or none"), "{error}");
+            assert!(error.to_string().contains("has a different token, or none"), "{error}");
             assert!(error.to_string().contains("FULMEN_RUN_TOKEN"), "{error}");
             assert!(!error.to_string().contains(&other));
         }
@@ -104,7 +104,7 @@ fn a_process_with_a_token_does_not_join_a_coordinator_without_one() {
     let address = addresses.recv().unwrap();
     let error = builder(1, &address, Some(TOKEN)).join().unwrap_err();
     assert!(
-        error.is_refused() && error.to_string().contains("has another token, or none"),
+        error.is_refused() && error.to_string().contains("has a different token, or none"),
         "{error}"
     );
     // On loopback, processes without a token can join each other.

@@ -1,7 +1,7 @@
 //! A batch in host memory.
 //!
-//! Out of scope: which samples are in it (`batch_sampler`), how they are read (`collate`), and the
-//! transfer to a device (`device`).
+//! Out of scope: which samples are in a batch (`batch_sampler`), how they are read (`collate`), and
+//! the transfer to a device (`device`).
 
 use std::fmt;
 use std::ops::Range;

@@ -1,6 +1,6 @@
 //! The queue of batches to read, over one epoch or several.
 //!
-//! Out of scope: which samples are in them (`index_batches`, `stream_batches`).
+//! Out of scope: which samples are in the batches (`index_batches`, `stream_batches`).
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};

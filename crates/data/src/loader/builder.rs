@@ -71,17 +71,17 @@ impl DataLoaderBuilder {
     }
 
     /// Samples in an epoch of a stream, if the stream does not know its length or epochs should
-    /// have another length (WebDataset's `with_epoch`). Every epoch starts at the beginning of the
-    /// stream. The rest of a longer stream is not read, so let the stream's order differ from epoch
-    /// to epoch. A shorter stream is repeated within the epoch, each time in another order and with
-    /// other random numbers. Only for streams; the sampler of a dataset decides how many samples an
-    /// epoch has.
+    /// have a different length (WebDataset's `with_epoch`). Every epoch starts at the beginning of
+    /// the stream. The rest of a longer stream is not read, so let the stream's order differ from
+    /// epoch to epoch. A shorter stream is repeated within the epoch, each time in a different
+    /// order and with other random numbers. Only for streams; the sampler of a dataset decides how
+    /// many samples an epoch has.
     pub fn num_samples(mut self, samples: usize) -> DataLoaderBuilder {
         self.options.num_samples = Some(samples);
         self
     }
 
-    /// Makes an epoch endless: a stream that ends is repeated, in another order and with other
+    /// Makes an epoch endless: a stream that ends is repeated, in a different order and with other
     /// random numbers. A Trainer then needs its own limit, such as `max_steps`.
     ///
     /// ```

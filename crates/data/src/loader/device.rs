@@ -44,7 +44,7 @@ impl HostBatch {
     pub fn to_devices(&self, runtime: &Runtime, sharding: &Sharding) -> Result<DeviceBatch> {
         if sharding.axes().len() > 1 {
             return Err(Error::usage(format!(
-                "the sharding {sharding} splits more than the rows of a batch; give one for its first axis alone"
+                "the sharding {sharding} splits more than the rows of a batch; use one that splits only its first axis"
             )));
         }
         self.check_rows(runtime, sharding)?;

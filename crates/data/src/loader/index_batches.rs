@@ -85,7 +85,7 @@ impl IndexBatches {
             && order_of(other)? != order
         {
             return Err(Error::usage(format!(
-                "the sampler {} gives another order for rank {} of {} replicas than for rank {}, so each process \
+                "the sampler {} gives a different order for rank {} of {} replicas than for rank {}, so each process \
                  would take its part of a different order and samples would be lost; if it divides the samples \
                  itself, return true from `is_presharded`; otherwise give all ranks the same order",
                 self.sampler.describe(),

@@ -1,6 +1,6 @@
 //! What happens to a sample that cannot be read, and the list of those samples.
 //!
-//! Out of scope: how a batch continues without it (`collate`).
+//! Out of scope: how a batch continues without a bad sample (`collate`).
 
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -23,8 +23,8 @@ const MAX_LISTED: usize = 16;
 /// instead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnError {
-    /// The batch is an error that names the sample. The other batches still follow, unless a stream
-    /// cannot continue: then the error is the last item.
+    /// The loader returns an error, which names the sample, in place of the batch. The other
+    /// batches still follow, unless a stream cannot continue: then the error is the last item.
     #[default]
     Fail,
     /// The batch continues without the sample: the samples after it move up, and the rows left at
@@ -37,10 +37,11 @@ pub enum OnError {
     ///
     /// [`DataLoader::pads`]: crate::DataLoader::pads
     Skip,
-    /// Another sample of the epoch is read instead, drawn by seed, epoch and index. After 8 failed
-    /// draws the batch is an error. A stream has no random access, so a copy of another row of the
-    /// same batch, drawn in the same way, takes the place of a bad record; a batch without a
-    /// readable record is an error. A stream with fewer records than it declared is repeated.
+    /// Another sample of the epoch is read instead. It is drawn at random, from the seed, the epoch
+    /// and the index of the bad sample. After 8 failed draws, the loader returns an error. A stream
+    /// has no random access, so a bad record is replaced by a copy of another row of the same
+    /// batch, drawn in the same way. If a batch has no readable record, the loader returns an
+    /// error. If a stream has fewer records than it declared, it is repeated.
     Replace,
 }
 

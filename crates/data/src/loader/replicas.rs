@@ -114,7 +114,7 @@ impl Replicas {
         }
         if devices % num_processes != 0 {
             return Err(Error::usage(format!(
-                "{devices} devices cannot be divided equally among {num_processes} processes; give the total \
+                "{devices} devices cannot be divided equally among {num_processes} processes; pass the total \
                  number of devices of all processes"
             )));
         }

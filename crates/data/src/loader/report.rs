@@ -146,9 +146,14 @@ impl LoaderReport {
             return "too few batches to find the bottleneck".to_owned();
         }
         if waiting < MIN_WAITING_SHARE {
-            return format!("not input-bound: {percent:.1} % of step time waits");
+            return format!(
+                "not input-bound: {percent:.1} % of the step time is spent waiting for data"
+            );
         }
-        format!("input-bound: {percent:.0} % of step time waits; {}", self.advice())
+        format!(
+            "input-bound: {percent:.0} % of the step time is spent waiting for data; {}",
+            self.advice()
+        )
     }
 
     fn advice(&self) -> String {
@@ -272,7 +277,7 @@ impl fmt::Display for LoaderReport {
             write!(f, "workers waited {} for space", time(self.waited_for_space))?;
             if self.sequential {
                 let (waited, all) = (time(self.waited_for_reading), time(self.in_order));
-                write!(f, ", {waited} for the reading of the stream ({all} in all)")?;
+                write!(f, ", {waited} for another worker to read the stream (reading took {all})")?;
             }
             writeln!(f, "; batches: {}", self.host_queue)?;
         }
@@ -346,14 +351,15 @@ mod tests {
         check(
             report(),
             expect![
-                "input-bound: 33 % of step time waits; decode is the slow stage; cache it or add 1 thread"
+                "input-bound: 33 % of the step time is spent waiting for data; decode is the slow stage; cache it or \
+                 add 1 thread"
             ],
         );
         check(
             LoaderReport { cores: 2, ..report() },
             expect![
-                "input-bound: 33 % of step time waits; decode is the slow stage; cache it: otherwise it needs 3 \
-                 threads, and this machine has 2 cores"
+                "input-bound: 33 % of the step time is spent waiting for data; decode is the slow stage; cache it: \
+                 otherwise it needs 3 threads, and this machine has 2 cores"
             ],
         );
         let slow_reading = || LoaderReport {
@@ -363,74 +369,77 @@ mod tests {
         check(
             slow_reading(),
             expect![
-                "input-bound: 33 % of step time waits; read is the slow stage; read from faster storage, put many \
-                 samples into one file, cache what is read, or add 1 thread"
+                "input-bound: 33 % of the step time is spent waiting for data; read is the slow stage; read from \
+                 faster storage, put many samples into one file, cache what is read, or add 1 thread"
             ],
         );
         check(
             LoaderReport { num_workers: 4, cores: 1, ..slow_reading() },
             expect![
-                "input-bound: 33 % of step time waits; read is the slow stage; 4 threads are too many for 1 core; \
-                 read from faster storage, put many samples into one file, or cache what is read"
+                "input-bound: 33 % of the step time is spent waiting for data; read is the slow stage; 4 threads are \
+                 too many for 1 core; read from faster storage, put many samples into one file, or cache what is read"
             ],
         );
         check(
             LoaderReport { cores: 2, ..slow_reading() },
             expect![
-                "input-bound: 33 % of step time waits; read is the slow stage; read from faster storage, put many \
-                 samples into one file, or cache what is read: otherwise it needs 3 threads, and this machine has 2 \
-                 cores"
+                "input-bound: 33 % of the step time is spent waiting for data; read is the slow stage; read from \
+                 faster storage, put many samples into one file, or cache what is read: otherwise it needs 3 threads, \
+                 and this machine has 2 cores"
             ],
         );
         check(
             LoaderReport { stages: vec![(Stage::Transform, ms(2900))], ..report() },
             expect![
-                "input-bound: 33 % of step time waits; transform is the slow stage; cache it or add 1 thread"
+                "input-bound: 33 % of the step time is spent waiting for data; transform is the slow stage; cache it \
+                 or add 1 thread"
             ],
         );
         check(
             LoaderReport { stages: Vec::new(), writing: ms(2900), ..report() },
             expect![
-                "input-bound: 33 % of step time waits; write is the slow stage; make what Dataset::read does faster \
-                 or add 1 thread"
+                "input-bound: 33 % of the step time is spent waiting for data; write is the slow stage; make what \
+                 Dataset::read does faster or add 1 thread"
             ],
         );
         check(
             LoaderReport { waiting: ms(20), ..report() },
-            expect!["not input-bound: 2.0 % of step time waits"],
+            expect!["not input-bound: 2.0 % of the step time is spent waiting for data"],
         );
         check(
             LoaderReport { num_workers: 3, ..report() },
             expect![
-                "input-bound: 33 % of step time waits; decode is the slow stage; 3 threads are enough on average: \
-                 raise prefetch, to read further ahead"
+                "input-bound: 33 % of the step time is spent waiting for data; decode is the slow stage; 3 threads are \
+                 enough on average: raise prefetch, to read further ahead"
             ],
         );
         check(
             LoaderReport { num_workers: 0, ..report() },
             expect![
-                "input-bound: 33 % of step time waits; decode is the slow stage; cache it or add 3 threads"
+                "input-bound: 33 % of the step time is spent waiting for data; decode is the slow stage; cache it or \
+                 add 3 threads"
             ],
         );
         check(
             LoaderReport { num_workers: 4, cores: 2, ..report() },
             expect![
-                "input-bound: 33 % of step time waits; decode is the slow stage; 4 threads are too many for 2 cores; \
-                 cache it"
+                "input-bound: 33 % of the step time is spent waiting for data; decode is the slow stage; 4 threads are \
+                 too many for 2 cores; cache it"
             ],
         );
         check(
             LoaderReport { busy: Duration::from_nanos(9), ..report() },
             expect![
-                "input-bound: 100 % of step time waits; decode is the slow stage; there is no other work between two \
-                 batches, so no number of threads is enough"
+                "input-bound: 100 % of the step time is spent waiting for data; decode is the slow stage; there is no \
+                 other work between two batches, so no number of threads is enough"
             ],
         );
         check(
             LoaderReport { sequential: true, in_order: ms(1400), ..report() },
             expect![
-                "input-bound: 33 % of step time waits; reading the stream is the slow stage, which one thread does at \
-                 a time; leave decoding to Stream::map, mix several streams, read from faster storage, or cache it"
+                "input-bound: 33 % of the step time is spent waiting for data; reading the stream is the slow stage, \
+                 which one thread does at a time; leave decoding to Stream::map, mix several streams, read from faster \
+                 storage, or cache it"
             ],
         );
         let queue = QueueDepth { capacity: 2, ..QueueDepth::default() };
@@ -444,8 +453,8 @@ mod tests {
         check(
             LoaderReport { transfer: Some(slow), ..report() },
             expect![
-                "input-bound: 33 % of step time waits; the transfer to the device is the slow stage; send fewer \
-                 bytes: u8 in place of f32, smaller rows"
+                "input-bound: 33 % of the step time is spent waiting for data; the transfer to the device is the slow \
+                 stage; send fewer bytes: u8 in place of f32, smaller rows"
             ],
         );
         check(
@@ -465,7 +474,7 @@ mod tests {
             workers waited 3.00 ms for space; batches: 0.2 of 4 ready on average, 2 at most
             first batch after 31.0 ms
             100 steps: 1.00 s busy, 500 ms waiting
-            input-bound: 33 % of step time waits; decode is the slow stage; cache it or add 1 thread"#]]
+            input-bound: 33 % of the step time is spent waiting for data; decode is the slow stage; cache it or add 1 thread"#]]
         .assert_eq(&report().to_string());
     }
 }

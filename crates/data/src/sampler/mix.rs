@@ -18,7 +18,7 @@ impl Weights {
     pub(crate) fn new(name: &str, weights: &[f64], count: usize, noun: &str) -> Result<Weights> {
         if weights.len() != count {
             return Err(Error::usage(format!(
-                "{name}: {} weights for {count} {noun}; give one for each",
+                "{name}: {} weights for {count} {noun}; pass one for each",
                 weights.len()
             )));
         }
@@ -62,8 +62,9 @@ impl Weights {
 /// Mixes the parts of a [`ConcatDataset`](crate::ConcatDataset): the weights decide which part each
 /// sample of an epoch comes from.
 ///
-/// Within a part, all samples are read once before any of them is read again, then again in another
-/// order. Each epoch starts with a new order. The order depends only on the seed and the epoch.
+/// Within a part, all samples are read once before any of them is read again. They are then read in
+/// a different order. Each epoch starts with a new order. The order depends only on the seed and
+/// the epoch.
 ///
 /// ```
 /// use fulmen_data::{ConcatDataset, DataLoader, TensorDataset};

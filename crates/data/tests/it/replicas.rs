@@ -418,7 +418,7 @@ fn what_cannot_be_shared_is_refused() {
         3,
         0,
         expect![
-            "8 devices cannot be divided equally among 3 processes; give the total number of devices of all processes"
+            "8 devices cannot be divided equally among 3 processes; pass the total number of devices of all processes"
         ],
     );
     refused(

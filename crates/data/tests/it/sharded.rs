@@ -191,7 +191,7 @@ fn what_cannot_be_split_is_an_error() {
     let error = message(&loader(16), &Sharding::new([Some("model")])).to_string();
     assert!(error.contains("the mesh is data=8"), "{error}");
     let error = message(&loader(16), &Sharding::new([None, Some("data")])).to_string();
-    assert!(error.contains("its first axis alone"), "{error}");
+    assert!(error.contains("splits only its first axis"), "{error}");
     let unknown = Replicas::from_runtime(&runtime, &Sharding::new([Some("model")])).unwrap_err();
     assert!(unknown.is_usage() && unknown.to_string().contains("the mesh is data=8"), "{unknown}");
 

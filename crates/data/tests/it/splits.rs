@@ -250,7 +250,7 @@ fn a_mixture_in_a_loader_is_the_same_for_all_workers_and_after_a_restore() {
 fn weights_that_cannot_be_are_refused() {
     refused(
         MixSampler::new(&[1, 2], &[1.0], 9, 0),
-        expect!["MixSampler: 1 weights for 2 datasets; give one for each"],
+        expect!["MixSampler: 1 weights for 2 datasets; pass one for each"],
     );
     refused(
         MixSampler::new(&[1, 2], &[1.0, -1.0], 9, 0),
@@ -278,7 +278,7 @@ fn weights_that_cannot_be_are_refused() {
     );
 }
 
-/// Numbers from `start` on, in another order in each epoch.
+/// Numbers from `start` on, in a different order in each epoch.
 struct Numbers {
     start: u64,
     count: u64,

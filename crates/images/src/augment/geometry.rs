@@ -36,8 +36,8 @@ pub struct RandomRotation {
 }
 
 impl RandomRotation {
-    /// Rotates counterclockwise by an angle from `-degrees` to `degrees`, or by an angle from the
-    /// range.
+    /// Rotates counterclockwise by a random angle. `degrees` is a range, or one number `d` for the
+    /// range from `-d` to `d`.
     pub fn new(degrees: impl Into<FactorRange>) -> RandomRotation {
         RandomRotation {
             degrees: degrees.into(),

@@ -13,9 +13,9 @@ use fulmen_data::{Error, Result};
 /// translation, in this order. The default map changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Affine {
-    /// Degrees, clockwise.
+    /// The angle of the rotation in degrees, clockwise.
     pub angle: f64,
-    /// Pixels to the right and down.
+    /// The translation in pixels: to the right, and down.
     pub translate: (f64, f64),
     /// The factor of all lengths.
     pub scale: f64,
@@ -99,7 +99,7 @@ impl Affine {
 /// ```
 ///
 /// # Errors
-/// A scale that is not positive, numbers that are not finite, a fill with another number of
+/// A scale that is not positive, numbers that are not finite, a fill with a different number of
 /// channels, an interpolation other than nearest and bilinear.
 pub fn affine(image: &Image, map: &Affine, mode: Interpolation, fill: &Fill) -> Result<Image> {
     map.check()?;

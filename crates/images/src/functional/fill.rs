@@ -33,7 +33,7 @@ impl Fill {
                 Ok(pixel)
             }
             values => Err(Error::usage(format!(
-                "a fill of {} values does not fit an image with {channels} channels; give one value, or one per \
+                "a fill of {} values does not fit an image with {channels} channels; pass one value, or one per \
                  channel",
                 values.len()
             ))),

@@ -1,6 +1,6 @@
 //! Padding an image.
 //!
-//! Out of scope: enlarging it by resizing.
+//! Out of scope: enlarging an image by resizing.
 
 use super::Fill;
 use super::warp::reserve;
@@ -72,7 +72,7 @@ impl Default for PaddingMode {
 ///
 /// # Errors
 /// Padding that is larger than the image can mirror; edge padding of an image without pixels; a
-/// fill with another number of channels.
+/// fill with a different number of channels.
 pub fn pad(image: &Image, padding: Padding, mode: &PaddingMode) -> Result<Image> {
     let (width, height, channels) = (image.width(), image.height(), image.channels());
     let fill = match mode {

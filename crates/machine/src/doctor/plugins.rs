@@ -48,7 +48,7 @@ impl Plugins {
                 let _ = child.kill();
                 let _ = child.wait();
                 return Err(failed(&format!(
-                    "no answer within {} s; a plugin hangs, or the disk is slow",
+                    "no answer within {} s; a plugin may hang, or the disk may be slow",
                     timeout.as_secs_f64()
                 )));
             }

@@ -72,7 +72,7 @@ pub(super) fn disk(machine: &Machine) -> Vec<Finding> {
         if purpose == "runs" && !is_writable(&path) {
             findings.push(Finding::error(
                 format!("cannot write to {shown}, the folder for runs"),
-                "start the program in another folder, or name one with `--default-root-dir`",
+                "start the program in another folder, or choose one with `--default-root-dir`",
             ));
         }
         let device = fs::metadata(&path).map(|metadata| metadata.dev()).ok();

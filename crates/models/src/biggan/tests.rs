@@ -41,5 +41,8 @@ fn the_one_for_imagenet_has_the_size_that_is_known() {
     assert_eq!(Generator::new(&config).unwrap().num_parameters() / 100_000, 704);
     assert_eq!(Discriminator::new(&config).unwrap().num_parameters() / 100_000, 879);
     let error = Generator::new(&Config { dim_z: 128, ..config }).unwrap_err();
-    assert_eq!(error.to_string(), "config: `dim_z` is 128, which has no 6 equal parts");
+    assert_eq!(
+        error.to_string(),
+        "config: `dim_z` is 128, which cannot be split into 6 equal parts"
+    );
 }

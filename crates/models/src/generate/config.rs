@@ -89,7 +89,7 @@ impl GenerationConfig {
     /// of its `config.json`.
     ///
     /// # Errors
-    /// Neither can be read; a setting is of another type, or asks for an unsupported feature.
+    /// Neither can be read; a setting is of a different type, or asks for an unsupported feature.
     pub fn from_folder(folder: impl AsRef<Path>) -> Result<GenerationConfig> {
         let path = folder.as_ref().join("generation_config.json");
         let file = if path.exists() { path } else { folder.as_ref().join("config.json") };

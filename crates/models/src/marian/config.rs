@@ -108,7 +108,8 @@ impl Config {
         }
     }
 
-    /// The big Transformer of the paper: 176 million parameters and 1024 for each token.
+    /// The big Transformer of the paper: 176 million parameters, plus 1024 for each token of the
+    /// vocabulary.
     pub fn big(vocab_size: usize) -> Config {
         Config {
             d_model: 1024,

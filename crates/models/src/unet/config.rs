@@ -20,7 +20,8 @@ pub struct Config {
     pub freq_shift: f64,
     /// The blocks on the way down. All except the last halve height and width.
     pub down_block_types: Vec<DownBlockType>,
-    /// The blocks on the way up, equally many. All except the last double height and width.
+    /// The blocks on the way up: as many as on the way down. All except the last double height and
+    /// width.
     pub up_block_types: Vec<UpBlockType>,
     /// The channels of each block on the way down; the way up uses them in reverse.
     pub block_out_channels: Vec<usize>,

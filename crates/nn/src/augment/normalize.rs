@@ -19,8 +19,8 @@ pub const IMAGENET_STD: [f64; 3] = [0.229, 0.224, 0.225];
 /// differs from torchvision's `ToDtype(scale=True)` and `Normalize` by at most 3 · 10⁻⁷, relative
 /// to the largest result.
 ///
-/// Poisoned if the images are not u8 or have another number of channels, or if a standard deviation
-/// is not above 0.
+/// Poisoned if the images are not u8 or have a different number of channels, or if a standard
+/// deviation is not above 0.
 ///
 /// ```
 /// use fulmen_nn::augment::normalize;

@@ -55,7 +55,7 @@ pub(super) fn check_channels(x: &Tensor, channels: usize) -> Result<(), String> 
 /// Rejects an input whose last axes are not `shape`, or that is not floating-point.
 pub(super) fn check_last_axes(x: &Tensor, shape: &Shape) -> Result<(), String> {
     if shape.rank() == 0 {
-        return Err("the normalized shape has no axis; give it at least one".into());
+        return Err("the normalized shape has no axis; it needs at least one".into());
     }
     if !x.shape().ends_with(shape) {
         return Err(format!("the last axes of the input {} are not {shape}", x.ty()));

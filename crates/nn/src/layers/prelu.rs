@@ -145,7 +145,7 @@ impl Rrelu {
             let (lower, upper) = (self.lower, self.upper);
             if !(lower.is_finite() && upper.is_finite() && lower <= upper) {
                 let message = format!(
-                    "no slope lies between {lower} and {upper}; give a finite lower <= upper"
+                    "no slope lies between {lower} and {upper}; pass a finite lower <= upper"
                 );
                 return Err(message.into());
             }

@@ -134,7 +134,7 @@ impl MetricState {
     /// axes: for samples `[batch, time]`, a mask `[batch]` leaves out rows, and a mask `[batch,
     /// time]` elements. With several masks, each leaves out its own samples.
     ///
-    /// Poisoned if the mask has another shape.
+    /// Poisoned if the mask has a different shape.
     #[track_caller]
     pub fn masked(mut self, mask: impl AsTensor) -> MetricState {
         let mask = NN.record("masked", || self.mask_of(mask.as_tensor()));

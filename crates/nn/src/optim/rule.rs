@@ -272,8 +272,7 @@ fn check_args(
             parameter.ty()
         ));
     }
-    (state.len() != slots)
-        .then(|| format!("{} state tensors were given, {slots} are expected", state.len()))
+    (state.len() != slots).then(|| format!("got {} state tensors, expected {slots}", state.len()))
 }
 
 /// Implements the common settings as methods, and [`Optimizer`](super::Optimizer) for a [`Rule`].

@@ -119,7 +119,7 @@ impl Reader {
         let refuse = |message: String| Error::format(path, FORMAT, message);
         let file_info = std::fs::metadata(path).map_err(io)?;
         if file_info.is_dir() {
-            return Err(refuse("it is a folder; name a file in it".into()));
+            return Err(refuse("it is a folder; use a file in it".into()));
         }
         if !file_info.is_file() {
             // A device has no end, and opening a pipe would wait for a writer.
@@ -130,21 +130,21 @@ impl Reader {
         Read::by_ref(&mut file).take(8).read_to_end(&mut start).map_err(io)?;
         if is_pytorch(&start) {
             return Err(refuse(
-            "it is a PyTorch file, which has weights but no training state of Fulmen; give the weights to a model with \
-             load_weights"
+            "it is a PyTorch file, which has weights but no training state of Fulmen; load the weights into a model \
+             with load_weights"
                 .into(),
         ));
         }
         let header_bytes = <[u8; 8]>::try_from(start).map_or(u64::MAX, u64::from_le_bytes);
         if header_bytes > MAX_HEADER_BYTES.min(size.saturating_sub(8)) {
             return Err(refuse(format!(
-                "its {size} bytes do not contain a header; it is truncated or has another format"
+                "its {size} bytes do not contain a header; it is truncated or has a different format"
             )));
         }
         let mut text = vec![0; header_bytes as usize];
         file.read_exact(&mut text).map_err(io)?;
         let header: Metadata = serde_json::from_slice(&text)
-            .map_err(|e| refuse(format!("its header is damaged or has another format: {e}")))?;
+            .map_err(|e| refuse(format!("its header is damaged or has a different format: {e}")))?;
         let expected = 8 + text.len() as u64 + header.data_len() as u64;
         if size != expected {
             let state = if size < expected { "truncated" } else { "damaged" };

@@ -76,7 +76,7 @@ pub(super) fn read(path: &Path) -> Result<BTreeMap<String, Value>> {
             Some(file) => read(&file),
             None => {
                 let message = format!(
-                    "it does not contain {}; give the path of the file itself",
+                    "it does not contain {}; pass the path of the file itself",
                     FOLDER_FILES.join(", ")
                 );
                 Err(Error::format(path, "folder of weights", message))

@@ -151,7 +151,7 @@ impl<'a> Values<'a> {
         };
         if occupied {
             let message =
-                "the folder is not empty; name a new one, so that files of two models do not mix";
+                "the folder is not empty; choose a new one, so that files of two models do not mix";
             return Err(failed(io::Error::new(io::ErrorKind::AlreadyExists, message)));
         }
         let mut shards: Vec<(u64, Vec<usize>)> = Vec::new();

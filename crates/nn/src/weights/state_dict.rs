@@ -171,8 +171,8 @@ impl StateDict {
     ///
     /// # Errors
     /// A value cannot be read. With [`Strictness::Strict`], also if a name is missing, unexpected
-    /// or has another shape, or if tied weights differ: the error lists everything, and the model
-    /// does not change.
+    /// or has a different shape, or if tied weights differ: the error lists everything, and the
+    /// model does not change.
     #[track_caller]
     pub fn load_into<M: Module + ?Sized>(
         &self,

@@ -119,7 +119,7 @@ impl SavedPrograms {
         }
         let Ok(programs) = Programs::decode(body) else {
             return refuse(
-                "another version of Fulmen wrote it; save the programs again".to_owned(),
+                "a different version of Fulmen wrote it; save the programs again".to_owned(),
             );
         };
         let machine = key::of_machine(&client.topology()?)?;

@@ -108,7 +108,7 @@ fn a_program_assigned_to_one_device_runs_there_and_nowhere_else() {
     says(&client.compile(&all_reduce(2), &twice).unwrap_err(), &["names device 5 twice"]);
 }
 
-/// Two devices of eight, in another order.
+/// Two devices of eight, in a different order.
 #[test]
 fn a_program_over_some_devices_takes_its_arguments_in_their_order() {
     let client = client(DEVICES as i64);

@@ -306,7 +306,7 @@ fn the_hash_of_the_plugin_is_kept_until_its_file_changes() {
     let written = fs::read_to_string(&record).unwrap();
     assert!(written.starts_with(plugin().identity().unwrap()));
     assert!(task("load").contains("found: true"));
-    // The record is trusted: with another hash, the program belongs to another plugin.
+    // The record is trusted: with another hash, the program belongs to a different plugin.
     fs::write(&record, written.replacen(&written[..8], "00000000", 1)).unwrap();
     assert!(task("load").contains("found: false"));
     // A record of another state of the file is not trusted, nor is a truncated one.

@@ -36,7 +36,7 @@ fn arguments_that_do_not_fit_are_refused() {
     );
     let other = crate::common::client(1);
     let foreign = put(&other, &[1.0; 4], 0);
-    check(vec![vec![(&foreign).into()]], &["belongs to another client than the program"]);
+    check(vec![vec![(&foreign).into()]], &["belongs to a different client than the program"]);
     assert_eq!(get(&run(&program, vec![x.into()]).outputs[0][0]), [2.0; 4]);
 }
 

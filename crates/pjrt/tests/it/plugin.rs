@@ -138,7 +138,7 @@ fn a_plugin_for_another_architecture_is_refused() {
         let file = folder.join(format!("{name}.so"));
         fs::write(&file, &bytes).unwrap();
         let why = format!(
-            "it is built for {name}, and this program for {here}; give the path of a plugin for {here}"
+            "it is built for {name}, and this program for {here}; use the path of a plugin for {here}"
         );
         refused(&file, &[&why]);
     }

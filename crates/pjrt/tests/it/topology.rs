@@ -20,7 +20,7 @@ fn a_client_describes_its_devices() {
 fn a_topology_without_a_name_is_refused() {
     let error = plugin().topology(" ").unwrap_err();
     assert!(error.is_usage());
-    says(&error, &["the topology's name is empty; give one such as v5e:2x4"]);
+    says(&error, &["the topology's name is empty; pass one such as v5e:2x4"]);
     assert!(plugin().topology("v5e:2x4").unwrap_err().is_from_plugin());
 }
 
@@ -161,5 +161,5 @@ fn programs_that_would_end_libtpu_are_refused() {
     assert!(plugin.create_client(&[]).is_err(), "there is no TPU here");
     let cpu = crate::common::client(1).topology().unwrap();
     let error = plugin.compile(&cpu, &increment(""), &CompileOptions::new()).unwrap_err();
-    says(&error, &["the topology belongs to another plugin"]);
+    says(&error, &["the topology belongs to a different plugin"]);
 }

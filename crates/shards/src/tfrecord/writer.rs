@@ -1,6 +1,6 @@
 //! Writes TFRecord files.
 //!
-//! Out of scope: reading them (`stream`, `source`).
+//! Out of scope: reading TFRecord files (`stream`, `source`).
 
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};

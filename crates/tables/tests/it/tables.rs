@@ -864,7 +864,7 @@ fn what_is_no_folder_of_a_dataset_says_what_is_missing() {
     check(
         HfDataset::open(reference().join("saved")).unwrap_err(),
         expect![
-            "saved: the dataset has the splits train, test; say which with `HfDataset::open_split`"
+            "saved: the dataset has the splits train, test; choose one with `HfDataset::open_split`"
         ],
     );
     check(

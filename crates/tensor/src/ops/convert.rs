@@ -50,7 +50,8 @@ struct BitcastConvert {
 }
 
 impl BitcastConvert {
-    /// The shape of the result. A narrower dtype adds a last axis of parts; a wider one removes it.
+    /// The shape of the result. If the new dtype is narrower, a last axis is added, with the parts
+    /// of each element. If it is wider, the last axis is removed.
     fn shape(&self, from: &TensorType) -> Result<Shape, String> {
         let (from_bytes, to_bytes) = (from.dtype.size_in_bytes(), self.to.size_in_bytes());
         let has_bits = |dtype: DType| dtype.is_float() || dtype.is_integer();

@@ -1,7 +1,7 @@
-//! Slices at positions that a program computes: read and updated.
+//! Reads and updates slices at positions that the program computes.
 //!
-//! The sizes of the slices are known while recording. Out of scope: slices at positions that are
-//! known while recording (`slice.rs`).
+//! Only the sizes of the slices are known while recording. Out of scope: slices whose positions are
+//! known too (`slice.rs`).
 
 use super::constant::holds;
 use super::dtype_set::DTypeSet;
@@ -146,8 +146,8 @@ impl Tensor {
     /// for each axis, which the program computes (JAX's `dynamic_update_slice`). Starts are clamped
     /// so that the slice lies within the tensor.
     ///
-    /// Poisoned if `update` has another dtype than this tensor, if it is too large, or if there is
-    /// not one start for each axis.
+    /// Poisoned if `update` has a different dtype than this tensor, if it is too large, or if there
+    /// is not one start for each axis.
     ///
     /// ```
     /// use fulmen_tensor::{DType, Tensor};

@@ -58,8 +58,8 @@ impl Operation for Reshape {
 }
 
 impl Tensor {
-    /// The same elements, in row-major order, in another shape (NumPy's and PyTorch's `reshape`).
-    /// Poisoned if the number of elements differs.
+    /// The same elements, in row-major order, in a different shape (NumPy's and PyTorch's
+    /// `reshape`). Poisoned if the number of elements differs.
     #[track_caller]
     pub fn reshape(&self, shape: impl Into<Shape>) -> Tensor {
         Tensor::record("reshape", || {
@@ -141,7 +141,8 @@ impl Tensor {
         })
     }
 
-    /// Removes an axis of size 1 (PyTorch's `squeeze(dim)`). Poisoned if the axis has another size.
+    /// Removes an axis of size 1 (PyTorch's `squeeze(dim)`). Poisoned if the axis has a different
+    /// size.
     #[track_caller]
     pub fn squeeze(&self, axis: isize) -> Tensor {
         Tensor::record("squeeze", || {

@@ -20,7 +20,7 @@ impl Tensor {
             self.live()?;
             if shifts.len() != axes.len() {
                 return Err(format!(
-                    "{shifts:?} and {axes:?} differ in length; give one shift for each axis"
+                    "{shifts:?} and {axes:?} differ in length; pass one shift for each axis"
                 )
                 .into());
             }

@@ -88,8 +88,8 @@ methods! {
     /// This changes where the shards of a value are, never the value. On one device it does
     /// nothing.
     ///
-    /// Poisoned if the sharding has more axes than the tensor. A sharding that does not fit the
-    /// mesh is an error when the program is compiled for that mesh.
+    /// Poisoned if the sharding has more axes than the tensor. If the sharding does not fit the
+    /// mesh, compiling the program for that mesh returns an error.
     ///
     /// ```
     /// use fulmen_tensor::{Sharding, Tensor};

@@ -100,7 +100,7 @@ impl Tensor {
             let (from, to) = (checked(from)?, checked(to)?);
             if from.len() != to.len() {
                 return Err(format!(
-                    "{from:?} and {to:?} differ in length; give one target for each axis"
+                    "{from:?} and {to:?} differ in length; pass one target for each axis"
                 )
                 .into());
             }

@@ -160,7 +160,7 @@ impl Callback for EarlyStopping {
         if let Some((name, _)) =
             thresholds.iter().find(|(_, threshold)| threshold.is_some_and(f64::is_nan))
         {
-            return Some(format!("{name} is NaN, which no value can reach; give a number"));
+            return Some(format!("{name} is NaN, which no value can reach; use a number"));
         }
         if let (Some(stop), Some(diverge)) = (self.stopping_threshold, self.divergence_threshold)
             && !self.mode.is_better(stop, Some(diverge), 0.0)

@@ -39,7 +39,7 @@ impl Callback for GradientAccumulationScheduler {
     fn config_error(&self) -> Option<String> {
         if self.scheduling.is_empty() {
             return Some(
-                "its list is empty; give pairs of an epoch and a number of batches, such as (4, 2)"
+                "its list is empty; add pairs of an epoch and a number of batches, such as (4, 2)"
                     .into(),
             );
         }
@@ -49,7 +49,7 @@ impl Callback for GradientAccumulationScheduler {
             ));
         }
         let duplicate = self.scheduling.windows(2).find(|pair| pair[0].0 == pair[1].0)?;
-        Some(format!("epoch {} is listed twice; give one number of batches for it", duplicate[0].0))
+        Some(format!("epoch {} is listed twice; list it once", duplicate[0].0))
     }
 
     fn step_part(&self) -> Option<StepPart> {

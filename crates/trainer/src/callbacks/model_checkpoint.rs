@@ -263,11 +263,11 @@ impl Callback for ModelCheckpoint {
             ),
             (
                 self.top_k > 1 && self.monitor.is_none(),
-                "save_top_k keeps the best states, but no metric says which are best; give monitor",
+                "save_top_k keeps the best states, but no metric says which are best; set monitor",
             ),
             (
                 self.top_k > 1 && self.keep_all,
-                "save_top_k removes states that keep_all keeps; give one of the two",
+                "save_top_k removes states that keep_all keeps; set only one of the two",
             ),
             (
                 self.keep_all && self.every_n_steps.is_some() && has_metric(),
@@ -275,11 +275,11 @@ impl Callback for ModelCheckpoint {
             ),
             (
                 self.filename.is_some() && !saves_others,
-                "filename has no effect on the last state, the only one that is saved; give monitor or keep_all",
+                "filename has no effect on the last state, the only one that is saved; set monitor or keep_all",
             ),
             (
                 self.weights_only && !saves_others,
-                "save_weights_only has no effect on the last state, the only one that is saved; give monitor or keep_all",
+                "save_weights_only has no effect on the last state, the only one that is saved; set monitor or keep_all",
             ),
             (self.every_n_steps == Some(0), "every_n_train_steps must be at least 1"),
             (self.every_n_epochs == 0, "every_n_epochs must be at least 1"),

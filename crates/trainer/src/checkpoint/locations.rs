@@ -28,7 +28,7 @@ pub(crate) fn opener(options: &Options) -> Result<OpenStore> {
             return Ok(Arc::new(local));
         }
         return Err(Error::option(format!(
-            "checkpoint_local: it is {}, but checkpoint_dir is none; give the folder or address to which checkpoints are \
+            "checkpoint_local: it is {}, but checkpoint_dir is none; set it to the folder or address to which checkpoints are \
              copied",
             local_dir.display()
         )));
@@ -36,7 +36,7 @@ pub(crate) fn opener(options: &Options) -> Result<OpenStore> {
     let mut store = open_store(&dir).map_err(|e| Error::option(format!("checkpoint_dir: {e}")))?;
     if is_address(local_dir) || *local_dir == dir {
         return Err(Error::option(format!(
-            "checkpoint_local: it is {}; give a folder of this machine other than checkpoint_dir",
+            "checkpoint_local: it is {}; use a folder of this machine other than checkpoint_dir",
             local_dir.display()
         )));
     }

@@ -38,7 +38,7 @@ impl NamedCheckpoint<'_> {
             (Resume::Never, named) => Ok(named),
             (Resume::Auto, None | Some(NamedCheckpoint::Last)) => Ok(Some(NamedCheckpoint::Last)),
             (Resume::Auto, Some(_)) => Err(Error::option(format!(
-                "resume: auto means the newest checkpoint, but ckpt_path: {} is another one; give one of the two options",
+                "resume: auto means the newest checkpoint, but ckpt_path: {} is a different one; set only one of the two options",
                 options.ckpt_path.display()
             ))),
         }

@@ -108,8 +108,8 @@ pub(crate) fn values(checkpoint: &Checkpoint) -> Result<BTreeMap<String, Value>>
 /// rounded when it is read.
 ///
 /// # Errors
-/// The error lists all names that are missing or have another type. On success, all values fit, so
-/// the caller can begin to change the module.
+/// The error lists all names that are missing or have a different type. On success, all values fit,
+/// so the caller can begin to change the module.
 pub(crate) fn match_tensors<'a>(
     names: impl IntoIterator<Item = (&'a str, &'a TensorType)>,
     tensors: &mut BTreeMap<String, Value>,

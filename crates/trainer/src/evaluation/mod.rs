@@ -48,7 +48,7 @@ impl Evaluation {
     ) -> Result<(Vec<Evaluation>, Vec<DeviceArray>)> {
         if sets.is_empty() {
             return Err(Error::usage(format!(
-                "there is no loader to {} on; give at least one",
+                "there is no loader to {} on; pass at least one",
                 stage.verb()
             )));
         }

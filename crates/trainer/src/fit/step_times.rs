@@ -38,12 +38,14 @@ impl StepTimes {
         self.latest.push_back(time);
     }
 
-    /// Adds time in which the device finished steps that were counted before.
+    /// Adds the time that the device needed to finish the steps in its queue, which are counted
+    /// already.
     pub(super) fn finish(&mut self, time: Duration) {
         self.total += time;
     }
 
-    /// Adds time of counted steps in which the device waited for a batch.
+    /// Adds the time that the device waited for a batch. [`push`](Self::push) and
+    /// [`finish`](Self::finish) count this time too.
     pub(super) fn add_wait(&mut self, time: Duration) {
         self.waited = true;
         self.waits += time;

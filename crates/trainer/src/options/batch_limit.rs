@@ -65,12 +65,12 @@ impl BatchLimit {
         let is_share = matches!(self, BatchLimit::Share(_));
         if is_share && self != BatchLimit::ALL && loader.is_endless() {
             return Err(Error::option(format!(
-                "{option}: {self} is a fraction of an epoch, but the loader is endless; give a number of batches"
+                "{option}: {self} is a fraction of an epoch, but the loader is endless; use a number of batches"
             )));
         }
         match self.count_of(batches) {
             0 => Err(Error::option(format!(
-                "{option}: {self} of {batches} batches is less than one batch; give a larger fraction or a \
+                "{option}: {self} of {batches} batches is less than one batch; use a larger fraction or a \
                  number of batches"
             ))),
             limit if limit == batches => Ok(loader),

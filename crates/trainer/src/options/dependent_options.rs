@@ -23,7 +23,7 @@ impl Options {
             ] {
                 if value == Some(true) {
                     return Err(Error::option(format!(
-                        "barebones: it turns off {name}, which is set; give only one of the two"
+                        "barebones: it turns off {name}, which is set; set only one of the two"
                     )));
                 }
             }
@@ -38,7 +38,7 @@ impl Options {
             (self.val_check_interval, self.check_val_every_n_epoch)
         {
             return Err(Error::option(format!(
-                "val_check_interval: {steps} counts the steps of the run, and check_val_every_n_epoch its epochs; give only \
+                "val_check_interval: {steps} counts the steps of the run, and check_val_every_n_epoch its epochs; set only \
                  one of the two, or a fraction of an epoch (0.25)"
             )));
         }
@@ -86,7 +86,7 @@ impl Options {
         }
         if self.reload_dataloaders_every_n_epochs > 0 {
             return Err(Error::option(format!(
-                "overfit_batches: it is {overfit}, and reload_dataloaders_every_n_epochs is {}; give one of the two",
+                "overfit_batches: it is {overfit}, and reload_dataloaders_every_n_epochs is {}; set only one of the two",
                 self.reload_dataloaders_every_n_epochs
             )));
         }
@@ -96,7 +96,7 @@ impl Options {
         ] {
             if let Some(other) = value.filter(|&other| other != overfit) {
                 return Err(Error::option(format!(
-                    "overfit_batches: it is {overfit}, and {name} is {other}; give one of the two"
+                    "overfit_batches: it is {overfit}, and {name} is {other}; set only one of the two"
                 )));
             }
             *limit = overfit;
@@ -114,7 +114,7 @@ impl Options {
         let duration = self.max_duration;
         let conflict = |other: &str, value: String| {
             Err(Error::option(format!(
-                "max_duration: it is {duration}, and {other} is {value}; give one of the two"
+                "max_duration: it is {duration}, and {other} is {value}; set only one of the two"
             )))
         };
         match duration {

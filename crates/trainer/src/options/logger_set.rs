@@ -37,7 +37,7 @@ impl FromStr for LoggerSet {
         for name in text.trim().trim_matches(['[', ']']).split(',').map(str::trim) {
             let known = NAMES.iter().find(|known| **known == name).ok_or_else(|| {
                 Error::usage(format!(
-                    "`{name}` is not a logger; there are: {}; or give auto or none",
+                    "`{name}` is not a logger; there are: {}; or use auto or none",
                     NAMES.join(", ")
                 ))
             })?;
@@ -88,7 +88,7 @@ mod tests {
         let error = "csv,wandb".parse::<LoggerSet>().unwrap_err().to_string();
         assert_eq!(
             error,
-            "`wandb` is not a logger; there are: csv, jsonl, tensorboard, mlflow; or give auto or none"
+            "`wandb` is not a logger; there are: csv, jsonl, tensorboard, mlflow; or use auto or none"
         );
     }
 }

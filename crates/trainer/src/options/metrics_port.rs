@@ -47,7 +47,7 @@ impl FromStr for MetricsPort {
         }
         text.parse().map(|address| MetricsPort(Some(address))).map_err(|_| {
             Error::usage(format!(
-                "`{text}` is not a port; give one from 0 to 65535, which only this machine can reach, an address with a port \
+                "`{text}` is not a port; use one from 0 to 65535, which only this machine can reach, an address with a port \
                  (0.0.0.0:9090) for other machines too, or none"
             ))
         })

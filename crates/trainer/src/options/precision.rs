@@ -92,7 +92,7 @@ impl Precision {
     pub(crate) fn config_error(&self) -> Option<&'static str> {
         match self {
             Precision::Bits(16 | 32) => None,
-            Precision::Bits(64) => Some("a TPU has no 64-bit floats; give 32-true"),
+            Precision::Bits(64) => Some("a TPU has no 64-bit floats; use 32-true"),
             Precision::Bits(_) => Some("the number of bits must be 16 or 32"),
             _ => None,
         }

@@ -106,16 +106,16 @@ impl EvaluationSet {
                 if self.every_n_epochs.is_some() && self.interval.is_some() =>
             {
                 Some(format!(
-                    "val_check_interval: {steps} counts the steps of the run, and check_val_every_n_epoch its epochs; give only \
+                    "val_check_interval: {steps} counts the steps of the run, and check_val_every_n_epoch its epochs; set only \
                  one of the two, or a fraction of an epoch (0.25)"
                 ))
             }
             BatchLimit::Share(_) if train.is_endless() => Some(format!(
-                "val_check_interval: {interval} is a fraction of an epoch, but the training loader is endless; give a \
+                "val_check_interval: {interval} is a fraction of an epoch, but the training loader is endless; use a \
                  number of steps, such as 500"
             )),
             BatchLimit::Count(steps) if steps > plan.total_steps => Some(format!(
-                "val_check_interval: {steps} steps are more than the {} of this run, so it would never validate; give fewer",
+                "val_check_interval: {steps} steps are more than the {} of this run, so it would never validate; use fewer",
                 plan.total_steps
             )),
             _ => None,

@@ -231,7 +231,10 @@ mod tests {
             &no_reads,
         );
         let [input] = &advice[..] else { panic!("{advice:?}") };
-        assert!(input.starts_with("input-bound: 33 % of step time waits"), "{input}");
+        assert!(
+            input.starts_with("input-bound: 33 % of the step time is spent waiting for data"),
+            "{input}"
+        );
     }
 
     /// A module of one layer. Its loss is the mean of the layer's result.

@@ -57,13 +57,13 @@ impl Request {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
         if request.id.is_empty() || !request.id.chars().all(is_plain) {
             return Err(format!(
-                "`{}` is not a valid name of a folder; give letters, digits, - and _",
+                "`{}` is not a valid name of a folder; use letters, digits, - and _",
                 request.id
             ));
         }
         if !(0.0..=MAX_SECONDS).contains(&request.seconds) {
             return Err(format!(
-                "{} is not a valid time; give seconds from 0 to {MAX_SECONDS}",
+                "{} is not a valid time; use seconds from 0 to {MAX_SECONDS}",
                 request.seconds
             ));
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use fulmen_tensor::timeline::Timeline;
 use serde_json::json;
 
-/// Writes a trace to a file.
+/// Writes the spans of `timeline` to a file.
 pub(super) fn write(path: &Path, timeline: &Timeline) -> io::Result<()> {
     fulmen_durable::write_unsynced(path, None, |file| write_events(timeline, file))
 }

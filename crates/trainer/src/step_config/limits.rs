@@ -34,7 +34,7 @@ impl EpochSize {
         if let TrainDuration::Tokens(_) = duration {
             tokens = tokens_of_a_sample(loader).map_err(|why| {
                 Error::option(format!(
-                    "max_duration: it is {duration}, but {why}; give samples (1e6sa)"
+                    "max_duration: it is {duration}, but {why}; use samples (1e6sa)"
                 ))
             })?;
         }

@@ -117,7 +117,7 @@ impl StepConfig {
         if loader.is_endless() {
             let noun = stage.noun();
             return Err(Error::option(format!(
-                "{option}: the {noun} loader is endless; give a number of batches"
+                "{option}: the {noun} loader is endless; use a number of batches"
             )));
         }
         Ok(loader)

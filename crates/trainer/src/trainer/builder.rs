@@ -159,7 +159,7 @@ impl TrainerBuilder {
                 (&part, options.accumulate_grad_batches)
             {
                 return Err(Error::option(format!(
-                    "accumulate_grad_batches: it is {every}, and there is a {}; give one of the two",
+                    "accumulate_grad_batches: it is {every}, and there is a {}; set only one of the two",
                     callback.name()
                 )));
             }

@@ -183,7 +183,7 @@ impl Trainer {
     /// out of memory in one of them, the search fails in all of them.
     ///
     /// Returns an error if an argument of the finder is invalid, if no size fits, if `loader`
-    /// returns a loader with another batch size than the requested one, or if a signal ends the
+    /// returns a loader with a different batch size than the requested one, or if a signal ends the
     /// search. The errors of [`Trainer::fit`] apply too.
     pub fn scale_batch_size<M: TrainingModule>(
         &mut self,

@@ -105,7 +105,7 @@ impl LearningRateFinder {
         }
         match self.early_stop_threshold {
             Some(threshold) if threshold.is_nan() || threshold <= 1.0 => wrong(format!(
-                "early_stop_threshold must be above 1, but it is {threshold}; give None for no threshold"
+                "early_stop_threshold must be above 1, but it is {threshold}; use None for no threshold"
             )),
             _ => Ok(()),
         }

@@ -518,7 +518,7 @@ fn several_validation_sets_have_names_and_cadences() {
     );
     let both = refused(vec![set("a").val_check_interval(5).check_val_every_n_epoch(2)]);
     assert!(
-        both.contains("the validation set `a`") && both.contains("give only one of the two"),
+        both.contains("the validation set `a`") && both.contains("set only one of the two"),
         "{both}"
     );
     assert!(refused(vec![set("a").val_check_interval("often")]).contains("`often` is neither"));

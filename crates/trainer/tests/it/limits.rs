@@ -191,15 +191,15 @@ fn limits_that_contradict_each_other_are_named() {
     for (message, expected) in [
         (
             refused(new().max_duration("5ep").max_epochs(3)),
-            "max_duration: it is 5ep, and max_epochs is 3; give one",
+            "max_duration: it is 5ep, and max_epochs is 3; set only one",
         ),
         (
             refused(new().max_duration("5ba").max_steps(3)),
-            "max_duration: it is 5ba, and max_steps is 3; give one",
+            "max_duration: it is 5ba, and max_steps is 3; set only one",
         ),
         (
             refused(new().max_duration("5s").max_time("3s")),
-            "max_duration: it is 5s, and max_time is 3s; give one",
+            "max_duration: it is 5s, and max_time is 3s; set only one",
         ),
         (
             refused(new().min_epochs(11)),
@@ -447,7 +447,7 @@ fn a_barebones_run_only_trains() {
     );
     let error =
         Trainer::builder().barebones(true).detect_nan(true).options().unwrap_err().to_string();
-    assert_eq!(error, "barebones: it turns off detect_nan, which is set; give only one of the two");
+    assert_eq!(error, "barebones: it turns off detect_nan, which is set; set only one of the two");
 }
 
 #[test]
@@ -474,6 +474,6 @@ fn a_duration_in_tokens_becomes_a_number_of_samples() {
     let error = fit("1e3tok", &train_loader(100, DROP_LAST)).unwrap_err().to_string();
     assert_eq!(
         error,
-        "max_duration: it is 1000tok, but the training loader has no integer field `input_ids`; give samples (1e6sa)"
+        "max_duration: it is 1000tok, but the training loader has no integer field `input_ids`; use samples (1e6sa)"
     );
 }

@@ -150,10 +150,7 @@ fn an_invalid_number_of_bits_is_rejected() {
     assert_eq!(error, "precision: 8 is not possible, the number of bits must be 16 or 32");
     for wide in ["64", "64-true"] {
         let error = Trainer::builder().precision(wide).options().unwrap_err().to_string();
-        assert_eq!(
-            error,
-            "precision: 64 is not possible, a TPU has no 64-bit floats; give 32-true"
-        );
+        assert_eq!(error, "precision: 64 is not possible, a TPU has no 64-bit floats; use 32-true");
     }
 }
 

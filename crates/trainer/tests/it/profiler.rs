@@ -131,7 +131,7 @@ fn without_a_run_there_is_no_profiler() {
     let folder = tempfile::tempdir().unwrap();
     let error =
         trainer(folder.path()).barebones(true).profiler("host").options().unwrap_err().to_string();
-    assert_eq!(error, "barebones: it turns off profiler, which is set; give only one of the two");
+    assert_eq!(error, "barebones: it turns off profiler, which is set; set only one of the two");
     let mut trainer = trainer(folder.path()).runtime(isolated()).profiler("xla").build().unwrap();
     let error = trainer
         .train_step(&Net::new(), &train_loader(40, DROP_LAST))

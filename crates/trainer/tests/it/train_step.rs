@@ -206,7 +206,7 @@ fn a_saved_state_resumes_bit_for_bit_in_a_step_and_in_a_fit() {
         assert_eq!(step.progress(), expected);
         assert_eq!(rest(step, &net), whole, "{devices} devices");
 
-        // A new step of a Trainer with another seed; the run's seed is in the file.
+        // A new step of a Trainer with a different seed; the run's seed is in the file.
         let net = Net::new();
         let mut trainer = set().seed(1).ckpt_path(&path).build().unwrap();
         assert_eq!(

@@ -200,7 +200,7 @@ fn invalid_arguments_are_reported() {
         ),
         (
             finder().early_stop_threshold(Some(1.0)),
-            "early_stop_threshold must be above 1, but it is 1; give None for no threshold",
+            "early_stop_threshold must be above 1, but it is 1; use None for no threshold",
         ),
     ] {
         assert_eq!(rates(&mut trainer, &data, finder), expected);

@@ -125,7 +125,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     let programs = build(command)?;
     if programs.is_empty() {
-        return Err(Error::usage("cargo built no program; name one with -p, --bin or --example"));
+        return Err(Error::usage("cargo built no program; choose one with -p, --bin or --example"));
     }
     programs.iter().try_for_each(|program| check(program, *machine))
 }

@@ -1,6 +1,6 @@
 //! `fulmen checkpoint`: shows, verifies, merges and compares checkpoints.
 //!
-//! Out of scope: reading them (`fulmen_checkpoint`).
+//! Out of scope: reading checkpoints (`fulmen_checkpoint`).
 
 use std::path::{Path, PathBuf};
 

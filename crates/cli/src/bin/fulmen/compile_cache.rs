@@ -51,7 +51,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
             if !damaged.is_empty() {
                 let count = damaged.len();
                 return Err(Error::new(format!(
-                    "{count} programs in {folder} are damaged; they are never run, and replaced when they are needed"
+                    "{count} programs in {folder} are damaged; each is compiled again when it is needed"
                 )));
             }
             outln!("all programs in {folder} are intact");

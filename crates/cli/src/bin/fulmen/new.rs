@@ -48,7 +48,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     };
     if fs::read_dir(&folder).is_ok_and(|mut entries| entries.next().is_some()) {
         return Err(Error::usage(format!(
-            "{} is not empty; name another folder with --path",
+            "{} is not empty; choose another folder with --path",
             folder.display()
         )));
     }

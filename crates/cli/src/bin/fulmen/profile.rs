@@ -93,7 +93,7 @@ fn newest_run(folder: &Path) -> Result<PathBuf> {
     let runs = entries.flatten().map(|entry| entry.path()).filter(|path| is_run(path));
     runs.max_by_key(number).ok_or_else(|| {
         Error::usage(format!(
-            "there is no run in {}; name the folder of a run with --run",
+            "there is no run in {}; pass the folder of a run with --run",
             folder.display()
         ))
     })

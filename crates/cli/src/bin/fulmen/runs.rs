@@ -85,7 +85,7 @@ pub(crate) fn run(command: Command) -> Result<()> {
             let runs = read_all(&folders)?;
             if runs.len() < 2 {
                 return Err(Error::usage(
-                    "there is one run; name the folders of two or more to compare",
+                    "there is only one run; pass the folders of two or more to compare",
                 ));
             }
             let rows = differences(&runs);

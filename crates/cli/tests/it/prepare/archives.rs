@@ -111,7 +111,7 @@ pub(crate) fn expected(
     }
 }
 
-/// Bytes that start and end like a JPEG, with another length and content for each number.
+/// Bytes that start and end like a JPEG, with a different length and content for each number.
 pub(crate) fn jpeg(number: usize) -> Vec<u8> {
     let inside = (0..number * 37 % 1500).map(|position| ((position * 31 + number) % 251) as u8);
     [0xff, 0xd8, 0xff, 0xe0].into_iter().chain(inside).chain([0xff, 0xd9]).collect()

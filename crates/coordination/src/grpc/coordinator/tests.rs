@@ -57,20 +57,20 @@ fn a_process_of_another_run_or_version_is_refused() {
     refuses(
         wire::Join { version: 7, ..join(1, 2) },
         expect![
-            "process 1 (host-1, pid 1001) was not let into the run: it speaks version 7 of the protocol and the \
+            "process 1 (host-1, pid 1001) was not admitted to the run: it speaks version 7 of the protocol and the \
              coordinator 1; run the same build in all processes"
         ],
     );
     refuses(
         wire::Join { run_id: "old".into(), ..join(1, 2) },
         expect![
-            "process 1 (host-1, pid 1001) was not let into the run: it belongs to the run `old` and the coordinator to `r` (FULMEN_RUN_ID); is a process of another run still there?"
+            "process 1 (host-1, pid 1001) was not admitted to the run: it belongs to the run `old` and the coordinator to `r` (FULMEN_RUN_ID); is a process of another run still there?"
         ],
     );
     refuses(
         join(1, 3),
         expect![
-            "process 1 (host-1, pid 1001) was not let into the run: it expects 3 processes and the coordinator 2; give all of them the same number"
+            "process 1 (host-1, pid 1001) was not admitted to the run: it expects 3 processes and the coordinator 2; give all of them the same number"
         ],
     );
     refuses(
@@ -80,13 +80,13 @@ fn a_process_of_another_run_or_version_is_refused() {
             ..join(0, 2)
         },
         expect![
-            "process 0 (host-b, pid 1000) was not let into the run: process 0 (host-0, pid 1000) has that index; give each process its own"
+            "process 0 (host-b, pid 1000) was not admitted to the run: process 0 (host-0, pid 1000) has that index; give each process its own"
         ],
     );
     refuses(
         wire::Join { caller: wire::Caller { index: 2, session: 1 }, ..join(1, 2) },
         expect![
-            "process 2 (host-1, pid 1001) was not let into the run: its index is not below the number of processes, 2"
+            "process 2 (host-1, pid 1001) was not admitted to the run: its index is not below the number of processes, 2"
         ],
     );
 }
@@ -115,7 +115,7 @@ fn a_value_is_put_once() {
     coordinator.put(0, "k", "v".into()).unwrap();
     let failure = coordinator.put(1, "k", "w".into()).unwrap_err();
     expect![
-        "the key `k` has another value, from process 0 (host-0, pid 1000); a value is put once"
+        "the key `k` already has a different value, from process 0 (host-0, pid 1000); a value is put once"
     ]
     .assert_eq(&failure.message);
     assert_eq!(coordinator.get("k").unwrap(), "v");

@@ -28,14 +28,14 @@ fn shapes_and_axes() {
             view: [2, 3, 4]: 24 elements cannot become [5, -1]
             view: [2, 3, 4]: the sizes [-1, -1] must not be negative, except that one may be -1
             unflatten: axis 1 of [2, 3, 4]: 3 elements cannot become [2, 2]
-            movedim: [0, 1] and [2] differ in length; give one target for each axis
+            movedim: [0, 1] and [2] differ in length; pass one target for each axis
             movedim: axis 0 is named twice in [0, 0]
             broadcast_to: [2, 3, 4] cannot be broadcast to [2, 2, 4] along the axes [0, 1, 2]
             unsqueeze: [2, 3, 4] has no position 5 for a new axis
             flatten: the first axis 2 comes after the last, 1
             transpose: axis 3 is not one of the 3 axes of [2, 3, 4]
             flip: axis 0 is named twice in [0, -3]
-            roll: [1] and [0, 1] differ in length; give one shift for each axis
+            roll: [1] and [0, 1] differ in length; pass one shift for each axis
             roll: axis 3 is not one of the 3 axes of [2, 3, 4]
             t: [] has fewer than two axes to swap
         "#]],

@@ -4,8 +4,8 @@ use fulmen_tensor::DType;
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Each method reads the attribute as its return type, and fails the test if the attribute has
-/// another type.
+/// Each method reads the attribute as its return type, and fails the test if the attribute has a
+/// different type.
 #[derive(Clone, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct Attrs(Value);

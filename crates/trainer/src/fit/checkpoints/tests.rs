@@ -231,7 +231,7 @@ fn a_copy_on_the_devices_stays_unchanged_while_steps_change_the_state() {
 fn a_failing_store_is_an_error_and_the_previous_checkpoint_stays() {
     // Writes 3 and 4 are the shard of the second checkpoint, and its manifest.
     for (first, kind, expected) in [
-        (3, io::ErrorKind::StorageFull, "free some room"),
+        (3, io::ErrorKind::StorageFull, "free some space"),
         (4, io::ErrorKind::PermissionDenied, "check the permissions"),
     ] {
         let folder = tempfile::tempdir().unwrap();
