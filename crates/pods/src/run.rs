@@ -12,10 +12,10 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::arguments::{Run, RunOptions};
+use crate::binary::Binary;
 use crate::manage::{distinct_hosts, parallel_map, signal_all};
 use crate::monitor::{Limits, Monitor};
 use crate::plan::{Host, HostChips, Plan, Worker};
-use crate::program::Program;
 use crate::session::Session;
 use crate::ssh::Ssh;
 use crate::{Error, Result};
@@ -46,12 +46,12 @@ pub fn signals() -> Result<Receiver<Signal>> {
 
 pub(crate) fn run(run: &Run, out: &mut dyn Write, signals: &Receiver<Signal>) -> Result<u8> {
     let Run { targets, options: arguments, dry_run: is_dry_run } = run;
-    let program = Program::open(Path::new(&arguments.command[0]))?;
+    let binary = Binary::open(Path::new(&arguments.command[0]))?;
     if let (true, Some(line)) = (*is_dry_run, targets.shell_line()) {
         print_line(out, &line);
     }
     let (hosts, ssh) = targets.resolve()?;
-    let plan = Plan::new(arguments, ssh, program)?;
+    let plan = Plan::new(arguments, ssh, binary)?;
     if *is_dry_run {
         return dry_run(&plan, arguments, &hosts, out);
     }
