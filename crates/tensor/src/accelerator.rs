@@ -62,10 +62,10 @@ impl FromStr for Accelerator {
             .find(|(known, _)| known.eq_ignore_ascii_case(name))
             .map(|row| row.1)
             .ok_or_else(|| {
-                let known: Vec<_> = NAMES.iter().map(|row| row.0).collect();
+                let names: Vec<_> = NAMES.iter().map(|row| row.0).collect();
                 Error::usage(format!(
                     "`{name}` is not an accelerator; there are: {}",
-                    known.join(", ")
+                    names.join(", ")
                 ))
             })
     }

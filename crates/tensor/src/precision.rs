@@ -65,10 +65,10 @@ impl FromStr for MatmulPrecision {
             .find(|(known, _)| known.eq_ignore_ascii_case(name))
             .map(|row| row.1)
             .ok_or_else(|| {
-                let known: Vec<_> = NAMES.iter().map(|row| row.0).collect();
+                let names: Vec<_> = NAMES.iter().map(|row| row.0).collect();
                 Error::usage(format!(
                     "`{name}` is not a matmul precision; there are: {}",
-                    known.join(", ")
+                    names.join(", ")
                 ))
             })
     }

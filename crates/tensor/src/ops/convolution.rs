@@ -190,17 +190,17 @@ impl ConvolutionOp {
 
 /// Splits `groups` off the front of axis `from` and joins them to the front of axis `to`.
 fn move_groups(t: &Tensor, from: usize, to: usize, groups: usize) -> Tensor {
-    let mut split = t.shape().to_vec();
-    split[from] /= groups;
-    let mut result = split.clone();
+    let mut split_shape = t.shape().to_vec();
+    split_shape[from] /= groups;
+    let mut result = split_shape.clone();
     result[to] *= groups;
-    split.insert(from, groups);
+    split_shape.insert(from, groups);
     // The group axis is now at `from`; it moves directly before `to`.
     let to = if to > from { to + 1 } else { to };
-    let mut order: Vec<usize> = (0..split.len()).filter(|&a| a != from).collect();
+    let mut order: Vec<usize> = (0..split_shape.len()).filter(|&a| a != from).collect();
     let position = order.iter().position(|&a| a == to).unwrap_or(0);
     order.insert(position, from);
-    t.reshape(split).permuted(order).reshape(result)
+    t.reshape(split_shape).permute_axes(order).reshape(result)
 }
 
 impl Operation for ConvolutionOp {

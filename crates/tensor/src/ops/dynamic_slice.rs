@@ -31,8 +31,8 @@ impl Operation for DynamicSlice {
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
         let (g, zeros) = (cx.cotangent(), cx.input(0).zeros_like());
         let inputs: Vec<&Tensor> = [&zeros, &g].into_iter().chain(&cx.inputs[1..]).collect();
-        let placed = Tensor::apply(DynamicUpdateSlice, &inputs);
-        [Some(placed)].into_iter().chain(no_cotangents(cx.inputs.len() - 1)).collect()
+        let gradient = Tensor::apply(DynamicUpdateSlice, &inputs);
+        [Some(gradient)].into_iter().chain(no_cotangents(cx.inputs.len() - 1)).collect()
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         format!(

@@ -110,12 +110,12 @@ impl Sort {
                 }
                 (a, b, kind) = (format!("{a}x"), format!("{b}x"), ", TOTALORDER");
             }
-            let compared = format!("({scalar}, {scalar}) -> tensor<i1> ");
+            let signature = format!("({scalar}, {scalar}) -> tensor<i1> ");
             let _ = write!(
                 text,
-                "%first{i} = stablehlo.compare {direction}, {a}, {b}{kind} : {compared}"
+                "%first{i} = stablehlo.compare {direction}, {a}, {b}{kind} : {signature}"
             );
-            let _ = write!(text, "%same{i} = stablehlo.compare EQ, {a}, {b}{kind} : {compared}");
+            let _ = write!(text, "%same{i} = stablehlo.compare EQ, {a}, {b}{kind} : {signature}");
         }
         // From the last key to the first: an earlier key decides unless it is equal.
         let last = self.keys - 1;
