@@ -7,6 +7,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
+use fulmen_durable::messages::quantity;
 use fulmen_signals::Signal;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -87,7 +88,12 @@ pub(crate) fn run(run: &Run, out: &mut dyn Write, signals: &Receiver<Signal>) ->
     };
     print_line(
         out,
-        &format!("[pod] {}: {} workers on {}", plan.run, workers.len(), unique.join(", ")),
+        &format!(
+            "[pod] {}: {} on {}",
+            plan.run,
+            quantity(workers.len(), "worker"),
+            unique.join(", ")
+        ),
     );
     if arguments.detach {
         return detach(&plan, &workers, out);

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::FromArgMatches as _;
+use fulmen_durable::messages::quantity;
 use fulmen_pjrt::fetch;
 use fulmen_pjrt::locate::{Platform, locate};
 use fulmen_trainer::internal::{self, format_metrics};
@@ -170,7 +171,11 @@ impl<A: CliApp> Job<A> {
         let samples = writer.write(batches)?;
         print_in_process_0(
             &trainer,
-            format_args!("predictions: {} for {samples} samples", args.output.display()),
+            format_args!(
+                "predictions: {} for {}",
+                args.output.display(),
+                quantity(samples, "sample")
+            ),
         )?;
         self.finish(&trainer, || report::predictions(&trainer, samples, &args.output))
     }

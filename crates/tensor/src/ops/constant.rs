@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use fulmen_durable::messages::quantity;
 use half::{bf16, f16};
 use num_complex::Complex;
 
@@ -198,8 +199,8 @@ impl Tensor {
             let ty = TensorType::new(T::DTYPE, shape);
             if elements.len() != ty.shape.num_elements() {
                 return Err(format!(
-                    "{} elements were given for the shape {}, which has {}",
-                    elements.len(),
+                    "got {} for the shape {}, which has {}",
+                    quantity(elements.len(), "element"),
                     ty.shape,
                     ty.shape.num_elements()
                 )

@@ -5,6 +5,8 @@
 //! dilation of the input exchanged. The derivative with respect to the kernel slides the cotangent
 //! over the input, with the stride and the dilation of the kernel exchanged.
 
+use fulmen_durable::messages::quantity;
+
 use super::convolution_options::Convolution;
 use super::dot::product_operands;
 use crate::lower::Lowering;
@@ -226,8 +228,9 @@ impl Operation for ConvolutionOp {
         let expected = rhs.shape[self.rhs.second] as u128 * self.feature_groups as u128;
         if features as u128 != expected {
             return Err(format!(
-                "the input {lhs} has {features} channels; the kernel {rhs} in {} groups takes {expected}",
-                self.feature_groups
+                "the input {lhs} has {}; the kernel {rhs} in {} takes {expected}",
+                quantity(features, "channel"),
+                quantity(self.feature_groups, "group")
             ));
         }
         let (batch, out) = (lhs.shape[self.lhs.first], rhs.shape[self.rhs.first]);

@@ -3,6 +3,8 @@
 //! The sizes of the slices are known while recording. Out of scope: slices at positions that are
 //! known while recording (`slice.rs`).
 
+use fulmen_durable::messages::quantity;
+
 use super::constant::holds;
 use super::dtype_set::DTypeSet;
 use crate::lower::Lowering;
@@ -80,9 +82,9 @@ fn starts_in(operand: &Tensor, starts: &[Tensor], sizes: &[usize]) -> Result<Vec
     let shape = operand.shape();
     if starts.len() != shape.rank() || sizes.len() != shape.rank() {
         return Err(format!(
-            "{} starts and {} sizes were given; {} has {} axes",
-            starts.len(),
-            sizes.len(),
+            "got {} and {}; {} has {} axes",
+            quantity(starts.len(), "start"),
+            quantity(sizes.len(), "size"),
             operand.ty(),
             shape.rank()
         )

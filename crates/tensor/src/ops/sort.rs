@@ -6,6 +6,8 @@
 
 use std::fmt::Write as _;
 
+use fulmen_durable::messages::quantity;
+
 use super::reduce::{Reducer, reductions};
 use super::unary::methods;
 use crate::lower::Lowering;
@@ -39,9 +41,9 @@ impl Operation for Sort {
         }
         if self.keys == 0 || self.keys >= inputs.len() {
             return Err(format!(
-                "there are {} tensors, which cannot have {} keys",
-                inputs.len() - 1,
-                self.keys
+                "{} cannot have {}",
+                quantity(inputs.len() - 1, "tensor"),
+                quantity(self.keys, "key")
             ));
         }
         if let Some(ty) = inputs[..self.keys].iter().find(|ty| ty.dtype.is_complex()) {

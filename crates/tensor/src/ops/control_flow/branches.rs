@@ -4,6 +4,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use fulmen_durable::messages::quantity;
+
 use super::{Body, DerivativeKey, Derivatives, borrowed, join, no_derivative, types};
 use crate::grad::vjp;
 use crate::lower::Lowering;
@@ -137,7 +139,7 @@ impl Operation for Branch {
 
 impl fmt::Debug for Branch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of {} branches", self.0.method, self.0.bodies.len())
+        write!(f, "{} of {}", self.0.method, quantity(self.0.bodies.len(), "branch"))
     }
 }
 

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
+use fulmen_durable::messages::quantity;
+
 use super::scan_derivative::Derivative;
 use super::while_loop::same_carry;
 use super::{Derivatives, borrowed};
@@ -171,7 +173,7 @@ impl Operation for Loop {
 
 impl fmt::Debug for Loop {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "scan of {} steps", self.length)
+        write!(f, "scan of {}", quantity(self.length, "step"))
     }
 }
 
