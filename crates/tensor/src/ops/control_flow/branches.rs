@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use fulmen_durable::messages::quantity;
 
-use super::{Body, DerivativeKey, Derivatives, borrowed, join, no_derivative, types};
+use super::{
+    Body, DerivativeKey, Derivatives, borrowed, derivative_inputs, join, no_derivative, types,
+};
 use crate::grad::vjp;
 use crate::lower::Lowering;
 use crate::operation::{Operation, RecomputePolicy, Vjp};
@@ -106,10 +108,7 @@ impl Operation for Branch {
             Ok(derivative) => derivative,
             Err(fault) => return no_derivative(fault, cx.inputs.len()),
         };
-        let mut inputs = cx.inputs.to_vec();
-        // Only floating-point and complex results have cotangents.
-        inputs.extend(cx.cotangents.iter().flatten().filter(|c| c.dtype().is_inexact()).cloned());
-        inputs.extend(derivative.outside.iter().cloned());
+        let inputs = derivative_inputs(cx, &derivative.outside);
         let results = derivative.branches.clone().apply(&inputs);
         for (&i, cotangent) in derivative.wrt.iter().zip(results) {
             cotangents[i] = Some(cotangent);
