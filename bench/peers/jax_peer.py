@@ -144,7 +144,7 @@ class Discriminator(nn.Module):
         return nn.Conv(1, (4, 4), padding="VALID", use_bias=False)(x)[:, 0, 0, 0]
 
 
-class Gan:
+class Dcgan:
     """DCGAN with its losses: a step of the discriminator, then one of the generator with the new discriminator."""
 
     optimizer = optax.adam(2e-4, b1=0.5)
@@ -194,7 +194,7 @@ WORKLOADS = {
     "W2": (LeNet(), (28, 28, 1), 64, 100, 30, optax.adam(1e-3)),
     "W3": (ResNet18(), (32, 32, 3), 32, 5, 2, optax.sgd(1e-2, momentum=0.9)),
     "W4": (Gpt(), (LENGTH,), 8, 10, 5, optax.adamw(3e-4, weight_decay=0.01)),
-    "W5": (Gan(), (32, 32, 3), 32, 5, 2, None),
+    "W5": (Dcgan(), (32, 32, 3), 32, 5, 2, None),
 }
 
 

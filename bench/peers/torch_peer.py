@@ -96,7 +96,7 @@ class Gpt(nn.Module):
         return x @ self.words.weight.t()
 
 
-class Gan(nn.Module):
+class Dcgan(nn.Module):
     """DCGAN at 32x32: both networks, each with an optimizer."""
 
     def __init__(self):
@@ -121,7 +121,7 @@ MODELS = {
     ),
     "W3": resnet18,
     "W4": Gpt,
-    "W5": Gan,
+    "W5": Dcgan,
 }
 # name: (one sample's shape, batch, steps in an epoch, warm-up steps)
 SIZES = {

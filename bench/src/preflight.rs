@@ -14,7 +14,7 @@ use fulmen::trainer::{Precision, Strategy};
 use serde::Deserialize;
 
 use crate::models::{
-    Gan, Gpt, LanguageModel, MaskedLanguageModel, Mlp, ResNetClassifier, Translator,
+    BigGan, Gpt, LanguageModel, MaskedLanguageModel, Mlp, ResNetClassifier, Translator,
 };
 use crate::peer::{PEERS, python};
 use crate::report::write_part;
@@ -196,9 +196,12 @@ pub(crate) fn ours(workload: &Workload, slice: &Slice) -> Result<Option<Cost>, B
             let model = roberta::RobertaForMaskedLm::new(bert::Config::roberta())?;
             judge(&MaskedLanguageModel { model, lr: 6e-4 }, &words(batch, 512)?, strategy, slice)
         }
-        "biggan-128" => {
-            judge(&Gan::new(&biggan::Config::default())?, &vision(&[3, 128, 128])?, strategy, slice)
-        }
+        "biggan-128" => judge(
+            &BigGan::new(&biggan::Config::default())?,
+            &vision(&[3, 128, 128])?,
+            strategy,
+            slice,
+        ),
         "gpt-1.3b" => {
             judge(&LanguageModel::Gpt2(gpt_1_3b()?), &words(batch, 1024)?, strategy, slice)
         }

@@ -1,15 +1,15 @@
 //! The models that are compared with a peer's, written as a user would.
 
+mod biggan;
 mod dcgan;
-mod gan;
 mod gpt;
 mod language;
 mod mlp;
 mod resnet;
 mod translator;
 
+pub(crate) use biggan::BigGan;
 pub(crate) use dcgan::Dcgan;
-pub(crate) use gan::Gan;
 pub(crate) use gpt::Gpt;
 pub(crate) use language::{LanguageModel, MaskedLanguageModel};
 pub(crate) use mlp::Mlp;

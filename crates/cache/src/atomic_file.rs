@@ -1,4 +1,4 @@
-//! Atomic writes, sizes as text, and disks that may be full.
+//! Atomic writes, and disks that may be full.
 //!
 //! Out of scope: the content.
 
@@ -12,6 +12,7 @@ use sha2::Sha256;
 
 use fulmen_data::internal::checksum;
 use fulmen_data::{Error, Result};
+use fulmen_durable::messages::size;
 use fulmen_files as store;
 
 /// A disk. Tests can give it less space than the real one has.
@@ -116,13 +117,4 @@ pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
 pub(crate) fn sha256(path: &Path, read: impl FnMut(u64)) -> Result<String> {
     let hash = File::open(path).and_then(|file| checksum::<Sha256>(file, read));
     hash.map_err(|source| Error::io(path, "cannot read the file", source))
-}
-
-/// Formats a number of bytes with the decimal units of disks: 1 GB is 10⁹ bytes.
-pub(crate) fn size(bytes: u64) -> String {
-    let units = [(1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")];
-    match units.iter().find(|(unit, _)| bytes as f64 >= *unit) {
-        Some((unit, name)) => format!("{:.1} {name}", bytes as f64 / unit),
-        None => format!("{bytes} bytes"),
-    }
 }

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::atomic_file::{Disk, size};
+use super::atomic_file::Disk;
 use super::build::Build;
 use super::dataset::CachedDataset;
 use super::event::{CacheEstimate, CacheEvent};
@@ -14,6 +14,7 @@ use super::maintenance;
 use super::manifest::{self, CacheEntry, FORMAT, FieldEntry, MAX_PARTS, Manifest, Plan};
 use fulmen_data::internal::differences;
 use fulmen_data::{Dataset, Error, Field, Result};
+use fulmen_durable::messages::size;
 use fulmen_files::{self as store, Lock};
 
 /// A larger number of threads is certainly a mistake.

@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use super::atomic_file::size;
+use fulmen_durable::messages::{quantity, size};
 
 /// The exact size of a cache, before it is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,9 +38,12 @@ impl fmt::Display for CacheEstimate {
         } = *self;
         write!(
             f,
-            "{samples} samples × {variants} variants × {} = {} in {parts} files",
+            "{} × {} × {} = {} in {}",
+            quantity(samples, "sample"),
+            quantity(variants, "variant"),
             size(sample_bytes),
-            size(bytes)
+            size(bytes),
+            quantity(parts, "file")
         )?;
         match missing_parts {
             _ if missing_parts == parts => Ok(()),

@@ -14,6 +14,7 @@ use super::dataset::read_at;
 use super::event::CacheEstimate;
 use super::manifest::{self, CacheEntry, MANIFEST, ManifestError, PartEntry, Plan, part_name};
 use fulmen_data::{Error, Field, Result};
+use fulmen_durable::messages::quantity;
 use fulmen_files::{LOCK, Lock};
 
 /// The content of a cache, and how much of it is finished.
@@ -141,9 +142,9 @@ pub fn verify_cache(path: impl AsRef<Path>, mut progress: impl FnMut(u64, u64)) 
         Err(Error::file(
             path.as_ref(),
             format!(
-                "{} files are damaged: {}; remove them with repair_cache (`fulmen cache verify --repair`), and make \
+                "{}: {}; remove what is damaged with repair_cache (`fulmen cache verify --repair`), and make \
                  the cache again: it writes only what is missing",
-                wrong.len(),
+                quantity(wrong.len(), "damaged file"),
                 wrong.join("; ")
             ),
         ))

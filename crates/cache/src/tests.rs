@@ -95,7 +95,7 @@ fn a_disk_without_room_is_refused_before_anything_is_written() {
     assert!(error.is_disk_full(), "{error}");
     let text = error.to_string();
     assert!(
-        text.contains("5000 samples × 1 variants × 17.2 GB = 85.9 TB")
+        text.contains("5000 samples × 1 variant × 17.2 GB = 85.9 TB")
             && text.contains("more are needed"),
         "{text}"
     );

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use fulmen_durable::messages::quantity;
 use half::{bf16, f16};
 use safetensors::Dtype;
 use serde_json::Value;
@@ -56,7 +57,8 @@ impl fmt::Display for Difference {
             Difference::OnlySecond(name) => write!(f, "{name}: only in the second checkpoint"),
             Difference::Type { name, first, second } => write!(f, "{name}: {first} and {second}"),
             Difference::Values { name, different, elements, largest } => {
-                write!(f, "{name}: {different} of {elements} elements differ")?;
+                let elements = quantity(elements, "element");
+                write!(f, "{name}: different in {different} of {elements}")?;
                 largest.map_or(Ok(()), |largest| write!(f, ", by at most {largest:e}"))
             }
             Difference::Run { name, first, second } => write!(f, "{name}: {first} and {second}"),

@@ -4,6 +4,7 @@
 
 use std::collections::VecDeque;
 
+use fulmen_durable::messages::quantity;
 use fulmen_machine::{DeviceMetrics, Level, ProcessActivity, RunMetrics};
 use fulmen_tui::widgets::{bar, history, panel, percent};
 use ratatui::Frame;
@@ -204,7 +205,7 @@ fn device_line(device: &DeviceMetrics) -> String {
         device.memory_used.map(|_| format!("HBM {}", memory_text(device))),
         device.bandwidth.map(|bandwidth| format!("bandwidth {bandwidth:.1} %")),
         device.idle_seconds.map(|seconds| format!("idle for {seconds:.1} s")),
-        device.queued.map(|queued| format!("{queued} programs queued")),
+        device.queued.map(|queued| format!("{} queued", quantity(queued, "program"))),
         programs(device).map(|times| format!("programs take {times}")),
     ];
     format!("device {}: {}", device.id, parts.into_iter().flatten().collect::<Vec<_>>().join(", "))

@@ -12,3 +12,4 @@ pub use crate::panics::catch_quietly;
 pub use crate::parallel::{cores, in_parallel};
 pub use crate::read::fill;
 pub use crate::stream::{ChainStream, MapStream, ShuffleStream, SkipStream, TakeStream, make};
+pub use fulmen_durable::messages::quantity;

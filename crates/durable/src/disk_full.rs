@@ -4,6 +4,7 @@ use std::io::{self, ErrorKind};
 use std::path::Path;
 
 use crate::folder_of;
+use crate::messages::size;
 
 /// Whether an error means that the disk is full, or that a quota or the maximum file size is
 /// exceeded.
@@ -56,13 +57,4 @@ pub fn explain(error: io::Error, to: &Path, bytes: Option<u64>) -> io::Error {
         (None, None) => String::new(),
     };
     io::Error::new(error.kind(), format!("{error}{detail}"))
-}
-
-/// Formats a number of bytes with the decimal units of disks: 1 GB is 10⁹ bytes.
-fn size(bytes: u64) -> String {
-    let units = [(1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")];
-    match units.iter().find(|(unit, _)| bytes as f64 >= *unit) {
-        Some((unit, name)) => format!("{:.1} {name}", bytes as f64 / unit),
-        None => format!("{bytes} bytes"),
-    }
 }

@@ -9,11 +9,13 @@
 //! a file system without locks, nothing is removed. If machines share a folder but not its locks,
 //! only one of them may write there.
 //!
-//! [`read_text`] reads text files written by users: a configuration, a price table.
+//! [`read_text`] reads text files written by users: a configuration, a price table. [`messages`]
+//! formats the numbers in messages of all crates.
 //!
 //! The errors of this crate do not name the temporary file or the target: callers add the path.
 
 mod disk_full;
+pub mod messages;
 mod new_file;
 mod new_folder;
 mod temporary_name;

@@ -8,9 +8,9 @@ use fulmen_signals::Signal;
 use serde_json::json;
 
 use crate::arguments::{Create, Machine};
+use crate::command_runner::{Gcloud, PollPolicy, Stop, Tool, quote, shell_line};
 use crate::cost::{Rates, dollars};
 use crate::limit::{Limit, MISSING_PERMISSION, PROGRAM};
-use crate::program::{Gcloud, PollPolicy, Stop, Tool, quote, shell_line};
 use crate::resource::{Node, base_name};
 use crate::target::Target;
 use crate::{Error, Result, gcloud_commands};
@@ -150,13 +150,13 @@ impl Plan {
 /// use clap::Parser;
 ///
 /// #[derive(Parser)]
-/// struct Program {
+/// struct Cli {
 ///     #[command(flatten)]
 ///     machine: fulmen_gcloud::Machine,
 /// }
 ///
 /// let arguments = ["tpu", "train", "--type", "v5e-8", "--zone", "us-west4-a", "--spot"];
-/// let commands = fulmen_gcloud::commands(&Program::parse_from(arguments).machine)?;
+/// let commands = fulmen_gcloud::commands(&Cli::parse_from(arguments).machine)?;
 /// assert!(commands[1].starts_with("gcloud compute tpus tpu-vm create train --zone=us-west4-a"));
 /// # Ok::<(), fulmen_gcloud::Error>(())
 /// ```
@@ -209,8 +209,8 @@ pub fn lease(
     signals: &Receiver<Signal>,
     work: &mut dyn FnMut(&mut dyn Write) -> Result<u8, String>,
 ) -> Result<u8> {
-    let program = Gcloud::default();
-    lease_with(lease, true, Tool::new(&program, out, log, signals, PollPolicy::default()), work)
+    let gcloud = Gcloud::default();
+    lease_with(lease, true, Tool::new(&gcloud, out, log, signals, PollPolicy::default()), work)
 }
 
 pub(crate) fn lease_with(

@@ -8,12 +8,12 @@
 //! use clap::Parser;
 //!
 //! #[derive(Parser)]
-//! enum Program {
+//! enum Cli {
 //!     #[command(flatten)]
 //!     Tpu(fulmen_gcloud::Command),
 //! }
 //!
-//! let Program::Tpu(command) = Program::parse_from(["tpu", "list", "--all-zones"]);
+//! let Cli::Tpu(command) = Cli::parse_from(["tpu", "list", "--all-zones"]);
 //! let (_send, signals) = std::sync::mpsc::channel();
 //! let code = fulmen_gcloud::run(&command, &mut std::io::stdout(), &mut std::io::stderr(), &signals)?;
 //! # Ok::<(), fulmen_gcloud::Error>(())
@@ -22,6 +22,7 @@
 //! Out of scope: running programs on the machines (`fulmen-pods`).
 
 mod arguments;
+mod command_runner;
 mod cost;
 mod create;
 mod error;
@@ -29,7 +30,6 @@ mod gcloud_commands;
 mod limit;
 mod list;
 mod manage;
-mod program;
 mod resource;
 mod target;
 #[cfg(test)]
@@ -39,9 +39,9 @@ pub use arguments::{
     Command, Create, Delete, Extend, List, Machine, Output, Quota, Ssh, TpuArgs, Wait, ZoneArgs,
     seconds,
 };
+pub use command_runner::{ProcessOutput, quote, wait_with_output};
 pub use create::{Lease, commands, lease};
 pub use error::{Error, Result};
-pub use program::{ProcessOutput, quote, wait_with_output};
 
 use std::io::Write;
 use std::sync::mpsc::{Receiver, channel};
@@ -49,7 +49,7 @@ use std::sync::mpsc::{Receiver, channel};
 use chrono::Utc;
 use fulmen_signals::Signal;
 
-use program::{Gcloud, PollPolicy, Tool, shell_line};
+use command_runner::{Gcloud, PollPolicy, Tool, shell_line};
 
 /// Runs the command and returns the exit code. Results go to `out`; commands and progress go to
 /// `log`. A signal ends waits.

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::arguments::{List, Quota, TpuArgs};
+use crate::command_runner::Tool;
 use crate::cost::{Rates, dollars};
-use crate::program::Tool;
 use crate::resource::{Disk, Node, QueuedResource, base_name, parse, parse_time, zone_of};
 use crate::target::Target;
 use crate::{Error, Result, gcloud_commands};

@@ -5,10 +5,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::json;
 
 use crate::arguments::{Delete, Extend, Ssh, Wait};
+use crate::command_runner::{Stop, Tool, quote, shell_line};
 use crate::gcloud_commands::{self, DEADLINE_LABEL};
 use crate::limit::PROGRAM;
 use crate::list::not_found;
-use crate::program::{Stop, Tool, quote, shell_line};
 use crate::resource::{Node, base_name};
 use crate::target::Target;
 use crate::{Error, Result};
@@ -38,7 +38,7 @@ pub(crate) fn ssh(arguments: &Ssh, tool: &mut Tool<'_>) -> Result<u8> {
     }
     tool.progress(&format!("$ {}", shell_line(&words)));
     let failed = |e| Error::new(format!("the program gcloud: {e}; install the Google Cloud CLI"));
-    tool.program.call_attached(&words).map_err(failed)
+    tool.gcloud.call_attached(&words).map_err(failed)
 }
 
 pub(crate) fn wait(arguments: &Wait, tool: &mut Tool<'_>) -> Result<u8> {

@@ -8,9 +8,9 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::arguments::{Machine, ZoneArgs};
+use crate::command_runner::{Stop, Tool, quote, shell_line};
 use crate::cost::{Rates, dollars};
 use crate::gcloud_commands;
-use crate::program::{Stop, Tool, quote, shell_line};
 use crate::resource::{Node, QueuedResource, base_name, parse};
 use crate::{Error, Result};
 

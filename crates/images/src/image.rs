@@ -4,6 +4,7 @@
 
 use std::fmt;
 
+use fulmen_data::internal::quantity;
 use fulmen_data::{Error, Result};
 
 /// An image with 8 bits per channel, in the order height, width, channels (HWC).
@@ -39,7 +40,8 @@ impl Image {
             Ok(Image { width, height, channels, pixels })
         } else {
             Err(Error::usage(format!(
-                "an image of {width} x {height} pixels with {channels} channels has {bytes} bytes, not {}",
+                "an image of {width} x {height} pixels with {} has {bytes} bytes, not {}",
+                quantity(channels, "channel"),
                 pixels.len()
             )))
         }
@@ -54,7 +56,8 @@ impl Image {
         let mut pixels = Vec::new();
         pixels.try_reserve_exact(bytes).map_err(|_| {
             Error::usage(format!(
-                "not enough memory for an image of {width} x {height} pixels with {channels} channels"
+                "not enough memory for an image of {width} x {height} pixels with {}",
+                quantity(channels, "channel")
             ))
         })?;
         pixels.resize(bytes, 0);
@@ -69,7 +72,8 @@ impl Image {
         let bytes = width.checked_mul(height).and_then(|pixels| pixels.checked_mul(channels));
         bytes.filter(|&bytes| bytes <= isize::MAX as usize).ok_or_else(|| {
             Error::usage(format!(
-                "{width} x {height} pixels with {channels} channels are more than this machine can address"
+                "{width} x {height} pixels with {} are more than this machine can address",
+                quantity(channels, "channel")
             ))
         })
     }

@@ -5,6 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
+use fulmen_data::internal::quantity;
 use walkdir::{DirEntry, WalkDir};
 
 use crate::{EncodedImage, ImageDataset, ImagePipeline};
@@ -88,10 +89,12 @@ impl ImageFolder {
             let hint = match (classes.len(), loose_images) {
                 (0, 0) => "it has no folders; each class needs one (root/class/image.jpg)".into(),
                 (0, _) => format!(
-                    "its {loose_images} images are not in class folders (root/class/image.jpg)"
+                    "it has {} outside of class folders (root/class/image.jpg)",
+                    quantity(loose_images, "image")
                 ),
                 (count, _) => format!(
-                    "none of its {count} folders has a file that ends in {}",
+                    "no file in its {} ends in {}",
+                    quantity(count, "folder"),
                     EXTENSIONS.join(", ")
                 ),
             };

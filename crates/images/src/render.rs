@@ -8,6 +8,7 @@
 use std::cell::Cell;
 
 use fast_image_resize::Resizer;
+use fulmen_data::internal::quantity;
 
 use super::decode::{self, Buffers};
 use super::geometry::{ImageSize, Orientation, Rect, View};
@@ -130,8 +131,8 @@ impl ImagePipeline {
         let size = ImageSize { height: image.height(), width: image.width() };
         if image.channels() != self.channels {
             return Err(Error::field(format!(
-                "the steps of {self} made an image of {} channels, expected {}",
-                image.channels(),
+                "the steps of {self} made an image of {}, expected {}",
+                quantity(image.channels(), "channel"),
                 self.channels
             )));
         }

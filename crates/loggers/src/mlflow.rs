@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fulmen_durable::messages::quantity;
 use serde_json::{Map, Value as Json, json};
 use ureq::http::Response;
 use ureq::tls::{RootCerts, TlsConfig};
@@ -230,8 +231,8 @@ impl Logger for MlflowLogger {
             self.post("runs/update", &end)
         });
         sent.map(drop).map_err(|error| {
-            let unsent = self.unsent.len();
-            io::Error::other(format!("{unsent} log points did not reach the server: {error}"))
+            let unsent = quantity(self.unsent.len(), "log point");
+            io::Error::other(format!("{unsent} did not reach the server: {error}"))
         })
     }
 }

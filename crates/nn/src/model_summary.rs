@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use fulmen_durable::messages::quantity;
 use fulmen_tensor::Sharding;
 
 use crate::{Buffer, Module, Parameter, RandomStream, TrainingMode, Visit, Visitor};
@@ -130,7 +131,8 @@ impl ModelSummary {
         } else {
             String::new()
         };
-        format!("{} parameters{frozen}; {} bytes", self.parameters, self.bytes)
+        let parameters = quantity(self.parameters, "parameter");
+        format!("{parameters}{frozen}; {}", quantity(self.bytes, "byte"))
     }
 }
 

@@ -5,6 +5,8 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use fulmen_durable::messages::quantity;
+
 use crate::abi::*;
 use crate::api::{Api, list, non_null};
 use crate::client_inner::ClientInner;
@@ -150,7 +152,8 @@ impl Client {
             return Err(Error::new(
                 Kind::InvalidArgument,
                 format!(
-                    "the stored executable needs {needed} devices, but this client has {}",
+                    "the stored executable needs {}, but this client has {}",
+                    quantity(needed, "device"),
                     self.devices.len()
                 ),
             ));
@@ -218,6 +221,7 @@ impl Plugin {
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Client({}, {} devices)", self.platform_name(), self.devices.len())
+        let devices = quantity(self.devices.len(), "device");
+        write!(f, "Client({}, {devices})", self.platform_name())
     }
 }

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use fulmen_durable::messages::quantity;
+
 use crate::abi::*;
 use crate::api::non_null;
 use crate::buffer::Buffer;
@@ -185,16 +187,16 @@ impl LoadedExecutable {
         let (name, signature) = (self.name(), self.signature());
         if arguments.len() != self.devices().len() {
             return Err(Error::invalid(format!(
-                "{name} runs on {} devices of this host, but arguments were given for {}",
-                self.devices().len(),
+                "{name} runs on {} of this host, but arguments were given for {}",
+                quantity(self.devices().len(), "device"),
                 arguments.len()
             )));
         }
         for (list, device) in arguments.iter().zip(self.devices()) {
             if list.len() != signature.parameters.len() {
                 return Err(Error::invalid(format!(
-                    "{name} takes {} arguments, but {} were given for {device}; its signature is {signature}",
-                    signature.parameters.len(),
+                    "{name} takes {}, but got {} for {device}; its signature is {signature}",
+                    quantity(signature.parameters.len(), "argument"),
                     list.len()
                 )));
             }

@@ -4,6 +4,8 @@ use std::fmt;
 use std::ops::Deref;
 use std::ptr::NonNull;
 
+use fulmen_durable::messages::quantity;
+
 use crate::abi::*;
 use crate::api::{list, non_null};
 use crate::client::Client;
@@ -129,10 +131,10 @@ impl fmt::Debug for LoadedExecutable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "LoadedExecutable({} {} on {} devices)",
+            "LoadedExecutable({} {} on {})",
             self.name(),
             self.signature(),
-            self.devices.len()
+            quantity(self.devices.len(), "device")
         )
     }
 }

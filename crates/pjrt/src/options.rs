@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use fulmen_durable::messages::quantity;
 use prost::Message;
 
 use crate::error::{Error, Result};
@@ -138,17 +139,18 @@ impl CompileOptions {
     pub(crate) fn encode(&self, ids: &[i64], owner: &str) -> Result<Vec<u8>> {
         if self.replicas == 0 || self.partitions == 0 {
             return Err(Error::invalid(format!(
-                "compile options ask for {} replicas and {} partitions; each must be at least 1",
-                self.replicas, self.partitions
+                "compile options ask for {} and {}; each must be at least 1",
+                quantity(self.replicas, "replica"),
+                quantity(self.partitions, "partition")
             )));
         }
         let count = self.device_count().unwrap_or(usize::MAX);
         if count > ids.len() {
             return Err(Error::invalid(format!(
-                "compile options ask for {} replicas times {} partitions, but the {owner} has {} devices",
-                self.replicas,
-                self.partitions,
-                ids.len()
+                "compile options ask for {} times {}, but the {owner} has {}",
+                quantity(self.replicas, "replica"),
+                quantity(self.partitions, "partition"),
+                quantity(ids.len(), "device")
             )));
         }
         if self.partitions > 1 && self.spmd == Some(false) {
@@ -190,12 +192,12 @@ impl CompileOptions {
     ) -> Result<DeviceAssignmentProto> {
         if rows.len() != self.replicas || rows.iter().any(|row| row.len() != self.partitions) {
             return Err(Error::invalid(format!(
-                "the device assignment has {} rows of {:?} devices; there must be a row for each of {} replicas, with a \
-                 device for each of {} partitions",
-                rows.len(),
+                "the device assignment has {} of {:?} devices; there must be a row for each of {}, with a \
+                 device for each of {}",
+                quantity(rows.len(), "row"),
                 rows.iter().map(Vec::len).collect::<Vec<_>>(),
-                self.replicas,
-                self.partitions
+                quantity(self.replicas, "replica"),
+                quantity(self.partitions, "partition")
             )));
         }
         let mut used = std::collections::BTreeSet::new();
@@ -370,9 +372,9 @@ mod tests {
             assert!(error.to_string().contains(expected), "{error}");
         };
         let new = CompileOptions::new;
-        check(new().replicas(0), "0 replicas and 1 partitions; each must be at least 1");
+        check(new().replicas(0), "0 replicas and 1 partition; each must be at least 1");
         check(new().partitions(0), "1 replicas and 0 partitions");
-        check(new().replicas(3), "3 replicas times 1 partitions, but the client has 2 devices");
+        check(new().replicas(3), "3 replicas times 1 partition, but the client has 2 devices");
         check(new().replicas(usize::MAX).partitions(2), "but the client has 2 devices");
         check(new().partitions(2).spmd(false), "2 partitions without SPMD");
         check(new().device_assignment([vec![0], vec![1]]), "2 rows of [1, 1] devices");

@@ -2,6 +2,8 @@
 //! parser and checks nothing else: for other mistakes, the plugin returns an error with the
 //! position.
 
+use fulmen_durable::messages::quantity;
+
 use crate::abi::PJRT_Program;
 use crate::error::{Error, Result};
 use crate::options::CompileOptions;
@@ -156,8 +158,8 @@ fn check_devices(name: &str, after: &str, devices: u64) -> Result<(), String> {
     };
     let refuse = |what: String| {
         Err(format!(
-            "{name} {what}, but the program is compiled for {devices} devices; set CompileOptions::replicas or \
-             partitions to match"
+            "{name} {what}, but the program is compiled for {}; set CompileOptions::replicas or partitions to match",
+            quantity(devices, "device")
         ))
     };
     let groups = name == "replica_groups";
@@ -187,7 +189,7 @@ fn check_devices(name: &str, after: &str, devices: u64) -> Result<(), String> {
                 && (size > devices
                     || (!values.contains("-1") && count.saturating_mul(size) > devices)) =>
         {
-            refuse(format!("are {count} of {size} devices"))
+            refuse(format!("are {count} of {}", quantity(size, "device")))
         }
         _ => Ok(()),
     }
@@ -326,7 +328,7 @@ mod tests {
         refused("(%a: tensor<2x?x3xf32>)", "unknown length");
         refused("tensor<?", "unknown length");
         let groups = "replica_groups = dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>";
-        refused(groups, "name device 3, but the program is compiled for 1 devices");
+        refused(groups, "name device 3, but the program is compiled for 1 device;");
         refused("replica_groups = dense<0> : tensor<1x8xi64>", "are 1 of 8 devices");
         refused("replica_groups = dense<\"0x00\"> : tensor<2x4xi64>", "are 2 of 4 devices");
     }
@@ -336,7 +338,7 @@ mod tests {
         let pairs = "\n<{source_target_pairs = dense<[[0, 7], [7, 0]]> : tensor<2x2xi64>}>";
         refused(
             pairs,
-            "line 2: source_target_pairs name device 7, but the program is compiled for 1 devices",
+            "line 2: source_target_pairs name device 7, but the program is compiled for 1 device;",
         );
         refused("{\"source_target_pairs\" // x\n = dense <[[0, 0x1]]>}", "name device 1");
         refused("source_target_pairs = dense<[[-1, 0]]> : tensor<1x2xi64>", "name device -1");

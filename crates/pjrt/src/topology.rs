@@ -5,6 +5,8 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use fulmen_durable::messages::quantity;
+
 use crate::abi::*;
 use crate::api::{Api, list, non_null, text};
 use crate::client::Client;
@@ -249,6 +251,7 @@ impl Drop for Topology {
 
 impl fmt::Debug for Topology {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Topology({}, {} devices)", self.platform_name, self.devices.len())
+        let devices = quantity(self.devices.len(), "device");
+        write!(f, "Topology({}, {devices})", self.platform_name)
     }
 }

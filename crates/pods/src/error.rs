@@ -11,13 +11,13 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// use clap::Parser;
 ///
 /// #[derive(Parser)]
-/// struct Program {
+/// struct Cli {
 ///     #[command(flatten)]
 ///     pod: fulmen_pods::Arguments,
 /// }
 ///
-/// let program = Program::parse_from(["pod", "run", "--hosts", "a,b", "--", "./train"]);
-/// let error = fulmen_pods::run(program.pod, &mut std::io::sink(), fulmen_pods::signals).unwrap_err();
+/// let cli = Cli::parse_from(["pod", "run", "--hosts", "a,b", "--", "./train"]);
+/// let error = fulmen_pods::run(cli.pod, &mut std::io::sink(), fulmen_pods::signals).unwrap_err();
 /// assert!(error.is_usage() && error.to_string().contains("./train"));
 /// ```
 #[derive(Clone, PartialEq, Eq)]

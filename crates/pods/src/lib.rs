@@ -10,13 +10,13 @@
 //! use clap::Parser;
 //!
 //! #[derive(Parser)]
-//! struct Program {
+//! struct Cli {
 //!     #[command(flatten)]
 //!     pod: fulmen_pods::Arguments,
 //! }
 //!
-//! let program = Program::parse_from(["pod", "run", "--hosts", "a,b", "--", "./train", "fit"]);
-//! let code = fulmen_pods::run(program.pod, &mut std::io::stdout(), fulmen_pods::signals)?;
+//! let cli = Cli::parse_from(["pod", "run", "--hosts", "a,b", "--", "./train", "fit"]);
+//! let code = fulmen_pods::run(cli.pod, &mut std::io::stdout(), fulmen_pods::signals)?;
 //! # Ok::<(), fulmen_pods::Error>(())
 //! ```
 //!
@@ -26,6 +26,7 @@
 //! Out of scope: creating machines, and communication between the processes of a run.
 
 mod arguments;
+mod binary;
 mod error;
 mod group;
 mod manage;
@@ -33,7 +34,6 @@ mod manifest;
 mod monitor;
 mod outcome;
 mod plan;
-mod program;
 mod run;
 mod session;
 mod ssh;
@@ -42,8 +42,8 @@ mod targets;
 mod tests;
 
 pub use arguments::{Arguments, RunOptions};
+pub use binary::{Glibc, required_glibc};
 pub use error::{Error, Result};
-pub use program::{Glibc, required_glibc};
 pub use run::signals;
 
 use std::io::Write;

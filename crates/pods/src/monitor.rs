@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
+use fulmen_durable::messages::quantity;
 use fulmen_signals::Signal;
 
 use crate::group::{Escalation, Group, WorkerSlot};
@@ -385,7 +386,9 @@ impl<'a> Monitor<'a> {
                 (true, max) => {
                     format!("; restart {} of {max}, from the last checkpoint", group.attempt + 1)
                 }
-                (false, 1..) if outcome.restart => format!("; after {} restarts", group.attempt),
+                (false, 1..) if outcome.restart => {
+                    format!("; after {}", quantity(group.attempt, "restart"))
+                }
                 _ => String::new(),
             };
             print_line(self.out, &format!("[pod] {}{consequence}", outcome.text));

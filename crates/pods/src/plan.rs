@@ -6,8 +6,8 @@ use std::io::Read;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::arguments::RunOptions;
+use crate::binary::{Binary, Glibc};
 use crate::manage::distinct_hosts;
-use crate::program::{Glibc, Program};
 use crate::ssh::{CHECK, COPY, Input, START, SUPERVISE, Ssh};
 use crate::{Error, Result};
 
@@ -21,7 +21,7 @@ pub(crate) const SCRIPT_TIMEOUT: Duration = Duration::from_secs(60);
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) run: String,
-    pub(crate) program: Program,
+    pub(crate) binary: Binary,
     pub(crate) ssh: Ssh,
     /// The number of seconds after which a program ends if its lease is not renewed, or 0 for a
     /// program that outlives this one.
@@ -59,7 +59,7 @@ pub(crate) struct Host {
 }
 
 impl Plan {
-    pub(crate) fn new(arguments: &RunOptions, ssh: Ssh, program: Program) -> Result<Plan> {
+    pub(crate) fn new(arguments: &RunOptions, ssh: Ssh, binary: Binary) -> Result<Plan> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let run = match &arguments.run {
             Some(name) => name.clone(),
@@ -74,12 +74,12 @@ impl Plan {
         let lease = if arguments.detach { 0 } else { arguments.lost_timeout.as_secs() };
         let wait_for = arguments.wait_for.clone().unwrap_or_default();
         let (grace, wait_timeout) = (arguments.grace.as_secs(), arguments.wait_timeout);
-        Ok(Plan { run, program, ssh, lease, grace, wait_for, wait_timeout })
+        Ok(Plan { run, binary, ssh, lease, grace, wait_for, wait_timeout })
     }
 
     fn check_command(&self) -> String {
         CHECK.command(&[
-            &self.program.hash,
+            &self.binary.hash,
             &self.wait_for,
             &self.wait_timeout.as_secs().to_string(),
         ])
@@ -90,7 +90,7 @@ impl Plan {
             .map(|number| number.to_string());
         let [index, lease, grace] = &numbers;
         let supervise = SUPERVISE.text();
-        let fixed = [&self.run, index, &self.program.hash, lease, grace, &supervise];
+        let fixed = [&self.run, index, &self.binary.hash, lease, grace, &supervise];
         START.command(&fixed.into_iter().chain(&worker.arguments).collect::<Vec<_>>())
     }
 
@@ -104,13 +104,13 @@ impl Plan {
         let answer =
             self.ssh.ask(host, &self.check_command(), Input::Text(""), timeout).result()?;
         let state = Host::parse(&answer);
-        if let Some(reason) = self.program.incompatibility(&state.machine, state.glibc) {
+        if let Some(reason) = self.binary.incompatibility(&state.machine, state.glibc) {
             return Err(reason);
         }
         if !state.has_program {
-            let path = self.program.path.display();
-            let file = File::open(&self.program.path).map_err(|e| format!("{path}: {e}"))?;
-            let copy = COPY.command(&[&self.program.hash]);
+            let path = self.binary.path.display();
+            let file = File::open(&self.binary.path).map_err(|e| format!("{path}: {e}"))?;
+            let copy = COPY.command(&[&self.binary.hash]);
             // Copying has no time limit: a slow connection is not a failure, and ssh detects a dead
             // one.
             let copied = self
@@ -154,10 +154,10 @@ impl Plan {
         for host in distinct_hosts(workers.iter().map(|worker| &worker.host)) {
             let host = host.as_str();
             lines.push(self.ssh.shell_line(host, &self.check_command()));
-            let copy = self.ssh.shell_line(host, &COPY.command(&[&self.program.hash]));
+            let copy = self.ssh.shell_line(host, &COPY.command(&[&self.binary.hash]));
             lines.push(format!(
                 "{copy} <{}",
-                fulmen_gcloud::quote(&self.program.path.to_string_lossy())
+                fulmen_gcloud::quote(&self.binary.path.to_string_lossy())
             ));
         }
         for worker in workers {

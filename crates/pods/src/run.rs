@@ -7,15 +7,16 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
+use fulmen_durable::messages::quantity;
 use fulmen_signals::Signal;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::arguments::{Run, RunOptions};
+use crate::binary::Binary;
 use crate::manage::{distinct_hosts, parallel_map, signal_all};
 use crate::monitor::{Limits, Monitor};
 use crate::plan::{Host, HostChips, Plan, Worker};
-use crate::program::Program;
 use crate::session::Session;
 use crate::ssh::Ssh;
 use crate::{Error, Result};
@@ -46,12 +47,12 @@ pub fn signals() -> Result<Receiver<Signal>> {
 
 pub(crate) fn run(run: &Run, out: &mut dyn Write, signals: &Receiver<Signal>) -> Result<u8> {
     let Run { targets, options: arguments, dry_run: is_dry_run } = run;
-    let program = Program::open(Path::new(&arguments.command[0]))?;
+    let binary = Binary::open(Path::new(&arguments.command[0]))?;
     if let (true, Some(line)) = (*is_dry_run, targets.shell_line()) {
         print_line(out, &line);
     }
     let (hosts, ssh) = targets.resolve()?;
-    let plan = Plan::new(arguments, ssh, program)?;
+    let plan = Plan::new(arguments, ssh, binary)?;
     if *is_dry_run {
         return dry_run(&plan, arguments, &hosts, out);
     }
@@ -87,7 +88,12 @@ pub(crate) fn run(run: &Run, out: &mut dyn Write, signals: &Receiver<Signal>) ->
     };
     print_line(
         out,
-        &format!("[pod] {}: {} workers on {}", plan.run, workers.len(), unique.join(", ")),
+        &format!(
+            "[pod] {}: {} on {}",
+            plan.run,
+            quantity(workers.len(), "worker"),
+            unique.join(", ")
+        ),
     );
     if arguments.detach {
         return detach(&plan, &workers, out);

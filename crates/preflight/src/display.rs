@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use fulmen_durable::messages::quantity;
 use fulmen_pjrt::hlo::Collective;
 use fulmen_report::units::{amount, duration, memory};
 
@@ -63,12 +64,11 @@ impl fmt::Display for Feasibility {
         } else {
             format!(" ({})", slice.requested_name())
         };
-        let plural = |n: usize, noun: &str| format!("{n} {noun}{}", if n == 1 { "" } else { "s" });
         writeln!(
             f,
             "{slice}{requested}: {}, {}",
-            plural(chips, "chip"),
-            plural(devices, "device")
+            quantity(chips, "chip"),
+            quantity(devices, "device")
         )?;
         if let Some(setting) = &self.setting {
             writeln!(f, "  step        {setting}")?;
@@ -102,7 +102,8 @@ impl fmt::Display for Feasibility {
             writeln!(f, "  checkpoint  a copy of {} {effect}", memory(bytes))?;
         }
         if let (Some(steps), Some(hours)) = (self.steps_per_epoch, self.epoch_hours()) {
-            writeln!(f, "  epoch       {steps} steps, at least {}", duration(hours * 3600.0))?;
+            let steps = quantity(steps, "step");
+            writeln!(f, "  epoch       {steps}, at least {}", duration(hours * 3600.0))?;
         }
         if !self.largest.is_empty() {
             writeln!(f, "  the largest tensors of the step, by their size on one device:")?;
@@ -143,11 +144,13 @@ fn write_step(f: &mut fmt::Formatter<'_>, step: &StepCost, devices: usize) -> fm
             (amount(step.counted_once.0, "FLOP"), amount(step.counted_once.1, "B"));
         writeln!(
             f,
-            "              with the {loops} loops counted by their length; the compiler counts each once: {flops}, {bytes}"
+            "              with the {} counted by length; the compiler counts each once: {flops}, {bytes}",
+            quantity(loops, "loop")
         )?;
     }
     if unknown > 0 {
-        writeln!(f, "              {unknown} loops have an unknown length and count once")?;
+        let loops = quantity(unknown, "loop");
+        writeln!(f, "              {loops} of unknown length, counted once")?;
     }
     for (kind, bytes, times, group) in by_kind(&step.collectives) {
         let bytes = amount(bytes as f64, "B");

@@ -1,6 +1,7 @@
 //! A preflight report as an HTML page: a comparison of slices, the roofline with a dot for each
 //! line of code, and memory against its limit.
 
+use fulmen_durable::messages::quantity;
 use fulmen_report::chart::{BarPart, Chart, Mark, NEUTRAL, Series, bar, number};
 use fulmen_report::html::{Html, element, page, paragraph, section, table};
 use fulmen_report::units::{amount, duration, memory};
@@ -144,7 +145,7 @@ fn roofline(feasibility: &Feasibility) -> Html {
         ..Series::default()
     }];
     if !others.is_empty() {
-        series.push(dots(format!("{} more lines", others.len()), MAX_NAMED_LINES, others));
+        series.push(dots(quantity(others.len(), "more line"), MAX_NAMED_LINES, others));
     }
     series.extend(named.iter().enumerate().map(|(color, line)| dots(short(line), color, &[line])));
     let chart = Chart {

@@ -1,5 +1,7 @@
 //! The summary at the top of a page, which describes a run in a few sentences.
 
+use fulmen_durable::messages::quantity;
+
 use crate::html::{Html, element, paragraph};
 use crate::report::{buckets, by_interest};
 use crate::summary::State;
@@ -37,7 +39,8 @@ pub(crate) fn overview(run: &Run) -> Html {
 
 fn status(run: &Run) -> String {
     let Some(summary) = &run.summary else {
-        return format!("{} log points; the folder has no summary of the fit", run.log_points);
+        let log_points = quantity(run.log_points, "log point");
+        return format!("{log_points}; the folder has no summary of the fit");
     };
     let reason = summary.reason.as_deref().map(|why| format!(": {why}")).unwrap_or_default();
     let state = match summary.state {
@@ -47,8 +50,8 @@ fn status(run: &Run) -> String {
         State::Interrupted => format!("Interrupted{reason}"),
         State::Failed => format!("Failed{reason}"),
     };
-    let count = |n: u64, noun: &str| format!("{n} {noun}{}", if n == 1 { "" } else { "s" });
-    format!("{state}; {}, {}", count(summary.epochs, "epoch"), count(summary.global_step, "step"))
+    let epochs = quantity(summary.epochs, "epoch");
+    format!("{state}; {epochs}, {}", quantity(summary.global_step, "step"))
 }
 
 /// The validation loss or, if there is none, the training loss.
@@ -84,8 +87,7 @@ fn speed(run: &Run) -> Vec<String> {
     let compiled: f64 = summary.compilations.iter().filter_map(|program| program.1).sum();
     match summary.compilations.len() {
         0 => {}
-        1 => sentences.push(format!("1 compile, {}", duration(compiled))),
-        n => sentences.push(format!("{n} compiles, {}", duration(compiled))),
+        n => sentences.push(format!("{}, {}", quantity(n, "compile"), duration(compiled))),
     }
     let spent = buckets(run);
     let total: f64 = spent.iter().map(|bucket| bucket.2).sum();

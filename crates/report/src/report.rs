@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use fulmen_durable::messages::quantity;
+
 use crate::chart::{BarPart, Chart, Mark, Series, bar, class, legend, number};
 use crate::differences::differences;
 use crate::html::{Html, details, element, page, paragraph, section, table};
@@ -39,7 +41,8 @@ pub fn report(runs: &[Run]) -> String {
     let mut body = Vec::new();
     if omitted > 0 {
         body.push(paragraph(format_args!(
-            "{omitted} more runs are left out; a page shows {MAX_RUNS}."
+            "{} left out; a page shows {MAX_RUNS}.",
+            quantity(omitted, "more run")
         )));
     }
     body.push(section("overview", "In short", each(runs, overview)));
@@ -145,12 +148,12 @@ fn curves(runs: &[Run]) -> Html {
     });
     let mut parts = vec![element("div", &[("class", &"charts")], charts_html.collect::<Html>())];
     if omitted > 0 {
-        parts
-            .push(missing(&format!("{omitted} more curves are left out; metrics.jsonl has them.")));
+        let curves = quantity(omitted, "more curve");
+        parts.push(missing(&format!("metrics.jsonl has {curves}.")));
     }
     let bad: u64 = runs.iter().map(|run| run.bad_lines).sum();
     if bad > 0 {
-        parts.push(missing(&format!("cannot read {bad} lines of metrics.jsonl.")));
+        parts.push(missing(&format!("cannot read {} of metrics.jsonl.", quantity(bad, "line"))));
     }
     if let [run] = runs {
         parts.push(details("Last, minimum and maximum", values(run)));
@@ -309,7 +312,8 @@ fn model(summary: &Summary) -> Html {
         .map(|row| row.iter().map(|cell| Html::from(&**cell)).collect());
     let mut total = summary.model_total.clone();
     if summary.model.len() > MAX_ROWS {
-        let _ = write!(total, "; {} more parts are left out", summary.model.len() - MAX_ROWS);
+        let _ =
+            write!(total, "; {} left out", quantity(summary.model.len() - MAX_ROWS, "more part"));
     }
     let mut parts = vec![table(&["name", "type", "parameters", "shapes"], rows), paragraph(total)];
     if !summary.lines.is_empty() {
@@ -348,7 +352,8 @@ fn classes(run: &Run) -> Html {
             ["class"].into_iter().chain(vectors.iter().map(|vector| vector.0)).collect();
         parts.push(table(&header, rows));
         if length > MAX_ROWS {
-            parts.push(missing(&format!("{} more classes are left out.", length - MAX_ROWS)));
+            parts
+                .push(missing(&format!("{} left out.", quantity(length - MAX_ROWS, "more class"))));
         }
     }
     if parts.is_empty() {

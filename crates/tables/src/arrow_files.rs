@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use arrow_schema::Schema;
+use fulmen_data::internal::quantity;
 
 use super::arrow_blocks::{ArrowBlocks, ArrowFile};
 use super::arrow_scalar::{kind, type_name};
@@ -108,8 +109,8 @@ pub(crate) fn check_same(
         Ok(())
     } else {
         Err(file.error(format!(
-            "the file has {} columns, but {} has {}; the files of one table must have the same columns",
-            fields.len(),
+            "the file has {}, but {} has {}; the files of one table must have the same columns",
+            quantity(fields.len(), "column"),
             first.name(),
             expected.len()
         )))

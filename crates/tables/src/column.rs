@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
+use fulmen_data::internal::quantity;
 use fulmen_tensor::DType;
 
 use fulmen_data::{Error, Result};
@@ -120,7 +121,7 @@ pub(crate) fn known_columns<'a>(columns: impl ExactSizeIterator<Item = &'a str>)
     let names: Vec<String> = columns.take(MAX_SHOWN).map(|name| format!("`{name}`")).collect();
     let hidden = count.saturating_sub(MAX_SHOWN);
     let more = if hidden > 0 { format!(" and {hidden} more") } else { String::new() };
-    format!("its {count} columns are {}{more}", names.join(", "))
+    format!("it has {}: {}{more}", quantity(count, "column"), names.join(", "))
 }
 
 impl fmt::Display for ColumnRef {

@@ -11,6 +11,7 @@ use arrow_array::ArrayRef;
 use arrow_array::builder::StringBuilder;
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use csv_core::{ReadRecordResult, Reader};
+use fulmen_data::internal::quantity;
 
 use super::block_reader::Block;
 use super::csv_options::CsvOptions;
@@ -248,9 +249,9 @@ impl Scan {
         } else {
             String::new()
         };
-        let values = if count == 1 { "1 value".to_owned() } else { format!("{count} values") };
         Err(file.error(format!(
-            "line {line}: the record has {values}{hint}, expected {expected} as in the first line"
+            "line {line}: the record has {}{hint}, expected {expected} as in the first line",
+            quantity(count, "value")
         )))
     }
 

@@ -6,6 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use arrow_array::Array;
+use fulmen_data::internal::quantity;
 
 use super::block_reader::{Block, BlockSource, Sequence};
 use super::column::Positions;
@@ -74,7 +75,8 @@ impl SequentialBlocks for SequentialTable {
     }
 
     fn describe(&self) -> String {
-        format!("RowStream({} of {} rows)", self.columns.join(", "), self.offsets.len())
+        let rows = quantity(self.offsets.len(), "row");
+        format!("RowStream({} of {rows})", self.columns.join(", "))
     }
 }
 

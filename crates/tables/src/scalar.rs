@@ -4,6 +4,7 @@
 //! Out of scope: where the value comes from (`arrow_scalar`).
 
 use arrow_array::Array;
+use fulmen_data::internal::quantity;
 use fulmen_tensor::DType;
 use half::{bf16, f16};
 
@@ -71,8 +72,10 @@ impl ScalarRef<'_> {
             ScalarRef::Unsigned(value) => format!("the integer {value}"),
             ScalarRef::Float(value) => format!("the number {value}"),
             ScalarRef::Text(text) => format!("the text {}", shorten(text)),
-            ScalarRef::Bytes(bytes) => format!("{} bytes", bytes.len()),
-            ScalarRef::List(_, start, end) => format!("a list of {} elements", end - start),
+            ScalarRef::Bytes(bytes) => quantity(bytes.len(), "byte"),
+            ScalarRef::List(_, start, end) => {
+                format!("a list of {}", quantity(end - start, "element"))
+            }
             ScalarRef::Other(description) => (*description).to_owned(),
         }
     }

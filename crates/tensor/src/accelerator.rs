@@ -6,7 +6,7 @@ use std::str::FromStr;
 use fulmen_pjrt::diagnosis::device_files;
 use fulmen_pjrt::locate::Platform;
 
-use crate::{Error, Result};
+use crate::{Error, Result, names};
 
 /// The kind of device to compute on.
 ///
@@ -57,17 +57,7 @@ impl Accelerator {
 impl FromStr for Accelerator {
     type Err = Error;
     fn from_str(name: &str) -> Result<Accelerator> {
-        NAMES
-            .iter()
-            .find(|(known, _)| known.eq_ignore_ascii_case(name))
-            .map(|row| row.1)
-            .ok_or_else(|| {
-                let known: Vec<_> = NAMES.iter().map(|row| row.0).collect();
-                Error::usage(format!(
-                    "`{name}` is not an accelerator; there are: {}",
-                    known.join(", ")
-                ))
-            })
+        names::find(&NAMES, name, "an accelerator")
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use fulmen_durable::messages::quantity;
 use fulmen_pjrt::Topology;
 use fulmen_pjrt::compile_cache::SavedPrograms;
 use fulmen_pjrt::locate::Platform;
@@ -51,8 +52,8 @@ impl Function {
         let mut devices: Vec<_> = topology.devices().iter().collect();
         if devices.len() != mesh.num_devices() {
             return Err(Error::usage(format!(
-                "the mesh {mesh} has {} devices, but the topology has {}; use a mesh with as many devices",
-                mesh.num_devices(),
+                "the mesh {mesh} has {}, but the topology has {}; use a mesh with as many devices",
+                quantity(mesh.num_devices(), "device"),
                 devices.len()
             )));
         }

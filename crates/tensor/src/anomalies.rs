@@ -20,8 +20,8 @@ use crate::{DType, Tensor, TensorType};
 /// let line = line!() + 1;
 /// let loss = x.sqrt().sum_all();
 /// let anomalies = Anomalies::watch(&grad(&loss, &[&x]));
-/// let found = anomalies.origin(&anomalies.levels().eval()?.to_vec()?).ok_or("all is finite")?;
-/// assert!(found.contains("infinity") && found.contains(&format!("{}:{line}:", file!())), "{found}");
+/// let text = anomalies.origin(&anomalies.levels().eval()?.to_vec()?).ok_or("all is finite")?;
+/// assert!(text.contains("infinity") && text.contains(&format!("{}:{line}:", file!())), "{text}");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Anomalies {

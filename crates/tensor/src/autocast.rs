@@ -115,7 +115,7 @@ pub(crate) fn method_operand(method: &str, operand: &Tensor) -> Tensor {
 
 /// Converts 16-bit floats to f32, in which long sums are exact enough, whether autocast is on or
 /// not. Other dtypes stay.
-pub(crate) fn wide(x: &Tensor) -> Tensor {
+pub fn wide(x: &Tensor) -> Tensor {
     if x.dtype().is_half() { x.to_dtype(DType::F32) } else { x.clone() }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fulmen_durable::messages::quantity;
 use fulmen_pjrt::{Event, LoadedExecutable};
 
 use crate::array::{Argument, DeviceSet};
@@ -170,10 +171,11 @@ impl Compiled {
         let signature = &*self.signature;
         let wrong = |message: String| Err(Error::usage(format!("`{}`: {message}", signature.name)));
         if arguments.len() != signature.parameters.len() {
-            let (expected, actual) = (signature.parameters.len(), arguments.len());
             return Err(Error::usage(format!(
-                "`{}` takes {expected} arguments, but got {actual}",
-                signature.name
+                "`{}` takes {}, but got {}",
+                signature.name,
+                quantity(signature.parameters.len(), "argument"),
+                arguments.len()
             )));
         }
         for (i, (argument, (ty, sharding))) in

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use fulmen_durable::messages::quantity;
+
 use crate::{Error, Result};
 
 /// How many devices to compute on, or which ones.
@@ -89,10 +91,9 @@ impl Devices {
             Selection::Auto | Selection::Count(ALL) => Ok((0..available).collect()),
             Selection::Count(count) => match usize::try_from(*count) {
                 Ok(0) | Err(_) => refuse("at least one device is needed".into()),
-                Ok(count) if count > available => refuse(format!(
-                    "this host has {available}{}",
-                    if available == 1 { " device" } else { " devices" }
-                )),
+                Ok(count) if count > available => {
+                    refuse(format!("this host has {}", quantity(available, "device")))
+                }
                 Ok(count) => Ok((0..count).collect()),
             },
             Selection::Indices(indices) => {

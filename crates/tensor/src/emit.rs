@@ -56,7 +56,7 @@ impl Emitted {
     }
 
     /// This value as that of its tensor's transpose.
-    fn transposed(&self, permutation: &[usize]) -> Emitted {
+    fn transpose(&self, permutation: &[usize]) -> Emitted {
         let order = AxisOrder::after_transpose(self.order.as_ref(), permutation);
         Emitted { name: self.name.clone(), order, standard: None }
     }
@@ -167,8 +167,8 @@ impl Program {
         let leaves =
             leaves.iter().map(|(&id, name)| (id, Emitted::standard(name.clone()))).collect();
         let values = self.emit_values(results, &leaves, scope)?;
-        let named = values.into_iter().zip(results);
-        Ok(named
+        let pairs = values.into_iter().zip(results);
+        Ok(pairs
             .map(|(value, t)| self.in_standard_order(&value, t.ty(), t.node.location, scope))
             .collect())
     }
@@ -256,7 +256,7 @@ impl Program {
         }
         if self.platform == Some(Platform::Cpu) {
             if let Some(permutation) = operation.permutation() {
-                return Ok(vec![values.get(instruction.operands[0]).transposed(permutation)]);
+                return Ok(vec![values.get(instruction.operands[0]).transpose(permutation)]);
             }
             let _scope = Scope::at(node.location);
             if let Some(Region { parameters, results }) = operation.rewritten_for_cpu(&types) {

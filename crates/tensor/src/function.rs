@@ -1,5 +1,7 @@
 //! [`Function`]: an expression with inputs, ready to compile.
 
+use fulmen_durable::messages::quantity;
+
 use crate::graph::Constants;
 use crate::recorded_op::{RecordedOp, inspect};
 use crate::scope::Scope;
@@ -73,10 +75,10 @@ impl Function {
     pub fn donate(mut self, parameter: usize, result: usize) -> Result<Function> {
         let (Some(p), Some(r)) = (self.parameters.get(parameter), self.results.get(result)) else {
             return Err(Error::usage(format!(
-                "{}: cannot donate parameter {parameter} to result {result}: there are {} parameters and {} results",
+                "{}: cannot donate parameter {parameter} to result {result}: there are {} and {}",
                 self.name,
-                self.parameters.len(),
-                self.results.len()
+                quantity(self.parameters.len(), "parameter"),
+                quantity(self.results.len(), "result")
             )));
         };
         r.check()?;

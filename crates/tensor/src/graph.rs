@@ -231,9 +231,9 @@ impl Graph {
                     Identity::Leaf(node.id)
                 }
                 Kind::Operation(operation) => {
-                    let called =
+                    let called_body =
                         || operation.called_body().filter(|_| self.calls == Calls::Inlined);
-                    if let Some(body) = operation.inlined_body().or_else(called) {
+                    if let Some(body) = operation.inlined_body().or_else(called_body) {
                         let bound = (body.parameters.iter().zip(&operands))
                             .map(|(p, &v)| (p.node.id, Values::Inlined(vec![v])))
                             .collect();

@@ -1,5 +1,6 @@
 //! Items that other crates of Fulmen and the tests use. They are not a public API.
 
+pub use crate::autocast::wide;
 pub use crate::host_reads::host_reads;
 pub use crate::missing_values::with_eval_advice;
 pub use crate::refused_operations::{RefusedOperation, watch};

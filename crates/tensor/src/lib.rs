@@ -51,6 +51,7 @@ mod lower;
 mod mesh;
 mod metrics;
 mod missing_values;
+mod names;
 mod notes;
 mod operation;
 mod ops;

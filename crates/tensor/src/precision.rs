@@ -5,7 +5,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::{DType, Error, Result};
+use crate::{DType, Error, Result, names};
 
 /// The precision of f32 matrix products and convolutions in a [`Function`](crate::Function),
 /// including their derivatives.
@@ -60,17 +60,7 @@ impl MatmulPrecision {
 impl FromStr for MatmulPrecision {
     type Err = Error;
     fn from_str(name: &str) -> Result<MatmulPrecision> {
-        NAMES
-            .iter()
-            .find(|(known, _)| known.eq_ignore_ascii_case(name))
-            .map(|row| row.1)
-            .ok_or_else(|| {
-                let known: Vec<_> = NAMES.iter().map(|row| row.0).collect();
-                Error::usage(format!(
-                    "`{name}` is not a matmul precision; there are: {}",
-                    known.join(", ")
-                ))
-            })
+        names::find(&NAMES, name, "a matmul precision")
     }
 }
 

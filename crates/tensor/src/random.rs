@@ -41,7 +41,7 @@ pub fn fold_in(key: impl AsTensor, data: u32) -> Tensor {
         let key = key.as_tensor();
         // A key that is known while recording is hashed on the host, which adds nothing to the
         // program.
-        match key.known::<u32>().as_deref() {
+        match key.constant_elements::<u32>().as_deref() {
             Some(&[high, low]) => {
                 Ok(Tensor::from_slice(&threefry2x32_on_host([high, low], [0, data]), [2]))
             }

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use fulmen_durable::messages::quantity;
 use fulmen_pjrt::compile_cache::{CompileCache, SavedPrograms};
 use fulmen_pjrt::diagnosis::{diagnose, explain};
 use fulmen_pjrt::locate::{Platform, locate};
@@ -179,9 +180,9 @@ impl Runtime {
         let devices = self.device_set.devices.len();
         if mesh.num_devices() != devices {
             return Err(Error::usage(format!(
-                "the mesh {mesh} has {} devices, but the runtime has {devices}; use axes whose sizes multiply to {devices}, \
+                "the mesh {mesh} has {}, but the runtime has {devices}; use axes whose sizes multiply to {devices}, \
                  or select other devices",
-                mesh.num_devices()
+                quantity(mesh.num_devices(), "device")
             )));
         }
         let device_set = DeviceSet { mesh: mesh.clone(), ..DeviceSet::clone(&self.device_set) };

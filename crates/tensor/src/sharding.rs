@@ -83,7 +83,7 @@ impl Sharding {
 
     /// The sharding of a transposed value: its axis `i` is axis `permutation[i]` of a value with
     /// this sharding.
-    pub(crate) fn permuted(&self, permutation: &[usize]) -> Sharding {
+    pub(crate) fn permute_axes(&self, permutation: &[usize]) -> Sharding {
         let names = |&axis: &usize| {
             self.0.get(axis).into_iter().flatten().map(String::as_str).collect::<Vec<_>>()
         };
@@ -99,7 +99,7 @@ impl Sharding {
         if self.0.len() > shape.rank() {
             return Err(format!("the sharding {self} has more axes than {shape}"));
         }
-        let mut used: Vec<&str> = Vec::new();
+        let mut names_in_use: Vec<&str> = Vec::new();
         let mut dims = shape.dims().to_vec();
         for (axis, names) in self.0.iter().enumerate() {
             let mut parts = 1;
@@ -109,10 +109,10 @@ impl Sharding {
                         "the sharding {self} names the axis `{name}`; the mesh is {mesh}"
                     ));
                 };
-                if used.contains(&name.as_str()) {
+                if names_in_use.contains(&name.as_str()) {
                     return Err(format!("the sharding {self} uses the mesh axis `{name}` twice"));
                 }
-                used.push(name);
+                names_in_use.push(name);
                 parts *= size;
             }
             if !dims[axis].is_multiple_of(parts) {

@@ -6,6 +6,7 @@ use std::fmt;
 
 use super::document_reader::in_order;
 use fulmen_data::{Error, Result, Source};
+use fulmen_durable::messages::quantity;
 
 /// Padded lengths, and the padding that they cause. To make batches of these lengths, pass
 /// `Buckets::new(&lengths, boundaries.lengths())` to a loader (see
@@ -87,11 +88,10 @@ fn share(padded: u128, tokens: u128) -> f64 {
 
 impl fmt::Display for BucketBoundaries {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let plural = if self.lengths.len() == 1 { "" } else { "s" };
         write!(
             f,
-            "{} length{plural}, {:.1} % padding:",
-            self.lengths.len(),
+            "{}, {:.1} % padding:",
+            quantity(self.lengths.len(), "length"),
             100.0 * self.padding_share()
         )?;
         for (bucket, (length, (samples, tokens))) in
@@ -99,7 +99,8 @@ impl fmt::Display for BucketBoundaries {
         {
             let separator = if bucket == 0 { "" } else { ";" };
             let share = 100.0 * share(self.padded(bucket), u128::from(*tokens));
-            write!(f, "{separator} up to {length}: {samples} samples, {share:.1} %")?;
+            let samples = quantity(samples, "sample");
+            write!(f, "{separator} up to {length}: {samples}, {share:.1} %")?;
         }
         Ok(())
     }

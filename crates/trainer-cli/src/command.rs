@@ -6,9 +6,9 @@ use clap::{Arg, Args as _, Command};
 use fulmen_trainer::preflight::Slice;
 use fulmen_trainer::{Options, TrainerArgs};
 
-use crate::{Program, Result};
+use crate::{CliApp, Result};
 
-/// The flags of every program besides its own and the Trainer's.
+/// The flags of every app besides its own and the Trainer's.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args)]
 #[command(next_help_heading = "Output", about = None, long_about = None)]
 pub(crate) struct CommonArgs {
@@ -108,21 +108,20 @@ impl Task {
     }
 }
 
-/// A program's command line.
+/// An app's command line.
 ///
 /// # Errors
-/// An argument of the program that has the name of a reserved flag.
-pub(crate) fn command<P: Program>(name: &str) -> Result<Command> {
-    let program = P::augment_args(Command::new(name.to_owned()));
-    check_names(&program)?;
-    let mut command = with_flags::<P>(Command::new(name.to_owned()))
+/// An argument of the app that has the name of a reserved flag.
+pub(crate) fn command<A: CliApp>(name: &str) -> Result<Command> {
+    check_names(&A::augment_args(Command::new(name.to_owned())))?;
+    let mut command = with_flags::<A>(Command::new(name.to_owned()))
         .args_conflicts_with_subcommands(true)
         .subcommand_help_heading("Commands")
         .after_help(
             "Without a command: fit, then test with the best weights if there is test data.",
         );
     for (name, task, about) in TASKS {
-        let subcommand = with_flags::<P>(Command::new(name));
+        let subcommand = with_flags::<A>(Command::new(name));
         let weights =
             "The checkpoint whose weights to use; by default, the module's initial weights";
         let subcommand = match task {
@@ -139,9 +138,9 @@ pub(crate) fn command<P: Program>(name: &str) -> Result<Command> {
 }
 
 /// Adds all flags to a command.
-fn with_flags<P: Program>(command: Command) -> Command {
-    let command = P::augment_args(command);
-    // Keep the program's own description: the groups added below would remove it.
+fn with_flags<A: CliApp>(command: Command) -> Command {
+    let command = A::augment_args(command);
+    // Keep the app's own description: the groups added below would remove it.
     let (about, long_about) = (command.get_about().cloned(), command.get_long_about().cloned());
     let mut command = TrainerArgs::augment_args(CommonArgs::augment_args(command));
     if let Some(about) = about {
@@ -168,8 +167,8 @@ fn with_flags<P: Program>(command: Command) -> Command {
 }
 
 /// Rejects duplicate flags, on which clap would panic or mix up values.
-fn check_names(program: &Command) -> Result<()> {
-    if let Some(subcommand) = program.get_subcommands().next() {
+fn check_names(app: &Command) -> Result<()> {
+    if let Some(subcommand) = app.get_subcommands().next() {
         let name = subcommand.get_name();
         return Err(format!(
             "the program's arguments contain the subcommand `{name}`; make it a flag"
@@ -188,7 +187,7 @@ fn check_names(program: &Command) -> Result<()> {
                 .get_arguments()
                 .any(|other| other.get_id() == arg.get_id() || same_long(other))
     };
-    match program.get_arguments().find(taken) {
+    match app.get_arguments().find(taken) {
         Some(arg) => Err(format!(
             "the program's argument `{}` has the name of an argument that every program has; rename it",
             arg.get_long().unwrap_or(arg.get_id().as_str())

@@ -8,7 +8,7 @@ use clap::{Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::failure::Failure;
-use crate::{Program, command};
+use crate::{CliApp, command};
 
 #[derive(Parser)]
 struct Arguments {
@@ -32,14 +32,14 @@ enum HiddenCommand {
 }
 
 /// Runs a hidden subcommand.
-pub(crate) fn run_hidden_command<P: Program>(args: &[OsString]) -> Result<(), Failure> {
+pub(crate) fn run_hidden_command<A: CliApp>(args: &[OsString]) -> Result<(), Failure> {
     let name = args
         .first()
         .map(Path::new)
         .and_then(Path::file_name)
         .and_then(|name| name.to_str())
         .unwrap_or("program");
-    let mut command = command::command::<P>(name)?;
+    let mut command = command::command::<A>(name)?;
     match Arguments::try_parse_from(args).map_err(Failure::Usage)?.command {
         HiddenCommand::Completions { shell } => {
             let mut text = Vec::new();

@@ -12,7 +12,7 @@ use clap::{Arg, ArgMatches, Command, FromArgMatches};
 use fulmen_trainer::internal::{replacement_for, source_env};
 use fulmen_trainer::{Options, Resume, Trainer, TrainerArgs, load_arguments};
 
-use crate::Program;
+use crate::CliApp;
 use crate::command::{self, CommonArgs, Task};
 use crate::config::{self, FileKey};
 use crate::failure::Failure;
@@ -20,8 +20,8 @@ use crate::output::print_message;
 
 /// A parsed command line.
 #[derive(Debug)]
-pub(crate) struct Invocation<P> {
-    pub(crate) program: P,
+pub(crate) struct Invocation<A> {
+    pub(crate) app: A,
     pub(crate) task: Task,
     pub(crate) common: CommonArgs,
     /// The Trainer's options from flags and files.
@@ -33,10 +33,10 @@ pub(crate) struct Invocation<P> {
     pub(crate) sources: BTreeMap<String, String>,
 }
 
-impl<P> Invocation<P> {
-    /// Where the value of an argument comes from, if it is not the default. `program` names the
-    /// options that the program sets itself.
-    pub(crate) fn source(&self, arg: &Arg, program: &[&str]) -> Option<String> {
+impl<A> Invocation<A> {
+    /// Where the value of an argument comes from, if it is not the default. `own_options`
+    /// are the options that the app sets itself.
+    pub(crate) fn source(&self, arg: &Arg, own_options: &[&str]) -> Option<String> {
         let id = arg.get_id().as_str();
         if let Some(source) = self.sources.get(id) {
             return Some(source.clone());
@@ -46,17 +46,17 @@ impl<P> Invocation<P> {
             Some(ValueSource::EnvVariable) => {
                 arg.get_env().map(|name| name.to_string_lossy().into_owned())
             }
-            _ => {
-                source_env(id).or(program.contains(&id).then_some("the program")).map(str::to_owned)
-            }
+            _ => source_env(id)
+                .or(own_options.contains(&id).then_some("the program"))
+                .map(str::to_owned),
         }
     }
 }
 
 /// Parses a command line and the files that it names.
-pub(crate) fn parse<P: Program>(mut args: Vec<OsString>) -> Result<Invocation<P>, Failure> {
+pub(crate) fn parse<A: CliApp>(mut args: Vec<OsString>) -> Result<Invocation<A>, Failure> {
     let name = args.first().map(Path::new).and_then(Path::file_name).and_then(|name| name.to_str());
-    let mut command = command::command::<P>(name.unwrap_or("program"))?;
+    let mut command = command::command::<A>(name.unwrap_or("program"))?;
     // Lets clap derive help, usage and the flags of subcommands.
     command.build();
     join_negative_numbers(&mut args, &command);
@@ -93,7 +93,7 @@ pub(crate) fn parse<P: Program>(mut args: Vec<OsString>) -> Result<Invocation<P>
     let matches = command.clone().try_get_matches_from(&args).map_err(Failure::Usage)?;
     let (subcommand, leaf) = self::leaf(&matches);
     Ok(Invocation {
-        program: P::from_arg_matches(leaf).map_err(Failure::Usage)?,
+        app: A::from_arg_matches(leaf).map_err(Failure::Usage)?,
         task: Task::from_subcommand(subcommand),
         common: CommonArgs::from_arg_matches(leaf).map_err(Failure::Usage)?,
         trainer: TrainerArgs::from_arg_matches(leaf).map_err(Failure::Usage)?,

@@ -2,8 +2,8 @@
 //! configuration file, and a flag for every option of the Trainer. It corresponds to Lightning's
 //! `LightningCLI`.
 //!
-//! A program is a [`clap::Args`] struct with its own arguments that implements [`Program`].
-//! [`main`] does the rest:
+//! An app is a [`clap::Args`] struct with its own arguments that implements [`CliApp`]. [`main`]
+//! does the rest:
 //!
 //! ```
 //! use std::process::ExitCode;
@@ -12,7 +12,7 @@
 //! use fulmen_nn::optim::{Optimizer, Sgd};
 //! use fulmen_nn::{Linear, Module, loss};
 //! use fulmen_tensor::Tensor;
-//! use fulmen_trainer_cli::{self as cli, FitData, Program, clap};
+//! use fulmen_trainer_cli::{self as cli, CliApp, FitData, clap};
 //! use fulmen_trainer::{Batch, Options, Plan, StepContext, TrainingModule};
 //!
 //! #[derive(Module)]
@@ -35,7 +35,7 @@
 //!     batch_size: usize,
 //! }
 //!
-//! impl Program for Fitting {
+//! impl CliApp for Fitting {
 //!     type Module = Line;
 //!
 //!     fn module(&self) -> cli::Result<Line> {
@@ -60,8 +60,8 @@
 //! # Precedence of values
 //!
 //! A flag on the command line overrides the file of `--config`. The file overrides the environment,
-//! and the environment overrides the program's own defaults ([`Program::trainer`]). These override
-//! the Trainer's defaults.
+//! and the environment overrides the app's own defaults ([`CliApp::trainer`]). These override the
+//! Trainer's defaults.
 //!
 //! # Exit codes
 //!
@@ -72,9 +72,10 @@
 //! - 75: SIGTERM or SIGHUP ended the process early; 130: Ctrl-C did. In both cases, a fit that has
 //!   made at least one step has saved its state.
 //!
-//! This crate does not train. A program can do everything that a subcommand does with
+//! This crate does not train. Your program can do everything that a subcommand does with
 //! [`Trainer`](fulmen_trainer::Trainer) instead.
 
+mod app;
 mod command;
 mod config;
 mod failure;
@@ -83,7 +84,6 @@ mod hidden_commands;
 mod invocation;
 mod output;
 mod print_config;
-mod program;
 mod report;
 mod run;
 #[cfg(test)]
@@ -103,16 +103,16 @@ use std::process::ExitCode;
 
 pub use clap;
 
-pub use program::{FitData, Program, Result};
+pub use app::{CliApp, FitData, Result};
 
-/// Runs a program with the arguments of this process.
-pub fn main<P: Program>() -> ExitCode {
-    main_from::<P>(std::env::args_os())
+/// Runs an app with the arguments of this process.
+pub fn main<A: CliApp>() -> ExitCode {
+    main_from::<A>(std::env::args_os())
 }
 
-/// Runs a program with these arguments. The first is the program's name.
-pub fn main_from<P: Program>(args: impl IntoIterator<Item = impl Into<OsString>>) -> ExitCode {
-    match run::run::<P>(args.into_iter().map(Into::into).collect()) {
+/// Runs an app with these arguments. The first is the name of the binary.
+pub fn main_from<A: CliApp>(args: impl IntoIterator<Item = impl Into<OsString>>) -> ExitCode {
+    match run::run::<A>(args.into_iter().map(Into::into).collect()) {
         Ok(code) => code,
         Err(failure) => failure.report(),
     }

@@ -9,7 +9,7 @@ use fulmen_trainer::internal::{json_value, toml_line};
 use serde_json::{Map, Value as Json};
 
 use crate::config::{flags, section_of, takes_many};
-use crate::{Program, Result};
+use crate::{CliApp, Result};
 
 /// Prints the options of a command: the Trainer's as resolved, the others as given. The first line
 /// of the option's help is above each key. The source of the value, if known, is behind it. A key
@@ -49,9 +49,9 @@ pub(crate) fn print_config(
 }
 
 /// The program's own arguments by flag, as given or by default. Those without a value are left out.
-pub(crate) fn arguments<P: Program>(matches: &ArgMatches) -> Result<Map<String, Json>> {
+pub(crate) fn arguments<A: CliApp>(matches: &ArgMatches) -> Result<Map<String, Json>> {
     let mut arguments = Map::new();
-    for arg in flags(&P::augment_args(Command::new(""))) {
+    for arg in flags(&A::augment_args(Command::new(""))) {
         let long = arg.get_long().unwrap_or_default();
         if let Some(value) =
             value_of(arg, matches).map_err(|problem| format!("--{long}: {problem}"))?

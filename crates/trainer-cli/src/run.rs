@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::FromArgMatches as _;
+use fulmen_durable::messages::quantity;
 use fulmen_pjrt::fetch;
 use fulmen_pjrt::locate::{Platform, locate};
 use fulmen_trainer::internal::{self, format_metrics};
@@ -21,25 +22,25 @@ use crate::output::{print_in_process_0, print_line};
 use crate::print_config::{arguments, print_config};
 use crate::report;
 use crate::tui::Tui;
-use crate::{FitData, Program};
+use crate::{CliApp, FitData};
 
 /// Runs the command that the arguments select.
-pub(crate) fn run<P: Program>(args: Vec<OsString>) -> Result<ExitCode, Failure> {
+pub(crate) fn run<A: CliApp>(args: Vec<OsString>) -> Result<ExitCode, Failure> {
     let started = Instant::now();
     if args.get(1).is_some_and(|first| first == "completions" || first == "man") {
         #[cfg(feature = "completions")]
-        return run_hidden_command::<P>(&args).map(|()| ExitCode::SUCCESS);
+        return run_hidden_command::<A>(&args).map(|()| ExitCode::SUCCESS);
         #[cfg(not(feature = "completions"))]
         return Err(Failure::Option(
             "`completions` and `man` need a program that is built with the feature `completions` of fulmen".to_owned(),
         ));
     }
     Signal::install_handlers();
-    let mut invocation = parse::<P>(args)?;
+    let mut invocation = parse::<A>(args)?;
     let trainer_args =
         std::mem::take(&mut invocation.trainer).or_env(|name| std::env::var_os(name))?;
-    let builder = invocation.program.trainer(Trainer::builder());
-    let program_options = internal::explicit(&builder);
+    let builder = invocation.app.trainer(Trainer::builder());
+    let own_options = internal::explicit(&builder);
     let mut builder = builder.args(trainer_args);
     let options = builder.options()?;
     let Invocation { command, matches, .. } = &invocation;
@@ -48,9 +49,9 @@ pub(crate) fn run<P: Program>(args: Vec<OsString>) -> Result<ExitCode, Failure> 
         return Ok(ExitCode::SUCCESS);
     }
     let config =
-        print_config(command, matches, &options, |arg| invocation.source(arg, &program_options));
+        print_config(command, matches, &options, |arg| invocation.source(arg, &own_options));
     // A value that is not UTF-8 cannot be recorded, but the program runs.
-    let own = arguments::<P>(&invocation.matches).unwrap_or_default();
+    let own = arguments::<A>(&invocation.matches).unwrap_or_default();
     builder = builder.program_arguments(own, config.ok());
     let title = command.get_bin_name().unwrap_or(command.get_name());
     let tui = invocation.common.tui.then(|| Tui::new(title)).transpose()?;
@@ -67,15 +68,15 @@ pub(crate) fn run<P: Program>(args: Vec<OsString>) -> Result<ExitCode, Failure> 
     }
 }
 
-/// One run of a program.
-struct Job<P> {
-    invocation: Invocation<P>,
+/// One run of an app.
+struct Job<A> {
+    invocation: Invocation<A>,
     started: Instant,
 }
 
-impl<P: Program> Job<P> {
-    fn program(&self) -> &P {
-        &self.invocation.program
+impl<A: CliApp> Job<A> {
+    fn app(&self) -> &A {
+        &self.invocation.app
     }
 
     fn fit(
@@ -86,9 +87,9 @@ impl<P: Program> Job<P> {
     ) -> Result<ExitCode, Failure> {
         let mut trainer = builder.build()?;
         let options = trainer.options().clone();
-        let FitData { train, validation } = self.program().fit_data(&options)?;
-        let test = if then_test { self.program().test_data(&options)? } else { None.into() };
-        let module = self.program().module()?;
+        let FitData { train, validation } = self.app().fit_data(&options)?;
+        let test = if then_test { self.app().test_data(&options)? } else { None.into() };
+        let module = self.app().module()?;
 
         let _screen = tui.map(|tui| tui.start(&trainer, Some(&train)));
         let before_fit = self.started.elapsed();
@@ -106,7 +107,7 @@ impl<P: Program> Job<P> {
                 if trainer.best_checkpoint().is_some() { Weights::Best } else { Weights::Current };
             let point = trainer.test(&module, test, weights)?;
             print_in_process_0(&trainer, format_args!("Test: {}", format_metrics(&point.metrics)))?;
-            self.program().after_test(&module, &trainer)?;
+            self.app().after_test(&module, &trainer)?;
             tested = Some(point);
         }
         match (trainer.best_checkpoint(), trainer.last_checkpoint()) {
@@ -126,15 +127,15 @@ impl<P: Program> Job<P> {
         let options = trainer.options().clone();
         let (sets, none) = match self.invocation.task {
             Task::Validate => (
-                self.program().fit_data(&options)?.validation,
+                self.app().fit_data(&options)?.validation,
                 "validation data: its fit_data() returns none",
             ),
-            _ => (self.program().test_data(&options)?, "test data: its test_data() returns none"),
+            _ => (self.app().test_data(&options)?, "test data: its test_data() returns none"),
         };
         if sets.is_empty() {
             return Err(Failure::Option(format!("this program has no {none}")));
         }
-        let module = self.program().module()?;
+        let module = self.app().module()?;
         let _screen = tui.map(|tui| tui.start(&trainer, None));
         let (point, title) = match self.invocation.task {
             Task::Validate => (
@@ -145,7 +146,7 @@ impl<P: Program> Job<P> {
         };
         print_in_process_0(&trainer, format_args!("{title}: {}", format_metrics(&point.metrics)))?;
         if self.invocation.task == Task::Test {
-            self.program().after_test(&module, &trainer)?;
+            self.app().after_test(&module, &trainer)?;
         }
         self.finish(&trainer, || report::evaluation(&trainer, &point))
     }
@@ -154,23 +155,27 @@ impl<P: Program> Job<P> {
         let args =
             PredictArgs::from_arg_matches(&self.invocation.matches).map_err(Failure::Usage)?;
         let writer = self
-            .program()
+            .app()
             .prediction_writer(&args.output)
             .map_err(|e| Failure::Option(format!("--output {e}")))?;
         let mut trainer = builder.build()?;
         let options = trainer.options().clone();
-        let loader = self.program().predict_data(&options)?.ok_or_else(|| {
+        let loader = self.app().predict_data(&options)?.ok_or_else(|| {
             Failure::Option(
                 "this program has no data to predict for: its predict_data() returns none".into(),
             )
         })?;
-        let module = self.program().module()?;
+        let module = self.app().module()?;
         let _screen = tui.map(|tui| tui.start(&trainer, Some(&loader)));
         let batches = trainer.predict(&module, &loader, Weights::from_options(&options)?)?;
         let samples = writer.write(batches)?;
         print_in_process_0(
             &trainer,
-            format_args!("predictions: {} for {samples} samples", args.output.display()),
+            format_args!(
+                "predictions: {} for {}",
+                args.output.display(),
+                quantity(samples, "sample")
+            ),
         )?;
         self.finish(&trainer, || report::predictions(&trainer, samples, &args.output))
     }
@@ -191,8 +196,8 @@ impl<P: Program> Job<P> {
             let why = "--save compiles for one slice; name only one with --topology";
             return Err(Failure::Option(why.to_owned()));
         }
-        let FitData { train, validation } = self.program().fit_data(&builder.options()?)?;
-        let module = self.program().module()?;
+        let FitData { train, validation } = self.app().fit_data(&builder.options()?)?;
+        let module = self.app().module()?;
         if !args.topology.is_empty() {
             let report = builder.preflight(&module, &train, &args.topology, prices.as_ref())?;
             print_line(report.to_string().trim_end())?;

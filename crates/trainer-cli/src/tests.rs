@@ -55,7 +55,7 @@ struct Fitting {
     sorted: bool,
 }
 
-impl Program for Fitting {
+impl CliApp for Fitting {
     type Module = Line;
     fn module(&self) -> Result<Line> {
         Ok(Line(Linear::new(1, 1)))
@@ -68,18 +68,13 @@ impl Program for Fitting {
     }
 }
 
-fn read<P: Program>(args: &[&str]) -> std::result::Result<Invocation<P>, Failure> {
+fn read<A: CliApp>(args: &[&str]) -> std::result::Result<Invocation<A>, Failure> {
     parse(std::iter::once("prog").chain(args.iter().copied()).map(OsString::from).collect())
 }
 
-/// The resolved options of a program.
-fn options<P: Program>(invocation: &Invocation<P>) -> Options {
-    invocation
-        .program
-        .trainer(Trainer::builder())
-        .args(invocation.trainer.clone())
-        .options()
-        .unwrap()
+/// The resolved options of an app.
+fn options<A: CliApp>(invocation: &Invocation<A>) -> Options {
+    invocation.app.trainer(Trainer::builder()).args(invocation.trainer.clone()).options().unwrap()
 }
 
 fn message(failure: &Failure) -> String {
@@ -114,7 +109,7 @@ fn refused(text: &str, expected: &str) {
 }
 
 #[test]
-fn a_flag_wins_over_the_file_and_the_file_over_the_programs_defaults() {
+fn a_flag_wins_over_the_file_and_the_file_over_the_apps_defaults() {
     let file = File::new(
         "data_dir = \"there\"\nhidden = [3, 4]\nverbose = 2\n[trainer]\nmax_epochs = 3\nlog-every-n-steps = 7\n",
     );
@@ -122,7 +117,7 @@ fn a_flag_wins_over_the_file_and_the_file_over_the_programs_defaults() {
     let read = |args: &[&str]| read::<Fitting>(args).map_err(|f| message(&f)).unwrap();
 
     let plain = read(&["--config", &path]);
-    let (given, resolved) = (&plain.program, options(&plain));
+    let (given, resolved) = (&plain.app, options(&plain));
     assert_eq!(
         (given.data_dir.as_str(), &given.hidden[..], given.verbose),
         ("there", &[3, 4][..], 2)
@@ -131,7 +126,7 @@ fn a_flag_wins_over_the_file_and_the_file_over_the_programs_defaults() {
 
     let flags =
         read(&["fit", "--max-epochs=9", "--hidden", "8", "--config", &path, "-v", "--seed", "6"]);
-    let (given, resolved) = (&flags.program, options(&flags));
+    let (given, resolved) = (&flags.app, options(&flags));
     assert_eq!((given.data_dir.as_str(), &given.hidden[..], given.verbose), ("there", &[8][..], 1));
     assert_eq!((resolved.max_epochs, resolved.log_every_n_steps, resolved.seed), (9, 7, 6));
 
@@ -211,7 +206,7 @@ fn the_printed_config_gives_the_same_options_again() {
             args.iter().copied().take_while(|arg| !arg.starts_with('-')).collect();
         let again = read::<Fitting>(&[&subcommand[..], &["--config", &file.path()]].concat());
         let again = again.map_err(|f| message(&f)).unwrap();
-        assert_eq!(again.program, first.program, "{text}");
+        assert_eq!(again.app, first.app, "{text}");
         assert_eq!(options(&again), options(&first), "{text}");
         assert_eq!((again.common.json, again.task), (first.common.json, first.task), "{text}");
         let twice =
@@ -469,14 +464,14 @@ fn a_negative_number_is_a_value_and_its_error_names_the_option() {
     }
     let given =
         read::<Fitting>(&["--data-dir", "d", "--rates", "-1", "-0.5", "--shift", "-5e-4"]).unwrap();
-    assert_eq!((given.program.rates, given.program.shift), (Some(vec![-1.0, -0.5]), -5e-4));
+    assert_eq!((given.app.rates, given.app.shift), (Some(vec![-1.0, -0.5]), -5e-4));
     let infinite = read::<Fitting>(&["--data-dir", "d", "--shift", "-inf"]).unwrap();
-    assert_eq!(infinite.program.shift, f64::NEG_INFINITY);
+    assert_eq!(infinite.app.shift, f64::NEG_INFINITY);
     let two = read::<Fitting>(&["--data-dir", "d", "--shift", "-1e-3", "-5e-4"]).unwrap_err();
     assert!(message(&two).contains("unexpected argument"), "{}", message(&two));
     let file = File::new("data-dir = 'd'\nrates = [1.5, -2.0]");
     assert_eq!(
-        read::<Fitting>(&["--config", &file.path()]).unwrap().program.rates,
+        read::<Fitting>(&["--config", &file.path()]).unwrap().app.rates,
         Some(vec![1.5, -2.0])
     );
 }
@@ -547,7 +542,7 @@ struct Clash {
     seed: u8,
 }
 
-impl Program for Clash {
+impl CliApp for Clash {
     type Module = Line;
     fn module(&self) -> Result<Line> {
         Ok(Line(Linear::new(1, self.seed.into())))
@@ -561,7 +556,7 @@ impl Program for Clash {
 #[derive(Debug, clap::Args)]
 struct Large {}
 
-impl Program for Large {
+impl CliApp for Large {
     type Module = Line;
     fn module(&self) -> Result<Line> {
         Ok(Line(Linear::new(100_000, 100_000)))
@@ -595,7 +590,7 @@ enum Inner {
     Export,
 }
 
-impl Program for Nested {
+impl CliApp for Nested {
     type Module = Line;
     fn module(&self) -> Result<Line> {
         Err("not in this test".into())
@@ -606,7 +601,7 @@ impl Program for Nested {
 }
 
 #[test]
-fn a_program_cannot_use_a_reserved_name() {
+fn an_app_cannot_use_a_reserved_name() {
     let failure = read::<Clash>(&["--seed", "1"]).unwrap_err();
     assert!(
         message(&failure)

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use fulmen_data::{DataLoader, Replicas};
+use fulmen_durable::messages::quantity;
 use fulmen_pjrt::Plugin;
 use fulmen_pjrt::locate::{Platform, locate};
 use fulmen_preflight::Step;
@@ -203,8 +204,8 @@ fn mesh_of(mesh: Option<&Mesh>, devices: usize) -> Result<Mesh> {
         Some(mesh) => {
             let size = mesh.num_devices();
             Err(crate::Error::usage(format!(
-                "the mesh {mesh} has {size} devices, and a slice has {devices}; use slices of {size} devices, or a mesh of \
-                 {devices}"
+                "the mesh {mesh} has {}, and a slice has {devices}; use slices of {size}, or a mesh of {devices}",
+                quantity(size, "device")
             )))
         }
         None => Ok(Mesh::new([("data", devices)])?),

@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use fulmen::cli::{self, FitData, Program, clap};
+use fulmen::cli::{self, CliApp, FitData, clap};
 use fulmen::data::{Dataset, FakeDataset, Mnist, Split};
 use fulmen::prelude::*;
 use fulmen::trainer::{self, Picture, PredictionWriter};
@@ -65,7 +65,7 @@ impl Args {
     }
 }
 
-impl Program for Args {
+impl CliApp for Args {
     type Module = Diffusion;
 
     fn module(&self) -> cli::Result<Diffusion> {

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use fulmen::cli::{self, FitData, Program, clap};
+use fulmen::cli::{self, CliApp, FitData, clap};
 use fulmen::data::text::{Tokenizer, choose_boundaries};
 use fulmen::data::{Buckets, DataLoaderBuilder};
 use fulmen::models::bert::Config;
@@ -138,7 +138,7 @@ impl Args {
     }
 }
 
-impl Program for Args {
+impl CliApp for Args {
     type Module = TextClassifier;
 
     fn module(&self) -> cli::Result<TextClassifier> {

@@ -8,7 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use fulmen::cli::{self, FitData, Program, clap};
+use fulmen::cli::{self, CliApp, FitData, clap};
 use fulmen::data::FakeDataset;
 use fulmen::prelude::*;
 use fulmen::trainer::{self, Picture, PredictionWriter};
@@ -67,7 +67,7 @@ impl Args {
     }
 }
 
-impl Program for Args {
+impl CliApp for Args {
     type Module = Gan;
 
     fn module(&self) -> cli::Result<Gan> {

@@ -6,7 +6,7 @@ mod text;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use fulmen::cli::{self, FitData, Program, clap};
+use fulmen::cli::{self, CliApp, FitData, clap};
 use fulmen::data::{Dataset, FakeDataset};
 use fulmen::models::GenerationConfig;
 use fulmen::models::gpt2::Config;
@@ -129,7 +129,7 @@ impl Args {
     }
 }
 
-impl Program for Args {
+impl CliApp for Args {
     type Module = Gpt;
 
     fn module(&self) -> cli::Result<Gpt> {

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use fulmen::cli::{self, FitData, Program, clap};
+use fulmen::cli::{self, CliApp, FitData, clap};
 use fulmen::data::{FakeDataset, Mnist, Split, k_fold};
 use fulmen::prelude::*;
 
@@ -39,7 +39,7 @@ struct Args {
     every_epoch: bool,
 }
 
-impl Program for Args {
+impl CliApp for Args {
     type Module = Digits;
 
     fn module(&self) -> cli::Result<Digits> {

@@ -6,7 +6,7 @@ mod model;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use fulmen::cli::{self, FitData, Program, clap};
+use fulmen::cli::{self, CliApp, FitData, clap};
 use fulmen::data::Dataset;
 use fulmen::models::Pretrained;
 use fulmen::models::resnet::{Architecture, Config, ResNet};
@@ -65,7 +65,7 @@ impl Args {
     }
 }
 
-impl Program for Args {
+impl CliApp for Args {
     type Module = Classifier;
 
     fn module(&self) -> cli::Result<Classifier> {

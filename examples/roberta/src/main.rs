@@ -6,7 +6,7 @@ mod text;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use fulmen::cli::{self, FitData, Program, clap};
+use fulmen::cli::{self, CliApp, FitData, clap};
 use fulmen::data::text::Tokenizer;
 use fulmen::data::{Dataset, FakeDataset};
 use fulmen::models::Pretrained;
@@ -102,7 +102,7 @@ impl Args {
     }
 }
 
-impl Program for Args {
+impl CliApp for Args {
     type Module = MaskedLm;
 
     fn module(&self) -> cli::Result<MaskedLm> {

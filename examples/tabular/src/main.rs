@@ -7,7 +7,7 @@ mod model;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use fulmen::cli::{self, FitData, Program, clap};
+use fulmen::cli::{self, CliApp, FitData, clap};
 use fulmen::data::tables::Csv;
 use fulmen::prelude::*;
 
@@ -79,7 +79,7 @@ impl Args {
     }
 }
 
-impl Program for Args {
+impl CliApp for Args {
     type Module = Tabular;
 
     fn module(&self) -> cli::Result<Tabular> {

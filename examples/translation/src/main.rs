@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::OnceLock;
 
-use fulmen::cli::{self, FitData, Program, clap};
+use fulmen::cli::{self, CliApp, FitData, clap};
 use fulmen::data::{DataLoaderBuilder, FakeDataset};
 use fulmen::models::GenerationConfig;
 use fulmen::models::marian::Config;
@@ -207,7 +207,7 @@ impl Args {
     }
 }
 
-impl Program for Args {
+impl CliApp for Args {
     type Module = Translator;
 
     fn module(&self) -> cli::Result<Translator> {

@@ -6,7 +6,7 @@ mod model;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use fulmen::cli::{self, FitData, Program, clap};
+use fulmen::cli::{self, CliApp, FitData, clap};
 use fulmen::models::Pretrained;
 use fulmen::models::vit::{Config, ViT};
 use fulmen::prelude::*;
@@ -100,7 +100,7 @@ impl Args {
     }
 }
 
-impl Program for Args {
+impl CliApp for Args {
     type Module = Classifier;
 
     fn module(&self) -> cli::Result<Classifier> {

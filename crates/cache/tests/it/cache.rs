@@ -334,7 +334,7 @@ fn damage_is_found_named_and_repaired() {
     fs::remove_file(part(4)).unwrap();
     let error = verify_cache(folder.path(), |_, _| {}).unwrap_err();
     let text = error.to_string();
-    assert!(error.is_file() && text.contains("3 files are damaged"), "{text}");
+    assert!(error.is_file() && text.contains("3 damaged files: "), "{text}");
     for expected in [
         "part-00001.arrow: its content",
         "part-00003.arrow: it has 700 bytes, expected",
@@ -518,7 +518,7 @@ fn a_cache_without_its_manifest_does_not_interfere_and_can_be_cleared() {
         verify_cache(folder.path(), |_, _| {})
             .unwrap_err()
             .to_string()
-            .contains("1 files are damaged")
+            .contains("1 damaged file: ")
     );
     assert_eq!(repair_cache(folder.path()).unwrap(), [second.path().join("cache.json")]);
     small(&other, folder.path()).open().unwrap();

@@ -5,7 +5,7 @@ mod model;
 
 use std::process::ExitCode;
 
-use fulmen::cli::{self, FitData, Program, clap};
+use fulmen::cli::{self, CliApp, FitData, clap};
 use fulmen::prelude::*;
 
 use model::Classifier;
@@ -35,7 +35,7 @@ impl Args {
     }
 }
 
-impl Program for Args {
+impl CliApp for Args {
     type Module = Classifier;
 
     fn module(&self) -> cli::Result<Classifier> {

@@ -18,6 +18,7 @@ use super::sample_set::SampleSet;
 use super::shard_file::TarShard;
 use fulmen_data::internal::in_parallel;
 use fulmen_data::{Error, Result};
+use fulmen_durable::messages::quantity;
 
 /// Verifies the archives, and writes the missing shards and the manifest.
 pub(crate) fn prepare<S: SampleSet>(
@@ -79,7 +80,7 @@ pub(crate) fn prepare<S: SampleSet>(
     )?;
     if missing.len() < plan.shards.len() {
         progress.note(&format!(
-            "{} of {} shards are there already",
+            "existing shards: {} of {}",
             plan.shards.len() - missing.len(),
             plan.shards.len()
         ));
@@ -100,8 +101,12 @@ pub(crate) fn prepare<S: SampleSet>(
             }
         };
         job.upload(&record)?;
-        progress
-            .note(&format!("{}: {} samples, {} bytes", record.name, record.samples, record.bytes));
+        progress.note(&format!(
+            "{}: {}, {}",
+            record.name,
+            quantity(record.samples, "sample"),
+            quantity(record.bytes, "byte")
+        ));
         Ok(record)
     })?;
     records.extend(states.into_iter().filter_map(|state| match state {
@@ -165,8 +170,8 @@ fn manifest_of(
         let split = SplitManifest::new(name, shards);
         if split.samples != set.len(number) as u64 {
             return Err(Error::new(format!(
-                "the {name} split's shards have {} samples and not {}; remove the folder and start again",
-                split.samples,
+                "the {name} split's shards have {} and not {}; remove the folder and start again",
+                quantity(split.samples, "sample"),
                 set.len(number)
             )));
         }

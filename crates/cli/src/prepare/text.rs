@@ -18,6 +18,7 @@ use super::text_options::TextOptions;
 use super::text_shard::{Document, OutputFormat, TextShard};
 use fulmen_data::internal::in_parallel;
 use fulmen_data::{Error, Fingerprint, Result};
+use fulmen_durable::messages::quantity;
 use fulmen_files::Location;
 
 const SPLITS: [&str; 2] = ["train", "validation"];
@@ -347,9 +348,9 @@ impl Run<'_> {
                     return Err(Error::file(
                         &self.job.options.output.join(&record.name),
                         format!(
-                            "it was made from {} documents, and now there are {}: the files have changed; use another \
+                            "it was made from {}, and now there are {}: the files have changed; use another \
                              folder",
-                            record.documents(),
+                            quantity(record.documents(), "document"),
                             split.documents_read
                         ),
                     ));
@@ -360,10 +361,11 @@ impl Run<'_> {
         };
         if !done {
             self.job.upload(&record)?;
-            let tokens = record.tokens.map_or(String::new(), |tokens| format!(", {tokens} tokens"));
-            self.job
-                .progress
-                .note(&format!("{}: {} documents{tokens}", record.name, record.samples));
+            let tokens = record
+                .tokens
+                .map_or(String::new(), |tokens| format!(", {}", quantity(tokens, "token")));
+            let documents = quantity(record.samples, "document");
+            self.job.progress.note(&format!("{}: {documents}{tokens}", record.name));
         }
         split.records.push(record);
         split.next += 1;

@@ -50,7 +50,7 @@ fn the_program_shows_verifies_repairs_and_clears() {
     let made = Numbers.cache(&path).part_bytes(10 * 43).workers(2).version("v1").open().unwrap();
     let (done, text) = fulmen(&["info"], &path);
     assert!(
-        done && text.contains("60 samples × 1 variants × 43 bytes")
+        done && text.contains("60 samples × 1 variant × 43 bytes")
             && text.contains("version: `v1`"),
         "{text}"
     );
@@ -58,9 +58,9 @@ fn the_program_shows_verifies_repairs_and_clears() {
     assert!(done && text.contains("bytes are intact"), "{text}");
     fs::remove_file(made.path().join("part-00002.arrow")).unwrap();
     let (done, text) = fulmen(&["verify"], &path);
-    assert!(!done && text.contains("1 files are damaged") && text.contains("--repair"), "{text}");
+    assert!(!done && text.contains("1 damaged file: ") && text.contains("--repair"), "{text}");
     let (done, text) = fulmen(&["verify", "--repair"], &path);
-    assert!(done && text.contains("removed 1 files"), "{text}");
+    assert!(done && text.contains("removed 1 file;"), "{text}");
     let (done, text) = fulmen(&["info"], &path);
     assert!(done && text.contains("1 of the files") && text.contains("not finished"), "{text}");
     let (done, text) = fulmen(&["clear"], &path);
@@ -83,7 +83,7 @@ fn the_program_lists_verifies_and_clears_compiled_programs() {
 
     let (done, text) = fulmen(&["compile", "list", "--folder"], folder.path());
     assert!(
-        done && text.contains("compiled in 1.5 s, used 0.0 h ago\n1 programs, 0.0 MB, in /"),
+        done && text.contains("compiled in 1.5 s, used 0.0 h ago\n1 program, 0.0 MB, in /"),
         "{text}"
     );
     let (done, text) = fulmen(&["compile", "verify", "--folder"], folder.path());
@@ -94,7 +94,9 @@ fn the_program_lists_verifies_and_clears_compiled_programs() {
     fs::write(&path, bytes).unwrap();
     let (done, text) = fulmen(&["compile", "verify", "--folder"], folder.path());
     assert!(
-        !done && text.contains("its checksum does not match") && text.contains("1 programs in"),
+        !done
+            && text.contains("its checksum does not match")
+            && text.contains("1 damaged program in"),
         "{text}"
     );
     let (done, text) = fulmen(&["compile", "clear", "--folder"], folder.path());

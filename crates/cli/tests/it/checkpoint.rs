@@ -66,7 +66,7 @@ fn the_program_shows_verifies_merges_and_compares_checkpoints() {
     assert!(
         !done
             && text.contains("step: 1 and 2")
-            && text.contains("w: 1 of 4 elements differ, by at most 5e-1"),
+            && text.contains("w: different in 1 of 4 elements, by at most 5e-1"),
         "{text}"
     );
     let (done, text) = fulmen(&["diff"], &[&first, &first]);
@@ -142,7 +142,7 @@ fn the_trainers_checkpoints_are_shown_verified_merged_and_compared() {
     let (done, text) = fulmen(&["verify"], &[&last]);
     assert!(done, "{text}");
     let (done, text) = fulmen(&["diff"], &[&first, &last]);
-    assert!(!done && text.contains("fc.weight: 1 of 1 elements differ"), "{text}");
+    assert!(!done && text.contains("fc.weight: different in 1 of 1 element"), "{text}");
 
     // The merged weights are a weight file of the module.
     let merged = folder.path().join("merged");

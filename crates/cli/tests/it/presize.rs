@@ -126,7 +126,7 @@ fn unreadable_images_are_errors_or_left_out() {
     assert!(code == Some(1) && text.contains("dog/03.png") && text.contains("a GIF"), "{text}");
     let (code, text) = run(&["--allow-bad", "1"]);
     assert!(
-        code == Some(0) && text.contains("22 images in 1 shards") && text.contains("dog/03.png"),
+        code == Some(0) && text.contains("22 images in 1 shard,") && text.contains("dog/03.png"),
         "{text}"
     );
     let error = Presize::new(&out)

@@ -2,6 +2,7 @@
 //!
 //! Out of scope: the key itself, a hash of all values in order (`Fingerprint`).
 
+use fulmen_durable::messages::quantity;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -76,7 +77,8 @@ pub fn differences(was: &[KeyPart], is: &[KeyPart]) -> Vec<String> {
                 lines.push(format!("{}: some of the {} values differ", part.name, part.count));
             }
             Some(old) => {
-                lines.push(format!("{}: was {} values, is {}", part.name, old.count, part.count))
+                let was = quantity(old.count, "value");
+                lines.push(format!("{}: was {was}, is {}", part.name, part.count))
             }
             None => lines.push(format!("{}: is {}, was not there", part.name, described(part))),
         }
@@ -91,7 +93,7 @@ pub fn differences(was: &[KeyPart], is: &[KeyPart]) -> Vec<String> {
 }
 
 fn described(part: &KeyPart) -> String {
-    if part.count == 1 { part.first.clone() } else { format!("{} values", part.count) }
+    if part.count == 1 { part.first.clone() } else { quantity(part.count, "value") }
 }
 
 /// Formats a value for a message: text unchanged, up to 16 bytes as a little-endian number, and

@@ -7,6 +7,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 
+use fulmen_durable::messages::quantity;
+
 use crate::dataset::random::{Purpose, permutation, shuffle};
 use crate::{Dataset, Error, Result, Subset};
 
@@ -249,7 +251,10 @@ pub fn stratified_split<L: Eq + Hash>(labels: &[L], validation: f64, seed: u64) 
 
 fn check_folds(name: &str, folds: usize, len: usize, noun: &str) -> Result<()> {
     if folds < 2 {
-        return Err(Error::usage(format!("{name}: {folds} folds; at least 2 are needed")));
+        return Err(Error::usage(format!(
+            "{name}: {}; at least 2 are needed",
+            quantity(folds, "fold")
+        )));
     }
     if folds > len {
         return Err(Error::usage(format!(

@@ -5,6 +5,8 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use fulmen_durable::messages::quantity;
+
 use super::{data_loader::DataLoader, report::LoaderReport, report::time};
 use crate::Result;
 
@@ -76,11 +78,11 @@ impl fmt::Display for LoaderBench {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{:.0} samples/s, {:.1} batches/s, {:.1} MB/s: {} samples in {}, the first batch after {}",
+            "{:.0} samples/s, {:.1} batches/s, {:.1} MB/s: {} in {}, the first batch after {}",
             self.samples_per_second(),
             self.batches_per_second(),
             self.bytes as f64 / 1e6 / self.elapsed.as_secs_f64(),
-            self.samples,
+            quantity(self.samples, "sample"),
             time(self.elapsed),
             time(self.first_batch)
         )?;
@@ -95,8 +97,8 @@ impl fmt::Display for LoaderBench {
             writeln!(f, "batches: {}", self.report.host_queue)?;
         }
         if self.bad_samples > 0 {
-            writeln!(f, "{} samples could not be read", self.bad_samples)?;
+            writeln!(f, "{} could not be read", quantity(self.bad_samples, "sample"))?;
         }
-        write!(f, "{num_workers} workers on {cores} cores")
+        write!(f, "{} on {}", quantity(num_workers, "worker"), quantity(cores, "core"))
     }
 }

@@ -8,6 +8,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
+use fulmen_durable::messages::quantity;
 use fulmen_tensor::{Runtime, Sharding};
 
 use super::{
@@ -279,10 +280,11 @@ impl DataLoader {
         let source = &self.inner.source;
         let (samples, batches, size) = (self.num_samples(), self.len(), self.batch_size());
         let (total, order) = (source.total(), source.describe());
+        let batches = quantity(batches, "batch");
         let mut text = if self.is_endless() {
             format!("{total}, batches of {size}, {order}")
         } else {
-            format!("{samples} of {total}, {batches} batches of {size}, {order}")
+            format!("{samples} of {total}, {batches} of {size}, {order}")
         };
         // If the loader shuffles, the description of the order already includes this seed.
         if config.seed != 0 && !config.shuffled {
@@ -298,7 +300,10 @@ impl DataLoader {
             text.push_str(&format!(", on_error {:?}", config.on_error));
         }
         if shard.is_presharded {
-            text.push_str(&format!(" (final, {} replicas)", shard.replicas.num_processes));
+            text.push_str(&format!(
+                " (final, {})",
+                quantity(shard.replicas.num_processes, "replica")
+            ));
         }
         text
     }

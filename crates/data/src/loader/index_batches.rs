@@ -7,6 +7,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use fulmen_durable::messages::quantity;
+
 use super::{
     batch::HostBatch, buckets::Buckets, buckets::Span, collate::BatchBuffer, collate::Collator,
     layout::Layout, on_error::OnError, pool::Pool, replicas::Replica, replicas::Replicas,
@@ -158,7 +160,7 @@ impl BatchSource for IndexBatches {
     }
 
     fn total(&self) -> String {
-        format!("{} samples", self.len)
+        quantity(self.len, "sample")
     }
 
     fn describe(&self) -> String {

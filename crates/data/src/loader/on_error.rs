@@ -5,6 +5,8 @@
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use fulmen_durable::messages::quantity;
+
 use crate::Error;
 
 /// How many bad samples are listed individually.
@@ -83,11 +85,7 @@ impl fmt::Display for BadSamples {
         let BadSamples { count, first } = self;
         match &first[..] {
             first if first.len() as u64 == *count => {
-                write!(
-                    f,
-                    "{count} {} could not be read",
-                    if first.len() == 1 { "sample" } else { "samples" }
-                )?;
+                write!(f, "{} could not be read", quantity(count, "sample"))?;
             }
             [] => write!(f, "samples could not be read {count} times")?,
             [one] if one.count == *count => write!(f, "a sample could not be read {count} times")?,

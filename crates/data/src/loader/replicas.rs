@@ -5,6 +5,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use fulmen_durable::messages::quantity;
 use fulmen_tensor::{DType, Runtime, Sharding, TensorType};
 
 use crate::{Error, Result};
@@ -98,7 +99,9 @@ impl Replicas {
         let Replicas { devices, num_processes, process_index } = self;
         if devices == 0 || num_processes == 0 {
             return Err(Error::usage(format!(
-                "a loader for {devices} devices of {num_processes} processes; there must be at least one of each"
+                "a loader for {} of {}; there must be at least one of each",
+                quantity(devices, "device"),
+                quantity(num_processes, "process")
             )));
         }
         if devices > MAX_DEVICES {

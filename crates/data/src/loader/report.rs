@@ -5,6 +5,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use fulmen_durable::messages::quantity;
+
 use crate::Stage;
 
 /// A smaller fraction of waiting time is not reported as a problem.
@@ -186,7 +188,7 @@ impl LoaderReport {
             Some(Stage::Transform) => ("transform", &["cache it"]),
             None => ("write", &["make what Dataset::read does faster"]),
         };
-        let (cure, cores) = (one_of(cures), count(self.cores, "core"));
+        let (cure, cores) = (one_of(cures), quantity(self.cores, "core"));
         let slow = format!("{name} is the slow stage");
         // Without workers, the consumer's thread is the only one that fills batches.
         let have = self.num_workers;
@@ -220,11 +222,7 @@ impl LoaderReport {
 }
 
 fn threads(number: usize) -> String {
-    count(number, "thread")
-}
-
-fn count(number: usize, noun: &str) -> String {
-    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+    quantity(number, "thread")
 }
 
 /// Alternatives joined by commas: `a`, `a or b`, `a, b, or c`.
@@ -268,7 +266,9 @@ impl fmt::Display for LoaderReport {
             0 => "the consumer's own thread".to_owned(),
             count => threads(count),
         };
-        writeln!(f, "{} batches, {} samples, filled by {source}", self.batches, self.samples)?;
+        let (batches, samples) =
+            (quantity(self.batches, "batch"), quantity(self.samples, "sample"));
+        writeln!(f, "{batches}, {samples}, filled by {source}")?;
         for (name, spent) in self.parts() {
             let percent = 100.0 * share(spent, self.work());
             writeln!(f, "{name:<10} {:>9}  {percent:>3.0} %", time(spent))?;
@@ -284,8 +284,8 @@ impl fmt::Display for LoaderReport {
         if let Some(transfer) = &self.transfer {
             writeln!(
                 f,
-                "transfer of {} batches took {}, waited {} for batches and {} for space; on the device: {}",
-                transfer.batches,
+                "transfer of {} took {}, waited {} for batches and {} for space; on the device: {}",
+                quantity(transfer.batches, "batch"),
                 time(transfer.busy),
                 time(transfer.waited_for_batches),
                 time(transfer.waited_for_space),
@@ -297,8 +297,8 @@ impl fmt::Display for LoaderReport {
         }
         writeln!(
             f,
-            "{} steps: {} busy, {} waiting",
-            self.steps,
+            "{}: {} busy, {} waiting",
+            quantity(self.steps, "step"),
             time(self.busy),
             time(self.waiting)
         )?;

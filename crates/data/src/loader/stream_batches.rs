@@ -5,6 +5,8 @@
 
 use std::sync::Arc;
 
+use fulmen_durable::messages::quantity;
+
 use super::{
     collate::Collator, inner::ENDLESS, on_error::OnError, replicas::Replicas, source::BatchSource,
     source::BatchTask, source::Collate, source::EpochBatches, source::EpochRequest,
@@ -76,7 +78,7 @@ impl BatchSource for StreamBatches {
     fn total(&self) -> String {
         match self.length.get() {
             ENDLESS => "an endless stream".to_owned(),
-            records => format!("{records} records"),
+            records => quantity(records, "record"),
         }
     }
 

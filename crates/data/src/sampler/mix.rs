@@ -2,6 +2,8 @@
 //!
 //! Out of scope: streams, which a sampler cannot order (`stream`).
 
+use fulmen_durable::messages::quantity;
+
 use crate::dataset::random::{Purpose, generator, shuffle, unit};
 use crate::{Error, Replica, Result, Sampler};
 
@@ -18,8 +20,8 @@ impl Weights {
     pub(crate) fn new(name: &str, weights: &[f64], count: usize, noun: &str) -> Result<Weights> {
         if weights.len() != count {
             return Err(Error::usage(format!(
-                "{name}: {} weights for {count} {noun}; pass one for each",
-                weights.len()
+                "{name}: {} for {count} {noun}; pass one for each",
+                quantity(weights.len(), "weight")
             )));
         }
         if let Some(index) = weights.iter().position(|weight| !weight.is_finite() || *weight < 0.0)

@@ -293,7 +293,7 @@ fn a_final_sampler_is_not_divided_further() {
     let whole = build(0, false);
     assert_eq!(
         whole.description(),
-        "41 of 41 samples, 4 batches of 12, RangeSampler (final, 1 replicas)"
+        "41 of 41 samples, 4 batches of 12, RangeSampler (final, 1 replica)"
     );
     let parts = processes(&whole, 4, 4);
     assert_eq!(
@@ -396,14 +396,14 @@ fn what_cannot_be_shared_is_refused() {
         0,
         1,
         0,
-        expect!["a loader for 0 devices of 1 processes; there must be at least one of each"],
+        expect!["a loader for 0 devices of 1 process; there must be at least one of each"],
     );
     refused(
         builder().batch_size(8),
         1,
         0,
         0,
-        expect!["a loader for 1 devices of 0 processes; there must be at least one of each"],
+        expect!["a loader for 1 device of 0 processes; there must be at least one of each"],
     );
     refused(
         builder().batch_size(8),

@@ -137,7 +137,7 @@ fn splits_have_the_counts_of_scikit_learns() {
 
 #[test]
 fn divisions_that_cannot_be_are_refused() {
-    refused(k_fold(10, 1, None), expect!["k_fold: 1 folds; at least 2 are needed"]);
+    refused(k_fold(10, 1, None), expect!["k_fold: 1 fold; at least 2 are needed"]);
     refused(
         k_fold(3, 4, None),
         expect!["k_fold: 4 folds of 3 samples; each fold needs at least one"],
@@ -250,7 +250,7 @@ fn a_mixture_in_a_loader_is_the_same_for_all_workers_and_after_a_restore() {
 fn weights_that_cannot_be_are_refused() {
     refused(
         MixSampler::new(&[1, 2], &[1.0], 9, 0),
-        expect!["MixSampler: 1 weights for 2 datasets; pass one for each"],
+        expect!["MixSampler: 1 weight for 2 datasets; pass one for each"],
     );
     refused(
         MixSampler::new(&[1, 2], &[1.0, -1.0], 9, 0),

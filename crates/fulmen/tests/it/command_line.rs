@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use fulmen::cli::{self, FitData, Program, clap};
+use fulmen::cli::{self, CliApp, FitData, clap};
 use fulmen::nn::weights::StateDict;
 use fulmen::prelude::*;
 
@@ -52,7 +52,7 @@ struct Wide {
     batch_size: usize,
 }
 
-impl Program for Wide {
+impl CliApp for Wide {
     type Module = Net;
     fn module(&self) -> cli::Result<Net> {
         Ok(Net { hidden: Linear::new(FEATURES, self.width), out: Linear::new(self.width, CLASSES) })
@@ -75,7 +75,7 @@ struct Renamed {
     batch_size: usize,
 }
 
-impl Program for Renamed {
+impl CliApp for Renamed {
     type Module = Net;
     fn module(&self) -> cli::Result<Net> {
         Wide { width: self.neurons, batch_size: self.batch_size }.module()
@@ -88,11 +88,11 @@ impl Program for Renamed {
     }
 }
 
-fn run<P: Program>(root: &Path, args: &[&str]) -> String {
+fn run<A: CliApp>(root: &Path, args: &[&str]) -> String {
     let root = root.to_str().unwrap();
     let common =
         ["--accelerator", "cpu", "--enable-progress-bar", "false", "--default-root-dir", root];
-    format!("{:?}", cli::main_from::<P>(["wide"].iter().chain(args).chain(&common)))
+    format!("{:?}", cli::main_from::<A>(["wide"].iter().chain(args).chain(&common)))
 }
 
 #[test]

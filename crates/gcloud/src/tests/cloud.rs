@@ -11,7 +11,7 @@ use fulmen_signals::Signal;
 use serde_json::{Value, json};
 
 use super::grammar::Call;
-use crate::program::{CommandOutput, Program};
+use crate::command_runner::{CommandOutput, CommandRunner};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CallOutcome {
@@ -130,7 +130,7 @@ fn output(result: Result<String, String>) -> CommandOutput {
     }
 }
 
-impl Program for Cloud {
+impl CommandRunner for Cloud {
     fn call(
         &self,
         words: &[String],

@@ -15,13 +15,13 @@ use fulmen_signals::Signal;
 use serde_json::{Value, json};
 
 use crate::arguments::Machine;
+use crate::command_runner::{CommandRunner as _, Gcloud, PollPolicy, Tool};
 use crate::create::{Lease, lease_with};
-use crate::program::{Gcloud, PollPolicy, Program as _, Tool};
 use crate::{Error, Result};
 use cloud::{CallOutcome, Cloud, FAULTS};
 
 #[derive(Parser)]
-enum Program {
+enum Cli {
     #[command(flatten)]
     Tpu(crate::Command),
 }
@@ -45,7 +45,7 @@ fn machine(more: &[&str]) -> Machine {
 
 /// Runs a command, and returns how it ended, what it printed, and its log.
 fn tpu(cloud: &Cloud, arguments: &[&str]) -> (Result<u8>, String, String) {
-    let Program::Tpu(command) = Program::parse_from([&["tpu"], arguments].concat());
+    let Cli::Tpu(command) = Cli::parse_from([&["tpu"], arguments].concat());
     let (_send, signals) = channel();
     let (mut out, mut log) = (Vec::new(), Vec::new());
     let ended =
@@ -192,8 +192,7 @@ fn invalid_arguments_are_rejected_before_any_query() {
     refused(&["--flex-start"], "at most 168 hours");
     refused(&["--startup-script=/no/such/file"], "/no/such/file");
     refused(&["--price=/no/such/table"], "/no/such/table");
-    let parse =
-        |arguments: &[&str]| Program::try_parse_from([&["tpu", "create"], arguments].concat());
+    let parse = |arguments: &[&str]| Cli::try_parse_from([&["tpu", "create"], arguments].concat());
     for wrong in [["--help=x", "--type=v5e-8"], ["a b", "--type=v5e-8"], ["train", "--type=v5e-7"]]
     {
         assert!(parse(&[&wrong[..], &["--zone=us-west4-a"]].concat()).is_err(), "{wrong:?}");

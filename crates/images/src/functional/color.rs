@@ -5,6 +5,7 @@
 use super::lut::{apply_lut, colors, lut};
 use super::{check_factor, check_finite};
 use crate::Image;
+use fulmen_data::internal::quantity;
 use fulmen_data::{Error, Result};
 
 /// The weights of red, green and blue in a gray value (ITU-R BT.601), rounded like torchvision's.
@@ -168,8 +169,9 @@ pub fn rgb_to_grayscale(mut image: Image, num_output_channels: usize) -> Result<
     let channels = image.channels();
     if !(matches!(num_output_channels, 1 | 3) || num_output_channels == channels) {
         return Err(Error::usage(format!(
-            "cannot convert an image with {channels} channels to gray with {num_output_channels}; the number must be \
-             1, 3, or that of the image"
+            "cannot convert an image with {} to gray with {num_output_channels}; the number must be 1, 3, or that of \
+             the image",
+            quantity(channels, "channel")
         )));
     }
     if channels == num_output_channels {

@@ -5,6 +5,7 @@
 use std::fmt;
 
 use crate::Image;
+use fulmen_data::internal::quantity;
 use fulmen_data::{Error, Result};
 
 /// A color: one value for all channels, or one per channel. Black by default.
@@ -33,9 +34,9 @@ impl Fill {
                 Ok(pixel)
             }
             values => Err(Error::usage(format!(
-                "a fill of {} values does not fit an image with {channels} channels; pass one value, or one per \
-                 channel",
-                values.len()
+                "a fill of {} does not fit an image with {}; pass one value, or one per channel",
+                quantity(values.len(), "value"),
+                quantity(channels, "channel")
             ))),
         }
     }

@@ -5,6 +5,7 @@
 
 use super::Fill;
 use crate::{Image, Interpolation};
+use fulmen_data::internal::quantity;
 use fulmen_data::{Error, Result};
 
 /// A point in units of 2⁻³² of a pixel; the center of the first pixel is 0.
@@ -114,7 +115,8 @@ fn nearest(coordinate: i64) -> i64 {
 pub(super) fn reserve(width: usize, height: usize, channels: usize) -> Result<Vec<u8>> {
     let too_large = || {
         Error::usage(format!(
-            "an image of {width}x{height} with {channels} channels does not fit in memory"
+            "an image of {width}x{height} with {} does not fit in memory",
+            quantity(channels, "channel")
         ))
     };
     let bytes = width

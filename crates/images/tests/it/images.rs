@@ -518,9 +518,9 @@ fn a_folder_without_images_says_what_is_missing() {
     }
     assert!(message(root.path()).contains("has no folders"));
     fs::write(root.path().join("a.jpg"), bytes("s420.jpg")).unwrap();
-    assert!(message(root.path()).contains("are not in class folders"));
+    assert!(message(root.path()).contains("it has 1 image outside of class folders"));
     fs::create_dir(root.path().join("bird")).unwrap();
-    assert!(message(root.path()).contains("none of its 1 folders has a file that ends in jpg"));
+    assert!(message(root.path()).contains("no file in its 1 folder ends in jpg"));
     fs::create_dir(root.path().join("dog")).unwrap();
     fs::write(root.path().join("dog/a.jpg"), bytes("s420.jpg")).unwrap();
     assert!(

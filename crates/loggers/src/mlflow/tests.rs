@@ -134,7 +134,9 @@ fn a_request_to_a_server_that_hangs_times_out() {
     logger.agent = agent(Duration::from_millis(50));
     logger.start(Path::new("version_0")).unwrap();
     assert_eq!(logger.log(&point(0, 1)).unwrap_err().kind(), ErrorKind::WouldBlock);
-    assert!(logger.finalize(Status::Finished).unwrap_err().to_string().starts_with("1 log points"));
+    assert!(
+        logger.finalize(Status::Finished).unwrap_err().to_string().starts_with("1 log point did")
+    );
 }
 
 /// Needs an MLflow server at the address in `FULMEN_TEST_MLFLOW`.

@@ -17,6 +17,7 @@ mod tpu;
 
 use std::fmt;
 
+use fulmen_durable::messages::quantity;
 use serde::Serialize;
 
 pub use machine::Machine;
@@ -141,11 +142,8 @@ impl fmt::Display for Report {
                 }
             }
         }
-        let count = |severity, name: &str| match self.count(severity) {
-            1 => format!("1 {name}"),
-            count => format!("{count} {name}s"),
-        };
-        write!(f, "{}, {}", count(Severity::Error, "error"), count(Severity::Warning, "warning"))
+        let errors = quantity(self.count(Severity::Error), "error");
+        write!(f, "{errors}, {}", quantity(self.count(Severity::Warning), "warning"))
     }
 }
 

@@ -1,5 +1,7 @@
 //! Checks of the resources that the kernel gives a process: memory, limits, cores.
 
+use fulmen_durable::messages::quantity;
+
 use super::{Finding, Machine, size};
 
 const GIB: u64 = 1 << 30;
@@ -169,7 +171,11 @@ pub(super) fn cores(machine: &Machine) -> Vec<Finding> {
     }
     if cores < 4.0 * chips as f64 {
         findings.push(Finding::warning(
-            format!("{cores:.0} cores for {chips} TPU chips; decoding and augmentation may take longer than the steps"),
+            format!(
+                "{} for {}; decoding and augmentation may take longer than the steps",
+                quantity(cores.round(), "core"),
+                quantity(chips, "TPU chip")
+            ),
             "keep samples decoded (`.cache(…)`, `fulmen data presize`), or augment on the device; the book's chapter “When \
              data is slow” says how to find out",
         ));
@@ -177,7 +183,7 @@ pub(super) fn cores(machine: &Machine) -> Vec<Finding> {
     if findings.is_empty() {
         findings.push(Finding::ok(match chips {
             0 => allowed.to_string(),
-            _ => format!("{allowed} for {chips} TPU chips"),
+            _ => format!("{allowed} for {}", quantity(chips, "TPU chip")),
         }));
     }
     findings

@@ -200,7 +200,7 @@ fn an_old_libtpu_on_a_machine_that_is_not_set_up() {
                    do: `ulimit -l unlimited` before the program starts
         note     Cores: the container may use 2.0 of 24 cores, but plugins start threads for all 24
                    do: `taskset -c 0-1 ./train …` limits the threads to the cores that the container may use
-        warning  Cores: 2 cores for 1 TPU chips; decoding and augmentation may take longer than the steps
+        warning  Cores: 2 cores for 1 TPU chip; decoding and augmentation may take longer than the steps
                    do: keep samples decoded (`.cache(…)`, `fulmen data presize`), or augment on the device; the book's chapter “When data is slow” says how to find out
         warning  Ports: a program listens on 8471 (for libtpu, to discover the other hosts of a slice)
                    do: `sudo ss -ltnp 'sport = :8471'` shows which program; end it, or give it another port

@@ -126,7 +126,11 @@ macro_rules! settings {
                 let axis = -(N as isize) - 1;
                 match x.size(axis) {
                     actual if actual == channels => Ok(()),
-                    actual => Err(format!("the input {} has {actual} channels on its axis {axis}, not {channels}", x.ty())),
+                    actual => Err(format!(
+                        "the input {} has {} on its axis {axis}, not {channels}",
+                        x.ty(),
+                        fulmen_durable::messages::quantity(actual, "channel")
+                    )),
                 }
             }
         }

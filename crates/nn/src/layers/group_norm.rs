@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use fulmen_durable::messages::quantity;
 use fulmen_tensor::{AsTensor, Tensor};
 
 use super::normalize::{affine, channel_shape, check_channels, check_float, standardize};
@@ -102,6 +103,7 @@ impl GroupNorm {
 
 impl fmt::Display for GroupNorm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "GroupNorm({} groups of {} channels)", self.groups, self.channels)
+        let groups = quantity(self.groups, "group");
+        write!(f, "GroupNorm({groups} of {})", quantity(self.channels, "channel"))
     }
 }

@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use fulmen_durable::messages::quantity;
 use fulmen_tensor::{AsTensor, Tensor};
 
 use super::normalize::{affine, channel_shape, check_float};
@@ -102,7 +103,8 @@ impl<const N: usize> InstanceNorm<N> {
         let actual = x.shape()[axis];
         if actual != c {
             return Err(format!(
-                "the input {ty} has {actual} channels on its axis {axis}, not {c}"
+                "the input {ty} has {} on its axis {axis}, not {c}",
+                quantity(actual, "channel")
             ));
         }
         check_float(x)?;

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use fulmen_durable::messages::quantity;
 use fulmen_tensor::{AsTensor, Tensor};
 
 use crate::init::{Fan, Nonlinearity};
@@ -68,14 +69,15 @@ impl Linear {
             if x.rank() == 0 || actual != self.in_features {
                 let message = match x.rank() {
                     0 => format!(
-                        "the input {} is a scalar; the last axis must have {} features",
+                        "the input {} is a scalar; the last axis must have {}",
                         x.ty(),
-                        self.in_features
+                        quantity(self.in_features, "feature")
                     ),
                     _ => {
                         format!(
-                            "the input {} has {actual} features on its last axis, not {}",
+                            "the input {} has {} on its last axis, not {}",
                             x.ty(),
+                            quantity(actual, "feature"),
                             self.in_features
                         )
                     }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use fulmen_durable::messages::quantity;
 use fulmen_tensor::{AsTensor, Refusal, Tensor};
 
 use super::Linear;
@@ -269,6 +270,7 @@ fn joint_weight(embed_dim: usize) -> Parameter {
 
 impl fmt::Display for MultiheadAttention {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "MultiheadAttention({}, {} heads)", self.embed_dim, self.num_heads)
+        let heads = quantity(self.num_heads, "head");
+        write!(f, "MultiheadAttention({}, {heads})", self.embed_dim)
     }
 }

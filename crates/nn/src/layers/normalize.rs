@@ -1,6 +1,7 @@
 //! The common part of the normalizations: arithmetic in f32 or wider, weight and bias, and checks.
 //! Each layer says which elements share their statistics.
 
+use fulmen_durable::messages::quantity;
 use fulmen_tensor::{Shape, Tensor};
 
 use crate::Parameter;
@@ -46,9 +47,11 @@ pub(super) fn check_float(x: &Tensor) -> Result<(), String> {
 pub(super) fn check_channels(x: &Tensor, channels: usize) -> Result<(), String> {
     match x.size(1) {
         actual if actual == channels => Ok(()),
-        actual => {
-            Err(format!("the input {} has {actual} channels on its axis 1, not {channels}", x.ty()))
-        }
+        actual => Err(format!(
+            "the input {} has {} on its axis 1, not {channels}",
+            x.ty(),
+            quantity(actual, "channel")
+        )),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use fulmen_durable::messages::quantity;
 use fulmen_tensor::{AsTensor, Tensor, random};
 
 use crate::library::NN;
@@ -61,8 +62,9 @@ impl Prelu {
             let channels = if x.rank() > 1 { x.size(1) } else { 1 };
             if self.channels != 1 && channels != self.channels {
                 let message = format!(
-                    "the input {} has {channels} channels, expected {}",
+                    "the input {} has {}, expected {}",
                     x.ty(),
+                    quantity(channels, "channel"),
                     self.channels
                 );
                 return Err(message.into());

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::panic::Location;
 
+use fulmen_durable::messages::quantity;
 use fulmen_tensor::{AsTensor, Scope, Tensor};
 
 use crate::attention::{LearnedPositions, SinusoidalPositions};
@@ -145,6 +146,6 @@ impl Module for Sequential {
 
 impl fmt::Debug for Sequential {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Sequential({} layers)", self.layers.len())
+        write!(f, "Sequential({})", quantity(self.layers.len(), "layer"))
     }
 }

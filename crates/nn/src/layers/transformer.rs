@@ -1,6 +1,7 @@
 //! [`TransformerEncoder`], [`TransformerDecoder`] and [`Transformer`]: stacks of the layers in
 //! `transformer_layer.rs`.
 
+use fulmen_durable::messages::quantity;
 use fulmen_tensor::{AsTensor, Tensor};
 
 use super::{LayerNorm, TransformerDecoderLayer, TransformerEncoderLayer};
@@ -80,9 +81,9 @@ impl TransformerEncoder {
         let src = src.as_tensor();
         if caches.len() != self.layers.len() {
             let message = format!(
-                "{} layers got {} caches; each layer needs its own",
-                self.layers.len(),
-                caches.len()
+                "{} got {}; each layer needs its own",
+                quantity(self.layers.len(), "layer"),
+                quantity(caches.len(), "cache")
             );
             return (Tensor::poison("TransformerEncoder", message), caches.to_vec());
         }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use fulmen_durable::messages::quantity;
 use fulmen_tensor::{DType, TensorType};
 
 /// What to do if a file's names and shapes differ from the model's.
@@ -103,7 +104,7 @@ impl LoadReport {
 
 impl fmt::Display for LoadReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} values loaded", self.loaded.len())?;
+        write!(f, "{} loaded", quantity(self.loaded.len(), "value"))?;
         if !self.converted.is_empty() {
             let all: Vec<_> = self
                 .converted

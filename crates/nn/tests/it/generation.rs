@@ -238,7 +238,7 @@ fn a_transformer_with_caches_is_the_causal_one() {
         let (last, _) = model.forward_cached(&x.narrow(1, 3, 1), &caches);
         let parts = Tensor::concatenate(&[&first, &last], 1);
         assert_close(&values(&(parts - whole)), &[0.0; 32], 0.0, 1e-5, "in parts");
-        assert!(fault(&model.forward_cached(&x, &caches[..1]).0).contains("2 layers got 1 caches"));
+        assert!(fault(&model.forward_cached(&x, &caches[..1]).0).contains("2 layers got 1 cache;"));
     }
 }
 

@@ -37,7 +37,9 @@ fn inputs_that_do_not_fit_are_poisoned_by_the_layer_with_both_sides() {
     initialized(&conv);
     let text = fault(&conv.forward(&zeros(&[2, 1, 28, 28])));
     assert!(
-        text.starts_with("Conv2d(3 -> 8, kernel 5x5): the input f32[2, 1, 28, 28] has 1 channels"),
+        text.starts_with(
+            "Conv2d(3 -> 8, kernel 5x5): the input f32[2, 1, 28, 28] has 1 channel on its axis"
+        ),
         "{text}"
     );
     assert!(

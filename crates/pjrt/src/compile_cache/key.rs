@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::env;
 use std::fmt::Write as _;
 
+use fulmen_durable::messages::quantity;
 use prost::Message;
 
 use super::entry::Header;
@@ -67,7 +68,7 @@ impl ProgramKey {
         let mut facts: Vec<Fact> =
             inputs.into_iter().map(|(name, ty)| fact(&format!("`{name}`"), ty)).collect();
         facts.extend(
-            operations(text).into_iter().map(|(name, count)| fact(name, format!("{count} times"))),
+            operations(text).into_iter().map(|(name, count)| fact(name, quantity(count, "time"))),
         );
         facts.push(fact("the compile options", format!("{options:?}")));
         facts.extend(of_machine(topology)?);
@@ -247,7 +248,7 @@ mod tests {
         ]);
         let new = key(&[
             ("`batch.image`", "u8[64]"),
-            ("stablehlo.sine", "1 times"),
+            ("stablehlo.sine", "1 time"),
             ("the CPU", "a"),
             (TEXT, "2"),
         ]);
@@ -255,7 +256,7 @@ mod tests {
             differences(&new.facts, &old.facts),
             [
                 "`batch.image`: u8[32] then, u8[64] now",
-                "stablehlo.sine: none then, 1 times now",
+                "stablehlo.sine: none then, 1 time now",
                 "stablehlo.add: 2 times then, none now"
             ]
         );

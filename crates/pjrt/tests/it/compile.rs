@@ -29,7 +29,7 @@ fn programs_that_would_end_a_process_are_refused() {
     );
     check(
         &all_reduce(8),
-        &["line 3: replica_groups name device 7, but the program is compiled for 1 devices"],
+        &["line 3: replica_groups name device 7, but the program is compiled for 1 device;"],
     );
     refused(&client, &all_reduce(8), &new().replicas(2), &["compiled for 2 devices"]);
     let infeed = "func.func @main() -> tensor<4xf32> {
@@ -58,9 +58,9 @@ fn options_that_would_end_a_process_are_refused() {
     let new = CompileOptions::new;
     let program = increment("");
     for (options, part) in [
-        (new().replicas(0), "0 replicas and 1 partitions; each must be at least 1"),
+        (new().replicas(0), "0 replicas and 1 partition; each must be at least 1"),
         (new().partitions(0), "each must be at least 1"),
-        (new().replicas(3), "3 replicas times 1 partitions, but the client has 2 devices"),
+        (new().replicas(3), "3 replicas times 1 partition, but the client has 2 devices"),
         (new().partitions(2).spmd(false), "without SPMD"),
         (new().device_assignment([vec![5]]), "names device 5; the client's devices are [0, 1]"),
     ] {

@@ -16,10 +16,10 @@ fn arguments_that_do_not_fit_are_refused() {
         says(&error, parts);
     };
     let x = put(&client, &[1.0; 4], 0);
-    check(Vec::new(), &["runs on 1 devices of this host, but arguments were given for 0"]);
-    check(vec![vec![(&x).into()], vec![(&x).into()]], &["runs on 1 devices", "given for 2"]);
-    check(vec![Vec::new()], &["takes 1 arguments, but 0 were given", "(f32[4]) -> (f32[4])"]);
-    check(vec![vec![(&x).into(), (&x).into()]], &["takes 1 arguments, but 2 were given"]);
+    check(Vec::new(), &["runs on 1 device of this host, but arguments were given for 0"]);
+    check(vec![vec![(&x).into()], vec![(&x).into()]], &["runs on 1 device", "given for 2"]);
+    check(vec![Vec::new()], &["takes 1 argument, but got 0 for", "(f32[4]) -> (f32[4])"]);
+    check(vec![vec![(&x).into(), (&x).into()]], &["takes 1 argument, but got 2 for"]);
 
     // The same number of bytes, which a plugin would accept.
     let square = client.buffer_from_host(&[0; 16], ElementType::F32, &[2, 2], device).unwrap();

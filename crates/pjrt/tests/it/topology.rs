@@ -42,7 +42,7 @@ fn the_cpu_plugin_compiles_for_its_own_topology() {
         .plugin()
         .compile(&topology, &increment(""), &CompileOptions::new().replicas(2))
         .unwrap_err();
-    says(&error, &["2 replicas times 1 partitions, but the topology has 1 devices"]);
+    says(&error, &["2 replicas times 1 partition, but the topology has 1 device"]);
     says(
         &client.plugin().compile(&topology, "", &CompileOptions::new()).unwrap_err(),
         &["the program is empty"],

@@ -267,11 +267,11 @@ impl Drop for Hosts {
 
 pub(crate) fn parse(arguments: &[&str]) -> Arguments {
     #[derive(Parser)]
-    struct Program {
+    struct Cli {
         #[command(flatten)]
         pod: Arguments,
     }
-    Program::try_parse_from(["pod"].iter().chain(arguments)).unwrap().pod
+    Cli::try_parse_from(["pod"].iter().chain(arguments)).unwrap().pod
 }
 
 #[derive(Clone, Default)]

@@ -334,7 +334,7 @@ fn exit_code_75_and_a_lost_host_restart_the_run_from_its_checkpoint() {
     );
 
     let text = hosts.pod("run", &["--max-restarts", "1", "--", &program, "exit 75"]).ends_with(75);
-    assert!(text.ends_with("exited with code 75; after 1 restarts\n"), "{text}");
+    assert!(text.ends_with("exited with code 75; after 1 restart\n"), "{text}");
 
     let options = ["--lost-timeout", "20", "--grace", "2", "--max-restarts", "1", "--", &program];
     let waits = "[ $FULMEN_RESUME ] && exit 0; forever";

@@ -8,6 +8,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use fulmen_data::{Error, Result};
+use fulmen_durable::messages::quantity;
 
 /// The size of the write buffer.
 const BUFFER: usize = 1 << 20;
@@ -100,6 +101,7 @@ impl<W: Write> Write for CountingWriter<W> {
 
 impl<W: Write> fmt::Debug for TarFile<W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "TarFile({}, {} samples)", self.path.display(), self.samples)
+        let samples = quantity(self.samples, "sample");
+        write!(f, "TarFile({}, {samples})", self.path.display())
     }
 }

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use fulmen_data::{Error, Result};
+use fulmen_durable::messages::quantity;
 use prost::Message;
 
 /// A `tf.train.Example` message.
@@ -44,11 +45,12 @@ pub enum Feature {
 
 impl Feature {
     fn kind(&self) -> String {
+        let list = |length: usize, noun: &str| format!("a list of {}", quantity(length, noun));
         match self {
             Feature::Missing => "not a list".to_owned(),
-            Feature::Bytes(values) => format!("a list of {} byte strings", values.len()),
-            Feature::Floats(values) => format!("a list of {} floats", values.len()),
-            Feature::Ints(values) => format!("a list of {} integers", values.len()),
+            Feature::Bytes(values) => list(values.len(), "byte string"),
+            Feature::Floats(values) => list(values.len(), "float"),
+            Feature::Ints(values) => list(values.len(), "integer"),
         }
     }
 }

@@ -267,7 +267,7 @@ fn values_and_columns_of_another_type_are_named_with_their_place() {
     let error = open().column("height", DType::F32).build().unwrap_err();
     assert!(
         error.is_field()
-            && error.to_string().contains("no column `height`; its 19 columns are `f64`"),
+            && error.to_string().contains("no column `height`; it has 19 columns: `f64`"),
         "{error}"
     );
     check(

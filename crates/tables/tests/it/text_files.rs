@@ -328,7 +328,7 @@ fn csv_values_of_another_type_or_missing_are_named_by_file_line_and_column() {
     );
     assert_eq!((row.str(3).unwrap(), row.get::<u16>(1).unwrap()), ("b", 300));
     assert!(
-        row.str("y").unwrap_err().to_string().contains("no column `y`; its 4 columns are `x`, `n`")
+        row.str("y").unwrap_err().to_string().contains("no column `y`; it has 4 columns: `x`, `n`")
     );
 }
 

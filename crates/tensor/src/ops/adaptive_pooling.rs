@@ -54,13 +54,13 @@ impl Tensor {
         if !(0..sizes.len()).all(divides) {
             return None;
         }
-        let mut split = self.shape()[..first].to_vec();
+        let mut split_shape = self.shape()[..first].to_vec();
         let mut within = Vec::new();
         for (i, &size) in sizes.iter().enumerate() {
-            split.extend([size, self.shape()[first + i] / size]);
-            within.push(split.len() as isize - 1);
+            split_shape.extend([size, self.shape()[first + i] / size]);
+            within.push(split_shape.len() as isize - 1);
         }
-        Some((self.reshape(split), within))
+        Some((self.reshape(split_shape), within))
     }
 
     /// The windows along one axis, padded to one length: `[…, windows, elements, …]`, and the
@@ -85,9 +85,9 @@ impl Tensor {
         let tiles = greatest_common_divisor(n, size);
         let within = axis as isize + 1;
         if size / tiles <= MAX_SLICES {
-            let mut split = self.shape().to_vec();
-            split.splice(axis..=axis, [tiles, n / tiles]);
-            let tiled = self.reshape(split);
+            let mut split_shape = self.shape().to_vec();
+            split_shape.splice(axis..=axis, [tiles, n / tiles]);
+            let tiled = self.reshape(split_shape);
             let (starts, ends) = edges(n / tiles, size / tiles);
             let mut means = Vec::new();
             for (&start, &end) in starts.iter().zip(&ends) {

@@ -26,9 +26,9 @@ impl Operation for Cholesky {
         // halved.
         let product = l.transpose(-1, -2).matmul(&g).tril(0);
         let p = &product - &(&product - product.tril(-1)) * 0.5;
-        let transposed = TriangularSolve::lower().transpose();
-        let left = l.triangular_solve(&p, &transposed);
-        let s = l.triangular_solve(&left.transpose(-1, -2), &transposed);
+        let options = TriangularSolve::lower().transpose();
+        let left = l.triangular_solve(&p, &options);
+        let s = l.triangular_solve(&left.transpose(-1, -2), &options);
         vec![Some((&s + s.transpose(-1, -2)) * 0.5)]
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use fulmen_durable::messages::quantity;
 use half::{bf16, f16};
 use num_complex::Complex;
 
@@ -167,10 +168,10 @@ pub(super) fn holds(dtype: DType, value: f64) -> bool {
 
 methods! {
     /// Zeros of this tensor's dtype and shape.
-    zeros_like() -> Tensor, |x| Tensor::filled(x.dtype(), x.shape(), 0.0);
+    zeros_like() -> Tensor, |x| Tensor::try_full(x.dtype(), x.shape(), 0.0);
 
     /// Ones of this tensor's dtype and shape.
-    ones_like() -> Tensor, |x| Tensor::filled(x.dtype(), x.shape(), 1.0);
+    ones_like() -> Tensor, |x| Tensor::try_full(x.dtype(), x.shape(), 1.0);
 }
 
 impl Literal {
@@ -198,8 +199,8 @@ impl Tensor {
             let ty = TensorType::new(T::DTYPE, shape);
             if elements.len() != ty.shape.num_elements() {
                 return Err(format!(
-                    "{} elements were given for the shape {}, which has {}",
-                    elements.len(),
+                    "got {} for the shape {}, which has {}",
+                    quantity(elements.len(), "element"),
                     ty.shape,
                     ty.shape.num_elements()
                 )
@@ -210,11 +211,11 @@ impl Tensor {
     }
 
     /// The elements of a constant that stores all of them and has the dtype of `T`.
-    pub(crate) fn known<T: Element>(&self) -> Option<Vec<T>> {
+    pub(crate) fn constant_elements<T: Element>(&self) -> Option<Vec<T>> {
         match &self.node.kind {
             Kind::Operation(operation) if self.dtype() == T::DTYPE => {
-                let known = T::from_bytes(operation.constant()?);
-                (known.len() == self.shape().num_elements()).then_some(known)
+                let elements = T::from_bytes(operation.constant()?);
+                (elements.len() == self.shape().num_elements()).then_some(elements)
             }
             _ => None,
         }
@@ -238,10 +239,10 @@ impl Tensor {
     /// or truncated to an integer (PyTorch's and NumPy's `full`).
     #[track_caller]
     pub fn full(dtype: DType, shape: impl Into<Shape>, value: f64) -> Tensor {
-        Tensor::record("full", || Tensor::filled(dtype, shape, value))
+        Tensor::record("full", || Tensor::try_full(dtype, shape, value))
     }
 
-    fn filled(dtype: DType, shape: impl Into<Shape>, value: f64) -> Result<Tensor, Refusal> {
+    fn try_full(dtype: DType, shape: impl Into<Shape>, value: f64) -> Result<Tensor, Refusal> {
         let ty = TensorType::new(dtype, shape);
         if !ty.is_addressable() {
             return Err(ty.too_large().into());
@@ -253,12 +254,12 @@ impl Tensor {
     /// A constant of zeros, or of `false`.
     #[track_caller]
     pub fn zeros(dtype: DType, shape: impl Into<Shape>) -> Tensor {
-        Tensor::record("zeros", || Tensor::filled(dtype, shape, 0.0))
+        Tensor::record("zeros", || Tensor::try_full(dtype, shape, 0.0))
     }
 
     /// A constant of ones, or of `true`.
     #[track_caller]
     pub fn ones(dtype: DType, shape: impl Into<Shape>) -> Tensor {
-        Tensor::record("ones", || Tensor::filled(dtype, shape, 1.0))
+        Tensor::record("ones", || Tensor::try_full(dtype, shape, 1.0))
     }
 }

@@ -5,6 +5,8 @@
 //! dilation of the input exchanged. The derivative with respect to the kernel slides the cotangent
 //! over the input, with the stride and the dilation of the kernel exchanged.
 
+use fulmen_durable::messages::quantity;
+
 use super::convolution_options::Convolution;
 use super::dot::product_operands;
 use crate::lower::Lowering;
@@ -190,17 +192,17 @@ impl ConvolutionOp {
 
 /// Splits `groups` off the front of axis `from` and joins them to the front of axis `to`.
 fn move_groups(t: &Tensor, from: usize, to: usize, groups: usize) -> Tensor {
-    let mut split = t.shape().to_vec();
-    split[from] /= groups;
-    let mut result = split.clone();
+    let mut split_shape = t.shape().to_vec();
+    split_shape[from] /= groups;
+    let mut result = split_shape.clone();
     result[to] *= groups;
-    split.insert(from, groups);
+    split_shape.insert(from, groups);
     // The group axis is now at `from`; it moves directly before `to`.
     let to = if to > from { to + 1 } else { to };
-    let mut order: Vec<usize> = (0..split.len()).filter(|&a| a != from).collect();
+    let mut order: Vec<usize> = (0..split_shape.len()).filter(|&a| a != from).collect();
     let position = order.iter().position(|&a| a == to).unwrap_or(0);
     order.insert(position, from);
-    t.reshape(split).permuted(order).reshape(result)
+    t.reshape(split_shape).permute_axes(order).reshape(result)
 }
 
 impl Operation for ConvolutionOp {
@@ -226,8 +228,9 @@ impl Operation for ConvolutionOp {
         let expected = rhs.shape[self.rhs.second] as u128 * self.feature_groups as u128;
         if features as u128 != expected {
             return Err(format!(
-                "the input {lhs} has {features} channels; the kernel {rhs} in {} groups takes {expected}",
-                self.feature_groups
+                "the input {lhs} has {}; the kernel {rhs} in {} takes {expected}",
+                quantity(features, "channel"),
+                quantity(self.feature_groups, "group")
             ));
         }
         let (batch, out) = (lhs.shape[self.lhs.first], rhs.shape[self.rhs.first]);

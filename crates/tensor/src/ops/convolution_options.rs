@@ -1,5 +1,7 @@
 //! [`Convolution`]: the options of a convolution and of a transposed convolution.
 
+use fulmen_durable::messages::quantity;
+
 use super::convolution::{Axes, ConvolutionOp, dilated_size};
 use crate::Tensor;
 use crate::shape::{LARGEST, within_reach};
@@ -145,10 +147,11 @@ impl Convolution {
         let channels = input.shape()[1];
         if kernel.shape()[0] != channels || channels.checked_rem(self.groups) != Some(0) {
             return Err(format!(
-                "the input {} has {channels} channels; the kernel {} in {} groups takes {}",
+                "the input {} has {}; the kernel {} in {} takes {}",
                 input.ty(),
+                quantity(channels, "channel"),
                 kernel.ty(),
-                self.groups,
+                quantity(self.groups, "group"),
                 kernel.shape()[0]
             ));
         }

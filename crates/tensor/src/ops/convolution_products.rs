@@ -122,16 +122,17 @@ impl ConvolutionOp {
         let result = match form {
             Some(form) => self.product(form, lhs, rhs)?,
             None => {
-                let lhs = lhs.permuted(self.lhs.in_order(self.lhs.first, self.lhs.second));
-                let rhs = rhs
-                    .permuted([&self.rhs.spatial[..], &[self.rhs.second, self.rhs.first]].concat());
+                let lhs = lhs.permute_axes(self.lhs.in_order(self.lhs.first, self.lhs.second));
+                let rhs = rhs.permute_axes(
+                    [&self.rhs.spatial[..], &[self.rhs.second, self.rhs.first]].concat(),
+                );
                 let operation =
                     ConvolutionOp { lhs: last.clone(), rhs: kernel, out: last, ..self.clone() };
                 Tensor::apply(operation, &[&lhs, &rhs])
             }
         };
         let order = inverse(&self.out.in_order(self.out.first, self.out.second));
-        Some(Region { parameters, results: vec![result.permuted(order)] })
+        Some(Region { parameters, results: vec![result.permute_axes(order)] })
     }
 
     /// The product `[batch, positions…, out]`.
@@ -141,10 +142,10 @@ impl ConvolutionOp {
         let spatial: Vec<usize> = (1..=taps.len()).collect();
         let last = taps.len() + 1;
         let features_last =
-            |t: &Tensor, axes: &Axes| t.permuted(axes.in_order(axes.first, axes.second));
+            |t: &Tensor, axes: &Axes| t.permute_axes(axes.in_order(axes.first, axes.second));
         // For a product over the positions: the contracted axes are first.
         let contracted_first =
-            |t: &Tensor, axes: &Axes| t.permuted(axes.in_order(axes.second, axes.first));
+            |t: &Tensor, axes: &Axes| t.permute_axes(axes.in_order(axes.second, axes.first));
         Some(match form {
             Form::PatchesByTap => {
                 let lhs = padded(&features_last(lhs, &self.lhs), &spatial, &self.padding);
@@ -155,16 +156,16 @@ impl ConvolutionOp {
                     dilation: &self.stride,
                 };
                 let windows = windows(&lhs, &spatial, &grid);
-                let patches = concatenated(&windows, last);
+                let patches = concatenate(&windows, last);
                 // The patches' features are taps × features; so are the kernel's. Its outer
                 // features stay outside.
                 if self.rhs.first < self.rhs.second {
-                    let kernel = rhs.permuted(
+                    let kernel = rhs.permute_axes(
                         [&[self.rhs.first], &self.rhs.spatial[..], &[self.rhs.second]].concat(),
                     );
                     patches.dot_general(kernel.flatten(1, -1), (&[], &[]), (&[last], &[1]))
                 } else {
-                    let kernel = rhs.permuted(
+                    let kernel = rhs.permute_axes(
                         [&self.rhs.spatial[..], &[self.rhs.second, self.rhs.first]].concat(),
                     );
                     patches.dot_general(kernel.flatten(0, -2), (&[], &[]), (&[last], &[0]))
@@ -178,12 +179,12 @@ impl ConvolutionOp {
                 for i in (0..taps.len()).rev() {
                     let axis = i + 1;
                     let grown = positions[i] as i64 - lhs.shape()[axis] as i64;
-                    let shifted = (0..taps[i]).map(|tap| {
+                    let terms = (0..taps[i]).map(|tap| {
                         let low = self.padding[i].0 - (tap * self.rhs_dilation[i]) as i64;
                         let of_tap = product.index((last + i) as isize, tap as isize);
                         padded(&of_tap, &[axis], &[(low, grown - low)])
                     });
-                    product = shifted.reduce(|sum, tap| sum + tap)?;
+                    product = terms.reduce(|sum, term| sum + term)?;
                 }
                 product
             }
@@ -197,7 +198,7 @@ impl ConvolutionOp {
                 };
                 let windows = windows(&lhs, &spatial, &grid);
                 self.product_of_patches(
-                    &concatenated(&windows, last),
+                    &concatenate(&windows, last),
                     &contracted_first(rhs, &self.rhs),
                     &positions,
                     &[],
@@ -230,7 +231,7 @@ impl ConvolutionOp {
                 windows.reverse();
                 self.product_of_patches(
                     &contracted_first(lhs, &self.lhs),
-                    &concatenated(&windows, last),
+                    &concatenate(&windows, last),
                     &[],
                     &positions,
                 )
@@ -261,7 +262,7 @@ impl ConvolutionOp {
         if self.out.first < self.out.second {
             product(lhs, rhs)
                 .reshape([lhs_positions, &[batch], rhs_positions, &[out]].concat())
-                .permuted(
+                .permute_axes(
                     [l].into_iter()
                         .chain(l + 1..l + 1 + r)
                         .chain(0..l)
@@ -271,7 +272,7 @@ impl ConvolutionOp {
         } else {
             product(rhs, lhs)
                 .reshape([rhs_positions, &[out], lhs_positions, &[batch]].concat())
-                .permuted(
+                .permute_axes(
                     [l + r + 1]
                         .into_iter()
                         .chain(0..r)
@@ -283,7 +284,7 @@ impl ConvolutionOp {
     }
 }
 
-fn concatenated(parts: &[Tensor], axis: usize) -> Tensor {
+fn concatenate(parts: &[Tensor], axis: usize) -> Tensor {
     Tensor::concatenate(&parts.iter().collect::<Vec<_>>(), axis as isize)
 }
 

@@ -87,7 +87,7 @@ impl Cumulative {
         let mut fill_shape = y.shape().to_vec();
         fill_shape[self.axis] = distance;
         let fill = Tensor::zeros(y.dtype(), fill_shape);
-        let shifted = if reverse {
+        let neighbor = if reverse {
             Tensor::concatenate(&[&y.narrow(axis, distance, size - distance), &fill], axis)
         } else {
             Tensor::concatenate(&[&fill, &y.narrow(axis, 0, size - distance)], axis)
@@ -97,7 +97,7 @@ impl Cumulative {
         let index = Tensor::iota(dtype, y.shape(), self.axis as isize);
         let exists =
             if reverse { index.lt((size - distance) as f64) } else { index.ge(distance as f64) };
-        (shifted, exists)
+        (neighbor, exists)
     }
 
     /// The same reduction by operations with a derivative, in a logarithmic number of steps.

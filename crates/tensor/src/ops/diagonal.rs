@@ -85,7 +85,7 @@ impl Tensor {
         }
         let mut order: Vec<usize> = (0..self.rank()).filter(|&a| a != row && a != column).collect();
         order.extend([row, column]);
-        let x = self.permuted(order);
+        let x = self.permute_axes(order);
         let (rank, rows, columns) = (x.rank(), self.shape()[row], self.shape()[column]);
         let n = length(rows, columns, offset);
         if n == 0 {
@@ -94,12 +94,12 @@ impl Tensor {
             shape_without_diagonal.push(0);
             return Ok(Tensor::zeros(self.dtype(), shape_without_diagonal));
         }
-        let kept =
+        let masked =
             diagonal_mask(rank, rows, columns, offset).select(&x, &Tensor::zeros(self.dtype(), []));
         let reducer = if self.dtype() == DType::Bool { Reducer::Or } else { Reducer::Sum };
         // Each row that meets the diagonal has one of its elements; all others in the row are
         // zeros.
-        let diagonal = kept.reduce("diagonal", reducer, &[-1], false);
+        let diagonal = masked.reduce("diagonal", reducer, &[-1], false);
         Ok(diagonal.narrow(-1, usize::try_from(-offset).unwrap_or(0), n))
     }
 

@@ -59,7 +59,7 @@ impl DotGeneral {
         for (position, &axis) in order.iter().enumerate() {
             permutation[axis] = position;
         }
-        product.permuted(permutation)
+        product.permute_axes(permutation)
     }
 }
 

@@ -3,6 +3,8 @@
 //! Only the sizes of the slices are known while recording. Out of scope: slices whose positions are
 //! known too (`slice.rs`).
 
+use fulmen_durable::messages::quantity;
+
 use super::constant::holds;
 use super::dtype_set::DTypeSet;
 use crate::lower::Lowering;
@@ -31,8 +33,8 @@ impl Operation for DynamicSlice {
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
         let (g, zeros) = (cx.cotangent(), cx.input(0).zeros_like());
         let inputs: Vec<&Tensor> = [&zeros, &g].into_iter().chain(&cx.inputs[1..]).collect();
-        let placed = Tensor::apply(DynamicUpdateSlice, &inputs);
-        [Some(placed)].into_iter().chain(no_cotangents(cx.inputs.len() - 1)).collect()
+        let gradient = Tensor::apply(DynamicUpdateSlice, &inputs);
+        [Some(gradient)].into_iter().chain(no_cotangents(cx.inputs.len() - 1)).collect()
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         format!(
@@ -80,9 +82,9 @@ fn starts_in(operand: &Tensor, starts: &[Tensor], sizes: &[usize]) -> Result<Vec
     let shape = operand.shape();
     if starts.len() != shape.rank() || sizes.len() != shape.rank() {
         return Err(format!(
-            "{} starts and {} sizes were given; {} has {} axes",
-            starts.len(),
-            sizes.len(),
+            "got {} and {}; {} has {} axes",
+            quantity(starts.len(), "start"),
+            quantity(sizes.len(), "size"),
             operand.ty(),
             shape.rank()
         )

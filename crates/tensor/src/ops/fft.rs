@@ -177,6 +177,7 @@ impl Tensor {
         for (position, &axis) in order.iter().enumerate() {
             inverse[axis] = position;
         }
-        Ok(Tensor::try_apply(Fft { kind, lengths }, &[&x.permuted(order)])?.permuted(inverse))
+        Ok(Tensor::try_apply(Fft { kind, lengths }, &[&x.permute_axes(order)])?
+            .permute_axes(inverse))
     }
 }

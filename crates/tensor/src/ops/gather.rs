@@ -129,10 +129,10 @@ impl Dimensions {
     }
 
     /// Broadcasts one value for each index to the shape of the gathered elements.
-    pub(super) fn spread(&self, values: &Tensor, gathered: &Shape) -> Tensor {
+    pub(super) fn spread(&self, values: &Tensor, shape: &Shape) -> Tensor {
         let axes: Vec<usize> =
-            (0..gathered.rank()).filter(|axis| !self.window.contains(axis)).collect();
-        values.broadcast_in_dim(gathered, &axes)
+            (0..shape.rank()).filter(|axis| !self.window.contains(axis)).collect();
+        values.broadcast_in_dim(shape, &axes)
     }
 }
 
@@ -201,17 +201,17 @@ pub(super) fn indexed_axis(x: &Tensor, axis: isize, indices: &Tensor) -> Result<
 
 impl Tensor {
     /// The elements at the clamped indices, and [`out_of_range_element`] where the index was out of range.
-    fn gathered(
+    fn gather_at(
         &self,
         method: &'static str,
         dimensions: Dimensions,
         clamped: &ClampedIndices,
     ) -> Result<Tensor, Refusal> {
         let gather = Gather { method, dimensions: dimensions.clone() };
-        let gathered = Tensor::try_apply(gather, &[self, &clamped.indices])?;
+        let elements = Tensor::try_apply(gather, &[self, &clamped.indices])?;
         Ok(dimensions
-            .spread(&clamped.inside, gathered.shape())
-            .select(&gathered, &out_of_range_element(self.dtype())))
+            .spread(&clamped.inside, elements.shape())
+            .select(&elements, &out_of_range_element(self.dtype())))
     }
 
     fn take_along(
@@ -222,7 +222,7 @@ impl Tensor {
     ) -> Result<Tensor, Refusal> {
         let axis = indexed_axis(self, axis, indices)?;
         let clamped = bounds::along(self.shape(), axis, indices, OutOfBounds::ToZero)?;
-        self.gathered(method, Dimensions::along(axis, self.rank(), indices.rank()), &clamped)
+        self.gather_at(method, Dimensions::along(axis, self.rank(), indices.rank()), &clamped)
     }
 
     /// The elements at `indices` along `axis`, for example rows of an embedding table (JAX's and
@@ -350,7 +350,7 @@ impl Tensor {
         indices: &Tensor,
     ) -> Result<Tensor, Refusal> {
         let clamped = bounds::along(self.shape(), axis, indices, OutOfBounds::ToZero)?;
-        self.gathered(method, Dimensions::elements(axis, self.rank()), &clamped)
+        self.gather_at(method, Dimensions::elements(axis, self.rank()), &clamped)
     }
 
     /// The elements at points. `indices` is `[…, k]`; each index names a point in the first `k`
@@ -379,7 +379,7 @@ impl Tensor {
             }
             let clamped = bounds::points(self.shape(), indices, OutOfBounds::ToZero)?;
             let dimensions = Dimensions::points(indices.size(-1), self.rank(), indices.rank());
-            self.gathered("gather_nd", dimensions, &clamped)
+            self.gather_at("gather_nd", dimensions, &clamped)
         })
     }
 }

@@ -31,10 +31,10 @@ impl Tensor {
     /// Poisoned for `bool`.
     #[track_caller]
     pub fn iota(dtype: DType, shape: impl Into<Shape>, axis: isize) -> Tensor {
-        Tensor::record("iota", || Tensor::counted(TensorType::new(dtype, shape), axis))
+        Tensor::record("iota", || Tensor::try_iota(TensorType::new(dtype, shape), axis))
     }
 
-    pub(super) fn counted(ty: TensorType, axis: isize) -> Result<Tensor, Refusal> {
+    pub(super) fn try_iota(ty: TensorType, axis: isize) -> Result<Tensor, Refusal> {
         if ty.dtype == DType::Bool {
             return Err("bool cannot count; use an integer or floating-point dtype".into());
         }
@@ -51,7 +51,7 @@ impl Tensor {
     /// The vector `0, 1, …, n − 1` (PyTorch's and NumPy's `arange`). Poisoned for `bool`.
     #[track_caller]
     pub fn arange(dtype: DType, n: usize) -> Tensor {
-        Tensor::record("arange", || Tensor::counted(TensorType::new(dtype, [n]), 0))
+        Tensor::record("arange", || Tensor::try_iota(TensorType::new(dtype, [n]), 0))
     }
 
     /// One-hot vectors of the integers on a new last axis of size `classes`: `true` at the index,
@@ -83,7 +83,7 @@ impl Tensor {
             };
             let mut shape = self.shape().to_vec();
             shape.push(classes);
-            let classes = Tensor::counted(TensorType::new(index.dtype(), shape.clone()), -1)?;
+            let classes = Tensor::try_iota(TensorType::new(index.dtype(), shape.clone()), -1)?;
             Ok(index.unsqueeze(-1).broadcast_to(shape).eq(classes))
         })
     }

@@ -58,29 +58,31 @@ impl Tensor {
             if count > i32::MAX as usize {
                 return Err(format!("{} has more elements than an i32 can count", self.ty()).into());
             }
-            let filled = Tensor::full(DType::I32, [size, rank], f64::from(fill));
-            if size == 0 || rank == 0 && size > 1 || count == 0 || filled.live().is_err() {
-                return Ok(filled);
+            let padding = Tensor::full(DType::I32, [size, rank], f64::from(fill));
+            if size == 0 || rank == 0 && size > 1 || count == 0 || padding.live().is_err() {
+                return Ok(padding);
             }
             let is_nonzero = self.to_dtype(DType::Bool).reshape([count]);
             // A stable sort puts the positions of true elements first and keeps their order.
             let first = is_nonzero.not().argsort(0, false);
-            let kept = first.narrow(0, 0, size.min(count));
-            let positions =
-                kept.pad(&Tensor::scalar(0i32), &[0], &[(size - size.min(count)) as i64], &[0]);
+            let mut rest = first.narrow(0, 0, size.min(count)).pad(
+                &Tensor::scalar(0i32),
+                &[0],
+                &[(size - size.min(count)) as i64],
+                &[0],
+            );
             let mut columns = Vec::with_capacity(rank);
-            let mut rest = positions;
             for &size in self.shape().iter().rev() {
                 columns.push(rest.remainder(size as f64));
                 rest = rest / size as f64;
             }
             columns.reverse();
             if columns.is_empty() {
-                return Ok(filled);
+                return Ok(padding);
             }
             let rows = Tensor::stack(&columns.iter().collect::<Vec<_>>(), -1);
             let number = Tensor::iota(DType::I32, [size, 1], 0);
-            Ok(number.lt(is_nonzero.count_nonzero(&[0])).select(&rows, &filled))
+            Ok(number.lt(is_nonzero.count_nonzero(&[0])).select(&rows, &padding))
         })
     }
 }

@@ -117,9 +117,9 @@ impl Operation for Reduce {
             // Tied elements share the gradient.
             Reducer::Max | Reducer::Min => {
                 // A NaN is selected too, although it equals nothing.
-                let chosen = x.eq(spread(cx.output())).or(x.ne(x)).to_dtype(x.dtype());
+                let mask = x.eq(spread(cx.output())).or(x.ne(x)).to_dtype(x.dtype());
                 let axes: Vec<isize> = self.axes.iter().map(|&a| a as isize).collect();
-                g * &chosen / spread(&chosen.sum(&axes))
+                g * &mask / spread(&mask.sum(&axes))
             }
         })]
     }
@@ -167,7 +167,7 @@ fn product_tree(x: &Tensor, axes: &[usize]) -> Tensor {
     let mut n: usize = axes.iter().map(|&a| x.shape()[a]).product();
     let result = to.clone();
     to.push(n);
-    let mut tree = x.permuted([kept_axes.as_slice(), axes].concat()).reshape(to);
+    let mut tree = x.permute_axes([kept_axes.as_slice(), axes].concat()).reshape(to);
     if n == 0 {
         return Tensor::ones(x.dtype(), result);
     }
@@ -241,9 +241,9 @@ impl Tensor {
             // so it stays narrow.
             let long = matches!(reducer, Reducer::Sum | Reducer::Prod);
             let from = if long { wide(self) } else { self.clone() };
-            let reduced =
+            let output =
                 Tensor::try_apply(Reduce { method, reducer, axes }, &[&from])?.to_dtype(dtype);
-            Ok(if keepdim { reduced.reshape(keepdim_shape) } else { reduced })
+            Ok(if keepdim { output.reshape(keepdim_shape) } else { output })
         })
     }
 

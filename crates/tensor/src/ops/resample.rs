@@ -47,9 +47,9 @@ impl Operation for AlongAxis {
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
         let last = cx.output().rank() - 1;
         let back = AlongAxis { method: self.method, axis: last, contracted: 1 - self.contracted };
-        let moved = Tensor::apply(back, &[&cx.cotangent(), cx.input(1)]);
+        let gradient = Tensor::apply(back, &[&cx.cotangent(), cx.input(1)]);
         // The weights are constants.
-        vec![Some(moved.movedim(&[-1], &[self.axis as isize])), None]
+        vec![Some(gradient.movedim(&[-1], &[self.axis as isize])), None]
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         let precision = if cx.result().dtype == DType::F32 { "HIGHEST" } else { "DEFAULT" };
@@ -68,8 +68,8 @@ impl Operation for AlongAxis {
 pub(super) fn along_axis(method: &'static str, x: &Tensor, axis: usize, taps: &[Taps]) -> Tensor {
     let from = wide(x);
     let sums = match phases(taps, x.shape()[axis]) {
-        Some(phases) => sliced(&from, axis, taps.len(), &phases),
-        None => gathered(method, &from, axis, taps),
+        Some(phases) => sums_by_slices(&from, axis, taps.len(), &phases),
+        None => sums_by_gathers(method, &from, axis, taps),
     };
     sums.to_dtype(x.dtype())
 }
@@ -116,7 +116,7 @@ fn phases(taps: &[Taps], from: usize) -> Option<Vec<Vec<Run>>> {
 }
 
 /// Multiplies `part` by one weight for each element along `axis`.
-fn weighted(part: &Tensor, axis: usize, weights: &[f64]) -> Tensor {
+fn scale(part: &Tensor, axis: usize, weights: &[f64]) -> Tensor {
     match weights {
         [first, rest @ ..] if rest.iter().all(|weight| weight == first) => {
             if *first == 1.0 {
@@ -145,7 +145,7 @@ fn numbers(values: &[f64], dtype: DType) -> Tensor {
 }
 
 /// The sums, by slices.
-fn sliced(x: &Tensor, axis: usize, to: usize, phases: &[Vec<Run>]) -> Tensor {
+fn sums_by_slices(x: &Tensor, axis: usize, to: usize, phases: &[Vec<Run>]) -> Tensor {
     let count = to / phases.len();
     let step = x.shape()[axis] / count;
     let zeros = vec![0; x.rank()];
@@ -158,7 +158,7 @@ fn sliced(x: &Tensor, axis: usize, to: usize, phases: &[Vec<Run>]) -> Tensor {
             start[axis] = run.start;
             limit[axis] = run.start + (run.weights.len() - 1) * step + 1;
             stride[axis] = step;
-            let mut part = weighted(&x.slice(&start, &limit, &stride), axis, &run.weights);
+            let mut part = scale(&x.slice(&start, &limit, &stride), axis, &run.weights);
             let (mut low, mut high) = (vec![0; x.rank()], vec![0; x.rank()]);
             low[axis] = run.first as i64;
             high[axis] = (count - run.first - run.weights.len()) as i64;
@@ -196,7 +196,7 @@ fn longest(taps: &[Taps]) -> usize {
 }
 
 /// The sums, by gathers, with a product as the derivative.
-fn gathered(method: &'static str, x: &Tensor, axis: usize, taps: &[Taps]) -> Tensor {
+fn sums_by_gathers(method: &'static str, x: &Tensor, axis: usize, taps: &[Taps]) -> Tensor {
     let mut sum = Tensor::zeros(x.dtype(), []);
     let input = x.clone();
     let (from, owned) = (x.shape()[axis], taps.to_vec());
@@ -205,7 +205,7 @@ fn gathered(method: &'static str, x: &Tensor, axis: usize, taps: &[Taps]) -> Ten
         for t in 0..longest(taps) {
             let (indices, weights) = column(taps, t);
             let gather = Gather { method, dimensions: dimensions.clone() };
-            let part = weighted(&Tensor::apply(gather, &[&x[0], &indices]), axis, &weights);
+            let part = scale(&Tensor::apply(gather, &[&x[0], &indices]), axis, &weights);
             let mut shape = vec![1; part.rank() - axis];
             shape[0] = taps.len();
             let exists =

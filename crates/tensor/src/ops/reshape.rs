@@ -1,5 +1,7 @@
 //! Changing the shape of a tensor without changing its elements.
 
+use fulmen_durable::messages::quantity;
+
 use crate::lower::Lowering;
 use crate::operation::{Operation, RecomputePolicy, Vjp, one};
 use crate::{Shape, Tensor, TensorType};
@@ -20,7 +22,7 @@ fn inferred(sizes: &[isize], count: usize) -> Result<Vec<usize>, String> {
     let known = product(&known_sizes);
     let fits = if unknown == 0 { known == count } else { count.checked_rem(known) == Some(0) };
     if !fits {
-        return Err(format!("{count} elements cannot become {sizes:?}"));
+        return Err(format!("{} cannot become {sizes:?}", quantity(count, "element")));
     }
     Ok(sizes.iter().map(|&size| if size == -1 { count / known } else { size as usize }).collect())
 }
@@ -38,8 +40,8 @@ impl Operation for Reshape {
         let from = &inputs[0].shape;
         if from.num_elements() != self.to.num_elements() {
             return Err(format!(
-                "{from} has {} elements and cannot become {}, which has {}",
-                from.num_elements(),
+                "{from} has {} and cannot become {}, which has {}",
+                quantity(from.num_elements(), "element"),
                 self.to,
                 self.to.num_elements()
             ));

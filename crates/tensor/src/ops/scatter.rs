@@ -118,9 +118,9 @@ impl Scatter {
     fn extreme_vjp(&self, inputs: &[Tensor], y: &Tensor, g: &Tensor) -> [Tensor; 2] {
         let [operand, indices, updates] = inputs else { return [g.clone(), g.clone()] };
         // A NaN is selected too, although it equals nothing.
-        let chosen = |x: &Tensor, y: &Tensor| x.eq(y).or(x.ne(x)).to_dtype(g.dtype());
-        let operand_mask = chosen(operand, y);
-        let updates_mask = chosen(updates, &self.gather(y, indices));
+        let mask = |x: &Tensor, y: &Tensor| x.eq(y).or(x.ne(x)).to_dtype(g.dtype());
+        let operand_mask = mask(operand, y);
+        let updates_mask = mask(updates, &self.gather(y, indices));
         let share = g / self.scatter(Combine::Add, &operand_mask, indices, &updates_mask);
         [operand_mask * &share, updates_mask * self.gather(&share, indices)]
     }
@@ -142,9 +142,12 @@ impl Operation for Scatter {
             Combine::Add => [g.clone(), self.gather(&g, indices)],
             Combine::Set => {
                 let is_written = self.written_updates(operand, indices, updates);
-                let taken = self.gather(&g, indices);
-                let zeros = taken.zeros_like();
-                [self.scatter(Combine::Set, &g, indices, &zeros), is_written.select(&taken, &zeros)]
+                let to_updates = self.gather(&g, indices);
+                let zeros = to_updates.zeros_like();
+                [
+                    self.scatter(Combine::Set, &g, indices, &zeros),
+                    is_written.select(&to_updates, &zeros),
+                ]
             }
             Combine::Mul => self.product_vjp(operand, indices, updates, &g),
             Combine::Min | Combine::Max => self.extreme_vjp(cx.inputs, cx.output(), &g),
@@ -267,8 +270,8 @@ methods! {
     /// ```
     /// use fulmen_tensor::{Combine, Tensor};
     /// let x = Tensor::from_slice(&[1.0f32, 5.0], [2]);
-    /// let (at, found) = (Tensor::from_slice(&[0i32, 0, 1], [3]), Tensor::from_slice(&[3.0f32, 2.0, 4.0], [3]));
-    /// assert_eq!(x.scatter_reduce(0, &at, &found, Combine::Max).eval()?.to_vec::<f32>()?, [3.0, 5.0]);
+    /// let (at, new) = (Tensor::from_slice(&[0i32, 0, 1], [3]), Tensor::from_slice(&[3.0f32, 2.0, 4.0], [3]));
+    /// assert_eq!(x.scatter_reduce(0, &at, &new, Combine::Max).eval()?.to_vec::<f32>()?, [3.0, 5.0]);
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
     scatter_reduce(axis: isize, indices: impl AsTensor, updates: impl AsTensor, combine: Combine) -> Tensor, |x| {
@@ -278,7 +281,7 @@ methods! {
 
 impl Tensor {
     /// Writes `updates` at clamped indices. Their shape matches the dimensions.
-    fn written(
+    fn scatter_at(
         &self,
         method: &'static str,
         combine: Combine,
@@ -293,8 +296,11 @@ impl Tensor {
         }
         // The operation drops updates out of range; the mask drops their gradient.
         let mask = dimensions.spread(&clamped.inside, updates.shape());
-        let kept = mask.select(updates, &updates.zeros_like());
-        Tensor::try_apply(Scatter { method, combine, dimensions }, &[self, &clamped.indices, &kept])
+        let updates = mask.select(updates, &updates.zeros_like());
+        Tensor::try_apply(
+            Scatter { method, combine, dimensions },
+            &[self, &clamped.indices, &updates],
+        )
     }
 
     fn write_along(
@@ -312,7 +318,7 @@ impl Tensor {
         let target =
             || format!("indices {} along axis {axis} of {}", indices.shape(), self.shape());
         check_updates(&updates, dimensions.gathered_shape(self.shape(), indices.shape()), target)?;
-        Ok(to.written(method, combine, dimensions, &clamped, &updates)?.to_dtype(dtype))
+        Ok(to.scatter_at(method, combine, dimensions, &clamped, &updates)?.to_dtype(dtype))
     }
 
     fn write_elements(
@@ -356,7 +362,7 @@ impl Tensor {
         };
         let updates = updates.pad(&Tensor::zeros(updates.dtype(), []), &low, &high, &zeros);
         let dimensions = Dimensions::elements(axis, self.rank());
-        Ok(to.written(method, combine, dimensions, &padded, &updates)?.to_dtype(dtype))
+        Ok(to.scatter_at(method, combine, dimensions, &padded, &updates)?.to_dtype(dtype))
     }
 
     /// Writes `updates` at points (JAX's `x.at[i, j]`, TensorFlow's `tensor_scatter_nd_*`).
@@ -395,7 +401,9 @@ impl Tensor {
                 target,
             )?;
             let clamped = bounds::points(self.shape(), indices, OutOfBounds::PastEnd)?;
-            Ok(to.written("scatter_nd", combine, dimensions, &clamped, &updates)?.to_dtype(dtype))
+            Ok(to
+                .scatter_at("scatter_nd", combine, dimensions, &clamped, &updates)?
+                .to_dtype(dtype))
         })
     }
 }

@@ -38,20 +38,20 @@ impl Tensor {
                 return Err(format!("the last number, {last}, does not fit {dtype}").into());
             }
             // A narrow integer dtype cannot count the elements of its own range.
-            let computed = match dtype {
+            let compute_dtype = match dtype {
                 DType::I8 | DType::I16 | DType::U8 | DType::U16 => DType::I32,
                 _ if dtype.is_half() => DType::F32,
                 _ => dtype,
             };
             // The conversion saturates; a sequence that is too long is an error.
-            let counted = Tensor::counted(TensorType::new(computed, [count as usize]), 0)?;
+            let index = Tensor::try_iota(TensorType::new(compute_dtype, [count as usize]), 0)?;
             // Unsigned integers count down by subtraction.
-            let moved = counted * step.abs();
-            let start = Tensor::full(computed, [], start);
+            let offset = index * step.abs();
+            let start = Tensor::full(compute_dtype, [], start);
             Ok(if step < 0.0 {
-                (start - moved).to_dtype(dtype)
+                (start - offset).to_dtype(dtype)
             } else {
-                (start + moved).to_dtype(dtype)
+                (start + offset).to_dtype(dtype)
             })
         })
     }
@@ -73,8 +73,8 @@ impl Tensor {
             if !dtype.is_float() {
                 return Err(format!("gives floating-point numbers, not {dtype}").into());
             }
-            let computed = if dtype.is_half() { DType::F32 } else { dtype };
-            let index = Tensor::counted(TensorType::new(computed, [n]), 0)?;
+            let compute_dtype = if dtype.is_half() { DType::F32 } else { dtype };
+            let index = Tensor::try_iota(TensorType::new(compute_dtype, [n]), 0)?;
             if n < 2 {
                 return Ok((index + start).to_dtype(dtype));
             }
@@ -83,7 +83,7 @@ impl Tensor {
             // Rounding must not change the last number.
             Ok(index
                 .eq((n - 1) as f64)
-                .select(&Tensor::full(computed, [], stop), &between)
+                .select(&Tensor::full(compute_dtype, [], stop), &between)
                 .to_dtype(dtype))
         })
     }

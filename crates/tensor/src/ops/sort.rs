@@ -6,6 +6,8 @@
 
 use std::fmt::Write as _;
 
+use fulmen_durable::messages::quantity;
+
 use super::reduce::{Reducer, reductions};
 use super::unary::methods;
 use crate::lower::Lowering;
@@ -39,9 +41,9 @@ impl Operation for Sort {
         }
         if self.keys == 0 || self.keys >= inputs.len() {
             return Err(format!(
-                "there are {} tensors, which cannot have {} keys",
-                inputs.len() - 1,
-                self.keys
+                "{} cannot have {}",
+                quantity(inputs.len() - 1, "tensor"),
+                quantity(self.keys, "key")
             ));
         }
         if let Some(ty) = inputs[..self.keys].iter().find(|ty| ty.dtype.is_complex()) {
@@ -110,12 +112,12 @@ impl Sort {
                 }
                 (a, b, kind) = (format!("{a}x"), format!("{b}x"), ", TOTALORDER");
             }
-            let compared = format!("({scalar}, {scalar}) -> tensor<i1> ");
+            let signature = format!("({scalar}, {scalar}) -> tensor<i1> ");
             let _ = write!(
                 text,
-                "%first{i} = stablehlo.compare {direction}, {a}, {b}{kind} : {compared}"
+                "%first{i} = stablehlo.compare {direction}, {a}, {b}{kind} : {signature}"
             );
-            let _ = write!(text, "%same{i} = stablehlo.compare EQ, {a}, {b}{kind} : {compared}");
+            let _ = write!(text, "%same{i} = stablehlo.compare EQ, {a}, {b}{kind} : {signature}");
         }
         // From the last key to the first: an earlier key decides unless it is equal.
         let last = self.keys - 1;

@@ -35,10 +35,10 @@ impl Operation for TopK {
         let mut to = indices.shape().to_vec();
         to.push(from[from.rank() - 1]);
         let position = Tensor::iota(DType::I32, to.clone(), -1);
-        let chosen = indices.unsqueeze(-1).broadcast_to(to.clone()).eq(position);
+        let one_hot = indices.unsqueeze(-1).broadcast_to(to.clone()).eq(position);
         let g = cx.cotangent();
         let spread =
-            chosen.select(&g.unsqueeze(-1).broadcast_to(to), &Tensor::zeros(g.dtype(), []));
+            one_hot.select(&g.unsqueeze(-1).broadcast_to(to), &Tensor::zeros(g.dtype(), []));
         vec![Some(spread.reduce("topk", Reducer::Sum, &[-2], false))]
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {

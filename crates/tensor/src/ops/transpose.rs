@@ -30,7 +30,7 @@ impl Operation for Transpose {
         one(TensorType::new(inputs[0].dtype, shape))
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
-        vec![Some(cx.cotangent().permuted(inverse(&self.permutation)))]
+        vec![Some(cx.cotangent().permute_axes(inverse(&self.permutation)))]
     }
     fn permutation(&self) -> Option<&[usize]> {
         Some(&self.permutation)
@@ -65,7 +65,9 @@ impl Tensor {
     pub fn permute(&self, axes: &[isize]) -> Tensor {
         Tensor::record("permute", || {
             let shape = self.live()?.shape();
-            self.try_permuted(axes.iter().map(|&a| shape.axis(a)).collect::<Result<Vec<_>, _>>()?)
+            self.try_permute_axes(
+                axes.iter().map(|&a| shape.axis(a)).collect::<Result<Vec<_>, _>>()?,
+            )
         })
     }
 
@@ -76,7 +78,7 @@ impl Tensor {
             let shape = self.live()?.shape();
             let mut permutation: Vec<usize> = (0..self.rank()).collect();
             permutation.swap(shape.axis(a)?, shape.axis(b)?);
-            self.try_permuted(permutation)
+            self.try_permute_axes(permutation)
         })
     }
 
@@ -111,7 +113,7 @@ impl Tensor {
                     None => rest.next(),
                 }
             });
-            self.try_permuted(permutation.collect())
+            self.try_permute_axes(permutation.collect())
         })
     }
 
@@ -127,17 +129,17 @@ impl Tensor {
     }
 
     /// Permutes the axes. The list names each axis once.
-    pub(crate) fn permuted(&self, permutation: Vec<usize>) -> Tensor {
-        Tensor::record("transpose", || self.try_permuted(permutation))
+    pub(crate) fn permute_axes(&self, permutation: Vec<usize>) -> Tensor {
+        Tensor::record("transpose", || self.try_permute_axes(permutation))
     }
 
-    fn try_permuted(&self, permutation: Vec<usize>) -> Result<Tensor, Refusal> {
+    fn try_permute_axes(&self, permutation: Vec<usize>) -> Result<Tensor, Refusal> {
         if permutation.iter().copied().eq(0..self.rank()) {
             return Ok(self.clone());
         }
         if let Some((parts, sharding)) = self.gathered_from() {
-            let sharding = sharding.permuted(&permutation);
-            return Ok(parts.permuted(permutation).all_gather(&sharding));
+            let sharding = sharding.permute_axes(&permutation);
+            return Ok(parts.permute_axes(permutation).all_gather(&sharding));
         }
         Tensor::try_apply(Transpose { permutation }, &[self])
     }

@@ -42,7 +42,7 @@ impl Tensor {
         let matrix = TensorType::new(dtype, [*rows, *columns]);
         let limit = Tensor::iota(dtype, &matrix.shape, 0) + diagonal;
         let column = Tensor::iota(dtype, &matrix.shape, 1);
-        let kept = if lower { column.le(limit) } else { column.ge(limit) };
-        Ok(kept.select(self, &Tensor::zeros(self.dtype(), [])))
+        let mask = if lower { column.le(limit) } else { column.ge(limit) };
+        Ok(mask.select(self, &Tensor::zeros(self.dtype(), [])))
     }
 }

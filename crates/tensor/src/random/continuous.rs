@@ -66,9 +66,9 @@ pub(super) fn draw_uniform(
     let round = |x: f64| if wide == DType::F64 { x } else { f64::from(x as f32) };
     let (low, high) = (round(low), round(high));
     if low.partial_cmp(&high) != Some(Ordering::Less) {
-        let rounded = if low_wide < high_wide { ", also when both are f32" } else { "" };
+        let note = if low_wide < high_wide { ", also when both are f32" } else { "" };
         return Err(format!(
-            "the lower bound {low_wide} must be below the upper, {high_wide}{rounded}"
+            "the lower bound {low_wide} must be below the upper, {high_wide}{note}"
         )
         .into());
     }
@@ -78,8 +78,8 @@ pub(super) fn draw_uniform(
         )
         .into());
     }
-    let drawn = (unit(key, wide, shape)? * (high - low) + low).maximum(low);
-    Ok(drawn.to_dtype(dtype))
+    let sample = (unit(key, wide, shape)? * (high - low) + low).maximum(low);
+    Ok(sample.to_dtype(dtype))
 }
 
 /// Numbers from the normal distribution with mean 0 and variance 1: `√2 · erf⁻¹(u)` for uniform `u`

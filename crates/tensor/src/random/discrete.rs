@@ -14,8 +14,8 @@ use crate::{AsTensor, DType, Operand, Shape, Tensor};
 /// ```
 /// use fulmen_tensor::{Tensor, random};
 /// let p = Tensor::from_slice(&[0.0f32, 1.0], [2]);
-/// let drawn = random::bernoulli(&random::key(0), &p, [3, 2]);
-/// assert_eq!(drawn.eval()?.to_vec::<bool>()?, [false, true, false, true, false, true]);
+/// let sample = random::bernoulli(&random::key(0), &p, [3, 2]);
+/// assert_eq!(sample.eval()?.to_vec::<bool>()?, [false, true, false, true, false, true]);
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[track_caller]
@@ -89,14 +89,14 @@ pub(super) fn draw_integers(
     super::check_key(key)?;
     // Narrow integers are drawn with 32 bits, in wrapping arithmetic.
     let (unsigned, bits) = if width == 64 { (DType::U64, 64) } else { (DType::U32, 32) };
-    let mut drawn = Vec::new();
+    let mut halves = Vec::new();
     for key in split(key, 2) {
-        drawn.push(match unsigned {
+        halves.push(match unsigned {
             DType::U64 => draw_long(&key, shape.clone())?,
             _ => draw(&key, shape.clone())?,
         });
     }
-    let [upper, lower] = drawn.as_slice() else { return Err("expected two draws".into()) };
+    let [upper, lower] = halves.as_slice() else { return Err("expected two draws".into()) };
     let span = (i128::from(high) - i128::from(low)) as u128;
     let offset = if span == 1 << bits {
         lower.clone()
@@ -125,8 +125,8 @@ fn constant(dtype: DType, value: u64) -> Tensor {
 /// ```
 /// use fulmen_tensor::{DType, Tensor, random};
 /// let logits = Tensor::from_slice(&[0.0f32, f32::NEG_INFINITY, 1.0], [3]);
-/// let drawn = random::categorical(&random::key(0), &logits.broadcast_to([100, 3]), -1);
-/// assert!(drawn.eval()?.to_vec::<i32>()?.iter().all(|&class| class != 1));
+/// let sample = random::categorical(&random::key(0), &logits.broadcast_to([100, 3]), -1);
+/// assert!(sample.eval()?.to_vec::<i32>()?.iter().all(|&class| class != 1));
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[track_caller]

@@ -72,8 +72,9 @@ fn parameter(
     if value.shape().broadcast(shape).as_ref() != Ok(shape) {
         return Err(format!("{name}, {}, does not broadcast to {shape}", value.ty()).into());
     }
-    if let Some(invalid) =
-        value.known::<f64>().and_then(|known| known.into_iter().find(|x| x.is_nan() || *x <= 0.0))
+    if let Some(invalid) = value
+        .constant_elements::<f64>()
+        .and_then(|elements| elements.into_iter().find(|x| x.is_nan() || *x <= 0.0))
     {
         return Err(format!("{name} must be above 0, not {invalid}").into());
     }
@@ -94,8 +95,8 @@ fn parameter(
 ///
 /// ```
 /// use fulmen_tensor::{DType, random};
-/// let drawn = random::gamma(&random::key(0), DType::F32, [1000], 3.0).eval()?.to_vec::<f32>()?;
-/// let mean = drawn.iter().sum::<f32>() / 1000.0;
+/// let sample = random::gamma(&random::key(0), DType::F32, [1000], 3.0).eval()?.to_vec::<f32>()?;
+/// let mean = sample.iter().sum::<f32>() / 1000.0;
 /// assert!((2.8..3.2).contains(&mean));
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
@@ -110,8 +111,8 @@ pub fn gamma(
         let (key, shape, wide) = (key.as_tensor(), shape.into(), drawn_as(dtype)?);
         let (alpha, above) = parameter("alpha", alpha, wide, &shape)?;
         let draw = marsaglia_tsang(key, &alpha)?;
-        let drawn = draw.d * draw.v * draw.log_boost.exp();
-        Ok(drawn.masked_fill(&above.not(), f64::NAN).to_dtype(dtype).detach())
+        let sample = draw.d * draw.v * draw.log_boost.exp();
+        Ok(sample.masked_fill(&above.not(), f64::NAN).to_dtype(dtype).detach())
     })
 }
 

@@ -21,11 +21,11 @@ use crate::{AsTensor, DType, Shape, Tensor};
 /// ```
 #[track_caller]
 pub fn permutation(key: impl AsTensor, n: usize) -> Tensor {
-    Tensor::record("permutation", || permuted(key.as_tensor(), n))
+    Tensor::record("permutation", || draw_permutation(key.as_tensor(), n))
 }
 
 /// The implementation of [`permutation`].
-fn permuted(key: &Tensor, n: usize) -> Result<Tensor, Refusal> {
+fn draw_permutation(key: &Tensor, n: usize) -> Result<Tensor, Refusal> {
     super::check_key(key)?;
     if n > i32::MAX as usize {
         return Err(format!("{n} numbers are more than an i32 can count").into());
@@ -54,7 +54,7 @@ pub fn shuffle(key: impl AsTensor, x: impl AsTensor, axis: isize) -> Tensor {
     Tensor::record("shuffle", || {
         let (key, x) = (key.as_tensor(), x.as_tensor());
         let size = x.live()?.shape()[x.shape().axis(axis)?];
-        Ok(if size == 0 { x.clone() } else { x.take(axis, permuted(key, size)?) })
+        Ok(if size == 0 { x.clone() } else { x.take(axis, draw_permutation(key, size)?) })
     })
 }
 
@@ -117,7 +117,7 @@ pub fn choice(
         }
         Ok(match p {
             None if replace => draw_integers(key, DType::I32, shape, 0, n as i64)?,
-            None => permuted(key, n)?.narrow(0, 0, count).reshape(shape),
+            None => draw_permutation(key, n)?.narrow(0, 0, count).reshape(shape),
             Some(p) => {
                 let dtype = if p.dtype().is_half() { DType::F32 } else { p.dtype() };
                 let p = p.to_dtype(dtype);

@@ -46,7 +46,7 @@ fn branches_that_do_not_agree_are_refused() {
     check(
         &cond(&yes, &[&x], |x| vec![x[0].clone()], |_| Vec::new()),
         1,
-        "cond: branch 0 returns 1 results and branch 1 returns 0; all branches must return the same number of \
+        "cond: branch 0 returns 1 result and branch 1 returns 0; all branches must return the same number of \
          results, of the same types",
     );
     check(
@@ -77,7 +77,7 @@ fn a_carry_that_changes_is_refused() {
     check(
         &while_loop(&[&x], |c| c[0].sum_all().lt(1.0), |_| Vec::new()),
         1,
-        "while_loop: the carry enters the body as 1 tensors and leaves it as 0; the number must stay the same",
+        "while_loop: the carry enters the body as 1 tensor and leaves it as 0; the number must stay the same",
     );
     check(
         &while_loop(&[&x], |c| c[0].lt(1.0), |c| c.to_vec()),
@@ -199,7 +199,7 @@ fn derivatives_that_there_are_none_of_are_refused() {
     check(
         &wrong(|_, _, _| Vec::new()),
         1,
-        "custom_gradient: the backward function returns 0 cotangents for 1 inputs; it must return one for each input",
+        "custom_gradient: the backward function returns 0 cotangents for 1 input; it must return one for each input",
     );
     check(
         &wrong(|_, _, _| vec![zeros(&[2])]),

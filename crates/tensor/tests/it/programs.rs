@@ -423,7 +423,7 @@ fn arguments_that_do_not_fit_are_refused_before_the_call() {
     let function =
         runtime.compile(&Function::trace("f", &[f32s([3])], |x| vec![&x[0] + 1.0])).unwrap();
     let message = function.call(Vec::new()).err().unwrap().to_string();
-    assert_eq!(message, "`f` takes 1 arguments, but got 0");
+    assert_eq!(message, "`f` takes 1 argument, but got 0");
     let wrong = runtime.to_device(&Literal::from_slice(&[1i32; 3], [3]).unwrap()).unwrap();
     let message = function.call(vec![Argument::Borrow(&wrong)]).err().unwrap().to_string();
     assert_eq!(message, "`f`: argument 0 must be f32[3], but is i32[3]");

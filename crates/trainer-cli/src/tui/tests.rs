@@ -20,7 +20,7 @@ use tempfile::TempDir;
 
 use super::screen::{Memory, Queue, Resources, Screen};
 use super::{Requests, press};
-use crate::{FitData, Program, Result};
+use crate::{CliApp, FitData, Result};
 
 /// A training in its third epoch.
 fn training() -> Screen {
@@ -235,7 +235,7 @@ impl Callback for Wrong {
     }
 }
 
-impl Program for Endless {
+impl CliApp for Endless {
     type Module = Model;
     fn module(&self) -> Result<Model> {
         Ok(Model(Linear::new(1, 1)))

@@ -1,5 +1,6 @@
 //! [`EarlyStopping`]: ends training when a metric no longer improves.
 
+use fulmen_durable::messages::quantity;
 use fulmen_loggers::number;
 use serde_json::{Value, json};
 
@@ -133,7 +134,7 @@ impl EarlyStopping {
             let best = self
                 .best
                 .map_or(String::new(), |best| format!("; its best value is {}", number(best)));
-            format!("{name} has not improved {} times in a row{best}", self.waited)
+            format!("{name} has not improved {} in a row{best}", quantity(self.waited, "time"))
         })
     }
 }
@@ -261,7 +262,7 @@ mod tests {
         check(loss().patience(2).min_delta(0.1), &[1.0, 0.95, 0.89, 0.85], None);
         check(accuracy().patience(1).min_delta(0.1), &[0.5, 0.6], Some(2));
         let reason = ends(loss().patience(1), &[3.0, 3.5]).unwrap().1;
-        assert_eq!(reason, "loss has not improved 1 times in a row; its best value is 3.0000");
+        assert_eq!(reason, "loss has not improved 1 time in a row; its best value is 3.0000");
     }
 
     #[test]

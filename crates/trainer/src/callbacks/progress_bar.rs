@@ -6,6 +6,7 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use fulmen_durable::messages::quantity;
 use fulmen_loggers::number;
 use fulmen_report::units::{amount, duration};
 use indicatif::{ProgressBar as Bar, ProgressDrawTarget, ProgressStyle};
@@ -245,21 +246,23 @@ impl Callback for ProgressBar {
         if start.learning_rate_factor != 1.0 {
             devices.push_str(&format!(", learning rate × {}", start.learning_rate_factor));
         }
-        let counted =
-            |count: u64, noun: &str| format!("{count} {noun}{}", if count == 1 { "" } else { "s" });
         let Plan { steps_per_epoch, max_epochs, total_steps } = start.plan;
         let length = match max_epochs {
             NO_LIMIT => "epochs until max_time".to_owned(),
             _ if total_steps < steps_per_epoch.saturating_mul(max_epochs) => {
-                counted(total_steps, "step")
+                quantity(total_steps, "step")
             }
             _ => {
-                format!("{} of {}", counted(max_epochs, "epoch"), counted(steps_per_epoch, "step"))
+                format!(
+                    "{} of {}",
+                    quantity(max_epochs, "epoch"),
+                    quantity(steps_per_epoch, "step")
+                )
             }
         };
         self.line(&format!(
-            "Training {} parameters in {}, matmul precision {}, on {} ({devices}): {length}, {}",
-            start.num_parameters,
+            "Training {} in {}, matmul precision {}, on {} ({devices}): {length}, {}",
+            quantity(start.num_parameters, "parameter"),
             start.precision,
             start.matmul_precision,
             start.platform,

@@ -2,6 +2,7 @@
 //! creates the loader. Its batches must have the shapes that the step was compiled for.
 
 use fulmen_data::DataLoader;
+use fulmen_durable::messages::quantity;
 
 use super::Fit;
 use crate::bad_samples::BadSampleCount;
@@ -47,8 +48,8 @@ fn check_same(before: &DataLoader, loader: &DataLoader, epoch: u64) -> Result<()
     let batches = |loader: &DataLoader| {
         let padded = if loader.pads() { ", the last one padded" } else { "" };
         format!(
-            "{} batches of {}, {:?}{padded}",
-            loader.len(),
+            "{} of {}, {:?}{padded}",
+            quantity(loader.len(), "batch"),
             loader.batch_size(),
             loader.shapes()
         )

@@ -14,6 +14,7 @@ use fulmen_cache::{CacheInfo, cache_info, clear_cache, repair_cache, verify_cach
 use fulmen_cli::prepare::Progress;
 use fulmen_data::Dataset;
 use fulmen_data::Result;
+use fulmen_durable::messages::quantity;
 use fulmen_images::{ImageFolder, ImagePipeline};
 
 /// Makes, shows, verifies and clears cached datasets, and compiled programs
@@ -133,7 +134,7 @@ impl Warm {
             })
             .open()?;
         drop(reporter);
-        outln!("{} samples in {}", cached.len(), cached.path().display());
+        outln!("{} in {}", quantity(cached.len(), "sample"), cached.path().display());
         for message in cached.bad_samples().take(20) {
             outln!("  bad: {message}");
         }
@@ -197,15 +198,16 @@ pub(crate) fn run(command: Command) -> Result<()> {
             }
             match removed.len() {
                 0 => outln!("everything is intact"),
-                count => {
-                    outln!("removed {count} files; make the cache again to write what is missing")
-                }
+                count => outln!(
+                    "removed {}; make the cache again to write what is missing",
+                    quantity(count, "file")
+                ),
             }
             Ok(())
         }
         Command::Verify { cache: CachePath { path }, repair: false } => verify(path),
         Command::Clear(CachePath { path }) => {
-            outln!("freed {} bytes", clear_cache(path)?);
+            outln!("freed {}", quantity(clear_cache(path)?, "byte"));
             Ok(())
         }
         Command::Compile(arguments) => compile_cache::run(arguments),
@@ -237,7 +239,7 @@ fn show(info: &CacheInfo) {
         outln!("    {line}");
     }
     if info.bad_samples > 0 {
-        outln!("  {} samples could not be read", info.bad_samples);
+        outln!("  {} could not be read", quantity(info.bad_samples, "sample"));
     }
     match (&info.writer, info.is_complete()) {
         (Some(writer), _) => outln!("  being written by {writer}"),

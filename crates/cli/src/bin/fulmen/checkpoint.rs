@@ -9,6 +9,7 @@ use fulmen_checkpoint::{
     Checkpoint, ListedCheckpoint, MANIFEST, MergeOptions, diff, list, merge, open_store, verify,
 };
 use fulmen_data::{Error, Result};
+use fulmen_durable::messages::quantity;
 
 use crate::size::parse_size;
 
@@ -57,7 +58,7 @@ pub(crate) fn run(command: Command) -> Result<()> {
             if !damaged.is_empty() {
                 return Err(Error::file(
                     &path,
-                    format!("{} parts are damaged; use another checkpoint", damaged.len()),
+                    format!("{}; use another checkpoint", quantity(damaged.len(), "damaged part")),
                 ));
             }
             outln!("{}: every byte is intact", path.display());
@@ -78,7 +79,10 @@ pub(crate) fn run(command: Command) -> Result<()> {
                     outln!("no differences");
                     Ok(())
                 }
-                count => Err(Error::new(format!("the checkpoints have {count} differences"))),
+                count => Err(Error::new(format!(
+                    "the checkpoints have {}",
+                    quantity(count, "difference")
+                ))),
             }
         }
     }
@@ -137,11 +141,11 @@ fn summary(checkpoint: &Checkpoint) -> String {
     let manifest = checkpoint.manifest();
     let score = manifest.run.score.map(|score| format!(", score {score}")).unwrap_or_default();
     format!(
-        "step {}, epoch {}{score}, {} tensors, {:.1} MB, {} shards",
+        "step {}, epoch {}{score}, {}, {:.1} MB, {}",
         manifest.run.step,
         manifest.run.epoch,
-        manifest.tensors.len(),
+        quantity(manifest.tensors.len(), "tensor"),
         manifest.bytes() as f64 / 1e6,
-        manifest.shards.len()
+        quantity(manifest.shards.len(), "shard")
     )
 }

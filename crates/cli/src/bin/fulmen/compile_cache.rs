@@ -5,6 +5,7 @@ use std::time::SystemTime;
 
 use clap::{Args, Subcommand};
 use fulmen_data::{Error, Result};
+use fulmen_durable::messages::quantity;
 use fulmen_pjrt::compile_cache::{CacheEntry, CompileCache};
 
 /// Shows, verifies and clears the compiled programs on disk
@@ -42,16 +43,19 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
             let entries = cache.entries().map_err(failed)?;
             entries.iter().for_each(show);
             let bytes: u64 = entries.iter().map(|entry| entry.bytes).sum();
-            outln!("{} programs, {:.1} MB, in {folder}", entries.len(), bytes as f64 / 1e6);
+            let programs = quantity(entries.len(), "program");
+            outln!("{programs}, {:.1} MB, in {folder}", bytes as f64 / 1e6);
         }
-        Command::Clear => outln!("freed {} bytes", cache.clear().map_err(failed)?),
+        Command::Clear => {
+            outln!("freed {}", quantity(cache.clear().map_err(failed)?, "byte"));
+        }
         Command::Verify => {
             let damaged = cache.verify().map_err(failed)?;
             damaged.iter().for_each(|error| outln!("{error}"));
             if !damaged.is_empty() {
-                let count = damaged.len();
                 return Err(Error::new(format!(
-                    "{count} programs in {folder} are damaged; each is compiled again when it is needed"
+                    "{} in {folder}: each is compiled again when it is needed",
+                    quantity(damaged.len(), "damaged program")
                 )));
             }
             outln!("all programs in {folder} are intact");

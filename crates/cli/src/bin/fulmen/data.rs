@@ -8,6 +8,7 @@ use fulmen_cli::prepare::{
     self, ExpectedContents, Manifest, PrepareOptions, TextOptions, shards_info,
 };
 use fulmen_data::Result;
+use fulmen_durable::messages::quantity;
 use fulmen_files::Location;
 use fulmen_text::Tokenizer;
 
@@ -230,17 +231,18 @@ pub(crate) fn run(command: Command) -> Result<()> {
 
 fn print_manifest(manifest: &Manifest) {
     for split in &manifest.splits {
-        let tokens = split.tokens.map_or(String::new(), |tokens| format!(", {tokens} tokens"));
+        let tokens =
+            split.tokens.map_or(String::new(), |tokens| format!(", {}", quantity(tokens, "token")));
         outln!(
-            "{}: {} samples{tokens} in {} shards, {} bytes",
+            "{}: {}{tokens} in {}, {}",
             split.name,
-            split.samples,
-            split.shards.len(),
-            split.bytes
+            quantity(split.samples, "sample"),
+            quantity(split.shards.len(), "shard"),
+            quantity(split.bytes, "byte")
         );
     }
     if !manifest.classes.is_empty() {
-        outln!("{} classes", manifest.classes.len());
+        outln!("{}", quantity(manifest.classes.len(), "class"));
     }
     for warning in manifest.warnings.iter().take(20) {
         let prefix =
@@ -248,21 +250,33 @@ fn print_manifest(manifest: &Manifest) {
         outln!("warning: {prefix}{}", warning.what);
     }
     if manifest.warnings.len() > 20 {
-        outln!("{} more warnings are in manifest.json", manifest.warnings.len() - 20);
+        let more = quantity(manifest.warnings.len() - 20, "more warning");
+        outln!("manifest.json has {more}");
     }
 }
 
 fn info(paths: &[PathBuf]) -> Result<()> {
     let info = shards_info(paths)?;
     for shard in &info.shards {
-        outln!("{}: {} samples, {} bytes", shard.path.display(), shard.samples, shard.bytes);
+        outln!(
+            "{}: {}, {}",
+            shard.path.display(),
+            quantity(shard.samples, "sample"),
+            quantity(shard.bytes, "byte")
+        );
     }
-    outln!("{} samples in {} shards, {} bytes", info.samples(), info.shards.len(), info.bytes());
+    outln!(
+        "{} in {}, {}",
+        quantity(info.samples(), "sample"),
+        quantity(info.shards.len(), "shard"),
+        quantity(info.bytes(), "byte")
+    );
     for (extension, (files, bytes)) in &info.extensions {
-        outln!("  .{extension}: {files} files, {bytes} bytes");
+        outln!("  .{extension}: {}, {}", quantity(files, "file"), quantity(bytes, "byte"));
     }
     if let (Some(fewest), Some(most)) = (info.classes.values().min(), info.classes.values().max()) {
-        outln!("{} classes, with {fewest} to {most} samples each", info.classes.len());
+        let classes = quantity(info.classes.len(), "class");
+        outln!("{classes}, with {fewest} to {} each", quantity(most, "sample"));
     }
     Ok(())
 }

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use clap::Args;
 use fulmen_cli::Presize;
 use fulmen_data::Result;
+use fulmen_durable::messages::quantity;
 use fulmen_images::ImageFolder;
 
 use crate::limits::Limits;
@@ -72,6 +73,11 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
     drop(reporter);
     let (samples, bytes) =
         shards.iter().fold((0, 0), |sum, shard| (sum.0 + shard.samples, sum.1 + shard.bytes));
-    outln!("{samples} images in {} shards, {bytes} bytes", shards.len());
+    outln!(
+        "{} in {}, {}",
+        quantity(samples, "image"),
+        quantity(shards.len(), "shard"),
+        quantity(bytes, "byte")
+    );
     Ok(())
 }

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use fulmen_data::{Error, Result};
+use fulmen_durable::messages::quantity;
 use serde_json::{Value, json};
 
 use super::ps::seconds;
@@ -163,7 +164,11 @@ fn print_answer(run: &Path, folder: &Path, mut answer: Value, as_json: bool) {
         outln!("{answer}");
         return;
     }
-    outln!("{} steps in {:.1} s", answer["steps"], answer["seconds"].as_f64().unwrap_or_default());
+    outln!(
+        "{} in {:.1} s",
+        quantity(&answer["steps"], "step"),
+        answer["seconds"].as_f64().unwrap_or_default()
+    );
     for file in &files {
         if file.ends_with(".pb") {
             outln!(
@@ -175,7 +180,7 @@ fn print_answer(run: &Path, folder: &Path, mut answer: Value, as_json: bool) {
         }
     }
     if let Some(lost) = answer["lost_events"].as_u64().filter(|lost| *lost > 0) {
-        outln!("The trace lacks its first {lost} events: record fewer steps.");
+        outln!("The trace lacks its first {}: record fewer steps.", quantity(lost, "event"));
     }
     if let Some(error) = answer["plugin_error"].as_str() {
         outln!("There is no profile of the devices: {error}");

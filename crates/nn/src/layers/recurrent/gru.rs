@@ -40,11 +40,7 @@ impl Gru {
     #[track_caller]
     pub fn forward(&self, x: impl AsTensor, h_0: Option<&Tensor>) -> (Tensor, Tensor) {
         let _scope = NN.open();
-        let x = x.as_tensor();
-        let first = h_0.as_ref().map(std::slice::from_ref);
-        let (y, mut state) = self.0.run(&self.to_string(), x, first);
-        let h = state.swap_remove(0);
-        (y, h)
+        self.0.run_with_one_state(&self.to_string(), x.as_tensor(), h_0)
     }
 }
 

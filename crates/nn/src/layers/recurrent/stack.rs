@@ -106,6 +106,17 @@ impl Stack {
         (y, state)
     }
 
+    /// Like [`Stack::run`], for a cell whose state is one tensor.
+    pub(super) fn run_with_one_state(
+        &self,
+        name: &str,
+        x: &Tensor,
+        h_0: Option<&Tensor>,
+    ) -> (Tensor, Tensor) {
+        let (y, mut state) = self.run(name, x, h_0.as_ref().map(std::slice::from_ref));
+        (y, state.swap_remove(0))
+    }
+
     fn record(
         &self,
         x: &Tensor,

@@ -4,7 +4,11 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::{Body, DerivativeKey, Derivatives, borrowed, join, no_derivative, types};
+use fulmen_durable::messages::quantity;
+
+use super::{
+    Body, DerivativeKey, Derivatives, borrowed, derivative_inputs, join, no_derivative, types,
+};
 use crate::grad::vjp;
 use crate::lower::Lowering;
 use crate::operation::{Operation, RecomputePolicy, Vjp};
@@ -104,10 +108,7 @@ impl Operation for Branch {
             Ok(derivative) => derivative,
             Err(fault) => return no_derivative(fault, cx.inputs.len()),
         };
-        let mut inputs = cx.inputs.to_vec();
-        // Only floating-point and complex results have cotangents.
-        inputs.extend(cx.cotangents.iter().flatten().filter(|c| c.dtype().is_inexact()).cloned());
-        inputs.extend(derivative.outside.iter().cloned());
+        let inputs = derivative_inputs(cx, &derivative.outside);
         let results = derivative.branches.clone().apply(&inputs);
         for (&i, cotangent) in derivative.wrt.iter().zip(results) {
             cotangents[i] = Some(cotangent);
@@ -137,7 +138,7 @@ impl Operation for Branch {
 
 impl fmt::Debug for Branch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of {} branches", self.0.method, self.0.bodies.len())
+        write!(f, "{} of {}", self.0.method, quantity(self.0.bodies.len(), "branch"))
     }
 }
 

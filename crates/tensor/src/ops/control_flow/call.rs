@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::{DerivativeKey, Derivatives, borrowed, no_derivative, types};
+use super::{DerivativeKey, Derivatives, borrowed, derivative_inputs, no_derivative, types};
 use crate::grad::vjp;
 use crate::lower::{Lowering, identifier};
 use crate::operation::{Operation, Vjp};
@@ -80,10 +80,7 @@ impl Operation for Call {
             Ok(derivative) => derivative,
             Err(fault) => return no_derivative(fault, cx.inputs.len()),
         };
-        let mut inputs = cx.inputs.to_vec();
-        // Only floating-point and complex results have cotangents.
-        inputs.extend(cx.cotangents.iter().flatten().filter(|c| c.dtype().is_inexact()).cloned());
-        inputs.extend(derivative.outside.iter().cloned());
+        let inputs = derivative_inputs(cx, &derivative.outside);
         for (&i, cotangent) in derivative.wrt.iter().zip(derivative.callee.clone().apply(&inputs)) {
             cotangents[i] = Some(cotangent);
         }

@@ -1,5 +1,7 @@
 //! Branches: [`cond`] and [`switch`]. The operation and its derivative are in `branches.rs`.
 
+use fulmen_durable::messages::quantity;
+
 use super::branches::close;
 use super::owned;
 use crate::region::{Region, parameters};
@@ -34,8 +36,9 @@ fn choose(
             all_live(&results)?;
             if results.len() != count {
                 return Err(format!(
-                    "branch 0 returns {count} results and branch {n} returns {}; all branches must return the same \
-                     number of results, of the same types",
+                    "branch 0 returns {} and branch {n} returns {}; all branches must return the same number of results, of \
+                     the same types",
+                    quantity(count, "result"),
                     results.len()
                 )
                 .into());

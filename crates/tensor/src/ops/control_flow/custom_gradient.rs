@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use fulmen_durable::messages::quantity;
+
 use super::{borrowed, owned, types};
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp};
@@ -59,9 +61,9 @@ impl CustomGradient {
         all_live(&returned)?;
         if returned.len() != inputs.len() {
             return Err(format!(
-                "the backward function returns {} cotangents for {} inputs; it must return one for each input",
-                returned.len(),
-                inputs.len()
+                "the backward function returns {} for {}; it must return one for each input",
+                quantity(returned.len(), "cotangent"),
+                quantity(inputs.len(), "input")
             )
             .into());
         }

@@ -68,6 +68,16 @@ impl<T> Derivatives<T> {
     }
 }
 
+/// The inputs of an operation's derivative: those of the operation, the cotangents of its results,
+/// and the tensors that the derivative captured from outside.
+fn derivative_inputs(cx: &Vjp<'_>, outside: &[Tensor]) -> Vec<Tensor> {
+    let mut inputs = cx.inputs.to_vec();
+    // Only floating-point and complex results have cotangents.
+    inputs.extend(cx.cotangents.iter().flatten().filter(|c| c.dtype().is_inexact()).cloned());
+    inputs.extend(outside.iter().cloned());
+    inputs
+}
+
 /// Poisoned cotangents for `count` inputs of an operation without a derivative.
 fn no_derivative(fault: Fault, count: usize) -> Vec<Option<Tensor>> {
     vec![Some(Tensor::poisoned(fault)); count]

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
+use fulmen_durable::messages::quantity;
+
 use super::scan_derivative::Derivative;
 use super::while_loop::same_carry;
 use super::{Derivatives, borrowed};
@@ -59,7 +61,7 @@ impl Loop {
 }
 
 /// The type of `length` stacked values of type `ty`.
-fn stacked(length: usize, ty: &TensorType) -> TensorType {
+fn stack_type(length: usize, ty: &TensorType) -> TensorType {
     TensorType::new(
         ty.dtype,
         std::iter::once(length).chain(ty.shape.iter().copied()).collect::<Vec<_>>(),
@@ -73,7 +75,7 @@ impl Operation for Loop {
     fn infer(&self, _: &[&TensorType]) -> Result<Vec<TensorType>, String> {
         let carries = self.step.carries;
         let ty = |(i, t): (usize, &Tensor)| {
-            if i < carries { t.ty().clone() } else { stacked(self.length, t.ty()) }
+            if i < carries { t.ty().clone() } else { stack_type(self.length, t.ty()) }
         };
         Ok(self.results().iter().enumerate().map(ty).collect())
     }
@@ -125,7 +127,7 @@ impl Operation for Loop {
             let mut arguments: Vec<String> = names[..carries].to_vec();
             for i in carries..carries + xs {
                 let (from, ty) = (cx.operand_type(i).clone(), self.step.region.parameters[i].ty().clone());
-                let one = stacked(1, &ty);
+                let one = stack_type(1, &ty);
                 let (starts, start_types) = start(cx, from.shape.rank());
                 let slice = cx.statement(format!(
                     "stablehlo.dynamic_slice {}, {starts}, sizes = {:?} : ({}, {start_types}) -> {}",
@@ -140,7 +142,7 @@ impl Operation for Loop {
             arguments.extend((carries + xs..self.step.region.parameters.len()).map(|i| cx.operand(i).to_owned()));
             let mut values = cx.expression(&self.step.region.parameters, &arguments, &self.results());
             for (i, (name, ty)) in values.iter_mut().enumerate().skip(carries) {
-                let (one, whole) = (stacked(1, ty), &results[i]);
+                let (one, whole) = (stack_type(1, ty), &results[i]);
                 let (one_ty, whole_ty) = (one.stablehlo(), whole.stablehlo());
                 let slice = cx.statement(format!("stablehlo.reshape {name} : ({}) -> {one_ty}", ty.stablehlo()));
                 let (starts, start_types) = start(cx, one.shape.rank());
@@ -171,7 +173,7 @@ impl Operation for Loop {
 
 impl fmt::Debug for Loop {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "scan of {} steps", self.length)
+        write!(f, "scan of {}", quantity(self.length, "step"))
     }
 }
 
@@ -281,7 +283,7 @@ impl Scan {
         same_carry(init, &carry)?;
         if length == 0 {
             let empty =
-                ys.iter().map(|y| Tensor::zeros(y.dtype(), stacked(0, y.ty()).shape)).collect();
+                ys.iter().map(|y| Tensor::zeros(y.dtype(), stack_type(0, y.ty()).shape)).collect();
             return Ok((init.iter().map(|&t| t.clone()).collect(), empty));
         }
         if init.is_empty() && ys.is_empty() {

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use fulmen_durable::messages::quantity;
+
 use super::{Body, borrowed, join, types};
 use crate::lower::Lowering;
 use crate::operation::{Operation, RecomputePolicy, Vjp};
@@ -55,7 +57,7 @@ impl Operation for WhileLoop {
 
 impl fmt::Debug for WhileLoop {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "while_loop over {} values", self.0.body.region.results.len())
+        write!(f, "while_loop over {}", quantity(self.0.body.region.results.len(), "value"))
     }
 }
 
@@ -125,8 +127,8 @@ pub fn while_loop(
 pub(super) fn same_carry(init: &[&Tensor], carry: &[Tensor]) -> Result<(), String> {
     if carry.len() != init.len() {
         return Err(format!(
-            "the carry enters the body as {} tensors and leaves it as {}; the number must stay the same",
-            init.len(),
+            "the carry enters the body as {} and leaves it as {}; the number must stay the same",
+            quantity(init.len(), "tensor"),
             carry.len()
         ));
     }

@@ -3,6 +3,8 @@
 
 use std::collections::HashMap;
 
+use fulmen_durable::messages::quantity;
+
 use crate::Shape;
 
 /// A label of the equation: an index into [`Equation::sizes`].
@@ -89,8 +91,8 @@ impl Equation {
         if terms.len() != shapes.len() {
             let position = terms.last().map_or(0, |term| term.end);
             let message = format!(
-                "the equation has {} operands, but {} were given",
-                terms.len(),
+                "the equation has {}, but {} were given",
+                quantity(terms.len(), "operand"),
                 shapes.len()
             );
             return Err(pointing(text, position, message));

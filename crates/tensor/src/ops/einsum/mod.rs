@@ -51,14 +51,14 @@ impl LabeledTensor {
 
     /// Sums over the axes whose labels are not needed.
     fn keep(self, needed: &[Label]) -> LabeledTensor {
-        let summed: Vec<isize> = (0..self.labels.len())
+        let axes: Vec<isize> = (0..self.labels.len())
             .filter(|&i| !needed.contains(&self.labels[i]))
             .map(|i| i as isize)
             .collect();
-        if summed.is_empty() {
+        if axes.is_empty() {
             return self;
         }
-        let tensor = self.tensor.reduce("einsum", Reducer::Sum, &summed, false);
+        let tensor = self.tensor.reduce("einsum", Reducer::Sum, &axes, false);
         LabeledTensor {
             tensor,
             labels: self.labels.into_iter().filter(|l| needed.contains(l)).collect(),
@@ -69,9 +69,9 @@ impl LabeledTensor {
     fn times(self, other: LabeledTensor, needed: &[Label]) -> LabeledTensor {
         let shared = |l: &Label| other.labels.contains(l);
         let is_kept = |l: &Label| needed.contains(l) || (self.labels.contains(l) && shared(l));
-        let kept: Vec<Label> =
+        let operand_labels: Vec<Label> =
             self.labels.iter().chain(&other.labels).copied().filter(is_kept).collect();
-        let (a, b) = (self.keep(&kept), other.keep(&kept));
+        let (a, b) = (self.keep(&operand_labels), other.keep(&operand_labels));
         let position = |labels: &[Label], l: Label| labels.iter().position(|&m| m == l);
         let (mut batch, mut contracted) = ((Vec::new(), Vec::new()), (Vec::new(), Vec::new()));
         let mut labels = Vec::new();
@@ -159,7 +159,7 @@ impl Tensor {
                 .iter()
                 .filter_map(|l| product.labels.iter().position(|m| m == l))
                 .collect();
-            Ok(product.tensor.permuted(order))
+            Ok(product.tensor.permute_axes(order))
         })
     }
 

@@ -22,7 +22,7 @@ fn branches() {
             cond: the predicate must be a bool scalar, not f32[2]; make one with lt() or all()
             cond: the predicate must be a bool scalar, not i32[]; make one with lt() or all()
             cond: result 0 is f32[2] in branch 0 and f32[] in branch 1; all branches must return the same types
-            cond: branch 0 returns 1 results and branch 1 returns 2; all branches must return the same number of results, of the same types
+            cond: branch 0 returns 1 result and branch 1 returns 2; all branches must return the same number of results, of the same types
             switch: the index must be an integer scalar, not f32[2]
             switch: there are no branches; pass at least one
         "#]],

@@ -209,7 +209,7 @@ fn shape_operations_say_what_they_expected() {
     );
     check(
         &Tensor::from_slice(&[1.0f32, 2.0], [3]),
-        "from_slice: 2 elements were given for the shape [3], which has 3",
+        "from_slice: got 2 elements for the shape [3], which has 3",
     );
     check(
         &zeros([0, 2]).max(&[0]),
@@ -255,7 +255,7 @@ fn rows_that_cannot_be_taken_or_added_are_refused() {
 fn windows_say_which_channels_and_sizes_do_not_fit() {
     check(
         &zeros([1, 3, 8, 8]).convolution(&zeros([4, 2, 3, 3]), &Convolution::new(2)),
-        "convolution: the input f32[1, 3, 8, 8] has 3 channels; the kernel f32[4, 2, 3, 3] in 1 groups takes 2",
+        "convolution: the input f32[1, 3, 8, 8] has 3 channels; the kernel f32[4, 2, 3, 3] in 1 group takes 2",
     );
     check(
         &zeros([1, 3, 8]).convolution(&zeros([4, 3, 3, 3]), &Convolution::new(2)),
@@ -384,7 +384,7 @@ fn attributes_beyond_the_address_space_are_refused() {
     let how = || Convolution::new(2);
     check(
         &image.convolution(&kernel, &how().groups(usize::MAX)),
-        "convolution: the input f32[1, 1, 5, 5] has 1 channels; the kernel f32[1, 1, 3, 3] in 18446744073709551615 \
+        "convolution: the input f32[1, 1, 5, 5] has 1 channel; the kernel f32[1, 1, 3, 3] in 18446744073709551615 \
          groups takes 18446744073709551615",
     );
     for (what, how) in [

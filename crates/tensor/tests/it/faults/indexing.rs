@@ -89,13 +89,13 @@ fn boxes_at_computed_places() {
             x.dynamic_update_slice(&integers([1, 1]), &starts[..1]),
         ],
         expect![[r#"
-            dynamic_slice: 1 starts and 2 sizes were given; f32[3, 4] has 2 axes
+            dynamic_slice: got 1 start and 2 sizes; f32[3, 4] has 2 axes
             dynamic_slice: a box of [4, 1] is not within f32[3, 4]
-            dynamic_slice: 2 starts and 1 sizes were given; f32[3, 4] has 2 axes
+            dynamic_slice: got 2 starts and 1 size; f32[3, 4] has 2 axes
             dynamic_slice: the start of axis 1 must be an integer scalar, not f32[]
             dynamic_slice: the start of axis 1 must be an integer scalar, not i32[1]
             dynamic_update_slice: a box of [4, 1] is not within f32[3, 4]
-            dynamic_update_slice: 2 starts and 1 sizes were given; f32[3, 4] has 2 axes
+            dynamic_update_slice: got 2 starts and 1 size; f32[3, 4] has 2 axes
             dynamic_update_slice: the dtypes differ: f32[3, 4] and i32[1, 1]; convert one with to_dtype()
         "#]],
     );
@@ -121,7 +121,7 @@ fn indices_that_do_not_fit_are_refused() {
         &x.scatter_nd(&Tensor::zeros(DType::I32, [4, 0]), &zeros([4, 2, 3]), Combine::Set),
         "name no axis",
     );
-    check_words(&x.dynamic_slice(&[Tensor::scalar(0i32)], &[1, 1]), "1 starts and 2 sizes");
+    check_words(&x.dynamic_slice(&[Tensor::scalar(0i32)], &[1, 1]), "1 start and 2 sizes");
     check_words(
         &x.dynamic_slice(&[Tensor::scalar(0i32), Tensor::scalar(0.0f32)], &[1, 1]),
         "must be an integer scalar",

@@ -110,7 +110,7 @@ fn products() {
             einsum: operand 1 has 1 axes, [3], but the equation labels 2
               ij,jk->iz
                  ^
-            einsum: the equation has 1 operands, but 2 were given
+            einsum: the equation has 1 operand, but 2 were given
               ij->j
                 ^
             einsum: '1' is not a letter, `,`, `...` or `->`
@@ -170,8 +170,8 @@ fn products_and_diagonals() {
             "einsum: this axis of operand 1, [4, 5], has 4 elements, but elsewhere the label has 3\n  ij,jk->ik\n     \
              ^",
         ),
-        (Tensor::einsum("ij->ij", &[]), "einsum: the equation has 1 operands, but 0 were given"),
-        (Tensor::einsum("", &[]), "einsum: the equation has 1 operands, but 0 were given"),
+        (Tensor::einsum("ij->ij", &[]), "einsum: the equation has 1 operand, but 0 were given"),
+        (Tensor::einsum("", &[]), "einsum: the equation has 1 operand, but 0 were given"),
         (
             Tensor::einsum("ij,jk->ik", &[&x.gt(0.0), &x.gt(0.0).t()]),
             "einsum: takes numbers, not bool",

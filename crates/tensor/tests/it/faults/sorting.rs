@@ -31,7 +31,7 @@ fn order() {
             sort: axis 0 is not one of the 0 axes of []
             argsort: axis -3 is not one of the 2 axes of [2, 3]
             sort_together: tensor 1 is i32[2] and the first is f32[2, 3]: the shapes differ
-            sort_together: there are 1 tensors, which cannot have 2 keys
+            sort_together: 1 tensor cannot have 2 keys
             sort: the complex numbers of c64[2, 3] have no order; sort by real(), imag() or abs()
             topk: axis 1 of [2, 3] has fewer than 4 elements
             topk: axis 2 is not one of the 2 axes of [2, 3]
@@ -60,7 +60,7 @@ fn sorts() {
         ),
         (
             Tensor::sort_together(&[&x], 0, 0, false)[0].clone(),
-            "sort_together: there are 1 tensors, which cannot have 0 keys",
+            "sort_together: 1 tensor cannot have 0 keys",
         ),
         (x.topk(4, 1, true).0, "topk: axis 1 of [2, 3] has fewer than 4 elements"),
         (x.topk(1, 2, true).1, "topk: axis 2"),

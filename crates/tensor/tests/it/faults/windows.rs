@@ -22,14 +22,14 @@ fn convolutions() {
             image.conv_transpose(&zeros([2, 4, 3, 3]), &how().output_padding([2, 2])),
         ],
         expect![[r#"
-            convolution: the input f32[1, 2, 5, 5] has 2 channels; the kernel f32[4, 3, 3, 3] in 1 groups takes 3
+            convolution: the input f32[1, 2, 5, 5] has 2 channels; the kernel f32[4, 3, 3, 3] in 1 group takes 3
             convolution: the kernel f32[4, 2, 0, 3] has no element along axis 2
             convolution: stride and dilation must be at least 1
             convolution: stride, padding and dilation must have one entry for each spatial axis: Convolution { stride: [1], padding: Numbers([(0, 0), (0, 0)]), output_padding: [0, 0], dilation: [1, 1], groups: 1 }
             convolution: stride, padding and dilation must have one entry for each spatial axis: Convolution { stride: [1, 1], padding: Numbers([(0, 0), (0, 0)]), output_padding: [0, 0], dilation: [1, 1, 1], groups: 1 }
             convolution: 3 output channels cannot be split into 2 groups
             convolution: a convolution over 1 axes takes an input [batch, channels, …] and a kernel [out, in, …] of rank 3; they are f32[1, 2, 5, 5] and f32[4, 2, 3]
-            conv_transpose: the input f32[1, 2, 5, 5] has 2 channels; the kernel f32[3, 4, 3, 3] in 1 groups takes 3
+            conv_transpose: the input f32[1, 2, 5, 5] has 2 channels; the kernel f32[3, 4, 3, 3] in 1 group takes 3
             conv_transpose: output_padding 2 of spatial axis 0 must be less than the stride 1 or the dilation 1
         "#]],
     );

@@ -25,8 +25,8 @@ pub(crate) struct CommandOutput {
     pub(crate) err: String,
 }
 
-/// Executes calls.
-pub(crate) trait Program {
+/// Runs commands of gcloud.
+pub(crate) trait CommandRunner {
     /// Calls `gcloud` for at most `limit`; stops early once `interrupted` returns true.
     fn call(
         &self,
@@ -42,7 +42,7 @@ pub(crate) trait Program {
     fn call_attached(&self, words: &[String]) -> io::Result<u8>;
 }
 
-/// The real program.
+/// The program `gcloud` on this machine.
 pub(crate) struct Gcloud(pub(crate) PathBuf);
 
 impl Default for Gcloud {
@@ -51,7 +51,7 @@ impl Default for Gcloud {
     }
 }
 
-impl Program for Gcloud {
+impl CommandRunner for Gcloud {
     fn call(
         &self,
         words: &[String],
@@ -190,9 +190,9 @@ impl Default for PollPolicy {
     }
 }
 
-/// The context of a command: the program, its output, and signals.
+/// The context of a command: gcloud, the output, and signals.
 pub(crate) struct Tool<'a> {
-    pub(crate) program: &'a dyn Program,
+    pub(crate) gcloud: &'a dyn CommandRunner,
     pub(crate) out: &'a mut dyn Write,
     pub(crate) log: &'a mut dyn Write,
     pub(crate) signals: &'a Receiver<Signal>,
@@ -205,14 +205,14 @@ pub(crate) struct Tool<'a> {
 
 impl<'a> Tool<'a> {
     pub(crate) fn new(
-        program: &'a dyn Program,
+        gcloud: &'a dyn CommandRunner,
         out: &'a mut dyn Write,
         log: &'a mut dyn Write,
         signals: &'a Receiver<Signal>,
         poll_policy: PollPolicy,
     ) -> Tool<'a> {
         Tool {
-            program,
+            gcloud,
             out,
             log,
             signals,
@@ -242,7 +242,7 @@ impl<'a> Tool<'a> {
         if self.printed_commands.insert(line.clone()) {
             self.progress(&format!("$ {line}"));
         }
-        self.program.call(words, QUERY_TIMEOUT, &mut || false).result()
+        self.gcloud.call(words, QUERY_TIMEOUT, &mut || false).result()
     }
 
     /// Runs a command that changes something, and does not stop for a signal.
@@ -251,7 +251,7 @@ impl<'a> Tool<'a> {
     /// gcloud's error.
     pub(crate) fn change(&mut self, words: &[String]) -> Result<String> {
         self.progress(&format!("$ {}", shell_line(words)));
-        self.program.call(words, CHANGE_TIMEOUT, &mut || false).result()
+        self.gcloud.call(words, CHANGE_TIMEOUT, &mut || false).result()
     }
 
     /// Runs a command that changes something, until a signal arrives. After a signal, it is unknown
@@ -265,7 +265,7 @@ impl<'a> Tool<'a> {
     ) -> std::result::Result<String, Stop> {
         self.progress(&format!("$ {}", shell_line(words)));
         let mut received = None;
-        let output = self.program.call(words, CHANGE_TIMEOUT, &mut || {
+        let output = self.gcloud.call(words, CHANGE_TIMEOUT, &mut || {
             received = received.or_else(|| self.accept_signal(self.signals.try_recv().ok()));
             received.is_some()
         });

@@ -1,4 +1,4 @@
-//! The program to copy: its hash, and its requirements of a host.
+//! The binary to copy: its hash, and its requirements of a host.
 
 use std::fmt;
 use std::fs::File;
@@ -12,9 +12,9 @@ use sha2::{Digest, Sha256};
 
 use crate::{Error, Result};
 
-/// A file to run on hosts.
+/// A file to run on hosts, usually an executable.
 #[derive(Clone, Debug)]
-pub(crate) struct Program {
+pub(crate) struct Binary {
     pub(crate) path: PathBuf,
     /// SHA-256 in hexadecimal.
     pub(crate) hash: String,
@@ -55,8 +55,8 @@ impl fmt::Display for Glibc {
     }
 }
 
-impl Program {
-    pub(crate) fn open(path: &Path) -> Result<Program> {
+impl Binary {
+    pub(crate) fn open(path: &Path) -> Result<Binary> {
         let unreadable = |e| {
             Error::usage(format!(
                 "{}: {e}; pass a program of this machine after --",
@@ -72,7 +72,7 @@ impl Program {
             }
         }
         let hash = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-        Ok(Program {
+        Ok(Binary {
             path: path.to_owned(),
             hash,
             requirements: Requirements::from_elf(&file).unwrap_or_default(),
@@ -168,22 +168,22 @@ mod tests {
 
     #[test]
     fn a_host_with_an_older_glibc_or_another_processor_is_refused() {
-        let program = Program::open(&std::env::current_exe().unwrap()).unwrap();
-        let (needed, symbol) = required_glibc(&program.path).unwrap().unwrap();
-        assert!(!symbol.contains(' ') && program.requirements.glibc == Some(needed), "{symbol}");
+        let binary = Binary::open(&std::env::current_exe().unwrap()).unwrap();
+        let (needed, symbol) = required_glibc(&binary.path).unwrap().unwrap();
+        assert!(!symbol.contains(' ') && binary.requirements.glibc == Some(needed), "{symbol}");
         // Threads and similar features need more than the first 64-bit glibc. The machine that runs
         // the tests has a glibc that is new enough.
         assert!(needed > Glibc(2, 2, 5) && needed < Glibc(3, 0, 0), "{needed}");
-        let machine = program.requirements.machine.unwrap();
-        assert_eq!(program.incompatibility(machine, Some(needed)), None);
-        let older = program.incompatibility(machine, Glibc::parse("2.3")).unwrap();
+        let machine = binary.requirements.machine.unwrap();
+        assert_eq!(binary.incompatibility(machine, Some(needed)), None);
+        let older = binary.incompatibility(machine, Glibc::parse("2.3")).unwrap();
         assert!(
             older.contains("glibc 2.3, but") && older.contains(&format!("needs {needed}")),
             "{older}"
         );
-        assert!(program.incompatibility(machine, None).unwrap().contains("statically"));
+        assert!(binary.incompatibility(machine, None).unwrap().contains("statically"));
         assert!(
-            program
+            binary
                 .incompatibility("riscv64", Some(needed))
                 .unwrap()
                 .contains("its processor is riscv64")
@@ -200,13 +200,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("train.sh");
         std::fs::write(&path, "abc").unwrap();
-        let program = Program::open(&path).unwrap();
-        assert_eq!(
-            program.hash,
-            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-        );
-        assert_eq!(program.incompatibility("x86_64", None), None);
-        let error = Program::open(&folder.path().join("absent")).unwrap_err();
+        let binary = Binary::open(&path).unwrap();
+        assert_eq!(binary.hash, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+        assert_eq!(binary.incompatibility("x86_64", None), None);
+        let error = Binary::open(&folder.path().join("absent")).unwrap_err();
         assert!(error.is_usage() && error.to_string().contains("absent"), "{error}");
     }
 }

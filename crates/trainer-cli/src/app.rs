@@ -1,4 +1,4 @@
-//! [`Program`]: the trait of a user's program.
+//! [`CliApp`]: a user's arguments, and the model and the data made from them.
 
 use std::path::Path;
 
@@ -7,14 +7,14 @@ use fulmen_trainer::{
     EvaluationSets, Options, PredictionWriter, Trainer, TrainerBuilder, TrainingModule,
 };
 
-/// The result of a program's methods. `?` converts any error.
+/// The result of an app's methods. `?` converts any error.
 pub type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
 
-/// A program that trains: its arguments, and how to make its model and data from them.
+/// An app that trains: its arguments, and how to make its model and data from them.
 ///
-/// The implementing struct derives [`clap::Args`]. Its fields are the program's flags, and its
+/// The implementing struct derives [`clap::Args`]. Its fields are the app's flags, and its
 /// documentation starts `--help`. See the [crate](crate) for an example.
-pub trait Program: clap::Args {
+pub trait CliApp: clap::Args {
     /// The module to train.
     type Module: TrainingModule;
 
@@ -26,7 +26,7 @@ pub trait Program: clap::Args {
     fn fit_data(&self, options: &Options) -> Result<FitData>;
 
     /// Opens the data for tests: `(&loader).into()`, or several named sets. With test data, the
-    /// program without a subcommand fits and then tests.
+    /// app without a subcommand fits and then tests.
     fn test_data(&self, options: &Options) -> Result<EvaluationSets> {
         let _ = options;
         Ok(EvaluationSets::default())
@@ -52,7 +52,7 @@ pub trait Program: clap::Args {
         PredictionWriter::new(output)
     }
 
-    /// Adds callbacks and loggers to the Trainer, and sets the program's own defaults. The command
+    /// Adds callbacks and loggers to the Trainer, and sets the app's own defaults. The command
     /// line, files and the environment override them.
     fn trainer(&self, builder: TrainerBuilder) -> TrainerBuilder {
         builder

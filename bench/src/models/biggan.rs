@@ -8,21 +8,21 @@ use fulmen::tensor::random;
 
 /// Trains on images `x` with classes `y`.
 #[derive(Module)]
-pub(crate) struct Gan {
+pub(crate) struct BigGan {
     generator: Generator,
     discriminator: Discriminator,
     noise: RandomStream,
     dim_z: usize,
 }
 
-impl Gan {
-    pub(crate) fn new(config: &Config) -> fulmen::models::Result<Gan> {
+impl BigGan {
+    pub(crate) fn new(config: &Config) -> fulmen::models::Result<BigGan> {
         let (generator, discriminator) = (Generator::new(config)?, Discriminator::new(config)?);
-        Ok(Gan { generator, discriminator, noise: RandomStream::new(), dim_z: config.dim_z })
+        Ok(BigGan { generator, discriminator, noise: RandomStream::new(), dim_z: config.dim_z })
     }
 }
 
-impl TrainingModule for Gan {
+impl TrainingModule for BigGan {
     fn training_step(&self, batch: &Batch, cx: &mut StepContext) -> Tensor {
         let (real, classes, count) = (batch.get("x"), batch.get("y"), batch.size());
         let z = random::normal(&self.noise.next_key(), DType::F32, [count, self.dim_z]);
