@@ -624,6 +624,7 @@ def main():
     parser.add_argument("--batch", type=int, required=True)
     parser.add_argument("--strategy", choices=["ddp", "fsdp"], default="ddp")
     parser.add_argument("--dump", help="a folder for XLA's own dump")
+    parser.add_argument("--hlo", help="a file for the compiled program, a serialized HloModuleProto")
     args = parser.parse_args()
     if args.trace:
         trace("mlp", 8)  # Warms up: JAX loads modules at its first use.
@@ -649,6 +650,10 @@ def main():
         print(json.dumps({"misfit": str(error)[:400]}))
         return
     compile_s = time.perf_counter() - start
+    if args.hlo:
+        (module,) = compiled.runtime_executable().hlo_modules()
+        with open(args.hlo, "wb") as file:
+            file.write(module.as_serialized_hlo_module_proto())
     memory, cost = compiled.memory_analysis(), compiled.cost_analysis()
     needed = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
     needed += memory.temp_size_in_bytes + memory.generated_code_size_in_bytes

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use fulmen::data::TensorDataset;
+use fulmen::low_level::pjrt::hlo::Module;
 use fulmen::models::{Pretrained, bert, biggan, decoder, gpt2, marian, resnet, roberta};
 use fulmen::prelude::*;
 use fulmen::trainer::preflight::{Feasibility, Slice};
@@ -85,7 +86,8 @@ impl Workload {
     }
 }
 
-/// The compiler's estimates for one device.
+/// The compiler's estimates for one device. FLOPs and bytes include every iteration of a loop. The
+/// compiler counts one, also for its optimal time.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Cost {
     /// The version of the library.
@@ -290,8 +292,8 @@ pub(crate) fn judge<M: TrainingModule>(
     };
     Ok(Some(Cost {
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        flops: step.counted_once.0,
-        bytes_accessed: step.counted_once.1,
+        flops: step.flops,
+        bytes_accessed: step.bytes_accessed,
         hbm_bytes: feasibility.hbm_needed_bytes.unwrap_or_default() as f64,
         optimal_seconds: step.optimal_seconds,
         parameters: module.num_parameters() as u64,
@@ -302,6 +304,8 @@ pub(crate) fn judge<M: TrainingModule>(
 pub(crate) fn peer(workload: &Workload, slice: &Slice) -> Result<Option<Cost>, Box<dyn Error>> {
     let Workload { name, batch, strategy, .. } = workload;
     let script = PathBuf::from(PEERS).join("jax_cost.py");
+    let folder = tempfile::tempdir()?;
+    let hlo = folder.path().join("step.hlo");
     let mut command = Command::new(python()?);
     command.arg(script).args([
         "--workload",
@@ -311,7 +315,7 @@ pub(crate) fn peer(workload: &Workload, slice: &Slice) -> Result<Option<Cost>, B
         "--topology",
         slice.name(),
     ]);
-    command.args(["--strategy", &strategy.to_string()]);
+    command.args(["--strategy", &strategy.to_string()]).arg("--hlo").arg(&hlo);
     if let Ok(libtpu) = fulmen::low_level::pjrt::locate::locate(
         fulmen::low_level::pjrt::locate::Platform::Tpu,
         None,
@@ -324,7 +328,13 @@ pub(crate) fn peer(workload: &Workload, slice: &Slice) -> Result<Option<Cost>, B
     match serde_json::from_str(line)
         .map_err(|e| format!("the peer's output `{line}` is not valid: {e}"))?
     {
-        Answer::Fits(cost) => Ok(Some(cost)),
+        Answer::Fits(mut cost) => {
+            let module = Module::from_proto(&std::fs::read(&hlo)?, slice.num_devices())?;
+            let further = module.cost_of_further_runs();
+            cost.flops += further.flops;
+            cost.bytes_accessed += further.bytes;
+            Ok(Some(cost))
+        }
         Answer::Misfit { misfit } => {
             println!("  JAX's does not fit: {misfit}");
             Ok(None)

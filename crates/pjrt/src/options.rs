@@ -373,7 +373,7 @@ mod tests {
         };
         let new = CompileOptions::new;
         check(new().replicas(0), "0 replicas and 1 partition; each must be at least 1");
-        check(new().partitions(0), "1 replicas and 0 partitions");
+        check(new().partitions(0), "1 replica and 0 partitions");
         check(new().replicas(3), "3 replicas times 1 partition, but the client has 2 devices");
         check(new().replicas(usize::MAX).partitions(2), "but the client has 2 devices");
         check(new().partitions(2).spmd(false), "2 partitions without SPMD");

@@ -98,6 +98,18 @@ impl Module {
         Self::read(&module, num_devices)
     }
 
+    /// Decodes a serialized `HloModuleProto` of a program for this number of devices. Other users
+    /// of XLA can write one: JAX's is
+    /// `compiled.runtime_executable().hlo_modules()[0].as_serialized_hlo_module_proto()`.
+    ///
+    /// # Errors
+    /// The bytes are not such a message, or the module is inconsistent.
+    pub fn from_proto(bytes: &[u8], num_devices: usize) -> Result<Module> {
+        let module = proto::Module::decode(bytes)
+            .map_err(|error| Error::broken(format!("these bytes are not an HLO module: {error}")))?;
+        Self::read(&module, num_devices)
+    }
+
     pub(super) fn read(module: &proto::Module, num_devices: usize) -> Result<Module> {
         let sources = Sources(module.stack_frame_index.as_ref());
         let mut indices = HashMap::new();
@@ -355,6 +367,10 @@ mod tests {
         assert!(Module::decode(b"\xff\xff", 1).is_err() && Module::decode(b"", 1).is_err());
         let good = Module::read(&module(vec![instruction(1, &[], &[])], 1, 7), 1).unwrap();
         assert_eq!(good.entry().root().name, "i1");
+        let bytes = module(vec![instruction(1, &[], &[])], 1, 7).encode_to_vec();
+        assert_eq!(Module::from_proto(&bytes, 1).unwrap().entry().root().name, "i1");
+        let error = Module::from_proto(b"HloModule m", 1).unwrap_err().to_string();
+        assert!(error.contains("these bytes are not an HLO module"), "{error}");
     }
 
     #[test]
