@@ -10,11 +10,14 @@ use std::fmt;
 ///
 /// assert_eq!([quantity(0, "shard"), quantity(1, "shard")], ["0 shards", "1 shard"]);
 /// assert_eq!([quantity(1, "batch"), quantity(2, "batch")], ["1 batch", "2 batches"]);
+/// assert_eq!([quantity(1, "epoch"), quantity(2, "epoch")], ["1 epoch", "2 epochs"]);
 /// ```
 pub fn quantity(number: impl fmt::Display, noun: &str) -> String {
     let number = number.to_string();
     let ending = match noun {
         _ if number == "1" => "",
+        // Its `ch` is pronounced as a `k`.
+        "epoch" => "s",
         _ if noun.ends_with("ch") || noun.ends_with("sh") || noun.ends_with(['s', 'x']) => "es",
         _ => "s",
     };

@@ -6,8 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-use fulmen_pjrt::{Buffer, Device};
+use fulmen_pjrt::{Buffer, Device, HostBuffer, PendingRead};
 
+use crate::axis_order::{AxisOrder, transpose_elements};
 use crate::metrics::DataHandles;
 use crate::sharding::Block;
 use crate::{DType, Error, Mesh, Metrics, Result, Sharding, TensorType};
@@ -86,7 +87,7 @@ impl DeviceArray {
     pub fn own_parts<'a>(
         arrays: &[&'a DeviceArray],
         process: Option<usize>,
-    ) -> Vec<Vec<(Block, &'a Buffer)>> {
+    ) -> Vec<Vec<DevicePart<'a>>> {
         let mut parts = Vec::new();
         for (value, array) in arrays.iter().enumerate() {
             let DeviceSet { mesh, devices, local } = &*array.device_set;
@@ -114,10 +115,24 @@ impl DeviceArray {
         let mut own: Vec<_> = arrays.iter().map(|_| Vec::new()).collect();
         for ((value, block, _, shard), saver) in parts.into_iter().zip(savers) {
             if let Some(shard) = shard.filter(|_| process.is_none_or(|process| process == saver)) {
-                own[value].push((block, &arrays[value].shards[shard]));
+                own[value].push(arrays[value].part(block, shard));
             }
         }
         own
+    }
+
+    /// The part in one of the buffers.
+    fn part(&self, block: Block, shard: usize) -> DevicePart<'_> {
+        DevicePart { block, buffer: &self.shards[shard], order: self.sharding.order() }
+    }
+
+    /// The parts of the value, each once: from the first device that holds it.
+    pub(crate) fn distinct_parts(&self) -> Vec<DevicePart<'_>> {
+        let mut parts = BTreeMap::new();
+        for (shard, block) in self.blocks().into_iter().enumerate() {
+            parts.entry(block.start.clone()).or_insert_with(|| self.part(block, shard));
+        }
+        parts.into_values().collect()
     }
 
     /// Waits until the value is ready on every device of this process (JAX's `block_until_ready`).
@@ -148,6 +163,49 @@ impl DeviceArray {
 
     pub(crate) fn into_shards(self) -> Vec<Buffer> {
         self.shards
+    }
+}
+
+/// A part of a value, in the memory of one device.
+pub struct DevicePart<'a> {
+    /// Where the part is in the whole value.
+    pub block: Block,
+    buffer: &'a Buffer,
+    order: Option<&'a AxisOrder>,
+}
+
+impl DevicePart<'_> {
+    /// Starts to copy the part to the host.
+    pub(crate) fn read(&self) -> fulmen_pjrt::Result<PendingPart> {
+        Ok(PendingPart {
+            block: self.block.clone(),
+            order: self.order.cloned(),
+            read: self.buffer.read()?,
+        })
+    }
+}
+
+/// A part of a value in transfer to the host.
+pub(crate) struct PendingPart {
+    pub(crate) block: Block,
+    order: Option<AxisOrder>,
+    read: PendingRead,
+}
+
+impl PendingPart {
+    pub(crate) fn is_ready(&self) -> bool {
+        self.read.is_ready().unwrap_or(true)
+    }
+
+    /// Waits for the elements, and puts them into the value's own order of axes.
+    pub(crate) fn wait(self) -> fulmen_pjrt::Result<HostBuffer> {
+        let elements = self.read.wait()?;
+        let count = self.block.size.iter().product::<usize>();
+        let Some(order) = self.order.filter(|_| count > 0) else { return Ok(elements) };
+        let mut result = HostBuffer::zeroed(elements.len())?;
+        let (size, dims) = (elements.len() / count, order.reorder(&self.block.size));
+        transpose_elements(&elements, size, &dims, &order.positions(), &mut result);
+        Ok(result)
     }
 }
 

@@ -74,7 +74,7 @@ impl Compiled {
     ) -> Result<Compiled> {
         let several = runtime.mesh().num_devices() > 1;
         let signature_of = |tensors: &[crate::Tensor], shardings: &[Sharding]| -> Vec<_> {
-            let sharding = |s: &Sharding| if several { s.clone() } else { Sharding::replicated() };
+            let sharding = |s: &Sharding| if several { s.clone() } else { s.on_one_device() };
             tensors.iter().zip(shardings).map(|(t, s)| (t.ty().clone(), sharding(s))).collect()
         };
         let slot = |device| executable.devices().iter().position(|candidate| candidate == device);

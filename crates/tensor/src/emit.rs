@@ -42,7 +42,7 @@ pub(crate) struct LargestValue {
 
 /// A value of the program under construction.
 #[derive(Clone)]
-struct Emitted {
+pub(crate) struct Emitted {
     name: String,
     /// The order of its axes; `None` for the tensor's own order.
     order: Option<AxisOrder>,
@@ -51,8 +51,12 @@ struct Emitted {
 }
 
 impl Emitted {
+    pub(crate) fn new(name: String, order: Option<&AxisOrder>) -> Emitted {
+        Emitted { name, order: order.cloned(), standard: None }
+    }
+
     fn standard(name: String) -> Emitted {
-        Emitted { name, order: None, standard: None }
+        Emitted::new(name, None)
     }
 
     /// This value as that of its tensor's transpose.
@@ -88,7 +92,7 @@ impl<'a> Values<'a> {
 }
 
 /// The type of a value whose axes are in this order.
-fn in_order(ty: &TensorType, order: Option<&AxisOrder>) -> TensorType {
+pub(crate) fn in_order(ty: &TensorType, order: Option<&AxisOrder>) -> TensorType {
     match order {
         Some(order) => TensorType::new(ty.dtype, order.reorder(&ty.shape)),
         None => ty.clone(),
@@ -173,6 +177,35 @@ impl Program {
             .collect())
     }
 
+    /// Like [`Program::emit`], but the parameters may have their axes in any order, and each result
+    /// has them in the given order.
+    pub(crate) fn emit_in_order<'o>(
+        &mut self,
+        results: &[Tensor],
+        leaves: &IdMap<Emitted>,
+        orders: impl Iterator<Item = Option<&'o AxisOrder>>,
+        scope: &mut Body,
+    ) -> Result<Vec<String>> {
+        let values = self.emit_values(results, leaves, scope)?;
+        let mut names = Vec::with_capacity(results.len());
+        for ((value, t), order) in values.into_iter().zip(results).zip(orders) {
+            if value.order.as_ref() == order {
+                names.push(value.name);
+                continue;
+            }
+            let standard = self.in_standard_order(&value, t.ty(), t.node.location, scope);
+            names.push(match order {
+                Some(order) => {
+                    let to = in_order(t.ty(), Some(order));
+                    let statement = transpose_statement(&standard, order.axes(), t.ty(), &to);
+                    self.transposed(&statement, t.node.location, scope)
+                }
+                None => standard,
+            });
+        }
+        Ok(names)
+    }
+
     /// Like [`Program::emit`], but the parameters and results may have their axes in any order.
     fn emit_values(
         &mut self,
@@ -224,11 +257,8 @@ impl Program {
                     let sharding =
                         if *array.mesh() == self.mesh { array.sharding() } else { &replicated };
                     let value = Captured::Device(array.clone());
-                    Emitted::standard(self.capture(
-                        Arc::as_ptr(array).addr(),
-                        value,
-                        sharding.clone(),
-                    ))
+                    let name = self.capture(Arc::as_ptr(array).addr(), value, sharding.clone());
+                    Emitted::new(name, sharding.order())
                 }
                 Kind::Host(elements) => {
                     Emitted::standard(self.capture_host(&node.outputs[0], elements))
@@ -410,11 +440,21 @@ impl Program {
         if let Some(name) = &value.standard {
             return name.clone();
         }
+        let statement =
+            transpose_statement(&value.name, &order.positions(), &in_order(ty, Some(order)), ty);
+        self.transposed(&statement, location, scope)
+    }
+
+    /// Writes a transpose that no user's code recorded, and returns the name of its result.
+    fn transposed(
+        &mut self,
+        statement: &str,
+        location: &'static Location<'static>,
+        scope: &mut Body,
+    ) -> String {
         let number = self.numbers.instructions;
         self.numbers.instructions += 1;
         let name = format!("%{number}");
-        let statement =
-            transpose_statement(&value.name, &order.positions(), &in_order(ty, Some(order)), ty);
         let text = format!("{name} = {statement}");
         scope.lines.push(Line {
             text,

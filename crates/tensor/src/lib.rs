@@ -72,7 +72,7 @@ mod variable;
 
 pub use accelerator::Accelerator;
 pub use anomalies::Anomalies;
-pub use array::{Argument, DeviceArray};
+pub use array::{Argument, DeviceArray, DevicePart};
 pub use as_tensor::AsTensor;
 pub use autocast::autocast;
 pub use compiled::{Compiled, Completion, Outputs};

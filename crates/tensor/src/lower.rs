@@ -8,7 +8,7 @@ use fulmen_pjrt::locate::Platform;
 use sha2::{Digest, Sha256};
 
 pub(crate) use crate::emit::Lowering;
-use crate::emit::{Body, Captured, LargestValue, Line, Locations, Program};
+use crate::emit::{Body, Captured, Emitted, LargestValue, Line, Locations, Program, in_order};
 use crate::hash::IdMap;
 use crate::tensor::Kind;
 use crate::{Error, Function, Mesh, Result, Sharding, TensorType};
@@ -36,13 +36,12 @@ pub(crate) fn lower(
     let partitioned = mesh.num_devices() > 1;
     // The Shardy attribute of a parameter or result; none on one device.
     let sharding_attribute = |value: &str, ty: &TensorType, sharding: &Sharding| {
-        if !partitioned {
-            return Ok(None);
-        }
-        match sharding.shard_shape(mesh, &ty.shape) {
+        let on_mesh = if partitioned { sharding } else { &sharding.on_one_device() };
+        match on_mesh.shard_shape(mesh, &ty.shape) {
+            Ok(_) if !partitioned => Ok(None),
             Ok(_) => Ok(Some(format!(
                 "sdy.sharding = #sdy.sharding{}",
-                sharding.attribute(ty.shape.rank())
+                sharding.attribute_in_memory(ty.shape.rank())
             ))),
             Err(reason) => Err(Error::usage(format!("`{name}`: {value}, {ty}: {reason}"))),
         }
@@ -54,10 +53,11 @@ pub(crate) fn lower(
         let Kind::Placeholder { name: parameter_name } = &parameter.node.kind else {
             return Err(Error::not_a_parameter(name, i, parameter, "is not a placeholder"));
         };
-        if leaves.insert(parameter.node.id, format!("%arg{i}")).is_some() {
+        let sharding = &function.parameter_shardings()[i];
+        let leaf = Emitted::new(format!("%arg{i}"), sharding.order());
+        if leaves.insert(parameter.node.id, leaf).is_some() {
             return Err(Error::not_a_parameter(name, i, parameter, "repeats an earlier parameter"));
         }
-        let sharding = &function.parameter_shardings()[i];
         let mut attributes = Vec::new();
         if let Some(result) = function.aliases()[i] {
             if function.result_shardings()[result] != *sharding {
@@ -73,7 +73,7 @@ pub(crate) fn lower(
         attributes.extend(sharding_attribute(&value, parameter.ty(), sharding)?);
         arguments.push(format!(
             "%arg{i}: {}{}",
-            parameter.ty().stablehlo(),
+            in_order(parameter.ty(), sharding.order()).stablehlo(),
             attribute_dictionary(&attributes)
         ));
     }
@@ -81,7 +81,8 @@ pub(crate) fn lower(
     let mut program =
         Program::new(mesh, platform, function.precision(), function.constants(), parameters.len());
     let mut body = Body::default();
-    let result_names = program.emit(results, &leaves, &mut body)?;
+    let orders = function.result_shardings().iter().map(Sharding::order);
+    let result_names = program.emit_in_order(results, &leaves, orders, &mut body)?;
     for (captured, sharding) in &program.captured {
         let ty = match captured {
             Captured::Device(array) => array.ty(),
@@ -92,12 +93,16 @@ pub(crate) fn lower(
         arguments.push(format!(
             "%arg{}: {}{}",
             arguments.len(),
-            ty.stablehlo(),
+            in_order(ty, sharding.order()).stablehlo(),
             attribute_dictionary(&attributes)
         ));
     }
 
-    let result_types: Vec<_> = results.iter().map(|t| t.ty().stablehlo()).collect();
+    let result_types: Vec<_> = results
+        .iter()
+        .zip(function.result_shardings())
+        .map(|(t, sharding)| in_order(t.ty(), sharding.order()).stablehlo())
+        .collect();
     let mut result_declarations = Vec::new();
     for (i, (result, sharding)) in results.iter().zip(function.result_shardings()).enumerate() {
         let attributes: Vec<_> = sharding_attribute(&format!("result {i}"), result.ty(), sharding)?

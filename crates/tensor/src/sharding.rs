@@ -1,14 +1,16 @@
-//! [`Sharding`]: how the axes of a value are split over the axes of a mesh. [`Block`]: the part
-//! that one device holds.
+//! [`Sharding`]: how the axes of a value are split over the axes of a mesh, and their order in device
+//! memory. [`Block`]: the part that one device holds.
 
 use std::fmt;
 use std::sync::Arc;
 
+use crate::axis_order::AxisOrder;
 use crate::{Mesh, Shape};
 
 /// How a value is split over a [`Mesh`], like JAX's `PartitionSpec`. Each axis of the value has the
 /// mesh axes that it is split over. An axis without mesh axes is not split, and trailing axes may
-/// be omitted.
+/// be omitted. [`Sharding::in_order`] adds an order of the axes in device memory, like JAX's
+/// `Format`.
 ///
 /// ```
 /// use fulmen_tensor::{Mesh, Shape, Sharding};
@@ -23,12 +25,15 @@ use crate::{Mesh, Shape};
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash)]
 #[must_use]
-pub struct Sharding(Arc<[Vec<String>]>);
+pub struct Sharding {
+    axes: Arc<[Vec<String>]>,
+    order: Option<AxisOrder>,
+}
 
 impl Sharding {
     /// Every device holds the whole value.
     pub fn replicated() -> Sharding {
-        Sharding([].into())
+        Sharding { axes: [].into(), order: None }
     }
 
     /// Splits each axis of the value over at most one mesh axis.
@@ -43,21 +48,50 @@ impl Sharding {
         while axes.last().is_some_and(Vec::is_empty) {
             axes.pop();
         }
-        Sharding(axes.into())
+        Sharding { axes: axes.into(), order: None }
+    }
+
+    /// Stores the axes in a different order on each device, slowest first. The order changes only
+    /// where elements are in memory. It applies to the parameters and results of programs, and to
+    /// arrays; within a program, the compiler chooses the order of each value.
+    ///
+    /// ```
+    /// use fulmen_tensor::{DType, Literal, Runtime, Sharding};
+    ///
+    /// let runtime = Runtime::cpu()?;
+    /// let kernel = Literal::from_slice(&[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0], [2, 3])?;
+    /// let array = runtime.to_devices(&kernel, &Sharding::replicated().in_order(&[1, 0]))?;
+    /// assert_eq!((array.ty().shape.dims(), array.shards()[0].dims()), (&[2, 3][..], &[3, 2][..]));
+    /// assert_eq!(runtime.read(&[&array])?.wait()?[0].to_vec::<f32>()?, kernel.to_vec::<f32>()?);
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    pub fn in_order(self, axes: &[usize]) -> Sharding {
+        Sharding { order: AxisOrder::new(axes.to_vec()), ..self }
+    }
+
+    /// The order of the axes in device memory; `None` for the value's own order.
+    pub(crate) fn order(&self) -> Option<&AxisOrder> {
+        self.order.as_ref()
+    }
+
+    /// The same order of axes on one device.
+    pub(crate) fn on_one_device(&self) -> Sharding {
+        Sharding { order: self.order.clone(), ..Sharding::replicated() }
     }
 
     /// The mesh axes that each axis of the value is split over. Trailing axes that are not split
     /// are left out.
     pub fn axes(&self) -> &[Vec<String>] {
-        &self.0
+        &self.axes
     }
 
     /// Whether every device holds the whole value.
     pub fn is_replicated(&self) -> bool {
-        self.0.is_empty()
+        self.axes.is_empty()
     }
 
-    /// The sharding of a stack of values with this sharding, along a new first axis.
+    /// The sharding of a stack of values with this sharding, along a new first axis, in the usual
+    /// order of axes.
     ///
     /// ```
     /// use fulmen_tensor::Sharding;
@@ -66,11 +100,12 @@ impl Sharding {
     pub fn stacked(&self) -> Sharding {
         Sharding::over(
             std::iter::once(Vec::new())
-                .chain(self.0.iter().map(|names| names.iter().map(String::as_str).collect())),
+                .chain(self.axes.iter().map(|names| names.iter().map(String::as_str).collect())),
         )
     }
 
-    /// The sharding of one row of a value with this sharding, without the first axis.
+    /// The sharding of one row of a value with this sharding, without the first axis, in the usual
+    /// order of axes.
     ///
     /// ```
     /// use fulmen_tensor::Sharding;
@@ -78,14 +113,14 @@ impl Sharding {
     /// assert_eq!(row.stacked().row(), row);
     /// ```
     pub fn row(&self) -> Sharding {
-        Sharding(self.0.iter().skip(1).cloned().collect())
+        Sharding { axes: self.axes.iter().skip(1).cloned().collect(), order: None }
     }
 
     /// The sharding of a transposed value: its axis `i` is axis `permutation[i]` of a value with
     /// this sharding.
     pub(crate) fn permute_axes(&self, permutation: &[usize]) -> Sharding {
         let names = |&axis: &usize| {
-            self.0.get(axis).into_iter().flatten().map(String::as_str).collect::<Vec<_>>()
+            self.axes.get(axis).into_iter().flatten().map(String::as_str).collect::<Vec<_>>()
         };
         Sharding::over(permutation.iter().map(names))
     }
@@ -94,14 +129,18 @@ impl Sharding {
     ///
     /// # Errors
     /// A message, if the sharding has more axes than the shape, a mesh axis does not exist or is
-    /// used twice, or a size is not divisible by the number of devices.
+    /// used twice, a size is not divisible by the number of devices, or the order of axes does not
+    /// have each axis once.
     pub fn shard_shape(&self, mesh: &Mesh, shape: &Shape) -> Result<Shape, String> {
-        if self.0.len() > shape.rank() {
+        if self.axes.len() > shape.rank() {
             return Err(format!("the sharding {self} has more axes than {shape}"));
+        }
+        if self.order.as_ref().is_some_and(|order| !order.fits(shape.rank())) {
+            return Err(format!("the sharding {self} does not have each axis of {shape} once"));
         }
         let mut names_in_use: Vec<&str> = Vec::new();
         let mut dims = shape.dims().to_vec();
-        for (axis, names) in self.0.iter().enumerate() {
+        for (axis, names) in self.axes.iter().enumerate() {
             let mut parts = 1;
             for name in names {
                 let Some(size) = mesh.size(name) else {
@@ -130,7 +169,7 @@ impl Sharding {
     /// and the shape.
     pub(crate) fn block(&self, mesh: &Mesh, shape: &Shape, device: usize) -> Block {
         let mut block = Block { start: vec![0; shape.rank()], size: shape.dims().to_vec() };
-        for (axis, names) in self.0.iter().enumerate().take(shape.rank()) {
+        for (axis, names) in self.axes.iter().enumerate().take(shape.rank()) {
             let (mut parts, mut part) = (1, 0);
             for name in names {
                 let size = mesh.size(name).unwrap_or(1);
@@ -143,11 +182,19 @@ impl Sharding {
         block
     }
 
+    /// The body of the Shardy attribute for a value of this rank, as it is in device memory.
+    pub(crate) fn attribute_in_memory(&self, rank: usize) -> String {
+        match &self.order {
+            Some(order) => self.permute_axes(order.axes()).attribute(rank),
+            None => self.attribute(rank),
+        }
+    }
+
     /// The body of the Shardy attribute for a value of this rank.
     pub(crate) fn attribute(&self, rank: usize) -> String {
         let axis = |i| {
             let names: Vec<_> =
-                self.0.get(i).into_iter().flatten().map(|name| format!("\"{name}\"")).collect();
+                self.axes.get(i).into_iter().flatten().map(|name| format!("\"{name}\"")).collect();
             format!("{{{}}}", names.join(", "))
         };
         let axes: Vec<_> = (0..rank).map(axis).collect();
@@ -158,11 +205,15 @@ impl Sharding {
 impl fmt::Display for Sharding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let axes: Vec<_> = self
-            .0
+            .axes
             .iter()
             .map(|names| if names.is_empty() { "-".to_owned() } else { names.join("+") })
             .collect();
-        write!(f, "[{}]", axes.join(", "))
+        write!(f, "[{}]", axes.join(", "))?;
+        match &self.order {
+            Some(order) => write!(f, " in the order {:?}", order.axes()),
+            None => Ok(()),
+        }
     }
 }
 

@@ -1,14 +1,18 @@
 //! Transfers of a [`Runtime`]: copies values between host and devices, whole or in parts.
 
-use std::collections::BTreeMap;
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Instant;
 
-use fulmen_pjrt::{Buffer, Client, Device, HostBuffer, PendingRead};
+use fulmen_pjrt::{Buffer, Client, Device, HostBuffer};
 
+use crate::array::PendingPart;
+use crate::axis_order::transpose_elements;
 use crate::sharding::Block;
 use crate::timeline::span;
-use crate::{DeviceArray, Error, Literal, Metrics, Result, Runtime, Sharding, TensorType};
+use crate::{
+    DeviceArray, DevicePart, Error, Literal, Metrics, Result, Runtime, Sharding, TensorType,
+};
 
 impl Runtime {
     /// Copies a value to every device.
@@ -34,21 +38,49 @@ impl Runtime {
         sharding: &Sharding,
     ) -> Result<DeviceArray> {
         let (_copy, start) = (span("copy to device"), Instant::now());
-        let (element_type, size) = (ty.dtype.element_type(), ty.dtype.size_in_bytes());
-        let array = self.assemble(ty, sharding, |client, device, block| {
+        let size = ty.dtype.size_in_bytes();
+        let array = self.parts_to_devices(ty, sharding, |block| {
             if block.size[..] == ty.shape[..] {
-                return client.buffer_from_host(bytes, element_type, &block.size, device);
+                return Cow::Borrowed(bytes);
             }
             let mut part = vec![0; block.size.iter().product::<usize>() * size];
             block.contiguous_runs(&ty.shape, |offset, part_offset, length| {
                 part[part_offset * size..][..length * size]
                     .copy_from_slice(&bytes[offset * size..][..length * size]);
             });
-            client.buffer_from_host(&part, element_type, &block.size, device)
+            Cow::Owned(part)
         })?;
         self.metrics.record_time("TransferToDeviceTime", start.elapsed());
         self.metrics.record_bytes("OutboundData", bytes.len());
         Ok(array)
+    }
+
+    /// Copies to each device its part of a value. `bytes_of` is called for each device of this
+    /// process, and returns the elements of the given block.
+    ///
+    /// # Errors
+    /// The sharding does not fit the value or the mesh, the bytes do not match their block, or a
+    /// device is out of memory.
+    pub fn parts_to_devices<'a>(
+        &self,
+        ty: &TensorType,
+        sharding: &Sharding,
+        mut bytes_of: impl FnMut(&Block) -> Cow<'a, [u8]>,
+    ) -> Result<DeviceArray> {
+        let (element_type, size) = (ty.dtype.element_type(), ty.dtype.size_in_bytes());
+        self.assemble(ty, sharding, |client, device, block| {
+            let bytes = bytes_of(block);
+            let is_whole = bytes.len() == block.size.iter().product::<usize>() * size;
+            match sharding.order().filter(|_| is_whole) {
+                Some(order) => {
+                    let mut reordered = vec![0; bytes.len()];
+                    transpose_elements(&bytes, size, &block.size, order.axes(), &mut reordered);
+                    let dims = order.reorder(&block.size);
+                    client.buffer_from_host(&reordered, element_type, &dims, device)
+                }
+                None => client.buffer_from_host(&bytes, element_type, &block.size, device),
+            }
+        })
     }
 
     /// The part of a value that each of [`Runtime::local_devices`] holds.
@@ -70,12 +102,12 @@ impl Runtime {
 
     /// The sharding for this mesh: replicated on one device.
     fn effective_sharding(&self, sharding: &Sharding) -> Sharding {
-        if self.mesh().num_devices() > 1 { sharding.clone() } else { Sharding::replicated() }
+        if self.mesh().num_devices() > 1 { sharding.clone() } else { sharding.on_one_device() }
     }
 
     /// Assembles a value from parts. `make` is called for each device of this process, and returns
-    /// the buffer of the given block. Use this in code that has the parts in its own memory, such
-    /// as a loader.
+    /// the buffer of the given block, with its axes in the order of the sharding. Use this in code
+    /// that has the parts in its own memory, such as a loader.
     ///
     /// # Errors
     /// The sharding does not fit the value or the mesh, `make` fails, or a buffer does not match
@@ -92,7 +124,8 @@ impl Runtime {
         for (device, block) in self.local_devices().zip(&blocks) {
             let buffer =
                 make(self.client(), device, block).map_err(|e| Error::runtime(doing(), e))?;
-            if buffer.dims() != block.size
+            let dims = sharding.order().map(|order| order.reorder(&block.size));
+            if buffer.dims() != dims.as_ref().unwrap_or(&block.size)
                 || buffer.element_type() != ty.dtype.element_type()
                 || buffer.device() != device
             {
@@ -113,7 +146,7 @@ impl Runtime {
     ///
     /// # Errors
     /// A program failed on the device, or the host is out of memory.
-    pub fn read_parts(&self, parts: &[&Buffer]) -> Result<Vec<HostBuffer>> {
+    pub fn read_parts(&self, parts: &[&DevicePart<'_>]) -> Result<Vec<HostBuffer>> {
         let (_copy, start) = (span("copy from device"), Instant::now());
         let failed = |e| Error::runtime("copying a value to the host", e);
         let reads =
@@ -142,31 +175,21 @@ impl Runtime {
 /// One value in transfer, as its distinct parts.
 struct PendingLiteral {
     ty: TensorType,
-    parts: Vec<(Block, PendingRead)>,
+    parts: Vec<PendingPart>,
 }
 
 impl PendingLiteral {
     fn start(array: &DeviceArray) -> Result<PendingLiteral> {
-        // Read each part once, from the first device that holds it.
-        let mut parts: BTreeMap<Vec<usize>, (Block, &Buffer)> = BTreeMap::new();
-        for (block, shard) in array.blocks().into_iter().zip(array.shards()) {
-            parts.entry(block.start.clone()).or_insert((block, shard));
-        }
+        let parts = array.distinct_parts();
         let elements: usize =
-            parts.values().map(|(block, _)| block.size.iter().product::<usize>()).sum();
+            parts.iter().map(|part| part.block.size.iter().product::<usize>()).sum();
         if elements != array.ty().shape.num_elements() {
             return Err(Error::usage(format!(
                 "{array:?} cannot be read: this process holds only a part of it; compute it replicated first"
             )));
         }
-        let parts = parts
-            .into_values()
-            .map(|(block, buffer)| {
-                let read =
-                    buffer.read().map_err(|e| Error::runtime("copying a value to the host", e))?;
-                Ok((block, read))
-            })
-            .collect::<Result<_>>()?;
+        let failed = |e| Error::runtime("copying a value to the host", e);
+        let parts = parts.iter().map(|part| part.read().map_err(failed)).collect::<Result<_>>()?;
         Ok(PendingLiteral { ty: array.ty().clone(), parts })
     }
 
@@ -174,18 +197,19 @@ impl PendingLiteral {
         let ty = self.ty;
         let doing = |e| Error::runtime(format!("copying {ty} to the host"), e);
         let mut parts = self.parts;
-        if let [(block, _)] = &parts[..]
-            && block.size[..] == ty.shape[..]
+        if let [part] = &parts[..]
+            && part.block.size[..] == ty.shape[..]
         {
-            let Some((_, read)) = parts.pop() else {
+            let Some(part) = parts.pop() else {
                 return Err(Error::usage("a value has no parts"));
             };
-            return Ok(Literal::from_host_buffer(ty.clone(), read.wait().map_err(doing)?));
+            return Ok(Literal::from_host_buffer(ty.clone(), part.wait().map_err(doing)?));
         }
         let size = ty.dtype.size_in_bytes();
         let mut whole = vec![0; ty.size_in_bytes()];
-        for (block, read) in parts {
-            let part = read.wait().map_err(doing)?;
+        for part in parts {
+            let block = part.block.clone();
+            let part = part.wait().map_err(doing)?;
             block.contiguous_runs(&ty.shape, |offset, part_offset, length| {
                 whole[offset * size..][..length * size]
                     .copy_from_slice(&part[part_offset * size..][..length * size]);
@@ -207,10 +231,7 @@ impl PendingLiterals {
     /// Whether all transfers have ended or failed, so that [`PendingLiterals::wait`] returns at
     /// once.
     pub fn is_ready(&self) -> bool {
-        self.reads
-            .iter()
-            .flat_map(|read| &read.parts)
-            .all(|(_, read)| read.is_ready().unwrap_or(true))
+        self.reads.iter().flat_map(|read| &read.parts).all(PendingPart::is_ready)
     }
 
     /// Waits for the values.

@@ -61,8 +61,9 @@ fn estimate<M: TrainingModule>(
     slices: &[Slice],
     prices: Option<&Prices>,
 ) -> Result<Report> {
+    let choices = choices.clone().for_platform(Platform::Tpu.name());
     fulmen_preflight::estimate(&libtpu()?, slices, prices, |devices| {
-        TracedStep::new(choices, mesh, module, train, devices)?.step()
+        TracedStep::new(&choices, mesh, module, train, devices)?.step()
     })
 }
 
@@ -173,6 +174,7 @@ impl TrainerBuilder {
                 (topology, mesh_of(self.mesh.as_ref(), runtime.devices().len())?)
             }
         };
+        let choices = choices.for_platform(topology.platform_name());
         let config = choices.for_mesh(mesh.clone(), Strategy::replicas(&mesh));
         let traced =
             trace_fit::trace_fit(module, &config, config.options.seed, train, &validation.into())?;

@@ -105,8 +105,9 @@ impl Module {
     /// # Errors
     /// The bytes are not such a message, or the module is inconsistent.
     pub fn from_proto(bytes: &[u8], num_devices: usize) -> Result<Module> {
-        let module = proto::Module::decode(bytes)
-            .map_err(|error| Error::broken(format!("these bytes are not an HLO module: {error}")))?;
+        let module = proto::Module::decode(bytes).map_err(|error| {
+            Error::broken(format!("these bytes are not an HLO module: {error}"))
+        })?;
         Self::read(&module, num_devices)
     }
 

@@ -1,8 +1,10 @@
 //! Programs on several CPU devices: the sharding of values, and the same results as on one device.
 
+use std::sync::Arc;
+
 use fulmen_tensor::{
-    Accelerator, Argument, DType, Devices, Function, Literal, Mesh, Runtime, Sharding, Tensor,
-    TensorType, checkpoint, grad, random,
+    Accelerator, Argument, DType, DeviceArray, Devices, Function, Literal, Mesh, Runtime, Sharding,
+    Tensor, TensorType, checkpoint, grad, random,
 };
 
 fn cpu(devices: impl Into<Devices>) -> Runtime {
@@ -42,6 +44,45 @@ fn a_value_is_split_as_its_sharding_says_and_read_back_whole() {
     }
     let error = runtime.to_devices(&numbers([6, 6]), &rows()).unwrap_err().to_string();
     assert!(error.contains("cannot be split evenly over data (4 devices)"), "{error}");
+}
+
+#[test]
+fn an_order_of_axes_changes_only_where_elements_are_in_memory() {
+    let sharding = rows().in_order(&[2, 3, 1, 0]);
+    let value = numbers([8, 3, 2, 2]);
+    let expected = value.to_vec::<f32>().unwrap();
+    for devices in [1, 8] {
+        let mesh = Mesh::new([("data", devices)]).unwrap();
+        let runtime = cpu(devices).with_mesh(&mesh).unwrap();
+        let array = || runtime.to_devices(&value, &sharding).unwrap();
+        let captured = Tensor::from_array(Arc::new(array()));
+        let step = Function::trace("step", &[f32s([8, 3, 2, 2])], |w| {
+            vec![&w[0] * 2.0 + &captured, w[0].permute(&[1, 0, 2, 3]).sum(&[-1]), w[0].clone()]
+        });
+        let step = step.shard_parameter(0, sharding.clone()).shard_result(0, sharding.clone());
+        let step = step.donate(0, 0).unwrap();
+        assert_eq!(array().shards()[0].dims(), [2, 2, 3, 8 / devices]);
+        let outputs = runtime.compile(&step).unwrap().call(vec![array().into()]).unwrap().arrays;
+        assert_eq!(outputs[0].sharding(), array().sharding());
+        assert_eq!(outputs[0].shards()[0].dims(), [2, 2, 3, 8 / devices]);
+        assert_eq!(outputs[2].shards()[0].dims(), [8, 3, 2, 2]);
+        let read = runtime.read(&outputs.iter().collect::<Vec<_>>()).unwrap().wait().unwrap();
+        let floats = |i: usize| read[i].to_vec::<f32>().unwrap();
+        assert_eq!(floats(0), expected.iter().map(|x| x * 2.0 + x).collect::<Vec<_>>());
+        assert_eq!(floats(2), expected);
+        let sum = |i: usize| {
+            let (input, output, row) = (i / 16, i / 2 % 8, i % 2);
+            let start = ((output * 3 + input) * 2 + row) * 2;
+            expected[start] + expected[start + 1]
+        };
+        assert_eq!(floats(1), (0..48).map(sum).collect::<Vec<_>>());
+        let parts = DeviceArray::own_parts(&[&outputs[0]], None).remove(0);
+        let read_parts = runtime.read_parts(&parts.iter().collect::<Vec<_>>()).unwrap();
+        let bytes: Vec<u8> = read_parts.iter().flat_map(|part| part.to_vec()).collect();
+        assert_eq!((parts.len(), &bytes[..]), (devices, read[0].bytes()));
+    }
+    let error = cpu(1).to_devices(&value, &Sharding::replicated().in_order(&[1, 0])).unwrap_err();
+    assert!(error.to_string().contains("does not have each axis of [8, 3, 2, 2] once"), "{error}");
 }
 
 #[test]

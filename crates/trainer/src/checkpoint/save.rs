@@ -9,9 +9,11 @@ use std::thread::{self, JoinHandle};
 
 use fulmen_checkpoint::{CheckpointWriter, Part, Rectangle, Run, WrittenShard, remove};
 use fulmen_nn::safetensors::to_format;
-use fulmen_pjrt::{Buffer, HostBuffer};
+use fulmen_pjrt::HostBuffer;
 use fulmen_tensor::timeline::span;
-use fulmen_tensor::{Argument, Block, Compiled, DeviceArray, Literal, Runtime, TensorType};
+use fulmen_tensor::{
+    Argument, Block, Compiled, DeviceArray, DevicePart, Literal, Runtime, TensorType,
+};
 
 use super::{OpenStore, store_and_name};
 use crate::console::note;
@@ -117,11 +119,11 @@ pub(crate) fn take(
         &arrays,
         process_group.map(|process_group| process_group.process().index()),
     );
-    let buffers: Vec<&Buffer> = own.iter().flatten().map(|(_, buffer)| *buffer).collect();
-    let mut bytes = runtime.read_parts(&buffers)?.into_iter().map(Bytes::new);
+    let device_parts: Vec<_> = own.iter().flatten().collect();
+    let mut bytes = runtime.read_parts(&device_parts)?.into_iter().map(Bytes::new);
     for (id, parts) in rest.into_iter().zip(own) {
         let parts: Vec<(Block, Bytes)> =
-            parts.into_iter().map(|(block, _)| block).zip(bytes.by_ref()).collect();
+            parts.into_iter().map(|part| part.block).zip(bytes.by_ref()).collect();
         // A part of a joined value has all rows, one after the other.
         let row = |row: usize| {
             let row_of_part = |(block, bytes): &(Block, Bytes)| {
@@ -275,7 +277,7 @@ impl SaveJob {
     ) -> Result<Option<WrittenShard>> {
         enum Source<'a> {
             Host(&'a Bytes),
-            Device(&'a Buffer),
+            Device(DevicePart<'a>),
         }
         let process =
             self.process_group.as_ref().map(|process_group| process_group.process().index());
@@ -297,7 +299,7 @@ impl SaveJob {
                     .collect(),
                 Values::Device(_) => {
                     let own = own_copies.next().unwrap_or_default();
-                    own.into_iter().map(|(block, part)| (block, Source::Device(part))).collect()
+                    own.into_iter().map(|part| (part.block.clone(), Source::Device(part))).collect()
                 }
             };
             for (Block { start, size }, source) in blocks {
@@ -322,8 +324,8 @@ impl SaveJob {
             let device_parts;
             let (bytes, start) = match source {
                 Source::Host(bytes) => (&*bytes.buffer, bytes.start),
-                Source::Device(buffer) => {
-                    device_parts = self.runtime.read_parts(&[buffer])?;
+                Source::Device(part) => {
+                    device_parts = self.runtime.read_parts(&[part])?;
                     let [bytes] = &device_parts[..] else { break };
                     (bytes, 0)
                 }

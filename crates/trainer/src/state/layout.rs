@@ -10,6 +10,7 @@ use fulmen_tensor::{DType, Literal, Mesh, Sharding, Tensor, TensorType, Variable
 use super::names::{self, AVERAGE};
 use super::rows;
 use crate::rules::accumulation;
+use crate::state::kernel_order::with_output_channels_last;
 use crate::step_config::StepConfig;
 use crate::step_config::optimizers::Optimizers;
 use crate::step_config::phases::Phases;
@@ -227,7 +228,7 @@ impl StateLayout {
                 let entry = if is_elementwise {
                     param.with_same_shape(name, dtype, Origin::Own(first))
                 } else {
-                    let sharding = config.options.strategy.parameter(first.ty(), &config.mesh);
+                    let sharding = sharding_by_strategy(first.ty(), config);
                     Entry::own(name(&param.name), first, sharding)
                 };
                 entries.add(entry)
@@ -423,10 +424,20 @@ fn sharding_of(parameter: &fulmen_nn::Parameter, config: &StepConfig) -> (Shardi
         // The model computes with the user's sharding (tensor parallelism), so don't gather.
         Some(own) => (own, false),
         None => {
-            let sharding = config.options.strategy.parameter(&parameter.ty(), &config.mesh);
+            let sharding = sharding_by_strategy(&parameter.ty(), config);
             let gathered = !sharding.is_replicated();
             (sharding, gathered)
         }
+    }
+}
+
+/// The sharding of a trained tensor, or of optimizer state.
+fn sharding_by_strategy(ty: &TensorType, config: &StepConfig) -> Sharding {
+    let sharding = config.options.strategy.parameter(ty, &config.mesh);
+    if config.stores_output_channels_last {
+        with_output_channels_last(sharding, ty)
+    } else {
+        sharding
     }
 }
 

@@ -3,6 +3,7 @@
 //! During a fit, the state owns the values; each step takes and returns them. Before and after, the
 //! module's variables hold them. `layout.rs` lists the tensors, and `names.rs` names them.
 
+mod kernel_order;
 mod layout;
 pub(crate) mod names;
 mod rows;
@@ -258,10 +259,8 @@ impl RestoredValue {
             }
             RestoredValue::Parts(parts) => parts,
         };
-        let dtype = entry.ty.dtype.element_type();
-        Ok(runtime.assemble(&entry.ty, &entry.sharding, |client, device, block| {
-            let bytes = parts.get(&block.start).map_or(&[][..], Literal::bytes);
-            client.buffer_from_host(bytes, dtype, &block.size, device)
+        Ok(runtime.parts_to_devices(&entry.ty, &entry.sharding, |block| {
+            parts.get(&block.start).map_or(&[][..], Literal::bytes).into()
         })?)
     }
 }

@@ -7,6 +7,7 @@ pub(crate) mod phases;
 pub(crate) mod step_part;
 
 use fulmen_data::{DataLoader, Replicas};
+use fulmen_pjrt::locate::Platform;
 use fulmen_tensor::Mesh;
 
 use crate::rules::accumulation::Accumulation;
@@ -25,19 +26,46 @@ pub(crate) struct Choices {
     pub(crate) scales_learning_rate: bool,
     /// The parts of the step that callbacks need.
     pub(crate) parts: Vec<StepPart>,
+    /// Whether the kernels of convolutions are stored with the output channels last.
+    pub(crate) stores_output_channels_last: bool,
 }
 
 impl From<Options> for Choices {
     fn from(options: Options) -> Choices {
-        Choices { options, averaging: None, scales_learning_rate: false, parts: Vec::new() }
+        Choices {
+            options,
+            averaging: None,
+            scales_learning_rate: false,
+            parts: Vec::new(),
+            stores_output_channels_last: false,
+        }
     }
 }
 
 impl Choices {
+    /// These choices for programs of this platform.
+    pub(crate) fn for_platform(self, platform: &str) -> Choices {
+        Choices { stores_output_channels_last: platform == Platform::Tpu.name(), ..self }
+    }
+
     /// The configuration for a mesh, whose devices are these replicas.
     pub(crate) fn for_mesh(&self, mesh: Mesh, replicas: Replicas) -> StepConfig {
-        let Choices { options, averaging, scales_learning_rate, parts } = self.clone();
-        StepConfig { options, averaging, scales_learning_rate, parts, mesh, replicas }
+        let Choices {
+            options,
+            averaging,
+            scales_learning_rate,
+            parts,
+            stores_output_channels_last,
+        } = self.clone();
+        StepConfig {
+            options,
+            averaging,
+            scales_learning_rate,
+            parts,
+            stores_output_channels_last,
+            mesh,
+            replicas,
+        }
     }
 }
 
@@ -48,6 +76,7 @@ pub(crate) struct StepConfig {
     pub(crate) averaging: Option<WeightAveraging>,
     pub(crate) scales_learning_rate: bool,
     pub(crate) parts: Vec<StepPart>,
+    pub(crate) stores_output_channels_last: bool,
     pub(crate) mesh: Mesh,
     /// The devices that share a batch.
     pub(crate) replicas: Replicas,

@@ -167,7 +167,12 @@ impl TrainerBuilder {
         }
         let scales_learning_rate =
             self.callbacks.iter().any(|callback| callback.changes_learning_rate());
-        Ok(Choices { options, averaging: self.averaging.clone(), scales_learning_rate, parts })
+        Ok(Choices {
+            averaging: self.averaging.clone(),
+            scales_learning_rate,
+            parts,
+            ..Choices::from(options)
+        })
     }
 
     /// Remembers why an option's value was rejected; [`TrainerBuilder::options`] reports it.
@@ -240,6 +245,8 @@ impl TrainerBuilder {
         } else {
             arranged.with_saved_programs(&options.aot).map_err(|e| Error::with_action("aot", e))?
         };
+        let choices = choices.for_platform(runtime.client().platform_name());
+        let options = &choices.options;
         let mut callbacks = self.callbacks;
         let has =
             |callbacks: &[Box<dyn Callback>], name| callbacks.iter().any(|c| c.name() == name);

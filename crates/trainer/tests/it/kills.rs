@@ -480,7 +480,7 @@ fn a_run_resumes_from_the_newest_whole_checkpoint_and_begins_without_one() {
     let error = resume(3, auto().ckpt_path("best")).unwrap_err().to_string();
     assert!(
         error.contains(
-            "resume: auto means the newest checkpoint, but ckpt_path: best is another one"
+            "resume: auto means the newest checkpoint, but ckpt_path: best is a different one"
         ),
         "{error}"
     );

@@ -46,6 +46,7 @@ const WITHOUT_A_ROW: &[(&str, &str)] = &[
     ("substitute", "records operations again: programs.rs"),
     ("custom_gradient", "has bodies: control_flow.rs"),
     ("optimization_barrier", "the identity: control_flow.rs"),
+    ("wide", "for the crates of Fulmen: a conversion"),
 ];
 
 /// Constants and leaves, which record no operation.
