@@ -365,10 +365,10 @@ fn row(workload: &Workload, slice: &Slice, ours: &Option<Cost>, peer: &Option<Co
     format!("| {} |", cells.join(" | "))
 }
 
-/// Adds a row to the table, or replaces the row of the same step.
+/// Adds a row to the table, or replaces the row of the same step and slice.
 fn write_row(book: &Path, row: &str) -> Result<(), Box<dyn Error>> {
     write_part(book, "preflight", |table| {
-        let key = |row: &str| row.split(" | ").next().unwrap_or_default().to_owned();
+        let key = |row: &str| row.split(" | ").take(2).collect::<Vec<_>>().concat();
         let mut rows: Vec<&str> = table.lines().filter(|line| !line.is_empty()).collect();
         match rows.iter().position(|other| key(other) == key(row)) {
             Some(i) => rows[i] = row,
