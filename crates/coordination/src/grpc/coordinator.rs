@@ -18,7 +18,7 @@ pub(crate) struct Coordinator {
     hosts: Vec<String>,
     heartbeat_timeout: Duration,
     members: Vec<Option<Member>>,
-    /// Why processes were refused, for the message about a missing one.
+    /// The reasons why processes were refused. The message about a missing process lists them.
     refusals: Vec<String>,
     values: BTreeMap<String, Value>,
     barriers: BTreeMap<BarrierKey, Barrier>,
