@@ -2,7 +2,7 @@
 
 use fulmen_tensor::{Sharding, TensorType};
 
-/// The largest window of a convolution along one axis. A tensor with more is no kernel.
+/// The largest window of a convolution along one axis. A tensor with a larger one is not a kernel.
 const MAX_WINDOW: usize = 32;
 
 /// Stores a kernel `[out, in, ...window]` with the window first and the output channels last.
