@@ -91,9 +91,9 @@ def grain(files, workers):
 
     class Read(pygrain.MapTransform):
         def map(self, file):
-            picture = Image.open(file).convert("RGB")
-            picture = picture.resize((SIDE, SIDE), Image.BILINEAR, box=crop_box(*picture.size))
-            values = numpy.asarray(picture)
+            image = Image.open(file).convert("RGB")
+            image = image.resize((SIDE, SIDE), Image.BILINEAR, box=crop_box(*image.size))
+            values = numpy.asarray(image)
             if random.random() < 0.5:
                 values = values[:, ::-1]
             values = (values.astype(numpy.float32) / 255 - numpy.float32(MEAN)) / numpy.float32(DEVIATION)
@@ -119,9 +119,9 @@ def tfdata(files, workers):
             aspect_ratio_range=(3 / 4, 4 / 3), area_range=(0.08, 1.0), max_attempts=10,
             use_image_if_no_bounding_boxes=True)
         window = tf.concat([start[:2], size[:2]], 0)
-        picture = tf.image.decode_and_crop_jpeg(data, window, channels=3)
-        picture = tf.image.random_flip_left_right(tf.image.resize(picture, [SIDE, SIDE], "bilinear"))
-        return tf.transpose((picture / 255.0 - MEAN) / DEVIATION, [2, 0, 1])
+        image = tf.image.decode_and_crop_jpeg(data, window, channels=3)
+        image = tf.image.random_flip_left_right(tf.image.resize(image, [SIDE, SIDE], "bilinear"))
+        return tf.transpose((image / 255.0 - MEAN) / DEVIATION, [2, 0, 1])
 
     data = tf.data.Dataset.from_tensor_slices(files).shuffle(len(files))
     data = data.map(read, num_parallel_calls=workers).batch(BATCH, drop_remainder=True).prefetch(2)

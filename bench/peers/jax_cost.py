@@ -485,9 +485,9 @@ class Nets:
 
 
 def gan_shapes():
-    z, picture, y = jnp.zeros((1, 6 * CHUNK)), jnp.zeros((1, 128, 128, 3)), jnp.zeros((1,), jnp.int32)
+    z, image, y = jnp.zeros((1, 6 * CHUNK)), jnp.zeros((1, 128, 128, 3)), jnp.zeros((1,), jnp.int32)
     g, d = Nets(), Nets()
-    jax.eval_shape(lambda: (g.generator(z, y), d.discriminator(picture, y)))
+    jax.eval_shape(lambda: (g.generator(z, y), d.discriminator(image, y)))
     return {"g": g.shapes[0], "d": d.shapes[0]}, {"g": g.shapes[1], "d": d.shapes[1]}
 
 
@@ -504,8 +504,8 @@ def gan_step(state, x, y):
         return nets.discriminator(x, y), nets.new
 
     def d_loss(d):
-        pictures = jnp.concatenate([x.astype(HALF), lax.stop_gradient(fake)])
-        logits, new = judge(d, stats["d"], pictures, jnp.concatenate([y, y]))
+        both = jnp.concatenate([x.astype(HALF), lax.stop_gradient(fake)])
+        logits, new = judge(d, stats["d"], both, jnp.concatenate([y, y]))
         real, made = jnp.split(logits.astype(jnp.float32), 2)
         return jax.nn.relu(1 - real).mean() + jax.nn.relu(1 + made).mean(), new
 
@@ -566,21 +566,21 @@ def words(length):
     return lambda b: (jax.ShapeDtypeStruct((b, length), jnp.int32),) * 2
 
 
-def pictures(*shape):
+def images(*shape):
     return lambda b: (array(b, *shape), jax.ShapeDtypeStruct((b,), jnp.int32))
 
 
 LLAMA_STEP = training(llama_loss, adam(3e-4, 0.9, 0.999, 1e-8, 0.01))
 # Shapes, the step, moments of the optimizer, the batch, and axes that count layers.
 WORKLOADS = {
-    "mlp": (mlp_shapes, training(mlp_loss, sgd), 1, pictures(784)),
+    "mlp": (mlp_shapes, training(mlp_loss, sgd), 1, images(784)),
     "gpt": (gpt_shapes, training(gpt_loss, adam(3e-4, 0.9, 0.999, 1e-8, 0.01)), 2, words(LENGTH)),
     "gpt-48": (lambda: gpt_shapes(DEEP), training(gpt_loss, adam(3e-4, 0.9, 0.999, 1e-8, 0.01)), 2, words(LENGTH)),
     "gpt-48-scan": (gpt_scan_shapes, training(gpt_scan_loss, adam(3e-4, 0.9, 0.999, 1e-8, 0.01)), 2, words(LENGTH)),
-    "resnet50": (resnet_shapes, training(resnet_loss, sgd), 1, pictures(224, 224, 3)),
+    "resnet50": (resnet_shapes, training(resnet_loss, sgd), 1, images(224, 224, 3)),
     "transformer-big": (transformer_shapes, training(transformer_loss, adam(1e-3, 0.9, 0.98, 1e-9)), 2, words(128)),
     "roberta-base": (roberta_shapes, training(roberta_loss, adam(6e-4, 0.9, 0.98, 1e-8, 0.01)), 2, words(512)),
-    "biggan-128": (gan_shapes, gan_step, 2, pictures(128, 128, 3)),
+    "biggan-128": (gan_shapes, gan_step, 2, images(128, 128, 3)),
     "gpt-1.3b": (gpt_xl_shapes, training(gpt_xl_loss, adam(3e-4, 0.9, 0.999, 1e-8, 0.01)), 2, words(XL_LENGTH)),
     "llama-3-8b": (llama_shapes, LLAMA_STEP, 2, words(4096)),
     "llama-3-8b-v5p": (llama_shapes, LLAMA_STEP, 2, words(8192)),

@@ -34,11 +34,11 @@ def clouds(random, width, height):
     return numpy.stack(channels, axis=-1)
 
 
-def with_shapes(random, picture):
+def with_shapes(random, image):
     """The image with ellipses, rectangles and lines of three quarters opacity."""
-    layer = picture.copy()
+    layer = image.copy()
     draw = ImageDraw.Draw(layer)
-    (width, height), scale = picture.size, picture.width / 500
+    (width, height), scale = image.size, image.width / 500
     for _ in range(random.integers(3, 9)):
         x, y = random.integers(0, width), random.integers(0, height)
         size = scale * random.integers(20, 160)
@@ -50,15 +50,15 @@ def with_shapes(random, picture):
             draw.rectangle([x, y, x + size, y + 0.8 * size], fill=colour)
         else:
             draw.line([x, y, x + size, y - size], fill=colour, width=int(scale * random.integers(1, 9)))
-    return Image.blend(picture, layer.filter(ImageFilter.GaussianBlur(0.7)), 0.75)
+    return Image.blend(image, layer.filter(ImageFilter.GaussianBlur(0.7)), 0.75)
 
 
 def make(index, width, height):
     random = numpy.random.default_rng(index)
     base = clouds(random, width, height).clip(0, 255).astype(numpy.uint8)
-    picture = numpy.asarray(with_shapes(random, Image.fromarray(base)), numpy.float32)
+    image = numpy.asarray(with_shapes(random, Image.fromarray(base)), numpy.float32)
     grain = 5 * random.standard_normal((height, width, 1))
-    return Image.fromarray((picture + grain).clip(0, 255).astype(numpy.uint8))
+    return Image.fromarray((image + grain).clip(0, 255).astype(numpy.uint8))
 
 
 def save(index, folder, width, height):

@@ -34,7 +34,9 @@ const WORKLOADS: [Workload; 2] = [
 /// The workload from the command line.
 pub fn workload() -> Result<Workload, Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().collect();
-    let value = |flag: &str| arguments.iter().position(|other| other == flag).and_then(|i| arguments.get(i + 1));
+    let value = |flag: &str| {
+        arguments.iter().position(|other| other == flag).and_then(|i| arguments.get(i + 1))
+    };
     if value("--devices").is_some_and(|devices| devices != "1") {
         return Err("this peer runs on one CPU device only".into());
     }
@@ -69,7 +71,8 @@ pub fn serve(
         Ok(loss)
     };
     run(1)?;
-    let cold = seconds_since_start().ok_or("the kernel does not report the start time of this process")?;
+    let cold =
+        seconds_since_start().ok_or("the kernel does not report the start time of this process")?;
     run(workload.warm_up)?;
     let steps = workload.steps;
     println!(
@@ -77,10 +80,15 @@ pub fn serve(
     );
     for line in std::io::stdin().lock().lines() {
         let line = line?;
-        let Some(steps) = line.strip_prefix("block ").and_then(|steps| steps.parse().ok()) else { break };
+        let Some(steps) = line.strip_prefix("block ").and_then(|steps| steps.parse().ok()) else {
+            break;
+        };
         let begin = Instant::now();
         let loss = run(steps)?;
-        let (seconds, peak) = (begin.elapsed().as_secs_f64(), peak_bytes().ok_or("the kernel does not report VmHWM")?);
+        let (seconds, peak) = (
+            begin.elapsed().as_secs_f64(),
+            peak_bytes().ok_or("the kernel does not report VmHWM")?,
+        );
         println!("{{\"seconds\": {seconds}, \"loss\": {loss}, \"peak_bytes\": {peak}}}");
     }
     Ok(())
@@ -99,7 +107,8 @@ struct Data {
 
 impl Data {
     fn new(workload: Workload) -> Data {
-        let (samples, size) = (workload.batch * workload.steps, workload.shape.iter().product::<usize>());
+        let (samples, size) =
+            (workload.batch * workload.steps, workload.shape.iter().product::<usize>());
         let mut random = Random(1);
         let (x, y) = random.samples(samples, size);
         Data { workload, size, x, y, order: (0..samples).collect(), next: samples, random }

@@ -370,7 +370,7 @@ fn zune_jpeg() -> Result<DecodeFile, String> {
     Ok(Box::new(move |file| {
         let mut decoder = JpegDecoder::new(ZCursor::new(file));
         decoder.decode_headers().map_err(|why| why.to_string())?;
-        let bytes = decoder.output_buffer_size().ok_or("the picture does not fit into memory")?;
+        let bytes = decoder.output_buffer_size().ok_or("the image does not fit into memory")?;
         pixels.resize(bytes.max(pixels.len()), 0);
         decoder.decode_into(&mut pixels).map_err(|why| why.to_string())
     }))

@@ -24,7 +24,7 @@ pub(crate) struct Args {
     profile: String,
     /// Write the curve of each example into its folder, as curve.svg.
     #[arg(long)]
-    pictures: bool,
+    curves: bool,
     /// Print one line of JSON at the end.
     #[arg(long)]
     json: bool,
@@ -184,7 +184,7 @@ impl Example {
             }
         }
         let seconds = begin.elapsed().as_secs_f64();
-        if args.pictures {
+        if args.curves {
             fs::write(
                 self.file("curve.svg"),
                 plot::curves(self.name, &self.curves(&folder.path().join("runs"))?, "step")?,

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_of_metrics_becomes_a_picture() {
+    fn a_file_of_metrics_becomes_a_chart() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("metrics.csv");
         std::fs::write(&file, "epoch,step,train_loss,val_loss\n0,5,2.5,\n0,7,,2.25\n1,10,1.5,\n")
@@ -111,11 +111,11 @@ mod tests {
         let read_curves = read(&file, &["train_loss", "val_loss"]).unwrap();
         assert_eq!(read_curves[0].1, [(5.0, 2.5), (10.0, 1.5)]);
         assert_eq!(read_curves[1].1, [(7.0, 2.25)]);
-        let picture = curves("digits", &read_curves, "step").unwrap();
+        let chart = curves("digits", &read_curves, "step").unwrap();
         assert!(
-            picture.starts_with("<svg")
-                && picture.contains("val_loss")
-                && picture.trim_end().ends_with("</svg>")
+            chart.starts_with("<svg")
+                && chart.contains("val_loss")
+                && chart.trim_end().ends_with("</svg>")
         );
         assert!(
             curves("digits", &read_curves[1..], "step")
@@ -129,12 +129,12 @@ mod tests {
     }
 
     #[test]
-    fn a_bar_is_as_long_as_its_value_and_no_longer_than_the_picture() {
+    fn a_bar_is_as_long_as_its_value_and_no_longer_than_the_chart() {
         let groups =
             [("W1".to_owned(), vec![(0, 1.0), (1, 2.0)]), ("W2".to_owned(), vec![(1, 40.0)])];
-        let picture = bars("steps", &["Fulmen", "jax"], &groups);
+        let chart = bars("steps", &["Fulmen", "jax"], &groups);
         // 280 units represent a value of 5, after a name of two characters.
-        assert!(picture.contains("d=\"M23 4.0H79.0v11.0H23Z\""), "{picture}");
-        assert!(picture.contains("H303.0v11.0") && picture.contains(">40</text>"), "{picture}");
+        assert!(chart.contains("d=\"M23 4.0H79.0v11.0H23Z\""), "{chart}");
+        assert!(chart.contains("H303.0v11.0") && chart.contains(">40</text>"), "{chart}");
     }
 }

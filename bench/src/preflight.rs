@@ -180,7 +180,7 @@ impl Cost {
 
 pub(crate) fn ours(workload: &Workload, slice: &Slice) -> Result<Option<Cost>, Box<dyn Error>> {
     let &Workload { name, batch, strategy, .. } = workload;
-    let vision = |shape: &[usize]| pictures(batch, shape);
+    let vision = |shape: &[usize]| images(batch, shape);
     match name {
         "mlp" => judge(&Mlp::new(), &vision(&[784])?, strategy, slice),
         "gpt" => judge(&Gpt::new(DType::Bf16), &words(batch, Gpt::LENGTH)?, strategy, slice),
@@ -248,7 +248,7 @@ fn llama_3_8b() -> Result<decoder::Decoder, Box<dyn Error>> {
 // Only shapes matter, so one batch is enough.
 
 /// Images of this shape, each with a class.
-pub(crate) fn pictures(batch: usize, shape: &[usize]) -> Result<DataLoader, Box<dyn Error>> {
+pub(crate) fn images(batch: usize, shape: &[usize]) -> Result<DataLoader, Box<dyn Error>> {
     let dims = [&[batch], shape].concat();
     let zeros = vec![0_f32; dims.iter().product()];
     loader(

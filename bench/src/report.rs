@@ -42,16 +42,16 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     for suite in suites {
         let rows: Vec<&Row> = rows.iter().filter(|row| row.suite == suite).collect();
         let mut part = table(&rows);
-        let (picture, name) = (picture(suite, &rows), format!("performance-{suite}.svg"));
-        if picture.is_some() {
+        let (chart, name) = (chart(suite, &rows), format!("performance-{suite}.svg"));
+        if chart.is_some() {
             part += &format!("\n\n![Each peer's median divided by Fulmen's]({name})");
         }
         if let Err(why) = write_part(&args.book, suite, |_| part) {
             failed.push(why.to_string());
             continue;
         }
-        if let Some(picture) = picture {
-            fs::write(args.book.with_file_name(name), picture)?;
+        if let Some(chart) = chart {
+            fs::write(args.book.with_file_name(name), chart)?;
         }
         println!("{}: {suite}, {} results", args.book.display(), rows.len());
     }
@@ -131,7 +131,7 @@ fn table(rows: &[&Row]) -> String {
 }
 
 /// Bars of each peer's median as a multiple of Fulmen's; `None` if no row has a peer.
-fn picture(suite: &str, rows: &[&Row]) -> Option<String> {
+fn chart(suite: &str, rows: &[&Row]) -> Option<String> {
     let names = contenders(rows);
     let same_quantity = rows.windows(2).all(|pair| pair[0].quantity == pair[1].quantity);
     let groups: Vec<Group> = rows

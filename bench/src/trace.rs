@@ -13,7 +13,7 @@ use serde::Deserialize;
 
 use crate::models::{Gpt, Mlp, ResNetClassifier};
 use crate::peer::{PEERS, python};
-use crate::preflight::{pictures, words};
+use crate::preflight::{images, words};
 use crate::row::{Row, print_row};
 
 #[derive(clap::Args)]
@@ -47,7 +47,7 @@ struct Lowering {
 
 pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     // The first use includes setup that does not belong to a workload.
-    lower(&Mlp::new(), &pictures(BATCH, &[784])?)?;
+    lower(&Mlp::new(), &images(BATCH, &[784])?)?;
     for name in &args.workloads {
         let (mut ours, mut theirs, mut missing) = (Vec::new(), Vec::new(), None);
         for _ in 0..args.rounds.max(1) {
@@ -79,10 +79,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
 
 fn trace(name: &str) -> Result<Lowering, Box<dyn Error>> {
     match name {
-        "resnet50" => lower(
-            &ResNetClassifier::new(Config::resnet50(), 0.1),
-            &pictures(BATCH, &[3, 224, 224])?,
-        ),
+        "resnet50" => {
+            lower(&ResNetClassifier::new(Config::resnet50(), 0.1), &images(BATCH, &[3, 224, 224])?)
+        }
         "gpt-48" => lower(&Gpt::deep(LAYERS, DType::Bf16, false), &words(BATCH, Gpt::LENGTH)?),
         "gpt-48-scan" => lower(&Gpt::deep(LAYERS, DType::Bf16, true), &words(BATCH, Gpt::LENGTH)?),
         _ => {

@@ -112,7 +112,7 @@ impl Workload {
                 optimizer: || Box::new(optim::Adam::new(1e-3)),
             }),
             "W3" => visitor.visit(&ResNetClassifier::new(
-                Config { num_classes: 10, small_pictures: true, ..Config::resnet18() },
+                Config { num_classes: 10, small_images: true, ..Config::resnet18() },
                 0.01,
             )),
             "W4" => visitor.visit(&Gpt::new(DType::F32)),

@@ -50,7 +50,7 @@ pub(crate) fn run(args: &Args, images: &Path, folder: &Path) -> Result<Value, Bo
         (median(&uncached), median(&shuffled), median(&ordered), median(&copies));
     let rate = |images: f64| images * sample as f64;
     println!(
-        "{} pictures of {} × {}: {uncached:.0} images/s decoded; cached {shuffled:.0} in random order ({:.1} ×), \
+        "{} images of {} × {}: {uncached:.0} images/s decoded; cached {shuffled:.0} in random order ({:.1} ×), \
          {ordered:.0} in order ({:.1} ×), {first:.0} in the first epoch after opening",
         cached.len(),
         args.size,

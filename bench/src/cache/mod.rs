@@ -40,8 +40,8 @@ pub(crate) struct Args {
     /// Steps of each training.
     #[arg(long, default_value_t = 100)]
     steps: usize,
-    /// The parts to run: pictures, small and training, separated by commas.
-    #[arg(long, default_value = "pictures,small,training", value_delimiter = ',')]
+    /// The parts to run: images, small and training, separated by commas.
+    #[arg(long, default_value = "images,small,training", value_delimiter = ',')]
     parts: Vec<String>,
     /// The folder of the caches [default: a temporary folder].
     #[arg(long)]
@@ -58,7 +58,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     };
     let mut report = Map::new();
     let is_selected = |part: &str| args.parts.iter().any(|selected| selected == part);
-    for (part, measure) in [("pictures", images::run as Measure), ("training", training::run)] {
+    for (part, measure) in [("images", images::run as Measure), ("training", training::run)] {
         match &args.images {
             Some(images) if is_selected(part) => {
                 report

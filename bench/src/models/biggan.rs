@@ -28,9 +28,9 @@ impl TrainingModule for BigGan {
         let z = random::normal(&self.noise.next_key(), DType::F32, [count, self.dim_z]);
         let fake = self.generator.forward(z, &classes);
         let loss = cx.minimize("discriminator", |_| {
-            let pictures = Tensor::concatenate(&[&real.to_dtype(fake.dtype()), &fake.detach()], 0);
+            let images = Tensor::concatenate(&[&real.to_dtype(fake.dtype()), &fake.detach()], 0);
             let logits =
-                self.discriminator.forward(pictures, Tensor::concatenate(&[&classes, &classes], 0));
+                self.discriminator.forward(images, Tensor::concatenate(&[&classes, &classes], 0));
             let (of_real, of_fake) = (logits.narrow(0, 0, count), logits.narrow(0, count, count));
             GanLoss::Hinge.discriminator(of_real, of_fake, Reduction::Mean)
         });

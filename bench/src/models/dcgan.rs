@@ -33,7 +33,7 @@ impl TrainingModule for Dcgan {
         let fake = self.generator.forward(z);
         let loss = cx.minimize("discriminator", |_| {
             let [real, fake] =
-                [&real, &fake.detach()].map(|pictures| self.discriminator.forward(pictures));
+                [&real, &fake.detach()].map(|images| self.discriminator.forward(images));
             GanLoss::NonSaturating.discriminator(real, fake, Reduction::Mean)
         });
         cx.log("train_loss", &loss);

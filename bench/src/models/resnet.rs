@@ -20,8 +20,8 @@ impl ResNetClassifier {
         }
     }
 
-    pub(crate) fn loss(&self, pictures: &Tensor, classes: &Tensor) -> Tensor {
-        cross_entropy(self.resnet.forward(pictures), classes, Reduction::Mean)
+    pub(crate) fn loss(&self, images: &Tensor, classes: &Tensor) -> Tensor {
+        cross_entropy(self.resnet.forward(images), classes, Reduction::Mean)
     }
 }
 

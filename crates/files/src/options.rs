@@ -24,8 +24,8 @@ const GIVE_UP_VARIABLE: &str = "FULMEN_STORE_GIVE_UP_SECONDS";
 /// use fulmen_files::{Location, StoreOptions};
 ///
 /// let options = StoreOptions::new().set("aws_endpoint_url", "http://localhost:9000").give_up_after(Duration::from_secs(20));
-/// let shards = Location::from("s3://pictures/train").with_options(options);
-/// assert_eq!(shards.join("train-000000.tar").to_string(), "s3://pictures/train/train-000000.tar");
+/// let shards = Location::from("s3://images/train").with_options(options);
+/// assert_eq!(shards.join("train-000000.tar").to_string(), "s3://images/train/train-000000.tar");
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct StoreOptions {

@@ -30,7 +30,7 @@ pub use jsonl::unix_seconds;
 pub use log_point::number;
 pub use log_point::{LogPoint, Sink};
 pub use loggers::Loggers;
-pub use media::{Histogram, Media, Picture};
+pub use media::{Histogram, Images, Media};
 #[cfg(feature = "mlflow")]
 pub use mlflow::MlflowLogger;
 pub use tensorboard::TensorBoardLogger;

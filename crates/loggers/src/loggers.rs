@@ -198,7 +198,7 @@ impl Slot {
 /// The number of bytes of a value; 0 for kinds that are always small.
 fn num_bytes(media: &Media) -> u64 {
     match media {
-        Media::Image(picture) => picture.pixels.len() as u64,
+        Media::Image(images) => images.pixels.len() as u64,
         Media::Text(texts) => texts.iter().map(|text| text.len() as u64).sum(),
         Media::Histogram(_) => 0,
     }
@@ -212,7 +212,7 @@ mod tests {
 
     use super::*;
     use crate::worker::MAX_WAITING;
-    use crate::{CsvLogger, JsonlLogger, Picture};
+    use crate::{CsvLogger, Images, JsonlLogger};
 
     type Messages = Arc<Mutex<Vec<String>>>;
 
@@ -346,10 +346,9 @@ mod tests {
             loggers_and_messages(LONG, vec![Box::new(Hangs(wait)), Box::new(JsonlLogger::new())]);
         loggers.start(folder.path(), Map::new()).unwrap();
         let size = MAX_BYTES as usize / 2;
-        let picture = || Media::Image(Picture { shape: [1, 1, 1, size], pixels: vec![0; size] });
-        let with_picture =
-            |step| LogPoint { media: vec![("x".to_owned(), picture())], ..point(step) };
-        (0..3).for_each(|step| loggers.log(with_picture(step)));
+        let image = || Media::Image(Images { shape: [1, 1, 1, size], pixels: vec![0; size] });
+        let with_image = |step| LogPoint { media: vec![("x".to_owned(), image())], ..point(step) };
+        (0..3).for_each(|step| loggers.log(with_image(step)));
         loggers.log(point(3));
         let (read, text) =
             (folder.path().join("metrics.jsonl"), Arc::new(Mutex::new(String::new())));
@@ -358,7 +357,7 @@ mod tests {
             .run("read", move || *result.lock().unwrap() = std::fs::read_to_string(read).unwrap());
         drop(release);
         loggers.finish(Status::Finished);
-        assert_eq!(text.lock().unwrap().lines().count(), 3, "the third picture was lost");
+        assert_eq!(text.lock().unwrap().lines().count(), 3, "the third image was lost");
         let messages = messages.lock().unwrap();
         assert!(
             messages[0].contains("do not keep up") && messages[1].ends_with("log points lost: 1"),

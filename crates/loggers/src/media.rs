@@ -9,7 +9,7 @@ use flate2::{Compression, Crc};
 #[derive(Clone, Debug, PartialEq)]
 pub enum Media {
     /// An image, or several images of the same size.
-    Image(Picture),
+    Image(Images),
     /// One text for each row of token ids.
     Text(Vec<String>),
     /// The distribution of the elements of a tensor.
@@ -18,7 +18,7 @@ pub enum Media {
 
 /// Images of the same size.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Picture {
+pub struct Images {
     /// The number of images, the number of channels (1, 3 or 4), the height and the width.
     pub shape: [usize; 4],
     /// The pixels in the order of the shape, from 0 to 255.
@@ -52,7 +52,7 @@ impl Media {
     /// The number of pixels does not match the shape.
     pub fn to_file(&self) -> io::Result<(&'static str, Vec<u8>)> {
         Ok(match self {
-            Media::Image(picture) => ("png", picture.png()?),
+            Media::Image(images) => ("png", images.png()?),
             Media::Text(texts) => ("txt", (texts.join("\n\n") + "\n").into_bytes()),
             Media::Histogram(histogram) => {
                 let edges = histogram.edges();
@@ -84,7 +84,7 @@ impl Histogram {
     }
 }
 
-impl Picture {
+impl Images {
     /// The space between the images of a grid, in pixels.
     const BORDER: usize = 2;
 
@@ -103,12 +103,12 @@ impl Picture {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
         let columns = (n as f64).sqrt().ceil() as usize;
-        let side = |count: usize, size: usize| count * size + (count - 1) * Picture::BORDER;
+        let side = |count: usize, size: usize| count * size + (count - 1) * Images::BORDER;
         let (grid_width, grid_height) = (side(columns, width), side(n.div_ceil(columns), height));
         let mut rows = vec![0; grid_width * grid_height * channels];
         for (i, planes) in self.pixels.chunks(channels * height * width).enumerate() {
-            let top = i / columns * (height + Picture::BORDER);
-            let left = i % columns * (width + Picture::BORDER);
+            let top = i / columns * (height + Images::BORDER);
+            let left = i % columns * (width + Images::BORDER);
             for (index, &pixel) in planes.iter().enumerate() {
                 let (channel, y, x) =
                     (index / (height * width), index / width % height, index % width);
@@ -165,8 +165,7 @@ mod tests {
         for channels in [1, 3, 4] {
             // Two images of two rows and three columns: a grid of one row.
             let pixels: Vec<u8> = (0..2 * channels * 6).map(|i| (i * 7 % 251) as u8).collect();
-            let file =
-                Picture { shape: [2, channels, 2, 3], pixels: pixels.clone() }.png().unwrap();
+            let file = Images { shape: [2, channels, 2, 3], pixels: pixels.clone() }.png().unwrap();
             let mut reader = png::Decoder::new(io::Cursor::new(file)).read_info().unwrap();
             let mut rows = vec![0; reader.output_buffer_size().unwrap()];
             let info = reader.next_frame(&mut rows).unwrap();

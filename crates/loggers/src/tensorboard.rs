@@ -13,7 +13,7 @@ use crate::event::{
 };
 use crate::jsonl::unix_seconds;
 use crate::record_file::RecordFile;
-use crate::{LogPoint, Logger, Media, Picture, Status};
+use crate::{Images, LogPoint, Logger, Media, Status};
 
 /// Writes an event file into the run's folder. `tensorboard --logdir runs` shows all runs: numbers,
 /// images, histograms, texts, and the hyperparameters with the last values. A metric with one
@@ -87,12 +87,12 @@ impl Logger for TensorBoardLogger {
         let mut values: Vec<Value> = point.columns().into_iter().map(number).collect();
         for (name, value) in &point.arrays {
             if let metrics::Value::Matrix(rows) = value {
-                values.extend(heat_map(rows).map(|picture| image(name, &picture)).transpose()?);
+                values.extend(heat_map(rows).map(|images| image(name, &images)).transpose()?);
             }
         }
         for (name, media) in &point.media {
             values.push(match media {
-                Media::Image(picture) => image(name, picture)?,
+                Media::Image(images) => image(name, images)?,
                 Media::Text(texts) => {
                     let (tensor, metadata) = (
                         Some(Tensor::from_texts(texts)),
@@ -139,22 +139,22 @@ fn hparam(value: &Json) -> HParam {
     }
 }
 
-fn image(name: &str, picture: &Picture) -> io::Result<Value> {
-    let encoded_image_string = picture.png()?;
+fn image(name: &str, images: &Images) -> io::Result<Value> {
+    let encoded_image_string = images.png()?;
     // The width and height of a PNG are the first two numbers of its first chunk.
     let size = |offset: usize| {
         let bytes =
             encoded_image_string.get(offset..offset + 4).and_then(|bytes| bytes.try_into().ok());
         bytes.map_or(0, i32::from_be_bytes)
     };
-    let (width, height, colorspace) = (size(16), size(20), picture.shape[1] as i32);
+    let (width, height, colorspace) = (size(16), size(20), images.shape[1] as i32);
     let image = Image { height, width, colorspace, encoded_image_string };
     Ok(Value { tag: name.to_owned(), image: Some(image), ..Value::default() })
 }
 
 /// Makes an image with one pixel per number. Black is 0, and white is the largest number of a row.
 /// `None` for an empty matrix.
-fn heat_map(rows: &[Vec<f64>]) -> Option<Picture> {
+fn heat_map(rows: &[Vec<f64>]) -> Option<Images> {
     let width = rows.first().map_or(0, Vec::len);
     let row_pixels = |row: &Vec<f64>| {
         let largest = row.iter().copied().fold(0.0, f64::max);
@@ -165,7 +165,7 @@ fn heat_map(rows: &[Vec<f64>]) -> Option<Picture> {
     };
     let pixels: Vec<u8> = rows.iter().flat_map(row_pixels).collect();
     let is_whole = !pixels.is_empty() && pixels.len() == rows.len() * width;
-    is_whole.then_some(Picture { shape: [1, 1, rows.len(), width], pixels })
+    is_whole.then_some(Images { shape: [1, 1, rows.len(), width], pixels })
 }
 
 #[cfg(test)]

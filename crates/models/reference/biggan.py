@@ -1,4 +1,4 @@
-"""A BigGAN for pictures of 32 x 32, as its paper describes it, with PyTorch's own spectral normalization: two state dicts."""
+"""A BigGAN for images of 32 x 32, as its paper describes it, with PyTorch's own spectral normalization: two state dicts."""
 
 import torch
 from torch import nn
@@ -116,7 +116,7 @@ if __name__ == "__main__":
     generator.eval(), discriminator.eval()
     for name, model in {"G": generator, "D": discriminator}.items():
         torch.save(model.state_dict(), folder / f"{name}.pth")
-    pictures = generator(z, classes)
-    logits = discriminator(pictures, classes)
+    images = generator(z, classes)
+    logits = discriminator(images, classes)
     generator.train()  # a step of power iteration, and the statistics of the batch
-    expect(folder, z=z, classes=classes.int(), pictures=pictures, logits=logits, train_pictures=generator(z, classes))
+    expect(folder, z=z, classes=classes.int(), pictures=images, logits=logits, train_pictures=generator(z, classes))

@@ -5,7 +5,7 @@ from torch import nn
 
 from common import FOLDER, expect, randomize
 
-NZ, NGF, NDF, NC = 5, 2, 2, 1  # for pictures of 16 x 16
+NZ, NGF, NDF, NC = 5, 2, 2, 1  # for images of 16 x 16
 
 
 def generator():
@@ -40,5 +40,5 @@ if __name__ == "__main__":
     for name, main in models.items():
         torch.save(randomize(nn.ModuleDict({"main": main})).state_dict(), folder / f"{name}.pth")
     z = torch.randn(3, NZ)
-    pictures = models["netG"](z[:, :, None, None])  # while training, as the example draws them too
-    expect(folder, z=z, pictures=pictures, logits=models["netD"](pictures).flatten())
+    images = models["netG"](z[:, :, None, None])  # while training, as the example draws them too
+    expect(folder, z=z, pictures=images, logits=models["netD"](images).flatten())

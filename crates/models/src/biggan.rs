@@ -333,9 +333,9 @@ impl Discriminator {
     /// The logits of images `[batch, channels, resolution, resolution]` with integer classes
     /// `[batch]`.
     #[track_caller]
-    pub fn forward(&self, pictures: impl AsTensor, classes: impl AsTensor) -> Tensor {
+    pub fn forward(&self, images: impl AsTensor, classes: impl AsTensor) -> Tensor {
         let _scope = MODELS.open();
-        let mut x = pictures.as_tensor().clone();
+        let mut x = images.as_tensor().clone();
         for (block, attention) in &self.blocks {
             x = block.forward(&x);
             x = attention.as_ref().map_or(x.clone(), |attention| attention.forward(&x));

@@ -133,9 +133,9 @@ impl Discriminator {
     /// The logits of images. PyTorch's example returns their sigmoid, which
     /// `binary_cross_entropy_with_logits` includes.
     #[track_caller]
-    pub fn forward(&self, pictures: impl AsTensor) -> Tensor {
+    pub fn forward(&self, images: impl AsTensor) -> Tensor {
         let _scope = MODELS.open();
-        self.main.forward(pictures).flatten(1, -1).squeeze(1)
+        self.main.forward(images).flatten(1, -1).squeeze(1)
     }
 }
 

@@ -53,7 +53,7 @@ pub struct Config {
     pub layers: [usize; 4],
     /// For images of about 32 × 32: the first convolution is 3 × 3 with stride 1, without pooling
     /// after it. Neither torchvision nor timm has this form.
-    pub small_pictures: bool,
+    pub small_images: bool,
     /// Whether the last normalization of each block is initialized with zeros, so that the block
     /// initially passes its input through.
     pub zero_init_last: bool,
@@ -94,7 +94,7 @@ impl Config {
             stem_channels: STEM_CHANNELS,
             channels: [64, 128, 256, 512],
             layers,
-            small_pictures: false,
+            small_images: false,
             zero_init_last: false,
             pretrained_cfg: Map::new(),
         }
@@ -146,7 +146,7 @@ impl Config {
             stem_channels,
             channels,
             layers,
-            small_pictures: kernel == 3,
+            small_images: kernel == 3,
             ..usual
         })
     }
@@ -168,7 +168,7 @@ struct TimmConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     stem_channels: Option<usize>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
-    small_pictures: bool,
+    small_images: bool,
     pretrained_cfg: Map<String, Value>,
 }
 
@@ -208,7 +208,7 @@ impl From<TimmConfig> for Config {
             stem_channels: timm.stem_channels.unwrap_or(usual.stem_channels),
             channels: args.channels.unwrap_or(usual.channels),
             layers: args.layers.unwrap_or(usual.layers),
-            small_pictures: timm.small_pictures,
+            small_images: timm.small_images,
             zero_init_last: args.zero_init_last.unwrap_or(usual.zero_init_last),
             pretrained_cfg: timm.pretrained_cfg,
         }
@@ -226,7 +226,7 @@ impl From<Config> for TimmConfig {
             global_pool: None,
         };
         let Config {
-            architecture, num_classes, stem_channels, small_pictures, pretrained_cfg, ..
+            architecture, num_classes, stem_channels, small_images, pretrained_cfg, ..
         } = config;
         let stem_channels = (stem_channels != STEM_CHANNELS).then_some(stem_channels);
         TimmConfig {
@@ -234,7 +234,7 @@ impl From<Config> for TimmConfig {
             num_classes,
             model_args,
             stem_channels,
-            small_pictures,
+            small_images,
             pretrained_cfg,
         }
     }
@@ -295,19 +295,19 @@ impl ResNet {
 
     /// Maps images `[batch, channels, height, width]` to logits `[batch, classes]`.
     #[track_caller]
-    pub fn forward(&self, pictures: impl AsTensor) -> Tensor {
+    pub fn forward(&self, images: impl AsTensor) -> Tensor {
         let _scope = MODELS.open();
         self.fc.forward(
-            AdaptiveAvgPool2d::new(1).forward(self.forward_features(pictures)).flatten(1, -1),
+            AdaptiveAvgPool2d::new(1).forward(self.forward_features(images)).flatten(1, -1),
         )
     }
 
     /// The output of the last stage for images `[batch, channels, height, width]`: `[batch,
     /// features, height / 32, width / 32]`; for small images `/ 8`.
     #[track_caller]
-    pub fn forward_features(&self, pictures: impl AsTensor) -> Tensor {
+    pub fn forward_features(&self, images: impl AsTensor) -> Tensor {
         let _scope = MODELS.open();
-        let mut x = self.bn1.forward(self.conv1.forward(pictures)).relu();
+        let mut x = self.bn1.forward(self.conv1.forward(images)).relu();
         if let Some(maxpool) = &self.maxpool {
             x = maxpool.forward(x);
         }
@@ -397,11 +397,11 @@ impl Pretrained for ResNet {
                 last.weight.iter().for_each(|weight| weight.set_init(Init::zeros()));
             }
         }
-        let (kernel, stride) = if config.small_pictures { (3, 1) } else { (7, 2) };
+        let (kernel, stride) = if config.small_images { (3, 1) } else { (7, 2) };
         Ok(ResNet {
             conv1: conv(config.in_chans, stem, kernel, stride),
             bn1: BatchNorm2d::new(stem),
-            maxpool: (!config.small_pictures).then(|| MaxPool2d::new(3).stride(2).padding(1)),
+            maxpool: (!config.small_images).then(|| MaxPool2d::new(3).stride(2).padding(1)),
             layer1,
             layer2,
             layer3,

@@ -56,7 +56,7 @@ pub fn report(runs: &[Run]) -> String {
     if let [run] = runs {
         body.push(section("model", "Model", from_summary(run, model)));
         body.push(section("classes", "Classes", classes(run)));
-        body.push(section("pictures", "Pictures", pictures(run)));
+        body.push(section("images", "Images", images(run)));
         body.push(section("configuration", "Configuration", configuration(run)));
         body.push(section("environment", "Environment", environment(run)));
     }
@@ -405,26 +405,26 @@ fn matrix(rows: &[Vec<f64>]) -> Html {
     element("div", &[("class", &"scroll")], element("table", &[("class", &"matrix")], all))
 }
 
-fn pictures(run: &Run) -> Html {
-    if run.pictures.is_empty() {
+fn images(run: &Run) -> Html {
+    if run.images.is_empty() {
         return missing(
             "There are none: the batches have no images, and nothing was logged with `cx.log_image`.",
         );
     }
-    let figure = |picture: &crate::run::Picture| {
-        let source = format!("data:image/png;base64,{}", base64(&picture.png));
-        let image = element("img", &[("src", &source), ("alt", &picture.name)], "");
+    let figure = |image: &crate::run::Image| {
+        let source = format!("data:image/png;base64,{}", base64(&image.png));
+        let img = element("img", &[("src", &source), ("alt", &image.name)], "");
         element(
             "figure",
             &[],
             [
-                element("b", &[], format!("{}, step {}", picture.name, picture.step)),
+                element("b", &[], format!("{}, step {}", image.name, image.step)),
                 element("br", &[], ""),
-                image,
+                img,
             ],
         )
     };
-    element("div", &[("class", &"charts")], run.pictures.iter().map(figure).collect::<Html>())
+    element("div", &[("class", &"charts")], run.images.iter().map(figure).collect::<Html>())
 }
 
 fn configuration(run: &Run) -> Html {

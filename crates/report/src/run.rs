@@ -16,8 +16,8 @@ const MAX_METRICS: usize = 2000;
 /// The size limit of a text file.
 const MAX_TEXT: u64 = 24 << 10;
 /// The maximum number of images in a page, and their maximum total size in bytes.
-const MAX_PICTURES: usize = 12;
-const MAX_PICTURE_BYTES: usize = 96 << 10;
+const MAX_IMAGES: usize = 12;
+const MAX_IMAGE_BYTES: usize = 96 << 10;
 
 /// The contents of a run's folder. A missing file is not an error; the page then lacks its content.
 ///
@@ -42,7 +42,7 @@ pub struct Run {
     pub(crate) goodput: Vec<Goodput>,
     pub(crate) environment: Vec<(String, String)>,
     pub(crate) config: Option<String>,
-    pub(crate) pictures: Vec<Picture>,
+    pub(crate) images: Vec<Image>,
     /// The number of log points read, and of lines that could not be read.
     pub(crate) log_points: u64,
     pub(crate) bad_lines: u64,
@@ -72,7 +72,7 @@ pub(crate) struct Goodput {
 
 /// An image in the run's folder.
 #[derive(Clone, Debug)]
-pub(crate) struct Picture {
+pub(crate) struct Image {
     pub(crate) name: String,
     pub(crate) step: u64,
     pub(crate) png: Vec<u8>,
@@ -145,7 +145,7 @@ impl Run {
                 all.into_iter().flat_map(|(name, value)| flatten(name, value)).collect()
             });
         self.config = self.text("config.toml")?;
-        self.read_pictures();
+        self.read_images();
         Ok(())
     }
 
@@ -255,8 +255,8 @@ impl Run {
 
     /// Reads the latest version of each image, unless it is too large. Images that cannot be read
     /// are left out.
-    fn read_pictures(&mut self) {
-        self.pictures.clear();
+    fn read_images(&mut self) {
+        self.images.clear();
         let mut folders: Vec<PathBuf> = std::fs::read_dir(self.folder.join("media"))
             .into_iter()
             .flatten()
@@ -264,28 +264,27 @@ impl Run {
             .map(|entry| entry.path())
             .collect();
         folders.sort();
-        let mut remaining_bytes = MAX_PICTURE_BYTES;
+        let mut remaining_bytes = MAX_IMAGE_BYTES;
         for folder in folders {
             let files = std::fs::read_dir(&folder)
                 .into_iter()
                 .flatten()
                 .flatten()
                 .map(|entry| entry.path());
-            let pictures =
+            let images =
                 files.filter(|file| file.extension().is_some_and(|ending| ending == "png"));
             let step = |file: &PathBuf| file.file_stem()?.to_str()?.parse::<u64>().ok();
-            let Some((step, file)) = pictures.filter_map(|file| Some((step(&file)?, file))).max()
+            let Some((step, file)) = images.filter_map(|file| Some((step(&file)?, file))).max()
             else {
                 continue;
             };
             let small =
                 std::fs::metadata(&file).is_ok_and(|data| data.len() <= remaining_bytes as u64);
-            if let (true, Ok(png)) =
-                (small && self.pictures.len() < MAX_PICTURES, std::fs::read(&file))
+            if let (true, Ok(png)) = (small && self.images.len() < MAX_IMAGES, std::fs::read(&file))
             {
                 remaining_bytes = remaining_bytes.saturating_sub(png.len());
                 let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
-                self.pictures.push(Picture { name, step, png });
+                self.images.push(Image { name, step, png });
             }
         }
     }

@@ -14,7 +14,7 @@ const SECTIONS: [&str; 10] = [
     "memory",
     "model",
     "classes",
-    "pictures",
+    "images",
     "configuration",
     "environment",
 ];

@@ -47,7 +47,7 @@ pub trait CliApp: clap::Args {
     }
 
     /// Makes the writer for the file of `predict --output`. If the predictions are texts or
-    /// pictures, add your own format with [`PredictionWriter::with_format`].
+    /// images, add your own format with [`PredictionWriter::with_format`].
     fn prediction_writer(&self, output: &Path) -> fulmen_trainer::Result<PredictionWriter> {
         PredictionWriter::new(output)
     }

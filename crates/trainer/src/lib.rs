@@ -97,7 +97,7 @@ pub use checkpoint::weights::Weights;
 pub use error::{Error, Result};
 pub use evaluation::predicted_batches::PredictedBatches;
 pub use evaluation::prediction_writer::PredictionWriter;
-pub use fulmen_loggers::{Histogram, LogPoint, Media, Picture, Sink};
+pub use fulmen_loggers::{Histogram, Images, LogPoint, Media, Sink};
 pub use fulmen_nn::ModelSummary;
 pub use fulmen_signals::Signal;
 pub use goodput::Goodput;

@@ -1,5 +1,5 @@
 //! Full-screen terminal interfaces: [`Terminal`] takes the terminal and restores it, [`widgets`]
-//! are the parts of screens, and [`svg`](fn@svg) makes pictures for documentation.
+//! are the parts of screens, and [`svg`](fn@svg) makes images for documentation.
 //!
 //! ```no_run
 //! use std::time::Duration;

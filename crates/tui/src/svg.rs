@@ -1,11 +1,11 @@
-//! [`svg`]: draws pictures of screens.
+//! [`svg`]: draws images of screens.
 
 use std::fmt::Write as _;
 
 use ratatui::buffer::Buffer;
 use ratatui::style::{Color, Modifier};
 
-/// A screen as an SVG picture, with a text element for each run of cells with the same style.
+/// A screen as an SVG image, with a text element for each run of cells with the same style.
 ///
 /// ```
 /// use ratatui::buffer::Buffer;

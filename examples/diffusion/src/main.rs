@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use fulmen::cli::{self, CliApp, FitData, clap};
 use fulmen::data::{Dataset, FakeDataset, Mnist, Split};
 use fulmen::prelude::*;
-use fulmen::trainer::{self, Picture, PredictionWriter};
+use fulmen::trainer::{self, Images, PredictionWriter};
 
 use model::{Diffusion, Recipe};
 
@@ -112,7 +112,7 @@ impl CliApp for Args {
             let [channels, height, width] = SHAPE;
             let pixels = images.to_vec::<u8>().map_err(io::Error::other)?;
             file.write_all(
-                &Picture { shape: [batch.num_samples(), channels, height, width], pixels }.png()?,
+                &Images { shape: [batch.num_samples(), channels, height, width], pixels }.png()?,
             )
         })
     }

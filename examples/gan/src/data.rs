@@ -8,7 +8,7 @@ use fulmen::data::{self, Dataset, FakeDataset, Mnist};
 use fulmen::prelude::{TensorDataset, random_split};
 
 /// A set of labelled images.
-pub(crate) struct Pictures {
+pub(crate) struct ImageSet {
     kind: Kind,
     /// The number of channels.
     pub(crate) channels: usize,
@@ -31,19 +31,19 @@ pub(crate) enum Split {
     Test,
 }
 
-impl Pictures {
+impl ImageSet {
     /// The images in a folder. Images in folders by class are resized to height and width `size`.
-    pub(crate) fn find(folder: &Path, size: usize) -> Result<Pictures> {
+    pub(crate) fn find(folder: &Path, size: usize) -> Result<ImageSet> {
         let path = folder.to_owned();
         if ["", ".gz"]
             .iter()
             .any(|end| folder.join(format!("train-images-idx3-ubyte{end}")).exists())
         {
-            return Ok(Pictures { kind: Kind::Digits(path), channels: 1, size: 28, classes: 10 });
+            return Ok(ImageSet { kind: Kind::Digits(path), channels: 1, size: 28, classes: 10 });
         }
         if folder.join("train").is_dir() {
             let classes = ImageFolder::open(folder.join("train"))?.classes().len();
-            return Ok(Pictures { kind: Kind::Folders(path), channels: 3, size, classes });
+            return Ok(ImageSet { kind: Kind::Folders(path), channels: 3, size, classes });
         }
         let message = format!(
             "--data-dir {}: there is neither train-images-idx3-ubyte nor the folder train; pass a folder with MNIST's IDX \
@@ -54,8 +54,8 @@ impl Pictures {
     }
 
     /// Random color images of ten classes.
-    pub(crate) fn fake(size: usize) -> Pictures {
-        Pictures { kind: Kind::Fake, channels: 3, size, classes: 10 }
+    pub(crate) fn fake(size: usize) -> ImageSet {
+        ImageSet { kind: Kind::Fake, channels: 3, size, classes: 10 }
     }
 
     /// The fields `image`, `u8[channels, size, size]`, and `label`, `i32[]`. A tenth of the

@@ -11,9 +11,9 @@ use std::process::ExitCode;
 use fulmen::cli::{self, CliApp, FitData, clap};
 use fulmen::data::FakeDataset;
 use fulmen::prelude::*;
-use fulmen::trainer::{self, Picture, PredictionWriter};
+use fulmen::trainer::{self, Images, PredictionWriter};
 
-use data::{Pictures, Split};
+use data::{ImageSet, Split};
 use model::{Gan, Recipe};
 
 /// Trains DCGAN or BigGAN on digits or on folders of images; `predict --output samples.png` draws
@@ -47,19 +47,19 @@ struct Args {
 }
 
 impl Args {
-    fn pictures(&self) -> cli::Result<Pictures> {
+    fn images(&self) -> cli::Result<ImageSet> {
         if self.fake_data {
-            return Ok(Pictures::fake(self.size));
+            return Ok(ImageSet::fake(self.size));
         }
-        Pictures::find(&self.data_dir, self.size)
+        ImageSet::find(&self.data_dir, self.size)
     }
 
     /// All samples, each once, with noise to draw from. The noise is part of the data because steps
     /// other than training steps draw the same random numbers for each batch.
     fn ordered_loader(&self, split: Split) -> cli::Result<DataLoader> {
-        let pictures = self.pictures()?;
-        let noise = [self.recipe.noise_size(&pictures)];
-        let data = FakeDataset::extending(pictures.open(split)?).normal("noise", noise);
+        let images = self.images()?;
+        let noise = [self.recipe.noise_size(&images)];
+        let data = FakeDataset::extending(images.open(split)?).normal("noise", noise);
         Ok(DataLoader::builder(data)
             .batch_size(self.batch_size)
             .num_workers(self.num_workers)
@@ -71,11 +71,11 @@ impl CliApp for Args {
     type Module = Gan;
 
     fn module(&self) -> cli::Result<Gan> {
-        Gan::new(self.recipe.clone(), &self.pictures()?, self.classifier.as_deref())
+        Gan::new(self.recipe.clone(), &self.images()?, self.classifier.as_deref())
     }
 
     fn fit_data(&self, options: &Options) -> cli::Result<FitData> {
-        let train = DataLoader::builder(self.pictures()?.open(Split::Train)?)
+        let train = DataLoader::builder(self.images()?.open(Split::Train)?)
             .batch_size(self.batch_size)
             .shuffle(true)
             .seed(options.seed)
@@ -91,9 +91,9 @@ impl CliApp for Args {
 
     /// Noise, with the classes in turn.
     fn predict_data(&self, options: &Options) -> cli::Result<Option<DataLoader>> {
-        let pictures = self.pictures()?;
-        let noise = [self.recipe.noise_size(&pictures)];
-        let data = FakeDataset::extending(pictures.labels(self.samples)?)
+        let images = self.images()?;
+        let noise = [self.recipe.noise_size(&images)];
+        let data = FakeDataset::extending(images.labels(self.samples)?)
             .seed(options.seed)
             .normal("noise", noise);
         // All in one batch, because a batch becomes one image.
@@ -106,7 +106,7 @@ impl CliApp for Args {
             let Some(images) = batch.get("image") else { return Ok(()) };
             let &[n, channels, height, width] = images.ty().shape.dims() else { return Ok(()) };
             let pixels = images.to_vec::<u8>().map_err(io::Error::other)?;
-            file.write_all(&Picture { shape: [n, channels, height, width], pixels }.png()?)
+            file.write_all(&Images { shape: [n, channels, height, width], pixels }.png()?)
         })
     }
 

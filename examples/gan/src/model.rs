@@ -11,7 +11,7 @@ use fulmen::nn::metrics::{FrechetDistance, MetricState};
 use fulmen::prelude::*;
 use fulmen::tensor::{PadMode, random};
 
-use crate::data::Pictures;
+use crate::data::ImageSet;
 
 /// The networks and the training recipe.
 #[derive(Clone, Debug, clap::Args)]
@@ -46,11 +46,11 @@ pub(crate) struct Recipe {
 
 impl Recipe {
     /// The number of random inputs for an image.
-    pub(crate) fn noise_size(&self, pictures: &Pictures) -> usize {
+    pub(crate) fn noise_size(&self, images: &ImageSet) -> usize {
         match self.model {
             Model::Dcgan => 100,
             // 20 for the first layer and as many for each doubling of 4 × 4.
-            Model::Biggan => 20 * (pictures.size.next_power_of_two().ilog2() as usize - 1),
+            Model::Biggan => 20 * (images.size.next_power_of_two().ilog2() as usize - 1),
         }
     }
 }
@@ -98,12 +98,12 @@ impl Gan {
     /// Networks without values, and the classifier with the values of its checkpoint.
     pub(crate) fn new(
         recipe: Recipe,
-        pictures: &Pictures,
+        images: &ImageSet,
         classifier: Option<&Path>,
     ) -> cli::Result<Gan> {
         let (size, channels, width) =
-            (pictures.size.next_power_of_two(), pictures.channels, recipe.width);
-        let noise_size = recipe.noise_size(pictures);
+            (images.size.next_power_of_two(), images.channels, recipe.width);
+        let noise_size = recipe.noise_size(images);
         let (generator, discriminator) = match recipe.model {
             Model::Dcgan => {
                 let config = dcgan::Config {
@@ -121,7 +121,7 @@ impl Gan {
                     resolution: size,
                     channels,
                     ch: width,
-                    n_classes: pictures.classes,
+                    n_classes: images.classes,
                     dim_z: noise_size,
                     attention: (size >= 64).then_some(size / 2),
                     ..biggan::Config::default()
@@ -131,15 +131,15 @@ impl Gan {
                 (Generator::BigGan(Box::new(biggan::Generator::new(&config)?)), discriminator)
             }
         };
-        let classifier = classifier.map(|path| load_classifier(path, pictures)).transpose()?;
-        let (noise, margin) = (RandomStream::new(), (size - pictures.size) as i64 / 2);
+        let classifier = classifier.map(|path| load_classifier(path, images)).transpose()?;
+        let (noise, margin) = (RandomStream::new(), (size - images.size) as i64 / 2);
         Ok(Gan { generator, discriminator, noise, classifier, noise_size, margin, recipe })
     }
 
     /// The batch's images from -1 to 1, with a margin: `f32[batch, channels, size, size]`.
     fn real(&self, batch: &Batch) -> Tensor {
-        let pictures = batch.get("image").to_dtype(DType::F32) / 127.5 - 1.0;
-        pictures.pad_mode(&[(self.margin, self.margin); 2], PadMode::Constant(-1.0))
+        let images = batch.get("image").to_dtype(DType::F32) / 127.5 - 1.0;
+        images.pad_mode(&[(self.margin, self.margin); 2], PadMode::Constant(-1.0))
     }
 
     fn generate(&self, noise: &Tensor, classes: &Tensor) -> Tensor {
@@ -150,16 +150,16 @@ impl Gan {
     }
 
     /// Logits `f32[batch]`, positive for images that look real.
-    fn discriminate(&self, pictures: &Tensor, classes: &Tensor) -> Tensor {
+    fn discriminate(&self, images: &Tensor, classes: &Tensor) -> Tensor {
         match &self.discriminator {
-            Discriminator::Dcgan(discriminator) => discriminator.forward(pictures),
-            Discriminator::BigGan(discriminator) => discriminator.forward(pictures, classes),
+            Discriminator::Dcgan(discriminator) => discriminator.forward(images),
+            Discriminator::BigGan(discriminator) => discriminator.forward(images, classes),
         }
     }
 
     /// Cuts off the margin, so that images have the size of the data's.
-    fn without_margin(&self, pictures: &Tensor) -> Tensor {
-        pictures.pad_mode(&[(-self.margin, -self.margin); 2], PadMode::Zeros)
+    fn without_margin(&self, images: &Tensor) -> Tensor {
+        images.pad_mode(&[(-self.margin, -self.margin); 2], PadMode::Zeros)
     }
 
     /// Draws images from the batch's noise, and logs a grid of them. With a classifier, logs the
@@ -168,12 +168,12 @@ impl Gan {
     fn evaluate(&self, stage: &str, batch: &Batch, cx: &mut StepContext) {
         let (real, classes) = (self.real(batch), batch.get("label"));
         let drawn = self.generate(&batch.get("noise"), &classes);
-        let [real, drawn] = [real, drawn].map(|pictures| self.without_margin(&pictures));
+        let [real, drawn] = [real, drawn].map(|images| self.without_margin(&images));
         let sheet = drawn.narrow(0, 0, batch.size().min(64));
         cx.log_image(format!("{stage}_samples"), (sheet + 1.0) / 2.0);
         let Some(classifier) = &self.classifier else { return };
         let [real, drawn] =
-            [real, drawn].map(|pictures| classifier.forward_features(pictures).mean(&[2, 3]));
+            [real, drawn].map(|images| classifier.forward_features(images).mean(&[2, 3]));
         let distance = MetricState::new(FrechetDistance, &[&real, &drawn], &[batch.size()]);
         cx.log_metric(format!("{stage}_frechet"), distance);
         if self.recipe.model == Model::Biggan {
@@ -186,16 +186,16 @@ impl Gan {
 }
 
 /// Loads the classifier from a checkpoint of `examples/resnet`. It is not trained here.
-fn load_classifier(path: &Path, pictures: &Pictures) -> cli::Result<ResNet> {
+fn load_classifier(path: &Path, images: &ImageSet) -> cli::Result<ResNet> {
     let classifier = ResNet::from_weights(path)?;
     let (channels, classes) = (classifier.config().in_chans, classifier.config().num_classes);
-    if (channels, classes) != (pictures.channels, pictures.classes) {
+    if (channels, classes) != (images.channels, images.classes) {
         let message = format!(
             "--classifier {}: it has {classes} classes and {channels} channels, but the data has {} classes and {} channels; \
              give a classifier that was trained on this data",
             path.display(),
-            pictures.classes,
-            pictures.channels
+            images.classes,
+            images.channels
         );
         return Err(message.into());
     }
@@ -215,7 +215,7 @@ impl TrainingModule for Gan {
         let drawn = self.generate(&noise, &classes);
         let loss = cx.minimize("discriminator", |_| {
             let [real, drawn] =
-                [&real, &drawn.detach()].map(|pictures| self.discriminate(pictures, &classes));
+                [&real, &drawn.detach()].map(|images| self.discriminate(images, &classes));
             gan_loss.discriminator(real, drawn, Reduction::Mean)
         });
         // Operations that only the generator's step needs are in its closure, so that other steps
@@ -271,11 +271,11 @@ mod tests {
                 ema_decay: 0.0,
             };
             for size in [32, 64] {
-                let pictures = Pictures::fake(size);
-                let gan = Gan::new(recipe.clone(), &pictures, None).unwrap();
+                let images = ImageSet::fake(size);
+                let gan = Gan::new(recipe.clone(), &images, None).unwrap();
                 gan.initialize(0);
                 let (noise, classes) =
-                    ([3, recipe.noise_size(&pictures)], Tensor::zeros(DType::I32, [3]));
+                    ([3, recipe.noise_size(&images)], Tensor::zeros(DType::I32, [3]));
                 let drawn =
                     gan.without_margin(&gan.generate(&Tensor::zeros(DType::F32, noise), &classes));
                 drawn.check().unwrap();

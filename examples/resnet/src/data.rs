@@ -8,7 +8,7 @@ use fulmen::data::shards::TarSource;
 use fulmen::data::{Dataset, Error, FakeDataset, Source as _};
 
 /// A set of labelled images.
-pub(crate) struct Pictures {
+pub(crate) struct ImageSet {
     origin: Origin,
     size: usize,
     classes: usize,
@@ -29,24 +29,24 @@ pub(crate) enum Split {
     Test,
 }
 
-impl Pictures {
+impl ImageSet {
     /// The images in a folder. `size` is the height and width of images that are resized. `classes`
     /// is the number of classes of shards, which do not contain it.
-    pub(crate) fn find(folder: &Path, size: usize, classes: usize) -> Result<Pictures> {
+    pub(crate) fn find(folder: &Path, size: usize, classes: usize) -> Result<ImageSet> {
         if folder.join("train-000000.tar").is_file() {
-            return Ok(Pictures { origin: Origin::Shards(folder.to_owned()), size, classes });
+            return Ok(ImageSet { origin: Origin::Shards(folder.to_owned()), size, classes });
         }
         let splits = ImageSplits::open(folder).map_err(|error| {
             format!("--data-dir {error}; --fake-data tries the program out without data")
         })?;
         let size = if splits.image_size().is_some() { 32 } else { size };
         let classes = splits.classes().len();
-        Ok(Pictures { origin: Origin::Splits(splits), size, classes })
+        Ok(ImageSet { origin: Origin::Splits(splits), size, classes })
     }
 
     /// Random images.
-    pub(crate) fn fake(size: usize, classes: usize) -> Pictures {
-        Pictures { origin: Origin::Random, size, classes }
+    pub(crate) fn fake(size: usize, classes: usize) -> ImageSet {
+        ImageSet { origin: Origin::Random, size, classes }
     }
 
     pub(crate) fn classes(&self) -> usize {
@@ -74,7 +74,7 @@ impl Pictures {
             Origin::Splits(splits) => splits,
             Origin::Shards(folder) => {
                 let name = if split == Split::Train { "train-*.tar" } else { "val-*.tar" };
-                let pictures = TarSource::open(folder.join(name))?.map(move |mut sample| {
+                let images = TarSource::open(folder.join(name))?.map(move |mut sample| {
                     let label = sample.text("cls")?.parse::<i32>().map_err(Error::new)?;
                     let is_valid = usize::try_from(label).is_ok_and(|label| label < classes);
                     if !is_valid {
@@ -84,7 +84,7 @@ impl Pictures {
                     }
                     Ok(EncodedImage { bytes: sample.take("jpg")?, label })
                 });
-                return Ok(Box::new(ImageDataset::new(pictures, any_size)?));
+                return Ok(Box::new(ImageDataset::new(images, any_size)?));
             }
             Origin::Random => {
                 let count = if split == Split::Train { 50_000 } else { 10_000 };

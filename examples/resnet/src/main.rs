@@ -12,7 +12,7 @@ use fulmen::models::Pretrained;
 use fulmen::models::resnet::{Architecture, Config, ResNet};
 use fulmen::prelude::*;
 
-use data::{Pictures, Split};
+use data::{ImageSet, Split};
 use model::{Classifier, Recipe};
 
 /// Trains a ResNet on CIFAR, on digits, or on folders of images
@@ -49,11 +49,11 @@ struct Args {
 }
 
 impl Args {
-    fn pictures(&self) -> cli::Result<Pictures> {
+    fn images(&self) -> cli::Result<ImageSet> {
         if self.fake_data {
-            return Ok(Pictures::fake(self.size, self.classes));
+            return Ok(ImageSet::fake(self.size, self.classes));
         }
-        Pictures::find(&self.data_dir, self.size, self.classes)
+        ImageSet::find(&self.data_dir, self.size, self.classes)
     }
 
     /// All samples, each once.
@@ -76,13 +76,13 @@ impl CliApp for Args {
             "resnet101" => Architecture::ResNet101,
             _ => Architecture::ResNet152,
         };
-        let pictures = self.pictures()?;
+        let images = self.images()?;
         let config = Config {
-            num_classes: pictures.classes(),
-            in_chans: pictures.channels(),
+            num_classes: images.classes(),
+            in_chans: images.channels(),
             stem_channels: self.width,
             channels: [1, 2, 4, 8].map(|stage| stage * self.width),
-            small_pictures: pictures.size() <= 64,
+            small_images: images.size() <= 64,
             zero_init_last: true,
             ..Config::new(architecture)
         };
@@ -90,15 +90,15 @@ impl CliApp for Args {
     }
 
     fn fit_data(&self, options: &Options) -> cli::Result<FitData> {
-        let pictures = self.pictures()?;
-        let train = DataLoader::builder(pictures.open(Split::Train)?)
+        let images = self.images()?;
+        let train = DataLoader::builder(images.open(Split::Train)?)
             .batch_size(self.batch_size)
             .shuffle(true)
             .seed(options.seed)
             .num_workers(self.num_workers)
             .drop_last(true)
             .build()?;
-        let validation = self.ordered_loader(pictures.open(Split::Validation)?)?;
+        let validation = self.ordered_loader(images.open(Split::Validation)?)?;
         Ok(FitData { train, validation: (&validation).into() })
     }
 
@@ -107,7 +107,7 @@ impl CliApp for Args {
     }
 
     fn predict_data(&self, _: &Options) -> cli::Result<Option<DataLoader>> {
-        Ok(Some(self.ordered_loader(self.pictures()?.open(Split::Test)?)?))
+        Ok(Some(self.ordered_loader(self.images()?.open(Split::Test)?)?))
     }
 
     fn trainer(&self, builder: TrainerBuilder) -> TrainerBuilder {

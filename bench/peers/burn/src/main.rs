@@ -26,9 +26,15 @@ struct Network {
 impl Network {
     fn new(convs: &[[usize; 2]], layers: &[usize], device: &Device) -> Network {
         Network {
-            convs: convs.iter().map(|&channels| Conv2dConfig::new(channels, [5, 5]).init(device)).collect(),
+            convs: convs
+                .iter()
+                .map(|&channels| Conv2dConfig::new(channels, [5, 5]).init(device))
+                .collect(),
             pool: MaxPool2dConfig::new([2, 2]).with_strides([2, 2]).init(),
-            layers: layers.windows(2).map(|pair| LinearConfig::new(pair[0], pair[1]).init(device)).collect(),
+            layers: layers
+                .windows(2)
+                .map(|pair| LinearConfig::new(pair[0], pair[1]).init(device))
+                .collect(),
         }
     }
 
@@ -36,9 +42,9 @@ impl Network {
     fn forward(&self, mut x: Tensor<2>) -> Tensor<2> {
         if !self.convs.is_empty() {
             let [batch, _] = x.dims();
-            let pictures = x.reshape([batch, 1, 28, 28]);
+            let images = x.reshape([batch, 1, 28, 28]);
             let pool = |x, conv: &Conv2d| self.pool.forward(relu(conv.forward(x)));
-            x = self.convs.iter().fold(pictures, pool).flatten(1, 3);
+            x = self.convs.iter().fold(images, pool).flatten(1, 3);
         }
         let (last, others) = self.layers.split_last().expect("a network has layers");
         last.forward(others.iter().fold(x, |x, layer| relu(layer.forward(x))))

@@ -23,13 +23,13 @@ def image(height, width, channels, seed):
     return np.clip(np.rint(values), 0, 255).astype(np.uint8)
 
 
-PICTURES = {"rgb": image(12, 20, 3, 0), "square": image(12, 12, 3, 1), "grey": image(13, 18, 1, 2)}
-PICTURES["dark"] = (PICTURES["rgb"] // 3 + 20).astype(np.uint8)
-PICTURES["flat"] = np.full((6, 5, 3), (9, 100, 100), np.uint8)
+IMAGES = {"rgb": image(12, 20, 3, 0), "square": image(12, 12, 3, 1), "grey": image(13, 18, 1, 2)}
+IMAGES["dark"] = (IMAGES["rgb"] // 3 + 20).astype(np.uint8)
+IMAGES["flat"] = np.full((6, 5, 3), (9, 100, 100), np.uint8)
 
 
 def tensor(name):
-    return torch.from_numpy(PICTURES[name].transpose(2, 0, 1).copy())
+    return torch.from_numpy(IMAGES[name].transpose(2, 0, 1).copy())
 
 
 def encode(t):
@@ -97,7 +97,7 @@ def main():
         ):
             for source in ("rgb", "grey"):
                 options = {"angle": angle, "translate": list(translate), "scale": scale, "shear": list(shear), "center": center}
-                each = fill * PICTURES[source].shape[2]
+                each = fill * IMAGES[source].shape[2]
                 moved = filled(F.affine, tensor(source), each, interpolation=interpolation, **options)
                 add("affine", moved, source, mode=mode, fill=fill, **options)
         corners = [[0, 0], [19, 0], [19, 11], [0, 11]]
@@ -114,7 +114,7 @@ def main():
     erased = F.erase(tensor("rgb"), 3, 5, 4, 9, torch.tensor([1, 2, 3], dtype=torch.uint8)[:, None, None])
     add("erase", erased, "rgb", corner=[3, 5], size=[4, 9], fill=[1, 2, 3])
 
-    images = {name: encode(tensor(name)) for name in PICTURES}
+    images = {name: encode(tensor(name)) for name in IMAGES}
     text = ",\n".join(json.dumps(case, separators=(",", ":")) for case in cases)
     head = json.dumps(images, separators=(",", ":"))
     Path(__file__).with_suffix(".json").write_text(f'{{"images":{head},\n"cases":[\n{text}\n]}}\n')

@@ -32,8 +32,8 @@ fn write_run(folder: &Path) {
         };
         let media = vec![
             (
-                "pictures".to_owned(),
-                Media::Image(Picture { shape: [2, 3, 1, 2], pixels: (0..12).collect() }),
+                "images".to_owned(),
+                Media::Image(Images { shape: [2, 3, 1, 2], pixels: (0..12).collect() }),
             ),
             ("texts".to_owned(), Media::Text(vec!["first".into(), "zweiter ü".into()])),
             ("weights".to_owned(), Media::Histogram(histogram)),
@@ -65,7 +65,7 @@ fn the_records_are_whole_and_hold_the_logged_values() {
     let tags: Vec<_> = values[1].iter().map(|value| value.tag.as_str()).collect();
     assert_eq!(
         tags,
-        ["train_loss", "zero", "recall/0", "recall/1", "confusion", "pictures", "texts", "weights"]
+        ["train_loss", "zero", "recall/0", "recall/1", "confusion", "images", "texts", "weights"]
     );
     assert_eq!(
         (events[3].step, values[2][0].simple_value, values[2][1].simple_value),

@@ -22,10 +22,10 @@ assert [step for step, _ in losses] == [5, 10] and math.isclose(losses[1][1], 0.
 check("zero", [event.value for event in run.Scalars("zero")], [0.0, 0.0])
 check("recall/1", run.Scalars("recall/1")[0].value, 0.5)
 
-check("images", sorted(tags["images"]), ["confusion", "pictures"])
-picture = run.Images("confusion")[0]
-check("confusion", (picture.height, picture.width), (2, 3))
-assert picture.encoded_image_string.startswith(b"\x89PNG")
+check("images", sorted(tags["images"]), ["confusion", "images"])
+image = run.Images("confusion")[0]
+check("confusion", (image.height, image.width), (2, 3))
+assert image.encoded_image_string.startswith(b"\x89PNG")
 
 check("histograms", tags["histograms"], ["weights"])
 histogram = run.Histograms("weights")[1].histogram_value

@@ -6,7 +6,7 @@ use super::*;
 use crate::reference::{ExpectedValues, folder};
 
 #[test]
-fn state_dicts_of_pytorch_give_its_pictures_and_logits() {
+fn state_dicts_of_pytorch_give_its_images_and_logits() {
     let expected = ExpectedValues::read("biggan");
     let config = Config {
         resolution: 32,
@@ -24,14 +24,14 @@ fn state_dicts_of_pytorch_give_its_pictures_and_logits() {
     generator.eval();
     discriminator.eval();
     let [z, classes] = ["z", "classes"].map(|name| expected.tensor(name));
-    let pictures = generator.forward(&z, &classes);
-    let logits = discriminator.forward(&pictures, &classes);
+    let images = generator.forward(&z, &classes);
+    let logits = discriminator.forward(&images, &classes);
     generator.train();
-    let train_pictures = generator.forward(&z, &classes);
+    let train_images = generator.forward(&z, &classes);
     expected.check(&[
-        ("pictures", &pictures),
+        ("pictures", &images),
         ("logits", &logits),
-        ("train_pictures", &train_pictures),
+        ("train_pictures", &train_images),
     ]);
 }
 

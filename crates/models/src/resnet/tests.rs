@@ -21,11 +21,11 @@ fn a_checkpoint_of_torchvision_gives_its_logits_and_statistics() {
     let weights =
         StateDict::read(folder(name).join("checkpoint.pth")).unwrap().part("state_dict").unwrap();
     weights.rename("module.", "").unwrap().load_into(&model, Strictness::Strict).unwrap();
-    let pictures = expected.tensor("pixel_values");
+    let images = expected.tensor("pixel_values");
     model.eval();
-    let logits = model.forward(&pictures);
+    let logits = model.forward(&images);
     model.train();
-    let train_logits = model.forward(&pictures);
+    let train_logits = model.forward(&images);
     let running_mean = model.layer4[0].bn2.buffers()[0].1.get();
     expected.check(&[
         ("logits", &logits),

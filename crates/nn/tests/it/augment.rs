@@ -14,7 +14,7 @@ const N: usize = 8;
 const CLASSES: usize = 3;
 const LABELS: [i32; N] = [0, 2, 1, 1, 2, 0, 2, 1];
 
-/// A value for each channel of each pixel of each picture, different from its neighbors.
+/// A value for each channel of each pixel of each image, different from its neighbors.
 fn levels(shape: [usize; 4]) -> Vec<u8> {
     (0..shape.iter().product::<usize>()).map(|i| ((i * 2_654_435_761) >> 9) as u8).collect()
 }
@@ -111,7 +111,7 @@ fn normalized_levels_are_torchvisions() {
 }
 
 #[test]
-fn mixup_blends_each_picture_with_the_one_before_it() {
+fn mixup_blends_each_image_with_the_one_before_it() {
     let shape = [N, 2, 3, 4];
     let size = 24;
     let images = values(&floats(shape));
@@ -145,7 +145,7 @@ fn mixup_blends_each_picture_with_the_one_before_it() {
 }
 
 #[test]
-fn cutmix_puts_one_rectangle_into_all_pictures() {
+fn cutmix_puts_one_rectangle_into_all_images() {
     let shape = [N, 2, 6, 9];
     let (height, width) = (6, 9);
     let levels: Vec<f64> = levels(shape).into_iter().map(f64::from).collect();
@@ -227,7 +227,7 @@ fn one_of_the_two_is_as_likely_as_the_other() {
 }
 
 #[test]
-fn no_real_picture_is_mixed_with_padding() {
+fn no_real_image_is_mixed_with_padding() {
     let shape = [N, 1, 2, 2];
     let real = 5;
     // The values of padding are far from all real levels, so that any mixing with padding shows.
@@ -267,11 +267,11 @@ fn no_real_picture_is_mixed_with_padding() {
 }
 
 #[test]
-fn flips_and_erasing_are_done_to_each_picture_by_itself() {
+fn flips_and_erasing_are_done_to_each_image_by_itself() {
     let shape = [64, 2, 5, 8];
     let images = values(&floats(shape));
-    let plane = |images: &[f64], picture: usize, channel: usize| {
-        images[(picture * 2 + channel) * 40..][..40].to_vec()
+    let plane = |images: &[f64], image: usize, channel: usize| {
+        images[(image * 2 + channel) * 40..][..40].to_vec()
     };
     let results = for_keys(3, |key| {
         vec![
@@ -288,18 +288,18 @@ fn flips_and_erasing_are_done_to_each_picture_by_itself() {
     });
     let (mut flipped, mut erased) = (0, 0);
     for result in &results {
-        for picture in 0..64 {
+        for image in 0..64 {
             let all: Vec<bool> = (0..2)
                 .map(|channel| {
                     let (before, after) =
-                        (plane(&images, picture, channel), plane(&result[0], picture, channel));
+                        (plane(&images, image, channel), plane(&result[0], image, channel));
                     let mirrored: Vec<f64> = before
                         .chunks(8)
                         .flat_map(|row| row.iter().rev().copied().collect::<Vec<_>>())
                         .collect();
                     assert!(after == before || after == mirrored);
                     let upside_down: Vec<f64> = before.chunks(8).rev().flatten().copied().collect();
-                    assert_eq!(plane(&result[1], picture, channel), upside_down);
+                    assert_eq!(plane(&result[1], image, channel), upside_down);
                     after == mirrored
                 })
                 .collect();
@@ -308,10 +308,10 @@ fn flips_and_erasing_are_done_to_each_picture_by_itself() {
 
             // A rectangle of -7 in both channels; the other pixels are unchanged.
             let erased_pixels: Vec<usize> =
-                (0..40).filter(|&index| plane(&result[2], picture, 0)[index] == -7.0).collect();
+                (0..40).filter(|&index| plane(&result[2], image, 0)[index] == -7.0).collect();
             for channel in 0..2 {
                 let (before, after) =
-                    (plane(&images, picture, channel), plane(&result[2], picture, channel));
+                    (plane(&images, image, channel), plane(&result[2], image, channel));
                 assert!((0..40).all(|index| after[index]
                     == if erased_pixels.contains(&index) { -7.0 } else { before[index] }));
             }
@@ -324,7 +324,7 @@ fn flips_and_erasing_are_done_to_each_picture_by_itself() {
                 erased += 1;
             }
             // 0.3 of 40 pixels is 12, a square with sides of 3.46, rounded to 3.
-            let (before, after) = (plane(&images, picture, 1), plane(&result[3], picture, 1));
+            let (before, after) = (plane(&images, image, 1), plane(&result[3], image, 1));
             assert_eq!((0..40).filter(|&index| before[index] != after[index]).count(), 9);
         }
     }
@@ -391,8 +391,8 @@ fn wrong_calls_are_poisoned_with_the_reason() {
 const IMAGES: [usize; 4] = [N, 3, 4, 4];
 const PIXELS: usize = 48;
 
-/// A step of a linear model on normalized, mixed pictures: the loss, the gradient of the weights,
-/// the pictures, and lambda.
+/// A step of a linear model on normalized, mixed images: the loss, the gradient of the weights,
+/// the images, and lambda.
 fn step(x: &[Tensor]) -> Vec<Tensor> {
     let [key, images, labels, mask, weights] = x else { panic!("five inputs") };
     let images = normalize(images, &IMAGENET_MEAN, &IMAGENET_STD);

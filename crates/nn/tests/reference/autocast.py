@@ -8,7 +8,7 @@ from common import draw, fill, labels, tensor, tensors, write
 
 
 class ConvNet(nn.Module):
-    """6x6 pictures of two channels in, 3 classes out."""
+    """6x6 images of two channels in, 3 classes out."""
 
     def __init__(self):
         super().__init__()
@@ -45,7 +45,7 @@ class Block(nn.Module):
 
 
 class Mixed(nn.Module):
-    """5x5 pictures of two channels in, normalized in several ways, as 9 tokens through a transformer's layer, 3 classes
+    """5x5 images of two channels in, normalized in several ways, as 9 tokens through a transformer's layer, 3 classes
     out."""
 
     def __init__(self):

@@ -9,7 +9,7 @@ from common import draw, FOLDER, labels, tensor, write
 
 
 class Net(nn.Module):
-    """3x8x8 pictures in, 5 classes out. The names of its parameters are those of the file."""
+    """3x8x8 images in, 5 classes out. The names of its parameters are those of the file."""
 
     def __init__(self):
         super().__init__()

@@ -712,7 +712,7 @@ fn several_files_are_one_table_if_their_columns_are_the_same() {
     );
 }
 
-/// The expected content of the pictures in the reference datasets.
+/// The expected content of the images in the reference datasets.
 fn check_animals(dataset: &HfDataset, first: usize) {
     for index in 0..dataset.len() {
         let number = (first + index) as i64;

@@ -101,8 +101,8 @@ shown = [0, 3, 5, 7, 63, 64, 99, 100, 250, 299]
 expected = {"columns": columns, "rows": {str(i): {c: plain(table[c][i].as_py()) for c in columns} for i in shown}}
 (out / "expected.json").write_text(json.dumps(expected, ensure_ascii=False))
 
-# A dataset of pictures with classes, as `save_to_disk` and as the hub keep it.
-def picture(seed):
+# A dataset of images with classes, as `save_to_disk` and as the hub keep it.
+def image(seed):
     data = np.random.default_rng(seed).integers(0, 256, (4, 5, 3), dtype=np.uint8)
     file = io.BytesIO()
     Image.fromarray(data).save(file, "PNG")
@@ -122,7 +122,7 @@ def split(count, start):
     numbers = range(start, start + count)
     return datasets.Dataset.from_dict(
         {
-            "image": [picture(i) for i in numbers],
+            "image": [image(i) for i in numbers],
             "label": [i % 3 for i in numbers],
             "caption": [f"caption {i}" for i in numbers],
             "tokens": [[i, i + 1, i + 2, i + 3] for i in numbers],

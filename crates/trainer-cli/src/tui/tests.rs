@@ -105,10 +105,10 @@ fn drawn(screen: &Screen, width: u16, height: u16) -> Terminal<TestBackend> {
     terminal
 }
 
-/// To draw the book's picture again: `UPDATE_EXPECT=1 cargo test -p fulmen-trainer-cli --features
+/// To draw the book's figure again: `UPDATE_EXPECT=1 cargo test -p fulmen-trainer-cli --features
 /// tui tui::`.
 #[test]
-fn the_screen_is_the_books_picture() {
+fn the_screen_is_the_books_figure() {
     let wide = drawn(&training(), 120, 30);
     expect_file!["wide.txt"].assert_eq(&wide.backend().to_string());
     expect_file!["../../../../docs/src/tui.svg"]

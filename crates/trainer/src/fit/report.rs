@@ -19,7 +19,7 @@ use crate::program::StepCost;
 use crate::session::Session;
 use crate::state::model_summary;
 use crate::step_config::StepConfig;
-use crate::{Error, FitSummary, Media, Picture, TrainStart, TrainingModule, host_memory};
+use crate::{Error, FitSummary, Images, Media, TrainStart, TrainingModule, host_memory};
 
 /// The shortest time between two reports, except before the last one.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -162,12 +162,12 @@ impl Fit<'_> {
         let Some(batch) = batches.first_on_host() else { return };
         let writer = Arc::clone(&self.reports.writer);
         self.session.loggers.run("first batch", move || {
-            let Some(picture) = picture(&batch) else { return };
+            let Some(images) = first_images(&batch) else { return };
             drop(batch);
-            let (folder, picture) =
-                (run_dir.join("media").join("first_batch"), Media::Image(picture));
+            let (folder, images) =
+                (run_dir.join("media").join("first_batch"), Media::Image(images));
             let written = std::fs::create_dir_all(&folder).and_then(|()| {
-                let (ending, bytes) = picture.to_file()?;
+                let (ending, bytes) = images.to_file()?;
                 replace(&folder.join("0").with_extension(ending), &bytes)
             });
             writer.lock().warn_once(written);
@@ -231,7 +231,7 @@ fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// An image of the first samples, from the first field that has the shape of images. Each sample is
 /// at most [`SIDE`] pixels wide and high; larger samples are reduced to every n-th pixel. Floats
 /// are scaled to the range of their channel.
-fn picture(batch: &HostBatch) -> Option<Picture> {
+fn first_images(batch: &HostBatch) -> Option<Images> {
     let is_color = |channels: usize| matches!(channels, 1 | 3 | 4);
     let fields = batch.fields().iter().enumerate();
     // `size` has channels, height and width, and `strides` the distance of two neighbors along each
@@ -286,7 +286,7 @@ fn picture(batch: &HostBatch) -> Option<Picture> {
             pixels[to] = ((values(from) - low) / range * 255.0) as u8;
         }
     }
-    (rows > 0).then_some(Picture { shape: [rows, channels, high, wide], pixels })
+    (rows > 0).then_some(Images { shape: [rows, channels, high, wide], pixels })
 }
 
 #[cfg(test)]
@@ -300,7 +300,7 @@ mod tests {
         let first = |dims: [usize; 4], values: Vec<f32>| {
             let data = TensorDataset::builder().array("x", dims, values).build().unwrap();
             let loader = DataLoader::builder(data).batch_size(2).build().unwrap();
-            picture(&loader.epoch(0).next().unwrap().unwrap())
+            first_images(&loader.epoch(0).next().unwrap().unwrap())
         };
         // The same two images, with channels last and with channels first.
         let last: Vec<f32> = (0..2 * 4 * 5 * 3)
@@ -311,15 +311,15 @@ mod tests {
             .flat_map(|n| (0..3).flat_map(move |c| (0..20).map(move |pixel| (n, c, pixel))))
             .map(|(n, c, pixel)| value(n, c, pixel))
             .collect();
-        let picture = first([2, 4, 5, 3], last.clone()).unwrap();
-        assert_eq!(picture.shape, [2, 3, 4, 5]);
-        assert_eq!(first([2, 3, 4, 5], channels_first), Some(picture.clone()));
+        let images = first([2, 4, 5, 3], last.clone()).unwrap();
+        assert_eq!(images.shape, [2, 3, 4, 5]);
+        assert_eq!(first([2, 3, 4, 5], channels_first), Some(images.clone()));
         // The first channel rises from 0 to 19, the others fall from 0 to -38.
         assert_eq!(
-            (picture.pixels[0], picture.pixels[19], picture.pixels[20], picture.pixels[39]),
+            (images.pixels[0], images.pixels[19], images.pixels[20], images.pixels[39]),
             (0, 255, 255, 0)
         );
-        assert_eq!(picture.pixels[1], (255.0 / 19.0) as u8);
+        assert_eq!(images.pixels[1], (255.0 / 19.0) as u8);
         let large = first([2, 1, 100, 49], vec![0.5; 2 * 4900]).unwrap();
         assert_eq!(large.shape, [2, 1, 34, 17]);
         assert_eq!(first([2, 5, 4, 7], vec![0.0; 280]), None, "five channels are not an image");

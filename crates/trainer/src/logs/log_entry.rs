@@ -1,5 +1,5 @@
 //! [`LogEntry`]: a logged value and its options. `accumulate.rs` sums it on the device; `media.rs`
-//! handles pictures, texts and histograms.
+//! handles images, texts and histograms.
 
 use std::panic::Location;
 

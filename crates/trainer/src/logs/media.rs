@@ -1,4 +1,4 @@
-//! Pictures, texts and histograms: how a step computes them at log points, and how the host reads
+//! Images, texts and histograms: how a step computes them at log points, and how the host reads
 //! them.
 
 use std::fmt;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use fulmen_tensor::{DType, Literal, Tensor, cond};
 
 use crate::logs::log_entry::{LogEntry, LoggedValue, log_error};
-use crate::{Batch, Error, Histogram, Media, Picture, Result};
+use crate::{Batch, Error, Histogram, Images, Media, Result};
 
 /// Turns token ids into a text.
 type Decode = dyn Fn(&[i64]) -> String + Send + Sync;
@@ -107,7 +107,7 @@ impl MediaKind {
                         )));
                     }
                 };
-                Media::Image(Picture { shape, pixels: literal.to_vec::<u8>()? })
+                Media::Image(Images { shape, pixels: literal.to_vec::<u8>()? })
             }
             MediaKind::Text(decode) => {
                 let ids: Vec<i64> = literal.to_f64().into_iter().map(|id| id as i64).collect();

@@ -223,10 +223,10 @@ impl StepContext {
         self.push(name, LoggedValue::Metric(statistics), Location::caller())
     }
 
-    /// Logs a picture, `[C, H, W]`, or several, `[N, C, H, W]`, with 1, 3 or 4 channels. Values are
-    /// u8, or floating-point numbers clamped to 0 to 1. Loggers and callbacks get the pictures of
-    /// the step at each log point. In validation and tests, they get the pictures of the first
-    /// batch. Other steps neither compute nor transfer pictures.
+    /// Logs an image, `[C, H, W]`, or several, `[N, C, H, W]`, with 1, 3 or 4 channels. Values are
+    /// u8, or floating-point numbers clamped to 0 to 1. Loggers and callbacks get the images of the
+    /// step at each log point. In validation and tests, they get the images of the first batch.
+    /// Other steps neither compute nor transfer images.
     ///
     /// ```
     /// use fulmen_trainer::{Batch, StepContext};
@@ -236,15 +236,15 @@ impl StepContext {
     /// }
     /// ```
     #[track_caller]
-    pub fn log_image(&mut self, name: impl Into<String>, pictures: impl AsTensor) {
-        let value = LoggedValue::Media(pictures.as_tensor().clone(), MediaKind::Image);
+    pub fn log_image(&mut self, name: impl Into<String>, images: impl AsTensor) {
+        let value = LoggedValue::Media(images.as_tensor().clone(), MediaKind::Image);
         self.push(name, value, Location::caller());
     }
 
     /// Logs a histogram of a tensor's elements: `bins` bins of equal width from the smallest to the
     /// largest value (NumPy's `histogram`). NaN and infinite values are counted separately. If the
     /// batch axis comes first, padding is left out. Histograms are computed at the same steps as
-    /// the pictures of [`StepContext::log_image`].
+    /// the images of [`StepContext::log_image`].
     ///
     /// ```
     /// use fulmen_nn::Linear;
@@ -261,7 +261,7 @@ impl StepContext {
     }
 
     /// Logs texts from token ids, `[T]` or `[N, T]` of an integer type. On the host, `decode` turns
-    /// each row into a text. Texts are computed at the same steps as the pictures of
+    /// each row into a text. Texts are computed at the same steps as the images of
     /// [`StepContext::log_image`].
     ///
     /// ```

@@ -411,7 +411,7 @@ impl<'m> TrainStep<'m> {
     }
 
     /// Starts to read the values logged since the last call, without waiting. Numbers are means
-    /// over the steps since then. Pictures, texts and histograms are those of the latest step, if
+    /// over the steps since then. Images, texts and histograms are those of the latest step, if
     /// `log_every_n_steps` divides its number.
     ///
     /// [`StepLogs::wait`] waits for the device. If a loop waits after every step, one line on

@@ -1,5 +1,5 @@
 //! Logged values: each reduction against values computed directly, over padding, devices and a
-//! resume within an epoch; each value reaches only the sinks that it is meant for; pictures, texts
+//! resume within an epoch; each value reaches only the sinks that it is meant for; images, texts
 //! and histograms only at log points; and an error for each wrong option.
 
 use std::path::Path;
@@ -13,7 +13,7 @@ use fulmen_nn::{Linear, Module};
 use fulmen_tensor::Tensor;
 use fulmen_trainer::loggers::{CsvLogger, Logger};
 use fulmen_trainer::{
-    Batch, Histogram, LogPoint, Media, Optimizers, Picture, Plan, ReduceFx, Sink, StepContext,
+    Batch, Histogram, Images, LogPoint, Media, Optimizers, Plan, ReduceFx, Sink, StepContext,
     TrainerBuilder, TrainingModule, Weights,
 };
 
@@ -57,7 +57,7 @@ fn values() -> Vec<f32> {
     (0..SAMPLES).map(|i| ((i * i * 7) % 31) as f32 - 12.5).collect()
 }
 
-/// The second pixel of each picture identifies the sample. The second token is a letter.
+/// The second pixel of each image identifies the sample. The second token is a letter.
 fn loader() -> DataLoader {
     let pixels: Vec<u8> = (0..SAMPLES).flat_map(|i| [0, i as u8, 255, 128]).collect();
     let ids: Vec<i32> = (0..SAMPLES).flat_map(|i| [72, 97 + i as i32]).collect();
@@ -304,7 +304,7 @@ fn a_wrong_option_is_an_error_with_its_name_and_line() {
     }
 }
 
-/// Pictures of u8 and of floats, a histogram and texts.
+/// Images of u8 and of floats, a histogram and texts.
 fn log_media(batch: &Batch, cx: &mut StepContext) {
     let image = batch.get("image");
     cx.log_image("bytes", image.narrow(0, 0, 3));
@@ -332,8 +332,8 @@ fn media_by_hand(batch: usize) -> Vec<(String, Media)> {
     }
     let (sum, sum_squares) = (x.iter().sum(), x.iter().map(|x| x * x).sum());
     vec![
-        ("bytes".into(), Media::Image(Picture { shape: [3, 1, 2, 2], pixels })),
-        ("a/b".into(), Media::Image(Picture { shape: [1, 1, 2, 2], pixels: scaled.to_vec() })),
+        ("bytes".into(), Media::Image(Images { shape: [3, 1, 2, 2], pixels })),
+        ("a/b".into(), Media::Image(Images { shape: [1, 1, 2, 2], pixels: scaled.to_vec() })),
         (
             "values".into(),
             Media::Histogram(Histogram { low, high, sum, sum_squares, counts, non_finite: 0 }),
@@ -371,7 +371,7 @@ fn media_are_those_of_the_step_at_the_log_point() {
         let mut reader = reader.read_info().unwrap();
         let mut pixels = vec![0; reader.output_buffer_size().unwrap()];
         let info = reader.next_frame(&mut pixels).unwrap();
-        // The validation's pictures of the same step and name have replaced those of training.
+        // The validation's images of the same step and name have replaced those of training.
         assert_eq!((info.width, info.height), (6, 6));
         assert_eq!(
             (pixels[1], pixels[4 + 1], pixels[4 * 6 + 1]),

@@ -1,4 +1,4 @@
-//! The record of a fit in its folder: `summary.json`, `report.html`, and a picture of the first
+//! The record of a fit in its folder: `summary.json`, `report.html`, and an image of the first
 //! batch.
 
 use crate::common::DROP_LAST;
@@ -60,7 +60,7 @@ fn a_fit_records_its_result_and_why_it_failed() {
 }
 
 #[test]
-fn pictures_of_the_first_batch_are_kept() {
+fn images_of_the_first_batch_are_kept() {
     let folder = tempfile::tempdir().unwrap();
     let pixels: Vec<u8> = (0..16 * 64).map(|i| (i % 251) as u8).collect();
     let data = TensorDataset::builder().array("image", [16, 1, 8, 8], pixels).build().unwrap();
