@@ -56,9 +56,9 @@ impl Sharding {
     /// arrays; within a program, the compiler chooses the order of each value.
     ///
     /// ```
-    /// use fulmen_tensor::{DType, Literal, Runtime, Sharding};
+    /// use fulmen_tensor::{Accelerator, Devices, Literal, Runtime, Sharding};
     ///
-    /// let runtime = Runtime::cpu()?;
+    /// let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(1))?;
     /// let kernel = Literal::from_slice(&[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0], [2, 3])?;
     /// let array = runtime.to_devices(&kernel, &Sharding::replicated().in_order(&[1, 0]))?;
     /// assert_eq!((array.ty().shape.dims(), array.shards()[0].dims()), (&[2, 3][..], &[3, 2][..]));
