@@ -28,6 +28,7 @@ mod tests {
     use fulmen_tensor::{DType, Tensor};
 
     use super::*;
+    use crate::state::of_module;
     use crate::{Batch, Plan, StepContext, Strategy, Trainer, TrainingModule, WeightAveraging};
 
     #[derive(Module)]
@@ -66,7 +67,13 @@ mod tests {
         // A run that did not resume would begin with weights of its own.
         let builder = builder.seed(epochs);
         let mut trainer = builder.max_epochs(epochs).enable_progress_bar(false).build().unwrap();
-        trainer.session.choices.stores_output_channels_last = is_reordered;
+        let choices = &mut trainer.session.choices;
+        assert!(!choices.stores_output_channels_last, "this is a CPU");
+        assert!(choices.clone().for_platform("tpu").stores_output_channels_last);
+        choices.stores_output_channels_last = is_reordered;
+        let entries = of_module(&net, &trainer.session.config().unwrap());
+        let kernel = entries.iter().find(|entry| entry.name == "conv.weight").unwrap();
+        assert_eq!(kernel.sharding.to_string().ends_with("[2, 3, 1, 0]"), is_reordered);
         trainer.fit(&net, &loader, None).unwrap();
         net.parameters()
             .iter()
