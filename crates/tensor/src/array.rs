@@ -149,12 +149,10 @@ impl DeviceArray {
 
     /// Whether this process holds every part of the value.
     pub(crate) fn is_readable(&self) -> bool {
-        let parts: BTreeMap<_, usize> = self
-            .blocks()
-            .into_iter()
-            .map(|block| (block.start, block.size.iter().product()))
-            .collect();
-        parts.values().sum::<usize>() == self.ty.shape.num_elements()
+        let parts = self.distinct_parts();
+        let elements: usize =
+            parts.iter().map(|part| part.block.size.iter().product::<usize>()).sum();
+        elements == self.ty.shape.num_elements()
     }
 
     pub(crate) fn device_set(&self) -> &Arc<DeviceSet> {

@@ -180,16 +180,17 @@ struct PendingLiteral {
 
 impl PendingLiteral {
     fn start(array: &DeviceArray) -> Result<PendingLiteral> {
-        let parts = array.distinct_parts();
-        let elements: usize =
-            parts.iter().map(|part| part.block.size.iter().product::<usize>()).sum();
-        if elements != array.ty().shape.num_elements() {
+        if !array.is_readable() {
             return Err(Error::usage(format!(
                 "{array:?} cannot be read: this process holds only a part of it; compute it replicated first"
             )));
         }
         let failed = |e| Error::runtime("copying a value to the host", e);
-        let parts = parts.iter().map(|part| part.read().map_err(failed)).collect::<Result<_>>()?;
+        let parts = array
+            .distinct_parts()
+            .iter()
+            .map(|part| part.read().map_err(failed))
+            .collect::<Result<_>>()?;
         Ok(PendingLiteral { ty: array.ty().clone(), parts })
     }
 
