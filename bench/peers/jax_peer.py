@@ -1,4 +1,5 @@
-"""The JAX side of the interleaved benchmark: flax + optax, with the whole training step in one donated jit.
+"""The JAX side of the interleaved benchmark: flax + optax, with the whole training step in one donated jit. The steps of
+resnet50 and gpt2 are those of jax_models.py, with products in bf16.
 
 It is a server on its standard input, so that the harness can alternate between this process and ours on a noisy machine.
 It is not a benchmark by itself: it only times the requested blocks, and compares nothing.
@@ -12,7 +13,8 @@ It is not a benchmark by itself: it only times the requested blocks, and compare
 `cold_s` runs from the kernel's start of this process to the first step's loss on the host: interpreter, imports, data,
 initialization and compilation. Warm-up steps follow, and are not counted. A block waits for the device once, at its
 end. Every step gathers a new shuffled batch from arrays in host memory. With `--devices 8`, the batch is split over eight
-CPU devices, and each has all parameters. `peak_bytes` is the peak memory of this process so far.
+CPU devices, and each has all parameters. `--accelerator cuda` runs on GPUs, and takes their memory as it is needed.
+`peak_bytes` is the peak memory of this process so far.
 """
 
 import argparse
@@ -22,11 +24,19 @@ import platform
 import sys
 import time
 
-os.environ.setdefault("JAX_PLATFORMS", "cpu")
+options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+options.add_argument("--workload", choices=["W1", "W2", "W3", "W4", "W5", "resnet50", "gpt2"], default="W1")
+options.add_argument("--accelerator", choices=["cpu", "cuda"], default="cpu")
+options.add_argument("--devices", type=int, default=1)
+options.add_argument("--seed", type=int, default=0)
+CHOSEN = options.parse_args()
+os.environ.setdefault("JAX_PLATFORMS", CHOSEN.accelerator)
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 import flax.linen as nn  # noqa: E402  (JAX reads the environment when it is imported)
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
+import jax_models  # noqa: E402
 import numpy as np  # noqa: E402
 import optax  # noqa: E402
 from jax.sharding import Mesh, NamedSharding, PartitionSpec  # noqa: E402
@@ -188,6 +198,41 @@ class Dcgan:
         return ({"g": g, "d": d}, statistics, {"g": g_moments, "d": d_moments}), loss
 
 
+class HandWritten:
+    """A step of jax_models.py. Images are bytes, and become numbers from -1 to 1 on the device."""
+
+    def __init__(self, workload):
+        self.shapes, self.train, _ = jax_models.training_state(workload)
+
+    def init(self, key, sample):
+        paths, tree = jax.tree.flatten_with_path(self.shapes["params"])
+        filled = [self.fill(*pair, jax.random.fold_in(key, i)) for i, pair in enumerate(paths)]
+        stats = jax.tree.map_with_path(lambda path, leaf: self.fill(path, leaf, key), self.shapes["stats"])
+        moments = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), self.shapes["moments"])
+        return jax.tree.unflatten(tree, filled), (stats, jnp.zeros((), jnp.int32)), moments
+
+    @staticmethod
+    def fill(path, leaf, key):
+        """Normal weights; scales and variances are one, biases and means are zero."""
+        match path[-1].key:
+            case "scale" | "var":
+                return jnp.ones(leaf.shape)
+            case "bias" | "b" | "mean":
+                return jnp.zeros(leaf.shape)
+            case _ if len(leaf.shape) == 4:
+                return jax.random.normal(key, leaf.shape) * (2 / np.prod(leaf.shape[:-1])) ** 0.5
+            case _:
+                return jax.random.normal(key, leaf.shape) * 0.02
+
+    def step(self, state, x, y):
+        params, (stats, count), moments = state
+        if x.dtype == jnp.uint8:
+            x = x.astype(jnp.float32) / 127.5 - 1
+        state = {"params": params, "stats": stats, "moments": moments, "step": count}
+        new, loss = self.train(state, x, y)
+        return (new["params"], (new["stats"], new["step"]), new["moments"]), loss
+
+
 # name: (model, one sample's shape, batch, steps in an epoch, warm-up steps, optimizer)
 WORKLOADS = {
     "W1": (Mlp(), (784,), 128, 100, 30, optax.sgd(1e-2, momentum=0.9)),
@@ -195,6 +240,8 @@ WORKLOADS = {
     "W3": (ResNet18(), (32, 32, 3), 32, 5, 2, optax.sgd(1e-2, momentum=0.9)),
     "W4": (Gpt(), (LENGTH,), 8, 10, 5, optax.adamw(3e-4, weight_decay=0.01)),
     "W5": (Dcgan(), (32, 32, 3), 32, 5, 2, None),
+    "resnet50": (HandWritten("resnet50"), (224, 224, 3), 256, 20, 5, None),
+    "gpt2": (HandWritten("gpt2"), (jax_models.GPT2_LENGTH,), 16, 20, 5, None),
 }
 
 
@@ -207,12 +254,32 @@ def synthetic(samples, shape, seed):
     return noise + 0.5 * prototypes[labels], labels.astype(np.int32)
 
 
-def counting(samples, seed):
+def byte_images(samples, shape, seed):
+    """Noise whose brightness depends on the class."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, CLASSES, samples)
+    noise = np.frombuffer(rng.bytes(samples * int(np.prod(shape))), np.uint8).reshape(samples, *shape)
+    return (noise >> 1) + (12 * labels.astype(np.uint8)).reshape(-1, *[1] * len(shape)), labels.astype(np.int32)
+
+
+def counting(samples, words, length, seed):
     """Rows of words that count upwards by some stride, and the same rows shifted by one word."""
     rng = np.random.default_rng(seed)
-    start, stride = rng.integers(0, WORDS, (samples, 1)), rng.integers(1, 8, (samples, 1))
-    words = ((start + stride * np.arange(LENGTH + 1)) % WORDS).astype(np.int32)
-    return words[:, :-1], words[:, 1:]
+    start, stride = rng.integers(0, words, (samples, 1)), rng.integers(1, 8, (samples, 1))
+    rows = ((start + stride * np.arange(length + 1)) % words).astype(np.int32)
+    return rows[:, :-1], rows[:, 1:]
+
+
+def data(workload, samples, shape, seed):
+    match workload:
+        case "W4":
+            return counting(samples, WORDS, LENGTH, seed)
+        case "gpt2":
+            return counting(samples, jax_models.GPT2_WORDS, *shape, seed)
+        case "resnet50":
+            return byte_images(samples, shape, seed)
+        case _:
+            return synthetic(samples, shape, seed)
 
 
 def batches(x, y, size, seed):
@@ -256,8 +323,7 @@ class Trainer:
 
     def __init__(self, workload, devices, seed):
         model, shape, size, self.steps_per_epoch, self.warm_up, optimizer = WORKLOADS[workload]
-        samples = size * self.steps_per_epoch
-        x, y = counting(samples, seed) if workload == "W4" else synthetic(samples, shape, seed)
+        x, y = data(workload, size * self.steps_per_epoch, shape, seed)
         self.stream = batches(x, y, size, seed)
 
         def init(key, sample):
@@ -266,7 +332,7 @@ class Trainer:
             return params, variables, optimizer.init(params)
 
         step = make_step(model, optimizer)
-        if workload == "W5":
+        if optimizer is None:
             init, step = model.init, model.step
         if devices == 1:
             init, self.step = jax.jit(init), jax.jit(step, donate_argnums=0)
@@ -295,14 +361,8 @@ def say(**fields):
 
 
 def main():
-    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("--workload", choices=sorted(WORKLOADS), default="W1")
-    options.add_argument("--devices", type=int, default=1)
-    options.add_argument("--seed", type=int, default=0)
-    chosen = options.parse_args()
-
-    jax.config.update("jax_num_cpu_devices", chosen.devices)
-    trainer = Trainer(chosen.workload, chosen.devices, chosen.seed)
+    jax.config.update("jax_num_cpu_devices", CHOSEN.devices)
+    trainer = Trainer(CHOSEN.workload, CHOSEN.devices, CHOSEN.seed)
     first_loss = trainer.run(1)
     cold = seconds_since_process_start()
     trainer.run(trainer.warm_up)
@@ -311,7 +371,7 @@ def main():
         n_params=trainer.n_params,
         steps_per_epoch=trainer.steps_per_epoch,
         cold_s=round(cold, 4),
-        workload=chosen.workload,
+        workload=CHOSEN.workload,
         first_loss=first_loss,
         platform=jax.default_backend(),
     )

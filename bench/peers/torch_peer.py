@@ -4,8 +4,8 @@ Its protocol is that of jax_peer.py: `block K` on the standard input runs K step
 
     python torch_peer.py --way torch --workload W1
 
-The ways are torch, torch-compile, torch_xla and lightning. The last two use XLA's CPU device (`PJRT_DEVICE=CPU`).
-Lightning only accepts a TPU as torch_xla's device; that check, and nothing else, is replaced.
+The ways are torch, torch-compile, torch_xla and lightning. The last two use XLA's CPU device (`PJRT_DEVICE=CPU`); the
+first two also run on a GPU, with `--accelerator cuda`. resnet50 and gpt2 compute in bf16, by autocast. Lightning only accepts a TPU as torch_xla's device; that check, and nothing else, is replaced.
 """
 
 import argparse
@@ -19,14 +19,17 @@ import warnings
 WAYS = ("torch", "torch-compile", "torch_xla", "lightning")
 options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 options.add_argument("--way", choices=WAYS, required=True)
-options.add_argument("--workload", choices=["W1", "W2", "W3", "W4", "W5"], required=True)
+options.add_argument("--workload", choices=["W1", "W2", "W3", "W4", "W5", "resnet50", "gpt2"], required=True)
+options.add_argument("--accelerator", choices=["cpu", "cuda"], default="cpu")
 options.add_argument("--devices", type=int, default=1)
 CHOSEN = options.parse_args()
 if CHOSEN.devices > 1:
-    sys.exit(f"{CHOSEN.way} runs on one CPU device only")
+    sys.exit(f"{CHOSEN.way} runs on one device only")
 if CHOSEN.way == "lightning" and CHOSEN.workload == "W5":
     sys.exit("lightning has no W5 here: it steps two optimizers by hand")
 ON_XLA = CHOSEN.way in ("torch_xla", "lightning")
+if ON_XLA and CHOSEN.accelerator != "cpu":
+    sys.exit(f"{CHOSEN.way} runs on the CPU only")
 if ON_XLA:
     os.environ["PJRT_DEVICE"] = "CPU"
 warnings.filterwarnings("ignore")
@@ -41,7 +44,8 @@ if ON_XLA:
     import torch_xla
     import torch_xla.core.xla_model as xm
 
-WORDS, LENGTH, WIDTH, HEADS, LAYERS = 4096, 128, 256, 4, 4
+WORDS, LENGTH = 4096, 128
+GPT2_WORDS, GPT2_LENGTH = 50257, 1024
 
 
 class BasicBlock(nn.Module):
@@ -68,28 +72,60 @@ def resnet18():
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
 
 
-class GptBlock(nn.Module):
-    def __init__(self):
+class Bottleneck(nn.Module):
+    def __init__(self, inputs, channels, stride):
         super().__init__()
-        self.ln1, self.ln2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+        outputs = 4 * channels
+        layers = []
+        for size, last, n, step in ((1, inputs, channels, 1), (3, channels, channels, stride), (1, channels, outputs, 1)):
+            layers += [nn.Conv2d(last, n, size, step, size // 2, bias=False), nn.BatchNorm2d(n), nn.ReLU()]
+        self.layers, self.short = nn.Sequential(*layers[:-1]), nn.Sequential()
+        if stride != 1 or inputs != outputs:
+            self.short = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
 
     def forward(self, x):
-        b, n, _ = x.shape
-        q, k, v = self.qkv(self.ln1(x)).view(b, n, 3, HEADS, WIDTH // HEADS).permute(2, 0, 3, 1, 4)
+        return F.relu(self.layers(x) + self.short(x))
+
+
+class ResNet50(nn.Module):
+    """On bytes, which become numbers from -1 to 1. Channels last."""
+
+    def __init__(self):
+        super().__init__()
+        layers, inputs = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)], 64
+        for stage, count in enumerate((3, 4, 6, 3)):
+            for i in range(count):
+                layers.append(Bottleneck(inputs, 64 << stage, 2 if stage and i == 0 else 1))
+                inputs = 256 << stage
+        self.layers = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2048, 1000))
+        self.to(memory_format=torch.channels_last)
+
+    def forward(self, x):
+        return self.layers((x.float() / 127.5 - 1).contiguous(memory_format=torch.channels_last))
+
+
+class GptBlock(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads, self.ln1, self.ln2 = heads, nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        b, n, width = x.shape
+        q, k, v = self.qkv(self.ln1(x)).view(b, n, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.out(mixed.transpose(1, 2).reshape(b, n, WIDTH))
+        x = x + self.out(mixed.transpose(1, 2).reshape(b, n, width))
         return x + self.down(F.gelu(self.up(self.ln2(x)), approximate="tanh"))
 
 
 class Gpt(nn.Module):
     """With tied embeddings."""
 
-    def __init__(self):
+    def __init__(self, words, length, width, heads, layers):
         super().__init__()
-        self.words, self.positions = nn.Embedding(WORDS, WIDTH), nn.Parameter(0.02 * torch.randn(LENGTH, WIDTH))
-        self.blocks, self.ln = nn.Sequential(*(GptBlock() for _ in range(LAYERS))), nn.LayerNorm(WIDTH)
+        self.words, self.positions = nn.Embedding(words, width), nn.Parameter(0.02 * torch.randn(length, width))
+        self.blocks, self.ln = nn.Sequential(*(GptBlock(width, heads) for _ in range(layers))), nn.LayerNorm(width)
 
     def forward(self, words):
         x = self.ln(self.blocks(self.words(words) + self.positions))
@@ -120,8 +156,10 @@ MODELS = {
         nn.Flatten(), nn.Linear(800, 500), nn.ReLU(), nn.Linear(500, 10),
     ),
     "W3": resnet18,
-    "W4": Gpt,
+    "W4": lambda: Gpt(WORDS, LENGTH, 256, 4, 4),
     "W5": Dcgan,
+    "resnet50": ResNet50,
+    "gpt2": lambda: Gpt(GPT2_WORDS, GPT2_LENGTH, 768, 12, 12),
 }
 # name: (one sample's shape, batch, steps in an epoch, warm-up steps)
 SIZES = {
@@ -130,6 +168,8 @@ SIZES = {
     "W3": ((3, 32, 32), 32, 5, 2),
     "W4": ((LENGTH,), 8, 10, 5),
     "W5": ((3, 32, 32), 32, 5, 2),
+    "resnet50": ((3, 224, 224), 256, 20, 5),
+    "gpt2": ((GPT2_LENGTH,), 16, 20, 5),
 }
 SHAPE, BATCH, STEPS, WARM_UP = SIZES[CHOSEN.workload]
 
@@ -140,7 +180,9 @@ def optimizer(parameters):
             return torch.optim.SGD(parameters, lr=1e-2, momentum=0.9)
         case "W2":
             return torch.optim.Adam(parameters, lr=1e-3)
-        case "W4":
+        case "resnet50":
+            return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+        case "W4" | "gpt2":
             return torch.optim.AdamW(parameters, lr=3e-4, weight_decay=0.01)
         case _:
             return torch.optim.Adam(parameters, lr=2e-4, betas=(0.5, 0.999))
@@ -151,10 +193,15 @@ class Data(Dataset):
 
     def __init__(self):
         rng, samples = np.random.default_rng(0), BATCH * STEPS
-        if CHOSEN.workload == "W4":
-            start, stride = rng.integers(0, WORDS, (samples, 1)), rng.integers(1, 8, (samples, 1))
-            words = (start + stride * np.arange(LENGTH + 1)) % WORDS
-            x, y = words[:, :-1], words[:, 1:]
+        if CHOSEN.workload in ("W4", "gpt2"):
+            words, length = (WORDS, LENGTH) if CHOSEN.workload == "W4" else (GPT2_WORDS, GPT2_LENGTH)
+            start, stride = rng.integers(0, words, (samples, 1)), rng.integers(1, 8, (samples, 1))
+            rows = (start + stride * np.arange(length + 1)) % words
+            x, y = rows[:, :-1], rows[:, 1:]
+        elif CHOSEN.workload == "resnet50":
+            y = rng.integers(0, 10, samples)
+            noise = np.frombuffer(rng.bytes(samples * int(np.prod(SHAPE))), np.uint8).reshape(samples, *SHAPE)
+            x = (noise >> 1) + (12 * y.astype(np.uint8)).reshape(-1, 1, 1, 1)
         else:
             prototypes = rng.standard_normal((10, *SHAPE), dtype=np.float32)
             y = rng.integers(0, 10, samples)
@@ -179,8 +226,9 @@ def endless(batches):
 
 
 def loss_of(model, x, y):
-    logits = model(x)
-    return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), y.reshape(-1))
+    with torch.autocast(CHOSEN.accelerator, torch.bfloat16, enabled=CHOSEN.workload in ("resnet50", "gpt2")):
+        logits = model(x)
+        return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), y.reshape(-1))
 
 
 def gan_step(model, g, d, x):
@@ -236,7 +284,7 @@ def wait():
 def serve():
     """Serves with a hand-written loop."""
     torch.manual_seed(0)
-    device = torch_xla.device() if ON_XLA else torch.device("cpu")
+    device = torch_xla.device() if ON_XLA else torch.device(CHOSEN.accelerator)
     model, batches = MODELS[CHOSEN.workload]().to(device), loader()
     if CHOSEN.workload == "W5":
         parts = optimizer(model.g.parameters()), optimizer(model.d.parameters())
@@ -252,7 +300,7 @@ def serve():
     stream = endless(batches)
 
     def step():
-        x, y = next(stream)
+        x, y = (values.to(device) for values in next(stream))
         if CHOSEN.workload == "W5":
             return gan_step(model, *parts, x)
         stepper.zero_grad(set_to_none=True)

@@ -8,6 +8,7 @@ use std::time::Instant;
 use fulmen::prelude::*;
 use serde_json::{Value, json};
 
+use crate::hardware::Hardware;
 use crate::process::peak_bytes;
 use crate::workload::{ModelVisitor, Workload};
 
@@ -21,6 +22,8 @@ const READ_EVERY: u64 = 50;
 pub(crate) struct Args {
     #[arg(long)]
     workload: String,
+    #[arg(long, default_value = "cpu")]
+    accelerator: Accelerator,
     #[arg(long)]
     devices: usize,
     #[arg(long, default_value_t = 1)]
@@ -43,11 +46,9 @@ impl ModelVisitor for Loop<'_> {
     fn visit<M: TrainingModule>(self, model: &M) -> Self::Output {
         let Loop { args, workload } = self;
         let loader = workload.loader(args.num_workers)?;
-        let mut trainer = Trainer::builder()
-            .accelerator(Accelerator::Cpu)
-            .devices(args.devices)
-            .max_epochs(u64::MAX / loader.len() as u64)
-            .build()?;
+        let hardware = Hardware { accelerator: args.accelerator, devices: args.devices };
+        let mut trainer =
+            workload.trainer(hardware)?.max_epochs(u64::MAX / loader.len() as u64).build()?;
         let mut step = trainer.train_step(model, &loader)?;
         let mut batches = step.batches();
         let version = env!("CARGO_PKG_VERSION");

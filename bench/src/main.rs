@@ -8,6 +8,7 @@ mod compile_time;
 mod curves;
 mod custom_loop;
 mod data;
+mod hardware;
 mod learn;
 mod memory;
 mod models;

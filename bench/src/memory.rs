@@ -12,6 +12,7 @@ use std::process::{Command, Stdio};
 use fulmen::prelude::*;
 use serde::{Deserialize, Serialize};
 
+use crate::hardware::Hardware;
 use crate::peer::{self, Peer};
 use crate::process::peak_bytes;
 use crate::row::{Row, print_row};
@@ -63,10 +64,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
                 .ours(&[megabytes(ours.peak_bytes)]);
             let mut row = row.detail("step_ms", ours.step_ms);
             for name in &args.peers {
-                let peak = Peer::start(name, workload.name, devices).and_then(|mut peer| {
-                    let block = peer.block(args.epochs * workload.steps_per_epoch as u64)?;
-                    Ok((peer.ready.version.clone(), block.peak_bytes))
-                });
+                let peak = Peer::start(name, workload.name, Hardware::cpu(devices)).and_then(
+                    |mut peer| {
+                        let block = peer.block(args.epochs * workload.steps_per_epoch as u64)?;
+                        Ok((peer.ready.version.clone(), block.peak_bytes))
+                    },
+                );
                 row = match peak {
                     Ok((version, bytes)) => row.peer(name, &version, &[megabytes(bytes)]),
                     Err(why) => row.missing(name, &why.to_string()),
@@ -110,9 +113,9 @@ impl ModelVisitor for Training {
     fn visit<M: TrainingModule>(self, model: &M) -> Self::Output {
         let loader = self.workload.loader(1)?;
         let folder = tempfile::tempdir()?;
-        let mut trainer = Trainer::builder()
-            .accelerator(Accelerator::Cpu)
-            .devices(self.devices)
+        let mut trainer = self
+            .workload
+            .trainer(Hardware::cpu(self.devices))?
             .max_epochs(self.epochs)
             .default_root_dir(folder.path())
             .enable_checkpointing(false)

@@ -9,6 +9,8 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use serde::Deserialize;
 
+use crate::hardware::Hardware;
+
 /// The folder of the peers.
 pub(crate) const PEERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/peers");
 
@@ -59,14 +61,14 @@ impl Peer {
     pub(crate) fn start(
         name: &str,
         workload: &str,
-        devices: usize,
+        hardware: Hardware,
     ) -> Result<Peer, Box<dyn Error>> {
-        Peer::spawn(name, &mut command(name, workload, devices)?)
+        Peer::spawn(name, &mut command(name, workload, hardware)?)
     }
 
-    /// JAX on one device, with its persistent compile cache in a folder.
+    /// JAX on one CPU device, with its persistent compile cache in a folder.
     pub(crate) fn start_cached(workload: &str, cache: &Path) -> Result<Peer, Box<dyn Error>> {
-        let mut command = command("jax", workload, 1)?;
+        let mut command = command("jax", workload, Hardware::cpu(1))?;
         command.env("JAX_COMPILATION_CACHE_DIR", cache);
         // Caches programs of any size and compile time.
         command.env("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0");
@@ -112,11 +114,11 @@ impl Drop for Peer {
 pub(crate) fn start_all(
     names: &[String],
     workload: &str,
-    devices: usize,
+    hardware: Hardware,
 ) -> (Vec<Peer>, Vec<(String, String)>) {
     let (mut peers, mut missing) = (Vec::new(), Vec::new());
     for name in names {
-        match Peer::start(name, workload, devices) {
+        match Peer::start(name, workload, hardware) {
             Ok(peer) => peers.push(peer),
             Err(why) => missing.push((name.clone(), why.to_string())),
         }
@@ -125,7 +127,7 @@ pub(crate) fn start_all(
 }
 
 /// The command that runs a peer.
-fn command(name: &str, workload: &str, devices: usize) -> Result<Command, Box<dyn Error>> {
+fn command(name: &str, workload: &str, hardware: Hardware) -> Result<Command, Box<dyn Error>> {
     let mut command = match name {
         "jax" => script("jax_peer.py", &python()?),
         "torch" | "torch-compile" | "torch_xla" | "lightning" => {
@@ -141,7 +143,8 @@ fn command(name: &str, workload: &str, devices: usize) -> Result<Command, Box<dy
         }
         _ => return Err(format!("there is no peer {name}; there are {}", NAMES.join(", ")).into()),
     };
-    command.args(["--workload", workload, "--devices", &devices.to_string()]);
+    command.args(["--workload", workload]);
+    hardware.add_to(&mut command);
     Ok(command)
 }
 
@@ -199,13 +202,17 @@ fn torch_python() -> Result<PathBuf, Box<dyn Error>> {
 }
 
 /// The Python of a virtual environment in the cache folder, with the packages of a requirements
-/// file in the peers' folder. It is based on the newest Python up to 3.`newest`.
+/// file in the peers' folder. It is based on the newest Python up to 3.`newest`. If
+/// FULMEN_BENCH_PEERS_PYTHON names a Python, that one is used, and nothing is installed.
 pub(crate) fn python_with(
     requirements: &str,
     name: &str,
     what: &str,
     newest: u32,
 ) -> Result<PathBuf, Box<dyn Error>> {
+    if let Some(prepared) = std::env::var_os("FULMEN_BENCH_PEERS_PYTHON") {
+        return Ok(prepared.into());
+    }
     let environment = cache_folder()?.join(name);
     let python = environment.join("bin").join("python");
     // A finished installation is marked with a copy of its requirements, so that a changed pin

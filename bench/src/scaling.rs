@@ -5,6 +5,7 @@ use std::error::Error;
 
 use fulmen::trainer::preflight::Slice;
 
+use crate::hardware::Hardware;
 use crate::peer;
 use crate::preflight;
 use crate::row::{Row, print_row};
@@ -41,7 +42,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     for name in &args.workloads {
         let workload = Workload::find(name)?;
         for &devices in args.devices.iter().filter(|&&devices| devices > 0) {
-            let mut row = Comparison { workload, devices, rounds: args.rounds, num_workers: 1 }
+            let hardware = Hardware::cpu(devices);
+            let mut row = Comparison { workload, hardware, rounds: args.rounds, num_workers: 1 }
                 .run(&args.peers)?;
             row.suite = "scaling".to_owned();
             print_row(&row, args.json)?;

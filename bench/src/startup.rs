@@ -16,6 +16,7 @@ use fulmen::prelude::*;
 use fulmen::trainer::{Actions, Callback, LogPoint};
 use serde::{Deserialize, Serialize};
 
+use crate::hardware::Hardware;
 use crate::peer::{self, Peer};
 use crate::process::seconds_since_start;
 use crate::row::{Row, print_row};
@@ -104,7 +105,7 @@ fn time_starts(workload: &str, args: &Args) -> Result<[Times; 2], Box<dyn Error>
             {
                 let peer = match name.as_str() {
                     "jax" => Peer::start_cached(workload, jax_cache.path()),
-                    name => Peer::start(name, workload, 1),
+                    name => Peer::start(name, workload, Hardware::cpu(1)),
                 };
                 match peer.map(|peer| (peer.ready.cold_s, peer.ready.version.clone())) {
                     Ok((Some(seconds), version)) => {

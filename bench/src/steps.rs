@@ -14,6 +14,7 @@ use std::time::Instant;
 use fulmen::prelude::*;
 use serde_json::{Map, Value};
 
+use crate::hardware::Hardware;
 use crate::peer::{self, Peer};
 use crate::row::{Row, print_row};
 use crate::workload::{ModelVisitor, Workload};
@@ -21,7 +22,9 @@ use crate::workload::{ModelVisitor, Workload};
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The workloads, separated by commas: W1 (MLP, SGD with momentum), W2 (LeNet, Adam), W3
-    /// (ResNet-18, SGD with momentum), W4 (GPT, AdamW) and W5 (DCGAN, two Adams).
+    /// (ResNet-18, SGD with momentum), W4 (GPT, AdamW), W5 (DCGAN, two Adams), and for a GPU
+    /// resnet50 (bf16, batch 256, SGD with momentum) and gpt2 (124 million parameters, bf16, batch
+    /// 16, AdamW).
     #[arg(long, default_value = "W1", value_delimiter = ',')]
     workloads: Vec<String>,
     /// The peers, separated by commas: jax, torch, torch-compile, torch_xla, lightning, burn,
@@ -29,7 +32,12 @@ pub(crate) struct Args {
     /// that cannot run is reported.
     #[arg(long, default_value = "jax", value_delimiter = ',')]
     peers: Vec<String>,
-    /// The numbers of CPU devices of all sides, separated by commas.
+    /// The kind of device of all sides: cpu or cuda. On GPUs the peers are jax, torch,
+    /// torch-compile and custom-loop, and FULMEN_BENCH_PEERS_PYTHON names a Python with JAX, flax,
+    /// optax and PyTorch for GPUs.
+    #[arg(long, default_value = "cpu")]
+    accelerator: Accelerator,
+    /// The numbers of devices of all sides, separated by commas.
     #[arg(long, default_value = "1", value_delimiter = ',')]
     devices: Vec<usize>,
     /// Timed blocks of each side.
@@ -53,7 +61,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         for &devices in &args.devices {
             let row = Comparison {
                 workload,
-                devices,
+                hardware: Hardware { accelerator: args.accelerator, devices },
                 rounds: args.rounds,
                 num_workers: args.num_workers,
             }
@@ -67,7 +75,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
 /// The settings of a comparison.
 pub(crate) struct Comparison {
     pub(crate) workload: Workload,
-    pub(crate) devices: usize,
+    pub(crate) hardware: Hardware,
     pub(crate) rounds: u64,
     pub(crate) num_workers: usize,
 }
@@ -76,7 +84,7 @@ impl Comparison {
     /// The step times of all sides.
     pub(crate) fn run(self, peers: &[String]) -> Result<Row, Box<dyn Error>> {
         let workload = self.workload;
-        let (peers, missing) = peer::start_all(peers, workload.name, self.devices);
+        let (peers, missing) = peer::start_all(peers, workload.name, self.hardware);
         workload.with_model(RunningPeers { settings: self, peers, missing })
     }
 }
@@ -152,7 +160,7 @@ impl ModelVisitor for RunningPeers {
 
     fn visit<M: TrainingModule>(self, model: &M) -> Self::Output {
         let RunningPeers { settings, peers, missing } = self;
-        let Comparison { workload, devices, rounds, num_workers } = settings;
+        let Comparison { workload, hardware, rounds, num_workers } = settings;
         let loader = workload.loader(num_workers)?;
         peers.iter().try_for_each(|peer| check_alike(&workload, model, peer))?;
         let versions: Vec<_> =
@@ -168,9 +176,8 @@ impl ModelVisitor for RunningPeers {
             start: Instant::now(),
             times: times.clone(),
         };
-        let mut trainer = Trainer::builder()
-            .accelerator(Accelerator::Cpu)
-            .devices(devices)
+        let mut trainer = workload
+            .trainer(hardware)?
             .callback(peer_blocks)
             .max_epochs(rounds + WARM_UP)
             .default_root_dir(folder.path())
@@ -180,8 +187,8 @@ impl ModelVisitor for RunningPeers {
         let summary = trainer.fit(model, &loader, None)?;
 
         let times = times.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut row =
-            Row::new("steps", label(workload.name, devices), "step", "ms").ours(&times.ours);
+        let mut row = Row::new("steps", label(workload.name, hardware.devices), "step", "ms")
+            .ours(&times.ours);
         let mut losses = Map::new();
         for ((name, version), times) in versions.iter().zip(&times.peers) {
             row = match &times.failed {

@@ -22,6 +22,22 @@ impl Random {
         (sum as f32 / 65535.0 - 2.0) * 3_f32.sqrt()
     }
 
+    /// Generates images of a size in bytes, with ten classes: noise whose brightness depends on the
+    /// class.
+    pub(crate) fn byte_images(&mut self, images: usize, size: usize) -> (Vec<u8>, Vec<i32>) {
+        let classes: Vec<i32> = (0..images).map(|_| self.below(10) as i32).collect();
+        let mut values = Vec::with_capacity(images * size);
+        for class in &classes {
+            let brightness = 12 * *class as u8;
+            let end = values.len() + size;
+            while values.len() < end {
+                let noise = self.next().to_le_bytes().map(|byte| brightness + (byte >> 1));
+                values.extend_from_slice(&noise[..noise.len().min(end - values.len())]);
+            }
+        }
+        (values, classes)
+    }
+
     /// Generates samples of a size, with ten classes: each sample is the class's prototype at half
     /// strength, plus noise.
     pub(crate) fn samples(&mut self, samples: usize, size: usize) -> (Vec<f32>, Vec<i32>) {

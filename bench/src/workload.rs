@@ -3,12 +3,14 @@
 use std::error::Error;
 
 use fulmen::data::TensorDataset;
+use fulmen::models::gpt2;
 use fulmen::models::resnet::Config;
 use fulmen::nn::loss::{Reduction, cross_entropy};
 use fulmen::nn::{Conv2d, Flatten, Linear, MaxPool2d, Relu, Sequential};
 use fulmen::prelude::*;
 
-use crate::models::{Dcgan, Gpt, ResNetClassifier};
+use crate::hardware::Hardware;
+use crate::models::{Dcgan, Gpt, LanguageModel, ResNetClassifier};
 use crate::synthetic::Random;
 
 /// A workload's name and sizes.
@@ -21,7 +23,7 @@ pub(crate) struct Workload {
     shape: &'static [usize],
 }
 
-const WORKLOADS: [Workload; 5] = [
+const WORKLOADS: [Workload; 7] = [
     // MLP 784-512-256-10, SGD with momentum.
     Workload { name: "W1", batch: 128, steps_per_epoch: 100, shape: &[784] },
     // LeNet, Adam.
@@ -32,6 +34,10 @@ const WORKLOADS: [Workload; 5] = [
     Workload { name: "W4", batch: 8, steps_per_epoch: 10, shape: &[Gpt::LENGTH] },
     // DCGAN, an Adam for each network.
     Workload { name: "W5", batch: 32, steps_per_epoch: 5, shape: &[3, 32, 32] },
+    // ResNet-50 on images of bytes, bf16, SGD with momentum.
+    Workload { name: "resnet50", batch: 256, steps_per_epoch: 20, shape: &[3, 224, 224] },
+    // GPT-2 with 124 million parameters, bf16, AdamW.
+    Workload { name: "gpt2", batch: 16, steps_per_epoch: 20, shape: &[1024] },
 ];
 
 /// What to do with the workload's model, whose type depends on the workload.
@@ -65,12 +71,18 @@ impl Workload {
         let (n, size) = (self.batch * self.steps_per_epoch, self.shape.iter().product::<usize>());
         let shape = [&[n], self.shape].concat();
         let mut random = Random(1);
-        if self.name == "W4" {
+        if self.name == "resnet50" {
+            let (x, y) = random.byte_images(n, size);
+            return Ok(TensorDataset::builder().array("x", shape, x).array("y", [n], y).build()?);
+        }
+        if let "W4" | "gpt2" = self.name {
+            let vocabulary =
+                if self.name == "W4" { Gpt::WORDS } else { gpt2::Config::default().vocab_size };
             let rows: Vec<[usize; 2]> =
-                (0..n).map(|_| [random.below(Gpt::WORDS), 1 + random.below(7)]).collect();
+                (0..n).map(|_| [random.below(vocabulary), 1 + random.below(7)]).collect();
             let words = |from: usize| -> Vec<i32> {
                 let word = |[start, stride]: [usize; 2], index: usize| {
-                    ((start + stride * index) % Gpt::WORDS) as i32
+                    ((start + stride * index) % vocabulary) as i32
                 };
                 rows.iter()
                     .flat_map(|&row| (from..from + size).map(move |index| word(row, index)))
@@ -84,6 +96,13 @@ impl Workload {
         }
         let (x, y) = random.samples(n, size);
         Ok(TensorDataset::builder().array("x", shape, x).array("y", [n], y).build()?)
+    }
+
+    /// A trainer on these devices, with the workload's precision.
+    pub(crate) fn trainer(&self, hardware: Hardware) -> Result<TrainerBuilder, Box<dyn Error>> {
+        let is_half = matches!(self.name, "resnet50" | "gpt2");
+        let precision = if is_half { Precision::Bf16Mixed } else { Precision::F32 };
+        Ok(hardware.trainer()?.precision(precision))
     }
 
     pub(crate) fn with_model<V: ModelVisitor>(&self, visitor: V) -> V::Output {
@@ -116,6 +135,8 @@ impl Workload {
                 0.01,
             )),
             "W4" => visitor.visit(&Gpt::new(DType::F32)),
+            "resnet50" => visitor.visit(&ResNetClassifier::new(Config::resnet50(), 0.1)),
+            "gpt2" => visitor.visit(&LanguageModel::gpt2(gpt2::Config::default())),
             _ => visitor.visit(&Dcgan::new()),
         }
     }

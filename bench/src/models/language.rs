@@ -1,7 +1,8 @@
 //! The library's language models on tokens `x`. They predict the next token `y`, or masked tokens.
 
+use fulmen::models::Pretrained;
 use fulmen::models::decoder::Decoder;
-use fulmen::models::gpt2::Gpt2;
+use fulmen::models::gpt2::{self, Gpt2};
 use fulmen::models::roberta::RobertaForMaskedLm;
 use fulmen::nn::loss::{CrossEntropyLoss, Reduction, cross_entropy};
 use fulmen::prelude::*;
@@ -11,6 +12,14 @@ use fulmen::prelude::*;
 pub(crate) enum LanguageModel {
     Decoder(Decoder),
     Gpt2(Gpt2),
+}
+
+impl LanguageModel {
+    /// GPT-2 without dropout.
+    pub(crate) fn gpt2(config: gpt2::Config) -> LanguageModel {
+        let config = gpt2::Config { resid_pdrop: 0.0, embd_pdrop: 0.0, attn_pdrop: 0.0, ..config };
+        LanguageModel::Gpt2(Gpt2::new(config).expect("a GPT-2 can be built of any config"))
+    }
 }
 
 impl TrainingModule for LanguageModel {

@@ -5,7 +5,7 @@ use fulmen::models::resnet::{Config, ResNet};
 use fulmen::nn::loss::{Reduction, cross_entropy};
 use fulmen::prelude::*;
 
-/// A ResNet on floating-point images `x` with classes `y`.
+/// A ResNet on images `x` with classes `y`. Images of bytes become numbers from -1 to 1.
 #[derive(Module)]
 pub(crate) struct ResNetClassifier {
     pub(crate) resnet: ResNet,
@@ -27,7 +27,9 @@ impl ResNetClassifier {
 
 impl TrainingModule for ResNetClassifier {
     fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
-        self.loss(&batch.get("x"), &batch.get("y"))
+        let x = batch.get("x");
+        let x = if x.dtype() == DType::U8 { x.to_dtype(DType::F32) / 127.5 - 1.0 } else { x };
+        self.loss(&x, &batch.get("y"))
     }
 
     fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
