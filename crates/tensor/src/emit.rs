@@ -284,16 +284,22 @@ impl Program {
             let checked = operation.check(&self.mesh, &types);
             checked.map_err(|message| Fault::new(operation.name(), message, node.location))?;
         }
-        if self.platform == Some(Platform::Cpu) {
-            if let Some(permutation) = operation.permutation() {
-                return Ok(vec![values.get(instruction.operands[0]).transpose(permutation)]);
-            }
+        if self.platform == Some(Platform::Cpu)
+            && let Some(permutation) = operation.permutation()
+        {
+            return Ok(vec![values.get(instruction.operands[0]).transpose(permutation)]);
+        }
+        if let Some(platform) = self.platform {
             let _scope = Scope::at(node.location);
-            if let Some(Region { parameters, results }) = operation.rewritten_for_cpu(&types) {
+            if let Some(Region { parameters, results }) = operation.rewritten_for(platform, &types)
+            {
                 let operands = instruction.operands.iter().map(|&v| values.get(v).clone());
                 let leaves = parameters.iter().map(|p| p.node.id).zip(operands).collect();
                 return self.emit_values(&results, &leaves, scope);
             }
+        }
+        if self.platform == Some(Platform::Cpu) {
+            let _scope = Scope::at(node.location);
             if let Some(value) = self.reordered_operation(operation, instruction, values, scope)? {
                 return Ok(vec![value]);
             }

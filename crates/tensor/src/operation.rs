@@ -7,6 +7,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use fulmen_pjrt::locate::Platform;
+
 use crate::axis_order::AxisOrder;
 use crate::lower::Lowering;
 use crate::region::Region;
@@ -61,10 +63,10 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// The expression that replaces this operation in a program for the CPU, if it is faster there.
-    /// Its parameters are the operands.
-    fn rewritten_for_cpu(&self, inputs: &[&TensorType]) -> Option<Region> {
-        let _ = inputs;
+    /// The expression that replaces this operation in a program for this platform, if it is faster
+    /// there. Its parameters are the operands.
+    fn rewritten_for(&self, platform: Platform, inputs: &[&TensorType]) -> Option<Region> {
+        let _ = (platform, inputs);
         None
     }
 
@@ -82,6 +84,12 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + 'static {
     /// All operands have the shape of the result.
     fn is_elementwise(&self) -> bool {
         self.recompute_policy() == RecomputePolicy::IfCheap
+    }
+
+    /// The axis of the result that each axis of the operand becomes, if the operation is a
+    /// broadcast.
+    fn broadcast_axes(&self) -> Option<&[usize]> {
+        None
     }
 
     /// The axis of the operand that becomes each axis of the result, if the operation is a

@@ -3,6 +3,7 @@
 use crate::axis_order::AxisOrder;
 use crate::lower::Lowering;
 use crate::operation::{Operation, RecomputePolicy, Vjp, one};
+use crate::tensor::Kind;
 use crate::{Shape, Tensor, TensorType};
 
 #[derive(Debug)]
@@ -38,10 +39,13 @@ impl Operation for BroadcastInDim {
             })
             .map(|axis| axis as isize)
             .collect();
-        vec![Some(cx.cotangent().sum(&repeated).reshape(from))]
+        vec![Some(sum_keepdim(&cx.cotangent(), &repeated).reshape(from))]
     }
     fn recompute_policy(&self) -> RecomputePolicy {
         RecomputePolicy::Always
+    }
+    fn broadcast_axes(&self) -> Option<&[usize]> {
+        Some(&self.axes)
     }
     fn with_result_reordered(&self, order: &AxisOrder) -> Option<Box<dyn Operation>> {
         let positions = order.positions();
@@ -56,6 +60,54 @@ impl Operation for BroadcastInDim {
             cx.signature()
         )
     }
+}
+
+/// The sum of `x` along `axes`, which remain with size 1. A factor that is equal along these axes
+/// multiplies the sum instead of each element: `Σ(g·s) = s·Σg`. The derivative of a normalization
+/// then sums its cotangent once for the mean and the bias.
+fn sum_keepdim(x: &Tensor, axes: &[isize]) -> Tensor {
+    let (mut x, mut factors, mut is_negative) = (x, Vec::new(), false);
+    while let Kind::Operation(operation) = &x.node.kind
+        && !axes.is_empty()
+    {
+        x = match (operation.name(), &*x.node.inputs) {
+            ("neg", [operand]) => {
+                is_negative = !is_negative;
+                operand
+            }
+            ("mul", [a, b]) => {
+                let (rest, factor) = match (unrepeated(a, axes), unrepeated(b, axes)) {
+                    (_, Some(factor)) => (a, factor),
+                    (Some(factor), None) => (b, factor),
+                    (None, None) => break,
+                };
+                factors.push(factor);
+                rest
+            }
+            _ => break,
+        };
+    }
+    let sum = factors.iter().fold(x.sum_keepdim(axes), |sum, factor| sum * factor);
+    if is_negative { -sum } else { sum }
+}
+
+/// `x` with size 1 along `axes`, if it was broadcast along all of them.
+fn unrepeated(x: &Tensor, axes: &[isize]) -> Option<Tensor> {
+    let Kind::Operation(operation) = &x.node.kind else { return None };
+    let (operand_axes, operand) = (operation.broadcast_axes()?, &x.node.inputs[0]);
+    let mut shape = x.shape().to_vec();
+    for &axis in axes {
+        let axis = axis as usize;
+        if operand_axes.iter().zip(&**operand.shape()).any(|(&a, &size)| a == axis && size != 1) {
+            return None;
+        }
+        shape[axis] = 1;
+    }
+    Some(if *shape == **operand.shape() {
+        operand.clone()
+    } else {
+        operand.broadcast_in_dim(shape, operand_axes)
+    })
 }
 
 impl Tensor {
@@ -116,5 +168,40 @@ impl Tensor {
     pub fn broadcast_in_dim(&self, shape: impl Into<Shape>, axes: &[usize]) -> Tensor {
         let operation = BroadcastInDim { to: shape.into(), axes: axes.to_vec() };
         Tensor::record("broadcast_in_dim", || Tensor::try_apply(operation, &[self]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{DType, Function, grad};
+
+    #[test]
+    fn a_normalization_sums_its_cotangent_once() -> crate::Result<()> {
+        let (images, channels) =
+            (TensorType::new(DType::F32, [4, 3, 5, 5]), TensorType::new(DType::F32, [1, 3, 1, 1]));
+        let types = [&images, &images, &channels, &channels, &channels].map(Clone::clone);
+        let function = Function::trace("derivatives", &types, |x| {
+            let [x, g, mean, scale, bias] = x else { unreachable!("five types") };
+            let y = (x - mean) * scale + bias;
+            grad(&(y * g).sum_all(), &[mean, bias])
+        });
+        let text = function.stablehlo_for(&crate::Mesh::data(1))?;
+        assert_eq!(text.matches("stablehlo.reduce(").count(), 1, "{text}");
+        Ok(())
+    }
+
+    #[test]
+    fn factors_and_signs_stay_in_the_sum() -> crate::Result<()> {
+        let x = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0], [2, 3]);
+        let row = Tensor::from_slice(&[10.0f32, 20.0, 30.0], [3]).broadcast_to([2, 3]);
+        let column = Tensor::from_slice(&[2.0f32, 3.0], [2, 1]).broadcast_to([2, 3]);
+        let product = -(&row * -(&x * &column) * &row);
+        for axes in [&[0][..], &[1], &[0, 1], &[]] {
+            let (sum, plain) = (sum_keepdim(&product, axes), product.sum_keepdim(axes));
+            assert_eq!(sum.shape(), plain.shape());
+            assert_eq!(sum.eval()?.to_vec::<f32>()?, plain.eval()?.to_vec::<f32>()?, "{axes:?}");
+        }
+        Ok(())
     }
 }

@@ -6,6 +6,7 @@
 //! over the input, with the stride and the dilation of the kernel exchanged.
 
 use fulmen_durable::messages::quantity;
+use fulmen_pjrt::locate::Platform;
 
 use super::convolution_options::Convolution;
 use super::dot::product_operands;
@@ -271,8 +272,8 @@ impl Operation for ConvolutionOp {
         }
         vec![Some(self.lhs_vjp(lhs, rhs, &g)), Some(self.rhs_vjp(lhs, rhs, &g))]
     }
-    fn rewritten_for_cpu(&self, inputs: &[&TensorType]) -> Option<Region> {
-        self.cpu_form(inputs[0], inputs[1])
+    fn rewritten_for(&self, platform: Platform, inputs: &[&TensorType]) -> Option<Region> {
+        if platform == Platform::Cpu { self.cpu_form(inputs[0], inputs[1]) } else { None }
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         let precision = cx.precision(cx.result().dtype);

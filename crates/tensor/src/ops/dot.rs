@@ -1,5 +1,7 @@
 //! Products of tensors: `dot_general`, and `matmul` built on it.
 
+use fulmen_pjrt::locate::Platform;
+
 use super::common_dtype::common_dtype;
 use super::dtype_set::DTypeSet;
 use crate::autocast::product_operand;
@@ -146,12 +148,13 @@ impl Operation for DotGeneral {
     /// CPU compiler multiplies such matrices in place, but copies an operand of a higher rank to
     /// move its contracted axes to the end. That copy takes a sixth of the product's time for 4096
     /// × 256.
-    fn rewritten_for_cpu(&self, inputs: &[&TensorType]) -> Option<Region> {
+    fn rewritten_for(&self, platform: Platform, inputs: &[&TensorType]) -> Option<Region> {
         let contracted = self.lhs_contracting.len();
         let leading: Vec<usize> = (0..contracted).collect();
         let is_leading = self.lhs_contracting == leading && self.rhs_contracting == leading;
         let has_free_axes = inputs.iter().all(|operand| operand.shape.rank() > contracted);
-        if contracted < 2
+        if platform != Platform::Cpu
+            || contracted < 2
             || !self.lhs_batch.is_empty()
             || !is_leading
             || !has_free_axes
