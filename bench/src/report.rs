@@ -109,7 +109,8 @@ fn table(rows: &[&Row]) -> String {
     for row in rows {
         let environment = &row.environment;
         let commit = environment.commit.as_deref().unwrap_or("of an unknown commit");
-        let machine = format!("{} cores of {}, {commit}", environment.cores, environment.cpu);
+        let gpu = environment.gpu.as_ref().map_or_else(String::new, |gpu| format!("{gpu} and "));
+        let machine = format!("{gpu}{} cores of {}, {commit}", environment.cores, environment.cpu);
         if !machines.contains(&machine) {
             machines.push(machine);
         }

@@ -47,6 +47,9 @@ pub(crate) struct Environment {
     pub(crate) commit: Option<String>,
     pub(crate) cpu: String,
     pub(crate) cores: usize,
+    /// The kind of the GPUs, if it ran on GPUs.
+    #[serde(default)]
+    pub(crate) gpu: Option<String>,
 }
 
 impl Environment {
@@ -65,6 +68,7 @@ impl Environment {
             commit: commit.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()),
             cpu: cpu.map_or("an unknown processor", |(_, name)| name.trim()).to_owned(),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
+            gpu: None,
         }
     }
 }

@@ -187,8 +187,14 @@ impl ModelVisitor for RunningPeers {
         let summary = trainer.fit(model, &loader, None)?;
 
         let times = times.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut row = Row::new("steps", label(workload.name, hardware.devices), "step", "ms")
-            .ours(&times.ours);
+        let on_gpu = hardware.accelerator == Accelerator::Cuda;
+        let suite = if on_gpu { "steps-gpu" } else { "steps" };
+        let mut row =
+            Row::new(suite, label(workload.name, hardware.devices), "step", "ms").ours(&times.ours);
+        if on_gpu {
+            row.environment.gpu =
+                trainer.runtime().devices().first().map(|device| device.kind().to_owned());
+        }
         let mut losses = Map::new();
         for ((name, version), times) in versions.iter().zip(&times.peers) {
             row = match &times.failed {
