@@ -4,6 +4,7 @@
 #[allow(dead_code, reason = "the harness uses the rest")]
 #[path = "../src/process.rs"]
 mod process;
+#[allow(dead_code, reason = "the harness uses the rest")]
 #[path = "../src/synthetic.rs"]
 mod synthetic;
 
