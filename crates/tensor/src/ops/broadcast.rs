@@ -39,7 +39,7 @@ impl Operation for BroadcastInDim {
             })
             .map(|axis| axis as isize)
             .collect();
-        vec![Some(sum_keepdim(&cx.cotangent(), &repeated).reshape(from))]
+        vec![Some(sum_to(from, &cx.cotangent(), &repeated))]
     }
     fn recompute_policy(&self) -> RecomputePolicy {
         RecomputePolicy::Always
@@ -62,10 +62,10 @@ impl Operation for BroadcastInDim {
     }
 }
 
-/// The sum of `x` along `axes`, which remain with size 1. A factor that is equal along these axes
-/// multiplies the sum instead of each element: `Σ(g·s) = s·Σg`. The derivative of a normalization
-/// then sums its cotangent once for the mean and the bias.
-fn sum_keepdim(x: &Tensor, axes: &[isize]) -> Tensor {
+/// The sum of `x` along `axes`, with this shape. A factor that is equal along these axes multiplies
+/// the sum instead of each element: `Σ(g·s) = s·Σg`. The derivative of a normalization then sums its
+/// cotangent once for the mean and the bias.
+fn sum_to(shape: &Shape, x: &Tensor, axes: &[isize]) -> Tensor {
     let (mut x, mut factors, mut is_negative) = (x, Vec::new(), false);
     while let Kind::Operation(operation) = &x.node.kind
         && !axes.is_empty()
@@ -87,8 +87,13 @@ fn sum_keepdim(x: &Tensor, axes: &[isize]) -> Tensor {
             _ => break,
         };
     }
-    let sum = factors.iter().fold(x.sum_keepdim(axes), |sum, factor| sum * factor);
-    if is_negative { -sum } else { sum }
+    let sum = if factors.is_empty() {
+        x.sum(axes)
+    } else {
+        factors.iter().fold(x.sum_keepdim(axes), |sum, factor| sum * factor)
+    };
+    let sum = if is_negative { -sum } else { sum };
+    sum.reshape(shape)
 }
 
 /// `x` with size 1 along `axes`, if it was broadcast along all of them.
@@ -198,8 +203,8 @@ mod tests {
         let column = Tensor::from_slice(&[2.0f32, 3.0], [2, 1]).broadcast_to([2, 3]);
         let product = -(&row * -(&x * &column) * &row);
         for axes in [&[0][..], &[1], &[0, 1], &[]] {
-            let (sum, plain) = (sum_keepdim(&product, axes), product.sum_keepdim(axes));
-            assert_eq!(sum.shape(), plain.shape());
+            let plain = product.sum_keepdim(axes);
+            let sum = sum_to(plain.shape(), &product, axes);
             assert_eq!(sum.eval()?.to_vec::<f32>()?, plain.eval()?.to_vec::<f32>()?, "{axes:?}");
         }
         Ok(())
