@@ -16,6 +16,7 @@ use serde::Deserialize;
 
 use crate::models::{
     BigGan, Gpt, LanguageModel, MaskedLanguageModel, Mlp, ResNetClassifier, Translator,
+    gpt2_without_dropout,
 };
 use crate::peer::{PEERS, python};
 use crate::report::write_part;
@@ -205,7 +206,7 @@ pub(crate) fn ours(workload: &Workload, slice: &Slice) -> Result<Option<Cost>, B
             slice,
         ),
         "gpt-1.3b" => {
-            judge(&LanguageModel::Gpt2(gpt_1_3b()?), &words(batch, 1024)?, strategy, slice)
+            judge(&LanguageModel::Gpt2(gpt_1_3b()), &words(batch, 1024)?, strategy, slice)
         }
         _ => {
             let length = if name == "llama-3-8b" { 4096 } else { 8192 };
@@ -215,19 +216,11 @@ pub(crate) fn ours(workload: &Workload, slice: &Slice) -> Result<Option<Cost>, B
 }
 
 /// The size of GPT-3 XL, with GPT-2's 1024 positions and no dropout.
-fn gpt_1_3b() -> Result<gpt2::Gpt2, Box<dyn Error>> {
-    let config = gpt2::Config {
-        n_embd: 2048,
-        n_layer: 24,
-        n_head: 16,
-        resid_pdrop: 0.0,
-        embd_pdrop: 0.0,
-        attn_pdrop: 0.0,
-        ..gpt2::Config::default()
-    };
-    let mut model = gpt2::Gpt2::new(config)?;
+fn gpt_1_3b() -> gpt2::Gpt2 {
+    let config = gpt2::Config { n_embd: 2048, n_layer: 24, n_head: 16, ..gpt2::Config::default() };
+    let mut model = gpt2_without_dropout(config);
     model.gradient_checkpointing = true;
-    Ok(model)
+    model
 }
 
 fn llama_3_8b() -> Result<decoder::Decoder, Box<dyn Error>> {

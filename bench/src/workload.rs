@@ -10,7 +10,7 @@ use fulmen::nn::{Conv2d, Flatten, Linear, MaxPool2d, Relu, Sequential};
 use fulmen::prelude::*;
 
 use crate::hardware::Hardware;
-use crate::models::{Dcgan, Gpt, LanguageModel, ResNetClassifier};
+use crate::models::{Dcgan, Gpt, LanguageModel, ResNetClassifier, gpt2_without_dropout};
 use crate::synthetic::Random;
 
 /// A workload's name and sizes.
@@ -136,7 +136,9 @@ impl Workload {
             )),
             "W4" => visitor.visit(&Gpt::new(DType::F32)),
             "resnet50" => visitor.visit(&ResNetClassifier::new(Config::resnet50(), 0.1)),
-            "gpt2" => visitor.visit(&LanguageModel::gpt2(gpt2::Config::default())),
+            "gpt2" => {
+                visitor.visit(&LanguageModel::Gpt2(gpt2_without_dropout(gpt2::Config::default())))
+            }
             _ => visitor.visit(&Dcgan::new()),
         }
     }

@@ -14,12 +14,10 @@ pub(crate) enum LanguageModel {
     Gpt2(Gpt2),
 }
 
-impl LanguageModel {
-    /// GPT-2 without dropout.
-    pub(crate) fn gpt2(config: gpt2::Config) -> LanguageModel {
-        let config = gpt2::Config { resid_pdrop: 0.0, embd_pdrop: 0.0, attn_pdrop: 0.0, ..config };
-        LanguageModel::Gpt2(Gpt2::new(config).expect("a GPT-2 can be built of any config"))
-    }
+/// GPT-2 without dropout.
+pub(crate) fn gpt2_without_dropout(config: gpt2::Config) -> Gpt2 {
+    let config = gpt2::Config { resid_pdrop: 0.0, embd_pdrop: 0.0, attn_pdrop: 0.0, ..config };
+    Gpt2::new(config).expect("a GPT-2 can be built of any config")
 }
 
 impl TrainingModule for LanguageModel {

@@ -11,7 +11,7 @@ mod translator;
 pub(crate) use biggan::BigGan;
 pub(crate) use dcgan::Dcgan;
 pub(crate) use gpt::Gpt;
-pub(crate) use language::{LanguageModel, MaskedLanguageModel};
+pub(crate) use language::{LanguageModel, MaskedLanguageModel, gpt2_without_dropout};
 pub(crate) use mlp::Mlp;
 pub(crate) use resnet::ResNetClassifier;
 pub(crate) use translator::Translator;
