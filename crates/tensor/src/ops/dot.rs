@@ -11,6 +11,12 @@ use crate::region::{Region, parameters};
 use crate::scope::Refusal;
 use crate::{AsTensor, DType, Shape, Tensor, TensorType};
 
+/// The sizes of a contracted first axis for which transposing the left matrix pays.
+const TRANSPOSED: std::ops::RangeInclusive<usize> = 256..=4096;
+
+/// The least number of rows and columns of the product for which transposing the left matrix pays.
+const LEAST_FREE: usize = 128;
+
 /// The paired axes of both operands. An axis in neither list is free: it stays in the result.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct DotGeneral {
@@ -63,6 +69,31 @@ impl DotGeneral {
         }
         product.permute_axes(permutation)
     }
+}
+
+/// The product over `contracted` leading axes of both operands, as a product of matrices
+/// `[contracted, free]`. XLA's CPU compiler multiplies such matrices in place, but copies an
+/// operand of a higher rank to move its contracted axes to the end. That copy takes a sixth of the
+/// product's time for 4096 × 256.
+fn product_of_matrices(lhs: &Tensor, rhs: &Tensor, contracted: usize) -> Tensor {
+    let shape = [&lhs.shape()[contracted..], &rhs.shape()[contracted..]].concat();
+    let [lhs, rhs] =
+        [lhs, rhs].map(|t| t.flatten(contracted as isize, -1).flatten(0, contracted as isize - 1));
+    lhs.dot_general(rhs, (&[], &[]), (&[0], &[0])).reshape(shape)
+}
+
+/// The product over the first axes of two matrices, with the left one transposed in memory, if that
+/// is faster.
+fn product_of_transposed(lhs: &Tensor, rhs: &Tensor) -> Option<Tensor> {
+    let ([contracted, rows], [_, columns]) = (&lhs.shape()[..], &rhs.shape()[..]) else {
+        return None;
+    };
+    if !TRANSPOSED.contains(contracted) || rows.min(columns) < &LEAST_FREE {
+        return None;
+    }
+    // Without the barrier, XLA would make the transpose a part of the product again.
+    let lhs = Tensor::optimization_barrier(&[&lhs.transpose(0, 1)]);
+    Some(lhs[0].dot_general(rhs, (&[], &[]), (&[1], &[0])))
 }
 
 /// The axes of one operand for its derivative.
@@ -143,18 +174,12 @@ impl Operation for DotGeneral {
             Some(DotGeneral::side_vjp(&right, &g, lhs, rhs.rank())),
         ]
     }
-    /// If both operands contract several leading axes, as in the derivative with respect to a dense
-    /// layer's weight, rewrites the product as a product of matrices `[contracted, free]`. XLA's
-    /// CPU compiler multiplies such matrices in place, but copies an operand of a higher rank to
-    /// move its contracted axes to the end. That copy takes a sixth of the product's time for 4096
-    /// × 256.
     fn rewritten_for(&self, platform: Platform, inputs: &[&TensorType]) -> Option<Region> {
         let contracted = self.lhs_contracting.len();
         let leading: Vec<usize> = (0..contracted).collect();
         let is_leading = self.lhs_contracting == leading && self.rhs_contracting == leading;
         let has_free_axes = inputs.iter().all(|operand| operand.shape.rank() > contracted);
         if platform != Platform::Cpu
-            || contracted < 2
             || !self.lhs_batch.is_empty()
             || !is_leading
             || !has_free_axes
@@ -163,13 +188,12 @@ impl Operation for DotGeneral {
             return None;
         }
         let parameters = parameters(self.method, "operand", [inputs[0], inputs[1]]);
-        let [lhs, rhs] = [&parameters[0], &parameters[1]].map(|operand| {
-            operand.flatten(contracted as isize, -1).flatten(0, contracted as isize - 1)
-        });
-        let product = lhs.dot_general(rhs, (&[], &[]), (&[0], &[0]));
-        let shape: Vec<usize> =
-            inputs.iter().flat_map(|operand| &operand.shape[contracted..]).copied().collect();
-        Some(Region { parameters, results: vec![product.reshape(shape)] })
+        let product = match contracted {
+            0 => None,
+            1 => product_of_transposed(&parameters[0], &parameters[1]),
+            _ => Some(product_of_matrices(&parameters[0], &parameters[1], contracted)),
+        }?;
+        Some(Region { parameters, results: vec![product] })
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         let batching = if self.lhs_batch.is_empty() {
