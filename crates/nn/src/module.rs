@@ -6,6 +6,7 @@ use std::panic::Location;
 use fulmen_tensor::{DType, Tensor, Variable, random};
 
 use crate::library::NN;
+use crate::random_stream::{ModelKeys, State, StreamKey};
 use crate::{Buffer, Error, Parameter, RandomStream, Result, TrainingMode, Visit, Visitor};
 
 /// Anything that holds named parameters, buffers, mode switches and random streams.
@@ -163,17 +164,27 @@ pub trait Module {
     /// Restarts every random stream with a key derived from this one and the stream's name. A
     /// training step does this with its own key, so that each step draws different numbers.
     fn set_random_key(&self, key: &Tensor) {
-        struct KeyVisitor<'a>(&'a Tensor, Vec<RandomStream>);
-        impl Visitor for KeyVisitor<'_> {
+        #[derive(Default)]
+        struct StreamVisitor {
+            names: Vec<String>,
+            streams: Vec<RandomStream>,
+        }
+        impl Visitor for StreamVisitor {
             fn random_stream(&mut self, name: &str, stream: &RandomStream) {
                 // A shared stream uses the key of its first name, as a shared parameter does.
-                if !self.1.iter().any(|known| known.is(stream)) {
-                    stream.reset(random::fold_in_name(self.0, name));
-                    self.1.push(stream.clone());
+                if !self.streams.iter().any(|known| known.is(stream)) {
+                    self.names.push(name.to_owned());
+                    self.streams.push(stream.clone());
                 }
             }
         }
-        self.visit(&mut Visit::new(&mut KeyVisitor(key, Vec::new())));
+        let mut found = StreamVisitor::default();
+        self.visit(&mut Visit::new(&mut found));
+        let keys = ModelKeys::new(key, &found.names);
+        for (row, stream) in found.streams.iter().enumerate() {
+            let key = Some(StreamKey::Row(keys.clone(), row));
+            stream.set_state(State { key, drawn: 0 });
+        }
     }
 }
 

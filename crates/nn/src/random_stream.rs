@@ -1,5 +1,6 @@
 //! [`RandomStream`]: the source of a layer's random keys.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -28,8 +29,61 @@ pub struct RandomStream(Arc<Mutex<State>>);
 
 #[derive(Clone, Default)]
 pub(crate) struct State {
-    pub(crate) key: Option<Tensor>,
+    pub(crate) key: Option<StreamKey>,
     pub(crate) drawn: u32,
+}
+
+/// The key of a stream.
+#[derive(Clone)]
+pub(crate) enum StreamKey {
+    /// A key of its own, u32\[2\].
+    Own(Tensor),
+    /// A row of the keys of all streams of a model.
+    Row(Arc<ModelKeys>, usize),
+}
+
+impl StreamKey {
+    /// The key, u32\[2\].
+    pub(crate) fn tensor(&self) -> Tensor {
+        match self {
+            StreamKey::Own(key) => key.clone(),
+            StreamKey::Row(model, row) => model.keys.index(0, *row as isize),
+        }
+    }
+
+    /// The key that is derived for draw number `drawn`.
+    fn for_draw(&self, drawn: u32) -> Tensor {
+        match self {
+            StreamKey::Own(key) => random::fold_in(key, drawn),
+            StreamKey::Row(model, row) => model.for_draw(drawn).index(0, *row as isize),
+        }
+    }
+}
+
+/// The keys of all streams of a model, u32\[streams, 2\]. The keys of all streams for a draw are
+/// derived together, as one vector operation. One by one, each would be a hundred scalar operations,
+/// which XLA does not fuse for a TPU.
+pub(crate) struct ModelKeys {
+    keys: Tensor,
+    /// The keys that were derived so far, by the number of the draw.
+    derived: Mutex<BTreeMap<u32, Tensor>>,
+}
+
+impl ModelKeys {
+    /// Derives a key for each stream from the model's key and the stream's name.
+    pub(crate) fn new(key: &Tensor, names: &[String]) -> Arc<ModelKeys> {
+        let keys = random::fold_in_names(key, names);
+        Arc::new(ModelKeys { keys, derived: Mutex::default() })
+    }
+
+    fn for_draw(&self, drawn: u32) -> Tensor {
+        let mut derived = self.derived.lock().unwrap_or_else(PoisonError::into_inner);
+        let derive = || {
+            let streams = self.keys.size(0);
+            random::fold_in_each(&self.keys, Tensor::from_slice(&vec![drawn; streams], [streams]))
+        };
+        derived.entry(drawn).or_insert_with(derive).clone()
+    }
 }
 
 impl RandomStream {
@@ -50,7 +104,7 @@ impl RandomStream {
                      `eval()` if it is not training";
                 return Err(message.into());
             };
-            let key = random::fold_in(key, state.drawn);
+            let key = key.for_draw(state.drawn);
             state.drawn = state.drawn.wrapping_add(1);
             Ok(key)
         })
@@ -58,7 +112,7 @@ impl RandomStream {
 
     /// Restarts the stream from `key`.
     pub fn reset(&self, key: Tensor) {
-        self.set_state(State { key: Some(key), drawn: 0 });
+        self.set_state(State { key: Some(StreamKey::Own(key)), drawn: 0 });
     }
 
     /// Whether both are the same stream.

@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use fulmen_tensor::{Sharding, Tensor, Variable, scan};
 
 use crate::library::NN;
-use crate::random_stream::State;
+use crate::random_stream::{State, StreamKey};
 use crate::{Buffer, Module, Parameter, RandomStream, TrainingMode, Visit, Visitor};
 
 /// Runs `x` through the layers as one [`scan`]: `f` is called once, with the first layer, and
@@ -75,16 +75,17 @@ pub fn scan_layers<'m, M: Module + ?Sized + 'm>(
             .collect();
         // If any layer lacks a key for a stream, no stream has a key in the loop, and drawing is an
         // error.
-        let keys: Option<Vec<Vec<&Tensor>>> = contents
+        let keys: Option<Vec<Vec<Tensor>>> = contents
             .iter()
             .map(|content| {
-                content.states.iter().map(|state| state.key.as_ref()).collect::<Option<Vec<_>>>()
+                let keys = content.states.iter().map(|state| Some(state.key.as_ref()?.tensor()));
+                keys.collect::<Option<Vec<_>>>()
             })
             .collect();
         if let Some(keys) = &keys {
             xs.extend(
                 (0..first.streams.len())
-                    .map(|i| stack(keys.iter().map(|layer_keys| layer_keys[i]))),
+                    .map(|i| stack(keys.iter().map(|layer_keys| &layer_keys[i]))),
             );
         }
         let (mut changed, mut drawn_after) = (Vec::new(), Vec::new());
@@ -98,7 +99,7 @@ pub fn scan_layers<'m, M: Module + ?Sized + 'm>(
             let values: Vec<Tensor> = values.iter().zip(&parts).map(gather).collect();
             first.cells.iter().zip(&values).for_each(|(cell, value)| cell.set(value.clone()));
             for (i, (stream, &drawn)) in first.streams.iter().zip(&drawn).enumerate() {
-                stream.set_state(State { key: keys.get(i).cloned(), drawn });
+                stream.set_state(State { key: keys.get(i).cloned().map(StreamKey::Own), drawn });
             }
             let y = f(layer, &carry[0]);
             drawn_after = first.streams.iter().map(|stream| stream.state().drawn).collect();

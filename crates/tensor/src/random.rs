@@ -65,6 +65,47 @@ fn fold(key: &Tensor, data: &Tensor) -> Result<Tensor, Refusal> {
     Ok(Tensor::stack(&[&a, &b], 0))
 }
 
+/// Derives a new key from each key and its number: `keys` is u32\[n, 2\], or u32\[2\] for one key
+/// with all numbers; `data` is u32\[n\]; row `i` of the result, u32\[n, 2\], is [`fold_in`] of
+/// row `i`. All of them are one vector operation, which is faster than as many calls of
+/// [`fold_in`] if the keys are computed on the device.
+///
+/// Poisoned if `keys` or `data` has another type.
+///
+/// ```
+/// use fulmen_tensor::{Tensor, random};
+/// let key = random::key(0);
+/// let keys = random::fold_in_each(&key, Tensor::from_slice(&[7u32, 8], [2]));
+/// let second = keys.index(0, 1).eval()?.to_vec::<u32>()?;
+/// assert_eq!(second, random::fold_in(&key, 8).eval()?.to_vec::<u32>()?);
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[track_caller]
+pub fn fold_in_each(keys: impl AsTensor, data: impl AsTensor) -> Tensor {
+    Tensor::record("fold_in_each", || {
+        let (keys, data) = (keys.as_tensor().live()?, data.as_tensor().live()?);
+        if data.dtype() != DType::U32 || data.rank() != 1 {
+            return Err(format!("the numbers must be u32[n], not {}", data.ty()).into());
+        }
+        let n = data.size(0);
+        if *keys.ty() != TensorType::new(DType::U32, [n, 2]) {
+            check_key(keys)?;
+        }
+        if let (Some(keys), Some(data)) =
+            (keys.constant_elements::<u32>(), data.constant_elements::<u32>())
+        {
+            let words: Vec<u32> = data
+                .iter()
+                .zip(keys.chunks_exact(2).cycle())
+                .flat_map(|(&data, key)| threefry2x32_on_host([key[0], key[1]], [0, data]))
+                .collect();
+            return Ok(Tensor::from_slice(&words, [n, 2]));
+        }
+        let [a, b] = threefry2x32(keys, &Tensor::zeros(DType::U32, [n]), data);
+        Ok(Tensor::stack(&[&a, &b], 1))
+    })
+}
+
 /// Derives `n` independent keys: key `i` is [`fold_in`] of `i`, as in JAX's `random.split`.
 ///
 /// All results are poisoned if `key` is not a key.
@@ -79,11 +120,27 @@ pub fn split(key: impl AsTensor, n: u32) -> Vec<Tensor> {
 /// hash.
 #[track_caller]
 pub fn fold_in_name(key: impl AsTensor, name: &str) -> Tensor {
-    let key = key.as_tensor();
+    let [high, low] = name_words(name);
+    fold_in(&fold_in(key, high), low)
+}
+
+/// Derives a new key from a key and each name: row `i` of the result, u32\[n, 2\], is
+/// [`fold_in_name`] of name `i`.
+#[track_caller]
+pub fn fold_in_names(key: impl AsTensor, names: &[impl AsRef<str>]) -> Tensor {
+    let _scope = Scope::open();
+    let words = names.iter().map(|name| name_words(name.as_ref()));
+    let (high, low): (Vec<u32>, Vec<u32>) = words.map(|[high, low]| (high, low)).unzip();
+    let vector = |words: &[u32]| Tensor::from_slice(words, [names.len()]);
+    fold_in_each(&fold_in_each(key, vector(&high)), vector(&low))
+}
+
+/// The two words of a name's 64-bit FNV-1a hash.
+fn name_words(name: &str) -> [u32; 2] {
     let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
     });
-    fold_in(&fold_in(key, (hash >> 32) as u32), hash as u32)
+    [(hash >> 32) as u32, hash as u32]
 }
 
 /// Random bits: a `u32` tensor of uniformly distributed values (JAX's `random.bits`). Poisoned if

@@ -9,7 +9,7 @@ use fulmen_nn::{
     BatchNorm2d, Buffer, Conv2d, Dropout, Init, Linear, Module, Parameter, RandomStream, Relu,
     Sequential, TrainingMode, Visit, Visitor,
 };
-use fulmen_tensor::{DType, Tensor, random};
+use fulmen_tensor::{DType, Function, Tensor, TensorType, random};
 
 fn names(module: &impl Module) -> Vec<String> {
     module.parameters().into_iter().map(|(name, _)| name).collect()
@@ -272,6 +272,25 @@ fn random_streams_start_anew_with_a_key_of_their_own_name() {
     assert_ne!(first, other);
     model.set_random_key(&key);
     assert_eq!((draw(0), draw(1)), (first, other));
+    let by_name = random::fold_in_name(&key, "1");
+    assert_eq!(values(&random::fold_in(&by_name, 1)), draw(1));
+}
+
+#[test]
+fn the_keys_of_all_random_streams_are_derived_together() {
+    let layers: Vec<Dropout> = (0..9).map(|_| Dropout::new(0.5)).collect();
+    let types = [TensorType::new(DType::U32, [2]), TensorType::new(DType::F32, [4, 8])];
+    let function = Function::trace("dropouts", &types, |x| {
+        layers.set_random_key(&x[0]);
+        let y = layers.iter().fold(x[1].clone(), |x, layer| layer.forward(&x));
+        vec![layers[3].forward(&y)]
+    });
+    let text = function.stablehlo().unwrap();
+    let calls = |of: &str| text.matches(&format!("call @threefry2x32.{of}(")).count();
+    // Two for the names, then one each for the first and the second draw of all layers.
+    assert_eq!(calls("9") + calls("9.keys"), 4, "{text}");
+    assert_eq!(calls("4x8"), 10);
+    assert_eq!(text.matches("call @threefry2x32.").count(), 14);
 }
 
 #[test]

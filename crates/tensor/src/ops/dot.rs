@@ -332,3 +332,57 @@ fn matmul(batch: Vec<usize>, lhs_contracting: usize, rhs_contracting: usize) -> 
         rhs_contracting: vec![rhs_contracting],
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use fulmen_pjrt::locate::Platform;
+
+    use super::*;
+    use crate::lower::lower;
+    use crate::{Function, Mesh};
+
+    /// The text of a product over the first axes, for one device.
+    fn text(lhs: [usize; 2], rhs: [usize; 2], platform: Platform) -> crate::Result<String> {
+        let types = [lhs, rhs].map(|shape| TensorType::new(DType::F32, shape));
+        let function = Function::trace("f", &types, |x| {
+            vec![x[0].dot_general(&x[1], (&[], &[]), (&[0], &[0]))]
+        });
+        Ok(lower(&function, &Mesh::data(1), Some(platform))?.text)
+    }
+
+    #[test]
+    fn the_cpus_left_matrix_is_transposed_only_if_that_pays() -> crate::Result<()> {
+        let transposes = |lhs, rhs, platform| -> crate::Result<bool> {
+            Ok(text(lhs, rhs, platform)?.contains("optimization_barrier"))
+        };
+        assert!(transposes([512, 128], [512, 256], Platform::Cpu)?);
+        assert!(!transposes([512, 128], [512, 256], Platform::Tpu)?);
+        assert!(!transposes([128, 128], [128, 256], Platform::Cpu)?);
+        assert!(!transposes([8192, 128], [8192, 256], Platform::Cpu)?);
+        assert!(!transposes([512, 64], [512, 256], Platform::Cpu)?);
+        assert!(!transposes([512, 128], [512, 64], Platform::Cpu)?);
+        Ok(())
+    }
+
+    #[test]
+    fn a_product_with_a_transposed_matrix_equals_the_sum_over_rows() -> crate::Result<()> {
+        // Small whole numbers, so that every sum is exact.
+        let matrix = |columns: usize| {
+            let elements: Vec<f32> =
+                (0..256 * columns).map(|i| ((i * i + i / columns) % 7) as f32 - 3.0).collect();
+            elements
+        };
+        let (lhs, rhs) = (matrix(129), matrix(128));
+        let product = Tensor::from_slice(&lhs, [2, 128, 129]).dot_general(
+            Tensor::from_slice(&rhs, [2, 128, 128]),
+            (&[], &[]),
+            (&[0, 1], &[0, 1]),
+        );
+        let product = product.eval()?.to_vec::<f32>()?;
+        for (i, j) in [(0, 0), (0, 127), (128, 0), (128, 127), (64, 31)] {
+            let sum: f32 = (0..256).map(|k| lhs[k * 129 + i] * rhs[k * 128 + j]).sum();
+            assert_eq!(product[i * 128 + j], sum);
+        }
+        Ok(())
+    }
+}

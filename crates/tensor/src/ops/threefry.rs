@@ -22,13 +22,14 @@ impl Operation for Threefry2x32 {
     }
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
         let (key, words) = (inputs[0], &inputs[1..]);
-        if *key != TensorType::new(DType::U32, [2]) {
+        if words.iter().any(|w| w.dtype != DType::U32 || w.shape != words[0].shape) {
+            return Err(format!("counters must be u32 of one shape, not {words:?}"));
+        }
+        let one_each = TensorType::new(DType::U32, [&words[0].shape[..], &[2]].concat());
+        if *key != TensorType::new(DType::U32, [2]) && *key != one_each {
             return Err(format!(
                 "a random key must be u32[2], not {key}; make one with random::key()"
             ));
-        }
-        if words.iter().any(|w| w.dtype != DType::U32 || w.shape != words[0].shape) {
-            return Err(format!("counters must be u32 of one shape, not {words:?}"));
         }
         Ok(vec![words[0].clone(), words[0].clone()])
     }
@@ -38,33 +39,40 @@ impl Operation for Threefry2x32 {
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         // One private function for each shape: the rounds are a hundred statements, and a model
         // draws many times.
-        let ty = cx.result().clone();
+        let (key, ty) = (cx.operand_type(0).clone(), cx.result().clone());
         let dims: Vec<_> = ty.shape.iter().map(usize::to_string).collect();
         // The dot keeps the name apart from user-defined functions.
-        let name = format!("threefry2x32.{}", dims.join("x"));
-        cx.helper(&name, || helper(&name, &ty));
+        let keys = if key.shape.rank() > 1 { ".keys" } else { "" };
+        let name = format!("threefry2x32.{}{keys}", dims.join("x"));
+        cx.helper(&name, || helper(&name, &key, &ty));
         format!("func.call @{name}({}) : {}", cx.operands(), cx.signature())
     }
 }
 
-/// The text of the function that hashes words of type `ty`.
-fn helper(name: &str, ty: &TensorType) -> String {
-    let t = ty.stablehlo();
-    let (key, scalar) = ("tensor<2xui32>", "tensor<ui32>");
+/// The text of the function that hashes words of type `ty` with a key, or with one each.
+fn helper(name: &str, key: &TensorType, ty: &TensorType) -> String {
+    let (leading, t) = (&key.shape[..key.shape.rank() - 1], ty.stablehlo());
+    let of_shape = |dims: &[usize]| TensorType::new(DType::U32, dims).stablehlo();
+    let (halves, word) = (of_shape(&[leading, &[1]].concat()), of_shape(leading));
+    let key = key.stablehlo();
+    let all: String = leading.iter().map(|n| format!("0:{n}:1, ")).collect();
+    let axes: Vec<usize> = (0..leading.len()).collect();
     let mut text =
         format!("func.func private @{name}(%key: {key}, %a: {t}, %b: {t}) -> ({t}, {t}) {{\n");
     let mut line = |statement: String| {
         let _ = writeln!(text, "    {statement}");
     };
     for i in 0..2 {
-        line(format!("%s{i} = stablehlo.slice %key [{i}:{}:1] : ({key}) -> tensor<1xui32>", i + 1));
-        line(format!("%k{i} = stablehlo.reshape %s{i} : (tensor<1xui32>) -> {scalar}"));
+        line(format!("%s{i} = stablehlo.slice %key [{all}{i}:{}:1] : ({key}) -> {halves}", i + 1));
+        line(format!("%k{i} = stablehlo.reshape %s{i} : ({halves}) -> {word}"));
     }
-    line(format!("%parity = stablehlo.constant dense<{PARITY}> : {scalar}"));
-    line(format!("%k01 = stablehlo.xor %k0, %k1 : {scalar}"));
-    line(format!("%k2 = stablehlo.xor %k01, %parity : {scalar}"));
+    line(format!("%parity = stablehlo.constant dense<{PARITY}> : {word}"));
+    line(format!("%k01 = stablehlo.xor %k0, %k1 : {word}"));
+    line(format!("%k2 = stablehlo.xor %k01, %parity : {word}"));
     for i in 0..3 {
-        line(format!("%w{i} = stablehlo.broadcast_in_dim %k{i}, dims = [] : ({scalar}) -> {t}"));
+        line(format!(
+            "%w{i} = stablehlo.broadcast_in_dim %k{i}, dims = {axes:?} : ({word}) -> {t}"
+        ));
     }
     line(format!("%x0 = stablehlo.add %a, %w0 : {t}"));
     line(format!("%y0 = stablehlo.add %b, %w1 : {t}"));
@@ -109,7 +117,8 @@ pub(crate) fn threefry2x32_on_host(key: [u32; 2], words: [u32; 2]) -> [u32; 2] {
     [x, y]
 }
 
-/// Hashes the pairs of words `(a, b)`, u32 tensors of one shape, with a u32[2] key.
+/// Hashes the pairs of words `(a, b)`, u32 tensors of one shape. The key is u32[2], or one for each
+/// pair along a further last axis.
 pub(crate) fn threefry2x32(key: &Tensor, a: &Tensor, b: &Tensor) -> [Tensor; 2] {
     Tensor::apply_many(Threefry2x32, &[key, a, b])
 }
@@ -128,11 +137,14 @@ mod tests {
     #[test]
     fn host_and_device_hash_alike() {
         let key = Tensor::from_slice(&[7u32, 0x8000_0001], [2]);
+        let keys = key.broadcast_to([3, 4, 2]);
         let words: Vec<u32> = (0..12).map(|i| i * 0x1234_5679).collect();
         let (a, b) = (Tensor::from_slice(&words, [3, 4]), Tensor::from_slice(&words, [3, 4]).not());
         let [x, y] = threefry2x32(&key, &a, &b).map(|t| t.eval().unwrap().to_vec::<u32>().unwrap());
         for (i, &word) in words.iter().enumerate() {
             assert_eq!([x[i], y[i]], threefry2x32_on_host([7, 0x8000_0001], [word, !word]));
         }
+        let each = threefry2x32(&keys, &a, &b).map(|t| t.eval().unwrap().to_vec::<u32>().unwrap());
+        assert_eq!(each, [x, y]);
     }
 }
