@@ -102,7 +102,10 @@ pub fn fold_in_each(keys: impl AsTensor, data: impl AsTensor) -> Tensor {
             return Ok(Tensor::from_slice(&words, [n, 2]));
         }
         let [a, b] = threefry2x32(keys, &Tensor::zeros(DType::U32, [n]), data);
-        Ok(Tensor::stack(&[&a, &b], 1))
+        // Without the barrier, XLA's CPU compiler would compute the hash again for each use of its
+        // words, in time exponential in the number of rounds.
+        let words = Tensor::optimization_barrier(&[&a, &b]);
+        Ok(Tensor::stack(&[&words[0], &words[1]], 1))
     })
 }
 

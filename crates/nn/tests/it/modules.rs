@@ -9,7 +9,7 @@ use fulmen_nn::{
     BatchNorm2d, Buffer, Conv2d, Dropout, Init, Linear, Module, Parameter, RandomStream, Relu,
     Sequential, TrainingMode, Visit, Visitor,
 };
-use fulmen_tensor::{DType, Function, Tensor, TensorType, random};
+use fulmen_tensor::{Argument, DType, Function, Runtime, Tensor, TensorType, random};
 
 fn names(module: &impl Module) -> Vec<String> {
     module.parameters().into_iter().map(|(name, _)| name).collect()
@@ -291,6 +291,36 @@ fn the_keys_of_all_random_streams_are_derived_together() {
     assert_eq!(calls("9") + calls("9.keys"), 4, "{text}");
     assert_eq!(calls("4x8"), 10);
     assert_eq!(text.matches("call @threefry2x32.").count(), 14);
+}
+
+/// XLA's CPU compiler once took hours for such a program.
+#[test]
+fn keys_that_are_computed_on_the_device_equal_those_of_the_host() {
+    let streams: Vec<RandomStream> = (0..3).map(|_| RandomStream::new()).collect();
+    let draws = |key: &Tensor| -> Vec<Tensor> {
+        streams.set_random_key(key);
+        let draw = |stream: &RandomStream| {
+            let indices = random::randint(stream.next_key(), DType::I32, [5], 0, 100);
+            [random::normal(stream.next_key(), DType::F32, [4, 3]), indices.to_dtype(DType::F32)]
+        };
+        streams.iter().flat_map(draw).collect()
+    };
+    let key = random::key(1);
+    let function = Function::trace("draws", &[key.ty().clone()], |x| {
+        draws(&random::fold_in_tensor(&x[0], Tensor::scalar(7u32)))
+    });
+    let runtime = Runtime::global().unwrap();
+    let input = runtime.to_device(&key.eval().unwrap()).unwrap();
+    let on_device =
+        runtime.compile(&function).unwrap().call(vec![Argument::Borrow(&input)]).unwrap();
+    let arrays: Vec<_> = on_device.arrays.iter().collect();
+    let on_device = runtime.read(&arrays).unwrap().wait().unwrap();
+    for (on_device, on_host) in on_device.iter().zip(draws(&random::fold_in(&key, 7))) {
+        assert_eq!(
+            on_device.to_vec::<f32>().unwrap(),
+            on_host.eval().unwrap().to_vec::<f32>().unwrap()
+        );
+    }
 }
 
 #[test]
