@@ -67,9 +67,9 @@ fn a_linear_layer_with_its_gradients_is_one_program() {
                 %7 = stablehlo.divide %6, %4 : tensor<f32>
                 %8 = stablehlo.broadcast_in_dim %7, dims = [] : (tensor<f32>) -> tensor<8x2xf32>
                 %9 = stablehlo.dot_general %8, %arg0, contracting_dims = [0] x [0], precision = [DEFAULT, DEFAULT] : (tensor<8x2xf32>, tensor<8x3xf32>) -> tensor<2x3xf32>
-                %10 = stablehlo.reduce(%8 init: %c0) applies stablehlo.add across dimensions = [0] : (tensor<8x2xf32>, tensor<f32>) -> tensor<2xf32>
-                %11 = stablehlo.transpose %9, dims = [1, 0] : (tensor<2x3xf32>) -> tensor<3x2xf32>
-                return %5, %11, %10 : tensor<f32>, tensor<3x2xf32>, tensor<2xf32>
+                %10 = stablehlo.transpose %9, dims = [1, 0] : (tensor<2x3xf32>) -> tensor<3x2xf32>
+                %11 = stablehlo.reduce(%8 init: %c0) applies stablehlo.add across dimensions = [0] : (tensor<8x2xf32>, tensor<f32>) -> tensor<2xf32>
+                return %5, %10, %11 : tensor<f32>, tensor<3x2xf32>, tensor<2xf32>
               }
             }
         "#]],
