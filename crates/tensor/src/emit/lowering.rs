@@ -2,6 +2,8 @@
 
 use std::panic::Location;
 
+use fulmen_pjrt::locate::Platform;
+
 use super::{Body, Line, Program};
 use crate::region::Region;
 use crate::{DType, Tensor, TensorType};
@@ -48,6 +50,11 @@ impl Lowering<'_> {
     /// Whether the program is for several devices, so that shardings have an effect.
     pub(crate) fn is_partitioned(&self) -> bool {
         self.program.is_partitioned()
+    }
+
+    /// The platform that will run the program; `None` for a program for any platform.
+    pub(crate) fn platform(&self) -> Option<Platform> {
+        self.program.platform
     }
 
     /// StableHLO's name for the precision of a product of `dtype`.

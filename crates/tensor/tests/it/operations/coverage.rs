@@ -27,6 +27,8 @@ const WITHOUT_A_ROW: &[(&str, &str)] = &[
     ("row_of", "no operation: returns the operand of index"),
     ("random::fold_in_tensor", "fold_in covers it for a number"),
     ("random::fold_in_name", "fold_in of a hash"),
+    ("random::fold_in_each", "many fold_in; nn's random streams compare them"),
+    ("random::fold_in_names", "many fold_in_name; nn's random streams compare them"),
     ("random::gamma", "differs from JAX: gamma.rs tests the distribution"),
     ("random::beta", "built on gamma: gamma.rs"),
     ("grad", "every gradient of this folder"),
