@@ -293,7 +293,7 @@ fn the_keys_of_all_random_streams_are_derived_together() {
     assert_eq!(text.matches("call @threefry2x32.").count(), 14);
 }
 
-/// XLA's CPU compiler once took hours for such a program.
+/// XLA's CPU compiler once did not finish such a program within minutes.
 #[test]
 fn keys_that_are_computed_on_the_device_equal_those_of_the_host() {
     let streams: Vec<RandomStream> = (0..3).map(|_| RandomStream::new()).collect();
