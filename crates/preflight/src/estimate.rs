@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use fulmen_pjrt::hlo::Cost;
+use fulmen_pjrt::locate::Platform;
 use fulmen_pjrt::{CompileOptions, DeviceDescription, Effort, Executable, Plugin};
 use fulmen_tensor::{Function, Mesh, RecordedOp};
 
@@ -25,7 +26,7 @@ const EFFORT: Effort = Effort::O1;
 /// A step to estimate, for a given number of devices.
 #[derive(Clone)]
 pub struct Step {
-    /// The program.
+    /// The program for TPUs.
     pub stablehlo: String,
     /// The recorded operations.
     pub recorded: Vec<RecordedOp>,
@@ -62,7 +63,7 @@ impl Step {
             },
         );
         Ok(Step {
-            stablehlo: function.stablehlo_for(mesh)?,
+            stablehlo: function.stablehlo_on(Platform::Tpu, mesh)?,
             recorded: function.recorded()?,
             parts: parts.collect(),
             is_internal: |_| false,

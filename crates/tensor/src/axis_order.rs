@@ -1,10 +1,11 @@
 //! [`AxisOrder`]: an order of a tensor's axes in a program or in device memory, other than the
 //! tensor's own.
 //!
-//! In a program for a CPU, a transpose is not written where it is recorded. The value keeps its
-//! axes in the order in which it was computed, and later operations use this order if they can; see
-//! `emit.rs`. XLA's CPU compiler computes convolutions with the features last, so values that pass
-//! from one convolution to the next need no transpose.
+//! In a program for a CPU or a TPU, a transpose is not written where it is recorded. The value keeps
+//! its axes in the order in which it was computed, and later operations use this order if they can;
+//! see `emit.rs`. On a TPU, a product of stacked matrices names its operands' axes in that order, so
+//! the heads of an attention need no transpose. XLA's CPU compiler computes convolutions with the
+//! features last, so there, values that pass from one convolution to the next need none.
 
 /// The tensor's axis that is at each position in the program. It is never the tensor's own order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -284,7 +284,7 @@ impl Program {
             let checked = operation.check(&self.mesh, &types);
             checked.map_err(|message| Fault::new(operation.name(), message, node.location))?;
         }
-        if self.platform == Some(Platform::Cpu)
+        if matches!(self.platform, Some(Platform::Cpu | Platform::Tpu))
             && let Some(permutation) = operation.permutation()
         {
             return Ok(vec![values.get(instruction.operands[0]).transpose(permutation)]);
@@ -304,10 +304,24 @@ impl Program {
                 return Ok(vec![value]);
             }
         }
-        let names: Vec<_> =
-            instruction.operands.iter().map(|&v| self.standard_name(v, values, scope)).collect();
-        let operands = names.into_iter().zip(types).collect();
-        self.statement(operation.as_ref(), operands, &node.outputs, node.location, scope)
+        // The operation that takes transposed operands in their own order, where there is one.
+        let mut reordered: Option<Box<dyn Operation>> = None;
+        let mut operands = Vec::with_capacity(types.len());
+        for (i, (&v, ty)) in instruction.operands.iter().zip(types).enumerate() {
+            let value = values.get(v);
+            let current = reordered.as_deref().unwrap_or(operation.as_ref());
+            let order = value.order.as_ref().filter(|_| self.platform == Some(Platform::Tpu));
+            operands.push(match order.and_then(|order| current.with_operand_reordered(i, order)) {
+                Some(other) => {
+                    reordered = Some(other);
+                    (value.name.clone(), in_order(ty, value.order.as_ref()))
+                }
+                None => (self.standard_name(v, values, scope), ty.clone()),
+            });
+        }
+        let operands = operands.iter().map(|(name, ty)| (name.clone(), ty)).collect();
+        let operation = reordered.as_deref().unwrap_or(operation.as_ref());
+        self.statement(operation, operands, &node.outputs, node.location, scope)
     }
 
     /// Writes an operation whose operands have their axes in a common order, without a transpose.

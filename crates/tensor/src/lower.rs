@@ -166,8 +166,8 @@ impl Function {
 
     /// The program for the devices of a mesh: one text for all devices, with global shapes and
     /// Shardy's shardings. Compile it with as many partitions as the mesh has devices. The text
-    /// does not depend on the platform. For the CPU, a runtime compiles a faster form of it; see
-    /// [`Runtime::stablehlo`](crate::Runtime::stablehlo).
+    /// does not depend on the platform. A runtime compiles a faster form of it for its platform;
+    /// see [`Function::stablehlo_on`].
     ///
     /// ```
     /// use fulmen_tensor::{DType, Function, Mesh, Sharding, TensorType};
@@ -183,6 +183,30 @@ impl Function {
     /// As for [`Function::stablehlo`]. Also if a sharding does not fit the mesh.
     pub fn stablehlo_for(&self, mesh: &Mesh) -> Result<String> {
         Ok(lower(self, mesh, None)?.text)
+    }
+
+    /// Like [`Function::stablehlo_for`], for the devices of one platform: the text that a runtime
+    /// on this platform compiles. A few operations are written in another form, which is faster
+    /// there.
+    ///
+    /// ```
+    /// use fulmen_pjrt::locate::Platform;
+    /// use fulmen_tensor::{DType, Function, Mesh, TensorType};
+    ///
+    /// let heads = TensorType::new(DType::F32, [8, 128, 4, 64]);
+    /// let scores = Function::trace("scores", &[heads.clone(), heads], |x| {
+    ///     vec![x[0].transpose(1, 2).matmul(x[1].transpose(1, 2).transpose(-1, -2))]
+    /// });
+    /// let mesh = Mesh::new([("data", 1)])?;
+    /// assert!(scores.stablehlo_for(&mesh)?.contains("stablehlo.transpose"));
+    /// assert!(!scores.stablehlo_on(Platform::Tpu, &mesh)?.contains("stablehlo.transpose"));
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`Function::stablehlo_for`].
+    pub fn stablehlo_on(&self, platform: Platform, mesh: &Mesh) -> Result<String> {
+        Ok(lower(self, mesh, Some(platform))?.text)
     }
 
     /// A hexadecimal SHA-256 digest of the function's program for a mesh. It covers the program

@@ -108,6 +108,17 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + 'static {
         None
     }
 
+    /// The operation with the same result if operand number `operand` has its axes in this order.
+    /// `None` if there is none.
+    fn with_operand_reordered(
+        &self,
+        operand: usize,
+        order: &AxisOrder,
+    ) -> Option<Box<dyn Operation>> {
+        let _ = (operand, order);
+        None
+    }
+
     /// The operation that computes the result with its axes in this order, from the same operands.
     /// `None` if that would cost more or is not possible.
     fn with_result_reordered(&self, order: &AxisOrder) -> Option<Box<dyn Operation>> {

@@ -5,6 +5,7 @@ use fulmen_pjrt::locate::Platform;
 use super::common_dtype::common_dtype;
 use super::dtype_set::DTypeSet;
 use crate::autocast::product_operand;
+use crate::axis_order::AxisOrder;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
 use crate::region::{Region, parameters};
@@ -195,6 +196,29 @@ impl Operation for DotGeneral {
         }?;
         Some(Region { parameters, results: vec![product] })
     }
+    /// Names other axes of the operand, instead of a transpose before the product. A product of two
+    /// matrices stays as it is: XLA makes their transposes a part of it anyway.
+    fn with_operand_reordered(
+        &self,
+        operand: usize,
+        order: &AxisOrder,
+    ) -> Option<Box<dyn Operation>> {
+        let positions = order.positions();
+        let mut reordered = self.clone();
+        let (batch, contracting) = match operand {
+            0 => (&mut reordered.lhs_batch, &mut reordered.lhs_contracting),
+            _ => (&mut reordered.rhs_batch, &mut reordered.rhs_contracting),
+        };
+        let free = free_axes(positions.len(), batch, contracting);
+        let keeps_result = free.is_sorted_by_key(|&axis| positions[axis]);
+        if batch.is_empty() || !keeps_result {
+            return None;
+        }
+        for axis in batch.iter_mut().chain(contracting) {
+            *axis = positions[*axis];
+        }
+        Some(Box::new(reordered))
+    }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         let batching = if self.lhs_batch.is_empty() {
             String::new()
@@ -362,6 +386,50 @@ mod tests {
         assert!(!transposes([512, 64], [512, 256], Platform::Cpu)?);
         assert!(!transposes([512, 128], [512, 64], Platform::Cpu)?);
         Ok(())
+    }
+
+    #[test]
+    fn a_product_of_transposed_stacks_names_their_axes() -> crate::Result<()> {
+        let types = [[2, 9, 3, 5], [2, 7, 3, 5]].map(|shape| TensorType::new(DType::F32, shape));
+        let function = Function::trace("scores", &types, |x| {
+            let [queries, keys] = [&x[0], &x[1]].map(|heads| heads.transpose(1, 2));
+            vec![queries.matmul(keys.transpose(-1, -2))]
+        });
+        let text =
+            |platform| lower(&function, &Mesh::data(1), platform).map(|program| program.text);
+        let tpu = text(Some(Platform::Tpu))?;
+        assert!(tpu.contains("batching_dims = [0, 2] x [0, 2], contracting_dims = [3] x [3]"));
+        assert!(!tpu.contains("stablehlo.transpose"));
+        assert!(text(Some(Platform::Cpu))?.contains("stablehlo.transpose"));
+        assert!(text(None)?.contains("stablehlo.transpose"));
+        Ok(())
+    }
+
+    #[test]
+    fn a_product_is_the_same_for_each_order_of_an_operands_axes() {
+        // All sizes differ, so that wrong axes do not fit.
+        let types = [[2, 3, 5, 7], [2, 3, 7, 11]].map(|shape| TensorType::new(DType::F32, shape));
+        let product = DotGeneral {
+            method: "dot_general",
+            lhs_batch: vec![0, 1],
+            rhs_batch: vec![0, 1],
+            lhs_contracting: vec![3],
+            rhs_contracting: vec![2],
+        };
+        let result = product.infer(&[&types[0], &types[1]]).unwrap();
+        let mut orders = 0;
+        for code in 0..256 {
+            let axes = (0..4).map(|i| code >> (2 * i) & 3).collect();
+            let Some(order) = AxisOrder::new(axes).filter(|order| order.fits(4)) else { continue };
+            for operand in 0..2 {
+                let reordered = product.with_operand_reordered(operand, &order).unwrap();
+                let mut types = types.clone();
+                types[operand].shape = order.reorder(&types[operand].shape).into();
+                assert_eq!(reordered.infer(&[&types[0], &types[1]]).unwrap(), result, "{order:?}");
+                orders += 1;
+            }
+        }
+        assert_eq!(orders, 2 * 23);
     }
 
     #[test]

@@ -110,8 +110,8 @@ impl Runtime {
         Ok(Preloaded { function, lowering: Some(lowering) })
     }
 
-    /// The program as [`Runtime::compile`] passes it to the compiler, as StableHLO text. For the
-    /// CPU, a few operations are written in another form, which is faster there;
+    /// The program as [`Runtime::compile`] passes it to the compiler, as StableHLO text. A few
+    /// operations are written in a form that is faster on this platform;
     /// [`Function::stablehlo_for`] keeps them.
     ///
     /// ```

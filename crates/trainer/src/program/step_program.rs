@@ -2,7 +2,8 @@
 //! order.
 //!
 //! Inputs: the entries of the state, the sums of logged values, the random key, the batch. Results:
-//! the entries that the step changes, the sums, and the outputs.
+//! the outputs, the sums, and the entries that the step changes. In this order, libtpu computes the
+//! gradients of weights early, so their operands need no memory later.
 
 use fulmen_data::{DataLoader, DeviceBatch, Field};
 use fulmen_tensor::{Argument, Compiled, Completion, DeviceArray, Function, Runtime, Tensor};
@@ -84,7 +85,8 @@ impl StepProgram {
         let (changes, after): (Vec<_>, Vec<_>) = changes.into_iter().unzip();
         let (outputs, given): (Vec<_>, Vec<_>) = outputs.into_iter().unzip();
         let [sums_before, sums_after] = sums.map(|sums| (!logs.is_empty()).then_some(sums));
-        let sums = sums_before.is_some().then_some((state.len(), changes.len()));
+        let sums = sums_before.is_some().then_some((state.len(), given.len()));
+        let first_change = given.len() + usize::from(sums.is_some());
         let first_of_batch = state.len() + usize::from(sums.is_some()) + usize::from(key.is_some());
         let inputs = state
             .into_iter()
@@ -92,7 +94,7 @@ impl StepProgram {
             .chain(key)
             .chain(batch.inputs().cloned())
             .collect();
-        let results = after.into_iter().chain(sums_after).chain(given).collect();
+        let results = given.into_iter().chain(sums_after).chain(after).collect();
         let mut function =
             Function::new(name, inputs, results).matmul_precision(config.options.matmul_precision);
         for (i, entry) in entries.iter().enumerate() {
@@ -101,7 +103,7 @@ impl StepProgram {
         for input in first_of_batch..function.parameters().len() {
             function = function.shard_parameter(input, Strategy::batch(&config.mesh));
         }
-        for (result, id) in changes.iter().enumerate() {
+        for (result, id) in (first_change..).zip(&changes) {
             let sharding = entries[id.index()].sharding.clone();
             function = function.donate(id.index(), result)?.shard_result(result, sharding);
         }
@@ -195,7 +197,7 @@ impl CompiledStep {
         key: Option<&DeviceArray>,
         batch: &DeviceBatch,
     ) -> Result<(Vec<DeviceArray>, Completion)> {
-        let Signature { entries, changes, logs, .. } = &self.signature;
+        let Signature { entries, changes, logs, outputs } = &self.signature;
         let compiled = self.shapes.get(batch.bucket).ok_or_else(|| {
             Error::data(format!(
                 "the loader returned a batch of bucket {}, which it did not declare",
@@ -210,12 +212,13 @@ impl CompiledStep {
         arguments.extend(sums.take().map(Argument::Donate));
         arguments.extend(key.map(Argument::Borrow));
         arguments.extend(batch.arrays.iter().map(Argument::Borrow));
-        let outputs = compiled.call(arguments)?;
-        let mut arrays = outputs.arrays.into_iter();
-        for (&id, array) in changes.iter().zip(&mut arrays) {
+        let results = compiled.call(arguments)?;
+        let mut arrays = results.arrays.into_iter();
+        let given = arrays.by_ref().take(outputs.len()).collect();
+        *sums = if logs.is_empty() { None } else { arrays.next() };
+        for (&id, array) in changes.iter().zip(arrays) {
             state.put(id, array);
         }
-        *sums = if logs.is_empty() { None } else { arrays.next() };
-        Ok((arrays.collect(), outputs.completion))
+        Ok((given, results.completion))
     }
 }
