@@ -44,7 +44,7 @@ pub fn grad(loss: impl AsTensor, wrt: &[&Tensor]) -> Vec<Tensor> {
                 format!("there is no gradient with respect to a tensor of {}", t.ty()).into()
             );
         }
-        let gradients = vjp(&[(loss.clone(), loss.ones_like())], wrt)?;
+        let gradients = cotangents(&[(loss.clone(), loss.ones_like())], wrt, true)?;
         Ok(wrt
             .iter()
             .zip(gradients)
@@ -53,14 +53,23 @@ pub fn grad(loss: impl AsTensor, wrt: &[&Tensor]) -> Vec<Tensor> {
     })
 }
 
-/// Computes the cotangents of `wrt` from the cotangents of `results`. `None` for a tensor that no
-/// result depends on.
+/// Computes the cotangents of `wrt` from the cotangents of `results`, within the body of an
+/// operation. `None` for a tensor that no result depends on.
 ///
 /// # Errors
 /// An operation between them has no derivative.
 pub(crate) fn vjp(
     results: &[(Tensor, Tensor)],
     wrt: &[&Tensor],
+) -> Result<Vec<Option<Tensor>>, Fault> {
+    cotangents(results, wrt, false)
+}
+
+/// [`vjp`], within a body or not.
+fn cotangents(
+    results: &[(Tensor, Tensor)],
+    wrt: &[&Tensor],
+    keeps_activations: bool,
 ) -> Result<Vec<Option<Tensor>>, Fault> {
     // Only nodes between `wrt` and the results take part. A node is newer than its inputs.
     let mut order = Vec::new();
@@ -103,6 +112,7 @@ pub(crate) fn vjp(
             outputs: &outputs,
             cotangents: &node_cotangents,
             needed: &needed,
+            keeps_activations,
         };
         // Autocast is off: the forward operands are already converted, and conversions have their
         // own derivatives.

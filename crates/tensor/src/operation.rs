@@ -155,6 +155,9 @@ pub(crate) struct Vjp<'a> {
     pub(crate) cotangents: &'a [Option<Tensor>],
     /// Whether each input's cotangent is needed. A rule may return more than the needed ones.
     pub(crate) needed: &'a [bool],
+    /// Whether the inputs stay in memory from the forward pass until the derivative is computed.
+    /// The body of a checkpoint computes them again, and a scan keeps them all to its end.
+    pub(crate) keeps_activations: bool,
 }
 
 impl Vjp<'_> {

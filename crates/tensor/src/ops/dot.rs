@@ -4,6 +4,7 @@ use fulmen_pjrt::locate::Platform;
 
 use super::common_dtype::common_dtype;
 use super::dtype_set::DTypeSet;
+use super::optimization_barrier::computed_after;
 use crate::autocast::product_operand;
 use crate::axis_order::AxisOrder;
 use crate::lower::Lowering;
@@ -41,34 +42,18 @@ impl DotGeneral {
         free_axes(rank, &self.rhs_batch, &self.rhs_contracting)
     }
 
-    /// The cotangent of one operand, given the other operand `y`. It contracts the cotangent of the
-    /// result with the free axes of `y`, and then reorders the axes. `rank` is the rank of the
-    /// result, that is, of the operand whose cotangent is computed.
-    fn side_vjp(side: &Side<'_>, g: &Tensor, y: &Tensor, rank: usize) -> Tensor {
-        let y_free = free_axes(y.rank(), side.other_batch, side.other_contracting);
-        let product = Tensor::apply(
-            DotGeneral {
-                method: "dot_general",
-                lhs_batch: (0..side.batch.len()).collect(),
-                rhs_batch: side.other_batch.to_vec(),
-                lhs_contracting: side.g_contracting.clone(),
-                rhs_contracting: y_free,
-            },
-            &[g, y],
-        );
-        // The axes of the product are the batch axes, this operand's free axes, and the other
-        // operand's contracting axes in ascending order.
-        let mut order: Vec<usize> = side.batch.to_vec();
-        order.extend(free_axes(rank, side.batch, side.contracting));
-        let mut pairs: Vec<(usize, usize)> =
-            side.other_contracting.iter().copied().zip(side.contracting.iter().copied()).collect();
-        pairs.sort_unstable();
-        order.extend(pairs.iter().map(|p| p.1));
-        let mut permutation = vec![0; rank];
-        for (position, &axis) in order.iter().enumerate() {
-            permutation[axis] = position;
-        }
-        product.permute_axes(permutation)
+    /// Whether the left operand's cotangent waits for the right one's. The right operand is then a
+    /// weight with no more columns than rows. After its gradient, the activations on the left need
+    /// no memory; libtpu would put off some of these gradients. The gradient of a weight with more
+    /// columns, such as that of a language model's logits, needs more memory than it frees.
+    fn weight_gradient_is_first(&self, cx: &Vjp<'_>) -> bool {
+        let [lhs, rhs] = [0, 1].map(|i| &cx.input(i).ty().shape);
+        let rows: usize = self.rhs_contracting.iter().map(|&axis| rhs[axis]).product();
+        cx.keeps_activations
+            && cx.needed == [true, true]
+            && self.rhs_batch.is_empty()
+            && rhs.num_elements() < lhs.num_elements()
+            && rhs.num_elements() <= rows * rows
     }
 }
 
@@ -99,12 +84,45 @@ fn product_of_transposed(lhs: &Tensor, rhs: &Tensor) -> Option<Tensor> {
 
 /// The axes of one operand for its derivative.
 struct Side<'a> {
+    /// The operand's rank.
+    rank: usize,
     batch: &'a [usize],
     contracting: &'a [usize],
     other_batch: &'a [usize],
     other_contracting: &'a [usize],
     /// The axes of the result that are the other operand's free axes.
     g_contracting: Vec<usize>,
+}
+
+impl Side<'_> {
+    /// The operand's cotangent with its axes in another order: the cotangent of the result,
+    /// contracted with the free axes of the other operand `y`.
+    fn product(&self, g: &Tensor, y: &Tensor) -> Tensor {
+        let product = DotGeneral {
+            method: "dot_general",
+            lhs_batch: (0..self.batch.len()).collect(),
+            rhs_batch: self.other_batch.to_vec(),
+            lhs_contracting: self.g_contracting.clone(),
+            rhs_contracting: free_axes(y.rank(), self.other_batch, self.other_contracting),
+        };
+        Tensor::apply(product, &[g, y])
+    }
+
+    /// The operand's cotangent from [`Side::product`], whose axes are the batch axes, this operand's
+    /// free axes, and the other operand's contracting axes in ascending order.
+    fn in_operands_order(&self, product: &Tensor) -> Tensor {
+        let mut order: Vec<usize> = self.batch.to_vec();
+        order.extend(free_axes(self.rank, self.batch, self.contracting));
+        let mut pairs: Vec<(usize, usize)> =
+            self.other_contracting.iter().copied().zip(self.contracting.iter().copied()).collect();
+        pairs.sort_unstable();
+        order.extend(pairs.iter().map(|p| p.1));
+        let mut permutation = vec![0; self.rank];
+        for (position, &axis) in order.iter().enumerate() {
+            permutation[axis] = position;
+        }
+        product.permute_axes(permutation)
+    }
 }
 
 impl Operation for DotGeneral {
@@ -157,6 +175,7 @@ impl Operation for DotGeneral {
         let batch = self.lhs_batch.len();
         let lhs_free = self.lhs_free(lhs.rank()).len();
         let left = Side {
+            rank: lhs.rank(),
             batch: &self.lhs_batch,
             contracting: &self.lhs_contracting,
             other_batch: &self.rhs_batch,
@@ -164,16 +183,21 @@ impl Operation for DotGeneral {
             g_contracting: (batch + lhs_free..g.rank()).collect(),
         };
         let right = Side {
+            rank: rhs.rank(),
             batch: &self.rhs_batch,
             contracting: &self.rhs_contracting,
             other_batch: &self.lhs_batch,
             other_contracting: &self.lhs_contracting,
             g_contracting: (batch..batch + lhs_free).collect(),
         };
-        vec![
-            Some(DotGeneral::side_vjp(&left, &g, rhs, lhs.rank())),
-            Some(DotGeneral::side_vjp(&right, &g, lhs, rhs.rank())),
-        ]
+        let of_rhs = right.product(&g, lhs);
+        let g = if self.weight_gradient_is_first(cx) {
+            computed_after(&[&g], &of_rhs, Some(Platform::Tpu)).remove(0)
+        } else {
+            g
+        };
+        let of_lhs = left.product(&g, rhs);
+        vec![Some(left.in_operands_order(&of_lhs)), Some(right.in_operands_order(&of_rhs))]
     }
     fn rewritten_for(&self, platform: Platform, inputs: &[&TensorType]) -> Option<Region> {
         let contracted = self.lhs_contracting.len();
@@ -363,7 +387,7 @@ mod tests {
 
     use super::*;
     use crate::lower::lower;
-    use crate::{Function, Mesh};
+    use crate::{Function, Mesh, checkpoint, grad};
 
     /// The text of a product over the first axes, for one device.
     fn text(lhs: [usize; 2], rhs: [usize; 2], platform: Platform) -> crate::Result<String> {
@@ -402,6 +426,30 @@ mod tests {
         assert!(!tpu.contains("stablehlo.transpose"));
         assert!(text(Some(Platform::Cpu))?.contains("stablehlo.transpose"));
         assert!(text(None)?.contains("stablehlo.transpose"));
+        Ok(())
+    }
+
+    #[test]
+    fn on_tpus_the_gradient_of_a_narrow_weight_is_first() -> crate::Result<()> {
+        // The number of barriers in the gradients of a product of 16 rows.
+        let barriers = |weight: [usize; 2], platform, recompute| -> crate::Result<usize> {
+            let types = [[16, weight[0]], weight].map(|shape| TensorType::new(DType::F32, shape));
+            let function = Function::trace("gradients", &types, |x| {
+                let product = |x: &[Tensor]| vec![x[0].matmul(&x[1]).sin().sum_all()];
+                let both = [&x[0], &x[1]];
+                let loss = if recompute { checkpoint(product, &both) } else { product(x) };
+                grad(&loss[0], &both)
+            });
+            let text = lower(&function, &Mesh::data(1), Some(platform))?.text;
+            Ok(text.matches("stablehlo.optimization_barrier").count())
+        };
+        assert_eq!(barriers([8, 4], Platform::Tpu, false)?, 1);
+        assert_eq!(barriers([8, 8], Platform::Tpu, false)?, 1);
+        assert_eq!(barriers([8, 9], Platform::Tpu, false)?, 0);
+        assert_eq!(barriers([32, 16], Platform::Tpu, false)?, 0, "more weights than activations");
+        assert_eq!(barriers([8, 4], Platform::Cpu, false)?, 0);
+        // The one barrier is the checkpoint's.
+        assert_eq!(barriers([8, 4], Platform::Tpu, true)?, 1);
         Ok(())
     }
 

@@ -1,7 +1,10 @@
 //! A barrier against compiler optimizations.
 
+use fulmen_pjrt::locate::Platform;
+
 use crate::lower::Lowering;
 use crate::operation::{Operation, RecomputePolicy, Vjp};
+use crate::region::{Region, parameters};
 use crate::tensor::all_live;
 use crate::{Tensor, TensorType};
 
@@ -33,7 +36,10 @@ impl Operation for OptimizationBarrier {
 
 /// A barrier that gradients do not pass: the cotangents are those of the operands.
 #[derive(Debug)]
-struct ComputedAfter;
+struct ComputedAfter {
+    /// The platform whose programs have the barrier. `None` for all.
+    only_on: Option<Platform>,
+}
 
 impl Operation for ComputedAfter {
     fn name(&self) -> &'static str {
@@ -44,6 +50,11 @@ impl Operation for ComputedAfter {
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
         cx.cotangents.to_vec()
+    }
+    fn rewritten_for(&self, platform: Platform, inputs: &[&TensorType]) -> Option<Region> {
+        self.only_on.filter(|&only_on| only_on != platform)?;
+        let parameters = parameters(self.name(), "operand", inputs.iter().copied());
+        Some(Region { results: parameters.clone(), parameters })
     }
     fn recompute_policy(&self) -> RecomputePolicy {
         RecomputePolicy::Never
@@ -58,10 +69,15 @@ fn lower(cx: &Lowering<'_>) -> String {
     format!("stablehlo.optimization_barrier {} : {}", cx.operands(), types.join(", "))
 }
 
-/// Returns the same `tensors`. What depends on them is computed after `earlier`. Gradients do not
-/// wait.
-pub(crate) fn computed_after(tensors: &[&Tensor], earlier: &Tensor) -> Vec<Tensor> {
-    let mut results = Tensor::apply_all(ComputedAfter, &[tensors, &[earlier]].concat());
+/// Returns the same `tensors`. What depends on them is computed after `earlier`, in programs for
+/// `only_on`, or for every platform. Gradients do not wait.
+pub(crate) fn computed_after(
+    tensors: &[&Tensor],
+    earlier: &Tensor,
+    only_on: Option<Platform>,
+) -> Vec<Tensor> {
+    let operands = [tensors, &[earlier]].concat();
+    let mut results = Tensor::apply_all(ComputedAfter { only_on }, &operands);
     results.truncate(tensors.len());
     results
 }

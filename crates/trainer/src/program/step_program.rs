@@ -2,8 +2,7 @@
 //! order.
 //!
 //! Inputs: the entries of the state, the sums of logged values, the random key, the batch. Results:
-//! the outputs, the sums, and the entries that the step changes. In this order, libtpu computes the
-//! gradients of weights early, so their operands need no memory later.
+//! the outputs, the sums, and the entries that the step changes.
 
 use fulmen_data::{DataLoader, DeviceBatch, Field};
 use fulmen_tensor::{Argument, Compiled, Completion, DeviceArray, Function, Runtime, Tensor};

@@ -116,7 +116,7 @@ fn gather_after_the_previous_block(region: &Region, inputs: &mut [Tensor]) {
     if shards.is_empty() {
         return;
     }
-    let shards = computed_after(&shards, &earlier);
+    let shards = computed_after(&shards, &earlier, None);
     gathered.into_iter().zip(shards).for_each(|(i, shard)| inputs[i] = shard);
 }
 
