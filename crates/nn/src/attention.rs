@@ -200,7 +200,11 @@ impl Attention {
         }
         let scale = self.scale.unwrap_or(1.0 / (q.size(-1).max(1) as f64).sqrt());
         let group = self.group(q, k);
-        let product = split_heads(&join_heads(q, group).matmul(&k.transpose(-2, -1)), group);
+        let product = match group {
+            1 => q.matmul(&k.transpose(-2, -1)),
+            _ => Tensor::einsum("...hgqd,...hkd->...hgqk", &[&split_heads(q, group), k])
+                .flatten(-4, -3),
+        };
         product.live()?;
         // A mask must not enlarge the scores.
         if let Some(mask) = &self.mask
@@ -241,27 +245,20 @@ impl Attention {
             weights = dropout.forward(&weights);
         }
         weights.live()?;
-        Ok((split_heads(&join_heads(&weights, group).matmul(v), group), weights))
+        let means = match group {
+            1 => weights.matmul(v),
+            _ => Tensor::einsum("...hgqk,...hkd->...hgqd", &[&split_heads(&weights, group), v])
+                .flatten(-4, -3),
+        };
+        Ok((means, weights))
     }
 }
 
-/// `[…, heads, length, width]` to `[…, heads/group, group·length, width]`: heads that share keys
-/// are stacked along the length, so that keys need not be copied.
-fn join_heads(x: &Tensor, group: usize) -> Tensor {
-    if group == 1 {
-        return x.clone();
-    }
-    let [outer @ .., heads, length, width] = x.shape().dims() else { return x.clone() };
-    x.reshape([outer, &[heads / group, group * length, *width]].concat())
-}
-
-/// The inverse of [`join_heads`].
+/// `[…, heads, length, width]` to `[…, heads/group, group, length, width]`: the heads that share
+/// keys have an axis of their own, so that neither the keys nor a mask must be copied.
 fn split_heads(x: &Tensor, group: usize) -> Tensor {
-    if group == 1 {
-        return x.clone();
-    }
     let [outer @ .., heads, length, width] = x.shape().dims() else { return x.clone() };
-    x.reshape([outer, &[heads * group, length / group, *width]].concat())
+    x.reshape([outer, &[heads / group, group, *length, *width]].concat())
 }
 
 /// The softmax over the last axis. Zeros if all scores are −∞, without NaN in the gradient.
