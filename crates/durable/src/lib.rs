@@ -9,6 +9,9 @@
 //! a file system without locks, nothing is removed. If machines share a folder but not its locks,
 //! only one of them may write there.
 //!
+//! [`open_regular`], [`read_regular`] and [`inside`] are for files of others: no pipes or devices, no
+//! file above a limit, no name that leads out of its folder.
+//!
 //! [`read_text`] reads text files written by users: a configuration, a price table. [`messages`]
 //! formats the numbers in messages of all crates.
 //!
@@ -18,12 +21,14 @@ mod disk_full;
 pub mod messages;
 mod new_file;
 mod new_folder;
+mod regular_file;
 mod temporary_name;
 mod user_file;
 
 pub use disk_full::{explain, is_full};
 pub use new_file::{NewFile, write, write_unsynced};
 pub use new_folder::NewFolder;
+pub use regular_file::{inside, open_regular, read_regular};
 pub use temporary_name::{is_temporary, remove_leftovers};
 pub use user_file::read_text;
 
