@@ -7,24 +7,25 @@ use crate::diagnosis;
 use crate::error::{Error, Result};
 use crate::locate::Platform;
 
+/// Variables for machines without a TPU. Without these, libtpu queries a metadata server that does
+/// not exist for ten minutes, locks out other processes with a lock file, and writes logs.
+pub(crate) const TPU_DEFAULTS: [(&str, &str); 6] = [
+    ("TPU_SKIP_MDS_QUERY", "1"),
+    ("TPU_ACCELERATOR_TYPE", "v5litepod-8"),
+    ("TPU_WORKER_HOSTNAMES", "localhost"),
+    ("ALLOW_MULTIPLE_LIBTPU_LOAD", "1"),
+    ("TPU_LOG_DIR", "disabled"),
+    // Without this, the log files go to the temporary folder.
+    ("TPU_MIN_LOG_LEVEL", "3"),
+];
+
 /// Prepares the process, once, before the first plugin is loaded.
 pub(crate) fn prepare() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let mut variables = vec![("TF_CPP_MIN_LOG_LEVEL", "3")];
         if diagnosis::device_files(Platform::Tpu).is_empty() {
-            // Without these, libtpu queries a metadata server that does not exist for ten minutes,
-            // locks out other processes with a lock file, and writes logs. They change nothing on
-            // machines without a TPU.
-            variables.extend([
-                ("TPU_SKIP_MDS_QUERY", "1"),
-                ("TPU_ACCELERATOR_TYPE", "v5litepod-8"),
-                ("TPU_WORKER_HOSTNAMES", "localhost"),
-                ("ALLOW_MULTIPLE_LIBTPU_LOAD", "1"),
-                ("TPU_LOG_DIR", "disabled"),
-                // Without this, the log files go to the temporary folder.
-                ("TPU_MIN_LOG_LEVEL", "3"),
-            ]);
+            variables.extend(TPU_DEFAULTS);
         }
         for (name, value) in variables {
             if env::var_os(name).is_none() {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use fulmen_pjrt::diagnosis::device_files;
+use fulmen_pjrt::diagnosis::evidence;
 use fulmen_pjrt::locate::Platform;
 
 use crate::{Error, Result, names};
@@ -17,8 +17,9 @@ use crate::{Error, Result, names};
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Accelerator {
-    /// A TPU if this machine has one and a plugin for it. Otherwise an NVIDIA GPU if this machine
-    /// has one and a plugin for it. Otherwise the CPU.
+    /// A TPU if this machine has one, otherwise an NVIDIA GPU if this machine has one, otherwise the
+    /// CPU. A TPU or GPU without a usable plugin is an error: a machine that costs money must not
+    /// compute on its CPU unless it is told to.
     #[default]
     Auto,
     /// The host's processor.
@@ -37,19 +38,34 @@ const NAMES: [(&str, Accelerator); 4] = [
 ];
 
 impl Accelerator {
-    /// The platforms to try on this machine, best first. `Auto` tries each platform whose device
-    /// files exist, then the CPU. This does not check for plugins.
-    pub fn candidates(self) -> Vec<Platform> {
+    /// The platform to use on this machine. For `Auto`, it is the best one with a sign of a device
+    /// ([`evidence`]). This does not check for plugins.
+    pub fn platform(self) -> Platform {
+        self.platform_with(|platform| evidence(platform).is_some())
+    }
+
+    /// Like [`Accelerator::platform`], on a machine that has these platforms.
+    fn platform_with(self, has: impl Fn(Platform) -> bool) -> Platform {
         match self {
-            Accelerator::Cpu => vec![Platform::Cpu],
-            Accelerator::Cuda => vec![Platform::Cuda],
-            Accelerator::Tpu => vec![Platform::Tpu],
+            Accelerator::Cpu => Platform::Cpu,
+            Accelerator::Cuda => Platform::Cuda,
+            Accelerator::Tpu => Platform::Tpu,
             Accelerator::Auto => {
-                let mut platforms = vec![Platform::Tpu, Platform::Cuda];
-                platforms.retain(|&platform| !device_files(platform).is_empty());
-                platforms.push(Platform::Cpu);
-                platforms
+                let best = [Platform::Tpu, Platform::Cuda].into_iter().find(|&kind| has(kind));
+                best.unwrap_or(Platform::Cpu)
             }
+        }
+    }
+
+    /// For messages about a device that cannot be used: why `Auto` selected it, and how to compute
+    /// on the CPU instead. Empty if the user named the accelerator.
+    pub(crate) fn selection(self, platform: Platform) -> String {
+        match (self, evidence(platform)) {
+            (Accelerator::Auto, Some(evidence)) => format!(
+                " (the accelerator `auto` is `{platform}` on this machine, because {evidence}; to compute on the CPU, \
+                 set the accelerator to `cpu`)"
+            ),
+            _ => String::new(),
         }
     }
 }
@@ -72,5 +88,28 @@ impl fmt::Display for Accelerator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = NAMES.iter().find(|row| row.1 == *self).map_or("auto", |row| row.0);
         f.write_str(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn auto_is_the_best_device_of_the_machine_and_never_skips_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let auto = || {
+            Accelerator::Auto.platform_with(|platform| {
+                fulmen_pjrt::diagnosis::evidence_under(folder.path(), platform, &|_| None).is_some()
+            })
+        };
+        assert_eq!(auto(), Platform::Cpu);
+        std::fs::create_dir(folder.path().join("dev")).unwrap();
+        std::fs::write(folder.path().join("dev/nvidia0"), "").unwrap();
+        assert_eq!(auto(), Platform::Cuda);
+        std::fs::write(folder.path().join("dev/accel0"), "").unwrap();
+        assert_eq!(auto(), Platform::Tpu);
+        assert_eq!(Accelerator::Cpu.platform_with(|_| true), Platform::Cpu);
+        assert_eq!(Accelerator::Cuda.platform_with(|_| true), Platform::Cuda);
     }
 }

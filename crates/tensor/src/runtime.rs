@@ -63,27 +63,42 @@ type ClientKey = (PathBuf, Option<usize>);
 
 impl Runtime {
     /// Opens devices of this kind, with the plugin that [`fulmen_pjrt::locate`] finds. The devices
-    /// become a mesh with the single axis `data`. [`Accelerator::Auto`] skips kinds without a
-    /// plugin; for the other accelerators a missing plugin is an error.
+    /// become a mesh with the single axis `data`. [`Accelerator::Auto`] opens the best device that
+    /// this machine has, and never a slower one in its place.
     ///
     /// # Errors
     /// There is no plugin or no device, or the selected devices do not exist. The message lists the
     /// places that were searched and the available devices.
     pub fn open(accelerator: Accelerator, devices: &Devices) -> Result<Runtime> {
-        let candidates = accelerator.candidates();
-        let (platform, path) = locate_first(&candidates, |platform| locate(platform, None))
-            .map_err(|e| {
-                let e = explain(e, candidates.last().copied().unwrap_or(Platform::Cpu), None);
-                Error::runtime(format!("looking for a PJRT plugin for `{accelerator}`"), e)
-            })?;
-        Runtime::open_plugin(&path, platform, devices)
+        let platform = accelerator.platform();
+        let path = locate(platform, None).map_err(|e| {
+            let selection = accelerator.selection(platform);
+            let doing = format!("looking for a PJRT plugin for `{platform}`{selection}");
+            Error::runtime(doing, explain(e, platform, None))
+        })?;
+        Runtime::open_for(accelerator, &path, platform, devices)
     }
 
     /// Opens devices with the plugin in this file.
     ///
     /// # Errors
-    /// The file is not a plugin, or the plugin does not find the selected devices.
+    /// The file is not a plugin, or the plugin does not find the selected devices. The plugin is for
+    /// CPUs, but `platform` is not.
     pub fn open_plugin(path: &Path, platform: Platform, devices: &Devices) -> Result<Runtime> {
+        let named = match platform {
+            Platform::Cpu => Accelerator::Cpu,
+            Platform::Cuda => Accelerator::Cuda,
+            Platform::Tpu => Accelerator::Tpu,
+        };
+        Runtime::open_for(named, path, platform, devices)
+    }
+
+    fn open_for(
+        accelerator: Accelerator,
+        path: &Path,
+        platform: Platform,
+        devices: &Devices,
+    ) -> Result<Runtime> {
         static CLIENTS: Mutex<BTreeMap<ClientKey, Arc<Shared>>> = Mutex::new(BTreeMap::new());
         // By default the CPU plugin makes four devices.
         let count =
@@ -93,7 +108,10 @@ impl Runtime {
         if let Some(shared) = clients.get(&key) {
             return Runtime::from_shared(shared.clone(), devices);
         }
-        let explained = |doing: &str, e| Error::runtime(doing, explain(e, platform, Some(path)));
+        let explained = |doing: &str, e| {
+            let doing = format!("{doing}{}", accelerator.selection(platform));
+            Error::runtime(doing, explain(e, platform, Some(path)))
+        };
         let plugin = Plugin::load(path).map_err(|e| explained("loading the PJRT plugin", e))?;
         let options: Vec<_> = count
             .map(|count| ("cpu_device_count", NamedValue::Int(count as i64)))
@@ -102,6 +120,14 @@ impl Runtime {
         let client = plugin
             .create_client(&options)
             .map_err(|e| explained("starting the device runtime", e))?;
+        // `FULMEN_PJRT_PLUGIN` names a plugin for any kind of device.
+        if platform != Platform::Cpu && client.platform_name() == Platform::Cpu.name() {
+            return Err(Error::usage(format!(
+                "the plugin {} is for CPUs, expected one for `{platform}`{}",
+                path.display(),
+                accelerator.selection(platform)
+            )));
+        }
         let runtime = Runtime::new(client, devices)?;
         clients.insert(key, runtime.shared.clone());
         Ok(runtime)
@@ -290,46 +316,4 @@ fn choose(client: &Client, devices: &Devices) -> Result<DeviceSet> {
     }
     let local = (0..all.len()).filter(|&i| all[i].is_addressable()).collect();
     Ok(DeviceSet { mesh: Mesh::data(all.len()), devices: all, local })
-}
-
-/// The first of `candidates` with a plugin, and the plugin's file. If none has a plugin, returns
-/// the last one's error. Returns at once on an error other than a missing plugin.
-fn locate_first(
-    candidates: &[Platform],
-    locate: impl Fn(Platform) -> fulmen_pjrt::Result<PathBuf>,
-) -> fulmen_pjrt::Result<(Platform, PathBuf)> {
-    let (last, others) = match candidates {
-        [others @ .., last] => (*last, others),
-        [] => (Platform::Cpu, &[][..]),
-    };
-    for &platform in others {
-        match locate(platform) {
-            Err(e) if e.is_not_found() => {}
-            result => return result.map(|path| (platform, path)),
-        }
-    }
-    locate(last).map(|path| (last, path))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_platform_without_a_plugin_is_skipped_unless_it_is_the_last() {
-        let file = PathBuf::from("plugin.so");
-        let missing =
-            || locate(Platform::Cpu, Some(Path::new("no/such/plugin.so"))).map(drop).unwrap_err();
-        assert!(missing().is_not_found());
-        let only = |available: Platform| {
-            let file = file.clone();
-            move |platform| if platform == available { Ok(file.clone()) } else { Err(missing()) }
-        };
-        let all = [Platform::Tpu, Platform::Cuda, Platform::Cpu];
-        assert_eq!(locate_first(&all, only(Platform::Cpu)).unwrap(), (Platform::Cpu, file.clone()));
-        assert_eq!(locate_first(&all, only(Platform::Tpu)).unwrap(), (Platform::Tpu, file.clone()));
-        assert!(locate_first(&[Platform::Cuda], only(Platform::Cpu)).unwrap_err().is_not_found());
-        assert_eq!(Accelerator::Auto.candidates().last(), Some(&Platform::Cpu));
-        assert_eq!(Accelerator::Cuda.candidates(), [Platform::Cuda]);
-    }
 }

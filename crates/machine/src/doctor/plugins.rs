@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use std::{fs, io::Read as _};
 
-use fulmen_pjrt::diagnosis::device_files_under;
+use fulmen_pjrt::diagnosis::evidence_under;
 use fulmen_pjrt::fetch::libtpu_version;
 use fulmen_pjrt::locate::Platform;
 use serde::Deserialize;
@@ -82,11 +82,12 @@ pub(super) fn plugins(machine: &Machine) -> Vec<Finding> {
         }
         Platform::Cpu | Platform::Cuda => machine.text("FULMEN_PJRT_PLUGIN"),
     };
+    let variable = |name: &str| machine.variable(name);
     let mut findings = Vec::new();
     for platform in [Platform::Cpu, Platform::Cuda, Platform::Tpu] {
         let Some(plugin) = plugins.0.get(platform.name()) else { continue };
-        let has_device =
-            platform == Platform::Cpu || !device_files_under(&machine.root, platform).is_empty();
+        let has_device = platform == Platform::Cpu
+            || evidence_under(&machine.root, platform, &variable).is_some();
         // The variable overrides the plugin of every platform.
         if !has_device && machine.variable("FULMEN_PJRT_PLUGIN").is_some() {
             continue;
@@ -111,7 +112,9 @@ pub(super) fn plugins(machine: &Machine) -> Vec<Finding> {
                 "`fulmen plugin install cpu`; otherwise the first program downloads it",
             ),
             _ if has_device => Finding::error(
-                format!("{platform}: there are devices, but no plugin"),
+                format!(
+                    "{platform}: there are devices, but no plugin; training with the accelerator `auto` is an error"
+                ),
                 replacement_remedy(platform, false),
             ),
             _ => continue,

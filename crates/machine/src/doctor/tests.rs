@@ -255,7 +255,9 @@ fn old_and_new_variables() {
         .into_iter()
         .fold(TestMachine::new(), |test_machine, (name, value)| test_machine.with(name, value));
     test_machine.check(expect![[r#"
-        ERROR    TPU devices: there is no TPU in /dev/accel* or /dev/vfio/*, though TPU_WORKER_ID is set
+        ERROR    Plugins: tpu: there are devices, but no plugin; training with the accelerator `auto` is an error
+                   do: `fulmen plugin install tpu`, or `pip install --upgrade libtpu`
+        ERROR    TPU devices: there is no TPU in /dev/accel* or /dev/vfio/*, though the environment variable TPU_WORKER_ID is set
                    do: in a container, pass the devices on (`docker run --privileged --net=host`; on Kubernetes, the resource `google.com/tpu`); on the TPU VM itself, restart it
         warning  Variables of other frameworks: XRT_TPU_CONFIG is set, but it is obsolete
                    do: it gave the address of a TPU to XRT, which PJRT has replaced; run this program on the TPU VM itself, where libtpu opens the TPU, and unset it. For several hosts, see TPU_WORKER_HOSTNAMES and FULMEN_COORDINATOR
@@ -273,7 +275,7 @@ fn old_and_new_variables() {
                    do: write checkpoints to a store that outlives it (`--checkpoint-dir gs://…`), and start with `--resume auto`; `--default-root-dir /kaggle/working/runs` works too
         note     Compile cache: FULMEN_COMPILE_CACHE is `off`: every start recompiles
                    do: unset it, or set it to a folder
-        3 errors, 1 warning
+        4 errors, 1 warning
     "#]]);
 }
 

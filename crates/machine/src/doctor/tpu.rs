@@ -1,14 +1,16 @@
 //! Checks of the TPU device files and of libtpu's lock file.
 
+use fulmen_pjrt::diagnosis::evidence_under;
+use fulmen_pjrt::locate::Platform;
+
 use super::{Finding, Machine};
 use crate::LockFile;
 
 pub(super) fn devices(machine: &Machine) -> Vec<Finding> {
     let files = machine.tpus();
     if files.is_empty() {
-        let names = ["TPU_ACCELERATOR_TYPE", "TPU_WORKER_ID", "TPU_WORKER_HOSTNAMES"];
-        let variable = names.into_iter().find(|name| machine.variable(name).is_some());
-        let evidence = variable.map(|name| format!("{name} is set")).or_else(|| {
+        let variable = |name: &str| machine.variable(name);
+        let evidence = evidence_under(&machine.root, Platform::Tpu, &variable).or_else(|| {
             let kind = machine.metadata()?.accelerator_type()?;
             Some(format!("the metadata server says that this machine is a {kind}"))
         });

@@ -119,6 +119,11 @@ fn numbered(folder: &Path, prefix: &str) -> Vec<PathBuf> {
     files.into_iter().map(|(_, path)| path).collect()
 }
 
+/// The address of a Google accelerator that the kernel found, with or without a driver.
+pub(super) fn google_accelerator(sys: &Path) -> Option<String> {
+    google_devices(sys).into_iter().next().map(|device| device.name)
+}
+
 /// A PCI device.
 struct PciDevice {
     /// The address, such as `0000:00:04.0`.

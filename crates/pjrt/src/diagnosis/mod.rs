@@ -1,6 +1,7 @@
 //! Finds the devices of a kind on this machine, and explains why devices are missing. It reads
 //! files and variables, and opens no device.
 
+mod evidence;
 mod files;
 mod holders;
 mod plugin;
@@ -97,6 +98,35 @@ pub fn explain(error: Error, platform: Platform, plugin: Option<&Path>) -> Error
 /// The existing device files of this kind. This is quick: nothing else is examined. A CPU has none.
 pub fn device_files(platform: Platform) -> Vec<PathBuf> {
     files::device_files(platform, &Roots::default())
+}
+
+/// A sign that this machine has devices of this kind, even if they cannot be used: a device file,
+/// or, for a TPU, a device that the kernel found or a variable of TPU machines. A CPU has none.
+///
+/// ```
+/// use fulmen_pjrt::diagnosis::evidence;
+/// use fulmen_pjrt::locate::Platform;
+/// assert_eq!(evidence(Platform::Cpu), None);
+/// ```
+pub fn evidence(platform: Platform) -> Option<String> {
+    evidence_under("/".as_ref(), platform, &|name| env::var_os(name))
+}
+
+/// Like [`evidence`], on a machine whose files are under `root`, with these environment variables.
+///
+/// ```
+/// use fulmen_pjrt::diagnosis::evidence_under;
+/// use fulmen_pjrt::locate::Platform;
+/// let variable = |name: &str| (name == "TPU_WORKER_ID").then(|| "0".into());
+/// let evidence = evidence_under("/no/such/folder".as_ref(), Platform::Tpu, &variable);
+/// assert_eq!(evidence.unwrap(), "the environment variable TPU_WORKER_ID is set");
+/// ```
+pub fn evidence_under(
+    root: &Path,
+    platform: Platform,
+    variable: &dyn Fn(&str) -> Option<OsString>,
+) -> Option<String> {
+    evidence::evidence(platform, &Roots::under(root), variable)
 }
 
 /// The device files on a machine whose files are under `root`, and the processes that have them

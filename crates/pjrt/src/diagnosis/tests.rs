@@ -347,3 +347,48 @@ fn errors_that_are_not_about_devices_stay_unchanged() {
         assert_eq!(explain(Error::new(kind, "as it was"), platform, None).to_string(), "as it was");
     }
 }
+
+#[test]
+fn a_tpu_leaves_signs_without_its_device_files() {
+    let sign = |machine: &Machine, platform, variables: &[(&str, &str)]| {
+        let variable = |name: &str| {
+            let set = variables.iter().find(|(known, _)| *known == name);
+            set.map(|(_, value)| OsString::from(value))
+        };
+        let sign = evidence_under(machine.folder.path(), platform, &variable);
+        sign.map(|sign| sign.replace(&machine.folder.path().display().to_string(), ""))
+    };
+    let none = Machine::new();
+    assert_eq!(sign(&none, Platform::Tpu, &[]), None);
+    assert_eq!(sign(&none, Platform::Cuda, &[("TPU_WORKER_ID", "0")]), None);
+    assert_eq!(
+        sign(&none, Platform::Tpu, &[("TPU_WORKER_HOSTNAMES", "a,b")]).unwrap(),
+        "the environment variable TPU_WORKER_HOSTNAMES is set"
+    );
+    // A plugin for TPUs elsewhere, and what this library sets itself.
+    for own in [
+        ("TPU_LIBRARY_PATH", "/opt/libtpu.so"),
+        ("TPU_ACCELERATOR_TYPE", "v5litepod-8"),
+        ("TPU_WORKER_HOSTNAMES", "localhost"),
+        ("TPU_WORKER_ID", ""),
+    ] {
+        assert_eq!(sign(&none, Platform::Tpu, &[own]), None, "{own:?}");
+    }
+
+    let without_driver = Machine::new();
+    without_driver.pci("0000:00:03.0", "0x1ae0", "0x020000", None);
+    assert_eq!(sign(&without_driver, Platform::Tpu, &[]), None, "a network card");
+    without_driver.pci("0000:00:04.0", "0x1ae0", "0xff0000", None);
+    assert_eq!(
+        sign(&without_driver, Platform::Tpu, &[]).unwrap(),
+        "the PCI device 0000:00:04.0 is a Google accelerator"
+    );
+
+    let files = Machine::new();
+    files.file("dev/accel0");
+    files.file("dev/nvidia0");
+    files.file("dev/nvidiactl");
+    assert_eq!(sign(&files, Platform::Tpu, &[]).unwrap(), "/dev/accel0 exists");
+    assert_eq!(sign(&files, Platform::Cuda, &[]).unwrap(), "/dev/nvidia0 exists");
+    assert_eq!(sign(&files, Platform::Cpu, &[]), None);
+}

@@ -4,7 +4,7 @@
 use std::process::Command;
 
 use fulmen_pjrt::diagnosis::device_files;
-use fulmen_pjrt::locate::Platform;
+use fulmen_pjrt::locate::{Platform, locate};
 use fulmen_tensor::{Accelerator, Devices, Runtime};
 
 /// The output of opening this accelerator, in a process with these environment variables.
@@ -26,7 +26,7 @@ fn is_child(accelerator: Accelerator) -> bool {
     let is_child = std::env::var_os("FULMEN_TEST_CHILD").is_some();
     if is_child {
         let error = Runtime::open(accelerator, &Devices::auto()).err().unwrap();
-        assert!(error.is_runtime());
+        assert!(error.is_runtime() || error.is_usage());
         println!("{error}");
     }
     is_child
@@ -79,4 +79,37 @@ fn with_a_plugin_but_no_tpu_its_own_words_come_last() {
             "\n  then: opening the devices of",
         ],
     );
+}
+
+#[test]
+fn auto_does_not_compute_on_the_cpu_of_a_machine_with_a_tpu() {
+    if is_child(Accelerator::Auto) || !device_files(Platform::Tpu).is_empty() {
+        return;
+    }
+    let test = "no_devices::auto_does_not_compute_on_the_cpu_of_a_machine_with_a_tpu";
+    let worker = ("TPU_WORKER_ID", "0");
+    let no_file = tempfile::NamedTempFile::new().unwrap();
+    let no_plugin = no_file.path().to_str().unwrap();
+    for (path, problem) in [
+        ("/no/such/libtpu.so", "looking for a PJRT plugin for `tpu`"),
+        (no_plugin, "loading the PJRT plugin"),
+    ] {
+        let text = output(test, &[("TPU_LIBRARY_PATH", path), worker]);
+        let reason = "the accelerator `auto` is `tpu` on this machine, because the environment variable TPU_WORKER_ID \
+                      is set; to compute on the CPU, set the accelerator to `cpu`";
+        has_parts(&text, &[problem, reason]);
+    }
+}
+
+#[test]
+fn a_plugin_for_cpus_is_not_used_for_a_tpu() {
+    if is_child(Accelerator::Tpu) {
+        return;
+    }
+    let cpu = locate(Platform::Cpu, None).unwrap();
+    let text = output(
+        "no_devices::a_plugin_for_cpus_is_not_used_for_a_tpu",
+        &[("FULMEN_PJRT_PLUGIN", cpu.to_str().unwrap())],
+    );
+    has_parts(&text, &["is for CPUs, expected one for `tpu`"]);
 }

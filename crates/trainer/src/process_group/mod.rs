@@ -68,7 +68,7 @@ impl ProcessGroup {
         });
         let is_tpu = match runtime {
             Some(runtime) => runtime.client().platform_name() == "tpu",
-            None => options.accelerator.candidates().first() == Some(&Platform::Tpu),
+            None => options.accelerator.platform() == Platform::Tpu,
         };
         let process = if is_tpu { Process::detect(env)? } else { Process::from_fulmen_env(env)? };
         if process.count() == 1 {

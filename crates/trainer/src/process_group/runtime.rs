@@ -21,7 +21,7 @@ pub(super) fn open(
     accelerator: Accelerator,
     devices: &Devices,
 ) -> Result<Runtime> {
-    if accelerator.candidates().first() != Some(&Platform::Cuda) {
+    if accelerator.platform() != Platform::Cuda {
         return Ok(Runtime::open(accelerator, devices)?);
     }
     let failed = |action: &str, e, path| {

@@ -7,8 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fulmen_loggers::{CsvLogger, JsonlLogger, Logger, TensorBoardLogger};
-use fulmen_pjrt::diagnosis::{device_files, diagnose};
-use fulmen_pjrt::locate::Platform;
 use fulmen_tensor::{Accelerator, Devices, MatmulPrecision, Mesh, Runtime};
 use serde::Serialize;
 use serde_json::{Map, Value as Json};
@@ -19,7 +17,6 @@ use crate::callbacks::metrics_endpoint::MetricsEndpoint;
 use crate::callbacks::{ModelCheckpoint, ProgressBar};
 use crate::checkpoint::locations;
 use crate::checkpoint::run_config::RunConfig;
-use crate::console::note;
 use crate::goodput::Clock;
 use crate::options::environment;
 use crate::options::{TrainerArgs, option_table};
@@ -235,7 +232,6 @@ impl TrainerBuilder {
         if process_group.is_none() {
             check_alone(&opened)?;
         }
-        warn_if_a_tpu_is_idle(options, &opened);
         let arranged = match &self.mesh {
             Some(mesh) => opened.with_mesh(mesh)?,
             None => opened,
@@ -386,15 +382,3 @@ macro_rules! setters {
 }
 
 option_table!(setters);
-
-/// With `accelerator = auto` on a machine with a TPU, training on the CPU is probably a mistake.
-fn warn_if_a_tpu_is_idle(options: &Options, runtime: &Runtime) {
-    let on_cpu = runtime.client().platform_name() == Platform::Cpu.name();
-    if options.accelerator == Accelerator::Auto && on_cpu && !device_files(Platform::Tpu).is_empty()
-    {
-        note(&format!(
-            "warning: training runs on the CPU, although this machine has a TPU. {}",
-            diagnose(Platform::Tpu)
-        ));
-    }
-}

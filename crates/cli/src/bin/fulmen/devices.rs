@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use fulmen_data::{Error, Result};
-use fulmen_pjrt::diagnosis::{Diagnosis, PluginState, device_files, diagnose, explain};
+use fulmen_pjrt::diagnosis::{Diagnosis, PluginState, diagnose, evidence, explain};
 use fulmen_pjrt::locate::{Platform, locate};
 use fulmen_pjrt::{Argument, Client, CompileOptions, Device, ElementType, Plugin};
 use serde_json::{Value, json};
@@ -43,7 +43,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         Some(platform) => vec![platform],
         None => [Platform::Cpu, Platform::Cuda, Platform::Tpu]
             .into_iter()
-            .filter(|&platform| platform == Platform::Cpu || !device_files(platform).is_empty())
+            .filter(|&platform| platform == Platform::Cpu || evidence(platform).is_some())
             .collect(),
     };
     let (mut lines, mut failed) = (Vec::new(), None);
