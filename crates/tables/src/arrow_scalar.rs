@@ -40,10 +40,12 @@ pub(crate) fn cell(array: &dyn Array, row: usize) -> ScalarRef<'_> {
         DataType::UInt32 => number!(UInt32Type, Unsigned),
         DataType::UInt64 => number!(UInt64Type, Unsigned),
         DataType::Float16 => {
-            ScalarRef::Float(array.as_primitive::<Float16Type>().value(row).to_f64())
+            ScalarRef::from_float(array.as_primitive::<Float16Type>().value(row).to_f64())
         }
-        DataType::Float32 => number!(Float32Type, Float),
-        DataType::Float64 => number!(Float64Type, Float),
+        DataType::Float32 => {
+            ScalarRef::from_float(array.as_primitive::<Float32Type>().value(row).into())
+        }
+        DataType::Float64 => ScalarRef::from_float(array.as_primitive::<Float64Type>().value(row)),
         DataType::Decimal128(_, scale) => ScalarRef::Float(
             array.as_primitive::<Decimal128Type>().value(row) as f64
                 / 10f64.powi(i32::from(*scale)),
@@ -188,7 +190,16 @@ fn store_range(
             store(numbers.iter().map(|&value| ScalarRef::$cell(value.into())), dtype, fill, out)
         }};
     }
-    if values.null_count() > 0 {
+    let has_nan = match values.data_type() {
+        DataType::Float32 => {
+            native::<Float32Type>(values, start, end).iter().any(|value| value.is_nan())
+        }
+        DataType::Float64 => {
+            native::<Float64Type>(values, start, end).iter().any(|value| value.is_nan())
+        }
+        _ => false,
+    };
+    if values.null_count() > 0 || has_nan {
         return store((start..end).map(|row| cell(values, row)), dtype, fill, out);
     }
     match values.data_type() {

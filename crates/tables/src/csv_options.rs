@@ -9,8 +9,10 @@ use fulmen_data::{Error, Fingerprint, Result};
 use fulmen_files::Location;
 
 /// The default markers of missing values, as in `pandas`.
-const MISSING: [&str; 13] =
-    ["", "NA", "N/A", "n/a", "#N/A", "<NA>", "NULL", "null", "None", "NaN", "nan", "-NaN", "-nan"];
+const MISSING: [&str; 19] = [
+    "", "NA", "N/A", "n/a", "#N/A", "#N/A N/A", "#NA", "<NA>", "NULL", "null", "None", "NaN",
+    "nan", "-NaN", "-nan", "1.#IND", "-1.#IND", "1.#QNAN", "-1.#QNAN",
+];
 
 /// The options for CSV files. Made by [`Csv::options`].
 ///
@@ -77,8 +79,10 @@ impl CsvOptions {
         self
     }
 
-    /// The markers of missing values. By default the empty string, `NA`, `N/A`, `n/a`, `#N/A`,
-    /// `<NA>`, `NULL`, `null`, `None`, `NaN`, `nan`, `-NaN` and `-nan`.
+    /// The markers of missing values. By default those of pandas: the empty string, `NA`, `N/A`,
+    /// `n/a`, `#N/A`, `#N/A N/A`, `#NA`, `<NA>`, `NULL`, `null`, `None`, `NaN`, `nan`, `-NaN`,
+    /// `-nan`, `1.#IND`, `-1.#IND`, `1.#QNAN` and `-1.#QNAN`. Whatever the markers are, `nan` is
+    /// missing where it is read as a number.
     pub fn missing<T: Into<String>>(mut self, markers: impl IntoIterator<Item = T>) -> CsvOptions {
         self.missing = markers.into_iter().map(Into::into).collect();
         self

@@ -14,7 +14,8 @@ use fulmen_data::{Error, Fingerprint, Result, Source};
 use fulmen_files::Location;
 
 /// The values of JSON lines files by index, as [`serde_json::Value`]s or as your own type
-/// ([`typed`](JsonLines::typed)). Blank lines are skipped.
+/// ([`typed`](JsonLines::typed)). Blank lines are skipped. `NaN`, which Python writes for a missing
+/// number, is read as `null`.
 ///
 /// ```
 /// use fulmen_tables::JsonLines;
@@ -85,9 +86,42 @@ impl<T> fmt::Debug for JsonLines<T> {
     }
 }
 
+/// Replaces `NaN` by `null`, except in texts. Returns the line, and where it was replaced.
+fn nan_to_null(line: &[u8]) -> (Vec<u8>, Vec<usize>) {
+    let mut replaced = Vec::with_capacity(line.len() + 8);
+    let mut positions = Vec::new();
+    let mut rest = line;
+    let (mut in_text, mut is_escaped) = (false, false);
+    while let [byte, after @ ..] = rest {
+        if !in_text && rest.starts_with(b"NaN") {
+            positions.push(replaced.len());
+            replaced.extend_from_slice(b"null");
+            rest = &rest[3..];
+            continue;
+        }
+        in_text ^= *byte == b'"' && !is_escaped;
+        is_escaped = in_text && *byte == b'\\' && !is_escaped;
+        replaced.push(*byte);
+        rest = after;
+    }
+    (replaced, positions)
+}
+
 fn parse<T: DeserializeOwned>(line: &[u8], failed: &dyn Fn(String) -> Error) -> Result<T> {
-    serde_json::from_slice(line).map_err(|error| {
-        let column = error.column();
+    let mut replaced = Vec::new();
+    let parsed = serde_json::from_slice(line).or_else(|error| {
+        // Few lines have it, so the others are parsed only once.
+        if !line.windows(3).any(|bytes| bytes == b"NaN") {
+            return Err(error);
+        }
+        let (line, positions) = nan_to_null(line);
+        replaced = positions;
+        serde_json::from_slice(&line)
+    });
+    parsed.map_err(|error| {
+        // `null` is one character longer than `NaN`.
+        let before = replaced.iter().filter(|position| **position + 4 <= error.column()).count();
+        let column = error.column() - before;
         let message = error.to_string();
         // Each line is parsed separately, so `at line 1` would be misleading.
         let reason = message.split(" at line ").next().unwrap_or_default();

@@ -99,7 +99,10 @@ impl Labels {
             (_, ScalarRef::Missing) => Err(Mismatch::Missing),
             (Labels::Integers, cell) => match cell.integer("a label").ok().map(i32::try_from) {
                 Some(Ok(label)) if label >= 0 => Ok(label),
-                _ => Err(Mismatch::kind(cell, "a label of 0 or more")),
+                _ => Err(Mismatch::kind(
+                    cell,
+                    format!("a label from 0 to {} (`label_of` numbers other names)", i32::MAX),
+                )),
             },
             (Labels::Named { indices, names, in_text }, ScalarRef::Text(text)) => {
                 match (indices.get(*text), text.trim().parse::<i32>()) {
@@ -122,11 +125,10 @@ impl Labels {
 }
 
 /// Whether a text is a label written as an integer. In a column of integers with missing values, 10
-/// may have been written as `10.0`.
+/// may have been written as `10.0`. An integer that is not a label does not turn the others into
+/// texts.
 fn is_integer(text: &str) -> bool {
-    text.trim()
-        .parse::<f64>()
-        .is_ok_and(|value| value.fract() == 0.0 && value.abs() <= f64::from(i32::MAX))
+    text.trim().parse::<f64>().is_ok_and(|value| value.fract() == 0.0)
 }
 
 /// Converts a label to an index into the classes.

@@ -46,7 +46,8 @@ impl Mismatch {
     pub(crate) fn message(&self) -> String {
         match self {
             Mismatch::Missing => {
-                "has a missing value here; fill it with `.fill(..)`, read it as an Option, or leave the row out"
+                "has a missing value (null or NaN) here; fill it with `.fill(..)`, read it as an Option, or leave the \
+                 row out"
                     .to_owned()
             }
             Mismatch::Kind(actual, expected) => format!("holds {actual}, expected {expected}"),
@@ -63,6 +64,12 @@ pub(crate) fn shorten(text: &str) -> String {
 }
 
 impl ScalarRef<'_> {
+    /// A number of a file. NaN is a missing value, as in pandas.
+    #[inline]
+    pub(crate) fn from_float(value: f64) -> Self {
+        if value.is_nan() { ScalarRef::Missing } else { ScalarRef::Float(value) }
+    }
+
     /// A description for messages.
     pub(crate) fn describe(&self) -> String {
         match self {
@@ -89,13 +96,36 @@ impl ScalarRef<'_> {
             ScalarRef::Int(value) => Ok(value as f64),
             ScalarRef::Unsigned(value) => Ok(value as f64),
             ScalarRef::Bool(value) => Ok(f64::from(u8::from(value))),
-            ScalarRef::Text(text) => match (text.trim().parse(), truth(text)) {
+            ScalarRef::Text(text) => match (text.trim().parse::<f64>(), truth(text)) {
+                (Ok(value), _) if value.is_nan() => Err(Mismatch::Missing),
+                // `inf` is infinite, but `1e400` is a number.
+                (Ok(value), _)
+                    if value.is_infinite()
+                        && text.contains(|letter: char| letter.is_ascii_digit()) =>
+                {
+                    Err(Mismatch::kind(self, "a number that fits in f64"))
+                }
                 (Ok(value), _) => Ok(value),
                 (Err(_), Some(value)) => Ok(f64::from(u8::from(value))),
                 _ => Err(Mismatch::kind(self, format!("a number for {dtype}"))),
             },
             _ => Err(Mismatch::kind(self, format!("a number for {dtype}"))),
         }
+    }
+
+    /// Reads the value as a float of fewer bits. A finite number stays finite.
+    #[inline]
+    fn narrow_float<T: Copy + Into<f64>>(
+        &self,
+        dtype: &str,
+        narrow: impl FnOnce(f64) -> T,
+    ) -> Result<T, Mismatch> {
+        let value = self.float(dtype)?;
+        let narrowed = narrow(value);
+        if value.is_finite() && !narrowed.into().is_finite() {
+            return Err(Mismatch::kind(self, format!("a number that fits in {dtype}")));
+        }
+        Ok(narrowed)
     }
 
     /// Reads the value as an integer. Integers and booleans are accepted, and text that contains
@@ -122,6 +152,7 @@ impl ScalarRef<'_> {
                         Ok(value as i128)
                     }
                     (Err(_), Some(value)) => Ok(i128::from(value)),
+                    (Ok(value), _) if value.is_nan() => Err(Mismatch::Missing),
                     _ => Err(Mismatch::kind(self, format!("an integer for {dtype}"))),
                 }
             }
@@ -150,6 +181,20 @@ impl ScalarRef<'_> {
     pub(crate) fn is_missing(&self) -> bool {
         matches!(self, ScalarRef::Missing)
     }
+
+    /// Whether the value is missing when it is read as a number. A text may be `nan`, if that is
+    /// not a marker of missing values.
+    #[inline]
+    fn is_missing_number(&self) -> bool {
+        match self {
+            ScalarRef::Missing => true,
+            ScalarRef::Text(text) => {
+                let text = text.trim();
+                text.strip_prefix(['+', '-']).unwrap_or(text).eq_ignore_ascii_case("nan")
+            }
+            _ => false,
+        }
+    }
 }
 
 fn truth(text: &str) -> Option<bool> {
@@ -177,10 +222,10 @@ pub(crate) fn store<'a>(
     fill: Option<f64>,
     out: &mut [u8],
 ) -> Result<(), Mismatch> {
-    let cells = cells.map(|cell| match (cell, fill) {
-        (ScalarRef::Missing, Some(fill)) if dtype.is_float() => ScalarRef::Float(fill),
-        (ScalarRef::Missing, Some(fill)) => ScalarRef::Int(fill as i64),
-        (cell, _) => cell,
+    let cells = cells.map(|cell| match fill.filter(|_| cell.is_missing_number()) {
+        Some(fill) if dtype.is_float() => ScalarRef::Float(fill),
+        Some(fill) => ScalarRef::Int(fill as i64),
+        None => cell,
     });
     macro_rules! each {
         ($type:ty, $cell:ident => $value:expr) => {
@@ -192,10 +237,10 @@ pub(crate) fn store<'a>(
         };
     }
     match dtype {
-        DType::F32 => each!(f32, cell => cell.float("f32")? as f32),
+        DType::F32 => each!(f32, cell => cell.narrow_float("f32", |value| value as f32)?),
         DType::F64 => each!(f64, cell => cell.float("f64")?),
-        DType::F16 => each!(f16, cell => f16::from_f64(cell.float("f16")?)),
-        DType::Bf16 => each!(bf16, cell => bf16::from_f64(cell.float("bf16")?)),
+        DType::F16 => each!(f16, cell => cell.narrow_float("f16", f16::from_f64)?),
+        DType::Bf16 => each!(bf16, cell => cell.narrow_float("bf16", bf16::from_f64)?),
         DType::I8 => each!(i8, cell => narrow(cell, "i8")?),
         DType::I16 => each!(i16, cell => narrow(cell, "i16")?),
         DType::I32 => each!(i32, cell => narrow(cell, "i32")?),
@@ -222,8 +267,9 @@ mod sealed {
 /// A Rust type for values of a row: numbers, `bool`, `String`, bytes as `Vec<u8>`, lists of numbers
 /// or texts as `Vec<T>`, and an `Option` of any of them for values that may be missing.
 ///
-/// Integers must be in range. Integers and booleans can be read as floats, but floats not as
-/// integers. Text can be read as the number or boolean that it contains.
+/// Numbers must be in range: an integer must fit, and a finite number must stay finite. Integers and
+/// booleans can be read as floats, but floats not as integers. Text can be read as the number or
+/// boolean that it contains. NaN is a missing value, as in pandas.
 pub trait Value: sealed::Sealed + Sized {
     #[doc(hidden)]
     fn from_cell(cell: ScalarRef<'_>) -> Result<Self, Mismatch>;
@@ -248,7 +294,7 @@ macro_rules! values {
 }
 
 values! {
-    f32: cell => cell.float("f32").map(|value| value as f32);
+    f32: cell => cell.narrow_float("f32", |value| value as f32);
     f64: cell => cell.float("f64");
     i8: cell => narrow(cell, "i8");
     i16: cell => narrow(cell, "i16");
@@ -276,7 +322,12 @@ impl Value for u8 {
 impl<T: Value> sealed::Sealed for Option<T> {}
 impl<T: Value> Value for Option<T> {
     fn from_cell(cell: ScalarRef<'_>) -> Result<Option<T>, Mismatch> {
-        if cell.is_missing() { Ok(None) } else { T::from_cell(cell).map(Some) }
+        match T::from_cell(cell) {
+            _ if cell.is_missing() => Ok(None),
+            // A text that is NaN as a number.
+            Err(Mismatch::Missing) if matches!(cell, ScalarRef::Text(_)) => Ok(None),
+            value => value.map(Some),
+        }
     }
 }
 

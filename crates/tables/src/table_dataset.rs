@@ -76,8 +76,8 @@ impl<T: Table> TableBuilder<T> {
 
     /// Adds a field of shape `[]` with the values of a column, which must be numbers or booleans.
     ///
-    /// Integers must be in the range of the dtype. Integers can be read as floats, but floats
-    /// cannot be read as integers.
+    /// Numbers must be in the range of the dtype. Integers can be read as floats, but floats cannot
+    /// be read as integers.
     pub fn column(self, column: impl Into<ColumnRef>, dtype: DType) -> TableBuilder<T> {
         let column = column.into();
         let name = self.name_of(&column);
@@ -150,8 +150,9 @@ impl<T: Table> TableBuilder<T> {
         self
     }
 
-    /// Replaces missing values in the field that was added last. Without it, a row with a missing
-    /// value is an error that names its line.
+    /// Replaces missing values in the field that was added last: nulls, markers of missing values in
+    /// CSV, and NaN, as in pandas. Without it, a row with a missing value is an error that names its
+    /// line. To keep NaN, fill with `f64::NAN`.
     pub fn fill(mut self, value: f64) -> TableBuilder<T> {
         match self.specs.last_mut() {
             Some(spec) => spec.fill = Some(value),

@@ -2,6 +2,8 @@
 //! building a test.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+#[cfg(feature = "parquet")]
+mod missing;
 #[cfg(not(feature = "parquet"))]
 mod not_built_in;
 mod tables;

@@ -281,8 +281,8 @@ fn values_and_columns_of_another_type_are_named_with_their_place() {
     check(
         read(&missing, 3),
         expect![
-            "sample 3 (plain.parquet, row 3): column `f64` has a missing value here; fill it with `.fill(..)`, read \
-             it as an Option, or leave the row out"
+            "sample 3 (plain.parquet, row 3): column `f64` has a missing value (null or NaN) here; fill it with \
+             `.fill(..)`, read it as an Option, or leave the row out"
         ],
     );
     let ragged = open().array("ragged", DType::I64, [3]).build().unwrap();

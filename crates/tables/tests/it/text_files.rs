@@ -203,7 +203,7 @@ fn a_value_that_is_no_utf8_is_an_error_of_its_row_and_column_alone() {
     );
     files.check(
         csv.get(2).unwrap().str(1).unwrap_err(),
-        expect!["x.csv: line 4: column `b` has a missing value here; fill it with `.fill(..)`, read it as an Option, or leave the row out"],
+        expect!["x.csv: line 4: column `b` has a missing value (null or NaN) here; fill it with `.fill(..)`, read it as an Option, or leave the row out"],
     );
     let labels = csv.label("b").fill(-1.0).build().unwrap_err();
     assert!(
@@ -280,7 +280,7 @@ fn csv_values_of_another_type_or_missing_are_named_by_file_line_and_column() {
     let x = open().column("x", DType::F32).build().unwrap();
     files.check(
         read(&x, 1),
-        expect!["sample 1 (x.csv, line 3): column `x` has a missing value here; fill it with `.fill(..)`, read it as an Option, or leave the row out"],
+        expect!["sample 1 (x.csv, line 3): column `x` has a missing value (null or NaN) here; fill it with `.fill(..)`, read it as an Option, or leave the row out"],
     );
     files.check(
         read(&x, 2),
@@ -307,7 +307,7 @@ fn csv_values_of_another_type_or_missing_are_named_by_file_line_and_column() {
     );
     files.check(
         open().label("kind").build().unwrap_err(),
-        expect!["x.csv: line 5: column `kind` has a missing value here; fill it with `.fill(..)`, read it as an Option, or leave the row out"],
+        expect!["x.csv: line 5: column `kind` has a missing value (null or NaN) here; fill it with `.fill(..)`, read it as an Option, or leave the row out"],
     );
     let kind = open().label("kind").fill(-1.0).build().unwrap();
     assert_eq!(
@@ -350,6 +350,52 @@ fn labels_that_are_integers_are_taken_as_they_are() {
             "sample 0 (x.csv, line 2): column `y` holds the label 10, expected one from 0 to 2: there are 3 classes"
         ],
     );
+}
+
+#[test]
+fn an_integer_that_is_no_label_does_not_change_the_others() {
+    let files = Files::new();
+    for (value, line) in [("3000000000", 4), ("-1", 4), ("99999999999999999999999", 4)] {
+        let path = files.write("x.csv", &format!("y\n10\n2\n{value}\n"));
+        let data = Csv::open(&path).unwrap().label("y").build().unwrap();
+        assert_eq!(HostBatch::collate(&data, &[0, 1]).unwrap().values::<i32>(0).unwrap(), [10, 2]);
+        let error = HostBatch::collate(&data, &[2]).map(|_| ()).unwrap_err().to_string();
+        let expected = format!(
+            "x.csv, line {line}): column `y` holds the text `{value}`, expected a label from 0 to 2147483647 (`label_of` \
+             numbers other names)"
+        );
+        assert!(error.contains(&expected), "{error}");
+        // As names, they are as good as any.
+        let named = Csv::open(&path).unwrap().label_of("y", ["10", "2", value]).build().unwrap();
+        assert_eq!(HostBatch::collate(&named, &[2, 0]).unwrap().values::<i32>(0).unwrap(), [2, 0]);
+    }
+}
+
+#[test]
+fn a_finite_number_never_becomes_infinite() {
+    let files = Files::new();
+    let path = files.write("x.csv", "x\n1e400\n1e39\n65520\ninf\n-1e308\n");
+    let read = |dtype, row| {
+        let data = Csv::open(&path).unwrap().column("x", dtype).build().unwrap();
+        HostBatch::collate(&data, &[row]).map(|batch| batch.values::<f64>(0).map(|x| x[0]).ok())
+    };
+    let message = |dtype, row| read(dtype, row).map(|_| ()).unwrap_err().to_string();
+    for (dtype, row, expected) in [
+        (DType::F64, 0, "holds the text `1e400`, expected a number that fits in f64"),
+        (DType::F32, 1, "holds the text `1e39`, expected a number that fits in f32"),
+        (DType::F32, 4, "holds the text `-1e308`, expected a number that fits in f32"),
+        (DType::Bf16, 1, "holds the text `1e39`, expected a number that fits in bf16"),
+        (DType::F16, 2, "holds the text `65520`, expected a number that fits in f16"),
+    ] {
+        assert!(message(dtype, row).contains(expected), "{}", message(dtype, row));
+    }
+    assert_eq!(read(DType::F64, 3).unwrap(), Some(f64::INFINITY));
+    assert_eq!(read(DType::F64, 4).unwrap(), Some(-1e308));
+    assert!(read(DType::F32, 3).is_ok() && read(DType::F32, 2).is_ok());
+    let row = Csv::open(&path).unwrap().get(1).unwrap();
+    assert!(row.get::<f32>("x").is_err() && row.get::<f64>("x").unwrap() == 1e39);
+    let fill = Csv::open(&path).unwrap().column("x", DType::F32).fill(1e39).build();
+    assert!(fill.unwrap_err().to_string().contains("cannot be filled with 1000"));
 }
 
 #[test]
