@@ -1,4 +1,4 @@
-//! Numbers in messages.
+//! Numbers in messages, and command lines without secrets.
 
 use std::fmt;
 
@@ -37,4 +37,66 @@ pub fn size(bytes: u64) -> String {
         Some((unit, name)) => format!("{:.1} {name}", bytes as f64 / unit),
         None => quantity(bytes, "byte"),
     }
+}
+
+/// Parts of the names of variables and flags whose values may be secret.
+const SECRET: [&str; 5] = ["TOKEN", "SECRET", "PASSWORD", "CREDENTIAL", "API_KEY"];
+
+/// Whether a variable or a flag has a name like those of passwords and tokens. Some other names are
+/// like them too: `--tokens-per-batch`.
+///
+/// ```
+/// use fulmen_durable::messages::may_be_secret;
+///
+/// assert!(may_be_secret("--hub-token") && may_be_secret("WANDB_API_KEY"));
+/// assert!(!may_be_secret("--batch-size"));
+/// ```
+pub fn may_be_secret(name: &str) -> bool {
+    let name = name.to_uppercase().replace('-', "_");
+    SECRET.iter().any(|secret| name.contains(secret))
+}
+
+/// A URL without user and password. Other texts are returned unchanged.
+///
+/// ```
+/// use fulmen_durable::messages::without_user;
+///
+/// assert_eq!(without_user("http://me:password@host/x"), "http://***@host/x");
+/// assert_eq!(without_user("s3://bucket/a@b"), "s3://bucket/a@b");
+/// ```
+pub fn without_user(text: &str) -> String {
+    match text.split_once("://") {
+        Some((scheme, rest)) => match rest.split_once('@') {
+            Some((user, rest)) if !user.contains('/') => format!("{scheme}://***@{rest}"),
+            _ => text.to_owned(),
+        },
+        None => text.to_owned(),
+    }
+}
+
+/// A command line with `***` in place of what may be secret, to be shown or written.
+///
+/// ```
+/// use fulmen_durable::messages::public_command;
+///
+/// let args = ["train", "--api-key", "k", "--hub-token=t", "--seed", "3"].map(str::to_owned);
+/// let shown = ["train", "--api-key", "***", "--hub-token=***", "--seed", "3"];
+/// assert_eq!(public_command(args), shown);
+/// ```
+pub fn public_command(args: impl IntoIterator<Item = String>) -> Vec<String> {
+    let mut hide_next = false;
+    let shown = |arg: String| {
+        if std::mem::take(&mut hide_next) {
+            return "***".to_owned();
+        }
+        match arg.split_once('=') {
+            Some((name, _)) if may_be_secret(name) => format!("{name}=***"),
+            Some((name, value)) => format!("{name}={}", without_user(value)),
+            None => {
+                hide_next = arg.starts_with("--") && may_be_secret(&arg);
+                without_user(&arg)
+            }
+        }
+    };
+    args.into_iter().map(shown).collect()
 }

@@ -11,6 +11,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
+use fulmen_durable::messages::public_command;
 use fulmen_pjrt::diagnosis::{FilesInUse, device_files, files_in_use};
 use fulmen_pjrt::locate::Platform;
 
@@ -211,7 +212,9 @@ impl Process {
         let uid = fs::metadata(&folder).ok()?.uid();
         let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
         let arguments = fs::read(folder.join("cmdline")).unwrap_or_default();
-        let command = String::from_utf8_lossy(&arguments).trim_end_matches('\0').replace('\0', " ");
+        let arguments = String::from_utf8_lossy(&arguments);
+        let arguments = arguments.trim_end_matches('\0').split('\0').map(str::to_owned);
+        let command = public_command(arguments).join(" ");
         Some(Self {
             pid: files.pid,
             start_ticks: stat.start_ticks,

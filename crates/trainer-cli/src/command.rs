@@ -6,6 +6,7 @@ use clap::{Arg, Args as _, Command};
 use fulmen_trainer::preflight::Slice;
 use fulmen_trainer::{Options, TrainerArgs};
 
+use crate::secrets::hide_in_help;
 use crate::{CliApp, Result};
 
 /// The flags of every app besides its own and the Trainer's.
@@ -116,12 +117,14 @@ pub(crate) fn command<A: CliApp>(name: &str) -> Result<Command> {
     check_names(&A::augment_args(Command::new(name.to_owned())))?;
     let mut command = with_flags::<A>(Command::new(name.to_owned()))
         .args_conflicts_with_subcommands(true)
+        // As everywhere: a shell alias gives a flag, and the user gives it again.
+        .args_override_self(true)
         .subcommand_help_heading("Commands")
         .after_help(
             "Without a command: fit, then test with the best weights if there is test data.",
         );
     for (name, task, about) in TASKS {
-        let subcommand = with_flags::<A>(Command::new(name));
+        let subcommand = with_flags::<A>(Command::new(name)).args_override_self(true);
         let weights =
             "The checkpoint whose weights to use; by default, the module's initial weights";
         let subcommand = match task {
@@ -162,6 +165,7 @@ fn with_flags<A: CliApp>(command: Command) -> Command {
     // can be given.
     command.mut_args(|arg| {
         let takes_values = arg.get_long().is_some() && arg.get_action().takes_values();
+        let arg = hide_in_help(arg);
         if takes_values { arg.allow_negative_numbers(true) } else { arg }
     })
 }

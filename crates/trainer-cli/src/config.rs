@@ -9,6 +9,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use clap::error::ErrorKind;
+use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, Command};
 use fulmen_trainer::internal::{nearest_name, replacement_for};
 use serde_json::{Map, Value as Json};
@@ -89,18 +90,32 @@ fn read_text(
     Ok(reader.settings)
 }
 
-/// The saved arguments of a checkpoint, as flags. Those of other commands are left out.
+/// The saved arguments of a checkpoint, as flags. Those of other commands are left out. A checkpoint
+/// may come from someone else, so it sets only the program's own arguments (`own`).
 pub(crate) fn read_saved(
     path: &Path,
     arguments: &Map<String, Json>,
     command: &Command,
+    own: &Command,
     subcommand: Option<&str>,
 ) -> Result<Vec<FileKey>> {
+    const IGNORE: &str = "pass --ignore-saved-arguments to ignore saved arguments";
     let mut reader = ConfigReader { path, command, subcommand, settings: Vec::new() };
+    let location = Location { path, line: None };
+    let has_flag = |command: &Command, name: &str| {
+        flags(command).any(|arg| arg.get_long() == Some(&name.replace('_', "-")))
+    };
+    let commands = || std::iter::once(command).chain(command.get_subcommands());
     for (name, value) in arguments {
+        if !has_flag(own, name) && commands().any(|command| has_flag(command, name)) {
+            return Err(format!(
+                "{location}: `{name}` is not one of this program's own arguments, so a checkpoint cannot set it\n{IGNORE}"
+            )
+            .into());
+        }
         let Some(value) = to_toml(value) else { continue };
-        let read = reader.key(&Location { path, line: None }, None, name, &Item::Value(value));
-        read.map_err(|e| format!("{e}\npass --ignore-saved-arguments to ignore saved arguments"))?;
+        let read = reader.key(&location, None, name, &Item::Value(value));
+        read.map_err(|e| format!("{e}\n{IGNORE}"))?;
     }
     Ok(reader.settings)
 }
@@ -203,7 +218,8 @@ impl ConfigReader<'_> {
         }
         let flags = to_flags(&arg, &long, item)
             .map_err(|problem| format!("{location}: `{name}`: {problem}"))?;
-        check(command, &flags).map_err(|problem| format!("{location}: `{name}`: {problem}"))?;
+        check(command, &id, &flags)
+            .map_err(|problem| format!("{location}: `{name}`: {problem}"))?;
         if std::ptr::eq(command, current) {
             self.settings.push(FileKey { id, flags, source: location.to_string() });
         }
@@ -297,8 +313,17 @@ fn text(value: &Value) -> Result<String, String> {
     }
 }
 
-/// Lets clap check these flags on their own.
-fn check(command: &Command, flags: &[OsString]) -> Result<(), String> {
+/// Lets clap check these flags of one argument on their own.
+fn check(command: &Command, id: &str, flags: &[OsString]) -> Result<(), String> {
+    // The flags of other arguments may be missing.
+    let alone = command.clone().no_binary_name(true).ignore_errors(true);
+    if let Ok(matches) = alone.try_get_matches_from(flags) {
+        let is_given = |other: &str| matches.value_source(other) == Some(ValueSource::CommandLine);
+        let mut others = command.get_arguments().map(|arg| arg.get_id().as_str());
+        if let Some(other) = others.find(|other| *other != id && is_given(other)) {
+            return Err(format!("one of its values sets another argument, `{other}`"));
+        }
+    }
     let Err(error) = command.clone().no_binary_name(true).try_get_matches_from(flags) else {
         return Ok(());
     };

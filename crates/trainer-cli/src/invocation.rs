@@ -17,6 +17,7 @@ use crate::command::{self, CommonArgs, Task};
 use crate::config::{self, FileKey};
 use crate::failure::Failure;
 use crate::output::print_message;
+use crate::secrets;
 
 /// A parsed command line.
 #[derive(Debug)]
@@ -87,28 +88,33 @@ pub(crate) fn parse<A: CliApp>(mut args: Vec<OsString>) -> Result<Invocation<A>,
         args.splice(index..index, settings.into_iter().flat_map(|setting| setting.flags));
     };
     insert(&mut args, from_files);
-    let saved = saved_arguments(&args, &command)?;
+    let own = A::augment_args(Command::new(""));
+    let saved = saved_arguments(&args, &command, &own)?;
     insert(&mut args, saved);
 
     let matches = command.clone().try_get_matches_from(&args).map_err(Failure::Usage)?;
     let (subcommand, leaf) = self::leaf(&matches);
+    let leaf_command =
+        subcommand.and_then(|name| command.find_subcommand(name)).unwrap_or(&command).clone();
+    secrets::declare(&leaf_command, leaf);
     Ok(Invocation {
         app: A::from_arg_matches(leaf).map_err(Failure::Usage)?,
         task: Task::from_subcommand(subcommand),
         common: CommonArgs::from_arg_matches(leaf).map_err(Failure::Usage)?,
         trainer: TrainerArgs::from_arg_matches(leaf).map_err(Failure::Usage)?,
-        command: subcommand
-            .and_then(|name| command.find_subcommand(name))
-            .unwrap_or(&command)
-            .clone(),
+        command: leaf_command,
         matches: leaf.clone(),
         sources,
     })
 }
 
 /// The program's arguments saved in the checkpoint that the command uses, except those that the
-/// user gave.
-fn saved_arguments(args: &[OsString], command: &Command) -> Result<Vec<FileKey>, Failure> {
+/// user gave. `own` has the program's own arguments.
+fn saved_arguments(
+    args: &[OsString],
+    command: &Command,
+    own: &Command,
+) -> Result<Vec<FileKey>, Failure> {
     let matches =
         command.clone().ignore_errors(true).try_get_matches_from(args).map_err(Failure::Usage)?;
     let (subcommand, leaf) = leaf(&matches);
@@ -129,7 +135,7 @@ fn saved_arguments(args: &[OsString], command: &Command) -> Result<Vec<FileKey>,
         return Ok(Vec::new());
     };
     let is_given = |id: &str| leaf.value_source(id) == Some(ValueSource::CommandLine);
-    let saved: Vec<FileKey> = config::read_saved(&path, &arguments, command, subcommand)
+    let saved: Vec<FileKey> = config::read_saved(&path, &arguments, command, own, subcommand)
         .map_err(|error| Failure::Option(error.to_string()))?
         .into_iter()
         .filter(|setting| !is_given(&setting.id))

@@ -86,6 +86,7 @@ mod output;
 mod print_config;
 mod report;
 mod run;
+mod secrets;
 #[cfg(test)]
 mod tests;
 #[cfg(feature = "tui")]
@@ -102,6 +103,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 pub use clap;
+pub use fulmen_trainer::Secret;
 
 pub use app::{CliApp, FitData, Result};
 

@@ -3,6 +3,7 @@
 use std::io::{self, Write as _};
 
 use fulmen_trainer::Trainer;
+use fulmen_trainer::internal::without_secrets;
 
 /// Like [`print_line()`], in process 0 only.
 pub(crate) fn print_in_process_0(
@@ -16,7 +17,8 @@ pub(crate) fn print_in_process_0(
 /// is one.
 pub(crate) fn print_line(text: impl std::fmt::Display) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
-    match writeln!(stdout, "{text}").and_then(|()| stdout.flush()) {
+    let text = text.to_string();
+    match writeln!(stdout, "{}", without_secrets(&text)).and_then(|()| stdout.flush()) {
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         Err(e) => Err(io::Error::new(e.kind(), format!("cannot write to standard output: {e}"))),
         Ok(()) => Ok(()),
@@ -26,5 +28,5 @@ pub(crate) fn print_line(text: impl std::fmt::Display) -> io::Result<()> {
 /// Writes a line to standard error. A line that cannot be written is dropped: a closed terminal
 /// must not end training.
 pub(crate) fn print_message(line: &str) {
-    let _ = writeln!(io::stderr(), "{line}");
+    let _ = writeln!(io::stderr(), "{}", without_secrets(line));
 }

@@ -9,11 +9,12 @@ use fulmen_trainer::internal::{json_value, toml_line};
 use serde_json::{Map, Value as Json};
 
 use crate::config::{flags, section_of, takes_many};
+use crate::secrets::is_secret;
 use crate::{CliApp, Result};
 
 /// Prints the options of a command: the Trainer's as resolved, the others as given. The first line
 /// of the option's help is above each key. The source of the value, if known, is behind it. A key
-/// without a value is a comment.
+/// without a value is a comment, and so is a secret.
 pub(crate) fn print_config(
     command: &Command,
     matches: &ArgMatches,
@@ -25,6 +26,7 @@ pub(crate) fn print_config(
     for arg in flags(command) {
         let (id, long) = (arg.get_id().as_str(), arg.get_long().unwrap_or_default());
         let value = match resolved.get(id) {
+            _ if is_secret(arg) => None,
             Some(value) => value.as_deref().map(json_value),
             None => value_of(arg, matches).map_err(|problem| format!("--{long}: {problem}"))?,
         };
@@ -48,10 +50,11 @@ pub(crate) fn print_config(
     Ok(texts.collect::<Vec<_>>().join("\n"))
 }
 
-/// The program's own arguments by flag, as given or by default. Those without a value are left out.
+/// The program's own arguments by flag, as given or by default. Those without a value and secrets
+/// are left out.
 pub(crate) fn arguments<A: CliApp>(matches: &ArgMatches) -> Result<Map<String, Json>> {
     let mut arguments = Map::new();
-    for arg in flags(&A::augment_args(Command::new(""))) {
+    for arg in flags(&A::augment_args(Command::new(""))).filter(|arg| !is_secret(arg)) {
         let long = arg.get_long().unwrap_or_default();
         if let Some(value) =
             value_of(arg, matches).map_err(|problem| format!("--{long}: {problem}"))?

@@ -659,3 +659,60 @@ fn a_program_describes_itself_to_shells_and_as_manual_pages() {
     assert_eq!(code(&["line", "completions", "zsh"]), success);
     assert_eq!(code(&["line", "completions", "abacus"]), usage);
 }
+
+/// A program with an argument of one or two texts.
+#[derive(Debug, PartialEq, clap::Args)]
+struct Texts {
+    #[arg(long, num_args = 1..=2)]
+    names: Vec<String>,
+    #[arg(long, env = "FULMEN_TEST_UPLOAD", default_value = "default-token")]
+    upload: Secret,
+}
+
+impl CliApp for Texts {
+    type Module = Line;
+    fn module(&self) -> Result<Line> {
+        Ok(Line(Linear::new(1, 1)))
+    }
+    fn fit_data(&self, _: &Options) -> Result<FitData> {
+        Err("not in this test".into())
+    }
+}
+
+#[test]
+fn a_value_in_a_file_cannot_set_another_argument() {
+    let file = File::new("names = [\"a\", \"--max-epochs=9\"]");
+    let failure = read::<Texts>(&["fit", "--config", &file.path()]).unwrap_err();
+    let expected = "`names`: one of its values sets another argument, `max_epochs`";
+    assert!(message(&failure).ends_with(expected), "{}", message(&failure));
+    let file = File::new("names = [\"a\", \"b\"]");
+    assert_eq!(read::<Texts>(&["fit", "--config", &file.path()]).unwrap().app.names, ["a", "b"]);
+}
+
+#[test]
+fn a_secret_is_not_in_the_help() {
+    let mut command = super::command::command::<Texts>("prog").unwrap();
+    let help = command.find_subcommand_mut("fit").unwrap().render_long_help().to_string();
+    assert!(help.contains("--upload") && !help.contains("default-token"), "{help}");
+}
+
+#[test]
+fn of_a_flag_given_twice_the_last_one_counts() {
+    let args = ["fit", "--data-dir", "a", "--max-epochs", "1", "--data-dir=b", "--max-epochs=2"];
+    let invocation = read::<Fitting>(&args).map_err(|f| message(&f)).unwrap();
+    assert_eq!((&*invocation.app.data_dir, options(&invocation).max_epochs), ("b", 2));
+    let both = read::<Fitting>(&[
+        "--data-dir",
+        "a",
+        "--seed",
+        "3",
+        "--seed",
+        "4",
+        "--shuffle",
+        "--shuffle",
+    ]);
+    let both = both.map_err(|f| message(&f)).unwrap();
+    assert!(both.app.shuffle && options(&both).seed == 4);
+    let lists = read::<Fitting>(&["--data-dir", "a", "--hidden", "1", "--hidden", "2"]).unwrap();
+    assert_eq!(lists.app.hidden, [1, 2], "a list has all values");
+}

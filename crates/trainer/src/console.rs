@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
+use crate::secret::without_secrets;
+
 /// Set if another process reports for this one.
 static SILENCED: AtomicBool = AtomicBool::new(false);
 
@@ -30,7 +32,7 @@ pub(crate) fn note(line: &str) {
 
 /// Writes a line to standard error and to the run's log.
 pub(crate) fn print_line(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{line}");
+    let _ = writeln!(std::io::stderr(), "{}", without_secrets(line));
     log_line(line);
 }
 
@@ -45,6 +47,6 @@ pub(crate) fn log_to(path: &Path) {
 /// Writes a line only to the run's log.
 pub(crate) fn log_line(line: &str) {
     if let Some(file) = &mut *LOG.lock() {
-        let _ = writeln!(file, "{line}");
+        let _ = writeln!(file, "{}", without_secrets(line));
     }
 }

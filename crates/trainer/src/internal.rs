@@ -6,6 +6,7 @@ pub use crate::options::config_format::{json_value, toml_line};
 pub use crate::options::lightning_names::replacement_for;
 pub use crate::options::nearest_name::nearest_name;
 pub use crate::options::source_env;
+pub use crate::secret::without_secrets;
 
 /// The names of the options set on this builder so far. A command line calls this before it adds
 /// its own options.

@@ -30,6 +30,8 @@ mod stage;
 
 mod bad_samples;
 
+mod secret;
+
 // Options, other processes, logged values, and the events of a run.
 mod options;
 
@@ -123,6 +125,7 @@ pub use plan::Plan;
 pub use predictions::{Predicted, Predictions};
 pub use program::evaluation_set::{EvaluationSet, EvaluationSets};
 pub use rules::averaging::WeightAveraging;
+pub use secret::Secret;
 pub use step::{EvalStep, StepFunction, StepLogs, TrainStep};
 pub use step_config::optimizers::Optimizers;
 pub use step_config::step_part::StepPart;

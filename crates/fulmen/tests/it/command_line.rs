@@ -1,10 +1,11 @@
 //! The arguments of a binary are saved in its checkpoints, so that `test` builds the model that was
 //! trained.
 
-use std::path::Path;
-use std::process::ExitCode;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
 
-use fulmen::cli::{self, CliApp, FitData, clap};
+use fulmen::cli::{self, CliApp, FitData, Secret, clap};
 use fulmen::nn::weights::StateDict;
 use fulmen::prelude::*;
 
@@ -176,4 +177,119 @@ fn a_fit_takes_the_programs_that_preflight_saves() {
         run::<Wide>(folder.path(), &["fit", "--width", "5", "--aot", path, "--max-epochs", "1"]),
         failure
     );
+}
+
+/// A binary that needs a token.
+#[derive(clap::Args)]
+struct WithToken {
+    #[command(flatten)]
+    wide: Wide,
+    #[arg(long, short = 't')]
+    upload: Option<Secret>,
+    /// Secret by its name.
+    #[arg(long)]
+    hub_token: Option<String>,
+}
+
+impl CliApp for WithToken {
+    type Module = Net;
+    fn module(&self) -> cli::Result<Net> {
+        if self.upload.as_ref().map(Secret::expose) != Some(UPLOAD)
+            || self.hub_token.as_deref() != Some(HUB)
+        {
+            return Err("the secrets did not arrive".into());
+        }
+        self.wide.module()
+    }
+    fn fit_data(&self, options: &Options) -> cli::Result<FitData> {
+        self.wide.fit_data(options)
+    }
+    fn trainer(&self, builder: TrainerBuilder) -> TrainerBuilder {
+        let upload = self.upload.as_ref().map(Secret::expose).unwrap_or_default();
+        builder.hyperparameters(BTreeMap::from([("url", format!("https://me:{upload}@host"))]))
+    }
+}
+
+const UPLOAD: &str = "upload-secret-5b1f";
+const HUB: &str = "hub-secret-93d0";
+
+/// All files under a folder.
+fn files_under(folder: &Path) -> Vec<PathBuf> {
+    let paths = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    paths.flat_map(|path| if path.is_dir() { files_under(&path) } else { vec![path] }).collect()
+}
+
+#[test]
+fn a_secret_is_used_but_written_nowhere() {
+    let success = format!("{:?}", ExitCode::from(0));
+    let fit = ["fit", "--width", "5", "--max-epochs", "1", "-t", UPLOAD, "--hub-token", HUB];
+    if let Some(root) = std::env::var_os("FULMEN_TEST_CHILD") {
+        let root = Path::new(&root);
+        assert_eq!(run::<WithToken>(root, &fit), success);
+        assert_eq!(run::<WithToken>(root, &[&fit[..], &["--print-config"]].concat()), success);
+        // Secrets do not come from the checkpoint, so the module reports that they are missing.
+        let last = root.join("version_0/checkpoints/last");
+        let resume = ["fit", "--ckpt-path", last.to_str().unwrap(), "--max-epochs", "2"];
+        assert_ne!(run::<WithToken>(root, &resume), success);
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    // The child ignores these filters of tests, and records its command line.
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "command_line::a_secret_is_used_but_written_nowhere", "--nocapture"])
+        .args(["--skip", UPLOAD, "--skip", HUB])
+        .env("FULMEN_TEST_CHILD", folder.path())
+        .output()
+        .unwrap();
+    let texts = [output.stdout, output.stderr];
+    let shown = texts.iter().map(|text| String::from_utf8_lossy(text)).collect::<String>();
+    assert!(output.status.success() && shown.contains("the secrets did not arrive"), "{shown}");
+    let files = files_under(folder.path());
+    for name in ["config.toml", "environment.json", "manifest.json", "metrics.jsonl"] {
+        assert!(files.iter().any(|file| file.ends_with(name)), "{name}: {files:?}");
+    }
+    let written =
+        files.iter().map(|file| (file.display().to_string(), std::fs::read(file).unwrap()));
+    let printed = texts.into_iter().map(|text| ("the output".to_owned(), text));
+    for (name, bytes) in written.chain(printed) {
+        for secret in [UPLOAD, HUB] {
+            let is_there = bytes.windows(secret.len()).any(|part| part == secret.as_bytes());
+            assert!(!is_there, "{secret} is in {name}");
+        }
+    }
+}
+
+#[test]
+fn a_checkpoint_sets_only_the_arguments_of_the_program() {
+    let [success, usage_error] = [0, 2].map(|code| format!("{:?}", ExitCode::from(code)));
+    let folder = tempfile::tempdir().unwrap();
+    let stolen = folder.path().join("stolen");
+    let stolen_path = stolen.to_str().unwrap();
+    let data = || DataLoader::builder(samples(32).unwrap()).batch_size(8).build().unwrap();
+    for (name, value) in [
+        ("default-root-dir", stolen_path),
+        ("default_root_dir", stolen_path),
+        ("dump-dir", stolen_path),
+        ("metrics-port", "1"),
+        ("json", "true"),
+        ("output", stolen_path),
+    ] {
+        let arguments = [("width".to_owned(), 5.into()), (name.to_owned(), value.into())];
+        let root = tempfile::tempdir_in(folder.path()).unwrap();
+        let mut trainer = Trainer::builder()
+            .accelerator("cpu")
+            .max_epochs(1)
+            .default_root_dir(root.path())
+            .enable_progress_bar(false)
+            .program_arguments(arguments.into_iter().collect(), None)
+            .build()
+            .unwrap();
+        let net = Net { hidden: Linear::new(FEATURES, 5), out: Linear::new(5, CLASSES) };
+        let last = trainer.fit(&net, &data(), None).unwrap().last_checkpoint.unwrap();
+        let resume = ["fit", "--max-epochs", "2", "--ckpt-path", last.to_str().unwrap()];
+        assert_eq!(run::<Wide>(root.path(), &resume), usage_error, "{name}");
+        assert!(!stolen.exists(), "{name}");
+        let ignore = ["--ignore-saved-arguments", "--width", "5"];
+        assert_eq!(run::<Wide>(root.path(), &[&resume[..], &ignore].concat()), success, "{name}");
+    }
 }

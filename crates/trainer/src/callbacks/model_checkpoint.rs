@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::Mode;
 use super::monitor::monitored;
 use crate::callbacks::callback::Callback;
+use crate::checkpoint::{locations, saved_paths};
 use crate::hooks::{CheckpointFile, FitStart, Progress};
 use crate::{Actions, CheckpointRole, Error, LogPoint};
 
@@ -204,7 +205,7 @@ impl ModelCheckpoint {
             if let Some((_, worst)) = self
                 .best
                 .pop()
-                .filter(|(_, worst)| *worst != path && worst.starts_with(&self.folder))
+                .filter(|(_, worst)| *worst != path && saved_paths::is_in(worst, &self.folder))
             {
                 actions.remove_checkpoint(worst);
             }
@@ -297,15 +298,16 @@ impl Callback for ModelCheckpoint {
     }
 
     fn load_state(&mut self, state: &Value) {
-        let list = state["best"].as_array().into_iter().flatten();
-        let known = list.filter_map(|best| {
-            Some((f64::from_bits(best[0].as_u64()?), PathBuf::from(best[1].as_str()?)))
-        });
-        // Checkpoints that were removed since are left out.
+        // The states were checked when the checkpoint was opened. Checkpoints that were removed since
+        // are left out; the address of another store is not asked.
+        let is_removed = |path: &Path| {
+            let may_ask = !locations::is_address(path) || saved_paths::is_in(path, &self.folder);
+            may_ask && Checkpoint::open_folder(path).is_err_and(|error| error.is_not_found())
+        };
+        let known = saved_paths::best_states(state).unwrap_or_default().into_iter();
         self.best = known
-            .filter(|(_, path)| {
-                !Checkpoint::open_folder(path).is_err_and(|error| error.is_not_found())
-            })
+            .filter(|best| !is_removed(&best.path))
+            .map(|best| (best.value, best.path))
             .collect();
     }
 

@@ -16,7 +16,7 @@ use crate::{Error, Options, Result};
 const COPY_INTERVAL: Duration = Duration::from_secs(300);
 
 /// Whether a path is the address of an object store.
-pub(super) fn is_address(path: &Path) -> bool {
+pub(crate) fn is_address(path: &Path) -> bool {
     path.to_string_lossy().contains("://")
 }
 

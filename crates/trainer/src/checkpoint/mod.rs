@@ -10,6 +10,7 @@ pub(crate) mod restore;
 pub(crate) mod resume;
 pub(crate) mod run_config;
 pub(crate) mod save;
+pub(crate) mod saved_paths;
 pub(crate) mod weights;
 
 use std::collections::BTreeMap;
@@ -207,7 +208,10 @@ fn position(run: &Run) -> Result<Position, String> {
         expected,
         value: document.get(name).unwrap_or(&Value::Null),
     };
-    let number = |name| field(name, "a whole number").required(Value::as_u64);
+    let number = |name| {
+        let number = field(name, "a whole number").required(Value::as_u64)?;
+        saved_paths::count(name, number)
+    };
     let float =
         |name| field(name, "the bits of a number").optional(|v| v.as_u64().map(f64::from_bits));
     let text = |value: &Value| value.as_str().map(str::to_owned);
@@ -225,16 +229,20 @@ fn position(run: &Run) -> Result<Position, String> {
     let names = field("log_names", "a list of texts");
     let arguments =
         field("arguments", "an object").optional(|v| v.as_object().cloned())?.unwrap_or_default();
-    let callbacks = field("callbacks", "an object with the state of each callback");
+    let callbacks: BTreeMap<String, Value> =
+        field("callbacks", "an object with the state of each callback")
+            .optional(|v| Some(v.as_object()?.clone().into_iter().collect()))?
+            .unwrap_or_default();
+    callbacks.get("ModelCheckpoint").map_or(Ok(Vec::new()), saved_paths::best_states)?;
     Ok(Position {
         program: field("program", "a text").required(text)?,
-        epoch: run.epoch,
+        epoch: saved_paths::count("epoch", run.epoch)?,
         batch: number("batch")?,
-        global_step: run.step,
+        global_step: saved_paths::count("global_step", run.step)?,
         accumulate,
         averaging: field("weight_averaging", "a text").optional(text)?,
         lr_factor,
-        seed: number("seed")?,
+        seed: field("seed", "a whole number").required(Value::as_u64)?,
         seconds: float("seconds")?.filter(|seconds| *seconds >= 0.0),
         data: field("data", "a text").required(text)?,
         log_names: names.optional(|v| list(v, text))?.unwrap_or_default(),
@@ -244,7 +252,11 @@ fn position(run: &Run) -> Result<Position, String> {
         weights_only: field("weights_only", "true or false")
             .optional(Value::as_bool)?
             .unwrap_or_default(),
-        best_checkpoint: field("best_checkpoint", "a path").optional(text)?.map(PathBuf::from),
+        best_checkpoint: field("best_checkpoint", "a path")
+            .optional(text)?
+            .map(|text| saved_paths::path(&text))
+            .transpose()
+            .map_err(|e| format!("its metadata `best_checkpoint` is {e}"))?,
         epoch_sums: Sums {
             bad_step: field("epoch_bad_step", "a whole number").optional(Value::as_u64)?,
             anomaly: None,
@@ -252,9 +264,7 @@ fn position(run: &Run) -> Result<Position, String> {
             monitored: Vec::new(),
             sums: sums.optional(|v| list(v, row))?.unwrap_or_default(),
         },
-        callbacks: callbacks
-            .optional(|v| Some(v.as_object()?.clone().into_iter().collect()))?
-            .unwrap_or_default(),
+        callbacks,
         run_config: RunConfig {
             hyperparameters: run.hyperparameters.clone(),
             arguments,

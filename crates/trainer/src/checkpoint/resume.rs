@@ -135,8 +135,9 @@ impl ResumePoint {
         let mut tensors = values(checkpoint)?;
         // Counters are small, so read them now.
         let number = |tensors: &BTreeMap<String, Value>, name: &str| -> Result<Option<f64>> {
-            let read =
-                tensors.get(name).map(|value| value.read(checkpoint, value.ty())).transpose()?;
+            // Check the size first: a file may claim any.
+            let scalar = tensors.get(name).filter(|value| value.ty().shape.num_elements() == 1);
+            let read = scalar.map(|value| value.read(checkpoint, value.ty())).transpose()?;
             Ok(read.and_then(|number| number.to_f64().first().copied()))
         };
         check_position(&self.position, train).map_err(|e| Error::checkpoint(path, e))?;

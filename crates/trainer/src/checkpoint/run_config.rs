@@ -3,6 +3,8 @@
 
 use serde_json::{Map, Value as Json};
 
+use crate::secret::{hide_in_values, without_secrets};
+
 /// The configuration of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct RunConfig {
@@ -14,6 +16,14 @@ pub(crate) struct RunConfig {
 }
 
 impl RunConfig {
+    /// Hides the secrets of this process.
+    pub(crate) fn without_secrets(mut self) -> RunConfig {
+        hide_in_values(&mut self.arguments);
+        hide_in_values(&mut self.hyperparameters);
+        self.config = self.config.map(|text| without_secrets(&text).into_owned());
+        self
+    }
+
     /// The arguments and hyperparameters, for loggers.
     pub(crate) fn for_loggers(&self) -> Map<String, Json> {
         self.arguments.clone().into_iter().chain(self.hyperparameters.clone()).collect()

@@ -4,15 +4,16 @@ use std::collections::BTreeMap;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
+use fulmen_durable::messages::{may_be_secret, public_command, without_user};
 use fulmen_loggers::unix_seconds;
 use fulmen_tensor::Runtime;
 use parking_lot::Mutex;
 use serde_json::{Value as Json, json};
 
+use crate::secret::without_secrets;
+
 /// Prefixes of environment variables that change what a run does.
 const PREFIXES: [&str; 6] = ["FULMEN_", "XLA_", "TPU_", "LIBTPU_", "PJRT_", "CUDA_"];
-/// Parts of the names of variables and flags whose values are secret.
-const SECRET: [&str; 5] = ["TOKEN", "SECRET", "PASSWORD", "CREDENTIAL", "API_KEY"];
 
 /// The environment of a run, as this process has it.
 pub(crate) fn environment(runtime: &Runtime, processes: usize) -> Json {
@@ -71,46 +72,18 @@ fn plugin_sha256(runtime: &Runtime) -> Option<String> {
 
 /// A command line without secrets.
 fn command(args: impl Iterator<Item = String>) -> Vec<String> {
-    let mut hide_next = false;
-    args.map(|arg| {
-        if std::mem::take(&mut hide_next) {
-            return "***".to_owned();
-        }
-        let (name, value) =
-            arg.split_once('=').map_or((&*arg, None), |(name, value)| (name, Some(value)));
-        match value {
-            Some(_) if is_secret(name) => format!("{name}=***"),
-            Some(value) => format!("{name}={}", without_user(value)),
-            None => {
-                hide_next = name.starts_with("--") && is_secret(name);
-                without_user(name)
-            }
-        }
-    })
-    .collect()
+    let shown = |arg: String| match arg.split_once('=') {
+        Some((name, value)) => format!("{name}={}", without_secrets(value)),
+        None => without_secrets(&arg).into_owned(),
+    };
+    public_command(args).into_iter().map(shown).collect()
 }
 
 fn variables(all: impl Iterator<Item = (String, String)>) -> BTreeMap<String, String> {
     let kept = all.filter(|(name, _)| {
-        PREFIXES.iter().any(|prefix| name.starts_with(prefix)) && !is_secret(name)
+        PREFIXES.iter().any(|prefix| name.starts_with(prefix)) && !may_be_secret(name)
     });
-    kept.map(|(name, value)| (name, without_user(&value))).collect()
-}
-
-fn is_secret(name: &str) -> bool {
-    let name = name.to_uppercase().replace('-', "_");
-    SECRET.iter().any(|secret| name.contains(secret))
-}
-
-/// A URL without user and password.
-fn without_user(text: &str) -> String {
-    match text.split_once("://") {
-        Some((scheme, rest)) => match rest.split_once('@') {
-            Some((user, rest)) if !user.contains('/') => format!("{scheme}://***@{rest}"),
-            _ => text.to_owned(),
-        },
-        None => text.to_owned(),
-    }
+    kept.map(|(name, value)| (name, without_secrets(&without_user(&value)).into_owned())).collect()
 }
 
 /// The commit that is checked out in the repository of a folder.

@@ -285,7 +285,7 @@ impl TrainerBuilder {
             callbacks: callbacks.into(),
             loggers,
             clock,
-            run_config,
+            run_config: run_config.without_secrets(),
             open_store,
             record: Record::default(),
         }))

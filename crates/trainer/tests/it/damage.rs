@@ -128,6 +128,7 @@ fn a_forged_checkpoint_is_rejected_with_the_name_of_the_field() {
     let no_checkpoint = folder.path().join("notes.txt");
     std::fs::write(&no_checkpoint, "mine").unwrap();
     let nan = f64::NAN.to_bits();
+    let best = |path: &str| json!({ "ModelCheckpoint": { "best": [[0.5f64.to_bits(), path]] } });
     for (field, value) in [
         ("batch", json!(1_000_000_000)),
         ("batch", json!(6)),
@@ -146,6 +147,11 @@ fn a_forged_checkpoint_is_rejected_with_the_name_of_the_field() {
         ("learning_rate_factor", json!(nan)),
         ("callbacks", json!([1])),
         ("callbacks", json!("none")),
+        ("callbacks", best(&format!("{}/../../best", from.display()))),
+        ("callbacks", best("..")),
+        ("callbacks", json!({ "ModelCheckpoint": { "best": [["0.5", "best"]] } })),
+        ("best_checkpoint", json!(from.join("../last"))),
+        ("epoch", json!(1u64 << 60)),
         ("best_checkpoint", json!(1)),
         ("best_checkpoint", json!(no_checkpoint)),
         ("best_checkpoint", json!(folder.path())),
