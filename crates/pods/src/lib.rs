@@ -28,11 +28,14 @@
 mod arguments;
 mod binary;
 mod error;
+mod exec;
 mod group;
+mod lines;
 mod manage;
 mod manifest;
 mod monitor;
 mod outcome;
+mod output;
 mod plan;
 mod run;
 mod session;
@@ -52,9 +55,9 @@ use std::sync::mpsc::Receiver;
 use fulmen_signals::Signal;
 
 /// Runs the command and returns the exit code of the first worker that failed, or 75 if a worker
-/// was lost or stuck. The output of the workers goes to `out`. The first signal is forwarded to all
-/// workers; a second Ctrl-C ends them at once. Only commands that must react to signals request
-/// them.
+/// was lost or stuck. The output of the workers goes to `out`. If `out` blocks, the run continues.
+/// The first signal is forwarded to all workers; a second Ctrl-C ends them at once. Only commands
+/// that must react to signals request them.
 ///
 /// # Errors
 /// The arguments are inconsistent, or the run cannot start. Messages name the host.
@@ -65,11 +68,11 @@ pub fn run(
 ) -> Result<u8> {
     use arguments::Command;
     match arguments.command {
-        Command::Run(arguments) => run::run(&arguments, out, &signals()?),
+        Command::Run(arguments) => run::run(&arguments, out, signals()?),
         Command::Status(arguments) => manage::status(&arguments, out),
         Command::Logs(arguments) => manage::logs(&arguments, out, signals),
         Command::Stop(arguments) => manage::stop(&arguments, out),
-        Command::Exec(arguments) => manage::exec(&arguments, out),
+        Command::Exec(arguments) => exec::exec(&arguments, out, signals),
         Command::Manifest(arguments) => manifest::print(&arguments, out),
     }
 }

@@ -1,21 +1,23 @@
-//! `pod status`, `logs`, `stop` and `exec`: queries about existing runs. All state is on the hosts,
-//! none on this machine.
+//! `pod status`, `logs` and `stop`: queries about existing runs. All state is on the hosts, none on
+//! this machine.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufReader, Write};
 use std::process::Stdio;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::Receiver;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fulmen_gcloud::quote;
 use fulmen_signals::Signal;
 use serde::Serialize;
 
-use crate::arguments::{Exec, Logs, Status, Stop, Targets};
+use crate::arguments::{Logs, Status, Stop, Targets};
+use crate::lines::Lines;
 use crate::monitor::{Limits, Monitor};
+use crate::output::{Output, WhenFull};
 use crate::plan::{SCRIPT_TIMEOUT, Worker};
 use crate::run::print_line;
-use crate::ssh::{Input, LOGS, SIGNAL, STATUS, Ssh};
+use crate::session::MAX_ERRORS;
+use crate::ssh::{Input, LOGS, SIGNAL, STATUS, Ssh, explain};
 use crate::{Error, Result};
 
 /// Each distinct host, in order.
@@ -30,6 +32,21 @@ pub(crate) fn distinct_hosts<'a>(items: impl IntoIterator<Item = &'a String>) ->
 }
 
 /// Calls a function for all items in parallel.
+fn parallel_results<T: Sync, R: Send>(
+    items: &[T],
+    work: impl Fn(&T) -> Result<R, String> + Sync,
+) -> Vec<Result<R, String>> {
+    let work = &work;
+    thread::scope(|scope| {
+        let threads: Vec<_> = items.iter().map(|item| scope.spawn(move || work(item))).collect();
+        threads
+            .into_iter()
+            .map(|t| t.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
+    })
+}
+
+/// Calls a function for all items in parallel.
 ///
 /// # Errors
 /// One line for each failure, with the name of the item.
@@ -38,22 +55,15 @@ pub(crate) fn parallel_map<T: Sync, R: Send>(
     name: impl Fn(&T) -> String,
     work: impl Fn(&T) -> Result<R, String> + Sync,
 ) -> Result<Vec<R>> {
-    let work = &work;
-    let results: Vec<_> = thread::scope(|scope| {
-        let threads: Vec<_> = items.iter().map(|item| scope.spawn(move || work(item))).collect();
-        threads
-            .into_iter()
-            .map(|t| t.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-            .collect()
-    });
-    let failed = |(item, result): (&T, &Result<R, String>)| {
-        Some(format!("{}: {}", name(item), result.as_ref().err()?))
-    };
-    let failures: Vec<String> = items.iter().zip(&results).filter_map(failed).collect();
-    if !failures.is_empty() {
-        return Err(Error::new(failures.join("\n")));
+    let mut values = Vec::new();
+    let mut failures = Vec::new();
+    for (item, result) in items.iter().zip(parallel_results(items, work)) {
+        match result {
+            Ok(value) => values.push(value),
+            Err(reason) => failures.push(format!("{}: {reason}", name(item))),
+        }
     }
-    Ok(results.into_iter().filter_map(Result::ok).collect())
+    if failures.is_empty() { Ok(values) } else { Err(Error::new(failures.join("\n"))) }
 }
 
 /// Sends a signal to all workers that can be reached.
@@ -78,7 +88,15 @@ struct Row {
     pid: Option<u32>,
     /// When it was started, in Unix seconds by the host's clock.
     started: u64,
+    /// For how many seconds it has existed. Unlike `started`, it can be compared between hosts.
+    age: i64,
     log_bytes: u64,
+    /// The launcher that started it. Hosts that share a home directory report the same worker.
+    #[serde(skip)]
+    launcher: String,
+    /// Whether its processes are, or were, on this host.
+    #[serde(skip)]
+    is_here: bool,
     step: Option<String>,
 }
 
@@ -90,11 +108,28 @@ impl Row {
         let reported_state = words.next()?;
         let exit_code = words.next()?.parse().ok();
         let pid = words.next()?.parse().ok();
-        let (started, log_bytes) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        let started = words.next()?.parse().ok()?;
+        let age = words.next()?.parse().ok()?;
+        let log_bytes = words.next()?.parse().ok()?;
+        let launcher = words.next()?.to_owned();
+        let is_here = words.next()? == "yes";
         let step = words.next().filter(|step| !step.is_empty()).map(str::to_owned);
         let is_lost = reported_state == "ended" && exit_code.is_none();
         let state = if is_lost { "lost" } else { reported_state }.to_owned();
-        Some(Row { run, worker, host, state, exit_code, pid, started, log_bytes, step })
+        Some(Row {
+            run,
+            worker,
+            host,
+            state,
+            exit_code,
+            pid,
+            started,
+            age,
+            log_bytes,
+            launcher,
+            is_here,
+            step,
+        })
     }
 
     fn is_running(&self) -> bool {
@@ -102,44 +137,139 @@ impl Row {
     }
 }
 
-/// The workers of all runs, or of one.
-fn rows(ssh: &Ssh, hosts: &[String], run: Option<&str>) -> Result<Vec<Row>> {
-    let arguments: Vec<&str> = run.into_iter().collect();
-    let ask = |host: &String| {
-        ssh.ask(host, &STATUS.command(&arguments), Input::Text(""), SCRIPT_TIMEOUT).result()
-    };
-    let hosts = distinct_hosts(hosts);
-    let answers = parallel_map(&hosts, String::clone, ask)?;
-    let host_rows = |(host, text): (&String, &String)| {
-        text.lines().filter_map(|l| Row::parse(host, l)).collect::<Vec<_>>()
-    };
-    let mut rows: Vec<Row> = hosts.iter().zip(&answers).flat_map(host_rows).collect();
-    rows.sort_by(|a, b| (&a.run, a.worker).cmp(&(&b.run, b.worker)));
-    Ok(rows)
+/// The workers that hosts report.
+struct Report {
+    rows: Vec<Row>,
+    unreachable: Vec<Unreachable>,
 }
 
-/// The workers of a run, or of the newest run.
-fn run_rows(targets: &Targets, run: Option<&str>) -> Result<(Ssh, Vec<Row>)> {
-    let (hosts, ssh) = targets.resolve()?;
-    let mut rows = rows(&ssh, &hosts, run)?;
-    let newest = rows.iter().max_by_key(|row| row.started).map(|row| row.run.clone());
-    let Some(run) = newest else {
-        let missing = run.map_or("no run".into(), |run| format!("no run {run}"));
-        return Err(Error::new(format!("there is {missing} on {}", hosts.join(", "))));
-    };
-    rows.retain(|row| row.run == run);
-    Ok((ssh, rows))
+/// A host that did not answer.
+struct Unreachable {
+    host: String,
+    reason: String,
+}
+
+impl Report {
+    /// Asks hosts for the workers of all runs, or of one.
+    fn ask(ssh: &Ssh, hosts: &[String], run: Option<&str>) -> Report {
+        let arguments: Vec<&str> = run.into_iter().collect();
+        let ask = |host: &String| {
+            ssh.ask(host, &STATUS.command(&arguments), Input::Text(""), SCRIPT_TIMEOUT).result()
+        };
+        let hosts = distinct_hosts(hosts);
+        let mut rows = Vec::new();
+        let mut unreachable = Vec::new();
+        for (host, answer) in hosts.iter().zip(parallel_results(&hosts, ask)) {
+            match answer {
+                Ok(text) => rows.extend(text.lines().filter_map(|line| Row::parse(host, line))),
+                Err(reason) => unreachable.push(Unreachable { host: host.clone(), reason }),
+            }
+        }
+        Report { rows: without_repetitions(rows), unreachable }
+    }
+
+    fn is_unreachable(&self, host: &str) -> bool {
+        self.unreachable.iter().any(|unreachable| unreachable.host == host)
+    }
+
+    /// The result of a command that did its work on all hosts that answered.
+    ///
+    /// # Errors
+    /// One line for each host that did not answer.
+    fn finish(&self, code: u8) -> Result<u8> {
+        let failures: Vec<String> =
+            self.unreachable.iter().map(|host| format!("{}: {}", host.host, host.reason)).collect();
+        if failures.is_empty() { Ok(code) } else { Err(Error::new(failures.join("\n"))) }
+    }
+}
+
+/// Hosts with a shared home directory report all workers: keeps the row of the worker's own host.
+/// The result is sorted by run and worker.
+fn without_repetitions(mut rows: Vec<Row>) -> Vec<Row> {
+    rows.sort_by(|a, b| {
+        let key = |row: &Row| (row.run.clone(), row.worker, row.launcher.clone(), !row.is_here);
+        key(a).cmp(&key(b))
+    });
+    rows.dedup_by(|later, kept| {
+        (&later.run, later.worker, &later.launcher) == (&kept.run, kept.worker, &kept.launcher)
+            && later.host != kept.host
+    });
+    rows
+}
+
+/// A run, and how to reach its hosts.
+struct FoundRun {
+    ssh: Ssh,
+    hosts: Vec<String>,
+    name: String,
+    report: Report,
+}
+
+impl FoundRun {
+    /// The named run, or the newest. The age of a run does not depend on the hosts' clocks.
+    ///
+    /// # Errors
+    /// There is no such run; a host that did not answer is named.
+    fn newest(targets: &Targets, name: Option<&str>) -> Result<FoundRun> {
+        let (hosts, ssh) = targets.resolve()?;
+        let report = Report::ask(&ssh, &hosts, name);
+        let newest = report.rows.iter().min_by_key(|row| row.age).map(|row| row.run.clone());
+        FoundRun { ssh, hosts, name: String::new(), report }.named(newest, name)
+    }
+
+    /// The named run, or the only one that is running.
+    ///
+    /// # Errors
+    /// There is no such run, or more than one; a host that did not answer is named.
+    fn running(targets: &Targets, name: Option<&str>) -> Result<FoundRun> {
+        let (hosts, ssh) = targets.resolve()?;
+        let mut report = Report::ask(&ssh, &hosts, name);
+        if name.is_none() {
+            report.rows.retain(Row::is_running);
+        }
+        let mut runs = report.rows.iter().map(|row| row.run.clone()).collect::<Vec<_>>();
+        runs.dedup();
+        if runs.len() > 1 {
+            return Err(Error::usage(format!(
+                "several runs are running; name one: {}",
+                runs.join(", ")
+            )));
+        }
+        let found = FoundRun { ssh, hosts, name: String::new(), report };
+        if name.is_none() && runs.is_empty() {
+            let hosts = found.hosts.join(", ");
+            found.report.finish(0)?;
+            return Err(Error::new(format!("no run is running on {hosts}")));
+        }
+        found.named(runs.pop(), name)
+    }
+
+    fn named(mut self, found: Option<String>, wanted: Option<&str>) -> Result<FoundRun> {
+        let Some(found) = found else {
+            self.report.finish(0)?;
+            let missing = wanted.map_or("no run".into(), |run| format!("no run {run}"));
+            return Err(Error::new(format!("there is {missing} on {}", self.hosts.join(", "))));
+        };
+        self.report.rows.retain(|row| row.run == found);
+        self.name = found;
+        Ok(self)
+    }
+
+    fn workers(&self) -> Vec<Worker> {
+        self.report.rows.iter().map(|row| Worker::existing(row.worker, &row.host)).collect()
+    }
 }
 
 pub(crate) fn status(arguments: &Status, out: &mut dyn Write) -> Result<u8> {
     let (hosts, ssh) = arguments.targets.resolve()?;
-    let rows = rows(&ssh, &hosts, arguments.run.as_deref())?;
+    let report = Report::ask(&ssh, &hosts, arguments.run.as_deref());
     if arguments.json {
-        let text = serde_json::to_string_pretty(&rows).map_err(|e| Error::new(e.to_string()))?;
+        let text =
+            serde_json::to_string_pretty(&report.rows).map_err(|e| Error::new(e.to_string()))?;
         print_line(out, &text);
-        return Ok(0);
+        return report.finish(0);
     }
-    for row in &rows {
+    for row in &report.rows {
         let code = row
             .exit_code
             .filter(|_| !row.is_running())
@@ -151,7 +281,7 @@ pub(crate) fn status(arguments: &Status, out: &mut dyn Write) -> Result<u8> {
             &format!("{} worker {} ({}): {}{code}{step}", row.run, row.worker, row.host, row.state),
         );
     }
-    Ok(0)
+    report.finish(0)
 }
 
 pub(crate) fn logs(
@@ -159,11 +289,9 @@ pub(crate) fn logs(
     out: &mut dyn Write,
     signals: impl FnOnce() -> Result<Receiver<Signal>>,
 ) -> Result<u8> {
-    let (ssh, rows) = run_rows(&arguments.targets, arguments.run.as_deref())?;
-    let run = rows[0].run.clone();
-    let workers: Vec<Worker> =
-        rows.iter().map(|row| Worker::existing(row.worker, &row.host)).collect();
+    let found = FoundRun::newest(&arguments.targets, arguments.run.as_deref())?;
     if arguments.follow {
+        found.report.finish(0)?;
         let never = Duration::from_secs(u32::MAX.into());
         let limits = Limits {
             lost_timeout: arguments.lost_timeout,
@@ -171,118 +299,86 @@ pub(crate) fn logs(
             start_timeout: never,
             grace: never,
         };
-        return Ok(Monitor::new(ssh, run, limits, None, 0, out).run(vec![workers], &signals()?));
+        let output = Output::new(&found.name, WhenFull::Wait);
+        let workers = found.workers();
+        let monitor = Monitor::new(found.ssh, found.name, limits, None, 0, output);
+        return Ok(monitor.run_and_print(vec![workers], signals()?, out));
     }
     let lines = arguments.lines.map_or("+1".to_owned(), |lines| lines.to_string());
-    let ask = |worker: &Worker| {
-        ssh.ask(
-            &worker.host,
-            &LOGS.command(&[&run, &worker.index.to_string(), &lines]),
-            Input::Text(""),
-            SCRIPT_TIMEOUT,
-        )
-        .result()
-    };
-    let texts = parallel_map(&workers, Worker::to_string, ask)?;
-    for (worker, text) in workers.iter().zip(&texts) {
-        text.lines().for_each(|line| print_line(out, &format!("[worker {}] {line}", worker.index)));
+    let mut failures = Vec::new();
+    for worker in found.workers() {
+        let command = LOGS.command(&[&found.name, &worker.index.to_string(), &lines]);
+        if let Err(reason) = print_log(&found.ssh, &worker, &command, out) {
+            failures.push(format!("{worker}: {reason}"));
+        }
     }
-    Ok(0)
+    if !failures.is_empty() {
+        return Err(Error::new(failures.join("\n")));
+    }
+    found.report.finish(0)
+}
+
+/// Prints a worker's log as it arrives, because it may be larger than memory.
+fn print_log(ssh: &Ssh, worker: &Worker, command: &str, out: &mut dyn Write) -> Result<(), String> {
+    let failed = |e: std::io::Error| format!("the program ssh: {e}");
+    let mut command = ssh.command(&worker.host, command);
+    let mut child = command.stdin(Stdio::null()).spawn().map_err(failed)?;
+    let errors = child.stderr.take();
+    let errors = thread::spawn(move || {
+        let mut last = Vec::new();
+        for line in errors.into_iter().flat_map(|errors| Lines::new(BufReader::new(errors))) {
+            last.push(line.text);
+            if last.len() > MAX_ERRORS {
+                last.remove(0);
+            }
+        }
+        last
+    });
+    if let Some(log) = child.stdout.take() {
+        let mut lines = Lines::new(BufReader::new(log));
+        for line in lines.by_ref() {
+            print_line(out, &format!("[worker {}] {}", worker.index, line.text));
+        }
+        if let Some(line) = lines.rest() {
+            print_line(out, &format!("[worker {}] {}", worker.index, line.text));
+        }
+    }
+    let errors = errors.join().unwrap_or_default();
+    let status = child.wait().map_err(failed)?;
+    if status.success() { Ok(()) } else { Err(explain(status.code(), &errors.join("\n"))) }
 }
 
 pub(crate) fn stop(arguments: &Stop, out: &mut dyn Write) -> Result<u8> {
-    let (ssh, rows) = run_rows(&arguments.targets, arguments.run.as_deref())?;
-    let run = rows[0].run.clone();
-    let mut running: Vec<Row> = rows.into_iter().filter(Row::is_running).collect();
-    let workers = |rows: &[Row]| {
-        rows.iter().map(|row| Worker::existing(row.worker, &row.host)).collect::<Vec<_>>()
-    };
+    let mut found = FoundRun::running(&arguments.targets, arguments.run.as_deref())?;
+    found.report.rows.retain(Row::is_running);
     if arguments.dry_run {
-        for worker in workers(&running) {
-            let command = SIGNAL.command(&[&run, &worker.index.to_string(), "TERM"]);
-            print_line(out, &ssh.shell_line(&worker.host, &command));
+        for worker in found.workers() {
+            let command = SIGNAL.command(&[&found.name, &worker.index.to_string(), "TERM"]);
+            print_line(out, &found.ssh.shell_line(&worker.host, &command));
         }
-        return Ok(0);
+        return found.report.finish(0);
     }
     for (signal, timeout) in [("TERM", arguments.grace), ("KILL", Duration::from_secs(10))] {
-        signal_all(&ssh, &run, &workers(&running), signal);
+        signal_all(&found.ssh, &found.name, &found.workers(), signal);
         let deadline = Instant::now() + timeout;
-        while !running.is_empty() && Instant::now() < deadline {
+        while !found.report.rows.is_empty() && Instant::now() < deadline {
             thread::sleep(Duration::from_millis(300));
-            let hosts: Vec<String> = running.iter().map(|row| row.host.clone()).collect();
-            running =
-                self::rows(&ssh, &hosts, Some(&run))?.into_iter().filter(Row::is_running).collect();
+            let hosts: Vec<String> = found.report.rows.iter().map(|row| row.host.clone()).collect();
+            let now = Report::ask(&found.ssh, &hosts, Some(&found.name));
+            found.report.rows.retain(|row| {
+                let same = |other: &&Row| other.worker == row.worker;
+                now.is_unreachable(&row.host)
+                    || now.rows.iter().find(same).is_some_and(Row::is_running)
+            });
         }
     }
-    if let Some(row) = running.first() {
+    if let Some(row) = found.report.rows.first() {
         return Err(Error::new(format!(
-            "{run}: worker {} ({}) still runs after SIGKILL",
-            row.worker, row.host
+            "{}: worker {} ({}) still runs after SIGKILL",
+            found.name, row.worker, row.host
         )));
     }
-    print_line(out, &format!("[pod] {run}: all workers have ended"));
+    found.report.finish(0)?;
+    print_line(out, &format!("[pod] {}: all workers have ended", found.name));
     Ok(0)
-}
-
-/// An event of a command on a host.
-enum OutputEvent {
-    Line { worker: usize, text: String },
-    Exit { worker: usize, code: u8 },
-}
-
-pub(crate) fn exec(arguments: &Exec, out: &mut dyn Write) -> Result<u8> {
-    let (hosts, ssh) = arguments.targets.resolve()?;
-    let words: Vec<String> = arguments.command.iter().map(|word| quote(word)).collect();
-    let command = words.join(" ");
-    if arguments.dry_run {
-        hosts.iter().for_each(|host| print_line(out, &ssh.shell_line(host, &command)));
-        return Ok(0);
-    }
-    let (send, events) = channel();
-    for (index, host) in hosts.iter().enumerate() {
-        let mut command = ssh.command(host, &command);
-        let failed = |e| Error::new(format!("the program ssh: {e}"));
-        let mut child = command.stdin(Stdio::null()).spawn().map_err(failed)?;
-        let send: Sender<OutputEvent> = send.clone();
-        thread::spawn(move || {
-            let (out, err) = (child.stdout.take(), child.stderr.take());
-            thread::scope(|scope| {
-                scope.spawn(|| send_lines(out, index, &send));
-                send_lines(err, index, &send);
-            });
-            let code = child
-                .wait()
-                .ok()
-                .and_then(|status| status.code())
-                .and_then(|code| u8::try_from(code).ok());
-            let _ = send.send(OutputEvent::Exit { worker: index, code: code.unwrap_or(1) });
-        });
-    }
-    drop(send);
-    let mut codes = vec![0; hosts.len()];
-    for event in events {
-        match event {
-            OutputEvent::Line { worker, text } => {
-                print_line(out, &format!("[worker {worker}] {text}"));
-            }
-            OutputEvent::Exit { worker, code } => codes[worker] = code,
-        }
-    }
-    for (worker, code) in codes.iter().enumerate().filter(|(_, code)| **code != 0) {
-        print_line(
-            out,
-            &format!("[pod] {} exited with code {code}", Worker::existing(worker, &hosts[worker])),
-        );
-    }
-    Ok(codes.into_iter().find(|code| *code != 0).unwrap_or(0))
-}
-
-fn send_lines(pipe: Option<impl Read>, worker: usize, send: &Sender<OutputEvent>) {
-    let lines = pipe
-        .into_iter()
-        .flat_map(|pipe| BufReader::new(pipe).split(b'\n').map_while(std::io::Result::ok));
-    for line in lines {
-        let text = String::from_utf8_lossy(&line).into_owned();
-        let _ = send.send(OutputEvent::Line { worker, text });
-    }
 }

@@ -2,7 +2,8 @@
 
 use std::io::Write;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use fulmen_durable::messages::quantity;
@@ -10,8 +11,8 @@ use fulmen_signals::Signal;
 
 use crate::group::{Escalation, Group, WorkerSlot};
 use crate::outcome::{EX_TEMPFAIL, End, outcome};
+use crate::output::Output;
 use crate::plan::{Plan, Worker};
-use crate::run::print_line;
 use crate::session::{Event, Message, RECONNECT_INTERVAL, Session, StartOptions};
 use crate::ssh::Ssh;
 
@@ -24,32 +25,35 @@ pub(crate) struct Limits {
     pub(crate) grace: Duration,
 }
 
-/// Watches the groups of a run.
-pub(crate) struct Monitor<'a> {
+/// How many events may wait. The threads that read the hosts' answers wait for space.
+const MAX_EVENTS: usize = 256;
+
+/// Watches the groups of a run. It never waits for its output.
+pub(crate) struct Monitor {
     ssh: Ssh,
     run: String,
     limits: Limits,
     /// How to start workers. Without a plan, workers are only followed.
     plan: Option<Arc<Plan>>,
     max_restarts: u32,
-    out: &'a mut dyn Write,
-    events: Sender<Message>,
+    output: Output,
+    events: SyncSender<Message>,
     messages: Receiver<Message>,
     /// The first signal of the user.
     signal: Option<Signal>,
     last_tick: Instant,
 }
 
-impl<'a> Monitor<'a> {
+impl Monitor {
     pub(crate) fn new(
         ssh: Ssh,
         run: String,
         limits: Limits,
         plan: Option<Plan>,
         max_restarts: u32,
-        out: &'a mut dyn Write,
-    ) -> Monitor<'a> {
-        let (events, messages) = channel();
+        output: Output,
+    ) -> Monitor {
+        let (events, messages) = sync_channel(MAX_EVENTS);
         let plan = plan.map(Arc::new);
         Monitor {
             ssh,
@@ -57,7 +61,7 @@ impl<'a> Monitor<'a> {
             limits,
             plan,
             max_restarts,
-            out,
+            output,
             events,
             messages,
             signal: None,
@@ -65,19 +69,50 @@ impl<'a> Monitor<'a> {
         }
     }
 
+    /// Runs to the end, prints to `out` meanwhile, and returns the exit code.
+    pub(crate) fn run_and_print(
+        self,
+        groups: Vec<Vec<Worker>>,
+        signals: Receiver<Signal>,
+        out: &mut dyn Write,
+    ) -> u8 {
+        let output = self.output.clone();
+        thread::scope(|scope| {
+            let watch = scope.spawn(move || {
+                let _closes = self.output.close_on_drop();
+                self.run(groups, signals)
+            });
+            output.print_to(out);
+            watch.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
     /// Runs to the end and returns the exit code.
-    pub(crate) fn run(mut self, groups: Vec<Vec<Worker>>, signals: &Receiver<Signal>) -> u8 {
+    fn run(mut self, groups: Vec<Vec<Worker>>, signals: Receiver<Signal>) -> u8 {
         let mut groups: Vec<Group> =
             groups.into_iter().map(|workers| self.group(workers, 0)).collect();
         let mut first_failure = 0;
         while groups.iter().any(|group| group.outcome.is_none()) {
-            match self.messages.recv_timeout(Duration::from_millis(100)) {
-                Ok(message) => self.receive(&mut groups, message),
-                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
+            let mut message = self.messages.recv_timeout(Duration::from_millis(100)).ok();
+            let received_at = Instant::now();
+            for _ in 0..MAX_EVENTS {
+                let Some(received) = message else { break };
+                self.receive(&mut groups, received);
+                message = self.messages.try_recv().ok();
+            }
+            if let Some(received) = message {
+                self.receive(&mut groups, received);
+            }
+            if self.plan.is_none() {
+                // While nobody read the output, no message was read either.
+                let waited = received_at.elapsed();
+                for slot in groups.iter_mut().flat_map(|group| &mut group.slots) {
+                    slot.last_heard = slot.last_heard.map(|time| time + waited);
+                }
             }
             while let Ok(signal) = signals.try_recv() {
                 if self.plan.is_none() {
-                    print_line(self.out, &format!("[pod] {signal}: the run continues"));
+                    self.output.note(format!("[pod] {signal}: the run continues"));
                     return 0;
                 }
                 self.forward(&mut groups, signal);
@@ -174,9 +209,10 @@ impl<'a> Monitor<'a> {
                 (slot.connection, slot.offset) = (Some(connection), offset);
                 return;
             }
-            Event::Printed(text, bytes) => {
-                (slot.last_heard, slot.offset) = (Some(now), slot.offset + bytes);
-                return print_line(self.out, &format!("[worker {worker}] {text}"));
+            Event::Printed(text, position) => {
+                slot.last_heard = Some(now);
+                slot.offset = position;
+                return self.output.line(worker, &text);
             }
             Event::Alive(state, step) => {
                 slot.last_heard = Some(now);
@@ -194,12 +230,13 @@ impl<'a> Monitor<'a> {
                     "[pod] {}: the connection is lost: {reason}; reconnecting",
                     slot.worker
                 );
-                return print_line(self.out, &text);
+                return self.output.note(text);
             }
             Event::Exited(code) => match slot.stuck_reason.take() {
                 Some(reason) => End::Stuck(reason),
                 None => End::Exited { code, signaled },
             },
+            Event::NotStarted(reason) => End::NotStarted(reason),
             Event::Gone(reason) => End::Lost(reason),
         };
         group.end(index, end);
@@ -225,7 +262,7 @@ impl<'a> Monitor<'a> {
             "INT" => "all workers save and end; repeat the signal to kill them",
             _ => "all workers save and end",
         };
-        print_line(self.out, &format!("[pod] {signal}: {effect}"));
+        self.output.note(format!("[pod] {signal}: {effect}"));
         for group in groups.iter_mut().filter(|group| group.outcome.is_none()) {
             group.send(name);
             group.next_escalation = next;
@@ -287,10 +324,8 @@ impl<'a> Monitor<'a> {
                         let running = |index: &usize| group.slots[*index].end.is_none();
                         for index in (0..group.slots.len()).filter(running).collect::<Vec<_>>() {
                             let worker = &group.slots[index].worker;
-                            print_line(
-                                self.out,
-                                &format!("[pod] {worker} still runs after it was killed"),
-                            );
+                            self.output
+                                .note(format!("[pod] {worker} still runs after it was killed"));
                             group.end(index, End::Remains);
                         }
                     }
@@ -308,6 +343,9 @@ impl<'a> Monitor<'a> {
                 Some((*code == EX_TEMPFAIL, format!("{} ended with code {code}", slot.worker)))
             }
             End::Remains => Some((false, format!("{} still runs", slot.worker))),
+            End::NotStarted(reason) => {
+                Some((false, format!("{} cannot be started: {reason}", slot.worker)))
+            }
             End::Lost(reason) | End::Stuck(reason) => {
                 Some((false, format!("{} is lost: {reason}", slot.worker)))
             }
@@ -361,7 +399,7 @@ impl<'a> Monitor<'a> {
         if group.slots.iter().all(|slot| slot.end.is_some()) {
             return;
         }
-        print_line(self.out, &format!("[pod] {text}; ending the others"));
+        self.output.note(format!("[pod] {text}; ending the others"));
         if saves {
             // The others save and end too.
             group.last_signal = Some("");
@@ -391,7 +429,7 @@ impl<'a> Monitor<'a> {
                 }
                 _ => String::new(),
             };
-            print_line(self.out, &format!("[pod] {}{consequence}", outcome.text));
+            self.output.note(format!("[pod] {}{consequence}", outcome.text));
         }
         if restarts {
             let workers = group.slots.drain(..).map(|slot| slot.worker).collect();

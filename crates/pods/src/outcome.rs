@@ -16,6 +16,8 @@ pub(crate) enum End {
         /// Whether the worker had been sent a signal to end.
         signaled: bool,
     },
+    /// The program could not be started, for this reason, and a second attempt would not help.
+    NotStarted(String),
     /// The worker no longer sends messages, for this reason.
     Lost(String),
     /// The worker made no progress and was killed, for this reason.
@@ -36,8 +38,8 @@ pub(crate) struct Outcome {
 /// Combines the ends of workers, in the order in which they were observed. `name` gives the name of
 /// a worker.
 ///
-/// A lost or stuck worker decides the outcome, because it makes the others fail. Otherwise, the
-/// first worker that failed without a signal to end decides.
+/// A worker that was not started, is lost or is stuck decides the outcome, because it makes the
+/// others fail. Otherwise, the first worker that failed without a signal to end decides.
 pub(crate) fn outcome(
     ends: &[(usize, End)],
     signal: Option<Signal>,
@@ -48,16 +50,21 @@ pub(crate) fn outcome(
         let code = if succeeded { 0 } else { signal.exit_code() };
         return Outcome { code, text: format!("{signal}: all workers have ended"), restart: false };
     }
-    let lost = ends.iter().find(|(_, end)| matches!(end, End::Lost(_)));
+    let not_started = ends.iter().find(|(_, end)| matches!(end, End::NotStarted(_)));
+    let lost = || ends.iter().find(|(_, end)| matches!(end, End::Lost(_)));
     let stuck = || ends.iter().find(|(_, end)| matches!(end, End::Stuck(_)));
     let remains = || ends.iter().find(|(_, end)| *end == End::Remains);
     let failed = |was_signaled: bool| {
         ends.iter()
             .find(move |(_, end)| matches!(end, End::Exited { code: 1.., signaled } if *signaled == was_signaled))
     };
-    let Some((worker, end)) =
-        lost.or_else(stuck).or_else(|| failed(false)).or_else(|| failed(true)).or_else(remains)
-    else {
+    let deciding = not_started
+        .or_else(lost)
+        .or_else(stuck)
+        .or_else(|| failed(false))
+        .or_else(|| failed(true))
+        .or_else(remains);
+    let Some((worker, end)) = deciding else {
         return Outcome { code: 0, text: String::new(), restart: false };
     };
     let (code, description) = match end {
@@ -65,6 +72,7 @@ pub(crate) fn outcome(
             (*code, format!("was killed by signal {}, exit code {code}", code - 128))
         }
         End::Exited { code, .. } => (*code, format!("exited with code {code}")),
+        End::NotStarted(reason) => (1, format!("cannot be started: {reason}")),
         End::Lost(reason) => (EX_TEMPFAIL, format!("is lost: {reason}")),
         End::Stuck(reason) => (EX_TEMPFAIL, format!("is stuck: {reason}")),
         End::Remains => (EX_TEMPFAIL, "still runs after it was killed".into()),
@@ -100,7 +108,15 @@ mod tests {
             false,
         );
         let (lost, stuck) = (End::Lost("no route".into()), End::Stuck("stopped".into()));
-        check(&[exited(1), stuck.clone(), lost], None, 75, "worker 2 is lost: no route", true);
+        check(
+            &[exited(1), stuck.clone(), lost.clone()],
+            None,
+            75,
+            "worker 2 is lost: no route",
+            true,
+        );
+        let not_started = End::NotStarted("no bash".into());
+        check(&[lost, not_started], None, 1, "worker 1 cannot be started: no bash", false);
         check(&[exited(1), stuck], None, 75, "worker 1 is stuck: stopped", true);
         check(&[End::Remains, exited(1)], None, 1, "worker 1 exited with code 1", false);
     }

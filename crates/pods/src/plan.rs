@@ -23,6 +23,8 @@ pub(crate) struct Plan {
     pub(crate) run: String,
     pub(crate) binary: Binary,
     pub(crate) ssh: Ssh,
+    /// Identifies this launcher, so that it ends none of another launcher's programs.
+    launcher: String,
     /// The number of seconds after which a program ends if its lease is not renewed, or 0 for a
     /// program that outlives this one.
     lease: u64,
@@ -56,6 +58,15 @@ pub(crate) struct Host {
     chips: usize,
     /// Whether it has a copy of the program.
     has_program: bool,
+    /// A worker of this name that another launcher started and that still runs.
+    running: Option<String>,
+}
+
+/// Why a program was not started.
+pub(crate) struct StartError {
+    pub(crate) reason: String,
+    /// Whether the host did not answer. Other mistakes do not heal.
+    pub(crate) is_unreachable: bool,
 }
 
 impl Plan {
@@ -74,7 +85,8 @@ impl Plan {
         let lease = if arguments.detach { 0 } else { arguments.lost_timeout.as_secs() };
         let wait_for = arguments.wait_for.clone().unwrap_or_default();
         let (grace, wait_timeout) = (arguments.grace.as_secs(), arguments.wait_timeout);
-        Ok(Plan { run, binary, ssh, lease, grace, wait_for, wait_timeout })
+        let launcher = random(8)?;
+        Ok(Plan { run, binary, ssh, launcher, lease, grace, wait_for, wait_timeout })
     }
 
     fn check_command(&self) -> String {
@@ -82,6 +94,8 @@ impl Plan {
             &self.binary.hash,
             &self.wait_for,
             &self.wait_timeout.as_secs().to_string(),
+            &self.run,
+            &self.launcher,
         ])
     }
 
@@ -90,7 +104,7 @@ impl Plan {
             .map(|number| number.to_string());
         let [index, lease, grace] = &numbers;
         let supervise = SUPERVISE.text();
-        let fixed = [&self.run, index, &self.binary.hash, lease, grace, &supervise];
+        let fixed = [&self.run, index, &self.binary.hash, lease, grace, &self.launcher, &supervise];
         START.command(&fixed.into_iter().chain(&worker.arguments).collect::<Vec<_>>())
     }
 
@@ -101,9 +115,15 @@ impl Plan {
     pub(crate) fn prepare(&self, host: &str) -> Result<Host, String> {
         let timeout = SCRIPT_TIMEOUT
             + if self.wait_for.is_empty() { Duration::ZERO } else { self.wait_timeout };
-        let answer =
-            self.ssh.ask(host, &self.check_command(), Input::Text(""), timeout).result()?;
+        let answer = self.ssh.ask(host, &self.check_command(), Input::Open, timeout).result()?;
         let state = Host::parse(&answer);
+        if let Some(worker) = &state.running {
+            let run = &self.run;
+            return Err(format!(
+                "worker {worker} of a run named {run} is already running here; end it with `fulmen pod stop {run}`, or pass \
+                 another name with --run"
+            ));
+        }
         if let Some(reason) = self.binary.incompatibility(&state.machine, state.glibc) {
             return Err(reason);
         }
@@ -126,7 +146,7 @@ impl Plan {
     ///
     /// # Errors
     /// Why it did not start.
-    pub(crate) fn start(&self, worker: &Worker, resume: bool) -> Result<u64, String> {
+    pub(crate) fn start(&self, worker: &Worker, resume: bool) -> Result<u64, StartError> {
         let mut environment: String =
             worker.environment.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
         if resume {
@@ -144,7 +164,12 @@ impl Plan {
         });
         match (answer.code, started) {
             (Some(0), Some(offset)) => Ok(offset),
-            _ => Err(answer.result().err().unwrap_or_else(|| "its answer cannot be parsed".into())),
+            _ => {
+                let is_unreachable = answer.is_unreachable();
+                let unknown = || "its answer cannot be parsed".to_owned();
+                let reason = answer.result().err().unwrap_or_else(unknown);
+                Err(StartError { reason, is_unreachable })
+            }
         }
     }
 
@@ -292,6 +317,7 @@ impl Host {
             address: value("address").into(),
             chips: value("chips").parse().unwrap_or(0),
             has_program: value("present") == "yes",
+            running: Some(value("running").to_owned()).filter(|worker| !worker.is_empty()),
         }
     }
 }

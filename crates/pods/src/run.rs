@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::Path;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, channel, sync_channel};
 use std::thread;
 use std::time::Duration;
 
@@ -16,13 +16,14 @@ use crate::arguments::{Run, RunOptions};
 use crate::binary::Binary;
 use crate::manage::{distinct_hosts, parallel_map, signal_all};
 use crate::monitor::{Limits, Monitor};
+use crate::output::{Output, WhenFull};
 use crate::plan::{Host, HostChips, Plan, Worker};
 use crate::session::Session;
 use crate::ssh::Ssh;
 use crate::{Error, Result};
 
 /// Receives the signals of this process from now on: Ctrl-C, SIGTERM and SIGHUP. They no longer end
-/// the process.
+/// the process until the receiver is dropped.
 ///
 /// # Errors
 /// The operating system refuses the handlers.
@@ -38,6 +39,8 @@ pub fn signals() -> Result<Receiver<Signal>> {
                 _ => Signal::HangUp,
             };
             if send.send(signal).is_err() {
+                // The run is over, and the rest of its output waits for a reader.
+                let _ = signal_hook::low_level::emulate_default_handler(number);
                 break;
             }
         }
@@ -45,7 +48,7 @@ pub fn signals() -> Result<Receiver<Signal>> {
     Ok(receive)
 }
 
-pub(crate) fn run(run: &Run, out: &mut dyn Write, signals: &Receiver<Signal>) -> Result<u8> {
+pub(crate) fn run(run: &Run, out: &mut dyn Write, signals: Receiver<Signal>) -> Result<u8> {
     let Run { targets, options: arguments, dry_run: is_dry_run } = run;
     let binary = Binary::open(Path::new(&arguments.command[0]))?;
     if let (true, Some(line)) = (*is_dry_run, targets.shell_line()) {
@@ -64,7 +67,7 @@ pub(crate) fn run(run: &Run, out: &mut dyn Write, signals: &Receiver<Signal>) ->
         };
         parallel_map(&unique, name, |host| plan.prepare(host))
     };
-    let states = match interruptible(&plan.ssh, signals, prepare) {
+    let states = match interruptible(&plan.ssh, &signals, prepare) {
         Ok(states) => states?,
         Err(signal) => return Ok(signal.exit_code()),
     };
@@ -110,7 +113,9 @@ pub(crate) fn run(run: &Run, out: &mut dyn Write, signals: &Receiver<Signal>) ->
         vec![workers]
     };
     let (ssh, run) = (plan.ssh.clone(), plan.run.clone());
-    Ok(Monitor::new(ssh, run, limits, Some(plan), arguments.max_restarts, out).run(groups, signals))
+    let output = Output::new(&run, WhenFull::Skip);
+    let monitor = Monitor::new(ssh, run, limits, Some(plan), arguments.max_restarts, output);
+    Ok(monitor.run_and_print(groups, signals, out))
 }
 
 fn dry_run(
@@ -130,7 +135,7 @@ fn dry_run(
     };
     plan.shell_lines(&workers).iter().for_each(|line| print_line(out, line));
     if !arguments.detach {
-        let (events, _) = channel();
+        let (events, _) = sync_channel(1);
         for worker in &workers {
             let session = Session::new(&plan.ssh, &plan.run, worker, 0, true, &events);
             print_line(out, &plan.ssh.shell_line(&worker.host, &session.command(0)));
@@ -141,8 +146,8 @@ fn dry_run(
 
 /// Starts all workers, or none.
 fn detach(plan: &Plan, workers: &[Worker], out: &mut dyn Write) -> Result<u8> {
-    if let Err(error) = parallel_map(workers, Worker::to_string, |worker| plan.start(worker, false))
-    {
+    let start = |worker: &Worker| plan.start(worker, false).map_err(|error| error.reason);
+    if let Err(error) = parallel_map(workers, Worker::to_string, start) {
         signal_all(&plan.ssh, &plan.run, workers, "KILL");
         return Err(error);
     }

@@ -1,31 +1,41 @@
 //! A worker's connection: starts the program if requested, and reports its events.
 
+use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, ChildStdin};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::plan::{Plan, Worker};
+use crate::lines::{Line, Lines};
+use crate::plan::{Plan, StartError, Worker};
 use crate::ssh::{FOLLOW, Ssh, explain, script_message};
 
 /// The pause between two attempts to reach a host.
 pub(crate) const RECONNECT_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Progress bars are printed at most this often.
+const OVERWRITTEN_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How many of the last lines of ssh's errors are kept.
+pub(crate) const MAX_ERRORS: usize = 20;
 
 /// An event of a worker.
 pub(crate) enum Event {
     /// The program runs, and this is the connection to it. Output is read from this offset of the
     /// log.
     Opened(Connection, u64),
-    /// A line of output, and its length in bytes in the log.
+    /// A line of output, and how far the log has been read with it.
     Printed(String, u64),
     /// The state of its process, as `ps` shows it, and the training step, if known.
     Alive(char, String),
     /// The program has ended.
     Exited(u8),
+    /// The program could not be started, for this reason, and a second attempt would not help.
+    NotStarted(String),
     /// The program has ended or never ran, and its exit code is unknown, for this reason.
     Gone(String),
     /// The connection has ended, for this reason. The program may still run.
@@ -68,7 +78,7 @@ pub(crate) struct Session {
     attempt: u32,
     /// Whether the program ends if the connection is lost for too long.
     ends_program: bool,
-    events: Sender<Message>,
+    events: SyncSender<Message>,
     /// Set to cancel a program that has not started.
     pub(crate) cancelled: Arc<AtomicBool>,
 }
@@ -88,7 +98,7 @@ impl Session {
         worker: &Worker,
         attempt: u32,
         ends_program: bool,
-        events: &Sender<Message>,
+        events: &SyncSender<Message>,
     ) -> Session {
         Session {
             ssh: ssh.clone(),
@@ -110,10 +120,16 @@ impl Session {
                 // The host may have come back with an empty disk.
                 let ready =
                     if resume { start.plan.prepare(&start.worker.host).map(drop) } else { Ok(()) };
-                match ready.and_then(|()| start.plan.start(&start.worker, resume)) {
+                let error = |reason| StartError { reason, is_unreachable: true };
+                let started =
+                    ready.map_err(error).and_then(|()| start.plan.start(&start.worker, resume));
+                match started {
                     Ok(offset) => return self.follow(offset),
-                    Err(reason) if self.gives_up(start.resume) => {
-                        return self.send(Event::Gone(reason));
+                    Err(error) if !error.is_unreachable => {
+                        return self.send(Event::NotStarted(error.reason));
+                    }
+                    Err(error) if self.gives_up(start.resume) => {
+                        return self.send(Event::Gone(error.reason));
                     }
                     Err(_) => thread::sleep(RECONNECT_INTERVAL),
                 }
@@ -157,11 +173,11 @@ impl Session {
         };
         let child = Arc::new(Mutex::new(child));
         self.send(Event::Opened(Connection { child: child.clone(), input }, offset));
-        let (mut end, mut errors) = (None, String::new());
-        let partial_line = thread::scope(|scope| {
-            let reader = scope.spawn(|| self.read_lines(BufReader::new(out)));
-            for line in BufReader::new(err).split(b'\n').map_while(Result::ok) {
-                let line = String::from_utf8_lossy(&line).into_owned();
+        let mut end = None;
+        let mut errors = VecDeque::new();
+        let (rest, position) = thread::scope(|scope| {
+            let reader = scope.spawn(|| self.read_output(BufReader::new(out), offset));
+            for line in Lines::new(BufReader::new(err)).map(|line| line.text) {
                 let words: Vec<&str> =
                     script_message(&line).unwrap_or_default().splitn(3, ' ').collect();
                 match words.as_slice() {
@@ -176,35 +192,44 @@ impl Session {
                         end = Some(code.parse().map_or_else(|_| killed(), Event::Exited));
                     }
                     ["error", ..] => end = Some(Event::Gone(explain(None, &line))),
-                    _ => errors.push_str(&(line + "\n")),
+                    _ => {
+                        errors.truncate(MAX_ERRORS - 1);
+                        errors.push_front(line);
+                    }
                 }
             }
-            reader.join().unwrap_or_default()
+            reader.join().unwrap_or((None, offset))
         });
         // A line cut off by a lost connection is read again in full.
-        if end.is_some() && !partial_line.is_empty() {
-            self.send_line(&partial_line);
+        if end.is_some()
+            && let Some(line) = rest
+        {
+            self.send(Event::Printed(line.text, position + line.bytes));
         }
         let status = child.lock().unwrap_or_else(PoisonError::into_inner).wait();
         let code = status.ok().and_then(|status| status.code());
-        self.send(end.unwrap_or_else(|| Event::Broken(explain(code, &errors))));
+        let errors: Vec<String> = errors.into_iter().rev().collect();
+        self.send(end.unwrap_or_else(|| Event::Broken(explain(code, &errors.join("\n")))));
     }
 
-    /// Reports all complete lines, and returns the rest.
-    fn read_lines(&self, mut out: impl BufRead) -> Vec<u8> {
-        let mut line = Vec::new();
-        while matches!(out.read_until(b'\n', &mut line), Ok(1..)) && line.ends_with(b"\n") {
-            self.send_line(&line);
-            line.clear();
+    /// Reports the lines of the log from an offset on, and returns the text after the last line and
+    /// its offset. Of lines that overwrite each other, one a second is reported.
+    fn read_output(&self, out: impl BufRead, offset: u64) -> (Option<Line>, u64) {
+        let mut position = offset;
+        let mut last_overwritten: Option<Instant> = None;
+        let mut lines = Lines::new(out);
+        for line in lines.by_ref() {
+            position += line.bytes;
+            if line.is_overwritten {
+                let is_recent =
+                    last_overwritten.is_some_and(|time| time.elapsed() < OVERWRITTEN_INTERVAL);
+                if is_recent || line.text.is_empty() {
+                    continue;
+                }
+                last_overwritten = Some(Instant::now());
+            }
+            self.send(Event::Printed(line.text, position));
         }
-        line
-    }
-
-    fn send_line(&self, line: &[u8]) {
-        let text = String::from_utf8_lossy(line);
-        self.send(Event::Printed(
-            text.trim_end_matches(['\n', '\r']).to_owned(),
-            line.len() as u64,
-        ));
+        (lines.rest(), position)
     }
 }

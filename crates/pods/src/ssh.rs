@@ -22,6 +22,7 @@ pub(crate) const SUPERVISE: Script = Script(include_str!("scripts/supervise.sh")
 pub(crate) const FOLLOW: Script = Script(include_str!("scripts/follow.sh"));
 pub(crate) const SIGNAL: Script = Script(include_str!("scripts/signal.sh"));
 pub(crate) const STATUS: Script = Script(include_str!("scripts/status.sh"));
+pub(crate) const EXEC: Script = Script(include_str!("scripts/exec.sh"));
 pub(crate) const LOGS: Script = Script(include_str!("scripts/logs.sh"));
 
 /// The prefix of a script's lines for this program.
@@ -64,9 +65,15 @@ const DEFAULT_OPTIONS: [&str; 5] = [
     "-oControlMaster=no",
 ];
 
+/// The exit code of `ssh` if it cannot reach the host.
+const SSH_FAILED: i32 = 255;
+
 /// The standard input of a command.
 pub(crate) enum Input<'a> {
     Text(&'a str),
+    /// Empty, and open until the answer has arrived, so that a script can detect that nobody waits
+    /// for it any longer.
+    Open,
     File(File),
 }
 
@@ -75,6 +82,8 @@ pub(crate) enum Input<'a> {
 pub(crate) struct CommandOutput {
     /// The exit code. `None` if a signal or the time-out ended the command.
     pub(crate) code: Option<i32>,
+    /// Whether `ssh` could not be started on this machine.
+    pub(crate) is_ssh_missing: bool,
     pub(crate) out: String,
     pub(crate) err: String,
 }
@@ -109,38 +118,53 @@ impl Ssh {
     ) -> CommandOutput {
         let failed = |e: std::io::Error| CommandOutput {
             code: None,
+            is_ssh_missing: true,
             out: String::new(),
             err: format!("the program ssh: {e}"),
         };
         let mut command = self.command(host, remote);
         // In its own process group, so that Ctrl-C in the terminal does not reach it.
         command.process_group(0);
-        let text = match input {
+        let text = match &input {
             Input::Text(text) => text,
-            Input::File(file) => {
-                command.stdin(file);
-                ""
-            }
+            Input::Open | Input::File(_) => "",
         };
+        let stays_open = matches!(input, Input::Open);
+        if let Input::File(file) = input {
+            command.stdin(file);
+        }
         let mut child = match command.spawn() {
             Ok(child) => child,
             Err(error) => return failed(error),
         };
-        if let Some(mut stdin) = child.stdin.take() {
+        let mut stdin = child.stdin.take();
+        if let Some(stdin) = &mut stdin {
             // Ignore a failure here: if the host is gone, the exit code shows it.
             let _ = stdin.write_all(text.as_bytes());
         }
+        let open = stdin.filter(|_| stays_open);
         let output =
             wait_with_output(&mut child, limit, &mut || self.cancelled.load(Ordering::Relaxed));
+        drop(open);
         let err = match output.status {
             Some(_) => output.err,
             None => format!("no answer within {} s\n{}", limit.as_secs(), output.err),
         };
-        CommandOutput { code: output.status.and_then(|status| status.code()), out: output.out, err }
+        CommandOutput {
+            code: output.status.and_then(|status| status.code()),
+            is_ssh_missing: false,
+            out: output.out,
+            err,
+        }
     }
 }
 
 impl CommandOutput {
+    /// Whether a command failed because its host did not answer, so that it may succeed later.
+    pub(crate) fn is_unreachable(&self) -> bool {
+        !self.is_ssh_missing && matches!(self.code, None | Some(SSH_FAILED))
+    }
+
     /// The standard output of a successful command.
     ///
     /// # Errors

@@ -20,8 +20,23 @@ born() {
 # Whether the process with this id and start time still runs.
 runs() { born "$1" && [ "$time" = "$2" ]; }
 
-# Reads the ids and start times of the supervisor and its program.
-read_pids() { { read -r supervisor supervisor_time program program_time <pids; } 2>/dev/null; }
+# The process table that ids belong to. Hosts may share a home directory, and a reboot starts a new table.
+process_table() {
+  local boot
+  { read -r boot </proc/sys/kernel/random/boot_id; } 2>/dev/null
+  echo "$boot/$(readlink /proc/self/ns/pid)"
+}
+
+# Reads the ids and start times of the supervisor and its program, if they are those of this host.
+read_pids() {
+  { read -r supervisor supervisor_time program program_time table <pids; } 2>/dev/null && [ "$table" = "$(process_table)" ]
+}
+
+# Whether the worker in this folder runs on this host.
+is_running() { read_pids && runs "$supervisor" "$supervisor_time"; }
+
+# The launcher that started the worker in this folder.
+read_owner() { owner=""; { read -r owner <owner; } 2>/dev/null || true; }
 
 # Sends a signal to the program and its child processes.
 signal() {

@@ -1,14 +1,20 @@
 # follow.sh RUN WORKER OFFSET OWNER: prints the log from OFFSET on, until the program has ended. Standard input has names of
 # signals for the program, and dots, which renew its lease if OWNER is 1.
 cd "$root/runs/$1/$2" 2>/dev/null || fail "there is no run $1 here"
-read_pids || fail "the run $1 has not started here"
-offset=$3 owner=$4
-tail -c "+$((offset + 1))" -s 0.2 -f log --pid="$supervisor" 2>/dev/null &
+[ -f pids ] || fail "the run $1 has not started here"
+offset=$3 owns=$4
+# `tail` ends after it has printed the rest, once this process has ended. It cannot watch the supervisor: in a container whose
+# first process does not reap, an ended process keeps its id.
+exec 3> >(exec cat >/dev/null 2>&1)
+watched=$!
+tail -c "+$((offset + 1))" -s 0.2 -f log --pid=$watched 2>/dev/null 3>&- &
 tail=$!
 trap 'kill $tail 2>/dev/null' EXIT
 uptime
 heard=$up told=-1 part=""
-while runs "$supervisor" "$supervisor_time"; do
+read_pids
+here=$?
+while [ $here = 0 ] && runs "$supervisor" "$supervisor_time"; do
   uptime
   if [ "$up" != "$told" ]; then
     told=$up state="?"
@@ -21,7 +27,7 @@ while runs "$supervisor" "$supervisor_time"; do
     heard=$up line=$part$line part=""
     case $line in
       INT | TERM | KILL) signal "$line" ;;
-      *) [ "$owner" = 1 ] && touch lease ;;
+      *) [ "$owns" = 1 ] && touch lease ;;
     esac
   elif [ $? -le 128 ] || [ $((up - heard)) -gt 120 ]; then
     # The connection is lost.
@@ -31,6 +37,8 @@ while runs "$supervisor" "$supervisor_time"; do
     part+=$line
   fi
 done
+exec 3>&-
+wait $watched
 wait $tail
 read -r code <exit
 # The supervisor was killed, so end the program here.

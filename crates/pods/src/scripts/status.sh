@@ -4,13 +4,19 @@ for folder in ${1:-*}/*; do
   [ -f "$folder/exit" ] || continue
   (
     cd "$folder" || exit
-    program="" shown=ended
-    if read_pids && runs "$supervisor" "$supervisor_time"; then
-      shown=running
-      born "$program" && [ "$state" = T ] && shown=stopped
+    program="" shown=ended here=no
+    if read_pids; then
+      here=yes
+      if runs "$supervisor" "$supervisor_time"; then
+        shown=running
+        born "$program" && [ "$state" = T ] && shown=stopped
+      fi
     fi
     code="" step=""
     { read -r code <exit; read -r step <progress; } 2>/dev/null
-    echo "$folder $shown ${code:--} ${program:--} $(stat -c %Y program) $(stat -c %s log) $step"
+    read_owner
+    started=$(stat -c %Y program)
+    age=$(($(date +%s) - started))
+    echo "$folder $shown ${code:--} ${program:--} $started $age $(stat -c %s log) ${owner:--} $here $step"
   )
 done

@@ -9,7 +9,7 @@ set -m
 child=$!
 born $$ && own=$time
 born $child || time=0
-echo "$$ $own $child $time" >pids.new && mv pids.new pids || { kill -KILL -- -$child; exit 1; }
+echo "$$ $own $child $time $(process_table)" >pids.new && mv pids.new pids || { kill -KILL -- -$child; exit 1; }
 uptime
 seen="" since=$up end=""
 while kill -0 $child 2>/dev/null; do

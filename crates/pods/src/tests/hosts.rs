@@ -6,7 +6,7 @@ use std::fs;
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
@@ -49,9 +49,24 @@ pub(crate) fn wait_until(what: &str, done: impl Fn() -> bool) {
     }
 }
 
+/// The peculiarities of a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A home directory of its own, and a first process that reaps others.
+    Machine,
+    /// A first process that reaps no others, as in a container with `sleep infinity`.
+    Container,
+    /// A home directory that is shared with the other hosts.
+    SharedHome,
+}
+
 impl Hosts {
     /// One host for each size of a home directory.
     pub(crate) fn new<const N: usize>(homes: [&str; N]) -> Hosts {
+        Hosts::of_kind(Kind::Machine, homes)
+    }
+
+    pub(crate) fn of_kind<const N: usize>(kind: Kind, homes: [&str; N]) -> Hosts {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let pid = std::process::id() as usize;
@@ -73,7 +88,7 @@ impl Hosts {
             let address = format!("{net}.{}", index + 1);
             writeln!(config, "Host host-{letter}\n  HostName {address}").unwrap();
             writeln!(known, "{address} {key}").unwrap();
-            hosts.add(index, &address, size);
+            hosts.add(kind, index, &address, size);
         }
         write!(
             config,
@@ -86,7 +101,7 @@ impl Hosts {
         hosts
     }
 
-    fn add(&mut self, index: usize, address: &str, size: &str) {
+    fn add(&mut self, kind: Kind, index: usize, address: &str, size: &str) {
         let (path, bridge) = (self.folder.path().display().to_string(), &self.bridge);
         let (namespace, veth) = (format!("{bridge}n{index}"), format!("{bridge}v{index}"));
         let bin = self.bin(index);
@@ -105,10 +120,17 @@ impl Hosts {
              ip -n {namespace} addr add {address}/24 dev eth0; ip -n {namespace} link set eth0 up
              ip -n {namespace} link set lo up"
         ));
-        let script = format!(
-            "mount -t tmpfs -o size={size} tmpfs ~root && mount -t tmpfs tmpfs /run && mkdir /run/sshd && \
-             exec /usr/sbin/sshd -D -e -f {config} 2>>{path}/sshd.log"
-        );
+        let home = match kind {
+            Kind::SharedHome => format!("mkdir -p {path}/home && mount --bind {path}/home ~root"),
+            _ => format!("mount -t tmpfs -o size={size} tmpfs ~root"),
+        };
+        let server = format!("/usr/sbin/sshd -D -e -f {config} 2>>{path}/sshd.log");
+        let first_process = match kind {
+            Kind::Container => format!("({server} &) && exec sleep infinity"),
+            _ => format!("exec {server}"),
+        };
+        let script =
+            format!("{home} && mount -t tmpfs tmpfs /run && mkdir /run/sshd && {first_process}");
         let mut command = Command::new("ip");
         command.args([
             "netns",
@@ -161,7 +183,18 @@ impl Hosts {
         let is_sshd = |pid: &u32| {
             fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "sshd\n")
         };
-        entries.filter(is_there).filter(|pid| is_sshd(pid) == of_sshd).collect()
+        // The first process of a container always runs, and reaps no others.
+        let is_first_or_ended = |pid: &u32| {
+            let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+            let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+            let is_first = ids.is_some_and(|ids| ids.split_whitespace().next_back() == Some("1"));
+            is_first || status.contains("State:\tZ")
+        };
+        entries
+            .filter(is_there)
+            .filter(|pid| is_sshd(pid) == of_sshd)
+            .filter(|pid| of_sshd || !is_first_or_ended(pid))
+            .collect()
     }
 
     /// Ends all connections to a host, and the commands that run in them.
@@ -275,11 +308,18 @@ pub(crate) fn parse(arguments: &[&str]) -> Arguments {
 }
 
 #[derive(Clone, Default)]
-pub(crate) struct SharedBuffer(Arc<Mutex<Vec<u8>>>);
+pub(crate) struct SharedBuffer {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    /// Whether writing blocks.
+    is_blocked: Arc<AtomicBool>,
+}
 
 impl std::io::Write for SharedBuffer {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
+        while self.is_blocked.load(Ordering::Relaxed) {
+            thread::sleep(Duration::from_millis(20));
+        }
+        self.bytes.lock().unwrap().write(bytes)
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
@@ -296,7 +336,12 @@ pub(crate) struct Pod {
 
 impl Pod {
     fn text(&self) -> String {
-        String::from_utf8(self.text.0.lock().unwrap().clone()).unwrap()
+        String::from_utf8(self.text.bytes.lock().unwrap().clone()).unwrap()
+    }
+
+    /// Begins or ends to read the output. It blocks while nobody reads it.
+    pub(crate) fn reads(&self, reads: bool) {
+        self.text.is_blocked.store(!reads, Ordering::Relaxed);
     }
 
     /// Waits until a text was printed this many times.

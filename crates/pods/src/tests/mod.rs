@@ -2,6 +2,7 @@
 //! `cargo test -p fulmen-pods -- --include-ignored`.
 
 pub(crate) mod hosts;
+mod mishaps;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
