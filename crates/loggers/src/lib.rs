@@ -1,8 +1,8 @@
 //! Loggers, which store logged values: [`CsvLogger`], [`JsonlLogger`], [`TensorBoardLogger`] and,
 //! with the feature `mlflow`, `MlflowLogger`. Your own loggers implement [`Logger`].
 //!
-//! [`Loggers`] runs them on a separate thread, so that a slow or broken logger never slows
-//! training.
+//! [`Loggers`] runs each on a thread of its own, so that a slow or broken logger never slows training
+//! or another logger.
 //!
 //! Out of scope: which values are logged, and when. The Trainer decides that.
 
@@ -10,6 +10,7 @@ mod csv;
 mod event;
 mod jsonl;
 mod log_point;
+mod logger_thread;
 mod loggers;
 mod media;
 #[cfg(feature = "mlflow")]

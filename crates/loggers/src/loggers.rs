@@ -1,26 +1,26 @@
-//! [`Loggers`]: runs all loggers on a separate thread, so that they never block training.
+//! [`Loggers`]: runs each logger on a thread of its own, so that none blocks training or another.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::TrySendError;
+use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value as Json};
 
-use crate::worker::{Job, Worker};
+use crate::logger_thread::LoggerThread;
+use crate::worker::Worker;
 use crate::{LogPoint, Logger, Media, Status};
 
-/// The maximum number of queued bytes of images.
-const MAX_BYTES: u64 = 256 << 20;
+/// How long a report waits for the loggers to write what it reads.
+const REPORT_PATIENCE: Duration = Duration::from_secs(5);
 
-/// The loggers of a run, on a separate thread.
+/// The loggers of a run, each on a thread of its own.
 ///
 /// Only [`start`](Loggers::start) and [`finish`](Loggers::finish) wait for a logger, and only for a
-/// limited time. Values that a logger cannot accept are lost. The user gets a warning when this
-/// first happens, and the number of lost values at the end.
+/// limited time. Values that a logger cannot accept are lost for this logger. The user gets a
+/// warning when this first happens, and the number of lost values at the end.
 ///
 /// ```
 /// use std::time::Duration;
@@ -36,31 +36,22 @@ const MAX_BYTES: u64 = 256 << 20;
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub struct Loggers {
-    thread: Worker<Vec<Slot>>,
-    /// The latest job of each kind for which the queue had no room.
-    deferred_jobs: Mutex<BTreeMap<&'static str, Job<Vec<Slot>>>>,
+    threads: Arc<Vec<LoggerThread>>,
+    /// Runs jobs.
+    reporter: Worker<()>,
+    /// The latest job of each kind that has not run yet.
+    pending_jobs: PendingJobs,
     timeout: Duration,
-    shared: Arc<Shared>,
+    tell: Tell,
 }
 
-struct Shared {
-    tell: Box<dyn Fn(&str) + Send + Sync>,
-    /// The number of log points that were dropped because the queue was full.
-    lost: AtomicU64,
-    warned: AtomicBool,
-    /// The number of queued bytes of images.
-    bytes: AtomicU64,
-}
+/// Shows a line to the user.
+pub(crate) type Tell = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// A logger, and the number of log points that it lost.
-struct Slot {
-    logger: Box<dyn Logger>,
-    lost: u64,
-    warned: bool,
-}
+type PendingJobs = Arc<Mutex<BTreeMap<&'static str, Box<dyn FnOnce() + Send>>>>;
 
 impl Loggers {
-    /// Starts the thread. `timeout` limits how long the start and the end of a run wait for a
+    /// Starts the threads. `timeout` limits how long the start and the end of a run wait for a
     /// logger that does not respond. `tell` shows a line to the user.
     ///
     /// # Errors
@@ -70,15 +61,15 @@ impl Loggers {
         timeout: Duration,
         tell: impl Fn(&str) + Send + Sync + 'static,
     ) -> io::Result<Loggers> {
-        let slots =
-            loggers.into_iter().map(|logger| Slot { logger, lost: 0, warned: false }).collect();
-        let (lost, warned, bytes) = (AtomicU64::new(0), AtomicBool::new(false), AtomicU64::new(0));
-        let shared = Arc::new(Shared { tell: Box::new(tell), lost, warned, bytes });
+        let tell: Tell = Arc::new(tell);
+        let threads: io::Result<Vec<LoggerThread>> =
+            loggers.into_iter().map(|logger| LoggerThread::new(logger, tell.clone())).collect();
         Ok(Loggers {
-            thread: Worker::new("fulmen-loggers", slots)?,
-            deferred_jobs: Mutex::default(),
+            threads: Arc::new(threads?),
+            reporter: Worker::new("fulmen-reports", ())?,
+            pending_jobs: PendingJobs::default(),
             timeout,
-            shared,
+            tell,
         })
     }
 
@@ -88,9 +79,11 @@ impl Loggers {
     /// A logger cannot write to the folder. A logger that does not respond in time only causes a
     /// warning.
     pub fn start(&self, folder: &Path, hyperparameters: Map<String, Json>) -> io::Result<()> {
-        let folder = folder.to_owned();
-        let started = self.thread.ask(self.timeout, move |slots| {
-            slots.iter_mut().try_for_each(|Slot { logger, .. }| {
+        let deadline = Instant::now() + self.timeout;
+        let begin = |thread: &LoggerThread| {
+            let folder = folder.to_owned();
+            let hyperparameters = hyperparameters.clone();
+            thread.post(deadline, move |logger| {
                 logger.start(&folder)?;
                 if hyperparameters.is_empty() {
                     Ok(())
@@ -98,101 +91,85 @@ impl Loggers {
                     logger.log_hyperparams(&hyperparameters)
                 }
             })
-        });
-        started.unwrap_or_else(|| {
-            self.warn_once("a logger does not respond; training continues");
-            Ok(())
-        })
+        };
+        let answers: Vec<Option<Receiver<io::Result<()>>>> =
+            self.threads.iter().map(begin).collect();
+        for (thread, answer) in self.threads.iter().zip(answers) {
+            match answer.and_then(|answer| wait(&answer, deadline)) {
+                Some(started) => started?,
+                None => thread.warn_once("does not respond; training continues"),
+            }
+        }
+        Ok(())
     }
 
     /// Queues a log point without waiting.
     pub fn log(&self, point: LogPoint) {
         let size = point.media.iter().map(|(_, media)| num_bytes(media)).sum();
-        let shared = self.shared.clone();
-        let waiting = shared.bytes.fetch_add(size, Ordering::Relaxed);
-        let job = move |slots: &mut Vec<Slot>| {
-            slots.iter_mut().for_each(|slot| slot.log(&point, &shared));
-            shared.bytes.fetch_sub(size, Ordering::Relaxed);
-        };
-        // A log point that is larger than the limit is accepted if the queue is empty.
-        if (waiting > 0 && waiting + size > MAX_BYTES) || !self.thread.post(Box::new(job)) {
-            self.shared.bytes.fetch_sub(size, Ordering::Relaxed);
-            self.shared.lost.fetch_add(1, Ordering::Relaxed);
-            self.warn_once(
-                "the loggers do not keep up, and logged values are lost; training continues",
-            );
+        let point = Arc::new(point);
+        for thread in self.threads.iter() {
+            thread.log(point.clone(), size);
         }
     }
 
-    /// Queues a job after all queued jobs, without waiting. If the queue is full, the job runs in
-    /// [`finish`](Loggers::finish), unless a later call with the same `kind` replaces it.
+    /// Queues a job without waiting. It runs after the log points that are queued before it are
+    /// written. It waits only a few seconds for a logger that does not respond. A later call with
+    /// the same `kind` replaces a job that has not begun.
     pub fn run(&self, kind: &'static str, job: impl FnOnce() + Send + 'static) {
-        // The lock is held until the end, so that an older job never runs after a newer one.
-        let mut deferred = self.deferred_jobs.lock().unwrap_or_else(PoisonError::into_inner);
-        deferred.remove(kind);
-        if let Err(TrySendError::Full(job)) = self.thread.try_post(Box::new(move |_| job())) {
-            deferred.insert(kind, job);
-        }
+        self.pending_jobs
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(kind, Box::new(job));
+        let threads = self.threads.clone();
+        let pending_jobs = self.pending_jobs.clone();
+        // If the queue is full, a job of the queue runs it.
+        self.reporter.post(Box::new(move |()| run_pending(&threads, &pending_jobs)));
     }
 
     /// Waits until everything is written, and reports losses. The run may continue afterwards.
     pub fn finish(&self, status: Status) {
-        let shared = self.shared.clone();
-        let deferred =
-            std::mem::take(&mut *self.deferred_jobs.lock().unwrap_or_else(PoisonError::into_inner));
-        let num_deferred = deferred.len() as u64;
-        let losses = self.thread.ask(self.timeout, move |slots| {
-            deferred.into_values().for_each(|job| job(slots));
-            for Slot { logger, .. } in &mut *slots {
-                if let Err(error) = logger.finalize(status) {
-                    (shared.tell)(&format!("warning: {}: {error}", logger.name()));
-                }
-            }
-            slots
-                .iter_mut()
-                .filter(|slot| slot.lost > 0)
-                .map(|slot| (slot.logger.name(), std::mem::take(&mut slot.lost)))
-                .collect::<Vec<_>>()
-        });
-        let timed_out = losses.is_none();
-        for (name, lost) in losses.unwrap_or_default() {
-            (self.shared.tell)(&format!("warning: {name} lost log points: {lost}"));
-        }
-        match self.shared.lost.swap(0, Ordering::Relaxed) {
-            0 => {}
-            lost => (self.shared.tell)(&format!(
-                "warning: the loggers did not keep up; log points lost: {lost}"
-            )),
-        }
-        if timed_out {
+        let threads = self.threads.clone();
+        let pending_jobs = self.pending_jobs.clone();
+        let reported =
+            self.reporter.ask(self.timeout, move |()| run_pending(&threads, &pending_jobs));
+        if reported.is_none() {
             let waited = self.timeout.as_secs_f64();
-            (self.shared.tell)(&format!(
-                "warning: a logger did not respond for {waited} s; up to {} queued log points and reports are lost",
-                self.thread.waiting() + num_deferred
+            (self.tell)(&format!(
+                "warning: the report of the run was not written within {waited} s"
             ));
         }
-    }
-
-    fn warn_once(&self, message: &str) {
-        if !self.shared.warned.swap(true, Ordering::Relaxed) {
-            (self.shared.tell)(&format!("warning: {message}"));
+        let deadline = Instant::now() + self.timeout;
+        let finalize =
+            |thread: &LoggerThread| thread.post(deadline, move |logger| logger.finalize(status));
+        let answers: Vec<Option<Receiver<io::Result<()>>>> =
+            self.threads.iter().map(finalize).collect();
+        for (thread, answer) in self.threads.iter().zip(answers) {
+            let finalized = answer.and_then(|answer| wait(&answer, deadline));
+            thread.report(finalized, self.timeout);
         }
     }
 }
 
-impl Slot {
-    fn log(&mut self, point: &LogPoint, shared: &Shared) {
-        let Err(error) = self.logger.log(point) else { return };
-        if error.kind() != io::ErrorKind::WouldBlock {
-            self.lost += 1;
-        }
-        if !std::mem::replace(&mut self.warned, true) {
-            let name = self.logger.name();
-            (shared.tell)(&format!(
-                "warning: {name} could not write logged values: {error}; training continues"
-            ));
+/// Runs the pending jobs, once the loggers have written what is queued.
+fn run_pending(threads: &[LoggerThread], pending_jobs: &PendingJobs) {
+    let next = || pending_jobs.lock().unwrap_or_else(PoisonError::into_inner).pop_first();
+    let Some((_, first)) = next() else { return };
+    let deadline = Instant::now() + REPORT_PATIENCE;
+    let written: Vec<Option<Receiver<()>>> =
+        threads.iter().map(|thread| thread.post_if_responding(|_| ())).collect();
+    for (thread, written) in threads.iter().zip(written) {
+        if let Some(written) = written {
+            thread.set_responding(wait(&written, deadline).is_some());
         }
     }
+    first();
+    while let Some((_, job)) = next() {
+        job();
+    }
+}
+
+fn wait<T>(answer: &Receiver<T>, deadline: Instant) -> Option<T> {
+    answer.recv_timeout(deadline.saturating_duration_since(Instant::now())).ok()
 }
 
 /// The number of bytes of a value; 0 for kinds that are always small.
@@ -211,6 +188,7 @@ mod tests {
     use std::thread;
 
     use super::*;
+    use crate::logger_thread::MAX_BYTES;
     use crate::worker::MAX_WAITING;
     use crate::{CsvLogger, Images, JsonlLogger};
 
@@ -250,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_logger_that_hangs_does_not_block_logging_and_losses_are_counted() {
+    fn a_logger_that_hangs_does_not_block_logging_and_its_losses_are_counted() {
         let folder = tempfile::tempdir().unwrap();
         let (release, wait) = mpsc::channel();
         let (loggers, messages) =
@@ -260,7 +238,7 @@ mod tests {
         // One log point in progress, a full queue, and three that are lost.
         let all = 1 + MAX_WAITING as u64 + 3;
         loggers.log(point(0));
-        while loggers.thread.waiting() > 1 {
+        while loggers.threads[0].waiting() > 1 {
             thread::sleep(Duration::from_millis(1));
         }
         (1..all).for_each(|step| loggers.log(point(step)));
@@ -270,40 +248,72 @@ mod tests {
             messages.iter().filter_map(|line| line.split(": ").nth(2)?.parse::<u64>().ok()).sum();
         assert!((3..=4).contains(&lost), "{messages:?}");
         assert!(
-            messages.iter().filter(|line| line.contains("do not keep up")).count() <= 1,
+            messages.iter().filter(|line| line.contains("does not keep up")).count() <= 1,
             "{messages:?}"
         );
-        assert!(messages.last().unwrap().contains("did not respond"), "{messages:?}");
+        assert!(messages.last().unwrap().contains("Hangs did not respond"), "{messages:?}");
         drop(release);
     }
 
     #[test]
-    fn the_newest_job_of_a_kind_runs_even_if_the_queue_is_full() {
+    fn a_logger_that_hangs_costs_the_others_no_row_and_no_report() {
         let folder = tempfile::tempdir().unwrap();
         let (release, wait) = mpsc::channel();
-        let (loggers, messages) = loggers_and_messages(LONG, vec![Box::new(Hangs(wait))]);
+        let (loggers, _) = loggers_and_messages(
+            Duration::from_millis(300),
+            vec![Box::new(Hangs(wait)), Box::new(CsvLogger::new()), Box::new(JsonlLogger::new())],
+        );
+        loggers.start(folder.path(), Map::new()).unwrap();
+        let rows = 10 * MAX_WAITING as u64;
+        for step in 0..rows {
+            loggers.log(point(step));
+            while loggers.threads[1..].iter().any(|thread| thread.waiting() > 100) {
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+        let reported = Arc::new(Mutex::new(0));
+        let (path, result) = (folder.path().join("metrics.jsonl"), reported.clone());
+        loggers.run("report", move || {
+            *result.lock().unwrap() = std::fs::read_to_string(path).unwrap().lines().count();
+        });
+        loggers.threads[0].set_responding(false);
+        loggers.finish(Status::Finished);
+        let lines = |name: &str| {
+            std::fs::read_to_string(folder.path().join(name)).unwrap().lines().count() as u64
+        };
+        assert_eq!((lines("metrics.csv"), lines("metrics.jsonl")), (1 + rows, rows));
+        while *reported.lock().unwrap() == 0 {
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(*reported.lock().unwrap() as u64, rows);
+        drop(release);
+    }
+
+    #[test]
+    fn the_newest_job_of_a_kind_runs() {
+        let folder = tempfile::tempdir().unwrap();
+        let (loggers, messages) = loggers_and_messages(LONG, Vec::new());
         loggers.start(folder.path(), Map::new()).unwrap();
         let done = Arc::new(Mutex::new(Vec::new()));
         let run = |kind, version: i32| {
             let done = done.clone();
             loggers.run(kind, move || done.lock().unwrap().push((kind, version)));
         };
-        while loggers.shared.lost.load(Ordering::Relaxed) == 0 {
-            loggers.log(point(0));
-        }
-        (0..3).for_each(|version| run("page", version));
-        (0..3).for_each(|version| run("table", version));
-        drop(release);
-        while loggers.thread.waiting() > 0 {
+        // The first job waits, so that the others are replaced before they begin.
+        let (release, wait) = mpsc::channel::<()>();
+        loggers.run("wait", move || drop(wait.recv()));
+        while loggers.pending_jobs.lock().unwrap().contains_key("wait") {
             thread::sleep(Duration::from_millis(1));
         }
-        assert_eq!(*done.lock().unwrap(), []);
-        // The queue has room again: this job replaces the deferred one.
-        run("table", 3);
+        for version in 0..=2 * MAX_WAITING as i32 {
+            run("page", version);
+            run("table", version);
+        }
+        drop(release);
         loggers.finish(Status::Finished);
-        assert_eq!(*done.lock().unwrap(), [("table", 3), ("page", 2)]);
-        let messages = messages.lock().unwrap();
-        assert!(messages.iter().all(|line| !line.contains("reports")), "{messages:?}");
+        let last = 2 * MAX_WAITING as i32;
+        assert_eq!(*done.lock().unwrap(), [("page", last), ("table", last)]);
+        assert_eq!(*messages.lock().unwrap(), Vec::<String>::new());
     }
 
     #[test]
@@ -348,7 +358,12 @@ mod tests {
         let size = MAX_BYTES as usize / 2;
         let image = || Media::Image(Images { shape: [1, 1, 1, size], pixels: vec![0; size] });
         let with_image = |step| LogPoint { media: vec![("x".to_owned(), image())], ..point(step) };
-        (0..3).for_each(|step| loggers.log(with_image(step)));
+        for step in 0..3 {
+            loggers.log(with_image(step));
+            while loggers.threads[1].waiting() > 0 {
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
         loggers.log(point(3));
         let (read, text) =
             (folder.path().join("metrics.jsonl"), Arc::new(Mutex::new(String::new())));
@@ -357,10 +372,11 @@ mod tests {
             .run("read", move || *result.lock().unwrap() = std::fs::read_to_string(read).unwrap());
         drop(release);
         loggers.finish(Status::Finished);
-        assert_eq!(text.lock().unwrap().lines().count(), 3, "the third image was lost");
+        assert_eq!(text.lock().unwrap().lines().count(), 4, "only the slow logger lost an image");
         let messages = messages.lock().unwrap();
         assert!(
-            messages[0].contains("do not keep up") && messages[1].ends_with("log points lost: 1"),
+            messages[0].contains("Hangs does not keep up")
+                && messages[1].ends_with("Hangs did not keep up; log points lost: 1"),
             "{messages:?}"
         );
     }

@@ -45,11 +45,23 @@ impl<S: Send + 'static> Worker<S> {
 
     /// Like [`post`](Worker::post), but returns an error with the job if the queue is full or
     /// the thread has ended.
-    pub(crate) fn try_post(&self, job: Job<S>) -> Result<(), TrySendError<Job<S>>> {
+    fn try_post(&self, job: Job<S>) -> Result<(), TrySendError<Job<S>>> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         self.jobs.try_send(job).inspect_err(|_| {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
         })
+    }
+
+    /// Queues a job, and waits for room until the deadline. Returns whether it was queued.
+    pub(crate) fn post_until(&self, deadline: Instant, mut job: Job<S>) -> bool {
+        loop {
+            job = match self.try_post(job) {
+                Ok(()) => return true,
+                Err(TrySendError::Full(job)) if Instant::now() < deadline => job,
+                Err(_) => return false,
+            };
+            thread::sleep(Duration::from_millis(10));
+        }
     }
 
     /// Runs a job after all queued jobs, and waits for its result; `None` if that takes too long.
@@ -60,18 +72,10 @@ impl<S: Send + 'static> Worker<S> {
     ) -> Option<T> {
         let deadline = Instant::now() + timeout;
         let (sender, receiver) = mpsc::sync_channel(1);
-        let mut job: Job<S> = Box::new(move |state| drop(sender.send(job(state))));
-        loop {
-            job = match self.try_post(job) {
-                Ok(()) => {
-                    return receiver
-                        .recv_timeout(deadline.saturating_duration_since(Instant::now()))
-                        .ok();
-                }
-                Err(TrySendError::Full(job)) if Instant::now() < deadline => job,
-                Err(_) => return None,
-            };
-            thread::sleep(Duration::from_millis(10));
+        let job: Job<S> = Box::new(move |state| drop(sender.send(job(state))));
+        if !self.post_until(deadline, job) {
+            return None;
         }
+        receiver.recv_timeout(deadline.saturating_duration_since(Instant::now())).ok()
     }
 }
