@@ -143,8 +143,7 @@ fn name_words(name: &str) -> [u32; 2] {
     [(hash >> 32) as u32, hash as u32]
 }
 
-/// Random bits: a `u32` tensor of uniformly distributed values (JAX's `random.bits`). Poisoned if
-/// `shape` has more than 4294967295 elements.
+/// Random bits: a `u32` tensor of uniformly distributed values (JAX's `random.bits`).
 #[track_caller]
 pub fn bits(key: impl AsTensor, shape: impl Into<Shape>) -> Tensor {
     Tensor::record("bits", || draw(key.as_tensor(), shape.into()))
@@ -169,25 +168,62 @@ fn draw(key: &Tensor, shape: Shape) -> Result<Tensor, Refusal> {
     Ok(high.xor(&low))
 }
 
+/// The number of 32-bit elements that a program can address.
+const MAX_ELEMENTS: usize = 1 << 45;
+
 /// 64 random bits in two 32-bit words, the high word first.
 fn words(key: &Tensor, shape: Shape) -> Result<[Tensor; 2], Refusal> {
     check_key(key)?;
-    if shape.iter().map(|&d| d.max(1)).fold(1, usize::saturating_mul) > u32::MAX as usize {
-        return Err(format!("{shape} has more elements than one draw gives, 4294967295").into());
+    let elements = shape.iter().map(|&size| size.max(1)).fold(1, usize::saturating_mul);
+    if elements <= u32::MAX as usize {
+        let low = row_major_indices(DType::U32, &shape);
+        return Ok(threefry2x32(key, &Tensor::zeros(DType::U32, &shape), &low));
     }
-    // The index of each element in row-major order, computed from the indices along the axes, so
-    // that it can be sharded.
-    let mut counter = Tensor::zeros(DType::U32, &shape);
-    let mut stride = 1u32;
+    if elements > MAX_ELEMENTS {
+        return Err(format!("{shape} has more elements than a program can address, 2^45").into());
+    }
+    let index = row_major_indices(DType::U64, &shape);
+    let high = index.shift_right_logical(32.0).to_dtype(DType::U32);
+    let low = index.and(f64::from(u32::MAX)).to_dtype(DType::U32);
+    Ok(threefry2x32(key, &high, &low))
+}
+
+/// The index of each element in row-major order, computed from the indices along the axes, so that
+/// it can be sharded.
+fn row_major_indices(dtype: DType, shape: &Shape) -> Tensor {
+    let mut indices = Tensor::zeros(dtype, shape);
+    let mut stride = 1usize;
     for (axis, &size) in shape.iter().enumerate().rev() {
-        counter = counter + Tensor::iota(DType::U32, &shape, axis as isize) * f64::from(stride);
-        stride = stride.wrapping_mul(size as u32);
+        indices = indices + Tensor::iota(dtype, shape, axis as isize) * stride as f64;
+        stride = stride.saturating_mul(size);
     }
-    Ok(threefry2x32(key, &Tensor::zeros(DType::U32, &shape), &counter))
+    indices
 }
 
 /// 64 random bits as a `u64` tensor.
 fn draw_long(key: &Tensor, shape: Shape) -> Result<Tensor, Refusal> {
     let [high, low] = words(key, shape)?;
     Ok(high.to_dtype(DType::U64).shift_left(32.0).or(low.to_dtype(DType::U64)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn indices_beyond_32_bits_count_on() {
+        let shape = Shape::from([2, 3, 5]);
+        let [narrow, wide] = [DType::U32, DType::U64].map(|dtype| row_major_indices(dtype, &shape));
+        let expected: Vec<f64> = (0..30).map(f64::from).collect();
+        assert_eq!(narrow.eval().unwrap().to_f64(), expected);
+        assert_eq!(wide.eval().unwrap().to_f64(), expected);
+
+        // The last row of a shape with 3·2³² elements begins at index 2³³.
+        let large = row_major_indices(DType::U64, &Shape::from([3, 1 << 31, 2]));
+        assert_eq!(large.ty().to_string(), "u64[3, 2147483648, 2]");
+        let last = large.slice(&[2, 0, 0], &[3, 1, 1], &[1, 1, 1]);
+        assert_eq!(last.eval().unwrap().to_f64(), [2f64.powi(33)]);
+        let drawn = bits(key(0), [3, 1 << 31, 2]);
+        assert_eq!(drawn.ty().to_string(), "u32[3, 2147483648, 2]");
+    }
 }

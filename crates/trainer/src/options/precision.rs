@@ -29,7 +29,8 @@ pub enum Precision {
     /// Products in bf16: `bf16-mixed`, `bf16`.
     Bf16Mixed,
     /// Everything in bf16, including parameters and buffers: `bf16-true`. The module is converted
-    /// and stays converted. The optimizer computes in f32.
+    /// and stays converted. The optimizer computes in f32. Its results are rounded stochastically,
+    /// unless the option `stochastic_rounding` is off.
     Bf16,
     /// Products in f16, with a loss scale that grows and shrinks: `16-mixed`, for GPUs. TPUs have
     /// no f16 units.

@@ -32,6 +32,11 @@ macro_rules! option_table {
             /// 16-mixed; a bare 16 means bf16-mixed.
             precision: Precision = Precision::F32, "FULMEN_PRECISION", Precision::config_error;
 
+            /// Whether `bf16-true` rounds updated parameters up or down at random, so that the expected
+            /// result is exact; otherwise, it rounds to nearest, which loses small updates.
+            #[arg(num_args = 0..=1, default_missing_value = "true")]
+            stochastic_rounding: bool = true, "FULMEN_STOCHASTIC_ROUNDING", |_| None;
+
             /// The precision of f32 products: default (on a TPU, one pass in bf16), high or
             /// highest.
             matmul_precision: MatmulPrecision = MatmulPrecision::Default, "FULMEN_MATMUL_PRECISION", |_| None;

@@ -28,7 +28,7 @@ impl Forward {
     pub(super) fn record(
         module: &dyn TrainingModule,
         batch: &Batch,
-        recorder: Recorder,
+        mut recorder: Recorder,
         key: &Tensor,
         config: &StepConfig,
         seed: u64,
@@ -36,7 +36,9 @@ impl Forward {
         module.train();
         recorder.freeze_batch_norms(module);
         let step = recorder.values().before(recorder.values().layout.counters.step);
-        module.set_random_key(&random::fold_in_tensor(key, &step.to_dtype(DType::U32)));
+        let step_key = random::fold_in_tensor(key, &step.to_dtype(DType::U32));
+        module.set_random_key(&step_key);
+        recorder.set_random_key(&step_key);
         let param_values = recorder.param_values(0);
         let mut cx = StepContext::recording(recorder);
         let loss = with_eval_advice("training_step", LOG_IT, || {

@@ -29,6 +29,7 @@ use crate::logs::{self, LogLayout, OptimizerFacts};
 use crate::recorder::placeholders::Placeholders;
 use crate::rules::accumulation::Group;
 use crate::rules::epoch::{Epoch, to_counter};
+use crate::rules::rounding::rounding_key;
 use crate::state::{EntryId, StateLayout};
 use crate::step_config::StepConfig;
 use crate::step_config::optimizers::Optimizers;
@@ -46,6 +47,8 @@ pub(crate) struct Recorder {
     group: Option<Group>,
     /// The phase of the fit.
     phase: usize,
+    /// The key by which updated parameters are rounded, if they are rounded stochastically.
+    rounding_key: Option<Tensor>,
     /// The step of each optimizer, if it was recorded.
     optimizer_steps: Vec<Option<OptimizerStep>>,
 }
@@ -107,7 +110,23 @@ impl Recorder {
         });
         let (optimizers, config, batch) = (optimizers.clone(), config.clone(), batch.clone());
         let optimizer_steps = optimizers.members().iter().map(|_| None).collect();
-        Recorder { optimizers, config, batch, cells, values, epoch, group, phase, optimizer_steps }
+        Recorder {
+            optimizers,
+            config,
+            batch,
+            cells,
+            values,
+            epoch,
+            group,
+            phase,
+            rounding_key: None,
+            optimizer_steps,
+        }
+    }
+
+    /// Sets the random key of the step.
+    pub(crate) fn set_random_key(&mut self, key: &Tensor) {
+        self.rounding_key = self.config.rounds_stochastically().then(|| rounding_key(key));
     }
 
     /// Makes batch norm layers that are frozen in this phase compute with their running statistics.
@@ -157,7 +176,7 @@ impl Recorder {
         let unfrozen = unfreezings
             .map(|((u, &steps), epoch)| u.step(&own, self.values.before(steps), epoch))
             .collect();
-        OptimizerSteps { own, unfrozen }
+        OptimizerSteps { own, unfrozen, rounding_key: self.rounding_key.clone() }
     }
 
     /// Whether an optimizer steps in this step of the training, a Boolean scalar. `None` if it

@@ -1,10 +1,11 @@
 //! The optimizer's part of a step: the new parameters and optimizer state.
 
 use fulmen_nn::optim::{Optimizer, Step};
-use fulmen_tensor::{Tensor, call, cond};
+use fulmen_tensor::{DType, Tensor, call, cond, random};
 
-use super::gradients::{Gradients, Param};
+use super::gradients::{Gradient, Gradients, Param};
 use super::values::Values;
+use crate::rules::rounding::round_to_bf16;
 use crate::state::ParamSlots;
 use crate::{Error, Result};
 
@@ -13,12 +14,27 @@ pub(super) struct OptimizerSteps {
     pub(super) own: Step,
     /// The steps of parameters that were frozen at first, one for each unfreezing.
     pub(super) unfrozen: Vec<Step>,
+    /// The key by which updated parameters are rounded, if they are rounded stochastically.
+    pub(super) rounding_key: Option<Tensor>,
 }
 
 impl OptimizerSteps {
     /// The step of one parameter.
     pub(super) fn step_of(&self, param: &ParamSlots) -> &Step {
         param.unfreezing.map_or(&self.own, |number| &self.unfrozen[number])
+    }
+
+    /// The rounding key of each parameter, if it is rounded stochastically.
+    fn rounding_keys(&self, params: &[Gradient<'_>], values: &Values) -> Vec<Option<Tensor>> {
+        let entry = |gradient: &Gradient<'_>| &values.layout[gradient.param.slots.param];
+        let names: Vec<&str> =
+            params.iter().map(|gradient| entry(gradient).name.as_str()).collect();
+        let keys = self.rounding_key.as_ref().map(|key| random::fold_in_names(key, &names));
+        let key = |(row, gradient)| {
+            let keys = keys.as_ref().filter(|_| entry(gradient).ty.dtype == DType::Bf16)?;
+            Some(keys.index(0, row as isize))
+        };
+        params.iter().enumerate().map(key).collect()
     }
 }
 
@@ -98,7 +114,8 @@ fn changed_values(
     let norm = gradients.norm_to_clip();
     // Within a group, a branch decides.
     let updates = gradients.updates.as_ref().filter(|_| gradients.group_complete.is_none());
-    for gradient in &gradients.params {
+    let keys = steps.rounding_keys(&gradients.params, values);
+    for (gradient, key) in gradients.params.iter().zip(&keys) {
         let slots = gradient.param.slots;
         let entry = &values.layout[slots.param];
         let before = optimizer_inputs(&gradient.param, values);
@@ -107,19 +124,29 @@ fn changed_values(
         } else {
             steps.step_of(slots)
         };
-        let inputs: Vec<&Tensor> = [&gradient.sum].into_iter().chain(&before).collect();
+        let inputs: Vec<&Tensor> = [&gradient.sum].into_iter().chain(&before).chain(key).collect();
         // Parameters of one type share a function.
         let after = call("update", &inputs, |inputs| {
             let ready = gradients.final_gradient(&inputs[0], norm.as_ref());
-            let (parameter, state) =
-                optimizer.update(step, &entry.names()[0], &inputs[1], &ready, &inputs[2..]);
+            let (before, key) = inputs[1..].split_at(before.len());
+            let (parameter, state) = (&before[0], &before[1..]);
+            let name = &entry.names()[0];
+            let (parameter, state) = match key {
+                [key] => {
+                    let wide = parameter.to_dtype(DType::F32);
+                    let (wide, state) = optimizer.update(step, name, &wide, &ready, state);
+                    let stochastic = wide.dtype() == DType::F32;
+                    (if stochastic { round_to_bf16(key, &wide) } else { wide }, state)
+                }
+                _ => optimizer.update(step, name, parameter, &ready, state),
+            };
             // The gradient of a group of batches may have a wider type than its parameter, and then
             // the result has it too.
             let rounds = parameter.dtype().is_float() && entry.ty.dtype.is_float();
             let parameter = if rounds { parameter.to_dtype(entry.ty.dtype) } else { parameter };
             let new = [parameter].into_iter().chain(state).collect();
             match updates {
-                Some(updates) => keep_unless(updates, &inputs[1..], new),
+                Some(updates) => keep_unless(updates, before, new),
                 None => new,
             }
         });

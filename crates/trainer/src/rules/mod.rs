@@ -1,7 +1,8 @@
 //! The rules of a step besides the user's code and the optimizer, one per file: gradient
-//! accumulation, clipping, weight averaging, and the epoch counters that they share.
+//! accumulation, clipping, rounding, weight averaging, and the epoch counters that they share.
 
 pub(crate) mod accumulation;
 pub(crate) mod averaging;
 pub(crate) mod clip;
 pub(crate) mod epoch;
+pub(crate) mod rounding;

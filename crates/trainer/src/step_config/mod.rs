@@ -15,7 +15,7 @@ use crate::rules::clip::Clip;
 use crate::stage::Stage;
 use crate::step_config::limits::{EpochSize, Limits};
 use crate::step_config::step_part::StepPart;
-use crate::{Error, Options, Plan, Result, WeightAveraging};
+use crate::{Error, Options, Plan, Precision, Result, WeightAveraging};
 
 /// A builder's settings of how steps are recorded.
 #[derive(Clone, Debug)]
@@ -88,6 +88,11 @@ impl StepConfig {
         let (algorithm, value) =
             (self.options.gradient_clip_algorithm, self.options.gradient_clip_val);
         (value > 0.0).then_some((algorithm, value))
+    }
+
+    /// Whether updated bf16 parameters are rounded stochastically.
+    pub(crate) fn rounds_stochastically(&self) -> bool {
+        self.options.stochastic_rounding && self.options.precision == Precision::Bf16
     }
 
     /// With a spike guard, the number of values kept per step, and the number of steps kept.

@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex};
 
 use fulmen_data::{DataLoader, TensorDataset};
 use fulmen_nn::loss::{Reduction, cross_entropy};
-use fulmen_nn::optim::{Optimizer, Sgd};
-use fulmen_nn::{BatchNorm2d, Conv2d, Linear, Module};
+use fulmen_nn::optim::{AdamW, Optimizer, Sgd};
+use fulmen_nn::{BatchNorm2d, Conv2d, Init, Linear, Module, Parameter};
 use fulmen_tensor::{Accelerator, DType, Tensor};
 use fulmen_trainer::{
-    Batch, LearningRateScaling, Plan, Precision, StepContext, Trainer, TrainingModule,
-    WeightAveraging,
+    Batch, LearningRateScaling, Plan, Precision, StepContext, Strategy, Trainer, TrainerBuilder,
+    TrainingModule, WeightAveraging,
 };
 
 #[derive(Module)]
@@ -209,4 +209,58 @@ fn a_run_is_resumed_in_another_precision() {
         !tensors.contains_key("trainer/loss_scale")
             && tensors["fc.weight"].ty().dtype == DType::F32
     );
+}
+
+/// A weight whose gradient is one everywhere.
+#[derive(Module)]
+struct Falling {
+    weight: Parameter,
+}
+
+impl TrainingModule for Falling {
+    fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
+        (self.weight.get() * batch.get("x").mean_all()).sum_all()
+    }
+    fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
+        Box::new(AdamW::new(1e-3))
+    }
+}
+
+/// The weights after 100 steps of AdamW from ones.
+fn fallen(configure: impl Fn(TrainerBuilder) -> TrainerBuilder) -> Vec<f64> {
+    let module = Falling { weight: Parameter::new([64, 32], Init::ones()) };
+    let data = TensorDataset::builder().array("x", [800], vec![1.0f32; 800]).build().unwrap();
+    let loader = DataLoader::builder(data).batch_size(8).build().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let builder = Trainer::builder().accelerator(Accelerator::Cpu).max_epochs(1).barebones(true);
+    let builder = builder.default_root_dir(folder.path()).enable_model_summary(false);
+    configure(builder).build().unwrap().fit(&module, &loader, None).unwrap();
+    module.weight.get().to_dtype(DType::F32).eval().unwrap().to_f64()
+}
+
+#[test]
+fn small_updates_of_bf16_true_add_up_by_stochastic_rounding() {
+    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+    let exact = mean(&fallen(|builder| builder));
+    assert!((exact - 0.9).abs() < 2e-3, "{exact}");
+    let bf16 = |builder: TrainerBuilder| builder.precision(Precision::Bf16);
+    let nearest = fallen(|builder| bf16(builder).stochastic_rounding(false));
+    assert!(nearest.iter().all(|weight| *weight == 1.0), "{:?}", &nearest[..4]);
+
+    let rounded = fallen(bf16);
+    // Each of the 100 roundings of a weight has at most half of 2⁻⁸ as its standard deviation, and
+    // there are 2048 weights: four deviations of their mean are 0.0017.
+    let actual = mean(&rounded);
+    assert!((actual - exact).abs() < 1.8e-3, "{actual}, in f32 {exact}");
+
+    // The numbers depend on the seed, but not on devices.
+    assert_eq!(fallen(bf16), rounded);
+    assert_ne!(fallen(|builder| bf16(builder).seed(1)), rounded);
+    for strategy in [Strategy::Ddp, Strategy::Fsdp] {
+        let eight = fallen(|builder| bf16(builder).devices(8).strategy(strategy));
+        assert_eq!(eight, rounded, "{strategy}");
+    }
+    // A group of two batches makes one step, so half as many.
+    let half = mean(&fallen(|builder| bf16(builder).accumulate_grad_batches(2)));
+    assert!((half - (1.0 + exact) / 2.0).abs() < 1.8e-3, "{half}");
 }

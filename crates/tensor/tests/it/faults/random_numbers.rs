@@ -52,7 +52,7 @@ fn draws() {
             choice: cannot choose 4 different numbers out of 3 without replacement
             choice: the probabilities must be a vector of 3 floats, not f32[4]
             shuffle: axis 1 is not one of the 1 axes of [2]
-            bits: [1152921504606846976] has more elements than one draw gives, 4294967295
+            bits: [1152921504606846976] has more elements than a program can address, 2^45
             gamma: draws floating-point numbers, not i32
             gamma: alpha must be above 0, not 0
             gamma: alpha must be above 0, not NaN
