@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use fulmen_tensor::{AsTensor, Tensor};
+use fulmen_tensor::{AsTensor, Tensor, cond, custom_gradient};
 
 use super::normalize::{channel_shape, check_channels, check_float};
 use super::running_stats::RunningStats;
@@ -58,11 +58,8 @@ impl Norm<'_> {
         let (mean, var) = match self.running {
             Some(running) if !self.training => running.statistics(dtype, &shape),
             Some(running) => {
-                // Images and volumes are so large that reading them twice costs time.
-                let (mean, var) = match self.spatial {
-                    1 => (wide.mean_keepdim(&axes), wide.var_keepdim(&axes)),
-                    _ => one_pass_moments(&wide, &axes, &running.statistics(dtype, &shape).0),
-                };
+                let shift = running.statistics(dtype, &shape).0;
+                let (mean, var) = batch_moments(x, &axes, &shift, self.eps);
                 running.count_batch();
                 running.track(&mean, &var, count(x), self.momentum);
                 (mean, var)
@@ -81,13 +78,47 @@ impl Norm<'_> {
     }
 }
 
-/// Mean and variance along `axes` in a single pass. Computing the mean first would read a large
-/// input twice, and devices would communicate twice. The shift by `shift`, any number close to the
-/// mean, cancels out; without it, the difference of two large squares would lose digits.
-fn one_pass_moments(x: &Tensor, axes: &[isize], shift: &Tensor) -> (Tensor, Tensor) {
+/// If the mean is more standard deviations than this away from the running mean, one pass is not
+/// exact enough.
+const FAR: f64 = 4.0;
+
+/// Mean and variance along `axes`. One pass over distances to the running mean `shift` is enough if
+/// `shift` is close to the mean. Computing the mean first would read a large input twice, and
+/// devices would communicate twice. In the first steps, or after a change of the data, `shift` may
+/// be far from the mean. The difference of two large squares would then lose digits, and a branch
+/// makes a second pass around the mean.
+fn batch_moments(x: &Tensor, axes: &[isize], shift: &Tensor, eps: f64) -> (Tensor, Tensor) {
+    let wide = x.to_dtype(shift.dtype());
+    let count = count(x) as f64;
+    let every: Vec<isize> = (0..x.rank() as isize).collect();
     // Infinite or NaN running statistics must not affect the statistics of a finite batch.
     let shift = shift.is_finite().select(shift, &shift.zeros_like()).detach();
-    let shifted = x - &shift;
+    // The branch reads the input in its own dtype: a wide copy of it would need memory.
+    let inputs = [&wide, &x.detach(), &shift];
+    let forward = |inputs: &[Tensor]| {
+        let [wide, x, shift] = inputs else { return Vec::new() };
+        let (mean, var) = moments_around(wide, axes, shift);
+        let distance = &mean - shift;
+        let far = (&distance * &distance).gt((&var + eps) * (FAR * FAR));
+        let second = |operands: &[Tensor]| {
+            let [x, mean] = operands else { return Vec::new() };
+            let (mean, var) = moments_around(&x.to_dtype(mean.dtype()), axes, mean);
+            vec![mean, var]
+        };
+        cond(far.any(&every), &[x, &mean], second, |_| vec![mean.clone(), var.clone()])
+    };
+    let backward = move |inputs: &[Tensor], outputs: &[Tensor], cotangents: &[Tensor]| {
+        let distance = &inputs[0] - &outputs[0];
+        let wide = (&cotangents[0] + distance * &cotangents[1] * 2.0) / count;
+        vec![wide, inputs[1].zeros_like(), inputs[2].zeros_like()]
+    };
+    let moments = custom_gradient(&inputs, forward, backward);
+    (moments[0].clone(), moments[1].clone())
+}
+
+/// Mean and variance along `axes` in one pass over the distances to `shift`.
+fn moments_around(x: &Tensor, axes: &[isize], shift: &Tensor) -> (Tensor, Tensor) {
+    let shifted = x - shift;
     let mean = shifted.mean_keepdim(axes);
     let square = (&shifted * &shifted).mean_keepdim(axes);
     // Rounding may give a negative number.
@@ -127,9 +158,8 @@ pub struct BatchNorm<const N: usize> {
 /// computed in f32; the result has the input's dtype.
 ///
 /// The statistics of a batch are computed in one pass, from distances to the running mean. If the
-/// mean is thousands of standard deviations away from the running mean, the variance loses digits
-/// until the running mean has caught up. [`BatchNorm1d`], whose inputs may be raw measurements,
-/// uses two passes.
+/// mean is far from the running mean, as it may be in the first steps, a second pass around the
+/// mean makes them exact.
 ///
 /// ```
 /// use fulmen_nn::{BatchNorm2d, Module};

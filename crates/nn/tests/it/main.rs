@@ -5,6 +5,7 @@
 mod augment;
 mod common;
 mod dropout;
+mod far_means;
 mod generation;
 mod layers;
 mod losses;

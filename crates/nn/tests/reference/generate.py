@@ -16,6 +16,7 @@ TOPICS = [
     "layers",
     "spatial",
     "batch_norm",
+    "far_means",
     "recurrent",
     "norms",
     "attention",
