@@ -2,6 +2,7 @@
 //!
 //! Out of scope: EXIF data (`exif`), and the data of the scans (`pure`).
 
+use super::chroma::Halved;
 use crate::geometry::ImageSize;
 use fulmen_data::{Error, Result};
 
@@ -19,6 +20,10 @@ pub(super) struct Header {
     pub(super) is_named_rgb: bool,
     /// Whether the chroma has half the rows and all columns.
     pub(super) is_vertical: bool,
+    /// Which of three components have half the resolution.
+    pub(super) halved: [Halved; 3],
+    /// The pixels of a block of all components.
+    pub(super) block: ImageSize,
     /// The position of the color transform in Adobe's segment, if there is one.
     pub(super) transform: Option<usize>,
     /// The start of the data of the first scan.
@@ -85,8 +90,22 @@ fn read_frame(marker: u8, segment: &[u8]) -> Result<Header> {
     else {
         return Err(refuse("its frame header is too short"));
     };
+    let columns = |factors: u8| usize::from(factors >> 4);
+    let rows = |factors: u8| usize::from(factors & 15);
     let max_factor =
-        |part: fn(u8) -> u8| names.chunks_exact(3).map(|name| part(name[1])).max().unwrap_or(0);
+        |part: fn(u8) -> usize| names.chunks_exact(3).map(|name| part(name[1])).max().unwrap_or(0);
+    let (max_columns, max_rows) = (max_factor(columns), max_factor(rows));
+    let mut halved = [Halved::default(); 3];
+    if components == 3 {
+        for (halved, name) in halved.iter_mut().zip(names.chunks_exact(3)) {
+            let (columns, rows) = (columns(name[1]), rows(name[1]));
+            // Other resolutions are not interpolated.
+            let is_interpolated = matches!(max_columns, n if n == columns || n == 2 * columns)
+                && matches!(max_rows, n if n == rows || n == 2 * rows);
+            halved.columns = is_interpolated && max_columns == 2 * columns;
+            halved.rows = is_interpolated && max_rows == 2 * rows;
+        }
+    }
     let side = |high, low| usize::from(u16::from_be_bytes([high, low]));
     match marker {
         0xc3 | 0xc5..=0xc7 | 0xcb | 0xcd..=0xcf => {
@@ -115,9 +134,9 @@ fn read_frame(marker: u8, segment: &[u8]) -> Result<Header> {
         },
         components: usize::from(components),
         is_progressive: marker == 0xc2,
-        is_vertical: components == 3
-            && max_factor(|factors| factors >> 4) == 1
-            && max_factor(|factors| factors & 15) == 2,
+        is_vertical: components == 3 && max_columns == 1 && max_rows == 2,
+        halved,
+        block: ImageSize { height: 8 * max_rows, width: 8 * max_columns },
         is_named_rgb: components == 3 && names.chunks_exact(3).map(|name| name[0]).eq(*b"RGB"),
         transform: None,
         scan: 0,

@@ -5,6 +5,8 @@
 //! Out of scope: EXIF data (`exif`), and which part of an image is needed (`geometry`).
 
 #[cfg(any(not(feature = "turbojpeg"), test))]
+mod chroma;
+#[cfg(any(not(feature = "turbojpeg"), test))]
 mod header;
 #[cfg(any(not(feature = "turbojpeg"), test))]
 mod pure;

@@ -13,6 +13,7 @@ use zune_jpeg::zune_core::bytestream::ZCursor;
 use zune_jpeg::zune_core::colorspace::ColorSpace;
 use zune_jpeg::zune_core::options::DecoderOptions;
 
+use super::chroma;
 use super::header::{self, ADOBE, Header, next_marker, refuse};
 use crate::Image;
 use crate::decode::{Buffers, Limits, convert_whole};
@@ -64,8 +65,13 @@ impl<'a> Jpeg<'a> {
     ) -> Result<Pixels<'b>> {
         let Jpeg { file, header } = self;
         let mut guarded = guarded_copy(file, &header)?;
-        let DecodedFormat { space, channels: mut stored, is_luma_first } =
+        let DecodedFormat { mut space, channels: mut stored, is_luma_first } =
             decoded_format(&header, channels, &mut guarded);
+        let is_edge_wrong = stored == 3 && !is_luma_first && chroma::has_wrong_edge(&header);
+        let is_converted_here = is_edge_wrong && space == ColorSpace::RGB && !header.is_named_rgb;
+        if is_converted_here {
+            space = ColorSpace::YCbCr;
+        }
         let ImageSize { height, width } = header.size;
         let bytes = width * height * stored;
         buffers.reserve(bytes)?;
@@ -89,6 +95,12 @@ impl<'a> Jpeg<'a> {
                 return Err(super::damaged(&message(&error)));
             }
             decode(false).map_err(|error| refuse(&message(&error)))?;
+        }
+        if is_edge_wrong {
+            chroma::correct_edges(&mut buffers.raw[..bytes], &header);
+        }
+        if is_converted_here {
+            chroma::convert_to_rgb(&mut buffers.raw[..bytes]);
         }
         if is_luma_first {
             (0..width * height).for_each(|pixel| buffers.raw[pixel] = buffers.raw[3 * pixel]);
