@@ -47,6 +47,7 @@ mod error;
 pub mod fuzzing;
 #[doc(hidden)]
 pub mod internal;
+mod left_out;
 mod loader;
 mod offsets;
 mod panics;

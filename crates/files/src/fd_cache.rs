@@ -41,7 +41,7 @@ impl CachedFile {
         if let Some(file) = self.file.get() {
             return read(file);
         }
-        let file = File::open(&self.path)
+        let file = fulmen_durable::open_regular(&self.path)
             .map_err(|source| Error::io(&self.path, "cannot open the file", source))?;
         if self.stays_open { read(self.file.get_or_init(|| file)) } else { read(&file) }
     }

@@ -33,7 +33,7 @@ pub use decompress::{explain, gunzip, open_unpacked};
 #[doc(hidden)]
 pub use fd_cache::CachedFile;
 #[doc(hidden)]
-pub use local::{keep, persist_noclobber, remove_leftovers, temporary_file, write_whole};
+pub use local::{keep, persist_noclobber, remove_leftovers, temporary_file, write_whole, zeros};
 pub use location::Location;
 #[doc(hidden)]
 pub use location::{MAX_CONCURRENT_REQUESTS, fingerprint_all};

@@ -36,16 +36,32 @@ pub(super) fn size(path: &Path) -> Result<u64> {
 }
 
 pub(super) fn open(path: &Path) -> Result<File> {
-    size(path)?;
-    File::open(path).map_err(|source| Error::io(path, "cannot open the file", source))
+    fulmen_durable::open_regular(path)
+        .map_err(|source| Error::io(path, "cannot open the file", source))
+}
+
+/// Reads a whole file of at most `limit` bytes.
+pub(super) fn read(path: &Path, limit: u64) -> Result<Vec<u8>> {
+    fulmen_durable::read_regular(path, limit)
+        .map_err(|source| Error::io(path, "cannot read the file", source))
 }
 
 /// Reads `length` bytes from `start` on, which must be within the file.
 pub(super) fn read_at(path: &Path, start: u64, length: usize) -> Result<Vec<u8>> {
     let file = open(path)?;
-    let mut bytes = vec![0; length];
+    let mut bytes = zeros(path, length)?;
     let doing = || format!("reading {length} bytes from byte {start} on");
     file.read_exact_at(&mut bytes, start).map_err(|source| Error::io(path, &doing(), source))?;
+    Ok(bytes)
+}
+
+/// Memory for `length` bytes of a file. A sparse file may be larger than the memory.
+pub fn zeros(path: &Path, length: usize) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    bytes
+        .try_reserve_exact(length)
+        .map_err(|_| Error::file(path, format!("not enough memory for {length} bytes of it")))?;
+    bytes.resize(length, 0);
     Ok(bytes)
 }
 

@@ -101,6 +101,32 @@ impl Location {
         self.with_parsed(parsed)
     }
 
+    /// The file or the pattern in this folder that another file names. Unlike [`join`], it rejects a
+    /// name that leads out of the folder.
+    ///
+    /// [`join`]: Location::join
+    ///
+    /// # Errors
+    /// A name that is absolute or has a part `..`, also after its braces are expanded.
+    ///
+    /// ```
+    /// use fulmen_files::Location;
+    ///
+    /// let folder = Location::from("data");
+    /// assert_eq!(folder.join_inside("en/*.parquet")?.to_string(), "data/en/*.parquet");
+    /// assert!(folder.join_inside("../**/*.parquet").is_err());
+    /// # Ok::<(), fulmen_data::Error>(())
+    /// ```
+    pub fn join_inside(&self, name: &str) -> Result<Location> {
+        let refused = |reason: String| Error::usage(format!("{self}: `{name}`: {reason}"));
+        for expanded in pattern::braces(name.as_bytes()).map_err(refused)? {
+            let expanded = String::from_utf8_lossy(&expanded);
+            fulmen_durable::inside(Path::new(""), &expanded)
+                .map_err(|error| refused(error.to_string()))?;
+        }
+        Ok(self.join(name))
+    }
+
     /// The path, if the location is local. Other libraries may then open it too.
     pub fn local(&self) -> Option<&Path> {
         match &self.parsed {
@@ -148,14 +174,34 @@ impl Location {
 
     /// Reads the whole file.
     pub fn read(&self) -> Result<Vec<u8>> {
+        self.read_at_most(u64::MAX)
+    }
+
+    /// Reads the whole file, if it has at most `limit` bytes.
+    ///
+    /// # Errors
+    /// The file is larger. No memory is allocated for it.
+    pub fn read_at_most(&self, limit: u64) -> Result<Vec<u8>> {
         if let Target::Local(path) = self.target()? {
-            local::size(path)?;
-            return std::fs::read(path)
-                .map_err(|source| Error::io(path, "cannot read the file", source));
+            return local::read(path, limit);
+        }
+        let too_large =
+            |size: u64| self.error(format!("the file has {size} bytes, expected at most {limit}"));
+        if limit < u64::MAX {
+            let size = self.size()?;
+            if size > limit {
+                return Err(too_large(size));
+            }
         }
         let mut bytes = Vec::new();
-        self.open()?.read_to_end(&mut bytes).map_err(|error| self.read_error(error))?;
-        Ok(bytes)
+        self.open()?
+            .take(limit.saturating_add(1))
+            .read_to_end(&mut bytes)
+            .map_err(|error| self.read_error(error))?;
+        match bytes.len() as u64 {
+            size if size > limit => Err(too_large(size)),
+            _ => Ok(bytes),
+        }
     }
 
     /// Reads a part of the file.

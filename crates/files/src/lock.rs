@@ -55,7 +55,7 @@ impl Lock {
 
     /// The current holder of the lock, if any. Nothing is written.
     pub fn holder(dir: &Path) -> Option<String> {
-        let mut file = File::open(dir.join(LOCK)).ok()?;
+        let mut file = fulmen_durable::open_regular(&dir.join(LOCK)).ok()?;
         match FileExt::try_lock_shared(&file) {
             Err(TryLockError::WouldBlock) => Some(recorded_holder(&mut file)),
             _ => None,
@@ -98,6 +98,9 @@ impl Lock {
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
                 Err(error) => return Err(failed("cannot open the lock")(error)),
             };
+            if !file.metadata().map_err(failed("cannot open the lock"))?.is_file() {
+                return Err(Error::file(&path, "this is not a regular file; remove it"));
+            }
             match FileExt::try_lock(&file) {
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => return Ok(Err(recorded_holder(&mut file))),

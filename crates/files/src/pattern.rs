@@ -7,6 +7,9 @@ use glob::{MatchOptions, Pattern};
 /// The limit on the number of names. A typo like `{0..9999999999}` must not fill the memory.
 const MAX_NAMES: usize = 1_000_000;
 
+/// The limit on the bytes of all names, for many names that are long.
+const MAX_BYTES: usize = 256 << 20;
+
 /// The limit on nested braces. Deeper nesting is a mistake.
 const MAX_DEPTH: usize = 16;
 
@@ -32,7 +35,10 @@ fn expand(text: &[u8], depth: usize) -> Result<Vec<Vec<u8>>, String> {
         let group = if first == b'{' { group(rest, depth)? } else { None };
         if let Some((choices, length)) = group {
             let total = names.len().checked_mul(choices.len()).filter(|&total| total <= MAX_NAMES);
-            if total.is_none() {
+            let longest = |names: &[Vec<u8>]| names.iter().map(Vec::len).max().unwrap_or(0);
+            let longest = longest(&names) + longest(&choices);
+            if total.and_then(|total| total.checked_mul(longest)).is_none_or(|all| all > MAX_BYTES)
+            {
                 return Err(too_many());
             }
             names = names
@@ -44,6 +50,9 @@ fn expand(text: &[u8], depth: usize) -> Result<Vec<Vec<u8>>, String> {
             // The text up to the next brace.
             let length =
                 1 + rest[1..].iter().position(|&byte| byte == b'{').unwrap_or(rest.len() - 1);
+            if names.len().saturating_mul(length) > MAX_BYTES {
+                return Err(too_many());
+            }
             names.iter_mut().for_each(|name| name.extend_from_slice(&rest[..length]));
             rest = &rest[length..];
         }

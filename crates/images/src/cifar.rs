@@ -3,7 +3,6 @@
 //! Out of scope: fetching the files (<https://www.cs.toronto.edu/~kriz/cifar.html>), and their
 //! Python and Matlab versions.
 
-use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -181,7 +180,7 @@ fn check_labels(kind: Kind, record: &[u8]) -> std::result::Result<(), String> {
 
 /// Appends the records of a file.
 fn read(file: &Path, records: usize, record: usize, into: &mut Vec<u8>) -> Result<()> {
-    let opened = File::open(file).map_err(|source| match source.kind() {
+    let opened = fulmen_durable::open_regular(file).map_err(|source| match source.kind() {
         io::ErrorKind::NotFound => Error::io(
             file,
             "the binary version of CIFAR, unpacked (not the Python one), has this file",

@@ -2,10 +2,11 @@
 //!
 //! Out of scope: decoding (`encoded`).
 
+use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::{fs, io};
 
-use fulmen_data::internal::quantity;
+use fulmen_data::internal::{LeftOut, quantity};
 use walkdir::{DirEntry, WalkDir};
 
 use crate::{EncodedImage, ImageDataset, ImagePipeline};
@@ -14,12 +15,17 @@ use fulmen_data::{Error, Fingerprint, Result, Source};
 /// The file extensions of images, in any case. The content of a file determines its format.
 const EXTENSIONS: [&str; 5] = ["jpg", "jpeg", "jpe", "png", "webp"];
 
+/// The maximum size of a file, far above that of any image that can be decoded.
+const MAX_BYTES: u64 = 1 << 30;
+
 /// The images in a folder with one subfolder per class, like torchvision's `ImageFolder`.
 ///
 /// Classes are numbered in the byte order of their names, and the files of a class are sorted in
 /// the same way. Files may be in subfolders of their class. Names may contain any bytes that the
 /// system allows. Symbolic links are followed. Files and folders whose names start with a dot are
-/// skipped, as are files with extensions other than jpg, jpeg, jpe, png and webp (in any case).
+/// skipped. Files with extensions other than jpg, jpeg, jpe, png and webp (in any case), and images
+/// outside of the class folders, are left out; a note on standard error counts them
+/// ([`left_out`](ImageFolder::left_out)).
 ///
 /// ```no_run
 /// use fulmen_images::{ImageFolder, ImagePipeline};
@@ -36,6 +42,33 @@ pub struct ImageFolder {
     classes: Vec<String>,
     /// The path of each file relative to the root, and its class.
     files: Vec<(PathBuf, i32)>,
+    left_out: LeftOut,
+}
+
+/// The files that were found.
+#[derive(Default)]
+struct FoundFiles {
+    files: Vec<(PathBuf, i32)>,
+    left_out: LeftOut,
+}
+
+impl FoundFiles {
+    /// Adds the images below a folder, relative to the root.
+    fn add_below(&mut self, folder: &Path, root: &Path, class: i32) -> Result<()> {
+        for file in walk(folder, usize::MAX) {
+            let file = file?;
+            if file.file_type().is_dir() {
+                continue;
+            }
+            if is_image(file.path()) {
+                let path = file.path().strip_prefix(root).unwrap_or(file.path());
+                self.files.push((path.to_owned(), class));
+            } else {
+                self.left_out.add_file(&file.file_name().to_string_lossy());
+            }
+        }
+        Ok(())
+    }
 }
 
 impl ImageFolder {
@@ -56,40 +89,80 @@ impl ImageFolder {
         ImageFolder::list(root.as_ref(), true)
     }
 
+    /// The images in a folder and its subfolders, without classes: [`classes`](ImageFolder::classes)
+    /// is empty, and every label is 0.
+    ///
+    /// # Errors
+    /// A folder that cannot be listed, or that has no images.
+    pub fn open_flat(root: impl AsRef<Path>) -> Result<ImageFolder> {
+        let root = root.as_ref();
+        let mut found = FoundFiles::default();
+        found.add_below(root, root, 0)?;
+        if found.files.is_empty() {
+            return Err(Error::file(
+                root,
+                format!("there are no images in it: no file ends in {}", EXTENSIONS.join(", ")),
+            ));
+        }
+        Ok(ImageFolder::new(root, Vec::new(), found))
+    }
+
+    /// Whether a folder has images, but no folders, so that they have no classes.
+    ///
+    /// # Errors
+    /// A folder that cannot be listed.
+    pub fn is_flat(root: impl AsRef<Path>) -> Result<bool> {
+        let mut has_images = false;
+        for entry in walk(root.as_ref(), 1) {
+            let entry = entry?;
+            if entry.file_type().is_dir() {
+                return Ok(false);
+            }
+            has_images |= is_image(entry.path());
+        }
+        Ok(has_images)
+    }
+
+    fn new(root: &Path, classes: Vec<String>, found: FoundFiles) -> ImageFolder {
+        let FoundFiles { files, left_out } = found;
+        let reason = format!("images are {}", EXTENSIONS.join(", "));
+        left_out.note(root.display(), &reason);
+        ImageFolder { root: root.to_owned(), classes, files, left_out }
+    }
+
     fn list(root: &Path, allow_empty: bool) -> Result<ImageFolder> {
         let mut classes = Vec::new();
-        let mut files = Vec::new();
+        let mut found = FoundFiles::default();
         let mut empty = Vec::new();
         let mut loose_images = 0;
         for entry in walk(root, 1) {
             let entry = entry?;
             if !entry.file_type().is_dir() {
-                loose_images += usize::from(is_image(entry.path()));
+                if is_image(entry.path()) {
+                    loose_images += 1;
+                    found.left_out.add("outside of class folders");
+                } else {
+                    found.left_out.add_file(&entry.file_name().to_string_lossy());
+                }
                 continue;
             }
             let class = i32::try_from(classes.len())
                 .map_err(|_| Error::file(root, "it has more classes than 32 bits can number"))?;
-            let first_file = files.len();
-            for file in walk(entry.path(), usize::MAX) {
-                let file = file?;
-                if !file.file_type().is_dir() && is_image(file.path()) {
-                    files.push((
-                        file.path().strip_prefix(root).unwrap_or(file.path()).to_owned(),
-                        class,
-                    ));
-                }
-            }
+            let first_file = found.files.len();
+            found.add_below(entry.path(), root, class)?;
             let name = entry.file_name().to_string_lossy().into_owned();
-            if files.len() == first_file {
+            if found.files.len() == first_file {
                 empty.push(name.clone());
             }
             classes.push(name);
         }
+        let files = &found.files;
         if files.is_empty() {
             let hint = match (classes.len(), loose_images) {
                 (0, 0) => "it has no folders; each class needs one (root/class/image.jpg)".into(),
                 (0, _) => format!(
-                    "it has {} outside of class folders (root/class/image.jpg)",
+                    "it has {} outside of class folders (root/class/image.jpg); for images without classes use \
+                     ImageFolder::open_flat",
                     quantity(loose_images, "image")
                 ),
                 (count, _) => format!(
@@ -111,7 +184,7 @@ impl ImageFolder {
                 ),
             ));
         }
-        Ok(ImageFolder { root: root.to_owned(), classes, files })
+        Ok(ImageFolder::new(root, classes, found))
     }
 
     /// The folder.
@@ -123,6 +196,11 @@ impl ImageFolder {
     /// as replacement characters.
     pub fn classes(&self) -> &[String] {
         &self.classes
+    }
+
+    /// How many files were left out, by extension (`.bmp`), except for hidden ones.
+    pub fn left_out(&self) -> &BTreeMap<String, usize> {
+        self.left_out.counts()
     }
 
     /// The class of image `index`, without reading the image. The index must be below
@@ -164,12 +242,15 @@ impl Source for ImageFolder {
 
     fn get(&self, index: usize) -> Result<EncodedImage> {
         let path = self.path(index);
-        let bytes = fs::read(&path).map_err(|source| match source.kind() {
-            io::ErrorKind::NotFound => {
-                Error::io(&path, "the file was there when the folder was listed", source)
-            }
-            _ => Error::io(&path, "reading the image", source),
-        })?;
+        let bytes =
+            fulmen_durable::read_regular(&path, MAX_BYTES).map_err(|source| {
+                match source.kind() {
+                    io::ErrorKind::NotFound => {
+                        Error::io(&path, "the file was there when the folder was listed", source)
+                    }
+                    _ => Error::io(&path, "reading the image", source),
+                }
+            })?;
         Ok(EncodedImage { bytes, label: self.files[index].1 })
     }
 

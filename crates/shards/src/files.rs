@@ -98,9 +98,9 @@ pub(crate) fn open_local(location: &Location, items: &str, reader: &str) -> Resu
             "{items} can be read by index only from a local disk; to read in order, use {reader}"
         )));
     };
-    let size = location.size()?;
-    let file =
-        File::open(path).map_err(|source| Error::io(path, "cannot open the file", source))?;
+    let open = |source| Error::io(path, "cannot open the file", source);
+    let file = fulmen_durable::open_regular(path).map_err(open)?;
+    let size = file.metadata().map_err(open)?.len();
     Ok((file, size))
 }
 

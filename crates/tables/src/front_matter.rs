@@ -16,6 +16,12 @@ pub(crate) struct CardConfig {
     pub(crate) data_files: Option<Value>,
 }
 
+/// The limit on the bytes of `configs`, far above those of any card.
+const MAX_BYTES: usize = 1 << 20;
+
+/// The limit on nested lists and maps. Of a card, five are nested.
+const MAX_DEPTH: usize = 64;
+
 #[derive(Deserialize)]
 struct Card {
     configs: Option<Vec<CardConfig>>,
@@ -43,7 +49,38 @@ pub(crate) fn configs(card: &str) -> Result<Option<Vec<CardConfig>>, String> {
     if yaml.trim().is_empty() {
         return Ok(None);
     }
+    check_size(&yaml)?;
     yaml_serde::from_str::<Card>(&yaml).map(|card| card.configs).map_err(|error| error.to_string())
+}
+
+/// Rejects YAML for which the parser would take long: its time grows with the square of the depth.
+fn check_size(yaml: &str) -> Result<(), String> {
+    let too_deep = |number: usize| {
+        Err(format!("at line {}, more than {MAX_DEPTH} lists or maps are nested", number + 1))
+    };
+    if yaml.len() > MAX_BYTES {
+        return Err(format!("it has {} bytes, expected at most {MAX_BYTES}", yaml.len()));
+    }
+    let mut depth = 0usize;
+    for (number, line) in yaml.lines().enumerate() {
+        // Lists in a line: `- - - x`.
+        let lists = line.split_ascii_whitespace().take_while(|word| matches!(*word, "-" | "?"));
+        if lists.count() > MAX_DEPTH {
+            return too_deep(number);
+        }
+        // Brackets in patterns and texts are closed soon.
+        for byte in line.bytes() {
+            match byte {
+                b'[' | b'{' => depth += 1,
+                b']' | b'}' => depth = depth.saturating_sub(1),
+                _ => {}
+            }
+            if depth > MAX_DEPTH {
+                return too_deep(number);
+            }
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -93,12 +130,23 @@ mod tests {
             let error = configs(card).unwrap_err();
             assert!(error.contains(part), "{error}");
         }
-        let deep = format!("---\nconfigs:\n {}a\n---\n", "- ".repeat(10_000));
-        assert!(configs(&deep).is_err());
-        let deep = format!(
-            "---\nconfigs:\n- config_name: a\n  data_files: {}a\n---\n",
-            "[".repeat(10_000)
-        );
-        assert!(configs(&deep).unwrap_err().contains("recursion limit"));
+        for (nested, line) in [
+            ("[".repeat(100_000), 3),
+            ("{a: ".repeat(100_000), 3),
+            ("- ".repeat(100_000), 3),
+            ("? ".repeat(100_000), 3),
+            ("\n  [".repeat(100_000), 68),
+        ] {
+            let card = format!("---\nconfigs:\n- {nested}a\n---\n");
+            let error = configs(&card).unwrap_err();
+            let expected = format!("at line {line}, more than 64 lists or maps are nested");
+            assert_eq!(error, expected);
+        }
+        // Nested by indentation, a card of a megabyte has some hundred levels.
+        let lines: Vec<String> =
+            (0..1_000).map(|level| format!("{}-\n", " ".repeat(level))).collect();
+        assert!(configs(&format!("---\nconfigs:\n{}\n---\n", lines.concat())).is_err());
+        let long = format!("---\nconfigs:\n- config_name: {}\n---\n", "x".repeat(2 << 20));
+        assert!(configs(&long).unwrap_err().contains("expected at most 1048576"));
     }
 }

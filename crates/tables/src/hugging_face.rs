@@ -12,7 +12,7 @@ use super::arrow_files;
 use super::block_reader::BlockReader;
 use super::features::HfFeatures;
 use super::hugging_face_files::{Config, MAX_TEXT_BYTES, Splits, configs};
-use super::source_file::{ends_in, read_small};
+use super::source_file::ends_in;
 use super::table::table_of_rows;
 use fulmen_data::{Error, Result};
 use fulmen_files::Location;
@@ -172,7 +172,7 @@ impl HfFolder {
             let info = folder.join("dataset_info.json");
             if info.exists()? {
                 let text =
-                    String::from_utf8_lossy(&read_small(&info, MAX_TEXT_BYTES)?).into_owned();
+                    String::from_utf8_lossy(&info.read_at_most(MAX_TEXT_BYTES)?).into_owned();
                 rows.features = HfFeatures::parse(&text)
                     .map_err(|error| info.error(format!("not JSON: {error}")))?;
                 for column in &mut rows.columns {
@@ -205,7 +205,11 @@ fn saved_splits(location: &Location) -> Result<Option<Splits>> {
             .and_then(Value::as_array)
             .and_then(|names| names.iter().map(Value::as_str).collect::<Option<Vec<&str>>>())
             .ok_or_else(|| dict.error("the file should have a list of `splits`"))?;
-        let split = |name: &str| Ok((name.to_owned(), saved_files(&location.join(name))?));
+        let split = |name: &str| {
+            let folder =
+                location.join_inside(name).map_err(|error| dict.error(error.to_string()))?;
+            Ok((name.to_owned(), saved_files(&folder)?))
+        };
         return names.into_iter().map(split).collect::<Result<_>>().map(Some);
     }
     if location.join("state.json").exists()? {
@@ -244,14 +248,14 @@ fn saved_files(folder: &Location) -> Result<Vec<Location>> {
             path.error("the file should have a list of `_data_files` with a `filename` each")
         })?;
     // `save_to_disk` never writes a name outside the folder.
-    match names.iter().find(|name| name.split('/').any(|part| part == "..")) {
-        Some(name) => Err(path.error(format!("the data file `{name}` is not in the folder"))),
-        None => Ok(names.into_iter().map(|name| folder.join(name)).collect()),
-    }
+    let inside = |name| {
+        folder.join_inside(name).map_err(|error| path.error(format!("a data file: {error}")))
+    };
+    names.into_iter().map(inside).collect()
 }
 
 fn json(file: &Location) -> Result<Value> {
-    serde_json::from_slice(&read_small(file, MAX_TEXT_BYTES)?)
+    serde_json::from_slice(&file.read_at_most(MAX_TEXT_BYTES)?)
         .map_err(|error| file.error(format!("not JSON: {error}")))
 }
 

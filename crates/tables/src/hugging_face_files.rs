@@ -5,7 +5,8 @@
 use serde_json::Value;
 
 use super::front_matter::{self, CardConfig};
-use super::source_file::{files_below, read_small};
+use super::source_file::files_below;
+use fulmen_data::internal::LeftOut;
 use fulmen_data::{Error, Result};
 use fulmen_files::Location;
 
@@ -39,7 +40,7 @@ pub(crate) struct Config {
 pub(crate) fn configs(folder: &Location) -> Result<Vec<Config>> {
     let card = folder.join("README.md");
     let configs = if card.exists()? {
-        let text = String::from_utf8_lossy(&read_small(&card, MAX_TEXT_BYTES)?).into_owned();
+        let text = String::from_utf8_lossy(&card.read_at_most(MAX_TEXT_BYTES)?).into_owned();
         front_matter::configs(&text).map_err(|error| {
             card.error(format!(
                 "`configs` should be a list of maps with `config_name` and `data_files`: {error}"
@@ -60,14 +61,22 @@ pub(crate) fn configs(folder: &Location) -> Result<Vec<Config>> {
     let count = configs.len();
     let mut resolved = Vec::new();
     for CardConfig { config_name: name, default, data_dir, data_files } in configs {
-        let data_folder = data_dir.map_or(folder.clone(), |inner| folder.join(inner));
+        // A card of another may name any file of this machine.
+        let outside = |error: Error| card.error(format!("the configuration `{name}`: {error}"));
+        let data_folder = match data_dir.as_deref() {
+            None | Some("" | "." | "./") => folder.clone(),
+            Some(inner) => folder.join_inside(inner).map_err(outside)?,
+        };
         let splits = match &data_files {
-            Some(files) => listed_splits(&data_folder, files).ok_or_else(|| {
-                card.error(format!(
-                    "the `data_files` of the configuration `{name}` should be patterns, or a list of maps with `split` \
-                     and `path`"
-                ))
-            })?,
+            Some(files) => {
+                let listed = listed_splits(files).ok_or_else(|| {
+                    card.error(format!(
+                        "the `data_files` of the configuration `{name}` should be patterns, or a list of maps with \
+                         `split` and `path`"
+                    ))
+                })?;
+                located(&data_folder, listed).map_err(outside)?
+            }
             // The splits of a configuration that was not downloaded are unknown.
             None => match splits_by_name(&data_folder) {
                 Err(error) if error.is_not_found() && count > 1 => Splits::new(),
@@ -80,8 +89,11 @@ pub(crate) fn configs(folder: &Location) -> Result<Vec<Config>> {
     Ok(resolved)
 }
 
+/// The patterns of each split.
+type Patterns = Vec<(String, Vec<String>)>;
+
 /// The splits listed in a card; `None` if the form of the list is unknown.
-fn listed_splits(folder: &Location, files: &Value) -> Option<Splits> {
+fn listed_splits(files: &Value) -> Option<Patterns> {
     let texts = |value: &Value| -> Option<Vec<String>> {
         match value {
             Value::String(text) => Some(vec![text.clone()]),
@@ -91,7 +103,7 @@ fn listed_splits(folder: &Location, files: &Value) -> Option<Splits> {
             _ => None,
         }
     };
-    let mut patterns: Vec<(String, Vec<String>)> = Vec::new();
+    let mut patterns = Patterns::new();
     match files {
         Value::Object(splits) => {
             for (split, paths) in splits {
@@ -106,10 +118,15 @@ fn listed_splits(folder: &Location, files: &Value) -> Option<Splits> {
         }
         files => patterns.push(("train".to_owned(), texts(files)?)),
     }
-    let located = |(split, patterns): (String, Vec<String>)| {
-        (split, patterns.into_iter().map(|pattern| folder.join(pattern)).collect())
+    Some(patterns)
+}
+
+/// The same splits, with their patterns in a folder.
+fn located(folder: &Location, splits: Patterns) -> Result<Splits> {
+    let files = |patterns: Vec<String>| {
+        patterns.iter().map(|pattern| folder.join_inside(pattern)).collect::<Result<Vec<_>>>()
     };
-    Some(patterns.into_iter().map(located).collect())
+    splits.into_iter().map(|(split, patterns)| Ok((split, files(patterns)?))).collect()
 }
 
 /// A rule that derives the split from the name of a file.
@@ -134,8 +151,10 @@ fn splits_by_name(folder: &Location) -> Result<Splits> {
     let matches = |rule: &&SplitRule<'_>| named.iter().any(|(_, name)| rule(name).is_some());
     let rule = rules.iter().find(matches);
     let mut splits: Splits = Vec::new();
+    let mut left_out = LeftOut::default();
     for (file, name) in &named {
         let Some(split) = rule.map_or(Some("train".to_owned()), |rule| rule(name)) else {
+            left_out.add("of no split");
             continue;
         };
         match splits.iter_mut().find(|(name, _)| *name == split) {
@@ -143,6 +162,7 @@ fn splits_by_name(folder: &Location) -> Result<Splits> {
             None => splits.push((split, vec![file.clone()])),
         }
     }
+    left_out.note(folder, "their names give no split, but those of others do");
     // Train first, as in `datasets`.
     let order = |name: &str| {
         KEYWORDS.iter().position(|(split, _)| *split == name).unwrap_or(KEYWORDS.len())

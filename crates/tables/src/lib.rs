@@ -27,6 +27,8 @@ mod lines;
 mod parquet;
 #[cfg(feature = "parquet")]
 mod parquet_blocks;
+#[cfg(feature = "parquet")]
+mod parquet_depth;
 mod row;
 mod row_stream;
 mod scalar;

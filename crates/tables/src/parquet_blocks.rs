@@ -18,6 +18,7 @@ use parquet::file::metadata::{PageIndexPolicy, ParquetMetaData};
 use parquet::file::reader::{ChunkReader, Length};
 
 use super::block_reader::{Block, BlockSource, RowNumbers, RowOrigin, Sequence, guard};
+use super::parquet_depth;
 use super::source_file::{SourceFile, fingerprint_inputs};
 use fulmen_data::internal::catch_quietly;
 use fulmen_data::{Error, Fingerprint, Result};
@@ -125,6 +126,7 @@ impl ParquetFile {
                 "not a Parquet file: it starts with the bytes {start:02x?}, expected `PAR1`"
             )));
         }
+        parquet_depth::check(input)?;
         let options = ArrowReaderOptions::new().with_page_index_policy(PageIndexPolicy::Optional);
         let bytes = ParquetInput::new(input);
         let metadata = guard(input, || {

@@ -5,14 +5,15 @@
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::Arc;
 
 use flate2::bufread::MultiGzDecoder;
 
-use fulmen_data::internal::in_parallel;
+use fulmen_data::internal::{LeftOut, in_parallel};
 use fulmen_data::{Error, Fingerprint, Result};
 use fulmen_files::Location;
-use fulmen_files::{MAX_CONCURRENT_REQUESTS, explain, fingerprint_all};
+use fulmen_files::{MAX_CONCURRENT_REQUESTS, explain, fingerprint_all, zeros};
 
 /// The buffer size for reading in sequence.
 const BUFFER: usize = 1 << 18;
@@ -37,7 +38,8 @@ impl SourceFile {
         in_parallel(&numbered, MAX_CONCURRENT_REQUESTS, |&(number, location)| {
             let size = location.size()?;
             let open = |path| {
-                File::open(path).map_err(|source| Error::io(path, "cannot open the file", source))
+                fulmen_durable::open_regular(path)
+                    .map_err(|source| Error::io(path, "cannot open the file", source))
             };
             let file =
                 location.local().filter(|_| number < MAX_OPEN_FILES).map(open).transpose()?;
@@ -78,7 +80,7 @@ impl SourceFile {
         let read = match (&self.file, self.location.local()) {
             (Some(file), _) => file.read_exact_at(into, offset),
             (None, Some(path)) => {
-                File::open(path).and_then(|file| file.read_exact_at(into, offset))
+                fulmen_durable::open_regular(path).and_then(|file| file.read_exact_at(into, offset))
             }
             (None, None) => {
                 let bytes =
@@ -114,7 +116,7 @@ impl SourceFile {
                 self.size
             )));
         }
-        let mut bytes = vec![0; len];
+        let mut bytes = zeros(Path::new(&self.name()), len)?;
         self.read_at(offset, &mut bytes)?;
         Ok(bytes)
     }
@@ -213,22 +215,43 @@ pub(crate) fn expand(location: &Location, extensions: &[&str]) -> Result<Vec<Loc
 
 /// The files below a folder whose names end in one of `extensions`, each with its path relative to
 /// the folder. Folders whose names begin with `.` or `__` are skipped, because they belong to
-/// tools: editors' checkpoints, download caches, metadata in archives.
+/// tools: editors' checkpoints, download caches, metadata in archives. A note counts the other
+/// files.
 pub(crate) fn files_below(
     folder: &Location,
     extensions: &[&str],
 ) -> Result<Vec<(Location, String)>> {
     let base = folder.to_string();
-    let named = folder.list()?.into_iter().filter(|file| ends_in(file, extensions)).map(|file| {
+    let is_hidden = |name: &str| {
+        let (folders, file) = name.rsplit_once('/').unwrap_or(("", name));
+        file.starts_with('.')
+            || folders.split('/').any(|folder| folder.starts_with('.') || folder.starts_with("__"))
+    };
+    let mut files = Vec::new();
+    let mut left_out = LeftOut::default();
+    for file in folder.list()? {
         let path = file.to_string();
         let name = path.strip_prefix(&base).unwrap_or(&path).trim_start_matches('/').to_owned();
-        (file, name)
-    });
-    let is_hidden = |name: &str| {
-        let folders = name.rsplit_once('/').map_or("", |(folders, _)| folders);
-        folders.split('/').any(|folder| folder.starts_with('.') || folder.starts_with("__"))
-    };
-    Ok(named.filter(|(_, name)| !is_hidden(name)).collect())
+        if is_hidden(&name) {
+            continue;
+        }
+        if ends_in(&file, extensions) {
+            files.push((file, name));
+        } else if !is_about_the_data(&name) {
+            left_out.add_file(&name);
+        }
+    }
+    if !files.is_empty() {
+        left_out.note(folder, &format!("files that end in {} are read", extensions.join(", ")));
+    }
+    Ok(files)
+}
+
+/// Whether a file describes a dataset, and is no part of its data.
+fn is_about_the_data(name: &str) -> bool {
+    let file = name.rsplit('/').next().unwrap_or(name).to_lowercase();
+    let is_metadata = ["dataset_", "state.json"].iter().any(|start| file.starts_with(start));
+    is_metadata || ["readme", "license", "licence"].iter().any(|start| file.starts_with(start))
 }
 
 /// Whether this is a folder. In a store, a name without a dot counts as a folder if no object has
@@ -244,14 +267,4 @@ pub(crate) fn is_folder(location: &Location) -> Result<bool> {
 pub(crate) fn ends_in(file: &Location, extensions: &[&str]) -> bool {
     let name = file.name().to_lowercase();
     !name.starts_with('.') && extensions.iter().any(|extension| name.ends_with(extension))
-}
-
-/// Reads a whole small file.
-pub(crate) fn read_small(location: &Location, limit: u64) -> Result<Vec<u8>> {
-    let size = location.size()?;
-    if size > limit {
-        Err(location.error(format!("the file has {size} bytes, expected at most {limit}")))
-    } else {
-        location.read()
-    }
 }

@@ -6,7 +6,7 @@ use std::fmt;
 
 use super::block_reader::{BlockReader, out_of_range};
 use super::lines::{self, LineStream};
-use super::source_file::{expand, read_small};
+use super::source_file::expand;
 use fulmen_data::{Error, Fingerprint, Result, Source};
 use fulmen_files::Location;
 use fulmen_files::fingerprint_all;
@@ -142,7 +142,7 @@ impl Source for TextFolder {
 
     fn get(&self, index: usize) -> Result<String> {
         let file = self.file(index)?;
-        let bytes = read_small(file, MAX_DOCUMENT_BYTES)?;
+        let bytes = file.read_at_most(MAX_DOCUMENT_BYTES)?;
         utf8(bytes.strip_prefix(&[0xef, 0xbb, 0xbf]).unwrap_or(&bytes), &|message| {
             file.error(message)
         })

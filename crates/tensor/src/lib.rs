@@ -85,6 +85,8 @@ pub use jit::Jit;
 pub use literal::Literal;
 pub use mesh::Mesh;
 pub use metrics::{MetricSnapshot, Metrics, MetricsSnapshot, Rates, Unit};
+#[doc(hidden)]
+pub use notes::note;
 pub use notes::set_note_handler;
 pub use num_complex::Complex;
 pub use ops::TriangularSolve;

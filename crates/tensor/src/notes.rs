@@ -7,8 +7,8 @@ type Handler = Arc<dyn Fn(&str) + Send + Sync>;
 
 static HANDLER: Mutex<Option<Handler>> = Mutex::new(None);
 
-/// Passes the notes of this crate to `handler` instead of standard error. Notes are hints, such as
-/// that a source line keeps compiling programs.
+/// Passes the notes of this crate, and of the crates that read data, to `handler` instead of standard error. Notes are hints, such as
+/// that a source line keeps compiling programs, or that a folder has files that are not read.
 ///
 /// ```
 /// fulmen_tensor::set_note_handler(|note| println!("hint: {note}"));
@@ -17,7 +17,9 @@ pub fn set_note_handler(handler: impl Fn(&str) + Send + Sync + 'static) {
     *HANDLER.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(handler));
 }
 
-pub(crate) fn note(text: &str) {
+/// Tells the user something, in one line.
+#[doc(hidden)]
+pub fn note(text: &str) {
     let handler = HANDLER.lock().unwrap_or_else(PoisonError::into_inner).clone();
     match handler {
         Some(handler) => handler(text),

@@ -17,7 +17,7 @@ use super::document_reader::in_order;
 use super::prefetch::Prefetch;
 use super::token_format::{Documents, HEADER_BYTES, Header, check_range, padding_bytes};
 use fulmen_data::{Error, Fingerprint, Result, Source, Stream, StreamItem};
-use fulmen_files::{keep, temporary_file};
+use fulmen_files::{keep, temporary_file, zeros};
 
 /// Writes a [`TokenFile`].
 ///
@@ -214,20 +214,12 @@ impl TokenFile {
     pub fn open(path: impl AsRef<Path>) -> Result<TokenFile> {
         let path = path.as_ref().to_owned();
         let io = |source| Error::io(&path, "cannot read the token file", source);
-        // Checked before opening: opening a pipe would wait for a writer.
-        let metadata = std::fs::metadata(&path).map_err(io)?;
-        if !metadata.is_file() {
-            return Err(Error::file(
-                &path,
-                "this is not a regular file; expected a token file of fulmen",
-            ));
-        }
-        let mut file = File::open(&path).map_err(io)?;
-        let size = metadata.len();
+        let mut file = fulmen_durable::open_regular(&path).map_err(io)?;
+        let size = file.metadata().map_err(io)?.len();
         let header = Header::read(&mut file, size, &path)?;
         // The size is already checked against the file.
         let (offset, size) = header.ends_region;
-        let mut ends = vec![0; size as usize];
+        let mut ends = zeros(&path, size as usize)?;
         file.read_exact_at(&mut ends, offset).map_err(io)?;
         let documents = header.documents(&ends, &path)?;
         Ok(TokenFile { inner: Arc::new(Inner { path, file, header, documents }) })
@@ -252,7 +244,7 @@ impl TokenFile {
         let io = |source| Error::io(path, "cannot read the token file", source);
         // This opens the file again, because on some systems reading at an offset moves the
         // position of a handle, and other threads may use the shared one.
-        let mut file = File::open(path).map_err(io)?;
+        let mut file = fulmen_durable::open_regular(path).map_err(io)?;
         file.seek(SeekFrom::Start(8 + header.text.len() as u64)).map_err(io)?;
         header.read_all(&mut file, path, |_, _| {})
     }

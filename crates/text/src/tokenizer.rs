@@ -70,6 +70,9 @@ pub enum Truncation {
     OnlySecond,
 }
 
+/// The limit on the size of a `tokenizer.json`, ten times the largest ones.
+const MAX_BYTES: u64 = 512 << 20;
+
 impl Tokenizer {
     /// Reads a `tokenizer.json`, local or from an object store.
     ///
@@ -79,7 +82,7 @@ impl Tokenizer {
         let location = file.into();
         let name = location.to_string();
         let path = location.local().unwrap_or(Path::new(&name));
-        Tokenizer::new(&location.read()?, Some(path.to_owned()))
+        Tokenizer::new(&location.read_at_most(MAX_BYTES)?, Some(path.to_owned()))
             .map_err(|message| Error::file(path, message))
     }
 

@@ -2,7 +2,6 @@
 //!
 //! Out of scope: the meaning of the arrays; `classification` pairs images with labels.
 
-use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
 
@@ -51,17 +50,9 @@ impl IdxFile {
     /// Reads a file of up to `limit` bytes of uncompressed data.
     pub fn open_with_limit(path: impl AsRef<Path>, limit: u64) -> Result<IdxFile> {
         let path = path.as_ref();
-        // Checked before opening: opening a pipe would wait for a writer.
-        let metadata = std::fs::metadata(path)
-            .map_err(|source| Error::io(path, "cannot open the file", source))?;
-        if !metadata.is_file() {
-            return Err(Error::file(
-                path,
-                "this is not a regular file; expected an IDX file, plain or .gz",
-            ));
-        }
-        let mut file =
-            File::open(path).map_err(|source| Error::io(path, "cannot open the file", source))?;
+        let open = |source| Error::io(path, "cannot open the file", source);
+        let mut file = fulmen_durable::open_regular(path).map_err(open)?;
+        let metadata = file.metadata().map_err(open)?;
         let mut start = [0; 2];
         let count = fill(&mut file, &mut start)
             .map_err(|source| Error::io(path, "cannot read the file", source))?;

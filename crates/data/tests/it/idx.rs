@@ -237,5 +237,5 @@ fn a_missing_file_and_a_folder_are_told_apart() {
     let error = IdxFile::open(dir.path().join("none")).unwrap_err();
     assert!(error.is_not_found(), "{error}");
     let error = IdxFile::open(dir.path()).unwrap_err();
-    assert!(!error.is_not_found() && error.to_string().contains("not a regular file"), "{error}");
+    assert!(!error.is_not_found() && error.to_string().contains("this is a folder"), "{error}");
 }

@@ -89,6 +89,8 @@ pub(super) struct TarEntries<R> {
     next: u64,
     /// The latest entry and the offset of its content, for messages.
     latest: Option<(String, u64)>,
+    /// The number of links so far, which have no content.
+    pub(super) links: usize,
     ended: bool,
 }
 
@@ -113,7 +115,16 @@ impl<'a> TarEntries<FilePart<'a>> {
 
 impl<R: Read> TarEntries<R> {
     pub(super) fn new(location: Location, reader: R, skip: SkipBytes<R>) -> TarEntries<R> {
-        TarEntries { location, reader, skip, position: 0, next: 0, latest: None, ended: false }
+        TarEntries {
+            location,
+            reader,
+            skip,
+            position: 0,
+            next: 0,
+            latest: None,
+            links: 0,
+            ended: false,
+        }
     }
 
     /// Returns the next file. Skips folders, links and other entries. `None` after the end or an
@@ -167,6 +178,7 @@ impl<R: Read> TarEntries<R> {
                         .map_err(|reason| self.error(format!("at byte {start}: {reason}")))?,
                 );
             } else if is_empty {
+                self.links += usize::from(matches!(kind, EntryType::Link | EntryType::Symlink));
                 (long_name, extended) = (None, None);
             } else if is_file {
                 let PaxRecords { name, sparse, .. } = extended.unwrap_or_default();

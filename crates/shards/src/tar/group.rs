@@ -7,6 +7,7 @@ use std::io::Read;
 use std::sync::Arc;
 
 use super::entries::{Entry, TarEntries};
+use fulmen_data::internal::LeftOut;
 use fulmen_data::{Error, Result};
 use fulmen_files::Location;
 
@@ -82,6 +83,12 @@ pub fn split(name: &str) -> Option<(&str, &str)> {
     (dot > last).then(|| (&name[..dot], &name[dot + 1..]))
 }
 
+/// Whether a file that belongs to no sample has neither an extension nor a name of a tool's file.
+fn has_no_extension(name: &str) -> bool {
+    let last = name.rsplit('/').next().unwrap_or(name);
+    !last.contains('.') && !name.starts_with("__")
+}
+
 /// The files to read from a shard.
 #[derive(Clone, Debug)]
 pub(super) struct Selection {
@@ -115,6 +122,7 @@ pub(super) struct Groups<R, T> {
     next_group: Option<Group<T>>,
     /// An error to return after a complete sample.
     failed: Option<Error>,
+    left_out: LeftOut,
 }
 
 /// A sample: its key, and the information about its files by extension.
@@ -136,7 +144,15 @@ impl<R: Read, T> Groups<R, T> {
             selection: selection.clone(),
             next_group: None,
             failed: None,
+            left_out: LeftOut::default(),
         }
+    }
+
+    /// Notes the files of the shard that belong to no sample.
+    fn note_left_out(&mut self) {
+        let mut left_out = std::mem::take(&mut self.left_out);
+        (0..std::mem::take(&mut self.entries.links)).for_each(|_| left_out.add("links"));
+        left_out.note(&self.location, "files of samples are named `key.extension`, and no links");
     }
 
     /// Returns the next sample. `keep` reads the information about a file, when the entries are
@@ -150,9 +166,15 @@ impl<R: Read, T> Groups<R, T> {
         }
         loop {
             let Some(entry) = self.entries.next()? else {
+                self.note_left_out();
                 return Ok(self.next_group.take().filter(|group| !group.files.is_empty()));
             };
-            let Some((key, extension)) = split(&entry.name) else { continue };
+            let Some((key, extension)) = split(&entry.name) else {
+                if has_no_extension(&entry.name) {
+                    self.left_out.add("without an extension");
+                }
+                continue;
+            };
             let extension = extension.to_lowercase();
             let completed = match &self.next_group {
                 Some(group) if group.key == key => None,

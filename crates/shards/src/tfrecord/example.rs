@@ -9,7 +9,7 @@ use fulmen_data::{Error, Result};
 use fulmen_durable::messages::quantity;
 use prost::Message;
 
-/// A `tf.train.Example` message.
+/// A `tf.train.Example` message, or a `tf.train.SequenceExample`, which also has lists of features.
 ///
 /// ```
 /// use fulmen_shards::{Example, Feature};
@@ -25,8 +25,11 @@ use prost::Message;
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Example {
-    /// The features by name.
+    /// The features by name; the context of a `SequenceExample`.
     pub features: BTreeMap<String, Feature>,
+    /// The feature lists of a `SequenceExample` by name: a feature for each step. Empty for an
+    /// `Example`.
+    pub lists: BTreeMap<String, Vec<Feature>>,
 }
 
 /// A list of values of one kind.
@@ -68,13 +71,26 @@ impl Example {
         self
     }
 
+    /// Adds a feature list, which makes this a `SequenceExample`.
+    #[must_use]
+    pub fn with_list(mut self, name: &str, steps: impl Into<Vec<Feature>>) -> Example {
+        self.lists.insert(name.to_owned(), steps.into());
+        self
+    }
+
     /// Parses the message. If a feature is repeated, the last one applies, and unknown fields are
     /// skipped, as in protocol buffers.
     pub fn parse(bytes: &[u8]) -> Result<Example> {
         let message = proto::Example::decode(bytes)
             .map_err(|error| Error::new(format!("not a tf.train.Example: {error}")))?;
         let features = message.features.unwrap_or_default().feature.into_iter();
-        Ok(Example { features: features.map(|(name, feature)| (name, feature.into())).collect() })
+        let lists = message.lists.unwrap_or_default().list.into_iter();
+        let steps =
+            |list: proto::FeatureList| list.feature.into_iter().map(Feature::from).collect();
+        Ok(Example {
+            features: features.map(|(name, feature)| (name, feature.into())).collect(),
+            lists: lists.map(|(name, list)| (name, steps(list))).collect(),
+        })
     }
 
     /// Serializes the message. The same features give the same bytes, because they are sorted by
@@ -85,12 +101,27 @@ impl Example {
             .iter()
             .map(|(name, feature)| (name.clone(), feature.clone().into()))
             .collect();
-        proto::Example { features: Some(proto::Features { feature }) }.encode_to_vec()
+        let steps = |steps: &Vec<Feature>| proto::FeatureList {
+            feature: steps.iter().cloned().map(Into::into).collect(),
+        };
+        let list: BTreeMap<_, _> =
+            self.lists.iter().map(|(name, list)| (name.clone(), steps(list))).collect();
+        let lists = (!list.is_empty()).then_some(proto::FeatureLists { list });
+        proto::Example { features: Some(proto::Features { feature }), lists }.encode_to_vec()
     }
 
     /// The feature with this name.
     pub fn feature(&self, name: &str) -> Result<&Feature> {
         self.features.get(name).ok_or_else(|| self.missing_error(name))
+    }
+
+    /// The feature list with this name, of a `SequenceExample`: a feature for each step.
+    pub fn list(&self, name: &str) -> Result<&[Feature]> {
+        self.lists.get(name).map(Vec::as_slice).ok_or_else(|| {
+            let names: Vec<String> = self.lists.keys().map(|name| format!("`{name}`")).collect();
+            let has = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+            Error::missing(format!("the example has no feature list `{name}`; its lists: {has}"))
+        })
     }
 
     /// Removes and returns the only byte string of a feature, such as an encoded image.
@@ -140,7 +171,12 @@ impl Example {
     fn missing_error(&self, name: &str) -> Error {
         let names: Vec<String> = self.features.keys().map(|name| format!("`{name}`")).collect();
         let has = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-        Error::missing(format!("the example has no feature `{name}`; its features: {has}"))
+        let lists: Vec<String> = self.lists.keys().map(|name| format!("`{name}`")).collect();
+        let lists = match &lists[..] {
+            [] => String::new(),
+            lists => format!("; its feature lists: {}", lists.join(", ")),
+        };
+        Error::missing(format!("the example has no feature `{name}`; its features: {has}{lists}"))
     }
 }
 
@@ -181,6 +217,21 @@ mod proto {
     pub(super) struct Example {
         #[prost(message, optional, tag = "1")]
         pub(super) features: Option<Features>,
+        /// Only in a `SequenceExample`.
+        #[prost(message, optional, tag = "2")]
+        pub(super) lists: Option<FeatureLists>,
+    }
+
+    #[derive(Message)]
+    pub(super) struct FeatureLists {
+        #[prost(btree_map = "string, message", tag = "1")]
+        pub(super) list: BTreeMap<String, FeatureList>,
+    }
+
+    #[derive(Clone, PartialEq, Message)]
+    pub(super) struct FeatureList {
+        #[prost(message, repeated, tag = "1")]
+        pub(super) feature: Vec<Feature>,
     }
 
     #[derive(Message)]

@@ -254,3 +254,47 @@ fn a_plain_file_may_begin_as_gzip_does() {
     assert_eq!(records(&TfRecords::open(&path).unwrap()).unwrap(), std::slice::from_ref(&record));
     assert_eq!(TfRecordSource::open(&path).unwrap().get(0).unwrap(), record);
 }
+
+/// A field of a protocol buffer message: its number and its bytes.
+fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
+    let length = u8::try_from(bytes.len()).unwrap();
+    assert!(length < 128);
+    [&[number << 3 | 2, length], bytes].concat()
+}
+
+/// An entry of a map from names.
+fn entry(name: &str, value: &[u8]) -> Vec<u8> {
+    field(1, &[field(1, name.as_bytes()), field(2, value)].concat())
+}
+
+/// The bytes of `tensorflow/core/example/example.proto`, written out.
+#[test]
+fn the_lists_of_a_sequence_example_are_kept() {
+    let ints = |value: u8| field(3, &field(1, &[value]));
+    let bytes = |value: &[u8]| field(1, &field(1, value));
+    let words = [field(1, &bytes(b"a")), field(1, &bytes(b"bc"))].concat();
+    let lengths = [field(1, &ints(1)), field(1, &ints(2))].concat();
+    let context = field(1, &entry("label", &ints(7)));
+    let lists = field(2, &[entry("lengths", &lengths), entry("words", &words)].concat());
+    let message = [context, lists].concat();
+
+    let example = Example::parse(&message).unwrap();
+    let expected = Example::new()
+        .with("label", Feature::Ints(vec![7]))
+        .with_list("lengths", [Feature::Ints(vec![1]), Feature::Ints(vec![2])])
+        .with_list(
+            "words",
+            [Feature::Bytes(vec![b"a".to_vec()]), Feature::Bytes(vec![b"bc".to_vec()])],
+        );
+    assert_eq!(example, expected);
+    assert_eq!(expected.encode(), message);
+    assert_eq!(example.int("label").unwrap(), 7);
+    assert_eq!(example.list("lengths").unwrap()[1], Feature::Ints(vec![2]));
+    let error = example.int("words").unwrap_err().to_string();
+    assert!(
+        error.ends_with("its features: `label`; its feature lists: `lengths`, `words`"),
+        "{error}"
+    );
+    let error = example.list("label").unwrap_err().to_string();
+    assert!(error.ends_with("no feature list `label`; its lists: `lengths`, `words`"), "{error}");
+}

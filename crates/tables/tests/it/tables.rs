@@ -13,7 +13,10 @@ use expect_test::{Expect, expect};
 use fulmen_data::{
     DType, DataLoader, Dataset, Error, Field, Fingerprint, HostBatch, OnError, Source, Stream,
 };
-use fulmen_tables::{ArrowFiles, HfDataset, HfFeature, HfFolder, Parquet, Row, RowStream, Table};
+use fulmen_tables::{
+    ArrowFiles, Csv, HfDataset, HfFeature, HfFolder, JsonLines, Parquet, Row, RowStream, Table,
+    TextFile,
+};
 use parquet::arrow::ArrowWriter;
 use parquet::file::metadata::{FileMetaData, ParquetMetaData, ParquetMetaDataWriter};
 use parquet::file::properties::WriterProperties;
@@ -834,6 +837,86 @@ fn files_that_belong_to_no_split_are_left_out() {
 }
 
 #[test]
+fn no_card_and_no_list_of_files_leads_out_of_its_folder() {
+    let root = tempfile::tempdir().unwrap();
+    let (folder, secret) = (root.path().join("dataset"), root.path().join("secret"));
+    fs::create_dir_all(folder.join("inner")).unwrap();
+    fs::create_dir(&secret).unwrap();
+    let parquet = reference().join("hub/data/test-00000-of-00001.parquet");
+    fs::copy(&parquet, secret.join("x.parquet")).unwrap();
+    fs::copy(&parquet, folder.join("inner/x.parquet")).unwrap();
+    let refused = |card: &str| {
+        fs::write(
+            folder.join("README.md"),
+            format!("---\nconfigs:\n- config_name: a\n{card}\n---\n"),
+        )
+        .unwrap();
+        let error = HfFolder::open(&folder).unwrap_err().to_string();
+        assert!(error.contains("README.md: the configuration `a`: "), "{error}");
+        assert!(error.contains("is not inside the folder"), "{error}");
+    };
+    let absolute = format!("{}/x.parquet", secret.display());
+    for pattern in [
+        "../**/*.parquet",
+        "inner/../../secret/x.parquet",
+        "{..,inner}/secret/x.parquet",
+        &absolute,
+    ] {
+        refused(&format!("  data_files: \"{pattern}\""));
+        refused(&format!("  data_files:\n  - split: train\n    path: [\"{pattern}\"]"));
+    }
+    refused("  data_dir: ../secret");
+    refused(&format!("  data_dir: {}", secret.display()));
+    for inner in ["inner", "./inner", "inner/"] {
+        let card = format!("---\nconfigs:\n- config_name: a\n  data_dir: {inner}\n---\n");
+        fs::write(folder.join("README.md"), card).unwrap();
+        assert_eq!(HfDataset::open(&folder).unwrap().len(), 5, "{inner}");
+    }
+
+    let message = |name: &str, text: &str| {
+        fs::write(folder.join(name), text).unwrap();
+        let error = HfFolder::open(&folder).unwrap_err().to_string();
+        fs::remove_file(folder.join(name)).unwrap();
+        error
+    };
+    for name in ["../secret", "..", "/etc"] {
+        let error = message("dataset_dict.json", &format!(r#"{{"splits": ["{name}"]}}"#));
+        assert!(error.contains("is not inside the folder"), "{error}");
+        let error = message(
+            "state.json",
+            &format!(r#"{{"_data_files": [{{"filename": "{name}/x.arrow"}}]}}"#),
+        );
+        assert!(error.contains("is not inside the folder"), "{error}");
+    }
+}
+
+/// Opening a pipe would wait for a writer, and a device never ends.
+#[test]
+fn only_regular_files_are_opened() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let pipe = path("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    for target in [&*pipe, Path::new("/dev/zero")] {
+        for name in ["x.csv", "x.jsonl", "x.txt", "x.parquet", "x.arrow"] {
+            std::os::unix::fs::symlink(target, path(name)).unwrap();
+            let error = match name {
+                "x.csv" => Csv::open(path(name)).map(|_| ()),
+                "x.jsonl" => JsonLines::open(path(name)).map(|_| ()),
+                "x.txt" => TextFile::open(path(name)).map(|_| ()),
+                "x.parquet" => Parquet::open(path(name)).map(|_| ()),
+                _ => ArrowFiles::open(path(name)).map(|_| ()),
+            };
+            let error = error.unwrap_err().to_string();
+            assert!(error.contains("this is not a regular file"), "{name}: {error}");
+            fs::remove_file(path(name)).unwrap();
+        }
+    }
+    std::os::unix::fs::symlink("/dev/zero", path("README.md")).unwrap();
+    assert!(HfFolder::open(folder.path()).unwrap_err().is_not_found());
+}
+
+#[test]
 fn what_a_card_lists_need_not_be_there_before_it_is_read() {
     let folder = tempfile::tempdir().unwrap();
     let card = "---\nconfigs:\n- config_name: small\n  data_files:\n  - split: train\n    path: small/train-*\n  - \
@@ -881,7 +964,7 @@ fn what_is_no_folder_of_a_dataset_says_what_is_missing() {
     fs::write(folder.path().join("state.json"), r#"{"_data_files": [{"filename": "../x.arrow"}]}"#)
         .unwrap();
     assert!(
-        HfFolder::open(folder.path()).unwrap_err().to_string().contains("is not in the folder")
+        HfFolder::open(folder.path()).unwrap_err().to_string().contains("is not inside the folder")
     );
     fs::write(folder.path().join("state.json"), r#"{"_data_files": [{"filename": "gone.arrow"}]}"#)
         .unwrap();
