@@ -1,7 +1,8 @@
 //! Images: from the bytes of files to `u8` values in a batch.
 //!
 //! An [`ImagePipeline`] starts with crops, resizes and flips. They are passed to the decoder, so
-//! that it decodes only what is needed. Other [`ImageTransform`]s follow.
+//! that it decodes only what is needed. Other [`ImageTransform`]s follow. A [`PairPipeline`] moves the
+//! mask and the boxes of an image with it.
 //!
 //! Out of scope: the sources of the bytes (tar shards, tables), and augmentation on the device.
 
@@ -18,7 +19,10 @@ mod image_folder;
 mod image_splits;
 mod interpolation;
 mod jpeg;
+mod mask;
 mod mnist;
+mod pair;
+mod pair_pipeline;
 mod pipeline;
 mod png;
 mod render;
@@ -42,6 +46,8 @@ pub use image_folder::ImageFolder;
 pub use image_splits::ImageSplits;
 pub use interpolation::Interpolation;
 pub use jpeg::jpeg_decoder;
+pub use pair::{BoundingBox, Pair};
+pub use pair_pipeline::PairPipeline;
 pub use pipeline::ImagePipeline;
 pub use transform::ImageTransform;
 

@@ -12,6 +12,7 @@ use fulmen_data::internal::quantity;
 
 use super::decode::{self, Buffers};
 use super::geometry::{ImageSize, Orientation, Rect, View};
+use super::pair_pipeline::FirstView;
 use super::pipeline::{ImagePipeline, Step};
 use super::resize::{self, Pixels};
 use crate::{Image, jpeg};
@@ -19,7 +20,7 @@ use fulmen_data::{Error, Result, Sample, SampleRng, Stage};
 
 /// The state of a thread.
 #[derive(Default)]
-struct Scratch {
+pub(crate) struct Scratch {
     decoder: Option<jpeg::Decoder>,
     buffers: Buffers,
     resizer: Resizer,
@@ -32,7 +33,7 @@ thread_local! {
 }
 
 /// Lends the thread's scratch to `work`. If `work` decodes other images, they get a new scratch.
-fn with_scratch<T>(work: impl FnOnce(&mut Scratch) -> T) -> T {
+pub(crate) fn with_scratch<T>(work: impl FnOnce(&mut Scratch) -> T) -> T {
     let mut scratch = SCRATCH.take().unwrap_or_default();
     let result = work(&mut scratch);
     scratch.trim();
@@ -59,6 +60,10 @@ impl Scratch {
 struct RenderedView {
     size: ImageSize,
     orientation: Orientation,
+    /// The view of the source, after its EXIF orientation.
+    view: View,
+    /// The size of this source.
+    source: ImageSize,
     /// The number of completed steps.
     done: usize,
 }
@@ -127,7 +132,12 @@ impl ImagePipeline {
         self.put_image(&image?, sample, field)
     }
 
-    fn put_image(&self, image: &Image, sample: &mut Sample<'_>, field: usize) -> Result<()> {
+    pub(crate) fn put_image(
+        &self,
+        image: &Image,
+        sample: &mut Sample<'_>,
+        field: usize,
+    ) -> Result<()> {
         let size = ImageSize { height: image.height(), width: image.width() };
         if image.channels() != self.channels {
             return Err(Error::field(format!(
@@ -195,8 +205,9 @@ impl ImagePipeline {
         let mut encoded = decode::open(file, decoder, &self.limits)?;
         let stored = encoded.size();
         let orientation = if self.exif { encoded.orientation() } else { Orientation::default() };
-        let (view, done) = self.view(orientation.size(stored), 0, random)?;
-        let view = view.reorient(orientation, stored);
+        let source = orientation.size(stored);
+        let (oriented, done) = self.view(source, 0, random)?;
+        let view = oriented.reorient(orientation, stored);
         let eighths = if encoded.has_scales() { self.eighths(&view) } else { 8 };
         match resize::needed_part(&view, self.interpolation) {
             Some(rect) => {
@@ -209,11 +220,30 @@ impl ImagePipeline {
                 decode::lengthen(rendered, size.width * size.height * self.channels)?;
             }
         }
-        Ok(RenderedView { size: view.window.size(), orientation: view.orientation, done })
+        let (size, orientation) = (view.window.size(), view.orientation);
+        Ok(RenderedView { size, orientation, view: oriented, source, done })
+    }
+
+    /// Decodes an image and applies the first geometric steps.
+    pub(crate) fn decode_first(
+        &self,
+        file: &[u8],
+        random: &mut SampleRng,
+        scratch: &mut Scratch,
+    ) -> Result<FirstView> {
+        let rendered = self.begin(file, random, scratch)?;
+        let image = image(&rendered, self.channels, scratch)?;
+        let RenderedView { view, source, done, .. } = rendered;
+        Ok(FirstView { image, view, source, done })
     }
 
     /// The view of all consecutive geometric steps from `from` on, and the first step after them.
-    fn view(&self, size: ImageSize, from: usize, random: &mut SampleRng) -> Result<(View, usize)> {
+    pub(crate) fn view(
+        &self,
+        size: ImageSize,
+        from: usize,
+        random: &mut SampleRng,
+    ) -> Result<(View, usize)> {
         let mut view = View::all(size);
         let mut done = from;
         while let Some(Step::Geometric(step)) = self.steps.get(done) {
@@ -265,7 +295,7 @@ impl ImagePipeline {
 }
 
 /// Renders the part of an image that a view shows.
-fn render_view(view: &View, image: &Image, pipeline: &ImagePipeline) -> Result<Image> {
+pub(crate) fn render_view(view: &View, image: &Image, pipeline: &ImagePipeline) -> Result<Image> {
     let channels = image.channels();
     let rect = Rect::all(ImageSize { height: image.height(), width: image.width() });
     let pixels = Pixels {

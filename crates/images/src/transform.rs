@@ -2,8 +2,8 @@
 //!
 //! Out of scope: the steps, and the geometric steps that the decoder takes part in (`geometry`).
 
-use crate::Image;
-use fulmen_data::{Result, SampleRng};
+use crate::{Image, Pair};
+use fulmen_data::{Error, Result, SampleRng};
 
 /// One step from image to image.
 ///
@@ -35,6 +35,24 @@ pub trait ImageTransform: Send + Sync + 'static {
     /// Transforms an image. Random numbers must come only from `random`, so that the result is the
     /// same with any number of workers.
     fn apply(&self, image: Image, random: &mut SampleRng) -> Result<Image>;
+
+    /// Transforms an image together with its mask and its boxes, for a
+    /// [`PairPipeline`](crate::PairPipeline). A transform that moves pixels must move all of them by
+    /// the same random numbers. One that only changes colors changes `pair.image`.
+    ///
+    /// # Errors
+    /// By default, a pair with a mask or boxes is an error.
+    fn apply_pair(&self, mut pair: Pair, random: &mut SampleRng) -> Result<Pair> {
+        if pair.mask.is_some() || !pair.boxes.is_empty() {
+            return Err(Error::usage(format!(
+                "{} does not say what it does to masks and boxes; implement ImageTransform::apply_pair for it (one \
+                 that only changes colors changes `pair.image`)",
+                self.describe()
+            )));
+        }
+        pair.image = self.apply(pair.image, random)?;
+        Ok(pair)
+    }
 
     /// The name and all options in one line, such as `RandomRotation(degrees=10)`. A cache
     /// identifies the transform by this line. Change the line, for example with a version number,

@@ -59,6 +59,8 @@ impl ColorJitter {
 }
 
 impl ImageTransform for ColorJitter {
+    super::changes_only_the_image!();
+
     fn check(&self) -> Result<()> {
         for (name, amount) in self.factors() {
             with_name(

@@ -35,6 +35,8 @@ macro_rules! choice {
         }
 
         impl ImageTransform for $name {
+            super::changes_only_the_image!();
+
             fn check(&self) -> Result<()> {
                 check_probability(stringify!($name), self.p)?;
                 // If an image of one pixel causes an error, all images do.

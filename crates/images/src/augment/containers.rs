@@ -3,7 +3,7 @@
 //! Out of scope: applying transforms in a fixed order (`ImagePipeline::then`).
 
 use super::{check_probability, with_name};
-use crate::{Image, ImageTransform};
+use crate::{Image, ImageTransform, Pair};
 use fulmen_data::{Error, Result, SampleRng};
 
 /// The transforms of a container.
@@ -74,6 +74,16 @@ impl ImageTransform for RandomApply {
         Ok(image)
     }
 
+    fn apply_pair(&self, mut pair: Pair, random: &mut SampleRng) -> Result<Pair> {
+        self.check()?;
+        if random.bernoulli(self.p) {
+            for transform in &self.transforms.0 {
+                pair = transform.apply_pair(pair, random)?;
+            }
+        }
+        Ok(pair)
+    }
+
     fn output_size(&self, input: Option<(usize, usize)>) -> Option<(usize, usize)> {
         self.transforms.preserved_size(input)
     }
@@ -118,6 +128,25 @@ impl RandomChoice {
     }
 }
 
+impl RandomChoice {
+    /// Draws a transform.
+    fn draw(&self, random: &mut SampleRng) -> Option<&dyn ImageTransform> {
+        let mut remaining = random.uniform(0.0, self.weights.iter().sum());
+        let mut chosen = None;
+        for (weight, transform) in
+            self.weights.iter().zip(&self.transforms.0).filter(|(weight, _)| **weight > 0.0)
+        {
+            chosen = Some(&**transform);
+            if remaining < *weight {
+                break;
+            }
+            remaining -= weight;
+        }
+        // Rounding may leave a remainder, which then selects the last transform.
+        chosen
+    }
+}
+
 impl ImageTransform for RandomChoice {
     fn check(&self) -> Result<()> {
         let sum: f64 = self.weights.iter().sum();
@@ -135,21 +164,17 @@ impl ImageTransform for RandomChoice {
 
     fn apply(&self, image: Image, random: &mut SampleRng) -> Result<Image> {
         self.check()?;
-        let mut remaining = random.uniform(0.0, self.weights.iter().sum());
-        let mut chosen = None;
-        for (weight, transform) in
-            self.weights.iter().zip(&self.transforms.0).filter(|(weight, _)| **weight > 0.0)
-        {
-            chosen = Some(transform);
-            if remaining < *weight {
-                break;
-            }
-            remaining -= weight;
-        }
-        // Rounding may leave a remainder, which then selects the last transform.
-        match chosen {
+        match self.draw(random) {
             Some(transform) => transform.apply(image, random),
             None => Ok(image),
+        }
+    }
+
+    fn apply_pair(&self, pair: Pair, random: &mut SampleRng) -> Result<Pair> {
+        self.check()?;
+        match self.draw(random) {
+            Some(transform) => transform.apply_pair(pair, random),
+            None => Ok(pair),
         }
     }
 
@@ -197,6 +222,16 @@ impl ImageTransform for RandomOrder {
             image = self.transforms.0[index].apply(image, random)?;
         }
         Ok(image)
+    }
+
+    fn apply_pair(&self, mut pair: Pair, random: &mut SampleRng) -> Result<Pair> {
+        self.check()?;
+        let mut order: Vec<usize> = (0..self.transforms.0.len()).collect();
+        random.shuffle(&mut order);
+        for index in order {
+            pair = self.transforms.0[index].apply_pair(pair, random)?;
+        }
+        Ok(pair)
     }
 
     fn output_size(&self, input: Option<(usize, usize)>) -> Option<(usize, usize)> {

@@ -42,6 +42,8 @@ impl GaussianBlur {
 }
 
 impl ImageTransform for GaussianBlur {
+    super::changes_only_the_image!();
+
     fn check(&self) -> Result<()> {
         let (from, to) = self.range();
         if from > to {

@@ -5,7 +5,7 @@
 use super::factor_range::{FactorRange, draw};
 use super::{check_probability, options, resampling_options, with_name};
 use crate::functional::{self, Affine, Fill, check_interpolation};
-use crate::{Image, ImageTransform, Interpolation};
+use crate::{Image, ImageTransform, Interpolation, Pair};
 use fulmen_data::{Error, Result, SampleRng};
 
 const ALL: (f64, f64) = (f64::NEG_INFINITY, f64::INFINITY);
@@ -72,6 +72,19 @@ impl ImageTransform for RandomRotation {
         functional::rotate(&image, angle, self.interpolation, self.expand, self.center, &self.fill)
     }
 
+    fn apply_pair(&self, pair: Pair, random: &mut SampleRng) -> Result<Pair> {
+        self.check()?;
+        let angle = draw(random, around_zero(self.degrees));
+        let size = pair.size();
+        let rotate = |image: &Image, mode, fill: &Fill| {
+            functional::rotate(image, angle, mode, self.expand, self.center, fill)
+        };
+        let image = rotate(&pair.image, self.interpolation, &self.fill)?;
+        let mask = pair.mask.map(|mask| rotate(&mask, Interpolation::Nearest, &Fill::default()));
+        let boxes = functional::rotate_boxes(&pair.boxes, size, angle, self.expand, self.center)?;
+        Ok(Pair { image, mask: mask.transpose()?, boxes })
+    }
+
     fn output_size(&self, input: Option<(usize, usize)>) -> Option<(usize, usize)> {
         input.filter(|_| !self.expand)
     }
@@ -136,6 +149,24 @@ impl RandomAffine {
     }
 }
 
+impl RandomAffine {
+    /// Draws a map.
+    fn draw(&self, image: &Image, random: &mut SampleRng) -> Affine {
+        let angle = draw(random, around_zero(self.degrees));
+        let size = (image.width() as f64, image.height() as f64);
+        let translate = self.translate.map_or((0.0, 0.0), |(x, y)| {
+            let mut shift = |max: f64| random.uniform(-max, max).round_ties_even();
+            (shift(x * size.0), shift(y * size.1))
+        });
+        let scale = self.scale.map_or(1.0, |range| draw(random, range));
+        let mut lean = |shear: Option<FactorRange>| {
+            shear.map_or(0.0, |amount| draw(random, around_zero(amount)))
+        };
+        let shear = (lean(self.shear), lean(self.shear_y));
+        Affine { angle, translate, scale, shear, center: self.center }
+    }
+}
+
 impl ImageTransform for RandomAffine {
     fn check(&self) -> Result<()> {
         with_name("RandomAffine", check_interpolation(self.interpolation))?;
@@ -163,19 +194,20 @@ impl ImageTransform for RandomAffine {
 
     fn apply(&self, image: Image, random: &mut SampleRng) -> Result<Image> {
         self.check()?;
-        let angle = draw(random, around_zero(self.degrees));
-        let size = (image.width() as f64, image.height() as f64);
-        let translate = self.translate.map_or((0.0, 0.0), |(x, y)| {
-            let mut shift = |max: f64| random.uniform(-max, max).round_ties_even();
-            (shift(x * size.0), shift(y * size.1))
-        });
-        let scale = self.scale.map_or(1.0, |range| draw(random, range));
-        let mut lean = |shear: Option<FactorRange>| {
-            shear.map_or(0.0, |amount| draw(random, around_zero(amount)))
-        };
-        let shear = (lean(self.shear), lean(self.shear_y));
-        let map = Affine { angle, translate, scale, shear, center: self.center };
+        let map = self.draw(&image, random);
         functional::affine(&image, &map, self.interpolation, &self.fill)
+    }
+
+    fn apply_pair(&self, pair: Pair, random: &mut SampleRng) -> Result<Pair> {
+        self.check()?;
+        let map = self.draw(&pair.image, random);
+        let size = pair.size();
+        let image = functional::affine(&pair.image, &map, self.interpolation, &self.fill)?;
+        let mask = pair
+            .mask
+            .map(|mask| functional::affine(&mask, &map, Interpolation::Nearest, &Fill::default()));
+        let boxes = functional::affine_boxes(&pair.boxes, size, &map)?;
+        Ok(Pair { image, mask: mask.transpose()?, boxes })
     }
 
     fn describe(&self) -> String {
@@ -233,26 +265,19 @@ impl RandomPerspective {
     }
 }
 
-impl ImageTransform for RandomPerspective {
-    fn check(&self) -> Result<()> {
-        check_probability("RandomPerspective", self.p)?;
-        with_name("RandomPerspective", check_interpolation(self.interpolation))?;
-        if (0.0..=1.0).contains(&self.distortion_scale) {
-            Ok(())
-        } else {
-            Err(Error::usage(format!(
-                "RandomPerspective: the distortion scale is {}; it must be from 0 to 1",
-                self.distortion_scale
-            )))
-        }
-    }
+/// A perspective map by the corners of the image.
+struct CornerMap {
+    from: functional::Corners,
+    to: functional::Corners,
+}
 
-    fn apply(&self, image: Image, random: &mut SampleRng) -> Result<Image> {
-        self.check()?;
+impl RandomPerspective {
+    /// Draws a map; `None` if the image stays as it is.
+    fn draw(&self, image: &Image, random: &mut SampleRng) -> Option<CornerMap> {
         let (width, height) = (image.width(), image.height());
         // An image with fewer than 2 rows or columns does not have four different corners.
         if !random.bernoulli(self.p) || width < 2 || height < 2 {
-            return Ok(image);
+            return None;
         }
         let reach = |size: usize| (self.distortion_scale * (size / 2) as f64) as usize + 1;
         let mut corner = |right: bool, lower: bool| {
@@ -269,10 +294,51 @@ impl ImageTransform for RandomPerspective {
         let mut draws = (0..10).map(|_| {
             [corner(false, false), corner(true, false), corner(true, true), corner(false, true)]
         });
-        match draws.find(|&to| functional::is_possible(from, to)) {
-            Some(to) => functional::perspective(&image, from, to, self.interpolation, &self.fill),
+        let to = draws.find(|&to| functional::is_possible(from, to))?;
+        Some(CornerMap { from, to })
+    }
+}
+
+impl ImageTransform for RandomPerspective {
+    fn check(&self) -> Result<()> {
+        check_probability("RandomPerspective", self.p)?;
+        with_name("RandomPerspective", check_interpolation(self.interpolation))?;
+        if (0.0..=1.0).contains(&self.distortion_scale) {
+            Ok(())
+        } else {
+            Err(Error::usage(format!(
+                "RandomPerspective: the distortion scale is {}; it must be from 0 to 1",
+                self.distortion_scale
+            )))
+        }
+    }
+
+    fn apply(&self, image: Image, random: &mut SampleRng) -> Result<Image> {
+        self.check()?;
+        match self.draw(&image, random) {
+            Some(CornerMap { from, to }) => {
+                functional::perspective(&image, from, to, self.interpolation, &self.fill)
+            }
             None => Ok(image),
         }
+    }
+
+    fn apply_pair(&self, mut pair: Pair, random: &mut SampleRng) -> Result<Pair> {
+        self.check()?;
+        if !pair.boxes.is_empty() {
+            return Err(Error::usage(
+                "RandomPerspective does not move boxes; use RandomAffine, or leave the boxes out",
+            ));
+        }
+        if let Some(CornerMap { from, to }) = self.draw(&pair.image, random) {
+            let mask = pair.mask.map(|mask| {
+                functional::perspective(&mask, from, to, Interpolation::Nearest, &Fill::default())
+            });
+            pair.mask = mask.transpose()?;
+            pair.image =
+                functional::perspective(&pair.image, from, to, self.interpolation, &self.fill)?;
+        }
+        Ok(pair)
     }
 
     fn describe(&self) -> String {

@@ -59,6 +59,21 @@ macro_rules! resampling_options {
 }
 use resampling_options;
 
+/// Implements `apply_pair` for a transform that does not move pixels.
+macro_rules! changes_only_the_image {
+    () => {
+        fn apply_pair(
+            &self,
+            mut pair: $crate::Pair,
+            random: &mut fulmen_data::SampleRng,
+        ) -> fulmen_data::Result<$crate::Pair> {
+            pair.image = self.apply(pair.image, random)?;
+            Ok(pair)
+        }
+    };
+}
+use changes_only_the_image;
+
 /// Rejects numbers that are not probabilities.
 fn check_probability(transform: &str, p: f64) -> Result<()> {
     if (0.0..=1.0).contains(&p) {

@@ -3,8 +3,8 @@
 //! Out of scope: how the padding is filled (`functional`).
 
 use crate::functional::{self, Padding, PaddingMode};
-use crate::{Image, ImageTransform};
-use fulmen_data::{Result, SampleRng};
+use crate::{BoundingBox, Image, ImageTransform, Pair};
+use fulmen_data::{Error, Result, SampleRng};
 
 /// Pads an image (torchvision's `Pad`), with black unless [`padding_mode`](Pad::padding_mode) is
 /// set.
@@ -43,6 +43,29 @@ impl Pad {
 impl ImageTransform for Pad {
     fn apply(&self, image: Image, _: &mut SampleRng) -> Result<Image> {
         functional::pad(&image, self.padding, &self.mode)
+    }
+
+    /// The mask is filled with 0 instead of a color.
+    fn apply_pair(&self, mut pair: Pair, random: &mut SampleRng) -> Result<Pair> {
+        pair.image = self.apply(pair.image, random)?;
+        let mode = match &self.mode {
+            PaddingMode::Constant(_) => PaddingMode::default(),
+            other if pair.boxes.is_empty() => other.clone(),
+            other => {
+                return Err(Error::usage(format!(
+                    "Pad fills with {other:?}, which repeats objects outside of their boxes; fill with a color, or \
+                     leave the boxes out"
+                )));
+            }
+        };
+        let mask = pair.mask.map(|mask| functional::pad(&mask, self.padding, &mode));
+        pair.mask = mask.transpose()?;
+        let (right, down) = (self.padding.left as f32, self.padding.top as f32);
+        for b in &mut pair.boxes {
+            let BoundingBox { x_min, y_min, x_max, y_max } = *b;
+            *b = BoundingBox::new(x_min + right, y_min + down, x_max + right, y_max + down);
+        }
+        Ok(pair)
     }
 
     fn output_size(&self, input: Option<(usize, usize)>) -> Option<(usize, usize)> {

@@ -92,6 +92,8 @@ impl RandomErasing {
 }
 
 impl ImageTransform for RandomErasing {
+    super::changes_only_the_image!();
+
     fn check(&self) -> Result<()> {
         check_probability("RandomErasing", self.p)?;
         let wrong = |name: &str, (low, high): (f64, f64), requirement: &str| {

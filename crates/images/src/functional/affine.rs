@@ -6,7 +6,7 @@ use super::warp::{check_interpolation, to_fixed_point, warp};
 use super::{Fill, check_finite};
 use crate::geometry::Orientation;
 use crate::render::orient;
-use crate::{Image, ImageSize, Interpolation};
+use crate::{BoundingBox, Image, ImageSize, Interpolation};
 use fulmen_data::{Error, Result};
 
 /// An affine map about a center: a shear along x, a shear along y, a scaling, a rotation and a
@@ -47,6 +47,18 @@ impl Affine {
             Ok(())
         } else {
             Err(Error::usage(format!("the scale is {}; it must be above 0", self.scale)))
+        }
+    }
+
+    /// The map of points of an image of `size`, in pixels from the upper left corner.
+    fn forward(&self, size: ImageSize) -> impl Fn(f64, f64) -> (f64, f64) + use<> {
+        let (middle_x, middle_y) = (size.width as f64 / 2.0, size.height as f64 / 2.0);
+        let [a, b, dx, c, d, dy] = self.inverse((size.width, size.height));
+        let determinant = a * d - b * c;
+        move |x, y| {
+            let (x, y) = (x - middle_x - dx, y - middle_y - dy);
+            let (to_x, to_y) = ((d * x - b * y) / determinant, (a * y - c * x) / determinant);
+            (to_x + middle_x, to_y + middle_y)
         }
     }
 
@@ -105,6 +117,56 @@ pub fn affine(image: &Image, map: &Affine, mode: Interpolation, fill: &Fill) -> 
     map.check()?;
     let size = (image.width(), image.height());
     resample(image, size, map.inverse(size), mode, fill)
+}
+
+/// Moves boxes of an image of `size` as [`affine`] moves the image: the smallest boxes around the
+/// moved corners, cut at the edges of the image.
+///
+/// # Errors
+/// A scale that is not positive, numbers that are not finite.
+pub fn affine_boxes(
+    boxes: &[BoundingBox],
+    size: ImageSize,
+    map: &Affine,
+) -> Result<Vec<BoundingBox>> {
+    map.check()?;
+    let forward = map.forward(size);
+    Ok(boxes.iter().map(|b| b.map_corners(&forward).clamp(size)).collect())
+}
+
+/// Moves boxes of an image of `size` as [`rotate`] moves the image; see [`affine_boxes`].
+///
+/// # Errors
+/// Numbers that are not finite.
+pub fn rotate_boxes(
+    boxes: &[BoundingBox],
+    size: ImageSize,
+    angle: f64,
+    expand: bool,
+    center: Option<(f64, f64)>,
+) -> Result<Vec<BoundingBox>> {
+    let map = Affine { angle: -angle, center, ..Affine::default() };
+    if !expand {
+        return affine_boxes(boxes, size, &map);
+    }
+    map.check()?;
+    let forward = map.forward(size);
+    let whole = BoundingBox::new(0.0, 0.0, size.width as f32, size.height as f32);
+    // The result begins at the upper left of the rotated image.
+    let corner = whole.map_corners(&forward);
+    let sides = (size.width, size.height);
+    let (width, height) = expanded_size(map.inverse(sides), sides);
+    let moved = |b: &BoundingBox| {
+        let b = b.map_corners(&forward);
+        BoundingBox::new(
+            b.x_min - corner.x_min,
+            b.y_min - corner.y_min,
+            b.x_max - corner.x_min,
+            b.y_max - corner.y_min,
+        )
+        .clamp(ImageSize { height, width })
+    };
+    Ok(boxes.iter().map(moved).collect())
 }
 
 /// Resamples to an image of `size` with the same middle; `matrix` gives the source points.

@@ -32,7 +32,7 @@ mod perspective;
 mod tone;
 mod warp;
 
-pub use affine::{Affine, affine, rotate};
+pub use affine::{Affine, affine, affine_boxes, rotate, rotate_boxes};
 pub use color::{
     adjust_brightness, adjust_contrast, adjust_gamma, adjust_hue, adjust_saturation,
     rgb_to_grayscale,

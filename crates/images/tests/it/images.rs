@@ -29,6 +29,12 @@ const JPEGS: [&str; 11] = [
 /// rounds once in each direction.
 const JPEG: u8 = if cfg!(feature = "turbojpeg") { 0 } else { 3 };
 
+/// The same for noise, whose values lie farther apart.
+const NOISE: u8 = if cfg!(feature = "turbojpeg") { 0 } else { 5 };
+
+/// The same for the last column and row of noise.
+const EDGE: u8 = if cfg!(feature = "turbojpeg") { 0 } else { 8 };
+
 fn path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference/images").join(name)
 }
@@ -76,6 +82,39 @@ fn jpegs_decode_as_pillow_decodes_them() {
             JPEG,
         );
     }
+}
+
+/// Files of noise whose color has half the resolution, with the pixels of Pillow.
+#[test]
+fn jpegs_decode_as_pillow_decodes_them_at_all_edges() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference/jpeg_edges.bin");
+    let all = fs::read(file).unwrap();
+    let mut rest = &all[..];
+    let mut take = |length: usize| {
+        let (taken, after) = rest.split_at(length);
+        rest = after;
+        taken
+    };
+    let mut worst = (0, 0);
+    for _ in 0..17 * 3 * 2 {
+        let [width, height, length] =
+            [(); 3].map(|()| u32::from_le_bytes(take(4).try_into().unwrap()) as usize);
+        let file = take(length);
+        let expected = take(3 * width * height);
+        let actual = ImagePipeline::rgb().decode(file, &mut unused_random()).unwrap();
+        for (index, (a, b)) in actual.pixels().iter().zip(expected).enumerate() {
+            let (x, y) = (index / 3 % width, index / 3 / width);
+            let is_edge = x + 1 == width || y + 1 == height || width <= 4;
+            let difference = a.abs_diff(*b);
+            let tolerance = if is_edge { EDGE } else { NOISE };
+            assert!(difference <= tolerance, "{width} x {height}: {a} for {b} at ({x}, {y})");
+            worst = match is_edge {
+                true => (worst.0.max(difference), worst.1),
+                false => (worst.0, worst.1.max(difference)),
+            };
+        }
+    }
+    println!("edges differ by up to {}, other pixels by up to {}", worst.0, worst.1);
 }
 
 #[test]
@@ -528,6 +567,67 @@ fn a_folder_without_images_says_what_is_missing() {
     );
     let dataset = ImageFolder::open_allowing_empty(root.path()).unwrap();
     assert_eq!((dataset.classes().len(), dataset.label(0)), (2, 1));
+}
+
+#[test]
+fn what_a_folder_of_images_leaves_out_is_counted() {
+    let root = tempfile::tempdir().unwrap();
+    fs::create_dir_all(root.path().join("cat/more")).unwrap();
+    for name in [
+        "cat/a.jpg",
+        "cat/b.BMP",
+        "cat/more/c.bmp",
+        "cat/d.tif",
+        "loose.png",
+        "notes.txt",
+        "cat/.hidden",
+    ] {
+        fs::write(root.path().join(name), bytes("s420.jpg")).unwrap();
+    }
+    let notes = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let kept = notes.clone();
+    fulmen_data::internal::set_note_handler(move |note| kept.lock().unwrap().push(note.to_owned()));
+    let folder = ImageFolder::open(root.path()).unwrap();
+    ImageFolder::open(root.path()).unwrap();
+    let counts: Vec<(&str, usize)> =
+        folder.left_out().iter().map(|(kind, count)| (kind.as_str(), *count)).collect();
+    let expected = [(".bmp", 2), (".tif", 1), (".txt", 1), ("outside of class folders", 1)];
+    assert_eq!((counts, folder.len()), (expected.to_vec(), 1));
+    let own = |note: &&String| note.starts_with(&root.path().display().to_string());
+    let notes: Vec<String> = notes.lock().unwrap().iter().filter(own).cloned().collect();
+    assert_eq!(notes.len(), 1, "{notes:?}");
+    let expected = "left out 5 files (2 .bmp, 1 .tif, 1 .txt, 1 outside of class folders): images are jpg, jpeg, jpe, \
+                    png, webp";
+    assert!(notes[0].ends_with(expected), "{notes:?}");
+
+    let flat = ImageFolder::open_flat(root.path()).unwrap();
+    assert_eq!((flat.len(), flat.classes().len(), flat.label(1)), (2, 0, 0));
+    assert!(!ImageFolder::is_flat(root.path()).unwrap());
+    assert!(!ImageFolder::is_flat(root.path().join("cat/more")).unwrap());
+    fs::write(root.path().join("cat/more/d.png"), b"").unwrap();
+    assert!(ImageFolder::is_flat(root.path().join("cat/more")).unwrap());
+}
+
+/// Reading a pipe would wait for a writer, and a device never ends.
+#[test]
+fn a_pipe_or_a_device_between_the_images_is_a_bad_sample() {
+    let root = tempfile::tempdir().unwrap();
+    let class = root.path().join("cat");
+    fs::create_dir(&class).unwrap();
+    fs::write(class.join("a.jpg"), bytes("s420.jpg")).unwrap();
+    assert!(
+        std::process::Command::new("mkfifo").arg(class.join("b.jpg")).status().unwrap().success()
+    );
+    std::os::unix::fs::symlink("/dev/zero", class.join("c.jpg")).unwrap();
+    fs::File::create(class.join("d.jpg")).unwrap().set_len(1 << 40).unwrap();
+    let folder = ImageFolder::open(root.path()).unwrap();
+    assert!(folder.get(0).is_ok());
+    for (index, part) in
+        [(1, "not a regular file"), (2, "not a regular file"), (3, "expected at most")]
+    {
+        let error = folder.get(index).unwrap_err().to_string();
+        assert!(error.contains(part), "{error}");
+    }
 }
 
 #[test]

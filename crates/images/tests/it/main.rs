@@ -4,3 +4,4 @@
 
 mod augment;
 mod images;
+mod pairs;
