@@ -247,7 +247,7 @@ pub(crate) fn files_below(
     Ok(files)
 }
 
-/// Whether a file describes a dataset, and is no part of its data.
+/// Whether a file describes a dataset, and does not hold its data.
 fn is_about_the_data(name: &str) -> bool {
     let file = name.rsplit('/').next().unwrap_or(name).to_lowercase();
     let is_metadata = ["dataset_", "state.json"].iter().any(|start| file.starts_with(start));

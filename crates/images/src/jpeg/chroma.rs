@@ -17,7 +17,7 @@ pub(super) struct Halved {
     pub(super) rows: bool,
 }
 
-/// The images for which libjpeg repeats color without interpolation have at most so many columns.
+/// The number of columns up to which libjpeg repeats color without interpolation.
 const MAX_REPEATED: usize = 4;
 
 /// Whether the last column or row of any component depends on values beyond the image.
