@@ -11,6 +11,16 @@ use half::{bf16, f16};
 use num_complex::Complex;
 
 /// The element type of a tensor.
+/// ```
+/// use fulmen_tensor::{DType, Tensor};
+///
+/// let x = Tensor::from_slice(&[1i32, 2, 3], [3]);
+/// assert_eq!(x.dtype(), DType::I32);
+/// assert_eq!(x.to_dtype(DType::Bf16).dtype(), DType::Bf16);
+/// assert_eq!(DType::Bf16.size_in_bytes(), 2);
+/// // An operation on two dtypes computes in the smallest that holds both.
+/// assert_eq!(DType::I32.promote(DType::Bf16), Some(DType::Bf16));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DType {
     /// 32-bit IEEE float.

@@ -25,6 +25,16 @@ pub(crate) fn within_reach(attribute: &str, axis: usize, amount: i128) -> Result
 
 /// The sizes of a tensor's axes, outermost first. A scalar has rank 0. Cheap to clone; derefs to
 /// `[usize]`.
+/// ```
+/// use fulmen_tensor::Shape;
+///
+/// let images = Shape::from([8, 3, 32, 32]);
+/// assert_eq!((images.rank(), images.num_elements(), images[1]), (4, 24_576, 3));
+/// // Axes count from the end too, and broadcasting follows NumPy.
+/// assert_eq!(images.axis(-1), Ok(3));
+/// assert_eq!(images.broadcast(&Shape::from([3, 1, 1])), Ok(images.clone()));
+/// assert!(images.broadcast(&Shape::from([5])).is_err());
+/// ```
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Shape(Arc<[usize]>);
 

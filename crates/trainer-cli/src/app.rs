@@ -13,7 +13,56 @@ pub type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::
 /// An app that trains: its arguments, and how to make its model and data from them.
 ///
 /// The implementing struct derives [`clap::Args`]. Its fields are the app's flags, and its
-/// documentation starts `--help`. See the [crate](crate) for an example.
+/// documentation starts `--help`. See the [crate](crate) for a complete program.
+/// ```
+/// use fulmen_data::{DataLoader, TensorDataset};
+/// use fulmen_nn::{Linear, Module, loss, optim};
+/// use fulmen_tensor::Tensor;
+/// use fulmen_trainer::{Batch, Options, Plan, StepContext, TrainingModule};
+/// use fulmen_trainer_cli::{self as cli, CliApp, FitData, clap};
+///
+/// #[derive(Module)]
+/// struct Line(Linear);
+///
+/// impl TrainingModule for Line {
+///     fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
+///         loss::mse_loss(self.0.forward(batch.get("x")), batch.get("y"), loss::Reduction::Mean)
+///     }
+///
+///     fn configure_optimizers(&self, _: &Plan) -> Box<dyn optim::Optimizer> {
+///         Box::new(optim::Sgd::new(0.1))
+///     }
+/// }
+///
+/// /// Fits a line.
+/// #[derive(clap::Args)]
+/// struct App {
+///     /// The number of points.
+///     #[arg(long, default_value_t = 100)]
+///     points: usize,
+/// }
+///
+/// impl CliApp for App {
+///     type Module = Line;
+///
+///     fn module(&self) -> cli::Result<Line> {
+///         Ok(Line(Linear::new(1, 1)))
+///     }
+///
+///     fn fit_data(&self, options: &Options) -> cli::Result<FitData> {
+///         let x: Vec<f32> = (0..self.points).map(|i| i as f32).collect();
+///         let shape = [self.points, 1];
+///         let data = TensorDataset::builder().array("x", shape, x.clone()).array("y", shape, x).build()?;
+///         let train = DataLoader::builder(data).batch_size(10).seed(options.seed).build()?;
+///         Ok(FitData { train, validation: None.into() })
+///     }
+/// }
+///
+/// let app = App { points: 30 };
+/// let options = fulmen_trainer::Trainer::builder().options()?;
+/// assert_eq!(app.fit_data(&options)?.train.len(), 3);
+/// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+/// ```
 pub trait CliApp: clap::Args {
     /// The module to train.
     type Module: TrainingModule;

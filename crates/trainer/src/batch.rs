@@ -5,6 +5,20 @@ use fulmen_tensor::{AsTensor, DType, Tensor, TensorType};
 
 /// A batch of samples as a step sees it: the data set's fields by name, each with the batch axis
 /// first, and a mask that distinguishes samples from padding.
+/// ```
+/// use fulmen_nn::Linear;
+/// use fulmen_nn::loss::{Reduction, cross_entropy};
+/// use fulmen_tensor::Tensor;
+/// use fulmen_trainer::Batch;
+///
+/// /// The fields `image` (f32[batch, 784]) and `label` (i32[batch]).
+/// fn loss(layer: &Linear, batch: &Batch) -> Tensor {
+///     let logits = layer.forward(batch.get("image") / 255.0);
+///     let losses = cross_entropy(logits, batch.get("label"), Reduction::None);
+///     // The mean over the samples, without padding.
+///     batch.mean(losses)
+/// }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Batch {
     /// The program's inputs.

@@ -4,6 +4,18 @@
 pub(crate) const NO_LIMIT: u64 = u64::MAX;
 
 /// How long the training will be, for schedules that need to know.
+/// ```
+/// use fulmen_nn::optim::{AdamW, Optimizer};
+/// use fulmen_nn::schedule::OneCycle;
+/// use fulmen_trainer::Plan;
+///
+/// fn configure_optimizers(plan: &Plan) -> Box<dyn Optimizer> {
+///     Box::new(AdamW::new(OneCycle::new(1e-3, plan.total_steps)))
+/// }
+///
+/// let plan = Plan { steps_per_epoch: 100, max_epochs: 3, total_steps: 300 };
+/// configure_optimizers(&plan);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// The number of optimizer steps per epoch. With an endless loader, it is the number of steps

@@ -22,6 +22,20 @@ type OpenSource = dyn FnOnce(SourceOptions) -> Result<Arc<dyn BatchSource>> + Se
 
 /// The options of a [`DataLoader`]. [`build`](DataLoaderBuilder::build) reports every mistake in
 /// them.
+/// ```
+/// use fulmen_data::{DataLoader, TensorDataset};
+///
+/// let data = TensorDataset::builder().array("x", [100], vec![0.5f32; 100]).build()?;
+/// let loader = DataLoader::builder(data)
+///     .batch_size(32)
+///     .shuffle(true)
+///     .seed(7)
+///     .drop_last(true)
+///     .num_workers(2)
+///     .build()?;
+/// assert_eq!(loader.len(), 3);
+/// # Ok::<(), fulmen_data::Error>(())
+/// ```
 #[must_use]
 pub struct DataLoaderBuilder {
     open: Box<OpenSource>,

@@ -60,6 +60,43 @@ impl fmt::Debug for Record {
 /// [`Stream::into_dataset`] makes one from a stream of items. Implement it yourself only if a
 /// sample consists of several items. [`DataLoader::from_stream`](crate::DataLoader::from_stream)
 /// reads it in batches.
+/// ```
+/// use fulmen_data::{DType, DataLoader, Field, Fingerprint, IterableDataset, Record, Records, Result};
+///
+/// /// Pairs of numbers and their squares.
+/// struct Squares(u64);
+///
+/// impl IterableDataset for Squares {
+///     fn len(&self) -> Option<usize> {
+///         Some(self.0 as usize)
+///     }
+///
+///     fn fields(&self) -> Vec<Field> {
+///         vec![Field::new("x", DType::F32, []), Field::new("y", DType::F32, [])]
+///     }
+///
+///     fn records(&self, _epoch: u64) -> Result<Records> {
+///         let record = |i: u64| {
+///             Record::new(i, format!("number {i}"), move |sample| {
+///                 let x = i as f32;
+///                 sample.write_value(0, x)?;
+///                 sample.write_value(1, x * x)
+///             })
+///         };
+///         Ok(Box::new((0..self.0).map(move |i| Ok(record(i)))))
+///     }
+///
+///     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
+///         fingerprint.add("length", self.0.to_le_bytes());
+///         Ok(())
+///     }
+/// }
+///
+/// let loader = DataLoader::from_stream(Squares(4)).batch_size(4).build()?;
+/// let batch = loader.epoch(0).next().ok_or("no batch")??;
+/// assert_eq!(batch.values::<f32>(1)?, [0.0, 1.0, 4.0, 9.0]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait IterableDataset: Send + Sync + 'static {
     /// The number of records in an epoch, if it is known without reading them.
     fn len(&self) -> Option<usize>;

@@ -28,6 +28,28 @@ macro_rules! callback_methods {
 /// All methods except `name` have a default that does nothing. They are listed in the order in
 /// which they are called. Callbacks are called in the order in which they were added; the module's
 /// own hook is called last.
+/// A callback that ends a run once the training loss is small enough:
+///
+/// ```
+/// use fulmen_trainer::{Actions, Callback, LogPoint, Trainer};
+///
+/// struct StopBelow(f64);
+///
+/// impl Callback for StopBelow {
+///     fn name(&self) -> &'static str {
+///         "StopBelow"
+///     }
+///
+///     fn on_train_epoch_end(&mut self, point: &LogPoint, actions: &mut Actions) {
+///         if point.get("train_loss").is_some_and(|loss| loss < self.0) {
+///             actions.stop(format!("the loss is below {}", self.0));
+///         }
+///     }
+/// }
+///
+/// let trainer = Trainer::builder().callback(StopBelow(0.1));
+/// # let _ = trainer;
+/// ```
 pub trait Callback: Send {
     /// The name of the callback's state in checkpoints, which messages use too.
     fn name(&self) -> &'static str;

@@ -14,6 +14,16 @@ use crate::state::names::is_training_state;
 use crate::{Error, Options, Result};
 
 /// The weights for validating, testing or predicting.
+/// ```
+/// use fulmen_data::DataLoader;
+/// use fulmen_trainer::{Result, Trainer, TrainingModule, Weights};
+///
+/// /// Tests the weights of the best checkpoint of the last fit.
+/// fn test(trainer: &mut Trainer, module: &impl TrainingModule, loader: &DataLoader) -> Result<()> {
+///     trainer.test(module, loader, Weights::Best)?;
+///     Ok(())
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Weights {
     /// The weights that the module has.

@@ -8,6 +8,20 @@ use fulmen_data::LoaderReport;
 use crate::{Goodput, LogPoint, Signal};
 
 /// The result of a fit.
+/// ```
+/// use fulmen_trainer::FitSummary;
+///
+/// fn report(fit: &FitSummary) {
+///     println!("{} steps, loss {:?}", fit.global_step, fit.train_loss);
+///     if let Some(path) = &fit.best_checkpoint {
+///         println!("the best checkpoint is {}", path.display());
+///     }
+///     if let Some(reason) = &fit.stopped {
+///         println!("ended early: {reason}");
+///     }
+/// }
+/// # report(&FitSummary::default());
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct FitSummary {
     /// Finished epochs, including those before a resume.

@@ -26,6 +26,48 @@ macro_rules! module_methods {
 ///
 /// Each step is called **once**, with symbolic tensors, and records the program to compile. A step
 /// therefore never sees a number. To show a value, [log](StepContext::log) it.
+/// ```
+/// use fulmen_data::{DataLoader, TensorDataset};
+/// use fulmen_nn::loss::{Reduction, mse_loss};
+/// use fulmen_nn::optim::{AdamW, Optimizer};
+/// use fulmen_nn::{Linear, Module};
+/// use fulmen_tensor::Tensor;
+/// use fulmen_trainer::{Batch, Plan, StepContext, Trainer, TrainingModule};
+///
+/// #[derive(Module)]
+/// struct Line {
+///     linear: Linear,
+/// }
+///
+/// impl TrainingModule for Line {
+///     fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
+///         let predicted = self.linear.forward(batch.get("x"));
+///         mse_loss(predicted, batch.get("y"), Reduction::Mean)
+///     }
+///
+///     fn validation_step(&self, batch: &Batch, cx: &mut StepContext) {
+///         let error = (self.linear.forward(batch.get("x")) - batch.get("y")).abs();
+///         cx.log("val_error", batch.mean(error.mean(&[1])));
+///     }
+///
+///     fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
+///         Box::new(AdamW::new(0.1))
+///     }
+/// }
+///
+/// let x: Vec<f32> = (0..64).map(|i| i as f32 / 64.0).collect();
+/// let y: Vec<f32> = x.iter().map(|x| 3.0 * x + 1.0).collect();
+/// let data = TensorDataset::builder().array("x", [64, 1], x).array("y", [64, 1], y).build()?;
+/// let loader = DataLoader::builder(data).batch_size(16).shuffle(true).build()?;
+///
+/// let line = Line { linear: Linear::new(1, 1) };
+/// # let folder = tempfile::tempdir()?;
+/// let trainer = Trainer::builder().max_epochs(20);
+/// # let trainer = trainer.default_root_dir(folder.path()).accelerator(fulmen_tensor::Accelerator::Cpu);
+/// let fit = trainer.build()?.fit(&line, &loader, &loader)?;
+/// assert_eq!((fit.global_step, fit.train_compilations), (80, 1));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait TrainingModule: Module {
     /// Records the loss of one batch, a floating-point scalar. With several optimizers, pass each
     /// loss to [`StepContext::minimize`]; the returned value is then only logged.

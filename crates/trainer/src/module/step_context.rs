@@ -12,6 +12,18 @@ use crate::recorder::Recorder;
 use crate::{Error, Result};
 
 /// The second argument of a step: logs values, and assigns losses to optimizers.
+/// ```
+/// use fulmen_nn::Linear;
+/// use fulmen_nn::loss::{Reduction, mse_loss};
+/// use fulmen_tensor::Tensor;
+/// use fulmen_trainer::{Batch, StepContext};
+///
+/// fn training_step(layer: &Linear, batch: &Batch, cx: &mut StepContext) -> Tensor {
+///     let predicted = layer.forward(batch.get("x"));
+///     cx.log("prediction", predicted.mean_all());
+///     mse_loss(predicted, batch.get("y"), Reduction::Mean)
+/// }
+/// ```
 #[derive(Debug, Default)]
 pub struct StepContext {
     logged: Vec<LogEntry>,
