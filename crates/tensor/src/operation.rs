@@ -63,6 +63,16 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + 'static {
         None
     }
 
+    /// The body whose results are those of the operation. Its parameters are the operands.
+    fn body(&self) -> Option<&Region> {
+        self.inlined_body().or_else(|| self.called_body())
+    }
+
+    /// The weight of the operand among the means of other batches, if this operation adds it.
+    fn mean_weight(&self) -> Option<&Tensor> {
+        None
+    }
+
     /// The expression that replaces this operation in a program for this platform, if it is faster
     /// there. Its parameters are the operands.
     fn rewritten_for(&self, platform: Platform, inputs: &[&TensorType]) -> Option<Region> {

@@ -1,6 +1,7 @@
 //! Cross-entropy and the negative log-likelihood of classes. Out of scope: binary classification
 //! (`binary`).
 
+use fulmen_tensor::internal::with_mean_weight;
 use fulmen_tensor::{AsTensor, Refusal, Tensor};
 
 use super::Reduction;
@@ -144,7 +145,7 @@ impl CrossEntropyLoss {
                 };
                 losses = losses * (1.0 - self.label_smoothing) + uniform_loss * self.label_smoothing;
             }
-            Ok(mean_by(self.reduction, &targets, &targets.masked_losses(&losses), weight.as_ref()))
+            mean_by(self.reduction, &targets, &targets.masked_losses(&losses), weight.as_ref())
         })
     }
 
@@ -245,12 +246,12 @@ impl NllLoss {
                 None => log_p,
             };
             let targets = Classes::new(target, classes, self.ignore_index);
-            Ok(mean_by(
+            mean_by(
                 self.reduction,
                 &targets,
                 &targets.masked_losses(&-targets.pick(&weighted)),
                 weight.as_ref(),
-            ))
+            )
         })
     }
 }
@@ -261,16 +262,19 @@ impl Default for NllLoss {
     }
 }
 
-/// Reduces the losses; the mean uses the weights of the targets.
+/// Reduces the losses. The mean uses the weights of the targets, and brings their sum.
 fn mean_by(
     reduction: Reduction,
     targets: &Classes,
     losses: &Tensor,
     weight: Option<&Tensor>,
-) -> Tensor {
+) -> Result<Tensor, Refusal> {
     match (reduction, targets.counts(weight, losses.dtype())) {
-        (Reduction::Mean, Some(counts)) => losses.sum_all() / counts.sum_all(),
-        _ => reduction.apply(losses),
+        (Reduction::Mean, Some(counts)) => {
+            let total = counts.sum_all();
+            with_mean_weight(&(losses.sum_all() / &total), &total)
+        }
+        _ => Ok(reduction.apply(losses)),
     }
 }
 

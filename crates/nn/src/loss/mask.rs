@@ -1,5 +1,6 @@
-//! [`masked_mean`]: the mean of unmasked losses.
+//! [`masked_mean`]: the mean of unmasked losses. [`with_weight`]: the weight of a mean.
 
+use fulmen_tensor::internal::with_mean_weight;
 use fulmen_tensor::{AsTensor, Tensor};
 
 use crate::library::{NN, live};
@@ -44,6 +45,39 @@ pub fn masked_mean(losses: impl AsTensor, mask: impl AsTensor) -> Tensor {
         let counted = mask.ne(0.0).select(&(&losses * &mask), &losses.zeros_like()).sum_all();
         let weight = mask.sum_all();
         let is_counted = weight.ne(0.0);
-        Ok(is_counted.select(&(counted / is_counted.select(&weight, &weight.ones_like())), &weight.zeros_like()))
+        let mean = counted / is_counted.select(&weight, &weight.ones_like());
+        with_mean_weight(&is_counted.select(&mean, &weight.zeros_like()), &weight)
     })
+}
+
+/// The same loss, which brings its weight: what the sum of the losses was divided by, such as the
+/// number of tokens that count. Both are scalars; the weight is at least 0.
+///
+/// The Trainer weighs the batches of a group (`accumulate_grad_batches`) by it, and the logged
+/// values of several batches. Then the mean over the batches is that of one large batch. Without a
+/// weight, a batch weighs as much as it has samples.
+///
+/// [`masked_mean`] and the means of losses with ignored targets or weighted classes bring their
+/// weights. Call this for a mean that you compute yourself. The weight stays with the loss through
+/// sums and differences, through multiplication by a factor, and through
+/// [`checkpoint`](fulmen_tensor::checkpoint). A weight that is given to the sum of several losses
+/// replaces theirs.
+///
+/// Poisoned if the loss is not a floating-point scalar or the weight is not a real one.
+///
+/// ```
+/// use fulmen_nn::loss::{Reduction, mse_loss, with_weight};
+/// use fulmen_tensor::{DType, Tensor};
+///
+/// // Only the frames that a recording has.
+/// let frames = Tensor::from_slice(&[1.0f32, 1.0, 1.0, 0.0], [2, 2]);
+/// let losses = mse_loss(&Tensor::ones(DType::F32, [2, 2]), &Tensor::zeros(DType::F32, [2, 2]), Reduction::None);
+/// let count = frames.sum_all();
+/// let loss = with_weight(&((losses * &frames).sum_all() / &count), &count);
+/// assert_eq!(loss.eval()?.to_vec::<f32>()?, [1.0]);
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[track_caller]
+pub fn with_weight(loss: impl AsTensor, weight: impl AsTensor) -> Tensor {
+    NN.record("with_weight", || with_mean_weight(loss.as_tensor(), weight.as_tensor()))
 }

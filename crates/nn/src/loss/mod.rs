@@ -11,6 +11,12 @@
 //! the relevant ones: in a training step with `batch.mean(&losses)`, or with [`masked_mean`] for
 //! another mask, for example over the tokens of a batch. Masked elements do not affect the loss or
 //! the gradient.
+//!
+//! # Weights
+//!
+//! A mean over the elements that count (an ignored target, a mask, weighted classes) brings its
+//! weight, the number that its sum was divided by. So means over several batches join to the mean
+//! over all their elements. For a mean of your own, call [`with_weight`].
 
 mod binary;
 mod check;
@@ -41,7 +47,7 @@ pub use margin::{
     HingeEmbeddingLoss, MarginRankingLoss, TripletMarginLoss, hinge_embedding_loss,
     margin_ranking_loss, triplet_margin_loss,
 };
-pub use mask::masked_mean;
+pub use mask::{masked_mean, with_weight};
 pub use reduction::Reduction;
 
 /// Losses have no parameters, so they can be fields of a module like other settings.

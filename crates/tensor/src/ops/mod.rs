@@ -32,6 +32,7 @@ mod gather;
 mod interpolate;
 mod iota;
 mod masked;
+pub(crate) mod mean_weight;
 mod moments;
 mod norm;
 mod operators;

@@ -5,6 +5,7 @@ use fulmen_tensor::{DType, Tensor};
 use crate::logs::layout::{LogLayout, NONE, Rule, SumKind};
 use crate::logs::log_entry::{LogEntry, LoggedValue};
 use crate::logs::{MonitoredValue, OptimizerFacts, StepFacts};
+use crate::rules::weight;
 use crate::{Batch, ReduceFx};
 
 impl LogLayout {
@@ -115,7 +116,8 @@ impl LogLayout {
     }
 }
 
-/// The sums of a logged value over the real samples of a batch.
+/// The sums of a logged value over the real samples of a batch. A mean that brings its weight has
+/// the sum and the weight, both floats.
 pub(crate) fn batch_sums(entry: &LogEntry, batch: &Batch) -> Vec<Tensor> {
     if let Some(branch) = &entry.branch {
         return branch.sums.clone();
@@ -127,6 +129,9 @@ pub(crate) fn batch_sums(entry: &LogEntry, batch: &Batch) -> Vec<Tensor> {
             let scalar = value.rank() == 0;
             match entry.reduce_fx() {
                 ReduceFx::Mean => {
+                    if let Some(weight) = weight::of_logged(&value).filter(|_| scalar) {
+                        return vec![weight::weighted(&value, &weight), weight];
+                    }
                     let count = batch.mask().sum_all();
                     let sum = if scalar { value * &count } else { batch.sum_and_count(&value).0 };
                     vec![sum, count.to_dtype(DType::I32)]

@@ -8,6 +8,7 @@ use fulmen_tensor::{Anomalies, DType, Literal, Tensor, TensorType};
 use crate::logs::log_entry::{LogEntry, LoggedValue, log_error};
 use crate::logs::media::MediaKind;
 use crate::logs::{OptimizerFacts, Sums, batch_sums, optimizer_value_name};
+use crate::rules::weight;
 use crate::stage::Stage;
 use crate::{Batch, Error, ReduceFx, Result, Sink};
 
@@ -45,7 +46,8 @@ pub(super) struct LayoutEntry {
     pub(super) hidden: Vec<Sink>,
 }
 
-/// How to compute a value from its sums. A mean has two: the sum and the number of samples.
+/// How to compute a value from its sums. A mean has two: the sum, and the number of samples or the
+/// weight.
 #[derive(Clone, Debug)]
 pub(super) enum Rule {
     Reduce(ReduceFx),
@@ -118,6 +120,10 @@ impl LogLayout {
             entry.check_choices(stage).map_err(|problem| log_error(entry, problem))?;
             check_value(entry, batch).map_err(|problem| log_error(entry, problem))?;
             let (name, fx) = (entry.name.clone(), entry.reduce_fx());
+            let tensors = batch_sums(entry, batch);
+            for tensor in &tensors {
+                tensor.check()?;
+            }
             let (key, rule) = match &entry.value {
                 LoggedValue::Media(_, kind) => {
                     layout.media.push((name, kind.clone()));
@@ -127,13 +133,13 @@ impl LogLayout {
                     format!("{name} {:?}", statistics.metric()),
                     Rule::Metric(statistics.metric().clone()),
                 ),
-                LoggedValue::Value(_) if fx == ReduceFx::Mean => (name.clone(), Rule::Reduce(fx)),
+                LoggedValue::Value(_) if fx == ReduceFx::Mean => {
+                    let is_weighted = tensors.iter().all(|sum| sum.dtype().is_float());
+                    let suffix = if is_weighted { " by weight" } else { "" };
+                    (format!("{name}{suffix}"), Rule::Reduce(fx))
+                }
                 LoggedValue::Value(_) => (format!("{name} {fx:?}"), Rule::Reduce(fx)),
             };
-            let tensors = batch_sums(entry, batch);
-            for tensor in &tensors {
-                tensor.check()?;
-            }
             let kind = |tensor: &Tensor| match &rule {
                 Rule::Reduce(ReduceFx::Min | ReduceFx::Max | ReduceFx::Last) => SumKind::Latest,
                 _ if tensor.dtype().is_float() => SumKind::Float,
@@ -299,6 +305,13 @@ fn check_value(entry: &LogEntry, batch: &Batch) -> Result<(), String> {
             if !per_sample && batch.is_padded() && !value.depends_on(batch.mask()) {
                 return Err("the last batch is padded, and this scalar does not depend on the batch's mask, so \
                             padding would count as samples; log one value per sample, [batch], or use batch.mean()"
+                    .into());
+            }
+            let weight = weight::of_logged(value)
+                .filter(|_| !per_sample && entry.reduce_fx() == ReduceFx::Mean);
+            if weight.is_some_and(|weight| weight::counts_padding(&weight, batch)) {
+                return Err("the last batch is padded, and the weight of this mean does not depend on the batch's mask, so \
+                            it would count the padding; multiply the counted elements by batch.mask()"
                     .into());
             }
         }

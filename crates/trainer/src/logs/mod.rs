@@ -44,7 +44,7 @@ pub(crate) fn group_value_name(value: &str, optimizer: &str) -> String {
 
 /// The values that the Trainer logs for a training step.
 pub(crate) struct StepFacts<'a> {
-    pub(crate) losses: &'a [&'a Tensor],
+    pub(crate) losses: &'a [Tensor],
     /// The number of steps before it.
     pub(crate) step: &'a Tensor,
     pub(crate) optimizers: Vec<&'a OptimizerFacts>,

@@ -39,7 +39,8 @@ pub struct StepContext {
 impl StepContext {
     /// Updates the parameters of one of several [`Optimizers`](crate::Optimizers) by the gradient
     /// of a loss, a floating-point scalar: Lightning's manual optimization. Code recorded
-    /// afterwards sees the new parameters. The parameters of other optimizers get no gradient from
+    /// afterwards sees the new parameters. With gradient accumulation, that is in the last batch of
+    /// a group, where the optimizer steps. The parameters of other optimizers get no gradient from
     /// this loss.
     ///
     /// Call it once for each optimizer in `training_step`. The value that `training_step` returns
@@ -177,7 +178,9 @@ impl StepContext {
     /// whether it is a mean, a sum, a minimum, a maximum or the latest value.
     ///
     /// A tensor with one value per sample, `[batch]`, is averaged over the real samples, without
-    /// padding. A scalar counts as the mean of the batch, weighted by its number of real samples.
+    /// padding. A scalar counts as the mean of the batch, weighted by its number of real samples. A
+    /// mean that brings its weight ([`with_weight`](fulmen_nn::loss::with_weight)), such as a loss
+    /// with ignored targets, is weighted by that.
     /// If batches are padded, compute the scalar with the mask (see
     /// [`Batch::mean`](crate::Batch::mean)); the Trainer checks that.
     #[track_caller]

@@ -8,6 +8,7 @@ use super::forward::Forward;
 use super::step_program::{RecordedStep, StepProgram};
 use crate::logs::{self, LogLayout, StepFacts};
 use crate::recorder::{Recorder, RecorderOutput};
+use crate::rules::weight;
 use crate::state::{Average, StateLayout, names};
 use crate::step_config::StepConfig;
 use crate::step_config::optimizers::Optimizers;
@@ -113,8 +114,10 @@ impl TrainRecording<'_> {
             config.options.detect_anomaly.then(|| Anomalies::watch(&watched().collect::<Vec<_>>()));
         let logs = logs.with_anomalies(anomalies);
         let sums_before = Tensor::placeholder(names::LOGS, logs.ty());
+        let counted: Vec<Tensor> =
+            losses.iter().map(|loss| weight::counted(loss, group.is_some())).collect();
         let facts = StepFacts {
-            losses: if optimizers.is_single() { &losses[..1] } else { &losses },
+            losses: if optimizers.is_single() { &counted[..1] } else { &counted },
             step: values.finished_steps(leaves_out),
             optimizers: facts,
         };

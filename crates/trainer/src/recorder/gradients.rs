@@ -26,7 +26,7 @@ pub(super) struct Param<'a> {
 /// The gradient of one parameter.
 pub(super) struct Gradient<'a> {
     pub(super) param: Param<'a>,
-    /// The gradient. For a group of batches, the sum over its samples so far.
+    /// The gradient. For a group of batches, the weighted sum over its batches so far.
     pub(super) sum: Tensor,
 }
 
@@ -40,8 +40,8 @@ pub(super) struct Gradients<'a> {
     pub(super) updates: Option<Tensor>,
     /// Whether a group of batches ends here, even if its gradient overflowed.
     pub(super) group_complete: Option<Tensor>,
-    /// The number of samples, if the gradients are sums.
-    samples: Option<Tensor>,
+    /// The weight of the batches, if the gradients are sums.
+    weight: Option<Tensor>,
     clip: Clip,
     /// The norm of all gradients before clipping, if each step needs it.
     pub(super) norm: Option<Tensor>,
@@ -54,8 +54,8 @@ impl Gradients<'_> {
     /// gradient: a gradient computed outside needs additional memory, but the sum is in memory
     /// already. `norm` is [`Gradients::norm_to_clip`].
     pub(super) fn final_gradient(&self, sum: &Tensor, norm: Option<&Tensor>) -> Tensor {
-        let mean = match &self.samples {
-            Some(samples) => sum / samples.to_dtype(sum.dtype()),
+        let mean = match &self.weight {
+            Some(weight) => sum / weight.to_dtype(sum.dtype()),
             None => sum.clone(),
         };
         clip::clip(self.clip, &mean, norm)
@@ -70,15 +70,15 @@ impl Gradients<'_> {
 
     /// The norm of some gradients, from their sums or rows of their sums.
     pub(super) fn norm_of<'b>(&self, sums: impl IntoIterator<Item = &'b Tensor>) -> Tensor {
-        norm(sums, self.samples.as_ref())
+        norm(sums, self.weight.as_ref())
     }
 }
 
-/// The global norm of gradients that are sums over this number of samples.
-fn norm<'a>(sums: impl IntoIterator<Item = &'a Tensor>, samples: Option<&Tensor>) -> Tensor {
+/// The global norm of gradients that are sums over batches of this weight.
+fn norm<'a>(sums: impl IntoIterator<Item = &'a Tensor>, weight: Option<&Tensor>) -> Tensor {
     let norm = clip::norm(sums.into_iter());
-    match samples {
-        Some(samples) => norm / samples,
+    match weight {
+        Some(weight) => norm / weight,
         None => norm,
     }
 }
@@ -126,11 +126,11 @@ pub(super) fn gradients<'a>(
         group.zip(optimizer.spikes.as_ref().and_then(|slots| slots.loss_sum))
     {
         let total = group.add(values.before(sum), &loss);
-        loss = &total / group.samples();
+        loss = &total / group.divisor();
         values.set(sum, group.group_complete().select(&total.zeros_like(), &total));
     }
-    let (group_complete, samples) =
-        (group.map(|group| group.group_complete().clone()), group.map(Group::samples));
+    let group_complete = group.map(|group| group.group_complete().clone());
+    let weight = group.map(Group::divisor);
     let finite = scale
         .as_ref()
         .map(|scale| scale.all_finite(with_gradient.iter().map(|gradient| &gradient.sum)));
@@ -140,7 +140,7 @@ pub(super) fn gradients<'a>(
     let needs_norm = config.options.log_grad_norm
         || optimizer.spikes.as_ref().is_some_and(SpikeSlots::checks_gradients);
     let norm = needs_norm
-        .then(|| norm(with_gradient.iter().map(|gradient| &gradient.sum), samples.as_ref()));
+        .then(|| norm(with_gradient.iter().map(|gradient| &gradient.sum), weight.as_ref()));
     let mut updates = match (&group_complete, finite) {
         (Some(group_complete), Some(finite)) => Some(group_complete.and(finite)),
         (group_complete, finite) => group_complete.clone().or(finite),
@@ -161,5 +161,5 @@ pub(super) fn gradients<'a>(
         (updates, skipped) = (Some(passes), latest);
     }
     let (params, clip) = (with_gradient, config.clip());
-    Gradients { params, frozen, updates, group_complete, samples, clip, norm, skipped }
+    Gradients { params, frozen, updates, group_complete, weight, clip, norm, skipped }
 }

@@ -20,6 +20,7 @@ use fulmen_nn::optim::Step;
 use fulmen_tensor::{DType, Tensor, TensorType, autocast, cond};
 
 use gradients::{Param, gradients};
+use loss::loss_weight;
 pub(crate) use loss::{check_loss, log_loss};
 use update::{OptimizerSteps, update};
 use values::Values;
@@ -30,6 +31,7 @@ use crate::recorder::placeholders::Placeholders;
 use crate::rules::accumulation::Group;
 use crate::rules::epoch::{Epoch, to_counter};
 use crate::rules::rounding::rounding_key;
+use crate::rules::weight;
 use crate::state::{EntryId, StateLayout};
 use crate::step_config::StepConfig;
 use crate::step_config::optimizers::Optimizers;
@@ -187,6 +189,25 @@ impl Recorder {
         (every > 1).then(|| steps.remainder(to_counter(every)).eq(0.0))
     }
 
+    /// The group of batches for a loss that brings its weight.
+    fn group_of_loss(&self, optimizer: usize, loss: &Tensor) -> Result<Option<Group>> {
+        let (Some(group), Some(before)) =
+            (&self.group, self.values.layout.optimizers[optimizer].weight)
+        else {
+            return Ok(None);
+        };
+        let weight = loss_weight(loss, &self.source(optimizer), &self.batch)?;
+        Ok(weight.map(|weight| group.weighted_by(&weight, self.values.before(before))))
+    }
+
+    /// The function that computes the loss of an optimizer, for errors.
+    fn source(&self, optimizer: usize) -> String {
+        if self.optimizers.is_single() {
+            return "training_step".into();
+        }
+        format!("minimize(\"{}\")", self.optimizers.members()[optimizer].name)
+    }
+
     /// Records an optimizer's step, from the gradient of a loss with respect to the parameters that
     /// computed it.
     fn optimize(
@@ -204,7 +225,11 @@ impl Recorder {
             .zip(param_values)
             .map(|(slots, ParamValue { value, used })| Param { slots, value, used })
             .partition(|param| !param.slots.unfreezing.is_some_and(is_frozen));
-        let group = self.group.as_ref();
+        let weighted = self.group_of_loss(optimizer, loss)?;
+        if let (Some(group), Some(weight)) = (&weighted, slots.weight) {
+            self.values.set(weight, group.next_total());
+        }
+        let group = weighted.as_ref().or(self.group.as_ref());
         let mut gradients =
             gradients(slots, loss, params, frozen, &mut self.values, group, &self.config);
         if gradients.params.is_empty() && !optimizers.is_single() {
@@ -332,7 +357,7 @@ impl Recorder {
         let name = self.optimizers.members()[optimizer].name.clone();
         let (loss, mut logged) = loss()?;
         self.collect();
-        check_loss(&loss, &format!("minimize(\"{name}\")"), &self.batch)?;
+        check_loss(&loss, &self.source(optimizer), &self.batch)?;
         if self.batch.is_padded() {
             self.values.check_statistics(&self.batch)?;
         }
@@ -393,9 +418,11 @@ impl Recorder {
                     *skipped.borrow_mut() =
                         (kept, nothing.iter().map(|t| t.ty().clone()).collect());
                     let new = changed.iter().map(|&id| self.values.after(id).clone());
-                    new.chain(latest_loss.map(|_| step.loss.to_dtype(DType::F32)))
-                        .chain(nothing)
-                        .collect()
+                    new.chain(latest_loss.map(|_| {
+                        weight::counted(&step.loss, self.group.is_some()).to_dtype(DType::F32)
+                    }))
+                    .chain(nothing)
+                    .collect()
                 }
             };
             outcome = recorded;
@@ -473,8 +500,13 @@ impl Recorder {
             values.set(counters.updates, counted);
         }
         if let (Some(ids), Some(group)) = (counters.group, &group) {
-            let [_, groups] = values.all_of(ids);
-            values.set_all(ids, group.next(&groups));
+            let [samples, groups] = ids;
+            let next = group.next_groups(values.before(groups));
+            values.set(groups, next);
+            // A single loss that brings its weight has counted it instead of the samples.
+            if values.after(samples).is(values.before(samples)) {
+                values.set(samples, group.next_total());
+            }
         }
         Ok(RecorderOutput { values, epoch, group, optimizer_steps, updated })
     }

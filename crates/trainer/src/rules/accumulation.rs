@@ -3,16 +3,17 @@
 //! program, and a run can end within a group.
 //!
 //! A group ends after `accumulate_grad_batches` batches and at the end of an epoch, as in
-//! Lightning. Each batch is weighted by its real samples, so that every group, even the short one
-//! at the end of an epoch, equals one large batch. Lightning divides a short group by the full
-//! number of batches. The size of a group may change with the epoch: the program computes it from
-//! the epoch's number, so nothing is compiled again.
+//! Lightning. Each batch is weighted by the weight that its loss brings, or by its real samples, so
+//! that every group, even the short one at the end of an epoch, equals one large batch. Lightning
+//! divides a short group by the full number of batches. The size of a group may change with the
+//! epoch: the program computes it from the epoch's number, so nothing is compiled again.
 
 use fulmen_tensor::{DType, Tensor};
 
 use crate::Batch;
 use crate::position::BatchPosition;
 use crate::rules::epoch::{Epoch, to_counter};
+use crate::rules::weight::weighted;
 
 /// The dtype of sums and averages over many steps: at least f32, because smaller types would lose
 /// small terms.
@@ -93,18 +94,21 @@ impl Accumulation {
 
 /// The state of a group of batches at one of its batches.
 pub(crate) struct Group {
-    /// The samples of this batch, and of the group up to it.
+    /// The weight of this batch: its samples, or what the loss brings.
     count: Tensor,
-    samples: Tensor,
+    /// The weight of the group up to this batch.
+    total: Tensor,
+    /// Whether the loss brings its weight.
+    is_weighted: bool,
     group_complete: Tensor,
 }
 
 impl Group {
     /// The group that this batch belongs to. It ends after the accumulated number of batches, and
-    /// at the end of the epoch. `samples` is the number of samples in the sums of gradients.
+    /// at the end of the epoch. `before` is the weight of the batches in the sums of gradients.
     pub(crate) fn new(
         epoch: &Epoch,
-        samples: &Tensor,
+        before: &Tensor,
         data: &Batch,
         accumulation: &Accumulation,
     ) -> Group {
@@ -114,7 +118,18 @@ impl Group {
             _ => epoch.batches_so_far().remainder(accumulation.every_on_device(epoch)),
         };
         let group_complete = rest.eq(0.0).or(epoch.ends());
-        Group { samples: samples + &count, count, group_complete }
+        Group { total: before + &count, count, is_weighted: false, group_complete }
+    }
+
+    /// The same group for a loss that brings the weight of this batch. `before` is the weight of
+    /// the batches before it.
+    pub(crate) fn weighted_by(&self, weight: &Tensor, before: &Tensor) -> Group {
+        Group {
+            count: weight.clone(),
+            total: before + weight,
+            is_weighted: true,
+            group_complete: self.group_complete.clone(),
+        }
     }
 
     /// Whether the group ends with this batch: a boolean scalar.
@@ -122,22 +137,33 @@ impl Group {
         &self.group_complete
     }
 
-    /// The group's real samples so far, at least 1: an f32 scalar.
-    pub(crate) fn samples(&self) -> Tensor {
-        self.samples.maximum(1.0)
+    /// The weight of the group so far, to divide by: an f32 scalar above 0.
+    pub(crate) fn divisor(&self) -> Tensor {
+        if self.is_weighted {
+            self.total.gt(0.0).select(&self.total, &self.total.ones_like())
+        } else {
+            self.total.maximum(1.0)
+        }
     }
 
-    /// Adds the mean over this batch, times its samples, to the sum over the group.
+    /// Adds the mean over this batch, times its weight, to the sum over the group.
     pub(crate) fn add(&self, sum: &Tensor, gradient: &Tensor) -> Tensor {
-        sum + gradient.to_dtype(sum.dtype()) * self.count.to_dtype(sum.dtype())
+        let gradient = gradient.to_dtype(sum.dtype());
+        if self.is_weighted {
+            sum + weighted(&gradient, &self.count)
+        } else {
+            sum + gradient * self.count.to_dtype(sum.dtype())
+        }
     }
 
-    /// The samples in the sums and the number of finished groups, for the next batch.
-    pub(crate) fn next(&self, groups: &Tensor) -> [Tensor; 2] {
-        [
-            self.group_complete.select(&self.samples.zeros_like(), &self.samples),
-            self.group_complete.select(&(groups + 1.0), groups),
-        ]
+    /// The weight of the batches in the sums, for the next batch.
+    pub(crate) fn next_total(&self) -> Tensor {
+        self.group_complete.select(&self.total.zeros_like(), &self.total)
+    }
+
+    /// The number of finished groups, for the next batch.
+    pub(crate) fn next_groups(&self, groups: &Tensor) -> Tensor {
+        self.group_complete.select(&(groups + 1.0), groups)
     }
 }
 

@@ -125,6 +125,9 @@ pub(crate) struct OptimizerSlots {
     pub(crate) unfrozen: Vec<EntryId>,
     /// The loss scale of f16, and the good steps since its last change.
     pub(crate) loss_scale: Option<[EntryId; 2]>,
+    /// With gradient accumulation, the weight of the batches in the sums of gradients, if the loss
+    /// brings it. For a single optimizer, it is the number of samples otherwise.
+    pub(crate) weight: Option<EntryId>,
     /// The loss of the optimizer's latest step, if the optimizer skips steps.
     pub(crate) loss: Option<EntryId>,
     /// The windows that detect spikes, if steps with spikes are skipped.
@@ -182,8 +185,8 @@ pub(crate) struct Counters {
     pub(crate) epoch: Option<[EntryId; 2]>,
     /// The steps of the optimizer. With several optimizers, the steps of the training.
     pub(crate) updates: EntryId,
-    /// With gradient accumulation, the samples in the sums of gradients and the number of finished
-    /// groups.
+    /// With gradient accumulation, the samples in the sums of gradients, or their weight, and the
+    /// number of finished groups.
     pub(crate) group: Option<[EntryId; 2]>,
     /// The host's factor on the learning rates, if a callback changes them.
     pub(crate) lr_factor: Option<EntryId>,
@@ -277,6 +280,8 @@ impl StateLayout {
                     let [scale, good_steps] = names::LOSS_SCALE;
                     [own(scale, Tensor::scalar(GradScaler::INIT_SCALE)), own(good_steps, zero())]
                 }),
+                weight: (accumulates && !optimizers.is_single())
+                    .then(|| own(names::WEIGHT, Tensor::scalar(0.0f32))),
                 loss: (optimizers.cadence(i) > 1).then(|| own(names::LOSS, Tensor::scalar(0.0f32))),
                 spikes: config.spike_windows().map(|(count, steps)| SpikeSlots {
                     windows: names::SPIKE_WINDOWS[..count]
@@ -289,13 +294,16 @@ impl StateLayout {
                 }),
             }
         });
-        let optimizers = optimizers.collect();
+        let mut optimizers: Vec<OptimizerSlots> = optimizers.collect();
         let group = accumulates.then(|| {
             [
                 entries.scalar(names::SAMPLES, Tensor::zeros(DType::F32, [])),
                 entries.scalar(names::GROUPS, zero()),
             ]
         });
+        for slots in &mut optimizers {
+            slots.weight = slots.weight.or(group.map(|[samples, _]| samples));
+        }
         let counts_epochs = accumulates
             || !phases.unfreezings().is_empty()
             || config.averaging.as_ref().is_some_and(WeightAveraging::counts_epochs);

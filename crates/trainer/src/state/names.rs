@@ -16,8 +16,12 @@ pub(crate) const LR_FACTOR: &str = "trainer/lr_factor";
 pub(crate) const LOSS_SCALE: [&str; 2] = ["trainer/loss_scale", "trainer/good_steps"];
 /// The latest loss of an optimizer that skips steps: f32.
 pub(crate) const LOSS: &str = "trainer/loss";
-/// The real samples in the sums of gradients: f32.
+/// The real samples in the sums of gradients, or the weight of the batches if the loss of a single
+/// optimizer brings it: f32.
 pub(crate) const SAMPLES: &str = "trainer/accumulated_samples";
+/// The prefix for the weight of the batches in the sums of gradients of one of several optimizers,
+/// if its loss brings it: f32.
+pub(crate) const WEIGHT: &str = "trainer/accumulated_weight";
 /// Finished groups of batches: i32.
 pub(crate) const GROUPS: &str = "trainer/groups";
 /// The index of the batch within its epoch, from 0: i32.
@@ -76,7 +80,7 @@ pub(crate) fn parameter_of(slot: &str) -> Option<&str> {
     slot.strip_prefix(OPTIMIZER_PREFIX)?.split_once('/').map(|(_, parameter)| parameter)
 }
 
-/// The sum of a parameter's gradients, each times the samples of its batch.
+/// The sum of a parameter's gradients, each times the weight of its batch.
 pub(super) fn grad_sum(parameter: &str) -> String {
     format!("{GRADIENTS}{parameter}")
 }

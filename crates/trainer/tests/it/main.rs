@@ -17,6 +17,7 @@ mod input;
 mod kills;
 mod limits;
 mod logging;
+mod loss_weights;
 mod metrics;
 mod mistakes;
 mod monitors;

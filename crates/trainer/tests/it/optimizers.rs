@@ -127,7 +127,7 @@ fn two_to_one() -> Box<dyn Optimizer> {
 }
 
 /// Numbers from -1 to 1, exact in f32.
-fn numbers(start: u64, count: usize) -> Vec<f32> {
+pub(crate) fn numbers(start: u64, count: usize) -> Vec<f32> {
     let number = |k: u64| {
         ((k.wrapping_mul(2_654_435_761) % (1 << 32) / 256) as f64 / 8_388_608.0 - 1.0) as f32
     };

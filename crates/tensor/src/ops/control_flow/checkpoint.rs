@@ -27,6 +27,9 @@ impl Operation for Checkpoint {
     fn infer(&self, _: &[&TensorType]) -> Result<Vec<TensorType>, String> {
         Ok(types(&self.0.results))
     }
+    fn body(&self) -> Option<&Region> {
+        Some(&self.0)
+    }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
         let with_cotangent: Vec<usize> = (0..cx.outputs.len())
             .filter(|&o| cx.cotangents[o].is_some() && cx.outputs[o].dtype().is_inexact())
