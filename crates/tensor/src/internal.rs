@@ -4,5 +4,6 @@ pub use crate::autocast::wide;
 pub use crate::host_reads::host_reads;
 pub use crate::missing_values::with_eval_advice;
 pub use crate::ops::mean_weight::{MeanWeight, mean_weights, with_mean_weight};
+pub use crate::ops::norm::global_norm;
 pub use crate::refused_operations::{RefusedOperation, watch};
 pub use crate::scope::Library;

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use fulmen_tensor::internal::global_norm;
 use fulmen_tensor::{AsTensor, DType, Refusal, Scope, Tensor, random};
 
 use super::{
@@ -176,7 +177,7 @@ impl<L: Weighted> SpectralNorm<L> {
 
 /// `x/max(|x|, eps)`.
 fn normalize(x: &Tensor, eps: f64) -> Tensor {
-    x / (x * x).sum_all().sqrt().maximum(eps)
+    x / global_norm(std::slice::from_ref(x)).maximum(eps)
 }
 
 impl<L: Module> Module for SpectralNorm<L> {

@@ -36,10 +36,7 @@ pub fn cosine_similarity(a: impl AsTensor, b: impl AsTensor, axis: isize, eps: f
 
 /// `max(|x|, eps)` along an axis, which becomes size 1; no gradient at 0.
 fn norm(x: &Tensor, axis: isize, eps: f64) -> Tensor {
-    let squares = (x * x).sum_keepdim(&[axis]);
-    let is_zero = squares.eq(0.0);
-    let norm = is_zero.select(&squares.ones_like(), &squares).sqrt();
-    is_zero.select(&squares.zeros_like(), &norm).maximum(eps)
+    x.norm_keepdim(2.0, &[axis]).maximum(eps)
 }
 
 /// `1 − cos(a, b)` for target 1 and `max(0, cos(a, b) − margin)` for target −1, over vectors `[…,

@@ -173,20 +173,7 @@ impl TripletMarginLoss {
 
     /// The norm of `a − b + eps` over the last axis.
     fn distance(&self, a: &Tensor, b: &Tensor) -> Tensor {
-        let size = (a - b + self.eps).abs();
-        if self.p == f64::INFINITY {
-            return size.max(&[-1]);
-        }
-        if self.p == 1.0 {
-            return size.sum(&[-1]);
-        }
-        let powers = if self.p == 2.0 { &size * &size } else { size.pow(self.p) };
-        let sum = powers.sum(&[-1]);
-        // At 0 the root has no gradient to pass on.
-        let is_zero = sum.eq(0.0);
-        let safe = is_zero.select(&sum.ones_like(), &sum);
-        let root = if self.p == 2.0 { safe.sqrt() } else { safe.pow(1.0 / self.p) };
-        is_zero.select(&sum.zeros_like(), &root)
+        (a - b + self.eps).norm(self.p, &[-1])
     }
 }
 

@@ -1,10 +1,11 @@
 //! The trust ratio of LARS and LAMB: the norm of a parameter divided by the norm of its step.
 
 use fulmen_tensor::Tensor;
+use fulmen_tensor::internal::global_norm;
 
 /// The Euclidean norm of a tensor, a scalar.
 pub(super) fn length(x: &Tensor) -> Tensor {
-    (x * x).sum_all().sqrt()
+    global_norm(std::slice::from_ref(x))
 }
 
 /// `c·‖p‖/(‖u‖ + ε)`, a scalar; 1 if one of the two norms is 0, so that a parameter of zeros can

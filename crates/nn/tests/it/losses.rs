@@ -350,3 +350,16 @@ fn a_sequence_with_what_is_no_label_or_no_length_is_nan_and_no_other() {
     }
     assert_eq!(values(&ctc_loss(&empty, &no_label, &zero, &zero, Reduction::None)), [0.0]);
 }
+
+#[test]
+fn vectors_whose_squared_length_overflows_have_a_cosine_and_a_distance() {
+    let unit = 2f32.powi(100);
+    let a = f32s(&[3.0 * unit, 4.0 * unit], &[1, 2]);
+    let b = f32s(&[4.0 * unit, 3.0 * unit], &[1, 2]);
+    let cosine = cosine_similarity(&a, &b, -1, 1e-8);
+    assert_close(&values(&cosine), &[24.0 / 25.0], 1e-6, 0.0, "cosine_similarity");
+    let zero = a.zeros_like();
+    let loss = triplet_margin_loss(&a, &zero, &zero, 0.0, Reduction::Sum)
+        + triplet_margin_loss(&zero, &a, &zero, 0.0, Reduction::Sum);
+    assert_close(&values(&loss), &[5.0 * f64::from(unit)], 1e-6, 0.0, "triplet_margin_loss");
+}

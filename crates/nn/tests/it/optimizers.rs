@@ -333,3 +333,22 @@ fn a_group_without_a_parameter_is_refused_with_the_nearest_names() {
     );
     assert!(groups().no_decay_on_biases_and_norms().freeze("*").check(&names).is_ok());
 }
+
+#[test]
+fn a_trust_ratio_of_a_gradient_whose_squares_overflow_takes_a_step() {
+    let p = vector(&[0.0, 2.0]);
+    let g = vector(&[3e25, 4e25]);
+    let lars = Lars::new(1.0).momentum(0.0).trust_coefficient(0.5);
+    let (after, _) = lars.update(&step(0), "p", &p, &g, &first_state(&lars, &p));
+    // The length of the step is half of the parameter's.
+    assert_close(&values(&after), &[-0.6, 2.0 - 0.8], 1e-6, 0.0, "LARS");
+    let p = vector(&[3e25, 4e25]);
+    let adafactor = Adafactor::new(1.0);
+    let update = |g: &Tensor| {
+        let (after, _) = adafactor.update(&step(0), "p", &p, g, &first_state(&adafactor, &p));
+        values(&((after - &p) / &p))
+    };
+    // A step of the root mean square of the parameter, by the sign of the gradient.
+    let rms = 12.5f64.sqrt();
+    assert_close(&update(&vector(&[1.0, -1.0])), &[-rms / 3.0, rms / 4.0], 1e-5, 0.0, "Adafactor");
+}

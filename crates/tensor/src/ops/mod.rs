@@ -34,7 +34,7 @@ mod iota;
 mod masked;
 pub(crate) mod mean_weight;
 mod moments;
-mod norm;
+pub(crate) mod norm;
 mod operators;
 mod optimization_barrier;
 mod pad;

@@ -12,6 +12,7 @@ mod evals;
 mod faults;
 mod gamma;
 mod gather;
+mod large_norms;
 #[path = "../../../pjrt/tests/it/common/libtpu.rs"]
 mod libtpu;
 mod lines;

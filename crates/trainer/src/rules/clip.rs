@@ -1,5 +1,6 @@
 //! Gradient clipping, as [`GradientClipAlgorithm`] selects it.
 
+use fulmen_tensor::internal::global_norm;
 use fulmen_tensor::{DType, Tensor};
 
 use crate::GradientClipAlgorithm;
@@ -14,11 +15,8 @@ pub(crate) fn needs_norm(clip: Clip) -> bool {
 /// The Euclidean norm of all gradients together, an f32 scalar. For sharded gradients, the sum runs
 /// over the devices.
 pub(crate) fn norm<'a>(gradients: impl Iterator<Item = &'a Tensor>) -> Tensor {
-    let squares = gradients.map(|gradient| {
-        let wide = gradient.to_dtype(DType::F32);
-        (&wide * &wide).sum_all()
-    });
-    squares.fold(Tensor::full(DType::F32, [], 0.0), |sum, square| sum + square).sqrt()
+    let wide: Vec<Tensor> = gradients.map(|gradient| gradient.to_dtype(DType::F32)).collect();
+    global_norm(&wide)
 }
 
 /// Clips a gradient.

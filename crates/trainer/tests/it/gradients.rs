@@ -7,12 +7,13 @@ use std::path::Path;
 use crate::common::{
     CLASSES, DROP_LAST, FEATURES, PAD_LAST, Record, assert_close, isolated, samples, trainer,
 };
-use fulmen_data::DataLoader;
+use fulmen_data::{DataLoader, TensorDataset};
 use fulmen_nn::loss::{Reduction, cross_entropy};
 use fulmen_nn::optim::{AdamW, Optimizer, ParamGroups, Sgd, Step};
 use fulmen_nn::schedule::{Exponential, OneCycle};
 use fulmen_nn::{Linear, Module};
 use fulmen_tensor::{DType, Tensor, TensorType};
+use fulmen_trainer::callbacks::NormMonitor;
 use fulmen_trainer::{
     Batch, FitSummary, GradientClipAlgorithm, Plan, Precision, StepContext, Strategy,
     TrainerBuilder, TrainingModule,
@@ -312,4 +313,56 @@ fn invalid_settings_are_reported_before_training() {
         error.contains("`most` is not a gradient clip algorithm; there are: norm, value"),
         "{error}"
     );
+}
+
+/// `w·x` with the gradient `x`, whose squares overflow.
+#[derive(Module)]
+struct Steep {
+    linear: Linear,
+}
+
+const STEEP: [f32; 2] = [3e25, 4e25];
+
+impl TrainingModule for Steep {
+    fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
+        batch.mean(self.linear.forward(batch.get("x")).reshape([batch.size()]))
+    }
+    fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
+        Box::new(Sgd::new(1.0))
+    }
+}
+
+#[test]
+fn a_gradient_whose_squared_norm_overflows_is_clipped_not_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = TensorDataset::builder().array("x", [16, 2], STEEP.repeat(16)).build().unwrap();
+    let data = DataLoader::builder(data).batch_size(8).build().unwrap();
+    for (precision, devices, group, tolerance) in [
+        (Precision::F32, 1, 2, 1e-6),
+        (Precision::F32, 8, 2, 1e-6),
+        (Precision::F32, 1, 1, 1e-6),
+        (Precision::Bf16Mixed, 1, 2, 1e-2),
+        (Precision::Bf16, 1, 2, 1e-2),
+    ] {
+        let (module, record) = (Steep { linear: Linear::new(2, 1).bias(false) }, Record::default());
+        module.linear.weight.set(Tensor::zeros(module.linear.weight.ty().dtype, [1, 2]));
+        let builder = trainer(folder.path())
+            .max_epochs(1)
+            .enable_checkpointing(false)
+            .precision(precision)
+            .devices(devices)
+            .accumulate_grad_batches(group)
+            .gradient_clip_val(0.5)
+            .log_grad_norm(true)
+            .callback(NormMonitor::new())
+            .log_every_n_steps(1)
+            .callback(record.clone());
+        let summary = builder.build().unwrap().fit(&module, &data, None).unwrap();
+        let steps = summary.global_step as f64;
+        let weight = module.linear.weight.get().to_dtype(DType::F32).eval().unwrap().to_f64();
+        let expected = [-0.3 * steps, -0.4 * steps];
+        assert_close(&weight, &expected, tolerance);
+        let norm = crate::common::logged(&record, "grad_norm")[0];
+        assert!((norm / 5e25 - 1.0).abs() < 1e-2, "{precision:?} {devices}: {norm}");
+    }
 }
