@@ -806,7 +806,11 @@ fn damaged_token_files_are_refused() {
     let error = TokenFile::open(&path).unwrap().read(0, &mut [0; 4]).unwrap_err();
     assert!(error.to_string().contains("outside its vocabulary of 1000"), "{error}");
     assert!(open(b"what is this?").unwrap_err().to_string().contains("not a token file"));
-    assert!(TokenFile::open(folder.path()).unwrap_err().to_string().contains("not a regular file"));
+    assert!(TokenFile::open(folder.path()).unwrap_err().to_string().contains("this is a folder"));
+    // Opening a pipe would wait for a writer.
+    let pipe = folder.path().join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    assert!(TokenFile::open(&pipe).unwrap_err().to_string().contains("not a regular file"));
     assert!(TokenFile::open(folder.path().join("absent")).unwrap_err().is_not_found());
 }
 
