@@ -301,7 +301,9 @@ mod tests {
         };
         // The first job waits, so that the others are replaced before they begin.
         let (release, wait) = mpsc::channel::<()>();
-        loggers.run("wait", move || drop(wait.recv()));
+        loggers.run("wait", move || {
+            let _ = wait.recv();
+        });
         while loggers.pending_jobs.lock().unwrap().contains_key("wait") {
             thread::sleep(Duration::from_millis(1));
         }

@@ -9,6 +9,7 @@ use fulmen_pjrt::{CompileOptions, DeviceDescription, Effort, Executable, Plugin}
 use fulmen_tensor::{Function, Mesh, RecordedOp};
 
 use crate::line_costs::{cost_by_line, line};
+use crate::warnings::Passes;
 use crate::{
     Error, Feasibility, Generation, LineCost, Prices, Report, Result, Roofline, Slice, StepCost,
     StepSetting, largest_tensors, roofline, topology, warnings,
@@ -137,7 +138,7 @@ fn estimate_slice(plugin: &Plugin, slice: &Slice, step: &Step) -> Result<Feasibi
                 feasibility.hbm_available_bytes = available.min(feasibility.hbm_available_bytes);
             }
             feasibility.largest = largest_tensors::largest(step, MAX_TENSORS);
-            feasibility.warnings.extend(warnings::single_precision(&step.recorded, 1));
+            feasibility.warnings.extend(warnings::single_precision(&step.recorded, Passes::ONE));
         }
         Err(error) => return Err(Error::compiler(action(), error)),
     }
@@ -172,9 +173,7 @@ fn add_cost(
     let chip = feasibility.slice.generation();
     feasibility.warnings = warnings::matrix_unit(&products, chip.matrix_unit);
     feasibility.warnings.extend(warnings::tiles(&module.largest_arrays(MAX_ARRAYS)));
-    feasibility
-        .warnings
-        .extend(warnings::single_precision(&step.recorded, warnings::passes(&products)));
+    feasibility.warnings.extend(warnings::single_precision(&step.recorded, Passes::new(&products)));
     feasibility.step = Some(StepCost {
         flops,
         bytes_accessed,
@@ -329,6 +328,39 @@ mod tests {
         let once = seconds(MatmulPrecision::Default);
         assert_eq!((seconds(MatmulPrecision::High) / once).round(), 3.0);
         assert_eq!((seconds(MatmulPrecision::Highest) / once).round(), 6.0);
+    }
+
+    /// The rows of a table that a batch does not use are not read, and a change of some rows does not
+    /// write the others.
+    #[test]
+    fn a_look_up_moves_the_rows_that_it_uses() {
+        let Some(plugin) = crate::libtpu::libtpu() else { return };
+        const ROWS: usize = 1 << 20;
+        const WIDTH: usize = 128;
+        const BATCH: usize = 4096;
+        let types = [
+            TensorType::new(DType::F32, [ROWS, WIDTH]),
+            TensorType::new(DType::I32, [BATCH]),
+            TensorType::new(DType::F32, [BATCH, WIDTH]),
+        ];
+        let traffic = |function: Function| {
+            let step = Step::new(&function, &mesh()).unwrap();
+            let slices = Slice::parse_list("v5e:1x1").unwrap();
+            let report = estimate_all(&plugin, &slices, None, |_| step.clone()).unwrap();
+            let cost = report.slices[0].step.clone().unwrap();
+            if let Some(estimate) = cost.optimal_seconds {
+                assert!(cost.roofline.step_s <= estimate, "{report}");
+            }
+            cost.hbm_traffic
+        };
+        let table = (4 * ROWS * WIDTH) as f64;
+        let rows = (4 * BATCH * WIDTH) as f64;
+        let read = Function::trace("read", &types, |x| vec![x[0].take(0, &x[1]) + &x[2]]);
+        let read = traffic(read);
+        assert!((2.0 * rows..0.1 * table).contains(&read), "{read} {rows} {table}");
+        let change = Function::trace("change", &types, |x| vec![x[0].index_add(0, &x[1], &x[2])]);
+        let change = traffic(change.donate(0, 0).unwrap());
+        assert!((2.0 * rows..0.1 * table).contains(&change), "{change} {rows} {table}");
     }
 
     #[test]

@@ -215,7 +215,7 @@ pub(crate) fn tiles(arrays: &[LargeArray]) -> Vec<Warning> {
 /// Warns about products of `f32` in the recorded program. The compiled program doesn't show them:
 /// at default precision, a matrix unit multiplies `f32` as `bf16`, so there they are `bf16`
 /// already.
-pub fn single_precision(recorded: &[RecordedOp], passes: u32) -> Option<Warning> {
+pub fn single_precision(recorded: &[RecordedOp], passes: Passes) -> Option<Warning> {
     let is_product =
         |r: &&RecordedOp| matches!(r.operation, Some("matmul" | "dot_general" | "convolution"));
     let products: Vec<&RecordedOp> = recorded.iter().filter(is_product).collect();
@@ -226,9 +226,17 @@ pub fn single_precision(recorded: &[RecordedOp], passes: u32) -> Option<Warning>
     };
     let wide: Vec<&&RecordedOp> = products.iter().filter(is_f32).collect();
     let first = wide.first()?;
-    let multiplied = match passes {
-        1 => "rounds them to bf16 anyway".to_owned(),
-        n => format!("takes {n} passes in bf16 over them, the cost of a higher matmul precision"),
+    let Passes { most, flops_share } = passes;
+    let percent = (100.0 * flops_share).round();
+    let multiplied = if most == 1 || percent < 1.0 {
+        "rounds them to bf16 anyway".to_owned()
+    } else if percent >= 100.0 {
+        format!("takes {most} passes in bf16 over them, the cost of a higher matmul precision")
+    } else {
+        format!(
+            "takes {most} passes in bf16 over those with a higher precision ({percent} % of all products' FLOPs), and \
+             rounds the others to bf16"
+        )
     };
     Some(Warning {
         message: format!(
@@ -241,10 +249,37 @@ pub fn single_precision(recorded: &[RecordedOp], passes: u32) -> Option<Warning>
     })
 }
 
-/// The largest number of passes of any product in the compiled program.
-pub(crate) fn passes(products: &[PlacedProduct]) -> u32 {
-    let wide = products.iter().filter(|p| p.product.operands == ElementType::F32);
-    wide.map(|p| p.product.passes()).max().unwrap_or(1)
+/// How often the matrix unit passes over products of f32 numbers at a higher precision.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Passes {
+    /// The largest number of passes of any product.
+    pub most: u32,
+    /// The share of these products in the FLOPs of all products, from 0 to 1.
+    pub flops_share: f64,
+}
+
+impl Passes {
+    /// One pass over every product.
+    pub(crate) const ONE: Passes = Passes { most: 1, flops_share: 0.0 };
+
+    /// The passes of a compiled program.
+    pub(crate) fn new(products: &[PlacedProduct]) -> Passes {
+        let mut passes = Passes::ONE;
+        let mut all = 0.0;
+        let mut repeated = 0.0;
+        for PlacedProduct { product, times, .. } in products {
+            let flops = product.flops * *times as f64;
+            all += flops;
+            if product.passes() > 1 {
+                repeated += flops;
+                passes.most = passes.most.max(product.passes());
+            }
+        }
+        if all > 0.0 {
+            passes.flops_share = repeated / all;
+        }
+        passes
+    }
 }
 
 #[cfg(test)]
@@ -324,15 +359,20 @@ mod tests {
     fn products_of_f32_are_counted_as_recorded() {
         let f32s = [TensorType::new(DType::F32, [4, 8]), TensorType::new(DType::F32, [8, 2])];
         let wide = Function::trace("f", &f32s, |x| vec![x[0].matmul(&x[1])]).recorded().unwrap();
-        let warning = single_precision(&wide, 1).unwrap();
+        let warning = single_precision(&wide, Passes::ONE).unwrap();
         assert!(
             warning.message.starts_with("1 of 1 products take f32, and the matrix unit rounds"),
             "{warning:?}"
         );
         assert!(warning.source.unwrap().contains("warnings.rs"));
-        assert!(single_precision(&wide, 6).unwrap().message.contains("6 passes in bf16"));
+        let six =
+            |flops_share| single_precision(&wide, Passes { most: 6, flops_share }).unwrap().message;
+        assert!(six(1.0).contains("takes 6 passes in bf16 over them"));
+        // One product of an FFT does not make all of them slow.
+        assert!(six(0.001).contains("rounds them to bf16 anyway"), "{}", six(0.001));
+        assert!(six(0.25).contains("(25 % of all products' FLOPs)"), "{}", six(0.25));
         let bf16 = f32s.map(|ty| TensorType::new(DType::Bf16, ty.shape));
         let narrow = Function::trace("f", &bf16, |x| vec![x[0].matmul(&x[1])]).recorded().unwrap();
-        assert_eq!(single_precision(&narrow, 1), None);
+        assert_eq!(single_precision(&narrow, Passes::ONE), None);
     }
 }

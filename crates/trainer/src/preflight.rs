@@ -236,7 +236,9 @@ impl TracedStep {
         let mesh = mesh_of(mesh, devices)?;
         let replicas = Strategy::replicas(&mesh);
         let config = choices.for_mesh(mesh, replicas);
-        let (batch_size, steps_per_epoch, note) = batch_for(train, config.replicas);
+        let (batch_size, steps_per_epoch, batch_note) = batch_for(train, config.replicas);
+        let notes: Vec<String> = batch_note.into_iter().chain(bucket_note(train)).collect();
+        let note = (!notes.is_empty()).then(|| notes.join("; "));
         let steps_per_epoch = config.options.limit_train_batches.count_of(steps_per_epoch).max(1);
         let samples =
             (train.num_samples() as u64).min(steps_per_epoch.saturating_mul(batch_size as u64));
@@ -306,11 +308,24 @@ fn batch_for(train: &DataLoader, replicas: Replicas) -> (usize, u64, Option<Stri
     (batch, steps.max(1), Some(note))
 }
 
+/// Which of the loader's buckets is estimated, if it has several.
+fn bucket_note(train: &DataLoader) -> Option<String> {
+    let buckets = train.shapes().len();
+    if buckets == 1 {
+        return None;
+    }
+    let fields: Vec<String> = train.fields().iter().map(ToString::to_string).collect();
+    Some(format!(
+        "the loader has {buckets} buckets, and the estimate is for the largest: {}",
+        fields.join(", ")
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Instant;
 
-    use fulmen_data::TensorDataset;
+    use fulmen_data::{Buckets, TensorDataset};
     use fulmen_nn::loss::{Reduction, cross_entropy};
     use fulmen_nn::optim::{AdamW, Optimizer};
     use fulmen_nn::{Linear, Module, Relu, Sequential};
@@ -348,6 +363,19 @@ mod tests {
             .build()
             .unwrap();
         DataLoader::builder(data).batch_size(batch).drop_last(true).build().unwrap()
+    }
+
+    #[test]
+    fn the_estimated_bucket_is_named() {
+        let data = TensorDataset::builder().array("x", [2, 8], vec![0u8; 16]).build().unwrap();
+        let one_shape = DataLoader::builder(data.clone()).build().unwrap();
+        assert_eq!(bucket_note(&one_shape), None);
+        let buckets = Buckets::new([2, 8], &[4, 8]).unwrap();
+        let loader = DataLoader::builder(data).buckets(buckets).build().unwrap();
+        assert_eq!(
+            bucket_note(&loader).unwrap(),
+            "the loader has 2 buckets, and the estimate is for the largest: x u8[8]"
+        );
     }
 
     #[test]

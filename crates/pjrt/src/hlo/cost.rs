@@ -148,6 +148,18 @@ impl Module {
                 }
                 None => Traffic::default(),
             },
+            // In place: it reads the indices and the updates, and changes the updated elements.
+            "scatter" => match scatter_update(computation, instruction) {
+                Some(update) => {
+                    let indices = operand(1).map(|indices| Traffic::from_shape(&indices.shape));
+                    let changed = Traffic::in_memory_of(&update.shape, &instruction.shape);
+                    indices.unwrap_or_default()
+                        + Traffic::from_shape(&update.shape)
+                        + changed
+                        + changed
+                }
+                None => read() + Traffic::from_shape(&instruction.shape),
+            },
             "fusion" => instruction
                 .called
                 .first()
@@ -170,28 +182,7 @@ impl Module {
         for (i, parameter) in
             fused.instructions.iter().enumerate().filter(|(_, p)| p.opcode == "parameter")
         {
-            let whole = Traffic::from_shape(&parameter.shape);
-            let users = fused.instructions.iter().filter(|user| user.operands.contains(&i));
-            let read: Traffic = users
-                .map(|user| match user.opcode.as_str() {
-                    "dynamic-slice" | "slice" | "gather" if user.operands.first() == Some(&i) => {
-                        Traffic::in_memory_of(&user.shape, &parameter.shape)
-                    }
-                    "dynamic-update-slice" if user.operands.first() == Some(&i) => {
-                        Traffic::default()
-                    }
-                    // A nested fusion may do the slicing.
-                    "fusion" => match user.called.first().map(|&inner| &self.computations[inner]) {
-                        Some(inner) if slices_its_parameter(inner) => {
-                            Traffic::in_memory_of(&user.shape, &parameter.shape)
-                        }
-                        _ => whole,
-                    },
-                    _ => whole,
-                })
-                .sum();
-            total =
-                total + Traffic { all: read.all.min(whole.all), main: read.main.min(whole.main) };
+            total = total + self.read_of(fused, i, &parameter.shape);
         }
         // The shape of the fusion itself has the memory of each result.
         let written = |i: &Instruction, shape: &Shape| match i.opcode.as_str() {
@@ -200,6 +191,11 @@ impl Module {
                 .nth(1)
                 .map(|update| Traffic::in_memory_of(&update.shape, shape))
                 .unwrap_or_default(),
+            "scatter" if is_parameter(fused, i.operands.first().copied()) => {
+                scatter_update(fused, i)
+                    .map(|update| Traffic::in_memory_of(&update.shape, shape))
+                    .unwrap_or_default()
+            }
             _ => Traffic::from_shape(shape),
         };
         let root = fused.root();
@@ -210,6 +206,60 @@ impl Module {
             _ => total + written(root, result),
         }
     }
+}
+
+impl Module {
+    /// What a fusion reads of a parameter, or of a value that has the parameter's elements one for
+    /// one. `value` is the index of its instruction.
+    fn read_of(&self, fused: &Computation, value: usize, parameter: &Shape) -> Traffic {
+        let whole = Traffic::from_shape(parameter);
+        let users = fused.instructions.iter().enumerate();
+        let read: Traffic = users
+            .filter(|(_, user)| user.operands.contains(&value))
+            .map(|(index, user)| match user.opcode.as_str() {
+                "dynamic-slice" | "slice" | "gather" if user.operands.first() == Some(&value) => {
+                    Traffic::part_of(&user.shape, parameter)
+                }
+                "dynamic-update-slice" if user.operands.first() == Some(&value) => {
+                    Traffic::default()
+                }
+                "scatter" if user.operands.first() == Some(&value) => scatter_update(fused, user)
+                    .map_or(whole, |update| Traffic::part_of(&update.shape, parameter)),
+                "bitcast" | "convert" | "copy" | "reshape" if index != fused.root => {
+                    self.read_of(fused, index, parameter)
+                }
+                // A nested fusion may do the slicing.
+                "fusion" => match user.called.first().map(|&inner| &self.computations[inner]) {
+                    Some(inner) if slices_its_parameter(inner) => {
+                        Traffic::part_of(&user.shape, parameter)
+                    }
+                    _ => whole,
+                },
+                _ => whole,
+            })
+            .sum();
+        Traffic { all: read.all.min(whole.all), main: read.main.min(whole.main) }
+    }
+}
+
+/// The updates of a scatter with one operand.
+fn scatter_update<'a>(
+    computation: &'a Computation,
+    scatter: &'a Instruction,
+) -> Option<&'a Instruction> {
+    computation.operands(scatter).nth(2).filter(|_| scatter.operands.len() == 3)
+}
+
+/// Whether an instruction is a parameter or a bitcast of one.
+fn is_parameter(fused: &Computation, instruction: Option<usize>) -> bool {
+    instruction.is_some_and(|mut i| {
+        while let ("bitcast", Some(&operand)) =
+            (fused.instructions[i].opcode.as_str(), fused.instructions[i].operands.first())
+        {
+            i = operand;
+        }
+        fused.instructions[i].opcode == "parameter"
+    })
 }
 
 /// Whether a fused computation only takes a slice of its first parameter.
@@ -240,6 +290,17 @@ impl Traffic {
             let main = if array.memory_space == 0 { array.padded_bytes() as f64 } else { 0.0 };
             traffic + Self { all: array.bytes() as f64, main }
         })
+    }
+
+    /// The bytes of as many elements of `array` as `shape` has, read from the memory of `array`.
+    fn part_of(shape: &Shape, array: &Shape) -> Self {
+        let elements = |shape: &Shape| {
+            shape.arrays().iter().map(|array| array.num_elements()).sum::<u64>() as f64
+        };
+        let element_bytes = array.bytes() as f64 / elements(array).max(1.0);
+        let all = elements(shape) * element_bytes;
+        let is_main = array.arrays().first().is_some_and(|array| array.memory_space == 0);
+        Self { all, main: if is_main { all } else { 0.0 } }
     }
 
     /// The bytes of `shape`, read from or written to the memory of `array`.
