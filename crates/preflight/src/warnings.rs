@@ -260,7 +260,7 @@ pub struct Passes {
 
 impl Passes {
     /// One pass over every product.
-    pub(crate) const ONE: Passes = Passes { most: 1, flops_share: 0.0 };
+    pub const ONE: Passes = Passes { most: 1, flops_share: 0.0 };
 
     /// The passes of a compiled program.
     pub(crate) fn new(products: &[PlacedProduct]) -> Passes {

@@ -141,7 +141,7 @@ fn tpu_hints(kind: &str, config: &StepConfig, rows: usize, recorded: &[RecordedO
     // Users who set a higher matmul precision don't want fewer bits.
     let exact = config.options.matmul_precision != MatmulPrecision::Default;
     if config.options.precision.resolved() == Precision::F32 && !exact {
-        hints.extend(warnings::single_precision(recorded, 1).map(line));
+        hints.extend(warnings::single_precision(recorded, warnings::Passes::ONE).map(line));
     }
     hints
 }
