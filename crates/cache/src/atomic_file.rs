@@ -2,7 +2,6 @@
 //!
 //! Out of scope: the content.
 
-use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -115,6 +114,6 @@ pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
 
 /// The SHA-256 of a file. Calls `read` with the size of each chunk.
 pub(crate) fn sha256(path: &Path, read: impl FnMut(u64)) -> Result<String> {
-    let hash = File::open(path).and_then(|file| checksum::<Sha256>(file, read));
+    let hash = fulmen_durable::open_regular(path).and_then(|file| checksum::<Sha256>(file, read));
     hash.map_err(|source| Error::io(path, "cannot read the file", source))
 }

@@ -14,6 +14,7 @@ use super::maintenance;
 use super::manifest::{self, BadRow, CacheEntry, Plan, part_name};
 use super::mmap::{Access, MappedFile};
 use fulmen_data::{Dataset, Error, Field, Fingerprint, Result, Sample};
+use fulmen_files::zeros;
 
 /// Samples that were read once and stored decoded and resized, in a few large memory-mapped files.
 ///
@@ -200,7 +201,7 @@ impl CachedDataset {
 impl Part {
     fn open(dir: &Path, plan: &Plan, part: usize) -> Result<Part> {
         let path = dir.join(part_name(part));
-        let file = File::open(&path)
+        let file = fulmen_durable::open_regular(&path)
             .map_err(|source| Error::io(&path, "cannot open a part of the cache", source))?;
         let bytes = file
             .metadata()
@@ -223,7 +224,7 @@ impl Part {
 
 /// Reads bytes of a part.
 pub(crate) fn read_at(path: &Path, file: &File, offset: u64, length: usize) -> Result<Vec<u8>> {
-    let mut bytes = vec![0; length];
+    let mut bytes = zeros(path, length)?;
     file.read_exact_at(&mut bytes, offset)
         .map_err(|source| Error::io(path, "cannot read the file", source))?;
     Ok(bytes)

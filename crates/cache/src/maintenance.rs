@@ -270,7 +270,7 @@ fn damage(
 ) -> Result<Option<String>> {
     let path = dir.join(part_name(entry.number));
     let refused = |source| Error::io(&path, "cannot open a part of the cache", source);
-    let file = match File::open(&path) {
+    let file = match fulmen_durable::open_regular(&path) {
         Ok(file) => file,
         Err(source) if source.kind() == ErrorKind::NotFound => {
             return Ok(Some(refused(source).to_string()));

@@ -2,6 +2,7 @@
 //!
 //! Out of scope: the parts (`arrow`, `atomic_file`), and making the key (`key`).
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use fulmen_tensor::DType;
@@ -250,17 +251,14 @@ pub(crate) fn load(dir: &Path) -> Result<Option<Plan>, ManifestError> {
     let io =
         |source| ManifestError::Io(Error::io(&path, "cannot read the cache's manifest", source));
     let damaged = |message| ManifestError::Damaged(Error::file(&path, message));
-    let length = match path.metadata() {
-        Ok(metadata) => metadata.len(),
-        Err(source) if source.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+    let bytes = match fulmen_durable::read_regular(&path, MAX_BYTES) {
+        Ok(bytes) => bytes,
+        Err(source) if source.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(source) if source.kind() == ErrorKind::InvalidInput => {
+            return Err(damaged(format!("{source}; it is not the manifest of a cache")));
+        }
         Err(source) => return Err(io(source)),
     };
-    if length > MAX_BYTES {
-        return Err(damaged(format!(
-            "it has {length} bytes, too many for the manifest of a cache"
-        )));
-    }
-    let bytes = std::fs::read(&path).map_err(io)?;
     match serde_json::from_slice(&bytes) {
         Ok(FormatNumber { format }) if format != FORMAT => {
             Err(ManifestError::OtherFormat(Error::file(

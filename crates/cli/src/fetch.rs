@@ -6,7 +6,7 @@
 //! Out of scope: requests and retries (`fulmen-files`); reading the files (`fulmen-data`,
 //! `fulmen-images`).
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::path::Path;
 
@@ -199,12 +199,18 @@ fn download_from(
         move |source: io::Error| Error::io(&part, doing, source)
     };
     let size = from.size()?;
+    // Opened for reading too, because a pipe would otherwise wait for a reader.
     let mut file = OpenOptions::new()
         .create(true)
+        .read(true)
         .append(true)
         .open(&part)
         .map_err(io("cannot write the file"))?;
-    let mut done = file.metadata().map_err(io("cannot read the file's size"))?.len();
+    let metadata = file.metadata().map_err(io("cannot read the file's size"))?;
+    if !metadata.is_file() {
+        return Err(Error::file(&part, "this is not a regular file; remove it"));
+    }
+    let mut done = metadata.len();
     if done > size {
         file.set_len(0).map_err(io("cannot start the file again"))?;
         done = 0;
@@ -239,7 +245,8 @@ fn is_published(file: &Path, sha256: &str, progress: &dyn Progress) -> Result<bo
 fn unpack(archive: &Path, folder: &Path, progress: &dyn Progress) -> Result<()> {
     let io = |source| Error::io(archive, "cannot unpack the file", source);
     progress.begin(&format!("unpacking {}", archive.display()), 0);
-    let mut tar = tar::Archive::new(GzDecoder::new(File::open(archive).map_err(io)?));
+    let mut tar =
+        tar::Archive::new(GzDecoder::new(fulmen_durable::open_regular(archive).map_err(io)?));
     for entry in tar.entries().map_err(io)? {
         let mut entry = entry.map_err(io)?;
         let path = entry.path().map_err(io)?.into_owned();

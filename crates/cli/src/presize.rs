@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::prepare::{Progress, shards_info};
+use crate::prepare::{MAX_JSON_BYTES, Progress, shards_info};
 use fulmen_data::internal::panicked;
 use fulmen_data::{Error, Fingerprint, Result, SampleRng, Source};
 use fulmen_data::{internal::Purpose, internal::permutation};
@@ -146,8 +146,9 @@ impl Presize {
     }
 
     /// Writes the shards. A sample has an image (`.jpg`, or its original extension), its class
-    /// number (`.cls`), and its class and its path within the folder (`.json`). An interrupted run
-    /// continues after the last complete shard.
+    /// number (`.cls`), and its class and its path within the folder (`.json`). Images without
+    /// classes ([`ImageFolder::open_flat`]) have no `.cls`, and only the path in the `.json`. An
+    /// interrupted run continues after the last complete shard.
     ///
     /// # Errors
     /// Invalid options; a folder that has shards of other images or options, or is in use by
@@ -238,7 +239,7 @@ impl Presize {
     /// Returns the number of images in complete shards, and these shards.
     fn resume(&self, inputs: &mut PresizeInputs) -> Result<(usize, Vec<WrittenShard>)> {
         let path = self.folder.join(INPUTS_FILE);
-        match std::fs::read(&path) {
+        match fulmen_durable::read_regular(&path, MAX_JSON_BYTES) {
             Ok(text) => {
                 let earlier: PresizeInputs = serde_json::from_slice(&text).map_err(|error| {
                     Error::file(&path, format!("it is damaged: {error}; remove the folder"))
@@ -322,15 +323,15 @@ fn write(
     extension: &str,
     bytes: &[u8],
 ) -> Result<()> {
+    let key = format!("{index:08}");
+    let path = images.name(index).to_string_lossy();
+    if images.classes().is_empty() {
+        let json = serde_json::json!({ "path": path }).to_string();
+        return writer.write(&key, &[(extension, bytes), ("json", json.as_bytes())]);
+    }
     let label = images.label(index);
     let class = usize::try_from(label).ok().and_then(|label| images.classes().get(label));
-    let json = serde_json::json!({ "class": class, "path": images.name(index).to_string_lossy() });
-    writer.write(
-        &format!("{index:08}"),
-        &[
-            (extension, bytes),
-            ("cls", label.to_string().as_bytes()),
-            ("json", json.to_string().as_bytes()),
-        ],
-    )
+    let json = serde_json::json!({ "class": class, "path": path }).to_string();
+    let label = label.to_string();
+    writer.write(&key, &[(extension, bytes), ("cls", label.as_bytes()), ("json", json.as_bytes())])
 }

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use super::manifest::MAX_JSON_BYTES;
 use fulmen_data::{Error, Result};
 
 /// The origin of ImageNet's archives, which are available to registered users.
@@ -122,7 +123,7 @@ impl ExpectedContents {
     /// # Errors
     /// A file that does not exist or does not have this form.
     pub fn read(path: &Path) -> Result<ExpectedContents> {
-        let bytes = std::fs::read(path)
+        let bytes = fulmen_durable::read_regular(path, MAX_JSON_BYTES)
             .map_err(|source| Error::io(path, "reading the expected counts", source))?;
         serde_json::from_slice(&bytes).map_err(|source| {
             Error::file(

@@ -96,12 +96,15 @@ impl CocoSplit {
     /// Matches images with annotations.
     fn new(zip: ZipIndex, annotations: Annotations) -> Result<CocoSplit> {
         let file = |name: &str| name.rsplit('/').next().unwrap_or(name).to_owned();
-        let mut entries: HashMap<String, usize> = zip
-            .entries
-            .iter()
-            .enumerate()
-            .map(|(index, entry)| (file(&entry.name), index))
-            .collect();
+        let mut entries: HashMap<String, usize> = HashMap::new();
+        for (index, entry) in zip.entries.iter().enumerate() {
+            if entries.insert(file(&entry.name), index).is_some() {
+                return Err(Error::file(
+                    zip.path(),
+                    format!("entry {}: another entry has the same file name", entry.name),
+                ));
+            }
+        }
         let mut images = Vec::with_capacity(annotations.images.len());
         for image in &annotations.images {
             let entry = entries.remove(&image.file_name).ok_or_else(|| {

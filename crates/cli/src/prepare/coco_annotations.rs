@@ -130,6 +130,12 @@ impl Annotations {
                 )));
             }
         }
+        if let Some(caption) = captions.iter().find(|caption| !known(caption.image_id)) {
+            return Err(wrong(format!(
+                "the caption {} belongs to the image {}, which is not in this entry",
+                caption.id, caption.image_id
+            )));
+        }
         let class = |(index, category): (usize, &Category)| Class {
             index,
             id: category.id.to_string(),

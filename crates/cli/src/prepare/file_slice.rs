@@ -28,13 +28,10 @@ pub(crate) struct FileSlice {
 impl FileSlice {
     /// Opens a whole file.
     pub(crate) fn open(path: &Path) -> Result<FileSlice> {
-        let file =
-            File::open(path).map_err(|source| Error::io(path, "opening the archive", source))?;
+        let file = fulmen_durable::open_regular(path)
+            .map_err(|source| Error::io(path, "opening the archive", source))?;
         let metadata =
             file.metadata().map_err(|source| Error::io(path, "looking at the archive", source))?;
-        if !metadata.is_file() {
-            return Err(Error::file(path, "this is not a file; expected an archive"));
-        }
         Ok(FileSlice {
             file: Arc::new(file),
             path: path.into(),
@@ -75,7 +72,10 @@ impl FileSlice {
 
     /// Reads all bytes, which must fit in memory.
     pub(crate) fn read_all(&self) -> io::Result<Vec<u8>> {
-        let mut bytes = vec![0; usize::try_from(self.len).map_err(|_| io::ErrorKind::OutOfMemory)?];
+        let length = usize::try_from(self.len).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(length).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        bytes.resize(length, 0);
         let mut section = FileSlice { position: 0, ..self.clone() };
         section.read_exact(&mut bytes)?;
         Ok(bytes)

@@ -3,7 +3,6 @@
 //! Out of scope: the images (`imagenet`).
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::Path;
 
@@ -76,7 +75,8 @@ impl ImagenetDevkit {
 /// Reads the files of a `.tar.gz` whose paths end with these names.
 fn files<const N: usize>(path: &Path, names: [&str; N]) -> Result<[Vec<u8>; N]> {
     let io = |doing: &str, source| Error::io(path, doing, source);
-    let file = File::open(path).map_err(|source| io("opening the archive", source))?;
+    let file =
+        fulmen_durable::open_regular(path).map_err(|source| io("opening the archive", source))?;
     let mut tar = tar::Archive::new(GzDecoder::new(BufReader::new(file)));
     let mut contents: [Option<Vec<u8>>; N] = [const { None }; N];
     let mut place = String::new();

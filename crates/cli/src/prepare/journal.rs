@@ -19,6 +19,9 @@ use fulmen_files::lock_soon;
 /// The name of the journal's file in the output folder. Its lock also prevents two runs at once.
 const NAME: &str = ".fulmen-prepare";
 
+/// The maximum size of a journal, which has a line for each shard.
+const MAX_JOURNAL_BYTES: u64 = 1 << 30;
+
 /// An entry about completed work, one line of JSON.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -94,8 +97,15 @@ impl Journal {
             }
             Err(TryLockError::Error(source)) => return Err(io("locking the journal")(source)),
         }
+        let metadata = file.metadata().map_err(io("reading the journal"))?;
+        if !metadata.is_file() || metadata.len() > MAX_JOURNAL_BYTES {
+            return Err(Error::file(&path, "this is not the journal of a run; remove it"));
+        }
         let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes).map_err(io("reading the journal"))?;
+        Read::by_ref(&mut file)
+            .take(MAX_JOURNAL_BYTES)
+            .read_to_end(&mut bytes)
+            .map_err(io("reading the journal"))?;
         let mut state = JournalState {
             file,
             plan: None,

@@ -14,6 +14,9 @@ use fulmen_files as store;
 /// The name of the file.
 pub(crate) const MANIFEST: &str = "manifest.json";
 
+/// The maximum size of a JSON file about a dataset.
+pub(crate) const MAX_JSON_BYTES: u64 = 256 << 20;
+
 /// A prepared dataset: its shards with their checksums, its classes, and its sources.
 ///
 /// The manifest does not depend on the time, the machine, or interruptions.
@@ -120,7 +123,7 @@ impl Manifest {
     /// No `manifest.json` in the folder; a `manifest.json` in a different format.
     pub fn read(folder: &Path) -> Result<Manifest> {
         let path = folder.join(MANIFEST);
-        let bytes = std::fs::read(&path)
+        let bytes = fulmen_durable::read_regular(&path, MAX_JSON_BYTES)
             .map_err(|source| Error::io(&path, "reading the manifest", source))?;
         let manifest: Manifest = serde_json::from_slice(&bytes)
             .map_err(|source| Error::file(&path, format!("not a manifest of shards: {source}")))?;

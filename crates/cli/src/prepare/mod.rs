@@ -41,6 +41,7 @@ pub use checksums::{ExpectedArchive, ExpectedContents};
 pub use coco::coco;
 pub use imagenet::imagenet;
 pub use info::{ShardInfo, ShardsInfo, shards_info};
+pub(crate) use manifest::MAX_JSON_BYTES;
 pub use manifest::{Class, Manifest, ShardRecord, SplitManifest, Warning};
 pub use options::PrepareOptions;
 pub use progress::Progress;

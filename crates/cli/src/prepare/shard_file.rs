@@ -2,7 +2,6 @@
 //!
 //! Out of scope: the assignment of samples to shards (`plan`).
 
-use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 
@@ -70,7 +69,7 @@ impl TarShard {
 
 /// The SHA-256 of a file. Calls `advance` with the size of each chunk.
 pub(crate) fn sha256_of(path: &Path, advance: impl FnMut(u64)) -> io::Result<String> {
-    checksum::<Sha256>(File::open(path)?, advance)
+    checksum::<Sha256>(fulmen_durable::open_regular(path)?, advance)
 }
 
 #[cfg(test)]

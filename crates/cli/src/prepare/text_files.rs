@@ -5,6 +5,7 @@
 use serde_json::{Map, Value};
 
 use super::text_options::TextOptions;
+use fulmen_data::internal::LeftOut;
 use fulmen_data::{Error, Items, Result, Source, Stream, StreamItem};
 use fulmen_files::Location;
 use fulmen_tables::{JsonLines, TextFile, TextFolder};
@@ -53,15 +54,18 @@ impl TextInput {
                 _ => locations,
             };
             let previous_len = inputs.len();
+            let mut left_out = LeftOut::default();
             for location in locations {
                 match kind_of(&location) {
                     Some(kind) => {
                         inputs.push(TextInput { bytes: location.size()?, location, kind })
                     }
-                    None if whole_folder => {}
+                    None if whole_folder => left_out.add_file(&location.name()),
                     None => return Err(unknown(&location, "its name has no known extension")),
                 }
             }
+            let names: Vec<&str> = KINDS.iter().map(|(end, _)| *end).collect();
+            left_out.note(pattern, &format!("text files are {}", names.join(", ")));
             if inputs.len() == previous_len {
                 return Err(unknown(pattern, "it has no text files"));
             }

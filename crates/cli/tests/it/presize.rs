@@ -275,3 +275,39 @@ fn a_killed_run_continues_without_unfinished_files() {
     };
     assert!(shards(&killed) == shards(&undisturbed));
 }
+
+#[test]
+fn a_folder_without_subfolders_has_no_classes() {
+    let temporary = tempfile::tempdir().unwrap();
+    let flat = temporary.path().join("flat");
+    folder(temporary.path());
+    fs::rename(temporary.path().join("dog"), &flat).unwrap();
+    let run = |arguments: &[&Path]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_fulmen"))
+            .args(["data", "presize", "--size", "32"])
+            .args(arguments)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let out = temporary.path().join("out");
+    let printed = run(&[&flat, Path::new("--output"), &out]);
+    assert!(printed.starts_with("11 images without classes in 1 shard, "), "{printed}");
+    let shard = entries(&out.join("shard-000000.tar"));
+    let extensions: Vec<&str> =
+        shard.iter().map(|(name, _)| name.rsplit('.').next().unwrap()).collect();
+    assert_eq!(extensions, ["jpg", "json"].repeat(11));
+    let about: serde_json::Value = serde_json::from_slice(&shard[1].1).unwrap();
+    let names = about.as_object().unwrap();
+    assert!(names.len() == 1 && flat.join(about["path"].as_str().unwrap()).is_file(), "{about}");
+
+    // `out` has no images, but it is a folder, so the others are loose.
+    let printed = run(&[
+        temporary.path(),
+        "--flat".as_ref(),
+        "--output".as_ref(),
+        &temporary.path().join("all"),
+    ]);
+    assert!(printed.starts_with("23 images without classes in 1 shard, "), "{printed}");
+}

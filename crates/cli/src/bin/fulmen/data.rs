@@ -23,7 +23,7 @@ pub(crate) enum Command {
     /// Converts the official archives of a dataset, as downloaded, to shards
     #[command(subcommand)]
     Prepare(Dataset),
-    /// Makes the images of a folder by class smaller, and writes them into a few tar shards
+    /// Makes the images of a folder smaller, and writes them into a few tar shards
     Presize(crate::presize::Arguments),
     /// Shows the content of tar shards: samples, files by extension, classes
     Info {

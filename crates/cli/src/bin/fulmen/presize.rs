@@ -16,8 +16,11 @@ use crate::size::parse_size;
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// The folder of images, with a subfolder for each class
+    /// The folder of images, with a subfolder for each class, or without subfolders
     images: PathBuf,
+    /// Subfolders are not classes: the samples have no class
+    #[arg(long)]
+    flat: bool,
     /// The folder for the shards; an interrupted run can be continued
     #[arg(long, short, value_name = "FOLDER")]
     output: PathBuf,
@@ -50,7 +53,12 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: Arguments) -> Result<()> {
-    let images = ImageFolder::open(&arguments.images)?;
+    let folder = &arguments.images;
+    let images = if arguments.flat || ImageFolder::is_flat(folder)? {
+        ImageFolder::open_flat(folder)?
+    } else {
+        ImageFolder::open(folder)?
+    };
     let mut presize = Presize::new(arguments.output)
         .shorter_side(arguments.size)
         .quality(arguments.quality)
@@ -74,8 +82,9 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
     let (samples, bytes) =
         shards.iter().fold((0, 0), |sum, shard| (sum.0 + shard.samples, sum.1 + shard.bytes));
     outln!(
-        "{} in {}, {}",
+        "{}{} in {}, {}",
         quantity(samples, "image"),
+        if images.classes().is_empty() { " without classes" } else { "" },
         quantity(shards.len(), "shard"),
         quantity(bytes, "byte")
     );
