@@ -467,3 +467,42 @@ fn shards_go_through_a_loader() {
     once.sort_unstable();
     assert_eq!(once, (0..12).collect::<Vec<u8>>());
 }
+
+#[test]
+fn what_a_shard_leaves_out_is_said_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.tar");
+    let mut tar = tar::Builder::new(fs::File::create(&path).unwrap());
+    let header = |kind| {
+        let mut header = tar::Header::new_gnu();
+        header.set_entry_type(kind);
+        header.set_size(if kind == tar::EntryType::Regular { 3 } else { 0 });
+        header
+    };
+    for name in ["a.txt", "README", "b.txt", "._b.txt", "__meta__/x.json"] {
+        let mut header = header(tar::EntryType::Regular);
+        tar.append_data(&mut header, name, &b"abc"[..]).unwrap();
+    }
+    for kind in [tar::EntryType::Symlink, tar::EntryType::Link] {
+        let mut header = header(kind);
+        tar.append_link(&mut header, "c.txt", "a.txt").unwrap();
+    }
+    tar.finish().unwrap();
+    let notes = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let kept = notes.clone();
+    fulmen_data::internal::set_note_handler(move |note| kept.lock().unwrap().push(note.to_owned()));
+    assert_eq!(TarSource::open(&path).unwrap().len(), 2);
+    for epoch in 0..2 {
+        assert_eq!(TarShards::open(&path).unwrap().items(epoch).unwrap().count(), 2);
+    }
+    let start = format!("{}: ", path.display());
+    let notes: Vec<String> = notes
+        .lock()
+        .unwrap()
+        .iter()
+        .filter_map(|note| note.strip_prefix(&start).map(str::to_owned))
+        .collect();
+    let expected = "left out 3 files (2 links, 1 without an extension): files of samples are named `key.extension`, and \
+                    no links";
+    assert_eq!(notes, [expected]);
+}

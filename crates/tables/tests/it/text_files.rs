@@ -571,6 +571,31 @@ fn what_tools_leave_in_a_folder_is_not_read() {
 }
 
 #[test]
+fn what_a_folder_leaves_out_is_said_once() {
+    let files = Files::new();
+    files.write("a.csv", "x\n1\n");
+    for name in ["b.csv.gz", "c.CSV.GZ", "d.xlsx", "README.md", ".hidden", "notes"] {
+        files.write(name, "x\n2\n");
+    }
+    let folder = files.write("a.csv", "x\n1\n").parent().unwrap().to_owned();
+    let notes = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let kept = notes.clone();
+    fulmen_data::internal::set_note_handler(move |note| kept.lock().unwrap().push(note.to_owned()));
+    for _ in 0..2 {
+        assert_eq!(Csv::open(&folder).unwrap().len(), 1);
+    }
+    let start = format!("{}: ", folder.display());
+    let notes: Vec<String> = notes
+        .lock()
+        .unwrap()
+        .iter()
+        .filter_map(|note| note.strip_prefix(&start).map(str::to_owned))
+        .collect();
+    let expected = "left out 4 files (2 .gz, 1 .xlsx, 1 without an extension): files that end in .csv, .tsv are read";
+    assert_eq!(notes, [expected]);
+}
+
+#[test]
 fn several_csv_files_are_one_table() {
     let files = Files::new();
     files.write("b.csv", "x\n3\n");
