@@ -190,6 +190,15 @@ impl DataLoaderBuilder {
         self
     }
 
+    /// Declares that batches may end with padding, even if those of this loader do not. A step for
+    /// such a loader also takes smaller batches that are made during training
+    /// (`TrainStep::batch`), and, as for each padded loader, its loss must use the mask. Off unless
+    /// set.
+    pub fn padded(mut self, padded: bool) -> DataLoaderBuilder {
+        self.config.padded = padded;
+        self
+    }
+
     /// How many batches all workers together may be ahead of the consumer, including those they are
     /// reading; two per worker unless set, and at least one per worker. PyTorch's `prefetch_factor`
     /// counts per worker instead. Without workers it has no effect.

@@ -179,6 +179,12 @@ impl DataLoader {
         self.inner.layout().batch_size()
     }
 
+    /// This process's rows of a batch.
+    #[doc(hidden)]
+    pub fn local_rows(&self) -> std::ops::Range<usize> {
+        self.inner.setup.shard.rows()
+    }
+
     /// The number of rows of every batch per device.
     pub fn per_device_batch_size(&self) -> usize {
         self.batch_size() / self.replicas().devices
@@ -198,10 +204,11 @@ impl DataLoader {
     }
 
     /// Whether a batch may have padding: the last one of an epoch or a bucket, or any batch if bad
-    /// samples are skipped ([`OnError::Skip`]).
+    /// samples are skipped ([`OnError::Skip`]) or the loader was made so
+    /// ([`padded`](DataLoaderBuilder::padded)).
     pub fn pads(&self) -> bool {
-        let Config { drop_last, on_error, .. } = self.config();
-        (!*drop_last && self.inner.has_short_batch()) || *on_error == OnError::Skip
+        let Config { drop_last, on_error, padded, .. } = self.config();
+        *padded || (!*drop_last && self.inner.has_short_batch()) || *on_error == OnError::Skip
     }
 
     /// The buckets, if they are set.

@@ -5,6 +5,7 @@
 mod checkpoint;
 mod checks;
 mod eval_step;
+mod own_batch;
 mod step_function;
 mod step_logs;
 mod train_step;

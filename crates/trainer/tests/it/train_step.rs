@@ -377,6 +377,64 @@ fn a_users_own_batch_trains_like_one_of_the_loader() {
     }
 }
 
+/// Batches of 3, 1 and 4 samples are updates with the mean over 3, 1 and 4 samples.
+#[test]
+fn a_batch_with_fewer_rows_is_padded_and_masked() {
+    let folder = tempfile::tempdir().unwrap();
+    let like = |padded| {
+        let data = TensorDataset::builder()
+            .array("x", [4, 1], vec![0.0f32; 4])
+            .array("y", [4, 1], vec![0.0f32; 4])
+            .build();
+        DataLoader::builder(data.unwrap()).batch_size(4).padded(padded).build().unwrap()
+    };
+    assert!(like(true).pads() && !like(false).pads());
+    let value = |values: &[f32]| Literal::from_slice(values, [values.len(), 1]).unwrap();
+    let batches: [&[(f32, f32)]; 3] = [
+        &[(1.0, 3.0), (-2.0, 0.5), (0.5, 1.0)],
+        &[(2.0, -1.0)],
+        &[(0.25, 2.0), (1.5, 0.0), (-1.0, 1.0), (3.0, 4.0)],
+    ];
+    for devices in [1, 4] {
+        let line = Linear::new(1, 1);
+        line.reinitialize(3);
+        let scalar = |parameter: &fulmen_nn::Parameter| parameter.get().eval().unwrap().to_f64()[0];
+        let bias = line.bias.clone().unwrap();
+        let (mut weight, mut offset) = (scalar(&line.weight), scalar(&bias));
+        let module = TrainingFn::new(
+            &line,
+            |line, batch, _| batch.mean((line.forward(&batch.get("x")) - batch.get("y")).pow(2.0)),
+            |_| Sgd::new(0.1),
+        );
+        let mut trainer = builder(folder.path()).devices(devices).build().unwrap();
+        let mut step = trainer.train_step(&module, &like(true)).unwrap();
+        for batch in batches {
+            let (x, y): (Vec<f32>, Vec<f32>) = batch.iter().copied().unzip();
+            let made = step.batch(&[("x", &value(&x)), ("y", &value(&y))]).unwrap();
+            assert_eq!(made.valid, batch.len());
+            step.run(&made).unwrap();
+            let error = |(x, y): &(f32, f32)| weight * f64::from(*x) + offset - f64::from(*y);
+            let mean = |values: Vec<f64>| values.iter().sum::<f64>() / values.len() as f64;
+            let slope = mean(batch.iter().map(|s| 2.0 * error(s) * f64::from(s.0)).collect());
+            let shift = mean(batch.iter().map(|s| 2.0 * error(s)).collect());
+            weight -= 0.1 * slope;
+            offset -= 0.1 * shift;
+        }
+        let wrong = step.batch(&[("x", &value(&[1.0; 3])), ("y", &value(&[1.0; 2]))]).unwrap_err();
+        let wrong = wrong.to_string();
+        assert!(wrong.contains("the field `x` has 3 rows, but `y` has 2"), "{wrong}");
+        drop(step);
+        assert!((scalar(&line.weight) - weight).abs() < 1e-4, "{devices} devices");
+        assert!((scalar(&bias) - offset).abs() < 1e-4, "{devices} devices");
+
+        let step = trainer.train_step(&module, &like(false)).unwrap();
+        let wrong = step.batch(&[("x", &value(&[1.0; 3])), ("y", &value(&[1.0; 3]))]).unwrap_err();
+        let wrong = wrong.to_string();
+        assert!(wrong.contains("the field `x` has 3 rows, expected 4"), "{wrong}");
+        assert!(wrong.contains("padded(true)"), "{wrong}");
+    }
+}
+
 #[test]
 fn a_closure_trains_like_the_module() {
     let folder = tempfile::tempdir().unwrap();
