@@ -200,12 +200,18 @@ impl Attention {
         }
         let scale = self.scale.unwrap_or(1.0 / (q.size(-1).max(1) as f64).sqrt());
         let group = self.group(q, k);
-        let product = match group {
+        let multiply = |q: &Tensor, k: &Tensor| match group {
             1 => q.matmul(&k.transpose(-2, -1)),
             _ => Tensor::einsum("...hgqd,...hkd->...hgqk", &[&split_heads(q, group), k])
                 .flatten(-4, -3),
         };
-        product.live()?;
+        let mut product = multiply(q, k);
+        let mut scale_of_product = scale;
+        if product.live()?.dtype() == DType::F16 {
+            let (of_q, of_k) = powers_of_two(scale);
+            product = multiply(&(q * of_q), &(k * of_k));
+            scale_of_product = scale / (of_q * of_k);
+        }
         // A mask must not enlarge the scores.
         if let Some(mask) = &self.mask
             && mask.shape().broadcast(product.shape()).as_ref() != Ok(product.shape())
@@ -218,7 +224,7 @@ impl Attention {
             .into());
         }
         let wide = precision(product.dtype());
-        let mut scores = product.to_dtype(wide) * scale;
+        let mut scores = product.to_dtype(wide) * scale_of_product;
         if let Some(cap) = self.softcap {
             scores = (scores / cap).tanh() * cap;
         }
@@ -252,6 +258,17 @@ impl Attention {
         };
         Ok((means, weights))
     }
+}
+
+/// Powers of two whose product is close to a scale below 1. The queries and the keys are multiplied
+/// by them, which rounds nothing, because their product may be larger than an f16 can hold. As in
+/// PyTorch, each gets about the root of the scale.
+fn powers_of_two(scale: f64) -> (f64, f64) {
+    let exponent = scale.abs().log2().round();
+    // An f16 has 2⁻²⁴ at least.
+    let exponent = if exponent.is_nan() { 0.0 } else { exponent.clamp(-24.0, 0.0) };
+    let of_q = (exponent / 2.0).floor();
+    (of_q.exp2(), (exponent - of_q).exp2())
 }
 
 /// `[…, heads, length, width]` to `[…, heads/group, group, length, width]`: the heads that share

@@ -16,6 +16,7 @@ mod optimizers;
 mod reference_activations;
 mod reference_attention;
 mod reference_autocast;
+mod reference_half;
 mod reference_initial_values;
 mod reference_layers;
 mod reference_losses;

@@ -23,6 +23,7 @@ TOPICS = [
     "transformer",
     "positions",
     "autocast",
+    "half",
     "activations",
     "losses",
     "losses_classes",

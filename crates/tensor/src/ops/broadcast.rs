@@ -1,5 +1,6 @@
 //! Broadcasting: repeating a tensor along axes.
 
+use crate::autocast::wide;
 use crate::axis_order::AxisOrder;
 use crate::lower::Lowering;
 use crate::operation::{Operation, RecomputePolicy, Vjp, one};
@@ -64,8 +65,10 @@ impl Operation for BroadcastInDim {
 
 /// The sum of `x` along `axes`, with this shape. A factor that is equal along these axes multiplies
 /// the sum instead of each element: `Σ(g·s) = s·Σg`. The derivative of a normalization then sums its
-/// cotangent once for the mean and the bias.
+/// cotangent once for the mean and the bias. A 16-bit sum is rounded only after it is multiplied: it
+/// may be too large for its dtype until then.
 fn sum_to(shape: &Shape, x: &Tensor, axes: &[isize]) -> Tensor {
+    let dtype = x.dtype();
     let (mut x, mut factors, mut is_negative) = (x, Vec::new(), false);
     while let Kind::Operation(operation) = &x.node.kind
         && !axes.is_empty()
@@ -90,10 +93,10 @@ fn sum_to(shape: &Shape, x: &Tensor, axes: &[isize]) -> Tensor {
     let sum = if factors.is_empty() {
         x.sum(axes)
     } else {
-        factors.iter().fold(x.sum_keepdim(axes), |sum, factor| sum * factor)
+        factors.iter().fold(wide(x).sum_keepdim(axes), |sum, factor| sum * wide(factor))
     };
     let sum = if is_negative { -sum } else { sum };
-    sum.reshape(shape)
+    sum.to_dtype(dtype).reshape(shape)
 }
 
 /// `x` with size 1 along `axes`, if it was broadcast along all of them.

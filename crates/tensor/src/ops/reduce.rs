@@ -119,7 +119,9 @@ impl Operation for Reduce {
                 // A NaN is selected too, although it equals nothing.
                 let mask = x.eq(spread(cx.output())).or(x.ne(x)).to_dtype(x.dtype());
                 let axes: Vec<isize> = self.axes.iter().map(|&a| a as isize).collect();
-                g * &mask / spread(&mask.sum(&axes))
+                // A 16-bit float cannot hold the number of many tied elements.
+                let ties = spread(&wide(&mask).sum(&axes));
+                (g * &mask / ties).to_dtype(x.dtype())
             }
         })]
     }
