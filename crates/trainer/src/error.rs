@@ -125,19 +125,42 @@ impl Error {
         Error { kind: Kind::Source, message, source: Some(Source::Io(source)) }
     }
 
-    /// `what` is no longer finite after this many steps. `kept` is the last checkpoint.
-    pub(crate) fn not_finite(step: u64, what: &str, kept: Option<&Path>) -> Error {
+    /// `what` is no longer finite after this many steps. `kept` is the last checkpoint. `in_data` is
+    /// a value of the first batch that was not finite.
+    pub(crate) fn not_finite(
+        step: u64,
+        what: &str,
+        kept: Option<&Path>,
+        in_data: Option<&str>,
+    ) -> Error {
         let kept = last_checkpoint_text(kept);
-        let message = format!(
-            "{what} became NaN or infinite at step {step}; {kept}. Lower the learning rate and check the data"
-        );
+        let message = match in_data {
+            Some(in_data) => format!(
+                "{what} became NaN or infinite at step {step}: {in_data}; {kept}. Correct or leave out such samples"
+            ),
+            None => format!(
+                "{what} became NaN or infinite at step {step}; {kept}. Lower the learning rate and check the data"
+            ),
+        };
+        Error { kind: Kind::NotFinite { step }, message, source: None }
+    }
+
+    /// Reports the first index that was out of range.
+    pub(crate) fn index_out_of_range(step: u64, mistake: &str, kept: Option<&Path>) -> Error {
+        let message = format!("{mistake}\n{}", last_checkpoint_text(kept));
         Error { kind: Kind::NotFinite { step }, message, source: None }
     }
 
     /// Reports the first operation whose result was not finite, and its line.
-    pub(crate) fn anomaly(step: u64, origin: &str, kept: Option<&Path>) -> Error {
-        let message =
-            format!("detect_anomaly: in step {step} {origin}\n{}", last_checkpoint_text(kept));
+    pub(crate) fn anomaly(
+        step: u64,
+        origin: &str,
+        kept: Option<&Path>,
+        in_data: Option<&str>,
+    ) -> Error {
+        let in_data = in_data.map_or(String::new(), |in_data| format!("\n{in_data}"));
+        let kept = last_checkpoint_text(kept);
+        let message = format!("detect_anomaly: in step {step} {origin}{in_data}\n{kept}");
         Error { kind: Kind::NotFinite { step }, message, source: None }
     }
 
@@ -198,7 +221,8 @@ impl Error {
 
     /// The step, counted from 1, whose loss or result was NaN or infinite, if that ended the fit
     /// (see [`detect_nan`](crate::Options::detect_nan) and
-    /// [`detect_anomaly`](crate::Options::detect_anomaly)).
+    /// [`detect_anomaly`](crate::Options::detect_anomaly)), or that used an index out of range, such
+    /// as a label outside the classes.
     pub fn not_finite_step(&self) -> Option<u64> {
         match self.kind {
             Kind::NotFinite { step } => Some(step),

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use fulmen_pjrt::HostBuffer;
 use rand_chacha::ChaCha8Rng;
 
-use super::{layout::Layout, on_error::OnError, stats::Stats};
+use super::{layout::Layout, not_finite::NotFinite, on_error::OnError, stats::Stats};
 use crate::dataset::random::{Purpose, generator};
 use crate::dataset::sample::SampleKey;
 use crate::error::panicked;
@@ -27,6 +27,9 @@ pub(crate) struct Collator<'a> {
     pub(crate) stats: &'a Stats,
     /// If set, filling stops between two samples.
     pub(crate) stop: &'a AtomicBool,
+    /// For the first batch of a training: the number of its first row among those of all
+    /// processes.
+    pub(crate) first_row: Option<usize>,
 }
 
 /// The memory of a batch, and the fields of the current row that are written.
@@ -67,6 +70,23 @@ impl Collator<'_> {
         let written = catch_unwind(AssertUnwindSafe(|| write(&mut sample)))
             .unwrap_or_else(|payload| Err(panicked("the dataset panicked", payload)));
         Ok(written.and_then(|()| sample.check_complete()))
+    }
+
+    /// Looks for NaN and infinity in a row of the first batch, which holds sample `sample`.
+    pub(crate) fn check_first_batch(
+        &self,
+        row: usize,
+        sample: u64,
+        origin: impl FnOnce() -> Option<String>,
+    ) {
+        let Some(first) = self.first_row.filter(|_| self.stats.not_finite.get().is_none()) else {
+            return;
+        };
+        let memory = &*self.buffer.memory;
+        if let Some(found) = NotFinite::find(self.layout, memory, row, first, sample, origin) {
+            // Another loader of the same data may have found it too.
+            let _ = self.stats.not_finite.set(found);
+        }
     }
 
     /// Counts a bad sample, or returns it as the error of the batch.

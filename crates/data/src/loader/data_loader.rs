@@ -263,6 +263,27 @@ impl DataLoader {
         self.inner.setup.stats.bad.get()
     }
 
+    /// The first NaN or infinity in the first batch of epoch 0, if that batch was read and has one:
+    /// its field, its row and where its sample comes from. The values of a stream's or a sampler's
+    /// other batches are not searched.
+    ///
+    /// ```
+    /// use fulmen_data::{DataLoader, TensorDataset};
+    ///
+    /// let data = TensorDataset::builder().array("x", [3], [7.0f32, f32::NAN, 9.0]).build()?;
+    /// let loader = DataLoader::builder(data).batch_size(3).build()?;
+    /// assert_eq!(loader.not_finite_in_first_batch(), None);
+    /// loader.epoch(0).next().ok_or("no batch")??;
+    /// assert_eq!(
+    ///     loader.not_finite_in_first_batch().as_deref(),
+    ///     Some("field `x` in row 1 of the first batch is NaN (sample 1)")
+    /// );
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn not_finite_in_first_batch(&self) -> Option<String> {
+        self.inner.setup.stats.not_finite.get().map(ToString::to_string)
+    }
+
     /// Whether the sampler has divided the samples among the processes
     /// ([`Sampler::is_presharded`](crate::Sampler::is_presharded)).
     pub fn is_presharded(&self) -> bool {

@@ -314,10 +314,13 @@ impl IndexRows {
 fn read(dataset: &dyn Dataset, batch: &mut Collator<'_>, row: usize, index: usize) -> Result<bool> {
     let read =
         batch.write_row(row, index as u64, batch.epoch, |sample| dataset.read(index, sample))?;
-    let Err(error) = read else { return Ok(true) };
-    // The sample is bad even if its origin cannot be found.
-    let origin = catch_unwind(AssertUnwindSafe(|| dataset.origin(index))).unwrap_or(None);
-    batch.count_bad(error.at_sample(index as u64, origin)).map(|_| false)
+    // A sample has values even if its origin cannot be found.
+    let origin = || catch_unwind(AssertUnwindSafe(|| dataset.origin(index))).unwrap_or(None);
+    let Err(error) = read else {
+        batch.check_first_batch(row, index as u64, origin);
+        return Ok(true);
+    };
+    batch.count_bad(error.at_sample(index as u64, origin())).map(|_| false)
 }
 
 impl HostBatch {
@@ -358,6 +361,7 @@ impl HostBatch {
             on_error: OnError::Fail,
             stats: &Stats::default(),
             stop: &AtomicBool::new(false),
+            first_row: None,
         };
         let order = Arc::new(samples.to_vec());
         let rows = IndexRows {

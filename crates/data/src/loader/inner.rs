@@ -200,8 +200,17 @@ impl Inner {
         let mut bytes = self.memory.pool.take()?;
         let buffer = BatchBuffer::new(&mut bytes, layout)?;
         let (seed, on_error) = (config.seed, config.on_error);
-        let valid =
-            data.collate(&mut Collator { layout, buffer, seed, epoch, on_error, stats, stop })?;
+        let first_row = (epoch == 0 && index == 0).then(|| shard.rows().start);
+        let valid = data.collate(&mut Collator {
+            layout,
+            buffer,
+            seed,
+            epoch,
+            on_error,
+            stats,
+            stop,
+            first_row,
+        })?;
         self.memory.pool.remember(&bytes);
         stats.record_batch(valid, &watch);
         let (layout, rows, global_batch_size) =

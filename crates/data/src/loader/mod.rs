@@ -16,6 +16,7 @@ mod host_batches;
 mod index_batches;
 mod inner;
 pub(crate) mod layout;
+mod not_finite;
 mod on_error;
 mod pool;
 mod replicas;

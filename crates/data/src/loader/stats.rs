@@ -3,24 +3,30 @@
 //!
 //! Out of scope: their interpretation (`report`).
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::Stage;
 use crate::dataset::stage::StageTimes;
-use crate::loader::{on_error::BadList, report::LoaderReport};
+use crate::loader::{not_finite::NotFinite, on_error::BadList, report::LoaderReport};
 
 /// The measurements of all threads of a loader and of the loaders that are distributed from it.
 #[derive(Debug)]
 pub(crate) struct Stats {
     pub(crate) bad: BadList,
+    /// The first value of the first batch that is NaN or infinite.
+    pub(crate) not_finite: OnceLock<NotFinite>,
     /// Sums since the loader was built, or since they were reset.
     report: Mutex<LoaderReport>,
 }
 
 impl Default for Stats {
     fn default() -> Stats {
-        Stats { bad: BadList::default(), report: Mutex::new(LoaderReport::new()) }
+        Stats {
+            bad: BadList::default(),
+            not_finite: OnceLock::new(),
+            report: Mutex::new(LoaderReport::new()),
+        }
     }
 }
 

@@ -208,7 +208,10 @@ fn read(batch: &mut Collator<'_>, row: usize, fetched: FetchedRecord) -> Result<
     let FetchedRecord { record, random_epoch } = fetched;
     let (index, origin) = (record.index(), record.origin().to_owned());
     match batch.write_row(row, index, random_epoch, |sample| record.write(sample))? {
-        Ok(()) => Ok(None),
+        Ok(()) => {
+            batch.check_first_batch(row, index, || Some(origin));
+            Ok(None)
+        }
         Err(error) => batch.count_bad(error.at_sample(index, Some(origin))).map(Some),
     }
 }

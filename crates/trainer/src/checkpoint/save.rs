@@ -345,6 +345,7 @@ impl SaveJob {
                     self.global_step,
                     &format!("`{name}`"),
                     self.outcome.last.as_deref(),
+                    None,
                 ));
             }
         }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use fulmen_data::DataLoader;
 use fulmen_tensor::{DeviceArray, Literal, PendingLiterals, Runtime};
 
 use crate::console::note;
@@ -42,7 +43,8 @@ impl StepLogs {
     /// step since the last read, there are no values.
     ///
     /// # Errors
-    /// An error of the device; with `detect_nan` or `detect_anomaly`, a loss that was not finite.
+    /// An error of the device; an index that is out of range, such as a label outside the classes;
+    /// with `detect_nan` or `detect_anomaly`, a loss that was not finite.
     pub fn wait(self) -> Result<LogPoint> {
         let StepLogs { values, layout, position, process_group, shared, _arrays } = self;
         let Some(values) = values else {
@@ -91,17 +93,25 @@ struct SharedReads {
     /// The names of all losses, for messages.
     losses: String,
     detect_nan: bool,
+    /// The training loader, which knows whether its first batch has a NaN.
+    train: DataLoader,
     warned: AtomicBool,
     /// Nanoseconds spent waiting for values since the first of the consecutive reads.
     waited: AtomicU64,
 }
 
 impl LogReads {
-    pub(super) fn new(loss: String, losses: String, detect_nan: bool) -> LogReads {
+    pub(super) fn new(
+        loss: String,
+        losses: String,
+        detect_nan: bool,
+        train: DataLoader,
+    ) -> LogReads {
         let shared = SharedReads {
             loss,
             losses,
             detect_nan,
+            train,
             warned: AtomicBool::new(false),
             waited: AtomicU64::new(0),
         };
@@ -180,17 +190,26 @@ fn warning(waited: Duration, all: Duration) -> String {
 
 impl SharedReads {
     fn check_finite(&self, sums: &Sums, last_checkpoint: Option<&Path>) -> Result<()> {
+        if let Some(fault) = &sums.index_fault {
+            return Err(Error::index_out_of_range(
+                fault.step,
+                &fault.message("step"),
+                last_checkpoint,
+            ));
+        }
         let Some(step) = sums.bad_step else { return Ok(()) };
+        let in_data = (step == 1).then(|| self.train.not_finite_in_first_batch()).flatten();
         if let Some(anomaly) = &sums.anomaly {
-            return Err(Error::anomaly(step, anomaly, last_checkpoint));
+            return Err(Error::anomaly(step, anomaly, last_checkpoint, in_data.as_deref()));
         }
         let loss = format!("the training loss {}", self.losses);
         if self.detect_nan {
-            return Err(Error::not_finite(step, &loss, last_checkpoint));
+            return Err(Error::not_finite(step, &loss, last_checkpoint, in_data.as_deref()));
         }
         if !self.warned.swap(true, Ordering::Relaxed) {
+            let in_data = in_data.map_or(String::new(), |in_data| format!(": {in_data}"));
             note(&format!(
-                "warning: {loss} became NaN or infinite at step {step}; set detect_nan to stop at the first such step"
+                "warning: {loss} became NaN or infinite at step {step}{in_data}; set detect_nan to stop at the first such step"
             ));
         }
         Ok(())
@@ -199,11 +218,15 @@ impl SharedReads {
 
 #[cfg(test)]
 mod tests {
+    use fulmen_data::TensorDataset;
+
     use super::*;
 
     #[test]
     fn reads_after_every_step_cause_one_warning_with_their_cost() {
-        let mut reads = LogReads::new("train_loss".into(), "`train_loss`".into(), false);
+        let data = TensorDataset::builder().array("x", [1], [0.5f32]).build().unwrap();
+        let train = DataLoader::builder(data).build().unwrap();
+        let mut reads = LogReads::new("train_loss".into(), "`train_loss`".into(), false, train);
         let mut warnings = |steps: u32, times: u32| -> Vec<String> {
             let read = |_| {
                 (0..steps).for_each(|_| reads.count_step());
