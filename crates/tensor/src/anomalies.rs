@@ -10,8 +10,8 @@ use crate::scope::Scope;
 use crate::tensor::Kind;
 use crate::{DType, Tensor, TensorType};
 
-/// Finds the first operation that made a NaN or an infinity, among all floating-point values that
-/// results depend on.
+/// Finds the first operation that made a NaN or an infinity, among all floating-point and complex
+/// values that results depend on.
 ///
 /// ```
 /// use fulmen_tensor::{Anomalies, Tensor, grad};
@@ -62,7 +62,7 @@ impl Anomalies {
         let (mut watched, mut levels, mut indices) = (Vec::new(), Vec::new(), HashMap::new());
         visit(results, |node| {
             for (output, ty) in node.outputs.iter().enumerate() {
-                if !ty.dtype.is_float() || ty.shape.num_elements() == 0 {
+                if !ty.dtype.is_inexact() || ty.shape.num_elements() == 0 {
                     continue;
                 }
                 let value = Tensor { node: node.clone(), output };
@@ -120,18 +120,23 @@ impl Anomalies {
     /// are finite.
     pub fn origin(&self, levels: &[i32]) -> Option<String> {
         let level = |i: usize| levels.get(i).copied().unwrap_or(0);
-        // Follows inputs of the same level back to the first value with that level.
-        let first = |value: usize, bad: i32| {
+        // Follows inputs of the same level back to the first value with that level. The real part
+        // of a complex NaN may be infinite.
+        let first = |value: usize| {
             let mut origin = value;
+            let is_cause = |input: usize, bad: i32| {
+                let is_complex = self.watched[input].ty.dtype.is_complex();
+                level(input) == bad || is_complex && level(input) > bad
+            };
             while let Some(&input) =
-                self.watched[origin].inputs.iter().find(|&&input| level(input) == bad)
+                self.watched[origin].inputs.iter().find(|&&input| is_cause(input, level(origin)))
             {
                 origin = input;
             }
             origin
         };
         let result = self.results.iter().copied().find(|&i| level(i) > 0)?;
-        let origin = first(result, level(result));
+        let origin = first(result);
         // A NaN may come from an infinity that an earlier operation made. A constant infinity, in a
         // mask say, is intended.
         let infinite_input = self.watched[origin]
@@ -139,7 +144,7 @@ impl Anomalies {
             .iter()
             .copied()
             .find(|&i| level(origin) == NAN && level(i) == INFINITE);
-        let infinity = infinite_input.map(|i| &self.watched[first(i, INFINITE)]);
+        let infinity = infinite_input.map(|i| &self.watched[first(i)]);
         let kind = if level(origin) == NAN { "NaN" } else { "an infinity" };
         let description = self.watched[origin].describe(kind);
         Some(match infinity.filter(|infinity| !matches!(infinity.source, Source::Constant)) {
@@ -165,6 +170,9 @@ impl WatchedValue {
 
 /// The level of the worst element, 0 if all are finite: an i32 scalar.
 fn level(value: &Tensor) -> Tensor {
+    if value.dtype().is_complex() {
+        return level(&value.real()).maximum(&level(&value.imag()));
+    }
     let zeros = value.zeros_like().to_dtype(DType::I32);
     let bad = value.eq(value).select(&(&zeros + f64::from(INFINITE)), &(&zeros + f64::from(NAN)));
     let axes: Vec<isize> = (0..value.rank() as isize).collect();

@@ -1,8 +1,9 @@
 //! Reverse-mode differentiation, from graph to graph. Each operation's file has its derivative.
 
-use crate::hash::{IdMap, IdSet};
+use crate::gradient_flow::{active_inputs, active_values};
+use crate::hash::IdMap;
 use crate::operation::Vjp;
-use crate::scope::Scope;
+use crate::scope::{Refusal, Scope};
 use crate::tensor::{Kind, all_live};
 use crate::{AsTensor, Fault, Tensor, autocast, graph};
 
@@ -29,7 +30,16 @@ use crate::{AsTensor, Fault, Tensor, autocast, graph};
 /// ```
 #[track_caller]
 pub fn grad(loss: impl AsTensor, wrt: &[&Tensor]) -> Vec<Tensor> {
-    Tensor::record_many("grad", wrt.len(), || {
+    let _scope = Scope::open();
+    let gradients = gradients(loss, wrt).into_iter().zip(wrt);
+    gradients.map(|(gradient, t)| gradient.unwrap_or_else(|| t.zeros_like())).collect()
+}
+
+/// Like [`grad`], but `None` for a tensor with respect to which `loss` has no derivative.
+#[track_caller]
+pub fn gradients(loss: impl AsTensor, wrt: &[&Tensor]) -> Vec<Option<Tensor>> {
+    let _scope = Scope::open();
+    let differentiate = || -> Result<_, Refusal> {
         let loss = loss.as_tensor();
         all_live(std::iter::once(loss).chain(wrt.iter().copied()))?;
         if loss.rank() != 0 || !loss.dtype().is_float() {
@@ -44,13 +54,10 @@ pub fn grad(loss: impl AsTensor, wrt: &[&Tensor]) -> Vec<Tensor> {
                 format!("there is no gradient with respect to a tensor of {}", t.ty()).into()
             );
         }
-        let gradients = cotangents(&[(loss.clone(), loss.ones_like())], wrt, true)?;
-        Ok(wrt
-            .iter()
-            .zip(gradients)
-            .map(|(t, gradient)| gradient.unwrap_or_else(|| t.zeros_like()))
-            .collect())
-    })
+        Ok(cotangents(&[(loss.clone(), loss.ones_like())], wrt, true)?)
+    };
+    differentiate()
+        .unwrap_or_else(|refusal| vec![Some(Tensor::refused("grad", refusal)); wrt.len()])
 }
 
 /// Computes the cotangents of `wrt` from the cotangents of `results`, within the body of an
@@ -73,16 +80,14 @@ fn cotangents(
 ) -> Result<Vec<Option<Tensor>>, Fault> {
     // Only nodes between `wrt` and the results take part. A node is newer than its inputs.
     let mut order = Vec::new();
-    let mut active: IdSet = wrt.iter().map(|t| t.node.id).collect();
-    let oldest = active.iter().min().copied().unwrap_or(u64::MAX);
+    let oldest = wrt.iter().map(|t| t.node.id).min().unwrap_or(u64::MAX);
     let ends: Vec<Tensor> = results.iter().map(|(result, _)| result.clone()).collect();
+    let active = active_values(&ends, wrt);
     graph::visit_where(
         &ends,
         |t| t.node.id >= oldest,
         |node| {
-            if active.contains(&node.id) || node.inputs.iter().any(|t| active.contains(&t.node.id))
-            {
-                active.insert(node.id);
+            if (0..node.outputs.len()).any(|output| active.contains(&(node.id, output))) {
                 order.push(node.clone());
             }
         },
@@ -94,11 +99,7 @@ fn cotangents(
     }
     for node in order.iter().rev() {
         let Kind::Operation(operation) = &node.kind else { continue };
-        let needed: Vec<bool> = node
-            .inputs
-            .iter()
-            .map(|t| active.contains(&t.node.id) && t.dtype().is_inexact())
-            .collect();
+        let needed = active_inputs(node, &active);
         if !needed.contains(&true) {
             continue;
         }

@@ -40,9 +40,11 @@ mod emit;
 mod error;
 mod function;
 mod grad;
+mod gradient_flow;
 mod graph;
 mod hash;
 mod host_reads;
+mod index_checks;
 #[doc(hidden)]
 pub mod internal;
 mod jit;

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use fulmen_pjrt::locate::Platform;
 
 use crate::axis_order::AxisOrder;
+use crate::index_checks::{IndexCheck, IndexRule};
 use crate::lower::Lowering;
 use crate::region::Region;
 use crate::{Mesh, Sharding, Tensor, TensorType};
@@ -23,6 +24,14 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + 'static {
 
     /// The vector-Jacobian product: the cotangent of each input, `None` if no gradient flows to it.
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>>;
+
+    /// Whether each of the `count` results has a derivative with respect to an input for which
+    /// `active` is true. At least one input is active. Integers and booleans never have one,
+    /// whatever this returns.
+    fn active_results(&self, active: &[bool], count: usize) -> Vec<bool> {
+        let _ = active;
+        vec![true; count]
+    }
 
     /// The right-hand side of the StableHLO statement.
     fn lower(&self, cx: &mut Lowering<'_>) -> String;
@@ -71,6 +80,18 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + 'static {
     /// The weight of the operand among the means of other batches, if this operation adds it.
     fn mean_weight(&self) -> Option<&Tensor> {
         None
+    }
+
+    /// The rule of the indices that this operation marks, if it is a mark.
+    fn index_rule(&self) -> Option<&Arc<IndexRule>> {
+        None
+    }
+
+    /// The checks of indices within the operation's bodies, for these operands, unless the body is
+    /// inlined or called.
+    fn index_checks(&self, inputs: &[Tensor]) -> Vec<IndexCheck> {
+        let _ = inputs;
+        Vec::new()
     }
 
     /// The expression that replaces this operation in a program for this platform, if it is faster

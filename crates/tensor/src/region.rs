@@ -132,7 +132,7 @@ fn is_computed_since(start: u64, t: &Tensor) -> bool {
 /// Whether a body may compute a view or a constant again: it was recorded in the body, or has no
 /// gradient. The user may request the gradient of a tensor that was recorded before.
 fn can_recompute(start: u64, t: &Tensor) -> bool {
-    t.node.id >= start || !t.dtype().is_float()
+    t.node.id >= start || !t.dtype().is_inexact()
 }
 
 /// The tensors outside a region that the region uses. `inside` says which tensors are inside.

@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use fulmen_tensor::internal::{IndexRule, check_indices};
 use fulmen_tensor::{AsTensor, DType, Refusal, Shape, Tensor};
 
 use crate::library::{NN, live};
@@ -157,7 +158,8 @@ impl LearnedPositions {
     }
 
     /// The input `[…, length, width]` plus the rows of the integer `positions`, which broadcast to
-    /// `[…, length]`. A position outside the table gives NaN.
+    /// `[…, length]`. A position outside the table is an error where the host knows it, in a training
+    /// step and in an evaluation; elsewhere, it gives NaN.
     #[track_caller]
     pub fn forward_at(&self, x: impl AsTensor, positions: impl AsTensor) -> Tensor {
         NN.record(self, || {
@@ -165,7 +167,13 @@ impl LearnedPositions {
             live(&[x, positions])?;
             match check_input(x, self.width).or_else(|| check_positions(positions, x)) {
                 Some(message) => Err(message.into()),
-                None => Ok(x + self.weight.get().take(0, positions).to_dtype(x.dtype())),
+                None => {
+                    let reason = format!("there are {} positions", self.max_len);
+                    let rule =
+                        IndexRule::below("LearnedPositions", "a position", self.max_len, reason);
+                    let positions = check_indices(positions, rule)?;
+                    Ok(x + self.weight.get().take(0, &positions).to_dtype(x.dtype()))
+                }
             }
         })
     }

@@ -4,6 +4,7 @@
 //!
 //! Out of scope: the loss, which must accept soft targets (`CrossEntropyLoss` of `fulmen_nn`).
 
+use fulmen_tensor::internal::{IndexRule, check_indices};
 use fulmen_tensor::{AsTensor, DType, Fault, FromFault, Refusal, Tensor, random};
 
 use super::{computed_once, image_batch, probability};
@@ -85,12 +86,13 @@ impl Options {
     }
 
     /// The labels as probabilities.
-    fn soft(&self, labels: &Tensor) -> Tensor {
+    fn soft(&self, labels: &Tensor) -> Result<Tensor, Refusal> {
         if labels.dtype().is_float() {
-            labels.to_dtype(DType::F32)
-        } else {
-            labels.one_hot(self.classes).to_dtype(DType::F32)
+            return Ok(labels.to_dtype(DType::F32));
         }
+        let reason = format!("there are {} classes", self.classes);
+        let rule = IndexRule::below(self.method, "a label", self.classes, reason);
+        Ok(check_indices(labels, rule)?.one_hot(self.classes).to_dtype(DType::F32))
     }
 
     /// The area of the partner's content in an image that keeps `lambda`: `bool[1, 1, H, W]`, and
@@ -237,7 +239,7 @@ impl MixUp {
     ) -> Result<Mixed, Refusal> {
         self.0.check(images, labels, mask)?;
         self.0.floats(images)?;
-        let (lambda, soft) = (self.0.lambda(key), self.0.soft(labels));
+        let (lambda, soft) = (self.0.lambda(key), self.0.soft(labels)?);
         let targets = blend(&soft, &partner(&soft, mask), &lambda);
         Ok(Mixed { images: blend(images, &partner(images, mask), &lambda), targets, lambda })
     }
@@ -260,7 +262,7 @@ impl CutMix {
     ) -> Result<Mixed, Refusal> {
         let [_, _, height, width] = self.0.check(images, labels, mask)?;
         let (inside, lambda) = self.0.rectangle(key, &self.0.lambda(key), height, width);
-        let soft = self.0.soft(labels);
+        let soft = self.0.soft(labels)?;
         let targets = blend(&soft, &partner(&soft, mask), &lambda);
         let images = inside.broadcast_to(images.shape()).select(&partner(images, mask), images);
         Ok(Mixed { images, targets, lambda })
@@ -291,7 +293,7 @@ impl MixUpOrCutMix {
         let whole = inside.shape().clone();
         let outside = inside.not().to_dtype(DType::F32);
         let weights = cuts.broadcast_to(&whole).select(&outside, &drawn.broadcast_to(&whole));
-        let soft = self.0.soft(labels);
+        let soft = self.0.soft(labels)?;
         let targets = blend(&soft, &partner(&soft, mask), &lambda);
         Ok(Mixed { images: blend(images, &partner(images, mask), &weights), targets, lambda })
     }

@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use fulmen_tensor::{AsTensor, DType, Tensor};
+use fulmen_durable::messages::quantity;
+use fulmen_tensor::internal::{IndexRule, check_indices};
+use fulmen_tensor::{AsTensor, DType, Refusal, Tensor};
 
 use crate::library::NN;
 use crate::{Init, Module, Parameter};
@@ -11,7 +13,8 @@ use crate::{Init, Module, Parameter};
 /// `nn.Embedding`.
 ///
 /// The weight `[rows, width]` is initialized normally with standard deviation 1. An index outside
-/// the table gives NaN: a device cannot report it, but the loss shows it at once.
+/// the table is an error: here if the host knows the index, and otherwise of the training step or
+/// evaluation. Elsewhere, it gives NaN.
 ///
 /// ```
 /// use fulmen_nn::{Embedding, Linear, Module};
@@ -66,6 +69,7 @@ impl Embedding {
                     format!("the input {} must be integers, the indices of rows", indices.ty());
                 return Err(message.into());
             }
+            let indices = &rows_of("Embedding", indices, self.num_embeddings)?;
             let rows = self.weight.get().take(0, indices);
             rows.live()?;
             let Some(padding) = self.padding_idx else { return Ok(rows) };
@@ -83,6 +87,12 @@ impl Embedding {
             Ok(is_padding.select(&rows.detach(), &rows))
         })
     }
+}
+
+/// Checks the indices of the rows of a table.
+pub(super) fn rows_of(layer: &str, indices: &Tensor, rows: usize) -> Result<Tensor, Refusal> {
+    let reason = format!("the table has {}", quantity(rows, "row"));
+    check_indices(indices, IndexRule::below(layer, "an index", rows, reason))
 }
 
 impl fmt::Display for Embedding {

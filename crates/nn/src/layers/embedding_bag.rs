@@ -4,6 +4,7 @@ use std::fmt;
 
 use fulmen_tensor::{AsTensor, DType, Tensor};
 
+use super::embedding::rows_of;
 use crate::library::NN;
 use crate::precision::wide;
 use crate::{Init, Module, Parameter, Visit};
@@ -99,6 +100,7 @@ impl EmbeddingBag {
                     format!("the input {} must be integers [bags, length]", indices.ty()).into()
                 );
             }
+            let indices = &rows_of("EmbeddingBag", indices, self.num_embeddings)?;
             let rows = self.weight.get().take(0, indices);
             rows.live()?;
             let is_counted = match self.padding_idx {

@@ -1,6 +1,7 @@
 //! Targets that are class indices: which are valid, which are ignored, and the values at them.
 
-use fulmen_tensor::{DType, Tensor};
+use fulmen_tensor::internal::{IndexRule, check_indices};
+use fulmen_tensor::{DType, Refusal, Tensor};
 
 /// Targets `[samples]` for values `[samples, classes]`.
 pub(super) struct Classes {
@@ -12,7 +13,16 @@ pub(super) struct Classes {
 }
 
 impl Classes {
-    pub(super) fn new(target: &Tensor, classes: usize, ignore_index: Option<i64>) -> Classes {
+    /// A target that is neither a class nor ignored is an error of `loss`, where the host knows it.
+    pub(super) fn new(
+        loss: &str,
+        target: &Tensor,
+        classes: usize,
+        ignore_index: Option<i64>,
+    ) -> Result<Classes, Refusal> {
+        let reason = format!("there are {classes} classes");
+        let rule = IndexRule::below(loss, "a target", classes, reason);
+        let target = &check_indices(target, IndexRule { ignored: ignore_index, ..rule })?;
         // A short integer type cannot represent the number of classes; converting a long one may
         // lose its high bits. So the range is checked in i64 unless i32 holds all values.
         let wide = match target.dtype() {
@@ -32,7 +42,7 @@ impl Classes {
             Some(ignored) => right.or(ignored),
             None => right,
         };
-        Classes { one_hot, ignored, sound }
+        Ok(Classes { one_hot, ignored, sound })
     }
 
     /// The value `[samples]` at each target.

@@ -12,8 +12,9 @@ use crate::precision::{precision, wide};
 /// `−log softmax(logits)[target]`: logits `[…, classes]` and the index of the right class, integers
 /// `[…]`; or, with probabilities `[…, classes]` as the target, `−Σ target·log softmax(logits)`.
 ///
-/// A target outside `0..classes` makes the loss of its sample, and the gradient of its logits, NaN,
-/// so the mistake cannot go unnoticed.
+/// A target outside `0..classes` is an error: here if the host knows the target, and otherwise of
+/// the training step or evaluation that computes the loss. Elsewhere, it makes the loss of its
+/// sample, and the gradient of its logits, NaN.
 ///
 /// ```
 /// use fulmen_nn::loss::{Reduction, cross_entropy};
@@ -24,7 +25,8 @@ use crate::precision::{precision, wide};
 /// assert!((loss.eval()?.to_vec::<f32>()?[0] - 2f32.ln()).abs() < 1e-6);
 ///
 /// let wrong = cross_entropy(&logits, &Tensor::from_slice(&[0i32, 2], [2]), Reduction::None);
-/// assert!(wrong.eval()?.to_vec::<f32>()?[1].is_nan());
+/// let message = wrong.eval().unwrap_err().to_string();
+/// assert!(message.starts_with("cross_entropy: a target is 2, but there are 2 classes (row 1)"), "{message}");
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[track_caller]
@@ -133,7 +135,7 @@ impl CrossEntropyLoss {
             // form needs no sum over the classes, unlike that of log_softmax.
             let shifted = &logits - logits.detach().max_keepdim(&[-1]);
             let log_sum = shifted.exp().sum(&[-1]).log();
-            let targets = Classes::new(target, classes, self.ignore_index);
+            let targets = Classes::new("cross_entropy", target, classes, self.ignore_index)?;
             let mut losses = &log_sum - targets.pick(&shifted);
             if let Some(weight) = &weight {
                 losses = losses * targets.pick(weight);
@@ -173,7 +175,7 @@ impl Default for CrossEntropyLoss {
 }
 
 /// `−log_p[target]`: log-probabilities `[…, classes]`, as from `log_softmax`, and the index of the
-/// right class, integers `[…]`. A target outside `0..classes` gives NaN.
+/// right class, integers `[…]`. A target outside `0..classes` is an error, as in [`cross_entropy`].
 ///
 /// ```
 /// use fulmen_nn::loss::{Reduction, nll_loss};
@@ -245,7 +247,7 @@ impl NllLoss {
                 Some(weight) => &log_p * weight,
                 None => log_p,
             };
-            let targets = Classes::new(target, classes, self.ignore_index);
+            let targets = Classes::new("nll_loss", target, classes, self.ignore_index)?;
             mean_by(
                 self.reduction,
                 &targets,

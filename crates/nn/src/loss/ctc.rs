@@ -1,11 +1,14 @@
 //! Connectionist temporal classification: the likelihood of a label sequence over all alignments
 //! with time.
 
-use fulmen_tensor::{AsTensor, DType, Tensor, scan};
+use fulmen_tensor::internal::{IndexRule, check_indices, check_masked_indices};
+use fulmen_tensor::{AsTensor, DType, Refusal, Tensor, scan};
 
 use super::Reduction;
 use crate::library::{NN, live};
 use crate::precision::wide;
+
+const LOSS: &str = "ctc_loss";
 
 /// `−log Σ p(alignment)` over all alignments of the targets with time: log-probabilities `[time,
 /// batch, classes]`, as from `log_softmax`, and labels `[batch, longest]`, with their lengths,
@@ -77,7 +80,8 @@ impl CtcLoss {
 
     /// The loss, in time and memory `time·batch·longest`: one loop over time. An infinite loss has
     /// a gradient of 0. A label outside the classes, a blank as a label, or a length beyond its
-    /// axis makes the loss of the sequence NaN.
+    /// axis is an error where the host knows it, in a training step and in an evaluation;
+    /// elsewhere, it makes the loss of the sequence NaN.
     ///
     /// Poisoned if the shapes do not fit, if targets or lengths are not integers, or if the blank
     /// is not a class.
@@ -89,7 +93,7 @@ impl CtcLoss {
         input_lengths: impl AsTensor,
         target_lengths: impl AsTensor,
     ) -> Tensor {
-        NN.record("ctc_loss", || {
+        NN.record(LOSS, || {
             let (log_p, targets, input_lengths, target_lengths) = (
                 log_p.as_tensor(),
                 targets.as_tensor(),
@@ -102,8 +106,10 @@ impl CtcLoss {
             let log_p = wide(log_p);
             let dtype = log_p.dtype();
             let impossible = Tensor::full(dtype, [], f64::NEG_INFINITY);
-            let (input_lengths, lengths_fit) = self::lengths(input_lengths, time);
-            let (target_lengths, short) = self::lengths(target_lengths, longest);
+            let (input_lengths, lengths_fit) =
+                self::lengths("an input length", input_lengths, time)?;
+            let (target_lengths, short) =
+                self::lengths("a target length", target_lengths, longest)?;
             let sound = lengths_fit.and(short);
 
             // Blanks around and between the labels: states 0, 2, … are blanks, state 2i + 1 is
@@ -111,7 +117,7 @@ impl CtcLoss {
             let states = 2 * longest + 1;
             let blanks = Tensor::full(DType::I32, [batch, longest], self.blank as f64);
             let used = Tensor::iota(DType::I32, [batch, longest], 1).lt(&target_lengths);
-            let index = targets.to_dtype(DType::I64);
+            let index = self.checked(targets, &used, classes)?.to_dtype(DType::I64);
             let right =
                 index.ge(0.0).and(index.lt(classes as f64)).and(index.ne(self.blank as f64));
             let unsound = used.and(right.not()).to_dtype(DType::I32).sum_keepdim(&[1]).gt(0.0);
@@ -161,6 +167,14 @@ impl CtcLoss {
         })
     }
 
+    /// Checks the labels in use: they are classes, but not the blank.
+    fn checked(&self, labels: &Tensor, used: &Tensor, classes: usize) -> Result<Tensor, Refusal> {
+        let reason = format!("there are {classes} classes");
+        let rule = IndexRule::below(LOSS, "a label", classes, reason);
+        let excluded = Some((self.blank as i64, "the blank"));
+        check_masked_indices(labels, used, IndexRule { excluded, ..rule })
+    }
+
     /// The number of steps, sequences and classes and the longest target, or why the tensors are
     /// invalid.
     fn sizes(
@@ -207,11 +221,13 @@ impl CtcLoss {
 
 /// Lengths as a column of i32, and whether they are valid for an axis of size `max`; invalid ones
 /// become 0.
-fn lengths(x: &Tensor, max: usize) -> (Tensor, Tensor) {
+fn lengths(what: &'static str, x: &Tensor, max: usize) -> Result<(Tensor, Tensor), Refusal> {
+    let rule = IndexRule::below(LOSS, what, max + 1, format!("it must be from 0 to {max}"));
+    let x = check_indices(x, rule)?;
     // Checked before the conversion, which loses the high bits.
     let x = x.to_dtype(DType::I64).reshape([x.size(0), 1]);
     let sound = x.ge(0.0).and(x.le(max as f64));
-    (sound.select(&x, &x.zeros_like()).to_dtype(DType::I32), sound)
+    Ok((sound.select(&x, &x.zeros_like()).to_dtype(DType::I32), sound))
 }
 
 /// Shifts the states by `offset`; the first ones become `value`.
@@ -231,7 +247,7 @@ fn largest(x: &Tensor) -> Tensor {
 /// `log Σ exp(x)` of tensors of one shape, elementwise; −∞, without gradient, if all are −∞.
 fn log_sum(terms: &[&Tensor]) -> Tensor {
     let Some((first, others)) = terms.split_first() else {
-        return Tensor::poison("ctc_loss", "a sum of nothing");
+        return Tensor::poison(LOSS, "a sum of nothing");
     };
     let mut max = (*first).clone();
     for other in others {

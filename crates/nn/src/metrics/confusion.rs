@@ -91,7 +91,7 @@ impl ConfusionMatrix {
 impl Metric for ConfusionMatrix {
     fn statistics(&self, inputs: &[Tensor], mask: &Tensor) -> Vec<Tensor> {
         let [input, target] = inputs else { return Vec::new() };
-        let decisions = self.task.decide(input, target, self.threshold);
+        let decisions = self.task.decide("ConfusionMatrix", [input, target], mask, self.threshold);
         let in_columns = |yes: &Tensor| match self.task {
             Task::Binary => Tensor::concatenate(&[&yes.not(), yes], -1),
             _ => yes.clone(),

@@ -62,7 +62,11 @@ impl Curve {
 impl Metric for Curve {
     fn statistics(&self, inputs: &[Tensor], mask: &Tensor) -> Vec<Tensor> {
         let [input, target] = inputs else { return Vec::new() };
-        let (target, outside) = self.task.target(target);
+        let metric = match self.area {
+            Area::Roc => "Auroc",
+            Area::Precision => "AveragePrecision",
+        };
+        let (target, outside) = self.task.target(metric, target, mask);
         let mask_columns = self.task.mask(mask);
         let target = target.and(&mask_columns);
         let scores = columns(self.task, &wide(input));

@@ -1,8 +1,9 @@
 //! Classification tasks, and how they turn predictions and targets into booleans by class.
 
+use fulmen_tensor::internal::{IndexRule, check_masked_indices};
 use fulmen_tensor::{DType, Refusal, Tensor};
 
-use crate::library::live;
+use crate::library::{NN, live};
 use crate::precision::wide;
 
 /// What to decide for a sample.
@@ -84,8 +85,10 @@ impl Task {
         })
     }
 
-    /// The target's classes.
-    pub(super) fn target(self, target: &Tensor) -> (Tensor, Tensor) {
+    /// The target's classes, and which are outside. A target of a sample in `mask` that is outside
+    /// is a mistake of `metric`.
+    pub(super) fn target(self, metric: &str, target: &Tensor, mask: &Tensor) -> (Tensor, Tensor) {
+        let target = &NN.record(metric, || self.checked(metric, target, mask));
         match self {
             Task::Multiclass(classes) => {
                 let (one_hot, inside) = index(target, classes);
@@ -100,10 +103,30 @@ impl Task {
         }
     }
 
+    /// Checks the targets of the samples in `mask`.
+    fn checked(self, metric: &str, target: &Tensor, mask: &Tensor) -> Result<Tensor, Refusal> {
+        let (classes, reason) = match self {
+            Task::Multiclass(classes) => (classes, format!("there are {classes} classes")),
+            Task::Binary | Task::Multilabel(_) => (2, "it must be 0 or 1".to_owned()),
+        };
+        let rule = IndexRule::below(metric, "a target", classes, reason);
+        let mask = match self {
+            Task::Multilabel(_) => &self.mask(mask).broadcast_to(target.shape()),
+            _ => mask,
+        };
+        check_masked_indices(target, mask, rule)
+    }
+
     /// The decision by scores: the class with the largest score (the first of equal ones, none if
     /// one is NaN), or whether a score is above the threshold.
-    pub(super) fn decide(self, input: &Tensor, target: &Tensor, threshold: f64) -> Decisions {
-        let (target, outside) = self.target(target);
+    pub(super) fn decide(
+        self,
+        metric: &str,
+        [input, target]: [&Tensor; 2],
+        mask: &Tensor,
+        threshold: f64,
+    ) -> Decisions {
+        let (target, outside) = self.target(metric, target, mask);
         let predicted = match self {
             Task::Multiclass(classes) if input.dtype().is_float() => {
                 let largest = input.max_keepdim(&[-1]);

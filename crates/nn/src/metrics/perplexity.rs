@@ -1,5 +1,6 @@
 //! [`Perplexity`] of a language model.
 
+use fulmen_tensor::internal::{IndexRule, check_masked_indices};
 use fulmen_tensor::{AsTensor, DType, Tensor};
 
 use super::labels::count_all;
@@ -50,8 +51,9 @@ impl Perplexity {
             if !target.live()?.dtype().is_integer() {
                 return Err(format!("needs integer token ids, got {}", target.ty()).into());
             }
-            let losses = cross_entropy(logits, target, Reduction::None);
-            Ok((vec![losses.live()?.clone()], losses.shape().to_vec()))
+            // The tokens themselves are checked with their mask.
+            cross_entropy(logits, target.zeros_like(), Reduction::None).live()?;
+            Ok((vec![logits.clone(), target.clone()], target.shape().to_vec()))
         });
         match self.ignore_index {
             Some(token) if statistics.fault().is_none() => {
@@ -64,7 +66,15 @@ impl Perplexity {
 
 impl Metric for Perplexity {
     fn statistics(&self, inputs: &[Tensor], mask: &Tensor) -> Vec<Tensor> {
-        inputs.iter().map(|losses| sum(losses, mask)).chain([count_all(mask)]).collect()
+        let [logits, target] = inputs else { return Vec::new() };
+        let losses = NN.record("Perplexity", || {
+            let classes = logits.size(-1);
+            let reason = format!("there are {classes} classes");
+            let rule = IndexRule::below("Perplexity", "a token", classes, reason);
+            let target = check_masked_indices(target, mask, rule)?;
+            Ok(cross_entropy(logits, &target, Reduction::None))
+        });
+        vec![sum(&losses, mask), count_all(mask)]
     }
 
     fn compute(&self, sums: &[Vec<f64>]) -> Value {

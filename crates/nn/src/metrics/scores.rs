@@ -17,6 +17,19 @@ enum Score {
     Jaccard,
 }
 
+impl Score {
+    /// The name of the metric.
+    fn metric(self) -> &'static str {
+        match self {
+            Score::Accuracy => "Accuracy",
+            Score::Precision => "Precision",
+            Score::Recall => "Recall",
+            Score::F1 => "F1",
+            Score::Jaccard => "JaccardIndex",
+        }
+    }
+}
+
 /// The settings of all these metrics.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Scores {
@@ -63,7 +76,7 @@ impl Metric for Scores {
     fn statistics(&self, inputs: &[Tensor], mask: &Tensor) -> Vec<Tensor> {
         let [input, target] = inputs else { return Vec::new() };
         let Decisions { mut predicted, target, outside } =
-            self.task.decide(input, target, self.threshold);
+            self.task.decide(self.score.metric(), [input, target], mask, self.threshold);
         if self.top_k > 1 {
             predicted = self.among_the_largest(input, &target);
         }

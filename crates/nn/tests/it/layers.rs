@@ -1,6 +1,6 @@
 //! Layers: the inputs that they reject, and properties that PyTorch's reference values do not show.
 
-use crate::common::{assert_close, fault, values};
+use crate::common::{assert_close, fault, on_the_device, values};
 use fulmen_nn::loss::{CrossEntropyLoss, Reduction, cross_entropy, mse_loss};
 use fulmen_nn::{
     AdaptiveAvgPool2d, AvgPool2d, BagMode, BatchNorm1d, BatchNorm2d, Conv2d, Dropout, Embedding,
@@ -423,7 +423,11 @@ fn an_embedding_begins_normal_and_its_padding_with_zeros() {
     assert_eq!(values(&plain.weight.get())[200..], weight[200..]);
 
     let ids = Tensor::from_slice(&[3u8, 0, 3, 255], [2, 2]);
-    let rows = values(&embedding.forward(&ids));
+    let text = fault(&embedding.forward(&ids));
+    let expected =
+        "Embedding(200 x 50): an index is 255, but the table has 200 rows (row 1, position 1)";
+    assert!(text.starts_with(expected), "{text}");
+    let rows = values(&embedding.forward(on_the_device(&ids)));
     assert!(rows[..50].iter().all(|&x| x == 0.0) && rows[50..100] == weight[..50]);
     assert!(rows[150..].iter().all(|x| x.is_nan()), "an index outside");
 }

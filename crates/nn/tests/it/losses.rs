@@ -1,7 +1,7 @@
 //! What losses do at their limits: half precision, masks, and tensors that do not fit. Their values
 //! against PyTorch are in `reference_losses.rs`.
 
-use crate::common::{assert_close, fault, values};
+use crate::common::{assert_close, fault, on_the_device, values};
 use fulmen_nn::activation::{log_sigmoid, mish, softplus};
 use fulmen_nn::loss::*;
 use fulmen_nn::{Linear, Module};
@@ -147,8 +147,19 @@ fn probabilities_of_impossible_classes_do_not_spoil_the_loss() {
 #[test]
 fn a_class_that_is_not_there_is_nan_in_every_loss_of_classes() {
     let x = f32s(&[0.0, -1.0, -2.0, -3.0], &[2, 2]).log_softmax(-1);
-    let target = Tensor::from_slice(&[1i32, -1], [2]);
+    let known = Tensor::from_slice(&[1i32, -1], [2]);
+    let target = on_the_device(&known);
     let weight = f32s(&[1.0, 2.0], &[2]);
+    for loss in ["nll_loss", "cross_entropy"] {
+        let text = match loss {
+            "nll_loss" => fault(&nll_loss(&x, &known, Reduction::None)),
+            _ => fault(&cross_entropy(&x, &known, Reduction::Mean)),
+        };
+        let expected = format!("{loss}: a target is -1, but there are 2 classes (row 1)");
+        assert!(text.starts_with(&expected) && text.contains("losses.rs:"), "{text}");
+    }
+    let ignored = CrossEntropyLoss::new().ignore_index(-1).forward(&x, &known);
+    assert!(values(&ignored)[0].is_finite());
     for losses in [
         nll_loss(&x, &target, Reduction::None),
         NllLoss::new().weight(&weight).reduction(Reduction::None).forward(&x, &target),
@@ -289,8 +300,12 @@ fn a_sequence_with_what_is_no_label_or_no_length_is_nan_and_no_other() {
     // In turn: a valid sequence, too many steps, a class that does not exist, a negative one, too
     // many labels, a valid one.
     let loss = CtcLoss::new().reduction(Reduction::None);
-    let losses =
-        loss.forward(&log_p, &targets, &ints(&[4, 5, 4, 4, 4, 4]), &ints(&[2, 2, 2, 2, 3, 1]));
+    let (steps, labels) = (ints(&[4, 5, 4, 4, 4, 4]), ints(&[2, 2, 2, 2, 3, 1]));
+    let text = fault(&loss.forward(&log_p, &targets, &steps, &labels));
+    let expected = "ctc_loss: an input length is 5, but it must be from 0 to 4 (row 1)";
+    assert!(text.starts_with(expected), "{text}");
+    let (steps, labels) = (on_the_device(&steps), on_the_device(&labels));
+    let losses = loss.forward(&log_p, &targets, &steps, &labels);
     let actual = values(&losses);
     let nan: Vec<bool> = actual.iter().map(|loss| loss.is_nan()).collect();
     assert_eq!(nan, [false, true, true, true, true, false], "{actual:?}");
@@ -341,7 +356,8 @@ fn a_sequence_with_what_is_no_label_or_no_length_is_nan_and_no_other() {
         (&wrapped, &two, [false, true, true]),
         (&four, &wrapped_label, [false, true, false]),
     ] {
-        let actual = values(&loss.forward(&log_p, &labels, lengths, label_lengths));
+        let (lengths, label_lengths) = (on_the_device(lengths), on_the_device(label_lengths));
+        let actual = values(&loss.forward(&log_p, &labels, &lengths, &label_lengths));
         assert_eq!(
             actual.iter().map(|loss| loss.is_nan()).collect::<Vec<_>>(),
             expected,

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::common::{assert_close, values};
+use crate::common::{assert_close, on_the_device, values};
 use fulmen_nn::metrics::{
     Accuracy, Auroc, Average, AveragePrecision, Bleu, ConfusionMatrix, F1, Mean, MeanAbsoluteError,
     MeanSquaredError, Metric, MetricState, Normalize, Perplexity, Precision, R2Score, Recall, Sums,
@@ -63,7 +63,11 @@ fn what_is_masked_does_not_count_whatever_it_is() {
 fn a_target_that_is_no_class_is_nan_and_scores_of_nan_are_wrong() {
     let logits = f32s(&[0.0, 1.0, 1.0, 0.0], &[2, 2]);
     for wrong in [2, -1] {
-        let target = i32s(&[1, wrong]);
+        let known = i32s(&[1, wrong]);
+        let text = Accuracy::new(2).update(&logits, &known).eval().unwrap_err().to_string();
+        let expected = format!("Accuracy: a target is {wrong}, but there are 2 classes (row 1)");
+        assert!(text.starts_with(&expected) && text.contains("metrics.rs:"), "{text}");
+        let target = on_the_device(&known);
         assert!(scalar(&Accuracy::new(2).update(&logits, &target)).is_nan());
         assert!(scalar(&Auroc::new(2).update(&logits.softmax(-1), &target)).is_nan());
         assert!(scalar(&Perplexity::new().update(&logits, &target)).is_nan());
@@ -78,7 +82,7 @@ fn a_target_that_is_no_class_is_nan_and_scores_of_nan_are_wrong() {
         assert!(scalar(&Recall::binary().update(&f32s(&[0.1, 0.9], &[2]), &target)).is_nan());
     }
     // Indices that would wrap to a class if converted to i32 or i64.
-    let far = Tensor::from_slice(&[1u64, (1 << 63) + 1], [2]);
+    let far = on_the_device(&Tensor::from_slice(&[1u64, (1 << 63) + 1], [2]));
     assert!(scalar(&Accuracy::new(2).update(&logits, &far)).is_nan());
     let nan = f32s(&[f32::NAN, 1.0, 1.0, 0.0], &[2, 2]);
     for k in [1, 2] {

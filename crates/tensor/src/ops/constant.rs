@@ -153,7 +153,7 @@ fn encode(dtype: DType, value: f64) -> Vec<u8> {
 
 /// Whether the integer or boolean `dtype` holds `value` exactly. Floating-point and complex dtypes
 /// round, so they hold every value.
-pub(super) fn holds(dtype: DType, value: f64) -> bool {
+pub(crate) fn holds(dtype: DType, value: f64) -> bool {
     if dtype.is_inexact() {
         return true;
     }

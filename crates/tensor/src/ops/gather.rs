@@ -4,9 +4,12 @@
 //! scatter. It takes indices within range, which the methods ensure. Out of scope: writing by index
 //! (`scatter.rs`), and slices at positions that a program computes (`dynamic_slice.rs`).
 
+use fulmen_durable::messages::quantity;
+
 use super::bounds::{self, ClampedIndices, OutOfBounds};
 use super::scatter::{Combine, Scatter};
 use crate::autocast::wide;
+use crate::index_checks::{IndexRule, check_indices};
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
 use crate::scope::Refusal;
@@ -193,6 +196,19 @@ fn out_of_range_element(dtype: DType) -> Tensor {
     Tensor::full(dtype, [], value)
 }
 
+/// The indices of an axis of this size, marked for a training step. An index out of range is a
+/// mistake if it makes the loss NaN; a program may also mask the element.
+fn marked(
+    method: &'static str,
+    indices: &Tensor,
+    size: usize,
+    axis: usize,
+) -> Result<Tensor, Refusal> {
+    let reason = format!("axis {axis} has {}", quantity(size, "element"));
+    let rule = IndexRule::below(method, "an index", size, reason);
+    check_indices(indices, IndexRule { needs_nan: true, ..rule })
+}
+
 /// The axis of `x` that the indices refer to. An error if either tensor is poisoned.
 pub(super) fn indexed_axis(x: &Tensor, axis: isize, indices: &Tensor) -> Result<usize, Refusal> {
     all_live([x, indices])?;
@@ -221,6 +237,7 @@ impl Tensor {
         indices: &Tensor,
     ) -> Result<Tensor, Refusal> {
         let axis = indexed_axis(self, axis, indices)?;
+        let indices = &marked(method, indices, self.shape()[axis], axis)?;
         let clamped = bounds::along(self.shape(), axis, indices, OutOfBounds::ToZero)?;
         self.gather_at(method, Dimensions::along(axis, self.rank(), indices.rank()), &clamped)
     }
@@ -349,6 +366,7 @@ impl Tensor {
         axis: usize,
         indices: &Tensor,
     ) -> Result<Tensor, Refusal> {
+        let indices = &marked(method, indices, self.shape()[axis], axis)?;
         let clamped = bounds::along(self.shape(), axis, indices, OutOfBounds::ToZero)?;
         self.gather_at(method, Dimensions::elements(axis, self.rank()), &clamped)
     }
@@ -377,6 +395,12 @@ impl Tensor {
                 let batch = &indices.shape()[..indices.rank() - 1];
                 return Ok(self.broadcast_to([batch, self.shape()].concat()));
             }
+            let mut components = Vec::new();
+            for axis in 0..indices.size(-1) {
+                let component = indices.narrow(-1, axis, 1);
+                components.push(marked("gather_nd", &component, self.shape()[axis], axis)?);
+            }
+            let indices = &Tensor::concatenate(&components.iter().collect::<Vec<_>>(), -1);
             let clamped = bounds::points(self.shape(), indices, OutOfBounds::ToZero)?;
             let dimensions = Dimensions::points(indices.size(-1), self.rank(), indices.rank());
             self.gather_at("gather_nd", dimensions, &clamped)

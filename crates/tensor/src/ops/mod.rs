@@ -68,6 +68,7 @@ mod trigonometric;
 mod unary;
 
 pub use binary::Operand;
+pub(crate) use constant::holds;
 pub use control_flow::{
     Bound, Scan, call, checkpoint, cond, custom_gradient, fori_loop, map, scan, switch, while_loop,
 };

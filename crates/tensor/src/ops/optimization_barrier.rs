@@ -26,6 +26,9 @@ impl Operation for OptimizationBarrier {
             .map(|cotangent| cotangent.as_ref().and_then(|_| after.next()))
             .collect()
     }
+    fn active_results(&self, active: &[bool], _: usize) -> Vec<bool> {
+        active.to_vec()
+    }
     fn recompute_policy(&self) -> RecomputePolicy {
         RecomputePolicy::Never
     }
@@ -55,6 +58,9 @@ impl Operation for ComputedAfter {
         self.only_on.filter(|&only_on| only_on != platform)?;
         let parameters = parameters(self.name(), "operand", inputs.iter().copied());
         Some(Region { results: parameters.clone(), parameters })
+    }
+    fn active_results(&self, active: &[bool], _: usize) -> Vec<bool> {
+        active.to_vec()
     }
     fn recompute_policy(&self) -> RecomputePolicy {
         RecomputePolicy::Never

@@ -18,6 +18,9 @@ impl Operation for StopGradient {
     fn vjp(&self, _: &Vjp<'_>) -> Vec<Option<Tensor>> {
         vec![None]
     }
+    fn active_results(&self, _: &[bool], count: usize) -> Vec<bool> {
+        vec![false; count]
+    }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         // StableHLO has no gradients. A reshape to the same shape is the identity.
         format!("stablehlo.reshape {} : {}", cx.operand(0), cx.signature())

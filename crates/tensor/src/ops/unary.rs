@@ -29,6 +29,9 @@ macro_rules! unary {
                 let _ = ($x, $y, &$g);
                 vec![$vjp]
             }
+            fn active_results(&self, _: &[bool], count: usize) -> Vec<bool> {
+                vec![stringify!($vjp) != "None"; count]
+            }
             fn recompute_policy(&self) -> $crate::operation::RecomputePolicy {
                 $crate::operation::RecomputePolicy::IfCheap
             }

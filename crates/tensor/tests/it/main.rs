@@ -12,6 +12,8 @@ mod evals;
 mod faults;
 mod gamma;
 mod gather;
+mod gradient_flow;
+mod index_checks;
 mod large_norms;
 #[path = "../../../pjrt/tests/it/common/libtpu.rs"]
 mod libtpu;

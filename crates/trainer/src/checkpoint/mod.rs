@@ -258,6 +258,7 @@ fn position(run: &Run) -> Result<Position, String> {
             .transpose()
             .map_err(|e| format!("its metadata `best_checkpoint` is {e}"))?,
         epoch_sums: Sums {
+            index_fault: None,
             bad_step: field("epoch_bad_step", "a whole number").optional(Value::as_u64)?,
             anomaly: None,
             optimizers: vec![[float("epoch_learning_rate")?, None]],

@@ -2,6 +2,7 @@
 
 use fulmen_tensor::{DType, Tensor};
 
+use crate::logs::index_faults;
 use crate::logs::layout::{LogLayout, NONE, Rule, SumKind};
 use crate::logs::log_entry::{LogEntry, LoggedValue};
 use crate::logs::{MonitoredValue, OptimizerFacts, StepFacts};
@@ -10,9 +11,9 @@ use crate::{Batch, ReduceFx};
 
 impl LogLayout {
     /// The vector after a step: `sums_before` plus the values that the step logged. `facts` is
-    /// `None` for an evaluation.
+    /// `None` for an evaluation. Adds the checks of the step's indices.
     pub(crate) fn accumulate(
-        &self,
+        &mut self,
         sums_before: &Tensor,
         logged: &[LogEntry],
         batch: &Batch,
@@ -23,13 +24,13 @@ impl LogLayout {
             |value: &Tensor| value.to_dtype(DType::F32).bitcast(DType::I32).broadcast_to([1]);
         let mut parts: Vec<Tensor> = (0..self.header_len()).map(|i| words(i, 1)).collect();
         let mut first = parts[0].ne(&parts[0]);
+        let mut not_finite = Vec::new();
         if let Some(StepFacts { losses, step, optimizers }) = facts {
             let anomalies =
                 self.anomalies.as_ref().map(|anomalies| anomalies.has_anomaly().clone());
             let infinite = losses.iter().map(|loss| loss.is_finite().not()).chain(anomalies);
-            first = infinite
-                .reduce(|all, one| all.or(one))
-                .map_or(first, |bad| parts[0].eq(0.0).and(bad));
+            not_finite.extend(infinite);
+            first = any(&not_finite).map_or(first, |bad| parts[0].eq(0.0).and(bad));
             parts[0] = first.select(&(*step + 1.0), &parts[0]);
             let mut monitored_index = 1 + 2 * self.optimizers.len();
             for (
@@ -108,12 +109,32 @@ impl LogLayout {
             let after = bits.eq(f64::from(NONE)).select(&value, &reduced).bitcast(DType::I32);
             parts.push(taken.map_or(after.clone(), |taken| taken.select(&after, &bits)));
         }
+        let values: Vec<Tensor> = values.iter().map(|(_, value, ..)| value.clone()).collect();
+        let before = words(self.index_words_start(), index_faults::WORDS);
+        let checked = [&parts[..], &values[..]].concat();
+        if facts.is_none() {
+            // In an evaluation, any logged value counts.
+            not_finite.extend(values.iter().filter_map(has_not_finite));
+        }
+        let found = self.check_indices(&checked, any(&not_finite), batch);
+        parts.push(LogLayout::index_words(&before, found, facts));
         if let Some(anomalies) = &self.anomalies {
             let levels = words(self.len() - self.levels(), self.levels());
             parts.push(first.broadcast_to([self.levels()]).select(anomalies.levels(), &levels));
         }
         Tensor::concatenate(&parts.iter().collect::<Vec<_>>(), 0)
     }
+}
+
+/// Whether an element is NaN or infinite, a boolean scalar. `None` for integers.
+fn has_not_finite(value: &Tensor) -> Option<Tensor> {
+    let axes: Vec<isize> = (0..value.rank() as isize).collect();
+    value.dtype().is_float().then(|| value.is_finite().not().any(&axes))
+}
+
+/// Whether one of these boolean scalars is true. `None` if there are none.
+fn any(conditions: &[Tensor]) -> Option<Tensor> {
+    conditions.iter().cloned().reduce(|all, one| all.or(one))
 }
 
 /// The sums of a logged value over the real samples of a batch. A mean that brings its weight has

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use fulmen_nn::metrics::Metric;
 use fulmen_tensor::{Anomalies, DType, Literal, Tensor, TensorType};
 
+use crate::logs::index_faults::{self, CheckedIndices};
 use crate::logs::log_entry::{LogEntry, LoggedValue, log_error};
 use crate::logs::media::MediaKind;
 use crate::logs::{OptimizerFacts, Sums, batch_sums, optimizer_value_name};
@@ -29,6 +30,10 @@ pub(crate) struct LogLayout {
     pub(super) anomalies: Option<Arc<Anomalies>>,
     /// The media that the step returns at log points, next to the vector.
     pub(super) media: Vec<(String, MediaKind)>,
+    /// The checks of indices, for batches of all shapes.
+    pub(super) checks: Vec<CheckedIndices>,
+    /// `None` for a training step.
+    pub(super) stage: Option<Stage>,
 }
 
 /// A logged value.
@@ -87,7 +92,8 @@ pub(super) enum SumKind {
 // The vector starts with the number (from 1) of the first step whose loss was not finite (0: none).
 // Then come, for each optimizer, its latest learning rate and gradient norm, and the latest values
 // that callbacks monitor, or NONE. Then come the float sums, their rounding errors, the low and the
-// high words of counters, other floats, or NONE, and the levels that trace NaN.
+// high words of counters, other floats, or NONE, the first index out of range, and the levels that
+// trace NaN.
 
 /// Marks a missing number. As a float, these bits are a NaN that no computation returns.
 pub(super) const NONE: i32 = -1;
@@ -103,7 +109,7 @@ impl LogLayout {
         batch: &Batch,
         stage: Option<Stage>,
     ) -> Result<LogLayout> {
-        let mut layout = LogLayout::default();
+        let mut layout = LogLayout { stage, ..LogLayout::default() };
         for (i, entry) in logged.iter().enumerate() {
             entry.value.check()?;
             if logged[..i].iter().any(|earlier| earlier.name == entry.name) {
@@ -255,8 +261,13 @@ impl LogLayout {
         self.header_len() + 2 * (self.floats + self.counters)
     }
 
+    /// The index of the first word about an index out of range.
+    pub(super) fn index_words_start(&self) -> usize {
+        self.latest_start() + self.latest
+    }
+
     pub(super) fn len(&self) -> usize {
-        self.latest_start() + self.latest + self.levels()
+        self.index_words_start() + index_faults::WORDS + self.levels()
     }
 
     pub(crate) fn ty(&self) -> TensorType {

@@ -7,9 +7,11 @@
 //! them.
 //!
 //! `layout.rs` says where each value is in the vector, `accumulate.rs` adds the values of a step on
-//! the device, and `sums.rs` reads them on the host.
+//! the device, and `sums.rs` reads them on the host. The vector also says which index was out of
+//! range first (`index_faults.rs`).
 
 mod accumulate;
+pub(crate) mod index_faults;
 mod layout;
 pub(crate) mod log_entry;
 pub(crate) mod media;

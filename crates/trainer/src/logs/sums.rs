@@ -3,9 +3,11 @@
 use fulmen_nn::metrics::Value;
 use fulmen_tensor::Literal;
 
+use crate::logs::index_faults::{self, IndexFault};
 use crate::logs::layout::{LogLayout, NONE, Rule, Sum, SumKind};
 use crate::logs::{GRAD_NORM, LEARNING_RATE, optimizer_value_name};
 use crate::position::StepPosition;
+use crate::stage::Stage;
 use crate::{Error, LogPoint, Media, ReduceFx, Result};
 
 /// The range of steps whose values are computed.
@@ -24,6 +26,8 @@ pub(crate) enum LogRange<'a> {
 pub(crate) struct Sums {
     /// The first step, counted from 1, whose loss was not finite.
     pub(crate) bad_step: Option<u64>,
+    /// The first index that is out of range.
+    pub(crate) index_fault: Option<IndexFault>,
     /// The operation that made the loss non-finite, if traced.
     pub(crate) anomaly: Option<String>,
     /// For each optimizer, the learning rate and the gradient norm of its latest step, if any.
@@ -124,7 +128,9 @@ impl LogLayout {
             .as_ref()
             .and_then(|anomalies| anomalies.origin(levels))
             .filter(|_| bad_step.is_some());
-        Ok(Sums { bad_step, anomaly, optimizers, monitored, sums })
+        let index_fault =
+            self.read_index_words(&words[self.index_words_start()..][..index_faults::WORDS]);
+        Ok(Sums { bad_step, index_fault, anomaly, optimizers, monitored, sums })
     }
 
     /// The names and values that the Trainer logs for each optimizer.
@@ -142,6 +148,7 @@ impl LogLayout {
     /// Adds the sums of later steps.
     pub(crate) fn add(&self, sums: &mut Sums, later: &Sums) {
         sums.bad_step = sums.bad_step.or(later.bad_step);
+        sums.index_fault = sums.index_fault.take().or_else(|| later.index_fault.clone());
         sums.optimizers.resize(later.optimizers.len().max(sums.optimizers.len()), [None; 2]);
         for (total, later) in
             sums.optimizers.iter_mut().flatten().zip(later.optimizers.iter().flatten())
@@ -214,9 +221,14 @@ impl LogLayout {
         let (sums, media) = pass
             .split_first()
             .ok_or_else(|| Error::data("the device returned no logged values"))?;
+        let sums = self.read(sums)?;
+        if let Some(fault) = &sums.index_fault {
+            let stage = self.stage.map_or("", Stage::noun);
+            return Err(Error::data(fault.message(&format!("{stage}{suffix} batch"))));
+        }
         let mut media = self.media(media)?;
         media.iter_mut().for_each(|(name, _)| name.push_str(suffix));
-        Ok(LogPoint { media, ..self.point(&self.read(sums)?, LogRange::Pass(suffix), position) })
+        Ok(LogPoint { media, ..self.point(&sums, LogRange::Pass(suffix), position) })
     }
 
     /// Converts the media that a step returned next to the vector.

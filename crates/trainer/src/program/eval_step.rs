@@ -87,7 +87,7 @@ fn record(
     if stage == Stage::Prediction {
         predictions.check(batch)?;
     }
-    let logs = LogLayout::new(&logged, batch, Some(stage))?;
+    let mut logs = LogLayout::new(&logged, batch, Some(stage))?;
     let sums_before = Tensor::placeholder(names::LOGS, logs.ty());
     let sums = [sums_before.clone(), logs.accumulate(&sums_before, &logged, batch, None)];
     // Validation and test share a name: if both compute the same, they are the same program.

@@ -74,6 +74,7 @@ impl StepProgram {
                      same values for all lengths"
                 )));
             }
+            program.signature.logs.merge_checks(&other.signature.logs);
             program.functions.extend(other.functions);
         }
         Ok(program)

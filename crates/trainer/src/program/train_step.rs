@@ -9,7 +9,7 @@ use super::step_program::{RecordedStep, StepProgram};
 use crate::logs::{self, LogLayout, StepFacts};
 use crate::recorder::{Recorder, RecorderOutput};
 use crate::rules::weight;
-use crate::state::{Average, StateLayout, names};
+use crate::state::{Average, EntryId, StateLayout, names};
 use crate::step_config::StepConfig;
 use crate::step_config::optimizers::Optimizers;
 use crate::{Batch, Error, Result, TrainingModule};
@@ -19,6 +19,8 @@ pub(crate) struct TrainProgram {
     pub(crate) steps: Vec<StepProgram>,
     /// The name under which the loss is logged.
     pub(crate) loss: String,
+    /// The names of the parameters that no loss trains, although they are not frozen.
+    pub(crate) without_gradient: Vec<String>,
 }
 
 impl TrainProgram {
@@ -51,19 +53,33 @@ pub(crate) fn record_train_step(
     }
     let recording = TrainRecording { module, optimizers, batches, layout, config, seed };
     let mut loss = None;
+    // A parameter may be used by batches of some shapes only. The last phase trains the most
+    // parameters.
+    let mut without_gradient: Option<Vec<EntryId>> = None;
     let mut steps: Vec<StepProgram> = Vec::new();
     for phase in 0..layout.phases.count() {
+        without_gradient = None;
         let step = StepProgram::of_shapes(shapes, "training_step", |batch| {
-            let (step, name) = recording.record(batch, phase)?;
-            loss.get_or_insert(name);
-            Ok(step)
+            let recorded = recording.record(batch, phase)?;
+            loss.get_or_insert(recorded.loss);
+            let without = recorded.without_gradient;
+            match &mut without_gradient {
+                Some(all) => all.retain(|id| without.contains(id)),
+                None => without_gradient = Some(without),
+            }
+            Ok(recorded.step)
         })?;
         if let Some(first) = steps.first() {
             first.logs().check_same(step.logs(), "training_step", "phase")?;
         }
         steps.push(step);
     }
-    Ok(TrainProgram { steps, loss: loss.unwrap_or_default() })
+    let names = |id: EntryId| layout[id].names().to_vec();
+    Ok(TrainProgram {
+        steps,
+        loss: loss.unwrap_or_default(),
+        without_gradient: without_gradient.into_iter().flatten().flat_map(names).collect(),
+    })
 }
 
 /// What the recordings of a training step have in common. There is one recording for each phase and
@@ -78,9 +94,17 @@ struct TrainRecording<'a> {
     seed: u64,
 }
 
+/// The step of one phase on one batch.
+struct RecordedTraining {
+    step: StepProgram,
+    /// The name of the logged loss.
+    loss: String,
+    without_gradient: Vec<EntryId>,
+}
+
 impl TrainRecording<'_> {
-    /// Records the step of a phase on a batch. Returns it with the name of its logged loss.
-    fn record(&self, batch: &Batch, phase: usize) -> Result<(StepProgram, String)> {
+    /// Records the step of a phase on a batch.
+    fn record(&self, batch: &Batch, phase: usize) -> Result<RecordedTraining> {
         let TrainRecording { module, optimizers, batches, layout, config, seed } = *self;
         let counters = &layout.counters;
         let key = Tensor::placeholder(names::KEY, TensorType::new(DType::U32, [2]));
@@ -112,7 +136,7 @@ impl TrainRecording<'_> {
             || losses.iter().copied().chain(values.changes().map(|id| values.after(id))).cloned();
         let anomalies =
             config.options.detect_anomaly.then(|| Anomalies::watch(&watched().collect::<Vec<_>>()));
-        let logs = logs.with_anomalies(anomalies);
+        let mut logs = logs.with_anomalies(anomalies);
         let sums_before = Tensor::placeholder(names::LOGS, logs.ty());
         let counted: Vec<Tensor> =
             losses.iter().map(|loss| weight::counted(loss, group.is_some())).collect();
@@ -136,7 +160,10 @@ impl TrainRecording<'_> {
             batch,
             outputs,
         };
-        Ok((StepProgram::new(step, config)?, forward.loss_name))
+        let without_gradient =
+            optimizer_steps.iter().flat_map(|step| &step.without_gradient).copied().collect();
+        let step = StepProgram::new(step, config)?;
+        Ok(RecordedTraining { step, loss: forward.loss_name, without_gradient })
     }
 }
 

@@ -2,14 +2,15 @@
 //! accumulated over batches, and clipped.
 
 use fulmen_nn::optim::GradScaler;
-use fulmen_tensor::{DType, Tensor, grad};
+use fulmen_tensor::internal::gradients as differentiate;
+use fulmen_tensor::{DType, Tensor};
 
 use super::spikes::SpikeDetector;
 use super::values::Values;
 use crate::logs::MonitoredValue;
 use crate::rules::accumulation::Group;
 use crate::rules::clip::{self, Clip};
-use crate::state::{OptimizerSlots, ParamSlots, SpikeSlots};
+use crate::state::{EntryId, OptimizerSlots, ParamSlots, SpikeSlots};
 use crate::step_config::StepConfig;
 use crate::step_config::step_part::StepPart;
 
@@ -34,6 +35,8 @@ pub(super) struct Gradient<'a> {
 pub(super) struct Gradients<'a> {
     /// The gradients of the parameters on which the loss depends.
     pub(super) params: Vec<Gradient<'a>>,
+    /// The parameters that are not frozen, but with respect to which the loss has no derivative.
+    pub(super) without: Vec<EntryId>,
     /// The parameters that are frozen in this phase.
     pub(super) frozen: Vec<Param<'a>>,
     /// Whether this step changes parameters, a Boolean scalar. `None` if every step changes them.
@@ -83,6 +86,31 @@ fn norm<'a>(sums: impl IntoIterator<Item = &'a Tensor>, weight: Option<&Tensor>)
     }
 }
 
+/// The gradient of each parameter that has one, from the gradients of all values that the model
+/// used of it, and the other parameters.
+fn sum_of_parts<'a>(
+    params: Vec<Param<'a>>,
+    parts: Vec<Option<Tensor>>,
+    values: &Values,
+) -> (Vec<Gradient<'a>>, Vec<EntryId>) {
+    let mut parts = parts.into_iter();
+    let mut with_gradient = Vec::new();
+    let mut without = Vec::new();
+    for param in params {
+        // As in PyTorch, a parameter without a gradient doesn't change, not even by weight decay.
+        let own_parts = parts.by_ref().take(param.used.len()).flatten();
+        let Some(sum) = own_parts.reduce(|sum, part| sum + part) else {
+            without.push(param.slots.param);
+            continue;
+        };
+        // XLA sums the gradient over the devices. Each device keeps only the part that it updates.
+        let sharding = &values.layout[param.slots.param].sharding;
+        let sum = if sharding.is_replicated() { sum } else { sum.with_sharding(sharding) };
+        with_gradient.push(Gradient { param, sum });
+    }
+    (with_gradient, without)
+}
+
 /// Differentiates the loss of an optimizer with respect to its parameters, except the frozen ones.
 /// `group` is set if the optimizer steps once per group of batches.
 pub(super) fn gradients<'a>(
@@ -100,22 +128,14 @@ pub(super) fn gradients<'a>(
         let [scale, good_steps] = values.all_of(ids);
         GradScaler::new(scale, good_steps)
     });
-    let gradients = match &scale {
-        Some(scale) => grad(&scale.scale(loss), &wrt).iter().map(|g| scale.unscale(g)).collect(),
-        None => grad(loss, &wrt),
+    let parts = match &scale {
+        Some(scale) => {
+            let unscale = |gradient: Option<Tensor>| gradient.map(|g| scale.unscale(&g));
+            differentiate(scale.scale(loss), &wrt).into_iter().map(unscale).collect()
+        }
+        None => differentiate(loss, &wrt),
     };
-    let mut gradients = gradients.into_iter().zip(loss.depends_on_each(&wrt));
-    let mut with_gradient = Vec::new();
-    for param in params {
-        // As in PyTorch, a parameter without a gradient doesn't change, not even by weight decay.
-        let parts = gradients.by_ref().take(param.used.len());
-        let used_parts = parts.filter(|(_, is_used)| *is_used).map(|(gradient, _)| gradient);
-        let Some(sum) = used_parts.reduce(|sum, part| sum + part) else { continue };
-        // XLA sums the gradient over the devices. Each device keeps only the part that it updates.
-        let sharding = &values.layout[param.slots.param].sharding;
-        let sum = if sharding.is_replicated() { sum } else { sum.with_sharding(sharding) };
-        with_gradient.push(Gradient { param, sum });
-    }
+    let (mut with_gradient, without) = sum_of_parts(params, parts, values);
     for gradient in &mut with_gradient {
         if let (Some(group), Some(sum)) = (group, gradient.param.slots.grad_sum) {
             gradient.sum = group.add(values.before(sum), &gradient.sum);
@@ -160,6 +180,15 @@ pub(super) fn gradients<'a>(
         let (passes, latest) = guard.skip(values, &loss, norm.as_ref(), updates.as_ref(), &number);
         (updates, skipped) = (Some(passes), latest);
     }
-    let (params, clip) = (with_gradient, config.clip());
-    Gradients { params, frozen, updates, group_complete, weight, clip, norm, skipped }
+    Gradients {
+        params: with_gradient,
+        without,
+        frozen,
+        updates,
+        group_complete,
+        weight,
+        clip: config.clip(),
+        norm,
+        skipped,
+    }
 }

@@ -1,6 +1,6 @@
 //! The loss of an optimizer: checks it, weighs it and logs it.
 
-use fulmen_tensor::internal::mean_weights;
+use fulmen_tensor::internal::{gradient_end, mean_weights};
 use fulmen_tensor::{DType, Tensor};
 
 use crate::logs::log_entry::{LogEntry, LoggedValue, log_error};
@@ -52,6 +52,19 @@ pub(super) fn loss_weight(loss: &Tensor, source: &str, batch: &Batch) -> Result<
         );
     }
     Ok(weights.first().map(|found| found.weight.to_dtype(DType::F32)))
+}
+
+/// The error of a loss without a gradient with respect to any of `params`, the values of the
+/// parameters that it should train. `source` is the function that computed the loss.
+pub(super) fn loss_without_gradient(loss: &Tensor, source: &str, params: &[Tensor]) -> Error {
+    let cause = match gradient_end(loss, &params.iter().collect::<Vec<_>>()) {
+        Some(end) => format!(
+            "the loss has no gradient, so nothing would be trained: the gradient ends at {end}. detach(), argmax, \
+             comparisons, rounding and integers have no derivative; use a differentiable loss"
+        ),
+        None => "the loss depends on none of its parameters, so nothing would be trained".into(),
+    };
+    Error::usage(format!("{source}: {cause}\n  at {}", loss.location()))
 }
 
 /// Logs a loss under this name, unless the user logs it under another. Returns the name of the

@@ -20,8 +20,8 @@ use fulmen_nn::optim::Step;
 use fulmen_tensor::{DType, Tensor, TensorType, autocast, cond};
 
 use gradients::{Param, gradients};
-use loss::loss_weight;
 pub(crate) use loss::{check_loss, log_loss};
+use loss::{loss_weight, loss_without_gradient};
 use update::{OptimizerSteps, update};
 use values::Values;
 
@@ -64,6 +64,8 @@ pub(crate) struct OptimizerStep {
     /// Whether the optimizer changed parameters, a Boolean scalar. `None` if every step changes
     /// them.
     updated: Option<Tensor>,
+    /// The parameters without a gradient that are not frozen.
+    pub(crate) without_gradient: Vec<EntryId>,
 }
 
 /// A recorded step.
@@ -230,14 +232,12 @@ impl Recorder {
             self.values.set(weight, group.next_total());
         }
         let group = weighted.as_ref().or(self.group.as_ref());
+        let used: Vec<Tensor> = params.iter().flat_map(|param| &param.used).cloned().collect();
         let mut gradients =
             gradients(slots, loss, params, frozen, &mut self.values, group, &self.config);
-        if gradients.params.is_empty() && !optimizers.is_single() {
-            return Err(Error::usage(format!(
-                "minimize(\"{}\"): the loss depends on none of its parameters\n  at {}",
-                member.name,
-                loss.location()
-            )));
+        if gradients.params.is_empty() && !(optimizers.is_single() && gradients.without.is_empty())
+        {
+            return Err(loss_without_gradient(loss, &self.source(optimizer), &used));
         }
         let steps = self.steps(optimizer);
         let watches = self.config.parts.iter().any(|part| matches!(part, StepPart::Norms { .. }));
@@ -292,6 +292,7 @@ impl Recorder {
             loss_name: String::new(),
             facts,
             updated: gradients.updates.clone(),
+            without_gradient: gradients.without,
         })
     }
 

@@ -21,8 +21,8 @@ impl TrainStep<'_> {
     /// path stays intact until the new one is complete.
     ///
     /// # Errors
-    /// An error of the device; a folder that cannot be written; with `detect_nan`, a state that is
-    /// not finite.
+    /// An error of the device; a folder that cannot be written; an index that was out of range in a
+    /// step; with `detect_nan`, a state that is not finite.
     ///
     /// [`Trainer::fit`]: crate::Trainer::fit
     pub fn save(&mut self, path: impl AsRef<Path>) -> Result<()> {
@@ -36,6 +36,7 @@ impl TrainStep<'_> {
             let pending = self.runtime.read(&[sums])?;
             for literal in process_group::wait_for_literals(self.executor.process_group(), pending)?
             {
+                self.reads.check_finite(&self.program().logs().read(&literal)?, None)?;
                 tensors.push(StateTensor::replicated(
                     names::LOGS,
                     &literal,

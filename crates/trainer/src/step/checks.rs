@@ -1,6 +1,8 @@
 //! Checks before the first step: that all processes train the same, and that a user's own loop
 //! supports the options and callbacks.
 
+use fulmen_durable::messages::quantity;
+
 use crate::checkpoint::resume::ResumePoint;
 use crate::program::trace_fit::TracedFit;
 use crate::session::Session;
@@ -92,4 +94,24 @@ pub(super) fn check_options(session: &Session) -> Result<()> {
         ))),
         None => Ok(()),
     }
+}
+
+/// The number of parameters that a warning names.
+const NAMED: usize = 8;
+
+/// The warning about parameters that no loss trains, although they are not frozen.
+pub(super) fn warning_without_gradient(names: &[String]) -> Option<String> {
+    let named = names.iter().take(NAMED).map(|name| format!("`{name}`")).collect::<Vec<_>>();
+    let others = match names.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        others => format!(" and {others} more"),
+    };
+    (!names.is_empty()).then(|| {
+        format!(
+            "warning: the loss has no gradient with respect to {} ({}{others}), so training does not change them. If that is \
+             intended, freeze them with set_requires_grad(false)",
+            quantity(names.len(), "parameter"),
+            named.join(", ")
+        )
+    })
 }

@@ -8,7 +8,7 @@ use fulmen_data::{DataLoader, DeviceBatch};
 use fulmen_tensor::{Compiled, DeviceArray, Literal, Runtime, TensorType};
 
 use super::StepLogs;
-use super::checks::{check_consistent, check_options};
+use super::checks::{check_consistent, check_options, warning_without_gradient};
 use super::step_logs::LogReads;
 use crate::bad_samples::BadSampleCount;
 use crate::checkpoint::Position;
@@ -181,11 +181,12 @@ impl<'m> TrainStep<'m> {
                  stays at its start. Set max_steps or max_epochs too for such a schedule",
             );
         }
+        warning_without_gradient(&program.without_gradient).iter().for_each(|text| note(text));
         session.record.fit_advice.clear();
         session.record.hints = hints(&runtime, config, &train, program.largest().functions())?;
         session.record.hints.iter().for_each(|hint| note(&format!("hint: {hint}")));
         let losses = program.logs().losses(&program.loss);
-        let reads = LogReads::new(program.loss, losses, config.options.detect_nan);
+        let reads = LogReads::new(program.loss, losses, config.options.detect_nan, train.clone());
         let phases = &state.layout().phases;
         let mut steps = Vec::new();
         for (phase, step) in program.steps.iter().enumerate().skip(first) {

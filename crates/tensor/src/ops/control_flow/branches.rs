@@ -10,6 +10,7 @@ use super::{
     Body, DerivativeKey, Derivatives, borrowed, derivative_inputs, join, no_derivative, types,
 };
 use crate::grad::vjp;
+use crate::index_checks::{self, IndexCheck};
 use crate::lower::Lowering;
 use crate::operation::{Operation, RecomputePolicy, Vjp};
 use crate::region::{Region, parameters};
@@ -49,11 +50,11 @@ impl Branches {
     }
 
     fn differentiate(&self, cx: &Vjp<'_>) -> Result<Derivative, Fault> {
-        let wrt: Vec<usize> = (0..cx.inputs.len()).filter(|&i| cx.needed[i]).collect();
+        let needed: Vec<usize> = (0..cx.inputs.len()).filter(|&i| cx.needed[i]).collect();
         let with_cotangent: Vec<usize> = (0..cx.outputs.len())
             .filter(|&o| cx.cotangents[o].is_some() && cx.outputs[o].dtype().is_inexact())
             .collect();
-        let (mut bodies, mut outside) = (Vec::new(), Vec::new());
+        let mut differentiated = Vec::new();
         for body in &self.bodies {
             let Region { parameters: own, results } = &body.region;
             let cotangents = parameters(
@@ -64,23 +65,34 @@ impl Branches {
             // The parameter of this branch for input `i`, if there is one.
             let parameter_of = |i: usize| body.input_indices.iter().position(|&index| index == i);
             let used: Vec<&Tensor> =
-                wrt.iter().filter_map(|&i| parameter_of(i)).map(|p| &own[p]).collect();
+                needed.iter().filter_map(|&i| parameter_of(i)).map(|p| &own[p]).collect();
             let seeds: Vec<_> = with_cotangent
                 .iter()
                 .zip(&cotangents)
                 .map(|(&o, c)| (results[o].clone(), c.clone()))
                 .collect();
             let mut cotangents_of_inputs = vjp(&seeds, &used)?.into_iter();
-            let mut gradients = Vec::new();
-            for &i in &wrt {
-                gradients.push(
-                    match parameter_of(i).and_then(|_| cotangents_of_inputs.next().flatten()) {
-                        Some(gradient) => gradient,
-                        None => cx.inputs[i].zeros_like(),
-                    },
-                );
-            }
-            let all = own.iter().chain(&cotangents).cloned().collect();
+            let gradients: Vec<Option<Tensor>> = needed
+                .iter()
+                .map(|&i| parameter_of(i).and_then(|_| cotangents_of_inputs.next().flatten()))
+                .collect();
+            differentiated.push((body, cotangents, gradients));
+        }
+        let flows: Vec<bool> = (0..needed.len())
+            .map(|n| differentiated.iter().any(|(_, _, gradients)| gradients[n].is_some()))
+            .collect();
+        let chosen = |n: &usize| flows[*n];
+        let wrt: Vec<usize> = (0..needed.len()).filter(chosen).map(|n| needed[n]).collect();
+        let (mut bodies, mut outside) = (Vec::new(), Vec::new());
+        for (body, cotangents, gradients) in differentiated {
+            let gradients: Vec<Tensor> = (0..needed.len())
+                .filter(chosen)
+                .map(|n| {
+                    let zeros = || cx.inputs[needed[n]].zeros_like();
+                    gradients[n].clone().unwrap_or_else(zeros)
+                })
+                .collect();
+            let all = body.region.parameters.iter().chain(&cotangents).cloned().collect();
             let (region, captures) = Region::close(self.method, 0, all, &gradients);
             let mut input_indices = body.input_indices.clone();
             let cotangents = cx.inputs.len()..cx.inputs.len() + with_cotangent.len();
@@ -91,6 +103,37 @@ impl Branches {
             bodies.push(Body { region, input_indices });
         }
         Ok(Derivative { branches: Branches::new(self.method, bodies), wrt, outside })
+    }
+}
+
+impl Branches {
+    /// The checks of all branches: other branches return their words, and zeros for those of a
+    /// branch that does not run.
+    fn index_checks(&self, inputs: &[Tensor]) -> Vec<IndexCheck> {
+        let each: Vec<Vec<IndexCheck>> =
+            self.bodies.iter().map(|body| index_checks::find(&body.region.results)).collect();
+        if each.iter().all(Vec::is_empty) {
+            return Vec::new();
+        }
+        let mut bodies = Vec::new();
+        let mut all_inputs = inputs.to_vec();
+        for (number, body) in self.bodies.iter().enumerate() {
+            let mut results = Vec::new();
+            for (other, checks) in each.iter().enumerate() {
+                let none = || Tensor::zeros(DType::I32, [index_checks::WORDS]);
+                let words =
+                    |check: &IndexCheck| if other == number { check.words() } else { none() };
+                results.extend(checks.iter().map(words));
+            }
+            let own = body.region.parameters.clone();
+            let (region, captures) = Region::close(self.method, 0, own, &results);
+            let mut input_indices = body.input_indices.clone();
+            input_indices.extend(all_inputs.len()..all_inputs.len() + captures.len());
+            all_inputs.extend(captures);
+            bodies.push(Body { region, input_indices });
+        }
+        let words = Branches::new(self.method, bodies).apply(&all_inputs);
+        each.iter().flatten().zip(words).map(|(check, words)| check.with_words(words)).collect()
     }
 }
 
@@ -109,11 +152,25 @@ impl Operation for Branch {
             Err(fault) => return no_derivative(fault, cx.inputs.len()),
         };
         let inputs = derivative_inputs(cx, &derivative.outside);
+        if derivative.wrt.is_empty() {
+            return cotangents;
+        }
         let results = derivative.branches.clone().apply(&inputs);
         for (&i, cotangent) in derivative.wrt.iter().zip(results) {
             cotangents[i] = Some(cotangent);
         }
         cotangents
+    }
+    fn active_results(&self, active: &[bool], count: usize) -> Vec<bool> {
+        let mut flows = vec![false; count];
+        for body in &self.0.bodies {
+            let results = body.region.active_results(&body.active(active));
+            flows.iter_mut().zip(results).for_each(|(all, one)| *all |= one);
+        }
+        flows
+    }
+    fn index_checks(&self, inputs: &[Tensor]) -> Vec<IndexCheck> {
+        self.0.index_checks(inputs)
     }
     fn recompute_policy(&self) -> RecomputePolicy {
         RecomputePolicy::Never

@@ -86,6 +86,9 @@ impl Operation for Call {
         }
         cotangents
     }
+    fn active_results(&self, active: &[bool], _: usize) -> Vec<bool> {
+        self.0.region.active_results(active)
+    }
     fn called_body(&self) -> Option<&Region> {
         Some(&self.0.region)
     }

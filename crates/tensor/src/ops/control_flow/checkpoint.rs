@@ -61,6 +61,9 @@ impl Operation for Checkpoint {
             Err(fault) => no_derivative(fault, gradients_of_inputs.len()),
         }
     }
+    fn active_results(&self, active: &[bool], _: usize) -> Vec<bool> {
+        self.0.active_results(active)
+    }
     fn inlined_body(&self) -> Option<&Region> {
         Some(&self.0)
     }

@@ -130,6 +130,11 @@ fn join(
 }
 
 impl Body {
+    /// Whether each parameter is active, from whether each input of the operation is.
+    fn active(&self, inputs: &[bool]) -> Vec<bool> {
+        self.input_indices.iter().map(|&i| inputs[i]).collect()
+    }
+
     /// The names of the parameters, where `name` maps an input of the operation to its name.
     fn arguments(&self, name: impl Fn(usize) -> String) -> Vec<String> {
         self.input_indices.iter().map(|&i| name(i)).collect()

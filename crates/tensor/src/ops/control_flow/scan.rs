@@ -8,6 +8,8 @@ use fulmen_durable::messages::quantity;
 use super::scan_derivative::Derivative;
 use super::while_loop::same_carry;
 use super::{Derivatives, borrowed};
+use crate::gradient_flow::active_in_loop;
+use crate::index_checks::IndexCheck;
 use crate::lower::Lowering;
 use crate::operation::{Operation, RecomputePolicy, Vjp};
 use crate::region::{Region, parameters};
@@ -81,6 +83,13 @@ impl Operation for Loop {
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
         self.scan_vjp(cx)
+    }
+    fn active_results(&self, active: &[bool], _: usize) -> Vec<bool> {
+        let results = self.results();
+        active_in_loop(&self.step.region.parameters, &results, self.step.carries, active).1
+    }
+    fn index_checks(&self, inputs: &[Tensor]) -> Vec<IndexCheck> {
+        self.checks_of_steps(inputs)
     }
     fn recompute_policy(&self) -> RecomputePolicy {
         RecomputePolicy::Never

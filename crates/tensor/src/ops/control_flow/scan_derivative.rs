@@ -11,13 +11,16 @@ use std::sync::PoisonError;
 
 use super::scan::{Loop, Step};
 use super::{DerivativeKey, no_derivative};
+use crate::autocast::wide;
 use crate::grad::vjp;
+use crate::gradient_flow::active_in_loop;
 use crate::graph::{Calls, Constants, Graph, Value, dependents, replay, value_id};
+use crate::index_checks::{self, IndexCheck};
 use crate::operation::{RecomputePolicy, Vjp};
 use crate::region::{Region, frontier, parameters};
 use crate::scope::Scope;
 use crate::tensor::{Kind, all_live};
-use crate::{Fault, Tensor};
+use crate::{DType, Fault, Tensor, TensorType};
 
 /// The backward scan, for the inputs that need cotangents and the results that have them.
 pub(super) struct Derivative {
@@ -124,7 +127,7 @@ impl Loop {
             });
         }
         for &input in &d.sums {
-            inputs.push(cx.inputs[input].zeros_like());
+            inputs.push(wide(&cx.inputs[input].zeros_like()));
         }
         inputs.extend(d.cotangents.iter().filter_map(|&result| cx.cotangents[result].clone()));
         inputs.extend(d.sources.iter().map(|source| match source {
@@ -146,7 +149,7 @@ impl Loop {
             return no_derivative(fault, cx.inputs.len());
         }
         for (&input, cotangent) in d.carries.iter().chain(&d.sums).chain(&d.ys).zip(backward) {
-            cotangents[input] = Some(cotangent);
+            cotangents[input] = Some(cotangent.to_dtype(cx.inputs[input].dtype()));
         }
         cotangents
     }
@@ -156,27 +159,10 @@ impl Loop {
         let own = &self.step.region.parameters;
         let results = self.results();
         // A carry that depends on an active input is active in the next step.
-        let mut active = cx.needed.to_vec();
-        let reached = loop {
-            let sources: Vec<&Tensor> =
-                own.iter().zip(&active).filter(|(_, active)| **active).map(|(p, _)| p).collect();
-            let reached = dependents(&results, &sources);
-            let more = |i: &usize| {
-                !active[*i]
-                    && results[*i].dtype().is_inexact()
-                    && reached.contains(&results[*i].node.id)
-            };
-            match (0..carries).find(more) {
-                Some(i) => active[i] = true,
-                None => break reached,
-            }
-        };
-        let reached =
-            |i: usize| results[i].dtype().is_inexact() && reached.contains(&results[i].node.id);
+        let (active, flows) = active_in_loop(own, &results, carries, cx.needed);
         let active_carries: Vec<usize> = (0..carries).filter(|&i| active[i]).collect();
-        let with_cotangent: Vec<usize> = (carries..results.len())
-            .filter(|&i| cx.cotangents[i].is_some() && reached(i))
-            .collect();
+        let with_cotangent: Vec<usize> =
+            (carries..results.len()).filter(|&i| cx.cotangents[i].is_some() && flows[i]).collect();
 
         let carry_cotangents = parameters(
             "scan",
@@ -206,11 +192,12 @@ impl Loop {
         }
         let sums: Vec<usize> =
             (carries + xs..own.len()).filter(|i| gradients.contains_key(i)).collect();
-        let partial_sums =
-            parameters("scan", "sum of cotangents", sums.iter().map(|&i| own[i].ty()));
+        // A 16-bit sum over many steps would stop growing.
+        let sum_types: Vec<TensorType> = sums.iter().map(|&i| wide(&own[i]).ty().clone()).collect();
+        let partial_sums = parameters("scan", "sum of cotangents", &sum_types);
         for (i, sum) in sums.iter().zip(&partial_sums) {
             if let Some(gradient) = gradients.get(i) {
-                backward.push(sum + gradient);
+                backward.push(sum + wide(gradient));
             }
         }
         let ys: Vec<usize> =
@@ -249,6 +236,33 @@ impl Loop {
             outside,
             ys,
         })
+    }
+
+    /// The checks of indices in a step. Like a residual, the words of each are one more y of the
+    /// loop. Those of the first step with an invalid index count.
+    pub(super) fn checks_of_steps(&self, inputs: &[Tensor]) -> Vec<IndexCheck> {
+        let found = index_checks::find(&self.step.region.results);
+        let words: Vec<Tensor> = found.iter().map(IndexCheck::words).collect();
+        if words.is_empty() {
+            return Vec::new();
+        }
+        // A poisoned step has no program.
+        let Ok((sources, residuals)) = self.keep(&words) else { return Vec::new() };
+        let results = Loop { residuals, ..self.clone() }.apply(inputs);
+        let number = Tensor::arange(DType::I32, self.length);
+        let mut checks = Vec::new();
+        for (check, source) in found.iter().zip(sources) {
+            let words = match source {
+                Source::Input(i) => inputs[i].clone(),
+                Source::Result(i) => results[i].clone(),
+            };
+            let is_invalid = words.narrow(1, 0, 1).squeeze(1).ne(0.0);
+            let none = Tensor::full(DType::I32, [], self.length as f64);
+            let first = is_invalid.select(&number, &none).min(&[0]);
+            let is_first = number.eq(&first).unsqueeze(1);
+            checks.push(check.with_words(is_first.select(&words, &words.zeros_like()).sum(&[0])));
+        }
+        checks
     }
 
     /// The sources of these values of a step, and the residuals that the forward scan then returns.

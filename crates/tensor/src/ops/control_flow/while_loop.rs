@@ -6,6 +6,7 @@ use std::sync::Arc;
 use fulmen_durable::messages::quantity;
 
 use super::{Body, borrowed, join, types};
+use crate::gradient_flow::active_in_loop;
 use crate::lower::Lowering;
 use crate::operation::{Operation, RecomputePolicy, Vjp};
 use crate::region::{Region, parameters};
@@ -33,6 +34,11 @@ impl Operation for WhileLoop {
         let message = "a loop with a condition has no derivative, because its number of steps is not known in \
                        advance; use scan(), or fori_loop() with host integers as bounds";
         vec![Some(Tensor::poison("while_loop", message)); cx.inputs.len()]
+    }
+    fn active_results(&self, active: &[bool], count: usize) -> Vec<bool> {
+        let Body { region, .. } = &self.0.body;
+        let active = self.0.body.active(active);
+        active_in_loop(&region.parameters, &region.results, count, &active).1
     }
     fn recompute_policy(&self) -> RecomputePolicy {
         RecomputePolicy::Never

@@ -49,6 +49,11 @@ const WITHOUT_A_ROW: &[(&str, &str)] = &[
     ("custom_gradient", "has bodies: control_flow.rs"),
     ("optimization_barrier", "the identity: control_flow.rs"),
     ("wide", "for the crates of Fulmen: a conversion"),
+    ("gradients", "for the crates of Fulmen: grad"),
+    ("check_indices", "for the crates of Fulmen: the identity, index_checks.rs"),
+    ("check_masked_indices", "for the crates of Fulmen: check_indices"),
+    ("with_mean_weight", "for the crates of Fulmen: the identity"),
+    ("global_norm", "for the crates of Fulmen: large_norms.rs"),
 ];
 
 /// Constants and leaves, which record no operation.
