@@ -205,9 +205,10 @@ struct Span {
 }
 
 fn span(rect: &Rect, is_horizontal: bool) -> Span {
-    match is_horizontal {
-        true => Span { start: rect.x, length: rect.width },
-        false => Span { start: rect.y, length: rect.height },
+    if is_horizontal {
+        Span { start: rect.x, length: rect.width }
+    } else {
+        Span { start: rect.y, length: rect.height }
     }
 }
 

@@ -4,7 +4,9 @@
 //! Out of scope: what a step does to them ([`ImageTransform::apply_pair`](crate::ImageTransform)).
 
 use std::fmt;
+use std::ops::Range;
 
+use crate::geometry::View;
 use crate::pair::{Pair, size_of, view_boxes, view_mask};
 use crate::pipeline::Step;
 use crate::render::{render_view, with_scratch};
@@ -90,20 +92,15 @@ impl PairPipeline {
     ) -> Result<Pair> {
         self.pipeline.check()?;
         let mask = mask.map(|file| self.pipeline.decode_mask(file)).transpose()?;
-        let boxes: Vec<BoundingBox> = boxes.into_iter().collect();
-        let (pair, done) = with_scratch(|scratch| -> Result<(Pair, usize)> {
-            let first = self.pipeline.decode_first(image, random, scratch)?;
-            let mask = match &mask {
-                Some(mask) => {
-                    Pair::check_mask(mask, first.source)?;
-                    Some(view_mask(&first.view, mask)?)
-                }
-                None => None,
-            };
-            let boxes = view_boxes(&first.view, &boxes);
-            Ok((Pair { image: first.image, mask, boxes }, first.done))
-        })?;
-        self.finish(pair, done, random)
+        let same_random = random.clone();
+        let first = with_scratch(|scratch| self.pipeline.decode_first(image, random, scratch))?;
+        if let Some(mask) = &mask {
+            Pair::check_mask(mask, first.source)?;
+        }
+        let targets = Targets { mask, boxes: boxes.into_iter().collect() };
+        let targets = self.move_targets(0..first.done, first.source, targets, same_random)?;
+        let Targets { mask, boxes } = targets;
+        self.finish(Pair { image: first.image, mask, boxes }, first.done, random)
     }
 
     /// Applies all steps to a decoded image, its mask and its boxes.
@@ -133,19 +130,41 @@ impl PairPipeline {
                     done += 1;
                 }
                 Step::Geometric(_) => {
-                    let (view, next) = self.pipeline.view(pair.size(), done, random)?;
-                    let mask = pair.mask.as_ref().map(|mask| view_mask(&view, mask)).transpose()?;
-                    let boxes = view_boxes(&view, &pair.boxes);
-                    pair = Pair {
-                        image: render_view(&view, &pair.image, &self.pipeline)?,
-                        mask,
-                        boxes,
-                    };
+                    let same_random = random.clone();
+                    let size = pair.size();
+                    let (view, next) = self.pipeline.view(size, done, random)?;
+                    let image = render_view(&view, &pair.image, &self.pipeline)?;
+                    let targets = Targets { mask: pair.mask, boxes: pair.boxes };
+                    let targets = self.move_targets(done..next, size, targets, same_random)?;
+                    pair = Pair { image, mask: targets.mask, boxes: targets.boxes };
                     done = next;
                 }
             }
         }
         Ok(pair)
+    }
+
+    /// Moves what belongs to an image of `size` through consecutive geometric steps, one by one: the
+    /// nearest value of a mask depends on their order. `random` is that of the image before these
+    /// steps.
+    fn move_targets(
+        &self,
+        steps: Range<usize>,
+        mut size: ImageSize,
+        mut targets: Targets,
+        mut random: SampleRng,
+    ) -> Result<Targets> {
+        for step in &self.pipeline.steps[steps] {
+            let Step::Geometric(step) = step else { continue };
+            let mut view = View::all(size);
+            view.push(step, &mut random)?;
+            targets = Targets {
+                mask: targets.mask.map(|mask| view_mask(&view, &mask)).transpose()?,
+                boxes: view_boxes(&view, &targets.boxes),
+            };
+            size = view.output();
+        }
+        Ok(targets)
     }
 
     /// Writes an image and its mask into the fields of a sample. Boxes, whose number differs from
@@ -188,12 +207,16 @@ impl fmt::Debug for PairPipeline {
     }
 }
 
+/// What belongs to an image.
+struct Targets {
+    mask: Option<Image>,
+    boxes: Vec<BoundingBox>,
+}
+
 /// An image after the first steps, which the decoder takes part in.
 pub(crate) struct FirstView {
     pub(crate) image: Image,
-    /// The view of the source, after its EXIF orientation.
-    pub(crate) view: crate::geometry::View,
-    /// The size of this source.
+    /// The size of the source, after its EXIF orientation.
     pub(crate) source: ImageSize,
     /// The number of completed steps.
     pub(crate) done: usize,

@@ -60,9 +60,7 @@ impl Scratch {
 struct RenderedView {
     size: ImageSize,
     orientation: Orientation,
-    /// The view of the source, after its EXIF orientation.
-    view: View,
-    /// The size of this source.
+    /// The size of the source, after its EXIF orientation.
     source: ImageSize,
     /// The number of completed steps.
     done: usize,
@@ -206,8 +204,8 @@ impl ImagePipeline {
         let stored = encoded.size();
         let orientation = if self.exif { encoded.orientation() } else { Orientation::default() };
         let source = orientation.size(stored);
-        let (oriented, done) = self.view(source, 0, random)?;
-        let view = oriented.reorient(orientation, stored);
+        let (view, done) = self.view(source, 0, random)?;
+        let view = view.reorient(orientation, stored);
         let eighths = if encoded.has_scales() { self.eighths(&view) } else { 8 };
         match resize::needed_part(&view, self.interpolation) {
             Some(rect) => {
@@ -221,7 +219,7 @@ impl ImagePipeline {
             }
         }
         let (size, orientation) = (view.window.size(), view.orientation);
-        Ok(RenderedView { size, orientation, view: oriented, source, done })
+        Ok(RenderedView { size, orientation, source, done })
     }
 
     /// Decodes an image and applies the first geometric steps.
@@ -233,8 +231,8 @@ impl ImagePipeline {
     ) -> Result<FirstView> {
         let rendered = self.begin(file, random, scratch)?;
         let image = image(&rendered, self.channels, scratch)?;
-        let RenderedView { view, source, done, .. } = rendered;
-        Ok(FirstView { image, view, source, done })
+        let RenderedView { source, done, .. } = rendered;
+        Ok(FirstView { image, source, done })
     }
 
     /// The view of all consecutive geometric steps from `from` on, and the first step after them.

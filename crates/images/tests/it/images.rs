@@ -108,9 +108,10 @@ fn jpegs_decode_as_pillow_decodes_them_at_all_edges() {
             let difference = a.abs_diff(*b);
             let tolerance = if is_edge { EDGE } else { NOISE };
             assert!(difference <= tolerance, "{width} x {height}: {a} for {b} at ({x}, {y})");
-            worst = match is_edge {
-                true => (worst.0.max(difference), worst.1),
-                false => (worst.0, worst.1.max(difference)),
+            worst = if is_edge {
+                (worst.0.max(difference), worst.1)
+            } else {
+                (worst.0, worst.1.max(difference))
             };
         }
     }
