@@ -34,23 +34,50 @@ pub fn key(seed: u64) -> Tensor {
     Tensor::from_slice(&[(seed >> 32) as u32, seed as u32], [2])
 }
 
-/// Derives a new key from a key and a number (JAX's `random.fold_in`).
+/// Derives a new key from a key and a number of any integer type (JAX's `random.fold_in`).
+///
+/// Numbers from 0 to 2³²−1 give the keys of JAX, and negative numbers of up to 32 bits those of
+/// JAX's `int32` arrays: −1 gives the key of 2³²−1. Of larger numbers, the low and then the high 32
+/// bits are folded in. Poisoned if the number has more than 64 bits.
+///
+/// ```
+/// use fulmen_tensor::random;
+/// let key = random::key(42);
+/// let steps: Vec<usize> = vec![0, 7];
+/// let bits = random::fold_in(&key, steps[1]).eval()?.to_vec::<u32>()?;
+/// assert_eq!(bits, random::fold_in(&key, 7).eval()?.to_vec::<u32>()?);
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
 #[track_caller]
-pub fn fold_in(key: impl AsTensor, data: u32) -> Tensor {
+pub fn fold_in(key: impl AsTensor, data: impl TryInto<i128>) -> Tensor {
     Tensor::record("fold_in", || {
         let key = key.as_tensor();
-        // A key that is known while recording is hashed on the host, which adds nothing to the
-        // program.
-        match key.constant_elements::<u32>().as_deref() {
-            Some(&[high, low]) => {
-                Ok(Tensor::from_slice(&threefry2x32_on_host([high, low], [0, data]), [2]))
-            }
-            _ => fold(key, &Tensor::scalar(data)),
+        let number: i128 = data.try_into().map_err(|_| "the number has more than 64 bits")?;
+        if let Ok(word) = u32::try_from(number) {
+            return fold_word(key, word);
         }
+        if let Ok(negative) = i32::try_from(number) {
+            return fold_word(key, negative.cast_unsigned());
+        }
+        let bits = u64::try_from(number)
+            .or_else(|_| i64::try_from(number).map(i64::cast_unsigned))
+            .map_err(|_| "the number has more than 64 bits")?;
+        fold_word(&fold_word(key, bits as u32)?, (bits >> 32) as u32)
     })
 }
 
-/// Derives a new key from a key and a computed number, a `u32` scalar.
+fn fold_word(key: &Tensor, data: u32) -> Result<Tensor, Refusal> {
+    // A key that is known while recording is hashed on the host, which adds nothing to the program.
+    match key.constant_elements::<u32>().as_deref() {
+        Some(&[high, low]) => {
+            Ok(Tensor::from_slice(&threefry2x32_on_host([high, low], [0, data]), [2]))
+        }
+        _ => fold(key, &Tensor::scalar(data)),
+    }
+}
+
+/// Derives a new key from a key and a computed number, a scalar of an integer dtype of up to 32
+/// bits. The key is that of [`fold_in`].
 #[track_caller]
 pub fn fold_in_tensor(key: impl AsTensor, data: impl AsTensor) -> Tensor {
     Tensor::record("fold_in_tensor", || fold(key.as_tensor(), data.as_tensor()))
@@ -58,9 +85,14 @@ pub fn fold_in_tensor(key: impl AsTensor, data: impl AsTensor) -> Tensor {
 
 fn fold(key: &Tensor, data: &Tensor) -> Result<Tensor, Refusal> {
     check_key(key)?;
-    if *data.live()?.ty() != TensorType::scalar(DType::U32) {
-        return Err(format!("the number must be a u32 scalar, not {}", data.ty()).into());
+    let ty = data.live()?.ty();
+    if !ty.dtype.is_integer() || ty.dtype.size_in_bytes() > 4 || ty.shape.rank() != 0 {
+        return Err(
+            format!("the number must be an integer scalar of up to 32 bits, not {ty}").into()
+        );
     }
+    // The bits of a negative number stay, as in JAX.
+    let data = &data.to_dtype(DType::U32);
     let [a, b] = threefry2x32(key, &Tensor::zeros(DType::U32, []), data);
     Ok(Tensor::stack(&[&a, &b], 0))
 }

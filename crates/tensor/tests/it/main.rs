@@ -10,6 +10,7 @@ mod convolutions;
 mod deep;
 mod evals;
 mod faults;
+mod fold_in;
 mod gamma;
 mod gather;
 mod gradient_flow;

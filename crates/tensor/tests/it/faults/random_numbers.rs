@@ -11,7 +11,7 @@ fn draws() {
     check_all(
         [
             random::fold_in(&zeros([2]), 1),
-            random::fold_in_tensor(&key, &integers([])),
+            random::fold_in_tensor(&key, &zeros([])),
             random::uniform(&key, DType::I32, [2], 0.0, 1.0),
             random::uniform(&key, DType::F32, [2], 2.0, 1.0),
             random::uniform(&key, DType::F32, [2], f64::NAN, 1.0),
@@ -38,7 +38,7 @@ fn draws() {
         ],
         expect![[r#"
             fold_in: a random key must be u32[2], not f32[2]; make one with random::key()
-            fold_in_tensor: the number must be a u32 scalar, not i32[]
+            fold_in_tensor: the number must be an integer scalar of up to 32 bits, not f32[]
             uniform: draws floating-point numbers, not i32
             uniform: the lower bound 2 must be below the upper, 1
             uniform: the lower bound NaN must be below the upper, 1
