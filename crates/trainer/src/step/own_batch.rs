@@ -68,9 +68,10 @@ impl TrainStep<'_> {
         let mask = Literal::from_slice(&mask, [rows])?;
         let mut arrays = Vec::new();
         for value in shapes[bucket].iter().filter_map(|field| value_of(&field.name)) {
-            let array = match given == rows {
-                true => self.runtime.to_devices(value, &sharding)?,
-                false => self.runtime.to_devices(&padded(value, rows)?, &sharding)?,
+            let array = if given == rows {
+                self.runtime.to_devices(value, &sharding)?
+            } else {
+                self.runtime.to_devices(&padded(value, rows)?, &sharding)?
             };
             arrays.push(array);
         }
@@ -105,13 +106,11 @@ impl TrainStep<'_> {
             }
         }
         match given {
-            Some((name, count)) if (1..rows).contains(&count) => match self.train.pads() {
-                true => Ok(count),
-                false => Err(format!(
-                    "the field `{name}` has {count} rows, expected {rows}; for smaller batches make the loader with \
-                     `padded(true)`, and let the loss use the mask, as `batch.mean(..)` does"
-                )),
-            },
+            Some((_, count)) if (1..rows).contains(&count) && self.train.pads() => Ok(count),
+            Some((name, count)) if (1..rows).contains(&count) => Err(format!(
+                "the field `{name}` has {count} rows, expected {rows}; for smaller batches make the loader with \
+                 `padded(true)`, and let the loss use the mask, as `batch.mean(..)` does"
+            )),
             _ => Ok(rows),
         }
     }
