@@ -322,6 +322,10 @@ impl CausalLm for Decoder {
     fn max_positions(&self) -> Option<usize> {
         None
     }
+
+    fn trained_positions(&self) -> Option<usize> {
+        Some(self.config.max_position_embeddings)
+    }
 }
 
 impl Pretrained for Decoder {

@@ -4,7 +4,7 @@ use fulmen_nn::attention::Attention;
 use fulmen_tensor::{AsTensor, DType, Refusal, Tensor};
 
 use crate::attention::{join_heads, padding_mask};
-use crate::{CausalLm, MODELS, Prompt, StaticCache};
+use crate::{CausalLm, EncoderTokens, MODELS, Prompt, StaticCache};
 
 /// A model with an encoder and a decoder.
 pub(crate) trait EncoderDecoder {
@@ -104,6 +104,7 @@ impl Memory {
 pub struct Decoding<'m> {
     model: &'m dyn EncoderDecoder,
     memory: Memory,
+    read: EncoderTokens,
 }
 
 impl<'m> Decoding<'m> {
@@ -132,7 +133,11 @@ impl<'m> Decoding<'m> {
             let features = MODELS.record(model.name(), || Err::<Tensor, Refusal>(refusal));
             Memory { features, keys_values: Vec::new(), mask: None, batch: 1 }
         });
-        Decoding { model, memory }
+        let mask = match attention_mask {
+            Some(mask) => mask.ne(0.0),
+            None => Tensor::ones(DType::Bool, ids.shape()),
+        };
+        Decoding { model, memory, read: EncoderTokens { ids: ids.to_dtype(DType::I32), mask } }
     }
 
     /// The first token of a decoder, for each text.
@@ -212,5 +217,13 @@ impl CausalLm for Decoding<'_> {
 
     fn max_positions(&self) -> Option<usize> {
         self.model.max_positions()
+    }
+
+    fn encoder_tokens(&self) -> Option<EncoderTokens> {
+        Some(self.read.clone())
+    }
+
+    fn decoder_start_token(&self) -> Option<i32> {
+        Some(self.model.start_token())
     }
 }

@@ -98,11 +98,11 @@ pub(crate) fn check_decoder(name: &str, model: &dyn CausalLm, forward: impl Fn(&
     let expected = ExpectedValues::read(name);
     let mut outputs = outputs_without_cache(&expected, forward);
     let ids = expected.tensor("ids");
-    let plain = GenerationConfig { max_new_tokens: 32, ..GenerationConfig::default() };
+    let plain = GenerationConfig { max_new_tokens: Some(32), ..GenerationConfig::default() };
     outputs.push(("greedy", generate(model, &Prompt::from(&ids), &plain)));
     let end = expected.rows("end")[0][0] as i32;
     let ending = GenerationConfig {
-        max_new_tokens: 8,
+        max_new_tokens: Some(8),
         eos_token_id: vec![end],
         pad_token_id: Some(1),
         ..plain
@@ -121,7 +121,7 @@ pub(crate) fn check_decoder(name: &str, model: &dyn CausalLm, forward: impl Fn(&
     if expected.has("restricted") {
         let bad = expected.rows("bad")[0][0] as i32;
         let restricted = GenerationConfig {
-            max_new_tokens: 6,
+            max_new_tokens: Some(6),
             eos_token_id: Vec::new(),
             forced_eos_token_id: vec![end],
             bad_words_ids: vec![vec![bad]],

@@ -33,7 +33,7 @@ pub use config::Config;
 /// assert_eq!(model.forward(&ids, None, &decoder_ids).ty().to_string(), "f32[4, 6, 50]");
 ///
 /// let decoding = model.decoding(&ids, None);
-/// let config = GenerationConfig { max_new_tokens: 3, ..GenerationConfig::default() };
+/// let config = GenerationConfig { max_new_tokens: Some(3), ..GenerationConfig::default() };
 /// assert_eq!(generate(&decoding, &decoding.start(), &config).ty().to_string(), "i32[4, 3]");
 /// # Ok::<(), fulmen_models::Error>(())
 /// ```

@@ -148,7 +148,7 @@ impl CliApp for Args {
         };
         let Generation { max_new_tokens, temperature, top_k, draw, .. } = self.generation;
         let answers = GenerationConfig {
-            max_new_tokens,
+            max_new_tokens: Some(max_new_tokens),
             do_sample: true,
             temperature,
             top_k,

@@ -215,7 +215,7 @@ impl CliApp for Args {
         let config = self.network.config(vocab_size, self.longest() + 1, pad);
         let Generation { num_beams, length_penalty } = self.generation;
         let answers = GenerationConfig {
-            max_new_tokens: self.longest(),
+            max_new_tokens: Some(self.longest()),
             num_beams,
             length_penalty,
             eos_token_id: vec![end as i32],

@@ -4,23 +4,34 @@
 
 use fulmen_tensor::{DType, Refusal, Scope, Tensor, while_loop};
 
-use super::{CausalLm, GenerationConfig, StaticCache};
+use super::processor::LogitsProcessor;
+use super::{CausalLm, GenerationConfig, Start, StaticCache};
 use crate::MODELS;
 
 /// The score of an excluded sequence.
 const EXCLUDED_SCORE: f64 = -1e9;
 
+/// The sequences that a beam search found.
+pub(super) struct Found {
+    /// The new tokens, i32 `[batch · num_return_sequences, new]`.
+    pub(super) tokens: Tensor,
+    /// Their scores, f32 `[batch · num_return_sequences]`.
+    #[cfg(test)]
+    pub(super) scores: Tensor,
+}
+
 /// The state of the loop, besides the cache.
+#[derive(Clone)]
 struct Beams {
     /// The number of generated tokens, an i32 scalar.
     step: Tensor,
     /// Whether the search continues, a bool scalar.
     continues: Tensor,
-    /// The open sequences, i32 `[batch, beams, new]`.
+    /// The open sequences with their prompts, i32 `[batch, beams, prompt + new]`.
     open: Tensor,
     /// The log-probabilities of the open sequences, f32 `[batch, beams]`.
     open_scores: Tensor,
-    /// The best finished sequences, i32 `[batch, beams, new]`.
+    /// The best finished sequences with their prompts, i32 `[batch, beams, prompt + new]`.
     finished: Tensor,
     /// The scores of the finished sequences, f32 `[batch, beams]`.
     finished_scores: Tensor,
@@ -28,7 +39,7 @@ struct Beams {
     is_finished: Tensor,
     /// Whether an open sequence can still surpass a finished one, bool `[batch, 1]`.
     can_improve: Tensor,
-    /// The next-token logits of the open sequences, f32 `[batch·beams, vocabulary]`.
+    /// The next-token logits of the open sequences, f32 `[batch · beams, vocabulary]`.
     logits: Tensor,
 }
 
@@ -36,95 +47,76 @@ struct Beams {
 const NUM_TENSORS: usize = 9;
 
 impl Beams {
-    fn from_carry(carry: &[Tensor]) -> Beams {
-        let [
-            step,
-            continues,
-            open,
-            open_scores,
-            finished,
-            finished_scores,
-            is_finished,
-            can_improve,
-            logits,
-        ] = std::array::from_fn::<Tensor, NUM_TENSORS, _>(|i| carry[i].clone());
-        Beams {
-            step,
-            continues,
-            open,
-            open_scores,
-            finished,
-            finished_scores,
-            is_finished,
-            can_improve,
-            logits,
-        }
+    /// The tensors that a loop carries, in the order in which it carries them.
+    fn tensors(&mut self) -> [&mut Tensor; NUM_TENSORS] {
+        [
+            &mut self.step,
+            &mut self.continues,
+            &mut self.open,
+            &mut self.open_scores,
+            &mut self.finished,
+            &mut self.finished_scores,
+            &mut self.is_finished,
+            &mut self.can_improve,
+            &mut self.logits,
+        ]
     }
 
-    fn carry(self, cache: &StaticCache) -> Vec<Tensor> {
-        let Beams {
-            step,
-            continues,
-            open,
-            open_scores,
-            finished,
-            finished_scores,
-            is_finished,
-            can_improve,
-            logits,
-        } = self;
-        let tensors = [
-            step,
-            continues,
-            open,
-            open_scores,
-            finished,
-            finished_scores,
-            is_finished,
-            can_improve,
-            logits,
-        ];
-        tensors.into_iter().chain(cache.tensors()).collect()
+    /// The state from the tensors that a loop carries.
+    fn with_tensors(&self, carry: &[Tensor]) -> Beams {
+        let mut beams = self.clone();
+        for (tensor, carried) in beams.tensors().into_iter().zip(carry) {
+            *tensor = carried.clone();
+        }
+        beams
+    }
+
+    fn carry(mut self, cache: &StaticCache) -> Vec<Tensor> {
+        self.tensors().map(|tensor| tensor.clone()).into_iter().chain(cache.tensors()).collect()
     }
 }
 
-/// The best sequence of each row, i32 `[batch, new]`.
-pub(super) fn search<M: CausalLm + ?Sized>(
-    model: &M,
-    logits: &Tensor,
-    cache: &StaticCache,
-    config: &GenerationConfig,
-) -> Result<Tensor, Refusal> {
-    let (batch, beams, new) = (logits.size(0), config.num_beams, config.max_new_tokens);
-    let empty = Tensor::full(DType::I32, [batch, beams, new], config.padding());
-    // All beams are equal at first, so only the first is open.
-    let first = Tensor::arange(DType::I32, beams).gt(0.0).to_dtype(DType::F32) * EXCLUDED_SCORE;
-    let cache = cache.map_rows(|rows| rows.repeat_interleave(beams, 0));
-    let start = Beams {
-        step: Tensor::zeros(DType::I32, []),
-        continues: Tensor::ones(DType::Bool, []),
-        open: empty.clone(),
-        open_scores: first.broadcast_to([batch, beams]),
-        finished: empty,
-        finished_scores: Tensor::full(DType::F32, [batch, beams], EXCLUDED_SCORE),
-        is_finished: Tensor::zeros(DType::Bool, [batch, beams]),
-        can_improve: Tensor::ones(DType::Bool, [batch, 1]),
-        logits: logits.to_dtype(DType::F32).repeat_interleave(beams, 0),
-    };
-    let carry = start.carry(&cache);
-    let line = Scope::line();
-    let end = while_loop(
-        &carry.iter().collect::<Vec<_>>(),
-        |carry| carry[1].clone(),
-        |carry| {
-            let _scope = MODELS.at(line);
-            let (beams, cache) =
-                (Beams::from_carry(carry), cache.with_tensors(&carry[NUM_TENSORS..]));
-            step(model, beams, &cache, config)
-        },
-    );
-    end[0].live()?;
-    Ok(Beams::from_carry(&end).finished.index(1, 0))
+impl<M: CausalLm + ?Sized> Start<'_, M> {
+    /// The best sequences of each row. Each prompt has `num_beams` rows.
+    pub(super) fn beam_search(self) -> Result<Found, Refusal> {
+        let Start { model, processor, tokens, logits, cache } = self;
+        let GenerationConfig { num_beams: beams, num_return_sequences: count, .. } =
+            *processor.config;
+        let (batch, length) = (tokens.size(0) / beams, tokens.size(1));
+        let open = tokens.reshape([batch, beams, length]);
+        // All beams are equal at first, so only the first is open.
+        let first = Tensor::arange(DType::I32, beams).gt(0.0).to_dtype(DType::F32) * EXCLUDED_SCORE;
+        let start = Beams {
+            step: Tensor::zeros(DType::I32, []),
+            continues: Tensor::ones(DType::Bool, []),
+            open: open.clone(),
+            open_scores: first.broadcast_to([batch, beams]),
+            finished: open,
+            finished_scores: Tensor::full(DType::F32, [batch, beams], EXCLUDED_SCORE),
+            is_finished: Tensor::zeros(DType::Bool, [batch, beams]),
+            can_improve: Tensor::ones(DType::Bool, [batch, 1]),
+            logits,
+        };
+        let carry = start.clone().carry(&cache);
+        let line = Scope::line();
+        let end = while_loop(
+            &carry.iter().collect::<Vec<_>>(),
+            |carry| carry[1].clone(),
+            |carry| {
+                let _scope = MODELS.at(line);
+                let cache = cache.with_tensors(&carry[NUM_TENSORS..]);
+                step(model, start.with_tensors(carry), &cache, &processor)
+            },
+        );
+        end[0].live()?;
+        let end = start.with_tensors(&end);
+        let tokens = end.finished.narrow(1, 0, count).narrow(2, processor.prompt, processor.new);
+        Ok(Found {
+            tokens: tokens.reshape([batch * count, processor.new]),
+            #[cfg(test)]
+            scores: end.finished_scores.narrow(1, 0, count).reshape([batch * count]),
+        })
+    }
 }
 
 /// The state after one more token.
@@ -132,33 +124,34 @@ fn step<M: CausalLm + ?Sized>(
     model: &M,
     state: Beams,
     cache: &StaticCache,
-    config: &GenerationConfig,
+    processor: &LogitsProcessor<'_>,
 ) -> Vec<Tensor> {
-    let [batch, beams, new] = [0, 1, 2].map(|axis| state.open.size(axis));
+    let config = processor.config;
+    let [batch, beams, total] = [0, 1, 2].map(|axis| state.open.size(axis));
     let vocabulary = state.logits.size(-1);
     // The likeliest continuations: enough to keep `beams` sequences open even if as many as
     // possible end.
     let candidates = beams * (1 + config.eos_token_id.len()).max(2);
-    let scores = config
-        .restrict(&state.logits.log_softmax(-1), &state.step)
+    let so_far = state.open.reshape([batch * beams, total]);
+    let scores = processor
+        .scores(&state.logits.log_softmax(-1), &so_far, &state.step)
         .reshape([batch, beams, vocabulary])
         + state.open_scores.unsqueeze(-1);
     let (scores, indices) = scores.flatten(1, 2).topk(candidates, -1, true);
     let beam = &indices / vocabulary as f64;
     let token = &indices - &beam * vocabulary as f64;
-    let column = [Tensor::zeros(DType::I32, []), Tensor::zeros(DType::I32, []), state.step.clone()];
+    let zero = Tensor::zeros(DType::I32, []);
+    let column = [zero.clone(), zero, &state.step + processor.prompt as f64];
     let sequences =
         gather_rows(&state.open, &beam).dynamic_update_slice(token.unsqueeze(-1), &column);
     let length = &state.step + 1.0;
-    let ends = config.ends(&token).or(length.ge(new as f64));
+    let ends = config.ends(&token).or(length.ge(processor.new as f64));
 
     // The sequences that continue.
     let (open_scores, chosen) = (&scores + exclusion_score(&ends)).topk(beams, -1, true);
-    let (open, parent, next) = (
-        gather_rows(&sequences, &chosen),
-        gather_rows(&beam, &chosen),
-        gather_rows(&token, &chosen),
-    );
+    let open = gather_rows(&sequences, &chosen);
+    let parent = gather_rows(&beam, &chosen);
+    let next = gather_rows(&token, &chosen);
 
     // A sequence that ends counts only if it is among the first `beams`; later ones only replace
     // those that end.
@@ -188,13 +181,12 @@ fn step<M: CausalLm + ?Sized>(
         continues = continues.and(is_finished.all(&[0, 1]).not());
     }
 
-    let rows =
-        (Tensor::arange(DType::I32, batch).unsqueeze(-1) * beams as f64 + parent).flatten(0, 1);
+    let offsets = Tensor::arange(DType::I32, batch).unsqueeze(-1) * beams as f64;
+    let rows = (offsets + parent).flatten(0, 1);
     let (logits, cache) = model.next_token_logits(
         &next.reshape([batch * beams, 1]),
         &cache.map_rows(|t| t.take(0, &rows)),
     );
-    let logits = logits.to_dtype(DType::F32);
     Beams {
         step: length,
         continues,
@@ -204,7 +196,7 @@ fn step<M: CausalLm + ?Sized>(
         finished_scores,
         is_finished,
         can_improve,
-        logits,
+        logits: logits.to_dtype(DType::F32),
     }
     .carry(&cache)
 }

@@ -5,7 +5,12 @@
 mod beam_search;
 mod cache;
 mod config;
+mod folder;
+mod processor;
 mod prompt;
+mod sampling;
+#[cfg(all(test, feature = "decoder", feature = "gpt2", feature = "marian", feature = "t5"))]
+mod tests;
 
 pub use cache::StaticCache;
 pub use config::GenerationConfig;
@@ -14,6 +19,7 @@ pub use prompt::Prompt;
 use fulmen_tensor::{DType, Refusal, Scope, Tensor, random, while_loop};
 
 use crate::MODELS;
+use processor::LogitsProcessor;
 
 /// A model that predicts the next token: a decoder, or the decoder of an encoder-decoder for some
 /// input.
@@ -27,14 +33,40 @@ pub trait CausalLm {
 
     /// The maximum number of tokens in a sequence; `None` if there is no limit.
     fn max_positions(&self) -> Option<usize>;
+
+    /// The number of positions that the model was trained with, where a generation without a given
+    /// length ends; `None` if there is no limit.
+    fn trained_positions(&self) -> Option<usize> {
+        self.max_positions()
+    }
+
+    /// What the encoder read; `None` if the model has no encoder.
+    fn encoder_tokens(&self) -> Option<EncoderTokens> {
+        None
+    }
+
+    /// The first token of the decoder; `None` if the model has no encoder.
+    fn decoder_start_token(&self) -> Option<i32> {
+        None
+    }
 }
 
-/// The tokens, i32 `[batch, max_new_tokens]`, that follow the prompts; after the end of a sequence,
-/// padding.
+/// The tokens that an encoder read.
+#[derive(Clone, Debug)]
+pub struct EncoderTokens {
+    /// The tokens, i32 `[batch, length]`.
+    pub ids: Tensor,
+    /// Which of them are not padding, bool `[batch, length]`.
+    pub mask: Tensor,
+}
+
+/// The tokens, i32 `[batch · num_return_sequences, new]`, that follow the prompts; after the end of
+/// a sequence, padding. The sequences of a prompt are consecutive, in a beam search the best first.
 ///
 /// Tokens are chosen as by transformers' `generate`: the likeliest token in each step, a sampled
-/// one (`do_sample`), or the likeliest sequences of a beam search (`num_beams`). The loop ends
-/// early once all sequences have ended.
+/// one (`do_sample`), or the likeliest sequences of a beam search (`num_beams`). The number of new
+/// tokens is that of [`GenerationConfig::max_new_tokens`]. The loop ends early once all sequences
+/// have ended.
 ///
 /// Poisoned if a setting is out of its range, or if the prompt and the new tokens exceed the
 /// positions of the model.
@@ -47,7 +79,7 @@ pub trait CausalLm {
 /// let model = Gpt2::new(Config { vocab_size: 50, n_positions: 16, n_embd: 8, n_layer: 1, n_head: 2, ..Config::default() })?;
 /// model.initialize(0);
 /// model.eval();
-/// let config = GenerationConfig { max_new_tokens: 5, ..GenerationConfig::default() };
+/// let config = GenerationConfig { max_new_tokens: Some(5), ..GenerationConfig::default() };
 /// let tokens = generate(&model, &Prompt::new(&[vec![1, 2, 3], vec![7]]), &config).eval()?;
 /// assert_eq!(tokens.ty().to_string(), "i32[2, 5]");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -59,118 +91,127 @@ pub fn generate<M: CausalLm + ?Sized>(
     config: &GenerationConfig,
 ) -> Tensor {
     MODELS.record("generate", || {
+        let start = Start::new(model, prompt, config)?;
+        match config.num_beams {
+            1 => start.repeated(config.num_return_sequences).token_by_token(),
+            _ => Ok(start.repeated(config.num_beams).beam_search()?.tokens),
+        }
+    })
+}
+
+/// A generation after the model has read the prompt.
+struct Start<'a, M: ?Sized> {
+    model: &'a M,
+    processor: LogitsProcessor<'a>,
+    /// The prompt and room for the new tokens, i32 `[rows, prompt + new]`.
+    tokens: Tensor,
+    /// The logits of the first new token, f32 `[rows, vocabulary]`.
+    logits: Tensor,
+    cache: StaticCache,
+}
+
+impl<'a, M: CausalLm + ?Sized> Start<'a, M> {
+    fn new(model: &'a M, prompt: &Prompt, config: &'a GenerationConfig) -> Result<Self, Refusal> {
         let ids = prompt.ids().live()?;
         if let Some(message) = config.check() {
             return Err(message.into());
         }
-        let (length, new) = (ids.size(1), config.max_new_tokens);
-        if let Some(max_positions) = model.max_positions().filter(|max_positions| length + new > *max_positions) {
+        let (batch, length) = (ids.size(0), ids.size(1));
+        let new = config.new_tokens(length, model.trained_positions())?;
+        if let Some(max_positions) = model.max_positions().filter(|&max| length + new > max) {
             let message = format!(
                 "a prompt of {length} tokens and {new} new ones exceed the {max_positions} positions of the model"
             );
             return Err(message.into());
         }
-        let cache = model.empty_cache(ids.size(0), length + new).with_padding(prompt.padding().cloned());
-        let (logits, cache) = model.next_token_logits(ids, &cache);
-        logits.live()?;
-        match config.num_beams {
-            1 => token_by_token(model, logits, &cache, config),
-            _ => beam_search::search(model, &logits, &cache, config),
+        let start_tokens = (config.decoder_start_token_id, model.decoder_start_token());
+        if let (Some(given), Some(own)) = start_tokens
+            && given != own
+        {
+            let message = format!(
+                "`decoder_start_token_id` is {given}, but {own} in the model's config; give both the same value"
+            );
+            return Err(message.into());
         }
-    })
-}
+        let padding = prompt.padding().cloned();
+        let cache = model.empty_cache(batch, length + new).with_padding(padding.clone());
+        let (logits, cache) = model.next_token_logits(ids, &cache);
+        if let Some(message) = config.check_tokens(logits.live()?.size(-1)) {
+            return Err(message.into());
+        }
+        let encoder = model.encoder_tokens().unwrap_or_else(|| tokens_of(prompt));
+        let room = Tensor::full(DType::I32, [batch, new], config.padding());
+        Ok(Start {
+            model,
+            processor: LogitsProcessor { config, prompt: length, new, padding, encoder },
+            tokens: Tensor::concatenate(&[ids, &room], 1),
+            logits: logits.to_dtype(DType::F32),
+            cache,
+        })
+    }
 
-/// Generates greedily or by sampling.
-fn token_by_token<M: CausalLm + ?Sized>(
-    model: &M,
-    logits: Tensor,
-    cache: &StaticCache,
-    config: &GenerationConfig,
-) -> Result<Tensor, Refusal> {
-    let (batch, new) = (logits.size(0), config.max_new_tokens);
-    let key = random::key(config.seed);
-    let start: Vec<Tensor> = [
-        Tensor::full(DType::I32, [batch, new], config.padding()),
-        Tensor::zeros(DType::Bool, [batch]),
-        Tensor::zeros(DType::I32, []),
-        logits.to_dtype(DType::F32),
-    ]
-    .into_iter()
-    .chain(cache.tensors())
-    .collect();
-    let line = Scope::line();
-    let end = while_loop(
-        &start.iter().collect::<Vec<_>>(),
-        |carry| carry[2].lt(new as f64).and(carry[1].all(&[-1]).not()),
-        |carry| {
-            let _scope = MODELS.at(line);
-            let [tokens, finished, step, logits, inner @ ..] = carry else { return Vec::new() };
-            let logits = config.restrict(logits, step);
-            let chosen = if config.do_sample {
-                config.sample(&random::fold_in_tensor(&key, step.to_dtype(DType::U32)), &logits)
-            } else {
-                logits.argmax(-1)
-            };
-            let next = finished.select(&Tensor::full(DType::I32, [], config.padding()), &chosen);
-            let column = next.unsqueeze(-1);
-            let tokens = tokens
-                .dynamic_update_slice(&column, &[Tensor::zeros(DType::I32, []), step.clone()]);
-            let (logits, cache) = model.next_token_logits(&column, &cache.with_tensors(inner));
-            let carry =
-                [tokens, finished.or(config.ends(&next)), step + 1.0, logits.to_dtype(DType::F32)];
-            carry.into_iter().chain(cache.tensors()).collect()
-        },
-    );
-    Ok(end[0].live()?.clone())
-}
-
-#[cfg(all(test, feature = "gpt2"))]
-mod tests {
-    use super::*;
-    use crate::Pretrained;
-    use crate::gpt2::Gpt2;
-    use crate::reference::folder;
-
-    #[test]
-    fn what_cannot_be_generated_says_why() {
-        let model = Gpt2::from_folder(folder("gpt2")).unwrap_or_else(|e| panic!("{e}"));
-        let refusal = |prompt: &Prompt, config: GenerationConfig| {
-            generate(&model, prompt, &config)
-                .fault()
-                .map(|fault| fault.to_string())
-                .unwrap_or_default()
-        };
-        let (prompt, plain) = (Prompt::new(&[[1, 2, 3]]), GenerationConfig::default());
-        for (prompt, config, expected) in [
-            (
-                &prompt,
-                GenerationConfig { max_new_tokens: 46, ..plain.clone() },
-                "3 tokens and 46 new ones exceed the 48 positions",
-            ),
-            (
-                &prompt,
-                GenerationConfig { num_beams: 2, do_sample: true, ..plain.clone() },
-                "a beam search draws nothing",
-            ),
-            (
-                &prompt,
-                GenerationConfig { temperature: 0.0, ..plain.clone() },
-                "`temperature` must be above 0",
-            ),
-            (
-                &prompt,
-                GenerationConfig { bad_words_ids: vec![vec![1], vec![2, 3]], ..plain.clone() },
-                "`bad_words_ids` has [2, 3]; only single tokens are supported",
-            ),
-            (&Prompt::new(&[vec![1], Vec::new()]), plain.clone(), "row 1 has no token"),
-            (
-                &Prompt::from(&Tensor::zeros(DType::I32, [4])),
-                plain,
-                "the ids i32[4] are not [batch, length]",
-            ),
-        ] {
-            let text = refusal(prompt, config);
-            assert!(text.contains(expected) && text.contains("generate/mod.rs"), "{text}");
+    /// The start of a generation with each row `count` times.
+    fn repeated(self, count: usize) -> Self {
+        if count == 1 {
+            return self;
+        }
+        let repeat = |rows: &Tensor| rows.repeat_interleave(count, 0);
+        Start {
+            model: self.model,
+            processor: self.processor.map_rows(repeat),
+            tokens: repeat(&self.tokens),
+            logits: repeat(&self.logits),
+            cache: self.cache.map_rows(repeat),
         }
     }
+
+    /// Generates greedily or by sampling.
+    fn token_by_token(self) -> Result<Tensor, Refusal> {
+        let Start { model, processor, tokens, logits, cache } = self;
+        let (config, rows) = (processor.config, tokens.size(0));
+        let key = random::key(config.seed);
+        let start: Vec<Tensor> =
+            [tokens, Tensor::zeros(DType::Bool, [rows]), Tensor::zeros(DType::I32, []), logits]
+                .into_iter()
+                .chain(cache.tensors())
+                .collect();
+        let line = Scope::line();
+        let end = while_loop(
+            &start.iter().collect::<Vec<_>>(),
+            |carry| carry[2].lt(processor.new as f64).and(carry[1].all(&[-1]).not()),
+            |carry| {
+                let _scope = MODELS.at(line);
+                let [tokens, finished, step, logits, inner @ ..] = carry else { return Vec::new() };
+                let scores = processor.scores(logits, tokens, step);
+                let chosen = if config.do_sample {
+                    let key = random::fold_in_tensor(&key, step.to_dtype(DType::U32));
+                    random::categorical(&key, &scores, -1)
+                } else {
+                    scores.argmax(-1)
+                };
+                let next =
+                    finished.select(&Tensor::full(DType::I32, [], config.padding()), &chosen);
+                let column = next.unsqueeze(-1);
+                let position = step + processor.prompt as f64;
+                let tokens = tokens
+                    .dynamic_update_slice(&column, &[Tensor::zeros(DType::I32, []), position]);
+                let (logits, cache) = model.next_token_logits(&column, &cache.with_tensors(inner));
+                let finished = finished.or(config.ends(&next));
+                [tokens, finished, step + 1.0, logits.to_dtype(DType::F32)]
+                    .into_iter()
+                    .chain(cache.tensors())
+                    .collect()
+            },
+        );
+        Ok(end[0].live()?.narrow(1, processor.prompt, processor.new))
+    }
+}
+
+/// The prompt as the input of a model without an encoder.
+fn tokens_of(prompt: &Prompt) -> EncoderTokens {
+    let ids = prompt.ids();
+    let padding =
+        prompt.padding().cloned().unwrap_or_else(|| Tensor::zeros(DType::I32, [ids.size(0)]));
+    let mask = Tensor::arange(DType::I32, ids.size(1)).ge(padding.unsqueeze(-1));
+    EncoderTokens { ids: ids.clone(), mask }
 }

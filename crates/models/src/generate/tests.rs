@@ -1,0 +1,353 @@
+//! The settings against transformers: the tokens and scores of `reference/generation`, which
+//! `generation.py` wrote.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use fulmen_nn::weights::StateDict;
+use fulmen_tensor::{Literal, Runtime};
+use serde_json::Value;
+
+use super::beam_search::Found;
+use super::*;
+use crate::Pretrained;
+use crate::decoder::Decoder;
+use crate::gpt2::Gpt2;
+use crate::marian::Marian;
+use crate::reference::{ExpectedValues, folder};
+use crate::t5::T5;
+
+/// The settings of a case, as a folder's `generation_config.json` gives them.
+#[track_caller]
+fn config(settings: &Value) -> GenerationConfig {
+    let folder = tempfile::tempdir().unwrap_or_else(|e| panic!("{e}"));
+    let file = folder.path().join("generation_config.json");
+    std::fs::write(file, settings.to_string()).unwrap_or_else(|e| panic!("{e}"));
+    let config = GenerationConfig::from_folder(folder.path()).unwrap_or_else(|e| panic!("{e}"));
+    GenerationConfig { pad_token_id: Some(1), ..config }
+}
+
+/// The scores from which each token was chosen, f32 `[rows, steps, vocabulary]`, if `tokens`, i32
+/// `[rows, steps]`, were chosen.
+fn scores_of<M: CausalLm + ?Sized>(start: Start<'_, M>, tokens: &Tensor) -> Tensor {
+    let Start { model, processor, tokens: buffer, logits, cache } = start;
+    let [rows, steps] = [0, 1].map(|axis| tokens.size(axis));
+    let zero = Tensor::zeros(DType::I32, []);
+    let buffer = buffer
+        .dynamic_update_slice(tokens, &[zero.clone(), zero.clone() + processor.prompt as f64]);
+    let scores = Tensor::zeros(DType::F32, [rows, steps, logits.size(-1)]);
+    let carry: Vec<Tensor> =
+        [zero.clone(), scores, logits].into_iter().chain(cache.tensors()).collect();
+    let end = while_loop(
+        &carry.iter().collect::<Vec<_>>(),
+        |carry| carry[0].lt(steps as f64),
+        |carry| {
+            let [step, all, logits, inner @ ..] = carry else { return Vec::new() };
+            let scores = processor.scores(logits, &buffer, step).unsqueeze(1);
+            let all =
+                all.dynamic_update_slice(&scores, &[zero.clone(), step.clone(), zero.clone()]);
+            let next = tokens.dynamic_slice(&[zero.clone(), step.clone()], &[rows, 1]);
+            let (logits, cache) = model.next_token_logits(&next, &cache.with_tensors(inner));
+            [step + 1.0, all, logits].into_iter().chain(cache.tensors()).collect()
+        },
+    );
+    end[1].clone()
+}
+
+/// The largest difference of two tensors; excluded tokens are the same in both.
+#[track_caller]
+fn difference(name: &str, actual: &Literal, expected: &Literal) -> f64 {
+    assert_eq!(actual.ty().shape, expected.ty().shape, "{name}");
+    let pairs = actual.to_f64().into_iter().zip(expected.to_f64());
+    pairs.fold(0.0, |largest, (actual, expected)| {
+        assert_eq!(actual.is_finite(), expected.is_finite(), "{name}: {actual} {expected}");
+        if actual == expected { largest } else { largest.max((actual - expected).abs()) }
+    })
+}
+
+/// A model of `reference` with what it continues.
+struct Reference<'m> {
+    name: &'static str,
+    model: &'m dyn CausalLm,
+    prompt: Prompt,
+    /// The prompt whose second row lacks its first three tokens.
+    padded: Prompt,
+}
+
+/// The results of one case, each with its expected value.
+struct Results {
+    /// The tokens, unless they are drawn.
+    tokens: Option<(Tensor, Arc<Literal>)>,
+    /// The scores of tokens or sequences, unless none are expected.
+    scores: Option<(Tensor, Arc<Literal>)>,
+}
+
+impl Reference<'_> {
+    /// The results of a case.
+    #[track_caller]
+    fn results(&self, expected: &StateDict, case: &str, config: &GenerationConfig) -> Results {
+        let value = |what| expected.get(&format!("{}/{case}/{what}", self.name)).ok().flatten();
+        let prompt = if case.starts_with("padded") { &self.padded } else { &self.prompt };
+        let start =
+            || Start::new(self.model, prompt, config).unwrap_or_else(|e| panic!("{case}: {e:?}"));
+        let chosen = value("tokens").unwrap_or_else(|| panic!("{case} has no tokens"));
+        let scores = value("scores").map(|expected| {
+            let start = start().repeated(config.num_return_sequences);
+            (scores_of(start, &chosen.to_tensor()), expected)
+        });
+        let sequence_scores = value("sequence_scores").map(|expected| {
+            let found = start().repeated(config.num_beams).beam_search();
+            let Found { scores, .. } = found.unwrap_or_else(|e| panic!("{case}: {e:?}"));
+            (scores, expected)
+        });
+        let tokens = (!config.do_sample).then(|| (generate(self.model, prompt, config), chosen));
+        Results { tokens, scores: scores.or(sequence_scores) }
+    }
+
+    /// Compares cases with transformers: the tokens are equal, and the scores differ by rounding.
+    /// `part` selects every fourth case; without it, all are compared.
+    #[track_caller]
+    fn compare(&self, part: Option<usize>) {
+        let cases = std::fs::read_to_string(folder("generation").join("cases.json"));
+        let cases: BTreeMap<String, BTreeMap<String, Value>> =
+            serde_json::from_str(&cases.unwrap_or_else(|e| panic!("{e}"))).unwrap_or_default();
+        let expected = StateDict::read(folder("generation").join("expected.safetensors"))
+            .unwrap_or_else(|e| panic!("{e}"));
+        let selected = cases[self.name]
+            .iter()
+            .enumerate()
+            .filter(|(i, _)| part.is_none_or(|part| i % 4 == part))
+            .map(|(_, case)| case);
+        let mut largest = (0.0, "none");
+        let mut count = 0;
+        for (case, settings) in selected {
+            let results = self.results(&expected, case, &config(settings));
+            let difference = results.compare(&format!("{}: {case}", self.name));
+            if difference > largest.0 {
+                largest = (difference, case);
+            }
+            count += 1;
+        }
+        let (difference, case) = largest;
+        println!("{}: {count} cases, scores up to {difference:.1e} off ({case})", self.name);
+        assert!(count > 0 && difference < 2e-4, "{case} is {difference:e} off");
+    }
+}
+
+impl Results {
+    /// The largest difference of the scores. The tokens must be equal.
+    #[track_caller]
+    fn compare(&self, name: &str) -> f64 {
+        let all: Vec<&Tensor> =
+            self.tokens.iter().chain(&self.scores).map(|(tensor, _)| tensor).collect();
+        let results = Runtime::global().and_then(|runtime| runtime.eval_many(&all));
+        let results = results.unwrap_or_else(|e| panic!("{name}: {e}"));
+        if let Some((_, expected)) = &self.tokens {
+            let rows = |tokens: &Literal| -> Vec<Vec<i32>> {
+                let length = tokens.ty().shape.dims().last().copied().unwrap_or(1);
+                let ids: Vec<i32> = tokens.to_f64().into_iter().map(|id| id as i32).collect();
+                ids.chunks(length).map(<[i32]>::to_vec).collect()
+            };
+            let actual = rows(&results[0]);
+            let mut expected = rows(expected);
+            expected.iter_mut().for_each(|row| row.resize(actual[0].len(), 1));
+            assert_eq!(actual, expected, "{name}");
+        }
+        self.scores
+            .as_ref()
+            .map_or(0.0, |(_, expected)| difference(name, &results[results.len() - 1], expected))
+    }
+}
+
+/// Compares cases of a decoder without an encoder.
+#[track_caller]
+fn compare_decoder(name: &'static str, model: &dyn CausalLm, part: Option<usize>) {
+    let expected = ExpectedValues::read(name);
+    let rows = expected.rows("ids");
+    let padded = Prompt::new(&[&rows[0][..], &rows[1][3..]]);
+    let prompt = Prompt::from(&expected.tensor("ids"));
+    Reference { name, model, prompt, padded }.compare(part);
+}
+
+fn compare_gpt2(part: Option<usize>) {
+    let model = Gpt2::from_folder(folder("gpt2")).unwrap_or_else(|e| panic!("{e}"));
+    compare_decoder("gpt2", &model, part);
+}
+
+fn compare_llama(part: Option<usize>) {
+    let model = Decoder::from_folder(folder("llama")).unwrap_or_else(|e| panic!("{e}"));
+    compare_decoder("llama", &model, part);
+}
+
+fn compare_marian(part: Option<usize>) {
+    let model = Marian::from_folder(folder("marian")).unwrap_or_else(|e| panic!("{e}"));
+    let decoding = model.decoding(ExpectedValues::read("marian").tensor("input_ids"), None);
+    let prompt = decoding.start();
+    Reference { name: "marian", model: &decoding, padded: prompt.clone(), prompt }.compare(part);
+}
+
+fn compare_t5(part: Option<usize>) {
+    let model = T5::from_folder(folder("t5")).unwrap_or_else(|e| panic!("{e}"));
+    let decoding = model.decoding(ExpectedValues::read("t5").tensor("input_ids"), None);
+    let prompt = decoding.start();
+    Reference { name: "t5", model: &decoding, padded: prompt.clone(), prompt }.compare(part);
+}
+
+#[test]
+fn gpt2_generates_as_in_transformers() {
+    compare_gpt2(Some(0));
+}
+
+#[test]
+fn llama_generates_as_in_transformers() {
+    compare_llama(Some(1));
+}
+
+#[test]
+fn marian_generates_as_in_transformers() {
+    compare_marian(Some(2));
+}
+
+#[test]
+fn t5_generates_as_in_transformers() {
+    compare_t5(Some(3));
+}
+
+#[test]
+#[ignore = "compiles 300 programs: cargo test -p fulmen-models --lib -- --ignored all_models_generate --nocapture"]
+fn all_models_generate_as_in_transformers_with_all_settings() {
+    compare_gpt2(None);
+    compare_llama(None);
+    compare_marian(None);
+    compare_t5(None);
+}
+
+#[test]
+fn padding_of_the_encoder_does_not_count_as_its_tokens() {
+    let model = T5::from_folder(folder("t5")).unwrap_or_else(|e| panic!("{e}"));
+    let expected = ExpectedValues::read("t5");
+    let [ids, mask] = ["input_ids", "attention_mask"].map(|name| expected.tensor(name));
+    let config = GenerationConfig {
+        max_new_tokens: Some(6),
+        encoder_no_repeat_ngram_size: 1,
+        ..GenerationConfig::default()
+    };
+    // The second row has five tokens, and then padding.
+    let together = model.decoding(&ids, Some(&mask));
+    let alone = model.decoding(ids.narrow(0, 1, 1).narrow(1, 0, 5), None);
+    let tokens = [
+        generate(&together, &together.start(), &config).narrow(0, 1, 1),
+        generate(&alone, &alone.start(), &config),
+    ];
+    let [together, alone] = tokens.map(|tokens| {
+        let tokens = tokens.eval().unwrap_or_else(|e| panic!("{e}"));
+        tokens.to_vec::<i32>().unwrap_or_else(|e| panic!("{e}"))
+    });
+    assert_eq!(together, alone);
+}
+
+#[test]
+fn what_cannot_be_generated_says_why() {
+    let gpt2 = Gpt2::from_folder(folder("gpt2")).unwrap_or_else(|e| panic!("{e}"));
+    let t5 = T5::from_folder(folder("t5")).unwrap_or_else(|e| panic!("{e}"));
+    let texts = t5.decoding(Tensor::zeros(DType::I32, [1, 2]), None);
+    let prompt = || Prompt::new(&[[1, 2, 3]]);
+    let plain = GenerationConfig::default;
+    let cases: Vec<(&dyn CausalLm, Prompt, GenerationConfig, &str)> = vec![
+        (
+            &gpt2,
+            prompt(),
+            GenerationConfig { max_new_tokens: Some(46), ..plain() },
+            "3 tokens and 46 new ones exceed the 48 positions",
+        ),
+        (
+            &gpt2,
+            prompt(),
+            GenerationConfig { max_new_tokens: Some(0), ..plain() },
+            "must be at least 1",
+        ),
+        (
+            &gpt2,
+            prompt(),
+            GenerationConfig { max_length: Some(3), ..plain() },
+            "`max_length` is 3, and the prompt has 3 tokens already",
+        ),
+        (
+            &gpt2,
+            Prompt::new(&[[1; 48]]),
+            plain(),
+            "the prompt has 48 tokens, and the model 48 positions",
+        ),
+        (
+            &gpt2,
+            prompt(),
+            GenerationConfig { num_beams: 2, do_sample: true, ..plain() },
+            "a beam search draws nothing",
+        ),
+        (
+            &gpt2,
+            prompt(),
+            GenerationConfig { num_return_sequences: 2, ..plain() },
+            "there is one likeliest sequence",
+        ),
+        (
+            &gpt2,
+            prompt(),
+            GenerationConfig { num_beams: 2, num_return_sequences: 3, ..plain() },
+            "a beam search with `num_beams` 2 finds no more",
+        ),
+        (
+            &gpt2,
+            prompt(),
+            GenerationConfig { temperature: 0.0, do_sample: true, ..plain() },
+            "`temperature` must be above 0, not 0; to choose the likeliest token",
+        ),
+        (
+            &gpt2,
+            prompt(),
+            GenerationConfig { min_p: 1.5, do_sample: true, ..plain() },
+            "`min_p` must be from 0 to 1, not 1.5",
+        ),
+        (
+            &gpt2,
+            prompt(),
+            GenerationConfig { repetition_penalty: 0.0, ..plain() },
+            "`repetition_penalty` must be above 0",
+        ),
+        (
+            &gpt2,
+            prompt(),
+            GenerationConfig { bad_words_ids: vec![vec![1], vec![2, 40]], ..plain() },
+            "`bad_words_ids` has the token 40; the model has the tokens 0 to 39",
+        ),
+        (
+            &texts,
+            texts.start(),
+            GenerationConfig { decoder_start_token_id: Some(5), ..plain() },
+            "`decoder_start_token_id` is 5, but 0 in the model's config",
+        ),
+        (&gpt2, Prompt::new(&[vec![1], Vec::new()]), plain(), "row 1 has no token"),
+        (
+            &gpt2,
+            Prompt::from(&Tensor::zeros(DType::I32, [4])),
+            plain(),
+            "the ids i32[4] are not [batch, length]",
+        ),
+    ];
+    for (model, prompt, config, expected) in cases {
+        let tokens = generate(model, &prompt, &config);
+        let text = tokens.fault().map(|fault| fault.to_string()).unwrap_or_default();
+        assert!(text.contains(expected) && text.contains("generate/tests.rs"), "{text}");
+    }
+}
+
+#[test]
+fn without_a_length_the_model_s_positions_are_the_limit() {
+    let plain = GenerationConfig::default();
+    assert_eq!(plain.new_tokens(7, Some(48)), Ok(20));
+    assert_eq!(plain.new_tokens(40, Some(48)), Ok(8));
+    assert_eq!(plain.new_tokens(40, None), Ok(20));
+    let model = Decoder::from_folder(folder("llama")).unwrap_or_else(|e| panic!("{e}"));
+    let tokens = generate(&model, &Prompt::new(&[[3; 60]]), &plain);
+    assert_eq!(tokens.shape().dims(), [1, 4]);
+}
