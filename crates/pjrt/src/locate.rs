@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::compile_cache::CompileCache;
 use crate::error::{Error, Kind, Result};
 use crate::fetch;
 
@@ -134,6 +135,31 @@ pub(crate) fn locate_installed(platform: Platform) -> Result<PathBuf> {
     }
 }
 
+/// Checks the environment variables that every plugin depends on: `FULMEN_PJRT_PLUGIN`,
+/// `FULMEN_COMPILE_CACHE_MB` and `XLA_FLAGS`. Loading a plugin checks them too; this is for programs
+/// that report a mistake of the user before they start.
+///
+/// # Errors
+/// A variable has a value that is not valid.
+///
+/// ```
+/// fulmen_pjrt::locate::check_variables()?;
+/// # Ok::<(), fulmen_pjrt::Error>(())
+/// ```
+pub fn check_variables() -> Result<()> {
+    crate::environment::refuse_xla_flags()?;
+    if let Some(path) = env::var_os(PLUGIN_VARIABLE).filter(|path| !path.is_empty()) {
+        given_path(
+            Path::new(&path),
+            &format!("named by the environment variable {PLUGIN_VARIABLE}"),
+        )?;
+    }
+    match CompileCache::from_env() {
+        Err(error) if error.is_usage() => Err(error),
+        _ => Ok(()),
+    }
+}
+
 enum Search {
     Found(PathBuf),
     /// The searched places, to append to a message.
@@ -223,6 +249,8 @@ fn python_folders() -> Result<Vec<PathBuf>, String> {
     let python = python();
     let answer = Command::new(&python)
         .args(["-c", LIST_FOLDERS])
+        // With `-c`, Python would import modules of the user's current folder.
+        .current_dir("/")
         .output()
         .map_err(|error| format!("{} cannot be run: {error}", python.display()))?;
     if !answer.status.success() {
@@ -235,7 +263,8 @@ fn python_folders() -> Result<Vec<PathBuf>, String> {
     let mut folders: Vec<PathBuf> = Vec::new();
     for line in answer.stdout.split(|&byte| byte == b'\n') {
         let folder = Path::new(OsStr::from_bytes(line));
-        if folder.is_dir() && !folders.iter().any(|known| known == folder) {
+        // A relative folder depends on the current one, whose files may be someone else's.
+        if folder.is_absolute() && folder.is_dir() && !folders.iter().any(|known| known == folder) {
             folders.push(folder.to_owned());
         }
     }

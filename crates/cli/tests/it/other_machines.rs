@@ -62,6 +62,39 @@ fn a_build_for_tpu_vms_reads_what_the_program_needs() {
 }
 
 #[test]
+fn installing_runs_no_python_file_of_the_current_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let ran = folder.path().join("ran");
+    for name in ["pip.py", "ziglang.py", "site.py", "requirements.py"] {
+        let text = format!("open({:?}, 'w').close()\n", ran.display().to_string());
+        std::fs::write(folder.path().join(name), text).unwrap();
+    }
+    let output = Command::new(env!("CARGO_BIN_EXE_fulmen"))
+        .args(["build", "--for", "tpu-vm", "--install"])
+        .current_dir(folder.path())
+        .env("XDG_CACHE_HOME", folder.path().join("cache"))
+        // pip has no package to install, so it fails without the network.
+        .env("PIP_NO_INDEX", "1")
+        .env("PIP_CONFIG_FILE", "/dev/null")
+        .env("PATH", python_folder())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(!ran.exists(), "a file of the current folder was run");
+    let left = std::fs::read_dir(folder.path().join("cache/fulmen")).unwrap().count();
+    assert_eq!(left, 0, "nothing is left behind");
+}
+
+/// A folder with Python, without cargo-zigbuild.
+fn python_folder() -> String {
+    let path = std::env::var_os("PATH").unwrap();
+    let mut folders = std::env::split_paths(&path);
+    let folder = folders.find(|folder| folder.join("python3").exists()).unwrap();
+    assert!(!folder.join("cargo-zigbuild").exists(), "this test needs a PATH without it");
+    folder.display().to_string()
+}
+
+#[test]
 #[ignore = "fetches zig and compiles: cargo test -p fulmen-cli --test it tpu_vm -- --ignored"]
 fn a_program_for_tpu_vms_needs_no_newer_glibc() {
     let cargo = ["-p", "fulmen-pjrt", "--example", "fetch_libtpu"];

@@ -56,24 +56,24 @@ impl Machine {
 /// The packages for pip, with versions and hashes.
 const REQUIREMENTS: &str = include_str!("zigbuild.txt");
 
-/// The programs cargo-zigbuild and zig. `zig` is `None` if it is on the PATH.
+/// The programs cargo-zigbuild and zig.
+///
+/// cargo-zigbuild is always told where zig is: by itself, it first asks Python for a package
+/// `ziglang`, and Python would run one in the user's current folder.
 #[derive(Debug)]
 struct Tool {
     cargo_zigbuild: PathBuf,
-    zig: Option<PathBuf>,
+    zig: PathBuf,
 }
 
 impl Tool {
     fn installed_in(folder: &Path) -> Tool {
-        Tool {
-            cargo_zigbuild: folder.join("bin/cargo-zigbuild"),
-            zig: Some(folder.join("ziglang/zig")),
-        }
+        Tool { cargo_zigbuild: folder.join("bin/cargo-zigbuild"), zig: folder.join("ziglang/zig") }
     }
 
     /// Finds the installation in the cache folder, or the user's installation.
     fn find(folder: &Path) -> Option<Tool> {
-        let works = |program: &str, argument: &str| {
+        let works = |program: &Path, argument: &str| {
             let status = Command::new(program)
                 .arg(argument)
                 .stdout(Stdio::null())
@@ -85,9 +85,20 @@ impl Tool {
         if installed.cargo_zigbuild.is_file() {
             return Some(installed);
         }
-        let users = works("cargo-zigbuild", "--version") && works("zig", "version");
-        users.then(|| Tool { cargo_zigbuild: "cargo-zigbuild".into(), zig: None })
+        let users = Tool { cargo_zigbuild: on_path("cargo-zigbuild")?, zig: on_path("zig")? };
+        let work = works(&users.cargo_zigbuild, "--version") && works(&users.zig, "version");
+        work.then_some(users)
     }
+}
+
+/// The path of a program on the PATH. Folders that are relative are left out: they depend on the
+/// current folder, which may be someone else's.
+fn on_path(name: &str) -> Option<PathBuf> {
+    let folders = std::env::var_os("PATH")?;
+    let mut programs = std::env::split_paths(&folders)
+        .filter(|folder| folder.is_absolute())
+        .map(|folder| folder.join(name));
+    programs.find(|program| program.is_file())
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
@@ -102,7 +113,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let tool = match Tool::find(&folder) {
         Some(tool) => tool,
         None if *install => install_into(&folder, *dry_run)?,
-        None if *dry_run => Tool { cargo_zigbuild: "cargo-zigbuild".into(), zig: None },
+        None if *dry_run => Tool { cargo_zigbuild: "cargo-zigbuild".into(), zig: "zig".into() },
         None => {
             return Err(Error::usage(
                 "cargo-zigbuild and zig were not found; --install installs them into the cache folder, or run `pip \
@@ -116,9 +127,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         .args(["--target", &format!("{}.{}", machine.target(), machine.glibc())])
         .args(cargo);
     command.arg("--message-format=json-render-diagnostics");
-    if let Some(zig) = &tool.zig {
-        command.env("CARGO_ZIGBUILD_ZIG_PATH", zig);
-    }
+    command.env("CARGO_ZIGBUILD_ZIG_PATH", &tool.zig);
     if *dry_run {
         outln!("{}", shell_line(&command));
         return Ok(());
@@ -191,6 +200,8 @@ fn install_into(folder: &Path, dry_run: bool) -> Result<Tool> {
             "--quiet",
         ]);
         pip.arg("--target").arg(target).arg("--requirement").arg(requirements);
+        // With `-m`, Python would run a pip.py in the user's current folder.
+        pip.current_dir(target);
         pip
     };
     if dry_run {
