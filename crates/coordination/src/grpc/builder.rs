@@ -82,11 +82,12 @@ impl Builder {
         timeouts.check()?;
         let token = process.token()?.cloned();
         let mut address = process.coordinator().to_owned();
-        let mut listener = None;
+        let mut listening = None;
         if process.is_coordinator() {
-            let (socket, actual_address) = listen(&address)?;
-            (listener, address) = (Some(socket), actual_address);
+            let listeners = listen(&address)?;
+            address.clone_from(&listeners.address);
             on_listening(&address);
+            listening = Some(listeners.sockets);
         }
         let worker = Worker::start()?;
         let (index, count) = (process.index(), process.count());
@@ -94,8 +95,8 @@ impl Builder {
         let (client, server) = worker.run({
             let address = address.clone();
             async move {
-                let server = listener
-                    .map(|listener| Server::start(listener, run, token.clone(), on_refused))
+                let server = listening
+                    .map(|sockets| Server::start(sockets, run, token.clone(), on_refused))
                     .transpose()?;
                 Ok::<_, crate::Error>((Arc::new(Client::new(address, index, token)?), server))
             }

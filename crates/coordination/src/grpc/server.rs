@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server as Transport;
@@ -28,7 +28,7 @@ pub(crate) type OnRefused = Arc<dyn Fn(&str) + Send + Sync>;
 pub(crate) struct Server {
     service: Service,
     stop: oneshot::Sender<()>,
-    accept_task: JoinHandle<()>,
+    accept_tasks: JoinSet<()>,
     serve_task: JoinHandle<()>,
     heartbeat_task: JoinHandle<()>,
 }
@@ -36,14 +36,17 @@ pub(crate) struct Server {
 impl Server {
     /// Starts to serve. Call it on the runtime on which it will run.
     pub(crate) fn start(
-        listener: TcpListener,
+        sockets: Vec<TcpListener>,
         coordinator: Coordinator,
         token: Option<Token>,
         on_refused: OnRefused,
     ) -> Result<Server> {
         let listening = |e| Error::system("listening for the other processes", e);
-        listener.set_nonblocking(true).map_err(listening)?;
-        let listener = tokio::net::TcpListener::from_std(listener).map_err(listening)?;
+        let listeners = sockets.into_iter().map(|socket| {
+            socket.set_nonblocking(true)?;
+            tokio::net::TcpListener::from_std(socket)
+        });
+        let listeners = listeners.collect::<std::io::Result<Vec<_>>>().map_err(listening)?;
         let processes = coordinator.count() as usize;
         let service = Service::new(coordinator);
         let refusal_service = service.clone();
@@ -54,8 +57,13 @@ impl Server {
             tokio::task::spawn_blocking(move || on_refused(&format!("{refusal}. {rest}")));
         });
         let (admitted, connections) = mpsc::channel(16);
-        let accept_task =
-            tokio::spawn(accept(listener, token, processes, admitted, Arc::new(rejected)));
+        let rejected = Arc::new(rejected);
+        let mut accept_tasks = JoinSet::new();
+        for listener in listeners {
+            let (token, admitted) = (token.clone(), admitted.clone());
+            accept_tasks.spawn(accept(listener, token, processes, admitted, rejected.clone()));
+        }
+        drop(admitted);
         let incoming = ReceiverStream::new(connections).map(Ok::<_, Infallible>);
         let (stop, stopped) = oneshot::channel::<()>();
         let transport =
@@ -67,16 +75,16 @@ impl Server {
             let _ = transport.await;
         });
         let heartbeat_task = tokio::spawn(service.clone().monitor_heartbeats());
-        Ok(Server { service, stop, accept_task, serve_task, heartbeat_task })
+        Ok(Server { service, stop, accept_tasks, serve_task, heartbeat_task })
     }
 
     /// Waits for a limited time until the others know how the run ended, and stops.
-    pub(crate) async fn stop(self) {
+    pub(crate) async fn stop(mut self) {
         self.service
             .wait(SHUTDOWN_TIMEOUT, |coordinator| coordinator.all_notified().then_some(()))
             .await;
         self.heartbeat_task.abort();
-        self.accept_task.abort();
+        self.accept_tasks.abort_all();
         let _ = self.stop.send(());
         // Answers in progress are still sent.
         let _ = tokio::time::timeout(Duration::from_secs(1), self.serve_task).await;
