@@ -1,13 +1,13 @@
 //! [`MetricsEndpoint`]: serves the counters and logged values of a run to Prometheus (option
 //! `metrics_port`).
 //!
-//! A thread answers one request at a time, from values that are already on the host. Training never
-//! waits for it.
+//! A thread accepts connections, and each is answered on its own thread, from values that are
+//! already on the host. Training never waits for them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::io::{self, Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -31,6 +31,9 @@ use crate::{Actions, Error, LogPoint, Result};
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// The most bytes that are read of a request. Only the first line is used.
 const MAX_REQUEST: usize = 8192;
+/// How many connections may be open at once. Above the limit, the oldest is closed: a client that
+/// sends its request at once is not waiting.
+const MAX_CONNECTIONS: usize = 16;
 
 /// Serves the metrics of a run.
 pub(crate) struct MetricsEndpoint {
@@ -66,25 +69,83 @@ impl MetricsEndpoint {
             latest: latest.clone(),
         }));
         let stopped = stop.clone();
-        let serve = move || {
-            for connection in listener.incoming() {
-                if stopped.load(Ordering::Acquire) {
-                    break;
-                }
-                match connection {
-                    // If answering fails, the client has gone.
-                    Ok(connection) => drop(answer(connection, &registry)),
-                    // The process may be out of file handles: wait before the next try.
-                    Err(_) => std::thread::sleep(Duration::from_millis(100)),
-                }
-            }
-        };
+        let serve = move || serve(&listener, &registry, &stopped);
         let thread = std::thread::Builder::new()
             .name("fulmen-metrics".into())
             .spawn(serve)
             .map_err(failed)?;
         note(&format!("metrics: http://{address}/metrics"));
         Ok(MetricsEndpoint { address, latest, stop, thread: Some(thread) })
+    }
+}
+
+/// Accepts connections until `stopped`, and answers each on its own thread.
+fn serve(listener: &TcpListener, registry: &Registry, stopped: &AtomicBool) {
+    let open = OpenConnections::default();
+    std::thread::scope(|scope| {
+        for connection in listener.incoming() {
+            if stopped.load(Ordering::Acquire) {
+                break;
+            }
+            let answered = connection.and_then(|connection| {
+                let number = open.add(&connection)?;
+                let open = &open;
+                let answer = move || {
+                    // If answering fails, the client has gone.
+                    let _ = answer(connection, registry);
+                    open.remove(number);
+                };
+                std::thread::Builder::new()
+                    .name("fulmen-metrics".into())
+                    .spawn_scoped(scope, answer)
+                    .map(drop)
+                    .inspect_err(|_| open.remove(number))
+            });
+            if answered.is_err() {
+                // The process may be out of file handles: wait before the next try.
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        }
+        open.close();
+    });
+}
+
+/// The connections that are being answered, by number, the oldest first.
+#[derive(Default)]
+struct OpenConnections(Mutex<Connections>);
+
+#[derive(Default)]
+struct Connections {
+    /// The number of the newest connection.
+    newest: u64,
+    open: VecDeque<(u64, TcpStream)>,
+}
+
+impl OpenConnections {
+    /// Adds a connection, and closes the oldest if there are too many.
+    fn add(&self, connection: &TcpStream) -> io::Result<u64> {
+        let connection = connection.try_clone()?;
+        let mut connections = self.0.lock();
+        if connections.open.len() >= MAX_CONNECTIONS
+            && let Some((_, oldest)) = connections.open.pop_front()
+        {
+            let _ = oldest.shutdown(Shutdown::Both);
+        }
+        connections.newest += 1;
+        let number = connections.newest;
+        connections.open.push_back((number, connection));
+        Ok(number)
+    }
+
+    fn remove(&self, number: u64) {
+        self.0.lock().open.retain(|(other, _)| *other != number);
+    }
+
+    /// Closes all connections, so that no thread waits for a client.
+    fn close(&self) {
+        for (_, connection) in self.0.lock().open.drain(..) {
+            let _ = connection.shutdown(Shutdown::Both);
+        }
     }
 }
 
@@ -306,6 +367,24 @@ mod tests {
         drop(TcpStream::connect(endpoint.address).unwrap());
         assert!(send(&endpoint, "HEAD /metrics HTTP/1.1\r\n\r\n").ends_with("\r\n\r\n"));
         assert!(send(&endpoint, "GET /metrics HTTP/1.1\r\n\r\n").ends_with("# EOF\n"));
+    }
+
+    #[test]
+    fn silent_clients_do_not_keep_others_from_the_metrics() {
+        let metrics = Arc::<Metrics>::default();
+        let endpoint = MetricsEndpoint::open("127.0.0.1:0".parse().unwrap(), &metrics).unwrap();
+        let mut silent: Vec<TcpStream> = (0..2 * MAX_CONNECTIONS)
+            .map(|_| TcpStream::connect(endpoint.address).unwrap())
+            .collect();
+        // The answer comes while they are still connected: the newest is not closed before its time.
+        assert!(send(&endpoint, "GET /metrics HTTP/1.1\r\n\r\n").ends_with("# EOF\n"));
+        let newest = silent.last_mut().unwrap();
+        newest.set_nonblocking(true).unwrap();
+        assert_eq!(newest.read(&mut [0]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        // The oldest was closed to make room.
+        assert_eq!(silent[0].read(&mut [0]).unwrap(), 0);
+        drop(endpoint);
+        assert_eq!(Arc::strong_count(&metrics), 1, "no thread waits for a silent client");
     }
 
     #[test]
