@@ -1,12 +1,14 @@
 //! [`merge`]: writes the tensors of a checkpoint as plain safetensors files, which every reader of
 //! the format opens.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::checkpoint::join;
+use crate::retention::remove_file;
 use crate::shard::bytes_of;
 use crate::store::Store;
 use crate::{Checkpoint, Error, Part, Result, ShardWriter};
@@ -41,21 +43,19 @@ impl MergeOptions {
 /// is one file `model.safetensors` or, with `max_shard_bytes`, several files with an index, named
 /// like Hugging Face's. Returns the names of the files. Holds at most 64 MiB in memory.
 ///
+/// A merge that fails or is killed can be repeated: until it is complete, the folder has a file that
+/// lists what it writes, and the next merge replaces these files.
+///
 /// # Errors
-/// The checkpoint is damaged or has no such tensors; the folder is not empty, cannot be written, or
-/// is full.
+/// The checkpoint is damaged or has no such tensors; the folder has other files, cannot be written,
+/// or is full.
 pub fn merge(
     checkpoint: &Checkpoint,
     to: &dyn Store,
     folder: &str,
     options: &MergeOptions,
 ) -> Result<Vec<String>> {
-    if to.list(folder).is_ok_and(|entries| !entries.is_empty()) {
-        let location = to.describe(folder);
-        return Err(Error::usage(format!(
-            "{location}: the folder is not empty; choose a new one, so that files of two models do not mix"
-        )));
-    }
+    remove_unfinished_merge(to, folder)?;
     let tensors = checkpoint.manifest().tensors.iter().filter(|(name, _)| options.selects(name));
     let mut files: Vec<(u64, Vec<Part>)> = Vec::new();
     for (name, tensor) in tensors {
@@ -76,30 +76,87 @@ pub fn merge(
     }
     let count = files.len();
     let total: u64 = files.iter().map(|(bytes, _)| bytes).sum();
-    let (mut names, mut weight_map) = (Vec::new(), BTreeMap::new());
-    for (i, (_, parts)) in files.into_iter().enumerate() {
-        let file = match options.max_shard_bytes {
-            None => "model.safetensors".to_owned(),
-            Some(_) => format!("model-{:05}-of-{count:05}.safetensors", i + 1),
-        };
+    let names: Vec<String> = match options.max_shard_bytes {
+        None => vec!["model.safetensors".to_owned()],
+        Some(_) => (1..=count).map(|i| format!("model-{i:05}-of-{count:05}.safetensors")).collect(),
+    };
+    let unfinished =
+        Unfinished { files: names.iter().cloned().chain([INDEX.to_owned()]).collect() };
+    write_file(to, &join(folder, UNFINISHED), json!(unfinished).to_string().as_bytes())?;
+    let mut weight_map = BTreeMap::new();
+    for (file, (_, parts)) in names.iter().zip(files) {
         weight_map.extend(parts.iter().map(|part| (part.name().to_owned(), file.clone())));
-        let mut writer = ShardWriter::new(to, folder, &file, parts)?;
+        let mut writer = ShardWriter::new(to, folder, file, parts)?;
         while let Some(name) = writer.next_part().map(|part| part.name().to_owned()) {
             checkpoint.stream(&name, |bytes| writer.write(bytes))?;
         }
         writer.commit()?;
-        names.push(file);
     }
     if options.max_shard_bytes.is_some() {
         let index =
             json!({ "metadata": { "total_size": total }, "weight_map": weight_map }).to_string();
-        let name = join(folder, "model.safetensors.index.json");
-        let write = || {
-            let mut file = to.create(&name, index.len() as u64)?;
-            file.write_all(index.as_bytes())?;
-            file.commit()
-        };
-        write().map_err(|e| Error::io("write", &to.describe(&name), e))?;
+        write_file(to, &join(folder, INDEX), index.as_bytes())?;
     }
+    remove_file(to, folder, UNFINISHED)?;
     Ok(names)
+}
+
+/// The index of several files.
+const INDEX: &str = "model.safetensors.index.json";
+
+/// The file that a folder has while a merge writes to it.
+const UNFINISHED: &str = "merge.unfinished.json";
+
+/// The size limit of that file.
+const MAX_UNFINISHED_BYTES: u64 = 16 << 20;
+
+/// The content of that file.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Unfinished {
+    /// The files that the merge writes.
+    files: BTreeSet<String>,
+}
+
+/// Removes the files of a merge that was not finished. Rejects a folder with other files.
+fn remove_unfinished_merge(to: &dyn Store, folder: &str) -> Result<()> {
+    let Ok(entries) = to.list(folder) else { return Ok(()) };
+    let location = to.describe(folder);
+    let name = join(folder, UNFINISHED);
+    let length = entries.iter().find(|entry| entry.name == UNFINISHED).and_then(|it| it.bytes);
+    let unfinished = match length {
+        None => Unfinished { files: BTreeSet::new() },
+        Some(bytes) => {
+            let mut text = vec![0; bytes.min(MAX_UNFINISHED_BYTES) as usize];
+            to.read(&name, 0, &mut text).map_err(|e| Error::io("read", &to.describe(&name), e))?;
+            serde_json::from_slice(&text).map_err(|e| {
+                Error::usage(format!("{}: not the list of a merge ({e})", to.describe(&name)))
+            })?
+        }
+    };
+    let is_ours = |name: &str| {
+        name == UNFINISHED
+            || unfinished.files.contains(name)
+            || fulmen_durable::is_temporary(name.as_ref())
+    };
+    if let Some(other) = entries.iter().find(|entry| !is_ours(&entry.name)) {
+        return Err(Error::usage(format!(
+            "{location}: the folder has `{}`; choose a new folder, so that files of two models do not mix",
+            other.name
+        )));
+    }
+    // The list goes last: until then, this can be repeated.
+    for file in &unfinished.files {
+        remove_file(to, folder, file)?;
+    }
+    if length.is_some() { remove_file(to, folder, UNFINISHED) } else { Ok(()) }
+}
+
+fn write_file(to: &dyn Store, name: &str, bytes: &[u8]) -> Result<()> {
+    let write = || {
+        let mut file = to.create(name, bytes.len() as u64)?;
+        file.write_all(bytes)?;
+        file.commit()
+    };
+    write().map_err(|e| Error::io("write", &to.describe(name), e))
 }

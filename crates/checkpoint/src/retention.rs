@@ -246,7 +246,7 @@ pub(crate) fn remove_shards(
     shards.into_iter().try_for_each(|file| remove_file(store, folder, &file))
 }
 
-fn remove_file(store: &dyn Store, folder: &str, file: &str) -> Result<()> {
+pub(crate) fn remove_file(store: &dyn Store, folder: &str, file: &str) -> Result<()> {
     let name = join(folder, file);
     match store.remove(&name) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {

@@ -18,6 +18,7 @@
 //! The errors of this crate do not name the temporary file or the target: callers add the path.
 
 mod disk_full;
+mod folder_lock;
 pub mod messages;
 mod new_file;
 mod new_folder;
@@ -26,6 +27,7 @@ mod temporary_name;
 mod user_file;
 
 pub use disk_full::{explain, is_full};
+pub use folder_lock::FolderLock;
 pub use new_file::{NewFile, write, write_unsynced};
 pub use new_folder::NewFolder;
 pub use regular_file::{inside, open_regular, read_regular};

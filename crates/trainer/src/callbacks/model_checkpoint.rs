@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use fulmen_checkpoint::{Checkpoint, FileName};
+use fulmen_checkpoint::{Checkpoint, FileName, ListedCheckpoint, list, open_store};
 use serde_json::{Value, json};
 
 use super::Mode;
@@ -50,6 +50,8 @@ pub struct ModelCheckpoint {
     within_epoch: bool,
     /// The values and paths of the best states, the best first.
     best: Vec<(f64, PathBuf)>,
+    /// States that the run which this one resumes had dropped, but not removed before it was killed.
+    leftovers: Vec<PathBuf>,
     /// The step at which the metric was last compared.
     compared_step: Option<u64>,
     /// The step at which `every_n_steps` last saved.
@@ -73,6 +75,7 @@ impl Default for ModelCheckpoint {
             folder: PathBuf::new(),
             within_epoch: true,
             best: Vec::new(),
+            leftovers: Vec::new(),
             compared_step: None,
             saved_step: 0,
             saved_time: None,
@@ -153,8 +156,11 @@ impl ModelCheckpoint {
         self
     }
 
-    fn save_last(&self, actions: &mut Actions) {
+    fn save_last(&mut self, actions: &mut Actions) {
         actions.save_checkpoint(self.folder.join("last"), CheckpointRole::Last);
+        for path in self.leftovers.drain(..) {
+            actions.remove_checkpoint(path);
+        }
     }
 
     /// Saves to a checkpoint other than `last`.
@@ -210,6 +216,32 @@ impl ModelCheckpoint {
                 actions.remove_checkpoint(worst);
             }
         }
+    }
+
+    /// The states next to a resumed checkpoint that had a value of the metric before it was saved, but
+    /// were no longer among the best. A run removes such a state when its next one is complete; if it
+    /// was killed in between, the state is still there.
+    fn dropped_before(&self, resumed: &CheckpointFile) -> Vec<PathBuf> {
+        let Some(folder) = resumed.path.parent() else { return Vec::new() };
+        if locations::is_address(folder) && folder != self.folder {
+            return Vec::new();
+        }
+        let Ok(listed) = open_store(folder).and_then(|store| list(&store)) else {
+            return Vec::new();
+        };
+        let is_dropped = |listed: &ListedCheckpoint| {
+            let Ok(checkpoint) = &listed.checkpoint else { return false };
+            let run = &checkpoint.manifest().run;
+            // Only states that were saved for their value have one.
+            run.score.is_some() && run.step <= resumed.global_step
+        };
+        let dropped = listed.iter().filter(|listed| is_dropped(listed));
+        dropped
+            .filter(|listed| !["last", "best", "exception"].contains(&listed.name.as_str()))
+            .map(|listed| folder.join(&listed.name))
+            .filter(|path| *path != resumed.path)
+            .filter(|path| !self.best.iter().any(|(_, kept)| kept.file_name() == path.file_name()))
+            .collect()
     }
 
     /// A path that differs from the paths of the other best states.
@@ -293,6 +325,7 @@ impl Callback for ModelCheckpoint {
         self.folder = start.checkpoint_dir.clone().unwrap_or_default();
         self.within_epoch = start.resumes_within_epoch;
         self.best.clear();
+        self.leftovers.clear();
         (self.compared_step, self.saved_step) = (None, start.global_step);
         self.saved_time = Some(Instant::now());
     }
@@ -309,6 +342,12 @@ impl Callback for ModelCheckpoint {
             .filter(|best| !is_removed(&best.path))
             .map(|best| (best.value, best.path))
             .collect();
+    }
+
+    fn on_load_checkpoint(&mut self, resumed: &CheckpointFile) {
+        if self.monitor.is_some() {
+            self.leftovers = self.dropped_before(resumed);
+        }
     }
 
     fn on_train_batch_end(&mut self, progress: &Progress, actions: &mut Actions) {

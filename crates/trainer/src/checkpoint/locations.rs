@@ -1,12 +1,13 @@
 //! Where checkpoints are stored: in the folder of the run, or in `checkpoint_dir` and
 //! `checkpoint_local`.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use fulmen_checkpoint::{Store, TieredStore, list, open_store, remove_unfinished};
-use fulmen_durable::NewFile;
+use fulmen_durable::{FolderLock, NewFile};
 
 use super::{OpenStore, check_writable, local, runs};
 use crate::console::note;
@@ -85,18 +86,21 @@ pub(crate) fn folders_by_run(options: &Options) -> Result<Vec<Vec<PathBuf>>> {
 }
 
 /// Checks before the first step that checkpoints can be written, and removes unfinished files of
-/// killed runs. `resumed` is whether the run resumes from a checkpoint. While the returned file
-/// exists, other programs know that this run is alive.
+/// killed runs. `resumed` is whether the run resumes from a checkpoint. While the result exists, other
+/// programs know that this run is alive, and no other run can use its `checkpoint_dir`.
 pub(crate) fn check(
     options: &Options,
     open: &OpenStore,
     run_dir: &Path,
     resumed: bool,
-) -> Result<Option<NewFile>> {
+) -> Result<RunFiles> {
     let dir = folder(options, run_dir);
     if options.checkpoint_dir.as_os_str().is_empty() {
-        return check_writable(&dir).map(Some);
+        return Ok(RunFiles { _alive: Some(check_writable(&dir)?), _locks: Vec::new() });
     }
+    // Before anything is removed: another run may be writing there.
+    let mut locks = Vec::from_iter(lock("checkpoint_dir", &dir)?);
+    locks.extend(lock("checkpoint_local", &options.checkpoint_local)?);
     let store: Arc<dyn Store> = open(&dir);
     if !resumed
         && list(&store)
@@ -116,5 +120,32 @@ pub(crate) fn check(
     };
     let alive = if is_address(local_dir) { None } else { Some(check_writable(local_dir)?) };
     remove_unfinished(&store).map_err(Error::checkpoint_file)?;
-    Ok(alive)
+    Ok(RunFiles { _alive: alive, _locks: locks })
+}
+
+/// What shows other programs that a run is alive.
+#[derive(Debug, Default)]
+pub(crate) struct RunFiles {
+    /// A file that keeps other programs from removing the run's unfinished files.
+    _alive: Option<NewFile>,
+    /// The locks on the folders that only one run at a time can use.
+    _locks: Vec<FolderLock>,
+}
+
+/// Locks the local folder of an option. A store has no locks.
+fn lock(option: &str, folder: &Path) -> Result<Option<FolderLock>> {
+    if is_address(folder) || folder.as_os_str().is_empty() {
+        return Ok(None);
+    }
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let holder = format!("the run of process {} on {}", std::process::id(), host.trim());
+    let locked = std::fs::create_dir_all(folder).and_then(|()| FolderLock::take(folder, &holder));
+    match locked {
+        Ok(lock) => Ok(Some(lock)),
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Err(Error::option(format!(
+            "{option}: {error}, and only one run at a time can use {}; wait for it, or choose another folder",
+            folder.display()
+        ))),
+        Err(error) => Err(Error::checkpoint(folder, format!("cannot lock the folder ({error})"))),
+    }
 }

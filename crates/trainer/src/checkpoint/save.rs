@@ -265,7 +265,7 @@ impl SaveJob {
             committed.as_ref().map(|()| "saved".to_owned()).map_err(Error::to_string)
         })?;
         shard.and(committed)?;
-        answer.map(drop).map_err(|e| Error::checkpoint(&save.path, e))
+        answer.map(drop).map_err(|e| Error::checkpoint_elsewhere(&save.path, e))
     }
 
     /// Writes the shard of this process. A process without a part of the state has no shard, unless

@@ -3,6 +3,7 @@
 //! `callbacks/model_checkpoint.rs` decides when to save; `checkpoint` has the format of the files.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use fulmen_checkpoint::Run;
 use fulmen_tensor::Literal;
@@ -20,6 +21,13 @@ use crate::session::Session;
 use crate::state::names;
 use crate::step::TrainStep;
 use crate::{Error, Options, Result, Signal};
+
+/// How many saves in a row may fail because the disk is full before training ends.
+const MAX_FAILED_SAVES: u32 = 5;
+
+/// The time between two tries to save the state at the end of training.
+const RETRY_WAIT: Duration =
+    if cfg!(test) { Duration::from_millis(1) } else { Duration::from_secs(3) };
 
 impl Fit<'_> {
     /// Saves the state after a signal, within the epoch.
@@ -55,6 +63,43 @@ impl Fit<'_> {
         self.summary.last_checkpoint = last.or(self.summary.last_checkpoint.take());
         self.summary.best_checkpoint = best.or(self.summary.best_checkpoint.take());
         failure.map_or(Ok(()), Err)
+    }
+
+    /// Like [`Fit::finish_saving`], but a full disk is not an error until several saves in a row have
+    /// failed: the state is in memory, and the next save tries again. Returns whether it must.
+    fn finish_or_retry(&mut self) -> Result<bool> {
+        let was_saving = self.running_save.is_some();
+        match self.finish_saving() {
+            Err(error) if error.is_disk_full() && self.failed_saves + 1 < MAX_FAILED_SAVES => {
+                self.failed_saves += 1;
+                note(&format!(
+                    "warning: {error}\nTraining continues, and the next save tries again. After {MAX_FAILED_SAVES} saves in a \
+                     row that fail, training ends; {} failed so far",
+                    self.failed_saves
+                ));
+                Ok(true)
+            }
+            finished => {
+                if was_saving && finished.is_ok() {
+                    self.failed_saves = 0;
+                }
+                self.running_removals.clear();
+                finished.map(|()| false)
+            }
+        }
+    }
+
+    /// Waits for the last checkpoints. If the disk is full, tries again after a while.
+    pub(super) fn finish_last_save(&mut self) -> Result<()> {
+        if !self.options().enable_checkpointing {
+            return self.finish_saving();
+        }
+        while self.finish_or_retry()? {
+            std::thread::sleep(RETRY_WAIT);
+            let logs = self.open_logs()?;
+            self.save_last(logs)?;
+        }
+        Ok(())
     }
 
     /// Waits until the checkpoints are copied to their final store.
@@ -125,7 +170,11 @@ impl Fit<'_> {
         removals: Vec<PathBuf>,
         logs: Vec<(String, Literal)>,
     ) -> Result<()> {
-        self.finish_saving()?;
+        let mut removals = removals;
+        if self.finish_or_retry()? {
+            removals.append(&mut self.running_removals);
+        }
+        self.running_removals.clone_from(&removals);
         let saves: Vec<Save> = saves
             .iter()
             .map(|save| Save { path: self.fill_path(&save.path), ..save.clone() })

@@ -10,15 +10,16 @@ mod step_end;
 mod step_times;
 mod validation;
 
+use std::path::PathBuf;
 use std::time::Instant;
 
 use fulmen_data::{DataLoader, DeviceBatches, LoaderReport};
-use fulmen_durable::NewFile;
 use fulmen_loggers::Status;
 use fulmen_tensor::DeviceArray;
 use fulmen_tensor::timeline::{numbered, span};
 
 use crate::callbacks::hook_calls::Hooks;
+use crate::checkpoint::locations::RunFiles;
 use crate::checkpoint::save::{CopyProgram, SaveThread};
 use crate::console::note;
 use crate::goodput::TimeBucket;
@@ -88,8 +89,12 @@ struct Fit<'a> {
     running_save: Option<SaveThread>,
     /// The program that copies the state on the devices for a checkpoint.
     copy_program: Option<CopyProgram>,
-    /// A file that shows other programs that this run is alive.
-    alive_file: Option<NewFile>,
+    /// How many saves in a row failed because the disk was full.
+    failed_saves: u32,
+    /// The checkpoints that the running save removes at its end.
+    running_removals: Vec<PathBuf>,
+    /// What shows other programs that this run is alive.
+    run_files: RunFiles,
     reports: Reports,
     /// The step at which this fit began.
     first_step: u64,
@@ -106,7 +111,7 @@ impl Fit<'_> {
 
     /// Trains, and records measurements and checkpoints in the session, even if the fit fails.
     fn run(mut self) -> Result<FitSummary> {
-        let result = match self.epochs().and_then(|()| self.finish_saving()) {
+        let result = match self.epochs().and_then(|()| self.finish_last_save()) {
             Ok(()) => {
                 let copies = self.finish_copies();
                 copies.inspect_err(|error| self.hooks.on_exception(error, &mut Actions::ignored()))
@@ -129,8 +134,8 @@ impl Fit<'_> {
         }
         self.session.record.loader = Some(loader);
         self.report_end(result.as_ref().err());
-        let Fit { session, summary, alive_file, .. } = self;
-        drop(alive_file);
+        let Fit { session, summary, run_files, .. } = self;
+        drop(run_files);
         session.record.best_checkpoint.clone_from(&summary.best_checkpoint);
         session.record.last_checkpoint.clone_from(&summary.last_checkpoint);
         result?;

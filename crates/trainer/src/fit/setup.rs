@@ -5,7 +5,6 @@ use std::path::Path;
 use std::time::Instant;
 
 use fulmen_data::DataLoader;
-use fulmen_durable::NewFile;
 
 use super::Fit;
 use super::checkpoints;
@@ -16,7 +15,7 @@ use super::step_end::Program;
 use super::step_times::StepTimes;
 use super::validation::Validation;
 use crate::callbacks::hook_calls::Hooks;
-use crate::checkpoint::locations;
+use crate::checkpoint::locations::{self, RunFiles};
 use crate::checkpoint::resume::ResumePoint;
 use crate::console::note;
 use crate::evaluation::Evaluation;
@@ -59,8 +58,8 @@ pub(super) fn set_up<'a>(
             Ok(prepared)
         })?;
     check_consistent(session, "fit", module, &prepared, &start)?;
-    let alive_file = open_run(session, &prepared.train, start.checkpoint().is_some())?;
-    let opened = OpenedRun { session, hooks: hooks.clone(), interrupt, started, alive_file };
+    let run_files = open_run(session, &prepared.train, start.checkpoint().is_some())?;
+    let opened = OpenedRun { session, hooks: hooks.clone(), interrupt, started, run_files };
     Fit::compile(opened, module, &config, prepared, start)
 }
 
@@ -70,11 +69,11 @@ struct OpenedRun<'a> {
     hooks: Hooks<'a>,
     interrupt: fulmen_signals::Guard,
     started: Instant,
-    alive_file: Option<NewFile>,
+    run_files: RunFiles,
 }
 
 /// Creates the folder of the run and checks that checkpoints can be written there.
-fn open_run(session: &mut Session, train: &DataLoader, resumed: bool) -> Result<Option<NewFile>> {
+fn open_run(session: &mut Session, train: &DataLoader, resumed: bool) -> Result<RunFiles> {
     let checkpoints = session.choices.options.enable_checkpointing;
     if checkpoints && !train.is_ordered() {
         note(
@@ -86,7 +85,7 @@ fn open_run(session: &mut Session, train: &DataLoader, resumed: bool) -> Result<
         Some(run_dir) if checkpoints && session.writes() => {
             locations::check(&session.choices.options, &session.open_store, &run_dir, resumed)
         }
-        _ => Ok(None),
+        _ => Ok(RunFiles::default()),
     }
 }
 
@@ -99,7 +98,7 @@ impl<'a> Fit<'a> {
         mut prepared: TracedFit,
         mut start: ResumePoint,
     ) -> Result<Fit<'a>> {
-        let OpenedRun { session, hooks, interrupt, started, alive_file } = opened;
+        let OpenedRun { session, hooks, interrupt, started, run_files } = opened;
         let fit_start = fit_start(session, module, config, &prepared, &start);
         call_start_hooks(&hooks, &fit_start, &start);
         let averages = prepared.averages();
@@ -162,7 +161,9 @@ impl<'a> Fit<'a> {
             goodput,
             running_save: None,
             copy_program,
-            alive_file,
+            run_files,
+            failed_saves: 0,
+            running_removals: Vec::new(),
             reports,
             first_step,
             reads_before: fulmen_tensor::internal::host_reads(),

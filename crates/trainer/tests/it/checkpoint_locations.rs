@@ -109,3 +109,43 @@ fn invalid_checkpoint_folders_are_rejected_before_anything_runs() {
         assert!(error.contains(expected), "{error}");
     }
 }
+
+/// Trains in another thread until the test lets it end.
+struct Waits(std::sync::mpsc::Sender<()>, std::sync::mpsc::Receiver<()>);
+
+impl fulmen_trainer::Callback for Waits {
+    fn name(&self) -> &'static str {
+        "Waits"
+    }
+    fn on_train_start(&mut self, _: &fulmen_trainer::TrainStart<'_>) {
+        self.0.send(()).unwrap();
+        let _ = self.1.recv();
+    }
+}
+
+#[test]
+fn two_runs_cannot_use_one_folder_of_checkpoints() {
+    let folder = tempfile::tempdir().unwrap();
+    let to = folder.path().join("to");
+    let (started, start) = std::sync::mpsc::channel();
+    let (end, ended) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| {
+            let builder = trainer(&folder.path().join("first")).max_epochs(1).checkpoint_dir(&to);
+            let mut trainer = builder.callback(Waits(started, ended)).build().unwrap();
+            trainer.fit(&Net::new(), &train_loader(40, DROP_LAST), None)
+        });
+        start.recv().unwrap();
+        for resume in [Resume::Never, Resume::Auto] {
+            let (_, second) = run(folder.path(), &to, 1, resume);
+            let error = second.unwrap_err();
+            let expected = format!("the run of process {} on", std::process::id());
+            let message = error.to_string();
+            assert!(error.is_option() && message.contains(&expected), "{message}");
+        }
+        end.send(()).unwrap();
+        first.join().unwrap().unwrap();
+    });
+    // The lock ends with the run.
+    run(folder.path(), &to, 2, Resume::Auto).1.unwrap();
+}

@@ -197,6 +197,37 @@ fn a_resumed_run_knows_the_best_states_of_the_earlier_run_and_keeps_them() {
     assert!(second.best_checkpoint.unwrap().starts_with(folder.path().join("version_1")));
 }
 
+#[test]
+fn a_resumed_run_removes_the_state_that_a_killed_run_dropped_but_did_not_remove() {
+    let folder = tempfile::tempdir().unwrap();
+    let checkpoints = folder.path().join("checkpoints");
+    let checkpoint = || {
+        let best = ModelCheckpoint::new().monitor("val_loss", Mode::Min);
+        best.filename("{epoch}-{step}")
+    };
+    let run = |epochs| trainer(folder.path()).checkpoint_dir(&checkpoints).max_epochs(epochs);
+    let (_, first, _) = fit(run(1), checkpoint());
+    let old = first.best_checkpoint.unwrap();
+    let copy = folder.path().join("copy");
+    let copied = |from: &Path, to: &Path| {
+        std::fs::create_dir_all(to).unwrap();
+        for entry in std::fs::read_dir(from).unwrap() {
+            let entry = entry.unwrap();
+            std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+        }
+    };
+    copied(&old, &copy);
+    let (_, second, _) = fit(run(4).resume("auto"), checkpoint());
+    assert!(!old.exists() && second.best_checkpoint.unwrap() != old, "it was dropped");
+    // As if the run had been killed after the save of the better one.
+    copied(&copy, &old);
+    // A state without a value is not one of the best: it stays.
+    let mine = checkpoints.join("mine");
+    copied(&checkpoints.join("last"), &mine);
+    fit(run(5).resume("auto"), checkpoint());
+    assert!(!old.exists() && mine.exists());
+}
+
 /// A dataset with one sample that cannot be read.
 struct Broken(TensorDataset, usize);
 

@@ -80,6 +80,8 @@ struct Gate {
     started: AtomicU64,
     /// The number of the first write that fails, and its error.
     failure: Option<(u64, io::ErrorKind)>,
+    /// The number of writes that fail; `None` if all others fail too.
+    failing_writes: Option<u64>,
 }
 
 impl Gate {
@@ -102,7 +104,12 @@ impl Store for GatedStore {
             }
         }
         match self.gate.failure {
-            Some((first, kind)) if number >= first => Err(kind.into()),
+            Some((first, kind))
+                if number >= first
+                    && self.gate.failing_writes.is_none_or(|count| number < first + count) =>
+            {
+                Err(kind.into())
+            }
             _ => self.inner.create(name, bytes),
         }
     }
@@ -262,6 +269,28 @@ fn a_failing_store_is_an_error_and_the_previous_checkpoint_stays() {
         let (summary, resumed) = fit(builder(folder.path()).resume("auto").build().unwrap());
         assert_eq!(summary.unwrap().global_step, 16);
         assert_eq!(resumed.run_dir(), Some(folder.path().join("version_1").as_path()));
+    }
+}
+
+#[test]
+fn a_disk_that_is_full_for_a_moment_does_not_end_training() {
+    let whole = tempfile::tempdir().unwrap();
+    let expected = fit(builder(whole.path()).max_epochs(3).build().unwrap()).0.unwrap();
+    let expected = tensors(&expected.last_checkpoint.unwrap());
+    // Writes 3 and 5 are the shards of the second and third checkpoint, the last one.
+    for (first, count) in [(3, 1), (3, 2), (5, 1), (5, 4)] {
+        let folder = tempfile::tempdir().unwrap();
+        let gate = Arc::new(Gate {
+            open: Mutex::new(true),
+            failure: Some((first, io::ErrorKind::StorageFull)),
+            failing_writes: Some(count),
+            ..Gate::default()
+        });
+        let trainer = builder(folder.path()).max_epochs(3).build().unwrap();
+        let summary = fit(with_gate(trainer, &gate)).0.unwrap();
+        let last = summary.last_checkpoint.unwrap();
+        assert_eq!(checkpoint::open(&last).unwrap().1.global_step, 24);
+        assert_eq!(tensors(&last), expected, "{count} failures from write {first}");
     }
 }
 
