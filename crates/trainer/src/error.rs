@@ -169,6 +169,15 @@ impl Error {
         Error { kind: Kind::Checkpoint, message, source: None }
     }
 
+    /// A checkpoint that another process could not write, with its message. A full disk is recognized
+    /// by the system's words, so that all processes do the same.
+    pub(crate) fn checkpoint_elsewhere(path: &Path, message: String) -> Error {
+        const FULL: [&str; 3] = ["No space left on device", "Quota exceeded", "File too large"];
+        let full = FULL.iter().any(|words| message.contains(words));
+        let source = full.then(|| Source::Io(std::io::ErrorKind::StorageFull.into()));
+        Error { source, ..Error::checkpoint(path, message) }
+    }
+
     /// A checkpoint that cannot be read or written; the source names it.
     pub(crate) fn checkpoint_file(source: fulmen_checkpoint::Error) -> Error {
         let message = format!("checkpoint: {source}");
@@ -328,12 +337,13 @@ impl Error {
             (Kind::Source, Some(Source::Tensor(source))) => source.is_usage(),
             (Kind::Source, Some(Source::Nn(source))) => source.is_usage(),
             (Kind::Source, Some(Source::Preflight(source))) => source.is_usage(),
+            (Kind::Coordination, Some(Source::Coordination(source))) => source.is_usage(),
             _ => false,
         }
     }
 
-    /// Whether the mistake is in how the program was started, not in its code: an invalid option.
-    /// Then [`is_usage`](Error::is_usage) is true too.
+    /// Whether the mistake is in how the program was started, not in its code: an invalid option or
+    /// environment variable. Then [`is_usage`](Error::is_usage) is true too.
     ///
     /// ```
     /// use fulmen_trainer::Trainer;
@@ -341,7 +351,8 @@ impl Error {
     /// assert!(error.is_option() && error.is_usage());
     /// ```
     pub fn is_option(&self) -> bool {
-        self.kind == Kind::Option
+        let of_variables = |source: &Option<Source>| matches!(source, Some(Source::Coordination(source)) if source.is_usage());
+        self.kind == Kind::Option || self.kind == Kind::Coordination && of_variables(&self.source)
     }
 }
 

@@ -293,3 +293,38 @@ fn a_checkpoint_sets_only_the_arguments_of_the_program() {
         assert_eq!(run::<Wide>(root.path(), &[&resume[..], &ignore].concat()), success, "{name}");
     }
 }
+
+#[test]
+fn a_mistake_in_a_variable_is_wrong_usage() {
+    let fit = ["fit", "--width", "5", "--max-epochs", "1"];
+    if let Some(root) = std::env::var_os("FULMEN_TEST_CHILD") {
+        println!("the exit code is {}", run::<Wide>(root.as_ref(), &fit));
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    for (name, value) in [
+        ("FULMEN_MAX_EPOCHS", "many"),
+        ("FULMEN_MAX_EPOCH", "3"),
+        ("FULMEN_PJRT_PLUGIN", "/no/such/plugin.so"),
+        ("FULMEN_COMPILE_CACHE_MB", "some"),
+        ("XLA_FLAGS", "--xla_dump_to=/nowhere"),
+        ("FULMEN_COORDINATOR", "nowhere"),
+        ("FULMEN_PROCESS_ID", "1"),
+        ("FULMEN_NUM_PROCESSES", "two"),
+    ] {
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "command_line::a_mistake_in_a_variable_is_wrong_usage",
+                "--nocapture",
+            ])
+            .env("FULMEN_TEST_CHILD", folder.path())
+            .env(name, value)
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        let expected = format!("the exit code is {:?}", ExitCode::from(2));
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(text.contains(&expected) && error.contains(name), "{name}: {text}{error}");
+    }
+}

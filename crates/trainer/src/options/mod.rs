@@ -66,7 +66,7 @@ macro_rules! options {
         #[derive(Clone, Debug, Default, PartialEq, clap::Args)]
         #[command(next_help_heading = "Trainer", about = None, long_about = None)]
         pub struct TrainerArgs {
-            $($(#[doc = $doc])* #[arg(long, allow_negative_numbers = true, value_parser = <$ty>::parser() $(, $($arg)*)?)] pub $name: Option<$ty>,)*
+            $($(#[doc = $doc])* #[arg(long, overrides_with = stringify!($name), allow_negative_numbers = true, value_parser = <$ty>::parser() $(, $($arg)*)?)] pub $name: Option<$ty>,)*
         }
 
         impl TrainerArgs {

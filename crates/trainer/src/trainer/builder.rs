@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fulmen_loggers::{CsvLogger, JsonlLogger, Logger, TensorBoardLogger};
+use fulmen_pjrt::locate::check_variables;
 use fulmen_tensor::{Accelerator, Devices, MatmulPrecision, Mesh, Runtime};
 use serde::Serialize;
 use serde_json::{Map, Value as Json};
@@ -207,6 +208,9 @@ impl TrainerBuilder {
     /// of devices; a process that did not join in time, which the error names.
     pub fn build(self) -> Result<Trainer> {
         let choices = self.choices(self.options()?)?;
+        if self.runtime.is_none() {
+            check_variables().map_err(|e| Error::option(e.to_string()))?;
+        }
         let process_group = ProcessGroup::from_env(&choices.options, self.runtime.as_ref())?;
         let built = self.build_with(choices, process_group.clone());
         if let (Some(process_group), Err(error)) = (&process_group, &built) {

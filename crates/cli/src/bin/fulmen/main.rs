@@ -150,20 +150,21 @@ fn manual(folder: &Path) -> fulmen_data::Result<()> {
 }
 
 fn arguments() -> Result<Arguments, clap::Error> {
-    let matches: ArgMatches = with_negative_numbers(Arguments::command()).try_get_matches()?;
+    let matches: ArgMatches = with_common_rules(Arguments::command()).try_get_matches()?;
     Arguments::from_arg_matches(&matches)
 }
 
-/// Accepts `-1` as the value of an option, so that the error about the value names the option.
-fn with_negative_numbers(command: Clap) -> Clap {
-    let command = command.mut_args(|arg| {
+/// Accepts `-1` as the value of an option, so that the error about the value names the option. If an
+/// option is given twice, the last one counts.
+fn with_common_rules(command: Clap) -> Clap {
+    let command = command.args_override_self(true).mut_args(|arg| {
         if arg.get_long().is_some() && arg.get_action().takes_values() {
             arg.allow_negative_numbers(true)
         } else {
             arg
         }
     });
-    command.mut_subcommands(with_negative_numbers)
+    command.mut_subcommands(with_common_rules)
 }
 
 /// Reports invalid arguments, or prints the help.
