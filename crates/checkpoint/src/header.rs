@@ -12,7 +12,7 @@ use crate::shard::bytes_of;
 const METADATA: &str = "__metadata__";
 
 /// The limit of the safetensors format.
-const MAX_HEADER_BYTES: usize = 100_000_000;
+pub(crate) const MAX_HEADER_BYTES: usize = 100_000_000;
 
 /// Returns the header of a safetensors file with these tensors, in this order and without gaps, and
 /// with a dictionary of strings. Equal arguments give equal bytes.

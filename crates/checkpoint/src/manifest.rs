@@ -12,6 +12,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
+use crate::header::MAX_HEADER_BYTES;
 use crate::rectangle::elements;
 use crate::shard::{WrittenShard, bytes_of, size_of};
 use crate::{Error, Rectangle, Result};
@@ -21,6 +22,9 @@ pub const MANIFEST: &str = "manifest.json";
 
 /// The version of the format that this crate writes, and the newest that it reads.
 pub const FORMAT_VERSION: u64 = 1;
+
+/// The size limit of a shard's header, with its length field.
+const MAX_SHARD_HEADER_BYTES: u64 = MAX_HEADER_BYTES as u64 + 8;
 
 /// The size in bytes of a block, the unit of checksums.
 pub(crate) const BLOCK_BYTES: u64 = 1 << 20;
@@ -201,6 +205,12 @@ impl Manifest {
     fn check(&self) -> Result<(), String> {
         let mut files = BTreeSet::new();
         for shard in &self.shards {
+            if shard.header_bytes > MAX_SHARD_HEADER_BYTES {
+                return Err(format!(
+                    "the header of {} has {} bytes, and the limit of the format is {MAX_SHARD_HEADER_BYTES}",
+                    shard.file, shard.header_bytes
+                ));
+            }
             if !is_plain(&shard.file)
                 || shard.file == MANIFEST
                 || !files.insert(shard.file.as_str())

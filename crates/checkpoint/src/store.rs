@@ -5,7 +5,7 @@
 //! between the parts.
 
 use std::fmt;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -151,7 +151,7 @@ impl Store for LocalStore {
     }
 
     fn read(&self, name: &str, start: u64, into: &mut [u8]) -> io::Result<()> {
-        File::open(self.path(name))?.read_exact_at(into, start)
+        fulmen_durable::open_regular(&self.path(name))?.read_exact_at(into, start)
     }
 
     fn list(&self, folder: &str) -> io::Result<Vec<Entry>> {

@@ -67,7 +67,7 @@ impl Limit {
         machine: &Machine,
     ) -> Result<Option<String>> {
         let read = |path: &Path| {
-            std::fs::read_to_string(path)
+            fulmen_durable::read_text(path)
                 .map_err(|e| Error::usage(format!("--startup-script {}: {e}", path.display())))
         };
         let user_script = machine.startup_script.as_deref().map(read).transpose()?;

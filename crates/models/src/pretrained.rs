@@ -211,10 +211,14 @@ fn read_config<M: Pretrained>(folder: &Path) -> Result<M::Config> {
     read_json(&json, &fixed).map_err(|e| e.in_file(&file))
 }
 
+/// The size limit of a folder's JSON files about a model.
+const MAX_CONFIG_BYTES: u64 = 16 << 20;
+
 /// The JSON object in a file.
 pub(crate) fn read_object(file: &Path) -> Result<Map<String, Value>> {
-    let text = std::fs::read_to_string(file).map_err(|e| Error::io("read", file, e))?;
-    serde_json::from_str(&text)
+    let text = fulmen_durable::read_regular(file, MAX_CONFIG_BYTES)
+        .map_err(|e| Error::io("read", file, e))?;
+    serde_json::from_slice(&text)
         .map_err(|e| Error::config(format!("not a valid config: {e}")).in_file(file))
 }
 

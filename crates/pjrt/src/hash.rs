@@ -1,6 +1,5 @@
 //! SHA-256 in hexadecimal, of bytes and of files.
 
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
@@ -16,7 +15,7 @@ pub(crate) fn hex(digest: &[u8]) -> String {
 /// The digest of a file's content, in hexadecimal.
 pub(crate) fn of_file(path: &Path) -> Result<String> {
     let read_error = |error| Error::io(format!("cannot read {}", path.display()), error);
-    let mut file = File::open(path).map_err(read_error)?;
+    let mut file = fulmen_durable::open_regular(path).map_err(read_error)?;
     let mut hasher = Sha256::new();
     let mut block = vec![0; 1 << 20];
     loop {

@@ -187,9 +187,12 @@ impl Plugin {
     pub(crate) fn recall_identity(&self, record: &Path) -> bool {
         let state =
             look_at(self.path()).ok().filter(|metadata| Stamp::new(metadata) == self.0.stamp);
-        let (Some(metadata), Ok(text)) = (state, std::fs::read_to_string(record)) else {
+        let (Some(metadata), Ok(text)) =
+            (state, fulmen_durable::read_regular(record, MAX_RECORD_BYTES))
+        else {
             return false;
         };
+        let Ok(text) = String::from_utf8(text) else { return false };
         let Some((identity, state)) = text.split_once('\n') else { return false };
         let is_digest =
             identity.len() == 64 && identity.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -201,6 +204,9 @@ impl Plugin {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }
+
+/// The size limit of an identity record.
+const MAX_RECORD_BYTES: u64 = 4096;
 
 impl fmt::Debug for Plugin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

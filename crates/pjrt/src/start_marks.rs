@@ -135,7 +135,7 @@ impl MarkFolder {
         });
         marks
             .map(|entry| entry.path())
-            .filter(|path| File::open(path).is_ok_and(|file| lock(&file)))
+            .filter(|path| fulmen_durable::open_regular(path).is_ok_and(|file| lock(&file)))
             .collect()
     }
 }

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use fulmen_durable::open_regular;
 use object::read::ReadCache;
 use object::read::elf::{FileHeader, Sym as _};
 use object::{Endianness, elf};
@@ -63,7 +64,7 @@ impl Binary {
                 path.display()
             ))
         };
-        let mut file = File::open(path).map_err(unreadable)?;
+        let mut file = open_regular(path).map_err(unreadable)?;
         let (mut hash, mut block) = (Sha256::new(), vec![0; 1 << 20]);
         loop {
             match file.read(&mut block).map_err(unreadable)? {
@@ -155,7 +156,7 @@ fn version_of(name: &[u8]) -> Option<Glibc> {
 /// # Errors
 /// The file cannot be read.
 pub fn required_glibc(path: &Path) -> Result<Option<(Glibc, String)>> {
-    let file = File::open(path).map_err(|e| Error::new(format!("{}: {e}", path.display())))?;
+    let file = open_regular(path).map_err(|e| Error::new(format!("{}: {e}", path.display())))?;
     let requirements = Requirements::from_elf(&file).unwrap_or_default();
     Ok(requirements.glibc.map(|version| {
         (version, requirements.symbol.unwrap_or_else(|| "the format of the file".into()))

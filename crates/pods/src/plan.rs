@@ -129,7 +129,8 @@ impl Plan {
         }
         if !state.has_program {
             let path = self.binary.path.display();
-            let file = File::open(&self.binary.path).map_err(|e| format!("{path}: {e}"))?;
+            let file = fulmen_durable::open_regular(&self.binary.path)
+                .map_err(|e| format!("{path}: {e}"))?;
             let copy = COPY.command(&[&self.binary.hash]);
             // Copying has no time limit: a slow connection is not a failure, and ssh detects a dead
             // one.

@@ -1,10 +1,10 @@
 //! [`Run`]: the contents of a run's folder. An update reads only what is new.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 
+use fulmen_durable::{open_regular, read_regular};
 use serde::Deserialize;
 use serde_json::Value as Json;
 
@@ -18,6 +18,9 @@ const MAX_TEXT: u64 = 24 << 10;
 /// The maximum number of images in a page, and their maximum total size in bytes.
 const MAX_IMAGES: usize = 12;
 const MAX_IMAGE_BYTES: usize = 96 << 10;
+/// The size limits of a JSON file, and of a line of `metrics.jsonl`.
+const MAX_JSON_BYTES: u64 = 64 << 20;
+const MAX_LINE_BYTES: u64 = 64 << 20;
 
 /// The contents of a run's folder. A missing file is not an error; the page then lacks its content.
 ///
@@ -161,7 +164,7 @@ impl Run {
 
     /// Reads the new lines. An incomplete line is left for the next call.
     fn read_metrics(&mut self, path: &Path) -> io::Result<()> {
-        let mut file = match File::open(path) {
+        let mut file = match open_regular(path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
             file => file?,
         };
@@ -172,7 +175,9 @@ impl Run {
         file.seek(SeekFrom::Start(self.offset))?;
         let mut reader = BufReader::with_capacity(1 << 18, file);
         let mut line = Vec::new();
-        while reader.read_until(b'\n', &mut line)? > 0 && line.ends_with(b"\n") {
+        let mut next =
+            |line: &mut Vec<u8>| reader.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', line);
+        while next(&mut line)? > 0 && line.ends_with(b"\n") {
             self.offset += line.len() as u64;
             match serde_json::from_slice::<Line>(&line) {
                 Ok(line) => self.add(line),
@@ -205,7 +210,7 @@ impl Run {
     /// Reads `metrics.csv` instead. A new metric rewrites this file, so it is always read from the
     /// start.
     fn read_csv(&mut self, path: &Path) -> io::Result<()> {
-        let mut reader = csv::Reader::from_path(path)?;
+        let mut reader = csv::Reader::from_reader(open_regular(path)?);
         let header = reader.headers()?.clone();
         let Some(step) = header.iter().position(|name| name == "step") else { return Ok(()) };
         self.restart();
@@ -235,7 +240,7 @@ impl Run {
     fn text(&self, name: &str) -> io::Result<Option<String>> {
         let path = self.folder.join(name);
         let mut bytes = Vec::new();
-        match File::open(&path).and_then(|file| file.take(MAX_TEXT).read_to_end(&mut bytes)) {
+        match open_regular(&path).and_then(|file| file.take(MAX_TEXT).read_to_end(&mut bytes)) {
             Ok(_) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(e) => Err(with_path(&path, e)),
@@ -244,7 +249,7 @@ impl Run {
 
     fn json<T: serde::de::DeserializeOwned>(&self, name: &str) -> io::Result<Option<T>> {
         let path = self.folder.join(name);
-        match std::fs::read(&path) {
+        match read_regular(&path, MAX_JSON_BYTES) {
             Ok(bytes) => {
                 serde_json::from_slice(&bytes).map(Some).map_err(|e| with_path(&path, e.into()))
             }
@@ -278,9 +283,8 @@ impl Run {
             else {
                 continue;
             };
-            let small =
-                std::fs::metadata(&file).is_ok_and(|data| data.len() <= remaining_bytes as u64);
-            if let (true, Ok(png)) = (small && self.images.len() < MAX_IMAGES, std::fs::read(&file))
+            if self.images.len() < MAX_IMAGES
+                && let Ok(png) = read_regular(&file, remaining_bytes as u64)
             {
                 remaining_bytes = remaining_bytes.saturating_sub(png.len());
                 let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();

@@ -6,9 +6,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::{
-    Checkpoint, CheckpointWriter, Dtype, Error, RetentionPolicy, Run, Store, list, newest, prune,
-    remove, remove_unfinished, verify,
+    Checkpoint, CheckpointWriter, Dtype, Error, LocalStore, MANIFEST, MergeOptions,
+    RetentionPolicy, Run, Store, list, merge, newest, prune, remove, remove_unfinished, verify,
 };
+use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use super::common::{SMALL, local, read_all, write, write_process};
@@ -179,4 +180,81 @@ fn a_checkpoint_is_replaced_at_once_or_stays() {
     remove_unfinished(&store).unwrap();
     remove(&store, "merged").unwrap();
     assert!(folder.path().join("merged/model.safetensors").exists());
+}
+
+#[test]
+fn a_merge_that_was_interrupted_can_be_repeated() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = two(folder.path());
+    let checkpoint = Checkpoint::open(store.clone(), "step_2").unwrap();
+    let several = MergeOptions { max_shard_bytes: Some(1), ..MergeOptions::default() };
+    // The last file of the merge cannot be written: its tensor is damaged.
+    let shard = folder.path().join("step_2/shard_1.safetensors");
+    let whole = fs::read(&shard).unwrap();
+    let mut damaged = whole.clone();
+    *damaged.last_mut().unwrap() ^= 1;
+    fs::write(&shard, damaged).unwrap();
+    let merged = folder.path().join("merged");
+    for options in [several, MergeOptions::default(), several] {
+        assert!(merge(&checkpoint, &*store, "merged", &options).unwrap_err().is_damaged());
+        fs::write(merged.join(".part-abcdef"), "left by a killed writer").unwrap();
+    }
+    assert!(merged.join("merge.unfinished.json").exists());
+    // A file of someone else stays, and is named.
+    fs::write(merged.join("notes.txt"), "mine").unwrap();
+    let error = merge(&checkpoint, &*store, "merged", &several).unwrap_err().to_string();
+    assert!(error.contains("the folder has `notes.txt`"), "{error}");
+    fs::remove_file(merged.join("notes.txt")).unwrap();
+
+    fs::write(&shard, whole).unwrap();
+    let checkpoint = Checkpoint::open(store.clone(), "step_2").unwrap();
+    let files = merge(&checkpoint, &*store, "merged", &several).unwrap();
+    merge(&checkpoint, &*store, "at once", &several).unwrap();
+    for file in files.iter().map(String::as_str).chain(["model.safetensors.index.json"]) {
+        let read = |to: &str| fs::read(folder.path().join(to).join(file)).unwrap();
+        assert_eq!(read("merged"), read("at once"), "{file}");
+    }
+    assert!(!merged.join("merge.unfinished.json").exists());
+    assert!(merge(&checkpoint, &*store, "merged", &several).is_err(), "a complete one stays");
+}
+
+#[test]
+fn a_header_is_not_larger_than_its_format_allows() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("step_1");
+    fs::create_dir(&path).unwrap();
+    let shard = "shard_0.safetensors";
+    let forge = |header_bytes: u64| {
+        // The file is sparse: it takes no space.
+        fs::File::create(path.join(shard)).unwrap().set_len(header_bytes).unwrap();
+        let entry = json!({
+            "file": shard, "bytes": header_bytes, "header_bytes": header_bytes, "header_crc32c": 0, "sha256": "",
+        });
+        let manifest =
+            json!({ "format_version": 1, "run": {}, "shards": [entry], "tensors": {} }).to_string();
+        let sha256 =
+            Sha256::digest(&manifest).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let text = format!("{{\"sha256\":\"{sha256}\",\"manifest\":{manifest}}}");
+        fs::write(path.join(MANIFEST), text).unwrap();
+        Checkpoint::open_folder(&path)
+    };
+    for header_bytes in [1 << 40, 1 << 30] {
+        let error = forge(header_bytes).unwrap_err().to_string();
+        assert!(error.contains("the header of shard_0.safetensors has"), "{error}");
+    }
+    let errors = verify(&forge(1000).unwrap());
+    assert!(errors[0].to_string().contains("checksum"), "{errors:?}");
+}
+
+#[test]
+fn a_shard_that_is_a_pipe_or_a_device_is_not_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = LocalStore::new(folder.path());
+    std::os::unix::fs::symlink("/dev/zero", folder.path().join("device")).unwrap();
+    let pipe = folder.path().join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    for name in ["device", "pipe"] {
+        let error = store.read(name, 0, &mut [0; 8]).unwrap_err().to_string();
+        assert!(error.contains("regular file"), "{error}");
+    }
 }

@@ -2,7 +2,6 @@
 //! The kind of a file is detected from its content.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
@@ -131,7 +130,8 @@ impl Kind {
     /// Detects the kind from the first bytes of a file of `length` bytes, or else from its name.
     fn detect(path: &Path, length: u64) -> Result<Kind> {
         let mut start = Vec::new();
-        let mut file = File::open(path).map_err(|e| Error::io("read", path, e))?;
+        let mut file =
+            fulmen_durable::open_regular(path).map_err(|e| Error::io("read", path, e))?;
         file.by_ref().take(9).read_to_end(&mut start).map_err(|e| Error::io("read", path, e))?;
         Ok(match start[..] {
             // The length of the header, which is a JSON object.

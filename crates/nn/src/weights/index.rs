@@ -2,7 +2,6 @@
 //! of each name.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
 use std::io::Read;
 use std::path::{Component, Path};
 
@@ -30,7 +29,7 @@ pub(super) fn write(total_size: u64, files: &BTreeMap<String, String>) -> String
 pub(super) fn read(path: &Path) -> Result<BTreeMap<String, Value>> {
     let refuse = |message: String| Error::format(path, FORMAT, message);
     let mut text = Vec::new();
-    let file = File::open(path).map_err(|e| Error::io("read", path, e))?;
+    let file = fulmen_durable::open_regular(path).map_err(|e| Error::io("read", path, e))?;
     file.take(MAX_BYTES + 1).read_to_end(&mut text).map_err(|e| Error::io("read", path, e))?;
     if text.len() as u64 > MAX_BYTES {
         return Err(refuse(format!("it is larger than {} MB", MAX_BYTES / 1_000_000)));

@@ -1,7 +1,6 @@
 //! The file of an entry: a magic number, the SHA-256 of the rest, a header, and the stored
 //! executable.
 
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use std::time::Duration;
@@ -17,6 +16,9 @@ const MAGIC: &[u8; 8] = b"FULMENP1";
 const DIGEST: usize = 32;
 /// The size of the header's length, in bytes (little-endian).
 const LENGTH: usize = 4;
+
+/// The size limit of a header.
+const MAX_HEADER_BYTES: u64 = 64 << 20;
 
 /// The properties of an entry that are known without loading it.
 #[derive(Clone, PartialEq, Message)]
@@ -73,7 +75,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<(Header, &[u8])> {
 /// The header, without verification.
 pub(super) fn read_header(path: &Path) -> Result<Header> {
     let unreadable = |error| Error::io(format!("cannot read {}", path.display()), error);
-    let mut file = File::open(path).map_err(unreadable)?;
+    let mut file = fulmen_durable::open_regular(path).map_err(unreadable)?;
     let size = file.metadata().map_err(unreadable)?.len();
     let mut start = [0; MAGIC.len() + DIGEST + LENGTH];
     file.read_exact(&mut start).map_err(unreadable)?;
@@ -81,7 +83,7 @@ pub(super) fn read_header(path: &Path) -> Result<Header> {
         .iter()
         .rev()
         .fold(0, |length, &byte| length << 8 | u64::from(byte));
-    if !start.starts_with(MAGIC) || length > size {
+    if !start.starts_with(MAGIC) || length > size.min(MAX_HEADER_BYTES) {
         return Err(damaged("its header cannot be read"));
     }
     let mut header = Vec::new();

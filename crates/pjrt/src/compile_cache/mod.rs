@@ -34,7 +34,7 @@ mod saved_programs;
 
 use std::env;
 use std::ffi::OsString;
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, DirBuilder};
 use std::io::{self, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -55,6 +55,9 @@ const FOLDER: &str = "FULMEN_COMPILE_CACHE";
 
 /// The variable with the size limit.
 const LIMIT: &str = "FULMEN_COMPILE_CACHE_MB";
+
+/// The size limit of a file of programs; far above what plugins write.
+pub(crate) const MAX_PROGRAM_BYTES: u64 = 4 << 30;
 
 /// The default size limit, in MB.
 const DEFAULT_LIMIT: u64 = 4096;
@@ -183,7 +186,7 @@ impl CompileCache {
     /// ([corrupt](Error::is_corrupt)). A corrupt entry has been removed.
     pub fn load(&self, client: &Client, key: &ProgramKey) -> Result<Option<LoadedExecutable>> {
         let path = self.path_of(key);
-        let bytes = match fs::read(&path) {
+        let bytes = match fulmen_durable::read_regular(&path, MAX_PROGRAM_BYTES) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             read => {
                 read.map_err(|error| Error::io(format!("cannot read {}", path.display()), error))?
@@ -201,7 +204,8 @@ impl CompileCache {
         match loaded {
             Ok(program) => {
                 // Marks it as most recently used. A read-only folder can still be read.
-                let _ = File::open(&path).and_then(|file| file.set_modified(SystemTime::now()));
+                let _ = fulmen_durable::open_regular(&path)
+                    .and_then(|file| file.set_modified(SystemTime::now()));
                 Ok(Some(program))
             }
             Err(error) => {
@@ -290,7 +294,8 @@ impl CompileCache {
     pub fn verify(&self) -> Result<Vec<Error>> {
         let verify = |file: String| {
             let path = self.folder.join(file);
-            let read = fs::read(&path).map_err(|error| Error::io("cannot read the entry", error));
+            let read = fulmen_durable::read_regular(&path, MAX_PROGRAM_BYTES)
+                .map_err(|error| Error::io("cannot read the entry", error));
             let verified = read.and_then(|bytes| envelope::verify(entry::decode(&bytes)?.1));
             verified
                 .err()

@@ -1,7 +1,6 @@
 //! [`SavedPrograms`]: compiled programs in one file, for another process that has the right
 //! devices.
 
-use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,6 +11,7 @@ use super::ProgramKey;
 use super::entry::Header;
 use super::key;
 use crate::client::Client;
+use crate::compile_cache::MAX_PROGRAM_BYTES;
 use crate::error::{Error, Kind, Result};
 use crate::executable::Executable;
 use crate::hash;
@@ -101,7 +101,7 @@ impl SavedPrograms {
     /// other devices, another plugin or another CPU than the client's
     /// ([corrupt](Error::is_corrupt)).
     pub fn read(path: &Path, client: &Client) -> Result<SavedPrograms> {
-        let bytes = fs::read(path)
+        let bytes = fulmen_durable::read_regular(path, MAX_PROGRAM_BYTES)
             .map_err(|error| Error::io(format!("cannot read {}", path.display()), error))?;
         let refuse =
             |why: String| Err(Error::new(Kind::Corrupt, format!("{}: {why}", path.display())));
@@ -165,6 +165,8 @@ impl SavedPrograms {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use crate::common::*;
-use fulmen_pjrt::compile_cache::{CompileCache, ProgramKey};
+use fulmen_pjrt::compile_cache::{CompileCache, ProgramKey, SavedPrograms};
 use fulmen_pjrt::{Client, CompileOptions, LoadedExecutable};
 
 /// The variable with the folder of a child process.
@@ -316,4 +316,29 @@ fn the_hash_of_the_plugin_is_kept_until_its_file_changes() {
         fs::write(&record, outdated).unwrap();
         assert!(task("load").contains("found: true"));
     }
+}
+
+#[test]
+fn pipes_devices_and_huge_files_are_not_read_as_programs() {
+    let folder = tempfile::tempdir().unwrap();
+    let (cache, client) = (large(folder.path()), client(1));
+    let key = store(&cache, &client, "step");
+    let [entry] = &files(folder.path(), ".xla")[..] else { panic!("one entry") };
+    let replacements: [&dyn Fn(&Path); 3] = [
+        &|path| std::os::unix::fs::symlink("/dev/zero", path).unwrap(),
+        &|path| assert!(Command::new("mkfifo").arg(path).status().unwrap().success()),
+        &|path| File::create(path).unwrap().set_len(1 << 43).unwrap(),
+    ];
+    for replace in replacements {
+        fs::remove_file(entry).unwrap();
+        replace(entry);
+        let error = cache.load(&client, &key).err().unwrap().to_string();
+        assert!(error.contains("regular file") || error.contains("at most"), "{error}");
+        assert_eq!(cache.verify().unwrap().len(), 1);
+        assert!(cache.nearest(&key).is_none());
+        assert_eq!(cache.entries().unwrap()[0].program, None);
+        let error = SavedPrograms::read(entry, &client).unwrap_err().to_string();
+        assert!(error.contains("regular file") || error.contains("at most"), "{error}");
+    }
+    assert!(SavedPrograms::read("/dev/zero".as_ref(), &client).is_err());
 }

@@ -65,10 +65,16 @@ impl GoodputFile {
     }
 }
 
+/// The size limit of the file of an earlier run.
+const MAX_BYTES: u64 = 64 << 20;
+
 /// The file of the run that wrote a checkpoint. With a separate checkpoint folder, that is the
 /// newest run with a file.
 fn read_earlier_runs(run_dir: Option<&Path>, checkpoint: &Path, options: &Options) -> Option<Runs> {
-    let read = |folder: &Path| serde_json::from_slice(&std::fs::read(folder.join(NAME)).ok()?).ok();
+    let read = |folder: &Path| {
+        let bytes = fulmen_durable::read_regular(&folder.join(NAME), MAX_BYTES).ok()?;
+        serde_json::from_slice(&bytes).ok()
+    };
     if options.checkpoint_dir.as_os_str().is_empty() {
         return read(checkpoint.parent()?.parent()?);
     }

@@ -86,11 +86,16 @@ fn variables(all: impl Iterator<Item = (String, String)>) -> BTreeMap<String, St
     kept.map(|(name, value)| (name, without_secrets(&without_user(&value)).into_owned())).collect()
 }
 
+/// The size limit of git's files of names.
+const MAX_GIT_BYTES: u64 = 64 << 20;
+
 /// The commit that is checked out in the repository of a folder.
 fn git_commit(folder: &Path) -> Option<String> {
     let dot_git = folder.ancestors().map(|folder| folder.join(".git")).find(|git| git.exists())?;
-    let read =
-        |path: PathBuf| std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
+    let read = |path: PathBuf| {
+        let bytes = fulmen_durable::read_regular(&path, MAX_GIT_BYTES).ok()?;
+        Some(String::from_utf8_lossy(&bytes).trim().to_owned())
+    };
     // In a worktree, `.git` is a file with the path of the folder.
     let git = if dot_git.is_dir() {
         dot_git

@@ -291,8 +291,11 @@ fn larger_is_better(name: &str) -> bool {
         || name.contains("per_second")
 }
 
+/// The size limit of a run's files about itself.
+const MAX_BYTES: u64 = 64 << 20;
+
 fn read_json(path: &Path) -> Result<Value> {
-    match std::fs::read(path) {
+    match fulmen_durable::read_regular(path, MAX_BYTES) {
         Ok(bytes) => {
             serde_json::from_slice(&bytes).map_err(|e| Error::file(path, format!("not JSON: {e}")))
         }
@@ -301,7 +304,10 @@ fn read_json(path: &Path) -> Result<Value> {
 }
 
 fn read_config(path: &Path) -> Result<BTreeMap<String, String>> {
-    let Ok(text) = std::fs::read_to_string(path) else { return Ok(BTreeMap::new()) };
+    let Ok(bytes) = fulmen_durable::read_regular(path, MAX_BYTES) else {
+        return Ok(BTreeMap::new());
+    };
+    let text = String::from_utf8_lossy(&bytes).into_owned();
     let document = toml_edit::Document::parse(text)
         .map_err(|e| Error::file(path, e.to_string().trim_end().to_owned()))?;
     let mut config = BTreeMap::new();
