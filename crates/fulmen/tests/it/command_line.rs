@@ -303,7 +303,7 @@ fn a_mistake_in_a_variable_is_wrong_usage() {
     }
     let folder = tempfile::tempdir().unwrap();
     for (name, value) in [
-        ("FULMEN_MAX_EPOCHS", "many"),
+        ("FULMEN_SEED", "many"),
         ("FULMEN_MAX_EPOCH", "3"),
         ("FULMEN_PJRT_PLUGIN", "/no/such/plugin.so"),
         ("FULMEN_COMPILE_CACHE_MB", "some"),

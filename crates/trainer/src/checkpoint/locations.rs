@@ -16,6 +16,10 @@ use crate::{Error, Options, Result};
 /// The time between two copies to `checkpoint_dir`.
 const COPY_INTERVAL: Duration = Duration::from_secs(300);
 
+/// How often, and after which time, to try again to lock a folder that another run uses.
+const LOCK_TRIES: u32 = 8;
+const LOCK_WAIT: Duration = Duration::from_millis(250);
+
 /// Whether a path is the address of an object store.
 pub(crate) fn is_address(path: &Path) -> bool {
     path.to_string_lossy().contains("://")
@@ -139,7 +143,18 @@ fn lock(option: &str, folder: &Path) -> Result<Option<FolderLock>> {
     }
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let holder = format!("the run of process {} on {}", std::process::id(), host.trim());
-    let locked = std::fs::create_dir_all(folder).and_then(|()| FolderLock::take(folder, &holder));
+    let take = || std::fs::create_dir_all(folder).and_then(|()| FolderLock::take(folder, &holder));
+    let is_taken = |lock: &std::io::Result<FolderLock>| {
+        lock.as_ref().is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+    };
+    let mut locked = take();
+    // A process that was just killed may still be ending, with large memory or devices.
+    for _ in 0..LOCK_TRIES {
+        if is_taken(&locked) {
+            std::thread::sleep(LOCK_WAIT);
+            locked = take();
+        }
+    }
     match locked {
         Ok(lock) => Ok(Some(lock)),
         Err(error) if error.kind() == ErrorKind::WouldBlock => Err(Error::option(format!(
