@@ -319,6 +319,8 @@ fn a_mistake_in_a_variable_is_wrong_usage() {
                 "--nocapture",
             ])
             .env("FULMEN_TEST_CHILD", folder.path())
+            // A test has no cache otherwise.
+            .env("FULMEN_COMPILE_CACHE", folder.path())
             .env(name, value)
             .output()
             .unwrap();
