@@ -12,7 +12,7 @@ use crate::graph::{Calls, Constants, Graph, ValueId, value_id};
 use crate::lower::Lowering;
 use crate::operation::{Operation, RecomputePolicy, Vjp, one};
 use crate::region::{Region, parameters};
-use crate::scope::Refusal;
+use crate::scope::{Refusal, Scope};
 use crate::tensor::Kind;
 use crate::{Tensor, TensorType};
 
@@ -68,7 +68,9 @@ pub struct MeanWeight {
 ///
 /// # Errors
 /// A poisoned tensor, or one that is not a real scalar.
+#[track_caller]
 pub fn with_mean_weight(mean: &Tensor, weight: &Tensor) -> Result<Tensor, Refusal> {
+    let _scope = Scope::open();
     let (ty, weight_ty) = (mean.live()?.ty(), weight.live()?.ty());
     let is_real = |ty: &TensorType| ty.shape.rank() == 0 && !ty.dtype.is_complex();
     if !is_real(ty) || !ty.dtype.is_float() || !is_real(weight_ty) {
@@ -147,4 +149,77 @@ fn is_equal(a: &Tensor, b: &Tensor) -> bool {
     let both = [a.clone(), b.clone()];
     let graph = Graph::new(&both, Constants::InText, Calls::Inlined);
     a.is(b) || graph.is_ok_and(|graph| graph.results[0] == graph.results[1])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{DType, Function, call, checkpoint, grad};
+
+    fn vector() -> Tensor {
+        Tensor::placeholder("x", TensorType::new(DType::F32, [4]))
+    }
+
+    /// The mean of the positive elements, with their number.
+    fn mean(x: &Tensor) -> Tensor {
+        let count = x.gt(0.0).to_dtype(DType::F32).sum_all();
+        with_mean_weight(&(x.relu().sum_all() / &count), &count).unwrap()
+    }
+
+    #[test]
+    fn a_weight_is_not_in_the_program() {
+        let program = |is_weighted: bool| {
+            let ty = vector().ty().clone();
+            let function = Function::trace("f", &[ty], |x| {
+                let mean = x[0].mean_all();
+                let weight = x[0].sum_all();
+                let mean =
+                    if is_weighted { with_mean_weight(&mean, &weight).unwrap() } else { mean };
+                vec![grad(&mean, &[&x[0]]).remove(0), mean]
+            });
+            function.stablehlo().unwrap()
+        };
+        assert_eq!(program(true), program(false));
+    }
+
+    #[test]
+    fn a_weight_passes_linear_functions_only() {
+        let (x, y) = (vector(), vector());
+        let (a, b) = (mean(&x), mean(&y));
+        let is_high = a.gt(1.0);
+        for (i, (scalar, expected)) in [
+            (a.clone(), 1),
+            (-(&a * 2.0) / 3.0, 1),
+            (a.to_dtype(DType::F64).detach().reshape([1]).sum_all(), 1),
+            (Tensor::stack(&[&a, &a], 0).mean_all(), 1),
+            (is_high.select(&a, &a.zeros_like()), 1),
+            (&a + y.square().mean_all(), 1),
+            // The same weight, recorded twice.
+            (&a - mean(&x), 1),
+            (&a + &b, 2),
+            (a.exp(), 0),
+            (&a * &a, 0),
+            (1.0 / &a, 0),
+            ((&x - &a).mean_all(), 0),
+            (x.mean_all(), 0),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            assert_eq!(mean_weights(&scalar).len(), expected, "{i}");
+        }
+    }
+
+    #[test]
+    fn a_weight_leaves_the_body_in_which_it_was_computed() {
+        let x = Tensor::from_slice(&[1.0f32, -1.0, 2.0, 3.0], [4]);
+        let bodies = [
+            call("mean", &[&(&x * 2.0)], |x| vec![x[0].clone(), mean(&x[0])]).remove(1),
+            checkpoint(|x| vec![mean(&x[0]) * 0.5], &[&(&x * 2.0)]).remove(0),
+        ];
+        for scalar in bodies {
+            let weights = mean_weights(&scalar);
+            assert_eq!(weights[0].weight.eval().unwrap().to_f64(), [3.0], "{scalar:?}");
+        }
+    }
 }

@@ -2,6 +2,7 @@
 //! training state has the values of the latest steps, so the device can decide alone, and a resumed
 //! run makes the same decisions.
 
+use fulmen_tensor::internal::global_norm;
 use fulmen_tensor::{DType, Tensor};
 
 use super::values::Values;
@@ -84,11 +85,12 @@ impl<'a> SpikeDetector<'a> {
     fn threshold(&self, window: &Tensor, count: &Tensor) -> Tensor {
         let length = window.size(0);
         let is_set = Tensor::arange(DType::I32, length).lt(count);
-        let sum = |values: &Tensor| is_set.select(values, &values.zeros_like()).sum_all();
+        let set = |values: &Tensor| is_set.select(values, &values.zeros_like());
         let n = count.minimum(length as f64).to_dtype(DType::F32);
-        let mean = sum(window) / n.maximum(1.0);
-        let difference = window - &mean;
-        let deviation = (sum(&(&difference * &difference)) / (n - 1.0).maximum(1.0)).sqrt();
+        let mean = set(window).sum_all() / n.maximum(1.0);
+        // The squares of large differences overflow.
+        let difference = global_norm(&[set(&(window - &mean))]);
+        let deviation = difference / (n - 1.0).maximum(1.0).sqrt();
         &mean + deviation.maximum(&(mean.abs() * MIN_DEVIATION)) * self.deviations
     }
 }

@@ -48,13 +48,14 @@ fn reference() -> Value {
     serde_json::from_str(include_str!("../reference/callbacks.json")).unwrap()
 }
 
-/// The batches of the reference, in order, in epochs of a third of them.
-fn loader(reference: &Value) -> DataLoader {
+/// The batches of the reference, in order, in epochs of a third of them, with values times
+/// `factor`.
+fn loader(reference: &Value, factor: f32) -> DataLoader {
     let mut scales: Vec<f32> = reference["scales"]
         .as_array()
         .unwrap()
         .iter()
-        .map(|s| s.as_f64().unwrap() as f32)
+        .map(|s| s.as_f64().unwrap() as f32 * factor)
         .collect();
     scales[reference["not_finite"].as_u64().unwrap() as usize] = f32::NAN;
     let row = |i: usize| 1.0 + 0.1 * (i % 5) as f32;
@@ -113,7 +114,7 @@ fn assert_is(case: &Value, module: &Line, record: &Record, what: &str) {
 #[test]
 fn the_same_spikes_are_skipped_as_in_numpy() {
     let (folder, reference) = (tempfile::tempdir().unwrap(), reference());
-    let data = loader(&reference);
+    let data = loader(&reference, 1.0);
     let [single, pairs] = [0, 1].map(|i| &reference["spikes"][i]);
     for (what, devices, strategy, every) in [
         ("one device", 1, Strategy::Ddp, 1),
@@ -129,6 +130,35 @@ fn the_same_spikes_are_skipped_as_in_numpy() {
         });
         assert_is(if every == 1 { single } else { pairs }, &module, &record, what);
     }
+}
+
+/// A line whose data is larger by a power of two. Its rate is smaller, so that its weights move as
+/// those of a [`Line`].
+#[derive(Module)]
+struct Steep {
+    line: Line,
+}
+
+/// Squares of the losses, and of the gradients' norms, overflow.
+const STEEPNESS: f32 = (1u128 << 80) as f32;
+
+impl TrainingModule for Steep {
+    fn training_step(&self, batch: &Batch, cx: &mut StepContext) -> Tensor {
+        self.line.training_step(batch, cx)
+    }
+    fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
+        Box::new(Sgd::new(0.01 / f64::from(STEEPNESS)).momentum(0.9))
+    }
+}
+
+#[test]
+fn spikes_among_losses_whose_squares_overflow_are_skipped_too() {
+    let (folder, reference) = (tempfile::tempdir().unwrap(), reference());
+    let (module, record) = (Steep { line: Line::new() }, Record::default());
+    let builder = trainer(folder.path()).max_epochs(1).log_every_n_steps(1);
+    let mut trainer = builder.callback(record.clone()).callback(guard()).build().unwrap();
+    trainer.fit(&module, &loader(&reference, STEEPNESS), None).unwrap();
+    assert_is(&reference["spikes"][0], &module.line, &record, "steep");
 }
 
 /// Two lines. The second one learns from every second batch.
@@ -167,7 +197,7 @@ fn each_of_several_optimizers_is_guarded_and_monitored_separately() {
         .callback(NormMonitor::new())
         .callback(LearningRateMonitor::new().log_momentum(true));
     let mut trainer = builder.callback(record.clone()).build().unwrap();
-    let summary = trainer.fit(&module, &loader(&reference), None).unwrap();
+    let summary = trainer.fit(&module, &loader(&reference, 1.0), None).unwrap();
     assert_eq!(summary.train_compilations, 1);
     let logs = record.logs.lock().unwrap();
     for (optimizer, line, case, every) in [("a", &module.a, 0, 1), ("b", &module.b, 2, 2)] {
@@ -210,7 +240,7 @@ fn each_of_several_optimizers_is_guarded_and_monitored_separately() {
         logs[1]
     );
     let error = trainer
-        .lr_find(&module, &loader(&reference), &LearningRateFinder::new())
+        .lr_find(&module, &loader(&reference, 1.0), &LearningRateFinder::new())
         .unwrap_err()
         .to_string();
     assert!(
@@ -222,7 +252,7 @@ fn each_of_several_optimizers_is_guarded_and_monitored_separately() {
 #[test]
 fn a_guard_costs_no_compilation_and_no_transfer() {
     let (folder, reference) = (tempfile::tempdir().unwrap(), reference());
-    let data = loader(&reference);
+    let data = loader(&reference, 1.0);
     let mut trainer = trainer(folder.path())
         .runtime(isolated())
         .max_epochs(2)
@@ -239,7 +269,7 @@ fn a_guard_costs_no_compilation_and_no_transfer() {
 #[test]
 fn a_resumed_run_skips_the_same_steps() {
     let (folder, reference) = (tempfile::tempdir().unwrap(), reference());
-    let data = loader(&reference);
+    let data = loader(&reference, 1.0);
     for every in [1, 2] {
         let (module, whole, _) = fit(folder.path(), &data, |b| b.accumulate_grad_batches(every));
         // End the run between two spikes, within the steps of one log point.
@@ -272,7 +302,7 @@ fn an_overflow_in_f16_is_not_a_spike() {
     assert!(module.weights()[0] < 1.0, "steps were made after the overflows");
     // NaN is always skipped, for any scale.
     let (module, _, _) =
-        fit(folder.path(), &loader(&reference), |b| b.precision(Precision::F16Mixed));
+        fit(folder.path(), &loader(&reference, 1.0), |b| b.precision(Precision::F16Mixed));
     assert!(module.weights().iter().all(|w| w.is_finite()), "{:?}", module.weights());
 }
 
@@ -293,7 +323,7 @@ fn invalid_settings_are_reported() {
     assert_eq!(refused(vec![guard(), guard()]), "SpikeGuard: there are two of them; keep one");
 
     let (reference, what) = (reference(), "skipped_steps");
-    let data = loader(&reference);
+    let data = loader(&reference, 1.0);
     /// Logs a name that the guard logs.
     #[derive(Module)]
     struct Same(Line);
