@@ -20,6 +20,7 @@ use crate::ops::transpose::transpose_statement;
 use crate::region::Region;
 use crate::scope::Scope;
 use crate::tensor::Kind;
+use crate::whole_axes::{self, WholeAxes};
 use crate::{
     DeviceArray, Error, Fault, MatmulPrecision, Mesh, Result, Sharding, Tensor, TensorType,
 };
@@ -198,7 +199,7 @@ impl Program {
                 Some(order) => {
                     let to = in_order(t.ty(), Some(order));
                     let statement = transpose_statement(&standard, order.axes(), t.ty(), &to);
-                    self.transposed(&statement, t.node.location, scope)
+                    self.helper(&statement, "transpose", t.node.location, scope)
                 }
                 None => standard,
             });
@@ -289,14 +290,19 @@ impl Program {
         {
             return Ok(vec![values.get(instruction.operands[0]).transpose(permutation)]);
         }
-        if let Some(platform) = self.platform {
+        let rewritten = {
             let _scope = Scope::at(node.location);
-            if let Some(Region { parameters, results }) = operation.rewritten_for(platform, &types)
-            {
-                let operands = instruction.operands.iter().map(|&v| values.get(v).clone());
-                let leaves = parameters.iter().map(|p| p.node.id).zip(operands).collect();
-                return self.emit_values(&results, &leaves, scope);
-            }
+            let for_devices = self
+                .is_partitioned()
+                .then(|| operation.rewritten_for_several_devices(&types))
+                .flatten();
+            for_devices.or_else(|| operation.rewritten_for(self.platform?, &types))
+        };
+        if let Some(Region { parameters, results }) = rewritten {
+            let _scope = Scope::at(node.location);
+            let operands = instruction.operands.iter().map(|&v| values.get(v).clone());
+            let leaves = parameters.iter().map(|p| p.node.id).zip(operands).collect();
+            return self.emit_values(&results, &leaves, scope);
         }
         if self.platform == Some(Platform::Cpu) {
             let _scope = Scope::at(node.location);
@@ -407,11 +413,21 @@ impl Program {
         location: &'static Location<'static>,
         scope: &mut Body,
     ) -> Result<Vec<Emitted>> {
+        let whole = if self.is_partitioned() {
+            operation.whole_axes(&operands.iter().map(|o| o.1).collect::<Vec<_>>())
+        } else {
+            WholeAxes::default()
+        };
+        let mut kept_whole = Vec::with_capacity(operands.len());
+        for (i, (name, ty)) in operands.into_iter().enumerate() {
+            let axes = whole.operands.get(i).map_or(&[][..], Vec::as_slice);
+            kept_whole.push((self.keep_whole(name, axes, ty, location, scope), ty));
+        }
         let number = self.numbers.instructions;
         self.numbers.instructions += 1;
         let name = operation.name();
         let mut cx = Lowering {
-            operands,
+            operands: kept_whole,
             results,
             name,
             location,
@@ -433,7 +449,28 @@ impl Program {
         scope.lines.push(Line { text, blocks, location: Some((name, location)) });
         let name =
             |output| if count > 1 { format!("%{number}#{output}") } else { format!("%{number}") };
-        Ok((0..results.len()).map(|output| Emitted::standard(name(output))).collect())
+        let mut outputs = Vec::with_capacity(results.len());
+        for (i, ty) in results.iter().enumerate() {
+            let axes = whole.results.get(i).map_or(&[][..], Vec::as_slice);
+            outputs.push(Emitted::standard(self.keep_whole(name(i), axes, ty, location, scope)));
+        }
+        Ok(outputs)
+    }
+
+    /// Writes the constraint that these axes of a value are not split, if it has such axes. Returns
+    /// the name of the value.
+    fn keep_whole(
+        &mut self,
+        name: String,
+        axes: &[usize],
+        ty: &TensorType,
+        location: &'static Location<'static>,
+        scope: &mut Body,
+    ) -> String {
+        match whole_axes::constraint(&name, axes, ty) {
+            Some(statement) => self.helper(&statement, "with_sharding", location, scope),
+            None => name,
+        }
     }
 
     /// The name of a value of the list with its axes in the tensor's order.
@@ -462,13 +499,14 @@ impl Program {
         }
         let statement =
             transpose_statement(&value.name, &order.positions(), &in_order(ty, Some(order)), ty);
-        self.transposed(&statement, location, scope)
+        self.helper(&statement, "transpose", location, scope)
     }
 
-    /// Writes a transpose that no user's code recorded, and returns the name of its result.
-    fn transposed(
+    /// Writes a statement that no user's code recorded, and returns the name of its result.
+    fn helper(
         &mut self,
         statement: &str,
+        operation: &'static str,
         location: &'static Location<'static>,
         scope: &mut Body,
     ) -> String {
@@ -476,11 +514,7 @@ impl Program {
         self.numbers.instructions += 1;
         let name = format!("%{number}");
         let text = format!("{name} = {statement}");
-        scope.lines.push(Line {
-            text,
-            blocks: Vec::new(),
-            location: Some(("transpose", location)),
-        });
+        scope.lines.push(Line { text, blocks: Vec::new(), location: Some((operation, location)) });
         name
     }
 

@@ -71,6 +71,7 @@ mod tensor;
 pub mod timeline;
 mod transfer;
 mod variable;
+mod whole_axes;
 
 pub use accelerator::Accelerator;
 pub use anomalies::Anomalies;

@@ -13,6 +13,7 @@ use crate::axis_order::AxisOrder;
 use crate::index_checks::{IndexCheck, IndexRule};
 use crate::lower::Lowering;
 use crate::region::Region;
+use crate::whole_axes::WholeAxes;
 use crate::{Mesh, Sharding, Tensor, TensorType};
 
 pub(crate) trait Operation: fmt::Debug + Send + Sync + 'static {
@@ -40,6 +41,19 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + 'static {
     fn check(&self, mesh: &Mesh, inputs: &[&TensorType]) -> Result<(), String> {
         let _ = (mesh, inputs);
         Ok(())
+    }
+
+    /// The axes that must not be split over devices.
+    fn whole_axes(&self, inputs: &[&TensorType]) -> WholeAxes {
+        let _ = inputs;
+        WholeAxes::default()
+    }
+
+    /// The expression that replaces this operation in a program for several devices, if XLA's
+    /// partitioner fails on it. Its parameters are the operands.
+    fn rewritten_for_several_devices(&self, inputs: &[&TensorType]) -> Option<Region> {
+        let _ = inputs;
+        None
     }
 
     /// The elements, if they are known while recording: all of them, or one if all are equal.

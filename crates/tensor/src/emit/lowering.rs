@@ -52,6 +52,11 @@ impl Lowering<'_> {
         self.program.is_partitioned()
     }
 
+    /// The number of mesh axes with several devices.
+    pub(crate) fn split_mesh_axes(&self) -> usize {
+        self.program.mesh.axes().iter().filter(|axis| axis.1 > 1).count()
+    }
+
     /// The platform that will run the program; `None` for a program for any platform.
     pub(crate) fn platform(&self) -> Option<Platform> {
         self.program.platform

@@ -14,6 +14,7 @@ use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
 use crate::region::Region;
 use crate::shape::{LARGEST, within_reach};
+use crate::whole_axes::WholeAxes;
 use crate::{AsTensor, DType, Tensor, TensorType};
 
 /// The positions of an operand's axes: the batch or feature axes, and the spatial axes.
@@ -271,6 +272,12 @@ impl Operation for ConvolutionOp {
             return vec![Some(lhs.zeros_like()), Some(rhs.zeros_like())];
         }
         vec![Some(self.lhs_vjp(lhs, rhs, &g)), Some(self.rhs_vjp(lhs, rhs, &g))]
+    }
+    fn whole_axes(&self, _: &[&TensorType]) -> WholeAxes {
+        WholeAxes {
+            operands: vec![self.lhs.spatial.clone(), self.rhs.spatial.clone()],
+            results: vec![self.out.spatial.clone()],
+        }
     }
     fn rewritten_for(&self, platform: Platform, inputs: &[&TensorType]) -> Option<Region> {
         if platform == Platform::Cpu { self.cpu_form(inputs[0], inputs[1]) } else { None }

@@ -76,6 +76,26 @@ impl Operation for DynamicUpdateSlice {
     }
 }
 
+/// The start within `0..=last`.
+///
+/// XLA would clamp it too. But XLA merges a slice of a slice, also where it made one of them itself
+/// to take a device's part, and forgets how the first start is clamped: in JAX,
+/// `dynamic_slice(dynamic_slice(arange(8), 6, 4), 1, 2)` is `[6, 7]` instead of `[5, 6]`. Also, a
+/// wider integer would wrap when it is converted to i32.
+fn clamped(start: &Tensor, last: usize) -> Tensor {
+    if last == 0 {
+        return start.zeros_like();
+    }
+    if let Some([known]) = start.constant_elements::<i32>().as_deref()
+        && usize::try_from(*known).is_ok_and(|known| known <= last)
+    {
+        return start.clone();
+    }
+    let start = start.maximum(0.0);
+    // A dtype that cannot hold the last start has none after it.
+    if holds(start.dtype(), last as f64) { start.minimum(last as f64) } else { start }
+}
+
 /// Checks the starts of a slice of `sizes` in `operand`, and converts them to scalars of one dtype.
 fn starts_in(operand: &Tensor, starts: &[Tensor], sizes: &[usize]) -> Result<Vec<Tensor>, Refusal> {
     all_live(std::iter::once(operand).chain(starts))?;
@@ -106,15 +126,7 @@ fn starts_in(operand: &Tensor, starts: &[Tensor], sizes: &[usize]) -> Result<Vec
             )
             .into());
         }
-        // A wider integer would wrap when it is converted to i32, so it is clamped first.
-        let last = (shape[axis] - sizes[axis]) as f64;
-        let wraps = start.dtype().size_in_bytes() > 4 || start.dtype() == DType::U32;
-        let start = if wraps && holds(start.dtype(), last) {
-            start.maximum(0.0).minimum(last)
-        } else {
-            start.clone()
-        };
-        scalars.push(start.to_dtype(dtype));
+        scalars.push(clamped(start, shape[axis] - sizes[axis]).to_dtype(dtype));
     }
     Ok(scalars)
 }

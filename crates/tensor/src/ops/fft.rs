@@ -6,6 +6,7 @@ use crate::autocast::wide;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
 use crate::scope::Refusal;
+use crate::whole_axes::WholeAxes;
 use crate::{DType, Tensor, TensorType};
 
 /// The transform: StableHLO's `fft_type`.
@@ -96,6 +97,10 @@ impl Operation for Fft {
                 (transform(Kind::Rfft, &g) * weight).conj()
             }
         })]
+    }
+    fn whole_axes(&self, inputs: &[&TensorType]) -> WholeAxes {
+        let rank = inputs[0].shape.rank();
+        WholeAxes::of_both((rank - self.lengths.len()..rank).collect())
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         let kind = self.kind.method().to_uppercase();

@@ -14,6 +14,7 @@ use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
 use crate::scope::Refusal;
 use crate::tensor::all_live;
+use crate::whole_axes::WholeAxes;
 use crate::{AsTensor, DType, Shape, Tensor, TensorType};
 
 /// How the axes of an operand, of indices and of the gathered elements (or the updates) correspond.
@@ -69,6 +70,32 @@ impl Dimensions {
             indices_batch: Vec::new(),
             vector: batch,
         }
+    }
+
+    /// The axis of an index's components, which must be whole.
+    pub(super) fn whole_axes(&self, indices: &Shape) -> WholeAxes {
+        let components = (0..indices.rank()).filter(|&axis| axis == self.vector).collect();
+        WholeAxes { operands: vec![Vec::new(), components], results: Vec::new() }
+    }
+
+    /// Whether these indices are a single one.
+    pub(super) fn has_one_index(&self, indices: &Shape) -> bool {
+        (0..indices.rank()).all(|axis| axis == self.vector || indices[axis] == 1)
+    }
+
+    /// The dimensions for a list of the same indices, `[n, k]`, and the sizes of the operand's
+    /// axes that each covers. There are no batches of more than one index.
+    pub(super) fn for_list(&self, operand: &Shape) -> (Dimensions, Vec<usize>) {
+        let others = (0..operand.rank()).filter(|axis| !self.mapped.contains(axis));
+        let rest: Vec<usize> = others.map(|axis| operand[axis]).collect();
+        let dimensions = Dimensions {
+            window: (1..=rest.len()).collect(),
+            mapped: self.mapped.clone(),
+            operand_batch: Vec::new(),
+            indices_batch: Vec::new(),
+            vector: 1,
+        };
+        (dimensions, rest)
     }
 
     /// The shape of the gathered elements, or of the updates.
@@ -167,6 +194,9 @@ impl Operation for Gather {
         };
         let sum = Tensor::apply(scatter, &[&zeros, indices, &g]);
         vec![Some(sum.to_dtype(operand.dtype())), None]
+    }
+    fn whole_axes(&self, inputs: &[&TensorType]) -> WholeAxes {
+        self.dimensions.whole_axes(&inputs[1].shape)
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         if cx.result().shape.num_elements() == 0 {

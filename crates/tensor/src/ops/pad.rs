@@ -4,6 +4,7 @@ use crate::axis_order::AxisOrder;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
 use crate::shape::within_reach;
+use crate::whole_axes::WholeAxes;
 use crate::{AsTensor, Tensor, TensorType};
 
 #[derive(Debug)]
@@ -74,6 +75,9 @@ impl Operation for Pad {
             Box::new(Pad { low, high, interior: order.reorder(&self.interior) }),
             Some(order.clone()),
         ))
+    }
+    fn whole_axes(&self, _: &[&TensorType]) -> WholeAxes {
+        WholeAxes::of_both((0..self.low.len()).filter(|&axis| self.interior[axis] > 0).collect())
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         format!(

@@ -12,7 +12,9 @@ use super::unary::methods;
 use crate::autocast::wide;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
+use crate::region::{Region, parameters};
 use crate::scope::Refusal;
+use crate::whole_axes::WholeAxes;
 use crate::{AsTensor, DType, Tensor, TensorType};
 
 /// How an element and its updates are combined.
@@ -153,6 +155,38 @@ impl Operation for Scatter {
             Combine::Min | Combine::Max => self.extreme_vjp(cx.inputs, cx.output(), &g),
         };
         vec![Some(to_operand.to_dtype(dtype)), None, Some(to_updates.to_dtype(dtype))]
+    }
+    fn whole_axes(&self, inputs: &[&TensorType]) -> WholeAxes {
+        self.dimensions.whole_axes(&inputs[1].shape)
+    }
+    /// If there is one update, a second one, whose index is out of range.
+    ///
+    /// XLA turns a scatter of one update into a dynamic slice and its update. Each device takes its
+    /// part of a replicated operand by a dynamic slice, too. XLA merges the two slices, but not how
+    /// their starts are clamped: on devices that do not have the index, the first element becomes
+    /// one of another device.
+    fn rewritten_for_several_devices(&self, inputs: &[&TensorType]) -> Option<Region> {
+        let [operand, indices, updates] = inputs else { return None };
+        if !self.dimensions.has_one_index(&indices.shape) || updates.shape.num_elements() == 0 {
+            return None;
+        }
+        let (dimensions, rest) = self.dimensions.for_list(&operand.shape);
+        let components = indices.shape.num_elements();
+        let past_end = operand.shape.iter().copied().max().unwrap_or(0) as f64;
+        let parameters = parameters(self.method, "operand", inputs.iter().copied());
+        let index = parameters[1].reshape([1, components]);
+        let dropped = Tensor::full(index.dtype(), [1, components], past_end);
+        let update = parameters[2].reshape([&[1], &rest[..]].concat());
+        let operation = Scatter { method: self.method, combine: self.combine, dimensions };
+        let result = Tensor::apply(
+            operation,
+            &[
+                &parameters[0],
+                &Tensor::concatenate(&[&index, &dropped], 0),
+                &Tensor::concatenate(&[&update, &update], 0),
+            ],
+        );
+        Some(Region { parameters, results: vec![result] })
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         let scalar = TensorType::scalar(cx.result().dtype).stablehlo();

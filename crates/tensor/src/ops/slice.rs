@@ -7,6 +7,7 @@ use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
 use crate::shape::within_reach;
 use crate::tensor::Kind;
+use crate::whole_axes::WholeAxes;
 use crate::{Tensor, TensorType};
 
 #[derive(Debug)]
@@ -75,6 +76,9 @@ impl Operation for Slice {
             Box::new(Slice { start, limit, stride: order.reorder(&self.stride) }),
             Some(order.clone()),
         ))
+    }
+    fn whole_axes(&self, _: &[&TensorType]) -> WholeAxes {
+        WholeAxes::of_both((0..self.stride.len()).filter(|&axis| self.stride[axis] > 1).collect())
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         let ranges: Vec<String> = (0..self.start.len())

@@ -26,5 +26,6 @@ mod precision;
 mod programs;
 mod promotion;
 mod shape_rules;
+mod sharded_programs;
 mod sharding;
 mod transformer;

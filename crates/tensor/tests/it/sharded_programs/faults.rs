@@ -1,0 +1,211 @@
+//! Small programs that XLA's partitioner computed wrongly or refused before they had another form.
+//! JAX has the same faults. The search found them.
+
+use fulmen_tensor::{
+    Accelerator, Argument, Combine, Convolution, DType, Devices, Function, Literal, Mesh, Runtime,
+    Sharding, Tensor, TensorType, TriangularSolve, grad,
+};
+
+/// A parameter: its sizes and the mesh axes that split each of them.
+type Parameter<'a> = (&'a [usize], &'a [&'a str]);
+
+/// Splits each axis over the mesh axes in one string, such as `a`, `ab` or nothing.
+fn split(axes: &[&str]) -> Sharding {
+    let names = |axes: &str| -> Vec<&'static str> {
+        ["a", "b", "c"].into_iter().filter(|name| axes.contains(name)).collect()
+    };
+    Sharding::over(axes.iter().map(|axes| names(axes)))
+}
+
+/// The results on one device, and on eight as this mesh.
+fn run(
+    mesh: &[(&str, usize)],
+    parameters: &[Parameter<'_>],
+    f: &dyn Fn(&[Tensor]) -> Vec<Tensor>,
+) -> [Vec<Vec<f64>>; 2] {
+    let of = |devices: usize| {
+        let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(devices)).unwrap();
+        let runtime = match devices {
+            1 => runtime,
+            _ => runtime.with_mesh(&Mesh::new(mesh.iter().copied()).unwrap()).unwrap(),
+        };
+        let types: Vec<TensorType> =
+            parameters.iter().map(|(dims, _)| TensorType::new(DType::F32, *dims)).collect();
+        let mut function = Function::trace("fault", &types, f);
+        let mut arrays = Vec::new();
+        for (i, (dims, axes)) in parameters.iter().enumerate() {
+            let sharding = if devices == 1 { Sharding::replicated() } else { split(axes) };
+            function = function.shard_parameter(i, sharding.clone());
+            let count = dims.iter().product::<usize>();
+            let numbers: Vec<f32> =
+                (0..count).map(|k| ((k * 7 + i * 3) as f32 * 0.618).sin()).collect();
+            let literal = Literal::from_slice(&numbers, *dims).unwrap();
+            arrays.push(runtime.to_devices(&literal, &sharding).unwrap());
+        }
+        let compiled = runtime.compile(&function).unwrap();
+        let outputs = compiled.call(arrays.iter().map(Argument::Borrow).collect()).unwrap();
+        let values =
+            runtime.read(&outputs.arrays.iter().collect::<Vec<_>>()).unwrap().wait().unwrap();
+        values.iter().map(Literal::to_f64).collect()
+    };
+    [of(1), of(8)]
+}
+
+fn same(
+    mesh: &[(&str, usize)],
+    parameters: &[Parameter<'_>],
+    f: impl Fn(&[Tensor]) -> Vec<Tensor>,
+) {
+    let [one, eight] = run(mesh, parameters, &f);
+    for (i, (one, eight)) in one.iter().zip(&eight).enumerate() {
+        let largest = one.iter().fold(1.0f64, |m, v| m.max(v.abs()));
+        for (a, b) in one.iter().zip(eight) {
+            assert!(
+                (a - b).abs() <= 1e-5 * largest,
+                "result {i} of {parameters:?}: {eight:?}, on one device {one:?}"
+            );
+        }
+    }
+}
+
+/// A loss with constant weights, and its gradients.
+fn weighted(y: &Tensor, wrt: &[Tensor]) -> Vec<Tensor> {
+    let count = y.shape().num_elements();
+    let weights: Vec<f32> = (0..count).map(|i| 0.5 + i as f32).collect();
+    let loss = (y * Tensor::from_slice(&weights, y.shape())).sum_all();
+    let mut results = grad(&loss, &wrt.iter().collect::<Vec<_>>());
+    results.push(y.clone());
+    results
+}
+
+const GRID: [(&str, usize); 2] = [("a", 4), ("b", 2)];
+const CUBE: [(&str, usize); 3] = [("a", 2), ("b", 2), ("c", 2)];
+
+#[test]
+fn a_convolution_split_along_a_spatial_axis() {
+    let options = Convolution::new(2).padding([(1, 1), (1, 1)]);
+    let input: &[usize] = &[4, 4, 8, 8];
+    let kernel: &[usize] = &[8, 4, 3, 3];
+    let splits: [(&[&str], &[&str], &[&str]); 6] = [
+        (&["", "", "a"], &["b"], &["", "", "a"]),
+        (&[], &["b"], &["", "", "a"]),
+        (&["b"], &["", "b"], &["", "", "a"]),
+        (&["", "", "", "ab"], &[], &[]),
+        (&["", "", "a", "b"], &[], &["", "b", "a"]),
+        (&[], &["a", "b"], &["", "", "b", "a"]),
+    ];
+    for (of_input, of_kernel, of_result) in splits {
+        same(&GRID, &[(input, of_input), (kernel, of_kernel)], |x| {
+            let y = x[0].convolution(&x[1], &options).with_sharding(&split(of_result));
+            weighted(&y, x)
+        });
+    }
+    let strided = Convolution::new(2).stride([2, 1]);
+    same(&CUBE, &[(&[2, 4, 4, 8], &["", "", "", "ab"]), (&[8, 4, 3, 3], &[])], |x| {
+        weighted(&x[0].convolution(&x[1], &strided), x)
+    });
+    same(&GRID, &[(&[4, 4, 4, 4], &["", "", "b", "a"]), (&[4, 2, 3, 3], &["", "b"])], |x| {
+        weighted(&x[0].conv_transpose(&x[1], &Convolution::new(2).stride([2, 2])), x)
+    });
+}
+
+#[test]
+fn a_product_of_stacks_on_three_mesh_axes() {
+    let parameters: [Parameter<'_>; 2] = [(&[24, 3], &["ac"]), (&[8, 24, 3], &["bc", "a"])];
+    same(&CUBE, &parameters, |x| {
+        let y = x[0].dot_general(&x[1], (&[0], &[1]), (&[1], &[2]));
+        let mut results = weighted(&y.with_sharding(&split(&["", "bc"])), x);
+        results[0] = results[0].with_sharding(&split(&["ac"]));
+        results
+    });
+    same(&CUBE, &[(&[4, 4, 4], &["", "a", "c"]), (&[4, 4, 4], &["b", "c"])], |x| {
+        weighted(&x[0].matmul(&x[1]).with_sharding(&split(&["ab", "c"])), x)
+    });
+}
+
+#[test]
+fn one_update_along_a_split_axis() {
+    let mesh = [("a", 2), ("b", 4)];
+    let index = Tensor::from_slice(&[3i32], [1]);
+    let parameters: [Parameter<'_>; 2] = [(&[8], &["b"]), (&[1], &[])];
+    same(&mesh, &parameters, |x| weighted(&x[0].index_copy(0, &index, &x[1]), x));
+    for combine in [Combine::Set, Combine::Add, Combine::Mul, Combine::Max] {
+        same(&mesh, &parameters, |x| weighted(&x[0].scatter_reduce(0, &index, &x[1], combine), x));
+        let point = Tensor::from_slice(&[3i32, 1], [1, 2]);
+        same(&mesh, &[(&[8, 4], &["b", "a"]), (&[1], &[])], |x| {
+            weighted(&x[0].scatter_nd(&point, &x[1], combine), x)
+        });
+        same(&mesh, &[(&[4, 8], &["", "b"]), (&[4, 1], &["a"])], |x| {
+            weighted(&x[0].index_reduce(1, &index, &x[1], combine), x)
+        });
+        let scalar = Tensor::scalar(5i32);
+        same(&mesh, &[(&[8, 4], &["b"]), (&[4], &["a"])], |x| {
+            weighted(&x[0].index_reduce(0, &scalar, &x[1], combine), x)
+        });
+    }
+}
+
+#[test]
+fn points_whose_components_are_split() {
+    let points = |x: &Tensor| (x.abs() * 2.9).to_dtype(DType::I32);
+    let parameters: [Parameter<'_>; 3] =
+        [(&[16, 4, 5, 2], &["", "bc"]), (&[3, 2], &["", "b"]), (&[3, 5, 2], &[])];
+    same(&CUBE, &parameters, |x| {
+        let y = x[0].scatter_nd(points(&x[1]), &x[2], Combine::Mul);
+        [weighted(&y, &[x[0].clone(), x[2].clone()]), vec![x[0].gather_nd(points(&x[1]))]].concat()
+    });
+}
+
+#[test]
+fn a_least_update_after_a_triangular_solve() {
+    let parameters: [Parameter<'_>; 2] =
+        [(&[1, 8, 2], &["", "bc", "a"]), (&[1, 8, 8], &["", "", "ac"])];
+    let first = Tensor::from_slice(&[0i32], [1, 1]);
+    same(&CUBE, &parameters, |x| {
+        let matrix = &x[1] * 0.2 + Tensor::eye(DType::F32, 8, 8) * 2.0;
+        let solved = matrix.triangular_solve(&x[0], &TriangularSolve::lower());
+        let y = solved.scatter_nd(&first, &x[0], Combine::Min);
+        weighted(&y.with_sharding(&split(&["", "c", "b"])), x)
+    });
+}
+
+#[test]
+fn a_slice_with_a_stride_and_its_derivative() {
+    same(&GRID, &[(&[8, 4], &["b", "a"])], |x| weighted(&x[0].slice(&[3, 3], &[8, 4], &[2, 3]), x));
+    let images: [Parameter<'_>; 2] = [(&[8, 2, 3, 5], &[]), (&[2, 2, 2, 3], &[])];
+    same(&[("a", 8)], &images, |x| {
+        let options = Convolution::new(2).padding([(1, 1), (2, 2)]);
+        let y = x[0].conv_transpose(&x[1], &options).with_sharding(&split(&["a"]));
+        weighted(&y.slice(&[0, 1, 1, 1], &[8, 2, 2, 3], &[3, 1, 1, 3]), x)
+    });
+    let zero = || Tensor::scalar(0.0f32);
+    same(&GRID, &[(&[8, 8], &["a", "b"])], |x| {
+        weighted(&x[0].pad(&zero(), &[-1, -2], &[3, 0], &[1, 2]), x)
+    });
+}
+
+#[test]
+fn a_fourier_transform_of_a_split_axis() {
+    for axes in [&["", "ab"][..], &["a", "b"], &["b", "a"]] {
+        same(&GRID, &[(&[8, 16], axes)], |x| {
+            let y = x[0].rfft(&[1]);
+            let split_along_columns = (y.real() + y.imag()).with_sharding(&split(&["ab"]));
+            [weighted(&split_along_columns, x), vec![x[0].fft(&[0, 1]).real()]].concat()
+        });
+    }
+}
+
+/// XLA forgets how the start of the first slice is clamped, on one device too.
+#[test]
+fn a_dynamic_slice_of_a_dynamic_slice() {
+    let start = |x: &Tensor| x.to_dtype(DType::I32);
+    let parameters: [Parameter<'_>; 1] = [(&[8], &["ab"])];
+    let [one, eight] = run(&GRID, &parameters, &|x| {
+        let six = start(&(x[0].abs().sum_all() * 0.0 + 6.0));
+        let numbers = Tensor::arange(DType::F32, 8) + x[0].sum_all() * 0.0;
+        let first = numbers.dynamic_slice(&[six.clone()], &[4]);
+        vec![first.dynamic_slice(&[&six - 5.0], &[2]), first.with_sharding(&split(&["a"]))]
+    });
+    assert_eq!(one, [vec![5.0, 6.0], vec![4.0, 5.0, 6.0, 7.0]]);
+    assert_eq!(eight, one);
+}

@@ -1,0 +1,103 @@
+//! Random programs give the same values and gradients on eight devices as on one, however their
+//! values are split.
+//!
+//! To search for faults, run `searched_programs_compute_the_same` with other seeds:
+//!
+//! ```text
+//! FULMEN_TEST_SEEDS=1000..3000 cargo test -p fulmen-tensor --test it searched_programs -- --ignored --nocapture
+//! ```
+
+mod faults;
+mod generate;
+mod minimize;
+mod operations;
+mod process;
+mod program;
+mod run;
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use minimize::minimize;
+use process::ComparingProcess;
+use run::{Outcome, text};
+
+/// The seeds in `FULMEN_TEST_SEEDS`, such as `1000..3000`.
+fn seeds() -> Range<u64> {
+    let text = std::env::var("FULMEN_TEST_SEEDS").unwrap_or_else(|_| "1000..1100".into());
+    let (first, end) = text.split_once("..").unwrap();
+    first.parse().unwrap()..end.parse().unwrap()
+}
+
+/// The number of programs that compile as one, and the most steps of each. Longer programs find no
+/// other faults, but take longer to compile.
+const JOINED: u64 = 6;
+const MOST_STEPS: usize = 5;
+
+#[test]
+fn three_hundred_programs_compute_the_same() {
+    let mut wrong = Vec::new();
+    let mut seeds_of_meshes: BTreeMap<Vec<usize>, Vec<u64>> = BTreeMap::new();
+    for seed in 0..300 {
+        let program = generate::program(seed, MOST_STEPS);
+        seeds_of_meshes.entry(program.mesh).or_default().push(seed);
+    }
+    let mut unusable = 0;
+    for seeds in seeds_of_meshes.values().flat_map(|seeds| seeds.chunks(JOINED as usize)) {
+        let programs: Vec<_> =
+            seeds.iter().map(|&seed| generate::program(seed, MOST_STEPS)).collect();
+        for ((seed, program), outcome) in
+            seeds.iter().zip(&programs).zip(run::compare_all(&programs))
+        {
+            // Alone, a program in f32 is compared with f64, too.
+            let outcome = if outcome.is_wrong() { run::compare(program) } else { outcome };
+            unusable += usize::from(matches!(outcome, Outcome::Unusable(_)));
+            if outcome.is_wrong() {
+                wrong.push(format!("seed {seed}: {:.300}", format!("{outcome:?}")));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(unusable < 10, "{unusable} programs cannot be compared");
+}
+
+#[test]
+#[ignore = "takes minutes; FULMEN_TEST_SEEDS=1000..3000 selects the programs"]
+fn searched_programs_compute_the_same() {
+    let mut process = ComparingProcess::new();
+    let folder = std::env::var("FULMEN_TEST_FAULTS").ok();
+    let minimizes = std::env::var_os("FULMEN_TEST_KEEP_LARGE").is_none();
+    let (mut same, mut unusable, mut wrong) = (0, 0, 0);
+    for seed in seeds() {
+        let program = generate::program(seed, 40);
+        let outcome = process.compare(&program);
+        match &outcome {
+            Outcome::Same => same += 1,
+            Outcome::Unusable(why) => {
+                unusable += 1;
+                println!("seed {seed} is unusable: {why:.300}");
+            }
+            _ => wrong += 1,
+        }
+        if (seed + 1).is_multiple_of(20) {
+            println!("up to seed {seed}: {same} are the same, {wrong} wrong, {unusable} unusable");
+        }
+        if !outcome.is_wrong() {
+            continue;
+        }
+        println!("seed {seed} ({} steps): {:.300}", program.steps.len(), format!("{outcome:?}"));
+        if minimizes {
+            let kind = outcome.kind().to_owned();
+            let smallest = minimize(&program, |p| process.compare(p).kind() == kind);
+            let outcome = process.compare(&smallest);
+            println!("smallest: {:.1200}\n{smallest}", format!("{outcome:?}"));
+            if let Some(folder) = &folder {
+                let file = format!("{folder}/{seed}.mlir");
+                std::fs::write(file, text(&smallest)).unwrap();
+            }
+        }
+    }
+    let all = same + wrong + unusable;
+    println!("of {all} programs, {same} are the same, {wrong} wrong, {unusable} unusable");
+    assert_eq!(wrong, 0);
+}
