@@ -22,7 +22,6 @@ mod logging;
 mod loss_weights;
 mod metrics;
 mod mistakes;
-mod model_shardings;
 mod monitors;
 mod optimizers;
 mod phases;

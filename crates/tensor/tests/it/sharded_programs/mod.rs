@@ -35,6 +35,7 @@ const JOINED: u64 = 6;
 const MOST_STEPS: usize = 5;
 
 #[test]
+#[ignore = "takes minutes; run it with --ignored"]
 fn three_hundred_programs_compute_the_same() {
     let mut wrong = Vec::new();
     let mut seeds_of_meshes: BTreeMap<Vec<usize>, Vec<u64>> = BTreeMap::new();
