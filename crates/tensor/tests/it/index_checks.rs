@@ -24,7 +24,7 @@ fn unknown(elements: &[i64], dtype: DType) -> Tensor {
 fn first(results: &[Tensor], not_finite: bool) -> Option<(i32, i64)> {
     let words = IndexChecks::find(results).first(&Tensor::scalar(not_finite))?;
     let words = words.eval().unwrap().to_vec::<i32>().unwrap();
-    let value = i64::from(words[3]) << 32 | i64::from(words[2] as u32);
+    let value = (i64::from(words[3]) << 32) | i64::from(words[2] as u32);
     (words[0] != 0).then_some((words[1], value))
 }
 
@@ -82,9 +82,10 @@ fn marks_within_bodies_are_found() {
     let yes = unknown(&[1], DType::I32).squeeze(0).gt(0.0);
     let sum = |x: &Tensor| marked(x, rule(5)).sum_all();
     let nested = |x: &[Tensor]| vec![checkpoint(|x| vec![sum(&x[0])], &[&x[0]]).remove(0)];
-    let mut steps = Vec::new();
-    steps.push(scan(&[&zero], &[&x.reshape([2, 2])], |c, x| (vec![&c[0] + sum(&x[0])], vec![])).0);
-    steps.push(vec![map(|x| vec![sum(&x[0])], &[&x.reshape([2, 2])]).remove(0)]);
+    let steps = [
+        scan(&[&zero], &[&x.reshape([2, 2])], |c, x| (vec![&c[0] + sum(&x[0])], vec![])).0,
+        map(|x| vec![sum(&x[0])], &[&x.reshape([2, 2])]),
+    ];
     // The position is that within the body.
     for results in &steps {
         assert_eq!(first(results, false), Some((0, 8)));

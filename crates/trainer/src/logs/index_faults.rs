@@ -99,7 +99,7 @@ impl LogLayout {
     pub(super) fn read_index_words(&self, words: &[i32]) -> Option<IndexFault> {
         let &[_, step, id, position, low, high] = words else { return None };
         let step = u64::try_from(step).ok().filter(|&step| step > 0)?;
-        let value = i64::from(high) << 32 | i64::from(low as u32);
+        let value = (i64::from(high) << 32) | i64::from(low as u32);
         let check = self.checks.iter().find(|check| check.facts.id == id)?;
         let IndexFacts { rule, location, .. } = &check.facts;
         let (file, line) = (location.file(), location.line());
