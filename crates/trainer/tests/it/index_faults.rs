@@ -290,7 +290,7 @@ fn every_way_to_train_finds_it() {
     let model = Model::new(step);
     let mistake = "a target is 5, but there are 5 classes";
     for strategy in [Strategy::Ddp, Strategy::Fsdp] {
-        let message = fit(&model, 5, |b| b.devices(8usize).strategy(strategy.clone()));
+        let message = fit(&model, 5, |b| b.devices(8usize).strategy(strategy));
         check(&message, "cross_entropy", line, mistake, PLACE);
     }
     check(&fit(&model, 5, |b| b.log_every_n_steps(1)), "cross_entropy", line, mistake, PLACE);

@@ -43,9 +43,10 @@ impl TrainingModule for Pair {
     }
     fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
         let optimizer = AdamW::new(0.1).weight_decay(0.5);
-        match self.by_name {
-            true => Box::new(Optimizers::new().add("all", ["*"], optimizer)),
-            false => Box::new(optimizer),
+        if self.by_name {
+            Box::new(Optimizers::new().add("all", ["*"], optimizer))
+        } else {
+            Box::new(optimizer)
         }
     }
 }
