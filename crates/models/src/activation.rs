@@ -26,6 +26,12 @@ pub enum Activation {
 }
 
 impl Activation {
+    /// Whether both compute the same.
+    pub(crate) fn is_same_as(self, other: Activation) -> bool {
+        let tanh = [Activation::GeluNew, Activation::GeluPytorchTanh];
+        self == other || (tanh.contains(&self) && tanh.contains(&other))
+    }
+
     /// The function of each element.
     pub(crate) fn forward(self, x: &Tensor) -> Tensor {
         match self {

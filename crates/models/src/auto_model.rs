@@ -5,8 +5,9 @@ use std::path::Path;
 
 use fulmen_nn::Module;
 use fulmen_tensor::{AsTensor, Tensor};
+use serde_json::{Map, Value};
 
-use crate::bert::{BertForSequenceClassification, Config, FIXED_SETTINGS};
+use crate::bert::{BertForSequenceClassification, Config, FIXED_SETTINGS, HARMLESS_SETTINGS};
 use crate::roberta::RobertaForSequenceClassification;
 use crate::{Error, Pretrained, Result};
 
@@ -70,6 +71,7 @@ impl Pretrained for AutoModelForSequenceClassification {
     type Config = Config;
     const MODEL_TYPES: &'static [&'static str] = &["bert", "roberta"];
     const FIXED_SETTINGS: &'static [(&'static str, &'static str)] = FIXED_SETTINGS;
+    const HARMLESS_SETTINGS: &'static [&'static str] = HARMLESS_SETTINGS;
     const HEAD: &'static [&'static str] = &["classifier.", "bert.pooler."];
 
     fn new(config: Config) -> Result<Self> {
@@ -87,6 +89,10 @@ impl Pretrained for AutoModelForSequenceClassification {
             Bert(model) => model.config(),
             Roberta(model) => model.config(),
         }
+    }
+
+    fn other_settings(config: &Config) -> &Map<String, Value> {
+        &config.other
     }
 
     fn architecture(&self) -> String {

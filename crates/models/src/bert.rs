@@ -9,6 +9,7 @@ mod config;
 use fulmen_nn::attention::Attention;
 use fulmen_nn::{Dropout, Embedding, Init, LayerNorm, Linear, Module, Parameter};
 use fulmen_tensor::{AsTensor, DType, Refusal, Tensor};
+use serde_json::{Map, Value};
 
 use crate::attention::{Setting, check_heads, padding_mask, self_attention};
 use crate::layers::{LayerOptions, run_layers};
@@ -319,6 +320,7 @@ impl Pretrained for BertForMaskedLm {
     type Config = Config;
     const MODEL_TYPES: &'static [&'static str] = &["bert"];
     const FIXED_SETTINGS: &'static [(&'static str, &'static str)] = FIXED_SETTINGS;
+    const HARMLESS_SETTINGS: &'static [&'static str] = HARMLESS_SETTINGS;
     const BASE_MODEL_PREFIX: &'static str = "bert";
     const HEAD: &'static [&'static str] = &["cls."];
     const IGNORED_KEYS: &'static [&'static str] =
@@ -338,6 +340,10 @@ impl Pretrained for BertForMaskedLm {
 
     fn config(&self) -> &Config {
         &self.config
+    }
+
+    fn other_settings(config: &Config) -> &Map<String, Value> {
+        &config.other
     }
 
     fn architecture(&self) -> String {
@@ -404,6 +410,7 @@ impl Pretrained for BertForSequenceClassification {
     type Config = Config;
     const MODEL_TYPES: &'static [&'static str] = &["bert"];
     const FIXED_SETTINGS: &'static [(&'static str, &'static str)] = FIXED_SETTINGS;
+    const HARMLESS_SETTINGS: &'static [&'static str] = HARMLESS_SETTINGS;
     const BASE_MODEL_PREFIX: &'static str = "bert";
     /// The pooler is part of the head, because files of masked language models have none.
     const HEAD: &'static [&'static str] = &["classifier.", "bert.pooler."];
@@ -426,16 +433,26 @@ impl Pretrained for BertForSequenceClassification {
         &self.config
     }
 
+    fn other_settings(config: &Config) -> &Map<String, Value> {
+        &config.other
+    }
+
     fn architecture(&self) -> String {
         "BertForSequenceClassification".into()
     }
 }
 
 /// Settings for which only one value is supported; other values would change the model.
-pub(crate) const FIXED_SETTINGS: &[(&str, &str)] = &[
-    ("is_decoder", "false"),
-    ("add_cross_attention", "false"),
-    ("position_embedding_type", "\"absolute\""),
+pub(crate) const FIXED_SETTINGS: &[(&str, &str)] = &[("position_embedding_type", "\"absolute\"")];
+
+/// Keys of published BERTs that no code reads any more.
+pub(crate) const HARMLESS_SETTINGS: &[&str] = &[
+    "directionality",
+    "pooler_fc_size",
+    "pooler_num_attention_heads",
+    "pooler_num_fc_layers",
+    "pooler_size_per_head",
+    "pooler_type",
 ];
 
 #[cfg(test)]

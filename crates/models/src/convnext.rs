@@ -209,6 +209,9 @@ impl Pretrained for ConvNext {
     type Config = Config;
     const MODEL_TYPES: &'static [&'static str] = &["convnext"];
     const FIXED_SETTINGS: &'static [(&'static str, &'static str)] = &[("num_stages", "4")];
+    /// The size of images in training; settings of backbones.
+    const HARMLESS_SETTINGS: &'static [&'static str] =
+        &["image_size", "out_features", "out_indices", "stage_names"];
     const BASE_MODEL_PREFIX: &'static str = "convnext";
     const HEAD: &'static [&'static str] = &["classifier."];
 
@@ -247,6 +250,10 @@ impl Pretrained for ConvNext {
 
     fn config(&self) -> &Config {
         &self.config
+    }
+
+    fn other_settings(config: &Config) -> &Map<String, Value> {
+        &config.other
     }
 
     fn architecture(&self) -> String {

@@ -6,10 +6,14 @@
 //! head of keys and values.
 
 mod config;
+mod rope;
+#[cfg(test)]
+mod tests;
 
 use fulmen_nn::attention::{Attention, KeyValueCache, RotaryEmbedding};
 use fulmen_nn::{Dropout, Embedding, Init, Linear, Module, Parameter, RmsNorm};
 use fulmen_tensor::{AsTensor, DType, Refusal, Tensor};
+use serde_json::{Map, Value};
 
 use crate::attention::{Span, attend, split_heads};
 use crate::layers::{LayerOptions, run_layers};
@@ -163,7 +167,7 @@ impl Layer {
         if let Some(scalar) = config.query_pre_attn_scalar.filter(|_| config.has_post_norms()) {
             attention = attention.scale((scalar as f64).powf(-0.5));
         }
-        if let Some(cap) = config.attn_logit_softcapping {
+        if let Some(cap) = config.score_bound() {
             attention = attention.softcap(cap);
         }
         let norm = || Norm::new(config, features);
@@ -282,7 +286,7 @@ impl Decoder {
         }
         let Model { embed_tokens, layers, norm } = &self.model;
         let span = Span::new(ids, cache);
-        let (full, sliding) = (span.mask(None), span.mask(self.config.sliding_window));
+        let (full, sliding) = (span.mask(None), span.mask(self.config.window()));
         let masks = AttentionMasks { positions: span.positions_of_heads(), full, sliding };
         let mut x = embed_tokens.forward(ids);
         if self.config.is_gemma() {
@@ -332,8 +336,15 @@ impl Pretrained for Decoder {
     type Config = Config;
     const MODEL_TYPES: &'static [&'static str] =
         &["llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text"];
-    const FIXED_SETTINGS: &'static [(&'static str, &'static str)] =
-        &[("use_bidirectional_attention", "false"), ("pretraining_tp", "1")];
+    const FIXED_SETTINGS: &'static [(&'static str, &'static str)] = &[
+        ("partial_rotary_factor", "1"),
+        ("rope_interleaved", "false"),
+        ("use_bidirectional_attention", "false"),
+        ("use_mrope", "false"),
+    ];
+    /// Parts of products, which only old code separated; the default for `sliding_window_pattern`.
+    const HARMLESS_SETTINGS: &'static [&'static str] =
+        &["_sliding_window_pattern", "is_llama_config", "pretraining_tp"];
     const BASE_MODEL_PREFIX: &'static str = "model";
     const HEAD: &'static [&'static str] = &["lm_head"];
     /// Tables that only old files have.
@@ -344,7 +355,7 @@ impl Pretrained for Decoder {
         let Config { vocab_size, hidden_size, .. } = config;
         let embed_tokens = Embedding::new(vocab_size, hidden_size);
         let mut lm_head = Linear::new(hidden_size, vocab_size).bias(false);
-        if config.tie_word_embeddings.unwrap_or(config.is_gemma()) {
+        if config.is_tied() {
             lm_head.weight = embed_tokens.weight.clone();
         }
         let layers =
@@ -360,52 +371,11 @@ impl Pretrained for Decoder {
         &self.config
     }
 
+    fn other_settings(config: &Config) -> &Map<String, Value> {
+        &config.other
+    }
+
     fn architecture(&self) -> String {
         format!("{:?}ForCausalLM", self.config.model_type)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::reference::{
-        ExpectedValues, borrow_tensors, check_decoder, folder, outputs_without_cache,
-    };
-
-    fn load(name: &str) -> Decoder {
-        Decoder::from_folder(folder(name)).unwrap_or_else(|e| panic!("{e}"))
-    }
-
-    #[track_caller]
-    fn check(name: &str) {
-        let model = load(name);
-        check_decoder(name, &model, |ids| model.forward(ids));
-    }
-
-    #[test]
-    fn llama_of_bf16_gives_transformers_logits_and_tokens() {
-        check("llama");
-    }
-
-    #[test]
-    fn gemma3_gives_transformers_logits_and_tokens() {
-        check("gemma3");
-    }
-
-    /// Qwen 3 has an older config, and Mistral's file is the pickle of a wrapped model.
-    #[test]
-    fn the_others_give_transformers_logits_and_tokens_without_a_cache() {
-        for name in ["qwen2", "qwen3", "mistral", "gemma", "gemma2"] {
-            let (model, expected) = (load(name), ExpectedValues::read(name));
-            expected.check(&borrow_tensors(&outputs_without_cache(&expected, |ids| {
-                model.forward(ids)
-            })));
-        }
-    }
-
-    #[test]
-    #[ignore = "five programs more, for a minute: cargo test -p fulmen-models -- --ignored the_others"]
-    fn the_others_give_transformers_tokens_with_a_cache() {
-        ["qwen2", "qwen3", "mistral", "gemma", "gemma2"].into_iter().for_each(check);
     }
 }

@@ -32,6 +32,16 @@ impl Error {
         Error(Kind::Config { path: None, message: message.into() })
     }
 
+    /// Says that the error is about the table of a config under this key.
+    pub(crate) fn in_key(self, key: &str) -> Error {
+        match self.0 {
+            Kind::Config { path, message } => {
+                Error(Kind::Config { path, message: format!("`{key}`: {message}") })
+            }
+            kind => Error(kind),
+        }
+    }
+
     /// Adds the config's file to the error.
     pub(crate) fn in_file(self, file: &Path) -> Error {
         match self.0 {

@@ -309,10 +309,25 @@ impl CausalLm for Gpt2 {
 impl Pretrained for Gpt2 {
     type Config = Config;
     const MODEL_TYPES: &'static [&'static str] = &["gpt2"];
-    const FIXED_SETTINGS: &'static [(&'static str, &'static str)] = &[
-        ("scale_attn_weights", "true"),
-        ("scale_attn_by_inverse_layer_idx", "false"),
-        ("add_cross_attention", "false"),
+    const FIXED_SETTINGS: &'static [(&'static str, &'static str)] =
+        &[("scale_attn_weights", "true"), ("scale_attn_by_inverse_layer_idx", "false")];
+    /// Another name of `n_positions`, the precision of attention, and settings of other heads.
+    const HARMLESS_SETTINGS: &'static [&'static str] = &[
+        "n_ctx",
+        "n_special",
+        "predict_special_tokens",
+        "reorder_and_upcast_attn",
+        "summary_activation",
+        "summary_first_dropout",
+        "summary_proj_to_labels",
+        "summary_type",
+        "summary_use_proj",
+    ];
+    const SETTING_ALIASES: &'static [(&'static str, &'static str)] = &[
+        ("hidden_size", "n_embd"),
+        ("max_position_embeddings", "n_positions"),
+        ("num_attention_heads", "n_head"),
+        ("num_hidden_layers", "n_layer"),
     ];
     const BASE_MODEL_PREFIX: &'static str = "transformer";
     const HEAD: &'static [&'static str] = &["lm_head"];
@@ -344,6 +359,10 @@ impl Pretrained for Gpt2 {
 
     fn config(&self) -> &Config {
         &self.config
+    }
+
+    fn other_settings(config: &Config) -> &Map<String, Value> {
+        &config.other
     }
 
     fn architecture(&self) -> String {

@@ -14,12 +14,33 @@ use serde::{Deserialize, Serialize};
 /// assert_eq!(Labels::numbered(10).id2label["9"], "LABEL_9");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(from = "GivenLabels")]
 pub struct Labels {
     /// The names, by number.
     pub id2label: BTreeMap<String, String>,
     /// The numbers, by name.
     pub label2id: BTreeMap<String, usize>,
+}
+
+/// The keys of a file, of which any may be missing.
+#[derive(Deserialize)]
+struct GivenLabels {
+    id2label: Option<BTreeMap<String, String>>,
+    label2id: Option<BTreeMap<String, usize>>,
+    num_labels: Option<usize>,
+}
+
+impl From<GivenLabels> for Labels {
+    fn from(given: GivenLabels) -> Labels {
+        let GivenLabels { id2label, label2id, num_labels } = given;
+        let Some(id2label) = id2label else {
+            return num_labels.map_or_else(Labels::default, Labels::numbered);
+        };
+        let numbers =
+            || id2label.iter().filter_map(|(id, name)| Some((name.clone(), id.parse().ok()?)));
+        let label2id = label2id.unwrap_or_else(|| numbers().collect());
+        Labels { id2label, label2id }
+    }
 }
 
 /// Two classes, the default of transformers.
@@ -56,5 +77,24 @@ impl Labels {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.id2label.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn a_file_may_have_only_the_number_of_classes_or_their_names() {
+        let read = |value: Value| {
+            serde_json::from_value::<Labels>(value).unwrap_or_else(|e| panic!("{e}"))
+        };
+        assert_eq!(read(json!({})), Labels::numbered(2));
+        assert_eq!(read(json!({"num_labels": 3, "id2label": null})), Labels::numbered(3));
+        let named = Labels::new(["cat", "dog"]);
+        assert_eq!(read(json!({"id2label": {"0": "cat", "1": "dog"}})), named);
+        assert_eq!(read(json!(named)), named);
     }
 }

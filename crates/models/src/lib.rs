@@ -66,6 +66,7 @@ mod reference;
 pub mod resnet;
 #[cfg(feature = "bert")]
 pub mod roberta;
+mod settings;
 #[cfg(feature = "t5")]
 pub mod t5;
 #[cfg(feature = "unet")]

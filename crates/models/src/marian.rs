@@ -10,6 +10,7 @@ mod config;
 use fulmen_nn::attention::{Attention, KeyValueCache};
 use fulmen_nn::{Buffer, Dropout, Embedding, LayerNorm, Linear, Module, Parameter};
 use fulmen_tensor::{AsTensor, DType, Refusal, Tensor};
+use serde_json::{Map, Value};
 
 use crate::attention::{Span, attend, split_heads};
 use crate::encoder_decoder::{Decoding, EncoderDecoder, KeysValues, Memory};
@@ -354,6 +355,18 @@ impl Pretrained for Marian {
         ("normalize_before", "false"),
         ("normalize_embedding", "false"),
         ("add_final_layer_norm", "false"),
+        ("add_bias_logits", "false"),
+        ("static_position_embeddings", "true"),
+        ("encoder_layerdrop", "0"),
+        ("decoder_layerdrop", "0"),
+    ];
+    /// Settings of other heads; a number of positions that no code reads.
+    const HARMLESS_SETTINGS: &'static [&'static str] =
+        &["classif_dropout", "classifier_dropout", "extra_pos_embeddings"];
+    const SETTING_ALIASES: &'static [(&'static str, &'static str)] = &[
+        ("hidden_size", "d_model"),
+        ("num_attention_heads", "encoder_attention_heads"),
+        ("num_hidden_layers", "encoder_layers"),
     ];
     const BASE_MODEL_PREFIX: &'static str = "model";
     const HEAD: &'static [&'static str] = &["lm_head", "final_logits_bias"];
@@ -364,7 +377,10 @@ impl Pretrained for Marian {
         config.check()?;
         let Config { d_model, share_encoder_decoder_embeddings: is_shared, .. } = config;
         let target = config.target_vocab_size();
-        let embedding = |rows| Embedding::new(rows, d_model).padding_idx(config.pad_token_id);
+        let embedding = |rows| {
+            let padding = config.pad_token_id.filter(|&id| id < rows);
+            Embedding::new(rows, d_model).padding_idx(padding)
+        };
         let source = embedding(config.vocab_size);
         let target_embedding = if is_shared { source.clone() } else { embedding(target) };
         let mut lm_head = Linear::new(d_model, target).bias(false);
@@ -412,6 +428,10 @@ impl Pretrained for Marian {
 
     fn config(&self) -> &Config {
         &self.config
+    }
+
+    fn other_settings(config: &Config) -> &Map<String, Value> {
+        &config.other
     }
 
     fn architecture(&self) -> String {

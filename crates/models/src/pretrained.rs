@@ -12,6 +12,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
+use crate::settings::{FIXED_IN_ALL, HARMLESS_SETTINGS, check_unread, same_json};
 use crate::{Error, Result};
 
 /// The file with the settings of a model.
@@ -54,6 +55,13 @@ pub trait Pretrained: Module + Sized {
     /// Keys that only one value is supported for, with that value in JSON.
     const FIXED_SETTINGS: &'static [(&'static str, &'static str)] = &[];
 
+    /// Keys that this kind of model may have and that do not change what it computes. Those of all
+    /// kinds, such as `torch_dtype`, need not be listed.
+    const HARMLESS_SETTINGS: &'static [&'static str] = &[];
+
+    /// Other names of keys, each with the name in the config: transformers' `attribute_map`.
+    const SETTING_ALIASES: &'static [(&'static str, &'static str)] = &[];
+
     /// The first part of most names, which files of the model without a head omit.
     const BASE_MODEL_PREFIX: &'static str = "";
 
@@ -78,6 +86,10 @@ pub trait Pretrained: Module + Sized {
 
     /// The settings.
     fn config(&self) -> &Self::Config;
+
+    /// The keys of a file that are not settings of this model. Loading refuses a key that is in none
+    /// of the lists of this trait, because it may mean another model.
+    fn other_settings(config: &Self::Config) -> &Map<String, Value>;
 
     /// transformers' name of the class, for `config.json`; empty for models of other libraries.
     fn architecture(&self) -> String {
@@ -198,7 +210,7 @@ fn is_head_parameter<M: Pretrained>(name: &str) -> bool {
 /// The config of a folder.
 fn read_config<M: Pretrained>(folder: &Path) -> Result<M::Config> {
     let file = folder.join(CONFIG);
-    let json = read_object(&file)?;
+    let mut json = read_object(&file)?;
     let key = M::MODEL_TYPE_KEY;
     let model_type = json.get(key).and_then(Value::as_str).unwrap_or_default();
     if !M::MODEL_TYPES.contains(&model_type) {
@@ -206,9 +218,17 @@ fn read_config<M: Pretrained>(folder: &Path) -> Result<M::Config> {
         let message = format!("`{key}` is `{model_type}`, expected `{expected}`");
         return Err(Error::config(message).in_file(&file));
     }
-    let fixed =
-        [M::FIXED_SETTINGS, &[("quantization_config", "null"), ("pruned_heads", "{}")]].concat();
-    read_json(&json, &fixed).map_err(|e| e.in_file(&file))
+    for (alias, name) in M::SETTING_ALIASES {
+        // As in transformers, the alias takes precedence.
+        if let Some(value) = json.remove(*alias).filter(|value| !value.is_null()) {
+            json.insert((*name).into(), value);
+        }
+    }
+    let fixed = [M::FIXED_SETTINGS, FIXED_IN_ALL].concat();
+    let harmless = [HARMLESS_SETTINGS, M::HARMLESS_SETTINGS, &[M::MODEL_TYPE_KEY]];
+    let config: M::Config = read_json(&json, &[]).map_err(|e| e.in_file(&file))?;
+    check_unread(M::other_settings(&config), &fixed, &harmless).map_err(|e| e.in_file(&file))?;
+    Ok(config)
 }
 
 /// The size limit of a folder's JSON files about a model.
@@ -228,8 +248,8 @@ pub(crate) fn read_json<C: DeserializeOwned>(
     fixed: &[(&str, &str)],
 ) -> Result<C> {
     for (key, expected) in fixed {
-        let value = json.get(*key).map(Value::to_string);
-        if let Some(value) = value.filter(|value| value != expected && value != "null") {
+        let value = json.get(*key).filter(|value| !value.is_null() && !same_json(value, expected));
+        if let Some(value) = value {
             return Err(Error::config(format!("`{key}` is {value}; only {expected} is supported")));
         }
     }

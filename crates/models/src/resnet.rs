@@ -32,6 +32,7 @@ use fulmen_tensor::{AsTensor, Tensor};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::settings::same_json;
 use crate::{Error, MODELS, Pretrained, Result};
 
 /// The settings; `config.json` has them as timm writes them.
@@ -60,6 +61,8 @@ pub struct Config {
     /// timm's description of the weights and of the images that they expect, such as the mean
     /// pixel. Saving writes it back unchanged.
     pub pretrained_cfg: Map<String, Value>,
+    /// Other keys of the file, which are preserved.
+    pub other: Map<String, Value>,
 }
 
 /// The ResNets of the paper, with the numbers of parameters for 1000 classes.
@@ -97,6 +100,7 @@ impl Config {
             small_images: false,
             zero_init_last: false,
             pretrained_cfg: Map::new(),
+            other: Map::new(),
         }
     }
 
@@ -105,9 +109,24 @@ impl Config {
         Config::new(Architecture::ResNet18)
     }
 
+    /// ResNet-34 for ImageNet.
+    pub fn resnet34() -> Config {
+        Config::new(Architecture::ResNet34)
+    }
+
     /// ResNet-50 for ImageNet.
     pub fn resnet50() -> Config {
         Config::new(Architecture::ResNet50)
+    }
+
+    /// ResNet-101 for ImageNet.
+    pub fn resnet101() -> Config {
+        Config::new(Architecture::ResNet101)
+    }
+
+    /// ResNet-152 for ImageNet.
+    pub fn resnet152() -> Config {
+        Config::new(Architecture::ResNet152)
     }
 
     /// The settings of the ResNet with these weights, from their names and shapes; `None` if these
@@ -163,18 +182,20 @@ const STEM_CHANNELS: usize = 64;
 #[serde(default)]
 struct TimmConfig {
     architecture: Architecture,
-    num_classes: usize,
+    num_classes: Option<usize>,
     model_args: ModelArgs,
     #[serde(skip_serializing_if = "Option::is_none")]
     stem_channels: Option<usize>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     small_images: bool,
     pretrained_cfg: Map<String, Value>,
+    #[serde(flatten)]
+    other: Map<String, Value>,
 }
 
-/// timm's other arguments are rejected, because they change the model.
+/// The arguments of timm's class.
 #[derive(Default, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default)]
 struct ModelArgs {
     #[serde(skip_serializing)]
     num_classes: Option<usize>,
@@ -182,35 +203,81 @@ struct ModelArgs {
     channels: Option<[usize; 4]>,
     layers: Option<[usize; 4]>,
     zero_init_last: Option<bool>,
-    #[serde(skip_serializing)]
-    global_pool: Option<GlobalPool>,
+    #[serde(flatten)]
+    other: Map<String, Value>,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum GlobalPool {
-    Avg,
+/// The defaults of timm's other arguments, in JSON. With another value it is another model.
+const DEFAULT_ARGS: [(&str, &str); 13] = [
+    ("avg_down", "false"),
+    ("base_width", "64"),
+    ("block_reduce_first", "1"),
+    ("cardinality", "1"),
+    ("down_kernel_size", "1"),
+    ("drop_block_rate", "0"),
+    ("drop_path_rate", "0"),
+    ("drop_rate", "0"),
+    ("global_pool", "\"avg\""),
+    ("output_stride", "32"),
+    ("replace_stem_pool", "false"),
+    ("stem_type", "\"\""),
+    ("stem_width", "64"),
+];
+
+impl ModelArgs {
+    /// The arguments that mean another model.
+    fn unsupported(&self) -> Map<String, Value> {
+        let is_default = |name: &str, value: &Value| {
+            let default = DEFAULT_ARGS.iter().find(|(known, _)| *known == name);
+            value.is_null() || default.is_some_and(|(_, default)| same_json(value, default))
+        };
+        let unsupported = self.other.iter().filter(|(name, value)| !is_default(name, value));
+        unsupported.map(|(name, value)| (name.clone(), value.clone())).collect()
+    }
 }
 
 impl Default for TimmConfig {
     fn default() -> TimmConfig {
-        Config::resnet50().into()
+        TimmConfig {
+            architecture: Architecture::ResNet50,
+            num_classes: None,
+            model_args: ModelArgs::default(),
+            stem_channels: None,
+            small_images: false,
+            pretrained_cfg: Map::new(),
+            other: Map::new(),
+        }
     }
 }
 
 impl From<TimmConfig> for Config {
     fn from(timm: TimmConfig) -> Config {
-        let (usual, args) = (Config::new(timm.architecture), timm.model_args);
+        let TimmConfig { model_args: args, pretrained_cfg, mut other, .. } = timm;
+        let usual = Config::new(timm.architecture);
+        let unsupported = args.unsupported();
+        if !unsupported.is_empty() {
+            other.insert("model_args".into(), Value::Object(unsupported));
+        }
+        if let Some(pool) = pretrained_cfg.get("global_pool") {
+            other.entry("global_pool").or_insert_with(|| pool.clone());
+        }
+        let described = |value: &Value| value.as_u64().map(|count| count as usize);
+        let described_classes = pretrained_cfg.get("num_classes").and_then(described);
+        let described_channels =
+            pretrained_cfg.get("input_size").and_then(|size| size.get(0)).and_then(described);
         Config {
             architecture: timm.architecture,
-            num_classes: timm.num_classes,
-            in_chans: args.in_chans.unwrap_or(usual.in_chans),
+            num_classes: (args.num_classes.or(timm.num_classes))
+                .or(described_classes)
+                .unwrap_or(usual.num_classes),
+            in_chans: args.in_chans.or(described_channels).unwrap_or(usual.in_chans),
             stem_channels: timm.stem_channels.unwrap_or(usual.stem_channels),
             channels: args.channels.unwrap_or(usual.channels),
             layers: args.layers.unwrap_or(usual.layers),
             small_images: timm.small_images,
             zero_init_last: args.zero_init_last.unwrap_or(usual.zero_init_last),
-            pretrained_cfg: timm.pretrained_cfg,
+            pretrained_cfg,
+            other,
         }
     }
 }
@@ -223,19 +290,17 @@ impl From<Config> for TimmConfig {
             channels: Some(config.channels),
             layers: Some(config.layers),
             zero_init_last: Some(config.zero_init_last),
-            global_pool: None,
+            other: Map::new(),
         };
-        let Config {
-            architecture, num_classes, stem_channels, small_images, pretrained_cfg, ..
-        } = config;
-        let stem_channels = (stem_channels != STEM_CHANNELS).then_some(stem_channels);
+        let stem_channels = config.stem_channels;
         TimmConfig {
-            architecture,
-            num_classes,
+            architecture: config.architecture,
+            num_classes: Some(config.num_classes),
             model_args,
-            stem_channels,
-            small_images,
-            pretrained_cfg,
+            stem_channels: (stem_channels != STEM_CHANNELS).then_some(stem_channels),
+            small_images: config.small_images,
+            pretrained_cfg: config.pretrained_cfg,
+            other: config.other,
         }
     }
 }
@@ -375,7 +440,11 @@ impl Pretrained for ResNet {
     const MODEL_TYPE_KEY: &'static str = "architecture";
     const MODEL_TYPES: &'static [&'static str] =
         &["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"];
-    const FIXED_SETTINGS: &'static [(&'static str, &'static str)] = &[("global_pool", "\"avg\"")];
+    const FIXED_SETTINGS: &'static [(&'static str, &'static str)] =
+        &[("global_pool", "\"avg\""), ("model_args", "{}")];
+    /// The number of features, and the names of the classes.
+    const HARMLESS_SETTINGS: &'static [&'static str] =
+        &["label_descriptions", "label_names", "num_features"];
     const HEAD: &'static [&'static str] = &["fc."];
 
     fn new(config: Config) -> Result<ResNet> {
@@ -413,6 +482,10 @@ impl Pretrained for ResNet {
 
     fn config(&self) -> &Config {
         &self.config
+    }
+
+    fn other_settings(config: &Config) -> &Map<String, Value> {
+        &config.other
     }
 }
 

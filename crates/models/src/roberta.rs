@@ -4,8 +4,9 @@
 
 use fulmen_nn::{Dropout, Init, LayerNorm, Linear, Module, Parameter, activation};
 use fulmen_tensor::{AsTensor, Tensor};
+use serde_json::{Map, Value};
 
-use crate::bert::{Config, Encoder, FIXED_SETTINGS};
+use crate::bert::{Config, Encoder, FIXED_SETTINGS, HARMLESS_SETTINGS};
 use crate::{MODELS, Pretrained, Result, init};
 
 /// RoBERTa for masked tokens.
@@ -68,6 +69,7 @@ impl Pretrained for RobertaForMaskedLm {
     type Config = Config;
     const MODEL_TYPES: &'static [&'static str] = &["roberta"];
     const FIXED_SETTINGS: &'static [(&'static str, &'static str)] = FIXED_SETTINGS;
+    const HARMLESS_SETTINGS: &'static [&'static str] = HARMLESS_SETTINGS;
     const BASE_MODEL_PREFIX: &'static str = "roberta";
     const HEAD: &'static [&'static str] = &["lm_head."];
     const IGNORED_KEYS: &'static [&'static str] = &["pooler.", "classifier.", "position_ids"];
@@ -85,6 +87,10 @@ impl Pretrained for RobertaForMaskedLm {
 
     fn config(&self) -> &Config {
         &self.config
+    }
+
+    fn other_settings(config: &Config) -> &Map<String, Value> {
+        &config.other
     }
 
     fn architecture(&self) -> String {
@@ -144,6 +150,7 @@ impl Pretrained for RobertaForSequenceClassification {
     type Config = Config;
     const MODEL_TYPES: &'static [&'static str] = &["roberta"];
     const FIXED_SETTINGS: &'static [(&'static str, &'static str)] = FIXED_SETTINGS;
+    const HARMLESS_SETTINGS: &'static [&'static str] = HARMLESS_SETTINGS;
     const BASE_MODEL_PREFIX: &'static str = "roberta";
     const HEAD: &'static [&'static str] = &["classifier."];
     const IGNORED_KEYS: &'static [&'static str] = &["lm_head.", "pooler.", "position_ids"];
@@ -166,6 +173,10 @@ impl Pretrained for RobertaForSequenceClassification {
 
     fn config(&self) -> &Config {
         &self.config
+    }
+
+    fn other_settings(config: &Config) -> &Map<String, Value> {
+        &config.other
     }
 
     fn architecture(&self) -> String {

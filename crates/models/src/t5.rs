@@ -9,6 +9,7 @@ mod config;
 use fulmen_nn::attention::{Attention, KeyValueCache};
 use fulmen_nn::{Dropout, Embedding, Init, Linear, Module, Parameter, RmsNorm, Visit};
 use fulmen_tensor::{AsTensor, DType, Refusal, Tensor};
+use serde_json::{Map, Value};
 
 use crate::attention::{Span, attend, split_heads};
 use crate::encoder_decoder::{Decoding, EncoderDecoder, KeysValues, Memory};
@@ -432,6 +433,14 @@ impl Pretrained for T5 {
     const MODEL_TYPES: &'static [&'static str] = &["t5"];
     const FIXED_SETTINGS: &'static [(&'static str, &'static str)] =
         &[("is_encoder_decoder", "true")];
+    /// The length of the texts that it was trained on; settings of other heads.
+    const HARMLESS_SETTINGS: &'static [&'static str] = &["classifier_dropout", "n_positions"];
+    const SETTING_ALIASES: &'static [(&'static str, &'static str)] = &[
+        ("head_dim", "d_kv"),
+        ("hidden_size", "d_model"),
+        ("num_attention_heads", "num_heads"),
+        ("num_hidden_layers", "num_layers"),
+    ];
     const BASE_MODEL_PREFIX: &'static str = "transformer";
     const HEAD: &'static [&'static str] = &["lm_head"];
     /// A table that old files have and no code reads.
@@ -468,6 +477,10 @@ impl Pretrained for T5 {
 
     fn config(&self) -> &Config {
         &self.config
+    }
+
+    fn other_settings(config: &Config) -> &Map<String, Value> {
+        &config.other
     }
 
     fn architecture(&self) -> String {

@@ -293,6 +293,9 @@ impl AttentionWithOutput {
 impl Pretrained for ViT {
     type Config = Config;
     const MODEL_TYPES: &'static [&'static str] = &["vit"];
+    /// Settings of other heads.
+    const HARMLESS_SETTINGS: &'static [&'static str] =
+        &["encoder_stride", "pooler_act", "pooler_output_size"];
     const BASE_MODEL_PREFIX: &'static str = "vit";
     const HEAD: &'static [&'static str] = &["classifier"];
     /// The layer that turns the first token into features of the whole image, for other heads.
@@ -335,6 +338,10 @@ impl Pretrained for ViT {
 
     fn config(&self) -> &Config {
         &self.config
+    }
+
+    fn other_settings(config: &Config) -> &Map<String, Value> {
+        &config.other
     }
 
     fn architecture(&self) -> String {

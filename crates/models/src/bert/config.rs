@@ -1,15 +1,19 @@
 //! The settings of BERT and RoBERTa.
 
 use fulmen_nn::{Dropout, Embedding, LayerNorm, Linear, Parameter};
-use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::{Map, Value, json};
 
+use crate::settings::default_missing;
 use crate::{Activation, Labels};
 
 /// The settings, with the names of `config.json`; by default BERT-base's, of 110 million
 /// parameters.
+///
+/// A key that a file does not have gets transformers' default for the file's `model_type`.
+/// RoBERTa's are those of BERT except for the vocabulary: [`Config::roberta`] differs from them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, remote = "Self")]
 pub struct Config {
     /// `bert` or `roberta`.
     pub model_type: String,
@@ -74,6 +78,23 @@ impl Default for Config {
             labels: Labels::default(),
             other: Map::new(),
         }
+    }
+}
+
+impl<'de> Deserialize<'de> for Config {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Config, D::Error> {
+        let all = default_missing(deserializer, |given| {
+            let is_roberta = given.get("model_type").is_some_and(|kind| kind == "roberta");
+            let vocab_size = if is_roberta { 50265 } else { 30522 };
+            Ok(json!({ "vocab_size": vocab_size }))
+        })?;
+        Config::deserialize(all).map_err(serde::de::Error::custom)
+    }
+}
+
+impl Serialize for Config {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Config::serialize(self, serializer)
     }
 }
 

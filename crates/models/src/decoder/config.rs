@@ -1,10 +1,10 @@
 //! The settings of a decoder.
 
-use fulmen_nn::attention::{RotaryEmbedding, RotaryScaling};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
 use crate::attention::{Setting, check_heads};
+use crate::settings::{default_missing, same_json};
 use crate::{Activation, Error, Result};
 
 /// The kind of model, which determines what the settings do not specify.
@@ -41,8 +41,11 @@ pub enum LayerType {
 }
 
 /// The settings, with the names of `config.json`; by default Llama 2's of 7 billion parameters.
+///
+/// Each kind of model has its own defaults, those of transformers: [`Config::new`] returns them. A
+/// key that a file does not have gets the default of the file's `model_type`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, remote = "Self")]
 pub struct Config {
     /// The kind of model.
     pub model_type: ModelType,
@@ -67,10 +70,11 @@ pub struct Config {
     pub max_position_embeddings: usize,
     /// The constant that normalizations add to the mean square.
     pub rms_norm_eps: f64,
-    /// The activation of the gate.
+    /// The activation of the gate; not in Gemma 2 and 3. The first Gemma's `gelu` means
+    /// `gelu_pytorch_tanh`, as in transformers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hidden_act: Option<Activation>,
-    /// The activation of the gate, under Gemma's name. It takes precedence over `hidden_act`.
+    /// The activation of the gate in Gemma 2 and 3.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hidden_activation: Option<Activation>,
     /// Whether the projections of attention have biases.
@@ -103,15 +107,19 @@ pub struct Config {
     /// The first layer with Qwen's sliding window.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_window_layers: Option<usize>,
+    /// Gemma 3: every layer whose number, counted from 1, is a multiple of this sees all tokens; 6
+    /// if not given. `layer_types` takes precedence.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sliding_window_pattern: Option<usize>,
     /// Which tokens each layer sees.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub layer_types: Option<Vec<LayerType>>,
-    /// Gemma: queries times keys are divided by the square root of this instead of `head_dim`.
+    /// Gemma 2 and 3: queries times keys are divided by the square root of this instead of `head_dim`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub query_pre_attn_scalar: Option<usize>,
     /// Gemma 2: the bound `c` of attention scores, `c·tanh(x/c)`.
     pub attn_logit_softcapping: Option<f64>,
-    /// Gemma 2: the bound of the logits, applied in the same way.
+    /// Gemma 2 and 3: the bound of the logits, applied in the same way.
     pub final_logit_softcapping: Option<f64>,
     /// The standard deviation of initial values.
     pub initializer_range: f64,
@@ -146,6 +154,7 @@ impl Default for Config {
             sliding_window: None,
             use_sliding_window: None,
             max_window_layers: None,
+            sliding_window_pattern: None,
             layer_types: None,
             query_pre_attn_scalar: None,
             attn_logit_softcapping: None,
@@ -156,9 +165,96 @@ impl Default for Config {
     }
 }
 
+impl<'de> Deserialize<'de> for Config {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Config, D::Error> {
+        let all = default_missing(deserializer, |given| {
+            let model_type = given.get("model_type").cloned();
+            let model_type = model_type.map_or(Ok(ModelType::Llama), serde_json::from_value)?;
+            Ok(Config::new(model_type))
+        })?;
+        Config::deserialize(all).map_err(serde::de::Error::custom)
+    }
+}
+
+impl Serialize for Config {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        Config::serialize(self, serializer)
+    }
+}
+
 impl Config {
+    /// The defaults of a kind of model, those of its configuration class in transformers.
+    ///
+    /// ```
+    /// use fulmen_models::decoder::{Config, ModelType};
+    ///
+    /// let config = Config::new(ModelType::Gemma2);
+    /// assert_eq!(config.attn_logit_softcapping, Some(50.0));
+    /// ```
+    pub fn new(model_type: ModelType) -> Config {
+        let config = Config { model_type, ..Config::default() };
+        match model_type {
+            ModelType::Llama => config,
+            ModelType::Mistral => Config {
+                intermediate_size: 14336,
+                num_key_value_heads: Some(8),
+                max_position_embeddings: 131_072,
+                sliding_window: Some(4096),
+                ..config
+            },
+            ModelType::Qwen2 | ModelType::Qwen3 => Config {
+                vocab_size: 151_936,
+                intermediate_size: 22016,
+                num_key_value_heads: Some(32),
+                head_dim: (model_type == ModelType::Qwen3).then_some(128),
+                max_position_embeddings: 32768,
+                sliding_window: Some(4096),
+                max_window_layers: Some(28),
+                ..config
+            },
+            ModelType::Gemma => Config {
+                vocab_size: 256_000,
+                hidden_size: 3072,
+                intermediate_size: 24576,
+                num_hidden_layers: 28,
+                num_attention_heads: 16,
+                num_key_value_heads: Some(16),
+                head_dim: Some(256),
+                max_position_embeddings: 8192,
+                ..config
+            },
+            ModelType::Gemma2 => Config {
+                vocab_size: 256_000,
+                hidden_size: 2304,
+                intermediate_size: 9216,
+                num_hidden_layers: 26,
+                num_attention_heads: 8,
+                num_key_value_heads: Some(4),
+                head_dim: Some(256),
+                max_position_embeddings: 8192,
+                sliding_window: Some(4096),
+                query_pre_attn_scalar: Some(256),
+                attn_logit_softcapping: Some(50.0),
+                final_logit_softcapping: Some(30.0),
+                ..config
+            },
+            ModelType::Gemma3 => Config {
+                model_type,
+                vocab_size: 262_208,
+                max_position_embeddings: 131_072,
+                attn_logit_softcapping: None,
+                final_logit_softcapping: None,
+                ..Config::new(ModelType::Gemma2)
+            },
+        }
+    }
+
     pub(super) fn is_gemma(&self) -> bool {
         matches!(self.model_type, ModelType::Gemma | ModelType::Gemma2 | ModelType::Gemma3)
+    }
+
+    fn is_qwen(&self) -> bool {
+        matches!(self.model_type, ModelType::Qwen2 | ModelType::Qwen3)
     }
 
     /// Whether queries and keys are normalized.
@@ -183,85 +279,47 @@ impl Config {
         })
     }
 
+    /// The bound of attention scores. transformers' Gemma 3 has the setting, but does not use it.
+    pub(super) fn score_bound(&self) -> Option<f64> {
+        self.attn_logit_softcapping.filter(|_| self.model_type == ModelType::Gemma2)
+    }
+
+    pub(super) fn is_tied(&self) -> bool {
+        self.tie_word_embeddings.unwrap_or(self.is_gemma())
+    }
+
     pub(super) fn activation(&self) -> Activation {
-        let default = if self.is_gemma() { Activation::GeluPytorchTanh } else { Activation::Silu };
-        self.hidden_activation.or(self.hidden_act).unwrap_or(default)
+        let given = if self.has_post_norms() { self.hidden_activation } else { self.hidden_act };
+        match (given, self.model_type) {
+            (None, _) if self.is_gemma() => Activation::GeluPytorchTanh,
+            (None, _) => Activation::Silu,
+            (Some(Activation::Gelu), ModelType::Gemma) => Activation::GeluPytorchTanh,
+            (Some(activation), _) => activation,
+        }
+    }
+
+    /// The number of tokens that layers with a sliding window see.
+    pub(super) fn window(&self) -> Option<usize> {
+        let used = !self.is_qwen() || self.use_sliding_window == Some(true);
+        self.sliding_window.filter(|_| used)
     }
 
     pub(super) fn is_sliding(&self, layer: usize) -> bool {
-        if self.sliding_window.is_none() {
+        if self.window().is_none() {
             return false;
         }
         match (&self.layer_types, self.model_type) {
             (Some(types), _) => types.get(layer) == Some(&LayerType::SlidingAttention),
             (None, ModelType::Mistral) => true,
             (None, ModelType::Qwen2 | ModelType::Qwen3) => {
-                self.use_sliding_window == Some(true)
-                    && layer >= self.max_window_layers.unwrap_or(0)
+                layer >= self.max_window_layers.unwrap_or(28)
             }
             (None, ModelType::Gemma2) => layer.is_multiple_of(2),
-            (None, ModelType::Gemma3) => !(layer + 1).is_multiple_of(6),
+            (None, ModelType::Gemma3) => {
+                !(layer + 1).is_multiple_of(self.sliding_window_pattern.unwrap_or(6))
+            }
             (None, ModelType::Llama | ModelType::Gemma) => false,
         }
-    }
-
-    /// The rotations of a layer.
-    pub(super) fn rope(&self, sliding: bool) -> Result<RotaryEmbedding> {
-        let kind = if sliding { "sliding_attention" } else { "full_attention" };
-        let table = |key: &str, settings: &Map<String, Value>| {
-            settings.get(key).and_then(Value::as_object).cloned()
-        };
-        let settings = self
-            .rope_parameters
-            .as_ref()
-            .map(|all| table(kind, all).unwrap_or_else(|| all.clone()));
-        let local = sliding && self.model_type == ModelType::Gemma3 && settings.is_none();
-        let scaling = if local { None } else { settings.as_ref().or(self.rope_scaling.as_ref()) };
-        let own_theta = settings
-            .as_ref()
-            .and_then(|settings| settings.get("rope_theta"))
-            .and_then(Value::as_f64);
-        let theta = if local { self.rope_local_base_freq } else { own_theta.or(self.rope_theta) };
-        let Some(scaling) = scaling else {
-            return Ok(RotaryEmbedding::new(self.width()).theta(theta.unwrap_or(10_000.0)));
-        };
-        let number = |key: &str| {
-            let number = scaling.get(key).and_then(Value::as_f64);
-            number.ok_or_else(|| {
-                Error::config(format!("the scaling of rotations has no number `{key}`"))
-            })
-        };
-        let name = scaling
-            .get("rope_type")
-            .or(scaling.get("type"))
-            .and_then(Value::as_str)
-            .unwrap_or("default");
-        let rule = match name {
-            "default" => RotaryScaling::None,
-            "linear" => RotaryScaling::Linear { factor: number("factor")? },
-            "llama3" => RotaryScaling::Llama3 {
-                factor: number("factor")?,
-                low_freq_factor: number("low_freq_factor")?,
-                high_freq_factor: number("high_freq_factor")?,
-                original_max_position_embeddings: number("original_max_position_embeddings")?
-                    as usize,
-            },
-            other => {
-                let message =
-                    format!("`rope_type` is `{other}`, expected `default`, `linear` or `llama3`");
-                return Err(Error::config(message));
-            }
-        };
-        if scaling
-            .get("partial_rotary_factor")
-            .and_then(Value::as_f64)
-            .is_some_and(|factor| factor != 1.0)
-        {
-            return Err(Error::config(
-                "`partial_rotary_factor` is not 1; only the rotation of whole heads is supported",
-            ));
-        }
-        Ok(RotaryEmbedding::new(self.width()).theta(theta.unwrap_or(10_000.0)).scaling(rule))
     }
 
     /// Checks the settings.
@@ -271,13 +329,73 @@ impl Config {
             Setting::new("num_key_value_heads", self.key_heads()),
             Setting::new("num_attention_heads", heads),
         )?;
-        let types = self.layer_types.as_ref().map_or(layers, Vec::len);
-        if types == layers {
-            Ok(())
-        } else {
-            Err(Error::config(format!(
-                "`layer_types` has {types} entries, `num_hidden_layers` is {layers}"
-            )))
+        if self.sliding_window_pattern == Some(0) {
+            return Err(Error::config("`sliding_window_pattern` is 0, expected at least 1"));
         }
+        let types = self.layer_types.as_deref().unwrap_or_default();
+        if self.layer_types.is_some() && types.len() != layers {
+            return Err(Error::config(format!(
+                "`layer_types` has {} entries, `num_hidden_layers` is {layers}",
+                types.len()
+            )));
+        }
+        if types.contains(&LayerType::SlidingAttention) && self.window().is_none() {
+            return Err(Error::config(
+                "`layer_types` has `sliding_attention`, but no `sliding_window` is in use",
+            ));
+        }
+        self.check_unused()
+    }
+
+    /// Checks that settings which this kind of model does not have are at their defaults: a file
+    /// with another value means another model.
+    fn check_unused(&self) -> Result<()> {
+        let given = serde_json::to_value(self).map_err(|e| Error::config(e.to_string()))?;
+        for setting in &UNUSED_SETTINGS {
+            let value = &given[setting.name];
+            if setting.families.contains(&self.model_type)
+                || value.is_null()
+                || same_json(value, setting.default)
+            {
+                continue;
+            }
+            let (name, default) = (setting.name, setting.default);
+            return Err(Error::config(format!(
+                "`{name}` is {value}; in this kind of model, only {default} is supported"
+            )));
+        }
+        Ok(())
     }
 }
+
+/// A setting that only some kinds of model have.
+struct FamilySetting {
+    name: &'static str,
+    /// The only value in other kinds, in JSON.
+    default: &'static str,
+    families: &'static [ModelType],
+}
+
+const UNUSED_SETTINGS: [FamilySetting; 10] = {
+    use ModelType::{Gemma, Gemma2, Gemma3, Llama, Mistral, Qwen2, Qwen3};
+    const fn setting(
+        name: &'static str,
+        default: &'static str,
+        families: &'static [ModelType],
+    ) -> FamilySetting {
+        FamilySetting { name, default, families }
+    }
+    [
+        setting("attention_bias", "false", &[Llama, Qwen3, Gemma, Gemma2, Gemma3]),
+        setting("mlp_bias", "false", &[Llama]),
+        // transformers' Gemma ignores this one, and published folders have it.
+        setting("hidden_activation", "null", &[Gemma, Gemma2, Gemma3]),
+        setting("sliding_window", "null", &[Mistral, Qwen2, Qwen3, Gemma2, Gemma3]),
+        setting("use_sliding_window", "false", &[Qwen2, Qwen3]),
+        setting("sliding_window_pattern", "2", &[Gemma3]),
+        setting("rope_local_base_freq", "null", &[Gemma3]),
+        setting("query_pre_attn_scalar", "null", &[Gemma2, Gemma3]),
+        setting("attn_logit_softcapping", "null", &[Gemma2, Gemma3]),
+        setting("final_logit_softcapping", "null", &[Gemma2, Gemma3]),
+    ]
+};

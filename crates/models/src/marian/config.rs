@@ -52,7 +52,7 @@ pub struct Config {
     pub scale_embedding: bool,
     /// The first token of the decoder.
     pub decoder_start_token_id: i32,
-    /// The padding token. Looking it up gives its embedding no gradient.
+    /// The padding token, if it is in the vocabulary. Looking it up gives its embedding no gradient.
     pub pad_token_id: Option<usize>,
     /// Other keys of the file, which are preserved.
     #[serde(flatten)]
@@ -82,7 +82,7 @@ impl Default for Config {
             init_std: 0.02,
             scale_embedding: false,
             decoder_start_token_id: 58100,
-            pad_token_id: None,
+            pad_token_id: Some(58100),
             other: Map::new(),
         }
     }
@@ -104,6 +104,7 @@ impl Config {
             activation_function: Activation::Relu,
             scale_embedding: true,
             decoder_start_token_id: i32::try_from(vocab_size).unwrap_or(i32::MAX) - 1,
+            pad_token_id: None,
             ..Config::default()
         }
     }

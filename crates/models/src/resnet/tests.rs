@@ -53,7 +53,7 @@ fn weights_tell_which_resnet_they_are_of() {
         let loaded = ResNet::from_weights(&path).unwrap();
         assert_eq!(
             *loaded.config(),
-            Config { pretrained_cfg: Map::new(), ..model.config().clone() }
+            Config { pretrained_cfg: Map::new(), other: Map::new(), ..model.config().clone() }
         );
         let weight =
             |model: &ResNet| model.fc.weight.get().eval().unwrap().to_vec::<f32>().unwrap();
@@ -77,11 +77,26 @@ fn written_weights_give_the_same_in_python() {
 #[test]
 fn an_argument_of_timm_that_makes_another_model_is_refused() {
     let saved = tempfile::tempdir().unwrap();
-    let config =
-        r#"{ "architecture": "resnet18", "num_classes": 5, "model_args": { "output_stride": 8 } }"#;
-    std::fs::write(saved.path().join("config.json"), config).unwrap();
+    let config = r#"{ "architecture": "resnet18", "num_classes": 5, "model_args": { "output_stride": 8, "cardinality": 1.0 } }"#;
+    let file = saved.path().join("config.json");
+    std::fs::write(&file, config).unwrap();
     let text = ResNet::from_folder(saved.path()).err().unwrap().to_string();
-    assert!(text.contains("config.json: `model_args`: unknown field `output_stride`"), "{text}");
+    let expected = "config.json: `model_args` is {\"output_stride\":8}; only {} is supported";
+    assert!(text.contains(expected), "{text}");
+    let pooled = r#"{ "architecture": "resnet18", "pretrained_cfg": { "global_pool": "max" } }"#;
+    std::fs::write(&file, pooled).unwrap();
+    let text = ResNet::from_folder(saved.path()).err().unwrap().to_string();
+    assert!(text.contains("`global_pool` is \"max\"; only \"avg\" is supported"), "{text}");
+}
+
+#[test]
+fn the_description_of_the_weights_counts_where_the_arguments_are_silent() {
+    let saved = tempfile::tempdir().unwrap();
+    let config = r#"{ "architecture": "resnet18", "pretrained_cfg": { "num_classes": 7, "input_size": [1, 28, 28] } }"#;
+    std::fs::write(saved.path().join("config.json"), config).unwrap();
+    let config = ResNet::config_from_folder(saved.path()).unwrap();
+    assert_eq!((config.num_classes, config.in_chans), (7, 1));
+    assert_eq!(config.layers, Config::resnet18().layers);
 }
 
 #[test]

@@ -39,6 +39,12 @@ pub struct Config {
     /// The activation of the feed-forward network of a block, such as `relu`; T5 1.1 has
     /// `gated-gelu`.
     pub feed_forward_proj: String,
+    /// The activation that `feed_forward_proj` names, which files repeat.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dense_act_fn: Option<Activation>,
+    /// Whether `feed_forward_proj` names a gate, which files repeat.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub is_gated_act: Option<bool>,
     /// Whether the head shares the weight of the token embedding; not in T5 1.1.
     pub tie_word_embeddings: bool,
     /// Whether the features are divided by the root of `d_model` before the head, as in T5 but not
@@ -70,6 +76,8 @@ impl Default for Config {
             layer_norm_epsilon: 1e-6,
             initializer_factor: 1.0,
             feed_forward_proj: "relu".into(),
+            dense_act_fn: None,
+            is_gated_act: None,
             tie_word_embeddings: true,
             scale_decoder_outputs: None,
             decoder_start_token_id: 0,
@@ -86,11 +94,16 @@ impl Config {
             Some(name) => (name, true),
             None => (self.feed_forward_proj.as_str(), false),
         };
-        let activation = serde_json::from_value(json!(name));
-        Ok((
-            activation.map_err(|error| Error::config(format!("`feed_forward_proj`: {error}")))?,
-            gated,
-        ))
+        let activation: Activation = serde_json::from_value(json!(name))
+            .map_err(|error| Error::config(format!("`feed_forward_proj`: {error}")))?;
+        let same = self.dense_act_fn.is_none_or(|repeated| repeated.is_same_as(activation));
+        if !same || self.is_gated_act.is_some_and(|repeated| repeated != gated) {
+            return Err(Error::config(format!(
+                "`feed_forward_proj` is `{}`, but `dense_act_fn` and `is_gated_act` mean another activation",
+                self.feed_forward_proj
+            )));
+        }
+        Ok((activation, gated))
     }
 
     /// Whether the head is tied, so that the features are scaled before it.

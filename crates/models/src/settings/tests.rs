@@ -1,0 +1,313 @@
+//! Comparison with transformers: defaults of its configuration classes, logits of folders whose
+//! configs have only the sizes, and which other keys may be there.
+
+use std::path::Path;
+
+use fulmen_tensor::Tensor;
+use serde_json::json;
+
+use super::*;
+use crate::convnext::ConvNext;
+use crate::decoder::Decoder;
+use crate::gpt2::Gpt2;
+use crate::marian::Marian;
+use crate::pretrained::read_object;
+use crate::reference::{ExpectedValues, folder};
+use crate::t5::T5;
+use crate::vit::ViT;
+use crate::{AutoModelForSequenceClassification, Pretrained};
+
+/// A family's model for any `model_type`.
+trait Family: Pretrained {
+    fn logits(&self, inputs: &ExpectedValues) -> Tensor;
+}
+
+impl Family for Decoder {
+    fn logits(&self, inputs: &ExpectedValues) -> Tensor {
+        self.forward(inputs.tensor("input_ids"))
+    }
+}
+
+impl Family for Gpt2 {
+    fn logits(&self, inputs: &ExpectedValues) -> Tensor {
+        self.forward(inputs.tensor("input_ids"))
+    }
+}
+
+impl Family for AutoModelForSequenceClassification {
+    fn logits(&self, inputs: &ExpectedValues) -> Tensor {
+        self.forward(inputs.tensor("input_ids"), None, None)
+    }
+}
+
+impl Family for T5 {
+    fn logits(&self, inputs: &ExpectedValues) -> Tensor {
+        self.forward(inputs.tensor("input_ids"), None, inputs.tensor("decoder_input_ids"))
+    }
+}
+
+impl Family for Marian {
+    fn logits(&self, inputs: &ExpectedValues) -> Tensor {
+        self.forward(inputs.tensor("input_ids"), None, inputs.tensor("decoder_input_ids"))
+    }
+}
+
+impl Family for ViT {
+    fn logits(&self, inputs: &ExpectedValues) -> Tensor {
+        self.forward(inputs.tensor("pixel_values"))
+    }
+}
+
+impl Family for ConvNext {
+    fn logits(&self, inputs: &ExpectedValues) -> Tensor {
+        self.forward(inputs.tensor("large"))
+    }
+}
+
+/// Calls a function with the family of a `model_type`.
+macro_rules! with_family {
+    ($model_type:expr, $function:ident($($argument:expr),*)) => {
+        match $model_type {
+            "gpt2" => $function::<Gpt2>($($argument),*),
+            "bert" | "roberta" => $function::<AutoModelForSequenceClassification>($($argument),*),
+            "t5" => $function::<T5>($($argument),*),
+            "marian" => $function::<Marian>($($argument),*),
+            "vit" => $function::<ViT>($($argument),*),
+            "convnext" => $function::<ConvNext>($($argument),*),
+            _ => $function::<Decoder>($($argument),*),
+        }
+    };
+}
+
+fn reference(file: &str) -> Map<String, Value> {
+    read_object(&folder("defaults").join(file)).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// Writes a config into a new folder.
+fn folder_of(config: &Value) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap_or_else(|e| panic!("{e}"));
+    std::fs::write(folder.path().join("config.json"), config.to_string())
+        .unwrap_or_else(|e| panic!("{e}"));
+    folder
+}
+
+fn logits<M: Family>(folder: &Path, inputs: &ExpectedValues) -> Tensor {
+    M::from_folder(folder).unwrap_or_else(|e| panic!("{e}")).logits(inputs)
+}
+
+#[test]
+fn folders_with_only_the_sizes_or_one_more_key_give_transformers_logits() {
+    let expected = ExpectedValues::read("defaults");
+    let cases = reference("cases.json");
+    let outputs: Vec<(&String, Tensor)> = cases
+        .iter()
+        .map(|(name, case)| {
+            let folder = folder_of(&case["config"]);
+            let weights = self::folder("defaults").join(case["weights"].as_str().unwrap_or(name));
+            std::fs::copy(weights, folder.path().join("model.safetensors"))
+                .unwrap_or_else(|e| panic!("{e}"));
+            let model_type = case["config"]["model_type"].as_str().unwrap_or_default();
+            (name, with_family!(model_type, logits(folder.path(), &expected)))
+        })
+        .collect();
+    assert_eq!(outputs.len(), 34);
+    let borrowed: Vec<(&str, &Tensor)> =
+        outputs.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
+    expected.check(&borrowed);
+}
+
+/// The settings of a config with this one key, as they are saved.
+fn defaults<M: Family>(model_type: &str) -> Value {
+    let config: M::Config = serde_json::from_value(json!({ M::MODEL_TYPE_KEY: model_type }))
+        .unwrap_or_else(|e| panic!("{e}"));
+    serde_json::to_value(config).unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn read_settings<M: Family>(folder: &Path) -> Result<(), Error> {
+    M::config_from_folder(folder).map(drop)
+}
+
+/// What a setting that is not given means, where transformers writes it.
+fn meaning(model_type: &str, key: &str) -> Option<Value> {
+    let is_gemma = model_type.starts_with("gemma");
+    match key {
+        "tie_word_embeddings" => Some(json!(is_gemma)),
+        "hidden_act" | "hidden_activation" => {
+            Some(json!(if is_gemma { "gelu_pytorch_tanh" } else { "silu" }))
+        }
+        "num_key_value_heads" => Some(json!(32)),
+        "head_dim" => Some(json!(128)),
+        "decoder_vocab_size" => Some(json!(58101)),
+        "num_decoder_layers" => Some(json!(6)),
+        "pad_token_id" if model_type == "bert" => Some(json!(0)),
+        "pad_token_id" if model_type == "roberta" => Some(json!(1)),
+        "use_sliding_window" | "is_gated_act" => Some(json!(false)),
+        "scale_decoder_outputs" => Some(json!(true)),
+        "dense_act_fn" => Some(json!("relu")),
+        _ => None,
+    }
+}
+
+#[test]
+fn each_family_has_the_defaults_of_its_class_and_knows_all_its_keys() {
+    for (model_type, class) in reference("classes.json") {
+        let ours = with_family!(model_type.as_str(), defaults(&model_type));
+        for (key, expected) in class.as_object().into_iter().flatten() {
+            // The logits show these.
+            if ["rope_parameters", "layer_types", "sliding_window"].contains(&key.as_str()) {
+                continue;
+            }
+            let found = ours.get(key).filter(|value| !value.is_null()).cloned();
+            let found = found.or_else(|| meaning(&model_type, key));
+            assert!(
+                found.as_ref().is_none_or(|found| same_value(found, expected)),
+                "{model_type}: `{key}` is {found:?}, expected {expected}"
+            );
+        }
+        let folder = folder_of(&class);
+        with_family!(model_type.as_str(), read_settings(folder.path()))
+            .unwrap_or_else(|e| panic!("{model_type}: {e}"));
+    }
+}
+
+/// The keys of published folders, of different ages.
+#[test]
+fn configs_of_published_folders_are_read() {
+    let published = [
+        r#"{"model_type": "bert", "architectures": ["BertForMaskedLM"], "directionality": "bidi",
+            "pooler_fc_size": 768, "pooler_type": "first_token_transform",
+            "gradient_checkpointing": false, "position_embedding_type": "absolute",
+            "use_cache": true, "output_past": true}"#,
+        r#"{"model_type": "roberta", "bos_token_id": 0, "eos_token_ids": 0, "finetuning_task": null,
+            "is_decoder": false, "length_penalty": 1.0, "num_labels": 2, "pruned_heads": {},
+            "top_k": 50, "torchscript": false, "use_bfloat16": false, "language": "english",
+            "name": "Roberta"}"#,
+        r#"{"model_type": "gpt2", "n_ctx": 1024, "n_special": 0, "predict_special_tokens": true,
+            "summary_type": "cls_index", "task_specific_params": {"text-generation": {}}}"#,
+        r#"{"model_type": "llama", "_name_or_path": "x", "pretraining_tp": 1.0,
+            "rope_scaling": null, "torch_dtype": "bfloat16", "eos_token_id": [128001, 128009],
+            "unsloth_version": "2025.1", "rope_interleaved": false,
+            "transformers.js_config": {"dtype": "q4"}}"#,
+        r#"{"model_type": "mistral", "sliding_window": null, "attention_bias": false,
+            "_flash_attn_2_enabled": true}"#,
+        r#"{"model_type": "qwen2", "use_sliding_window": false, "max_window_layers": 21,
+            "sliding_window": 131072, "use_mrope": false}"#,
+        r#"{"model_type": "gemma", "hidden_act": "gelu", "hidden_activation": null}"#,
+        r#"{"model_type": "gemma2", "hidden_act": "gelu_pytorch_tanh",
+            "cache_implementation": "hybrid"}"#,
+        r#"{"model_type": "gemma3_text", "sliding_window_pattern": 6,
+            "_sliding_window_pattern": 6, "rope_local_base_freq": 10000,
+            "use_bidirectional_attention": false}"#,
+        r#"{"model_type": "t5", "n_positions": 512, "dense_act_fn": "gelu_new",
+            "feed_forward_proj": "gated-gelu", "is_gated_act": true, "output_past": true,
+            "tie_word_embeddings": false}"#,
+        r#"{"model_type": "marian", "_num_labels": 3, "add_bias_logits": false,
+            "bad_words_ids": [[58100]], "extra_pos_embeddings": 58101,
+            "force_bos_token_to_be_generated": false, "normalize_before": false,
+            "num_hidden_layers": 6, "encoder_layers": 6, "static_position_embeddings": true,
+            "num_beams": 6}"#,
+        r#"{"model_type": "vit", "encoder_stride": 16, "pooler_act": "tanh"}"#,
+        r#"{"model_type": "convnext", "image_size": 224, "out_features": ["stage4"],
+            "stage_names": ["stem"]}"#,
+    ];
+    for text in published {
+        let config: Value = serde_json::from_str(text).unwrap_or_else(|e| panic!("{text}: {e}"));
+        let folder = folder_of(&config);
+        let model_type = config["model_type"].as_str().unwrap_or_default();
+        with_family!(model_type, read_settings(folder.path()))
+            .unwrap_or_else(|e| panic!("{text}: {e}"));
+    }
+}
+
+fn refusal<M: Family>(folder: &Path) -> String {
+    let model = M::config_from_folder(folder).and_then(M::new);
+    model.err().map(|e| e.to_string()).unwrap_or_default()
+}
+
+/// Keys that mean another model, and keys that are not known.
+#[test]
+fn a_key_that_means_another_model_is_refused_by_name() {
+    for (model_type, key, value) in [
+        ("bert", "is_decoder", "true"),
+        ("bert", "position_embedding_type", r#""relative_key""#),
+        ("bert", "embedding_size", "128"),
+        ("roberta", "adapters", r#"{"a": 1}"#),
+        ("gpt2", "scale_attn_weights", "false"),
+        ("gpt2", "attention_multiplier", "0.5"),
+        ("llama", "attention_multiplier", "0.5"),
+        ("llama", "partial_rotary_factor", "0.5"),
+        ("llama", "is_causal", "false"),
+        ("llama", "quantization_config", r#"{"bits": 4}"#),
+        ("llama", "sliding_window", "3"),
+        ("llama", "final_logit_softcapping", "30.0"),
+        ("llama", "per_layer_config", r#"{"0": {"hidden_act": "relu"}}"#),
+        ("llama", "rope_parameters", r#"{"rope_type": "default", "mrope_section": [1, 1]}"#),
+        ("llama", "rope_parameters", r#"{"rope_theta": "10000"}"#),
+        ("qwen2", "rope_parameters", r#"{"full_attention": {"rope_theta": 3.0}}"#),
+        ("mistral", "mlp_bias", "true"),
+        ("gemma2", "sliding_window_pattern", "3"),
+        ("gemma3_text", "rope_parameters", r#"{"rope_theta": 3.0}"#),
+        ("gemma3_text", "use_bidirectional_attention", "true"),
+        ("t5", "dense_act_fn", r#""silu""#),
+        ("marian", "normalize_before", "true"),
+        ("marian", "encoder_layerdrop", "0.1"),
+        ("vit", "use_mask_token", "true"),
+        ("convnext", "num_stages", "3"),
+    ] {
+        let value: Value = serde_json::from_str(value).unwrap_or_else(|e| panic!("{key}: {e}"));
+        let folder = folder_of(&json!({"model_type": model_type, key: value}));
+        let text = with_family!(model_type, refusal(folder.path()));
+        assert!(text.contains(&format!("`{key}`")), "{model_type} {key}: {text}");
+    }
+}
+
+#[test]
+fn numbers_are_compared_as_numbers() {
+    assert!(same_json(&json!(1.0), "1") && same_json(&json!(1), "1.0"));
+    assert!(same_json(&json!({"a": [2]}), r#"{"a": [2.0]}"#));
+    assert!(!same_json(&json!(1.5), "1") && !same_json(&json!("1"), "1"));
+    assert!(!same_json(&json!({}), r#"{"a": 1}"#));
+}
+
+#[test]
+fn a_key_is_harmless_or_null_or_has_the_only_value() {
+    let check = |unread: Value| {
+        let unread = unread.as_object().cloned().unwrap_or_default();
+        check_unread(&unread, &[("scale", "1.0")], &[&["note"]]).map_err(|e| e.to_string())
+    };
+    assert_eq!(check(json!({"note": 3, "unknown": null, "scale": 1})), Ok(()));
+    let text = check(json!({"scale": 2})).err().unwrap_or_default();
+    assert!(text.contains("`scale` is 2; only 1.0 is supported"), "{text}");
+    let text = check(json!({"factor": 2})).err().unwrap_or_default();
+    assert!(text.contains("`factor` is 2, but this key is unknown"), "{text}");
+}
+
+/// Logits of two texts. The second one is masked as a whole.
+#[test]
+fn a_text_without_tokens_gives_transformers_logits() {
+    let expected = ExpectedValues::read("defaults");
+    let [ids, decoder_ids, mask] =
+        ["input_ids", "decoder_input_ids", "attention_mask"].map(|name| expected.tensor(name));
+    let cases = reference("cases.json");
+    let folder_of_base = |base: &str| {
+        let folder = folder_of(&cases[base]["config"]);
+        let weights = self::folder("defaults").join(format!("{base}.safetensors"));
+        std::fs::copy(weights, folder.path().join("model.safetensors"))
+            .unwrap_or_else(|e| panic!("{e}"));
+        folder
+    };
+    let classified = ["bert", "roberta"].map(|base| {
+        let folder = folder_of_base(base);
+        let model = AutoModelForSequenceClassification::from_folder(folder.path());
+        model.unwrap_or_else(|e| panic!("{e}")).forward(&ids, None, Some(&mask))
+    });
+    let t5 = T5::from_folder(folder_of_base("t5").path()).unwrap_or_else(|e| panic!("{e}"));
+    let marian =
+        Marian::from_folder(folder_of_base("marian").path()).unwrap_or_else(|e| panic!("{e}"));
+    expected.check(&[
+        ("bert masked", &classified[0]),
+        ("roberta masked", &classified[1]),
+        ("t5 masked", &t5.forward(&ids, Some(&mask), &decoder_ids)),
+        ("marian masked", &marian.forward(&ids, Some(&mask), &decoder_ids)),
+    ]);
+}
