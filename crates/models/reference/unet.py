@@ -32,7 +32,12 @@ def write():
     model.save_pretrained(folder)
     x, timesteps = torch.rand(2, 1, 8, 8) - 0.5, torch.tensor([3, 700])
     classes = torch.tensor([2, 0])
-    expect(folder, sample=x, timesteps=timesteps.int(), class_labels=classes.int(), prediction=model(x, timesteps, classes).sample)
+    others = {}
+    for activation in ["relu", "gelu"]:
+        same = diffusers.UNet2DModel.from_config(model.config, act_fn=activation).eval()
+        same.load_state_dict(model.state_dict())
+        others[activation] = same(x, timesteps, classes).sample
+    expect(folder, **others, sample=x, timesteps=timesteps.int(), class_labels=classes.int(), prediction=model(x, timesteps, classes).sample)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ mod tests;
 use fulmen_nn::attention::Attention;
 use fulmen_nn::{Conv2d, Dropout, Embedding, GroupNorm, Linear, Module};
 use fulmen_tensor::{AsTensor, DType, Interpolation, PadMode, Refusal, Tensor, checkpoint};
+use serde_json::{Map, Value};
 
 use crate::attention::{join_heads, split_heads};
 use crate::{Activation, Error, MODELS, Pretrained, Result};
@@ -210,7 +211,8 @@ impl UNet {
                 x = upsample.conv.forward(x.interpolate_by(&[2.0, 2.0], Interpolation::Nearest));
             }
         }
-        Ok(self.conv_out.forward(self.config.act_fn.forward(&self.conv_norm_out.forward(x))))
+        // As in diffusers, `act_fn` is not used here.
+        Ok(self.conv_out.forward(Activation::Silu.forward(&self.conv_norm_out.forward(x))))
     }
 
     /// A residual block followed by attention.
@@ -329,6 +331,20 @@ impl Pretrained for UNet {
         ("time_embedding_type", "\"positional\""),
         ("upsample_type", "\"conv\""),
     ];
+    /// The size of images in training, and settings of the averages of weights.
+    const HARMLESS_SETTINGS: &'static [&'static str] = &[
+        "_diffusers_version",
+        "_use_default_values",
+        "decay",
+        "inv_gamma",
+        "min_decay",
+        "num_train_timesteps",
+        "optimization_step",
+        "power",
+        "sample_size",
+        "update_after_step",
+        "use_ema_warmup",
+    ];
     const HEAD: &'static [&'static str] = &["conv_out.", "class_embedding."];
 
     /// The first published models used another attention class.
@@ -432,5 +448,9 @@ impl Pretrained for UNet {
 
     fn config(&self) -> &Config {
         &self.config
+    }
+
+    fn other_settings(config: &Config) -> &Map<String, Value> {
+        &config.other
     }
 }

@@ -32,7 +32,7 @@ pub struct Config {
     pub downsample_padding: usize,
     /// The dropout within residual blocks.
     pub dropout: f64,
-    /// The activation before the convolutions.
+    /// The activation before the convolutions of residual blocks.
     pub act_fn: Activation,
     /// The number of features of a head of attention; none for one head of all features.
     pub attention_head_dim: Option<usize>,

@@ -17,6 +17,17 @@ fn folders_of_diffusers_give_their_predictions() {
 }
 
 #[test]
+fn the_last_activation_is_diffusers_for_any_setting() {
+    let expected = ExpectedValues::read("unet");
+    let inputs = ["sample", "timesteps", "class_labels"].map(|name| expected.tensor(name));
+    let predictions = [Activation::Relu, Activation::Gelu].map(|activation| {
+        let model = UNet::from_folder_with(folder("unet"), |config| config.act_fn = activation);
+        model.unwrap().forward(&inputs[0], &inputs[1], Some(&inputs[2]))
+    });
+    expected.check(&[("relu", &predictions[0]), ("gelu", &predictions[1])]);
+}
+
+#[test]
 fn the_first_published_names_of_attention_are_known() {
     let weights = StateDict::read(folder("unet")).unwrap();
     let old = [("to_q", "query"), ("to_k", "key"), ("to_v", "value"), ("to_out.0", "proj_attn")];
