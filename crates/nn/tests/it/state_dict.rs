@@ -174,6 +174,20 @@ fn names_are_changed_or_the_mistake_is_told() {
 }
 
 #[test]
+fn a_tensor_whose_stored_values_have_another_sign_is_refused() {
+    for file in ["negative.pt", "negative_old.pt"] {
+        let error = StateDict::read(path(file)).unwrap_err();
+        let text = error.to_string();
+        assert!(
+            error.is_format() && text.contains("PyTorch's negative or conjugate bit"),
+            "{text}"
+        );
+    }
+    let resolved = StateDict::read(path("resolved.pt")).unwrap();
+    assert_eq!(resolved.get("weight").unwrap().unwrap().to_f64(), [-2.0, 4.0]);
+}
+
+#[test]
 fn a_damaged_file_of_pytorch_is_an_error_and_changes_no_model() {
     let folder = tempfile::tempdir().unwrap();
     let whole = fs::read(path("../../../models/reference/mistral/pytorch_model.bin")).unwrap();

@@ -39,3 +39,10 @@ def weights():
     state = {k: {"dtype": {torch.float32: "f32", torch.int64: "i64"}[v.dtype], "shape": list(v.shape)} for k, v in net.state_dict().items()}
     with torch.no_grad():
         write("net", [{"op": "net", "name": "net", "state": state, "inputs": [tensor(x)], "outputs": [tensor(net(x))]}])
+    # Files of both formats with a tensor whose stored values have another sign, and one without; a table of the same names is none.
+    negative = torch.tensor([1 + 2j, 3 - 4j]).conj().imag
+    assert negative.is_neg()
+    note = {"neg": True, "conj": True}
+    torch.save({"weight": torch.ones(2), "negative": negative, "note": note}, FOLDER / "negative.pt")
+    torch.save({"negative": negative}, FOLDER / "negative_old.pt", _use_new_zipfile_serialization=False)
+    torch.save({"weight": negative.resolve_neg(), "note": note}, FOLDER / "resolved.pt")
