@@ -1,6 +1,11 @@
 //! [`Lora`]: low-rank updates of a frozen model's weights, selected by parameter names (Hu et al.
 //! 2021), in peft's file format.
 
+mod config;
+mod decomposition;
+#[cfg(all(test, feature = "bert", feature = "gpt2"))]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::Path;
@@ -9,41 +14,21 @@ use fulmen_nn::init::{Fan, Nonlinearity};
 use fulmen_nn::optim::pattern;
 use fulmen_nn::weights::{Strictness, load_weights, save_weights};
 use fulmen_nn::{Init, Module, Parameter, Visit, Visitor};
-use fulmen_tensor::Tensor;
-use serde::{Deserialize, Serialize};
+use fulmen_tensor::{Literal, Tensor};
 use serde_json::{Value, json};
 
 use crate::pretrained::{read_json, read_object};
 use crate::{Error, MODELS, Result};
+use config::{Config, InitialWeights};
+use decomposition::Matrix;
 
 /// The files of an adapter.
 const CONFIG: &str = "adapter_config.json";
 const WEIGHTS: &str = "adapter_model.safetensors";
 
-/// Keys that only one value is supported for.
-const FIXED_SETTINGS: [(&str, &str); 7] = [
-    ("peft_type", "\"LORA\""),
-    ("bias", "\"none\""),
-    ("use_rslora", "false"),
-    ("use_dora", "false"),
-    ("rank_pattern", "{}"),
-    ("alpha_pattern", "{}"),
-    ("layers_to_transform", "null"),
-];
-
-/// The fields of a config that are read.
-#[derive(Deserialize, Serialize)]
-struct Config {
-    r: usize,
-    lora_alpha: f64,
-    target_modules: Vec<String>,
-    #[serde(default)]
-    modules_to_save: Option<Vec<String>>,
-}
-
 /// A frozen model, and trained low-rank updates of some of its weights: a weight `W [out, in]` acts
 /// as `W + alpha/r·B·A` with `A [r, in]` and `B [out, r]`. Initially `B` is 0, so the model is
-/// unchanged.
+/// unchanged. [`use_rslora`](Lora::use_rslora) divides by the root of `r` instead.
 ///
 /// All parameters of the model are frozen. To train some of them too, such as a new classifier,
 /// name them with [`modules_to_save`](Lora::modules_to_save).
@@ -77,6 +62,9 @@ pub struct Lora<M> {
     adapters: Adapters,
     r: usize,
     alpha: f64,
+    use_rslora: bool,
+    #[module(skip)]
+    init: InitialWeights,
     #[module(skip)]
     modules_to_save: Vec<String>,
 }
@@ -176,7 +164,28 @@ impl<M: Module> Lora<M> {
             adapters.insert(layer.to_owned(), Adapter::new(weight.clone(), transposed, r));
         }
         model.set_requires_grad(false);
-        Ok(Lora { model, adapters: Adapters(adapters), r, alpha, modules_to_save: Vec::new() })
+        Ok(Lora {
+            model,
+            adapters: Adapters(adapters),
+            r,
+            alpha,
+            use_rslora: false,
+            init: InitialWeights::Random,
+            modules_to_save: Vec::new(),
+        })
+    }
+
+    /// Whether the update is `alpha/√r·B·A`, so that larger ranks learn as fast as small ones
+    /// (Kalajdzievski 2023); initially false.
+    pub fn use_rslora(mut self, use_rslora: bool) -> Lora<M> {
+        self.use_rslora = use_rslora;
+        self
+    }
+
+    /// The factor of `B·A`.
+    fn scale(&self) -> f64 {
+        let rank = self.r as f64;
+        self.alpha / if self.use_rslora { rank.sqrt() } else { rank }
     }
 
     /// Trains parts of the model as a whole, such as a new classifier, and saves them next to the
@@ -197,14 +206,21 @@ impl<M: Module> Lora<M> {
     /// ```
     ///
     /// # Errors
-    /// The model has no such module.
+    /// The model has no such module, or its weight is tied to another module's: peft would train a
+    /// copy that is not tied.
     pub fn modules_to_save(mut self, names: &[&str]) -> Result<Lora<M>> {
         self.modules_to_save = names.iter().map(|&name| name.to_owned()).collect();
-        if let Some(name) = names.iter().find(|name| {
-            !self.model.parameters().iter().any(|(parameter, _)| is_in(parameter, name))
-        }) {
+        let parameters = all_parameters(&self.model);
+        let is_missing = |module: &&&str| !parameters.iter().any(|(name, _)| is_in(name, module));
+        if let Some(name) = names.iter().find(is_missing) {
             return Err(Error::config(format!(
                 "`modules_to_save` names `{name}`, but the model has no such module"
+            )));
+        }
+        if let Some(name) = self.tied_module() {
+            return Err(Error::config(format!(
+                "`modules_to_save` names `{name}`, whose weight is tied to another module's; peft trains a copy \
+                 that is not tied, which is not supported"
             )));
         }
         self.adapter_file()
@@ -212,6 +228,15 @@ impl<M: Module> Lora<M> {
             .iter()
             .for_each(|(_, parameter)| parameter.set_requires_grad(true));
         Ok(self)
+    }
+
+    /// The first of `modules_to_save` with a weight that has several names.
+    fn tied_module(&self) -> Option<&String> {
+        let names = all_parameters(&self.model);
+        self.modules_to_save.iter().find(|module| {
+            let mut parts = names.iter().filter(|(name, _)| is_in(name, module));
+            parts.any(|(_, part)| names.iter().filter(|(_, other)| other.is(part)).count() > 1)
+        })
     }
 
     fn adapter_file(&self) -> AdapterFile<'_> {
@@ -222,7 +247,8 @@ impl<M: Module> Lora<M> {
     }
 
     /// Loads an adapter that peft or [`save_pretrained`](Lora::save_pretrained) wrote, for its
-    /// model.
+    /// model. If it was initialized as PiSSA or OLoRA, the initial update is subtracted from the
+    /// model's weights, as in peft.
     ///
     /// # Errors
     /// A file is missing or damaged, or asks for an unsupported feature; the adapter belongs to a
@@ -230,22 +256,75 @@ impl<M: Module> Lora<M> {
     #[track_caller]
     pub fn from_folder(model: M, folder: impl AsRef<Path>) -> Result<Lora<M>> {
         let file = folder.as_ref().join(CONFIG);
-        let Config { r, lora_alpha, target_modules, modules_to_save } =
-            read_json(&read_object(&file)?, &FIXED_SETTINGS).map_err(|e| e.in_file(&file))?;
+        let config: Config = read_json(&read_object(&file)?, &[]).map_err(|e| e.in_file(&file))?;
+        let lora = Lora::of_config(model, config).map_err(|e| e.in_file(&file))?;
+        load_weights(&lora.adapter_file(), folder.as_ref().join(WEIGHTS), Strictness::Strict)?;
+        Ok(lora)
+    }
+
+    /// The adapter that a config describes, without values.
+    fn of_config(model: M, config: Config) -> Result<Lora<M>> {
+        config.check()?;
+        let whole: Vec<&str> =
+            config.modules_to_save.iter().flatten().map(String::as_str).collect();
         let names: Vec<String> = model.parameters().into_iter().map(|(name, _)| name).collect();
         let is_target = |name: &&String| {
             let layer = name.strip_suffix(".weight").unwrap_or_default();
-            target_modules
-                .iter()
-                .any(|target| layer == target || layer.ends_with(&format!(".{target}")))
+            let is_named =
+                |target: &String| layer == target || layer.ends_with(&format!(".{target}"));
+            config.target_modules.iter().any(is_named)
+                && !whole.iter().any(|module| is_in(name, module))
         };
         let targets: Vec<&str> = names.iter().filter(is_target).map(String::as_str).collect();
-        let whole: Vec<&str> = modules_to_save.iter().flatten().map(String::as_str).collect();
-        let lora = Lora::new(model, &targets, r, lora_alpha)
-            .and_then(|lora| lora.modules_to_save(&whole))
-            .map_err(|e| e.in_file(&file))?;
-        load_weights(&lora.adapter_file(), folder.as_ref().join(WEIGHTS), Strictness::Strict)?;
+        let mut lora = Lora::new(model, &targets, config.r, config.lora_alpha)?
+            .use_rslora(config.use_rslora.unwrap_or_default())
+            .modules_to_save(&whole)?;
+        lora.init = config.init_lora_weights;
+        lora.subtract_initial_updates()?;
         Ok(lora)
+    }
+
+    /// Subtracts the updates with which PiSSA and OLoRA begin from the model's weights.
+    fn subtract_initial_updates(&self) -> Result<()> {
+        if self.init == InitialWeights::Random {
+            return Ok(());
+        }
+        for (layer, adapter) in &self.adapters.0 {
+            if adapter.transposed && self.init == InitialWeights::Olora {
+                return Err(Error::config(format!(
+                    "`init_lora_weights` is `olora`, which is not possible for `{layer}`: its weight is [in, out]"
+                )));
+            }
+            let weight = adapter.weight.get();
+            let rest = self
+                .without_initial_update(&weight)
+                .map_err(|e| e.in_key(&format!("{layer}.weight")))?;
+            adapter.weight.set(rest);
+        }
+        Ok(())
+    }
+
+    /// A weight without its initial update, with the same dtype.
+    fn without_initial_update(&self, weight: &Tensor) -> Result<Tensor> {
+        let failed = |e: fulmen_tensor::Error| Error::config(e.to_string());
+        let values = weight.eval().map_err(failed)?.to_f64();
+        let matrix = Matrix { rows: weight.size(0), columns: weight.size(1), values };
+        let initial_update: Vec<f64> = match self.init {
+            InitialWeights::Pissa => {
+                let part = matrix.leading_part(self.r);
+                let message = "its largest singular values are too close for `init_lora_weights`";
+                part.ok_or_else(|| Error::config(message))?.values
+            }
+            _ => {
+                let scale = self.scale();
+                matrix.first_part(self.r).values.iter().map(|value| scale * value).collect()
+            }
+        };
+        let rest = matrix.values.iter().zip(initial_update).map(|(value, part)| value - part);
+        let rest: Vec<f32> = rest.map(|value| value as f32).collect();
+        let rest = Literal::from_slice(&rest, weight.shape()).map_err(failed)?.to_tensor();
+        let rest = rest.to_dtype(weight.dtype()).eval().map_err(failed)?;
+        Ok(rest.to_tensor())
     }
 
     /// Writes the updates, and the parts that are trained whole, into a folder, which is created if
@@ -263,6 +342,8 @@ impl<M: Module> Lora<M> {
             "peft_type": "LORA",
             "r": self.r,
             "lora_alpha": self.alpha,
+            "use_rslora": self.use_rslora,
+            "init_lora_weights": self.init,
             "target_modules": targets,
             "fan_in_fan_out": self.adapters.0.values().any(|adapter| adapter.transposed),
             "bias": "none",
@@ -279,7 +360,7 @@ impl<M: Module> Lora<M> {
     pub fn apply<T>(&self, f: impl FnOnce(&M) -> T) -> T {
         let updated: Vec<(Parameter, Tensor)> = {
             let _scope = MODELS.open();
-            let scale = self.alpha / self.r as f64;
+            let scale = self.scale();
             self.adapters
                 .0
                 .values()
@@ -292,7 +373,8 @@ impl<M: Module> Lora<M> {
         f(&self.model)
     }
 
-    /// The model without its updates.
+    /// The model without its updates; after [`from_folder`](Lora::from_folder) with PiSSA or OLoRA,
+    /// also without the initial ones.
     pub fn model(&self) -> &M {
         &self.model
     }
@@ -300,12 +382,25 @@ impl<M: Module> Lora<M> {
     /// The model with the updates permanently added to its weights. Its parameters stay frozen.
     #[track_caller]
     pub fn merge_and_unload(self) -> M {
-        let scale = self.alpha / self.r as f64;
+        let scale = self.scale();
         for adapter in self.adapters.0.values() {
             adapter.weight.set(adapter.updated_weight(scale));
         }
         self.model
     }
+}
+
+/// All parameters with all their names.
+fn all_parameters(model: &impl Module) -> Vec<(String, Parameter)> {
+    struct Parameters(Vec<(String, Parameter)>);
+    impl Visitor for Parameters {
+        fn parameter(&mut self, name: &str, parameter: &Parameter) {
+            self.0.push((name.into(), parameter.clone()));
+        }
+    }
+    let mut parameters = Parameters(Vec::new());
+    model.visit(&mut Visit::new(&mut parameters));
+    parameters.0
 }
 
 /// Whether a parameter is in the module with this name, or with these last components of its name.
@@ -326,103 +421,4 @@ fn layers_of_conv1d(model: &impl Module) -> Vec<String> {
     let mut layers = Layers(Vec::new());
     model.visit(&mut Visit::new(&mut layers));
     layers.0
-}
-
-#[cfg(all(test, feature = "bert", feature = "gpt2"))]
-mod tests {
-    use fulmen_tensor::grad;
-
-    use super::*;
-    use crate::gpt2::Gpt2;
-    use crate::reference::{ExpectedValues, borrow_tensors, folder};
-    use crate::{AutoModelForSequenceClassification, Pretrained};
-
-    fn gpt2() -> Gpt2 {
-        Gpt2::from_folder(folder("gpt2")).unwrap_or_else(|e| panic!("{e}"))
-    }
-
-    #[test]
-    fn an_adapter_of_peft_gives_its_logits_and_is_saved_as_it_was() {
-        let (adapter, expected) = (folder("gpt2-lora"), ExpectedValues::read("gpt2-lora"));
-        let lora = Lora::from_folder(gpt2(), &adapter).unwrap_or_else(|e| panic!("{e}"));
-        let ids = expected.tensor("input_ids");
-        let logits = lora.apply(|model| model.forward(&ids));
-
-        let base = lora.model().forward(&ids);
-        let directory = tempfile::tempdir().unwrap_or_else(|e| panic!("{e}"));
-        lora.save_pretrained(directory.path()).unwrap_or_else(|e| panic!("{e}"));
-        let loaded = Lora::from_folder(gpt2(), directory.path()).unwrap_or_else(|e| panic!("{e}"));
-        // Everything that is trained, and no other gradient.
-        let trained: Vec<Tensor> = lora
-            .parameters()
-            .into_iter()
-            .filter(|(_, p)| p.requires_grad())
-            .map(|(_, p)| p.get())
-            .collect();
-        assert_eq!(trained.len(), 4);
-        let gradients = grad(&logits.square().mean_all(), &trained.iter().collect::<Vec<_>>());
-        assert!(gradients.iter().all(|gradient| gradient.fault().is_none()));
-        let mut merged = loaded.merge_and_unload();
-        merged.gradient_checkpointing = true;
-        let merged = merged.forward(&ids);
-        expected.check(&borrow_tensors(&[("logits", logits), ("base", base), ("logits", merged)]));
-    }
-
-    #[test]
-    fn a_classifier_that_is_trained_whole_stands_beside_the_updates() {
-        type Classifier = AutoModelForSequenceClassification;
-        let classifier =
-            |folder: &Path| Classifier::from_folder(folder).unwrap_or_else(|e| panic!("{e}"));
-        let base = || classifier(&folder("roberta-classifier"));
-        let (expected, directory) = (
-            ExpectedValues::read("roberta-lora"),
-            tempfile::tempdir().unwrap_or_else(|e| panic!("{e}")),
-        );
-        let [merged, adapter] = ["merged", "adapter"].map(|name| directory.path().join(name));
-        let ids = expected.tensor("input_ids");
-
-        let lora =
-            Lora::from_folder(base(), folder("roberta-lora")).unwrap_or_else(|e| panic!("{e}"));
-        assert_eq!(
-            lora.parameters().iter().filter(|(_, parameter)| parameter.requires_grad()).count(),
-            2 + 4
-        );
-        lora.save_pretrained(&adapter).unwrap_or_else(|e| panic!("{e}"));
-        lora.apply(|model| model.save_pretrained(&merged)).unwrap_or_else(|e| panic!("{e}"));
-        let loaded = Lora::from_folder(base(), &adapter).unwrap_or_else(|e| panic!("{e}"));
-        let logits = |lora: &Lora<Classifier>| lora.apply(|model| model.forward(&ids, None, None));
-        expected.check(&borrow_tensors(&[
-            ("base", base().forward(&ids, None, None)),
-            ("logits", logits(&lora)),
-            ("logits", logits(&loaded)),
-            ("logits", classifier(&merged).forward(&ids, None, None)),
-        ]));
-
-        let lora = Lora::new(base(), &["*.query.weight"], 2, 1.0)
-            .and_then(|lora| lora.modules_to_save(&["score"]));
-        let text = lora.err().map(|e| e.to_string()).unwrap_or_default();
-        assert!(
-            text.contains("`modules_to_save` names `score`, but the model has no such module"),
-            "{text}"
-        );
-    }
-
-    #[test]
-    fn a_pattern_that_fits_nothing_is_refused() {
-        let text = Lora::new(gpt2(), &["*.q_proj.weight"], 2, 1.0)
-            .err()
-            .map(|e| e.to_string())
-            .unwrap_or_default();
-        assert!(text.contains("the pattern `*.q_proj.weight` matches no parameter"), "{text}");
-        let text = Lora::new(gpt2(), &["*.ln_1.weight"], 2, 1.0)
-            .err()
-            .map(|e| e.to_string())
-            .unwrap_or_default();
-        assert!(
-            text.contains(
-                "`transformer.h.0.ln_1.weight` is f32[16], expected the weight of a linear layer"
-            ),
-            "{text}"
-        );
-    }
 }
