@@ -22,6 +22,7 @@ mod logging;
 mod loss_weights;
 mod metrics;
 mod mistakes;
+mod model_shardings;
 mod monitors;
 mod optimizers;
 mod phases;
