@@ -203,7 +203,7 @@ fn a_dynamic_slice_of_a_dynamic_slice() {
     let [one, eight] = run(&GRID, &parameters, &|x| {
         let six = start(&(x[0].abs().sum_all() * 0.0 + 6.0));
         let numbers = Tensor::arange(DType::F32, 8) + x[0].sum_all() * 0.0;
-        let first = numbers.dynamic_slice(&[six.clone()], &[4]);
+        let first = numbers.dynamic_slice(std::slice::from_ref(&six), &[4]);
         vec![first.dynamic_slice(&[&six - 5.0], &[2]), first.with_sharding(&split(&["a"]))]
     });
     assert_eq!(one, [vec![5.0, 6.0], vec![4.0, 5.0, 6.0, 7.0]]);

@@ -65,12 +65,22 @@ struct Draft {
     operands: Vec<Value>,
 }
 
-/// The program of this seed, with at least 5 and about this many steps at most.
-pub(super) fn program(seed: u64, most_steps: usize) -> Program {
+/// The program of this seed, of 5 to 40 steps. Short programs are more likely than long ones.
+pub(super) fn program(seed: u64) -> Program {
     let mut random = Random::new(seed);
-    // Short programs are more likely than long ones.
-    let steps = random.between(5, most_steps).min(random.between(5, most_steps));
+    let steps = random.between(5, 40).min(random.between(5, 40));
     let mesh = random.one_of(&[vec![8], vec![4, 2], vec![2, 2, 2]]);
+    program_of(random, mesh, steps)
+}
+
+/// A program of 3 or 4 steps on this mesh, which compiles fast.
+pub(super) fn small_program(seed: u64, mesh: &[usize]) -> Program {
+    let mut random = Random::new(seed);
+    let steps = random.between(3, 4);
+    program_of(random, mesh.to_vec(), steps)
+}
+
+fn program_of(mut random: Random, mesh: Vec<usize>, steps: usize) -> Program {
     let program = Program {
         mesh,
         is_wide: random.chance(85),

@@ -15,7 +15,6 @@ mod process;
 mod program;
 mod run;
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 use minimize::minimize;
@@ -29,37 +28,39 @@ fn seeds() -> Range<u64> {
     first.parse().unwrap()..end.parse().unwrap()
 }
 
-/// The number of programs that compile as one, and the most steps of each. Longer programs find no
-/// other faults, but take longer to compile.
-const JOINED: u64 = 6;
-const MOST_STEPS: usize = 5;
-
-#[test]
-#[ignore = "takes minutes; run it with --ignored"]
-fn three_hundred_programs_compute_the_same() {
-    let mut wrong = Vec::new();
-    let mut seeds_of_meshes: BTreeMap<Vec<usize>, Vec<u64>> = BTreeMap::new();
-    for seed in 0..300 {
-        let program = generate::program(seed, MOST_STEPS);
-        seeds_of_meshes.entry(program.mesh).or_default().push(seed);
-    }
-    let mut unusable = 0;
-    for seeds in seeds_of_meshes.values().flat_map(|seeds| seeds.chunks(JOINED as usize)) {
+/// Compares this many small programs on this mesh. Ten compile as one.
+fn small_programs_compute_the_same(mesh: &[usize], count: u64) {
+    let (mut wrong, mut unusable) = (Vec::new(), 0);
+    for first in (0..count).step_by(10) {
         let programs: Vec<_> =
-            seeds.iter().map(|&seed| generate::program(seed, MOST_STEPS)).collect();
-        for ((seed, program), outcome) in
-            seeds.iter().zip(&programs).zip(run::compare_all(&programs))
-        {
+            (first..first + 10).map(|seed| generate::small_program(seed, mesh)).collect();
+        for (program, outcome) in programs.iter().zip(run::compare_all(&programs)) {
             // Alone, a program in f32 is compared with f64, too.
             let outcome = if outcome.is_wrong() { run::compare(program) } else { outcome };
             unusable += usize::from(matches!(outcome, Outcome::Unusable(_)));
             if outcome.is_wrong() {
-                wrong.push(format!("seed {seed}: {:.300}", format!("{outcome:?}")));
+                wrong.push(format!("{program}: {:.300}", format!("{outcome:?}")));
             }
         }
+        println!("{} programs compared, {} wrong, {unusable} unusable", first + 10, wrong.len());
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert!(unusable < 10, "{unusable} programs cannot be compared");
+    assert!(unusable < 5, "{unusable} programs cannot be compared");
+}
+
+#[test]
+fn programs_on_eight_devices_compute_the_same() {
+    small_programs_compute_the_same(&[8], 40);
+}
+
+#[test]
+fn programs_on_four_by_two_devices_compute_the_same() {
+    small_programs_compute_the_same(&[4, 2], 40);
+}
+
+#[test]
+fn programs_on_two_by_two_by_two_devices_compute_the_same() {
+    small_programs_compute_the_same(&[2, 2, 2], 20);
 }
 
 #[test]
@@ -70,7 +71,7 @@ fn searched_programs_compute_the_same() {
     let minimizes = std::env::var_os("FULMEN_TEST_KEEP_LARGE").is_none();
     let (mut same, mut unusable, mut wrong) = (0, 0, 0);
     for seed in seeds() {
-        let program = generate::program(seed, 40);
+        let program = generate::program(seed);
         let outcome = process.compare(&program);
         match &outcome {
             Outcome::Same => same += 1,
