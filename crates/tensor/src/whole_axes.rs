@@ -13,8 +13,8 @@
 //! | gather and scatter | the components of an index | the compiler refuses its own program |
 //! | Fourier transform | transformed | the CPU refuses the layout at run time |
 //!
-//! JAX has the same faults, for the same programs written with `jax.lax`. The random programs of
-//! the tests (`tests/it/sharded_programs`) found them.
+//! jaxlib compiles the same texts to the same numbers and errors. The random programs of the tests
+//! (`tests/it/sharded_programs`) found them.
 
 use crate::TensorType;
 
