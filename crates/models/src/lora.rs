@@ -177,6 +177,7 @@ impl<M: Module> Lora<M> {
 
     /// Whether the update is `alpha/√r·B·A`, so that larger ranks learn as fast as small ones
     /// (Kalajdzievski 2023); initially false.
+    #[must_use]
     pub fn use_rslora(mut self, use_rslora: bool) -> Lora<M> {
         self.use_rslora = use_rslora;
         self
