@@ -41,6 +41,8 @@ struct Cell {
     /// The content of the variable while there is no value; a variable is never empty.
     unset: Tensor,
     requires_grad: AtomicBool,
+    /// The line that asked for sparse gradients.
+    sparse: Mutex<Option<&'static Location<'static>>>,
     /// The sharding, and the line that set it.
     sharding: Mutex<Option<(Sharding, &'static Location<'static>)>>,
 }
@@ -68,6 +70,7 @@ impl Parameter {
             variable,
             unset,
             requires_grad,
+            sparse: Mutex::new(None),
             sharding: Mutex::new(None),
         };
         Parameter(Arc::new(Mutex::new(Slot::Cell(Arc::new(cell)))))
@@ -207,6 +210,19 @@ impl Parameter {
     /// Freezes the parameter (`false`) or lets training change it again (`true`).
     pub fn set_requires_grad(&self, requires_grad: bool) {
         self.cell().requires_grad.store(requires_grad, Ordering::Relaxed);
+    }
+
+    /// Sets whether training computes the gradient of this table only for the rows that a step looks
+    /// up, and changes only those rows: see [`Embedding::sparse`](crate::Embedding::sparse).
+    #[track_caller]
+    pub fn set_sparse_gradient(&self, sparse: bool) {
+        let location = Location::caller();
+        *lock(&self.cell().sparse) = sparse.then_some(location);
+    }
+
+    /// The line that asked for sparse gradients, if there is one.
+    pub fn sparse_gradient_location(&self) -> Option<&'static Location<'static>> {
+        *lock(&self.cell().sparse)
     }
 
     /// Splits the parameter over the mesh of a run, each of its axes along the mesh axis of that

@@ -10,5 +10,6 @@ pub use crate::index_checks::{
 pub use crate::missing_values::with_eval_advice;
 pub use crate::ops::mean_weight::{MeanWeight, mean_weights, with_mean_weight};
 pub use crate::ops::norm::global_norm;
+pub use crate::ops::row_updates::{RowUpdates, row_updates};
 pub use crate::refused_operations::{RefusedOperation, watch};
 pub use crate::scope::Library;

@@ -115,6 +115,12 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + 'static {
         None
     }
 
+    /// Whether the operation adds rows, its third operand, at indices, its second operand, to the
+    /// first operand, along the first axis.
+    fn adds_rows(&self) -> bool {
+        false
+    }
+
     /// The sharding of the operand, if the operation only gathers it.
     fn gathered_sharding(&self) -> Option<&Sharding> {
         None

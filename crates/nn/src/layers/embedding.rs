@@ -39,23 +39,50 @@ pub struct Embedding {
     num_embeddings: usize,
     embedding_dim: usize,
     padding_idx: Option<usize>,
+    sparse: bool,
 }
 
 impl Embedding {
     /// A table of `num_embeddings` rows of width `embedding_dim`.
     pub fn new(num_embeddings: usize, embedding_dim: usize) -> Embedding {
         let weight = Parameter::new([num_embeddings, embedding_dim], Init::normal(0.0, 1.0));
-        Embedding { weight, num_embeddings, embedding_dim, padding_idx: None }
+        Embedding { weight, num_embeddings, embedding_dim, padding_idx: None, sparse: false }
     }
 
     /// The row for padding, if there is one: initially zeros and without a gradient, so that it
     /// does not change.
+    #[track_caller]
     pub fn padding_idx(mut self, row: impl Into<Option<usize>>) -> Embedding {
         let Some(row) = row.into() else { return self };
         let rest = Box::new(Init::normal(0.0, 1.0));
         self.weight =
             Parameter::new([self.num_embeddings, self.embedding_dim], Init::ZeroRow { row, rest });
         self.padding_idx = Some(row);
+        let sparse = self.sparse;
+        self.sparse(sparse)
+    }
+
+    /// Whether training computes the gradient only for the rows that a step looks up, and changes
+    /// only those rows and their optimizer state (PyTorch's `sparse=True`). The cost of a step then
+    /// does not grow with the table. By default, the gradient has the shape of the table.
+    ///
+    /// The optimizer must be [`Sgd`](crate::optim::Sgd) without momentum,
+    /// [`Adagrad`](crate::optim::Adagrad), or [`Adam`](crate::optim::Adam) or
+    /// [`AdamW`](crate::optim::AdamW), which then follow PyTorch's `SparseAdam`; all without weight
+    /// decay. Gradients are clipped as usual, but not accumulated over batches. The table must be
+    /// used only in look-ups, outside of `scan`, `cond` and other bodies. The Trainer rejects
+    /// everything else. Outside of the Trainer, [`grad`](fulmen_tensor::grad) gives the gradient of
+    /// the whole table.
+    ///
+    /// ```
+    /// use fulmen_nn::Embedding;
+    /// let users = Embedding::new(10_000_000, 16).sparse(true);
+    /// assert!(users.weight.sparse_gradient_location().is_some());
+    /// ```
+    #[track_caller]
+    pub fn sparse(mut self, sparse: bool) -> Embedding {
+        self.weight.set_sparse_gradient(sparse);
+        self.sparse = sparse;
         self
     }
 
@@ -69,6 +96,7 @@ impl Embedding {
                     format!("the input {} must be integers, the indices of rows", indices.ty());
                 return Err(message.into());
             }
+            check_sparse(self.sparse, &self.weight)?;
             let indices = &rows_of("Embedding", indices, self.num_embeddings)?;
             let rows = self.weight.get().take(0, indices);
             rows.live()?;
@@ -93,6 +121,18 @@ impl Embedding {
 pub(super) fn rows_of(layer: &str, indices: &Tensor, rows: usize) -> Result<Tensor, Refusal> {
     let reason = format!("the table has {}", quantity(rows, "row"));
     check_indices(indices, IndexRule::below(layer, "an index", rows, reason))
+}
+
+/// Rejects a weight that replaced the one with sparse gradients.
+pub(super) fn check_sparse(sparse: bool, weight: &Parameter) -> Result<(), String> {
+    if sparse && weight.sparse_gradient_location().is_none() {
+        return Err(
+            "the weight was replaced or tied after sparse(true); call sparse(true) afterwards, or \
+                    set_sparse_gradient(true) on the weight"
+                .into(),
+        );
+    }
+    Ok(())
 }
 
 impl fmt::Display for Embedding {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use fulmen_tensor::{AsTensor, DType, Tensor};
 
-use super::embedding::rows_of;
+use super::embedding::{check_sparse, rows_of};
 use crate::library::NN;
 use crate::precision::wide;
 use crate::{Init, Module, Parameter, Visit};
@@ -49,6 +49,7 @@ pub struct EmbeddingBag {
     embedding_dim: usize,
     mode: BagMode,
     padding_idx: Option<usize>,
+    sparse: bool,
 }
 
 impl EmbeddingBag {
@@ -61,6 +62,7 @@ impl EmbeddingBag {
             embedding_dim,
             mode: BagMode::Mean,
             padding_idx: None,
+            sparse: false,
         }
     }
 
@@ -72,11 +74,22 @@ impl EmbeddingBag {
 
     /// The row that bags ignore: initially zeros and without a gradient. A bag without other rows
     /// gives zeros.
+    #[track_caller]
     pub fn padding_idx(mut self, row: usize) -> EmbeddingBag {
         let rest = Box::new(Init::normal(0.0, 1.0));
         self.weight =
             Parameter::new([self.num_embeddings, self.embedding_dim], Init::ZeroRow { row, rest });
         self.padding_idx = Some(row);
+        let sparse = self.sparse;
+        self.sparse(sparse)
+    }
+
+    /// Whether training computes the gradient only for the rows that a step looks up, and changes
+    /// only those rows: see [`Embedding::sparse`](crate::Embedding::sparse).
+    #[track_caller]
+    pub fn sparse(mut self, sparse: bool) -> EmbeddingBag {
+        self.weight.set_sparse_gradient(sparse);
+        self.sparse = sparse;
         self
     }
 
@@ -100,6 +113,7 @@ impl EmbeddingBag {
                     format!("the input {} must be integers [bags, length]", indices.ty()).into()
                 );
             }
+            check_sparse(self.sparse, &self.weight)?;
             let indices = &rows_of("EmbeddingBag", indices, self.num_embeddings)?;
             let rows = self.weight.get().take(0, indices);
             rows.live()?;

@@ -75,6 +75,10 @@ impl Rule for Adagrad {
         ])
     }
 
+    fn refuses_rows(&self) -> Option<&'static str> {
+        None
+    }
+
     fn init_state(&self, parameter: &TensorType) -> Vec<(&'static str, Tensor)> {
         let zeros = zeros(parameter);
         vec![("sum", Tensor::full(zeros.dtype(), zeros.shape(), self.initial_accumulator_value))]

@@ -76,6 +76,10 @@ macro_rules! adam {
                 Some(&self.settings.beta1)
             }
 
+            fn refuses_rows(&self) -> Option<&'static str> {
+                self.settings.amsgrad.then_some("PyTorch's SparseAdam has no amsgrad; turn it off")
+            }
+
             fn init_state(&self, parameter: &TensorType) -> Vec<(&'static str, Tensor)> {
                 let names = ["exp_avg", "exp_avg_sq", "max_exp_avg_sq"];
                 let stored = if self.settings.amsgrad { &names[..] } else { &names[..2] };
@@ -141,7 +145,13 @@ impl Settings {
         let largest = self.amsgrad.then(|| args.state[2].maximum(&v));
         let correction1 = one_minus_power(&log_beta1, &t);
         let correction2 = one_minus_power(&args.scalar(self.beta2.ln()), &t);
-        let divisor = largest.as_ref().unwrap_or(&v).sqrt() / correction2.sqrt() + self.eps;
+        let root = largest.as_ref().unwrap_or(&v).sqrt();
+        let divisor = if args.step.is_of_rows() {
+            // PyTorch's SparseAdam adds ε before the bias correction.
+            (root + self.eps) / correction2.sqrt()
+        } else {
+            root / correction2.sqrt() + self.eps
+        };
         let p = p - (&args.lr / correction1) * (&m / divisor);
         (p, [m, v].into_iter().chain(largest).collect())
     }

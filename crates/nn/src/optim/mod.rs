@@ -148,6 +148,15 @@ pub trait Optimizer: Any + Send + Sync + Debug {
         false
     }
 
+    /// Why [`Optimizer::update`] does not accept some rows of the parameter with this name and type,
+    /// with the rows of its gradient and state, as a step [of rows](Step::of_rows); `None` if it
+    /// does. All other rows then stay unchanged. The Trainer asks this for parameters with [sparse
+    /// gradients](crate::Parameter::set_sparse_gradient).
+    fn refuses_rows(&self, step: &Step, name: &str, parameter: &TensorType) -> Option<String> {
+        let _ = (step, name, parameter);
+        Some("it has no lazy form; use Sgd, Adagrad or Adam".into())
+    }
+
     /// Checks the settings for a model with these parameters.
     ///
     /// # Errors

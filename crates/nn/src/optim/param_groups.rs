@@ -231,6 +231,11 @@ impl Optimizer for ParamGroups {
             && self.optimizer(first, parameter).updates_stacked(names, parameter)
     }
 
+    fn refuses_rows(&self, step: &Step, name: &str, parameter: &TensorType) -> Option<String> {
+        let step = self.step(step, name, parameter);
+        self.optimizer(name, parameter).refuses_rows(&step, name, parameter)
+    }
+
     /// A group has its own optimizer or learning rate. It is named after the patterns that set
     /// them.
     fn group_step(&self, step: &Step, name: &str, parameter: &TensorType) -> GroupStep {

@@ -131,6 +131,11 @@ pub(super) trait Rule: Debug {
         None
     }
 
+    /// Why it cannot update only some rows of a parameter, apart from weight decay.
+    fn refuses_rows(&self) -> Option<&'static str> {
+        Some("it has no lazy form; use Sgd, Adagrad or Adam")
+    }
+
     /// The state of a parameter before the first step.
     fn init_state(&self, parameter: &TensorType) -> Vec<(&'static str, Tensor)>;
 
@@ -205,6 +210,17 @@ fn value(origin: Origin, name: &str, step: &Step, schedule: &dyn Schedule) -> Te
         schedule.value(step.finished())
     };
     checked_value(origin, name, step, number)
+}
+
+/// Why the optimizer cannot update only some rows of a parameter in this step.
+pub(super) fn refuses_rows<R: Rule>(rule: &R, step: &Step) -> Option<String> {
+    let reason = match rule.refuses_rows() {
+        None if step.weight_decay(rule.common().weight_decay) != 0.0 => {
+            "its weight decay would change all rows; set weight_decay to 0 for this parameter"
+        }
+        reason => reason?,
+    };
+    Some(format!("{}: {reason}", R::NAME))
 }
 
 /// The settings that apply to all parameters in a step.
@@ -327,6 +343,15 @@ macro_rules! optimizer {
 
             fn updates_stacked(&self, _: &[&str], _: &::fulmen_tensor::TensorType) -> bool {
                 <$name as $crate::optim::rule::Rule>::ELEMENTWISE
+            }
+
+            fn refuses_rows(
+                &self,
+                step: &$crate::optim::Step,
+                _: &str,
+                _: &::fulmen_tensor::TensorType,
+            ) -> Option<String> {
+                $crate::optim::rule::refuses_rows(self, step)
             }
 
             fn check(&self, _: &[(String, ::fulmen_tensor::TensorType)]) -> $crate::Result<()> {

@@ -86,6 +86,11 @@ impl Rule for Sgd {
         self.momentum.as_ref().map(|momentum| momentum as &dyn Schedule)
     }
 
+    fn refuses_rows(&self) -> Option<&'static str> {
+        let reason = "its momentum would change rows that the step does not look up; use Adam";
+        self.momentum.is_some().then_some(reason)
+    }
+
     fn init_state(&self, parameter: &TensorType) -> Vec<(&'static str, Tensor)> {
         self.momentum.iter().map(|_| ("momentum_buffer", zeros(parameter))).collect()
     }

@@ -31,6 +31,8 @@ pub struct Step {
     rate: Option<Tensor>,
     /// Whether the step is for several parameters, stacked along a new first axis.
     stacked: bool,
+    /// Whether the step is for some rows of a parameter.
+    rows: bool,
     pub(super) location: &'static Location<'static>,
 }
 
@@ -47,6 +49,7 @@ impl Step {
             weight_decay: None,
             rate: None,
             stacked: false,
+            rows: false,
             location: Scope::line(),
         }
     }
@@ -86,6 +89,17 @@ impl Step {
     /// optimizers that [accept stacked parameters](super::Optimizer::updates_stacked).
     pub fn of_stacked(&self) -> Step {
         Step { stacked: true, ..self.clone() }
+    }
+
+    /// The step for some rows of a parameter. Only for optimizers that
+    /// [accept them](super::Optimizer::refuses_rows).
+    pub fn of_rows(&self) -> Step {
+        Step { rows: true, ..self.clone() }
+    }
+
+    /// Whether the step is for some rows of a parameter.
+    pub fn is_of_rows(&self) -> bool {
+        self.rows
     }
 
     /// The type of one parameter, if the step updates a value of this type.

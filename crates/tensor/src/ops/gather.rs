@@ -48,6 +48,14 @@ impl Dimensions {
         }
     }
 
+    /// Whether each index names an element of the first axis.
+    pub(super) fn are_along_first_axis(&self) -> bool {
+        self.mapped == [0]
+            && self.operand_batch.is_empty()
+            && self.window.first().is_none_or(|&first| first == self.vector)
+            && self.window.windows(2).all(|pair| pair[0] + 1 == pair[1])
+    }
+
     /// Indices of the operand's rank. Each selects one element along `axis`.
     pub(super) fn elements(axis: usize, rank: usize) -> Dimensions {
         let others: Vec<usize> = (0..rank).filter(|&a| a != axis).collect();

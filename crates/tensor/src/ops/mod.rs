@@ -47,6 +47,7 @@ mod reshape;
 mod reverse;
 mod roll;
 mod rounding;
+pub(crate) mod row_updates;
 mod scatter;
 mod select;
 mod select_and_scatter;

@@ -135,6 +135,9 @@ impl Operation for Scatter {
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
         one(inputs[0].clone())
     }
+    fn adds_rows(&self) -> bool {
+        self.combine == Combine::Add && self.dimensions.are_along_first_axis()
+    }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
         let (operand, indices, updates) = (cx.input(0), cx.input(1), cx.input(2));
         let cotangent = cx.cotangent();

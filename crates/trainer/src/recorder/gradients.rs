@@ -1,18 +1,22 @@
 //! Computes the gradients for the optimizer from the loss: unscaled, summed over the devices,
 //! accumulated over batches, and clipped.
 
+use std::panic::Location;
+
 use fulmen_nn::optim::GradScaler;
-use fulmen_tensor::internal::gradients as differentiate;
-use fulmen_tensor::{DType, Tensor};
+use fulmen_tensor::internal::{gradients as differentiate, row_updates};
+use fulmen_tensor::{DType, Shape, Tensor};
 
 use super::spikes::SpikeDetector;
 use super::values::Values;
 use crate::logs::MonitoredValue;
 use crate::rules::accumulation::Group;
 use crate::rules::clip::{self, Clip};
+use crate::rules::row_gradient::RowGradient;
 use crate::state::{EntryId, OptimizerSlots, ParamSlots, SpikeSlots};
 use crate::step_config::StepConfig;
 use crate::step_config::step_part::StepPart;
+use crate::{Error, Result};
 
 /// A parameter of an optimizer.
 pub(super) struct Param<'a> {
@@ -29,6 +33,9 @@ pub(super) struct Gradient<'a> {
     pub(super) param: Param<'a>,
     /// The gradient. For a group of batches, the weighted sum over its batches so far.
     pub(super) sum: Tensor,
+    /// For a table with sparse gradients, the indices of the rows of `sum`. An index past the end is
+    /// unused.
+    pub(super) rows: Option<Tensor>,
 }
 
 /// The gradients for an optimizer.
@@ -86,29 +93,76 @@ fn norm<'a>(sums: impl IntoIterator<Item = &'a Tensor>, weight: Option<&Tensor>)
     }
 }
 
-/// The gradient of each parameter that has one, from the gradients of all values that the model
-/// used of it, and the other parameters.
-fn sum_of_parts<'a>(
-    params: Vec<Param<'a>>,
-    parts: Vec<Option<Tensor>>,
-    values: &Values,
-) -> (Vec<Gradient<'a>>, Vec<EntryId>) {
-    let mut parts = parts.into_iter();
-    let mut with_gradient = Vec::new();
-    let mut without = Vec::new();
-    for param in params {
-        // As in PyTorch, a parameter without a gradient doesn't change, not even by weight decay.
-        let own_parts = parts.by_ref().take(param.used.len()).flatten();
-        let Some(sum) = own_parts.reduce(|sum, part| sum + part) else {
-            without.push(param.slots.param);
-            continue;
-        };
-        // XLA sums the gradient over the devices. Each device keeps only the part that it updates.
-        let sharding = &values.layout[param.slots.param].sharding;
-        let sum = if sharding.is_replicated() { sum } else { sum.with_sharding(sharding) };
-        with_gradient.push(Gradient { param, sum });
+/// How the gradient of a parameter is computed from the gradients of the values that the model used
+/// of it.
+struct UsedValues<'a> {
+    /// The scale of the loss.
+    scale: Option<&'a GradScaler>,
+    /// Whether the gradients of a group of batches are summed.
+    accumulates: bool,
+    values: &'a Values,
+}
+
+impl UsedValues<'_> {
+    /// The gradient of each parameter that has one, and the other parameters. `parts` are the
+    /// gradients of all used values of all parameters.
+    fn sum<'p>(
+        &self,
+        params: Vec<Param<'p>>,
+        parts: Vec<Option<Tensor>>,
+    ) -> Result<(Vec<Gradient<'p>>, Vec<EntryId>)> {
+        let mut parts = parts.into_iter();
+        let mut with_gradient = Vec::new();
+        let mut without = Vec::new();
+        for param in params {
+            // As in PyTorch, a parameter without a gradient doesn't change, not even by weight
+            // decay.
+            let mut own_parts = parts.by_ref().take(param.used.len()).flatten();
+            let Some(first) = own_parts.next() else {
+                without.push(param.slots.param);
+                continue;
+            };
+            with_gradient.push(match param.slots.sparse {
+                Some(location) => {
+                    let all: Vec<Tensor> = std::iter::once(first).chain(own_parts).collect();
+                    self.rows(param, &all, location)?
+                }
+                None => {
+                    let first = self.unscale(first);
+                    self.whole(param, own_parts.fold(first, |sum, part| sum + self.unscale(part)))
+                }
+            });
+        }
+        Ok((with_gradient, without))
     }
-    (with_gradient, without)
+
+    /// The gradient of a parameter, from the sum of its parts.
+    fn whole<'p>(&self, param: Param<'p>, sum: Tensor) -> Gradient<'p> {
+        // XLA sums the gradient over the devices. Each device keeps only the part that it updates.
+        let sharding = &self.values.layout[param.slots.param].sharding;
+        let sum = if sharding.is_replicated() { sum } else { sum.with_sharding(sharding) };
+        Gradient { param, sum, rows: None }
+    }
+
+    /// The gradient of a table with sparse gradients.
+    fn rows<'p>(
+        &self,
+        param: Param<'p>,
+        parts: &[Tensor],
+        location: &'static Location<'static>,
+    ) -> Result<Gradient<'p>> {
+        let table = Table { name: &self.values.layout[param.slots.param].name, location };
+        let gradient = table.gradient(parts, param.value.shape(), self.accumulates)?;
+        let sum = self.unscale(gradient.rows);
+        Ok(Gradient { param, sum, rows: Some(gradient.indices) })
+    }
+
+    fn unscale(&self, gradient: Tensor) -> Tensor {
+        match self.scale {
+            Some(scale) => scale.unscale(&gradient),
+            None => gradient,
+        }
+    }
 }
 
 /// Differentiates the loss of an optimizer with respect to its parameters, except the frozen ones.
@@ -121,7 +175,7 @@ pub(super) fn gradients<'a>(
     values: &mut Values,
     group: Option<&Group>,
     config: &StepConfig,
-) -> Gradients<'a> {
+) -> Result<Gradients<'a>> {
     let used: Vec<Tensor> = params.iter().flat_map(|param| &param.used).cloned().collect();
     let wrt: Vec<&Tensor> = used.iter().collect();
     let scale = optimizer.loss_scale.map(|ids| {
@@ -129,13 +183,11 @@ pub(super) fn gradients<'a>(
         GradScaler::new(scale, good_steps)
     });
     let parts = match &scale {
-        Some(scale) => {
-            let unscale = |gradient: Option<Tensor>| gradient.map(|g| scale.unscale(&g));
-            differentiate(scale.scale(loss), &wrt).into_iter().map(unscale).collect()
-        }
+        Some(scale) => differentiate(scale.scale(loss), &wrt),
         None => differentiate(loss, &wrt),
     };
-    let (mut with_gradient, without) = sum_of_parts(params, parts, values);
+    let used_values = UsedValues { scale: scale.as_ref(), accumulates: group.is_some(), values };
+    let (mut with_gradient, without) = used_values.sum(params, parts)?;
     for gradient in &mut with_gradient {
         if let (Some(group), Some(sum)) = (group, gradient.param.slots.grad_sum) {
             gradient.sum = group.add(values.before(sum), &gradient.sum);
@@ -180,7 +232,7 @@ pub(super) fn gradients<'a>(
         let (passes, latest) = guard.skip(values, &loss, norm.as_ref(), updates.as_ref(), &number);
         (updates, skipped) = (Some(passes), latest);
     }
-    Gradients {
+    Ok(Gradients {
         params: with_gradient,
         without,
         frozen,
@@ -190,5 +242,52 @@ pub(super) fn gradients<'a>(
         clip: config.clip(),
         norm,
         skipped,
+    })
+}
+
+/// A table with sparse gradients, in messages.
+struct Table<'a> {
+    name: &'a str,
+    /// The line that asked for sparse gradients.
+    location: &'static Location<'static>,
+}
+
+impl Table<'_> {
+    /// The rows of the table that have a gradient, from the gradients of its uses.
+    fn gradient(&self, parts: &[Tensor], shape: &Shape, accumulates: bool) -> Result<RowGradient> {
+        if accumulates {
+            return Err(self.error(
+                "the gradients of a group of batches would have ever more rows; set \
+                 accumulate_grad_batches to 1",
+            ));
+        }
+        let mut updates = Vec::new();
+        for part in parts {
+            updates.extend(row_updates(part).map_err(|other| self.error_of_use(&other))?);
+        }
+        Ok(RowGradient::sum(&updates, shape))
     }
+
+    fn error_of_use(&self, other: &Tensor) -> Error {
+        let operation = other.operation_name().unwrap_or("an input");
+        self.error(&format!(
+            "its gradient also comes from `{operation}`, recorded at {}, which is not a look-up outside of bodies; use \
+             the table only in look-ups, outside of scan, cond and other bodies",
+            other.location()
+        ))
+    }
+
+    fn error(&self, reason: &str) -> Error {
+        let Table { name, location } = self;
+        Error::usage(format!("`{name}` cannot have sparse gradients: {reason}\n  at {location}"))
+    }
+}
+
+/// The error of an optimizer that cannot update rows of a table.
+pub(super) fn refused_rows(
+    name: &str,
+    location: &'static Location<'static>,
+    reason: &str,
+) -> Error {
+    Table { name, location }.error(reason)
 }

@@ -234,7 +234,7 @@ impl Recorder {
         let group = weighted.as_ref().or(self.group.as_ref());
         let used: Vec<Tensor> = params.iter().flat_map(|param| &param.used).cloned().collect();
         let mut gradients =
-            gradients(slots, loss, params, frozen, &mut self.values, group, &self.config);
+            gradients(slots, loss, params, frozen, &mut self.values, group, &self.config)?;
         if gradients.params.is_empty() && !(optimizers.is_single() && gradients.without.is_empty())
         {
             return Err(loss_without_gradient(loss, &self.source(optimizer), &used));

@@ -1,12 +1,15 @@
 //! The optimizer's part of a step: the new parameters and optimizer state.
 
+use std::panic::Location;
+
 use fulmen_nn::optim::{Optimizer, Step};
 use fulmen_tensor::{DType, Tensor, call, cond, random};
 
-use super::gradients::{Gradient, Gradients, Param};
+use super::gradients::{Gradient, Gradients, Param, refused_rows};
 use super::values::Values;
 use crate::rules::rounding::round_to_bf16;
-use crate::state::ParamSlots;
+use crate::rules::row_gradient::rows_at;
+use crate::state::{Entry, ParamSlots};
 use crate::{Error, Result};
 
 pub(super) struct OptimizerSteps {
@@ -124,7 +127,15 @@ fn changed_values(
         } else {
             steps.step_of(slots)
         };
-        let inputs: Vec<&Tensor> = [&gradient.sum].into_iter().chain(&before).chain(key).collect();
+        let rows = gradient.rows.as_ref().map(|rows| Rows::new(rows, updates, &before[0]));
+        if let (Some(_), Some(location)) = (&rows, slots.sparse) {
+            check_rows(optimizer, step, entry, &before, location)?;
+        }
+        let updated = rows.as_ref().map_or_else(|| before.clone(), |rows| rows.read(&before));
+        let inputs: Vec<&Tensor> = [&gradient.sum].into_iter().chain(&updated).chain(key).collect();
+        // Where no row is changed, none has to be kept.
+        let updates = updates.filter(|_| rows.is_none());
+        let step = if rows.is_some() { &step.of_rows() } else { step };
         // Parameters of one type share a function.
         let after = call("update", &inputs, |inputs| {
             let ready = gradients.final_gradient(&inputs[0], norm.as_ref());
@@ -158,12 +169,55 @@ fn changed_values(
                 after.len() - 1
             )));
         }
+        let after = rows.as_ref().map_or(after.clone(), |rows| rows.write(&before, &after));
         for (new, id) in after.into_iter().zip(slots.changed()) {
             values.check_one(id, &new)?;
             changed.push(new);
         }
     }
     Ok(changed)
+}
+
+/// The rows of a table that a step changes.
+struct Rows {
+    indices: Tensor,
+}
+
+impl Rows {
+    /// Those at `indices`, or none if the step does not update.
+    fn new(indices: &Tensor, updates: Option<&Tensor>, table: &Tensor) -> Rows {
+        let none = Tensor::full(indices.dtype(), indices.shape(), table.size(0) as f64);
+        Rows { indices: updates.map_or(indices.clone(), |updates| updates.select(indices, &none)) }
+    }
+
+    /// The rows of a table and of its optimizer state.
+    fn read(&self, tables: &[Tensor]) -> Vec<Tensor> {
+        tables.iter().map(|table| rows_at(table, &self.indices)).collect()
+    }
+
+    /// The table and its optimizer state with new rows.
+    fn write(&self, tables: &[Tensor], rows: &[Tensor]) -> Vec<Tensor> {
+        let write = |(table, rows): (&Tensor, &Tensor)| table.index_copy(0, &self.indices, rows);
+        tables.iter().zip(rows).map(write).collect()
+    }
+}
+
+/// Checks that the optimizer can change rows of a table and of its state.
+fn check_rows(
+    optimizer: &dyn Optimizer,
+    step: &Step,
+    entry: &Entry,
+    tables: &[Tensor],
+    location: &'static Location<'static>,
+) -> Result<()> {
+    let by_row = tables.iter().all(|table| table.shape() == tables[0].shape());
+    let reason = optimizer
+        .refuses_rows(step, &entry.name, &entry.ty)
+        .or_else(|| {
+            (!by_row).then(|| "the optimizer has state that is not one row for each row".into())
+        })
+        .or_else(|| entry.is_joined().then(|| "it is one of the layers of a scan".into()));
+    reason.map_or(Ok(()), |reason| Err(refused_rows(&entry.name, location, &reason)))
 }
 
 /// The new value of a parameter and of its optimizer state where the step updates, else the old
@@ -179,4 +233,93 @@ fn keep_unless(updates: &Tensor, before: &[Tensor], new: Vec<Tensor>) -> Vec<Ten
     let pairs: Vec<_> = new.iter().skip(1).zip(&state).collect();
     let parameter = new.first().map(|parameter| parameter.substitute(&pairs));
     parameter.iter().zip(before).map(select).chain(state).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use fulmen_data::{DataLoader, TensorDataset};
+    use fulmen_nn::optim::Adam;
+    use fulmen_nn::{Embedding, Module};
+    use fulmen_tensor::{Accelerator, Devices, Mesh, Runtime};
+
+    use super::*;
+    use crate::program::record_train_step;
+    use crate::state::StateLayout;
+    use crate::step_config::Choices;
+    use crate::step_config::optimizers::Optimizers;
+    use crate::step_config::phases::Phases;
+    use crate::{Batch, Plan, StepContext, Strategy, Trainer, TrainingModule};
+
+    const ROWS: usize = 10_000_000;
+    const WIDTH: usize = 4;
+
+    #[derive(Module)]
+    struct Users {
+        table: Embedding,
+    }
+
+    impl TrainingModule for Users {
+        fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
+            let rows = self.table.forward(batch.get("user"));
+            (&rows * &rows).mean_all()
+        }
+        fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
+            Box::new(Adam::new(0.1))
+        }
+    }
+
+    /// The instructions of the compiled step that read or write a whole table, or a device's part
+    /// of it.
+    fn of_whole_tables(sparse: bool, devices: usize, strategy: Strategy) -> Vec<String> {
+        let module = Users { table: Embedding::new(ROWS, WIDTH).sparse(sparse) };
+        let data = TensorDataset::builder().array("user", [16], vec![3i32; 16]).build().unwrap();
+        let loader = DataLoader::builder(data).batch_size(16).build().unwrap();
+        let mesh = Mesh::new([("data", devices)]).unwrap();
+        let options = Trainer::builder().strategy(strategy).options().unwrap();
+        let config = Choices::from(options).for_mesh(mesh.clone(), Strategy::replicas(&mesh));
+        let plan = Plan { steps_per_epoch: 1, max_epochs: 1, total_steps: 1 };
+        let optimizers = Arc::new(Optimizers::from_module(module.configure_optimizers(&plan)));
+        let phases = Phases::new(&module, &optimizers, &config, &plan, 1).unwrap();
+        let layout = Arc::new(StateLayout::new(&module, &optimizers, &config, phases, &[]));
+        let batches = Batch::placeholders(&loader, None);
+        let program =
+            record_train_step(&module, &optimizers, &batches, 1, &layout, &config, 0).unwrap();
+        let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(devices)).unwrap();
+        let runtime = runtime.with_mesh(&mesh).unwrap();
+        let compiled = runtime.compile(&program.steps[0].functions()[0]).unwrap();
+        let hlo = compiled.executable().hlo().unwrap();
+        // These pass a table on, read or write rows of it, or stand for instructions that are
+        // listed too.
+        let harmless = [
+            "parameter",
+            "get-tuple-element",
+            "tuple",
+            "bitcast",
+            "while",
+            "conditional",
+            "call",
+            "fusion",
+            "gather",
+            "scatter",
+            "dynamic-update-slice",
+        ];
+        let table = (ROWS * WIDTH / devices) as u64;
+        let instructions = hlo.computations.iter().flat_map(|c| &c.instructions);
+        instructions
+            .filter(|i| i.shape.arrays().iter().any(|array| array.num_elements() >= table))
+            .map(|i| i.opcode.clone())
+            .filter(|opcode| !harmless.contains(&opcode.as_str()))
+            .collect()
+    }
+
+    #[test]
+    fn a_step_with_sparse_gradients_touches_only_rows_of_a_large_table() {
+        for (devices, strategy) in [(1, Strategy::Ddp), (8, Strategy::Ddp), (8, Strategy::Fsdp)] {
+            let whole = of_whole_tables(true, devices, strategy);
+            assert!(whole.is_empty(), "{strategy} on {devices}: {whole:?}");
+        }
+        assert!(!of_whole_tables(false, 1, Strategy::Ddp).is_empty());
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::ops::Index;
+use std::panic::Location;
 
 use fulmen_nn::Module;
 use fulmen_nn::optim::{GradScaler, Optimizer as _};
@@ -143,6 +144,8 @@ pub(crate) struct ParamSlots {
     pub(crate) grad_sum: Option<EntryId>,
     /// The index of the unfreezing of the parameter, if it is frozen at first.
     pub(crate) unfreezing: Option<usize>,
+    /// The line that asked for sparse gradients.
+    pub(crate) sparse: Option<&'static Location<'static>>,
 }
 
 impl ParamSlots {
@@ -243,6 +246,7 @@ impl StateLayout {
                 slots,
                 grad_sum: None,
                 unfreezing,
+                sparse: parameter.sparse_gradient_location(),
             });
         }
         for slots in params.iter_mut().flatten().filter(|_| accumulates) {
@@ -433,7 +437,9 @@ fn sharding_of(parameter: &fulmen_nn::Parameter, config: &StepConfig) -> (Shardi
         Some(own) => (own, false),
         None => {
             let sharding = sharding_by_strategy(&parameter.ty(), config);
-            let gathered = !sharding.is_replicated();
+            // A step reads only some rows of a table with sparse gradients.
+            let gathered =
+                !sharding.is_replicated() && parameter.sparse_gradient_location().is_none();
             (sharding, gathered)
         }
     }

@@ -39,6 +39,7 @@ mod resume_within_a_group;
 mod resume_within_an_epoch;
 mod samplers;
 mod scanned_layers;
+mod sparse_tables;
 mod spikes;
 mod stopping;
 mod train_step;
