@@ -4,7 +4,7 @@ use fulmen_nn::optim::Optimizer;
 use fulmen_nn::{Module, Visit};
 use fulmen_tensor::Tensor;
 
-use crate::{Batch, Plan, StepContext, TrainingModule};
+use crate::{Batch, Plan, Predictions, StepContext, TrainingModule};
 
 /// A model whose training step and optimizer are closures: a [`TrainingModule`] for
 /// [`Trainer::train_step`] and [`Trainer::fit`]. The model can be any module, including one from a
@@ -23,7 +23,8 @@ use crate::{Batch, Plan, StepContext, TrainingModule};
 /// .validation_step(|model, batch, cx| {
 ///     let losses = loss::cross_entropy(&model.forward(&batch.get("x")), &batch.get("y"), loss::Reduction::None);
 ///     cx.log("val_loss", &losses);
-/// });
+/// })
+/// .predict_step(|model, batch| model.forward(&batch.get("x")).softmax(-1));
 /// # let _ = module;
 /// ```
 ///
@@ -36,10 +37,12 @@ pub struct TrainingFn<'a, M> {
     optimizer: MakeOptimizer<'a>,
     validation: EvalStepFn<'a, M>,
     test: EvalStepFn<'a, M>,
+    prediction: Option<PredictStepFn<'a, M>>,
 }
 
 type TrainingStepFn<'a, M> = Box<dyn Fn(&M, &Batch, &mut StepContext) -> Tensor + 'a>;
 type MakeOptimizer<'a> = Box<dyn Fn(&Plan) -> Box<dyn Optimizer> + 'a>;
+type PredictStepFn<'a, M> = Box<dyn Fn(&M, &Batch) -> Predictions + 'a>;
 type EvalStepFn<'a, M> = Option<Box<dyn Fn(&M, &Batch, &mut StepContext) + 'a>>;
 
 impl<'a, M: Module> TrainingFn<'a, M> {
@@ -58,6 +61,7 @@ impl<'a, M: Module> TrainingFn<'a, M> {
             optimizer,
             validation: None,
             test: None,
+            prediction: None,
         }
     }
 
@@ -76,6 +80,16 @@ impl<'a, M: Module> TrainingFn<'a, M> {
         step: impl Fn(&M, &Batch, &mut StepContext) + 'a,
     ) -> TrainingFn<'a, M> {
         self.test = Some(Box::new(step));
+        self
+    }
+
+    /// Sets the closure for [`TrainingModule::predict_step`]. It returns a tensor, or several named
+    /// ones.
+    pub fn predict_step<P: Into<Predictions>>(
+        mut self,
+        step: impl Fn(&M, &Batch) -> P + 'a,
+    ) -> TrainingFn<'a, M> {
+        self.prediction = Some(Box::new(move |model, batch| step(model, batch).into()));
         self
     }
 }
@@ -100,6 +114,13 @@ impl<M: Module> TrainingModule for TrainingFn<'_, M> {
     fn test_step(&self, batch: &Batch, cx: &mut StepContext) {
         if let Some(step) = &self.test {
             step(self.model, batch, cx);
+        }
+    }
+
+    fn predict_step(&self, batch: &Batch) -> Predictions {
+        match &self.prediction {
+            Some(step) => step(self.model, batch),
+            None => Predictions::default(),
         }
     }
 

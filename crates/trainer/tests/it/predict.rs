@@ -8,7 +8,8 @@ use fulmen_nn::optim::{Optimizer, Sgd};
 use fulmen_nn::{Linear, Module};
 use fulmen_tensor::{DType, Tensor};
 use fulmen_trainer::{
-    Batch, Plan, PredictionWriter, Predictions, StepContext, Strategy, TrainingModule, Weights,
+    Batch, Plan, PredictionWriter, Predictions, StepContext, Strategy, TrainingFn, TrainingModule,
+    Weights,
 };
 
 type Step = fn(&Net, &Batch) -> Predictions;
@@ -102,6 +103,29 @@ fn each_sample_has_a_row_in_order_and_padding_has_none() {
         let names: Vec<&str> = all.values().iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["y", "class", "label"]);
     }
+}
+
+#[test]
+fn closures_predict_as_a_module_does() {
+    let runs = tempfile::tempdir().unwrap();
+    let linear = Linear::new(FEATURES, 2);
+    let module = TrainingFn::new(
+        &linear,
+        |linear, batch, _| batch.mean(&linear.forward(&batch.get("x")).sum(&[-1])),
+        |_| Sgd::new(0.1),
+    );
+    let mut trainer = builder(runs.path()).build().unwrap();
+    let error = trainer.predict(&module, &data(5, 4), Weights::Current).err().unwrap();
+    assert!(error.is_usage(), "{error}");
+    let module = module.predict_step(|linear, batch| linear.forward(&batch.get("x")));
+    let all = trainer.predict(&module, &data(5, 4), Weights::Current).unwrap().concat().unwrap();
+    let predicted = all.get("prediction").unwrap().to_vec::<f32>().unwrap();
+
+    let whole = fulmen_data::HostBatch::collate(&samples(5), &[0, 1, 2, 3, 4]).unwrap();
+    let x = Tensor::from_slice(whole.values::<f32>(0).unwrap(), [5, FEATURES]);
+    let expected: Vec<f32> = linear.forward(&x).eval().unwrap().to_vec().unwrap();
+    assert!(predicted.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-5), "{predicted:?}");
+    assert_eq!(predicted.len(), expected.len());
 }
 
 #[test]
