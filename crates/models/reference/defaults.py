@@ -4,7 +4,7 @@ and of configs with one more key. Writes the folder `defaults` beside this file:
 - `classes.json`: the defaults of each configuration class.
 - `cases.json`: the configs, each with the file that has its weights.
 - `NAME.safetensors`: weights.
-- `expected.safetensors`: inputs, and the logits of each case under its name; and those of texts of which the second is masked
+- `expected.safetensors`: inputs, and the logits of each case under its name; and those of two texts, the second of which is masked
   as a whole.
 
     pip install torch==2.15.0 transformers==5.24.0 && python defaults.py

@@ -1,5 +1,5 @@
 """What transformers' `generate` gives for the tiny models of this folder, with many settings: `generation/cases.json` has the
-settings of each model, as they stand in a `generation_config.json`, and `generation/expected.safetensors` the results.
+settings of each model, as a `generation_config.json` has them, and `generation/expected.safetensors` the results.
 
     pip install torch==2.15.0 transformers==5.23.0 && python generation.py
 
@@ -105,7 +105,7 @@ class Folder:
         return values | {"scores": torch.stack(result.scores, 1)}
 
     def padded(self, how):
-        """The same without padding, for prompts of which the second begins with three tokens of padding: each row is read
+        """The same without padding, for two prompts, the second of which begins with three tokens of padding: each row is read
         alone."""
         ids = self.inputs["input_ids"]
         rows = [ids[:1], ids[1:, 3:]]
