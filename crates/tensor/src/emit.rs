@@ -421,7 +421,8 @@ impl Program {
         let mut kept_whole = Vec::with_capacity(operands.len());
         for (i, (name, ty)) in operands.into_iter().enumerate() {
             let axes = whole.operands.get(i).map_or(&[][..], Vec::as_slice);
-            kept_whole.push((self.keep_whole(name, axes, ty, location, scope), ty));
+            let all_or_none = whole.all_or_none.get(i).copied();
+            kept_whole.push((self.keep_whole(name, axes, all_or_none, ty, location, scope), ty));
         }
         let number = self.numbers.instructions;
         self.numbers.instructions += 1;
@@ -452,7 +453,14 @@ impl Program {
         let mut outputs = Vec::with_capacity(results.len());
         for (i, ty) in results.iter().enumerate() {
             let axes = whole.results.get(i).map_or(&[][..], Vec::as_slice);
-            outputs.push(Emitted::standard(self.keep_whole(name(i), axes, ty, location, scope)));
+            outputs.push(Emitted::standard(self.keep_whole(
+                name(i),
+                axes,
+                None,
+                ty,
+                location,
+                scope,
+            )));
         }
         Ok(outputs)
     }
@@ -463,11 +471,12 @@ impl Program {
         &mut self,
         name: String,
         axes: &[usize],
+        all_or_none: Option<usize>,
         ty: &TensorType,
         location: &'static Location<'static>,
         scope: &mut Body,
     ) -> String {
-        match whole_axes::constraint(&name, axes, ty) {
+        match whole_axes::constraint(&name, axes, all_or_none, ty, &self.mesh) {
             Some(statement) => self.helper(&statement, "with_sharding", location, scope),
             None => name,
         }

@@ -277,6 +277,10 @@ impl Operation for ConvolutionOp {
         WholeAxes {
             operands: vec![self.lhs.spatial.clone(), self.rhs.spatial.clone()],
             results: vec![self.out.spatial.clone()],
+            all_or_none: match self.batch_groups {
+                1 => Vec::new(),
+                _ => vec![self.lhs.second, self.rhs.second],
+            },
         }
     }
     fn rewritten_for(&self, platform: Platform, inputs: &[&TensorType]) -> Option<Region> {

@@ -83,7 +83,7 @@ impl Dimensions {
     /// The axis of an index's components, which must be whole.
     pub(super) fn whole_axes(&self, indices: &Shape) -> WholeAxes {
         let components = (0..indices.rank()).filter(|&axis| axis == self.vector).collect();
-        WholeAxes { operands: vec![Vec::new(), components], results: Vec::new() }
+        WholeAxes { operands: vec![Vec::new(), components], ..WholeAxes::default() }
     }
 
     /// Whether these indices are a single one.

@@ -82,6 +82,32 @@ fn weighted(y: &Tensor, wrt: &[Tensor]) -> Vec<Tensor> {
 const GRID: [(&str, usize); 2] = [("a", 4), ("b", 2)];
 const CUBE: [(&str, usize); 3] = [("a", 2), ("b", 2), ("c", 2)];
 
+/// The kernel's gradient was too large by the number of devices with the same part of the batch.
+#[test]
+fn a_grouped_convolution_whose_batch_is_split_over_a_part_of_the_mesh() {
+    let kernel: &[usize] = &[4, 1, 3];
+    let options = Convolution::new(1).padding([(1, 1)]).groups(4);
+    let gradients = |x: &[Tensor]| weighted(&x[0].convolution(&x[1], &options), x);
+    for batch in [8, 4, 6] {
+        let input = [batch, 4, 6];
+        for of_input in ["a", "b", "ab"].map(|axes| [axes]) {
+            if batch == 6 && of_input != ["b"] {
+                continue;
+            }
+            if batch == 4 && of_input == ["ab"] {
+                continue;
+            }
+            same(&GRID, &[(&input, &of_input), (kernel, &[])], gradients);
+        }
+        for of_input in ["a", "c"].map(|axes| [axes]) {
+            same(&CUBE, &[(&input, &of_input), (kernel, &[])], gradients);
+        }
+    }
+    // The channels are split too.
+    same(&GRID, &[(&[8, 4, 6], &["a", "b"]), (kernel, &["b"])], gradients);
+    same(&CUBE, &[(&[8, 4, 6], &["a", "b"]), (kernel, &["bc"])], gradients);
+}
+
 #[test]
 fn a_convolution_split_along_a_spatial_axis() {
     let options = Convolution::new(2).padding([(1, 1), (1, 1)]);
