@@ -182,6 +182,10 @@ fn targets_out_of_range_are_nan_and_so_is_their_gradient() {
         Tensor::from_slice(&[0u64, u64::MAX, 1 << 32, 2], [4]),
         Tensor::from_slice(&[0u8, 255, 3, 2], [4]),
     ] {
+        let message = fault(&cross_entropy(&logits, &target, Reduction::None));
+        assert!(message.contains(", but there are 3 classes (row 1)"), "{message}");
+        // On the device, nobody looks at it but the Trainer.
+        let target = on_the_device(&target);
         let losses = values(&cross_entropy(&logits, &target, Reduction::None));
         let nan: Vec<bool> = losses.iter().map(|l| l.is_nan()).collect();
         assert_eq!(nan, [false, true, true, false], "{target:?}");
@@ -478,6 +482,9 @@ fn the_variance_of_a_batch_far_from_0_is_exact_for_any_running_mean() {
 fn a_long_index_is_not_taken_for_padding() {
     let bag = EmbeddingBag::new(4, 2).mode(BagMode::Sum).padding_idx(0);
     bag.weight.set(Tensor::ones(DType::F32, [4, 2]));
-    let actual = values(&bag.forward(&Tensor::from_slice(&[1i64, 0, 1, 1 << 32], [2, 2])));
+    let indices = Tensor::from_slice(&[1i64, 0, 1, 1 << 32], [2, 2]);
+    let message = fault(&bag.forward(&indices));
+    assert!(message.contains("an index is 4294967296, but the table has 4 rows"), "{message}");
+    let actual = values(&bag.forward(&on_the_device(&indices)));
     assert!(actual[..2] == [1.0; 2] && actual[2..].iter().all(|x| x.is_nan()), "{actual:?}");
 }

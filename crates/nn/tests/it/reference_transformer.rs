@@ -3,7 +3,7 @@
 use crate::common::reference::{
     Expected, cases, count, expect, fill, flag, inputs, number, tensor, word,
 };
-use crate::common::{assert_close, fault, set_simple_values, values};
+use crate::common::{assert_close, fault, on_the_device, set_simple_values, values};
 use fulmen_nn::attention::{
     Attention, LearnedPositions, RotaryEmbedding, RotaryScaling, SinusoidalPositions, alibi,
     alibi_at, sinusoidal,
@@ -181,8 +181,10 @@ fn encodings_refuse_what_does_not_fit() {
     let learned = LearnedPositions::new(2, 4);
     learned.initialize(0);
     assert!(fault(&learned.forward(&x)).contains("has 3 positions, there are 2"));
-    let output = learned.forward_at(&x, &Tensor::from_slice(&[1i32, 0, 2], [3]));
-    let output = values(&output);
+    let positions = Tensor::from_slice(&[1i32, 0, 2], [3]);
+    let message = fault(&learned.forward_at(&x, &positions));
+    assert!(message.contains("a position is 2, but there are 2 positions (row 2)"), "{message}");
+    let output = values(&learned.forward_at(&x, &on_the_device(&positions)));
     assert!(output[..8].iter().all(|v| v.is_finite()) && output[8..].iter().all(|v| v.is_nan()));
     // With an odd width, the last feature is a sine.
     assert_close(&values(&sinusoidal(3, 5))[10..11], &[2f64.sin()], 1e-6, 0.0, "sine");
