@@ -46,8 +46,11 @@ pub(super) fn evidence(
     Some(format!("the environment variable {name} is set"))
 }
 
-/// Whether this library sets the variable to this value on machines without a TPU. Processes that
-/// it starts inherit it.
+/// Whether this library or libtpu sets the variable to this value on machines without a TPU.
+/// Processes that it starts inherit it.
 fn is_default(name: &str, value: &OsString) -> bool {
+    // After libtpu has compiled for a TPU that is elsewhere, it is a warning instead of a number.
+    let is_warning = || value.to_str().is_none_or(|value| value.parse::<u32>().is_err());
     TPU_DEFAULTS.iter().any(|(known, default)| *known == name && value == default)
+        || (name == "TPU_WORKER_ID" && is_warning())
 }

@@ -371,6 +371,7 @@ fn a_tpu_leaves_signs_without_its_device_files() {
         ("TPU_ACCELERATOR_TYPE", "v5litepod-8"),
         ("TPU_WORKER_HOSTNAMES", "localhost"),
         ("TPU_WORKER_ID", ""),
+        ("TPU_WORKER_ID", "WARNING: could not determine TPU worker number"),
     ] {
         assert_eq!(sign(&none, Platform::Tpu, &[own]), None, "{own:?}");
     }
