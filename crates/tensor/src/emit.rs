@@ -414,7 +414,7 @@ impl Program {
         scope: &mut Body,
     ) -> Result<Vec<Emitted>> {
         let whole = if self.is_partitioned() {
-            operation.whole_axes(&operands.iter().map(|o| o.1).collect::<Vec<_>>())
+            operation.whole_axes(&operands.iter().map(|o| o.1).collect::<Vec<_>>(), &self.mesh)
         } else {
             WholeAxes::default()
         };

@@ -44,8 +44,8 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + 'static {
     }
 
     /// The axes that must not be split over devices.
-    fn whole_axes(&self, inputs: &[&TensorType]) -> WholeAxes {
-        let _ = inputs;
+    fn whole_axes(&self, inputs: &[&TensorType], mesh: &Mesh) -> WholeAxes {
+        let _ = (inputs, mesh);
         WholeAxes::default()
     }
 

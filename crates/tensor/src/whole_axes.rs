@@ -8,6 +8,7 @@
 //! | operation | axes | what happens if they are split |
 //! | --- | --- | --- |
 //! | convolution | spatial | wrong numbers, often a multiple of the right ones |
+//! | grouped convolution | those with groups, unless the devices divide the groups | wrong numbers, or the compiler ends the process |
 //! | slice with a stride | those with a stride | the compiler refuses its own program |
 //! | pad between elements | those with interior padding | the compiler ends the process |
 //! | gather and scatter | the components of an index | the compiler refuses its own program |

@@ -10,6 +10,7 @@ use fulmen_pjrt::locate::Platform;
 
 use super::convolution_options::Convolution;
 use super::dot::product_operands;
+use crate::Mesh;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
 use crate::region::Region;
@@ -273,15 +274,27 @@ impl Operation for ConvolutionOp {
         }
         vec![Some(self.lhs_vjp(lhs, rhs, &g)), Some(self.rhs_vjp(lhs, rhs, &g))]
     }
-    fn whole_axes(&self, _: &[&TensorType]) -> WholeAxes {
-        WholeAxes {
+    fn whole_axes(&self, _: &[&TensorType], mesh: &Mesh) -> WholeAxes {
+        let mut whole = WholeAxes {
             operands: vec![self.lhs.spatial.clone(), self.rhs.spatial.clone()],
             results: vec![self.out.spatial.clone()],
-            all_or_none: match self.batch_groups {
-                1 => Vec::new(),
-                _ => vec![self.lhs.second, self.rhs.second],
-            },
+            all_or_none: Vec::new(),
+        };
+        if self.batch_groups > 1 {
+            whole.all_or_none = vec![self.lhs.second, self.rhs.second];
         }
+        let groups = self.feature_groups.max(self.batch_groups);
+        if groups > 1 && !groups.is_multiple_of(mesh.num_devices()) {
+            // A part of an axis may be a part of a group.
+            let by_batch = self.batch_groups > 1;
+            whole.operands[0].push(if by_batch { self.lhs.first } else { self.lhs.second });
+            whole.operands[1].push(self.rhs.first);
+            whole.results[0].push(self.out.second);
+            if by_batch {
+                whole.results[0].push(self.out.first);
+            }
+        }
+        whole
     }
     fn rewritten_for(&self, platform: Platform, inputs: &[&TensorType]) -> Option<Region> {
         if platform == Platform::Cpu { self.cpu_form(inputs[0], inputs[1]) } else { None }

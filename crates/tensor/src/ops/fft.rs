@@ -2,6 +2,7 @@
 
 use super::dtype_set::DTypeSet;
 use super::unary::methods;
+use crate::Mesh;
 use crate::autocast::wide;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
@@ -98,7 +99,7 @@ impl Operation for Fft {
             }
         })]
     }
-    fn whole_axes(&self, inputs: &[&TensorType]) -> WholeAxes {
+    fn whole_axes(&self, inputs: &[&TensorType], _: &Mesh) -> WholeAxes {
         let rank = inputs[0].shape.rank();
         WholeAxes::of_both((rank - self.lengths.len()..rank).collect())
     }

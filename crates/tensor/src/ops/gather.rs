@@ -8,6 +8,7 @@ use fulmen_durable::messages::quantity;
 
 use super::bounds::{self, ClampedIndices, OutOfBounds};
 use super::scatter::{Combine, Scatter};
+use crate::Mesh;
 use crate::autocast::wide;
 use crate::index_checks::{IndexRule, check_indices};
 use crate::lower::Lowering;
@@ -203,7 +204,7 @@ impl Operation for Gather {
         let sum = Tensor::apply(scatter, &[&zeros, indices, &g]);
         vec![Some(sum.to_dtype(operand.dtype())), None]
     }
-    fn whole_axes(&self, inputs: &[&TensorType]) -> WholeAxes {
+    fn whole_axes(&self, inputs: &[&TensorType], _: &Mesh) -> WholeAxes {
         self.dimensions.whole_axes(&inputs[1].shape)
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {

@@ -1,5 +1,6 @@
 //! Padding before, after and between the elements of each axis. Negative amounts cut elements off.
 
+use crate::Mesh;
 use crate::axis_order::AxisOrder;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
@@ -76,7 +77,7 @@ impl Operation for Pad {
             Some(order.clone()),
         ))
     }
-    fn whole_axes(&self, _: &[&TensorType]) -> WholeAxes {
+    fn whole_axes(&self, _: &[&TensorType], _: &Mesh) -> WholeAxes {
         WholeAxes::of_both((0..self.low.len()).filter(|&axis| self.interior[axis] > 0).collect())
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {

@@ -9,6 +9,7 @@ use super::common_dtype::common_dtype;
 use super::dtype_set::DTypeSet;
 use super::gather::{Dimensions, Gather, check_points, fits_into, indexed_axis};
 use super::unary::methods;
+use crate::Mesh;
 use crate::autocast::wide;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
@@ -159,7 +160,7 @@ impl Operation for Scatter {
         };
         vec![Some(to_operand.to_dtype(dtype)), None, Some(to_updates.to_dtype(dtype))]
     }
-    fn whole_axes(&self, inputs: &[&TensorType]) -> WholeAxes {
+    fn whole_axes(&self, inputs: &[&TensorType], _: &Mesh) -> WholeAxes {
         self.dimensions.whole_axes(&inputs[1].shape)
     }
     /// If there is one update, a second one, whose index is out of range.

@@ -2,6 +2,7 @@
 
 use std::ops::{Bound, RangeBounds};
 
+use crate::Mesh;
 use crate::axis_order::AxisOrder;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
@@ -77,7 +78,7 @@ impl Operation for Slice {
             Some(order.clone()),
         ))
     }
-    fn whole_axes(&self, _: &[&TensorType]) -> WholeAxes {
+    fn whole_axes(&self, _: &[&TensorType], _: &Mesh) -> WholeAxes {
         WholeAxes::of_both((0..self.stride.len()).filter(|&axis| self.stride[axis] > 1).collect())
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {

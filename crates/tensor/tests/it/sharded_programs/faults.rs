@@ -109,6 +109,38 @@ fn a_grouped_convolution_whose_batch_is_split_over_a_part_of_the_mesh() {
 }
 
 #[test]
+fn a_grouped_convolution_whose_channels_are_split() {
+    let splits: [(&[&str], &[&str], &[&str]); 7] = [
+        (&[], &["ab"], &[]),
+        (&[], &["a"], &[]),
+        (&[], &["b"], &[]),
+        (&["", "b"], &[], &[]),
+        (&["", "ab"], &["ab"], &[]),
+        (&["a"], &[], &["", "b"]),
+        (&["a", "b"], &["", "b"], &["", "ab"]),
+    ];
+    for (groups, inputs, outputs) in [(2, 8, 8), (4, 8, 8), (8, 8, 8), (8, 16, 16), (2, 2, 8)] {
+        let options = Convolution::new(1).padding([(1, 1)]).groups(groups);
+        for (of_input, of_kernel, of_result) in splits {
+            let input: &[usize] = &[8, inputs, 6];
+            let kernel: &[usize] = &[outputs, inputs / groups, 3];
+            let has_parts = |dims: &[usize], axes: &[&str]| {
+                let parts =
+                    |axes: &str| axes.chars().map(|c| if c == 'a' { 4 } else { 2 }).product();
+                axes.iter().zip(dims).all(|(axes, size)| size.is_multiple_of(parts(axes)))
+            };
+            if !has_parts(input, of_input) || !has_parts(kernel, of_kernel) {
+                continue;
+            }
+            same(&GRID, &[(input, of_input), (kernel, of_kernel)], |x| {
+                let y = x[0].convolution(&x[1], &options).with_sharding(&split(of_result));
+                weighted(&y, x)
+            });
+        }
+    }
+}
+
+#[test]
 fn a_convolution_split_along_a_spatial_axis() {
     let options = Convolution::new(2).padding([(1, 1), (1, 1)]);
     let input: &[usize] = &[4, 4, 8, 8];
