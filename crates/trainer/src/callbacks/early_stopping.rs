@@ -5,9 +5,8 @@ use fulmen_loggers::number;
 use serde_json::{Value, json};
 
 use super::Mode;
-use super::monitor::find;
+use super::monitor::Monitored;
 use crate::callbacks::callback::Callback;
-use crate::console::note;
 use crate::hooks::FitStart;
 use crate::{Actions, LogPoint};
 
@@ -21,11 +20,10 @@ use crate::{Actions, LogPoint};
 #[derive(Debug)]
 #[must_use]
 pub struct EarlyStopping {
-    metric: String,
+    metric: Monitored,
     mode: Mode,
     patience: u64,
     min_delta: f64,
-    strict: bool,
     check_finite: bool,
     stopping_threshold: Option<f64>,
     divergence_threshold: Option<f64>,
@@ -33,32 +31,22 @@ pub struct EarlyStopping {
     waited: u64,
     /// The step of the latest value.
     value_step: Option<u64>,
-    /// The step of the latest validation.
-    validation_step: Option<u64>,
-    /// Whether the fit validates.
-    validates: bool,
-    /// Whether the metric was found, or its absence was reported.
-    known: bool,
 }
 
 impl EarlyStopping {
     /// Watches a metric with a patience of 3.
     pub fn new(metric: impl Into<String>, mode: Mode) -> EarlyStopping {
         EarlyStopping {
-            metric: metric.into(),
+            metric: Monitored::new("EarlyStopping", metric),
             mode,
             patience: 3,
             min_delta: 0.0,
-            strict: true,
             check_finite: true,
             stopping_threshold: None,
             divergence_threshold: None,
             best: None,
             waited: 0,
             value_step: None,
-            validation_step: None,
-            validates: false,
-            known: false,
         }
     }
 
@@ -75,11 +63,11 @@ impl EarlyStopping {
         self
     }
 
-    /// Sets whether a missing metric is an error (the default) or only a warning. The metric must
-    /// be present at the end of an epoch that was validated. In a fit that never validates, it must
-    /// be present at the end of each epoch.
+    /// Sets whether a missing metric is an error (the default) or only a warning. It is missing if
+    /// an epoch ends without it, and no validation has logged it although every validation set has
+    /// run.
     pub fn strict(mut self, strict: bool) -> EarlyStopping {
-        self.strict = strict;
+        self.metric.strict = strict;
         self
     }
 
@@ -104,7 +92,7 @@ impl EarlyStopping {
 
     /// Compares a value with the best one. Returns the reason if training must end.
     fn stop_reason(&mut self, value: f64) -> Option<String> {
-        let (mode, name) = (self.mode, &self.metric);
+        let (mode, name) = (self.mode, self.metric.name());
         if self.check_finite && !value.is_finite() {
             let best = self
                 .best
@@ -136,6 +124,14 @@ impl EarlyStopping {
                 .map_or(String::new(), |best| format!("; its best value is {}", number(best)));
             format!("{name} has not improved {} in a row{best}", quantity(self.waited, "time"))
         })
+    }
+
+    /// Takes the metric's next value, and ends training if it must end.
+    fn compare(&mut self, value: f64, point: &LogPoint, actions: &mut Actions) {
+        self.value_step = Some(point.global_step);
+        if let Some(reason) = self.stop_reason(value) {
+            actions.stop(reason);
+        }
     }
 }
 
@@ -174,45 +170,25 @@ impl Callback for EarlyStopping {
         None
     }
 
-    fn on_fit_start(&mut self, start: &FitStart) {
+    fn on_fit_start(&mut self, _: &FitStart) {
         (self.best, self.waited, self.value_step) = (None, 0, None);
-        (self.validation_step, self.validates, self.known) = (None, start.validates, false);
+        self.metric.start_fit();
     }
 
     /// A validation within an epoch counts like one at the end of an epoch if it has the metric.
     fn on_validation_end(&mut self, point: &LogPoint, actions: &mut Actions) {
-        if actions.is_fitting() {
-            self.validation_step = Some(point.global_step);
-            if point.get(&self.metric).is_some() {
-                self.on_train_epoch_end(point, actions);
-            }
+        if actions.is_fitting()
+            && let Some(value) = self.metric.in_validation(point)
+        {
+            self.compare(value, point, actions);
         }
     }
 
     fn on_train_epoch_end(&mut self, point: &LogPoint, actions: &mut Actions) {
-        if self.value_step == Some(point.global_step) {
-            return;
-        }
-        let value = match find(point, &self.metric) {
-            Ok(value) => value,
-            Err(missing) => {
-                // If the epoch was not validated, a later validation may have the metric.
-                let complete = !self.validates || self.validation_step == Some(point.global_step);
-                if complete && !std::mem::replace(&mut self.known, true) {
-                    if self.strict {
-                        actions.fail(format!(
-                            "EarlyStopping {missing}. With strict(false) it only warns"
-                        ));
-                    } else {
-                        note(&format!("warning: EarlyStopping {missing}"));
-                    }
-                }
-                return;
-            }
-        };
-        (self.known, self.value_step) = (true, Some(point.global_step));
-        if let Some(reason) = self.stop_reason(value) {
-            actions.stop(reason);
+        if self.value_step != Some(point.global_step)
+            && let Some(value) = self.metric.at_epoch_end(point, actions)
+        {
+            self.compare(value, point, actions);
         }
     }
 

@@ -9,7 +9,7 @@ use fulmen_checkpoint::{Checkpoint, FileName, ListedCheckpoint, list, open_store
 use serde_json::{Value, json};
 
 use super::Mode;
-use super::monitor::monitored;
+use super::monitor::Monitored;
 use crate::callbacks::callback::Callback;
 use crate::checkpoint::{locations, saved_paths};
 use crate::hooks::{CheckpointFile, FitStart, Progress};
@@ -36,7 +36,8 @@ const INTERVAL: Duration = Duration::from_secs(30 * 60);
 #[derive(Debug)]
 #[must_use]
 pub struct ModelCheckpoint {
-    monitor: Option<(String, Mode)>,
+    monitor: Option<(Monitored, Mode)>,
+    strict: bool,
     top_k: u64,
     filename: Option<String>,
     keep_all: bool,
@@ -57,13 +58,13 @@ pub struct ModelCheckpoint {
     /// The step at which `every_n_steps` last saved.
     saved_step: u64,
     saved_time: Option<Instant>,
-    warned: bool,
 }
 
 impl Default for ModelCheckpoint {
     fn default() -> ModelCheckpoint {
         ModelCheckpoint {
             monitor: None,
+            strict: true,
             top_k: 1,
             filename: None,
             keep_all: false,
@@ -79,7 +80,6 @@ impl Default for ModelCheckpoint {
             compared_step: None,
             saved_step: 0,
             saved_time: None,
-            warned: false,
         }
     }
 }
@@ -92,7 +92,15 @@ impl ModelCheckpoint {
 
     /// Also keeps the state with the best value of a metric, as `best`.
     pub fn monitor(mut self, metric: impl Into<String>, mode: Mode) -> ModelCheckpoint {
-        self.monitor = Some((metric.into(), mode));
+        self.monitor = Some((Monitored::new("ModelCheckpoint", metric), mode));
+        self
+    }
+
+    /// Sets whether a missing metric is an error (the default) or only a warning. It is missing if
+    /// an epoch ends without it, and no validation has logged it although every validation set has
+    /// run.
+    pub fn strict(mut self, strict: bool) -> ModelCheckpoint {
+        self.strict = strict;
         self
     }
 
@@ -328,6 +336,10 @@ impl Callback for ModelCheckpoint {
         self.leftovers.clear();
         (self.compared_step, self.saved_step) = (None, start.global_step);
         self.saved_time = Some(Instant::now());
+        if let Some((metric, _)) = &mut self.monitor {
+            metric.strict = self.strict;
+            metric.start_fit();
+        }
     }
 
     fn load_state(&mut self, state: &Value) {
@@ -370,11 +382,9 @@ impl Callback for ModelCheckpoint {
         if !actions.is_fitting() {
             return;
         }
-        let value = self.monitor.as_ref().and_then(|(metric, _)| point.get(metric));
-        if let Some(value) = value {
-            // Validations within an epoch log the metric, so don't warn if it is missing at the end
-            // of the epoch.
-            self.warned = true;
+        if let Some((metric, _)) = &mut self.monitor
+            && let Some(value) = metric.in_validation(point)
+        {
             self.compare(value, point, actions);
         }
         if self.within_epoch {
@@ -383,9 +393,9 @@ impl Callback for ModelCheckpoint {
     }
 
     fn on_train_epoch_end(&mut self, point: &LogPoint, actions: &mut Actions) {
-        if let Some((metric, _)) =
-            self.monitor.as_ref().filter(|_| self.compared_step != Some(point.global_step))
-            && let Some(value) = monitored(point, metric, "ModelCheckpoint", &mut self.warned)
+        if self.compared_step != Some(point.global_step)
+            && let Some((metric, _)) = &mut self.monitor
+            && let Some(value) = metric.at_epoch_end(point, actions)
         {
             self.compare(value, point, actions);
         }

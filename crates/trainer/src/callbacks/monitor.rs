@@ -1,7 +1,7 @@
-//! The value of a monitored metric, and whether one value is better than another.
+//! [`Monitored`]: the metric that a callback watches, and whether one value is better than another.
 
-use crate::LogPoint;
 use crate::console::note;
+use crate::{Actions, LogPoint};
 
 /// Whether a metric is better when smaller or when larger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,40 +25,84 @@ impl Mode {
     }
 }
 
-/// The value of a monitored metric at the end of an epoch. If there is no value of that name, it is
-/// the value of the training metric over the epoch, `NAME_epoch`.
-///
-/// # Errors
-/// A message that lists the metrics of this point.
-pub(super) fn find(point: &LogPoint, metric: &str) -> Result<f64, String> {
-    let over_epoch = match metric.split_once('/') {
-        Some((name, element)) => format!("{name}_epoch/{element}"),
-        None => format!("{metric}_epoch"),
-    };
-    point.get(metric).or_else(|| point.get(&over_epoch)).ok_or_else(|| {
-        let names: Vec<_> = point.columns().into_iter().map(|m| m.0).collect();
-        format!(
-            "monitors `{metric}`, which this epoch did not log; it logged: {}",
-            names.join(", ")
-        )
-    })
+/// A metric that a callback watches. It is missing if no validation logged it, nor the epoch.
+#[derive(Debug)]
+pub(super) struct Monitored {
+    callback: &'static str,
+    metric: String,
+    /// Whether a missing metric is an error or only a warning.
+    pub(super) strict: bool,
+    /// Whether the metric was found, or its absence was reported.
+    known: bool,
+    /// The names that validations within the epoch logged.
+    validated: Vec<String>,
 }
 
-/// Like [`find`], but warns once if the metric is missing.
-pub(super) fn monitored(
-    point: &LogPoint,
-    metric: &str,
-    callback: &str,
-    warned: &mut bool,
-) -> Option<f64> {
-    let missing = match find(point, metric) {
-        Ok(value) => return Some(value),
-        Err(missing) => missing,
-    };
-    if !std::mem::replace(warned, true) {
-        note(&format!("warning: {callback} {missing}"));
+impl Monitored {
+    pub(super) fn new(callback: &'static str, metric: impl Into<String>) -> Monitored {
+        let metric = metric.into();
+        Monitored { callback, metric, strict: true, known: false, validated: Vec::new() }
     }
-    None
+
+    pub(super) fn name(&self) -> &str {
+        &self.metric
+    }
+
+    /// Forgets what an earlier fit logged.
+    pub(super) fn start_fit(&mut self) {
+        self.known = false;
+        self.validated.clear();
+    }
+
+    /// The metric's value in a validation, if it has the metric.
+    pub(super) fn in_validation(&mut self, point: &LogPoint) -> Option<f64> {
+        let value = point.get(&self.metric);
+        self.known |= value.is_some();
+        if !self.known {
+            self.validated.extend(names(point));
+        }
+        value
+    }
+
+    /// The metric's value at the end of an epoch. If there is no value of that name, it is the
+    /// value of the training metric over the epoch, `NAME_epoch`.
+    ///
+    /// Without a value, the callback fails or warns once, as soon as every validation set has run.
+    pub(super) fn at_epoch_end(&mut self, point: &LogPoint, actions: &mut Actions) -> Option<f64> {
+        let metric = &self.metric;
+        let over_epoch = match metric.split_once('/') {
+            Some((name, element)) => format!("{name}_epoch/{element}"),
+            None => format!("{metric}_epoch"),
+        };
+        let value = point.get(metric).or_else(|| point.get(&over_epoch));
+        // Before that, a set that is validated less often may log it.
+        let is_missing = value.is_none() && !self.known && actions.all_sets_validated();
+        self.known |= value.is_some() || is_missing;
+        if is_missing {
+            let mut logged = names(point);
+            for name in self.validated.drain(..) {
+                if !logged.contains(&name) {
+                    logged.push(name);
+                }
+            }
+            let missing = format!(
+                "{} monitors `{metric}`, which this epoch did not log; it logged: {}",
+                self.callback,
+                logged.join(", ")
+            );
+            if self.strict {
+                actions.fail(format!("{missing}. With strict(false) it only warns"));
+            } else {
+                note(&format!("warning: {missing}"));
+            }
+        }
+        value
+    }
+}
+
+/// The names of the numbers of a log point.
+fn names(point: &LogPoint) -> Vec<String> {
+    point.columns().into_iter().map(|(name, _)| name).collect()
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::Mode;
-use super::monitor::monitored;
+use super::monitor::Monitored;
 use crate::callbacks::callback::Callback;
 use crate::hooks::FitStart;
 use crate::{Actions, LogPoint};
@@ -32,7 +32,7 @@ pub enum ThresholdMode {
 #[derive(Debug)]
 #[must_use]
 pub struct ReduceLROnPlateau {
-    metric: String,
+    metric: Monitored,
     mode: Mode,
     factor: f64,
     patience: u64,
@@ -44,7 +44,6 @@ pub struct ReduceLROnPlateau {
     best: Option<f64>,
     bad_epochs: u64,
     cooling: u64,
-    warned: bool,
 }
 
 impl ReduceLROnPlateau {
@@ -52,7 +51,7 @@ impl ReduceLROnPlateau {
     /// divides the learning rate by ten.
     pub fn new(metric: impl Into<String>, mode: Mode) -> ReduceLROnPlateau {
         ReduceLROnPlateau {
-            metric: metric.into(),
+            metric: Monitored::new("ReduceLROnPlateau", metric),
             mode,
             factor: 0.1,
             patience: 10,
@@ -64,7 +63,6 @@ impl ReduceLROnPlateau {
             best: None,
             bad_epochs: 0,
             cooling: 0,
-            warned: false,
         }
     }
 
@@ -103,6 +101,13 @@ impl ReduceLROnPlateau {
     /// default.
     pub fn eps(mut self, eps: f64) -> ReduceLROnPlateau {
         self.eps = eps;
+        self
+    }
+
+    /// Sets whether it is an error (the default) or only a warning if an epoch ends without the
+    /// metric after every validation set has run.
+    pub fn strict(mut self, strict: bool) -> ReduceLROnPlateau {
+        self.metric.strict = strict;
         self
     }
 
@@ -164,13 +169,11 @@ impl Callback for ReduceLROnPlateau {
 
     fn on_fit_start(&mut self, _: &FitStart) {
         (self.best, self.bad_epochs, self.cooling) = (None, 0, 0);
+        self.metric.start_fit();
     }
 
     fn on_train_epoch_end(&mut self, point: &LogPoint, actions: &mut Actions) {
-        let Some(value) = monitored(point, &self.metric, "ReduceLROnPlateau", &mut self.warned)
-        else {
-            return;
-        };
+        let Some(value) = self.metric.at_epoch_end(point, actions) else { return };
         if let Some(factor) = self.reduction(value, actions.next_learning_rate()) {
             actions.set_learning_rate_factor(actions.learning_rate_factor() * factor);
         }

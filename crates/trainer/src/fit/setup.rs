@@ -115,7 +115,7 @@ impl<'a> Fit<'a> {
             let stage = Stage::Validation;
             let evaluation =
                 Evaluation::compile(session, stage, set.name, set.loader, set.program)?;
-            validation.push(Validation { cadence: set.cadence, evaluation });
+            validation.push(Validation { cadence: set.cadence, evaluation, has_run: false });
         }
         let mut programs = Vec::new();
         for program in declared {

@@ -4,6 +4,7 @@ use fulmen_tensor::timeline::span;
 use fulmen_tensor::{DeviceArray, Literal};
 
 use super::Fit;
+use crate::console::note;
 use crate::evaluation::{Evaluation, EvaluationResult, evaluation_point};
 use crate::goodput::TimeBucket;
 use crate::hooks::Progress;
@@ -14,6 +15,8 @@ use crate::{BatchLimit, LogPoint, Result, Signal, process_group};
 pub(super) struct Validation {
     pub(super) cadence: Cadence,
     pub(super) evaluation: Evaluation,
+    /// Whether it has run in this fit, apart from the sanity check.
+    pub(super) has_run: bool,
 }
 
 impl Fit<'_> {
@@ -74,16 +77,24 @@ impl Fit<'_> {
         }
         self.hooks.on_sanity_check_start();
         self.session.clock.enter(TimeBucket::Validation);
+        let (runtime, process_group) = (&self.session.runtime, self.step.executor.process_group());
         for set in &self.validation {
-            // If a signal ends this, it is reported again after the first step.
-            let (runtime, process_group) =
-                (&self.session.runtime, self.step.executor.process_group());
             let batches = BatchLimit::Count(batches);
-            self.step.with_weights(self.averages.as_ref(), |weights| {
+            let result = self.step.with_weights(self.averages.as_ref(), |weights| {
                 set.evaluation.run(runtime, process_group, weights, batches, |_| {
                     self.step.executor.interrupt_signal()
                 })
             })?;
+            // If a signal ended this, it is reported again after the first step.
+            let EvaluationResult::Logged(arrays) = result else { break };
+            let pending = runtime.read(&arrays.iter().collect::<Vec<_>>())?;
+            let literals = process_group::wait_for_literals(process_group, pending)?;
+            let point = evaluation_point([&set.evaluation], &literals, self.step.position.step())?;
+            for (name, value) in point.columns().iter().filter(|(_, value)| !value.is_finite()) {
+                note(&format!(
+                    "warning: {name} is {value} in the sanity check, before the first step"
+                ));
+            }
         }
         self.hooks.on_sanity_check_end();
         Ok(())
@@ -125,12 +136,16 @@ impl Fit<'_> {
         Ok(Ok(arrays))
     }
 
-    /// The log point of these sets, from the values that were read.
+    /// The log point of these sets, which have run, from the values that were read.
     pub(super) fn validation_point(
-        &self,
+        &mut self,
         names: &[String],
         values: &[Literal],
     ) -> Result<LogPoint> {
+        for set in &mut self.validation {
+            set.has_run |= names.contains(&set.evaluation.dataset);
+        }
+        self.actions.set_all_sets_validated(self.validation.iter().all(|set| set.has_run));
         evaluation_point(
             self.sets(names).map(|set| &set.evaluation),
             values,

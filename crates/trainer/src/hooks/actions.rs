@@ -48,6 +48,7 @@ pub struct Actions {
     /// The learning-rate factors in `learning_rate`, in the latest step and in the next step.
     factors: [f64; 3],
     fitting: bool,
+    all_sets_validated: bool,
     failure: Option<String>,
 }
 
@@ -72,6 +73,7 @@ impl Actions {
             learning_rate,
             factors: [factor; 3],
             fitting: true,
+            all_sets_validated: false,
             failure: None,
         }
     }
@@ -84,6 +86,15 @@ impl Actions {
     /// Whether a fit is running. Outside of a fit, requests are ignored.
     pub fn is_fitting(&self) -> bool {
         self.fitting
+    }
+
+    /// Whether each validation set of this fit has run at least once. True if there is none.
+    pub(crate) fn all_sets_validated(&self) -> bool {
+        self.all_sets_validated
+    }
+
+    pub(crate) fn set_all_sets_validated(&mut self, validated: bool) {
+        self.all_sets_validated = validated;
     }
 
     /// Records that a step was queued on the device.

@@ -3,13 +3,16 @@
 //!
 //! The code that reads a variable checks its value.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::sync::Once;
+
+use parking_lot::Mutex;
 
 use crate::console::note;
 use crate::options::lightning_names::replacement_for;
 use crate::options::nearest_name::nearest_name;
-use crate::{Error, Options, Result};
+use crate::{Error, Options, Result, TrainerArgs};
 
 const PREFIX: &str = "FULMEN_";
 
@@ -46,6 +49,16 @@ pub(crate) fn check() -> Result<()> {
         });
     }
     Ok(())
+}
+
+/// Prints once for each variable of an option that the program overrides it.
+pub(crate) fn note_unused(args: &TrainerArgs) {
+    static NOTED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    for line in args.unused_env(|name| std::env::var_os(name)) {
+        if NOTED.lock().insert(line.clone()) {
+            note(&format!("note: {line}"));
+        }
+    }
 }
 
 /// The variables that nothing reads. An empty variable counts as unset, as for options.

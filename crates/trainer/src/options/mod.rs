@@ -107,6 +107,24 @@ macro_rules! options {
                 Ok(self)
             }
 
+            /// The environment variables that have no effect, because the program sets their options
+            /// to other values: a line for each.
+            pub(crate) fn unused_env(&self, env: impl Fn(&str) -> Option<OsString>) -> Vec<String> {
+                let mut lines = Vec::new();
+                $(if let Some(value) = &self.$name
+                    && let Some(text) = env($env).filter(|text| !text.is_empty())
+                    && <$ty>::parse_env(&text).ok().as_ref() != Some(value)
+                {
+                    let (name, text) = (stringify!($name), text.to_string_lossy());
+                    let set = <$ty>::show(value);
+                    lines.push(format!(
+                        "{}={text} has no effect: the program or its command line sets {name} to {set}",
+                        $env
+                    ));
+                })*
+                lines
+            }
+
             /// Resolves and checks each option. An explicit value comes first, then the
             /// environment, then the default.
             pub(crate) fn resolve(self, env: impl Fn(&str) -> Option<OsString>) -> Result<Options> {
@@ -186,6 +204,33 @@ mod tests {
             resolve(TrainerArgs::default(), &[("FULMEN_DETECT_NAN", "1"), ("FULMEN_SEED", "")])
                 .unwrap();
         assert_eq!((switched.detect_nan, switched.seed), (true, 0));
+    }
+
+    #[test]
+    fn a_variable_that_the_program_overrides_is_named_with_both_values() {
+        let args = TrainerArgs {
+            max_epochs: Some(3),
+            seed: Some(7),
+            precision: Some(Precision::Bf16Mixed),
+            detect_nan: Some(true),
+            ..TrainerArgs::default()
+        };
+        let env = |name: &str| match name {
+            "FULMEN_MAX_EPOCHS" => Some("5".into()),
+            "FULMEN_PRECISION" => Some("bf17".into()),
+            // These two say the same as the program, and the last is used.
+            "FULMEN_SEED" => Some("7".into()),
+            "FULMEN_DETECT_NAN" => Some("1".into()),
+            "FULMEN_MAX_STEPS" => Some("9".into()),
+            _ => None,
+        };
+        assert_eq!(
+            args.unused_env(env),
+            [
+                "FULMEN_PRECISION=bf17 has no effect: the program or its command line sets precision to bf16-mixed",
+                "FULMEN_MAX_EPOCHS=5 has no effect: the program or its command line sets max_epochs to 3",
+            ]
+        );
     }
 
     #[test]

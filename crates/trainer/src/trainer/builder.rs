@@ -208,6 +208,7 @@ impl TrainerBuilder {
     /// of devices; a process that did not join in time, which the error names.
     pub fn build(self) -> Result<Trainer> {
         let choices = self.choices(self.options()?)?;
+        environment::note_unused(&self.trainer_args);
         if self.runtime.is_none() {
             check_variables().map_err(|e| Error::option(e.to_string()))?;
         }

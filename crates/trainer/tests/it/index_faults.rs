@@ -352,3 +352,26 @@ fn a_users_own_loop_finds_it_when_it_reads_and_when_it_saves() {
     let error = step.logs().unwrap().wait().unwrap_err();
     check(&error.to_string(), "cross_entropy", line, mistake, PLACE);
 }
+
+#[test]
+fn the_sanity_check_reads_what_its_batches_logged() {
+    let folder = tempfile::tempdir().unwrap();
+    let valid: Loss = |m, batch, _| cross_entropy(m.logits(batch), batch.get("y"), Reduction::Mean);
+    let fit = |validate: Loss, bad: Option<(usize, i32)>| {
+        let module = Model { validate: Some(validate), ..Model::new(valid) };
+        let builder = builder(folder.path()).num_sanity_val_steps(1);
+        let mut trainer = builder.build().unwrap();
+        let result = trainer.fit(&module, &loader(1, None), Some(&loader(2, bad)));
+        (result.map(|summary| summary.global_step), trainer.run_dir().unwrap().join("run.log"))
+    };
+    // A label out of range is an error before the first step, if it is in these batches.
+    let (result, log) = fit(valid, Some((0, CLASSES as i32)));
+    let error = result.unwrap_err().to_string();
+    assert!(error.contains("row 17, position 4"), "{error}");
+    assert!(!std::fs::read_to_string(log).unwrap().contains("sanity check"));
+    // A value that is not finite is a warning: some metrics need more samples.
+    let (result, log) = fit(|m, batch, _| m.logits(batch).mean_all() / 0.0 * 0.0, None);
+    assert_eq!(result.unwrap(), 1);
+    let log = std::fs::read_to_string(log).unwrap();
+    assert!(log.contains("warning: val_loss is NaN in the sanity check"), "{log}");
+}

@@ -5,7 +5,7 @@
 use std::sync::Mutex;
 
 use crate::common::{
-    CLASSES, DROP_LAST, FEATURES, Net, PAD_LAST, samples, train_loader, trainer, val_loader,
+    CLASSES, DROP_LAST, FEATURES, Net, PAD_LAST, itself, samples, train_loader, trainer, val_loader,
 };
 use fulmen_data::{DataLoader, Dataset, Field, Sample, TensorDataset};
 use fulmen_nn::loss::{Reduction, cross_entropy};
@@ -378,4 +378,23 @@ fn two_tensors_with_one_name_are_rejected() {
         message.starts_with("two tensors of the model have the name `weight`; rename one of them"),
         "{message}"
     );
+}
+
+#[test]
+fn a_variable_that_the_program_overrides_is_noted_once() {
+    if std::env::var_os("FULMEN_MAX_EPOCHS").is_some() {
+        for _ in 0..2 {
+            let folder = tempfile::tempdir().unwrap();
+            trainer(folder.path()).max_epochs(3).build().unwrap();
+        }
+        return;
+    }
+    let test = "mistakes::a_variable_that_the_program_overrides_is_noted_once";
+    let mut command = itself();
+    command.args(["--exact", test, "--nocapture"]);
+    let output = command.env("FULMEN_MAX_EPOCHS", "5").env("FULMEN_SEED", "1").output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    let line = "note: FULMEN_MAX_EPOCHS=5 has no effect: the program or its command line sets max_epochs to 3\n";
+    assert!(output.status.success() && text.matches(line).count() == 1, "{text}");
+    assert!(!text.contains("FULMEN_SEED"), "{text}");
 }

@@ -4,8 +4,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::common::{DROP_LAST, Net, train_loader, trainer, val_loader};
-use fulmen_trainer::callbacks::{EarlyStopping, Mode, Timer, TimerInterval};
-use fulmen_trainer::{FitSummary, Result, TrainerBuilder};
+use fulmen_trainer::callbacks::{
+    EarlyStopping, Mode, ModelCheckpoint, ReduceLROnPlateau, Timer, TimerInterval,
+};
+use fulmen_trainer::{EvaluationSet, FitSummary, Result, TrainerBuilder};
 
 /// Trains with 5 batches per epoch.
 fn fit(
@@ -49,6 +51,67 @@ fn a_metric_that_is_never_logged_is_an_error_or_a_warning() {
     }
     let refused = trainer(folder.path()).callback(stopping().patience(0)).build().err().unwrap();
     assert_eq!(refused.to_string(), "EarlyStopping: patience must be at least 1, but it is 0");
+}
+
+#[test]
+fn every_callback_that_monitors_rejects_a_metric_that_is_never_logged() {
+    let folder = tempfile::tempdir().unwrap();
+    let checkpoint = || ModelCheckpoint::new().monitor("val_los", Mode::Min);
+    let plateau = || ReduceLROnPlateau::new("val_los", Mode::Min);
+    type Set = Box<dyn Fn(TrainerBuilder) -> TrainerBuilder>;
+    let callbacks: [(&str, Set, Set); 2] = [
+        (
+            "ModelCheckpoint",
+            Box::new(move |b| b.callback(checkpoint())),
+            Box::new(move |b| b.callback(checkpoint().strict(false))),
+        ),
+        (
+            "ReduceLROnPlateau",
+            Box::new(move |b| b.callback(plateau())),
+            Box::new(move |b| b.callback(plateau().strict(false))),
+        ),
+    ];
+    for (name, strict, lenient) in callbacks {
+        let error = fit(folder.path(), true, strict).unwrap_err();
+        let message = error.to_string();
+        assert!(
+            error.is_usage()
+                && message.starts_with(&format!(
+                    "{name} monitors `val_los`, which this epoch did not log; it logged: "
+                ))
+                && message.contains("val_loss, val_acc")
+                && message.ends_with("With strict(false) it only warns"),
+            "{message}"
+        );
+        assert_eq!(fit(folder.path(), true, lenient).unwrap().epochs, 4);
+    }
+    // The metrics of a validation within the epoch exist too.
+    let error = fit(folder.path(), true, |b| b.val_check_interval("3").callback(checkpoint()))
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("train_loss_epoch") && error.contains("val_loss"), "{error}");
+}
+
+#[test]
+fn a_metric_of_a_set_that_is_validated_less_often_is_not_missing_before() {
+    let folder = tempfile::tempdir().unwrap();
+    let (often, rarely) = (val_loader(16), val_loader(16));
+    let fit = |metric: &str| {
+        let sets = [
+            EvaluationSet::new("often", &often),
+            EvaluationSet::new("rarely", &rarely).check_val_every_n_epoch(3),
+        ];
+        let stopping = EarlyStopping::new(metric, Mode::Min).patience(100);
+        let checkpoint = ModelCheckpoint::new().monitor(metric, Mode::Min);
+        let builder = trainer(folder.path()).max_epochs(4).callback(stopping);
+        let mut trainer = builder.callback(checkpoint).build().unwrap();
+        trainer.fit(&Net::new(), &train_loader(40, DROP_LAST), sets)
+    };
+    let summary = fit("val_loss/rarely").unwrap();
+    assert_eq!(summary.epochs, 4);
+    assert!(summary.best_checkpoint.is_some());
+    let error = fit("val_loss/rare").unwrap_err().to_string();
+    assert!(error.contains("val_loss/rarely"), "both sets have run: {error}");
 }
 
 #[test]
