@@ -33,11 +33,14 @@ fn train(args: Args) -> Result<LogPoint, Box<dyn Error>> {
     for batch in step.batches() {
         let progress = step.run(&batch?)?;
         if progress.global_step % 50 == 0 {
-            println!("{}", step.logs()?.wait()?);
+            let point = step.logs()?.wait()?;
+            println!("{point}");
+            trainer.log(&point)?;
         }
         if progress.batch == progress.batches || progress.global_step == steps {
             let point = validation.run(&step)?;
             println!("validation, {point}");
+            trainer.log(&point)?;
             if let Some(accuracy) = point.get("val_acc").filter(|&accuracy| accuracy > best) {
                 best = accuracy;
                 step.save(&best_checkpoint)?;

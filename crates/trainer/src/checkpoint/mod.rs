@@ -11,6 +11,7 @@ pub(crate) mod resume;
 pub(crate) mod run_config;
 pub(crate) mod save;
 pub(crate) mod saved_paths;
+pub(crate) mod user_values;
 pub(crate) mod weights;
 
 use std::collections::BTreeMap;
@@ -25,6 +26,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::checkpoint::run_config::RunConfig;
+use crate::checkpoint::user_values::UserValues;
 use crate::logs::Sums;
 use crate::position::{BatchPosition, StepPosition};
 use crate::{Error, Options, Result};
@@ -88,6 +90,8 @@ pub(crate) struct Position {
     pub(crate) callbacks: BTreeMap<String, Value>,
     /// The configuration of the run.
     pub(crate) run_config: RunConfig,
+    /// The values of a user's own loop.
+    pub(crate) values: UserValues,
 }
 
 impl Position {
@@ -139,6 +143,7 @@ pub(crate) fn run(position: &Position, options: &Options, mesh: &Mesh) -> Run {
         "best_checkpoint": position.best_checkpoint.as_deref().and_then(Path::to_str),
         "callbacks": position.callbacks,
         "arguments": position.run_config.arguments,
+        "values": position.values.to_json(),
     });
     let options = options.values().into_iter().map(|(name, value)| (name.to_owned(), value.into()));
     Run {
@@ -271,6 +276,7 @@ fn position(run: &Run) -> Result<Position, String> {
             arguments,
             config: None,
         },
+        values: UserValues::from_json(document.get("values").unwrap_or(&Value::Null))?,
     })
 }
 

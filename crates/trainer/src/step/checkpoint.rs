@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fulmen_checkpoint::Run;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use super::TrainStep;
 use super::train_step::random_key;
@@ -12,13 +14,14 @@ use crate::checkpoint::save::{self, CopyProgram, SaveJob, SaveOutcome, StateTens
 use crate::checkpoint::{self, OpenStore, Position};
 use crate::hooks::actions::{CheckpointRole, Save};
 use crate::state::names;
-use crate::{Result, process_group};
+use crate::{Error, Result, process_group};
 
 impl TrainStep<'_> {
     /// Writes the training state as a checkpoint, a folder in the Trainer's format, and waits until
     /// it is complete. [`Trainer::fit`] (option `ckpt_path`) and a step with the same module and
-    /// optimizer ([`load`](TrainStep::load)) can continue from it. An earlier checkpoint at that
-    /// path stays intact until the new one is complete.
+    /// optimizer ([`load`](TrainStep::load)) can continue from it. It also has the values of
+    /// [`set_value`](TrainStep::set_value). An earlier checkpoint at that path stays intact until
+    /// the new one is complete.
     ///
     /// # Errors
     /// An error of the device; a folder that cannot be written; an index that was out of range in a
@@ -60,6 +63,62 @@ impl TrainStep<'_> {
             SaveOutcome::default(),
         );
         job.run().failure.map_or(Ok(()), Err)
+    }
+
+    /// Adds a value of your own, such as the best metric so far, to all later checkpoints. It
+    /// replaces an earlier value of this name. The value is a number or anything else that serde
+    /// writes as JSON; all values together take at most 64 KiB. With several processes, the
+    /// checkpoints have the values of process 0.
+    ///
+    /// ```
+    /// # use fulmen_data::{DataLoader, TensorDataset};
+    /// # use fulmen_nn::{Linear, optim};
+    /// # use fulmen_trainer::{Trainer, TrainingFn};
+    /// # let data = TensorDataset::builder().array("x", [4, 1], vec![1.0f32; 4]).build()?;
+    /// # let loader = DataLoader::builder(data).batch_size(4).build()?;
+    /// # let line = Linear::new(1, 1);
+    /// # let module =
+    /// #     TrainingFn::new(&line, |line, batch, _| line.forward(&batch.get("x")).mean_all(), |_| optim::Sgd::new(0.1));
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("last");
+    /// # let mut trainer = Trainer::builder().accelerator("cpu").build()?;
+    /// # let mut step = trainer.train_step(&module, &loader)?;
+    /// // Infinity, unless training continues from a checkpoint.
+    /// let mut best = step.value("best_val_loss")?.unwrap_or(f64::INFINITY);
+    /// # assert_eq!(best, f64::INFINITY);
+    /// best = best.min(0.25);
+    /// step.set_value("best_val_loss", best)?;
+    /// step.save(&path)?;
+    /// step.load(&path)?;
+    /// assert_eq!(step.value("best_val_loss")?, Some(0.25));
+    /// assert!(step.value::<f64>("best_val_acc").is_err()); // the checkpoint does not have it
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A value that serde cannot write as JSON, or that has a null; values that are too large.
+    pub fn set_value(&mut self, name: &str, value: impl Serialize + 'static) -> Result<()> {
+        let set = self.position.values.set(name, &value);
+        set.map_err(|e| Error::usage(format!("set_value: `{name}`: {e}")))
+    }
+
+    /// The value that [`set_value`](TrainStep::set_value) set: in this process, or before the
+    /// checkpoint was saved from which training continues. `None` if it was never set, and training
+    /// does not continue from a checkpoint.
+    ///
+    /// # Errors
+    /// The checkpoint from which training continues does not have the value; the value does not
+    /// have this type.
+    pub fn value<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>> {
+        let values = &self.position.values;
+        let value = values.get(name).map_err(|e| Error::usage(format!("value: `{name}`: {e}")))?;
+        match &self.checkpoint {
+            Some(path) if value.is_none() => Err(Error::checkpoint(
+                path,
+                format!("it has no value `{name}`; its values are: {}", values.names()),
+            )),
+            _ => Ok(value),
+        }
     }
 
     /// Takes the current state for a checkpoint. Without a program that copies all of it, waits for
@@ -134,6 +193,7 @@ impl TrainStep<'_> {
         let (data, accumulate) =
             (self.train.description(), self.config.accumulation().every(position.epoch));
         self.position = Position { run_config, data, accumulate, ..position };
+        self.checkpoint = Some(path.to_owned());
         Ok(())
     }
 }

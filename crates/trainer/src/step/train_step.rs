@@ -1,6 +1,7 @@
 //! [`TrainStep`]: a compiled training step with its state, for the user's own loops and for `fit`.
 
 use std::panic::Location;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{mem, thread};
 
@@ -90,6 +91,8 @@ pub struct TrainStep<'m> {
     /// Media of the latest step.
     pub(crate) media: Vec<DeviceArray>,
     pub(crate) position: Position,
+    /// The checkpoint from which training continues.
+    pub(super) checkpoint: Option<PathBuf>,
     pub(crate) train: DataLoader,
     pub(crate) limits: Limits,
     plan: Plan,
@@ -152,6 +155,7 @@ impl<'m> TrainStep<'m> {
         interrupt: Option<fulmen_signals::Guard>,
     ) -> Result<TrainStep<'m>> {
         let TracedFit { plan, limits, train, layout, program, .. } = traced;
+        let checkpoint = start.checkpoint().map(Path::to_owned);
         let ResumePoint { position, values, logs, .. } = start;
         let runtime = session.runtime.clone();
         let executor = Executor::new(&runtime, session.process_group.as_ref(), interrupt);
@@ -213,6 +217,7 @@ impl<'m> TrainStep<'m> {
             sums: logs.map(|logs| runtime.to_device(&logs)).transpose()?,
             media: Vec::new(),
             position,
+            checkpoint,
             bad_samples: BadSampleCount::new(&train, "training"),
             train,
             limits,

@@ -3,8 +3,10 @@
 pub(crate) mod builder;
 
 use std::path::Path;
+use std::thread;
 
 use fulmen_data::DataLoader;
+use fulmen_loggers::Status;
 use fulmen_tensor::{MetricSnapshot, MetricsSnapshot, Runtime, Unit};
 use serde_json::{Map, json};
 
@@ -190,6 +192,40 @@ impl Trainer {
         self.session.with_process_group(|session| TrainStep::open(session, module, loader))
     }
 
+    /// Passes values to the Trainer's loggers, in a loop of your own; a fit does so itself. The
+    /// first call makes the run's folder, [`run_dir`](Trainer::run_dir), with the files that
+    /// describe the run. It does not wait for the loggers. They have written everything when the
+    /// Trainer is dropped.
+    ///
+    /// With several processes, all call this with the same values, and process 0 writes them.
+    ///
+    /// ```
+    /// # let folder = tempfile::tempdir()?;
+    /// use fulmen_trainer::loggers::CsvLogger;
+    /// use fulmen_trainer::{LogPoint, Trainer};
+    ///
+    /// let builder = Trainer::builder().accelerator("cpu").logger(CsvLogger::new());
+    /// # let builder = builder.default_root_dir(folder.path());
+    /// let mut trainer = builder.build()?;
+    /// let metrics = vec![("reward".to_owned(), 0.5)];
+    /// trainer.log(&LogPoint { epoch: 0, global_step: 7, metrics, ..LogPoint::default() })?;
+    /// let file = trainer.run_dir().ok_or("no run")?.join("metrics.csv");
+    /// drop(trainer);
+    /// assert_eq!(std::fs::read_to_string(file)?, "epoch,step,reward\n0,7,0.5\n");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The run's folder cannot be made, or a logger cannot write there. Later, a logger that fails
+    /// only causes a warning.
+    pub fn log(&mut self, point: &LogPoint) -> Result<()> {
+        if self.session.record.run_dir.is_none() {
+            self.session.with_process_group(Session::start_run)?;
+        }
+        self.session.log(point);
+        Ok(())
+    }
+
     /// Runs `validation_step` with the module's weights over a loader, or over each of several
     /// [sets](crate::EvaluationSet). Returns the means of the logged values.
     ///
@@ -249,6 +285,14 @@ impl Trainer {
     ) -> Result<PredictedBatches> {
         self.session
             .with_exception_hooks(module, |session| predict(session, module, loader, weights))
+    }
+}
+
+impl Drop for Trainer {
+    /// Waits until the loggers have written what [`log`](Trainer::log) passed to them.
+    fn drop(&mut self) {
+        let status = if thread::panicking() { Status::Failed } else { Status::Finished };
+        self.session.finish_logging(status, None);
     }
 }
 

@@ -163,6 +163,8 @@ fn a_forged_checkpoint_is_rejected_with_the_name_of_the_field() {
         ("epoch_sums", json!([["train_acc", [[1]]]])),
         ("epoch_learning_rate", json!("1")),
         ("epoch_bad_step", json!("1")),
+        ("values", json!([1])),
+        ("values", json!({ "best": "x".repeat(1 << 16) })),
     ] {
         let shown = format!("`{field}` = {value}");
         forge(&from, &path, |manifest| {

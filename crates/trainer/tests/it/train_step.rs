@@ -591,3 +591,88 @@ fn a_loss_that_is_not_finite_is_an_error_on_request() {
     assert!(error.not_finite_step().is_some(), "{error}");
     assert!(!folder.path().join("bad/manifest.json").exists());
 }
+
+#[test]
+fn the_loops_own_values_are_saved_and_come_back_with_the_state() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, train, net) = (folder.path().join("step"), train_loader(40, DROP_LAST), Net::new());
+    let mut trainer = builder(folder.path()).build().unwrap();
+    let mut step = trainer.train_step(&net, &train).unwrap();
+    assert_eq!(step.value::<f64>("best").unwrap(), None, "it was never set");
+    advance(&mut step, 3);
+    step.set_value("best", 0.1f64).unwrap();
+    step.set_value("worst", f64::NEG_INFINITY).unwrap();
+    step.set_value("games", serde_json::json!({ "won": 3, "last": ["a", "b"] })).unwrap();
+    step.save(&path).unwrap();
+    step.set_value("best", 0.0625f64).unwrap();
+    step.load(&path).unwrap();
+    let check = |step: &TrainStep<'_>, path: &Path| {
+        assert_eq!(step.value("best").unwrap(), Some(0.1));
+        assert_eq!(step.value("worst").unwrap(), Some(f64::NEG_INFINITY));
+        assert_eq!(step.value::<serde_json::Value>("games").unwrap().unwrap()["last"][1], "b");
+        let error = step.value::<f64>("best_los").unwrap_err();
+        assert!(error.is_checkpoint(), "{error}");
+        let missing = "it has no value `best_los`; its values are: `best`, `games`, `worst`";
+        let error = error.to_string();
+        assert!(error.contains(missing) && error.contains(path.to_str().unwrap()), "{error}");
+        let error = step.value::<String>("best").unwrap_err().to_string();
+        assert!(error.starts_with("value: `best`: it is 0.1, which does not have"), "{error}");
+    };
+    check(&step, &path);
+    let error = step.set_value("losses", vec![f64::NAN]).unwrap_err();
+    assert!(error.is_usage() && error.to_string().contains("`losses`: it has a null"), "{error}");
+    drop(step);
+
+    // A fit passes them on to its own checkpoints.
+    let fit = builder(folder.path()).ckpt_path(&path).build().unwrap().fit(&net, &train, None);
+    let last = fit.unwrap().last_checkpoint.unwrap();
+    let mut trainer = builder(folder.path()).max_epochs(4).ckpt_path(&last).build().unwrap();
+    check(&trainer.train_step(&net, &train).unwrap(), &last);
+
+    // A checkpoint of a fit that never had any.
+    let mut trainer = builder(folder.path()).max_epochs(1).build().unwrap();
+    let last = trainer.fit(&net, &train, None).unwrap().last_checkpoint.unwrap();
+    let mut trainer = builder(folder.path()).ckpt_path(&last).build().unwrap();
+    let error = trainer.train_step(&net, &train).unwrap().value::<f64>("best").unwrap_err();
+    assert!(error.to_string().contains("no value `best`; its values are: none"), "{error}");
+}
+
+#[test]
+fn the_loop_passes_its_values_to_the_trainers_loggers() {
+    let folder = tempfile::tempdir().unwrap();
+    let (train, val, net) = (train_loader(40, DROP_LAST), val_loader(20), Net::new());
+    let mut trainer = builder(folder.path()).max_epochs(2).build().unwrap();
+    let mut step = trainer.train_step(&net, &train).unwrap();
+    let validation = step.eval_step(&val).unwrap();
+    assert!(trainer.run_dir().is_none(), "a loop that logs nothing makes no folder");
+    let mut losses = Vec::new();
+    for batch in step.batches() {
+        let progress = step.run(&batch.unwrap()).unwrap();
+        if progress.batch == progress.batches {
+            let point = step.logs().unwrap().wait().unwrap();
+            losses.push(point.get("train_loss").unwrap().to_string());
+            trainer.log(&point).unwrap();
+            trainer.log(&validation.run(&step).unwrap()).unwrap();
+        }
+    }
+    let run = trainer.run_dir().unwrap().to_owned();
+    assert_eq!((trainer.log_points(), run.file_name().unwrap().to_str()), (4, Some("version_0")));
+    drop((step, trainer));
+    let table = std::fs::read_to_string(run.join("metrics.csv")).unwrap();
+    let mut rows = table.lines().map(|line| line.split(',').collect::<Vec<_>>());
+    let names = rows.next().unwrap();
+    let of = |row: &[&str], name: &str| {
+        row[names.iter().position(|column| *column == name).unwrap()].to_owned()
+    };
+    let rows: Vec<_> = rows.collect();
+    let steps: Vec<_> = rows.iter().map(|row| of(row, "step")).collect();
+    assert_eq!(steps, ["5", "5", "10", "10"]);
+    assert_eq!([of(&rows[0], "train_loss"), of(&rows[2], "train_loss")], losses[..]);
+    assert!(of(&rows[1], "train_loss").is_empty() && !of(&rows[1], "val_acc").is_empty());
+    let written = crate::common::files(&run);
+    for file in ["config.toml", "environment.json", "metrics.jsonl"] {
+        assert!(written.iter().any(|name| name == file), "{written:?}");
+    }
+    let events = written.iter().find(|name| name.starts_with("events.out.tfevents")).unwrap();
+    assert!(std::fs::metadata(run.join(events)).unwrap().len() > 200);
+}
