@@ -71,7 +71,7 @@ const WEIGHTS: [&[usize]; 12] = [
 ];
 
 fn norm(x: &Tensor, scale: &Tensor, shift: &Tensor) -> Tensor {
-    (x - x.mean_keepdim(&[-1])) * (x.var_keepdim(&[-1]) + 1e-5).rsqrt() * scale + shift
+    (x - x.mean_keepdim(-1)) * (x.var_keepdim(-1) + 1e-5).rsqrt() * scale + shift
 }
 
 /// One layer of a decoder.
@@ -83,12 +83,12 @@ fn layer(x: &Tensor, w: &[Tensor]) -> Tensor {
         HEADS,
         WIDTH / HEADS,
     ]);
-    let [q, k, v] = [0, 1, 2].map(|i| heads.narrow(2, i, 1).squeeze(2).permute(&[0, 2, 1, 3]));
+    let [q, k, v] = [0, 1, 2].map(|i| heads.narrow(2, i, 1).squeeze(2).permute([0, 2, 1, 3]));
     let scores = q.matmul(&k.t()) * (HEADS as f64 / WIDTH as f64).sqrt();
     let past = Tensor::ones(DType::Bool, [TIME, TIME]).tril(0);
     let attention =
         past.select(&scores, &Tensor::full(scores.dtype(), [], f64::NEG_INFINITY)).softmax(-1);
-    let mixed = attention.matmul(&v).permute(&[0, 2, 1, 3]).reshape([BATCH, TIME, WIDTH]);
+    let mixed = attention.matmul(&v).permute([0, 2, 1, 3]).reshape([BATCH, TIME, WIDTH]);
     let x = x + mixed.matmul(&w[4]) + &w[5];
     let hidden = activation::gelu_tanh(&(norm(&x, &w[6], &w[7]).matmul(&w[8]) + &w[9]));
     &x + hidden.matmul(&w[10]) + &w[11]

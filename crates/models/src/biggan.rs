@@ -340,8 +340,8 @@ impl Discriminator {
             x = block.forward(&x);
             x = attention.as_ref().map_or(x.clone(), |attention| attention.forward(&x));
         }
-        let features = x.relu().sum(&[-2, -1]); // [batch, channels]
-        let class_score = (self.embed.forward(classes) * &features).sum(&[-1]);
+        let features = x.relu().sum([-2, -1]); // [batch, channels]
+        let class_score = (self.embed.forward(classes) * &features).sum(-1);
         self.linear.forward(features).squeeze(1) + class_score
     }
 }

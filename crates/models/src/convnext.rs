@@ -139,7 +139,7 @@ impl ConvNext {
     #[track_caller]
     pub fn forward(&self, pixel_values: impl AsTensor) -> Tensor {
         let _scope = MODELS.open();
-        let features = self.forward_features(pixel_values).mean(&[-2, -1]);
+        let features = self.forward_features(pixel_values).mean([-2, -1]);
         self.classifier.forward(self.convnext.layernorm.forward(features))
     }
 
@@ -198,7 +198,7 @@ impl Block {
 /// Applies `f` to `x`, `[batch, channels, height, width]`, with the channels temporarily on the
 /// last axis.
 fn over_channels(x: &Tensor, f: impl FnOnce(&Tensor) -> Tensor) -> Tensor {
-    f(&x.permute(&[0, 2, 3, 1])).permute(&[0, 3, 1, 2])
+    f(&x.permute([0, 2, 3, 1])).permute([0, 3, 1, 2])
 }
 
 fn norm(channels: usize) -> LayerNorm {

@@ -304,7 +304,7 @@ impl Stack {
         let Some(first) = first else {
             return (self.final_layer_norm.forward(self.embed_tokens.forward(ids)), None);
         };
-        let bias = first.forward(self.buckets.ranges(span)).permute(&[2, 0, 1]);
+        let bias = first.forward(self.buckets.ranges(span)).permute([2, 0, 1]);
         let bias = match mask {
             Some(mask) => mask.select(&bias, &Tensor::full(bias.dtype(), [], f64::NEG_INFINITY)),
             None => bias,

@@ -280,10 +280,10 @@ fn split_heads(x: &Tensor, group: usize) -> Tensor {
 
 /// The softmax over the last axis. Zeros if all scores are −∞, without NaN in the gradient.
 fn softmax_of_some(scores: &Tensor) -> Tensor {
-    let largest = scores.detach().max_keepdim(&[-1]);
+    let largest = scores.detach().max_keepdim(-1);
     let all_hidden = largest.eq(f64::NEG_INFINITY);
     let finite_largest = all_hidden.select(&largest.zeros_like(), &largest);
     let exp = (scores - finite_largest).exp();
-    let sum = exp.sum_keepdim(&[-1]);
+    let sum = exp.sum_keepdim(-1);
     &exp / all_hidden.select(&sum.ones_like(), &sum)
 }

@@ -95,7 +95,7 @@ impl Anomalies {
             levels => Tensor::concatenate(levels, 0),
         };
         let result_levels: Vec<&Tensor> = results.iter().map(|&i| &levels[i]).collect();
-        let has_anomaly = concatenate(&result_levels).gt(0.0).any(&[0]);
+        let has_anomaly = concatenate(&result_levels).gt(0.0).any(0);
         Anomalies {
             levels: concatenate(&levels.iter().collect::<Vec<_>>()),
             watched,

@@ -16,6 +16,9 @@ use crate::Tensor;
 /// assert_eq!(y.eval()?.to_vec::<f32>()?, z.eval()?.to_vec::<f32>()?);
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
+///
+/// A list of tensors is a slice of either, such as `&[&x, &w]` or a `&Vec<Tensor>`. An empty list
+/// needs a type: `&[] as &[Tensor]`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a tensor",
     label = "expected a tensor, such as `x` or `&x`"
@@ -41,4 +44,9 @@ impl<T: AsTensor + ?Sized> AsTensor for &mut T {
     fn as_tensor(&self) -> &Tensor {
         (**self).as_tensor()
     }
+}
+
+/// The tensors of a list.
+pub(crate) fn as_tensors<T: AsTensor>(tensors: &[T]) -> Vec<&Tensor> {
+    tensors.iter().map(AsTensor::as_tensor).collect()
 }

@@ -78,7 +78,7 @@ const F32_METHODS: &[&str] = &[
 ///     (y, p)
 /// });
 /// assert_eq!((y.dtype(), p.dtype()), (DType::Bf16, DType::F32));
-/// assert_eq!(grad(&p.max(&[1]).sum_all(), &[&w])[0].dtype(), DType::F32);
+/// assert_eq!(grad(&p.max(1).sum_all(), &[&w])[0].dtype(), DType::F32);
 /// ```
 pub fn autocast<T>(dtype: Option<DType>, record: impl FnOnce() -> T) -> T {
     struct Restore(Option<DType>);

@@ -1,5 +1,6 @@
 //! Reverse-mode differentiation, from graph to graph. Each operation's file has its derivative.
 
+use crate::as_tensor::as_tensors;
 use crate::gradient_flow::{active_inputs, active_values};
 use crate::hash::IdMap;
 use crate::operation::Vjp;
@@ -29,16 +30,18 @@ use crate::{AsTensor, Fault, Tensor, autocast, graph};
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[track_caller]
-pub fn grad(loss: impl AsTensor, wrt: &[&Tensor]) -> Vec<Tensor> {
+pub fn grad(loss: impl AsTensor, wrt: &[impl AsTensor]) -> Vec<Tensor> {
     let _scope = Scope::open();
-    let gradients = gradients(loss, wrt).into_iter().zip(wrt);
+    let wrt = as_tensors(wrt);
+    let gradients = gradients(loss, &wrt).into_iter().zip(&wrt);
     gradients.map(|(gradient, t)| gradient.unwrap_or_else(|| t.zeros_like())).collect()
 }
 
 /// Like [`grad`], but `None` for a tensor with respect to which `loss` has no derivative.
 #[track_caller]
-pub fn gradients(loss: impl AsTensor, wrt: &[&Tensor]) -> Vec<Option<Tensor>> {
+pub fn gradients(loss: impl AsTensor, wrt: &[impl AsTensor]) -> Vec<Option<Tensor>> {
     let _scope = Scope::open();
+    let wrt = as_tensors(wrt);
     let differentiate = || -> Result<_, Refusal> {
         let loss = loss.as_tensor();
         all_live(std::iter::once(loss).chain(wrt.iter().copied()))?;
@@ -54,7 +57,7 @@ pub fn gradients(loss: impl AsTensor, wrt: &[&Tensor]) -> Vec<Option<Tensor>> {
                 format!("there is no gradient with respect to a tensor of {}", t.ty()).into()
             );
         }
-        Ok(cotangents(&[(loss.clone(), loss.ones_like())], wrt, true)?)
+        Ok(cotangents(&[(loss.clone(), loss.ones_like())], &wrt, true)?)
     };
     differentiate()
         .unwrap_or_else(|refusal| vec![Some(Tensor::refused("grad", refusal)); wrt.len()])
@@ -157,9 +160,10 @@ fn accumulate(cotangents: &mut IdMap<Vec<Option<Tensor>>>, tensor: &Tensor, cota
 #[track_caller]
 pub fn value_and_grad(
     f: impl FnOnce(&[Tensor]) -> Tensor,
-    inputs: &[Tensor],
+    inputs: &[impl AsTensor],
 ) -> (Tensor, Vec<Tensor>) {
-    let value = f(inputs);
-    let gradients = grad(&value, &inputs.iter().collect::<Vec<_>>());
+    let inputs: Vec<Tensor> = inputs.iter().map(|input| input.as_tensor().clone()).collect();
+    let value = f(&inputs);
+    let gradients = grad(&value, &inputs);
     (value, gradients)
 }

@@ -5,10 +5,11 @@
 use std::collections::HashSet;
 use std::panic::Location;
 
-use crate::Tensor;
+use crate::as_tensor::as_tensors;
 use crate::graph::{ValueId, value_id, visit_where};
 use crate::region::Region;
 use crate::tensor::{Kind, Node};
+use crate::{AsTensor, Tensor};
 
 /// The values that `results` are computed from and that have a derivative with respect to a tensor
 /// of `sources`, and those sources that have one themselves.
@@ -81,9 +82,9 @@ pub(crate) fn active_in_loop(
 /// The user's line at which the flow of gradients from `leaves` to `loss` ends: the last operation
 /// with an operand that has a derivative with respect to them, and no result that has one. `None`
 /// if there is no such operation.
-pub fn gradient_end(loss: &Tensor, leaves: &[&Tensor]) -> Option<&'static Location<'static>> {
+pub fn gradient_end(loss: &Tensor, leaves: &[impl AsTensor]) -> Option<&'static Location<'static>> {
     let results = std::slice::from_ref(loss);
-    let active = active_values(results, leaves);
+    let active = active_values(results, &as_tensors(leaves));
     let mut end = None;
     visit_where(
         results,

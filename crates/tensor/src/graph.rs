@@ -6,10 +6,11 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
+use crate::as_tensor::as_tensors;
 use crate::hash::{IdMap, IdSet, QuickMap};
 use crate::operation::Operation;
 use crate::tensor::{Kind, Node};
-use crate::{Result, Tensor};
+use crate::{AsTensor, Result, Tensor};
 
 /// Calls `f` once for each node that `results` are computed from, inputs before users. Does not
 /// recurse.
@@ -293,12 +294,13 @@ impl Tensor {
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
     #[track_caller]
-    pub fn substitute(&self, pairs: &[(&Tensor, &Tensor)]) -> Tensor {
+    pub fn substitute(&self, pairs: &[(impl AsTensor, impl AsTensor)]) -> Tensor {
         Tensor::record("substitute", || {
-            if let Some((old, new)) = pairs.iter().find(|(old, new)| old.ty() != new.ty()) {
+            let pairs = pairs.iter().map(|(old, new)| (old.as_tensor(), new.as_tensor()));
+            if let Some((old, new)) = pairs.clone().find(|(old, new)| old.ty() != new.ty()) {
                 return Err(format!("{} cannot replace {}", new.ty(), old.ty()).into());
             }
-            let with = pairs.iter().map(|(old, new)| (value_id(old), (*new).clone())).collect();
+            let with = pairs.map(|(old, new)| (value_id(old), new.clone())).collect();
             Ok(replay(std::slice::from_ref(self), &with).remove(0))
         })
     }
@@ -311,7 +313,8 @@ impl Tensor {
     /// let [a, b, c] = [1.0f32, 2.0, 3.0].map(Tensor::scalar);
     /// assert_eq!((&a + &b).depends_on_each(&[&a, &b, &c]), [true, true, false]);
     /// ```
-    pub fn depends_on_each(&self, leaves: &[&Tensor]) -> Vec<bool> {
+    pub fn depends_on_each(&self, leaves: &[impl AsTensor]) -> Vec<bool> {
+        let leaves = as_tensors(leaves);
         let oldest = leaves.iter().map(|leaf| leaf.node.id).min().unwrap_or(u64::MAX);
         let mut visited = IdSet::default();
         visit_where(

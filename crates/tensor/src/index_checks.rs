@@ -411,11 +411,11 @@ impl IndexChecks {
             let number = Tensor::arange(DType::I32, self.0.len());
             let none = Tensor::full(DType::I32, [], self.0.len() as f64);
             let is_invalid = rows.narrow(1, 0, 1).squeeze(1).ne(0.0);
-            let is_first = number.eq(is_invalid.select(&number, &none).min(&[0])).unsqueeze(1);
-            is_first.select(&rows, &rows.zeros_like()).sum(&[0])
+            let is_first = number.eq(is_invalid.select(&number, &none).min(0)).unsqueeze(1);
+            is_first.select(&rows, &rows.zeros_like()).sum(0)
         };
         let none = || Tensor::zeros(DType::I32, [WORDS]);
-        Some(cond(&any, &[], |_| vec![rows()], |_| vec![none()]).remove(0))
+        Some(cond(&any, &[] as &[Tensor], |_| vec![rows()], |_| vec![none()]).remove(0))
     }
 }
 

@@ -75,12 +75,17 @@ impl Shape {
 
     /// Like [`Shape::axis`] for several axes, which must differ. Returns sorted indices.
     pub(crate) fn axes(&self, axes: &[isize]) -> Result<Vec<usize>, String> {
-        let mut indices = axes.iter().map(|&a| self.axis(a)).collect::<Result<Vec<_>, _>>()?;
+        let mut indices = self.indices(axes)?;
         indices.sort_unstable();
         match indices.windows(2).find(|pair| pair[0] == pair[1]) {
             Some(pair) => Err(format!("axis {} is named twice in {axes:?}", pair[0])),
             None => Ok(indices),
         }
+    }
+
+    /// Like [`Shape::axis`] for several axes, in their own order.
+    pub(crate) fn indices(&self, axes: &[isize]) -> Result<Vec<usize>, String> {
+        axes.iter().map(|&axis| self.axis(axis)).collect()
     }
 
     /// The shape that both broadcast to by NumPy's rule: align the axes from the last; the sizes of

@@ -22,7 +22,7 @@ struct Line(Linear);
 
 impl TrainingModule for Line {
     fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
-        batch.mean(&self.0.forward(&batch.get("x")).sum(&[-1]))
+        batch.mean(&self.0.forward(&batch.get("x")).sum(-1))
     }
     fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
         Box::new(Sgd::new(0.1))

@@ -104,7 +104,7 @@ impl Diffusion {
         let noise = random::normal(self.random.next_key(), DType::F32, digits.shape().clone());
         let noisy = self.process.add_noise(&digits, &noise, timesteps);
         let prediction = self.unet.forward(noisy, timesteps, Some(&batch.get("label")));
-        loss::mse_loss(prediction, noise, Reduction::None).mean(&[1, 2, 3])
+        loss::mse_loss(prediction, noise, Reduction::None).mean([1, 2, 3])
     }
 
     /// Draws digits of the batch's classes from its noise: `f32[batch, 1, 28, 28]` from -1 to 1.
@@ -159,8 +159,8 @@ impl TrainingModule for Diffusion {
         let drawn = self.draw(batch);
         cx.log_image("test_samples", (drawn.narrow(0, 0, batch.size().min(64)) + 1.0) / 2.0);
         let Some(classifier) = &self.classifier else { return };
-        let [real, drawn] = [&pixels(batch), &drawn]
-            .map(|digits| classifier.forward_features(digits).mean(&[2, 3]));
+        let [real, drawn] =
+            [&pixels(batch), &drawn].map(|digits| classifier.forward_features(digits).mean([2, 3]));
         cx.log_metric(
             "test_frechet",
             MetricState::new(FrechetDistance, &[&real, &drawn], &[batch.size()]),

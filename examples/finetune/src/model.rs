@@ -128,7 +128,7 @@ impl TrainingModule for TextClassifier {
 
     fn predict_step(&self, batch: &Batch) -> Predictions {
         let probabilities = self.forward(batch).softmax(-1);
-        [("label", probabilities.argmax(-1)), ("probability", probabilities.max(&[-1]))].into()
+        [("label", probabilities.argmax(-1)), ("probability", probabilities.max(-1))].into()
     }
 
     fn configure_optimizers(&self, plan: &Plan) -> Box<dyn Optimizer> {

@@ -173,7 +173,7 @@ impl Gan {
         cx.log_image(format!("{stage}_samples"), (sheet + 1.0) / 2.0);
         let Some(classifier) = &self.classifier else { return };
         let [real, drawn] =
-            [real, drawn].map(|images| classifier.forward_features(images).mean(&[2, 3]));
+            [real, drawn].map(|images| classifier.forward_features(images).mean([2, 3]));
         let distance = MetricState::new(FrechetDistance, &[&real, &drawn], &[batch.size()]);
         cx.log_metric(format!("{stage}_frechet"), distance);
         if self.recipe.model == Model::Biggan {

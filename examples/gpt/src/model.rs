@@ -57,15 +57,15 @@ impl Gpt {
 
 impl TrainingModule for Gpt {
     fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
-        self.losses(batch).mean(&[0, 1])
+        self.losses(batch).mean([0, 1])
     }
 
     fn validation_step(&self, batch: &Batch, cx: &mut StepContext) {
-        cx.log("val_loss", self.losses(batch).mean(&[-1]));
+        cx.log("val_loss", self.losses(batch).mean(-1));
     }
 
     fn test_step(&self, batch: &Batch, cx: &mut StepContext) {
-        cx.log("test_loss", self.losses(batch).mean(&[-1]));
+        cx.log("test_loss", self.losses(batch).mean(-1));
     }
 
     /// The tokens that follow the prompts.

@@ -67,7 +67,7 @@ impl TrainingModule for Digits {
 
     fn predict_step(&self, batch: &Batch) -> Predictions {
         let probabilities = self.forward(&batch.get("image")).softmax(-1);
-        [("digit", probabilities.argmax(-1)), ("probability", probabilities.max(&[-1]))].into()
+        [("digit", probabilities.argmax(-1)), ("probability", probabilities.max(-1))].into()
     }
 
     fn configure_optimizers(&self, plan: &Plan) -> Box<dyn Optimizer> {

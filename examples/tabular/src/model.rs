@@ -152,8 +152,7 @@ impl TrainingModule for Tabular {
         match &self.target {
             None => {
                 let probabilities = output.softmax(-1);
-                [("class", probabilities.argmax(-1)), ("probability", probabilities.max(&[-1]))]
-                    .into()
+                [("class", probabilities.argmax(-1)), ("probability", probabilities.max(-1))].into()
             }
             Some(standardization) => {
                 [("prediction", standardization.inverse(&output).squeeze(-1))].into()

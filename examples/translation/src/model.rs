@@ -96,7 +96,7 @@ impl TrainingModule for Translator {
         let pad = Tensor::full(DType::I32, [], self.pad());
         let expected =
             labels.lt(0.0).select(&pad, labels).pad(pad, &[0, 0], &[0, padding], &[0, 0]);
-        cx.log("test_exact", translations.eq(expected).all(&[1]).to_dtype(DType::F32));
+        cx.log("test_exact", translations.eq(expected).all(1).to_dtype(DType::F32));
     }
 
     fn predict_step(&self, batch: &Batch) -> Predictions {

@@ -98,7 +98,7 @@ impl TrainingModule for Classifier {
 
     fn predict_step(&self, batch: &Batch) -> Predictions {
         let probabilities = self.vit.forward(self.images(batch)).softmax(-1);
-        [("class", probabilities.argmax(-1)), ("probability", probabilities.max(&[-1]))].into()
+        [("class", probabilities.argmax(-1)), ("probability", probabilities.max(-1))].into()
     }
 
     fn configure_optimizers(&self, plan: &Plan) -> Box<dyn Optimizer> {

@@ -163,7 +163,7 @@ fn step<M: CausalLm + ?Sized>(
         + exclusion_score(&ends_now.not())
         + exclusion_score(&state.can_improve.not());
     if config.early_stopping {
-        final_scores = final_scores + exclusion_score(&state.is_finished.all_keepdim(&[-1]));
+        final_scores = final_scores + exclusion_score(&state.is_finished.all_keepdim(-1));
     }
     let join = |a: &Tensor, b: &Tensor| Tensor::concatenate(&[a, b], 1);
     let (finished_scores, best) = join(&state.finished_scores, &final_scores).topk(beams, -1, true);
@@ -173,12 +173,12 @@ fn step<M: CausalLm + ?Sized>(
     // Whether an open sequence can still surpass a finished one.
     let best_open_score = open_scores.narrow(-1, 0, 1) / length_penalty(&length);
     let worst_finished_score = is_finished
-        .select(&finished_scores.min_keepdim(&[-1]), &Tensor::full(DType::F32, [], EXCLUDED_SCORE));
+        .select(&finished_scores.min_keepdim(-1), &Tensor::full(DType::F32, [], EXCLUDED_SCORE));
     let can_improve =
-        state.can_improve.and(best_open_score.gt(&worst_finished_score).any_keepdim(&[-1]));
-    let mut continues = can_improve.any(&[0, 1]).and(ends.all(&[0, 1]).not());
+        state.can_improve.and(best_open_score.gt(&worst_finished_score).any_keepdim(-1));
+    let mut continues = can_improve.any([0, 1]).and(ends.all([0, 1]).not());
     if config.early_stopping {
-        continues = continues.and(is_finished.all(&[0, 1]).not());
+        continues = continues.and(is_finished.all([0, 1]).not());
     }
 
     let offsets = Tensor::arange(DType::I32, batch).unsqueeze(-1) * beams as f64;

@@ -247,7 +247,7 @@ pub(super) fn is_one_of(tokens: &Tensor, ids: &[i32]) -> Tensor {
     if ids.is_empty() {
         return Tensor::zeros(DType::Bool, tokens.shape());
     }
-    tokens.unsqueeze(-1).eq(&Tensor::from_slice(ids, [ids.len()])).any(&[-1])
+    tokens.unsqueeze(-1).eq(&Tensor::from_slice(ids, [ids.len()])).any(-1)
 }
 
 /// A number, or a list of them.

@@ -178,7 +178,7 @@ impl<'a, M: CausalLm + ?Sized> Start<'a, M> {
         let line = Scope::line();
         let end = while_loop(
             &start.iter().collect::<Vec<_>>(),
-            |carry| carry[2].lt(processor.new as f64).and(carry[1].all(&[-1]).not()),
+            |carry| carry[2].lt(processor.new as f64).and(carry[1].all(-1).not()),
             |carry| {
                 let _scope = MODELS.at(line);
                 let [tokens, finished, step, logits, inner @ ..] = carry else { return Vec::new() };

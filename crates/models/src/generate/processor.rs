@@ -150,7 +150,7 @@ impl History<'_> {
         // If there are fewer tokens, the slice begins at 0 and includes tokens to come.
         let start = [Tensor::zeros(DType::I32, []), &self.length - count as f64];
         let slice = |x: &Tensor| x.dynamic_slice(&start, &[rows, count]);
-        Some((slice(self.tokens), slice(&self.is_known).all_keepdim(&[-1])))
+        Some((slice(self.tokens), slice(&self.is_known).all_keepdim(-1)))
     }
 
     /// The tokens that would repeat `size` consecutive tokens of `read`, bool `[rows, vocabulary]`.
@@ -182,7 +182,7 @@ impl History<'_> {
         let words = Tensor::from_slice(words, [words.len() / length, length]);
         let (prefix, exists) = self.last(prefix_len)?;
         let is_equal = prefix.unsqueeze(1).eq(words.narrow(1, 0, prefix_len));
-        let matches = is_equal.all(&[-1]).and(exists);
+        let matches = is_equal.all(-1).and(exists);
         let ends = words.index(1, prefix_len as isize).broadcast_to(matches.shape());
         Some(occurrences(&ends, &matches, self.vocabulary))
     }

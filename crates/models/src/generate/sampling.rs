@@ -20,7 +20,7 @@ impl GenerationConfig {
         }
         if self.min_p > 0.0 {
             let probabilities = logits.softmax(-1);
-            let cutoff = probabilities.max_keepdim(&[-1]) * self.min_p;
+            let cutoff = probabilities.max_keepdim(-1) * self.min_p;
             logits = logits.masked_fill(probabilities.lt(cutoff), f64::NEG_INFINITY);
         }
         logits

@@ -137,8 +137,7 @@ impl RandomErasing {
                 draw_position(top_key, height, &erased_height),
                 draw_position(left_key, width, &erased_width),
             );
-            let is_erased =
-                fits.any_keepdim(&[1]).and(random::bernoulli(chance_key, self.p, [n, 1]));
+            let is_erased = fits.any_keepdim(1).and(random::bernoulli(chance_key, self.p, [n, 1]));
             let [top, left, erased_height, erased_width] =
                 [top, left, erased_height, erased_width].map(computed_once);
             let is_erased = computed_once(is_erased);

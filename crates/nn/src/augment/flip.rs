@@ -27,5 +27,5 @@ fn flip(key: &Tensor, images: &Tensor, p: f64, axis: isize) -> Result<Tensor, Re
     let [n, ..] = image_batch(images)?;
     probability(p)?;
     let flipped = computed_once(random::bernoulli(key, p, [n, 1, 1, 1]));
-    Ok(flipped.broadcast_to(images.shape()).select(&images.flip(&[axis]), images))
+    Ok(flipped.broadcast_to(images.shape()).select(&images.flip(axis), images))
 }

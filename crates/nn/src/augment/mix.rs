@@ -126,17 +126,17 @@ impl Options {
 /// The row of the partner of each row of a batch: the previous row, or the last row for the first
 /// one. With a mask, the last row is the last real one.
 fn partner(rows: &Tensor, mask: Option<&Tensor>) -> Tensor {
-    let rolled = rows.roll(&[1], &[0]);
+    let rolled = rows.roll(1, 0);
     let Some(mask) = mask else { return rolled };
     let n = rows.size(0);
     let shape: Vec<usize> = (0..rows.rank()).map(|axis| if axis == 0 { n } else { 1 }).collect();
     let number = Tensor::iota(DType::I32, [n], 0);
-    let last = mask.gt(0.0).select(&number, &number.zeros_like()).max_keepdim(&[0]);
+    let last = mask.gt(0.0).select(&number, &number.zeros_like()).max_keepdim(0);
     let is_last = number.eq(&last).reshape(shape.as_slice()).broadcast_to(rows.shape());
     // A sum instead of indexing: if the rows are on several devices, only one image is sent over
     // the links.
     let wide = if rows.dtype().is_float() { rows.clone() } else { rows.to_dtype(DType::I32) };
-    let row = is_last.select(&wide, &wide.zeros_like()).sum_keepdim(&[0]).to_dtype(rows.dtype());
+    let row = is_last.select(&wide, &wide.zeros_like()).sum_keepdim(0).to_dtype(rows.dtype());
     let is_first = number.eq(0.0).reshape(shape.as_slice()).broadcast_to(rows.shape());
     is_first.select(&row.broadcast_to(rows.shape()), &rolled)
 }

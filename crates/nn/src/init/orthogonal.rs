@@ -77,12 +77,11 @@ mod tests {
         let a = random::normal(&random::key(0), DType::F32, [5, 7]);
         let b = random::normal(&random::key(1), DType::F32, [7, 3]);
         let exact = a.to_dtype(DType::F64).matmul(&b.to_dtype(DType::F64));
-        let error = (exact_product(&a, &b).to_dtype(DType::F64) - exact).abs().max(&[0, 1]);
+        let error = (exact_product(&a, &b).to_dtype(DType::F64) - exact).abs().max([0, 1]);
         assert!(error.eval().unwrap().to_f64()[0] < 2e-6);
         // Each part is a bf16 number.
         for part in parts(&a) {
-            let error =
-                (part.to_dtype(DType::Bf16).to_dtype(DType::F32) - &part).abs().max(&[0, 1]);
+            let error = (part.to_dtype(DType::Bf16).to_dtype(DType::F32) - &part).abs().max([0, 1]);
             assert_eq!(error.eval().unwrap().to_f64(), [0.0]);
         }
     }

@@ -76,7 +76,7 @@ impl Bilinear {
             let weight = self
                 .weight
                 .get()
-                .permute(&[1, 0, 2])
+                .permute([1, 0, 2])
                 .reshape([self.in1, self.out.saturating_mul(self.in2)]);
             let half =
                 x1.matmul(&weight).reshape([outer.as_slice(), &[self.out, self.in2]].concat());

@@ -184,7 +184,7 @@ channels! {
 /// dropout.set_random_key(&random::key(0));
 /// let x = random::normal(&random::key(1), DType::F32, [10_000]);
 /// let y = dropout.forward(&x);
-/// let (mean, var) = (y.mean_all().eval()?.to_f64()[0], y.var(&[0]).eval()?.to_f64()[0]);
+/// let (mean, var) = (y.mean_all().eval()?.to_f64()[0], y.var(0).eval()?.to_f64()[0]);
 /// assert!(mean.abs() < 0.05 && (var - 1.0).abs() < 0.05);
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```

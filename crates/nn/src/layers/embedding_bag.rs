@@ -124,13 +124,13 @@ impl EmbeddingBag {
             };
             let counts = is_counted.unsqueeze(-1);
             let (rows, dtype) = (wide(&rows), rows.dtype());
-            let number = counts.to_dtype(rows.dtype()).sum(&[1]);
+            let number = counts.to_dtype(rows.dtype()).sum(1);
             if self.mode == BagMode::Max {
                 let lowest = Tensor::full(rows.dtype(), [], f64::NEG_INFINITY);
-                let largest = counts.select(&rows, &lowest).max(&[1]);
+                let largest = counts.select(&rows, &lowest).max(1);
                 return Ok(number.gt(0.0).select(&largest, &largest.zeros_like()).to_dtype(dtype));
             }
-            let sum = counts.select(&rows, &rows.zeros_like()).sum(&[1]);
+            let sum = counts.select(&rows, &rows.zeros_like()).sum(1);
             let bag = if self.mode == BagMode::Mean { sum / number.maximum(1.0) } else { sum };
             Ok(bag.to_dtype(dtype))
         })

@@ -141,12 +141,7 @@ impl<const N: usize> InstanceNorm<N> {
         };
         if let Some(running) = self.running.as_ref().filter(|_| training) {
             let count = x.shape()[2..].iter().product();
-            running.track(
-                &mean.mean_keepdim(&[0]),
-                &var.mean_keepdim(&[0]),
-                count,
-                Some(self.momentum),
-            );
+            running.track(&mean.mean_keepdim(0), &var.mean_keepdim(0), count, Some(self.momentum));
         }
         let y = (wide - mean) * (var + self.eps).rsqrt();
         affine(y, self.weight.as_ref(), self.bias.as_ref(), &shape).to_dtype(x.dtype())

@@ -152,8 +152,8 @@ impl<L: Weighted> SpectralNorm<L> {
             let fixed = matrix.detach();
             for _ in 0..self.steps {
                 // Sums instead of products: f32-exact on every device.
-                v = normalize(&(&fixed * u.unsqueeze(1)).sum(&[0]), self.eps);
-                u = normalize(&(&fixed * v.unsqueeze(0)).sum(&[1]), self.eps);
+                v = normalize(&(&fixed * u.unsqueeze(1)).sum(0), self.eps);
+                u = normalize(&(&fixed * v.unsqueeze(0)).sum(1), self.eps);
             }
             self.u.set(u.to_dtype(self.u.ty().dtype));
             self.v.set(v.to_dtype(self.v.ty().dtype));

@@ -121,7 +121,7 @@ impl PixelShuffle {
             let (outer, height, width) = (&x.shape()[..x.rank() - 3], x.size(-2), x.size(-1));
             let channels = x.size(-3) / square;
             let split = x.reshape([outer, &[channels, r, r, height, width]].concat());
-            let order = split.movedim(&[-4, -3], &[-3, -1]);
+            let order = split.movedim([-4, -3], [-3, -1]);
             Ok(order.reshape(
                 [outer, &[channels, height.saturating_mul(r), width.saturating_mul(r)]].concat(),
             ))
@@ -152,7 +152,7 @@ impl PixelUnshuffle {
             let (outer, height, width) =
                 (&x.shape()[..x.rank() - 3], x.size(-2) / r, x.size(-1) / r);
             let split = x.reshape([outer, &[x.size(-3), height, r, width, r]].concat());
-            let order = split.movedim(&[-3, -1], &[-4, -3]);
+            let order = split.movedim([-3, -1], [-4, -3]);
             Ok(order.reshape(
                 [outer, &[x.size(-3).saturating_mul(r.saturating_mul(r)), height, width]].concat(),
             ))

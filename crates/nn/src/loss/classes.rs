@@ -48,7 +48,7 @@ impl Classes {
     /// The value `[samples]` at each target.
     pub(super) fn pick(&self, values: &Tensor) -> Tensor {
         // Not a sum of products: 0 · −∞, for an impossible class, would be NaN.
-        self.one_hot.select(values, &Tensor::zeros(values.dtype(), [])).sum(&[-1])
+        self.one_hot.select(values, &Tensor::zeros(values.dtype(), [])).sum(-1)
     }
 
     /// Losses `[samples]` with 0 for ignored targets and NaN for invalid ones.

@@ -30,13 +30,13 @@ pub fn cosine_similarity(a: impl AsTensor, b: impl AsTensor, axis: isize, eps: f
         let (a, b) = (wide(a), wide(b));
         // Not the root of a maximum: for a small eps, eps² would underflow in f32.
         let (a, b) = (&a / norm(&a, axis, eps), &b / norm(&b, axis, eps));
-        Ok((a * b).sum(&[axis]))
+        Ok((a * b).sum(axis))
     })
 }
 
 /// `max(|x|, eps)` along an axis, which becomes size 1; no gradient at 0.
 fn norm(x: &Tensor, axis: isize, eps: f64) -> Tensor {
-    x.norm_keepdim(2.0, &[axis]).maximum(eps)
+    x.norm_keepdim(2.0, axis).maximum(eps)
 }
 
 /// `1 − cos(a, b)` for target 1 and `max(0, cos(a, b) − margin)` for target −1, over vectors `[…,
@@ -67,9 +67,9 @@ pub fn cosine_embedding_loss(
         }
         let (a, b) = (wide(a), wide(b));
         // PyTorch's formula, which avoids the division by 0 differently from `cosine_similarity`.
-        let squares_a = (&a * &a).sum(&[-1]) + 1e-12;
-        let squares_b = (&b * &b).sum(&[-1]) + 1e-12;
-        let cosine = (a * b).sum(&[-1]) / (squares_a * squares_b).sqrt();
+        let squares_a = (&a * &a).sum(-1) + 1e-12;
+        let squares_b = (&b * &b).sum(-1) + 1e-12;
+        let cosine = (a * b).sum(-1) / (squares_a * squares_b).sqrt();
         same_shape(&[("target", target), ("cosine of the vectors", &cosine)])?;
         let zero = cosine.zeros_like();
         let (same, different) =

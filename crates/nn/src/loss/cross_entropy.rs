@@ -133,8 +133,8 @@ impl CrossEntropyLoss {
             }
             // −log softmax(x)[t] = log Σ exp(s) − s[t] with s = x − max(x). The derivative of this
             // form needs no sum over the classes, unlike that of log_softmax.
-            let shifted = &logits - logits.detach().max_keepdim(&[-1]);
-            let log_sum = shifted.exp().sum(&[-1]).log();
+            let shifted = &logits - logits.detach().max_keepdim(-1);
+            let log_sum = shifted.exp().sum(-1).log();
             let targets = Classes::new("cross_entropy", target, classes, self.ignore_index)?;
             let mut losses = &log_sum - targets.pick(&shifted);
             if let Some(weight) = &weight {
@@ -142,8 +142,8 @@ impl CrossEntropyLoss {
             }
             if self.label_smoothing != 0.0 {
                 let uniform_loss = match &weight {
-                    Some(weight) => log_sum * weight.mean_all() - (shifted * weight).mean(&[-1]),
-                    None => log_sum - shifted.mean(&[-1]),
+                    Some(weight) => log_sum * weight.mean_all() - (shifted * weight).mean(-1),
+                    None => log_sum - shifted.mean(-1),
                 };
                 losses = losses * (1.0 - self.label_smoothing) + uniform_loss * self.label_smoothing;
             }
@@ -164,7 +164,7 @@ impl CrossEntropyLoss {
         if let Some(weight) = weight {
             terms = terms * weight;
         }
-        -terms.sum(&[-1])
+        -terms.sum(-1)
     }
 }
 

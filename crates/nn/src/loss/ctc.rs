@@ -120,7 +120,7 @@ impl CtcLoss {
             let index = self.checked(targets, &used, classes)?.to_dtype(DType::I64);
             let right =
                 index.ge(0.0).and(index.lt(classes as f64)).and(index.ne(self.blank as f64));
-            let unsound = used.and(right.not()).to_dtype(DType::I32).sum_keepdim(&[1]).gt(0.0);
+            let unsound = used.and(right.not()).to_dtype(DType::I32).sum_keepdim(1).gt(0.0);
             let labels = used.and(&right).select(&index.to_dtype(DType::I32), &blanks);
             let pairs = Tensor::stack(&[&labels, &blanks], 2).reshape([batch, 2 * longest]);
             let first = Tensor::full(DType::I32, [batch, 1], self.blank as f64);
@@ -239,8 +239,8 @@ fn shifted(x: &Tensor, offset: i64, value: &Tensor) -> Tensor {
 /// that element.
 fn largest(x: &Tensor) -> Tensor {
     let possible = x.ne(f64::NEG_INFINITY);
-    let sum = possible.select(x, &x.zeros_like()).sum_keepdim(&[1]);
-    let any_possible = possible.to_dtype(DType::I32).sum_keepdim(&[1]).gt(0.0);
+    let sum = possible.select(x, &x.zeros_like()).sum_keepdim(1);
+    let any_possible = possible.to_dtype(DType::I32).sum_keepdim(1).gt(0.0);
     any_possible.select(&sum, &Tensor::full(x.dtype(), [], f64::NEG_INFINITY))
 }
 

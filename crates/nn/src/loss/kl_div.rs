@@ -10,7 +10,7 @@ use crate::library::NN;
 /// `target` of the same shape.
 ///
 /// The mean is over all elements, as PyTorch's is by default. The divergence of a sample is the sum
-/// over its classes. With padding, `kl_div(…, Reduction::None).sum(&[-1])` gives one value for each
+/// over its classes. With padding, `kl_div(…, Reduction::None).sum(-1)` gives one value for each
 /// sample.
 ///
 /// ```
@@ -18,7 +18,7 @@ use crate::library::NN;
 /// use fulmen_tensor::Tensor;
 ///
 /// let (p, q) = (Tensor::from_slice(&[0.5f32, 0.5], [1, 2]), Tensor::from_slice(&[1.0f32, 0.0], [1, 2]));
-/// let divergence = kl_div(&p.log(), &q, Reduction::None).sum(&[-1]);
+/// let divergence = kl_div(&p.log(), &q, Reduction::None).sum(-1);
 /// assert_eq!(divergence.eval()?.to_vec::<f32>()?, [2f32.ln()]);
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```

@@ -173,7 +173,7 @@ impl TripletMarginLoss {
 
     /// The norm of `a − b + eps` over the last axis.
     fn distance(&self, a: &Tensor, b: &Tensor) -> Tensor {
-        (a - b + self.eps).norm(self.p, &[-1])
+        (a - b + self.eps).norm(self.p, -1)
     }
 }
 

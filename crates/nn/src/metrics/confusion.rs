@@ -99,17 +99,17 @@ impl Metric for ConfusionMatrix {
         let columns = self.task.mask(mask);
         let (predicted, target) =
             (in_columns(&decisions.predicted), in_columns(&decisions.target).and(&columns));
-        let samples: Vec<usize> = (0..mask.rank()).collect();
+        let samples: Vec<isize> = (0..mask.rank() as isize).collect();
         let counts = if mask.shape().iter().product::<usize>() <= EXACT {
             // Products of ones and zeros are exact in any precision, and so is their sum in f32.
             let [target, predicted] = [target, predicted].map(|x| x.to_dtype(DType::F32));
-            target.dot_general(&predicted, (&[], &[]), (&samples, &samples)).to_dtype(DType::I32)
+            target.dot_general(&predicted, ([], []), (&samples, &samples)).to_dtype(DType::I32)
         } else {
             let classes = target.size(-1);
             let index = |one_hot: &Tensor| {
                 let iota = Tensor::iota(DType::I32, one_hot.shape(), -1);
-                let class = one_hot.select(&iota, &iota.zeros_like()).sum(&[-1]);
-                let count = one_hot.to_dtype(DType::I32).sum(&[-1]);
+                let class = one_hot.select(&iota, &iota.zeros_like()).sum(-1);
+                let count = one_hot.to_dtype(DType::I32).sum(-1);
                 (class, count)
             };
             let ((row, is_row), (column, is_column)) = (index(&target), index(&predicted));

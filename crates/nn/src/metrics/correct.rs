@@ -34,7 +34,7 @@ pub fn correct(logits: impl AsTensor, target: impl AsTensor) -> Tensor {
             )
             .into());
         }
-        let largest = logits.max(&[-1]);
+        let largest = logits.max(-1);
         // In i64, no index wraps around to a different one.
         let hit = logits.argmax(-1).to_dtype(DType::I64).eq(target.to_dtype(DType::I64));
         Ok(hit.and(largest.eq(&largest)).to_dtype(DType::F32))

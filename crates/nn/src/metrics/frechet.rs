@@ -46,7 +46,7 @@ impl Metric for FrechetDistance {
             let x = wide(features);
             let x = mask.unsqueeze(1).broadcast_to(x.shape()).select(&x, &x.zeros_like());
             // Not a matrix product, which a TPU would round to bf16.
-            sums.extend([x.sum(&[0]), (x.unsqueeze(2) * x.unsqueeze(1)).sum(&[0])]);
+            sums.extend([x.sum(0), (x.unsqueeze(2) * x.unsqueeze(1)).sum(0)]);
         }
         sums
     }

@@ -129,7 +129,7 @@ impl Task {
         let (target, outside) = self.target(metric, target, mask);
         let predicted = match self {
             Task::Multiclass(classes) if input.dtype().is_float() => {
-                let largest = input.max_keepdim(&[-1]);
+                let largest = input.max_keepdim(-1);
                 input.argmax(-1).one_hot(classes).and(largest.eq(&largest))
             }
             Task::Multiclass(classes) => index(input, classes).0,

@@ -94,10 +94,10 @@ impl MetricState {
     #[track_caller]
     pub fn new(
         metric: impl Metric + 'static,
-        inputs: &[&Tensor],
+        inputs: &[impl AsTensor],
         samples: &[usize],
     ) -> MetricState {
-        let inputs = inputs.iter().map(|&input| input.clone()).collect();
+        let inputs = inputs.iter().map(|input| input.as_tensor().clone()).collect();
         let samples = samples.to_vec();
         MetricState {
             metric: Arc::new(metric),

@@ -174,7 +174,7 @@ impl Metric for R2Score {
         let [prediction, target] = inputs else { return Vec::new() };
         let real = mask.reshape([mask.size(0), 1]);
         let error = target - prediction;
-        let sum = |x: &Tensor| real.select(x, &x.zeros_like()).sum(&[0]);
+        let sum = |x: &Tensor| real.select(x, &x.zeros_like()).sum(0);
         let target = target.to_dtype(DType::F64);
         let [high, low] = halves(&sum(&target));
         let [high_square, low_square] = halves(&sum(&(&target * &target)));

@@ -63,11 +63,11 @@ impl Scores {
     fn among_the_largest(&self, logits: &Tensor, target: &Tensor) -> Tensor {
         let index = Tensor::iota(DType::I32, logits.shape(), -1);
         let its =
-            target.select(logits, &logits.zeros_like()).sum_keepdim(&[-1]).to_dtype(logits.dtype());
-        let its_index = target.select(&index, &index.zeros_like()).sum_keepdim(&[-1]);
+            target.select(logits, &logits.zeros_like()).sum_keepdim(-1).to_dtype(logits.dtype());
+        let its_index = target.select(&index, &index.zeros_like()).sum_keepdim(-1);
         let before = logits.gt(&its).or(logits.eq(&its).and(index.lt(&its_index)));
-        let rank = before.to_dtype(DType::I32).sum_keepdim(&[-1]);
-        let largest = logits.max_keepdim(&[-1]);
+        let rank = before.to_dtype(DType::I32).sum_keepdim(-1);
+        let largest = logits.max_keepdim(-1);
         target.and(rank.lt(self.top_k as f64)).and(largest.eq(&largest))
     }
 }

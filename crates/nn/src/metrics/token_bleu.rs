@@ -105,7 +105,7 @@ impl Metric for TokenBleu {
             let starts = candidate_matches.size(1);
             let position = Tensor::arange(DType::I32, starts);
             let earlier = position.unsqueeze(0).lt(position.unsqueeze(1));
-            let count = |mask: &Tensor| mask.to_dtype(DType::I32).sum(&[2]);
+            let count = |mask: &Tensor| mask.to_dtype(DType::I32).sum(2);
             // The third occurrence matches if the reference has three.
             let is_match = count(&candidate_matches.and(earlier)).lt(count(reference_matches));
             matches.push(count_all(&is_match));

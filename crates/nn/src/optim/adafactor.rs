@@ -128,14 +128,14 @@ impl Rule for Adafactor {
         let state = match args.state {
             [row, column] => {
                 vec![
-                    moving_average(row, squares.mean_keepdim(&[-1])),
-                    moving_average(column, squares.mean_keepdim(&[-2])),
+                    moving_average(row, squares.mean_keepdim(-1)),
+                    moving_average(column, squares.mean_keepdim(-2)),
                 ]
             }
             other => other.iter().map(|mean| moving_average(mean, squares.clone())).collect(),
         };
         let variance = match &state[..] {
-            [row, column] => row * column / row.mean_keepdim(&[-2]).maximum(eps1),
+            [row, column] => row * column / row.mean_keepdim(-2).maximum(eps1),
             other => other[0].clone(),
         };
         let update = g * variance.maximum(eps1 * eps1).rsqrt();

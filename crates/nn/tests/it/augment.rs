@@ -398,7 +398,7 @@ fn step(x: &[Tensor]) -> Vec<Tensor> {
     let images = normalize(images, &IMAGENET_MEAN, &IMAGENET_STD);
     let mixed = MixUp::new(CLASSES).apply_masked(key, &images, labels, mask);
     let logits = mixed.images.reshape([N, PIXELS]).matmul(weights);
-    let losses = -(&mixed.targets * logits.log_softmax(-1)).sum(&[1]);
+    let losses = -(&mixed.targets * logits.log_softmax(-1)).sum(1);
     let loss = (losses * mask).sum_all() / mask.sum_all();
     let mut results = grad(&loss, &[weights, &images]);
     results.extend([loss, mixed.lambda]);

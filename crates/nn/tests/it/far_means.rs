@@ -44,8 +44,8 @@ fn output(op: &str, x: &Tensor) -> (Tensor, Vec<(String, Tensor)>) {
         "group_norm" => normalized!(GroupNorm::new(1, 3)),
         "layer_norm" => normalized!(LayerNorm::new([6])),
         "rms_norm" => normalized!(RmsNorm::new([6])),
-        "var" => (x.var(&[1]), Vec::new()),
-        "std" => (x.std(&[1]), Vec::new()),
+        "var" => (x.var(1), Vec::new()),
+        "std" => (x.std(1), Vec::new()),
         other => panic!("no operation {other}"),
     }
 }

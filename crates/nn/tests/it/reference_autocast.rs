@@ -89,7 +89,7 @@ impl Model for Block {
         let norm2 = self.norm2.forward(&sum);
         let gelu = activation::gelu(&self.linear1.forward(&norm2));
         let linear2 = self.linear2.forward(&gelu);
-        let logits = self.head.forward(&(&sum + &linear2).mean(&[1]));
+        let logits = self.head.forward(&(&sum + &linear2).mean(1));
         vec![
             ("norm1", norm1),
             ("attention", attention),
@@ -137,7 +137,7 @@ impl Model for Mixed {
         let instance = self.instance.forward(&prelu);
         let rms = self.rms.forward(&instance.flatten(2, -1).transpose(1, 2));
         let layer = self.layer.forward(&rms, &Attention::new());
-        let logits = self.head.forward(&layer.mean(&[1]));
+        let logits = self.head.forward(&layer.mean(1));
         vec![
             ("conv", conv),
             ("group", group),

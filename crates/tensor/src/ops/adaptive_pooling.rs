@@ -91,7 +91,7 @@ impl Tensor {
             let (starts, ends) = edges(n / tiles, size / tiles);
             let mut means = Vec::new();
             for (&start, &end) in starts.iter().zip(&ends) {
-                means.push(tiled.narrow(within, start, end - start).mean(&[within]));
+                means.push(tiled.narrow(within, start, end - start).mean(within));
             }
             let mut shape = self.shape().to_vec();
             shape[axis] = size;
@@ -102,8 +102,8 @@ impl Tensor {
         let is_valid = Tensor::arange(DType::I32, length)
             .broadcast_to([size, length])
             .lt(&lengths)
-            .broadcast_in_dim(windows.shape(), &[axis, axis + 1]);
-        let sums = is_valid.select(&windows, &windows.zeros_like()).sum(&[within]);
+            .broadcast_along(windows.shape(), &[axis, axis + 1]);
+        let sums = is_valid.select(&windows, &windows.zeros_like()).sum(within);
         let mut shape = vec![1; sums.rank() - axis];
         shape[0] = size;
         sums / lengths.to_dtype(self.dtype()).reshape(shape)
@@ -173,7 +173,7 @@ impl Tensor {
                 }
                 // A shorter window repeats its last element, which does not change the maximum.
                 let (windows, _) = pooled.windows("adaptive_max_pool", axis, size);
-                pooled = windows.max(&[axis as isize + 1]);
+                pooled = windows.max(axis as isize + 1);
             }
             Ok(pooled)
         })

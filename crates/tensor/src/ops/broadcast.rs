@@ -5,7 +5,7 @@ use crate::axis_order::AxisOrder;
 use crate::lower::Lowering;
 use crate::operation::{Operation, RecomputePolicy, Vjp, one};
 use crate::tensor::Kind;
-use crate::{Shape, Tensor, TensorType};
+use crate::{AsAxes, Shape, Tensor, TensorType};
 
 #[derive(Debug)]
 struct BroadcastInDim {
@@ -114,7 +114,7 @@ fn unrepeated(x: &Tensor, axes: &[isize]) -> Option<Tensor> {
     Some(if *shape == **operand.shape() {
         operand.clone()
     } else {
-        operand.broadcast_in_dim(shape, operand_axes)
+        operand.broadcast_along(shape, operand_axes)
     })
 }
 
@@ -173,7 +173,16 @@ impl Tensor {
     /// Repeats this tensor to `shape`, where its axis `i` becomes axis `axes[i]` of the result
     /// (StableHLO's `broadcast_in_dim`). `axes` must be increasing.
     #[track_caller]
-    pub fn broadcast_in_dim(&self, shape: impl Into<Shape>, axes: &[usize]) -> Tensor {
+    pub fn broadcast_in_dim(&self, shape: impl Into<Shape>, axes: impl AsAxes) -> Tensor {
+        Tensor::record("broadcast_in_dim", || {
+            let to = shape.into();
+            let axes = to.indices(axes.as_axes())?;
+            Tensor::try_apply(BroadcastInDim { to, axes }, &[self])
+        })
+    }
+
+    /// [`Tensor::broadcast_in_dim`] with indices of axes.
+    pub(super) fn broadcast_along(&self, shape: impl Into<Shape>, axes: &[usize]) -> Tensor {
         let operation = BroadcastInDim { to: shape.into(), axes: axes.to_vec() };
         Tensor::record("broadcast_in_dim", || Tensor::try_apply(operation, &[self]))
     }

@@ -1,10 +1,11 @@
 //! Joining tensors along an axis.
 
+use crate::as_tensor::as_tensors;
 use crate::axis_order::AxisOrder;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
 use crate::tensor::all_live;
-use crate::{DType, Tensor, TensorType};
+use crate::{AsTensor, DType, Tensor, TensorType};
 
 #[derive(Debug)]
 struct Concatenate {
@@ -80,11 +81,12 @@ impl Tensor {
     ///
     /// Poisoned if the list is empty, if the sizes differ, or if there is no such axis.
     #[track_caller]
-    pub fn concatenate(tensors: &[&Tensor], axis: isize) -> Tensor {
+    pub fn concatenate(tensors: &[impl AsTensor], axis: isize) -> Tensor {
         Tensor::record("concatenate", || {
+            let tensors = as_tensors(tensors);
             all_live(tensors.iter().copied())?;
-            let axis = first(tensors)?.shape().axis(axis)?;
-            let parts = to_common_dtype(tensors)?;
+            let axis = first(&tensors)?.shape().axis(axis)?;
+            let parts = to_common_dtype(&tensors)?;
             Tensor::try_apply(Concatenate { axis }, &parts.iter().collect::<Vec<_>>())
         })
     }
@@ -94,10 +96,11 @@ impl Tensor {
     ///
     /// Poisoned if the list is empty, if the shapes differ, or if `axis` is out of range.
     #[track_caller]
-    pub fn stack(tensors: &[&Tensor], axis: isize) -> Tensor {
+    pub fn stack(tensors: &[impl AsTensor], axis: isize) -> Tensor {
         Tensor::record("stack", || {
+            let tensors = as_tensors(tensors);
             all_live(tensors.iter().copied())?;
-            let first = first(tensors)?;
+            let first = first(&tensors)?;
             if let Some(t) = tensors.iter().position(|t| t.shape() != first.shape()) {
                 let (other, first) = (tensors[t].ty(), first.ty());
                 return Err(format!(
@@ -112,8 +115,8 @@ impl Tensor {
                 );
             }
             let parts: Vec<Tensor> =
-                to_common_dtype(tensors)?.iter().map(|t| t.unsqueeze(axis)).collect();
-            Ok(Tensor::concatenate(&parts.iter().collect::<Vec<_>>(), axis))
+                to_common_dtype(&tensors)?.iter().map(|t| t.unsqueeze(axis)).collect();
+            Ok(Tensor::concatenate(&parts, axis))
         })
     }
 }

@@ -163,19 +163,19 @@ impl ConvolutionOp {
                     let kernel = rhs.permute_axes(
                         [&[self.rhs.first], &self.rhs.spatial[..], &[self.rhs.second]].concat(),
                     );
-                    patches.dot_general(kernel.flatten(1, -1), (&[], &[]), (&[last], &[1]))
+                    patches.dot_general(kernel.flatten(1, -1), ([], []), (-1, 1))
                 } else {
                     let kernel = rhs.permute_axes(
                         [&self.rhs.spatial[..], &[self.rhs.second, self.rhs.first]].concat(),
                     );
-                    patches.dot_general(kernel.flatten(0, -2), (&[], &[]), (&[last], &[0]))
+                    patches.dot_general(kernel.flatten(0, -2), ([], []), (-1, 0))
                 }
             }
             Form::SumOfTaps => {
                 let lhs = features_last(lhs, &self.lhs);
                 let kernel = contracted_first(rhs, &self.rhs);
                 // The batch and the positions, then the taps, then the output features.
-                let mut product = lhs.dot_general(kernel, (&[], &[]), (&[last], &[0]));
+                let mut product = lhs.dot_general(kernel, ([], []), (-1, 0));
                 for i in (0..taps.len()).rev() {
                     let axis = i + 1;
                     let grown = positions[i] as i64 - lhs.shape()[axis] as i64;
@@ -250,7 +250,7 @@ impl ConvolutionOp {
     ) -> Tensor {
         let contracted: Vec<usize> = (0..lhs.rank() - 1).collect();
         let product = |lhs: &Tensor, rhs: &Tensor| {
-            lhs.dot_general(rhs, (&[], &[]), (&contracted, &contracted))
+            lhs.product("dot_general", rhs, (&[], &[]), (&contracted, &contracted))
         };
         let features = |t: &Tensor, positions: &[usize]| {
             t.shape()[lhs.rank() - 1] / positions.iter().product::<usize>()
@@ -329,7 +329,7 @@ mod tests {
         let function = Function::trace("f", &types, |x| {
             let options = Convolution::new(2).padding([(1, 1); 2]);
             let y = x[0].convolution(&x[1], &options);
-            let y = &y - y.mean_keepdim(&[0, 2, 3]);
+            let y = &y - y.mean_keepdim([0, 2, 3]);
             let y = (y + &x[2]).relu().max_pool(&Pooling::new([2; 2]).stride([2; 2]));
             vec![y.convolution(&x[3], &options)]
         });

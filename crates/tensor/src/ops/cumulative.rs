@@ -209,7 +209,7 @@ methods! {
     /// The cumulative sum along `axis` (PyTorch's and NumPy's `cumsum`). 16-bit floats are summed
     /// as f32, integers in their own dtype, and booleans as i32, or as i64 if an i32 may overflow.
     ///
-    /// For a sum from the end to the start, use `x.flip(&[axis]).cumsum(axis).flip(&[axis])`.
+    /// For a sum from the end to the start, use `x.flip(axis).cumsum(axis).flip(axis)`.
     /// Poisoned for complex numbers, or if there is no such axis.
     ///
     /// ```

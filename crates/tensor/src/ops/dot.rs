@@ -11,7 +11,8 @@ use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
 use crate::region::{Region, parameters};
 use crate::scope::Refusal;
-use crate::{AsTensor, DType, Shape, Tensor, TensorType};
+use crate::tensor::all_live;
+use crate::{AsAxes, AsTensor, DType, Shape, Tensor, TensorType};
 
 /// The sizes of a contracted first axis for which transposing the left matrix pays.
 const TRANSPOSED: std::ops::RangeInclusive<usize> = 256..=4096;
@@ -64,7 +65,7 @@ impl DotGeneral {
         let (rhs, position) = merged(rhs, [&rhs_free, &self.rhs_contracting]);
         let rhs_batch: Vec<_> = self.rhs_batch.iter().map(|&axis| position(axis)).collect();
         let contracting: (&[_], &[_]) = (&[lhs_contracting], &[position(self.rhs_contracting[0])]);
-        let product = lhs.dot_general(&rhs, (&lhs_batch, &rhs_batch), contracting);
+        let product = lhs.product("dot_general", &rhs, (&lhs_batch, &rhs_batch), contracting);
         Some(product.reshape(shape.concat()))
     }
 
@@ -91,7 +92,7 @@ fn product_of_matrices(lhs: &Tensor, rhs: &Tensor, contracted: usize) -> Tensor 
     let shape = [&lhs.shape()[contracted..], &rhs.shape()[contracted..]].concat();
     let [lhs, rhs] =
         [lhs, rhs].map(|t| t.flatten(contracted as isize, -1).flatten(0, contracted as isize - 1));
-    lhs.dot_general(rhs, (&[], &[]), (&[0], &[0])).reshape(shape)
+    lhs.dot_general(rhs, ([], []), (0, 0)).reshape(shape)
 }
 
 /// A tensor with one axis for each of these runs of axes, and the new position of an axis.
@@ -118,7 +119,7 @@ fn product_of_transposed(lhs: &Tensor, rhs: &Tensor) -> Option<Tensor> {
     }
     // Without the barrier, XLA would make the transpose a part of the product again.
     let lhs = Tensor::optimization_barrier(&[&lhs.transpose(0, 1)]);
-    Some(lhs[0].dot_general(rhs, (&[], &[]), (&[1], &[0])))
+    Some(lhs[0].dot_general(rhs, ([], []), (1, 0)))
 }
 
 /// The axes of one operand for its derivative.
@@ -321,10 +322,20 @@ impl Tensor {
     pub fn dot_general(
         &self,
         rhs: impl AsTensor,
-        batch: (&[usize], &[usize]),
-        contracting: (&[usize], &[usize]),
+        batch: (impl AsAxes, impl AsAxes),
+        contracting: (impl AsAxes, impl AsAxes),
     ) -> Tensor {
-        self.product("dot_general", rhs.as_tensor(), batch, contracting)
+        Tensor::record("dot_general", || {
+            let rhs = rhs.as_tensor();
+            all_live([self, rhs])?;
+            let (left, right) = (self.shape(), rhs.shape());
+            let batch = (left.indices(batch.0.as_axes())?, right.indices(batch.1.as_axes())?);
+            let contracting =
+                (left.indices(contracting.0.as_axes())?, right.indices(contracting.1.as_axes())?);
+            let (batch, contracting) =
+                ((&batch.0[..], &batch.1[..]), (&contracting.0[..], &contracting.1[..]));
+            Ok(self.product("dot_general", rhs, batch, contracting))
+        })
     }
 
     /// [`Tensor::dot_general`] under the name `method` in messages.
@@ -440,9 +451,8 @@ mod tests {
     /// The text of a product over the first axes, for one device.
     fn text(lhs: [usize; 2], rhs: [usize; 2], platform: Platform) -> crate::Result<String> {
         let types = [lhs, rhs].map(|shape| TensorType::new(DType::F32, shape));
-        let function = Function::trace("f", &types, |x| {
-            vec![x[0].dot_general(&x[1], (&[], &[]), (&[0], &[0]))]
-        });
+        let function =
+            Function::trace("f", &types, |x| vec![x[0].dot_general(&x[1], ([], []), (0, 0))]);
         Ok(lower(&function, &Mesh::data(1), Some(platform))?.text)
     }
 
@@ -539,8 +549,8 @@ mod tests {
         let (lhs, rhs) = (matrix(129), matrix(128));
         let product = Tensor::from_slice(&lhs, [2, 128, 129]).dot_general(
             Tensor::from_slice(&rhs, [2, 128, 128]),
-            (&[], &[]),
-            (&[0, 1], &[0, 1]),
+            ([], []),
+            ([0, 1], [0, 1]),
         );
         let product = product.eval()?.to_vec::<f32>()?;
         for (i, j) in [(0, 0), (0, 127), (128, 0), (128, 127), (64, 31)] {
@@ -560,9 +570,9 @@ mod tests {
             let elements: Vec<f32> = (0..size).map(|i| (i * i % 7) as f32 - 3.0).collect();
             Tensor::from_slice(&elements, shape)
         });
-        let product = |x: &[Tensor]| x[0].dot_general(&x[1], (&[0], &[2]), (&[1, 2], &[3, 4]));
-        let spread = operands[1].permute(&[2, 3, 4, 0, 1]).reshape([2, 3, 4, 1, 1, 3, 2]);
-        let sums = (operands[0].reshape([2, 3, 4, 2, 5, 1, 1]) * spread).sum(&[1, 2]);
+        let product = |x: &[Tensor]| x[0].dot_general(&x[1], (0, 2), ([1, 2], [3, 4]));
+        let spread = operands[1].permute([2, 3, 4, 0, 1]).reshape([2, 3, 4, 1, 1, 3, 2]);
+        let sums = (operands[0].reshape([2, 3, 4, 2, 5, 1, 1]) * spread).sum([1, 2]);
         let (product_of_operands, sums) = (product(&operands).eval()?, sums.eval()?);
         assert_eq!(product_of_operands.to_vec::<f32>()?, sums.to_vec::<f32>()?);
 

@@ -7,6 +7,7 @@ use fulmen_durable::messages::quantity;
 
 use super::constant::holds;
 use super::dtype_set::DTypeSet;
+use crate::as_tensor::as_tensors;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
 use crate::scope::Refusal;
@@ -97,8 +98,13 @@ fn clamped(start: &Tensor, last: usize) -> Tensor {
 }
 
 /// Checks the starts of a slice of `sizes` in `operand`, and converts them to scalars of one dtype.
-fn starts_in(operand: &Tensor, starts: &[Tensor], sizes: &[usize]) -> Result<Vec<Tensor>, Refusal> {
-    all_live(std::iter::once(operand).chain(starts))?;
+fn starts_in(
+    operand: &Tensor,
+    starts: &[impl AsTensor],
+    sizes: &[usize],
+) -> Result<Vec<Tensor>, Refusal> {
+    let starts = as_tensors(starts);
+    all_live(std::iter::once(operand).chain(starts.iter().copied()))?;
     let shape = operand.shape();
     if starts.len() != shape.rank() || sizes.len() != shape.rank() {
         return Err(format!(
@@ -148,7 +154,7 @@ impl Tensor {
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
     #[track_caller]
-    pub fn dynamic_slice(&self, starts: &[Tensor], sizes: &[usize]) -> Tensor {
+    pub fn dynamic_slice(&self, starts: &[impl AsTensor], sizes: &[usize]) -> Tensor {
         Tensor::record("dynamic_slice", || {
             let starts = starts_in(self, starts, sizes)?;
             let inputs: Vec<&Tensor> = std::iter::once(self).chain(&starts).collect();
@@ -171,7 +177,7 @@ impl Tensor {
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
     #[track_caller]
-    pub fn dynamic_update_slice(&self, update: impl AsTensor, starts: &[Tensor]) -> Tensor {
+    pub fn dynamic_update_slice(&self, update: impl AsTensor, starts: &[impl AsTensor]) -> Tensor {
         Tensor::record("dynamic_update_slice", || {
             let update = update.as_tensor();
             all_live([self, update])?;

@@ -8,7 +8,7 @@ use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
 use crate::scope::Refusal;
 use crate::whole_axes::WholeAxes;
-use crate::{DType, Tensor, TensorType};
+use crate::{AsAxes, DType, Tensor, TensorType};
 
 /// The transform: StableHLO's `fft_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,13 +124,13 @@ methods! {
     /// ```
     /// use fulmen_tensor::{Complex, Tensor};
     /// let x = Tensor::from_slice(&[1.0f32, 0.0, 0.0, 0.0], [4]);
-    /// assert_eq!(x.fft(&[-1]).eval()?.to_vec::<Complex<f32>>()?, [Complex::new(1.0, 0.0); 4]);
+    /// assert_eq!(x.fft(-1).eval()?.to_vec::<Complex<f32>>()?, [Complex::new(1.0, 0.0); 4]);
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
-    fft(axes: &[isize]) -> Tensor, |x| x.transform(Kind::Fft, axes, None);
+    fft(axes: impl AsAxes) -> Tensor, |x| x.transform(Kind::Fft, axes.as_axes(), None);
 
     /// The inverse of [`Tensor::fft`]: `1/N·Σₖ xₖ exp(2πi·kn/N)` along each of the `axes`.
-    ifft(axes: &[isize]) -> Tensor, |x| x.transform(Kind::Ifft, axes, None);
+    ifft(axes: impl AsAxes) -> Tensor, |x| x.transform(Kind::Ifft, axes.as_axes(), None);
 
     /// [`Tensor::fft`] of a real tensor, without the half that follows by symmetry (NumPy's
     /// `fft.rfftn`). If the last of `axes` has `n` elements, the result has the first `n/2 + 1`.
@@ -139,18 +139,18 @@ methods! {
     /// ```
     /// use fulmen_tensor::Tensor;
     /// let x = Tensor::from_slice(&[1.0f32, -2.0, 0.5, 3.0, 4.0], [5]);
-    /// let back = x.rfft(&[0]).irfft(&[0], 5).eval()?.to_vec::<f32>()?;
+    /// let back = x.rfft(0).irfft(0, 5).eval()?.to_vec::<f32>()?;
     /// assert!((back[1] + 2.0).abs() < 1e-5);
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
-    rfft(axes: &[isize]) -> Tensor, |x| x.transform(Kind::Rfft, axes, None);
+    rfft(axes: impl AsAxes) -> Tensor, |x| x.transform(Kind::Rfft, axes.as_axes(), None);
 
     /// The inverse of [`Tensor::rfft`]: a real tensor with `n` elements along the last of `axes`
     /// (NumPy's `fft.irfftn`). Imaginary parts that the transform of a real tensor cannot have are
     /// ignored.
     ///
     /// Poisoned if that axis does not have `n/2 + 1` elements.
-    irfft(axes: &[isize], n: usize) -> Tensor, |x| x.transform(Kind::Irfft, axes, Some(n));
+    irfft(axes: impl AsAxes, n: usize) -> Tensor, |x| x.transform(Kind::Irfft, axes.as_axes(), Some(n));
 }
 
 impl Tensor {
@@ -167,8 +167,7 @@ impl Tensor {
         if kind != Kind::Rfft && !x.dtype().is_complex() {
             x = x.to_dtype(if x.dtype() == DType::F64 { DType::C128 } else { DType::C64 });
         }
-        let transformed =
-            axes.iter().map(|&axis| self.shape().axis(axis)).collect::<Result<Vec<_>, _>>()?;
+        let transformed = self.shape().indices(axes)?;
         let mut order: Vec<usize> = (0..self.rank()).filter(|a| !transformed.contains(a)).collect();
         order.extend(&transformed);
         let in_place = order.iter().enumerate().all(|(i, &a)| i == a);

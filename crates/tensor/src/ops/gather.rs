@@ -171,7 +171,7 @@ impl Dimensions {
     pub(super) fn spread(&self, values: &Tensor, shape: &Shape) -> Tensor {
         let axes: Vec<usize> =
             (0..shape.rank()).filter(|axis| !self.window.contains(axis)).collect();
-        values.broadcast_in_dim(shape, &axes)
+        values.broadcast_along(shape, &axes)
     }
 }
 

@@ -82,7 +82,7 @@ impl Tensor {
             }
             let rows = Tensor::stack(&columns.iter().collect::<Vec<_>>(), -1);
             let number = Tensor::iota(DType::I32, [size, 1], 0);
-            Ok(number.lt(is_nonzero.count_nonzero(&[0])).select(&rows, &padding))
+            Ok(number.lt(is_nonzero.count_nonzero(0)).select(&rows, &padding))
         })
     }
 }

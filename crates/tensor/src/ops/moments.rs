@@ -6,7 +6,7 @@ use super::reduce::{Reducer, reductions};
 use super::unary::methods;
 use crate::autocast::{result_dtype, wide};
 use crate::scope::Refusal;
-use crate::{DType, Tensor};
+use crate::{AsAxes, DType, Tensor};
 
 methods! {
     /// The arithmetic mean of all elements: a scalar.
@@ -69,10 +69,11 @@ reductions! {
     /// ```
     /// use fulmen_tensor::Tensor;
     /// let hits = Tensor::from_slice(&[true, false, true, true], [4]);
-    /// assert_eq!(hits.mean(&[0]).eval()?.to_vec::<f32>()?, [0.75]);
+    /// assert_eq!(hits.mean(0).eval()?.to_vec::<f32>()?, [0.75]);
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
-    mean, mean_keepdim(axes: &[isize]) -> Tensor, |x, keepdim| {
+    mean, mean_keepdim(axes: impl AsAxes) -> Tensor, |x, keepdim| {
+        let axes = axes.as_axes();
         let count = x.count_along(axes)?;
         // The sum, and even the number of elements, may overflow 16 bits.
         let from = x.floating();
@@ -83,7 +84,7 @@ reductions! {
     /// The variance along `axes`, `Σ (x − mean)² / n` of `n` elements (NumPy's and JAX's `var`).
     /// PyTorch's `var` divides by `n − 1` by default: see [`Tensor::var_corrected`]. 16-bit floats
     /// are computed as f32.
-    var, var_keepdim(axes: &[isize]) -> Tensor, |x, keepdim| x.spread("var", axes, 0.0, keepdim, false);
+    var, var_keepdim(axes: impl AsAxes) -> Tensor, |x, keepdim| x.spread("var", axes.as_axes(), 0.0, keepdim, false);
 
     /// The variance along `axes`: `Σ (x − mean)² / max(n − correction, 0)` of `n` elements
     /// (PyTorch's `correction`, NumPy's `ddof`). A correction of 1 gives the unbiased estimate,
@@ -93,21 +94,21 @@ reductions! {
     /// ```
     /// use fulmen_tensor::Tensor;
     /// let x = Tensor::from_slice(&[1.0f32, 3.0], [2]);
-    /// assert_eq!(x.var(&[0]).eval()?.to_vec::<f32>()?, [1.0]);
-    /// assert_eq!(x.var_corrected(&[0], 1.0).eval()?.to_vec::<f32>()?, [2.0]);
+    /// assert_eq!(x.var(0).eval()?.to_vec::<f32>()?, [1.0]);
+    /// assert_eq!(x.var_corrected(0, 1.0).eval()?.to_vec::<f32>()?, [2.0]);
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
-    var_corrected, var_corrected_keepdim(axes: &[isize], correction: f64) -> Tensor, |x, keepdim| {
-        x.spread("var_corrected", axes, correction, keepdim, false)
+    var_corrected, var_corrected_keepdim(axes: impl AsAxes, correction: f64) -> Tensor, |x, keepdim| {
+        x.spread("var_corrected", axes.as_axes(), correction, keepdim, false)
     };
 
     /// The standard deviation along `axes`: the root of [`Tensor::var`] (NumPy's and JAX's `std`).
     /// Where it is 0, its derivative is 0, as in PyTorch.
-    std, std_keepdim(axes: &[isize]) -> Tensor, |x, keepdim| x.spread("std", axes, 0.0, keepdim, true);
+    std, std_keepdim(axes: impl AsAxes) -> Tensor, |x, keepdim| x.spread("std", axes.as_axes(), 0.0, keepdim, true);
 
     /// The standard deviation along `axes`: the root of [`Tensor::var_corrected`]. A correction of
     /// 1 gives PyTorch's `std`. Where it is 0, its derivative is 0.
-    std_corrected, std_corrected_keepdim(axes: &[isize], correction: f64) -> Tensor, |x, keepdim| {
-        x.spread("std_corrected", axes, correction, keepdim, true)
+    std_corrected, std_corrected_keepdim(axes: impl AsAxes, correction: f64) -> Tensor, |x, keepdim| {
+        x.spread("std_corrected", axes.as_axes(), correction, keepdim, true)
     };
 }

@@ -2,9 +2,10 @@
 
 use super::dtype_set::DTypeSet;
 use super::reduce::{Reducer, reductions};
+use crate::as_tensor::as_tensors;
 use crate::autocast::{result_dtype, wide};
 use crate::scope::{Refusal, Scope};
-use crate::{DType, Tensor};
+use crate::{AsAxes, AsTensor, DType, Tensor};
 
 reductions! {
     /// The `p`-norm `(Σ |x|ᵖ)^(1/p)` of the elements along `axes` as one vector (PyTorch's
@@ -22,11 +23,11 @@ reductions! {
     /// ```
     /// use fulmen_tensor::Tensor;
     /// let x = Tensor::from_slice(&[3.0f32, -4.0], [2]);
-    /// assert_eq!(x.norm(2.0, &[0]).eval()?.to_vec::<f32>()?, [5.0]);
-    /// assert_eq!(x.norm(f64::INFINITY, &[0]).eval()?.to_vec::<f32>()?, [4.0]);
+    /// assert_eq!(x.norm(2.0, 0).eval()?.to_vec::<f32>()?, [5.0]);
+    /// assert_eq!(x.norm(f64::INFINITY, 0).eval()?.to_vec::<f32>()?, [4.0]);
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
-    norm, norm_keepdim(p: f64, axes: &[isize]) -> Tensor, |x, keepdim| norm(x, p, axes, keepdim);
+    norm, norm_keepdim(p: f64, axes: impl AsAxes) -> Tensor, |x, keepdim| norm(x, p, axes.as_axes(), keepdim);
 }
 
 fn norm(operand: &Tensor, p: f64, axes: &[isize], keepdim: bool) -> Result<Tensor, Refusal> {
@@ -91,9 +92,10 @@ fn unit(x: &Tensor, p: f64, axes: &[isize]) -> Result<Tensor, Refusal> {
 ///
 /// Both sums read the elements once: a compiler for TPUs computes them together.
 #[track_caller]
-pub fn global_norm(tensors: &[Tensor]) -> Tensor {
+pub fn global_norm(tensors: &[impl AsTensor]) -> Tensor {
     let _scope = Scope::open();
-    let dtype = tensors.first().map_or(DType::F32, Tensor::dtype);
+    let tensors = as_tensors(tensors);
+    let dtype = tensors.first().map_or(DType::F32, |x| x.dtype());
     let factor = small_factor(dtype);
     let total = |square: &dyn Fn(&Tensor) -> Tensor| {
         let squares = tensors.iter().map(|x| square(x).sum_all());

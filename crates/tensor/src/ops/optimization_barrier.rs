@@ -2,11 +2,12 @@
 
 use fulmen_pjrt::locate::Platform;
 
+use crate::as_tensor::as_tensors;
 use crate::lower::Lowering;
 use crate::operation::{Operation, RecomputePolicy, Vjp};
 use crate::region::{Region, parameters};
 use crate::tensor::all_live;
-use crate::{Tensor, TensorType};
+use crate::{AsTensor, Tensor, TensorType};
 
 #[derive(Debug)]
 struct OptimizationBarrier;
@@ -101,13 +102,14 @@ impl Tensor {
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
     #[track_caller]
-    pub fn optimization_barrier(tensors: &[&Tensor]) -> Vec<Tensor> {
+    pub fn optimization_barrier(tensors: &[impl AsTensor]) -> Vec<Tensor> {
         Tensor::record_many("optimization_barrier", tensors.len(), || {
+            let tensors = as_tensors(tensors);
             all_live(tensors.iter().copied())?;
             if tensors.is_empty() {
                 return Ok(Vec::new());
             }
-            Ok(Tensor::apply_all(OptimizationBarrier, tensors))
+            Ok(Tensor::apply_all(OptimizationBarrier, &tensors))
         })
     }
 }

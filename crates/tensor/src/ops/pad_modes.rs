@@ -118,12 +118,12 @@ impl Tensor {
     fn extended(&self, axis: isize, low: usize, high: usize, mode: PadMode) -> Tensor {
         let size = self.size(axis);
         let before = || match mode {
-            PadMode::Reflect => self.narrow(axis, 1, low).flip(&[axis]),
+            PadMode::Reflect => self.narrow(axis, 1, low).flip(axis),
             PadMode::Circular => self.narrow(axis, size - low, low),
             _ => self.narrow(axis, 0, 1).repeat_interleave(low, axis),
         };
         let after = || match mode {
-            PadMode::Reflect => self.narrow(axis, size - 1 - high, high).flip(&[axis]),
+            PadMode::Reflect => self.narrow(axis, size - 1 - high, high).flip(axis),
             PadMode::Circular => self.narrow(axis, 0, high),
             _ => self.narrow(axis, size - 1, 1).repeat_interleave(high, axis),
         };

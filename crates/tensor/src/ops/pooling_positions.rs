@@ -104,7 +104,7 @@ pub(super) fn max_pool_with_indices(
         }
         let axes: Vec<usize> = (2..x.rank()).collect();
         let positions =
-            Tensor::arange(DType::I32, count).reshape(spatial).broadcast_in_dim(x.shape(), &axes);
+            Tensor::arange(DType::I32, count).reshape(spatial).broadcast_along(x.shape(), &axes);
         Ok(Tensor::apply_many(
             MaxPoolWithIndices { method, windows: windows.clone() },
             &[x, &positions],

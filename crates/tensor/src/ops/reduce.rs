@@ -11,7 +11,7 @@ use crate::axis_order::AxisOrder;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
 use crate::scope::Refusal;
-use crate::{DType, Tensor, TensorType, grad};
+use crate::{AsAxes, DType, Tensor, TensorType, grad};
 
 /// How two elements are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,7 +110,7 @@ impl Operation for Reduce {
             Reducer::Sum | Reducer::Max | Reducer::Min => {}
         }
         let kept_axes: Vec<usize> = (0..x.rank()).filter(|a| !self.axes.contains(a)).collect();
-        let spread = |t: &Tensor| t.broadcast_in_dim(x.shape(), &kept_axes);
+        let spread = |t: &Tensor| t.broadcast_along(x.shape(), &kept_axes);
         let g = spread(&cx.cotangent());
         vec![Some(match self.reducer {
             Reducer::Sum | Reducer::Prod | Reducer::And | Reducer::Or => g,
@@ -292,7 +292,7 @@ reductions! {
     /// is the number of true elements, an i32, or an i64 if an i32 may overflow.
     ///
     /// Like every reduction, it is poisoned if an axis is named twice or does not exist.
-    sum, sum_keepdim(axes: &[isize]) -> Tensor, |x, keepdim| Ok(x.countable().reduce("sum", Reducer::Sum, axes, keepdim));
+    sum, sum_keepdim(axes: impl AsAxes) -> Tensor, |x, keepdim| Ok(x.countable().reduce("sum", Reducer::Sum, axes.as_axes(), keepdim));
 
     /// The product along `axes`, which are removed (PyTorch's and NumPy's `prod`). The product of
     /// no elements is 1. 16-bit floats are multiplied as f32, booleans as i32. The gradient of an
@@ -301,32 +301,32 @@ reductions! {
     /// ```
     /// use fulmen_tensor::{Tensor, grad};
     /// let x = Tensor::from_slice(&[2.0f32, 0.0, 5.0], [3]);
-    /// let dx = &grad(&x.prod(&[0]), &[&x])[0];
+    /// let dx = &grad(&x.prod(0), &[&x])[0];
     /// assert_eq!(dx.eval()?.to_vec::<f32>()?, [0.0, 10.0, 0.0]);
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
-    prod, prod_keepdim(axes: &[isize]) -> Tensor, |x, keepdim| Ok(x.countable().reduce("prod", Reducer::Prod, axes, keepdim));
+    prod, prod_keepdim(axes: impl AsAxes) -> Tensor, |x, keepdim| Ok(x.countable().reduce("prod", Reducer::Prod, axes.as_axes(), keepdim));
 
     /// The largest element along `axes`, which are removed (PyTorch's `amax`); NaN if any element
     /// is NaN. `true` is larger than `false`. Tied elements share the gradient. Poisoned if an axis
     /// is empty, and for complex numbers.
-    max, max_keepdim(axes: &[isize]) -> Tensor, |x, keepdim| x.extreme("max", Reducer::Max, axes, keepdim);
+    max, max_keepdim(axes: impl AsAxes) -> Tensor, |x, keepdim| x.extreme("max", Reducer::Max, axes.as_axes(), keepdim);
 
     /// The smallest element along `axes`, which are removed (PyTorch's `amin`); NaN if any element
     /// is NaN. `false` is smaller than `true`. Tied elements share the gradient. Poisoned if an
     /// axis is empty, and for complex numbers.
-    min, min_keepdim(axes: &[isize]) -> Tensor, |x, keepdim| x.extreme("min", Reducer::Min, axes, keepdim);
+    min, min_keepdim(axes: impl AsAxes) -> Tensor, |x, keepdim| x.extreme("min", Reducer::Min, axes.as_axes(), keepdim);
 
     /// Whether any element along `axes` is true, or nonzero (PyTorch's and NumPy's `any`). The
     /// result is bool: false for no elements.
-    any, any_keepdim(axes: &[isize]) -> Tensor, |x, keepdim| {
-        Ok(x.to_dtype(DType::Bool).reduce("any", Reducer::Or, axes, keepdim))
+    any, any_keepdim(axes: impl AsAxes) -> Tensor, |x, keepdim| {
+        Ok(x.to_dtype(DType::Bool).reduce("any", Reducer::Or, axes.as_axes(), keepdim))
     };
 
     /// Whether all elements along `axes` are true, or nonzero (PyTorch's and NumPy's `all`). The
     /// result is bool: true for no elements.
-    all, all_keepdim(axes: &[isize]) -> Tensor, |x, keepdim| {
-        Ok(x.to_dtype(DType::Bool).reduce("all", Reducer::And, axes, keepdim))
+    all, all_keepdim(axes: impl AsAxes) -> Tensor, |x, keepdim| {
+        Ok(x.to_dtype(DType::Bool).reduce("all", Reducer::And, axes.as_axes(), keepdim))
     };
 
     /// The number of elements along `axes` that are true, or nonzero (PyTorch's and NumPy's
@@ -335,11 +335,11 @@ reductions! {
     /// ```
     /// use fulmen_tensor::Tensor;
     /// let x = Tensor::from_slice(&[0.0f32, 3.0, -1.0, 0.0], [2, 2]);
-    /// assert_eq!(x.count_nonzero(&[0, 1]).eval()?.to_vec::<i32>()?, [2]);
+    /// assert_eq!(x.count_nonzero([0, 1]).eval()?.to_vec::<i32>()?, [2]);
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
-    count_nonzero, count_nonzero_keepdim(axes: &[isize]) -> Tensor, |x, keepdim| {
+    count_nonzero, count_nonzero_keepdim(axes: impl AsAxes) -> Tensor, |x, keepdim| {
         let nonzero = x.to_dtype(DType::Bool).countable();
-        Ok(nonzero.reduce("count_nonzero", Reducer::Sum, axes, keepdim))
+        Ok(nonzero.reduce("count_nonzero", Reducer::Sum, axes.as_axes(), keepdim))
     };
 }

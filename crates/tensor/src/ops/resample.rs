@@ -49,7 +49,7 @@ impl Operation for AlongAxis {
         let back = AlongAxis { method: self.method, axis: last, contracted: 1 - self.contracted };
         let gradient = Tensor::apply(back, &[&cx.cotangent(), cx.input(1)]);
         // The weights are constants.
-        vec![Some(gradient.movedim(&[-1], &[self.axis as isize])), None]
+        vec![Some(gradient.movedim(-1, self.axis as isize)), None]
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         let precision = if cx.result().dtype == DType::F32 { "HIGHEST" } else { "DEFAULT" };
@@ -225,7 +225,7 @@ fn sums_by_gathers(method: &'static str, x: &Tensor, axis: usize, taps: &[Taps])
             matrix = matrix + is_tap * numbers(&weights, g.dtype()).reshape([owned.len(), 1]);
         }
         let product = Tensor::apply(AlongAxis { method, axis, contracted: 0 }, &[g, &matrix]);
-        vec![product.movedim(&[-1], &[axis as isize])]
+        vec![product.movedim(-1, axis as isize)]
     };
     match custom_gradient(&[&input], forward, backward).pop() {
         Some(sum) => sum,

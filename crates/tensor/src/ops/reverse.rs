@@ -3,7 +3,7 @@
 use super::unary::methods;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
-use crate::{Tensor, TensorType};
+use crate::{AsAxes, Tensor, TensorType};
 
 #[derive(Debug)]
 struct Reverse {
@@ -33,5 +33,7 @@ impl Operation for Reverse {
 methods! {
     /// Reverses the order of the elements along each of `axes` (PyTorch's and NumPy's `flip`,
     /// StableHLO's `reverse`).
-    flip(axes: &[isize]) -> Tensor, |x| Tensor::try_apply(Reverse { axes: x.shape().axes(axes)? }, &[x]);
+    flip(axes: impl AsAxes) -> Tensor, |x| {
+        Tensor::try_apply(Reverse { axes: x.shape().axes(axes.as_axes())? }, &[x])
+    };
 }

@@ -1,22 +1,24 @@
 //! Rolling elements along axes.
 
-use crate::Tensor;
+use crate::{AsAxes, Tensor};
 
 impl Tensor {
     /// Shifts the elements by `shifts[i]` positions along `axes[i]`. Elements that leave at one end
-    /// enter at the other (PyTorch's and NumPy's `roll`). An axis may be named more than once.
+    /// enter at the other (PyTorch's and NumPy's `roll`). An axis may be named more than once. Like
+    /// `axes`, `shifts` is one integer or a list.
     ///
     /// Poisoned if there is not one shift for each axis, or if there is no such axis.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
     /// let x = Tensor::from_slice(&[1i32, 2, 3], [3]);
-    /// assert_eq!(x.roll(&[1], &[0]).eval()?.to_vec::<i32>()?, [3, 1, 2]);
+    /// assert_eq!(x.roll(1, 0).eval()?.to_vec::<i32>()?, [3, 1, 2]);
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
     #[track_caller]
-    pub fn roll(&self, shifts: &[isize], axes: &[isize]) -> Tensor {
+    pub fn roll(&self, shifts: impl AsAxes, axes: impl AsAxes) -> Tensor {
         Tensor::record("roll", || {
+            let (shifts, axes) = (shifts.as_axes(), axes.as_axes());
             self.live()?;
             if shifts.len() != axes.len() {
                 return Err(format!(

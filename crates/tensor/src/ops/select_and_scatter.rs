@@ -129,9 +129,9 @@ impl SelectAndScatter {
             own =
                 own * size as f64 + Tensor::iota(DType::I32, pairs.clone(), 2 * axis as isize + 1);
         }
-        let is_selected = own.eq(position.broadcast_in_dim(pairs.clone(), &outer));
+        let is_selected = own.eq(position.broadcast_along(pairs.clone(), &outer));
         let spread = is_selected
-            .select(g.broadcast_in_dim(pairs.clone(), &outer), Tensor::zeros(g.dtype(), pairs));
+            .select(g.broadcast_along(pairs.clone(), &outer), Tensor::zeros(g.dtype(), pairs));
         let covered: Vec<usize> = (0..rank).map(|axis| g.shape()[axis] * size[axis]).collect();
         // Elements after the last window are in no window.
         let rest: Vec<_> =

@@ -1,8 +1,9 @@
 //! Evenly spaced numbers and grids, built on [`Tensor::iota`].
 
 use super::constant::holds;
+use crate::as_tensor::as_tensors;
 use crate::tensor::all_live;
-use crate::{DType, Tensor, TensorType};
+use crate::{AsTensor, DType, Tensor, TensorType};
 
 impl Tensor {
     /// The `⌈(stop − start)/step⌉` numbers `start, start + step, start + 2·step, …` below `stop`,
@@ -94,8 +95,9 @@ impl Tensor {
     ///
     /// All results are poisoned if any input is not a vector.
     #[track_caller]
-    pub fn meshgrid(vectors: &[&Tensor]) -> Vec<Tensor> {
+    pub fn meshgrid(vectors: &[impl AsTensor]) -> Vec<Tensor> {
         Tensor::record_many("meshgrid", vectors.len(), || {
+            let vectors = as_tensors(vectors);
             all_live(vectors.iter().copied())?;
             if let Some(i) = vectors.iter().position(|t| t.rank() != 1) {
                 return Err(format!("takes vectors, but tensor {i} is {}", vectors[i].ty()).into());
@@ -104,7 +106,7 @@ impl Tensor {
             Ok(vectors
                 .iter()
                 .enumerate()
-                .map(|(axis, t)| t.broadcast_in_dim(shape.clone(), &[axis]))
+                .map(|(axis, t)| t.broadcast_along(shape.clone(), &[axis]))
                 .collect())
         })
     }

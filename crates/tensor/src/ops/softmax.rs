@@ -4,9 +4,9 @@
 use super::dtype_set::DTypeSet;
 use super::reduce::{Reducer, reductions};
 use super::unary::methods;
-use crate::Tensor;
 use crate::autocast::{result_dtype, wide};
 use crate::scope::Refusal;
+use crate::{AsAxes, Tensor};
 
 /// The infinities that are not subtracted as the maximum, since ∞ − ∞ is NaN.
 #[derive(Clone, Copy)]
@@ -22,7 +22,8 @@ reductions! {
     /// all elements are −∞.
     ///
     /// Poisoned if the elements are not floats, or if an axis is empty.
-    logsumexp, logsumexp_keepdim(axes: &[isize]) -> Tensor, |x, keepdim| {
+    logsumexp, logsumexp_keepdim(axes: impl AsAxes) -> Tensor, |x, keepdim| {
+        let axes = axes.as_axes();
         let largest = x.max_except(axes, Infinities::Both)?;
         let shifted = (wide(x) - &largest).exp().reduce("sum", Reducer::Sum, axes, keepdim).log();
         let largest = if keepdim { largest } else { largest.reshape(shifted.shape()) };
@@ -42,7 +43,7 @@ methods! {
     /// ```
     log_softmax(axis: isize) -> Tensor, |x| {
         let shifted = wide(x) - x.max_except(&[axis], Infinities::Negative)?;
-        let sum = shifted.exp().sum_keepdim(&[axis]);
+        let sum = shifted.exp().sum_keepdim(axis);
         Ok((shifted - sum.log()).to_dtype(result_dtype("log_softmax", x.dtype())))
     };
 
@@ -50,7 +51,7 @@ methods! {
     /// −∞ or one is ∞.
     softmax(axis: isize) -> Tensor, |x| {
         let exp = (wide(x) - x.max_except(&[axis], Infinities::Negative)?).exp();
-        Ok((&exp / exp.sum_keepdim(&[axis])).to_dtype(result_dtype("softmax", x.dtype())))
+        Ok((&exp / exp.sum_keepdim(axis)).to_dtype(result_dtype("softmax", x.dtype())))
     };
 }
 

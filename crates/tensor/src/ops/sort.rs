@@ -10,11 +10,12 @@ use fulmen_durable::messages::quantity;
 
 use super::reduce::{Reducer, reductions};
 use super::unary::methods;
+use crate::as_tensor::as_tensors;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp};
 use crate::scope::Refusal;
 use crate::tensor::all_live;
-use crate::{DType, Tensor, TensorType};
+use crate::{AsTensor, DType, Tensor, TensorType};
 
 /// Sorts tensors of one shape together by the first `keys` of them. The last input holds the
 /// indices along the axis.
@@ -218,16 +219,17 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn sort_together(
-        tensors: &[&Tensor],
+        tensors: &[impl AsTensor],
         keys: usize,
         axis: isize,
         descending: bool,
     ) -> Vec<Tensor> {
         Tensor::record_many("sort_together", tensors.len(), || {
+            let tensors = as_tensors(tensors);
             all_live(tensors.iter().copied())?;
             let Some(first) = tensors.first() else { return Ok(Vec::new()) };
             let mut sorted =
-                sort_all("sort_together", tensors, keys, sortable(first, axis)?, descending)?;
+                sort_all("sort_together", &tensors, keys, sortable(first, axis)?, descending)?;
             sorted.truncate(tensors.len());
             Ok(sorted)
         })

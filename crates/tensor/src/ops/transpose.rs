@@ -4,7 +4,7 @@ use crate::axis_order::inverse;
 use crate::lower::Lowering;
 use crate::operation::{Operation, RecomputePolicy, Vjp, one};
 use crate::scope::Refusal;
-use crate::{Tensor, TensorType};
+use crate::{AsAxes, Tensor, TensorType};
 
 #[derive(Debug)]
 struct Transpose {
@@ -62,12 +62,10 @@ impl Tensor {
     /// Permutes the axes: axis `i` of the result is axis `axes[i]` of this tensor (PyTorch's
     /// `permute`). Poisoned unless `axes` names each axis once.
     #[track_caller]
-    pub fn permute(&self, axes: &[isize]) -> Tensor {
+    pub fn permute(&self, axes: impl AsAxes) -> Tensor {
         Tensor::record("permute", || {
             let shape = self.live()?.shape();
-            self.try_permute_axes(
-                axes.iter().map(|&a| shape.axis(a)).collect::<Result<Vec<_>, _>>()?,
-            )
+            self.try_permute_axes(shape.indices(axes.as_axes())?)
         })
     }
 
@@ -87,19 +85,19 @@ impl Tensor {
     ///
     /// ```
     /// use fulmen_tensor::{DType, Tensor};
-    /// let images = Tensor::zeros(DType::F32, [8, 32, 48, 3]).movedim(&[-1], &[1]);
+    /// let images = Tensor::zeros(DType::F32, [8, 32, 48, 3]).movedim(-1, 1);
     /// assert_eq!(images.ty().to_string(), "f32[8, 3, 32, 48]");
     /// ```
     #[track_caller]
-    pub fn movedim(&self, from: &[isize], to: &[isize]) -> Tensor {
+    pub fn movedim(&self, from: impl AsAxes, to: impl AsAxes) -> Tensor {
         Tensor::record("movedim", || {
             let shape = self.live()?.shape();
             // `axes` rejects a list that names an axis twice.
             let checked = |axes: &[isize]| {
                 shape.axes(axes)?;
-                axes.iter().map(|&axis| shape.axis(axis)).collect::<Result<Vec<usize>, String>>()
+                shape.indices(axes)
             };
-            let (from, to) = (checked(from)?, checked(to)?);
+            let (from, to) = (checked(from.as_axes())?, checked(to.as_axes())?);
             if from.len() != to.len() {
                 return Err(format!(
                     "{from:?} and {to:?} differ in length; pass one target for each axis"

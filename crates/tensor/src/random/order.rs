@@ -133,7 +133,7 @@ pub fn choice(
                 let point =
                     sums.narrow(0, n - 1, 1) * (1.0 - unit(key, dtype, Shape::from([count]))?);
                 let is_below = sums.unsqueeze(0).lt(point.unsqueeze(1));
-                is_below.count_nonzero(&[1]).to_dtype(DType::I32).reshape(shape)
+                is_below.count_nonzero(1).to_dtype(DType::I32).reshape(shape)
             }
         })
     })

@@ -1,6 +1,7 @@
 //! Compiles and runs expressions without a function: [`Tensor::eval`] and its variants.
 
 use super::Runtime;
+use crate::as_tensor::as_tensors;
 use crate::host_reads;
 use crate::missing_values::check_no_placeholder;
 use crate::scope::current_line;
@@ -24,8 +25,9 @@ impl Runtime {
     /// # Errors
     /// As for [`Runtime::compile`], or the run fails.
     #[track_caller]
-    pub fn eval_many(&self, tensors: &[&Tensor]) -> Result<Vec<Literal>> {
-        for tensor in tensors {
+    pub fn eval_many(&self, tensors: &[impl AsTensor]) -> Result<Vec<Literal>> {
+        let tensors = as_tensors(tensors);
+        for tensor in &tensors {
             tensor.check()?;
         }
         let mut values: Vec<Option<Literal>> =
@@ -58,9 +60,9 @@ impl Runtime {
     /// # Errors
     /// As for [`Runtime::compile`], or the run fails.
     #[track_caller]
-    pub fn compute(&self, tensors: &[&Tensor]) -> Result<Vec<DeviceArray>> {
+    pub fn compute(&self, tensors: &[impl AsTensor]) -> Result<Vec<DeviceArray>> {
         let line = current_line();
-        let results: Vec<Tensor> = tensors.iter().map(|&t| t.clone()).collect();
+        let results: Vec<Tensor> = tensors.iter().map(|t| t.as_tensor().clone()).collect();
         check_no_placeholder(&results, line)?;
         let function = Function::new("eval", Vec::new(), results).constants_as_inputs();
         let compiled = self.compile(&function)?;

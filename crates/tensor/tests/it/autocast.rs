@@ -23,7 +23,7 @@ fn products_are_computed_in_the_dtype_and_f64_is_left_alone() {
                     x.matmul(&x),
                     x.matmul(&ones(DType::F32)),
                     ones(DType::I32).matmul(&x),
-                    x.dot_general(&x, (&[], &[]), (&[3], &[3])),
+                    x.dot_general(&x, ([], []), (3, 3)),
                     x.convolution(&x, &how),
                 ]
             });
@@ -46,11 +46,11 @@ fn the_softmax_family_sums_and_powers_are_computed_in_f32() {
         [
             x.softmax(-1),
             x.log_softmax(-1),
-            x.logsumexp(&[-1]),
-            x.sum(&[1]),
-            x.sum(&[]),
+            x.logsumexp(-1),
+            x.sum(1),
+            x.sum([]),
             x.mean_all(),
-            x.var_keepdim(&[0]),
+            x.var_keepdim(0),
             x.exp(),
             x.expm1(),
             x.log(),
@@ -78,7 +78,7 @@ fn the_softmax_family_sums_and_powers_are_computed_in_f32() {
             assert_eq!((inside.dtype(), outside.dtype()), (DType::F32, dtype), "{inside:?}");
         }
         let others = in_bf16(|| {
-            [&x + &x, x.tanh(), x.max(&[0]), x.relu(), x.atan(), x.round(), x.clamp(0.0, 1.0)]
+            [&x + &x, x.tanh(), x.max(0), x.relu(), x.atan(), x.round(), x.clamp(0.0, 1.0)]
         });
         assert!(others.iter().all(|y| y.dtype() == dtype));
     }
@@ -141,7 +141,7 @@ fn products_and_sums_of_16_bit_floats_accumulate_in_f32() {
     let f16s = Tensor::ones(DType::F16, [K]);
     check("sum of f16 ones", &f16s.sum_all(), &[K as f64]);
     check("softmax", &Tensor::zeros(DType::Bf16, [K]).softmax(0), &[1.0 / K as f64]);
-    check("logsumexp", &Tensor::zeros(DType::Bf16, [K]).logsumexp(&[0]), &[(K as f64).ln()]);
+    check("logsumexp", &Tensor::zeros(DType::Bf16, [K]).logsumexp(0), &[(K as f64).ln()]);
     // The gradient of a broadcast is a sum too.
     let one = Tensor::ones(DType::Bf16, []);
     check(

@@ -274,8 +274,8 @@ fn gradients_flow_to_whatever_is_held_outside() {
     let (view, wide) = (w.t(), f64s(&[2], 3).broadcast_to([2, 2]));
     let mask = Tensor::from_slice(&[true, false], [2]);
     let body = |c: &Tensor, x: &Tensor| {
-        let y = (c.unsqueeze(0).matmul(&view).squeeze(0) + (&wide * x).sum(&[0])).sin();
-        mask.select(&y, &(y.clone() * &w.sum(&[0])))
+        let y = (c.unsqueeze(0).matmul(&view).squeeze(0) + (&wide * x).sum(0)).sin();
+        mask.select(&y, &(y.clone() * &w.sum(0)))
     };
     let plain = |x: &[Tensor]| {
         (0..3)
@@ -286,7 +286,7 @@ fn gradients_flow_to_whatever_is_held_outside() {
     let scanned = scan(&[&zero], &[&x], |c, x| (vec![body(&c[0], &x[0])], Vec::new())).0.remove(0);
     let chosen = cond(
         &Tensor::scalar(true),
-        &[],
+        &[] as &[Tensor],
         |_| vec![plain(std::slice::from_ref(&x))],
         |_| vec![zero.clone()],
     )
@@ -401,12 +401,15 @@ fn no_steps_and_no_elements_are_fine() {
         values(&[carry[0].clone(), ys[0].clone(), gradients[1].clone()]),
         [vec![0.0; 0], Vec::new(), Vec::new()]
     );
-    let (none, nothing) = Scan::new().length(3).run(&[], &[], |_, _| (Vec::new(), Vec::new()));
+    let (none, nothing) = Scan::new()
+        .length(3)
+        .run(&[] as &[Tensor], &[] as &[Tensor], |_, _| (Vec::new(), Vec::new()));
     assert!(none.is_empty() && nothing.is_empty());
     let scalar = Tensor::scalar(true);
-    assert!(cond(&scalar, &[], |_| Vec::new(), |_| Vec::new()).is_empty());
+    assert!(cond(&scalar, &[] as &[Tensor], |_| Vec::new(), |_| Vec::new()).is_empty());
     assert!(
-        checkpoint(|_| Vec::new(), &[]).is_empty() && Tensor::optimization_barrier(&[]).is_empty()
+        checkpoint(|_| Vec::new(), &[] as &[Tensor]).is_empty()
+            && Tensor::optimization_barrier(&[] as &[Tensor]).is_empty()
     );
     let stacked = map(
         |x| vec![x[0].sum_all(), &x[1] * 2.0],
@@ -452,7 +455,7 @@ fn derivatives_agree_with_central_differences() {
                 |n| vec![n[0].exp()],
                 |n| vec![&n[0] * &x[3]],
             );
-            (next.clone(), vec![next[0].sum(&[0])])
+            (next.clone(), vec![next[0].sum(0)])
         });
         weighted(&[carry[0].clone(), ys[0].clone()])
     };
@@ -497,7 +500,7 @@ fn derivatives_agree_with_central_differences() {
 #[test]
 fn random_numbers_in_a_body_are_those_outside() {
     let key = random::key(7);
-    let (_, ys) = scan(&[], &[&Tensor::arange(DType::U32, 3)], |_, i| {
+    let (_, ys) = scan(&[] as &[Tensor], &[&Tensor::arange(DType::U32, 3)], |_, i| {
         (
             Vec::new(),
             vec![random::uniform(&random::fold_in_tensor(&key, &i[0]), DType::F32, [4], 0.0, 1.0)],

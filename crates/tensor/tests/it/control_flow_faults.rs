@@ -105,22 +105,22 @@ fn a_carry_that_changes_is_refused() {
 fn xs_that_do_not_fit_are_refused() {
     let body = |_: &[Tensor], x: &[Tensor]| (Vec::new(), x.to_vec());
     check(
-        &joined(scan(&[], &[&zeros(&[5, 2]), &zeros(&[4, 2])], body)),
+        &joined(scan(&[] as &[Tensor], &[&zeros(&[5, 2]), &zeros(&[4, 2])], body)),
         2,
         "scan: x 1, f32[4, 2], has 4 slices along its first axis, and x 0 has 5; the numbers must be equal",
     );
     check(
-        &joined(Scan::new().length(3).run(&[], &[&zeros(&[5])], body)),
+        &joined(Scan::new().length(3).run(&[] as &[Tensor], &[&zeros(&[5])], body)),
         1,
         "scan: x 0, f32[5], has 5 slices along its first axis, and the length is 3; the numbers must be equal",
     );
     check(
-        &joined(scan(&[], &[&zeros(&[])], body)),
+        &joined(scan(&[] as &[Tensor], &[&zeros(&[])], body)),
         1,
         "scan: x 0 is a scalar, f32[]; a scan iterates over the first axis of each x",
     );
     check(
-        &joined(scan(&[&zeros(&[])], &[], |c, _| (c.to_vec(), Vec::new()))),
+        &joined(scan(&[&zeros(&[])], &[] as &[Tensor], |c, _| (c.to_vec(), Vec::new()))),
         1,
         "scan: there are no xs; set the number of steps with Scan::new().length(n)",
     );
@@ -128,12 +128,16 @@ fn xs_that_do_not_fit_are_refused() {
         &joined(
             Scan::new()
                 .length(usize::MAX)
-                .run(&[&zeros(&[])], &[], |c, _| (c.to_vec(), Vec::new())),
+                .run(&[&zeros(&[])], &[] as &[Tensor], |c, _| (c.to_vec(), Vec::new())),
         ),
         1,
         "scan: 18446744073709551615 steps are more than an i32 can count",
     );
-    check(&map(|_| vec![zeros(&[])], &[]), 1, "map: there are no xs; pass at least one tensor");
+    check(
+        &map(|_| vec![zeros(&[])], &[] as &[Tensor]),
+        1,
+        "map: there are no xs; pass at least one tensor",
+    );
     check(
         &fori_loop(0, i64::MAX, &[&zeros(&[])], |_, c| c.to_vec()),
         1,
@@ -221,7 +225,7 @@ fn derivatives_that_there_are_none_of_are_refused() {
 fn a_variable_that_a_body_sets_holds_nothing_outside() {
     let last = Variable::new(zeros(&[2]));
     let line = line!() + 2;
-    let (_, _) = scan(&[], &[&zeros(&[3, 2])], |_, x| {
+    let (_, _) = scan(&[] as &[Tensor], &[&zeros(&[3, 2])], |_, x| {
         last.set(&x[0] * 2.0);
         (Vec::new(), vec![x[0].clone()])
     });
@@ -275,11 +279,11 @@ fn eight_devices_give_what_one_gives() {
                 |n| vec![n[0].sin()],
             )
             .remove(0);
-            (vec![next.clone()], vec![next.mean(&[0])])
+            (vec![next.clone()], vec![next.mean(0)])
         });
         let doubled = while_loop(
             &[&carry[0].detach()],
-            |c| c[0].max(&[0, 1]).lt(3.0),
+            |c| c[0].max([0, 1]).lt(3.0),
             |c| vec![&c[0] * 2.0 + 0.1],
         );
         let loss = (&carry[0] * &carry[0]).sum_all() + ys[0].sum_all();
@@ -316,7 +320,7 @@ fn eight_devices_give_what_one_gives() {
     }
     // A sharding within a body names an axis that the mesh lacks.
     let function = Function::trace("flow", &types[1..2], |x| {
-        scan(&[], &[&x[0]], |_, x| {
+        scan(&[] as &[Tensor], &[&x[0]], |_, x| {
             (Vec::new(), vec![x[0].with_sharding(&Sharding::new([Some("model")]))])
         })
         .1

@@ -15,13 +15,13 @@ const TIME: usize = 256;
 /// Attention and an MLP, with residual connections.
 fn layer(x: &Tensor, w: &[Tensor]) -> Tensor {
     let [qkv, out, up, down] = w else { panic!("four weights") };
-    let norm = |x: &Tensor| (x - x.mean_keepdim(&[-1])) * (x.var_keepdim(&[-1]) + 1e-5).rsqrt();
+    let norm = |x: &Tensor| (x - x.mean_keepdim(-1)) * (x.var_keepdim(-1) + 1e-5).rsqrt();
     let heads = norm(x).matmul(qkv).reshape([BATCH, TIME, 3, HEADS, WIDTH / HEADS]);
-    let [q, k, v] = [0, 1, 2].map(|i| heads.narrow(2, i, 1).squeeze(2).permute(&[0, 2, 1, 3]));
+    let [q, k, v] = [0, 1, 2].map(|i| heads.narrow(2, i, 1).squeeze(2).permute([0, 2, 1, 3]));
     let mixed = (q.matmul(&k.t()) * 0.1)
         .softmax(-1)
         .matmul(&v)
-        .permute(&[0, 2, 1, 3])
+        .permute([0, 2, 1, 3])
         .reshape([BATCH, TIME, WIDTH]);
     let x = x + mixed.matmul(out);
     let hidden = norm(&x).matmul(up);

@@ -107,7 +107,7 @@ fn new_numbers_in_the_body_of_a_loop_or_a_branch_are_no_new_program() {
                 let limit = table(i);
                 while_loop(
                     &[&Tensor::zeros(DType::I32, [3])],
-                    |c| c[0].lt(&limit).any(&[0]),
+                    |c| c[0].lt(&limit).any(0),
                     |c| vec![&c[0] + Tensor::from_slice(&[1, 2, 2 + i], [3])],
                 )
                 .remove(0)
@@ -122,7 +122,7 @@ fn new_numbers_in_the_body_of_a_loop_or_a_branch_are_no_new_program() {
             &runtime,
             |i| {
                 let x = table(i);
-                let large = x.max(&[0]).gt(Tensor::scalar(i + 15));
+                let large = x.max(0).gt(Tensor::scalar(i + 15));
                 cond(&large, &[&x], |x| vec![&x[0] + table(i)], |x| vec![&x[0] - table(1)])
                     .remove(0)
             },

@@ -70,9 +70,9 @@ fn detached_values_comparisons_and_integers_end_the_flow() {
     let x = &Tensor::from_slice(&[0.75f32, -1.5, 2.25], [3]);
     let yes = Tensor::scalar(true);
     let times = |factor: Tensor| (x * factor).sum_all();
-    let in_scan = Scan::new()
-        .length(3)
-        .run(&[x], &[], |c, _| (vec![&c[0] * doubled(&c[0].detach()).mean_all()], Vec::new()));
+    let in_scan = Scan::new().length(3).run(&[x], &[] as &[Tensor], |c, _| {
+        (vec![&c[0] * doubled(&c[0].detach()).mean_all()], Vec::new())
+    });
     let checkpointed = checkpoint(|x| vec![(&x[0] * 2.0).detach()], &[x]).remove(0);
     let chosen = cond(&yes, &[x], |x| vec![x[0].detach()], |x| vec![(-&x[0]).detach()]).remove(0);
     let called = call("f", &[x], |x| vec![(&x[0] * 3.0).detach()]).remove(0);

@@ -79,10 +79,10 @@ fn bodies_carry_their_own_lines() {
     let line = line!() - 1;
     let _scope = Scope::open();
     let bad = [
-        scan(&[&x], &[], |c, _| (vec![wrong(&c[0])], Vec::new())).0,
+        scan(&[&x], &[] as &[Tensor], |c, _| (vec![wrong(&c[0])], Vec::new())).0,
         fulmen_tensor::Scan::new()
             .length(2)
-            .run(&[&x], &[], |c, _| (vec![wrong(&c[0])], Vec::new()))
+            .run(&[&x], &[] as &[Tensor], |c, _| (vec![wrong(&c[0])], Vec::new()))
             .0,
         map(|x| vec![wrong(&x[0])], &[&x.unsqueeze(0)]),
         fori_loop(0, 3, &[&x], |_, c| vec![wrong(&c[0])]),

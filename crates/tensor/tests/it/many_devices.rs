@@ -30,7 +30,7 @@ fn rows() -> Tensor {
 
 /// Every axis that can be sharded has a multiple of 8 elements.
 const OPERATIONS: &[Row] = &[
-    ("prod and norm", &[&[16, 8]], |x| x[0].prod(&[0]) + x[0].norm(2.0, &[0]) * x[0].std(&[0])),
+    ("prod and norm", &[&[16, 8]], |x| x[0].prod(0) + x[0].norm(2.0, 0) * x[0].std(0)),
     ("cumsum", &[&[16, 8]], |x| x[0].cumsum(0) * x[0].cumsum(1)),
     // Cumulative reductions with windows of one size, but different initial values.
     ("cumprod and cummax", &[&[16, 8]], |x| {
@@ -43,9 +43,9 @@ const OPERATIONS: &[Row] = &[
     ("diagonal", &[&[16, 16]], |x| {
         x[0].diagonal(0, 0, 1).diag_embed(0) + x[0].diagonal(-8, 0, 1).diag(8)
     }),
-    ("sum over the split axis", &[&[16, 8]], |x| x[0].sum(&[0])),
-    ("mean and var", &[&[16, 8]], |x| x[0].mean_keepdim(&[0]) * x[0].var_keepdim(&[1])),
-    ("max", &[&[16, 8]], |x| x[0].max(&[0]) * x[0].max_keepdim(&[1])),
+    ("sum over the split axis", &[&[16, 8]], |x| x[0].sum(0)),
+    ("mean and var", &[&[16, 8]], |x| x[0].mean_keepdim(0) * x[0].var_keepdim(1)),
+    ("max", &[&[16, 8]], |x| x[0].max(0) * x[0].max_keepdim(1)),
     ("argmax", &[&[16, 8]], |x| x[0].argmax(0) + x[0].argmin_keepdim(1)),
     ("softmax", &[&[16, 8]], |x| x[0].softmax(0) * x[0].log_softmax(1)),
     ("matmul", &[&[16, 8], &[8, 24]], |x| x[0].matmul(&x[1])),
@@ -54,9 +54,9 @@ const OPERATIONS: &[Row] = &[
     ("stack", &[&[8, 8], &[8, 8]], |x| Tensor::stack(&[&x[0], &x[1]], 0)),
     ("slice", &[&[16, 16]], |x| x[0].slice(&[3, 1], &[16, 14], &[2, 1])),
     ("pad", &[&[8, 8]], |x| x[0].pad(&Tensor::scalar(2.0f32), &[1, -2], &[2, 3], &[1, 0])),
-    ("flip", &[&[16, 8]], |x| x[0].flip(&[0, 1])),
+    ("flip", &[&[16, 8]], |x| x[0].flip([0, 1])),
     ("reshape", &[&[16, 8]], |x| x[0].reshape([8, 4, 4])),
-    ("permute", &[&[8, 16, 3]], |x| x[0].permute(&[2, 1, 0])),
+    ("permute", &[&[8, 16, 3]], |x| x[0].permute([2, 1, 0])),
     ("broadcast", &[&[1, 8], &[16, 1]], |x| &x[0] * &x[1]),
     ("iota", &[&[16, 8]], |x| {
         &x[0] * Tensor::iota(DType::F32, [16, 8], 0) + Tensor::iota(DType::F32, [16, 8], 1)
@@ -78,7 +78,7 @@ const OPERATIONS: &[Row] = &[
     }),
     // A CPU computes it as a product of matrices.
     ("product over two leading axes", &[&[8, 16, 6], &[8, 16, 5]], |x| {
-        x[0].dot_general(&x[1], (&[], &[]), (&[0, 1], &[0, 1]))
+        x[0].dot_general(&x[1], ([], []), ([0, 1], [0, 1]))
     }),
     ("grouped convolution", &[&[8, 16, 6, 6], &[16, 1, 3, 3]], |x| {
         x[0].convolution(&x[1], &Convolution::new(2).groups(16))

@@ -226,9 +226,9 @@ fn every_statement_of_composed_operations_carries_the_users_line() {
         let drawn =
             fulmen_tensor::random::normal(&fulmen_tensor::random::key(1), DType::Bf16, [3, 5]);
         let loss = chosen.softmax(-1).sum_all()
-            + chosen.logsumexp(&[0]).mean_all()
-            + chosen.log_softmax(1).max(&[0, 1, 2])
-            + chosen.var(&[0]).sum_all()
+            + chosen.logsumexp(0).mean_all()
+            + chosen.log_softmax(1).max([0, 1, 2])
+            + chosen.var(0).sum_all()
             + largest.mean_all()
             + drawn.mean_all().to_dtype(DType::F32)
             + Tensor::stack(&[&stacked, &stacked], 0).sum_all();
@@ -266,7 +266,7 @@ fn a_mean_of_16_bit_floats_counts_further_than_they_do() {
         let x = Tensor::ones(dtype, [100_001]);
         let mean = x.mean_all();
         assert_eq!((mean.dtype(), mean.eval().unwrap().to_f64()), (dtype, vec![1.0]), "{dtype}");
-        let d = grad(&(x.mean_keepdim(&[0]) * 1024.0).sum_all(), &[&x]).remove(0);
+        let d = grad(&(x.mean_keepdim(0) * 1024.0).sum_all(), &[&x]).remove(0);
         assert_eq!(d.dtype(), dtype);
         let pooled = Tensor::ones(dtype, [1, 1, 1, 100_000]).avg_pool(&Pooling::new([1, 100_000]));
         assert_eq!(
@@ -280,7 +280,7 @@ fn a_mean_of_16_bit_floats_counts_further_than_they_do() {
 #[test]
 fn a_nan_flows_through_the_gradient_of_an_extreme() {
     let x = Tensor::from_slice(&[f32::NAN, 1.0, 2.0], [3]);
-    for extreme in [x.max(&[0]), x.min(&[0])] {
+    for extreme in [x.max(0), x.min(0)] {
         let gradient =
             grad(&(&extreme * &extreme).sum_all(), &[&x]).remove(0).eval().unwrap().to_f64();
         assert!(gradient[0].is_nan(), "{gradient:?}");
@@ -459,7 +459,7 @@ fn large_values_are_arguments_and_small_ones_constants() {
 #[test]
 fn one_hot_counts_further_than_its_dtype() {
     let labels = Tensor::from_slice(&[1u8, 255], [2]);
-    let positions = labels.one_hot(300).to_dtype(DType::F32).sum(&[0]);
+    let positions = labels.one_hot(300).to_dtype(DType::F32).sum(0);
     let ones: Vec<usize> = positions
         .eval()
         .unwrap()

@@ -14,7 +14,7 @@ fn meetings(a: &Tensor, b: &Tensor) -> Vec<Tensor> {
         Tensor::concatenate(&[a, b], 0),
         Tensor::stack(&[a, b], 1),
         a.matmul(b),
-        a.dot_general(b, (&[], &[]), (&[0], &[1])),
+        a.dot_general(b, ([], []), (0, 1)),
         image(a).convolution(&image(b), &Convolution::new(2)),
     ]
 }

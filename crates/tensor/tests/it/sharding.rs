@@ -57,7 +57,7 @@ fn an_order_of_axes_changes_only_where_elements_are_in_memory() {
         let array = || runtime.to_devices(&value, &sharding).unwrap();
         let captured = Tensor::from_array(Arc::new(array()));
         let step = Function::trace("step", &[f32s([8, 3, 2, 2])], |w| {
-            vec![&w[0] * 2.0 + &captured, w[0].permute(&[1, 0, 2, 3]).sum(&[-1]), w[0].clone()]
+            vec![&w[0] * 2.0 + &captured, w[0].permute([1, 0, 2, 3]).sum(-1), w[0].clone()]
         });
         let step = step.shard_parameter(0, sharding.clone()).shard_result(0, sharding.clone());
         let step = step.donate(0, 0).unwrap();

@@ -70,16 +70,16 @@ impl Sizes {
             &y + bias.to_dtype(y.dtype())
         };
         let norm = |x: &Tensor, scale: &Tensor, shift: &Tensor| {
-            (x - x.mean_keepdim(&[-1])) * (x.var_keepdim(&[-1]) + 1e-5).rsqrt() * scale + shift
+            (x - x.mean_keepdim(-1)) * (x.var_keepdim(-1) + 1e-5).rsqrt() * scale + shift
         };
         let x = table.take(0, tokens);
         let heads = linear(&norm(&x, scale_1, shift_1), qkv, qkv_bias).reshape([b, t, 3, h, d / h]);
-        let [q, k, v] = [0, 1, 2].map(|i| heads.narrow(2, i, 1).squeeze(2).permute(&[0, 2, 1, 3]));
+        let [q, k, v] = [0, 1, 2].map(|i| heads.narrow(2, i, 1).squeeze(2).permute([0, 2, 1, 3]));
         let scores = q.matmul(&k.t()) * (h as f64 / d as f64).sqrt();
         let past = Tensor::ones(DType::Bool, [t, t]).tril(0);
         let attention =
             past.select(&scores, &Tensor::full(scores.dtype(), [], f64::NEG_INFINITY)).softmax(-1);
-        let mixed = attention.matmul(&v).permute(&[0, 2, 1, 3]).reshape([b, t, d]);
+        let mixed = attention.matmul(&v).permute([0, 2, 1, 3]).reshape([b, t, d]);
         let x = &x + linear(&mixed, out, out_bias);
         let wide = linear(&norm(&x, scale_2, shift_2), up, up_bias);
         let gelu = &wide * 0.5 * ((&wide * std::f64::consts::FRAC_1_SQRT_2).erf() + 1.0);

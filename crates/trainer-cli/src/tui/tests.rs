@@ -199,7 +199,7 @@ struct Model(Linear);
 
 impl TrainingModule for Model {
     fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
-        batch.mean(&self.0.forward(&batch.get("x")).sum(&[-1]))
+        batch.mean(&self.0.forward(&batch.get("x")).sum(-1))
     }
     fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
         Box::new(Sgd::new(1e-6))

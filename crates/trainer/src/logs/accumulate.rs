@@ -164,7 +164,7 @@ pub(crate) fn batch_sums(entry: &LogEntry, batch: &Batch) -> Vec<Tensor> {
                     let neutral =
                         if fx == ReduceFx::Min { f64::INFINITY } else { f64::NEG_INFINITY };
                     let real = batch.mask().gt(0.0).select(&value, &(value.zeros_like() + neutral));
-                    vec![if fx == ReduceFx::Min { real.min(&[0]) } else { real.max(&[0]) }]
+                    vec![if fx == ReduceFx::Min { real.min(0) } else { real.max(0) }]
                 }
             }
         }

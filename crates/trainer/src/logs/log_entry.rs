@@ -137,7 +137,7 @@ impl LogEntry {
 /// use fulmen_trainer::{Batch, ReduceFx, StepContext};
 ///
 /// fn training_step(model: &Linear, batch: &Batch, cx: &mut StepContext) -> Tensor {
-///     let losses = model.forward(&batch.get("x")).square().mean(&[1]);
+///     let losses = model.forward(&batch.get("x")).square().mean(1);
 ///     cx.log("worst", &losses).reduce_fx(ReduceFx::Max).prog_bar(false);
 ///     cx.log("seen", batch.mask()).reduce_fx(ReduceFx::Sum).on_step(false);
 ///     batch.mean(losses)

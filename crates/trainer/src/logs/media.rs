@@ -149,7 +149,7 @@ pub(crate) fn media_outputs(
     let tensors = match is_log_point {
         Some(is_log_point) => cond(
             is_log_point,
-            &[],
+            &[] as &[Tensor],
             |_| record(),
             |_| record().iter().map(Tensor::zeros_like).collect(),
         ),
@@ -187,8 +187,7 @@ fn histogram(value: &Tensor, batch: &Batch, bins: usize) -> Tensor {
         .select(&bin, &(&zeros - 1.0))
         .to_dtype(DType::I32)
         .reshape([value.shape().num_elements(), 1]);
-    let counts =
-        bin_or_none.eq(Tensor::iota(DType::I32, [1, bins], 1)).to_dtype(DType::I32).sum(&[0]);
+    let counts = bin_or_none.eq(Tensor::iota(DType::I32, [1, bins], 1)).to_dtype(DType::I32).sum(0);
     let numbers = counted.select(&x, &zeros);
     let bits = |number: &Tensor| number.bitcast(DType::I32).broadcast_to([1]);
     let non_finite = finite.not().and(&real).to_dtype(DType::I32).sum_all().broadcast_to([1]);

@@ -47,7 +47,7 @@ macro_rules! module_methods {
 ///
 ///     fn validation_step(&self, batch: &Batch, cx: &mut StepContext) {
 ///         let error = (self.linear.forward(batch.get("x")) - batch.get("y")).abs();
-///         cx.log("val_error", batch.mean(error.mean(&[1])));
+///         cx.log("val_error", batch.mean(error.mean(1)));
 ///     }
 ///
 ///     fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {

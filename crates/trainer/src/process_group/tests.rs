@@ -189,7 +189,7 @@ impl TrainingModule for Line {
         (&error * &error).mean_all()
     }
     fn validation_step(&self, batch: &Batch, cx: &mut StepContext) {
-        cx.log("val_x", &self.0.forward(&batch.get("x")).mean(&[-1]));
+        cx.log("val_x", &self.0.forward(&batch.get("x")).mean(-1));
     }
     fn predict_step(&self, batch: &Batch) -> Predictions {
         self.0.forward(&batch.get("x")).into()

@@ -429,7 +429,7 @@ impl Recorder {
             outcome = recorded;
             results
         };
-        let results = cond(&steps_now, &[], taken, |_| {
+        let results = cond(&steps_now, &[] as &[Tensor], taken, |_| {
             let (kept, nothing) = skipped.take();
             kept.into_iter()
                 .chain(nothing.iter().map(|ty| Tensor::zeros(ty.dtype, &ty.shape)))

@@ -193,7 +193,7 @@ pub(super) fn norms(
                 count.set(norms.len());
                 norms
             };
-            let norms = cond(is_log_point, &[], taken, |_| {
+            let norms = cond(is_log_point, &[] as &[Tensor], taken, |_| {
                 vec![Tensor::full(DType::F32, [], 0.0); count.get()]
             });
             failed?;

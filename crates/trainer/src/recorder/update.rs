@@ -88,7 +88,7 @@ pub(super) fn updated_values(
     };
     let new = match &gradients.updates {
         Some(updates) if gradients.group_complete.is_some() => {
-            cond(updates, &[], |_| step(), |_| before.clone())
+            cond(updates, &[] as &[Tensor], |_| step(), |_| before.clone())
         }
         _ => step(),
     };

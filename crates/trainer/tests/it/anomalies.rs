@@ -50,11 +50,11 @@ fn fit(loss: Loss, learning_rate: f64, devices: usize) -> fulmen_trainer::Result
 fn the_first_operation_is_named_with_its_line() {
     // Forward: the logarithm gives -infinity, which another operation turns into NaN. The error
     // names the line of the logarithm.
-    let (forward, line) = ((|x, w| (x.log() * 0.0 * w).mean(&[0, 1])) as Loss, line!());
+    let (forward, line) = ((|x, w| (x.log() * 0.0 * w).mean([0, 1])) as Loss, line!());
     // Backward: the loss is finite, but the derivative of the root is not.
-    let backward: Loss = |x, w| (x * w).sqrt().mean(&[0, 1]);
+    let backward: Loss = |x, w| (x * w).sqrt().mean([0, 1]);
     // The optimizer: the gradient is finite, but the step is too large.
-    let optimizer: Loss = |x, w| (x * w * 1e30).mean(&[0, 1]);
+    let optimizer: Loss = |x, w| (x * w * 1e30).mean([0, 1]);
     for devices in [1, 8] {
         for (loss, learning_rate, step, operation, line) in [
             (forward, 0.1, 3, "`log` made an infinity", line),
@@ -82,10 +82,10 @@ fn an_unused_infinity_is_not_reported() {
     // not selected.
     let masked: Loss = |x, w| {
         let scores = Tensor::concatenate(&[&(x * w), &(x.zeros_like() - f64::INFINITY)], 1);
-        scores.softmax(1).square().mean(&[0, 1])
+        scores.softmax(1).square().mean([0, 1])
     };
     let selected: Loss =
-        |x, w| x.gt(0.0).select(&x.log(), &x.zeros_like()).mean(&[0, 1]) + (w * w).mean(&[0, 1]);
+        |x, w| x.gt(0.0).select(&x.log(), &x.zeros_like()).mean([0, 1]) + (w * w).mean([0, 1]);
     for loss in [masked, selected] {
         assert!(fit(loss, 0.1, 1).unwrap().is_finite());
     }

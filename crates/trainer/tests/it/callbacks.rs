@@ -182,10 +182,10 @@ impl Default for Line {
 
 impl TrainingModule for Line {
     fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
-        batch.mean(&self.fc.forward(&batch.get("x")).square().sum(&[-1]))
+        batch.mean(&self.fc.forward(&batch.get("x")).square().sum(-1))
     }
     fn validation_step(&self, batch: &Batch, cx: &mut StepContext) {
-        cx.log("val_loss", &self.fc.forward(&batch.get("x")).square().sum(&[-1]));
+        cx.log("val_loss", &self.fc.forward(&batch.get("x")).square().sum(-1));
     }
     fn predict_step(&self, batch: &Batch) -> Predictions {
         self.fc.forward(&batch.get("x")).into()

@@ -52,7 +52,7 @@ impl TrainingModule for ConvNet {
     fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
         let x = self.bn1.forward(&self.conv1.forward(&batch.get("x"))).relu();
         let x = self.bn2.forward(&self.conv2.forward(&x)).relu();
-        cross_entropy(&self.fc.forward(&x.mean(&[2, 3])), &batch.get("y"), Reduction::Mean)
+        cross_entropy(&self.fc.forward(&x.mean([2, 3])), &batch.get("y"), Reduction::Mean)
     }
     fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
         Box::new(AdamW::new(1e-3))
@@ -78,7 +78,7 @@ impl TrainingModule for Transformer {
         let x = x + self.attention.forward(&h, &h, &h, &Attention::new().causal(true));
         let h = gelu(&self.fc1.forward(&self.norm2.forward(&x)));
         let x = x + self.fc2.forward(&h);
-        cross_entropy(&self.head.forward(&x.mean(&[1])), &batch.get("y"), Reduction::Mean)
+        cross_entropy(&self.head.forward(&x.mean(1)), &batch.get("y"), Reduction::Mean)
     }
     fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
         Box::new(Sgd::new(0.05).momentum(0.9))

@@ -174,7 +174,7 @@ fn padding_cannot_make_a_gradient_nan() {
     impl TrainingModule for Normalized {
         fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
             let x = batch.get("x");
-            let x = &x / (&x * &x).sum_keepdim(&[-1]).sqrt();
+            let x = &x / (&x * &x).sum_keepdim(-1).sqrt();
             batch.mean(&cross_entropy(&self.fc.forward(&x), &batch.get("y"), Reduction::None))
         }
         fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {

@@ -262,7 +262,7 @@ fn indices_within_bodies_are_found() {
         let body = |x: &[Tensor]| vec![cross_entropy(&x[0], &x[1], Reduction::Mean)];
         let (logits, y) = (m.logits(batch), batch.get("y"));
         let none = |_: &[Tensor]| vec![logits.mean_all()];
-        cond(&y.max(&[0, 1]).gt(-100.0), &[&logits, &y], body, none).remove(0)
+        cond(&y.max([0, 1]).gt(-100.0), &[&logits, &y], body, none).remove(0)
     };
     // One position of all rows in each step, as a loss over parts of the time.
     let by_scan: Loss = |m, batch, _| {
@@ -314,7 +314,7 @@ fn every_way_to_train_finds_it() {
 fn a_validation_names_its_batch() {
     let step: Loss = |m, batch, _| cross_entropy(m.logits(batch), batch.get("y"), Reduction::Mean);
     let validate: Loss =
-        |m, batch, _| cross_entropy(m.logits(batch), batch.get("y"), Reduction::None).mean(&[1]);
+        |m, batch, _| cross_entropy(m.logits(batch), batch.get("y"), Reduction::None).mean(1);
     let line = line!() - 1;
     let model = Model { validate: Some(validate), ..Model::new(step) };
     let folder = tempfile::tempdir().unwrap();

@@ -224,20 +224,20 @@ struct Sum {
 
 impl TrainingModule for Sum {
     fn training_step(&self, batch: &Batch, cx: &mut StepContext) -> Tensor {
-        let sum = batch.get("x").sum_keepdim(&[-1]);
+        let sum = batch.get("x").sum_keepdim(-1);
         cx.log("sum", &sum.reshape([batch.size()]));
         let y = self.linear.forward(&sum).reshape([batch.size()]);
         batch.mean(&(&y * &y))
     }
 
     fn validation_step(&self, batch: &Batch, cx: &mut StepContext) {
-        cx.log("val_sum", &batch.get("x").sum(&[-1]));
+        cx.log("val_sum", &batch.get("x").sum(-1));
         let width = batch.get("x").size(1) as f64;
-        cx.log("val_width", &(batch.get("x").sum(&[-1]) * 0.0 + width));
+        cx.log("val_width", &(batch.get("x").sum(-1) * 0.0 + width));
     }
 
     fn predict_step(&self, batch: &Batch) -> fulmen_trainer::Predictions {
-        batch.get("x").sum(&[-1]).into()
+        batch.get("x").sum(-1).into()
     }
 
     fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {

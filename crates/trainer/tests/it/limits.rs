@@ -53,10 +53,10 @@ struct Line(Linear);
 impl TrainingModule for Line {
     fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
         let x = batch.get("x");
-        batch.mean(&(self.0.forward(&x) - &x * 2.0).square().sum(&[-1]))
+        batch.mean(&(self.0.forward(&x) - &x * 2.0).square().sum(-1))
     }
     fn validation_step(&self, batch: &Batch, cx: &mut StepContext) {
-        cx.log("val_out", &self.0.forward(&batch.get("x")).sum(&[-1]));
+        cx.log("val_out", &self.0.forward(&batch.get("x")).sum(-1));
     }
     fn predict_step(&self, batch: &Batch) -> Predictions {
         self.0.forward(&batch.get("x")).into()

@@ -240,7 +240,7 @@ fn a_wrong_option_is_an_error_with_its_name_and_line() {
         ),
         (
             |batch, cx| {
-                cx.log("a", batch.get("x").max(&[0])).reduce_fx(ReduceFx::Max);
+                cx.log("a", batch.get("x").max(0)).reduce_fx(ReduceFx::Max);
             },
             "the last batch is padded",
         ),
@@ -425,7 +425,7 @@ impl TrainingModule for Wide {
         cx.log_histogram("weight", self.0.weight.get(), 16);
         log_media(batch, cx);
         let x = batch.get("x").reshape([BATCH, 1]).broadcast_to([BATCH, 64]);
-        batch.mean(self.0.forward(&x).mean(&[1]))
+        batch.mean(self.0.forward(&x).mean(1))
     }
     fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
         Box::new(Sgd::new(1e-6))

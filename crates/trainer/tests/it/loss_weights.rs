@@ -355,7 +355,7 @@ fn a_loss_without_one_weight_or_with_the_weight_of_padding_is_refused() {
         ignored(tokens) + ignored(tokens) * 0.5
     }
     fn of_padding(tokens: &Tokens<'_>) -> Tensor {
-        let loss = tokens.batch.mean(tokens.losses().mean(&[1]));
+        let loss = tokens.batch.mean(tokens.losses().mean(1));
         with_weight(loss, tokens.counts.sum_all())
     }
     fn unmasked(tokens: &Tokens<'_>) -> Tensor {

@@ -67,7 +67,7 @@ fn log(stage: &str, batch: &Batch, cx: &mut StepContext) {
 impl TrainingModule for Probe {
     fn training_step(&self, batch: &Batch, cx: &mut StepContext) -> Tensor {
         log("train", batch, cx);
-        let x = batch.get("scores").sum_keepdim(&[1]);
+        let x = batch.get("scores").sum_keepdim(1);
         let output = self.linear.forward(&x);
         // Several values per sample.
         batch.mean(&(&output * &output))

@@ -164,7 +164,7 @@ fn logged_values_need_their_own_names_and_a_value_per_sample() {
     let message = fit(PAD_LAST, |m, batch, cx| {
         let logits = m.fc.forward(&batch.get("x"));
         cx.log("mean", &logits.mean_all());
-        batch.mean(&logits.mean(&[1]))
+        batch.mean(&logits.mean(1))
     });
     check(
         &message,

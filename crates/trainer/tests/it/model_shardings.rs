@@ -123,7 +123,7 @@ impl Gan {
     }
 
     fn judged(&self, image: &Tensor) -> Tensor {
-        self.score.forward(&self.judge.forward(image).tanh().mean(&[2, 3]))
+        self.score.forward(&self.judge.forward(image).tanh().mean([2, 3]))
     }
 }
 

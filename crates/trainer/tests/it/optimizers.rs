@@ -442,7 +442,7 @@ impl Two {
 
     fn losses(&self, batch: &Batch) -> Tensor {
         let y = self.b.forward(self.a.forward(batch.get("noise")));
-        (&y * &y).mean(&[1])
+        (&y * &y).mean(1)
     }
 }
 
@@ -487,7 +487,7 @@ fn each_optimizer_has_groups_of_batches_a_cadence_and_a_schedule() {
         let loss = cx.minimize("a", |_| batch.mean((m.a.forward(&noise) - 1.0).abs()));
         cx.minimize("b", |cx| {
             let y = m.b.forward(noise.narrow(1, 0, 4));
-            cx.log("b_mean", y.mean(&[1]));
+            cx.log("b_mean", y.mean(1));
             batch.mean(&y * &y)
         });
         loss
@@ -557,8 +557,7 @@ fn a_gradient_that_overflows_skips_the_step_of_its_own_optimizer_only() {
     let configure = || -> Box<dyn Optimizer> { Box::new(a_and_b()) };
     let two = Two::new(configure, |m, batch, cx| {
         cx.minimize("a", |_| {
-            (m.losses(batch) + m.norm.forward(m.a.forward(batch.get("noise"))).mean(&[1]))
-                .mean_all()
+            (m.losses(batch) + m.norm.forward(m.a.forward(batch.get("noise"))).mean(1)).mean_all()
         });
         cx.minimize("b", |_| m.losses(batch).mean_all() * 1e34)
     });

@@ -20,7 +20,7 @@ struct Flat(Linear);
 
 impl TrainingModule for Flat {
     fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
-        batch.mean(&self.0.forward(&batch.get("x")).sum(&[-1]))
+        batch.mean(&self.0.forward(&batch.get("x")).sum(-1))
     }
     fn validation_step(&self, batch: &Batch, cx: &mut StepContext) {
         cx.log("val_loss", batch.mask());

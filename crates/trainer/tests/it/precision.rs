@@ -39,7 +39,7 @@ impl TrainingModule for Net {
         let x = batch.get("x");
         let conv = self.conv.forward(&x);
         let bn = self.bn.forward(&conv);
-        let logits = self.fc.forward(&bn.relu().mean(&[2, 3]));
+        let logits = self.fc.forward(&bn.relu().mean([2, 3]));
         let loss = cross_entropy(&logits, &batch.get("y"), Reduction::Mean);
         *self.dtypes.lock().unwrap() = [&x, &conv, &bn, &logits, &loss].map(Tensor::dtype).to_vec();
         loss * self.loss_factor

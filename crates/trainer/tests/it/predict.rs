@@ -30,7 +30,7 @@ impl Net {
 
 impl TrainingModule for Net {
     fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
-        batch.mean(&self.linear.forward(&batch.get("x")).sum(&[-1]))
+        batch.mean(&self.linear.forward(&batch.get("x")).sum(-1))
     }
     fn predict_step(&self, batch: &Batch) -> Predictions {
         (self.step)(self, batch)
@@ -111,7 +111,7 @@ fn closures_predict_as_a_module_does() {
     let linear = Linear::new(FEATURES, 2);
     let module = TrainingFn::new(
         &linear,
-        |linear, batch, _| batch.mean(&linear.forward(&batch.get("x")).sum(&[-1])),
+        |linear, batch, _| batch.mean(&linear.forward(&batch.get("x")).sum(-1)),
         |_| Sgd::new(0.1),
     );
     let mut trainer = builder(runs.path()).build().unwrap();

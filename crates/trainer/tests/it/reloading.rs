@@ -27,7 +27,7 @@ struct Net {
 impl TrainingModule for Net {
     fn training_step(&self, batch: &Batch, cx: &mut StepContext) -> Tensor {
         let x = batch.get("x");
-        cx.log("x", x.mean(&[1]));
+        cx.log("x", x.mean(1));
         batch.mean(self.linear.forward(&x).square())
     }
     fn train_dataloader(&self, epoch: u64) -> Result<Option<DataLoader>> {

@@ -58,7 +58,7 @@ impl TrainingModule for Model {
             }
             Use::Branch => {
                 let look_up = |x: &[Tensor]| vec![self.table.forward(&x[0])];
-                cond(indices.ge(0.0).all(&[0, 1]), &[&indices], look_up, look_up).remove(0)
+                cond(indices.ge(0.0).all([0, 1]), &[&indices], look_up, look_up).remove(0)
             }
             _ => self.table.forward(&indices),
         };

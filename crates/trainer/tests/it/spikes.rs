@@ -37,7 +37,7 @@ impl Line {
 
 impl TrainingModule for Line {
     fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
-        batch.mean(&((batch.get("x") * self.w.get()).sum(&[-1]) / FEATURES as f64))
+        batch.mean(&((batch.get("x") * self.w.get()).sum(-1) / FEATURES as f64))
     }
     fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
         Box::new(Sgd::new(0.01).momentum(0.9))
@@ -170,9 +170,8 @@ struct Lines {
 
 impl TrainingModule for Lines {
     fn training_step(&self, batch: &Batch, cx: &mut StepContext) -> Tensor {
-        let loss = |line: &Line| {
-            batch.mean(&((batch.get("x") * line.w.get()).sum(&[-1]) / FEATURES as f64))
-        };
+        let loss =
+            |line: &Line| batch.mean(&((batch.get("x") * line.w.get()).sum(-1) / FEATURES as f64));
         let first = cx.minimize("a", |_| loss(&self.a));
         cx.minimize("b", |_| loss(&self.b));
         first

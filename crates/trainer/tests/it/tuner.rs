@@ -24,7 +24,7 @@ struct Slope {
 
 impl TrainingModule for Slope {
     fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
-        batch.mean(&(batch.get("x").sum(&[-1]) * self.w.get()))
+        batch.mean(&(batch.get("x").sum(-1) * self.w.get()))
     }
     fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
         // The finder's rate replaces this rate, but the group's factor still applies.

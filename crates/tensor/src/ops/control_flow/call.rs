@@ -4,13 +4,14 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::{DerivativeKey, Derivatives, borrowed, derivative_inputs, no_derivative, types};
+use crate::as_tensor::as_tensors;
 use crate::grad::vjp;
 use crate::lower::{Lowering, identifier};
 use crate::operation::{Operation, Vjp};
 use crate::region::{Region, parameters};
 use crate::scope::Scope;
 use crate::tensor::{all_live, next_id};
-use crate::{Fault, Tensor, TensorType};
+use crate::{AsTensor, Fault, Tensor, TensorType};
 
 /// The name and the body of a function.
 struct Callee {
@@ -130,10 +131,11 @@ impl fmt::Debug for Call {
 #[track_caller]
 pub fn call(
     name: &str,
-    inputs: &[&Tensor],
+    inputs: &[impl AsTensor],
     f: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
 ) -> Vec<Tensor> {
     let _scope = Scope::open();
+    let inputs = &as_tensors(inputs)[..];
     let start = next_id();
     // With a poisoned input, record the body here instead of in a function. Then only the results
     // that use the input are poisoned.

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::{borrowed, no_derivative, types};
+use crate::as_tensor::as_tensors;
 use crate::grad::vjp;
 use crate::graph::{replay, value_id, visit};
 use crate::hash::IdSet;
@@ -13,7 +14,7 @@ use crate::ops::optimization_barrier::computed_after;
 use crate::region::Region;
 use crate::scope::Scope;
 use crate::tensor::{Kind, all_live, next_id};
-use crate::{Tensor, TensorType};
+use crate::{AsTensor, Tensor, TensorType};
 
 const CHECKPOINT: &str = "checkpoint";
 
@@ -100,8 +101,12 @@ impl fmt::Debug for Checkpoint {
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[track_caller]
-pub fn checkpoint(f: impl FnOnce(&[Tensor]) -> Vec<Tensor>, inputs: &[&Tensor]) -> Vec<Tensor> {
+pub fn checkpoint(
+    f: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
+    inputs: &[impl AsTensor],
+) -> Vec<Tensor> {
     let _scope = Scope::open();
+    let inputs = &as_tensors(inputs)[..];
     let start = next_id();
     let results = Scope::outside(|| f(&super::owned(inputs)));
     if results.is_empty() || all_live(&results).is_err() {

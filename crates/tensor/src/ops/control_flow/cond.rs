@@ -4,6 +4,7 @@ use fulmen_durable::messages::quantity;
 
 use super::branches::close;
 use super::owned;
+use crate::as_tensor::as_tensors;
 use crate::region::{Region, parameters};
 use crate::scope::{Refusal, Scope};
 use crate::tensor::{all_live, next_id};
@@ -98,12 +99,12 @@ fn refused(
 #[track_caller]
 pub fn cond(
     pred: impl AsTensor,
-    operands: &[&Tensor],
+    operands: &[impl AsTensor],
     on_true: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
     on_false: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
 ) -> Vec<Tensor> {
     let _scope = Scope::open();
-    let pred = pred.as_tensor();
+    let (pred, operands) = (pred.as_tensor(), &as_tensors(operands)[..]);
     let check = || {
         all_live(std::iter::once(pred).chain(operands.iter().copied()))?;
         if pred.dtype() != DType::Bool || pred.rank() != 0 {
@@ -143,9 +144,13 @@ type Case<'a> = &'a dyn Fn(&[Tensor]) -> Vec<Tensor>;
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[track_caller]
-pub fn switch(index: impl AsTensor, operands: &[&Tensor], branches: &[Case<'_>]) -> Vec<Tensor> {
+pub fn switch(
+    index: impl AsTensor,
+    operands: &[impl AsTensor],
+    branches: &[Case<'_>],
+) -> Vec<Tensor> {
     let _scope = Scope::open();
-    let index = index.as_tensor();
+    let (index, operands) = (index.as_tensor(), &as_tensors(operands)[..]);
     let Some(&first) = branches.first() else {
         return vec![Tensor::poison("switch", "there are no branches; pass at least one")];
     };

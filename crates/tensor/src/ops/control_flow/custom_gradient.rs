@@ -6,12 +6,13 @@ use std::sync::Arc;
 use fulmen_durable::messages::quantity;
 
 use super::{borrowed, owned, types};
+use crate::as_tensor::as_tensors;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp};
 use crate::region::Region;
 use crate::scope::{Refusal, Scope};
 use crate::tensor::{all_live, next_id};
-use crate::{Tensor, TensorType};
+use crate::{AsTensor, Tensor, TensorType};
 
 type Backward = dyn Fn(&[Tensor], &[Tensor], &[Tensor]) -> Vec<Tensor> + Send + Sync;
 
@@ -112,11 +113,12 @@ impl fmt::Debug for CustomGradient {
 /// ```
 #[track_caller]
 pub fn custom_gradient(
-    inputs: &[&Tensor],
+    inputs: &[impl AsTensor],
     forward: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
     backward: impl Fn(&[Tensor], &[Tensor], &[Tensor]) -> Vec<Tensor> + Send + Sync + 'static,
 ) -> Vec<Tensor> {
     let _scope = Scope::open();
+    let inputs = &as_tensors(inputs)[..];
     let start = next_id();
     let results = Scope::outside(|| forward(&owned(inputs)));
     if results.is_empty() || all_live(&results).is_err() {

@@ -1,8 +1,9 @@
 //! Loops built on [`scan`](super::scan()) and [`while_loop`]: [`fori_loop`] and [`map`].
 
-use super::{Scan, owned, while_loop};
+use super::{Scan, while_loop};
+use crate::as_tensor::as_tensors;
 use crate::scope::Refusal;
-use crate::{DType, Tensor};
+use crate::{AsTensor, DType, Tensor};
 
 /// A bound of [`fori_loop`]: an integer that is known while recording, or an integer scalar on the
 /// device.
@@ -72,10 +73,11 @@ impl Bound {
 pub fn fori_loop(
     lower: impl Into<Bound>,
     upper: impl Into<Bound>,
-    init: &[&Tensor],
+    init: &[impl AsTensor],
     body: impl FnOnce(&Tensor, &[Tensor]) -> Vec<Tensor>,
 ) -> Vec<Tensor> {
     Tensor::record_many("fori_loop", init.len(), || {
+        let init = as_tensors(init);
         let (lower, upper) = (lower.into(), upper.into());
         if let (Bound::Host(lower), Bound::Host(upper)) = (&lower, &upper) {
             let steps = usize::try_from(upper.saturating_sub(*lower)).unwrap_or(0);
@@ -91,7 +93,7 @@ pub fn fori_loop(
             let numbers =
                 Tensor::iota(DType::I32, [steps], 0) + Tensor::full(DType::I32, [], *lower as f64);
             return Ok(Scan::new()
-                .run(init, &[&numbers], |carry, i| (body(&i[0], carry), Vec::new()))
+                .run(&init, &[&numbers], |carry, i| (body(&i[0], carry), Vec::new()))
                 .0);
         }
         let bound_dtype = match (&lower, &upper) {
@@ -104,7 +106,7 @@ pub fn fori_loop(
         let dtype = if bound_dtype.is_integer() { bound_dtype } else { DType::I32 };
         let (first, end) = (lower.tensor(dtype)?, upper.tensor(dtype)?);
         let mut carry = vec![&first];
-        carry.extend(init);
+        carry.extend(&init);
         let one = Tensor::full(dtype, [], 1.0);
         let mut last = while_loop(
             &carry,
@@ -132,10 +134,10 @@ pub fn fori_loop(
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[track_caller]
-pub fn map(f: impl FnOnce(&[Tensor]) -> Vec<Tensor>, xs: &[&Tensor]) -> Vec<Tensor> {
+pub fn map(f: impl FnOnce(&[Tensor]) -> Vec<Tensor>, xs: &[impl AsTensor]) -> Vec<Tensor> {
     if xs.is_empty() {
-        let count = f(&owned(xs)).len();
+        let count = f(&[]).len();
         return vec![Tensor::poison("map", "there are no xs; pass at least one tensor"); count];
     }
-    Scan::new().run(&[], xs, |_, x| (Vec::new(), f(x))).1
+    Scan::new().run(&[] as &[Tensor], xs, |_, x| (Vec::new(), f(x))).1
 }

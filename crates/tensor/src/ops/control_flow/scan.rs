@@ -8,6 +8,7 @@ use fulmen_durable::messages::quantity;
 use super::scan_derivative::Derivative;
 use super::while_loop::same_carry;
 use super::{Derivatives, borrowed};
+use crate::as_tensor::as_tensors;
 use crate::gradient_flow::active_in_loop;
 use crate::index_checks::IndexCheck;
 use crate::lower::Lowering;
@@ -15,7 +16,7 @@ use crate::operation::{Operation, RecomputePolicy, Vjp};
 use crate::region::{Region, parameters};
 use crate::scope::{Refusal, Scope};
 use crate::tensor::{all_live, next_id};
-use crate::{DType, Tensor, TensorType};
+use crate::{AsTensor, DType, Tensor, TensorType};
 
 /// One step. Its parameters are the carry, a slice of each x, and the captured tensors. Its results
 /// are the carry and a slice of each y.
@@ -244,11 +245,12 @@ impl Scan {
     #[track_caller]
     pub fn run(
         self,
-        init: &[&Tensor],
-        xs: &[&Tensor],
+        init: &[impl AsTensor],
+        xs: &[impl AsTensor],
         f: impl FnOnce(&[Tensor], &[Tensor]) -> (Vec<Tensor>, Vec<Tensor>),
     ) -> (Vec<Tensor>, Vec<Tensor>) {
         let _scope = Scope::open();
+        let (init, xs) = (&as_tensors(init)[..], &as_tensors(xs)[..]);
         let check = || {
             all_live(init.iter().chain(xs).copied())?;
             Ok::<_, Refusal>(self.steps(xs)?)
@@ -360,7 +362,8 @@ impl Scan {
 /// other direction. The forward pass keeps what the backward pass needs of each step, unless a step
 /// uses [`checkpoint`](super::checkpoint()).
 ///
-/// To scan without xs or in reverse, use [`Scan`]. Poisoned if the xs differ in length, or if the
+/// To scan without a carry, use [`map`](super::map()) or pass `&[] as &[Tensor]`. To scan without
+/// xs or in reverse, use [`Scan`]. Poisoned if the xs differ in length, or if the
 /// type of the carry changes. Don't set a [`Variable`](crate::Variable) in `f`: it would hold a
 /// value that exists only within a step. Pass the value on as a carry instead. A random key from
 /// outside gives the same numbers in each step: fold the number of the step into the key.
@@ -379,8 +382,8 @@ impl Scan {
 /// ```
 #[track_caller]
 pub fn scan(
-    init: &[&Tensor],
-    xs: &[&Tensor],
+    init: &[impl AsTensor],
+    xs: &[impl AsTensor],
     f: impl FnOnce(&[Tensor], &[Tensor]) -> (Vec<Tensor>, Vec<Tensor>),
 ) -> (Vec<Tensor>, Vec<Tensor>) {
     Scan::new().run(init, xs, f)

@@ -258,9 +258,9 @@ impl Loop {
             };
             let is_invalid = words.narrow(1, 0, 1).squeeze(1).ne(0.0);
             let none = Tensor::full(DType::I32, [], self.length as f64);
-            let first = is_invalid.select(&number, &none).min(&[0]);
+            let first = is_invalid.select(&number, &none).min(0);
             let is_first = number.eq(&first).unsqueeze(1);
-            checks.push(check.with_words(is_first.select(&words, &words.zeros_like()).sum(&[0])));
+            checks.push(check.with_words(is_first.select(&words, &words.zeros_like()).sum(0)));
         }
         checks
     }

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use fulmen_durable::messages::quantity;
 
 use super::{Body, borrowed, join, types};
+use crate::as_tensor::as_tensors;
 use crate::gradient_flow::active_in_loop;
 use crate::lower::Lowering;
 use crate::operation::{Operation, RecomputePolicy, Vjp};
 use crate::region::{Region, parameters};
 use crate::scope::Scope;
 use crate::tensor::{all_live, next_id};
-use crate::{DType, Tensor, TensorType};
+use crate::{AsTensor, DType, Tensor, TensorType};
 
 /// The inputs are the carry, then the tensors that the condition and the body capture.
 struct While {
@@ -94,11 +95,12 @@ impl fmt::Debug for WhileLoop {
 /// ```
 #[track_caller]
 pub fn while_loop(
-    init: &[&Tensor],
+    init: &[impl AsTensor],
     cond: impl FnOnce(&[Tensor]) -> Tensor,
     body: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
 ) -> Vec<Tensor> {
     Tensor::record_many("while_loop", init.len(), || {
+        let init = &as_tensors(init)[..];
         all_live(init.iter().copied())?;
         if init.is_empty() {
             return Ok(Vec::new());

@@ -8,9 +8,10 @@ mod equation;
 use self::equation::{Equation, Label};
 use super::common_dtype::common_dtype_of_all;
 use super::reduce::Reducer;
+use crate::as_tensor::as_tensors;
 use crate::scope::Refusal;
 use crate::tensor::all_live;
-use crate::{AsTensor, Shape, Tensor};
+use crate::{AsAxes, AsTensor, Shape, Tensor};
 
 /// A tensor with a label for each of its axes.
 #[derive(Clone)]
@@ -128,13 +129,14 @@ impl Tensor {
     /// assert!(wrong.contains("the label 'z' of the result does not occur in any operand"), "{wrong}");
     /// ```
     #[track_caller]
-    pub fn einsum(equation: &str, operands: &[&Tensor]) -> Tensor {
+    pub fn einsum(equation: &str, operands: &[impl AsTensor]) -> Tensor {
         Tensor::record("einsum", || {
+            let operands = as_tensors(operands);
             all_live(operands.iter().copied())?;
             let shapes: Vec<&Shape> = operands.iter().map(|t| t.shape()).collect();
             let equation = Equation::read(equation, &shapes)?;
             // Promote before any sum: a narrow integer may not hold it.
-            let dtype = common_dtype_of_all(operands)?;
+            let dtype = common_dtype_of_all(&operands)?;
             let mut parts = Vec::with_capacity(operands.len());
             for (operand, labels) in operands.iter().zip(&equation.operands) {
                 parts.push(LabeledTensor::new(&operand.to_dtype(dtype), labels, &equation.sizes)?);
@@ -173,17 +175,15 @@ impl Tensor {
     /// ```
     /// use fulmen_tensor::{DType, Tensor};
     /// let (x, w) = (Tensor::ones(DType::F32, [2, 3, 4]), Tensor::ones(DType::F32, [4, 3, 5]));
-    /// assert_eq!(x.tensordot(&w, (&[1, 2], &[1, 0])).ty().to_string(), "f32[2, 5]");
+    /// assert_eq!(x.tensordot(&w, ([1, 2], [1, 0])).ty().to_string(), "f32[2, 5]");
     /// ```
     #[track_caller]
-    pub fn tensordot(&self, other: impl AsTensor, axes: (&[isize], &[isize])) -> Tensor {
+    pub fn tensordot(&self, other: impl AsTensor, axes: (impl AsAxes, impl AsAxes)) -> Tensor {
         Tensor::record("tensordot", || {
             let other = other.as_tensor();
             all_live([self, other])?;
-            let checked = |t: &Tensor, axes: &[isize]| {
-                axes.iter().map(|&a| t.shape().axis(a)).collect::<Result<Vec<_>, _>>()
-            };
-            let (left, right) = (checked(self, axes.0)?, checked(other, axes.1)?);
+            let left = self.shape().indices(axes.0.as_axes())?;
+            let right = other.shape().indices(axes.1.as_axes())?;
             Ok(self.product("tensordot", other, (&[], &[]), (&left, &right)))
         })
     }

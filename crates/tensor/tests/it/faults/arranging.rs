@@ -13,15 +13,15 @@ fn shapes_and_axes() {
             x.view(&[5, -1]),
             x.view(&[-1, -1]),
             x.unflatten(1, &[2, 2]),
-            x.movedim(&[0, 1], &[2]),
-            x.movedim(&[0, 0], &[1, 2]),
+            x.movedim([0, 1], 2),
+            x.movedim([0, 0], [1, 2]),
             x.expand(&[2, 2, 4]),
             x.unsqueeze(5),
             x.flatten(2, 1),
             x.transpose(0, 3),
-            x.flip(&[0, -3]),
-            x.roll(&[1], &[0, 1]),
-            x.roll(&[1], &[3]),
+            x.flip([0, -3]),
+            x.roll(1, [0, 1]),
+            x.roll(1, 3),
             zeros([]).t(),
         ],
         expect![[r#"
@@ -110,14 +110,14 @@ fn shapes_that_cannot_be_are_refused() {
     check_words(&x.view(&[-1, -1]), "one may be -1");
     check_words(&x.view(&[4, -1]), "6 elements cannot become [4, -1]");
     check_words(&x.unflatten(1, &[2, -1]), "3 elements cannot become");
-    check_words(&x.movedim(&[0, 0], &[0, 1]), "named twice");
+    check_words(&x.movedim([0, 0], [0, 1]), "named twice");
     check_words(&x.expand(&[-1, 2, 3]), "keeps the size of an existing axis");
     check_words(&x.split(&[1, 1], 1)[0], "add up to 2; axis 1 of [2, 3] has 3");
     check_words(&x.chunk(0, 0)[0], "the number of chunks must be");
     check_words(&zeros([1 << 20]).unbind(0)[0], "more than 65536 tensors");
     check_words(&x.index(0, -3), "there is no index -3");
     check_words(&x.slice_along(0, .., 0), "in steps of 0");
-    check_words(&x.roll(&[1], &[]), "differ in length");
+    check_words(&x.roll(1, []), "differ in length");
     check_words(&x.repeat(&[2]), "fewer axes");
     check_words(&x.tile(&[usize::MAX, usize::MAX]), "2^47");
     check_words(&x.pad_mode(&[(3, 0)], PadMode::Reflect), "reflect padding must be less");

@@ -39,7 +39,7 @@ fn loops() {
             while_loop(&[&x], |v| v[0].lt(1.0), same).remove(0),
             while_loop(&[&x], |v| v[0].sum_all().lt(1.0), |v| vec![v[0].sum_all()]).remove(0),
             fori_loop(0, 3, &[&x], |_, v| vec![v[0].to_dtype(DType::I32)]).remove(0),
-            Scan::new().run(&[&x], &[], |v, _| (v.to_vec(), Vec::new())).0.remove(0),
+            Scan::new().run(&[&x], &[] as &[Tensor], |v, _| (v.to_vec(), Vec::new())).0.remove(0),
             Scan::new().run(&[&x], &[&zeros([])], |v, _| (v.to_vec(), Vec::new())).0.remove(0),
             Scan::new()
                 .run(&[&x], &[&zeros([2]), &zeros([3])], |v, _| (v.to_vec(), Vec::new()))

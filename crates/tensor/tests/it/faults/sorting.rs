@@ -68,5 +68,5 @@ fn sorts() {
         (x.kthvalue(4, 1).1, "kthvalue: there is no element number 4"),
         (zeros([2, 0]).median(1).0, "median: [2, 0] has no element along axis 1"),
     ]);
-    assert!(Tensor::sort_together(&[], 1, 0, false).is_empty());
+    assert!(Tensor::sort_together(&[] as &[Tensor], 1, 0, false).is_empty());
 }

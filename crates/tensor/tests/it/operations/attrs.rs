@@ -88,10 +88,10 @@ impl Attrs {
         self.read(name, |v| list(v, |pair| Some((pair[0].as_i64()?, pair[1].as_i64()?))))
     }
 
-    /// A list of lists of axes, which count from 0.
+    /// A list of lists of axes.
     #[track_caller]
-    pub(crate) fn lists(&self, name: &str) -> Vec<Vec<usize>> {
-        self.read(name, |v| list(v, |inner| list(inner, as_usize)))
+    pub(crate) fn lists(&self, name: &str) -> Vec<Vec<isize>> {
+        self.read(name, |v| list(v, |inner| list(inner, as_isize)))
     }
 
     /// Axes, which may count from the end.

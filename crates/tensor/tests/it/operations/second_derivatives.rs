@@ -66,7 +66,7 @@ fn gradients_of_gradients() {
         point("logaddexp2 of ties", &[0.0, -1.5, 2.0, 0.5], |x| {
             x.logaddexp2(&Tensor::from_slice(&[0.0, -1.5, 2.0, 0.7], [4]))
         }),
-        point("logsumexp of ties", &[0.5, 0.5, 0.5, -1.0], |x| x.logsumexp(&[0])),
+        point("logsumexp of ties", &[0.5, 0.5, 0.5, -1.0], |x| x.logsumexp(0)),
         point("logcumsumexp of ties", &[0.5, 0.5, 0.5, -1.0], |x| x.logcumsumexp(0)),
         point("softmax of ties", &[0.5, 0.5, 0.5, -1.0], |x| x.softmax(0).narrow(0, 1, 2)),
         point("hypot of ties", &[0.5, 2.0, -1.0, -3.0], |x| {
@@ -85,8 +85,8 @@ fn gradients_of_gradients() {
             &y * &y * &y
         }),
         slope("matmul", &[2, 2], |x| x.matmul(x).matmul(x)),
-        slope("prod", &[2, 5], |x| x.prod(&[1])),
-        slope("norm and std", &[2, 3], |x| x.norm(3.0, &[1]) * x.std(&[1])),
+        slope("prod", &[2, 5], |x| x.prod(1)),
+        slope("norm and std", &[2, 3], |x| x.norm(3.0, 1) * x.std(1)),
         slope("cumprod", &[5], |x| x.cumprod(0) * x),
         slope("cummax", &[5], |x| {
             let (largest, _) = x.cummax(0);

@@ -84,8 +84,8 @@ const ARRANGED: &[(&str, Call)] = &[
     }),
     ("broadcast_in_dim", |c, x| {
         let t = c.pick(x);
-        let axes: Vec<usize> = (0..t.rank()).map(|axis| axis + c.below(2)).collect();
-        vec![t.broadcast_in_dim(c.shape(), &axes)]
+        let axes: Vec<isize> = (0..t.rank()).map(|axis| (axis + c.below(2)) as isize).collect();
+        vec![t.broadcast_in_dim(c.shape(), axes)]
     }),
     ("concatenate", |c, x| {
         let t = c.pick(x);
@@ -363,7 +363,9 @@ const PRODUCTS: &[(&str, Call)] = &[
     }),
     ("outer", |c, x| vec![c.pick(x).outer(c.pick(x))]),
     ("dot_general", |c, x| {
-        let axis = |c: &mut Choices<'_>| (0..c.below(3)).map(|_| c.below(4)).collect::<Vec<_>>();
+        let axis = |c: &mut Choices<'_>| {
+            (0..c.below(3)).map(|_| c.below(6) as isize - 2).collect::<Vec<_>>()
+        };
         let (t, batch, contracting) = (c.pick(x), axis(c), axis(c));
         let same = c.bool();
         let other = (

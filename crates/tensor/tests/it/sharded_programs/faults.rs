@@ -176,7 +176,7 @@ fn a_convolution_split_along_a_spatial_axis() {
 fn a_product_of_stacks_on_three_mesh_axes() {
     let parameters: [Parameter<'_>; 2] = [(&[24, 3], &["ac"]), (&[8, 24, 3], &["bc", "a"])];
     same(&CUBE, &parameters, |x| {
-        let y = x[0].dot_general(&x[1], (&[0], &[1]), (&[1], &[2]));
+        let y = x[0].dot_general(&x[1], (0, 1), (1, 2));
         let mut results = weighted(&y.with_sharding(&split(&["", "bc"])), x);
         results[0] = results[0].with_sharding(&split(&["ac"]));
         results
@@ -251,9 +251,9 @@ fn a_slice_with_a_stride_and_its_derivative() {
 fn a_fourier_transform_of_a_split_axis() {
     for axes in [&["", "ab"][..], &["a", "b"], &["b", "a"]] {
         same(&GRID, &[(&[8, 16], axes)], |x| {
-            let y = x[0].rfft(&[1]);
+            let y = x[0].rfft(1);
             let split_along_columns = (y.real() + y.imag()).with_sharding(&split(&["ab"]));
-            [weighted(&split_along_columns, x), vec![x[0].fft(&[0, 1]).real()]].concat()
+            [weighted(&split_along_columns, x), vec![x[0].fft([0, 1]).real()]].concat()
         });
     }
 }

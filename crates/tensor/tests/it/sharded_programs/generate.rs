@@ -559,18 +559,18 @@ impl Generator {
             let other = self.operand(&shape);
             return Some(Draft { op: Op::Matmul, operands: vec![main, other] });
         }
-        let mut order: Vec<usize> = self.order(rank).iter().map(|&axis| axis as usize).collect();
+        let mut order = self.order(rank);
         let contracted = self.random.between(1, rank.min(2));
         let batched = self.random.below(rank - contracted + 1).min(2);
-        let contracting: Vec<usize> = order.drain(..contracted).collect();
-        let batch: Vec<usize> = order.drain(..batched).collect();
+        let contracting: Vec<isize> = order.drain(..contracted).collect();
+        let batch: Vec<isize> = order.drain(..batched).collect();
         // The other operand's axes: batch, contracted and free, in some order.
         let free = self.random.below(2);
         let count = batched + contracted + free;
-        let places: Vec<usize> = self.order(count).iter().map(|&axis| axis as usize).collect();
+        let places = self.order(count);
         let mut shape = vec![self.random.one_of(&[8, 4, 2, 3]); count];
         for (&axis, &place) in batch.iter().chain(&contracting).zip(&places) {
-            shape[place] = dims[axis];
+            shape[place as usize] = dims[axis as usize];
         }
         let other = self.operand(&shape);
         let op = Op::DotGeneral {

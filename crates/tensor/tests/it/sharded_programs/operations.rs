@@ -50,7 +50,7 @@ pub(super) enum Op {
     DynamicSlice(Vec<usize>),
     DynamicUpdateSlice,
     Matmul,
-    DotGeneral { batch: [Vec<usize>; 2], contracting: [Vec<usize>; 2] },
+    DotGeneral { batch: [Vec<isize>; 2], contracting: [Vec<isize>; 2] },
     Einsum(usize),
     Convolution(Window),
     ConvTranspose(Window),
@@ -255,7 +255,7 @@ impl Op {
             Op::Permute(axes) => x[0].permute(axes),
             Op::BroadcastTo(dims) => x[0].broadcast_to(dims.as_slice()),
             Op::Flip(axes) => x[0].flip(axes),
-            Op::Roll { shift, axis } => x[0].roll(&[*shift], &[*axis]),
+            Op::Roll { shift, axis } => x[0].roll(*shift, *axis),
             Op::Pad { low, high, interior } => x[0].pad(&zero(), low, high, interior),
             Op::PadMode { how, amounts } => {
                 let modes = [PadMode::Reflect, PadMode::Replicate, PadMode::Circular];
@@ -316,9 +316,7 @@ impl Op {
                 );
                 product * 0.3
             }
-            Op::Einsum(how) => {
-                Tensor::einsum(EQUATIONS[*how].0, &x.iter().collect::<Vec<_>>()) * 0.3
-            }
+            Op::Einsum(how) => Tensor::einsum(EQUATIONS[*how].0, x) * 0.3,
             Op::Convolution(window) => x[0].convolution(&x[1], &window.convolution()) * 0.2,
             Op::ConvTranspose(window) => x[0].conv_transpose(&x[1], &window.convolution()) * 0.2,
             Op::MaxPool(window) => x[0].max_pool(&window.pooling()),
