@@ -110,8 +110,16 @@ pub(crate) fn training_step(
         .filter(|(_, p)| !p.requires_grad())
         .map(|(name, _)| name.clone())
         .collect();
-    let types: Vec<_> = parameters.into_iter().map(|(name, p)| (name, p.ty())).collect();
+    let types: Vec<_> = parameters.iter().map(|(name, p)| (name.clone(), p.ty())).collect();
     optimizers.check_for(&types, &frozen)?;
+    if let Some(averaging) = &config.averaging {
+        let trained: Vec<_> = parameters
+            .iter()
+            .map(|(name, parameter)| (name.as_str(), optimizers.training(name, parameter)))
+            .collect();
+        let names: Vec<_> = optimizers.members().iter().map(|it| it.name.as_str()).collect();
+        averaging.check_only(&trained, &names)?;
+    }
     if !optimizers.is_single()
         && config.parts.iter().any(|part| matches!(part, StepPart::Sweep { .. }))
     {

@@ -174,8 +174,13 @@ fn average(recorded: &mut RecorderOutput, config: &StepConfig) {
     let (Some(averaging), Some(count)) = (&config.averaging, layout.counters.averaged) else {
         return;
     };
-    let updates = values.after(layout.counters.updates);
-    let averaging = averaging.step(updates, values.before(count), updated.as_ref(), epoch.as_ref());
+    let updates = values.after(layout.averaged_updates);
+    let done = if averaging.counts_updates_of_one_optimizer() {
+        Some(updates.gt(values.before(layout.averaged_updates)))
+    } else {
+        updated.clone()
+    };
+    let averaging = averaging.step(updates, values.before(count), done.as_ref(), epoch.as_ref());
     for Average { source, average } in &layout.averages {
         values.set(*average, averaging.apply(values.before(*average), values.after(*source)));
     }

@@ -2,8 +2,11 @@
 //! part of the training state, and each step updates it. Validation, tests and saved weights use
 //! it.
 
+use std::collections::BTreeSet;
+use std::fmt::Display;
 use std::panic::Location;
 
+use fulmen_nn::optim::pattern::{check_pattern, matches_pattern};
 use fulmen_tensor::{DType, Tensor, TensorType};
 
 use crate::rules::epoch::{Epoch, to_counter};
@@ -30,6 +33,8 @@ pub struct WeightAveraging {
     start: Interval,
     every: Interval,
     use_buffers: bool,
+    /// Patterns of the names that have an average; all names if it is empty.
+    only: Vec<String>,
     line: &'static Location<'static>,
 }
 
@@ -57,6 +62,7 @@ impl WeightAveraging {
             start: Interval::Steps(0),
             every: Interval::Steps(1),
             use_buffers: true,
+            only: Vec::new(),
             line: Location::caller(),
         }
     }
@@ -69,6 +75,7 @@ impl WeightAveraging {
             start: Interval::Epochs(start_epoch),
             every: Interval::Epochs(1),
             use_buffers: true,
+            only: Vec::new(),
             line: Location::caller(),
         }
     }
@@ -116,11 +123,31 @@ impl WeightAveraging {
         self
     }
 
+    /// Averages only the parameters and buffers whose whole dotted names match this pattern, such
+    /// as `generator.*` in a GAN. `*` matches any text, including dots, and `?` matches one
+    /// character. A second call adds a pattern. The other values of the module keep those of the
+    /// latest step.
+    ///
+    /// Steps are then the updates of the [optimizer](crate::Optimizers) that trains these
+    /// parameters, instead of the steps of the training. All of them must belong to one optimizer.
+    ///
+    /// ```
+    /// use fulmen_trainer::{Trainer, WeightAveraging};
+    /// let ema = WeightAveraging::ema(0.999).only("generator.*");
+    /// let builder = Trainer::builder().weight_averaging(ema);
+    /// ```
+    pub fn only(mut self, pattern: impl Into<String>) -> WeightAveraging {
+        self.only.push(pattern.into());
+        self
+    }
+
+    fn error(&self, message: impl Display) -> Error {
+        Error::usage(format!("WeightAveraging: {message}\n  at {}", self.line))
+    }
+
     /// Rejects invalid settings.
     pub(crate) fn check(&self) -> Result<()> {
-        let wrong = |message: String| {
-            Err(Error::usage(format!("WeightAveraging: {message}\n  at {}", self.line)))
-        };
+        let wrong = |message: String| Err(self.error(message));
         if matches!(self.every, Interval::Steps(0) | Interval::Epochs(0)) {
             return wrong("the interval must be at least 1 step or epoch, not 0".into());
         }
@@ -132,9 +159,52 @@ impl WeightAveraging {
         }
     }
 
-    /// Whether a value of the module has an average.
-    pub(crate) fn has(&self, ty: &TensorType, trained: bool, is_buffer: bool) -> bool {
-        ty.dtype.is_float() && (trained || is_buffer && self.use_buffers)
+    /// Checks the patterns of [`only`](WeightAveraging::only) against the module's parameters. Each
+    /// has the index of the optimizer that trains it, or `None` if it is not trained. `optimizers`
+    /// are their names.
+    ///
+    /// # Errors
+    /// A pattern that matches no parameter; parameters of no optimizer or of several.
+    pub(crate) fn check_only(
+        &self,
+        parameters: &[(&str, Option<usize>)],
+        optimizers: &[&str],
+    ) -> Result<()> {
+        let names = parameters.iter().map(|(name, _)| *name);
+        if let Some(message) =
+            self.only.iter().find_map(|pattern| check_pattern(pattern, names.clone()))
+        {
+            return Err(self.error(format_args!("only: {message}")));
+        }
+        let matching = parameters.iter().filter(|(name, _)| self.includes(name));
+        let trained: BTreeSet<usize> = matching.filter_map(|(_, optimizer)| *optimizer).collect();
+        if self.only.is_empty() || trained.len() == 1 {
+            return Ok(());
+        }
+        let patterns = quoted(self.only.iter().map(String::as_str));
+        Err(self.error(match trained.is_empty() {
+            true => format!("only: all parameters that match {patterns} are frozen"),
+            false => format!(
+                "only: the parameters that match {patterns} belong to the optimizers {}; an average counts the updates of \
+                 one optimizer",
+                quoted(trained.iter().map(|&optimizer| optimizers[optimizer]))
+            ),
+        }))
+    }
+
+    /// Whether a name is averaged, if its value can be averaged.
+    pub(crate) fn includes(&self, name: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|pattern| matches_pattern(pattern, name))
+    }
+
+    /// Whether steps are the updates of one optimizer instead of the steps of the training.
+    pub(crate) fn counts_updates_of_one_optimizer(&self) -> bool {
+        !self.only.is_empty()
+    }
+
+    /// Whether a value of the module with this name has an average.
+    pub(crate) fn has(&self, name: &str, ty: &TensorType, trained: bool, is_buffer: bool) -> bool {
+        ty.dtype.is_float() && self.includes(name) && (trained || is_buffer && self.use_buffers)
     }
 
     /// Whether averaging depends on epochs, so that a step must know when an epoch ends.
@@ -144,7 +214,11 @@ impl WeightAveraging {
 
     /// The settings as text. A run cannot continue an average that has a different text.
     pub(crate) fn description(&self) -> String {
-        format!("{:?} from {:?} every {:?}", self.rule, self.start, self.every)
+        let only = match &self.only[..] {
+            [] => String::new(),
+            only => format!(" only {only:?}"),
+        };
+        format!("{:?} from {:?} every {:?}{only}", self.rule, self.start, self.every)
     }
 
     /// How to average in a step after which the optimizer has made `updates` updates. `done` says
@@ -190,6 +264,11 @@ impl WeightAveraging {
             share,
         }
     }
+}
+
+/// Names in backquotes, separated by commas.
+fn quoted<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    names.map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 
 /// How one step averages.

@@ -112,6 +112,8 @@ pub(crate) struct StateLayout {
     /// The slots of each optimizer.
     pub(crate) optimizers: Vec<OptimizerSlots>,
     pub(crate) averages: Vec<Average>,
+    /// The number of updates that the averages count.
+    pub(crate) averaged_updates: EntryId,
     pub(crate) counters: Counters,
     pub(crate) phases: Phases,
 }
@@ -216,7 +218,8 @@ impl StateLayout {
     ) -> StateLayout {
         let accumulates = config.accumulation().accumulates();
         let (parameters, module_entries) = (module.parameters(), of_module(module, config));
-        let groups = rows::groups(&parameters, &module_entries, scanned, optimizers, &phases);
+        let groups =
+            rows::groups(&parameters, &module_entries, scanned, optimizers, &phases, config);
         let mut entries = Entries(rows::join(module_entries, &groups));
         let module_len = entries.0.len();
         let mut params: Vec<Vec<ParamSlots>> =
@@ -314,6 +317,18 @@ impl StateLayout {
         let epoch = counts_epochs
             .then(|| [names::BATCH, names::EPOCHS].map(|name| entries.scalar(name, zero())));
         let averaged = config.averaging.is_some().then(|| entries.scalar(names::AVERAGED, zero()));
+        // With `only`, all averages belong to one optimizer.
+        let averaged_updates = optimizers
+            .iter()
+            .filter(|_| {
+                let averaging = config.averaging.as_ref();
+                averaging.is_some_and(WeightAveraging::counts_updates_of_one_optimizer)
+            })
+            .find(|slots| {
+                let mut params = slots.params.iter();
+                params.any(|param| averages.iter().any(|average| average.source == param.param))
+            })
+            .map_or(updates, |slots| slots.updates);
         let lr_factor = config
             .scales_learning_rate
             .then(|| entries.scalar(names::LR_FACTOR, Tensor::scalar(1.0f32)));
@@ -323,6 +338,7 @@ impl StateLayout {
             module_len,
             optimizers,
             averages,
+            averaged_updates,
             counters: Counters { step, epoch, updates, group, lr_factor, averaged },
             phases,
         }
@@ -425,7 +441,8 @@ fn average(
     let Origin::Module { variables, .. } = &entry.origin else { return None };
     let (name, dtype) =
         (|name: &str| format!("{AVERAGE}{name}"), accumulation::dtype(entry.ty.dtype));
-    let has = averaging.has(&entry.ty, trained, is_buffer);
+    // The rows of a joined entry are averaged all or not at all.
+    let has = averaging.has(&entry.names()[0], &entry.ty, trained, is_buffer);
     has.then(|| entry.with_same_shape(name, dtype, Origin::Average(variables.clone())))
 }
 

@@ -11,6 +11,7 @@ use fulmen_tensor::{Block, DType, Literal, Sharding, Tensor, TensorType, Variabl
 
 use super::{Entry, Origin, names};
 use crate::Result;
+use crate::step_config::StepConfig;
 use crate::step_config::optimizers::Optimizers;
 use crate::step_config::phases::Phases;
 
@@ -23,11 +24,13 @@ pub(super) fn groups(
     scanned: &[Vec<Variable>],
     optimizers: &Optimizers,
     phases: &Phases,
+    config: &StepConfig,
 ) -> Vec<Vec<usize>> {
     let kind = |index: &usize| {
         let ((name, parameter), entry) = (&parameters[*index], &entries[*index]);
         let gathered = matches!(entry.origin, Origin::Module { gathered: true, .. });
-        let storage = (entry.ty.clone(), entry.sharding.clone(), gathered);
+        let averaged = config.averaging.as_ref().is_some_and(|it| it.includes(name));
+        let storage = (entry.ty.clone(), entry.sharding.clone(), gathered, averaged);
         (storage, optimizers.training(name, parameter), phases.unfreezing_of(name))
     };
     let can_join = |rows: &[usize]| {

@@ -414,6 +414,62 @@ fn averages_count_the_steps_of_the_training() {
     assert_close(&after(4, &|b| b.weight_averaging(WeightAveraging::ema(0.5))), &expected, 1e-4);
 }
 
+#[test]
+fn an_average_of_one_network_counts_the_updates_of_its_optimizer() {
+    let folder = tempfile::tempdir().unwrap();
+    let trained = |steps: u64, averaging: Option<WeightAveraging>| {
+        let gan = Gan::new(|| sgd(0.1));
+        let (summary, _) = fit(folder.path(), &gan, &loader(4, 16), |b| {
+            let b = b.max_steps(steps);
+            match &averaging {
+                Some(averaging) => b.weight_averaging(averaging.clone()),
+                None => b,
+            }
+        });
+        let generator = (NOISE + 1) * HIDDEN + (HIDDEN + 1) * PIXELS;
+        let mut weights = gan.weights();
+        let discriminator = weights.split_off(generator);
+        ([weights, discriminator], summary.last_checkpoint.unwrap())
+    };
+    // The generator is updated in the steps 1 and 3.
+    let [([first, _], _), ([second, discriminator], _)] = [1, 4].map(|steps| trained(steps, None));
+    let mean: Vec<f64> = first.iter().zip(&second).map(|(a, b)| a + 0.5 * (b - a)).collect();
+    assert!(mean.iter().zip(&second).any(|(a, b)| (a - b).abs() > 1e-3), "the weights moved");
+    let ema = || WeightAveraging::ema(0.5).only("generator.*");
+    for (averaging, expected) in [
+        (ema(), &mean),
+        // It begins with the second update, the last.
+        (ema().start_step(1), &second),
+        (ema().every_n_steps(2), &second),
+        // No step is averaged.
+        (ema().start_step(2), &second),
+    ] {
+        let (averaged, checkpoint) = trained(4, Some(averaging));
+        assert_close(&averaged[0], expected, 1e-5);
+        assert_eq!(averaged[1], discriminator, "the other network is not averaged");
+        let names = crate::common::tensors(checkpoint);
+        let current = |name: &&String| name.starts_with("trainer/current/");
+        let current: Vec<&String> = names.keys().filter(current).collect();
+        assert!(current.iter().all(|name| name.starts_with("trainer/current/generator.")));
+        assert_eq!(current.len(), 4, "{current:?}");
+    }
+
+    let refused = |averaging: WeightAveraging| {
+        let builder = trainer(folder.path()).max_epochs(1).weight_averaging(averaging);
+        let gan = Gan::new(|| sgd(0.1));
+        let error = builder.build().unwrap().fit(&gan, &loader(1, 16), None).unwrap_err();
+        assert!(error.is_usage() && error.to_string().contains("optimizers.rs:"), "{error}");
+        error.to_string()
+    };
+    let error = refused(WeightAveraging::ema(0.5).only("generator.*").only("generatr.out.*"));
+    let expected = "WeightAveraging: only: the pattern `generatr.out.*` matches no parameter; the nearest are `generator.out.";
+    assert!(error.starts_with(expected), "{error}");
+    let error = refused(WeightAveraging::ema(0.5).only("*.out.weight"));
+    let expected = "WeightAveraging: only: the parameters that match `*.out.weight` belong to the optimizers `discriminator`, \
+                    `generator`; an average counts";
+    assert!(error.starts_with(expected), "{error}");
+}
+
 /// Two layers, with a test's own training step.
 #[derive(Module)]
 struct Two {

@@ -134,7 +134,7 @@ fn assert_close(
 
 #[test]
 fn a_scan_trains_like_layers_in_a_loop() {
-    let settings: [Setting; 7] = [
+    let settings: [Setting; 8] = [
         ("sgd", 1, sgd, |b| b),
         ("adamw, clipped, accumulated", 2, adamw, |b| {
             b.gradient_clip_val(0.3).accumulate_grad_batches(2)
@@ -143,6 +143,9 @@ fn a_scan_trains_like_layers_in_a_loop() {
         ("groups", 1, grouped, |b| b),
         ("one group", 2, one_group, |b| b),
         ("averaged", 1, adamw, |b| b.weight_averaging(WeightAveraging::ema(0.8))),
+        ("one layer averaged", 1, adamw, |b| {
+            b.weight_averaging(WeightAveraging::ema(0.8).only("layers.1.*"))
+        }),
         ("unfrozen later", 1, sgd, |b| {
             b.callback(BackboneFinetuning::new("layers.*", TrainDuration::Epochs(1)))
         }),
