@@ -139,7 +139,8 @@ impl Slot<'_> {
         self.cache.filter(|cache| cache.has_program(self.function.name()))
     }
 
-    /// How this program differs from the most similar stored program with the same name.
+    /// How this program differs from the most similar stored program with the same name and
+    /// variant.
     pub(crate) fn nearest(&self) -> Option<String> {
         let saved = self.owner.saved().and_then(|saved| saved.nearest(self.key()?));
         let lines = saved.or_else(|| self.cache_of_program()?.nearest(self.key()?));
@@ -191,11 +192,12 @@ pub(crate) fn program_key(
         Kind::Placeholder { name } => Some((name.clone(), parameter.ty().to_string())),
         _ => None,
     };
-    ProgramKey::new(
+    let key = ProgramKey::new(
         topology,
         function.name(),
         text,
         options,
         function.parameters().iter().filter_map(input),
-    )
+    )?;
+    Ok(key.with_variant(function.variant_name()))
 }

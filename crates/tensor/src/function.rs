@@ -19,6 +19,7 @@ use crate::{Error, MatmulPrecision, Result, Sharding, Tensor, TensorType};
 #[must_use]
 pub struct Function {
     name: String,
+    variant: String,
     parameters: Vec<Tensor>,
     results: Vec<Tensor>,
     aliases: Vec<Option<usize>>,
@@ -40,6 +41,7 @@ impl Function {
         let result_shardings = vec![Sharding::replicated(); results.len()];
         Function {
             name: name.into(),
+            variant: String::new(),
             parameters,
             results,
             aliases,
@@ -155,6 +157,31 @@ impl Function {
     pub fn constants_as_inputs(mut self) -> Function {
         self.constants = Constants::AsInputs;
         self
+    }
+
+    /// Distinguishes this function from others of the same name that a program needs too, such as
+    /// the same step for batches of another length. Notes about the compile cache compare only
+    /// functions of one variant. A second call adds to the first. The compiled program does not
+    /// depend on it.
+    ///
+    /// ```
+    /// use fulmen_tensor::{DType, Function, TensorType};
+    ///
+    /// let square = |n| Function::trace("square", &[TensorType::new(DType::F32, [n])], |x| vec![&x[0] * &x[0]]);
+    /// let functions: Vec<Function> = [64, 128].map(|n| square(n).variant(format!("length {n}"))).into();
+    /// # drop(functions);
+    /// ```
+    pub fn variant(mut self, variant: impl AsRef<str>) -> Function {
+        let variant = variant.as_ref();
+        if !self.variant.is_empty() && !variant.is_empty() {
+            self.variant.push_str(", ");
+        }
+        self.variant.push_str(variant);
+        self
+    }
+
+    pub(crate) fn variant_name(&self) -> &str {
+        &self.variant
     }
 
     pub(crate) fn constants(&self) -> Constants {

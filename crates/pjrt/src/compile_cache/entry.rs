@@ -31,6 +31,8 @@ pub(super) struct Header {
     pub(super) compile_ms: u64,
     #[prost(message, repeated, tag = "4")]
     pub(super) facts: Vec<Fact>,
+    #[prost(string, tag = "5")]
+    pub(super) variant: String,
 }
 
 impl Header {
@@ -40,6 +42,7 @@ impl Header {
             program: key.program().to_owned(),
             compile_ms: u64::try_from(compile_time.as_millis()).unwrap_or(u64::MAX),
             facts: key.facts().to_vec(),
+            variant: key.variant().to_owned(),
         }
     }
 }
@@ -103,7 +106,7 @@ mod tests {
     fn any_flipped_bit_and_any_cut_is_refused() {
         let fact = Fact::default();
         let header =
-            Header { key: "k".into(), program: "step".into(), compile_ms: 7, facts: vec![fact] };
+            Header { key: "k".into(), compile_ms: 7, facts: vec![fact], ..Header::default() };
         let bytes = encode(&header, &[1, 2, 3]);
         assert_eq!(decode(&bytes).unwrap(), (header.clone(), &[1, 2, 3][..]));
         let file = tempfile::NamedTempFile::new().unwrap();

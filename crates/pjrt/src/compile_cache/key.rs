@@ -42,6 +42,7 @@ pub(super) struct Fact {
 #[derive(Clone, Debug)]
 pub struct ProgramKey {
     program: String,
+    variant: String,
     facts: Vec<Fact>,
     digest: String,
 }
@@ -76,7 +77,16 @@ impl ProgramKey {
         let digest = hash::hex(&hash::of_bytes(
             &Facts { program: program.to_owned(), facts: facts.clone() }.encode_to_vec(),
         ));
-        Ok(Self { program: program.to_owned(), facts, digest })
+        Ok(Self { program: program.to_owned(), variant: String::new(), facts, digest })
+    }
+
+    /// Distinguishes this program from others with the same name that a process needs at the same
+    /// time, such as the one for another length of batches. Programs of different variants are
+    /// never compared. The variant does not affect the digest.
+    #[must_use]
+    pub fn with_variant(mut self, variant: &str) -> ProgramKey {
+        variant.clone_into(&mut self.variant);
+        self
     }
 
     /// The program's name.
@@ -89,17 +99,24 @@ impl ProgramKey {
         &self.digest
     }
 
+    pub(super) fn variant(&self) -> &str {
+        &self.variant
+    }
+
     pub(super) fn facts(&self) -> &[Fact] {
         &self.facts
     }
 
-    /// The differences from the most similar stored program with the same name. `None` if no stored
-    /// program is similar.
+    /// The differences from the most similar stored program with the same name and variant. `None`
+    /// if no stored program is similar.
     pub(super) fn nearest<H: Borrow<Header>>(
         &self,
         stored: impl Iterator<Item = H>,
     ) -> Option<Vec<String>> {
-        let named = stored.filter(|header| header.borrow().program == self.program);
+        let named = stored.filter(|header| {
+            let Header { program, variant, .. } = header.borrow();
+            *program == self.program && *variant == self.variant
+        });
         let near = named.filter(|header| self.is_near(&header.borrow().facts));
         near.map(|header| differences(&self.facts, &header.borrow().facts))
             .min_by_key(Vec::len)
@@ -235,7 +252,8 @@ mod tests {
                 machine: false,
             })
             .collect();
-        ProgramKey { program: "step".into(), facts, digest: String::new() }
+        let (program, variant, digest) = ("step".into(), String::new(), String::new());
+        ProgramKey { program, variant, facts, digest }
     }
 
     #[test]

@@ -253,8 +253,8 @@ impl CompileCache {
             .map_err(|error| Error::io(format!("cannot write {}", path.display()), error))
     }
 
-    /// The differences from the most similar stored program with the same name, one per line;
-    /// `None` if no stored program is similar.
+    /// The differences from the most similar stored program with the same name and variant, one per
+    /// line; `None` if no stored program is similar.
     pub fn nearest(&self, key: &ProgramKey) -> Option<Vec<String>> {
         let start = key::file_start(key.program());
         let files = self.files().ok()?.into_iter().filter(|file| file.starts_with(&start));

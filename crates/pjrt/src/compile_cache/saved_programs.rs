@@ -156,8 +156,8 @@ impl SavedPrograms {
         loaded.map_err(|error| error.during(self.path.display()))
     }
 
-    /// The differences from the most similar program with the same name, one per line; `None` if no
-    /// program is similar.
+    /// The differences from the most similar program with the same name and variant, one per line;
+    /// `None` if no program is similar.
     pub fn nearest(&self, key: &ProgramKey) -> Option<Vec<String>> {
         key.nearest(self.programs.all.iter().map(|program| &program.header))
     }
@@ -171,8 +171,7 @@ mod tests {
 
     #[test]
     fn any_flipped_bit_and_any_cut_is_refused() {
-        let header =
-            Header { key: "k".into(), program: "step".into(), compile_ms: 7, facts: Vec::new() };
+        let header = Header { key: "k".into(), program: "step".into(), ..Header::default() };
         let program = Program { header, executable: vec![1, 2, 3] };
         let saved =
             SavedPrograms { programs: Programs { all: vec![program] }, ..SavedPrograms::default() };

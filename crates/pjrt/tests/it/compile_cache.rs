@@ -139,6 +139,17 @@ fn a_miss_names_what_differs_from_the_most_similar_program() {
         cache.nearest(&key("step", &text.replace("1.0", "2.0"), "u8[32, 1, 28, 28]")).unwrap(),
         ["the operations are the same, but their constants, axes, shapes or order differ"]
     );
+    // A program for batches of another length is another variant.
+    let of_length =
+        |n: usize| key("step", &text, &format!("s32[8, {n}]")).with_variant(&n.to_string());
+    cache.store(&of_length(64), &program, TIME).unwrap();
+    assert_eq!(cache.nearest(&of_length(128)), None);
+    let larger_batch = key("step", &text, "s32[16, 64]").with_variant("64");
+    assert_eq!(
+        cache.nearest(&larger_batch).unwrap(),
+        ["`batch.image`: s32[8, 64] then, s32[16, 64] now"]
+    );
+    assert_eq!(of_length(64).digest(), key("step", &text, "s32[8, 64]").digest());
 }
 
 #[test]

@@ -28,9 +28,10 @@ pub(crate) fn record_eval_step(
         check_order(loader)?;
     }
     let shapes = Batch::placeholders(loader, config.options.precision.cast_dtype());
-    StepProgram::of_shapes(&shapes, stage.step(), |batch| {
+    let program = StepProgram::of_shapes(&shapes, stage.step(), |batch| {
         record(module, stage, dataset, batch, entries, config, seed)
-    })
+    })?;
+    Ok(program.variant(dataset))
 }
 
 /// Checks that predictions can be matched to samples.

@@ -77,7 +77,16 @@ impl StepProgram {
             program.signature.logs.merge_checks(&other.signature.logs);
             program.functions.extend(other.functions);
         }
+        let variants = batches.iter().map(|batch| shape_title(batch, batches));
+        program.functions =
+            program.functions.into_iter().zip(variants).map(|(f, v)| f.variant(v)).collect();
         Ok(program)
+    }
+
+    /// Distinguishes the step from others of the same name in a run; see [`Function::variant`].
+    pub(super) fn variant(mut self, variant: &str) -> StepProgram {
+        self.functions = self.functions.into_iter().map(|f| f.variant(variant)).collect();
+        self
     }
 
     pub(super) fn new(step: RecordedStep<'_>, config: &StepConfig) -> Result<StepProgram> {
@@ -136,6 +145,18 @@ impl StepProgram {
             each.map(|(title, function)| compile(&title, function)).collect::<Result<_, _>>()?;
         Ok(CompiledStep { shapes, signature: self.signature.clone() })
     }
+}
+
+/// The inputs of a batch whose shapes differ from those of other batches, with the shape of a
+/// sample. Empty if there is only one shape.
+fn shape_title(batch: &Batch, batches: &[Batch]) -> String {
+    let mut parts = Vec::new();
+    for (i, input) in batch.inputs().enumerate() {
+        if batches.iter().any(|other| other.inputs().nth(i).map(Tensor::ty) != Some(input.ty())) {
+            parts.push(format!("input {i} {:?}", &input.shape().dims()[1..]));
+        }
+    }
+    parts.join(", ")
 }
 
 /// The titles of a step's programs, one for each of the loader's shapes. They name the fields whose

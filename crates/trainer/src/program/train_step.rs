@@ -69,6 +69,10 @@ pub(crate) fn record_train_step(
             }
             Ok(recorded.step)
         })?;
+        let step = match layout.phases.count() {
+            1 => step,
+            _ => step.variant(&layout.phases.title(phase)),
+        };
         if let Some(first) = steps.first() {
             first.logs().check_same(step.logs(), "training_step", "phase")?;
         }

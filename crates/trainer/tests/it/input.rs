@@ -9,6 +9,7 @@ use crate::common::{isolated, trainer};
 use fulmen_data::{Buckets, DataLoader, Dataset, Error, Field, OnError, Sample};
 use fulmen_nn::optim::{Optimizer, Sgd};
 use fulmen_nn::{Linear, Module};
+use fulmen_pjrt::compile_cache::CompileCache;
 use fulmen_tensor::{DType, Tensor};
 use fulmen_trainer::{Batch, Callback, Plan, StepContext, TrainingModule, Weights};
 
@@ -259,7 +260,9 @@ fn samples_of_different_lengths_train_with_a_program_for_each_bucket() {
     };
     let dir = tempfile::tempdir().unwrap();
     let compiled = Compilations::default();
-    let builder = trainer(dir.path()).runtime(isolated()).max_epochs(2);
+    let runtime =
+        isolated().with_compile_cache(CompileCache::new(dir.path().join("cache"), 1 << 30));
+    let builder = trainer(dir.path()).runtime(runtime).max_epochs(2);
     let mut trainer = builder.callback(compiled.clone()).build().unwrap();
     let module = Sum { linear: Linear::new(1, 1) };
     let summary = trainer.fit(&module, &loader(true), Some(&loader(true))).unwrap();
@@ -276,6 +279,9 @@ fn samples_of_different_lengths_train_with_a_program_for_each_bucket() {
         compiled.0.lock().unwrap().iter().all(|(_, time)| time.is_some_and(|time| !time.is_zero()))
     );
     assert_eq!(summary.global_step, 2 * loader(true).len() as u64);
+    // The cache has no earlier program of any of them: the others of this fit are no earlier ones.
+    let log = std::fs::read_to_string(trainer.run_dir().unwrap().join("run.log")).unwrap();
+    assert!(!log.contains("the compile cache has a different"), "{log}");
 
     // The amount of padding changes nothing.
     let mean =
