@@ -1,5 +1,5 @@
 //! Tests of pages for generated runs: every section exists, names are escaped, and the file stays
-//! small. `.ci/pages` checks the pages in a browser.
+//! small. `ci/pages` checks the pages in a browser.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -235,11 +235,11 @@ fn several_runs_are_distinguished() {
     );
 }
 
-/// Writes the generated pages that `.ci/pages` shows to a browser, in addition to those of real
+/// Writes the generated pages that `ci/pages` shows to a browser, in addition to those of real
 /// runs. Takes about 20 s, mostly to write and read 10⁶ lines:
 /// `FULMEN_TEST_PAGES=folder cargo test -p fulmen-report made_pages -- --ignored`.
 #[test]
-#[ignore = "writes pages for .ci/pages, which shows them to Chromium"]
+#[ignore = "writes pages for ci/pages, which shows them to Chromium"]
 fn made_pages() {
     let root = tempfile::tempdir().unwrap();
     let pages = PathBuf::from(

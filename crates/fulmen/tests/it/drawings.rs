@@ -1,7 +1,7 @@
 //! Generates the book's drawings: `UPDATE_EXPECT=1 cargo test -p fulmen --test it drawings` updates
 //! them.
 //!
-//! Out of scope: screenshots of pages, see `.ci/pages`; screenshots of terminals, which the tests
+//! Out of scope: screenshots of pages, see `ci/pages`; screenshots of terminals, which the tests
 //! of those crates draw.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,0 +1,32 @@
+# What the scripts in this folder share. They read it first; it goes to the root of the repository.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+# part NAME COMMAND…: runs the command and says how long it took.
+part() {
+  local name=$1 start=$SECONDS
+  shift
+  echo "== $name"
+  "$@"
+  echo "== $name: $((SECONDS - start)) s"
+}
+
+# install PROGRAM… -- PACKAGE…: installs Debian's packages, unless all programs are there.
+install() {
+  local missing=false sudo=()
+  while [ "$1" != -- ]; do
+    PATH=$PATH:/usr/sbin command -v "$1" >/dev/null || missing=true
+    shift
+  done
+  shift
+  if $missing; then
+    [ "$(id -u)" = 0 ] || sudo=(sudo)
+    "${sudo[@]}" apt-get update -qq
+    "${sudo[@]}" apt-get install -y -qq --no-install-recommends "$@"
+  fi
+}
+
+# libjpeg-turbo, behind the feature `turbojpeg`, is built from source. Nothing else needs cmake or nasm.
+install_cmake() {
+  install cmake nasm -- cmake nasm
+}
