@@ -70,7 +70,8 @@ enum Command {
     /// The memory, FLOPs and bytes that libtpu's compiler estimates for a training step, against
     /// JAX's program of the same step. Requires libtpu, but no TPU.
     Preflight(preflight::Args),
-    /// Measures nothing: writes the results of other suites into the book, with charts.
+    /// Measures nothing: writes the results of other suites into `RESULTS.md`, and charts into the
+    /// book.
     Report(report::Args),
     /// The difference between the losses of 200 training steps and PyTorch's, with the same weights
     /// and batches.

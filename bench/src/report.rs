@@ -1,4 +1,4 @@
-//! `report`: converts the suites' lines of JSON to tables and charts in the book.
+//! `report`: converts the suites' lines of JSON to tables in `RESULTS.md`, and to charts in the book.
 
 use std::error::Error;
 use std::fs;
@@ -15,10 +15,13 @@ pub(crate) struct Args {
     /// quantity, the last one counts.
     #[arg(required = true)]
     files: Vec<PathBuf>,
-    /// The chapter to write into, between the lines `<!-- bench SUITE -->` and
+    /// The file to write the tables into, between the lines `<!-- bench SUITE -->` and
     /// `<!-- end of bench SUITE -->`.
-    #[arg(long, default_value = "docs/src/performance.md")]
-    book: PathBuf,
+    #[arg(long, default_value = "bench/RESULTS.md")]
+    results: PathBuf,
+    /// The folder for the charts, `performance-SUITE.svg`.
+    #[arg(long, default_value = "docs/src")]
+    charts: PathBuf,
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
@@ -42,18 +45,21 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     for suite in suites {
         let rows: Vec<&Row> = rows.iter().filter(|row| row.suite == suite).collect();
         let mut part = table(&rows);
-        let (chart, name) = (chart(suite, &rows), format!("performance-{suite}.svg"));
+        let chart = chart(suite, &rows);
+        let path = args.charts.join(format!("performance-{suite}.svg"));
         if chart.is_some() {
-            part += &format!("\n\n![Each peer's median divided by Fulmen's]({name})");
+            // As a file in another folder of the repository's root names it.
+            let link = Path::new("..").join(&path);
+            part += &format!("\n\n![Each peer's median divided by Fulmen's]({})", link.display());
         }
-        if let Err(why) = write_part(&args.book, suite, |_| part) {
+        if let Err(why) = write_part(&args.results, suite, |_| part) {
             failed.push(why.to_string());
             continue;
         }
         if let Some(chart) = chart {
-            fs::write(args.book.with_file_name(name), chart)?;
+            fs::write(&path, chart).map_err(|e| format!("{}: {e}", path.display()))?;
         }
-        println!("{}: {suite}, {} results", args.book.display(), rows.len());
+        println!("{}: {suite}, {} results", args.results.display(), rows.len());
     }
     if failed.is_empty() { Ok(()) } else { Err(failed.join("\n").into()) }
 }
@@ -158,22 +164,21 @@ fn chart(suite: &str, rows: &[&Row]) -> Option<String> {
     (!groups.is_empty()).then(|| plot::bars(&title, &names, &groups))
 }
 
-/// Replaces the part of a chapter between the two lines of a suite.
+/// Replaces the part of a Markdown file between the two lines of a suite.
 pub(crate) fn write_part(
-    book: &Path,
+    file: &Path,
     suite: &str,
     part: impl FnOnce(&str) -> String,
 ) -> Result<(), Box<dyn Error>> {
-    let text = fs::read_to_string(book).map_err(|e| format!("{}: {e}", book.display()))?;
+    let text = fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?;
     let (start, end) =
         (format!("<!-- bench {suite} -->"), format!("<!-- end of bench {suite} -->"));
-    let missing =
-        || format!("{}: not a chapter with the lines `{start}` and `{end}`", book.display());
-    // The chapter's text may mention such a line.
+    let missing = || format!("{}: not a file with the lines `{start}` and `{end}`", file.display());
+    // The text may mention such a line.
     let (before, rest) = text.split_once(&format!("\n{start}\n")).ok_or_else(missing)?;
     let (old, after) = rest.split_once(&end).ok_or_else(missing)?;
     let part = part(old);
-    Ok(fs::write(book, format!("{before}\n{start}\n\n{}\n\n{end}{after}", part.trim()))?)
+    Ok(fs::write(file, format!("{before}\n{start}\n\n{}\n\n{end}{after}", part.trim()))?)
 }
 
 #[cfg(test)]
@@ -211,35 +216,37 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_chapter_is_replaced_with_a_chart_next_to_it() {
+    fn a_part_of_the_results_is_replaced_and_the_book_gets_a_chart() {
         let folder = tempfile::tempdir().unwrap();
-        let (book, file) = (folder.path().join("book.md"), folder.path().join("lines"));
-        fs::write(&book, "a `<!-- bench steps -->` line\n<!-- bench steps -->\nold\n<!-- end of bench steps -->\nb\n")
+        let results = folder.path().join("RESULTS.md");
+        let (file, charts) = (folder.path().join("lines"), folder.path().join("book"));
+        fs::create_dir(&charts).unwrap();
+        fs::write(&results, "a `<!-- bench steps -->` line\n<!-- bench steps -->\nold\n<!-- end of bench steps -->\nb\n")
             .unwrap();
         fs::write(
             &file,
             rows().iter().map(|row| serde_json::to_string(row).unwrap() + "\n").collect::<String>(),
         )
         .unwrap();
-        let args = Args { files: vec![file], book: book.clone() };
+        let args = Args { files: vec![file], results: results.clone(), charts: charts.clone() };
         run(&args).unwrap();
         run(&args).unwrap();
-        let text = fs::read_to_string(&book).unwrap();
+        let text = fs::read_to_string(&results).unwrap();
         assert!(
             text.starts_with("a `<!-- bench steps -->` line\n<!-- bench steps -->\n\n| | Fulmen")
                 && text.ends_with("-->\nb\n"),
             "{text}"
         );
-        assert_eq!(text.matches("performance-steps.svg").count(), 1);
-        assert!(
-            fs::read_to_string(folder.path().join("performance-steps.svg")).unwrap().contains("W1")
-        );
-        fs::write(&book, "nothing").unwrap();
+        let path = charts.join("performance-steps.svg");
+        assert_eq!(text.matches(&format!("({})", path.display())).count(), 1, "{text}");
+        let chart = fs::read_to_string(path).unwrap();
+        assert!(chart.contains("W1"), "{chart}");
+        fs::write(&results, "nothing").unwrap();
         assert!(
             run(&args)
                 .unwrap_err()
                 .to_string()
-                .contains("not a chapter with the lines `<!-- bench steps -->`")
+                .contains("not a file with the lines `<!-- bench steps -->`")
         );
     }
 }
