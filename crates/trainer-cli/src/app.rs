@@ -74,7 +74,7 @@ pub trait CliApp: clap::Args {
     /// shuffles, so that a resumed run sees the same batches.
     fn fit_data(&self, options: &Options) -> Result<FitData>;
 
-    /// Opens the data for tests: `(&loader).into()`, or several named sets. With test data, the
+    /// Opens the data for tests: `loader.into()`, or several named sets. With test data, the
     /// app without a subcommand fits and then tests.
     fn test_data(&self, options: &Options) -> Result<EvaluationSets> {
         let _ = options;
@@ -113,6 +113,6 @@ pub trait CliApp: clap::Args {
 pub struct FitData {
     /// The training data.
     pub train: DataLoader,
-    /// The validation data: `(&loader).into()`, several named sets, or none (`None.into()`).
+    /// The validation data: `loader.into()`, several named sets, or none (`None.into()`).
     pub validation: EvaluationSets,
 }

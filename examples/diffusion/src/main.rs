@@ -85,7 +85,7 @@ impl CliApp for Args {
             .num_workers(self.num_workers)
             .drop_last(true)
             .build()?;
-        Ok(FitData { train, validation: (&self.ordered_loader(validation)?).into() })
+        Ok(FitData { train, validation: self.ordered_loader(validation)?.into() })
     }
 
     /// The test digits, each with noise from which a digit of its class is drawn. The noise is part
@@ -93,7 +93,7 @@ impl CliApp for Args {
     /// batch.
     fn test_data(&self, _: &Options) -> cli::Result<EvaluationSets> {
         let data = FakeDataset::extending(self.digits(Split::Test)?).normal("noise", SHAPE);
-        Ok((&self.ordered_loader(data)?).into())
+        Ok(self.ordered_loader(data)?.into())
     }
 
     /// Noise, with the classes in turn.

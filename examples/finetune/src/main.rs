@@ -157,7 +157,7 @@ impl CliApp for Args {
             .shuffle(true)
             .seed(options.seed);
         let validation = self.bucketed_loader(self.samples(None, Split::Validation)?)?.build()?;
-        Ok(FitData { train: train.drop_last(true).build()?, validation: (&validation).into() })
+        Ok(FitData { train: train.drop_last(true).build()?, validation: validation.into() })
     }
 
     fn test_data(&self, _: &Options) -> cli::Result<EvaluationSets> {

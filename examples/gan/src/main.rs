@@ -82,11 +82,11 @@ impl CliApp for Args {
             .num_workers(self.num_workers)
             .drop_last(true)
             .build()?;
-        Ok(FitData { train, validation: (&self.ordered_loader(Split::Validation)?).into() })
+        Ok(FitData { train, validation: self.ordered_loader(Split::Validation)?.into() })
     }
 
     fn test_data(&self, _: &Options) -> cli::Result<EvaluationSets> {
-        Ok((&self.ordered_loader(Split::Test)?).into())
+        Ok(self.ordered_loader(Split::Test)?.into())
     }
 
     /// Noise, with the classes in turn.

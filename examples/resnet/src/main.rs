@@ -99,11 +99,11 @@ impl CliApp for Args {
             .drop_last(true)
             .build()?;
         let validation = self.ordered_loader(images.open(Split::Validation)?)?;
-        Ok(FitData { train, validation: (&validation).into() })
+        Ok(FitData { train, validation: validation.into() })
     }
 
-    fn test_data(&self, options: &Options) -> cli::Result<EvaluationSets> {
-        Ok(self.predict_data(options)?.as_ref().into())
+    fn test_data(&self, _: &Options) -> cli::Result<EvaluationSets> {
+        Ok(self.ordered_loader(self.images()?.open(Split::Test)?)?.into())
     }
 
     fn predict_data(&self, _: &Options) -> cli::Result<Option<DataLoader>> {

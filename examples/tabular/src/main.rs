@@ -105,12 +105,12 @@ impl CliApp for Args {
             .seed(options.seed)
             .num_workers(self.num_workers)
             .build()?;
-        Ok(FitData { train, validation: (&self.ordered_loader(validation)?).into() })
+        Ok(FitData { train, validation: self.ordered_loader(validation)?.into() })
     }
 
     fn test_data(&self, _: &Options) -> cli::Result<EvaluationSets> {
         let [_, _, test] = self.parts(&self.columns()?)?;
-        Ok((&self.ordered_loader(test)?).into())
+        Ok(self.ordered_loader(test)?.into())
     }
 
     fn predict_data(&self, _: &Options) -> cli::Result<Option<DataLoader>> {

@@ -232,7 +232,7 @@ impl CliApp for Args {
     fn fit_data(&self, options: &Options) -> cli::Result<FitData> {
         let train = self.loader(Split::Train)?.shuffle(true).seed(options.seed).drop_last(true);
         let validation = self.loader(Split::Validation)?.build()?;
-        Ok(FitData { train: train.build()?, validation: (&validation).into() })
+        Ok(FitData { train: train.build()?, validation: validation.into() })
     }
 
     fn test_data(&self, _: &Options) -> cli::Result<EvaluationSets> {

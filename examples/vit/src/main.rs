@@ -115,11 +115,11 @@ impl CliApp for Args {
             .num_workers(self.num_workers)
             .drop_last(true)
             .build()?;
-        Ok(FitData { train, validation: (&self.ordered_loader(Split::Validation)?).into() })
+        Ok(FitData { train, validation: self.ordered_loader(Split::Validation)?.into() })
     }
 
-    fn test_data(&self, options: &Options) -> cli::Result<EvaluationSets> {
-        Ok(self.predict_data(options)?.as_ref().into())
+    fn test_data(&self, _: &Options) -> cli::Result<EvaluationSets> {
+        Ok(self.ordered_loader(Split::Test)?.into())
     }
 
     fn predict_data(&self, _: &Options) -> cli::Result<Option<DataLoader>> {

@@ -50,12 +50,13 @@ impl CliApp for Args {
             .seed(options.seed)
             .drop_last(true)
             .build()?;
-        let validation = (&self.in_order(validation)?).into();
+        let validation = self.in_order(validation)?.into();
         Ok(FitData { train, validation })
     }
 
-    fn test_data(&self, options: &Options) -> cli::Result<EvaluationSets> {
-        Ok(self.predict_data(options)?.as_ref().into())
+    fn test_data(&self, _: &Options) -> cli::Result<EvaluationSets> {
+        let [_, _, test] = self.parts()?;
+        Ok(self.in_order(test)?.into())
     }
 
     fn predict_data(&self, _: &Options) -> cli::Result<Option<DataLoader>> {

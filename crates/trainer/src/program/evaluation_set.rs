@@ -136,7 +136,7 @@ impl EvaluationSet {
     }
 }
 
-/// The loaders to validate or test on: none (`None`, only for a fit), one (`&loader` or
+/// The loaders to validate or test on: none (`None`, only for a fit), one (`loader`, `&loader` or
 /// `Some(&loader)`), or several with names.
 #[derive(Clone, Debug, Default)]
 pub struct EvaluationSets(pub(crate) Vec<EvaluationSet>);
@@ -144,6 +144,12 @@ pub struct EvaluationSets(pub(crate) Vec<EvaluationSet>);
 impl From<&DataLoader> for EvaluationSets {
     fn from(loader: &DataLoader) -> EvaluationSets {
         EvaluationSets(vec![EvaluationSet::new("", loader)])
+    }
+}
+
+impl From<DataLoader> for EvaluationSets {
+    fn from(loader: DataLoader) -> EvaluationSets {
+        EvaluationSets::from(&loader)
     }
 }
 
