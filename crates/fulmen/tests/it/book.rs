@@ -1,7 +1,7 @@
 //! Checks the book against the code: its table of options, environment variables, chapters and
 //! links.
 //!
-//! Out of scope: the examples in the chapters, which are doc tests of this crate.
+//! Out of scope: the programs in the chapters, which are doc tests of the package `book`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -24,8 +24,10 @@ pub(crate) fn read(path: impl AsRef<Path>) -> String {
 
 /// The first example in a Markdown text.
 pub(crate) fn first_example(text: &str) -> &str {
-    let example = text.split_once("```rust\n").and_then(|(_, rest)| rest.split_once("```"));
-    example.unwrap_or_else(|| panic!("no example in Rust")).0
+    let example = text.split_once("```rust").and_then(|(_, rest)| rest.split_once("```"));
+    let (example, _) = example.unwrap_or_else(|| panic!("no example in Rust"));
+    // Without what follows the language, such as `,no_run`.
+    example.split_once('\n').unwrap_or_default().1
 }
 
 #[test]
@@ -91,10 +93,10 @@ fn every_chapter_is_listed_and_its_programs_are_tested() {
         .filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
     let existing: BTreeSet<String> = names.filter(|name| name != "SUMMARY.md").collect();
     assert_eq!(listed, existing);
-    let library = read(repository().join("crates/fulmen/src/lib.rs"));
+    let library = read(repository().join("docs/lib.rs"));
     for name in existing {
-        let include = format!("include_str!(\"../../../docs/src/{name}\")");
-        assert!(library.contains(&include), "crates/fulmen/src/lib.rs lacks {include}");
+        let include = format!("include_str!(\"src/{name}\")");
+        assert!(library.contains(&include), "docs/lib.rs lacks {include}");
     }
 }
 
@@ -130,7 +132,7 @@ fn links_in_markdown_have_targets() {
     let mut checked = 0;
     for path in files {
         let folder = path.parent().expect("a folder");
-        // `.ci/book` checks the chapters' links to the API docs, which exist only in the built
+        // `ci/book` checks the chapters' links to the API docs, which exist only in the built
         // book.
         let is_elsewhere = |link: &&str| {
             link.contains("://") || (folder == chapters() && link.starts_with("api/"))
@@ -148,6 +150,38 @@ fn links_in_markdown_have_targets() {
         }
     }
     assert!(checked > 100, "only {checked} links were found");
+}
+
+#[test]
+fn each_chapter_ends_with_a_link_to_the_next() {
+    let summary = read(chapters().join("SUMMARY.md"));
+    let files = links(&summary);
+    for pair in files.windows(2) {
+        let chapter = read(chapters().join(pair[0]));
+        let last = chapter.trim_end().lines().last().unwrap_or_default();
+        let is_next = last.starts_with("Next: [") && links(last) == pair[1..];
+        assert!(is_next, "{} ends with `{last}`, not with `Next: […]({})`", pair[0], pair[1]);
+    }
+}
+
+#[test]
+fn prose_is_at_most_120_characters_wide() {
+    let mut files = chapter_files();
+    for name in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "bench/RESULTS.md"] {
+        files.push(repository().join(name));
+    }
+    let mut wide = Vec::new();
+    for path in files {
+        let mut in_code = false;
+        for (i, line) in read(&path).lines().enumerate() {
+            in_code ^= line.trim_start().starts_with("```");
+            let is_prose = !in_code && !line.starts_with('|') && !line.starts_with("![");
+            if is_prose && line.chars().count() > 120 {
+                wide.push(format!("{}:{}", path.display(), i + 1));
+            }
+        }
+    }
+    assert!(wide.is_empty(), "{wide:#?}");
 }
 
 /// Collects the quoted names that begin with `FULMEN_` in the sources of a folder, without tests.
