@@ -6,7 +6,7 @@ use std::time::Instant;
 use fulmen_pjrt::hlo::Cost;
 use fulmen_pjrt::locate::Platform;
 use fulmen_pjrt::{CompileOptions, DeviceDescription, Effort, Executable, Plugin};
-use fulmen_tensor::{Function, Mesh, RecordedOp};
+use fulmen_tensor::{Function, Mesh, RecordedOp, Sharding, TensorType};
 
 use crate::line_costs::{cost_by_line, line};
 use crate::warnings::Passes;
@@ -31,8 +31,10 @@ pub struct Step {
     pub stablehlo: String,
     /// The recorded operations.
     pub recorded: Vec<RecordedOp>,
-    /// The number of devices over which each parameter is split.
-    pub parts: Vec<usize>,
+    /// The mesh of the program.
+    pub mesh: Mesh,
+    /// The sharding and the type of each parameter.
+    pub parameters: Vec<(Sharding, TensorType)>,
     /// Whether a file belongs to Fulmen, so that its lines are not shown as the user's.
     pub is_internal: fn(&str) -> bool,
     /// Maps the name of a value to the name of a parameter, if the value is the optimizer's state
@@ -55,18 +57,12 @@ impl Step {
     /// # Errors
     /// The function records a mistake, or the mesh cannot split a parameter.
     pub fn new(function: &Function, mesh: &Mesh) -> fulmen_tensor::Result<Step> {
-        let parts = function.parameters().iter().zip(function.parameter_shardings()).map(
-            |(parameter, sharding)| {
-                let shape = &parameter.ty().shape;
-                let shard =
-                    sharding.shard_shape(mesh, shape).map_or(0, |shard| shard.num_elements());
-                shape.num_elements().checked_div(shard).unwrap_or(1)
-            },
-        );
+        let types = function.parameters().iter().map(|parameter| parameter.ty().clone());
         Ok(Step {
             stablehlo: function.stablehlo_on(Platform::Tpu, mesh)?,
             recorded: function.recorded()?,
-            parts: parts.collect(),
+            mesh: mesh.clone(),
+            parameters: function.parameter_shardings().iter().cloned().zip(types).collect(),
             is_internal: |_| false,
             parameter_of: |_| None,
             steps_per_epoch: None,
@@ -234,9 +230,7 @@ fn size(text: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use fulmen_pjrt::hlo::CollectiveKind;
-    use fulmen_tensor::{
-        DType, Function, MatmulPrecision, Sharding, Tensor, TensorType, checkpoint, grad,
-    };
+    use fulmen_tensor::{DType, MatmulPrecision, Tensor, checkpoint, grad};
 
     use super::*;
 

@@ -38,12 +38,14 @@ mod largest_tensors;
 #[cfg(test)]
 #[path = "../../pjrt/tests/it/common/libtpu.rs"]
 mod libtpu;
+mod lifetimes;
 mod line_costs;
 mod prices;
 mod report;
 mod roofline;
 mod save;
 mod slice;
+mod splits;
 pub mod warnings;
 
 pub use error::{Error, Result};

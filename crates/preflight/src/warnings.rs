@@ -20,7 +20,9 @@ use std::collections::BTreeMap;
 
 use fulmen_pjrt::ElementType;
 use fulmen_pjrt::hlo::{LargeArray, PlacedProduct, Precision, Product, Source};
-use fulmen_tensor::{DType, RecordedOp};
+use fulmen_tensor::{DType, RecordedOp, TensorType};
+
+use crate::splits::steps;
 
 /// Something that wastes time or memory, with the line of code that causes it.
 #[derive(Clone, Debug, PartialEq)]
@@ -66,18 +68,44 @@ pub fn share_used(products: &[PlacedProduct], unit: u64) -> Option<f64> {
     (time > 0.0).then(|| work / time)
 }
 
-/// The products that a program records with `matmul` and `convolution`, as seen by one of the
-/// devices that share a batch. Their derivatives have the same lengths in a different order.
+/// The products that a program records with `matmul` and `convolution`, also in loops and branches,
+/// as seen by one of the devices that share a batch. Their derivatives have the same lengths in a
+/// different order.
 pub fn recorded_products(recorded: &[RecordedOp], devices: usize) -> Vec<PlacedProduct> {
-    recorded.iter().filter_map(|r| recorded_product(recorded, r, devices as u64)).collect()
+    let operations = with_bodies(recorded, 1);
+    operations.iter().filter_map(|operation| recorded_product(operation, devices as u64)).collect()
 }
 
-fn recorded_product(
-    recorded: &[RecordedOp],
-    r: &RecordedOp,
-    devices: u64,
-) -> Option<PlacedProduct> {
-    let ty = |i: usize| recorded.get(*r.operands.get(i)?)?.types.first();
+/// An operation of a program or of a body.
+struct Placed<'a> {
+    list: &'a [RecordedOp],
+    op: &'a RecordedOp,
+    /// How often it runs in a step.
+    times: u64,
+}
+
+impl Placed<'_> {
+    /// The type of an operand.
+    fn operand(&self, i: usize) -> Option<&TensorType> {
+        let value = self.op.operands.get(i)?;
+        self.list.get(value.op)?.types.get(value.output)
+    }
+}
+
+/// The operations of a list that runs this often, and those of their bodies.
+fn with_bodies(list: &[RecordedOp], times: u64) -> Vec<Placed<'_>> {
+    let mut all = Vec::new();
+    for op in list {
+        all.push(Placed { list, op, times });
+        let times = times.saturating_mul(steps(list, op));
+        all.extend(op.bodies.iter().flat_map(|body| with_bodies(&body.ops, times)));
+    }
+    all
+}
+
+fn recorded_product(placed: &Placed<'_>, devices: u64) -> Option<PlacedProduct> {
+    let r = placed.op;
+    let ty = |i: usize| placed.operand(i);
     let (left, right, result) =
         (ty(0)?.shape.dims(), ty(1)?.shape.dims(), r.types.first()?.shape.dims());
     let len = |dims: &[usize]| dims.iter().fold(1_u64, |n, &dim| n.saturating_mul(dim as u64));
@@ -120,7 +148,7 @@ fn recorded_product(
             flops,
         },
         name: String::new(),
-        times: 1,
+        times: placed.times,
         op_name: String::new(),
         source: Some(Source { file: r.location.file().into(), line: r.location.line() }),
     })
@@ -216,15 +244,16 @@ pub(crate) fn tiles(arrays: &[LargeArray]) -> Vec<Warning> {
 /// at default precision, a matrix unit multiplies `f32` as `bf16`, so there they are `bf16`
 /// already.
 pub fn single_precision(recorded: &[RecordedOp], passes: Passes) -> Option<Warning> {
-    let is_product =
-        |r: &&RecordedOp| matches!(r.operation, Some("matmul" | "dot_general" | "convolution"));
-    let products: Vec<&RecordedOp> = recorded.iter().filter(is_product).collect();
-    let is_f32 = |r: &&&RecordedOp| {
-        let types: Vec<_> =
-            r.operands.iter().filter_map(|&i| recorded.get(i)?.types.first()).collect();
-        types.iter().all(|ty| ty.dtype == DType::F32)
+    let is_product = |placed: &Placed<'_>| {
+        matches!(placed.op.operation, Some("matmul" | "dot_general" | "convolution"))
     };
-    let wide: Vec<&&RecordedOp> = products.iter().filter(is_f32).collect();
+    let operations = with_bodies(recorded, 1);
+    let products: Vec<&Placed<'_>> = operations.iter().filter(|op| is_product(op)).collect();
+    let is_f32 = |placed: &&&Placed<'_>| {
+        let is_wide = |i: usize| placed.operand(i).is_some_and(|ty| ty.dtype == DType::F32);
+        (0..placed.op.operands.len()).all(is_wide)
+    };
+    let wide: Vec<&&Placed<'_>> = products.iter().filter(is_f32).collect();
     let first = wide.first()?;
     let Passes { most, flops_share } = passes;
     let percent = (100.0 * flops_share).round();
@@ -245,7 +274,7 @@ pub fn single_precision(recorded: &[RecordedOp], passes: Passes) -> Option<Warni
             wide.len(),
             products.len()
         ),
-        source: Some(first.location.to_string()),
+        source: Some(first.op.location.to_string()),
     })
 }
 
@@ -285,7 +314,7 @@ impl Passes {
 #[cfg(test)]
 mod tests {
     use fulmen_pjrt::ArrayType;
-    use fulmen_tensor::{Function, TensorType};
+    use fulmen_tensor::{Function, scan};
 
     use super::*;
 
@@ -374,5 +403,20 @@ mod tests {
         let bf16 = f32s.map(|ty| TensorType::new(DType::Bf16, ty.shape));
         let narrow = Function::trace("f", &bf16, |x| vec![x[0].matmul(&x[1])]).recorded().unwrap();
         assert_eq!(single_precision(&narrow, Passes::ONE), None);
+    }
+
+    #[test]
+    fn products_in_loops_count_as_often_as_they_run() {
+        let types =
+            [TensorType::new(DType::F32, [64, 16]), TensorType::new(DType::F32, [5, 16, 16])];
+        let layers = Function::trace("f", &types, |x| {
+            scan(&[&x[0]], &[&x[1]], |h, weight| (vec![h[0].matmul(&weight[0])], vec![])).0
+        });
+        let recorded = layers.recorded().unwrap();
+        let products = recorded_products(&recorded, 2);
+        let sizes: Vec<_> = products.iter().map(|p| (p.product.rows, p.times)).collect();
+        assert_eq!(sizes, [(32, 5)]);
+        let message = single_precision(&recorded, Passes::ONE).unwrap().message;
+        assert!(message.starts_with("1 of 1 products take f32"), "{message}");
     }
 }

@@ -223,8 +223,8 @@ impl Function {
         &self.result_shardings
     }
 
-    /// The recorded values in order: operations, the parameters that they use, and values that the
-    /// expression holds.
+    /// The recorded values, operands before users, in the order of recording: operations, the
+    /// parameters that they use, and values that the expression holds.
     ///
     /// ```
     /// use fulmen_tensor::{DType, Function, TensorType};

@@ -100,7 +100,7 @@ pub use ops::{
     cond, custom_gradient, fori_loop, map, scan, switch, while_loop,
 };
 pub use precision::MatmulPrecision;
-pub use recorded_op::RecordedOp;
+pub use recorded_op::{RecordedBody, RecordedOp, RecordedValue};
 pub use runtime::{Preloaded, Runtime};
 pub use scope::{FromFault, Refusal, Scope};
 pub use shape::{Shape, TensorType};

@@ -91,6 +91,11 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + 'static {
         self.inlined_body().or_else(|| self.called_body())
     }
 
+    /// The bodies that the operation runs itself: those of a loop or of branches.
+    fn run_bodies(&self) -> Vec<RunBody<'_>> {
+        Vec::new()
+    }
+
     /// The weight of the operand among the means of other batches, if this operation adds it.
     fn mean_weight(&self) -> Option<&Tensor> {
         None
@@ -126,6 +131,11 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + 'static {
         None
     }
 
+    /// The sharding that the operation gives its result.
+    fn result_sharding(&self) -> Option<Sharding> {
+        None
+    }
+
     /// The start indices of the slice, if the operation only slices its operand.
     fn slice_start(&self) -> Option<&[usize]> {
         None
@@ -147,6 +157,18 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + 'static {
     /// transpose.
     fn permutation(&self) -> Option<&[usize]> {
         None
+    }
+
+    /// For each operand, the axis of the result that each of its axes becomes; `None` for an axis that
+    /// the result does not have. Empty if the operation does not say so.
+    fn result_axes(&self, inputs: &[&TensorType]) -> Vec<Vec<Option<usize>>> {
+        let _ = inputs;
+        if let Some(axes) = self.broadcast_axes() {
+            return vec![axes.iter().map(|&axis| Some(axis)).collect()];
+        }
+        let Some(permutation) = self.permutation() else { return Vec::new() };
+        let position = |axis| permutation.iter().position(|&from| from == axis);
+        vec![(0..permutation.len()).map(position).collect()]
     }
 
     /// The same operation for operands whose axes are in this order, and the order of its result's
@@ -182,6 +204,16 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + 'static {
     fn key(&self) -> String {
         format!("{self:?}")
     }
+}
+
+/// One run of a body of a loop or a branch.
+pub(crate) struct RunBody<'a> {
+    pub(crate) region: &'a Region,
+    /// For each parameter of the region, the index of the operation's operand.
+    pub(crate) operands: Vec<usize>,
+    /// The results of the run: one for each result of the operation, or a condition.
+    pub(crate) results: Vec<Tensor>,
+    pub(crate) is_condition: bool,
 }
 
 /// When a value is computed again instead of kept.

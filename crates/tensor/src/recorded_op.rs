@@ -1,12 +1,13 @@
 //! [`RecordedOp`]: one recorded value of a [`Function`](crate::Function), for tools that analyze a
 //! program before it runs.
 
+use std::collections::HashMap;
 use std::panic::Location;
 
 use crate::graph::{Calls, Constants, Graph};
 use crate::hash::IdMap;
 use crate::tensor::Kind;
-use crate::{Result, Tensor, TensorType};
+use crate::{Result, Sharding, Tensor, TensorType};
 
 /// One operation, parameter or constant of a recorded program.
 #[derive(Clone, Debug)]
@@ -14,39 +15,108 @@ pub struct RecordedOp {
     /// The method that recorded the operation; `None` for parameters and for values that the
     /// expression holds.
     pub operation: Option<&'static str>,
-    /// The index of a parameter.
+    /// The index of a parameter, of the function or of the body.
     pub parameter: Option<usize>,
-    /// The name of a parameter.
+    /// The name of a parameter of the function.
     pub name: Option<String>,
-    /// The operands, as indices into the same list.
-    pub operands: Vec<usize>,
+    /// The operands, in the same list.
+    pub operands: Vec<RecordedValue>,
     /// The types of the results.
     pub types: Vec<TensorType>,
     /// The line that recorded it.
     pub location: &'static Location<'static>,
+    /// Whether each element of the result depends only on the operands' elements at its position.
+    pub is_elementwise: bool,
+    /// For each operand, the axis of the result that each of its axes becomes. Empty if the operation
+    /// does not say so.
+    pub result_axes: Vec<Vec<Option<usize>>>,
+    /// The sharding that the operation gives its result.
+    pub sharding: Option<Sharding>,
+    /// The bodies of a loop or of branches. The bodies of calls and checkpoints stand in the list
+    /// itself, in place of the operation.
+    pub bodies: Vec<RecordedBody>,
 }
 
-/// Lists the values that `results` are computed from, each once, operands before users.
+/// One result of a [`RecordedOp`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RecordedValue {
+    /// The index of the operation in its list.
+    pub op: usize,
+    /// Which of the operation's results.
+    pub output: usize,
+}
+
+/// One run of the body of a loop or a branch.
+#[derive(Clone, Debug)]
+pub struct RecordedBody {
+    /// The values of the body, as in [`Function::recorded`](crate::Function::recorded).
+    pub ops: Vec<RecordedOp>,
+    /// For each parameter of the body, the index of the operation's operand. A scan passes slices of
+    /// its xs, whose type differs from the operand's.
+    pub operands: Vec<usize>,
+    /// The value of each of the operation's results. A scan stacks its ys, so the type of the
+    /// operation's result differs. Empty for the condition of a loop.
+    pub results: Vec<RecordedValue>,
+}
+
+/// Lists the values that `results` are computed from, each once, operands before users, in the order
+/// in which they were recorded.
 pub(crate) fn inspect(parameters: &[Tensor], results: &[Tensor]) -> Result<Vec<RecordedOp>> {
+    Ok(list(parameters, results)?.0)
+}
+
+/// The values that `results` are computed from, and the results among them.
+fn list(
+    parameters: &[Tensor],
+    results: &[Tensor],
+) -> Result<(Vec<RecordedOp>, Vec<RecordedValue>)> {
     let graph = Graph::new(results, Constants::InText, Calls::Inlined)?;
     let indices: IdMap<usize> =
         parameters.iter().enumerate().map(|(index, p)| (p.node.id, index)).collect();
-    let recorded = graph.instructions.iter().map(|instruction| {
+    // A node is newer than its inputs, but a body that stands in place of a call can be older.
+    let mut recorded_at: Vec<u64> = Vec::new();
+    for instruction in &graph.instructions {
+        let operands = instruction.operands.iter().map(|value| recorded_at[value.instruction]);
+        recorded_at.push(operands.fold(instruction.node.id, u64::max));
+    }
+    let mut order: Vec<usize> = (0..graph.instructions.len()).collect();
+    order.sort_by_key(|&i| recorded_at[i]);
+    let positions: HashMap<usize, usize> = order.iter().enumerate().map(|(p, &i)| (i, p)).collect();
+    let value =
+        |v: &crate::graph::Value| RecordedValue { op: positions[&v.instruction], output: v.output };
+    let mut ops = Vec::with_capacity(order.len());
+    for &i in &order {
+        let instruction = &graph.instructions[i];
         let node = &instruction.node;
-        RecordedOp {
-            operation: match &node.kind {
-                Kind::Operation(operation) => Some(operation.name()),
-                _ => None,
-            },
+        let operation = match &node.kind {
+            Kind::Operation(operation) => Some(operation),
+            _ => None,
+        };
+        let types: Vec<&TensorType> = node.inputs.iter().map(Tensor::ty).collect();
+        let mut bodies = Vec::new();
+        for body in operation.map_or(Vec::new(), |operation| operation.run_bodies()) {
+            let (ops, results) = list(&body.region.parameters, &body.results)?;
+            bodies.push(RecordedBody {
+                ops,
+                operands: body.operands,
+                results: if body.is_condition { Vec::new() } else { results },
+            });
+        }
+        ops.push(RecordedOp {
+            operation: operation.map(|operation| operation.name()),
             parameter: indices.get(&node.id).copied(),
             name: match &node.kind {
                 Kind::Placeholder { name } => Some(name.clone()),
                 _ => None,
             },
-            operands: instruction.operands.iter().map(|value| value.instruction).collect(),
+            operands: instruction.operands.iter().map(value).collect(),
             types: node.outputs.clone(),
             location: node.location,
-        }
-    });
-    Ok(recorded.collect())
+            is_elementwise: operation.is_some_and(|operation| operation.is_elementwise()),
+            result_axes: operation.map_or(Vec::new(), |operation| operation.result_axes(&types)),
+            sharding: operation.and_then(|operation| operation.result_sharding()),
+            bodies,
+        });
+    }
+    Ok((ops, graph.results.iter().map(value).collect()))
 }

@@ -239,6 +239,18 @@ impl Operation for DotGeneral {
         let of_lhs = left.product(&g, rhs);
         vec![Some(left.in_operands_order(&of_lhs)), Some(right.in_operands_order(&of_rhs))]
     }
+    fn result_axes(&self, inputs: &[&TensorType]) -> Vec<Vec<Option<usize>>> {
+        let ranks = [0, 1].map(|i| inputs[i].shape.rank());
+        let free = [self.lhs_free(ranks[0]), self.rhs_free(ranks[1])];
+        let batch = [&self.lhs_batch, &self.rhs_batch];
+        let first_free = [batch[0].len(), batch[0].len() + free[0].len()];
+        let result_axis = |side: usize, axis: usize| {
+            let position = |axes: &[usize]| axes.iter().position(|&other| other == axis);
+            position(batch[side]).or_else(|| Some(first_free[side] + position(&free[side])?))
+        };
+        let axes = |side: usize| (0..ranks[side]).map(|axis| result_axis(side, axis)).collect();
+        vec![axes(0), axes(1)]
+    }
     fn rewritten_for(&self, platform: Platform, inputs: &[&TensorType]) -> Option<Region> {
         let contracted = self.lhs_contracting.len();
         let leading: Vec<usize> = (0..contracted).collect();

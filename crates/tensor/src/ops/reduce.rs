@@ -125,6 +125,17 @@ impl Operation for Reduce {
             }
         })]
     }
+    fn result_axes(&self, inputs: &[&TensorType]) -> Vec<Vec<Option<usize>>> {
+        let mut kept = 0;
+        let axes = (0..inputs[0].shape.rank()).map(|axis| {
+            if self.axes.contains(&axis) {
+                return None;
+            }
+            kept += 1;
+            Some(kept - 1)
+        });
+        vec![axes.collect()]
+    }
     fn with_operands_reordered(
         &self,
         order: &AxisOrder,

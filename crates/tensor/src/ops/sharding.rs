@@ -22,6 +22,9 @@ impl Operation for ShardingConstraint {
     fn check(&self, mesh: &Mesh, inputs: &[&TensorType]) -> Result<(), String> {
         self.0.shard_shape(mesh, &inputs[0].shape).map(drop)
     }
+    fn result_sharding(&self) -> Option<Sharding> {
+        Some(self.0.clone())
+    }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         lower(&self.0, cx)
     }
@@ -47,6 +50,9 @@ impl Operation for AllGather {
     /// The derivative of a loop keeps the shards and gathers them again.
     fn recompute_policy(&self) -> RecomputePolicy {
         RecomputePolicy::Always
+    }
+    fn result_sharding(&self) -> Option<Sharding> {
+        Some(Sharding::replicated())
     }
     fn gathered_sharding(&self) -> Option<&Sharding> {
         Some(&self.0)

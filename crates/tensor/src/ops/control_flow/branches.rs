@@ -12,7 +12,7 @@ use super::{
 use crate::grad::vjp;
 use crate::index_checks::{self, IndexCheck};
 use crate::lower::Lowering;
-use crate::operation::{Operation, RecomputePolicy, Vjp};
+use crate::operation::{Operation, RecomputePolicy, RunBody, Vjp};
 use crate::region::{Region, parameters};
 use crate::{DType, Fault, Tensor, TensorType};
 
@@ -171,6 +171,9 @@ impl Operation for Branch {
     }
     fn index_checks(&self, inputs: &[Tensor]) -> Vec<IndexCheck> {
         self.0.index_checks(inputs)
+    }
+    fn run_bodies(&self) -> Vec<RunBody<'_>> {
+        self.0.bodies.iter().map(Body::run).collect()
     }
     fn recompute_policy(&self) -> RecomputePolicy {
         RecomputePolicy::Never

@@ -23,7 +23,7 @@ pub use loops::{Bound, fori_loop, map};
 pub use scan::{Scan, scan};
 pub use while_loop::while_loop;
 
-use crate::operation::Vjp;
+use crate::operation::{RunBody, Vjp};
 use crate::region::Region;
 use crate::{Fault, Tensor, TensorType};
 
@@ -133,6 +133,16 @@ impl Body {
     /// Whether each parameter is active, from whether each input of the operation is.
     fn active(&self, inputs: &[bool]) -> Vec<bool> {
         self.input_indices.iter().map(|&i| inputs[i]).collect()
+    }
+
+    /// One run, whose results are those of the region.
+    fn run(&self) -> RunBody<'_> {
+        RunBody {
+            region: &self.region,
+            operands: self.input_indices.clone(),
+            results: self.region.results.clone(),
+            is_condition: false,
+        }
     }
 
     /// The names of the parameters, where `name` maps an input of the operation to its name.

@@ -12,7 +12,7 @@ use crate::as_tensor::as_tensors;
 use crate::gradient_flow::active_in_loop;
 use crate::index_checks::IndexCheck;
 use crate::lower::Lowering;
-use crate::operation::{Operation, RecomputePolicy, Vjp};
+use crate::operation::{Operation, RecomputePolicy, RunBody, Vjp};
 use crate::region::{Region, parameters};
 use crate::scope::{Refusal, Scope};
 use crate::tensor::{all_live, next_id};
@@ -91,6 +91,11 @@ impl Operation for Loop {
     }
     fn index_checks(&self, inputs: &[Tensor]) -> Vec<IndexCheck> {
         self.checks_of_steps(inputs)
+    }
+    fn run_bodies(&self) -> Vec<RunBody<'_>> {
+        let region = &self.step.region;
+        let operands = (0..region.parameters.len()).collect();
+        vec![RunBody { region, operands, results: self.results(), is_condition: false }]
     }
     fn recompute_policy(&self) -> RecomputePolicy {
         RecomputePolicy::Never
