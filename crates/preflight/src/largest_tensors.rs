@@ -330,9 +330,10 @@ mod tests {
                     *line = at;
                     vec![y]
                 };
-                match checkpointed {
-                    true => checkpoint(|inputs| inner(&mut line, inputs), &inputs).remove(0),
-                    false => inner(&mut line, &owned(&inputs)).remove(0),
+                if checkpointed {
+                    checkpoint(|inputs| inner(&mut line, inputs), &inputs).remove(0)
+                } else {
+                    inner(&mut line, &owned(&inputs)).remove(0)
                 }
             };
             let x = inputs[6].to_dtype(dtype);

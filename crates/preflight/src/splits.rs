@@ -209,8 +209,8 @@ fn carried(
         let outer: usize = operand[..axis].iter().product();
         let mut before = 1;
         for (axis, &size) in result.iter().enumerate() {
-            let merges = size % length == 0 && size > 0;
-            let divides = size > 0 && length % size == 0 && size % parts == 0;
+            let merges = size > 0 && size.is_multiple_of(length);
+            let divides = length.is_multiple_of(size) && size.is_multiple_of(parts);
             if before == outer && (merges || divides) {
                 return Some(axis);
             }

@@ -32,8 +32,8 @@ pub struct RecordedOp {
     pub result_axes: Vec<Vec<Option<usize>>>,
     /// The sharding that the operation gives its result.
     pub sharding: Option<Sharding>,
-    /// The bodies of a loop or of branches. The bodies of calls and checkpoints stand in the list
-    /// itself, in place of the operation.
+    /// The bodies of a loop or of branches. The operations of a call or a checkpoint are in the list
+    /// itself.
     pub bodies: Vec<RecordedBody>,
 }
 
@@ -73,7 +73,7 @@ fn list(
     let graph = Graph::new(results, Constants::InText, Calls::Inlined)?;
     let indices: IdMap<usize> =
         parameters.iter().enumerate().map(|(index, p)| (p.node.id, index)).collect();
-    // A node is newer than its inputs, but a body that stands in place of a call can be older.
+    // A node is newer than its inputs, except in a body that replaces a call.
     let mut recorded_at: Vec<u64> = Vec::new();
     for instruction in &graph.instructions {
         let operands = instruction.operands.iter().map(|value| recorded_at[value.instruction]);
