@@ -80,7 +80,9 @@ pub use auto_model::AutoModelForSequenceClassification;
 #[cfg(any(feature = "marian", feature = "t5"))]
 pub use encoder_decoder::Decoding;
 pub use error::{Error, Result};
-pub use generate::{CausalLm, EncoderTokens, GenerationConfig, Prompt, StaticCache, generate};
+pub use generate::{
+    CausalLm, EncoderTokens, GenerationConfig, Prompt, StaticCache, TokenBytes, generate,
+};
 pub use labels::Labels;
 pub use lora::Lora;
 pub use pretrained::Pretrained;

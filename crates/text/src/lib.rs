@@ -77,6 +77,7 @@ mod packed_stream;
 mod prefetch;
 mod token_array;
 mod token_blocks;
+mod token_bytes;
 mod token_collator;
 mod token_file;
 mod token_format;

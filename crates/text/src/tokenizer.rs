@@ -12,6 +12,7 @@ use tokenizers::{
     TruncationStrategy,
 };
 
+use super::token_bytes::token_bytes;
 use super::tokenized::Tokenized;
 use super::{Encoding, Side};
 use fulmen_data::internal::catch_quietly;
@@ -304,6 +305,35 @@ impl Tokenizer {
     /// The token with this id.
     pub fn token(&self, id: u32) -> Option<String> {
         self.inner.id_to_token(id)
+    }
+
+    /// The bytes that each token adds to a text: those of the id 0, 1, … up to the last token; `None`
+    /// for an id that no token has. They follow from the file's decoder, as in transformers'
+    /// `StopStringCriteria`: the bytes of a character that byte-level tokens split, a space for `▁`,
+    /// nothing for `##`.
+    ///
+    /// ```
+    /// use fulmen_text::Tokenizer;
+    ///
+    /// let tokenizer = Tokenizer::from_bytes(
+    ///     "{
+    ///         \"version\": \"1.0\", \"truncation\": null, \"padding\": null, \"normalizer\": null,
+    ///         \"added_tokens\": [], \"pre_tokenizer\": null, \"post_processor\": null,
+    ///         \"decoder\": {\"type\": \"ByteLevel\", \"add_prefix_space\": true, \"trim_offsets\": true, \"use_regex\": true},
+    ///         \"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"Ġb\": 1, \"Ã\": 3}, \"merges\": []}
+    ///     }"
+    ///     .as_bytes(),
+    /// )?;
+    /// let bytes = [Some(b"a".to_vec()), Some(b" b".to_vec()), None, Some(vec![0xc3])];
+    /// assert_eq!(tokenizer.token_bytes()?, bytes);
+    /// # Ok::<(), fulmen_data::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A file without a decoder, or whose decoder changes what stands before a token.
+    pub fn token_bytes(&self) -> Result<Vec<Option<Vec<u8>>>> {
+        token_bytes(&self.inner, self.vocab_size)
+            .map_err(|message| Error::new(format!("{self:?}: {message}")))
     }
 
     /// The id of a special token, such as `[MASK]` or `<|endoftext|>`.

@@ -5,7 +5,8 @@
 use fulmen_tensor::{DType, Refusal, Scope, Tensor, while_loop};
 
 use super::processor::LogitsProcessor;
-use super::{CausalLm, GenerationConfig, Start, StaticCache};
+use super::stop_strings::StopStrings;
+use super::{CausalLm, GenerationConfig, Start, StaticCache, ends_after};
 use crate::MODELS;
 
 /// The score of an excluded sequence.
@@ -41,10 +42,12 @@ struct Beams {
     can_improve: Tensor,
     /// The next-token logits of the open sequences, f32 `[batch · beams, vocabulary]`.
     logits: Tensor,
+    /// The states of the search for stop strings in the open sequences, i32 `[batch, beams]`.
+    stop_state: Tensor,
 }
 
 /// The number of tensors in [`Beams`].
-const NUM_TENSORS: usize = 9;
+const NUM_TENSORS: usize = 10;
 
 impl Beams {
     /// The tensors that a loop carries, in the order in which it carries them.
@@ -59,6 +62,7 @@ impl Beams {
             &mut self.is_finished,
             &mut self.can_improve,
             &mut self.logits,
+            &mut self.stop_state,
         ]
     }
 
@@ -79,7 +83,7 @@ impl Beams {
 impl<M: CausalLm + ?Sized> Start<'_, M> {
     /// The best sequences of each row. Each prompt has `num_beams` rows.
     pub(super) fn beam_search(self) -> Result<Found, Refusal> {
-        let Start { model, processor, tokens, logits, cache } = self;
+        let Start { model, processor, tokens, logits, cache, stops, stop_state } = self;
         let GenerationConfig { num_beams: beams, num_return_sequences: count, .. } =
             *processor.config;
         let (batch, length) = (tokens.size(0) / beams, tokens.size(1));
@@ -96,6 +100,7 @@ impl<M: CausalLm + ?Sized> Start<'_, M> {
             is_finished: Tensor::zeros(DType::Bool, [batch, beams]),
             can_improve: Tensor::ones(DType::Bool, [batch, 1]),
             logits,
+            stop_state: stop_state.reshape([batch, beams]),
         };
         let carry = start.clone().carry(&cache);
         let line = Scope::line();
@@ -105,7 +110,7 @@ impl<M: CausalLm + ?Sized> Start<'_, M> {
             |carry| {
                 let _scope = MODELS.at(line);
                 let cache = cache.with_tensors(&carry[NUM_TENSORS..]);
-                step(model, start.with_tensors(carry), &cache, &processor)
+                step(model, start.with_tensors(carry), &cache, &processor, stops.as_ref())
             },
         );
         end[0].live()?;
@@ -125,6 +130,7 @@ fn step<M: CausalLm + ?Sized>(
     state: Beams,
     cache: &StaticCache,
     processor: &LogitsProcessor<'_>,
+    stops: Option<&StopStrings>,
 ) -> Vec<Tensor> {
     let config = processor.config;
     let [batch, beams, total] = [0, 1, 2].map(|axis| state.open.size(axis));
@@ -145,13 +151,16 @@ fn step<M: CausalLm + ?Sized>(
     let sequences =
         gather_rows(&state.open, &beam).dynamic_update_slice(token.unsqueeze(-1), &column);
     let length = &state.step + 1.0;
-    let ends = config.ends(&token).or(length.ge(processor.new as f64));
+    let before = gather_rows(&state.stop_state, &beam);
+    let (stop_state, ends) = ends_after(config, stops, &before, &token);
+    let ends = ends.or(length.ge(processor.new as f64));
 
     // The sequences that continue.
     let (open_scores, chosen) = (&scores + exclusion_score(&ends)).topk(beams, -1, true);
     let open = gather_rows(&sequences, &chosen);
     let parent = gather_rows(&beam, &chosen);
     let next = gather_rows(&token, &chosen);
+    let stop_state = gather_rows(&stop_state, &chosen);
 
     // A sequence that ends counts only if it is among the first `beams`; later ones only replace
     // those that end.
@@ -197,6 +206,7 @@ fn step<M: CausalLm + ?Sized>(
         is_finished,
         can_improve,
         logits: logits.to_dtype(DType::F32),
+        stop_state,
     }
     .carry(&cache)
 }

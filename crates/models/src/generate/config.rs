@@ -6,6 +6,8 @@
 use fulmen_tensor::{DType, Tensor};
 use serde::{Deserialize, Deserializer, Serialize};
 
+use super::TokenBytes;
+
 /// The number of new tokens if no setting gives one.
 const DEFAULT_NEW_TOKENS: usize = 20;
 
@@ -70,6 +72,14 @@ pub struct GenerationConfig {
     /// The tokens that end a sequence.
     #[serde(deserialize_with = "one_or_many")]
     pub eos_token_id: Vec<i32>,
+    /// Texts that end a sequence, with the token that completes one: also within a token, over several
+    /// ones, and with the end of the prompt.
+    #[serde(deserialize_with = "one_or_many")]
+    pub stop_strings: Vec<String>,
+    /// The bytes of the tokens, in which `stop_strings` are found: those of the model's tokenizer.
+    /// Needed if there are any.
+    #[serde(skip)]
+    pub token_bytes: Option<TokenBytes>,
     /// The first new token, if the prompt is a single token: the target language in multilingual
     /// translators.
     pub forced_bos_token_id: Option<i32>,
@@ -114,6 +124,8 @@ impl Default for GenerationConfig {
             no_repeat_ngram_size: 0,
             encoder_no_repeat_ngram_size: 0,
             eos_token_id: Vec::new(),
+            stop_strings: Vec::new(),
+            token_bytes: None,
             forced_bos_token_id: None,
             forced_eos_token_id: Vec::new(),
             bad_words_ids: Vec::new(),
@@ -250,18 +262,22 @@ pub(super) fn is_one_of(tokens: &Tensor, ids: &[i32]) -> Tensor {
     tokens.unsqueeze(-1).eq(&Tensor::from_slice(ids, [ids.len()])).any(-1)
 }
 
-/// A number, or a list of them.
-fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<i32>, D::Error> {
+/// A value, or a list of them.
+fn one_or_many<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
     #[derive(Deserialize)]
     #[serde(untagged)]
-    enum Ids {
-        One(i32),
-        Many(Vec<i32>),
+    enum Values<T> {
+        One(T),
+        Many(Vec<T>),
         None(()),
     }
-    Ok(match Ids::deserialize(deserializer)? {
-        Ids::One(id) => vec![id],
-        Ids::Many(ids) => ids,
-        Ids::None(()) => Vec::new(),
+    Ok(match Values::deserialize(deserializer)? {
+        Values::One(value) => vec![value],
+        Values::Many(values) => values,
+        Values::None(()) => Vec::new(),
     })
 }

@@ -44,7 +44,7 @@ const HARMLESS: [&str; 26] = [
 ];
 
 /// Settings that are not built, each with the value that changes nothing.
-const FIXED_SETTINGS: [(&str, &str); 24] = [
+const FIXED_SETTINGS: [(&str, &str); 23] = [
     ("assistant_early_exit", "null"),
     ("constraints", "null"),
     ("diversity_penalty", "0.0"),
@@ -63,7 +63,6 @@ const FIXED_SETTINGS: [(&str, &str); 24] = [
     ("remove_invalid_values", "false"),
     ("sequence_bias", "null"),
     ("speculation_type", "null"),
-    ("stop_strings", "null"),
     ("token_healing", "false"),
     ("top_h", "null"),
     ("typical_p", "1.0"),

@@ -9,17 +9,20 @@ mod folder;
 mod processor;
 mod prompt;
 mod sampling;
+mod stop_strings;
 #[cfg(all(test, feature = "decoder", feature = "gpt2", feature = "marian", feature = "t5"))]
 mod tests;
 
 pub use cache::StaticCache;
 pub use config::GenerationConfig;
 pub use prompt::Prompt;
+pub use stop_strings::TokenBytes;
 
 use fulmen_tensor::{DType, Refusal, Scope, Tensor, random, while_loop};
 
 use crate::MODELS;
 use processor::LogitsProcessor;
+use stop_strings::StopStrings;
 
 /// A model that predicts the next token: a decoder, or the decoder of an encoder-decoder for some
 /// input.
@@ -108,6 +111,10 @@ struct Start<'a, M: ?Sized> {
     /// The logits of the first new token, f32 `[rows, vocabulary]`.
     logits: Tensor,
     cache: StaticCache,
+    /// The search for stop strings, if there are any.
+    stops: Option<StopStrings>,
+    /// The state of the search, i32 `[rows]`.
+    stop_state: Tensor,
 }
 
 impl<'a, M: CausalLm + ?Sized> Start<'a, M> {
@@ -139,6 +146,12 @@ impl<'a, M: CausalLm + ?Sized> Start<'a, M> {
         if let Some(message) = config.check_tokens(logits.live()?.size(-1)) {
             return Err(message.into());
         }
+        let stops =
+            StopStrings::new(&config.stop_strings, config.token_bytes.as_ref(), logits.size(-1))?;
+        let stop_state = match &stops {
+            Some(stops) => stops.start(prompt),
+            None => Tensor::zeros(DType::I32, [batch]),
+        };
         let encoder = model.encoder_tokens().unwrap_or_else(|| tokens_of(prompt));
         let room = Tensor::full(DType::I32, [batch, new], config.padding());
         Ok(Start {
@@ -147,6 +160,8 @@ impl<'a, M: CausalLm + ?Sized> Start<'a, M> {
             tokens: Tensor::concatenate(&[ids, &room], 1),
             logits: logits.to_dtype(DType::F32),
             cache,
+            stops,
+            stop_state,
         })
     }
 
@@ -162,26 +177,30 @@ impl<'a, M: CausalLm + ?Sized> Start<'a, M> {
             tokens: repeat(&self.tokens),
             logits: repeat(&self.logits),
             cache: self.cache.map_rows(repeat),
+            stops: self.stops,
+            stop_state: repeat(&self.stop_state),
         }
     }
 
     /// Generates greedily or by sampling.
     fn token_by_token(self) -> Result<Tensor, Refusal> {
-        let Start { model, processor, tokens, logits, cache } = self;
+        let Start { model, processor, tokens, logits, cache, stops, stop_state } = self;
         let (config, rows) = (processor.config, tokens.size(0));
         let key = random::key(config.seed);
-        let start: Vec<Tensor> =
-            [tokens, Tensor::zeros(DType::Bool, [rows]), Tensor::zeros(DType::I32, []), logits]
-                .into_iter()
-                .chain(cache.tensors())
-                .collect();
+        let (finished, step) = (Tensor::zeros(DType::Bool, [rows]), Tensor::zeros(DType::I32, []));
+        let start: Vec<Tensor> = [tokens, finished, step, logits, stop_state]
+            .into_iter()
+            .chain(cache.tensors())
+            .collect();
         let line = Scope::line();
         let end = while_loop(
             &start.iter().collect::<Vec<_>>(),
             |carry| carry[2].lt(processor.new as f64).and(carry[1].all(-1).not()),
             |carry| {
                 let _scope = MODELS.at(line);
-                let [tokens, finished, step, logits, inner @ ..] = carry else { return Vec::new() };
+                let [tokens, finished, step, logits, stop_state, inner @ ..] = carry else {
+                    return Vec::new();
+                };
                 let scores = processor.scores(logits, tokens, step);
                 let chosen = if config.do_sample {
                     let key = random::fold_in_tensor(&key, step.to_dtype(DType::U32));
@@ -196,14 +215,33 @@ impl<'a, M: CausalLm + ?Sized> Start<'a, M> {
                 let tokens = tokens
                     .dynamic_update_slice(&column, &[Tensor::zeros(DType::I32, []), position]);
                 let (logits, cache) = model.next_token_logits(&column, &cache.with_tensors(inner));
-                let finished = finished.or(config.ends(&next));
-                [tokens, finished, step + 1.0, logits.to_dtype(DType::F32)]
+                let (stop_state, ends) = ends_after(config, stops.as_ref(), stop_state, &next);
+                let finished = finished.or(ends);
+                [tokens, finished, step + 1.0, logits.to_dtype(DType::F32), stop_state]
                     .into_iter()
                     .chain(cache.tensors())
                     .collect()
             },
         );
         Ok(end[0].live()?.narrow(1, processor.prompt, processor.new))
+    }
+}
+
+/// The state of the search for stop strings after one more token of each sequence, and whether the
+/// sequences end with it.
+fn ends_after(
+    config: &GenerationConfig,
+    stops: Option<&StopStrings>,
+    state: &Tensor,
+    token: &Tensor,
+) -> (Tensor, Tensor) {
+    let ends = config.ends(token);
+    match stops {
+        Some(stops) => {
+            let (state, stopped) = stops.advance(state, token);
+            (state, ends.or(stopped))
+        }
+        None => (state.clone(), ends),
     }
 }
 

@@ -30,7 +30,7 @@ fn config(settings: &Value) -> GenerationConfig {
 /// The scores from which each token was chosen, f32 `[rows, steps, vocabulary]`, if `tokens`, i32
 /// `[rows, steps]`, were chosen.
 fn scores_of<M: CausalLm + ?Sized>(start: Start<'_, M>, tokens: &Tensor) -> Tensor {
-    let Start { model, processor, tokens: buffer, logits, cache } = start;
+    let Start { model, processor, tokens: buffer, logits, cache, .. } = start;
     let [rows, steps] = [0, 1].map(|axis| tokens.size(axis));
     let zero = Tensor::zeros(DType::I32, []);
     let buffer = buffer
@@ -217,6 +217,74 @@ fn marian_generates_as_in_transformers() {
 #[test]
 fn t5_generates_as_in_transformers() {
     compare_t5(Some(3));
+}
+
+/// Compares the cases of `stop_strings.py`.
+#[track_caller]
+fn compare_stop_strings(name: &str, model: &dyn CausalLm, only: &[&str]) {
+    #[derive(serde::Deserialize)]
+    struct Case {
+        settings: Value,
+        tokens: Vec<Vec<i32>>,
+    }
+    #[derive(serde::Deserialize)]
+    struct Cases {
+        bytes: Vec<String>,
+        cases: BTreeMap<String, Case>,
+    }
+    let file = std::fs::read(folder("generation").join("stop_strings.json"));
+    let mut models: BTreeMap<String, Cases> =
+        serde_json::from_slice(&file.unwrap_or_else(|e| panic!("{e}"))).unwrap_or_default();
+    let Cases { bytes, mut cases } = models.remove(name).unwrap_or_else(|| panic!("{name}"));
+    let byte = |digits: &str, i| u8::from_str_radix(&digits[i..i + 2], 16).unwrap_or_default();
+    let bytes = bytes.iter().map(|digits| {
+        Some((0..digits.len()).step_by(2).map(|i| byte(digits, i)).collect::<Vec<u8>>())
+    });
+    let token_bytes = TokenBytes::new(bytes);
+    cases.retain(|case, _| only.is_empty() || only.contains(&case.as_str()));
+    assert!(!cases.is_empty() && cases.len() >= only.len(), "{name}: {only:?}");
+
+    let rows = ExpectedValues::read(name).rows("ids");
+    let padded = Prompt::new(&[&rows[0][..], &rows[1][3..]]);
+    let prompt = Prompt::new(&rows);
+    let results: Vec<Tensor> = cases
+        .iter()
+        .map(|(case, Case { settings, .. })| {
+            let config =
+                GenerationConfig { token_bytes: Some(token_bytes.clone()), ..config(settings) };
+            generate(model, if case == "padded" { &padded } else { &prompt }, &config)
+        })
+        .collect();
+    let results = Runtime::global()
+        .and_then(|runtime| runtime.eval_many(&results.iter().collect::<Vec<_>>()))
+        .unwrap_or_else(|e| panic!("{name}: {e}"));
+    for ((case, Case { mut tokens, .. }), actual) in cases.into_iter().zip(&results) {
+        let ids = actual.to_vec::<i32>().unwrap_or_else(|e| panic!("{e}"));
+        let length = actual.ty().shape.dims()[1];
+        tokens.iter_mut().for_each(|row| row.resize(length, 1));
+        assert_eq!(ids.chunks(length).collect::<Vec<_>>(), tokens, "{name}: {case}");
+    }
+}
+
+#[test]
+fn gpt2_stops_at_strings_as_in_transformers() {
+    let model = Gpt2::from_folder(folder("gpt2")).unwrap_or_else(|e| panic!("{e}"));
+    compare_stop_strings("gpt2", &model, &["character_in_two_tokens", "padded", "beams_two"]);
+}
+
+#[test]
+fn llama_stops_at_strings_as_in_transformers() {
+    let model = Decoder::from_folder(folder("llama")).unwrap_or_else(|e| panic!("{e}"));
+    compare_stop_strings("llama", &model, &["with_the_prompt", "with_an_end", "beams"]);
+}
+
+#[test]
+#[ignore = "compiles 22 programs: cargo test -p fulmen-models --lib -- --ignored stop_at_all"]
+fn models_stop_at_all_strings_as_in_transformers() {
+    let model = Gpt2::from_folder(folder("gpt2")).unwrap_or_else(|e| panic!("{e}"));
+    compare_stop_strings("gpt2", &model, &[]);
+    let model = Decoder::from_folder(folder("llama")).unwrap_or_else(|e| panic!("{e}"));
+    compare_stop_strings("llama", &model, &[]);
 }
 
 #[test]

@@ -1009,3 +1009,36 @@ fn texts_of_a_type_of_the_users_need_a_version_in_a_cache() {
         .unwrap();
     lines.cache(path("cache")).open().unwrap();
 }
+
+#[test]
+fn the_bytes_of_tokens_are_those_in_which_transformers_finds_stop_strings() {
+    let expected: Value =
+        serde_json::from_slice(&std::fs::read(path("token_bytes.json")).unwrap()).unwrap();
+    for (name, expected) in expected.as_object().unwrap() {
+        let tokenizer = tokenizer(name);
+        let hex = |bytes: Vec<u8>| bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let actual: Vec<Option<String>> =
+            tokenizer.token_bytes().unwrap().into_iter().map(|bytes| bytes.map(hex)).collect();
+        let expected: Vec<Option<String>> = list(expected);
+        assert_eq!(actual.len(), expected.len(), "{name}");
+        for (id, (actual, expected)) in actual.iter().zip(&expected).enumerate() {
+            assert_eq!(actual, expected, "{name}: {:?}", tokenizer.token(id as u32));
+        }
+    }
+}
+
+#[test]
+fn a_tokenizer_that_does_not_say_the_texts_of_its_tokens_has_no_bytes() {
+    let tokenizer = |decoder: &str| {
+        let file = format!(
+            r#"{{"version": "1.0", "truncation": null, "padding": null, "normalizer": null, "added_tokens": [],
+            "pre_tokenizer": {{"type": "Whitespace"}}, "post_processor": null, "decoder": {decoder},
+            "model": {{"type": "WordLevel", "vocab": {{"[UNK]": 0, "thunder": 1}}, "unk_token": "[UNK]"}}}}"#
+        );
+        Tokenizer::from_bytes(file.as_bytes()).unwrap().token_bytes().unwrap_err().to_string()
+    };
+    let text = tokenizer("null");
+    assert!(text.contains("the tokenizer: the file has no decoder"), "{text}");
+    let text = tokenizer(r#"{"type": "WordPiece", "prefix": "__", "cleanup": true}"#);
+    assert!(text.contains("does not keep the text \"abcdef\""), "{text}");
+}
