@@ -71,8 +71,13 @@ impl Memory {
         }
     }
 
+    /// Which of the encoder's tokens are visible, bool `[batch, 1, 1, length]`; `None` if all are.
+    pub(crate) fn mask(&self) -> Option<&Tensor> {
+        self.mask.as_ref()
+    }
+
     /// Attention of queries `[rows, heads, count, width]` to keys and values of the encoder's
-    /// tokens: `[rows, count, heads·width]`. Each text may have several consecutive rows, the beams
+    /// tokens, with the mask that `attention` has: `[rows, count, heads·width]`. Each text may have several consecutive rows, the beams
     /// of a search. They attend as if they were tokens of a single row, so that keys are not
     /// copied.
     pub(crate) fn attend(
@@ -86,10 +91,6 @@ impl Memory {
         let batch = keys.size(0).max(1);
         let beams = rows / batch;
         let q = q.reshape([batch, beams, heads, count, width]).transpose(1, 2);
-        let attention = match &self.mask {
-            Some(mask) => attention.mask(mask),
-            None => attention,
-        };
         let attended = attention
             .forward(q.reshape([batch, heads, beams * count, width]), keys, values)
             .reshape([batch, heads, beams, count, width])

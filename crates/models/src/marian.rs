@@ -319,7 +319,10 @@ impl EncoderDecoder for Marian {
                 let x = network.add(x, attended, self_attn_layer_norm);
                 let keys_values =
                     memory.keys_values(i, has_cache, |features| encoder_attn.keys_values(features));
-                let attention = Attention::new().dropout(&encoder_attn.dropout);
+                let mut attention = Attention::new().dropout(&encoder_attn.dropout);
+                if let Some(mask) = memory.mask() {
+                    attention = attention.mask(mask);
+                }
                 let attended = encoder_attn.out_proj.forward(memory.attend(
                     attention,
                     &encoder_attn.queries(&x),

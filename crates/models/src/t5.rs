@@ -196,8 +196,24 @@ impl SelfAttention {
         let q = split_heads(&self.q.forward(x), self.heads);
         let keys_values =
             memory.keys_values(layer, has_cache, |features| self.keys_values(features));
-        self.o.forward(memory.attend(self.attention(), &q, &keys_values))
+        let attention = match memory.mask() {
+            Some(mask) => self.attention().mask(hide(&Tensor::zeros(x.dtype(), []), mask)),
+            None => self.attention(),
+        };
+        self.o.forward(memory.attend(attention, &q, &keys_values))
     }
+}
+
+/// The bias of scores where `mask` is true, else the lowest number, as in transformers: a token that
+/// sees no other gets the mean of all. With −∞, it would get zeros.
+fn hide(bias: &Tensor, mask: &Tensor) -> Tensor {
+    let (bias, lowest) = match bias.dtype() {
+        DType::Bf16 => (bias.clone(), (2.0_f64.powi(-7) - 2.0) * 2.0_f64.powi(127)),
+        // The lowest f16 is not far below scores.
+        DType::F16 => (bias.to_dtype(DType::F32), f64::from(f32::MIN)),
+        _ => (bias.clone(), f64::from(f32::MIN)),
+    };
+    mask.select(&bias, &Tensor::full(bias.dtype(), [], lowest))
 }
 
 impl Dense {
@@ -306,7 +322,7 @@ impl Stack {
         };
         let bias = first.forward(self.buckets.ranges(span)).permute([2, 0, 1]);
         let bias = match mask {
-            Some(mask) => mask.select(&bias, &Tensor::full(bias.dtype(), [], f64::NEG_INFINITY)),
+            Some(mask) => hide(&bias, mask),
             None => bias,
         };
         let x = self.dropout.forward(self.embed_tokens.forward(ids));
