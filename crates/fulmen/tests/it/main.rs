@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue fails")]
 
 mod book;
+mod checks;
 mod coming_from_lightning;
 mod command_line;
 mod drawings;

@@ -1,0 +1,58 @@
+//! Checks that the scripts in `ci`, the hosted workflow and the README agree on what is checked.
+
+use super::book::{read, repository};
+
+fn text(path: &str) -> String {
+    read(repository().join(path))
+}
+
+/// The words between two texts, without brackets and commas.
+fn words(text: &str, before: &str, after: &str) -> Vec<String> {
+    let (_, rest) = text.split_once(before).unwrap_or_else(|| panic!("no `{before}` in {text}"));
+    let words = rest.split(after).next().unwrap_or_default().split([' ', ',', '[', ']']);
+    words.filter(|word| !word.is_empty()).map(str::to_owned).collect()
+}
+
+#[test]
+fn the_hosted_workflow_has_every_subject() {
+    let workflow = text(".github/workflows/ci.yml");
+    let mut hosted = words(&workflow, "        subject: ", "\n");
+    for job in ["fast", "tests"] {
+        assert!(workflow.contains(&format!("- run: ci/{job}\n")), "{job} is not in {workflow}");
+        hosted.push(job.to_owned());
+    }
+    let mut local = words(&text(".ci/run"), "for subject in ", ";");
+    hosted.sort_unstable();
+    local.sort_unstable();
+    assert_eq!(hosted, local);
+    for subject in local {
+        assert!(repository().join("ci").join(&subject).is_file(), "ci/{subject} does not exist");
+    }
+}
+
+#[test]
+fn the_hosted_workflow_tests_the_oldest_rust() {
+    let manifest = text("Cargo.toml");
+    let oldest = words(&manifest, "\nrust-version = \"", "\"");
+    let tested = words(&text(".github/workflows/ci.yml"), "        toolchain: ", "\n");
+    assert_eq!(tested, ["stable".to_owned(), format!("\"{}\"", oldest[0])]);
+}
+
+#[test]
+fn every_fuzz_target_runs_each_week() {
+    let manifest = text("fuzz/Cargo.toml");
+    let mut targets: Vec<String> = manifest
+        .split("[[bin]]\n")
+        .skip(1)
+        .map(|bin| words(bin, "name = \"", "\"")[0].clone())
+        .collect();
+    targets.sort_unstable();
+    assert_eq!(words(&text("ci/fuzz"), "\n  set -- ", "\n"), targets);
+    assert_eq!(words(&text(".github/workflows/weekly.yml"), "        target: ", "\n"), targets);
+}
+
+#[test]
+fn the_checks_run_the_readmes_command_for_the_tests() {
+    assert!(text("README.md").contains("\n$ cargo test\n"));
+    assert!(text("ci/tests").ends_with(" ci/without-cmake cargo test\n"));
+}
