@@ -3,6 +3,7 @@
 
 use std::io::Write;
 
+use fulmen_durable::messages::public_command;
 use fulmen_gcloud::quote;
 use fulmen_preflight::Slice;
 use serde_json::{Value, json};
@@ -28,6 +29,10 @@ struct Hosts {
 
 pub(crate) fn print(arguments: &Manifest, out: &mut dyn Write) -> Result<u8> {
     let text = manifest(arguments)?;
+    if let Some(warning) = secrets_warning(&arguments.command) {
+        // A closed terminal must not prevent the manifest.
+        let _ = writeln!(std::io::stderr(), "{warning}");
+    }
     out.write_all(text.as_bytes()).map_err(|e| Error::new(format!("standard output: {e}")))?;
     Ok(0)
 }
@@ -65,6 +70,27 @@ fn manifest(arguments: &Manifest) -> Result<String> {
         }
     };
     Ok(fill_template(template, &values))
+}
+
+/// The warning about words of the command that may be secret. They stay in the manifest: a program
+/// needs them, and some names only look like those of secrets.
+fn secrets_warning(command: &[String]) -> Option<String> {
+    let mut names: Vec<&str> = Vec::new();
+    let mut before = "";
+    for (word, shown) in command.iter().zip(public_command(command.iter().cloned())) {
+        if *word != shown {
+            let name = word.split_once('=').map_or(before, |(name, _)| name);
+            names.push(if name.starts_with('-') { name } else { "a URL with a password" });
+        }
+        before = word;
+    }
+    let names = names.join(", ");
+    (!names.is_empty()).then(|| {
+        format!(
+            "warning: the manifest has the command as it is, with {names} in plain text. If that is a secret, leave it out of \
+             the command, and give it to the program in an environment variable from the cluster's secrets"
+        )
+    })
 }
 
 type Values = Vec<(&'static str, String)>;
@@ -235,6 +261,27 @@ mod tests {
                 print(&["--kind", kind, "--topology", slice.name(), "--image", "a/b"]).unwrap();
             assert!(!keys(template).is_empty() && !text.contains("{{"), "{text}");
         }
+    }
+
+    #[test]
+    fn words_that_may_be_secret_are_named_without_their_values() {
+        let warning = |words: &[&str]| {
+            secrets_warning(&words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>())
+        };
+        let text = warning(&[
+            "./train",
+            "--hub-token=hf_x",
+            "--api-key",
+            "k3y",
+            "http://me:pw@host/data",
+            "--seed",
+            "3",
+        ]);
+        let text = text.unwrap();
+        let named = "with --hub-token, --api-key, a URL with a password in plain text";
+        assert!(text.starts_with("warning: ") && text.contains(named), "{text}");
+        assert!(["hf_x", "k3y", "pw@", "--seed"].iter().all(|word| !text.contains(word)), "{text}");
+        assert_eq!(warning(&["./train", "--seed", "3", "token"]), None);
     }
 
     #[test]

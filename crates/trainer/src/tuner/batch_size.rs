@@ -5,7 +5,7 @@ use fulmen_data::DataLoader;
 use fulmen_pjrt::Executable;
 use fulmen_tensor::Runtime;
 
-use super::{run_short_fit, short_fit};
+use super::{run_short_fit, short_fit, show_progress};
 use crate::program::trace_fit::trace_fit;
 use crate::step_config::Choices;
 use crate::{Error, Result, Trainer, TrainingModule, host_memory};
@@ -204,7 +204,19 @@ impl Trainer {
                     loader.batch_size()
                 )));
             }
+            show_progress(
+                self,
+                &format!(
+                    "scale_batch_size: compiling the training step for a batch size of {size} ..."
+                ),
+            );
             let trial = self.try_batch_size(module, &loader, &choices, finder)?;
+            let result = match trial.verdict {
+                Verdict::Fits => "fits",
+                Verdict::RefusedByCompiler => "needs too much memory, according to the compiler",
+                Verdict::OutOfMemory => "ran out of memory",
+            };
+            show_progress(self, &format!("scale_batch_size: a batch size of {size} {result}"));
             match trial.verdict {
                 Verdict::Fits => fits = size,
                 Verdict::RefusedByCompiler | Verdict::OutOfMemory => fails = Some(size),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fulmen_data::DataLoader;
 use parking_lot::Mutex;
 
-use super::{run_short_fit, short_fit};
+use super::{run_short_fit, short_fit, show_progress};
 use crate::callbacks::callback::Callback;
 use crate::hooks::FitStart;
 use crate::step_config::step_part::{StepPart, SweepMode};
@@ -228,6 +228,12 @@ impl Trainer {
         choices.parts.push(part.clone());
         let recorded = Arc::new(Mutex::new(Vec::new()));
         let recorder = LossRecorder { loss: String::new(), part, losses: recorded.clone() };
+        show_progress(
+            self,
+            &format!(
+                "lr_find: compiling the training step, then {steps} steps with rates from {min} to {max} ..."
+            ),
+        );
         let summary = run_short_fit(self, module, train, choices, vec![Box::new(recorder)])?;
         if let Some(signal) = summary.signal {
             return Err(Error::interrupted("finding a learning rate", signal));

@@ -13,6 +13,7 @@ pub use crate::step_config::step_part::SweepMode;
 
 use crate::callbacks::callback::Callback;
 use crate::checkpoint::run_config::RunConfig;
+use crate::console::note;
 use crate::fit::fit;
 use crate::goodput::Clock;
 use crate::options::batch_limit::BatchLimit;
@@ -21,6 +22,13 @@ use crate::program::trace_fit::set_up;
 use crate::session::{Record, Session};
 use crate::step_config::Choices;
 use crate::{FitSummary, Options, Result, Resume, TrainDuration, Trainer, TrainingModule};
+
+/// Shows a line about the progress of a search, which has no progress bar.
+fn show_progress(trainer: &Trainer, line: &str) {
+    if trainer.options().enable_progress_bar {
+        note(line);
+    }
+}
 
 /// The settings for a fit of `steps` steps that neither resumes, saves nor validates.
 fn short_fit(choices: &Choices, steps: u64) -> Choices {

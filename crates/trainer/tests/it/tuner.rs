@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 
 use crate::common::{
-    CLASSES, FEATURES, Net, PAD_LAST, Record, isolated, samples, train_loader, trainer,
+    CLASSES, FEATURES, Net, PAD_LAST, Record, isolated, itself, samples, train_loader, trainer,
 };
 use fulmen_data::{DataLoader, TensorDataset};
 use fulmen_nn::loss::{Reduction, cross_entropy};
@@ -230,4 +230,31 @@ fn invalid_arguments_are_reported() {
     );
     let error = sizes(finder(), |_| wide_loader(3));
     assert_eq!(error, "scale_batch_size: the loader for a batch size of 2 has a batch size of 3");
+}
+
+#[test]
+fn a_search_says_what_it_does_before_it_compiles() {
+    const CHILD: &str = "FULMEN_TEST_CHILD";
+    if std::env::var_os(CHILD).is_some() {
+        let folder = tempfile::tempdir().unwrap();
+        let module = Slope { w: Parameter::new([], Init::Constant(2.0)) };
+        let mut trainer = trainer(folder.path()).enable_progress_bar(true).build().unwrap();
+        let finder = LearningRateFinder::new().num_training_steps(20);
+        trainer.lr_find(&module, &ones(20), &finder).unwrap();
+        trainer
+            .scale_batch_size(&wide(), wide_loader, &BatchSizeFinder::new().max_trials(1))
+            .unwrap();
+        return;
+    }
+    let test = "tuner::a_search_says_what_it_does_before_it_compiles";
+    let output = itself().args(["--exact", test, "--nocapture"]).env(CHILD, "1").output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{text}");
+    for line in [
+        "lr_find: compiling the training step, then 20 steps with rates from 0.00000001 to 1 ...",
+        "scale_batch_size: compiling the training step for a batch size of 2 ...",
+        "scale_batch_size: a batch size of 2 fits",
+    ] {
+        assert!(text.lines().any(|shown| shown == line), "{line}: {text}");
+    }
 }
