@@ -11,7 +11,7 @@ use serde_json::Value;
 /// All outputs of a layer in one row.
 fn row(all: &[&Tensor]) -> Tensor {
     let flat: Vec<Tensor> = all.iter().map(|t| t.flatten(0, -1)).collect();
-    Tensor::concatenate(&flat.iter().collect::<Vec<_>>(), 0)
+    Tensor::concatenate(&flat, 0)
 }
 
 macro_rules! built {
@@ -28,19 +28,32 @@ macro_rules! built {
 
 fn run(attrs: &Value, case: &Value, inputs: &[Tensor]) -> (Tensor, Vec<(String, Tensor)>) {
     let (x, sizes) = (&inputs[0], [count(&attrs["input_size"]), count(&attrs["hidden_size"])]);
+    let lengths = attrs["lengths"].as_array().map(|all| {
+        let all: Vec<i32> = all.iter().map(|length| count(length) as i32).collect();
+        Tensor::from_slice(&all, [all.len()])
+    });
+    /// The layer on the sequences, or on those of these lengths.
+    macro_rules! forward {
+        ($layer:ident, $state:expr) => {
+            match &lengths {
+                Some(lengths) => $layer.forward_lengths(x, lengths, $state),
+                None => $layer.forward(x, $state),
+            }
+        };
+    }
     match word(&attrs["layer"], "layer") {
         "RNN" => {
             let relu = attrs["nonlinearity"].as_str() == Some("relu");
             let nonlinearity = if relu { RnnNonlinearity::Relu } else { RnnNonlinearity::Tanh };
             let layer = built!(Rnn::new(sizes[0], sizes[1]).nonlinearity(nonlinearity), attrs);
             let parameters = fill(&layer, case);
-            let (y, h) = layer.forward(x, inputs.get(1));
+            let (y, h) = forward!(layer, inputs.get(1));
             (row(&[&y, &h]), parameters)
         }
         "GRU" => {
             let layer = built!(Gru::new(sizes[0], sizes[1]), attrs);
             let parameters = fill(&layer, case);
-            let (y, h) = layer.forward(x, inputs.get(1));
+            let (y, h) = forward!(layer, inputs.get(1));
             (row(&[&y, &h]), parameters)
         }
         _ => {
@@ -48,7 +61,7 @@ fn run(attrs: &Value, case: &Value, inputs: &[Tensor]) -> (Tensor, Vec<(String, 
                 if attrs["proj_size"].is_null() { 0 } else { count(&attrs["proj_size"]) };
             let layer = built!(Lstm::new(sizes[0], sizes[1]).proj_size(projected), attrs);
             let parameters = fill(&layer, case);
-            let (y, (h, c)) = layer.forward(x, inputs.get(1).zip(inputs.get(2)));
+            let (y, (h, c)) = forward!(layer, inputs.get(1).zip(inputs.get(2)));
             (row(&[&y, &h, &c]), parameters)
         }
     }
@@ -95,6 +108,27 @@ fn a_sequence_in_two_parts_is_the_sequence() {
     );
     let (empty, h) = layer.forward(&x.narrow(0, 0, 0), None);
     assert_eq!((empty.ty().to_string(), values(&h)), ("f32[0, 2, 4]".into(), vec![0.0; 16]));
+}
+
+#[test]
+fn padding_has_no_effect() {
+    let x = random::normal(&random::key(1), DType::F32, [4, 2, 3]);
+    let lengths = Tensor::from_slice(&[0u8, 3], [2]);
+    let step = Tensor::iota(DType::I32, [4, 2, 1], 0);
+    let poor = step.lt(lengths.unsqueeze(-1).to_dtype(DType::I32)).select(&x, f64::NAN);
+    let layer = Lstm::new(3, 4).num_layers(2).bidirectional(true);
+    layer.initialize(0);
+    let weight = layer.parameters()[0].1.get();
+    let run = |x: &Tensor| {
+        let (y, (h, c)) = layer.forward_lengths(x, &lengths, None);
+        let gradients = grad(row(&[&y, &h, &c]).square().sum_all(), &[x, &weight]);
+        values(&row(&[&y, &h, &c, &gradients[0], &gradients[1]]))
+    };
+    let clean = run(&x);
+    assert_eq!(run(&poor), clean);
+    let (_, (h, _)) = layer.forward_lengths(&x, &lengths, None);
+    assert_eq!(values(&h.narrow(1, 0, 1)), [0.0; 16], "a sequence of length 0");
+    assert!(clean.iter().all(|v| v.is_finite()) && clean.iter().any(|v| *v != 0.0));
 }
 
 #[test]
@@ -146,6 +180,17 @@ fn what_does_not_fit_is_told_with_what_would() {
         "{}",
         fault(&y)
     );
+    let told = |lengths: &Tensor, x: &[usize], words: &str| {
+        let (y, h) = layer.forward_lengths(zeros(x), lengths, None);
+        assert!([y, h].iter().all(|t| fault(t).contains(words)), "{words}");
+    };
+    let words = "the lengths are i32[3]; for the input f32[2, 5, 3] they must be integers [2]";
+    told(&Tensor::ones(DType::I32, [3]), &[2, 5, 3], words);
+    told(&zeros(&[2]), &[2, 5, 3], "the lengths are f32[2]");
+    let words = "lengths need a batch of sequences, but the input is f32[5, 3]";
+    told(&Tensor::ones(DType::I32, [1]), &[5, 3], words);
+    let long = Tensor::from_slice(&[5i32, 6], [2]);
+    told(&long, &[2, 5, 3], "a length is 6, but it must be from 0 to 5");
     let layer = Lstm::new(3, 4).num_layers(0);
     let (y, (h, c)) = layer.forward(&zeros(&[5, 3]), None);
     assert!([y, h, c].iter().all(|t| fault(t).contains("there are 0 layers")));

@@ -40,7 +40,21 @@ impl Gru {
     #[track_caller]
     pub fn forward(&self, x: impl AsTensor, h_0: Option<&Tensor>) -> (Tensor, Tensor) {
         let _scope = NN.open();
-        self.0.run_with_one_state(&self.to_string(), x.as_tensor(), h_0)
+        self.0.run_with_one_state(&self.to_string(), x.as_tensor(), None, h_0)
+    }
+
+    /// Like [`Gru::forward`] for a padded batch whose sequences have these lengths, integers
+    /// `[batch]`; see [`Rnn::forward_lengths`](super::Rnn::forward_lengths).
+    #[track_caller]
+    pub fn forward_lengths(
+        &self,
+        x: impl AsTensor,
+        lengths: impl AsTensor,
+        h_0: Option<&Tensor>,
+    ) -> (Tensor, Tensor) {
+        let _scope = NN.open();
+        let lengths = Some(lengths.as_tensor());
+        self.0.run_with_one_state(&self.to_string(), x.as_tensor(), lengths, h_0)
     }
 }
 

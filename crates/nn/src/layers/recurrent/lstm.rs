@@ -56,9 +56,47 @@ impl Lstm {
         state: Option<(&Tensor, &Tensor)>,
     ) -> (Tensor, (Tensor, Tensor)) {
         let _scope = NN.open();
-        let x = x.as_tensor();
+        self.run(x.as_tensor(), None, state)
+    }
+
+    /// Like [`Lstm::forward`] for a padded batch whose sequences have these lengths, integers
+    /// `[batch]`; see [`Rnn::forward_lengths`](super::Rnn::forward_lengths).
+    ///
+    /// ```
+    /// use fulmen_nn::{Lstm, Module};
+    /// use fulmen_tensor::{DType, Tensor};
+    ///
+    /// let layer = Lstm::new(3, 5).bidirectional(true);
+    /// layer.initialize(0);
+    /// let x = Tensor::ones(DType::F32, [7, 2, 3]);
+    /// let lengths = Tensor::from_slice(&[7i32, 4], [2]);
+    /// let (y, (h, _)) = layer.forward_lengths(&x, &lengths, None);
+    /// // The second sequence is computed as if it were alone.
+    /// let (alone, (h_alone, _)) = layer.forward(&x.narrow(0, 0, 4).narrow(1, 1, 1), None);
+    /// assert_eq!(y.narrow(0, 0, 4).narrow(1, 1, 1).eval()?.to_vec::<f32>()?, alone.eval()?.to_vec::<f32>()?);
+    /// assert_eq!(h.narrow(1, 1, 1).eval()?.to_vec::<f32>()?, h_alone.eval()?.to_vec::<f32>()?);
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn forward_lengths(
+        &self,
+        x: impl AsTensor,
+        lengths: impl AsTensor,
+        state: Option<(&Tensor, &Tensor)>,
+    ) -> (Tensor, (Tensor, Tensor)) {
+        let _scope = NN.open();
+        self.run(x.as_tensor(), Some(lengths.as_tensor()), state)
+    }
+
+    fn run(
+        &self,
+        x: &Tensor,
+        lengths: Option<&Tensor>,
+        state: Option<(&Tensor, &Tensor)>,
+    ) -> (Tensor, (Tensor, Tensor)) {
         let first = state.map(|(h, c)| [h, c]);
-        let (y, mut state) = self.0.run(&self.to_string(), x, first.as_ref().map(|s| s.as_slice()));
+        let first = first.as_ref().map(|state| state.as_slice());
+        let (y, mut state) = self.0.run(&self.to_string(), x, lengths, first);
         let c = state.swap_remove(1);
         let h = state.swap_remove(0);
         (y, (h, c))

@@ -1,8 +1,9 @@
 //! Recurrent layers: [`Rnn`], [`Lstm`] and [`Gru`], with PyTorch's options, formulas and parameter
 //! names.
 //!
-//! `stack.rs` has the common part, `cell.rs` a step of each. Out of scope: sequences of different
-//! lengths in one batch (PyTorch's `PackedSequence`), because shapes are fixed.
+//! `stack.rs` has the common part, `cell.rs` a step of each. Shapes are fixed, so sequences of
+//! different lengths are padded, and `forward_lengths` takes the lengths (PyTorch's
+//! `PackedSequence`).
 
 mod cell;
 mod gru;

@@ -1,7 +1,8 @@
 //! The common part of recurrent layers: the parameters of a stack of layers in one or two
 //! directions, and how a sequence passes through it.
 
-use fulmen_tensor::{Refusal, Scan, Tensor};
+use fulmen_tensor::internal::{IndexRule, check_indices};
+use fulmen_tensor::{DType, Refusal, Scan, Tensor};
 
 use super::cell::{Cell, Recurrence, affine};
 use crate::library::{NN, live};
@@ -92,14 +93,15 @@ impl Stack {
     }
 
     /// The output and the last state, tensor by tensor, from a sequence and the initial state, or
-    /// zeros.
+    /// zeros. With `lengths`, each sequence of the batch ends at its own length.
     pub(super) fn run(
         &self,
         name: &str,
         x: &Tensor,
+        lengths: Option<&Tensor>,
         first: Option<&[&Tensor]>,
     ) -> (Tensor, Vec<Tensor>) {
-        let (y, mut state) = NN.record(name, || self.record(x, first));
+        let (y, mut state) = NN.record(name, || self.record(name, x, lengths, first));
         // A poisoned input poisons all outputs.
         let last = state.last().cloned();
         state.extend(last.into_iter().cycle().take(self.cell.states().saturating_sub(state.len())));
@@ -111,15 +113,18 @@ impl Stack {
         &self,
         name: &str,
         x: &Tensor,
+        lengths: Option<&Tensor>,
         h_0: Option<&Tensor>,
     ) -> (Tensor, Tensor) {
-        let (y, mut state) = self.run(name, x, h_0.as_ref().map(std::slice::from_ref));
+        let (y, mut state) = self.run(name, x, lengths, h_0.as_ref().map(std::slice::from_ref));
         (y, state.swap_remove(0))
     }
 
     fn record(
         &self,
+        name: &str,
         x: &Tensor,
+        lengths: Option<&Tensor>,
         first: Option<&[&Tensor]>,
     ) -> Result<(Tensor, Vec<Tensor>), Refusal> {
         let states = self.cell.states();
@@ -133,6 +138,15 @@ impl Stack {
             (true, false) => x.clone(),
         };
         let batch = sequence.size(1);
+        let within = match lengths {
+            Some(lengths) => {
+                let within = steps_within(name, x, &sequence, lengths)?;
+                // So that the padding, which may be NaN, reaches neither a value nor a gradient.
+                sequence = within.select(&sequence, 0.0);
+                Some(within)
+            }
+            None => None,
+        };
         let mut last: Vec<Vec<Tensor>> = vec![Vec::new(); states];
         for layer in 0..self.num_layers {
             if layer > 0 {
@@ -167,12 +181,20 @@ impl Stack {
                     for (next, state) in next.iter_mut().zip(state) {
                         *next = next.to_dtype(state.dtype());
                     }
-                    let y = next[0].clone();
+                    // After the end of a sequence, the state stays and the output is 0. In the
+                    // reverse direction, the state thus stays until the sequence begins.
+                    let Some(within) = x.get(1) else {
+                        let y = next[0].clone();
+                        return (next, vec![y]);
+                    };
+                    let y = within.select(&next[0], 0.0);
+                    for (next, state) in next.iter_mut().zip(state) {
+                        *next = within.select(&*next, state);
+                    }
                     (next, vec![y])
                 };
-                let state: Vec<&Tensor> = state.iter().collect();
-                let (end, mut ys) =
-                    Scan::new().reverse(direction == 1).run(&state, &[&gates], step);
+                let xs: Vec<&Tensor> = std::iter::once(&gates).chain(&within).collect();
+                let (end, mut ys) = Scan::new().reverse(direction == 1).run(&state, &xs, step);
                 outputs.append(&mut ys);
                 for (all, state) in last.iter_mut().zip(end) {
                     all.push(state);
@@ -180,7 +202,7 @@ impl Stack {
             }
             sequence = match outputs.as_slice() {
                 [output] => output.clone(),
-                outputs => Tensor::concatenate(&outputs.iter().collect::<Vec<_>>(), -1),
+                outputs => Tensor::concatenate(outputs, -1),
             };
         }
         let output = match (batched, self.batch_first) {
@@ -190,7 +212,7 @@ impl Stack {
         };
         let mut state = Vec::new();
         for all in &last {
-            let all = Tensor::stack(&all.iter().collect::<Vec<_>>(), 0);
+            let all = Tensor::stack(all, 0);
             state.push(if batched { all } else { all.squeeze(1) });
         }
         Ok((output, state))
@@ -229,6 +251,35 @@ impl Stack {
         }
         Ok(())
     }
+}
+
+/// Whether each step `[length, batch, 1]` of a sequence `[length, batch, features]` is before the
+/// end of its sequence.
+fn steps_within(
+    name: &str,
+    x: &Tensor,
+    sequence: &Tensor,
+    lengths: &Tensor,
+) -> Result<Tensor, Refusal> {
+    lengths.live()?;
+    let [steps, batch] = [sequence.size(0), sequence.size(1)];
+    if x.rank() != 3 {
+        return Err(
+            format!("lengths need a batch of sequences, but the input is {}", x.ty()).into()
+        );
+    }
+    if lengths.shape().dims() != [batch] || !lengths.dtype().is_integer() {
+        return Err(format!(
+            "the lengths are {}; for the input {} they must be integers [{batch}]",
+            lengths.ty(),
+            x.ty()
+        )
+        .into());
+    }
+    let reason = format!("it must be from 0 to {steps}");
+    let rule = IndexRule::below(name, "a length", steps + 1, reason);
+    let lengths = check_indices(lengths, rule)?.to_dtype(DType::I64);
+    Ok(Tensor::iota(DType::I64, [steps, batch, 1], 0).lt(lengths.unsqueeze(-1)))
 }
 
 impl Module for Stack {
