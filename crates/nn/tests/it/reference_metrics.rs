@@ -1,12 +1,12 @@
-//! Metrics against scikit-learn, and BLEU against NLTK and sacrebleu: under a mask, in one batch
+//! Metrics against scikit-learn, BLEU against NLTK and sacrebleu, and error rates against jiwer: under a mask, in one batch
 //! and in several.
 
 use crate::common::assert_close;
 use crate::common::reference::{cases, count, inputs, number, sizes, tensor, word};
 use fulmen_nn::metrics::{
-    Accuracy, Auroc, Average, AveragePrecision, Bleu, ConfusionMatrix, F1, FrechetDistance,
-    JaccardIndex, Mean, MeanAbsoluteError, MeanSquaredError, MetricState, Normalize, Perplexity,
-    Precision, R2Score, Recall, Sums, TokenBleu, Value,
+    Accuracy, Auroc, Average, AveragePrecision, Bleu, ConfusionMatrix, ErrorRate, F1,
+    FrechetDistance, JaccardIndex, Mean, MeanAbsoluteError, MeanSquaredError, MetricState,
+    Normalize, Perplexity, Precision, R2Score, Recall, Sums, TokenBleu, Value,
 };
 use fulmen_tensor::{Runtime, Tensor};
 use serde_json::Value as Json;
@@ -176,4 +176,45 @@ fn bleu_is_nltks_in_one_count_and_in_two() {
         assert!(whole.compute() > 0.1);
     }
     assert_eq!(Bleu::new().compute(), 0.0);
+}
+
+#[test]
+fn error_rates_are_jiwers_in_one_count_and_in_two() {
+    let cases = cases("error_rates.json");
+    assert!(cases.len() > 30);
+    for case in cases {
+        let texts: Vec<[&str; 2]> = case["texts"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|pair| [0, 1].map(|i| pair[i].as_str().unwrap()))
+            .collect();
+        for (unit, new) in [
+            ("words", ErrorRate::words as fn() -> ErrorRate),
+            ("characters", ErrorRate::characters),
+        ] {
+            let (mut whole, mut first, mut second) = (new(), new(), new());
+            for (i, [prediction, reference]) in texts.iter().enumerate() {
+                whole.update(prediction, reference);
+                (if i < 3 { &mut first } else { &mut second }).update(prediction, reference);
+            }
+            first.merge(&second).unwrap();
+            assert_eq!(whole, first);
+            let expected = [number(&case[unit])];
+            assert_close(&[whole.compute()], &expected, 1e-12, 0.0, &format!("{unit} {case}"));
+        }
+    }
+}
+
+#[test]
+fn error_rates_of_nothing_and_of_two_units() {
+    let (mut words, mut characters) = (ErrorRate::words(), ErrorRate::characters());
+    assert!(words.compute().is_nan());
+    words.update("spoken", "  ");
+    assert_eq!(words.compute(), f64::INFINITY);
+    characters.update("a", "ab");
+    let (before, error) = (words.clone(), words.merge(&characters).unwrap_err().to_string());
+    assert!(error.contains("cannot add counts of characters to those of words"), "{error}");
+    assert!(error.contains("reference_metrics.rs"), "{error}");
+    assert_eq!((words, characters.compute()), (before, 0.5));
 }

@@ -4,7 +4,7 @@ name.
 Not run by the tests: they read the files that this wrote, which are committed and say with which versions they were
 made. To write them again, all or some topics:
 
-    pip install torch torchvision numpy safetensors optax transformers scikit-learn nltk sacrebleu && python generate.py [TOPIC ...]
+    pip install torch torchvision numpy safetensors optax transformers scikit-learn nltk sacrebleu jiwer && python generate.py [TOPIC ...]
 """
 
 import importlib
@@ -31,6 +31,7 @@ TOPICS = [
     "losses_vectors",
     "ctc",
     "metrics",
+    "error_rates",
     "optimizers",
     "optimizers_adaptive",
     "optimizers_optax",
