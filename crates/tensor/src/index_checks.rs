@@ -407,7 +407,7 @@ impl IndexChecks {
                     not_finite.select(&words, &words.zeros_like())
                 });
             }
-            let rows = Tensor::stack(&rows.iter().collect::<Vec<_>>(), 0);
+            let rows = Tensor::stack(&rows, 0);
             let number = Tensor::arange(DType::I32, self.0.len());
             let none = Tensor::full(DType::I32, [], self.0.len() as f64);
             let is_invalid = rows.narrow(1, 0, 1).squeeze(1).ne(0.0);

@@ -143,7 +143,7 @@ fn step<M: CausalLm + ?Sized>(
         .scores(&state.logits.log_softmax(-1), &so_far, &state.step)
         .reshape([batch, beams, vocabulary])
         + state.open_scores.unsqueeze(-1);
-    let (scores, indices) = scores.flatten(1, 2).topk(candidates, -1, true);
+    let (scores, indices) = scores.flatten(1, 2).topk(candidates);
     let beam = &indices / vocabulary as f64;
     let token = &indices - &beam * vocabulary as f64;
     let zero = Tensor::zeros(DType::I32, []);
@@ -156,7 +156,7 @@ fn step<M: CausalLm + ?Sized>(
     let ends = ends.or(length.ge(processor.new as f64));
 
     // The sequences that continue.
-    let (open_scores, chosen) = (&scores + exclusion_score(&ends)).topk(beams, -1, true);
+    let (open_scores, chosen) = (&scores + exclusion_score(&ends)).topk(beams);
     let open = gather_rows(&sequences, &chosen);
     let parent = gather_rows(&beam, &chosen);
     let next = gather_rows(&token, &chosen);
@@ -175,7 +175,7 @@ fn step<M: CausalLm + ?Sized>(
         final_scores = final_scores + exclusion_score(&state.is_finished.all_keepdim(-1));
     }
     let join = |a: &Tensor, b: &Tensor| Tensor::concatenate(&[a, b], 1);
-    let (finished_scores, best) = join(&state.finished_scores, &final_scores).topk(beams, -1, true);
+    let (finished_scores, best) = join(&state.finished_scores, &final_scores).topk(beams);
     let finished = gather_rows(&join(&state.finished, &sequences), &best);
     let is_finished = gather_rows(&join(&state.is_finished, &ends_now), &best);
 

@@ -11,7 +11,7 @@ impl GenerationConfig {
         let mut logits = logits / self.temperature;
         let vocabulary = logits.size(-1);
         if (1..vocabulary).contains(&self.top_k) {
-            let (largest, _) = logits.topk(self.top_k, -1, true);
+            let (largest, _) = logits.topk(self.top_k);
             let cutoff = largest.narrow(-1, self.top_k - 1, 1);
             logits = logits.masked_fill(logits.lt(cutoff), f64::NEG_INFINITY);
         }
@@ -63,8 +63,7 @@ mod tests {
             .iter()
             .map(|(config, _)| random::categorical(&key, config.sampling_logits(&logits), -1))
             .collect();
-        let drawn = Runtime::global()
-            .and_then(|runtime| runtime.eval_many(&samples.iter().collect::<Vec<_>>()));
+        let drawn = Runtime::global().and_then(|runtime| runtime.eval_many(&samples));
         for ((config, expected), drawn) in cases.iter().zip(drawn.unwrap_or_else(|e| panic!("{e}")))
         {
             let mut drawn_ids = drawn.to_vec::<i32>().unwrap_or_else(|e| panic!("{e}"));

@@ -95,7 +95,7 @@ impl Tensor {
             }
             let mut shape = self.shape().to_vec();
             shape[axis] = size;
-            return Tensor::stack(&means.iter().collect::<Vec<_>>(), within).reshape(shape);
+            return Tensor::stack(&means, within).reshape(shape);
         }
         let (windows, lengths) = self.windows(method, axis, size);
         let length = windows.shape()[axis + 1];

@@ -11,7 +11,7 @@ use crate::autocast::method_operand;
 use crate::scope::Refusal;
 use crate::{AsTensor, Tensor};
 
-/// The right operand of a binary operation: a tensor, or a number that takes the tensor's dtype.
+/// An operand next to a tensor: a tensor too, or a number that takes the dtype of the other.
 ///
 /// A number is rounded to a floating-point dtype, and becomes the real part of a complex one. An
 /// integer or boolean dtype must hold the number exactly: `0.5` with i32, or `300` with u8, poisons
@@ -23,11 +23,17 @@ use crate::{AsTensor, Tensor};
 pub trait Operand {
     /// The operand as a tensor; `other` is the operand on the other side.
     fn to_tensor_like(&self, other: &Tensor) -> Tensor;
+
+    /// The operand, if it is a tensor.
+    fn tensor(&self) -> Option<&Tensor>;
 }
 
 impl<T: AsTensor> Operand for T {
     fn to_tensor_like(&self, _: &Tensor) -> Tensor {
         self.as_tensor().clone()
+    }
+    fn tensor(&self) -> Option<&Tensor> {
+        Some(self.as_tensor())
     }
 }
 impl Operand for f64 {
@@ -44,6 +50,9 @@ impl Operand for f64 {
             }
             Ok(Tensor::full(dtype, [], *self))
         })
+    }
+    fn tensor(&self) -> Option<&Tensor> {
+        None
     }
 }
 

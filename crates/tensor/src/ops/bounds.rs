@@ -98,6 +98,6 @@ pub(super) fn points(
         inside = inside.and(component.inside.squeeze(-1));
         components.push(component.indices);
     }
-    let indices = Tensor::concatenate(&components.iter().collect::<Vec<_>>(), -1);
+    let indices = Tensor::concatenate(&components, -1);
     Ok(ClampedIndices { indices, inside })
 }

@@ -285,7 +285,7 @@ impl ConvolutionOp {
 }
 
 fn concatenate(parts: &[Tensor], axis: usize) -> Tensor {
-    Tensor::concatenate(&parts.iter().collect::<Vec<_>>(), axis as isize)
+    Tensor::concatenate(parts, axis as isize)
 }
 
 /// The tensor with zeros before and after these axes. A negative number removes elements.

@@ -57,7 +57,10 @@ impl Operation for Fft {
                 if from.dtype == DType::F64 { DType::C128 } else { DType::C64 }
             }
             Kind::Irfft => {
-                if last == 0 || *shape.last().unwrap_or(&0) != last / 2 + 1 {
+                if last == 0 {
+                    return Err("n must be at least 1, but it is 0".to_owned());
+                }
+                if *shape.last().unwrap_or(&0) != last / 2 + 1 {
                     return Err(format!(
                         "the last transformed axis of {from} must have n/2 + 1 elements, which is {} for n = {last}",
                         last / 2 + 1

@@ -439,7 +439,7 @@ impl Tensor {
                 let component = indices.narrow(-1, axis, 1);
                 components.push(marked("gather_nd", &component, self.shape()[axis], axis)?);
             }
-            let indices = &Tensor::concatenate(&components.iter().collect::<Vec<_>>(), -1);
+            let indices = &Tensor::concatenate(&components, -1);
             let clamped = bounds::points(self.shape(), indices, OutOfBounds::ToZero)?;
             let dimensions = Dimensions::points(indices.size(-1), self.rank(), indices.rank());
             self.gather_at("gather_nd", dimensions, &clamped)

@@ -80,7 +80,7 @@ impl Tensor {
             if columns.is_empty() {
                 return Ok(padding);
             }
-            let rows = Tensor::stack(&columns.iter().collect::<Vec<_>>(), -1);
+            let rows = Tensor::stack(&columns, -1);
             let number = Tensor::iota(DType::I32, [size, 1], 0);
             Ok(number.lt(is_nonzero.count_nonzero(0)).select(&rows, &padding))
         })

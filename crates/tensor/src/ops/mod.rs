@@ -67,6 +67,7 @@ mod triangle;
 mod triangular_solve;
 mod trigonometric;
 mod unary;
+mod unfold;
 
 pub use binary::Operand;
 pub(crate) use constant::holds;

@@ -129,10 +129,6 @@ impl Tensor {
         };
         let (before, after) = ((low > 0).then(before), (high > 0).then(after));
         let parts: Vec<Tensor> = before.into_iter().chain([self.clone()]).chain(after).collect();
-        if parts.len() == 1 {
-            self.clone()
-        } else {
-            Tensor::concatenate(&parts.iter().collect::<Vec<_>>(), axis)
-        }
+        if parts.len() == 1 { self.clone() } else { Tensor::concatenate(&parts, axis) }
     }
 }

@@ -175,7 +175,7 @@ fn sums_by_slices(x: &Tensor, axis: usize, to: usize, phases: &[Vec<Run>]) -> Te
     }
     let mut shape = x.shape().to_vec();
     shape[axis] = to;
-    Tensor::stack(&sums.iter().collect::<Vec<_>>(), axis as isize + 1).reshape(shape)
+    Tensor::stack(&sums, axis as isize + 1).reshape(shape)
 }
 
 /// The `t`-th element of each list of taps, and its weight: 0 if the list is shorter.

@@ -3,7 +3,7 @@
 use super::binary::broadcast_both;
 use crate::lower::Lowering;
 use crate::operation::{Operation, RecomputePolicy, Vjp, one};
-use crate::{AsTensor, DType, Tensor, TensorType};
+use crate::{DType, Operand, Tensor, TensorType};
 
 #[derive(Debug)]
 struct Select;
@@ -35,22 +35,22 @@ impl Operation for Select {
 
 impl Tensor {
     /// The elements of `on_true` where this boolean tensor is true, else those of `on_false`
-    /// (NumPy's and PyTorch's `where`). The three tensors broadcast to one shape. The gradient
-    /// flows to the selected elements.
+    /// (NumPy's and PyTorch's `where`). The three tensors broadcast to one shape. A number takes
+    /// the dtype of the tensor on the other side; two numbers give f32. The gradient flows to the
+    /// selected elements.
     ///
     /// Poisoned if this tensor is not `bool`, or if shapes or dtypes do not fit.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
     /// let x = Tensor::from_slice(&[-1.0f32, 2.0], [2]);
-    /// let y = x.lt(0.0).select(&Tensor::scalar(0.0f32), &x);
+    /// let y = x.lt(0.0).select(0.0, &x);
     /// assert_eq!(y.eval()?.to_vec::<f32>()?, [0.0, 2.0]);
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
     #[track_caller]
-    pub fn select(&self, on_true: impl AsTensor, on_false: impl AsTensor) -> Tensor {
+    pub fn select(&self, on_true: impl Operand, on_false: impl Operand) -> Tensor {
         Tensor::record("select", || {
-            let (on_true, on_false) = (on_true.as_tensor(), on_false.as_tensor());
             self.live()?;
             if self.dtype() != DType::Bool {
                 return Err(format!(
@@ -59,7 +59,11 @@ impl Tensor {
                 )
                 .into());
             }
-            let (on_true, on_false) = broadcast_both(on_true, on_false)?;
+            let like = on_true.tensor().or(on_false.tensor()).cloned();
+            let like = like.unwrap_or_else(|| Tensor::full(DType::F32, [], 0.0));
+            let (on_true, on_false) =
+                (on_true.to_tensor_like(&like), on_false.to_tensor_like(&like));
+            let (on_true, on_false) = broadcast_both(&on_true, &on_false)?;
             let shape = self.shape().broadcast(on_true.shape())?;
             let condition = self.broadcast_to(&shape);
             Tensor::try_apply(

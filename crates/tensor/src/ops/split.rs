@@ -8,21 +8,55 @@ use crate::Tensor;
 const MAX_PARTS: usize = 1 << 16;
 
 impl Tensor {
-    /// Splits `axis` into consecutive parts of these sizes (PyTorch's `split` with a list). The
-    /// sizes must add up to the size of the axis.
+    /// Splits `axis` into consecutive parts of `size` elements; the last one is smaller if they do
+    /// not divide the axis (PyTorch's `split` with a number). An empty axis gives one empty part.
+    ///
+    /// See [`Tensor::split_with_sizes`] for a list of sizes, and [`Tensor::chunk`] for a number of
+    /// parts. A single poisoned tensor is returned if `size` is 0, if there would be more than 65536
+    /// parts, or if there is no such axis.
+    ///
+    /// ```
+    /// use fulmen_tensor::Tensor;
+    /// let x = Tensor::from_slice(&[1i32, 2, 3, 4, 5], [5]);
+    /// let parts = x.split(2, 0);
+    /// assert_eq!(parts.len(), 3);
+    /// assert_eq!(parts[1].eval()?.to_vec::<i32>()?, [3, 4]);
+    /// assert_eq!(parts[2].eval()?.to_vec::<i32>()?, [5]);
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn split(&self, size: usize, axis: isize) -> Vec<Tensor> {
+        Tensor::record("split", || {
+            let shape = self.live()?.shape();
+            let length = shape[shape.axis(axis)?];
+            if size == 0 {
+                return Err("a part must have at least one element, but the size is 0".into());
+            }
+            if length.div_ceil(size) > MAX_PARTS {
+                return Err(format!(
+                    "parts of {size} elements of axis {axis} of {shape} are more than {MAX_PARTS}"
+                )
+                .into());
+            }
+            Ok(self.parts(size, axis, length))
+        })
+    }
+
+    /// Splits `axis` into consecutive parts of these sizes (PyTorch's `split` with a list, and its
+    /// `split_with_sizes`). The sizes must add up to the size of the axis.
     ///
     /// Returns one tensor for each size. All are poisoned if the sizes do not fit.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
     /// let x = Tensor::from_slice(&[1i32, 2, 3, 4], [4]);
-    /// let [head, tail] = &x.split(&[1, 3], 0)[..] else { unreachable!() };
+    /// let [head, tail] = &x.split_with_sizes(&[1, 3], 0)[..] else { unreachable!() };
     /// assert_eq!((head.size(0), tail.eval()?.to_vec::<i32>()?), (1, vec![2, 3, 4]));
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
     #[track_caller]
-    pub fn split(&self, sizes: &[usize], axis: isize) -> Vec<Tensor> {
-        Tensor::record_many("split", sizes.len(), || {
+    pub fn split_with_sizes(&self, sizes: &[usize], axis: isize) -> Vec<Tensor> {
+        Tensor::record_many("split_with_sizes", sizes.len(), || {
             let shape = self.live()?.shape();
             let size = shape[shape.axis(axis)?];
             let total = sizes.iter().fold(0usize, |sum, &size| sum.saturating_add(size));
@@ -41,9 +75,15 @@ impl Tensor {
         })
     }
 
+    /// The parts of `size` elements of `axis`, which has `length`; an empty axis is one part.
+    fn parts(&self, size: usize, axis: isize, length: usize) -> Vec<Tensor> {
+        let starts = (0..length.max(1)).step_by(size);
+        starts.map(|start| self.narrow(axis, start, size.min(length - start))).collect()
+    }
+
     /// Splits `axis` into `chunks` parts of equal size; the last one is smaller if they do not
     /// divide the axis (PyTorch's `chunk`). As in PyTorch, fewer parts are returned if fewer hold
-    /// all elements: 6 elements in 4 chunks give 3 parts of 2.
+    /// all elements: 6 elements in 4 chunks give 3 parts of 2. An empty axis gives `chunks` empty parts.
     ///
     /// A single poisoned tensor is returned if `chunks` is not from 1 to 65536.
     ///
@@ -65,12 +105,10 @@ impl Tensor {
             }
             let shape = self.live()?.shape();
             let size = shape[shape.axis(axis)?];
-            let each = size.div_ceil(chunks);
-            let sizes: Vec<usize> = match each {
-                0 => vec![0; chunks],
-                _ => (0..size).step_by(each).map(|start| each.min(size - start)).collect(),
-            };
-            Ok(self.split(&sizes, axis))
+            Ok(match size.div_ceil(chunks) {
+                0 => vec![self.clone(); chunks],
+                each => self.parts(each, axis, size),
+            })
         })
     }
 

@@ -73,8 +73,25 @@ impl Operation for TopK {
 }
 
 impl Tensor {
+    /// The `k` largest elements along the last axis and their indices (i32), in descending order:
+    /// `(values, indices)` (PyTorch's `topk` with its defaults). See [`Tensor::topk_along`] for
+    /// another axis, or for the smallest elements.
+    ///
+    /// ```
+    /// use fulmen_tensor::Tensor;
+    /// let x = Tensor::from_slice(&[0.1f32, 0.6, 0.3, 0.6], [4]);
+    /// let (values, indices) = x.topk(2);
+    /// assert_eq!(values.eval()?.to_vec::<f32>()?, [0.6, 0.6]);
+    /// assert_eq!(indices.eval()?.to_vec::<i32>()?, [1, 3]);
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn topk(&self, k: usize) -> (Tensor, Tensor) {
+        self.topk_along(k, -1, true)
+    }
+
     /// The `k` largest elements along `axis` and their indices (i32), in descending order:
-    /// `(values, indices)` (PyTorch's `topk`). Without `largest`, the smallest elements in
+    /// `(values, indices)` (PyTorch's `topk(k, dim, largest)`). Without `largest`, the smallest elements in
     /// ascending order. Equal elements, also −0 and 0, are ordered by index. NaN counts as larger
     /// than all other elements. A −0 among the values may become 0. Gradients flow to the original
     /// elements.
@@ -84,13 +101,13 @@ impl Tensor {
     /// ```
     /// use fulmen_tensor::Tensor;
     /// let x = Tensor::from_slice(&[0.1f32, 0.6, 0.3, 0.6], [4]);
-    /// let (values, indices) = x.topk(2, -1, true);
-    /// assert_eq!(values.eval()?.to_vec::<f32>()?, [0.6, 0.6]);
-    /// assert_eq!(indices.eval()?.to_vec::<i32>()?, [1, 3]);
+    /// let (values, indices) = x.topk_along(2, 0, false);
+    /// assert_eq!(values.eval()?.to_vec::<f32>()?, [0.1, 0.3]);
+    /// assert_eq!(indices.eval()?.to_vec::<i32>()?, [0, 2]);
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
     #[track_caller]
-    pub fn topk(&self, k: usize, axis: isize, largest: bool) -> (Tensor, Tensor) {
+    pub fn topk_along(&self, k: usize, axis: isize, largest: bool) -> (Tensor, Tensor) {
         Tensor::record("topk", || {
             let shape = self.live()?.shape();
             let size = shape[shape.axis(axis)?];

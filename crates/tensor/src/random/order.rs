@@ -125,7 +125,7 @@ pub fn choice(
                     // The order of the largest elements of log(p) + gumbel is that of draws without
                     // replacement.
                     let noise = draw_gumbel(key, dtype, Shape::from([n]))?;
-                    return Ok((noise + p.log()).topk(count, 0, true).1.reshape(shape));
+                    return Ok((noise + p.log()).topk_along(count, 0, true).1.reshape(shape));
                 }
                 // The index in the cumulative sums of a uniform number between 0, exclusive, and
                 // the total.

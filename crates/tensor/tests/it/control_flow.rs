@@ -16,7 +16,7 @@ fn f64s(shape: &[usize], seed: usize) -> Tensor {
 }
 
 fn values(tensors: &[Tensor]) -> Vec<Vec<f64>> {
-    let literals = Runtime::global().unwrap().eval_many(&tensors.iter().collect::<Vec<_>>());
+    let literals = Runtime::global().unwrap().eval_many(tensors);
     literals.unwrap_or_else(|e| panic!("{e}")).iter().map(Literal::to_f64).collect()
 }
 
@@ -463,7 +463,7 @@ fn derivatives_agree_with_central_differences() {
     let types: Vec<TensorType> = shapes.iter().map(|s| TensorType::new(DType::F64, *s)).collect();
     let runtime = Runtime::global().unwrap();
     let value = runtime.compile(&Function::trace("f", &types, |x| vec![f(x)])).unwrap();
-    let slopes = Function::trace("df", &types, |x| grad(&f(x), &x.iter().collect::<Vec<_>>()));
+    let slopes = Function::trace("df", &types, |x| grad(&f(x), x));
     let slopes = runtime.compile(&slopes).unwrap();
     let run = |program: &fulmen_tensor::Compiled, point: &[Vec<f64>]| {
         let arrays: Vec<_> = point
@@ -509,7 +509,7 @@ fn random_numbers_in_a_body_are_those_outside() {
     let outside: Vec<Tensor> = (0..3u32)
         .map(|i| random::uniform(&random::fold_in(&key, i), DType::F32, [4], 0.0, 1.0))
         .collect();
-    let stacked = Tensor::stack(&outside.iter().collect::<Vec<_>>(), 0);
+    let stacked = Tensor::stack(&outside, 0);
     assert_eq!(values(&ys), values(&[stacked]));
 }
 

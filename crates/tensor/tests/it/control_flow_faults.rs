@@ -287,7 +287,7 @@ fn eight_devices_give_what_one_gives() {
             |c| vec![&c[0] * 2.0 + 0.1],
         );
         let loss = (&carry[0] * &carry[0]).sum_all() + ys[0].sum_all();
-        let mut results = grad(&loss, &x.iter().collect::<Vec<_>>());
+        let mut results = grad(&loss, x);
         results.extend([loss, doubled[0].clone(), ys[0].clone()]);
         results
     };

@@ -38,7 +38,9 @@ const OPERATIONS: &[Row] = &[
     }),
     ("cummin", &[&[16, 8]], |x| x[0].cummin(0).0 + x[0].cummin(0).1),
     ("sort", &[&[16, 8]], |x| x[0].sort(0, false).0 * x[0].sort(1, true).0),
-    ("topk", &[&[16, 16]], |x| x[0].topk(8, 0, true).0.matmul(&x[0].topk(8, 1, false).0)),
+    ("topk", &[&[16, 16]], |x| {
+        x[0].topk_along(8, 0, true).0.matmul(&x[0].topk_along(8, 1, false).0)
+    }),
     ("einsum", &[&[8, 16, 3], &[3, 16, 8]], |x| Tensor::einsum("aib,bic->ca", &[&x[0], &x[1]])),
     ("diagonal", &[&[16, 16]], |x| {
         x[0].diagonal(0, 0, 1).diag_embed(0) + x[0].diagonal(-8, 0, 1).diag(8)
@@ -122,7 +124,7 @@ fn run(devices: usize, axis: usize) -> Vec<(String, Vec<f64>)> {
                     .cos()
                     .reshape(y.shape());
                 let known = y.is_finite().select(&y, &y.zeros_like());
-                let gradients = grad(&(known * weights).sum_all(), &x.iter().collect::<Vec<_>>());
+                let gradients = grad(&(known * weights).sum_all(), x);
                 names.extend((0..x.len()).map(|i| format!("gradient {i} of {name}")));
                 results.extend(gradients);
             }

@@ -130,7 +130,7 @@ fn blocks_that_gather_and_recompute_have_the_same_gradients() {
                 }
             });
             let loss = (&y * &y).mean_all();
-            let mut results = grad(&loss, &inputs.iter().collect::<Vec<_>>());
+            let mut results = grad(&loss, inputs);
             results.push(loss);
             results
         });

@@ -93,7 +93,7 @@ impl Sizes {
     fn step(&self, dtype: DType, cast: Option<DType>) -> Function {
         Function::trace("block", &self.types(dtype), |x| {
             let loss = autocast(cast, || self.loss(x));
-            let mut results = grad(&loss, &x[2..].iter().collect::<Vec<_>>());
+            let mut results = grad(&loss, &x[2..]);
             results.insert(0, loss);
             results
         })
@@ -118,18 +118,16 @@ impl Sizes {
 
 /// The values of a function's results at these parameters.
 fn call(f: impl Fn(&[Tensor]) -> Vec<Tensor>, parameters: &[Tensor]) -> Vec<Vec<f64>> {
-    let values: Vec<Literal> =
-        Runtime::global().unwrap().eval_many(&parameters.iter().collect::<Vec<_>>()).unwrap();
+    let values: Vec<Literal> = Runtime::global().unwrap().eval_many(parameters).unwrap();
     let leaves: Vec<Tensor> = values.iter().map(Literal::to_tensor).collect();
     let results = f(&leaves);
-    let literals =
-        Runtime::global().unwrap().eval_many(&results.iter().collect::<Vec<_>>()).unwrap();
+    let literals = Runtime::global().unwrap().eval_many(&results).unwrap();
     literals.iter().map(Literal::to_f64).collect()
 }
 
 fn loss_and_gradients(sizes: &Sizes, x: &[Tensor], cast: Option<DType>) -> Vec<Tensor> {
     let loss = autocast(cast, || sizes.loss(x));
-    let mut results = grad(&loss, &x[2..].iter().collect::<Vec<_>>());
+    let mut results = grad(&loss, &x[2..]);
     results.insert(0, loss);
     results
 }

@@ -2,6 +2,7 @@
 
 import jax.numpy as jnp
 import numpy as np
+import torch
 
 from common import BF16, BOOL, draw, Family, I32, integers
 
@@ -21,7 +22,23 @@ def arrange():
         out.case("expand", f"expand_{label}", lambda x, t=to: jnp.broadcast_to(x, t), draw(label, of), sizes=sizes)
     for label, of, sizes, axis in [("rows", (5, 2), [2, 0, 3], 0), ("last", (2, 4), [1, 3], -1), ("all", (3,), [3], 0), ("empty", (0, 2), [0, 0], 0)]:
         cuts = np.cumsum(sizes)[:-1].tolist()
-        out.case("split_along", f"split_along_{label}", lambda x, c=cuts, a=axis: tuple(jnp.split(x, c, a)), draw(label, of), sizes=sizes, axis=axis)
+        out.case("split_with_sizes", f"split_with_sizes_{label}", lambda x, c=cuts, a=axis: tuple(jnp.split(x, c, a)), draw(label, of), sizes=sizes, axis=axis)
+    for label, of, size, axis in [("even", (4, 2), 2, 0), ("uneven", (2, 5), 2, 1), ("last", (3,), 2, -1), ("larger", (3,), 5, 0), ("empty", (0, 2), 3, 0)]:
+        parts = lambda x, s=size, a=axis: tuple(jnp.split(x, list(range(s, x.shape[a], s)), a))
+        x = draw(label, of)
+        for ours, theirs in zip(parts(x), torch.from_numpy(x).split(size, axis), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+        out.case("split_along", f"split_along_{label}", parts, x, size=size, axis=axis)
+    for label, of, axis, size, step in [
+        ("overlapping", (9,), 0, 4, 2), ("odd", (8, 2), 0, 3, 2), ("blocks", (2, 7), -1, 3, 3), ("gaps", (2, 7, 2), 1, 2, 4),
+        ("one", (3, 2), 1, 2, 5), ("single", (3, 2), 0, 1, 1), ("frames", (2, 20), 1, 8, 4),
+    ]:  # fmt: skip
+        windows = lambda x, a=axis, z=size, s=step: jnp.stack(
+            [jnp.moveaxis(x, a, -1)[..., i : i + z] for i in range(0, x.shape[a] - z + 1, s)], a % x.ndim
+        )
+        x = draw(label, of)
+        np.testing.assert_array_equal(windows(x), torch.from_numpy(x).unfold(axis, size, step))
+        out.case("unfold", f"unfold_{label}", windows, x, axis=axis, size=size, step=step)
     for label, of, chunks, axis, cuts in [("even", (6, 2), 3, 0, [2, 4]), ("uneven", (2, 5), 2, 1, [3]), ("fewer", (6,), 4, -1, [2, 4]), ("more", (2,), 5, 0, [1]), ("empty", (0,), 2, 0, [0])]:
         out.case("chunk", f"chunk_{label}", lambda x, c=cuts, a=axis: tuple(jnp.split(x, c, a)), draw(label, of), chunks=chunks, axis=axis)
     for label, of, axis in [("rows", (3, 2), 0), ("last", (2, 2, 2), -1), ("vector", (2,), 0)]:

@@ -82,4 +82,8 @@ def elementwise():
     for label, (p, a, b) in where.items():
         name = f"select_{label}"
         out.case("select", name, jnp.where, rng(name).random(p) < 0.5, draw(name + "/a", a), draw(name + "/b", b))
+    mask = rng("select_numbers").random((2, 3)) < 0.5
+    out.case("select", "select_number_or_tensor", lambda p, b: jnp.where(p, 1.5, b), mask, draw("select_number", (3,)), on_true=1.5)
+    out.case("select", "select_tensor_or_number", lambda p, a: jnp.where(p, a, -2), mask, integers("select_number", (2, 1)), on_false=-2)
+    out.case("select", "select_numbers", lambda p: jnp.where(p, F32(1), F32(0)), mask, on_true=1, on_false=0)
     out.write()

@@ -44,7 +44,7 @@ impl Experts {
 
     fn forward(&self, x: &Tensor) -> Tensor {
         let scores = self.scores.forward(x).softmax(-1);
-        let (best, expert) = scores.topk(1, -1, true);
+        let (best, expert) = scores.topk(1);
         let chosen = expert.squeeze(-1).one_hot(EXPERTS).to_dtype(DType::F32) * best;
         // A copy of each token for its expert, and zeros for the others.
         let tokens = Tensor::einsum("bse,bsd->ebsd", &[&chosen, x]);
@@ -200,7 +200,7 @@ fn train<M: TrainingModule>(
     let mut trainer = builder.build().unwrap();
     trainer.fit(module, &loader(), None).unwrap();
     let values: Vec<Tensor> = module.state().iter().map(|(_, v)| v.get()).collect();
-    let values = trainer.runtime().eval_many(&values.iter().collect::<Vec<_>>()).unwrap();
+    let values = trainer.runtime().eval_many(&values).unwrap();
     let losses = losses.0.lock().unwrap().clone();
     (losses, values.iter().map(|v| v.to_f64()).collect())
 }

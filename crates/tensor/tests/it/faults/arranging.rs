@@ -47,9 +47,15 @@ fn parts_and_copies() {
     let x = zeros([2, 3, 4]);
     check_all(
         [
-            x.split(&[1, 1], 1).remove(0),
-            x.split(&[1, 2], 3).remove(0),
+            x.split(0, 1).remove(0),
+            x.split(2, 3).remove(0),
+            zeros([1 << 20]).split(8, 0).remove(0),
+            x.split_with_sizes(&[1, 1], 1).remove(0),
+            x.split_with_sizes(&[1, 2], 3).remove(0),
             x.chunk(0, 0).remove(0),
+            x.unfold(1, 4, 1),
+            x.unfold(1, 2, 0),
+            x.unfold(3, 1, 1),
             x.unbind(3).remove(0),
             x.slice_along(1, 0.., 0),
             x.index(1, 3),
@@ -61,9 +67,15 @@ fn parts_and_copies() {
             Tensor::concatenate(&[&x, &zeros([2, 4, 4])], 2),
         ],
         expect![[r#"
-            split: the sizes [1, 1] add up to 2; axis 1 of [2, 3, 4] has 3
+            split: a part must have at least one element, but the size is 0
             split: axis 3 is not one of the 3 axes of [2, 3, 4]
+            split: parts of 8 elements of axis 0 of [1048576] are more than 65536
+            split_with_sizes: the sizes [1, 1] add up to 2; axis 1 of [2, 3, 4] has 3
+            split_with_sizes: axis 3 is not one of the 3 axes of [2, 3, 4]
             chunk: the number of chunks must be from 1 to 65536, not 0
+            unfold: axis 1 of [2, 3, 4] is shorter than a window of 4 elements
+            unfold: the size of a window and the step must be at least 1, but they are 2 and 0
+            unfold: axis 3 is not one of the 3 axes of [2, 3, 4]
             unbind: axis 3 is not one of the 3 axes of [2, 3, 4]
             slice: 0..3 in steps of 0 is not within axis 1 of [2, 3, 4]
             index: there is no index 3 along axis 1 of [2, 3, 4]
@@ -112,7 +124,7 @@ fn shapes_that_cannot_be_are_refused() {
     check_words(&x.unflatten(1, &[2, -1]), "3 elements cannot become");
     check_words(&x.movedim([0, 0], [0, 1]), "named twice");
     check_words(&x.expand(&[-1, 2, 3]), "keeps the size of an existing axis");
-    check_words(&x.split(&[1, 1], 1)[0], "add up to 2; axis 1 of [2, 3] has 3");
+    check_words(&x.split_with_sizes(&[1, 1], 1)[0], "add up to 2; axis 1 of [2, 3] has 3");
     check_words(&x.chunk(0, 0)[0], "the number of chunks must be");
     check_words(&zeros([1 << 20]).unbind(0)[0], "more than 65536 tensors");
     check_words(&x.index(0, -3), "there is no index -3");

@@ -123,6 +123,7 @@ fn elementwise_operations_and_linear_algebra_say_what_they_do_not_take() {
         &i32s.ifft(0),
         "ifft: takes floating-point numbers, not i32; convert with to_dtype() first",
     );
+    check(&c64s.irfft(1, 0), "irfft: n must be at least 1, but it is 0");
     check(
         &c64s.irfft(1, 4),
         "irfft: the last transformed axis of c64[2, 2] must have n/2 + 1 elements, which is 3 for n = 4",

@@ -95,10 +95,10 @@ impl Point<'_> {
             value = value + (known * weights).sum_all();
         }
         assert!(value.fault().is_none(), "{}: {value:?}", self.name);
-        let gradients = grad(&value, &wrt.iter().collect::<Vec<_>>());
+        let gradients = grad(&value, &wrt);
         let flat: Vec<Tensor> =
             gradients.iter().map(|g| g.reshape([g.shape().num_elements()])).collect();
-        let gradient = Tensor::concatenate(&flat.iter().collect::<Vec<_>>(), 0);
+        let gradient = Tensor::concatenate(&flat, 0);
         assert!(gradient.fault().is_none(), "{}: {gradient:?}", self.name);
         (value, gradient)
     }
@@ -117,8 +117,8 @@ pub(crate) fn run(name: &str, points: &[Point<'_>]) -> Vec<String> {
             values.push(value);
             gradients.push(gradient);
         }
-        let values = Tensor::stack(&values.iter().collect::<Vec<_>>(), 0);
-        vec![values, Tensor::concatenate(&gradients.iter().collect::<Vec<_>>(), 0)]
+        let values = Tensor::stack(&values, 0);
+        vec![values, Tensor::concatenate(&gradients, 0)]
     });
     let runtime = Runtime::global().unwrap();
     let compiled = runtime.compile(&function).unwrap_or_else(|e| panic!("{name}: {e}"));

@@ -98,7 +98,7 @@ fn gradients_of_gradients() {
             &sorted * &sorted * x
         }),
         slope("topk", &[5], |x| {
-            let (most, _) = x.topk(3, 0, true);
+            let (most, _) = x.topk_along(3, 0, true);
             &most * &most * x.narrow(0, 1, 3)
         }),
         slope("einsum", &[3, 3], |x| Tensor::einsum("ij,jk,ii->k", &[x, x, x])),

@@ -140,7 +140,15 @@ const ARRANGED: &[(&str, Call)] = &[
     }),
     ("split", |c, x| {
         let t = c.pick(x);
-        t.split(&[c.size(), c.size()], c.axis(t))
+        t.split(c.size(), c.axis(t))
+    }),
+    ("split_with_sizes", |c, x| {
+        let t = c.pick(x);
+        t.split_with_sizes(&[c.size(), c.size()], c.axis(t))
+    }),
+    ("unfold", |c, x| {
+        let t = c.pick(x);
+        vec![t.unfold(c.axis(t), c.size(), c.size())]
     }),
     ("chunk", |c, x| {
         let t = c.pick(x);
@@ -306,7 +314,7 @@ const ORDERED: &[(&str, Call)] = &[
     }),
     ("topk", |c, x| {
         let t = c.pick(x);
-        <[Tensor; 2]>::from(t.topk(c.size(), c.axis(t), c.bool())).into()
+        <[Tensor; 2]>::from(t.topk_along(c.size(), c.axis(t), c.bool())).into()
     }),
     ("norm", |c, x| {
         let t = c.pick(x);

@@ -78,7 +78,7 @@ fn weighted(y: &Tensor, wrt: &[Tensor]) -> Vec<Tensor> {
     let count = y.shape().num_elements();
     let weights: Vec<f32> = (0..count).map(|i| 0.5 + i as f32).collect();
     let loss = (y * Tensor::from_slice(&weights, y.shape())).sum_all();
-    let mut results = grad(&loss, &wrt.iter().collect::<Vec<_>>());
+    let mut results = grad(&loss, wrt);
     results.push(y.clone());
     results
 }

@@ -226,7 +226,7 @@ impl Op {
             Op::SortTogether { axis } => {
                 Tensor::sort_together(&[&x[0], &x[1]], 1, *axis, false).remove(1)
             }
-            Op::TopK { k, axis, largest } => x[0].topk(*k, *axis, *largest).0,
+            Op::TopK { k, axis, largest } => x[0].topk_along(*k, *axis, *largest).0,
             Op::Kth { k, axis } => x[0].kthvalue(*k, *axis).0,
             Op::ArgMax { axis } => x[0].argmax(*axis).to_dtype(x[0].dtype()) * 0.1,
             Op::Checkpoint(body) => body.apply(x, |f, x| checkpoint(f, x)),
@@ -264,11 +264,11 @@ impl Op {
             Op::Slice { start, limit, stride } => x[0].slice(start, limit, stride),
             Op::SplitAndSwap { axis, first } => {
                 let rest = x[0].size(*axis).saturating_sub(*first);
-                let parts = x[0].split(&[*first, rest], *axis);
+                let parts = x[0].split_with_sizes(&[*first, rest], *axis);
                 Tensor::concatenate(&[&parts[1], &parts[0]], *axis)
             }
-            Op::Concatenate { axis } => Tensor::concatenate(&x.iter().collect::<Vec<_>>(), *axis),
-            Op::Stack { axis } => Tensor::stack(&x.iter().collect::<Vec<_>>(), *axis),
+            Op::Concatenate { axis } => Tensor::concatenate(x, *axis),
+            Op::Stack { axis } => Tensor::stack(x, *axis),
             Op::Tile(copies) => x[0].tile(copies),
             Op::RepeatInterleave { copies, axis } => x[0].repeat_interleave(*copies, *axis),
             Op::Index { axis, index } => x[0].index(*axis, *index),

@@ -30,7 +30,9 @@ pub(super) fn rows() -> Vec<Row> {
         row("unflatten", &["unflatten"], |x, a| x[0].unflatten(a.axis(), &a.isizes("sizes"))),
         row("movedim", &["movedim"], |x, a| x[0].movedim(&a.isizes("source"), &a.isizes("to"))),
         row("expand", &["expand"], |x, a| x[0].expand(&a.isizes("sizes"))),
-        many("split_along", &["split"], |x, a| x[0].split(&a.usizes("sizes"), a.axis())),
+        many("split_along", &["split"], |x, a| x[0].split(a.usize("size"), a.axis())),
+        many("split_with_sizes", &["split_with_sizes"], |x, a| x[0].split_with_sizes(&a.usizes("sizes"), a.axis())),
+        row("unfold", &["unfold"], |x, a| x[0].unfold(a.axis(), a.usize("size"), a.usize("step"))),
         many("chunk", &["chunk"], |x, a| x[0].chunk(a.usize("chunks"), a.axis())),
         many("unbind", &["unbind"], |x, a| x[0].unbind(a.axis())),
         row("slice_along", &["slice_along"], slice_along),
@@ -41,7 +43,7 @@ pub(super) fn rows() -> Vec<Row> {
             copies => x[0].tile(&copies),
         }),
         row("repeat_interleave", &["repeat_interleave"], |x, a| x[0].repeat_interleave(a.usize("copies"), a.axis())),
-        row("stack", &["stack"], |x, a| Tensor::stack(&x.iter().collect::<Vec<_>>(), a.axis())),
+        row("stack", &["stack"], |x, a| Tensor::stack(x, a.axis())),
         row("pad_mode", &["pad_mode"], |x, a| x[0].pad_mode(&a.pairs("padding"), mode(a))),
     ]
 }

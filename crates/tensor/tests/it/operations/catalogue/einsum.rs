@@ -6,7 +6,7 @@ use super::{Row, row};
 
 pub(super) fn rows() -> Vec<Row> {
     vec![
-        row("einsum", &["einsum"], |x, a| Tensor::einsum(a.str("equation"), &x.iter().collect::<Vec<_>>())),
+        row("einsum", &["einsum"], |x, a| Tensor::einsum(a.str("equation"), x)),
         row("tensordot", &["tensordot"], |x, a| x[0].tensordot(&x[1], (&a.isizes("left"), &a.isizes("right")))),
         row("outer", &["outer"], |x, _| x[0].outer(&x[1])),
         row("diagonal", &["diagonal"], |x, a| x[0].diagonal(a.i64("offset"), a.isize("row"), a.isize("column"))),

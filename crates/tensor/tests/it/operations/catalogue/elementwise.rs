@@ -37,6 +37,11 @@ pub(super) fn rows() -> Vec<Row> {
             "GT" => x[0].gt(&x[1]),
             _ => x[0].ge(&x[1]),
         }),
-        row("select", &["select"], |x, _| x[0].select(&x[1], &x[2])),
+        row("select", &["select"], |x, a| match (a.has("on_true"), a.has("on_false")) {
+            (true, true) => x[0].select(a.number("on_true"), a.number("on_false")),
+            (true, false) => x[0].select(a.number("on_true"), &x[1]),
+            (false, true) => x[0].select(&x[1], a.number("on_false")),
+            (false, false) => x[0].select(&x[1], &x[2]),
+        }),
     ]
 }

@@ -12,7 +12,7 @@ pub(super) fn rows() -> Vec<Row> {
         row("linspace", &["linspace"], |_, a| {
             Tensor::linspace(a.dtype("dtype"), a.number("start"), a.number("stop"), a.usize("n"))
         }),
-        many("meshgrid", &["meshgrid"], |x, _| Tensor::meshgrid(&x.iter().collect::<Vec<_>>())),
+        many("meshgrid", &["meshgrid"], |x, _| Tensor::meshgrid(x)),
         row("masked_fill", &["masked_fill"], |x, a| x[0].masked_fill(&x[1], a.number("value"))),
         row("nonzero_static", &["nonzero_static"], |x, a| x[0].nonzero_static(a.usize("size"), a.i64("fill") as i32))
             .unlike_jax(&[("nonzero_static_empty", "JAX gives 0 where there is no element, not the value to fill with")]),

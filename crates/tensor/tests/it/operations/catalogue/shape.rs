@@ -9,7 +9,7 @@ pub(super) fn rows() -> Vec<Row> {
         row("reshape", &["reshape"], |x, a| x[0].reshape(a.usizes("shape"))),
         row("transpose", &["permute"], |x, a| x[0].permute(&a.axes())),
         row("broadcast_to", &["broadcast_to"], |x, a| x[0].broadcast_to(a.usizes("shape"))),
-        row("concatenate", &["concatenate"], |x, a| Tensor::concatenate(&x.iter().collect::<Vec<_>>(), a.axis())),
+        row("concatenate", &["concatenate"], |x, a| Tensor::concatenate(x, a.axis())),
         row("slice", &["slice"], |x, a| x[0].slice(&a.usizes("start"), &a.usizes("limit"), &a.usizes("strides"))),
         row("pad", &["pad"], |x, a| x[0].pad(&x[1], &a.i64s("low"), &a.i64s("high"), &a.usizes("interior"))),
         row("reverse", &["flip"], |x, a| x[0].flip(&a.axes())),
