@@ -115,7 +115,7 @@ fn step(layers: usize, scanned: bool) -> Function {
         });
         let error = last - target;
         let loss = (&error * &error).mean_all();
-        let gradients = grad(&loss, &weights.iter().collect::<Vec<_>>());
+        let gradients = grad(&loss, weights);
         let mut results: Vec<Tensor> =
             weights.iter().zip(gradients).map(|(w, g)| w - g * 0.1).collect();
         results.push(loss);

@@ -501,8 +501,7 @@ mod tests {
             let name = format!("roberta.embeddings.{table}_embeddings.weight");
             parameters.get(&name).unwrap_or_else(|| panic!("{name}")).get()
         });
-        let gradients =
-            grad(&model.forward(&ids, None).square().sum_all(), &tables.iter().collect::<Vec<_>>());
+        let gradients = grad(&model.forward(&ids, None).square().sum_all(), &tables);
         let size = |rows: Tensor| rows.abs().sum_all().eval().unwrap().to_vec::<f32>().unwrap()[0];
         let padding = 1;
         assert!(ids.eval().unwrap().to_vec::<i32>().unwrap().contains(&padding));

@@ -89,7 +89,7 @@ mod tests {
         let logits = forward();
         let weights: Vec<Tensor> =
             model.parameters().iter().map(|(_, parameter)| parameter.get()).collect();
-        let gradients = grad(&(&logits * &logits).mean_all(), &weights.iter().collect::<Vec<_>>());
+        let gradients = grad(&(&logits * &logits).mean_all(), &weights);
         [vec![logits], gradients].concat()
     }
 
@@ -116,7 +116,7 @@ mod tests {
         assert!(mixed.fault().is_none(), "{:?}", mixed.fault());
         let values: Vec<Vec<f64>> = Runtime::global()
             .unwrap()
-            .eval_many(&all.iter().collect::<Vec<_>>())
+            .eval_many(&all)
             .unwrap()
             .iter()
             .map(|value| value.to_f64())

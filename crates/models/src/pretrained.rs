@@ -454,7 +454,7 @@ mod tests {
         let tensors: Vec<Tensor> =
             inputs.iter().map(|name| expected.tensor(name)).chain([logits]).collect();
         let values = Runtime::global()
-            .and_then(|runtime| runtime.eval_many(&tensors.iter().collect::<Vec<_>>()))
+            .and_then(|runtime| runtime.eval_many(&tensors))
             .unwrap_or_else(|e| panic!("{e}"));
         let named_values: Vec<_> = names.map(str::to_owned).zip(values).collect();
         safetensors::write(to.join("expected.safetensors"), &named_values, &BTreeMap::new())

@@ -90,7 +90,7 @@ pub fn scan_layers<'m, M: Module + ?Sized + 'm>(
         }
         let (mut changed, mut drawn_after) = (Vec::new(), Vec::new());
         let restore = Restore(first);
-        let (last, ys) = scan(&[x], &xs.iter().collect::<Vec<_>>(), |carry, slices| {
+        let (last, ys) = scan(&[x], &xs, |carry, slices| {
             let (values, keys) = slices.split_at(first.cells.len());
             let gather = |(value, parts): (&Tensor, &Option<Sharding>)| match parts {
                 Some(parts) => value.all_gather(parts),

@@ -376,7 +376,7 @@ mod tests {
                 let weight = weight.all_gather(&rows);
                 checkpoint(|h| vec![block(&h[0], &weight)], &[&h]).remove(0)
             });
-            grad(&(&y * &y).mean_all(), &weights.iter().collect::<Vec<_>>())
+            grad(&(&y * &y).mean_all(), weights)
         });
         let function = (0..types.len())
             .fold(function, |function, i| function.shard_parameter(i, rows.clone()));

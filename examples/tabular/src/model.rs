@@ -98,7 +98,7 @@ impl Tabular {
         for (index, embedding) in self.embeddings.iter().enumerate() {
             features.push(embedding.forward(batch.get(&category(index))));
         }
-        self.mlp.forward(Tensor::concatenate(&features.iter().collect::<Vec<_>>(), -1))
+        self.mlp.forward(Tensor::concatenate(&features, -1))
     }
 
     /// The loss of each sample.

@@ -30,7 +30,7 @@ fn an_adapter_of_peft_gives_its_logits_and_is_saved_as_it_was() {
         .map(|(_, p)| p.get())
         .collect();
     assert_eq!(trained.len(), 4);
-    let gradients = grad(&logits.square().mean_all(), &trained.iter().collect::<Vec<_>>());
+    let gradients = grad(&logits.square().mean_all(), &trained);
     assert!(gradients.iter().all(|gradient| gradient.fault().is_none()));
     let mut merged = loaded.merge_and_unload();
     merged.gradient_checkpointing = true;

@@ -221,7 +221,7 @@ impl MetricState {
         for tensor in &tensors {
             tensor.check().map_err(Error::from)?;
         }
-        let values = Runtime::global()?.eval_many(&tensors.iter().collect::<Vec<_>>())?;
+        let values = Runtime::global()?.eval_many(&tensors)?;
         Ok(Sums::new(self.metric.clone(), values.iter().map(|value| value.to_f64()).collect()))
     }
 }

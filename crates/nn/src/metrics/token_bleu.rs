@@ -111,7 +111,7 @@ impl Metric for TokenBleu {
             matches.push(count_all(&is_match));
             possible.push(count_all(&in_candidate.narrow(1, n - 1, starts)));
         }
-        let stack = |counts: &[Tensor]| Tensor::stack(&counts.iter().collect::<Vec<_>>(), 0);
+        let stack = |counts: &[Tensor]| Tensor::stack(counts, 0);
         vec![
             stack(&matches),
             stack(&possible),

@@ -164,7 +164,7 @@ fn token_by_token_is_the_whole_sequence_by_one_program() {
     let (prompt, token) =
         (runtime.compile(&model.step(5)).unwrap(), runtime.compile(&model.step(1)).unwrap());
     let empty: Vec<Tensor> = model.caches().iter().flat_map(|cache| cache.tensors()).collect();
-    let mut state = runtime.compute(&empty.iter().collect::<Vec<_>>()).unwrap();
+    let mut state = runtime.compute(&empty).unwrap();
     let compiled = runtime.metrics().value("UncachedCompile");
     let mut from = 0;
     while from < MAX_LEN {

@@ -96,9 +96,8 @@ fn half_precision_is_computed_with_as_f32() {
         all.push(whole);
         names.push(name);
     }
-    let values = Runtime::global()
-        .and_then(|r| r.eval_many(&all.iter().collect::<Vec<_>>()))
-        .unwrap_or_else(|e| panic!("{e}"));
+    let values =
+        Runtime::global().and_then(|r| r.eval_many(&all)).unwrap_or_else(|e| panic!("{e}"));
     let numbers: Vec<f64> = values.iter().map(|v| v.to_f64()[0]).collect();
     for (chunk, name) in numbers.chunks(3).zip(names.chunks(3)) {
         assert_eq!(chunk[..2], [0.0, 0.0], "{}", name[0]);

@@ -75,7 +75,7 @@ impl LogLayout {
                 values.iter().filter(|(sum, ..)| sum.kind == kind).map(|(_, value, ..)| value);
             let flat: Vec<Tensor> =
                 of_kind.map(|sum| sum.reshape([sum.shape().iter().product::<usize>()])).collect();
-            Tensor::concatenate(&flat.iter().collect::<Vec<_>>(), 0)
+            Tensor::concatenate(&flat, 0)
         };
         if self.floats > 0 {
             let float = |i: usize| {
@@ -122,7 +122,7 @@ impl LogLayout {
             let levels = words(self.len() - self.levels(), self.levels());
             parts.push(first.broadcast_to([self.levels()]).select(anomalies.levels(), &levels));
         }
-        Tensor::concatenate(&parts.iter().collect::<Vec<_>>(), 0)
+        Tensor::concatenate(&parts, 0)
     }
 }
 

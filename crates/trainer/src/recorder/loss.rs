@@ -57,7 +57,7 @@ pub(super) fn loss_weight(loss: &Tensor, source: &str, batch: &Batch) -> Result<
 /// The error of a loss without a gradient with respect to any of `params`, the values of the
 /// parameters that it should train. `source` is the function that computed the loss.
 pub(super) fn loss_without_gradient(loss: &Tensor, source: &str, params: &[Tensor]) -> Error {
-    let cause = match gradient_end(loss, &params.iter().collect::<Vec<_>>()) {
+    let cause = match gradient_end(loss, params) {
         Some(end) => format!(
             "the loss has no gradient, so nothing would be trained: the gradient ends at {end}. detach(), argmax, \
              comparisons, rounding and integers have no derivative; use a differentiable loss"

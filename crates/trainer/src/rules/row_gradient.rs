@@ -17,8 +17,7 @@ impl RowGradient {
         // Without the annotation, each device would add its rows to a table of zeros, and the sum
         // over the devices would have the size of the table.
         let everywhere = |parts: Vec<Tensor>| {
-            Tensor::concatenate(&parts.iter().collect::<Vec<_>>(), 0)
-                .with_sharding(&Sharding::replicated())
+            Tensor::concatenate(&parts, 0).with_sharding(&Sharding::replicated())
         };
         let indices = everywhere(updates.iter().map(|part| part.indices.clone()).collect());
         let rows = everywhere(updates.iter().map(|part| part.rows.clone()).collect());

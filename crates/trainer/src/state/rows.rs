@@ -118,7 +118,7 @@ impl Entry {
     pub(crate) fn stack(&self, values: &[Tensor]) -> Tensor {
         match values {
             [single] if !self.is_joined() => single.clone(),
-            rows => Tensor::stack(&rows.iter().collect::<Vec<_>>(), 0),
+            rows => Tensor::stack(rows, 0),
         }
     }
 

@@ -169,7 +169,7 @@ fn train<M: TrainingModule>(
     trainer.fit(module, &loader(), None).unwrap();
     let losses = losses.0.lock().unwrap().clone();
     let values: Vec<Tensor> = module.state().iter().map(|(_, v)| v.get()).collect();
-    let values = trainer.runtime().eval_many(&values.iter().collect::<Vec<_>>()).unwrap();
+    let values = trainer.runtime().eval_many(&values).unwrap();
     (losses, values.iter().map(|v| v.to_f64()).collect())
 }
 
