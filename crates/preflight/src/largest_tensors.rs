@@ -265,7 +265,7 @@ mod tests {
     fn tensors_in_branches_and_loops_have_their_lines() {
         let types = [f32s(&[8, 64]), f32s(&[64, 2048])];
         let line = line!() + 1;
-        let inside = |x: &[Tensor]| x[0].matmul(&x[1]).cumsum(1).sum_keepdim(&[1]) + &x[0];
+        let inside = |x: &[Tensor]| x[0].matmul(&x[1]).cumsum(1).sum_keepdim(1) + &x[0];
         let in_cond = largest_of(Function::trace("f", &types, |x| {
             let pred = x[0].sum_all().gt(0.0);
             let both = [&x[0], &x[1]];
