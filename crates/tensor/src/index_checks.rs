@@ -245,17 +245,6 @@ impl IndexCheck {
         IndexCheck { facts: self.facts.clone(), value: CheckValue::Words(words) }
     }
 
-    /// Whether an index is invalid: a boolean scalar.
-    fn is_invalid(&self) -> Tensor {
-        match &self.value {
-            CheckValue::Indices(indices) => {
-                let axes: Vec<isize> = (0..indices.rank() as isize).collect();
-                self.facts.rule.invalid(indices).any(&axes)
-            }
-            CheckValue::Words(words) => words.narrow(0, 0, 1).squeeze(0).ne(0.0),
-        }
-    }
-
     /// The id of the check if an index is invalid, else 0; the row-major position of the first
     /// invalid index; its value, as a low and a high word. They are i32 `[4]`.
     pub(crate) fn words(&self) -> Tensor {
@@ -275,19 +264,20 @@ impl IndexCheck {
         let none = Tensor::full(DType::I32, [], f64::from(i32::MAX));
         let first = invalid.select(&position, &none).min(&axes);
         let is_first = position.eq(&first);
-        let value = |t: &Tensor| is_first.select(t, &t.zeros_like()).sum(&axes).reshape([1]);
-        let low = indices.to_dtype(DType::I32);
+        let value = |t: &Tensor| is_first.select(t, &t.zeros_like()).sum(&axes);
+        let low = value(&indices.to_dtype(DType::I32));
+        let zero = low.zeros_like();
         let high = match indices.dtype() {
             DType::I64 | DType::U64 => {
                 let shift = Tensor::full(indices.dtype(), [], 32.0);
-                indices.shift_right_logical(&shift).to_dtype(DType::I32)
+                value(&indices.shift_right_logical(&shift).to_dtype(DType::I32))
             }
-            DType::U32 => low.zeros_like(),
-            _ => low.lt(0.0).select(&(low.zeros_like() - 1.0), &low.zeros_like()),
+            DType::U32 => zero.clone(),
+            _ => low.lt(0.0).select(&(&zero - 1.0), &zero),
         };
         let id = Tensor::full(DType::I32, [], f64::from(self.facts.id));
-        let id = invalid.any(&axes).select(&id, &id.zeros_like()).reshape([1]);
-        Tensor::concatenate(&[&id, &first.reshape([1]), &value(&low), &value(&high)], 0)
+        let id = first.lt(&none).select(&id, &zero);
+        Tensor::stack(&[id, first, low, high], 0)
     }
 }
 
@@ -384,39 +374,31 @@ impl IndexChecks {
     /// the row-major position of the index; the low and the high word of its value. `None` if there
     /// are no checks. `not_finite`, a boolean scalar, is whether a result is NaN or infinite.
     ///
-    /// A step computes only one bit for most checks, and nothing for those that need a NaN. The
-    /// rest is in a branch, which runs if there is a mistake.
+    /// Checks that need a NaN are in a branch, which runs if there is one. The others are not: on a
+    /// CPU, a branch takes longer than the few numbers that a check computes.
     #[track_caller]
     pub fn first(&self, not_finite: &Tensor) -> Option<Tensor> {
         let _scope = Scope::open();
-        let strict = self.0.iter().filter(|check| !check.facts.rule.needs_nan);
-        let strict = strict.map(IndexCheck::is_invalid).reduce(|any, one| any.or(one));
-        let any = if self.0.iter().any(|check| check.facts.rule.needs_nan) {
-            strict.map_or(not_finite.clone(), |strict| strict.or(not_finite))
-        } else {
-            strict?
-        };
-        let rows = || {
-            let mut rows = Vec::new();
-            for check in &self.0 {
-                let words = check.words();
-                let counts = !check.facts.rule.needs_nan;
-                rows.push(if counts {
-                    words
-                } else {
-                    not_finite.select(&words, &words.zeros_like())
-                });
-            }
-            let rows = Tensor::stack(&rows, 0);
-            let number = Tensor::arange(DType::I32, self.0.len());
-            let none = Tensor::full(DType::I32, [], self.0.len() as f64);
-            let is_invalid = rows.narrow(1, 0, 1).squeeze(1).ne(0.0);
-            let is_first = number.eq(is_invalid.select(&number, &none).min(0)).unsqueeze(1);
-            is_first.select(&rows, &rows.zeros_like()).sum(0)
-        };
-        let none = || Tensor::zeros(DType::I32, [WORDS]);
-        Some(cond(&any, &[] as &[Tensor], |_| vec![rows()], |_| vec![none()]).remove(0))
+        let (waiting, strict): (Vec<_>, Vec<_>) =
+            self.0.iter().partition(|check| check.facts.rule.needs_nan);
+        let strict = first_words(&strict);
+        let waits = (!waiting.is_empty()).then(|| {
+            let words = || first_words(&waiting).into_iter().collect();
+            let none = || vec![Tensor::zeros(DType::I32, [WORDS])];
+            cond(not_finite, &[] as &[Tensor], |_| words(), |_| none()).remove(0)
+        });
+        strict.into_iter().chain(waits).reduce(|first, next| first_of(&first, &next))
     }
+}
+
+/// The [words](IndexCheck::words) of the first check with an invalid index.
+fn first_words(checks: &[&IndexCheck]) -> Option<Tensor> {
+    checks.iter().map(|check| check.words()).reduce(|first, next| first_of(&first, &next))
+}
+
+/// `first` if it describes an invalid index, else `next`.
+fn first_of(first: &Tensor, next: &Tensor) -> Tensor {
+    first.narrow(0, 0, 1).ne(0.0).select(first, next)
 }
 
 impl fmt::Debug for IndexChecks {
