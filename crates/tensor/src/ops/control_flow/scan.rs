@@ -208,7 +208,7 @@ fn zero(dtype: DType) -> &'static str {
 /// use fulmen_tensor::{Scan, Tensor};
 ///
 /// // Powers of two without xs, stacked in reverse.
-/// let (carry, ys) = Scan::new().length(4).reverse(true).run(&[&Tensor::scalar(1i32)], &[], |carry, _| {
+/// let (carry, ys) = Scan::new().length(4).reverse(true).run(&[&Tensor::scalar(1i32)], &[] as &[Tensor], |carry, _| {
 ///     (vec![&carry[0] * 2.0], vec![carry[0].clone()])
 /// });
 /// assert_eq!(carry[0].eval()?.to_vec::<i32>()?, [16]);
