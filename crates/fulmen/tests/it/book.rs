@@ -164,28 +164,6 @@ fn each_chapter_ends_with_a_link_to_the_next() {
     }
 }
 
-#[test]
-fn prose_is_at_most_120_characters_wide() {
-    let mut files = chapter_files();
-    for name in
-        ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "bench/RESULTS.md"]
-    {
-        files.push(repository().join(name));
-    }
-    let mut wide = Vec::new();
-    for path in files {
-        let mut in_code = false;
-        for (i, line) in read(&path).lines().enumerate() {
-            in_code ^= line.trim_start().starts_with("```");
-            let is_prose = !in_code && !line.starts_with('|') && !line.starts_with("![");
-            if is_prose && line.chars().count() > 120 {
-                wide.push(format!("{}:{}", path.display(), i + 1));
-            }
-        }
-    }
-    assert!(wide.is_empty(), "{wide:#?}");
-}
-
 /// Collects the quoted names that begin with `FULMEN_` in the sources of a folder, without tests.
 /// Tests pass `FULMEN_TEST_…` to their own processes.
 fn variables(folder: &Path, names: &mut BTreeSet<String>) {
