@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod autocast;
+mod child_process;
 mod compile_cache;
 mod control_flow;
 mod control_flow_faults;
