@@ -108,12 +108,7 @@ impl fmt::Display for Feasibility {
         if !self.largest.is_empty() {
             writeln!(f, "  the largest tensors of the step, by their size on one device:")?;
             for tensor in &self.largest {
-                let (count, total) = (tensor.count, memory(tensor.total_bytes()));
-                writeln!(
-                    f,
-                    "    {total:>10}  {count} × {} {}  at {}",
-                    tensor.ty, tensor.name, tensor.source
-                )?;
+                writeln!(f, "    {tensor}")?;
             }
         }
         for warning in &self.warnings {

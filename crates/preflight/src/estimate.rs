@@ -133,7 +133,7 @@ fn estimate_slice(plugin: &Plugin, slice: &Slice, step: &Step) -> Result<Feasibi
             if let Some(available) = available {
                 feasibility.hbm_available_bytes = available.min(feasibility.hbm_available_bytes);
             }
-            feasibility.largest = largest_tensors::largest(step, MAX_TENSORS);
+            feasibility.largest = largest_tensors(step, MAX_TENSORS);
             feasibility.warnings.extend(warnings::single_precision(&step.recorded, Passes::ONE));
         }
         Err(error) => return Err(Error::compiler(action(), error)),

@@ -3,7 +3,9 @@
 //! is not compiled.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
+use fulmen_report::units::memory;
 use fulmen_tensor::{RecordedOp, TensorType};
 
 use crate::Step;
@@ -32,9 +34,29 @@ impl LargeTensor {
     }
 }
 
-/// The `limit` largest groups of tensors that are in memory at the same time. Operations recorded in
-/// internal files are the optimizer's arithmetic, which needs no additional memory.
-pub(crate) fn largest(step: &Step, limit: usize) -> Vec<LargeTensor> {
+impl fmt::Display for LargeTensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let LargeTensor { name, ty, count, source, .. } = self;
+        write!(f, "{:>10}  {count} × {ty} {name}  at {source}", memory(self.total_bytes()))
+    }
+}
+
+/// The `limit` largest groups of tensors that are in memory at the same time, the largest first. They
+/// are estimated from the recorded operations, also those of loops and branches. Operations recorded
+/// in internal files are the optimizer's arithmetic, which needs no additional memory.
+///
+/// ```
+/// use fulmen_preflight::{Step, largest_tensors};
+/// use fulmen_tensor::{DType, Function, Mesh, TensorType};
+///
+/// let types = [[64, 16], [16, 512]].map(|shape| TensorType::new(DType::F32, shape));
+/// let product = Function::trace("product", &types, |x| vec![x[0].matmul(&x[1]).sum_all()]);
+/// let step = Step::new(&product, &Mesh::new([("data", 1)])?)?;
+/// let largest = &largest_tensors(&step, 3)[0];
+/// assert_eq!((largest.name.as_str(), largest.total_bytes()), ("matmul", 64 * 512 * 4));
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+pub fn largest_tensors(step: &Step, limit: usize) -> Vec<LargeTensor> {
     let recorded = &step.recorded;
     let splits = splits(recorded, &step.mesh, &|parameter| {
         let (sharding, ty) = step.parameters.get(parameter)?;
@@ -159,7 +181,7 @@ mod tests {
     fn largest_on(function: Function, mesh: &Mesh, shardings: &[Sharding]) -> Vec<LargeTensor> {
         let function = (shardings.iter().enumerate())
             .fold(function, |f, (i, sharding)| f.shard_parameter(i, sharding.clone()));
-        largest(&Step::new(&function, mesh).unwrap(), 10)
+        largest_tensors(&Step::new(&function, mesh).unwrap(), 10)
     }
 
     fn largest_of(function: Function) -> Vec<LargeTensor> {
@@ -390,7 +412,7 @@ mod tests {
             (DType::F32, false, false, layers, &[]),
         ] {
             let (function, line) = gpt(BATCH, dtype, scanned, checkpointed);
-            let large = largest(&Step::new(&function, &mesh).unwrap(), 10);
+            let large = largest_tensors(&Step::new(&function, &mesh).unwrap(), 10);
             let case = format!("{dtype} {scanned} {checkpointed}: {large:#?}");
             let scores = &large[0];
             assert!(scores.source.contains(&format!("largest_tensors.rs:{line}:")), "{case}");
@@ -408,7 +430,7 @@ mod tests {
         let mesh = Mesh::new([("data", 8)]).unwrap();
         let (function, line) = gpt(8 * BATCH, DType::F32, true, false);
         let function = function.shard_parameter(6, rows());
-        let large = largest(&Step::new(&function, &mesh).unwrap(), 10);
+        let large = largest_tensors(&Step::new(&function, &mesh).unwrap(), 10);
         assert!(large[0].source.contains(&format!("largest_tensors.rs:{line}:")), "{large:?}");
         let one = (BATCH * HEADS * LENGTH * LENGTH * 4) as u64;
         assert_eq!((large[0].device_bytes, large[0].count), (one, LAYERS as u64), "{large:?}");

@@ -52,7 +52,7 @@ pub use error::{Error, Result};
 pub use estimate::{Step, estimate};
 pub use generations::Generation;
 pub(crate) use generations::{GENERATIONS, RingAxes};
-pub use largest_tensors::LargeTensor;
+pub use largest_tensors::{LargeTensor, largest_tensors};
 pub use line_costs::cost_by_line;
 pub use prices::{Price, Prices};
 pub use report::{Feasibility, LineCost, Report, StepCost, StepSetting};

@@ -194,6 +194,12 @@ impl Error {
         self.kind == Kind::Unreadable || matches!(self.source, Some(Source::Checkpoint(_)))
     }
 
+    /// The same error with more about it at the end of the message.
+    pub(crate) fn with_note(mut self, note: &str) -> Error {
+        self.message.push_str(note);
+        self
+    }
+
     /// After a failed write, adds the checkpoint to resume from to the message.
     pub(crate) fn with_last_checkpoint(mut self, checkpoint: Option<&Path>) -> Error {
         match checkpoint {

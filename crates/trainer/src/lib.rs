@@ -23,6 +23,7 @@ mod console;
 mod error;
 mod goodput;
 mod host_memory;
+mod out_of_memory;
 mod plan;
 mod position;
 mod predictions;

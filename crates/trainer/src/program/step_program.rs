@@ -5,9 +5,10 @@
 //! the outputs, the sums, and the entries that the step changes.
 
 use fulmen_data::{DataLoader, DeviceBatch, Field};
-use fulmen_tensor::{Argument, Compiled, Completion, DeviceArray, Function, Runtime, Tensor};
+use fulmen_tensor::{Argument, Compiled, Completion, DeviceArray, Function, Mesh, Runtime, Tensor};
 
 use crate::logs::LogLayout;
+use crate::out_of_memory;
 use crate::state::{Entry, EntryId, StepState};
 use crate::step_config::StepConfig;
 use crate::{Batch, Error, Result, Strategy};
@@ -132,17 +133,22 @@ impl StepProgram {
         &self.signature.logs
     }
 
-    /// Compiles the step for each shape of the loader's batches. `compile` gets the title of each
-    /// program.
+    /// Compiles the step for each shape of the loader's batches, for a mesh. `compile` gets the title
+    /// of each program.
     pub(crate) fn compile<'f>(
         &'f self,
         step: &str,
         loader: &DataLoader,
+        mesh: &Mesh,
         mut compile: impl FnMut(&str, &'f Function) -> fulmen_tensor::Result<Compiled>,
     ) -> Result<CompiledStep> {
         let each = titles(step, loader).into_iter().zip(&self.functions);
-        let shapes =
-            each.map(|(title, function)| compile(&title, function)).collect::<Result<_, _>>()?;
+        let shapes = each
+            .map(|(title, function)| {
+                let compiled = compile(&title, function);
+                compiled.map_err(|e| out_of_memory::when_compiling(&title, function, mesh, e))
+            })
+            .collect::<Result<_>>()?;
         Ok(CompiledStep { shapes, signature: self.signature.clone() })
     }
 }
@@ -233,7 +239,8 @@ impl CompiledStep {
         arguments.extend(sums.take().map(Argument::Donate));
         arguments.extend(key.map(Argument::Borrow));
         arguments.extend(batch.arrays.iter().map(Argument::Borrow));
-        let results = compiled.call(arguments)?;
+        let results =
+            compiled.call(arguments).map_err(|e| out_of_memory::when_running(compiled, e))?;
         let mut arrays = results.arrays.into_iter();
         let given = arrays.by_ref().take(outputs.len()).collect();
         *sums = if logs.is_empty() { None } else { arrays.next() };

@@ -154,7 +154,8 @@ impl Session {
         preloaded: Vec<Preloaded<'f>>,
     ) -> Result<CompiledStep> {
         let mut preloaded = preloaded.into_iter();
-        program.compile(step, loader, |title, function| {
+        let mesh = self.runtime.mesh().clone();
+        program.compile(step, loader, &mesh, |title, function| {
             self.compile_one(title, preloaded.next().unwrap_or_else(|| function.into()))
         })
     }

@@ -67,8 +67,8 @@ impl EvalStep {
         step.check_consistent("eval_step", |facts| {
             process_group::add_program(facts, "eval_step", program.functions(), &loader, runtime)
         })?;
-        let compiled =
-            program.compile("validation step", &loader, |_, function| runtime.compile(function))?;
+        let compile = |_: &str, function| runtime.compile(function);
+        let compiled = program.compile("validation step", &loader, runtime.mesh(), compile)?;
         let averages = match step.state.layout().to_validate_with() {
             Some((function, entries)) => {
                 Some(Averages { conversion: runtime.compile(&function)?, entries })
