@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use fulmen_checkpoint::{Checkpoint, LocalStore};
 use fulmen_data::{DataLoader, TensorDataset};
@@ -13,10 +13,9 @@ use fulmen_nn::loss::{Reduction, cross_entropy};
 use fulmen_nn::optim::{AdamW, Optimizer, Sgd};
 use fulmen_nn::{BatchNorm2d, Conv2d, LayerNorm, Linear, Module, MultiheadAttention, scan_layers};
 use fulmen_tensor::{Accelerator, Devices, Mesh, Sharding, Tensor, checkpoint};
-use fulmen_trainer::{
-    Actions, Batch, Callback, LogPoint, Plan, StepContext, Strategy, Trainer, TrainingModule,
-    Weights,
-};
+use fulmen_trainer::{Batch, Plan, StepContext, Strategy, Trainer, TrainingModule, Weights};
+
+use crate::common::{Losses, short_fit, state_values};
 
 const STEPS: usize = 20;
 const BATCH: usize = 32;
@@ -126,36 +125,12 @@ fn loader() -> DataLoader {
     DataLoader::builder(data).batch_size(BATCH).shuffle(true).drop_last(true).build().unwrap()
 }
 
-/// The training loss of each step.
-#[derive(Clone, Default)]
-struct Losses(Arc<Mutex<Vec<f64>>>);
-
-impl Callback for Losses {
-    fn name(&self) -> &'static str {
-        "Losses"
-    }
-    fn on_log(&mut self, point: &LogPoint, _: &mut Actions) {
-        self.0.lock().unwrap().push(point.get("train_loss").unwrap());
-    }
-}
-
 fn trainer(
     devices: impl Into<Devices>,
     strategy: Strategy,
 ) -> (Trainer, Losses, tempfile::TempDir) {
     let (losses, folder) = (Losses::default(), tempfile::tempdir().unwrap());
-    let trainer = Trainer::builder()
-        .accelerator(Accelerator::Cpu)
-        .devices(devices)
-        .strategy(strategy)
-        .max_epochs(1)
-        .log_every_n_steps(1)
-        .enable_checkpointing(false)
-        .enable_progress_bar(false)
-        .default_root_dir(folder.path().join("runs"))
-        .callback(losses.clone())
-        .build()
-        .unwrap();
+    let trainer = short_fit(devices, strategy, &losses, folder.path()).build().unwrap();
     (trainer, losses, folder)
 }
 
@@ -167,10 +142,7 @@ fn train<M: TrainingModule>(
 ) -> (Vec<f64>, Vec<Vec<f64>>) {
     let (mut trainer, losses, _folder) = trainer(devices, strategy);
     trainer.fit(module, &loader(), None).unwrap();
-    let losses = losses.0.lock().unwrap().clone();
-    let values: Vec<Tensor> = module.state().iter().map(|(_, v)| v.get()).collect();
-    let values = trainer.runtime().eval_many(&values).unwrap();
-    (losses, values.iter().map(|v| v.to_f64()).collect())
+    (losses.take(), state_values(module, &trainer))
 }
 
 fn agrees_on_all_devices<M: TrainingModule>(make: impl Fn() -> M) {
@@ -356,7 +328,7 @@ fn a_layer_split_by_the_user_computes_the_same() {
     trainer.fit(&module, &loader(), None).unwrap();
     let weight = module.fc1.weight.get();
     assert!(weight.array().unwrap().shards().iter().all(|shard| shard.dims() == [32, 128]));
-    for (a, b) in losses.iter().zip(actual.0.lock().unwrap().iter()) {
+    for (a, b) in losses.iter().zip(&actual.take()) {
         assert!((a - b).abs() <= 1e-5 * a.abs(), "{a} and {b}");
     }
     let weight = trainer.runtime().eval(&weight).unwrap().to_f64();
@@ -472,7 +444,7 @@ fn a_checkpoint_of_eight_devices_resumes_on_any_number_with_another_strategy() {
             })
             .collect();
         let summary = trainer.fit(&module, &train, None).unwrap();
-        (begun, losses.0.lock().unwrap().clone(), summary.last_checkpoint.unwrap())
+        (begun, losses.take(), summary.last_checkpoint.unwrap())
     };
     let check = |from: &Path, devices: usize, strategy, expected: &[f64]| {
         let (begun, losses, saved) = fit(devices, strategy, from, 2);

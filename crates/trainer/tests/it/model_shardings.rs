@@ -1,8 +1,6 @@
 //! Models that a user splits over a mesh train as on one device: Megatron's columns and rows,
 //! a split vocabulary, a split sequence, experts, and a GAN.
 
-use std::sync::{Arc, Mutex};
-
 use fulmen_data::{DataLoader, TensorDataset};
 use fulmen_nn::activation::gelu;
 use fulmen_nn::attention::Attention;
@@ -11,11 +9,10 @@ use fulmen_nn::optim::{Optimizer, Sgd};
 use fulmen_nn::{
     Conv2d, Embedding, Init, LayerNorm, Linear, Module, MultiheadAttention, Parameter,
 };
-use fulmen_tensor::{Accelerator, DType, Devices, Mesh, Sharding, Tensor};
-use fulmen_trainer::{
-    Actions, Batch, Callback, LogPoint, Optimizers, Plan, StepContext, Strategy, Trainer,
-    TrainingModule,
-};
+use fulmen_tensor::{DType, Mesh, Sharding, Tensor};
+use fulmen_trainer::{Batch, Optimizers, Plan, StepContext, Strategy, TrainingModule};
+
+use crate::common::{Losses, short_fit, state_values};
 
 const STEPS: usize = 4;
 const BATCH: usize = 16;
@@ -150,19 +147,6 @@ fn sgd() -> Sgd {
     Sgd::new(0.05).momentum(0.9)
 }
 
-/// The training loss of each step.
-#[derive(Clone, Default)]
-struct Losses(Arc<Mutex<Vec<f64>>>);
-
-impl Callback for Losses {
-    fn name(&self) -> &'static str {
-        "Losses"
-    }
-    fn on_log(&mut self, point: &LogPoint, _: &mut Actions) {
-        self.0.lock().unwrap().extend(point.get("train_loss"));
-    }
-}
-
 fn loader() -> DataLoader {
     let count = STEPS * BATCH;
     let token = |i: usize| (i * i % 31 * 7 % VOCABULARY) as i32;
@@ -183,26 +167,15 @@ fn train<M: TrainingModule>(
     strategy: Strategy,
 ) -> (Vec<f64>, Vec<Vec<f64>>) {
     let (losses, folder) = (Losses::default(), tempfile::tempdir().unwrap());
-    let builder = Trainer::builder()
-        .accelerator(Accelerator::Cpu)
-        .devices(Devices::from(mesh.map_or(1, Mesh::num_devices)))
-        .strategy(strategy)
-        .max_epochs(1)
-        .log_every_n_steps(1)
-        .enable_checkpointing(false)
-        .enable_progress_bar(false)
-        .default_root_dir(folder.path())
-        .callback(losses.clone());
+    let devices = mesh.map_or(1, Mesh::num_devices);
+    let builder = short_fit(devices, strategy, &losses, folder.path());
     let builder = match mesh {
         Some(mesh) => builder.mesh(mesh.clone()),
         None => builder,
     };
     let mut trainer = builder.build().unwrap();
     trainer.fit(module, &loader(), None).unwrap();
-    let values: Vec<Tensor> = module.state().iter().map(|(_, v)| v.get()).collect();
-    let values = trainer.runtime().eval_many(&values).unwrap();
-    let losses = losses.0.lock().unwrap().clone();
-    (losses, values.iter().map(|v| v.to_f64()).collect())
+    (losses.take(), state_values(module, &trainer))
 }
 
 fn assert_alike(

@@ -15,9 +15,10 @@ use fulmen_nn::weights::StateDict;
 use fulmen_nn::{BatchNorm2d, Dropout, Linear, Module, metrics};
 use fulmen_pjrt::locate::{Platform, locate};
 use fulmen_pjrt::{NamedValue, Plugin};
-use fulmen_tensor::{Devices, Literal, Runtime, Tensor};
+use fulmen_tensor::{Accelerator, Devices, Literal, Runtime, Tensor};
 use fulmen_trainer::{
-    Actions, Batch, Callback, LogPoint, Plan, StepContext, Trainer, TrainerBuilder, TrainingModule,
+    Actions, Batch, Callback, LogPoint, Plan, StepContext, Strategy, Trainer, TrainerBuilder,
+    TrainingModule,
 };
 
 pub(crate) const FEATURES: usize = 6;
@@ -243,4 +244,49 @@ pub(crate) fn assert_close(actual: &[f64], expected: &[f64], tolerance: f64) {
     for (a, e) in actual.iter().zip(expected) {
         assert!((a - e).abs() <= tolerance * (1.0 + e.abs()), "{a} is not {e}");
     }
+}
+
+/// The training loss of each step.
+#[derive(Clone, Default)]
+pub(crate) struct Losses(Arc<Mutex<Vec<f64>>>);
+
+impl Losses {
+    pub(crate) fn take(&self) -> Vec<f64> {
+        std::mem::take(&mut self.0.lock().unwrap())
+    }
+}
+
+impl Callback for Losses {
+    fn name(&self) -> &'static str {
+        "Losses"
+    }
+    fn on_log(&mut self, point: &LogPoint, _: &mut Actions) {
+        self.0.lock().unwrap().extend(point.get("train_loss"));
+    }
+}
+
+/// A fit of one epoch on CPU devices that logs each step and saves nothing.
+pub(crate) fn short_fit(
+    devices: impl Into<Devices>,
+    strategy: Strategy,
+    losses: &Losses,
+    folder: &Path,
+) -> TrainerBuilder {
+    Trainer::builder()
+        .accelerator(Accelerator::Cpu)
+        .devices(devices)
+        .strategy(strategy)
+        .max_epochs(1)
+        .log_every_n_steps(1)
+        .enable_checkpointing(false)
+        .enable_progress_bar(false)
+        .default_root_dir(folder.join("runs"))
+        .callback(losses.clone())
+}
+
+/// The parameters and statistics of a module.
+pub(crate) fn state_values<M: Module>(module: &M, trainer: &Trainer) -> Vec<Vec<f64>> {
+    let values: Vec<Tensor> = module.state().iter().map(|(_, v)| v.get()).collect();
+    let values = trainer.runtime().eval_many(&values).unwrap();
+    values.iter().map(|v| v.to_f64()).collect()
 }
