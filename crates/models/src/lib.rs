@@ -59,8 +59,6 @@ mod layers;
 mod lora;
 #[cfg(feature = "marian")]
 pub mod marian;
-#[cfg(all(test, feature = "bert", feature = "marian", feature = "t5"))]
-mod masked_rows;
 mod pretrained;
 #[cfg(test)]
 mod reference;

@@ -91,8 +91,17 @@ fn folder_of(config: &Value) -> tempfile::TempDir {
     folder
 }
 
-fn logits<M: Family>(folder: &Path, inputs: &ExpectedValues) -> Tensor {
-    M::from_folder(folder).unwrap_or_else(|e| panic!("{e}")).logits(inputs)
+/// The model of a case of `cases.json`.
+fn model<M: Pretrained>(case: &Value) -> M {
+    let folder = folder_of(&case["config"]);
+    let weights = self::folder("defaults").join(case["weights"].as_str().unwrap_or_default());
+    std::fs::copy(weights, folder.path().join("model.safetensors"))
+        .unwrap_or_else(|e| panic!("{e}"));
+    M::from_folder(folder.path()).unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn logits<M: Family>(case: &Value, inputs: &ExpectedValues) -> Tensor {
+    model::<M>(case).logits(inputs)
 }
 
 #[test]
@@ -102,12 +111,8 @@ fn folders_with_only_the_sizes_or_one_more_key_give_transformers_logits() {
     let outputs: Vec<(&String, Tensor)> = cases
         .iter()
         .map(|(name, case)| {
-            let folder = folder_of(&case["config"]);
-            let weights = self::folder("defaults").join(case["weights"].as_str().unwrap_or(name));
-            std::fs::copy(weights, folder.path().join("model.safetensors"))
-                .unwrap_or_else(|e| panic!("{e}"));
             let model_type = case["config"]["model_type"].as_str().unwrap_or_default();
-            (name, with_family!(model_type, logits(folder.path(), &expected)))
+            (name, with_family!(model_type, logits(case, &expected)))
         })
         .collect();
     assert_eq!(outputs.len(), 34);
@@ -282,23 +287,26 @@ fn a_key_is_harmless_or_null_or_has_the_only_value() {
     assert!(text.contains("`factor` is 2, but this key is unknown"), "{text}");
 }
 
-/// Logits of two texts. The second one is masked as a whole.
+/// Logits of two texts. The second one is masked as a whole: in an attention, its tokens get zeros,
+/// or in T5 the mean of all.
 #[test]
 fn a_text_without_tokens_gives_transformers_logits() {
     let expected = ExpectedValues::read("defaults");
-    let [ids, mask] = ["input_ids", "attention_mask"].map(|name| expected.tensor(name));
+    let [ids, mask, decoder_ids] =
+        ["input_ids", "attention_mask", "decoder_input_ids"].map(|name| expected.tensor(name));
     let cases = reference("cases.json");
-    let folder_of_base = |base: &str| {
-        let folder = folder_of(&cases[base]["config"]);
-        let weights = self::folder("defaults").join(format!("{base}.safetensors"));
-        std::fs::copy(weights, folder.path().join("model.safetensors"))
-            .unwrap_or_else(|e| panic!("{e}"));
-        folder
+    let classified = |name: &str| {
+        let model: AutoModelForSequenceClassification = model(&cases[name]);
+        model.forward(&ids, None, Some(&mask))
     };
-    let classified = ["bert", "roberta"].map(|base| {
-        let folder = folder_of_base(base);
-        let model = AutoModelForSequenceClassification::from_folder(folder.path());
-        model.unwrap_or_else(|e| panic!("{e}")).forward(&ids, None, Some(&mask))
-    });
-    expected.check(&[("bert masked", &classified[0]), ("roberta masked", &classified[1])]);
+    let outputs = [
+        ("bert masked", classified("bert")),
+        ("roberta masked", classified("roberta")),
+        ("t5 masked", model::<T5>(&cases["t5"]).forward(&ids, Some(&mask), &decoder_ids)),
+        (
+            "marian masked",
+            model::<Marian>(&cases["marian"]).forward(&ids, Some(&mask), &decoder_ids),
+        ),
+    ];
+    expected.check(&outputs.each_ref().map(|(name, tensor)| (*name, tensor)));
 }
