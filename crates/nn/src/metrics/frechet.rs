@@ -1,18 +1,18 @@
 //! [`FrechetDistance`] between generated and real samples.
 
-use fulmen_tensor::Tensor;
+use fulmen_tensor::{DType, Tensor};
 
 use super::labels::count_all;
+use super::regression::halves;
 use super::{Metric, Value};
-use crate::precision::wide;
 
 /// The Fréchet distance between real and generated samples, each described by features from some
 /// network: `|μ₁ − μ₂|² + tr(C₁ + C₂ − 2·(C₁·C₂)^½)` of their means and covariances. It is 0 if
 /// these are equal. With the features of an Inception network it is the FID.
 ///
 /// The inputs of its [`MetricState`](super::MetricState) are the features of the real and of the
-/// generated samples, both `[samples, features]`. The state has `2·features²` numbers, and the host
-/// computes eigenvalues of matrices of that size. Use it with hundreds of features, and with more
+/// generated samples, both `[samples, features]`. The state has `4·features²` numbers, and the host
+/// computes eigenvalues of matrices with `features²` numbers. Use it with hundreds of features, and with more
 /// samples than features.
 ///
 /// ```
@@ -43,21 +43,24 @@ impl Metric for FrechetDistance {
         }
         let mut sums = vec![count_all(mask)];
         for features in inputs {
-            let x = wide(features);
+            // A covariance is the difference of two sums, which are large if the mean is.
+            let x = features.to_dtype(DType::F64);
             let x = mask.unsqueeze(1).broadcast_to(x.shape()).select(&x, &x.zeros_like());
             // Not a matrix product, which a TPU would round to bf16.
-            sums.extend([x.sum(0), (x.unsqueeze(2) * x.unsqueeze(1)).sum(0)]);
+            sums.extend(halves(&x.sum(0)));
+            sums.extend(halves(&(x.unsqueeze(2) * x.unsqueeze(1)).sum(0)));
         }
         sums
     }
 
     fn compute(&self, sums: &[Vec<f64>]) -> Value {
-        let [count, real, real_squares, generated, generated_squares] = sums else {
+        let [count, features @ ..] = sums else { return Value::Scalar(f64::NAN) };
+        let Some((real, generated)) = features.split_at_checked(4) else {
             return Value::Scalar(f64::NAN);
         };
         let n = count.first().copied().unwrap_or(0.0);
-        let (mean_1, covariance_1) = moments(n, real, real_squares);
-        let (mean_2, covariance_2) = moments(n, generated, generated_squares);
+        let (mean_1, covariance_1) = moments(n, real);
+        let (mean_2, covariance_2) = moments(n, generated);
         let mean_distance: f64 = mean_1.iter().zip(&mean_2).map(|(a, b)| (a - b) * (a - b)).sum();
         let trace =
             |matrix: &[Vec<f64>]| matrix.iter().enumerate().map(|(i, row)| row[i]).sum::<f64>();
@@ -81,8 +84,14 @@ impl Metric for FrechetDistance {
     }
 }
 
-/// The mean and the covariance of `n` samples with these sums; NaN for fewer than two.
-fn moments(n: f64, sum: &[f64], squares: &[f64]) -> (Vec<f64>, Vec<Vec<f64>>) {
+/// The mean and the covariance of `n` samples; NaN for fewer than two. `sums` has the two halves of
+/// the sum, and those of the sum of products.
+fn moments(n: f64, sums: &[Vec<f64>]) -> (Vec<f64>, Vec<Vec<f64>>) {
+    let [high, low, high_squares, low_squares] = sums else { return (Vec::new(), Vec::new()) };
+    let join = |high: &[f64], low: &[f64]| -> Vec<f64> {
+        high.iter().zip(low).map(|(high, low)| high + low).collect()
+    };
+    let (sum, squares) = (join(high, low), join(high_squares, low_squares));
     let mean: Vec<f64> = sum.iter().map(|sum| sum / n).collect();
     let freedom = if n > 1.0 { n - 1.0 } else { f64::NAN };
     let rows = squares.chunks(mean.len().max(1)).zip(&mean);

@@ -215,7 +215,7 @@ impl Metric for R2Score {
 
 /// Splits an f64 sum into two f32 sums by masking bits. A compiler may remove a conversion to f32
 /// and back, and the second sum would be 0.
-fn halves(sum: &Tensor) -> [Tensor; 2] {
+pub(super) fn halves(sum: &Tensor) -> [Tensor; 2] {
     let high = sum
         .to_dtype(DType::F32)
         .bitcast(DType::U32)

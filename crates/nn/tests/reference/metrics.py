@@ -96,9 +96,12 @@ def metrics():
     add("mae", "mae", [x, t], M.mean_absolute_error(tm, xm))
     add("r2", "r2_outputs", [x, t], M.r2_score(tm, xm))
     add("r2", "r2", [x[:, 0], t[:, 0]], M.r2_score(tm[:, 0], xm[:, 0]))
-    a, b = np.cov(xm, rowvar=False), np.cov(tm, rowvar=False)
-    roots = np.sqrt(np.linalg.eigvals(a @ b)).sum()
-    add("frechet", "frechet", [x, t], ((xm.mean(0) - tm.mean(0)) ** 2).sum() + np.trace(a) + np.trace(b) - 2 * roots)
+    for name, mean in (("frechet", 0), ("frechet_far_mean", 1000)):
+        far = [(values + np.float32(mean)).astype(np.float32) for values in (x, t)]
+        xm, tm = (values[mask].astype(float) for values in far)
+        a, b = np.cov(xm, rowvar=False), np.cov(tm, rowvar=False)
+        roots = np.sqrt(np.linalg.eigvals(a @ b)).sum()
+        add("frechet", name, far, ((xm.mean(0) - tm.mean(0)) ** 2).sum() + np.trace(a) + np.trace(b) - 2 * roots)
     logits = np.round(rng("metrics/tokens").normal(size=(ROWS, 4, 6)), 3).astype(np.float32)
     tokens = rng("metrics/tokens").integers(0, 6, (ROWS, 4))
     log_p = torch.tensor(logits[mask], dtype=torch.float64).log_softmax(-1)
