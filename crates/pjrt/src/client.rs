@@ -18,7 +18,7 @@ use crate::loaded_executable::LoadedExecutable;
 use crate::named_value::{NamedValue, check_create_options, write_named};
 use crate::options::CompileOptions;
 use crate::plugin::Plugin;
-use crate::{environment, heap, program};
+use crate::{at_exit, environment, heap, program};
 
 /// An open connection to a plugin's devices. Clones are the same client. It closes when the last
 /// object that belongs to it is dropped.
@@ -70,6 +70,9 @@ impl Client {
             unsafe { crate::large_blocks::serve(api.address()) };
         }
         let inner = Arc::new(inner);
+        if inner.is_cpu() {
+            at_exit::wait_for(&inner);
+        }
         let devices = all
             .iter()
             .map(|&raw| Device::new(inner.clone(), raw, addressable.contains(&raw)))

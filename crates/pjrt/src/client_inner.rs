@@ -104,6 +104,12 @@ impl ClientInner {
         self.in_flight.lock()
     }
 
+    /// Whether the running launch has not ended on all devices. False if another thread launches.
+    pub(crate) fn is_computing(&self) -> bool {
+        let Some(events) = self.in_flight.try_lock() else { return false };
+        events.iter().any(|event| event.is_ready().is_ok_and(|ready| !ready))
+    }
+
     /// A number for the next launch over several devices. It is the same on each host, because
     /// every host makes the same launches.
     pub(crate) fn next_launch(&self) -> i32 {

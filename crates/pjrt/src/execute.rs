@@ -11,7 +11,7 @@ use crate::buffer::Buffer;
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::loaded_executable::LoadedExecutable;
-use crate::start_marks;
+use crate::{at_exit, start_marks};
 
 /// The argument for one parameter of a program.
 pub enum Argument<'a> {
@@ -173,6 +173,7 @@ impl LoadedExecutable {
             device_complete_events.into_iter().collect::<Result<Vec<_>>>()?;
         if let Some(in_flight) = &mut in_flight {
             in_flight.extend(device_complete_events.iter().map(|event| Arc::clone(event.raw())));
+            at_exit::launched(options.launch_id);
         }
         let mut all_outputs = outputs.into_iter().collect::<Result<Vec<_>>>()?.into_iter();
         let outputs = (0..devices)

@@ -47,6 +47,7 @@
 mod abi;
 mod analysis;
 mod api;
+mod at_exit;
 mod buffer;
 mod callback;
 mod client;

@@ -9,6 +9,7 @@ mod compile;
 mod compile_cache;
 mod events;
 mod execute;
+mod exit;
 mod hlo;
 mod key_value;
 mod locate;
