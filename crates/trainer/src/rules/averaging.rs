@@ -182,14 +182,16 @@ impl WeightAveraging {
             return Ok(());
         }
         let patterns = quoted(self.only.iter().map(String::as_str));
-        Err(self.error(match trained.is_empty() {
-            true => format!("only: all parameters that match {patterns} are frozen"),
-            false => format!(
-                "only: the parameters that match {patterns} belong to the optimizers {}; an average counts the updates of \
-                 one optimizer",
-                quoted(trained.iter().map(|&optimizer| optimizers[optimizer]))
-            ),
-        }))
+        if trained.is_empty() {
+            return Err(
+                self.error(format_args!("only: all parameters that match {patterns} are frozen"))
+            );
+        }
+        let optimizers = quoted(trained.iter().map(|&optimizer| optimizers[optimizer]));
+        Err(self.error(format_args!(
+            "only: the parameters that match {patterns} belong to the optimizers {optimizers}; an average counts the updates \
+             of one optimizer"
+        )))
     }
 
     /// Whether a name is averaged, if its value can be averaged.
