@@ -25,8 +25,8 @@ pub(crate) use compile::{check_size, options_for};
 
 /// Opened devices as a mesh, and the programs compiled for them.
 ///
-/// All runtimes opened for one plugin share its client and the compiled programs, but each has its
-/// own [`Metrics`]. A clone is the same runtime. A CPU is split into the selected number of
+/// All runtimes opened for one plugin share its client and, with the same flags, the compiled
+/// programs, but each has its own [`Metrics`]. A clone is the same runtime. A CPU is split into the selected number of
 /// devices, and there is one client for each number.
 ///
 /// ```
@@ -50,7 +50,7 @@ pub struct Runtime {
     disk_cache: Arc<DiskCache>,
 }
 
-/// The state that all runtimes of one client share.
+/// The state that all runtimes of one client with the same flags share.
 pub(crate) struct Shared {
     pub(crate) client: Client,
     options: CompileOptions,
@@ -177,6 +177,32 @@ impl Runtime {
         let disk_cache = DiskCache::new(cache.into(), self.disk_cache.saved().cloned());
         disk_cache.prepare(&self.shared.client);
         Runtime { disk_cache, ..self }
+    }
+
+    /// The same devices with one of XLA's flags set, such as `xla_cpu_prefer_vector_width`, for the
+    /// programs that the runtime compiles from now on. A flag that the plugin does not know, or a
+    /// value with a wrong type, is an error when a program compiles.
+    ///
+    /// ```
+    /// use fulmen_tensor::{Accelerator, Devices, Runtime, Tensor};
+    ///
+    /// // Compiles faster to slower code, for a test that runs each program once.
+    /// let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(1))?
+    ///     .with_compile_flag("xla_backend_optimization_level", 0)
+    ///     .with_compile_flag("xla_llvm_disable_expensive_passes", true);
+    /// assert_eq!(runtime.eval(Tensor::from_slice(&[4.0f32], [1]).sqrt())?.to_vec::<f32>()?, [2.0]);
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    #[must_use]
+    pub fn with_compile_flag(self, name: &str, value: impl Into<NamedValue>) -> Runtime {
+        // Programs that are compiled with different flags are different programs.
+        let shared = Shared {
+            client: self.shared.client.clone(),
+            options: self.shared.options.clone().override_flag(name, value),
+            compiled: Mutex::default(),
+            recompiles: Recompiles::default(),
+        };
+        Runtime { shared: Arc::new(shared), ..self }
     }
 
     /// The same devices with a file of compiled programs; see
