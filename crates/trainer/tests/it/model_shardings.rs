@@ -1,5 +1,5 @@
 //! Models that a user splits over a mesh train as on one device: Megatron's columns and rows,
-//! a split vocabulary, a split sequence, experts, and a GAN.
+//! a split vocabulary, a split sequence, experts, scanned layers, and a GAN.
 
 use fulmen_data::{DataLoader, TensorDataset};
 use fulmen_nn::activation::gelu;
@@ -7,7 +7,7 @@ use fulmen_nn::attention::Attention;
 use fulmen_nn::loss::{Reduction, cross_entropy};
 use fulmen_nn::optim::{Optimizer, Sgd};
 use fulmen_nn::{
-    Conv2d, Embedding, Init, LayerNorm, Linear, Module, MultiheadAttention, Parameter,
+    Conv2d, Embedding, Init, LayerNorm, Linear, Module, MultiheadAttention, Parameter, scan_layers,
 };
 use fulmen_tensor::{DType, Mesh, Sharding, Tensor};
 use fulmen_trainer::{Batch, Optimizers, Plan, StepContext, Strategy, TrainingModule};
@@ -96,6 +96,67 @@ impl TrainingModule for Language {
     }
     fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
         // The bias of the keys has no gradient but rounding, which Adam would turn into steps.
+        Box::new(sgd())
+    }
+}
+
+#[derive(Module)]
+struct Layer {
+    norm: LayerNorm,
+    fc1: Linear,
+    fc2: Linear,
+    experts: Experts,
+}
+
+/// Equal layers as one loop.
+#[derive(Module)]
+struct Scanned {
+    embed: Embedding,
+    layers: Vec<Layer>,
+    head: Linear,
+}
+
+impl Scanned {
+    fn new() -> Scanned {
+        let layer = || Layer {
+            norm: LayerNorm::new([WIDTH]),
+            fc1: Linear::new(WIDTH, 4 * WIDTH),
+            fc2: Linear::new(4 * WIDTH, WIDTH),
+            experts: Experts::new(),
+        };
+        Scanned {
+            embed: Embedding::new(VOCABULARY, WIDTH),
+            layers: vec![layer(), layer(), layer()],
+            head: Linear::new(WIDTH, VOCABULARY),
+        }
+    }
+
+    /// With columns, rows, the vocabulary and the experts split over `model`.
+    fn split() -> Scanned {
+        let columns = Sharding::new([Some("model"), None]);
+        let scanned = Scanned::new();
+        scanned.embed.weight.with_sharding(columns.clone());
+        scanned.head.weight.with_sharding(columns.clone());
+        for layer in &scanned.layers {
+            layer.fc1.weight.with_sharding(columns.clone());
+            layer.fc2.weight.with_sharding(Sharding::new([None, Some("model")]));
+            layer.experts.up.with_sharding(Sharding::new([Some("model")]));
+            layer.experts.down.with_sharding(Sharding::new([Some("model")]));
+        }
+        scanned
+    }
+}
+
+impl TrainingModule for Scanned {
+    fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
+        let x = scan_layers(&self.layers, &self.embed.forward(batch.get("x")), |layer, x| {
+            let x = x + layer.fc2.forward(&gelu(&layer.fc1.forward(&layer.norm.forward(x))));
+            &x + layer.experts.forward(&x)
+        });
+        let logits = self.head.forward(&x).flatten(0, 1);
+        cross_entropy(&logits, &batch.get("y").flatten(0, 1), Reduction::Mean)
+    }
+    fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
         Box::new(sgd())
     }
 }
@@ -226,6 +287,14 @@ fn a_language_model_split_by_its_user_trains_as_on_one_device() {
 
     let cube = Mesh::new([("data", 2), ("fsdp", 2), ("model", 2)]).unwrap();
     assert_alike("fsdp", &one, &train(&Language::new(), Some(&cube), Strategy::Fsdp));
+}
+
+#[test]
+fn scanned_layers_split_by_their_user_train_as_on_one_device() {
+    let one = train(&Scanned::new(), None, Strategy::Ddp);
+    assert_alike("ddp", &one, &train(&Scanned::split(), Some(&grid()), Strategy::Ddp));
+    let cube = Mesh::new([("data", 2), ("fsdp", 2), ("model", 2)]).unwrap();
+    assert_alike("fsdp", &one, &train(&Scanned::split(), Some(&cube), Strategy::Fsdp));
 }
 
 #[test]
