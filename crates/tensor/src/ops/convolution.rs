@@ -10,6 +10,7 @@ use fulmen_pjrt::locate::Platform;
 
 use super::convolution_options::Convolution;
 use super::dot::product_operands;
+use super::reduce::Reducer;
 use crate::Mesh;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
@@ -106,6 +107,45 @@ impl ConvolutionOp {
                 Ok(if room < window { 0 } else { (room - window) as usize / self.stride[i] + 1 })
             })
             .collect()
+    }
+
+    /// The spatial axes, by position, along which XLA takes the convolution for one with groups.
+    ///
+    /// When XLA exchanges the input and the kernel, it leaves such an axis as it is, so that the
+    /// window does not fit the new kernel, and ends the process (in JAX, too). The derivative of a
+    /// convolution with two elements in the kernel, a stride of 2 and a padding of 1 is one. With a
+    /// zero at the kernel's end it is none.
+    fn axes_like_groups(&self, kernel: &TensorType) -> Vec<usize> {
+        let sizes = self.rhs.spatial_sizes(kernel);
+        let is_like_groups = |&i: &usize| {
+            self.lhs_dilation[i] == sizes[i]
+                && self.stride[i] + 1 == sizes[i]
+                && self.rhs_dilation[i] == 1
+                && self.padding[i] == (0, 0)
+        };
+        (0..sizes.len()).filter(is_like_groups).collect()
+    }
+
+    /// The kernel with one more element along an axis.
+    fn with_zero_at_end(
+        &self,
+        axis: usize,
+        (name, from): (String, TensorType),
+        cx: &mut Lowering<'_>,
+    ) -> (String, TensorType) {
+        let (mut to, mut high) = (from.shape.to_vec(), vec![0; from.shape.rank()]);
+        to[axis] += 1;
+        high[axis] = 1;
+        let to = TensorType::new(from.dtype, to);
+        let zero = cx.constant(from.dtype, &Reducer::Sum.identity(from.dtype));
+        let zeros = vec![0; high.len()];
+        let padded = cx.statement(format!(
+            "stablehlo.pad {name}, {zero}, low = {zeros:?}, high = {high:?}, interior = {zeros:?} : ({}, {}) -> {}",
+            from.stablehlo(),
+            TensorType::scalar(from.dtype).stablehlo(),
+            to.stablehlo()
+        ));
+        (padded, to)
     }
 
     fn lhs_vjp(&self, lhs: &Tensor, rhs: &Tensor, g: &Tensor) -> Tensor {
@@ -279,6 +319,7 @@ impl Operation for ConvolutionOp {
             operands: vec![self.lhs.spatial.clone(), self.rhs.spatial.clone()],
             results: vec![self.out.spatial.clone()],
             all_or_none: Vec::new(),
+            ..WholeAxes::default()
         };
         if self.batch_groups > 1 {
             whole.all_or_none = vec![self.lhs.second, self.rhs.second];
@@ -301,13 +342,20 @@ impl Operation for ConvolutionOp {
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         let precision = cx.precision(cx.result().dtype);
-        let pads: Vec<_> =
-            self.padding.iter().map(|(low, high)| format!("[{low}, {high}]")).collect();
+        let mut padding = self.padding.clone();
+        let mut kernel = (cx.operand(1).to_owned(), cx.operand_type(1).clone());
+        for i in self.axes_like_groups(cx.operand_type(1)) {
+            let axis = self.rhs.spatial[i];
+            padding[i].1 += 1;
+            kernel = self.with_zero_at_end(axis, kernel, cx);
+        }
+        let pads: Vec<_> = padding.iter().map(|(low, high)| format!("[{low}, {high}]")).collect();
+        let (kernel, kernel_ty) = kernel;
         format!(
-            "stablehlo.convolution({}) dim_numbers = {}x{}->{}, window = {{stride = {:?}, pad = [{}], \
+            "stablehlo.convolution({}, {kernel}) dim_numbers = {}x{}->{}, window = {{stride = {:?}, pad = [{}], \
              lhs_dilate = {:?}, rhs_dilate = {:?}}} {{batch_group_count = {} : i64, feature_group_count = {} : i64, \
-             precision_config = [#stablehlo<precision {precision}>, #stablehlo<precision {precision}>]}} : {}",
-            cx.operands(),
+             precision_config = [#stablehlo<precision {precision}>, #stablehlo<precision {precision}>]}} : ({}, {}) -> {}",
+            cx.operand(0),
             self.lhs.spell("b", "f"),
             self.rhs.spell("o", "i"),
             self.out.spell("b", "f"),
@@ -317,7 +365,9 @@ impl Operation for ConvolutionOp {
             self.rhs_dilation,
             self.batch_groups,
             self.feature_groups,
-            cx.signature()
+            cx.operand_type(0).stablehlo(),
+            kernel_ty.stablehlo(),
+            cx.result().stablehlo()
         )
     }
 }
