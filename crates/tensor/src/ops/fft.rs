@@ -1,5 +1,7 @@
 //! Discrete Fourier transforms over one to three axes.
 
+use fulmen_pjrt::locate::Platform;
+
 use super::dtype_set::DTypeSet;
 use super::unary::methods;
 use crate::Mesh;
@@ -102,19 +104,43 @@ impl Operation for Fft {
             }
         })]
     }
+    /// XLA gathers the other axes too, before it transforms. It does so after [`row_major`], which
+    /// then has no effect.
     fn whole_axes(&self, inputs: &[&TensorType], _: &Mesh) -> WholeAxes {
-        let rank = inputs[0].shape.rank();
-        WholeAxes::of_both((rank - self.lengths.len()..rank).collect())
+        WholeAxes::of_both((0..inputs[0].shape.rank()).collect())
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         let kind = self.kind.method().to_uppercase();
-        format!(
-            "stablehlo.fft {}, type = {kind}, length = {:?} : {}",
-            cx.operand(0),
-            self.lengths,
-            cx.signature()
-        )
+        let (operand, result) = (cx.operand_type(0).clone(), cx.result().clone());
+        let transform = |of: &str, cx: &Lowering<'_>| {
+            format!(
+                "stablehlo.fft {of}, type = {kind}, length = {:?} : {}",
+                self.lengths,
+                cx.signature()
+            )
+        };
+        // The CPU's library takes only row-major arrays. XLA gives a transform the layouts of its
+        // neighbors, which between devices are often other ones, and the program then fails when it
+        // runs, in JAX too.
+        if !(cx.is_partitioned() && cx.platform() == Some(Platform::Cpu)) {
+            return transform(cx.operand(0), cx);
+        }
+        let operand = cx.statement(row_major(cx.operand(0), &operand));
+        let transformed = cx.statement(transform(&operand, cx));
+        row_major(&transformed, &result)
     }
+}
+
+/// The operation that gives a value a row-major layout.
+fn row_major(name: &str, ty: &TensorType) -> String {
+    let rank = ty.shape.rank();
+    let axes: Vec<String> = (0..rank).rev().map(|axis| axis.to_string()).collect();
+    let layouts = format!("[dense<[{}]> : tensor<{rank}xindex>]", axes.join(", "));
+    let ty = ty.stablehlo();
+    format!(
+        "stablehlo.custom_call @LayoutConstraint({name}) {{operand_layouts = {layouts}, \
+         result_layouts = {layouts}}} : ({ty}) -> {ty}"
+    )
 }
 
 methods! {
