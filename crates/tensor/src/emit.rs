@@ -20,7 +20,7 @@ use crate::ops::transpose::transpose_statement;
 use crate::region::Region;
 use crate::scope::Scope;
 use crate::tensor::Kind;
-use crate::whole_axes::{self, WholeAxes};
+use crate::whole_axes::{self, Restriction, WholeAxes};
 use crate::{
     DeviceArray, Error, Fault, MatmulPrecision, Mesh, Result, Sharding, Tensor, TensorType,
 };
@@ -420,9 +420,8 @@ impl Program {
         };
         let mut kept_whole = Vec::with_capacity(operands.len());
         for (i, (name, ty)) in operands.into_iter().enumerate() {
-            let axes = whole.operands.get(i).map_or(&[][..], Vec::as_slice);
-            let all_or_none = whole.all_or_none.get(i).copied();
-            kept_whole.push((self.keep_whole(name, axes, all_or_none, ty, location, scope), ty));
+            let name = self.keep_whole(name, whole.of_operand(i), ty, location, scope);
+            kept_whole.push((name, ty));
         }
         let number = self.numbers.instructions;
         self.numbers.instructions += 1;
@@ -452,31 +451,23 @@ impl Program {
             |output| if count > 1 { format!("%{number}#{output}") } else { format!("%{number}") };
         let mut outputs = Vec::with_capacity(results.len());
         for (i, ty) in results.iter().enumerate() {
-            let axes = whole.results.get(i).map_or(&[][..], Vec::as_slice);
-            outputs.push(Emitted::standard(self.keep_whole(
-                name(i),
-                axes,
-                None,
-                ty,
-                location,
-                scope,
-            )));
+            let kept = self.keep_whole(name(i), whole.of_result(i), ty, location, scope);
+            outputs.push(Emitted::standard(kept));
         }
         Ok(outputs)
     }
 
-    /// Writes the constraint that these axes of a value are not split, if it has such axes. Returns
-    /// the name of the value.
+    /// Writes the constraint that a value is split as it must be, if one is needed. Returns the name
+    /// of the value.
     fn keep_whole(
         &mut self,
         name: String,
-        axes: &[usize],
-        all_or_none: Option<usize>,
+        restriction: Restriction<'_>,
         ty: &TensorType,
         location: &'static Location<'static>,
         scope: &mut Body,
     ) -> String {
-        match whole_axes::constraint(&name, axes, all_or_none, ty, &self.mesh) {
+        match whole_axes::constraint(&name, restriction, ty, &self.mesh) {
             Some(statement) => self.helper(&statement, "with_sharding", location, scope),
             None => name,
         }

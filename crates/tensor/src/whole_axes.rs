@@ -11,8 +11,13 @@
 //! | grouped convolution | those with groups, unless the devices divide the groups | wrong numbers, or the compiler ends the process |
 //! | slice with a stride | those with a stride | the compiler refuses its own program |
 //! | pad between elements | those with interior padding | the compiler ends the process |
+//! | scatter along one axis, in batches of the others | the indices', along that axis | wrong sums, products and extremes |
 //! | gather and scatter | the components of an index | the compiler refuses its own program |
-//! | Fourier transform | transformed | the CPU refuses the layout at run time |
+//! | Fourier transform | all | the CPU refuses the layout at run time; XLA gathers them anyway |
+//!
+//! If a slice starts at the first element of a split axis, XLA takes the slice for the whole operand
+//! where it gathers the operand for another user, and refuses its own program. So the slice has a
+//! copy of the operand.
 //!
 //! The gradient of a grouped convolution's kernel is a product over the batch. If the batch is split
 //! over some axes of the mesh, XLA adds the parts of all devices, so the gradient is too large by the
@@ -31,6 +36,8 @@ pub(crate) struct WholeAxes {
     pub(crate) results: Vec<Vec<usize>>,
     /// For each operand, an axis that must be split over all axes of the mesh or none.
     pub(crate) all_or_none: Vec<usize>,
+    /// Whether the operands are copies of their own, for which the partitioner remembers nothing.
+    pub(crate) are_copies: bool,
 }
 
 impl WholeAxes {
@@ -40,12 +47,39 @@ impl WholeAxes {
     }
 }
 
-/// The statement that keeps these axes of a value whole, and splits the axis `all_or_none` over all
-/// axes of the mesh if they divide it. `None` if there is nothing to split.
+/// How one operand or result must be split.
+#[derive(Clone, Copy)]
+pub(crate) struct Restriction<'a> {
+    /// The axes that must not be split.
+    axes: &'a [usize],
+    /// An axis that must be split over all axes of the mesh or none.
+    all_or_none: Option<usize>,
+    is_copy: bool,
+}
+
+impl WholeAxes {
+    /// The restriction of the operand with this number.
+    pub(crate) fn of_operand(&self, number: usize) -> Restriction<'_> {
+        Restriction {
+            axes: self.operands.get(number).map_or(&[], Vec::as_slice),
+            all_or_none: self.all_or_none.get(number).copied(),
+            is_copy: self.are_copies,
+        }
+    }
+
+    /// The restriction of the result with this number.
+    pub(crate) fn of_result(&self, number: usize) -> Restriction<'_> {
+        let axes = self.results.get(number).map_or(&[][..], Vec::as_slice);
+        Restriction { axes, all_or_none: None, is_copy: false }
+    }
+}
+
+/// The statement that splits a value as it must be, and the axis `all_or_none` over all axes of the
+/// mesh if they divide it. XLA makes it a copy. `None` if there is nothing to split and no copy is
+/// needed.
 pub(crate) fn constraint(
     name: &str,
-    axes: &[usize],
-    all_or_none: Option<usize>,
+    Restriction { axes, all_or_none, is_copy }: Restriction<'_>,
     ty: &TensorType,
     mesh: &Mesh,
 ) -> Option<String> {
@@ -53,7 +87,7 @@ pub(crate) fn constraint(
     let has_several_axes = mesh.axes().iter().filter(|(_, size)| *size > 1).count() > 1;
     let all_or_none = all_or_none.filter(|_| has_several_axes);
     let restricted = axes.iter().copied().chain(all_or_none);
-    if restricted.into_iter().all(|axis| ty.shape[axis] <= 1) {
+    if !is_copy && restricted.into_iter().all(|axis| ty.shape[axis] <= 1) {
         return None;
     }
     let names: Vec<String> = mesh.axes().iter().map(|(name, _)| format!("{name:?}")).collect();

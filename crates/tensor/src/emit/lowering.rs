@@ -57,6 +57,13 @@ impl Lowering<'_> {
         self.program.mesh.axes().iter().filter(|axis| axis.1 > 1).count()
     }
 
+    /// The right side of a statement that has the value of the first result, and hides from it how
+    /// later values are split.
+    pub(crate) fn split_by_operands(&self, name: &str) -> String {
+        let ty = self.result().stablehlo();
+        format!("sdy.propagation_barrier {name} allowed_direction=FORWARD : {ty}")
+    }
+
     /// The platform that will run the program; `None` for a program for any platform.
     pub(crate) fn platform(&self) -> Option<Platform> {
         self.program.platform

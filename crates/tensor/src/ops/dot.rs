@@ -317,8 +317,7 @@ impl Operation for DotGeneral {
             return product;
         }
         let product = cx.statement(product);
-        let ty = cx.result().stablehlo();
-        format!("sdy.propagation_barrier {product} allowed_direction=FORWARD : {ty}")
+        cx.split_by_operands(&product)
     }
 }
 

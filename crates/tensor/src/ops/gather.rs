@@ -87,6 +87,17 @@ impl Dimensions {
         WholeAxes { operands: vec![Vec::new(), components], ..WholeAxes::default() }
     }
 
+    /// For a scatter, also the other axes of indices that come in batches. If XLA splits both, its
+    /// sums, products and extremes are wrong.
+    pub(super) fn whole_axes_of_scatter(&self, indices: &Shape) -> WholeAxes {
+        let mut whole = self.whole_axes(indices);
+        if !self.indices_batch.is_empty() {
+            let lists = (0..indices.rank()).filter(|axis| !self.indices_batch.contains(axis));
+            whole.operands[1] = lists.collect();
+        }
+        whole
+    }
+
     /// Whether these indices are a single one.
     pub(super) fn has_one_index(&self, indices: &Shape) -> bool {
         (0..indices.rank()).all(|axis| axis == self.vector || indices[axis] == 1)
@@ -212,13 +223,22 @@ impl Operation for Gather {
             // A window of size 1 does not fit an axis of size 0.
             return format!("stablehlo.constant dense<> : {}", cx.result().stablehlo());
         }
-        format!(
+        let gather = format!(
             "\"stablehlo.gather\"({}) {{dimension_numbers = {}, slice_sizes = {}}} : {}",
             cx.operands(),
             self.dimensions.attribute(false),
             self.dimensions.sizes(&cx.operand_type(0).shape),
             cx.signature()
-        )
+        );
+        // On a mesh of several axes, XLA's partitioner refuses its own program, if the windows are
+        // split over one axis, the indices over another, and a later value asks for another split
+        // (JAX, too: 9 of 300 random shardings; none this way). So the operands alone decide how
+        // the result is split; then it is moved.
+        if cx.split_mesh_axes() < 2 {
+            return gather;
+        }
+        let gathered = cx.statement(gather);
+        cx.split_by_operands(&gathered)
     }
 }
 

@@ -161,7 +161,7 @@ impl Operation for Scatter {
         vec![Some(to_operand.to_dtype(dtype)), None, Some(to_updates.to_dtype(dtype))]
     }
     fn whole_axes(&self, inputs: &[&TensorType], _: &Mesh) -> WholeAxes {
-        self.dimensions.whole_axes(&inputs[1].shape)
+        self.dimensions.whole_axes_of_scatter(&inputs[1].shape)
     }
     /// If there is one update, a second one, whose index is out of range.
     ///

@@ -78,8 +78,11 @@ impl Operation for Slice {
             Some(order.clone()),
         ))
     }
-    fn whole_axes(&self, _: &[&TensorType], _: &Mesh) -> WholeAxes {
-        WholeAxes::of_both((0..self.stride.len()).filter(|&axis| self.stride[axis] > 1).collect())
+    fn whole_axes(&self, inputs: &[&TensorType], _: &Mesh) -> WholeAxes {
+        let axes = 0..self.stride.len();
+        let is_start = |axis| self.start[axis] == 0 && self.limit[axis] < inputs[0].shape[axis];
+        let whole = axes.clone().filter(|&axis| self.stride[axis] > 1).collect();
+        WholeAxes { are_copies: axes.into_iter().any(is_start), ..WholeAxes::of_both(whole) }
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         let ranges: Vec<String> = (0..self.start.len())

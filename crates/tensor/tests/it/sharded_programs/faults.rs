@@ -3,9 +3,11 @@
 //! errors; for the scatter with one update, no such program was found in `jax.lax`.
 
 use fulmen_tensor::{
-    Accelerator, Argument, Combine, Convolution, DType, Devices, Function, Literal, Mesh, Runtime,
-    Sharding, Tensor, TensorType, TriangularSolve, grad,
+    Argument, Combine, Convolution, DType, Function, Literal, Mesh, Sharding, Tensor, TensorType,
+    TriangularSolve, grad,
 };
+
+use super::run::runtime;
 
 /// A parameter: its sizes and the mesh axes that split each of them.
 type Parameter<'a> = (&'a [usize], &'a [&'a str]);
@@ -25,11 +27,9 @@ fn run(
     f: &dyn Fn(&[Tensor]) -> Vec<Tensor>,
 ) -> [Vec<Vec<f64>>; 2] {
     let of = |devices: usize| {
-        let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(devices)).unwrap();
-        let runtime = match devices {
-            1 => runtime,
-            _ => runtime.with_mesh(&Mesh::new(mesh.iter().copied()).unwrap()).unwrap(),
-        };
+        let mesh = if devices == 1 { &[("a", 1)] } else { mesh };
+        let mesh = Mesh::new(mesh.iter().copied()).unwrap();
+        let runtime = runtime(devices).with_mesh(&mesh).unwrap();
         let types: Vec<TensorType> =
             parameters.iter().map(|(dims, _)| TensorType::new(DType::F32, *dims)).collect();
         let mut function = Function::trace("fault", &types, f);
@@ -243,13 +243,95 @@ fn a_slice_with_a_stride_and_its_derivative() {
     });
 }
 
+/// XLA ended the process when it compiled the derivative, on one device too.
 #[test]
-fn a_fourier_transform_of_a_split_axis() {
-    for axes in [&["", "ab"][..], &["a", "b"], &["b", "a"]] {
-        same(&GRID, &[(&[8, 16], axes)], |x| {
-            let y = x[0].rfft(1);
-            let split_along_columns = (y.real() + y.imag()).with_sharding(&split(&["ab"]));
-            [weighted(&split_along_columns, x), vec![x[0].fft([0, 1]).real()]].concat()
+fn a_convolution_whose_derivative_looks_like_one_with_groups() {
+    let options = Convolution::new(2).stride([2, 2]).padding([(1, 1), (1, 1)]);
+    let parameters: [Parameter<'_>; 2] = [(&[4, 8, 4, 4], &["b", "a"]), (&[4, 8, 2, 3], &[])];
+    same(&GRID, &parameters, |x| weighted(&x[0].convolution(&x[1], &options), x));
+    let parameters: [Parameter<'_>; 2] = [(&[4, 8, 3, 2], &["b", "a"]), (&[8, 4, 2, 3], &[])];
+    same(&GRID, &parameters, |x| weighted(&x[0].conv_transpose(&x[1], &options), x));
+}
+
+#[test]
+fn a_gather_whose_windows_and_indices_are_split() {
+    let splits: [(&[&str], &[&str], &[&str]); 3] = [
+        (&["", "a"], &["c"], &["bc", "a"]),
+        (&["", "b"], &["a"], &["ac", "b"]),
+        (&["", "a"], &["b"], &["bc", "a"]),
+    ];
+    for (of_operand, of_index, of_result) in splits {
+        same(&CUBE, &[(&[5, 6], of_operand), (&[8], of_index)], |x| {
+            let rows = x[0].take(0, (x[1].abs() * 4.9).to_dtype(DType::I32));
+            weighted(&rows.with_sharding(&split(of_result)), &x[..1])
+        });
+    }
+}
+
+#[test]
+fn a_scatter_along_an_axis_in_batches() {
+    let index = |x: &Tensor, below: f64| (x.abs() * below).to_dtype(DType::I32);
+    let splits: [[&[&str]; 3]; 3] = [
+        [&["bc"], &["c", "ab"], &[]],
+        [&["ab"], &["a", "b"], &["", "b"]],
+        [&[], &["b", "ac"], &["", "a"]],
+    ];
+    for [of_operand, of_index, of_updates] in splits {
+        let parameters: [Parameter<'_>; 3] =
+            [(&[8, 24], of_operand), (&[8, 8], of_index), (&[8, 8], of_updates)];
+        same(&CUBE, &parameters, |x| {
+            let indices = index(&x[1], 23.9);
+            let combine = |how| x[0].scatter_reduce(1, &indices, &x[2], how);
+            let sums = weighted(&combine(Combine::Add), &[x[0].clone(), x[2].clone()]);
+            [sums, vec![combine(Combine::Min), combine(Combine::Mul)]].concat()
+        });
+    }
+    // The axis has one element.
+    let parameters: [Parameter<'_>; 3] =
+        [(&[4, 1, 6], &["", "", "b"]), (&[4, 8, 6], &["a", "b"]), (&[4, 8, 6], &[])];
+    same(&GRID, &parameters, |x| {
+        vec![x[0].scatter_reduce(1, index(&x[1], 0.9), &x[2], Combine::Add)]
+    });
+}
+
+/// XLA took the slice for the whole value where another user needed that on each device.
+#[test]
+fn a_slice_from_the_start_of_a_value_with_another_user() {
+    same(&CUBE, &[(&[8, 4, 8], &["", "", "abc"])], |x| {
+        let rolled = x[0].roll(5, 2).with_sharding(&split(&["a"]));
+        let first = x[0].narrow(2, 0, 3).with_sharding(&split(&[]));
+        let whole = x[0].reshape([4, 2, 4, 8]).with_sharding(&split(&[]));
+        vec![rolled.sin(), whole.cos(), first.tanh()]
+    });
+}
+
+/// Each kind of transform over each set of axes, with its gradient.
+#[test]
+fn fourier_transforms_between_splits() {
+    let splits: [(&[&str], &[&str]); 5] = [
+        (&["ab"], &["", "ab"]),
+        (&["a", "b"], &["", "", "ab"]),
+        (&["", "ab"], &["a", "b"]),
+        (&["b", "", "a"], &["", "a", "b"]),
+        (&[], &["", "", "ab"]),
+    ];
+    for (of_input, of_result) in splits {
+        same(&GRID, &[(&[8, 8, 8], of_input)], |x| {
+            let mut results = Vec::new();
+            for axes in [&[0isize][..], &[1], &[2], &[0, 1], &[1, 2], &[2, 0], &[0, 1, 2]] {
+                let half = x[0].rfft(axes);
+                let transformed = [
+                    x[0].fft(axes),
+                    x[0].ifft(axes) * 8.0,
+                    (&half * &half).irfft(axes, 8).to_dtype(DType::C64),
+                ];
+                results.extend(transformed.map(|y| {
+                    let y = y.real() + y.imag();
+                    y.with_sharding(&split(of_result))
+                }));
+            }
+            let sum = results.iter().fold(x[0].zeros_like(), |sum, y| sum + y);
+            [results, weighted(&sum, x)].concat()
         });
     }
 }

@@ -35,8 +35,6 @@ fn small_programs_compute_the_same(mesh: &[usize], count: u64) {
         let programs: Vec<_> =
             (first..first + 10).map(|seed| generate::small_program(seed, mesh)).collect();
         for (program, outcome) in programs.iter().zip(run::compare_all(&programs)) {
-            // Alone, a program in f32 is compared with f64, too.
-            let outcome = if outcome.is_wrong() { run::compare(program) } else { outcome };
             unusable += usize::from(matches!(outcome, Outcome::Unusable(_)));
             if outcome.is_wrong() {
                 wrong.push(format!("{program}: {:.300}", format!("{outcome:?}")));
@@ -60,42 +58,65 @@ fn programs_on_four_by_two_devices_compute_the_same() {
 
 #[test]
 fn programs_on_two_by_two_by_two_devices_compute_the_same() {
-    small_programs_compute_the_same(&[2, 2, 2], 20);
+    small_programs_compute_the_same(&[2, 2, 2], 40);
 }
 
 #[test]
 #[ignore = "takes minutes; FULMEN_TEST_SEEDS=1000..3000 selects the programs"]
 fn searched_programs_compute_the_same() {
+    search(1, |seed| vec![generate::program(seed)]);
+}
+
+#[test]
+#[ignore = "takes minutes; FULMEN_TEST_SEEDS=1000..3000 selects the programs"]
+fn searched_small_programs_compute_the_same() {
+    let meshes: [&[usize]; 3] = [&[8], &[4, 2], &[2, 2, 2]];
+    search(10, |first| {
+        let mesh = meshes[(first / 10 % 3) as usize];
+        (first..first + 10).map(|seed| generate::small_program(seed, mesh)).collect()
+    });
+}
+
+/// Compares the programs of all seeds, those of `together` seeds as one.
+fn search(together: usize, programs_from: impl Fn(u64) -> Vec<program::Program>) {
     let mut process = ComparingProcess::new();
     let folder = std::env::var("FULMEN_TEST_FAULTS").ok();
     let minimizes = std::env::var_os("FULMEN_TEST_KEEP_LARGE").is_none();
     let (mut same, mut unusable, mut wrong) = (0, 0, 0);
-    for seed in seeds() {
-        let program = generate::program(seed);
-        let outcome = process.compare(&program);
-        match &outcome {
-            Outcome::Same => same += 1,
-            Outcome::Unusable(why) => {
-                unusable += 1;
-                println!("seed {seed} is unusable: {why:.300}");
+    for first in seeds().step_by(together) {
+        let programs = programs_from(first);
+        let outcomes = process.compare_all(&programs);
+        for ((seed, program), outcome) in (first..).zip(&programs).zip(outcomes) {
+            match &outcome {
+                Outcome::Same => same += 1,
+                Outcome::Unusable(why) => {
+                    unusable += 1;
+                    println!("seed {seed} is unusable: {why:.300}");
+                }
+                _ => wrong += 1,
             }
-            _ => wrong += 1,
-        }
-        if (seed + 1).is_multiple_of(20) {
-            println!("up to seed {seed}: {same} are the same, {wrong} wrong, {unusable} unusable");
-        }
-        if !outcome.is_wrong() {
-            continue;
-        }
-        println!("seed {seed} ({} steps): {:.300}", program.steps.len(), format!("{outcome:?}"));
-        if minimizes {
-            let kind = outcome.kind().to_owned();
-            let smallest = minimize(&program, |p| process.compare(p).kind() == kind);
-            let outcome = process.compare(&smallest);
-            println!("smallest: {:.1200}\n{smallest}", format!("{outcome:?}"));
-            if let Some(folder) = &folder {
-                let file = format!("{folder}/{seed}.mlir");
-                std::fs::write(file, text(&smallest)).unwrap();
+            if (seed + 1).is_multiple_of(20) {
+                println!(
+                    "up to seed {seed}: {same} are the same, {wrong} wrong, {unusable} unusable"
+                );
+            }
+            if !outcome.is_wrong() {
+                continue;
+            }
+            println!(
+                "seed {seed} ({} steps): {:.300}",
+                program.steps.len(),
+                format!("{outcome:?}")
+            );
+            if minimizes {
+                let kind = outcome.kind().to_owned();
+                let smallest = minimize(program, |p| process.compare(p).kind() == kind);
+                let outcome = process.compare(&smallest);
+                println!("smallest: {:.1200}\n{smallest}", format!("{outcome:?}"));
+                if let Some(folder) = &folder {
+                    let file = format!("{folder}/{seed}.mlir");
+                    std::fs::write(file, text(&smallest)).unwrap();
+                }
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Compares programs in a separate process, which XLA may abort.
 
 use super::program::Program;
-use super::run::{Outcome, compare};
+use super::run::{Outcome, compare_all};
 use crate::child_process::{ChildProcess, answer};
 
 /// The test that the separate process runs.
@@ -15,9 +15,18 @@ impl ComparingProcess {
     }
 
     pub(super) fn compare(&mut self, program: &Program) -> Outcome {
-        match self.0.ask(&serde_json::to_string(program).unwrap()) {
-            Ok(outcome) => serde_json::from_str(&outcome).unwrap(),
-            Err(ended) => Outcome::Fails(format!("the process ended: {ended}")),
+        self.compare_all(std::slice::from_ref(program)).remove(0)
+    }
+
+    /// Compares programs for one mesh, which compile as one. If that ends the process, each is
+    /// compared alone.
+    pub(super) fn compare_all(&mut self, programs: &[Program]) -> Vec<Outcome> {
+        match self.0.ask(&serde_json::to_string(programs).unwrap()) {
+            Ok(outcomes) => serde_json::from_str(&outcomes).unwrap(),
+            Err(ended) if programs.len() == 1 => {
+                vec![Outcome::Fails(format!("the process ended: {ended}"))]
+            }
+            Err(_) => programs.iter().map(|program| self.compare(program)).collect(),
         }
     }
 }
@@ -25,9 +34,9 @@ impl ComparingProcess {
 /// The work of the separate process. In the tests themselves, it compares one program.
 #[test]
 fn compares_what_it_is_sent() {
-    let respond = |program: &str| {
-        let program: Program = serde_json::from_str(program).unwrap();
-        serde_json::to_string(&compare(&program)).unwrap()
+    let respond = |programs: &str| {
+        let programs: Vec<Program> = serde_json::from_str(programs).unwrap();
+        serde_json::to_string(&compare_all(&programs)).unwrap()
     };
     if !answer(TEST, || respond) {
         let outcome = ComparingProcess::new().compare(&super::generate::small_program(0, &[8]));
