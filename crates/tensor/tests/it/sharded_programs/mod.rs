@@ -1,10 +1,10 @@
 //! Random programs give the same values and gradients on eight devices as on one, however their
 //! values are split.
 //!
-//! To search for faults, run `searched_programs_compute_the_same` with other seeds:
+//! To search for faults, run the searches of large and of small programs with other seeds:
 //!
 //! ```text
-//! FULMEN_TEST_SEEDS=1000..3000 cargo test -p fulmen-tensor --test it searched_programs -- --ignored --nocapture
+//! FULMEN_TEST_SEEDS=1000..3000 cargo test -p fulmen-tensor --test it searched_ -- --ignored --nocapture
 //! ```
 
 mod faults;
@@ -48,17 +48,17 @@ fn small_programs_compute_the_same(mesh: &[usize], count: u64) {
 
 #[test]
 fn programs_on_eight_devices_compute_the_same() {
-    small_programs_compute_the_same(&[8], 40);
+    small_programs_compute_the_same(&[8], 100);
 }
 
 #[test]
 fn programs_on_four_by_two_devices_compute_the_same() {
-    small_programs_compute_the_same(&[4, 2], 40);
+    small_programs_compute_the_same(&[4, 2], 100);
 }
 
 #[test]
 fn programs_on_two_by_two_by_two_devices_compute_the_same() {
-    small_programs_compute_the_same(&[2, 2, 2], 40);
+    small_programs_compute_the_same(&[2, 2, 2], 100);
 }
 
 #[test]
