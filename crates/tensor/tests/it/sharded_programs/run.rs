@@ -109,10 +109,13 @@ fn run(joined: &Joined, mesh: &Mesh) -> Result<Results, String> {
     let outputs = compiled
         .call(arrays.iter().map(Argument::Borrow).collect())
         .map_err(|error| error.to_string())?;
-    let values = runtime
-        .read(&outputs.arrays.iter().collect::<Vec<_>>())
-        .and_then(|read| read.wait())
-        .map_err(|error| error.to_string())?;
+    let values =
+        runtime.read(&outputs.arrays.iter().collect::<Vec<_>>()).and_then(|read| read.wait());
+    // Only one device is read. The program must not be freed while others still compute.
+    for array in &outputs.arrays {
+        let _ = array.block_until_ready();
+    }
+    let values = values.map_err(|error| error.to_string())?;
     let mut values = values.iter().map(Literal::to_f64);
     Ok(joined.counts.iter().map(|&n| values.by_ref().take(n).collect()).collect())
 }
