@@ -1,7 +1,6 @@
 //! Runs a program on one device and on eight, and compares the results.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::OnceLock;
 
 use fulmen_tensor::{Accelerator, Argument, Devices, Function, Literal, Mesh, Runtime, Sharding};
 use serde::{Deserialize, Serialize};
@@ -38,19 +37,15 @@ impl Outcome {
 }
 
 /// A runtime that compiles fast. Its flags change how LLVM compiles a device's part of a program,
-/// not how XLA partitions the program.
-pub(super) fn runtime(devices: usize) -> &'static Runtime {
-    static ONE: OnceLock<Runtime> = OnceLock::new();
-    static EIGHT: OnceLock<Runtime> = OnceLock::new();
-    let cell = if devices == 1 { &ONE } else { &EIGHT };
-    cell.get_or_init(|| {
-        let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(devices)).unwrap();
-        runtime
-            .with_compile_cache(None)
-            .with_compile_flag("xla_backend_optimization_level", 0)
-            .with_compile_flag("xla_llvm_disable_expensive_passes", true)
-            .with_compile_flag("xla_cpu_parallel_codegen_split_count", 1)
-    })
+/// not how XLA partitions the program. Each call gives one of its own, which frees its programs:
+/// Linux allows a process 65,530 mappings of memory, and hundreds of programs would take them all.
+pub(super) fn runtime(devices: usize) -> Runtime {
+    Runtime::open(Accelerator::Cpu, &Devices::from(devices))
+        .unwrap()
+        .with_compile_cache(None)
+        .with_compile_flag("xla_backend_optimization_level", 0)
+        .with_compile_flag("xla_llvm_disable_expensive_passes", true)
+        .with_compile_flag("xla_cpu_parallel_codegen_split_count", 1)
 }
 
 /// A parameter of a joined program.
