@@ -130,3 +130,29 @@ fn print(events: &Receiver<Event>, hosts: usize, out: &mut dyn std::io::Write) -
     }
     codes
 }
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn a_signal_whose_name_arrives_in_pieces_is_not_lost() {
+        let program = ["sh", "-c", "echo begun; sleep 30"];
+        let mut child = Command::new("sh")
+            .args(["-c", &EXEC.command(&program)])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut begun = [0; 6];
+        child.stdout.as_mut().unwrap().read_exact(&mut begun).unwrap();
+        // The script reads for a fifth of a second at a time.
+        let mut input = child.stdin.take().unwrap();
+        input.write_all(b"I").unwrap();
+        thread::sleep(Duration::from_millis(700));
+        input.write_all(b"NT\n").unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(130));
+    }
+}

@@ -2,10 +2,11 @@
 # and the command is ended.
 set -m
 "$@" </dev/null &
-child=$!
+child=$! part=""
 while kill -0 $child 2>/dev/null; do
   if IFS= read -r -t 0.2 line; then
-    kill "-$line" -- "-$child" 2>/dev/null
+    kill "-$part$line" -- "-$child" 2>/dev/null
+    part=""
   elif [ $? -le 128 ]; then
     kill -TERM -- "-$child" 2>/dev/null
     for _ in {1..50}; do
@@ -14,6 +15,9 @@ while kill -0 $child 2>/dev/null; do
     done
     kill -KILL -- "-$child" 2>/dev/null
     break
+  else
+    # The read may time out within a line.
+    part+=$line
   fi
 done
 wait $child
