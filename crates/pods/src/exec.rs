@@ -150,9 +150,9 @@ mod tests {
         child.stdout.as_mut().unwrap().read_exact(&mut begun).unwrap();
         // The script reads for a fifth of a second at a time.
         let mut input = child.stdin.take().unwrap();
-        input.write_all(b"I").unwrap();
+        input.write_all(b"TE").unwrap();
         thread::sleep(Duration::from_millis(700));
-        input.write_all(b"NT\n").unwrap();
-        assert_eq!(child.wait().unwrap().code(), Some(130));
+        input.write_all(b"RM\n").unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(143));
     }
 }
