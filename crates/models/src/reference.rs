@@ -47,7 +47,7 @@ impl ExpectedValues {
     }
 
     /// Computes all tensors as one program, and compares each with the file's value of the same
-    /// name. The tolerance is 1e-4 of the largest expected number.
+    /// name. The tolerance is 1e-4 of the largest expected number. Prints each difference.
     #[track_caller]
     pub(crate) fn check(&self, actual: &[(&str, &Tensor)]) {
         let tensors: Vec<&Tensor> = actual.iter().map(|(_, tensor)| *tensor).collect();
@@ -66,6 +66,7 @@ impl ExpectedValues {
             let largest = expected.iter().fold(0.0f64, |largest, x| largest.max(x.abs()));
             let error =
                 value.iter().zip(&expected).fold(0.0f64, |error, (x, y)| error.max((x - y).abs()));
+            println!("{name}: {:.1e} off, relative to the largest number", error / largest);
             assert!(
                 largest > 0.0 && error <= 1e-4 * largest,
                 "{name} is {error:e} off; its largest number is {largest:e}"
