@@ -1,7 +1,9 @@
 //! Finds the place of this process in its run from environment variables: Fulmen's own, or else
-//! libtpu's.
+//! libtpu's, or else those of the launcher that started it.
 //!
 //! Out of scope: querying a cloud's metadata server (`grpc/metadata.rs`).
+
+mod launcher;
 
 use std::ffi::OsString;
 use std::fmt;
@@ -24,7 +26,11 @@ impl Process {
     /// and `FULMEN_NUM_PROCESSES`. If none of them is set, libtpu's variables are used:
     /// `TPU_WORKER_ID` and `TPU_WORKER_HOSTNAMES` or, with several processes on a host,
     /// `CLOUD_TPU_TASK_ID` and `TPU_PROCESS_ADDRESSES`. Process 0 then listens on port 8482 of the
-    /// first host. If no variable is set, the result is a single process.
+    /// first host. Next come the variables of the launcher that started the process: torchrun's
+    /// (`RANK`, `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT`), Open MPI's
+    /// (`OMPI_COMM_WORLD_RANK`), or those of a step of SLURM (`SLURM_PROCID`); with them,
+    /// `FULMEN_COORDINATOR` can be set alone. If no variable is set, or only
+    /// `FULMEN_NUM_PROCESSES=1`, the result is a single process.
     ///
     /// `FULMEN_RUN_ID` names the run, and `FULMEN_RUN_TOKEN` is its secret
     /// ([`Process::with_run_token`]).
@@ -49,7 +55,10 @@ impl Process {
         let env = Environment(&env);
         let process = match env.fulmen_process()? {
             Some(process) => process,
-            None => env.libtpu_process()?.unwrap_or_else(Process::single),
+            None => match env.libtpu_process()? {
+                Some(process) => process,
+                None => env.launched_process()?.unwrap_or_else(Process::single),
+            },
         };
         env.add_run(process)
     }
@@ -61,7 +70,10 @@ impl Process {
     /// As [`Process::from_env`].
     pub fn from_fulmen_env(env: impl Fn(&str) -> Option<OsString>) -> Result<Process> {
         let env = Environment(&env);
-        let process = env.fulmen_process()?.unwrap_or_else(Process::single);
+        let process = match env.fulmen_process()? {
+            Some(process) => process,
+            None => env.launched_process()?.unwrap_or_else(Process::single),
+        };
         env.add_run(process)
     }
 }
@@ -86,7 +98,10 @@ impl Environment<'_> {
 
     /// The name and the secret of the run.
     fn add_run(&self, process: Process) -> Result<Process> {
-        let process = process.with_run_id(self.text(RUN_ID)?.unwrap_or_default());
+        let process = match self.text(RUN_ID)? {
+            Some(run_id) => process.with_run_id(run_id),
+            None => process,
+        };
         let token_error = |what: &dyn fmt::Display| {
             Error::usage(format!("the environment variable {RUN_TOKEN}: {what}"))
         };
@@ -106,6 +121,16 @@ impl Environment<'_> {
         let coordinator = self.text(COORDINATOR)?;
         let index = self.number(PROCESS_ID, expected_id)?;
         let count = self.number(NUM_PROCESSES, expected_count)?;
+        if count == Some(1) && index.is_none() && coordinator.is_none() {
+            return Ok(Some(Process::single()));
+        }
+        if count.is_none()
+            && index.is_none()
+            && coordinator.is_some()
+            && let Some(launched) = self.launched_process()?
+        {
+            return Ok(Some(launched));
+        }
         let set_names: Vec<&str> = [
             coordinator.as_ref().map(|_| COORDINATOR),
             index.map(|_| PROCESS_ID),
@@ -187,14 +212,7 @@ impl Environment<'_> {
         if hosts.len() == 1 {
             return Ok(None);
         }
-        // An IPv6 address needs brackets before a port.
-        let first = &hosts[0];
-        let needs_brackets = first.contains(':') && !first.starts_with('[');
-        let coordinator = if needs_brackets {
-            format!("[{first}]:{DEFAULT_PORT}")
-        } else {
-            format!("{first}:{DEFAULT_PORT}")
-        };
+        let coordinator = launcher::address(&hosts[0], DEFAULT_PORT);
         let process = Process::new(index, hosts.len(), coordinator)
             .map_err(|e| Error::usage(format!("the environment variable {hosts_name}: {e}")))?;
         Ok(Some(process.with_hosts(hosts)))

@@ -48,9 +48,8 @@ impl Builder {
     pub fn join(self) -> Result<Coordination> {
         Err(Error::usage(format!(
             "this is {}, but the program was built without support for several processes; build it with the feature \
-             `multi-host` of `fulmen` (`grpc` of `fulmen-coordination`), or unset FULMEN_NUM_PROCESSES, \
-             FULMEN_PROCESS_ID and FULMEN_COORDINATOR (on a TPU also TPU_WORKER_ID and CLOUD_TPU_TASK_ID) to train in \
-             a single process",
+             `multi-host` of `fulmen` (`grpc` of `fulmen-coordination`), or set FULMEN_NUM_PROCESSES to 1, without \
+             FULMEN_PROCESS_ID and FULMEN_COORDINATOR, to train in a single process",
             self.0
         )))
     }
