@@ -351,7 +351,7 @@ impl Operation for ConvolutionOp {
         }
         let pads: Vec<_> = padding.iter().map(|(low, high)| format!("[{low}, {high}]")).collect();
         let (kernel, kernel_ty) = kernel;
-        format!(
+        let convolution = format!(
             "stablehlo.convolution({}, {kernel}) dim_numbers = {}x{}->{}, window = {{stride = {:?}, pad = [{}], \
              lhs_dilate = {:?}, rhs_dilate = {:?}}} {{batch_group_count = {} : i64, feature_group_count = {} : i64, \
              precision_config = [#stablehlo<precision {precision}>, #stablehlo<precision {precision}>]}} : ({}, {}) -> {}",
@@ -368,7 +368,8 @@ impl Operation for ConvolutionOp {
             cx.operand_type(0).stablehlo(),
             kernel_ty.stablehlo(),
             cx.result().stablehlo()
-        )
+        );
+        cx.split_product(convolution)
     }
 }
 

@@ -309,15 +309,7 @@ impl Operation for DotGeneral {
             self.rhs_contracting,
             cx.signature()
         );
-        // On a mesh of three axes, XLA's partitioner adds up too little where an axis is summed
-        // over, and a later value asks for the result split over the same axis (JAX, too: 1 of 130
-        // random shardings of a product of stacks; none on two axes). So the operands alone decide
-        // how the result is split; then it is moved.
-        if cx.split_mesh_axes() < 3 || self.lhs_batch.is_empty() {
-            return product;
-        }
-        let product = cx.statement(product);
-        cx.split_by_operands(&product)
+        cx.split_product(product)
     }
 }
 

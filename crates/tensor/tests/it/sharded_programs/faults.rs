@@ -183,6 +183,34 @@ fn a_product_of_stacks_on_three_mesh_axes() {
 }
 
 #[test]
+fn a_product_of_matrices_on_three_mesh_axes() {
+    let splits: [[&[&str]; 3]; 3] = [
+        [&["ab", "c"], &["b", "c"], &["b", "ac"]],
+        [&["c", "b"], &["b", "ac"], &["b", "ac"]],
+        [&["c", "a"], &["c", "ab"], &["bc", "a"]],
+    ];
+    for [of_lhs, of_rhs, of_result] in splits {
+        same(&CUBE, &[(&[8, 8], of_lhs), (&[8, 8], of_rhs)], |x| {
+            weighted(&x[0].matmul(&x[1]).with_sharding(&split(of_result)), x)
+        });
+        // The sharding comes from a later value.
+        same(&CUBE, &[(&[8, 8], of_lhs), (&[8, 8], of_rhs)], |x| {
+            weighted(&x[0].matmul(&x[1]).exp().with_sharding(&split(of_result)), x)
+        });
+    }
+}
+
+#[test]
+fn a_convolution_on_three_mesh_axes() {
+    let parameters: [Parameter<'_>; 2] = [(&[4, 6, 16], &["a", "c"]), (&[8, 6, 2], &["bc", "a"])];
+    same(&CUBE, &parameters, |x| {
+        let mut results = weighted(&x[0].convolution(&x[1], &Convolution::new(1)), x);
+        results[1] = results[1].with_sharding(&split(&["bc", "a"]));
+        results
+    });
+}
+
+#[test]
 fn one_update_along_a_split_axis() {
     let mesh = [("a", 2), ("b", 4)];
     let index = Tensor::from_slice(&[3i32], [1]);
