@@ -22,10 +22,7 @@ fn repository() -> PathBuf {
 #[test]
 fn a_project_is_made_in_an_empty_folder_only() {
     let folder = tempfile::tempdir().unwrap();
-    let made = new(
-        folder.path(),
-        &["my-model", "--fulmen-path", repository().to_str().unwrap(), "--json"],
-    );
+    let made = new(folder.path(), &["my-model", "--json"]);
     assert!(made.status.success(), "{made:?}");
     let report: Value = serde_json::from_slice(&made.stdout).unwrap();
     assert_eq!(report["path"], "my-model");
@@ -53,12 +50,14 @@ fn a_project_is_made_in_an_empty_folder_only() {
         manifest.contains(r#"fulmen = { git = "https://example.org/fulmen.git" }"#),
         "{manifest}"
     );
-    assert!(new(folder.path(), &["published"]).status.success());
-    let manifest = fs::read_to_string(folder.path().join("published/Cargo.toml")).unwrap();
-    assert!(
-        manifest.contains(concat!("fulmen = \"", env!("CARGO_PKG_VERSION"), "\"")),
-        "{manifest}"
-    );
+    let other = folder.path().join("other-checkout");
+    fs::create_dir_all(other.join("crates/fulmen")).unwrap();
+    fs::write(other.join("crates/fulmen/Cargo.toml"), "").unwrap();
+    let path = ["of-another", "--fulmen-path", other.to_str().unwrap()];
+    assert!(new(folder.path(), &path).status.success());
+    let manifest = fs::read_to_string(folder.path().join("of-another/Cargo.toml")).unwrap();
+    let dependency = other.join("crates/fulmen").canonicalize().unwrap();
+    assert!(manifest.contains(&format!("fulmen = {{ path = {dependency:?} }}")), "{manifest}");
 }
 
 #[test]
@@ -80,14 +79,32 @@ fn names_that_cargo_would_refuse_are_refused() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing was made");
 }
 
+/// Without the network: the project has the repository's versions, which are there.
+#[test]
+fn cargo_finds_what_a_new_project_depends_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let made = new(folder.path(), &["project", "--path", "."]);
+    assert!(made.status.success(), "{made:?}");
+    fs::copy(repository().join("Cargo.lock"), folder.path().join("Cargo.lock")).unwrap();
+    let tree = Command::new(env!("CARGO"))
+        .args(["tree", "--offline", "--depth", "1", "--edges", "normal"])
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    assert!(tree.status.success(), "{tree:?}");
+    let version = env!("CARGO_PKG_VERSION");
+    let expected = format!("fulmen v{version} ({})", repository().join("crates/fulmen").display());
+    let text = String::from_utf8(tree.stdout).unwrap();
+    assert!(text.contains(&expected), "{text}");
+}
+
 /// The project uses the repository's versions and profile, so that build artifacts are reused.
 #[test]
 #[ignore = "compiles Fulmen: cargo test -p fulmen-cli --test it a_new_project -- --ignored"]
 fn a_new_project_compiles_and_learns() {
     let folder = tempfile::tempdir().unwrap();
     let root = repository();
-    let made =
-        new(folder.path(), &["project", "--path", ".", "--fulmen-path", root.to_str().unwrap()]);
+    let made = new(folder.path(), &["project", "--path", "."]);
     assert!(made.status.success(), "{made:?}");
     fs::copy(root.join("Cargo.lock"), folder.path().join("Cargo.lock")).unwrap();
     let manifest = fs::read_to_string(root.join("Cargo.toml")).unwrap();

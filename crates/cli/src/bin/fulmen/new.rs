@@ -16,7 +16,7 @@ pub(crate) struct Arguments {
     /// Its folder, which must be new or empty [default: NAME]
     #[arg(long, value_name = "FOLDER")]
     path: Option<PathBuf>,
-    /// A checkout of Fulmen to depend on [default: the published version]
+    /// A checkout of Fulmen to depend on [default: the one that this command was built from]
     #[arg(long, value_name = "FOLDER", conflicts_with = "fulmen_git")]
     fulmen_path: Option<PathBuf>,
     /// A git repository of Fulmen to depend on
@@ -108,21 +108,75 @@ fn check_name(name: &str) -> Result<()> {
 
 /// The value of `fulmen =` in `Cargo.toml`.
 fn dependency(arguments: &Arguments) -> Result<String> {
-    // JSON strings are valid TOML strings.
-    let quoted = |text: &str| json!(text).to_string();
     if let Some(url) = &arguments.fulmen_git {
         return Ok(format!("{{ git = {} }}", quoted(url)));
     }
-    let Some(checkout) = &arguments.fulmen_path else {
-        return Ok(quoted(env!("CARGO_PKG_VERSION")));
-    };
-    let path = checkout.join("crates/fulmen").canonicalize().map_err(|e| {
+    if let Some(checkout) = &arguments.fulmen_path {
+        return on_checkout(checkout).map_err(|reason| {
+            Error::usage(format!("--fulmen-path {reason}; expected a checkout of Fulmen"))
+        });
+    }
+    default_dependency(Path::new(env!("CARGO_MANIFEST_DIR")))
+}
+
+/// On what this command was built from: a checkout, or a published package. `package` is the folder
+/// of `fulmen-cli`.
+fn default_dependency(package: &Path) -> Result<String> {
+    const VERSION: &str = env!("CARGO_PKG_VERSION");
+    // Cargo unpacks a published package into a folder of this name.
+    if package.ends_with(format!("fulmen-cli-{VERSION}")) {
+        return Ok(quoted(VERSION));
+    }
+    // From crates/cli.
+    let checkout = package.ancestors().nth(2).unwrap_or(package);
+    on_checkout(checkout).map_err(|reason| {
         Error::usage(format!(
-            "--fulmen-path is {}, which has no folder crates/fulmen ({e}); expected a checkout of Fulmen",
-            checkout.display()
+            "the source that this command was built from is gone: {reason}; choose what the project depends on \
+             with --fulmen-path FOLDER (a checkout of Fulmen) or --fulmen-git URL"
         ))
-    })?;
-    let path =
-        path.to_str().ok_or_else(|| Error::usage(format!("{} is not UTF-8", path.display())))?;
+    })
+}
+
+/// A dependency on a checkout, or why the folder is none.
+fn on_checkout(checkout: &Path) -> std::result::Result<String, String> {
+    let folder = checkout.join("crates/fulmen");
+    if !folder.join("Cargo.toml").is_file() {
+        return Err(format!("{} has no file crates/fulmen/Cargo.toml", checkout.display()));
+    }
+    let folder =
+        folder.canonicalize().map_err(|e| format!("{} cannot be read: {e}", folder.display()))?;
+    let path = folder.to_str().ok_or_else(|| format!("{} is not UTF-8", folder.display()))?;
     Ok(format!("{{ path = {} }}", quoted(path)))
+}
+
+/// JSON strings are valid TOML strings.
+fn quoted(text: &str) -> String {
+    json!(text).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_project_depends_on_what_the_command_was_built_from() {
+        let folder = tempfile::tempdir().unwrap();
+        let checkout = folder.path().canonicalize().unwrap();
+        let error = default_dependency(&checkout.join("crates/cli")).unwrap_err().to_string();
+        assert!(
+            error.contains(&format!("{} has no file crates/fulmen/Cargo.toml", checkout.display()))
+                && error
+                    .contains("--fulmen-path FOLDER (a checkout of Fulmen) or --fulmen-git URL"),
+            "{error}"
+        );
+        fs::create_dir_all(checkout.join("crates/fulmen")).unwrap();
+        fs::write(checkout.join("crates/fulmen/Cargo.toml"), "").unwrap();
+        assert_eq!(
+            default_dependency(&checkout.join("crates/cli")).unwrap(),
+            format!("{{ path = {:?} }}", checkout.join("crates/fulmen"))
+        );
+        let version = env!("CARGO_PKG_VERSION");
+        let published = format!("/registry/src/index/fulmen-cli-{version}");
+        assert_eq!(default_dependency(Path::new(&published)).unwrap(), format!("\"{version}\""));
+    }
 }
