@@ -135,3 +135,52 @@ fn the_notebooks_start_with_the_printed_setup() {
     let syntax = Command::new("bash").args(["-n", "-c", &script]).status().unwrap();
     assert!(syntax.success());
 }
+
+#[test]
+fn the_setup_clones_what_repository_names() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    // Nothing is installed: these are there, and do nothing.
+    std::fs::create_dir(path("programs")).unwrap();
+    for name in ["cc", "curl", "python3", "cargo"] {
+        let program = path("programs").join(name);
+        std::fs::write(&program, "#!/bin/sh\n").unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let programs = format!("{}:{}", path("programs").display(), std::env::var("PATH").unwrap());
+    std::fs::create_dir(path("repository")).unwrap();
+    std::fs::write(path("repository/Cargo.toml"), "[workspace]\n").unwrap();
+    for arguments in [
+        &["init", "--quiet"][..],
+        &["add", "Cargo.toml"],
+        &["-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "-m", "a"],
+    ] {
+        let git =
+            Command::new("git").args(arguments).current_dir(path("repository")).status().unwrap();
+        assert!(git.success());
+    }
+
+    let script = fulmen(&["env", "gce"]);
+    // What changes the machine.
+    let script = script.split("# The start of a program").next().unwrap();
+    let set_up = |repository: &str| {
+        Command::new("bash")
+            .args(["-c", script])
+            .env("PATH", &programs)
+            .env("SOURCE", path("fulmen"))
+            .env("REPOSITORY", repository)
+            .output()
+            .unwrap()
+    };
+    let refused = set_up("");
+    let error = String::from_utf8_lossy(&refused.stderr);
+    let expected = format!("SOURCE is '{}' and REPOSITORY is ''", path("fulmen").display());
+    assert!(refused.status.code() == Some(1) && error.contains(&expected), "{error}");
+    let repository = format!("file://{}", path("repository").display());
+    // The second time, the checkout is there.
+    for repository in [&repository, ""] {
+        let output = set_up(repository);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(path("fulmen/Cargo.toml").is_file());
+    }
+}
