@@ -13,6 +13,7 @@ use crate::{Error, Result, names};
 /// ```
 /// use fulmen_tensor::Accelerator;
 /// assert_eq!("tpu".parse::<Accelerator>().unwrap(), Accelerator::Tpu);
+/// assert_eq!("gpu".parse::<Accelerator>().unwrap(), Accelerator::Cuda); // as in Lightning
 /// assert!("tpux".parse::<Accelerator>().unwrap_err().to_string().contains("auto, cpu, cuda, tpu"));
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -73,7 +74,14 @@ impl Accelerator {
 impl FromStr for Accelerator {
     type Err = Error;
     fn from_str(name: &str) -> Result<Accelerator> {
-        names::find(&NAMES, name, "an accelerator")
+        match &*name.to_lowercase() {
+            // Lightning's name.
+            "gpu" => Ok(Accelerator::Cuda),
+            "mps" | "hpu" | "xpu" | "ipu" => Err(Error::usage(format!(
+                "`{name}` is not an accelerator: devices are CPUs, NVIDIA GPUs or TPUs; use auto, cpu, cuda or tpu"
+            ))),
+            _ => names::find(&NAMES, name, "an accelerator"),
+        }
     }
 }
 

@@ -60,6 +60,7 @@ pub(crate) fn parse<A: CliApp>(mut args: Vec<OsString>) -> Result<Invocation<A>,
     let mut command = command::command::<A>(name.unwrap_or("program"))?;
     // Lets clap derive help, usage and the flags of subcommands.
     command.build();
+    accept_underscores(&mut args, &command);
     join_negative_numbers(&mut args, &command);
 
     reject_lightning_flags(&args, &command)?;
@@ -149,6 +150,28 @@ fn saved_arguments(
     Ok(saved)
 }
 
+/// Writes `--max_epochs=5` as `--max-epochs=5`, unless the program defines a flag with underscores.
+fn accept_underscores(args: &mut [OsString], command: &Command) {
+    for arg in args.iter_mut().skip(1).take_while(|arg| *arg != "--") {
+        let Some(text) = arg.to_str().and_then(|arg| arg.strip_prefix("--")) else { continue };
+        let (flag, value) = text.split_at(text.find('=').unwrap_or(text.len()));
+        let dashed = flag.replace('_', "-");
+        if !is_flag(command, flag) && is_flag(command, &dashed) {
+            *arg = format!("--{dashed}{value}").into();
+        }
+    }
+}
+
+/// Whether the command or one of its subcommands has a flag with this name.
+fn is_flag(command: &Command, name: &str) -> bool {
+    let mut commands = std::iter::once(command).chain(command.get_subcommands());
+    let is_its = |arg: &Arg| {
+        arg.get_long() == Some(name)
+            || arg.get_all_aliases().is_some_and(|aliases| aliases.contains(&name))
+    };
+    commands.any(|command| command.get_arguments().any(is_its))
+}
+
 /// Writes `--shift -1e-3` as `--shift=-1e-3`: clap would read a number with an exponent as short
 /// flags.
 fn join_negative_numbers(args: &mut Vec<OsString>, command: &Command) {
@@ -176,23 +199,23 @@ fn join_negative_numbers(args: &mut Vec<OsString>, command: &Command) {
     }
 }
 
-/// Rejects a flag that Lightning has or had, and names the replacement, unless the program defines
-/// the flag.
+/// Rejects a flag that Lightning or PyTorch/XLA has or had, and says what to do instead, unless the
+/// program defines the flag.
 fn reject_lightning_flags(args: &[OsString], command: &Command) -> Result<(), Failure> {
-    let is_own = |flag: &str| {
-        let mut commands = std::iter::once(command).chain(command.get_subcommands());
-        commands.any(|command| command.get_arguments().any(|arg| arg.get_long() == Some(flag)))
-    };
     for arg in args
         .iter()
         .skip(1)
         .map_while(|arg| Some(arg.to_str().unwrap_or_default()).filter(|arg| *arg != "--"))
     {
         let flag = arg.strip_prefix("--").map(|flag| flag.split('=').next().unwrap_or(flag));
-        if let Some(flag) = flag.filter(|flag| !is_own(flag))
-            && let Some(replacement) = replacement_for(flag)
-        {
+        let Some(flag) = flag.filter(|flag| !is_flag(command, flag)) else { continue };
+        if let Some(replacement) = replacement_for(flag) {
             return Err(Failure::Option(format!("there is no option --{flag}: {replacement}")));
+        }
+        // LightningCLI's groups.
+        let dashed = flag.strip_prefix("trainer.").map(|name| name.replace('_', "-"));
+        if let Some(name) = dashed.filter(|name| is_flag(command, name)) {
+            return Err(Failure::Option(format!("there is no option --{flag}: write --{name}")));
         }
     }
     Ok(())

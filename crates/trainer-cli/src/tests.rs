@@ -415,9 +415,20 @@ fn old_names_are_answered_with_new_ones() {
     for (args, expected) in [
         (
             &["--tpu_cores=8"][..],
-            "there is no option --tpu_cores: set accelerator to tpu, and devices",
+            "there is no option --tpu_cores: set `accelerator` to tpu, and `devices`",
         ),
-        (&["--gpus", "2"], "there is no option --gpus: set accelerator to cuda"),
+        (&["--gpus", "2"], "there is no option --gpus: set `accelerator` to cuda"),
+        (
+            &["--sync_batchnorm", "true"],
+            "there is no option --sync_batchnorm: leave it out; statistics are always those of the global batch",
+        ),
+        (&["--deterministic"], "there is no option --deterministic: leave it out; on one machine"),
+        (&["--trainer.max_epochs=3"], "no option --trainer.max_epochs: write --max-epochs"),
+        (&["--strategy", "deepspeed_stage_3"], "is not a strategy: use fsdp, which splits what"),
+        (&["--profiler=advanced"], "is not a profiler: use host, a trace for Perfetto"),
+        (&["--precision", "transformer-engine"], "is not a precision: use bf16-mixed; there is"),
+        (&["--logger", "comet"], "is not a logger: use mlflow, wandb or tensorboard"),
+        (&["--accelerator", "mps"], "is not an accelerator: devices are CPUs, NVIDIA GPUs or TPUs"),
         (
             &["--precision", "64"],
             "precision: 64 is not possible, a TPU has no 64-bit floats; use 32-true",
@@ -430,8 +441,30 @@ fn old_names_are_answered_with_new_ones() {
     }
     refused(
         "[trainer]\nresume_from_checkpoint = 'x'",
-        "2: there is no option `resume_from_checkpoint`: give ckpt_path",
+        "2: there is no option `resume_from_checkpoint`: set `ckpt_path`",
     );
+}
+
+#[test]
+fn a_flag_may_have_underscores_and_lightnings_names_of_values_work() {
+    let args = ["fit", "--data_dir", "d", "--max_epochs=5", "--fast_dev_run", "--shift", "-1e-3"];
+    let more =
+        ["--accelerator=gpu", "--precision", "16-mixed", "--logger", "csv", "--print_config"];
+    let read = |args: &[&str]| read::<Fitting>(args).map_err(|f| message(&f)).unwrap();
+    let invocation = read(&[&args[..], &more].concat());
+    let resolved = options(&invocation);
+    assert_eq!((invocation.app.data_dir.as_str(), invocation.app.shift), ("d", -1e-3));
+    assert_eq!(
+        (resolved.fast_dev_run.batches(), resolved.accelerator.to_string()),
+        (1, "cuda".into())
+    );
+    assert_eq!(
+        (resolved.loggers.to_string(), resolved.precision.name()),
+        ("csv".into(), "16-mixed")
+    );
+    assert!(invocation.common.print_config);
+    assert_eq!(options(&read(&["--data_dir=a_b", "--max_epochs", "5"])).max_epochs, 5);
+    assert_eq!(read(&["--data_dir=--a_b"]).app.data_dir, "--a_b", "a value is left as it is");
 }
 
 /// The message and the exit code of a command with wrong usage or an invalid option.

@@ -3,7 +3,7 @@
 pub use crate::callbacks::progress_bar::format_metrics;
 pub use crate::host_memory::resident as resident_memory;
 pub use crate::options::config_format::{json_value, toml_line};
-pub use crate::options::lightning_names::replacement_for;
+pub use crate::options::lightning_names::{replacement_for, replacement_for_value};
 pub use crate::options::nearest_name::nearest_name;
 pub use crate::options::source_env;
 pub use crate::secret::without_secrets;

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
+use fulmen::trainer::internal::{replacement_for, replacement_for_value};
 use fulmen::trainer::{Options, Precision, Strategy};
 
 use super::book::{read, repository};
@@ -215,6 +216,10 @@ fn exists(name: &str, names: &Names) -> bool {
         return command.contains(&format!("{field}: "))
             || Options::table().iter().any(|row| row.name == field);
     }
+    if name.starts_with("FULMEN_") {
+        let environment = read(repository().join("crates/trainer/src/options/environment.rs"));
+        return environment.contains(&format!("\"{name}\""));
+    }
     let (path, last) = name.rsplit_once("::").unwrap_or_default();
     let owner = path.rsplit("::").next().unwrap_or_default();
     if owner.starts_with(char::is_uppercase) {
@@ -311,5 +316,42 @@ fn strategies_and_precisions_match_the_chapter() {
                 "{name}: {actual}, not {listed}"
             );
         }
+    }
+}
+
+/// The text of a cell without its links and backticks.
+fn plain(cell: &str) -> String {
+    let mut text = String::new();
+    let mut rest = cell;
+    while let Some((before, link)) = rest.split_once('[') {
+        let (label, after) = link.split_once("](").unwrap();
+        text.extend([before, label]);
+        rest = after.split_once(')').unwrap().1;
+    }
+    (text + rest).replace('`', "")
+}
+
+#[test]
+fn the_command_line_answers_in_the_words_of_the_chapter() {
+    let chapter = read(repository().join("docs/src/coming-from-lightning.md"));
+    let mut answered = 0;
+    for row in rows(&chapter).iter().filter(|row| row.fulmen == "no") {
+        for name in &row.lightning {
+            let answer = match row.section.as_str() {
+                "Flags of the Trainer" => replacement_for(name),
+                "Strategies" => replacement_for_value("strategy", name),
+                // The option's own check rejects 64 bits.
+                "Precision" if !name.starts_with("64") => replacement_for_value("precision", name),
+                _ => continue,
+            };
+            assert_eq!(answer.map(plain), Some(plain(row.differs)), "{name}: {answer:?}");
+            answered += 1;
+        }
+    }
+    assert_eq!(answered, 19);
+    let table = Options::table();
+    for name in LIGHTNING[0].1.split_whitespace() {
+        let is_option = name == "logger" || table.iter().any(|row| row.name == name);
+        assert_ne!(is_option, replacement_for(name).is_some(), "{name}");
     }
 }

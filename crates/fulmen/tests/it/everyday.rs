@@ -113,7 +113,7 @@ fn everyday_lines_compile_and_train() -> Result<(), Box<dyn std::error::Error>> 
 #[test]
 fn building_the_trainer_reports_an_unknown_name_with_its_line() {
     let error = Trainer::builder()
-        .accelerator("gpu")
+        .accelerator("tpux")
         .strategy("ring")
         .max_epochs(3)
         .build()
@@ -122,7 +122,7 @@ fn building_the_trainer_reports_an_unknown_name_with_its_line() {
     assert!(error.is_usage());
     let text = error.to_string();
     assert!(
-        text.starts_with("accelerator: `gpu` ") && text.contains("auto, cpu, cuda, tpu"),
+        text.starts_with("accelerator: `tpux` ") && text.contains("auto, cpu, cuda, tpu"),
         "{text}"
     );
     assert!(text.contains("everyday.rs:"), "{text}");

@@ -125,7 +125,7 @@ mod tests {
         }
         let message = with(&["TPU_CORES"], "8").unwrap_err().to_string();
         assert!(
-            message.contains("FULMEN_TPU_CORES: set accelerator to tpu")
+            message.contains("FULMEN_TPU_CORES: set `accelerator` to tpu")
                 && message.contains("from 0"),
             "{message}"
         );

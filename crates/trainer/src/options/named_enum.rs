@@ -14,7 +14,7 @@ macro_rules! named_enum {
                     .map(|row| row.1)
                     .ok_or_else(|| {
                         if let Some(replacement) =
-                            crate::options::lightning_names::replacement_for(name)
+                            crate::options::lightning_names::replacement_for_value($noun, name)
                         {
                             return crate::Error::usage(format!(
                                 concat!("`{}` is not a ", $noun, ": {}"),

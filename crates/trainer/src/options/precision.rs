@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use fulmen_tensor::DType;
 
+use crate::options::lightning_names::replacement_for_value;
 use crate::{Error, Result};
 
 /// The element types of a model and its computations. The names are Lightning's.
@@ -117,6 +118,9 @@ impl FromStr for Precision {
             .find(|(known, _)| known.eq_ignore_ascii_case(name))
             .map(|row| row.1)
             .ok_or_else(|| {
+                if let Some(replacement) = replacement_for_value("precision", name) {
+                    return Error::usage(format!("`{name}` is not a precision: {replacement}"));
+                }
                 let known: Vec<_> = NAMES[..4].iter().map(|row| row.0).collect();
                 Error::usage(format!(
                     "`{name}` is not a precision; there are: {}, 16 and 32",
