@@ -1,5 +1,6 @@
 //! Loggers, which store logged values: [`CsvLogger`], [`JsonlLogger`], [`TensorBoardLogger`] and,
-//! with the feature `mlflow`, `MlflowLogger`. Your own loggers implement [`Logger`].
+//! with the features `mlflow` and `wandb`, `MlflowLogger` and `WandbLogger`. Your own loggers
+//! implement [`Logger`].
 //!
 //! [`Loggers`] runs each on a thread of its own, so that a slow or broken logger never slows training
 //! or another logger.
@@ -8,6 +9,8 @@
 
 mod csv;
 mod event;
+#[cfg(any(feature = "mlflow", feature = "wandb"))]
+mod http;
 mod jsonl;
 mod log_point;
 mod logger_thread;
@@ -17,6 +20,8 @@ mod media;
 mod mlflow;
 mod record_file;
 mod tensorboard;
+#[cfg(feature = "wandb")]
+mod wandb;
 mod worker;
 
 use std::path::Path;
@@ -35,6 +40,8 @@ pub use media::{Histogram, Images, Media};
 #[cfg(feature = "mlflow")]
 pub use mlflow::MlflowLogger;
 pub use tensorboard::TensorBoardLogger;
+#[cfg(feature = "wandb")]
+pub use wandb::WandbLogger;
 
 /// Stores the values of log points.
 ///
@@ -86,6 +93,15 @@ pub trait Logger: Send {
     /// training continues. An error of the kind `WouldBlock` means that the logger has kept the
     /// values and will try again.
     fn log(&mut self, point: &LogPoint) -> std::io::Result<()>;
+
+    /// Called about every 30 seconds while there is nothing to store, for a logger that has to try
+    /// again, or to tell a server that the run is alive.
+    ///
+    /// # Errors
+    /// As for [`log`](Logger::log).
+    fn idle(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 
     /// Called after the last values of a fit, a validation or a test. A test may follow a fit in
     /// the same run.

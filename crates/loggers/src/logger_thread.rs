@@ -48,8 +48,11 @@ impl LoggerThread {
             bytes: AtomicU64::new(0),
             is_silent: AtomicBool::new(false),
         };
-        let worker = Worker::new("fulmen-logger", logger)?;
-        Ok(LoggerThread { name, worker, shared: Arc::new(shared) })
+        let shared = Arc::new(shared);
+        let of_worker = shared.clone();
+        let idle = move |logger: &mut Box<dyn Logger>| of_worker.check(name, logger.idle());
+        let worker = Worker::new("fulmen-logger", logger, idle)?;
+        Ok(LoggerThread { name, worker, shared })
     }
 
     /// Queues a log point with this number of bytes of images, without waiting.
@@ -135,10 +138,16 @@ impl LoggerThread {
 
 impl Shared {
     fn log(&self, name: &str, logger: &mut dyn Logger, point: &LogPoint) {
-        let Err(error) = logger.log(point) else { return };
-        if error.kind() != io::ErrorKind::WouldBlock {
+        let logged = logger.log(point);
+        if logged.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::WouldBlock) {
             self.failed.fetch_add(1, Ordering::Relaxed);
         }
+        self.check(name, logged);
+    }
+
+    /// Warns of the first failure.
+    fn check(&self, name: &str, outcome: io::Result<()>) {
+        let Err(error) = outcome else { return };
         if !self.warned_of_failure.swap(true, Ordering::Relaxed) {
             (self.tell)(&format!(
                 "warning: {name} could not write logged values: {error}; training continues"

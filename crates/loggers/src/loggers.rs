@@ -66,7 +66,7 @@ impl Loggers {
             loggers.into_iter().map(|logger| LoggerThread::new(logger, tell.clone())).collect();
         Ok(Loggers {
             threads: Arc::new(threads?),
-            reporter: Worker::new("fulmen-reports", ())?,
+            reporter: Worker::new("fulmen-reports", (), |()| {})?,
             pending_jobs: PendingJobs::default(),
             timeout,
             tell,

@@ -2,15 +2,14 @@
 
 use std::io::{self, ErrorKind};
 use std::path::Path;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fulmen_durable::messages::quantity;
 use serde_json::{Map, Value as Json, json};
 use ureq::http::Response;
-use ureq::tls::{RootCerts, TlsConfig};
 use ureq::{Agent, Body, RequestBuilder};
 
+use crate::http::agent;
 use crate::jsonl::{json_number, unix_seconds};
 use crate::{LogPoint, Logger, Status};
 
@@ -235,16 +234,6 @@ impl Logger for MlflowLogger {
             io::Error::other(format!("{unsent} did not reach the server: {error}"))
         })
     }
-}
-
-/// The HTTP client, with the system's trusted certificates.
-fn agent(timeout: Duration) -> Agent {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let tls = TlsConfig::builder()
-        .root_certs(RootCerts::PlatformVerifier)
-        .unversioned_rustls_crypto_provider(provider);
-    let config = Agent::config_builder().timeout_global(Some(timeout)).http_status_as_error(false);
-    config.tls_config(tls.build()).build().into()
 }
 
 /// Replaces the characters of a name that MLflow does not accept.

@@ -3,12 +3,18 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{self, SyncSender, TrySendError};
+use std::sync::mpsc::{self, RecvTimeoutError, SyncSender, TrySendError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// The maximum number of queued jobs.
 pub(crate) const MAX_WAITING: usize = 1024;
+
+/// How long a thread waits for a job before it is idle.
+#[cfg(not(test))]
+const IDLE: Duration = Duration::from_secs(30);
+#[cfg(test)]
+const IDLE: Duration = Duration::from_millis(20);
 
 /// A thread that runs jobs in order. All of them use one state.
 pub(crate) struct Worker<S> {
@@ -20,14 +26,25 @@ pub(crate) struct Worker<S> {
 pub(crate) type Job<S> = Box<dyn FnOnce(&mut S) + Send>;
 
 impl<S: Send + 'static> Worker<S> {
-    pub(crate) fn new(name: &str, mut state: S) -> io::Result<Worker<S>> {
+    /// Starts the thread. It calls `idle` each time that it had no job for [`IDLE`].
+    pub(crate) fn new(
+        name: &str,
+        mut state: S,
+        mut idle: impl FnMut(&mut S) + Send + 'static,
+    ) -> io::Result<Worker<S>> {
         let (jobs, receiver) = mpsc::sync_channel::<Job<S>>(MAX_WAITING);
         let waiting = Arc::new(AtomicU64::new(0));
         let done = waiting.clone();
         thread::Builder::new().name(name.to_owned()).spawn(move || {
-            for job in receiver {
-                job(&mut state);
-                done.fetch_sub(1, Ordering::Relaxed);
+            loop {
+                match receiver.recv_timeout(IDLE) {
+                    Ok(job) => {
+                        job(&mut state);
+                        done.fetch_sub(1, Ordering::Relaxed);
+                    }
+                    Err(RecvTimeoutError::Timeout) => idle(&mut state),
+                    Err(RecvTimeoutError::Disconnected) => break,
+                }
             }
         })?;
         Ok(Worker { jobs, waiting })

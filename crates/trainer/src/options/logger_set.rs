@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::options::lightning_names::replacement_for_value;
 use crate::{Error, Result};
 
 /// The built-in loggers of a run.
@@ -22,7 +23,7 @@ pub enum LoggerSet {
     Only(Vec<&'static str>),
 }
 
-const NAMES: [&str; 4] = ["csv", "jsonl", "tensorboard", "mlflow"];
+const NAMES: [&str; 5] = ["csv", "jsonl", "tensorboard", "mlflow", "wandb"];
 
 impl FromStr for LoggerSet {
     type Err = Error;
@@ -36,6 +37,9 @@ impl FromStr for LoggerSet {
         let mut names = Vec::new();
         for name in text.trim().trim_matches(['[', ']']).split(',').map(str::trim) {
             let known = NAMES.iter().find(|known| **known == name).ok_or_else(|| {
+                if let Some(replacement) = replacement_for_value("logger", name) {
+                    return Error::usage(format!("`{name}` is not a logger: {replacement}"));
+                }
                 Error::usage(format!(
                     "`{name}` is not a logger; there are: {}; or use auto or none",
                     NAMES.join(", ")
@@ -85,10 +89,10 @@ mod tests {
         {
             assert_eq!(text.parse::<LoggerSet>().unwrap().to_string(), shown);
         }
-        let error = "csv,wandb".parse::<LoggerSet>().unwrap_err().to_string();
+        let error = "csv,aim".parse::<LoggerSet>().unwrap_err().to_string();
         assert_eq!(
             error,
-            "`wandb` is not a logger; there are: csv, jsonl, tensorboard, mlflow; or use auto or none"
+            "`aim` is not a logger; there are: csv, jsonl, tensorboard, mlflow, wandb; or use auto or none"
         );
     }
 }

@@ -178,8 +178,8 @@ macro_rules! option_table {
             #[arg(num_args = 0..=1, default_missing_value = "true")]
             enable_progress_bar: bool = true, "FULMEN_ENABLE_PROGRESS_BAR", |_| None;
 
-            /// The loggers of the run: some of csv, jsonl, tensorboard and mlflow, or none; auto
-            /// for the first three, or for the program's own if it adds any.
+            /// The loggers of the run: some of csv, jsonl, tensorboard, mlflow and wandb, or none;
+            /// auto for the first three, or for the program's own if it adds any.
             #[arg(alias = "logger")]
             loggers: LoggerSet = LoggerSet::Auto, "FULMEN_LOGGERS", |_| None;
 

@@ -336,6 +336,14 @@ fn select_loggers(set: &LoggerSet, added: Vec<Box<dyn Logger>>) -> Result<Vec<Bo
                 let logger = fulmen_loggers::MlflowLogger::from_env();
                 Box::new(logger.map_err(|e| Error::option(format!("loggers: mlflow: {e}")))?)
             }
+            #[cfg(feature = "wandb")]
+            "wandb" => {
+                let logger = fulmen_loggers::WandbLogger::from_env()
+                    .map_err(|e| Error::option(format!("loggers: wandb: {e}")))?;
+                // From now on, nothing that the run writes has the key.
+                let _ = crate::Secret::new(logger.api_key());
+                Box::new(logger)
+            }
             name => {
                 let why = format!(
                     "loggers: {name} needs a build with the feature `{name}` of the crate fulmen"
