@@ -33,6 +33,9 @@ mod models {}
 #[doc = include_str!("src/ready-made.md")]
 mod ready_made {}
 #[cfg(doctest)]
+#[doc = include_str!("src/exporting.md")]
+mod exporting {}
+#[cfg(doctest)]
 #[doc = include_str!("src/data.md")]
 mod data {}
 #[cfg(doctest)]

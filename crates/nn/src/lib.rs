@@ -59,6 +59,7 @@ mod random_stream;
 pub mod safetensors;
 mod scan_layers;
 pub mod schedule;
+pub mod stablehlo;
 mod training_mode;
 mod visit;
 pub mod weights;

@@ -32,6 +32,30 @@ struct Signature {
     donated: Vec<bool>,
 }
 
+impl Signature {
+    fn new(
+        name: &str,
+        runtime: &Runtime,
+        executable: &LoadedExecutable,
+        parameters: Vec<(TensorType, Sharding)>,
+        results: Vec<(TensorType, Sharding)>,
+        donated: Vec<bool>,
+    ) -> Result<Signature> {
+        let slot = |device| executable.devices().iter().position(|candidate| candidate == device);
+        let slots = runtime
+            .local_devices()
+            .map(slot)
+            .collect::<Option<Vec<_>>>()
+            .filter(|slots| slots.len() == executable.devices().len())
+            .ok_or_else(|| {
+                Error::usage(format!("`{name}` was not compiled for the devices of the runtime"))
+            })?;
+        let name = name.to_owned();
+        let device_set = runtime.device_set.clone();
+        Ok(Signature { name, device_set, slots, parameters, results, donated })
+    }
+}
+
 /// The results of a call. The devices may still be computing them.
 pub struct Outputs {
     /// The results, in order.
@@ -77,32 +101,42 @@ impl Compiled {
             let sharding = |s: &Sharding| if several { s.clone() } else { s.on_one_device() };
             tensors.iter().zip(shardings).map(|(t, s)| (t.ty().clone(), sharding(s))).collect()
         };
-        let slot = |device| executable.devices().iter().position(|candidate| candidate == device);
-        let slots = runtime
-            .local_devices()
-            .map(slot)
-            .collect::<Option<Vec<_>>>()
-            .filter(|slots| slots.len() == executable.devices().len())
-            .ok_or_else(|| {
-                Error::usage(format!(
-                    "`{}` was not compiled for the devices of the runtime",
-                    function.name()
-                ))
-            })?;
-        let signature = Signature {
-            name: function.name().to_owned(),
-            device_set: runtime.device_set.clone(),
-            slots,
-            parameters: signature_of(function.parameters(), function.parameter_shardings()),
-            results: signature_of(function.results(), function.result_shardings()),
-            donated: function.aliases().iter().map(Option::is_some).collect(),
-        };
+        let parameters = signature_of(function.parameters(), function.parameter_shardings());
+        let results = signature_of(function.results(), function.result_shardings());
+        let donated = function.aliases().iter().map(Option::is_some).collect();
+        let name = function.name();
+        let signature = Signature::new(name, runtime, &executable, parameters, results, donated)?;
         Ok(Compiled {
             signature: Arc::new(signature),
             metrics: runtime.metrics.clone(),
             executable,
             captured,
             time,
+        })
+    }
+
+    /// A program that was compiled from text for one device.
+    pub(crate) fn from_text(
+        name: &str,
+        runtime: &Runtime,
+        executable: LoadedExecutable,
+        parameters: &[TensorType],
+        results: &[TensorType],
+        time: Duration,
+    ) -> Result<Compiled> {
+        let replicated = |types: &[TensorType]| {
+            types.iter().map(|ty| (ty.clone(), Sharding::replicated())).collect()
+        };
+        let donated = executable.signature().donated.clone();
+        let parameters = replicated(parameters);
+        let results = replicated(results);
+        let signature = Signature::new(name, runtime, &executable, parameters, results, donated)?;
+        Ok(Compiled {
+            signature: Arc::new(signature),
+            metrics: runtime.metrics.clone(),
+            executable: Arc::new(executable),
+            captured: Vec::new(),
+            time: Some(time),
         })
     }
 

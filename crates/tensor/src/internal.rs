@@ -7,6 +7,7 @@ pub use crate::host_reads::host_reads;
 pub use crate::index_checks::{
     IndexChecks, IndexFacts, IndexRule, check_indices, check_masked_indices, place,
 };
+pub use crate::lower::portable_program;
 pub use crate::missing_values::with_eval_advice;
 pub use crate::ops::mean_weight::{MeanWeight, mean_weights, with_mean_weight};
 pub use crate::ops::norm::global_norm;

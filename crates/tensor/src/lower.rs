@@ -10,8 +10,9 @@ use sha2::{Digest, Sha256};
 pub(crate) use crate::emit::Lowering;
 use crate::emit::{Body, Captured, Emitted, LargestValue, Line, Locations, Program, in_order};
 use crate::hash::IdMap;
+use crate::scope::Scope;
 use crate::tensor::Kind;
-use crate::{Error, Function, Mesh, Result, Sharding, TensorType};
+use crate::{Error, Function, Mesh, Result, Sharding, Tensor, TensorType};
 
 /// The text of a program, and the values that it captures.
 pub(crate) struct Lowered {
@@ -140,6 +141,22 @@ pub(crate) fn lower(
     let mut locations = Locations::default();
     let text = write(Some(&mut locations)) + &locations.definitions;
     Ok(Lowered { text, key: write(None), largest: program.largest, captured: program.captured })
+}
+
+/// The program of a function for one device of any platform, as StableHLO text without locations,
+/// and the values that its expression holds: the program's last parameters.
+///
+/// # Errors
+/// As for [`Function::stablehlo`].
+#[track_caller]
+pub fn portable_program(function: &Function) -> Result<(String, Vec<Tensor>)> {
+    let _scope = Scope::open();
+    let lowered = lower(function, &Mesh::data(1), None)?;
+    let values = lowered.captured.into_iter().map(|(captured, _)| match captured {
+        Captured::Device(array) => Tensor::from_array(array),
+        Captured::Host(ty, elements) => Tensor::from_host(ty, elements.to_vec()),
+    });
+    Ok((lowered.key, values.collect()))
 }
 
 /// The dictionary of attributes after a type; empty without attributes.

@@ -27,6 +27,40 @@ pub fn save_weights<M: Module + ?Sized>(module: &M, path: impl AsRef<Path>) -> R
     values.save(path.as_ref())
 }
 
+/// The values of a model's parameters and buffers, in the order of [`Module::state`].
+///
+/// Uses `get` instead of the cells, so that the error for a parameter without a value has the line
+/// of the caller.
+#[track_caller]
+pub(crate) fn values_of<M: Module + ?Sized>(module: &M) -> Vec<(String, Tensor)> {
+    let parameters =
+        module.parameters().into_iter().map(|(name, parameter)| (name, parameter.get()));
+    let buffers = module.buffers().into_iter().map(|(name, buffer)| (name, buffer.get()));
+    parameters.chain(buffers).collect()
+}
+
+/// Saves values under these names as a safetensors file. Errors call the file `named`.
+pub(crate) fn save_values(values: Vec<(String, Tensor)>, path: &Path, named: &Path) -> Result<()> {
+    let values = Values::new(values)?;
+    write_each(path, named, &values.types, &metadata(), &values.read)
+}
+
+/// The new folder for a model's files. It must not exist before, or must be empty.
+pub(crate) fn new_folder(folder: &Path) -> Result<NewFolder> {
+    let failed = |e: io::Error| Error::io("write", folder, e);
+    let occupied = match std::fs::read_dir(folder) {
+        Ok(mut entries) => entries.next().is_some(),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => false,
+        Err(e) => return Err(failed(e)),
+    };
+    if occupied {
+        let message =
+            "the folder is not empty; choose a new one, so that files of two models do not mix";
+        return Err(failed(io::Error::new(io::ErrorKind::AlreadyExists, message)));
+    }
+    NewFolder::create(folder).map_err(failed)
+}
+
 /// Like [`save_weights`], but writes several files with at most `max_shard_bytes` of values each,
 /// and an index. Hugging Face's `from_pretrained` and [`load_weights`](super::load_weights) read
 /// the new folder. A larger value gets a separate file.
@@ -116,12 +150,10 @@ impl<'a> Values<'a> {
 
     /// The values of a model.
     fn from_module<M: Module + ?Sized>(module: &M) -> Result<Values<'static>> {
-        // Uses `get` instead of the cells, so that the error for a parameter without a value has
-        // the line that saves.
-        let parameters =
-            module.parameters().into_iter().map(|(name, parameter)| (name, parameter.get()));
-        let buffers = module.buffers().into_iter().map(|(name, buffer)| (name, buffer.get()));
-        let values: Vec<(String, Tensor)> = parameters.chain(buffers).collect();
+        Values::new(values_of(module))
+    }
+
+    fn new(values: Vec<(String, Tensor)>) -> Result<Values<'static>> {
         for (name, value) in &values {
             value.check().map_err(|e| Error::value(name, e))?;
         }
@@ -144,16 +176,8 @@ impl<'a> Values<'a> {
 
     fn save_sharded(&self, folder: &Path, max_shard_bytes: u64) -> Result<()> {
         let failed = |e: io::Error| Error::io("write", folder, e);
-        let occupied = match std::fs::read_dir(folder) {
-            Ok(mut entries) => entries.next().is_some(),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => false,
-            Err(e) => return Err(failed(e)),
-        };
-        if occupied {
-            let message =
-                "the folder is not empty; choose a new one, so that files of two models do not mix";
-            return Err(failed(io::Error::new(io::ErrorKind::AlreadyExists, message)));
-        }
+        // This guard removes the folder unless the last statement is reached.
+        let new = new_folder(folder)?;
         let mut shards: Vec<(u64, Vec<usize>)> = Vec::new();
         let mut total = 0;
         for (i, (_, ty)) in self.types.iter().enumerate() {
@@ -167,8 +191,6 @@ impl<'a> Values<'a> {
                 _ => shards.push((size, vec![i])),
             }
         }
-        // The guard removes the folder unless the last statement is reached.
-        let new = NewFolder::create(folder).map_err(failed)?;
         let failed_in = |file: &str, e: io::Error| Error::io("write", &folder.join(file), e);
         let mut files = BTreeMap::new();
         for (i, (_, indices)) in shards.iter().enumerate() {

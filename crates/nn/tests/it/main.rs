@@ -27,6 +27,7 @@ mod reference_recurrent;
 mod reference_schedules;
 mod reference_spatial;
 mod reference_transformer;
+mod stablehlo;
 mod state_dict;
 mod tying;
 mod weights;

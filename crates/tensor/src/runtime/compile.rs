@@ -13,7 +13,7 @@ use crate::disk_cache::Slot;
 use crate::emit::{Captured, LargestValue};
 use crate::lower::{Lowered, lower};
 use crate::timeline;
-use crate::{Compiled, Error, Function, Result};
+use crate::{Compiled, DType, Error, Function, Result, TensorType};
 
 /// The compiler for CPUs counts a loop's steps with 32 bits. With 2³⁶ or more elements we observed
 /// that the process dies from a division by zero.
@@ -129,6 +129,87 @@ impl Runtime {
         Ok(lower(function, self.mesh(), self.platform())?.text)
     }
 
+    /// Compiles StableHLO text, such as a program of another library, for the one device of this
+    /// runtime. `parameters` and `results` are the types that the text is expected to have.
+    ///
+    /// ```
+    /// use fulmen_tensor::{Accelerator, Argument, DType, Devices, Literal, Runtime, TensorType};
+    ///
+    /// let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(1))?;
+    /// let text = "func.func @main(%x: tensor<2xf32>) -> tensor<2xf32> {
+    ///     %y = stablehlo.add %x, %x : tensor<2xf32>
+    ///     return %y : tensor<2xf32>
+    /// }";
+    /// let ty = [TensorType::new(DType::F32, [2])];
+    /// let double = runtime.compile_stablehlo("double", text, &ty, &ty)?;
+    /// let x = runtime.to_device(&Literal::from_slice(&[1.0f32, 2.0], [2])?)?;
+    /// let outputs = double.call(vec![Argument::Borrow(&x)])?;
+    /// let y = runtime.read(&[&outputs.arrays[0]])?.wait()?;
+    /// assert_eq!(y[0].to_vec::<f32>()?, [2.0, 4.0]);
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// - The runtime has several devices.
+    /// - The text has a `stablehlo.custom_call`. What it calls depends on the platform and the
+    ///   version of the plugin, and nothing checks its arguments.
+    /// - The compiler rejects the text.
+    /// - The program has other parameters or results.
+    pub fn compile_stablehlo(
+        &self,
+        name: &str,
+        text: &str,
+        parameters: &[TensorType],
+        results: &[TensorType],
+    ) -> Result<Compiled> {
+        let wrong = |message: String| Err(Error::usage(format!("`{name}`: {message}")));
+        if self.devices().len() > 1 {
+            return wrong(format!(
+                "StableHLO text is compiled for one device, but the runtime has {}",
+                self.devices().len()
+            ));
+        }
+        if let Some((line, target)) = custom_call(text) {
+            return wrong(format!(
+                "line {line}: a custom call of {target}, which is not portable; write the program without it"
+            ));
+        }
+        let device_ids: Vec<i32> = self.devices().iter().map(|device| device.id()).collect();
+        let options = self.shared.options.clone().partitions(1).device_assignment([device_ids]);
+        let start = Instant::now();
+        let executable = self
+            .shared
+            .client
+            .compile(text, &options)
+            .map_err(|e| Error::runtime(format!("compiling `{name}`"), e))?;
+        let time = start.elapsed();
+        self.metrics.count("UncachedCompile", 1);
+        self.metrics.record_time("CompileTime", time);
+        let signature = executable.signature();
+        for (what, actual, expected) in [
+            ("parameters", &signature.parameters, parameters),
+            ("results", &signature.outputs, results),
+        ] {
+            let is_expected = actual.len() == expected.len()
+                && actual.iter().zip(expected).all(|(actual, ty)| {
+                    actual.element_type == ty.dtype.element_type() && actual.dims == ty.shape.dims()
+                });
+            if !is_expected {
+                let list = |types: Vec<String>| format!("[{}]", types.join("; "));
+                let actual = actual.iter().map(|ty| {
+                    DType::from_element_type(ty.element_type).map_or_else(
+                        || ty.to_string(),
+                        |dtype| TensorType::new(dtype, &ty.dims[..]).to_string(),
+                    )
+                });
+                let expected = list(expected.iter().map(ToString::to_string).collect());
+                let actual = list(actual.collect());
+                return wrong(format!("its {what} are {actual}, expected {expected}"));
+            }
+        }
+        Compiled::from_text(name, self, executable, parameters, results, time)
+    }
+
     /// The platform of the devices, for the lowering.
     fn platform(&self) -> Option<Platform> {
         Platform::from_name(self.client().platform_name())
@@ -229,6 +310,19 @@ impl Runtime {
         }
         Ok((executable, Some(time)))
     }
+}
+
+/// The line and the target of the first custom call in StableHLO text.
+fn custom_call(text: &str) -> Option<(usize, String)> {
+    const OPERATION: &str = "stablehlo.custom_call";
+    let position = text.find(OPERATION)?;
+    let line = text[..position].matches('\n').count() + 1;
+    let rest = &text[position + OPERATION.len()..];
+    // `stablehlo.custom_call @target(…)`, or `"stablehlo.custom_call"(…) {call_target_name = "target"}`.
+    let name = rest.split_once('@').or_else(|| rest.split_once("call_target_name = \""));
+    let is_part = |c: char| c.is_ascii_alphanumeric() || "_.$-".contains(c);
+    let target = name.map(|(_, name)| name.split(|c| !is_part(c)).next().unwrap_or_default());
+    Some((line, target.unwrap_or("an unknown function").to_owned()))
 }
 
 /// Refuses programs that would crash the CPU plugin, and the process with it.

@@ -10,6 +10,7 @@ mod case;
 mod catalogue;
 mod coverage;
 mod finite_differences;
+mod portable;
 mod reference;
 mod second_derivatives;
 mod table;
