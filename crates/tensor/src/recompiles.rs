@@ -13,7 +13,7 @@ use crate::tensor::Kind;
 use crate::{Literal, Tensor, TensorType};
 
 /// A note appears when a line compiles this many programs.
-const LIMIT: u32 = 5;
+const LIMIT: usize = 5;
 
 /// The programs that each line has compiled, by file and line.
 #[derive(Default)]
@@ -21,7 +21,9 @@ pub(crate) struct Recompiles(Mutex<HashMap<(&'static str, u32), Line>>);
 
 #[derive(Default)]
 struct Line {
-    programs: u32,
+    /// The hashes of its programs, up to the note. A program that was dropped and compiled again is
+    /// not a new one.
+    programs: Vec<u64>,
     /// The latest program, until the note about the line.
     latest: Vec<ProgramValue>,
 }
@@ -45,14 +47,19 @@ impl Recompiles {
         let Ok(graph) = Graph::new(results, Constants::AsInputs, Calls::Inlined) else { return };
         let values: Vec<ProgramValue> =
             graph.instructions.iter().map(|i| ProgramValue::new(&graph, i)).collect();
+        let mut hasher = DefaultHasher::new();
+        for value in &values {
+            (value.operation, &value.types, value.hash).hash(&mut hasher);
+        }
+        let program = hasher.finish();
         let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let entry = lines.entry((line.file(), line.line())).or_default();
-        entry.programs += 1;
-        if entry.programs > LIMIT {
+        if entry.programs.len() == LIMIT || entry.programs.contains(&program) {
             return;
         }
+        entry.programs.push(program);
         let previous = std::mem::replace(&mut entry.latest, values);
-        if entry.programs < LIMIT {
+        if entry.programs.len() < LIMIT {
             return;
         }
         let latest = std::mem::take(&mut entry.latest);

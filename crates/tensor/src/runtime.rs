@@ -4,8 +4,9 @@
 
 mod compile;
 mod eval;
+mod programs;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -13,7 +14,7 @@ use fulmen_durable::messages::quantity;
 use fulmen_pjrt::compile_cache::{CompileCache, SavedPrograms};
 use fulmen_pjrt::diagnosis::{diagnose, explain};
 use fulmen_pjrt::locate::{Platform, locate};
-use fulmen_pjrt::{Client, CompileOptions, Device, LoadedExecutable, NamedValue, Plugin};
+use fulmen_pjrt::{Client, CompileOptions, Device, NamedValue, Plugin};
 
 use crate::array::DeviceSet;
 use crate::disk_cache::DiskCache;
@@ -22,12 +23,16 @@ use crate::{Accelerator, Devices, Error, Mesh, Metrics, Result};
 
 pub use compile::Preloaded;
 pub(crate) use compile::{check_size, options_for};
+use programs::{Limits, Programs};
 
 /// Opened devices as a mesh, and the programs compiled for them.
 ///
 /// All runtimes opened for one plugin share its client and, with the same flags, the compiled
 /// programs, but each has its own [`Metrics`]. A clone is the same runtime. A CPU is split into the selected number of
 /// devices, and there is one client for each number.
+///
+/// The 1,024 programs that were used last are kept, fewer if they are large. Older ones are compiled again when they are
+/// needed; one that a [`Compiled`](crate::Compiled) holds stays.
 ///
 /// ```
 /// use fulmen_tensor::{Accelerator, Argument, DType, Devices, Function, Literal, Runtime, Sharding, TensorType};
@@ -54,8 +59,16 @@ pub struct Runtime {
 pub(crate) struct Shared {
     pub(crate) client: Client,
     options: CompileOptions,
-    compiled: Mutex<HashMap<compile::CompileKey, Arc<LoadedExecutable>>>,
+    compiled: Mutex<Programs>,
     recompiles: Recompiles,
+}
+
+impl Shared {
+    /// State without programs yet.
+    fn new(client: Client, options: CompileOptions, limits: Limits) -> Arc<Shared> {
+        let compiled = Mutex::new(Programs::new(limits));
+        Arc::new(Shared { client, options, compiled, recompiles: Recompiles::default() })
+    }
 }
 
 /// Identifies a client: the plugin's file, and the requested number of CPU devices.
@@ -139,15 +152,7 @@ impl Runtime {
     /// The client does not have the selected devices.
     pub fn new(client: Client, devices: &Devices) -> Result<Runtime> {
         let options = options_for(client.platform_name());
-        Runtime::from_shared(
-            Arc::new(Shared {
-                client,
-                options,
-                compiled: Mutex::default(),
-                recompiles: Recompiles::default(),
-            }),
-            devices,
-        )
+        Runtime::from_shared(Shared::new(client, options, Limits::of_system()), devices)
     }
 
     fn from_shared(shared: Arc<Shared>, devices: &Devices) -> Result<Runtime> {
@@ -196,13 +201,9 @@ impl Runtime {
     #[must_use]
     pub fn with_compile_flag(self, name: &str, value: impl Into<NamedValue>) -> Runtime {
         // Programs that are compiled with different flags are different programs.
-        let shared = Shared {
-            client: self.shared.client.clone(),
-            options: self.shared.options.clone().override_flag(name, value),
-            compiled: Mutex::default(),
-            recompiles: Recompiles::default(),
-        };
-        Runtime { shared: Arc::new(shared), ..self }
+        let options = self.shared.options.clone().override_flag(name, value);
+        let shared = Shared::new(self.client().clone(), options, Limits::of_system());
+        Runtime { shared, ..self }
     }
 
     /// The same devices with a file of compiled programs; see

@@ -1,6 +1,5 @@
 //! Compiles functions for the devices of a [`Runtime`], and keeps the compiled programs.
 
-use std::collections::HashMap;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -8,6 +7,7 @@ use fulmen_pjrt::locate::Platform;
 use fulmen_pjrt::{CompileOptions, LoadedExecutable, NamedValue};
 
 use super::Runtime;
+use super::programs::{CompileKey, Programs};
 use crate::array::DeviceSet;
 use crate::disk_cache::Slot;
 use crate::emit::{Captured, LargestValue};
@@ -18,14 +18,6 @@ use crate::{Compiled, DType, Error, Function, Result, TensorType};
 /// The compiler for CPUs counts a loop's steps with 32 bits. With 2³⁶ or more elements we observed
 /// that the process dies from a division by zero.
 const TOO_MANY_FOR_THE_CPU: usize = (1 << 35) + 1;
-
-/// The key of a compiled program.
-#[derive(PartialEq, Eq, Hash)]
-pub(super) struct CompileKey {
-    /// The program's text without locations.
-    text: String,
-    device_ids: Vec<i32>,
-}
 
 /// A function to compile, with the results of [`Runtime::preload`] if it was called.
 pub struct Preloaded<'f> {
@@ -98,8 +90,8 @@ impl Runtime {
         let _load = timeline::named(|| format!("load {}", function.name()));
         let lowered = lower(function, self.mesh(), self.platform())?;
         let key = self.compile_key(&lowered);
-        let on_disk = !self.compiled().contains_key(&key)
-            && self.disk_cache.may_have(self.client(), function);
+        let on_disk =
+            !self.compiled().contains(&key) && self.disk_cache.may_have(self.client(), function);
         let options = self.compile_options(&key);
         let slot = on_disk
             .then(|| self.disk_cache.slot(self.client(), function, &key.text, &options))
@@ -217,8 +209,20 @@ impl Runtime {
 
     /// The compiled programs of this client. Don't hold the lock while compiling, which may take
     /// minutes.
-    fn compiled(&self) -> MutexGuard<'_, HashMap<CompileKey, Arc<LoadedExecutable>>> {
+    fn compiled(&self) -> MutexGuard<'_, Programs> {
         self.shared.compiled.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps a compiled program. If another thread was first, returns its program.
+    fn keep(&self, key: CompileKey, executable: Arc<LoadedExecutable>) -> Arc<LoadedExecutable> {
+        let mut compiled = self.compiled();
+        if let Some(first) = compiled.get(&key) {
+            return first;
+        }
+        let dropped = compiled.insert(key, executable.clone());
+        drop(compiled);
+        drop(dropped);
+        executable
     }
 
     /// The key of a lowered function's program.
@@ -245,7 +249,7 @@ impl Runtime {
             };
         check_size(function, &lowered, self.shared.client.platform_name())?;
         let key = self.compile_key(&lowered);
-        let compiled_before = self.compiled().get(&key).cloned();
+        let compiled_before = self.compiled().get(&key);
         let (executable, time) = match compiled_before {
             Some(executable) => {
                 self.metrics.count("CachedCompile", 1);
@@ -255,10 +259,8 @@ impl Runtime {
                 let options = self.compile_options(&key);
                 let (executable, time) =
                     self.load_or_compile(function, &lowered, &options, preloaded, announce)?;
-                // The process keeps every program, so no handle is destroyed.
                 self.metrics.count("CreateCompileHandles", 1);
-                // If another thread was first, use its program.
-                (self.compiled().entry(key).or_insert(Arc::new(executable)).clone(), time)
+                (self.keep(key, Arc::new(executable)), time)
             }
         };
         let captured = lowered
