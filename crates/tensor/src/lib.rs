@@ -69,6 +69,7 @@ mod scope;
 mod shape;
 mod sharding;
 mod tensor;
+mod test_programs;
 pub mod timeline;
 mod transfer;
 mod variable;

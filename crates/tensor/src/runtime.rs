@@ -19,7 +19,7 @@ use fulmen_pjrt::{Client, CompileOptions, Device, NamedValue, Plugin};
 use crate::array::DeviceSet;
 use crate::disk_cache::DiskCache;
 use crate::recompiles::Recompiles;
-use crate::{Accelerator, Devices, Error, Mesh, Metrics, Result};
+use crate::{Accelerator, Devices, Error, Mesh, Metrics, Result, test_programs};
 
 pub use compile::Preloaded;
 pub(crate) use compile::{check_size, options_for};
@@ -159,6 +159,7 @@ impl Runtime {
         let device_set = Arc::new(choose(&shared.client, devices)?);
         let disk_cache = DiskCache::from_env();
         disk_cache.prepare(&shared.client);
+        test_programs::prepare(&shared.client);
         Ok(Runtime { shared, device_set, metrics: Arc::default(), disk_cache })
     }
 

@@ -12,8 +12,8 @@ use crate::array::DeviceSet;
 use crate::disk_cache::Slot;
 use crate::emit::{Captured, LargestValue};
 use crate::lower::{Lowered, lower};
-use crate::timeline;
 use crate::{Compiled, DType, Error, Function, Result, TensorType};
+use crate::{test_programs, timeline};
 
 /// The compiler for CPUs counts a loop's steps with 32 bits. With 2³⁶ or more elements we observed
 /// that the process dies from a division by zero.
@@ -301,8 +301,7 @@ impl Runtime {
             announce(slot.as_ref().and_then(Slot::nearest));
         }
         let start = Instant::now();
-        let executable = client
-            .compile(&lowered.text, options)
+        let executable = test_programs::compile(client, function.name(), &lowered.text, options)
             .map_err(|e| Error::runtime(format!("compiling `{}`", function.name()), e))?;
         let time = start.elapsed();
         self.metrics.count("UncachedCompile", 1);
@@ -359,6 +358,7 @@ pub(crate) fn options_for(platform: &str) -> CompileOptions {
         if std::arch::is_x86_feature_detected!("avx512f") {
             options = options.override_flag("xla_cpu_prefer_vector_width", NamedValue::Int(512));
         }
+        options = test_programs::with_flags(options);
     }
     options
 }

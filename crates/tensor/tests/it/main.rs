@@ -29,4 +29,5 @@ mod promotion;
 mod shape_rules;
 mod sharded_programs;
 mod sharding;
+mod test_programs;
 mod transformer;

@@ -1,0 +1,65 @@
+//! The programs of this workspace's own tests, which spend most of their time in XLA's compiler.
+//!
+//! `ci/test-runner` sets `FULMEN_TEST_PROGRAMS` to a folder. CPU programs are then compiled with few
+//! optimizations, and kept in the folder for the next run of the tests.
+//!
+//! This is not the compile cache: a program from the folder counts as compiled, and is announced, so
+//! that a test sees the same in each run. The key has the whole text of the program with its
+//! locations, so that no change is hidden.
+
+use std::env;
+use std::path::PathBuf;
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use fulmen_pjrt::compile_cache::{CompileCache, ProgramKey};
+use fulmen_pjrt::{Client, CompileOptions, LoadedExecutable, Result};
+
+/// The size limit of the folder.
+const MAX_BYTES: u64 = 2_000_000_000;
+
+static FOLDER: LazyLock<Option<CompileCache>> = LazyLock::new(|| {
+    let folder = env::var_os("FULMEN_TEST_PROGRAMS").map(PathBuf::from);
+    // The runner's folder is absolute. `off` and the empty text, which turn this off, are not.
+    folder.filter(|folder| folder.is_absolute()).map(|folder| CompileCache::new(folder, MAX_BYTES))
+});
+
+/// Adds the flags for programs that compile quickly and run once. They halve the compiler's time.
+pub(crate) fn with_flags(options: CompileOptions) -> CompileOptions {
+    if FOLDER.is_none() {
+        return options;
+    }
+    options
+        .override_flag("xla_backend_optimization_level", 0)
+        .override_flag("xla_llvm_disable_expensive_passes", true)
+        .override_flag("xla_cpu_parallel_codegen_split_count", 1)
+}
+
+/// Compiles a program, or takes it from the folder.
+pub(crate) fn compile(
+    client: &Client,
+    name: &str,
+    text: &str,
+    options: &CompileOptions,
+) -> Result<LoadedExecutable> {
+    // Each of several processes would decide on its own.
+    let single_process = client.devices().len() == client.addressable_devices().len();
+    let Some(cache) = FOLDER.as_ref().filter(|_| single_process) else {
+        return client.compile(text, options);
+    };
+    let key = ProgramKey::new(&client.topology()?, name, text, options, [])?;
+    if let Ok(Some(program)) = cache.load(client, &key) {
+        return Ok(program);
+    }
+    let program = client.compile(text, options)?;
+    // A test does not fail because of a full disk. The next run compiles again.
+    let _ = cache.store(&key, &program, Duration::ZERO);
+    Ok(program)
+}
+
+/// Starts to hash the plugin's file, which the keys need.
+pub(crate) fn prepare(client: &Client) {
+    if let Some(cache) = &*FOLDER {
+        cache.prepare(client);
+    }
+}
