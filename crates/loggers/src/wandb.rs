@@ -5,8 +5,8 @@ mod credentials;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{BuildHasher as _, RandomState};
-use std::io::{self, ErrorKind};
-use std::path::Path;
+use std::io::{self, ErrorKind, Write as _};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use fulmen_durable::messages::quantity;
@@ -45,7 +45,8 @@ pub(crate) enum Resume {
 /// stay in the run's folder.
 ///
 /// A log point becomes a row of the run's history. As in Lightning, the horizontal axis of charts
-/// is `trainer/global_step`. The run's name is that of its folder.
+/// is `trainer/global_step`. The run's name is that of its folder, where `wandb.json` has its id and
+/// its address.
 ///
 /// The logger sends rows at most every 15 seconds. Each request says where in the history its rows
 /// belong, so a row that is sent again after a lost answer is not doubled. Rows that the server does
@@ -73,6 +74,7 @@ pub struct WandbLogger {
 /// The run of a logger.
 #[derive(Default)]
 struct Run {
+    dir: PathBuf,
     id: String,
     name: String,
     config: Map<String, Json>,
@@ -202,9 +204,16 @@ impl WandbLogger {
             "displayName": self.run.name,
             "config": Json::from(config).to_string(),
         });
-        self.run.on_server = Some(self.api.upsert_bucket(variables)?);
+        let run = self.api.upsert_bucket(variables)?;
+        let address = self.api.run_address(&run, &self.run.id);
+        self.run.on_server = Some(run);
         self.run.is_complete = false;
-        Ok(())
+        // A failure is told once, and does not keep rows from being sent.
+        self.run.write_address(&address).map_err(|error| Failure {
+            error,
+            retry_after: None,
+            is_transient: true,
+        })
     }
 
     /// What the run already has on the server. Only a run whose id was given can exist.
@@ -290,6 +299,14 @@ impl Run {
         self.on_server.is_some() && !self.is_complete
     }
 
+    /// Writes the run's id and its address to `wandb.json` in its folder.
+    fn write_address(&self, address: &str) -> io::Result<()> {
+        let text = format!("{:#}\n", json!({ "run_id": self.id, "url": address }));
+        let path = self.dir.join("wandb.json");
+        fulmen_durable::write(&path, None, |file| file.write_all(text.as_bytes()))
+            .map_err(|e| io::Error::new(e.kind(), format!("cannot write {}: {e}", path.display())))
+    }
+
     /// The index of the first unsent row in the history.
     fn offset(&self) -> u64 {
         self.before.as_ref().map_or(0, |before| before.lines) + self.sent
@@ -333,6 +350,7 @@ impl Logger for WandbLogger {
         let folder = run_dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let started = unix_seconds();
         self.run = Run {
+            dir: run_dir.to_owned(),
             id: self.run_id.clone().unwrap_or_else(new_id),
             name: self.name.clone().unwrap_or(folder),
             started,

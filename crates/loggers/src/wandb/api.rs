@@ -142,6 +142,13 @@ impl Api {
         self.post(&format!("files/{entity}/{project}/{id}/file_stream"), body).map(drop)
     }
 
+    /// The address of a run for a browser.
+    pub(super) fn run_address(&self, run: &ServerRun, id: &str) -> String {
+        let [entity, project] = [&run.entity, &run.project].map(|name| path_segment(name));
+        let server = self.server.replace("https://api.wandb.ai", "https://wandb.ai");
+        format!("{server}/{entity}/{project}/runs/{id}")
+    }
+
     fn post(&self, path: &str, body: String) -> Result<Json, Failure> {
         let authorization = BASE64_STANDARD.encode(format!("api:{}", self.key));
         let request = self

@@ -235,7 +235,10 @@ fn the_requests_have_what_the_client_of_wandb_sends() {
         // All rows leave in one request, as those of the client.
         logger.interval = Duration::from_secs(600);
         logger.run_id = id.map(str::to_owned);
-        logger.start(Path::new("runs/version_3")).unwrap();
+        let parent = tempfile::tempdir().unwrap();
+        let folder = parent.path().join("version_3");
+        std::fs::create_dir(&folder).unwrap();
+        logger.start(&folder).unwrap();
         if id.is_none() {
             logger.run.id = run.to_owned();
         }
@@ -245,6 +248,10 @@ fn the_requests_have_what_the_client_of_wandb_sends() {
         [10, 20, 30].into_iter().for_each(|step| logger.log(&point(step)).unwrap());
         logger.finalize(status).unwrap();
 
+        let address: Json =
+            serde_json::from_slice(&std::fs::read(folder.join("wandb.json")).unwrap()).unwrap();
+        let url = format!("{}/me/digits/runs/{run}", server.address);
+        assert_eq!(address, json!({ "run_id": run, "url": url }));
         let state = server.state.lock().unwrap();
         let path = format!("/files/me/digits/{run}/file_stream");
         let of_run = |request: &&Json| {
@@ -280,6 +287,7 @@ fn the_requests_have_what_the_client_of_wandb_sends() {
 
 #[test]
 fn faults_of_the_server_neither_lose_nor_double_a_row() {
+    let folder = tempfile::tempdir().unwrap();
     use Fault::{Close, LostAnswer, Silence, Status as Answer};
     let rows = 40;
     for faults in [
@@ -294,7 +302,7 @@ fn faults_of_the_server_neither_lose_nor_double_a_row() {
         for healthy in [0, 1, 5] {
             let server = Server::with_faults(&[]);
             let mut logger = server.logger();
-            logger.start(Path::new("version_0")).unwrap();
+            logger.start(folder.path()).unwrap();
             for step in 0..rows {
                 if step == healthy {
                     server.state.lock().unwrap().faults = faults.iter().copied().collect();
@@ -316,10 +324,11 @@ fn faults_of_the_server_neither_lose_nor_double_a_row() {
 
 #[test]
 fn a_server_that_never_recovers_gets_few_requests_and_the_rows_are_counted() {
+    let folder = tempfile::tempdir().unwrap();
     let server = Server::with_faults(&[Fault::Status(500); 100]);
     let mut logger = server.logger();
     logger.retry_interval = Duration::from_secs(600);
-    logger.start(Path::new("version_0")).unwrap();
+    logger.start(folder.path()).unwrap();
     let error = logger.log(&point(1)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::WouldBlock);
     assert!(error.to_string().contains("500") && !error.to_string().contains(KEY), "{error}");
@@ -334,7 +343,7 @@ fn a_server_that_never_recovers_gets_few_requests_and_the_rows_are_counted() {
     // The server will never accept this key.
     let server = Server::with_faults(&[Fault::Status(401); 100]);
     let mut logger = server.logger();
-    logger.start(Path::new("version_0")).unwrap();
+    logger.start(folder.path()).unwrap();
     assert!(logger.log(&point(1)).unwrap_err().to_string().contains("401"));
     logger.finalize(Status::Failed).unwrap_err();
     assert_eq!(server.state.lock().unwrap().requests.len(), 2);
@@ -391,9 +400,10 @@ fn an_idle_logger_sends_what_is_left_and_says_that_the_run_is_alive() {
 
 #[test]
 fn a_test_after_a_fit_continues_the_history() {
+    let folder = tempfile::tempdir().unwrap();
     let server = Server::with_faults(&[]);
     let mut logger = server.logger();
-    logger.start(Path::new("version_0")).unwrap();
+    logger.start(folder.path()).unwrap();
     logger.log(&point(1)).unwrap();
     logger.finalize(Status::Finished).unwrap();
     logger.log(&point(1)).unwrap();
@@ -407,6 +417,7 @@ fn a_test_after_a_fit_continues_the_history() {
 
 #[test]
 fn a_run_that_must_or_must_not_exist_is_checked() {
+    let folder = tempfile::tempdir().unwrap();
     for (resume, exists, expected) in [
         (Resume::Must, false, Some("WANDB_RESUME is must, but there is no run again")),
         (Resume::Must, true, None),
@@ -417,9 +428,22 @@ fn a_run_that_must_or_must_not_exist_is_checked() {
         let server = Server::start(State { earlier, ..State::default() });
         let mut logger = server.logger().run_id("again");
         logger.resume = resume;
-        logger.start(Path::new("version_0")).unwrap();
+        logger.start(folder.path()).unwrap();
         let logged = logger.log(&point(1)).err().map(|error| error.to_string());
         assert_eq!(logged.as_deref(), expected);
         assert_eq!(logger.finalize(Status::Finished).is_err(), expected.is_some());
     }
+}
+
+#[test]
+fn a_folder_that_cannot_be_written_costs_no_row() {
+    let server = Server::with_faults(&[]);
+    let mut logger = server.logger();
+    logger.start(Path::new("/dev/null/version_0")).unwrap();
+    let error = logger.log(&point(1)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::WouldBlock);
+    assert!(error.to_string().contains("cannot write /dev/null/version_0/wandb.json"), "{error}");
+    logger.log(&point(2)).unwrap();
+    logger.finalize(Status::Finished).unwrap();
+    assert_eq!(server.values("_step"), [json!(0), json!(1)]);
 }
