@@ -40,6 +40,21 @@ use std::path::Path;
 use fulmen_data::Dataset;
 
 /// Adds [`cache`](CacheExt::cache) to every dataset.
+///
+/// ```
+/// use fulmen_cache::CacheExt;
+/// use fulmen_data::{Dataset, TensorDataset};
+///
+/// # fn f(folder: &std::path::Path) -> fulmen_data::Result<()> {
+/// let slow = TensorDataset::builder().array("x", [3, 2], vec![0.5f32; 6]).build()?;
+/// let cached = slow.cache(folder).open()?; // reads the samples once, if the folder has none
+/// assert_eq!(cached.len(), 3);
+/// # Ok(())
+/// # }
+/// # let folder = std::env::temp_dir().join(format!("fulmen-cache-example-{}", std::process::id()));
+/// # f(&folder).unwrap();
+/// # std::fs::remove_dir_all(folder).unwrap();
+/// ```
 pub trait CacheExt: Dataset + Sized {
     /// Caches these samples in the folder `path`. They are read and stored once, then
     /// memory-mapped.

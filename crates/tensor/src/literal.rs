@@ -7,6 +7,16 @@ use fulmen_pjrt::HostBuffer;
 use crate::{DType, Element, Error, Result, Shape, TensorType};
 
 /// A value in host memory: a dtype, a shape, and the elements in row-major order.
+///
+/// ```
+/// use fulmen_tensor::Literal;
+///
+/// let literal = Literal::from_slice(&[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0], [2, 3])?;
+/// assert_eq!(literal.ty().to_string(), "f32[2, 3]");
+/// assert_eq!(literal.to_vec::<f32>()?[3], 4.0);
+/// assert!(literal.to_vec::<i32>().is_err());
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
 pub struct Literal {
     ty: TensorType,
     data: HostBuffer,

@@ -166,6 +166,15 @@ impl fmt::Debug for Shape {
 }
 
 /// The type of a tensor: its dtype and shape. Displays as `f32[32, 784]`.
+///
+/// ```
+/// use fulmen_tensor::{DType, TensorType};
+///
+/// let ty = TensorType::new(DType::Bf16, [32, 784]);
+/// assert_eq!(ty.to_string(), "bf16[32, 784]");
+/// assert_eq!(ty.shape[1], 784);
+/// assert_eq!(ty.size_in_bytes(), 2 * 32 * 784);
+/// ```
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct TensorType {
     /// The element type.

@@ -14,6 +14,16 @@ use crate::{Dataset, Error, Field, Fingerprint, IdxFile, Result, Sample};
 /// The fields are `image`, with the dtype of the file and a channel axis in front if the file has
 /// none (`u8[1, 28, 28]` for MNIST), and `label`, an `i32`. All labels are checked when the dataset
 /// is built.
+///
+/// ```no_run
+/// use fulmen_data::{Dataset, IdxClassification, IdxFile};
+///
+/// let images = IdxFile::open("letters/images-idx3-ubyte.gz")?;
+/// let labels = IdxFile::open("letters/labels-idx1-ubyte.gz")?;
+/// let letters = IdxClassification::new(images, labels, 26)?;
+/// println!("{} images: {:?}", letters.len(), letters.fields());
+/// # Ok::<(), fulmen_data::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct IdxClassification {
     images: IdxFile,

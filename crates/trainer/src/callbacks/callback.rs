@@ -28,6 +28,7 @@ macro_rules! callback_methods {
 /// All methods except `name` have a default that does nothing. They are listed in the order in
 /// which they are called. Callbacks are called in the order in which they were added; the module's
 /// own hook is called last.
+///
 /// A callback that ends a run once the training loss is small enough:
 ///
 /// ```

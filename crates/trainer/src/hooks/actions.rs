@@ -41,6 +41,33 @@ pub(crate) struct Save {
 /// The Trainer carries them out before the next step, after all callbacks have run. With several
 /// processes, all carry them out after the same step, which may be a few steps later. They follow
 /// the requests of process 0, and they stop if a callback of any process asks to stop.
+///
+/// ```
+/// use fulmen_trainer::{Actions, Callback, CheckpointRole, Progress};
+///
+/// /// Writes a checkpoint after a step that matters, and halves the learning rate from then on.
+/// struct Milestone(u64);
+///
+/// impl Callback for Milestone {
+///     fn name(&self) -> &'static str {
+///         "Milestone"
+///     }
+///
+///     fn changes_learning_rate(&self) -> bool {
+///         true
+///     }
+///
+///     fn on_train_batch_end(&mut self, progress: &Progress, actions: &mut Actions) {
+///         if progress.global_step == self.0 {
+///             actions.save_checkpoint("milestone", CheckpointRole::Extra);
+///             actions.set_learning_rate_factor(0.5);
+///         }
+///     }
+/// }
+///
+/// let trainer = fulmen_trainer::Trainer::builder().callback(Milestone(1000));
+/// # let _ = trainer;
+/// ```
 #[derive(Debug)]
 pub struct Actions {
     pub(crate) requests: Requests,

@@ -138,6 +138,19 @@ impl EvaluationSet {
 
 /// The loaders to validate or test on: none (`None`, only for a fit), one (`loader`, `&loader` or
 /// `Some(&loader)`), or several with names.
+///
+/// ```
+/// use fulmen_data::{DataLoader, TensorDataset};
+/// use fulmen_trainer::{EvaluationSet, EvaluationSets};
+///
+/// let data = TensorDataset::builder().array("x", [2], vec![1.0f32, 2.0]).build()?;
+/// let loader = DataLoader::builder(data).batch_size(2).build()?;
+/// assert!(EvaluationSets::from(None).is_empty());
+/// let one = EvaluationSets::from(&loader);
+/// let several = EvaluationSets::from([EvaluationSet::new("clean", &loader)]);
+/// # assert!(!one.is_empty() && !several.is_empty());
+/// # Ok::<(), fulmen_data::Error>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct EvaluationSets(pub(crate) Vec<EvaluationSet>);
 

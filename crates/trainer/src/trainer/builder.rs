@@ -32,6 +32,22 @@ use crate::{
 };
 
 /// Builds a [`Trainer`]. There is one method for each row of [`Options::table`].
+///
+/// ```
+/// # fn main() -> fulmen_trainer::Result<()> {
+/// use fulmen_trainer::Trainer;
+/// use fulmen_trainer::callbacks::{EarlyStopping, Mode};
+///
+/// let builder = Trainer::builder()
+///     .max_epochs(20)
+///     .gradient_clip_val(1.0)
+///     .callback(EarlyStopping::new("val_loss", Mode::Min));
+/// assert_eq!(builder.options()?.max_epochs, 20);
+/// let trainer = builder.build()?; // opens the devices
+/// # let _ = trainer;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Default)]
 #[must_use]
 pub struct TrainerBuilder {
