@@ -54,6 +54,7 @@ const WITHOUT_A_ROW: &[(&str, &str)] = &[
     ("check_masked_indices", "for the crates of Fulmen: check_indices"),
     ("with_mean_weight", "for the crates of Fulmen: the identity"),
     ("global_norm", "for the crates of Fulmen: large_norms.rs"),
+    ("portable_program", "for the crates of Fulmen: the text of recorded operations, portable.rs"),
     ("row_updates", "no operation: reads a gradient's expression"),
 ];
 
