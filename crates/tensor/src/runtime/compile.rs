@@ -301,8 +301,13 @@ impl Runtime {
             announce(slot.as_ref().and_then(Slot::nearest));
         }
         let start = Instant::now();
-        let executable = test_programs::compile(client, function.name(), &lowered.text, options)
-            .map_err(|e| Error::runtime(format!("compiling `{}`", function.name()), e))?;
+        let compiled = match slot {
+            // A program that was loaded cannot be stored: the plugin does not keep its code.
+            Some(_) => client.compile(&lowered.text, options),
+            None => test_programs::compile(client, function.name(), &lowered.text, options),
+        };
+        let executable =
+            compiled.map_err(|e| Error::runtime(format!("compiling `{}`", function.name()), e))?;
         let time = start.elapsed();
         self.metrics.count("UncachedCompile", 1);
         self.metrics.record_time("CompileTime", time);
