@@ -5,7 +5,7 @@ use std::process::Command;
 
 use fulmen_nn::stablehlo::{ExportedProgram, to_stablehlo};
 use fulmen_nn::{
-    BatchNorm2d, Conv2d, Dropout, Linear, Module, TrainingMode, Visit, Visitor, activation,
+    BatchNorm2d, Conv2d, Dropout, Gru, Linear, Module, TrainingMode, Visit, Visitor, activation,
     safetensors,
 };
 use fulmen_tensor::{Accelerator, DType, Devices, Literal, Runtime, Tensor, TensorType};
@@ -167,6 +167,20 @@ fn mistakes_have_the_users_line_and_leave_the_module_as_it_was() {
     };
     assert!(refused(&[x(), x()].concat(), 1).contains("two inputs are named `x`"));
     assert!(refused(&x(), 0).contains("the program has no result"));
+}
+
+#[test]
+fn weights_that_only_a_loop_uses_are_parameters() {
+    let gru = Gru::new(3, 2);
+    set_simple_values(&gru);
+    let x = TensorType::new(DType::F32, [5, 4, 3]);
+    let program = to_stablehlo(&gru, &[("x", x)], |x| {
+        let (y, _) = gru.forward(&x[0], None);
+        vec![y]
+    });
+    let program = program.unwrap();
+    assert_eq!(program.weights().len(), gru.parameters().len());
+    assert!(program.text().contains("stablehlo.while"));
 }
 
 /// A small saved program, and its folder.
