@@ -1,5 +1,5 @@
 //! Calls a plugin's functions: finds them in the table, calls them, and converts their errors. It
-//! does not know what the functions do.
+//! does not know what the functions do. Hidden like `abi`, and for the same crate.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::fmt;
@@ -10,7 +10,7 @@ use crate::error::{Error, Kind, Result};
 
 /// The functions of a loaded plugin. Plugins are never unloaded, so copies stay valid.
 #[derive(Clone, Copy)]
-pub(crate) struct Api {
+pub struct Api {
     table: &'static PJRT_Api,
 }
 
@@ -24,23 +24,23 @@ impl Api {
     /// # Safety
     /// `table` must not be null, must come from a plugin's `GetPjrtApi`, and must live as long as
     /// the process.
-    pub(crate) unsafe fn new(table: *const PJRT_Api) -> Api {
+    pub unsafe fn new(table: *const PJRT_Api) -> Api {
         // SAFETY: the caller's promise.
         Self { table: unsafe { &*table } }
     }
 
     /// The address of the table, which is inside the plugin.
-    pub(crate) fn address(self) -> *const c_void {
+    pub fn address(self) -> *const c_void {
         std::ptr::from_ref(self.table).cast()
     }
 
     /// The number of functions that fit in the plugin's table.
-    pub(crate) fn function_count(self) -> usize {
+    pub fn function_count(self) -> usize {
         self.table.struct_size.saturating_sub(size_of::<PJRT_Api>()) / size_of::<*const c_void>()
     }
 
     /// The major and minor version of the header that the plugin was compiled with.
-    pub(crate) fn version(self) -> (i32, i32) {
+    pub fn version(self) -> (i32, i32) {
         (self.table.pjrt_api_version.major_version, self.table.pjrt_api_version.minor_version)
     }
 
@@ -49,7 +49,7 @@ impl Api {
     ///
     /// # Safety
     /// `T` must be the header's layout for this kind.
-    pub(crate) unsafe fn extension<T>(self, kind: c_int) -> Option<&'static T> {
+    pub unsafe fn extension<T>(self, kind: c_int) -> Option<&'static T> {
         let mut next = self.table.extension_start;
         // SAFETY: the plugin's list lives as long as its table.
         while let Some(base) = unsafe { next.as_ref() } {
@@ -60,6 +60,18 @@ impl Api {
             next = base.next;
         }
         None
+    }
+
+    /// All functions, with null for those that the plugin lacks.
+    pub fn functions(self) -> [*const c_void; Slot::COUNT] {
+        let mut functions = [std::ptr::null(); Slot::COUNT];
+        let known = self.function_count().min(Slot::COUNT);
+        // SAFETY: the table's own size says that it has these entries.
+        unsafe {
+            let first = std::ptr::from_ref(self.table).cast::<u8>().add(size_of::<PJRT_Api>());
+            first.cast::<*const c_void>().copy_to_nonoverlapping(functions.as_mut_ptr(), known);
+        }
+        functions
     }
 
     fn find(self, slot: Slot) -> Option<*const c_void> {
@@ -79,7 +91,7 @@ impl Api {
     }
 
     /// The function, or an error if the plugin lacks it.
-    fn function(self, slot: Slot) -> Result<*const c_void> {
+    pub fn function(self, slot: Slot) -> Result<*const c_void> {
         self.find(slot).ok_or_else(|| {
             let (major, minor) = self.version();
             Error::new(
@@ -96,7 +108,7 @@ impl Api {
     ///
     /// # Safety
     /// Every pointer in `args` must be valid as the header requires.
-    pub(crate) unsafe fn call<A: Args>(self, args: &mut A) -> Result<()> {
+    pub unsafe fn call<A: Args>(self, args: &mut A) -> Result<()> {
         let untyped = self.function(A::SLOT)?;
         // SAFETY: `Args` ties the table index to this argument type. All such functions return an
         // error.
@@ -112,7 +124,7 @@ impl Api {
     ///
     /// # Safety
     /// Those of [`Api::call`]. The object must not be used again.
-    pub(crate) unsafe fn destroy<A: Args>(self, args: &mut A) {
+    pub unsafe fn destroy<A: Args>(self, args: &mut A) {
         // SAFETY: the caller's promise.
         let _ = unsafe { self.call(args) };
     }
@@ -121,7 +133,7 @@ impl Api {
     ///
     /// # Safety
     /// `error` must be null, or an error of this plugin that we own.
-    pub(crate) unsafe fn check(self, error: *mut PJRT_Error) -> Result<()> {
+    pub unsafe fn check(self, error: *mut PJRT_Error) -> Result<()> {
         if error.is_null() {
             return Ok(());
         }
@@ -190,7 +202,7 @@ impl Drop for AbortOnUnwind<'_> {
 /// Calls into a plugin. Some plugins throw exceptions instead of returning errors. An exception
 /// must not unwind Rust frames that do not expect it, so this function ends the process with a
 /// message.
-pub(crate) fn guarded<R>(name: impl fmt::Debug, call: impl FnOnce() -> R) -> R {
+pub fn guarded<R>(name: impl fmt::Debug, call: impl FnOnce() -> R) -> R {
     let abort_on_unwind = AbortOnUnwind(&name);
     let answer = call();
     std::mem::forget(abort_on_unwind);
@@ -201,7 +213,7 @@ pub(crate) fn guarded<R>(name: impl fmt::Debug, call: impl FnOnce() -> R) -> R {
 ///
 /// # Safety
 /// `start` must be null or point to `len` readable bytes.
-pub(crate) unsafe fn text(start: *const c_char, len: usize) -> String {
+pub unsafe fn text(start: *const c_char, len: usize) -> String {
     // SAFETY: the caller's promise.
     String::from_utf8_lossy(unsafe { list(start.cast::<u8>(), len) }).into_owned()
 }
@@ -210,7 +222,7 @@ pub(crate) unsafe fn text(start: *const c_char, len: usize) -> String {
 ///
 /// # Safety
 /// `start` must be null or point to `len` values that live for `'a`.
-pub(crate) unsafe fn list<'a, T>(start: *const T, len: usize) -> &'a [T] {
+pub unsafe fn list<'a, T>(start: *const T, len: usize) -> &'a [T] {
     if start.is_null() || len == 0 {
         return &[];
     }
@@ -219,7 +231,7 @@ pub(crate) unsafe fn list<'a, T>(start: *const T, len: usize) -> &'a [T] {
 }
 
 /// The plugin's result, or an error if it is null.
-pub(crate) fn non_null<T>(pointer: *mut T, what: &str) -> Result<std::ptr::NonNull<T>> {
+pub fn non_null<T>(pointer: *mut T, what: &str) -> Result<std::ptr::NonNull<T>> {
     std::ptr::NonNull::new(pointer).ok_or_else(|| {
         Error::broken(format!(
             "the plugin reported success but returned no {what}; this is a bug in the plugin"

@@ -143,6 +143,19 @@ impl Error {
         matches!(self.kind(), Kind::Plugin(_))
     }
 
+    /// The status code with which a plugin reports this error, for `fulmen-virtual-pod`.
+    #[doc(hidden)]
+    pub fn status(&self) -> PJRT_Error_Code {
+        match self.kind() {
+            Kind::Plugin(code) => code,
+            Kind::InvalidArgument => PJRT_Error_Code::INVALID_ARGUMENT,
+            Kind::NotFound => PJRT_Error_Code::NOT_FOUND,
+            Kind::Unsupported => PJRT_Error_Code::UNIMPLEMENTED,
+            Kind::OutOfMemory => PJRT_Error_Code::RESOURCE_EXHAUSTED,
+            _ => PJRT_Error_Code::INTERNAL,
+        }
+    }
+
     /// The name of the plugin's status code (`INVALID_ARGUMENT`), if the error came from a plugin.
     pub fn code(&self) -> Option<&'static str> {
         match self.kind() {

@@ -44,9 +44,11 @@
 //! Out of scope: tensors, derivatives, models, and building programs.
 #![allow(unsafe_code, reason = "this crate calls the C API of plugins")]
 
-mod abi;
+#[doc(hidden)]
+pub mod abi;
 mod analysis;
-mod api;
+#[doc(hidden)]
+pub mod api;
 mod at_exit;
 mod buffer;
 mod callback;

@@ -127,6 +127,14 @@ pub fn locate(platform: Platform, explicit: Option<&Path>) -> Result<PathBuf> {
     }
 }
 
+/// The CPU plugin, even if `FULMEN_PJRT_PLUGIN` names another plugin: `fulmen-virtual-pod` is such
+/// a plugin, and computes with this one.
+#[doc(hidden)]
+pub fn cpu_plugin_behind_another() -> Result<PathBuf> {
+    let by_hand = fetch::cache_folder()?.join("pjrt").join(Platform::Cpu.cache_file_name());
+    if by_hand.is_file() { Ok(by_hand) } else { fetch::cpu_plugin() }
+}
+
 /// Like [`locate`], but downloads nothing.
 pub(crate) fn locate_installed(platform: Platform) -> Result<PathBuf> {
     match search(platform, None)? {

@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use crate::abi::*;
 use crate::api::{Api, guarded};
 use crate::error::{Error, Kind, Result};
+use crate::locate::Platform;
 use crate::named_value::{NamedValue, read_named};
 use crate::{elf, environment, fetch, start_marks};
 
@@ -125,7 +126,9 @@ impl Plugin {
         Ok(plugin)
     }
 
-    pub(crate) fn api(&self) -> Api {
+    /// The functions of the plugin, for `fulmen-virtual-pod`.
+    #[doc(hidden)]
+    pub fn api(&self) -> Api {
         self.0.api
     }
 
@@ -147,6 +150,16 @@ impl Plugin {
             self.api().call(&mut args)?;
             read_named(args.attributes, args.num_attributes)
         }
+    }
+
+    /// Whether a client of this plugin takes the options `node_id` and `num_nodes`, and finds the
+    /// other processes through a [store](Plugin::create_client_with). NVIDIA's plugin does. Other
+    /// plugins say so with the attribute `takes_node_id_and_store`, as `fulmen-virtual-pod` does.
+    pub fn takes_peers(&self, platform: Platform) -> Result<bool> {
+        if platform == Platform::Cuda {
+            return Ok(true);
+        }
+        Ok(self.attributes()?.get("takes_node_id_and_store") == Some(&NamedValue::Bool(true)))
     }
 
     /// The SHA-256 of the plugin's file, which identifies the plugin of a stored executable. The

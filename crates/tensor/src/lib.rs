@@ -102,7 +102,7 @@ pub use ops::{
 };
 pub use precision::MatmulPrecision;
 pub use recorded_op::{RecordedBody, RecordedOp, RecordedValue};
-pub use runtime::{Preloaded, Runtime};
+pub use runtime::{Peers, Preloaded, Runtime};
 pub use scope::{FromFault, Refusal, Scope};
 pub use shape::{Shape, TensorType};
 pub use sharding::{Block, Sharding};

@@ -14,7 +14,7 @@ use fulmen_durable::messages::quantity;
 use fulmen_pjrt::compile_cache::{CompileCache, SavedPrograms};
 use fulmen_pjrt::diagnosis::{diagnose, explain};
 use fulmen_pjrt::locate::{Platform, locate};
-use fulmen_pjrt::{Client, CompileOptions, Device, NamedValue, Plugin};
+use fulmen_pjrt::{Client, CompileOptions, Device, KeyValueStore, NamedValue, Plugin};
 
 use crate::array::DeviceSet;
 use crate::disk_cache::DiskCache;
@@ -74,6 +74,31 @@ impl Shared {
 /// Identifies a client: the plugin's file, and the requested number of CPU devices.
 type ClientKey = (PathBuf, Option<usize>);
 
+/// An open client.
+struct OpenClient {
+    shared: Arc<Shared>,
+    /// Whether the client spans the processes of a run.
+    has_peers: bool,
+}
+
+/// The clients of this process. There is one for each plugin, because the first client takes the
+/// memory of the devices.
+static CLIENTS: Mutex<BTreeMap<ClientKey, OpenClient>> = Mutex::new(BTreeMap::new());
+
+/// The runtime of [`Runtime::global`].
+static GLOBAL: Mutex<Option<Runtime>> = Mutex::new(None);
+
+/// The processes of a run, for a plugin whose client spans them.
+#[derive(Clone)]
+pub struct Peers {
+    /// The index of this process.
+    pub index: usize,
+    /// The number of processes.
+    pub count: usize,
+    /// The store in which the plugins of the processes find each other.
+    pub store: Arc<dyn KeyValueStore>,
+}
+
 impl Runtime {
     /// Opens devices of this kind, with the plugin that [`fulmen_pjrt::locate`] finds. The devices
     /// become a mesh with the single axis `data`. [`Accelerator::Auto`] opens the best device that
@@ -84,12 +109,25 @@ impl Runtime {
     /// places that were searched and the available devices.
     pub fn open(accelerator: Accelerator, devices: &Devices) -> Result<Runtime> {
         let platform = accelerator.platform();
-        let path = locate(platform, None).map_err(|e| {
-            let selection = accelerator.selection(platform);
-            let doing = format!("looking for a PJRT plugin for `{platform}`{selection}");
-            Error::runtime(doing, explain(e, platform, None))
-        })?;
-        Runtime::open_for(accelerator, &path, platform, devices)
+        let path = find_plugin(accelerator, platform)?;
+        Runtime::open_for(accelerator, &path, platform, devices, None)
+    }
+
+    /// Like [`Runtime::open`], in one of several processes. If the plugin's client can
+    /// [span processes](Plugin::takes_peers), it finds the others through the store of `peers`.
+    /// libtpu finds them by itself, and a CPU client has no others.
+    ///
+    /// # Errors
+    /// As for [`Runtime::open`]. Also if an array of this process is still on the devices that it
+    /// opened without the others.
+    pub fn open_with_peers(
+        accelerator: Accelerator,
+        devices: &Devices,
+        peers: &Peers,
+    ) -> Result<Runtime> {
+        let platform = accelerator.platform();
+        let path = find_plugin(accelerator, platform)?;
+        Runtime::open_for(accelerator, &path, platform, devices, Some(peers))
     }
 
     /// Opens devices with the plugin in this file.
@@ -103,7 +141,7 @@ impl Runtime {
             Platform::Cuda => Accelerator::Cuda,
             Platform::Tpu => Accelerator::Tpu,
         };
-        Runtime::open_for(named, path, platform, devices)
+        Runtime::open_for(named, path, platform, devices, None)
     }
 
     fn open_for(
@@ -111,28 +149,46 @@ impl Runtime {
         path: &Path,
         platform: Platform,
         devices: &Devices,
+        peers: Option<&Peers>,
     ) -> Result<Runtime> {
-        static CLIENTS: Mutex<BTreeMap<ClientKey, Arc<Shared>>> = Mutex::new(BTreeMap::new());
-        // By default the CPU plugin makes four devices.
-        let count =
-            if platform == Platform::Cpu { Some(devices.cpu_device_count()?) } else { None };
-        let mut clients = CLIENTS.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = (path.to_owned(), count);
-        if let Some(shared) = clients.get(&key) {
-            return Runtime::from_shared(shared.clone(), devices);
-        }
         let explained = |doing: &str, e| {
             let doing = format!("{doing}{}", accelerator.selection(platform));
             Error::runtime(doing, explain(e, platform, Some(path)))
         };
         let plugin = Plugin::load(path).map_err(|e| explained("loading the PJRT plugin", e))?;
-        let options: Vec<_> = count
+        let takes_peers = plugin
+            .takes_peers(platform)
+            .map_err(|e| explained("reading the plugin's attributes", e))?;
+        let peers = peers.filter(|_| takes_peers);
+        // By default the CPU plugin makes four devices.
+        let count = if platform == Platform::Cpu && !takes_peers {
+            Some(devices.cpu_device_count()?)
+        } else {
+            None
+        };
+        // `Runtime::global` takes the locks in this order too.
+        let global = peers.map(|_| GLOBAL.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut clients = CLIENTS.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (path.to_owned(), count);
+        if let Some(mut global) = global {
+            close_alone(&mut global, &mut clients, &key)?;
+        }
+        if let Some(client) = clients.get(&key) {
+            return Runtime::from_shared(client.shared.clone(), devices);
+        }
+        let mut options: Vec<_> = count
             .map(|count| ("cpu_device_count", NamedValue::Int(count as i64)))
             .into_iter()
             .collect();
-        let client = plugin
-            .create_client(&options)
-            .map_err(|e| explained("starting the device runtime", e))?;
+        let opened = match peers {
+            Some(peers) => {
+                options.push(("node_id", NamedValue::Int(peers.index as i64)));
+                options.push(("num_nodes", NamedValue::Int(peers.count as i64)));
+                plugin.create_client_with(&options, peers.store.clone())
+            }
+            None => plugin.create_client(&options),
+        };
+        let client = opened.map_err(|e| explained("starting the device runtime", e))?;
         // `FULMEN_PJRT_PLUGIN` names a plugin for any kind of device.
         if platform != Platform::Cpu && client.platform_name() == Platform::Cpu.name() {
             return Err(Error::usage(format!(
@@ -142,7 +198,8 @@ impl Runtime {
             )));
         }
         let runtime = Runtime::new(client, devices)?;
-        clients.insert(key, runtime.shared.clone());
+        let has_peers = peers.is_some();
+        clients.insert(key, OpenClient { shared: runtime.shared.clone(), has_peers });
         Ok(runtime)
     }
 
@@ -250,7 +307,6 @@ impl Runtime {
     /// # Errors
     /// As for [`Runtime::open`]. Also if the variable does not name an accelerator.
     pub fn global() -> Result<Runtime> {
-        static GLOBAL: Mutex<Option<Runtime>> = Mutex::new(None);
         let mut global = GLOBAL.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(runtime) = &*global {
             return Ok(runtime.clone());
@@ -306,6 +362,35 @@ impl Runtime {
     pub fn metrics(&self) -> &Arc<Metrics> {
         &self.metrics
     }
+}
+
+fn find_plugin(accelerator: Accelerator, platform: Platform) -> Result<PathBuf> {
+    locate(platform, None).map_err(|e| {
+        let selection = accelerator.selection(platform);
+        let doing = format!("looking for a PJRT plugin for `{platform}`{selection}");
+        Error::runtime(doing, explain(e, platform, None))
+    })
+}
+
+/// Closes a client that [`Tensor::eval`](crate::Tensor::eval) opened before this process joined
+/// others. A second client of the plugin would find no memory.
+fn close_alone(
+    global: &mut Option<Runtime>,
+    clients: &mut BTreeMap<ClientKey, OpenClient>,
+    key: &ClientKey,
+) -> Result<()> {
+    let Some(client) = clients.get(key).filter(|client| !client.has_peers) else { return Ok(()) };
+    if global.as_ref().is_some_and(|runtime| Arc::ptr_eq(&runtime.shared, &client.shared)) {
+        *global = None;
+    }
+    if Arc::strong_count(&client.shared) == 1 {
+        clients.remove(key);
+        return Ok(());
+    }
+    Err(Error::usage(
+        "this process opened its devices before it joined the other processes, and still uses them; build the Trainer \
+         before you open a Runtime",
+    ))
 }
 
 /// The selected devices of each process, as a mesh with one axis.

@@ -17,12 +17,13 @@ macro_rules! functions {
             // does.
             unsafe impl Args for $args {
                 const SLOT: Slot = Slot::$function;
+                const SIZE: usize = $args::STRUCT_SIZE;
             }
         )*
 
         /// Name and `STRUCT_SIZE` of every argument struct, for the test against the header.
         #[cfg(test)]
-        pub(crate) const SIZES: &[(&str, usize)] = &[$((stringify!($args), $args::STRUCT_SIZE)),*];
+        pub const SIZES: &[(&str, usize)] = &[$((stringify!($args), $args::STRUCT_SIZE)),*];
     };
 }
 
@@ -37,7 +38,7 @@ sized_struct! {
 }
 
 /// The plugin calls this when an event is ready. The callback owns the error.
-pub(crate) type PJRT_Event_OnReadyCallback =
+pub type PJRT_Event_OnReadyCallback =
     unsafe extern "C" fn(error: *mut PJRT_Error, user_arg: *mut c_void);
 
 functions! {
@@ -53,6 +54,14 @@ functions! {
         event: *mut PJRT_Event,
         callback: Option<PJRT_Event_OnReadyCallback>,
         user_arg: *mut c_void,
+    }
+
+    PJRT_Event_Create(PJRT_Event_Create_Args) { event: *mut PJRT_Event }
+    PJRT_Event_Set(PJRT_Event_Set_Args) {
+        event: *mut PJRT_Event,
+        error_code: PJRT_Error_Code,
+        error_message: *const c_char,
+        error_message_size: usize,
     }
 
     PJRT_Client_Create(PJRT_Client_Create_Args) {
@@ -87,6 +96,16 @@ functions! {
         client: *mut PJRT_Client,
         addressable_devices: *const *mut PJRT_Device,
         num_addressable_devices: usize,
+    }
+    PJRT_Client_LookupAddressableDevice(PJRT_Client_LookupAddressableDevice_Args) {
+        client: *mut PJRT_Client,
+        local_hardware_id: c_int,
+        addressable_device: *mut PJRT_Device,
+    }
+    PJRT_Client_AddressableMemories(PJRT_Client_AddressableMemories_Args) {
+        client: *mut PJRT_Client,
+        addressable_memories: *const *mut PJRT_Memory,
+        num_addressable_memories: usize,
     }
     PJRT_Client_Compile(PJRT_Client_Compile_Args) {
         client: *mut PJRT_Client,
@@ -147,6 +166,12 @@ functions! {
     PJRT_Device_GetDescription(PJRT_Device_GetDescription_Args) {
         device: *mut PJRT_Device,
         device_description: *mut PJRT_DeviceDescription,
+    }
+    PJRT_Device_IsAddressable(PJRT_Device_IsAddressable_Args) { device: *mut PJRT_Device, is_addressable: bool }
+    PJRT_Device_AddressableMemories(PJRT_Device_AddressableMemories_Args) {
+        device: *mut PJRT_Device,
+        memories: *const *mut PJRT_Memory,
+        num_memories: usize,
     }
     PJRT_Device_LocalHardwareId(PJRT_Device_LocalHardwareId_Args) {
         device: *mut PJRT_Device,
@@ -260,6 +285,11 @@ functions! {
         addressable_devices: *const *mut PJRT_Device,
         num_addressable_devices: usize,
     }
+    PJRT_LoadedExecutable_AddressableDeviceLogicalIds(PJRT_LoadedExecutable_AddressableDeviceLogicalIds_Args) {
+        executable: *mut PJRT_LoadedExecutable,
+        addressable_device_logical_ids: *const PJRT_LogicalDeviceIds,
+        num_addressable_device_logical_ids: usize,
+    }
     PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args) {
         executable: *mut PJRT_LoadedExecutable,
         options: *mut PJRT_ExecuteOptions,
@@ -272,6 +302,20 @@ functions! {
     }
 
     PJRT_Buffer_Destroy(PJRT_Buffer_Destroy_Args) { buffer: *mut PJRT_Buffer }
+    PJRT_Buffer_ElementType(PJRT_Buffer_ElementType_Args) { buffer: *mut PJRT_Buffer, kind: c_int }
+    PJRT_Buffer_Dimensions(PJRT_Buffer_Dimensions_Args) {
+        buffer: *mut PJRT_Buffer,
+        dims: *const i64,
+        num_dims: usize,
+    }
+    PJRT_Buffer_Device(PJRT_Buffer_Device_Args) { buffer: *mut PJRT_Buffer, device: *mut PJRT_Device }
+    PJRT_Buffer_Delete(PJRT_Buffer_Delete_Args) { buffer: *mut PJRT_Buffer }
+    PJRT_Buffer_IsDeleted(PJRT_Buffer_IsDeleted_Args) { buffer: *mut PJRT_Buffer, is_deleted: bool }
+    PJRT_Buffer_CopyToMemory(PJRT_Buffer_CopyToMemory_Args) {
+        buffer: *mut PJRT_Buffer,
+        dst_memory: *mut PJRT_Memory,
+        dst_buffer: *mut PJRT_Buffer,
+    }
     PJRT_Buffer_OnDeviceSizeInBytes(PJRT_Buffer_OnDeviceSizeInBytes_Args) {
         buffer: *mut PJRT_Buffer,
         on_device_size_in_bytes: usize,

@@ -9,23 +9,23 @@ use std::ffi::{c_char, c_int, c_void};
 use super::*;
 
 /// Creates a plugin error from a code and a text, and copies the text.
-pub(crate) type PJRT_CallbackError = unsafe extern "C-unwind" fn(
+pub type PJRT_CallbackError = unsafe extern "C-unwind" fn(
     code: PJRT_Error_Code,
     message: *const c_char,
     message_size: usize,
 ) -> *mut PJRT_Error;
 
 /// Frees a value that a callback returned.
-pub(crate) type PJRT_KeyValueGetCallback_ValueDeleter = unsafe extern "C" fn(value: *mut c_char);
+pub type PJRT_KeyValueGetCallback_ValueDeleter = unsafe extern "C" fn(value: *mut c_char);
 
 /// Waits for the value of a key.
-pub(crate) type PJRT_KeyValueGetCallback =
+pub type PJRT_KeyValueGetCallback =
     unsafe extern "C" fn(args: *mut PJRT_KeyValueGetCallback_Args) -> *mut PJRT_Error;
 /// Returns the value of a key if it is set.
-pub(crate) type PJRT_KeyValueTryGetCallback =
+pub type PJRT_KeyValueTryGetCallback =
     unsafe extern "C" fn(args: *mut PJRT_KeyValueTryGetCallback_Args) -> *mut PJRT_Error;
 /// Sets a key.
-pub(crate) type PJRT_KeyValuePutCallback =
+pub type PJRT_KeyValuePutCallback =
     unsafe extern "C" fn(args: *mut PJRT_KeyValuePutCallback_Args) -> *mut PJRT_Error;
 
 sized_struct! {

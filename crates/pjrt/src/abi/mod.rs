@@ -4,6 +4,9 @@
 //! Layouts are those of API version 0.81. Later versions only append fields, and `struct_size`
 //! tells the plugin how many of them we know. The layouts therefore work with every version from
 //! 0.81 on.
+//!
+//! It is hidden because it is not a stable interface: `fulmen-virtual-pod`, which is a plugin itself,
+//! uses the same layouts.
 #![allow(non_camel_case_types, reason = "the names are those of the header, for comparison")]
 
 mod args;
@@ -15,16 +18,16 @@ mod tests;
 
 use std::ffi::{c_char, c_int, c_void};
 
-pub(crate) use args::*;
-pub(crate) use key_value::*;
-pub(crate) use profiler::*;
-pub(crate) use slots::Slot;
+pub use args::*;
+pub use key_value::*;
+pub use profiler::*;
+pub use slots::Slot;
 
 macro_rules! opaque {
     ($($name:ident)*) => {$(
         /// An opaque type of the plugin.
         #[repr(C)]
-        pub(crate) struct $name { _private: [u8; 0] }
+        pub struct $name { _private: [u8; 0] }
     )*};
 }
 
@@ -40,15 +43,15 @@ macro_rules! sized_struct {
     ($(#[$meta:meta])* $name:ident { $($field:ident: $type:ty),* $(,)? }) => {
         $(#[$meta])*
         #[repr(C)]
-        pub(crate) struct $name {
-            pub(crate) struct_size: usize,
-            pub(crate) extension_start: *mut $crate::abi::PJRT_Extension_Base,
-            $(pub(crate) $field: $type,)*
+        pub struct $name {
+            pub struct_size: usize,
+            pub extension_start: *mut $crate::abi::PJRT_Extension_Base,
+            $(pub $field: $type,)*
         }
 
         impl $name {
             /// The header's `_STRUCT_SIZE`: it ends with the last field and excludes the padding.
-            pub(crate) const STRUCT_SIZE: usize = {
+            pub const STRUCT_SIZE: usize = {
                 let end = std::mem::offset_of!(Self, extension_start) + size_of::<usize>();
                 $(let end = {
                     let _ = end;
@@ -58,7 +61,7 @@ macro_rules! sized_struct {
             };
 
             /// All zero except `struct_size`.
-            pub(crate) fn new() -> Self {
+            pub fn new() -> Self {
                 // SAFETY: every field is an integer, a bool, a raw pointer, an optional function,
                 // or a union or struct of those. Zero bytes are a valid value of each.
                 let mut value: Self = unsafe { std::mem::zeroed() };
@@ -72,47 +75,47 @@ pub(crate) use sized_struct;
 
 /// The head of an extension.
 #[repr(C)]
-pub(crate) struct PJRT_Extension_Base {
-    pub(crate) struct_size: usize,
-    pub(crate) kind: c_int,
-    pub(crate) next: *mut PJRT_Extension_Base,
+pub struct PJRT_Extension_Base {
+    pub struct_size: usize,
+    pub kind: c_int,
+    pub next: *mut PJRT_Extension_Base,
 }
 
 /// The version of the header that the plugin was compiled with.
 #[repr(C)]
-pub(crate) struct PJRT_Api_Version {
-    pub(crate) struct_size: usize,
-    pub(crate) extension_start: *mut PJRT_Extension_Base,
-    pub(crate) major_version: c_int,
-    pub(crate) minor_version: c_int,
+pub struct PJRT_Api_Version {
+    pub struct_size: usize,
+    pub extension_start: *mut PJRT_Extension_Base,
+    pub major_version: c_int,
+    pub minor_version: c_int,
 }
 
 /// The head of the table that `GetPjrtApi` returns. The functions follow it; `struct_size` gives
 /// their number.
 #[repr(C)]
-pub(crate) struct PJRT_Api {
-    pub(crate) struct_size: usize,
-    pub(crate) extension_start: *mut PJRT_Extension_Base,
-    pub(crate) pjrt_api_version: PJRT_Api_Version,
+pub struct PJRT_Api {
+    pub struct_size: usize,
+    pub extension_start: *mut PJRT_Extension_Base,
+    pub pjrt_api_version: PJRT_Api_Version,
 }
 
 /// A status code, with Abseil's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
-pub(crate) struct PJRT_Error_Code(pub(crate) c_int);
+pub struct PJRT_Error_Code(pub c_int);
 
 impl PJRT_Error_Code {
-    pub(crate) const UNKNOWN: Self = Self(2);
-    pub(crate) const INVALID_ARGUMENT: Self = Self(3);
-    pub(crate) const DEADLINE_EXCEEDED: Self = Self(4);
-    pub(crate) const NOT_FOUND: Self = Self(5);
-    pub(crate) const ALREADY_EXISTS: Self = Self(6);
-    pub(crate) const RESOURCE_EXHAUSTED: Self = Self(8);
-    pub(crate) const UNIMPLEMENTED: Self = Self(12);
-    pub(crate) const INTERNAL: Self = Self(13);
-    pub(crate) const UNAVAILABLE: Self = Self(14);
+    pub const UNKNOWN: Self = Self(2);
+    pub const INVALID_ARGUMENT: Self = Self(3);
+    pub const DEADLINE_EXCEEDED: Self = Self(4);
+    pub const NOT_FOUND: Self = Self(5);
+    pub const ALREADY_EXISTS: Self = Self(6);
+    pub const RESOURCE_EXHAUSTED: Self = Self(8);
+    pub const UNIMPLEMENTED: Self = Self(12);
+    pub const INTERNAL: Self = Self(13);
+    pub const UNAVAILABLE: Self = Self(14);
 
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         const NAMES: [&str; 17] = [
             "OK",
             "CANCELLED",
@@ -136,21 +139,21 @@ impl PJRT_Error_Code {
     }
 }
 
-pub(crate) const PJRT_NAMED_VALUE_STRING: c_int = 0;
-pub(crate) const PJRT_NAMED_VALUE_INT64: c_int = 1;
-pub(crate) const PJRT_NAMED_VALUE_INT64_LIST: c_int = 2;
-pub(crate) const PJRT_NAMED_VALUE_FLOAT: c_int = 3;
-pub(crate) const PJRT_NAMED_VALUE_BOOL: c_int = 4;
+pub const PJRT_NAMED_VALUE_STRING: c_int = 0;
+pub const PJRT_NAMED_VALUE_INT64: c_int = 1;
+pub const PJRT_NAMED_VALUE_INT64_LIST: c_int = 2;
+pub const PJRT_NAMED_VALUE_FLOAT: c_int = 3;
+pub const PJRT_NAMED_VALUE_BOOL: c_int = 4;
 
 /// The value of a `PJRT_NamedValue`; its `kind` selects the member.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) union PJRT_NamedValue_Union {
-    pub(crate) string_value: *const c_char,
-    pub(crate) int64_value: i64,
-    pub(crate) int64_array_value: *const i64,
-    pub(crate) float_value: f32,
-    pub(crate) bool_value: bool,
+pub union PJRT_NamedValue_Union {
+    pub string_value: *const c_char,
+    pub int64_value: i64,
+    pub int64_array_value: *const i64,
+    pub float_value: f32,
+    pub bool_value: bool,
 }
 
 sized_struct! {
@@ -174,10 +177,10 @@ sized_struct! {
     }
 }
 
-pub(crate) const PJRT_HOST_BUFFER_IMMUTABLE_ONLY_DURING_CALL: c_int = 0;
-pub(crate) const PJRT_HOST_BUFFER_IMMUTABLE_ZERO_COPY: c_int = 2;
+pub const PJRT_HOST_BUFFER_IMMUTABLE_ONLY_DURING_CALL: c_int = 0;
+pub const PJRT_HOST_BUFFER_IMMUTABLE_ZERO_COPY: c_int = 2;
 
-pub(crate) const PJRT_MEMORY_LAYOUT_TILED: c_int = 0;
+pub const PJRT_MEMORY_LAYOUT_TILED: c_int = 0;
 
 sized_struct! {
     /// A layout as an order of dimensions, and tiles.
@@ -214,13 +217,23 @@ sized_struct! {
     }
 }
 
+/// The replica and the partition that a device runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct PJRT_LogicalDeviceIds {
+    pub replica: c_int,
+    pub partition: c_int,
+}
+
 /// The arguments of one function of the table. The type names the function, so that the two cannot
 /// be mixed up.
 ///
 /// # Safety
 /// `SLOT` must be the function whose arguments the type lays out, and that function must return a
 /// `PJRT_Error *`.
-pub(crate) unsafe trait Args {
+pub unsafe trait Args {
     /// The function that takes these arguments.
     const SLOT: Slot;
+    /// The size of the arguments, as in the header.
+    const SIZE: usize;
 }

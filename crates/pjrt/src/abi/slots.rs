@@ -7,7 +7,7 @@
 #[allow(dead_code, reason = "functions that are not called number the others")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
-pub(crate) enum Slot {
+pub enum Slot {
     // From 0.81, the oldest supported version.
     PJRT_Error_Destroy,
     PJRT_Error_Message,
@@ -152,7 +152,5 @@ pub(crate) enum Slot {
 
 impl Slot {
     /// The number of functions in 0.115.
-    #[cfg(test)]
-    pub(crate) const COUNT: usize =
-        Slot::PJRT_TopologyDescription_GetMemorySpaceKindIds as usize + 1;
+    pub const COUNT: usize = Slot::PJRT_TopologyDescription_GetMemorySpaceKindIds as usize + 1;
 }

@@ -17,7 +17,7 @@ use crate::{Error, Options, Result, TrainerArgs};
 const PREFIX: &str = "FULMEN_";
 
 /// The variables that Fulmen reads in addition to those of the Trainer's options.
-const OTHERS: [&str; 13] = [
+const OTHERS: [&str; 19] = [
     "FULMEN_COMPILE_CACHE",
     "FULMEN_COMPILE_CACHE_MB",
     "FULMEN_COORDINATOR",
@@ -31,6 +31,12 @@ const OTHERS: [&str; 13] = [
     "FULMEN_PJRT_PLUGIN",
     "FULMEN_PROGRESS_FILE",
     "FULMEN_STORE_GIVE_UP_SECONDS",
+    "FULMEN_VIRTUAL_POD",
+    "FULMEN_VIRTUAL_POD_CPU_PLUGIN",
+    "FULMEN_VIRTUAL_POD_DEVICE_KIND",
+    "FULMEN_VIRTUAL_POD_HOST",
+    "FULMEN_VIRTUAL_POD_MISMATCH",
+    "FULMEN_VIRTUAL_POD_PLATFORM",
 ];
 
 /// Prefixes, after `FULMEN_`, of the variables of this project's tests and benchmarks.

@@ -1,69 +1,41 @@
 //! Opens the devices of several processes as one runtime, and checks that the plugin supports this.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use fulmen_coordination::{Coordination, Process};
-use fulmen_pjrt::diagnosis::explain;
-use fulmen_pjrt::locate::{Platform, locate};
-use fulmen_pjrt::{Client, KeyValueError, KeyValueStore, NamedValue, Plugin};
-use fulmen_tensor::{Accelerator, Devices, Runtime};
+use fulmen_pjrt::{KeyValueError, KeyValueStore};
+use fulmen_tensor::{Accelerator, Devices, Peers, Runtime};
 use parking_lot::Mutex;
 
 use crate::{Error, Result};
 
-/// Opens the devices. A CUDA client gets the index of its process and a key-value store to find the
-/// others. libtpu reads its own environment variables, and a CPU client has no peers.
+/// Opens the devices. A client that spans the processes gets the index of its process and a
+/// key-value store to find the others. libtpu reads its own environment variables, and a CPU client
+/// has no peers.
 pub(super) fn open(
     coordination: &Coordination,
     accelerator: Accelerator,
     devices: &Devices,
 ) -> Result<Runtime> {
-    if accelerator.platform() != Platform::Cuda {
-        return Ok(Runtime::open(accelerator, devices)?);
-    }
-    let failed = |action: &str, e, path| {
-        Error::usage(format!("{action}: {}", explain(e, Platform::Cuda, path)))
-    };
-    let path =
-        locate(Platform::Cuda, None).map_err(|e| failed("looking for the CUDA plugin", e, None))?;
-    let mut clients = CLIENTS.lock();
-    if let Some((client, slot)) = clients.get(&path) {
-        slot.set(Some(coordination.clone()));
-        return Ok(Runtime::new(client.clone(), devices)?);
-    }
-    let plugin =
-        Plugin::load(&path).map_err(|e| failed("loading the CUDA plugin", e, Some(&path)))?;
+    RUN.set(Some(coordination.clone()));
     let process = coordination.process();
-    let options = [
-        ("node_id", NamedValue::Int(process.index() as i64)),
-        ("num_nodes", NamedValue::Int(process.count() as i64)),
-    ];
-    let slot = Slot::default();
-    slot.set(Some(coordination.clone()));
-    let store = Arc::new(Store(slot.clone()));
-    let client = plugin
-        .create_client_with(&options, store)
-        .map_err(|e| failed("starting the device runtime", e, Some(&path)))?;
-    clients.insert(path, (client.clone(), slot));
-    Ok(Runtime::new(client, devices)?)
+    let peers =
+        Peers { index: process.index(), count: process.count(), store: Arc::new(Store(&RUN)) };
+    Ok(Runtime::open_with_peers(accelerator, devices, &peers)?)
 }
 
-/// The clients of this process, by plugin, with the run in which each client finds its peers. Each
-/// plugin has only one client, because the first client takes the memory of the devices.
-static CLIENTS: Mutex<BTreeMap<PathBuf, (Client, Slot)>> = Mutex::new(BTreeMap::new());
+/// The run in which the clients of this process find their peers. A client stays open after a run.
+static RUN: Slot = Slot(Mutex::new(None));
 
-/// Removes the run from all clients when it is over. The next run has its own coordination.
+/// Removes the run when it is over. The next run has its own coordination.
 pub(super) fn leave() {
-    let clients = CLIENTS.lock();
-    clients.values().for_each(|(_, slot)| slot.set(None));
+    RUN.set(None);
 }
 
 /// The run that a client is in.
-#[derive(Clone, Default)]
-struct Slot(Arc<Mutex<Option<Coordination>>>);
+struct Slot(Mutex<Option<Coordination>>);
 
 impl Slot {
     fn set(&self, run: Option<Coordination>) {
@@ -78,9 +50,9 @@ impl Slot {
 }
 
 /// The coordination's key-value store, with the interface for plugins.
-struct Store(Slot);
+struct Store<'a>(&'a Slot);
 
-impl KeyValueStore for Store {
+impl KeyValueStore for Store<'_> {
     fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>, KeyValueError> {
         self.0.get()?.get(key, timeout).map_err(key_value_error)
     }
@@ -110,13 +82,13 @@ pub(super) fn check(process: &Process, runtime: &Runtime) -> Result<()> {
     let client = runtime.client();
     let count = process.count();
     let platform = client.platform_name();
-    if platform == "cpu" {
+    let spanned = count_visible_processes(runtime);
+    if platform == "cpu" && spanned != count {
         return Err(Error::usage(format!(
             "{count} processes have joined and agree on what to run, but CPU plugins have no collectives across processes; \
              train in one process (devices = {count} splits one CPU into {count} devices), or on TPUs or GPUs"
         )));
     }
-    let spanned = count_visible_processes(runtime);
     if spanned != count {
         return Err(Error::usage(format!(
             "{count} processes have joined, but the plugin `{platform}` sees the devices of {}; its own settings must \
@@ -179,8 +151,8 @@ mod tests {
 
     #[test]
     fn a_plugin_finds_the_coordinations_values() {
-        let slot = Slot::default();
-        let store = Store(slot.clone());
+        let slot = Slot(Mutex::new(None));
+        let store = Store(&slot);
         assert!(store.try_get("cuda:gpus").is_err(), "no process has joined");
         slot.set(Some(Coordination::builder(Process::single()).join().unwrap()));
         let soon = Duration::from_millis(20);

@@ -1,0 +1,421 @@
+//! The clients of this process. A client has the CPU plugin's address, so that functions that we do
+//! not replace take it too.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ffi::{c_char, c_int};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+
+use fulmen_pjrt::abi::*;
+use fulmen_pjrt::api::{Api, list, non_null, text};
+use parking_lot::{Condvar, Mutex};
+
+use crate::device::Names;
+use crate::error::{Failure, PodError};
+use crate::launch::Queue;
+use crate::live::Counted;
+use crate::network::{self, Peer};
+use crate::plugin::{Entry, forward, inner, inner_plugin};
+use crate::settings::{SHAPE, Settings};
+use crate::store::Store;
+use crate::{device, launch};
+
+/// A pointer to an object of the CPU plugin. A list of these is a list of pointers.
+#[repr(transparent)]
+pub(crate) struct Raw<T>(pub(crate) *mut T);
+
+impl<T> Clone for Raw<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Raw<T> {}
+
+impl<T> PartialEq for Raw<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.0 == other.0
+    }
+}
+
+// SAFETY: the API's objects may be used from any thread.
+unsafe impl<T> Send for Raw<T> {}
+// SAFETY: as above.
+unsafe impl<T> Sync for Raw<T> {}
+
+/// What all objects of one client share. It closes the CPU plugin's client when the last of them
+/// is gone.
+pub(crate) struct Pod {
+    pub(crate) inner: Api,
+    pub(crate) raw: Raw<PJRT_Client>,
+    pub(crate) settings: Settings,
+    /// The index of this process.
+    pub(crate) process: usize,
+    /// The devices of all processes, in the order of processes.
+    pub(crate) devices: Vec<Raw<PJRT_Device>>,
+    own_devices: Vec<Raw<PJRT_Device>>,
+    own_memories: Vec<Raw<PJRT_Memory>>,
+    platform_version: String,
+    /// Values that other processes may drop, by process.
+    forgotten: Mutex<BTreeMap<usize, Vec<u64>>>,
+    next_value: AtomicU64,
+    launches: AtomicI32,
+    /// The first failure, after which the processes no longer agree.
+    pub(crate) failure: Mutex<Option<PodError>>,
+    is_closing: Mutex<bool>,
+    closing: Condvar,
+    /// Whether `device::register` was called.
+    registered: AtomicBool,
+    _counted: Counted,
+}
+
+impl Pod {
+    /// The process that a device belongs to.
+    pub(crate) fn process_of(&self, device: Raw<PJRT_Device>) -> Option<usize> {
+        let position = self.devices.iter().position(|&known| known == device)?;
+        Some(position / self.settings.devices)
+    }
+
+    pub(crate) fn check_device(&self, device: *mut PJRT_Device) -> Result<(), PodError> {
+        if self.own_devices.contains(&Raw(device)) {
+            return Ok(());
+        }
+        Err(PodError::invalid(format!(
+            "the device is not one of the {} addressable devices of process {}",
+            self.own_devices.len(),
+            self.process
+        )))
+    }
+
+    pub(crate) fn check_memory(&self, memory: *mut PJRT_Memory) -> Result<(), PodError> {
+        if self.own_memories.contains(&Raw(memory)) {
+            return Ok(());
+        }
+        Err(PodError::invalid(format!("the memory is not addressable in process {}", self.process)))
+    }
+
+    /// A number for a value that is sent to other processes.
+    pub(crate) fn number_value(&self) -> u64 {
+        self.next_value.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// A number for the CPU plugin's collectives.
+    pub(crate) fn next_launch_id(&self) -> i32 {
+        self.launches.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
+    }
+
+    /// Tells the processes, with the next launch, that a value is no longer needed.
+    pub(crate) fn forget(&self, id: u64, processes: BTreeSet<usize>) {
+        let mut forgotten = self.forgotten.lock();
+        for process in processes {
+            forgotten.entry(process).or_default().push(id);
+        }
+    }
+
+    /// The values that a process may drop.
+    pub(crate) fn take_forgotten(&self, process: usize) -> Vec<u64> {
+        self.forgotten.lock().remove(&process).unwrap_or_default()
+    }
+
+    /// Blocks until the client is closed, as a device that waits for others would.
+    pub(crate) fn hang(&self) {
+        let mut is_closing = self.is_closing.lock();
+        while !*is_closing {
+            self.closing.wait(&mut is_closing);
+        }
+    }
+
+    fn close(&self) {
+        *self.is_closing.lock() = true;
+        self.closing.notify_all();
+    }
+}
+
+impl Drop for Pod {
+    fn drop(&mut self) {
+        if *self.registered.get_mut() {
+            device::unregister(self);
+        }
+        let mut args = PJRT_Client_Destroy_Args::new();
+        args.client = self.raw.0;
+        // SAFETY: every object of the client holds the pod, so none is left.
+        unsafe { self.inner.destroy(&mut args) }
+    }
+}
+
+struct Client {
+    pod: Arc<Pod>,
+    queue: Queue,
+}
+
+/// The open clients, by address.
+static CLIENTS: Mutex<Option<HashMap<usize, Client>>> = Mutex::new(None);
+
+fn with_client<T>(raw: *mut PJRT_Client, read: impl FnOnce(&Client) -> T) -> Result<T, PodError> {
+    let clients = CLIENTS.lock();
+    let client = clients.as_ref().and_then(|clients| clients.get(&(raw as usize)));
+    client.map(read).ok_or_else(|| PodError::invalid("the client is not open"))
+}
+
+/// The pod of an open client.
+pub(crate) fn pod_of(raw: *mut PJRT_Client) -> Result<Arc<Pod>, PodError> {
+    with_client(raw, |client| client.pod.clone())
+}
+
+/// The queue of launches of an open client.
+pub(crate) fn queue_of(raw: *mut PJRT_Client) -> Result<Queue, PodError> {
+    with_client(raw, |client| client.queue.clone())
+}
+
+/// The index of this process and the number of processes, from the options of a client.
+///
+/// # Safety
+/// The options must be valid as the header requires.
+unsafe fn read_options(args: &PJRT_Client_Create_Args) -> Result<(i64, i64), PodError> {
+    let (mut index, mut count) = (0, 1);
+    // SAFETY: the caller's options.
+    for option in unsafe { list(args.create_options, args.num_options) } {
+        // SAFETY: the option's name.
+        let name = unsafe { text(option.name, option.name_size) };
+        let value = match name.as_str() {
+            "node_id" => &mut index,
+            "num_nodes" => &mut count,
+            _ => {
+                return Err(PodError::invalid(format!(
+                    "a virtual pod has no option {name}; its options are node_id and num_nodes, and {SHAPE} gives the \
+                     number of devices"
+                )));
+            }
+        };
+        if option.kind != PJRT_NAMED_VALUE_INT64 {
+            return Err(PodError::invalid(format!("the option {name} must be an integer")));
+        }
+        // SAFETY: the kind says which member is set.
+        *value = unsafe { option.value.int64_value };
+    }
+    Ok((index, count))
+}
+
+/// Opens the CPU plugin's client.
+fn open_inner(inner: Api, devices: usize) -> Result<*mut PJRT_Client, PodError> {
+    const COUNT: &str = "cpu_device_count";
+    let mut option = PJRT_NamedValue::new();
+    option.name = COUNT.as_ptr().cast();
+    option.name_size = COUNT.len();
+    option.kind = PJRT_NAMED_VALUE_INT64;
+    option.value.int64_value = devices as i64;
+    option.value_size = 1;
+    let mut args = PJRT_Client_Create_Args::new();
+    args.create_options = &option;
+    args.num_options = 1;
+    // SAFETY: the option outlives the call, and the plugin copies it.
+    unsafe { inner.call(&mut args) }?;
+    Ok(non_null(args.client, "client")?.as_ptr())
+}
+
+/// What distinguishes programs of this pod from those of another CPU plugin.
+fn version() -> Result<String, PodError> {
+    let plugin = inner_plugin()?;
+    let file =
+        fs::metadata(plugin.path()).map(|file| (file.len(), file.mtime())).unwrap_or_default();
+    Ok(format!(
+        "virtual pod on a CPU plugin of PJRT API {} ({} bytes of {})",
+        plugin.api_version(),
+        file.0,
+        file.1
+    ))
+}
+
+fn open(args: &PJRT_Client_Create_Args) -> Result<(Arc<Pod>, Vec<Peer>), PodError> {
+    // SAFETY: the caller's arguments.
+    let (index, count) = unsafe { read_options(args) }?;
+    let settings = Settings::from_env(|name| std::env::var_os(name))?;
+    let process = usize::try_from(index).ok().filter(|_| index < count).ok_or_else(|| {
+        PodError::invalid(format!("node_id is {index}, but num_nodes is {count}"))
+    })?;
+    let processes = count as usize;
+    // A process that has joined no other is a pod of its own, as with GPUs.
+    if processes != settings.processes && processes != 1 {
+        return Err(PodError::invalid(format!(
+            "{SHAPE} has {} processes, but num_nodes is {processes}",
+            settings.processes
+        )));
+    }
+    let inner = inner()?;
+    let raw = open_inner(inner, processes * settings.devices)?;
+    // Created first, so that an error below closes the client.
+    let mut pod = Pod {
+        inner,
+        raw: Raw(raw),
+        settings,
+        process,
+        devices: Vec::new(),
+        own_devices: Vec::new(),
+        own_memories: Vec::new(),
+        platform_version: version()?,
+        forgotten: Mutex::default(),
+        next_value: AtomicU64::new(0),
+        launches: AtomicI32::new(0),
+        failure: Mutex::new(None),
+        is_closing: Mutex::new(false),
+        closing: Condvar::new(),
+        registered: AtomicBool::new(false),
+        _counted: Counted::new(),
+    };
+    let mut devices = PJRT_Client_Devices_Args::new();
+    devices.client = raw;
+    // SAFETY: the client is alive, and the list lives as long as it.
+    let all = unsafe {
+        inner.call(&mut devices)?;
+        list(devices.devices, devices.num_devices)
+    };
+    pod.devices = all.iter().map(|&device| Raw(device)).collect();
+    if pod.devices.len() != processes * pod.settings.devices {
+        return Err(PodError::new(
+            PJRT_Error_Code::INTERNAL,
+            format!("the CPU plugin opened {} devices", pod.devices.len()),
+        ));
+    }
+    let first = process * pod.settings.devices;
+    pod.own_devices = pod.devices[first..first + pod.settings.devices].to_vec();
+    for device in &pod.own_devices {
+        let mut args = PJRT_Device_AddressableMemories_Args::new();
+        args.device = device.0;
+        // SAFETY: the device belongs to the client, and the list lives as long as it.
+        let memories = unsafe {
+            inner.call(&mut args)?;
+            list(args.memories, args.num_memories)
+        };
+        pod.own_memories.extend(memories.iter().map(|&memory| Raw(memory)));
+    }
+    device::register(&pod)?;
+    *pod.registered.get_mut() = true;
+    let peers = if processes == 1 {
+        Vec::new()
+    } else {
+        let store = Store::of(args).ok_or_else(|| {
+            PodError::invalid(format!(
+                "num_nodes is {processes}, but there is no key-value store in which the processes find each other"
+            ))
+        })?;
+        network::connect(process, processes, pod.settings.host.as_deref(), &store)?
+    };
+    Ok((Arc::new(pod), peers))
+}
+
+impl Entry for PJRT_Client_Create_Args {
+    unsafe fn run(&mut self) -> Result<(), Failure> {
+        let (pod, peers) = open(self)?;
+        let queue = launch::start(&pod, peers)?;
+        self.client = pod.raw.0;
+        let client = Client { pod, queue };
+        CLIENTS.lock().get_or_insert_default().insert(self.client as usize, client);
+        Ok(())
+    }
+}
+
+impl Entry for PJRT_Client_Destroy_Args {
+    unsafe fn run(&mut self) -> Result<(), Failure> {
+        let client = CLIENTS.lock().as_mut().and_then(|all| all.remove(&(self.client as usize)));
+        if let Some(Client { pod, queue }) = client {
+            // Launches that hang end now; others are finished first.
+            pod.close();
+            queue.finish();
+        }
+        Ok(())
+    }
+}
+
+impl Entry for PJRT_Client_PlatformName_Args {
+    unsafe fn run(&mut self) -> Result<(), Failure> {
+        let pod = pod_of(self.client)?;
+        // The text lives as long as the client.
+        self.platform_name = pod.settings.platform.as_ptr().cast::<c_char>();
+        self.platform_name_size = pod.settings.platform.len();
+        Ok(())
+    }
+}
+
+impl Entry for PJRT_Client_PlatformVersion_Args {
+    unsafe fn run(&mut self) -> Result<(), Failure> {
+        let pod = pod_of(self.client)?;
+        self.platform_version = pod.platform_version.as_ptr().cast::<c_char>();
+        self.platform_version_size = pod.platform_version.len();
+        Ok(())
+    }
+}
+
+impl Entry for PJRT_Client_ProcessIndex_Args {
+    unsafe fn run(&mut self) -> Result<(), Failure> {
+        self.process_index = pod_of(self.client)?.process as c_int;
+        Ok(())
+    }
+}
+
+impl Entry for PJRT_Client_AddressableDevices_Args {
+    unsafe fn run(&mut self) -> Result<(), Failure> {
+        let pod = pod_of(self.client)?;
+        self.addressable_devices = pod.own_devices.as_ptr().cast();
+        self.num_addressable_devices = pod.own_devices.len();
+        Ok(())
+    }
+}
+
+impl Entry for PJRT_Client_LookupAddressableDevice_Args {
+    unsafe fn run(&mut self) -> Result<(), Failure> {
+        let pod = pod_of(self.client)?;
+        let index = usize::try_from(self.local_hardware_id).ok();
+        let device = index.and_then(|index| pod.own_devices.get(index)).ok_or_else(|| {
+            PodError::invalid(format!(
+                "process {} has {} devices, and none with the local number {}",
+                pod.process,
+                pod.own_devices.len(),
+                self.local_hardware_id
+            ))
+        })?;
+        self.addressable_device = device.0;
+        Ok(())
+    }
+}
+
+impl Entry for PJRT_Client_AddressableMemories_Args {
+    unsafe fn run(&mut self) -> Result<(), Failure> {
+        let pod = pod_of(self.client)?;
+        self.addressable_memories = pod.own_memories.as_ptr().cast();
+        self.num_addressable_memories = pod.own_memories.len();
+        Ok(())
+    }
+}
+
+impl Entry for PJRT_TopologyDescription_PlatformName_Args {
+    unsafe fn run(&mut self) -> Result<(), Failure> {
+        if let Some(Names { platform, .. }) = device::names(self.topology as usize) {
+            // The text lives as long as the client, as the topology does.
+            self.platform_name = platform.as_ptr().cast();
+            self.platform_name_size = platform.len();
+            return Ok(());
+        }
+        // SAFETY: the caller's arguments.
+        unsafe { forward(self) }
+    }
+}
+
+impl Entry for PJRT_TopologyDescription_PlatformVersion_Args {
+    unsafe fn run(&mut self) -> Result<(), Failure> {
+        if let Some(Names { version, .. }) = device::names(self.topology as usize) {
+            self.platform_version = version.as_ptr().cast();
+            self.platform_version_size = version.len();
+            return Ok(());
+        }
+        // SAFETY: the caller's arguments.
+        unsafe { forward(self) }
+    }
+}
+
+impl Pod {
+    pub(crate) fn platform_version(&self) -> &str {
+        &self.platform_version
+    }
+}
