@@ -5,6 +5,7 @@
 //! with collectives at once can wait in several of them forever.
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
@@ -75,7 +76,14 @@ pub(crate) fn start(pod: &Arc<Pod>, peers: Vec<Peer>) -> Result<Queue, PodError>
 fn run(pod: &Pod, mut exchange: Exchange, jobs: &Receiver<Job>) {
     let mut launches: u64 = 0;
     for job in jobs {
-        let outcome = job.run(pod, &mut exchange);
+        let run = AssertUnwindSafe(|| job.run(pod, &mut exchange));
+        let outcome = catch_unwind(run).unwrap_or_else(|payload| {
+            // Dropping the payload could panic again.
+            std::mem::forget(payload);
+            let message =
+                "a launch of the virtual pod panicked; this is a bug in fulmen-virtual-pod";
+            Err(PodError::new(PJRT_Error_Code::INTERNAL, message))
+        });
         launches += 1;
         at_exit::launched(launches);
         job.finish(outcome);
@@ -291,6 +299,7 @@ impl Entry for PJRT_LoadedExecutable_Execute_Args {
             }
             .to_vec()
         });
+        let queue = queue_of(pod.raw.0)?;
         let devices = device.map_or_else(|| program.devices.clone(), |device| vec![device]);
         let outputs: Vec<Arc<Array>> =
             (0..program.num_outputs).map(|_| Array::pending(pod, devices.clone())).collect();
@@ -300,7 +309,6 @@ impl Entry for PJRT_LoadedExecutable_Execute_Args {
                 events.push(UnsetEvent::new(pod.inner)?);
             }
         }
-        let queue = queue_of(pod.raw.0)?;
 
         // From here on nothing fails, so that the caller gets all or nothing.
         let positions = if device.is_some() { vec![0] } else { program.own.clone() };

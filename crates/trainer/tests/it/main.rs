@@ -44,4 +44,6 @@ mod spikes;
 mod stopping;
 mod train_step;
 mod tuner;
+#[cfg(feature = "multi-host")]
+mod virtual_pod;
 mod without_gradient;

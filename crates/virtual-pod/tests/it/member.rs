@@ -39,7 +39,7 @@ fn member() {
     let said = match task.as_str() {
         "values" => member.values(),
         "early" => member.early(),
-        "program" | "order" | "origin" | "hang" => member.mistake(&task),
+        "program" | "body" | "order" | "origin" | "hang" => member.mistake(&task),
         "lost" => member.lost(),
         _ => panic!("unknown task {task}"),
     };
@@ -74,6 +74,10 @@ impl Member {
 
     /// Scales a sharded vector by the sum over all devices, and adds the replicated `shift`.
     fn step(&self, name: &str) -> LoadedExecutable {
+        self.step_with(name, "sine")
+    }
+
+    fn step_with(&self, name: &str, operation: &str) -> LoadedExecutable {
         let all = self.all();
         let len = 2 * all;
         let program = format!(
@@ -87,7 +91,7 @@ impl Member {
                 %zero = stablehlo.constant dense<0.0> : tensor<f32>
                 %sum = stablehlo.reduce(%x init: %zero) applies stablehlo.add across dimensions = [0]
                   : (tensor<{len}xf32>, tensor<f32>) -> tensor<f32>
-                %mean = stablehlo.sine %sum : tensor<f32>
+                %mean = stablehlo.{operation} %sum : tensor<f32>
                 %all = stablehlo.broadcast_in_dim %mean, dims = [] : (tensor<f32>) -> tensor<{len}xf32>
                 %scaled = stablehlo.multiply %x, %all : tensor<{len}xf32>
                 %shifts = stablehlo.broadcast_in_dim %shift, dims = [] : (tensor<f32>) -> tensor<{len}xf32>
@@ -230,7 +234,9 @@ impl Member {
 
     /// Process 1 does something that the others do not, at its second launch.
     fn mistake(&self, task: &str) -> String {
-        let steps = (self.step("step"), self.step("evaluate"));
+        let other =
+            if task == "body" { self.step_with("step", "cosine") } else { self.step("evaluate") };
+        let steps = (self.step("step"), other);
         let shift = self.scalars(1.0);
         let mut execution = self.launch(&steps.0, self.vector(), &shift).unwrap();
         let mut x = Self::output(&mut execution, 0);

@@ -19,6 +19,14 @@ fn a_different_program_is_named_in_all_processes() {
 }
 
 #[test]
+fn programs_with_the_same_name_are_compared_too() {
+    for error in Members::start("2x1", "body", &[]).outputs(0..2) {
+        assert!(error.contains("process 0 launches `step` (fingerprint "), "{error}");
+        assert!(error.contains("but process 1 launches `step` (fingerprint "), "{error}");
+    }
+}
+
+#[test]
 fn a_different_order_is_named() {
     for error in Members::start("2x2", "order", &[]).outputs(0..2) {
         assert!(error.contains("at launch 2, process 0 launches `step`"), "{error}");
@@ -52,7 +60,8 @@ fn a_lost_process_is_named() {
 
 #[test]
 fn a_mistake_hangs_as_on_devices_if_the_setting_says_so() {
-    let hang = [("FULMEN_VIRTUAL_POD_MISMATCH", "hang")];
+    // `fulmen-pjrt` waits for the launches of a platform `cpu` before it closes a client.
+    let hang = [("FULMEN_VIRTUAL_POD_MISMATCH", "hang"), ("FULMEN_VIRTUAL_POD_PLATFORM", "abacus")];
     assert_eq!(Members::start("2x2", "hang", &hang).outputs(0..2), ["ready: false"; 2]);
 }
 

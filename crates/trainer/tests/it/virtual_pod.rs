@@ -1,0 +1,153 @@
+//! Fits over several processes on a virtual pod: the losses and the checkpoints are those of one
+//! process with as many devices, bit for bit.
+
+#[path = "../../../coordination/tests/it/common/mod.rs"]
+mod test_processes;
+
+use std::path::{Path, PathBuf};
+
+use fulmen_tensor::{Accelerator, Devices, Runtime, Tensor};
+use fulmen_trainer::{Result, Strategy};
+use test_processes::{TASK_VARIABLE, TestProcesses, say};
+
+use crate::common::{Net, PAD_LAST, Record, tensors, train_loader, trainer, val_loader};
+
+/// The process that the tests start. Its task is a strategy, or a mistake.
+#[test]
+#[ignore = "a part in the other tests"]
+fn member() {
+    let Some(task) = std::env::var_os(TASK_VARIABLE) else { return };
+    let folder = std::env::var_os("FOLDER").unwrap();
+    let ending = match fit(Path::new(&folder), Devices::auto(), &task.to_string_lossy()) {
+        Ok(values) => format!("well {values:x?}"),
+        Err(error) => format!("{error}"),
+    };
+    say(format!("ended {}", ending.replace('\n', " ")));
+}
+
+/// The bits of the losses and of the validation's results.
+fn fit(folder: &Path, devices: Devices, task: &str) -> Result<Vec<u64>> {
+    let strategy = if task == "fsdp" { Strategy::Fsdp } else { Strategy::Ddp };
+    if task == "evaluates first" {
+        // It opens the devices of this process. The Trainer closes them, and opens those of all.
+        assert_eq!(Tensor::from_slice(&[1.0f32, 4.0], [2]).sum_all().eval()?.to_f64(), [5.0]);
+    }
+    let held = (task == "holds devices")
+        .then(|| Runtime::open(Accelerator::Cpu, &Devices::auto()))
+        .transpose()?;
+    let record = Record::default();
+    let mut trainer = trainer(folder)
+        .devices(devices)
+        .strategy(strategy)
+        .max_epochs(2)
+        .log_every_n_steps(1)
+        .callback(record.clone())
+        .build()?;
+    drop(held);
+    let net = Net::new();
+    // The last batch has four samples, and the devices are eight.
+    trainer.fit(&net, &train_loader(28, PAD_LAST), Some(&val_loader(12)))?;
+    // A value that a process computes alone, with the client of the fit.
+    let own = Tensor::from_slice(&[1.0f32, 2.0], [2]).sum_all().eval()?.to_f64();
+    assert_eq!(own, [3.0]);
+    let mut values = vec![];
+    for (points, name) in [(&record.logs, "train_loss"), (&record.validations, "val_loss")] {
+        let points = points.lock().unwrap();
+        values.extend(points.iter().filter_map(|point| point.get(name)).map(f64::to_bits));
+    }
+    Ok(values)
+}
+
+/// The folders of checkpoints, by name.
+fn checkpoints(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        let entries: Vec<PathBuf> =
+            std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+        if entries.iter().any(|path| path.extension().is_some_and(|e| e == "safetensors")) {
+            found.push(folder);
+        } else {
+            folders.extend(entries.into_iter().filter(|path| path.is_dir()));
+        }
+    }
+    found.sort();
+    found
+}
+
+/// Starts a pod of this shape, and returns how the processes end.
+fn run(folder: &Path, shape: &str, task: &str, variables: &[(&str, &str)]) -> Vec<String> {
+    let count = shape.split_once('x').unwrap().0.parse().unwrap();
+    let plugin = fulmen_virtual_pod::library().unwrap();
+    let mut processes = TestProcesses::new("virtual_pod::member", count);
+    for index in 0..count {
+        let mut all = vec![
+            ("FOLDER", folder.to_str().unwrap()),
+            ("FULMEN_PJRT_PLUGIN", plugin.to_str().unwrap()),
+            ("FULMEN_VIRTUAL_POD", shape),
+            ("FULMEN_HEARTBEAT_TIMEOUT", "20"),
+        ];
+        all.extend(variables);
+        processes.start(index, task, &all);
+    }
+    processes.endings(0..count)
+}
+
+/// Checks fits over processes of these shapes, which have eight devices, against one process.
+fn check(strategy: &str, shapes: &[&str]) {
+    let one = tempfile::tempdir().unwrap();
+    let expected = fit(one.path(), Devices::from(8), strategy).unwrap();
+    assert!(expected.len() > 8, "{expected:?}");
+    let expected = format!("well {expected:x?}");
+    for shape in shapes {
+        let folder = tempfile::tempdir().unwrap();
+        let endings = run(folder.path(), shape, strategy, &[]);
+        for (process, ending) in endings.iter().enumerate() {
+            assert_eq!(ending, &expected, "{strategy} on {shape}, process {process}");
+        }
+        let saved = checkpoints(folder.path());
+        let names = |folders: &[PathBuf]| -> Vec<String> {
+            let name = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().into_owned();
+            folders.iter().map(name).collect()
+        };
+        assert_eq!(names(&saved), names(&checkpoints(one.path())));
+        assert!(!saved.is_empty());
+        for (saved, expected) in saved.iter().zip(checkpoints(one.path())) {
+            let (saved, expected) = (tensors(saved), tensors(expected));
+            assert_eq!(saved.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>());
+            for (name, value) in &expected {
+                assert_eq!(saved[name].bytes(), value.bytes(), "{strategy} on {shape}: {name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn data_parallel_fits_are_those_of_one_process_to_the_bit() {
+    check("ddp", &["2x4", "4x2"]);
+}
+
+#[test]
+fn fully_sharded_fits_are_those_of_one_process_to_the_bit() {
+    check("fsdp", &["2x4"]);
+}
+
+#[test]
+fn a_platform_with_any_name_trains() {
+    let folder = tempfile::tempdir().unwrap();
+    let platform = [("FULMEN_VIRTUAL_POD_PLATFORM", "abacus")];
+    let endings = run(folder.path(), "2x1", "evaluates first", &platform);
+    assert!(endings.iter().all(|ending| ending.starts_with("well ")), "{endings:?}");
+    assert_eq!(endings[0], endings[1]);
+}
+
+#[test]
+fn a_plugin_has_one_client() {
+    let folder = tempfile::tempdir().unwrap();
+    for ending in run(folder.path(), "2x1", "holds devices", &[]) {
+        assert!(
+            ending.contains("this process opened its devices before it joined the other processes"),
+            "{ending}"
+        );
+    }
+}
