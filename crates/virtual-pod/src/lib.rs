@@ -85,7 +85,7 @@ pub extern "C" fn fulmen_virtual_pod_live_objects() -> usize {
 const FILE: &str = "libfulmen_virtual_pod.so";
 
 /// The plugin's file, which Cargo builds with each program that depends on this crate. It is in the
-/// folder of the running program, in the folder `deps` there, or in `lib` beside that folder.
+/// folder of the running program, in the folder `deps` there, or in `../lib`.
 ///
 /// # Errors
 /// The file is in none of these places.

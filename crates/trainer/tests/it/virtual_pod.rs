@@ -10,7 +10,7 @@ use fulmen_tensor::{Accelerator, Devices, Runtime, Tensor};
 use fulmen_trainer::{Result, Strategy};
 use test_processes::{TASK_VARIABLE, TestProcesses, say};
 
-use crate::common::{Net, PAD_LAST, Record, tensors, train_loader, trainer, val_loader};
+use crate::common::{DROP_LAST, Net, Record, tensors, train_loader, trainer, val_loader};
 
 /// The process that the tests start. Its task is a strategy, or a mistake.
 #[test]
@@ -45,8 +45,8 @@ fn fit(folder: &Path, devices: Devices, task: &str) -> Result<Vec<u64>> {
         .build()?;
     drop(held);
     let net = Net::new();
-    // The last batch has four samples, and the devices are eight.
-    trainer.fit(&net, &train_loader(28, PAD_LAST), Some(&val_loader(12)))?;
+    // The last batch of the validation has four samples, and the devices are eight.
+    trainer.fit(&net, &train_loader(40, DROP_LAST), Some(&val_loader(12)))?;
     // A value that a process computes alone, with the client of the fit.
     let own = Tensor::from_slice(&[1.0f32, 2.0], [2]).sum_all().eval()?.to_f64();
     assert_eq!(own, [3.0]);
