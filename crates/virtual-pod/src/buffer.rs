@@ -110,7 +110,7 @@ impl Array {
         self.changed.notify_all();
         let Parts::Pending(waiters) = before else { return };
         for waiter in waiters {
-            waiter(result.as_deref().map_err(|error| error));
+            waiter(result.as_deref());
         }
     }
 
@@ -125,7 +125,7 @@ impl Array {
             parts => parts.result(),
         };
         drop(state);
-        waiter(result.as_deref().map_err(|error| error));
+        waiter(result.as_deref());
     }
 
     /// Waits for the parts.
@@ -365,7 +365,7 @@ impl Entry for PJRT_Buffer_ReadyEvent_Args {
                 unsafe { inner.call(&mut args) }?;
                 await_event(inner, args.event)
             });
-            event.set(ready.as_ref().map(|()| ()));
+            event.set(ready.err().as_ref());
         }));
         Ok(())
     }
@@ -486,7 +486,7 @@ impl Entry for PJRT_Buffer_ToHostBuffer_Args {
                 // size.
                 unsafe { read_into(inner, parts[index].raw(), order, { dst }.0, len) }
             });
-            event.set(outcome.as_ref().map(|()| ()));
+            event.set(outcome.err().as_ref());
         }));
         Ok(())
     }

@@ -54,16 +54,17 @@ impl UnsetEvent {
         self.raw
     }
 
-    pub(crate) fn set(mut self, outcome: Result<(), &PodError>) {
-        self.set_once(outcome);
+    /// Makes the event ready, with success if there is no error.
+    pub(crate) fn set(mut self, error: Option<&PodError>) {
+        self.set_once(error);
     }
 
-    fn set_once(&mut self, outcome: Result<(), &PodError>) {
+    fn set_once(&mut self, error: Option<&PodError>) {
         self.is_set = true;
         let mut args = PJRT_Event_Set_Args::new();
         args.event = self.raw;
         args.error_code = PJRT_Error_Code(0);
-        if let Err(error) = outcome {
+        if let Some(error) = error {
             args.error_code = error.code;
             args.error_message = error.message.as_ptr().cast();
             args.error_message_size = error.message.len();
@@ -86,7 +87,7 @@ impl Drop for UnsetEvent {
     fn drop(&mut self) {
         if !self.is_set {
             let message = "the client was closed before this was done";
-            self.set_once(Err(&PodError::new(PJRT_Error_Code::UNAVAILABLE, message)));
+            self.set_once(Some(&PodError::new(PJRT_Error_Code::UNAVAILABLE, message)));
         }
     }
 }

@@ -147,11 +147,11 @@ impl Job {
                 for (output, parts) in outputs.iter().zip(parts) {
                     output.resolve(Ok(parts));
                 }
-                events.into_iter().for_each(|event| event.set(Ok(())));
+                events.into_iter().for_each(|event| event.set(None));
             }
             Err(error) => {
                 outputs.iter().for_each(|output| output.resolve(Err(error.clone())));
-                events.into_iter().for_each(|event| event.set(Err(&error)));
+                events.into_iter().for_each(|event| event.set(Some(&error)));
             }
         }
     }

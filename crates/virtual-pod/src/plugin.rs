@@ -267,10 +267,11 @@ impl Entry for PJRT_Plugin_Attributes_Args {
         unsafe { forward(self) }?;
         let attributes = ATTRIBUTES.get_or_init(|| {
             let first = self.attributes.cast::<u8>();
-            // SAFETY: the list has a first element, which starts with its size.
-            let size =
-                if self.num_attributes == 0 { 0 } else { unsafe { first.cast::<usize>().read() } };
-            let stride = size.max(size_of::<PJRT_NamedValue>());
+            let mut stride = size_of::<PJRT_NamedValue>();
+            if self.num_attributes > 0 {
+                // SAFETY: the list has a first element, which starts with its size.
+                stride = stride.max(unsafe { first.cast::<usize>().read() });
+            }
             let mut all = Vec::new();
             for i in 0..self.num_attributes {
                 // SAFETY: within the CPU plugin's list, whose values live as long as the process.

@@ -8,6 +8,10 @@
 //! It is hidden because it is not a stable interface: `fulmen-virtual-pod`, which is a plugin itself,
 //! uses the same layouts.
 #![allow(non_camel_case_types, reason = "the names are those of the header, for comparison")]
+#![allow(
+    clippy::new_without_default,
+    reason = "arguments with null pointers are no useful default"
+)]
 
 mod args;
 mod key_value;

@@ -42,6 +42,9 @@ mod scanned_layers;
 mod sparse_tables;
 mod spikes;
 mod stopping;
+#[cfg(feature = "multi-host")]
+#[path = "../../../coordination/tests/it/common/mod.rs"]
+mod test_processes;
 mod train_step;
 mod tuner;
 #[cfg(feature = "multi-host")]

@@ -2,17 +2,14 @@
 //! run something different, all end with an error that names it. CPU plugins cannot run a step over
 //! several processes.
 
-#[path = "../../../coordination/tests/it/common/mod.rs"]
-mod test_processes;
-
 use crate::common::PAD_LAST;
+use crate::test_processes::{TASK_VARIABLE, TestProcesses, say};
 use std::path::Path;
 
 use fulmen_coordination::Error as Coordination;
 use fulmen_nn::Module;
 use fulmen_tensor::Literal;
 use fulmen_trainer::Result;
-use test_processes::{TASK_VARIABLE, TestProcesses, say};
 
 const COUNT: usize = 8;
 

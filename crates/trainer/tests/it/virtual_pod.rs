@@ -1,16 +1,13 @@
 //! Fits over several processes on a virtual pod: the losses and the checkpoints are those of one
 //! process with as many devices, bit for bit.
 
-#[path = "../../../coordination/tests/it/common/mod.rs"]
-mod test_processes;
-
 use std::path::{Path, PathBuf};
 
 use fulmen_tensor::{Accelerator, Devices, Runtime, Tensor};
 use fulmen_trainer::{Result, Strategy};
-use test_processes::{TASK_VARIABLE, TestProcesses, say};
 
 use crate::common::{DROP_LAST, Net, Record, tensors, train_loader, trainer, val_loader};
+use crate::test_processes::{TASK_VARIABLE, TestProcesses, say};
 
 /// The process that the tests start. Its task is a strategy, or a mistake.
 #[test]
