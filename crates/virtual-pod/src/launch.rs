@@ -279,17 +279,18 @@ impl Entry for PJRT_LoadedExecutable_Execute_Args {
             ))
             .into());
         }
-        let mut arguments = Vec::new();
+        let mut arguments = vec![Vec::new(); own];
         // SAFETY: the caller's lists have these lengths, and contain buffers of this plugin.
         unsafe {
-            for &start in list(self.argument_lists, self.num_devices) {
-                let shards = list(start, self.num_args)
-                    .iter()
-                    .map(|&raw| Ok(Handle::of(raw)?.shard().clone()));
-                arguments.push(shards.collect::<Result<Vec<Shard>, PodError>>()?);
+            for (shards, &start) in
+                arguments.iter_mut().zip(list(self.argument_lists, self.num_devices))
+            {
+                for &raw in list(start, self.num_args) {
+                    shards.push(Handle::of(raw)?.shard().clone());
+                }
             }
         }
-        if arguments.len() != own || arguments.iter().any(|shards| shards.len() != self.num_args) {
+        if arguments.iter().any(|shards: &Vec<Shard>| shards.len() != self.num_args) {
             return Err(PodError::invalid("a list of arguments is null").into());
         }
         let non_donatable = options.map_or_else(Vec::new, |options| {
