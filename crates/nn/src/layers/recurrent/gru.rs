@@ -4,7 +4,7 @@ use fulmen_tensor::{AsTensor, Tensor};
 
 use super::cell::Cell;
 use super::stack::Stack;
-use super::{builders, shown};
+use super::{builders, calls_with_one_state, shown};
 use crate::Module;
 use crate::library::NN;
 
@@ -35,27 +35,7 @@ impl Gru {
     }
 
     builders!(Gru);
-
-    /// The outputs and the last states, with the shapes of [`Rnn::forward`](super::Rnn::forward).
-    #[track_caller]
-    pub fn forward(&self, x: impl AsTensor, h_0: Option<&Tensor>) -> (Tensor, Tensor) {
-        let _scope = NN.open();
-        self.0.run_with_one_state(&self.to_string(), x.as_tensor(), None, h_0)
-    }
-
-    /// Like [`Gru::forward`] for a padded batch whose sequences have these lengths, integers
-    /// `[batch]`; see [`Rnn::forward_lengths`](super::Rnn::forward_lengths).
-    #[track_caller]
-    pub fn forward_lengths(
-        &self,
-        x: impl AsTensor,
-        lengths: impl AsTensor,
-        h_0: Option<&Tensor>,
-    ) -> (Tensor, Tensor) {
-        let _scope = NN.open();
-        let lengths = Some(lengths.as_tensor());
-        self.0.run_with_one_state(&self.to_string(), x.as_tensor(), lengths, h_0)
-    }
+    calls_with_one_state!(Gru);
 }
 
 shown!(Gru, "GRU");
