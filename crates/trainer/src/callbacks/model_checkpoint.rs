@@ -98,7 +98,7 @@ impl ModelCheckpoint {
 
     /// Sets whether a missing metric is an error (the default) or only a warning. It is missing if
     /// an epoch ends without it, and no validation has logged it although every validation set has
-    /// run.
+    /// run. As in Lightning, it is only a warning in a fit without validation.
     pub fn strict(mut self, strict: bool) -> ModelCheckpoint {
         self.strict = strict;
         self
@@ -338,6 +338,7 @@ impl Callback for ModelCheckpoint {
         self.saved_time = Some(Instant::now());
         if let Some((metric, _)) = &mut self.monitor {
             metric.strict = self.strict;
+            metric.needs_validation = true;
             metric.start_fit();
         }
     }

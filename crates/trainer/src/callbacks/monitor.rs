@@ -32,6 +32,10 @@ pub(super) struct Monitored {
     metric: String,
     /// Whether a missing metric is an error or only a warning.
     pub(super) strict: bool,
+    /// Whether it is only a warning as long as no validation has run.
+    pub(super) needs_validation: bool,
+    /// Whether a validation has run in this fit.
+    has_validated: bool,
     /// Whether the metric was found, or its absence was reported.
     known: bool,
     /// The names that validations within the epoch logged.
@@ -41,7 +45,15 @@ pub(super) struct Monitored {
 impl Monitored {
     pub(super) fn new(callback: &'static str, metric: impl Into<String>) -> Monitored {
         let metric = metric.into();
-        Monitored { callback, metric, strict: true, known: false, validated: Vec::new() }
+        Monitored {
+            callback,
+            metric,
+            strict: true,
+            needs_validation: false,
+            has_validated: false,
+            known: false,
+            validated: Vec::new(),
+        }
     }
 
     pub(super) fn name(&self) -> &str {
@@ -51,12 +63,14 @@ impl Monitored {
     /// Forgets what an earlier fit logged.
     pub(super) fn start_fit(&mut self) {
         self.known = false;
+        self.has_validated = false;
         self.validated.clear();
     }
 
     /// The metric's value in a validation, if it has the metric.
     pub(super) fn in_validation(&mut self, point: &LogPoint) -> Option<f64> {
         let value = point.get(&self.metric);
+        self.has_validated = true;
         self.known |= value.is_some();
         if !self.known {
             self.validated.extend(names(point));
@@ -90,7 +104,7 @@ impl Monitored {
                 self.callback,
                 logged.join(", ")
             );
-            if self.strict {
+            if self.strict && (self.has_validated || !self.needs_validation) {
                 actions.fail(format!("{missing}. With strict(false) it only warns"));
             } else {
                 note(&format!("warning: {missing}"));

@@ -85,6 +85,11 @@ fn every_callback_that_monitors_rejects_a_metric_that_is_never_logged() {
         );
         assert_eq!(fit(folder.path(), true, lenient).unwrap().epochs, 4);
     }
+    // As in Lightning, ModelCheckpoint only warns in a fit without validation.
+    let summary = fit(folder.path(), false, |b| b.callback(checkpoint())).unwrap();
+    assert_eq!((summary.epochs, summary.best_checkpoint), (4, None));
+    let error = fit(folder.path(), false, |b| b.callback(plateau())).unwrap_err();
+    assert!(error.to_string().contains("ReduceLROnPlateau monitors"), "{error}");
     // The metrics of a validation within the epoch exist too.
     let error = fit(folder.path(), true, |b| b.val_check_interval("3").callback(checkpoint()))
         .unwrap_err()
