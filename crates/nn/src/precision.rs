@@ -4,7 +4,10 @@
 use fulmen_tensor::DType;
 pub(crate) use fulmen_tensor::internal::wide;
 
-/// The dtype in which to compute with values of this floating-point dtype.
+/// The dtype in which to compute with values of this floating-point or complex dtype.
 pub(crate) fn precision(dtype: DType) -> DType {
-    if dtype == DType::F64 { DType::F64 } else { DType::F32 }
+    match dtype {
+        DType::F64 | DType::C64 | DType::C128 => dtype,
+        _ => DType::F32,
+    }
 }

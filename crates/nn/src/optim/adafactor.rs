@@ -81,6 +81,7 @@ fn rms(x: &Tensor) -> Tensor {
 impl Rule for Adafactor {
     const NAME: &'static str = "Adafactor";
     const ELEMENTWISE: bool = false;
+    const COMPLEX: bool = false;
 
     fn common(&self) -> &CommonSettings {
         &self.common

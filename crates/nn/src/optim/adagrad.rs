@@ -81,7 +81,9 @@ impl Rule for Adagrad {
 
     fn init_state(&self, parameter: &TensorType) -> Vec<(&'static str, Tensor)> {
         let zeros = zeros(parameter);
-        vec![("sum", Tensor::full(zeros.dtype(), zeros.shape(), self.initial_accumulator_value))]
+        let dtype = zeros.dtype();
+        let part = Tensor::full(dtype.real(), zeros.shape(), self.initial_accumulator_value);
+        vec![("sum", if dtype.is_complex() { Tensor::complex(&part, &part) } else { part })]
     }
 
     fn apply(&self, args: &UpdateArgs<'_>) -> (Tensor, Vec<Tensor>) {

@@ -2,6 +2,9 @@
 
 use fulmen_tensor::{DType, Tensor};
 
+use crate::library::NN;
+use crate::precision::precision;
+
 /// The number of good steps after which the scale doubles.
 const GROWTH_INTERVAL: f64 = 2000.0;
 
@@ -41,25 +44,42 @@ impl GradScaler {
     }
 
     /// The loss to differentiate: an f32 scalar.
+    #[track_caller]
     pub fn scale(&self, loss: &Tensor) -> Tensor {
+        let _scope = NN.open();
         loss.to_dtype(DType::F32) * &self.scale
     }
 
     /// Divides a gradient of the scaled loss by the scale.
+    #[track_caller]
     pub fn unscale(&self, gradient: &Tensor) -> Tensor {
-        (gradient.to_dtype(DType::F32) / &self.scale).to_dtype(gradient.dtype())
+        let _scope = NN.open();
+        let dtype = precision(gradient.dtype());
+        (gradient.to_dtype(dtype) / self.scale.to_dtype(dtype)).to_dtype(gradient.dtype())
     }
 
     /// Whether no gradient overflowed: a boolean scalar.
+    #[track_caller]
     pub fn all_finite<'a>(&self, gradients: impl Iterator<Item = &'a Tensor>) -> Tensor {
+        let _scope = NN.open();
         // Zero times a finite number is zero; times anything else it is NaN.
-        let zeros = gradients.map(|gradient| (gradient.to_dtype(DType::F32) * 0.0).sum_all());
-        zeros.fold(Tensor::full(DType::F32, [], 0.0), |sum, zero| sum + zero).eq(0.0)
+        let zero = |part: Tensor| (part * 0.0).sum_all().to_dtype(DType::F32);
+        let mut sum = Tensor::full(DType::F32, [], 0.0);
+        for gradient in gradients {
+            let wide = gradient.to_dtype(precision(gradient.dtype()));
+            sum = sum + zero(wide.real());
+            if wide.dtype().is_complex() {
+                sum = sum + zero(wide.imag());
+            }
+        }
+        sum.eq(0.0)
     }
 
     /// The scale and the number of good steps for the next step, as [`GradScaler::new`] takes them.
     /// If `updates` is false, the optimizer makes no step, and they do not change.
+    #[track_caller]
     pub fn update(&self, finite: &Tensor, updates: Option<&Tensor>) -> [Tensor; 2] {
+        let _scope = NN.open();
         let good = &self.good_steps + 1.0;
         let grows = good.ge(GROWTH_INTERVAL);
         let grown = grows.select(&(&self.scale * 2.0), &self.scale);

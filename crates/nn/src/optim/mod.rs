@@ -112,6 +112,11 @@ pub trait Optimizer: Any + Send + Sync + Debug {
     /// The new parameter and state, in the order of [`Optimizer::state`]. The gradient may have a
     /// wider dtype than the parameter, as accumulated gradients do; so may the returned parameter,
     /// which the Trainer rounds.
+    ///
+    /// The gradient of a complex parameter is `∂/∂x + i·∂/∂y`, the direction of ascent, as in
+    /// PyTorch. It is the conjugate of what [`grad`](fulmen_tensor::grad()) returns; the Trainer
+    /// passes the conjugate. The optimizers of this module treat a complex number as two real ones;
+    /// [`Adafactor`] rejects complex parameters.
     fn update(
         &self,
         step: &Step,

@@ -54,7 +54,8 @@ impl Origin {
     }
 }
 
-/// The inputs of an update, in f32, or in f64 for f64 parameters.
+/// The inputs of an update, in f32, or in f64 for f64 parameters. A complex parameter, its gradient
+/// and its state have one more axis at the end, with the real and the imaginary part.
 #[must_use]
 pub(super) struct UpdateArgs<'a> {
     pub(super) step: &'a Step,
@@ -121,6 +122,9 @@ pub(super) trait Rule: Debug {
     /// of that element.
     const ELEMENTWISE: bool;
 
+    /// Whether a complex parameter can be updated as pairs of real numbers, as PyTorch does.
+    const COMPLEX: bool = true;
+
     fn common(&self) -> &CommonSettings;
 
     /// What is wrong with the settings of this optimizer, if anything.
@@ -150,7 +154,18 @@ pub(super) fn zeros(parameter: &TensorType) -> Tensor {
 
 /// An initial state of one number.
 pub(super) fn number(parameter: &TensorType, value: f64) -> Tensor {
-    Tensor::full(precision(parameter.dtype), [], value)
+    Tensor::full(precision(parameter.dtype).real(), [], value)
+}
+
+/// Complex numbers as pairs of real ones along a new last axis (PyTorch's `view_as_real`). Real
+/// numbers are unchanged.
+fn as_real(x: &Tensor) -> Tensor {
+    if x.dtype().is_complex() { Tensor::stack(&[x.real(), x.imag()], -1) } else { x.clone() }
+}
+
+/// The inverse of [`as_real`], for a value of this dtype.
+fn from_real(x: &Tensor, dtype: DType) -> Tensor {
+    if dtype.is_complex() { Tensor::complex(x.index(-1, 0), x.index(-1, 1)) } else { x.clone() }
 }
 
 /// `1 − βᵗ` from `log β`. It does not use `pow`: for β = 0.999 and small `t`, the power is so close
@@ -256,26 +271,28 @@ pub(super) fn update<R: Rule>(
         return wrong(Tensor::from_fault(fault));
     }
     let _scope = NN.at(step.location);
-    if let Some(message) = check_args(parameter, gradient, state, slots) {
+    if let Some(message) = check_args::<R>(parameter, gradient, state, slots) {
         return wrong(Tensor::poison(R::NAME, message));
     }
     let dtype = precision(parameter.dtype());
-    let g = gradient.to_dtype(dtype);
+    let g = as_real(&gradient.to_dtype(dtype));
+    let pairs: Vec<Tensor> = state.iter().map(as_real).collect();
     let args = UpdateArgs {
         step,
-        lr: lr.to_dtype(dtype),
+        lr: lr.to_dtype(dtype.real()),
         weight_decay: step.weight_decay(rule.common().weight_decay),
         origin: Origin::new(rule),
-        p: parameter.to_dtype(dtype),
+        p: as_real(&parameter.to_dtype(dtype)),
         g: if rule.common().maximize { -g } else { g },
-        state,
+        state: &pairs,
     };
-    let (p, state) = rule.apply(&args);
-    (p.to_dtype(parameter.dtype()), state)
+    let (p, new) = rule.apply(&args);
+    let new = new.iter().zip(state).map(|(new, old)| from_real(new, old.dtype())).collect();
+    (from_real(&p, dtype).to_dtype(parameter.dtype()), new)
 }
 
 /// Checks that the gradient and the state belong to this parameter.
-fn check_args(
+fn check_args<R: Rule>(
     parameter: &Tensor,
     gradient: &Tensor,
     state: &[Tensor],
@@ -285,6 +302,13 @@ fn check_args(
         return Some(format!(
             "the gradient {} does not belong to the parameter {}",
             gradient.ty(),
+            parameter.ty()
+        ));
+    }
+    if parameter.dtype().is_complex() && !R::COMPLEX {
+        return Some(format!(
+            "the parameter is complex, {}, and the factors of its second moments are those of real \
+             numbers; use another optimizer for it, such as Adam",
             parameter.ty()
         ));
     }

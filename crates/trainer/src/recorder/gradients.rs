@@ -88,7 +88,10 @@ impl Gradients<'_> {
 fn norm<'a>(sums: impl IntoIterator<Item = &'a Tensor>, weight: Option<&Tensor>) -> Tensor {
     let norm = clip::norm(sums.into_iter());
     match weight {
-        Some(weight) => norm / weight,
+        Some(weight) => {
+            let weight = weight.to_dtype(norm.dtype());
+            norm / weight
+        }
         None => norm,
     }
 }
@@ -128,8 +131,9 @@ impl UsedValues<'_> {
                     self.rows(param, &all, location)?
                 }
                 None => {
-                    let first = self.unscale(first);
-                    self.whole(param, own_parts.fold(first, |sum, part| sum + self.unscale(part)))
+                    let first = self.for_optimizer(first);
+                    let sum = own_parts.fold(first, |sum, part| sum + self.for_optimizer(part));
+                    self.whole(param, sum)
                 }
             });
         }
@@ -153,11 +157,15 @@ impl UsedValues<'_> {
     ) -> Result<Gradient<'p>> {
         let table = Table { name: &self.values.layout[param.slots.param].name, location };
         let gradient = table.gradient(parts, param.value.shape(), self.accumulates)?;
-        let sum = self.unscale(gradient.rows);
+        let sum = self.for_optimizer(gradient.rows);
         Ok(Gradient { param, sum, rows: Some(gradient.indices) })
     }
 
-    fn unscale(&self, gradient: Tensor) -> Tensor {
+    /// The gradient without the scale of the loss. That of a complex parameter becomes the
+    /// direction of ascent, `∂/∂x + i·∂/∂y`, which optimizers expect; differentiation gives its
+    /// conjugate.
+    fn for_optimizer(&self, gradient: Tensor) -> Tensor {
+        let gradient = gradient.conj();
         match self.scale {
             Some(scale) => scale.unscale(&gradient),
             None => gradient,
@@ -229,6 +237,7 @@ pub(super) fn gradients<'a>(
         let counters = &values.layout.counters;
         let number =
             values.before(counters.group.map_or(counters.step, |[_, groups]| groups)) + 1.0;
+        let norm = norm.as_ref().map(|norm| norm.to_dtype(DType::F32));
         let (passes, latest) = guard.skip(values, &loss, norm.as_ref(), updates.as_ref(), &number);
         (updates, skipped) = (Some(passes), latest);
     }

@@ -276,7 +276,8 @@ impl Recorder {
         ));
         monitored.extend(skipped);
         // Steps that overflowed log the norm too, because it shows the overflow.
-        let norm = gradients.norm.clone().filter(|_| self.config.logs_grad_norm());
+        let norm = gradients.norm.as_ref().filter(|_| self.config.logs_grad_norm());
+        let norm = norm.map(|norm| norm.to_dtype(DType::F32));
         let index = monitored.iter().position(|monitored| monitored.name == logs::GRAD_NORM);
         let grad_norm = norm.or(index.map(|index| monitored.remove(index).value));
         monitored.iter_mut().for_each(|m| m.name = logs::group_value_name(&m.name, &member.name));

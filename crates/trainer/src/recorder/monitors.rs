@@ -11,7 +11,7 @@ use super::update::{OptimizerSteps, updated_values};
 use super::values::Values;
 use crate::Result;
 use crate::logs::{GRAD_NORM, LEARNING_RATE, MonitoredValue};
-use crate::rules::clip;
+use crate::rules::{accumulation, clip};
 use crate::state::Entry;
 use crate::step_config::StepConfig;
 use crate::step_config::step_part::{StepPart, SweepMode};
@@ -155,14 +155,13 @@ pub(super) fn norms(
                 } else {
                     format!("{kind}/{group}")
                 });
-                norms.push(norm);
+                norms.push(norm.to_dtype(DType::F32));
             };
             let new = |member: &Member<'_>| {
-                member.select(&after[member.param.slots.param.index()]).to_dtype(DType::F32)
+                wide(&member.select(&after[member.param.slots.param.index()]))
             };
-            let change = |member: &Member<'_>| {
-                new(member) - member.select(&member.param.value).to_dtype(DType::F32)
-            };
+            let change =
+                |member: &Member<'_>| new(member) - wide(&member.select(&member.param.value));
             let trained: Vec<_> =
                 members.iter().filter(|member| member.gradient.is_some()).copied().collect();
             // The norm of all gradients may exist already.
@@ -277,6 +276,11 @@ fn groups<'a>(
         }
     }
     groups
+}
+
+/// A value in the dtype of sums.
+fn wide(value: &Tensor) -> Tensor {
+    value.to_dtype(accumulation::dtype(value.dtype()))
 }
 
 fn norm(members: &[Member<'_>], value: impl Fn(&Member<'_>) -> Tensor) -> Tensor {

@@ -18,7 +18,10 @@ use crate::rules::weight::weighted;
 /// The dtype of sums and averages over many steps: at least f32, because smaller types would lose
 /// small terms.
 pub(crate) fn dtype(value: DType) -> DType {
-    if value == DType::F64 { DType::F64 } else { DType::F32 }
+    match value {
+        DType::F64 | DType::C64 | DType::C128 => value,
+        _ => DType::F32,
+    }
 }
 
 /// The number of batches per optimizer step, as pairs of a first epoch and a number. The epochs are

@@ -206,7 +206,7 @@ impl WeightAveraging {
 
     /// Whether a value of the module with this name has an average.
     pub(crate) fn has(&self, name: &str, ty: &TensorType, trained: bool, is_buffer: bool) -> bool {
-        ty.dtype.is_float() && self.includes(name) && (trained || is_buffer && self.use_buffers)
+        ty.dtype.is_inexact() && self.includes(name) && (trained || is_buffer && self.use_buffers)
     }
 
     /// Whether averaging depends on epochs, so that a step must know when an epoch ends.

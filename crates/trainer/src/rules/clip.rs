@@ -12,11 +12,20 @@ pub(crate) fn needs_norm(clip: Clip) -> bool {
     matches!(clip, Some((GradientClipAlgorithm::Norm, _)))
 }
 
-/// The Euclidean norm of all gradients together, an f32 scalar. For sharded gradients, the sum runs
-/// over the devices.
+/// The Euclidean norm of all gradients together, a scalar: f64 if one of them has 64-bit numbers,
+/// otherwise f32. For sharded gradients, the sum runs over the devices.
 pub(crate) fn norm<'a>(gradients: impl Iterator<Item = &'a Tensor>) -> Tensor {
-    let wide: Vec<Tensor> = gradients.map(|gradient| gradient.to_dtype(DType::F32)).collect();
-    global_norm(&wide)
+    let mut parts = Vec::new();
+    for gradient in gradients {
+        parts.push(gradient.real());
+        if gradient.dtype().is_complex() {
+            parts.push(gradient.imag());
+        }
+    }
+    let is_wide = parts.iter().any(|part| part.dtype() == DType::F64);
+    let dtype = if is_wide { DType::F64 } else { DType::F32 };
+    let parts: Vec<Tensor> = parts.iter().map(|part| part.to_dtype(dtype)).collect();
+    global_norm(&parts)
 }
 
 /// Clips a gradient.

@@ -49,4 +49,5 @@ mod train_step;
 mod tuner;
 #[cfg(feature = "multi-host")]
 mod virtual_pod;
+mod wide_gradients;
 mod without_gradient;
