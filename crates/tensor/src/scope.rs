@@ -130,6 +130,19 @@ impl Scope {
         Scope::set(State { line: None, left_line: state.line.or(state.left_line), ..state })
     }
 
+    /// Leaves the open scope, as [`Scope::leave`], to call code of a library later than it was
+    /// passed: `library` is the value of [`Scope::library`] at that time.
+    pub(crate) fn leave_to(library: Option<Library>) -> Scope {
+        let scope = Scope::leave();
+        STATE.set(State { library, ..STATE.get() });
+        scope
+    }
+
+    /// The library that opened the last scope.
+    pub(crate) fn library() -> Option<Library> {
+        STATE.get().library
+    }
+
     /// Runs a user's code under [`Scope::leave`].
     pub(crate) fn outside<T>(code: impl FnOnce() -> T) -> T {
         let _outside = Scope::leave();

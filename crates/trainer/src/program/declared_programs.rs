@@ -4,6 +4,7 @@
 use fulmen_tensor::internal::with_eval_advice;
 use fulmen_tensor::{Function, autocast, random};
 
+use super::set_random_key;
 use crate::recorder::placeholders::Placeholders;
 use crate::state::Entry;
 use crate::step_config::StepConfig;
@@ -25,7 +26,7 @@ pub(crate) fn record_declared_programs(
 ) -> Result<Vec<DeclaredProgram>> {
     let cells = Placeholders::new(module, entries);
     module.eval();
-    module.set_random_key(&random::key(seed));
+    set_random_key(module, &random::key(seed));
     let advice = "to see the tensor, return it as a result of the program";
     let programs = with_eval_advice("programs", advice, || {
         autocast(config.options.precision.autocast(), || module.programs())

@@ -6,6 +6,7 @@ use fulmen_tensor::internal::with_eval_advice;
 use fulmen_tensor::{Tensor, autocast, random};
 
 use super::forward::LOG_IT;
+use super::set_random_key;
 use super::step_program::{RecordedStep, StepProgram};
 use crate::logs::{self, LogLayout};
 use crate::recorder::placeholders::Placeholders;
@@ -70,7 +71,7 @@ fn record(
 ) -> Result<StepProgram> {
     let cells = Placeholders::new(module, entries);
     module.eval();
-    module.set_random_key(&random::key(seed));
+    set_random_key(module, &random::key(seed));
     let (mut cx, mut predictions) = (StepContext::of_dataset(dataset), Predictions::default());
     let advice = match stage {
         Stage::Prediction => "to see the tensor, return it as one of the predictions",

@@ -3,6 +3,7 @@
 use fulmen_tensor::internal::with_eval_advice;
 use fulmen_tensor::{DType, Tensor, autocast, random};
 
+use super::set_random_key;
 use crate::logs::log_entry::LogEntry;
 use crate::recorder::{Recorder, RecorderOutput, check_loss, log_loss};
 use crate::step_config::StepConfig;
@@ -37,7 +38,7 @@ impl Forward {
         recorder.freeze_batch_norms(module);
         let step = recorder.values().before(recorder.values().layout.counters.step);
         let step_key = random::fold_in_tensor(key, &step.to_dtype(DType::U32));
-        module.set_random_key(&step_key);
+        set_random_key(module, &step_key);
         recorder.set_random_key(&step_key);
         let param_values = recorder.param_values(0);
         let mut cx = StepContext::recording(recorder);
@@ -45,7 +46,7 @@ impl Forward {
             autocast(config.options.precision.autocast(), || module.training_step(batch, &mut cx))
         });
         // The step's key is not valid outside the step.
-        module.set_random_key(&random::key(seed));
+        set_random_key(module, &random::key(seed));
         let recorder = cx.take_recorder()?;
         let mut logged = cx.into_logged()?;
         check_loss(&loss, "training_step", batch)?;

@@ -3,9 +3,9 @@
 
 use std::fmt;
 
+use fulmen_durable::messages::amount;
 use fulmen_pjrt::hlo::Cost;
 use fulmen_preflight::cost_by_line;
-use fulmen_report::units::amount;
 
 use crate::program::{CompiledStep, is_internal};
 

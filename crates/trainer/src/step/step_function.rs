@@ -6,6 +6,7 @@ use fulmen_tensor::{DeviceArray, Jit, Literal, Tensor, autocast, random};
 
 use super::TrainStep;
 use crate::process_group;
+use crate::program::set_random_key;
 use crate::recorder::placeholders::Placeholders;
 use crate::state::Entry;
 use crate::{Error, Result};
@@ -55,7 +56,7 @@ impl<'m> TrainStep<'m> {
             let (inputs, weights) = x.split_at(x.len() - entries.len());
             let _cells = Placeholders::with(module, &entries, weights);
             module.eval();
-            module.set_random_key(&random::key(seed));
+            set_random_key(module, &random::key(seed));
             autocast(precision, || f(inputs))
         });
         StepFunction { name: name.to_owned(), jit, step_identity: self.identity.clone() }

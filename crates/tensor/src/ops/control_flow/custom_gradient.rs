@@ -10,7 +10,7 @@ use crate::as_tensor::as_tensors;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp};
 use crate::region::Region;
-use crate::scope::{Refusal, Scope};
+use crate::scope::{Library, Refusal, Scope};
 use crate::tensor::{all_live, next_id};
 use crate::{AsTensor, Tensor, TensorType};
 
@@ -21,6 +21,8 @@ struct CustomGradient {
     region: Arc<Region>,
     inputs: usize,
     backward: Box<Backward>,
+    /// The library whose code `backward` is, if it is not the user's.
+    library: Option<Library>,
 }
 
 impl Operation for CustomGradient {
@@ -58,7 +60,10 @@ impl CustomGradient {
             .map(|(output, cotangent)| cotangent.clone().unwrap_or_else(|| output.zeros_like()))
             .collect();
         let inputs = &cx.inputs[..self.inputs];
-        let returned = Scope::outside(|| (self.backward)(inputs, cx.outputs, &cotangents));
+        let returned = {
+            let _outside = Scope::leave_to(self.library);
+            (self.backward)(inputs, cx.outputs, &cotangents)
+        };
         all_live(&returned)?;
         if returned.len() != inputs.len() {
             return Err(format!(
@@ -129,6 +134,7 @@ pub fn custom_gradient(
         region: Arc::new(region),
         inputs: inputs.len(),
         backward: Box::new(backward),
+        library: Scope::library(),
     };
     Tensor::apply_all(operation, &borrowed(&all))
 }
