@@ -27,6 +27,8 @@ fn write_run(root: &Path, number: u32, learning_rate: &str, accuracies: [f64; 3]
     fs::write(folder.join("goodput.json"), goodput.to_string()).unwrap();
     let environment = json!({ "platform": "tpu", "device_kind": "TPU v5 lite", "devices": [0, 1, 2, 3, 4, 5, 6, 7], "started": 1.7e9 });
     fs::write(folder.join("environment.json"), environment.to_string()).unwrap();
+    let state = if number == 9 { "finished" } else { "running" };
+    fs::write(folder.join("summary.json"), json!({ "state": state }).to_string()).unwrap();
     let mut rows = "epoch,step,train_loss,val_acc\n0,5,0.75,\n".to_owned();
     for (epoch, accuracy) in accuracies.iter().enumerate() {
         rows += &format!("{epoch},{},,{accuracy}\n", 10 * (epoch + 1));
@@ -43,7 +45,10 @@ fn runs_are_listed_shown_and_compared() {
     write_run(&runs, 10, "0.125", [0.5, 0.625, f64::NAN]);
     fs::create_dir(runs.join("something")).unwrap();
 
-    let (code, printed) = fulmen(folder.path(), &["ls"]);
+    let (code, printed) = fulmen(folder.path(), &["list"]);
+    for same in [&["ls"][..], &[], &["list", "runs"]] {
+        assert_eq!(fulmen(folder.path(), same), (code, printed.clone()), "{same:?}");
+    }
     let lines: Vec<Vec<&str>> = printed
         .lines()
         .map(|line| line.split("  ").map(str::trim).filter(|x| !x.is_empty()).collect())
@@ -51,14 +56,14 @@ fn runs_are_listed_shown_and_compared() {
     assert_eq!(code, Some(0), "{printed}");
     assert_eq!(
         lines[0],
-        ["run", "started", "epochs", "steps", "time", "goodput", "cost", "best val_acc"]
+        ["run", "started", "state", "epochs", "steps", "time", "goodput", "cost", "best val_acc"]
     );
     // Eight chips for half an hour, at 1.20 dollars an hour per chip.
     assert_eq!(
         (lines[1][0], &lines[1][2..]),
-        ("version_9", &["3", "35", "30 min 00 s", "80 %", "$4.80", "0.7500"][..])
+        ("version_9", &["finished", "3", "35", "30 min", "80 %", "$4.80", "0.7500"][..])
     );
-    assert_eq!((lines[2][0], lines[2][7]), ("version_10", "0.6250"));
+    assert_eq!((lines[2][0], lines[2][2], lines[2][8]), ("version_10", "unfinished", "0.6250"));
 
     let (_, printed) = fulmen(folder.path(), &["show", "runs/version_9", "--json"]);
     let shown: Value = serde_json::from_str(&printed).unwrap();
@@ -67,8 +72,7 @@ fn runs_are_listed_shown_and_compared() {
     assert_eq!(shown["config"], json!({ "lr": "0.5", "name": "\"x\"", "trainer.seed": "3" }));
     let (_, printed) = fulmen(folder.path(), &["show", "runs/version_9"]);
     assert!(
-        printed.contains("devices: 8 × TPU v5 lite")
-            && printed.contains("time.compile: 2 min 00 s"),
+        printed.contains("devices: 8 × TPU v5 lite") && printed.contains("time.compile: 2 min"),
         "{printed}"
     );
 
@@ -84,7 +88,7 @@ fn runs_are_listed_shown_and_compared() {
     );
 
     for (arguments, message) in [
-        (&["ls", "runs/something"][..], "there is no run in runs/something"),
+        (&["list", "runs/something"][..], "there is no run in runs/something"),
         (&["show", "runs/something"], "runs/something is not the folder of a run"),
         (&["compare", "runs/version_9"], "there is only one run"),
     ] {

@@ -81,8 +81,7 @@ enum Command {
     Profile(profile::Arguments),
     Ps(ps::Arguments),
     Report(report::Arguments),
-    #[command(subcommand)]
-    Runs(runs::Command),
+    Runs(runs::Arguments),
     Top(top::Arguments),
     #[command(subcommand)]
     Tpu(tpu::Command),
@@ -115,7 +114,7 @@ fn main() -> ExitCode {
         Command::New(arguments) => new::run(&arguments),
         Command::Plugin(command) => plugin::run(&command),
         Command::Report(arguments) => report::run(&arguments),
-        Command::Runs(command) => runs::run(command),
+        Command::Runs(arguments) => runs::run(arguments),
         Command::Pod(arguments) => {
             match fulmen_pods::run(arguments, &mut std::io::stdout(), fulmen_pods::signals) {
                 Ok(code) => return ExitCode::from(code),

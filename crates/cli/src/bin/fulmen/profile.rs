@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use fulmen_data::{Error, Result};
-use fulmen_durable::messages::quantity;
+use fulmen_durable::messages::{self, quantity};
 use serde_json::{Value, json};
 
 use super::ps::seconds;
@@ -120,7 +120,7 @@ fn request_profile(run: &Path, request: &Value) -> Result<()> {
     let _ = fs::remove_file(&path);
     Err(Error::new(format!(
         "no training run answers in {}: it has ended or hangs outside of the Trainer, it is recording another trace, or \
-         it was built with an older version of Fulmen. `fulmen runs ls` shows the runs, `fulmen ps` what holds the TPU",
+         it was built with an older version of Fulmen. `fulmen runs list` shows the runs, `fulmen ps` what holds the TPU",
         run.display()
     )))
 }
@@ -165,9 +165,9 @@ fn print_answer(run: &Path, folder: &Path, mut answer: Value, as_json: bool) {
         return;
     }
     outln!(
-        "{} in {:.1} s",
+        "{} in {}",
         quantity(&answer["steps"], "step"),
-        answer["seconds"].as_f64().unwrap_or_default()
+        messages::duration(answer["seconds"].as_f64().unwrap_or_default())
     );
     for file in &files {
         if file.ends_with(".pb") {

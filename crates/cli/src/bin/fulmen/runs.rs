@@ -6,14 +6,23 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::{Args, Subcommand};
 use fulmen_data::{Error, Result};
+use fulmen_durable::messages::{duration, money};
 use fulmen_preflight::{Generation, Prices};
 use serde_json::{Map, Value, json};
 
 /// Lists runs, shows one, or compares some
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// Without a command, the runs in the folder runs are listed
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
-    /// Lists runs: their length, time and cost, and the best validation values
-    Ls(Folders),
+enum Command {
+    /// Lists runs: their state, length, time and cost, and the best validation values
+    #[command(visible_alias = "ls")]
+    List(Folders),
     /// Shows one run: all its metrics, where its time went, and its configuration
     Show {
         /// The run's folder
@@ -27,7 +36,7 @@ pub(crate) enum Command {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Folders {
+struct Folders {
     /// Folders of runs, or of single runs
     #[arg(default_value = "runs")]
     folders: Vec<PathBuf>,
@@ -57,13 +66,21 @@ struct Run {
     /// The seconds that this run spent on each activity, and their sum.
     seconds: Map<String, Value>,
     environment: Value,
+    /// The record of the fit.
+    fit: Value,
     /// The configuration. Names have the form `section.key`.
     config: BTreeMap<String, String>,
 }
 
-pub(crate) fn run(command: Command) -> Result<()> {
-    match command {
-        Command::Ls(Folders { folders, json }) => {
+impl Default for Folders {
+    fn default() -> Folders {
+        Folders { folders: vec!["runs".into()], json: false }
+    }
+}
+
+pub(crate) fn run(arguments: Arguments) -> Result<()> {
+    match arguments.command.unwrap_or_else(|| Command::List(Folders::default())) {
+        Command::List(Folders { folders, json }) => {
             let runs = read_all(&folders)?;
             if json {
                 outln!("{}", runs.iter().map(Run::as_json).collect::<Value>());
@@ -149,6 +166,7 @@ impl Run {
             metrics: Vec::new(),
             seconds: Map::new(),
             environment: read_json(&folder.join("environment.json"))?,
+            fit: read_json(&folder.join(fulmen_report::SUMMARY))?,
             config: read_config(&folder.join("config.toml"))?,
         };
         // The last entry belongs to this run. Earlier entries belong to the runs that it resumes.
@@ -210,6 +228,16 @@ impl Run {
         Some(self.seconds.get("steps")?.as_f64()? / self.time()).filter(|share| share.is_finite())
     }
 
+    /// How the fit ended. A run that was killed is `unfinished`, like one that still trains.
+    fn state(&self) -> &str {
+        match self.fit["state"].as_str() {
+            Some("running") => "unfinished",
+            Some("finished") if self.fit["reason"].is_string() => "stopped",
+            Some(state) => state,
+            None => "-",
+        }
+    }
+
     fn started(&self) -> Option<f64> {
         self.environment["started"].as_f64()
     }
@@ -238,6 +266,7 @@ impl Run {
             "name": self.name,
             "folder": self.folder.to_string_lossy(),
             "started": self.started(),
+            "state": self.state(),
             "epochs": self.epochs,
             "steps": self.steps,
             "seconds": self.seconds,
@@ -249,19 +278,20 @@ impl Run {
         })
     }
 
-    /// The length, time and cost of the run, for a table.
-    fn summary(&self) -> [(&'static str, String); 6] {
+    /// The state, length, time and cost of the run, for a table.
+    fn summary(&self) -> [(&'static str, String); 7] {
         let dash = || "-".to_owned();
         [
             ("started", self.started().map_or_else(dash, ago)),
+            ("state", self.state().to_owned()),
             ("epochs", self.epochs.to_string()),
             ("steps", self.steps.to_string()),
-            ("time", if self.seconds.is_empty() { dash() } else { show_time(self.time()) }),
+            ("time", if self.seconds.is_empty() { dash() } else { duration(self.time()) }),
             (
                 "goodput",
                 self.goodput().map_or_else(dash, |share| format!("{:.0} %", 100.0 * share)),
             ),
-            ("cost", self.cost().map_or_else(dash, |usd| format!("${usd:.2}"))),
+            ("cost", self.cost().map_or_else(dash, money)),
         ]
     }
 }
@@ -332,19 +362,7 @@ fn read_config(path: &Path) -> Result<BTreeMap<String, String>> {
 
 fn ago(started: f64) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs_f64();
-    format!("{} ago", show_time((now - started).max(0.0)))
-}
-
-/// Formats a time with its two largest units.
-fn show_time(seconds: f64) -> String {
-    match seconds {
-        ..60.0 => format!("{seconds:.1} s"),
-        ..3600.0 => format!("{:.0} min {:02.0} s", (seconds / 60.0).floor(), seconds % 60.0),
-        ..86400.0 => {
-            format!("{:.0} h {:02.0} min", (seconds / 3600.0).floor(), seconds % 3600.0 / 60.0)
-        }
-        _ => format!("{:.0} d {:02.0} h", (seconds / 86400.0).floor(), seconds % 86400.0 / 3600.0),
-    }
+    format!("{} ago", duration((now - started).max(0.0)))
 }
 
 /// Formats a number with four digits.
@@ -404,7 +422,7 @@ fn list(runs: &[Run]) {
     let metrics = listed_metrics(runs);
     let head = ["run"]
         .into_iter()
-        .chain(["started", "epochs", "steps", "time", "goodput", "cost"])
+        .chain(["started", "state", "epochs", "steps", "time", "goodput", "cost"])
         .map(str::to_owned);
     let mut rows: Vec<Vec<String>> =
         vec![head.chain(metrics.iter().map(|name| format!("best {name}"))).collect()];
@@ -423,7 +441,7 @@ fn show(run: &Run) {
     for (name, seconds) in
         run.seconds.iter().filter_map(|(name, value)| Some((name, value.as_f64()?)))
     {
-        outln!("time.{name}: {}", show_time(seconds));
+        outln!("time.{name}: {}", duration(seconds));
     }
     for key in ["git_commit", "host", "fulmen"] {
         run.environment[key].as_str().into_iter().for_each(|value| outln!("{key}: {value}"));
