@@ -1,4 +1,4 @@
-//! Numbers in messages, and command lines without secrets.
+//! Numbers with units in messages (counts, sizes, times, money), and command lines without secrets.
 
 use std::fmt;
 
@@ -24,7 +24,7 @@ pub fn quantity(number: impl fmt::Display, noun: &str) -> String {
     format!("{number} {noun}{ending}")
 }
 
-/// Formats a number of bytes with the decimal units of disks: 1 GB is 10⁹ bytes.
+/// Formats the size of a file with the decimal units of disks: 1 GB is 10⁹ bytes.
 ///
 /// ```
 /// use fulmen_durable::messages::size;
@@ -32,11 +32,121 @@ pub fn quantity(number: impl fmt::Display, noun: &str) -> String {
 /// assert_eq!([size(1), size(999), size(2_500_000)], ["1 byte", "999 bytes", "2.5 MB"]);
 /// ```
 pub fn size(bytes: u64) -> String {
-    let units = [(1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")];
-    match units.iter().find(|(unit, _)| bytes as f64 >= *unit) {
-        Some((unit, name)) => format!("{:.1} {name}", bytes as f64 / unit),
-        None => quantity(bytes, "byte"),
+    match scaled(bytes as f64, 1000.0, &["", "kB", "MB", "GB", "TB"], 1) {
+        (_, "") => quantity(bytes, "byte"),
+        (number, unit) => format!("{number} {unit}"),
     }
+}
+
+/// Formats a size in memory with the binary units of memory: 1 GiB is 2³⁰ bytes.
+///
+/// ```
+/// use fulmen_durable::messages::memory;
+///
+/// assert_eq!([memory(12), memory(3 << 20), memory(3 << 29)], ["12 bytes", "3.00 MiB", "1.50 GiB"]);
+/// ```
+pub fn memory(bytes: u64) -> String {
+    match scaled(bytes as f64, 1024.0, &["", "KiB", "MiB", "GiB"], 2) {
+        (_, "") => quantity(bytes, "byte"),
+        (number, unit) => format!("{number} {unit}"),
+    }
+}
+
+/// Formats an amount with an SI prefix.
+///
+/// ```
+/// use fulmen_durable::messages::amount;
+///
+/// assert_eq!([amount(3.2e9, "FLOP"), amount(7.0, "B")], ["3.20 GFLOP", "7 B"]);
+/// ```
+pub fn amount(value: f64, unit: &str) -> String {
+    let (number, prefix) = scaled(value, 1000.0, &["", "k", "M", "G", "T", "P", "E"], 2);
+    format!("{number} {prefix}{unit}")
+}
+
+/// A number in the largest of these units in which it is at least 1, and the unit. Each unit is
+/// `step` times the one before it. A number of the first unit has no decimals.
+fn scaled<'a>(value: f64, step: f64, units: &[&'a str], decimals: usize) -> (String, &'a str) {
+    let mut value = value;
+    let mut unit = 0;
+    let text = |value: f64, unit: usize| {
+        let decimals = if unit == 0 { 0 } else { decimals };
+        format!("{value:.decimals$}")
+    };
+    // A rounded number counts: 999,960 bytes are 1.0 MB, not 1000.0 kB.
+    while unit + 1 < units.len() && text(value, unit).parse().is_ok_and(|shown: f64| shown >= step)
+    {
+        value /= step;
+        unit += 1;
+    }
+    (text(value, unit), units[unit])
+}
+
+/// Formats a time in seconds: three digits below a minute, two units above.
+///
+/// ```
+/// use fulmen_durable::messages::duration;
+///
+/// assert_eq!([duration(9e-6), duration(0.412_855), duration(15.24)], ["9.00 µs", "413 ms", "15.2 s"]);
+/// assert_eq!([duration(130.0), duration(7500.0), duration(2e5)], ["2 min 10 s", "2 h 5 min", "2 d 8 h"]);
+/// ```
+pub fn duration(seconds: f64) -> String {
+    // Units and their seconds. The second of two units is rounded, so the limit between them is
+    // where that shows a whole larger unit.
+    match seconds {
+        s if !s.is_finite() => format!("{s} s"),
+        ..0.0 => format!("-{}", duration(-seconds)),
+        0.0 => "0 s".to_owned(),
+        86_370.0.. => two_units(seconds, (86_400, "d"), (3600, "h")),
+        3599.5.. => two_units(seconds, (3600, "h"), (60, "min")),
+        59.95.. => two_units(seconds, (60, "min"), (1, "s")),
+        0.999_5.. => format!("{} s", three_digits(seconds)),
+        0.000_999_5.. => format!("{} ms", three_digits(1e3 * seconds)),
+        _ => format!("{} µs", three_digits(1e6 * seconds)),
+    }
+}
+
+fn three_digits(value: f64) -> String {
+    let decimals = match value {
+        ..9.995 => 2,
+        ..99.95 => 1,
+        _ => 0,
+    };
+    format!("{value:.decimals$}")
+}
+
+/// A time in a unit and a smaller one, whose part is left out if it is 0.
+fn two_units(seconds: f64, large: (u64, &str), small: (u64, &str)) -> String {
+    let rounded = (seconds / small.0 as f64).round() as u64;
+    let ratio = large.0 / small.0;
+    match (rounded / ratio, rounded % ratio) {
+        (whole, 0) => format!("{whole} {}", large.1),
+        (whole, rest) => format!("{whole} {} {rest} {}", large.1, small.1),
+    }
+}
+
+/// Formats an amount of US dollars. An amount that rounds to no cent, but is not zero, is
+/// `<$0.01`.
+///
+/// ```
+/// use fulmen_durable::messages::money;
+///
+/// assert_eq!([money(1.2), money(12_345.6), money(1.52e-5)], ["$1.20", "$12,345.60", "<$0.01"]);
+/// ```
+pub fn money(usd: f64) -> String {
+    if usd > 0.0 && usd < 0.005 {
+        return "<$0.01".to_owned();
+    }
+    let text = format!("{usd:.2}");
+    let (whole, cents) = text.split_once('.').unwrap_or((&text, ""));
+    let mut grouped = String::new();
+    for (i, digit) in whole.chars().enumerate() {
+        if i > 0 && (whole.len() - i).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    format!("${grouped}.{cents}")
 }
 
 /// Parts of the names of variables and flags whose values may be secret.
@@ -99,4 +209,73 @@ pub fn public_command(args: impl IntoIterator<Item = String>) -> Vec<String> {
         }
     };
     args.into_iter().map(shown).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_written_as_people_write_them() {
+        let cases = [
+            (0.0, "0 s"),
+            (2.5e-9, "0.00 µs"),
+            (65.53e-6, "65.5 µs"),
+            (999.6e-6, "1.00 ms"),
+            (0.412_855, "413 ms"),
+            (0.999_6, "1.00 s"),
+            (9.996, "10.0 s"),
+            (59.9, "59.9 s"),
+            (59.96, "1 min"),
+            (119.6, "2 min"),
+            (3599.4, "59 min 59 s"),
+            (3599.6, "1 h"),
+            (7261.0, "2 h 1 min"),
+            (86_399.0, "1 d"),
+            (300_000.0, "3 d 11 h"),
+            (-1.5, "-1.50 s"),
+            (f64::INFINITY, "inf s"),
+        ];
+        for (seconds, text) in cases {
+            assert_eq!(duration(seconds), text);
+        }
+    }
+
+    #[test]
+    fn sizes_and_amounts_have_readable_units() {
+        let memories = [
+            (0, "0 bytes"),
+            (1023, "1023 bytes"),
+            (1024, "1.00 KiB"),
+            ((1 << 20) - 1, "1.00 MiB"),
+            (16_909_332_480, "15.75 GiB"),
+            (5 << 40, "5120.00 GiB"),
+        ];
+        for (bytes, text) in memories {
+            assert_eq!(memory(bytes), text);
+        }
+        assert_eq!(
+            [size(999_960), size(2_500), size(8_800_000_000_000)],
+            ["1.0 MB", "2.5 kB", "8.8 TB"]
+        );
+        let amounts = [(999_996.0, "1.00 MFLOP"), (81e12, "81.00 TFLOP"), (2e21, "2000.00 EFLOP")];
+        for (value, text) in amounts {
+            assert_eq!(amount(value, "FLOP"), text);
+        }
+    }
+
+    #[test]
+    fn money_has_cents_and_groups_of_thousands() {
+        let cases = [
+            (0.0, "$0.00"),
+            (0.004_9, "<$0.01"),
+            (0.005_1, "$0.01"),
+            (230.4, "$230.40"),
+            (999.999, "$1,000.00"),
+            (1_234_567.891, "$1,234,567.89"),
+        ];
+        for (usd, text) in cases {
+            assert_eq!(money(usd), text);
+        }
+    }
 }

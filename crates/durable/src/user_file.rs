@@ -5,6 +5,8 @@ use std::io::{self, Read};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
+use crate::messages::size;
+
 /// The size limit, far above the size of files that users write.
 const MAX_BYTES: u64 = 1_000_000;
 
@@ -34,8 +36,8 @@ pub fn read_text(path: &Path) -> io::Result<String> {
     File::open(path)?.take(MAX_BYTES + 1).read_to_end(&mut text)?;
     if text.len() as u64 > MAX_BYTES {
         return Err(refuse(format!(
-            "it is larger than {} MB; expected a small text file",
-            MAX_BYTES / 1_000_000
+            "it is larger than {}; expected a small text file",
+            size(MAX_BYTES)
         )));
     }
     String::from_utf8(text).map_err(|e| refuse(format!("it is not UTF-8 text: {e}")))

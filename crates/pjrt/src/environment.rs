@@ -1,7 +1,7 @@
 //! Prepares the environment variables that plugins read before one is loaded.
 
 use std::env;
-use std::sync::Once;
+use std::sync::{Once, OnceLock};
 
 use crate::diagnosis;
 use crate::error::{Error, Result};
@@ -19,6 +19,19 @@ pub(crate) const TPU_DEFAULTS: [(&str, &str); 6] = [
     ("TPU_MIN_LOG_LEVEL", "3"),
 ];
 
+/// The variables that [`prepare`] set.
+static SET_HERE: OnceLock<Vec<&'static str>> = OnceLock::new();
+
+/// Whether this crate set an environment variable of the process, because it was not set. Such a
+/// variable says nothing about how the user started the program.
+///
+/// ```
+/// assert!(!fulmen_pjrt::is_default_variable("PATH"));
+/// ```
+pub fn is_default_variable(name: &str) -> bool {
+    SET_HERE.get().is_some_and(|names| names.contains(&name))
+}
+
 /// Prepares the process, once, before the first plugin is loaded.
 pub(crate) fn prepare() {
     static ONCE: Once = Once::new();
@@ -27,16 +40,16 @@ pub(crate) fn prepare() {
         if diagnosis::device_files(Platform::Tpu).is_empty() {
             variables.extend(TPU_DEFAULTS);
         }
-        for (name, value) in variables {
-            if env::var_os(name).is_none() {
-                // SAFETY: std's lock keeps Rust code out, `Once` keeps out a second call, and no
-                // plugin's threads exist yet, because every load comes through here first. The
-                // remaining risk is foreign code that reads the environment through C from another
-                // thread at this very moment. A process with such threads must load its plugin
-                // before it starts them, which `Plugin::load` documents.
-                unsafe { env::set_var(name, value) }
-            }
+        variables.retain(|(name, _)| env::var_os(name).is_none());
+        for &(name, value) in &variables {
+            // SAFETY: std's lock keeps Rust code out, `Once` keeps out a second call, and no
+            // plugin's threads exist yet, because every load comes through here first. The
+            // remaining risk is foreign code that reads the environment through C from another
+            // thread at this very moment. A process with such threads must load its plugin
+            // before it starts them, which `Plugin::load` documents.
+            unsafe { env::set_var(name, value) }
         }
+        SET_HERE.get_or_init(|| variables.into_iter().map(|(name, _)| name).collect());
     });
 }
 

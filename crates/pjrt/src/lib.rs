@@ -101,6 +101,7 @@ pub use buffer::Buffer;
 pub use client::Client;
 pub use device::{Device, DeviceDescription, MemoryStats};
 pub use element_type::{ArrayType, ElementType};
+pub use environment::is_default_variable;
 pub use error::{Error, Result};
 pub use event::Event;
 pub use executable::Executable;

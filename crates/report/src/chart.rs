@@ -5,10 +5,10 @@ use std::fmt::Write as _;
 use crate::html::{Html, element, style};
 
 /// The size of a chart, and the margins for its labels. They are close to the pixels of a chart in
-/// a page, so that text keeps its size.
-const WIDTH: f64 = 360.0;
-const HEIGHT: f64 = 220.0;
-const LEFT: f64 = 50.0;
+/// a page; `page.css` adapts the size of text to the width of the window.
+const WIDTH: f64 = 480.0;
+const HEIGHT: f64 = 250.0;
+const LEFT: f64 = 56.0;
 const RIGHT: f64 = 12.0;
 const TOP: f64 = 8.0;
 const BOTTOM: f64 = 36.0;
@@ -96,7 +96,12 @@ impl Chart {
         let label = format!("{}: {} over {}", self.title, self.y, self.x);
         let svg = element(
             "svg",
-            &[("viewBox", &view), ("role", &"img"), ("aria-label", &label)],
+            &[
+                ("viewBox", &view),
+                ("preserveAspectRatio", &"xMinYMid"),
+                ("role", &"img"),
+                ("aria-label", &label),
+            ],
             drawing,
         );
         element("figure", &[], [title, svg, legend(&self.names())])
@@ -525,14 +530,14 @@ mod tests {
                 .html()
         };
         let line = chart(series(Mark::Line, &[(0.0, 1.0), (5.0, f64::NAN), (10.0, 3.0)]));
-        assert!(line.as_str().contains("d=\"M50.0 184.0L348.0 8.0\""), "{line:?}");
+        assert!(line.as_str().contains("d=\"M56.0 214.0L468.0 8.0\""), "{line:?}");
         let wide = chart(series(Mark::Line, &[(0.0, 1.0), (5.0, 100.0), (10.0, 10_000.0)]));
         assert!(
-            wide.as_str().contains("L199.0 96.0L") && wide.as_str().contains("log scale"),
+            wide.as_str().contains("L262.0 111.0L") && wide.as_str().contains("log scale"),
             "{wide:?}"
         );
         let columns = chart(series(Mark::Columns, &[(0.0, 2.0), (1.0, 4.0)]));
-        assert!(columns.as_str().contains("M50.0 184.0V96.0H198.0V184.0Z"), "{columns:?}");
+        assert!(columns.as_str().contains("M56.0 214.0V111.0H261.0V214.0Z"), "{columns:?}");
         let dots = chart(series(Mark::Dots, &[(1.0, 1.0), (2.0, 1.0)]));
         assert_eq!(dots.as_str().matches("<circle").count(), 2);
         assert!(chart(series(Mark::Line, &[(f64::NAN, 1.0)])).as_str().contains("no values"));

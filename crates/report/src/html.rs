@@ -107,10 +107,11 @@ pub fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<Html>>) -> Html
     )
 }
 
-/// Whether a cell starts with a number: `3`, `2.5 GiB`, `$1.20`, `12k`.
+/// Whether the markup of a cell starts with a number: `3`, `2.5 GiB`, `$1,234.50`, `<$0.01`, `12k`.
 fn is_number(cell: &str) -> bool {
     let first_word = cell.split(' ').next().unwrap_or_default();
-    let digits = first_word.trim_start_matches('$').trim_end_matches(['k', 'M', 'G', 'T']);
+    let amount = first_word.trim_start_matches("&lt;").trim_start_matches('$').replace(',', "");
+    let digits = amount.trim_end_matches(['k', 'M', 'G', 'T']);
     digits.starts_with(|c: char| c.is_ascii_digit() || c == '-')
         && digits.parse::<f64>().is_ok()
         && cell.len() < 24

@@ -8,7 +8,6 @@ mod overview;
 mod report;
 mod run;
 mod summary;
-pub mod units;
 
 pub use curve::Curve;
 pub use report::report;

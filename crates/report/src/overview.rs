@@ -1,11 +1,10 @@
 //! The summary at the top of a page, which describes a run in a few sentences.
 
-use fulmen_durable::messages::quantity;
+use fulmen_durable::messages::{amount, duration, quantity};
 
 use crate::html::{Html, element, paragraph};
 use crate::report::{buckets, by_interest};
 use crate::summary::State;
-use crate::units::{amount, duration};
 use crate::{Run, chart};
 
 /// Memory use above this fraction is reported.

@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use fulmen_durable::messages::quantity;
+use fulmen_durable::messages::{amount, duration, memory, quantity};
 
 use crate::chart::{BarPart, Chart, Mark, Series, bar, class, legend, number};
 use crate::differences::differences;
 use crate::html::{Html, details, element, page, paragraph, section, table};
 use crate::overview::{missing, overview};
 use crate::run::{Array, Rows};
-use crate::units::{amount, duration, memory};
 use crate::{Run, Summary};
 
 /// The maximum number of curves in a page, which keeps it small.
@@ -37,7 +36,6 @@ const BUCKETS: [(&str, &str); 7] = [
 pub fn report(runs: &[Run]) -> String {
     let omitted = runs.len().saturating_sub(MAX_RUNS);
     let runs = &runs[..runs.len() - omitted];
-    let names: Vec<&str> = runs.iter().map(|run| &*run.name).collect();
     let mut body = Vec::new();
     if omitted > 0 {
         body.push(paragraph(format_args!(
@@ -60,7 +58,21 @@ pub fn report(runs: &[Run]) -> String {
         body.push(section("configuration", "Configuration", configuration(run)));
         body.push(section("environment", "Environment", environment(run)));
     }
-    page(&names.join(", "), body.into_iter().collect::<Html>())
+    page(&title(runs), body.into_iter().collect::<Html>())
+}
+
+/// The program and the run, or the runs: `mnist: version_0, version_1` if one program made them.
+fn title(runs: &[Run]) -> String {
+    let program = runs.first().and_then(Run::program);
+    match program {
+        Some(program)
+            if runs.len() > 1 && runs.iter().all(|run| run.program() == Some(program)) =>
+        {
+            let names: Vec<&str> = runs.iter().map(|run| &*run.name).collect();
+            format!("{program}: {}", names.join(", "))
+        }
+        _ => runs.iter().map(Run::title).collect::<Vec<_>>().join(", "),
+    }
 }
 
 /// Shows content for each run, with the run's name if there are several.

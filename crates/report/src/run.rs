@@ -157,6 +157,18 @@ impl Run {
         &self.curves
     }
 
+    /// The name of the program that trained, if it is known, and of the run: `mnist version_3`.
+    pub fn title(&self) -> String {
+        self.program()
+            .map_or_else(|| self.name.clone(), |program| format!("{program} {}", self.name))
+    }
+
+    /// The name of the program that trained.
+    pub(crate) fn program(&self) -> Option<&str> {
+        let (_, path) = self.environment.iter().find(|(name, _)| name == "program")?;
+        Path::new(path).file_name()?.to_str()
+    }
+
     /// The fit's summary, if `summary.json` exists.
     pub fn summary(&self) -> Option<&Summary> {
         self.summary.as_ref()
@@ -300,16 +312,90 @@ struct GoodputFile {
     runs: Vec<Goodput>,
 }
 
-/// Flattens an object to a list of names, whose parts are joined by dots, and values as text.
+/// Flattens an object to a list of names, whose parts are joined by dots, and values as people
+/// write them: a command as in a shell, a time as a date.
 fn flatten(name: String, value: Json) -> Vec<(String, String)> {
     match value {
+        Json::Array(words) if name == "command" => {
+            let words: Vec<String> = words.iter().map(shell_word).collect();
+            vec![(name, words.join(" "))]
+        }
+        Json::Array(values) => {
+            let texts: Vec<String> = values.iter().map(text).collect();
+            vec![(name, texts.join(", "))]
+        }
+        Json::Number(seconds) if name == "started" => {
+            vec![(name, date(seconds.as_f64().unwrap_or_default()))]
+        }
         Json::Object(fields) => fields
             .into_iter()
             .flat_map(|(key, value)| flatten(format!("{name}.{key}"), value))
             .collect(),
-        Json::String(text) => vec![(name, text)],
         Json::Null => Vec::new(),
-        value => vec![(name, value.to_string())],
+        value => vec![(name, text(&value))],
+    }
+}
+
+fn text(value: &Json) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// A word of a command, in quotes if a shell would split or change it.
+fn shell_word(word: &Json) -> String {
+    let word = text(word);
+    let is_plain = |c: char| c.is_alphanumeric() || "-_=+./,:@%".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        word
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+/// The date and time, in UTC, of a number of seconds after the start of 1970.
+fn date(seconds: f64) -> String {
+    let minutes = (seconds / 60.0).floor() as i64;
+    let (mut days, minute) = (minutes.div_euclid(1440), minutes.rem_euclid(1440));
+    let is_leap = |year: i64| year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    let mut year = 1970;
+    let length = |year: i64| if is_leap(year) { 366 } else { 365 };
+    while (0..10_000).contains(&year) && days >= length(year) {
+        days -= length(year);
+        year += 1;
+    }
+    let february = if is_leap(year) { 29 } else { 28 };
+    let mut month = 1;
+    for length in [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30] {
+        if days < length {
+            break;
+        }
+        days -= length;
+        month += 1;
+    }
+    format!("{year}-{month:02}-{:02} {:02}:{:02} UTC", days + 1, minute / 60, minute % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_dates() {
+        let cases = [
+            (0.0, "1970-01-01 00:00 UTC"),
+            (951_827_696.0, "2000-02-29 12:34 UTC"),
+            (1_767_225_599.9, "2025-12-31 23:59 UTC"),
+            (1_795_871_580.0, "2026-11-28 13:13 UTC"),
+        ];
+        for (seconds, text) in cases {
+            assert_eq!(date(seconds), text);
+        }
+    }
+
+    #[test]
+    fn a_command_is_shown_as_in_a_shell() {
+        let command = serde_json::json!(["./train", "--lr=0.1", "--name", "it's a test", ""]);
+        let shown = "./train --lr=0.1 --name 'it'\\''s a test' ''";
+        assert_eq!(flatten("command".into(), command), [("command".to_owned(), shown.to_owned())]);
     }
 }
 

@@ -34,6 +34,7 @@ use crate::{
     Error, EvaluationSets, FitSummary, LogPoint, Options, Result, Signal, Strategy, TrainingModule,
 };
 use goodput::GoodputFile;
+pub(crate) use report::report_evaluation;
 use report::{Reports, report_failure};
 use setup::set_up;
 use step_end::Program;

@@ -188,6 +188,16 @@ pub(super) fn report_failure(session: &Session, error: &Error) {
     session.loggers.run("report", move || Writer::default().write(&run_dir, &summary));
 }
 
+/// Writes the page again after an evaluation outside of a fit, with its results.
+pub(crate) fn report_evaluation(session: &Session) {
+    let (Some(run_dir), true) = (session.record.run_dir.clone(), session.writes()) else { return };
+    session.loggers.run("report", move || {
+        let mut writer = Writer::default();
+        let written = writer.write_page(&run_dir);
+        writer.warn_once(written);
+    });
+}
+
 impl Writer {
     fn write(&mut self, run_dir: &Path, summary: &Summary) {
         let written = self.try_write(run_dir, summary);
@@ -196,6 +206,10 @@ impl Writer {
 
     fn try_write(&mut self, run_dir: &Path, summary: &Summary) -> io::Result<()> {
         replace(&run_dir.join(SUMMARY), &serde_json::to_vec_pretty(summary)?)?;
+        self.write_page(run_dir)
+    }
+
+    fn write_page(&mut self, run_dir: &Path) -> io::Result<()> {
         let run = match &mut self.run {
             Some(run) => {
                 run.refresh()?;

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use fulmen_durable::messages::{may_be_secret, public_command, without_user};
 use fulmen_loggers::unix_seconds;
+use fulmen_pjrt::is_default_variable;
 use fulmen_tensor::Runtime;
 use parking_lot::Mutex;
 use serde_json::{Value as Json, json};
@@ -79,9 +80,12 @@ fn command(args: impl Iterator<Item = String>) -> Vec<String> {
     public_command(args).into_iter().map(shown).collect()
 }
 
+/// The variables of these that the user set and that change what a run does.
 fn variables(all: impl Iterator<Item = (String, String)>) -> BTreeMap<String, String> {
     let kept = all.filter(|(name, _)| {
-        PREFIXES.iter().any(|prefix| name.starts_with(prefix)) && !may_be_secret(name)
+        PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+            && !may_be_secret(name)
+            && !is_default_variable(name)
     });
     kept.map(|(name, value)| (name, without_secrets(&without_user(&value)).into_owned())).collect()
 }

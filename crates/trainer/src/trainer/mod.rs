@@ -13,7 +13,7 @@ use serde_json::{Map, json};
 use crate::console::note;
 use crate::evaluation::evaluate;
 use crate::evaluation::predicted_batches::{PredictedBatches, predict};
-use crate::fit::fit;
+use crate::fit::{fit, report_evaluation};
 use crate::session::Session;
 use crate::stage::Stage;
 use crate::step::TrainStep;
@@ -251,6 +251,7 @@ impl Trainer {
     ) -> Result<LogPoint> {
         self.session.with_exception_hooks(module, |session| {
             evaluate(session, module, &sets.into(), Stage::Validation, weights)
+                .inspect(|_| report_evaluation(session))
         })
     }
 
@@ -267,6 +268,7 @@ impl Trainer {
     ) -> Result<LogPoint> {
         self.session.with_exception_hooks(module, |session| {
             evaluate(session, module, &sets.into(), Stage::Test, weights)
+                .inspect(|_| report_evaluation(session))
         })
     }
 

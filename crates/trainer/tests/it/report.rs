@@ -6,7 +6,8 @@ use std::path::Path;
 
 use fulmen_data::{DataLoader, TensorDataset};
 use fulmen_nn::{Linear, optim};
-use fulmen_trainer::TrainingFn;
+use fulmen_report::Run;
+use fulmen_trainer::{TrainingFn, Weights};
 use serde_json::Value;
 
 use crate::common::*;
@@ -57,6 +58,51 @@ fn a_fit_records_its_result_and_why_it_failed() {
     let (record, page) = read(trainer.run_dir());
     assert_eq!((&record["state"], &record["reason"]), (&"failed".into(), &error.as_str().into()));
     assert!(page.contains("Failed: ") && page.contains("<b>loss</b>"), "{page}");
+}
+
+#[test]
+fn a_page_has_the_tests_of_its_run_and_names_the_program() {
+    let folder = tempfile::tempdir().unwrap();
+    let net = Net::new();
+    let mut trainer = trainer(folder.path()).max_epochs(1).build().unwrap();
+    trainer.fit(&net, &train_loader(40, DROP_LAST), None).unwrap();
+    assert!(!read(trainer.run_dir()).1.contains("test_acc"));
+    trainer.test(&net, &val_loader(16), Weights::Current).unwrap();
+    let (_, page) = read(trainer.run_dir());
+    assert!(page.contains("test_acc") && page.contains("Finished; 1 epoch"), "{page}");
+    trainer.validate(&net, &val_loader(16)).unwrap();
+    assert!(read(trainer.run_dir()).1.contains("val_loss"));
+    let program = std::env::current_exe().unwrap();
+    let title = format!("<title>{} version_0</title>", program.file_name().unwrap().display());
+    assert!(page.contains(&title), "{title}\n{page}");
+}
+
+#[test]
+fn two_equal_runs_have_no_differences() {
+    let folder = tempfile::tempdir().unwrap();
+    let runs = [1, 1, 2].map(|epochs| {
+        let mut trainer = trainer(folder.path()).max_epochs(epochs).build().unwrap();
+        trainer.fit(&Net::new(), &train_loader(16, DROP_LAST), None).unwrap();
+        let environment = trainer.run_dir().unwrap().join("environment.json");
+        let environment: Value =
+            serde_json::from_slice(&std::fs::read(environment).unwrap()).unwrap();
+        let variables = environment["variables"].as_object().unwrap();
+        // Fulmen sets these for the plugins.
+        assert!(!variables.keys().any(|name| name.starts_with("TPU_")), "{variables:?}");
+        Run::open(trainer.run_dir().unwrap()).unwrap()
+    });
+    let differences = |runs: &[Run]| {
+        let page = fulmen_report::report(runs);
+        let section = page.split("<section id=\"differences\">").nth(1).unwrap();
+        section.split("last value").next().unwrap().to_owned()
+    };
+    let same = differences(&runs[..2]);
+    assert!(same.contains("Configuration and environment are the same."), "{same}");
+    let other = differences(&runs[1..]);
+    assert!(
+        other.contains("<td>trainer.max-epochs</td>") && other.matches("<tr>").count() == 3,
+        "{other}"
+    );
 }
 
 #[test]
