@@ -78,6 +78,20 @@ impl StoreOptions {
         &self.settings
     }
 
+    /// Checks the environment variable that stores read, `FULMEN_STORE_GIVE_UP_SECONDS`, so that a
+    /// program can refuse a mistake before it starts to work.
+    ///
+    /// ```
+    /// fulmen_files::StoreOptions::check_variables()?;
+    /// # Ok::<(), fulmen_data::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Its value is not a number of seconds.
+    pub fn check_variables() -> Result<()> {
+        StoreOptions::new().give_up_time().map(drop)
+    }
+
     pub(crate) fn give_up_time(&self) -> Result<Duration> {
         match (self.give_up_after, std::env::var_os(GIVE_UP_VARIABLE).filter(|set| !set.is_empty()))
         {

@@ -1,12 +1,14 @@
 //! Checks the names of environment variables `FULMEN_...`. A name that no part of Fulmen reads is
 //! misspelled, or meant for another program.
 //!
-//! The code that reads a variable checks its value.
+//! Variables that are read late, or only in some runs, are checked here too, so that a mistake in one
+//! is wrong usage before any work. The code that reads a variable checks its value again.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::sync::Once;
 
+use fulmen_coordination::{Process, Timeouts};
 use parking_lot::Mutex;
 
 use crate::console::note;
@@ -43,9 +45,10 @@ const OTHERS: [&str; 19] = [
 const PRIVATE: [&str; 6] =
     ["TEST_", "FETCH_TEST_", "BENCH_", "FUZZ_", "PRETRAINED", "REQUIRE_LIBTPU"];
 
-/// Rejects variables whose names are close to a known name. Prints once which other variables
-/// nothing reads.
+/// Rejects variables whose names are close to a known name, and invalid values of variables that
+/// are read late. Prints once which other variables nothing reads.
 pub(crate) fn check() -> Result<()> {
+    check_values(|name| std::env::var_os(name))?;
     static NOTED: Once = Once::new();
     let unread = unread(std::env::vars_os())?;
     if !unread.is_empty() {
@@ -54,6 +57,15 @@ pub(crate) fn check() -> Result<()> {
             note(&format!("note: these environment variables have no effect on Fulmen: {names}"))
         });
     }
+    Ok(())
+}
+
+/// Checks the values of the variables for several processes and for object stores.
+fn check_values(env: impl Fn(&str) -> Option<OsString>) -> Result<()> {
+    Timeouts::from_env(&env)?;
+    Process::from_fulmen_env(&env).map(drop)?;
+    #[cfg(feature = "cloud")]
+    fulmen_files::StoreOptions::check_variables().map_err(|e| Error::option(e.to_string()))?;
     Ok(())
 }
 
