@@ -77,7 +77,10 @@ mod tests {
     }
 
     #[test]
-    fn the_loop_runs_on_fake_data() {
-        assert!(run(&["--fake-data", "--fast-dev-run"]).get("test_loss") > Some(0.0));
+    fn the_loop_runs_on_fake_data_on_one_device_and_on_eight() {
+        for devices in ["1", "8"] {
+            let point = run(&["--fake-data", "--fast-dev-run", "--devices", devices]);
+            assert!(point.get("test_loss") > Some(0.0), "{point}");
+        }
     }
 }

@@ -61,7 +61,7 @@ pub(crate) fn loaders(fake: bool) -> Result<[DataLoader; 3], Box<dyn Error>> {
     let test = self::digits(fake, Split::Test)?;
     Ok([
         DataLoader::builder(train).batch_size(32).shuffle(true).drop_last(true).build()?,
-        DataLoader::builder(validation).batch_size(100).build()?,
-        DataLoader::builder(test).batch_size(100).build()?,
+        DataLoader::builder(validation).batch_size(128).build()?,
+        DataLoader::builder(test).batch_size(128).build()?,
     ])
 }
