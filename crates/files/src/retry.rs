@@ -18,6 +18,7 @@ use std::future::Future;
 use std::io;
 use std::time::{Duration, Instant};
 
+use fulmen_durable::messages::duration;
 use object_store::Error as StoreError;
 use object_store::client::{HttpError, HttpErrorKind};
 
@@ -146,10 +147,10 @@ impl RetryState {
             _ => "",
         };
         self.object.error(format!(
-            "{doing}: given up after {:.1} s, {:.1} s without progress{silent}: {text}; check that the store can be \
+            "{doing}: given up after {}, {} without progress{silent}: {text}; check that the store can be \
              reached; StoreOptions::give_up_after sets how long to retry",
-            self.start.elapsed().as_secs_f64(),
-            self.last_progress.elapsed().as_secs_f64(),
+            duration(self.start.elapsed().as_secs_f64()),
+            duration(self.last_progress.elapsed().as_secs_f64()),
         ))
     }
 

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use fulmen_durable::messages::money;
 use fulmen_preflight::{Prices, Slice};
 
 use crate::{Error, Result};
@@ -44,5 +45,5 @@ impl Rates {
 
 /// Formats an amount, which may be unknown.
 pub(crate) fn dollars(sum: Option<f64>) -> String {
-    sum.map_or("an unknown amount".to_owned(), |sum| format!("{sum:.2} USD"))
+    sum.map_or_else(|| "an unknown amount".to_owned(), money)
 }

@@ -4,6 +4,7 @@ use std::io::Write;
 use std::sync::mpsc::Receiver;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use fulmen_durable::messages::duration;
 use fulmen_signals::Signal;
 use serde_json::json;
 
@@ -66,7 +67,7 @@ impl Plan {
         let price = dollars(self.target.usd_per_day);
         let limit = match self.limit {
             Some(limit) => {
-                format!("It is deleted {:.1} hours after its start", limit.seconds as f64 / 3600.0)
+                format!("It is deleted {} after its start", duration(limit.seconds as f64))
             }
             None => {
                 "It does not delete itself: to change that, use --max-hours or --max-cost".into()

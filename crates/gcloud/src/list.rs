@@ -1,6 +1,7 @@
 //! `tpu list`, `describe` and `quota`: what exists, what it costs, and what the project may use.
 
 use chrono::{DateTime, Utc};
+use fulmen_durable::messages::{duration, money};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -119,7 +120,7 @@ impl Row {
         let Row { kind, name, zone, r#type, state, note, .. } = self;
         let mut line = format!("{kind} {name} ({zone}): {type}, {state}");
         if let Some(hours) = self.age_hours {
-            line += &format!(", {hours:.1} h old");
+            line += &format!(", {} old", duration(3600.0 * hours));
         }
         if self.usd_per_day != Some(0.0) {
             line += &format!(
@@ -177,7 +178,7 @@ pub(crate) fn list(arguments: &List, tool: &mut Tool<'_>, now: DateTime<Utc>) ->
         rows.iter().for_each(|row| tool.print(&row.text()));
         let more =
             if unknown == 0 { String::new() } else { format!(", and {unknown} of unknown price") };
-        tool.print(&format!("{day:.2} USD a day{more}: {}", rates.source()));
+        tool.print(&format!("{} a day{more}: {}", money(day), rates.source()));
     }
     if !failures.is_empty() {
         return Err(Error::new(failures.join("\n")));

@@ -11,7 +11,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-use fulmen_durable::messages::public_command;
+use fulmen_durable::messages::{duration, public_command};
 use fulmen_pjrt::diagnosis::{FilesInUse, device_files, files_in_use};
 use fulmen_pjrt::locate::Platform;
 
@@ -192,12 +192,12 @@ impl ProcessActivity {
         if let Some(step) = process.step {
             words += &format!("; step {}", step.count);
             if let Some(time) = step_time {
-                words += &format!(", {:.1} ms a step", time.as_secs_f64() * 1e3);
+                words += &format!(", {} a step", duration(time.as_secs_f64()));
             }
             if let Ok(age) = step.written.elapsed()
                 && age >= Duration::from_secs(5)
             {
-                words += &format!(", the last one {} s ago", age.as_secs());
+                words += &format!(", the last one {} ago", duration(age.as_secs_f64()));
             }
         }
         words

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use fulmen_durable::messages::duration;
 use reqwest::blocking::Client;
 
 use crate::{MetricsError, http_client};
@@ -28,7 +29,7 @@ impl fmt::Display for RunMetrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "epoch {}, step {}", self.epoch, self.global_step)?;
         if let Some(time) = self.step_time {
-            write!(f, ", {:.1} ms a step", time.as_secs_f64() * 1e3)?;
+            write!(f, ", {} a step", duration(time.as_secs_f64()))?;
         }
         match self.input_wait {
             Some(share) => write!(f, ", waits for input {:.1} % of the time", share * 100.0),
@@ -150,7 +151,7 @@ mod tests {
             client.update(after(2), &text(14, "fulmen_input_wait_seconds_total 0.5\n")).unwrap();
         assert_eq!(
             second.to_string(),
-            "epoch 3, step 14, 500.0 ms a step, waits for input 25.0 % of the time"
+            "epoch 3, step 14, 500 ms a step, waits for input 25.0 % of the time"
         );
         let idle =
             client.update(after(3), &text(14, "fulmen_input_wait_seconds_total 0.5\n")).unwrap();

@@ -177,7 +177,7 @@ fn busy_and_idle_processes_differ_and_steps_are_counted() {
     let trains = find(&refresh(), &idle);
     assert_eq!((trains.steps, trains.step_time), (Some(20), Some(Duration::from_millis(100))));
     assert!(
-        trains.progress().starts_with("trains; step 30, 100.0 ms a step, the last one "),
+        trains.progress().starts_with("trains; step 30, 100 ms a step, the last one "),
         "{}",
         trains.progress()
     );

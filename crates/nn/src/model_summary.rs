@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use fulmen_durable::messages::quantity;
+use fulmen_durable::messages::{memory, quantity};
 use fulmen_tensor::Sharding;
 
 use crate::{Buffer, Module, Parameter, RandomStream, TrainingMode, Visit, Visitor};
@@ -132,7 +132,7 @@ impl ModelSummary {
             String::new()
         };
         let parameters = quantity(self.parameters, "parameter");
-        format!("{parameters}{frozen}; {}", quantity(self.bytes, "byte"))
+        format!("{parameters}{frozen}; {}", memory(self.bytes as u64))
     }
 }
 

@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use fulmen_durable::messages::quantity;
+use fulmen_durable::messages::{amount, duration, memory, money, quantity};
 use fulmen_pjrt::hlo::Collective;
-use fulmen_report::units::{amount, duration, memory};
 
 use crate::{Feasibility, Report, StepCost, StepSetting};
 
@@ -32,11 +31,12 @@ impl fmt::Display for Report {
             let priced = self.cheapest_first();
             for (feasibility, usd) in &priced {
                 let hour = feasibility.usd_per_hour.unwrap_or_default();
-                let digits = if *usd < 0.1 { 6 } else { 2 };
                 writeln!(
                     f,
-                    "  {:<14} {usd:>12.digits$} USD   ({hour:.2} USD an hour)",
-                    feasibility.slice.name()
+                    "  {:<14} {:>12}   ({} an hour)",
+                    feasibility.slice.name(),
+                    money(*usd),
+                    money(hour)
                 )?;
             }
             if priced.len() < self.slices.len() {
@@ -118,7 +118,7 @@ impl fmt::Display for Feasibility {
                 None => writeln!(f)?,
             }
         }
-        writeln!(f, "  compiled in {:.1} s", self.compile_s)
+        writeln!(f, "  compiled in {}", duration(self.compile_s))
     }
 }
 

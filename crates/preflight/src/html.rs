@@ -1,10 +1,9 @@
 //! A preflight report as an HTML page: a comparison of slices, the roofline with a dot for each
 //! line of code, and memory against its limit.
 
-use fulmen_durable::messages::quantity;
+use fulmen_durable::messages::{amount, duration, memory, money, quantity};
 use fulmen_report::chart::{BarPart, Chart, Mark, NEUTRAL, Series, bar, number};
 use fulmen_report::html::{Html, element, page, paragraph, section, table};
-use fulmen_report::units::{amount, duration, memory};
 
 use crate::{Feasibility, LineCost, Report, StepCost};
 
@@ -44,8 +43,8 @@ impl Report {
                 or_none(roofline.map(|r| r.bound_by.to_string())),
                 or_none(roofline.map(|r| format!("{:.1} %", 100.0 * r.peak_share))),
                 or_none(feasibility.epoch_hours().map(|hours| duration(3600.0 * hours))),
-                or_none(feasibility.usd_per_epoch().map(|usd| format!("${}", number(usd)))),
-                or_none(feasibility.usd_per_hour.map(|usd| format!("${usd:.2}"))),
+                or_none(feasibility.usd_per_epoch().map(money)),
+                or_none(feasibility.usd_per_hour.map(money)),
             ]
         };
         let header = [

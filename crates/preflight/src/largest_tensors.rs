@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use fulmen_report::units::memory;
+use fulmen_durable::messages::memory;
 use fulmen_tensor::{RecordedOp, TensorType};
 
 use crate::Step;

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Instant;
 
+use fulmen_durable::messages::duration;
 use serde::{Deserialize, Serialize};
 
 /// Where the wall time of a training went, in seconds. `FitSummary::goodput` includes the earlier
@@ -108,14 +109,15 @@ impl fmt::Display for Goodput {
         let (total, [_, rest @ ..]) = (self.total(), self.named());
         write!(
             f,
-            "Goodput {:.0} %: steps {:.1} s of {total:.1} s",
+            "Goodput {:.0} %: steps {} of {}",
             100.0 * self.share(),
-            self.steps
+            duration(self.steps),
+            duration(total)
         )?;
         let mut rest: Vec<_> =
             rest.into_iter().filter(|(_, seconds)| *seconds > total / 1000.0).collect();
         rest.sort_by(|a, b| b.1.total_cmp(&a.1));
-        rest.into_iter().try_for_each(|(name, seconds)| write!(f, ", {name} {seconds:.1} s"))
+        rest.into_iter().try_for_each(|(name, seconds)| write!(f, ", {name} {}", duration(seconds)))
     }
 }
 

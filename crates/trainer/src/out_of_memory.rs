@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
+use fulmen_durable::messages::memory;
 use fulmen_preflight::{Step, largest_tensors};
-use fulmen_report::units::memory;
 use fulmen_tensor::{Compiled, Function, Mesh};
 
 use crate::Error;

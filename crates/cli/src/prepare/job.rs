@@ -16,6 +16,7 @@ use super::shard_file::sha256_of;
 use super::upload::Destination;
 use fulmen_data::internal::in_parallel;
 use fulmen_data::{Error, Result};
+use fulmen_durable::messages::size;
 use fulmen_files as store;
 
 /// The disk space to leave free.
@@ -167,13 +168,12 @@ pub(crate) fn check_free_space(folder: &Path, bytes: u64) -> Result<()> {
     if needed <= room {
         return Ok(());
     }
-    let gigabytes = |bytes: u64| bytes as f64 / 1e9;
     let message = format!(
-        "the remaining shards need {:.1} GB, but the disk has {:.1} GB free: {:.1} GB are missing; free some space, \
+        "the remaining shards need {}, but the disk has {} free: {} are missing; free some space, \
          or use a folder on another disk",
-        gigabytes(needed),
-        gigabytes(room),
-        gigabytes(needed - room)
+        size(needed),
+        size(room),
+        size(needed - room)
     );
     Err(Error::io(folder, &message, ErrorKind::StorageFull.into()))
 }
@@ -189,6 +189,6 @@ mod tests {
         let error = check_free_space(folder.path(), 1 << 60).unwrap_err();
         assert!(error.is_disk_full());
         let error = error.to_string();
-        assert!(error.contains("need 1152921504.7 GB") && error.contains("are missing"), "{error}");
+        assert!(error.contains("need 1152921.5 TB") && error.contains("are missing"), "{error}");
     }
 }

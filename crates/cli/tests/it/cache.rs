@@ -82,10 +82,7 @@ fn the_program_lists_verifies_and_clears_compiled_programs() {
         .unwrap();
 
     let (done, text) = fulmen(&["compile", "list", "--folder"], folder.path());
-    assert!(
-        done && text.contains("compiled in 1.5 s, used 0.0 h ago\n1 program, 0.0 MB, in /"),
-        "{text}"
-    );
+    assert!(done && text.contains("compiled in 1.54 s, used "), "{text}");
     let (done, text) = fulmen(&["compile", "verify", "--folder"], folder.path());
     assert!(done && text.contains("are intact"), "{text}");
     let path = cache.entries().unwrap()[0].path.clone();

@@ -77,7 +77,7 @@ fn the_screen_is_the_books_image() {
         "└──────────────────────────────────────────────────────────────────────────────────────────────┘"
         "┌ Processes that hold the TPU ─────────────────────────────────────────────────────────────────┐"
         "│process  user       progress                              command                             │"
-        "│4211     anna       trains; step 1200, 310.2 ms a step    ./train fit --max-epochs 10         │"
+        "│4211     anna       trains; step 1200, 310 ms a step      ./train fit --max-epochs 10         │"
         "│                                                                                              │"
         "│                                                                                              │"
         "└──────────────────────────────────────────────────────────────────────────────────────────────┘"
@@ -116,7 +116,7 @@ fn the_lines_match_the_screen() {
         device 1: duty cycle 82.0 %, HBM 11.4 of 16.0 GiB, bandwidth 48.0 %, idle for 0.0 s, 2 programs queued, programs take 310.2 ms, 90 % under 331.0 ms
         device 2: duty cycle 86.0 %, HBM 11.7 of 16.0 GiB, bandwidth 48.0 %, idle for 0.0 s, 2 programs queued, programs take 310.2 ms, 90 % under 331.0 ms
         device 3: duty cycle 90.0 %, HBM 12.1 of 16.0 GiB, bandwidth 48.0 %, idle for 0.0 s, 2 programs queued, programs take 310.2 ms, 90 % under 331.0 ms
-        process 4211 of anna: trains; step 1200, 310.2 ms a step; ./train fit --max-epochs 10"#]].assert_eq(&look(0).lines().join("\n"));
+        process 4211 of anna: trains; step 1200, 310 ms a step; ./train fit --max-epochs 10"#]].assert_eq(&look(0).lines().join("\n"));
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn a_training_reports_its_input_wait() {
     let step_time = Some(Duration::from_micros(310_250));
     let run = RunMetrics { epoch: 1, global_step: 1200, step_time, input_wait: Some(0.042) };
     let mut screen = Screen::new("127.0.0.1:8431".into(), Level::Basic);
-    let expected_line = "epoch 1, step 1200, 310.2 ms a step, waits for input 4.2 % of the time";
+    let expected_line = "epoch 1, step 1200, 310 ms a step, waits for input 4.2 % of the time";
     for (run, expected_line) in
         [(Ok(run), expected_line), (Err("no answer".to_owned()), "no answer")]
     {

@@ -78,7 +78,7 @@ fn a_tpu_lives_as_long_as_its_run() {
     let kept = run(&[], train.to_str().unwrap());
     let log = String::from_utf8_lossy(&kept.stderr);
     assert!(kept.status.code() == Some(3) && home.path().join("tpu").exists(), "{log}");
-    assert!(log.contains("t in z is READY and costs 230.40 USD a day."), "{log}");
+    assert!(log.contains("t in z is READY and costs $230.40 a day."), "{log}");
     assert!(
         log.contains("Delete it: gcloud compute tpus tpu-vm delete t --zone=z --quiet"),
         "{log}"

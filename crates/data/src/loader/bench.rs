@@ -5,7 +5,7 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use fulmen_durable::messages::quantity;
+use fulmen_durable::messages::{amount, quantity};
 
 use super::{data_loader::DataLoader, report::LoaderReport, report::time};
 use crate::Result;
@@ -78,10 +78,10 @@ impl fmt::Display for LoaderBench {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{:.0} samples/s, {:.1} batches/s, {:.1} MB/s: {} in {}, the first batch after {}",
+            "{:.0} samples/s, {:.1} batches/s, {}: {} in {}, the first batch after {}",
             self.samples_per_second(),
             self.batches_per_second(),
-            self.bytes as f64 / 1e6 / self.elapsed.as_secs_f64(),
+            amount(self.bytes as f64 / self.elapsed.as_secs_f64(), "B/s"),
             quantity(self.samples, "sample"),
             time(self.elapsed),
             time(self.first_batch)

@@ -5,7 +5,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use fulmen_durable::messages::quantity;
+use fulmen_durable::messages::{self, quantity};
 
 use crate::Stage;
 
@@ -237,20 +237,9 @@ fn share(part: Duration, whole: Duration) -> f64 {
     if whole.is_zero() { 0.0 } else { part.as_secs_f64() / whole.as_secs_f64() }
 }
 
-/// A time with a unit and a useful number of digits.
+/// A time in a readable unit.
 pub(crate) fn time(duration: Duration) -> String {
-    let seconds = duration.as_secs_f64();
-    let (value, unit) = match seconds {
-        ..1e-3 => (1e6 * seconds, "us"),
-        1e-3..1.0 => (1e3 * seconds, "ms"),
-        _ => (seconds, "s"),
-    };
-    let digits = match value {
-        ..10.0 => 2,
-        10.0..100.0 => 1,
-        _ => 0,
-    };
-    format!("{value:.digits$} {unit}")
+    messages::duration(duration.as_secs_f64())
 }
 
 impl fmt::Display for QueueDepth {

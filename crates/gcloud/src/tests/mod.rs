@@ -92,7 +92,7 @@ fn a_machine_is_created_used_and_deleted() {
             "{text}"
         );
         assert_eq!((cloud.calls(created).len(), cloud.calls(deleted).len()), (1, 1), "{text}");
-        assert!(text.contains("$ gcloud") && text.contains("230.40 USD a day"), "{text}");
+        assert!(text.contains("$ gcloud") && text.contains("$230.40 a day"), "{text}");
     }
 }
 
@@ -216,7 +216,7 @@ fn a_dry_run_changes_nothing_and_its_commands_are_gclouds() {
     ];
     let (ended, out, _) = tpu(&cloud, &[&["create"], CREATE.as_slice(), &more].concat());
     assert!(ended == Ok(0) && cloud.calls("").is_empty());
-    // At 9.60 USD an hour, 19.20 USD are two hours, less than the limit of five hours.
+    // At $9.60 an hour, 19.20 USD are two hours, less than the limit of five hours.
     for expected in [
         "SECONDS_LEFT=7200",
         "--accelerator-type=v5litepod-8",
@@ -267,7 +267,7 @@ fn the_list_has_prices_ages_and_unknown_prices() {
     let rows = list["rows"].as_array().unwrap();
     assert_eq!((rows.len(), &list["unknown_prices"]), (3, &json!(1)), "{list}");
     let (vm, disk) = (&rows[0], &rows[1]);
-    // 8 chips of 1.20 USD an hour; 730 GiB of 0.10 USD a month.
+    // 8 chips of $1.20 an hour; 730 GiB of 0.10 USD a month.
     assert!(
         (vm["usd_per_day"].as_f64().unwrap() - 230.4).abs() < 1e-9 && vm["zone"] == "us-west4-a",
         "{list}"
@@ -279,7 +279,7 @@ fn the_list_has_prices_ages_and_unknown_prices() {
     );
     let (_, out, _) = tpu(&cloud, &["list", "--zone=us-west4-a"]);
     assert!(
-        out.contains("232.80 USD a day, and 1 of unknown price: list prices, on demand, of 20"),
+        out.contains("$232.80 a day, and 1 of unknown price: list prices, on demand, of 20"),
         "{out}"
     );
     assert!(
@@ -501,9 +501,7 @@ fn an_error_says_what_gcloud_says() {
         (0..100).filter(|call| call % 3 == 2).map(|call| (call, CallOutcome::Fails)).collect();
     let error = tpu(&cloud, &["delete", "train", "--zone=z"]).0.unwrap_err().to_string();
     assert!(
-        error.starts_with(
-            "LEFT: train in z is READY and costs 309.12 USD a day. gcloud says: ERROR"
-        ),
+        error.starts_with("LEFT: train in z is READY and costs $309.12 a day. gcloud says: ERROR"),
         "{error}"
     );
 }

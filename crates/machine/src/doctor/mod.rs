@@ -146,11 +146,3 @@ impl fmt::Display for Report {
         write!(f, "{errors}, {}", quantity(self.count(Severity::Warning), "warning"))
     }
 }
-
-/// Bytes in a readable unit.
-fn size(bytes: u64) -> String {
-    match bytes as f64 {
-        bytes if bytes >= 1e9 => format!("{:.1} GB", bytes / 1e9),
-        bytes => format!("{:.0} MB", bytes / 1e6),
-    }
-}

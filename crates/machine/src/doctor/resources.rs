@@ -1,8 +1,8 @@
 //! Checks of the resources that the kernel gives a process: memory, limits, cores.
 
-use fulmen_durable::messages::quantity;
+use fulmen_durable::messages::{quantity, size};
 
-use super::{Finding, Machine, size};
+use super::{Finding, Machine};
 
 const GIB: u64 = 1 << 30;
 

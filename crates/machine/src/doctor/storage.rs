@@ -4,10 +4,11 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use fulmen_durable::messages::size;
 use fulmen_pjrt::compile_cache::CompileCache;
 use rustix::fs::Access;
 
-use super::{Finding, Machine, size};
+use super::{Finding, Machine};
 
 pub(super) fn compile_cache(machine: &Machine) -> Vec<Finding> {
     let cache = match CompileCache::from_variables(&|name| machine.variable(name)) {

@@ -154,7 +154,7 @@ fn a_bare_machine() {
         ok       Clock: it says Sun, 01 Nov 2026 00:00:00 GMT; there is no other clock to compare it with
         ok       Ports: 8431, 8471, 8476, 8482 are free
         ok       Colab, Kaggle, Kubernetes and Google Cloud: this machine is not one of them
-        ok       Compile cache: ROOT/cache/fulmen/compile holds 0 MB of 4.1 GB
+        ok       Compile cache: ROOT/cache/fulmen/compile holds 0 bytes of 4.1 GB
         ok       Disk: 100.0 GB are free at ROOT, for runs
         0 errors, 0 warnings
     "#]];
@@ -221,7 +221,7 @@ fn a_lock_file_that_was_left_and_one_that_is_held() {
     let lock_file = crate::LockFile::find(test_machine.folder.path()).unwrap();
     let owner = lock_file.owner_name.unwrap_or_else(|| format!("user {}", lock_file.owner));
     let message = format!(
-        "was made by {owner} 1.5 h ago, and no process holds it: the file is stale and keeps libtpu from starting\n"
+        "was made by {owner} 1 h 30 min ago, and no process holds it: the file is stale and keeps libtpu from starting\n"
     );
     assert!(
         text.contains(&message) && text.contains("do: `rm ROOT/tmp/libtpu_lockfile`\n"),
@@ -233,7 +233,7 @@ fn a_lock_file_that_was_left_and_one_that_is_held() {
     test_machine
         .file("proc/locks", &format!("1: FLOCK  ADVISORY  WRITE 4711 fd:01:{number} 0 EOF\n"));
     let text = test_machine.text();
-    assert!(text.contains("1.5 h ago; process 4711 uses the TPU\n"), "{text}");
+    assert!(text.contains("1 h 30 min ago; process 4711 uses the TPU\n"), "{text}");
     assert!(text.ends_with("0 errors, 0 warnings"), "{text}");
 }
 
@@ -366,7 +366,7 @@ fn a_full_disk_is_an_error() {
     test_machine.machine.free_bytes = |_| Ok(300_000_000);
     let text = test_machine.text();
     assert!(
-        text.contains("ERROR    Disk: 300 MB are free at ROOT, for runs\n           do: `du "),
+        text.contains("ERROR    Disk: 300.0 MB are free at ROOT, for runs\n           do: `du "),
         "{text}"
     );
     assert_eq!(text.matches("Disk:").count(), 1, "all places are on one disk: {text}");

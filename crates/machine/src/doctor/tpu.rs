@@ -1,5 +1,6 @@
 //! Checks of the TPU device files and of libtpu's lock file.
 
+use fulmen_durable::messages::duration;
 use fulmen_pjrt::diagnosis::evidence_under;
 use fulmen_pjrt::locate::Platform;
 
@@ -60,11 +61,8 @@ pub(super) fn lock_file(machine: &Machine) -> Vec<Finding> {
         .modified
         .and_then(|modified| machine.now.duration_since(modified).ok())
         .unwrap_or_default();
-    let description = format!(
-        "{} was made by {owner} {:.1} h ago",
-        lock.path.display(),
-        age.as_secs_f64() / 3600.0
-    );
+    let description =
+        format!("{} was made by {owner} {} ago", lock.path.display(), duration(age.as_secs_f64()));
     let holders = || files.iter().filter_map(|file| file.holders.as_ref());
     if let Some(pid) = lock
         .locked_by

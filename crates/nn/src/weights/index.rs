@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::path::{Component, Path};
 
+use fulmen_durable::messages::size;
 use serde_json::{Value as Json, json};
 
 use super::file::{self, Value};
@@ -32,7 +33,7 @@ pub(super) fn read(path: &Path) -> Result<BTreeMap<String, Value>> {
     let file = fulmen_durable::open_regular(path).map_err(|e| Error::io("read", path, e))?;
     file.take(MAX_BYTES + 1).read_to_end(&mut text).map_err(|e| Error::io("read", path, e))?;
     if text.len() as u64 > MAX_BYTES {
-        return Err(refuse(format!("it is larger than {} MB", MAX_BYTES / 1_000_000)));
+        return Err(refuse(format!("it is larger than {}", size(MAX_BYTES))));
     }
     let json: Json = serde_json::from_slice(&text).map_err(|e| refuse(e.to_string()))?;
     let Some(map) = json.get(WEIGHT_MAP).and_then(Json::as_object) else {

@@ -6,9 +6,8 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use fulmen_durable::messages::quantity;
+use fulmen_durable::messages::{amount, duration, quantity};
 use fulmen_loggers::number;
-use fulmen_report::units::{amount, duration};
 use indicatif::{ProgressBar as Bar, ProgressDrawTarget, ProgressStyle};
 
 use crate::callbacks::callback::Callback;
@@ -289,7 +288,7 @@ impl Callback for ProgressBar {
     fn on_compile_end(&mut self, program: &str, time: Option<Duration>) {
         self.compiling = None;
         if let Some(time) = time {
-            self.line(&format!("Compiled the {program} in {:.1} s", time.as_secs_f64()));
+            self.line(&format!("Compiled the {program} in {}", duration(time.as_secs_f64())));
         }
     }
 
@@ -393,9 +392,10 @@ impl Callback for ProgressBar {
         let speed =
             self.speed(point.global_step).map_or_else(String::new, |speed| format!(", {speed}"));
         self.line(&format!(
-            "{}: {} ({seconds:.1} s{speed})",
+            "{}: {} ({}{speed})",
             self.epoch_title(point.epoch),
-            metrics_line(point)
+            metrics_line(point),
+            duration(seconds)
         ));
     }
 
@@ -439,7 +439,7 @@ mod tests {
         };
         assert_eq!(
             step_line(&rates, Some(Duration::from_secs(130))),
-            "64.0 samples/s, 65536 tokens/s, 12.34 TFLOP/s a device, MFU 6.3 %, 2.2 min left"
+            "64.0 samples/s, 65536 tokens/s, 12.34 TFLOP/s a device, MFU 6.3 %, 2 min 10 s left"
         );
         (rates.tokens_per_second, rates.flops_per_device, rates.mfu) = (None, None, None);
         assert_eq!(

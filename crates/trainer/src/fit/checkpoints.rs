@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use fulmen_checkpoint::Run;
+use fulmen_durable::messages::memory;
 use fulmen_tensor::Literal;
 use fulmen_tensor::timeline::span;
 
@@ -281,11 +282,11 @@ pub(super) fn copy_program(
         [layout.ids().collect(), copied.clone()].map(|ids: Vec<_>| layout.device_bytes(ids, mesh));
     if limit.is_some() && part < whole {
         note(&format!(
-            "note: in addition to the step, each device has memory for a copy of {:.1} of the {:.1} MB of training state; \
+            "note: in addition to the step, each device has memory for a copy of {} of the {} of training state; \
              at each checkpoint, training waits while the rest goes to the host. The strategy fsdp on more devices makes \
              the state of each device smaller",
-            part as f64 / 1e6,
-            whole as f64 / 1e6
+            memory(part as u64),
+            memory(whole as u64)
         ));
     }
     if copied.is_empty() {

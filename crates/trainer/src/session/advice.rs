@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fulmen_data::{DataLoader, LoaderReport};
-use fulmen_durable::messages::quantity;
+use fulmen_durable::messages::{duration, quantity};
 use fulmen_pjrt::locate::Platform;
 use fulmen_preflight::{Generation, Warning, warnings};
 use fulmen_tensor::internal::host_reads;
@@ -97,8 +97,9 @@ fn fit_advice_with_reads(fit: &FitMeasurements<'_>, reads: &HostReads) -> Vec<St
     if fit.compilations > 0 && compile > COMPILE_SECONDS && compile > COMPILE_SHARE * total {
         let programs = quantity(fit.compilations, "program");
         advice.push(format!(
-            "compiling {programs} took {compile:.0} s, {:.0} % of the run; the next run loads them from disk unless \
+            "compiling {programs} took {}, {:.0} % of the run; the next run loads them from disk unless \
              FULMEN_COMPILE_CACHE is off, and `--aot` loads programs that `preflight --save` compiled before",
+            duration(compile),
             100.0 * compile / total
         ));
     }

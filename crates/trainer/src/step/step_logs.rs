@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use fulmen_data::DataLoader;
+use fulmen_durable::messages::duration;
 use fulmen_tensor::{DeviceArray, Literal, PendingLiterals, Runtime};
 
 use crate::console::note;
@@ -178,9 +179,9 @@ impl LogReads {
 
 /// The warning about reads after every step. `waited` is the part of the time `all` spent waiting.
 fn warning(waited: Duration, all: Duration) -> String {
-    let each = |time: Duration| time.as_secs_f64() * 1e3 / f64::from(WARN_AFTER);
+    let each = |time: Duration| duration(time.as_secs_f64() / f64::from(WARN_AFTER));
     format!(
-        "warning: the values of a step were read after each of the last {WARN_AFTER} steps: {:.3} ms of the {:.3} ms of a \
+        "warning: the values of a step were read after each of the last {WARN_AFTER} steps: {} of the {} of a \
          step were spent waiting for them, while the device got no new step. Read every n steps instead: the values are \
          means over all steps since the last read",
         each(waited),
@@ -245,7 +246,7 @@ mod tests {
         let lines = warnings(1, 100);
         assert_eq!(lines.len(), 1, "{lines:?}");
         assert!(
-            lines[0].contains("after each of the last 20 steps: 3.000 ms of the "),
+            lines[0].contains("after each of the last 20 steps: 3.00 ms of the "),
             "{}",
             lines[0]
         );

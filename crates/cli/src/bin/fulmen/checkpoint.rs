@@ -9,7 +9,7 @@ use fulmen_checkpoint::{
     Checkpoint, ListedCheckpoint, MANIFEST, MergeOptions, diff, list, merge, open_store, verify,
 };
 use fulmen_data::{Error, Result};
-use fulmen_durable::messages::quantity;
+use fulmen_durable::messages::{quantity, size};
 
 use crate::size::parse_size;
 
@@ -141,11 +141,11 @@ fn summary(checkpoint: &Checkpoint) -> String {
     let manifest = checkpoint.manifest();
     let score = manifest.run.score.map(|score| format!(", score {score}")).unwrap_or_default();
     format!(
-        "step {}, epoch {}{score}, {}, {:.1} MB, {}",
+        "step {}, epoch {}{score}, {}, {}, {}",
         manifest.run.step,
         manifest.run.epoch,
         quantity(manifest.tensors.len(), "tensor"),
-        manifest.bytes() as f64 / 1e6,
+        size(manifest.bytes()),
         quantity(manifest.shards.len(), "shard")
     )
 }

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use clap::{Args, Subcommand};
 use fulmen_data::{Error, Result};
-use fulmen_durable::messages::quantity;
+use fulmen_durable::messages::{duration, quantity, size};
 use fulmen_pjrt::compile_cache::{CacheEntry, CompileCache};
 
 /// Shows, verifies and clears the compiled programs on disk
@@ -30,7 +30,10 @@ enum Command {
 }
 
 pub(crate) fn run(arguments: Arguments) -> Result<()> {
-    let failed = |error: fulmen_pjrt::Error| Error::new(error.to_string());
+    let failed = |error: fulmen_pjrt::Error| match error.is_usage() {
+        true => Error::usage(error.to_string()),
+        false => Error::new(error.to_string()),
+    };
     let cache = match arguments.folder {
         Some(folder) => CompileCache::new(folder, u64::MAX),
         None => CompileCache::from_env().map_err(failed)?.ok_or_else(|| {
@@ -44,10 +47,10 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
             entries.iter().for_each(show);
             let bytes: u64 = entries.iter().map(|entry| entry.bytes).sum();
             let programs = quantity(entries.len(), "program");
-            outln!("{programs}, {:.1} MB, in {folder}", bytes as f64 / 1e6);
+            outln!("{programs}, {}, in {folder}", size(bytes));
         }
         Command::Clear => {
-            outln!("freed {}", quantity(cache.clear().map_err(failed)?, "byte"));
+            outln!("freed {}", size(cache.clear().map_err(failed)?));
         }
         Command::Verify => {
             let damaged = cache.verify().map_err(failed)?;
@@ -65,12 +68,12 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
 }
 
 fn show(entry: &CacheEntry) {
-    let used =
-        SystemTime::now().duration_since(entry.used).unwrap_or_default().as_secs_f64() / 3600.0;
+    let used = SystemTime::now().duration_since(entry.used).unwrap_or_default();
     outln!(
-        "{}  {:.1} MB, compiled in {:.1} s, used {used:.1} h ago",
+        "{}  {}, compiled in {}, used {} ago",
         entry.program.as_deref().unwrap_or("(damaged)"),
-        entry.bytes as f64 / 1e6,
-        entry.compile_time.as_secs_f64()
+        size(entry.bytes),
+        duration(entry.compile_time.as_secs_f64()),
+        duration(used.as_secs_f64())
     );
 }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use fulmen_data::{Error, Result};
+use fulmen_durable::messages::{duration, memory};
 use fulmen_pjrt::diagnosis::{Diagnosis, PluginState, diagnose, evidence, explain};
 use fulmen_pjrt::locate::{Platform, locate};
 use fulmen_pjrt::{Argument, Client, CompileOptions, Device, ElementType, Plugin};
@@ -131,14 +132,14 @@ fn test_device(client: &Client, device: &Device) -> fulmen_pjrt::Result<Option<D
 impl fmt::Display for DeviceTest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let DeviceTest { id, kind, memory_bytes, product } = self;
-        let milliseconds = product.as_secs_f64() * 1e3;
         write!(f, "device {id} ({kind}")?;
         if let Some(bytes) = memory_bytes {
-            write!(f, ", {:.1} GiB", *bytes as f64 / f64::from(1 << 30))?;
+            write!(f, ", {}", memory(*bytes))?;
         }
         write!(
             f,
-            "): a product of {SIDE} × {SIDE} matrices took {milliseconds:.1} ms, and is right"
+            "): a product of {SIDE} × {SIDE} matrices took {}, and is right",
+            duration(product.as_secs_f64())
         )
     }
 }

@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use fulmen_cli::prepare::Progress;
+use fulmen_durable::messages::{duration, size};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// The time between two lines, if there is no terminal.
@@ -72,12 +73,13 @@ impl Progress for Reporter {
         if !self.terminal && task.last_line.elapsed() >= LINE_INTERVAL {
             task.last_line = Instant::now();
             let (done, total) = (task.bar.position(), task.bar.length().unwrap_or(0));
-            let remaining = task.bar.eta().as_secs();
+            let remaining = task.bar.eta().as_secs_f64().ceil();
             say(&format!(
-                "{}: {:.1} of {:.1} GB, {remaining} s left",
+                "{}: {} of {}, {} left",
                 task.work,
-                done as f64 / 1e9,
-                total as f64 / 1e9
+                size(done),
+                size(total),
+                duration(remaining)
             ));
         }
     }
