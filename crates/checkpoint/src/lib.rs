@@ -63,6 +63,9 @@ pub use copy::copy;
 pub use diff::{Difference, diff};
 pub use error::{Error, Result};
 pub use file_name::FileName;
+#[cfg(feature = "cloud")]
+#[doc(no_inline)]
+pub use fulmen_files::StoreOptions;
 pub use header::header;
 pub use manifest::{FORMAT_VERSION, MANIFEST, Manifest, PartEntry, Run, ShardEntry, TensorEntry};
 pub use merge::{MergeOptions, OPTIMIZER_PREFIX, TRAINER_PREFIX, is_training_state, merge};

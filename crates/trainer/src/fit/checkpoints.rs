@@ -285,8 +285,8 @@ pub(super) fn copy_program(
             "note: in addition to the step, each device has memory for a copy of {} of the {} of training state; \
              at each checkpoint, training waits while the rest goes to the host. The strategy fsdp on more devices makes \
              the state of each device smaller",
-            memory(part as u64),
-            memory(whole as u64)
+            memory(part),
+            memory(whole)
         ));
     }
     if copied.is_empty() {

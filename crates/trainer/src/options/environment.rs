@@ -65,7 +65,7 @@ fn check_values(env: impl Fn(&str) -> Option<OsString>) -> Result<()> {
     Timeouts::from_env(&env)?;
     Process::from_fulmen_env(&env).map(drop)?;
     #[cfg(feature = "cloud")]
-    fulmen_files::StoreOptions::check_variables().map_err(|e| Error::option(e.to_string()))?;
+    fulmen_checkpoint::StoreOptions::check_variables().map_err(|e| Error::option(e.to_string()))?;
     Ok(())
 }
 
