@@ -374,6 +374,10 @@ fn date(seconds: f64) -> String {
     format!("{year}-{month:02}-{:02} {:02}:{:02} UTC", days + 1, minute / 60, minute % 60)
 }
 
+fn with_path(path: &Path, error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -397,8 +401,4 @@ mod tests {
         let shown = "./train --lr=0.1 --name 'it'\\''s a test' ''";
         assert_eq!(flatten("command".into(), command), [("command".to_owned(), shown.to_owned())]);
     }
-}
-
-fn with_path(path: &Path, error: io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }

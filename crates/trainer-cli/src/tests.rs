@@ -659,7 +659,7 @@ fn a_configuration_that_is_not_a_small_text_file_is_rejected_before_it_is_read()
     refused(file.0.path().to_str().unwrap(), "a folder");
     // A sparse file of a terabyte.
     std::fs::OpenOptions::new().write(true).open(file.path()).unwrap().set_len(1 << 40).unwrap();
-    refused(&file.path(), "larger than 1 MB");
+    refused(&file.path(), "larger than 1.0 MB");
     std::fs::write(file.path(), b"max-epochs = 3 # \xff").unwrap();
     refused(&file.path(), "not UTF-8 text");
 }

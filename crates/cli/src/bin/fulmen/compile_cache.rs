@@ -30,9 +30,12 @@ enum Command {
 }
 
 pub(crate) fn run(arguments: Arguments) -> Result<()> {
-    let failed = |error: fulmen_pjrt::Error| match error.is_usage() {
-        true => Error::usage(error.to_string()),
-        false => Error::new(error.to_string()),
+    let failed = |error: fulmen_pjrt::Error| {
+        if error.is_usage() {
+            Error::usage(error.to_string())
+        } else {
+            Error::new(error.to_string())
+        }
     };
     let cache = match arguments.folder {
         Some(folder) => CompileCache::new(folder, u64::MAX),
