@@ -13,7 +13,7 @@ const MAX_BYTES: u64 = 1_000_000;
 /// Reads a regular file or a pipe, such as the pipe that a shell passes for `<(command)`.
 ///
 /// # Errors
-/// The file cannot be read; it is larger than 1.0 MB, or not UTF-8; it is a folder or a device.
+/// The file cannot be read; it is larger than 1 MB, or not UTF-8; it is a folder or a device.
 ///
 /// ```
 /// let file = tempfile::NamedTempFile::new()?;
