@@ -72,7 +72,10 @@ fn an_index_that_lies_is_refused() {
     // A sparse file of a terabyte.
     fs::OpenOptions::new().write(true).open(&index).unwrap().set_len(1 << 40).unwrap();
     let error = StateDict::read(&folder).unwrap_err();
-    assert!(error.is_format() && error.to_string().contains("it is larger than 200.0 MB"), "{error}");
+    assert!(
+        error.is_format() && error.to_string().contains("it is larger than 200.0 MB"),
+        "{error}"
+    );
     refused("{}", "it has no table `weight_map`");
     refused(r#"{"weight_map": {"a": 3}}"#, "the file of `a` is 3");
     for outside in ["../x.safetensors", "/etc/passwd", "", ".."] {
