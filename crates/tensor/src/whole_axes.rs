@@ -11,7 +11,8 @@
 //! | grouped convolution | those with groups, unless the devices divide the groups | wrong numbers, or the compiler ends the process |
 //! | slice with a stride | those with a stride | the compiler refuses its own program |
 //! | pad between elements | those with interior padding | the compiler ends the process |
-//! | scatter along one axis, in batches of the others | the indices', along that axis | wrong sums, products and extremes |
+//! | gather and scatter along one axis, in batches of the others | that axis | wrong sums, products, extremes and derivatives |
+//! | derivative of a maximum over windows (`select_and_scatter`) | those of windows | wrong numbers |
 //! | gather and scatter | the components of an index | the compiler refuses its own program |
 //! | Fourier transform | all | the CPU refuses the layout at run time; XLA gathers them anyway |
 //!

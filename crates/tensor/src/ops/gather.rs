@@ -81,21 +81,38 @@ impl Dimensions {
         }
     }
 
-    /// The axis of an index's components, which must be whole.
-    pub(super) fn whole_axes(&self, indices: &Shape) -> WholeAxes {
-        let components = (0..indices.rank()).filter(|&axis| axis == self.vector).collect();
-        WholeAxes { operands: vec![Vec::new(), components], ..WholeAxes::default() }
+    /// The axes that must be whole: that of an index's components; and with indices that come in
+    /// batches, the axis along which they name elements, of the operand, the indices and the
+    /// gathered elements or updates. If XLA splits it, sums, products, extremes and their
+    /// derivatives can be wrong.
+    fn whole_axes(&self, indices: &Shape) -> [Vec<usize>; 3] {
+        if self.indices_batch.is_empty() {
+            let components = (0..indices.rank()).filter(|&axis| axis == self.vector).collect();
+            return [Vec::new(), components, Vec::new()];
+        }
+        let lists: Vec<usize> =
+            (0..indices.rank()).filter(|axis| !self.indices_batch.contains(axis)).collect();
+        [self.mapped.clone(), lists.clone(), lists]
     }
 
-    /// For a scatter, also the other axes of indices that come in batches. If XLA splits both, its
-    /// sums, products and extremes are wrong.
-    pub(super) fn whole_axes_of_scatter(&self, indices: &Shape) -> WholeAxes {
-        let mut whole = self.whole_axes(indices);
-        if !self.indices_batch.is_empty() {
-            let lists = (0..indices.rank()).filter(|axis| !self.indices_batch.contains(axis));
-            whole.operands[1] = lists.collect();
+    /// The axes that must be whole in a gather.
+    fn whole_axes_of_gather(&self, indices: &Shape) -> WholeAxes {
+        let [operand, indices, elements] = self.whole_axes(indices);
+        WholeAxes {
+            operands: vec![operand, indices],
+            results: vec![elements],
+            ..WholeAxes::default()
         }
-        whole
+    }
+
+    /// The axes that must be whole in a scatter.
+    pub(super) fn whole_axes_of_scatter(&self, indices: &Shape) -> WholeAxes {
+        let [operand, indices, updates] = self.whole_axes(indices);
+        WholeAxes {
+            operands: vec![operand.clone(), indices, updates],
+            results: vec![operand],
+            ..WholeAxes::default()
+        }
     }
 
     /// Whether these indices are a single one.
@@ -216,7 +233,7 @@ impl Operation for Gather {
         vec![Some(sum.to_dtype(operand.dtype())), None]
     }
     fn whole_axes(&self, inputs: &[&TensorType], _: &Mesh) -> WholeAxes {
-        self.dimensions.whole_axes(&inputs[1].shape)
+        self.dimensions.whole_axes_of_gather(&inputs[1].shape)
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         if cx.result().shape.num_elements() == 0 {

@@ -9,7 +9,8 @@ use super::slice::{WindowGrid, windows};
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
 use crate::region::{Region, parameters};
-use crate::{DType, Tensor, TensorType};
+use crate::whole_axes::WholeAxes;
+use crate::{DType, Mesh, Tensor, TensorType};
 
 /// The largest number of elements of a window that a CPU compares one by one.
 const LARGEST_WINDOW: usize = 16;
@@ -33,6 +34,13 @@ impl Operation for SelectAndScatter {
         // Small changes of the operand do not change the selected positions.
         let positions = max_indices(cx.input(0), &self.windows);
         vec![None, Some(gather_at_max(&cx.cotangent(), &positions))]
+    }
+    fn whole_axes(&self, inputs: &[&TensorType], _: &Mesh) -> WholeAxes {
+        let Windows { size, stride, padding, .. } = &self.windows;
+        let axes: Vec<usize> = (0..inputs[0].shape.rank())
+            .filter(|&axis| size[axis] != 1 || stride[axis] != 1 || padding[axis] != (0, 0))
+            .collect();
+        WholeAxes { operands: vec![axes.clone(); 2], results: vec![axes], ..WholeAxes::default() }
     }
     fn rewritten_for(&self, platform: Platform, inputs: &[&TensorType]) -> Option<Region> {
         match platform {

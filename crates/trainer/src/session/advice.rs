@@ -211,7 +211,7 @@ mod tests {
         );
         let [compile] = &advice[..] else { panic!("{advice:?}") };
         assert!(
-            compile.starts_with("compiling 3 programs took 40 s, 40 % of the run"),
+            compile.starts_with("compiling 3 programs took 40.0 s, 40 % of the run"),
             "{compile}"
         );
         let goodput = Goodput { compile: 4.0, steps: 6.0, ..Goodput::default() };

@@ -3,8 +3,8 @@
 //! errors; for the scatter with one update, no such program was found in `jax.lax`.
 
 use fulmen_tensor::{
-    Argument, Combine, Convolution, DType, Function, Literal, Mesh, Sharding, Tensor, TensorType,
-    TriangularSolve, grad,
+    Argument, Combine, Convolution, DType, Function, Literal, Mesh, Pooling, Sharding, Tensor,
+    TensorType, TriangularSolve, grad,
 };
 
 use super::run::runtime;
@@ -314,12 +314,41 @@ fn a_scatter_along_an_axis_in_batches() {
             [sums, vec![combine(Combine::Min), combine(Combine::Mul)]].concat()
         });
     }
+    // Only the updates are split along the axis, or only the operand or the result.
+    let parameters: [Parameter<'_>; 3] =
+        [(&[5, 4, 8], &["", "b", "a"]), (&[2, 4, 8], &[]), (&[2, 4, 8], &["b", "a"])];
+    same(&GRID, &parameters, |x| {
+        vec![x[0].scatter_reduce(0, index(&x[1], 4.9), &x[2], Combine::Max)]
+    });
+    let parameters: [Parameter<'_>; 3] =
+        [(&[8, 6, 4], &["", "", "a"]), (&[8, 6, 8], &["a"]), (&[8, 6, 8], &["", "", "b"])];
+    same(&GRID, &parameters, |x| {
+        vec![x[0].scatter_reduce(2, index(&x[1], 3.9), &x[2], Combine::Add)]
+    });
+    let parameters: [Parameter<'_>; 3] =
+        [(&[4, 2, 6, 6], &[]), (&[4, 8, 6, 6], &["bc", "", "", "a"]), (&[4, 8, 6, 6], &[])];
+    same(&CUBE, &parameters, |x| {
+        let y = x[0].scatter_reduce(1, index(&x[1], 1.9), &x[2], Combine::Min);
+        weighted(&y.with_sharding(&split(&["c", "a"])), &[x[0].clone(), x[2].clone()])
+    });
     // The axis has one element.
     let parameters: [Parameter<'_>; 3] =
         [(&[4, 1, 6], &["", "", "b"]), (&[4, 8, 6], &["a", "b"]), (&[4, 8, 6], &[])];
     same(&GRID, &parameters, |x| {
         vec![x[0].scatter_reduce(1, index(&x[1], 0.9), &x[2], Combine::Add)]
     });
+}
+
+#[test]
+fn a_largest_element_of_windows_along_a_split_axis() {
+    let pool = |x: &Tensor, stride, last| {
+        let windows = Pooling::new([3]).stride([stride]).padding([1]);
+        let y = x.max_pool(&windows);
+        let y = if last { y.max_pool(&Pooling::new([2]).stride([1]).padding([1])) } else { y };
+        weighted(&y, std::slice::from_ref(x))
+    };
+    same(&CUBE, &[(&[6, 6, 8], &["", "", "a"])], |x| pool(&x[0], 1, false));
+    same(&CUBE, &[(&[3, 8, 8], &["", "", "c"])], |x| pool(&x[0], 3, true));
 }
 
 /// XLA took the slice for the whole value where another user needed that on each device.
