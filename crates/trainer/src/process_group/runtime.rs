@@ -86,7 +86,8 @@ pub(super) fn check(process: &Process, runtime: &Runtime) -> Result<()> {
     if platform == "cpu" && spanned != count {
         return Err(Error::usage(format!(
             "{count} processes have joined and agree on what to run, but CPU plugins have no collectives across processes; \
-             train in one process (devices = {count} splits one CPU into {count} devices), or on TPUs or GPUs"
+             train in one process (devices = {count} splits one CPU into {count} devices), each process alone \
+             (FULMEN_NUM_PROCESSES=1), or on TPUs or GPUs"
         )));
     }
     if spanned != count {
