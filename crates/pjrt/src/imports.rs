@@ -7,6 +7,12 @@
 use std::ffi::{CStr, c_int, c_void};
 use std::{mem, ptr, slice};
 
+use parking_lot::Mutex;
+
+/// Held while a table is written. Each entry makes its page writable for a moment, and two threads
+/// that open clients would take that from each other.
+static WRITER: Mutex<()> = Mutex::new(());
+
 /// Relocations whose target holds the address of a symbol: GLOB_DAT and JUMP_SLOT.
 #[cfg(target_arch = "x86_64")]
 const ADDRESSES: [u64; 2] = [6, 7];
@@ -41,6 +47,7 @@ struct Object {
 /// `address` must be inside a shared object that stays loaded, and each function must be compatible
 /// with the one that it replaces.
 pub(crate) unsafe fn replace(address: *const c_void, functions: &[(&str, *const c_void)]) {
+    let _writer = WRITER.lock();
     let mut object = Object { address: address as usize, base: 0, dynamic: None, read_only: None };
     // SAFETY: `find` accepts the arguments of `dl_iterate_phdr`, and `object` outlives the call.
     unsafe { libc::dl_iterate_phdr(Some(find), (&raw mut object).cast()) };
