@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 ///
 /// let goodput = Goodput { start: 1.0, compile: 4.0, steps: 90.0, lost: 5.0, ..Goodput::default() };
 /// assert_eq!((goodput.total(), goodput.share()), (100.0, 0.9));
-/// assert_eq!(goodput.to_string(), "Goodput 90 %: steps 90.0 s of 100.0 s, lost 5.0 s, compile 4.0 s, start 1.0 s");
+/// assert_eq!(goodput.to_string(), "Goodput 90 %: steps 1 min 30 s of 1 min 40 s, lost 5.00 s, compile 4.00 s, start 1.00 s");
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
