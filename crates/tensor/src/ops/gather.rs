@@ -115,6 +115,14 @@ impl Dimensions {
         }
     }
 
+    /// The axes over which there are several indices: of the indices, and of the updates.
+    pub(super) fn list_axes(&self, indices: &Shape, updates: &Shape) -> [Vec<usize>; 2] {
+        [
+            (0..indices.rank()).filter(|&axis| axis != self.vector).collect(),
+            (0..updates.rank()).filter(|axis| !self.window.contains(axis)).collect(),
+        ]
+    }
+
     /// Whether these indices are a single one.
     pub(super) fn has_one_index(&self, indices: &Shape) -> bool {
         (0..indices.rank()).all(|axis| axis == self.vector || indices[axis] == 1)

@@ -160,8 +160,22 @@ impl Operation for Scatter {
         };
         vec![Some(to_operand.to_dtype(dtype)), None, Some(to_updates.to_dtype(dtype))]
     }
-    fn whole_axes(&self, inputs: &[&TensorType], _: &Mesh) -> WholeAxes {
-        self.dimensions.whole_axes_of_scatter(&inputs[1].shape)
+    /// If the devices do not divide the number of updates, XLA pads their parts, and combines what
+    /// the program computes from the padding, too. A sum is the derivative of a look-up, so its
+    /// updates are whole only if no single axis of the mesh could split them evenly.
+    fn whole_axes(&self, inputs: &[&TensorType], mesh: &Mesh) -> WholeAxes {
+        let is_uneven = |size: usize| match self.combine {
+            Combine::Add | Combine::Set => {
+                mesh.axes().iter().any(|(_, devices)| !size.is_multiple_of(*devices))
+            }
+            Combine::Mul | Combine::Min | Combine::Max => !size.is_multiple_of(mesh.num_devices()),
+        };
+        let mut whole = self.dimensions.whole_axes_of_scatter(&inputs[1].shape);
+        let lists = self.dimensions.list_axes(&inputs[1].shape, &inputs[2].shape);
+        for ((axes, list), ty) in whole.operands[1..].iter_mut().zip(lists).zip(&inputs[1..]) {
+            axes.extend(list.into_iter().filter(|&axis| is_uneven(ty.shape[axis])));
+        }
+        whole
     }
     /// If there is one update, a second one, whose index is out of range.
     ///

@@ -233,6 +233,25 @@ fn one_update_along_a_split_axis() {
 }
 
 #[test]
+fn a_number_of_updates_that_the_devices_do_not_divide() {
+    for count in [1, 2, 3, 6] {
+        let indices: Vec<i32> = (0..count).map(|i| (3 * i + 2) as i32 % 8).collect();
+        let indices = Tensor::from_slice(&indices, [count]);
+        for combine in [Combine::Set, Combine::Add, Combine::Mul, Combine::Min, Combine::Max] {
+            // The first element is positive or negative in all of them.
+            for sign in [1.0, -1.0] {
+                same(&GRID, &[(&[16], &["a"]), (&[8], &[])], |x| {
+                    let updates = (x[0].abs() + 1.0) * sign;
+                    let updates = updates.slice(&[16 - count], &[16], &[1]);
+                    let to = (x[1].abs() + 1.0) * sign;
+                    weighted(&to.index_reduce(0, &indices, &updates, combine), x)
+                });
+            }
+        }
+    }
+}
+
+#[test]
 fn points_whose_components_are_split() {
     let points = |x: &Tensor| (x.abs() * 2.9).to_dtype(DType::I32);
     let parameters: [Parameter<'_>; 3] =
