@@ -194,7 +194,8 @@ pub(crate) fn terminate() {
 }
 
 /// Whether this process runs only one test. If not, runs the test in a new process. A test that
-/// sends itself a signal needs its own process, because a signal reaches all fits of a process.
+/// sends itself a signal, or reads `run.log`, needs its own process: a signal reaches all fits of a
+/// process, and the latest of them has the log.
 pub(crate) fn has_a_process_of_its_own(test: &str) -> bool {
     const ALONE: &str = "FULMEN_TEST_ALONE";
     if std::env::var_os(ALONE).is_some() {
