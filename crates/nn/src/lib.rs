@@ -92,7 +92,7 @@ pub use module::Module;
 pub use parameter::Parameter;
 pub use random_stream::RandomStream;
 pub use scan_layers::{scan_layers, scanned};
-pub use training_mode::TrainingMode;
+pub use training_mode::{SavedModes, TrainingMode};
 pub use visit::{Visit, Visitor};
 
 #[cfg(doctest)]

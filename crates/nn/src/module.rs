@@ -210,7 +210,7 @@ pub(crate) fn each_buffer<M: Module + ?Sized>(module: &M, f: impl FnMut(&str, &B
     module.visit(&mut Visit::new(&mut BufferVisitor(f)));
 }
 
-fn each_mode<M: Module + ?Sized>(module: &M, f: impl FnMut(&TrainingMode)) {
+pub(crate) fn each_mode<M: Module + ?Sized>(module: &M, f: impl FnMut(&TrainingMode)) {
     struct ModeVisitor<F>(F);
     impl<F: FnMut(&TrainingMode)> Visitor for ModeVisitor<F> {
         fn mode(&mut self, _: &str, mode: &TrainingMode) {

@@ -17,7 +17,7 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::library::NN;
 use crate::weights::{StateDict, new_folder, save_values, values_of};
-use crate::{Error, Module, Result, TrainingMode, Visit, Visitor};
+use crate::{Error, Module, Result, SavedModes};
 
 /// The version of StableHLO with which the programs can be serialized as portable artifacts. A
 /// reader of this version or a newer one can parse them.
@@ -237,9 +237,10 @@ impl ExportedProgram {
         let refuse = |message: String| Error::format(&path, FORMAT, message);
         let values = StateDict::read(&path)?;
         if values.len() != weights.len() {
-            let (actual, expected) = (values.len(), weights.len());
             return Err(refuse(format!(
-                "it has {actual} tensors, but the program takes {expected}"
+                "it has {} tensors, but the program takes {}",
+                values.len(),
+                weights.len()
             )));
         }
         let mut tensors = Vec::with_capacity(weights.len());
@@ -349,30 +350,18 @@ fn type_of(key: &str, item: &Json) -> Result<TensorType, String> {
 /// modes, even after a panic in `forward`.
 struct Recorded {
     cells: Vec<(Variable, Tensor)>,
-    modes: Modes,
-}
-
-/// A module's modes before it is recorded.
-#[derive(Default)]
-struct Modes(Vec<(TrainingMode, bool)>);
-
-impl Visitor for Modes {
-    fn mode(&mut self, _: &str, mode: &TrainingMode) {
-        self.0.push((mode.clone(), mode.is_training()));
-    }
+    _modes: SavedModes,
 }
 
 impl Recorded {
     fn new<M: Module + ?Sized>(module: &M, placeholders: &[Tensor]) -> Recorded {
-        let mut modes = Modes::default();
-        module.visit(&mut Visit::new(&mut modes));
         let mut cells = Vec::with_capacity(placeholders.len());
         for ((_, cell), placeholder) in module.state().into_iter().zip(placeholders) {
             let before = cell.get();
             cell.set(placeholder.clone());
             cells.push((cell, before));
         }
-        Recorded { cells, modes }
+        Recorded { cells, _modes: SavedModes::of(module) }
     }
 }
 
@@ -380,9 +369,6 @@ impl Drop for Recorded {
     fn drop(&mut self) {
         for (cell, before) in &self.cells {
             cell.set(before.clone());
-        }
-        for (mode, training) in &self.modes.0 {
-            mode.set_training(*training);
         }
     }
 }

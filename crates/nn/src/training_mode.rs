@@ -1,8 +1,12 @@
-//! [`TrainingMode`]: whether a layer is in training or evaluation mode.
+//! [`TrainingMode`]: whether a layer is in training or evaluation mode; and [`SavedModes`], the modes
+//! of all layers of a module.
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::Module;
+use crate::module::each_mode;
 
 /// The train/eval switch of a layer that behaves differently in the two modes. Initially in
 /// training mode, as in PyTorch.
@@ -50,5 +54,43 @@ impl fmt::Debug for TrainingMode {
         } else {
             "TrainingMode(eval)"
         })
+    }
+}
+
+/// The modes that all layers of a module had. Dropping this restores them, even after a panic.
+///
+/// ```
+/// use fulmen_nn::{Module, SavedModes, TrainingMode};
+///
+/// #[derive(Module)]
+/// struct Noise {
+///     mode: TrainingMode,
+/// }
+///
+/// let noise = Noise { mode: TrainingMode::new() };
+/// {
+///     let _modes = SavedModes::of(&noise);
+///     noise.eval();
+///     assert!(!noise.mode.is_training());
+/// }
+/// assert!(noise.mode.is_training());
+/// ```
+#[must_use = "dropping this restores the modes"]
+pub struct SavedModes(Vec<(TrainingMode, bool)>);
+
+impl SavedModes {
+    /// Saves the modes of a module's layers.
+    pub fn of<M: Module + ?Sized>(module: &M) -> SavedModes {
+        let mut modes = Vec::new();
+        each_mode(module, |mode| modes.push((mode.clone(), mode.is_training())));
+        SavedModes(modes)
+    }
+}
+
+impl Drop for SavedModes {
+    fn drop(&mut self) {
+        for (mode, training) in &self.0 {
+            mode.set_training(*training);
+        }
     }
 }

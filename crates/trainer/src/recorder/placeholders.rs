@@ -1,6 +1,6 @@
 //! [`Placeholders`]: puts placeholders into a module's variables while it is traced.
 
-use fulmen_nn::{Module, TrainingMode, Visit, Visitor};
+use fulmen_nn::{Module, SavedModes};
 use fulmen_tensor::{Tensor, Variable};
 
 use crate::state::{Entry, EntryId, Origin};
@@ -10,7 +10,7 @@ use crate::state::{Entry, EntryId, Origin};
 pub(crate) struct Placeholders {
     cells: Vec<Cell>,
     /// The module's modes before tracing.
-    modes: Vec<(TrainingMode, bool)>,
+    _modes: SavedModes,
 }
 
 struct Cell {
@@ -83,9 +83,7 @@ impl Placeholders {
             cell.set(&cell.placeholder.clone());
             cells.push(cell);
         }
-        let mut modes = Modes(Vec::new());
-        module.visit(&mut Visit::new(&mut modes));
-        Placeholders { cells, modes: modes.0 }
+        Placeholders { cells, _modes: SavedModes::of(module) }
     }
 
     /// The placeholders, in the order of the entries.
@@ -141,17 +139,5 @@ impl Drop for Placeholders {
                 .zip(&cell.before)
                 .for_each(|(variable, before)| variable.set(before.clone()));
         }
-        for (mode, training) in &self.modes {
-            mode.set_training(*training);
-        }
-    }
-}
-
-/// Collects a module's modes.
-struct Modes(Vec<(TrainingMode, bool)>);
-
-impl Visitor for Modes {
-    fn mode(&mut self, _: &str, mode: &TrainingMode) {
-        self.0.push((mode.clone(), mode.is_training()));
     }
 }
