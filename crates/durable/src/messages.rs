@@ -125,19 +125,22 @@ fn two_units(seconds: f64, large: (u64, &str), small: (u64, &str)) -> String {
     }
 }
 
-/// Formats an amount of US dollars. An amount that rounds to no cent, but is not zero, is
-/// `<$0.01`.
+/// Formats an amount of US dollars. A positive amount that rounds to no cent is `<$0.01`.
 ///
 /// ```
 /// use fulmen_durable::messages::money;
 ///
 /// assert_eq!([money(1.2), money(12_345.6), money(1.52e-5)], ["$1.20", "$12,345.60", "<$0.01"]);
+/// assert_eq!([money(-234.5), money(-0.0)], ["-$234.50", "$0.00"]);
 /// ```
 pub fn money(usd: f64) -> String {
     if usd > 0.0 && usd < 0.005 {
         return "<$0.01".to_owned();
     }
-    let text = format!("{usd:.2}");
+    if usd <= -0.005 {
+        return format!("-{}", money(-usd));
+    }
+    let text = format!("{:.2}", usd.abs());
     let (whole, cents) = text.split_once('.').unwrap_or((&text, ""));
     let mut grouped = String::new();
     for (i, digit) in whole.chars().enumerate() {
