@@ -7,7 +7,7 @@ use std::mem;
 use std::sync::{Arc, OnceLock};
 
 use fulmen_pjrt::abi::*;
-use fulmen_pjrt::api::{list, non_null};
+use fulmen_pjrt::api::{Api, list, non_null};
 use parking_lot::{Condvar, Mutex};
 
 use crate::client::{Pod, Raw, pod_of};
@@ -319,7 +319,7 @@ impl Entry for PJRT_Buffer_CopyToDevice_Args {
         let copy = shard.derive(device.0, move |raw| {
             let mut args = PJRT_Buffer_CopyToDevice_Args::new();
             args.buffer = raw;
-            args.dst_device = { device }.0;
+            args.dst_device = device.get();
             // SAFETY: the buffer and the device belong to one client, which is alive.
             unsafe { inner.call(&mut args) }?;
             Ok(args.dst_buffer)
@@ -339,7 +339,7 @@ impl Entry for PJRT_Buffer_CopyToMemory_Args {
         let copy = shard.derive(shard.device(), move |raw| {
             let mut args = PJRT_Buffer_CopyToMemory_Args::new();
             args.buffer = raw;
-            args.dst_memory = { memory }.0;
+            args.dst_memory = memory.get();
             // SAFETY: the buffer and the memory belong to one client, which is alive.
             unsafe { inner.call(&mut args) }?;
             Ok(args.dst_buffer)
@@ -372,10 +372,7 @@ impl Entry for PJRT_Buffer_ReadyEvent_Args {
 }
 
 /// Waits for an event of the CPU plugin, and destroys it.
-pub(crate) fn await_event(
-    inner: fulmen_pjrt::api::Api,
-    event: *mut PJRT_Event,
-) -> Result<(), PodError> {
+pub(crate) fn await_event(inner: Api, event: *mut PJRT_Event) -> Result<(), PodError> {
     let event = non_null(event, "event")?.as_ptr();
     let mut args = PJRT_Event_Await_Args::new();
     args.event = event;
@@ -393,7 +390,7 @@ pub(crate) fn await_event(
 /// # Safety
 /// `dst` must have `len` writable bytes, the size that the CPU plugin requires.
 unsafe fn read_into(
-    inner: fulmen_pjrt::api::Api,
+    inner: Api,
     raw: *mut PJRT_Buffer,
     minor_to_major: Option<&[i64]>,
     dst: *mut c_void,
@@ -477,14 +474,15 @@ impl Entry for PJRT_Buffer_ToHostBuffer_Args {
         let inner = shard.array.pod.inner;
         let event = UnsetEvent::new(inner)?;
         self.event = event.raw();
-        let (dst, len) = (Raw(self.dst), self.dst_size);
+        let dst = Raw(self.dst);
+        let len = self.dst_size;
         let index = shard.index;
         shard.array.when_ready(Box::new(move |parts| {
             let outcome = parts.map_err(PodError::clone).and_then(|parts| {
                 let order = order.as_ref().and_then(Option::as_deref);
                 // SAFETY: the caller keeps the memory until the event is set. The plugin checks its
                 // size.
-                unsafe { read_into(inner, parts[index].raw(), order, { dst }.0, len) }
+                unsafe { read_into(inner, parts[index].raw(), order, dst.get(), len) }
             });
             event.set(outcome.err().as_ref());
         }));

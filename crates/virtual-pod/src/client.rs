@@ -34,6 +34,13 @@ impl<T> Clone for Raw<T> {
 
 impl<T> Copy for Raw<T> {}
 
+impl<T> Raw<T> {
+    /// The pointer. A closure that calls this captures the whole value, which other threads may use.
+    pub(crate) fn get(self) -> *mut T {
+        self.0
+    }
+}
+
 impl<T> PartialEq for Raw<T> {
     fn eq(&self, other: &Self) -> bool {
         self.0 == other.0
@@ -57,7 +64,7 @@ pub(crate) struct Pod {
     pub(crate) devices: Vec<Raw<PJRT_Device>>,
     own_devices: Vec<Raw<PJRT_Device>>,
     own_memories: Vec<Raw<PJRT_Memory>>,
-    platform_version: String,
+    pub(crate) platform_version: String,
     /// Values that other processes may drop, by process.
     forgotten: Mutex<BTreeMap<usize, Vec<u64>>>,
     next_value: AtomicU64,
@@ -174,7 +181,8 @@ pub(crate) fn queue_of(raw: *mut PJRT_Client) -> Result<Queue, PodError> {
 /// # Safety
 /// The options must be valid as the header requires.
 unsafe fn read_options(args: &PJRT_Client_Create_Args) -> Result<(i64, i64), PodError> {
-    let (mut index, mut count) = (0, 1);
+    let mut index = 0;
+    let mut count = 1;
     // SAFETY: the caller's options.
     for option in unsafe { list(args.create_options, args.num_options) } {
         // SAFETY: the option's name.
@@ -411,11 +419,5 @@ impl Entry for PJRT_TopologyDescription_PlatformVersion_Args {
         }
         // SAFETY: the caller's arguments.
         unsafe { forward(self) }
-    }
-}
-
-impl Pod {
-    pub(crate) fn platform_version(&self) -> &str {
-        &self.platform_version
     }
 }

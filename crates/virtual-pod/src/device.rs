@@ -40,10 +40,9 @@ fn known(address: usize) -> Result<Names, PodError> {
 
 /// Records the devices of a client.
 pub(crate) fn register(pod: &Pod) -> Result<(), PodError> {
-    let (platform, kind) = (&pod.settings.platform, &pod.settings.device_kind);
-    let platform: Arc<str> = platform.as_str().into();
-    let version: Arc<str> = pod.platform_version().into();
-    let kind: Arc<str> = kind.as_str().into();
+    let platform: Arc<str> = pod.settings.platform.as_str().into();
+    let version: Arc<str> = pod.platform_version.as_str().into();
+    let kind: Arc<str> = pod.settings.device_kind.as_str().into();
     let mut found = HashMap::new();
     let mut all = Vec::new();
     for (i, device) in pod.devices.iter().enumerate() {

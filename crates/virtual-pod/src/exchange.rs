@@ -385,7 +385,7 @@ fn lost_processes(lost: &BTreeMap<usize, String>, own: &LaunchHead, process: usi
 fn compare(heads: &BTreeMap<usize, &LaunchHead>) -> Result<(), PodError> {
     let launch = heads.values().map(|head| head.launch).max().unwrap_or_default();
     let failed = |message: String| {
-        Err(PodError::new(PJRT_Error_Code(FAILED_PRECONDITION), format!("virtual pod: {message}")))
+        Err(PodError::new(PJRT_Error_Code::FAILED_PRECONDITION, format!("virtual pod: {message}")))
     };
     let programs = groups(heads, |head| {
         let short = head.fingerprint.get(..12).unwrap_or(&head.fingerprint);
@@ -431,9 +431,6 @@ fn compare(heads: &BTreeMap<usize, &LaunchHead>) -> Result<(), PodError> {
     }
     Ok(())
 }
-
-/// The status code for processes that do not agree.
-const FAILED_PRECONDITION: i32 = 9;
 
 /// The processes with the same description of their launch, the largest group first.
 fn groups(

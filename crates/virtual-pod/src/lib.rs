@@ -10,15 +10,15 @@
 //! use std::sync::Arc;
 //! use fulmen_pjrt::{KeyValueStore, Plugin};
 //!
-//! # fn store() -> Arc<dyn KeyValueStore> { unimplemented!() }
 //! // In each of four processes, with the variable FULMEN_VIRTUAL_POD=4x2:
-//! let process = 3;
-//! let plugin = Plugin::load(fulmen_virtual_pod::library()?)?;
-//! let options = [("node_id", process.into()), ("num_nodes", 4.into())];
-//! let client = plugin.create_client_with(&options, store())?;
-//! assert_eq!(client.devices().len(), 8);
-//! assert_eq!(client.addressable_devices().len(), 2);
-//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! fn open(process: i64, store: Arc<dyn KeyValueStore>) -> Result<(), Box<dyn std::error::Error>> {
+//!     let plugin = Plugin::load(fulmen_virtual_pod::library()?)?;
+//!     let options = [("node_id", process.into()), ("num_nodes", 4.into())];
+//!     let client = plugin.create_client_with(&options, store)?;
+//!     assert_eq!(client.devices().len(), 8);
+//!     assert_eq!(client.addressable_devices().len(), 2);
+//!     Ok(())
+//! }
 //! ```
 //!
 //! | variable | meaning |

@@ -129,8 +129,8 @@ pub(crate) fn connect(
 
     let host = host.map_or_else(own_address, |host| Ok(host.to_owned()));
     let host = host.map_err(|error| unavailable(format!("finding the own address: {error}")))?;
-    let failed = |error| unavailable(format!("listening for other processes: {error}"));
-    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).map_err(failed)?;
+    let failed = |error| unavailable(format!("listening for other processes at {host}: {error}"));
+    let listener = TcpListener::bind((host.as_str(), 0)).map_err(failed)?;
     let port = listener.local_addr().map_err(failed)?.port();
 
     let secret = if process == 0 {

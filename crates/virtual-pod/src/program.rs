@@ -114,11 +114,8 @@ impl Program {
                 .and_then(|()| inner.call(&mut fingerprint))
                 .map(|()| {
                     self.name = text(name.executable_name, name.executable_name_size);
-                    let (start, len) = (
-                        fingerprint.executable_fingerprint,
-                        fingerprint.executable_fingerprint_size,
-                    );
-                    let bytes = list(start.cast::<u8>(), len);
+                    let start = fingerprint.executable_fingerprint.cast::<u8>();
+                    let bytes = list(start, fingerprint.executable_fingerprint_size);
                     self.fingerprint = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
                     self.num_outputs = outputs.num_outputs;
                 })

@@ -115,6 +115,7 @@ impl PJRT_Error_Code {
     pub const NOT_FOUND: Self = Self(5);
     pub const ALREADY_EXISTS: Self = Self(6);
     pub const RESOURCE_EXHAUSTED: Self = Self(8);
+    pub const FAILED_PRECONDITION: Self = Self(9);
     pub const UNIMPLEMENTED: Self = Self(12);
     pub const INTERNAL: Self = Self(13);
     pub const UNAVAILABLE: Self = Self(14);
