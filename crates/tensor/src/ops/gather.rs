@@ -81,10 +81,11 @@ impl Dimensions {
         }
     }
 
-    /// The axes that must be whole: that of an index's components; and with indices that come in
-    /// batches, the axis along which they name elements, of the operand, the indices and the
-    /// gathered elements or updates. If XLA splits it, sums, products, extremes and their
-    /// derivatives can be wrong.
+    /// The axes that must be whole: that of an index's components; and with several indices in each
+    /// batch, the axis along which they name elements, of the operand, the indices and the gathered
+    /// elements or updates. If XLA splits it, sums, products, extremes and their derivatives can be
+    /// wrong. One index in each batch is right, and common: the logit of a label, with the classes
+    /// split.
     fn whole_axes(&self, indices: &Shape) -> [Vec<usize>; 3] {
         if self.indices_batch.is_empty() {
             let components = (0..indices.rank()).filter(|&axis| axis == self.vector).collect();
@@ -92,6 +93,9 @@ impl Dimensions {
         }
         let lists: Vec<usize> =
             (0..indices.rank()).filter(|axis| !self.indices_batch.contains(axis)).collect();
+        if lists.iter().all(|&axis| indices[axis] == 1) {
+            return [Vec::new(), Vec::new(), Vec::new()];
+        }
         [self.mapped.clone(), lists.clone(), lists]
     }
 

@@ -358,6 +358,33 @@ fn a_scatter_along_an_axis_in_batches() {
     });
 }
 
+/// The axis may stay split, as the classes of a language model are.
+#[test]
+fn one_index_in_each_batch_along_a_split_axis() {
+    let index = |x: &Tensor| (x.abs() * 7.9).to_dtype(DType::I32);
+    let splits: [[&[&str]; 2]; 6] = [
+        [&["", "ab"], &[]],
+        [&["a", "bc"], &["a"]],
+        [&["b", "a"], &["ac"]],
+        [&["", "c"], &["abc"]],
+        [&["ac", "b"], &["b"]],
+        [&["abc"], &["c"]],
+    ];
+    for [of_operand, of_index] in splits {
+        let parameters: [Parameter<'_>; 3] =
+            [(&[8, 8], of_operand), (&[8, 1], of_index), (&[8, 1], of_index)];
+        same(&CUBE, &parameters, |x| {
+            let at = index(&x[1]);
+            let mut results = weighted(&x[0].gather(1, &at), &x[..1]);
+            for combine in [Combine::Set, Combine::Add, Combine::Mul, Combine::Min, Combine::Max] {
+                let y = x[0].scatter_reduce(1, &at, &x[2], combine);
+                results.extend(weighted(&y, &[x[0].clone(), x[2].clone()]));
+            }
+            results
+        });
+    }
+}
+
 #[test]
 fn a_largest_element_of_windows_along_a_split_axis() {
     let pool = |x: &Tensor, stride, last| {
