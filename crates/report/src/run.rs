@@ -354,7 +354,8 @@ fn shell_word(word: &Json) -> String {
 /// The date and time, in UTC, of a number of seconds after the start of 1970.
 fn date(seconds: f64) -> String {
     let minutes = (seconds / 60.0).floor() as i64;
-    let (mut days, minute) = (minutes.div_euclid(1440), minutes.rem_euclid(1440));
+    let mut days = minutes.div_euclid(1440);
+    let minute = minutes.rem_euclid(1440);
     let is_leap = |year: i64| year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
     let mut year = 1970;
     let length = |year: i64| if is_leap(year) { 366 } else { 365 };

@@ -56,11 +56,8 @@ impl Environment<'_> {
 
     /// The variables of torchrun, which PyTorch's operator for Kubernetes sets too.
     fn torchrun(&self) -> Result<Option<Launched>> {
-        let (Some(index), Some(count)) =
-            (self.number("RANK", EXPECTED_INDEX)?, self.number("WORLD_SIZE", EXPECTED_COUNT)?)
-        else {
-            return Ok(None);
-        };
+        let Some(index) = self.number("RANK", EXPECTED_INDEX)? else { return Ok(None) };
+        let Some(count) = self.number("WORLD_SIZE", EXPECTED_COUNT)? else { return Ok(None) };
         check_index("RANK", index, "WORLD_SIZE", count)?;
         let related = "WORLD_SIZE";
         let host = self.required("MASTER_ADDR", related, "the host of process 0")?;
