@@ -144,11 +144,11 @@ binary! {
 
     /// The larger of the two operands, elementwise; NaN if either is NaN. Tied operands get half of
     /// the gradient each.
-    maximum, Maximum, "stablehlo.maximum", Numbers, |a, b, y, g| [Some(g * selection_weight(a, b, y)), Some(g * selection_weight(b, a, y))];
+    maximum, Maximum, "stablehlo.maximum", Numbers, |a, b, y, g| [Some(g * selection_weight(a, b, &a.gt(b))), Some(g * selection_weight(b, a, &b.gt(a)))];
 
     /// The smaller of the two operands, elementwise; NaN if either is NaN. Tied operands get half
     /// of the gradient each.
-    minimum, Minimum, "stablehlo.minimum", Numbers, |a, b, y, g| [Some(g * selection_weight(a, b, y)), Some(g * selection_weight(b, a, y))];
+    minimum, Minimum, "stablehlo.minimum", Numbers, |a, b, y, g| [Some(g * selection_weight(a, b, &a.lt(b))), Some(g * selection_weight(b, a, &b.lt(a)))];
 
     /// `aᵇ`, elementwise. The derivatives are `b·aᵇ⁻¹` and `aᵇ·log(a)`, with `log(0)` taken as 0.
     ///
@@ -160,11 +160,12 @@ binary! {
     ];
 }
 
-/// 1 where `y` is `a`, ½ where `a` and `b` tie, else 0.
-fn selection_weight(a: &Tensor, b: &Tensor, y: &Tensor) -> Tensor {
-    let whole = Tensor::full(y.dtype(), y.shape(), 1.0);
-    let half = Tensor::full(y.dtype(), y.shape(), 0.5);
-    a.eq(y).select(&b.eq(y).select(&half, &whole), &y.zeros_like())
+/// 1 where `a` is selected instead of `b`, ½ where they tie, else 0. The result is not compared: XLA
+/// may compute `a` again for that, and round it differently.
+fn selection_weight(a: &Tensor, b: &Tensor, is_selected: &Tensor) -> Tensor {
+    let whole = Tensor::full(a.dtype(), a.shape(), 1.0);
+    let half = Tensor::full(a.dtype(), a.shape(), 0.5);
+    is_selected.select(&whole, &a.eq(b).select(&half, &a.zeros_like()))
 }
 
 impl Tensor {

@@ -89,6 +89,16 @@ pub(crate) fn computed_after(
     results
 }
 
+/// Returns the same `tensors`, each in memory before it is used, for a comparison of elements with
+/// their own extreme.
+///
+/// XLA computes an elementwise operand again in each loop that reads it, and the loops may round it
+/// differently, with and without a fused multiply-add. Then no element equals the extreme that
+/// another loop found.
+pub(super) fn computed_once(tensors: &[&Tensor]) -> Vec<Tensor> {
+    Tensor::apply_all(OptimizationBarrier, tensors)
+}
+
 impl Tensor {
     /// Returns the same values behind a barrier (JAX's `lax.optimization_barrier`). The compiler
     /// computes all the values before it uses any of the results, and does not know that a result

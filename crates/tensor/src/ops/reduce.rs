@@ -5,6 +5,7 @@
 //! ([`cumulative`](super::cumulative)).
 
 use super::dtype_set::DTypeSet;
+use super::optimization_barrier::computed_once;
 use super::unary::methods;
 use crate::autocast::{result_dtype, wide};
 use crate::axis_order::AxisOrder;
@@ -72,7 +73,7 @@ fn no_element(from: &TensorType, axes: &[usize]) -> String {
     format!("{from} has no element along the axes {axes:?} to choose from")
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Reduce {
     method: &'static str,
     reducer: Reducer,
@@ -116,8 +117,10 @@ impl Operation for Reduce {
             Reducer::Sum | Reducer::Prod | Reducer::And | Reducer::Or => g,
             // Tied elements share the gradient.
             Reducer::Max | Reducer::Min => {
+                let x = &computed_once(&[x])[0];
+                let extreme = Tensor::apply(self.clone(), &[x]);
                 // A NaN is selected too, although it equals nothing.
-                let mask = x.eq(spread(cx.output())).or(x.ne(x)).to_dtype(x.dtype());
+                let mask = x.eq(spread(&extreme)).or(x.ne(x)).to_dtype(x.dtype());
                 let axes: Vec<isize> = self.axes.iter().map(|&a| a as isize).collect();
                 // A 16-bit float cannot hold the number of many tied elements.
                 let ties = spread(&wide(&mask).sum(&axes));

@@ -8,6 +8,7 @@ use super::bounds::{self, ClampedIndices, OutOfBounds};
 use super::common_dtype::common_dtype;
 use super::dtype_set::DTypeSet;
 use super::gather::{Dimensions, Gather, check_points, fits_into, indexed_axis};
+use super::optimization_barrier::computed_once;
 use super::unary::methods;
 use crate::Mesh;
 use crate::autocast::wide;
@@ -118,8 +119,11 @@ impl Scatter {
     }
 
     /// The derivative of an extreme. The elements and updates that equal it share the gradient.
-    fn extreme_vjp(&self, inputs: &[Tensor], y: &Tensor, g: &Tensor) -> [Tensor; 2] {
+    fn extreme_vjp(&self, inputs: &[Tensor], g: &Tensor) -> [Tensor; 2] {
         let [operand, indices, updates] = inputs else { return [g.clone(), g.clone()] };
+        let known = computed_once(&[operand, updates]);
+        let [operand, updates] = &known[..] else { return [g.clone(), g.clone()] };
+        let y = &self.scatter(self.combine, operand, indices, updates);
         // A NaN is selected too, although it equals nothing.
         let mask = |x: &Tensor, y: &Tensor| x.eq(y).or(x.ne(x)).to_dtype(g.dtype());
         let operand_mask = mask(operand, y);
@@ -156,7 +160,7 @@ impl Operation for Scatter {
                 ]
             }
             Combine::Mul => self.product_vjp(operand, indices, updates, &g),
-            Combine::Min | Combine::Max => self.extreme_vjp(cx.inputs, cx.output(), &g),
+            Combine::Min | Combine::Max => self.extreme_vjp(cx.inputs, &g),
         };
         vec![Some(to_operand.to_dtype(dtype)), None, Some(to_updates.to_dtype(dtype))]
     }

@@ -26,6 +26,7 @@ mod operations;
 mod precision;
 mod programs;
 mod promotion;
+mod recomputed_values;
 mod shape_rules;
 mod sharded_programs;
 mod sharding;
