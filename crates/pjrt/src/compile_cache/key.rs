@@ -169,7 +169,12 @@ pub(super) fn differences(current: &[Fact], stored: &[Fact]) -> Vec<String> {
     for name in all.filter(|&name| name != TEXT) {
         let (then, now) = (find(stored, name), find(current, name));
         if then != now {
-            lines.push(format!("{name}: {} then, {} now", shortened(then), shortened(now)));
+            let skipped = match (&then, &now) {
+                (Some(then), Some(now)) => common_start(then, now),
+                _ => 0,
+            };
+            let (then, now) = (shortened(then, skipped), shortened(now, skipped));
+            lines.push(format!("{name}: {then} then, {now} now"));
         }
     }
     if lines.is_empty() && find(stored, TEXT) != find(current, TEXT) {
@@ -200,14 +205,26 @@ pub(super) fn shorten(mut lines: Vec<String>) -> Vec<String> {
     lines
 }
 
-fn shortened(value: Option<String>) -> String {
-    match value {
-        None => "none".to_owned(),
-        Some(value) if value.chars().count() > MAX_CHARACTERS => {
-            format!("{}…", value.chars().take(MAX_CHARACTERS).collect::<String>())
-        }
-        Some(value) => value,
+/// How many characters of two different values to skip, so that an excerpt shows their first
+/// difference, with the word before it.
+fn common_start(then: &str, now: &str) -> usize {
+    if then.chars().count().max(now.chars().count()) <= MAX_CHARACTERS {
+        return 0;
     }
+    let common: Vec<char> =
+        then.chars().zip(now.chars()).take_while(|(a, b)| a == b).map(|(a, _)| a).collect();
+    let start = common.len().saturating_sub(MAX_CHARACTERS / 2);
+    let word = common[start..].iter().position(|c| !c.is_alphanumeric() && *c != '_');
+    if start == 0 { 0 } else { start + word.map_or(0, |separator| separator + 1) }
+}
+
+/// At most [`MAX_CHARACTERS`] of a value after its first `skipped` characters.
+fn shortened(value: Option<String>, skipped: usize) -> String {
+    let Some(value) = value else { return "none".to_owned() };
+    let before = if skipped == 0 { "" } else { "…" };
+    let after = if value.chars().count() > skipped + MAX_CHARACTERS { "…" } else { "" };
+    let excerpt: String = value.chars().skip(skipped).take(MAX_CHARACTERS).collect();
+    format!("{before}{excerpt}{after}")
 }
 
 /// The prefix of an entry's file name.
@@ -304,6 +321,34 @@ mod tests {
         let lines = shorten(all);
         assert_eq!((lines.len(), lines[3].as_str()), (4, "and 6 more"));
         assert_eq!(lines[0].chars().count(), "0: none then, ".len() + 61 + " now".len());
+    }
+
+    #[test]
+    fn of_long_values_the_first_difference_is_shown() {
+        let options = |devices: u32, last: &str| {
+            format!(
+                "CompileOptions {{ {}, num_replicas: {devices}, {last} }}",
+                "unset: None, ".repeat(9)
+            )
+        };
+        let check = |now: &str, then: &str, expected: &str| {
+            let (now, then) = (key(&[("the options", now)]), key(&[("the options", then)]));
+            assert_eq!(differences(&now.facts, &then.facts), [expected]);
+        };
+        check(
+            &options(8, "a"),
+            &options(4, "a"),
+            "the options: …unset: None, , num_replicas: 4, a } then, …unset: None, , num_replicas: 8, a } now",
+        );
+        let long = options(4, &"é".repeat(99));
+        assert!(!long.is_char_boundary(long.len() - 3));
+        let [line] = differences(
+            &key(&[("the options", &options(8, "a"))]).facts,
+            &key(&[("the options", &long)]).facts,
+        )
+        .try_into()
+        .unwrap();
+        assert!(line.contains("num_replicas: 4, ééé") && line.contains("é… then, …"), "{line}");
     }
 
     #[test]
