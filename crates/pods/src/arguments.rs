@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 use fulmen_gcloud::seconds;
 use fulmen_preflight::Slice;
+use fulmen_virtual_pod::Shape;
 
 /// Runs one program on many hosts over ssh
 #[derive(Debug, Args)]
@@ -31,7 +32,8 @@ impl Arguments {
             ssh_config: None,
             ssh_options,
         };
-        Arguments { command: Command::Run(Box::new(Run { targets, options, dry_run: false })) }
+        let run = Run { targets, shape: None, options, dry_run: false };
+        Arguments { command: Command::Run(Box::new(run)) }
     }
 }
 
@@ -44,7 +46,8 @@ pub(crate) enum Command {
         one fails, all end, and its exit code is the command's; 75 if a worker was lost or stuck"
     )]
     Run(Box<Run>),
-    /// Shows the runs on the hosts
+    /// Shows the runs on the hosts. As for logs and stop, without --hosts and --tpu those on this
+    /// machine
     Status(Status),
     /// Prints the output of a run's workers
     Logs(Logs),
@@ -66,7 +69,7 @@ pub(crate) enum Command {
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Targets {
     /// The hosts of this TPU VM, as `gcloud compute tpus tpu-vm describe` lists them
-    #[arg(long, value_name = "NAME", conflicts_with = "hosts", required_unless_present = "hosts")]
+    #[arg(long, value_name = "NAME", conflicts_with = "hosts")]
     pub(crate) tpu: Option<String>,
     /// The TPU's zone; by default that of gcloud's configuration
     #[arg(long, requires = "tpu")]
@@ -89,6 +92,10 @@ pub(crate) struct Targets {
 pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) targets: Targets,
+    /// Rehearse a pod on CPUs: this many processes, with this many devices each. Without --hosts,
+    /// all run on this machine
+    #[arg(long = "virtual", value_name = "PROCESSESxDEVICES", conflicts_with_all = ["tpu", "each_chip"])]
+    pub(crate) shape: Option<Shape>,
     #[command(flatten)]
     pub(crate) options: RunOptions,
     /// Print the commands without running them

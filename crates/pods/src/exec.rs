@@ -32,7 +32,7 @@ pub(crate) fn exec(
     out: &mut dyn std::io::Write,
     signals: impl FnOnce() -> Result<Receiver<Signal>>,
 ) -> Result<u8> {
-    let (hosts, ssh) = arguments.targets.resolve()?;
+    let (hosts, ssh) = arguments.targets.resolve_named("")?;
     let command = EXEC.command(&arguments.command);
     if arguments.dry_run {
         hosts.iter().for_each(|host| print_line(out, &ssh.shell_line(host, &command)));
@@ -69,7 +69,7 @@ fn start(
     command: &str,
     send: &SyncSender<Event>,
 ) -> Result<Option<ChildStdin>> {
-    let failed = |e| Error::new(format!("the program ssh: {e}"));
+    let failed = |e| Error::new(ssh.failure(&e));
     // In its own process group, so that Ctrl-C in the terminal does not reach it.
     let mut child = ssh.command(host, command).process_group(0).spawn().map_err(failed)?;
     let input = child.stdin.take();

@@ -43,6 +43,7 @@ mod ssh;
 mod targets;
 #[cfg(test)]
 mod tests;
+mod virtual_pod;
 
 pub use arguments::{Arguments, RunOptions};
 pub use binary::{Glibc, required_glibc};

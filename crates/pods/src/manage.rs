@@ -320,7 +320,7 @@ pub(crate) fn logs(
 
 /// Prints a worker's log as it arrives, because it may be larger than memory.
 fn print_log(ssh: &Ssh, worker: &Worker, command: &str, out: &mut dyn Write) -> Result<(), String> {
-    let failed = |e: std::io::Error| format!("the program ssh: {e}");
+    let failed = |e: std::io::Error| ssh.failure(&e);
     let mut command = ssh.command(&worker.host, command);
     let mut child = command.stdin(Stdio::null()).spawn().map_err(failed)?;
     let errors = child.stderr.take();

@@ -3,12 +3,14 @@
 use std::fmt;
 use std::fs::File;
 use std::io::Read;
+use std::net::TcpListener;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::arguments::RunOptions;
 use crate::binary::{Binary, Glibc};
 use crate::manage::distinct_hosts;
 use crate::ssh::{CHECK, COPY, Input, START, SUPERVISE, Ssh};
+use crate::virtual_pod::VirtualPod;
 use crate::{Error, Result};
 
 /// The default port of process 0, as in `fulmen-coordination`.
@@ -22,6 +24,7 @@ pub(crate) const SCRIPT_TIMEOUT: Duration = Duration::from_secs(60);
 pub(crate) struct Plan {
     pub(crate) run: String,
     pub(crate) binary: Binary,
+    virtual_pod: Option<VirtualPod>,
     pub(crate) ssh: Ssh,
     /// Identifies this launcher, so that it ends none of another launcher's programs.
     launcher: String,
@@ -31,6 +34,8 @@ pub(crate) struct Plan {
     grace: u64,
     wait_for: String,
     wait_timeout: Duration,
+    /// The folder in which the program starts; empty for the home directory.
+    folder: String,
 }
 
 /// A worker. Its environment contains the secret of the run, so it has no `Debug`.
@@ -56,8 +61,8 @@ pub(crate) struct Host {
     /// The address on which the host accepted the connection.
     address: String,
     chips: usize,
-    /// Whether it has a copy of the program.
-    has_program: bool,
+    /// The hashes of the files that it has a copy of.
+    present: Vec<String>,
     /// A worker of this name that another launcher started and that still runs.
     running: Option<String>,
 }
@@ -70,7 +75,12 @@ pub(crate) struct StartError {
 }
 
 impl Plan {
-    pub(crate) fn new(arguments: &RunOptions, ssh: Ssh, binary: Binary) -> Result<Plan> {
+    pub(crate) fn new(
+        arguments: &RunOptions,
+        ssh: Ssh,
+        binary: Binary,
+        virtual_pod: Option<VirtualPod>,
+    ) -> Result<Plan> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let run = match &arguments.run {
             Some(name) => name.clone(),
@@ -86,12 +96,50 @@ impl Plan {
         let wait_for = arguments.wait_for.clone().unwrap_or_default();
         let (grace, wait_timeout) = (arguments.grace.as_secs(), arguments.wait_timeout);
         let launcher = random(8)?;
-        Ok(Plan { run, binary, ssh, launcher, lease, grace, wait_for, wait_timeout })
+        let folder = if ssh.is_local {
+            let folder = std::env::current_dir().and_then(std::path::absolute);
+            let folder = folder.map_err(|e| Error::new(format!("the current folder: {e}")))?;
+            folder.to_string_lossy().into_owned()
+        } else {
+            String::new()
+        };
+        Ok(Plan {
+            run,
+            binary,
+            virtual_pod,
+            ssh,
+            launcher,
+            lease,
+            grace,
+            wait_for,
+            wait_timeout,
+            folder,
+        })
+    }
+
+    /// The files to copy to a host, the program first. This machine needs no copies.
+    fn copies(&self) -> Vec<&Binary> {
+        if self.ssh.is_local {
+            return Vec::new();
+        }
+        let plugins = self.virtual_pod.iter().flat_map(VirtualPod::files).map(|(_, file)| file);
+        std::iter::once(&self.binary).chain(plugins).collect()
+    }
+
+    /// A file as the scripts name it: the hash of a copy, or a path.
+    fn name_on_host(&self, file: &Binary) -> String {
+        if self.ssh.is_local {
+            let path = std::path::absolute(&file.path).unwrap_or_else(|_| file.path.clone());
+            path.to_string_lossy().into_owned()
+        } else {
+            file.hash.clone()
+        }
     }
 
     fn check_command(&self) -> String {
+        let hashes: Vec<&str> = self.copies().iter().map(|file| file.hash.as_str()).collect();
         CHECK.command(&[
-            &self.binary.hash,
+            hashes.join(" ").as_str(),
             &self.wait_for,
             &self.wait_timeout.as_secs().to_string(),
             &self.run,
@@ -104,11 +152,27 @@ impl Plan {
             .map(|number| number.to_string());
         let [index, lease, grace] = &numbers;
         let supervise = SUPERVISE.text();
-        let fixed = [&self.run, index, &self.binary.hash, lease, grace, &self.launcher, &supervise];
+        let program = self.name_on_host(&self.binary);
+        let plugins = self.virtual_pod.iter().flat_map(VirtualPod::files);
+        let files: Vec<String> = plugins
+            .map(|(variable, file)| format!("{variable}={}", self.name_on_host(file)))
+            .collect();
+        let files = files.join("\n");
+        let fixed = [
+            &self.run,
+            index,
+            &program,
+            lease,
+            grace,
+            &self.launcher,
+            &self.folder,
+            &files,
+            &supervise,
+        ];
         START.command(&fixed.into_iter().chain(&worker.arguments).collect::<Vec<_>>())
     }
 
-    /// Checks a host, and copies the program to it if needed.
+    /// Checks a host, and copies to it the files that it lacks.
     ///
     /// # Errors
     /// Why the host cannot run the program.
@@ -124,14 +188,17 @@ impl Plan {
                  another name with --run"
             ));
         }
-        if let Some(reason) = self.binary.incompatibility(&state.machine, state.glibc) {
+        let copies = self.copies();
+        if let Some(reason) =
+            copies.iter().find_map(|file| file.incompatibility(&state.machine, state.glibc))
+        {
             return Err(reason);
         }
-        if !state.has_program {
-            let path = self.binary.path.display();
-            let file = fulmen_durable::open_regular(&self.binary.path)
-                .map_err(|e| format!("{path}: {e}"))?;
-            let copy = COPY.command(&[&self.binary.hash]);
+        for binary in copies.into_iter().filter(|file| !state.present.contains(&file.hash)) {
+            let path = binary.path.display();
+            let file =
+                fulmen_durable::open_regular(&binary.path).map_err(|e| format!("{path}: {e}"))?;
+            let copy = COPY.command(&[&binary.hash]);
             // Copying has no time limit: a slow connection is not a failure, and ssh detects a dead
             // one.
             let copied = self
@@ -180,11 +247,11 @@ impl Plan {
         for host in distinct_hosts(workers.iter().map(|worker| &worker.host)) {
             let host = host.as_str();
             lines.push(self.ssh.shell_line(host, &self.check_command()));
-            let copy = self.ssh.shell_line(host, &COPY.command(&[&self.binary.hash]));
-            lines.push(format!(
-                "{copy} <{}",
-                fulmen_gcloud::quote(&self.binary.path.to_string_lossy())
-            ));
+            for file in self.copies() {
+                let copy = self.ssh.shell_line(host, &COPY.command(&[&file.hash]));
+                let path = fulmen_gcloud::quote(&file.path.to_string_lossy());
+                lines.push(format!("{copy} <{path}"));
+            }
         }
         for worker in workers {
             let names: Vec<&str> =
@@ -208,16 +275,20 @@ impl Plan {
         let coordinator = match &arguments.coordinator {
             Some(address) => address.clone(),
             None if hosts.len() == 1 => "127.0.0.1:0".into(),
+            None if self.ssh.is_local => free_address()?,
             None if first.address.contains(':') => format!("[{}]:{PORT}", first.address),
             None => format!("{}:{PORT}", first.address),
         };
         let user_variables = environment(&arguments.env)?;
         let worker = |(index, host): (usize, &String)| {
-            let variables = [
+            let mut variables = vec![
                 ("FULMEN_COORDINATOR", coordinator.clone()),
                 ("FULMEN_PROCESS_ID", index.to_string()),
                 ("FULMEN_NUM_PROCESSES", hosts.len().to_string()),
             ];
+            if let Some(pod) = &self.virtual_pod {
+                variables.push(("FULMEN_VIRTUAL_POD", pod.shape.to_string()));
+            }
             self.worker(index, host, &variables, &user_variables, arguments.command[1..].to_vec())
         };
         let workers: Vec<Worker> = hosts.iter().enumerate().map(worker).collect();
@@ -317,7 +388,7 @@ impl Host {
             glibc: Glibc::parse(value("glibc")),
             address: value("address").into(),
             chips: value("chips").parse().unwrap_or(0),
-            has_program: value("present") == "yes",
+            present: value("present").split_whitespace().map(str::to_owned).collect(),
             running: Some(value("running").to_owned()).filter(|worker| !worker.is_empty()),
         }
     }
@@ -350,6 +421,13 @@ pub(crate) fn environment(options: &[String]) -> Result<Vec<(String, String)>> {
         Ok((name.to_owned(), value))
     };
     options.iter().map(variable).collect()
+}
+
+/// An address of this machine at which nothing listens.
+fn free_address() -> Result<String> {
+    let address = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+    let address = address.map_err(|e| Error::new(format!("no free port on 127.0.0.1: {e}")))?;
+    Ok(address.to_string())
 }
 
 /// Random bytes in hexadecimal.

@@ -20,6 +20,7 @@ use crate::output::{Output, WhenFull};
 use crate::plan::{Host, HostChips, Plan, Worker};
 use crate::session::Session;
 use crate::ssh::Ssh;
+use crate::virtual_pod::VirtualPod;
 use crate::{Error, Result};
 
 /// Receives the signals of this process from now on: Ctrl-C, SIGTERM and SIGHUP. They no longer end
@@ -49,13 +50,17 @@ pub fn signals() -> Result<Receiver<Signal>> {
 }
 
 pub(crate) fn run(run: &Run, out: &mut dyn Write, signals: Receiver<Signal>) -> Result<u8> {
-    let Run { targets, options: arguments, dry_run: is_dry_run } = run;
+    let Run { targets, shape, options: arguments, dry_run: is_dry_run } = run;
     let binary = Binary::open(Path::new(&arguments.command[0]))?;
     if let (true, Some(line)) = (*is_dry_run, targets.shell_line()) {
         print_line(out, &line);
     }
-    let (hosts, ssh) = targets.resolve()?;
-    let plan = Plan::new(arguments, ssh, binary)?;
+    let (hosts, ssh) = match shape {
+        Some(shape) => targets.resolve_virtual(*shape)?,
+        None => targets.resolve_named(", or --virtual 4x2 to rehearse on this machine")?,
+    };
+    let virtual_pod = shape.map(|shape| VirtualPod::find(shape, out)).transpose()?;
+    let plan = Plan::new(arguments, ssh, binary, virtual_pod)?;
     if *is_dry_run {
         return dry_run(&plan, arguments, &hosts, out);
     }
@@ -152,10 +157,11 @@ fn detach(plan: &Plan, workers: &[Worker], out: &mut dyn Write) -> Result<u8> {
         return Err(error);
     }
     let hosts = distinct_hosts(workers.iter().map(|worker| &worker.host)).join(",");
+    let hosts = if plan.ssh.is_local { String::new() } else { format!("--hosts {hosts} ") };
     print_line(
         out,
         &format!(
-            "[pod] the run continues on its hosts. To see its output: fulmen pod logs --follow --hosts {hosts} {}",
+            "[pod] the run continues without this command. To see its output: fulmen pod logs --follow {hosts}{}",
             plan.run
         ),
     );

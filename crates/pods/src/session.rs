@@ -158,8 +158,7 @@ impl Session {
     }
 
     fn follow(&self, offset: u64) {
-        let failed =
-            |error: std::io::Error| self.send(Event::Gone(format!("the program ssh: {error}")));
+        let failed = |error: std::io::Error| self.send(Event::Gone(self.ssh.failure(&error)));
         // In its own process group, so that Ctrl-C in the terminal does not reach it.
         let mut child =
             match self.ssh.command(&self.host, &self.command(offset)).process_group(0).spawn() {

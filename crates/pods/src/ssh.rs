@@ -1,4 +1,4 @@
-//! Runs scripts on hosts through the program `ssh`.
+//! Runs scripts on hosts through the program `ssh`, or on this machine without it.
 
 use std::fs::File;
 use std::io::Write;
@@ -51,6 +51,8 @@ pub(crate) fn script_message(line: &str) -> Option<&str> {
 pub(crate) struct Ssh {
     /// The user's options. They precede the defaults, and ssh uses the first value of an option.
     pub(crate) options: Vec<String>,
+    /// Whether the only host is this machine, where a shell replaces `ssh`.
+    pub(crate) is_local: bool,
     /// Once set, [queries](Ssh::ask) end without an answer.
     pub(crate) cancelled: Arc<AtomicBool>,
 }
@@ -89,7 +91,15 @@ pub(crate) struct CommandOutput {
 }
 
 impl Ssh {
+    /// The program that reaches a host.
+    fn program(&self) -> &'static str {
+        if self.is_local { "sh" } else { "ssh" }
+    }
+
     fn arguments(&self, host: &str, remote: &str) -> Vec<String> {
+        if self.is_local {
+            return vec!["-c".into(), remote.into()];
+        }
         let options = self.options.iter().cloned().chain(DEFAULT_OPTIONS.map(str::to_owned));
         options.chain(["--".into(), host.into(), remote.into()]).collect()
     }
@@ -98,14 +108,19 @@ impl Ssh {
     pub(crate) fn shell_line(&self, host: &str, remote: &str) -> String {
         let words: Vec<String> =
             self.arguments(host, remote).iter().map(|word| quote(word)).collect();
-        format!("ssh {}", words.join(" "))
+        format!("{} {}", self.program(), words.join(" "))
     }
 
     pub(crate) fn command(&self, host: &str, remote: &str) -> Command {
-        let mut command = Command::new("ssh");
+        let mut command = Command::new(self.program());
         command.args(self.arguments(host, remote));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
+    }
+
+    /// The message if the program that reaches a host cannot be run.
+    pub(crate) fn failure(&self, error: &std::io::Error) -> String {
+        format!("the program {}: {error}", self.program())
     }
 
     /// Runs a command on a host for at most `limit`.
@@ -120,7 +135,7 @@ impl Ssh {
             code: None,
             is_ssh_missing: true,
             out: String::new(),
-            err: format!("the program ssh: {e}"),
+            err: self.failure(&e),
         };
         let mut command = self.command(host, remote);
         // In its own process group, so that Ctrl-C in the terminal does not reach it.

@@ -1,5 +1,8 @@
 //! The hosts of a run, and how ssh reaches them.
 
+use fulmen_durable::messages::quantity;
+use fulmen_virtual_pod::Shape;
+
 use crate::arguments::Targets;
 use crate::ssh::Ssh;
 use crate::{Error, Result};
@@ -7,12 +10,19 @@ use crate::{Error, Result};
 /// The key that gcloud creates for TPU VMs, in the home directory.
 const GCLOUD_KEY: &str = ".ssh/google_compute_engine";
 
+/// The name of this machine in messages.
+const THIS_MACHINE: &str = "localhost";
+
 impl Targets {
-    /// The hosts in the order of the workers.
+    /// The hosts in the order of the workers: this machine if none are given.
     ///
     /// # Errors
     /// A name that ssh would take for an option; an error of gcloud.
     pub(crate) fn resolve(&self) -> Result<(Vec<String>, Ssh)> {
+        if !self.names_hosts() {
+            let ssh = Ssh { is_local: true, ..Ssh::default() };
+            return Ok((vec![THIS_MACHINE.to_owned()], ssh));
+        }
         let mut options: Vec<String> =
             self.ssh_options.iter().map(|option| format!("-o{option}")).collect();
         if let Some(path) = &self.ssh_config {
@@ -45,6 +55,45 @@ impl Targets {
             )));
         }
         Ok((hosts, Ssh { options, ..Ssh::default() }))
+    }
+
+    /// Whether hosts are given, instead of this machine.
+    fn names_hosts(&self) -> bool {
+        self.tpu.is_some() || !self.hosts.is_empty()
+    }
+
+    /// The hosts in the order of the workers, for a command that needs a choice of them.
+    ///
+    /// # Errors
+    /// No hosts are given; those of [`resolve`](Targets::resolve).
+    pub(crate) fn resolve_named(&self, alternative: &str) -> Result<(Vec<String>, Ssh)> {
+        if !self.names_hosts() {
+            return Err(Error::usage(format!(
+                "no hosts are given: pass --hosts or --tpu{alternative}"
+            )));
+        }
+        self.resolve()
+    }
+
+    /// One host for each process of a virtual pod.
+    ///
+    /// # Errors
+    /// The number of hosts is not that of processes; those of [`resolve`](Targets::resolve).
+    pub(crate) fn resolve_virtual(&self, shape: Shape) -> Result<(Vec<String>, Ssh)> {
+        let (hosts, ssh) = self.resolve()?;
+        if ssh.is_local {
+            let hosts = hosts.iter().cycle().take(shape.processes).cloned().collect();
+            return Ok((hosts, ssh));
+        }
+        if hosts.len() != shape.processes {
+            return Err(Error::usage(format!(
+                "--virtual {shape} needs {}, one for each process, but --hosts names {}: {}",
+                quantity(shape.processes, "host"),
+                hosts.len(),
+                hosts.join(", ")
+            )));
+        }
+        Ok((hosts, ssh))
     }
 
     /// The command that finds the hosts of a TPU.

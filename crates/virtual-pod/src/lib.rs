@@ -61,8 +61,10 @@ mod program;
 mod settings;
 mod store;
 
+pub use settings::{Shape, cpu_plugin};
+
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use fulmen_pjrt::abi::PJRT_Api;
 
@@ -82,10 +84,10 @@ pub extern "C" fn fulmen_virtual_pod_live_objects() -> usize {
 }
 
 /// The name of the plugin's file.
-const FILE: &str = "libfulmen_virtual_pod.so";
+pub const FILE: &str = "libfulmen_virtual_pod.so";
 
 /// The plugin's file, which Cargo builds with each program that depends on this crate. It is in the
-/// folder of the running program, in the folder `deps` there, or in `../lib`.
+/// folder `deps` beside the running program, in the program's folder, or in `../lib`.
 ///
 /// # Errors
 /// The file is in none of these places.
@@ -93,7 +95,7 @@ pub fn library() -> io::Result<PathBuf> {
     let program = std::env::current_exe()?;
     let folder = program.parent().unwrap_or(&program);
     let places =
-        [folder.join(FILE), folder.join("deps").join(FILE), folder.join("../lib").join(FILE)];
+        [folder.join("deps").join(FILE), folder.join(FILE), folder.join("../lib").join(FILE)];
     places.iter().find(|path| path.is_file()).cloned().ok_or_else(|| {
         let places = places.each_ref().map(|path| path.display().to_string()).join(", ");
         io::Error::new(
@@ -101,4 +103,9 @@ pub fn library() -> io::Result<PathBuf> {
             format!("the virtual pod's plugin was not found; looked at {places}. `cargo build -p fulmen-virtual-pod` builds it"),
         )
     })
+}
+
+/// The folder with the source of this crate, on the machine that built it.
+pub fn source() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
 }

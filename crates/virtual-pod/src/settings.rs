@@ -1,7 +1,9 @@
 //! The settings of a virtual pod, from environment variables.
 
 use std::ffi::OsString;
+use std::fmt;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use crate::error::PodError;
 
@@ -38,7 +40,9 @@ impl Settings {
                 "a virtual pod needs {SHAPE}: the number of processes and the devices of each, such as 4x2"
             ))
         })?;
-        let (processes, devices) = parse_shape(&shape)?;
+        let Shape { processes, devices } = shape
+            .parse()
+            .map_err(|expected| PodError::invalid(format!("{SHAPE} is `{shape}`, {expected}")))?;
         let hangs = match text(MISMATCH)?.as_deref() {
             None | Some("error") => false,
             Some("hang") => true,
@@ -59,29 +63,64 @@ impl Settings {
     }
 }
 
-fn parse_shape(text: &str) -> Result<(usize, usize), PodError> {
-    let numbers = text.split_once('x').and_then(|(processes, devices)| {
-        Some((processes.parse::<usize>().ok()?, devices.parse::<usize>().ok()?))
-    });
-    match numbers {
-        Some((processes, devices))
-            if processes > 0
-                && devices > 0
-                && processes.checked_mul(devices).is_some_and(|all| all <= 1024) =>
-        {
-            Ok((processes, devices))
-        }
-        _ => Err(PodError::invalid(format!(
-            "{SHAPE} is `{text}`, expected PROCESSESxDEVICES, such as 4x2, with at most 1024 devices in all"
-        ))),
+/// The shape of a pod: the number of processes, and of each one's devices.
+///
+/// ```
+/// use fulmen_virtual_pod::Shape;
+///
+/// let shape: Shape = "4x2".parse()?;
+/// assert_eq!((shape.processes, shape.devices), (4, 2));
+/// assert_eq!(shape.to_string(), "4x2");
+/// assert!("0x2".parse::<Shape>().unwrap_err().contains("such as 4x2"));
+/// # Ok::<(), String>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// The number of processes.
+    pub processes: usize,
+    /// The number of devices of each process.
+    pub devices: usize,
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}x{}", self.processes, self.devices)
     }
 }
 
-/// The path of the CPU plugin that computes.
-pub(crate) fn cpu_plugin() -> Result<PathBuf, PodError> {
+/// The error says what is expected.
+impl FromStr for Shape {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Shape, String> {
+        let numbers = text.split_once('x').and_then(|(processes, devices)| {
+            Some((processes.parse::<usize>().ok()?, devices.parse::<usize>().ok()?))
+        });
+        match numbers {
+            Some((processes, devices))
+                if processes > 0
+                    && devices > 0
+                    && processes.checked_mul(devices).is_some_and(|all| all <= 1024) =>
+            {
+                Ok(Shape { processes, devices })
+            }
+            _ => {
+                Err("expected PROCESSESxDEVICES, such as 4x2, with at most 1024 devices in all"
+                    .into())
+            }
+        }
+    }
+}
+
+/// The CPU plugin that computes: the one that `FULMEN_VIRTUAL_POD_CPU_PLUGIN` names, or else the one
+/// that `fulmen_pjrt` finds or downloads.
+///
+/// # Errors
+/// There is none, and it cannot be downloaded.
+pub fn cpu_plugin() -> fulmen_pjrt::Result<PathBuf> {
     match std::env::var_os(CPU_PLUGIN).filter(|path| !path.is_empty()) {
         Some(path) => Ok(path.into()),
-        None => Ok(fulmen_pjrt::locate::cpu_plugin_behind_another()?),
+        None => fulmen_pjrt::locate::cpu_plugin_behind_another(),
     }
 }
 

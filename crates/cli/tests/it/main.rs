@@ -7,6 +7,7 @@ mod checkpoint;
 mod machine;
 mod new;
 mod other_machines;
+mod pod;
 mod prepare;
 mod presize;
 mod report;

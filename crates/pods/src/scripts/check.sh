@@ -1,6 +1,6 @@
-# check.sh HASH PATH SECONDS RUN OWNER: describes the machine, once PATH (if any) exists. Standard input stays open as long as
-# `fulmen pod` waits.
-hash=$1 path=$2 patience=$3 run=$4 launcher=$5
+# check.sh HASHES PATH SECONDS RUN OWNER: describes the machine, once PATH (if any) exists, and names the files that it has a
+# copy of. Standard input stays open as long as `fulmen pod` waits.
+hashes=$1 path=$2 patience=$3 run=$4 launcher=$5
 uptime
 end=$((up + patience))
 while [ -n "$path" ] && [ ! -e "$path" ]; do
@@ -17,11 +17,14 @@ running=""
 for folder in "$root/runs/$run"/*/; do
   cd "$folder" 2>/dev/null && is_running && read_owner && [ "$owner" != "$launcher" ] && running=$(basename "$folder")
 done
-# Marks the program as recently used.
-touch -c "$root/bin/$hash" 2>/dev/null
-present=no copied=""
-[ -x "$root/bin/$hash" ] && read -r copied _ < <(sha256sum "$root/bin/$hash")
-[ "$copied" = "$hash" ] && present=yes
+present=""
+for hash in $hashes; do
+  # Marks the file as recently used.
+  touch -c "$root/bin/$hash" 2>/dev/null
+  copied=""
+  [ -x "$root/bin/$hash" ] && read -r copied _ < <(sha256sum "$root/bin/$hash")
+  [ "$copied" = "$hash" ] && present+="$hash "
+done
 echo "machine=$(uname -m)"
 echo "glibc=${glibc##* }"
 echo "address=${3-}"

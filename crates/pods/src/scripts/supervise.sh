@@ -1,11 +1,11 @@
-# supervise.sh FOLDER LEASE GRACE PROGRAM ARGUMENTS…: waits for the program and saves its exit code. If LEASE is not 0 and the
+# supervise.sh FOLDER LEASE GRACE START PROGRAM ARGUMENTS…: runs the program in the folder START and saves its exit code. If LEASE is not 0 and the
 # lease is not renewed for LEASE seconds, `fulmen pod run` is gone, and the program is ended.
 cd "$1" || exit 1
-lease=$2 grace=$3
-shift 3
+lease=$2 grace=$3 start=$4
+shift 4
 set -m
 # Start the program only after its ids are saved, because it may fill the disk.
-(until [ -s pids ]; do kill -0 $$ || exit 1; sleep 0.01; done; cd "$HOME" && exec "$@") </dev/null >>log 2>&1 &
+(until [ -s pids ]; do kill -0 $$ || exit 1; sleep 0.01; done; cd "$start" && exec "$@") </dev/null >>log 2>&1 &
 child=$!
 born $$ && own=$time
 born $child || time=0

@@ -123,6 +123,28 @@ fn a_program_is_copied_once_and_started_on_all_hosts_with_merged_output_and_a_se
 
 #[test]
 #[ignore = "needs root and sshd: cargo test -p fulmen-pods -- --include-ignored"]
+fn the_plugins_of_a_virtual_pod_are_copied_to_its_hosts() {
+    let hosts = Hosts::new(["1g"; 3]);
+    let program = hosts.script(0);
+    let shows = r#"for file in $FULMEN_PJRT_PLUGIN $FULMEN_VIRTUAL_POD_CPU_PLUGIN; do
+        read -r hash _ < <(sha256sum $file); [ ${file##*/} = $hash ] && echo has $file
+    done; echo pod $FULMEN_VIRTUAL_POD"#;
+    let run = || {
+        let text = hosts.pod("run", &["--virtual", "3x2", "--", &program, shows]).ends_with(0);
+        assert_eq!(text.matches("] has /root/.fulmen/pods/bin/").count(), 6, "{text}");
+        assert_eq!(text.matches("] pod 3x2\n").count(), 3, "{text}");
+    };
+    run();
+    run();
+    // A user's own variable counts.
+    let options = ["--virtual", "3x2", "--env", "FULMEN_PJRT_PLUGIN=mine", "--", &program];
+    let text = hosts.pod("run", &[&options[..], &["echo $FULMEN_PJRT_PLUGIN"]].concat());
+    assert_eq!(text.ends_with(0).matches("] mine\n").count(), 3);
+    hosts.wait_until_idle();
+}
+
+#[test]
+#[ignore = "needs root and sshd: cargo test -p fulmen-pods -- --include-ignored"]
 fn all_end_when_one_fails_and_its_code_is_that_of_the_run() {
     let hosts = Hosts::new(HOMES);
     let program = hosts.script(0);

@@ -1,0 +1,275 @@
+//! `fulmen pod run --virtual`: runs over several processes on this machine.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use fulmen_data::{DataLoader, Dataset, Field, Result, Sample};
+use fulmen_nn::optim::Sgd;
+use fulmen_nn::{Linear, Module};
+use fulmen_tensor::{DType, Devices};
+use fulmen_trainer::{Actions, Callback, LogPoint, Trainer, TrainingFn};
+use tempfile::TempDir;
+
+#[derive(Module)]
+struct Line {
+    fc: Linear,
+}
+
+struct Numbers;
+
+impl Dataset for Numbers {
+    fn len(&self) -> usize {
+        32
+    }
+    fn fields(&self) -> Vec<Field> {
+        vec![Field::new("x", DType::F32, [1])]
+    }
+    fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {
+        sample.write_value(0, (index as f32).sin())
+    }
+}
+
+/// Prints the losses, to the bit.
+struct PrintLosses;
+
+impl Callback for PrintLosses {
+    fn name(&self) -> &'static str {
+        "PrintLosses"
+    }
+    fn on_log(&mut self, point: &LogPoint, _: &mut Actions) {
+        println!("\nloss {:x}", point.get("train_loss").unwrap().to_bits());
+    }
+}
+
+/// The training program of the tests.
+#[test]
+#[ignore = "a program for the other tests"]
+fn member() {
+    let Some(devices) = std::env::var_os("DEVICES") else { return };
+    let devices: Devices = devices.to_str().unwrap().parse().unwrap();
+    let loader = DataLoader::builder(Numbers).batch_size(8).num_workers(1).build().unwrap();
+    let line = Line { fc: Linear::new(1, 2) };
+    let module = TrainingFn::new(
+        &line,
+        |line, batch, _| (line.fc.forward(&batch.get("x")) - 0.5).pow(2.0).mean_all(),
+        |_| Sgd::new(0.1),
+    );
+    let trainer = Trainer::builder().devices(devices).max_epochs(1).default_root_dir("runs");
+    let trainer =
+        trainer.enable_progress_bar(false).log_every_n_steps(1).callback(PrintLosses).build();
+    trainer.unwrap().fit(&module, &loader, None).unwrap();
+}
+
+const MEMBER: [&str; 4] = ["--exact", "pod::member", "--ignored", "--nocapture"];
+
+fn this_program() -> String {
+    std::env::current_exe().unwrap().display().to_string()
+}
+
+fn losses(text: &str, prefix: &str) -> Vec<String> {
+    let prefix = format!("{prefix}loss ");
+    text.lines().filter_map(|line| line.strip_prefix(&prefix)).map(str::to_owned).collect()
+}
+
+/// A user with an empty home directory, in a folder with a script.
+struct User {
+    home: TempDir,
+    folder: TempDir,
+    fulmen: PathBuf,
+}
+
+impl User {
+    fn new() -> User {
+        let folder = tempfile::tempdir().unwrap();
+        let script = folder.path().join("train");
+        let text = r#"#!/bin/bash
+trap 'echo saving; exit 130' INT
+trap 'echo saving; exit 75' TERM
+me=$FULMEN_PROCESS_ID
+forever() { while :; do sleep 0.05; done; }
+echo "process $me of $FULMEN_NUM_PROCESSES, pod $FULMEN_VIRTUAL_POD, in $PWD, resume ${FULMEN_RESUME-never}"
+eval "$1"
+"#;
+        fs::write(&script, text).unwrap();
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+        let fulmen = env!("CARGO_BIN_EXE_fulmen").into();
+        User { home: tempfile::tempdir().unwrap(), folder, fulmen }
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        // Without the downloads of the real user, it would download the CPU plugin.
+        let cache = fulmen_pjrt::fetch::cache_folder().unwrap();
+        let mut command = Command::new("env");
+        command.arg("--default-signal=INT,TERM,HUP").arg(&self.fulmen).arg("pod").args(arguments);
+        command.env("HOME", self.home.path()).env("XDG_CACHE_HOME", cache.parent().unwrap());
+        command.current_dir(self.folder.path());
+        command
+    }
+
+    /// Runs `fulmen pod` to its end, and returns its exit code and its output.
+    fn pod(&self, arguments: &[&str]) -> (i32, String) {
+        ended(&mut self.command(arguments))
+    }
+
+    fn check(&self, arguments: &[&str], code: i32) -> String {
+        let (ended, text) = self.pod(arguments);
+        assert_eq!(ended, code, "{arguments:?}: {text}");
+        text
+    }
+}
+
+fn ended(command: &mut Command) -> (i32, String) {
+    let output = command.output().unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.code().unwrap(), String::from_utf8(text).unwrap())
+}
+
+#[test]
+fn four_processes_on_this_machine_train_as_one_process_does() {
+    let one = tempfile::tempdir().unwrap();
+    let mut command = Command::new(this_program());
+    let (code, text) = ended(command.args(MEMBER).current_dir(one.path()).env("DEVICES", "8"));
+    let expected = losses(&text, "");
+    assert!(code == 0 && expected.len() == 4, "{text}");
+
+    let user = User::new();
+    let program = this_program();
+    let run = ["run", "--virtual", "4x2", "--env", "DEVICES=auto", "--", &program];
+    let text = user.check(&[&run[..], &MEMBER].concat(), 0);
+    assert!(text.contains(": 4 workers on localhost\n"), "{text}");
+    for worker in 0..4 {
+        assert_eq!(losses(&text, &format!("[worker {worker}] ")), expected, "{text}");
+    }
+    // The programs start in the folder of the command.
+    assert!(user.folder.path().join("runs/version_0/config.toml").is_file());
+}
+
+#[test]
+fn a_run_on_this_machine_ends_and_restarts_as_on_hosts() {
+    let user = User::new();
+    let run = |options: &[&str], script: &str, code| {
+        let all = [&["run", "--virtual", "3x2"], options, &["--", "./train", script]].concat();
+        user.check(&all, code)
+    };
+    let text = run(&[], "[ $me = 1 ] && exit 3; forever", 3);
+    let folder = user.folder.path().display();
+    for worker in 0..3 {
+        let line = format!(
+            "[worker {worker}] process {worker} of 3, pod 3x2, in {folder}, resume never\n"
+        );
+        assert!(text.contains(&line), "{text}");
+    }
+    assert!(text.contains("[worker 0] saving\n"), "{text}");
+    assert!(text.ends_with("[pod] worker 1 (localhost) exited with code 3\n"), "{text}");
+
+    let text = run(&["--max-restarts", "1"], "[ $FULMEN_RESUME ] || exit 75", 0);
+    assert!(
+        text.contains("exited with code 75; restart 1 of 1, from the last checkpoint"),
+        "{text}"
+    );
+    assert_eq!(text.matches("resume auto").count(), 3, "{text}");
+
+    let stops = "echo $((5 + me)) >$FULMEN_PROGRESS_FILE; forever";
+    let text = run(&["--stuck-timeout", "2", "--grace", "1"], stops, 75);
+    assert!(
+        text.contains("worker 0 (localhost) is stuck: it makes no progress for 2 s, at step 5\n"),
+        "{text}"
+    );
+    assert!(!user.home.path().join(".fulmen/pods/bin").exists(), "this machine needs no copies");
+}
+
+#[test]
+fn ctrl_c_reaches_all_processes_on_this_machine() {
+    let user = User::new();
+    let mut command = user.command(&["run", "--virtual", "3x2", "--", "./train", "forever"]);
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(|line| line.unwrap());
+    let begun = lines.by_ref().filter(|line| line.contains("resume never")).take(3).count();
+    assert_eq!(begun, 3);
+    let interrupt = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    assert!(interrupt.unwrap().success());
+    let text = lines.collect::<Vec<_>>().join("\n");
+    assert_eq!(child.wait().unwrap().code(), Some(130), "{text}");
+    assert_eq!(text.matches("] saving").count(), 3, "{text}");
+}
+
+#[test]
+fn a_detached_run_on_this_machine_can_be_followed_queried_and_stopped() {
+    let user = User::new();
+    let run = ["run", "--virtual", "2x1", "--detach", "--run", "r1", "--", "./train"];
+    let waits = "echo 7 >$FULMEN_PROGRESS_FILE; forever";
+    let text = user.check(&[&run[..], &[waits]].concat(), 0);
+    assert!(
+        text.ends_with(
+            "continues without this command. To see its output: fulmen pod logs --follow r1\n"
+        ),
+        "{text}"
+    );
+    while user.check(&["status"], 0).matches("running, step 7").count() < 2 {}
+    assert_eq!(user.check(&["logs"], 0).matches("resume never").count(), 2);
+    let text = user.check(&["stop"], 0);
+    assert_eq!(text, "[pod] r1: all workers have ended\n");
+    let text = user.check(&["status", "r1"], 0);
+    assert_eq!(text.matches("(localhost): ended with code 75").count(), 2, "{text}");
+    user.check(&["logs", "--follow", "r1"], 75);
+}
+
+#[test]
+fn a_pod_that_cannot_be_is_refused_before_anything_starts() {
+    let user = User::new();
+    for (options, message) in [
+        (
+            &["--virtual", "0x2"][..],
+            "invalid value '0x2' for '--virtual <PROCESSESxDEVICES>': expected",
+        ),
+        (&["--virtual", "4"], "'4' for '--virtual"),
+        (
+            &["--virtual", "3x2", "--hosts", "a,b,c,d"],
+            "--virtual 3x2 needs 3 hosts, one for each process, but --hosts names 4: a, b, c, d",
+        ),
+        (
+            &["--virtual", "4x2", "--tpu", "pod"],
+            "'--virtual <PROCESSESxDEVICES>' cannot be used with '--tpu",
+        ),
+        (&["--virtual", "4x2", "--each-chip"], "cannot be used with '--each-chip'"),
+        (&[], "no hosts are given: pass --hosts or --tpu, or --virtual 4x2 to rehearse"),
+    ] {
+        let text = user.check(&[&["run"], options, &["--", "./train", "exit 0"]].concat(), 2);
+        assert!(text.contains(message) && !text.contains("[worker"), "{text}");
+    }
+    assert!(user.check(&["exec", "--", "ls"], 2).contains("pass --hosts or --tpu"));
+    assert!(!user.home.path().join(".fulmen").exists());
+}
+
+/// `cargo install` copies the program without the plugin beside it.
+#[test]
+fn an_installed_program_builds_the_plugin() {
+    let mut user = User::new();
+    let bin = user.home.path().join("bin");
+    fs::create_dir(&bin).unwrap();
+    let plugin = Path::new(&this_program()).with_file_name("libfulmen_virtual_pod.so");
+    assert!(plugin.is_file());
+    let cargo = bin.join("cargo");
+    let message = format!("{{\"filenames\":[\"/x.rlib\",\"{}\"]}}", plugin.display());
+    let text =
+        format!("#!/bin/bash\necho \"$@\" >\"$(dirname \"$0\")/arguments\"\necho '{message}'\n");
+    fs::write(&cargo, text).unwrap();
+    fs::set_permissions(&cargo, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::copy(&user.fulmen, bin.join("fulmen")).unwrap();
+    user.fulmen = bin.join("fulmen");
+    let run = ["run", "--virtual", "2x2", "--", "./train", "echo $FULMEN_PJRT_PLUGIN"];
+    let (code, text) = ended(user.command(&run).env("CARGO", &cargo));
+    let line = format!("[worker 1] {}\n", plugin.display());
+    assert!(code == 0 && text.contains(&line), "{text}");
+    let arguments = fs::read_to_string(bin.join("arguments")).unwrap();
+    assert!(
+        arguments.starts_with("build --release")
+            && arguments.contains("/crates/virtual-pod/Cargo.toml"),
+        "{arguments}"
+    );
+    let (code, text) = ended(user.command(&run).env("CARGO", "/no/such/cargo"));
+    assert!(code == 1 && text.contains("cargo cannot build the virtual pod's plugin"), "{text}");
+}
