@@ -59,7 +59,7 @@ fn build(source: &Path, target: &Path, out: &mut dyn Write) -> Result<PathBuf> {
     let manifest = source.join("Cargo.toml");
     if !manifest.is_file() {
         return Err(Error::new(format!(
-            "the virtual pod's plugin is not beside `fulmen`, and cannot be built: its source is no longer in {}. Install \
+            "the virtual pod's plugin is not next to `fulmen`, and cannot be built: its source is no longer in {}. Install \
              `fulmen` again",
             source.display()
         )));

@@ -87,7 +87,7 @@ pub extern "C" fn fulmen_virtual_pod_live_objects() -> usize {
 pub const FILE: &str = "libfulmen_virtual_pod.so";
 
 /// The plugin's file, which Cargo builds with each program that depends on this crate. It is in the
-/// folder `deps` beside the running program, in the program's folder, or in `../lib`.
+/// folder `deps` next to the running program, in the program's folder, or in `../lib`.
 ///
 /// # Errors
 /// The file is in none of these places.

@@ -244,7 +244,7 @@ fn a_pod_that_cannot_be_is_refused_before_anything_starts() {
     assert!(!user.home.path().join(".fulmen").exists());
 }
 
-/// `cargo install` copies the program without the plugin beside it.
+/// `cargo install` copies the program without the plugin next to it.
 #[test]
 fn an_installed_program_builds_the_plugin() {
     let mut user = User::new();
