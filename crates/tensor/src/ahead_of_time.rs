@@ -10,6 +10,7 @@ use fulmen_pjrt::locate::Platform;
 
 use crate::disk_cache::program_key;
 use crate::lower::lower;
+use crate::partitioner::compile_error;
 use crate::runtime::{check_size, options_for};
 use crate::{Error, Function, Mesh, Result};
 
@@ -66,8 +67,8 @@ impl Function {
         let options = options_for(platform).partitions(devices.len()).device_assignment([ids]);
         let failed = |error| Error::runtime(format!("compiling `{}`", self.name()), error);
         let start = Instant::now();
-        let program =
-            topology.plugin().compile(topology, &lowered.text, &options).map_err(failed)?;
+        let compiled = topology.plugin().compile(topology, &lowered.text, &options);
+        let program = compiled.map_err(|error| compile_error(self, mesh, error))?;
         let time = start.elapsed();
         let key = program_key(topology, self, &lowered.key, &options).map_err(failed)?;
         saved.add(&key, &program, time).map_err(failed)?;

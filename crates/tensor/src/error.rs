@@ -68,9 +68,20 @@ pub struct Error(Kind);
 enum Kind {
     Fault(Fault),
     Usage(String),
-    Recorded { message: String, location: &'static Location<'static> },
+    Recorded {
+        message: String,
+        location: &'static Location<'static>,
+    },
     Devices(String),
-    Runtime { doing: String, source: Arc<fulmen_pjrt::Error> },
+    Runtime {
+        doing: String,
+        source: Arc<fulmen_pjrt::Error>,
+    },
+    Partitioner {
+        message: String,
+        location: Option<&'static Location<'static>>,
+        source: Arc<fulmen_pjrt::Error>,
+    },
 }
 
 impl Error {
@@ -87,6 +98,15 @@ impl Error {
     #[doc(hidden)]
     pub fn runtime(doing: impl Into<String>, source: fulmen_pjrt::Error) -> Error {
         Error(Kind::Runtime { doing: doing.into(), source: Arc::new(source) })
+    }
+
+    /// An error of XLA's partitioner; the message has the text of `source`.
+    pub(crate) fn partitioner(
+        message: String,
+        location: Option<&'static Location<'static>>,
+        source: fulmen_pjrt::Error,
+    ) -> Error {
+        Error(Kind::Partitioner { message, location, source: Arc::new(source) })
     }
 
     pub(crate) fn unbound(name: &str, location: &'static Location<'static>) -> Error {
@@ -116,11 +136,13 @@ impl Error {
         }
     }
 
-    /// The line of the user's code that recorded the mistake, if the error has one.
+    /// The line of the user's code that recorded the mistake, or what the compiler refuses, if the
+    /// error has one.
     pub fn location(&self) -> Option<&'static Location<'static>> {
         match &self.0 {
             Kind::Fault(fault) => Some(fault.location()),
             Kind::Recorded { location, .. } => Some(location),
+            Kind::Partitioner { location, .. } => *location,
             Kind::Usage(_) | Kind::Devices(_) | Kind::Runtime { .. } => None,
         }
     }
@@ -142,7 +164,7 @@ impl Error {
 
     /// Whether the plugin or the device failed, although the expression was valid.
     pub fn is_runtime(&self) -> bool {
-        matches!(self.0, Kind::Runtime { .. })
+        matches!(self.0, Kind::Runtime { .. } | Kind::Partitioner { .. })
     }
 }
 
@@ -159,7 +181,9 @@ impl fmt::Display for Error {
             Kind::Recorded { message, location } => {
                 write!(f, "{message}\n  recorded at {location}")
             }
-            Kind::Usage(message) | Kind::Devices(message) => f.write_str(message),
+            Kind::Usage(message) | Kind::Devices(message) | Kind::Partitioner { message, .. } => {
+                f.write_str(message)
+            }
             Kind::Runtime { doing, source } => write!(f, "{doing}: {source}"),
         }
     }
@@ -176,7 +200,7 @@ impl fmt::Debug for Error {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match &self.0 {
-            Kind::Runtime { source, .. } => source.source(),
+            Kind::Runtime { source, .. } | Kind::Partitioner { source, .. } => source.source(),
             _ => None,
         }
     }

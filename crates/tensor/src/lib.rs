@@ -58,6 +58,7 @@ mod names;
 mod notes;
 mod operation;
 mod ops;
+mod partitioner;
 mod precision;
 pub mod random;
 mod recompiles;

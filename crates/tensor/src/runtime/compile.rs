@@ -12,6 +12,7 @@ use crate::array::DeviceSet;
 use crate::disk_cache::Slot;
 use crate::emit::{Captured, LargestValue};
 use crate::lower::{Lowered, lower};
+use crate::partitioner::compile_error;
 use crate::{Compiled, DType, Error, Function, Result, TensorType};
 use crate::{test_programs, timeline};
 
@@ -306,8 +307,7 @@ impl Runtime {
             Some(_) => client.compile(&lowered.text, options),
             None => test_programs::compile(client, function.name(), &lowered.text, options),
         };
-        let executable =
-            compiled.map_err(|e| Error::runtime(format!("compiling `{}`", function.name()), e))?;
+        let executable = compiled.map_err(|e| compile_error(function, self.mesh(), e))?;
         let time = start.elapsed();
         self.metrics.count("UncachedCompile", 1);
         self.metrics.record_time("CompileTime", time);
