@@ -1,6 +1,7 @@
 //! The arguments of `fulmen tpu`.
 
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
@@ -12,7 +13,8 @@ pub enum Command {
     /// Creates a TPU VM, optionally with a limit on hours or cost that holds even when this
     /// computer is off
     Create(Box<Create>),
-    /// Lists everything that costs money: TPU VMs, queued resources and disks, with age and price
+    /// Lists what costs money: TPU VMs, queued resources, disks, machines, addresses, snapshots and
+    /// buckets, with age and price
     List(List),
     /// Shows one TPU VM: state, hosts, age, price, limit
     Describe(TpuArgs),
@@ -26,13 +28,19 @@ pub enum Command {
     Delete(Delete),
     /// Shows the project's TPU quota by zone
     Quota(Quota),
+    /// Creates, attaches, lists and deletes disks for data
+    #[command(subcommand)]
+    Disk(DiskCommand),
+    /// Creates, uses and deletes machines without TPUs, on which data is prepared
+    #[command(subcommand, name = "machine")]
+    CpuMachine(CpuMachineCommand),
 }
 
 /// The location of a TPU.
 #[derive(Clone, Debug, Args)]
 pub struct ZoneArgs {
-    /// The TPU's zone, for example us-central1-a
-    #[arg(long, env = "CLOUDSDK_COMPUTE_ZONE", value_parser = name)]
+    /// The zone, for example us-central1-a
+    #[arg(long, env = "CLOUDSDK_COMPUTE_ZONE", value_parser = zone)]
     pub zone: String,
     /// The project; by default that of gcloud's configuration
     #[arg(long, env = "CLOUDSDK_CORE_PROJECT", value_parser = project)]
@@ -79,7 +87,7 @@ pub struct Machine {
     /// A disk to attach: its name, or projects/P/zones/Z/disks/D. Append `:read-only` for several
     /// hosts. Can be repeated
     #[arg(long, value_name = "DISK")]
-    pub(crate) data_disk: Vec<String>,
+    pub(crate) data_disk: Vec<DataDisk>,
     /// A script that each host runs as root at start
     #[arg(long, value_name = "FILE")]
     pub(crate) startup_script: Option<PathBuf>,
@@ -113,7 +121,7 @@ pub struct Create {
     pub(crate) output: Output,
 }
 
-/// The output of a command that changes something.
+/// How a command reports.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct Output {
     /// Print JSON on standard output; commands and progress go to standard error
@@ -128,7 +136,7 @@ pub struct Output {
 #[derive(Clone, Debug, Args)]
 pub struct List {
     /// The zone
-    #[arg(long, env = "CLOUDSDK_COMPUTE_ZONE", value_parser = name, required_unless_present = "all_zones")]
+    #[arg(long, env = "CLOUDSDK_COMPUTE_ZONE", value_parser = zone, required_unless_present = "all_zones")]
     pub(crate) zone: Option<String>,
     /// All zones
     #[arg(long)]
@@ -139,9 +147,8 @@ pub struct List {
     /// A price table to use instead of Fulmen's own, as for preflight
     #[arg(long, value_name = "FILE")]
     pub(crate) price: Option<PathBuf>,
-    /// Print JSON
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) output: Output,
 }
 
 /// A TPU, by name.
@@ -152,9 +159,8 @@ pub struct TpuArgs {
     pub(crate) name: String,
     #[command(flatten)]
     pub(crate) zone_args: ZoneArgs,
-    /// Print JSON
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) output: Output,
 }
 
 /// `fulmen tpu ssh`.
@@ -220,11 +226,172 @@ pub struct Quota {
     #[arg(long, env = "CLOUDSDK_CORE_PROJECT", value_parser = project)]
     pub(crate) project: String,
     /// Only this zone
-    #[arg(long, value_parser = name)]
+    #[arg(long, value_parser = zone)]
     pub(crate) zone: Option<String>,
-    /// Print JSON
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+/// A disk to attach to a machine.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct DataDisk {
+    /// A name, or `projects/P/zones/Z/disks/D`.
+    pub(crate) disk: String,
+    pub(crate) read_only: bool,
+}
+
+impl FromStr for DataDisk {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<DataDisk, String> {
+        let (disk, read_only) = match text.strip_suffix(":read-only") {
+            Some(disk) => (disk, true),
+            None => (text, false),
+        };
+        let wrong = |part: &str| {
+            format!(
+                "`{part}` is not the name of a disk; expected data, data:read-only or projects/P/zones/Z/disks/data"
+            )
+        };
+        for part in disk.split('/') {
+            project(part).map_err(|_| wrong(part))?;
+        }
+        Ok(DataDisk { disk: disk.to_owned(), read_only })
+    }
+}
+
+/// `fulmen tpu disk`.
+#[derive(Clone, Debug, Subcommand)]
+pub enum DiskCommand {
+    /// Creates a disk for data
+    Create(CreateDisk),
+    /// Attaches a disk to a TPU VM
+    Attach(AttachDisk),
+    /// Detaches a disk from a TPU VM
+    Detach(AttachDisk),
+    /// Lists disks, with age and price
+    List(List),
+    /// Deletes a disk and what it holds
+    Delete(DiskArgs),
+}
+
+/// `fulmen tpu disk create`.
+#[derive(Clone, Debug, Args)]
+pub struct CreateDisk {
+    #[command(flatten)]
+    pub(crate) disk: DiskArgs,
+    /// The size in GiB
+    #[arg(long, value_name = "GIB", value_parser = clap::value_parser!(u64).range(1..=65536))]
+    pub(crate) size: u64,
+    /// The kind of the disk. TPU v6e and later take only hyperdisks
+    #[arg(long, default_value = "hyperdisk-balanced", value_parser = crate::cost::DISK_KINDS)]
+    pub(crate) kind: String,
+}
+
+/// `fulmen tpu disk attach` and `detach`.
+#[derive(Clone, Debug, Args)]
+pub struct AttachDisk {
+    #[command(flatten)]
+    pub(crate) disk: DiskArgs,
+    /// The TPU VM
+    #[arg(long, value_name = "NAME", value_parser = name)]
+    pub(crate) tpu: String,
+    /// Attach it read-only: the only way for a TPU VM with several hosts
     #[arg(long)]
-    pub(crate) json: bool,
+    pub(crate) read_only: bool,
+}
+
+/// A disk, by name.
+#[derive(Clone, Debug, Args)]
+pub struct DiskArgs {
+    /// The disk's name
+    #[arg(value_parser = name)]
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) zone_args: ZoneArgs,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+/// `fulmen tpu machine`.
+#[derive(Clone, Debug, Subcommand)]
+pub enum CpuMachineCommand {
+    /// Lists the kinds of machines with their vCPUs, memory and price
+    Kinds,
+    /// Creates a machine
+    Create(CreateCpuMachine),
+    /// Opens a shell on a machine, or runs a command there
+    Ssh(CpuMachineSsh),
+    /// Creates a machine, copies a program there, and runs it
+    Run(RunOnCpuMachine),
+    /// Deletes a machine and its boot disk, and checks that it is gone
+    Delete(CpuMachineArgs),
+}
+
+/// A machine without TPUs, by name.
+#[derive(Clone, Debug, Args)]
+pub struct CpuMachineArgs {
+    /// The machine's name
+    #[arg(value_parser = name)]
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) zone_args: ZoneArgs,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+/// `fulmen tpu machine create`.
+#[derive(Clone, Debug, Args)]
+pub struct CreateCpuMachine {
+    #[command(flatten)]
+    pub(crate) machine: CpuMachineArgs,
+    /// The kind, as Google names it: `fulmen tpu machine kinds`
+    #[arg(long, default_value = "n2-standard-8", value_parser = name)]
+    pub(crate) kind: String,
+    /// The size of its boot disk in GiB
+    #[arg(long, value_name = "GIB", default_value_t = 50, value_parser = clap::value_parser!(u64).range(10..=65536))]
+    pub(crate) boot_size: u64,
+    /// A disk to attach: its name. Append `:read-only` to share it. Can be repeated
+    #[arg(long, value_name = "DISK")]
+    pub(crate) data_disk: Vec<DataDisk>,
+    /// Use spot capacity: cheaper, but Google may take it back at any time
+    #[arg(long)]
+    pub(crate) spot: bool,
+    /// Delete the machine this many hours after its start, which Google enforces
+    #[arg(long, value_name = "HOURS", value_parser = positive)]
+    pub(crate) max_hours: Option<f64>,
+}
+
+/// `fulmen tpu machine ssh`.
+#[derive(Clone, Debug, Args)]
+pub struct CpuMachineSsh {
+    #[command(flatten)]
+    pub(crate) machine: CpuMachineArgs,
+    /// A command and its arguments; without one, a shell opens
+    #[arg(last = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<String>,
+}
+
+/// `fulmen tpu machine run`.
+#[derive(Clone, Debug, Args)]
+pub struct RunOnCpuMachine {
+    #[command(flatten)]
+    pub(crate) create: CreateCpuMachine,
+    /// Delete the machine at the end in any case: success, failure, Ctrl-C
+    #[arg(long)]
+    pub(crate) delete_after: bool,
+    /// A program of this machine, and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<String>,
+}
+
+/// A zone, which TPUs, disks and machines belong to. A region has several.
+pub(crate) fn zone(text: &str) -> Result<String, String> {
+    let zone = name(text)?;
+    if zone.ends_with(|c: char| c.is_ascii_digit()) {
+        return Err(format!("`{zone}` is a region; expected a zone, such as {zone}-a"));
+    }
+    Ok(zone)
 }
 
 /// A name that cannot be mistaken for an option, a path or a part of a script.

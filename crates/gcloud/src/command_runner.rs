@@ -17,6 +17,9 @@ use crate::{Error, Result};
 const QUERY_TIMEOUT: Duration = Duration::from_secs(180);
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(1800);
 
+/// gcloud's warning that a list is not whole. It exits with 0 then.
+const PARTIAL: &str = "Some requests did not succeed";
+
 /// The output of a call.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CommandOutput {
@@ -153,8 +156,8 @@ fn read_text(pipe: Option<impl Read>) -> String {
 impl CommandOutput {
     /// # Errors
     /// gcloud's error message.
-    fn result(self) -> Result<String> {
-        if self.ok {
+    pub(crate) fn result(self) -> Result<String> {
+        if self.ok && !self.err.contains(PARTIAL) {
             return Ok(self.out);
         }
         let lines: Vec<&str> =
@@ -162,7 +165,7 @@ impl CommandOutput {
         // Earlier lines are warnings.
         let first = lines
             .iter()
-            .position(|line| line.starts_with("ERROR"))
+            .position(|line| line.starts_with("ERROR") || line.contains(PARTIAL))
             .unwrap_or(lines.len().saturating_sub(3));
         let text = lines[first..].iter().take(6).copied().collect::<Vec<_>>().join(" ");
         Err(Error::new(if text.is_empty() {

@@ -5,10 +5,11 @@ use std::sync::mpsc::Receiver;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fulmen_durable::messages::duration;
+use fulmen_preflight::Slice;
 use fulmen_signals::Signal;
 use serde_json::json;
 
-use crate::arguments::{Create, Machine};
+use crate::arguments::{Create, DataDisk, Machine};
 use crate::command_runner::{Gcloud, PollPolicy, Stop, Tool, quote, shell_line};
 use crate::cost::{Rates, dollars};
 use crate::limit::{Limit, MISSING_PERMISSION, PROGRAM};
@@ -27,6 +28,26 @@ struct Plan {
 /// The name of the script's file in a dry run.
 const SCRIPT_PLACEHOLDER: &str = "STARTUP_SCRIPT";
 
+/// A value of the owner label that no other run has.
+pub(crate) fn new_owner() -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+    format!("{now:x}-{}", std::process::id())
+}
+
+/// Checks that a slice can have a disk.
+///
+/// # Errors
+/// A disk to write for several hosts, which Google refuses.
+pub(crate) fn check_mode(disk: &DataDisk, slice: &Slice) -> Result<()> {
+    if disk.read_only || slice.has_one_host() {
+        return Ok(());
+    }
+    let name = &disk.disk;
+    Err(Error::usage(format!(
+        "the disk {name}: {slice} has several hosts, which can share a disk only read-only: {name}:read-only"
+    )))
+}
+
 impl Plan {
     /// # Errors
     /// The arguments are inconsistent.
@@ -35,8 +56,10 @@ impl Plan {
             let text = "Fulmen trains on one slice, so nothing was created; use a larger --type";
             return Err(Error::usage(format!("--node-count {}: {text}", machine.node_count)));
         }
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
-        let owner = format!("{now:x}-{}", std::process::id());
+        for disk in &machine.data_disk {
+            check_mode(disk, &machine.slice)?;
+        }
+        let owner = new_owner();
         let rates = Rates::read(machine.price.as_deref())?;
         let limit = Limit::new(machine, &rates)?;
         // Google itself enforces the limit of flex-start.
@@ -137,7 +160,7 @@ impl Plan {
     /// Reports the disks that cost money on their own.
     fn report_disks(&self, machine: &Machine, tool: &mut Tool<'_>) {
         for disk in &machine.data_disk {
-            let disk = base_name(disk.trim_end_matches(":read-only"));
+            let disk = base_name(&disk.disk);
             tool.progress(&format!(
                 "LEFT: the disk {disk} costs money until it is deleted as well"
             ));
@@ -266,8 +289,7 @@ pub(crate) fn lease_with(
         code = 1;
     }
     if json {
-        let disks: Vec<&str> =
-            machine.data_disk.iter().map(|disk| disk.trim_end_matches(":read-only")).collect();
+        let disks: Vec<&str> = machine.data_disk.iter().map(|disk| disk.disk.as_str()).collect();
         let (name, zone) = (&machine.name, &machine.zone_args.zone);
         let text = json!({
             "name": name, "zone": zone, "ready": ready, "hosts": hosts, "exit_code": code, "left": leftover,

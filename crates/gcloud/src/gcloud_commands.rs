@@ -1,6 +1,8 @@
 //! The commands of gcloud that are used. Tests check them against gcloud's published grammar.
 
-use crate::arguments::{Machine, ZoneArgs};
+use fulmen_preflight::Slice;
+
+use crate::arguments::{CreateCpuMachine, CreateDisk, DataDisk, Machine, ZoneArgs};
 use crate::limit::Limit;
 use crate::{Error, Result};
 
@@ -69,18 +71,138 @@ pub(crate) fn list_queued(zone: &str, project: Option<&str>) -> Vec<String> {
     with_json(zone_command("compute tpus queued-resources list", None, zone, project))
 }
 
-pub(crate) fn list_disks(zone: Option<&str>, project: Option<&str>) -> Vec<String> {
-    let words = ["compute", "disks", "list"].map(str::to_owned).into_iter();
-    let zone = zone.map(|zone| format!("--zones={zone}"));
-    with_json(
-        words.chain(zone).chain(project.map(|project| format!("--project={project}"))).collect(),
+/// Lists a kind of Compute Engine's resources, of a zone or of all.
+pub(crate) fn list_compute(
+    collection: &str,
+    zone: Option<&str>,
+    project: Option<&str>,
+) -> Vec<String> {
+    let mut words = vec!["compute".to_owned(), collection.to_owned(), "list".to_owned()];
+    words.extend(zone.map(|zone| format!("--zones={zone}")));
+    words.extend(project.map(|project| format!("--project={project}")));
+    with_json(words)
+}
+
+pub(crate) fn list_buckets(project: Option<&str>) -> Vec<String> {
+    let mut words = ["storage", "buckets", "list"].map(str::to_owned).to_vec();
+    words.extend(project.map(|project| format!("--project={project}")));
+    with_json(words)
+}
+
+/// `track` is empty or a release track with a space: older versions of gcloud have the command only
+/// in `beta`.
+pub(crate) fn quota(track: &str, project: &str) -> Vec<String> {
+    let command = format!("{track}quotas info list --service=tpu.googleapis.com");
+    let mut words: Vec<String> = command.split(' ').map(str::to_owned).collect();
+    words.push(format!("--project={project}"));
+    with_json(words)
+}
+
+pub(crate) fn create_disk(disk: &CreateDisk) -> Vec<String> {
+    resource_command(
+        "compute disks create",
+        &disk.disk.name,
+        &disk.disk.zone_args,
+        &[&format!("--size={}GB", disk.size), &format!("--type={}", disk.kind), "--quiet"],
     )
 }
 
-pub(crate) fn quota(project: &str) -> Vec<String> {
-    let words =
-        ["quotas", "info", "list", "--service=tpu.googleapis.com"].map(str::to_owned).into_iter();
-    with_json(words.chain([format!("--project={project}")]).collect())
+pub(crate) fn delete_disk(name: &str, zone_args: &ZoneArgs) -> Vec<String> {
+    resource_command("compute disks delete", name, zone_args, &["--quiet"])
+}
+
+/// # Errors
+/// A disk without a project.
+pub(crate) fn attach_disk(tpu: &str, zone_args: &ZoneArgs, disk: &DataDisk) -> Result<Vec<String>> {
+    let flag = format!("--attach-disk={}", source_and_mode(disk, zone_args)?);
+    Ok(resource_command("compute tpus tpu-vm update", tpu, zone_args, &[&flag, "--quiet"]))
+}
+
+/// # Errors
+/// A disk without a project.
+pub(crate) fn detach_disk(tpu: &str, zone_args: &ZoneArgs, disk: &DataDisk) -> Result<Vec<String>> {
+    let flag = format!("--detach-disk={}", source(disk, zone_args)?);
+    Ok(resource_command("compute tpus tpu-vm update", tpu, zone_args, &[&flag, "--quiet"]))
+}
+
+/// The full name of a disk.
+///
+/// # Errors
+/// A disk without a project.
+fn source(DataDisk { disk, .. }: &DataDisk, zone_args: &ZoneArgs) -> Result<String> {
+    if disk.contains('/') {
+        return Ok(disk.clone());
+    }
+    match &zone_args.project {
+        Some(project) => Ok(format!("projects/{project}/zones/{}/disks/{disk}", zone_args.zone)),
+        None => Err(Error::usage(format!(
+            "the disk {disk}: pass --project, or projects/P/zones/Z/disks/{disk}"
+        ))),
+    }
+}
+
+fn source_and_mode(disk: &DataDisk, zone_args: &ZoneArgs) -> Result<String> {
+    let mode = if disk.read_only { "read-only" } else { "read-write" };
+    Ok(format!("source={},mode={mode}", source(disk, zone_args)?))
+}
+
+/// The command that creates a machine without TPUs, with the system of TPU VMs and access to
+/// buckets.
+pub(crate) fn create_cpu_machine(machine: &CreateCpuMachine, owner: &str) -> Vec<String> {
+    let mut words = resource_command(
+        "compute instances create",
+        &machine.machine.name,
+        &machine.machine.zone_args,
+        &[
+            &format!("--machine-type={}", machine.kind),
+            "--image-family=ubuntu-2204-lts",
+            "--image-project=ubuntu-os-cloud",
+            &format!("--boot-disk-size={}GB", machine.boot_size),
+            &format!("--scopes={SCOPE}"),
+            &format!("--labels={OWNER_LABEL}={owner}"),
+        ],
+    );
+    for disk in &machine.data_disk {
+        let mode = if disk.read_only { "ro" } else { "rw" };
+        words.push(format!("--disk=name={},device-name={},mode={mode}", disk.disk, disk.disk));
+    }
+    if machine.spot {
+        words.push("--provisioning-model=SPOT".to_owned());
+    }
+    if let Some(hours) = machine.max_hours {
+        words.push(format!("--max-run-duration={}s", (hours * 3600.0).ceil()));
+    }
+    if machine.spot || machine.max_hours.is_some() {
+        words.push("--instance-termination-action=DELETE".to_owned());
+    }
+    words.push("--quiet".to_owned());
+    words
+}
+
+pub(crate) fn delete_cpu_machine(name: &str, zone_args: &ZoneArgs) -> Vec<String> {
+    resource_command("compute instances delete", name, zone_args, &["--quiet"])
+}
+
+/// Opens a shell, or runs a command, in this terminal.
+pub(crate) fn ssh_cpu_machine(
+    name: &str,
+    zone_args: &ZoneArgs,
+    command: Option<&str>,
+) -> Vec<String> {
+    let mut words = resource_command("compute ssh", name, zone_args, &["--quiet"]);
+    words.extend(command.map(|command| format!("--command={command}")));
+    words
+}
+
+/// Copies a file into the home folder of a machine.
+pub(crate) fn copy_to_cpu_machine(file: &str, name: &str, zone_args: &ZoneArgs) -> Vec<String> {
+    let mut words: Vec<String> =
+        ["compute", "scp", file].iter().map(|&word| word.to_owned()).collect();
+    words.push(format!("{name}:"));
+    words.push(format!("--zone={}", zone_args.zone));
+    words.extend(zone_args.project.as_ref().map(|project| format!("--project={project}")));
+    words.push("--quiet".to_owned());
+    words
 }
 
 pub(crate) fn delete_node(name: &str, zone_args: &ZoneArgs) -> Vec<String> {
@@ -143,44 +265,29 @@ pub(crate) fn create(
     limit: Option<&Limit>,
     script: Option<&str>,
 ) -> Result<Vec<String>> {
-    let (name, zone_args) = (&machine.name, &machine.zone_args);
-    let (queued, version) = (machine.is_queued(), machine.runtime_version()?);
-    let mut words = if queued {
-        let command = if machine.flex_start {
-            "alpha compute tpus queued-resources create"
-        } else {
-            "compute tpus queued-resources create"
-        };
+    let name = &machine.name;
+    let zone_args = &machine.zone_args;
+    let version = machine.runtime_version()?;
+    let shape = ShapeFlags::new(&machine.slice)?;
+    let track = if machine.flex_start || shape.needs_alpha { "alpha " } else { "" };
+    let mut words = if machine.is_queued() {
         let valid = format!("--valid-until-duration={}s", machine.ready_timeout.as_secs());
         let node = format!("--node-id={name}");
         resource_command(
-            command,
+            &format!("{track}compute tpus queued-resources create"),
             name,
             zone_args,
             &[&node, &format!("--runtime-version={version}"), &valid],
         )
     } else {
         resource_command(
-            "compute tpus tpu-vm create",
+            &format!("{track}compute tpus tpu-vm create"),
             name,
             zone_args,
             &[&format!("--version={version}")],
         )
     };
-    let generation = match machine.slice.generation().name {
-        "v5e" => "v5litepod",
-        name => name,
-    };
-    let slice = machine.slice.requested_name();
-    match slice.split_once(':') {
-        Some((_, axes)) => {
-            words.extend([format!("--type={generation}"), format!("--topology={axes}")])
-        }
-        None => {
-            let size = slice.split_once('-').map_or("", |(_, size)| size);
-            words.push(format!("--accelerator-type={generation}-{size}"));
-        }
-    }
+    words.extend(shape.flags);
     let mut flag = |is_set: bool, flag: &str| {
         if is_set {
             words.push(flag.to_owned());
@@ -204,23 +311,7 @@ pub(crate) fn create(
         values.iter().filter_map(|(flag, value)| Some(format!("--{flag}={}", value.as_ref()?))),
     );
     for disk in &machine.data_disk {
-        let (disk, mode) = match disk.strip_suffix(":read-only") {
-            Some(name) => (name, "read-only"),
-            None => (disk.as_str(), "read-write"),
-        };
-        let source = match (disk.contains('/'), &zone_args.project) {
-            (true, _) => disk.to_owned(),
-            (false, Some(project)) => {
-                format!("projects/{project}/zones/{}/disks/{disk}", zone_args.zone)
-            }
-            (false, None) => {
-                let text = format!(
-                    "--data-disk {disk}; pass --project, or projects/P/zones/Z/disks/{disk}"
-                );
-                return Err(Error::usage(text));
-            }
-        };
-        words.push(format!("--data-disk=source={source},mode={mode}"));
+        words.push(format!("--data-disk={}", source_and_mode(disk, zone_args)?));
     }
     let limit_label =
         limit.map(|limit| format!(",{LIMIT_LABEL}={}", limit.seconds)).unwrap_or_default();
@@ -228,6 +319,39 @@ pub(crate) fn create(
     words.extend(script.map(|path| format!("--metadata-from-file=startup-script={path}")));
     words.push("--quiet".into());
     Ok(words)
+}
+
+/// The flags that request a slice of this shape.
+struct ShapeFlags {
+    flags: Vec<String>,
+    /// Whether only gcloud's alpha commands know them.
+    needs_alpha: bool,
+}
+
+impl ShapeFlags {
+    /// # Errors
+    /// A shape that has no accelerator type, of a generation that `--type` does not know.
+    fn new(slice: &Slice) -> Result<ShapeFlags> {
+        if let Some(name) = slice.accelerator_type() {
+            let flags = vec![format!("--accelerator-type={name}")];
+            return Ok(ShapeFlags { flags, needs_alpha: false });
+        }
+        let (generation, axes) = slice.name().split_once(':').unwrap_or_default();
+        // The choices of `--type`.
+        let (name, needs_alpha) = match generation {
+            "v2" | "v3" | "v4" => (generation, false),
+            "v5e" => ("v5litepod", true),
+            "v5p" | "v6e" => (generation, true),
+            _ => {
+                return Err(Error::usage(format!(
+                    "--type {slice}: gcloud creates slices of {generation} only by their accelerator type, \
+                     and this shape has none"
+                )));
+            }
+        };
+        let flags = vec![format!("--type={name}"), format!("--topology={axes}")];
+        Ok(ShapeFlags { flags, needs_alpha })
+    }
 }
 
 impl Machine {

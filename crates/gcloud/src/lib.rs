@@ -24,7 +24,9 @@
 mod arguments;
 mod command_runner;
 mod cost;
+mod cpu_machine;
 mod create;
+mod disk;
 mod error;
 mod gcloud_commands;
 mod limit;
@@ -36,8 +38,9 @@ mod target;
 mod tests;
 
 pub use arguments::{
-    Command, Create, Delete, Extend, List, Machine, Output, Quota, Ssh, TpuArgs, Wait, ZoneArgs,
-    seconds,
+    AttachDisk, Command, CpuMachineArgs, CpuMachineCommand, CpuMachineSsh, Create,
+    CreateCpuMachine, CreateDisk, Delete, DiskArgs, DiskCommand, Extend, List, Machine, Output,
+    Quota, RunOnCpuMachine, Ssh, TpuArgs, Wait, ZoneArgs, seconds,
 };
 pub use command_runner::{ProcessOutput, quote, wait_with_output};
 pub use create::{Lease, commands, lease};
@@ -85,6 +88,8 @@ fn run_with(command: &Command, mut tool: Tool<'_>) -> Result<u8> {
         Command::Extend(arguments) => manage::extend(arguments, &mut tool),
         Command::Delete(arguments) => manage::delete(arguments, &mut tool),
         Command::Quota(arguments) => list::quota(arguments, &mut tool),
+        Command::Disk(command) => disk::run(command, &mut tool, Utc::now()),
+        Command::CpuMachine(command) => cpu_machine::run(command, &mut tool),
     }
 }
 

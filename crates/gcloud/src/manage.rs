@@ -14,7 +14,7 @@ use crate::target::Target;
 use crate::{Error, Result};
 
 /// Prints the commands of a dry run.
-fn dry_run(commands: &[Vec<String>], json: bool, tool: &mut Tool<'_>) -> Result<u8> {
+pub(crate) fn dry_run(commands: &[Vec<String>], json: bool, tool: &mut Tool<'_>) -> Result<u8> {
     let lines: Vec<String> = commands.iter().map(|words| shell_line(words)).collect();
     if json {
         tool.print(&json!({ "commands": lines }).to_string());
@@ -45,12 +45,15 @@ pub(crate) fn wait(arguments: &Wait, tool: &mut Tool<'_>) -> Result<u8> {
     let tpu = &arguments.tpu;
     let (name, zone_args) = (tpu.name.clone(), tpu.zone_args.clone());
     let target = Target { name, zone_args, queued: true, owner: None, usd_per_day: None };
+    if tpu.output.dry_run {
+        return dry_run(&target.queries(), tpu.output.json, tool);
+    }
     let queries = arguments.timeout.as_secs() / tool.poll_policy.pause.as_secs().max(1);
     match target.wait(tool, queries.max(1)) {
         Ok(node) => {
             let hosts =
                 node.hosts().map_err(|reason| Error::new(format!("{} {reason}", target.name)))?;
-            let text = if tpu.json {
+            let text = if tpu.output.json {
                 json!({"name": target.name, "zone": target.zone_args.zone, "hosts": hosts})
                     .to_string()
             } else {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use chrono::{DateTime, Utc};
+use fulmen_preflight::Slice;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -16,18 +17,27 @@ pub(crate) struct Node {
     pub(crate) name: String,
     pub(crate) state: String,
     pub(crate) health: String,
-    pub(crate) accelerator_type: String,
+    accelerator_type: String,
+    accelerator_config: AcceleratorConfig,
     pub(crate) create_time: String,
     pub(crate) labels: BTreeMap<String, String>,
-    pub(crate) data_disks: Vec<DataDisk>,
+    pub(crate) data_disks: Vec<AttachedDisk>,
     scheduling_config: Scheduling,
     network_endpoints: Vec<Endpoint>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub(crate) struct DataDisk {
+pub(crate) struct AttachedDisk {
     pub(crate) source_disk: String,
+}
+
+/// How a TPU VM was requested whose shape has no accelerator type.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct AcceleratorConfig {
+    r#type: String,
+    topology: String,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -89,6 +99,67 @@ pub(crate) struct Disk {
     pub(crate) status: String,
     pub(crate) creation_timestamp: String,
     pub(crate) users: Vec<String>,
+    pub(crate) provisioned_iops: String,
+    pub(crate) provisioned_throughput: String,
+}
+
+/// A machine of Compute Engine.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct Instance {
+    pub(crate) name: String,
+    pub(crate) zone: String,
+    pub(crate) machine_type: String,
+    pub(crate) status: String,
+    pub(crate) creation_timestamp: String,
+    pub(crate) labels: BTreeMap<String, String>,
+    pub(crate) scheduling: InstanceScheduling,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct InstanceScheduling {
+    pub(crate) provisioning_model: String,
+    pub(crate) max_run_duration: Seconds,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Seconds {
+    pub(crate) seconds: String,
+}
+
+/// An external address of the project.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct Address {
+    pub(crate) name: String,
+    pub(crate) region: String,
+    pub(crate) address: String,
+    pub(crate) address_type: String,
+    pub(crate) status: String,
+    pub(crate) creation_timestamp: String,
+}
+
+/// A snapshot of a disk.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct Snapshot {
+    pub(crate) name: String,
+    pub(crate) source_disk: String,
+    pub(crate) storage_bytes: String,
+    pub(crate) status: String,
+    pub(crate) creation_timestamp: String,
+}
+
+/// A bucket, as `gcloud storage` prints it.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Bucket {
+    pub(crate) name: String,
+    pub(crate) location: String,
+    pub(crate) default_storage_class: String,
+    pub(crate) creation_time: String,
 }
 
 /// Parses gcloud's output.
@@ -115,6 +186,23 @@ pub(crate) fn parse_time(text: &str) -> Option<DateTime<Utc>> {
 }
 
 impl Node {
+    /// The accelerator type, or the generation and the chips along each axis.
+    pub(crate) fn slice_name(&self) -> String {
+        let AcceleratorConfig { r#type, topology } = &self.accelerator_config;
+        if !self.accelerator_type.is_empty() || r#type.is_empty() {
+            return self.accelerator_type.clone();
+        }
+        let generation = match r#type.as_str() {
+            "V5LITE_POD" => "v5e".to_owned(),
+            name => name.to_lowercase(),
+        };
+        format!("{generation}:{topology}")
+    }
+
+    pub(crate) fn slice(&self) -> Option<Slice> {
+        self.slice_name().parse().ok()
+    }
+
     /// Whether a state is billed at list price. Unknown states count as billed.
     pub(crate) fn is_billed(&self) -> bool {
         !["STOPPED", "PREEMPTED", "TERMINATED", "HIDDEN"].contains(&self.state.as_str())
@@ -172,8 +260,8 @@ impl QueuedResource {
         self.tpu.node_spec.first().map(|spec| &spec.node)
     }
 
-    pub(crate) fn accelerator_type(&self) -> &str {
-        self.node().map_or("", |node| &node.accelerator_type)
+    pub(crate) fn slice_name(&self) -> String {
+        self.node().map(Node::slice_name).unwrap_or_default()
     }
 
     pub(crate) fn owner(&self) -> Option<&str> {

@@ -84,6 +84,18 @@ impl Target {
         }
     }
 
+    /// The queries that find it. The queued resource comes first: once it is gone, it cannot create
+    /// a TPU any more.
+    pub(crate) fn queries(&self) -> Vec<Vec<String>> {
+        let ZoneArgs { zone, project } = &self.zone_args;
+        let mut queries = Vec::new();
+        if self.queued {
+            queries.push(gcloud_commands::list_queued(zone, project.as_deref()));
+        }
+        queries.push(gcloud_commands::list_nodes(zone, project.as_deref()));
+        queries
+    }
+
     /// Queries gcloud. The queued resource comes first: once it is gone, it cannot create a TPU any
     /// more.
     ///
@@ -177,9 +189,7 @@ impl Target {
             Some(_) => shell_line(&gcloud_commands::delete_node(name, zone_args)),
         };
         let node = found.and_then(|found| found.node.as_ref());
-        let listed = || {
-            Some(Rates::read(None).ok()?.of_slice(&node?.accelerator_type.parse().ok()?)? * 24.0)
-        };
+        let listed = || Some(Rates::read(None).ok()?.of_slice(&node?.slice()?)? * 24.0);
         Leftover {
             name: name.clone(),
             zone: zone_args.zone.clone(),

@@ -87,6 +87,13 @@ impl Slice {
         self.axes.iter().product()
     }
 
+    /// Whether one host has all chips of the slice. A host of v5e and v6e has up to 8 chips, the
+    /// other hosts have 4.
+    pub fn has_one_host(&self) -> bool {
+        let chips_per_host = if matches!(self.generation.name, "v5e" | "v6e") { 8 } else { 4 };
+        self.num_chips() <= chips_per_host
+    }
+
     /// The number of devices that a program sees.
     pub fn num_devices(&self) -> usize {
         self.num_chips() * self.generation.devices

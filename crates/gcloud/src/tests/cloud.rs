@@ -55,6 +55,8 @@ struct State {
     queued: BTreeMap<String, (&'static str, Machine)>,
     calls: Vec<Vec<String>>,
     late_calls: Vec<(usize, Vec<String>)>,
+    /// Whether gcloud is of the summer of 2025.
+    is_old: bool,
 }
 
 pub(super) struct Cloud {
@@ -98,6 +100,12 @@ impl Cloud {
         let machine = Machine { zone, state: "READY", labels, accelerator, disks };
         self.state.borrow_mut().nodes.insert(name.into(), machine);
         self
+    }
+
+    pub(super) fn old() -> Cloud {
+        let cloud = Cloud::new();
+        cloud.state.borrow_mut().is_old = true;
+        cloud
     }
 
     /// Whether anything exists that costs money, or will cost money.
@@ -215,7 +223,7 @@ impl State {
             format!("ERROR: NOT_FOUND: Resource 'projects/p/locations/{zone}/nodes/{}'", call.name)
         };
         match call.command {
-            "compute tpus tpu-vm create" => {
+            "compute tpus tpu-vm create" | "alpha compute tpus tpu-vm create" => {
                 if self.nodes.contains_key(&call.name) {
                     return Err(format!("ERROR: ALREADY_EXISTS: {}", call.name));
                 }
@@ -268,7 +276,37 @@ impl State {
                  "status": "READY", "creationTimestamp": "2026-11-20T12:00:00.000-08:00", "users": ["instances/vm"]},
             ])
             .to_string()),
-            "quotas info list" => Ok(json!([
+            "compute instances list" => Ok(json!([
+                {"name": "prep", "zone": "zones/us-west4-a", "machineType": "machineTypes/n2-standard-8",
+                 "status": "RUNNING", "creationTimestamp": "2026-11-20T12:00:00.000-08:00",
+                 "scheduling": {"provisioningModel": "STANDARD", "maxRunDuration": {"seconds": "7200"}}},
+            ])
+            .to_string()),
+            "compute addresses list" => Ok(json!([
+                {"name": "idle", "region": "regions/us-west4", "address": "34.5.6.7", "status": "RESERVED",
+                 "addressType": "EXTERNAL", "creationTimestamp": "2026-11-20T12:00:00.000-08:00"},
+                {"name": "busy", "region": "regions/us-west4", "address": "34.5.6.8", "status": "IN_USE",
+                 "creationTimestamp": "2026-11-20T12:00:00.000-08:00"},
+            ])
+            .to_string()),
+            "compute snapshots list" => Ok(json!([
+                {"name": "saved", "sourceDisk": "zones/us-west4-a/disks/data", "storageBytes": "1073741824",
+                 "status": "READY", "creationTimestamp": "2026-11-20T12:00:00.000-08:00"},
+            ])
+            .to_string()),
+            "storage buckets list" => Ok(json!([
+                {"name": "shards", "location": "US-WEST4", "default_storage_class": "STANDARD",
+                 "creation_time": "2026-11-20T12:00:00+0000"},
+            ])
+            .to_string()),
+            "compute disks create" | "compute disks delete" | "compute instances create" | "compute scp" => {
+                Ok(String::new())
+            }
+            // Versions of gcloud before `quotas` left beta.
+            "quotas info list" if self.is_old => {
+                Err("ERROR: (gcloud) Invalid choice: 'quotas'.\nThis command is available in alpha, beta".into())
+            }
+            "quotas info list" | "beta quotas info list" => Ok(json!([
                 {"quotaId": "TPUV5sLitepodPerProjectPerZone", "quotaDisplayName": "TPU v5 lite pod cores",
                  "dimensionsInfos": [
                     {"applicableLocations": ["us-west4-a"], "details": {"value": "16"}},

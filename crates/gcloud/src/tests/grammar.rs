@@ -1,17 +1,31 @@
 //! The grammar of the gcloud commands in use, from the synopses of
 //! docs.cloud.google.com/sdk/gcloud/reference in October 2025. A flag that ends with `=` takes a
-//! value.
+//! value. `google.rs` compares it with Google's own gcloud, where that is installed.
 
 use std::collections::BTreeMap;
 
-struct Synopsis {
-    command: &'static str,
-    /// Whether a name follows the command.
-    has_name: bool,
-    required: &'static [&'static str],
-    optional: &'static [&'static str],
+pub(super) struct Synopsis {
+    pub(super) command: &'static str,
+    /// The number of words that follow the command.
+    names: usize,
+    pub(super) required: &'static [&'static str],
+    pub(super) optional: &'static [&'static str],
     /// A call has exactly one set of flags of each group.
     one_of: &'static [&'static [&'static str]],
+    /// The values that flags can have.
+    pub(super) choices: &'static [(&'static str, &'static [&'static str])],
+}
+
+impl Synopsis {
+    const fn new(command: &'static str) -> Synopsis {
+        Synopsis { command, names: 0, required: &[], optional: &[], one_of: &[], choices: &[] }
+    }
+
+    /// Every flag that the command takes beside the global ones.
+    pub(super) fn flags(&self) -> impl Iterator<Item = &'static str> {
+        let alternatives = self.one_of.iter().copied().flatten().copied();
+        self.required.iter().copied().chain(self.optional.iter().copied()).chain(alternatives)
+    }
 }
 
 /// The flags that every command accepts.
@@ -35,16 +49,18 @@ const GLOBAL_FLAGS: &[&str] = &[
 const LIST_FLAGS: &[&str] =
     &["--filter=", "--limit=", "--page-size=", "--sort-by=", "--uri", "--zone="];
 
+/// The choices of `--type`.
+const TYPES: (&str, &[&str]) = ("--type=", &["v2", "v3", "v4"]);
+const ALPHA_TYPES: (&str, &[&str]) = ("--type=", &["v2", "v3", "v4", "v5litepod", "v5p", "v6e"]);
+
 const TYPE_FLAGS: &[&[&str]] = &[&["--accelerator-type="], &["--type=", "--topology="]];
 
-const COMMANDS: &[Synopsis] = &[
+pub(super) const COMMANDS: &[Synopsis] = &[
     Synopsis {
-        command: "compute tpus tpu-vm create",
-        has_name: true,
+        names: 1,
         required: &["--zone=", "--version="],
         optional: &[
             "--async",
-            "--boot-disk=",
             "--data-disk=",
             "--description=",
             "--internal-ips",
@@ -64,45 +80,28 @@ const COMMANDS: &[Synopsis] = &[
             "--tags=",
         ],
         one_of: TYPE_FLAGS,
+        choices: &[TYPES],
+        ..Synopsis::new("compute tpus tpu-vm create")
     },
     Synopsis {
-        command: "compute tpus queued-resources create",
-        has_name: true,
+        names: 1,
         required: &["--zone=", "--runtime-version=", "--node-id="],
         optional: QUEUED_FLAGS,
         one_of: TYPE_FLAGS,
+        choices: &[TYPES],
+        ..Synopsis::new("compute tpus queued-resources create")
     },
     Synopsis {
-        command: "alpha compute tpus queued-resources create",
-        has_name: true,
-        required: &[
-            "--zone=",
-            "--runtime-version=",
-            "--node-id=",
-            "--max-run-duration=",
-            "--provisioning-model=",
-        ],
-        optional: QUEUED_FLAGS,
+        names: 1,
+        required: &["--zone=", "--runtime-version=", "--node-id="],
+        optional: ALPHA_QUEUED_FLAGS,
         one_of: TYPE_FLAGS,
+        choices: &[ALPHA_TYPES],
+        ..Synopsis::new("alpha compute tpus queued-resources create")
     },
+    Synopsis { optional: LIST_FLAGS, ..Synopsis::new("compute tpus tpu-vm list") },
+    Synopsis { optional: LIST_FLAGS, ..Synopsis::new("compute tpus queued-resources list") },
     Synopsis {
-        command: "compute tpus tpu-vm list",
-        has_name: false,
-        required: &[],
-        optional: LIST_FLAGS,
-        one_of: &[],
-    },
-    Synopsis {
-        command: "compute tpus queued-resources list",
-        has_name: false,
-        required: &[],
-        optional: LIST_FLAGS,
-        one_of: &[],
-    },
-    Synopsis {
-        command: "compute disks list",
-        has_name: false,
-        required: &[],
         optional: &[
             "--filter=",
             "--limit=",
@@ -112,40 +111,28 @@ const COMMANDS: &[Synopsis] = &[
             "--uri",
             "--zones=",
         ],
-        one_of: &[],
+        ..Synopsis::new("compute disks list")
     },
     Synopsis {
-        command: "quotas info list",
-        has_name: false,
         required: &["--service=", "--project="],
         optional: &["--filter=", "--limit=", "--page-size=", "--sort-by=", "--uri"],
-        one_of: &[],
+        ..Synopsis::new("quotas info list")
     },
+    Synopsis { names: 1, required: &["--zone="], ..Synopsis::new("compute tpus tpu-vm describe") },
     Synopsis {
-        command: "compute tpus tpu-vm describe",
-        has_name: true,
-        required: &["--zone="],
-        optional: &[],
-        one_of: &[],
-    },
-    Synopsis {
-        command: "compute tpus tpu-vm delete",
-        has_name: true,
+        names: 1,
         required: &["--zone="],
         optional: &["--async"],
-        one_of: &[],
+        ..Synopsis::new("compute tpus tpu-vm delete")
     },
     Synopsis {
-        command: "compute tpus queued-resources delete",
-        has_name: true,
+        names: 1,
         required: &["--zone="],
         optional: &["--async", "--force"],
-        one_of: &[],
+        ..Synopsis::new("compute tpus queued-resources delete")
     },
     Synopsis {
-        command: "compute tpus tpu-vm ssh",
-        has_name: true,
-        required: &[],
+        names: 1,
         optional: &[
             "--command=",
             "--dry-run",
@@ -161,11 +148,10 @@ const COMMANDS: &[Synopsis] = &[
             "--worker=",
             "--zone=",
         ],
-        one_of: &[],
+        ..Synopsis::new("compute tpus tpu-vm ssh")
     },
     Synopsis {
-        command: "compute tpus tpu-vm update",
-        has_name: true,
+        names: 1,
         required: &["--zone="],
         optional: &[
             "--add-tags=",
@@ -182,13 +168,106 @@ const COMMANDS: &[Synopsis] = &[
             "--update-labels=",
             "--update-metadata=",
         ],
-        one_of: &[],
+        ..Synopsis::new("compute tpus tpu-vm update")
     },
+    Synopsis {
+        names: 1,
+        required: &["--zone=", "--version="],
+        optional: &[
+            "--data-disk=",
+            "--internal-ips",
+            "--labels=",
+            "--metadata-from-file=",
+            "--network=",
+            "--reserved",
+            "--scopes=",
+            "--service-account=",
+            "--spot",
+            "--subnetwork=",
+        ],
+        one_of: TYPE_FLAGS,
+        choices: &[ALPHA_TYPES],
+        ..Synopsis::new("alpha compute tpus tpu-vm create")
+    },
+    Synopsis {
+        required: &["--service=", "--project="],
+        optional: &["--filter=", "--limit=", "--page-size=", "--sort-by=", "--uri"],
+        ..Synopsis::new("beta quotas info list")
+    },
+    Synopsis {
+        optional: &["--filter=", "--limit=", "--page-size=", "--sort-by=", "--uri", "--zones="],
+        ..Synopsis::new("compute instances list")
+    },
+    Synopsis {
+        optional: &["--filter=", "--limit=", "--page-size=", "--sort-by=", "--uri"],
+        ..Synopsis::new("compute addresses list")
+    },
+    Synopsis {
+        optional: &["--filter=", "--limit=", "--page-size=", "--sort-by=", "--uri"],
+        ..Synopsis::new("compute snapshots list")
+    },
+    Synopsis {
+        optional: &["--filter=", "--limit=", "--page-size=", "--sort-by=", "--uri"],
+        ..Synopsis::new("storage buckets list")
+    },
+    Synopsis {
+        names: 1,
+        required: &["--zone="],
+        optional: &[
+            "--description=",
+            "--labels=",
+            "--provisioned-iops=",
+            "--provisioned-throughput=",
+            "--size=",
+            "--type=",
+        ],
+        ..Synopsis::new("compute disks create")
+    },
+    Synopsis { names: 1, required: &["--zone="], ..Synopsis::new("compute disks delete") },
+    Synopsis {
+        names: 1,
+        required: &["--zone="],
+        optional: &[
+            "--boot-disk-size=",
+            "--disk=",
+            "--image-family=",
+            "--image-project=",
+            "--instance-termination-action=",
+            "--labels=",
+            "--machine-type=",
+            "--max-run-duration=",
+            "--provisioning-model=",
+            "--scopes=",
+        ],
+        choices: &[
+            ("--instance-termination-action=", &["DELETE", "STOP"]),
+            ("--provisioning-model=", &["RESERVATION_BOUND", "SPOT", "STANDARD"]),
+        ],
+        ..Synopsis::new("compute instances create")
+    },
+    Synopsis { names: 1, required: &["--zone="], ..Synopsis::new("compute instances delete") },
+    Synopsis { names: 1, optional: &["--command=", "--zone="], ..Synopsis::new("compute ssh") },
+    Synopsis { names: 2, optional: &["--zone="], ..Synopsis::new("compute scp") },
+];
+
+const ALPHA_QUEUED_FLAGS: &[&str] = &[
+    "--data-disk=",
+    "--internal-ips",
+    "--labels=",
+    "--max-run-duration=",
+    "--metadata-from-file=",
+    "--network=",
+    "--provisioning-model=",
+    "--reserved",
+    "--scopes=",
+    "--service-account=",
+    "--spot",
+    "--subnetwork=",
+    "--valid-until-duration=",
 ];
 
 const QUEUED_FLAGS: &[&str] = &[
     "--async",
-    "--boot-disk=",
     "--data-disk=",
     "--description=",
     "--guaranteed",
@@ -230,26 +309,24 @@ impl Call {
     /// The message that gcloud prints.
     pub(super) fn parse(words: &[String]) -> Result<Call, String> {
         let count = words.iter().take_while(|word| !word.starts_with('-')).count();
-        let plain = words[..count].join(" ");
+        let plain = &words[..count];
         let matches = |synopsis: &&Synopsis| {
-            let command = if synopsis.has_name {
-                plain.rsplit_once(' ').map(|words| words.0)
-            } else {
-                Some(plain.as_str())
-            };
-            command == Some(synopsis.command)
+            let command = plain.len().checked_sub(synopsis.names).map(|end| plain[..end].join(" "));
+            command.as_deref() == Some(synopsis.command)
         };
-        let synopsis = COMMANDS.iter().find(matches).ok_or(format!("Invalid choice: '{plain}'"))?;
-        let name = if synopsis.has_name { words[count - 1].clone() } else { String::new() };
+        let synopsis = COMMANDS
+            .iter()
+            .find(matches)
+            .ok_or_else(|| format!("ERROR: (gcloud) Invalid choice: '{}'.", plain.join(" ")))?;
+        let name = if synopsis.names > 0 { words[count - 1].clone() } else { String::new() };
         let mut flags: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for word in &words[count..] {
             let (flag, value) = match word.split_once('=') {
                 Some((flag, value)) => (format!("{flag}="), value),
                 None => (word.clone(), ""),
             };
-            let flags_of_command = [GLOBAL_FLAGS, synopsis.required, synopsis.optional].concat();
-            let alternatives = synopsis.one_of.iter().copied().flatten().copied();
-            if !flags_of_command.into_iter().chain(alternatives).any(|valid| valid == flag) {
+            let mut known = GLOBAL_FLAGS.iter().copied().chain(synopsis.flags());
+            if !known.any(|valid| valid == flag) {
                 return Err(format!(
                     "ERROR: ({}) unrecognized arguments: {word}",
                     synopsis.command
@@ -257,6 +334,10 @@ impl Call {
             }
             if flag.ends_with('=') && value.is_empty() {
                 return Err(format!("ERROR: argument {flag}: expected one argument"));
+            }
+            let choices = synopsis.choices.iter().find(|choices| choices.0 == flag);
+            if choices.is_some_and(|choices| !choices.1.contains(&value)) {
+                return Err(format!("ERROR: argument {flag}: Invalid choice: '{value}'."));
             }
             flags.entry(flag).or_default().push(value.to_owned());
         }
@@ -272,9 +353,9 @@ impl Call {
                 synopsis.command
             ));
         }
-        if let Some(repeated) =
-            flags.iter().find(|(flag, values)| values.len() > 1 && *flag != "--data-disk=")
-        {
+        if let Some(repeated) = flags.iter().find(|(flag, values)| {
+            values.len() > 1 && !["--data-disk=", "--disk="].contains(&flag.as_str())
+        }) {
             return Err(format!("ERROR: argument {}: given twice", repeated.0));
         }
         let is_label = |label: &str| {

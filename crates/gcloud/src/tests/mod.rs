@@ -1,6 +1,8 @@
 //! Tests commands against a fake gcloud, which rejects what the real one would reject.
 
+mod api_server;
 mod cloud;
+mod google;
 mod grammar;
 
 use std::fs;
@@ -15,7 +17,7 @@ use fulmen_signals::Signal;
 use serde_json::{Value, json};
 
 use crate::arguments::Machine;
-use crate::command_runner::{CommandRunner as _, Gcloud, PollPolicy, Tool};
+use crate::command_runner::{CommandOutput, CommandRunner, Gcloud, PollPolicy, Tool};
 use crate::create::{Lease, lease_with};
 use crate::{Error, Result};
 use cloud::{CallOutcome, Cloud, FAULTS};
@@ -44,7 +46,7 @@ fn machine(more: &[&str]) -> Machine {
 }
 
 /// Runs a command, and returns how it ended, what it printed, and its log.
-fn tpu(cloud: &Cloud, arguments: &[&str]) -> (Result<u8>, String, String) {
+fn tpu(cloud: &dyn CommandRunner, arguments: &[&str]) -> (Result<u8>, String, String) {
     let Cli::Tpu(command) = Cli::parse_from([&["tpu"], arguments].concat());
     let (_send, signals) = channel();
     let (mut out, mut log) = (Vec::new(), Vec::new());
@@ -265,7 +267,7 @@ fn the_list_has_prices_ages_and_unknown_prices() {
     assert!(log.contains("tpu-vm list --zone=- --format=json"), "{log}");
     let list: Value = serde_json::from_str(&out).unwrap();
     let rows = list["rows"].as_array().unwrap();
-    assert_eq!((rows.len(), &list["unknown_prices"]), (3, &json!(1)), "{list}");
+    assert_eq!((rows.len(), &list["unknown_prices"]), (8, &json!(1)), "{list}");
     let (vm, disk) = (&rows[0], &rows[1]);
     // 8 chips of $1.20 an hour; 730 GiB of 0.10 USD a month.
     assert!(
@@ -277,11 +279,23 @@ fn the_list_has_prices_ages_and_unknown_prices() {
         (&vm["ends"], &disk["created"]),
         (&json!("2026-11-22T12:00:00.123456789Z"), &json!("2026-11-20T20:00:00Z"))
     );
-    let (_, out, _) = tpu(&cloud, &["list", "--zone=us-west4-a"]);
+    let price = |name: &str| {
+        let row = rows.iter().find(|row| row["name"] == name);
+        row.and_then(|row| row["usd_per_day"].as_f64()).map(|usd| (usd * 1e4).round() / 1e4)
+    };
+    // 10 GiB of 0.08 USD a month; 0.3885 and 0.01 USD an hour; 1 GiB of 0.05 USD a month.
+    assert_eq!(price("fast"), Some(0.0263));
+    assert_eq!(price("prep"), Some(9.324));
+    assert_eq!((price("idle"), price("busy")), (Some(0.24), Some(0.0)));
+    assert_eq!((price("saved"), price("shards")), (Some(0.0016), None));
+    // Addresses, snapshots and buckets belong to no zone.
+    let (_, out, log) = tpu(&cloud, &["list", "--zone=us-west4-a"]);
     assert!(
-        out.contains("$232.80 a day, and 1 of unknown price: list prices, on demand, of 20"),
-        "{out}"
+        log.contains("compute instances list --zones=us-west4-a") && !log.contains("buckets"),
+        "{log}"
     );
+    assert!(out.contains("$242.15 a day: list prices, on demand, of 20"), "{out}");
+    assert!(out.contains("machine prep (us-west4-a): n2-standard-8, RUNNING"), "{out}");
     assert!(
         out.contains("deletes itself at 2026-11-22 12:00 UTC")
             && out.contains("attached to nothing"),
@@ -333,13 +347,181 @@ fn machines_are_described_awaited_extended_and_deleted() {
 }
 
 #[test]
+fn a_list_that_is_not_whole_is_a_failure() {
+    let warning = "WARNING: Some requests did not succeed.\n - NOT_FOUND: zones/us-west4-a\n";
+    let output = CommandOutput { ok: true, out: "[]".into(), err: warning.into() };
+    let error = output.result().unwrap_err().to_string();
+    assert_eq!(error, "WARNING: Some requests did not succeed. - NOT_FOUND: zones/us-west4-a");
+}
+
+#[test]
+fn each_shape_has_the_flags_that_gcloud_knows() {
+    let created = |slice: &str| {
+        let arguments = ["create", "t", "--version=v", "--zone=z", "--dry-run", "--type", slice];
+        let (ended, out, _) = tpu(&Cloud::new(), &arguments);
+        ended.map(|_| out.lines().find(|line| line.contains(" create ")).unwrap().to_owned())
+    };
+    for (slice, expected) in [
+        (
+            "v5e:2x4",
+            "gcloud compute tpus tpu-vm create t --zone=z --version=v --accelerator-type=v5litepod-8",
+        ),
+        (
+            "v5e-8",
+            "gcloud compute tpus tpu-vm create t --zone=z --version=v --accelerator-type=v5litepod-8",
+        ),
+        (
+            "v6e:2x2",
+            "gcloud compute tpus tpu-vm create t --zone=z --version=v --accelerator-type=v6e-4",
+        ),
+        (
+            "v3:2x2",
+            "gcloud compute tpus tpu-vm create t --zone=z --version=v --accelerator-type=v3-8",
+        ),
+        (
+            "v4:2x2x3",
+            "gcloud compute tpus tpu-vm create t --zone=z --version=v --type=v4 --topology=2x2x3",
+        ),
+        (
+            "v5e:2x3",
+            "gcloud alpha compute tpus tpu-vm create t --zone=z --version=v --type=v5litepod --topology=2x3",
+        ),
+    ] {
+        let line = created(slice).unwrap();
+        assert!(line.starts_with(expected), "{slice}: {line}");
+    }
+    let error = created("tpu7x:2x2x3").unwrap_err();
+    assert!(
+        error.is_usage() && error.to_string().contains("only by their accelerator type"),
+        "{error}"
+    );
+}
+
+#[test]
+fn every_command_has_a_dry_run() {
+    let cloud = Cloud::new();
+    for arguments in [
+        &["list", "--all-zones"][..],
+        &["describe", "t", "--zone=z"],
+        &["wait", "t", "--zone=z"],
+        &["quota", "--project=p"],
+        &["ssh", "t", "--zone=z"],
+        &["delete", "t", "--zone=z"],
+        &["extend", "t", "--zone=z", "--hours=1"],
+        &["create", "t", "--zone=z", "--type=v5e-8"],
+        &["disk", "create", "d", "--zone=z", "--size=10"],
+        &["disk", "attach", "d", "--zone=z", "--tpu=t", "--project=p"],
+        &["disk", "detach", "d", "--zone=z", "--tpu=t", "--project=p"],
+        &["disk", "list", "--zone=z"],
+        &["disk", "delete", "d", "--zone=z"],
+        &["machine", "create", "m", "--zone=z"],
+        &["machine", "ssh", "m", "--zone=z"],
+        &["machine", "run", "m", "--zone=z", "--delete-after", "--dry-run", "--", "/bin/sh"],
+        &["machine", "delete", "m", "--zone=z"],
+    ] {
+        let mut arguments = arguments.to_vec();
+        if !arguments.contains(&"--dry-run") {
+            arguments.push("--dry-run");
+        }
+        let (ended, out, log) = tpu(&cloud, &arguments);
+        assert_eq!(ended, Ok(0), "{arguments:?}: {log}");
+        for line in out.lines() {
+            let words =
+                line.strip_prefix("gcloud ").unwrap_or_else(|| panic!("{arguments:?}: {line}"));
+            let output = Command::new("sh")
+                .args(["-c", &format!("printf '%s\\n' {words}")])
+                .output()
+                .unwrap();
+            let words = String::from_utf8(output.stdout).unwrap();
+            let words: Vec<String> = words.lines().map(str::to_owned).collect();
+            grammar::Call::parse(&words).unwrap_or_else(|error| panic!("{line}: {error}"));
+        }
+        assert!(out.starts_with("gcloud ") && cloud.calls("").is_empty(), "{arguments:?}: {out}");
+    }
+}
+
+#[test]
+fn disks_are_created_attached_and_deleted() {
+    let target = ["--zone=us-west4-a", "--project=p"];
+    let cloud = Cloud::new().with_node("train", "us-west4-a", "v5litepod-16", json!({}));
+    let (ended, out, log) =
+        tpu(&cloud, &[&["disk", "create", "data", "--size=730"], &target[..]].concat());
+    assert_eq!(ended, Ok(0), "{log}");
+    assert!(log.contains("the disk data costs $1.92 a day until it is deleted"), "{log}");
+    assert!(out.contains("fulmen tpu disk attach data --tpu NAME"), "{out}");
+    // Four hosts share a disk only read-only.
+    let attach = [&["disk", "attach", "data", "--tpu=train"], &target[..]].concat();
+    let error = tpu(&cloud, &attach).0.unwrap_err();
+    assert!(error.is_usage() && error.to_string().contains("v5e:4x4 has several hosts"), "{error}");
+    assert!(cloud.calls("--attach-disk").is_empty());
+    let (ended, _, log) = tpu(&cloud, &[attach.as_slice(), &["--read-only"]].concat());
+    assert_eq!(ended, Ok(0), "{log}");
+    let source = "source=projects/p/zones/us-west4-a/disks/data,mode=read-only";
+    assert_eq!(cloud.calls(&format!("--attach-disk={source}")).len(), 1, "{log}");
+    let (ended, ..) =
+        tpu(&cloud, &[&["disk", "detach", "data", "--tpu=train"], &target[..]].concat());
+    assert_eq!(ended, Ok(0));
+    let (_, out, _) = tpu(&cloud, &[&["disk", "list"], &target[..]].concat());
+    assert!(out.contains("disk data") && !out.contains("TPU VM"), "{out}");
+    let (ended, out, _) = tpu(&cloud, &[&["disk", "delete", "data"], &target[..]].concat());
+    assert_eq!((ended, out.as_str()), (Ok(0), "the disk data is deleted\n"));
+    // A new slice with several hosts.
+    let create = [&["create", "t", "--type=v5e-16", "--data-disk=data"], &target[..]].concat();
+    let error = tpu(&cloud, &create).0.unwrap_err();
+    assert!(error.is_usage() && error.to_string().contains("data:read-only"), "{error}");
+}
+
+#[test]
+fn a_machine_without_tpus_is_created_used_and_deleted() {
+    let target = ["--zone=us-west4-a", "--project=p"];
+    let mut cloud = Cloud::new();
+    let (_, out, _) = tpu(&cloud, &["machine", "kinds"]);
+    assert!(out.contains("n2-standard-32  32 vCPUs  128 GiB $1.55 an hour"), "{out}");
+    // The stand-in has a machine `prep`.
+    let create = [&["machine", "create", "prep"], &target[..]].concat();
+    let error = tpu(&cloud, &create).0.unwrap_err();
+    assert!(error.is_usage() && error.to_string().contains("is there already"), "{error}");
+    let run =
+        [&["machine", "run", "new"], &target[..], &["--delete-after", "--", "/bin/sh"]].concat();
+    let (ended, _, log) = tpu(&cloud, &run);
+    assert_eq!(ended, Ok(0), "{log}");
+    assert!(log.contains("[tpu] it costs $9.32 a day at list prices"), "{log}");
+    assert!(
+        log.contains("$ gcloud compute scp /bin/sh new:") && log.contains("new is deleted"),
+        "{log}"
+    );
+    // It may have been created, and gcloud cannot say so any more.
+    cloud.outage = cloud.calls("").len() + 1;
+    let (ended, _, log) = tpu(&cloud, &run);
+    assert_eq!(ended, Ok(1), "{log}");
+    assert!(log.contains("LEFT: new in us-west4-a may exist"), "{log}");
+    assert!(log.contains("Delete it: gcloud compute instances delete new"), "{log}");
+    let missing = [&["machine", "run", "new"], &target[..], &["--", "/no/such/program"]].concat();
+    let error = tpu(&cloud, &missing).0.unwrap_err();
+    assert!(error.to_string().contains("nothing was created"), "{error}");
+}
+
+#[test]
+fn a_region_is_not_a_zone() {
+    let error =
+        Cli::try_parse_from(["tpu", "list", "--zone=us-central1"]).err().unwrap().to_string();
+    assert!(
+        error.contains("`us-central1` is a region; expected a zone, such as us-central1-a"),
+        "{error}"
+    );
+}
+
+#[test]
 fn a_quota_above_zero_is_shown() {
     let (_, out, _) = tpu(&Cloud::new(), &["quota", "--project=p", "--zone=us-west4-a"]);
     assert_eq!(
         out,
         "TPU v5 lite pod cores (TPUV5sLitepodPerProjectPerZone): 16 in us-west4-a\nRequests (Requests): no limit in global\n"
     );
-    let (_, out, _) = tpu(&Cloud::new(), &["quota", "--project=p", "--json"]);
+    // Older versions of gcloud have the command in beta.
+    let old = Cloud::old();
+    let (_, out, _) = tpu(&old, &["quota", "--project=p", "--json"]);
+    assert_eq!(old.calls("beta quotas info list").len(), 1);
     assert_eq!(serde_json::from_str::<Value>(&out).unwrap()[0]["value"], "16");
 }
 

@@ -2,7 +2,6 @@
 //!
 //! Out of scope: machines (`fulmen-gcloud`) and programs on them (`fulmen-pods`), which this file
 //! combines.
-//! combines.
 
 use std::io::{stderr, stdout};
 use std::path::Path;
