@@ -117,7 +117,7 @@ impl CpuMachineArgs {
     }
 }
 
-/// Creates a machine if there is none of its name.
+/// Creates a machine whose name is free.
 ///
 /// # Errors
 /// There is a machine of that name, gcloud fails, or a signal arrives.

@@ -213,7 +213,7 @@ struct Inventory {
     rows: fn(&str, &Context<'_>) -> Result<Vec<Row>>,
 }
 
-/// What rows depend on beside gcloud's answer.
+/// What rows depend on, in addition to gcloud's answer.
 struct Context<'a> {
     /// The zone that was asked for; empty for all zones.
     zone: &'a str,

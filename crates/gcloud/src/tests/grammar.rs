@@ -21,7 +21,7 @@ impl Synopsis {
         Synopsis { command, names: 0, required: &[], optional: &[], one_of: &[], choices: &[] }
     }
 
-    /// Every flag that the command takes beside the global ones.
+    /// Every flag that the command takes, in addition to the global ones.
     pub(super) fn flags(&self) -> impl Iterator<Item = &'static str> {
         let alternatives = self.one_of.iter().copied().flatten().copied();
         self.required.iter().copied().chain(self.optional.iter().copied()).chain(alternatives)
