@@ -46,11 +46,16 @@ impl Limits {
 pub(super) struct Programs {
     kept: LruCache<CompileKey, Arc<LoadedExecutable>>,
     limits: Limits,
+    /// How many more programs are kept before the mappings are counted again.
+    uncounted: usize,
 }
+
+/// More mappings than a program takes.
+const MANY_MAPPINGS: usize = 1024;
 
 impl Programs {
     pub(super) fn new(limits: Limits) -> Programs {
-        Programs { kept: LruCache::new(limits.programs), limits }
+        Programs { kept: LruCache::new(limits.programs), limits, uncounted: 0 }
     }
 
     pub(super) fn contains(&self, key: &CompileKey) -> bool {
@@ -69,11 +74,22 @@ impl Programs {
         program: Arc<LoadedExecutable>,
     ) -> Vec<Arc<LoadedExecutable>> {
         // The new one stays.
-        let excess =
-            if mappings() > self.limits.mappings { self.kept.len().div_ceil(2) } else { 0 };
+        let excess = if self.too_many_mappings() { self.kept.len().div_ceil(2) } else { 0 };
         let mut dropped: Vec<_> = (0..excess).filter_map(|_| self.kept.pop_lru()).collect();
         dropped.extend(self.kept.push(key, program));
         dropped.into_iter().map(|(_, program)| program).collect()
+    }
+
+    /// Whether programs must go. Counting takes time, so it waits until the next programs could
+    /// reach the limit.
+    fn too_many_mappings(&mut self) -> bool {
+        if self.uncounted > 0 {
+            self.uncounted -= 1;
+            return false;
+        }
+        let mappings = mappings();
+        self.uncounted = self.limits.mappings.saturating_sub(mappings) / MANY_MAPPINGS;
+        mappings > self.limits.mappings
     }
 }
 
