@@ -16,6 +16,7 @@ mod gamma;
 mod gather;
 mod gradient_flow;
 mod index_checks;
+mod kept_answers;
 mod large_norms;
 #[path = "../../../pjrt/tests/it/common/libtpu.rs"]
 mod libtpu;
