@@ -13,6 +13,7 @@ use crate::client_inner::ClientInner;
 use crate::device::Device;
 use crate::envelope::Envelope;
 use crate::error::{Error, Kind, Result};
+use crate::executable::Origin;
 use crate::key_value::{KeyValueStore, SharedStore};
 use crate::loaded_executable::LoadedExecutable;
 use crate::named_value::{NamedValue, check_create_options, write_named};
@@ -139,7 +140,8 @@ impl Client {
         heap::run_and_trim(|| unsafe { self.api().call(&mut args) }).map_err(|error| {
             error.during(format_args!("compiling for {}", self.platform_name()))
         })?;
-        LoadedExecutable::new(self.clone(), non_null(args.executable, "executable")?, None)
+        let program = non_null(args.executable, "executable")?;
+        LoadedExecutable::new(self.clone(), program, Origin::Compiled)
     }
 
     /// Loads the output of [`Executable::serialize`](crate::Executable::serialize) without
@@ -172,7 +174,7 @@ impl Client {
         LoadedExecutable::new(
             self.clone(),
             non_null(args.loaded_executable, "executable")?,
-            envelope.into_header(),
+            Origin::Stored(envelope.into_header().map(Box::new)),
         )
     }
 }

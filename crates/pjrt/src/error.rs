@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::abi::PJRT_Error_Code;
+use crate::key_value::KeyValueError;
 
 /// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -48,6 +49,13 @@ pub(crate) enum Kind {
     Broken,
     /// The plugin returned an error.
     Plugin(PJRT_Error_Code),
+}
+
+/// An error of the store in which processes find each other.
+impl From<KeyValueError> for Error {
+    fn from(error: KeyValueError) -> Error {
+        Self::new(Kind::Io, error.to_string())
+    }
 }
 
 impl Error {

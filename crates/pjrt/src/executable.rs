@@ -10,7 +10,7 @@ use crate::api::{Api, list, text};
 use crate::client_inner::ClientInner;
 use crate::element_type::{ArrayType, ElementType};
 use crate::envelope::Envelope;
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::hlo;
 use crate::hlo::proto::HeaderWithConfig;
 use crate::named_value::read_named;
@@ -29,8 +29,17 @@ pub struct Executable {
     num_partitions: usize,
     header: HeaderWithConfig,
     signature: Signature,
+    /// Whether the plugin can serialize it.
+    has_code: bool,
     // Dropped after `raw` is destroyed.
     client: Option<Arc<ClientInner>>,
+}
+
+/// Where an executable comes from.
+pub(crate) enum Origin {
+    Compiled,
+    /// Stored bytes, with the header of the program if they have one.
+    Stored(Option<Box<HeaderWithConfig>>),
 }
 
 // SAFETY: executables are thread-safe by the API's contract.
@@ -45,9 +54,15 @@ impl Executable {
         plugin: Plugin,
         client: Option<Arc<ClientInner>>,
         raw: NonNull<PJRT_Executable>,
-        header: Option<HeaderWithConfig>,
+        origin: Origin,
     ) -> Result<Executable> {
         let api = plugin.api();
+        let (header, is_stored) = match origin {
+            Origin::Compiled => (None, false),
+            Origin::Stored(header) => (header.map(|header| *header), true),
+        };
+        // CPU plugins drop the code of such a program, and then serialize it without code.
+        let has_code = !(is_stored && client.as_ref().is_some_and(|client| client.is_cpu()));
         let owned = Owned { api, raw };
         let raw = owned.raw.as_ptr();
         let mut name = PJRT_Executable_Name_Args::new();
@@ -89,6 +104,7 @@ impl Executable {
             num_partitions: partitions.num_partitions,
             header,
             signature,
+            has_code,
             client,
         })
     }
@@ -172,7 +188,21 @@ impl Executable {
 
     /// The machine code with a checksum, for [`Client::load`](crate::Client::load) with the same
     /// plugin file on a CPU with the same features.
+    ///
+    /// # Errors
+    /// The plugin cannot serialize programs, or this is a program for a CPU that was itself loaded
+    /// from stored bytes ([unsupported](Error::is_unsupported)).
     pub fn serialize(&self) -> Result<Vec<u8>> {
+        if !self.has_code {
+            return Err(Error::new(
+                Kind::Unsupported,
+                format!(
+                    "the program {} was loaded from stored bytes, and a CPU plugin does not keep the code of such a \
+                     program; keep those bytes, or compile it again",
+                    self.name
+                ),
+            ));
+        }
         let mut args = PJRT_Executable_Serialize_Args::new();
         args.executable = self.raw.as_ptr();
         // SAFETY: the executable is alive. The bytes live until the deleter is called, once.

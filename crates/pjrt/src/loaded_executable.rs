@@ -11,8 +11,7 @@ use crate::api::{list, non_null};
 use crate::client::Client;
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::executable::Executable;
-use crate::hlo::proto::HeaderWithConfig;
+use crate::executable::{Executable, Origin};
 
 /// A program that is loaded on devices, ready to run. It dereferences to its [`Executable`].
 pub struct LoadedExecutable {
@@ -53,7 +52,7 @@ impl LoadedExecutable {
     pub(crate) fn new(
         client: Client,
         raw: NonNull<PJRT_LoadedExecutable>,
-        header: Option<HeaderWithConfig>,
+        origin: Origin,
     ) -> Result<LoadedExecutable> {
         let owned = Owned { raw, client };
         let client = &owned.client;
@@ -66,7 +65,7 @@ impl LoadedExecutable {
             client.plugin().clone(),
             Some(client.inner().clone()),
             executable,
-            header,
+            origin,
         )?;
         let mut args = PJRT_LoadedExecutable_AddressableDevices_Args::new();
         args.executable = raw.as_ptr();

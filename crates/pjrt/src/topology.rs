@@ -13,7 +13,7 @@ use crate::client::Client;
 use crate::client_inner::ClientInner;
 use crate::device::DeviceDescription;
 use crate::error::{Error, Result};
-use crate::executable::Executable;
+use crate::executable::{Executable, Origin};
 use crate::named_value::{NamedValue, check_create_options, read_named, write_named};
 use crate::options::CompileOptions;
 use crate::plugin::Plugin;
@@ -227,7 +227,8 @@ impl Plugin {
         // client.
         heap::run_and_trim(|| unsafe { self.api().call(&mut args) })
             .map_err(|error| error.during("compiling for a topology"))?;
-        Executable::new(self.clone(), None, non_null(args.executable, "executable")?, None)
+        let executable = non_null(args.executable, "executable")?;
+        Executable::new(self.clone(), None, executable, Origin::Compiled)
     }
 }
 

@@ -50,12 +50,12 @@ impl DiskCache {
 
     /// Starts slow preparations in the background.
     pub(crate) fn prepare(&self, client: &Client) {
-        if let Some(cache) = self.cache(client) {
+        if let Some(cache) = self.cache() {
             cache.prepare(client);
         }
     }
 
-    /// The slot of a program; `None` if neither the cache nor a file of programs serves the client.
+    /// The slot of a program; `None` if there is neither a cache nor a file of programs.
     /// `text` is the program without locations.
     pub(crate) fn slot<'a>(
         &'a self,
@@ -64,7 +64,7 @@ impl DiskCache {
         text: &'a str,
         options: &'a CompileOptions,
     ) -> Option<Slot<'a>> {
-        let cache = self.cache(client);
+        let cache = self.cache();
         (cache.is_some() || self.saved.is_some()).then(|| Slot {
             owner: self,
             cache,
@@ -77,18 +77,13 @@ impl DiskCache {
     }
 
     /// Whether a program of the function may be on disk. A quick check by the function's name.
-    pub(crate) fn may_have(&self, client: &Client, function: &Function) -> bool {
-        self.saved.is_some()
-            || self.cache(client).is_some_and(|cache| cache.has_program(function.name()))
+    pub(crate) fn may_have(&self, function: &Function) -> bool {
+        self.saved.is_some() || self.cache().is_some_and(|cache| cache.has_program(function.name()))
     }
 
-    /// The cache, if the client can use it. Clients of several processes cannot: each process would
-    /// decide on its own whether to compile, and programs compiled at different times may not
-    /// match. Such processes can share a file of saved programs instead.
-    fn cache(&self, client: &Client) -> Option<&CompileCache> {
-        let single_process =
-            client.devices().iter().all(|device| device.process_index() == client.process_index());
-        self.cache.as_ref().filter(|_| single_process && !self.off.load(Ordering::Relaxed))
+    /// The cache, unless it is off.
+    fn cache(&self) -> Option<&CompileCache> {
+        self.cache.as_ref().filter(|_| !self.off.load(Ordering::Relaxed))
     }
 
     /// Sets a switch. The first time, emits a note with the reason.
@@ -114,14 +109,19 @@ pub(crate) struct Slot<'a> {
 impl Slot<'_> {
     /// The stored program, if there is one.
     pub(crate) fn load(&self) -> Option<LoadedExecutable> {
+        self.load_with(|code| self.client.load(code))
+    }
+
+    /// Like [`Slot::load`], but `load` gets the stored code.
+    pub(crate) fn load_with<T>(&self, load: impl Fn(&[u8]) -> fulmen_pjrt::Result<T>) -> Option<T> {
         if let Some(saved) = self.owner.saved() {
-            match saved.load(self.client, self.key()?) {
+            match saved.load_with(self.key()?, &load) {
                 Ok(None) => {}
                 Ok(program) => return program,
                 Err(error) => note(&error.to_string()),
             }
         }
-        match self.cache_of_program()?.load(self.client, self.key()?) {
+        match self.cache_of_program()?.load_with(self.key()?, load) {
             Ok(program) => program,
             Err(error) if error.is_corrupt() => {
                 note(&error.to_string());
@@ -149,11 +149,24 @@ impl Slot<'_> {
 
     /// Stores a program with its compile time.
     pub(crate) fn store(&self, program: &LoadedExecutable, time: Duration) {
+        self.store_with(|cache, key| cache.store(key, program, time));
+    }
+
+    /// Stores the code of a program with its compile time.
+    pub(crate) fn store_code(&self, code: &[u8], time: Duration) {
+        let plugin = self.client.plugin();
+        self.store_with(|cache, key| cache.store_serialized(key, plugin, code, time));
+    }
+
+    fn store_with(
+        &self,
+        store: impl FnOnce(&CompileCache, &ProgramKey) -> fulmen_pjrt::Result<()>,
+    ) {
         if self.owner.read_only.load(Ordering::Relaxed) {
             return;
         }
         let Some(cache) = self.cache else { return };
-        let Some(Err(error)) = self.key().map(|key| cache.store(key, program, time)) else {
+        let Some(Err(error)) = self.key().map(|key| store(cache, key)) else {
             return;
         };
         let reason = if error.is_unsupported() {

@@ -103,7 +103,7 @@ pub use ops::{
 };
 pub use precision::MatmulPrecision;
 pub use recorded_op::{RecordedBody, RecordedOp, RecordedValue};
-pub use runtime::{Peers, Preloaded, Runtime};
+pub use runtime::{PeerStore, Peers, Preloaded, Runtime};
 pub use scope::{FromFault, Refusal, Scope};
 pub use shape::{Shape, TensorType};
 pub use sharding::{Block, Sharding};

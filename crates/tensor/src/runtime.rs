@@ -4,17 +4,20 @@
 
 mod compile;
 mod eval;
+mod process_programs;
 mod programs;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use fulmen_durable::messages::quantity;
 use fulmen_pjrt::compile_cache::{CompileCache, SavedPrograms};
 use fulmen_pjrt::diagnosis::{diagnose, explain};
 use fulmen_pjrt::locate::{Platform, locate};
-use fulmen_pjrt::{Client, CompileOptions, Device, KeyValueStore, NamedValue, Plugin};
+use fulmen_pjrt::{
+    Client, CompileOptions, Device, KeyValueError, KeyValueStore, NamedValue, Plugin,
+};
 
 use crate::array::DeviceSet;
 use crate::disk_cache::DiskCache;
@@ -61,13 +64,34 @@ pub(crate) struct Shared {
     options: CompileOptions,
     compiled: Mutex<Programs>,
     recompiles: Recompiles,
+    /// The processes that run programs together, once this one has joined them.
+    peers: Arc<OnceLock<Peers>>,
 }
 
 impl Shared {
     /// State without programs yet.
     fn new(client: Client, options: CompileOptions, limits: Limits) -> Arc<Shared> {
         let compiled = Mutex::new(Programs::new(limits));
-        Arc::new(Shared { client, options, compiled, recompiles: Recompiles::default() })
+        let recompiles = Recompiles::default();
+        Arc::new(Shared { client, options, compiled, recompiles, peers: Arc::default() })
+    }
+
+    /// The same client without programs, and with these options.
+    fn with_options(&self, options: CompileOptions) -> Arc<Shared> {
+        Arc::new(Shared {
+            client: self.client.clone(),
+            options,
+            compiled: Mutex::new(Programs::new(Limits::of_system())),
+            recompiles: Recompiles::default(),
+            peers: self.peers.clone(),
+        })
+    }
+
+    /// Keeps the processes that this one has joined. The store of a later run is the same.
+    fn join(&self, peers: Option<&Peers>) {
+        if let Some(peers) = peers {
+            self.peers.get_or_init(|| peers.clone());
+        }
     }
 }
 
@@ -88,15 +112,36 @@ static CLIENTS: Mutex<BTreeMap<ClientKey, OpenClient>> = Mutex::new(BTreeMap::ne
 /// The runtime of [`Runtime::global`].
 static GLOBAL: Mutex<Option<Runtime>> = Mutex::new(None);
 
-/// The processes of a run, for a plugin whose client spans them.
+/// The processes of a run, which compute together.
 #[derive(Clone)]
 pub struct Peers {
     /// The index of this process.
     pub index: usize,
     /// The number of processes.
     pub count: usize,
-    /// The store in which the plugins of the processes find each other.
-    pub store: Arc<dyn KeyValueStore>,
+    /// The store in which the plugins of the processes find each other, and the runtimes agree on
+    /// programs.
+    pub store: Arc<dyn PeerStore>,
+}
+
+/// What the runtimes of several processes need to agree on the programs that they run together.
+pub trait PeerStore: KeyValueStore {
+    /// Waits until all processes call this for the same action, and compares their facts.
+    ///
+    /// # Errors
+    /// The facts differ, or a process is lost. The message names the processes.
+    fn check_consistent(
+        &self,
+        action: &str,
+        facts: &BTreeMap<String, String>,
+    ) -> Result<(), KeyValueError>;
+
+    /// The number of earlier calls of this method in the run. All processes call it at the same
+    /// points, so they get the same number.
+    ///
+    /// # Errors
+    /// The run is over.
+    fn next_turn(&self) -> Result<u64, KeyValueError>;
 }
 
 impl Runtime {
@@ -116,6 +161,10 @@ impl Runtime {
     /// Like [`Runtime::open`], in one of several processes. If the plugin's client can
     /// [span processes](Plugin::takes_peers), it finds the others through the store of `peers`.
     /// libtpu finds them by itself, and a CPU client has no others.
+    ///
+    /// All processes run the same code: each program over their devices comes from process 0, which
+    /// loads it from its disk or compiles it. So all processes must compile such programs in the
+    /// same order.
     ///
     /// # Errors
     /// As for [`Runtime::open`]. Also if an array of this process is still on the devices that it
@@ -159,6 +208,7 @@ impl Runtime {
         let takes_peers = plugin
             .takes_peers(platform)
             .map_err(|e| explained("reading the plugin's attributes", e))?;
+        let joined = peers;
         let peers = peers.filter(|_| takes_peers);
         // By default the CPU plugin makes four devices.
         let count = if platform == Platform::Cpu && !takes_peers {
@@ -174,6 +224,7 @@ impl Runtime {
             close_alone(&mut global, &mut clients, &key)?;
         }
         if let Some(client) = clients.get(&key) {
+            client.shared.join(joined);
             return Runtime::from_shared(client.shared.clone(), devices);
         }
         let mut options: Vec<_> = count
@@ -198,6 +249,7 @@ impl Runtime {
             )));
         }
         let runtime = Runtime::new(client, devices)?;
+        runtime.shared.join(joined);
         let has_peers = peers.is_some();
         clients.insert(key, OpenClient { shared: runtime.shared.clone(), has_peers });
         Ok(runtime)
@@ -260,13 +312,12 @@ impl Runtime {
     pub fn with_compile_flag(self, name: &str, value: impl Into<NamedValue>) -> Runtime {
         // Programs that are compiled with different flags are different programs.
         let options = self.shared.options.clone().override_flag(name, value);
-        let shared = Shared::new(self.client().clone(), options, Limits::of_system());
-        Runtime { shared, ..self }
+        Runtime { shared: self.shared.with_options(options), ..self }
     }
 
     /// The same devices with a file of compiled programs; see
     /// [`Function::compile_for`](crate::Function::compile_for). Programs that are not in the file
-    /// are compiled. If several processes run one program, they must all use the same file.
+    /// are compiled. Processes that run programs together use the file of process 0.
     ///
     /// # Errors
     /// The file cannot be read or is damaged, or its programs are for other devices, another plugin

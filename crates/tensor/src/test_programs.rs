@@ -35,26 +35,25 @@ pub(crate) fn with_flags(options: CompileOptions) -> CompileOptions {
         .override_flag("xla_cpu_parallel_codegen_split_count", 1)
 }
 
-/// Compiles a program, or takes it from the folder.
+/// Compiles a program, or takes it and its code from the folder.
 pub(crate) fn compile(
     client: &Client,
     name: &str,
     text: &str,
     options: &CompileOptions,
-) -> Result<LoadedExecutable> {
-    // Each of several processes would decide on its own.
-    let single_process = client.devices().len() == client.addressable_devices().len();
-    let Some(cache) = FOLDER.as_ref().filter(|_| single_process) else {
-        return client.compile(text, options);
+) -> Result<(LoadedExecutable, Option<Vec<u8>>)> {
+    let Some(cache) = &*FOLDER else {
+        return Ok((client.compile(text, options)?, None));
     };
     let key = ProgramKey::new(&client.topology()?, name, text, options, [])?;
-    if let Ok(Some(program)) = cache.load(client, &key) {
+    let load = |code: &[u8]| Ok((client.load(code)?, Some(code.to_vec())));
+    if let Ok(Some(program)) = cache.load_with(&key, load) {
         return Ok(program);
     }
     let program = client.compile(text, options)?;
     // A test does not fail because of a full disk. The next run compiles again.
     let _ = cache.store(&key, &program, Duration::ZERO);
-    Ok(program)
+    Ok((program, None))
 }
 
 /// Starts to hash the plugin's file, which the keys need.

@@ -342,6 +342,8 @@ impl Entry for PJRT_LoadedExecutable_Execute_Args {
 /// The end of the process while a program runs. The exit handlers of the CPU plugin would destroy
 /// objects that its threads still use, so the end waits for the program.
 mod at_exit {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
 
     /// Held while the CPU plugin runs a program.
@@ -360,7 +362,10 @@ mod at_exit {
     }
 
     extern "C" fn handler() {
-        // The lock is never released, so that no other program starts.
-        std::mem::forget(RUNNING.try_lock_for(PATIENCE));
+        static ENDING: AtomicBool = AtomicBool::new(false);
+        // The first handler has the lock, and never releases it, so that no other program starts.
+        if !ENDING.swap(true, Ordering::Relaxed) {
+            std::mem::forget(RUNNING.try_lock_for(PATIENCE));
+        }
     }
 }

@@ -58,6 +58,7 @@ mod live;
 mod network;
 mod plugin;
 mod program;
+mod serialized;
 mod settings;
 mod store;
 

@@ -219,7 +219,8 @@ impl Table {
             PJRT_Device_IsAddressable_Args PJRT_Device_LocalHardwareId_Args
             PJRT_Device_AddressableMemories_Args PJRT_TopologyDescription_PlatformName_Args
             PJRT_TopologyDescription_PlatformVersion_Args
-            PJRT_Executable_DeserializeAndLoad_Args PJRT_LoadedExecutable_Destroy_Args
+            PJRT_Executable_Serialize_Args PJRT_Executable_DeserializeAndLoad_Args
+            PJRT_LoadedExecutable_Destroy_Args
             PJRT_LoadedExecutable_AddressableDevices_Args
             PJRT_LoadedExecutable_AddressableDeviceLogicalIds_Args
             PJRT_LoadedExecutable_Execute_Args

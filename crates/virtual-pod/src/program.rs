@@ -12,6 +12,7 @@ use crate::client::{Pod, Raw, pod_of};
 use crate::error::{Failure, PodError};
 use crate::live::Counted;
 use crate::plugin::{Entry, forward};
+use crate::serialized::{fingerprint, split};
 
 /// A loaded program. It has the CPU plugin's address, so that functions that we do not replace take
 /// it too.
@@ -43,8 +44,13 @@ pub(crate) fn program_of(raw: *mut PJRT_LoadedExecutable) -> Result<Arc<Program>
 }
 
 impl Program {
-    /// Takes ownership of a program that the CPU plugin has loaded.
-    fn register(pod: Arc<Pod>, raw: *mut PJRT_LoadedExecutable) -> Result<(), PodError> {
+    /// Takes ownership of a program that the CPU plugin has loaded. `fingerprint` is that of the
+    /// program that was serialized, if there was one.
+    fn register(
+        pod: Arc<Pod>,
+        raw: *mut PJRT_LoadedExecutable,
+        fingerprint: Option<&[u8]>,
+    ) -> Result<(), PodError> {
         let raw = Raw(non_null(raw, "executable")?.as_ptr());
         // Created first, so that an error below destroys the program.
         let mut program = Self {
@@ -60,7 +66,7 @@ impl Program {
             num_outputs: 0,
             _counted: Counted::new(),
         };
-        program.read_executable()?;
+        program.read_executable(fingerprint)?;
         let mut devices = PJRT_LoadedExecutable_AddressableDevices_Args::new();
         devices.executable = raw.0;
         // SAFETY: the program is alive, and the list lives as long as it.
@@ -93,7 +99,7 @@ impl Program {
         Ok(())
     }
 
-    fn read_executable(&mut self) -> Result<(), PodError> {
+    fn read_executable(&mut self, serialized: Option<&[u8]>) -> Result<(), PodError> {
         let inner = self.pod.inner;
         let mut args = PJRT_LoadedExecutable_GetExecutable_Args::new();
         args.loaded_executable = self.raw.0;
@@ -104,27 +110,25 @@ impl Program {
         name.executable = executable;
         let mut outputs = PJRT_Executable_NumOutputs_Args::new();
         outputs.executable = executable;
-        let mut fingerprint = PJRT_Executable_Fingerprint_Args::new();
-        fingerprint.executable = executable;
         // SAFETY: the executable is alive, and its texts live as long as it.
-        let outcome = unsafe {
-            inner
-                .call(&mut name)
-                .and_then(|()| inner.call(&mut outputs))
-                .and_then(|()| inner.call(&mut fingerprint))
-                .map(|()| {
-                    self.name = text(name.executable_name, name.executable_name_size);
-                    let start = fingerprint.executable_fingerprint.cast::<u8>();
-                    let bytes = list(start, fingerprint.executable_fingerprint_size);
-                    self.fingerprint = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-                    self.num_outputs = outputs.num_outputs;
-                })
+        let mut read = || unsafe {
+            inner.call(&mut name)?;
+            inner.call(&mut outputs)?;
+            self.name = text(name.executable_name, name.executable_name_size);
+            self.num_outputs = outputs.num_outputs;
+            let bytes = match serialized {
+                Some(bytes) => bytes.to_vec(),
+                None => fingerprint(executable)?,
+            };
+            self.fingerprint = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+            Ok::<(), PodError>(())
         };
+        let outcome = read();
         let mut destroy = PJRT_Executable_Destroy_Args::new();
         destroy.executable = executable;
         // SAFETY: this is its last use.
         unsafe { inner.destroy(&mut destroy) };
-        Ok(outcome?)
+        outcome
     }
 
     pub(crate) fn raw(&self) -> *mut PJRT_LoadedExecutable {
@@ -146,16 +150,26 @@ impl Entry for PJRT_Client_Compile_Args {
         let pod = pod_of(self.client)?;
         // SAFETY: the caller's arguments.
         unsafe { forward(self) }?;
-        Ok(Program::register(pod, self.executable)?)
+        Ok(Program::register(pod, self.executable, None)?)
     }
 }
 
 impl Entry for PJRT_Executable_DeserializeAndLoad_Args {
     unsafe fn run(&mut self) -> Result<(), Failure> {
         let pod = pod_of(self.client)?;
-        // SAFETY: the caller's arguments.
-        unsafe { forward(self) }?;
-        Ok(Program::register(pod, self.loaded_executable)?)
+        // SAFETY: the caller's bytes.
+        let bytes = unsafe {
+            list(self.serialized_executable.cast::<u8>(), self.serialized_executable_size)
+        };
+        let (fingerprint, inner) = split(bytes)?;
+        self.serialized_executable = inner.as_ptr().cast();
+        self.serialized_executable_size = inner.len();
+        // SAFETY: the caller's arguments, with the bytes that the CPU plugin knows.
+        let outcome = unsafe { forward(self) };
+        self.serialized_executable = bytes.as_ptr().cast();
+        self.serialized_executable_size = bytes.len();
+        outcome?;
+        Ok(Program::register(pod, self.loaded_executable, Some(fingerprint))?)
     }
 }
 

@@ -185,6 +185,19 @@ impl CompileCache {
     /// The entry cannot be read; it is damaged, or the plugin does not load it
     /// ([corrupt](Error::is_corrupt)). A corrupt entry has been removed.
     pub fn load(&self, client: &Client, key: &ProgramKey) -> Result<Option<LoadedExecutable>> {
+        self.load_with(key, |executable| client.load(executable))
+    }
+
+    /// Like [`CompileCache::load`], but `load` gets the stored executable, as
+    /// [`Executable::serialize`](crate::Executable::serialize) returned it.
+    ///
+    /// # Errors
+    /// Those of [`CompileCache::load`]. If `load` fails, the entry is removed.
+    pub fn load_with<T>(
+        &self,
+        key: &ProgramKey,
+        load: impl FnOnce(&[u8]) -> Result<T>,
+    ) -> Result<Option<T>> {
         let path = self.path_of(key);
         let bytes = match fulmen_durable::read_regular(&path, MAX_PROGRAM_BYTES) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -199,7 +212,7 @@ impl CompileCache {
                     "the stored program does not match its file name",
                 ));
             }
-            client.load(executable)
+            load(executable)
         });
         match loaded {
             Ok(program) => {
@@ -230,7 +243,22 @@ impl CompileCache {
         program: &LoadedExecutable,
         compile_time: Duration,
     ) -> Result<()> {
-        let entry = entry::encode(&Header::new(key, compile_time), &program.serialize()?);
+        self.store_serialized(key, program.client().plugin(), &program.serialize()?, compile_time)
+    }
+
+    /// Like [`CompileCache::store`], for the output of
+    /// [`Executable::serialize`](crate::Executable::serialize) with this plugin.
+    ///
+    /// # Errors
+    /// Those of [`CompileCache::store`].
+    pub fn store_serialized(
+        &self,
+        key: &ProgramKey,
+        plugin: &Plugin,
+        executable: &[u8],
+        compile_time: Duration,
+    ) -> Result<()> {
+        let entry = entry::encode(&Header::new(key, compile_time), executable);
         if entry.len() as u64 > self.max_bytes {
             return Ok(());
         }
@@ -239,7 +267,6 @@ impl CompileCache {
             Error::io(format!("cannot create the folder {}", self.folder.display()), error)
         })?;
         self.write(&self.path_of(key), &entry)?;
-        let plugin = program.client().plugin();
         let identity = self.identity_file(plugin);
         if !plugin.recall_identity(&identity) {
             self.write(&identity, plugin.identity_record()?.as_bytes())?;

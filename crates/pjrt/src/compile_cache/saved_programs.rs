@@ -151,8 +151,21 @@ impl SavedPrograms {
     /// # Errors
     /// The plugin does not load it.
     pub fn load(&self, client: &Client, key: &ProgramKey) -> Result<Option<LoadedExecutable>> {
+        self.load_with(key, |executable| client.load(executable))
+    }
+
+    /// Like [`SavedPrograms::load`], but `load` gets the saved executable, as
+    /// [`Executable::serialize`] returned it.
+    ///
+    /// # Errors
+    /// Those of `load`.
+    pub fn load_with<T>(
+        &self,
+        key: &ProgramKey,
+        load: impl FnOnce(&[u8]) -> Result<T>,
+    ) -> Result<Option<T>> {
         let program = self.programs.all.iter().find(|program| program.header.key == key.digest());
-        let loaded = program.map(|program| client.load(&program.executable)).transpose();
+        let loaded = program.map(|program| load(&program.executable)).transpose();
         loaded.map_err(|error| error.during(self.path.display()))
     }
 

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use fulmen_pjrt::locate::Platform;
 use fulmen_pjrt::{CompileOptions, LoadedExecutable, NamedValue};
 
-use super::Runtime;
 use super::programs::{CompileKey, Programs};
+use super::{Peers, Runtime};
 use crate::array::DeviceSet;
 use crate::disk_cache::Slot;
 use crate::emit::{Captured, LargestValue};
@@ -48,12 +48,23 @@ impl<'f> From<&'f Function> for Preloaded<'f> {
 
 impl Runtime {
     /// Compiles a function for the mesh. Reuses a program that this process compiled before, or one
-    /// on disk.
+    /// on disk. If the devices belong to several processes, all of them call this for the same
+    /// function, and get the code of process 0.
     ///
     /// # Errors
     /// The function has a fault, a sharding does not fit the mesh, or the compiler fails.
     pub fn compile(&self, function: &Function) -> Result<Compiled> {
-        self.compile_with(function.into(), None::<fn(Option<String>)>)
+        self.compile_with(function.into(), self.peers(), None::<fn(Option<String>)>)
+    }
+
+    /// Like [`Runtime::compile`], but never waits for other processes, which may not get to the same
+    /// point: for the clean-up after a failure. The function must not need collectives, because
+    /// each process decides on its own whether to load the program or to compile it.
+    ///
+    /// # Errors
+    /// As for [`Runtime::compile`].
+    pub fn compile_alone(&self, function: &Function) -> Result<Compiled> {
+        self.compile_with(function.into(), None, None::<fn(Option<String>)>)
     }
 
     /// Like [`Runtime::compile`], and calls `announce` before the compiler runs, which may take
@@ -69,7 +80,7 @@ impl Runtime {
         function: impl Into<Preloaded<'f>>,
         announce: impl FnOnce(Option<String>),
     ) -> Result<Compiled> {
-        self.compile_with(function.into(), Some(announce))
+        self.compile_with(function.into(), self.peers(), Some(announce))
     }
 
     /// Lowers a function for [`Runtime::compile_announced`], and loads its program if it is on
@@ -91,8 +102,10 @@ impl Runtime {
         let _load = timeline::named(|| format!("load {}", function.name()));
         let lowered = lower(function, self.mesh(), self.platform())?;
         let key = self.compile_key(&lowered);
-        let on_disk =
-            !self.compiled().contains(&key) && self.disk_cache.may_have(self.client(), function);
+        // Processes agree on a program first.
+        let on_disk = self.peers().is_none()
+            && !self.compiled().contains(&key)
+            && self.disk_cache.may_have(function);
         let options = self.compile_options(&key);
         let slot = on_disk
             .then(|| self.disk_cache.slot(self.client(), function, &key.text, &options))
@@ -176,8 +189,7 @@ impl Runtime {
             .compile(text, &options)
             .map_err(|e| Error::runtime(format!("compiling `{name}`"), e))?;
         let time = start.elapsed();
-        self.metrics.count("UncachedCompile", 1);
-        self.metrics.record_time("CompileTime", time);
+        self.count_compilation(time);
         let signature = executable.signature();
         for (what, actual, expected) in [
             ("parameters", &signature.parameters, parameters),
@@ -210,8 +222,14 @@ impl Runtime {
 
     /// The compiled programs of this client. Don't hold the lock while compiling, which may take
     /// minutes.
-    fn compiled(&self) -> MutexGuard<'_, Programs> {
+    pub(super) fn compiled(&self) -> MutexGuard<'_, Programs> {
         self.shared.compiled.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The processes that run the programs of this runtime together, if there are several.
+    fn peers(&self) -> Option<&Peers> {
+        let spans = || self.devices().iter().any(|device| !device.is_addressable());
+        self.shared.peers.get().filter(|_| spans())
     }
 
     /// Keeps a compiled program. If another thread was first, returns its program.
@@ -233,7 +251,7 @@ impl Runtime {
     }
 
     /// The options that compile a program for its devices.
-    fn compile_options(&self, key: &CompileKey) -> CompileOptions {
+    pub(super) fn compile_options(&self, key: &CompileKey) -> CompileOptions {
         let device_ids = key.device_ids.clone();
         self.shared.options.clone().partitions(device_ids.len()).device_assignment([device_ids])
     }
@@ -241,6 +259,7 @@ impl Runtime {
     fn compile_with(
         &self,
         Preloaded { function, lowering }: Preloaded<'_>,
+        peers: Option<&Peers>,
         announce: Option<impl FnOnce(Option<String>)>,
     ) -> Result<Compiled> {
         let (lowered, preloaded) =
@@ -251,12 +270,15 @@ impl Runtime {
         check_size(function, &lowered, self.shared.client.platform_name())?;
         let key = self.compile_key(&lowered);
         let compiled_before = self.compiled().get(&key);
-        let (executable, time) = match compiled_before {
-            Some(executable) => {
+        let (executable, time) = match (peers, compiled_before) {
+            (Some(peers), before) => {
+                self.agree_on_program(peers, function, &lowered, key, before, announce)?
+            }
+            (None, Some(executable)) => {
                 self.metrics.count("CachedCompile", 1);
                 (executable, None)
             }
-            None => {
+            (None, None) => {
                 let options = self.compile_options(&key);
                 let (executable, time) =
                     self.load_or_compile(function, &lowered, &options, preloaded, announce)?;
@@ -301,20 +323,38 @@ impl Runtime {
         if let Some(announce) = announce {
             announce(slot.as_ref().and_then(Slot::nearest));
         }
-        let start = Instant::now();
-        let compiled = match slot {
-            // A program that was loaded cannot be stored: the plugin does not keep its code.
-            Some(_) => client.compile(&lowered.text, options),
-            None => test_programs::compile(client, function.name(), &lowered.text, options),
-        };
-        let executable = compiled.map_err(|e| compile_error(function, self.mesh(), e))?;
-        let time = start.elapsed();
-        self.metrics.count("UncachedCompile", 1);
-        self.metrics.record_time("CompileTime", time);
+        let (executable, _, time) = self.compile_now(function, lowered, options, slot.is_some())?;
         if let Some(slot) = slot {
             slot.store(&executable, time);
         }
         Ok((executable, Some(time)))
+    }
+
+    /// Compiles a program. Returns also its code, if it has that already, and the compiler's time.
+    pub(super) fn compile_now(
+        &self,
+        function: &Function,
+        lowered: &Lowered,
+        options: &CompileOptions,
+        is_stored: bool,
+    ) -> Result<(LoadedExecutable, Option<Vec<u8>>, Duration)> {
+        let client = &self.shared.client;
+        let start = Instant::now();
+        let compiled = if is_stored {
+            // A program that was loaded cannot be stored: the plugin does not keep its code.
+            client.compile(&lowered.text, options).map(|executable| (executable, None))
+        } else {
+            test_programs::compile(client, function.name(), &lowered.text, options)
+        };
+        let (executable, code) = compiled.map_err(|e| compile_error(function, self.mesh(), e))?;
+        let time = start.elapsed();
+        self.count_compilation(time);
+        Ok((executable, code, time))
+    }
+
+    pub(super) fn count_compilation(&self, time: Duration) {
+        self.metrics.count("UncachedCompile", 1);
+        self.metrics.record_time("CompileTime", time);
     }
 }
 

@@ -1,14 +1,16 @@
 //! Opens the devices of several processes as one runtime, and checks that the plugin supports this.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use fulmen_coordination::{Coordination, Process};
 use fulmen_pjrt::{KeyValueError, KeyValueStore};
-use fulmen_tensor::{Accelerator, Devices, Peers, Runtime};
+use fulmen_tensor::{Accelerator, Devices, PeerStore, Peers, Runtime};
 use parking_lot::Mutex;
 
+use super::NO_TIMEOUT;
 use crate::{Error, Result};
 
 /// Opens the devices. A client that spans the processes gets the index of its process and a
@@ -19,7 +21,7 @@ pub(super) fn open(
     accelerator: Accelerator,
     devices: &Devices,
 ) -> Result<Runtime> {
-    RUN.set(Some(coordination.clone()));
+    RUN.set(Some(Run { coordination: coordination.clone(), turns: Arc::default() }));
     let process = coordination.process();
     let peers =
         Peers { index: process.index(), count: process.count(), store: Arc::new(Store(&RUN)) };
@@ -34,18 +36,29 @@ pub(super) fn leave() {
     RUN.set(None);
 }
 
+/// A run, and the number of programs on which its processes have agreed.
+#[derive(Clone)]
+struct Run {
+    coordination: Coordination,
+    turns: Arc<AtomicU64>,
+}
+
 /// The run that a client is in.
-struct Slot(Mutex<Option<Coordination>>);
+struct Slot(Mutex<Option<Run>>);
 
 impl Slot {
-    fn set(&self, run: Option<Coordination>) {
+    fn set(&self, run: Option<Run>) {
         // Leaving a run takes time, so the old run is dropped after the lock is released.
         let _before = std::mem::replace(&mut *self.0.lock(), run);
     }
 
-    fn get(&self) -> Result<Coordination, KeyValueError> {
+    fn run(&self) -> Result<Run, KeyValueError> {
         let run = self.0.lock().clone();
         run.ok_or_else(|| KeyValueError::unavailable("the run in which the processes met is over"))
+    }
+
+    fn get(&self) -> Result<Coordination, KeyValueError> {
+        Ok(self.run()?.coordination)
     }
 }
 
@@ -63,6 +76,20 @@ impl KeyValueStore for Store<'_> {
 
     fn put(&self, key: &str, value: &[u8]) -> Result<(), KeyValueError> {
         self.0.get()?.put(key, value).map_err(key_value_error)
+    }
+}
+
+impl PeerStore for Store<'_> {
+    fn check_consistent(
+        &self,
+        action: &str,
+        facts: &BTreeMap<String, String>,
+    ) -> Result<(), KeyValueError> {
+        self.0.get()?.check_consistent(action, facts, NO_TIMEOUT).map_err(key_value_error)
+    }
+
+    fn next_turn(&self) -> Result<u64, KeyValueError> {
+        Ok(self.0.run()?.turns.fetch_add(1, Ordering::Relaxed))
     }
 }
 
@@ -152,10 +179,14 @@ mod tests {
 
     #[test]
     fn a_plugin_finds_the_coordinations_values() {
+        let run = || Run {
+            coordination: Coordination::builder(Process::single()).join().unwrap(),
+            turns: Arc::default(),
+        };
         let slot = Slot(Mutex::new(None));
         let store = Store(&slot);
         assert!(store.try_get("cuda:gpus").is_err(), "no process has joined");
-        slot.set(Some(Coordination::builder(Process::single()).join().unwrap()));
+        slot.set(Some(run()));
         let soon = Duration::from_millis(20);
         assert_eq!(store.try_get("cuda:gpus").unwrap(), None);
         let missing = store.get("cuda:gpus", soon).unwrap_err();
@@ -166,8 +197,10 @@ mod tests {
         assert_eq!(store.try_get("cuda:gpus").unwrap().unwrap(), b"\0\xff");
         let taken = store.put("cuda:gpus", b"other").unwrap_err();
         assert_eq!(taken, KeyValueError::already_exists(taken.to_string()));
+        assert_eq!((store.next_turn().unwrap(), store.next_turn().unwrap()), (0, 1));
         // The next run begins with nothing.
-        slot.set(Some(Coordination::builder(Process::single()).join().unwrap()));
+        slot.set(Some(run()));
         assert_eq!(store.try_get("cuda:gpus").unwrap(), None);
+        assert_eq!(store.next_turn().unwrap(), 0);
     }
 }

@@ -317,7 +317,7 @@ fn split(entry: &Entry, array: DeviceArray, runtime: &Runtime) -> Vec<Tensor> {
             function = function.shard_result(row, entry.row_sharding());
         }
         Ok::<_, fulmen_tensor::Error>(
-            runtime.compile(&function)?.call(vec![Argument::Borrow(&array)])?.arrays,
+            runtime.compile_alone(&function)?.call(vec![Argument::Borrow(&array)])?.arrays,
         )
     });
     match rows {

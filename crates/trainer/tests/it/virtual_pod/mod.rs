@@ -1,7 +1,10 @@
 //! Fits over several processes on a virtual pod: the losses and the checkpoints are those of one
 //! process with as many devices, bit for bit.
 
+mod compile_cache;
+
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use fulmen_tensor::{Accelerator, Devices, Runtime, Tensor};
 use fulmen_trainer::{Result, Strategy};
@@ -15,6 +18,13 @@ use crate::test_processes::{TASK_VARIABLE, TestProcesses, say};
 fn member() {
     let Some(task) = std::env::var_os(TASK_VARIABLE) else { return };
     let folder = std::env::var_os("FOLDER").unwrap();
+    let own = match &*task.to_string_lossy() {
+        "compile cache" => Some(compile_cache::member(Path::new(&folder))),
+        _ => None,
+    };
+    if let Some(result) = own {
+        return result.unwrap_or_else(|error| say(format!("ended {error}").replace('\n', " ")));
+    }
     let ending = match fit(Path::new(&folder), Devices::auto(), &task.to_string_lossy()) {
         Ok(values) => format!("well {values:x?}"),
         Err(error) => format!("{error}"),
@@ -72,22 +82,39 @@ fn checkpoints(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Starts a pod of this shape, and returns how the processes end.
-fn run(folder: &Path, shape: &str, task: &str, variables: &[(&str, &str)]) -> Vec<String> {
-    let count = shape.split_once('x').unwrap().0.parse().unwrap();
+/// The number of processes of a pod.
+fn count(shape: &str) -> usize {
+    shape.split_once('x').unwrap().0.parse().unwrap()
+}
+
+/// Starts a pod of this shape. Each process has variables of its own.
+fn start(
+    folder: &Path,
+    shape: &str,
+    task: &str,
+    variables: impl Fn(usize) -> Vec<(&'static str, String)>,
+) -> TestProcesses {
+    let count = count(shape);
     let plugin = fulmen_virtual_pod::library().unwrap();
     let mut processes = TestProcesses::new("virtual_pod::member", count);
     for index in 0..count {
+        let own = variables(index);
         let mut all = vec![
             ("FOLDER", folder.to_str().unwrap()),
             ("FULMEN_PJRT_PLUGIN", plugin.to_str().unwrap()),
             ("FULMEN_VIRTUAL_POD", shape),
             ("FULMEN_HEARTBEAT_TIMEOUT", "20"),
         ];
-        all.extend(variables);
+        all.extend(own.iter().map(|(name, value)| (*name, value.as_str())));
         processes.start(index, task, &all);
     }
-    processes.endings(0..count)
+    processes
+}
+
+/// Starts a pod of this shape, and returns how the processes end.
+fn run(folder: &Path, shape: &str, task: &str, variables: &[(&'static str, &str)]) -> Vec<String> {
+    let own = |_| variables.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
+    start(folder, shape, task, own).endings(0..count(shape))
 }
 
 /// Checks fits over processes of these shapes, which have eight devices, against one process.
@@ -133,7 +160,13 @@ fn fully_sharded_fits_are_those_of_one_process_to_the_bit() {
 fn a_platform_with_any_name_trains() {
     let folder = tempfile::tempdir().unwrap();
     let platform = [("FULMEN_VIRTUAL_POD_PLATFORM", "abacus")];
-    let endings = run(folder.path(), "2x1", "evaluates first", &platform);
+    let platform = |_| platform.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
+    let mut processes = start(folder.path(), "2x1", "evaluates first", platform);
+    processes.wait_for(0, "ended ");
+    let ended = Instant::now();
+    let endings = processes.endings(0..2);
+    // Each handler that the plugin has registered for the exit once waited for 5 s.
+    assert!(ended.elapsed() < Duration::from_secs(12), "{:?}", ended.elapsed());
     assert!(endings.iter().all(|ending| ending.starts_with("well ")), "{endings:?}");
     assert_eq!(endings[0], endings[1]);
 }
