@@ -60,6 +60,7 @@ mod operation;
 mod ops;
 mod partitioner;
 mod precision;
+mod printing;
 pub mod random;
 mod recompiles;
 mod recorded_op;

@@ -25,6 +25,7 @@ mod many_devices;
 mod no_devices;
 mod operations;
 mod precision;
+mod printing;
 mod programs;
 mod promotion;
 mod recomputed_values;
