@@ -25,8 +25,11 @@ impl Process {
     /// Fulmen's own variables come first: `FULMEN_COORDINATOR` (`host:port`), `FULMEN_PROCESS_ID`
     /// and `FULMEN_NUM_PROCESSES`. If none of them is set, libtpu's variables are used:
     /// `TPU_WORKER_ID` and `TPU_WORKER_HOSTNAMES` or, with several processes on a host,
-    /// `CLOUD_TPU_TASK_ID` and `TPU_PROCESS_ADDRESSES`. Process 0 then listens on port 8482 of the
-    /// first host. Next come the variables of the launcher that started the process: torchrun's
+    /// `CLOUD_TPU_TASK_ID` and `TPU_PROCESS_ADDRESSES` (or a file with the addresses,
+    /// `TPU_PROCESS_ADDRESSES_PATH`). Process 0 then listens on port 8482 of the first host. In a run
+    /// over several slices, they describe the slice, `MEGASCALE_NUM_SLICES` and
+    /// `MEGASCALE_SLICE_ID` say which slice this is, and `MEGASCALE_COORDINATOR_ADDRESS` is the host
+    /// of process 0. Next come the variables of the launcher that started the process: torchrun's
     /// (`RANK`, `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT`), Open MPI's
     /// (`OMPI_COMM_WORLD_RANK`), or those of a step of SLURM (`SLURM_PROCID`); with them,
     /// `FULMEN_COORDINATOR` can be set alone. If no variable is set, or only
@@ -162,26 +165,69 @@ impl Environment<'_> {
     }
 
     fn libtpu_process(&self) -> Result<Option<Process>> {
-        let list = |text: String| text.split(',').map(|h| h.trim().to_owned()).collect::<Vec<_>>();
-        let task = ("CLOUD_TPU_TASK_ID", "TPU_PROCESS_ADDRESSES");
-        let worker = ("TPU_WORKER_ID", "TPU_WORKER_HOSTNAMES");
-        // With several processes on a host, `worker` identifies the host and `task` the process.
-        let several = self.text(task.1)?.map(list).filter(|processes| processes.len() > 1);
-        let ((id_name, hosts_name), hosts) = match several {
-            Some(processes) => {
-                let hosts = processes
-                    .iter()
-                    .map(|a| a.rsplit_once(':').map_or(a.as_str(), |(host, _)| host));
-                (task, hosts.map(str::to_owned).collect::<Vec<_>>())
-            }
-            None => (worker, self.text(worker.1)?.map(list).unwrap_or_default()),
-        };
-        let expected = "the index of this worker, from 0";
-        let mut index = self.number(id_name, expected)?.map(|index| (id_name, index));
-        if index.is_none() && id_name == worker.0 {
-            index = self.number(task.0, expected)?.map(|index| (task.0, index));
+        let Some((index, hosts)) = self.process_of_slice()? else { return self.slices(0, &[]) };
+        if let Some(process) = self.slices(index, &hosts)? {
+            return Ok(Some(process));
         }
-        self.check_single_slice(hosts.len() > 1 || index.is_some())?;
+        if hosts.len() == 1 {
+            return Ok(None);
+        }
+        let coordinator = launcher::address(&hosts[0], DEFAULT_PORT);
+        let process = Process::new(index, hosts.len(), coordinator).map_err(|e| {
+            Error::usage(format!("the host of process 0, from libtpu's variables: {e}"))
+        })?;
+        Ok(Some(process.with_hosts(hosts)))
+    }
+
+    /// The addresses of the processes of a slice, and the variable that names them. GKE writes them
+    /// to a file.
+    fn process_addresses(&self) -> Result<Option<(&'static str, String)>> {
+        const FILE: &str = "TPU_PROCESS_ADDRESSES_PATH";
+        const LIST: &str = "TPU_PROCESS_ADDRESSES";
+        let Some(path) = self.text(FILE)? else { return Ok(self.text(LIST)?.map(|it| (LIST, it))) };
+        let list = std::fs::read_to_string(&path).map_err(|e| {
+            Error::usage(format!("the environment variable {FILE}: cannot read {path}: {e}"))
+        })?;
+        if list.trim().is_empty() {
+            return Err(Error::usage(format!(
+                "the environment variable {FILE}: {path} is empty; expected the host:port of every process, separated by \
+                 commas"
+            )));
+        }
+        Ok(Some((FILE, list.trim().to_owned())))
+    }
+
+    /// The index of this process in its slice, and the host of each process of the slice. `None`
+    /// without libtpu's variables.
+    fn process_of_slice(&self) -> Result<Option<(usize, Vec<String>)>> {
+        const TASK: &str = "CLOUD_TPU_TASK_ID";
+        const WORKER: &str = "TPU_WORKER_ID";
+        const HOSTS: &str = "TPU_WORKER_HOSTNAMES";
+        let list = |text: &str| text.split(',').map(|h| h.trim().to_owned()).collect::<Vec<_>>();
+        let several = self.process_addresses()?;
+        let several =
+            several.map(|(name, text)| (name, list(&text))).filter(|(_, it)| it.len() > 1);
+        // With several processes on a host, `WORKER` identifies the host and `TASK` the process. GKE
+        // starts one process on a host, and sets no `TASK`.
+        let (id_names, hosts_name, hosts) = match several {
+            Some((name, processes)) => {
+                let host =
+                    |a: &String| a.rsplit_once(':').map_or(&**a, |(host, _)| host).to_owned();
+                ([TASK, WORKER], name, processes.iter().map(host).collect())
+            }
+            None => {
+                let hosts = self.text(HOSTS)?;
+                ([WORKER, TASK], HOSTS, hosts.as_deref().map(list).unwrap_or_default())
+            }
+        };
+        let id_name = id_names[0];
+        let expected = "the index of this worker, from 0";
+        let mut index = None;
+        for name in id_names {
+            if index.is_none() {
+                index = self.number(name, expected)?.map(|index| (name, index));
+            }
+        }
         let (id_name, index) = match (index, hosts.len()) {
             (None, 0 | 1) => return Ok(None),
             (None, count) => {
@@ -209,28 +255,50 @@ impl Environment<'_> {
                 format!("0 to {}, as {hosts_name} names {}", hosts.len() - 1, hosts.len());
             return Err(invalid(id_name, &index.to_string(), &expected));
         }
-        if hosts.len() == 1 {
-            return Ok(None);
-        }
-        let coordinator = launcher::address(&hosts[0], DEFAULT_PORT);
-        let process = Process::new(index, hosts.len(), coordinator)
-            .map_err(|e| Error::usage(format!("the environment variable {hosts_name}: {e}")))?;
-        Ok(Some(process.with_hosts(hosts)))
+        Ok(Some((index, hosts)))
     }
 
-    /// Training over several slices needs Megascale's transport, which Fulmen does not support yet.
-    fn check_single_slice(&self, has_processes: bool) -> Result<()> {
-        let slices = self.number("MEGASCALE_NUM_SLICES", "the number of slices, at least 1")?;
-        let coordinator = self.text("MEGASCALE_COORDINATOR_ADDRESS")?;
-        let (name, value) = match (slices, coordinator) {
-            (Some(slices), _) if slices > 1 => ("MEGASCALE_NUM_SLICES", slices.to_string()),
-            (None, Some(address)) if has_processes => ("MEGASCALE_COORDINATOR_ADDRESS", address),
-            _ => return Ok(()),
+    /// The process of a run over several slices, from its index and the hosts in its slice. libtpu
+    /// counts the processes slice by slice, and its Megascale runtime listens on the host of process
+    /// 0. JAX reads these variables in the same way.
+    fn slices(&self, index: usize, hosts: &[String]) -> Result<Option<Process>> {
+        const COUNT: &str = "MEGASCALE_NUM_SLICES";
+        const INDEX: &str = "MEGASCALE_SLICE_ID";
+        const ADDRESS: &str = "MEGASCALE_COORDINATOR_ADDRESS";
+        const PORT: &str = "MEGASCALE_PORT";
+        let expected_count = "the number of slices, at least 1";
+        let expected_index = "the index of this slice, from 0";
+        let missing = |name: &str, related: &str, expected: &str| {
+            Error::usage(format!(
+                "the environment variable {name} is not set though {related} is; expected {expected}"
+            ))
         };
-        Err(Error::usage(format!(
-            "the environment variable {name} is `{value}`: a run over several TPU slices is not supported; run on one \
-             slice and unset it"
-        )))
+        let address = self.text(ADDRESS)?;
+        let count = match (self.number(COUNT, expected_count)?, &address) {
+            (Some(0), _) => return Err(invalid(COUNT, "0", expected_count)),
+            (Some(1), _) | (None, None) => return Ok(None),
+            (Some(count), _) => count,
+            (None, Some(_)) if hosts.is_empty() => return Ok(None),
+            (None, Some(_)) => return Err(missing(COUNT, ADDRESS, expected_count)),
+        };
+        let slice = self.number(INDEX, expected_index)?;
+        let slice = slice.ok_or_else(|| missing(INDEX, COUNT, expected_index))?;
+        if slice >= count {
+            let expected = format!("0 to {}, as {COUNT} is {count}", count - 1);
+            return Err(invalid(INDEX, &slice.to_string(), &expected));
+        }
+        let expected_address = "the host of process 0";
+        let address = address.ok_or_else(|| missing(ADDRESS, COUNT, expected_address))?;
+        let expected_port = "a port of process 0's host for libtpu";
+        if self.number(PORT, expected_port)? == Some(usize::from(DEFAULT_PORT)) {
+            let expected = format!("{expected_port} other than that of Fulmen, {DEFAULT_PORT}");
+            return Err(invalid(PORT, &DEFAULT_PORT.to_string(), &expected));
+        }
+        let of_each = hosts.len().max(1);
+        let coordinator = launcher::address(launcher::host(&address), DEFAULT_PORT);
+        Process::new(slice * of_each + index, count.saturating_mul(of_each), coordinator)
+            .map(Some)
+            .map_err(|e| Error::usage(format!("the environment variable {ADDRESS}: {e}")))
     }
 }
 
@@ -456,24 +524,113 @@ mod tests {
     }
 
     #[test]
-    fn several_slices_are_refused_by_name() {
-        let hosts = [("TPU_WORKER_HOSTNAMES", "a,b"), ("TPU_WORKER_ID", "0")];
-        let with = |more: (&'static str, &'static str)| [hosts[0], hosts[1], more];
+    fn addresses_in_a_file_come_before_those_in_variables() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("addresses");
+        std::fs::write(&file, "  10.0.0.1:8476,10.0.0.2:8476 \n").unwrap();
+        let path = file.to_str().unwrap();
+        let gke = [
+            ("TPU_PROCESS_ADDRESSES_PATH", path),
+            ("TPU_PROCESS_ADDRESSES", "other:8476,other:8477"),
+            ("TPU_WORKER_HOSTNAMES", "worker-0,worker-1,worker-2"),
+            ("TPU_WORKER_ID", "1"),
+        ];
+        check(&gke, expect![[r#"process 1 of 2 at 10.0.0.1:8482 ["10.0.0.1", "10.0.0.2"]"#]]);
+        let error = |variables: &[(&str, &str)]| {
+            let env = |name: &str| variables.iter().find(|v| v.0 == name).map(|v| v.1.into());
+            Process::from_env(env).unwrap_err().to_string()
+        };
+        assert_eq!(
+            error(&[gke[0], gke[2]]),
+            "the environment variable TPU_PROCESS_ADDRESSES_PATH names 2 hosts, but CLOUD_TPU_TASK_ID is not set; \
+             expected the index of this worker, from 0 to 1"
+        );
+        std::fs::write(&file, " \n").unwrap();
+        assert!(
+            error(&gke).contains("addresses is empty; expected the host:port of every process")
+        );
+        std::fs::remove_file(&file).unwrap();
+        let missing = error(&gke);
+        let expected = "the environment variable TPU_PROCESS_ADDRESSES_PATH: cannot read";
+        assert!(missing.starts_with(expected), "{missing}");
+    }
+
+    /// The variables of process 1 of the second of two slices, and these in their place.
+    fn in_slices(changes: &[(&'static str, &'static str)]) -> Vec<(&'static str, &'static str)> {
+        let google = [
+            ("TPU_WORKER_HOSTNAMES", "c,d"),
+            ("TPU_WORKER_ID", "1"),
+            ("MEGASCALE_COORDINATOR_ADDRESS", "a:8080"),
+            ("MEGASCALE_NUM_SLICES", "2"),
+            ("MEGASCALE_SLICE_ID", "1"),
+            ("MEGASCALE_PORT", "8080"),
+        ];
+        [changes, &google].concat()
+    }
+
+    #[test]
+    fn processes_are_counted_slice_by_slice() {
+        check(&in_slices(&[]), expect!["process 3 of 4 at a:8482 []"]);
+        check(&in_slices(&[("MEGASCALE_SLICE_ID", "0")]), expect!["process 1 of 4 at a:8482 []"]);
+        let three = [("MEGASCALE_NUM_SLICES", "3"), ("MEGASCALE_SLICE_ID", "2")];
+        check(&in_slices(&three), expect!["process 5 of 6 at a:8482 []"]);
+        let one_host = [("TPU_WORKER_HOSTNAMES", "localhost"), ("TPU_WORKER_ID", "0")];
+        check(&in_slices(&one_host), expect!["process 1 of 2 at a:8482 []"]);
+        let no_hosts = [("TPU_WORKER_HOSTNAMES", ""), ("TPU_WORKER_ID", "")];
+        check(&in_slices(&no_hosts), expect!["process 1 of 2 at a:8482 []"]);
+        let without_port = [("MEGASCALE_COORDINATOR_ADDRESS", "10.0.0.2"), ("MEGASCALE_PORT", "")];
+        check(&in_slices(&without_port), expect!["process 3 of 4 at 10.0.0.2:8482 []"]);
+        for address in ["fe80::1", "[fe80::1]", "[fe80::1]:8080"] {
+            let ipv6 = [("MEGASCALE_COORDINATOR_ADDRESS", address)];
+            check(&in_slices(&ipv6), expect!["process 3 of 4 at [fe80::1]:8482 []"]);
+        }
+        let one = [("MEGASCALE_NUM_SLICES", "1"), ("MEGASCALE_SLICE_ID", "0")];
+        check(&in_slices(&one), expect![[r#"process 1 of 2 at c:8482 ["c", "d"]"#]]);
+    }
+
+    #[test]
+    fn wrong_variables_of_slices_are_named() {
         check(
-            &with(("MEGASCALE_NUM_SLICES", "2")),
+            &in_slices(&[("MEGASCALE_NUM_SLICES", "")]),
             expect![
-                "the environment variable MEGASCALE_NUM_SLICES is `2`: a run over several TPU slices is not supported; run on one slice and unset it"
+                "the environment variable MEGASCALE_NUM_SLICES is not set though MEGASCALE_COORDINATOR_ADDRESS is; expected the number of slices, at least 1"
             ],
         );
         check(
-            &with(("MEGASCALE_COORDINATOR_ADDRESS", "a:1")),
+            &in_slices(&[("MEGASCALE_NUM_SLICES", "0")]),
             expect![
-                "the environment variable MEGASCALE_COORDINATOR_ADDRESS is `a:1`: a run over several TPU slices is not supported; run on one slice and unset it"
+                "the environment variable MEGASCALE_NUM_SLICES is `0`; expected the number of slices, at least 1"
             ],
         );
         check(
-            &with(("MEGASCALE_NUM_SLICES", "1")),
-            expect![[r#"process 0 of 2 at a:8482 ["a", "b"]"#]],
+            &in_slices(&[("MEGASCALE_SLICE_ID", "")]),
+            expect![
+                "the environment variable MEGASCALE_SLICE_ID is not set though MEGASCALE_NUM_SLICES is; expected the index of this slice, from 0"
+            ],
+        );
+        check(
+            &in_slices(&[("MEGASCALE_SLICE_ID", "2")]),
+            expect![
+                "the environment variable MEGASCALE_SLICE_ID is `2`; expected 0 to 1, as MEGASCALE_NUM_SLICES is 2"
+            ],
+        );
+        check(
+            &in_slices(&[("MEGASCALE_COORDINATOR_ADDRESS", "")]),
+            expect![
+                "the environment variable MEGASCALE_COORDINATOR_ADDRESS is not set though MEGASCALE_NUM_SLICES is; expected the host of process 0"
+            ],
+        );
+        check(
+            &in_slices(&[("MEGASCALE_PORT", "8482")]),
+            expect![
+                "the environment variable MEGASCALE_PORT is `8482`; expected a port of process 0's host for libtpu other than that of Fulmen, 8482"
+            ],
+        );
+        check(
+            &in_slices(&[("TPU_WORKER_ID", "2")]),
+            expect![
+                "the environment variable TPU_WORKER_ID is `2`; expected 0 to 1, as TPU_WORKER_HOSTNAMES names 2"
+            ],
         );
     }
 }

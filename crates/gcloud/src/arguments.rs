@@ -54,7 +54,7 @@ pub struct Machine {
     #[arg(value_parser = name)]
     pub name: String,
     /// The slice: v5e-8, v5litepod-8, v4-8, or chips along each axis, v5e:2x4
-    #[arg(long = "type", value_name = "TYPE")]
+    #[arg(long = "type", value_name = "TYPE", value_parser = Slice::parse_single)]
     pub slice: Slice,
     /// Its location.
     #[command(flatten)]
@@ -104,7 +104,7 @@ pub struct Machine {
     /// Give the hosts no external addresses
     #[arg(long)]
     pub(crate) internal_ips: bool,
-    /// The number of slices; Fulmen trains on one
+    /// The number of slices; only 1 is possible
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub(crate) node_count: u32,
     /// How long to wait until the TPU is ready. A queued resource expires after this time

@@ -53,7 +53,8 @@ impl Plan {
     /// The arguments are inconsistent.
     fn new(machine: &Machine) -> Result<Plan> {
         if machine.node_count != 1 {
-            let text = "Fulmen trains on one slice, so nothing was created; use a larger --type";
+            let text =
+                "this command creates one slice, so nothing was created; use a larger --type";
             return Err(Error::usage(format!("--node-count {}: {text}", machine.node_count)));
         }
         for disk in &machine.data_disk {

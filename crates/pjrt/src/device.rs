@@ -100,6 +100,13 @@ impl DeviceDescription {
         self.integer("core_on_chip")
     }
 
+    /// The TPU slice that the device belongs to, in a set of several slices. The devices of a slice
+    /// are connected to each other; slices are connected by the data center network. Only TPUs
+    /// report it.
+    pub fn slice_index(&self) -> Option<i64> {
+        self.integer("slice_index")
+    }
+
     /// The number of cores that form this device. Only TPUs report it.
     pub fn num_cores(&self) -> Option<i64> {
         self.integer("num_cores")

@@ -234,7 +234,8 @@ pub(crate) struct Manifest {
     #[arg(long, value_enum)]
     pub(crate) kind: Kind,
     /// The TPU slice, such as v5e:4x4 or v6e-16; optional for Ray only
-    #[arg(long, value_name = "SLICE", required_if_eq_any = [("kind", "jobset"), ("kind", "skypilot")])]
+    #[arg(long, value_name = "SLICE", value_parser = Slice::parse_single,
+          required_if_eq_any = [("kind", "jobset"), ("kind", "skypilot")])]
     pub(crate) topology: Option<Slice>,
     /// With Ray, the number of independent programs; {index} in the arguments becomes the program's
     /// index

@@ -6,7 +6,7 @@ use std::fmt;
 use fulmen_durable::messages::{amount, duration, memory, money, quantity};
 use fulmen_pjrt::hlo::Collective;
 
-use crate::{Feasibility, Report, StepCost, StepSetting};
+use crate::{Feasibility, Report, Slice, StepCost, StepSetting};
 
 impl fmt::Display for StepSetting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -64,9 +64,13 @@ impl fmt::Display for Feasibility {
         } else {
             format!(" ({})", slice.requested_name())
         };
+        let slices = match slice.num_slices() {
+            1 => String::new(),
+            count => format!("{count} slices with together "),
+        };
         writeln!(
             f,
-            "{slice}{requested}: {}, {}",
+            "{slice}{requested}: {slices}{}, {}",
             quantity(chips, "chip"),
             quantity(devices, "device")
         )?;
@@ -84,7 +88,7 @@ impl fmt::Display for Feasibility {
             memory(self.hbm_available_bytes)
         )?;
         if let Some(step) = &self.step {
-            write_step(f, step, devices)?;
+            write_step(f, step, &self.slice)?;
         }
         if let (true, Some(bytes), Some(fits)) = (self.fits(), self.copied_bytes, self.copy_fits())
         {
@@ -122,7 +126,8 @@ impl fmt::Display for Feasibility {
     }
 }
 
-fn write_step(f: &mut fmt::Formatter<'_>, step: &StepCost, devices: usize) -> fmt::Result {
+fn write_step(f: &mut fmt::Formatter<'_>, step: &StepCost, slice: &Slice) -> fmt::Result {
+    let devices = slice.num_devices();
     let (arguments, temporaries) = (memory(step.argument_bytes), memory(step.temp_bytes));
     writeln!(f, "  memory      {arguments} for state and batch, {temporaries} for the step")?;
     let total = amount(step.flops * devices as f64, "FLOP");
@@ -147,14 +152,28 @@ fn write_step(f: &mut fmt::Formatter<'_>, step: &StepCost, devices: usize) -> fm
         let loops = quantity(unknown, "loop");
         writeln!(f, "              {loops} of unknown length, counted once")?;
     }
-    for (kind, bytes, times, group) in by_kind(&step.collectives) {
+    for (is_between_slices, kind, bytes, times, group) in by_kind(&step.collectives) {
         let bytes = amount(bytes as f64, "B");
-        writeln!(f, "  sends       {times} × {kind} over {group} devices, {bytes}")?;
+        let members = if is_between_slices { "slices" } else { "devices" };
+        writeln!(f, "  sends       {times} × {kind} over {group} {members}, {bytes}")?;
     }
     let r = &step.roofline;
+    let dcn = slice.generation().dcn_bandwidth.filter(|_| slice.num_slices() > 1);
+    if let Some((bandwidth, source)) = dcn {
+        writeln!(
+            f,
+            "  network     {} a device to other slices, at {}/s a chip ({source})",
+            amount(step.dcn_sent_bytes(), "B"),
+            amount(bandwidth, "B")
+        )?;
+    }
+    let network = match dcn {
+        Some(_) => format!(", {} for the data center network", duration(r.dcn_s)),
+        None => String::new(),
+    };
     writeln!(
         f,
-        "  time        at least {} ({} for the matrix unit, {} for the memory, {} for collectives)",
+        "  time        at least {} ({} for the matrix unit, {} for the memory, {} for collectives{network})",
         duration(r.step_s),
         duration(r.matrix_s),
         duration(r.memory_s),
@@ -171,13 +190,17 @@ fn write_step(f: &mut fmt::Formatter<'_>, step: &StepCost, devices: usize) -> fm
     )
 }
 
-/// Collectives grouped by kind and group: kind, bytes, count, devices.
-fn by_kind(collectives: &[Collective]) -> Vec<(&'static str, u64, u64, usize)> {
+/// Collectives grouped by network, kind and group: whether they are between slices, kind, bytes,
+/// count, and devices or slices.
+fn by_kind(collectives: &[Collective]) -> Vec<(bool, &'static str, u64, u64, usize)> {
     let mut sums: BTreeMap<_, (u64, u64)> = BTreeMap::new();
     for collective in collectives {
-        let sum = sums.entry((collective.kind.name(), collective.group_size)).or_default();
+        let key = (collective.is_between_slices, collective.kind.name(), collective.group_size);
+        let sum = sums.entry(key).or_default();
         sum.0 = sum.0.saturating_add(collective.total_bytes());
         sum.1 = sum.1.saturating_add(collective.times);
     }
-    sums.into_iter().map(|((kind, group), (bytes, times))| (kind, bytes, times, group)).collect()
+    sums.into_iter()
+        .map(|((network, kind, group), (bytes, times))| (network, kind, bytes, times, group))
+        .collect()
 }

@@ -12,7 +12,7 @@ use crate::line_costs::{cost_by_line, line};
 use crate::warnings::Passes;
 use crate::{
     Error, Feasibility, Generation, LineCost, Prices, Report, Result, Roofline, Slice, StepCost,
-    StepSetting, largest_tensors, roofline, topology, warnings,
+    StepSetting, largest_tensors, report::sent_bytes, roofline, topology, warnings,
 };
 
 /// How many of the largest tensors are reported.
@@ -73,7 +73,7 @@ impl Step {
     }
 }
 
-/// Estimates a step for each slice. `step` gives the step for a number of devices. A step that does
+/// Estimates a step for each slice. `step` gives the step for a slice's devices. A step that does
 /// not fit is a result, not an error: see [`Report::all_fit`]. The [crate](crate) has an example.
 ///
 /// # Errors
@@ -83,11 +83,11 @@ pub fn estimate<E: From<Error>>(
     plugin: &Plugin,
     slices: &[Slice],
     prices: Option<&Prices>,
-    mut step: impl FnMut(usize) -> Result<Step, E>,
+    mut step: impl FnMut(&Slice) -> Result<Step, E>,
 ) -> Result<Report, E> {
     let mut feasibilities = Vec::with_capacity(slices.len());
     for slice in slices {
-        let mut feasibility = estimate_slice(plugin, slice, &step(slice.num_devices())?)?;
+        let mut feasibility = estimate_slice(plugin, slice, &step(slice)?)?;
         let price = prices.and_then(|prices| prices.for_slice(slice));
         feasibility.usd_per_hour =
             price.map(|price| price.usd_per_chip_hour * slice.num_chips() as f64);
@@ -120,7 +120,12 @@ fn estimate_slice(plugin: &Plugin, slice: &Slice, step: &Step) -> Result<Feasibi
         usd_per_hour: None,
     };
     let start = Instant::now();
-    let options = CompileOptions::new().partitions(slice.num_devices()).optimization(EFFORT);
+    // libtpu reads from the devices which of them are in one slice.
+    let devices: Vec<i32> = topology.devices().iter().map(DeviceDescription::id).collect();
+    let options = CompileOptions::new()
+        .partitions(slice.num_devices())
+        .device_assignment([devices])
+        .optimization(EFFORT);
     let compiled = plugin.compile(&topology, &step.stablehlo, &options);
     feasibility.compile_s = start.elapsed().as_secs_f64();
     match compiled {
@@ -164,7 +169,8 @@ fn add_cost(
         flops,
         further_passes: products.iter().fold(0.0, |n, p| n + further_passes(p)),
         bytes: module.main_memory_traffic(),
-        sent_bytes: collectives.iter().fold(0.0, |n, c| n + c.sent_bytes()),
+        sent_bytes: sent_bytes(&collectives, false),
+        dcn_bytes: sent_bytes(&collectives, true),
     };
     let chip = feasibility.slice.generation();
     feasibility.warnings = warnings::matrix_unit(&products, chip.matrix_unit);
@@ -253,9 +259,9 @@ mod tests {
         plugin: &Plugin,
         slices: &[Slice],
         prices: Option<&Prices>,
-        step: impl Fn(usize) -> Step,
+        step: impl Fn(&Slice) -> Step,
     ) -> Result<Report> {
-        estimate(plugin, slices, prices, |devices| Ok(step(devices)))
+        estimate(plugin, slices, prices, |slice| Ok(step(slice)))
     }
 
     #[test]
@@ -393,6 +399,66 @@ mod tests {
         let bytes: Vec<u64> = gathers.map(|c| c.bytes).collect();
         assert!((2 * BLOCKS - 1..=2 * BLOCKS).contains(&bytes.len()), "{bytes:?}");
         assert!(bytes.iter().all(|&bytes| bytes == weight_bytes), "{bytes:?}");
+    }
+
+    /// The sum of a gradient over two slices: each device gets a quarter of the sum within its slice,
+    /// adds the same quarter of the other slice, and gathers the quarters.
+    #[test]
+    fn what_crosses_slices_is_counted_apart() {
+        let Some(plugin) = crate::libtpu::libtpu() else { return };
+        const WIDTH: usize = 512;
+        let types = [
+            TensorType::new(DType::F32, [WIDTH, WIDTH]),
+            TensorType::new(DType::F32, [1024, WIDTH]),
+        ];
+        let batch = Sharding::over([vec!["data", "fsdp"]]);
+        let function = Function::trace("step", &types, |x| {
+            let y = x[1].matmul(&x[0]).tanh();
+            grad(&y.mean_all(), &x[..1])
+        })
+        .shard_parameter(1, batch);
+        let mesh = Mesh::new([("data", 2), ("fsdp", 4)]).unwrap();
+        let step = Step::new(&function, &mesh).unwrap();
+        let slices = Slice::parse_list("2*v5e:2x2,v5e:2x4").unwrap();
+        let prices = Prices::built_in().unwrap();
+        let report = estimate_all(&plugin, &slices, Some(&prices), |_| step.clone()).unwrap();
+        println!("{report}\n{}", report.json());
+        let [two, one] = &report.slices[..] else { panic!("{report}") };
+        let weight_bytes = (4 * WIDTH * WIDTH) as u64;
+        let cost = two.step.as_ref().unwrap();
+        let shape = |c: &fulmen_pjrt::hlo::Collective| {
+            (c.kind, c.is_between_slices, c.group_size, c.bytes, c.times)
+        };
+        let mut found: Vec<_> = cost.collectives.iter().map(shape).collect();
+        found.sort();
+        let expected = [
+            (CollectiveKind::AllReduce, true, 2, weight_bytes / 4, 1),
+            (CollectiveKind::AllGather, false, 4, weight_bytes, 1),
+            (CollectiveKind::ReduceScatter, false, 4, weight_bytes, 1),
+        ];
+        assert_eq!(found, expected);
+        let sent = (weight_bytes / 4) as f64;
+        assert_eq!(cost.dcn_sent_bytes(), sent);
+        assert_eq!(cost.roofline.dcn_s, sent / 3.125e9);
+        let text = two.to_string();
+        for expected in [
+            "2*v5e:2x2: 2 slices with together 8 chips, 8 devices\n",
+            "sends       1 × all-reduce over 2 slices, 262.14 kB\n",
+            "network     262.14 kB a device to other slices, at 3.12 GB/s a chip (6.4 Tbit/s of a pod",
+            "83.9 µs for the data center network)\n",
+        ] {
+            assert!(text.contains(expected), "{expected}: {text}");
+        }
+        let json: serde_json::Value = serde_json::from_str(&report.json()).unwrap();
+        assert_eq!(json["topologies"][0]["data_center_network"]["sent_bytes"], sent);
+        assert_eq!(json["topologies"][0]["slices"], 2);
+        // The same chips as one slice.
+        let cost = one.step.as_ref().unwrap();
+        assert!(cost.collectives.iter().all(|c| !c.is_between_slices), "{:?}", cost.collectives);
+        assert_eq!((cost.dcn_sent_bytes(), cost.roofline.dcn_s), (0.0, 0.0));
+        assert!(!one.to_string().contains("network"), "{one}");
+        assert!(json["topologies"][1]["data_center_network"].is_null());
+        assert_eq!(two.usd_per_hour, one.usd_per_hour);
     }
 
     #[test]

@@ -1,8 +1,6 @@
 //! The published data of each TPU generation. Each row names its sources. Nothing here was
 //! measured.
 
-use fulmen_pjrt::NamedValue;
-
 /// A generation of TPUs. Numbers are for one chip unless stated otherwise.
 #[derive(Debug, PartialEq)]
 pub struct Generation {
@@ -28,6 +26,9 @@ pub struct Generation {
     pub ici_bandwidth: f64,
     /// The number of links of a chip to other chips.
     pub ici_links: usize,
+    /// Bytes per second that a chip's share of its host's network can send to other slices, and the
+    /// source of the number. `None` if slices cannot be connected.
+    pub dcn_bandwidth: Option<(f64, &'static str)>,
     /// The number of axes of a slice.
     pub axes: usize,
     /// The lengths of axes whose ends are connected into a ring.
@@ -53,6 +54,7 @@ const GIB: u64 = 1 << 30;
 
 const SECOND_HAND_SOURCES: &str = "second-hand, no page of Google's was read: peak and memory from encyclopedias; links (four of 496 \
                            Gbit/s) from Jouppi et al., CACM 63(7), 2020, as remembered";
+const TPU_MACHINES: &str = "docs.cloud.google.com/compute/docs/tpus/tpu-machines";
 const SCALING_BOOK: &str = "How to Scale Your Model, jax-ml.github.io/scaling-book/tpus (matrix unit of 256 × 256 from v6e on)";
 
 /// Every generation, oldest first, as published in 2025 and 2026.
@@ -69,6 +71,7 @@ pub(crate) static GENERATIONS: &[Generation] = &[
         hbm_bandwidth: 600.0 * GIGA,
         ici_bandwidth: 248.0 * GIGA,
         ici_links: 4,
+        dcn_bandwidth: None,
         axes: 2,
         ring_axes: RingAxes::Length(16),
         matrix_unit: 128,
@@ -87,6 +90,7 @@ pub(crate) static GENERATIONS: &[Generation] = &[
         // 340 TB/s of all-reduce for a pod of 1024 chips.
         ici_bandwidth: 332.0 * GIGA,
         ici_links: 4,
+        dcn_bandwidth: None,
         axes: 2,
         ring_axes: RingAxes::Length(32),
         matrix_unit: 128,
@@ -105,6 +109,10 @@ pub(crate) static GENERATIONS: &[Generation] = &[
         // 1.1 PB/s of all-reduce for a pod of 4096 chips.
         ici_bandwidth: 268.0 * GIGA,
         ici_links: 6,
+        dcn_bandwidth: Some((
+            6.25 * GIGA,
+            "25 GB/s of a host with 4 chips, jax-ml.github.io/scaling-book/tpus",
+        )),
         axes: 3,
         ring_axes: RingAxes::MultipleOfFour,
         matrix_unit: 128,
@@ -123,6 +131,10 @@ pub(crate) static GENERATIONS: &[Generation] = &[
         // 400 GB/s counting both directions; 51.2 TB/s of all-reduce for a pod of 256 chips.
         ici_bandwidth: 200.0 * GIGA,
         ici_links: 4,
+        dcn_bandwidth: Some((
+            3.125 * GIGA,
+            "6.4 Tbit/s of a pod with 256 chips, docs.cloud.google.com/tpu/docs/v5e",
+        )),
         axes: 2,
         ring_axes: RingAxes::Length(16),
         matrix_unit: 128,
@@ -141,6 +153,7 @@ pub(crate) static GENERATIONS: &[Generation] = &[
         // 1200 GB/s counting both directions.
         ici_bandwidth: 600.0 * GIGA,
         ici_links: 6,
+        dcn_bandwidth: Some((6.25 * GIGA, TPU_MACHINES)),
         axes: 3,
         ring_axes: RingAxes::MultipleOfFour,
         matrix_unit: 128,
@@ -162,6 +175,7 @@ pub(crate) static GENERATIONS: &[Generation] = &[
         // 800 GB/s counting both directions.
         ici_bandwidth: 400.0 * GIGA,
         ici_links: 4,
+        dcn_bandwidth: Some((12.5 * GIGA, TPU_MACHINES)),
         axes: 2,
         ring_axes: RingAxes::Length(16),
         matrix_unit: 256,
@@ -180,6 +194,7 @@ pub(crate) static GENERATIONS: &[Generation] = &[
         // 1200 GB/s counting both directions.
         ici_bandwidth: 600.0 * GIGA,
         ici_links: 6,
+        dcn_bandwidth: Some((12.5 * GIGA, TPU_MACHINES)),
         axes: 3,
         ring_axes: RingAxes::MultipleOfFour,
         matrix_unit: 256,
@@ -213,14 +228,6 @@ impl Generation {
     pub fn device_hbm_bandwidth(&self) -> f64 {
         self.hbm_bandwidth / self.devices as f64
     }
-
-    /// The options that give a topology the same devices as a real machine.
-    pub(crate) fn topology_options(&self) -> Vec<(&'static str, NamedValue)> {
-        match self.name {
-            "v4" => vec![("chip_config_name", "megacore".into())],
-            _ => Vec::new(),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -249,6 +256,8 @@ mod tests {
         for generation in GENERATIONS {
             assert!(!generation.sources.is_empty() && generation.cores >= generation.devices);
             assert!(generation.ici_links == 2 * generation.axes);
+            // The network between slices is the slower one.
+            assert!(generation.dcn_bandwidth.is_none_or(|dcn| dcn.0 < generation.ici_bandwidth));
         }
     }
 }

@@ -18,8 +18,9 @@
 //! // If libtpu is not installed, `fulmen_pjrt::fetch::libtpu` fetches it.
 //! if let Ok(path) = locate(Platform::Tpu, None) {
 //!     let plugin = Plugin::load(path)?;
-//!     let report = estimate(&plugin, &slices, Some(&prices), |devices| {
-//!         Ok::<_, Box<dyn std::error::Error>>(Step::new(&product, &Mesh::new([("data", devices)])?)?)
+//!     let report = estimate(&plugin, &slices, Some(&prices), |slice| {
+//!         let mesh = Mesh::new([("data", slice.num_devices())])?;
+//!         Ok::<_, Box<dyn std::error::Error>>(Step::new(&product, &mesh)?)
 //!     })?;
 //!     assert!(report.all_fit());
 //!     println!("{report}");

@@ -106,6 +106,17 @@ impl StepCost {
     pub fn collective_bytes(&self) -> u64 {
         self.collectives.iter().map(Collective::total_bytes).sum()
     }
+
+    /// The bytes that one device sends to other slices, over the data center network.
+    pub fn dcn_sent_bytes(&self) -> f64 {
+        sent_bytes(&self.collectives, true)
+    }
+}
+
+/// The bytes that one device sends within its slice, or to other slices.
+pub(crate) fn sent_bytes(collectives: &[Collective], between_slices: bool) -> f64 {
+    let sent = collectives.iter().filter(|c| c.is_between_slices == between_slices);
+    sent.fold(0.0, |sum, collective| sum + collective.sent_bytes())
 }
 
 impl Feasibility {
@@ -180,7 +191,7 @@ impl Feasibility {
             "loops": step.map(|s| s.loops.0),
             "loops_of_unknown_length": step.map(|s| s.loops.1),
             "collective_bytes": step.map(StepCost::collective_bytes),
-            "collective_sent_bytes": step.map(|s| s.collectives.iter().fold(0.0, |n, c| n + c.sent_bytes())),
+            "collective_sent_bytes": step.map(|s| sent_bytes(&s.collectives, false)),
             "collectives": collectives,
             "estimated_step_s": roofline.map(|r| r.step_s),
             "matrix_s": roofline.map(|r| r.matrix_s),
@@ -204,6 +215,15 @@ impl Feasibility {
             .copied_bytes
             .map(|bytes| json!({ "bytes": bytes, "fits": self.copy_fits() }))
             .into();
+        report["slices"] = self.slice.num_slices().into();
+        // One slice does not use the data center network.
+        let dcn = self.slice.generation().dcn_bandwidth.filter(|_| self.slice.num_slices() > 1);
+        report["data_center_network"] = dcn
+            .map(|(bandwidth, source)| {
+                json!({ "sent_bytes": step.map(StepCost::dcn_sent_bytes), "s": roofline.map(|r| r.dcn_s),
+                        "chip_bytes_per_s": bandwidth, "source": source })
+            })
+            .into();
         report
     }
 }
@@ -214,6 +234,7 @@ fn collective_json(collective: &Collective) -> Value {
         "bytes": collective.bytes,
         "times": collective.times,
         "group_size": collective.group_size,
+        "between_slices": collective.is_between_slices,
         "at": collective.source.as_ref().map(ToString::to_string),
     })
 }

@@ -14,7 +14,7 @@ use crate::{Error, Result, Slice};
 /// libtpu does not know the slice, or gives it another number of devices.
 pub fn topology(plugin: &Plugin, slice: &Slice) -> Result<Topology> {
     let topology = plugin
-        .topology_with(slice.name(), &slice.generation().topology_options())
+        .topology_with(&slice.topology_name(), &slice.topology_options())
         .map_err(|e| Error::compiler(format!("describing {slice}"), e))?;
     let (expected, actual) = (slice.num_devices(), topology.devices().len());
     if actual != expected {

@@ -1,12 +1,15 @@
-//! Names of TPU slices: libtpu's (`v5e:2x4`) and Google Cloud's accelerator types (`v3-8`,
-//! `v5litepod-8`).
+//! Names of TPU slices: libtpu's (`v5e:2x4`), Google Cloud's accelerator types (`v3-8`,
+//! `v5litepod-8`), and several equal slices (`2*v5e:2x4`).
 
 use std::fmt;
 use std::str::FromStr;
 
+use fulmen_pjrt::NamedValue;
+
 use crate::{Error, GENERATIONS, Generation, Result, RingAxes};
 
-/// A TPU slice.
+/// A TPU slice, or several equal slices that train together. The chips of a slice are connected to
+/// each other; slices are connected by the data center network.
 ///
 /// ```
 /// use fulmen_preflight::Slice;
@@ -16,6 +19,8 @@ use crate::{Error, GENERATIONS, Generation, Result, RingAxes};
 /// assert_eq!((v3.name(), v3.num_chips(), v3.num_devices()), ("v3:2x2", 4, 8));
 /// let v5e: Slice = "v5litepod-8".parse()?;
 /// assert_eq!((v5e.name(), v5e.num_chips(), v5e.num_devices()), ("v5e:2x4", 8, 8));
+/// let two: Slice = "2*v5e:2x4".parse()?;
+/// assert_eq!((two.name(), two.num_slices(), two.num_devices()), ("2*v5e:2x4", 2, 16));
 /// # Ok::<(), fulmen_preflight::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
@@ -24,10 +29,13 @@ pub struct Slice {
     name: String,
     generation: &'static Generation,
     axes: Vec<usize>,
+    count: usize,
 }
 
 /// The maximum number of chips of a slice, more than any slice has.
 const MAX_CHIPS: usize = 9216;
+/// The maximum number of slices that are estimated.
+const MAX_SLICES: usize = 64;
 
 /// The shapes of slices by number of chips, for generations with two and three axes.
 const SHAPES_2D: &[&[usize]] = &[
@@ -63,13 +71,18 @@ impl Slice {
         &self.requested_name
     }
 
-    /// libtpu's name.
+    /// libtpu's name. Several slices have their number before it: `2*v5e:4x4`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
+    /// libtpu's name of one slice.
+    pub(crate) fn topology_name(&self) -> String {
+        slice_name(self.generation, &self.axes)
+    }
+
     /// Google Cloud's name (accelerator type), such as `v5litepod-8` or `v3-8`; `None` for a slice
-    /// of an unusual shape.
+    /// of an unusual shape, and for several slices.
     pub fn accelerator_type(&self) -> Option<String> {
         let generation =
             if self.generation.name == "v5e" { "v5litepod" } else { self.generation.name };
@@ -82,9 +95,9 @@ impl Slice {
         self.generation
     }
 
-    /// The number of chips, for which you pay.
-    pub fn num_chips(&self) -> usize {
-        self.axes.iter().product()
+    /// The number of slices.
+    pub fn num_slices(&self) -> usize {
+        self.count
     }
 
     /// Whether one host has all chips of the slice. A host of v5e and v6e has up to 8 chips, the
@@ -94,9 +107,26 @@ impl Slice {
         self.num_chips() <= chips_per_host
     }
 
-    /// The number of devices that a program sees.
+    /// The number of chips of all slices, for which you pay.
+    pub fn num_chips(&self) -> usize {
+        self.axes.iter().product::<usize>() * self.count
+    }
+
+    /// The number of devices that a program sees, in all slices.
     pub fn num_devices(&self) -> usize {
         self.num_chips() * self.generation.devices
+    }
+
+    /// The options that give a topology the same devices as real machines.
+    pub(crate) fn topology_options(&self) -> Vec<(&'static str, NamedValue)> {
+        let mut options = Vec::new();
+        if self.generation.name == "v4" {
+            options.push(("chip_config_name", "megacore".into()));
+        }
+        if self.count > 1 {
+            options.push(("num_slices", (self.count as i64).into()));
+        }
+        options
     }
 
     /// The share of a chip's links that lead to another chip of the slice.
@@ -108,6 +138,22 @@ impl Slice {
             _ => 1,
         };
         self.axes.iter().map(axis_links).sum::<usize>() as f64 / self.generation.ici_links as f64
+    }
+
+    /// Parses the name of a single slice.
+    ///
+    /// # Errors
+    /// The name is not valid, or names several slices.
+    pub fn parse_single(name: &str) -> Result<Slice> {
+        let slice: Slice = name.parse()?;
+        if slice.count == 1 {
+            return Ok(slice);
+        }
+        let single = slice.topology_name();
+        Err(Error::usage(format!(
+            "`{name}` is {} slices, expected one, such as {single}",
+            slice.count
+        )))
     }
 
     /// Parses several names, separated by commas.
@@ -141,12 +187,16 @@ fn accelerator_size(generation: &Generation, chips: usize) -> usize {
 impl FromStr for Slice {
     type Err = Error;
 
-    fn from_str(requested_name: &str) -> Result<Slice> {
+    fn from_str(full_name: &str) -> Result<Slice> {
+        let (count, requested_name) = match full_name.split_once('*') {
+            Some((count, name)) => (count.trim(), name.trim()),
+            None => ("1", full_name),
+        };
         let wrong = |reason: String| {
             let names: Vec<_> = GENERATIONS.iter().map(|g| g.name).collect();
             Err(Error::usage(format!(
-                "`{requested_name}` is not a TPU slice: {reason}. A slice is named like v5e:2x4 (the chips along each axis) or like \
-                 v3-8; there are {}",
+                "`{full_name}` is not a TPU slice: {reason}. A slice is named like v5e:2x4 (the chips along each axis) or like \
+                 v3-8, and several slices like 2*v5e:2x4; there are {}",
                 names.join(", ")
             )))
         };
@@ -204,11 +254,20 @@ impl FromStr for Slice {
         if !chips.is_some_and(|chips| (1..=MAX_CHIPS).contains(&chips)) {
             return wrong(format!("a slice has from 1 to {MAX_CHIPS} chips"));
         }
+        let count = count.parse().ok().filter(|count| (1..=MAX_SLICES).contains(count));
+        let Some(count) = count else {
+            return wrong(format!("the number of slices is from 1 to {MAX_SLICES}"));
+        };
+        if count > 1 && generation.dcn_bandwidth.is_none() {
+            return wrong(format!("Google Cloud does not connect slices of {}", generation.name));
+        }
+        let single = slice_name(generation, &axes);
         Ok(Slice {
-            requested_name: requested_name.to_owned(),
-            name: slice_name(generation, &axes),
+            requested_name: full_name.to_owned(),
+            name: if count == 1 { single } else { format!("{count}*{single}") },
             generation,
             axes,
+            count,
         })
     }
 }
@@ -264,6 +323,20 @@ mod tests {
     }
 
     #[test]
+    fn several_slices_have_their_number_before_the_name() {
+        let slice: Slice = "2*v5litepod-16".parse().unwrap();
+        assert_eq!((slice.name(), slice.topology_name().as_str()), ("2*v5e:4x4", "v5e:4x4"));
+        assert_eq!((slice.num_slices(), slice.num_chips(), slice.num_devices()), (2, 32, 32));
+        assert_eq!(slice.accelerator_type(), None);
+        let two_cores: Slice = "3 * tpu7x:2x2x1".parse().unwrap();
+        assert_eq!((two_cores.num_chips(), two_cores.num_devices()), (12, 24));
+        assert_eq!("1*v5e:4x4".parse::<Slice>().unwrap().name(), "v5e:4x4");
+        assert_eq!(Slice::parse_single("v5e:4x4").unwrap().num_slices(), 1);
+        let error = Slice::parse_single("2*v5e:4x4").unwrap_err().to_string();
+        assert_eq!(error, "`2*v5e:4x4` is 2 slices, expected one, such as v5e:4x4");
+    }
+
+    #[test]
     fn a_wrong_name_has_a_message_with_the_valid_ones() {
         let check = |name: &str, expected: &str| {
             let error = name.parse::<Slice>().unwrap_err();
@@ -287,6 +360,11 @@ mod tests {
         check("v5e:0x4", "from 1 to 9216 chips");
         check("v5e:99999999999x99999999999", "from 1 to 9216 chips");
         check("v5e:2y4", "`2y4` is not a size");
+        check("0*v5e:2x4", "`0*v5e:2x4` is not a TPU slice: the number of slices is from 1 to 64");
+        check("two*v5e:2x4", "the number of slices is from 1 to 64");
+        check("65*v5e:2x4", "the number of slices is from 1 to 64");
+        check("2*2*v5e:2x4", "there is no generation `2*v5e`");
+        check("2*v3-8", "Google Cloud does not connect slices of v3");
         assert!(Slice::parse_list("v5e:2x4, v3-8").is_ok_and(|list| list.len() == 2));
         assert!(Slice::parse_list("v5e:2x4,").is_err());
     }

@@ -62,6 +62,27 @@ impl Mesh {
         Mesh([("data".to_owned(), devices.max(1))].into())
     }
 
+    /// The mesh for devices in equal TPU slices, unless you choose another. On one slice it has the
+    /// single axis `data`. Several slices are the axis `data`, and the devices of a slice are the
+    /// axis `fsdp`: what FSDP gathers stays within a slice, and only gradients cross the slower
+    /// network.
+    ///
+    /// ```
+    /// use fulmen_tensor::Mesh;
+    /// assert_eq!(Mesh::of_slices(1, 8)?.to_string(), "data=8");
+    /// assert_eq!(Mesh::of_slices(2, 4)?.to_string(), "data=2 × fsdp=4");
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A number is 0, or the number of devices overflows `usize`.
+    pub fn of_slices(slices: usize, devices_of_each: usize) -> Result<Mesh> {
+        match slices {
+            1 => Mesh::new([("data", devices_of_each)]),
+            _ => Mesh::new([("data", slices), ("fsdp", devices_of_each)]),
+        }
+    }
+
     /// The axes with their sizes, slowest first.
     pub fn axes(&self) -> &[(String, usize)] {
         &self.0

@@ -7,7 +7,7 @@ mod eval;
 mod process_programs;
 mod programs;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -146,7 +146,8 @@ pub trait PeerStore: KeyValueStore {
 
 impl Runtime {
     /// Opens devices of this kind, with the plugin that [`fulmen_pjrt::locate`] finds. The devices
-    /// become a mesh with the single axis `data`. [`Accelerator::Auto`] opens the best device that
+    /// become a mesh with the single axis `data`, or that of [`Mesh::of_slices`] if they are in
+    /// several TPU slices. [`Accelerator::Auto`] opens the best device that
     /// this machine has, and never a slower one in its place.
     ///
     /// # Errors
@@ -444,7 +445,8 @@ fn close_alone(
     ))
 }
 
-/// The selected devices of each process, as a mesh with one axis.
+/// The selected devices of each process, as the default mesh. Devices are in the order of slices,
+/// then of processes, then of the plugin, which lists a process's devices by their coordinates.
 fn choose(client: &Client, devices: &Devices) -> Result<DeviceSet> {
     let local_devices = client.addressable_devices();
     // There is nothing to diagnose for a CPU.
@@ -460,14 +462,14 @@ fn choose(client: &Client, devices: &Devices) -> Result<DeviceSet> {
         local_devices.iter().map(Device::to_string).collect::<Vec<_>>().join(", ") + &diagnosis()
     };
     let chosen = devices.choose(local_devices.len(), names)?;
-    let mut processes: Vec<i32> =
-        client.devices().iter().map(|device| device.process_index()).collect();
-    processes.sort_unstable();
-    processes.dedup();
+    let place = |device: &Device| (device.slice_index().unwrap_or(0), device.process_index());
+    let processes: BTreeSet<(i64, i32)> = client.devices().iter().map(place).collect();
     let mut all: Vec<Device> = Vec::new();
-    for process in processes {
+    let mut sizes: BTreeMap<i64, usize> = BTreeMap::new();
+    for (slice, process) in processes {
         let process_devices: Vec<_> =
-            client.devices().iter().filter(|d| d.process_index() == process).collect();
+            client.devices().iter().filter(|d| place(d) == (slice, process)).collect();
+        *sizes.entry(slice).or_default() += chosen.len();
         for &index in &chosen {
             let Some(&device) = process_devices.get(index) else {
                 return Err(Error::usage(format!(
@@ -479,5 +481,11 @@ fn choose(client: &Client, devices: &Devices) -> Result<DeviceSet> {
         }
     }
     let local = (0..all.len()).filter(|&i| all[i].is_addressable()).collect();
-    Ok(DeviceSet { mesh: Mesh::data(all.len()), devices: all, local })
+    let mut different_sizes: Vec<usize> = sizes.values().copied().collect();
+    different_sizes.dedup();
+    let mesh = match different_sizes[..] {
+        [size] => Mesh::of_slices(sizes.len(), size)?,
+        _ => Mesh::data(all.len()),
+    };
+    Ok(DeviceSet { mesh, devices: all, local })
 }

@@ -50,7 +50,8 @@ pub(crate) struct PredictArgs {
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Preflight", about = None, long_about = None)]
 pub(crate) struct PreflightArgs {
-    /// The TPU slices to estimate the training step for, such as v5e:2x4,v3:2x2 or v6e-8
+    /// The TPU slices to estimate the training step for, such as v5e:2x4,v3:2x2 or v6e-8; 2*v5e:2x4
+    /// is two slices that train together
     #[arg(long, value_name = "SLICES", required_unless_present = "save", value_delimiter = ',')]
     pub(crate) topology: Vec<Slice>,
     /// Print the cost of an epoch, from Fulmen's dated price table or your own

@@ -62,9 +62,16 @@ fn estimate<M: TrainingModule>(
     prices: Option<&Prices>,
 ) -> Result<Report> {
     let choices = choices.clone().for_platform(Platform::Tpu.name());
-    fulmen_preflight::estimate(&libtpu()?, slices, prices, |devices| {
-        TracedStep::new(&choices, mesh, module, train, devices)?.step()
+    fulmen_preflight::estimate(&libtpu()?, slices, prices, |slice| {
+        let mesh = mesh_of(mesh, &default_mesh(slice)?)?;
+        TracedStep::new(&choices, mesh, module, train)?.step()
     })
+}
+
+/// The mesh of a Trainer without a mesh of its own on this slice.
+fn default_mesh(slice: &Slice) -> Result<Mesh> {
+    let slices = slice.num_slices();
+    Ok(Mesh::of_slices(slices, slice.num_devices() / slices)?)
 }
 
 fn libtpu() -> Result<Plugin, Error> {
@@ -113,13 +120,8 @@ impl TrainerBuilder {
         train: &DataLoader,
         devices: usize,
     ) -> Result<String> {
-        let traced = TracedStep::new(
-            &self.choices(self.options()?)?,
-            self.mesh.as_ref(),
-            module,
-            train,
-            devices,
-        )?;
+        let mesh = mesh_of(self.mesh.as_ref(), &Mesh::of_slices(1, devices)?)?;
+        let traced = TracedStep::new(&self.choices(self.options()?)?, mesh, module, train)?;
         Ok(traced.function()?.stablehlo_for(&traced.config.mesh)?)
     }
 
@@ -165,13 +167,13 @@ impl TrainerBuilder {
         let (topology, mesh) = match slice {
             Some(slice) => (
                 fulmen_preflight::topology(&libtpu()?, slice)?,
-                mesh_of(self.mesh.as_ref(), slice.num_devices())?,
+                mesh_of(self.mesh.as_ref(), &default_mesh(slice)?)?,
             ),
             None => {
                 let runtime = Runtime::open(choices.options.accelerator, &choices.options.devices)?;
                 let topology =
                     runtime.client().topology().map_err(|e| Error::compiler("preflight", e))?;
-                (topology, mesh_of(self.mesh.as_ref(), runtime.devices().len())?)
+                (topology, mesh_of(self.mesh.as_ref(), runtime.mesh())?)
             }
         };
         let choices = choices.for_platform(topology.platform_name());
@@ -199,8 +201,9 @@ impl TrainerBuilder {
     }
 }
 
-/// The user's mesh, or else one of `devices` devices.
-fn mesh_of(mesh: Option<&Mesh>, devices: usize) -> Result<Mesh> {
+/// The user's mesh, or else the default for the same devices.
+fn mesh_of(mesh: Option<&Mesh>, default: &Mesh) -> Result<Mesh> {
+    let devices = default.num_devices();
     match mesh {
         Some(mesh) if mesh.num_devices() == devices => Ok(mesh.clone()),
         Some(mesh) => {
@@ -210,7 +213,7 @@ fn mesh_of(mesh: Option<&Mesh>, devices: usize) -> Result<Mesh> {
                 quantity(size, "device")
             )))
         }
-        None => Ok(Mesh::new([("data", devices)])?),
+        None => Ok(default.clone()),
     }
 }
 
@@ -228,12 +231,10 @@ struct TracedStep {
 impl TracedStep {
     fn new<M: TrainingModule>(
         choices: &Choices,
-        mesh: Option<&Mesh>,
+        mesh: Mesh,
         module: &M,
         train: &DataLoader,
-        devices: usize,
     ) -> Result<TracedStep> {
-        let mesh = mesh_of(mesh, devices)?;
         let replicas = Strategy::replicas(&mesh);
         let config = choices.for_mesh(mesh, replicas);
         let (batch_size, steps_per_epoch, batch_note) = batch_for(train, config.replicas);
@@ -329,7 +330,7 @@ mod tests {
     use fulmen_nn::loss::{Reduction, cross_entropy};
     use fulmen_nn::optim::{AdamW, Optimizer};
     use fulmen_nn::{Linear, Module, Relu, Sequential};
-    use fulmen_pjrt::hlo::CollectiveKind;
+    use fulmen_pjrt::hlo::{Collective, CollectiveKind};
     use fulmen_tensor::Tensor;
 
     use super::*;
@@ -443,6 +444,31 @@ mod tests {
         };
         assert!(has(&fsdp, CollectiveKind::AllGather) && !has(&ddp, CollectiveKind::AllGather));
         assert!(fsdp.hbm_needed_bytes.unwrap() * 2 < ddp.hbm_needed_bytes.unwrap(), "{ddp} {fsdp}");
+    }
+
+    #[test]
+    fn fsdp_gathers_parameters_within_a_slice() {
+        if crate::libtpu::libtpu().is_none() {
+            return;
+        }
+        let slices = Slice::parse_list("2*v5e:2x2").unwrap();
+        let builder = Trainer::builder().strategy(Strategy::Fsdp);
+        let report = builder.preflight(&Mlp::new(2048), &loader(64), &slices, None).unwrap();
+        let feasibility = &report.slices[0];
+        assert_eq!(feasibility.setting.as_ref().unwrap().mesh, "data=2 × fsdp=4");
+        let collectives = &feasibility.step.as_ref().unwrap().collectives;
+        let between: Vec<_> = collectives.iter().filter(|c| c.is_between_slices).collect();
+        assert!(between.iter().all(|c| c.kind == CollectiveKind::AllReduce), "{report}");
+        // Each device sends its quarter of the gradients in f32, some of them padded.
+        let parameters = 784 * 2048 + 2048 + 2048 * 10 + 10;
+        let sent: u64 = between.iter().map(|c| c.total_bytes()).sum();
+        assert!((parameters..parameters + parameters / 50).contains(&sent), "{sent} {report}");
+        let gathers = |c: &&Collective| c.kind == CollectiveKind::AllGather && c.group_size == 4;
+        assert!(collectives.iter().any(|c| gathers(&c)), "{report}");
+        // A mesh of one's own.
+        let mesh = Mesh::new([("data", 8)]).unwrap();
+        let report = builder.mesh(mesh).preflight(&Mlp::new(512), &loader(64), &slices, None);
+        assert_eq!(report.unwrap().slices[0].setting.as_ref().unwrap().mesh, "data=8");
     }
 
     #[test]

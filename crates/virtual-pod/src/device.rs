@@ -11,7 +11,11 @@ use parking_lot::Mutex;
 
 use crate::client::Pod;
 use crate::error::{Failure, PodError};
+use crate::named_values::NamedValues;
 use crate::plugin::{Entry, forward};
+
+/// The attribute that names a device's slice, as libtpu's devices have it.
+const SLICE_INDEX: &str = "slice_index";
 
 /// The properties of a device, of its description, or of a topology.
 #[derive(Clone)]
@@ -24,6 +28,8 @@ pub(crate) struct Names {
     pub(crate) version: Arc<str>,
     kind: Arc<str>,
     text: Arc<str>,
+    /// The attributes of a device, if there are several slices: the CPU plugin's and `slice_index`.
+    attributes: Option<Arc<NamedValues>>,
 }
 
 /// By the address of the object. The texts live until the client is closed.
@@ -51,6 +57,20 @@ pub(crate) fn register(pod: &Pod) -> Result<(), PodError> {
         // SAFETY: the device belongs to the client, which is alive.
         unsafe { pod.inner.call(&mut description) }?;
         let process = i / pod.settings.devices;
+        let slice = process * pod.settings.slices / pod.settings.processes;
+        let (attributes, in_slice) = if pod.settings.slices == 1 {
+            (None, String::new())
+        } else {
+            let mut args = PJRT_DeviceDescription_Attributes_Args::new();
+            args.device_description = description.device_description;
+            // SAFETY: the description belongs to the client, and its list lives as long as it.
+            let mut all = unsafe {
+                pod.inner.call(&mut args)?;
+                NamedValues::copy(args.attributes, args.num_attributes)
+            };
+            all.push_integer(SLICE_INDEX, slice as i64);
+            (Some(Arc::new(all)), format!(", slice_index={slice}"))
+        };
         let properties = Names {
             client: pod.raw.0 as usize,
             process,
@@ -58,7 +78,8 @@ pub(crate) fn register(pod: &Pod) -> Result<(), PodError> {
             platform: platform.clone(),
             version: version.clone(),
             kind: kind.clone(),
-            text: format!("{kind}(id={i}, process_index={process})").into(),
+            text: format!("{kind}(id={i}, process_index={process}{in_slice})").into(),
+            attributes,
         };
         found.insert(device.0 as usize, properties.clone());
         found.insert(description.device_description as usize, properties.clone());
@@ -97,6 +118,19 @@ impl Entry for PJRT_DeviceDescription_ProcessIndex_Args {
     unsafe fn run(&mut self) -> Result<(), Failure> {
         self.process_index = known(self.device_description as usize)?.process as c_int;
         Ok(())
+    }
+}
+
+impl Entry for PJRT_DeviceDescription_Attributes_Args {
+    unsafe fn run(&mut self) -> Result<(), Failure> {
+        if let Some(attributes) = known(self.device_description as usize)?.attributes {
+            // The list lives as long as the client.
+            self.attributes = attributes.0.as_ptr();
+            self.num_attributes = attributes.0.len();
+            return Ok(());
+        }
+        // SAFETY: the caller's arguments.
+        unsafe { forward(self) }
     }
 }
 

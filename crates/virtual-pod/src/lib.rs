@@ -23,7 +23,7 @@
 //!
 //! | variable | meaning |
 //! | --- | --- |
-//! | `FULMEN_VIRTUAL_POD` | processes and devices of each, such as `4x2` (required) |
+//! | `FULMEN_VIRTUAL_POD` | processes and devices of each, such as `4x2` (required); `2*2x2` is two slices of `2x2` |
 //! | `FULMEN_VIRTUAL_POD_PLATFORM` | the platform's name; default `cpu` |
 //! | `FULMEN_VIRTUAL_POD_DEVICE_KIND` | the kind of the devices; default `cpu` |
 //! | `FULMEN_VIRTUAL_POD_MISMATCH` | `error` (default): a mistake is an error. `hang`: the launch waits forever, as on devices |
@@ -43,6 +43,8 @@
 //! A launch over several processes costs as much as one process with all devices, in each of them.
 //! The pod cannot show the speed of interconnects, the order in which devices reduce, or libtpu.
 //!
+//! With several slices, the devices have the attribute `slice_index`, as libtpu's have.
+//!
 //! Out of scope: collectives between processes with a different CPU (their results could differ),
 //! views of memory that is not the plugin's, host callbacks, extensions of the C API.
 #![allow(unsafe_code, reason = "this crate implements and calls the C API of plugins")]
@@ -55,6 +57,7 @@ mod event;
 mod exchange;
 mod launch;
 mod live;
+mod named_values;
 mod network;
 mod plugin;
 mod program;

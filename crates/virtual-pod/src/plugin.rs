@@ -1,7 +1,7 @@
 //! The table of functions: the CPU plugin's, with our own in place of those that depend on the
 //! process. Out of scope: what our functions do.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 
@@ -10,6 +10,7 @@ use fulmen_pjrt::abi::*;
 use fulmen_pjrt::api::{Api, guarded};
 
 use crate::error::{self, Failure, PodError};
+use crate::named_values::NamedValues;
 use crate::settings::cpu_plugin;
 use crate::{buffer, event};
 
@@ -214,7 +215,8 @@ impl Table {
             PJRT_Client_AddressableDevices_Args PJRT_Client_LookupAddressableDevice_Args
             PJRT_Client_AddressableMemories_Args PJRT_Client_Compile_Args
             PJRT_Client_BufferFromHostBuffer_Args
-            PJRT_DeviceDescription_ProcessIndex_Args PJRT_DeviceDescription_Kind_Args
+            PJRT_DeviceDescription_ProcessIndex_Args PJRT_DeviceDescription_Attributes_Args
+            PJRT_DeviceDescription_Kind_Args
             PJRT_DeviceDescription_DebugString_Args PJRT_DeviceDescription_ToString_Args
             PJRT_Device_IsAddressable_Args PJRT_Device_LocalHardwareId_Args
             PJRT_Device_AddressableMemories_Args PJRT_TopologyDescription_PlatformName_Args
@@ -257,35 +259,15 @@ pub(crate) const ATTRIBUTE: &str = "takes_node_id_and_store";
 
 impl Entry for PJRT_Plugin_Attributes_Args {
     unsafe fn run(&mut self) -> Result<(), Failure> {
-        struct Attributes(Vec<PJRT_NamedValue>);
-        // SAFETY: the values point to constants of the CPU plugin and of this one.
-        unsafe impl Send for Attributes {}
-        // SAFETY: as above.
-        unsafe impl Sync for Attributes {}
-        static ATTRIBUTES: OnceLock<Attributes> = OnceLock::new();
+        static ATTRIBUTES: OnceLock<NamedValues> = OnceLock::new();
 
         // SAFETY: the caller's arguments.
         unsafe { forward(self) }?;
         let attributes = ATTRIBUTES.get_or_init(|| {
-            let first = self.attributes.cast::<u8>();
-            let mut stride = size_of::<PJRT_NamedValue>();
-            if self.num_attributes > 0 {
-                // SAFETY: the list has a first element, which starts with its size.
-                stride = stride.max(unsafe { first.cast::<usize>().read() });
-            }
-            let mut all = Vec::new();
-            for i in 0..self.num_attributes {
-                // SAFETY: within the CPU plugin's list, whose values live as long as the process.
-                all.push(unsafe { first.add(i * stride).cast::<PJRT_NamedValue>().read() });
-            }
-            let mut own = PJRT_NamedValue::new();
-            own.name = ATTRIBUTE.as_ptr().cast::<c_char>();
-            own.name_size = ATTRIBUTE.len();
-            own.kind = PJRT_NAMED_VALUE_BOOL;
-            own.value.bool_value = true;
-            own.value_size = 1;
-            all.push(own);
-            Attributes(all)
+            // SAFETY: the CPU plugin's list, which lives as long as the process.
+            let mut all = unsafe { NamedValues::copy(self.attributes, self.num_attributes) };
+            all.push_true(ATTRIBUTE);
+            all
         });
         self.attributes = attributes.0.as_ptr();
         self.num_attributes = attributes.0.len();

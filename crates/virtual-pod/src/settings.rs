@@ -7,7 +7,8 @@ use std::str::FromStr;
 
 use crate::error::PodError;
 
-/// The number of processes and of each one's devices, such as `4x2`.
+/// The number of processes and of each one's devices, such as `4x2`. Before it can stand a number of
+/// slices, each with these processes: `2*2x2`.
 pub(crate) const SHAPE: &str = "FULMEN_VIRTUAL_POD";
 const PLATFORM: &str = "FULMEN_VIRTUAL_POD_PLATFORM";
 const DEVICE_KIND: &str = "FULMEN_VIRTUAL_POD_DEVICE_KIND";
@@ -17,6 +18,9 @@ const CPU_PLUGIN: &str = "FULMEN_VIRTUAL_POD_CPU_PLUGIN";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
+    /// The number of slices, which share the processes.
+    pub(crate) slices: usize,
+    /// The number of processes of all slices.
     pub(crate) processes: usize,
     /// The number of devices of each process.
     pub(crate) devices: usize,
@@ -40,7 +44,7 @@ impl Settings {
                 "a virtual pod needs {SHAPE}: the number of processes and the devices of each, such as 4x2"
             ))
         })?;
-        let Shape { processes, devices } = shape
+        let Shape { slices, processes, devices } = shape
             .parse()
             .map_err(|expected| PodError::invalid(format!("{SHAPE} is `{shape}`, {expected}")))?;
         let hangs = match text(MISMATCH)?.as_deref() {
@@ -53,6 +57,7 @@ impl Settings {
             }
         };
         Ok(Settings {
+            slices,
             processes,
             devices,
             platform: text(PLATFORM)?.unwrap_or_else(|| "cpu".to_owned()),
@@ -71,12 +76,17 @@ impl Settings {
 /// let shape: Shape = "4x2".parse()?;
 /// assert_eq!((shape.processes, shape.devices), (4, 2));
 /// assert_eq!(shape.to_string(), "4x2");
+/// // Two slices, each with two processes.
+/// let shape: Shape = "2*2x2".parse()?;
+/// assert_eq!((shape.slices, shape.processes, shape.devices), (2, 4, 2));
 /// assert!("0x2".parse::<Shape>().unwrap_err().contains("such as 4x2"));
 /// # Ok::<(), String>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// The number of processes.
+    /// The number of slices, which share the processes.
+    pub slices: usize,
+    /// The number of processes of all slices.
     pub processes: usize,
     /// The number of devices of each process.
     pub devices: usize,
@@ -84,7 +94,11 @@ pub struct Shape {
 
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}x{}", self.processes, self.devices)
+        let Shape { slices, processes, devices } = self;
+        match slices {
+            1 => write!(f, "{processes}x{devices}"),
+            _ => write!(f, "{slices}*{}x{devices}", processes / slices),
+        }
     }
 }
 
@@ -93,21 +107,18 @@ impl FromStr for Shape {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Shape, String> {
-        let numbers = text.split_once('x').and_then(|(processes, devices)| {
-            Some((processes.parse::<usize>().ok()?, devices.parse::<usize>().ok()?))
+        let (slices, of_a_slice) = text.split_once('*').unwrap_or(("1", text));
+        let numbers = of_a_slice.split_once('x').and_then(|(processes, devices)| {
+            Some([slices.parse().ok()?, processes.parse().ok()?, devices.parse().ok()?])
         });
-        match numbers {
-            Some((processes, devices))
-                if processes > 0
-                    && devices > 0
-                    && processes.checked_mul(devices).is_some_and(|all| all <= 1024) =>
-            {
-                Ok(Shape { processes, devices })
+        let all = |numbers: &[usize; 3]| numbers.iter().try_fold(1_usize, |n, &m| n.checked_mul(m));
+        match numbers.filter(|numbers| all(numbers).is_some_and(|all| (1..=1024).contains(&all))) {
+            Some([slices, processes, devices]) => {
+                Ok(Shape { slices, processes: slices * processes, devices })
             }
-            _ => {
-                Err("expected PROCESSESxDEVICES, such as 4x2, with at most 1024 devices in all"
-                    .into())
-            }
+            None => Err("expected PROCESSESxDEVICES, such as 4x2, or SLICES*PROCESSESxDEVICES, such as 2*2x2, with at \
+                         most 1024 devices in all"
+                .into()),
         }
     }
 }
@@ -136,7 +147,7 @@ mod tests {
     #[test]
     fn a_shape_is_enough() {
         let pod = settings(&[(SHAPE, "4x2")]).unwrap();
-        assert_eq!((pod.processes, pod.devices, pod.hangs), (4, 2, false));
+        assert_eq!((pod.slices, pod.processes, pod.devices, pod.hangs), (1, 4, 2, false));
         assert_eq!((pod.platform.as_str(), pod.device_kind.as_str()), ("cpu", "cpu"));
         let pod = settings(&[
             (SHAPE, "3x2"),
@@ -147,13 +158,28 @@ mod tests {
         .unwrap();
         assert_eq!((pod.processes, pod.devices, pod.hangs), (3, 2, true));
         assert_eq!((pod.platform.as_str(), pod.device_kind.as_str()), ("abacus", "bead"));
+        let pod = settings(&[(SHAPE, "2*3x4")]).unwrap();
+        assert_eq!((pod.slices, pod.processes, pod.devices), (2, 6, 4));
     }
 
     #[test]
     fn invalid_settings_name_the_variable() {
         assert!(settings(&[]).unwrap_err().contains("a virtual pod needs FULMEN_VIRTUAL_POD:"));
-        for shape in ["4", "0x2", "2x0", "axb", "4x2x1", "-1x2", "1024x2", "99999999999999999999x1"]
-        {
+        for shape in [
+            "4",
+            "0x2",
+            "2x0",
+            "axb",
+            "4x2x1",
+            "-1x2",
+            "1024x2",
+            "99999999999999999999x1",
+            "0*2x2",
+            "2*",
+            "*2x2",
+            "2*2*2x1",
+            "512*2x2",
+        ] {
             let error = settings(&[(SHAPE, shape)]).unwrap_err();
             assert!(error.starts_with(&format!("FULMEN_VIRTUAL_POD is `{shape}`")), "{error}");
         }

@@ -172,6 +172,17 @@ pub(super) fn address(host: &str, port: u16) -> String {
     if needs_brackets { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
+/// The host of an address with or without a port.
+pub(super) fn host(address: &str) -> &str {
+    if let Some(ipv6) = address.strip_prefix('[') {
+        return ipv6.split_once(']').map_or(ipv6, |(host, _)| host);
+    }
+    match address.split_once(':') {
+        Some((host, port)) if !port.contains(':') => host,
+        _ => address,
+    }
+}
+
 /// The first address of `JOB;tcp://ADDRESS,ADDRESS:PORT`.
 fn first_address(uri: &str) -> Option<&str> {
     let (_, addresses) = uri.split_once("://")?;

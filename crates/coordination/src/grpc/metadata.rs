@@ -25,12 +25,13 @@ const QUERY_TIMEOUT: Duration = Duration::from_secs(1);
 const MAX_ANSWER_BYTES: usize = 1 << 20;
 
 /// If one of these variables is set, the environment already describes the devices and processes.
-const DECIDING_VARIABLES: [&str; 9] = [
+const DECIDING_VARIABLES: [&str; 10] = [
     "FULMEN_NUM_PROCESSES",
     "TPU_WORKER_ID",
     "TPU_WORKER_HOSTNAMES",
     "CLOUD_TPU_TASK_ID",
     "TPU_PROCESS_ADDRESSES",
+    "TPU_PROCESS_ADDRESSES_PATH",
     "TPU_PROCESS_BOUNDS",
     "TPU_VISIBLE_CHIPS",
     "TPU_VISIBLE_DEVICES",
@@ -245,8 +246,13 @@ fn variables(hosts: Option<String>, index: Option<String>, tpu: Option<String>) 
             .find_map(|line| line.trim().strip_prefix(name)?.trim_start().strip_prefix(':'))?;
         Some(value.trim().trim_matches(['\'', '"']).to_owned())
     };
-    let slices =
-        ["MEGASCALE_NUM_SLICES", "MEGASCALE_COORDINATOR_ADDRESS"].map(|name| (name, setting(name)));
+    let slices = [
+        "MEGASCALE_NUM_SLICES",
+        "MEGASCALE_SLICE_ID",
+        "MEGASCALE_COORDINATOR_ADDRESS",
+        "MEGASCALE_PORT",
+    ]
+    .map(|name| (name, setting(name)));
     let worker = [("TPU_WORKER_HOSTNAMES", hosts), ("TPU_WORKER_ID", index)];
     worker.into_iter().chain(slices).filter_map(|(name, value)| Some((name, value?))).collect()
 }
@@ -385,9 +391,18 @@ mod tests {
             ("tpu-env", "MEGASCALE_NUM_SLICES: '2'\n"),
         ]);
         let error = detect(&server, &[]).unwrap_err().to_string();
-        assert!(
-            error.contains("MEGASCALE_NUM_SLICES is `2`: a run over several TPU slices"),
-            "{error}"
+        assert!(error.contains("MEGASCALE_SLICE_ID is not set"), "{error}");
+    }
+
+    #[test]
+    fn a_worker_of_several_slices_queries_its_slice() {
+        const SLICES: &str = "MEGASCALE_NUM_SLICES: '3'\nMEGASCALE_SLICE_ID: '2'\n\
+                   MEGASCALE_COORDINATOR_ADDRESS: '10.0.9.1'\nMEGASCALE_PORT: '8080'\n";
+        let (server, _) = metadata(&[HOSTS, ("agent-worker-number", "1"), ("tpu-env", SLICES)]);
+        let process = detect(&server, &[]).unwrap();
+        assert_eq!(
+            (process.index(), process.count(), process.coordinator()),
+            (5, 6, "10.0.9.1:8482")
         );
     }
 }

@@ -190,7 +190,7 @@ fn invalid_arguments_are_rejected_before_any_query() {
         assert!(error.is_usage() && error.to_string().contains(expected), "{error}");
         assert!(cloud.calls("").is_empty());
     };
-    refused(&["--node-count=2"], "Fulmen trains on one slice");
+    refused(&["--node-count=2"], "this command creates one slice");
     refused(&["--flex-start"], "at most 168 hours");
     refused(&["--startup-script=/no/such/file"], "/no/such/file");
     refused(&["--price=/no/such/table"], "/no/such/table");

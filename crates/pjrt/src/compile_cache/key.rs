@@ -250,8 +250,12 @@ fn devices(topology: &Topology) -> String {
         let coordinates =
             device.coordinates().map_or_else(String::new, |xyz| format!(" at {xyz:?}"));
         let core = device.core_on_chip().map_or_else(String::new, |core| format!(" core {core}"));
+        let slice = match device.slice_index() {
+            None | Some(0) => String::new(),
+            Some(slice) => format!(" slice {slice}"),
+        };
         let comma = if text.is_empty() { "" } else { ", " };
-        let _ = write!(text, "{comma}{} {}{coordinates}{core}", device.kind(), device.id());
+        let _ = write!(text, "{comma}{} {}{coordinates}{core}{slice}", device.kind(), device.id());
     }
     text
 }

@@ -6,6 +6,7 @@ use std::fmt;
 
 use prost::Message;
 
+use super::collective::BetweenSlices;
 use super::matrix::Product;
 use super::proto;
 use super::shape::Shape;
@@ -69,6 +70,8 @@ pub struct Instruction {
     pub(super) senders: usize,
     /// The target of a `custom-call`.
     pub(super) target: String,
+    /// The collective between slices whose data a `send` sends.
+    pub(super) between_slices: Option<BetweenSlices>,
 }
 
 /// A line of the user's code.
@@ -240,6 +243,7 @@ impl Instruction {
             known_trip_count: known_trip_count(&instruction.backend_config),
             group_size: group_size(instruction),
             target: instruction.custom_call_target.clone(),
+            between_slices: BetweenSlices::read(instruction),
             senders: instruction
                 .source_target_pairs
                 .iter()

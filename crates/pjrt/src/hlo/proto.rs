@@ -1,6 +1,8 @@
 //! XLA's messages for a program (`hlo.proto`, `xla_data.proto`), with only the fields that this
 //! crate reads. The public, readable form is [`super::Module`].
 
+use std::collections::BTreeMap;
+
 use prost::Message;
 
 /// XLA's number for a tuple among the element types.
@@ -101,12 +103,20 @@ pub(crate) struct Instruction {
     pub(crate) batch_group_count: i64,
     #[prost(string, tag = "63")]
     pub(crate) comparison_direction: String,
+    #[prost(message, optional, tag = "68")]
+    pub(crate) frontend_attributes: Option<FrontendAttributes>,
     #[prost(message, optional, tag = "87")]
     pub(crate) collective_device_list: Option<DeviceList>,
     #[prost(message, optional, tag = "92")]
     pub(crate) iota_device_list: Option<IotaDeviceList>,
     #[prost(message, optional, tag = "93")]
     pub(crate) mesh_axes_device_list: Option<MeshAxesDeviceList>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct FrontendAttributes {
+    #[prost(btree_map = "string, string", tag = "1")]
+    pub(crate) map: BTreeMap<String, String>,
 }
 
 #[derive(Clone, PartialEq, Message)]

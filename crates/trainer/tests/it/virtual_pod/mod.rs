@@ -2,6 +2,7 @@
 //! process with as many devices, bit for bit.
 
 mod compile_cache;
+mod slices;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -82,9 +83,10 @@ fn checkpoints(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The number of processes of a pod.
+/// The number of processes of a pod: `4x2`, or `2*2x2` for two slices of two processes.
 fn count(shape: &str) -> usize {
-    shape.split_once('x').unwrap().0.parse().unwrap()
+    let (processes, _) = shape.split_once('x').unwrap();
+    processes.split('*').map(|n| n.parse::<usize>().unwrap()).product()
 }
 
 /// Starts a pod of this shape. Each process has variables of its own.
@@ -94,9 +96,20 @@ fn start(
     task: &str,
     variables: impl Fn(usize) -> Vec<(&'static str, String)>,
 ) -> TestProcesses {
+    start_test("virtual_pod::member", folder, shape, task, variables)
+}
+
+/// Like [`start`], with another test as the process.
+fn start_test(
+    member: &'static str,
+    folder: &Path,
+    shape: &str,
+    task: &str,
+    variables: impl Fn(usize) -> Vec<(&'static str, String)>,
+) -> TestProcesses {
     let count = count(shape);
     let plugin = fulmen_virtual_pod::library().unwrap();
-    let mut processes = TestProcesses::new("virtual_pod::member", count);
+    let mut processes = TestProcesses::new(member, count);
     for index in 0..count {
         let own = variables(index);
         let mut all = vec![
@@ -129,19 +142,25 @@ fn check(strategy: &str, shapes: &[&str]) {
         for (process, ending) in endings.iter().enumerate() {
             assert_eq!(ending, &expected, "{strategy} on {shape}, process {process}");
         }
-        let saved = checkpoints(folder.path());
-        let names = |folders: &[PathBuf]| -> Vec<String> {
-            let name = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().into_owned();
-            folders.iter().map(name).collect()
-        };
-        assert_eq!(names(&saved), names(&checkpoints(one.path())));
-        assert!(!saved.is_empty());
-        for (saved, expected) in saved.iter().zip(checkpoints(one.path())) {
-            let (saved, expected) = (tensors(saved), tensors(expected));
-            assert_eq!(saved.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>());
-            for (name, value) in &expected {
-                assert_eq!(saved[name].bytes(), value.bytes(), "{strategy} on {shape}: {name}");
-            }
+        check_checkpoints(folder.path(), one.path(), &format!("{strategy} on {shape}"));
+    }
+}
+
+/// Checks that the checkpoints in two folders are equal to the bit.
+fn check_checkpoints(folder: &Path, expected: &Path, what: &str) {
+    let saved = checkpoints(folder);
+    let names = |folders: &[PathBuf]| -> Vec<String> {
+        let name = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().into_owned();
+        folders.iter().map(name).collect()
+    };
+    assert_eq!(names(&saved), names(&checkpoints(expected)));
+    assert!(!saved.is_empty());
+    for (saved, expected) in saved.iter().zip(checkpoints(expected)) {
+        let saved = tensors(saved);
+        let expected = tensors(expected);
+        assert_eq!(saved.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>());
+        for (name, value) in &expected {
+            assert_eq!(saved[name].bytes(), value.bytes(), "{what}: {name}");
         }
     }
 }
