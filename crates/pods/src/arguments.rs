@@ -228,6 +228,29 @@ pub(crate) enum Kind {
     Skypilot,
 }
 
+/// What only a JobSet has.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct Jobset {
+    /// The queue of Kueue that admits the JobSet
+    #[arg(long, value_name = "NAME")]
+    pub(crate) queue: Option<String>,
+    /// The priority class of the pods
+    #[arg(long, value_name = "NAME")]
+    pub(crate) priority_class: Option<String>,
+    /// The Kubernetes service account of the pods
+    #[arg(long, value_name = "NAME")]
+    pub(crate) service_account: Option<String>,
+    /// Run on spot nodes
+    #[arg(long, conflicts_with = "reservation")]
+    pub(crate) spot: bool,
+    /// Run on the nodes of this reservation
+    #[arg(long, value_name = "NAME")]
+    pub(crate) reservation: Option<String>,
+    /// A bucket of Cloud Storage that the pods see as a folder, through GCS FUSE. Can be repeated
+    #[arg(long, value_name = "BUCKET=FOLDER")]
+    pub(crate) bucket: Vec<String>,
+}
+
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Manifest {
     /// The kind of cluster
@@ -250,6 +273,8 @@ pub(crate) struct Manifest {
     /// How often to restart
     #[arg(long, value_name = "NUMBER", default_value_t = 3)]
     pub(crate) max_restarts: u32,
+    #[command(flatten)]
+    pub(crate) jobset: Jobset,
     /// A variable for the program's environment; without a value, it is taken from this command's
     /// environment. The manifest contains it, so do not use it for secrets. Can be repeated
     #[arg(long, value_name = "NAME[=VALUE]")]

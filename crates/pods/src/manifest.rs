@@ -8,7 +8,7 @@ use fulmen_gcloud::quote;
 use fulmen_preflight::Slice;
 use serde_json::{Value, json};
 
-use crate::arguments::{Kind, Manifest};
+use crate::arguments::{Jobset, Kind, Manifest};
 use crate::outcome::EX_TEMPFAIL;
 use crate::plan::{PORT, environment};
 use crate::{Error, Result};
@@ -16,6 +16,10 @@ use crate::{Error, Result};
 const JOBSET: &str = include_str!("manifests/jobset.yaml");
 const RAY: &str = include_str!("manifests/ray.py");
 const SKYPILOT: &str = include_str!("manifests/skypilot.yaml");
+
+/// The exit codes after SIGABRT, SIGKILL (also if the memory is full) and a segmentation fault. A
+/// wrong command has 2, 126 or 127.
+const CRASHES: &str = "134, 137, 139";
 
 /// Kubernetes limits the name of a pod to 63 characters, and JobSet appends to it.
 const MAX_NAME_LENGTH: usize = 40;
@@ -44,6 +48,9 @@ fn manifest(arguments: &Manifest) -> Result<String> {
         return Err(Error::usage(format!(
             "--programs {programs}: Ray starts one or more independent programs; for the other kinds, print one manifest for each program"
         )));
+    }
+    if *kind != Kind::Jobset {
+        check_not_jobset(&arguments.jobset)?;
     }
     let hosts = arguments.topology.as_ref().map_or(Hosts { count: 1, chips: 0 }, Hosts::from_slice);
     let mut values = vec![
@@ -130,12 +137,14 @@ fn jobset(
         format!("{0}- name: {name}\n{0}  value: {value}", " ".repeat(20))
     });
     // With several processes, one that lost another exits with 1.
-    let (restart_codes, note) = match hosts.count {
-        1 => (EX_TEMPFAIL.to_string(), ""),
-        _ => (format!("1, {EX_TEMPFAIL}"), " or 1 (the exit code of a process that lost another)"),
+    let (lost, note) = match hosts.count {
+        1 => ("", ""),
+        _ => ("1, ", " or 1 (the exit code of a process that lost another)"),
     };
+    let restart_codes = format!("{lost}{EX_TEMPFAIL}, {CRASHES}");
     let (_, topology) = slice.name().split_once(':').unwrap_or_default();
-    Ok(vec![
+    let mut values = settings(&arguments.jobset)?;
+    values.extend([
         ("accelerator", accelerator.into()),
         ("topology", topology.into()),
         ("image", json!(image).to_string()),
@@ -143,7 +152,78 @@ fn jobset(
         ("environment", lines.collect::<Vec<_>>().join("\n")),
         ("restart_codes", restart_codes),
         ("restart_codes_note", note.into()),
+    ]);
+    Ok(values)
+}
+
+/// The parts of a JobSet that its own options add. Each begins with a new line.
+fn settings(jobset: &Jobset) -> Result<Values> {
+    let line = |indent: usize, key: &str, value: &str| {
+        format!("\n{}{key}: {}", " ".repeat(indent), json!(value))
+    };
+    let optional = |indent, key, value: &Option<String>| {
+        value.as_ref().map_or_else(String::new, |value| line(indent, key, value))
+    };
+    let queue = optional(4, "kueue.x-k8s.io/queue-name", &jobset.queue);
+    let labels = if queue.is_empty() { queue } else { format!("\n  labels:{queue}") };
+    let mut pod_settings = optional(14, "serviceAccountName", &jobset.service_account);
+    pod_settings += &optional(14, "priorityClassName", &jobset.priority_class);
+    let mut node_selectors = optional(16, "cloud.google.com/reservation-name", &jobset.reservation);
+    if jobset.spot {
+        node_selectors += &line(16, "cloud.google.com/gke-spot", "true");
+    }
+    let mut pod_annotations = String::new();
+    let mut mounts = String::new();
+    if !jobset.bucket.is_empty() {
+        pod_annotations = format!(
+            "\n            metadata:\n              annotations:{}",
+            line(16, "gke-gcsfuse/volumes", "true")
+        );
+        pod_settings += "\n              volumes:";
+        mounts = "\n                  volumeMounts:".to_owned();
+    }
+    for (i, bucket) in jobset.bucket.iter().enumerate() {
+        let folder = bucket.split_once('=').filter(|(name, folder)| {
+            !name.is_empty() && !name.contains('/') && folder.starts_with('/')
+        });
+        let Some((bucket, folder)) = folder else {
+            return Err(Error::usage(format!(
+                "--bucket {bucket}: expected BUCKET=FOLDER with an absolute folder, such as runs=/runs"
+            )));
+        };
+        let volume = format!("bucket-{i}");
+        pod_settings += &format!("\n                - name: {volume}\n                  csi:");
+        pod_settings += &line(20, "driver", "gcsfuse.csi.storage.gke.io");
+        pod_settings += "\n                    volumeAttributes:";
+        pod_settings += &line(22, "bucketName", bucket);
+        // Folders that were made by other programs have no object of their own.
+        pod_settings += &line(22, "mountOptions", "implicit-dirs");
+        mounts += &format!("\n                    - name: {volume}");
+        mounts += &line(22, "mountPath", folder);
+    }
+    Ok(vec![
+        ("labels", labels),
+        ("pod_annotations", pod_annotations),
+        ("pod_settings", pod_settings),
+        ("node_selectors", node_selectors),
+        ("mounts", mounts),
     ])
+}
+
+/// The options of a JobSet mean nothing to the other kinds.
+fn check_not_jobset(jobset: &Jobset) -> Result<()> {
+    let options = [
+        ("--queue", jobset.queue.is_some()),
+        ("--priority-class", jobset.priority_class.is_some()),
+        ("--service-account", jobset.service_account.is_some()),
+        ("--spot", jobset.spot),
+        ("--reservation", jobset.reservation.is_some()),
+        ("--bucket", !jobset.bucket.is_empty()),
+    ];
+    match options.iter().find(|(_, is_given)| *is_given) {
+        Some((name, _)) => Err(Error::usage(format!("{name}: only --kind jobset has it"))),
+        None => Ok(()),
+    }
 }
 
 fn skypilot(
@@ -302,7 +382,7 @@ mod tests {
             "gke-tpu-topology: 2x2x4\n",
             "google.com/tpu: 4\n",
             "completions: 4\n",
-            "values: [1, 75]\n",
+            "values: [1, 75, 134, 137, 139]\n",
             r#"value: "train-workers-0-0.train:8482""#,
             r#"command: ["./train","fit","it's $$(HOME) {index}"]"#,
             "- name: X\n                      value: \"a: b\"\n",
@@ -312,9 +392,41 @@ mod tests {
         let single_host =
             print(&["--kind", "jobset", "--topology", "v6e:2x4", "--image", "a/b:1"]).unwrap();
         assert!(
-            single_host.contains("values: [75]\n") && single_host.contains("google.com/tpu: 8\n"),
+            single_host.contains("values: [75, 134, 137, 139]\n")
+                && single_host.contains("google.com/tpu: 8\n"),
             "{single_host}"
         );
+    }
+
+    #[test]
+    fn a_jobset_has_a_queue_an_account_a_reservation_and_buckets() {
+        let jobset = ["--kind", "jobset", "--topology", "v5p-32", "--image", "a/b:1"];
+        let plain = print(&jobset).unwrap();
+        for part in ["labels:", "volume", "kueue", "serviceAccount", "priority", "spot"] {
+            assert!(!plain.contains(part), "{part}:\n{plain}");
+        }
+        let options = [
+            "--queue=tpus",
+            "--priority-class=high",
+            "--service-account=trainer",
+            "--reservation=ours",
+            "--bucket=runs=/runs",
+            "--bucket=data=/data/all",
+        ];
+        let text = print(&[&jobset[..], &options[..]].concat()).unwrap();
+        for expected in [
+            "  labels:\n    kueue.x-k8s.io/queue-name: \"tpus\"\n",
+            "              priorityClassName: \"high\"\n",
+            "              serviceAccountName: \"trainer\"\n",
+            "                cloud.google.com/reservation-name: \"ours\"\n",
+            "                gke-gcsfuse/volumes: \"true\"\n",
+            "                      bucketName: \"runs\"\n",
+            "                    - name: bucket-1\n                      mountPath: \"/data/all\"\n",
+        ] {
+            assert!(text.contains(expected), "{expected}:\n{text}");
+        }
+        let spot = print(&[&jobset[..], &["--spot"]].concat()).unwrap();
+        assert!(spot.contains("cloud.google.com/gke-spot: \"true\"\n"), "{spot}");
     }
 
     #[test]
@@ -347,5 +459,11 @@ mod tests {
             &["--kind", "skypilot", "--topology", "v5e-8", "--programs", "2"],
             "print one manifest for each program",
         );
+        check(&["--kind", "ray", "--queue", "tpus"], "--queue: only --kind jobset has it");
+        let bucket = ["--kind", "jobset", "--topology", "v5e-8", "--image", "a", "--bucket"];
+        for wrong in ["runs", "runs=relative", "=/runs", "gs://runs=/runs"] {
+            let expected = format!("--bucket {wrong}: expected BUCKET=FOLDER");
+            check(&[&bucket[..], &[wrong]].concat(), &expected);
+        }
     }
 }

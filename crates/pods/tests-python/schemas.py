@@ -28,8 +28,14 @@ def without_none(value):
     return [without_none(item) for item in value] if isinstance(value, list) else value
 
 
-def jobset(topology):
-    text = manifest("--kind", "jobset", "--topology", topology, "--image", "docker.io/me/train:1")
+JOBSET_OPTIONS = [
+    "--queue=tpus", "--priority-class=high", "--service-account=trainer", "--reservation=ours", "--bucket=runs=/runs",
+    "--bucket=data=/data/all",
+]
+
+
+def jobset(topology, *options):
+    text = manifest("--kind", "jobset", "--topology", topology, "--image", "docker.io/me/train:1", *options)
     value = yaml.safe_load(text)
     assert (value.pop("apiVersion"), value.pop("kind")) == ("jobset.x-k8s.io/v1alpha2", "JobSet")
     assert set(value) == {"metadata", "spec"}, set(value)
@@ -70,5 +76,7 @@ def skypilot(topology, folder):
 with tempfile.TemporaryDirectory() as folder:
     for topology in TOPOLOGIES:
         jobset(topology)
+        jobset(topology, *JOBSET_OPTIONS)
+        jobset(topology, "--spot")
         skypilot(topology, Path(folder))
-print(f"{len(TOPOLOGIES)} JobSets and {len(TOPOLOGIES)} tasks of SkyPilot are accepted")
+print(f"{3 * len(TOPOLOGIES)} JobSets and {len(TOPOLOGIES)} tasks of SkyPilot are accepted")
