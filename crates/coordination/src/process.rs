@@ -29,6 +29,8 @@ pub struct Process {
     index: usize,
     count: usize,
     coordinator: String,
+    /// The index of this process among those of its host, and their number.
+    local: (usize, usize),
     /// The host of each process if the environment names them, else empty.
     hosts: Vec<String>,
     run_id: String,
@@ -69,6 +71,7 @@ impl Process {
             index,
             count,
             coordinator,
+            local: (0, 1),
             hosts: Vec::new(),
             run_id: String::new(),
             token: None,
@@ -81,6 +84,7 @@ impl Process {
         Process {
             index: 0,
             count: 1,
+            local: (0, 1),
             coordinator,
             hosts: Vec::new(),
             run_id: String::new(),
@@ -130,6 +134,17 @@ impl Process {
     /// The number of processes.
     pub fn count(&self) -> usize {
         self.count
+    }
+
+    pub(crate) fn with_local(mut self, local: (usize, usize)) -> Process {
+        self.local = local;
+        self
+    }
+
+    /// The index of this process among those that its launcher started on this host, and their
+    /// number. `(0, 1)` if no launcher says it.
+    pub fn local(&self) -> (usize, usize) {
+        self.local
     }
 
     /// The address on which process 0 listens.

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use fulmen_durable::messages::quantity;
 use fulmen_pjrt::compile_cache::{CompileCache, SavedPrograms};
-use fulmen_pjrt::diagnosis::{diagnose, explain};
+use fulmen_pjrt::diagnosis::{device_files, diagnose, explain};
 use fulmen_pjrt::locate::{Platform, locate};
 use fulmen_pjrt::{
     Client, CompileOptions, Device, KeyValueError, KeyValueStore, NamedValue, Plugin,
@@ -119,6 +119,9 @@ pub struct Peers {
     pub index: usize,
     /// The number of processes.
     pub count: usize,
+    /// The index of this process among those of its host, and their number. On GPUs, each process
+    /// takes its share of those that the host shows to it.
+    pub local: (usize, usize),
     /// The store in which the plugins of the processes find each other, and the runtimes agree on
     /// programs.
     pub store: Arc<dyn PeerStore>,
@@ -236,6 +239,11 @@ impl Runtime {
             Some(peers) => {
                 options.push(("node_id", NamedValue::Int(peers.index as i64)));
                 options.push(("num_nodes", NamedValue::Int(peers.count as i64)));
+                if platform == Platform::Cuda
+                    && let Some(own) = own_gpus(peers.local, visible_gpus())?
+                {
+                    options.push(("visible_devices", NamedValue::IntList(own)));
+                }
                 plugin.create_client_with(&options, peers.store.clone())
             }
             None => plugin.create_client(&options),
@@ -424,6 +432,31 @@ fn find_plugin(accelerator: Accelerator, platform: Platform) -> Result<PathBuf> 
     })
 }
 
+/// The number of GPUs that CUDA shows to this process.
+fn visible_gpus() -> usize {
+    match std::env::var("CUDA_VISIBLE_DEVICES") {
+        Ok(list) if !list.trim().is_empty() => list.split(',').count(),
+        _ => device_files(Platform::Cuda).len(),
+    }
+}
+
+/// The numbers of the GPUs of a process; `None` for all that it sees. A process that sees only one
+/// got it from its launcher, or is on a host with one.
+fn own_gpus((index, processes): (usize, usize), visible: usize) -> Result<Option<Vec<i64>>> {
+    if processes <= 1 || visible <= 1 {
+        return Ok(None);
+    }
+    if !visible.is_multiple_of(processes) {
+        return Err(Error::usage(format!(
+            "{} on this host cannot share {} equally; start as many processes as GPUs, or set CUDA_VISIBLE_DEVICES",
+            quantity(processes, "process"),
+            quantity(visible, "GPU")
+        )));
+    }
+    let share = visible / processes;
+    Ok(Some((index * share..(index + 1) * share).map(|gpu| gpu as i64).collect()))
+}
+
 /// Closes a client that [`Tensor::eval`](crate::Tensor::eval) opened before this process joined
 /// others. A second client of the plugin would find no memory.
 fn close_alone(
@@ -488,4 +521,22 @@ fn choose(client: &Client, devices: &Devices) -> Result<DeviceSet> {
         _ => Mesh::data(all.len()),
     };
     Ok(DeviceSet { mesh, devices: all, local })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes_of_a_host_share_its_gpus() {
+        let own = |local, visible| own_gpus(local, visible).unwrap();
+        assert_eq!((own((0, 4), 4), own((3, 4), 4)), (Some(vec![0]), Some(vec![3])));
+        assert_eq!(own((1, 2), 8), Some(vec![4, 5, 6, 7]));
+        assert_eq!(own((0, 1), 8), None, "one process has all");
+        assert_eq!(own((3, 4), 1), None, "the launcher gave it one");
+        assert_eq!(own((0, 2), 0), None, "the plugin says that there are none");
+        let error = own_gpus((0, 3), 4).unwrap_err();
+        let expected = "3 processes on this host cannot share 4 GPUs equally";
+        assert!(error.is_usage() && error.to_string().contains(expected), "{error}");
+    }
 }

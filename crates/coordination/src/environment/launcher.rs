@@ -19,6 +19,8 @@ const EXPECTED_COUNT: &str = "the number of processes, at least 1";
 struct Launched {
     index: usize,
     count: usize,
+    /// The index among the processes of this host, and their number; `(0, 1)` if unknown.
+    local: (usize, usize),
     /// Where process 0 listens, if the launcher says on which host it runs.
     coordinator: Option<String>,
     run_id: String,
@@ -51,7 +53,7 @@ impl Environment<'_> {
             }
         };
         let process = Process::new(launched.index, launched.count, coordinator)?;
-        Ok(Some(process.with_run_id(launched.run_id)))
+        Ok(Some(process.with_run_id(launched.run_id).with_local(launched.local)))
     }
 
     /// The variables of torchrun, which PyTorch's operator for Kubernetes sets too.
@@ -74,20 +76,33 @@ impl Environment<'_> {
             Some(id) => format!("torchrun {id} {restarts}").trim_end().to_owned(),
             None => String::new(),
         };
+        let local = self.local("LOCAL_RANK", "LOCAL_WORLD_SIZE")?;
         let coordinator = Some(address(&host, port));
-        Ok(Some(Launched { index, count, coordinator, run_id }))
+        Ok(Some(Launched { index, count, local, coordinator, run_id }))
+    }
+
+    /// The index of this process on its host and the number of processes there, from two variables.
+    fn local(&self, index_name: &str, count_name: &str) -> Result<(usize, usize)> {
+        let index = self.number(index_name, EXPECTED_INDEX)?;
+        let (Some(index), Some(count)) = (index, self.number(count_name, EXPECTED_COUNT)?) else {
+            return Ok((0, 1));
+        };
+        check_index(index_name, index, count_name, count)?;
+        Ok((index, count))
     }
 
     /// The variables of Open MPI. Version 4 names the host of mpirun, where process 0 usually runs.
     fn open_mpi(&self) -> Result<Option<Launched>> {
         const RANK: &str = "OMPI_COMM_WORLD_RANK";
         const SIZE: &str = "OMPI_COMM_WORLD_SIZE";
+        const LOCAL_SIZE: &str = "OMPI_COMM_WORLD_LOCAL_SIZE";
         const HEAD_NODE: &str = "OMPI_MCA_orte_hnp_uri";
         let Some(index) = self.number(RANK, EXPECTED_INDEX)? else { return Ok(None) };
         let count = self.required(SIZE, RANK, EXPECTED_COUNT)?;
         let count = count.parse().map_err(|_| invalid(SIZE, &count, EXPECTED_COUNT))?;
         check_index(RANK, index, SIZE, count)?;
-        let on_this_host = self.number("OMPI_COMM_WORLD_LOCAL_SIZE", EXPECTED_COUNT)?;
+        let local = self.local("OMPI_COMM_WORLD_LOCAL_RANK", LOCAL_SIZE)?;
+        let on_this_host = self.number(LOCAL_SIZE, EXPECTED_COUNT)?;
         let job = match self.text("OMPI_MCA_ess_base_jobid")? {
             Some(job) => job,
             None => self.text("PMIX_NAMESPACE")?.unwrap_or_default(),
@@ -103,7 +118,7 @@ impl Environment<'_> {
             None
         };
         let run_id = format!("mpirun {job}").trim_end().to_owned();
-        Ok(Some(Launched { index, count, coordinator, run_id }))
+        Ok(Some(Launched { index, count, local, coordinator, run_id }))
     }
 
     /// The variables of a step of SLURM. A script of sbatch that starts a program without srun has
@@ -127,8 +142,23 @@ impl Environment<'_> {
         let restarts = self.text("SLURM_RESTART_COUNT")?.unwrap_or_default();
         let port = port_for(number_of(&job).wrapping_add(number_of(&step)));
         let run_id = format!("srun {job}.{step} {restarts}").trim_end().to_owned();
+        let local = self.slurm_local()?;
         let coordinator = Some(address(&first, port));
-        Ok(Some(Launched { index, count, coordinator, run_id }))
+        Ok(Some(Launched { index, count, local, coordinator, run_id }))
+    }
+
+    /// The index of a task of SLURM on its node, and the number of tasks there.
+    fn slurm_local(&self) -> Result<(usize, usize)> {
+        const TASKS: &str = "SLURM_STEP_TASKS_PER_NODE";
+        let node = self.number("SLURM_NODEID", "the index of the node, from 0")?;
+        let index = self.number("SLURM_LOCALID", EXPECTED_INDEX)?;
+        let (Some(node), Some(index), Some(tasks)) = (node, index, self.text(TASKS)?) else {
+            return Ok((0, 1));
+        };
+        let expected = "the tasks of each node, such as `2(x3),1`";
+        let count = tasks_of(&tasks, node).ok_or_else(|| invalid(TASKS, &tasks, expected))?;
+        check_index("SLURM_LOCALID", index, TASKS, count)?;
+        Ok((index, count))
     }
 
     /// The value of a variable that `related` ones need.
@@ -187,6 +217,22 @@ pub(super) fn host(address: &str) -> &str {
 fn first_address(uri: &str) -> Option<&str> {
     let (_, addresses) = uri.split_once("://")?;
     addresses.split([',', ':']).next().filter(|address| !address.is_empty())
+}
+
+/// The number of tasks of a node in SLURM's notation, such as `2(x3),1`.
+fn tasks_of(list: &str, node: usize) -> Option<usize> {
+    let mut before = 0_usize;
+    for part in list.split(',') {
+        let (tasks, nodes) = match part.split_once("(x") {
+            Some((tasks, nodes)) => (tasks, nodes.strip_suffix(')')?.parse().ok()?),
+            None => (part, 1),
+        };
+        before = before.checked_add(nodes)?;
+        if node < before {
+            return tasks.parse().ok();
+        }
+    }
+    None
 }
 
 /// The first host of a list in SLURM's notation, such as `a[1-3,7]x[01-02],b`.
@@ -280,6 +326,33 @@ mod tests {
         }
         for damaged in ["", ",a", "node[", "node[]", "node[1-2", "[,2]"] {
             assert_eq!(first_host(damaged), None, "{damaged}");
+        }
+    }
+
+    #[test]
+    fn launchers_count_the_processes_of_a_host() {
+        let local = |variables: &[(&str, &str)]| {
+            let env = |name: &str| variables.iter().rev().find(|v| v.0 == name).map(|v| v.1.into());
+            Process::from_fulmen_env(env).map(|process| process.local()).map_err(|e| e.to_string())
+        };
+        assert_eq!(local(&SLURM), Ok((0, 1)), "without the tasks of each node");
+        let slurm = with(&SLURM, &[("SLURM_NODEID", "1"), ("SLURM_STEP_TASKS_PER_NODE", "2(x2)")]);
+        assert_eq!(local(&slurm), Ok((1, 2)));
+        let open_mpi = with(&OPEN_MPI, &[("OMPI_COMM_WORLD_LOCAL_RANK", "1")]);
+        assert_eq!(local(&open_mpi), Ok((1, 2)));
+        let torchrun = with(&TORCHRUN, &[("LOCAL_RANK", "2"), ("LOCAL_WORLD_SIZE", "4")]);
+        assert_eq!(local(&torchrun), Ok((2, 4)));
+        let wrong = local(&with(&torchrun, &[("LOCAL_RANK", "4")])).unwrap_err();
+        assert!(wrong.contains("LOCAL_RANK is `4`; expected 0 to 3"), "{wrong}");
+        for (list, node, tasks) in [
+            ("2", 0, Some(2)),
+            ("2(x3),1", 2, Some(2)),
+            ("2(x3),1", 3, Some(1)),
+            ("2(x3),1", 4, None),
+            ("2(x", 0, None),
+            ("", 0, None),
+        ] {
+            assert_eq!(tasks_of(list, node), tasks, "{list} {node}");
         }
     }
 

@@ -23,8 +23,12 @@ pub(super) fn open(
 ) -> Result<Runtime> {
     RUN.set(Some(Run { coordination: coordination.clone(), turns: Arc::default() }));
     let process = coordination.process();
-    let peers =
-        Peers { index: process.index(), count: process.count(), store: Arc::new(Store(&RUN)) };
+    let peers = Peers {
+        index: process.index(),
+        count: process.count(),
+        local: process.local(),
+        store: Arc::new(Store(&RUN)),
+    };
     Ok(Runtime::open_with_peers(accelerator, devices, &peers)?)
 }
 
