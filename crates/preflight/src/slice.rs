@@ -104,7 +104,7 @@ impl Slice {
     /// other hosts have 4.
     pub fn has_one_host(&self) -> bool {
         let chips_per_host = if matches!(self.generation.name, "v5e" | "v6e") { 8 } else { 4 };
-        self.num_chips() <= chips_per_host
+        self.count == 1 && self.num_chips() <= chips_per_host
     }
 
     /// The number of chips of all slices, for which you pay.
