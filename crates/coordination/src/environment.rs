@@ -255,7 +255,26 @@ impl Environment<'_> {
                 format!("0 to {}, as {hosts_name} names {}", hosts.len() - 1, hosts.len());
             return Err(invalid(id_name, &index.to_string(), &expected));
         }
+        self.check_bounds(hosts_name, hosts.len())?;
         Ok(Some((index, hosts)))
+    }
+
+    /// libtpu arranges the processes of a slice in a grid, and waits for all of them.
+    fn check_bounds(&self, hosts_name: &str, processes: usize) -> Result<()> {
+        const BOUNDS: &str = "TPU_PROCESS_BOUNDS";
+        let Some(bounds) = self.text(BOUNDS)? else { return Ok(()) };
+        let product = bounds
+            .split(',')
+            .map(|size| size.trim().parse::<usize>().ok())
+            .try_fold(1_usize, |product, size| product.checked_mul(size?));
+        if product == Some(processes) {
+            return Ok(());
+        }
+        let expected = format!(
+            "numbers of processes along each axis, such as `2,2,1`, whose product is {processes}, as {hosts_name} names \
+             {processes}"
+        );
+        Err(invalid(BOUNDS, &bounds, &expected))
     }
 
     /// The process of a run over several slices, from its index and the hosts in its slice. libtpu
@@ -521,6 +540,26 @@ mod tests {
             ],
             expect![[r#"process 1 of 2 at localhost:8482 ["localhost", "localhost"]"#]],
         );
+        // Four chips of a host, each with a process of its own.
+        let of_chips = [
+            ("TPU_PROCESS_ADDRESSES", "a:8476,a:8477,a:8478,a:8479"),
+            ("CLOUD_TPU_TASK_ID", "3"),
+            ("TPU_PROCESS_BOUNDS", "2,2,1"),
+            ("TPU_CHIPS_PER_PROCESS_BOUNDS", "1,1,1"),
+            ("TPU_VISIBLE_CHIPS", "3"),
+            ("TPU_PROCESS_PORT", "8479"),
+        ];
+        check(&of_chips, expect![[r#"process 3 of 4 at a:8482 ["a", "a", "a", "a"]"#]]);
+        for wrong in ["1,2,1", "2,2,x", "2,2,99999999999999999999"] {
+            let env = |name: &str| {
+                let set = of_chips.iter().find(|v| v.0 == name).map(|v| v.1);
+                set.map(|value| if name == "TPU_PROCESS_BOUNDS" { wrong } else { value }.into())
+            };
+            let error = Process::from_env(env).unwrap_err().to_string();
+            let expected =
+                format!("TPU_PROCESS_BOUNDS is `{wrong}`; expected numbers of processes");
+            assert!(error.contains(&expected), "{error}");
+        }
     }
 
     #[test]
