@@ -3,8 +3,10 @@
 
 #![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
 
-use fulmen_pjrt::{CompileOptions, Effort, Executable, Plugin};
+use fulmen_pjrt::{CompileOptions, Effort, Plugin};
 use fulmen_tensor::{DType, Function, Tensor, TensorType, checkpoint, grad, scan};
+
+use crate::kept_answers::answer;
 
 const LAYERS: usize = 10;
 const WIDTH: usize = 256;
@@ -58,16 +60,27 @@ fn step(scanned: bool, checkpointed: bool) -> Function {
     })
 }
 
-fn compile(plugin: &Plugin, function: &Function) -> Executable {
+fn options() -> CompileOptions {
+    CompileOptions::new().optimization(Effort::O1)
+}
+
+/// The size of the temporary buffers, in bytes.
+fn temp_bytes(plugin: &Plugin, function: &Function) -> f64 {
     let topology = plugin.topology("v5e:1x1").unwrap();
-    let options = CompileOptions::new().optimization(Effort::O1);
-    plugin.compile(&topology, &function.stablehlo().unwrap(), &options).unwrap()
+    let text = function.stablehlo().unwrap();
+    let ask = || {
+        let program = plugin.compile(&topology, &text, &options()).unwrap();
+        Ok(program.memory_analysis().unwrap().temp_bytes.to_string())
+    };
+    answer("temp bytes", &topology, &text, &options(), ask).unwrap().parse().unwrap()
 }
 
 #[test]
 fn a_scan_is_one_loop_forward_and_one_back() {
     let Some(plugin) = crate::libtpu::libtpu() else { return };
-    let program = compile(&plugin, &step(true, false));
+    let topology = plugin.topology("v5e:1x1").unwrap();
+    let text = step(true, false).stablehlo().unwrap();
+    let program = plugin.compile(&topology, &text, &options()).unwrap();
     let loops = program.hlo().unwrap().loops();
     let counts: Vec<_> = loops.iter().filter(|l| l.times == 1).map(|l| l.trip_count).collect();
     assert_eq!(counts, [Some(LAYERS as u64); 2], "{loops:?}");
@@ -79,10 +92,8 @@ fn a_scan_is_one_loop_forward_and_one_back() {
 fn checkpoints_save_memory_layer_by_layer_and_in_a_scan() {
     let Some(plugin) = crate::libtpu::libtpu() else { return };
     for scanned in [false, true] {
-        let [kept, recomputed] = [false, true].map(|checkpointed| {
-            let memory = compile(&plugin, &step(scanned, checkpointed)).memory_analysis().unwrap();
-            memory.temp_bytes as f64
-        });
+        let [kept, recomputed] =
+            [false, true].map(|checkpointed| temp_bytes(&plugin, &step(scanned, checkpointed)));
         assert!(recomputed < 0.6 * kept, "scanned {scanned}: {recomputed} bytes instead of {kept}");
     }
 }
