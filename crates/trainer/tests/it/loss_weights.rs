@@ -21,14 +21,14 @@ use crate::optimizers::numbers;
 const FEATURES: usize = 4;
 const CLASSES: usize = 3;
 const TOKENS: usize = 3;
-const BATCH: usize = 8;
-const GROUP: u64 = 4;
+pub(crate) const BATCH: usize = 8;
+pub(crate) const GROUP: u64 = 4;
 const RATE: f64 = 0.5;
 const IGNORED: i64 = -100;
 const COUNTED: [usize; 7] = [1, 7, 2, 8, 0, 5, 3];
 
 /// The values of `reference/accumulation.py`.
-fn reference(case: &str, name: &str) -> Vec<f64> {
+pub(crate) fn reference(case: &str, name: &str) -> Vec<f64> {
     let json: Value = serde_json::from_str(include_str!("../reference/accumulation.json")).unwrap();
     match &json[case][name] {
         Value::Array(list) => list.iter().map(|x| x.as_f64().unwrap()).collect(),
@@ -37,7 +37,7 @@ fn reference(case: &str, name: &str) -> Vec<f64> {
 }
 
 /// The tokens of `reference/accumulation.py`.
-fn loader(samples: usize, drop_last: bool, batch: usize) -> DataLoader {
+pub(crate) fn loader(samples: usize, drop_last: bool, batch: usize) -> DataLoader {
     let tokens = samples * TOKENS;
     let targets: Vec<i32> = (0..tokens).map(|i| (i * 7 % 11 % CLASSES) as i32).collect();
     let of_batch = BATCH * TOKENS;
@@ -55,7 +55,7 @@ fn loader(samples: usize, drop_last: bool, batch: usize) -> DataLoader {
 }
 
 /// A batch of tokens, as a loss sees it.
-struct Tokens<'a> {
+pub(crate) struct Tokens<'a> {
     logits: Tensor,
     target: Tensor,
     counts: Tensor,
@@ -73,9 +73,9 @@ impl Tokens<'_> {
     }
 }
 
-type Loss = fn(&Tokens<'_>) -> Tensor;
+pub(crate) type Loss = fn(&Tokens<'_>) -> Tensor;
 
-fn ignored(tokens: &Tokens<'_>) -> Tensor {
+pub(crate) fn ignored(tokens: &Tokens<'_>) -> Tensor {
     CrossEntropyLoss::new().ignore_index(IGNORED).forward(&tokens.logits, tokens.ignored())
 }
 
@@ -115,14 +115,14 @@ fn recomputed(tokens: &Tokens<'_>) -> Tensor {
 }
 
 #[derive(Module)]
-struct Classifier {
+pub(crate) struct Classifier {
     linear: Linear,
     #[module(skip)]
     loss: Loss,
 }
 
 impl Classifier {
-    fn new(loss: Loss) -> Classifier {
+    pub(crate) fn new(loss: Loss) -> Classifier {
         let linear = Linear::new(FEATURES, CLASSES);
         let set = |name: &str, values: &[f32], shape: &[usize]| {
             let parameters = linear.parameters();
@@ -159,7 +159,7 @@ impl TrainingModule for Classifier {
     }
 }
 
-fn groups(folder: &Path) -> TrainerBuilder {
+pub(crate) fn groups(folder: &Path) -> TrainerBuilder {
     trainer(folder)
         .max_epochs(1)
         .accumulate_grad_batches(GROUP)

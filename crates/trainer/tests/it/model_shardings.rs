@@ -102,6 +102,7 @@ impl TrainingModule for Language {
 
 #[derive(Module)]
 struct Layer {
+    attention: MultiheadAttention,
     norm: LayerNorm,
     fc1: Linear,
     fc2: Linear,
@@ -114,11 +115,15 @@ struct Scanned {
     embed: Embedding,
     layers: Vec<Layer>,
     head: Linear,
+    /// The sharding of the activations between the parts of each layer.
+    #[module(skip)]
+    activations: Option<Sharding>,
 }
 
 impl Scanned {
     fn new() -> Scanned {
         let layer = || Layer {
+            attention: MultiheadAttention::new(WIDTH, 4),
             norm: LayerNorm::new([WIDTH]),
             fc1: Linear::new(WIDTH, 4 * WIDTH),
             fc2: Linear::new(4 * WIDTH, WIDTH),
@@ -128,6 +133,7 @@ impl Scanned {
             embed: Embedding::new(VOCABULARY, WIDTH),
             layers: vec![layer(), layer(), layer()],
             head: Linear::new(WIDTH, VOCABULARY),
+            activations: None,
         }
     }
 
@@ -149,9 +155,17 @@ impl Scanned {
 
 impl TrainingModule for Scanned {
     fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
-        let x = scan_layers(&self.layers, &self.embed.forward(batch.get("x")), |layer, x| {
-            let x = x + layer.fc2.forward(&gelu(&layer.fc1.forward(&layer.norm.forward(x))));
-            &x + layer.experts.forward(&x)
+        let place = |x: Tensor| match &self.activations {
+            Some(sharding) => x.with_sharding(sharding),
+            None => x,
+        };
+        let x = place(self.embed.forward(batch.get("x")));
+        let x = scan_layers(&self.layers, &x, |layer, x| {
+            let causal = Attention::new().causal(true);
+            let x = place(x + layer.attention.forward(x, x, x, &causal));
+            let hidden = gelu(&layer.fc1.forward(&layer.norm.forward(&x)));
+            let x = place(&x + layer.fc2.forward(&hidden));
+            place(&x + layer.experts.forward(&x))
         });
         let logits = self.head.forward(&x).flatten(0, 1);
         cross_entropy(&logits, &batch.get("y").flatten(0, 1), Reduction::Mean)
@@ -295,6 +309,22 @@ fn scanned_layers_split_by_their_user_train_as_on_one_device() {
     assert_alike("ddp", &one, &train(&Scanned::split(), Some(&grid()), Strategy::Ddp));
     let cube = Mesh::new([("data", 2), ("fsdp", 2), ("model", 2)]).unwrap();
     assert_alike("fsdp", &one, &train(&Scanned::split(), Some(&cube), Strategy::Fsdp));
+}
+
+#[test]
+fn scanned_layers_on_a_split_sequence_train_as_on_one_device() {
+    let one = train(&Scanned::new(), None, Strategy::Ddp);
+    let sequence = Some(Sharding::new([Some("data"), Some("model")]));
+    let split = || Scanned { activations: sequence.clone(), ..Scanned::new() };
+    assert_alike("ddp", &one, &train(&split(), Some(&grid()), Strategy::Ddp));
+    assert_alike("fsdp", &one, &train(&split(), Some(&grid()), Strategy::Fsdp));
+    // The weights are split over the same axis as the sequence, or the batch over two axes.
+    let both = Scanned { activations: sequence.clone(), ..Scanned::split() };
+    assert_alike("weights too", &one, &train(&both, Some(&grid()), Strategy::Ddp));
+    let cube = Mesh::new([("data", 2), ("fsdp", 2), ("model", 2)]).unwrap();
+    let batch_and_sequence = Sharding::over([vec!["data", "fsdp"], vec!["model"]]);
+    let both = Scanned { activations: Some(batch_and_sequence), ..Scanned::split() };
+    assert_alike("three axes", &one, &train(&both, Some(&cube), Strategy::Fsdp));
 }
 
 #[test]
