@@ -76,6 +76,14 @@ impl Platform {
         }
     }
 
+    /// Where the images of TPU VMs have the plugin.
+    fn system_paths(self) -> &'static [&'static str] {
+        match self {
+            Self::Cpu | Self::Cuda => &[],
+            Self::Tpu => &["lib/libtpu.so", "usr/lib/libtpu.so"],
+        }
+    }
+
     /// What to do if there is no plugin.
     fn advice(self) -> &'static str {
         match self {
@@ -107,7 +115,8 @@ impl fmt::Display for Platform {
 /// 3. the file in the folder `$XDG_CACHE_HOME/fulmen/pjrt` (or `~/.cache/fulmen/pjrt`);
 /// 4. for a CPU, the download of [`fetch::cpu_plugin`]; for a TPU, an earlier download of
 ///    [`fetch::libtpu`], and for a GPU, one of [`fetch::cuda_plugin`]. This function does not start
-///    those two downloads.
+///    those two downloads;
+/// 5. for a TPU, `/lib/libtpu.so` and `/usr/lib/libtpu.so`, where images of TPU VMs have one.
 ///
 /// A given path that does not exist is an error and is never skipped. If nothing is found, the
 /// error lists every place.
@@ -225,7 +234,22 @@ fn search(platform: Platform, explicit: Option<&Path>) -> Result<Search> {
         }
         Err(error) => searched.push(format!("the cache folder ({error})")),
     }
+    if let Some(path) = find_in_system(platform, Path::new("/"), &mut searched) {
+        return Ok(Search::Found(path));
+    }
     Ok(Search::Nowhere(format!(". Looked at:\n  {}", searched.join("\n  "))))
+}
+
+/// The plugin of the system whose files are under `root`. Adds the searched places.
+fn find_in_system(platform: Platform, root: &Path, searched: &mut Vec<String>) -> Option<PathBuf> {
+    for path in platform.system_paths() {
+        let path = root.join(path);
+        if path.is_file() {
+            return Some(path);
+        }
+        searched.push(path.display().to_string());
+    }
+    None
 }
 
 fn given_path(path: &Path, how: &str) -> Result<Search> {
@@ -277,4 +301,22 @@ fn python_folders() -> Result<Vec<PathBuf>, String> {
         }
     }
     Ok(folders)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_system_of_a_tpu_vm_has_a_plugin() {
+        let folder = tempfile::tempdir().unwrap();
+        let usr = folder.path().join("usr/lib/libtpu.so");
+        let mut searched = Vec::new();
+        assert_eq!(find_in_system(Platform::Tpu, folder.path(), &mut searched), None);
+        assert_eq!(searched.len(), 2);
+        std::fs::create_dir_all(folder.path().join("usr/lib")).unwrap();
+        std::fs::write(&usr, "").unwrap();
+        assert_eq!(find_in_system(Platform::Tpu, folder.path(), &mut searched), Some(usr));
+        assert_eq!(find_in_system(Platform::Cuda, folder.path(), &mut searched), None);
+    }
 }

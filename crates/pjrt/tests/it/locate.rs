@@ -99,7 +99,7 @@ fn python_packages_are_found_in_the_active_environment() {
 }
 
 #[test]
-fn the_cache_folder_comes_last_and_nothing_lists_every_place() {
+fn the_cache_folder_comes_after_packages_and_nothing_lists_every_place() {
     if is_child() {
         let cache = variable("XDG_CACHE_HOME").join("fulmen/pjrt");
         assert_eq!(locate(Platform::Cuda, None).unwrap(), cache.join("xla_cuda_plugin.so"));
@@ -114,7 +114,7 @@ fn the_cache_folder_comes_last_and_nothing_lists_every_place() {
             "FULMEN_PJRT_PLUGIN (not set)",
         ];
         says(&error, &parts);
-        says(&error, &["TPU_LIBRARY_PATH (not set)", &tpu, &cache]);
+        says(&error, &["TPU_LIBRARY_PATH (not set)", &tpu, &cache, "/usr/lib/libtpu.so"]);
         // An earlier download is found, and nothing is downloaded.
         #[cfg(target_arch = "x86_64")]
         {
@@ -136,7 +136,7 @@ fn the_cache_folder_comes_last_and_nothing_lists_every_place() {
     touch(&folder.path().join("fulmen/pjrt/xla_cuda_plugin.so"));
     let folder = folder.path().to_str().unwrap();
     in_clean_child(
-        "locate::the_cache_folder_comes_last_and_nothing_lists_every_place",
+        "locate::the_cache_folder_comes_after_packages_and_nothing_lists_every_place",
         &[("VIRTUAL_ENV", folder), ("XDG_CACHE_HOME", folder)],
     );
 }
