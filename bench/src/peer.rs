@@ -4,6 +4,7 @@
 
 use std::error::Error;
 use std::io::{BufReader, Write as _};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
@@ -44,6 +45,8 @@ pub(crate) struct Peer {
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
+    /// The other processes of a pod, which do the same as the peer.
+    others: Vec<(Child, ChildStdin)>,
     pub(crate) ready: Ready,
 }
 
@@ -75,6 +78,48 @@ impl Peer {
         Peer::spawn("jax", command.env("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1"))
     }
 
+    /// The custom loop in several processes of a virtual pod, each with this hardware. Process 0
+    /// answers.
+    pub(crate) fn start_pod(
+        workload: &str,
+        processes: usize,
+        hardware: Hardware,
+    ) -> Result<Peer, Box<dyn Error>> {
+        // The port is free again, and nothing else on this machine is likely to take it at once.
+        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let command_of = |index: usize| -> Result<Command, Box<dyn Error>> {
+            let mut command = command("custom-loop", workload, hardware)?;
+            command
+                .env("FULMEN_PJRT_PLUGIN", fulmen_virtual_pod::library()?)
+                .env("FULMEN_VIRTUAL_POD", format!("{processes}x{}", hardware.devices))
+                .env("FULMEN_COORDINATOR", format!("127.0.0.1:{port}"))
+                .env("FULMEN_NUM_PROCESSES", processes.to_string())
+                .env("FULMEN_PROCESS_ID", index.to_string());
+            Ok(command)
+        };
+        // The others wait for process 0, which answers when it has joined them.
+        let mut others = Vec::new();
+        for index in 1..processes {
+            let mut command = command_of(index)?;
+            let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
+            let input = child.stdin.take().ok_or("the process has no pipe")?;
+            others.push((child, input));
+        }
+        match Peer::spawn("pod", &mut command_of(0)?) {
+            Ok(mut peer) => {
+                peer.others = others;
+                Ok(peer)
+            }
+            Err(error) => {
+                for (mut child, _) in others {
+                    let _ = child.kill();
+                    let _ = child.wait();
+                }
+                Err(error)
+            }
+        }
+    }
+
     fn spawn(name: &str, command: &mut Command) -> Result<Peer, Box<dyn Error>> {
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(|e| {
@@ -85,7 +130,10 @@ impl Peer {
         };
         let mut output = BufReader::new(output);
         match read_answer(&mut output) {
-            Ok(ready) => Ok(Peer { name: name.to_owned(), child, input, output, ready }),
+            Ok(ready) => {
+                let others = Vec::new();
+                Ok(Peer { name: name.to_owned(), child, input, output, others, ready })
+            }
             Err(error) => {
                 let _ = child.kill();
                 let _ = child.wait();
@@ -96,6 +144,10 @@ impl Peer {
 
     /// Runs a block of steps in the peer while this process waits.
     pub(crate) fn block(&mut self, steps: u64) -> Result<Block, Box<dyn Error>> {
+        for (_, input) in &mut self.others {
+            writeln!(input, "block {steps}")?;
+            input.flush()?;
+        }
         writeln!(self.input, "block {steps}")?;
         self.input.flush()?;
         read_answer(&mut self.output)
@@ -104,8 +156,14 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        let _ = writeln!(self.input, "quit");
-        let _ = self.input.flush();
+        let inputs = self.others.iter_mut().map(|(_, input)| input);
+        for input in inputs.chain([&mut self.input]) {
+            let _ = writeln!(input, "quit");
+            let _ = input.flush();
+        }
+        for (child, _) in &mut self.others {
+            let _ = child.wait();
+        }
         let _ = self.child.wait();
     }
 }

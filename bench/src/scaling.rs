@@ -1,12 +1,13 @@
 //! `scaling`: the step on 1, 2, 4 and 8 CPU devices, which share the cores, against JAX's. Also the
-//! compile time of libtpu for slices of 8, 32 and 256 chips, which needs no TPU.
+//! compile time of libtpu for slices of 8, 32 and 256 chips, which needs no TPU. With `--processes`
+//! instead: the step in several processes of a virtual pod against one process with as many devices.
 
 use std::error::Error;
 
 use fulmen::trainer::preflight::Slice;
 
 use crate::hardware::Hardware;
-use crate::peer;
+use crate::peer::{self, Peer};
 use crate::preflight;
 use crate::row::{Row, print_row};
 use crate::steps::Comparison;
@@ -20,6 +21,10 @@ pub(crate) struct Args {
     /// The numbers of CPU devices, separated by commas; 0 for no steps.
     #[arg(long, default_value = "1,2,4,8", value_delimiter = ',')]
     devices: Vec<usize>,
+    /// Compare this many processes of a virtual pod with one process, on the same number of CPU
+    /// devices, and nothing else.
+    #[arg(long)]
+    processes: Option<usize>,
     /// Timed blocks of each side.
     #[arg(long, default_value_t = 10)]
     rounds: u64,
@@ -39,6 +44,9 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     peer::check(&args.peers)?;
+    if let Some(processes) = args.processes {
+        return run_pods(args, processes);
+    }
     for name in &args.workloads {
         let workload = Workload::find(name)?;
         for &devices in args.devices.iter().filter(|&&devices| devices > 0) {
@@ -51,6 +59,38 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     }
     for slice in args.topologies.iter().filter(|_| args.compilations > 0) {
         print_row(&compile(slice, args.compilations, &args.peers)?, args.json)?;
+    }
+    Ok(())
+}
+
+/// The step times of a pod and of one process, block by block in turns.
+fn run_pods(args: &Args, processes: usize) -> Result<(), Box<dyn Error>> {
+    if !(2..=64).contains(&processes) {
+        return Err(format!("--processes {processes}: expected 2 to 64").into());
+    }
+    for name in &args.workloads {
+        let workload = Workload::find(name)?;
+        for &devices in args.devices.iter().filter(|&&n| n > 0 && n.is_multiple_of(processes)) {
+            let of_each = devices / processes;
+            let mut pod = Peer::start_pod(name, processes, Hardware::cpu(of_each))?;
+            let mut one = Peer::start("custom-loop", name, Hardware::cpu(devices))?;
+            let steps = workload.steps_per_epoch as u64;
+            let mut times = [Vec::new(), Vec::new()];
+            // The first block of each side warms up.
+            for round in 0..=args.rounds {
+                for (times, side) in times.iter_mut().zip([&mut pod, &mut one]) {
+                    let seconds = side.block(steps)?.seconds;
+                    if round > 0 {
+                        times.push(seconds * 1e3 / steps as f64);
+                    }
+                }
+            }
+            let [pod_times, one_times] = times;
+            let subject = format!("{name} on a virtual pod of {processes} × {of_each} devices");
+            let row = Row::new("scaling-pods", subject, "step", "ms").ours(&pod_times);
+            let version = format!("{devices} devices");
+            print_row(&row.peer("one process", &version, &one_times), args.json)?;
+        }
     }
     Ok(())
 }
