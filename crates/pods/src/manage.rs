@@ -353,7 +353,7 @@ pub(crate) fn stop(arguments: &Stop, out: &mut dyn Write) -> Result<u8> {
     found.report.rows.retain(Row::is_running);
     if arguments.dry_run {
         for worker in found.workers() {
-            let command = SIGNAL.command(&[&found.name, &worker.index.to_string(), "TERM"]);
+            let command = SIGNAL.command(&[found.name.as_str(), &worker.index.to_string(), "TERM"]);
             print_line(out, &found.ssh.shell_line(&worker.host, &command));
         }
         return found.report.finish(0);

@@ -154,7 +154,12 @@ impl Session {
     /// The command that [`open`](Session::open) runs.
     pub(crate) fn command(&self, offset: u64) -> String {
         let ends_program = if self.ends_program { "1" } else { "0" };
-        FOLLOW.command(&[&self.run, &self.worker.to_string(), &offset.to_string(), ends_program])
+        FOLLOW.command(&[
+            self.run.as_str(),
+            &self.worker.to_string(),
+            &offset.to_string(),
+            ends_program,
+        ])
     }
 
     fn follow(&self, offset: u64) {
