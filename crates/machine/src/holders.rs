@@ -83,7 +83,7 @@ pub struct Process {
 /// The content of a training's `FULMEN_PROGRESS_FILE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// The number of finished steps.
+    /// The number of finished steps: the first word of the file.
     pub count: u64,
     /// When the file was written.
     pub written: SystemTime,
@@ -252,7 +252,10 @@ impl Step {
         let metadata = fs::metadata(&path).ok().filter(fs::Metadata::is_file)?;
         let mut text = String::new();
         File::open(path).ok()?.take(32).read_to_string(&mut text).ok()?;
-        Some(Self { count: text.trim().parse().ok()?, written: metadata.modified().ok()? })
+        Some(Self {
+            count: text.split_whitespace().next()?.parse().ok()?,
+            written: metadata.modified().ok()?,
+        })
     }
 }
 

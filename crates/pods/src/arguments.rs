@@ -122,10 +122,14 @@ pub struct RunOptions {
     /// Return once the program has started everywhere; it keeps running without this machine
     #[arg(long, conflicts_with = "max_restarts")]
     pub(crate) detach: bool,
-    /// How often to restart from the last checkpoint after exit code 75, or after a worker was lost
-    /// or stuck
+    /// How often to restart from the last checkpoint after exit code 75, or after a worker was lost,
+    /// was stuck or crashed. The third crash at the same step is not restarted
     #[arg(long, value_name = "NUMBER", default_value_t = 0)]
     pub(crate) max_restarts: u32,
+    /// Restart on fewer hosts, at least this many, if others do not answer for --start-timeout. The
+    /// next restart tries all of them again
+    #[arg(long, value_name = "NUMBER", conflicts_with_all = ["coordinator", "each_chip", "detach"])]
+    pub(crate) min_hosts: Option<usize>,
     /// A variable for the program's environment; without a value, it is taken from this command's
     /// environment. Can be repeated
     #[arg(long, value_name = "NAME[=VALUE]")]

@@ -3,8 +3,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
+use crate::Result;
 use crate::outcome::{End, Outcome};
 use crate::plan::Worker;
 use crate::session::Connection;
@@ -19,14 +21,36 @@ pub(crate) struct WorkerSlot {
     /// The time of the last message from the worker; `None` before the program has started.
     pub(crate) last_heard: Option<Instant>,
     pub(crate) state: char,
-    pub(crate) step: String,
-    /// The time of the last change of the worker's state or step.
+    /// What the program has written to its progress file.
+    pub(crate) progress: Progress,
+    /// The time of the last change of the worker's state or progress, or of its end.
     pub(crate) last_change: Instant,
     /// When to reconnect.
     pub(crate) reconnect_time: Option<Instant>,
     /// Why the worker is stuck. This is reported once the worker has ended.
     pub(crate) stuck_reason: Option<String>,
     pub(crate) end: Option<End>,
+}
+
+/// A line of a progress file: the number of finished steps of the process and, if it trains, the
+/// step of the training.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Progress(pub(crate) String);
+
+impl Progress {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The number of finished steps.
+    pub(crate) fn finished(&self) -> Option<u64> {
+        self.0.split(' ').next()?.parse().ok()
+    }
+
+    /// The step to show.
+    pub(crate) fn step(&self) -> &str {
+        self.0.rsplit(' ').next().unwrap_or_default()
+    }
 }
 
 /// Workers that end and restart together.
@@ -39,7 +63,32 @@ pub(crate) struct Group {
     pub(crate) last_signal: Option<&'static str>,
     /// The next action against workers that still run, and its time.
     pub(crate) next_escalation: Option<(Instant, Escalation)>,
+    pub(crate) crashes: Crashes,
+    pub(crate) restart: Option<Restart>,
     pub(crate) outcome: Option<Outcome>,
+}
+
+/// Crashes in a row, without a step further than before.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Crashes {
+    pub(crate) count: u32,
+    /// The furthest step that was reached.
+    pub(crate) step: u64,
+}
+
+impl Crashes {
+    pub(crate) fn add(&mut self, step: u64) {
+        let is_further = step > self.step;
+        self.count = if is_further { 1 } else { self.count + 1 };
+        self.step = self.step.max(step);
+    }
+}
+
+/// A restart that is about to happen.
+pub(crate) struct Restart {
+    pub(crate) time: Instant,
+    /// Receives the workers to start, or why there are too few hosts.
+    pub(crate) workers: Receiver<Result<Vec<Worker>>>,
 }
 
 #[derive(Clone, Copy)]
@@ -54,6 +103,7 @@ impl Group {
         let slot = &mut self.slots[index];
         if slot.end.is_none() {
             (slot.end, slot.connection, slot.reconnect_time) = (Some(end), None, None);
+            slot.last_change = Instant::now();
             slot.cancelled.store(true, Ordering::Relaxed);
             self.end_order.push(index);
         }
@@ -68,5 +118,29 @@ impl Group {
                 connection.send(signal);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn crashes_at_the_same_step_are_counted() {
+        let mut crashes = Crashes::default();
+        let counts = [0, 0, 7, 7, 3, 9].map(|step| {
+            crashes.add(step);
+            (crashes.count, crashes.step)
+        });
+        assert_eq!(counts, [(1, 0), (2, 0), (1, 7), (2, 7), (3, 7), (1, 9)]);
+    }
+
+    #[test]
+    fn a_progress_file_has_finished_steps_and_the_step_of_the_training() {
+        let both = Progress("620 520".into());
+        assert_eq!((both.finished(), both.step()), (Some(620), "520"));
+        let one = Progress("7".into());
+        assert_eq!((one.finished(), one.step()), (Some(7), "7"));
+        assert_eq!((Progress::default().finished(), Progress::default().step()), (None, ""));
     }
 }

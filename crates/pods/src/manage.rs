@@ -32,7 +32,7 @@ pub(crate) fn distinct_hosts<'a>(items: impl IntoIterator<Item = &'a String>) ->
 }
 
 /// Calls a function for all items in parallel.
-fn parallel_results<T: Sync, R: Send>(
+pub(crate) fn parallel_results<T: Sync, R: Send>(
     items: &[T],
     work: impl Fn(&T) -> Result<R, String> + Sync,
 ) -> Vec<Result<R, String>> {

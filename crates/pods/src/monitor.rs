@@ -2,15 +2,15 @@
 
 use std::io::Write;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, channel, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use fulmen_durable::messages::quantity;
 use fulmen_signals::Signal;
 
-use crate::group::{Escalation, Group, WorkerSlot};
-use crate::outcome::{EX_TEMPFAIL, End, outcome};
+use crate::group::{Crashes, Escalation, Group, Progress, Restart, WorkerSlot};
+use crate::outcome::{EX_TEMPFAIL, End, Outcome, outcome};
 use crate::output::Output;
 use crate::plan::{Plan, Worker};
 use crate::session::{Event, Message, RECONNECT_INTERVAL, Session, StartOptions};
@@ -27,6 +27,15 @@ pub(crate) struct Limits {
 
 /// How many events may wait. The threads that read the hosts' answers wait for space.
 const MAX_EVENTS: usize = 256;
+
+/// After a worker fails, the others get this long to show that one of them crashed and made it fail.
+const SETTLE_TIME: Duration = Duration::from_secs(1);
+
+/// After so many crashes at one step, another attempt would crash too.
+const MAX_CRASHES: u32 = 3;
+
+/// The longest pause before a restart.
+const MAX_PAUSE: Duration = Duration::from_secs(60);
 
 /// Watches the groups of a run. It never waits for its output.
 pub(crate) struct Monitor {
@@ -90,7 +99,7 @@ impl Monitor {
     /// Runs to the end and returns the exit code.
     fn run(mut self, groups: Vec<Vec<Worker>>, signals: Receiver<Signal>) -> u8 {
         let mut groups: Vec<Group> =
-            groups.into_iter().map(|workers| self.group(workers, 0)).collect();
+            groups.into_iter().map(|workers| self.group(workers, 0, Crashes::default())).collect();
         let mut first_failure = 0;
         while groups.iter().any(|group| group.outcome.is_none()) {
             let mut message = self.messages.recv_timeout(Duration::from_millis(100)).ok();
@@ -124,7 +133,10 @@ impl Monitor {
             for group in groups.iter_mut().filter(|group| group.outcome.is_none()) {
                 self.watch(group, tick);
                 if group.end_order.len() == group.slots.len() {
-                    self.conclude(group);
+                    match group.restart.take() {
+                        Some(restart) => self.restart(group, restart),
+                        None => self.conclude(group),
+                    }
                 }
                 if let (0, Some(outcome)) = (first_failure, &group.outcome) {
                     first_failure = outcome.code;
@@ -135,7 +147,7 @@ impl Monitor {
     }
 
     /// Starts workers, or begins to follow them.
-    fn group(&self, workers: Vec<Worker>, attempt: u32) -> Group {
+    fn group(&self, workers: Vec<Worker>, attempt: u32, crashes: Crashes) -> Group {
         let retry = (attempt > 0).then(|| Instant::now() + self.limits.start_timeout);
         let slot = |worker: Worker| {
             let session = Session::new(
@@ -168,7 +180,7 @@ impl Monitor {
                 offset: 0,
                 last_heard,
                 state: '?',
-                step: String::new(),
+                progress: Progress::default(),
                 last_change: Instant::now(),
                 reconnect_time: None,
                 stuck_reason: None,
@@ -182,6 +194,8 @@ impl Monitor {
             end_order: Vec::new(),
             last_signal: None,
             next_escalation: None,
+            crashes,
+            restart: None,
             outcome: None,
         }
     }
@@ -214,12 +228,13 @@ impl Monitor {
                 slot.offset = position;
                 return self.output.line(worker, &text);
             }
-            Event::Alive(state, step) => {
+            Event::Alive(state, progress) => {
                 slot.last_heard = Some(now);
                 // All states except "stopped" count as running.
                 let state = if state == 'T' { 'T' } else { 'R' };
-                if slot.state != state || slot.step != step {
-                    (slot.state, slot.step, slot.last_change) = (state, step, now);
+                let progress = Progress(progress);
+                if slot.state != state || slot.progress != progress {
+                    (slot.state, slot.progress, slot.last_change) = (state, progress, now);
                 }
                 return;
             }
@@ -234,7 +249,7 @@ impl Monitor {
             }
             Event::Exited(code) => match slot.stuck_reason.take() {
                 Some(reason) => End::Stuck(reason),
-                None => End::Exited { code, signaled },
+                None => End::exited(code, signaled),
             },
             Event::NotStarted(reason) => End::NotStarted(reason),
             Event::Gone(reason) => End::Lost(reason),
@@ -337,9 +352,12 @@ impl Monitor {
 
     /// Whether a worker has failed or is stuck, so that the others must end.
     fn start_shutdown(&mut self, group: &mut Group, now: Instant) {
+        let settles =
+            |slot: &WorkerSlot| now.saturating_duration_since(slot.last_change) < SETTLE_TIME;
         let failed = group.slots.iter().find_map(|slot| match slot.end.as_ref()? {
             End::Exited { code: 0, .. } => None,
-            End::Exited { code, .. } => {
+            End::Exited { code, .. } if *code != EX_TEMPFAIL && settles(slot) => None,
+            End::Exited { code, .. } | End::Crashed(code) => {
                 Some((*code == EX_TEMPFAIL, format!("{} ended with code {code}", slot.worker)))
             }
             End::Remains => Some((false, format!("{} still runs", slot.worker))),
@@ -352,7 +370,7 @@ impl Monitor {
         });
         let stopped = |slot: &WorkerSlot| slot.end.is_none() && slot.state == 'T';
         let overdue = |slot: &WorkerSlot| {
-            let waits = slot.state == 'T' || !slot.step.is_empty();
+            let waits = slot.state == 'T' || !slot.progress.is_empty();
             slot.end.is_none()
                 && waits
                 && now.saturating_duration_since(slot.last_change) > self.limits.stuck_timeout
@@ -361,17 +379,17 @@ impl Monitor {
         // the one furthest behind.
         let stuck = failed.is_none() && group.slots.iter().any(overdue);
         let behind = |slot: &&mut WorkerSlot| {
-            (slot.state != 'T', slot.step.parse::<u64>().unwrap_or(u64::MAX))
+            (slot.state != 'T', slot.progress.finished().unwrap_or(u64::MAX))
         };
         let limit = self.limits.stuck_timeout.as_secs();
         if stuck
             && let Some(slot) =
                 group.slots.iter_mut().filter(|slot| slot.end.is_none()).min_by_key(behind)
         {
-            let step = if slot.step.is_empty() {
+            let step = if slot.progress.is_empty() {
                 String::new()
             } else {
-                format!(", at step {}", slot.step)
+                format!(", at step {}", slot.progress.step())
             };
             let problem = if slot.state == 'T' {
                 "its process is stopped (SIGSTOP)"
@@ -410,32 +428,89 @@ impl Monitor {
         }
     }
 
-    /// All workers have ended: restarts the group or concludes it.
+    /// All workers have ended: plans a restart of the group or concludes it.
     fn conclude(&mut self, group: &mut Group) {
+        let outcome = self.outcome(group);
+        if let Some(worker) = outcome.crashed {
+            let step = group.slots[worker].progress.step().parse().unwrap_or(0);
+            group.crashes.add(step);
+        }
+        let Crashes { count, step } = group.crashes;
+        let gives_up = outcome.crashed.is_some() && count >= MAX_CRASHES;
+        let attempts_left = outcome.restart && group.attempt < self.max_restarts;
+        let plan = self.plan.clone().filter(|_| attempts_left && !gives_up);
+        let pause = match outcome.crashed {
+            Some(_) => Duration::from_secs(1 << group.attempt.min(6)).min(MAX_PAUSE),
+            None => Duration::ZERO,
+        };
+        if !outcome.text.is_empty() {
+            let max = self.max_restarts;
+            let consequence = if plan.is_some() {
+                let time = match pause.as_secs() {
+                    0 => String::new(),
+                    seconds => format!(" in {seconds} s"),
+                };
+                format!("; restart {} of {max}{time}, from the last checkpoint", group.attempt + 1)
+            } else if attempts_left && self.plan.is_some() {
+                let place = match step {
+                    0 => "before its first step".to_owned(),
+                    step => format!("at step {step}"),
+                };
+                format!("; the run crashed {count} times {place}, so it is not restarted")
+            } else if outcome.restart && max > 0 {
+                format!("; after {}", quantity(group.attempt, "restart"))
+            } else {
+                String::new()
+            };
+            self.output.note(format!("[pod] {}{consequence}", outcome.text));
+        }
+        let Some(plan) = plan else {
+            group.outcome = Some(outcome);
+            return;
+        };
+        let (send, workers) = channel();
+        let current: Vec<Worker> = group.slots.iter().map(|slot| slot.worker.clone()).collect();
+        let output = self.output.clone();
+        let timeout = self.limits.start_timeout;
+        let find = move || {
+            let found = plan.workers_of_restart(current, timeout, |note| output.note(note));
+            // Nobody receives it if the user ended the run.
+            let _ = send.send(found);
+        };
+        thread::spawn(find);
+        group.restart = Some(Restart { time: Instant::now() + pause, workers });
+    }
+
+    fn outcome(&self, group: &Group) -> Outcome {
         let ends: Vec<(usize, End)> = group
             .end_order
             .iter()
             .filter_map(|index| Some((*index, group.slots[*index].end.clone()?)))
             .collect();
-        let outcome = outcome(&ends, self.signal, |index| group.slots[index].worker.to_string());
-        let restarts = outcome.restart && self.plan.is_some() && group.attempt < self.max_restarts;
-        if !outcome.text.is_empty() {
-            let consequence = match (restarts, self.max_restarts) {
-                (true, max) => {
-                    format!("; restart {} of {max}, from the last checkpoint", group.attempt + 1)
-                }
-                (false, 1..) if outcome.restart => {
-                    format!("; after {}", quantity(group.attempt, "restart"))
-                }
-                _ => String::new(),
-            };
-            self.output.note(format!("[pod] {}{consequence}", outcome.text));
-        }
-        if restarts {
-            let workers = group.slots.drain(..).map(|slot| slot.worker).collect();
-            *group = self.group(workers, group.attempt + 1);
-        } else {
+        outcome(&ends, self.signal, |index| group.slots[index].worker.to_string())
+    }
+
+    /// Starts a group again once it is time, unless the user has ended the run.
+    fn restart(&mut self, group: &mut Group, restart: Restart) {
+        if self.signal.is_some() {
+            let outcome = self.outcome(group);
+            self.output.note(format!("[pod] {}", outcome.text));
             group.outcome = Some(outcome);
+            return;
+        }
+        if Instant::now() < restart.time {
+            group.restart = Some(restart);
+            return;
+        }
+        match restart.workers.try_recv() {
+            Ok(Ok(workers)) => *group = self.group(workers, group.attempt + 1, group.crashes),
+            Ok(Err(error)) => {
+                self.output.note(format!("[pod] {error}"));
+                group.outcome = Some(self.outcome(group));
+            }
+            Err(TryRecvError::Empty) => group.restart = Some(restart),
+            // The thread panicked.
+            Err(TryRecvError::Disconnected) => group.outcome = Some(self.outcome(group)),
         }
     }
 }

@@ -7,6 +7,14 @@ use fulmen_signals::Signal;
 /// SIGTERM.
 pub(crate) const EX_TEMPFAIL: u8 = 75;
 
+/// The exit codes of a wrong command: invalid arguments, a file that cannot be run, one that is not
+/// there.
+const WRONG_COMMAND: [u8; 3] = [2, 126, 127];
+
+/// The exit codes of a program that the system ended: SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGKILL (also
+/// for lack of memory) and SIGSEGV.
+const CRASHES: [u8; 6] = [132, 134, 135, 136, 137, 139];
+
 /// How a worker ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum End {
@@ -16,6 +24,8 @@ pub(crate) enum End {
         /// Whether the worker had been sent a signal to end.
         signaled: bool,
     },
+    /// By a crash, with this exit code, before it had been sent a signal to end.
+    Crashed(u8),
     /// The program could not be started, for this reason, and a second attempt would not help.
     NotStarted(String),
     /// The worker no longer sends messages, for this reason.
@@ -26,6 +36,17 @@ pub(crate) enum End {
     Remains,
 }
 
+impl End {
+    /// The end of a worker by itself or, if it had been `signaled`, by a signal to end.
+    pub(crate) fn exited(code: u8, signaled: bool) -> End {
+        if !signaled && CRASHES.contains(&code) {
+            End::Crashed(code)
+        } else {
+            End::Exited { code, signaled }
+        }
+    }
+}
+
 /// The outcome of a group of workers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Outcome {
@@ -33,13 +54,16 @@ pub(crate) struct Outcome {
     pub(crate) text: String,
     /// Whether a restart makes sense.
     pub(crate) restart: bool,
+    /// The worker whose crash decided.
+    pub(crate) crashed: Option<usize>,
 }
 
 /// Combines the ends of workers, in the order in which they were observed. `name` gives the name of
 /// a worker.
 ///
-/// A worker that was not started, is lost or is stuck decides the outcome, because it makes the
-/// others fail. Otherwise, the first worker that failed without a signal to end decides.
+/// A worker that was not started, is lost or stuck, or crashed decides the outcome, because it makes
+/// the others fail. Otherwise, the first worker that failed without a signal to end decides. A wrong
+/// command decides before any of them: it would fail again.
 pub(crate) fn outcome(
     ends: &[(usize, End)],
     signal: Option<Signal>,
@@ -48,9 +72,16 @@ pub(crate) fn outcome(
     if let Some(signal) = signal {
         let succeeded = ends.iter().all(|(_, end)| matches!(end, End::Exited { code: 0, .. }));
         let code = if succeeded { 0 } else { signal.exit_code() };
-        return Outcome { code, text: format!("{signal}: all workers have ended"), restart: false };
+        let text = format!("{signal}: all workers have ended");
+        return Outcome { code, text, restart: false, crashed: None };
     }
     let not_started = ends.iter().find(|(_, end)| matches!(end, End::NotStarted(_)));
+    let wrong = || {
+        ends.iter().find(|(_, end)| {
+            matches!(end, End::Exited { code, signaled: false } if WRONG_COMMAND.contains(code))
+        })
+    };
+    let crashed = || ends.iter().find(|(_, end)| matches!(end, End::Crashed(_)));
     let lost = || ends.iter().find(|(_, end)| matches!(end, End::Lost(_)));
     let stuck = || ends.iter().find(|(_, end)| matches!(end, End::Stuck(_)));
     let remains = || ends.iter().find(|(_, end)| *end == End::Remains);
@@ -59,25 +90,31 @@ pub(crate) fn outcome(
             .find(move |(_, end)| matches!(end, End::Exited { code: 1.., signaled } if *signaled == was_signaled))
     };
     let deciding = not_started
+        .or_else(wrong)
         .or_else(lost)
         .or_else(stuck)
+        .or_else(crashed)
         .or_else(|| failed(false))
         .or_else(|| failed(true))
         .or_else(remains);
     let Some((worker, end)) = deciding else {
-        return Outcome { code: 0, text: String::new(), restart: false };
+        return Outcome { code: 0, text: String::new(), restart: false, crashed: None };
     };
     let (code, description) = match end {
-        End::Exited { code, .. } if *code > 128 => {
+        End::Exited { code, .. } | End::Crashed(code) if *code > 128 => {
             (*code, format!("was killed by signal {}, exit code {code}", code - 128))
         }
-        End::Exited { code, .. } => (*code, format!("exited with code {code}")),
+        End::Exited { code, .. } | End::Crashed(code) => {
+            (*code, format!("exited with code {code}"))
+        }
         End::NotStarted(reason) => (1, format!("cannot be started: {reason}")),
         End::Lost(reason) => (EX_TEMPFAIL, format!("is lost: {reason}")),
         End::Stuck(reason) => (EX_TEMPFAIL, format!("is stuck: {reason}")),
         End::Remains => (EX_TEMPFAIL, "still runs after it was killed".into()),
     };
-    Outcome { code, text: format!("{} {description}", name(*worker)), restart: code == EX_TEMPFAIL }
+    let crashed = matches!(end, End::Crashed(_)).then_some(*worker);
+    let restart = code == EX_TEMPFAIL || crashed.is_some();
+    Outcome { code, text: format!("{} {description}", name(*worker)), restart, crashed }
 }
 
 #[cfg(test)]
@@ -87,11 +124,12 @@ mod tests {
     fn check(ends: &[End], signal: Option<Signal>, code: u8, text: &str, restart: bool) {
         let ends: Vec<(usize, End)> = ends.iter().cloned().enumerate().collect();
         let outcome = outcome(&ends, signal, |worker| format!("worker {worker}"));
-        assert_eq!(outcome, Outcome { code, text: text.into(), restart });
+        let found = (outcome.code, outcome.text.as_str(), outcome.restart);
+        assert_eq!(found, (code, text, restart));
     }
 
     fn exited(code: u8) -> End {
-        End::Exited { code, signaled: false }
+        End::exited(code, false)
     }
 
     #[test]
@@ -105,7 +143,7 @@ mod tests {
             None,
             137,
             "worker 1 was killed by signal 9, exit code 137",
-            false,
+            true,
         );
         let (lost, stuck) = (End::Lost("no route".into()), End::Stuck("stopped".into()));
         check(
@@ -119,6 +157,23 @@ mod tests {
         check(&[lost, not_started], None, 1, "worker 1 cannot be started: no bash", false);
         check(&[exited(1), stuck], None, 75, "worker 1 is stuck: stopped", true);
         check(&[End::Remains, exited(1)], None, 1, "worker 1 exited with code 1", false);
+    }
+
+    #[test]
+    fn a_crash_is_restarted_and_a_wrong_command_is_not() {
+        for (code, signal) in [(134, 6), (137, 9), (139, 11)] {
+            let text = format!("worker 1 was killed by signal {signal}, exit code {code}");
+            // The others fail because of it.
+            check(&[exited(1), exited(code)], None, code, &text, true);
+            let sent = [End::exited(code, true), exited(1)];
+            check(&sent, None, 1, "worker 1 exited with code 1", false);
+        }
+        for code in [2, 126, 127] {
+            let text = format!("worker 1 exited with code {code}");
+            check(&[exited(134), exited(code), exited(75)], None, code, &text, false);
+        }
+        check(&[exited(101)], None, 101, "worker 0 exited with code 101", false);
+        check(&[exited(143)], None, 143, "worker 0 was killed by signal 15, exit code 143", false);
     }
 
     #[test]

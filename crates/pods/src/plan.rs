@@ -4,11 +4,16 @@ use std::fmt;
 use std::fs::File;
 use std::io::Read;
 use std::net::TcpListener;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use fulmen_durable::messages::quantity;
+use fulmen_virtual_pod::Shape;
 
 use crate::arguments::RunOptions;
 use crate::binary::{Binary, Glibc};
-use crate::manage::distinct_hosts;
+use crate::manage::{distinct_hosts, parallel_results};
+use crate::session::RECONNECT_INTERVAL;
 use crate::ssh::{CHECK, COPY, Input, START, SUPERVISE, Ssh};
 use crate::virtual_pod::VirtualPod;
 use crate::{Error, Result};
@@ -26,6 +31,9 @@ pub(crate) struct Plan {
     pub(crate) binary: Binary,
     virtual_pod: Option<VirtualPod>,
     pub(crate) ssh: Ssh,
+    /// All hosts, in the order of the workers.
+    hosts: Vec<String>,
+    arguments: RunOptions,
     /// Identifies this launcher, so that it ends none of another launcher's programs.
     launcher: String,
     /// The number of seconds after which a program ends if its lease is not renewed, or 0 for a
@@ -78,9 +86,21 @@ impl Plan {
     pub(crate) fn new(
         arguments: &RunOptions,
         ssh: Ssh,
+        hosts: &[String],
         binary: Binary,
         virtual_pod: Option<VirtualPod>,
     ) -> Result<Plan> {
+        if let Some(min) = arguments.min_hosts {
+            if min == 0 || min > hosts.len() {
+                return Err(Error::usage(format!(
+                    "--min-hosts {min}: expected 1 to {}, the number of hosts",
+                    hosts.len()
+                )));
+            }
+            if arguments.max_restarts == 0 {
+                return Err(Error::usage("--min-hosts is for restarts: pass --max-restarts too"));
+            }
+        }
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let run = match &arguments.run {
             Some(name) => name.clone(),
@@ -108,6 +128,8 @@ impl Plan {
             binary,
             virtual_pod,
             ssh,
+            hosts: hosts.to_vec(),
+            arguments: arguments.clone(),
             launcher,
             lease,
             grace,
@@ -241,6 +263,56 @@ impl Plan {
         }
     }
 
+    /// The workers to start again: the current ones or, with `--min-hosts`, one for each host that
+    /// answers within the time-out.
+    ///
+    /// # Errors
+    /// Too few hosts answer.
+    pub(crate) fn workers_of_restart(
+        &self,
+        current: Vec<Worker>,
+        timeout: Duration,
+        note: impl Fn(String),
+    ) -> Result<Vec<Worker>> {
+        let Some(min) = self.arguments.min_hosts else { return Ok(current) };
+        let deadline = Instant::now() + timeout;
+        let hosts = distinct_hosts(&self.hosts);
+        let states = parallel_results(&hosts, |host| {
+            loop {
+                match self.prepare(host) {
+                    Err(_) if Instant::now() < deadline => thread::sleep(RECONNECT_INTERVAL),
+                    answer => return answer,
+                }
+            }
+        });
+        let mut first = None;
+        let mut missing = Vec::new();
+        for (host, state) in hosts.iter().zip(states) {
+            match state {
+                Ok(state) => drop(first.get_or_insert(state)),
+                Err(reason) => missing.push((host, reason)),
+            }
+        }
+        let answers = |host: &&String| missing.iter().all(|(missing, _)| missing != host);
+        let available: Vec<String> = self.hosts.iter().filter(answers).cloned().collect();
+        for (host, reason) in &missing {
+            let s = timeout.as_secs();
+            note(format!("[pod] {host} does not answer within {s} s: {reason}"));
+        }
+        match first {
+            Some(first) if available.len() >= min => {
+                let count = quantity(available.len(), "worker");
+                note(format!("[pod] {}: {count} on {}", self.run, available.join(", ")));
+                self.joint_workers(&available, &first)
+            }
+            _ => Err(Error::new(format!(
+                "{} of {} hosts answer, but --min-hosts is {min}",
+                available.len(),
+                self.hosts.len()
+            ))),
+        }
+    }
+
     /// The commands that [`prepare`](Plan::prepare) and [`start`](Plan::start) run.
     pub(crate) fn shell_lines(&self, workers: &[Worker]) -> Vec<String> {
         let mut lines = Vec::new();
@@ -266,12 +338,8 @@ impl Plan {
     ///
     /// # Errors
     /// An invalid variable in `--env`; hosts without an address for the coordinator.
-    pub(crate) fn joint_workers(
-        &self,
-        arguments: &RunOptions,
-        hosts: &[String],
-        first: &Host,
-    ) -> Result<Vec<Worker>> {
+    pub(crate) fn joint_workers(&self, hosts: &[String], first: &Host) -> Result<Vec<Worker>> {
+        let arguments = &self.arguments;
         let coordinator = match &arguments.coordinator {
             Some(address) => address.clone(),
             None if hosts.len() == 1 => "127.0.0.1:0".into(),
@@ -287,7 +355,8 @@ impl Plan {
                 ("FULMEN_NUM_PROCESSES", hosts.len().to_string()),
             ];
             if let Some(pod) = &self.virtual_pod {
-                variables.push(("FULMEN_VIRTUAL_POD", pod.shape.to_string()));
+                let shape = Shape { processes: hosts.len(), ..pod.shape };
+                variables.push(("FULMEN_VIRTUAL_POD", shape.to_string()));
             }
             self.worker(index, host, &variables, &user_variables, arguments.command[1..].to_vec())
         };
@@ -299,11 +368,8 @@ impl Plan {
     ///
     /// # Errors
     /// As [`joint_workers`](Plan::joint_workers); a host without chips.
-    pub(crate) fn chip_workers(
-        &self,
-        arguments: &RunOptions,
-        hosts: &[HostChips],
-    ) -> Result<Vec<Worker>> {
+    pub(crate) fn chip_workers(&self, hosts: &[HostChips]) -> Result<Vec<Worker>> {
+        let arguments = &self.arguments;
         let user_variables = environment(&arguments.env)?;
         let chips = hosts
             .iter()

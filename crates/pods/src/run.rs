@@ -60,7 +60,7 @@ pub(crate) fn run(run: &Run, out: &mut dyn Write, signals: Receiver<Signal>) -> 
         None => targets.resolve_named(", or --virtual 4x2 to rehearse on this machine")?,
     };
     let virtual_pod = shape.map(|shape| VirtualPod::find(shape, out)).transpose()?;
-    let plan = Plan::new(arguments, ssh, binary, virtual_pod)?;
+    let plan = Plan::new(arguments, ssh, &hosts, binary, virtual_pod)?;
     if *is_dry_run {
         return dry_run(&plan, arguments, &hosts, out);
     }
@@ -90,9 +90,9 @@ pub(crate) fn run(run: &Run, out: &mut dyn Write, signals: Receiver<Signal>) -> 
                 "{host} has no TPU chip: no /dev/accel0 or /dev/vfio/0; pass --chips"
             )));
         }
-        plan.chip_workers(arguments, &hosts)?
+        plan.chip_workers(&hosts)?
     } else {
-        plan.joint_workers(arguments, &hosts, &states[0])?
+        plan.joint_workers(&hosts, &states[0])?
     };
     print_line(
         out,
@@ -134,9 +134,9 @@ fn dry_run(
             .into_iter()
             .map(|host| HostChips { host, chips: arguments.chips.unwrap_or(1) })
             .collect();
-        plan.chip_workers(arguments, &hosts)?
+        plan.chip_workers(&hosts)?
     } else {
-        plan.joint_workers(arguments, hosts, &Host::unqueried(&hosts[0]))?
+        plan.joint_workers(hosts, &Host::unqueried(&hosts[0]))?
     };
     plan.shell_lines(&workers).iter().for_each(|line| print_line(out, line));
     if !arguments.detach {

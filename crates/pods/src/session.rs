@@ -30,7 +30,7 @@ pub(crate) enum Event {
     Opened(Connection, u64),
     /// A line of output, and how far the log has been read with it.
     Printed(String, u64),
-    /// The state of its process, as `ps` shows it, and the training step, if known.
+    /// The state of its process, as `ps` shows it, and the line of its progress file, if there is one.
     Alive(char, String),
     /// The program has ended.
     Exited(u8),

@@ -1,10 +1,13 @@
 //! `fulmen pod run --virtual`: runs over several processes on this machine.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
 
 use fulmen_data::{DataLoader, Dataset, Field, Result, Sample};
 use fulmen_nn::optim::Sgd;
@@ -22,7 +25,7 @@ struct Numbers;
 
 impl Dataset for Numbers {
     fn len(&self) -> usize {
-        32
+        240
     }
     fn fields(&self) -> Vec<Field> {
         vec![Field::new("x", DType::F32, [1])]
@@ -32,7 +35,7 @@ impl Dataset for Numbers {
     }
 }
 
-/// Prints the losses, to the bit.
+/// Prints the losses, with all their digits.
 struct PrintLosses;
 
 impl Callback for PrintLosses {
@@ -40,7 +43,9 @@ impl Callback for PrintLosses {
         "PrintLosses"
     }
     fn on_log(&mut self, point: &LogPoint, _: &mut Actions) {
-        println!("\nloss {:x}", point.get("train_loss").unwrap().to_bits());
+        println!("\nloss {} {:?}", point.global_step, point.get("train_loss").unwrap());
+        let pause = std::env::var("PAUSE_MS").map_or(0, |text| text.parse().unwrap());
+        sleep(Duration::from_millis(pause));
     }
 }
 
@@ -50,14 +55,16 @@ impl Callback for PrintLosses {
 fn member() {
     let Some(devices) = std::env::var_os("DEVICES") else { return };
     let devices: Devices = devices.to_str().unwrap().parse().unwrap();
-    let loader = DataLoader::builder(Numbers).batch_size(8).num_workers(1).build().unwrap();
+    let loader = DataLoader::builder(Numbers).batch_size(24).num_workers(1).build().unwrap();
     let line = Line { fc: Linear::new(1, 2) };
     let module = TrainingFn::new(
         &line,
         |line, batch, _| (line.fc.forward(&batch.get("x")) - 0.5).pow(2.0).mean_all(),
         |_| Sgd::new(0.1),
     );
-    let trainer = Trainer::builder().devices(devices).max_epochs(1).default_root_dir("runs");
+    let epochs = std::env::var("EPOCHS").map_or(1, |text| text.parse().unwrap());
+    let root = std::env::var("ROOT").unwrap_or("runs".into());
+    let trainer = Trainer::builder().devices(devices).max_epochs(epochs).default_root_dir(root);
     let trainer =
         trainer.enable_progress_bar(false).log_every_n_steps(1).callback(PrintLosses).build();
     trainer.unwrap().fit(&module, &loader, None).unwrap();
@@ -133,7 +140,7 @@ fn four_processes_on_this_machine_train_as_one_process_does() {
     let mut command = Command::new(this_program());
     let (code, text) = ended(command.args(MEMBER).current_dir(one.path()).env("DEVICES", "8"));
     let expected = losses(&text, "");
-    assert!(code == 0 && expected.len() == 4, "{text}");
+    assert!(code == 0 && expected.len() == 10, "{text}");
 
     let user = User::new();
     let program = this_program();
@@ -179,6 +186,147 @@ fn a_run_on_this_machine_ends_and_restarts_as_on_hosts() {
         "{text}"
     );
     assert!(!user.home.path().join(".fulmen/pods/bin").exists(), "this machine needs no copies");
+}
+
+#[test]
+fn a_crash_is_restarted_until_the_same_step_crashes_three_times() {
+    let user = User::new();
+    let crashes =
+        "echo $((20 + me)) 4 >$FULMEN_PROGRESS_FILE; [ $me = 1 ] && kill -SEGV $$; forever";
+    let run = ["run", "--virtual", "3x2", "--max-restarts", "5", "--", "./train"];
+    let text = user.check(&[&run[..], &[crashes]].concat(), 139);
+    let crashed = "[pod] worker 1 (localhost) was killed by signal 11, exit code 139; ";
+    for end in [
+        "restart 1 of 5 in 1 s, from the last checkpoint\n",
+        "restart 2 of 5 in 2 s, from the last checkpoint\n",
+        "the run crashed 3 times at step 4, so it is not restarted\n",
+    ] {
+        assert!(text.contains(&format!("{crashed}{end}")), "{text}");
+    }
+    // A worker fails because another one has crashed.
+    let fails = "[ $FULMEN_RESUME ] && exit 0; [ $me = 1 ] && sleep 0.4 && kill -KILL $$; exit 1";
+    let text = user.check(&[&run[..], &[fails]].concat(), 0);
+    assert!(
+        text.contains("worker 1 (localhost) was killed by signal 9, exit code 137; restart 1"),
+        "{text}"
+    );
+    let text = user.check(&[&run[..], &["[ $me = 1 ] && exit 2; kill -ABRT $$"]].concat(), 2);
+    assert!(text.ends_with("[pod] worker 1 (localhost) exited with code 2\n"), "{text}");
+}
+
+/// Hosts that a program named `ssh` simulates: processes with home directories of their own.
+struct Hosts {
+    user: User,
+    names: String,
+}
+
+impl Hosts {
+    fn new(count: usize) -> Hosts {
+        let user = User::new();
+        let bin = user.home.path().join("bin");
+        fs::create_dir(&bin).unwrap();
+        let home = user.home.path().display();
+        let address = format!(
+            "127.1.{}.{}",
+            std::process::id() / 200 % 200 + 1,
+            std::process::id() % 200 + 1
+        );
+        let text = format!(
+            r#"#!/bin/bash
+while [ "$1" != -- ]; do shift; done
+[ -e {home}/$2.down ] && echo "connect to host $2: No route to host" >&2 && exit 255
+export HOME={home}/$2 SSH_CONNECTION="{address} 1 {address} 22"
+cd "$HOME" && exec sh -c "$3"
+"#
+        );
+        fs::write(bin.join("ssh"), text).unwrap();
+        fs::set_permissions(bin.join("ssh"), fs::Permissions::from_mode(0o755)).unwrap();
+        let names: Vec<String> = (0..count).map(|index| format!("host-{index}")).collect();
+        for name in &names {
+            fs::create_dir(user.home.path().join(name)).unwrap();
+        }
+        Hosts { user, names: names.join(",") }
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command =
+            self.user.command(&[&["run", "--hosts", &self.names], arguments].concat());
+        let path = std::env::var("PATH").unwrap();
+        command.env("PATH", format!("{}:{path}", self.user.home.path().join("bin").display()));
+        command
+    }
+
+    /// Takes a host away, with all its processes.
+    fn preempt(&self, name: &str) {
+        let home = self.user.home.path().join(name);
+        fs::write(home.with_extension("down"), "").unwrap();
+        let variable = format!("HOME={}", home.display());
+        for entry in fs::read_dir("/proc").unwrap() {
+            let path = entry.unwrap().path();
+            let environment = fs::read(path.join("environ")).unwrap_or_default();
+            if environment.split(|byte| *byte == 0).any(|entry| entry == variable.as_bytes()) {
+                let pid = path.file_name().unwrap();
+                // It may have ended meanwhile.
+                let _ = Command::new("kill").arg("-KILL").arg(pid).stderr(Stdio::null()).status();
+            }
+        }
+    }
+}
+
+/// The losses by step.
+fn by_step(losses: &[String]) -> BTreeMap<u64, f64> {
+    let parse = |text: &String| {
+        let (step, loss) = text.split_once(' ').unwrap();
+        (step.parse().unwrap(), loss.parse().unwrap())
+    };
+    losses.iter().map(parse).collect()
+}
+
+#[test]
+fn a_run_continues_on_two_hosts_when_the_third_does_not_come_back() {
+    let one = tempfile::tempdir().unwrap();
+    let program = this_program();
+    let mut command = Command::new(&program);
+    command.args(MEMBER).current_dir(one.path()).env("DEVICES", "6").env("EPOCHS", "3");
+    let (code, text) = ended(&mut command);
+    assert_eq!(code, 0, "{text}");
+    let expected = by_step(&losses(&text, ""));
+    assert_eq!(expected.len(), 30);
+
+    let hosts = Hosts::new(3);
+    let root = format!("ROOT={}/shared", hosts.user.home.path().display());
+    let options = ["--virtual", "3x2", "--min-hosts", "2", "--max-restarts", "2"];
+    let limits = ["--lost-timeout", "4", "--grace", "3", "--start-timeout", "3", "--env"];
+    let variables = [&root, "--env", "DEVICES=auto", "--env", "EPOCHS=3", "--env", "PAUSE_MS=100"];
+    let all = [&options[..], &limits, &variables, &["--", &program], &MEMBER].concat();
+    let mut child = hosts.command(&all).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(|line| line.unwrap());
+    let mut text: Vec<String> = Vec::new();
+    for line in lines.by_ref() {
+        let is_in_second_epoch = line.starts_with("[worker 0] loss 14 ");
+        text.push(line);
+        if is_in_second_epoch {
+            break;
+        }
+    }
+    hosts.preempt("host-2");
+    text.extend(lines);
+    let text = text.join("\n");
+    assert_eq!(child.wait().unwrap().code(), Some(0), "{text}");
+    assert!(
+        text.contains("[pod] host-2 does not answer within 3 s: connect to host host-2"),
+        "{text}"
+    );
+    assert!(text.contains(": 2 workers on host-0, host-1\n"), "{text}");
+    let (before, after) = text.split_once(": 2 workers on").unwrap();
+    let resumed = by_step(&losses(after, "[worker 1] "));
+    assert!(resumed.len() < 30 && resumed.contains_key(&30), "{text}");
+    let mut found = by_step(&losses(before, "[worker 0] "));
+    found.extend(resumed);
+    assert_eq!(found.len(), 30, "{text}");
+    for (step, loss) in found {
+        assert!((loss - expected[&step]).abs() <= 1e-5 * expected[&step], "{step}: {loss}\n{text}");
+    }
 }
 
 #[test]
@@ -234,6 +382,11 @@ fn a_pod_that_cannot_be_is_refused_before_anything_starts() {
             &["--virtual", "4x2", "--tpu", "pod"],
             "'--virtual <PROCESSESxDEVICES>' cannot be used with '--tpu",
         ),
+        (
+            &["--virtual", "4x2", "--min-hosts", "5", "--max-restarts", "1"],
+            "--min-hosts 5: expected 1 to 4",
+        ),
+        (&["--virtual", "4x2", "--min-hosts", "2"], "pass --max-restarts too"),
         (&["--virtual", "4x2", "--each-chip"], "cannot be used with '--each-chip'"),
         (&[], "no hosts are given: pass --hosts or --tpu, or --virtual 4x2 to rehearse"),
     ] {

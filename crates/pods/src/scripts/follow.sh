@@ -41,6 +41,9 @@ exec 3>&-
 wait $watched
 wait $tail
 read -r code <exit
+step=""
+{ read -r step <progress; } 2>/dev/null
+tell "alive ? $step"
 # The supervisor was killed, so end the program here.
 [ "$code" = - ] && signal KILL
 trap - EXIT

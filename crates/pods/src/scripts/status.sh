@@ -17,6 +17,6 @@ for folder in ${1:-*}/*; do
     read_owner
     started=$(stat -c %Y program)
     age=$(($(date +%s) - started))
-    echo "$folder $shown ${code:--} ${program:--} $started $age $(stat -c %s log) ${owner:--} $here $step"
+    echo "$folder $shown ${code:--} ${program:--} $started $age $(stat -c %s log) ${owner:--} $here ${step##* }"
   )
 done

@@ -10,6 +10,15 @@ use std::time::Duration;
 /// The finished steps of all loops of this process.
 static STEPS: AtomicU64 = AtomicU64::new(0);
 
+/// The step of the latest training of this process. Unlike [`STEPS`], it continues from a
+/// checkpoint, and does not count other loops.
+static TRAINING_STEP: AtomicU64 = AtomicU64::new(0);
+
+/// Records the step of a training.
+pub(crate) fn training_is_at(global_step: u64) {
+    TRAINING_STEP.store(global_step, Ordering::Relaxed);
+}
+
 /// Counts a step that has finished on the device.
 pub(crate) fn step_finished() {
     static WRITER: Once = Once::new();
@@ -27,17 +36,21 @@ pub(crate) fn finished_steps() -> u64 {
     STEPS.load(Ordering::Relaxed)
 }
 
-/// Starts a thread that writes the number to a file about once a second, as long as the process
+/// Starts a thread that writes both numbers to a file about once a second, as long as the process
 /// lives.
 fn start_writer(path: OsString) {
     let write = move || {
-        let mut written = 0;
+        let mut written = String::new();
         loop {
-            let steps = finished_steps();
-            if steps != written {
+            let step = TRAINING_STEP.load(Ordering::Relaxed);
+            let progress = match finished_steps() {
+                steps if step == 0 => steps.to_string(),
+                steps => format!("{steps} {step}"),
+            };
+            if progress != written {
                 // If this fails, the supervisor only checks that the process is alive.
-                let _ = std::fs::write(&path, steps.to_string());
-                written = steps;
+                let _ = std::fs::write(&path, &progress);
+                written = progress;
             }
             thread::sleep(Duration::from_secs(1));
         }
@@ -56,16 +69,21 @@ mod tests {
         start_writer(path.clone().into());
         let read = || {
             thread::sleep(Duration::from_millis(20));
-            std::fs::read_to_string(&path).ok()?.parse::<u64>().ok()
+            std::fs::read_to_string(&path).ok()
         };
-        let wait_for_more_than = |steps: u64| {
-            step_finished();
-            std::iter::repeat_with(read)
-                .map(|steps| steps.unwrap_or(0))
-                .find(|read| *read > steps)
-                .unwrap()
+        let wait_for = |steps: u64, rest: &str| {
+            let is_it = |text: &String| {
+                let (read, after) = text.split_at(text.find(' ').unwrap_or(text.len()));
+                after == rest && read.parse::<u64>().is_ok_and(|read| read > steps)
+            };
+            let text = std::iter::repeat_with(read).flatten().find(is_it).unwrap();
+            text.split(' ').next().unwrap().parse::<u64>().unwrap()
         };
-        let first = wait_for_more_than(0);
-        assert!(wait_for_more_than(first) > first);
+        step_finished();
+        let first = wait_for(0, "");
+        step_finished();
+        wait_for(first, "");
+        training_is_at(700);
+        wait_for(first, " 700");
     }
 }

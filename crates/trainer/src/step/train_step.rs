@@ -18,6 +18,7 @@ use crate::checkpoint::run_config::RunConfig;
 use crate::console::note;
 use crate::executor::Executor;
 use crate::executor::fit_read::FitRead;
+use crate::executor::progress_file::training_is_at;
 use crate::plan::NO_LIMIT;
 use crate::process_group::{self, RunFingerprint};
 use crate::program::trace_fit::{TracedFit, trace_fit};
@@ -281,6 +282,7 @@ impl<'m> TrainStep<'m> {
         self.position.batch += 1;
         self.position.accumulate = self.config.accumulation().every(self.position.epoch);
         self.position.global_step += u64::from(self.optimizer_stepped());
+        training_is_at(self.position.global_step);
         Ok(busy)
     }
 
