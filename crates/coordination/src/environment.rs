@@ -17,6 +17,7 @@ const COORDINATOR: &str = "FULMEN_COORDINATOR";
 const PROCESS_ID: &str = "FULMEN_PROCESS_ID";
 const NUM_PROCESSES: &str = "FULMEN_NUM_PROCESSES";
 const RUN_ID: &str = "FULMEN_RUN_ID";
+const HOSTS: &str = "FULMEN_HOSTS";
 const RUN_TOKEN: &str = "FULMEN_RUN_TOKEN";
 
 impl Process {
@@ -99,8 +100,12 @@ impl Environment<'_> {
         text.parse().map(Some).map_err(|_| invalid(name, &text, expected))
     }
 
-    /// The name and the secret of the run.
+    /// The name and the secret of the run, and the names of its hosts.
     fn add_run(&self, process: Process) -> Result<Process> {
+        let process = match self.text(HOSTS)? {
+            Some(hosts) => process.with_hosts(hosts.split(',').map(str::to_owned).collect()),
+            None => process,
+        };
         let process = match self.text(RUN_ID)? {
             Some(run_id) => process.with_run_id(run_id),
             None => process,

@@ -353,6 +353,7 @@ impl Plan {
                 ("FULMEN_COORDINATOR", coordinator.clone()),
                 ("FULMEN_PROCESS_ID", index.to_string()),
                 ("FULMEN_NUM_PROCESSES", hosts.len().to_string()),
+                ("FULMEN_HOSTS", hosts.join(",")),
             ];
             if let Some(pod) = &self.virtual_pod {
                 let shape = Shape { processes: hosts.len(), ..pod.shape };

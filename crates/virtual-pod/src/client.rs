@@ -3,14 +3,17 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::{c_char, c_int};
-use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 use fulmen_pjrt::abi::*;
 use fulmen_pjrt::api::{Api, list, non_null, text};
 use parking_lot::{Condvar, Mutex};
+use sha2::{Digest, Sha256};
 
 use crate::device::Names;
 use crate::error::{Failure, PodError};
@@ -223,17 +226,26 @@ fn open_inner(inner: Api, devices: usize) -> Result<*mut PJRT_Client, PodError> 
     Ok(non_null(args.client, "client")?.as_ptr())
 }
 
-/// What distinguishes programs of this pod from those of another CPU plugin.
+/// What distinguishes programs of this pod from those of another CPU plugin. It is the same for
+/// copies of the plugin, because the processes compare it.
 fn version() -> Result<String, PodError> {
     let plugin = inner_plugin()?;
-    let file =
-        fs::metadata(plugin.path()).map(|file| (file.len(), file.mtime())).unwrap_or_default();
-    Ok(format!(
-        "virtual pod on a CPU plugin of PJRT API {} ({} bytes of {})",
-        plugin.api_version(),
-        file.0,
-        file.1
-    ))
+    let (path, api) = (plugin.path(), plugin.api_version());
+    let (bytes, end) = size_and_end(path)
+        .map_err(|e| PodError::invalid(format!("cannot read {}: {e}", path.display())))?;
+    Ok(format!("virtual pod on a CPU plugin of PJRT API {api} ({bytes} bytes, the end is {end})"))
+}
+
+/// The size of a shared object, and a hash of its last megabyte, which has the table of its
+/// sections. A hash of the whole file would take longer than a small fit.
+fn size_and_end(path: &Path) -> io::Result<(u64, String)> {
+    let file = File::open(path)?;
+    let size = file.metadata()?.len();
+    let mut end = vec![0; size.min(1 << 20) as usize];
+    let start = size - end.len() as u64;
+    file.read_exact_at(&mut end, start)?;
+    let hash = Sha256::digest(&end);
+    Ok((size, hash[..4].iter().map(|byte| format!("{byte:02x}")).collect()))
 }
 
 fn open(args: &PJRT_Client_Create_Args) -> Result<(Arc<Pod>, Vec<Peer>), PodError> {

@@ -44,6 +44,11 @@ impl Callback for PrintLosses {
     }
     fn on_log(&mut self, point: &LogPoint, _: &mut Actions) {
         println!("\nloss {} {:?}", point.global_step, point.get("train_loss").unwrap());
+        let kills_itself = std::env::var("KILLED")
+            .is_ok_and(|index| std::env::var("FULMEN_PROCESS_ID").is_ok_and(|own| own == index));
+        if point.global_step == 5 && kills_itself {
+            Command::new("kill").arg("-KILL").arg(std::process::id().to_string()).status().unwrap();
+        }
         let pause = std::env::var("PAUSE_MS").map_or(0, |text| text.parse().unwrap());
         sleep(Duration::from_millis(pause));
     }
@@ -212,6 +217,23 @@ fn a_crash_is_restarted_until_the_same_step_crashes_three_times() {
     );
     let text = user.check(&[&run[..], &["[ $me = 1 ] && exit 2; kill -ABRT $$"]].concat(), 2);
     assert!(text.ends_with("[pod] worker 1 (localhost) exited with code 2\n"), "{text}");
+}
+
+#[test]
+fn a_process_whose_devices_fail_names_the_process_that_died() {
+    let user = User::new();
+    let program = this_program();
+    // A detached run does not end the others.
+    let run = ["run", "--virtual", "2x2", "--detach", "--env", "DEVICES=auto", "--env", "KILLED=1"];
+    let timeout = ["--env", "FULMEN_HEARTBEAT_TIMEOUT=2", "--", &program];
+    user.check(&[&run[..], &timeout, &MEMBER].concat(), 0);
+    let text = user.check(&["logs", "--follow"], 137);
+    let error = text.lines().find(|line| line.starts_with("[worker 0] called `Result::unwrap()`"));
+    let error = error.unwrap_or_else(|| panic!("{text}"));
+    assert!(
+        error.contains("process 1 (") && error.contains("has not sent a heartbeat for 2 s"),
+        "{text}"
+    );
 }
 
 /// Hosts that a program named `ssh` simulates: processes with home directories of their own.

@@ -1,7 +1,9 @@
 //! Joining a run.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use super::agreement;
 use super::client::Client;
 use super::coordination::{Coordination, Inner};
 use super::coordinator::Coordinator;
@@ -43,12 +45,19 @@ pub struct Builder {
     timeouts: Timeouts,
     on_listening: Box<dyn FnOnce(&str) + Send>,
     on_refused: OnRefused,
+    on_waiting: Box<dyn Fn(&str) + Send + Sync>,
 }
 
 impl Builder {
     pub(crate) fn new(process: Process) -> Builder {
         let timeouts = Timeouts::default();
-        Builder { process, timeouts, on_listening: Box::new(|_| {}), on_refused: Arc::new(|_| {}) }
+        Builder {
+            process,
+            timeouts,
+            on_listening: Box::new(|_| {}),
+            on_refused: Arc::new(|_| {}),
+            on_waiting: Box::new(|_| {}),
+        }
     }
 
     /// Sets how long processes wait for each other.
@@ -71,6 +80,14 @@ impl Builder {
         self
     }
 
+    /// Calls `call` when others have not joined after 5 seconds, and every so often after that. In
+    /// process 0, the text names the processes that are missing. The other processes only report that
+    /// process 0 is missing.
+    pub fn on_waiting(mut self, call: impl Fn(&str) + Send + Sync + 'static) -> Builder {
+        self.on_waiting = Box::new(call);
+        self
+    }
+
     /// Joins the run and waits until all processes have joined.
     ///
     /// # Errors
@@ -78,7 +95,7 @@ impl Builder {
     /// no token; this process is refused (its index is taken, or it has a different token, number
     /// of processes, run id or version); a process did not join in time, which the message names.
     pub fn join(self) -> Result<Coordination> {
-        let Builder { process, timeouts, on_listening, on_refused } = self;
+        let Builder { process, timeouts, on_listening, on_refused, on_waiting } = self;
         timeouts.check()?;
         let token = process.token()?.cloned();
         let mut address = process.coordinator().to_owned();
@@ -111,10 +128,21 @@ impl Builder {
             host: host_name(),
             pid: std::process::id(),
         };
+        let is_coordinator = inner.process().is_coordinator();
+        let wait = Wait {
+            client: client.clone(),
+            join: request.clone(),
+            hosts: inner.process().hosts().to_vec(),
+            limit: timeouts.join,
+            report: on_waiting,
+        };
         let joining_client = client.clone();
-        let reply = inner.run(async move {
-            joining_client.ask(method::JOIN, timeouts.join, |_| request.clone()).await
+        let joined = inner.run(async move {
+            let join = joining_client.ask(method::JOIN, wait.limit, |_| request.clone());
+            let reply = wait.during(join, false).await?;
+            Ok((reply, wait))
         })?;
+        let (reply, wait) = joined;
         client.record_members(&reply.members);
         let heartbeat = std::time::Duration::from_millis(reply.heartbeat_timeout_ms.max(1));
         let heartbeat_client = client.clone();
@@ -129,10 +157,71 @@ impl Builder {
                 timeout_ms: millis(remaining),
                 facts: Default::default(),
             };
-            waiting_client.ask(method::WAIT_AT_BARRIER, timeouts.join, request).await
+            let barrier = waiting_client.ask(method::WAIT_AT_BARRIER, timeouts.join, request);
+            if is_coordinator { wait.during(barrier, true).await } else { barrier.await }
         })?;
         client.record_members(&reply.members);
         inner.set_processes(reply.members.into_iter().map(ProcessInfo::from).collect());
         Ok(Coordination::new(inner))
+    }
+}
+
+/// The times at which a wait is reported. After the last, it is reported once a minute.
+const REPORTS: [Duration; 4] = [
+    Duration::from_secs(5),
+    Duration::from_secs(15),
+    Duration::from_secs(30),
+    Duration::from_secs(60),
+];
+
+/// What a process says while it waits for others to join.
+struct Wait {
+    client: Arc<Client>,
+    join: wire::Join,
+    hosts: Vec<String>,
+    limit: Duration,
+    report: Box<dyn Fn(&str) + Send + Sync>,
+}
+
+impl Wait {
+    /// Waits for `work`. Meanwhile, it reports which members are missing, or that process 0 is.
+    async fn during<T>(&self, work: impl Future<Output = T>, of_members: bool) -> T {
+        let mut work = std::pin::pin!(work);
+        let start = tokio::time::Instant::now();
+        let minutes = (2..).map(|minutes| Duration::from_secs(60 * minutes));
+        for time in REPORTS.into_iter().chain(minutes) {
+            tokio::select! {
+                biased;
+                result = &mut work => return result,
+                () = tokio::time::sleep_until(start + time) => {}
+            }
+            let missing = if of_members {
+                self.missing_members().await
+            } else {
+                Some(format!("process 0 at {}, which does not answer", self.client.coordinator()))
+            };
+            if let Some(missing) = missing {
+                let (s, limit) = (time.as_secs(), self.limit.as_secs_f64());
+                let index = self.join.caller.index;
+                (self.report)(&format!(
+                    "process {index} has waited {s} s for {missing}; the limit is {limit} s (FULMEN_JOIN_TIMEOUT)"
+                ));
+            }
+        }
+        work.await
+    }
+
+    /// The processes that have not joined.
+    async fn missing_members(&self) -> Option<String> {
+        // Joining again only lists the members.
+        let members = self.client.members(&self.join).await?;
+        let is_missing = |index: &u32| members.iter().all(|member| member.index != *index);
+        let missing: Vec<u32> = (0..self.join.count).filter(is_missing).collect();
+        let name = |index: u32| match self.hosts.get(index as usize) {
+            Some(host) => format!("process {index} ({host})"),
+            None => format!("process {index}"),
+        };
+        let names = agreement::list(&missing, name);
+        Some(format!("{names}; {} of {} processes have joined", members.len(), self.join.count))
     }
 }

@@ -65,6 +65,18 @@ impl Client {
         self.caller
     }
 
+    /// The coordinator's address.
+    pub(crate) fn coordinator(&self) -> &str {
+        &self.coordinator
+    }
+
+    /// The processes that have joined, if the coordinator answers at once.
+    pub(crate) async fn members(&self, request: &wire::Join) -> Option<Vec<wire::Member>> {
+        let answer = self.send(method::JOIN, request.clone());
+        let reply = timeout(Duration::from_secs(1), answer).await.ok()?.ok()?;
+        reply.failure.is_none().then_some(reply.members)
+    }
+
     pub(crate) fn failure(&self) -> Option<Error> {
         self.failure.borrow().clone()
     }

@@ -7,3 +7,4 @@ mod handle;
 mod processes;
 mod rejected_peers;
 mod restarts;
+mod waiting;

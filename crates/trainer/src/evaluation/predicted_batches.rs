@@ -185,6 +185,10 @@ impl PredictedBatches {
             match self.launch() {
                 Ok(launched) => self.ended = !launched,
                 Err(error) => {
+                    let error = match self.executor.process_group() {
+                        Some(process_group) => process_group.explain(error),
+                        None => error,
+                    };
                     self.report(&error);
                     (self.ended, self.failed) = (true, Some(error));
                 }

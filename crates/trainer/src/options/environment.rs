@@ -19,19 +19,20 @@ use crate::{Error, Options, Result, TrainerArgs};
 const PREFIX: &str = "FULMEN_";
 
 /// The variables that Fulmen reads in addition to those of the Trainer's options.
-const OTHERS: [&str; 19] = [
+const OTHERS: [&str; 20] = [
     "FULMEN_COMPILE_CACHE",
     "FULMEN_COMPILE_CACHE_MB",
     "FULMEN_COORDINATOR",
-    "FULMEN_PROCESS_ID",
-    "FULMEN_NUM_PROCESSES",
-    "FULMEN_RUN_ID",
-    "FULMEN_RUN_TOKEN",
-    "FULMEN_JOIN_TIMEOUT",
     "FULMEN_HEARTBEAT_TIMEOUT",
+    "FULMEN_HOSTS",
+    "FULMEN_JOIN_TIMEOUT",
+    "FULMEN_NUM_PROCESSES",
     "FULMEN_OFFLINE",
     "FULMEN_PJRT_PLUGIN",
+    "FULMEN_PROCESS_ID",
     "FULMEN_PROGRESS_FILE",
+    "FULMEN_RUN_ID",
+    "FULMEN_RUN_TOKEN",
     "FULMEN_STORE_GIVE_UP_SECONDS",
     "FULMEN_VIRTUAL_POD",
     "FULMEN_VIRTUAL_POD_CPU_PLUGIN",

@@ -8,7 +8,7 @@ mod runtime;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Once, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fulmen_coordination::{Coordination, Halt, Process, Timeouts, on_preemption};
 use fulmen_pjrt::locate::Platform;
@@ -33,6 +33,8 @@ const NO_TIMEOUT: Duration = Duration::MAX;
 /// The processes that train together with this one.
 pub(crate) struct ProcessGroup {
     coordination: Coordination,
+    /// How long a process may be silent before it counts as lost.
+    heartbeat_timeout: Duration,
     /// Checks whether programs span the processes. In tests, each process runs its own.
     spans: fn(&Process, &Runtime) -> Result<()>,
     /// The number of shared values and decisions, which is the same in all processes.
@@ -84,7 +86,8 @@ impl ProcessGroup {
         let timeouts = Timeouts::from_env(env)?;
         let expected = process.coordinator().to_owned();
         let coordination = Coordination::builder(process)
-            .timeouts(timeouts)
+            .timeouts(timeouts.clone())
+            .on_waiting(print_line)
             .on_listening(move |address| {
                 if address != expected {
                     print_line(&format!("the coordinator listens at {address}"));
@@ -92,17 +95,20 @@ impl ProcessGroup {
             })
             .on_refused(print_line)
             .join()?;
-        let process_group = Arc::new(ProcessGroup::new(coordination, runtime::check));
+        let process_group =
+            Arc::new(ProcessGroup::new(coordination, timeouts.heartbeat, runtime::check));
         *joined = Arc::downgrade(&process_group);
         Ok(Some(process_group))
     }
 
     fn new(
         coordination: Coordination,
+        heartbeat_timeout: Duration,
         spans: fn(&Process, &Runtime) -> Result<()>,
     ) -> ProcessGroup {
         ProcessGroup {
             coordination,
+            heartbeat_timeout,
             spans,
             turns: AtomicU64::new(0),
             gathers: AtomicU64::new(0),
@@ -251,6 +257,22 @@ impl ProcessGroup {
             std::thread::sleep(Duration::from_micros(100));
         }
         Ok(())
+    }
+
+    /// If the devices failed because another process is gone, an error that names that process. The
+    /// devices may notice it before the missing heartbeats do, so this waits for those.
+    pub(crate) fn explain(&self, error: Error) -> Error {
+        if !error.is_runtime() || error.is_out_of_memory() || self.process().count() == 1 {
+            return error;
+        }
+        let deadline = Instant::now() + self.heartbeat_timeout + Duration::from_secs(2);
+        while Instant::now() < deadline {
+            if let Err(lost) = self.health() {
+                return lost.with_note(&format!(". The devices reported: {error}"));
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        error
     }
 
     /// Reports to the other processes that this one failed, unless all of them fail in the same

@@ -38,7 +38,7 @@ fn join(
 ) -> ProcessGroup {
     let timeouts = Timeouts { join: timeout, heartbeat: LONG };
     let joining = Coordination::builder(process).timeouts(timeouts).on_listening(on_listening);
-    ProcessGroup::new(joining.join().unwrap(), |_, _| Ok(()))
+    ProcessGroup::new(joining.join().unwrap(), LONG, |_, _| Ok(()))
 }
 
 /// Runs the same in three processes, each a thread. Returns their results.

@@ -215,11 +215,12 @@ impl Session {
     ) -> Result<T> {
         let process_group = self.process_group.clone();
         let _guard = process_group.as_ref().map(|process_group| process_group.guard());
-        let result = work(self);
-        if let (Some(process_group), Err(error)) = (&process_group, &result) {
-            process_group.fail(error);
-        }
-        result
+        let Some(process_group) = process_group else { return work(self) };
+        work(self).map_err(|error| {
+            let error = process_group.explain(error);
+            process_group.fail(&error);
+            error
+        })
     }
 
     /// Like [`Session::with_process_group`]. If the work fails, it also calls `on_exception` of the
@@ -231,7 +232,12 @@ impl Session {
     ) -> Result<T> {
         self.with_process_group(|session| {
             let hooks = session.callbacks.with(module);
+            let process_group = session.process_group.clone();
             let result = work(session)
+                .map_err(|error| match process_group {
+                    Some(process_group) => process_group.explain(error),
+                    None => error,
+                })
                 .inspect_err(|error| hooks.on_exception(error, &mut Actions::ignored()));
             session.finish_logging(Status::Finished, result.as_ref().err());
             result

@@ -416,12 +416,14 @@ impl<'m> TrainStep<'m> {
 
     /// Reports an error to the other processes, which would otherwise wait for this one.
     pub(super) fn report_error<T>(&self, result: Result<T>) -> Result<T> {
-        if let (Some(_), Some(process_group), Err(error)) =
-            (&self.guard, self.executor.process_group(), &result)
-        {
-            process_group.fail(error);
-        }
-        result
+        let (Some(_), Some(process_group)) = (&self.guard, self.executor.process_group()) else {
+            return result;
+        };
+        result.map_err(|error| {
+            let error = process_group.explain(error);
+            process_group.fail(&error);
+            error
+        })
     }
 }
 
