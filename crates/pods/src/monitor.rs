@@ -31,7 +31,7 @@ const MAX_EVENTS: usize = 256;
 /// After a worker fails, the others get this long to show that one of them crashed and made it fail.
 const SETTLE_TIME: Duration = Duration::from_secs(1);
 
-/// After so many crashes at one step, another attempt would crash too.
+/// After this number of crashes at one step, another attempt would crash too.
 const MAX_CRASHES: u32 = 3;
 
 /// The longest pause before a restart.
