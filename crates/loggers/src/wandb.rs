@@ -15,7 +15,7 @@ use serde_json::{Map, Value as Json, json};
 use crate::jsonl::unix_seconds;
 use crate::{LogPoint, Logger, Status};
 use api::{Api, Failure, ServerRun};
-use credentials::Settings;
+use credentials::{Labels, Settings};
 
 /// The pause between two requests, as in the client of W&B, and after a failed one.
 const INTERVAL: Duration = Duration::from_secs(15);
@@ -65,6 +65,7 @@ pub struct WandbLogger {
     run_id: Option<String>,
     name: Option<String>,
     resume: Resume,
+    labels: Labels,
     interval: Duration,
     retry_interval: Duration,
     last_pause: Duration,
@@ -122,13 +123,15 @@ impl WandbLogger {
             run_id: None,
             name: None,
             resume: Resume::Allow,
+            labels: Labels::default(),
         };
         WandbLogger::with_settings(settings, api_key.into())
     }
 
     /// Creates a logger configured by the environment variables of W&B: `WANDB_PROJECT` (by
-    /// default, `uncategorized`), `WANDB_ENTITY`, `WANDB_NAME`, `WANDB_RUN_ID`, `WANDB_RESUME`
-    /// (`allow`, `must` or `never`) and `WANDB_BASE_URL`. The key is that of `WANDB_API_KEY`, or of
+    /// default, `uncategorized`), `WANDB_ENTITY`, `WANDB_NAME`, `WANDB_TAGS`, `WANDB_NOTES`,
+    /// `WANDB_RUN_GROUP`, `WANDB_JOB_TYPE`, `WANDB_RUN_ID`, `WANDB_RESUME` (`allow`, `must` or
+    /// `never`) and `WANDB_BASE_URL`. The key is that of `WANDB_API_KEY`, or of
     /// `~/.netrc`, where `wandb login` writes it.
     ///
     /// # Errors
@@ -141,7 +144,7 @@ impl WandbLogger {
     }
 
     fn with_settings(settings: Settings, key: String) -> WandbLogger {
-        let Settings { server, project, entity, run_id, name, resume } = settings;
+        let Settings { server, project, entity, run_id, name, resume, labels } = settings;
         WandbLogger {
             api: Api::new(&server, key),
             project,
@@ -149,6 +152,7 @@ impl WandbLogger {
             run_id,
             name,
             resume,
+            labels,
             interval: INTERVAL,
             retry_interval: RETRY_INTERVAL,
             last_pause: LAST_PAUSE,
@@ -203,6 +207,10 @@ impl WandbLogger {
             "entity": self.entity,
             "displayName": self.run.name,
             "config": Json::from(config).to_string(),
+            "groupName": self.labels.group,
+            "jobType": self.labels.job_type,
+            "notes": self.labels.notes,
+            "tags": self.labels.tags,
         });
         let run = self.api.upsert_bucket(variables)?;
         let address = self.api.run_address(&run, &self.run.id);

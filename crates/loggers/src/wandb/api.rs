@@ -55,9 +55,9 @@ pub(super) struct Failure {
 /// Creates a run, or finds the run with this name and opens it again.
 const UPSERT_BUCKET: &str = "\
 mutation UpsertBucket($id: String, $name: String, $project: String, $entity: String, $displayName: String, \
-$config: JSONString) {
+$config: JSONString, $groupName: String, $jobType: String, $notes: String, $tags: [String!]) {
   upsertBucket(input: {id: $id, name: $name, modelName: $project, entityName: $entity, displayName: $displayName, \
-config: $config}) {
+config: $config, groupName: $groupName, jobType: $jobType, notes: $notes, tags: $tags}) {
     bucket { id name displayName project { id name entity { id name } } }
     inserted
   }

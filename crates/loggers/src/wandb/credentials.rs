@@ -15,6 +15,17 @@ pub(super) struct Settings {
     pub(super) run_id: Option<String>,
     pub(super) name: Option<String>,
     pub(super) resume: Resume,
+    pub(super) labels: Labels,
+}
+
+/// What the server shows of a run besides its name.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Labels {
+    pub(super) group: Option<String>,
+    pub(super) job_type: Option<String>,
+    pub(super) notes: Option<String>,
+    /// `None` keeps the tags of a run that continues.
+    pub(super) tags: Option<Vec<String>>,
 }
 
 impl Settings {
@@ -59,6 +70,12 @@ impl Settings {
                 "WANDB_BASE_URL is {server}; expected an address such as https://api.wandb.ai"
             ));
         }
+        let labels = Labels {
+            group: set("WANDB_RUN_GROUP"),
+            job_type: set("WANDB_JOB_TYPE"),
+            notes: set("WANDB_NOTES"),
+            tags: set("WANDB_TAGS").map(|list| tags(&list)),
+        };
         Ok(Settings {
             server,
             project: set("WANDB_PROJECT").unwrap_or_else(|| "uncategorized".to_owned()),
@@ -66,8 +83,15 @@ impl Settings {
             run_id,
             name: set("WANDB_NAME"),
             resume,
+            labels,
         })
     }
+}
+
+/// The tags in a list that is separated by commas.
+fn tags(list: &str) -> Vec<String> {
+    let tags = list.split(',').map(str::trim).filter(|tag| !tag.is_empty());
+    tags.map(str::to_owned).collect()
 }
 
 /// The API key for a server: in `WANDB_API_KEY`, or in the netrc file.
@@ -147,6 +171,7 @@ mod tests {
             ("https://api.wandb.ai", "uncategorized")
         );
         assert_eq!(settings.resume, Resume::Allow);
+        assert_eq!(settings.labels, Labels::default());
         for (pairs, expected) in [
             (&[("WANDB_MODE", "offline")][..], "WANDB_MODE is offline"),
             (&[("WANDB_DISABLED", "true")], "WANDB_DISABLED is set"),

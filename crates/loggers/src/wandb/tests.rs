@@ -286,6 +286,45 @@ fn the_requests_have_what_the_client_of_wandb_sends() {
 }
 
 #[test]
+fn tags_notes_group_and_job_type_are_those_of_the_environment() {
+    let variables = [
+        ("WANDB_TAGS", "wide, first,,"),
+        ("WANDB_NOTES", "with a lower rate"),
+        ("WANDB_RUN_GROUP", "sweep-3"),
+        ("WANDB_JOB_TYPE", "train"),
+    ];
+    let variable = |name: &str| {
+        variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
+    };
+    let server = Server::start(State::default());
+    let mut logger = server.logger();
+    logger.labels = Settings::read(variable).unwrap().labels;
+    let folder = tempfile::tempdir().unwrap();
+    logger.start(folder.path()).unwrap();
+    logger.log(&point(10)).unwrap();
+    logger.finalize(Status::Finished).unwrap();
+    let state = server.state.lock().unwrap();
+    let created = |request: &&Request| request.body["operationName"] == "UpsertBucket";
+    let body = &state.requests.iter().find(created).unwrap().body;
+    let recorded: Json =
+        serde_json::from_str(include_str!("../../tests/reference/wandb_requests.json")).unwrap();
+    let theirs = recorded["requests"].as_array().unwrap();
+    let theirs = theirs.iter().find(|r| r["body"]["operationName"] == "UpsertBucket").unwrap();
+    for (name, value) in [
+        ("tags", json!(["wide", "first"])),
+        ("notes", json!("with a lower rate")),
+        ("groupName", json!("sweep-3")),
+        ("jobType", json!("train")),
+    ] {
+        assert_eq!(body["variables"][name], value);
+        let query = body["query"].as_str().unwrap();
+        assert!(query.contains(&format!("{name}: ${name}")), "{query}");
+        // The client of wandb uses the same name.
+        assert!(theirs["body"]["variables"].as_object().unwrap().contains_key(name), "{name}");
+    }
+}
+
+#[test]
 fn faults_of_the_server_neither_lose_nor_double_a_row() {
     let folder = tempfile::tempdir().unwrap();
     use Fault::{Close, LostAnswer, Silence, Status as Answer};
