@@ -41,6 +41,8 @@ pub(crate) struct ProcessGroup {
     turns: AtomicU64,
     /// The number of gathers.
     gathers: AtomicU64,
+    /// The number of programs on which the processes have agreed, for all Trainers of the group.
+    programs: Arc<AtomicU64>,
     /// Whether this process has not failed, so that it can leave the run in an orderly way.
     is_healthy: AtomicBool,
     /// Whether all processes fail in the same way, so that no process needs a report.
@@ -112,6 +114,7 @@ impl ProcessGroup {
             spans,
             turns: AtomicU64::new(0),
             gathers: AtomicU64::new(0),
+            programs: Arc::default(),
             is_healthy: AtomicBool::new(true),
             fails_everywhere: AtomicBool::new(false),
         }
@@ -123,7 +126,7 @@ impl ProcessGroup {
 
     /// Opens this process's devices, as part of the devices of all processes.
     pub(crate) fn open(&self, accelerator: Accelerator, devices: &Devices) -> Result<Runtime> {
-        runtime::open(&self.coordination, accelerator, devices)
+        runtime::open(&self.coordination, &self.programs, accelerator, devices)
     }
 
     /// Checks that the runtime's programs span the processes. Call it after the processes agreed on

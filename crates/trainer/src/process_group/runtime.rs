@@ -18,10 +18,11 @@ use crate::{Error, Result};
 /// has no peers.
 pub(super) fn open(
     coordination: &Coordination,
+    programs: &Arc<AtomicU64>,
     accelerator: Accelerator,
     devices: &Devices,
 ) -> Result<Runtime> {
-    RUN.set(Some(Run { coordination: coordination.clone(), turns: Arc::default() }));
+    RUN.set(Some(Run { coordination: coordination.clone(), turns: programs.clone() }));
     let process = coordination.process();
     let peers = Peers {
         index: process.index(),
