@@ -56,7 +56,7 @@ impl Discriminator {
 }
 
 #[derive(Module)]
-struct Gan {
+pub(crate) struct Gan {
     generator: Generator,
     discriminator: Discriminator,
     #[module(skip)]
@@ -65,7 +65,7 @@ struct Gan {
 
 impl Gan {
     /// Makes a GAN with the weights of `reference/gan.py`.
-    fn new(configure: fn() -> Box<dyn Optimizer>) -> Gan {
+    pub(crate) fn new(configure: fn() -> Box<dyn Optimizer>) -> Gan {
         let gan = Gan {
             generator: Generator {
                 hidden: Linear::new(NOISE, HIDDEN),
@@ -121,7 +121,7 @@ fn adam() -> Adam {
     Adam::new(2e-4).betas(0.5, 0.999)
 }
 
-fn two_to_one() -> Box<dyn Optimizer> {
+pub(crate) fn two_to_one() -> Box<dyn Optimizer> {
     let optimizers = Optimizers::new().add("discriminator", ["discriminator.*"], adam());
     Box::new(optimizers.add("generator", ["generator.*"], adam()).every("generator", 2))
 }
@@ -143,7 +143,7 @@ fn data(samples: usize) -> TensorDataset {
     data.array("noise", [samples, NOISE], numbers(9_000_000_000, samples * NOISE)).build().unwrap()
 }
 
-fn loader(batches: usize, batch: usize) -> DataLoader {
+pub(crate) fn loader(batches: usize, batch: usize) -> DataLoader {
     DataLoader::builder(data(batches * batch)).batch_size(batch).drop_last(true).build().unwrap()
 }
 

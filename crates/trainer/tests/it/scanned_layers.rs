@@ -27,7 +27,7 @@ struct Layer {
 }
 
 #[derive(Module)]
-struct Deep {
+pub(crate) struct Deep {
     embed: Linear,
     layers: Vec<Layer>,
     head: Linear,
@@ -37,7 +37,7 @@ struct Deep {
 }
 
 impl Deep {
-    fn new(scan: bool, optimizer: fn() -> Box<dyn Optimizer>) -> Deep {
+    pub(crate) fn new(scan: bool, optimizer: fn() -> Box<dyn Optimizer>) -> Deep {
         let layer = |_| Layer { norm: LayerNorm::new([WIDTH]), fc: Linear::new(WIDTH, WIDTH) };
         let (embed, head) = (Linear::new(FEATURES, WIDTH), Linear::new(WIDTH, CLASSES));
         Deep { embed, layers: (0..LAYERS).map(layer).collect(), head, scan, optimizer }
@@ -69,7 +69,7 @@ impl TrainingModule for Deep {
     }
 }
 
-fn adamw() -> Box<dyn Optimizer> {
+pub(crate) fn adamw() -> Box<dyn Optimizer> {
     Box::new(ParamGroups::new(AdamW::new(1e-2).weight_decay(0.1)).no_decay_on_biases_and_norms())
 }
 

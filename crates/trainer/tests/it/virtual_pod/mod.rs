@@ -3,6 +3,7 @@
 
 mod compile_cache;
 mod full_disk;
+mod list;
 mod loss_weights;
 mod slices;
 
@@ -22,6 +23,10 @@ fn member() {
     let Some(task) = std::env::var_os(TASK_VARIABLE) else { return };
     let folder = std::env::var_os("FOLDER").unwrap();
     let own = match &*task.to_string_lossy() {
+        "list" => {
+            list::member(Path::new(&folder));
+            return;
+        }
         "compile cache" => Some(compile_cache::member(Path::new(&folder))),
         _ => None,
     };
