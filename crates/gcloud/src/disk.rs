@@ -31,14 +31,13 @@ fn create(arguments: &CreateDisk, tool: &mut Tool<'_>) -> Result<u8> {
     let name = &arguments.disk.name;
     let zone = &arguments.disk.zone_args.zone;
     let day = Rates::disk_day(&arguments.kind, arguments.size as f64, 0.0, 0.0);
-    let created = tool.change(&command).map_err(|error| {
-        let text = format!(
-            "{error}. Whether the disk exists is shown by `fulmen tpu disk list --zone {zone}`, and it costs {} a day if it does",
+    tool.change(&command).map_err(|error| {
+        Error::new(format!(
+            "LEFT: the disk {name} may exist, and would cost {} a day: {error}\n  \
+             Look: fulmen tpu disk list --zone {zone}",
             dollars(day)
-        );
-        Error::new(text)
-    });
-    created?;
+        ))
+    })?;
     tool.progress(&format!(
         "[tpu] the disk {name} costs {} a day until it is deleted: fulmen tpu disk delete {name} --zone {zone}",
         dollars(day)

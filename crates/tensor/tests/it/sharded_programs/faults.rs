@@ -22,6 +22,7 @@ fn split(axes: &[&str]) -> Sharding {
 
 /// The results on one device, and on eight as this mesh.
 fn run(
+    dtype: DType,
     mesh: &[(&str, usize)],
     parameters: &[Parameter<'_>],
     f: &dyn Fn(&[Tensor]) -> Vec<Tensor>,
@@ -31,7 +32,7 @@ fn run(
         let mesh = Mesh::new(mesh.iter().copied()).unwrap();
         let runtime = runtime(devices).with_mesh(&mesh).unwrap();
         let types: Vec<TensorType> =
-            parameters.iter().map(|(dims, _)| TensorType::new(DType::F32, *dims)).collect();
+            parameters.iter().map(|(dims, _)| TensorType::new(dtype, *dims)).collect();
         let mut function = Function::trace("fault", &types, f);
         let mut arrays = Vec::new();
         for (i, (dims, axes)) in parameters.iter().enumerate() {
@@ -40,7 +41,7 @@ fn run(
             let count = dims.iter().product::<usize>();
             let numbers: Vec<f32> =
                 (0..count).map(|k| ((k * 7 + i * 3) as f32 * 0.618).sin()).collect();
-            let literal = Literal::from_slice(&numbers, *dims).unwrap();
+            let literal = Literal::from_slice(&numbers, *dims).unwrap().to_dtype(dtype).unwrap();
             arrays.push(runtime.to_devices(&literal, &sharding).unwrap());
         }
         let compiled = runtime.compile(&function).unwrap();
@@ -57,7 +58,16 @@ fn same(
     parameters: &[Parameter<'_>],
     f: impl Fn(&[Tensor]) -> Vec<Tensor>,
 ) {
-    let [one, eight] = run(mesh, parameters, &f);
+    same_in(DType::F32, mesh, parameters, f);
+}
+
+fn same_in(
+    dtype: DType,
+    mesh: &[(&str, usize)],
+    parameters: &[Parameter<'_>],
+    f: impl Fn(&[Tensor]) -> Vec<Tensor>,
+) {
+    let [one, eight] = run(dtype, mesh, parameters, &f);
     for (i, (one, eight)) in one.iter().zip(&eight).enumerate() {
         let largest = one.iter().fold(1.0f64, |m, v| m.max(v.abs()));
         for (a, b) in one.iter().zip(eight) {
@@ -198,6 +208,25 @@ fn a_product_of_matrices_on_three_mesh_axes() {
             weighted(&x[0].matmul(&x[1]).exp().with_sharding(&split(of_result)), x)
         });
     }
+}
+
+#[test]
+fn a_product_over_several_axes_on_three_mesh_axes() {
+    let parameters: [Parameter<'_>; 2] = [(&[4, 2, 2, 3], &["a", "", "b", ""]), (&[3, 16], &[])];
+    // Products of f64 keep their axes on CPUs, as all products do on TPUs.
+    same_in(DType::F64, &CUBE, &parameters, |x| {
+        let product = (x[0].matmul(&x[1]) * 0.3).with_sharding(&split(&["", "c", "", "b"]));
+        grad(&(product * Tensor::ones(DType::F64, [4, 2, 2, 16])).sum_all(), &[&x[1]])
+    });
+    // With batches, and with contracting axes that are neither together nor in order.
+    let parameters: [Parameter<'_>; 2] =
+        [(&[2, 4, 6, 4], &["a", "b", "", "c"]), (&[4, 4, 2, 8], &["c", "", "a", "b"])];
+    same_in(DType::F64, &CUBE, &parameters, |x| {
+        let product = x[0].dot_general(&x[1], (0, 2), ([3, 1], [0, 1]));
+        let mut results = grad(&product.square().sum_all(), &[&x[0], &x[1]]);
+        results.push(product);
+        results
+    });
 }
 
 #[test]
@@ -444,7 +473,7 @@ fn fourier_transforms_between_splits() {
 fn a_dynamic_slice_of_a_dynamic_slice() {
     let start = |x: &Tensor| x.to_dtype(DType::I32);
     let parameters: [Parameter<'_>; 1] = [(&[8], &["ab"])];
-    let [one, eight] = run(&GRID, &parameters, &|x| {
+    let [one, eight] = run(DType::F32, &GRID, &parameters, &|x| {
         let six = start(&(x[0].abs().sum_all() * 0.0 + 6.0));
         let numbers = Tensor::arange(DType::F32, 8) + x[0].sum_all() * 0.0;
         let first = numbers.dynamic_slice(std::slice::from_ref(&six), &[4]);
