@@ -102,6 +102,9 @@ mod many_hosts {}
 #[doc = include_str!("src/pods.md")]
 mod pods {}
 #[cfg(doctest)]
+#[doc = include_str!("src/rehearse-a-pod.md")]
+mod rehearse_a_pod {}
+#[cfg(doctest)]
 #[doc = include_str!("src/tpu-vms.md")]
 mod tpu_vms {}
 #[cfg(doctest)]

@@ -43,6 +43,10 @@ impl Builder {
         self
     }
 
+    pub fn on_waiting(self, _: impl Fn(&str) + Send + Sync + 'static) -> Builder {
+        self
+    }
+
     /// # Errors
     /// This always fails, with an error that names the missing feature.
     pub fn join(self) -> Result<Coordination> {

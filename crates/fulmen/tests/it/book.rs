@@ -200,9 +200,15 @@ fn the_book_documents_every_variable() {
         names.contains("FULMEN_PJRT_PLUGIN") && names.contains("FULMEN_MAX_EPOCHS"),
         "{names:?}"
     );
-    let book = ["options.md", "devices.md", "many-hosts.md", "performance.md", "files.md"]
-        .map(|name| read(chapters().join(name)))
-        .concat();
+    let names_of_chapters = [
+        "options.md",
+        "devices.md",
+        "many-hosts.md",
+        "rehearse-a-pod.md",
+        "performance.md",
+        "files.md",
+    ];
+    let book = names_of_chapters.map(|name| read(chapters().join(name))).concat();
     for name in names {
         assert!(book.contains(&format!("`{name}`")), "no chapter documents {name}");
     }

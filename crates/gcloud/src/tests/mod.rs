@@ -6,9 +6,9 @@ mod google;
 mod grammar;
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
+use std::io::Write as _;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
@@ -525,9 +525,17 @@ fn a_quota_above_zero_is_shown() {
     assert_eq!(serde_json::from_str::<Value>(&out).unwrap()[0]["value"], "16");
 }
 
+/// Writes a program. Another process writes it: while a file is open for writing here, a program
+/// that another test starts would inherit it, and the file could not be run.
 fn script(path: &Path, text: &str) {
-    fs::write(path, text).unwrap();
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut shell = Command::new("sh")
+        .args(["-c", "cat >\"$0\" && chmod 755 \"$0\""])
+        .arg(path)
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    shell.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    assert!(shell.wait().unwrap().success());
 }
 
 #[test]
