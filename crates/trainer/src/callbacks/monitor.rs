@@ -4,6 +4,14 @@ use crate::console::note;
 use crate::{Actions, LogPoint};
 
 /// Whether a metric is better when smaller or when larger.
+///
+/// ```
+/// use fulmen_trainer::callbacks::{EarlyStopping, Mode, ModelCheckpoint};
+///
+/// let stopping = EarlyStopping::new("val_loss", Mode::Min);
+/// let best = ModelCheckpoint::new().monitor("val_acc", Mode::Max);
+/// # let _ = (stopping, best);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Smaller is better, as for a loss.

@@ -8,6 +8,19 @@ use std::path::PathBuf;
 use crate::{Plan, Predicted, Strategy};
 
 /// The facts that are known when a fit starts.
+///
+/// ```
+/// use fulmen_trainer::{Callback, FitStart};
+///
+/// /// Prints where a fit starts, and where its files are.
+/// struct Announce;
+///
+/// impl Callback for Announce {
+///     fn on_fit_start(&mut self, start: &FitStart) {
+///         println!("step {} on {}, files in {:?}", start.global_step, start.platform, start.run_dir);
+///     }
+/// }
+/// ```
 #[derive(Clone, Debug)]
 pub struct FitStart {
     /// The folder of this run, even with checkpoints off. `None` with `fast_dev_run` and
@@ -57,6 +70,21 @@ pub struct FitStart {
 }
 
 /// The progress of training. Reading it never waits for the device.
+///
+/// ```
+/// use fulmen_trainer::{Actions, Callback, Progress};
+///
+/// /// Ends the fit in the middle of the second epoch.
+/// struct Half;
+///
+/// impl Callback for Half {
+///     fn on_train_batch_end(&mut self, progress: &Progress, actions: &mut Actions) {
+///         if progress.epoch == 1 && 2 * progress.batch >= progress.batches {
+///             actions.stop("the second epoch is half done");
+///         }
+///     }
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// The current epoch, counted from 0.

@@ -11,6 +11,16 @@ use crate::stage::Stage;
 use crate::{Error, Result};
 
 /// How a logged name reduces its values over the samples of a batch and over steps.
+///
+/// ```
+/// use fulmen_tensor::Tensor;
+/// use fulmen_trainer::{ReduceFx, StepContext};
+///
+/// /// Logs the largest of the losses of the samples, in a step and in an epoch.
+/// fn log_worst(cx: &mut StepContext, losses: &Tensor) {
+///     cx.log("worst", losses).reduce_fx(ReduceFx::Max);
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ReduceFx {
     /// The mean over the real samples.
