@@ -16,6 +16,10 @@ use crate::{Plan, Predicted, Strategy};
 /// struct Announce;
 ///
 /// impl Callback for Announce {
+///     fn name(&self) -> &'static str {
+///         "announce"
+///     }
+///
 ///     fn on_fit_start(&mut self, start: &FitStart) {
 ///         println!("step {} on {}, files in {:?}", start.global_step, start.platform, start.run_dir);
 ///     }
@@ -78,6 +82,10 @@ pub struct FitStart {
 /// struct Half;
 ///
 /// impl Callback for Half {
+///     fn name(&self) -> &'static str {
+///         "half"
+///     }
+///
 ///     fn on_train_batch_end(&mut self, progress: &Progress, actions: &mut Actions) {
 ///         if progress.epoch == 1 && 2 * progress.batch >= progress.batches {
 ///             actions.stop("the second epoch is half done");
