@@ -230,7 +230,8 @@ fn open_inner(inner: Api, devices: usize) -> Result<*mut PJRT_Client, PodError> 
 /// copies of the plugin, because the processes compare it.
 fn version() -> Result<String, PodError> {
     let plugin = inner_plugin()?;
-    let (path, api) = (plugin.path(), plugin.api_version());
+    let path = plugin.path();
+    let api = plugin.api_version();
     let (bytes, end) = size_and_end(path)
         .map_err(|e| PodError::invalid(format!("cannot read {}: {e}", path.display())))?;
     Ok(format!("virtual pod on a CPU plugin of PJRT API {api} ({bytes} bytes, the end is {end})"))

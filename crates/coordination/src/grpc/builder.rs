@@ -201,7 +201,8 @@ impl Wait {
                 Some(format!("process 0 at {}, which does not answer", self.client.coordinator()))
             };
             if let Some(missing) = missing {
-                let (s, limit) = (time.as_secs(), self.limit.as_secs_f64());
+                let s = time.as_secs();
+                let limit = self.limit.as_secs_f64();
                 let index = self.join.caller.index;
                 (self.report)(&format!(
                     "process {index} has waited {s} s for {missing}; the limit is {limit} s (FULMEN_JOIN_TIMEOUT)"

@@ -331,7 +331,8 @@ fn no_fault_of_the_service_leaves_a_machine_unreported() {
                 if count.is_some() {
                     google.server.fail(number, fault, send);
                 }
-                let (mut out, mut log) = (Vec::new(), Vec::new());
+                let mut out = Vec::new();
+                let mut log = Vec::new();
                 let tool = Tool::new(&program, &mut out, &mut log, &signals, poll_policy());
                 let lease = Lease { machine: &machine, delete_after: true, json: false };
                 let ended = lease_with(lease, false, tool, &mut |_| Ok(0));

@@ -173,7 +173,8 @@ pub(super) fn differences(current: &[Fact], stored: &[Fact]) -> Vec<String> {
                 (Some(then), Some(now)) => common_start(then, now),
                 _ => 0,
             };
-            let (then, now) = (shortened(then, skipped), shortened(now, skipped));
+            let then = shortened(then, skipped);
+            let now = shortened(now, skipped);
             lines.push(format!("{name}: {then} then, {now} now"));
         }
     }
@@ -336,7 +337,8 @@ mod tests {
             )
         };
         let check = |now: &str, then: &str, expected: &str| {
-            let (now, then) = (key(&[("the options", now)]), key(&[("the options", then)]));
+            let now = key(&[("the options", now)]);
+            let then = key(&[("the options", then)]);
             assert_eq!(differences(&now.facts, &then.facts), [expected]);
         };
         check(

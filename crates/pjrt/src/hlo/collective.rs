@@ -160,7 +160,8 @@ impl Module {
             for instruction in &computation.instructions {
                 if let Some(BetweenSlices { kind, slices }) = instruction.between_slices {
                     let data = computation.operands(instruction).take(1);
-                    let (name, source) = (instruction.name.clone(), instruction.source.clone());
+                    let name = instruction.name.clone();
+                    let source = instruction.source.clone();
                     collectives.push(Collective {
                         kind,
                         name,
@@ -191,7 +192,8 @@ impl Module {
                 }
                 let bytes =
                     payload(kind, instruction, computation.operands(instruction), group_size);
-                let (name, source) = (instruction.name.clone(), instruction.source.clone());
+                let name = instruction.name.clone();
+                let source = instruction.source.clone();
                 collectives.push(Collective {
                     kind,
                     name,

@@ -135,7 +135,8 @@ fn on_disks_that_are_full_for_a_moment() {
         assert_eq!(names.len(), 3, "{names:?}");
         assert_eq!(names[0], "manifest.json", "{names:?}");
         assert!(names[1..].iter().all(|name| name.ends_with(".safetensors")), "{names:?}");
-        let (saved, expected) = (tensors(&saved[0]), tensors(&expected[0]));
+        let saved = tensors(&saved[0]);
+        let expected = tensors(&expected[0]);
         assert_eq!(saved.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>());
         for (name, value) in &expected {
             assert_eq!(saved[name].bytes(), value.bytes(), "{strategy}: {name}");

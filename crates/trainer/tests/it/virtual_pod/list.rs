@@ -120,7 +120,8 @@ impl Probe {
     }
 
     fn log(&self, batch: &Batch, cx: &mut StepContext) {
-        let (scores, y) = (self.scores(batch), batch.get("y"));
+        let scores = self.scores(batch);
+        let y = batch.get("y");
         let index = batch.get("index");
         // It differs for any two orders of the samples.
         let place = Tensor::iota(DType::F32, [batch.size()], 0);
@@ -335,7 +336,8 @@ fn predictions(place: &Place) -> Result<Vec<f64>> {
 
 fn own_loop(place: &Place) -> Result<Vec<f64>> {
     let mut trainer = place.trainer_without_callbacks().build()?;
-    let (module, train) = (Probe::new(), loader(SAMPLES).build().unwrap());
+    let module = Probe::new();
+    let train = loader(SAMPLES).build().unwrap();
     let mut step = trainer.train_step(&module, &train)?;
     let validation = step.eval_step(&loader(20).build().unwrap())?;
     let saved = place.folder.join("saved");
@@ -365,7 +367,8 @@ fn scanned_layers(place: &Place) -> Result<Vec<f64>> {
 fn tuner(place: &Place) -> Result<Vec<f64>> {
     let record = Record::default();
     let mut trainer = place.trainer(&record).build()?;
-    let (module, train) = (Probe::new(), loader(SAMPLES).build().unwrap());
+    let module = Probe::new();
+    let train = loader(SAMPLES).build().unwrap();
     let finder = LearningRateFinder::new().num_training_steps(8);
     let curve = trainer.lr_find(&module, &train, &finder)?;
     let sizes = BatchSizeFinder::new().init_val(BATCH).max_trials(2).steps_per_trial(2);
