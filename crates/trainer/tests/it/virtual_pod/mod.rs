@@ -5,6 +5,7 @@ mod compile_cache;
 mod full_disk;
 mod list;
 mod loss_weights;
+mod resharding;
 mod slices;
 
 use std::path::{Path, PathBuf};
@@ -22,18 +23,21 @@ use crate::test_processes::{TASK_VARIABLE, TestProcesses, say};
 fn member() {
     let Some(task) = std::env::var_os(TASK_VARIABLE) else { return };
     let folder = std::env::var_os("FOLDER").unwrap();
-    let own = match &*task.to_string_lossy() {
-        "list" => {
-            list::member(Path::new(&folder));
+    let folder = Path::new(&folder);
+    let task = task.to_string_lossy();
+    let own = match task.split_once(": ").unwrap_or((&task, "")) {
+        ("list", _) => {
+            list::member(folder);
             return;
         }
-        "compile cache" => Some(compile_cache::member(Path::new(&folder))),
+        ("compile cache", _) => Some(compile_cache::member(folder)),
+        ("reshard", epoch) => Some(resharding::member(folder, epoch)),
         _ => None,
     };
     if let Some(result) = own {
         return result.unwrap_or_else(|error| say(format!("ended {error}").replace('\n', " ")));
     }
-    let ending = match fit(Path::new(&folder), Devices::auto(), &task.to_string_lossy()) {
+    let ending = match fit(folder, Devices::auto(), &task) {
         Ok(values) => format!("well {values:x?}"),
         Err(error) => format!("{error}"),
     };
