@@ -74,6 +74,11 @@ pub(crate) struct Record {
     profiler: Option<RunProfiler>,
 }
 
+/// The callbacks that all processes have if one has them. Processes may differ in the others, and in
+/// a user's own, which for example only process 0 has.
+const REQUESTING_CALLBACKS: [&str; 4] =
+    ["EarlyStopping", "ModelCheckpoint", "ReduceLROnPlateau", "Timer"];
+
 /// How long the start and the end of a run wait for a logger.
 const LOGGER_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -256,8 +261,21 @@ impl Session {
             &self.choices.options,
             &self.runtime,
             action,
-            facts,
+            |all| {
+                all.insert("callbacks".into(), self.requesting_callbacks());
+                facts(all)
+            },
         )
+    }
+
+    /// The library's callbacks that act by requests, for the comparison with other processes. Those
+    /// that change the step are compared with the program.
+    fn requesting_callbacks(&self) -> String {
+        let mut names = Vec::new();
+        self.callbacks.each(|callback| names.push(callback.name()));
+        names.retain(|name| REQUESTING_CALLBACKS.contains(name));
+        names.sort_unstable();
+        if names.is_empty() { "none".into() } else { names.join(", ") }
     }
 
     /// Loads the chosen weights into a module.

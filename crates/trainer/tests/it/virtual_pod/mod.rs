@@ -2,6 +2,7 @@
 //! process with as many devices, bit for bit.
 
 mod compile_cache;
+mod differences;
 mod full_disk;
 mod list;
 mod loss_weights;
@@ -31,6 +32,7 @@ fn member() {
             return;
         }
         ("compile cache", _) => Some(compile_cache::member(folder)),
+        ("differences", _) => Some(differences::member(folder)),
         ("reshard", epoch) => Some(resharding::member(folder, epoch)),
         _ => None,
     };
