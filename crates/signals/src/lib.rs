@@ -153,6 +153,7 @@ static STATE: Mutex<State> = Mutex::new(State {
     grace: Duration::ZERO,
     guards: 0,
     listeners: Vec::new(),
+    unsaved_listeners: Vec::new(),
 });
 
 /// The effect of a signal.
@@ -178,6 +179,8 @@ struct State {
     /// The number of guards so far.
     guards: u64,
     listeners: Vec<(u64, Listener)>,
+    /// Those that are called before a signal ends the program because no step has completed.
+    unsaved_listeners: Vec<(u64, Listener)>,
 }
 
 impl State {
@@ -234,6 +237,10 @@ fn is_default(status: &str, number: i32) -> bool {
     handled >> (number - 1) & 1 == 0
 }
 
+fn called(listeners: &[(u64, Listener)]) -> Vec<Listener> {
+    listeners.iter().map(|listener| listener.1.clone()).collect()
+}
+
 /// Runs on the thread that waits for signals.
 fn receive(signal: Signal) {
     let (mut state, now) = (STATE.lock(), Instant::now());
@@ -241,6 +248,9 @@ fn receive(signal: Signal) {
         Effect::End => end(signal),
         Effect::EndUnsaved => {
             print_line(&format!("\n{signal} before the first step: there is nothing to save."));
+            let listeners = called(&state.unsaved_listeners);
+            drop(state);
+            listeners.iter().for_each(|listener| listener(signal));
             end(signal)
         }
         Effect::Nothing => return,
@@ -248,8 +258,7 @@ fn receive(signal: Signal) {
     }
     state.requested = Some((signal, now));
     let (grace, guards) = (state.grace, state.guards);
-    let listeners: Vec<Listener> =
-        state.listeners.iter().map(|listener| listener.1.clone()).collect();
+    let listeners = called(&state.listeners);
     drop(state);
     listeners.iter().for_each(|listener| listener(signal));
     if signal == Signal::Interrupt {
@@ -325,6 +334,12 @@ impl Guard {
         }
         state.listeners.push((self.0, Arc::new(listener)));
     }
+
+    /// Calls `listener` before a signal ends the program because no step has completed, while the
+    /// guard is alive. The program ends when it returns.
+    pub fn before_unsaved_end(&self, listener: impl Fn(Signal) + Send + Sync + 'static) {
+        STATE.lock().unsaved_listeners.push((self.0, Arc::new(listener)));
+    }
 }
 
 impl Drop for Guard {
@@ -332,6 +347,7 @@ impl Drop for Guard {
         let mut state = STATE.lock();
         state.running -= 1;
         state.listeners.retain(|listener| listener.0 != self.0);
+        state.unsaved_listeners.retain(|listener| listener.0 != self.0);
     }
 }
 
@@ -346,9 +362,14 @@ mod tests {
     #[test]
     fn within_a_second_a_repeated_signal_other_than_ctrl_c_counts_once() {
         let (first, soon) = (Instant::now(), Duration::from_millis(999));
-        let state = |running, stepped, requested| {
-            let (grace, listeners) = (Duration::ZERO, Vec::new());
-            State { running, stepped, requested, grace, guards: 0, listeners }
+        let state = |running, stepped, requested| State {
+            running,
+            stepped,
+            requested,
+            grace: Duration::ZERO,
+            guards: 0,
+            listeners: Vec::new(),
+            unsaved_listeners: Vec::new(),
         };
         let (idle, begun, stepped) =
             (state(0, true, None), state(1, false, None), state(1, true, None));

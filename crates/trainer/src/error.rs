@@ -226,10 +226,12 @@ impl Error {
         self.signal().is_some()
     }
 
-    /// The signal that ended the run, if one did.
+    /// The signal that ended the run, if one did. Another process may have got it, before its first
+    /// step.
     pub fn signal(&self) -> Option<Signal> {
-        match self.kind {
-            Kind::Interrupted { signal } => Some(signal),
+        match (&self.kind, &self.source) {
+            (Kind::Interrupted { signal }, _) => Some(*signal),
+            (_, Some(Source::Coordination(source))) => signal_of(source),
             _ => None,
         }
     }
@@ -360,6 +362,20 @@ impl Error {
         let of_variables = |source: &Option<Source>| matches!(source, Some(Source::Coordination(source)) if source.is_usage());
         self.kind == Kind::Option || self.kind == Kind::Coordination && of_variables(&self.source)
     }
+}
+
+/// Why a process ends that a signal reached before its first step.
+pub(crate) fn unsaved_end(signal: Signal) -> String {
+    format!("{signal} before its first step")
+}
+
+/// The signal that ended the process that an error names, before its first step. This process ends
+/// with the same exit code.
+pub(crate) fn signal_of(error: &fulmen_coordination::Error) -> Option<Signal> {
+    let text = error.to_string();
+    [Signal::Interrupt, Signal::Terminate, Signal::HangUp]
+        .into_iter()
+        .find(|signal| error.is_peer_lost() && text.contains(&unsaved_end(*signal)))
 }
 
 /// Names the last checkpoint, for messages.

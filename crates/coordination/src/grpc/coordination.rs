@@ -249,6 +249,19 @@ impl Coordination {
         });
     }
 
+    /// Like [`Coordination::fail`], for a process that exits without dropping this handle. Process 0
+    /// waits until the others know, for at most three seconds.
+    pub fn fail_before_exit(&self, reason: &str) {
+        self.fail(reason);
+        let server = self.0.server.lock().take();
+        let _ = self.0.run(async move {
+            if let Some(server) = server {
+                server.stop().await;
+            }
+            Ok(())
+        });
+    }
+
     /// Waits until all processes have arrived at the end, and leaves. Call it once everything is
     /// done.
     ///

@@ -20,6 +20,7 @@ pub(crate) use run_fingerprint::{RunFingerprint, add_program};
 pub(crate) use runtime::check_alone;
 
 use crate::console::{print_line, silence};
+use crate::error::{signal_of, unsaved_end};
 use crate::{Error, Options, Result, Signal};
 
 /// How long a fit may continue after another process has ended. A collective that waits for the
@@ -288,6 +289,15 @@ impl ProcessGroup {
         self.coordination.fail(&error.to_string());
     }
 
+    /// Before a signal ends this process without a save, reports it to the others, which end too. The
+    /// guard must not outlive the group.
+    pub(crate) fn report_unsaved_end(&self, guard: &fulmen_signals::Guard) {
+        let coordination = self.coordination.clone();
+        guard.before_unsaved_end(move |signal| {
+            coordination.fail_before_exit(&unsaved_end(signal));
+        });
+    }
+
     /// Guards work in which the devices may wait for other processes inside the plugin, where no
     /// error reaches them. If another process ends and the guard still exists after [`GRACE`], this
     /// process ends.
@@ -304,7 +314,7 @@ impl ProcessGroup {
                 print_line(&format!(
                     "error: {error}\nThe devices still wait for it, so this process ends itself."
                 ));
-                fulmen_signals::exit(1);
+                fulmen_signals::exit(signal_of(error).map_or(1, Signal::exit_code));
             }
         });
         guard

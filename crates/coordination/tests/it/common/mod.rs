@@ -135,14 +135,27 @@ impl TestProcesses {
         let mut endings = Vec::new();
         for index in indices {
             endings.push(self.wait_for(index, "ended "));
-            let start_time = Instant::now();
-            let child = &mut self.process(index).child;
-            while child.try_wait().unwrap().is_none() {
-                assert!(start_time.elapsed() < STUCK, "process {index} does not exit");
-                std::thread::sleep(Duration::from_millis(5));
-            }
+            self.exit_codes([index]);
         }
         endings
+    }
+
+    /// The exit code of each process, or -1 if a signal ended it.
+    pub(crate) fn exit_codes(&mut self, indices: impl IntoIterator<Item = usize>) -> Vec<i32> {
+        let mut codes = Vec::new();
+        for index in indices {
+            let start_time = Instant::now();
+            let child = &mut self.process(index).child;
+            let status = loop {
+                if let Some(status) = child.try_wait().unwrap() {
+                    break status;
+                }
+                assert!(start_time.elapsed() < STUCK, "process {index} does not exit");
+                std::thread::sleep(Duration::from_millis(5));
+            };
+            codes.push(status.code().unwrap_or(-1));
+        }
+        codes
     }
 }
 
