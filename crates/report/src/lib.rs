@@ -12,7 +12,7 @@ mod summary;
 pub use curve::Curve;
 pub use report::report;
 pub use run::Run;
-pub use summary::{DeviceMemory, SUMMARY, State, StepTimes, Summary};
+pub use summary::{DeviceMemory, HostSummary, SUMMARY, State, StepTimes, Summary};
 
 #[cfg(test)]
 mod tests;

@@ -10,7 +10,7 @@ use crate::differences::differences;
 use crate::html::{Html, details, element, page, paragraph, section, table};
 use crate::overview::{missing, overview};
 use crate::run::{Array, Rows};
-use crate::{Run, Summary};
+use crate::{DeviceMemory, Run, Summary};
 
 /// The maximum number of curves in a page, which keeps it small.
 const MAX_CURVES: usize = 60;
@@ -30,6 +30,9 @@ const BUCKETS: [(&str, &str); 7] = [
     ("checkpoint", "checkpoint"),
     ("lost", "lost and repeated"),
 ];
+
+/// The number of processes whose memory is shown.
+const MAX_HOSTS: usize = 16;
 
 /// The page of one or several runs, with overlaid curves and the differences of the runs. It is
 /// smaller than 500 KB.
@@ -231,8 +234,25 @@ fn time(runs: &[Run]) -> Html {
             vec![name, duration(seconds).into(), format!("{:.1} %", 100.0 * seconds / total).into()]
         });
         let sentence = paragraph(format_args!("{} in total{starts}.", duration(total)));
-        [sentence, bar, table(&["spent on", "time", "share"], rows)].into()
+        let whole = [sentence, bar, table(&["spent on", "time", "share"], rows)];
+        whole.into_iter().chain(time_by_process(run)).collect()
     })
+}
+
+/// Where the time of each process went in the last start, if there were several.
+fn time_by_process(run: &Run) -> Option<Html> {
+    let hosts = &run.goodput.last()?.hosts;
+    let known =
+        BUCKETS.iter().filter(|bucket| hosts.iter().any(|host| host.contains_key(bucket.0)));
+    let known: Vec<(&str, &str)> = known.copied().collect();
+    let titles: Vec<&str> =
+        [&["process"][..], &known.iter().map(|known| known.1).collect::<Vec<_>>()].concat();
+    let rows = hosts.iter().enumerate().map(|(process, host)| {
+        let times = known.iter().map(|known| host.get(known.0).copied().unwrap_or_default());
+        let cells = times.map(|seconds| Html::from(duration(seconds.max(0.0))));
+        [Html::from(process.to_string())].into_iter().chain(cells).collect::<Vec<Html>>()
+    });
+    (!hosts.is_empty()).then(|| table(&titles, rows.take(MAX_ROWS)))
 }
 
 fn steps(runs: &[Run]) -> Html {
@@ -275,11 +295,24 @@ fn steps(runs: &[Run]) -> Html {
 }
 
 fn memory_of(summary: &Summary) -> Html {
-    if summary.memory.is_empty() && summary.host_memory.is_none() {
+    if summary.hosts.is_empty() {
+        return memory_of_process(&summary.memory, summary.host_memory);
+    }
+    let shown = summary.hosts.iter().enumerate().take(MAX_HOSTS);
+    let parts = shown.flat_map(|(process, host)| {
+        let name = host.host.as_ref().map_or(String::new(), |host| format!(" on {host}"));
+        let title = paragraph(format_args!("Process {process}{name}:"));
+        [title, memory_of_process(&host.memory, host.host_memory)]
+    });
+    parts.collect()
+}
+
+fn memory_of_process(devices: &[DeviceMemory], host_memory: Option<u64>) -> Html {
+    if devices.is_empty() && host_memory.is_none() {
         return missing("Unknown.");
     }
     let mut parts = Vec::new();
-    for device in &summary.memory {
+    for device in devices {
         let used = [
             (0, "training state", Some(device.state)),
             (1, "temporaries of a step", device.temporaries),
@@ -307,7 +340,7 @@ fn memory_of(summary: &Summary) -> Html {
         })));
         parts.push(legend(&names));
     }
-    if let Some(bytes) = summary.host_memory {
+    if let Some(bytes) = host_memory {
         parts.push(paragraph(format_args!("The host's process: {}", memory(bytes))));
     }
     parts.into_iter().collect()

@@ -71,6 +71,8 @@ pub(crate) enum Rows {
 #[serde(default)]
 pub(crate) struct Goodput {
     pub(crate) seconds: BTreeMap<String, f64>,
+    /// Those of each process, if there were several.
+    pub(crate) hosts: Vec<BTreeMap<String, f64>>,
 }
 
 /// An image in the run's folder.

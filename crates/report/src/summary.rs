@@ -55,6 +55,8 @@ pub struct Summary {
     pub memory: Vec<DeviceMemory>,
     /// The memory of the process that writes the file.
     pub host_memory: Option<u64>,
+    /// The measurements of each process, in order, if the run had several and its fit has ended.
+    pub hosts: Vec<HostSummary>,
     /// The parts of the model: name, type, parameters, shapes.
     pub model: Vec<[String; 4]>,
     /// The line under the table of the model.
@@ -66,6 +68,22 @@ pub struct Summary {
     pub advice: Vec<String>,
     /// Further settings: mesh, precision, batch size.
     pub setting: Vec<(String, String)>,
+}
+
+/// The measurements of one of several processes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HostSummary {
+    /// The name of its machine.
+    pub host: Option<String>,
+    /// The memory of each of its devices.
+    pub memory: Vec<DeviceMemory>,
+    /// The memory of the process.
+    pub host_memory: Option<u64>,
+    /// The fraction of step time, from 0 to 1, in which its devices had no batch.
+    pub data_wait_share: f64,
+    /// Its training loader's report of the bottleneck.
+    pub loader: Option<String>,
 }
 
 /// The memory of a device, in bytes.

@@ -31,6 +31,10 @@ struct Run {
     first_step: u64,
     last_step: u64,
     seconds: Goodput,
+    /// The times of each process, in order, if there were several and the fit has ended. Those of
+    /// process 0 are `seconds` too.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    hosts: Vec<Goodput>,
 }
 
 /// The file of a fit.
@@ -112,6 +116,7 @@ impl Fit<'_> {
                 first_step: *first_step,
                 last_step,
                 seconds,
+                hosts: self.hosts.iter().map(|host| host.seconds).collect(),
             };
             let runs = Runs { runs: earlier_runs.iter().cloned().chain([run]).collect() };
             let path = path.clone();
@@ -135,7 +140,7 @@ mod tests {
     fn repeated_steps_are_lost_in_each_run_that_made_them() {
         let run = |first_step, last_step| {
             let seconds = Goodput { compile: 3.0, steps: 10.0, data: 2.0, ..Goodput::default() };
-            Run { started: 0.0, ended: 0.0, first_step, last_step, seconds }
+            Run { started: 0.0, ended: 0.0, first_step, last_step, seconds, hosts: Vec::new() }
         };
         let mut runs = [run(0, 100), run(100, 200), run(200, 210)];
         mark_lost(&mut runs, 150);

@@ -3,6 +3,7 @@
 mod checkpoints;
 mod dataloader_reload;
 mod goodput;
+mod hosts;
 mod log_points;
 mod report;
 mod setup;
@@ -34,6 +35,7 @@ use crate::{
     Error, EvaluationSets, FitSummary, LogPoint, Options, Result, Signal, Strategy, TrainingModule,
 };
 use goodput::GoodputFile;
+use hosts::HostMeasurements;
 pub(crate) use report::report_evaluation;
 use report::{Reports, report_failure};
 use setup::set_up;
@@ -86,6 +88,8 @@ struct Fit<'a> {
     stop_reason: Option<String>,
     times: StepTimes,
     goodput: GoodputFile,
+    /// The measurements of all processes, in process 0 once the fit has ended.
+    hosts: Vec<HostMeasurements>,
     /// The checkpoints that are being written.
     running_save: Option<SaveThread>,
     /// The program that copies the state on the devices for a checkpoint.
@@ -123,6 +127,9 @@ impl Fit<'_> {
                 Err(error)
             }
         };
+        if result.is_ok() {
+            self.gather_hosts();
+        }
         self.summary.goodput = self.write_goodput(true);
         let loader = self.step.train.report();
         self.session.record.fit_advice = self.advice(&loader);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fulmen_data::{DeviceBatches, HostBatch};
-use fulmen_report::{DeviceMemory, Run, SUMMARY, State, Summary};
+use fulmen_report::{Run, SUMMARY, State, Summary};
 use fulmen_tensor::DType;
 use parking_lot::Mutex;
 
@@ -36,7 +36,7 @@ pub(super) struct Reports {
     facts: Summary,
     /// Floating-point operations of a batch on each device.
     flops: Option<f64>,
-    temporaries: Option<u64>,
+    pub(super) temporaries: Option<u64>,
     written: Option<Instant>,
     writer: SharedWriter,
 }
@@ -110,18 +110,6 @@ impl Fit<'_> {
         let loader = self.step.train.report();
         let fit_advice = self.advice(&loader);
         let bottleneck = loader.bottleneck();
-        let state_bytes = self.summary.state_bytes.iter().map(|&bytes| bytes as u64);
-        let memory =
-            self.session.runtime.local_devices().zip(state_bytes).map(|(device, state)| {
-                let stats = device.memory_stats().ok();
-                DeviceMemory {
-                    device: device.to_string(),
-                    state,
-                    temporaries: self.reports.temporaries,
-                    peak: stats.as_ref().and_then(|stats| Some(stats.peak_bytes_in_use? as u64)),
-                    limit: stats.as_ref().and_then(|stats| Some(stats.bytes_limit? as u64)),
-                }
-            });
         let summary = Summary {
             state,
             reason,
@@ -145,8 +133,9 @@ impl Fit<'_> {
             compilations: self.session.record.compilations.clone(),
             flops_per_second: self.reports.flops.map(|flops| flops * batches_per_second),
             step_times: self.times.distribution.clone(),
-            memory: memory.collect(),
+            memory: self.memory(),
             host_memory: host_memory::resident(),
+            hosts: self.hosts.iter().map(|host| host.summary.clone()).collect(),
             ..self.reports.facts.clone()
         };
         let writer = Arc::clone(&self.reports.writer);

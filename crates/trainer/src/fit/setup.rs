@@ -162,6 +162,7 @@ impl<'a> Fit<'a> {
             stop_reason: None,
             times: StepTimes::default(),
             goodput,
+            hosts: Vec::new(),
             running_save: None,
             copy_program,
             run_files,

@@ -45,8 +45,34 @@ pub(crate) fn environment(runtime: &Runtime, processes: usize) -> Json {
     })
 }
 
+/// The facts that are shown for each process, even if they are those of process 0.
+const OF_EACH_HOST: [&str; 3] = ["host", "cores", "own_devices"];
+
+/// The hosts of all processes, from their environments in order: their names, cores and devices, and
+/// what else differs from process 0.
+pub(super) fn hosts(environments: &[String]) -> serde_json::Result<Json> {
+    let read = environments.iter().map(|text| serde_json::from_str(text));
+    let environments: Vec<serde_json::Map<String, Json>> = read.collect::<Result<_, _>>()?;
+    let hosts = environments.iter().map(|environment| {
+        let is_shown = |(name, value): &(&String, &Json)| {
+            let differs = environments[0].get(*name) != Some(*value) && *name != "started";
+            differs || OF_EACH_HOST.contains(&name.as_str())
+        };
+        let shown = environment.iter().filter(is_shown);
+        Json::from_iter(shown.map(|(name, value)| (name.clone(), value.clone())))
+    });
+    Ok(hosts.collect())
+}
+
+/// The environment of this process, for [`hosts`].
+pub(super) fn of_this_process(environment: &Json, runtime: &Runtime) -> String {
+    let mut own = environment.clone();
+    own["own_devices"] = runtime.local_devices().map(|device| device.id()).collect();
+    own.to_string()
+}
+
 /// The name of this machine.
-pub(super) fn host_name() -> Option<String> {
+pub(crate) fn host_name() -> Option<String> {
     std::fs::read_to_string("/proc/sys/kernel/hostname").map(|name| name.trim().to_owned()).ok()
 }
 

@@ -7,6 +7,8 @@ mod environment;
 mod profiler;
 mod trace_file;
 
+pub(crate) use environment::host_name;
+
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,6 +17,7 @@ use std::time::Duration;
 use fulmen_data::{DataLoader, LoaderReport, Replicas};
 use fulmen_loggers::{Logger, Loggers, Status};
 use fulmen_tensor::{Compiled, Function, Preloaded, Runtime};
+use serde_json::Value as Json;
 
 use crate::callbacks::hook_calls::Callbacks;
 use crate::checkpoint::OpenStore;
@@ -125,10 +128,10 @@ impl Session {
             .map_err(|e| Error::logger(&folder, e))?;
         self.record.logging = true;
         self.record.compilations.clear();
+        let environment = self.environment()?;
         if self.writes() {
             log_to(&folder.join("run.log"));
-            let (environment, runtime) =
-                (environment::environment(&self.runtime, self.processes()), self.runtime.clone());
+            let runtime = self.runtime.clone();
             let path = folder.join("environment.json");
             self.loggers.run("environment", move || {
                 if let Err(error) = environment::write(&path, environment, &runtime) {
@@ -147,6 +150,22 @@ impl Session {
         }
         self.record.run_dir = Some(folder.clone());
         Ok(Some(folder))
+    }
+
+    /// The environment of the run. In process 0, it includes the hosts of all processes.
+    fn environment(&self) -> Result<Json> {
+        let mut environment = environment::environment(&self.runtime, self.processes());
+        if let Some(process_group) = &self.process_group {
+            let own = environment::of_this_process(&environment, &self.runtime);
+            let mut hosts = Json::Null;
+            let gathered = process_group.gather("environment", Ok(own), |all| {
+                hosts = environment::hosts(&all).map_err(|e| e.to_string())?;
+                Ok(String::new())
+            })?;
+            gathered.map_err(|failure| Error::usage(format!("environment: {failure}")))?;
+            environment["hosts"] = hosts;
+        }
+        Ok(environment)
     }
 
     /// Compiles a step for each shape of batches. `preloaded` has those of its functions that were

@@ -6,6 +6,7 @@ mod differences;
 mod full_disk;
 mod list;
 mod loss_weights;
+mod measurements;
 mod preemption;
 mod resharding;
 mod slices;
@@ -34,6 +35,7 @@ fn member() {
         }
         ("compile cache", _) => Some(compile_cache::member(folder)),
         ("differences", _) => Some(differences::member(folder)),
+        ("measurements", _) => Some(measurements::member(folder)),
         ("preemption", _) => preemption::member(folder),
         ("reshard", epoch) => Some(resharding::member(folder, epoch)),
         _ => None,
