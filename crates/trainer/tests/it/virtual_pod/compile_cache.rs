@@ -2,15 +2,24 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread::sleep;
+use std::time::Duration;
 
-use fulmen_trainer::Result;
+use fulmen_trainer::{Callback, Result};
 use sha2::{Digest, Sha256};
 
 use super::start;
-use crate::common::{DROP_LAST, Net, Record, train_loader, trainer, val_loader};
+use crate::common::{DROP_LAST, LONG, Net, Record, train_loader, trainer, val_loader};
 use crate::test_processes::say;
 
 const PROCESSES: usize = 2;
+
+/// A process with this variable has its own file of programs.
+const OTHER_FILE: &str = "FULMEN_TEST_OTHER_FILE";
+
+/// A process with this variable is killed when it begins to compile.
+const KILLED: &str = "FULMEN_TEST_KILLED";
 
 /// Trains twice, and says the counts of compilations and the losses.
 pub(super) fn member(folder: &Path) -> Result<()> {
@@ -34,6 +43,57 @@ pub(super) fn member(folder: &Path) -> Result<()> {
     }
     say(format!("ended {counts:?} {:?}", record.bits("train_loss")));
     Ok(())
+}
+
+/// Trains with a file of programs that process 0 has compiled, or with one of its own, for another
+/// learning rate. Says the counts of compilations.
+pub(super) fn with_file(folder: &Path) -> Result<()> {
+    // Holds the group, and opens the devices of all processes.
+    let group = trainer(folder).build()?;
+    let options = || trainer(folder).max_epochs(1).enable_checkpointing(false);
+    let (train, val) = (train_loader(16, DROP_LAST), val_loader(8));
+    let is_other = std::env::var_os(OTHER_FILE).is_some();
+    let file = folder.join(if is_other { "other.fulmen" } else { "step.fulmen" });
+    if is_other || std::env::var("FULMEN_PROCESS_ID").unwrap() == "0" {
+        let mut net = Net::new();
+        net.learning_rate *= if is_other { 2.0 } else { 1.0 };
+        options().save_programs(&net, &train, Some(&val), None, &file)?;
+    }
+    while !file.exists() {
+        sleep(Duration::from_millis(20));
+    }
+    let mut trainer = options().aot(&*file).build()?;
+    let metrics = trainer.runtime().metrics().clone();
+    let before = counts_of(&metrics);
+    let summary = trainer.fit(&Net::new(), &train, Some(&val))?;
+    let after = counts_of(&metrics);
+    let new: Vec<u64> = after.iter().zip(before).map(|(after, before)| after - before).collect();
+    say(format!("ended {new:?} {}", summary.train_compilations));
+    drop(group);
+    Ok(())
+}
+
+/// Trains, until a process is lost.
+pub(super) fn killed(folder: &Path) -> Result<()> {
+    let mut trainer = trainer(folder).max_epochs(1).callback(Killed).build()?;
+    let error = trainer.fit(&Net::new(), &train_loader(16, DROP_LAST), None).unwrap_err();
+    say(format!("ended {} {:?} {error}", error.is_coordination(), error.processes()));
+    Ok(())
+}
+
+struct Killed;
+
+impl Callback for Killed {
+    fn name(&self) -> &'static str {
+        "Killed"
+    }
+    fn on_compile_start(&mut self, _: &str) {
+        if std::env::var_os(KILLED).is_some() {
+            let pid = std::process::id().to_string();
+            Command::new("kill").args(["-KILL", &pid]).status().unwrap();
+            sleep(LONG);
+        }
+    }
 }
 
 /// The programs that were compiled, loaded from the disk or from process 0, and kept in memory.
@@ -85,6 +145,39 @@ fn forge(entry: &Path, other: &Path) {
     let body = [split(&bytes).0, split(&fs::read(other).unwrap()).1].concat();
     let digest = Sha256::digest(&body);
     fs::write(entry, [&bytes[..8], &digest[..], &body[..]].concat()).unwrap();
+}
+
+#[test]
+fn all_processes_load_the_programs_of_one_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let endings = super::run(folder.path(), "2x2", "compile cache: file", &[]);
+    // Initial values, training and validation.
+    assert_eq!(endings, ["[0, 3, 0] 0"; PROCESSES]);
+
+    let mut processes = start(folder.path(), "2x2", "compile cache: file", |process| {
+        if process == 1 { vec![(OTHER_FILE, "1".to_owned())] } else { Vec::new() }
+    });
+    for ending in processes.endings(0..PROCESSES) {
+        assert!(ending.starts_with("the processes do not agree on `fit`"), "{ending}");
+        assert!(ending.contains("`compiled programs`: process 1 ("), "{ending}");
+    }
+}
+
+#[test]
+fn a_process_that_dies_while_the_others_agree_on_a_program_is_named() {
+    for killed in [0, 1] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut processes = start(folder.path(), "2x1", "compile cache: killed", |process| {
+            let mut variables = vec![("FULMEN_HEARTBEAT_TIMEOUT", "3".to_owned())];
+            if process == killed {
+                variables.push((KILLED, "1".to_owned()));
+            }
+            variables
+        });
+        let ending = &processes.endings([1 - killed])[0];
+        let named = format!("true [{killed}] process {killed} (");
+        assert!(ending.starts_with(&named), "{ending}");
+    }
 }
 
 #[test]

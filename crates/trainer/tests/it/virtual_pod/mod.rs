@@ -33,6 +33,8 @@ fn member() {
             list::member(folder);
             return;
         }
+        ("compile cache", "file") => Some(compile_cache::with_file(folder)),
+        ("compile cache", "killed") => Some(compile_cache::killed(folder)),
         ("compile cache", _) => Some(compile_cache::member(folder)),
         ("differences", _) => Some(differences::member(folder)),
         ("measurements", _) => Some(measurements::member(folder)),
