@@ -92,6 +92,23 @@ pub(super) fn member(folder: &Path) -> Result<()> {
     Ok(())
 }
 
+/// A loop of one's own, in which one process validates before its first step.
+pub(super) fn own_loop(folder: &Path) -> Result<()> {
+    let mut trainer = trainer(folder).build()?;
+    let net = Net::new();
+    let data = DataLoader::builder(samples(16)).batch_size(8).build().unwrap();
+    let mut step = trainer.train_step(&net, &data)?;
+    let validation = step.eval_step(&data)?;
+    if std::env::var_os(DIFFERENCE).is_some() {
+        validation.run(&step)?;
+    }
+    for batch in step.batches() {
+        step.run(&batch?)?;
+    }
+    validation.run(&step)?;
+    step.block_until_ready()
+}
+
 fn check(differences: [Difference; 7], mismatch: &str) {
     let folder = tempfile::tempdir().unwrap();
     let mut processes = start(folder.path(), "8x1", "differences", |process| {
@@ -124,6 +141,19 @@ fn check(differences: [Difference; 7], mismatch: &str) {
 fn a_process_with_another_program_or_option_is_named_before_the_first_launch() {
     check(OF_THE_RUN, "hang");
     check(OF_THE_RUN, "error");
+}
+
+#[test]
+fn a_process_that_launches_in_another_order_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut processes = start(folder.path(), "4x1", "differences: own loop", |process| {
+        if process == 1 { vec![(DIFFERENCE, "order".to_owned())] } else { Vec::new() }
+    });
+    for ending in processes.endings(0..4) {
+        assert!(ending.contains("processes 0, 2 and 3 launch `train"), "{ending}");
+        assert!(ending.contains("process 1 launches `eval"), "{ending}");
+        assert!(ending.contains("the same programs in the same order"), "{ending}");
+    }
 }
 
 #[test]

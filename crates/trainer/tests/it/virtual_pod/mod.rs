@@ -36,6 +36,7 @@ fn member() {
         ("compile cache", "file") => Some(compile_cache::with_file(folder)),
         ("compile cache", "killed") => Some(compile_cache::killed(folder)),
         ("compile cache", _) => Some(compile_cache::member(folder)),
+        ("differences", "own loop") => Some(differences::own_loop(folder)),
         ("differences", _) => Some(differences::member(folder)),
         ("measurements", _) => Some(measurements::member(folder)),
         ("preemption", _) => preemption::member(folder),
