@@ -5,6 +5,7 @@ mod compile_cache;
 mod differences;
 mod full_disk;
 mod list;
+mod locations;
 mod loss_weights;
 mod measurements;
 mod preemption;
@@ -38,6 +39,7 @@ fn member() {
         ("compile cache", _) => Some(compile_cache::member(folder)),
         ("differences", "own loop") => Some(differences::own_loop(folder)),
         ("differences", _) => Some(differences::member(folder)),
+        ("locations", epochs) => Some(locations::member(folder, epochs)),
         ("measurements", _) => Some(measurements::member(folder)),
         ("preemption", _) => preemption::member(folder),
         ("reshard", epoch) => Some(resharding::member(folder, epoch)),
