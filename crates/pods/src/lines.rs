@@ -129,6 +129,7 @@ mod tests {
         let text = format!("a{}", "é".repeat(LIMIT));
         let mut lines = Lines::new(text.as_bytes());
         let parts: Vec<Line> = lines.by_ref().collect();
+        assert!(parts.len() >= 2, "{}", parts.len());
         assert!(parts.iter().all(|part| part.text.len() <= LIMIT), "{}", parts.len());
         let mut joined: String = parts.iter().map(|part| part.text.as_str()).collect();
         joined += &lines.rest().map_or(String::new(), |line| line.text);

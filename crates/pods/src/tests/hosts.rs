@@ -4,6 +4,7 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -161,6 +162,13 @@ impl Hosts {
         self.shared(&format!("bin{host}"))
     }
 
+    /// Lets a host run a shell script in place of a program.
+    pub(crate) fn replace(&self, host: usize, program: &str, script: &str) {
+        let path = self.bin(host).join(program);
+        fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
     /// Connects a host, or takes it off the network.
     pub(crate) fn connect(&self, host: usize, up: bool) {
         let state = if up { "up" } else { "down" };
@@ -239,6 +247,13 @@ impl Hosts {
         shell(&format!("kill -{signal} {}", self.program(host)));
     }
 
+    /// Waits until something besides `sshd` runs on each host.
+    pub(crate) fn wait_until_busy(&self) {
+        wait_until("a process has begun", || {
+            (0..self.hosts.len()).all(|host| !self.processes(host, false).is_empty())
+        });
+    }
+
     /// Waits until only `sshd` runs on each host.
     pub(crate) fn wait_until_idle(&self) {
         wait_until("no process is left", || {
@@ -267,9 +282,13 @@ eval "$1"
     pub(crate) fn pod(&self, subcommand: &str, arguments: &[&str]) -> Pod {
         let names: Vec<String> =
             (0..self.hosts.len()).map(|i| format!("host-{}", char::from(b'a' + i as u8))).collect();
-        let hosts = names.join(",");
+        self.pod_on(&names.join(","), subcommand, arguments)
+    }
+
+    /// Runs `fulmen pod` with these arguments, on some hosts.
+    pub(crate) fn pod_on(&self, hosts: &str, subcommand: &str, arguments: &[&str]) -> Pod {
         let config = self.shared("ssh_config").display().to_string();
-        let all = [&[subcommand, "--hosts", &hosts, "-F", &config], arguments].concat();
+        let all = [&[subcommand, "--hosts", hosts, "-F", &config], arguments].concat();
         let pod = parse(&all);
         let (signals, received) = channel();
         let text = SharedBuffer::default();

@@ -34,7 +34,8 @@ fn a_run_continues_while_nobody_reads_its_output() {
     run.reads(true);
     let text = run.ends_with(0);
     assert!(text.contains("were not printed, because this output was not read"), "{}", text.len());
-    assert!(text.len() < 10 << 20, "{}", text.len());
+    // The buffers of the connections, which come on top, grow on a busy machine.
+    assert!(text.len() < 40 << 20, "{}", text.len());
     let text = hosts.pod("logs", &["r1"]).ends_with(0);
     assert!(text.matches('x').count() >= 3 * 24_000_000, "{}", text.len());
 }
@@ -44,12 +45,18 @@ fn a_run_continues_while_nobody_reads_its_output() {
 fn progress_bars_and_lines_without_end_are_printed() {
     let hosts = Hosts::new(["64m"]);
     let program = hosts.script(0);
-    let bar = "for i in 1 2 3 4 5 6; do printf '\\r%d0 %%' $i; sleep 0.3; done; echo; \
-               head -c 100000 /dev/zero | tr '\\0' x; sleep 1; exit 4";
-    let run = hosts.pod("run", &["--", &program, bar]);
+    let go = hosts.shared("go");
+    let bar = format!(
+        "for i in 1 2 3 4 5 6; do printf '\\r%d0 %%' $i; sleep 0.3; done; echo; \
+         head -c 100000 /dev/zero | tr '\\0' x; until [ -e {} ]; do sleep 0.1; done; exit 4",
+        go.display()
+    );
+    let run = hosts.pod("run", &["--", &program, &bar]);
     run.prints("[worker 0] 10 %\n", 1);
     run.prints("[worker 0] 60 %\n", 1);
+    // Before the line ends.
     run.prints("xxx", 1);
+    fs::write(&go, "").unwrap();
     let text = run.ends_with(4);
     let printed = text.matches('x').count() - text.matches("exit").count();
     assert_eq!(printed, 100_000);
@@ -144,7 +151,7 @@ fn ctrl_c_ends_commands_on_the_hosts() {
 
     let program = hosts.script(0);
     let run = hosts.pod("run", &["--wait-for", "/never", "--", &program, "exit 0"]);
-    std::thread::sleep(Duration::from_secs(2));
+    hosts.wait_until_busy();
     run.signals.send(Signal::Interrupt).unwrap();
     run.ends_with(130);
     hosts.wait_until_idle();
@@ -200,5 +207,83 @@ fn a_mistake_that_does_not_heal_is_not_restarted() {
     let text = hosts.pod("run", &["--max-restarts", "2", "--", &missing]);
     let text = text.ends_with(127);
     assert!(!text.contains("restart"), "{text}");
+    hosts.wait_until_idle();
+}
+
+#[test]
+#[ignore = "needs root and sshd: cargo test -p fulmen-pods -- --include-ignored"]
+fn a_follower_that_nobody_reads_for_long_prints_all_lines() {
+    let hosts = Hosts::new(HOMES);
+    let program = hosts.script(0);
+    let go = hosts.shared("go");
+    // More than waits in memory.
+    let talks = format!(
+        "until [ -e {0} ]; do sleep 0.1; done; for i in {{1..12000}}; do printf '%0999d\\n' $i; done; touch {0}$me",
+        go.display()
+    );
+    hosts.pod("run", &["--detach", "--run", "r1", "--", &program, &talks]).ends_with(0);
+    let follow = hosts.pod("logs", &["--follow", "--lost-timeout", "4", "r1"]);
+    follow.prints("resume never", 3);
+    follow.reads(false);
+    fs::write(&go, "").unwrap();
+    wait_until("all programs have ended", || {
+        (0..3).all(|me| hosts.shared(&format!("go{me}")).exists())
+    });
+    // Longer than the time-out.
+    std::thread::sleep(Duration::from_secs(8));
+    follow.reads(true);
+    let text = follow.ends_with(0);
+    for worker in 0..3 {
+        let prefix = format!("[worker {worker}] 0");
+        let lines = text.lines().filter_map(|line| line.strip_prefix(&prefix)?.parse::<u32>().ok());
+        assert!(lines.eq(1..=12_000), "{}", text.len());
+    }
+    hosts.wait_until_idle();
+}
+
+#[test]
+#[ignore = "needs root and sshd: cargo test -p fulmen-pods -- --include-ignored"]
+fn two_runs_that_take_one_name_at_the_same_time_do_not_end_each_other() {
+    let hosts = Hosts::new(HOMES);
+    let program = hosts.script(0);
+    let checked = hosts.shared("checked").display().to_string();
+    // The first launcher is slow between its check of the name and the start.
+    let slow = format!(
+        "mkdir {checked} 2>/dev/null && until [ -e {checked}/go ]; do sleep 0.1; done; exec /usr/bin/uname \"$@\""
+    );
+    hosts.replace(0, "uname", &slow);
+    let first = hosts.pod("run", &["--run", "r1", "--", &program, "forever"]);
+    wait_until("the first has checked the name", || hosts.shared("checked").exists());
+    let second = hosts.pod("run", &["--run", "r1", "--", &program, "forever"]);
+    second.prints("resume never", 3);
+    fs::write(hosts.shared("checked/go"), "").unwrap();
+    let text = first.ends_with(1);
+    assert!(text.contains("cannot be started: a run named r1 is already running here"), "{text}");
+    second.signals.send(Signal::Terminate).unwrap();
+    let text = second.ends_with(75);
+    assert_eq!(text.matches("] saving").count(), 3, "{text}");
+    hosts.wait_until_idle();
+}
+
+#[test]
+#[ignore = "needs root and sshd: cargo test -p fulmen-pods -- --include-ignored"]
+fn the_newest_run_does_not_depend_on_the_clocks_of_the_hosts() {
+    let hosts = Hosts::new(HOMES);
+    let program = hosts.script(0);
+    // The clock of host-b is an hour ahead.
+    let date = "[ \"$*\" = +%s ] && echo $(($(/usr/bin/date +%s) + 3600)) && exit\nexec /usr/bin/date \"$@\"";
+    let stat = "[ \"$2\" = %Y ] && echo $(($(/usr/bin/stat \"$@\") + 3600)) && exit\nexec /usr/bin/stat \"$@\"";
+    hosts.replace(1, "date", date);
+    hosts.replace(1, "stat", stat);
+    let run = |host: &str, name: &str| {
+        let does = format!("echo this is {name}");
+        hosts.pod_on(host, "run", &["--run", name, "--", &program, &does]).ends_with(0);
+    };
+    run("host-b", "older");
+    // Ages are whole seconds.
+    std::thread::sleep(Duration::from_secs(2));
+    run("host-a", "newer");
+    let text = hosts.pod("logs", &[]).ends_with(0);
+    assert!(text.contains("this is newer") && !text.contains("older"), "{text}");
     hosts.wait_until_idle();
 }

@@ -5,7 +5,6 @@ pub(crate) mod hosts;
 mod mishaps;
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -248,9 +247,7 @@ fn a_host_with_a_full_disk_or_an_older_glibc_is_named_before_anything_starts() {
     let text = hosts.pod("run", &["--", &small, fill]).ends_with(9);
     assert!(text.contains("worker 1 (host-b) exited with code 9"), "{text}");
 
-    let getconf = hosts.bin(2).join("getconf");
-    fs::write(&getconf, "#!/bin/sh\necho glibc 2.19\n").unwrap();
-    fs::set_permissions(&getconf, fs::Permissions::from_mode(0o755)).unwrap();
+    hosts.replace(2, "getconf", "echo glibc 2.19");
     let binary = fs::canonicalize("/bin/ls").unwrap();
     let (ended, _) = hosts.pod("run", &["--", &binary.display().to_string()]).end();
     let error = ended.unwrap_err().to_string();
