@@ -419,6 +419,14 @@ fn a_pod_that_cannot_be_is_refused_before_anything_starts() {
     assert!(!user.home.path().join(".fulmen").exists());
 }
 
+#[test]
+fn of_an_option_given_twice_the_last_one_counts() {
+    let user = User::new();
+    let names = ["--run", "run-7", "--dry-run", "--run", "run-8", "--", "./train", "exit 0"];
+    let text = user.check(&[&["run", "--virtual", "2x1"], &names[..]].concat(), 0);
+    assert!(text.contains("run-8") && !text.contains("run-7"), "{text}");
+}
+
 /// `cargo install` copies the program without the plugin next to it.
 #[test]
 fn an_installed_program_builds_the_plugin() {
