@@ -56,3 +56,33 @@ fn the_checks_run_the_readmes_command_for_the_tests() {
     assert!(text("README.md").contains("\n$ cargo test\n"));
     assert!(text("ci/tests").ends_with(" ci/without-cmake cargo test\n"));
 }
+
+/// The types whose pages a beginner opens first.
+const FIRST_PAGES: [(&str, &str); 14] = [
+    ("trainer/src/module/mod.rs", "trait TrainingModule"),
+    ("trainer/src/module/step_context.rs", "struct StepContext"),
+    ("trainer/src/callbacks/callback.rs", "trait Callback"),
+    ("trainer/src/checkpoint/weights.rs", "enum Weights"),
+    ("trainer/src/hooks/summary.rs", "struct FitSummary"),
+    ("trainer/src/batch.rs", "struct Batch"),
+    ("trainer/src/plan.rs", "struct Plan"),
+    ("trainer-cli/src/app.rs", "trait CliApp"),
+    ("nn/src/module.rs", "trait Module"),
+    ("data/src/loader/batch.rs", "struct HostBatch"),
+    ("data/src/loader/builder.rs", "struct DataLoaderBuilder"),
+    ("data/src/stream/iterable.rs", "trait IterableDataset"),
+    ("tensor/src/dtype.rs", "enum DType"),
+    ("tensor/src/shape.rs", "struct Shape"),
+];
+
+#[test]
+fn the_pages_that_beginners_open_first_have_an_example_that_runs() {
+    for (file, item) in FIRST_PAGES {
+        let source = text(&format!("crates/{file}"));
+        let (before, _) = source
+            .split_once(&format!("\npub {item}"))
+            .unwrap_or_else(|| panic!("{file} has no {item}"));
+        let docs = before.lines().rev().take_while(|line| !line.is_empty());
+        assert!(docs.filter(|line| *line == "/// ```").count() >= 2, "{file}: {item}");
+    }
+}

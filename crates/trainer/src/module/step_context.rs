@@ -12,6 +12,7 @@ use crate::recorder::Recorder;
 use crate::{Error, Result};
 
 /// The second argument of a step: logs values, and assigns losses to optimizers.
+///
 /// ```
 /// use fulmen_nn::Linear;
 /// use fulmen_nn::loss::{Reduction, mse_loss};
