@@ -3,6 +3,7 @@
 
 pub(crate) mod hosts;
 mod mishaps;
+mod terminals;
 
 use std::fs;
 use std::path::Path;
