@@ -406,6 +406,16 @@ mod tests {
     }
 
     #[test]
+    fn a_product_with_a_higher_precision_counts_by_its_share() {
+        let mut in_fft = product(8, 8, 8);
+        in_fft.product.operands = ElementType::F32;
+        in_fft.product.precision = Precision::Highest;
+        let others = PlacedProduct { times: 3, ..product(8, 8, 8) };
+        let expected = Passes { most: 6, flops_share: 0.25 };
+        assert_eq!(Passes::new(&[others, in_fft]), expected);
+    }
+
+    #[test]
     fn products_in_loops_count_as_often_as_they_run() {
         let types =
             [TensorType::new(DType::F32, [64, 16]), TensorType::new(DType::F32, [5, 16, 16])];
