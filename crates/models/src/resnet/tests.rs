@@ -111,3 +111,21 @@ fn other_channels_of_the_stem_are_kept() {
     assert_eq!(loaded.config(), &config);
     assert_eq!(loaded.conv1.weight.get().shape()[..], [8, 3, 7, 7]);
 }
+
+/// The numbers of parameters are those of torchvision's `ResNet…_Weights` (`num_params`).
+#[test]
+fn the_resnets_that_the_book_names_are_torchvisions() {
+    let mut found: Vec<usize> = Vec::new();
+    for config in [
+        Config::resnet18(),
+        Config::resnet34(),
+        Config::resnet50(),
+        Config::resnet101(),
+        Config::resnet152(),
+    ] {
+        let model = ResNet::new(config).unwrap();
+        found.push(model.parameters().iter().map(|(_, p)| p.ty().shape.num_elements()).sum());
+    }
+    let expected: [usize; 5] = [11_689_512, 21_797_672, 25_557_032, 44_549_160, 60_192_808];
+    assert_eq!(found, expected);
+}
