@@ -26,7 +26,8 @@ const BATCHES: usize = 1000;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The workloads to train with all options and with none, from W1 to W5, separated by commas.
+    /// The workloads to train with all options and with none, from W1 to W5, separated by commas;
+    /// an empty text for none.
     #[arg(long, default_value = "W1,W2,W4", value_delimiter = ',')]
     workloads: Vec<String>,
     /// Fits of each side.
@@ -38,13 +39,16 @@ pub(crate) struct Args {
     /// The number of empty steps; 0 for none.
     #[arg(long, default_value_t = 1_000_000)]
     empty_steps: u64,
+    /// Run the empty steps with nothing on, instead of with all options.
+    #[arg(long)]
+    barebones: bool,
     /// Print a line of JSON for each result.
     #[arg(long)]
     json: bool,
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
-    for name in &args.workloads {
+    for name in args.workloads.iter().filter(|name| !name.is_empty()) {
         let workload = Workload::find(name)?;
         let comparison = FullAgainstBare {
             rounds: args.rounds,
@@ -54,7 +58,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         print_row(&workload.with_model(comparison)?, args.json)?;
     }
     if args.empty_steps > 0 {
-        for row in empty_steps(args.empty_steps)? {
+        for row in empty_steps(args.empty_steps, args.barebones)? {
             print_row(&row, args.json)?;
         }
     }
@@ -155,10 +159,10 @@ impl Callback for Readings {
     }
 }
 
-/// A fit with all options, whose step computes almost nothing. Returns the processor time of the
-/// loop's thread, and the growth of memory after the first tenth of the steps. XLA's CPU client may
-/// run such a small step on that thread; the time then includes it.
-fn empty_steps(steps: u64) -> Result<[Row; 2], Box<dyn Error>> {
+/// A fit with all options or none, whose step computes almost nothing. Returns the processor time of
+/// the loop's thread, and the growth of memory after the first tenth of the steps. XLA's CPU client
+/// may run such a small step on that thread; the time then includes it.
+fn empty_steps(steps: u64, barebones: bool) -> Result<[Row; 2], Box<dyn Error>> {
     let samples = BATCH * BATCHES;
     let data = TensorDataset::builder().array("x", [samples, 1], vec![1_f32; samples]).build()?;
     let loader = DataLoader::builder(data).batch_size(BATCH).num_workers(1).build()?;
@@ -174,7 +178,8 @@ fn empty_steps(steps: u64) -> Result<[Row; 2], Box<dyn Error>> {
         .devices(1)
         .max_steps(steps)
         .default_root_dir(folder.path());
-    let mut trainer = with_all_options(builder, 50).callback(readings.clone()).build()?;
+    let builder = if barebones { builder.barebones(true) } else { with_all_options(builder, 50) };
+    let mut trainer = builder.callback(readings.clone()).build()?;
     trainer.fit(&model, &loader, None)?;
 
     let values = readings.values.lock().unwrap_or_else(PoisonError::into_inner);
@@ -186,7 +191,8 @@ fn empty_steps(steps: u64) -> Result<[Row; 2], Box<dyn Error>> {
         .map(|pair| (pair[1].cpu_ns - pair[0].cpu_ns) / 1e3 / (pair[1].step - pair[0].step) as f64)
         .collect();
     let growth = (last.rss_bytes as f64 - first.rss_bytes as f64) / 1e6;
-    let name = format!("{steps} empty steps");
+    let suffix = if barebones { ", nothing on" } else { "" };
+    let name = format!("{steps} empty steps{suffix}");
     let host = Row::new("overhead", &name, "the host's time a step", "µs").ours(&host);
     let memory = Row::new("overhead", &name, "growth of memory", "MB").ours(&[growth]);
     Ok([host, memory.detail("rss_bytes", last.rss_bytes)])
@@ -199,8 +205,10 @@ mod tests {
 
     #[test]
     fn a_short_fit_measures_time_and_memory() {
-        let [host, memory] = empty_steps(200).unwrap();
-        assert!(host.median(OURS).unwrap() > 0.0, "{host}");
-        assert!(memory.median(OURS).is_some(), "{memory}");
+        for barebones in [false, true] {
+            let [host, memory] = empty_steps(200, barebones).unwrap();
+            assert!(host.median(OURS).unwrap() > 0.0, "{host}");
+            assert!(memory.median(OURS).is_some(), "{memory}");
+        }
     }
 }

@@ -28,8 +28,8 @@ pub(crate) struct Args {
     #[arg(long, default_value = "W1", value_delimiter = ',')]
     workloads: Vec<String>,
     /// The peers, separated by commas: jax, torch, torch-compile, torch_xla, lightning, burn,
-    /// candle and custom-loop (ours with `TrainStep`). Their requirements are installed. A peer
-    /// that cannot run is reported.
+    /// candle and custom-loop (ours with `TrainStep`); an empty text for none. Their requirements
+    /// are installed. A peer that cannot run is reported.
     #[arg(long, default_value = "jax", value_delimiter = ',')]
     peers: Vec<String>,
     /// The kind of device of all sides: cpu or cuda. On GPUs the peers are jax, torch,
@@ -55,7 +55,8 @@ pub(crate) struct Args {
 const WARM_UP: u64 = 3;
 
 pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
-    peer::check(&args.peers)?;
+    let peers: Vec<String> = args.peers.iter().filter(|name| !name.is_empty()).cloned().collect();
+    peer::check(&peers)?;
     for name in &args.workloads {
         let workload = Workload::find(name)?;
         for &devices in &args.devices {
@@ -65,7 +66,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
                 rounds: args.rounds,
                 num_workers: args.num_workers,
             }
-            .run(&args.peers)?;
+            .run(&peers)?;
             print_row(&row, args.json)?;
         }
     }
