@@ -291,9 +291,17 @@ impl Tensor {
             )
             .into());
         }
-        // An element that equals the extreme so far is the latest extreme.
         let position = Tensor::iota(DType::I32, self.shape(), axis);
-        let latest = self.eq(&extreme).or(self.ne(self)).select(&position, &position.zeros_like());
+        if self.size(axis) <= 1 || self.shape().num_elements() == 0 {
+            return Ok((extreme, position));
+        }
+        // An element that the extreme before it does not surpass is the latest extreme. None need
+        // equal the extreme: XLA may compute an element again and round it differently.
+        let first = extreme.narrow(axis, 0, 1);
+        let rest = extreme.narrow(axis, 0, self.size(axis) - 1);
+        let before = Tensor::concatenate(&[&first, &rest], axis);
+        let reaches = if reducer == Reducer::Max { self.ge(before) } else { self.le(before) };
+        let latest = reaches.or(self.ne(self)).select(&position, &position.zeros_like());
         let index = latest.cumulate(method, Accumulation::Reduce(Reducer::Max), axis)?;
         Ok((extreme, index))
     }

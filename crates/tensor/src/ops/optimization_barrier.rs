@@ -89,12 +89,14 @@ pub(crate) fn computed_after(
     results
 }
 
-/// Returns the same `tensors`, each in memory before it is used, for a comparison of elements with
-/// their own extreme.
+/// Returns the same `tensors` behind a barrier, for the derivative of an extreme, which compares
+/// elements with it.
 ///
 /// XLA computes an elementwise operand again in each loop that reads it, and the loops may round it
 /// differently, with and without a fused multiply-add. Then no element equals the extreme that
-/// another loop found.
+/// another loop found. The barrier keeps XLA from changing the shape of one loop only. XLA's CPU
+/// compiler removes it before it fuses loops, so a reduction may still compute the operand itself:
+/// where one comparison decides, such as for an index, do without equality.
 pub(super) fn computed_once(tensors: &[&Tensor]) -> Vec<Tensor> {
     Tensor::apply_all(OptimizationBarrier, tensors)
 }

@@ -42,34 +42,7 @@ impl Operation for MaxPoolWithIndices {
         let nowhere = cx.constant(DType::I32, &i32::MAX.to_string());
         let (scalar, position) =
             (TensorType::scalar(dtype).stablehlo(), TensorType::scalar(DType::I32).stablehlo());
-        let compare = |name: &str, direction: &str, a: &str, b: &str, ty: &str| {
-            format!(
-                "%{name} = stablehlo.compare {direction}, %{a}, %{b} : ({ty}, {ty}) -> tensor<i1> "
-            )
-        };
-        let join = |name: &str, operation: &str, a: &str, b: &str| {
-            format!("%{name} = stablehlo.{operation} %{a}, %{b} : tensor<i1> ")
-        };
-        let choose = |name: &str, a: &str, b: &str, ty: &str| {
-            format!("%{name} = stablehlo.select %wins, %{a}, %{b} : tensor<i1>, {ty} ")
-        };
-        let body = [
-            compare("larger", "GT", "a", "b", &scalar),
-            compare("equal", "EQ", "a", "b", &scalar),
-            compare("a_nan", "NE", "a", "a", &scalar),
-            compare("b_nan", "NE", "b", "b", &scalar),
-            compare("b_number", "EQ", "b", "b", &scalar),
-            compare("before", "LT", "i", "j", &position),
-            join("only_nan", "and", "a_nan", "b_number"),
-            join("both_nan", "and", "a_nan", "b_nan"),
-            join("tie", "or", "equal", "both_nan"),
-            join("first", "and", "tie", "before"),
-            join("above", "or", "larger", "only_nan"),
-            join("wins", "or", "above", "first"),
-            choose("r", "a", "b", &scalar),
-            choose("k", "i", "j", &position),
-        ]
-        .concat();
+        let body = selection(dtype, Reducer::Max);
         let types: Vec<String> =
             [cx.operand_type(0), cx.operand_type(1)].iter().map(|ty| ty.stablehlo()).collect();
         let result = cx.result();
@@ -85,6 +58,40 @@ impl Operation for MaxPoolWithIndices {
             positions.stablehlo()
         )
     }
+}
+
+/// The StableHLO statements that select one of the elements `%a` at `%i` and `%b` at `%j`: the
+/// extreme, a NaN, or the first of tied elements. The results are `%r` at `%k`.
+pub(super) fn selection(dtype: DType, reducer: Reducer) -> String {
+    let (scalar, position) =
+        (TensorType::scalar(dtype).stablehlo(), TensorType::scalar(DType::I32).stablehlo());
+    let compare = |name: &str, direction: &str, a: &str, b: &str, ty: &str| {
+        format!("%{name} = stablehlo.compare {direction}, %{a}, %{b} : ({ty}, {ty}) -> tensor<i1> ")
+    };
+    let join = |name: &str, operation: &str, a: &str, b: &str| {
+        format!("%{name} = stablehlo.{operation} %{a}, %{b} : tensor<i1> ")
+    };
+    let choose = |name: &str, a: &str, b: &str, ty: &str| {
+        format!("%{name} = stablehlo.select %wins, %{a}, %{b} : tensor<i1>, {ty} ")
+    };
+    let larger = if reducer == Reducer::Max { "GT" } else { "LT" };
+    [
+        compare("larger", larger, "a", "b", &scalar),
+        compare("equal", "EQ", "a", "b", &scalar),
+        compare("a_nan", "NE", "a", "a", &scalar),
+        compare("b_nan", "NE", "b", "b", &scalar),
+        compare("b_number", "EQ", "b", "b", &scalar),
+        compare("before", "LT", "i", "j", &position),
+        join("only_nan", "and", "a_nan", "b_number"),
+        join("both_nan", "and", "a_nan", "b_nan"),
+        join("tie", "or", "equal", "both_nan"),
+        join("first", "and", "tie", "before"),
+        join("above", "or", "larger", "only_nan"),
+        join("wins", "or", "above", "first"),
+        choose("r", "a", "b", &scalar),
+        choose("k", "i", "j", &position),
+    ]
+    .concat()
 }
 
 /// The largest element of each window over `[batch, channels, spatial…]`, and its position within
