@@ -188,6 +188,8 @@ option_table!(options);
 
 #[cfg(test)]
 mod tests {
+    use clap::{Args as _, FromArgMatches as _};
+
     use super::*;
 
     fn resolve(args: TrainerArgs, env: &[(&str, &str)]) -> Result<Options> {
@@ -204,6 +206,15 @@ mod tests {
             resolve(TrainerArgs::default(), &[("FULMEN_DETECT_NAN", "1"), ("FULMEN_SEED", "")])
                 .unwrap();
         assert_eq!((switched.detect_nan, switched.seed), (true, 0));
+    }
+
+    /// Also in a parser of the user's own.
+    #[test]
+    fn of_an_option_given_twice_the_last_one_counts() {
+        let command = TrainerArgs::augment_args(clap::Command::new("program"));
+        let words = ["program", "--max-epochs", "1", "--seed", "3", "--max-epochs=2"];
+        let args = TrainerArgs::from_arg_matches(&command.get_matches_from(words)).unwrap();
+        assert_eq!((args.max_epochs, args.seed), (Some(2), Some(3)));
     }
 
     #[test]
