@@ -245,7 +245,7 @@ impl Runtime {
     }
 
     /// The key of a lowered function's program.
-    fn compile_key(&self, lowered: &Lowered) -> CompileKey {
+    pub(super) fn compile_key(&self, lowered: &Lowered) -> CompileKey {
         let device_ids = self.devices().iter().map(|device| device.id()).collect();
         CompileKey { text: lowered.key.clone(), device_ids }
     }

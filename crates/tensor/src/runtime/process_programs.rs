@@ -269,7 +269,123 @@ impl Runtime {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Barrier, Condvar, Mutex};
+
+    use fulmen_pjrt::KeyValueStore;
+    use fulmen_pjrt::compile_cache::CompileCache;
+    use fulmen_pjrt::locate::Platform;
+
     use super::*;
+    use crate::lower::lower;
+    use crate::{Accelerator, DType, Devices, PeerStore, TensorType};
+
+    /// What happens to the code that process 0 shares.
+    #[derive(Clone, Copy, PartialEq)]
+    enum Sharing {
+        Arrives,
+        /// It arrives with another byte.
+        Damaged,
+        /// It is code that this plugin cannot load, such as that of another CPU.
+        Foreign,
+    }
+
+    const FOREIGN: &[u8] = b"the code of another CPU";
+
+    /// The store of two processes.
+    struct Store {
+        sharing: Sharing,
+        values: Mutex<BTreeMap<String, Vec<u8>>>,
+        changed: Condvar,
+        arrived: Barrier,
+    }
+
+    impl KeyValueStore for Store {
+        fn get(&self, key: &str, _: Duration) -> Result<Vec<u8>, KeyValueError> {
+            let mut values = self.values.lock().unwrap();
+            loop {
+                if let Some(value) = values.get(key) {
+                    return Ok(value.clone());
+                }
+                values = self.changed.wait(values).unwrap();
+            }
+        }
+
+        fn try_get(&self, key: &str) -> Result<Option<Vec<u8>>, KeyValueError> {
+            Ok(self.values.lock().unwrap().get(key).cloned())
+        }
+
+        fn put(&self, key: &str, value: &[u8]) -> Result<(), KeyValueError> {
+            let mut value = value.to_vec();
+            match (self.sharing, key.rsplit('/').next()) {
+                (Sharing::Damaged, Some("0")) => *value.last_mut().unwrap() ^= 1,
+                (Sharing::Foreign, Some("0")) => value = FOREIGN.to_vec(),
+                (Sharing::Foreign, Some("code")) => {
+                    let code = Code { bytes: FOREIGN.to_vec(), time: None };
+                    value = Announced::new(&code).to_text().into_bytes();
+                }
+                _ => {}
+            }
+            self.values.lock().unwrap().insert(key.to_owned(), value);
+            self.changed.notify_all();
+            Ok(())
+        }
+    }
+
+    impl PeerStore for Store {
+        fn check_consistent(
+            &self,
+            _: &str,
+            _: &BTreeMap<String, String>,
+        ) -> Result<(), KeyValueError> {
+            self.arrived.wait();
+            Ok(())
+        }
+
+        fn next_turn(&self) -> Result<u64, KeyValueError> {
+            Ok(0)
+        }
+    }
+
+    /// Whether each of two processes has compiled the program.
+    fn compiles(runtimes: &[Runtime; 2], sharing: Sharing) -> [bool; 2] {
+        let store = Arc::new(Store {
+            sharing,
+            values: Mutex::default(),
+            changed: Condvar::new(),
+            arrived: Barrier::new(2),
+        });
+        let agree = |index: usize| {
+            let peers = Peers { index, count: 2, local: (index, 2), store: store.clone() };
+            let runtime = &runtimes[index];
+            let types = [TensorType::new(DType::F32, [5])];
+            let cube = Function::trace("cube", &types, |x| vec![&x[0] * &x[0] * &x[0]]);
+            let platform = Platform::from_name(runtime.client().platform_name());
+            let lowered = lower(&cube, runtime.mesh(), platform).unwrap();
+            let key = runtime.compile_key(&lowered);
+            let announce = None::<fn(Option<String>)>;
+            let (_, time) =
+                runtime.agree_on_program(&peers, &cube, &lowered, key, None, announce).unwrap();
+            time.is_some()
+        };
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| agree(1));
+            [agree(0), other.join().unwrap()]
+        })
+    }
+
+    #[test]
+    fn if_one_process_cannot_load_the_code_all_compile() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = || Runtime::open(Accelerator::Cpu, &Devices::from(1)).unwrap();
+        let cache = CompileCache::new(folder.path(), 1 << 30);
+        let runtimes = [open().with_compile_cache(cache), open().with_compile_cache(None)];
+        // Process 0 compiles the program, and keeps it on its disk.
+        assert_eq!(compiles(&runtimes, Sharing::Arrives), [true, true]);
+        assert_eq!(compiles(&runtimes, Sharing::Arrives), [false, false]);
+        assert_eq!(compiles(&runtimes, Sharing::Damaged), [true, true]);
+        assert_eq!(compiles(&runtimes, Sharing::Foreign), [true, true]);
+        assert_eq!(compiles(&runtimes, Sharing::Arrives), [false, false]);
+    }
 
     #[test]
     fn an_announcement_is_read_as_it_was_written() {
