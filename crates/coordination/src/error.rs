@@ -35,8 +35,10 @@ pub(crate) enum Kind {
     Refused,
     /// A process did not arrive, or a value was not put, in time.
     TimedOut,
-    /// A process is lost: it died, fell silent, failed or left early.
+    /// A process is lost: it failed or left early.
     PeerLost,
+    /// A process no longer answers: it died, is stopped or cannot be reached.
+    PeerSilent,
     /// The processes are about to run different things.
     Disagreement,
     /// The key already has a different value.
@@ -91,7 +93,13 @@ impl Error {
 
     /// Whether a process is lost: it died, fell silent, failed or left early.
     pub fn is_peer_lost(&self) -> bool {
-        self.kind == Kind::PeerLost
+        matches!(self.kind, Kind::PeerLost | Kind::PeerSilent)
+    }
+
+    /// Whether a process no longer answers, for a reason outside its program: it was killed or
+    /// stopped, or its host is not reachable. Then the run may be started again.
+    pub fn is_peer_silent(&self) -> bool {
+        matches!(self.kind, Kind::PeerSilent | Kind::CoordinatorLost)
     }
 
     /// Whether the processes are about to run different things.

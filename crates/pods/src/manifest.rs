@@ -136,10 +136,11 @@ fn jobset(
         let value = json!(escape_dollar(&value));
         format!("{0}- name: {name}\n{0}  value: {value}", " ".repeat(20))
     });
-    // With several processes, one that lost another exits with 1.
+    // With several processes, one that lost another may exit with 1, if it has a command line of its
+    // own.
     let (lost, note) = match hosts.count {
         1 => ("", ""),
-        _ => ("1, ", " or 1 (the exit code of a process that lost another)"),
+        _ => ("1, ", " or 1 (some programs exit with it after they lost another process)"),
     };
     let restart_codes = format!("{lost}{EX_TEMPFAIL}, {CRASHES}");
     let (_, topology) = slice.name().split_once(':').unwrap_or_default();
@@ -246,7 +247,8 @@ fn skypilot(
     // An argument of several lines stays one: YAML strips the indentation of each line.
     let words = command[1..].iter().map(|word| quote(word).replace('\n', "\n  "));
     let program = format!("~/fulmen/{name}");
-    // With several processes, one that lost another exits with 1.
+    // With several processes, one that lost another may exit with 1, if it has a command line of its
+    // own.
     let (errors, note) = match hosts.count {
         1 => (0, String::new()),
         _ => (*max_restarts, format!(", and {max_restarts} times after any other failure")),

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use fulmen_data::shorten;
-use fulmen_trainer::Error as TrainerError;
+use fulmen_trainer::{Error as TrainerError, Signal};
 
 use crate::output::print_message;
 
@@ -36,6 +36,10 @@ impl Failure {
             Failure::Option(_) => ExitCode::from(2),
             Failure::Error(error) => match error.downcast_ref::<TrainerError>() {
                 Some(error) if error.is_option() => ExitCode::from(2),
+                // As after SIGTERM: the run is not complete, and may be started again.
+                Some(error) if error.is_peer_silent() => {
+                    ExitCode::from(Signal::Terminate.exit_code())
+                }
                 error => match error.and_then(TrainerError::signal) {
                     Some(signal) => ExitCode::from(signal.exit_code()),
                     None => ExitCode::FAILURE,

@@ -338,6 +338,13 @@ impl Error {
         self.kind == Kind::Coordination
     }
 
+    /// Whether a process of the run no longer answers: it was killed or stopped, or its host is not
+    /// reachable. Then [`is_coordination`](Error::is_coordination) is true too, and the same run,
+    /// started again, may succeed. So a program with a command line exits with code 75.
+    pub fn is_peer_silent(&self) -> bool {
+        matches!(&self.source, Some(Source::Coordination(source)) if source.is_peer_silent())
+    }
+
     /// Whether the mistake is in the program, an argument or an option.
     pub fn is_usage(&self) -> bool {
         match (&self.kind, &self.source) {

@@ -232,7 +232,7 @@ impl Coordinator {
             let (names, s) = (self.names(&silent), limit.as_secs_f64());
             let has = if silent.len() == 1 { "has" } else { "have" };
             self.fail(Failure::new(
-                FailureKind::PeerLost,
+                FailureKind::PeerSilent,
                 silent,
                 format!(
                     "{names} {has} not sent a heartbeat for {s} s: killed, stopped, or on a host that is not reachable; \
@@ -271,7 +271,7 @@ impl Coordinator {
         let lost = self
             .failure
             .as_ref()
-            .filter(|f| f.kind() == FailureKind::PeerLost)
+            .filter(|f| matches!(f.kind(), FailureKind::PeerLost | FailureKind::PeerSilent))
             .map(|f| f.processes.as_slice())
             .unwrap_or_default();
         (0..).zip(&self.members).all(|(index, m)| {

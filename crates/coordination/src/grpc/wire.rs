@@ -150,6 +150,7 @@ pub(crate) enum FailureKind {
     PeerLost = 3,
     Disagreement = 4,
     Conflict = 5,
+    PeerSilent = 6,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -200,6 +201,7 @@ impl From<Failure> for Error {
             FailureKind::PeerLost => Kind::PeerLost,
             FailureKind::Disagreement => Kind::Disagreement,
             FailureKind::Conflict => Kind::Conflict,
+            FailureKind::PeerSilent => Kind::PeerSilent,
         };
         Error::new(
             kind,

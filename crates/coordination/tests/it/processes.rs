@@ -23,6 +23,7 @@ fn member() {
         Err(error) => {
             let kind = match &error {
                 e if e.is_timeout() => "timeout",
+                e if e.is_peer_silent() && e.is_peer_lost() => "peer silent",
                 e if e.is_peer_lost() => "peer lost",
                 e if e.is_disagreement() => "disagreement",
                 e if e.is_coordinator_lost() => "coordinator lost",
@@ -214,7 +215,7 @@ fn a_killed_process_ends_all_and_is_named() {
     let others = (0..COUNT).filter(|&index| index != 4);
     all_are(
         &test_processes.endings(others),
-        "peer lost [4]",
+        "peer silent [4]",
         &["process 4 (", &pid, "has not sent a heartbeat for 8 s"],
     );
 }

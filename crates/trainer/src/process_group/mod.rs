@@ -314,7 +314,9 @@ impl ProcessGroup {
                 print_line(&format!(
                     "error: {error}\nThe devices still wait for it, so this process ends itself."
                 ));
-                fulmen_signals::exit(signal_of(error).map_or(1, Signal::exit_code));
+                let signal =
+                    signal_of(error).or(error.is_peer_silent().then_some(Signal::Terminate));
+                fulmen_signals::exit(signal.map_or(1, Signal::exit_code));
             }
         });
         guard

@@ -29,6 +29,7 @@ fn member() {
                 error.get_ref().is_some_and(|e| e.is::<Coordination>())
             );
             let kind = match &error {
+                e if e.is_peer_silent() && e.is_coordination() => "silence",
                 e if e.is_coordination() => "coordination",
                 e if e.is_usage() => "usage",
                 _ => "other",
@@ -195,7 +196,7 @@ fn a_process_that_is_killed_ends_the_fit_of_all() {
         test_processes.wait_for(killed, "hangs");
         test_processes.kill(killed);
         for ending in test_processes.endings((0..4).filter(|&index| index != killed)) {
-            let named = format!("coordination [{killed}] process {killed} (");
+            let named = format!("silence [{killed}] process {killed} (");
             assert!(ending.starts_with(&named) && ending.contains("for 8 s"), "{ending}");
         }
     }

@@ -189,7 +189,7 @@ fn a_silent_process_is_lost() {
     let failure = coordinator.failure().unwrap().clone();
     expect!["process 1 (host-1, pid 1001), process 3 (host-3, pid 1003) have not sent a heartbeat for 10 s: killed, stopped, or on a host that is not reachable; see its last output"]
         .assert_eq(&failure.message);
-    assert_eq!((failure.kind(), failure.ends_run), (FailureKind::PeerLost, true));
+    assert_eq!((failure.kind(), failure.ends_run), (FailureKind::PeerSilent, true));
     // The coordinator does not wait for processes that are gone.
     [0, 2].into_iter().for_each(|index| coordinator.notify_failure(index));
     assert!(coordinator.all_notified());
