@@ -31,6 +31,9 @@ const MAX_EVENTS: usize = 256;
 /// After a worker fails, the others get this long to show that one of them crashed and made it fail.
 const SETTLE_TIME: Duration = Duration::from_secs(1);
 
+/// A worker on a good network, which reports each second, is never silent for this long.
+const SILENCE: Duration = Duration::from_secs(3);
+
 /// After this number of crashes at one step, another attempt would crash too.
 const MAX_CRASHES: u32 = 3;
 
@@ -376,10 +379,12 @@ impl Monitor {
                 && now.saturating_duration_since(slot.last_change) > self.limits.stuck_timeout
         };
         // If one worker stops, all of them wait. The stuck worker is one that is stopped, or else
-        // the one furthest behind.
+        // the one furthest behind. Of several, it is one that is silent: its network may be slow.
         let stuck = failed.is_none() && group.slots.iter().any(overdue);
         let behind = |slot: &&mut WorkerSlot| {
-            (slot.state != 'T', slot.progress.finished().unwrap_or(u64::MAX))
+            let is_heard =
+                slot.last_heard.is_some_and(|time| now.saturating_duration_since(time) < SILENCE);
+            (slot.state != 'T', slot.progress.finished().unwrap_or(u64::MAX), is_heard)
         };
         let limit = self.limits.stuck_timeout.as_secs();
         if stuck

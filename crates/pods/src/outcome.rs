@@ -4,7 +4,7 @@
 use fulmen_signals::Signal;
 
 /// `EX_TEMPFAIL`: the work is not done and can be restarted. Fulmen programs exit with it after
-/// SIGTERM.
+/// SIGTERM, and if another process of the run no longer answers.
 pub(crate) const EX_TEMPFAIL: u8 = 75;
 
 /// The exit codes of a wrong command: invalid arguments, a file that cannot be run, one that is not
@@ -12,8 +12,8 @@ pub(crate) const EX_TEMPFAIL: u8 = 75;
 const WRONG_COMMAND: [u8; 3] = [2, 126, 127];
 
 /// The exit codes of a program that the system ended: SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGKILL (also
-/// for lack of memory) and SIGSEGV.
-const CRASHES: [u8; 6] = [132, 134, 135, 136, 137, 139];
+/// for lack of memory), SIGSEGV, and SIGTERM before the program could handle it.
+const CRASHES: [u8; 7] = [132, 134, 135, 136, 137, 139, 143];
 
 /// How a worker ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,8 +62,9 @@ pub(crate) struct Outcome {
 /// a worker.
 ///
 /// A worker that was not started, is lost or stuck, or crashed decides the outcome, because it makes
-/// the others fail. Otherwise, the first worker that failed without a signal to end decides. A wrong
-/// command decides before any of them: it would fail again.
+/// the others fail. Otherwise, the first worker that failed without a signal to end decides. One
+/// that asks for a restart with [`EX_TEMPFAIL`] counts after the others that failed, because it may
+/// only have lost them. A wrong command decides before any of them: it would fail again.
 pub(crate) fn outcome(
     ends: &[(usize, End)],
     signal: Option<Signal>,
@@ -86,8 +87,14 @@ pub(crate) fn outcome(
     let stuck = || ends.iter().find(|(_, end)| matches!(end, End::Stuck(_)));
     let remains = || ends.iter().find(|(_, end)| *end == End::Remains);
     let failed = |was_signaled: bool| {
-        ends.iter()
-            .find(move |(_, end)| matches!(end, End::Exited { code: 1.., signaled } if *signaled == was_signaled))
+        let failures = move || {
+            ends.iter().filter(move |(_, end)| {
+                matches!(end, End::Exited { code: 1.., signaled } if *signaled == was_signaled)
+            })
+        };
+        let by_itself =
+            |end: &End| !matches!(end, End::Exited { code, .. } if *code == EX_TEMPFAIL);
+        failures().find(|(_, end)| by_itself(end)).or_else(|| failures().next())
     };
     let deciding = not_started
         .or_else(wrong)
@@ -138,6 +145,7 @@ mod tests {
         check(&[exited(0), exited(0)], None, 0, "", false);
         check(&[exited(0), exited(3), exited(1)], None, 3, "worker 1 exited with code 3", false);
         check(&[signaled(143), exited(75)], None, 75, "worker 1 exited with code 75", true);
+        check(&[exited(75), exited(1)], None, 1, "worker 1 exited with code 1", false);
         check(
             &[signaled(137), exited(137)],
             None,
@@ -161,7 +169,7 @@ mod tests {
 
     #[test]
     fn a_crash_is_restarted_and_a_wrong_command_is_not() {
-        for (code, signal) in [(134, 6), (137, 9), (139, 11)] {
+        for (code, signal) in [(134, 6), (137, 9), (139, 11), (143, 15)] {
             let text = format!("worker 1 was killed by signal {signal}, exit code {code}");
             // The others fail because of it.
             check(&[exited(1), exited(code)], None, code, &text, true);
@@ -173,7 +181,6 @@ mod tests {
             check(&[exited(134), exited(code), exited(75)], None, code, &text, false);
         }
         check(&[exited(101)], None, 101, "worker 0 exited with code 101", false);
-        check(&[exited(143)], None, 143, "worker 0 was killed by signal 15, exit code 143", false);
     }
 
     #[test]

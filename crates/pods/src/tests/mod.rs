@@ -197,6 +197,19 @@ fn a_host_that_is_unreachable_or_a_process_that_is_frozen_is_named() {
     );
     hosts.wait_until_idle();
 
+    // Of several at one step, it is the silent one.
+    let step = "echo 5 >$FULMEN_PROGRESS_FILE; echo at step 5; forever";
+    let run = hosts.pod("run", &[&options[..], &[step]].concat());
+    run.prints("] at step 5", 3);
+    hosts.connect(2, false);
+    run.prints(
+        "[pod] worker 2 (host-c) is stuck: it makes no progress for 10 s, at step 5; ending",
+        1,
+    );
+    hosts.connect(2, true);
+    run.ends_with(75);
+    hosts.wait_until_idle();
+
     let fails = format!(
         "[ $me = 1 ] && forever; until [ -e {} ]; do sleep 0.1; done; exit 1",
         hosts.shared("gone").display()
