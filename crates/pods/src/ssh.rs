@@ -201,6 +201,11 @@ pub(crate) fn explain(code: Option<i32>, err: &str) -> String {
         .map(|l| script_message(l).map_or(l, |l| l.strip_prefix("error ").unwrap_or(l)))
         .collect();
     let text = match lines.as_slice() {
+        // With `LogLevel ERROR`, ssh does not say that a connection was lost.
+        [] if code == Some(SSH_FAILED) => {
+            "ssh could not connect, or lost the connection (its exit code is 255, without a message)"
+                .to_owned()
+        }
         [] => code.map_or("it was terminated".to_owned(), |code| format!("exit code {code}")),
         lines => lines[lines.len().saturating_sub(3)..].join("; "),
     };
@@ -240,6 +245,8 @@ mod tests {
         let text = explain(Some(1), "fulmen-pod: error /ready does not exist after 3 s\n");
         assert_eq!(text, "/ready does not exist after 3 s");
         assert_eq!(explain(Some(3), " \n"), "exit code 3");
+        let text = explain(Some(255), "");
+        assert!(text.starts_with("ssh could not connect, or lost the connection"), "{text}");
         let text = explain(Some(255), "Host key verification failed.\r\n");
         assert!(text.contains("accept-new"), "{text}");
     }
