@@ -10,6 +10,16 @@ use super::program::{Input, InputKind, Placement, Program, Split, Step, Weights}
 /// The most elements of a value.
 const LARGEST: usize = 1536;
 
+const INCREMENT: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// The number that SplitMix64 draws in this state.
+pub(super) fn scrambled(state: u64) -> u64 {
+    let x = state.wrapping_add(INCREMENT);
+    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
 /// SplitMix64.
 pub(super) struct Random(u64);
 
@@ -19,10 +29,9 @@ impl Random {
     }
 
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let x = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^ (x >> 31)
+        let x = scrambled(self.0);
+        self.0 = self.0.wrapping_add(INCREMENT);
+        x
     }
 
     /// A number below `n`.

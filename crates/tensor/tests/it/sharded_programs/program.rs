@@ -4,6 +4,7 @@
 use fulmen_tensor::{DType, Function, Literal, Mesh, Sharding, Tensor, TensorType, grad};
 use serde::{Deserialize, Serialize};
 
+use super::generate::scrambled;
 use super::operations::Op;
 
 /// The mesh axes that each axis of a value is split over, by index.
@@ -91,9 +92,11 @@ pub(super) fn sharding(split: &Split) -> Sharding {
     Sharding::over(split.iter().map(|axes| axes.iter().map(|&axis| AXES[axis]).collect()))
 }
 
-/// A number between −1 and 1 that is different for each index.
+/// A number between −1 and 1 that is different for each index. The differences of numbers have no
+/// pattern: softmax and normalization would turn it into ties, which rounding decides.
 fn number(seed: usize, i: usize) -> f64 {
-    let x = (i as f64 + 1.0).mul_add(0.618_033_988_749, seed as f64 * 0.271_828) % 1.0;
+    let bits = scrambled(((seed as u64) << 32) + i as u64) >> 11;
+    let x = bits as f64 / (1u64 << 53) as f64;
     x.mul_add(1.9, -0.95)
 }
 
