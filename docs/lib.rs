@@ -12,6 +12,9 @@ mod introduction {}
 #[doc = include_str!("src/quick-start.md")]
 mod quick_start {}
 #[cfg(doctest)]
+#[doc = include_str!("src/coming-from-torch-gpu.md")]
+mod coming_from_torch_gpu {}
+#[cfg(doctest)]
 #[doc = include_str!("src/coming-from-lightning.md")]
 mod coming_from_lightning {}
 #[cfg(doctest)]
@@ -110,6 +113,9 @@ mod tpu_vms {}
 #[cfg(doctest)]
 #[doc = include_str!("src/preflight.md")]
 mod preflight {}
+#[cfg(doctest)]
+#[doc = include_str!("src/getting-a-tpu.md")]
+mod getting_a_tpu {}
 #[cfg(doctest)]
 #[doc = include_str!("src/choosing-a-tpu.md")]
 mod choosing_a_tpu {}

@@ -213,3 +213,35 @@ fn the_book_documents_every_variable() {
         assert!(book.contains(&format!("`{name}`")), "no chapter documents {name}");
     }
 }
+
+/// Users search the book for names that guides of earlier years use. Each is in the first column of a table whose
+/// second column answers.
+#[test]
+fn names_from_older_guides_have_an_answer() {
+    let names = [
+        "capture_tpu_profile",
+        "--monitoring_level",
+        "--num_queries",
+        "ctpu status",
+        "xla_dist",
+        "on_post_move_to_device",
+        "xrt_world_size",
+        "get_ordinal",
+        "ParallelLoader",
+        "XRT_TPU_CONFIG",
+        "TPU_IP_ADDRESS",
+        "CachedDataset",
+        "DataParallel",
+        "to(\"cuda\")",
+        "optimizer.step()",
+    ];
+    let text: String = chapter_files().into_iter().map(read).collect();
+    for name in names {
+        let answer = text.lines().filter(|line| line.starts_with('|')).find_map(|line| {
+            let mut cells = line.trim_matches('|').split(" | ");
+            let is_named = cells.next().is_some_and(|cell| cell.contains(name));
+            cells.next().filter(|answer| is_named && !answer.trim().is_empty())
+        });
+        assert!(answer.is_some(), "no table of the book answers `{name}`");
+    }
+}
