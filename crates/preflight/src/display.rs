@@ -74,6 +74,15 @@ impl fmt::Display for Feasibility {
             quantity(chips, "chip"),
             quantity(devices, "device")
         )?;
+        let host = slice.host();
+        let memory_of_host = host.gigabytes.map_or(String::new(), |gb| format!(", {gb} GB"));
+        writeln!(
+            f,
+            "  hosts       {} with {} vCPUs{memory_of_host}{}",
+            slice.num_hosts(),
+            host.vcpus,
+            if slice.has_one_host() { "" } else { " each" }
+        )?;
         if let Some(setting) = &self.setting {
             writeln!(f, "  step        {setting}")?;
         }

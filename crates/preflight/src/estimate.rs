@@ -442,7 +442,7 @@ mod tests {
         assert_eq!(cost.roofline.dcn_s, sent / 3.125e9);
         let text = two.to_string();
         for expected in [
-            "2*v5e:2x2: 2 slices with together 8 chips, 8 devices\n",
+            "2*v5e:2x2: 2 slices with together 8 chips, 8 devices\n  hosts       2 with 112 vCPUs, 192 GB each\n",
             "sends       1 × all-reduce over 2 slices, 262.14 kB\n",
             "network     262.14 kB a device to other slices, at 3.12 GB/s a chip (6.4 Tbit/s of a pod",
             "83.9 µs for the data center network)\n",

@@ -35,8 +35,25 @@ pub struct Generation {
     pub(crate) ring_axes: RingAxes,
     /// The rows and columns of a matrix unit.
     pub matrix_unit: u64,
+    /// The machines that hold the chips, the one with the fewest chips first.
+    pub hosts: &'static [Host],
     /// The sources of the numbers.
     pub sources: &'static [&'static str],
+}
+
+/// A machine with TPU chips. A program of each host feeds the host's chips.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Host {
+    /// The number of chips.
+    pub chips: usize,
+    /// The number of virtual processors.
+    pub vcpus: usize,
+    /// Memory in GB (10⁹ bytes); `None` if it is not known.
+    pub gigabytes: Option<usize>,
+}
+
+const fn host(chips: usize, vcpus: usize, gigabytes: usize) -> Host {
+    Host { chips, vcpus, gigabytes: Some(gigabytes) }
 }
 
 /// Which axes of a slice are rings; the others are lines.
@@ -75,6 +92,7 @@ pub(crate) static GENERATIONS: &[Generation] = &[
         axes: 2,
         ring_axes: RingAxes::Length(16),
         matrix_unit: 128,
+        hosts: &[Host { chips: 4, vcpus: 96, gigabytes: None }],
         sources: &[SECOND_HAND_SOURCES],
     },
     Generation {
@@ -94,6 +112,7 @@ pub(crate) static GENERATIONS: &[Generation] = &[
         axes: 2,
         ring_axes: RingAxes::Length(32),
         matrix_unit: 128,
+        hosts: &[Host { chips: 4, vcpus: 96, gigabytes: None }],
         sources: &["docs.cloud.google.com/tpu/docs/v3"],
     },
     Generation {
@@ -116,6 +135,7 @@ pub(crate) static GENERATIONS: &[Generation] = &[
         axes: 3,
         ring_axes: RingAxes::MultipleOfFour,
         matrix_unit: 128,
+        hosts: &[host(4, 240, 407)],
         sources: &["docs.cloud.google.com/tpu/docs/v4"],
     },
     Generation {
@@ -138,6 +158,7 @@ pub(crate) static GENERATIONS: &[Generation] = &[
         axes: 2,
         ring_axes: RingAxes::Length(16),
         matrix_unit: 128,
+        hosts: &[host(1, 24, 48), host(4, 112, 192), host(8, 224, 384)],
         sources: &["docs.cloud.google.com/tpu/docs/v5e"],
     },
     Generation {
@@ -157,6 +178,7 @@ pub(crate) static GENERATIONS: &[Generation] = &[
         axes: 3,
         ring_axes: RingAxes::MultipleOfFour,
         matrix_unit: 128,
+        hosts: &[host(4, 208, 448)],
         sources: &[
             "docs.cloud.google.com/tpu/docs/v5p",
             "int8: jax-ml.github.io/scaling-book/tpus",
@@ -179,6 +201,7 @@ pub(crate) static GENERATIONS: &[Generation] = &[
         axes: 2,
         ring_axes: RingAxes::Length(16),
         matrix_unit: 256,
+        hosts: &[host(1, 44, 176), host(4, 180, 720), host(8, 180, 1440)],
         sources: &["docs.cloud.google.com/tpu/docs/v6e", SCALING_BOOK],
     },
     Generation {
@@ -198,6 +221,7 @@ pub(crate) static GENERATIONS: &[Generation] = &[
         axes: 3,
         ring_axes: RingAxes::MultipleOfFour,
         matrix_unit: 256,
+        hosts: &[host(4, 224, 960)],
         sources: &["docs.cloud.google.com/tpu/docs/tpu7x", SCALING_BOOK],
     },
 ];
@@ -243,6 +267,14 @@ mod tests {
             GENERATIONS.iter().flat_map(|g| g.aliases.iter().copied().chain([g.name])).collect();
         let different: std::collections::BTreeSet<_> = names.iter().collect();
         assert_eq!(names.len(), different.len());
+    }
+
+    #[test]
+    fn hosts_are_in_the_order_of_their_chips() {
+        for generation in GENERATIONS {
+            assert!(generation.hosts.is_sorted_by(|a, b| a.chips < b.chips));
+            assert!(generation.hosts.iter().any(|host| host.chips == 4), "{}", generation.name);
+        }
     }
 
     #[test]

@@ -51,8 +51,8 @@ pub mod warnings;
 
 pub use error::{Error, Result};
 pub use estimate::{Step, estimate};
-pub use generations::Generation;
 pub(crate) use generations::{GENERATIONS, RingAxes};
+pub use generations::{Generation, Host};
 pub use largest_tensors::{LargeTensor, largest_tensors};
 pub use line_costs::cost_by_line;
 pub use prices::{Price, Prices};

@@ -216,6 +216,12 @@ impl Feasibility {
             .map(|bytes| json!({ "bytes": bytes, "fits": self.copy_fits() }))
             .into();
         report["slices"] = self.slice.num_slices().into();
+        let host = self.slice.host();
+        report["hosts"] = json!({
+            "count": self.slice.num_hosts(),
+            "vcpus": host.vcpus,
+            "gigabytes": host.gigabytes,
+        });
         // One slice does not use the data center network.
         let dcn = self.slice.generation().dcn_bandwidth.filter(|_| self.slice.num_slices() > 1);
         report["data_center_network"] = dcn

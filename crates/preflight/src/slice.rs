@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use fulmen_pjrt::NamedValue;
 
-use crate::{Error, GENERATIONS, Generation, Result, RingAxes};
+use crate::{Error, GENERATIONS, Generation, Host, Result, RingAxes};
 
 /// A TPU slice, or several equal slices that train together. The chips of a slice are connected to
 /// each other; slices are connected by the data center network.
@@ -100,16 +100,45 @@ impl Slice {
         self.count
     }
 
-    /// Whether one host has all chips of the slice. A host of v5e and v6e has up to 8 chips, the
-    /// other hosts have 4.
+    /// The hosts of the slice: the smallest that has all its chips, or hosts with 4 chips each. All
+    /// hosts are of one kind.
+    ///
+    /// ```
+    /// use fulmen_preflight::Slice;
+    ///
+    /// let slice: Slice = "v5e:2x4".parse()?;
+    /// assert_eq!((slice.num_hosts(), slice.host().vcpus), (1, 224));
+    /// let slice: Slice = "v5e:4x4".parse()?;
+    /// assert_eq!((slice.num_hosts(), slice.host().vcpus), (4, 112));
+    /// # Ok::<(), fulmen_preflight::Error>(())
+    /// ```
+    pub fn host(&self) -> &'static Host {
+        let hosts = self.generation.hosts;
+        let chips = self.chips_of_a_slice();
+        hosts
+            .iter()
+            .find(|host| host.chips >= chips)
+            .or_else(|| hosts.iter().find(|host| host.chips == 4))
+            .expect("each generation has hosts with 4 chips")
+    }
+
+    /// The number of hosts of all slices.
+    pub fn num_hosts(&self) -> usize {
+        self.chips_of_a_slice().div_ceil(self.host().chips) * self.count
+    }
+
+    /// Whether one host has all chips.
     pub fn has_one_host(&self) -> bool {
-        let chips_per_host = if matches!(self.generation.name, "v5e" | "v6e") { 8 } else { 4 };
-        self.count == 1 && self.num_chips() <= chips_per_host
+        self.num_hosts() == 1
+    }
+
+    fn chips_of_a_slice(&self) -> usize {
+        self.axes.iter().product()
     }
 
     /// The number of chips of all slices, for which you pay.
     pub fn num_chips(&self) -> usize {
-        self.axes.iter().product::<usize>() * self.count
+        self.chips_of_a_slice() * self.count
     }
 
     /// The number of devices that a program sees, in all slices.
@@ -281,6 +310,27 @@ impl fmt::Display for Slice {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_slice_has_the_hosts_that_google_gives_it() {
+        for (name, count, vcpus, gigabytes) in [
+            ("v3-8", 1, 96, None),
+            ("v4-16", 2, 240, Some(407)),
+            ("v5e-1", 1, 24, Some(48)),
+            ("v5e-4", 1, 112, Some(192)),
+            ("v5e-8", 1, 224, Some(384)),
+            ("v5e-16", 4, 112, Some(192)),
+            ("v5p-8", 1, 208, Some(448)),
+            ("v6e-8", 1, 180, Some(1440)),
+            ("2*v6e:2x4", 2, 180, Some(1440)),
+        ] {
+            let slice: Slice = name.parse().unwrap();
+            let host = slice.host();
+            let found = (slice.num_hosts(), host.vcpus, host.gigabytes);
+            assert_eq!(found, (count, vcpus, gigabytes), "{name}");
+            assert_eq!(slice.has_one_host(), count == 1, "{name}");
+        }
+    }
 
     #[test]
     fn accelerator_types_count_cores_or_chips() {

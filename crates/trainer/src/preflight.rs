@@ -15,8 +15,8 @@ use fulmen_pjrt::locate::{Platform, locate};
 use fulmen_preflight::Step;
 #[doc(inline)]
 pub use fulmen_preflight::{
-    Bound, Error, Feasibility, Generation, LargeTensor, LineCost, Price, Prices, Report, Roofline,
-    Slice, StepCost, StepSetting, Warning,
+    Bound, Error, Feasibility, Generation, Host, LargeTensor, LineCost, Price, Prices, Report,
+    Roofline, Slice, StepCost, StepSetting, Warning,
 };
 use fulmen_tensor::{Function, Mesh, Runtime};
 
