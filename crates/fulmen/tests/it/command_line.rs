@@ -245,9 +245,23 @@ fn a_secret_is_used_but_written_nowhere() {
     let shown = texts.iter().map(|text| String::from_utf8_lossy(text)).collect::<String>();
     assert!(output.status.success() && shown.contains("the secrets did not arrive"), "{shown}");
     let files = files_under(folder.path());
-    for name in ["config.toml", "environment.json", "manifest.json", "metrics.jsonl"] {
-        assert!(files.iter().any(|file| file.ends_with(name)), "{name}: {files:?}");
+    for name in [
+        "config.toml",
+        "environment.json",
+        "manifest.json",
+        "metrics.jsonl",
+        "report.html",
+        "tfevents",
+    ] {
+        let is_it = |file: &PathBuf| file.file_name().unwrap().to_string_lossy().contains(name);
+        assert!(files.iter().any(is_it), "{name}: {files:?}");
     }
+    // Recorded as `***`, they would be read again as such.
+    let read = |name| std::fs::read_to_string(folder.path().join("version_0").join(name)).unwrap();
+    let is_secret = |line: &str| line.starts_with("upload") || line.starts_with("hub-token");
+    assert!(!read("config.toml").lines().any(is_secret));
+    let manifest = read("checkpoints/last/manifest.json");
+    assert!(manifest.contains("\"width\":") && !manifest.contains("\"hub-token\":"), "{manifest}");
     let written =
         files.iter().map(|file| (file.display().to_string(), std::fs::read(file).unwrap()));
     let printed = texts.into_iter().map(|text| ("the output".to_owned(), text));
@@ -257,6 +271,34 @@ fn a_secret_is_used_but_written_nowhere() {
             assert!(!is_there, "{secret} is in {name}");
         }
     }
+}
+
+#[test]
+fn a_program_does_not_train_on_the_cpu_of_a_machine_with_a_tpu() {
+    if let Some(root) = std::env::var_os("FULMEN_TEST_CHILD") {
+        let root = Path::new(&root);
+        let fit = ["wide", "fit", "--width", "5", "--max-epochs", "1", "--default-root-dir"];
+        let code = cli::main_from::<Wide>(fit.into_iter().chain(root.to_str()));
+        assert_ne!(format!("{code:?}"), format!("{:?}", ExitCode::SUCCESS));
+        assert!(!root.join("version_0/checkpoints").exists());
+        return;
+    }
+    if !fulmen_pjrt::diagnosis::device_files(fulmen_pjrt::locate::Platform::Tpu).is_empty() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let test = "command_line::a_program_does_not_train_on_the_cpu_of_a_machine_with_a_tpu";
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture"])
+        .env("FULMEN_TEST_CHILD", folder.path())
+        .env("FULMEN_PJRT_PLUGIN", "")
+        .env("TPU_LIBRARY_PATH", "/no/such/libtpu.so")
+        .env("TPU_VISIBLE_CHIPS", "0")
+        .output()
+        .unwrap();
+    let shown = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{shown}");
+    assert!(shown.contains("the accelerator `auto` is `tpu` on this machine"), "{shown}");
 }
 
 #[test]
