@@ -2,7 +2,11 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use arrow_array::types::{Float32Type, Float64Type};
+use arrow_array::{ArrayRef, FixedSizeListArray, RecordBatch};
+use arrow_ipc::writer::FileWriter;
 use fulmen_data::{DType, Dataset, HostBatch, Result, Source};
 use fulmen_tables::{ArrowFiles, Csv, JsonLines, Parquet, Row, Table};
 use serde::Deserialize;
@@ -79,6 +83,31 @@ fn nan_in_a_list_is_missing_too() {
         assert_eq!(values.iter().map(Option::is_none).collect::<Vec<_>>(), missing);
         let is_refused = HostBatch::collate(&unfilled, &[index]).is_err();
         assert_eq!(is_refused, missing.contains(&true), "row {index}");
+    }
+}
+
+/// Values without a null are copied at once.
+#[test]
+fn nan_in_lists_without_a_null_is_missing_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.arrow");
+    let pairs = [Some([Some(1.0), Some(f32::NAN)]), Some([Some(2.0), Some(3.0)])];
+    let narrow = FixedSizeListArray::from_iter_primitive::<Float32Type, _, _>(pairs, 2);
+    let pairs = [Some([Some(1.0), Some(f64::NAN)]), Some([Some(2.0), Some(3.0)])];
+    let wide = FixedSizeListArray::from_iter_primitive::<Float64Type, _, _>(pairs, 2);
+    let columns: [(&str, ArrayRef); 2] = [("narrow", Arc::new(narrow)), ("wide", Arc::new(wide))];
+    let batch = RecordBatch::try_from_iter(columns).unwrap();
+    let mut writer =
+        FileWriter::try_new(fs::File::create(&path).unwrap(), &batch.schema()).unwrap();
+    writer.write(&batch).unwrap();
+    writer.finish().unwrap();
+    for column in ["narrow", "wide"] {
+        let open = || ArrowFiles::open(&path).unwrap().array(column, DType::F32, [2]);
+        let batch = HostBatch::collate(&open().fill(-1.0).build().unwrap(), &[0, 1]).unwrap();
+        assert_eq!(batch.values::<f32>(0).unwrap(), [1.0, -1.0, 2.0, 3.0], "{column}");
+        let unfilled = open().build().unwrap();
+        assert!(HostBatch::collate(&unfilled, &[0]).is_err(), "{column}");
+        assert!(HostBatch::collate(&unfilled, &[1]).is_ok(), "{column}");
     }
 }
 
