@@ -69,6 +69,11 @@ fn installing_runs_no_python_file_of_the_current_folder() {
         let text = format!("open({:?}, 'w').close()\n", ran.display().to_string());
         std::fs::write(folder.path().join(name), text).unwrap();
     }
+    for name in ["cargo-zigbuild", "zig"] {
+        let program = folder.path().join(name);
+        std::fs::write(&program, format!("#!/bin/sh\n: >{}\n", ran.display())).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
     let output = Command::new(env!("CARGO_BIN_EXE_fulmen"))
         .args(["build", "--for", "tpu-vm", "--install"])
         .current_dir(folder.path())
@@ -76,7 +81,8 @@ fn installing_runs_no_python_file_of_the_current_folder() {
         // pip has no package to install, so it fails without the network.
         .env("PIP_NO_INDEX", "1")
         .env("PIP_CONFIG_FILE", "/dev/null")
-        .env("PATH", python_folder())
+        // The empty part means the current folder.
+        .env("PATH", format!(":{}", python_folder()))
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));

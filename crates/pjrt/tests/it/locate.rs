@@ -99,6 +99,29 @@ fn python_packages_are_found_in_the_active_environment() {
 }
 
 #[test]
+fn nothing_of_the_current_folder_is_run_or_found() {
+    if is_child() {
+        std::env::set_current_dir(variable("VIRTUAL_ENV")).unwrap();
+        // A machine may have a plugin elsewhere.
+        let found = locate(Platform::Tpu, None).unwrap_or_default();
+        assert!(!found.ends_with("packages/libtpu/libtpu.so"), "{found:?}");
+        assert_eq!(fs::read_to_string("ran-in").unwrap(), "/\n");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    touch(&folder.path().join("packages/libtpu/libtpu.so"));
+    python(folder.path(), Path::new("packages"));
+    let program = folder.path().join("bin/python3");
+    let script = fs::read_to_string(&program).unwrap();
+    fs::write(&program, format!("{script}pwd > \"$VIRTUAL_ENV/ran-in\"\n")).unwrap();
+    let environment = folder.path().to_str().unwrap();
+    in_clean_child(
+        "locate::nothing_of_the_current_folder_is_run_or_found",
+        &[("VIRTUAL_ENV", environment), ("XDG_CACHE_HOME", environment), ("FULMEN_OFFLINE", "1")],
+    );
+}
+
+#[test]
 fn the_cache_folder_comes_after_packages_and_nothing_lists_every_place() {
     if is_child() {
         let cache = variable("XDG_CACHE_HOME").join("fulmen/pjrt");
