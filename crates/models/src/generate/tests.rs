@@ -431,6 +431,19 @@ fn what_cannot_be_generated_says_why() {
 }
 
 #[test]
+fn sampling_gives_several_sequences_for_each_prompt() {
+    let model = Decoder::from_folder(folder("llama")).unwrap_or_else(|e| panic!("{e}"));
+    let config = GenerationConfig {
+        max_new_tokens: Some(2),
+        do_sample: true,
+        num_return_sequences: 3,
+        ..GenerationConfig::default()
+    };
+    let tokens = generate(&model, &Prompt::new(&[[3; 4], [5; 4]]), &config);
+    assert_eq!(tokens.shape().dims(), [6, 2]);
+}
+
+#[test]
 fn without_a_length_the_model_s_positions_are_the_limit() {
     let plain = GenerationConfig::default();
     assert_eq!(plain.new_tokens(7, Some(48)), Ok(20));
