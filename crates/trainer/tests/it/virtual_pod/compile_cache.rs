@@ -51,7 +51,8 @@ pub(super) fn with_file(folder: &Path) -> Result<()> {
     // Holds the group, and opens the devices of all processes.
     let group = trainer(folder).build()?;
     let options = || trainer(folder).max_epochs(1).enable_checkpointing(false);
-    let (train, val) = (train_loader(16, DROP_LAST), val_loader(8));
+    let train = train_loader(16, DROP_LAST);
+    let val = val_loader(8);
     let is_other = std::env::var_os(OTHER_FILE).is_some();
     let file = folder.join(if is_other { "other.fulmen" } else { "step.fulmen" });
     if is_other || std::env::var("FULMEN_PROCESS_ID").unwrap() == "0" {
