@@ -12,8 +12,9 @@ use fulmen::trainer::callbacks::{
     DeviceStatsMonitor, Event, LearningRateMonitor, NormMonitor, ProgressBar, SpikeGuard,
     ThroughputMonitor, Timer, every, on,
 };
+use rustix::time::{ClockId, clock_gettime};
 
-use crate::process::{rss_bytes, thread_cpu_ns};
+use crate::process::rss_bytes;
 use crate::row::{Row, print_row};
 use crate::workload::{ModelVisitor, Workload};
 
@@ -129,6 +130,13 @@ impl ModelVisitor for FullAgainstBare {
     }
 }
 
+/// The processor time of this thread. The kernel brings this clock up to date at each reading, unlike
+/// `/proc/thread-self/schedstat`, which a thread that runs alone finds unchanged until the next tick.
+fn thread_cpu_ns() -> f64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
+}
+
 /// The counters of the loop's thread and of the process after a number of steps.
 #[derive(Clone, Copy)]
 struct Reading {
@@ -151,10 +159,14 @@ impl Callback for Readings {
 
     fn on_train_batch_end(&mut self, progress: &Progress, _: &mut Actions) {
         if progress.global_step.is_multiple_of(self.every)
-            && let Some((cpu_ns, rss_bytes)) = thread_cpu_ns().zip(rss_bytes())
+            && let Some(rss_bytes) = rss_bytes()
         {
             let mut values = self.values.lock().unwrap_or_else(PoisonError::into_inner);
-            values.push(Reading { step: progress.global_step, cpu_ns, rss_bytes });
+            values.push(Reading {
+                step: progress.global_step,
+                cpu_ns: thread_cpu_ns(),
+                rss_bytes,
+            });
         }
     }
 }
@@ -184,7 +196,7 @@ fn empty_steps(steps: u64, barebones: bool) -> Result<[Row; 2], Box<dyn Error>> 
 
     let values = readings.values.lock().unwrap_or_else(PoisonError::into_inner);
     let [first, .., last] = values[..] else {
-        return Err("the kernel reports neither schedstat nor VmRSS".into());
+        return Err("the kernel does not report VmRSS".into());
     };
     let host: Vec<f64> = values
         .windows(2)

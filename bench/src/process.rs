@@ -28,8 +28,3 @@ pub(crate) fn seconds_since_start() -> Option<f64> {
         fs::read_to_string("/proc/uptime").ok()?.split_whitespace().next()?.parse().ok()?;
     Some(uptime - ticks / 100.0)
 }
-
-/// The processor time of this thread.
-pub(crate) fn thread_cpu_ns() -> Option<f64> {
-    fs::read_to_string("/proc/thread-self/schedstat").ok()?.split_whitespace().next()?.parse().ok()
-}
