@@ -13,8 +13,8 @@ use crate::{CliApp, Result};
 #[derive(Clone, Debug, Default, PartialEq, clap::Args)]
 #[command(next_help_heading = "Output", about = None, long_about = None)]
 pub(crate) struct CommonArgs {
-    /// Take options from a TOML file in the format of `--print-config`. If given again, later files
-    /// win.
+    /// Take options from a TOML file in the format of `--print-config`, or from a YAML file. If
+    /// given again, later files win.
     #[arg(long, value_name = "FILE", help_heading = "Configuration")]
     pub(crate) config: Vec<PathBuf>,
     /// Do not use the program's arguments saved in the checkpoint of `--ckpt-path` where the

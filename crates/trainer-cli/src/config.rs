@@ -1,8 +1,12 @@
-//! The file of `--config`: TOML whose keys are the names of flags.
+//! The file of `--config`: TOML or YAML whose keys are the names of flags.
 //!
 //! A key is at the top of the file or in the section under which `--help` shows its flag, such as
 //! `[trainer]` for the Trainer's options. Dashes and underscores are equivalent. Errors name the
 //! file, the line and the key.
+
+mod toml;
+mod value;
+mod yaml;
 
 use std::ffi::OsString;
 use std::fmt;
@@ -13,8 +17,8 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, Command};
 use fulmen_trainer::internal::{nearest_name, replacement_for};
 use serde_json::{Map, Value as Json};
-use toml_edit::{Document, Item, Key, TableLike, Value};
 
+use self::value::{ConfigValue, Content, Entry};
 use crate::Result;
 use crate::command::NOT_IN_A_FILE;
 
@@ -68,26 +72,27 @@ fn read_text(
     command: &Command,
     subcommand: Option<&str>,
 ) -> Result<Vec<FileKey>> {
-    let line = |offset: usize| {
-        1 + text.as_bytes().iter().take(offset).filter(|&&byte| byte == b'\n').count()
-    };
-    let document = Document::parse(text).map_err(|e| {
-        let location = Location { path, line: Some(line(e.span().map_or(0, |span| span.start))) };
-        format!("{location}: {}", e.message())
+    let entries = if is_yaml(path) { yaml::read(text) } else { toml::read(text) };
+    let entries = entries.map_err(|mistake| {
+        let location = Location { path, line: Some(mistake.line) };
+        format!("{location}: {}", mistake.message)
     })?;
     let mut reader = ConfigReader { path, command, subcommand, settings: Vec::new() };
-    let start = |key: Option<&Key>| line(key.and_then(Key::span).map_or(0, |span| span.start));
-    for (name, item) in document.iter() {
-        let location = Location { path, line: Some(start(document.key(name))) };
-        match item.as_table_like() {
-            Some(table) => reader.section(&location, name, table, &start)?,
-            None if item.is_array_of_tables() => {
-                return Err(format!("{location}: write [{name}] instead of [[{name}]]").into());
-            }
-            None => reader.key(&location, None, name, item)?,
+    for entry in &entries {
+        let location = Location { path, line: Some(entry.line) };
+        match &entry.content {
+            Content::Section(entries) => reader.section(&location, &entry.name, entries)?,
+            content => reader.key(&location, None, &entry.name, content)?,
         }
     }
     Ok(reader.settings)
+}
+
+/// Whether a file is YAML. All others are TOML.
+fn is_yaml(path: &Path) -> bool {
+    path.extension().is_some_and(|ending| {
+        ending.eq_ignore_ascii_case("yaml") || ending.eq_ignore_ascii_case("yml")
+    })
 }
 
 /// The saved arguments of a checkpoint, as flags. Those of other commands are left out. A checkpoint
@@ -113,21 +118,22 @@ pub(crate) fn read_saved(
             )
             .into());
         }
-        let Some(value) = to_toml(value) else { continue };
-        let read = reader.key(&location, None, name, &Item::Value(value));
+        let Some(value) = convert(value) else { continue };
+        let read = reader.key(&location, None, name, &Content::Value(value));
         read.map_err(|e| format!("{e}\n{IGNORE}"))?;
     }
     Ok(reader.settings)
 }
 
-fn to_toml(value: &Json) -> Option<Value> {
+fn convert(value: &Json) -> Option<ConfigValue> {
     Some(match value {
-        Json::Bool(value) => (*value).into(),
-        Json::Number(number) => {
-            number.as_i64().map(Value::from).or(number.as_f64().map(Value::from))?
-        }
-        Json::String(text) => text.into(),
-        Json::Array(values) => Value::Array(values.iter().filter_map(to_toml).collect()),
+        Json::Bool(value) => ConfigValue::boolean(*value),
+        Json::Number(number) => ConfigValue::Text(match number.as_i64() {
+            Some(number) => number.to_string(),
+            None => format!("{:?}", number.as_f64()?),
+        }),
+        Json::String(text) => ConfigValue::Text(text.clone()),
+        Json::Array(values) => ConfigValue::List(values.iter().filter_map(convert).collect()),
         Json::Null | Json::Object(_) => return None,
     })
 }
@@ -140,33 +146,37 @@ struct ConfigReader<'a> {
 }
 
 impl ConfigReader<'_> {
-    fn section(
-        &mut self,
-        location: &Location<'_>,
-        section: &str,
-        table: &dyn TableLike,
-        line: &impl Fn(Option<&Key>) -> usize,
-    ) -> Result<()> {
+    fn section(&mut self, location: &Location<'_>, section: &str, entries: &[Entry]) -> Result<()> {
         let known = sections(self.command);
         if !known.iter().any(|name| name == section) {
-            let all = || std::iter::once(self.command).chain(self.command.get_subcommands());
-            if all().flat_map(flags).any(|arg| arg.get_long() == Some(&section.replace('_', "-"))) {
-                return Err(
-                    format!("{location}: `{section}`: expected a value, not a table").into()
-                );
-            }
-            let near = did_you_mean(section, known.iter().map(String::as_str));
-            return Err(format!(
-                "{location}: there is no section [{section}]{near} The sections are {}",
-                list(&known)
-            )
-            .into());
+            return Err(self.unknown_section(location, section, &known).into());
         }
-        for (name, item) in table.iter() {
-            let location = Location { path: self.path, line: Some(line(table.key(name))) };
-            self.key(&location, Some(section), name, item)?;
+        for entry in entries {
+            let location = Location { path: self.path, line: Some(entry.line) };
+            self.key(&location, Some(section), &entry.name, &entry.content)?;
         }
         Ok(())
+    }
+
+    fn unknown_section(&self, location: &Location<'_>, section: &str, known: &[String]) -> String {
+        let all = || std::iter::once(self.command).chain(self.command.get_subcommands());
+        let long = section.replace('_', "-");
+        if all().flat_map(flags).any(|arg| has_name(arg, &long)) {
+            return format!("{location}: `{section}`: expected a value, not a table");
+        }
+        // The sections of LightningCLI.
+        let advice = if self.command.find_subcommand(section).is_some() {
+            " Write its keys without it: one file serves all commands."
+        } else if ["model", "data"].contains(&section) {
+            " Write the program's own arguments at the top of the file."
+        } else {
+            ""
+        };
+        let near = did_you_mean(section, known.iter().map(String::as_str));
+        format!(
+            "{location}: there is no section [{section}]{near}{advice} The sections are {}",
+            list(known)
+        )
     }
 
     fn key(
@@ -174,7 +184,7 @@ impl ConfigReader<'_> {
         location: &Location<'_>,
         section: Option<&str>,
         name: &str,
-        item: &Item,
+        content: &Content,
     ) -> Result<()> {
         let long = name.replace('_', "-");
         // Prefer a flag of this subcommand over one of another.
@@ -182,8 +192,7 @@ impl ConfigReader<'_> {
             .subcommand
             .and_then(|name| self.command.find_subcommand(name))
             .unwrap_or(self.command);
-        let find =
-            |command: &Command| flags(command).find(|arg| arg.get_long() == Some(&long)).cloned();
+        let find = |command: &Command| flags(command).find(|arg| has_name(arg, &long)).cloned();
         let all = || std::iter::once(self.command).chain(self.command.get_subcommands());
         let known = find(current)
             .map(|arg| (current, arg))
@@ -216,7 +225,14 @@ impl ConfigReader<'_> {
         if self.settings.iter().any(|earlier| earlier.id == id) {
             return Err(format!("{location}: `{name}` is set a second time").into());
         }
-        let flags = to_flags(&arg, &long, item)
+        let value = match content {
+            Content::Value(value) => value,
+            Content::Unset => return Ok(()),
+            Content::Section(_) => {
+                return Err(format!("{location}: `{name}`: expected a value, not a table").into());
+            }
+        };
+        let flags = to_flags(&arg, &long, value)
             .map_err(|problem| format!("{location}: `{name}`: {problem}"))?;
         check(command, &id, &flags)
             .map_err(|problem| format!("{location}: `{name}`: {problem}"))?;
@@ -231,6 +247,12 @@ impl ConfigReader<'_> {
 pub(crate) fn flags(command: &Command) -> impl Iterator<Item = &Arg> {
     let settable = |arg: &&Arg| arg.get_long().is_some_and(|long| !NOT_IN_A_FILE.contains(&long));
     command.get_arguments().filter(settable)
+}
+
+/// Whether a flag has this name, or also this name.
+fn has_name(arg: &Arg, long: &str) -> bool {
+    arg.get_long() == Some(long)
+        || arg.get_all_aliases().is_some_and(|aliases| aliases.contains(&long))
 }
 
 /// The section of a flag: its heading in `--help`.
@@ -259,24 +281,20 @@ pub(crate) fn takes_many(arg: &Arg) -> bool {
 }
 
 /// Converts a key's value to the flags that a user would type.
-fn to_flags(arg: &Arg, long: &str, item: &Item) -> Result<Vec<OsString>, String> {
-    let value =
-        item.as_value().ok_or_else(|| format!("expected a value, not {}", item.type_name()))?;
+fn to_flags(arg: &Arg, long: &str, value: &ConfigValue) -> Result<Vec<OsString>, String> {
     let flag = |value: String| OsString::from(format!("--{long}={value}"));
-    let number = |value: &Value| {
-        value.as_integer().and_then(|n| usize::try_from(n).ok()).filter(|&n| n <= 100)
-    };
     match (arg.get_action(), value) {
-        (ArgAction::SetTrue | ArgAction::SetFalse, Value::Boolean(value)) => {
-            Ok(if *value.value() { vec![format!("--{long}").into()] } else { Vec::new() })
+        (ArgAction::SetTrue | ArgAction::SetFalse, ConfigValue::Boolean { value, .. }) => {
+            Ok(if *value { vec![format!("--{long}").into()] } else { Vec::new() })
         }
         (ArgAction::SetTrue | ArgAction::SetFalse, _) => Err("expected true or false".into()),
         (ArgAction::Count, value) => {
-            let times = number(value).ok_or("expected a number of times")?;
+            let times = value.text().parse().ok().filter(|&times: &usize| times <= 100);
+            let times = times.ok_or("expected a number of times")?;
             Ok(vec![format!("--{long}").into(); times])
         }
-        (_, Value::Array(array)) if takes_many(arg) => {
-            let values: Vec<String> = array.iter().map(text).collect::<Result<_, _>>()?;
+        (_, ConfigValue::List(values)) if takes_many(arg) => {
+            let values: Vec<String> = values.iter().map(ConfigValue::text).collect();
             let group_size = arg.get_num_args().map_or(1, |range| range.max_values());
             if group_size <= 1 {
                 return Ok(values.into_iter().map(flag).collect());
@@ -292,24 +310,7 @@ fn to_flags(arg: &Arg, long: &str, item: &Item) -> Result<Vec<OsString>, String>
                 })
                 .collect())
         }
-        (_, value) => Ok(vec![flag(text(value)?)]),
-    }
-}
-
-/// A value as text; an array as TOML.
-fn text(value: &Value) -> Result<String, String> {
-    match value {
-        Value::String(value) => Ok(value.value().clone()),
-        Value::Integer(value) => Ok(value.value().to_string()),
-        // Keep the decimal point: 1.0 is a fraction of an epoch, 1 a number of batches.
-        Value::Float(value) => Ok(format!("{:?}", value.value())),
-        Value::Boolean(value) => Ok(value.value().to_string()),
-        Value::Datetime(value) => Ok(value.value().to_string()),
-        Value::Array(values) => {
-            let values: Vec<String> = values.iter().map(text).collect::<Result<_, _>>()?;
-            Ok(format!("[{}]", values.join(", ")))
-        }
-        Value::InlineTable(_) => Err("expected a value, not a table".into()),
+        (_, value) => Ok(vec![flag(value.text())]),
     }
 }
 

@@ -1,5 +1,7 @@
 //! Command lines and configuration files, without a device.
 
+mod yaml;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,7 +12,9 @@ use fulmen_nn::optim::Sgd;
 use fulmen_nn::{Linear, Module, optim::Optimizer};
 use fulmen_tensor::Tensor;
 use fulmen_trainer::preflight::Slice;
-use fulmen_trainer::{Batch, Options, Plan, StepContext, Trainer, TrainerBuilder, TrainingModule};
+use fulmen_trainer::{
+    Batch, BatchLimit, Options, Plan, StepContext, Trainer, TrainerBuilder, TrainingModule,
+};
 
 use super::failure::Failure;
 use super::invocation::{Invocation, parse};
@@ -486,7 +490,15 @@ fn a_negative_number_is_a_value_and_its_error_names_the_option() {
             "--default-root-dir",
             "--dump-dir",
         ];
-        if paths.contains(&&*long) || long == "--devices" {
+        let limits = [
+            "--limit-predict-batches",
+            "--limit-test-batches",
+            "--limit-train-batches",
+            "--limit-val-batches",
+            "--max-epochs",
+            "--max-steps",
+        ];
+        if paths.contains(&&*long) || limits.contains(&&*long) || long == "--devices" {
             continue;
         }
         let (message, code) = run_error(&["fit", "--data-dir", "d", &long, "-1", "--print-config"]);
@@ -507,6 +519,34 @@ fn a_negative_number_is_a_value_and_its_error_names_the_option() {
         read::<Fitting>(&["--config", &file.path()]).unwrap().app.rates,
         Some(vec![1.5, -2.0])
     );
+}
+
+#[test]
+fn minus_one_is_no_limit_as_in_lightning() {
+    let fit = ["fit", "--data-dir", "d", "--limit_train_batches", "-1", "--limit_val_batches=-1"];
+    let more = ["--limit_test_batches", "-1", "--limit_predict_batches", "-1", "--max_steps", "-1"];
+    let read = |args: &[&str]| read::<Fitting>(args).map_err(|f| message(&f)).unwrap();
+    let invocation = read(&[&fit[..], &more, &["--max_epochs", "-1"]].concat());
+    let resolved = options(&invocation);
+    for limit in [
+        resolved.limit_train_batches,
+        resolved.limit_val_batches,
+        resolved.limit_test_batches,
+        resolved.limit_predict_batches,
+    ] {
+        assert_eq!(limit, BatchLimit::Share(1.0));
+    }
+    assert_eq!((resolved.max_epochs, resolved.max_steps), (u64::MAX, 0));
+    // The written configuration says so, and reading it back changes nothing.
+    let text = print_config(&invocation.command, &invocation.matches, &resolved, |_| None).unwrap();
+    assert!(text.contains("\nmax-epochs = -1\n"), "{text}");
+    let file = File::new(&text);
+    assert_eq!(options(&read(&["fit", "--config", &file.path()])), resolved);
+    // With another limit, it follows from that one.
+    let limited = read(&["fit", "--data-dir", "d", "--max_epochs=-1", "--max_steps=3"]);
+    let text =
+        print_config(&limited.command, &limited.matches, &options(&limited), |_| None).unwrap();
+    assert!(text.contains("\n# max-epochs =\n"), "{text}");
 }
 
 #[test]

@@ -21,10 +21,10 @@ pub struct Plan {
     /// The number of optimizer steps per epoch. With an endless loader, it is the number of steps
     /// of the run. If the accumulation changes, it is the number of steps in the first epoch.
     pub steps_per_epoch: u64,
-    /// The number of epochs; the last may be partial. `u64::MAX` if only `max_time` ends training.
+    /// The number of epochs; the last may be partial. `u64::MAX` if there is no limit but `max_time`.
     pub max_epochs: u64,
     /// The number of optimizer steps in total (Lightning's `estimated_stepping_batches`).
-    /// `u64::MAX` if only `max_time` ends training; a schedule over that many steps stays at its
+    /// `u64::MAX` if there is no limit but `max_time`; a schedule over that many steps stays at its
     /// initial value.
     pub total_steps: u64,
 }

@@ -247,7 +247,7 @@ impl Callback for ProgressBar {
         }
         let Plan { steps_per_epoch, max_epochs, total_steps } = start.plan;
         let length = match max_epochs {
-            NO_LIMIT => "epochs until max_time".to_owned(),
+            NO_LIMIT => "any number of epochs".to_owned(),
             _ if total_steps < steps_per_epoch.saturating_mul(max_epochs) => {
                 quantity(total_steps, "step")
             }

@@ -104,11 +104,15 @@ impl Options {
         Ok(())
     }
 
-    fn resolve_limits(mut self, explicit: &TrainerArgs) -> Result<Options> {
-        let limited = self.max_steps > 0
+    /// Whether another option than `max_epochs` limits training.
+    pub(crate) fn has_other_limit(&self) -> bool {
+        self.max_steps > 0
             || self.max_time != TrainDuration::Unlimited
-            || self.max_duration != TrainDuration::Unlimited;
-        if limited && explicit.max_epochs.is_none() {
+            || self.max_duration != TrainDuration::Unlimited
+    }
+
+    fn resolve_limits(mut self, explicit: &TrainerArgs) -> Result<Options> {
+        if self.has_other_limit() && explicit.max_epochs.is_none() {
             self.max_epochs = NO_LIMIT;
         }
         let duration = self.max_duration;
@@ -119,7 +123,9 @@ impl Options {
         };
         match duration {
             TrainDuration::Epochs(epochs) => {
-                if let Some(other) = explicit.max_epochs.filter(|&other| other != epochs) {
+                if let Some(other) =
+                    explicit.max_epochs.filter(|&other| other != epochs && other != NO_LIMIT)
+                {
                     return conflict("max_epochs", other.to_string());
                 }
                 self.max_epochs = epochs;

@@ -27,7 +27,7 @@ use std::time::Duration;
 use fulmen_tensor::{Accelerator, Devices, MatmulPrecision};
 
 use crate::options::config_format::{json_value, toml_line};
-use crate::options::option_text::OptionText;
+use crate::options::option_text::{NO_LIMIT_TEXT, OptionText};
 pub(crate) use crate::options::table::option_table;
 use crate::options::table::{limit, positive};
 use crate::plan::NO_LIMIT;
@@ -66,7 +66,7 @@ macro_rules! options {
         #[derive(Clone, Debug, Default, PartialEq, clap::Args)]
         #[command(next_help_heading = "Trainer", about = None, long_about = None)]
         pub struct TrainerArgs {
-            $($(#[doc = $doc])* #[arg(long, overrides_with = stringify!($name), allow_negative_numbers = true, value_parser = <$ty>::parser() $(, $($arg)*)?)] pub $name: Option<$ty>,)*
+            $($(#[doc = $doc])* #[arg(long, overrides_with = stringify!($name), allow_negative_numbers = true, value_parser = option_text::parser::<$ty>(stringify!($name)) $(, $($arg)*)?)] pub $name: Option<$ty>,)*
         }
 
         impl TrainerArgs {
@@ -98,7 +98,7 @@ macro_rules! options {
             pub fn or_env(mut self, env: impl Fn(&str) -> Option<OsString>) -> Result<TrainerArgs> {
                 $(if self.$name.is_none() {
                     if let Some(text) = env($env).filter(|text| !text.is_empty()) {
-                        self.$name = Some(<$ty>::parse_env(&text).map_err(|e| {
+                        self.$name = Some(option_text::parse_named::<$ty>(stringify!($name), &text).map_err(|e| {
                             let (name, text) = (stringify!($name), text.to_string_lossy());
                             Error::option(format!("{name}: the environment variable {} is `{text}`: {e}", $env))
                         })?);
@@ -113,7 +113,7 @@ macro_rules! options {
                 let mut lines = Vec::new();
                 $(if let Some(value) = &self.$name
                     && let Some(text) = env($env).filter(|text| !text.is_empty())
-                    && <$ty>::parse_env(&text).ok().as_ref() != Some(value)
+                    && option_text::parse_named::<$ty>(stringify!($name), &text).ok().as_ref() != Some(value)
                 {
                     let (name, text) = (stringify!($name), text.to_string_lossy());
                     let set = <$ty>::show(value);
@@ -168,9 +168,10 @@ macro_rules! options {
             /// options have `None`.
             pub fn values(&self) -> Vec<(&'static str, Option<String>)> {
                 let mut values = vec![$((stringify!($name), <$ty>::argument(&self.$name)),)*];
-                // "No limit" has no text: it follows from the other options.
+                // With another limit, "no limit" follows from it, and needs no text.
                 if self.max_epochs == NO_LIMIT {
-                    values.iter_mut().filter(|value| value.0 == "max_epochs").for_each(|value| value.1 = None);
+                    let text = (!self.has_other_limit()).then(|| NO_LIMIT_TEXT.to_owned());
+                    values.iter_mut().filter(|value| value.0 == "max_epochs").for_each(|value| value.1.clone_from(&text));
                 }
                 values
             }
@@ -249,6 +250,8 @@ mod tests {
         let args = TrainerArgs { max_epochs: Some(0), ..TrainerArgs::default() };
         let message = resolve(args, &[]).unwrap_err().to_string();
         assert_eq!(message, "max_epochs: 0 is not possible, it must be at least 1");
+        let unlimited = resolve(TrainerArgs::default(), &[("FULMEN_MAX_EPOCHS", "-1")]).unwrap();
+        assert_eq!(unlimited.max_epochs, u64::MAX, "-1 means no limit");
         let message =
             resolve(TrainerArgs::default(), &[("FULMEN_SEED", "x")]).unwrap_err().to_string();
         assert!(

@@ -9,6 +9,7 @@ use clap::builder::{BoolishValueParser, ValueParser};
 use fulmen_tensor::{Accelerator, Devices, MatmulPrecision};
 
 use crate::options::duration::{parse_time, show_time};
+use crate::plan::NO_LIMIT;
 use crate::{
     BatchLimit, FastDevRun, GradientClipAlgorithm, LearningRateScaling, LoggerSet, MetricsPort,
     Precision, Profiler, Result, Resume, Strategy, TrainDuration,
@@ -25,6 +26,38 @@ pub(super) trait OptionText: Clone + Send + Sync + 'static {
     /// The value in the form of the command line, if it is set.
     fn argument(value: &Self) -> Option<String> {
         Some(Self::show(value))
+    }
+}
+
+/// Lightning's value for "no limit".
+pub(super) const NO_LIMIT_TEXT: &str = "-1";
+
+/// What `-1` means as the value of this option, if the option is a limit.
+fn no_limit(name: &str) -> Option<String> {
+    match name {
+        "max_epochs" => Some(NO_LIMIT.to_string()),
+        "max_steps" => Some("0".to_owned()),
+        "limit_train_batches"
+        | "limit_val_batches"
+        | "limit_test_batches"
+        | "limit_predict_batches" => Some(BatchLimit::ALL.to_string()),
+        _ => None,
+    }
+}
+
+/// Reads the value of the option with this name. For a limit, `-1` means no limit, as in Lightning.
+pub(super) fn parse_named<T: OptionText>(name: &str, text: &OsStr) -> Result<T, String> {
+    match no_limit(name) {
+        Some(unlimited) if text == NO_LIMIT_TEXT => T::parse_env(OsStr::new(&unlimited)),
+        _ => T::parse_env(text),
+    }
+}
+
+/// The parser of the option with this name for the command line.
+pub(super) fn parser<T: OptionText>(name: &'static str) -> ValueParser {
+    match no_limit(name) {
+        Some(_) => ValueParser::new(move |text: &str| parse_named::<T>(name, OsStr::new(text))),
+        None => T::parser(),
     }
 }
 

@@ -60,10 +60,11 @@ macro_rules! option_table {
             #[arg(num_args = 0..=1, default_missing_value = "true")]
             log_grad_norm: bool = false, "FULMEN_LOG_GRAD_NORM", |_| None;
 
-            /// Epochs to train for; unlimited if another option limits training.
+            /// Epochs to train for; -1 for no limit, which is the default if another option limits
+            /// training.
             max_epochs: u64 = 10, "FULMEN_MAX_EPOCHS", positive;
 
-            /// Optimizer steps to train for; 0 for no limit.
+            /// Optimizer steps to train for; 0 or -1 for no limit.
             max_steps: u64 = 0, "FULMEN_MAX_STEPS", |_| None;
 
             /// Time to train and validate for, such as 2h30m or 00:12:00:00 (days, hours, minutes,
@@ -80,16 +81,17 @@ macro_rules! option_table {
             /// Optimizer steps to make before a callback or max_time can end training.
             min_steps: u64 = 0, "FULMEN_MIN_STEPS", |_| None;
 
-            /// Training batches per epoch: a number (10) or a fraction (0.1); 1.0 for all.
+            /// Training batches per epoch: a number (10) or a fraction (0.1); 1.0 or -1 for all.
             limit_train_batches: BatchLimit = BatchLimit::ALL, "FULMEN_LIMIT_TRAIN_BATCHES", BatchLimit::config_error_of_some;
 
-            /// Batches per validation, as a number or a fraction; 0 for no validation in a fit.
+            /// Batches per validation, as a number or a fraction; -1 for all, 0 for no validation in a
+            /// fit.
             limit_val_batches: BatchLimit = BatchLimit::ALL, "FULMEN_LIMIT_VAL_BATCHES", BatchLimit::config_error;
 
-            /// Batches per test, as a number or a fraction.
+            /// Batches per test, as a number or a fraction; -1 for all.
             limit_test_batches: BatchLimit = BatchLimit::ALL, "FULMEN_LIMIT_TEST_BATCHES", BatchLimit::config_error_of_some;
 
-            /// Batches to predict for, as a number or a fraction.
+            /// Batches to predict for, as a number or a fraction; -1 for all.
             limit_predict_batches: BatchLimit = BatchLimit::ALL, "FULMEN_LIMIT_PREDICT_BATCHES", BatchLimit::config_error_of_some;
 
             /// Train on the same few batches of the first epoch in every epoch, and validate on as
@@ -125,6 +127,7 @@ macro_rules! option_table {
             reload_dataloaders_every_n_epochs: u64 = 0, "FULMEN_RELOAD_DATALOADERS_EVERY_N_EPOCHS", |_| None;
 
             /// The seed of initial weights and of random layers.
+            #[arg(alias = "seed-everything")]
             seed: u64 = 0, "FULMEN_SEED", |_| None;
 
             /// Where runs are written, each in its own folder `version_N`.

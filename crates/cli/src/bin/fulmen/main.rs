@@ -31,6 +31,7 @@ mod runs;
 mod size;
 mod top;
 mod tpu;
+mod underscores;
 
 use std::borrow::Cow;
 use std::io::Write;
@@ -149,7 +150,9 @@ fn manual(folder: &Path) -> fulmen_data::Result<()> {
 }
 
 fn arguments() -> Result<Arguments, clap::Error> {
-    let matches: ArgMatches = with_common_rules(Arguments::command()).try_get_matches()?;
+    let command = with_common_rules(Arguments::command());
+    let args = underscores::accept(std::env::args_os().collect(), &command);
+    let matches: ArgMatches = command.try_get_matches_from(args)?;
     Arguments::from_arg_matches(&matches)
 }
 
