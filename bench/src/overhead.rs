@@ -162,11 +162,7 @@ impl Callback for Readings {
             && let Some(rss_bytes) = rss_bytes()
         {
             let mut values = self.values.lock().unwrap_or_else(PoisonError::into_inner);
-            values.push(Reading {
-                step: progress.global_step,
-                cpu_ns: thread_cpu_ns(),
-                rss_bytes,
-            });
+            values.push(Reading { step: progress.global_step, cpu_ns: thread_cpu_ns(), rss_bytes });
         }
     }
 }
