@@ -13,7 +13,7 @@ use super::value::{ConfigValue, Content, Entry, Mistake};
 /// How deep values may be nested. A configuration needs three levels.
 const MAX_DEPTH: usize = 16;
 
-/// How many values a file may have, with each use of an anchor counted anew.
+/// How many values a file may have, counting each use of an anchor.
 const MAX_VALUES: usize = 10_000;
 
 /// A value before its meaning is known.
