@@ -25,8 +25,12 @@ pub(crate) const SMALL: [DividedTensor<'static>; 4] = [
 
 /// The bytes of a tensor's element at a position. Neighboring elements differ.
 pub(crate) fn element(name: &str, dtype: Dtype, position: u64) -> Vec<u8> {
-    let mixed = (position + name.len() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    mixed.to_le_bytes()[8 - dtype.bitsize() / 8..].to_vec()
+    mixed(name, position)[8 - dtype.bitsize() / 8..].to_vec()
+}
+
+/// The last bytes are those of a narrower element.
+fn mixed(name: &str, position: u64) -> [u8; 8] {
+    (position + name.len() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()
 }
 
 /// The positions of a rectangle's elements in a tensor of this shape, in row-major order. This is a
@@ -35,19 +39,24 @@ pub(crate) fn positions(shape: &[u64], rectangle: &Rectangle) -> Vec<u64> {
     let mut positions = vec![0];
     for (axis, size) in shape.iter().enumerate() {
         let range = rectangle.offset[axis]..rectangle.offset[axis] + rectangle.extent[axis];
-        positions = positions
-            .iter()
-            .flat_map(|before| range.clone().map(move |index| before * size + index))
-            .collect();
+        let mut inner = Vec::with_capacity(positions.len() * rectangle.extent[axis] as usize);
+        for before in positions {
+            inner.extend(before * size + range.start..before * size + range.end);
+        }
+        positions = inner;
     }
     positions
 }
 
 pub(crate) fn expected(name: &str, dtype: Dtype, shape: &[u64], rectangle: &Rectangle) -> Vec<u8> {
-    positions(shape, rectangle)
-        .into_iter()
-        .flat_map(|position| element(name, dtype, position))
-        .collect()
+    let positions = positions(shape, rectangle);
+    let width = dtype.bitsize() / 8;
+    let mut bytes = Vec::with_capacity(positions.len() * width);
+    // One allocation, not one for each element: this is called for millions of them.
+    for position in positions {
+        bytes.extend_from_slice(&mixed(name, position)[8 - width..]);
+    }
+    bytes
 }
 
 /// The pieces of a tensor that is divided into `counts` pieces along each axis. The last piece may

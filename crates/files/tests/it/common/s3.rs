@@ -230,12 +230,18 @@ impl Response {
     }
 }
 
+/// A tag that differs for different bytes. Unoptimized code takes a while for each step, so a step
+/// takes eight bytes.
 fn tag(bytes: &[u8]) -> String {
-    format!(
-        "\"{:x}-{}\"",
-        bytes.iter().fold(7u64, |sum, &byte| sum.wrapping_mul(31) + u64::from(byte)),
-        bytes.len()
-    )
+    let (words, rest) = bytes.as_chunks();
+    let mut sum = 7u64;
+    for word in words {
+        sum = sum.wrapping_mul(31).wrapping_add(u64::from_le_bytes(*word));
+    }
+    for byte in rest {
+        sum = sum.wrapping_mul(31).wrapping_add(u64::from(*byte));
+    }
+    format!("\"{sum:x}-{}\"", bytes.len())
 }
 
 fn serve(state: &mut State, request: &Request) -> Response {
@@ -279,7 +285,8 @@ fn serve(state: &mut State, request: &Request) -> Response {
         }
         ("POST", Some(id)) => {
             let parts = state.uploads.remove(id).unwrap();
-            let whole: Vec<u8> = parts.into_values().flatten().collect();
+            let parts: Vec<Vec<u8>> = parts.into_values().collect();
+            let whole = parts.concat();
             let text = format!(
                 "<CompleteMultipartUploadResult><Location>l</Location><Bucket>b</Bucket><Key>k</Key><ETag>{}</ETag>\
                  </CompleteMultipartUploadResult>",
