@@ -13,7 +13,7 @@ use fulmen_data::{DataLoader, Dataset, Field, Result, Sample};
 use fulmen_nn::optim::Sgd;
 use fulmen_nn::{Linear, Module};
 use fulmen_tensor::{DType, Devices};
-use fulmen_trainer::{Actions, Callback, LogPoint, Trainer, TrainingFn};
+use fulmen_trainer::{Actions, Callback, LogPoint, Progress, Trainer, TrainingFn, TrainingModule};
 use tempfile::TempDir;
 
 #[derive(Module)]
@@ -35,6 +35,12 @@ impl Dataset for Numbers {
     }
 }
 
+/// Whether a variable names this process.
+fn is_named_by(variable: &str) -> bool {
+    let own = std::env::var("FULMEN_PROCESS_ID");
+    std::env::var(variable).is_ok_and(|index| own.is_ok_and(|own| own == index))
+}
+
 /// Prints the losses, with all their digits.
 struct PrintLosses;
 
@@ -44,14 +50,43 @@ impl Callback for PrintLosses {
     }
     fn on_log(&mut self, point: &LogPoint, _: &mut Actions) {
         println!("\nloss {} {:?}", point.global_step, point.get("train_loss").unwrap());
-        let kills_itself = std::env::var("KILLED")
-            .is_ok_and(|index| std::env::var("FULMEN_PROCESS_ID").is_ok_and(|own| own == index));
-        if point.global_step == 5 && kills_itself {
+        if point.global_step == 5 && is_named_by("KILLED") {
             Command::new("kill").arg("-KILL").arg(std::process::id().to_string()).status().unwrap();
         }
         let pause = std::env::var("PAUSE_MS").map_or(0, |text| text.parse().unwrap());
         sleep(Duration::from_millis(pause));
     }
+}
+
+/// In one process, sleeps forever before a step of the second epoch. A restarted run does not.
+struct Hangs;
+
+impl Callback for Hangs {
+    fn name(&self) -> &'static str {
+        "Hangs"
+    }
+    fn on_train_batch_start(&mut self, progress: &Progress) {
+        let is_first_start = std::env::var_os("FULMEN_RESUME").is_none();
+        while progress.global_step == HANGS_AFTER && is_first_start && is_named_by("HANGS") {
+            sleep(Duration::MAX);
+        }
+    }
+}
+
+const HANGS_AFTER: u64 = 14;
+
+/// A loop of one's own. Before its last step, one process validates, which the others do after it.
+fn own_loop(trainer: &mut Trainer, module: &impl TrainingModule, loader: &DataLoader) {
+    let mut step = trainer.train_step(module, loader).unwrap();
+    let validation = step.eval_step(loader).unwrap();
+    for (index, batch) in step.batches().enumerate() {
+        if index == 9 && is_named_by("OTHER_ORDER") {
+            validation.run(&step).unwrap();
+        }
+        step.run(&batch.unwrap()).unwrap();
+    }
+    validation.run(&step).unwrap();
+    step.block_until_ready().unwrap();
 }
 
 /// The training program of the tests.
@@ -66,13 +101,19 @@ fn member() {
         &line,
         |line, batch, _| (line.fc.forward(&batch.get("x")) - 0.5).pow(2.0).mean_all(),
         |_| Sgd::new(0.1),
-    );
+    )
+    .validation_step(|line, batch, cx| {
+        cx.log("sum", &line.fc.forward(&batch.get("x")).sum(-1));
+    });
     let epochs = std::env::var("EPOCHS").map_or(1, |text| text.parse().unwrap());
     let root = std::env::var("ROOT").unwrap_or("runs".into());
     let trainer = Trainer::builder().devices(devices).max_epochs(epochs).default_root_dir(root);
-    let trainer =
-        trainer.enable_progress_bar(false).log_every_n_steps(1).callback(PrintLosses).build();
-    trainer.unwrap().fit(&module, &loader, None).unwrap();
+    let trainer = trainer.enable_progress_bar(false).log_every_n_steps(1);
+    if std::env::var_os("OTHER_ORDER").is_some() {
+        return own_loop(&mut trainer.build().unwrap(), &module, &loader);
+    }
+    let mut trainer = trainer.callback(PrintLosses).callback(Hangs).build().unwrap();
+    trainer.fit(&module, &loader, None).unwrap();
 }
 
 const MEMBER: [&str; 4] = ["--exact", "pod::member", "--ignored", "--nocapture"];
@@ -126,11 +167,37 @@ eval "$1"
         ended(&mut self.command(arguments))
     }
 
+    /// Like [`User::pod`]. After five minutes, the run counts as one that never ends.
+    fn pod_within_limit(&self, arguments: &[&str]) -> (i32, String) {
+        let pod = self.command(arguments);
+        let mut command = Command::new("timeout");
+        command.args(["--kill-after", "30", "300"]).arg(pod.get_program()).args(pod.get_args());
+        command.envs(pod.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        ended(command.current_dir(self.folder.path()))
+    }
+
+    /// The processes of this user that run.
+    fn processes(&self) -> Vec<String> {
+        processes_with_home(self.home.path())
+    }
+
     fn check(&self, arguments: &[&str], code: i32) -> String {
         let (ended, text) = self.pod(arguments);
         assert_eq!(ended, code, "{arguments:?}: {text}");
         text
     }
+}
+
+/// The ids of the processes with this home directory.
+fn processes_with_home(home: &Path) -> Vec<String> {
+    let variable = format!("HOME={}", home.display());
+    let has_home = |path: &PathBuf| {
+        let environment = fs::read(path.join("environ")).unwrap_or_default();
+        environment.split(|byte| *byte == 0).any(|entry| entry == variable.as_bytes())
+    };
+    let processes = fs::read_dir("/proc").unwrap().map(|entry| entry.unwrap().path());
+    let name = |path: PathBuf| path.file_name().unwrap().to_str().unwrap().to_owned();
+    processes.filter(has_home).map(name).collect()
 }
 
 fn ended(command: &mut Command) -> (i32, String) {
@@ -236,6 +303,53 @@ fn a_process_whose_devices_fail_names_the_process_that_died() {
     );
 }
 
+#[test]
+fn a_training_process_that_hangs_is_named_and_a_restart_goes_on_from_the_checkpoint() {
+    let user = User::new();
+    let program = this_program();
+    let run = ["run", "--virtual", "3x2", "--stuck-timeout", "6", "--grace", "2"];
+    let variables = ["--env", "DEVICES=auto", "--env", "EPOCHS=3", "--env", "HANGS=1"];
+    let command = [&["--", &program][..], &MEMBER].concat();
+    let stuck = "[pod] worker 1 (localhost) is stuck: it makes no progress for 6 s, at step 1";
+
+    let (code, text) = user.pod_within_limit(&[&run[..], &variables, &command].concat());
+    assert_eq!(code, 75, "{text}");
+    assert!(
+        text.lines().any(|line| line.starts_with(stuck) && line.ends_with("; ending the others")),
+        "{text}"
+    );
+    let reached = by_step(&losses(&text, "[worker 0] ")).into_keys().last();
+    assert!(reached.is_some_and(|step| (11..=HANGS_AFTER).contains(&step)), "{text}");
+    assert_eq!(user.processes(), [""; 0], "{text}");
+
+    fs::remove_dir_all(user.folder.path().join("runs")).unwrap();
+    let restarts = ["--max-restarts", "1"];
+    let (code, text) = user.pod_within_limit(&[&run[..], &restarts, &variables, &command].concat());
+    assert_eq!(code, 0, "{text}");
+    let (first, second) = text.split_once("; restart 1 of 1, from the last checkpoint\n").unwrap();
+    assert!(first.contains(stuck), "{text}");
+    // The checkpoint is that of the first epoch.
+    let steps = by_step(&losses(second, "[worker 1] ")).into_keys().collect::<Vec<_>>();
+    assert_eq!(steps, (11..=30).collect::<Vec<_>>(), "{text}");
+    assert_eq!(user.processes(), [""; 0], "{text}");
+}
+
+/// The plugin does not compare the processes, like devices.
+#[test]
+fn programs_in_another_order_wait_forever_until_the_stuck_timeout() {
+    let user = User::new();
+    let program = this_program();
+    let run = ["run", "--virtual", "2x2", "--stuck-timeout", "6", "--grace", "2"];
+    let variables = ["--env", "DEVICES=auto", "--env", "OTHER_ORDER=1"];
+    let mismatch = ["--env", "FULMEN_VIRTUAL_POD_MISMATCH=hang", "--", &program];
+    let all = [&run[..], &variables, &mismatch, &MEMBER].concat();
+    let (code, text) = user.pod_within_limit(&all);
+    assert_eq!(code, 75, "{text}");
+    let stuck = "(localhost) is stuck: it makes no progress for 6 s, at step ";
+    assert!(text.lines().last().unwrap().contains(stuck), "{text}");
+    assert_eq!(user.processes(), [""; 0], "{text}");
+}
+
 /// Hosts that a program named `ssh` simulates: processes with home directories of their own.
 struct Hosts {
     user: User,
@@ -282,15 +396,9 @@ cd "$HOME" && exec sh -c "$3"
     fn preempt(&self, name: &str) {
         let home = self.user.home.path().join(name);
         fs::write(home.with_extension("down"), "").unwrap();
-        let variable = format!("HOME={}", home.display());
-        for entry in fs::read_dir("/proc").unwrap() {
-            let path = entry.unwrap().path();
-            let environment = fs::read(path.join("environ")).unwrap_or_default();
-            if environment.split(|byte| *byte == 0).any(|entry| entry == variable.as_bytes()) {
-                let pid = path.file_name().unwrap();
-                // It may have ended meanwhile.
-                let _ = Command::new("kill").arg("-KILL").arg(pid).stderr(Stdio::null()).status();
-            }
+        for pid in processes_with_home(&home) {
+            // It may have ended meanwhile.
+            let _ = Command::new("kill").args(["-KILL", &pid]).stderr(Stdio::null()).status();
         }
     }
 }
