@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 
 use crate::manifest::{BLOCK_BYTES, hex};
 use crate::shard::{bytes_of, size_of};
-use crate::store::Store;
+use crate::store::{Entry, Store};
 use crate::{
     Error, LocalStore, MANIFEST, Manifest, PartEntry, Rectangle, Result, TensorEntry, open_store,
 };
@@ -32,6 +32,32 @@ pub struct Checkpoint {
     verified_shards: Mutex<BTreeSet<String>>,
 }
 
+/// A checkpoint whose manifest was read.
+pub(crate) struct OpenedManifest {
+    checkpoint: Checkpoint,
+    folder: String,
+    /// The files of the folder.
+    entries: Vec<Entry>,
+}
+
+impl OpenedManifest {
+    /// The first shard that is not as the manifest says, and how.
+    pub(crate) fn wrong_shard(&self) -> Option<String> {
+        self.checkpoint.manifest.shards.iter().find_map(|shard| {
+            let found = self.entries.iter().find(|entry| entry.name == shard.file);
+            let file = &shard.file;
+            let expected = shard.bytes;
+            match found.and_then(|entry| entry.bytes) {
+                Some(bytes) if bytes == expected => None,
+                Some(bytes) => {
+                    Some(format!("the shard {file} has {bytes} bytes instead of {expected}"))
+                }
+                None => Some(format!("the shard {file} is missing")),
+            }
+        })
+    }
+}
+
 impl Checkpoint {
     /// Opens the checkpoint `name` of a store. Values are compared with their checksums when they
     /// are read.
@@ -40,6 +66,15 @@ impl Checkpoint {
     /// The checkpoint does not exist or was not finished; its manifest is damaged or has a newer
     /// version; a shard is missing or has a different length.
     pub fn open(store: Arc<dyn Store>, name: &str) -> Result<Checkpoint> {
+        let opened = Checkpoint::open_manifest(store, name)?;
+        match opened.wrong_shard() {
+            None => Ok(opened.checkpoint),
+            Some(problem) => Err(Error::damaged(format_args!("{}: {problem}", opened.folder))),
+        }
+    }
+
+    /// Like [`Checkpoint::open`], without a look at the shards.
+    pub(crate) fn open_manifest(store: Arc<dyn Store>, name: &str) -> Result<OpenedManifest> {
         let folder = store.describe(name);
         let entries = store.list(name).map_err(|e| Error::io("read", &folder, e))?;
         let length = |file: &str| {
@@ -60,32 +95,15 @@ impl Checkpoint {
         let mut content = vec![0; bytes as usize];
         store.read(&file, 0, &mut content).map_err(|e| Error::io("read", &location, e))?;
         let manifest = Manifest::from_bytes(&content, &location)?;
-        for shard in &manifest.shards {
-            match length(&shard.file) {
-                Some(bytes) if bytes == shard.bytes => {}
-                Some(bytes) => {
-                    let expected = shard.bytes;
-                    return Err(Error::damaged(format_args!(
-                        "{folder}: the shard {} has {bytes} bytes instead of {expected}",
-                        shard.file
-                    )));
-                }
-                None => {
-                    return Err(Error::damaged(format_args!(
-                        "{folder}: the shard {} is missing",
-                        shard.file
-                    )));
-                }
-            }
-        }
         let sha256 = hex(Sha256::digest(&content).as_ref());
-        Ok(Checkpoint {
+        let checkpoint = Checkpoint {
             store,
             name: name.to_owned(),
             manifest,
             sha256,
             verified_shards: Mutex::default(),
-        })
+        };
+        Ok(OpenedManifest { checkpoint, folder, entries })
     }
 
     /// Opens the checkpoint in a local folder, or below `gs://bucket/path` or `s3://bucket/path`.

@@ -357,12 +357,18 @@ impl NewObject for NearObject {
         let NearObject { inner, checkpoint, shared } = *self;
         inner.commit()?;
         let Some(name) = checkpoint else { return Ok(()) };
-        if let Err(error) = Checkpoint::open(shared.near.clone(), &name) {
+        let problem = match Checkpoint::open_manifest(shared.near.clone(), &name) {
+            Ok(opened) => opened.wrong_shard().map(|problem| {
+                format!(
+                    "{problem}. Each process writes its own shard, so the folder must be one that all processes see: choose \
+                     another, or leave it out"
+                )
+            }),
+            Err(error) => Some(error.to_string()),
+        };
+        if let Some(problem) = problem {
             let _ = shared.near.remove(&format!("{name}/{MANIFEST}"));
-            return Err(io::Error::other(format!(
-                "not all shards are there ({error}); the folder must be one that all processes see: choose another, or leave \
-                 it out"
-            )));
+            return Err(io::Error::other(problem));
         }
         shared.start()
     }

@@ -307,5 +307,6 @@ fn a_near_store_that_other_processes_do_not_see_is_refused() {
         error.contains("shard_1.safetensors is missing") && error.contains("all processes see"),
         "{error}"
     );
+    assert!(!error.contains("damaged"), "{error}");
     assert!(newest(&tiers.store(), |_| Ok(())).unwrap().0.is_none());
 }
