@@ -9,17 +9,13 @@ use fulmen_preflight::Slice;
 use serde_json::{Value, json};
 
 use crate::arguments::{Jobset, Kind, Manifest};
-use crate::outcome::EX_TEMPFAIL;
+use crate::outcome::{CRASHES, EX_TEMPFAIL};
 use crate::plan::{PORT, environment};
 use crate::{Error, Result};
 
 const JOBSET: &str = include_str!("manifests/jobset.yaml");
 const RAY: &str = include_str!("manifests/ray.py");
 const SKYPILOT: &str = include_str!("manifests/skypilot.yaml");
-
-/// The exit codes after SIGABRT, SIGKILL (also if the memory is full) and a segmentation fault. A
-/// wrong command has 2, 126 or 127.
-const CRASHES: &str = "134, 137, 139";
 
 /// Kubernetes limits the name of a pod to 63 characters, and JobSet appends to it.
 const MAX_NAME_LENGTH: usize = 40;
@@ -142,7 +138,10 @@ fn jobset(
         1 => ("", ""),
         _ => ("1, ", " or 1 (some programs exit with it after they lost another process)"),
     };
-    let restart_codes = format!("{lost}{EX_TEMPFAIL}, {CRASHES}");
+    let crashes = CRASHES.map(|code| code.to_string()).join(", ");
+    // As `pod run --max-restarts` does. Kubernetes ends the other pods of a failed run by SIGTERM: one
+    // that has not handled it has 143, the last of them.
+    let restart_codes = format!("{lost}{EX_TEMPFAIL}, {crashes}");
     let (_, topology) = slice.name().split_once(':').unwrap_or_default();
     let mut values = settings(&arguments.jobset)?;
     values.extend([
@@ -151,6 +150,7 @@ fn jobset(
         ("image", json!(image).to_string()),
         ("command", command.iter().map(|word| escape_dollar(word)).collect::<Value>().to_string()),
         ("environment", lines.collect::<Vec<_>>().join("\n")),
+        ("crashes", crashes),
         ("restart_codes", restart_codes),
         ("restart_codes_note", note.into()),
     ]);
@@ -323,6 +323,7 @@ fn fill_template(template: &str, values: &[(&str, String)]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::outcome::{End, outcome};
 
     fn print(arguments: &[&str]) -> Result<String> {
         let words =
@@ -384,7 +385,7 @@ mod tests {
             "gke-tpu-topology: 2x2x4\n",
             "google.com/tpu: 4\n",
             "completions: 4\n",
-            "values: [1, 75, 134, 137, 139]\n",
+            "values: [1, 75, 132, 134, 135, 136, 137, 139, 143]\n",
             r#"value: "train-workers-0-0.train:8482""#,
             r#"command: ["./train","fit","it's $$(HOME) {index}"]"#,
             "- name: X\n                      value: \"a: b\"\n",
@@ -394,10 +395,28 @@ mod tests {
         let single_host =
             print(&["--kind", "jobset", "--topology", "v6e:2x4", "--image", "a/b:1"]).unwrap();
         assert!(
-            single_host.contains("values: [75, 134, 137, 139]\n")
+            single_host.contains("values: [75, 132, 134, 135, 136, 137, 139, 143]\n")
                 && single_host.contains("google.com/tpu: 8\n"),
             "{single_host}"
         );
+    }
+
+    #[test]
+    fn a_jobset_restarts_after_the_exit_codes_after_which_pod_run_does() {
+        let restarts = |topology: &str| -> Vec<u8> {
+            let arguments = ["--kind", "jobset", "--topology", topology, "--image", "a/b:1"];
+            let text = print(&arguments).unwrap();
+            let (_, list) = text.split_once("operator: NotIn\n").unwrap();
+            let (list, _) = list.split_once("[").unwrap().1.split_once(']').unwrap();
+            list.split(", ").map(|code| code.parse().unwrap()).collect()
+        };
+        let restarted_by_pod_run =
+            |code: &u8| outcome(&[(0, End::exited(*code, false))], None, |_| String::new()).restart;
+        let mut expected: Vec<u8> = (1..=u8::MAX).filter(restarted_by_pod_run).collect();
+        assert_eq!(restarts("v6e:2x4"), expected);
+        // A program with a command line of its own may have lost another process.
+        expected.insert(0, 1);
+        assert_eq!(restarts("v5p-32"), expected);
     }
 
     #[test]

@@ -13,7 +13,7 @@ const WRONG_COMMAND: [u8; 3] = [2, 126, 127];
 
 /// The exit codes of a program that the system ended: SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGKILL (also
 /// for lack of memory), SIGSEGV, and SIGTERM before the program could handle it.
-const CRASHES: [u8; 7] = [132, 134, 135, 136, 137, 139, 143];
+pub(crate) const CRASHES: [u8; 7] = [132, 134, 135, 136, 137, 139, 143];
 
 /// How a worker ended.
 #[derive(Clone, Debug, PartialEq, Eq)]

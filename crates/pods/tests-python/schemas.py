@@ -47,6 +47,23 @@ def jobset(topology, *options):
     container = job["spec"]["template"]["spec"]["containers"][0]
     assert container["command"] == [word.replace("$(", "$$(") for word in PROGRAM[1:]], container
     assert {"name": "WORDS", "value": "a: b #c"} in container["env"], container
+    check_exit_codes(job)
+
+
+def ends_run(job, code):
+    """Whether the JobSet fails for good if a pod's program exits with this code, by the first rule of the job that applies."""
+    for rule in job["spec"]["podFailurePolicy"]["rules"]:
+        codes = rule.get("onExitCodes")
+        if codes and (code in codes["values"]) == (codes["operator"] == "In"):
+            return rule["action"] == "FailJob"
+    return False
+
+
+def check_exit_codes(job):
+    several = job["spec"]["completions"] > 1
+    again = {75, 132, 134, 135, 136, 137, 139, 143} | ({1} if several else set())
+    ended = {code for code in range(1, 256) if ends_run(job, code)}
+    assert ended == set(range(1, 256)) - again, ended
 
 
 def skypilot(topology, folder):
