@@ -24,6 +24,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub struct Error {
     kind: Kind,
     processes: Vec<usize>,
+    /// The signal that ended the process concerned.
+    signal: Option<i32>,
     message: String,
 }
 
@@ -55,7 +57,11 @@ impl Error {
         processes: impl Into<Vec<usize>>,
         message: impl Into<String>,
     ) -> Error {
-        Error { kind, processes: processes.into(), message: message.into() }
+        Error { kind, processes: processes.into(), signal: None, message: message.into() }
+    }
+
+    pub(crate) fn with_signal(self, signal: Option<i32>) -> Error {
+        Error { signal, ..self }
     }
 
     pub(crate) fn usage(message: impl Into<String>) -> Error {
@@ -74,6 +80,12 @@ impl Error {
     /// The indices of the processes concerned: those that are missing, lost, or that differ.
     pub fn processes(&self) -> &[usize] {
         &self.processes
+    }
+
+    /// The number of the signal that ended the process concerned, such as 15 for SIGTERM, if that
+    /// process could report it before it ended.
+    pub fn signal(&self) -> Option<i32> {
+        self.signal
     }
 
     /// Whether an argument, an option or an environment variable is invalid.

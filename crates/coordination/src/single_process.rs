@@ -126,7 +126,7 @@ impl Coordination {
         match self.0 {}
     }
 
-    pub fn fail_before_exit(&self, _: &str) {
+    pub fn fail_before_exit(&self, _: &str, _: Option<i32>) {
         match self.0 {}
     }
 

@@ -86,10 +86,24 @@ impl Signal {
     /// assert_eq!(guard.requested(), Some(Signal::Terminate));
     /// ```
     pub fn raise(self) {
-        if let Some(&(_, number, _)) = SIGNALS.iter().find(|row| row.0 == self) {
-            // It fails only for invalid signal numbers.
-            let _ = raise(number);
-        }
+        // It fails only for invalid signal numbers.
+        let _ = raise(self.number());
+    }
+
+    /// The number of the signal, such as 15 for SIGTERM.
+    ///
+    /// ```
+    /// use fulmen_signals::Signal;
+    /// assert_eq!(Signal::Terminate.number(), 15);
+    /// assert_eq!(Signal::from_number(15), Some(Signal::Terminate));
+    /// ```
+    pub fn number(self) -> i32 {
+        SIGNALS.iter().find(|row| row.0 == self).map_or(0, |row| row.1)
+    }
+
+    /// The signal with this number.
+    pub fn from_number(number: i32) -> Option<Signal> {
+        SIGNALS.iter().find(|row| row.1 == number).map(|row| row.0)
     }
 
     /// The signal with this `Display` name.
@@ -144,7 +158,47 @@ pub fn exit(code: u8) -> ! {
     std::process::exit(code.into())
 }
 
-type Listener = Arc<dyn Fn(Signal) + Send + Sync>;
+/// How a signal ends the program before it could save.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct End {
+    /// The signal.
+    pub signal: Signal,
+    /// Whether there is a run, whose first step has not completed.
+    pub is_in_run: bool,
+}
+
+/// Calls `listener` before a signal ends the program while there is nothing to save: outside of a
+/// run, or before its first step. The program ends when it returns. It is called as long as the
+/// result exists, and installs the [handlers](Signal::install_handlers).
+///
+/// ```
+/// let listener = fulmen_signals::before_end(|end| eprintln!("{} ends this program", end.signal));
+/// drop(listener);
+/// ```
+pub fn before_end(listener: impl Fn(End) + Send + Sync + 'static) -> EndListener {
+    install();
+    let mut state = STATE.lock();
+    state.end_listeners_so_far += 1;
+    let number = state.end_listeners_so_far;
+    state.end_listeners.push((number, Arc::new(listener)));
+    EndListener(number)
+}
+
+/// Keeps a listener of [`before_end`].
+#[derive(Debug)]
+#[must_use = "the listener is called only as long as this exists"]
+pub struct EndListener(u64);
+
+impl Drop for EndListener {
+    fn drop(&mut self) {
+        let removed: Vec<_> =
+            STATE.lock().end_listeners.extract_if(.., |listener| listener.0 == self.0).collect();
+        // What the listener holds may need the state when it is dropped.
+        drop(removed);
+    }
+}
+
+type Listener<T> = Arc<dyn Fn(T) + Send + Sync>;
 
 static STATE: Mutex<State> = Mutex::new(State {
     running: 0,
@@ -153,16 +207,19 @@ static STATE: Mutex<State> = Mutex::new(State {
     grace: Duration::ZERO,
     guards: 0,
     listeners: Vec::new(),
-    unsaved_listeners: Vec::new(),
+    end_listeners_so_far: 0,
+    end_listeners: Vec::new(),
 });
 
 /// The effect of a signal.
 #[derive(Debug, PartialEq)]
 enum Effect {
-    /// Ends the program; it is unknown whether there was something to save.
-    End,
+    /// Ends the program, because there is no run.
+    EndIdle,
     /// Ends the program, because no step has completed.
     EndUnsaved,
+    /// Ends the program, although it is saving.
+    EndAgain,
     /// Does nothing, because the signal is a repetition of the first one.
     Nothing,
     /// Requests the end of the run.
@@ -178,21 +235,22 @@ struct State {
     grace: Duration,
     /// The number of guards so far.
     guards: u64,
-    listeners: Vec<(u64, Listener)>,
-    /// Those that are called before a signal ends the program because no step has completed.
-    unsaved_listeners: Vec<(u64, Listener)>,
+    listeners: Vec<(u64, Listener<Signal>)>,
+    end_listeners_so_far: u64,
+    /// Those of [`before_end`].
+    end_listeners: Vec<(u64, Listener<End>)>,
 }
 
 impl State {
     fn effect(&self, signal: Signal, now: Instant) -> Effect {
         match self.requested {
-            _ if self.running == 0 => Effect::End,
+            _ if self.running == 0 => Effect::EndIdle,
             None if !self.stepped => Effect::EndUnsaved,
             None => Effect::Request,
             Some((_, first)) if signal != Signal::Interrupt && now - first < REPEAT_WINDOW => {
                 Effect::Nothing
             }
-            Some(_) => Effect::End,
+            Some(_) => Effect::EndAgain,
         }
     }
 }
@@ -237,7 +295,7 @@ fn is_default(status: &str, number: i32) -> bool {
     handled >> (number - 1) & 1 == 0
 }
 
-fn called(listeners: &[(u64, Listener)]) -> Vec<Listener> {
+fn called<T>(listeners: &[(u64, Listener<T>)]) -> Vec<Listener<T>> {
     listeners.iter().map(|listener| listener.1.clone()).collect()
 }
 
@@ -245,12 +303,15 @@ fn called(listeners: &[(u64, Listener)]) -> Vec<Listener> {
 fn receive(signal: Signal) {
     let (mut state, now) = (STATE.lock(), Instant::now());
     match state.effect(signal, now) {
-        Effect::End => end(signal),
-        Effect::EndUnsaved => {
-            print_line(&format!("\n{signal} before the first step: there is nothing to save."));
-            let listeners = called(&state.unsaved_listeners);
+        Effect::EndAgain => end(signal),
+        effect @ (Effect::EndIdle | Effect::EndUnsaved) => {
+            let is_in_run = effect == Effect::EndUnsaved;
+            if is_in_run {
+                print_line(&format!("\n{signal} before the first step: there is nothing to save."));
+            }
+            let listeners = called(&state.end_listeners);
             drop(state);
-            listeners.iter().for_each(|listener| listener(signal));
+            listeners.iter().for_each(|listener| listener(End { signal, is_in_run }));
             end(signal)
         }
         Effect::Nothing => return,
@@ -334,12 +395,6 @@ impl Guard {
         }
         state.listeners.push((self.0, Arc::new(listener)));
     }
-
-    /// Calls `listener` before a signal ends the program because no step has completed, while the
-    /// guard is alive. The program ends when it returns.
-    pub fn before_unsaved_end(&self, listener: impl Fn(Signal) + Send + Sync + 'static) {
-        STATE.lock().unsaved_listeners.push((self.0, Arc::new(listener)));
-    }
 }
 
 impl Drop for Guard {
@@ -347,7 +402,6 @@ impl Drop for Guard {
         let mut state = STATE.lock();
         state.running -= 1;
         state.listeners.retain(|listener| listener.0 != self.0);
-        state.unsaved_listeners.retain(|listener| listener.0 != self.0);
     }
 }
 
@@ -369,19 +423,20 @@ mod tests {
             grace: Duration::ZERO,
             guards: 0,
             listeners: Vec::new(),
-            unsaved_listeners: Vec::new(),
+            end_listeners_so_far: 0,
+            end_listeners: Vec::new(),
         };
         let (idle, begun, stepped) =
             (state(0, true, None), state(1, false, None), state(1, true, None));
         assert_eq!(
             [idle, begun, stepped].map(|state| state.effect(Signal::HangUp, first)),
-            [Effect::End, Effect::EndUnsaved, Effect::Request]
+            [Effect::EndIdle, Effect::EndUnsaved, Effect::Request]
         );
         let state_of_run = state(1, true, Some((Signal::HangUp, first)));
         for (signal, within, after) in [
-            (Signal::Terminate, Effect::Nothing, Effect::End),
-            (Signal::HangUp, Effect::Nothing, Effect::End),
-            (Signal::Interrupt, Effect::End, Effect::End),
+            (Signal::Terminate, Effect::Nothing, Effect::EndAgain),
+            (Signal::HangUp, Effect::Nothing, Effect::EndAgain),
+            (Signal::Interrupt, Effect::EndAgain, Effect::EndAgain),
         ] {
             assert_eq!(
                 [

@@ -227,11 +227,11 @@ impl Error {
     }
 
     /// The signal that ended the run, if one did. Another process may have got it, before its first
-    /// step.
+    /// step or outside of a fit.
     pub fn signal(&self) -> Option<Signal> {
         match (&self.kind, &self.source) {
             (Kind::Interrupted { signal }, _) => Some(*signal),
-            (_, Some(Source::Coordination(source))) => signal_of(source),
+            (_, Some(Source::Coordination(source))) => peer_signal(source),
             _ => None,
         }
     }
@@ -371,18 +371,9 @@ impl Error {
     }
 }
 
-/// Why a process ends that a signal reached before its first step.
-pub(crate) fn unsaved_end(signal: Signal) -> String {
-    format!("{signal} before its first step")
-}
-
-/// The signal that ended the process that an error names, before its first step. This process ends
-/// with the same exit code.
-pub(crate) fn signal_of(error: &fulmen_coordination::Error) -> Option<Signal> {
-    let text = error.to_string();
-    [Signal::Interrupt, Signal::Terminate, Signal::HangUp]
-        .into_iter()
-        .find(|signal| error.is_peer_lost() && text.contains(&unsaved_end(*signal)))
+/// The signal that ended the process that an error names. This process ends with the same exit code.
+pub(crate) fn peer_signal(error: &fulmen_coordination::Error) -> Option<Signal> {
+    error.signal().and_then(Signal::from_number)
 }
 
 /// Names the last checkpoint, for messages.

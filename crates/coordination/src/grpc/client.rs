@@ -263,12 +263,12 @@ impl Client {
 
     /// Tells the coordinator once that this process leaves. Does nothing before it has joined or
     /// after the run has failed.
-    pub(crate) async fn leave(&self, reason: String) {
+    pub(crate) async fn leave(&self, reason: String, signal: Option<i32>) {
         let has_left = self.has_left.swap(true, Ordering::Relaxed);
         if has_left || !self.has_joined.load(Ordering::Relaxed) || self.failure.borrow().is_some() {
             return;
         }
-        let request = wire::Leave { caller: self.caller, reason };
+        let request = wire::Leave { caller: self.caller, reason, signal };
         let _ = timeout(Duration::from_secs(1), self.send(method::LEAVE, request)).await;
     }
 }

@@ -239,20 +239,25 @@ impl Coordination {
     /// Ends the run for all because this process cannot continue. The others get an error with its
     /// name and the reason.
     pub fn fail(&self, reason: &str) {
+        self.leave(reason, None);
+    }
+
+    fn leave(&self, reason: &str, signal: Option<i32>) {
         const MAX_REASON_CHARS: usize = 2000;
         let client = self.0.client.clone();
         let reason: String = reason.chars().take(MAX_REASON_CHARS).collect();
         // This takes at most a second. Processes that it cannot reach notice missing heartbeats.
         let _ = self.0.run(async move {
-            client.leave(reason).await;
+            client.leave(reason, signal).await;
             Ok(())
         });
     }
 
-    /// Like [`Coordination::fail`], for a process that exits without dropping this handle. Process 0
-    /// waits until the others know, for at most three seconds.
-    pub fn fail_before_exit(&self, reason: &str) {
-        self.fail(reason);
+    /// Like [`Coordination::fail`], for a process that exits without dropping this handle. `signal` is
+    /// the number of the signal that ends it, if one does; the others get it with the
+    /// [error](Error::signal). Process 0 waits until the others know, for at most three seconds.
+    pub fn fail_before_exit(&self, reason: &str, signal: Option<i32>) {
+        self.leave(reason, signal);
         let server = self.0.server.lock().take();
         let _ = self.0.run(async move {
             if let Some(server) = server {
@@ -343,7 +348,7 @@ impl Drop for Inner {
         let client = self.client.clone();
         let server = self.server.lock().take();
         let _ = self.run(async move {
-            client.leave(String::new()).await;
+            client.leave(String::new(), None).await;
             if let Some(server) = server {
                 server.stop().await;
             }

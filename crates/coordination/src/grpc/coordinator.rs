@@ -279,8 +279,9 @@ impl Coordinator {
         })
     }
 
-    /// Records that a process leaves. Before the shutdown, this ends the run for all.
-    pub(crate) fn leave(&mut self, index: u32, reason: &str) {
+    /// Records that a process leaves, because of a signal if there is one. Before the shutdown, this
+    /// ends the run for all.
+    pub(crate) fn leave(&mut self, index: u32, reason: &str, signal: Option<i32>) {
         let name = self.name(index);
         if let Some(member) = self.member(index) {
             member.has_left = true;
@@ -289,7 +290,8 @@ impl Coordinator {
             "" => format!("{name} left the run before its end; see its last output"),
             reason => format!("{name} ended: {reason}"),
         };
-        self.fail(Failure::new(FailureKind::PeerLost, vec![index], message));
+        let failure = Failure::new(FailureKind::PeerLost, vec![index], message);
+        self.fail(Failure { signal, ..failure });
     }
 
     pub(crate) fn has_left(&self, index: u32) -> bool {

@@ -156,7 +156,10 @@ mod tests {
             requests.push(frame(4, &wire::Heartbeat { caller, wait_ms: 2000 }));
             requests.push(frame(1, &meet(index, wire::Purpose::Agreement, "9f3a")));
             requests.push(frame(1, &meet(index, wire::Purpose::Shutdown, "")));
-            requests.push(frame(5, &wire::Leave { caller, reason: "the disk is full".into() }));
+            requests.push(frame(
+                5,
+                &wire::Leave { caller, reason: "the disk is full".into(), signal: Some(15) },
+            ));
         }
         requests
     }

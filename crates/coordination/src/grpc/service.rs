@@ -183,7 +183,7 @@ impl Service {
     pub(super) async fn leave(self, request: wire::Leave) -> Reply {
         let result = self.change(|coordinator| {
             coordinator.heartbeat(request.caller, Instant::now())?;
-            coordinator.leave(request.caller.index, &request.reason);
+            coordinator.leave(request.caller.index, &request.reason, request.signal);
             Ok(())
         });
         result.into()

@@ -126,6 +126,9 @@ pub(crate) struct Leave {
     pub(crate) caller: Caller,
     #[prost(string, tag = "2")]
     pub(crate) reason: String,
+    /// The number of the signal that ends the process.
+    #[prost(int32, optional, tag = "3")]
+    pub(crate) signal: Option<i32>,
 }
 
 /// The answer to every request.
@@ -164,6 +167,9 @@ pub(crate) struct Failure {
     /// Whether the run is over for all.
     #[prost(bool, tag = "4")]
     pub(crate) ends_run: bool,
+    /// The number of the signal that ended the process.
+    #[prost(int32, optional, tag = "5")]
+    pub(crate) signal: Option<i32>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -188,7 +194,8 @@ impl Failure {
         processes: Vec<u32>,
         message: impl Into<String>,
     ) -> Failure {
-        Failure { kind: kind as i32, processes, message: message.into(), ends_run: false }
+        let (ends_run, signal) = (false, None);
+        Failure { kind: kind as i32, processes, message: message.into(), ends_run, signal }
     }
 }
 
@@ -208,6 +215,7 @@ impl From<Failure> for Error {
             failure.processes.iter().map(|&i| i as usize).collect::<Vec<_>>(),
             failure.message,
         )
+        .with_signal(failure.signal)
     }
 }
 

@@ -148,6 +148,15 @@ fn the_others_learn_about_a_failure_or_an_early_end() {
     let error = waits.join().unwrap().unwrap_err();
     assert!(error.is_peer_lost() && error.processes() == [1], "{error:?}");
     assert!(error.to_string().ends_with("ended: the loss is NaN"), "{error}");
+    assert_eq!(error.signal(), None);
+
+    let (zero, one) = pair();
+    let waiting = one.clone();
+    let waits = thread::spawn(move || waiting.barrier("b", SOON));
+    zero.fail_before_exit("SIGTERM before its first step", Some(15));
+    let error = waits.join().unwrap().unwrap_err();
+    assert!(error.is_peer_lost() && error.processes() == [0], "{error:?}");
+    assert_eq!(error.signal(), Some(15));
 
     let (zero, one) = pair();
     let (send, called) = channel();

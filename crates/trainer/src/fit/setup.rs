@@ -39,9 +39,6 @@ pub(super) fn set_up<'a>(
 ) -> Result<Fit<'a>> {
     let started = Instant::now();
     let interrupt = fulmen_signals::Guard::new(session.choices.options.grace);
-    if let Some(process_group) = &session.process_group {
-        process_group.report_unsaved_end(&interrupt);
-    }
     (session.record.best_checkpoint, session.record.last_checkpoint) = (None, None);
     let config = session.config()?;
     let (start, prepared) =

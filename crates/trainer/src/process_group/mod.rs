@@ -6,12 +6,13 @@ mod run_fingerprint;
 mod runtime;
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Once, Weak};
 use std::time::{Duration, Instant};
 
 use fulmen_coordination::{Coordination, Halt, Process, Timeouts, on_preemption};
 use fulmen_pjrt::locate::Platform;
+use fulmen_signals::EndListener;
 use fulmen_tensor::{Accelerator, Devices, Literal, PendingLiterals, Runtime};
 use parking_lot::Mutex;
 
@@ -20,7 +21,7 @@ pub(crate) use run_fingerprint::{RunFingerprint, add_program};
 pub(crate) use runtime::check_alone;
 
 use crate::console::{print_line, silence};
-use crate::error::{signal_of, unsaved_end};
+use crate::error::peer_signal;
 use crate::{Error, Options, Result, Signal};
 
 /// How long a fit may continue after another process has ended. A collective that waits for the
@@ -48,6 +49,11 @@ pub(crate) struct ProcessGroup {
     is_healthy: AtomicBool,
     /// Whether all processes fail in the same way, so that no process needs a report.
     fails_everywhere: AtomicBool,
+    /// How many calls of the Trainer are under way or have failed. The program hears from them that
+    /// another process has ended.
+    attended: Arc<AtomicUsize>,
+    /// Reports a signal that ends this process to the others.
+    end_listener: Option<EndListener>,
 }
 
 /// The processes that this one has joined, for its next Trainer.
@@ -98,8 +104,9 @@ impl ProcessGroup {
             })
             .on_refused(print_line)
             .join()?;
-        let process_group =
-            Arc::new(ProcessGroup::new(coordination, timeouts.heartbeat, runtime::check));
+        let mut process_group = ProcessGroup::new(coordination, timeouts.heartbeat, runtime::check);
+        process_group.end_with_the_others();
+        let process_group = Arc::new(process_group);
         *joined = Arc::downgrade(&process_group);
         Ok(Some(process_group))
     }
@@ -118,6 +125,8 @@ impl ProcessGroup {
             programs: Arc::default(),
             is_healthy: AtomicBool::new(true),
             fails_everywhere: AtomicBool::new(false),
+            attended: Arc::default(),
+            end_listener: None,
         }
     }
 
@@ -286,15 +295,28 @@ impl ProcessGroup {
             return;
         }
         self.is_healthy.store(false, Ordering::Relaxed);
+        // The program reports the error.
+        self.attended.fetch_add(1, Ordering::SeqCst);
         self.coordination.fail(&error.to_string());
     }
 
-    /// Before a signal ends this process without a save, reports it to the others, which end too. The
-    /// guard must not outlive the group.
-    pub(crate) fn report_unsaved_end(&self, guard: &fulmen_signals::Guard) {
+    /// A signal that ends one process while there is nothing to save ends all, with the same exit
+    /// code: before the first step of a fit, in other work, and between two calls of the Trainer.
+    fn end_with_the_others(&mut self) {
         let coordination = self.coordination.clone();
-        guard.before_unsaved_end(move |signal| {
-            coordination.fail_before_exit(&unsaved_end(signal));
+        self.end_listener = Some(fulmen_signals::before_end(move |end| {
+            let place = if end.is_in_run { "before its first step" } else { "outside of a fit" };
+            let reason = format!("{} {place}", end.signal);
+            coordination.fail_before_exit(&reason, Some(end.signal.number()));
+        }));
+        let attended = self.attended.clone();
+        self.coordination.on_failure(move |error| {
+            let Some(signal) = peer_signal(error) else { return };
+            // Work that is under way fails with this error, which the program reports.
+            if attended.load(Ordering::SeqCst) == 0 {
+                print_line(&format!("error: {error}"));
+                fulmen_signals::exit(signal.exit_code());
+            }
         });
     }
 
@@ -307,7 +329,8 @@ impl ProcessGroup {
 
     fn guard_for(&self, grace: Duration) -> Guard {
         let is_over = Arc::new(AtomicBool::new(false));
-        let guard = Guard(is_over.clone());
+        self.attended.fetch_add(1, Ordering::SeqCst);
+        let guard = Guard { is_over: is_over.clone(), attended: self.attended.clone() };
         self.coordination.on_failure(move |error| {
             std::thread::sleep(grace);
             if !is_over.load(Ordering::SeqCst) {
@@ -315,7 +338,7 @@ impl ProcessGroup {
                     "error: {error}\nThe devices still wait for it, so this process ends itself."
                 ));
                 let signal =
-                    signal_of(error).or(error.is_peer_silent().then_some(Signal::Terminate));
+                    peer_signal(error).or(error.is_peer_silent().then_some(Signal::Terminate));
                 fulmen_signals::exit(signal.map_or(1, Signal::exit_code));
             }
         });
@@ -370,11 +393,15 @@ pub(crate) fn wait_for_literals(
 
 /// While this exists, this process ends soon after another process of the group ends.
 #[must_use]
-pub(crate) struct Guard(Arc<AtomicBool>);
+pub(crate) struct Guard {
+    is_over: Arc<AtomicBool>,
+    attended: Arc<AtomicUsize>,
+}
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        self.0.store(true, Ordering::SeqCst);
+        self.is_over.store(true, Ordering::SeqCst);
+        self.attended.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

@@ -194,7 +194,7 @@ fn a_silent_process_is_lost() {
     [0, 2].into_iter().for_each(|index| coordinator.notify_failure(index));
     assert!(coordinator.all_notified());
     // Consequences of a failure do not replace it.
-    coordinator.leave(0, "");
+    coordinator.leave(0, "", None);
     assert_eq!(coordinator.failure(), Some(&failure));
 }
 
@@ -210,12 +210,18 @@ fn a_suspended_coordinator_does_not_expire_members() {
 #[test]
 fn leaving_early_ends_the_run_for_all() {
     let mut coordinator = full(2, Instant::now());
-    coordinator.leave(1, "the loss is NaN");
+    coordinator.leave(1, "the loss is NaN", None);
     expect!["process 1 (host-1, pid 1001) ended: the loss is NaN"]
         .assert_eq(&coordinator.failure().unwrap().message);
     let late = coordinator.join(&join(1, 2), Instant::now()).unwrap_err();
     expect!["the run is over: process 1 (host-1, pid 1001) ended: the loss is NaN"]
         .assert_eq(&late.message);
+    assert_eq!(late.signal, None);
+
+    let mut coordinator = full(2, Instant::now());
+    coordinator.leave(1, "SIGTERM before its first step", Some(15));
+    let late = coordinator.join(&join(1, 2), Instant::now()).unwrap_err();
+    assert_eq!(late.signal, Some(15));
 }
 
 #[test]
@@ -225,10 +231,10 @@ fn after_the_shutdown_all_may_leave() {
     let barrier = key(Purpose::Shutdown, "");
     (0..2).for_each(|index| coordinator.arrive(&barrier, index, &BTreeMap::new()));
     assert_eq!(coordinator.outcome(&barrier), Some(Ok(())));
-    coordinator.leave(0, "");
+    coordinator.leave(0, "", None);
     assert!(!coordinator.all_notified());
     coordinator.expire_members(start + LIMIT * 2);
-    coordinator.leave(1, "");
+    coordinator.leave(1, "", None);
     assert!(coordinator.failure().is_none() && coordinator.all_notified());
 }
 
@@ -292,7 +298,7 @@ fn a_process_of_the_next_run_waits() {
 
     // After a failed run, only processes that know about the failure can join another run.
     let mut coordinator = full(2, Instant::now());
-    coordinator.leave(1, "the loss is NaN");
+    coordinator.leave(1, "the loss is NaN", None);
     coordinator.notify_failure(1);
     expect!["the previous run is ending: process 1 (host-1, pid 1001) ended: the loss is NaN"]
         .assert_eq(&coordinator.is_ending(next(1)).unwrap());

@@ -41,6 +41,7 @@ fn member() {
         ("differences", _) => Some(differences::member(folder)),
         ("locations", epochs) => Some(locations::member(folder, epochs)),
         ("measurements", _) => Some(measurements::member(folder)),
+        ("outside", point) => preemption::outside(folder, point),
         ("preemption", _) => preemption::member(folder),
         ("reshard", epoch) => Some(resharding::member(folder, epoch)),
         _ => None,

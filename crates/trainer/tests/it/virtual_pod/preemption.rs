@@ -1,5 +1,5 @@
-//! SIGTERM to one process at each point of a fit: all end with the exit code of a preemption, and the
-//! run continues from where it was.
+//! SIGTERM to one process, at each point of a fit and outside of a fit: all end with the exit code of
+//! a preemption. The run continues from where it was.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,6 +8,7 @@ use std::thread::sleep;
 use fulmen_tensor::Devices;
 use fulmen_trainer::{
     Actions, Callback, CheckpointFile, EvaluationProgress, Progress, Result, Resume, Signal,
+    Weights,
 };
 
 use super::{checkpoints, start};
@@ -70,6 +71,9 @@ impl Callback for SignalAt {
     fn on_train_batch_start(&mut self, _: &Progress) {
         self.end_at("first step");
     }
+    fn on_test_batch_end(&mut self, _: &EvaluationProgress) {
+        self.end_at("test");
+    }
     fn on_train_batch_end(&mut self, progress: &Progress, _: &mut Actions) {
         if progress.batch == 2 {
             self.ask_at("step");
@@ -80,6 +84,7 @@ impl Callback for SignalAt {
         if progress.epoch == 1 {
             self.ask_at("validation");
         }
+        self.end_at("validate");
     }
     fn on_save_checkpoint(&mut self, checkpoint: &CheckpointFile) {
         if checkpoint.epoch == 3 {
@@ -115,6 +120,41 @@ pub(super) fn member(folder: &Path) -> ! {
     std::process::exit(signal.map_or(0, Signal::exit_code).into());
 }
 
+/// What a process does outside of a fit. The signal comes meanwhile.
+const OUTSIDE: [(&str, usize); 5] = [
+    ("before a fit", 1),
+    ("between two fits", 0),
+    ("between two fits", 1),
+    ("validate", 0),
+    ("test", 1),
+];
+
+/// The process of a pod that is outside of a fit at this point.
+pub(super) fn outside(folder: &Path, point: &str) -> ! {
+    let mut signal = SignalAt(std::env::var(POINT).unwrap_or_default());
+    let builder = trainer(folder).max_epochs(1).num_sanity_val_steps(0);
+    let mut trainer = builder.callback(SignalAt(signal.0.clone())).build().unwrap();
+    let net = Net::new();
+    let mut pause = || {
+        signal.end_at(point);
+        sleep(LONG);
+    };
+    if point == "before a fit" {
+        pause();
+    }
+    trainer.fit(&net, &train_loader(24, DROP_LAST), None).unwrap();
+    let error = match point {
+        "validate" => trainer.validate(&net, &val_loader(16)).unwrap_err(),
+        "test" => trainer.test(&net, &val_loader(16), Weights::Current).unwrap_err(),
+        _ => {
+            pause();
+            unreachable!("the signal ends both processes");
+        }
+    };
+    say(format!("failed {error}").replace('\n', " "));
+    std::process::exit(error.signal().map_or(1, Signal::exit_code).into());
+}
+
 /// The newest checkpoint.
 fn last(folder: &Path) -> Option<std::path::PathBuf> {
     checkpoints(folder).into_iter().rfind(|path| path.ends_with("last"))
@@ -144,5 +184,27 @@ fn a_signal_to_one_process_at_any_point_ends_all_with_the_code_of_a_preemption()
     assert_eq!(saved.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>());
     for (name, value) in &expected {
         assert_eq!(saved[name].bytes(), value.bytes(), "{name}");
+    }
+}
+
+#[test]
+fn a_signal_to_one_process_outside_of_a_fit_ends_all_with_its_code() {
+    for (point, signaled) in OUTSIDE {
+        let folder = tempfile::tempdir().unwrap();
+        let mut processes = start(folder.path(), "2x1", &format!("outside: {point}"), |process| {
+            // Without heartbeats, the others would notice the end after a time that fails the test.
+            let mut variables = vec![("FULMEN_HEARTBEAT_TIMEOUT", "600".to_owned())];
+            if process == signaled {
+                variables.push((POINT, point.to_owned()));
+            }
+            variables
+        });
+        if ["validate", "test"].contains(&point) {
+            let error = processes.wait_for(1 - signaled, "failed ");
+            let named = format!("process {signaled} (");
+            assert!(error.starts_with(&named), "{point}: {error}");
+            assert!(error.ends_with("ended: SIGTERM outside of a fit"), "{point}: {error}");
+        }
+        assert_eq!(processes.exit_codes(0..2), [75, 75], "{point}");
     }
 }
