@@ -51,6 +51,9 @@ pub fn report(runs: &[Run]) -> String {
         body.push(section("differences", "Differences", differences(runs)));
     }
     body.push(section("curves", "Curves", curves(runs)));
+    if let [Run { summary: Some(Summary { learning_rates: Some(found), .. }), .. }] = runs {
+        body.push(section("learning-rates", "Learning rates", found.html()));
+    }
     body.push(section("time", "Where the time went", time(runs)));
     body.push(section("steps", "Step times", steps(runs)));
     body.push(section("memory", "Memory", each(runs, |run| from_summary(run, memory_of))));

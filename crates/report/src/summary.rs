@@ -3,6 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::LearningRates;
+
 /// The name of the summary's file in a run's folder.
 pub const SUMMARY: &str = "summary.json";
 
@@ -66,6 +68,8 @@ pub struct Summary {
     pub lines: Vec<(String, f64, f64)>,
     /// Advice for faster training.
     pub advice: Vec<String>,
+    /// The last search for a learning rate before the fit.
+    pub learning_rates: Option<LearningRates>,
     /// Further settings: mesh, precision, batch size.
     pub setting: Vec<(String, String)>,
 }

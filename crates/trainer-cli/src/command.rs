@@ -7,6 +7,7 @@ use fulmen_trainer::preflight::Slice;
 use fulmen_trainer::{Options, TrainerArgs};
 
 use crate::secrets::hide_in_help;
+use crate::tune::TuneArgs;
 use crate::{CliApp, Result};
 
 /// The flags of every app besides its own and the Trainer's.
@@ -87,15 +88,21 @@ pub(crate) enum Task {
     Validate,
     Test,
     Predict,
+    Tune,
     Preflight,
 }
 
 /// The subcommands, with their help.
-const TASKS: [(&str, Task, &str); 5] = [
+const TASKS: [(&str, Task, &str); 6] = [
     ("fit", Task::Fit, "Train the module, validating after each epoch"),
     ("validate", Task::Validate, "Run the validation step over the validation data"),
     ("test", Task::Test, "Run the test step over the test data"),
     ("predict", Task::Predict, "Write the module's predictions for the program's data to a file"),
+    (
+        "tune",
+        Task::Tune,
+        "Find a learning rate, or the largest batch size that fits in memory, before training",
+    ),
     (
         "preflight",
         Task::Preflight,
@@ -134,6 +141,7 @@ pub(crate) fn command<A: CliApp>(name: &str) -> Result<Command> {
             Task::Predict => {
                 PredictArgs::augment_args(subcommand).mut_arg("ckpt_path", |arg| arg.help(weights))
             }
+            Task::Tune => TuneArgs::augment_args(subcommand),
             Task::Preflight => PreflightArgs::augment_args(subcommand),
         };
         command = command.subcommand(subcommand.long_about(None).about(about));
@@ -182,6 +190,7 @@ fn check_names(app: &Command) -> Result<()> {
     }
     let common = TrainerArgs::augment_args(CommonArgs::augment_args(Command::new("")));
     let common = PreflightArgs::augment_args(PredictArgs::augment_args(common));
+    let common = TuneArgs::augment_args(common);
     let taken = |arg: &&Arg| {
         let same_long =
             |other: &Arg| arg.get_long().is_some() && arg.get_long() == other.get_long();

@@ -30,6 +30,9 @@ pub(crate) struct Invocation<A> {
     /// The subcommand as clap defines it, or the whole command if there is none, and its matches.
     pub(crate) command: Command,
     pub(crate) matches: ArgMatches,
+    /// The whole command, and all arguments, with those from files and checkpoints.
+    root: Command,
+    args: Vec<OsString>,
     /// The sources of values that are not from the command line, by argument.
     pub(crate) sources: BTreeMap<String, String>,
 }
@@ -51,6 +54,26 @@ impl<A> Invocation<A> {
                 .or(own_options.contains(&id).then_some("the program"))
                 .map(str::to_owned),
         }
+    }
+}
+
+impl<A: CliApp> Invocation<A> {
+    /// Whether the program itself has this argument.
+    pub(crate) fn has_own_argument(&self, long: &str) -> bool {
+        config::flags(&A::augment_args(Command::new(""))).any(|arg| arg.get_long() == Some(long))
+    }
+
+    /// The app with another value of one of its arguments.
+    ///
+    /// # Errors
+    /// The argument does not take this value.
+    pub(crate) fn app_with(&self, long: &str, value: &str) -> Result<A, String> {
+        let mut args = self.args.clone();
+        let end = args.iter().position(|arg| arg == "--").unwrap_or(args.len());
+        // Of an argument given twice, the last one counts.
+        args.insert(end, format!("--{long}={value}").into());
+        let matches = self.root.clone().try_get_matches_from(args).map_err(|e| e.to_string())?;
+        A::from_arg_matches(leaf(&matches).1).map_err(|e| e.to_string())
     }
 }
 
@@ -105,6 +128,8 @@ pub(crate) fn parse<A: CliApp>(mut args: Vec<OsString>) -> Result<Invocation<A>,
         trainer: TrainerArgs::from_arg_matches(leaf).map_err(Failure::Usage)?,
         command: leaf_command,
         matches: leaf.clone(),
+        root: command,
+        args,
         sources,
     })
 }
@@ -127,7 +152,7 @@ fn saved_arguments(
         return Ok(Vec::new());
     };
     let options = match Task::from_subcommand(subcommand) {
-        Task::Preflight => return Ok(Vec::new()),
+        Task::Tune | Task::Preflight => return Ok(Vec::new()),
         Task::FitAndTest | Task::Fit => options,
         // Only training resumes.
         Task::Validate | Task::Test | Task::Predict => Options { resume: Resume::Never, ..options },

@@ -1,4 +1,4 @@
-//! A command line for a user's program: `fit`, `validate`, `test`, `predict`, `preflight`, a
+//! A command line for a user's program: `fit`, `validate`, `test`, `predict`, `tune`, `preflight`, a
 //! configuration file, and a flag for every option of the Trainer. It corresponds to Lightning's
 //! `LightningCLI`.
 //!
@@ -94,6 +94,7 @@ mod tui;
 #[cfg(not(feature = "tui"))]
 #[path = "tui/disabled.rs"]
 mod tui;
+mod tune;
 
 #[cfg(test)]
 #[path = "../../pjrt/tests/it/common/libtpu.rs"]

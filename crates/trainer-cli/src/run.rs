@@ -64,18 +64,19 @@ pub(crate) fn run<A: CliApp>(args: Vec<OsString>) -> Result<ExitCode, Failure> {
         Task::Fit => job.fit(builder, tui, false),
         Task::Validate | Task::Test => job.evaluate(builder, tui),
         Task::Predict => job.predict(builder, tui),
+        Task::Tune => job.tune(builder),
         Task::Preflight => job.preflight(&builder),
     }
 }
 
 /// One run of an app.
-struct Job<A> {
-    invocation: Invocation<A>,
+pub(crate) struct Job<A> {
+    pub(crate) invocation: Invocation<A>,
     started: Instant,
 }
 
 impl<A: CliApp> Job<A> {
-    fn app(&self) -> &A {
+    pub(crate) fn app(&self) -> &A {
         &self.invocation.app
     }
 
@@ -226,7 +227,7 @@ impl<A: CliApp> Job<A> {
     }
 
     /// Prints the end of a command's output.
-    fn finish(
+    pub(crate) fn finish(
         &self,
         trainer: &Trainer,
         json: impl FnOnce() -> serde_json::Value,

@@ -1,5 +1,6 @@
 //! Command lines and configuration files, without a device.
 
+mod tune;
 mod yaml;
 
 use std::ffi::OsString;
@@ -320,7 +321,7 @@ fn mistakes_in_a_file_are_reported_with_line_and_key() {
         "2: there is no option `max-epoch`; did you mean `max-epochs`? --help lists all",
     );
     refused("[trainer]\nseed = 1\n\nxyz = 3", "4: there is no option `xyz`. --help lists all");
-    let sections = "The sections are [model], [output], [trainer], [preflight]";
+    let sections = "The sections are [model], [output], [trainer], [tune], [preflight]";
     refused(
         "[trianer]\nx = 1",
         &format!("1: there is no section [trianer]; did you mean `trainer`? {sections}"),

@@ -108,7 +108,7 @@ fn mistakes_in_yaml_are_reported_with_line_and_key() {
         "max_epoch: null",
         "1: there is no option `max_epoch`; did you mean `max-epochs`? --help lists all",
     );
-    let sections = "The sections are [model], [output], [trainer], [preflight]";
+    let sections = "The sections are [model], [output], [trainer], [tune], [preflight]";
     refused(
         "seed: 1\ntrianer:\n  x: 1",
         &format!("2: there is no section [trianer]; did you mean `trainer`? {sections}"),

@@ -135,6 +135,7 @@ impl Fit<'_> {
             step_times: self.times.distribution.clone(),
             memory: self.memory(),
             host_memory: host_memory::resident(),
+            learning_rates: self.session.record.learning_rates.clone(),
             hosts: self.hosts.iter().map(|host| host.summary.clone()).collect(),
             ..self.reports.facts.clone()
         };

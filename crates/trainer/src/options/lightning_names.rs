@@ -52,8 +52,11 @@ const OPTIONS: &[(&[&str], &str)] = &[
     (&["ipus", "hpus"], "leave it out; devices are CPUs, NVIDIA GPUs or TPUs"),
     (&["distributed-backend"], "set `strategy`"),
     (&["amp-backend", "amp-level"], "set `precision` to bf16-mixed"),
-    (&["auto-lr-find"], "call `Trainer::lr_find` in the program"),
-    (&["auto-scale-batch-size"], "call `Trainer::scale_batch_size` in the program"),
+    (&["auto-lr-find"], "give the program's command `tune`, or call `Trainer::lr_find` in it"),
+    (
+        &["auto-scale-batch-size"],
+        "give the program's command `tune --find batch-size`, or call `Trainer::scale_batch_size` in it",
+    ),
     (&["checkpoint-callback"], "set `enable_checkpointing`"),
     (&["weights-save-path"], "set `checkpoint_dir`"),
     (&["weights-summary"], "set `enable_model_summary`"),

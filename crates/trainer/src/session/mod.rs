@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use fulmen_data::{DataLoader, LoaderReport, Replicas};
 use fulmen_loggers::{Logger, Loggers, Status};
+use fulmen_report::LearningRates;
 use fulmen_tensor::{Compiled, Function, Preloaded, Runtime};
 use serde_json::Value as Json;
 
@@ -71,6 +72,8 @@ pub(crate) struct Record {
     /// The advice at the start of the latest fit, and at its end.
     pub(crate) hints: Vec<String>,
     pub(crate) fit_advice: Vec<String>,
+    /// The last search for a learning rate.
+    pub(crate) learning_rates: Option<LearningRates>,
     /// The number of programs that were written to `dump_dir`.
     dumped: u64,
     /// The profiler, set during a run in the process that writes.

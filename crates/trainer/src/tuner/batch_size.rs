@@ -271,7 +271,7 @@ impl Trainer {
         if refused {
             return Ok(trial(Verdict::RefusedByCompiler));
         }
-        match run_short_fit(self, module, loader, choices.clone(), Vec::new()) {
+        match run_short_fit(self, module, loader, choices.clone(), Vec::new(), &None.into()) {
             Ok(summary) => match summary.signal {
                 Some(signal) => Err(Error::interrupted("finding a batch size", signal)),
                 None => Ok(trial(Verdict::Fits)),

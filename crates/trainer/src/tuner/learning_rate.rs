@@ -5,14 +5,19 @@ use std::sync::Arc;
 use fulmen_data::DataLoader;
 use parking_lot::Mutex;
 
-use super::{run_short_fit, short_fit, show_progress};
+use super::{LearningRates, run_short_fit, short_fit, show_progress};
 use crate::callbacks::callback::Callback;
 use crate::hooks::FitStart;
 use crate::step_config::step_part::{StepPart, SweepMode};
-use crate::{Actions, Error, LogPoint, Result, Trainer, TrainingModule};
+use crate::{
+    Actions, BatchLimit, Error, EvaluationSets, LogPoint, Result, Trainer, TrainingModule,
+};
 
-/// The decay of the running mean of losses per step.
-const BETA: f64 = 0.98;
+/// The default of [`LearningRateFinder::smoothing`].
+const SMOOTHING: f64 = 0.98;
+
+/// The default of [`LearningRateFinder::monitor`].
+const MONITOR: &str = "val_loss";
 
 /// Trains for some steps with a rising learning rate, like Lightning's `lr_find` and with its
 /// arguments and defaults.
@@ -34,6 +39,9 @@ pub struct LearningRateFinder {
     num_training_steps: u64,
     mode: SweepMode,
     early_stop_threshold: Option<f64>,
+    smoothing: f64,
+    monitor: String,
+    validation_batches: BatchLimit,
 }
 
 impl Default for LearningRateFinder {
@@ -44,6 +52,9 @@ impl Default for LearningRateFinder {
             num_training_steps: 100,
             mode: SweepMode::Exponential,
             early_stop_threshold: Some(4.0),
+            smoothing: SMOOTHING,
+            monitor: MONITOR.to_owned(),
+            validation_batches: BatchLimit::ALL,
         }
     }
 }
@@ -85,6 +96,27 @@ impl LearningRateFinder {
         self
     }
 
+    /// Sets the decay of the running mean of the losses, as fastai and Lightning compute it: 0.98 by
+    /// default; 0 for no smoothing.
+    pub fn smoothing(mut self, decay: f64) -> LearningRateFinder {
+        self.smoothing = decay;
+        self
+    }
+
+    /// Sets the name of the loss that validations log, for [`Trainer::lr_find_validated`]:
+    /// `val_loss` by default.
+    pub fn monitor(mut self, loss: impl Into<String>) -> LearningRateFinder {
+        self.monitor = loss.into();
+        self
+    }
+
+    /// Sets how many batches each validation of [`Trainer::lr_find_validated`] has. The default is
+    /// all.
+    pub fn validation_batches(mut self, batches: u64) -> LearningRateFinder {
+        self.validation_batches = BatchLimit::Count(batches);
+        self
+    }
+
     fn check(&self) -> Result<()> {
         let wrong = |message: String| Err(Error::usage(format!("LearningRateFinder: {message}")));
         if !(self.min_lr.is_finite() && self.min_lr > 0.0) {
@@ -103,6 +135,15 @@ impl LearningRateFinder {
                 self.num_training_steps
             ));
         }
+        if !(0.0..1.0).contains(&self.smoothing) {
+            return wrong(format!(
+                "smoothing must be at least 0 and below 1, but it is {}",
+                self.smoothing
+            ));
+        }
+        if self.validation_batches.is_zero() {
+            return wrong("validation_batches must be at least 1, but it is 0".to_owned());
+        }
         match self.early_stop_threshold {
             Some(threshold) if threshold.is_nan() || threshold <= 1.0 => wrong(format!(
                 "early_stop_threshold must be above 1, but it is {threshold}; use None for no threshold"
@@ -112,13 +153,14 @@ impl LearningRateFinder {
     }
 
     /// Smooths the losses of the steps into a curve.
-    fn curve(&self, losses: &[f64]) -> LearningRateCurve {
-        let mut curve = LearningRateCurve { rates: Vec::new(), losses: Vec::new() };
+    fn curve(&self, loss: &str, losses: &[f64]) -> LearningRateCurve {
+        let (rates, smoothed) = (Vec::new(), Vec::new());
+        let mut curve = LearningRateCurve { loss: loss.to_owned(), rates, losses: smoothed };
         let (mut mean, mut best) = (0.0, f64::INFINITY);
         for (i, loss) in losses.iter().enumerate() {
-            mean = BETA * mean + (1.0 - BETA) * loss;
+            mean = self.smoothing * mean + (1.0 - self.smoothing) * loss;
             // Correct the bias towards the initial 0, as Adam does.
-            let smooth = mean / (1.0 - BETA.powf(i as f64 + 1.0));
+            let smooth = mean / (1.0 - self.smoothing.powf(i as f64 + 1.0));
             let diverged = self
                 .early_stop_threshold
                 .is_some_and(|threshold| i > 0 && smooth > threshold * best);
@@ -137,6 +179,7 @@ impl LearningRateFinder {
 /// The loss as a function of a rising learning rate.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LearningRateCurve {
+    loss: String,
     rates: Vec<f64>,
     losses: Vec<f64>,
 }
@@ -150,6 +193,16 @@ impl LearningRateCurve {
     /// The loss of each step, smoothed over earlier steps.
     pub fn losses(&self) -> &[f64] {
         &self.losses
+    }
+
+    /// The curve with its suggestion, for a page about it.
+    pub fn report(&self) -> LearningRates {
+        LearningRates {
+            loss: self.loss.clone(),
+            rates: self.rates.clone(),
+            losses: self.losses.clone(),
+            suggestion: self.suggestion(),
+        }
     }
 
     /// The learning rate where the loss falls fastest, ignoring the first ten steps and the last
@@ -174,12 +227,24 @@ impl LearningRateCurve {
     }
 }
 
+/// The losses of the steps of a search.
+#[derive(Default)]
+struct Recorded {
+    /// The name of the loss.
+    loss: String,
+    losses: Vec<f64>,
+    /// The step of the last loss.
+    step: Option<u64>,
+    /// What a validation logged, if that does not include the loss.
+    other_values: Option<Vec<String>>,
+}
+
 /// Records the loss of each step.
 struct LossRecorder {
-    /// The name of the logged loss.
-    loss: String,
     part: StepPart,
-    losses: Arc<Mutex<Vec<f64>>>,
+    /// The loss of validations to record, instead of the training loss.
+    monitor: Option<String>,
+    recorded: Arc<Mutex<Recorded>>,
 }
 
 impl Callback for LossRecorder {
@@ -192,11 +257,32 @@ impl Callback for LossRecorder {
     }
 
     fn on_fit_start(&mut self, start: &FitStart) {
-        self.loss.clone_from(&start.loss);
+        let loss = self.monitor.as_ref().unwrap_or(&start.loss);
+        self.recorded.lock().loss.clone_from(loss);
     }
 
     fn on_log(&mut self, point: &LogPoint, _: &mut Actions) {
-        self.losses.lock().extend(point.get(&self.loss));
+        if self.monitor.is_none() {
+            let mut recorded = self.recorded.lock();
+            let loss = point.get(&recorded.loss);
+            recorded.losses.extend(loss);
+        }
+    }
+
+    fn on_validation_end(&mut self, point: &LogPoint, _: &mut Actions) {
+        let Some(monitor) = &self.monitor else { return };
+        let mut recorded = self.recorded.lock();
+        if recorded.step == Some(point.global_step) {
+            return;
+        }
+        recorded.step = Some(point.global_step);
+        match point.get(monitor) {
+            Some(loss) => recorded.losses.push(loss),
+            None => {
+                let names = point.metrics.iter().map(|(name, _)| name.clone());
+                recorded.other_values = Some(names.collect());
+            }
+        }
     }
 }
 
@@ -204,7 +290,7 @@ impl Trainer {
     /// Trains for some steps with a rising learning rate, to find where the loss falls and where it
     /// rises. Afterwards the module has its old values. Nothing is logged, validated or saved. The
     /// rates replace the optimizer's schedule. The Trainer's learning rate factor and the factors
-    /// of parameter groups still apply.
+    /// of parameter groups still apply. The report of the next fit shows the curve.
     ///
     /// # Errors
     /// An invalid argument of the finder, which the error names; the errors of [`Trainer::fit`]; a
@@ -215,31 +301,80 @@ impl Trainer {
         train: &DataLoader,
         finder: &LearningRateFinder,
     ) -> Result<LearningRateCurve> {
+        self.sweep(module, train, &None.into(), finder)
+    }
+
+    /// Like [`lr_find`](Trainer::lr_find), with the loss of a validation after each step. It shows
+    /// rates at which the model only follows its last batch, and takes longer.
+    ///
+    /// # Errors
+    /// Those of [`lr_find`](Trainer::lr_find); no validation data; a validation that does not log
+    /// the loss named by [`LearningRateFinder::monitor`].
+    pub fn lr_find_validated<M: TrainingModule>(
+        &mut self,
+        module: &M,
+        train: &DataLoader,
+        validation: impl Into<EvaluationSets>,
+        finder: &LearningRateFinder,
+    ) -> Result<LearningRateCurve> {
+        let validation = validation.into();
+        if validation.is_empty() {
+            return Err(Error::usage(
+                "lr_find_validated: there is no validation data; pass some, or call lr_find",
+            ));
+        }
+        self.sweep(module, train, &validation, finder)
+    }
+
+    fn sweep(
+        &mut self,
+        module: &dyn TrainingModule,
+        train: &DataLoader,
+        validation: &EvaluationSets,
+        finder: &LearningRateFinder,
+    ) -> Result<LearningRateCurve> {
         finder.check()?;
         let LearningRateFinder {
             min_lr: min, max_lr: max, num_training_steps: steps, mode, ..
         } = *finder;
         let part = StepPart::Sweep { min, max, steps, mode };
         let mut choices = short_fit(&self.session.choices, steps);
+        let monitor = (!validation.is_empty()).then(|| finder.monitor.clone());
+        if monitor.is_some() {
+            choices.options.limit_val_batches = finder.validation_batches;
+            choices.options.val_check_interval = BatchLimit::Count(1);
+            choices.options.check_val_every_n_epoch = 1;
+        }
         (choices.averaging, choices.scales_learning_rate) = (None, false);
         choices.parts.retain(|part| {
             matches!(part, StepPart::Accumulation { .. } | StepPart::Unfreeze { .. })
         });
         choices.parts.push(part.clone());
-        let recorded = Arc::new(Mutex::new(Vec::new()));
-        let recorder = LossRecorder { loss: String::new(), part, losses: recorded.clone() };
+        let recorded = Arc::new(Mutex::new(Recorded::default()));
+        let recorder = LossRecorder { part, monitor, recorded: recorded.clone() };
         show_progress(
             self,
             &format!(
                 "lr_find: compiling the training step, then {steps} steps with rates from {min} to {max} ..."
             ),
         );
-        let summary = run_short_fit(self, module, train, choices, vec![Box::new(recorder)])?;
+        let callbacks: Vec<Box<dyn Callback>> = vec![Box::new(recorder)];
+        let summary = run_short_fit(self, module, train, choices, callbacks, validation)?;
         if let Some(signal) = summary.signal {
             return Err(Error::interrupted("finding a learning rate", signal));
         }
-        let losses = std::mem::take(&mut *recorded.lock());
-        Ok(finder.curve(&losses))
+        let recorded = std::mem::take(&mut *recorded.lock());
+        if let Some(names) = recorded.other_values {
+            return Err(Error::usage(format!(
+                "lr_find_validated: the validation logs no `{}`, only [{}]; log it in validation_step, or name another \
+                 value with LearningRateFinder::monitor",
+                recorded.loss,
+                names.join(", ")
+            )));
+        }
+        let curve = finder.curve(&recorded.loss, &recorded.losses);
+        self.session.record.learning_rates = Some(curve.report());
+        Ok(curve)
     }
 }
 
@@ -262,7 +397,7 @@ mod tests {
                 .collect()
         };
         let finder = LearningRateFinder::new().min_lr(1e-6);
-        let (curve, expected) = (finder.curve(&numbers("losses")), numbers("smooth"));
+        let (curve, expected) = (finder.curve("train_loss", &numbers("losses")), numbers("smooth"));
         assert_eq!(curve.losses().len(), expected.len());
         for (actual, expected) in curve.losses().iter().zip(&expected) {
             assert!((actual / expected - 1.0).abs() < 1e-12, "{actual} is not {expected}");
@@ -275,14 +410,14 @@ mod tests {
     #[test]
     fn the_curve_ends_where_the_loss_diverges() {
         let finder = LearningRateFinder::new();
-        let steps = |losses: &[f64]| finder.curve(losses).losses().len();
+        let steps = |losses: &[f64]| finder.curve("train_loss", losses).losses().len();
         assert_eq!(
             (steps(&[1.0, 1.0, 1e6, 1.0]), steps(&[1.0, f64::NAN, 1.0]), steps(&[])),
             (2, 1, 0)
         );
         let finder = LearningRateFinder::new().early_stop_threshold(None);
-        assert_eq!(finder.curve(&[1.0, 1.0, 1e6, 1.0]).losses().len(), 4);
-        assert_eq!(finder.curve(&[1.0; 12]).suggestion(), None, "one step is left");
-        assert!(finder.curve(&[1.0; 13]).suggestion().is_some());
+        assert_eq!(finder.curve("train_loss", &[1.0, 1.0, 1e6, 1.0]).losses().len(), 4);
+        assert_eq!(finder.curve("train_loss", &[1.0; 12]).suggestion(), None, "one step is left");
+        assert!(finder.curve("train_loss", &[1.0; 13]).suggestion().is_some());
     }
 }

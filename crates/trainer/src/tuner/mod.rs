@@ -21,7 +21,9 @@ use crate::plan::NO_LIMIT;
 use crate::program::trace_fit::set_up;
 use crate::session::{Record, Session};
 use crate::step_config::Choices;
-use crate::{FitSummary, Options, Result, Resume, TrainDuration, Trainer, TrainingModule};
+use crate::{
+    EvaluationSets, FitSummary, Options, Result, Resume, TrainDuration, Trainer, TrainingModule,
+};
 
 /// Shows a line about the progress of a search, which has no progress bar.
 fn show_progress(trainer: &Trainer, line: &str) {
@@ -29,6 +31,9 @@ fn show_progress(trainer: &Trainer, line: &str) {
         note(line);
     }
 }
+
+/// The loss over the learning rate, for reports.
+pub use fulmen_report::LearningRates;
 
 /// The settings for a fit of `steps` steps that neither resumes, saves nor validates.
 fn short_fit(choices: &Choices, steps: u64) -> Choices {
@@ -64,6 +69,7 @@ fn run_short_fit(
     train: &DataLoader,
     choices: Choices,
     callbacks: Vec<Box<dyn Callback>>,
+    validation: &EvaluationSets,
 ) -> Result<FitSummary> {
     let Session { runtime, process_group, open_store, .. } = &trainer.session;
     let (runtime, process_group, open_store) =
@@ -85,7 +91,7 @@ fn run_short_fit(
     // Set the types of the module's values before saving copies of them.
     set_up(module, &session.config()?)?;
     let values: Vec<_> = module.state().into_iter().map(|(_, cell)| (cell.get(), cell)).collect();
-    let result = session.with_process_group(|session| fit(session, module, train, &None.into()));
+    let result = session.with_process_group(|session| fit(session, module, train, validation));
     values.into_iter().for_each(|(value, cell)| cell.set(value));
     result
 }

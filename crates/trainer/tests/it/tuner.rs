@@ -95,6 +95,57 @@ fn a_fit_after_the_search_is_the_fit_without_it() {
     assert_eq!(losses(true), losses(false));
 }
 
+/// Like [`Slope`], with a validation whose loss is the slope.
+#[derive(Module)]
+struct Validated {
+    w: Parameter,
+}
+
+impl TrainingModule for Validated {
+    fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
+        batch.mean(&(batch.get("x").sum(-1) * self.w.get()))
+    }
+    fn validation_step(&self, batch: &Batch, cx: &mut StepContext) {
+        cx.log("slope", batch.mean(&(batch.get("x").sum(-1) * self.w.get())));
+    }
+    fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
+        Box::new(Sgd::new(123.0))
+    }
+}
+
+#[test]
+fn the_loss_of_validations_can_be_used_and_the_report_of_the_fit_shows_the_curve() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut trainer = trainer(folder.path()).max_epochs(1).runtime(isolated()).build().unwrap();
+    let module = Validated { w: Parameter::new([], Init::Constant(2.0)) };
+    let finder =
+        LearningRateFinder::new().min_lr(1e-4).max_lr(0.01).num_training_steps(14).smoothing(0.0);
+    let error = trainer.lr_find_validated(&module, &ones(20), ones(8), &finder).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "lr_find_validated: the validation logs no `val_loss`, only [slope]; log it in validation_step, or name another \
+         value with LearningRateFinder::monitor"
+    );
+    let finder = finder.monitor("slope").validation_batches(1);
+    let curve = trainer.lr_find_validated(&module, &ones(20), ones(8), &finder).unwrap();
+    // Unlike the training loss, that of a validation is after the step.
+    let mut w = 2.0;
+    assert_eq!(curve.losses().len(), 14);
+    for (&rate, &loss) in curve.learning_rates().iter().zip(curve.losses()) {
+        w -= rate;
+        assert!((loss / w - 1.0).abs() < 1e-5, "{loss} is not {w}");
+    }
+    assert_eq!(trainer.log_points(), 0);
+    assert!(std::fs::read_dir(folder.path()).unwrap().next().is_none());
+    let no_data = trainer.lr_find_validated(&module, &ones(20), None, &finder).unwrap_err();
+    assert!(no_data.to_string().contains("there is no validation data"), "{no_data}");
+
+    trainer.fit(&module, &ones(20), None).unwrap();
+    drop(trainer);
+    let page = std::fs::read_to_string(folder.path().join("version_0/report.html")).unwrap();
+    assert!(page.contains("The smoothed slope falls fastest at a learning rate of"));
+}
+
 /// A wide layer, so that the step's memory grows with the batch.
 #[derive(Module)]
 struct Wide {
