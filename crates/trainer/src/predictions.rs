@@ -68,9 +68,17 @@ impl Predictions {
 #[derive(Debug)]
 pub struct Predicted {
     pub(crate) values: Vec<(String, Literal)>,
+    /// Where each sample comes from, if the loader knows it.
+    pub(crate) origins: Option<Vec<String>>,
 }
 
 impl Predicted {
+    /// Where each sample comes from, if the dataset knows it: its file, and its place there if the
+    /// file has several samples ([`DataLoader::origins`](fulmen_data::DataLoader::origins)).
+    pub fn origins(&self) -> Option<&[String]> {
+        self.origins.as_deref()
+    }
+
     /// The value with this name.
     pub fn get(&self, name: &str) -> Option<&Literal> {
         self.values.iter().find(|value| value.0 == name).map(|value| &value.1)

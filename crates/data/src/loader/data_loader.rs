@@ -263,6 +263,49 @@ impl DataLoader {
         self.inner.setup.stats.bad.get()
     }
 
+    /// Where each sample of epoch 0 comes from, in the order in which all processes together read
+    /// them: its file, and its place there if the file has several samples. An unknown one is empty.
+    ///
+    /// `None` if the first sample's is unknown ([`Dataset::origin`](crate::Dataset::origin)); for
+    /// streams, buckets and samplers that divide the samples themselves; and if bad samples are left
+    /// out or replaced, or batches come in no particular order.
+    ///
+    /// ```
+    /// use fulmen_data::{DType, DataLoader, Dataset, Field, Result, Sample};
+    ///
+    /// struct Pages;
+    ///
+    /// impl Dataset for Pages {
+    ///     fn len(&self) -> usize {
+    ///         3
+    ///     }
+    ///     fn fields(&self) -> Vec<Field> {
+    ///         vec![Field::new("x", DType::I32, [])]
+    ///     }
+    ///     fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {
+    ///         sample.write_value(0, index as i32)
+    ///     }
+    ///     fn origin(&self, index: usize) -> Option<String> {
+    ///         Some(format!("page {index}"))
+    ///     }
+    /// }
+    ///
+    /// let loader = DataLoader::builder(Pages).batch_size(2).build()?;
+    /// let origins: Vec<String> = loader.origins()?.into_iter().flatten().collect();
+    /// assert_eq!(origins, ["page 0", "page 1", "page 2"]);
+    /// # Ok::<(), fulmen_data::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A sampler with an invalid order.
+    pub fn origins(&self) -> Result<Option<Box<dyn Iterator<Item = String> + Send>>> {
+        let Setup { config, shard, .. } = &*self.inner.setup;
+        if config.on_error != OnError::Fail || !config.ordered || self.is_endless() {
+            return Ok(None);
+        }
+        self.inner.source.origins(shard)
+    }
+
     /// The first NaN or infinity in the first batch of epoch 0, if that batch was read and has one:
     /// its field, its row and where its sample comes from. The values of a stream's or a sampler's
     /// other batches are not searched.

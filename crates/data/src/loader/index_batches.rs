@@ -13,7 +13,8 @@ use super::{
     batch::HostBatch, buckets::Buckets, buckets::Span, collate::BatchBuffer, collate::Collator,
     layout::Layout, on_error::OnError, pool::Pool, replicas::Replica, replicas::Replicas,
     replicas::ShardSpec, source::BatchSource, source::BatchTask, source::Collate,
-    source::EpochBatches, source::EpochRequest, source::SourceOptions, stats::Stats,
+    source::EpochBatches, source::EpochRequest, source::Origins, source::SourceOptions,
+    stats::Stats,
 };
 use crate::dataset::random::below;
 use crate::error::panicked;
@@ -167,6 +168,20 @@ impl BatchSource for IndexBatches {
         self.sampler.describe()
     }
 
+    fn origins(&self, shard: &ShardSpec) -> Result<Option<Origins>> {
+        if self.buckets.is_some() || shard.is_presharded {
+            return Ok(None);
+        }
+        let order = self.order(0, shard)?;
+        let dataset = Arc::clone(&self.dataset);
+        if order.first().and_then(|&first| origin(&*dataset, first)).is_none() {
+            return Ok(None);
+        }
+        Ok(Some(Box::new(
+            order.into_iter().map(move |index| origin(&*dataset, index).unwrap_or_default()),
+        )))
+    }
+
     fn epoch(&self, request: EpochRequest) -> Result<Box<dyn EpochBatches>> {
         let EpochRequest { setup, epoch, .. } = request;
         let (shard, order) = (&setup.shard, self.order(epoch, &setup.shard)?);
@@ -310,12 +325,16 @@ impl IndexRows {
     }
 }
 
+/// Where a sample comes from. A sample has values even if its origin cannot be found.
+fn origin(dataset: &dyn Dataset, index: usize) -> Option<String> {
+    catch_unwind(AssertUnwindSafe(|| dataset.origin(index))).unwrap_or(None)
+}
+
 /// Reads a sample into a row and returns whether it could be read. An error ends the batch.
 fn read(dataset: &dyn Dataset, batch: &mut Collator<'_>, row: usize, index: usize) -> Result<bool> {
     let read =
         batch.write_row(row, index as u64, batch.epoch, |sample| dataset.read(index, sample))?;
-    // A sample has values even if its origin cannot be found.
-    let origin = || catch_unwind(AssertUnwindSafe(|| dataset.origin(index))).unwrap_or(None);
+    let origin = || origin(dataset, index);
     let Err(error) = read else {
         batch.check_first_batch(row, index as u64, origin);
         return Ok(true);

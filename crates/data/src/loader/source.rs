@@ -6,8 +6,13 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use super::{buckets::Buckets, collate::Collator, config::Setup, replicas::Replicas};
+use super::{
+    buckets::Buckets, collate::Collator, config::Setup, replicas::Replicas, replicas::ShardSpec,
+};
 use crate::{Field, Result, Sampler};
+
+/// Where samples come from, one after the other. The text of an unknown origin is empty.
+pub(crate) type Origins = Box<dyn Iterator<Item = String> + Send>;
 
 /// Samples that can be put into batches.
 pub(crate) trait BatchSource: Send + Sync {
@@ -42,6 +47,12 @@ pub(crate) trait BatchSource: Send + Sync {
 
     /// Everything that the order depends on, in a few words.
     fn describe(&self) -> String;
+
+    /// Where each sample of epoch 0 comes from, in the order of the batches of all processes
+    /// together, if that is known.
+    fn origins(&self, _shard: &ShardSpec) -> Result<Option<Origins>> {
+        Ok(None)
+    }
 
     /// Begins an epoch.
     fn epoch(&self, request: EpochRequest) -> Result<Box<dyn EpochBatches>>;

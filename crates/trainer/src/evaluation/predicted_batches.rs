@@ -48,6 +48,8 @@ pub struct PredictedBatches {
     step: CompiledStep,
     weights: Vec<DeviceArray>,
     batches: DeviceBatches,
+    /// Where the samples that are not read yet come from, if the loader knows it.
+    origins: Option<Box<dyn Iterator<Item = String> + Send>>,
     /// The samples that are not launched yet, of all processes together.
     samples_left: usize,
     batch_size: usize,
@@ -81,6 +83,7 @@ pub(crate) fn predict(
         Stage::Prediction,
         weights,
     )?;
+    let origins = loader.origins()?;
     let evaluation = evaluations.remove(0);
     let progress = evaluation.progress(session.record.position);
     let Evaluation { step, loader, .. } = evaluation;
@@ -94,6 +97,7 @@ pub(crate) fn predict(
         step,
         weights,
         batches: loader.prefetch_to(runtime, &Strategy::batch(runtime.mesh()), 0, 0),
+        origins,
         samples_left: loader.num_samples(),
         batch_size: loader.batch_size(),
         _guard: process_group.map(|process_group| process_group.guard()),
@@ -124,9 +128,13 @@ impl PredictedBatches {
         let mut types: Vec<TensorType> = Vec::new();
         let mut parts: Vec<Vec<u8>> = vec![Vec::new(); self.step.outputs().len()];
         let (names, mut rows) = (self.step.outputs().to_vec(), 0);
+        let mut origins = self.origins.is_some().then(Vec::new);
         for batch in self {
             let batch = batch?;
             rows += batch.num_samples();
+            if let Some(origins) = &mut origins {
+                origins.extend(batch.origins.into_iter().flatten());
+            }
             for ((_, literal), part) in batch.values.iter().zip(&mut parts) {
                 part.extend_from_slice(literal.bytes());
             }
@@ -137,7 +145,7 @@ impl PredictedBatches {
             Ok(Literal::from_bytes(TensorType::new(ty.dtype, dims), &bytes)?)
         };
         let literals = types.into_iter().zip(parts).map(literal).collect::<Result<Vec<_>>>()?;
-        Ok(Predicted { values: names.into_iter().zip(literals).collect() })
+        Ok(Predicted { values: names.into_iter().zip(literals).collect(), origins })
     }
 
     /// Whether this process writes the predictions.
@@ -207,8 +215,9 @@ impl PredictedBatches {
             .into_iter()
             .map(|literal| first_rows(literal, valid))
             .collect::<Result<Vec<_>>>()?;
-        let predicted =
-            Predicted { values: self.step.outputs().iter().cloned().zip(rows).collect() };
+        let origins = self.origins.as_mut().map(|origins| origins.take(valid).collect());
+        let values = self.step.outputs().iter().cloned().zip(rows).collect();
+        let predicted = Predicted { values, origins };
         self.progress.batch += 1;
         self.callbacks.each(|callback| callback.on_predict_batch_end(&self.progress, &predicted));
         if self.progress.batch == self.progress.batches {

@@ -20,6 +20,9 @@ use crate::{Error, Predicted, PredictedBatches, Result};
 /// - A `.safetensors` file has the values unchanged, under their names. They are kept in memory
 ///   until the end.
 ///
+/// If the loader knows where its samples come from ([`Predicted::origins`]), the first column of a
+/// CSV is `file`, and the metadata of a safetensors file have `files`, a list as JSON.
+///
 /// ```no_run
 /// use fulmen_trainer::{PredictionWriter, Weights};
 /// # fn f(trainer: &mut fulmen_trainer::Trainer, module: &impl fulmen_trainer::TrainingModule,
@@ -33,6 +36,10 @@ pub struct PredictionWriter {
     path: PathBuf,
     format: Format,
 }
+
+/// The column with the files, and the metadata's entry.
+const FILE: &str = "file";
+const FILES: &str = "files";
 
 enum Format {
     Csv,
@@ -109,7 +116,10 @@ impl PredictionWriter {
         if let Format::Safetensors = self.format {
             let predicted = batches.concat()?;
             let samples = predicted.num_samples();
-            let metadata = BTreeMap::from([("format".to_owned(), "pt".to_owned())]);
+            let mut metadata = BTreeMap::from([("format".to_owned(), "pt".to_owned())]);
+            if let Some(files) = predicted.origins() {
+                metadata.insert(FILES.to_owned(), serde_json::Value::from(files).to_string());
+            }
             safetensors::write(&self.path, &predicted.into_values(), &metadata)?;
             return Ok(samples);
         }
@@ -164,11 +174,12 @@ fn write_csv(
             batch.values().iter().map(|(_, literal)| texts(literal)).collect::<Result<_>>()?;
         let rows = batch.num_samples();
         for row in 0..rows {
+            let file = files(&batch).and_then(|files| files.get(row)).map(String::as_str);
             let cells = columns.iter().flat_map(|texts| {
                 let width = texts.len() / rows;
-                &texts[row * width..][..width]
+                texts[row * width..][..width].iter().map(String::as_str)
             });
-            writer.write_record(cells).map_err(|e| failed(e.into()))?;
+            writer.write_record(file.into_iter().chain(cells)).map_err(|e| failed(e.into()))?;
         }
         samples += rows;
     }
@@ -176,10 +187,15 @@ fn write_csv(
     Ok(samples)
 }
 
+/// The files of the samples, unless a value of the module has the name of their column.
+fn files(batch: &Predicted) -> Option<&[String]> {
+    batch.origins().filter(|_| batch.get(FILE).is_none())
+}
+
 /// The column names, one for each number of a row: `name`, or `name_0`, `name_1`, … if there are
-/// several.
+/// several. Before them is the file, if it is known.
 fn header(batch: &Predicted) -> Vec<String> {
-    let mut names = Vec::new();
+    let mut names: Vec<String> = files(batch).map(|_| FILE.to_owned()).into_iter().collect();
     for (name, literal) in batch.values() {
         let dims = &literal.ty().shape.dims()[1..];
         match dims.iter().product() {

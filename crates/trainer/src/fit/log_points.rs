@@ -49,7 +49,8 @@ impl Fit<'_> {
                 self.hooks.on_log(&point, &mut self.actions);
             }
             ReadKind::Program { name, outputs } => {
-                let values = Predicted { values: outputs.into_iter().zip(values).collect() };
+                let values =
+                    Predicted { values: outputs.into_iter().zip(values).collect(), origins: None };
                 let StepPosition { epoch, global_step } = position;
                 let output = ProgramOutput { name: name.to_owned(), epoch, global_step, values };
                 self.hooks.on_program_end(&output, &mut self.actions);

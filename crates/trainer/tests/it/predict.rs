@@ -255,6 +255,74 @@ fn a_loader_that_skips_or_replaces_samples_is_rejected() {
     }
 }
 
+/// Samples from files: two in each.
+struct Pages(usize);
+
+impl Dataset for Pages {
+    fn len(&self) -> usize {
+        self.0
+    }
+    fn fields(&self) -> Vec<Field> {
+        vec![Field::new("x", DType::F32, [FEATURES])]
+    }
+    fn read(&self, index: usize, sample: &mut Sample<'_>) -> fulmen_data::Result<()> {
+        sample.write_slice(0, &[index as f32; FEATURES])
+    }
+    fn origin(&self, index: usize) -> Option<String> {
+        Some(format!("page {}, line {}", index / 2, index % 2))
+    }
+}
+
+#[test]
+fn predictions_have_the_files_of_their_samples() {
+    let folder = tempfile::tempdir().unwrap();
+    let net = Net::new(|_, batch| [("x", batch.get("x").sum(-1))].into());
+    let mut trainer = builder(folder.path()).runtime(isolated()).build().unwrap();
+    // In any order, and with a last batch that is padded.
+    let loader = DataLoader::builder(Pages(7)).batch_size(3).shuffle(true).seed(5).build().unwrap();
+    let expected: Vec<(String, f64)> = trainer
+        .predict(&net, &loader, Weights::Current)
+        .unwrap()
+        .flat_map(|batch| {
+            let batch = batch.unwrap();
+            let values = batch.get("x").unwrap().to_f64();
+            batch.origins().unwrap().iter().cloned().zip(values).collect::<Vec<_>>()
+        })
+        .collect();
+    assert_eq!(expected.len(), 7);
+    for (origin, value) in &expected {
+        let index = (value / FEATURES as f64) as usize;
+        assert_eq!(*origin, format!("page {}, line {}", index / 2, index % 2));
+    }
+    let write = |name: &str, trainer: &mut fulmen_trainer::Trainer, loader: &DataLoader| {
+        let path = folder.path().join(name);
+        let predicted = trainer.predict(&net, loader, Weights::Current).unwrap();
+        PredictionWriter::new(&path).unwrap().write(predicted).unwrap();
+        path
+    };
+    let csv = std::fs::read_to_string(write("p.csv", &mut trainer, &loader)).unwrap();
+    let lines = expected.iter().map(|(origin, value)| format!("\"{origin}\",{value}\n"));
+    assert_eq!(csv, format!("file,x\n{}", lines.collect::<String>()));
+    let (_, metadata) =
+        fulmen_nn::safetensors::read(&write("p.safetensors", &mut trainer, &loader)).unwrap();
+    let files: Vec<String> = serde_json::from_str(&metadata["files"]).unwrap();
+    assert_eq!(files, expected.iter().map(|(origin, _)| origin.clone()).collect::<Vec<_>>());
+
+    // A limit leaves out the last files, and arrays have no files.
+    let limit = builder(folder.path()).limit_predict_batches(1).runtime(isolated());
+    let csv =
+        std::fs::read_to_string(write("p.csv", &mut limit.build().unwrap(), &loader)).unwrap();
+    assert_eq!(csv.lines().count(), 4);
+    let csv = std::fs::read_to_string(write("p.csv", &mut trainer, &data(4, 2))).unwrap();
+    assert!(csv.starts_with("x\n"), "{csv}");
+    // A value of the module's own that is named `file` is kept.
+    let named = Net::new(|_, batch| [("file", batch.get("x").sum(-1))].into());
+    let predicted = trainer.predict(&named, &loader, Weights::Current).unwrap();
+    let path = folder.path().join("named.csv");
+    PredictionWriter::new(&path).unwrap().write(predicted).unwrap();
+    assert!(std::fs::read_to_string(path).unwrap().starts_with("file\n"));
+}
+
 #[test]
 fn predictions_are_written_whole_or_not_at_all() {
     let folder = tempfile::tempdir().unwrap();
