@@ -141,5 +141,11 @@ pub trait TrainingModule: Module {
         Vec::new()
     }
 
+    /// The type of the model, so that notes about compiled programs compare only those of one model.
+    #[doc(hidden)]
+    fn type_of_model(&self) -> &'static str {
+        std::any::type_name::<Self>()
+    }
+
     hook_table!(module_methods);
 }

@@ -117,6 +117,10 @@ impl<M: Module> TrainingModule for TrainingFn<'_, M> {
         }
     }
 
+    fn type_of_model(&self) -> &'static str {
+        std::any::type_name::<M>()
+    }
+
     fn predict_step(&self, batch: &Batch) -> Predictions {
         match &self.prediction {
             Some(step) => step(self.model, batch),

@@ -54,7 +54,9 @@ pub(crate) fn record_declared_programs(
             result.check()?;
         }
         let mut function = Function::new("program", state.clone(), results)
-            .matmul_precision(config.options.matmul_precision);
+            .matmul_precision(config.options.matmul_precision)
+            .variant(module.type_of_model())
+            .variant(name);
         for (i, entry) in entries.iter().enumerate() {
             function = function.shard_parameter(i, entry.sharding.clone());
         }

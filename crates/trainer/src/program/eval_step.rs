@@ -32,7 +32,7 @@ pub(crate) fn record_eval_step(
     let program = StepProgram::of_shapes(&shapes, stage.step(), |batch| {
         record(module, stage, dataset, batch, entries, config, seed)
     })?;
-    Ok(program.variant(dataset))
+    Ok(program.variant(module.type_of_model()).variant(dataset))
 }
 
 /// Checks that predictions can be matched to samples.

@@ -69,6 +69,7 @@ pub(crate) fn record_train_step(
             }
             Ok(recorded.step)
         })?;
+        let step = step.variant(module.type_of_model());
         let step = match layout.phases.count() {
             1 => step,
             _ => step.variant(&layout.phases.title(phase)),

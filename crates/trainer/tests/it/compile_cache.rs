@@ -1,14 +1,19 @@
 //! A second start of a program compiles nothing, and its results are the same, bit for bit.
 
 use std::fs;
+use std::path::Path;
 
+use fulmen_nn::optim::{Optimizer, Sgd};
+use fulmen_nn::{Linear, Module};
 use fulmen_pjrt::compile_cache::CompileCache;
 use fulmen_pjrt::locate::{Platform, locate};
 use fulmen_pjrt::{NamedValue, Plugin};
-use fulmen_tensor::{Devices, Runtime};
-use fulmen_trainer::WeightAveraging;
+use fulmen_tensor::{Devices, Runtime, Tensor};
+use fulmen_trainer::{Batch, Plan, StepContext, TrainingModule, WeightAveraging};
 
-use crate::common::{Net, PAD_LAST, Record, isolated, train_loader, trainer, val_loader};
+use crate::common::{
+    FEATURES, Net, PAD_LAST, Record, isolated, itself, train_loader, trainer, val_loader,
+};
 
 #[test]
 fn the_second_start_of_a_fit_compiles_nothing() {
@@ -102,4 +107,68 @@ fn programs_saved_by_preflight_start_a_fit_without_a_compiler() {
     let whole = fs::read(&file).unwrap();
     fs::write(&file, &whole[..whole.len() - 1]).unwrap();
     refused("its checksum does not match");
+}
+
+/// A model with the parameters of [`Other`], so that only its type tells them apart.
+#[derive(Module)]
+struct Plain(Linear);
+
+/// Another model, with another loss.
+#[derive(Module)]
+struct Other(Linear);
+
+macro_rules! losses {
+    ($($model:ident: $loss:expr;)*) => {$(
+        impl TrainingModule for $model {
+            fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
+                let loss: fn(Tensor) -> Tensor = $loss;
+                batch.mean(loss(self.0.forward(batch.get("x"))))
+            }
+            fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
+                Box::new(Sgd::new(0.1))
+            }
+        }
+    )*};
+}
+losses! {
+    Plain: |y| y.square().sum(-1);
+    Other: |y| y.exp().square().sum(-1);
+}
+
+fn fit_in_child(module: &impl TrainingModule, folder: &Path) {
+    let mut trainer = trainer(folder).max_epochs(1).build().unwrap();
+    trainer.fit(module, &train_loader(8, PAD_LAST), None).unwrap();
+}
+
+/// The note is printed, so another process runs the fits.
+#[test]
+fn a_program_is_compared_only_with_earlier_ones_of_the_same_model() {
+    const CHILD: &str = "FULMEN_TEST_COMPARED_PROGRAMS";
+    if let Ok(which) = std::env::var(CHILD) {
+        let folder = tempfile::tempdir().unwrap();
+        return match &*which {
+            "plain" => fit_in_child(&Plain(Linear::new(FEATURES, 3)), folder.path()),
+            "wider" => fit_in_child(&Plain(Linear::new(FEATURES, 5)), folder.path()),
+            _ => fit_in_child(&Other(Linear::new(FEATURES, 3)), folder.path()),
+        };
+    }
+    let programs = tempfile::tempdir().unwrap();
+    let run = |which: &str| {
+        let test = "compile_cache::a_program_is_compared_only_with_earlier_ones_of_the_same_model";
+        let output = itself()
+            .args(["--exact", test, "--nocapture"])
+            .env(CHILD, which)
+            .env("FULMEN_COMPILE_CACHE", programs.path())
+            .output()
+            .unwrap();
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{text}");
+        text
+    };
+    let note = "the compile cache has a different `training step`";
+    assert!(!run("plain").contains(note), "the cache is empty");
+    let other = run("other");
+    assert!(!other.contains(note), "{other}");
+    let wider = run("wider");
+    assert!(wider.contains(note), "{wider}");
 }
