@@ -73,18 +73,16 @@ fn a_run_resumes_from_a_bucket() {
 #[cfg(feature = "cloud")]
 #[test]
 fn a_run_resumes_from_a_bucket_of_a_real_server() {
-    let Some(server) = moto::Server::for_test("a_run_resumes_from_a_bucket_of_a_real_server")
-    else {
-        return;
-    };
+    run_with_bucket("checkpoint_locations::a_run_resumes_from_a_bucket");
+}
+
+/// Runs an ignored test, for which there is the bucket `s3://models` of a real server.
+#[cfg(feature = "cloud")]
+pub(crate) fn run_with_bucket(test: &str) {
+    let Some(server) = moto::Server::for_test(test) else { return };
     server.make_bucket("models").unwrap();
     let mut command = crate::common::itself();
-    command.args([
-        "--exact",
-        "checkpoint_locations::a_run_resumes_from_a_bucket",
-        "--ignored",
-        "--nocapture",
-    ]);
+    command.args(["--exact", test, "--ignored", "--nocapture"]);
     command
         .env("AWS_ENDPOINT_URL", server.url())
         .env("AWS_SKIP_SIGNATURE", "true")
