@@ -1,11 +1,13 @@
-//! The screen of `fulmen top`: the utilization of devices, and what runs on them.
+//! The screen of `fulmen top`: the TPU, the utilization of its devices, and what runs on them.
 //!
 //! Out of scope: collecting the numbers, and the terminal.
 
 use std::collections::VecDeque;
 
 use fulmen_durable::messages::quantity;
-use fulmen_machine::{DeviceMetrics, Level, ProcessActivity, RunMetrics};
+use fulmen_machine::{
+    DeviceMetrics, Inventory, Latency, Level, ProcessActivity, RunMetrics, RuntimeState,
+};
 use fulmen_tui::widgets::{bar, history, panel, percent};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -27,6 +29,10 @@ pub struct Snapshot {
     pub processes: Vec<ProcessActivity>,
     /// The number of processes that could not be inspected.
     pub unseen: usize,
+    /// The chips and the libtpu of this machine; `None` if the metrics are those of another machine.
+    pub inventory: Option<Inventory>,
+    /// What libtpu reports of its program as a whole; `None` unless it was requested.
+    pub state: Option<RuntimeState>,
 }
 
 /// The screen of `fulmen top`.
@@ -37,7 +43,14 @@ pub struct Snapshot {
 /// use ratatui::{Terminal, backend::TestBackend};
 ///
 /// let mut screen = Screen::new("127.0.0.1:8431".into(), Level::Basic);
-/// screen.update(Snapshot { metrics: Err("no server for metrics".into()), run: None, processes: Vec::new(), unseen: 0 });
+/// screen.update(Snapshot {
+///     metrics: Err("no server for metrics".into()),
+///     run: None,
+///     processes: Vec::new(),
+///     unseen: 0,
+///     inventory: None,
+///     state: None,
+/// });
 /// let mut terminal = Terminal::new(TestBackend::new(60, 12))?;
 /// terminal.draw(|frame| screen.draw(frame))?;
 /// assert!(terminal.backend().to_string().contains("no server for metrics"));
@@ -63,14 +76,8 @@ impl Screen {
         if self.history.len() == HISTORY {
             self.history.pop_front();
         }
-        let busy = snapshot
-            .metrics
-            .iter()
-            .flatten()
-            .filter_map(|device| device.duty_cycle)
-            .collect::<Vec<_>>();
-        if !busy.is_empty() {
-            self.history.push_back((busy.iter().sum::<f64>() / busy.len() as f64).round() as u64);
+        if let Some(busy) = snapshot.duty_cycle() {
+            self.history.push_back(busy.round() as u64);
         }
         self.snapshot = Some(snapshot);
     }
@@ -83,20 +90,24 @@ impl Screen {
             .and_then(|snapshot| snapshot.metrics.as_ref().ok())
             .map_or(1, Vec::len);
         let run = self.snapshot.as_ref().and_then(|snapshot| snapshot.run.as_ref());
+        let whole = self.snapshot.as_ref().map(Snapshot::whole).unwrap_or_default();
         let heights = [
             Constraint::Length(1),
+            Constraint::Length(whole.len().max(1) as u16 + 2),
             Constraint::Length(devices as u16 + 3),
             Constraint::Length(5),
             Constraint::Length(if run.is_some() { 3 } else { 0 }),
             Constraint::Min(4),
             Constraint::Length(1),
         ];
-        let [title, table, past, training, processes, keys] =
+        let [title, summary, table, past, training, processes, keys] =
             Layout::vertical(heights).areas(frame.area());
         frame.render_widget(
             Line::from(vec!["fulmen top".bold(), format!("  {}", self.source).dim()]),
             title,
         );
+        let whole: Vec<Line<'_>> = whole.into_iter().map(Line::from).collect();
+        frame.render_widget(Paragraph::new(whole).block(panel("TPU")), summary);
         match &self.snapshot {
             None => frame.render_widget(Paragraph::new("Looking …").block(panel("Devices")), table),
             Some(snapshot) => {
@@ -176,12 +187,78 @@ fn draw_processes(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot) {
 }
 
 impl Snapshot {
-    /// The screen as text: a line for each device, for the training run, and for each process.
-    pub fn lines(&self) -> Vec<String> {
-        let mut lines = match &self.metrics {
-            Ok(devices) => devices.iter().map(device_line).collect(),
-            Err(error) => vec![error.clone()],
+    /// The mean duty cycle of all devices in percent.
+    pub fn duty_cycle(&self) -> Option<f64> {
+        let devices = self.metrics.iter().flatten();
+        let busy: Vec<f64> = devices.filter_map(|device| device.duty_cycle).collect();
+        (!busy.is_empty()).then(|| busy.iter().sum::<f64>() / busy.len() as f64)
+    }
+
+    /// The mean share of the time in which the devices were idle, in percent.
+    pub fn idle(&self) -> Option<f64> {
+        Some(100.0 - self.duty_cycle()?)
+    }
+
+    /// The TPU as a whole, a line for each fact. What nobody reports is said to be not reported.
+    fn whole(&self) -> Vec<String> {
+        let machine = match &self.inventory {
+            Some(inventory) => inventory.to_string(),
+            None => "kind, chips and libtpu not reported: another machine's libtpu does not send \
+                     them; run `fulmen top` there"
+                .to_owned(),
         };
+        let mut lines = vec![machine];
+        if let Some(state) = &self.state {
+            lines.push(format!("step time: {}", self.steps()));
+            lines.push(match self.idle() {
+                Some(idle) => format!("idle: {idle:.1} % of the time, the mean of all devices"),
+                None => "idle: not reported".to_owned(),
+            });
+            lines.push(match state.cores {
+                Some(cores) => {
+                    format!("cores in use: {} of {} TensorCores", cores.used, cores.all)
+                }
+                None => "cores in use: not reported by this libtpu".to_owned(),
+            });
+            lines.push(format!("matrix units: {}", self.matrix_units()));
+            lines.extend(latency_lines(&state.latencies));
+        }
+        lines
+    }
+
+    /// The times of the steps. libtpu knows programs, and no steps.
+    fn steps(&self) -> String {
+        match &self.run {
+            None => "not reported: libtpu does not know steps; `--run` reads a training's".into(),
+            Some(Err(_)) => "not reported: the training does not answer".into(),
+            Some(Ok(run)) => match run.steps {
+                Some(steps) => format!("{steps}, as the training reports"),
+                None => "not reported: the training ended no step in this time".into(),
+            },
+        }
+    }
+
+    /// How much of the matrix units is used, which only the training knows.
+    fn matrix_units(&self) -> String {
+        let mfu = self.run.iter().flatten().find_map(|run| run.mfu);
+        match mfu {
+            Some(mfu) => {
+                format!("{:.1} % of the peak (throughput/mfu of the training)", 100.0 * mfu)
+            }
+            None => "not reported: libtpu does not send it; a training with the callback \
+                     ThroughputMonitor does, read with `--run`"
+                .into(),
+        }
+    }
+
+    /// The screen as text: the TPU as a whole, then a line for each device, for the training run,
+    /// and for each process.
+    pub fn lines(&self) -> Vec<String> {
+        let mut lines = self.whole();
+        match &self.metrics {
+            Ok(devices) => lines.extend(devices.iter().map(device_line)),
+            Err(error) => lines.push(error.clone()),
+        }
         lines.extend(self.run.iter().map(|run| match run {
             Ok(run) => format!("training: {run}"),
             Err(error) => error.clone(),
@@ -197,6 +274,36 @@ impl Snapshot {
         }));
         lines
     }
+}
+
+/// A line for each distribution and buffer size, and one for those that are not reported.
+fn latency_lines(latencies: &[Latency]) -> Vec<String> {
+    let mut lines = Vec::new();
+    for latency in latencies {
+        let name = latency.name.replace('_', " ");
+        for (group, times) in &latency.groups {
+            let of = if group.is_empty() { String::new() } else { format!(" of {group}") };
+            let value = |number: f64| format!("{number:.1} {}", latency.unit);
+            lines.push(format!(
+                "{name}{of}: 50 % under {}, 90 % under {}, 95 % under {}, 99.9 % under {}",
+                value(times.p50),
+                value(times.p90),
+                value(times.p95),
+                value(times.p999)
+            ));
+        }
+    }
+    if lines.is_empty() {
+        return vec![
+            "latencies: not reported; libtpu reports them for programs on several slices".into(),
+        ];
+    }
+    let missing = latencies.iter().filter(|latency| latency.groups.is_empty());
+    let missing: Vec<String> = missing.map(|latency| latency.name.replace('_', " ")).collect();
+    if !missing.is_empty() {
+        lines.push(format!("not reported: {}", missing.join(", ")));
+    }
+    lines
 }
 
 fn device_line(device: &DeviceMetrics) -> String {
@@ -224,8 +331,8 @@ fn memory_text(device: &DeviceMetrics) -> String {
 
 fn programs(device: &DeviceMetrics) -> Option<String> {
     let mean = format!("{:.1} ms", device.program_mean? / 1e3);
-    Some(match device.program_p90 {
-        Some(p90) => format!("{mean}, 90 % under {:.1} ms", p90 / 1e3),
+    Some(match device.program_times {
+        Some(times) => format!("{mean}, 90 % under {:.1} ms", times.p90 / 1e3),
         None => mean,
     })
 }

@@ -1,7 +1,7 @@
 """Answers of libtpu's metric service, made with the messages of the package tpu-info.
 
     pip install tpu-info
-    python libtpu_metrics.py > libtpu_metrics.txt    # one line NAME HEX per metric, and tpu-info's output for them
+    python libtpu_metrics.py > libtpu_metrics.txt    # one line NAME HEX per answer, and tpu-info's output for them
     python libtpu_metrics.py serve                   # serves them and prints the port
 """
 
@@ -12,6 +12,7 @@ import grpc
 from tpu_info import device, metrics
 from tpu_info.proto import tpu_metric_service_pb2 as pb
 from tpu_info.proto import tpu_metric_service_pb2_grpc as pb_grpc
+from tpu_info.proto import tpu_telemetry_pb2 as telemetry
 
 GIB = 1 << 30
 
@@ -50,6 +51,40 @@ def times(mean, counts):
     return pb.Distribution(count=sum(counts), mean=mean, bucket_options=buckets, bucket_counts=counts)
 
 
+def by_size(name, values, key="buffer-size"):
+    """A distribution for each pair of a size and its values. A size may appear several times, once for each device."""
+    metric = pb.TPUMetric(name=name)
+    for size, value in values:
+        attributes = [
+            pb.Attribute(key="other", value=pb.AttrValue(string_attr="x")),
+            pb.Attribute(key=key, value=pb.AttrValue(string_attr=size)),
+        ]
+        if key != "buffer-size":
+            del attributes[0]
+        attribute = pb.Attribute(key="all", value=pb.AttrValue(kvlist_attr=pb.KeyValueList(attributes=attributes)))
+        metric.metrics.add(attribute=attribute, distribution=value)
+    return metric
+
+
+def status():
+    """Two TensorCores with a program, one with a program in its queue, one without, and a SparseCore with a program."""
+    response = pb.GetTpuRuntimeStatusResponse(host_name="t1v-n-0")
+    tensor, sparse = telemetry.TPU_CORE_TYPE_TENSOR_CORE, telemetry.TPU_CORE_TYPE_SPARSE_CORE
+    for index, (kind, program, queued) in enumerate(
+        [(tensor, b"\x01\x02", 0), (tensor, b"\x01", 2), (tensor, b"", 1), (tensor, b"", 0), (sparse, b"\x03", 0)]
+    ):
+        state = response.core_states[index]
+        state.core_id.global_core_id = index
+        state.core_id.chip_id = index // 2
+        state.core_id.core_on_chip.type = kind
+        state.core_id.core_on_chip.index = index % 2
+        state.program_fingerprint = program
+        state.launch_id = 7
+        for run in range(queued):
+            state.queued_program_info.add(run_id=run, launch_id=8, program_fingerprint=b"\x09")
+    return response
+
+
 NAMES = metrics.MetricName
 # Four cores on two chips.
 ANSWERS = [
@@ -69,7 +104,15 @@ ANSWERS = [
         ],
         text=True,
     ),
+    by_size(
+        NAMES.BUFFER_TRANSFER_LATENCY_US.value,
+        [("8MB+", times(300.0, [0, 0, 5, 5, 0])), ("4MB+", times(50.0, [0, 4, 4])), ("8MB+", times(90.0, [0, 9, 0, 0, 1]))],
+    ),
+    by_size(NAMES.COLLECTIVE_E2E_LATENCY_US.value, [("all-reduce", times(90.0, [0, 1, 2, 3]))], key="collective"),
+    by_size(NAMES.GRPC_TCP_DELIVERY_RATE_MBPS.value, [("", times(90.0, [0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 3]))]),
 ]
+# Distributions that tpu-info reads with get_transfer_latency.
+LATENCIES = ["buffer_transfer_latency", "collective_e2e_latency", "grpc_tcp_delivery_rate"]
 
 
 class Service(pb_grpc.RuntimeMetricServiceServicer):
@@ -78,6 +121,9 @@ class Service(pb_grpc.RuntimeMetricServiceServicer):
             if answer.name == request.metric_name:
                 return pb.MetricResponse(metric=answer)
         context.abort(grpc.StatusCode.NOT_FOUND, f"no metric {request.metric_name}")
+
+    def GetTpuRuntimeStatus(self, request, context):
+        return status()
 
 
 def serve():
@@ -100,3 +146,9 @@ if __name__ == "__main__":
         print("#", usage)
     for timing in metrics.get_hlo_exec_timing(device.TpuChip.V3, address):
         print("#", timing)
+    print("GetTpuRuntimeStatus", status().SerializeToString(deterministic=True).hex())
+    for state in metrics.get_tpuz_info(address):
+        print("#", state.global_core_id, state.core_type, state.program_fingerprint, len(state.queued_programs))
+    for latency in LATENCIES:
+        for distribution in metrics.get_transfer_latency(latency, address):
+            print("#", latency, distribution)

@@ -5,6 +5,7 @@
 
 pub mod doctor;
 mod holders;
+mod inventory;
 mod kill;
 mod libtpu_metrics;
 mod lock_file;
@@ -13,10 +14,14 @@ mod run_metrics;
 mod tests;
 
 pub use holders::{Holders, Process, ProcessActivity, Step, Tpu, Watch};
+pub use inventory::{Inventory, Libtpu};
 pub use kill::{Outcome, Plan, Report};
-pub use libtpu_metrics::{DeviceMetrics, Level, METRICS_ADDRESS, MetricsClient, MetricsError};
+pub use libtpu_metrics::{
+    CoresInUse, DeviceMetrics, Latency, Level, METRICS_ADDRESS, MetricsClient, MetricsError,
+    Percentiles, RuntimeState,
+};
 pub use lock_file::LockFile;
-pub use run_metrics::{RunMetrics, RunMetricsClient};
+pub use run_metrics::{RunMetrics, RunMetricsClient, StepRange};
 
 /// An HTTP client with this time-out.
 fn http_client(timeout: std::time::Duration) -> reqwest::Result<reqwest::blocking::Client> {

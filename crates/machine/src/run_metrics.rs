@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use fulmen_durable::messages::duration;
+use fulmen_durable::messages::{duration, quantity};
 use reqwest::blocking::Client;
 
 use crate::{MetricsError, http_client};
@@ -23,6 +23,39 @@ pub struct RunMetrics {
     /// The share of the time since the previous read in which the devices waited for a batch, from
     /// 0 to 1.
     pub input_wait: Option<f64>,
+    /// The times of the latest steps. `None` if no step ended in that time, and from a training that
+    /// was built with an older Fulmen.
+    pub steps: Option<StepRange>,
+    /// The share of the chips' peak that the model uses, from 0 to 1, if the training logs it as
+    /// `throughput/mfu` (callback `ThroughputMonitor`).
+    pub mfu: Option<f64>,
+}
+
+/// The times of the steps that ended within a stretch of time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StepRange {
+    /// The number of steps.
+    pub count: u64,
+    /// The shortest step.
+    pub min: Duration,
+    /// The mean of the steps.
+    pub mean: Duration,
+    /// The longest step.
+    pub max: Duration,
+}
+
+impl fmt::Display for StepRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = |time: Duration| duration(time.as_secs_f64());
+        write!(
+            f,
+            "{} (mean of {}), {} (min), {} (max)",
+            text(self.mean),
+            quantity(self.count, "step"),
+            text(self.min),
+            text(self.max)
+        )
+    }
 }
 
 impl fmt::Display for RunMetrics {
@@ -78,12 +111,22 @@ impl RunMetricsClient {
         Ok(RunMetricsClient { url, client, previous: None })
     }
 
-    /// Reads the current metrics.
+    /// Reads the current metrics. The times of the steps are those of the last minute.
     ///
     /// # Errors
     /// No training answers at the address.
     pub fn read(&mut self) -> Result<RunMetrics, MetricsError> {
-        let answer = self.client.get(&self.url).send();
+        self.read_window(Duration::from_secs(60))
+    }
+
+    /// Reads the current metrics, with the times of the steps that ended within `window`.
+    ///
+    /// # Errors
+    /// No training answers at the address.
+    pub fn read_window(&mut self, window: Duration) -> Result<RunMetrics, MetricsError> {
+        let separator = if self.url.contains('?') { '&' } else { '?' };
+        let url = format!("{}{separator}window_ms={}", self.url, window.as_millis());
+        let answer = self.client.get(url).send();
         let text =
             answer.and_then(|answer| answer.error_for_status()?.text()).map_err(
                 |error| match error.status() {
@@ -109,8 +152,22 @@ impl RunMetricsClient {
                 text.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
             lines.next()?.parse::<f64>().ok()
         };
-        let (epoch, global_step) =
-            (value("fulmen_epoch")? as u64, value("fulmen_global_step")? as u64);
+        let epoch = value("fulmen_epoch")? as u64;
+        let global_step = value("fulmen_global_step")? as u64;
+        let statistic = |name: &str| {
+            let seconds = value(&format!("fulmen_latest_step_seconds{{statistic=\"{name}\"}}"))?;
+            Duration::try_from_secs_f64(seconds).ok()
+        };
+        let range = || {
+            Some(StepRange {
+                count: value("fulmen_latest_steps")? as u64,
+                min: statistic("min")?,
+                mean: statistic("mean")?,
+                max: statistic("max")?,
+            })
+        };
+        let steps = range();
+        let mfu = value("fulmen_logged{name=\"throughput/mfu\"}").filter(|mfu| mfu.is_finite());
         // The counter is absent before the first wait.
         let waited = value("fulmen_input_wait_seconds_total").unwrap_or(0.0);
         let reading = Reading { time: now, global_step, input_wait: waited };
@@ -119,14 +176,16 @@ impl RunMetricsClient {
             previous.global_step <= global_step && previous.input_wait <= waited
         });
         let Some(previous) = previous else {
-            return Some(RunMetrics { epoch, global_step, step_time: None, input_wait: None });
+            let metrics =
+                RunMetrics { epoch, global_step, step_time: None, input_wait: None, steps, mfu };
+            return Some(metrics);
         };
         let time = now - previous.time;
         let new_steps =
             u32::try_from(global_step - previous.global_step).ok().filter(|count| *count > 0);
         let step_time = new_steps.map(|count| time / count);
         let share = ((waited - previous.input_wait) / time.as_secs_f64()).clamp(0.0, 1.0);
-        Some(RunMetrics { epoch, global_step, step_time, input_wait: Some(share) })
+        Some(RunMetrics { epoch, global_step, step_time, input_wait: Some(share), steps, mfu })
     }
 }
 
@@ -145,7 +204,14 @@ mod tests {
         let first = client.update(after(0), &text(10, "")).unwrap();
         assert_eq!(
             first,
-            RunMetrics { epoch: 3, global_step: 10, step_time: None, input_wait: None }
+            RunMetrics {
+                epoch: 3,
+                global_step: 10,
+                step_time: None,
+                input_wait: None,
+                steps: None,
+                mfu: None,
+            }
         );
         let second =
             client.update(after(2), &text(14, "fulmen_input_wait_seconds_total 0.5\n")).unwrap();
@@ -159,5 +225,20 @@ mod tests {
         let restarted = client.update(after(4), &text(2, "")).unwrap();
         assert_eq!(restarted.to_string(), "epoch 3, step 2");
         assert_eq!(client.update(after(5), "<html>"), None);
+    }
+
+    #[test]
+    fn a_training_reports_the_range_of_its_steps() {
+        let mut client = RunMetricsClient::new("9090").unwrap();
+        let steps = "fulmen_latest_step_seconds{statistic=\"min\"} 0.25\n\
+                     fulmen_latest_step_seconds{statistic=\"mean\"} 0.5\n\
+                     fulmen_latest_step_seconds{statistic=\"max\"} 1\nfulmen_latest_steps 7\n";
+        let text = format!(
+            "{steps}fulmen_epoch 0\nfulmen_global_step 9\nfulmen_logged{{name=\"throughput/mfu\"}} 0.375\n# EOF\n"
+        );
+        let metrics = client.update(Instant::now(), &text).unwrap();
+        assert_eq!(metrics.mfu, Some(0.375));
+        let range = metrics.steps.unwrap().to_string();
+        assert_eq!(range, "500 ms (mean of 7 steps), 250 ms (min), 1.00 s (max)");
     }
 }

@@ -116,6 +116,42 @@ const WAITS: &str = "echo ready; read line";
 const ENDS_IN_ORDER: &str = "trap 'exit 75' TERM; echo ready; while :; do :; done";
 
 #[test]
+fn the_inventory_has_the_kind_the_chips_and_the_version_in_use() {
+    let machine = Machine::new();
+    let tpu = machine.tpu();
+    let none = tpu.inventory(&crate::Holders::default());
+    assert_eq!((none.kind, none.chips), (None, 0));
+    assert!(none.to_string().starts_with("kind not reported"), "{none}");
+    let pci = |address: &str, vendor: &str, device: &str| {
+        let folder = machine.path(&format!("sys/bus/pci/devices/{address}"));
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("vendor"), vendor).unwrap();
+        fs::write(folder.join("device"), device).unwrap();
+    };
+    // Two chips of two devices each, a network card of Google, and another maker's device.
+    for address in ["0000:00:04.0", "0000:00:04.1", "0000:00:05.0", "0000:00:05.1"] {
+        pci(address, "0x1ae0\n", "0x0076\n");
+    }
+    pci("0000:00:06.0", "0x1ae0\n", "0x0042\n");
+    pci("0000:00:07.0", "0x8086\n", "0x0063\n");
+    let mut holders = crate::Holders::default();
+    let inventory = tpu.inventory(&holders);
+    assert_eq!((inventory.kind, inventory.chips), (Some("tpu7x"), 2));
+    assert!(inventory.libtpu.is_none_or(|libtpu| !libtpu.is_used));
+    // pip's folders.
+    fs::create_dir_all(machine.path("site/libtpu")).unwrap();
+    fs::create_dir_all(machine.path("site/libtpu-0.0.51.dist-info")).unwrap();
+    let (_running, _) = start(&mut machine.shell(WAITS));
+    holders = tpu.holders();
+    holders.processes[0].libraries = vec![machine.path("site/libtpu/libtpu.so")];
+    let inventory = tpu.inventory(&holders);
+    assert_eq!(inventory.to_string(), "2 TPU chips, tpu7x; libtpu 0.0.51");
+    holders.processes[0].libraries = vec![machine.path("other/libtpu.so")];
+    let text = tpu.inventory(&holders).to_string();
+    assert!(text.ends_with("other/libtpu.so has no package"), "{text}");
+}
+
+#[test]
 fn holders_are_found_with_their_files() {
     let machine = Machine::new();
     let tpu = machine.tpu();

@@ -92,7 +92,7 @@ pub use grad::{grad, value_and_grad};
 pub use jit::Jit;
 pub use literal::Literal;
 pub use mesh::Mesh;
-pub use metrics::{MetricSnapshot, Metrics, MetricsSnapshot, Rates, Unit};
+pub use metrics::{MetricSnapshot, Metrics, MetricsSnapshot, Rates, SampleRange, Unit};
 #[doc(hidden)]
 pub use notes::note;
 pub use notes::set_note_handler;

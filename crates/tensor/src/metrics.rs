@@ -79,6 +79,19 @@ pub struct MetricSnapshot {
     pub percentiles: Vec<(u8, f64)>,
 }
 
+/// The range of the samples of a stretch of time. Values are in the metric's unit.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SampleRange {
+    /// The number of samples, which is at least 1.
+    pub count: u64,
+    /// The smallest sample.
+    pub min: f64,
+    /// The mean of the samples.
+    pub mean: f64,
+    /// The largest sample.
+    pub max: f64,
+}
+
 /// The rates of samples per second, from the first to the last sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rates {
@@ -124,6 +137,23 @@ impl Metrics {
     /// Adds a size to a metric of bytes.
     pub fn record_bytes(&self, metric: &'static str, bytes: usize) {
         self.record(metric, Unit::Bytes, bytes as f64);
+    }
+
+    /// The range of a metric's samples within this time, up to now; `None` if there are none. Only
+    /// the latest 1024 samples are known.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// let metrics = fulmen_tensor::Metrics::default();
+    /// metrics.record_bytes("InboundData", 10);
+    /// metrics.record_bytes("InboundData", 30);
+    /// let range = metrics.range_within("InboundData", Duration::from_secs(60)).unwrap();
+    /// assert_eq!((range.count, range.min, range.mean, range.max), (2, 10.0, 20.0, 30.0));
+    /// ```
+    pub fn range_within(&self, metric: &str, time: Duration) -> Option<SampleRange> {
+        let now = Instant::now();
+        self.with(|inner| inner.metrics.get(metric)?.range_within(now, time))
     }
 
     /// The value of a counter, or the number of samples of a metric; 0 for an unknown name.
@@ -180,6 +210,19 @@ impl Drop for DataHandles {
 }
 
 impl Metric {
+    fn range_within(&self, now: Instant, time: Duration) -> Option<SampleRange> {
+        let is_within = |recorded: Instant| now.saturating_duration_since(recorded) <= time;
+        let samples =
+            || self.latest.iter().filter(|sample| is_within(sample.0)).map(|sample| sample.1);
+        let count = samples().count() as u64;
+        (count > 0).then(|| SampleRange {
+            count,
+            min: samples().fold(f64::INFINITY, f64::min),
+            mean: samples().sum::<f64>() / count as f64,
+            max: samples().fold(f64::NEG_INFINITY, f64::max),
+        })
+    }
+
     fn snapshot(&self, name: &'static str) -> MetricSnapshot {
         let mut sorted: Vec<f64> = self.latest.iter().map(|s| s.1).collect();
         sorted.sort_by(f64::total_cmp);
@@ -301,6 +344,22 @@ mod tests {
         assert_eq!(Unit::Bytes.format(1536.0), "1.50KB");
         assert_eq!(significant(1.95357), "1.95357");
         assert_eq!(significant(1234.5), "1234.5");
+    }
+
+    #[test]
+    fn a_range_has_only_the_samples_of_its_time() {
+        let start = Instant::now();
+        let at = |seconds: u64| start + Duration::from_secs(seconds);
+        let metric = Metric {
+            unit: Unit::Nanoseconds,
+            count: 3,
+            sum: 16.0,
+            latest: [(at(0), 10.0), (at(5), 2.0), (at(9), 4.0)].into(),
+        };
+        let range = metric.range_within(at(10), Duration::from_secs(5)).unwrap();
+        assert_eq!(range, SampleRange { count: 2, min: 2.0, mean: 3.0, max: 4.0 });
+        assert_eq!(metric.range_within(at(30), Duration::from_secs(5)), None);
+        assert_eq!(Metrics::default().range_within("StepTime", Duration::MAX), None);
     }
 
     #[test]

@@ -418,7 +418,8 @@ impl Runtime {
     /// - `ExecuteTime`.
     /// - `TransferToDeviceTime`, `TransferFromDeviceTime`, `InboundData` and `OutboundData`.
     /// - `CreateDataHandles` and `DestroyDataHandles`, which count buffers on devices.
-    /// - A Trainer adds `InputWait`, the time in which the devices had no batch.
+    /// - A Trainer adds `InputWait`, the time in which the devices had no batch, and `StepTime`, the
+    ///   time of each training step.
     pub fn metrics(&self) -> &Arc<Metrics> {
         &self.metrics
     }

@@ -6,6 +6,9 @@ use std::time::Instant;
 use fulmen_durable::messages::duration;
 use serde::{Deserialize, Serialize};
 
+/// The runtime's metric of the times of training steps.
+pub(crate) const STEP_TIME: &str = "StepTime";
+
 /// Where the wall time of a training went, in seconds. `FitSummary::goodput` includes the earlier
 /// runs that a fit resumes. `goodput.json` in a run's folder holds that run's own times.
 ///

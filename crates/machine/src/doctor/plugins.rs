@@ -1,11 +1,11 @@
 //! Checks of the PJRT plugins: which are installed, their API versions, and the age of libtpu.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::io::Read as _;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
-use std::{fs, io::Read as _};
 
 use fulmen_pjrt::diagnosis::evidence_under;
 use fulmen_pjrt::fetch::libtpu_version;
@@ -13,6 +13,7 @@ use fulmen_pjrt::locate::Platform;
 use serde::Deserialize;
 
 use super::{Finding, Machine, Severity};
+use crate::inventory::package;
 
 /// The output of `fulmen plugin list --json`: plugins by the names of their platforms.
 #[derive(Debug, Deserialize)]
@@ -175,21 +176,6 @@ pub(super) fn age_of_libtpu(machine: &Machine) -> Vec<Finding> {
             api_version.as_deref().unwrap_or("unknown")
         )),
     }]
-}
-
-/// The package of a libtpu and its version. pip puts `libtpu-0.0.51.dist-info` next to the
-/// package's folder, and a package that Fulmen fetched is in a folder named `libtpu-0.0.51`.
-fn package(libtpu: &Path) -> Option<(String, String)> {
-    let folder = libtpu.parent()?;
-    let split = |name: &str| {
-        let (name, version) = name.rsplit_once('-')?;
-        name.starts_with("libtpu").then(|| (name.replace('_', "-"), version.to_owned()))
-    };
-    let siblings = fs::read_dir(folder.parent()?).into_iter().flatten().flatten();
-    let pip_package = |name: String| split(name.strip_suffix(".dist-info")?);
-    let mut packages =
-        siblings.filter_map(|entry| pip_package(entry.file_name().into_string().ok()?));
-    packages.next().or_else(|| split(folder.file_name()?.to_str()?))
 }
 
 /// The numbers of a version, for comparison.

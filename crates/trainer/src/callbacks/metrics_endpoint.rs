@@ -24,6 +24,7 @@ use prometheus_client::registry::{Registry, Unit as Suffix};
 
 use crate::callbacks::callback::Callback;
 use crate::console::note;
+use crate::goodput::STEP_TIME;
 use crate::hooks::{FitStart, Progress};
 use crate::{Actions, Error, LogPoint, Result};
 
@@ -34,6 +35,8 @@ const MAX_REQUEST: usize = 8192;
 /// How many connections may be open at once. Above the limit, the oldest is closed: a client that
 /// sends its request at once is not waiting.
 const MAX_CONNECTIONS: usize = 16;
+/// The time for which the range of step times is reported, if a request names no other.
+const DEFAULT_WINDOW: Duration = Duration::from_secs(60);
 
 /// Serves the metrics of a run.
 pub(crate) struct MetricsEndpoint {
@@ -63,13 +66,13 @@ impl MetricsEndpoint {
         let address = listener.local_addr().map_err(failed)?;
         let (latest, stop) =
             (Arc::<Mutex<LatestValues>>::default(), Arc::new(AtomicBool::new(false)));
-        let mut registry = Registry::with_prefix("fulmen");
-        registry.register_collector(Box::new(MetricsCollector {
+        let collector = MetricsCollector {
             metrics: metrics.clone(),
             latest: latest.clone(),
-        }));
+            window: DEFAULT_WINDOW,
+        };
         let stopped = stop.clone();
-        let serve = move || serve(&listener, &registry, &stopped);
+        let serve = move || serve(&listener, &collector, &stopped);
         let thread = std::thread::Builder::new()
             .name("fulmen-metrics".into())
             .spawn(serve)
@@ -80,7 +83,7 @@ impl MetricsEndpoint {
 }
 
 /// Accepts connections until `stopped`, and answers each on its own thread.
-fn serve(listener: &TcpListener, registry: &Registry, stopped: &AtomicBool) {
+fn serve(listener: &TcpListener, collector: &MetricsCollector, stopped: &AtomicBool) {
     let open = OpenConnections::default();
     std::thread::scope(|scope| {
         for connection in listener.incoming() {
@@ -92,7 +95,7 @@ fn serve(listener: &TcpListener, registry: &Registry, stopped: &AtomicBool) {
                 let open = &open;
                 let answer = move || {
                     // If answering fails, the client has gone.
-                    let _ = answer(connection, registry);
+                    let _ = answer(connection, collector);
                     open.remove(number);
                 };
                 std::thread::Builder::new()
@@ -196,7 +199,7 @@ impl Callback for MetricsEndpoint {
 }
 
 /// Answers a request.
-fn answer(mut connection: TcpStream, registry: &Registry) -> io::Result<()> {
+fn answer(mut connection: TcpStream, collector: &MetricsCollector) -> io::Result<()> {
     let deadline = Instant::now() + TIMEOUT;
     connection.set_write_timeout(Some(TIMEOUT))?;
     let (mut request, mut part) = (Vec::new(), [0; 1024]);
@@ -214,12 +217,16 @@ fn answer(mut connection: TcpStream, registry: &Registry) -> io::Result<()> {
     let line = request.split(|&byte| byte == b'\r').next().unwrap_or_default();
     let mut words = line.split(|&byte| byte == b' ');
     let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-    let path = path.split(|&byte| byte == b'?').next().unwrap_or_default();
+    let mut parts = path.splitn(2, |&byte| byte == b'?');
+    let path = parts.next().unwrap_or_default();
+    let window = parts.next().and_then(window).unwrap_or(DEFAULT_WINDOW);
     let plain = "text/plain; charset=utf-8";
     let (status, kind, body) = match (method, path) {
         (b"GET" | b"HEAD", b"/metrics") => {
             let mut body = String::new();
-            text::encode(&mut body, registry).map_err(io::Error::other)?;
+            let mut registry = Registry::with_prefix("fulmen");
+            registry.register_collector(Box::new(MetricsCollector { window, ..collector.clone() }));
+            text::encode(&mut body, &registry).map_err(io::Error::other)?;
             ("200 OK", "application/openmetrics-text; version=1.0.0; charset=utf-8", body)
         }
         (b"GET" | b"HEAD", _) => {
@@ -235,11 +242,37 @@ fn answer(mut connection: TcpStream, registry: &Registry) -> io::Result<()> {
     if method == b"HEAD" { Ok(()) } else { connection.write_all(body.as_bytes()) }
 }
 
+/// The time of `window_ms=5000` in the query of a request.
+fn window(query: &[u8]) -> Option<Duration> {
+    let query = std::str::from_utf8(query).ok()?;
+    let value = query.split('&').find_map(|pair| pair.strip_prefix("window_ms="))?;
+    value.parse().ok().map(Duration::from_millis)
+}
+
 /// Collects the values at each request.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct MetricsCollector {
     metrics: Arc<Metrics>,
     latest: Arc<Mutex<LatestValues>>,
+    /// The time for which the range of step times is reported.
+    window: Duration,
+}
+
+impl MetricsCollector {
+    /// The smallest, mean and largest time of the latest steps, and their number.
+    fn encode_step_times(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let Some(range) = self.metrics.range_within(STEP_TIME, self.window) else { return Ok(()) };
+        let help = "The time of the training steps of the last minute, or of the query's window_ms";
+        let unit = Some(&Suffix::Seconds);
+        let mut family = encoder.encode_descriptor("latest_step", help, unit, MetricType::Gauge)?;
+        for (name, nanoseconds) in [("min", range.min), ("mean", range.mean), ("max", range.max)] {
+            ConstGauge::new(nanoseconds * 1e-9)
+                .encode(family.encode_family(&[("statistic", name)])?)?;
+        }
+        let help = "The number of these steps, at most 1024";
+        let count = ConstGauge::new(range.count);
+        count.encode(encoder.encode_descriptor("latest_steps", help, None, MetricType::Gauge)?)
+    }
 }
 
 impl Collector for MetricsCollector {
@@ -273,6 +306,7 @@ impl Collector for MetricsCollector {
                 MetricType::Counter,
             )?)?;
         }
+        self.encode_step_times(&mut encoder)?;
         let latest = self.latest.lock();
         for (name, help, value) in [
             ("epoch", "The running epoch, counted from 0", latest.epoch),
@@ -328,6 +362,8 @@ mod tests {
         metrics.count("UncachedCompile", 2);
         metrics.record_time("ExecuteTime", Duration::from_millis(1500));
         metrics.record_bytes("InboundData", 64);
+        metrics.record_time(STEP_TIME, Duration::from_millis(250));
+        metrics.record_time(STEP_TIME, Duration::from_millis(750));
         let mut endpoint = MetricsEndpoint::open("127.0.0.1:0".parse().unwrap(), &metrics).unwrap();
         let progress = Progress { epoch: 1, global_step: 7, ..Progress::default() };
         endpoint.on_train_batch_end(&progress, &mut Actions::ignored());
@@ -347,6 +383,10 @@ mod tests {
             "fulmen_execute_time_samples_total 1",
             "fulmen_inbound_data_bytes_total 64.0",
             "fulmen_uncached_compile_total 2",
+            "fulmen_latest_step_seconds{statistic=\"min\"} 0.25",
+            "fulmen_latest_step_seconds{statistic=\"mean\"} 0.5",
+            "fulmen_latest_step_seconds{statistic=\"max\"} 0.75",
+            "fulmen_latest_steps 2",
             "fulmen_epoch 1",
             "fulmen_global_step 7",
             "fulmen_logged{name=\"train_loss\"} 0.25",
@@ -355,6 +395,9 @@ mod tests {
         ] {
             assert!(body.lines().any(|actual| actual == line), "{line}\n{body}");
         }
+        let answer = send(&endpoint, "GET /metrics?window_ms=0 HTTP/1.1\r\n\r\n");
+        assert!(answer.contains("fulmen_step_time_samples_total 2"), "{answer}");
+        assert!(!answer.contains("fulmen_latest_step"), "no step ended just now: {answer}");
     }
 
     #[test]

@@ -23,7 +23,7 @@ use crate::callbacks::hook_calls::Hooks;
 use crate::checkpoint::locations::RunFiles;
 use crate::checkpoint::save::{CopyProgram, SaveThread};
 use crate::console::note;
-use crate::goodput::TimeBucket;
+use crate::goodput::{STEP_TIME, TimeBucket};
 use crate::hooks::actions::Actions;
 use crate::logs::{LogRange, Sums};
 use crate::position::StepPosition;
@@ -274,7 +274,10 @@ impl Fit<'_> {
                 self.summary.time_to_first_step = self.started.elapsed();
                 self.show_first_batch(stream);
             } else if let Some(last) = last {
-                self.times.push(self.step.position.global_step, last.elapsed(), busy);
+                let time = last.elapsed();
+                if self.times.push(self.step.position.global_step, time, busy) {
+                    self.session.runtime.metrics().record_time(STEP_TIME, time);
+                }
             }
             last = Some(Instant::now());
             self.actions.record_step();

@@ -22,20 +22,23 @@ impl StepTimes {
     const MAX_LATEST: usize = 1 << 16;
 
     /// Counts a step. `time` is the time since the previous step was enqueued. It is the time of a
-    /// step only if the device was `busy`; otherwise the host only filled its queue.
-    pub(super) fn push(&mut self, global_step: u64, time: Duration, busy: bool) {
+    /// step only if the device was `busy`, or waited for the batch; otherwise the host only filled
+    /// its queue. Returns whether it is the time of a step.
+    pub(super) fn push(&mut self, global_step: u64, time: Duration, busy: bool) -> bool {
         self.count += 1;
         self.total += time;
-        if std::mem::take(&mut self.waited) || busy {
+        let is_of_step = std::mem::take(&mut self.waited) || busy;
+        if is_of_step {
             self.distribution.push(global_step, time.as_secs_f64());
         }
         if !busy {
-            return;
+            return is_of_step;
         }
         if self.latest.len() == Self::MAX_LATEST {
             self.latest.pop_front();
         }
         self.latest.push_back(time);
+        is_of_step
     }
 
     /// Adds the time that the device needed to finish the steps in its queue, which are counted
