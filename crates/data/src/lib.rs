@@ -68,7 +68,7 @@ pub use fulmen_tensor::{DType, Element};
 pub use loader::{
     BadSample, BadSamples, Buckets, DataLoader, DataLoaderBuilder, DeviceBatch, DeviceBatches,
     HostBatch, HostBatches, LoaderBench, LoaderReport, OnError, QueueDepth, Replica, Replicas,
-    TransferReport, bench_loader,
+    TransferReport, bench_loader, bench_loader_for,
 };
 pub use sampler::{MixSampler, RandomSampler, Sampler, SequentialSampler, WeightedRandomSampler};
 #[doc(hidden)]

@@ -6,7 +6,7 @@ use std::fmt;
 use fulmen_durable::messages::{amount, duration, memory, money, quantity};
 use fulmen_pjrt::hlo::Collective;
 
-use crate::{Feasibility, Report, Slice, StepCost, StepSetting};
+use crate::{Against, Feasibility, LoaderSpeed, Report, Slice, StepCost, StepSetting};
 
 impl fmt::Display for StepSetting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -21,7 +21,11 @@ impl fmt::Display for StepSetting {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for feasibility in &self.slices {
-            writeln!(f, "{feasibility}")?;
+            feasibility.write(f, self.loader_speed())?;
+            writeln!(f)?;
+        }
+        if let Some(Err(reason)) = &self.loader {
+            writeln!(f, "The loader was not measured: {reason}\n")?;
         }
         if let Some((date, source)) = &self.prices {
             writeln!(
@@ -47,16 +51,81 @@ impl fmt::Display for Report {
             }
             writeln!(f)?;
         }
-        write!(
-            f,
-            "Nothing was measured: libtpu compiled the step for chips that are not present. FLOPs, bytes and memory are \
-             the compiler's. Times are lower bounds from the published peaks: real steps take longer."
+        write!(f, "{}", self.origin())
+    }
+}
+
+impl Report {
+    /// What was measured, and what was not.
+    pub(crate) fn origin(&self) -> String {
+        let measured = match self.loader_speed() {
+            Some(_) => "Only the loader was measured, on this machine",
+            None => "Nothing was measured",
+        };
+        format!(
+            "{measured}: libtpu compiled the step for chips that are not present. FLOPs, bytes and memory are the \
+             compiler's. Times are lower bounds from the published peaks: real steps take longer."
         )
     }
 }
 
 impl fmt::Display for Feasibility {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write(f, None)
+    }
+}
+
+impl Feasibility {
+    /// The data that the slice eats, and what the loader would give.
+    fn write_data(&self, f: &mut fmt::Formatter<'_>, speed: Option<&LoaderSpeed>) -> fmt::Result {
+        let Some(demand) = self.data_demand() else { return Ok(()) };
+        writeln!(f, "  data        eats {}", demand.text())?;
+        match speed {
+            Some(speed) => writeln!(f, "  loader      {}", self.supply_text(speed)),
+            None => Ok(()),
+        }
+    }
+
+    /// The same step on GPUs, a line for each.
+    fn write_against(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.against.is_empty() {
+            return Ok(());
+        }
+        writeln!(
+            f,
+            "  against     the same arithmetic and memory traffic on {} at their published peaks, without communication:",
+            quantity(self.slice.num_chips(), "GPU")
+        )?;
+        for row in &self.against {
+            let Against { gpu, step_s, step_f32_s, .. } = row;
+            write!(
+                f,
+                "    {:<10} at least {} ({}, {}; {} in f32), {}",
+                gpu.name,
+                duration(*step_s),
+                gpu.half_type,
+                row.bound_name(),
+                duration(*step_f32_s),
+                row.fit_name()
+            )?;
+            if let Some(count) = row.as_fast {
+                write!(f, "; {} as fast as the slice", quantity(count, "GPU"))?;
+            }
+            match (row.usd_per_hour(), row.gpu.price) {
+                (Some(hour), Some(price)) => {
+                    write!(f, "; {} an hour", money(hour))?;
+                    if let Some(epoch) = row.usd_per_epoch() {
+                        write!(f, ", {} an epoch", money(epoch))?;
+                    }
+                    writeln!(f, " ({}, {})", price.date, price.source)?;
+                }
+                _ => writeln!(f, "; no public on-demand price is known")?,
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&self, f: &mut fmt::Formatter<'_>, speed: Option<&LoaderSpeed>) -> fmt::Result {
         let (slice, chips, devices) =
             (&self.slice, self.slice.num_chips(), self.slice.num_devices());
         let requested = if slice.requested_name() == slice.name() {
@@ -118,6 +187,8 @@ impl fmt::Display for Feasibility {
             let steps = quantity(steps, "step");
             writeln!(f, "  epoch       {steps}, at least {}", duration(hours * 3600.0))?;
         }
+        self.write_data(f, speed)?;
+        self.write_against(f)?;
         if !self.largest.is_empty() {
             writeln!(f, "  the largest tensors of the step, by their size on one device:")?;
             for tensor in &self.largest {

@@ -94,7 +94,7 @@ pub fn estimate<E: From<Error>>(
         feasibilities.push(feasibility);
     }
     let prices = prices.map(|prices| (prices.date.clone(), prices.source.clone()));
-    Ok(Report { slices: feasibilities, prices })
+    Ok(Report { slices: feasibilities, prices, loader: None })
 }
 
 fn estimate_slice(plugin: &Plugin, slice: &Slice, step: &Step) -> Result<Feasibility> {
@@ -118,6 +118,7 @@ fn estimate_slice(plugin: &Plugin, slice: &Slice, step: &Step) -> Result<Feasibi
         copied_bytes: step.copied_bytes,
         steps_per_epoch: step.steps_per_epoch,
         usd_per_hour: None,
+        against: Vec::new(),
     };
     let start = Instant::now();
     // libtpu reads from the devices which of them are in one slice.

@@ -5,7 +5,7 @@ use fulmen_durable::messages::{amount, duration, memory, money, quantity};
 use fulmen_report::chart::{BarPart, Chart, Mark, NEUTRAL, Series, bar, number};
 use fulmen_report::html::{Html, element, page, paragraph, section, table};
 
-use crate::{Feasibility, LineCost, Report, StepCost};
+use crate::{Against, Feasibility, LineCost, Report, StepCost};
 
 /// The maximum number of lines that are shown with a separate color and name.
 const MAX_NAMED_LINES: usize = 5;
@@ -18,6 +18,12 @@ impl Report {
     pub fn html(&self, title: &str) -> String {
         let body = [
             section("slices", "Slices", self.slices_html()),
+            section("data", "Data", self.data_html()),
+            section(
+                "against",
+                "The same step on GPUs",
+                self.slices.iter().map(against).collect::<Html>(),
+            ),
             section("roofline", "Roofline", self.slices.iter().map(roofline).collect::<Html>()),
             section(
                 "memory",
@@ -85,12 +91,100 @@ impl Report {
         if let Some((date, source)) = &self.prices {
             parts.push(paragraph(format_args!("List prices of {date}, {source}; they change.")));
         }
-        parts.push(paragraph(
-            "Nothing was measured: libtpu compiled the step for chips that are not present. FLOPs, bytes and memory are \
-             the compiler's. Times are lower bounds from the published peaks: real steps take longer.",
-        ));
+        parts.push(paragraph(self.origin()));
         parts.into_iter().collect()
     }
+}
+
+impl Report {
+    /// What each slice eats, and what the loader would give.
+    fn data_html(&self) -> Html {
+        let speed = self.loader_speed();
+        let row = |feasibility: &Feasibility| {
+            let demand = feasibility.data_demand();
+            let or_none = |text: Option<String>| text.unwrap_or_else(|| "–".into());
+            let host = feasibility.slice.host();
+            let supply = |workers: usize| {
+                or_none(speed.map(|speed| format!("{:.0}", speed.on_host(host, workers))))
+            };
+            let bytes = demand.and_then(|demand| demand.bytes_per_s);
+            let of_host = demand.map(|demand| format!("{:.0}", demand.samples_per_s_of_host()));
+            [
+                feasibility.slice.name().to_owned(),
+                or_none(demand.map(|demand| format!("{:.0}", demand.samples_per_s))),
+                or_none(bytes.map(|bytes| amount(bytes, "B/s"))),
+                feasibility.slice.num_hosts().to_string(),
+                or_none(of_host),
+                host.vcpus.to_string(),
+                supply(host.vcpus),
+                supply(speed.map_or(0, |speed| speed.workers)),
+            ]
+        };
+        let header = [
+            "slice",
+            "samples/s, at most",
+            "bytes/s, at most",
+            "hosts",
+            "samples/s of a host",
+            "vCPUs of a host",
+            "loader with a worker on each (estimate)",
+            "loader with its workers (estimate)",
+        ];
+        let rows = self.slices.iter().map(|feasibility| row(feasibility).map(Html::from).into());
+        let mut parts = vec![table(&header, rows)];
+        match &self.loader {
+            Some(Ok(speed)) => parts.push(paragraph(format_args!(
+                "The loader: {}. The estimates take a vCPU of a host for a core of this machine.",
+                speed.measured()
+            ))),
+            Some(Err(reason)) => {
+                parts.push(paragraph(format_args!("The loader was not measured: {reason}")));
+            }
+            None => parts.push(paragraph("The loader was not measured.")),
+        }
+        parts.into_iter().collect()
+    }
+}
+
+/// The same step on GPUs.
+fn against(feasibility: &Feasibility) -> Html {
+    if feasibility.against.is_empty() {
+        return with_name(feasibility, paragraph("Not requested: --against h100,a100 compares."));
+    }
+    let header = [
+        "GPU",
+        "number",
+        "step, at least",
+        "bound by",
+        "step in f32, at least",
+        "memory",
+        "as fast as the slice",
+        "hour's price",
+        "epoch's price",
+        "price of",
+    ];
+    let row = |row: &Against| {
+        let or_none = |text: Option<String>| text.unwrap_or_else(|| "–".into());
+        let price = row.gpu.price.map(|price| format!("{}, {}", price.date, price.source));
+        [
+            row.gpu.full_name.to_owned(),
+            row.count.to_string(),
+            format!("{} ({})", duration(row.step_s), row.gpu.half_type),
+            row.bound_name().to_owned(),
+            duration(row.step_f32_s),
+            row.fit_name().to_owned(),
+            or_none(row.as_fast.map(|count| quantity(count, "GPU"))),
+            or_none(row.usd_per_hour().map(money)),
+            or_none(row.usd_per_epoch().map(money)),
+            or_none(price),
+        ]
+    };
+    let rows = feasibility.against.iter().map(|it| row(it).map(Html::from).into());
+    let note = paragraph(
+        "The arithmetic and the memory traffic of libtpu's program, at the GPUs' published dense peaks, without \
+         communication. A GPU's compiler would fuse other operations.",
+    );
+    with_name(feasibility, [table(&header, rows), note])
 }
 
 fn name_of(line: &LineCost) -> &str {

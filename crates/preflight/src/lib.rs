@@ -30,10 +30,13 @@
 //!
 //! Out of scope: recording a module's training step. The Trainer does that.
 
+mod against;
+mod data_supply;
 mod display;
 mod error;
 mod estimate;
 mod generations;
+mod gpus;
 mod html;
 mod largest_tensors;
 #[cfg(test)]
@@ -49,10 +52,13 @@ mod slice;
 mod splits;
 pub mod warnings;
 
+pub use against::Against;
+pub use data_supply::{DataDemand, LoaderSpeed};
 pub use error::{Error, Result};
 pub use estimate::{Step, estimate};
 pub(crate) use generations::{GENERATIONS, RingAxes};
 pub use generations::{Generation, Host};
+pub use gpus::{Gpu, GpuPrice};
 pub use largest_tensors::{LargeTensor, largest_tensors};
 pub use line_costs::cost_by_line;
 pub use prices::{Price, Prices};

@@ -4,7 +4,7 @@
 use fulmen_pjrt::hlo::Collective;
 use serde_json::{Value, json};
 
-use crate::{LargeTensor, Roofline, Slice, Warning};
+use crate::{Against, Gpu, LargeTensor, LoaderSpeed, Roofline, Slice, Warning};
 
 /// The results of a preflight, slice by slice.
 #[derive(Clone, Debug)]
@@ -13,6 +13,9 @@ pub struct Report {
     pub slices: Vec<Feasibility>,
     /// The date and the source of the prices, if prices were given.
     pub prices: Option<(String, String)>,
+    /// What the loader gave on this machine, or why it was not measured; `None` if that was not
+    /// requested.
+    pub loader: Option<Result<LoaderSpeed, String>>,
 }
 
 /// The result of a preflight for one slice.
@@ -42,6 +45,8 @@ pub struct Feasibility {
     pub steps_per_epoch: Option<u64>,
     /// US dollars per hour for the whole slice, if a price is known.
     pub usd_per_hour: Option<f64>,
+    /// The same step on GPUs, in the order of the request.
+    pub against: Vec<Against>,
 }
 
 /// The settings of a training.
@@ -55,6 +60,8 @@ pub struct StepSetting {
     pub strategy: String,
     /// The axes of the devices.
     pub mesh: String,
+    /// The bytes of one sample as the loader sends it to the devices, if known.
+    pub sample_bytes: Option<u64>,
 }
 
 /// The cost of one step, on one device unless stated otherwise.
@@ -142,7 +149,7 @@ impl Feasibility {
         Some(self.usd_per_hour? * self.epoch_hours()?)
     }
 
-    fn json(&self) -> Value {
+    fn json(&self, loader: Option<&LoaderSpeed>) -> Value {
         let step = self.step.as_ref();
         let roofline = step.map(|step| &step.roofline);
         let setting = self.setting.as_ref();
@@ -222,6 +229,8 @@ impl Feasibility {
             "vcpus": host.vcpus,
             "gigabytes": host.gigabytes,
         });
+        report["data"] = self.data_json(loader);
+        report["against"] = self.against.iter().map(Against::json).collect::<Vec<_>>().into();
         // One slice does not use the data center network.
         let dcn = self.slice.generation().dcn_bandwidth.filter(|_| self.slice.num_slices() > 1);
         report["data_center_network"] = dcn
@@ -259,10 +268,39 @@ impl Report {
         priced
     }
 
+    /// Compares the step with the same step on these GPUs, one for each chip.
+    pub fn compare_with(&mut self, gpus: &[&'static Gpu]) {
+        for feasibility in &mut self.slices {
+            let against = gpus.iter().filter_map(|gpu| Against::new(feasibility, gpu)).collect();
+            feasibility.against = against;
+        }
+    }
+
+    /// Adds what the loader gave on this machine, or why it was not measured. A slice for which that
+    /// is too little gets a warning.
+    pub fn add_loader(&mut self, loader: Result<LoaderSpeed, String>) {
+        if let Ok(speed) = &loader {
+            for feasibility in &mut self.slices {
+                let warning = feasibility.data_warning(speed);
+                feasibility.warnings.extend(warning);
+            }
+        }
+        self.loader = Some(loader);
+    }
+
+    /// The speed of the loader, if it was measured.
+    pub(crate) fn loader_speed(&self) -> Option<&LoaderSpeed> {
+        self.loader.as_ref()?.as_ref().ok()
+    }
+
     /// The report as one line of JSON. Unknown values are `null`.
     pub fn json(&self) -> String {
-        let mut report =
-            json!({ "topologies": self.slices.iter().map(Feasibility::json).collect::<Vec<_>>() });
+        let speed = self.loader_speed();
+        let slices: Vec<Value> = self.slices.iter().map(|slice| slice.json(speed)).collect();
+        let mut report = json!({ "topologies": slices });
+        report["loader"] = speed.map(LoaderSpeed::json).into();
+        report["loader_error"] =
+            self.loader.as_ref().and_then(|it| it.as_ref().err()).cloned().into();
         if let Some((date, source)) = &self.prices {
             let order: Vec<_> = self.cheapest_first().iter().map(|(j, _)| j.slice.name()).collect();
             report["prices"] = json!({ "date": date, "source": source });
@@ -270,4 +308,50 @@ impl Report {
         }
         report.to_string()
     }
+}
+
+/// A report of one slice, for tests: a step of 2.56 TFLOP and 80 GB over all devices, a batch of 1024
+/// and 100 steps in an epoch.
+#[cfg(test)]
+pub(crate) fn example(slice: &str) -> Report {
+    use crate::roofline::StepWork;
+
+    let slice: Slice = slice.parse().unwrap();
+    let devices = slice.num_devices() as f64;
+    let work = StepWork { flops: 2.56e12 / devices, bytes: 80e9 / devices, ..StepWork::default() };
+    let step = StepCost {
+        flops: work.flops,
+        bytes_accessed: work.bytes,
+        hbm_traffic: work.bytes,
+        counted_once: (work.flops, work.bytes),
+        loops: (0, 0),
+        collectives: Vec::new(),
+        roofline: Roofline::new(&work, &slice),
+        optimal_seconds: None,
+        argument_bytes: 1 << 30,
+        temp_bytes: 3 << 30,
+        lines: Vec::new(),
+    };
+    let feasibility = Feasibility {
+        slice,
+        hbm_available_bytes: 15 << 30,
+        hbm_needed_bytes: Some(12 << 30),
+        compile_s: 1.0,
+        step: Some(step),
+        largest: Vec::new(),
+        warnings: Vec::new(),
+        setting: Some(StepSetting {
+            batch_size: 1024,
+            precision: "bf16-mixed".into(),
+            strategy: "ddp".into(),
+            mesh: "data=8".into(),
+            sample_bytes: Some(1000),
+        }),
+        note: None,
+        copied_bytes: None,
+        steps_per_epoch: Some(100),
+        usd_per_hour: None,
+        against: Vec::new(),
+    };
+    Report { slices: vec![feasibility], prices: None, loader: None }
 }

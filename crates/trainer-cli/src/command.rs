@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Arg, Args as _, Command};
-use fulmen_trainer::preflight::Slice;
+use fulmen_trainer::preflight::{Gpu, Slice};
 use fulmen_trainer::{Options, TrainerArgs};
 
 use crate::secrets::hide_in_help;
@@ -58,6 +58,14 @@ pub(crate) struct PreflightArgs {
     /// Print the cost of an epoch, from Fulmen's dated price table or your own
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = BUILT_IN_PRICES)]
     pub(crate) price: Option<PathBuf>,
+    /// Compare with the same step on GPUs at their published peaks, such as v100,a100,h100,3090,
+    /// with prices
+    #[arg(long, value_name = "GPUS", requires = "topology", value_delimiter = ',', value_parser = Gpu::find)]
+    pub(crate) against: Vec<&'static Gpu>,
+    /// Measure the program's loader here for this many seconds, to say whether it keeps up with a
+    /// slice; 0 for not at all
+    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = clap::value_parser!(u64).range(0..=3600))]
+    pub(crate) loader_seconds: u64,
     /// Save the compiled programs of a fit, for the one slice of --topology, or else for this
     /// machine's devices: with --aot FILE, a fit starts without compiling
     #[arg(long, value_name = "FILE")]

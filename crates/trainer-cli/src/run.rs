@@ -3,14 +3,14 @@
 use std::ffi::OsString;
 use std::io::Write as _;
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::FromArgMatches as _;
 use fulmen_durable::messages::quantity;
 use fulmen_pjrt::fetch;
 use fulmen_pjrt::locate::{Platform, locate};
 use fulmen_trainer::internal::{self, format_metrics};
-use fulmen_trainer::preflight::Prices;
+use fulmen_trainer::preflight::{Prices, loader_speed};
 use fulmen_trainer::{Resume, Signal, Trainer, TrainerBuilder, Weights};
 
 use crate::command::{BUILT_IN_PRICES, PredictArgs, PreflightArgs, Task};
@@ -186,6 +186,8 @@ impl<A: CliApp> Job<A> {
         let args =
             PreflightArgs::from_arg_matches(&self.invocation.matches).map_err(Failure::Usage)?;
         let prices = match &args.price {
+            // The price of the slice stands next to the prices of the GPUs.
+            None if !args.against.is_empty() => Some(Prices::built_in()?),
             None => None,
             Some(path) if path.as_os_str() == BUILT_IN_PRICES => Some(Prices::built_in()?),
             Some(path) => Some(Prices::read(path)?),
@@ -200,7 +202,12 @@ impl<A: CliApp> Job<A> {
         let FitData { train, validation } = self.app().fit_data(&builder.options()?)?;
         let module = self.app().module()?;
         if !args.topology.is_empty() {
-            let report = builder.preflight(&module, &train, &args.topology, prices.as_ref())?;
+            let mut report = builder.preflight(&module, &train, &args.topology, prices.as_ref())?;
+            report.compare_with(&args.against);
+            if args.loader_seconds > 0 {
+                let time = Duration::from_secs(args.loader_seconds);
+                report.add_loader(loader_speed(&train, time).map_err(|error| error.to_string()));
+            }
             print_line(report.to_string().trim_end())?;
             if self.invocation.common.json {
                 print_line(report.json())?;

@@ -7,16 +7,17 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
-use fulmen_data::{DataLoader, Replicas};
+use fulmen_data::{DataLoader, Field, Replicas, Stage, bench_loader_for};
 use fulmen_durable::messages::quantity;
 use fulmen_pjrt::Plugin;
 use fulmen_pjrt::locate::{Platform, locate};
 use fulmen_preflight::Step;
 #[doc(inline)]
 pub use fulmen_preflight::{
-    Bound, Error, Feasibility, Generation, Host, LargeTensor, LineCost, Price, Prices, Report,
-    Roofline, Slice, StepCost, StepSetting, Warning,
+    Against, Bound, DataDemand, Error, Feasibility, Generation, Gpu, GpuPrice, Host, LargeTensor,
+    LineCost, LoaderSpeed, Price, Prices, Report, Roofline, Slice, StepCost, StepSetting, Warning,
 };
 use fulmen_tensor::{Function, Mesh, Runtime};
 
@@ -72,6 +73,40 @@ fn estimate<M: TrainingModule>(
 fn default_mesh(slice: &Slice) -> Result<Mesh> {
     let slices = slice.num_slices();
     Ok(Mesh::of_slices(slices, slice.num_devices() / slices)?)
+}
+
+/// Measures a loader on this machine for about this time, without training and without a device, for
+/// [`Report::add_loader`]. The time to the first batch does not count.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use fulmen_data::{DataLoader, TensorDataset};
+///
+/// let data = TensorDataset::builder().array("x", [64, 8], vec![0.5f32; 512]).build()?;
+/// let loader = DataLoader::builder(data).batch_size(16).build()?;
+/// let speed = fulmen_trainer::preflight::loader_speed(&loader, Duration::from_millis(10))?;
+/// assert!(speed.samples_per_s > 0.0 && speed.workers == 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// The error of the first batch that cannot be read.
+pub fn loader_speed(train: &DataLoader, time: Duration) -> Result<LoaderSpeed> {
+    let bench = bench_loader_for(train, time)?;
+    let samples = bench.samples.max(1) as f64;
+    let name = |stage: Option<Stage>| {
+        stage.map_or("write".to_owned(), |stage| format!("{stage:?}").to_lowercase())
+    };
+    Ok(LoaderSpeed {
+        samples_per_s: bench.steady_samples_per_second(),
+        samples: bench.samples as u64,
+        seconds: bench.elapsed.as_secs_f64(),
+        workers: bench.report.num_workers,
+        cores: bench.report.cores,
+        in_order_s: bench.report.in_order.as_secs_f64() / samples,
+        slowest_stage: bench.report.slow_stage().map(|(stage, _)| name(stage)),
+    })
 }
 
 fn libtpu() -> Result<Plugin, Error> {
@@ -224,6 +259,8 @@ struct TracedStep {
     program: TrainProgram,
     batch_size: usize,
     steps_per_epoch: u64,
+    /// The bytes of a sample as the loader sends it.
+    sample_bytes: u64,
     /// How this step differs from the requested one, if it does.
     note: Option<String>,
 }
@@ -259,7 +296,8 @@ impl TracedStep {
             steps_per_epoch,
             config.options.seed,
         )?;
-        Ok(TracedStep { config, layout, program, batch_size, steps_per_epoch, note })
+        let sample_bytes = train.fields().iter().map(bytes_of).sum();
+        Ok(TracedStep { config, layout, program, batch_size, steps_per_epoch, sample_bytes, note })
     }
 
     fn function(&self) -> Result<&Function> {
@@ -282,6 +320,7 @@ impl TracedStep {
                 precision: config.options.precision.name().into(),
                 strategy: config.options.strategy.to_string(),
                 mesh: config.mesh.to_string(),
+                sample_bytes: Some(self.sample_bytes),
             }),
             note: self.note.clone(),
             copied_bytes: config
@@ -291,6 +330,12 @@ impl TracedStep {
             ..Step::new(self.function()?, &config.mesh)?
         })
     }
+}
+
+/// The bytes of a field in one sample.
+fn bytes_of(field: &Field) -> u64 {
+    let elements = field.shape.iter().fold(1_u64, |n, &length| n.saturating_mul(length as u64));
+    elements.saturating_mul(field.dtype.size_in_bytes() as u64)
 }
 
 /// The batch size, the steps per epoch, and a note if the batch size had to change.
@@ -377,6 +422,25 @@ mod tests {
             bucket_note(&loader).unwrap(),
             "the loader has 2 buckets, and the estimate is for the largest: x u8[8]"
         );
+    }
+
+    #[test]
+    fn a_sample_has_the_bytes_of_its_fields() {
+        let fields: u64 = loader(64).fields().iter().map(bytes_of).sum();
+        assert_eq!(fields, 784 * 4 + 4);
+    }
+
+    #[test]
+    fn the_loader_is_measured_with_its_workers() {
+        let data = TensorDataset::builder().array("x", [96, 8], vec![0u8; 768]).build().unwrap();
+        let loader = DataLoader::builder(data).batch_size(16).num_workers(2).build().unwrap();
+        // Several epochs pass in this time, and at least one batch is read without any time.
+        for time in [Duration::ZERO, Duration::from_millis(50)] {
+            let speed = loader_speed(&loader, time).unwrap();
+            assert!(speed.samples >= 16 && speed.workers == 2, "{speed:?}");
+            assert!(speed.samples_per_s > 0.0 && speed.in_order_s == 0.0, "{speed:?}");
+        }
+        assert_eq!(loader.report().batches, 0, "the loader's own report is not touched");
     }
 
     #[test]

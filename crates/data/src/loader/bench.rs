@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use fulmen_durable::messages::{amount, quantity};
 
-use super::{data_loader::DataLoader, report::LoaderReport, report::time};
+use super::{
+    data_loader::DataLoader, host_batches::HostBatches, report::LoaderReport, report::time,
+};
 use crate::Result;
 
 /// The measurements of [`bench_loader`].
@@ -17,6 +19,8 @@ pub struct LoaderBench {
     pub elapsed: Duration,
     /// The time from the start to the first batch.
     pub first_batch: Duration,
+    /// The samples of the first batch.
+    pub first_samples: usize,
     /// The number of batches.
     pub batches: usize,
     /// The number of samples, without padding.
@@ -45,27 +49,78 @@ pub struct LoaderBench {
 /// # Errors
 /// The error of the first batch that cannot be read.
 pub fn bench_loader(loader: &DataLoader) -> Result<LoaderBench> {
+    measure(loader, |loader| loader.epoch(0), None)
+}
+
+/// Reads a loader without a device for about this time, epoch after epoch, and drops the batches. At
+/// least one batch is read.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use fulmen_data::{DataLoader, TensorDataset, bench_loader_for};
+///
+/// let data = TensorDataset::builder().array("x", [1000, 8], vec![0.5f32; 8000]).build()?;
+/// let loader = DataLoader::builder(data).batch_size(100).build()?;
+/// let bench = bench_loader_for(&loader, Duration::from_millis(20))?;
+/// assert!(bench.batches >= 1 && bench.steady_samples_per_second() > 0.0);
+/// # Ok::<(), fulmen_data::Error>(())
+/// ```
+///
+/// # Errors
+/// The error of the first batch that cannot be read.
+pub fn bench_loader_for(loader: &DataLoader, time: Duration) -> Result<LoaderBench> {
+    measure(loader, |loader| loader.epochs(0..u64::MAX, 0), Some(time))
+}
+
+/// Reads batches until there are no more, or this time has passed.
+fn measure(
+    loader: &DataLoader,
+    read: impl FnOnce(&DataLoader) -> HostBatches,
+    time: Option<Duration>,
+) -> Result<LoaderBench> {
     let loader = loader.with_own_report()?;
     let start = Instant::now();
-    let (mut batches, mut samples, mut bytes, mut first_batch) = (0, 0, 0, Duration::ZERO);
-    for batch in loader.epoch(0) {
+    let (mut batches, mut samples, mut bytes) = (0, 0, 0);
+    let (mut first_batch, mut first_samples) = (Duration::ZERO, 0);
+    for batch in read(&loader) {
         let batch = batch?;
         if batches == 0 {
             first_batch = start.elapsed();
+            first_samples = batch.valid();
         }
         batches += 1;
         samples += batch.valid();
         bytes += batch.layout().size() as u64;
+        if time.is_some_and(|time| start.elapsed() >= time) {
+            break;
+        }
     }
     let elapsed = start.elapsed();
     let (bad_samples, report) = (loader.bad_samples().count, loader.report());
-    Ok(LoaderBench { elapsed, first_batch, batches, samples, bytes, bad_samples, report })
+    Ok(LoaderBench {
+        elapsed,
+        first_batch,
+        first_samples,
+        batches,
+        samples,
+        bytes,
+        bad_samples,
+        report,
+    })
 }
 
 impl LoaderBench {
     /// Samples per second over the whole epoch, including the time to the first batch.
     pub fn samples_per_second(&self) -> f64 {
         self.samples as f64 / self.elapsed.as_secs_f64()
+    }
+
+    /// Samples per second after the first batch; over all of the time if there was only one batch.
+    pub fn steady_samples_per_second(&self) -> f64 {
+        let time = self.elapsed.saturating_sub(self.first_batch).as_secs_f64();
+        let samples = self.samples - self.first_samples;
+        if samples > 0 && time > 0.0 { samples as f64 / time } else { self.samples_per_second() }
     }
 
     /// Batches per second over the whole epoch.

@@ -28,7 +28,7 @@ mod stream_cursor;
 mod workers;
 
 pub use batch::HostBatch;
-pub use bench::{LoaderBench, bench_loader};
+pub use bench::{LoaderBench, bench_loader, bench_loader_for};
 pub use buckets::Buckets;
 pub use builder::DataLoaderBuilder;
 pub use data_loader::DataLoader;

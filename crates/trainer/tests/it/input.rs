@@ -90,6 +90,8 @@ fn a_fit_whose_data_is_slow_is_input_bound() {
     // Each batch sleeps for 100 ms, and a step takes almost no time, even on a busy machine.
     assert!(summary.data_wait_share > 0.3, "{}", summary.data_wait_share);
     assert!(trainer.runtime().metrics().value("InputWait") > 0, "{}", trainer.metrics_report());
+    let steps = trainer.runtime().metrics().range_within("StepTime", Duration::MAX).unwrap();
+    assert!(steps.count > 0 && steps.min > 0.0, "{}", trainer.metrics_report());
     let verdict = summary.loader.unwrap().bottleneck();
     assert!(
         verdict.starts_with("input-bound: ") && verdict.contains("write is the slow stage"),

@@ -126,8 +126,19 @@ fn preflight_analyzes_the_step_and_opens_no_device() {
         ("XDG_CACHE_HOME", cache.path().to_str().unwrap()),
         ("TPU_LIBRARY_PATH", libtpu.to_str().unwrap()),
     ];
-    let args =
-        ["preflight", "--topology", "v5e:2x4,v3:2x2", "--price", "--batch-size", "64", "--json"];
+    let args = [
+        "preflight",
+        "--topology",
+        "v5e:2x4,v3:2x2",
+        "--price",
+        "--against",
+        "h100,rtx3090",
+        "--loader-seconds",
+        "1",
+        "--batch-size",
+        "64",
+        "--json",
+    ];
     let stdout = succeeds(folder.path(), &args, &env);
     let report = json(&stdout);
     let names: Vec<_> = report["topologies"]
@@ -147,8 +158,22 @@ fn preflight_analyzes_the_step_and_opens_no_device() {
                 && topology["usd_per_epoch"].as_f64() > Some(0.0),
             "{topology}"
         );
+        // A picture has 28 × 28 bytes, and its label may be a number of 4 bytes.
+        let data = &topology["data"];
+        let bytes = data["bytes_per_s"].as_f64().unwrap() / data["samples_per_s"].as_f64().unwrap();
+        assert!((784.0..5000.0).contains(&bytes), "{topology}");
+        assert!(data["estimated_host_supply_samples_per_s"].as_f64() > Some(0.0), "{topology}");
+        let gpus: Vec<_> = topology["against"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|row| (row["gpu"].as_str().unwrap(), row["usd_per_epoch"].as_f64() > Some(0.0)))
+            .collect();
+        assert_eq!(gpus, [("h100", true), ("3090", true)], "{topology}");
     }
+    assert!(report["loader"]["samples"].as_u64() >= Some(64), "{}", report["loader"]);
     assert!(stdout.contains("v3:2x2: 4 chips, 8 devices"), "{stdout}");
+    assert!(stdout.contains("samples/s measured here with "), "{stdout}");
     for folder in [folder, cache] {
         assert_eq!(
             std::fs::read_dir(folder.path()).unwrap().count(),
@@ -182,6 +207,11 @@ fn mistakes_end_with_a_message_and_an_exit_code() {
     );
     ends(&["preflight"], 2, "--topology <SLICES>");
     ends(&["preflight", "--topology", "v5e:2x4,v9:1x1"], 2, "there is no generation `v9`");
+    ends(
+        &["preflight", "--topology", "v5e:2x4", "--against", "a100,h1000"],
+        2,
+        "there is no GPU `h1000`; there are v100, t4, a100",
+    );
     ends(
         &["preflight", "--topology", "v5e:2x4", "--price", "none.toml"],
         1,
