@@ -8,6 +8,8 @@ use fulmen_gcloud::seconds;
 use fulmen_preflight::Slice;
 use fulmen_virtual_pod::Shape;
 
+use crate::libtpu::LibtpuOption;
+
 /// Runs one program on many hosts over ssh
 #[derive(Debug, Args)]
 pub struct Arguments {
@@ -94,7 +96,7 @@ pub(crate) struct Run {
     pub(crate) targets: Targets,
     /// Rehearse a pod on CPUs: this many processes, with this many devices each. Without --hosts,
     /// all run on this machine
-    #[arg(long = "virtual", value_name = "PROCESSESxDEVICES", conflicts_with_all = ["tpu", "each_chip"])]
+    #[arg(long = "virtual", value_name = "PROCESSESxDEVICES", conflicts_with_all = ["tpu", "each_chip", "libtpu"])]
     pub(crate) shape: Option<Shape>,
     #[command(flatten)]
     pub(crate) options: RunOptions,
@@ -119,6 +121,12 @@ pub struct RunOptions {
     /// /dev/vfio/*
     #[arg(long, value_name = "NUMBER", requires = "each_chip")]
     pub(crate) chips: Option<usize>,
+    /// The libtpu of the program: `install` puts the tested version on each host that lacks it, an
+    /// absolute path names a file of each host, and `none` leaves the hosts as they are. With each,
+    /// the program's accelerator is `tpu`, so that it never trains on the CPU. By default `install`
+    /// on the hosts of a TPU VM, and nothing of this on others
+    #[arg(long, value_name = "install|none|PATH")]
+    pub(crate) libtpu: Option<LibtpuOption>,
     /// Return once the program has started everywhere; it keeps running without this machine
     #[arg(long, conflicts_with = "max_restarts")]
     pub(crate) detach: bool,
@@ -163,6 +171,11 @@ impl RunOptions {
     /// The program and its arguments.
     pub fn program(&self) -> &[String] {
         &self.command
+    }
+
+    /// The value of `--libtpu` on the hosts of a TPU VM.
+    pub fn libtpu_on_tpu(&self) -> String {
+        self.libtpu.clone().unwrap_or_default().to_string()
     }
 }
 
@@ -279,6 +292,12 @@ pub(crate) struct Manifest {
     pub(crate) max_restarts: u32,
     #[command(flatten)]
     pub(crate) jobset: Jobset,
+    /// The program's libtpu: `install` puts the tested version on each host, an absolute path names a
+    /// file of the image or the host, and `none` adds nothing. With each, the program's accelerator
+    /// is `tpu`, so that it never trains on the CPU. A Ray program without --topology gets none of
+    /// this
+    #[arg(long, value_name = "install|none|PATH", default_value_t)]
+    pub(crate) libtpu: LibtpuOption,
     /// A variable for the program's environment; without a value, it is taken from this command's
     /// environment. The manifest contains it, so do not use it for secrets. Can be repeated
     #[arg(long, value_name = "NAME[=VALUE]")]

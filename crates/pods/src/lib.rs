@@ -30,6 +30,7 @@ mod binary;
 mod error;
 mod exec;
 mod group;
+mod libtpu;
 mod lines;
 mod manage;
 mod manifest;

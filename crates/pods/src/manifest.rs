@@ -9,13 +9,22 @@ use fulmen_preflight::Slice;
 use serde_json::{Value, json};
 
 use crate::arguments::{Jobset, Kind, Manifest};
+use crate::libtpu::{Libtpu, LibtpuOption, Source};
 use crate::outcome::{CRASHES, EX_TEMPFAIL};
 use crate::plan::{PORT, environment};
+use crate::ssh::LIBTPU;
 use crate::{Error, Result};
 
 const JOBSET: &str = include_str!("manifests/jobset.yaml");
 const RAY: &str = include_str!("manifests/ray.py");
 const SKYPILOT: &str = include_str!("manifests/skypilot.yaml");
+
+/// The image with bash, curl and gzip that puts libtpu into the volume of a pod. It is an official
+/// one of Docker.
+const DOWNLOAD_IMAGE: &str = "buildpack-deps:bookworm-curl";
+
+/// The folder of that volume.
+const LIBTPU_FOLDER: &str = "/libtpu";
 
 /// Kubernetes limits the name of a pod to 63 characters, and JobSet appends to it.
 const MAX_NAME_LENGTH: usize = 40;
@@ -120,15 +129,19 @@ fn jobset(
     } else {
         format!("{name}-workers-0-0.{name}:{PORT}")
     };
+    let libtpu = Libtpu::new(arguments.libtpu.clone());
     let fixed = [
         ("FULMEN_COORDINATOR", coordinator),
         ("FULMEN_NUM_PROCESSES", hosts.count.to_string()),
         ("FULMEN_RUN_ID", name.clone()),
         ("FULMEN_RESUME", "auto".into()),
     ];
-    let variables =
-        fixed.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(variables);
-    let lines = variables.map(|(name, value)| {
+    let fixed = fixed.into_iter().map(|(name, value)| (name.to_owned(), value));
+    // Another user of the pod may not enter the folder of the link.
+    let version = &libtpu.wheel.version;
+    let file = format!("{LIBTPU_FOLDER}/.cache/fulmen/pjrt/libtpu-{version}/libtpu.so");
+    let fixed = fixed.chain(tpu_variables(&libtpu, &file)).collect();
+    let lines = merged(fixed, variables).into_iter().map(|(name, value)| {
         let value = json!(escape_dollar(&value));
         format!("{0}- name: {name}\n{0}  value: {value}", " ".repeat(20))
     });
@@ -143,7 +156,7 @@ fn jobset(
     // that has not handled it has 143, the last of them.
     let restart_codes = format!("{lost}{EX_TEMPFAIL}, {crashes}");
     let (_, topology) = slice.name().split_once(':').unwrap_or_default();
-    let mut values = settings(&arguments.jobset)?;
+    let mut values = settings(&arguments.jobset, &libtpu)?;
     values.extend([
         ("accelerator", accelerator.into()),
         ("topology", topology.into()),
@@ -153,15 +166,71 @@ fn jobset(
         ("crashes", crashes),
         ("restart_codes", restart_codes),
         ("restart_codes_note", note.into()),
+        ("libtpu_note", libtpu_note(&libtpu)),
     ]);
     Ok(values)
 }
 
-/// The parts of a JobSet that its own options add. Each begins with a new line.
-fn settings(jobset: &Jobset) -> Result<Values> {
-    let line = |indent: usize, key: &str, value: &str| {
-        format!("\n{}{key}: {}", " ".repeat(indent), json!(value))
+/// Variables for a program. Those of the user replace others of the same name.
+fn merged(fixed: Vec<(String, String)>, users: Vec<(String, String)>) -> Vec<(String, String)> {
+    let is_users = |name: &String| users.iter().any(|(other, _)| other == name);
+    let mut variables: Vec<_> = fixed.into_iter().filter(|(name, _)| !is_users(name)).collect();
+    variables.extend(users);
+    variables
+}
+
+/// The variables of a program that must run on TPUs. An installed library has the path `installed`.
+fn tpu_variables(libtpu: &Libtpu, installed: &str) -> Vec<(String, String)> {
+    let path = match &libtpu.option {
+        LibtpuOption::Install => Some(installed.to_owned()),
+        LibtpuOption::None => None,
+        LibtpuOption::OnHost(path) => Some(path.clone()),
     };
+    let path = path.map(|path| ("TPU_LIBRARY_PATH".to_owned(), path));
+    [("FULMEN_ACCELERATOR".to_owned(), "tpu".to_owned())].into_iter().chain(path).collect()
+}
+
+/// The words of a command that installs libtpu on the machine that runs it, or checks the one that
+/// is there.
+fn libtpu_words(libtpu: &Libtpu) -> Option<Vec<String>> {
+    let arguments = libtpu.script_arguments(Source::Alone)?;
+    let shell = ["bash".to_owned(), "-c".to_owned(), LIBTPU.short_text(), "libtpu".to_owned()];
+    Some(shell.into_iter().chain(arguments).collect())
+}
+
+/// A line of a manifest, which begins with a new line.
+fn line(indent: usize, key: &str, value: &str) -> String {
+    format!("\n{}{key}: {}", " ".repeat(indent), json!(value))
+}
+
+/// What a JobSet's comment says about libtpu.
+fn libtpu_note(libtpu: &Libtpu) -> String {
+    if libtpu.option != LibtpuOption::Install {
+        return String::new();
+    }
+    let version = &libtpu.wheel.version;
+    format!(
+        "\n#\n# In each pod, the container `libtpu` first downloads libtpu {version} and checks its SHA-256, so the pods need a way to \
+         PyPI.\n# If your image has a libtpu, print the manifest with --libtpu PATH."
+    )
+}
+
+/// The container that runs before the program's and puts libtpu into a volume that both see.
+fn libtpu_container(libtpu: &Libtpu) -> String {
+    let words = libtpu_words(libtpu).unwrap_or_default();
+    let command: Value = words.iter().map(|word| escape_dollar(word)).collect();
+    let mut text = "\n              initContainers:\n                - name: libtpu".to_owned();
+    text += &line(18, "image", DOWNLOAD_IMAGE);
+    text += &format!("\n{}command: {command}", " ".repeat(18));
+    text += "\n                  env:\n                    - name: HOME";
+    text += &line(22, "value", LIBTPU_FOLDER);
+    text += "\n                  volumeMounts:\n                    - name: libtpu";
+    text + &line(22, "mountPath", LIBTPU_FOLDER)
+}
+
+/// The parts of a JobSet that its own options add. Each begins with a new line.
+fn settings(jobset: &Jobset, libtpu: &Libtpu) -> Result<Values> {
+    let is_installed = libtpu.option == LibtpuOption::Install;
     let optional = |indent, key, value: &Option<String>| {
         value.as_ref().map_or_else(String::new, |value| line(indent, key, value))
     };
@@ -180,8 +249,18 @@ fn settings(jobset: &Jobset) -> Result<Values> {
             "\n            metadata:\n              annotations:{}",
             line(16, "gke-gcsfuse/volumes", "true")
         );
+    }
+    if is_installed {
+        pod_settings += &libtpu_container(libtpu);
+    }
+    if is_installed || !jobset.bucket.is_empty() {
         pod_settings += "\n              volumes:";
         mounts = "\n                  volumeMounts:".to_owned();
+    }
+    if is_installed {
+        pod_settings += "\n                - name: libtpu\n                  emptyDir: {}";
+        mounts += "\n                    - name: libtpu";
+        mounts += &line(22, "mountPath", LIBTPU_FOLDER);
     }
     for (i, bucket) in jobset.bucket.iter().enumerate() {
         let folder = bucket.split_once('=').filter(|(name, folder)| {
@@ -239,10 +318,27 @@ fn skypilot(
             "--topology {slice}: SkyPilot supports only slices with the usual shapes, such as v5p-128"
         ))
     })?;
-    let fixed = [("FULMEN_RESUME".into(), "auto".into()), ("FULMEN_RUN_ID".into(), name.clone())];
-    let variables = fixed
+    let libtpu = Libtpu::new(arguments.libtpu.clone());
+    let fixed = vec![
+        ("FULMEN_RESUME".into(), "auto".into()),
+        ("FULMEN_RUN_ID".into(), name.clone()),
+        ("FULMEN_ACCELERATOR".into(), "tpu".into()),
+    ];
+    // SkyPilot expands no variable in `envs`, so the script names the library.
+    let is_users = variables.iter().any(|(name, _)| name == "TPU_LIBRARY_PATH");
+    let path = libtpu.path().filter(|_| !is_users).map(|path| match &libtpu.option {
+        LibtpuOption::Install => format!("$HOME/.fulmen/pods/{path}"),
+        LibtpuOption::None | LibtpuOption::OnHost(_) => quote(&path),
+    });
+    let library =
+        path.map_or_else(String::new, |path| format!("\n  export TPU_LIBRARY_PATH={path}"));
+    let setup = libtpu_words(&libtpu).map_or_else(String::new, |words| {
+        let words: Vec<String> =
+            words.iter().map(|word| quote(word).replace('\n', "\n  ")).collect();
+        format!("\nsetup: |\n  {}", words.join(" "))
+    });
+    let variables = merged(fixed, variables)
         .into_iter()
-        .chain(variables)
         .map(|(name, value)| format!("  {name}: {}", json!(value)));
     // An argument of several lines stays one: YAML strips the indentation of each line.
     let words = command[1..].iter().map(|word| quote(word).replace('\n', "\n  "));
@@ -260,12 +356,17 @@ fn skypilot(
         ("environment", variables.collect::<Vec<_>>().join("\n")),
         ("errors", errors.to_string()),
         ("errors_note", note),
+        ("setup", setup),
+        ("library", library),
     ])
 }
 
 /// Python can read strings, arrays and objects in JSON notation.
 fn ray(arguments: &Manifest, hosts: Hosts, variables: Vec<(String, String)>) -> Values {
-    let environment: Value = variables
+    let libtpu = arguments.topology.as_ref().map(|_| Libtpu::new(arguments.libtpu.clone()));
+    let accelerator = libtpu.is_some().then(|| ("FULMEN_ACCELERATOR".into(), "tpu".into()));
+    let install = libtpu.as_ref().and_then(libtpu_words).unwrap_or_default();
+    let environment: Value = merged(accelerator.into_iter().collect(), variables)
         .into_iter()
         .map(|(name, value)| (name, Value::from(value)))
         .collect::<serde_json::Map<_, _>>()
@@ -278,6 +379,7 @@ fn ray(arguments: &Manifest, hosts: Hosts, variables: Vec<(String, String)>) -> 
         ("environment", environment.to_string()),
         ("programs", arguments.programs.to_string()),
         ("resources", resources.to_string()),
+        ("install", json!(install).to_string()),
     ]
 }
 
@@ -322,6 +424,8 @@ fn fill_template(template: &str, values: &[(&str, String)]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use fulmen_pjrt::fetch::LibtpuWheel;
+
     use super::*;
     use crate::outcome::{End, outcome};
 
@@ -420,8 +524,55 @@ mod tests {
     }
 
     #[test]
+    fn every_host_of_a_manifest_gets_libtpu_and_no_program_may_fall_back() {
+        let of = |kind: &str, more: &[&str]| {
+            print(&[&["--kind", kind, "--topology", "v5e:4x4", "--image", "a/b"], more].concat())
+                .unwrap()
+        };
+        let link = ".fulmen/pods/libtpu-0.0.51/libtpu.so";
+        let hash = LibtpuWheel::tested().sha256;
+        let jobset = of("jobset", &[]);
+        let container =
+            format!("image: \"{DOWNLOAD_IMAGE}\"\n                  command: [\"bash\",\"-c\",");
+        for expected in [
+            container.as_str(),
+            "              volumes:\n                - name: libtpu\n                  emptyDir: {}\n",
+            "                    - name: libtpu\n                      mountPath: \"/libtpu\"\n",
+            "- name: FULMEN_ACCELERATOR\n                      value: \"tpu\"\n",
+            "# If your image has a libtpu, print the manifest with --libtpu PATH.\n",
+        ] {
+            assert!(jobset.contains(expected), "{expected}:\n{jobset}");
+        }
+        let file = "value: \"/libtpu/.cache/fulmen/pjrt/libtpu-0.0.51/libtpu.so\"\n";
+        assert!(jobset.contains(file), "{jobset}");
+        let skypilot = of("skypilot", &[]);
+        assert!(skypilot.contains("  FULMEN_ACCELERATOR: \"tpu\"\n"), "{skypilot}");
+        assert!(skypilot.contains("\nsetup: |\n  bash -c '"), "{skypilot}");
+        let exported = format!("\n  export TPU_LIBRARY_PATH=$HOME/{link}\n");
+        assert!(skypilot.contains(&exported), "{skypilot}");
+        let ray = of("ray", &[]);
+        assert!(ray.contains(r#"ENVIRONMENT = {"FULMEN_ACCELERATOR":"tpu"}"#), "{ray}");
+        for text in [&jobset, &skypilot, &ray] {
+            assert_eq!(text.matches(&hash).count(), 1, "{text}");
+        }
+        // On a Ray cluster without TPUs.
+        let ray = print(&["--kind", "ray"]).unwrap();
+        assert!(ray.contains("INSTALL = []\n") && ray.contains("ENVIRONMENT = {}\n"), "{ray}");
+        for kind in ["jobset", "skypilot", "ray"] {
+            let text = of(kind, &["--libtpu", "none"]);
+            assert!(text.contains("FULMEN_ACCELERATOR") && !text.contains(&hash), "{text}");
+            assert!(!text.contains("volume"), "{text}");
+            let users = ["--libtpu=/opt/libtpu.so", "--env=FULMEN_ACCELERATOR=cpu"];
+            let text = of(kind, &users);
+            assert_eq!(text.matches("FULMEN_ACCELERATOR").count(), 1, "{text}");
+            assert!(text.contains("/opt/libtpu.so"), "{text}");
+        }
+    }
+
+    #[test]
     fn a_jobset_has_a_queue_an_account_a_reservation_and_buckets() {
-        let jobset = ["--kind", "jobset", "--topology", "v5p-32", "--image", "a/b:1"];
+        let jobset =
+            ["--kind", "jobset", "--topology", "v5p-32", "--image", "a/b:1", "--libtpu", "none"];
         let plain = print(&jobset).unwrap();
         for part in ["labels:", "volume", "kueue", "serviceAccount", "priority", "spot"] {
             assert!(!plain.contains(part), "{part}:\n{plain}");

@@ -12,6 +12,7 @@ use fulmen_virtual_pod::Shape;
 
 use crate::arguments::RunOptions;
 use crate::binary::{Binary, Glibc};
+use crate::libtpu::{Answer, Libtpu, LibtpuOption, Source};
 use crate::manage::{distinct_hosts, parallel_results};
 use crate::session::RECONNECT_INTERVAL;
 use crate::ssh::{CHECK, COPY, Input, START, SUPERVISE, Ssh};
@@ -24,12 +25,18 @@ pub(crate) const PORT: u16 = 8482;
 /// The time-out of a short script on a host.
 pub(crate) const SCRIPT_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// The time-out of a copy, longer than any copy takes: a slow connection is not a failure, and ssh
+/// detects a dead one.
+const COPY_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
+
 /// What all workers of a run have in common.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) run: String,
     pub(crate) binary: Binary,
     virtual_pod: Option<VirtualPod>,
+    /// If set, the program must run on TPUs.
+    pub(crate) libtpu: Option<Libtpu>,
     pub(crate) ssh: Ssh,
     /// All hosts, in the order of the workers.
     hosts: Vec<String>,
@@ -73,6 +80,8 @@ pub(crate) struct Host {
     present: Vec<String>,
     /// A worker of this name that another launcher started and that still runs.
     running: Option<String>,
+    /// How its libtpu came there.
+    pub(crate) libtpu: Answer,
 }
 
 /// Why a program was not started.
@@ -89,6 +98,7 @@ impl Plan {
         hosts: &[String],
         binary: Binary,
         virtual_pod: Option<VirtualPod>,
+        libtpu: Option<Libtpu>,
     ) -> Result<Plan> {
         if let Some(min) = arguments.min_hosts {
             if min == 0 || min > hosts.len() {
@@ -127,6 +137,7 @@ impl Plan {
             run,
             binary,
             virtual_pod,
+            libtpu,
             ssh,
             hosts: hosts.to_vec(),
             arguments: arguments.clone(),
@@ -176,8 +187,10 @@ impl Plan {
         let supervise = SUPERVISE.text();
         let program = self.name_on_host(&self.binary);
         let plugins = self.virtual_pod.iter().flat_map(VirtualPod::files);
+        let libtpu = self.libtpu.as_ref().and_then(Libtpu::path);
         let files: Vec<String> = plugins
             .map(|(variable, file)| format!("{variable}={}", self.name_on_host(file)))
+            .chain(libtpu.map(|path| format!("TPU_LIBRARY_PATH={path}")))
             .collect();
         let files = files.join("\n");
         let fixed = [
@@ -202,7 +215,7 @@ impl Plan {
         let timeout = SCRIPT_TIMEOUT
             + if self.wait_for.is_empty() { Duration::ZERO } else { self.wait_timeout };
         let answer = self.ssh.ask(host, &self.check_command(), Input::Open, timeout).result()?;
-        let state = Host::parse(&answer);
+        let mut state = Host::parse(&answer);
         if let Some(worker) = &state.running {
             let run = &self.run;
             return Err(format!(
@@ -221,15 +234,41 @@ impl Plan {
             let file =
                 fulmen_durable::open_regular(&binary.path).map_err(|e| format!("{path}: {e}"))?;
             let copy = COPY.command(&[&binary.hash]);
-            // Copying has no time limit: a slow connection is not a failure, and ssh detects a dead
-            // one.
-            let copied = self
-                .ssh
-                .ask(host, &copy, Input::File(file), Duration::from_secs(24 * 3600))
-                .result();
+            let copied = self.ssh.ask(host, &copy, Input::File(file), COPY_TIMEOUT).result();
             copied.map_err(|reason| format!("cannot copy {path}: {reason}"))?;
         }
+        if let Some(libtpu) = &self.libtpu {
+            state.libtpu = self.install(libtpu, host)?;
+        }
         Ok(state)
+    }
+
+    /// Lets a host download libtpu, and sends it from this machine if the host cannot.
+    ///
+    /// # Errors
+    /// Why the host has no usable libtpu.
+    fn install(&self, libtpu: &Libtpu, host: &str) -> Result<Answer, String> {
+        let Some(fetch) = libtpu.command(Source::Fetch) else { return Ok(Answer::default()) };
+        // The host detects a download that does not move.
+        let answer = self.ssh.ask(host, &fetch, Input::Text(""), COPY_TIMEOUT).result()?;
+        let answer = Answer::parse(&answer);
+        let (Some(reason), Some(input)) = (&answer.missing, libtpu.command(Source::Input)) else {
+            return Ok(answer);
+        };
+        let cannot = |why: String| {
+            format!(
+                "it cannot download libtpu {} ({reason}), and this machine cannot send it: {why}. If the host has a libtpu, \
+                 pass its path with --libtpu",
+                libtpu.wheel.version
+            )
+        };
+        let path = fulmen_pjrt::fetch::libtpu().map_err(|error| cannot(error.to_string()))?;
+        let file = fulmen_durable::open_regular(&path)
+            .map_err(|error| cannot(format!("{}: {error}", path.display())))?;
+        let copied =
+            self.ssh.compressing().ask(host, &input, Input::File(file), COPY_TIMEOUT).result();
+        let copied = Answer::parse(&copied.map_err(cannot)?);
+        Ok(Answer { others: answer.others, ..copied })
     }
 
     /// Starts a worker's program, and returns the offset in the log at which its output begins.
@@ -324,6 +363,20 @@ impl Plan {
                 let path = fulmen_gcloud::quote(&file.path.to_string_lossy());
                 lines.push(format!("{copy} <{path}"));
             }
+            let Some(libtpu) = &self.libtpu else { continue };
+            let Some(fetch) = libtpu.command(Source::Fetch) else { continue };
+            lines.push(self.ssh.shell_line(host, &fetch));
+            if let (LibtpuOption::Install, Some(input)) =
+                (&libtpu.option, libtpu.command(Source::Input))
+            {
+                let version = &libtpu.wheel.version;
+                lines.push(format!(
+                    "# only if {host} cannot download libtpu {version}, from the copy of this machine, which `fulmen plugin \
+                     install tpu` prints:"
+                ));
+                let copy = self.ssh.compressing().shell_line(host, &input);
+                lines.push(format!("# {} </path/of/libtpu.so", copy.replace('\n', "\n# ")));
+            }
         }
         for worker in workers {
             let names: Vec<&str> =
@@ -405,6 +458,9 @@ impl Plan {
         let mut environment: Vec<(String, String)> =
             variables.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
         environment.push(("FULMEN_RUN_ID".into(), self.run.clone()));
+        if self.libtpu.is_some() {
+            environment.push(("FULMEN_ACCELERATOR".into(), "tpu".into()));
+        }
         // The user's variables come last and take precedence.
         environment.extend_from_slice(user_variables);
         Worker { index, host: host.to_owned(), environment, arguments }
@@ -457,6 +513,7 @@ impl Host {
             chips: value("chips").parse().unwrap_or(0),
             present: value("present").split_whitespace().map(str::to_owned).collect(),
             running: Some(value("running").to_owned()).filter(|worker| !worker.is_empty()),
+            libtpu: Answer::default(),
         }
     }
 }

@@ -14,6 +14,7 @@ use signal_hook::iterator::Signals;
 
 use crate::arguments::{Run, RunOptions};
 use crate::binary::Binary;
+use crate::libtpu::{Libtpu, LibtpuOption};
 use crate::manage::{distinct_hosts, parallel_map, signal_all};
 use crate::monitor::{Limits, Monitor};
 use crate::output::{Output, WhenFull};
@@ -60,19 +61,14 @@ pub(crate) fn run(run: &Run, out: &mut dyn Write, signals: Receiver<Signal>) -> 
         None => targets.resolve_named(", or --virtual 4x2 to rehearse on this machine")?,
     };
     let virtual_pod = shape.map(|shape| VirtualPod::find(shape, out)).transpose()?;
-    let plan = Plan::new(arguments, ssh, &hosts, binary, virtual_pod)?;
+    let option = arguments.libtpu.clone().or(targets.tpu.is_some().then(LibtpuOption::default));
+    let libtpu = option.map(Libtpu::new);
+    let plan = Plan::new(arguments, ssh, &hosts, binary, virtual_pod, libtpu)?;
     if *is_dry_run {
         return dry_run(&plan, arguments, &hosts, out);
     }
     let unique = distinct_hosts(&hosts);
-    let prepare = || {
-        let name = |host: &String| {
-            let index = hosts.iter().position(|other| other == host).unwrap_or_default();
-            Worker::existing(index, host).to_string()
-        };
-        parallel_map(&unique, name, |host| plan.prepare(host))
-    };
-    let states = match interruptible(&plan.ssh, &signals, prepare) {
+    let states = match prepare_hosts(&plan, &hosts, out, &signals) {
         Ok(states) => states?,
         Err(signal) => return Ok(signal.exit_code()),
     };
@@ -123,6 +119,35 @@ pub(crate) fn run(run: &Run, out: &mut dyn Write, signals: Receiver<Signal>) -> 
     Ok(monitor.run_and_print(groups, signals, out))
 }
 
+/// Prepares each host, and returns their descriptions, or the signal that ended this.
+fn prepare_hosts(
+    plan: &Plan,
+    hosts: &[String],
+    out: &mut dyn Write,
+    signals: &Receiver<Signal>,
+) -> std::result::Result<Result<Vec<Host>>, Signal> {
+    if let Some(Libtpu { option: LibtpuOption::Install, wheel }) = &plan.libtpu {
+        let version = &wheel.version;
+        let size = wheel.megabytes;
+        let line =
+            format!("[pod] looking for libtpu {version}; a host without it downloads {size} MB");
+        print_line(out, &line);
+    }
+    let unique = distinct_hosts(hosts);
+    let prepare = || {
+        let name = |host: &String| {
+            let index = hosts.iter().position(|other| other == host).unwrap_or_default();
+            Worker::existing(index, host).to_string()
+        };
+        parallel_map(&unique, name, |host| plan.prepare(host))
+    };
+    let states = interruptible(&plan.ssh, signals, prepare)?;
+    if let (Some(libtpu), Ok(states)) = (&plan.libtpu, &states) {
+        libtpu_lines(libtpu, &unique, states).iter().for_each(|line| print_line(out, line));
+    }
+    Ok(states)
+}
+
 fn dry_run(
     plan: &Plan,
     arguments: &RunOptions,
@@ -147,6 +172,37 @@ fn dry_run(
         }
     }
     Ok(0)
+}
+
+/// What the user should know about the libtpu of each host.
+fn libtpu_lines(libtpu: &Libtpu, hosts: &[String], states: &[Host]) -> Vec<String> {
+    let mut lines = Vec::new();
+    for (host, state) in hosts.iter().zip(states) {
+        lines.extend(state.libtpu.others.iter().map(|other| format!("[pod] {host}: {other}")));
+    }
+    let name = match &libtpu.option {
+        LibtpuOption::None => return lines,
+        LibtpuOption::OnHost(path) => path.clone(),
+        LibtpuOption::Install => format!("libtpu {}", libtpu.wheel.version),
+    };
+    let kinds = distinct_hosts(states.iter().map(|state| &state.libtpu.state));
+    for kind in kinds {
+        let pairs = hosts.iter().zip(states);
+        let of_kind: Vec<&str> = pairs
+            .filter(|(_, state)| state.libtpu.state == kind)
+            .map(|(host, _)| host.as_str())
+            .collect();
+        let how = match kind.as_str() {
+            "present" => "was there".to_owned(),
+            "copied" => {
+                "copied from this machine, because the host could not download it".to_owned()
+            }
+            version if version.starts_with("version ") => version.to_owned(),
+            program => format!("downloaded with {program}"),
+        };
+        lines.push(format!("[pod] {name}: {how}, on {}", of_kind.join(", ")));
+    }
+    lines
 }
 
 /// Starts all workers, or none.

@@ -19,6 +19,7 @@ pub(crate) const CHECK: Script = Script(include_str!("scripts/check.sh"));
 pub(crate) const COPY: Script = Script(include_str!("scripts/copy.sh"));
 pub(crate) const START: Script = Script(include_str!("scripts/start.sh"));
 pub(crate) const SUPERVISE: Script = Script(include_str!("scripts/supervise.sh"));
+pub(crate) const LIBTPU: Script = Script(include_str!("scripts/libtpu.sh"));
 pub(crate) const FOLLOW: Script = Script(include_str!("scripts/follow.sh"));
 pub(crate) const SIGNAL: Script = Script(include_str!("scripts/signal.sh"));
 pub(crate) const STATUS: Script = Script(include_str!("scripts/status.sh"));
@@ -31,6 +32,13 @@ const MESSAGE_PREFIX: &str = "fulmen-pod: ";
 impl Script {
     pub(crate) fn text(self) -> String {
         format!("{PROLOGUE}\n{}", self.0)
+    }
+
+    /// The text without its comments, for a manifest.
+    pub(crate) fn short_text(self) -> String {
+        let text = self.text();
+        let is_code = |line: &&str| !line.is_empty() && !line.trim_start().starts_with('#');
+        text.lines().filter(is_code).collect::<Vec<_>>().join("\n")
     }
 
     /// The command for the host's shell.
@@ -102,6 +110,13 @@ impl Ssh {
         }
         let options = self.options.iter().cloned().chain(DEFAULT_OPTIONS.map(str::to_owned));
         options.chain(["--".into(), host.into(), remote.into()]).collect()
+    }
+
+    /// The same, with compressed connections.
+    pub(crate) fn compressing(&self) -> Ssh {
+        let mut options = self.options.clone();
+        options.push("-oCompression=yes".into());
+        Ssh { options, ..self.clone() }
     }
 
     /// The command as shell input.

@@ -36,7 +36,12 @@ fn a_tpu_lives_as_long_as_its_run() {
     };
     script("gcloud", GCLOUD);
     script("ssh", SSH);
-    let train = script("train", "#!/bin/sh\necho \"process $FULMEN_PROCESS_ID with $1\"\nexit 3\n");
+    let text = "#!/bin/sh\necho \"process $FULMEN_PROCESS_ID with $1 on $FULMEN_ACCELERATOR\"\n\
+                echo \"libtpu $TPU_LIBRARY_PATH\"\nexit 3\n";
+    let train = script("train", text);
+    for program in ["curl", "wget", "python3"] {
+        script(program, "#!/bin/sh\necho 'no network' >&2\nexit 1\n");
+    }
     let run = |more: &[&str], program: &str| -> Output {
         Command::new(env!("CARGO_BIN_EXE_fulmen"))
             .args(
@@ -49,6 +54,8 @@ fn a_tpu_lives_as_long_as_its_run() {
             )
             .env("PATH", format!("{}:{}", home.path().display(), std::env::var("PATH").unwrap()))
             .env("HOME", home.path())
+            .env("FULMEN_OFFLINE", "1")
+            .env_remove("XDG_CACHE_HOME")
             .env_remove("CLOUDSDK_CORE_PROJECT")
             .output()
             .unwrap()
@@ -57,17 +64,42 @@ fn a_tpu_lives_as_long_as_its_run() {
 
     let dry = run(&["--delete-after", "--dry-run"], train.to_str().unwrap());
     assert!(
-        String::from_utf8_lossy(&dry.stdout).contains("fulmen pod run --tpu t --zone z"),
+        String::from_utf8_lossy(&dry.stdout)
+            .contains("fulmen pod run --tpu t --zone z --libtpu install -- "),
         "{dry:?}"
     );
     let absent = run(&["--delete-after"], "/no/such/program");
     assert!(absent.status.code() == Some(2) && calls().is_empty(), "{absent:?}");
 
+    let relative = run(&["--libtpu", "libtpu.so"], train.to_str().unwrap());
+    let log = String::from_utf8_lossy(&relative.stderr);
+    assert!(relative.status.code() == Some(2) && calls().is_empty(), "{log}");
+    assert!(log.contains("expected `install`, `none`, or the absolute path"), "{log}");
+
+    // Nothing starts on a host that has no libtpu and cannot get it.
     let ended = run(&["--delete-after"], train.to_str().unwrap());
     let (out, log) =
         (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
+    assert_eq!(ended.status.code(), Some(1), "{out}{log}");
+    assert!(
+        log.contains("worker 0 (host-a): it cannot download libtpu 0.0.51 (curl: no network; wget"),
+        "{log}"
+    );
+    assert!(
+        log.contains("and this machine cannot send it: libtpu is missing, and FULMEN_OFFLINE"),
+        "{log}"
+    );
+    assert!(!out.contains("[worker 0]"), "{out}");
+    assert!(log.contains("[tpu] t is deleted") && !home.path().join("tpu").exists(), "{log}");
+
+    // Any library, since the program loads none.
+    let library = env!("CARGO_BIN_EXE_fulmen");
+    let ended = run(&["--delete-after", "--libtpu", library], train.to_str().unwrap());
+    let (out, log) =
+        (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
     assert_eq!(ended.status.code(), Some(3), "{out}{log}");
-    assert!(out.contains("[worker 0] process 0 with --lr=1"), "{out}{log}");
+    assert!(out.contains("[worker 0] process 0 with --lr=1 on tpu\n"), "{out}{log}");
+    assert!(out.contains(&format!("[worker 0] libtpu {library}\n")), "{out}{log}");
     assert!(log.contains("[tpu] t is deleted") && !home.path().join("tpu").exists(), "{log}");
     assert!(
         calls().contains("tpu-vm ssh t --zone=z --worker=all --command=true --quiet"),
@@ -75,7 +107,7 @@ fn a_tpu_lives_as_long_as_its_run() {
         calls()
     );
 
-    let kept = run(&[], train.to_str().unwrap());
+    let kept = run(&["--libtpu", "none"], train.to_str().unwrap());
     let log = String::from_utf8_lossy(&kept.stderr);
     assert!(kept.status.code() == Some(3) && home.path().join("tpu").exists(), "{log}");
     assert!(log.contains("t in z is READY and costs $230.40 a day."), "{log}");

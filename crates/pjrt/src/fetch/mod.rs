@@ -7,6 +7,7 @@
 //! ([`fulmen_durable`]). A file that is damaged later is downloaded again when it cannot be loaded,
 //! or when it has ended a process (`start_marks` detects this).
 
+mod libtpu_wheel;
 mod package;
 mod wheel;
 
@@ -18,6 +19,8 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+#[doc(hidden)]
+pub use self::libtpu_wheel::LibtpuWheel;
 use self::package::{CPU, CUDA, LIBTPU, Package};
 use crate::error::{Error, Kind, Result};
 use crate::hash;

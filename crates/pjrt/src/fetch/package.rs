@@ -61,9 +61,8 @@ pub(crate) const CPU: Option<Package<'_>> = Some(Package {
 pub(crate) const CPU: Option<Package<'_>> = None;
 
 /// A version has a wheel for each Python version. The library inside is the same, and no Python is
-/// needed to load it.
-#[cfg(target_arch = "x86_64")]
-pub(crate) const LIBTPU: Option<Package<'_>> = Some(Package {
+/// needed to load it. `libtpu_wheel` has more about the wheel.
+pub(crate) const LIBTPU_PACKAGE: Package<'_> = Package {
     description: "libtpu",
     name: "libtpu",
     version: "0.0.51",
@@ -88,7 +87,10 @@ pub(crate) const LIBTPU: Option<Package<'_>> = Some(Package {
         "`fulmen plugin install tpu` or `preflight --fetch-libtpu` (in a program, \
          fulmen::low_level::pjrt::fetch::libtpu)",
     ),
-});
+};
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) const LIBTPU: Option<Package<'_>> = Some(LIBTPU_PACKAGE);
 
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) const LIBTPU: Option<Package<'_>> = None;

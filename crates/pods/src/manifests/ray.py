@@ -24,6 +24,8 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 NAME = {{python_name}}
 COMMAND = {{command}}
 ENVIRONMENT = {{environment}}
+# What puts libtpu on a node, if the program needs it. It prints the path of the library.
+INSTALL = {{install}}
 # The number of independent programs, the processes of each (one per node), and the resources of each process.
 PROGRAMS, PROCESSES, RESOURCES = {{programs}}, {{hosts}}, {{resources}}
 MAX_RESTARTS = {{max_restarts}}
@@ -34,9 +36,21 @@ GRACE = 30  # seconds between SIGTERM and SIGKILL
 SETTLE = 60  # seconds in which Ray may notice that a lost node caused a failure
 
 
+def libtpu():
+    """Returns the variable that names the libtpu of this node."""
+    if not INSTALL:
+        return {}
+    done = subprocess.run(INSTALL, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(f"{ray.util.get_node_ip_address()}: {done.stderr.strip()}")
+    lines = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+    return {"TPU_LIBRARY_PATH": lines["path"]}
+
+
 @ray.remote(max_retries=0)
 def process(command, environment):
     """Runs the program on this node, and returns its exit code."""
+    environment = {**libtpu(), **environment}
     # Linux sends SIGTERM when this worker ends (PR_SET_PDEATHSIG is 1), so that no program outlives it.
     end_with_parent = lambda: ctypes.CDLL(None).prctl(1, signal.SIGTERM)
     child = subprocess.Popen(command, env={**os.environ, **environment}, preexec_fn=end_with_parent)

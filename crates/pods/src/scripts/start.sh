@@ -1,10 +1,10 @@
 # start.sh RUN WORKER PROGRAM LEASE GRACE OWNER START FILES SUPERVISE ARGUMENTS…: starts a program that outlives the connection,
 # in the folder START or in the home directory. PROGRAM is a path, or the hash of a copy. FILES has lines with a variable and
-# the file that it names, in the same way. Standard input has the environment, one variable per line, up to an empty line.
+# the file that it names, in the same way, or relative to the folder of all runs. Standard input has the environment, one variable per line, up to an empty line.
 run=$1 folder=$root/runs/$1/$2 named=$3 lease=$4 grace=$5 launcher=$6 start=${7:-$HOME} files=$8 supervise=$9
 shift 9
 # The path of a file. Sets `path`.
-locate() { case $1 in /*) path=$1 ;; *) path=$root/bin/$1 ;; esac; }
+locate() { case $1 in /*) path=$1 ;; */*) path=$root/$1 ;; *) path=$root/bin/$1 ;; esac; }
 make_root && mkdir -p "$folder" && cd "$folder" || exit 1
 # End a program that a lost connection has left, but none of another launcher.
 if is_running; then

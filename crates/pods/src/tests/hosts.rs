@@ -20,7 +20,7 @@ use tempfile::TempDir;
 use crate::{Arguments, Result};
 
 /// Longer than anything that a test waits for, even on a busy machine.
-const TIMEOUT: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// The hosts `host-a`, `host-b` and so on, behind one bridge. They share all files except those in
 /// the home directories.
@@ -167,6 +167,23 @@ impl Hosts {
         let path = self.bin(host).join(program);
         fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    /// Gives a host device files as of four TPU chips. Its other devices stay.
+    pub(crate) fn add_tpu(&self, host: usize) {
+        let folder = self.shared(&format!("dev{host}")).display().to_string();
+        self.run_on(host, &format!(
+            "mkdir {folder}; mount -t tmpfs tmpfs {folder}; mkdir {folder}/pts {folder}/shm
+             for name in null zero full random urandom tty; do touch {folder}/$name; mount --bind /dev/$name {folder}/$name; done
+             mount --bind /dev/pts {folder}/pts; ln -s pts/ptmx {folder}/ptmx; ln -s /proc/self/fd {folder}/fd
+             touch {folder}/accel0 {folder}/accel1 {folder}/accel2 {folder}/accel3; mount --move {folder} /dev"
+        ));
+    }
+
+    /// Runs a script, without single quotes, where the files of a host are.
+    pub(crate) fn run_on(&self, host: usize, script: &str) {
+        let unshare = self.hosts[host].unshare.id();
+        shell(&format!("nsenter --target {unshare} --mount sh -euc '{script}'"));
     }
 
     /// Connects a host, or takes it off the network.

@@ -2,8 +2,10 @@
 //! `cargo test -p fulmen-pods -- --include-ignored`.
 
 pub(crate) mod hosts;
+mod libtpu;
 mod mishaps;
 mod terminals;
+mod tpu_hosts;
 
 use std::fs;
 use std::path::Path;

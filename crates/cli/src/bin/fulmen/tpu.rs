@@ -98,8 +98,9 @@ fn dry_run(run: &Run) -> Result<u8> {
     ));
     let program: Vec<String> = run.options.program().iter().map(|word| quote(word)).collect();
     lines.push(format!(
-        "fulmen pod run --tpu {name} --zone {} -- {}",
+        "fulmen pod run --tpu {name} --zone {} --libtpu {} -- {}",
         zone_args.zone,
+        quote(&run.options.libtpu_on_tpu()),
         program.join(" ")
     ));
     if run.delete_after {

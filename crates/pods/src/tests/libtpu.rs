@@ -1,0 +1,375 @@
+//! The script that puts libtpu on a host, on this machine: with a small library, a home directory
+//! and a web server of its own. Out of scope: several hosts (`super::tpu_hosts`).
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use fulmen_pjrt::fetch::LibtpuWheel;
+use tempfile::TempDir;
+
+use crate::libtpu::{Answer, Libtpu, LibtpuOption, Source};
+
+/// Serves one file over HTTP, and counts the requests.
+struct Server {
+    address: String,
+    requests: Arc<AtomicUsize>,
+    ends: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Answers with the content, but sends only `sent` of its bytes.
+    fn new(content: Vec<u8>, sent: usize) -> Server {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let requests = Arc::new(AtomicUsize::new(0));
+        let ends = Arc::new(AtomicBool::new(false));
+        let count = requests.clone();
+        let end = ends.clone();
+        let thread = thread::spawn(move || {
+            for stream in listener.incoming() {
+                if end.load(Ordering::Relaxed) {
+                    break;
+                }
+                let mut stream = stream.unwrap();
+                let mut request = Vec::new();
+                let mut block = [0; 1024];
+                while !request.ends_with(b"\r\n\r\n") {
+                    let length = stream.read(&mut block).unwrap_or(0);
+                    if length == 0 {
+                        break;
+                    }
+                    request.extend_from_slice(&block[..length]);
+                }
+                count.fetch_add(1, Ordering::Relaxed);
+                // Others that want the file have time to ask for it.
+                thread::sleep(Duration::from_millis(300));
+                let head = format!("HTTP/1.0 200 OK\r\nContent-Length: {}\r\n\r\n", content.len());
+                let _ = stream.write_all(head.as_bytes());
+                let _ = stream.write_all(&content[..sent]);
+            }
+        });
+        Server { address, requests, ends, thread: Some(thread) }
+    }
+
+    fn requests(&self) -> usize {
+        self.requests.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Relaxed);
+        let _ = TcpStream::connect(&self.address);
+        let _ = self.thread.take().unwrap().join();
+    }
+}
+
+/// A host: a home directory, and programs that it finds first.
+struct Stage {
+    folder: TempDir,
+    library: Vec<u8>,
+    wheel: Vec<u8>,
+    libtpu: Libtpu,
+}
+
+/// The output of a program that gets this input.
+fn filter(program: &str, arguments: &[&str], input: &[u8]) -> Vec<u8> {
+    let mut child = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let input = input.to_vec();
+    let writer = thread::spawn(move || stdin.write_all(&input).unwrap());
+    let output = child.wait_with_output().unwrap();
+    writer.join().unwrap();
+    assert!(output.status.success(), "{program}");
+    output.stdout
+}
+
+/// A library and its hash.
+fn library(seed: u32) -> (Vec<u8>, String) {
+    let mut library = b"\x7fELF".to_vec();
+    let mut state = seed;
+    for _ in 0..300_000 {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        library.push((state >> 24) as u8 & 0x3f);
+    }
+    let sum = filter("sha256sum", &[], &library);
+    (library, String::from_utf8(sum).unwrap()[..64].to_owned())
+}
+
+impl Stage {
+    fn new() -> Stage {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["home", "bin"] {
+            fs::create_dir(folder.path().join(name)).unwrap();
+        }
+        let (library, sha256) = library(7);
+        // A gzip file is a header of 10 bytes, the compressed bytes, the checksum and the size.
+        let gzip = filter("gzip", &["-nc"], &library);
+        let compressed = &gzip[10..gzip.len() - 8];
+        let crc32 = u32::from_le_bytes(gzip[gzip.len() - 8..][..4].try_into().unwrap());
+        let before = b"the head of a zip file";
+        let wheel = [&before[..], compressed, b"its end", &[0; 50_000]].concat();
+        let wheel_description = LibtpuWheel {
+            version: "0.0.51".into(),
+            megabytes: 1,
+            url: "http://127.0.0.1:1/none".into(),
+            offset: before.len() as u64,
+            compressed_bytes: compressed.len() as u64,
+            crc32,
+            bytes: library.len() as u64,
+            sha256,
+            pip_arguments: vec!["--only-binary=:all:".into(), "libtpu==0.0.51".into()],
+            oldest_version: "0.0.29".into(),
+        };
+        let libtpu = Libtpu { option: LibtpuOption::Install, wheel: wheel_description };
+        let stage = Stage { folder, library, wheel, libtpu };
+        stage.program("python3", "echo 'No module named pip' >&2; exit 1");
+        stage
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// A program of the host.
+    fn program(&self, name: &str, script: &str) {
+        let path = self.path("bin").join(name);
+        fs::write(&path, format!("#!/bin/bash\n{script}\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    fn serve(&mut self, content: Vec<u8>, sent: usize) -> Server {
+        let server = Server::new(content, sent);
+        self.libtpu.wheel.url = format!("http://{}/libtpu.whl", server.address);
+        server
+    }
+
+    /// A file of the home directory.
+    fn write(&self, name: &str, content: &[u8]) -> PathBuf {
+        let path = self.path("home").join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, content).unwrap();
+        path
+    }
+
+    /// Runs the script. Returns its answer, or its message.
+    fn run(&self, source: Source, input: &[u8]) -> Result<Answer, String> {
+        let search =
+            std::env::join_paths([&self.path("bin"), Path::new("/usr/bin"), Path::new("/bin")]);
+        let mut child = Command::new("sh")
+            .args(["-c", &self.libtpu.command(source).unwrap()])
+            .env_clear()
+            .envs([("HOME", self.path("home").into_os_string()), ("PATH", search.unwrap())])
+            .envs([("WHEEL", self.path("wheel").into_os_string()), ("LC_ALL", OsString::from("C"))])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // A script that fails early reads no input.
+        let _ = child.stdin.take().unwrap().write_all(input);
+        let output = child.wait_with_output().unwrap();
+        let message = String::from_utf8(output.stderr).unwrap();
+        if output.status.success() {
+            Ok(Answer::parse(&String::from_utf8(output.stdout).unwrap()))
+        } else {
+            Err(message)
+        }
+    }
+
+    fn own(&self) -> PathBuf {
+        self.path("home/.cache/fulmen/pjrt/libtpu-0.0.51/libtpu.so")
+    }
+
+    /// Checks that programs find the right library, and that nothing else was left.
+    fn has_library(&self) {
+        let link = self.path("home/.fulmen/pods/libtpu-0.0.51/libtpu.so");
+        assert!(fs::read(link).unwrap() == self.library, "another library");
+        self.has_no_leftovers();
+    }
+
+    fn has_no_leftovers(&self) {
+        for folder in [".cache/fulmen/pjrt", ".fulmen/pods/libtpu-0.0.51"] {
+            let entries = fs::read_dir(self.path("home").join(folder)).into_iter().flatten();
+            for entry in entries {
+                let name = entry.unwrap().file_name().into_string().unwrap();
+                let known = ["libtpu-0.0.51", ".lock", "libtpu.so"];
+                assert!(known.contains(&name.as_str()), "{folder} has {name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_host_without_python_downloads_libtpu_once() {
+    let mut stage = Stage::new();
+    let ran = stage.path("python-ran");
+    stage.program("python3", &format!("touch {}; exit 1", ran.display()));
+    let server = stage.serve(stage.wheel.clone(), stage.wheel.len());
+    assert_eq!(stage.run(Source::Fetch, b"").unwrap().state, "curl");
+    stage.has_library();
+    assert_eq!(fs::read(stage.own()).unwrap(), stage.library);
+    assert_eq!(stage.run(Source::Fetch, b"").unwrap().state, "present");
+    assert_eq!((server.requests(), ran.exists()), (1, false));
+    // A file that lost power left half written, or that somebody damaged.
+    for damaged in [&stage.library[..1000], &[&b"x"[..], &stage.library[1..]].concat()] {
+        fs::write(stage.own(), damaged).unwrap();
+        assert_eq!(stage.run(Source::Fetch, b"").unwrap().state, "curl");
+        stage.has_library();
+    }
+    // A killed download.
+    stage.write(".cache/fulmen/pjrt/.fetching-Ab12/libtpu.so", b"half");
+    fs::remove_file(stage.own()).unwrap();
+    stage.run(Source::Fetch, b"").unwrap();
+    stage.has_library();
+}
+
+#[test]
+fn two_programs_that_install_at_once_download_once() {
+    let mut stage = Stage::new();
+    let server = stage.serve(stage.wheel.clone(), stage.wheel.len());
+    let states = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let state = stage.run(Source::Fetch, b"").unwrap().state;
+                states.lock().unwrap().push(state);
+            });
+        }
+    });
+    let mut states = states.into_inner().unwrap();
+    states.sort();
+    assert_eq!(states, ["curl", "present", "present"]);
+    assert_eq!(server.requests(), 1);
+    stage.has_library();
+}
+
+#[test]
+fn a_wrong_or_short_download_is_not_installed() {
+    let mut stage = Stage::new();
+    let mut other = stage.wheel.clone();
+    other[100] ^= 1;
+    let wrong = stage.serve(other.clone(), other.len());
+    let missing = stage.run(Source::Fetch, b"").unwrap().missing.unwrap();
+    let expected =
+        "curl: what it got is not the published libtpu 0.0.51: the SHA-256 of the library is ";
+    assert!(missing.starts_with(expected), "{missing}");
+    assert!(missing.contains(&format!(", not {}; wget: ", stage.libtpu.wheel.sha256)), "{missing}");
+    assert!(missing.ends_with("python3 -m pip: No module named pip"), "{missing}");
+    assert!(wrong.requests() >= 1 && !stage.own().exists());
+    stage.has_no_leftovers();
+    let cut_off = stage.serve(stage.wheel.clone(), stage.wheel.len() / 2);
+    let missing = stage.run(Source::Fetch, b"").unwrap().missing.unwrap();
+    assert!(missing.starts_with("curl: (18) "), "{missing}");
+    assert!(cut_off.requests() >= 1 && !stage.own().exists());
+    stage.has_no_leftovers();
+    let message = stage.run(Source::Alone, b"").unwrap_err();
+    assert!(message.contains("error cannot download libtpu 0.0.51: curl: (18) "), "{message}");
+    assert!(message.contains("Give this machine a network, or the path"), "{message}");
+}
+
+#[test]
+fn without_a_network_pip_may_have_an_index_and_then_the_launcher_sends_it() {
+    let stage = Stage::new();
+    let missing = stage.run(Source::Fetch, b"").unwrap().missing.unwrap();
+    assert!(missing.starts_with("curl: (7) "), "{missing}");
+    let message = stage.run(Source::Input, &stage.library[1..]).unwrap_err();
+    assert!(message.contains("the copy is damaged: its SHA-256 is "), "{message}");
+    assert!(!stage.own().exists());
+    assert_eq!(stage.run(Source::Input, &stage.library).unwrap().state, "copied");
+    stage.has_library();
+
+    let stage = Stage::new();
+    fs::write(stage.path("wheel"), &stage.wheel).unwrap();
+    let pip = r#"[ "$1 $2 $3" = "-m pip download" ] || exit 9
+while [ $# -gt 1 ]; do [ "$1" = --dest ] && cp "$WHEEL" "$2/libtpu-0.0.51-any.whl"; shift; done
+[ "$1" = libtpu==0.0.51 ]"#;
+    stage.program("python3", pip);
+    assert_eq!(stage.run(Source::Fetch, b"").unwrap().state, "python3 -m pip");
+    stage.has_library();
+}
+
+#[test]
+fn the_libtpu_of_an_image_is_used_if_it_is_the_tested_one_and_named_if_not() {
+    let mut stage = Stage::new();
+    let site = ".local/lib/python3.10/site-packages";
+    let found = stage.write(&format!("{site}/libtpu/libtpu.so"), &stage.library);
+    let server = stage.serve(stage.wheel.clone(), stage.wheel.len());
+    let answer = stage.run(Source::Fetch, b"").unwrap();
+    assert_eq!((answer.state.as_str(), server.requests()), ("present", 0));
+    stage.has_library();
+
+    for (version, expected) in [
+        ("0.0.7", "is not used: it is older than 0.0.29, the first whose PJRT API this version"),
+        ("0.0.60", "is not used; to use it, pass --libtpu "),
+    ] {
+        fs::write(&found, library(8).0).unwrap();
+        let description = format!("{site}/libtpu-{version}.dist-info/METADATA");
+        let description = stage.write(&description, b"");
+        let answer = stage.run(Source::Fetch, b"").unwrap();
+        let others = answer.others.join("\n");
+        let name = format!("libtpu {version} at {} {expected}", found.display());
+        assert!(others.starts_with(&name), "{others}");
+        stage.has_library();
+        fs::remove_dir_all(description.parent().unwrap()).unwrap();
+        fs::remove_file(stage.own()).unwrap();
+    }
+}
+
+#[test]
+fn a_path_of_ones_own_is_checked() {
+    let mut stage = Stage::new();
+    let path = stage.path("home/a b/libtpu/libtpu.so");
+    stage.libtpu.option = path.display().to_string().parse().unwrap();
+    let message = stage.run(Source::Fetch, b"").unwrap_err();
+    assert!(message.contains(&format!("there is no libtpu at {} ", path.display())), "{message}");
+    let pointer = b"version https://git-lfs.github.com/spec/v1\n";
+    stage.write("a b/libtpu/libtpu.so", pointer);
+    let message = stage.run(Source::Fetch, b"").unwrap_err();
+    assert!(message.contains("it does not begin as an ELF file"), "{message}");
+    stage.write("a b/libtpu/libtpu.so", &library(8).0);
+    assert_eq!(stage.run(Source::Fetch, b"").unwrap().state, "version unknown");
+    stage.write("a b/libtpu-0.0.9.dist-info/METADATA", b"");
+    let message = stage.run(Source::Fetch, b"").unwrap_err();
+    assert!(
+        message.contains("libtpu 0.0.9 at ") && message.contains("older than 0.0.29"),
+        "{message}"
+    );
+    fs::rename(
+        stage.path("home/a b/libtpu-0.0.9.dist-info"),
+        stage.path("home/a b/libtpu-0.0.30.dist-info"),
+    )
+    .unwrap();
+    assert_eq!(stage.run(Source::Fetch, b"").unwrap().state, "version 0.0.30");
+    assert!(!stage.path("home/.cache").exists(), "nothing is installed");
+}
+
+#[test]
+fn a_full_disk_and_another_processor_are_named() {
+    let mut stage = Stage::new();
+    let server = stage.serve(stage.wheel.clone(), stage.wheel.len());
+    stage.program("df", "echo Filesystem; echo 'tmpfs 100 0 100 0% /'");
+    let message = stage.run(Source::Fetch, b"").unwrap_err();
+    let expected = "/.cache/fulmen/pjrt has 0 MiB free, and libtpu takes 0 MiB; set XDG_CACHE_HOME";
+    assert!(message.contains("error No space left on device: "), "{message}");
+    assert!(message.contains(expected), "{message}");
+    stage.program("uname", "echo aarch64");
+    let message = stage.run(Source::Fetch, b"").unwrap_err();
+    assert!(message.contains("x86_64, but this processor is aarch64"), "{message}");
+    assert_eq!(server.requests(), 0);
+}
