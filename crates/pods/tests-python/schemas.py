@@ -3,6 +3,8 @@
 JobSet's schema is from the package kubeflow-trainer-api, whose models are generated from JobSet's own types.
 """
 
+import ast
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -90,7 +92,38 @@ def skypilot(topology, folder):
     assert resources.accelerators, resources
 
 
+def libtpu(folder):
+    """The script that installs libtpu is the same for each kind, whatever the quotes of its format, and runs."""
+    slice = ["--topology", "v5e:4x4"]
+    spec = yaml.safe_load(manifest("--kind", "jobset", *slice, "--image", "me/train:1"))["spec"]
+    pod = spec["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    (container,) = pod["initContainers"]
+    words = [word.replace("$$(", "$(") for word in container["command"]]
+    assert words[:2] == ["bash", "-c"], words
+    # The program looks where that container writes.
+    (folder_of_container,) = [variable["value"] for variable in container["env"]]
+    environment = {variable["name"]: variable.get("value") for variable in pod["containers"][0]["env"]}
+    assert environment["TPU_LIBRARY_PATH"].startswith(folder_of_container + "/.cache/fulmen/pjrt/libtpu-"), environment
+    for mounts in container["volumeMounts"], pod["containers"][0]["volumeMounts"]:
+        assert {"name": "libtpu", "mountPath": folder_of_container} in mounts, mounts
+    assert {"name": "libtpu", "emptyDir": {}} in pod["volumes"], pod
+    task = yaml.safe_load(manifest("--kind", "skypilot", *slice))
+    assert shlex.split(task["setup"]) == words, task["setup"]
+    ray = ast.parse(manifest("--kind", "ray", *slice))
+    assigned = {line.targets[0].id: line.value for line in ray.body if isinstance(line, ast.Assign) and hasattr(line.targets[0], "id")}
+    assert ast.literal_eval(assigned["INSTALL"]) == words, assigned["INSTALL"]
+    (folder / "bin").mkdir()
+    for program in ["curl", "wget", "python3"]:
+        (folder / "bin" / program).write_text("#!/bin/sh\necho no network >&2\nexit 1\n")
+        (folder / "bin" / program).chmod(0o755)
+    environment = {"HOME": str(folder), "PATH": f"{folder}/bin:/usr/bin:/bin"}
+    ran = subprocess.run(words, env=environment, capture_output=True, text=True)
+    reason = "curl: no network; wget: no network; python3 -m pip: no network. Give this machine a network"
+    assert ran.returncode == 1 and reason in ran.stderr, ran
+
+
 with tempfile.TemporaryDirectory() as folder:
+    libtpu(Path(folder))
     for topology in TOPOLOGIES:
         jobset(topology)
         jobset(topology, *JOBSET_OPTIONS)
