@@ -10,8 +10,8 @@ use crate::{Buffer, Module, Parameter, RandomStream, TrainingMode, Visit, Visito
 /// The most tensors whose types a row shows.
 const MAX_SHOWN: usize = 4;
 
-/// The parts of a module with their types and their parameters: dtype, shape, which are frozen, and
-/// how they are split over devices. It prints as a table. The Trainer's `fit` first prints the
+/// The parts of a module with their types and their parameters: dtype, shape, which are frozen, how
+/// they are split over devices, and which an earlier part has too. It prints as a table. The Trainer's `fit` first prints the
 /// table of the outermost parts (`enable_model_summary`).
 ///
 /// ```
@@ -97,7 +97,13 @@ impl ModelSummary {
                     .map(|sharding| format!(" split {sharding}"))
                     .unwrap_or_default();
                 let frozen = if p.requires_grad() { "" } else { " frozen" };
-                format!("{own_name}{}{split}{frozen}", p.ty())
+                let shared = parameters
+                    .iter()
+                    .find(|(_, first)| first.is(p))
+                    .filter(|(first, _)| first != name && !first.starts_with(&prefix))
+                    .map(|(first, _)| format!(" shared with {first}"))
+                    .unwrap_or_default();
+                format!("{own_name}{}{split}{frozen}{shared}", p.ty())
             };
             let mut shapes: Vec<String> =
                 distinct.iter().take(MAX_SHOWN).map(|entry| shape(entry)).collect();

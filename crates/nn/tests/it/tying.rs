@@ -7,7 +7,9 @@ use std::path::Path;
 use crate::common::{assert_close, fault, values};
 use fulmen_nn::safetensors::{read, write};
 use fulmen_nn::weights::{Strictness, load_weights, save_weights};
-use fulmen_nn::{BatchNorm2d, Buffer, Conv2d, Embedding, Init, Linear, Module, Parameter};
+use fulmen_nn::{
+    BatchNorm2d, Buffer, Conv2d, Embedding, Init, Linear, ModelSummary, Module, Parameter,
+};
 use fulmen_tensor::{DType, Sharding, Tensor, TensorType, grad, random};
 
 /// A minimal language model: the weight of the output layer has the shape of the embedding's.
@@ -32,6 +34,17 @@ impl Words {
         let logits = self.head.forward(&self.embed.forward(&words).tanh());
         (&logits * &logits).mean_all()
     }
+}
+
+#[test]
+fn a_shared_parameter_is_marked_in_the_summary() {
+    let words = Words::new();
+    assert!(!ModelSummary::new(&words, 1).to_string().contains("shared"));
+    words.tie();
+    let summary = ModelSummary::new(&words, 1);
+    assert_eq!(summary.rows()[0][3], "weight f32[5, 3]");
+    assert_eq!(summary.rows()[1][3], "weight f32[5, 3] shared with embed.weight");
+    assert_eq!(summary.total(), "15 parameters; 60 bytes");
 }
 
 fn names(module: &impl Module) -> Vec<String> {
