@@ -12,10 +12,11 @@ use super::event::{CacheEstimate, CacheEvent};
 use super::key::{Key, Options};
 use super::maintenance;
 use super::manifest::{self, CacheEntry, FORMAT, FieldEntry, MAX_PARTS, Manifest, Plan};
+use super::store as copies;
 use fulmen_data::internal::differences;
 use fulmen_data::{Dataset, Error, Field, Result};
 use fulmen_durable::messages::size;
-use fulmen_files::{self as store, Lock};
+use fulmen_files::{self as store, Location, Lock};
 
 /// A larger number of threads is certainly a mistake.
 const MAX_WORKERS: usize = 1024;
@@ -39,6 +40,7 @@ pub struct CacheBuilder {
     allowed_bad: usize,
     refuse_others: bool,
     part_bytes: Option<u64>,
+    store: Option<Location>,
     on_event: OnEvent,
     pub(crate) disk: Disk,
 }
@@ -53,6 +55,7 @@ impl CacheBuilder {
             allowed_bad: 0,
             refuse_others: false,
             part_bytes: None,
+            store: None,
             on_event: Box::new(|_| {}),
             disk: Disk::default(),
         }
@@ -112,6 +115,28 @@ impl CacheBuilder {
         self
     }
 
+    /// A place for a copy of the cache, which other machines can use: `gs://bucket/caches`,
+    /// `s3://bucket/caches`, or another folder. If this machine has no such cache and the store has
+    /// it, it is copied from there instead of being made. If the store does not have it, it is
+    /// copied there. Each part is compared with its checksum.
+    ///
+    /// ```
+    /// use fulmen_cache::CacheExt;
+    /// use fulmen_data::{Dataset, TensorDataset};
+    ///
+    /// let folder = tempfile::tempdir()?;
+    /// let data = TensorDataset::builder().array("x", [3, 2], vec![0.5f32; 6]).build()?;
+    /// let store = folder.path().join("shared"); // usually a bucket
+    /// let first = data.clone().cache(folder.path().join("one machine")).store(&store).open()?;
+    /// let second = data.cache(folder.path().join("another")).store(&store).open()?; // copied
+    /// assert_eq!(first.len(), second.len());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn store(mut self, store: impl Into<Location>) -> CacheBuilder {
+        self.store = Some(store.into());
+        self
+    }
+
     /// A callback for progress and other events ([`CacheEvent`]), called on the calling thread.
     pub fn on_event(mut self, on_event: impl FnMut(CacheEvent) + Send + 'static) -> CacheBuilder {
         self.on_event = Box::new(on_event);
@@ -141,7 +166,8 @@ impl CacheBuilder {
     /// A dataset without a fingerprint, or with a function but without a
     /// [`version`](CacheBuilder::version); files that changed while the cache was made; a disk with
     /// too little space, before anything is written (the error has the numbers); a sample that
-    /// cannot be read. Finished parts stay, and the next run continues from there.
+    /// cannot be read; a [`store`](CacheBuilder::store) that cannot be read or written. Finished
+    /// parts stay, and the next run continues from there.
     pub fn open(mut self) -> Result<CachedDataset> {
         let fields = self.check()?;
         let key = Key::new(&*self.dataset, &fields, &self.options)?;
@@ -150,6 +176,7 @@ impl CacheBuilder {
             && plan.manifest.key == key.hash
             && plan.is_complete()
         {
+            self.copy_to_store(&key, &dir, &plan)?;
             return CachedDataset::from_plan(&dir, plan);
         }
         self.report_differences(&key, &dir)?;
@@ -173,6 +200,11 @@ impl CacheBuilder {
             Some(plan) if plan.manifest.key == key.hash => plan,
             _ => self.plan(&fields, &key)?,
         };
+        if !plan.is_complete()
+            && let Some(copied) = self.copy_from_store(&key, &dir)?
+        {
+            plan = copied;
+        }
         if !plan.is_complete() {
             self.fill(&dir, &mut plan)?;
             let key_now = Key::new(&*self.dataset, &fields, &self.options)?;
@@ -185,8 +217,34 @@ impl CacheBuilder {
                 )));
             }
         }
+        self.copy_to_store(&key, &dir, &plan)?;
         drop(lock);
         CachedDataset::from_plan(&dir, plan)
+    }
+
+    /// Copies the cache from the store, if that has it.
+    fn copy_from_store(&self, key: &Key, dir: &Path) -> Result<Option<Plan>> {
+        let Some(store) = self.store.as_ref().map(|store| store.join(key.folder())) else {
+            return Ok(None);
+        };
+        let Some(plan) = copies::find(&store, &key.hash)? else { return Ok(None) };
+        store::remove_leftovers(dir)?;
+        let (missing_bytes, missing_parts) = (plan.bytes()?.0, plan.num_parts());
+        let expected = CacheEstimate { missing_bytes, missing_parts, ..estimate(&plan)? };
+        self.check_free_space(dir, &expected)?;
+        copies::download(&store, &plan, dir, &self.disk)?;
+        Ok(Some(plan))
+    }
+
+    /// Copies the finished cache to the store, if that does not have it.
+    fn copy_to_store(&self, key: &Key, dir: &Path, plan: &Plan) -> Result<()> {
+        let Some(store) = self.store.as_ref().map(|store| store.join(key.folder())) else {
+            return Ok(());
+        };
+        if copies::find(&store, &key.hash)?.is_some() {
+            return Ok(());
+        }
+        copies::upload(&store, plan, dir)
     }
 
     fn fill(&mut self, dir: &Path, plan: &mut Plan) -> Result<()> {

@@ -9,7 +9,9 @@
 //! the manifest does not list is not part of the cache; the bytes of a part depend only on the
 //! dataset and the options.
 //!
-//! Out of scope: the datasets, and caches in a remote store.
+//! A copy of a finished cache can be in a bucket (`store`); samples are read from a local one.
+//!
+//! Out of scope: the datasets.
 
 mod arrow;
 mod atomic_file;
@@ -23,6 +25,7 @@ mod key;
 mod maintenance;
 mod manifest;
 mod mmap;
+mod store;
 #[cfg(test)]
 mod tests;
 

@@ -23,7 +23,7 @@ pub(crate) const FORMAT: u32 = 1;
 /// A manifest that declares more files is damaged.
 pub(crate) const MAX_PARTS: usize = 10_000;
 /// The manifest of a cache of a thousand terabytes is smaller than this.
-const MAX_BYTES: u64 = 256 << 20;
+pub(crate) const MAX_BYTES: u64 = 256 << 20;
 
 /// The information about a cache that is known without reading its parts.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -17,6 +17,73 @@ use fulmen_data::{
     DType, DataLoader, Dataset, Error, Field, Fingerprint, HostBatch, Result, Sample, Source,
 };
 
+/// What a machine that has the copy in the store reads.
+#[test]
+fn a_cache_is_copied_to_a_store_and_from_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = folder.path().join("store");
+    let noise = Noise::new(40);
+    let open = |machine: &str| {
+        let builder = noise.clone().cache(folder.path().join(machine)).variants(2);
+        builder.part_bytes(1000).store(&store).open()
+    };
+    let first = open("first").unwrap();
+    assert_eq!(noise.count(), 80);
+    let copy = store.join(first.path().file_name().unwrap());
+    let files = |folder: &Path| {
+        let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
+        let mut files: Vec<(String, Vec<u8>)> = entries
+            .map(|entry| {
+                (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap())
+            })
+            .filter(|(name, _)| !name.ends_with(".lock"))
+            .collect();
+        files.sort();
+        files
+    };
+    assert!(files(&copy).len() > 3);
+    assert_eq!(files(&copy), files(first.path()));
+
+    // Another machine reads no sample of the original.
+    let second = open("second").unwrap();
+    assert_eq!(noise.count(), 0);
+    assert_eq!(files(second.path()), files(first.path()));
+    let batch = |data: &CachedDataset| {
+        let loader = DataLoader::builder(data.clone()).batch_size(40).build().unwrap();
+        let batch = loader.epoch(1).next().unwrap().unwrap();
+        batch.values::<u8>(0).unwrap().to_vec()
+    };
+    assert_eq!(batch(&second), batch(&first));
+
+    // A store that lost its copy gets it again from a machine that has it.
+    fs::remove_dir_all(&copy).unwrap();
+    open("second").unwrap();
+    assert_eq!((noise.count(), files(&copy)), (0, files(first.path())));
+
+    // A damaged copy is an error, and leaves no cache behind.
+    let part = copy.join("part-00001.arrow");
+    let mut bytes = fs::read(&part).unwrap();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    for (damaged, expected) in [
+        (bytes.clone(), "the SHA-256"),
+        (bytes[..last].to_vec(), "bytes and the SHA-256"),
+        ([&bytes[..], b"x"].concat(), "it has more than"),
+    ] {
+        let _ = fs::remove_file(&part);
+        fs::write(&part, damaged).unwrap();
+        let error = open("third").unwrap_err().to_string();
+        assert!(error.contains("part-00001.arrow") && error.contains(expected), "{error}");
+        assert!(CachedDataset::open(folder.path().join("third")).is_err());
+    }
+    // A copy without a manifest is not finished, so the cache is made.
+    fs::remove_file(copy.join("cache.json")).unwrap();
+    let third = open("third").unwrap();
+    assert_eq!(noise.count(), 80);
+    assert_eq!(files(third.path()), files(first.path()));
+    assert_eq!(files(&copy), files(first.path()));
+}
+
 /// Random samples; some may fail or take time.
 #[derive(Clone)]
 struct Noise {

@@ -50,6 +50,10 @@ pub(crate) struct Warm {
     /// The folder of the cache; it may have caches of other images or options
     #[arg(long, short, value_name = "FOLDER")]
     output: PathBuf,
+    /// A copy of the cache for other machines: gs://bucket/folder, s3://bucket/folder or a folder.
+    /// If it is there, it is copied from there instead of being made
+    #[arg(long, value_name = "PLACE")]
+    store: Option<String>,
     /// The side of the images in pixels
     #[arg(long, default_value_t = 224, value_name = "PIXELS")]
     size: usize,
@@ -120,6 +124,9 @@ impl Warm {
             .refuse_others(self.refuse_others);
         if let Some(workers) = self.workers {
             builder = builder.workers(workers);
+        }
+        if let Some(store) = self.store {
+            builder = builder.store(store);
         }
         if self.dry_run {
             outln!("{}", builder.estimate()?);
