@@ -194,8 +194,13 @@ impl Failure {
         processes: Vec<u32>,
         message: impl Into<String>,
     ) -> Failure {
-        let (ends_run, signal) = (false, None);
-        Failure { kind: kind as i32, processes, message: message.into(), ends_run, signal }
+        Failure {
+            kind: kind as i32,
+            processes,
+            message: message.into(),
+            ends_run: false,
+            signal: None,
+        }
     }
 }
 

@@ -81,8 +81,11 @@ fn measure(
 ) -> Result<LoaderBench> {
     let loader = loader.with_own_report()?;
     let start = Instant::now();
-    let (mut batches, mut samples, mut bytes) = (0, 0, 0);
-    let (mut first_batch, mut first_samples) = (Duration::ZERO, 0);
+    let mut batches = 0;
+    let mut samples = 0;
+    let mut bytes = 0;
+    let mut first_batch = Duration::ZERO;
+    let mut first_samples = 0;
     for batch in read(&loader) {
         let batch = batch?;
         if batches == 0 {

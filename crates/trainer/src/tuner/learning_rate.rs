@@ -154,9 +154,10 @@ impl LearningRateFinder {
 
     /// Smooths the losses of the steps into a curve.
     fn curve(&self, loss: &str, losses: &[f64]) -> LearningRateCurve {
-        let (rates, smoothed) = (Vec::new(), Vec::new());
-        let mut curve = LearningRateCurve { loss: loss.to_owned(), rates, losses: smoothed };
-        let (mut mean, mut best) = (0.0, f64::INFINITY);
+        let mut curve =
+            LearningRateCurve { loss: loss.to_owned(), rates: Vec::new(), losses: Vec::new() };
+        let mut mean = 0.0;
+        let mut best = f64::INFINITY;
         for (i, loss) in losses.iter().enumerate() {
             mean = self.smoothing * mean + (1.0 - self.smoothing) * loss;
             // Correct the bias towards the initial 0, as Adam does.
