@@ -10,6 +10,7 @@
 //! | [`dcgan`] | DCGAN | PyTorch's example |
 //! | [`decoder`] | Llama, Mistral, Qwen, Gemma | transformers |
 //! | [`gpt2`] | GPT-2 | transformers |
+//! | [`inception`] | Inception-v3, also for FID | torchvision, torch-fidelity |
 //! | [`marian`] | the Transformer of "Attention is all you need"; Marian's translators | transformers |
 //! | [`resnet`] | ResNet-18, 34, 50, 101, 152 | torchvision, timm |
 //! | [`t5`] | T5, T5 1.1, Flan-T5 | transformers |
@@ -53,6 +54,8 @@ mod error;
 mod generate;
 #[cfg(feature = "gpt2")]
 pub mod gpt2;
+#[cfg(feature = "inception")]
+pub mod inception;
 mod init;
 mod labels;
 mod layers;
