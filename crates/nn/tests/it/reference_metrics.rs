@@ -5,8 +5,8 @@ use crate::common::assert_close;
 use crate::common::reference::{cases, count, inputs, number, sizes, tensor, word};
 use fulmen_nn::metrics::{
     Accuracy, Auroc, Average, AveragePrecision, Bleu, ConfusionMatrix, ErrorRate, F1,
-    FrechetDistance, JaccardIndex, Mean, MeanAbsoluteError, MeanSquaredError, MetricState,
-    Normalize, Perplexity, Precision, R2Score, Recall, Sums, TokenBleu, Value,
+    FrechetDistance, InceptionScore, JaccardIndex, Mean, MeanAbsoluteError, MeanSquaredError,
+    MetricState, Normalize, Perplexity, Precision, R2Score, Recall, Sums, TokenBleu, Value,
 };
 use fulmen_tensor::{Runtime, Tensor};
 use serde_json::Value as Json;
@@ -68,6 +68,9 @@ fn statistics(op: &str, attrs: &Json, inputs: &[Tensor]) -> MetricState {
         "mae" => MeanAbsoluteError::new().update(x, t),
         "r2" => R2Score::new().update(x, t),
         "frechet" => MetricState::new(FrechetDistance, &[x, t], &[x.size(0)]),
+        "inception_score" => InceptionScore::new(count(&attrs["splits"]))
+            .deviation(attrs["deviation"] == true)
+            .update(x, t),
         "perplexity" => Perplexity::new().update(x, t),
         other => panic!("no metric {other}"),
     }
@@ -127,8 +130,9 @@ fn metrics_are_those_of_scikit_learn_in_one_batch_and_in_many() {
             merged.merge(&part).unwrap_or_else(|e| panic!("{name}: {e}"));
         }
         // Counts are exact; sums are computed in f32.
-        let summed = ["mean", "mse", "rmse", "mae", "r2", "frechet", "perplexity"]
-            .contains(&word(&case["op"], "op"));
+        let summed =
+            ["mean", "mse", "rmse", "mae", "r2", "frechet", "inception_score", "perplexity"]
+                .contains(&word(&case["op"], "op"));
         let (relative, absolute) = if summed { (2e-6, 1e-7) } else { (1e-12, 1e-15) };
         for (value, mode) in [(whole, "whole"), (Some(merged.compute()), "merged")] {
             let value = value.unwrap_or(Value::Vector(Vec::new()));

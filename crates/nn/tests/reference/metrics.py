@@ -1,4 +1,5 @@
-"""Metrics, with scikit-learn, and BLEU with NLTK and sacrebleu. `generate.py` runs it; it needs `pip install scikit-learn nltk sacrebleu`.
+"""Metrics, with scikit-learn, BLEU with NLTK and sacrebleu, FID and Inception Score with torch-fidelity. `generate.py` runs
+it; it needs `pip install scikit-learn nltk sacrebleu torch-fidelity`.
 
 A case has the inputs of several batches as one, the mask of what counts, and the value over what does: a number, a list
 or a matrix. Scores of curves stand on multiples of 1/199, the thresholds, so that they are exact.
@@ -12,6 +13,8 @@ import sacrebleu
 import sklearn
 import sklearn.metrics as M
 import torch
+from torch_fidelity.metric_fid import fid_features_to_statistics, fid_statistics_to_metric
+from torch_fidelity.metric_isc import isc_features_to_metric
 from nltk.translate.bleu_score import SmoothingFunction, corpus_bleu
 
 from common import MADE_WITH, rng, tensor, write
@@ -102,6 +105,20 @@ def metrics():
         a, b = np.cov(xm, rowvar=False), np.cov(tm, rowvar=False)
         roots = np.sqrt(np.linalg.eigvals(a @ b)).sum()
         add("frechet", name, far, ((xm.mean(0) - tm.mean(0)) ** 2).sum() + np.trace(a) + np.trace(b) - 2 * roots)
+    # torch-fidelity's functions, of few and of many features. Its splits are contiguous and of equal length.
+    for name, features in (("frechet_torch_fidelity", 6), ("frechet_more_features_than_samples", 64)):
+        real, drawn = (np.round(rng(f"metrics/{name}/{i}").normal(i, 1 + i, (ROWS, features)), 3).astype(np.float32) for i in range(2))
+        statistics = [fid_features_to_statistics(torch.tensor(values[mask], dtype=torch.float64)) for values in (real, drawn)]
+        add("frechet", name, [real, drawn], fid_statistics_to_metric(*statistics, False)["frechet_inception_distance"])
+    logits = np.round(rng("metrics/inception_score").normal(0, 3, (ROWS, 8)), 3).astype(np.float32)
+    for splits in (1, 3):
+        split = np.full(ROWS, -1)
+        counted = np.flatnonzero(mask)[: mask.sum() // splits * splits]
+        split[counted] = np.arange(len(counted)) % splits
+        ordered = torch.tensor(logits[counted[np.argsort(split[counted], kind="stable")]])
+        score = isc_features_to_metric(ordered, splits=splits, shuffle=False)
+        add("inception_score", f"inception_score_{splits}", [logits, split], score["inception_score_mean"], splits=splits)
+    add("inception_score", "inception_score_deviation", [logits, split], score["inception_score_std"], splits=3, deviation=True)
     logits = np.round(rng("metrics/tokens").normal(size=(ROWS, 4, 6)), 3).astype(np.float32)
     tokens = rng("metrics/tokens").integers(0, 6, (ROWS, 4))
     log_p = torch.tensor(logits[mask], dtype=torch.float64).log_softmax(-1)
