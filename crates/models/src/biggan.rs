@@ -29,7 +29,7 @@ use fulmen_nn::{
     AvgPool2d, BatchNorm2d, Conv2d, Embedding, Init, Linear, MaxPool2d, Module, Parameter,
     SpectralNorm,
 };
-use fulmen_tensor::{AsTensor, Interpolation, Tensor};
+use fulmen_tensor::{AsTensor, Interpolation, Tensor, checkpoint};
 use serde::{Deserialize, Serialize};
 
 use crate::{Error, MODELS, Result};
@@ -129,6 +129,9 @@ pub struct Generator {
     linear: SpectralNorm<Linear>,
     blocks: Vec<(GeneratorBlock, Option<SelfAttention>)>,
     output_layer: (BatchNorm2d, SpectralNorm<Conv2d>),
+    /// Whether the backward pass recomputes each block, for a fraction of the memory; initially
+    /// false.
+    pub gradient_checkpointing: bool,
     dim_z: usize,
 }
 
@@ -169,6 +172,9 @@ pub struct Discriminator {
     blocks: Vec<(DiscriminatorBlock, Option<SelfAttention>)>,
     linear: SpectralNorm<Linear>,
     embed: SpectralNorm<Embedding>,
+    /// Whether the backward pass recomputes each block, for a fraction of the memory; initially
+    /// false.
+    pub gradient_checkpointing: bool,
 }
 
 #[derive(Debug, Module)]
@@ -219,6 +225,7 @@ impl Generator {
                 BatchNorm2d::new(last).eps(config.bn_eps),
                 config.conv(last, config.channels, 3),
             ),
+            gradient_checkpointing: false,
             dim_z,
         };
         orthogonal(&generator);
@@ -245,8 +252,17 @@ impl Generator {
             for (i, (block, attention)) in self.blocks.iter().enumerate() {
                 let condition =
                     Tensor::concatenate(&[&class, &z.narrow(1, (i + 1) * chunk, chunk)], 1);
-                x = block.forward(&x, &condition);
-                x = attention.as_ref().map_or(x.clone(), |attention| attention.forward(&x));
+                let forward = |x: &Tensor, condition: &Tensor| {
+                    let x = block.forward(x, condition);
+                    attention.as_ref().map_or(x.clone(), |attention| attention.forward(&x))
+                };
+                x = if self.gradient_checkpointing {
+                    let inputs = [&x, &condition];
+                    checkpoint(|inputs| vec![forward(&inputs[0], &inputs[1])], &inputs)
+                        .swap_remove(0)
+                } else {
+                    forward(&x, &condition)
+                };
             }
             let (norm, conv) = &self.output_layer;
             Ok(conv.forward(norm.forward(x).relu()).tanh())
@@ -325,6 +341,7 @@ impl Discriminator {
             blocks: blocks.collect(),
             linear: SpectralNorm::new(Linear::new(last, 1)).eps(config.sn_eps),
             embed: SpectralNorm::new(Embedding::new(config.n_classes, last)).eps(config.sn_eps),
+            gradient_checkpointing: false,
         };
         orthogonal(&discriminator);
         Ok(discriminator)
@@ -337,8 +354,15 @@ impl Discriminator {
         let _scope = MODELS.open();
         let mut x = images.as_tensor().clone();
         for (block, attention) in &self.blocks {
-            x = block.forward(&x);
-            x = attention.as_ref().map_or(x.clone(), |attention| attention.forward(&x));
+            let forward = |x: &Tensor| {
+                let x = block.forward(x);
+                attention.as_ref().map_or(x.clone(), |attention| attention.forward(&x))
+            };
+            x = if self.gradient_checkpointing {
+                checkpoint(|inputs| vec![forward(&inputs[0])], &[&x]).swap_remove(0)
+            } else {
+                forward(&x)
+            };
         }
         let features = x.relu().sum([-2, -1]); // [batch, channels]
         let class_score = (self.embed.forward(classes) * &features).sum(-1);

@@ -237,6 +237,7 @@ impl InceptionV3 {
     }
 
     /// Changes [`Config::transform_input`].
+    #[must_use]
     pub fn transform_input(mut self, transform_input: bool) -> InceptionV3 {
         self.config.transform_input = transform_input;
         self
