@@ -14,7 +14,7 @@ use fulmen::prelude::*;
 use fulmen::trainer::{self, Images, PredictionWriter};
 
 use data::{ImageSet, Split};
-use model::{Gan, Recipe};
+use model::{Gan, Recipe, Scores};
 
 /// Trains DCGAN or BigGAN on digits or on folders of images; `predict --output samples.png` draws
 /// some
@@ -36,14 +36,13 @@ struct Args {
     /// The number of worker threads that read data.
     #[arg(long, default_value_t = 1)]
     num_workers: usize,
-    /// A checkpoint of examples/resnet on the same data: its classifier scores the drawn images.
-    #[arg(long)]
-    classifier: Option<PathBuf>,
     /// The number of images that `predict` draws; another --seed draws others.
     #[arg(long, default_value_t = 64)]
     samples: usize,
     #[command(flatten)]
     recipe: Recipe,
+    #[command(flatten)]
+    scores: Scores,
 }
 
 impl Args {
@@ -71,7 +70,7 @@ impl CliApp for Args {
     type Module = Gan;
 
     fn module(&self) -> cli::Result<Gan> {
-        Gan::new(self.recipe.clone(), &self.images()?, self.classifier.as_deref())
+        Gan::new(self.recipe.clone(), &self.images()?, &self.scores)
     }
 
     fn fit_data(&self, options: &Options) -> cli::Result<FitData> {
@@ -111,7 +110,7 @@ impl CliApp for Args {
     }
 
     fn trainer(&self, builder: TrainerBuilder) -> TrainerBuilder {
-        let builder = match self.classifier {
+        let builder = match self.scores.classifier {
             Some(_) => builder.callback(ModelCheckpoint::new().monitor("val_frechet", Mode::Min)),
             None => builder,
         };

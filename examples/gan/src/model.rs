@@ -1,15 +1,16 @@
 //! The two networks, their training, and the scores of the drawn images.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use fulmen::cli::{self, clap};
+use fulmen::models::inception::{InceptionV3, Network, fid_input};
 use fulmen::models::resnet::ResNet;
 use fulmen::models::{Pretrained, biggan, dcgan};
 use fulmen::nn::RandomStream;
 use fulmen::nn::loss::GanLoss;
-use fulmen::nn::metrics::{FrechetDistance, MetricState};
+use fulmen::nn::metrics::{FrechetDistance, InceptionScore, MetricState};
 use fulmen::prelude::*;
-use fulmen::tensor::{PadMode, random};
+use fulmen::tensor::{Interpolation, PadMode, autocast, random};
 
 use crate::data::ImageSet;
 
@@ -42,6 +43,9 @@ pub(crate) struct Recipe {
     /// average.
     #[arg(long, default_value_t = 0.999)]
     pub(crate) ema_decay: f64,
+    /// BigGAN's backward pass recomputes each block: slower, with less memory.
+    #[arg(long)]
+    gradient_checkpointing: bool,
 }
 
 impl Recipe {
@@ -67,13 +71,28 @@ enum Loss {
     Hinge,
 }
 
-/// Both networks, their random stream for training, and the classifier that scores drawn images.
+/// The files with the networks that score drawn images.
+#[derive(Clone, Debug, Default, clap::Args)]
+#[command(next_help_heading = "Scores")]
+pub(crate) struct Scores {
+    /// A checkpoint of examples/resnet on the same data: its classifier scores the drawn images.
+    #[arg(long)]
+    pub(crate) classifier: Option<PathBuf>,
+    /// The weights of an Inception-v3, a file or a folder, for FID and Inception Score:
+    /// pt_inception-2015-12-05-….pth for numbers that can be compared with those of papers, or
+    /// torchvision's.
+    #[arg(long)]
+    pub(crate) inception: Option<PathBuf>,
+}
+
+/// Both networks, their random stream for training, and the networks that score drawn images.
 #[derive(Module)]
 pub(crate) struct Gan {
     generator: Generator,
     discriminator: Discriminator,
     noise: RandomStream,
     classifier: Option<ResNet>,
+    inception: Option<InceptionV3>,
     /// The number of random inputs for an image.
     noise_size: usize,
     /// The number of pixels on each side by which the networks' images are larger than the data's.
@@ -95,12 +114,8 @@ enum Discriminator {
 }
 
 impl Gan {
-    /// Networks without values, and the classifier with the values of its checkpoint.
-    pub(crate) fn new(
-        recipe: Recipe,
-        images: &ImageSet,
-        classifier: Option<&Path>,
-    ) -> cli::Result<Gan> {
+    /// Networks without values, and those that score with the values of their files.
+    pub(crate) fn new(recipe: Recipe, images: &ImageSet, scores: &Scores) -> cli::Result<Gan> {
         let (size, channels, width) =
             (images.size.next_power_of_two(), images.channels, recipe.width);
         let noise_size = recipe.noise_size(images);
@@ -123,17 +138,32 @@ impl Gan {
                     ch: width,
                     n_classes: images.classes,
                     dim_z: noise_size,
-                    attention: (size >= 64).then_some(size / 2),
+                    // At 64 × 64 in the paper, for 128 and larger.
+                    attention: (size >= 64).then_some(64.min(size / 2)),
                     ..biggan::Config::default()
                 };
-                let discriminator =
-                    Discriminator::BigGan(Box::new(biggan::Discriminator::new(&config)?));
-                (Generator::BigGan(Box::new(biggan::Generator::new(&config)?)), discriminator)
+                let mut generator = biggan::Generator::new(&config)?;
+                let mut discriminator = biggan::Discriminator::new(&config)?;
+                generator.gradient_checkpointing = recipe.gradient_checkpointing;
+                discriminator.gradient_checkpointing = recipe.gradient_checkpointing;
+                let discriminator = Discriminator::BigGan(Box::new(discriminator));
+                (Generator::BigGan(Box::new(generator)), discriminator)
             }
         };
-        let classifier = classifier.map(|path| load_classifier(path, images)).transpose()?;
+        let classifier =
+            scores.classifier.as_ref().map(|path| load_classifier(path, images)).transpose()?;
+        let inception = scores.inception.as_ref().map(load_inception).transpose()?;
         let (noise, margin) = (RandomStream::new(), (size - images.size) as i64 / 2);
-        Ok(Gan { generator, discriminator, noise, classifier, noise_size, margin, recipe })
+        Ok(Gan {
+            generator,
+            discriminator,
+            noise,
+            classifier,
+            inception,
+            noise_size,
+            margin,
+            recipe,
+        })
     }
 
     /// The batch's images from -1 to 1, with a margin: `f32[batch, channels, size, size]`.
@@ -171,6 +201,10 @@ impl Gan {
         let [real, drawn] = [real, drawn].map(|images| self.without_margin(&images));
         let sheet = drawn.narrow(0, 0, batch.size().min(64));
         cx.log_image(format!("{stage}_samples"), (sheet + 1.0) / 2.0);
+        if let Some(inception) = &self.inception {
+            // Not in the precision of the training.
+            autocast(None, || score(inception, stage, &real, &drawn, cx));
+        }
         let Some(classifier) = &self.classifier else { return };
         let [real, drawn] =
             [real, drawn].map(|images| classifier.forward_features(images).mean([2, 3]));
@@ -182,6 +216,49 @@ impl Gan {
                 metrics::correct(classifier.fc.forward(drawn), classes),
             );
         }
+    }
+}
+
+/// Loads the network for FID and Inception Score, which gets images from -1 to 1. It is not trained
+/// here.
+fn load_inception(path: impl AsRef<Path>) -> cli::Result<InceptionV3> {
+    let inception = InceptionV3::from_weights(path)?.transform_input(false);
+    inception.set_requires_grad(false);
+    Ok(inception)
+}
+
+/// Logs FID and Inception Score of images from -1 to 1. The names say if the network is not that of
+/// papers.
+fn score(
+    inception: &InceptionV3,
+    stage: &str,
+    real: &Tensor,
+    drawn: &Tensor,
+    cx: &mut StepContext,
+) {
+    let kind = match inception.config().network {
+        Network::Fid => "",
+        Network::Torchvision => "_torchvision",
+    };
+    let [real, drawn] =
+        [real, drawn].map(|images| inception.features(inception_input(inception, images)));
+    let logits = inception.unbiased_logits(&drawn);
+    let batch = drawn.size(0);
+    let distance = MetricState::new(FrechetDistance, &[&real, &drawn], &[batch]);
+    cx.log_metric(format!("{stage}_fid{kind}"), distance);
+    let splits = InceptionScore::new(1).update(logits, Tensor::zeros(DType::I32, [batch]));
+    cx.log_metric(format!("{stage}_inception_score{kind}"), splits);
+}
+
+/// The network's input for images from -1 to 1. Gray images become colored.
+fn inception_input(inception: &InceptionV3, images: &Tensor) -> Tensor {
+    let shape = [images.size(0), 3, images.size(2), images.size(3)];
+    // As in a file: 256 values.
+    let pixels = ((images + 1.0) * 127.5).round().clamp(0.0, 255.0).broadcast_to(shape);
+    match inception.config().network {
+        Network::Fid => fid_input(pixels),
+        Network::Torchvision => (pixels / 127.5 - 1.0)
+            .interpolate(&[299, 299], Interpolation::Linear { align_corners: false }),
     }
 }
 
@@ -269,10 +346,11 @@ mod tests {
                 beta1: 0.0,
                 discriminator_steps: 1,
                 ema_decay: 0.0,
+                gradient_checkpointing: false,
             };
             for size in [32, 64] {
                 let images = ImageSet::fake(size);
-                let gan = Gan::new(recipe.clone(), &images, None).unwrap();
+                let gan = Gan::new(recipe.clone(), &images, &Scores::default()).unwrap();
                 gan.initialize(0);
                 let (noise, classes) =
                     ([3, recipe.noise_size(&images)], Tensor::zeros(DType::I32, [3]));
