@@ -1,7 +1,8 @@
 //! The programs of this workspace's own tests, which spend most of their time in XLA's compiler.
 //!
 //! `ci/test-runner` sets `FULMEN_TEST_PROGRAMS` to a folder. CPU programs are then compiled with few
-//! optimizations, and kept in the folder for the next run of the tests.
+//! optimizations, and kept in the folder for the next run of the tests. With the variable
+//! `FULMEN_TEST_PROGRAMS_OPTIMIZED`, they are compiled as for users: for tests that train for long.
 //!
 //! This is not the compile cache: a program from the folder counts as compiled, and is announced, so
 //! that a test sees the same in each run. The key has the whole text of the program with its
@@ -24,9 +25,14 @@ static FOLDER: LazyLock<Option<CompileCache>> = LazyLock::new(|| {
     folder.filter(|folder| folder.is_absolute()).map(|folder| CompileCache::new(folder, MAX_BYTES))
 });
 
+/// Whether programs are compiled with all optimizations.
+fn is_optimized() -> bool {
+    env::var_os("FULMEN_TEST_PROGRAMS_OPTIMIZED").is_some_and(|value| !value.is_empty())
+}
+
 /// Adds the flags for programs that compile quickly and run once. They halve the compiler's time.
 pub(crate) fn with_flags(options: CompileOptions) -> CompileOptions {
-    if FOLDER.is_none() {
+    if FOLDER.is_none() || is_optimized() {
         return options;
     }
     options

@@ -26,16 +26,18 @@ fn a_kept_program_counts_as_compiled_and_is_not_used_after_a_change() {
         return evaluate(factor.parse().unwrap());
     }
     let folder = tempfile::tempdir().unwrap();
-    let run = |factor: &str, programs: &str| {
+    let run_with = |factor: &str, programs: &str, optimized: &str| {
         let test = "a_kept_program_counts_as_compiled_and_is_not_used_after_a_change";
         let child = Command::new(std::env::current_exe().unwrap())
             .args([&format!("test_programs::{test}"), "--exact"])
             .envs([(CHILD, factor), ("FULMEN_TEST_PROGRAMS", programs)])
+            .env("FULMEN_TEST_PROGRAMS_OPTIMIZED", optimized)
             .output()
             .unwrap();
         let printed = String::from_utf8_lossy(&child.stdout).into_owned();
         assert!(child.status.success() && printed.contains("1 passed"), "{printed}");
     };
+    let run = |factor: &str, programs: &str| run_with(factor, programs, "");
     let kept = || -> Vec<PathBuf> {
         let files = fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap().path());
         files.filter(|file| file.extension().is_some_and(|ending| ending == "xla")).collect()
@@ -55,4 +57,9 @@ fn a_kept_program_counts_as_compiled_and_is_not_used_after_a_change() {
     assert_eq!((kept().len(), file().ino()), (1, inode));
     run("4", programs);
     assert_eq!(kept().len(), 2);
+    // With all optimizations, it is another program.
+    run_with("4", programs, "1");
+    assert_eq!(kept().len(), 3);
+    run_with("4", programs, "1");
+    assert_eq!(kept().len(), 3);
 }
