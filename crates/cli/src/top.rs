@@ -51,7 +51,7 @@ pub struct Snapshot {
 ///     inventory: None,
 ///     state: None,
 /// });
-/// let mut terminal = Terminal::new(TestBackend::new(60, 12))?;
+/// let mut terminal = Terminal::new(TestBackend::new(60, 20))?;
 /// terminal.draw(|frame| screen.draw(frame))?;
 /// assert!(terminal.backend().to_string().contains("no server for metrics"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
