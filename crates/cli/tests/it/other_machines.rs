@@ -122,8 +122,8 @@ fn a_program_for_tpu_vms_needs_no_newer_glibc() {
 
 #[test]
 fn the_notebooks_start_with_the_printed_setup() {
-    for place in ["colab", "kaggle"] {
-        let path = Path::new(WORKSPACE).join(format!("docs/notebooks/{place}.ipynb"));
+    for (name, place) in [("colab", "colab"), ("kaggle", "kaggle"), ("rust", "colab")] {
+        let path = Path::new(WORKSPACE).join(format!("docs/notebooks/{name}.ipynb"));
         let notebook: Value =
             serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
         let text = |cell: &Value| {
@@ -133,7 +133,7 @@ fn the_notebooks_start_with_the_printed_setup() {
         let set_up = fulmen(&["env", place]);
         assert!(
             cells.iter().any(|cell| *cell == set_up.trim_end()),
-            "put this into a cell of {place}.ipynb:\n{set_up}"
+            "put this into a cell of {name}.ipynb:\n{set_up}"
         );
     }
     let script = fulmen(&["env", "gce"]);
