@@ -49,8 +49,8 @@ pub(crate) struct ProcessGroup {
     is_healthy: AtomicBool,
     /// Whether all processes fail in the same way, so that no process needs a report.
     fails_everywhere: AtomicBool,
-    /// How many calls of the Trainer are under way or have failed. The program hears from them that
-    /// another process has ended.
+    /// How many calls of the Trainer are under way or have failed. A program learns from a failed one
+    /// that another process has ended.
     attended: Arc<AtomicUsize>,
     /// Reports a signal that ends this process to the others.
     end_listener: Option<EndListener>,
@@ -291,12 +291,12 @@ impl ProcessGroup {
     /// Reports to the other processes that this one failed, unless all of them fail in the same
     /// way.
     pub(crate) fn fail(&self, error: &Error) {
+        // The program reports the error.
+        self.attended.fetch_add(1, Ordering::SeqCst);
         if self.fails_everywhere.load(Ordering::Relaxed) {
             return;
         }
         self.is_healthy.store(false, Ordering::Relaxed);
-        // The program reports the error.
-        self.attended.fetch_add(1, Ordering::SeqCst);
         self.coordination.fail(&error.to_string());
     }
 
@@ -312,11 +312,13 @@ impl ProcessGroup {
         let attended = self.attended.clone();
         self.coordination.on_failure(move |error| {
             let Some(signal) = peer_signal(error) else { return };
-            // Work that is under way fails with this error, which the program reports.
-            if attended.load(Ordering::SeqCst) == 0 {
-                print_line(&format!("error: {error}"));
-                fulmen_signals::exit(signal.exit_code());
+            // Work that is under way and needs the other processes fails with this error, which the
+            // program reports. Work that no longer needs them ends first.
+            while attended.load(Ordering::SeqCst) > 0 {
+                std::thread::sleep(Duration::from_millis(10));
             }
+            print_line(&format!("error: {error}"));
+            fulmen_signals::exit(signal.exit_code());
         });
     }
 

@@ -61,9 +61,14 @@ fn a_trained_model_is_validated_and_tested_and_predicts() {
     );
     let csv = std::fs::read_to_string(folder.path().join("digits.csv")).unwrap();
     let mut lines = csv.lines();
-    assert_eq!(lines.next(), Some("digit,probability"));
-    let digits: Vec<i32> =
-        lines.map(|line| line.split(',').next().unwrap().parse().unwrap()).collect();
+    assert_eq!(lines.next(), Some("file,digit,probability"));
+    let mut digits: Vec<i32> = Vec::new();
+    for (index, line) in lines.enumerate() {
+        let (rest, _probability) = line.rsplit_once(',').unwrap();
+        let (file, digit) = rest.rsplit_once(',').unwrap();
+        assert!(file.contains(&format!("t10k-images-idx3-ubyte.gz, image {index}")), "{file}");
+        digits.push(digit.parse().unwrap());
+    }
     let samples =
         Mnist::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("data"), Split::Test).unwrap();
     let batch = HostBatch::collate(&samples, &(0..samples.len()).collect::<Vec<_>>()).unwrap();

@@ -4,11 +4,12 @@
 use std::path::Path;
 use std::process::Command;
 use std::thread::sleep;
+use std::time::Duration;
 
 use fulmen_tensor::Devices;
 use fulmen_trainer::{
-    Actions, Callback, CheckpointFile, EvaluationProgress, Progress, Result, Resume, Signal,
-    Weights,
+    Actions, Callback, CheckpointFile, EvaluationProgress, FitSummary, Progress, Result, Resume,
+    Signal, Weights,
 };
 
 use super::{checkpoints, start};
@@ -121,18 +122,37 @@ pub(super) fn member(folder: &Path) -> ! {
 }
 
 /// What a process does outside of a fit. The signal comes meanwhile.
-const OUTSIDE: [(&str, usize); 5] = [
+const OUTSIDE: [(&str, usize); 6] = [
     ("before a fit", 1),
     ("between two fits", 0),
     ("between two fits", 1),
+    (DURING_AN_END, 1),
     ("validate", 0),
     ("test", 1),
 ];
 
+/// The fit of one process has ended. The other is still in the last part of its fit.
+const DURING_AN_END: &str = "while another process ends its fit";
+
+/// Makes the end of a fit long.
+struct LongEnd;
+
+impl Callback for LongEnd {
+    fn name(&self) -> &'static str {
+        "LongEnd"
+    }
+    fn on_fit_end(&mut self, _: &FitSummary) {
+        sleep(Duration::from_secs(2));
+    }
+}
+
 /// The process of a pod that is outside of a fit at this point.
 pub(super) fn outside(folder: &Path, point: &str) -> ! {
     let mut signal = SignalAt(std::env::var(POINT).unwrap_or_default());
-    let builder = trainer(folder).max_epochs(1).num_sanity_val_steps(0);
+    let mut builder = trainer(folder).max_epochs(1).num_sanity_val_steps(0);
+    if point == DURING_AN_END && signal.0.is_empty() {
+        builder = builder.callback(LongEnd);
+    }
     let mut trainer = builder.callback(SignalAt(signal.0.clone())).build().unwrap();
     let net = Net::new();
     let mut pause = || {
