@@ -13,14 +13,17 @@
 //! ```
 //! use fulmen_models::inception::{Config, InceptionV3};
 //! use fulmen_nn::Module;
-//! use fulmen_tensor::{DType, Tensor};
+//! use fulmen_tensor::{DType, Tensor, random};
 //!
 //! let model = InceptionV3::new(Config { num_classes: 10, ..Config::default() });
 //! model.initialize(0);
+//! // A new model is in training mode, where its dropout draws numbers.
+//! model.set_random_key(&random::key(1));
 //! let output = model.forward_with_aux(Tensor::zeros(DType::F32, [8, 3, 299, 299]));
-//! assert_eq!(output.logits.ty().to_string(), "f32[8, 10]");
+//! assert_eq!(output.logits.check()?.ty().to_string(), "f32[8, 10]");
 //! assert_eq!(output.aux_logits.map(|logits| logits.ty().to_string()), Some("f32[8, 10]".into()));
 //! assert_eq!(model.parameters()[0].0, "Conv2d_1a_3x3.conv.weight");
+//! # Ok::<(), fulmen_tensor::Error>(())
 //! ```
 
 mod blocks;
