@@ -229,7 +229,8 @@ impl CacheBuilder {
         };
         let Some(plan) = copies::find(&store, &key.hash)? else { return Ok(None) };
         store::remove_leftovers(dir)?;
-        let (missing_bytes, missing_parts) = (plan.bytes()?.0, plan.num_parts());
+        let missing_bytes = plan.bytes()?.0;
+        let missing_parts = plan.num_parts();
         let expected = CacheEstimate { missing_bytes, missing_parts, ..estimate(&plan)? };
         self.check_free_space(dir, &expected)?;
         copies::download(&store, &plan, dir, &self.disk)?;

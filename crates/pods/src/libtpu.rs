@@ -91,7 +91,6 @@ impl Libtpu {
             wheel.oldest_version.clone(),
             wheel.sha256.clone(),
             wheel.bytes.to_string(),
-            wheel.url.clone(),
             wheel.offset.to_string(),
             wheel.compressed_bytes.to_string(),
             trailer,

@@ -19,9 +19,9 @@ const JOBSET: &str = include_str!("manifests/jobset.yaml");
 const RAY: &str = include_str!("manifests/ray.py");
 const SKYPILOT: &str = include_str!("manifests/skypilot.yaml");
 
-/// The image with bash, curl and gzip that puts libtpu into the volume of a pod. It is an official
+/// The image with bash, gzip and pip that puts libtpu into the volume of a pod. It is an official
 /// one of Docker.
-const DOWNLOAD_IMAGE: &str = "buildpack-deps:bookworm-curl";
+const DOWNLOAD_IMAGE: &str = "python:3.13-slim-bookworm";
 
 /// The folder of that volume.
 const LIBTPU_FOLDER: &str = "/libtpu";

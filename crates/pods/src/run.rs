@@ -197,8 +197,8 @@ fn libtpu_lines(libtpu: &Libtpu, hosts: &[String], states: &[Host]) -> Vec<Strin
             "copied" => {
                 "copied from this machine, because the host could not download it".to_owned()
             }
-            version if version.starts_with("version ") => version.to_owned(),
-            program => format!("downloaded with {program}"),
+            "downloaded" => "downloaded with pip".to_owned(),
+            version => version.to_owned(),
         };
         lines.push(format!("[pod] {name}: {how}, on {}", of_kind.join(", ")));
     }

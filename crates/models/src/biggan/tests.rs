@@ -5,10 +5,9 @@ use fulmen_nn::weights::{Strictness, load_weights};
 use super::*;
 use crate::reference::{ExpectedValues, folder};
 
-#[test]
-fn state_dicts_of_pytorch_give_its_images_and_logits() {
-    let expected = ExpectedValues::read("biggan");
-    let config = Config {
+/// The settings of the stored state dicts.
+fn small() -> Config {
+    Config {
         resolution: 32,
         ch: 2,
         n_classes: 3,
@@ -16,7 +15,13 @@ fn state_dicts_of_pytorch_give_its_images_and_logits() {
         shared_dim: 4,
         attention: Some(16),
         ..Config::default()
-    };
+    }
+}
+
+#[test]
+fn state_dicts_of_pytorch_give_its_images_and_logits() {
+    let expected = ExpectedValues::read("biggan");
+    let config = small();
     let (generator, discriminator) =
         (Generator::new(&config).unwrap(), Discriminator::new(&config).unwrap());
     load_weights(&generator, folder("biggan").join("G.pth"), Strictness::Strict).unwrap();
@@ -49,15 +54,7 @@ fn the_one_for_imagenet_has_the_size_that_is_known() {
 
 /// The images, logits, gradients, statistics and singular vectors of a training step.
 fn training_step(gradient_checkpointing: bool) -> Vec<Vec<f32>> {
-    let config = Config {
-        resolution: 32,
-        ch: 2,
-        n_classes: 3,
-        dim_z: 8,
-        shared_dim: 4,
-        attention: Some(16),
-        ..Config::default()
-    };
+    let config = small();
     let mut generator = Generator::new(&config).unwrap();
     let mut discriminator = Discriminator::new(&config).unwrap();
     generator.gradient_checkpointing = gradient_checkpointing;

@@ -1,12 +1,12 @@
-//! [`LibtpuWheel`]: where the tested libtpu is published, for programs that install it on other
-//! machines, which may have no Python. Out of scope: the download.
+//! [`LibtpuWheel`]: what the tested libtpu is published as, for programs that install it on other
+//! machines. Out of scope: the download.
 
 use super::package::LIBTPU_PACKAGE;
 
 /// The published file with libtpu, and where the library is in it.
 ///
 /// A wheel is a zip file. Its library is one stretch of compressed bytes, which is a gzip file once
-/// a header precedes it and a checksum and a size follow it. So `curl` and `gzip` can install it.
+/// a header precedes it and a checksum and a size follow it. So a shell with `gzip` can unpack it.
 #[doc(hidden)]
 #[derive(Clone, Debug)]
 pub struct LibtpuWheel {
@@ -14,8 +14,6 @@ pub struct LibtpuWheel {
     pub version: String,
     /// The size of the download in MB.
     pub megabytes: u32,
-    /// The address of the wheel.
-    pub url: String,
     /// Where the compressed library begins in the wheel.
     pub offset: u64,
     /// The size of the compressed library.
@@ -41,10 +39,6 @@ impl LibtpuWheel {
         LibtpuWheel {
             version: package.version.to_owned(),
             megabytes: package.megabytes,
-            url: "https://example.com/packages/43/76/\
-                  e70fe35887baaafe2969d97a54a3093ba4937c97c92274817392907c8a9c/\
-                  libtpu-0.0.51-cp313-cp313-manylinux_2_31_x86_64.whl"
-                .to_owned(),
             offset: 174_352,
             compressed_bytes: 196_546_043,
             crc32: 0xc043_50c8,
@@ -66,11 +60,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_address_is_that_of_the_pinned_version() {
+    fn the_numbers_are_those_of_the_pinned_version() {
         let wheel = LibtpuWheel::tested();
-        let name = format!("/libtpu-{}-cp313-cp313-", wheel.version);
-        assert!(wheel.url.contains(&name), "{}", wheel.url);
-        assert!(wheel.url.starts_with("https://") && !wheel.url.contains(' '), "{}", wheel.url);
+        let requirement = format!("libtpu=={}", wheel.version);
+        assert_eq!(wheel.pip_arguments.last(), Some(&requirement));
         assert_eq!(wheel.compressed_bytes / 10_000_000, u64::from(wheel.megabytes) / 10 - 1);
     }
 }

@@ -1,12 +1,10 @@
-# libtpu.sh SOURCE GIVEN VERSION OLDEST HASH BYTES URL OFFSET LENGTH TRAILER PIP…: makes ~/.fulmen/pods/libtpu-VERSION/libtpu.so
+# libtpu.sh SOURCE GIVEN VERSION OLDEST HASH BYTES OFFSET LENGTH TRAILER PIP…: makes ~/.fulmen/pods/libtpu-VERSION/libtpu.so
 # a link to a libtpu with this hash. SOURCE is `fetch` to download it if this machine has none, `alone` for the same where
 # nobody could send it instead, `input` if standard input has it, and `given` to check the file GIVEN of at least the version
-# OLDEST, and nothing else. The library is LENGTH compressed bytes of the download from OFFSET on; with TRAILER they are a gzip
+# OLDEST, and nothing else. The library is LENGTH compressed bytes of the wheel from OFFSET on; with TRAILER they are a gzip
 # file. PIP are the arguments of `pip download`.
-source=$1 given=$2 version=$3 oldest=$4 hash=$5 bytes=$6 url=$7 offset=$8 length=$9
+source=$1 given=$2 version=$3 oldest=$4 hash=$5 bytes=$6 offset=$7 length=$8 trailer=$9
 shift 9
-trailer=$1
-shift
 # Says where the library is, and how it came there, and ends.
 finish() { echo "path=$1"; echo "state=$2"; exit 0; }
 hash_of() { local sum; read -r sum _ < <(sha256sum <"$1"); echo "$sum"; }
@@ -72,9 +70,9 @@ fi
 no_space() { fail "No space left on device: $cache has $((free / 1024)) MiB free, and libtpu takes $((bytes / 1048576)) MiB; set XDG_CACHE_HOME to a folder on another disk, or give the path of a libtpu with --libtpu"; }
 { read -r _ && read -r _ _ _ free _; } < <(df -Pk "$cache")
 [ "$free" -gt $((bytes / 1024)) ] || no_space
-scratch=$(mktemp -d "$cache/.fetching-XXXXXX") || exit 1
-trap 'rm -rf "$scratch"' EXIT
-new=$scratch/libtpu.so why=$scratch/why
+partial=$(mktemp -d "$cache/.fetching-XXXXXX") || exit 1
+trap 'rm -rf "$partial"' EXIT
+new=$partial/libtpu.so why=$partial/why
 install_new() {
   chmod 755 "$new" && sync "$new" && mv -fT "$new" "$own" && sync "$cache/libtpu-$version" || exit 1
   use "$own" "$1"
@@ -85,38 +83,27 @@ if [ "$source" = input ]; then
   is_right "$new" || fail "the copy is damaged: its SHA-256 is $(hash_of "$new"), not $hash; copy it again"
   install_new copied
 fi
-# All of standard input is read, so that only the program that downloads says when something is wrong with the download.
+# All of standard input is read, so that only pip says when something is wrong with the download.
 as_gzip() { printf '\x1f\x8b\x08\0\0\0\0\0\0\xff' && tail -c "+$((offset + 1))" | { head -c "$length"; cat >/dev/null; } && printf '%b' "$trailer"; }
-of_pip() (
-  cd "$scratch" && python3 -m pip download --no-deps --no-input --disable-pip-version-check --quiet --retries 1 --timeout 15 \
-    --dest "$scratch" "$@" >&2 && cat "$scratch"/*.whl
+download() (
+  cd "$partial" && python3 -m pip download --no-deps --no-input --disable-pip-version-check --quiet --retries 1 --timeout 15 \
+    --dest "$partial" "$@" >&2 && cat "$partial"/*.whl
 )
-reasons=""
-# attempt NAME COMMAND…: installs what a command downloads. Adds to `reasons` why it could not.
-attempt() {
-  local name=$1 reason code
-  shift
-  if ! command -v "${name%% *}" >/dev/null; then
-    reasons+="$name is not installed; "
-    return
-  fi
-  "$@" 2>"$why" | as_gzip 2>/dev/null | gzip -dc >"$new" 2>"$why.gzip"
+if command -v python3 >/dev/null; then
+  download "$@" 2>"$why" | as_gzip 2>/dev/null | gzip -dc >"$new" 2>"$why.gzip"
   code=${PIPESTATUS[0]}
-  is_right "$new" && install_new "$name"
+  is_right "$new" && install_new downloaded
   grep -q "No space left on device" "$why" "$why.gzip" && no_space
   if [ "$code" = 0 ]; then
-    reason="what it got is not the published libtpu $version: the SHA-256 of the library is $(hash_of "$new"), not $hash"
+    reason="what pip got is not the published libtpu $version: the SHA-256 of the library is $(hash_of "$new"), not $hash"
   else
-    # The last message is the cause: a program that tries again tells of each time.
-    reason=$(grep -v '^$' "$why" | tail -n 1)
-    reason=${reason:-it exited with code $code}
+    # The last message is the cause: pip tells of each time that it tries again.
+    reason="pip: $(grep -v '^$' "$why" | tail -n 1)"
   fi
-  reasons+="$name: ${reason#"$name: "}; "
-}
-attempt curl curl --fail --location --silent --show-error --connect-timeout 15 --speed-limit 1000 --speed-time 30 --retry 2 "$url"
-attempt wget wget --quiet --timeout=30 --tries=2 --output-document=- "$url"
-attempt "python3 -m pip" of_pip "$@"
-if [ "$source" = alone ]; then
-  fail "cannot download libtpu $version: ${reasons%; }. Give this machine a network, or the path of a libtpu with --libtpu"
+else
+  reason="there is no python3, whose pip would download it"
 fi
-echo "missing=${reasons%; }"
+if [ "$source" = alone ]; then
+  fail "cannot download libtpu $version: $reason. Give this machine pip and a network, or the path of a libtpu with --libtpu"
+fi
+echo "missing=$reason"

@@ -1,78 +1,26 @@
 //! The script that puts libtpu on a host, on this machine: with a small library, a home directory
-//! and a web server of its own. Out of scope: several hosts (`super::tpu_hosts`).
+//! and a pip of its own. Out of scope: several hosts (`super::tpu_hosts`).
 
 use std::ffi::OsString;
 use std::fs;
-use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
-use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::sync::Mutex;
+use std::thread;
 
 use fulmen_pjrt::fetch::LibtpuWheel;
 use tempfile::TempDir;
 
 use crate::libtpu::{Answer, Libtpu, LibtpuOption, Source};
 
-/// Serves one file over HTTP, and counts the requests.
-struct Server {
-    address: String,
-    requests: Arc<AtomicUsize>,
-    ends: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Server {
-    /// Answers with the content, but sends only `sent` of its bytes.
-    fn new(content: Vec<u8>, sent: usize) -> Server {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap().to_string();
-        let requests = Arc::new(AtomicUsize::new(0));
-        let ends = Arc::new(AtomicBool::new(false));
-        let count = requests.clone();
-        let end = ends.clone();
-        let thread = thread::spawn(move || {
-            for stream in listener.incoming() {
-                if end.load(Ordering::Relaxed) {
-                    break;
-                }
-                let mut stream = stream.unwrap();
-                let mut request = Vec::new();
-                let mut block = [0; 1024];
-                while !request.ends_with(b"\r\n\r\n") {
-                    let length = stream.read(&mut block).unwrap_or(0);
-                    if length == 0 {
-                        break;
-                    }
-                    request.extend_from_slice(&block[..length]);
-                }
-                count.fetch_add(1, Ordering::Relaxed);
-                // Others that want the file have time to ask for it.
-                thread::sleep(Duration::from_millis(300));
-                let head = format!("HTTP/1.0 200 OK\r\nContent-Length: {}\r\n\r\n", content.len());
-                let _ = stream.write_all(head.as_bytes());
-                let _ = stream.write_all(&content[..sent]);
-            }
-        });
-        Server { address, requests, ends, thread: Some(thread) }
-    }
-
-    fn requests(&self) -> usize {
-        self.requests.load(Ordering::Relaxed)
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.ends.store(true, Ordering::Relaxed);
-        let _ = TcpStream::connect(&self.address);
-        let _ = self.thread.take().unwrap().join();
-    }
-}
+/// A pip that counts its calls. Others that want the file have time to ask for it.
+const PIP: &str = r#"[ "$1 $2 $3" = "-m pip download" ] || exit 9
+echo call >>"$WHEEL.calls"
+sleep 0.3
+while [ $# -gt 1 ]; do [ "$1" = --dest ] && cp "$WHEEL" "$2/libtpu-0.0.51-any.whl"; shift; done
+[ "$1" = libtpu==0.0.51 ]"#;
 
 /// A host: a home directory, and programs that it finds first.
 struct Stage {
@@ -127,7 +75,6 @@ impl Stage {
         let wheel_description = LibtpuWheel {
             version: "0.0.51".into(),
             megabytes: 1,
-            url: "http://127.0.0.1:1/none".into(),
             offset: before.len() as u64,
             compressed_bytes: compressed.len() as u64,
             crc32,
@@ -153,10 +100,15 @@ impl Stage {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     }
 
-    fn serve(&mut self, content: Vec<u8>, sent: usize) -> Server {
-        let server = Server::new(content, sent);
-        self.libtpu.wheel.url = format!("http://{}/libtpu.whl", server.address);
-        server
+    /// Lets the host's pip download a wheel with this content.
+    fn publish(&self, wheel: &[u8]) {
+        fs::write(self.path("wheel"), wheel).unwrap();
+        self.program("python3", PIP);
+    }
+
+    /// How often pip was called.
+    fn downloads(&self) -> usize {
+        fs::read_to_string(self.path("wheel.calls")).unwrap_or_default().lines().count()
     }
 
     /// A file of the home directory.
@@ -216,20 +168,18 @@ impl Stage {
 }
 
 #[test]
-fn a_host_without_python_downloads_libtpu_once() {
-    let mut stage = Stage::new();
-    let ran = stage.path("python-ran");
-    stage.program("python3", &format!("touch {}; exit 1", ran.display()));
-    let server = stage.serve(stage.wheel.clone(), stage.wheel.len());
-    assert_eq!(stage.run(Source::Fetch, b"").unwrap().state, "curl");
+fn a_host_downloads_libtpu_once() {
+    let stage = Stage::new();
+    stage.publish(&stage.wheel);
+    assert_eq!(stage.run(Source::Fetch, b"").unwrap().state, "downloaded");
     stage.has_library();
     assert_eq!(fs::read(stage.own()).unwrap(), stage.library);
     assert_eq!(stage.run(Source::Fetch, b"").unwrap().state, "present");
-    assert_eq!((server.requests(), ran.exists()), (1, false));
+    assert_eq!(stage.downloads(), 1);
     // A file that lost power left half written, or that somebody damaged.
     for damaged in [&stage.library[..1000], &[&b"x"[..], &stage.library[1..]].concat()] {
         fs::write(stage.own(), damaged).unwrap();
-        assert_eq!(stage.run(Source::Fetch, b"").unwrap().state, "curl");
+        assert_eq!(stage.run(Source::Fetch, b"").unwrap().state, "downloaded");
         stage.has_library();
     }
     // A killed download.
@@ -241,8 +191,8 @@ fn a_host_without_python_downloads_libtpu_once() {
 
 #[test]
 fn two_programs_that_install_at_once_download_once() {
-    let mut stage = Stage::new();
-    let server = stage.serve(stage.wheel.clone(), stage.wheel.len());
+    let stage = Stage::new();
+    stage.publish(&stage.wheel);
     let states = Mutex::new(Vec::new());
     thread::scope(|scope| {
         for _ in 0..3 {
@@ -254,64 +204,52 @@ fn two_programs_that_install_at_once_download_once() {
     });
     let mut states = states.into_inner().unwrap();
     states.sort();
-    assert_eq!(states, ["curl", "present", "present"]);
-    assert_eq!(server.requests(), 1);
+    assert_eq!(states, ["downloaded", "present", "present"]);
+    assert_eq!(stage.downloads(), 1);
     stage.has_library();
 }
 
 #[test]
 fn a_wrong_or_short_download_is_not_installed() {
-    let mut stage = Stage::new();
+    let stage = Stage::new();
     let mut other = stage.wheel.clone();
     other[100] ^= 1;
-    let wrong = stage.serve(other.clone(), other.len());
-    let missing = stage.run(Source::Fetch, b"").unwrap().missing.unwrap();
-    let expected =
-        "curl: what it got is not the published libtpu 0.0.51: the SHA-256 of the library is ";
-    assert!(missing.starts_with(expected), "{missing}");
-    assert!(missing.contains(&format!(", not {}; wget: ", stage.libtpu.wheel.sha256)), "{missing}");
-    assert!(missing.ends_with("python3 -m pip: No module named pip"), "{missing}");
-    assert!(wrong.requests() >= 1 && !stage.own().exists());
-    stage.has_no_leftovers();
-    let cut_off = stage.serve(stage.wheel.clone(), stage.wheel.len() / 2);
-    let missing = stage.run(Source::Fetch, b"").unwrap().missing.unwrap();
-    assert!(missing.starts_with("curl: (18) "), "{missing}");
-    assert!(cut_off.requests() >= 1 && !stage.own().exists());
-    stage.has_no_leftovers();
+    for wheel in [&other[..], &stage.wheel[..stage.wheel.len() / 3]] {
+        stage.publish(wheel);
+        let missing = stage.run(Source::Fetch, b"").unwrap().missing.unwrap();
+        let expected =
+            "what pip got is not the published libtpu 0.0.51: the SHA-256 of the library is ";
+        assert!(missing.starts_with(expected), "{missing}");
+        assert!(missing.ends_with(&format!(", not {}", stage.libtpu.wheel.sha256)), "{missing}");
+        assert!(!stage.own().exists());
+        stage.has_no_leftovers();
+    }
+    assert_eq!(stage.downloads(), 2);
     let message = stage.run(Source::Alone, b"").unwrap_err();
-    assert!(message.contains("error cannot download libtpu 0.0.51: curl: (18) "), "{message}");
-    assert!(message.contains("Give this machine a network, or the path"), "{message}");
+    assert!(message.contains("error cannot download libtpu 0.0.51: what pip got "), "{message}");
+    assert!(message.contains("Give this machine pip and a network, or the path"), "{message}");
 }
 
 #[test]
-fn without_a_network_pip_may_have_an_index_and_then_the_launcher_sends_it() {
+fn without_pip_or_a_network_the_launcher_sends_it() {
     let stage = Stage::new();
     let missing = stage.run(Source::Fetch, b"").unwrap().missing.unwrap();
-    assert!(missing.starts_with("curl: (7) "), "{missing}");
+    assert_eq!(missing, "pip: No module named pip");
     let message = stage.run(Source::Input, &stage.library[1..]).unwrap_err();
     assert!(message.contains("the copy is damaged: its SHA-256 is "), "{message}");
     assert!(!stage.own().exists());
     assert_eq!(stage.run(Source::Input, &stage.library).unwrap().state, "copied");
     stage.has_library();
-
-    let stage = Stage::new();
-    fs::write(stage.path("wheel"), &stage.wheel).unwrap();
-    let pip = r#"[ "$1 $2 $3" = "-m pip download" ] || exit 9
-while [ $# -gt 1 ]; do [ "$1" = --dest ] && cp "$WHEEL" "$2/libtpu-0.0.51-any.whl"; shift; done
-[ "$1" = libtpu==0.0.51 ]"#;
-    stage.program("python3", pip);
-    assert_eq!(stage.run(Source::Fetch, b"").unwrap().state, "python3 -m pip");
-    stage.has_library();
 }
 
 #[test]
 fn the_libtpu_of_an_image_is_used_if_it_is_the_tested_one_and_named_if_not() {
-    let mut stage = Stage::new();
+    let stage = Stage::new();
     let site = ".local/lib/python3.10/site-packages";
     let found = stage.write(&format!("{site}/libtpu/libtpu.so"), &stage.library);
-    let server = stage.serve(stage.wheel.clone(), stage.wheel.len());
+    stage.publish(&stage.wheel);
     let answer = stage.run(Source::Fetch, b"").unwrap();
-    assert_eq!((answer.state.as_str(), server.requests()), ("present", 0));
+    assert_eq!((answer.state.as_str(), stage.downloads()), ("present", 0));
     stage.has_library();
 
     for (version, expected) in [
@@ -361,8 +299,8 @@ fn a_path_of_ones_own_is_checked() {
 
 #[test]
 fn a_full_disk_and_another_processor_are_named() {
-    let mut stage = Stage::new();
-    let server = stage.serve(stage.wheel.clone(), stage.wheel.len());
+    let stage = Stage::new();
+    stage.publish(&stage.wheel);
     stage.program("df", "echo Filesystem; echo 'tmpfs 100 0 100 0% /'");
     let message = stage.run(Source::Fetch, b"").unwrap_err();
     let expected = "/.cache/fulmen/pjrt has 0 MiB free, and libtpu takes 0 MiB; set XDG_CACHE_HOME";
@@ -371,5 +309,5 @@ fn a_full_disk_and_another_processor_are_named() {
     stage.program("uname", "echo aarch64");
     let message = stage.run(Source::Fetch, b"").unwrap_err();
     assert!(message.contains("x86_64, but this processor is aarch64"), "{message}");
-    assert_eq!(server.requests(), 0);
+    assert_eq!(stage.downloads(), 0);
 }

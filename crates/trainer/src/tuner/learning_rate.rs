@@ -398,7 +398,8 @@ mod tests {
                 .collect()
         };
         let finder = LearningRateFinder::new().min_lr(1e-6);
-        let (curve, expected) = (finder.curve("train_loss", &numbers("losses")), numbers("smooth"));
+        let curve = finder.curve("train_loss", &numbers("losses"));
+        let expected = numbers("smooth");
         assert_eq!(curve.losses().len(), expected.len());
         for (actual, expected) in curve.losses().iter().zip(&expected) {
             assert!((actual / expected - 1.0).abs() < 1e-12, "{actual} is not {expected}");
