@@ -28,7 +28,8 @@ pub(crate) struct Limits {
 /// How many events may wait. The threads that read the hosts' answers wait for space.
 const MAX_EVENTS: usize = 256;
 
-/// After a worker fails, the others get this long to show that one of them crashed and made it fail.
+/// After a worker fails, the others get this long to show that one of them made it fail: it crashed,
+/// or its command is wrong.
 const SETTLE_TIME: Duration = Duration::from_secs(1);
 
 /// A worker on a good network, which reports each second, is never silent for this long.
@@ -359,7 +360,11 @@ impl Monitor {
             |slot: &WorkerSlot| now.saturating_duration_since(slot.last_change) < SETTLE_TIME;
         let failed = group.slots.iter().find_map(|slot| match slot.end.as_ref()? {
             End::Exited { code: 0, .. } => None,
-            End::Exited { code, .. } if *code != EX_TEMPFAIL && settles(slot) => None,
+            End::Exited { code, .. } | End::Crashed(code)
+                if *code != EX_TEMPFAIL && settles(slot) =>
+            {
+                None
+            }
             End::Exited { code, .. } | End::Crashed(code) => {
                 Some((*code == EX_TEMPFAIL, format!("{} ended with code {code}", slot.worker)))
             }
