@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::arguments::{Jobset, Kind, Manifest};
 use crate::libtpu::{Libtpu, LibtpuOption, Source};
-use crate::outcome::{CRASHES, EX_TEMPFAIL};
+use crate::outcome::{CRASHES, EX_TEMPFAIL, WRONG_COMMAND};
 use crate::plan::{PORT, environment};
 use crate::ssh::LIBTPU;
 use crate::{Error, Result};
@@ -65,6 +65,9 @@ fn manifest(arguments: &Manifest) -> Result<String> {
         ("chips", hosts.chips.to_string()),
         ("max_restarts", max_restarts.to_string()),
         ("port", PORT.to_string()),
+        ("temporary", EX_TEMPFAIL.to_string()),
+        ("crashes", listed(&CRASHES, ", ")),
+        ("wrong_command", listed(&WRONG_COMMAND, ", ")),
     ];
     let variables = environment(&arguments.env)?;
     let template = match (kind, &arguments.topology) {
@@ -106,6 +109,11 @@ fn secrets_warning(command: &[String]) -> Option<String> {
 }
 
 type Values = Vec<(&'static str, String)>;
+
+/// Exit codes as text.
+fn listed(codes: &[u8], separator: &str) -> String {
+    codes.iter().map(u8::to_string).collect::<Vec<_>>().join(separator)
+}
 
 fn jobset(
     arguments: &Manifest,
@@ -151,10 +159,9 @@ fn jobset(
         1 => ("", ""),
         _ => ("1, ", " or 1 (some programs exit with it after they lost another process)"),
     };
-    let crashes = CRASHES.map(|code| code.to_string()).join(", ");
     // As `pod run --max-restarts` does. Kubernetes ends the other pods of a failed run by SIGTERM: one
     // that has not handled it has 143, the last of them.
-    let restart_codes = format!("{lost}{EX_TEMPFAIL}, {crashes}");
+    let restart_codes = format!("{lost}{EX_TEMPFAIL}, {}", listed(&CRASHES, ", "));
     let (_, topology) = slice.name().split_once(':').unwrap_or_default();
     let mut values = settings(&arguments.jobset, &libtpu)?;
     values.extend([
@@ -163,7 +170,6 @@ fn jobset(
         ("image", json!(image).to_string()),
         ("command", command.iter().map(|word| escape_dollar(word)).collect::<Value>().to_string()),
         ("environment", lines.collect::<Vec<_>>().join("\n")),
-        ("crashes", crashes),
         ("restart_codes", restart_codes),
         ("restart_codes_note", note.into()),
         ("libtpu_note", libtpu_note(&libtpu)),
@@ -343,22 +349,53 @@ fn skypilot(
     // An argument of several lines stays one: YAML strips the indentation of each line.
     let words = command[1..].iter().map(|word| quote(word).replace('\n', "\n  "));
     let program = format!("~/fulmen/{name}");
+    let line = std::iter::once(program).chain(words).collect::<Vec<_>>().join(" ");
     // With several processes, one that lost another may exit with 1, if it has a command line of its
-    // own.
-    let (errors, note) = match hosts.count {
-        1 => (0, String::new()),
-        _ => (*max_restarts, format!(", and {max_restarts} times after any other failure")),
+    // own. SkyPilot then ends the others and reports 137 for them.
+    let several = hosts.count > 1;
+    let errors = if several { *max_restarts } else { 0 };
+    let note = if several {
+        format!("and, at most {max_restarts} times, after any other failure")
+    } else {
+        let crashes = listed(&CRASHES, ", ");
+        format!("and, at most {max_restarts} times on the same host, after a crash ({crashes})")
+    };
+    let run = if several {
+        format!("exec {line}")
+    } else {
+        restarted_after_crashes(&line, *max_restarts)
     };
     Ok(vec![
         ("accelerator", format!("tpu-{accelerator_type}")),
         ("program", json!(command[0]).to_string()),
-        ("command", std::iter::once(program).chain(words).collect::<Vec<_>>().join(" ")),
+        ("run", run),
         ("environment", variables.collect::<Vec<_>>().join("\n")),
         ("errors", errors.to_string()),
         ("errors_note", note),
         ("setup", setup),
         ("library", library),
     ])
+}
+
+/// Lines of a script that start a command again if it crashes. SkyPilot does not limit how often it
+/// recovers after the codes of `recover_on_exit_codes`, so a program that always crashes would never
+/// end if crashes were among them.
+fn restarted_after_crashes(command: &str, max_restarts: u32) -> String {
+    let crashes = listed(&CRASHES, "|");
+    let lines = [
+        "restarts=0".to_owned(),
+        "while true; do".to_owned(),
+        "  code=0".to_owned(),
+        format!("  {command} || code=$?"),
+        format!("  case $code in {crashes}) ;; *) exit $code ;; esac"),
+        format!("  [ $restarts -lt {max_restarts} ] || exit $code"),
+        "  restarts=$((restarts + 1))".to_owned(),
+        format!(
+            "  echo \"the program crashed with exit code $code; restart $restarts of {max_restarts}\" >&2"
+        ),
+        "done".to_owned(),
+    ];
+    lines.join("\n  ")
 }
 
 /// Python can read strings, arrays and objects in JSON notation.
@@ -505,22 +542,79 @@ mod tests {
         );
     }
 
-    #[test]
-    fn a_jobset_restarts_after_the_exit_codes_after_which_pod_run_does() {
-        let restarts = |topology: &str| -> Vec<u8> {
-            let arguments = ["--kind", "jobset", "--topology", topology, "--image", "a/b:1"];
-            let text = print(&arguments).unwrap();
-            let (_, list) = text.split_once("operator: NotIn\n").unwrap();
-            let (list, _) = list.split_once("[").unwrap().1.split_once(']').unwrap();
-            list.split(", ").map(|code| code.parse().unwrap()).collect()
-        };
-        let restarted_by_pod_run =
+    /// The numbers between the first brackets after `before`.
+    fn numbers(text: &str, before: &str) -> Vec<u8> {
+        let (_, rest) = text.split_once(before).unwrap();
+        let (_, rest) = rest.split_once('[').unwrap();
+        let (list, _) = rest.split_once(']').unwrap();
+        list.split(", ").map(|number| number.parse().unwrap()).collect()
+    }
+
+    /// The exit codes after which `pod run` restarts a run.
+    fn restarted_by_pod_run() -> Vec<u8> {
+        let restarts =
             |code: &u8| outcome(&[(0, End::exited(*code, false))], None, |_| String::new()).restart;
-        let mut expected: Vec<u8> = (1..=u8::MAX).filter(restarted_by_pod_run).collect();
-        assert_eq!(restarts("v6e:2x4"), expected);
+        (1..=u8::MAX).filter(restarts).collect()
+    }
+
+    #[test]
+    fn jobsets_and_ray_restart_after_the_exit_codes_after_which_pod_run_does() {
+        let jobset = |topology: &str| {
+            let arguments = ["--kind", "jobset", "--topology", topology, "--image", "a/b:1"];
+            numbers(&print(&arguments).unwrap(), "operator: NotIn\n")
+        };
+        let mut expected = restarted_by_pod_run();
+        assert_eq!(jobset("v6e:2x4"), expected);
+        let ray = print(&["--kind", "ray"]).unwrap();
+        let temporary = format!("\nTEMPORARY = {EX_TEMPFAIL} ");
+        assert!(ray.contains(&temporary), "{ray}");
+        let crashes = numbers(&ray, "\nCRASHES = ");
+        assert_eq!([vec![EX_TEMPFAIL], crashes].concat(), expected);
+        assert_eq!(numbers(&ray, "\nWRONG_COMMAND = "), WRONG_COMMAND);
         // A program with a command line of its own may have lost another process.
         expected.insert(0, 1);
-        assert_eq!(restarts("v5p-32"), expected);
+        assert_eq!(jobset("v5p-32"), expected);
+    }
+
+    /// The script of a SkyPilot task, and the exit codes after which SkyPilot always restarts it.
+    fn skypilot_task(topology: &str) -> (String, Vec<u8>) {
+        let arguments = ["--kind", "skypilot", "--topology", topology, "--max-restarts", "2"];
+        let text = print(&arguments).unwrap();
+        let (_, script) = text.split_once("\nrun: |\n").unwrap();
+        (script.replace("\n  ", "\n"), numbers(&text, "recover_on_exit_codes: "))
+    }
+
+    #[test]
+    fn skypilot_restarts_after_the_exit_codes_after_which_pod_run_does() {
+        let home = tempfile::tempdir().unwrap();
+        let starts = home.path().join("starts");
+        std::fs::create_dir(home.path().join("fulmen")).unwrap();
+        // The program is bash, and its first argument the name of its script.
+        std::os::unix::fs::symlink("/bin/bash", home.path().join("fulmen/train")).unwrap();
+        std::fs::write(home.path().join("fit"), "echo >>starts\nexit $CODE\n").unwrap();
+        let starts_and_end = |script: &str, code: u8| {
+            std::fs::write(&starts, "").unwrap();
+            let mut bash = std::process::Command::new("bash");
+            bash.args(["-c", script]).current_dir(home.path()).env("HOME", home.path());
+            bash.env("SKYPILOT_NODE_IPS", "10.0.0.1").env("CODE", code.to_string());
+            let output = bash.output().unwrap();
+            let starts = std::fs::read_to_string(&starts).unwrap().lines().count();
+            (starts, output.status.code())
+        };
+        let (script, always) = skypilot_task("v6e:2x4");
+        assert_eq!(always, [EX_TEMPFAIL]);
+        let restarted = restarted_by_pod_run();
+        for code in 0..=u8::MAX {
+            let is_crash = restarted.contains(&code) && !always.contains(&code);
+            let expected_starts = if is_crash { 3 } else { 1 };
+            let expected = (expected_starts, Some(i32::from(code)));
+            assert_eq!(starts_and_end(&script, code), expected, "exit code {code}");
+        }
+        // SkyPilot counts the restarts of several hosts: it starts all of them again. It reports 137 for
+        // hosts that it ended, so that code must not restart a run without a limit.
+        let (script, always) = skypilot_task("v5e:4x4");
+        assert_eq!(always, [EX_TEMPFAIL]);
+        assert_eq!(starts_and_end(&script, 134), (1, Some(134)));
     }
 
     #[test]
@@ -610,6 +704,7 @@ mod tests {
             "max_restarts_on_errors: 5\n",
             "recover_on_exit_codes: [75]\n",
             "exec ~/fulmen/train fit 'it'\\''s $(HOME) {index}'\n",
+            "without a limit,\n# and, at most 5 times, after any other failure.\n",
         ] {
             assert!(text.contains(expected), "{expected}:\n{text}");
         }

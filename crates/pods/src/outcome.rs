@@ -9,7 +9,7 @@ pub(crate) const EX_TEMPFAIL: u8 = 75;
 
 /// The exit codes of a wrong command: invalid arguments, a file that cannot be run, one that is not
 /// there.
-const WRONG_COMMAND: [u8; 3] = [2, 126, 127];
+pub(crate) const WRONG_COMMAND: [u8; 3] = [2, 126, 127];
 
 /// The exit codes of a program that the system ended: SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGKILL (also
 /// for lack of memory), SIGSEGV, and SIGTERM before the program could handle it.

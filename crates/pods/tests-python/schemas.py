@@ -4,6 +4,8 @@ JobSet's schema is from the package kubeflow-trainer-api, whose models are gener
 """
 
 import ast
+import contextlib
+import io
 import shlex
 import subprocess
 import sys
@@ -61,9 +63,12 @@ def ends_run(job, code):
     return False
 
 
+CRASHES = {132, 134, 135, 136, 137, 139, 143}
+
+
 def check_exit_codes(job):
     several = job["spec"]["completions"] > 1
-    again = {75, 132, 134, 135, 136, 137, 139, 143} | ({1} if several else set())
+    again = {75} | CRASHES | ({1} if several else set())
     ended = {code for code in range(1, 256) if ends_run(job, code)}
     assert ended == set(range(1, 256)) - again, ended
 
@@ -90,6 +95,35 @@ def skypilot(topology, folder):
     token = [("FULMEN_RUN_TOKEN", "x" * 32)]
     (resources,) = sky.Task.from_yaml_config(value, secrets_overrides=token).resources
     assert resources.accelerators, resources
+
+
+def ray():
+    """A Ray program restarts after the codes of a JobSet, and a wrong command decides before a process that it ended."""
+    tree = ast.parse(manifest("--kind", "ray", "--max-restarts", "2"))
+    constants = {"NAME", "TEMPORARY", "CRASHES", "WRONG_COMMAND", "MAX_RESTARTS"}
+    parts = [
+        part for part in tree.body
+        if isinstance(part, ast.FunctionDef) and part.name in ("run", "outcome")
+        or isinstance(part, ast.Assign) and getattr(part.targets[0], "id", None) in constants
+    ]
+    names = {}
+    exec(compile(ast.Module(parts, []), "ray", "exec"), names)
+    for code in range(256):
+        starts = []
+        names["attempt"] = lambda index, restarted: starts.append(restarted) or (code, "has ended")
+        with contextlib.redirect_stdout(io.StringIO()):
+            assert names["run"](0) == code
+        assert starts == ([False, True, True] if code in {75} | CRASHES else [False]), (code, starts)
+    # Rank, code, why it is lost, and whether it was cancelled, in the order in which they ended.
+    ended, lost = (0, 75, None, False), (1, 75, "no node", False)
+    wrong, crashed, cancelled = (2, 127, None, False), (3, 134, None, False), (4, 143, None, True)
+    for first, ends in [
+        (wrong, [ended, crashed, lost, wrong]), (lost, [ended, crashed, lost]), (crashed, [ended, crashed, cancelled]),
+        (ended, [cancelled, ended]), (cancelled, [cancelled]),
+    ]:
+        code, text = names["outcome"](ends)
+        assert (code, f"process {first[0]} " in text) == (first[1], True), (ends, code, text)
+    assert names["outcome"]([(0, 0, None, False)]) == (0, "has ended")
 
 
 def libtpu(folder):
@@ -124,6 +158,7 @@ def libtpu(folder):
 
 with tempfile.TemporaryDirectory() as folder:
     libtpu(Path(folder))
+    ray()
     for topology in TOPOLOGIES:
         jobset(topology)
         jobset(topology, *JOBSET_OPTIONS)

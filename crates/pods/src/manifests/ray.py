@@ -3,8 +3,9 @@
 Submit it with the folder that has the program, which Ray copies to all nodes:
     ray job submit --working-dir FOLDER -- python3 FILE
 
-After a lost node or exit code 75, the program is restarted, and resumes from the last checkpoint under its
---default-root-dir, which must be on storage that all nodes share. It needs only Ray.
+After a lost node, a crash ({{crashes}}) or exit code {{temporary}}, the program is restarted, at most
+{{max_restarts}} times. It resumes from the last checkpoint under its --default-root-dir, which must be on storage that all nodes
+share. It needs only Ray.
 """
 
 import ctypes
@@ -31,7 +32,10 @@ PROGRAMS, PROCESSES, RESOURCES = {{programs}}, {{hosts}}, {{resources}}
 MAX_RESTARTS = {{max_restarts}}
 
 PORT = {{port}}
-TEMPORARY = 75  # EX_TEMPFAIL
+TEMPORARY = {{temporary}}  # EX_TEMPFAIL
+# The exit codes of a program that the system ended, and of a command that would fail again.
+CRASHES = [{{crashes}}]
+WRONG_COMMAND = [{{wrong_command}}]
 GRACE = 30  # seconds between SIGTERM and SIGKILL
 SETTLE = 60  # seconds in which Ray may notice that a lost node caused a failure
 
@@ -138,21 +142,25 @@ def watch(running):
 
 
 def outcome(ends):
-    """Returns the exit code and its cause: a lost process, else the first that failed before the others were cancelled."""
-    lost = [end for end in ends if end[2]]
+    """Returns the exit code and its cause: the first wrong command, else the first lost process, else the first crash, else
+    the first that failed before the others were cancelled."""
     failed = [end for end in ends if end[1] != 0]
     if not failed:
         return 0, "has ended"
-    rank, code, reason, _ = min(lost or failed, key=lambda end: end[3])
+    by_itself = [end for end in failed if not end[3]]
+    wrong = [end for end in by_itself if not end[2] and end[1] in WRONG_COMMAND]
+    lost = [end for end in failed if end[2]]
+    crashed = [end for end in by_itself if end[1] in CRASHES]
+    rank, code, reason, _ = min(wrong or lost or crashed or failed, key=lambda end: end[3])
     return code, f"process {rank} is lost: {reason}" if reason else f"process {rank} exited with code {code}"
 
 
 def run(index):
-    """Runs a program until it succeeds, fails with another code than 75, or has no restarts left."""
+    """Runs a program until it succeeds, fails for good, or has no restarts left."""
     for restarts in range(MAX_RESTARTS + 1):
         code, description = attempt(index, restarted=restarts > 0)
         print(f"[{NAME}] program {index}: {description}", flush=True)
-        if code != TEMPORARY:
+        if code != TEMPORARY and code not in CRASHES:
             break
     return code
 
