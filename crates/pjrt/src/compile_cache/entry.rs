@@ -124,4 +124,32 @@ mod tests {
             assert!(decode(&bytes[..length]).unwrap_err().is_corrupt(), "cut to {length}");
         }
     }
+
+    /// A forged size does not decide how much memory a header takes.
+    #[test]
+    fn a_header_that_claims_to_be_too_large_is_refused_before_it_is_read() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        // The name of the program has this many zero bytes, which take no room on the disk.
+        let read = |name: u64| {
+            let mut header = vec![0x12];
+            prost::encoding::encode_varint(name, &mut header);
+            let length = header.len() as u64 + name;
+            let mut bytes = MAGIC.to_vec();
+            bytes.resize(MAGIC.len() + DIGEST, 0);
+            bytes.extend_from_slice(&(length as u32).to_le_bytes());
+            let start = bytes.len() as u64;
+            bytes.extend_from_slice(&header);
+            std::fs::write(file.path(), &bytes).unwrap();
+            file.as_file().set_len(start + length).unwrap();
+            read_header(file.path())
+        };
+        assert_eq!(read(1000).unwrap().program.len(), 1000);
+        let error = read(MAX_HEADER_BYTES).unwrap_err();
+        assert!(error.is_corrupt(), "{error}");
+        // More bytes than the file has.
+        let mut bytes = encode(&Header::default(), &[]);
+        bytes[MAGIC.len() + DIGEST..][..LENGTH].copy_from_slice(&u32::MAX.to_le_bytes());
+        std::fs::write(file.path(), &bytes).unwrap();
+        assert!(read_header(file.path()).unwrap_err().is_corrupt());
+    }
 }

@@ -185,18 +185,19 @@ impl Module {
             total = total + self.read_of(fused, i, &parameter.shape);
         }
         // The shape of the fusion itself has the memory of each result.
-        let written = |i: &Instruction, shape: &Shape| match i.opcode.as_str() {
-            "dynamic-update-slice" => fused
-                .operands(i)
-                .nth(1)
-                .map(|update| Traffic::in_memory_of(&update.shape, shape))
-                .unwrap_or_default(),
-            "scatter" if is_parameter(fused, i.operands.first().copied()) => {
-                scatter_update(fused, i)
+        let written = |result: &Instruction, shape: &Shape| {
+            let result = past_bitcasts(fused, result);
+            match result.opcode.as_str() {
+                "dynamic-update-slice" => fused
+                    .operands(result)
+                    .nth(1)
                     .map(|update| Traffic::in_memory_of(&update.shape, shape))
-                    .unwrap_or_default()
+                    .unwrap_or_default(),
+                "scatter" if changes_parameter(fused, result) => scatter_update(fused, result)
+                    .map(|update| Traffic::in_memory_of(&update.shape, shape))
+                    .unwrap_or_default(),
+                _ => Traffic::from_shape(shape),
             }
-            _ => Traffic::from_shape(shape),
         };
         let root = fused.root();
         match (root.opcode.as_str(), result) {
@@ -250,29 +251,29 @@ fn scatter_update<'a>(
     computation.operands(scatter).nth(2).filter(|_| scatter.operands.len() == 3)
 }
 
-/// Whether an instruction is a parameter or a bitcast of one.
-fn is_parameter(fused: &Computation, instruction: Option<usize>) -> bool {
-    instruction.is_some_and(|mut i| {
-        while let ("bitcast", Some(&operand)) =
-            (fused.instructions[i].opcode.as_str(), fused.instructions[i].operands.first())
-        {
-            i = operand;
-        }
-        fused.instructions[i].opcode == "parameter"
-    })
+/// The instruction whose elements the bitcasts before `instruction` pass on.
+fn past_bitcasts<'a>(
+    computation: &'a Computation,
+    mut instruction: &'a Instruction,
+) -> &'a Instruction {
+    while let ("bitcast", Some(operand)) =
+        (instruction.opcode.as_str(), computation.operands(instruction).next())
+    {
+        instruction = operand;
+    }
+    instruction
 }
 
-/// Whether a fused computation only takes a slice of its first parameter.
+/// Whether a scatter changes a parameter, or a bitcast of one.
+fn changes_parameter(fused: &Computation, scatter: &Instruction) -> bool {
+    let changed = fused.operands(scatter).next();
+    changed.is_some_and(|operand| past_bitcasts(fused, operand).opcode == "parameter")
+}
+
+/// Whether a fused computation only takes a slice or rows of its first parameter.
 fn slices_its_parameter(fused: &Computation) -> bool {
-    let past_bitcasts = |mut i: usize| {
-        while let ("bitcast", Some(&operand)) =
-            (fused.instructions[i].opcode.as_str(), fused.instructions[i].operands.first())
-        {
-            i = operand;
-        }
-        &fused.instructions[i]
-    };
-    matches!(past_bitcasts(fused.root).opcode.as_str(), "dynamic-slice" | "slice")
+    let result = past_bitcasts(fused, fused.root());
+    matches!(result.opcode.as_str(), "dynamic-slice" | "slice" | "gather")
 }
 
 /// Bytes that are read or written.
@@ -322,5 +323,122 @@ impl std::ops::Add for Traffic {
 impl std::iter::Sum for Traffic {
     fn sum<I: Iterator<Item = Self>>(traffic: I) -> Self {
         traffic.fold(Self::default(), |a, b| a + b)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hlo::proto;
+
+    const F32: i32 = 11;
+    const S32: i32 = 4;
+
+    /// A value of a computation: its opcode, its element type and sizes, and the numbers of its
+    /// operands.
+    struct Value(&'static str, i32, &'static [i64], &'static [i64]);
+
+    const TABLE: Value = Value("parameter", F32, &[1000, 128], &[]);
+    const INDICES: Value = Value("parameter", S32, &[8, 1], &[]);
+    const UPDATES: Value = Value("parameter", F32, &[8, 128], &[]);
+
+    /// A computation whose last value is its result. A fusion in it calls the computation before it.
+    fn computation(number: i64, values: &[Value]) -> proto::Computation {
+        let instruction = |(i, value): (usize, &Value)| {
+            let Value(opcode, element_type, sizes, operands) = value;
+            let calls = *opcode == "fusion";
+            proto::Instruction {
+                name: format!("i{number}.{i}"),
+                opcode: (*opcode).into(),
+                id: 100 * number + i as i64,
+                operand_ids: operands.iter().map(|operand| 100 * number + operand).collect(),
+                called_computation_ids: Vec::from_iter(calls.then_some(number - 1)),
+                shape: Some(proto::Shape {
+                    element_type: *element_type,
+                    dimensions: sizes.to_vec(),
+                    ..Default::default()
+                }),
+                ..Default::default()
+            }
+        };
+        proto::Computation {
+            name: format!("c{number}"),
+            id: number,
+            root_id: 100 * number + values.len() as i64 - 1,
+            instructions: values.iter().enumerate().map(instruction).collect(),
+        }
+    }
+
+    /// The bytes that a program of these computations moves. The last one is the entry; each other
+    /// is a fusion of the next one.
+    fn traffic(computations: &[&[Value]]) -> f64 {
+        let module = proto::Module {
+            name: "m".into(),
+            computations: (1..)
+                .zip(computations)
+                .map(|(n, values)| computation(n, values))
+                .collect(),
+            entry_computation_id: computations.len() as i64,
+            ..Default::default()
+        };
+        Module::read(&module, 1).unwrap().main_memory_traffic()
+    }
+
+    const ROWS: f64 = 8.0 * 128.0 * 4.0;
+    const INDEX: f64 = 8.0 * 4.0;
+
+    #[test]
+    fn a_look_up_behind_another_shape_of_the_table_reads_its_rows() {
+        const LOOK_UP: &[Value] = &[TABLE, INDICES, Value("fusion", F32, &[8, 128], &[0, 1])];
+        for opcode in ["bitcast", "reshape", "copy", "convert"] {
+            let fused = [
+                TABLE,
+                INDICES,
+                Value(opcode, F32, &[1000, 1, 128], &[0]),
+                Value("gather", F32, &[8, 1, 128], &[2, 1]),
+                Value("bitcast", F32, &[8, 128], &[3]),
+            ];
+            assert_eq!(traffic(&[&fused, LOOK_UP]), ROWS + INDEX + ROWS, "{opcode}");
+        }
+        // A look-up in a fusion of a fusion.
+        let inner = [
+            TABLE,
+            INDICES,
+            Value("gather", F32, &[8, 1, 128], &[0, 1]),
+            Value("bitcast", F32, &[8, 128], &[2]),
+        ];
+        let outer = [
+            TABLE,
+            INDICES,
+            Value("fusion", F32, &[8, 128], &[0, 1]),
+            Value("negate", F32, &[8, 128], &[2]),
+        ];
+        assert_eq!(traffic(&[&inner, &outer, LOOK_UP]), ROWS + INDEX + ROWS);
+        // All elements are read where the table itself is used too.
+        let whole = [
+            TABLE,
+            INDICES,
+            Value("bitcast", F32, &[1000, 1, 128], &[0]),
+            Value("gather", F32, &[8, 1, 128], &[2, 1]),
+            Value("reduce", F32, &[8, 128], &[3, 0]),
+        ];
+        assert_eq!(traffic(&[&whole, LOOK_UP]), 1000.0 * 128.0 * 4.0 + INDEX + ROWS);
+    }
+
+    #[test]
+    fn a_scatter_behind_another_shape_of_the_table_changes_its_rows() {
+        const CHANGE: &[Value] =
+            &[TABLE, INDICES, UPDATES, Value("fusion", F32, &[1000, 128], &[0, 1, 2])];
+        let fused = [
+            TABLE,
+            INDICES,
+            UPDATES,
+            Value("bitcast", F32, &[1000, 1, 128], &[0]),
+            Value("bitcast", F32, &[8, 1, 128], &[2]),
+            Value("scatter", F32, &[1000, 1, 128], &[3, 1, 4]),
+            Value("bitcast", F32, &[1000, 128], &[5]),
+        ];
+        // It reads the indices, the updates and the rows, and writes the rows.
+        assert_eq!(traffic(&[&fused, CHANGE]), INDEX + ROWS + ROWS + ROWS);
     }
 }
