@@ -6,5 +6,6 @@
 mod missing;
 #[cfg(not(feature = "parquet"))]
 mod not_built_in;
+mod notes;
 mod tables;
 mod text_files;

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::notes;
 use arrow_array::{
     ArrayRef, DictionaryArray, Int8Array, Int64Array, NullArray, RecordBatch, StringArray,
 };
@@ -789,7 +790,8 @@ fn files_that_belong_to_no_split_are_left_out() {
     let hub = |name: &str| reference().join(format!("hub/data/{name}.parquet"));
     let (train, test) = (hub("train-00000-of-00002"), hub("test-00000-of-00001"));
     let rows = |path: &Path| Parquet::open(path).unwrap().len();
-    let check = |files: &[(&str, &Path)], expected: &[(&str, usize)]| {
+    notes::collect();
+    let check = |files: &[(&str, &Path)], expected: &[(&str, usize)], left_out: Option<&str>| {
         let folder = tempfile::tempdir().unwrap();
         for (name, from) in files {
             let to = folder.path().join(name);
@@ -803,6 +805,9 @@ fn files_that_belong_to_no_split_are_left_out() {
             .map(|split| (split, opened.split(split).unwrap().len()))
             .collect();
         assert_eq!(actual, expected, "{files:?}");
+        let reason = "their names give no split, but those of others do";
+        let expected = left_out.map(|files| format!("left out {files} of no split): {reason}"));
+        assert_eq!(notes::about(folder.path()), Vec::from_iter(expected), "{files:?}");
     };
     let (of_train, of_test) = (rows(&train), rows(&test));
     assert_ne!(of_train, of_test);
@@ -815,6 +820,7 @@ fn files_that_belong_to_no_split_are_left_out() {
             ("stray.parquet", &train),
         ],
         &[("train", of_train), ("unsupervised", of_test)],
+        Some("2 files (2"),
     );
     check(
         &[
@@ -824,6 +830,7 @@ fn files_that_belong_to_no_split_are_left_out() {
             ("test.parquet", &test),
         ],
         &[("train", of_train), ("validation", of_test)],
+        Some("2 files (2"),
     );
     check(
         &[
@@ -832,8 +839,9 @@ fn files_that_belong_to_no_split_are_left_out() {
             ("x/unsupervised.parquet", &test),
         ],
         &[("train", of_train), ("test", of_test)],
+        Some("1 file (1"),
     );
-    check(&[("a.parquet", &test), (".cache/b.parquet", &test)], &[("train", of_test)]);
+    check(&[("a.parquet", &test), (".cache/b.parquet", &test)], &[("train", of_test)], None);
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
 
+use crate::notes;
 use expect_test::{Expect, expect};
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -578,21 +579,12 @@ fn what_a_folder_leaves_out_is_said_once() {
         files.write(name, "x\n2\n");
     }
     let folder = files.write("a.csv", "x\n1\n").parent().unwrap().to_owned();
-    let notes = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
-    let kept = notes.clone();
-    fulmen_data::internal::set_note_handler(move |note| kept.lock().unwrap().push(note.to_owned()));
+    notes::collect();
     for _ in 0..2 {
         assert_eq!(Csv::open(&folder).unwrap().len(), 1);
     }
-    let start = format!("{}: ", folder.display());
-    let notes: Vec<String> = notes
-        .lock()
-        .unwrap()
-        .iter()
-        .filter_map(|note| note.strip_prefix(&start).map(str::to_owned))
-        .collect();
     let expected = "left out 4 files (2 .gz, 1 .xlsx, 1 without an extension): files that end in .csv, .tsv are read";
-    assert_eq!(notes, [expected]);
+    assert_eq!(notes::about(&folder), [expected]);
 }
 
 #[test]
