@@ -276,7 +276,37 @@ def marian():
     write("marian-two", model, values | more | {"logits": model(**values).logits})
 
 
-FAMILIES = [gpt2, llama, qwen2, qwen3, mistral, gemma, gemma2, gemma3, bert, roberta, lora, t5, marian]
+def marian_padding():
+    """As an `opus-mt` folder says it: the decoder starts with the padding token, which is the last one and is never generated. Its
+    bias is so large that nothing else would come. Its row gets a gradient as a weight of the head, but none where it is read."""
+    padding = VOCABULARY - 1
+    sizes = dict(d_model=16, encoder_layers=1, decoder_layers=1, encoder_ffn_dim=24, decoder_ffn_dim=20, encoder_attention_heads=4, decoder_attention_heads=2, max_position_embeddings=48)
+    tokens = dict(vocab_size=VOCABULARY, decoder_start_token_id=padding, pad_token_id=padding, eos_token_id=0, forced_eos_token_id=0)
+    model = settle(transformers.MarianMTModel(transformers.MarianConfig(**sizes, **tokens, scale_embedding=True, activation_function="swish")), 36)
+    model.final_logits_bias.data = 0.5 * torch.randn(1, VOCABULARY, generator=torch.Generator().manual_seed(37))
+    model.final_logits_bias.data[0, padding] = 20.0
+    read, mask, labels = ids(38, length=9) - 1, torch.ones(2, 9, dtype=torch.int64), ids(39) - 1
+    read[1, 5:], mask[1, 5:] = padding, 0
+    # The decoder reads the padding token where a label is ignored: in front, in the middle and at the end.
+    labels[0, :2] = labels[0, 4] = labels[1, 5:] = -100
+    values = {"input_ids": read, "attention_mask": mask, "labels": labels}
+    with torch.enable_grad():
+        found = model(**values)
+        found.loss.backward()
+    values |= {"logits": found.logits.detach(), "loss": found.loss.detach(), "gradient": model.model.shared.weight.grad}
+    settings = dict(bos_token_id=0, decoder_start_token_id=padding, eos_token_id=0, forced_eos_token_id=0, max_length=9, pad_token_id=padding, renormalize_logits=True)
+    prompt = {"input_ids": read, "attention_mask": mask}
+    for beams, name in [(1, "greedy"), (3, "beams")]:
+        how = settings | {"num_beams": beams}
+        assert (model.generate(**prompt, generation_config=transformers.GenerationConfig(**how))[:, 1:-1] == padding).all()
+        found = model.generate(**prompt, generation_config=transformers.GenerationConfig(**how, bad_words_ids=[[padding]]))[:, 1:]
+        values[name] = torch.nn.functional.pad(found, (0, 8 - found.shape[1]), value=padding)
+    folder = write("marian-padding", model, values)
+    text = json.dumps(settings | {"num_beams": 3, "bad_words_ids": [[padding]]}, indent=2, sort_keys=True)
+    (folder / "generation_config.json").write_text(text + "\n")
+
+
+FAMILIES = [gpt2, llama, qwen2, qwen3, mistral, gemma, gemma2, gemma3, bert, roberta, lora, t5, marian, marian_padding]
 
 
 def check(folder):

@@ -14,6 +14,9 @@ pub(crate) trait EncoderDecoder {
     /// The first token of the decoder.
     fn start_token(&self) -> i32;
 
+    /// The token that the decoder reads where a label is ignored.
+    fn padding_token(&self) -> i32;
+
     /// Encodes ids `[batch, length]`: the features, and their keys and values for each layer of the
     /// decoder.
     fn encode(
@@ -158,7 +161,7 @@ impl<'m> Decoding<'m> {
     /// The decoder's ids for labels, integers `[batch, length]`: each label shifted one position to
     /// the right, after the decoder's first token. So
     /// `decoding.forward(decoding.shift_right(&labels))` gives the logits of the labels. Negative
-    /// labels, which the loss ignores, become token 0.
+    /// labels, which the loss ignores, become the padding token, as in transformers.
     #[track_caller]
     pub fn shift_right(&self, labels: impl AsTensor) -> Tensor {
         MODELS.record("shift_right", || {
@@ -171,7 +174,9 @@ impl<'m> Decoding<'m> {
             let start =
                 Tensor::full(DType::I32, [labels.size(0), 1], f64::from(self.model.start_token()));
             let before = labels.narrow(1, 0, labels.size(1) - 1).to_dtype(DType::I32);
-            Ok(Tensor::concatenate(&[&start, &before.maximum(0.0)], 1))
+            let is_ignored = before.lt(0.0);
+            let before = before.masked_fill(is_ignored, f64::from(self.model.padding_token()));
+            Ok(Tensor::concatenate(&[&start, &before], 1))
         })
     }
 

@@ -262,6 +262,12 @@ impl EncoderDecoder for Marian {
         self.config.decoder_start_token_id
     }
 
+    /// By default the first token of the decoder, as in all published folders.
+    fn padding_token(&self) -> i32 {
+        let padding = self.config.pad_token_id.and_then(|id| i32::try_from(id).ok());
+        padding.unwrap_or(self.config.decoder_start_token_id)
+    }
+
     fn encode(
         &self,
         ids: &Tensor,
@@ -445,9 +451,11 @@ impl Pretrained for Marian {
 #[cfg(test)]
 mod tests {
     use fulmen_nn::loss::CrossEntropyLoss;
+    use fulmen_tensor::grad;
 
     use super::*;
     use crate::reference::{ExpectedValues, check_decoder, folder};
+    use crate::{GenerationConfig, generate};
 
     #[test]
     fn a_marian_of_transformers_gives_its_logits_and_tokens() {
@@ -468,6 +476,32 @@ mod tests {
         let logits = decoding.forward(decoding.shift_right(&labels));
         let loss = CrossEntropyLoss::new().ignore_index(-100).forward(logits, &labels);
         expected.check(&[("logits", &decoding.forward(&decoder_ids)), ("loss", &loss)]);
+    }
+
+    /// An `opus-mt` folder: the decoder starts with the padding token and reads it where a label is
+    /// ignored, looking it up gives its row no gradient, and it is never generated, although its
+    /// bias makes it the likeliest.
+    #[test]
+    fn the_padding_token_starts_the_decoder_and_is_never_generated() {
+        let model = Marian::from_folder(folder("marian-padding")).unwrap_or_else(|e| panic!("{e}"));
+        let expected = ExpectedValues::read("marian-padding");
+        let names = ["input_ids", "attention_mask", "labels"];
+        let [ids, mask, labels] = names.map(|name| expected.tensor(name));
+        let decoding = model.decoding(&ids, Some(&mask));
+        let logits = decoding.forward(decoding.shift_right(&labels));
+        let loss = CrossEntropyLoss::new().ignore_index(-100).forward(&logits, &labels);
+        let weight = model.model.decoder.embed_tokens.weight.get();
+        let gradient = &grad(&loss, &[&weight])[0];
+        let searched = GenerationConfig::from_folder(folder("marian-padding"))
+            .unwrap_or_else(|e| panic!("{e}"));
+        let greedy = GenerationConfig { num_beams: 1, ..searched.clone() };
+        expected.check(&[
+            ("logits", &logits),
+            ("loss", &loss),
+            ("gradient", gradient),
+            ("greedy", &generate(&decoding, &decoding.start(), &greedy)),
+            ("beams", &generate(&decoding, &decoding.start(), &searched)),
+        ]);
     }
 
     #[test]

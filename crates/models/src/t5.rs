@@ -386,6 +386,10 @@ impl EncoderDecoder for T5 {
         self.config.decoder_start_token_id
     }
 
+    fn padding_token(&self) -> i32 {
+        self.config.padding_token()
+    }
+
     fn encode(
         &self,
         ids: &Tensor,
@@ -527,5 +531,20 @@ mod tests {
         let [ids, decoder_ids] =
             ["input_ids", "decoder_input_ids"].map(|name| expected.tensor(name));
         expected.check(&[("logits", &model.forward(&ids, None, &decoder_ids))]);
+    }
+
+    /// transformers' `_shift_right` does the same.
+    #[test]
+    fn an_ignored_label_is_read_as_the_padding_token() {
+        let mut model = T5::from_folder(folder("t5")).unwrap_or_else(|e| panic!("{e}"));
+        let labels = Tensor::from_slice(&[-100i32, 5, -100, 6], [1, 4]);
+        let shifted = |model: &T5| {
+            let decoding = model.decoding(labels.maximum(0.0), None);
+            let ids = decoding.shift_right(&labels).eval();
+            ids.and_then(|ids| ids.to_vec::<i32>()).unwrap_or_else(|e| panic!("{e}"))
+        };
+        assert_eq!(shifted(&model), [0, 0, 5, 0]);
+        model.config.other.insert("pad_token_id".into(), 3.into());
+        assert_eq!(shifted(&model), [0, 3, 5, 3]);
     }
 }

@@ -111,6 +111,12 @@ impl Config {
         self.scale_decoder_outputs.unwrap_or(self.tie_word_embeddings)
     }
 
+    /// The padding token: 0, unless a file names another.
+    pub(super) fn padding_token(&self) -> i32 {
+        let id = self.other.get("pad_token_id").and_then(Value::as_i64);
+        id.and_then(|id| i32::try_from(id).ok()).unwrap_or(0)
+    }
+
     pub(super) fn norm(&self) -> RmsNorm {
         RmsNorm::new([self.d_model]).eps(self.layer_norm_epsilon)
     }
