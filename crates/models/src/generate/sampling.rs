@@ -1,7 +1,7 @@
 //! Which tokens can be sampled, and with which probability: `temperature`, `top_k`, `top_p` and
 //! `min_p`.
 
-use fulmen_tensor::Tensor;
+use fulmen_tensor::{DType, Tensor};
 
 use super::GenerationConfig;
 
@@ -11,9 +11,10 @@ impl GenerationConfig {
         let mut logits = logits / self.temperature;
         let vocabulary = logits.size(-1);
         if (1..vocabulary).contains(&self.top_k) {
-            let (largest, _) = logits.topk(self.top_k);
+            let (largest, likeliest) = logits.topk(self.top_k);
             let cutoff = largest.narrow(-1, self.top_k - 1, 1);
-            logits = logits.masked_fill(logits.lt(cutoff), f64::NEG_INFINITY);
+            let excluded = logits.lt(cutoff).and(is_listed(&likeliest, vocabulary).not());
+            logits = logits.masked_fill(excluded, f64::NEG_INFINITY);
         }
         if self.top_p < 1.0 {
             logits = logits.masked_fill(outside_nucleus(&logits, self.top_p), f64::NEG_INFINITY);
@@ -21,10 +22,20 @@ impl GenerationConfig {
         if self.min_p > 0.0 {
             let probabilities = logits.softmax(-1);
             let cutoff = probabilities.max_keepdim(-1) * self.min_p;
-            logits = logits.masked_fill(probabilities.lt(cutoff), f64::NEG_INFINITY);
+            let likeliest = logits.argmax_keepdim(-1);
+            let excluded = probabilities.lt(cutoff).and(is_listed(&likeliest, vocabulary).not());
+            logits = logits.masked_fill(excluded, f64::NEG_INFINITY);
         }
         logits
     }
+}
+
+/// Which tokens of the vocabulary are in lists i32 `[rows, count]`, whose tokens differ: bool
+/// `[rows, vocabulary]`. The likeliest tokens remain by their number: XLA may compute a logit again
+/// and round it below the cutoff.
+fn is_listed(tokens: &Tensor, vocabulary: usize) -> Tensor {
+    let ones = Tensor::ones(DType::F32, tokens.shape());
+    Tensor::zeros(DType::F32, [tokens.size(0), vocabulary]).scatter_add(1, tokens, ones).gt(0.0)
 }
 
 /// The unlikeliest tokens, which have a total probability of at most 1 − `top_p`. The likeliest one
@@ -39,7 +50,7 @@ fn outside_nucleus(logits: &Tensor, top_p: f64) -> Tensor {
 
 #[cfg(test)]
 mod tests {
-    use fulmen_tensor::{Runtime, random};
+    use fulmen_tensor::{Literal, Runtime, random};
 
     use super::*;
 
@@ -71,6 +82,43 @@ mod tests {
             drawn_ids.dedup();
             assert_eq!(&drawn_ids, expected, "{config:?}");
         }
+    }
+
+    /// XLA rounds these logits differently in different loops, so that the last token that should
+    /// remain, or all of them, were below a cutoff computed from the same logits.
+    #[test]
+    fn as_many_tokens_remain_although_logits_are_computed_again() {
+        let mut counts = Vec::new();
+        let mut expected = Vec::new();
+        for dims in [[24, 4, 4], [24, 7, 6], [16, 4, 8]] {
+            let count: usize = dims.iter().product();
+            let numbers: Vec<f32> = (0..count).map(|i| ((i * 7) as f32 * 0.618).sin()).collect();
+            let x = Tensor::from_slice(&numbers, dims);
+            let y = (&x - x.mean_keepdim(0)) / (x.var_keepdim(0) + 0.1).sqrt();
+            for columns in [dims[1] * dims[2], dims[2]] {
+                let logits = y.reshape([count / columns, columns]);
+                let plain = GenerationConfig { top_k: 0, ..Default::default() };
+                let likeliest = |top_k| GenerationConfig { top_k, ..plain.clone() };
+                let min_p = GenerationConfig { min_p: 1.0, ..plain.clone() };
+                for (config, remaining) in [(likeliest(1), 1.0), (likeliest(3), 3.0), (min_p, 1.0)]
+                {
+                    let left = config.sampling_logits(&logits).is_finite().to_dtype(DType::F32);
+                    counts.push(left.sum(-1));
+                    expected.push(vec![remaining]);
+                }
+            }
+        }
+        let actual = Runtime::global().and_then(|runtime| runtime.eval_many(&counts));
+        // The counts of tokens in the rows of each case.
+        let numbers = |count: &Literal| {
+            let mut numbers = count.to_f64();
+            numbers.sort_by(f64::total_cmp);
+            numbers.dedup();
+            numbers
+        };
+        let actual: Vec<Vec<f64>> =
+            actual.unwrap_or_else(|e| panic!("{e}")).iter().map(numbers).collect();
+        assert_eq!(actual, expected);
     }
 
     #[test]
