@@ -273,8 +273,9 @@ pub(crate) struct Manifest {
     /// The kind of cluster
     #[arg(long, value_enum)]
     pub(crate) kind: Kind,
-    /// The TPU slice, such as v5e:4x4 or v6e-16; optional for Ray only
-    #[arg(long, value_name = "SLICE", value_parser = Slice::parse_single,
+    /// The TPU slice, such as v5e:4x4 or v6e-16, or several equal ones for a JobSet, such as
+    /// 2*v5e:4x4; optional for Ray only
+    #[arg(long, value_name = "SLICE",
           required_if_eq_any = [("kind", "jobset"), ("kind", "skypilot")])]
     pub(crate) topology: Option<Slice>,
     /// With Ray, the number of independent programs; {index} in the arguments becomes the program's

@@ -56,11 +56,18 @@ fn manifest(arguments: &Manifest) -> Result<String> {
     }
     if *kind != Kind::Jobset {
         check_not_jobset(&arguments.jobset)?;
+        if let Some(slice) = arguments.topology.as_ref().filter(|slice| slice.num_slices() > 1) {
+            return Err(Error::usage(format!(
+                "--topology {slice}: only --kind jobset starts several slices"
+            )));
+        }
     }
     let hosts = arguments.topology.as_ref().map_or(Hosts { count: 1, chips: 0 }, Hosts::from_slice);
     let mut values = vec![
         ("name", name.clone()),
         ("slice", arguments.topology.as_ref().map(Slice::to_string).unwrap_or_default()),
+        ("slice_words", arguments.topology.as_ref().map(slice_words).unwrap_or_default()),
+        ("slices", arguments.topology.as_ref().map_or(1, Slice::num_slices).to_string()),
         ("hosts", hosts.count.to_string()),
         ("chips", hosts.chips.to_string()),
         ("max_restarts", max_restarts.to_string()),
@@ -108,6 +115,14 @@ fn secrets_warning(command: &[String]) -> Option<String> {
     })
 }
 
+/// The slices of a run, for a comment.
+fn slice_words(slice: &Slice) -> String {
+    match slice.name().split_once('*') {
+        None => format!("a slice {slice}"),
+        Some((count, name)) => format!("{count} slices {name}"),
+    }
+}
+
 type Values = Vec<(&'static str, String)>;
 
 /// Exit codes as text.
@@ -132,30 +147,24 @@ fn jobset(
         "tpu7x" => "tpu7x",
         other => return Err(Error::usage(format!("--topology {slice}: GKE has no {other}"))),
     };
-    let coordinator = if hosts.count == 1 {
-        "127.0.0.1:0".into()
-    } else {
-        format!("{name}-workers-0-0.{name}:{PORT}")
-    };
     let libtpu = Libtpu::new(arguments.libtpu.clone());
-    let fixed = [
-        ("FULMEN_COORDINATOR", coordinator),
-        ("FULMEN_NUM_PROCESSES", hosts.count.to_string()),
-        ("FULMEN_RUN_ID", name.clone()),
-        ("FULMEN_RESUME", "auto".into()),
-    ];
-    let fixed = fixed.into_iter().map(|(name, value)| (name.to_owned(), value));
     // Another user of the pod may not enter the folder of the link.
     let version = &libtpu.wheel.version;
     let file = format!("{LIBTPU_FOLDER}/.cache/fulmen/pjrt/libtpu-{version}/libtpu.so");
-    let fixed = fixed.chain(tpu_variables(&libtpu, &file)).collect();
-    let lines = merged(fixed, variables).into_iter().map(|(name, value)| {
-        let value = json!(escape_dollar(&value));
-        format!("{0}- name: {name}\n{0}  value: {value}", " ".repeat(20))
-    });
+    let mut fixed = processes(name, hosts, slice.num_slices());
+    fixed.push(("FULMEN_RUN_ID".into(), PodValue::Text(name.clone())));
+    fixed.push(("FULMEN_RESUME".into(), PodValue::Text("auto".into())));
+    let texts = |values: Vec<(String, String)>| {
+        values.into_iter().map(|(name, value)| (name, PodValue::Text(value))).collect::<Vec<_>>()
+    };
+    fixed.extend(texts(tpu_variables(&libtpu, &file)));
+    let environment = merged(fixed, texts(variables));
+    let lines: Vec<String> =
+        environment.iter().map(|(name, value)| variable_lines(name, value)).collect();
+    let pods = hosts.count * slice.num_slices();
     // With several processes, one that lost another may exit with 1, if it has a command line of its
     // own.
-    let (lost, note) = match hosts.count {
+    let (lost, note) = match pods {
         1 => ("", ""),
         _ => ("1, ", " or 1 (some programs exit with it after they lost another process)"),
     };
@@ -169,7 +178,8 @@ fn jobset(
         ("topology", topology.into()),
         ("image", json!(image).to_string()),
         ("command", command.iter().map(|word| escape_dollar(word)).collect::<Value>().to_string()),
-        ("environment", lines.collect::<Vec<_>>().join("\n")),
+        ("environment", lines.join("\n")),
+        ("pods", pods.to_string()),
         ("restart_codes", restart_codes),
         ("restart_codes_note", note.into()),
         ("libtpu_note", libtpu_note(&libtpu)),
@@ -177,8 +187,60 @@ fn jobset(
     Ok(values)
 }
 
+/// The value of a variable of a pod.
+enum PodValue {
+    Text(String),
+    /// A field of the pod.
+    Field(&'static str),
+}
+
+/// The index of a pod among those of its slice.
+const POD_INDEX: PodValue =
+    PodValue::Field("metadata.annotations['batch.kubernetes.io/job-completion-index']");
+
+/// The index of a pod's slice.
+const SLICE_INDEX: PodValue = PodValue::Field("metadata.labels['jobset.sigs.k8s.io/job-index']");
+
+/// The variables that tell a pod its place in the run.
+///
+/// A pod of several slices cannot compute its number among all: libtpu's variables have the parts.
+/// Google Kubernetes Engine sets those of the slice, `TPU_WORKER_ID` and `TPU_WORKER_HOSTNAMES`.
+fn processes(name: &str, hosts: Hosts, slices: usize) -> Vec<(String, PodValue)> {
+    let first = format!("{name}-workers-0-0.{name}");
+    let variables = if slices > 1 {
+        vec![
+            ("MEGASCALE_NUM_SLICES", PodValue::Text(slices.to_string())),
+            ("MEGASCALE_SLICE_ID", SLICE_INDEX),
+            ("MEGASCALE_COORDINATOR_ADDRESS", PodValue::Text(first)),
+        ]
+    } else {
+        let coordinator =
+            if hosts.count == 1 { "127.0.0.1:0".into() } else { format!("{first}:{PORT}") };
+        vec![
+            ("FULMEN_PROCESS_ID", POD_INDEX),
+            ("FULMEN_COORDINATOR", PodValue::Text(coordinator)),
+            ("FULMEN_NUM_PROCESSES", PodValue::Text(hosts.count.to_string())),
+        ]
+    };
+    variables.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+/// The lines of a variable in the list `env` of a container.
+fn variable_lines(name: &str, value: &PodValue) -> String {
+    let indent = " ".repeat(20);
+    match value {
+        PodValue::Text(text) => {
+            let value = json!(escape_dollar(text));
+            format!("{indent}- name: {name}\n{indent}  value: {value}")
+        }
+        PodValue::Field(path) => format!(
+            "{indent}- name: {name}\n{indent}  valueFrom:\n{indent}    fieldRef:\n{indent}      fieldPath: {path}"
+        ),
+    }
+}
+
 /// Variables for a program. Those of the user replace others of the same name.
-fn merged(fixed: Vec<(String, String)>, users: Vec<(String, String)>) -> Vec<(String, String)> {
+fn merged<T>(fixed: Vec<(String, T)>, users: Vec<(String, T)>) -> Vec<(String, T)> {
     let is_users = |name: &String| users.iter().any(|(other, _)| other == name);
     let mut variables: Vec<_> = fixed.into_iter().filter(|(name, _)| !is_users(name)).collect();
     variables.extend(users);
@@ -421,9 +483,10 @@ fn ray(arguments: &Manifest, hosts: Hosts, variables: Vec<(String, String)>) -> 
 }
 
 impl Hosts {
-    /// Up to eight chips of a generation with two axes share a host; otherwise four do.
+    /// The hosts of one slice. Up to eight chips of a generation with two axes share a host; otherwise four do.
     fn from_slice(slice: &Slice) -> Hosts {
-        let (total, generation) = (slice.num_chips(), slice.generation());
+        let total = slice.num_chips() / slice.num_slices();
+        let generation = slice.generation();
         let max_per_host = if matches!(generation.name, "v5e" | "v6e") { 8 } else { 4 };
         let chips = if total <= max_per_host { total } else { 4 };
         Hosts { count: total.div_ceil(chips), chips }
@@ -617,6 +680,52 @@ mod tests {
         assert_eq!(starts_and_end(&script, 134), (1, Some(134)));
     }
 
+    /// The value of a variable in a JobSet; for a field of the pod, its path.
+    fn value(jobset: &str, name: &str) -> Option<String> {
+        let (_, rest) = jobset.split_once(&format!("- name: {name}\n"))?;
+        let (_, rest) = rest.split_once("value")?;
+        let line =
+            if rest.starts_with("From") { rest.lines().nth(2)? } else { rest.lines().next()? };
+        Some(line.split_once(": ")?.1.trim_matches('"').to_owned())
+    }
+
+    #[test]
+    fn the_pods_of_several_slices_are_counted_slice_by_slice() {
+        for (topology, slices, hosts, chips) in [("2*v5e:4x4", 2, 4, 4), ("3*v6e:2x4", 3, 1, 8)] {
+            let arguments = ["--kind", "jobset", "--topology", topology, "--image", "a/b"];
+            let text = print(&arguments).unwrap();
+            let (_, single) = topology.split_once('*').unwrap();
+            for expected in [
+                format!("# One run on {slices} slices {single} of TPUs: {} pods", slices * hosts),
+                format!("      replicas: {slices}\n"),
+                format!("          completions: {hosts}\n          parallelism: {hosts}\n"),
+                format!("google.com/tpu: {chips}\n"),
+                "values: [1, 75, ".into(),
+            ] {
+                assert!(text.contains(&expected), "{expected}:\n{text}");
+            }
+            let slice_id = "metadata.labels['jobset.sigs.k8s.io/job-index']";
+            assert_eq!(value(&text, "MEGASCALE_SLICE_ID").unwrap(), slice_id);
+            for index in 0..slices * hosts {
+                // What Google Kubernetes Engine adds.
+                let slice = index / hosts;
+                let names = (0..hosts).map(|host| format!("train-workers-{slice}-{host}.train"));
+                let names = names.collect::<Vec<_>>().join(",");
+                let env = |name: &str| match name {
+                    "MEGASCALE_SLICE_ID" => Some(slice.to_string().into()),
+                    "TPU_WORKER_ID" => Some((index % hosts).to_string().into()),
+                    "TPU_WORKER_HOSTNAMES" => Some(names.clone().into()),
+                    "FULMEN_RUN_TOKEN" => None,
+                    name => value(&text, name).map(Into::into),
+                };
+                let process = fulmen_coordination::Process::from_env(env).unwrap();
+                assert_eq!((process.index(), process.count()), (index, slices * hosts));
+                assert_eq!(process.coordinator(), "train-workers-0-0.train:8482");
+                assert_eq!(process.run_id(), "train");
+            }
+        }
+    }
+
     #[test]
     fn every_host_of_a_manifest_gets_libtpu_and_no_program_may_fall_back() {
         let of = |kind: &str, more: &[&str]| {
@@ -726,6 +835,10 @@ mod tests {
             &["--kind", "skypilot", "--topology", "v5e-8", "--programs", "2"],
             "print one manifest for each program",
         );
+        for kind in ["ray", "skypilot"] {
+            let expected = "--topology 2*v5e:4x4: only --kind jobset starts several slices";
+            check(&["--kind", kind, "--topology", "2*v5e:4x4"], expected);
+        }
         check(&["--kind", "ray", "--queue", "tpus"], "--queue: only --kind jobset has it");
         let bucket = ["--kind", "jobset", "--topology", "v5e-8", "--image", "a", "--bucket"];
         for wrong in ["runs", "runs=relative", "=/runs", "gs://runs=/runs"] {

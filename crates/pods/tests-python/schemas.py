@@ -16,6 +16,7 @@ import kubernetes_validate
 import yaml
 from kubeflow_trainer_api import models
 
+SEVERAL_SLICES = ["2*v5e:4x4", "3*v6e:2x4"]
 TOPOLOGIES = ["v4-8", "v5e:2x4", "v5e:4x4", "v5p-128", "v6e-256"]
 PROGRAM = ["--", "./train", "fit", "--note", "it's: \"two\"\nlines $(HOME) {index}"]
 
@@ -51,7 +52,25 @@ def jobset(topology, *options):
     container = job["spec"]["template"]["spec"]["containers"][0]
     assert container["command"] == [word.replace("$(", "$$(") for word in PROGRAM[1:]], container
     assert {"name": "WORDS", "value": "a: b #c"} in container["env"], container
-    check_exit_codes(job)
+    replicas = value["spec"]["replicatedJobs"][0]["replicas"]
+    check_exit_codes(job, replicas)
+    check_slices(topology, replicas, container["env"])
+
+
+def check_slices(topology, replicas, environment):
+    """The jobs of a JobSet are the slices, and each pod learns the number of its own."""
+    expected = int(topology.split("*")[0]) if "*" in topology else 1
+    assert replicas == expected, replicas
+    values = {variable["name"]: variable for variable in environment}
+    if replicas == 1:
+        assert "FULMEN_PROCESS_ID" in values and "MEGASCALE_SLICE_ID" not in values, values
+        return
+    assert values["MEGASCALE_NUM_SLICES"]["value"] == str(replicas), values
+    label = values["MEGASCALE_SLICE_ID"]["valueFrom"]["fieldRef"]["fieldPath"]
+    assert label == "metadata.labels['jobset.sigs.k8s.io/job-index']", label
+    assert values["MEGASCALE_COORDINATOR_ADDRESS"]["value"] == "train-workers-0-0.train", values
+    # Fulmen would take these instead, and they cannot number the pods of all slices.
+    assert not {"FULMEN_PROCESS_ID", "FULMEN_NUM_PROCESSES", "FULMEN_COORDINATOR"} & set(values), values
 
 
 def ends_run(job, code):
@@ -66,8 +85,8 @@ def ends_run(job, code):
 CRASHES = {132, 134, 135, 136, 137, 139, 143}
 
 
-def check_exit_codes(job):
-    several = job["spec"]["completions"] > 1
+def check_exit_codes(job, replicas):
+    several = replicas * job["spec"]["completions"] > 1
     again = {75} | CRASHES | ({1} if several else set())
     ended = {code for code in range(1, 256) if ends_run(job, code)}
     assert ended == set(range(1, 256)) - again, ended
@@ -159,9 +178,10 @@ def libtpu(folder):
 with tempfile.TemporaryDirectory() as folder:
     libtpu(Path(folder))
     ray()
-    for topology in TOPOLOGIES:
+    for topology in TOPOLOGIES + SEVERAL_SLICES:
         jobset(topology)
         jobset(topology, *JOBSET_OPTIONS)
         jobset(topology, "--spot")
+    for topology in TOPOLOGIES:
         skypilot(topology, Path(folder))
-print(f"{3 * len(TOPOLOGIES)} JobSets and {len(TOPOLOGIES)} tasks of SkyPilot are accepted")
+print(f"{3 * len(TOPOLOGIES + SEVERAL_SLICES)} JobSets and {len(TOPOLOGIES)} tasks of SkyPilot are accepted")
