@@ -4,12 +4,19 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::Result;
 use crate::outcome::{End, Outcome};
 use crate::plan::Worker;
 use crate::session::Connection;
+
+/// After a worker fails, the others get this long to show that one of them made it fail: it crashed,
+/// or its command is wrong.
+const SETTLE_TIME: Duration = Duration::from_secs(1);
+
+/// Workers that have not yet said whether their programs still run get this long to show it.
+const MAX_SETTLE_TIME: Duration = Duration::from_secs(10);
 
 /// A worker's current attempt.
 pub(crate) struct WorkerSlot {
@@ -20,6 +27,8 @@ pub(crate) struct WorkerSlot {
     pub(crate) offset: u64,
     /// The time of the last message from the worker; `None` before the program has started.
     pub(crate) last_heard: Option<Instant>,
+    /// The time of the last message that says that the worker's program runs.
+    pub(crate) last_running: Option<Instant>,
     pub(crate) state: char,
     /// What the program has written to its progress file.
     pub(crate) progress: Progress,
@@ -109,6 +118,17 @@ impl Group {
         }
     }
 
+    /// Whether another worker may still show that it made this one fail. A worker that said after
+    /// the failure that its program runs did not.
+    pub(crate) fn settles(&self, failed: &WorkerSlot, now: Instant) -> bool {
+        let time = now.saturating_duration_since(failed.last_change);
+        let is_known = |slot: &WorkerSlot| {
+            let runs = slot.last_running.is_some_and(|time| time >= failed.last_change);
+            slot.end.is_some() || runs
+        };
+        time < SETTLE_TIME || (time < MAX_SETTLE_TIME && !self.slots.iter().all(is_known))
+    }
+
     /// Sends a signal to all running workers, now or when they are reached.
     pub(crate) fn send(&mut self, signal: &'static str) {
         self.last_signal = Some(signal);
@@ -133,6 +153,58 @@ mod tests {
             (crashes.count, crashes.step)
         });
         assert_eq!(counts, [(1, 0), (2, 0), (1, 7), (2, 7), (3, 7), (1, 9)]);
+    }
+
+    fn slot(index: usize) -> WorkerSlot {
+        WorkerSlot {
+            worker: Worker::existing(index, "a"),
+            connection: None,
+            cancelled: Arc::default(),
+            offset: 0,
+            last_heard: None,
+            last_running: None,
+            state: '?',
+            progress: Progress::default(),
+            last_change: Instant::now(),
+            reconnect_time: None,
+            stuck_reason: None,
+            end: None,
+        }
+    }
+
+    fn group(slots: Vec<WorkerSlot>) -> Group {
+        Group {
+            slots,
+            attempt: 0,
+            end_order: Vec::new(),
+            last_signal: None,
+            next_escalation: None,
+            crashes: Crashes::default(),
+            restart: None,
+            outcome: None,
+        }
+    }
+
+    #[test]
+    fn a_failure_settles_once_the_others_have_ended_or_run_on() {
+        let mut group = group(vec![slot(0), slot(1), slot(2)]);
+        group.end(0, End::exited(1, false));
+        let failure = group.slots[0].last_change;
+        let settles = |group: &Group, milliseconds: u64| {
+            group.settles(&group.slots[0], failure + Duration::from_millis(milliseconds))
+        };
+        // What the others said before the failure does not count, nor does the end of one of them.
+        group.slots[1].last_running = failure.checked_sub(Duration::from_millis(1));
+        assert!(settles(&group, 2_000));
+        group.slots[1].last_running = Some(failure + Duration::from_millis(500));
+        assert!(settles(&group, 2_000));
+        group.end(2, End::exited(1, false));
+        assert!(settles(&group, 900));
+        assert!(!settles(&group, 1_100));
+        // A host that says nothing does not delay the end of the others for long.
+        group.slots[1].last_running = None;
+        assert!(settles(&group, 9_900));
+        assert!(!settles(&group, 10_100));
     }
 
     #[test]

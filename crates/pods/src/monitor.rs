@@ -28,10 +28,6 @@ pub(crate) struct Limits {
 /// How many events may wait. The threads that read the hosts' answers wait for space.
 const MAX_EVENTS: usize = 256;
 
-/// After a worker fails, the others get this long to show that one of them made it fail: it crashed,
-/// or its command is wrong.
-const SETTLE_TIME: Duration = Duration::from_secs(1);
-
 /// A worker on a good network, which reports each second, is never silent for this long.
 const SILENCE: Duration = Duration::from_secs(3);
 
@@ -183,6 +179,7 @@ impl Monitor {
                 cancelled,
                 offset: 0,
                 last_heard,
+                last_running: None,
                 state: '?',
                 progress: Progress::default(),
                 last_change: Instant::now(),
@@ -235,6 +232,9 @@ impl Monitor {
             Event::Alive(state, progress) => {
                 slot.last_heard = Some(now);
                 // All states except "stopped" count as running.
+                if !matches!(state, 'Z' | '?') {
+                    slot.last_running = Some(now);
+                }
                 let state = if state == 'T' { 'T' } else { 'R' };
                 let progress = Progress(progress);
                 if slot.state != state || slot.progress != progress {
@@ -356,12 +356,10 @@ impl Monitor {
 
     /// Whether a worker has failed or is stuck, so that the others must end.
     fn start_shutdown(&mut self, group: &mut Group, now: Instant) {
-        let settles =
-            |slot: &WorkerSlot| now.saturating_duration_since(slot.last_change) < SETTLE_TIME;
         let failed = group.slots.iter().find_map(|slot| match slot.end.as_ref()? {
             End::Exited { code: 0, .. } => None,
             End::Exited { code, .. } | End::Crashed(code)
-                if *code != EX_TEMPFAIL && settles(slot) =>
+                if *code != EX_TEMPFAIL && group.settles(slot, now) =>
             {
                 None
             }

@@ -10,6 +10,7 @@ mod other_machines;
 mod pod;
 mod prepare;
 mod presize;
+mod programs;
 mod report;
 mod runs;
 mod top;

@@ -1,6 +1,5 @@
 //! `fulmen build` and `fulmen env`: programs for other machines, and their setup.
 
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
@@ -8,6 +7,7 @@ use fulmen_pods::{Glibc, required_glibc};
 use serde_json::Value;
 
 use crate::machine::fulmen;
+use crate::programs::write_script;
 
 const WORKSPACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
@@ -26,8 +26,7 @@ fn a_build_for_tpu_vms_reads_what_the_program_needs() {
         ),
     ] {
         let path = folder.path().join(name);
-        std::fs::write(&path, text).unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        write_script(&path, &text);
     }
     let build = |arguments: &[&str]| {
         let mut command = Command::new(program);
@@ -71,8 +70,7 @@ fn installing_runs_no_python_file_of_the_current_folder() {
     }
     for name in ["cargo-zigbuild", "zig"] {
         let program = folder.path().join(name);
-        std::fs::write(&program, format!("#!/bin/sh\n: >{}\n", ran.display())).unwrap();
-        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        write_script(&program, &format!("#!/bin/sh\n: >{}\n", ran.display()));
     }
     let output = Command::new(env!("CARGO_BIN_EXE_fulmen"))
         .args(["build", "--for", "tpu-vm", "--install"])
@@ -150,8 +148,7 @@ fn the_setup_clones_what_repository_names() {
     std::fs::create_dir(path("programs")).unwrap();
     for name in ["cc", "curl", "python3", "cargo"] {
         let program = path("programs").join(name);
-        std::fs::write(&program, "#!/bin/sh\n").unwrap();
-        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        write_script(&program, "#!/bin/sh\n");
     }
     let programs = format!("{}:{}", path("programs").display(), std::env::var("PATH").unwrap());
     std::fs::create_dir(path("repository")).unwrap();

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread::sleep;
@@ -15,6 +14,8 @@ use fulmen_nn::{Linear, Module};
 use fulmen_tensor::{DType, Devices};
 use fulmen_trainer::{Actions, Callback, LogPoint, Progress, Trainer, TrainingFn, TrainingModule};
 use tempfile::TempDir;
+
+use crate::programs::{copy_program, write_script};
 
 #[derive(Module)]
 struct Line {
@@ -53,8 +54,6 @@ impl Callback for PrintLosses {
         if point.global_step == 5 && is_named_by("KILLED") {
             Command::new("kill").arg("-KILL").arg(std::process::id().to_string()).status().unwrap();
         }
-        let pause = std::env::var("PAUSE_MS").map_or(0, |text| text.parse().unwrap());
-        sleep(Duration::from_millis(pause));
     }
 }
 
@@ -143,11 +142,20 @@ trap 'echo saving; exit 130' INT
 trap 'echo saving; exit 75' TERM
 me=$FULMEN_PROCESS_ID
 forever() { while :; do sleep 0.05; done; }
+# Others can wait for the end of this worker.
+say_pid() { echo $$ >pid_$me.new && mv pid_$me.new pid_$me; }
+end() { say_pid; exit $1; }
+crash() { say_pid; kill -$1 $$; }
+wait_for_end_of() {
+  until [ -e pid_$1 ]; do sleep 0.05; done
+  while kill -0 $(cat pid_$1) 2>/dev/null; do sleep 0.05; done
+}
+wait_for_start_of_all() { until [ -e begun_0 ] && [ -e begun_1 ] && [ -e begun_2 ]; do sleep 0.05; done; }
 echo "process $me of $FULMEN_NUM_PROCESSES, pod $FULMEN_VIRTUAL_POD, in $PWD, resume ${FULMEN_RESUME-never}"
+: >begun_$me
 eval "$1"
 "#;
-        fs::write(&script, text).unwrap();
-        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+        write_script(&script, text);
         let fulmen = env!("CARGO_BIN_EXE_fulmen").into();
         User { home: tempfile::tempdir().unwrap(), folder, fulmen }
     }
@@ -233,7 +241,7 @@ fn a_run_on_this_machine_ends_and_restarts_as_on_hosts() {
         let all = [&["run", "--virtual", "3x2"], options, &["--", "./train", script]].concat();
         user.check(&all, code)
     };
-    let text = run(&[], "[ $me = 1 ] && exit 3; forever", 3);
+    let text = run(&[], "[ $me = 1 ] && wait_for_start_of_all && exit 3; forever", 3);
     let folder = user.folder.path().display();
     for worker in 0..3 {
         let line = format!(
@@ -251,7 +259,11 @@ fn a_run_on_this_machine_ends_and_restarts_as_on_hosts() {
     );
     assert_eq!(text.matches("resume auto").count(), 3, "{text}");
 
-    let stops = "echo $((5 + me)) >$FULMEN_PROGRESS_FILE; forever";
+    let forget = |worker: usize| {
+        fs::remove_file(user.folder.path().join(format!("begun_{worker}"))).unwrap();
+    };
+    (0..3).for_each(forget);
+    let stops = "wait_for_start_of_all; echo $((5 + me)) >$FULMEN_PROGRESS_FILE; forever";
     let text = run(&["--stuck-timeout", "2", "--grace", "1"], stops, 75);
     assert!(
         text.contains("worker 0 (localhost) is stuck: it makes no progress for 2 s, at step 5\n"),
@@ -275,14 +287,17 @@ fn a_crash_is_restarted_until_the_same_step_crashes_three_times() {
     ] {
         assert!(text.contains(&format!("{crashed}{end}")), "{text}");
     }
-    // A worker fails because another one has crashed.
-    let fails = "[ $FULMEN_RESUME ] && exit 0; [ $me = 1 ] && sleep 0.4 && kill -KILL $$; exit 1";
+    // The others fail because worker 1 has crashed.
+    let fails =
+        "[ $FULMEN_RESUME ] && exit 0; [ $me = 1 ] && crash KILL; wait_for_end_of 1; exit 1";
     let text = user.check(&[&run[..], &[fails]].concat(), 0);
     assert!(
         text.contains("worker 1 (localhost) was killed by signal 9, exit code 137; restart 1"),
         "{text}"
     );
-    let text = user.check(&[&run[..], &["[ $me = 1 ] && exit 2; kill -ABRT $$"]].concat(), 2);
+    fs::remove_file(user.folder.path().join("pid_1")).unwrap();
+    let wrong = "[ $me = 1 ] && end 2; wait_for_end_of 1; crash ABRT";
+    let text = user.check(&[&run[..], &[wrong]].concat(), 2);
     assert!(text.ends_with("[pod] worker 1 (localhost) exited with code 2\n"), "{text}");
 }
 
@@ -375,8 +390,7 @@ export HOME={home}/$2 SSH_CONNECTION="{address} 1 {address} 22"
 cd "$HOME" && exec sh -c "$3"
 "#
         );
-        fs::write(bin.join("ssh"), text).unwrap();
-        fs::set_permissions(bin.join("ssh"), fs::Permissions::from_mode(0o755)).unwrap();
+        write_script(&bin.join("ssh"), &text);
         let names: Vec<String> = (0..count).map(|index| format!("host-{index}")).collect();
         for name in &names {
             fs::create_dir(user.home.path().join(name)).unwrap();
@@ -427,17 +441,23 @@ fn a_run_continues_on_two_hosts_when_the_third_does_not_come_back() {
     let root = format!("ROOT={}/shared", hosts.user.home.path().display());
     let options = ["--virtual", "3x2", "--min-hosts", "2", "--max-restarts", "2"];
     let limits = ["--lost-timeout", "4", "--grace", "3", "--start-timeout", "3", "--env"];
-    let variables = [&root, "--env", "DEVICES=auto", "--env", "EPOCHS=3", "--env", "PAUSE_MS=100"];
+    let variables = [&root, "--env", "DEVICES=auto", "--env", "EPOCHS=3", "--env", "HANGS=2"];
     let all = [&options[..], &limits, &variables, &["--", &program], &MEMBER].concat();
     let mut child = hosts.command(&all).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(|line| line.unwrap());
     let mut text: Vec<String> = Vec::new();
     for line in lines.by_ref() {
-        let is_in_second_epoch = line.starts_with("[worker 0] loss 14 ");
+        let is_in_second_epoch = line.starts_with("[worker 0] loss 11 ");
         text.push(line);
         if is_in_second_epoch {
             break;
         }
+    }
+    // The process on the third host stays in this epoch.
+    let saved = hosts.user.home.path().join("shared/version_0/checkpoints/last/manifest.json");
+    while !saved.exists() {
+        assert!(child.try_wait().unwrap().is_none(), "{text:?}");
+        sleep(Duration::from_millis(20));
     }
     hosts.preempt("host-2");
     text.extend(lines);
@@ -547,9 +567,8 @@ fn an_installed_program_builds_the_plugin() {
     let message = format!("{{\"filenames\":[\"/x.rlib\",\"{}\"]}}", plugin.display());
     let text =
         format!("#!/bin/bash\necho \"$@\" >\"$(dirname \"$0\")/arguments\"\necho '{message}'\n");
-    fs::write(&cargo, text).unwrap();
-    fs::set_permissions(&cargo, fs::Permissions::from_mode(0o755)).unwrap();
-    fs::copy(&user.fulmen, bin.join("fulmen")).unwrap();
+    write_script(&cargo, &text);
+    copy_program(&user.fulmen, &bin.join("fulmen"));
     user.fulmen = bin.join("fulmen");
     let run = ["run", "--virtual", "2x2", "--", "./train", "echo $FULMEN_PJRT_PLUGIN"];
     let (code, text) = ended(user.command(&run).env("CARGO", &cargo));

@@ -2,8 +2,9 @@
 //! is real.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Output};
+
+use crate::programs::write_script;
 
 /// This script represents one TPU as a file.
 const GCLOUD: &str = r#"#!/bin/sh
@@ -30,8 +31,7 @@ fn a_tpu_lives_as_long_as_its_run() {
     let home = tempfile::tempdir().unwrap();
     let script = |name: &str, text: &str| {
         let path = home.path().join(name);
-        fs::write(&path, text).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        write_script(&path, text);
         path
     };
     script("gcloud", GCLOUD);

@@ -46,9 +46,13 @@ fn fulmen(folder: &Path, arguments: &[&str]) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8(text).unwrap())
 }
 
-/// A port without a listener.
+/// A port without a listener, which no program gets by chance.
+const UNUSED_PORT: &str = "1";
+
+/// A port without a listener, from a range that the system gives to no program that asks for any port.
 fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    let first = 20_000 + (std::process::id() % 10_000) as u16;
+    (first..first + 2_000).find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).unwrap()
 }
 
 /// Trains in `folder/runs` until `stop` is set, and serves its metrics.
@@ -82,7 +86,7 @@ fn train(folder: &Path, port: u16, stop: &Arc<AtomicBool>) {
 fn a_running_training_writes_a_trace_and_reports_its_input_wait() {
     let folder = tempfile::tempdir().unwrap();
     let stop = Arc::new(AtomicBool::new(false));
-    let (port, unused_port) = (free_port(), free_port());
+    let port = free_port();
     std::thread::scope(|scope| {
         // Ends the training even if the test fails.
         struct StopOnDrop<'a>(&'a AtomicBool);
@@ -126,11 +130,12 @@ fn a_running_training_writes_a_trace_and_reports_its_input_wait() {
         );
         assert!(!run.join("profile.request").exists());
 
-        let (port, unused_port) = (port.to_string(), format!("127.0.0.1:{unused_port}"));
+        let port = port.to_string();
+        let unused = format!("127.0.0.1:{UNUSED_PORT}");
         let top = [
             "top",
             "--address",
-            &unused_port,
+            &unused,
             "--run",
             &port,
             "--interval",
@@ -151,14 +156,13 @@ fn a_running_training_writes_a_trace_and_reports_its_input_wait() {
     });
 
     fs::write(folder.path().join("runs/version_0/profile.request"), "{}").unwrap();
-    let unused_port = unused_port.to_string();
     for (arguments, code, message) in [
         (&["profile", "--steps", "3"][..], 2, "another trace has been requested"),
         (&["profile", "--run", "nowhere"], 1, "nowhere"),
         (&["profile", "--steps", "0"], 2, "steps"),
         (&["profile", "--duration", "2h"], 2, "such as 2s"),
         (
-            &["top", "--address", "127.0.0.1:1", "--run", &unused_port, "--count", "1"],
+            &["top", "--address", "127.0.0.1:1", "--run", UNUSED_PORT, "--count", "1"],
             1,
             "no training answers there",
         ),

@@ -4,7 +4,6 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -17,6 +16,7 @@ use clap::Parser;
 use fulmen_signals::Signal;
 use tempfile::TempDir;
 
+use super::write_script;
 use crate::{Arguments, Result};
 
 /// Longer than anything that a test waits for, even on a busy machine.
@@ -164,9 +164,7 @@ impl Hosts {
 
     /// Lets a host run a shell script in place of a program.
     pub(crate) fn replace(&self, host: usize, program: &str, script: &str) {
-        let path = self.bin(host).join(program);
-        fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        write_script(&self.bin(host).join(program), &format!("#!/bin/sh\n{script}\n"));
     }
 
     /// Gives a host device files as of four TPU chips. Its other devices stay.

@@ -4,7 +4,6 @@
 use std::ffi::OsString;
 use std::fs;
 use std::io::Write as _;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
@@ -13,6 +12,7 @@ use std::thread;
 use fulmen_pjrt::fetch::LibtpuWheel;
 use tempfile::TempDir;
 
+use super::write_script;
 use crate::libtpu::{Answer, Libtpu, LibtpuOption, Source};
 
 /// A pip that counts its calls. Others that want the file have time to ask for it.
@@ -96,8 +96,7 @@ impl Stage {
     /// A program of the host.
     fn program(&self, name: &str, script: &str) {
         let path = self.path("bin").join(name);
-        fs::write(&path, format!("#!/bin/bash\n{script}\n")).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        write_script(&path, &format!("#!/bin/bash\n{script}\n"));
     }
 
     /// Lets the host's pip download a wheel with this content.

@@ -11,10 +11,15 @@ mod s3;
 mod text;
 mod upload;
 
+use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::thread::sleep;
+use std::time::Duration;
 
 use fulmen_cli::prepare::PrepareOptions;
+
+use crate::prepare::archives::contents;
 
 fn options(output: &Path) -> PrepareOptions {
     PrepareOptions::new(output).max_samples(7).threads(2)
@@ -22,6 +27,27 @@ fn options(output: &Path) -> PrepareOptions {
 
 fn program() -> Command {
     Command::new(env!("CARGO_BIN_EXE_fulmen"))
+}
+
+/// Runs a command that writes into a folder, kills it once a file is there, and returns how many files
+/// it has written. They are fewer than `all`. On a busy machine, the command may end before it is
+/// killed. It is then tried again.
+fn kill_in_the_middle(mut command: Command, folder: &Path, file: &str, all: usize) -> usize {
+    for _ in 0..20 {
+        let mut child = command.spawn().unwrap();
+        while !folder.join(file).exists() && child.try_wait().unwrap().is_none() {
+            sleep(Duration::from_millis(1));
+        }
+        // It may have ended.
+        let _ = child.kill();
+        let ended = child.wait().unwrap();
+        let written = contents(folder).len();
+        if !ended.success() && written < all {
+            return written;
+        }
+        fs::remove_dir_all(folder).unwrap();
+    }
+    panic!("it always ends before it is killed");
 }
 
 #[test]
