@@ -139,10 +139,17 @@ impl Loggers {
             ));
         }
         let deadline = Instant::now() + self.timeout;
-        let finalize =
-            |thread: &LoggerThread| thread.post(deadline, move |logger| logger.finalize(status));
-        let answers: Vec<Option<Receiver<io::Result<()>>>> =
-            self.threads.iter().map(finalize).collect();
+        let finalize = |thread: &LoggerThread, until: Instant| {
+            thread.post(until, move |logger| logger.finalize(status))
+        };
+        // First those that have room: they do not wait for one whose queue stays full.
+        let mut answers: Vec<Option<Receiver<io::Result<()>>>> =
+            self.threads.iter().map(|thread| finalize(thread, Instant::now())).collect();
+        for (thread, answer) in self.threads.iter().zip(&mut answers) {
+            if answer.is_none() {
+                *answer = finalize(thread, deadline);
+            }
+        }
         for (thread, answer) in self.threads.iter().zip(answers) {
             let finalized = answer.and_then(|answer| wait(&answer, deadline));
             thread.report(finalized, self.timeout);
@@ -184,6 +191,7 @@ fn num_bytes(media: &Media) -> u64 {
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::mpsc::{self, Receiver};
     use std::thread;
 
@@ -227,6 +235,22 @@ mod tests {
         }
     }
 
+    /// A logger that says that its run has ended.
+    struct Ends(Arc<AtomicBool>);
+
+    impl Logger for Ends {
+        fn start(&mut self, _: &Path) -> io::Result<()> {
+            Ok(())
+        }
+        fn log(&mut self, _: &LogPoint) -> io::Result<()> {
+            Ok(())
+        }
+        fn finalize(&mut self, _: Status) -> io::Result<()> {
+            self.0.store(true, Ordering::Relaxed);
+            Ok(())
+        }
+    }
+
     #[test]
     fn a_logger_that_hangs_does_not_block_logging_and_its_losses_are_counted() {
         let folder = tempfile::tempdir().unwrap();
@@ -259,9 +283,15 @@ mod tests {
     fn a_logger_that_hangs_costs_the_others_no_row_and_no_report() {
         let folder = tempfile::tempdir().unwrap();
         let (release, wait) = mpsc::channel();
+        let is_final = Arc::new(AtomicBool::new(false));
         let (loggers, _) = loggers_and_messages(
-            Duration::from_millis(300),
-            vec![Box::new(Hangs(wait)), Box::new(CsvLogger::new()), Box::new(JsonlLogger::new())],
+            LONG,
+            vec![
+                Box::new(Hangs(wait)),
+                Box::new(CsvLogger::new()),
+                Box::new(JsonlLogger::new()),
+                Box::new(Ends(is_final.clone())),
+            ],
         );
         loggers.start(folder.path(), Map::new()).unwrap();
         let rows = 10 * MAX_WAITING as u64;
@@ -277,16 +307,23 @@ mod tests {
             *result.lock().unwrap() = std::fs::read_to_string(path).unwrap().lines().count();
         });
         loggers.threads[0].set_responding(false);
-        loggers.finish(Status::Finished);
         let lines = |name: &str| {
             std::fs::read_to_string(folder.path().join(name)).unwrap().lines().count() as u64
         };
-        assert_eq!((lines("metrics.csv"), lines("metrics.jsonl")), (1 + rows, rows));
-        while *reported.lock().unwrap() == 0 {
-            thread::sleep(Duration::from_millis(1));
-        }
-        assert_eq!(*reported.lock().unwrap() as u64, rows);
-        drop(release);
+        thread::scope(|scope| {
+            let finish = scope.spawn(|| loggers.finish(Status::Finished));
+            let others = &loggers.threads[1..];
+            while !is_final.load(Ordering::Relaxed)
+                || others.iter().any(|thread| thread.waiting() > 0)
+                || *reported.lock().unwrap() == 0
+            {
+                thread::sleep(Duration::from_millis(1));
+            }
+            assert_eq!((lines("metrics.csv"), lines("metrics.jsonl")), (1 + rows, rows));
+            assert_eq!(*reported.lock().unwrap() as u64, rows);
+            assert!(!finish.is_finished(), "the first logger still hangs");
+            drop(release);
+        });
     }
 
     #[test]
