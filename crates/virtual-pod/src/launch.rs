@@ -363,9 +363,33 @@ mod at_exit {
 
     extern "C" fn handler() {
         static ENDING: AtomicBool = AtomicBool::new(false);
-        // The first handler has the lock, and never releases it, so that no other program starts.
-        if !ENDING.swap(true, Ordering::Relaxed) {
-            std::mem::forget(RUNNING.try_lock_for(PATIENCE));
+        hold(&RUNNING, &ENDING, PATIENCE);
+    }
+
+    /// The first handler takes the lock, and never releases it, so that no other program starts.
+    fn hold(running: &Mutex<()>, ending: &AtomicBool, patience: Duration) {
+        if !ending.swap(true, Ordering::Relaxed) {
+            std::mem::forget(running.try_lock_for(patience));
+        }
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn only_the_first_handler_waits_for_the_program() {
+            let running = Mutex::new(());
+            let ending = AtomicBool::new(false);
+            let program = running.lock();
+            hold(&running, &ending, Duration::from_millis(1));
+            drop(program);
+            hold(&running, &ending, Duration::from_millis(1));
+            assert!(!running.is_locked(), "the second handler waited too");
+
+            let ending = AtomicBool::new(false);
+            hold(&running, &ending, Duration::from_millis(1));
+            assert!(running.is_locked(), "another program could start");
         }
     }
 }
