@@ -134,7 +134,7 @@ fn a_process_with_another_program_ends_all_and_is_named() {
 fn all_wait_for_a_late_process() {
     let mut test_processes = TestProcesses::new("processes::member", COUNT);
     (0..COUNT - 1).for_each(|index| test_processes.start(index, "train", &[]));
-    std::thread::sleep(Duration::from_secs(1));
+    (0..COUNT - 1).for_each(|index| drop(test_processes.wait_for(index, "joins")));
     test_processes.start(COUNT - 1, "train", &[]);
     all_are(&test_processes.endings(0..COUNT), "well", &[]);
 }

@@ -28,44 +28,52 @@ const JOIN: &str = "FULMEN_TEST_JOIN";
 /// Longer than any test takes on a busy machine.
 const LONG: Duration = Duration::from_secs(600);
 
-/// Enough for three threads to join.
-const JOIN_TIMEOUT: Duration = Duration::from_secs(10);
+fn join(process: Process, on_listening: impl FnOnce(&str) + Send + 'static) -> ProcessGroup {
+    join_within(LONG, process, on_listening).expect("it joins in time")
+}
 
-fn join(
-    process: Process,
+/// `None` if the processes have not joined within the timeout.
+fn join_within(
     timeout: Duration,
+    process: Process,
     on_listening: impl FnOnce(&str) + Send + 'static,
-) -> ProcessGroup {
+) -> Option<ProcessGroup> {
     let timeouts = Timeouts { join: timeout, heartbeat: LONG };
     let joining = Coordination::builder(process).timeouts(timeouts).on_listening(on_listening);
-    ProcessGroup::new(joining.join().unwrap(), LONG, |_, _| Ok(()))
+    match joining.join() {
+        Ok(joined) => Some(ProcessGroup::new(joined, LONG, |_, _| Ok(()))),
+        Err(error) if error.is_timeout() => None,
+        Err(error) => panic!("{error}"),
+    }
 }
 
 /// Runs the same in three processes, each a thread. Returns their results.
 fn in_three<T: Send + 'static>(
     play: impl Fn(&Arc<ProcessGroup>) -> T + Clone + Send + 'static,
 ) -> Vec<T> {
-    in_three_within(LONG, play)
+    in_three_within(LONG, play).expect("they join in time")
 }
 
-/// Like [`in_three`], with a timeout to join.
+/// Like [`in_three`], with a timeout to join. `None` if they have not joined within it.
 fn in_three_within<T: Send + 'static>(
     timeout: Duration,
     play: impl Fn(&Arc<ProcessGroup>) -> T + Clone + Send + 'static,
-) -> Vec<T> {
+) -> Option<Vec<T>> {
     let (sender, receiver) = channel();
     let first = play.clone();
     let zero = thread::spawn(move || {
         let process = Process::new(0, 3, "127.0.0.1:0").unwrap();
-        first(&Arc::new(join(process, timeout, move |address| {
+        let joined = join_within(timeout, process, move |address| {
             sender.send(address.to_owned()).unwrap()
-        })))
+        });
+        joined.map(|process_group| first(&Arc::new(process_group)))
     });
     let address = receiver.recv().unwrap();
     let others = [1, 2].map(|index| {
         let (play, address) = (play.clone(), address.clone());
         thread::spawn(move || {
-            play(&Arc::new(join(Process::new(index, 3, address).unwrap(), timeout, |_| {})))
+            let joined = join_within(timeout, Process::new(index, 3, address).unwrap(), |_| {});
+            joined.map(|process_group| play(&Arc::new(process_group)))
         })
     });
     [zero].into_iter().chain(others).map(|thread| thread.join().unwrap()).collect()
@@ -109,15 +117,19 @@ fn all_processes_get_the_smallest_number() {
 
 #[test]
 fn processes_wait_for_each_other_while_they_are_alive() {
-    let answers = in_three_within(JOIN_TIMEOUT, |process_group| {
-        if process_group.process().is_coordinator() {
-            // Wait, as if it wrote a large file.
-            thread::sleep(JOIN_TIMEOUT + Duration::from_secs(2));
-        }
-        let shared = process_group.broadcast("run_dir", || Ok(PathBuf::from("version_0")));
-        process_group.barrier("saved").and(shared).map_err(|e| e.to_string())
+    // A busy machine may need more time to join.
+    let timeouts = [2, 10, 60].map(Duration::from_secs);
+    let answers = timeouts.into_iter().find_map(|timeout| {
+        in_three_within(timeout, move |process_group| {
+            if process_group.process().is_coordinator() {
+                // Wait, as if it wrote a large file.
+                thread::sleep(timeout + Duration::from_secs(1));
+            }
+            let shared = process_group.broadcast("run_dir", || Ok(PathBuf::from("version_0")));
+            process_group.barrier("saved").and(shared).map_err(|e| e.to_string())
+        })
     });
-    assert_eq!(answers, vec![Ok(PathBuf::from("version_0")); 3]);
+    assert_eq!(answers, Some(vec![Ok(PathBuf::from("version_0")); 3]));
 }
 
 #[test]
@@ -154,7 +166,7 @@ fn a_failure_ends_the_wait_for_a_device() {
 fn a_process_that_hangs_in_a_device_ends_when_another_is_gone() {
     if let Some(address) = std::env::var_os(JOIN) {
         let process_group =
-            join(Process::new(1, 2, address.to_str().unwrap()).unwrap(), LONG, |_| {});
+            join(Process::new(1, 2, address.to_str().unwrap()).unwrap(), |_| {});
         let _fit = process_group.guard_for(Duration::from_millis(10));
         thread::sleep(LONG);
         return;
@@ -162,7 +174,7 @@ fn a_process_that_hangs_in_a_device_ends_when_another_is_gone() {
     let (sender, receiver) = channel();
     let zero = thread::spawn(move || {
         let process = Process::new(0, 2, "127.0.0.1:0").unwrap();
-        join(process, LONG, move |address| sender.send(address.to_owned()).unwrap())
+        join(process, move |address| sender.send(address.to_owned()).unwrap())
     });
     let name = "process_group::tests::a_process_that_hangs_in_a_device_ends_when_another_is_gone";
     let mut child = Command::new(std::env::current_exe().unwrap());

@@ -191,10 +191,14 @@ fn a_mistake_in_one_process_is_reported_in_all() {
 #[test]
 fn a_process_that_is_killed_ends_the_fit_of_all() {
     let folder = tempfile::tempdir().unwrap();
-    for killed in [0, 2] {
+    // Both runs wait for the heartbeats at the same time.
+    let runs = [0, 2].map(|killed| {
         let mut test_processes = start(folder.path(), 4, "trains", &[(killed, "ALONE", "hangs")]);
         test_processes.wait_for(killed, "hangs");
         test_processes.kill(killed);
+        (killed, test_processes)
+    });
+    for (killed, mut test_processes) in runs {
         for ending in test_processes.endings((0..4).filter(|&index| index != killed)) {
             let named = format!("silence [{killed}] process {killed} (");
             assert!(ending.starts_with(&named) && ending.contains("for 8 s"), "{ending}");
