@@ -157,9 +157,15 @@ fn holders_are_found_with_their_files() {
     let tpu = machine.tpu();
     assert!(tpu.holders().processes.is_empty());
     let (mapping, _) = start(&mut machine.shell(WAITS));
-    let device = File::open(machine.path("dev/accel0")).unwrap();
-    let opening =
-        Running(Command::new("sleep").arg("600").stdin(Stdio::from(device)).spawn().unwrap());
+    // It opens the device by itself: what this process has open, a child that another test has just
+    // forked has open too.
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", "echo ready; exec sleep 600 <\"$0\""]).arg(machine.path("dev/accel0"));
+    let (opening, _) = start(command.stdin(Stdio::null()).stdout(Stdio::piped()));
+    wait_until(|| {
+        let holders = tpu.holders().processes;
+        holders.iter().any(|it| it.pid == opening.0.id() && it.command == "sleep 600")
+    });
 
     let process = holder(&tpu, mapping.0.id());
     assert_eq!(process.libraries, [tpu.root.join("libtpu.so")]);

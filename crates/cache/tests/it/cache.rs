@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fulmen_cache::{
     Access, CacheBuilder, CacheEvent, CacheExt, CachedDataset, cache_info, clear_cache,
@@ -84,7 +84,10 @@ fn a_cache_is_copied_to_a_store_and_from_there() {
     assert_eq!(files(&copy), files(first.path()));
 }
 
-/// Random samples; some may fail or take time.
+/// Longer than anything takes on a busy machine.
+const LONG: Duration = Duration::from_secs(600);
+
+/// Random samples; some may fail or wait.
 #[derive(Clone)]
 struct Noise {
     len: usize,
@@ -92,7 +95,8 @@ struct Noise {
     source: &'static str,
     /// The indices that fail.
     bad: Vec<usize>,
-    pause: Duration,
+    /// Called with the index of each sample before it is read.
+    before_read: Arc<dyn Fn(usize) + Send + Sync>,
     read: Arc<AtomicUsize>,
 }
 
@@ -103,7 +107,7 @@ impl Noise {
             width: 7,
             source: "noise",
             bad: Vec::new(),
-            pause: Duration::ZERO,
+            before_read: Arc::new(|_| {}),
             read: Arc::default(),
         }
     }
@@ -127,7 +131,7 @@ impl Dataset for Noise {
     }
     fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {
         self.read.fetch_add(1, Ordering::Relaxed);
-        std::thread::sleep(self.pause);
+        (self.before_read)(index);
         if self.bad.contains(&index) {
             return Err(Error::new("this image is truncated"));
         }
@@ -789,8 +793,15 @@ fn what_changes_while_another_process_makes_the_cache_is_refused() {
 fn the_second_of_two_writers_waits_and_reads_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let mut data = Noise::new(40);
-    data.pause = Duration::from_millis(5);
     let waited = Arc::new(AtomicUsize::new(0));
+    let waits = Arc::clone(&waited);
+    // The first writer does not end before the second one waits for it.
+    data.before_read = Arc::new(move |index| {
+        let start = Instant::now();
+        while index == 39 && waits.load(Ordering::Relaxed) == 0 && start.elapsed() < LONG {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    });
     let caches: Vec<CachedDataset> = std::thread::scope(|scope| {
         let threads = [0, 1].map(|_| {
             let (waited, builder) = (Arc::clone(&waited), small(&data, folder.path()));
@@ -813,17 +824,17 @@ fn the_second_of_two_writers_waits_and_reads_nothing() {
 /// The environment variable with the folder of a child process.
 const CHILD: &str = "FULMEN_TEST_CACHE_CHILD";
 
-fn slow() -> Noise {
-    let mut data = Noise::new(400);
-    data.pause = Duration::from_millis(3);
-    data
-}
-
-/// Not a test: the tests below run it as a separate process.
+/// Not a test: the tests below run it as a separate process. It stays in its last sample.
 #[test]
 fn child_that_writes() {
     if let Ok(folder) = std::env::var(CHILD) {
-        small(&slow(), Path::new(&folder)).open().unwrap();
+        let mut data = Noise::new(400);
+        data.before_read = Arc::new(|index| {
+            if index == 399 {
+                std::thread::sleep(LONG);
+            }
+        });
+        small(&data, Path::new(&folder)).open().unwrap();
     }
 }
 
@@ -841,7 +852,7 @@ fn a_killed_writer_leaves_whole_parts_and_the_one_that_waits_takes_over() {
         Err(_) => 0,
     };
     while finished() < 3 {
-        assert!(child.try_wait().unwrap().is_none(), "the child is done before it could be killed");
+        assert!(child.try_wait().unwrap().is_none(), "the child has ended");
         std::thread::sleep(Duration::from_millis(5));
     }
     let child_id = child.id();
@@ -855,7 +866,7 @@ fn a_killed_writer_leaves_whole_parts_and_the_one_that_waits_takes_over() {
     assert!(
         clear_cache(folder.path()).unwrap_err().to_string().contains("is being written by process")
     );
-    let data = slow();
+    let data = Noise::new(400);
     let mut child = Some(child);
     let kill = move |event| {
         if let (CacheEvent::Waiting { holder }, Some(mut child)) = (event, child.take()) {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::common::data;
 use fulmen_data::{
@@ -91,7 +91,7 @@ fn without_an_order_there_is_no_place_in_it() {
     }
 }
 
-/// Samples that take a known time in each stage.
+/// Samples that take a known time in each stage, and longest to decode.
 struct StagedDataset;
 
 const PAUSE: Duration = Duration::from_millis(1);
@@ -104,13 +104,15 @@ impl Dataset for StagedDataset {
         vec![Field::new("number", DType::I32, [])]
     }
     fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {
+        let start = Instant::now();
         sample.timed(Stage::Read, || std::thread::sleep(PAUSE));
-        let number = sample.timed(Stage::Decode, || {
-            std::thread::sleep(3 * PAUSE);
-            index as i32
-        });
         Stage::Transform.timed(|| std::thread::sleep(PAUSE));
         std::thread::sleep(PAUSE);
+        // However long the pauses were on a busy machine.
+        let number = sample.timed(Stage::Decode, || {
+            std::thread::sleep(3 * start.elapsed());
+            index as i32
+        });
         sample.write_value(0, number)
     }
 }

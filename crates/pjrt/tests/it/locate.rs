@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use crate::common::*;
 use fulmen_pjrt::locate::{Platform, locate};
@@ -27,10 +28,20 @@ fn in_clean_child(name: &str, variables: &[(&str, &str)]) -> String {
 
 /// A Python with one folder of packages.
 fn python(environment: &Path, packages: &Path) {
-    let program = environment.join("bin/python3");
-    touch(&program);
-    fs::write(&program, format!("#!/bin/sh\necho '{}'\n", packages.display())).unwrap();
-    fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    write_python(environment, &format!("echo '{}'", packages.display()));
+}
+
+/// A Python that runs a shell script.
+///
+/// Another process writes the file. The kernel refuses to run a file while a process has it open for
+/// writing: this one, or a child that another test has just forked.
+fn write_python(environment: &Path, script: &str) {
+    let folder = environment.join("bin");
+    fs::create_dir_all(&folder).unwrap();
+    let write = "printf '#!/bin/sh\\n%s\\n' \"$0\" >python3 && chmod 755 python3";
+    let status =
+        Command::new("sh").args(["-c", write, script]).current_dir(folder).status().unwrap();
+    assert!(status.success());
 }
 
 #[test]
@@ -246,10 +257,7 @@ fn without_pip_the_error_says_what_to_do() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    let program = folder.path().join("bin/python3");
-    touch(&program);
-    fs::write(&program, "#!/bin/sh\necho \"$0: No module named pip\" >&2\nexit 1\n").unwrap();
-    fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    write_python(folder.path(), "echo \"$0: No module named pip\" >&2; exit 1");
     let folder = folder.path().to_str().unwrap();
     let text = in_clean_child(
         "locate::without_pip_the_error_says_what_to_do",

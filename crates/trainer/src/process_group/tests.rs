@@ -63,9 +63,8 @@ fn in_three_within<T: Send + 'static>(
     let first = play.clone();
     let zero = thread::spawn(move || {
         let process = Process::new(0, 3, "127.0.0.1:0").unwrap();
-        let joined = join_within(timeout, process, move |address| {
-            sender.send(address.to_owned()).unwrap()
-        });
+        let joined =
+            join_within(timeout, process, move |address| sender.send(address.to_owned()).unwrap());
         joined.map(|process_group| first(&Arc::new(process_group)))
     });
     let address = receiver.recv().unwrap();
@@ -165,8 +164,7 @@ fn a_failure_ends_the_wait_for_a_device() {
 #[test]
 fn a_process_that_hangs_in_a_device_ends_when_another_is_gone() {
     if let Some(address) = std::env::var_os(JOIN) {
-        let process_group =
-            join(Process::new(1, 2, address.to_str().unwrap()).unwrap(), |_| {});
+        let process_group = join(Process::new(1, 2, address.to_str().unwrap()).unwrap(), |_| {});
         let _fit = process_group.guard_for(Duration::from_millis(10));
         thread::sleep(LONG);
         return;
