@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use fulmen_preflight::Slice;
+use fulmen_tpu::Slice;
 
 /// The subcommands of `fulmen tpu` that need no other crate.
 #[derive(Debug, Subcommand)]

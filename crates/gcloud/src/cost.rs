@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use fulmen_durable::messages::money;
-use fulmen_preflight::{Prices, Slice};
+use fulmen_tpu::{Prices, Slice};
 
 use crate::{Error, Result};
 

@@ -5,8 +5,8 @@ use std::sync::mpsc::Receiver;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fulmen_durable::messages::duration;
-use fulmen_preflight::Slice;
 use fulmen_signals::Signal;
+use fulmen_tpu::Slice;
 use serde_json::json;
 
 use crate::arguments::{Create, DataDisk, Machine};

@@ -1,6 +1,6 @@
 //! The commands of gcloud that are used. Tests check them against gcloud's published grammar.
 
-use fulmen_preflight::Slice;
+use fulmen_tpu::Slice;
 
 use crate::arguments::{CreateCpuMachine, CreateDisk, DataDisk, Machine, ZoneArgs};
 use crate::limit::Limit;

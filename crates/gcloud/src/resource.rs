@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use chrono::{DateTime, Utc};
-use fulmen_preflight::Slice;
+use fulmen_tpu::Slice;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 

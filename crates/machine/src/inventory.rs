@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use fulmen_durable::messages::quantity;
 use fulmen_pjrt::locate::{Platform, locate};
+use fulmen_tpu::Generation;
 
 use crate::{Holders, Tpu};
 
@@ -42,7 +43,7 @@ pub struct Libtpu {
 impl Tpu {
     /// The chips and the libtpu of this machine. `holders` are the processes that use them.
     pub fn inventory(&self, holders: &Holders) -> Inventory {
-        let chips = Chips::find(&self.root.join("sys/bus/pci/devices"));
+        let chips = Chips::find(&self.root);
         let used = holders.processes.iter().flat_map(|process| &process.libraries).next();
         let installed = || locate(Platform::Tpu, None).ok();
         let path = used.cloned().or_else(installed);
@@ -51,21 +52,24 @@ impl Tpu {
             is_used: used.is_some(),
             path,
         });
-        Inventory { kind: chips.kind, chips: chips.addresses.len(), libtpu }
+        let kind = chips.generation.map(|generation| generation.name);
+        Inventory { kind, chips: chips.number(), libtpu }
     }
 }
 
 /// The TPU chips that the kernel shows.
 #[derive(Default)]
-struct Chips {
-    kind: Option<&'static str>,
+pub(crate) struct Chips {
+    generation: Option<&'static Generation>,
     /// The PCI addresses without the function, because a chip of several devices has a function for
     /// each.
     addresses: BTreeSet<String>,
 }
 
 impl Chips {
-    fn find(folder: &Path) -> Chips {
+    /// The chips of the machine whose `sys` is in this folder.
+    pub(crate) fn find(root: &Path) -> Chips {
+        let folder = root.join("sys/bus/pci/devices");
         let mut chips = Chips::default();
         for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
             let read = |name: &str| {
@@ -74,28 +78,23 @@ impl Chips {
             if read("vendor") != GOOGLE {
                 continue;
             }
-            let Some(kind) = kind_of(&read("device"), &read("subsystem_device")) else { continue };
+            let generation = Generation::of_pci_numbers(&read("device"), &read("subsystem_device"));
+            let Some(generation) = generation else { continue };
             let address = entry.file_name().to_string_lossy().into_owned();
             let chip = address.rsplit_once('.').map_or(address.as_str(), |(chip, _)| chip);
             chips.addresses.insert(chip.to_owned());
-            chips.kind = Some(kind);
+            chips.generation = Some(generation);
         }
         chips
     }
-}
 
-/// The generation with these PCI numbers, from `tpu-info`'s `device.py`.
-fn kind_of(device: &str, subsystem: &str) -> Option<&'static str> {
-    Some(match (device, subsystem) {
-        ("0x0027", "0x004e") => "v2",
-        ("0x0027", "0x004f") => "v3",
-        ("0x005e", _) => "v4",
-        ("0x0063", _) => "v5e",
-        ("0x0062", _) => "v5p",
-        ("0x006f", _) => "v6e",
-        ("0x0076", _) => "tpu7x",
-        _ => return None,
-    })
+    pub(crate) fn generation(&self) -> Option<&'static Generation> {
+        self.generation
+    }
+
+    pub(crate) fn number(&self) -> usize {
+        self.addresses.len()
+    }
 }
 
 /// The package of a libtpu and its version. pip puts `libtpu-0.0.51.dist-info` next to the

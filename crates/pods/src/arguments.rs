@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use fulmen_gcloud::seconds;
-use fulmen_preflight::Slice;
+use fulmen_tpu::Slice;
 use fulmen_virtual_pod::Shape;
 
 use crate::libtpu::LibtpuOption;

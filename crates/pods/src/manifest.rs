@@ -5,7 +5,7 @@ use std::io::Write;
 
 use fulmen_durable::messages::public_command;
 use fulmen_gcloud::quote;
-use fulmen_preflight::Slice;
+use fulmen_tpu::Slice;
 use serde_json::{Value, json};
 
 use crate::arguments::{Jobset, Kind, Manifest};
@@ -483,13 +483,11 @@ fn ray(arguments: &Manifest, hosts: Hosts, variables: Vec<(String, String)>) -> 
 }
 
 impl Hosts {
-    /// The hosts of one slice. Up to eight chips of a generation with two axes share a host; otherwise four do.
+    /// The hosts of one slice.
     fn from_slice(slice: &Slice) -> Hosts {
-        let total = slice.num_chips() / slice.num_slices();
-        let generation = slice.generation();
-        let max_per_host = if matches!(generation.name, "v5e" | "v6e") { 8 } else { 4 };
-        let chips = if total <= max_per_host { total } else { 4 };
-        Hosts { count: total.div_ceil(chips), chips }
+        let chips = slice.num_chips() / slice.num_slices();
+        let chips_of_host = chips.min(slice.host().chips);
+        Hosts { count: slice.num_hosts() / slice.num_slices(), chips: chips_of_host }
     }
 }
 

@@ -12,9 +12,9 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// [`source`](std::error::Error::source) returns only causes that the message does not show.
 ///
 /// ```
-/// let error = "v9-8".parse::<fulmen_preflight::Slice>().unwrap_err();
+/// let error = fulmen_preflight::Gpu::find("voodoo2").unwrap_err();
 /// assert!(error.is_usage());
-/// assert!(error.to_string().contains("there is no generation `v9`"));
+/// assert!(error.to_string().contains("there is no GPU `voodoo2`"));
 /// ```
 pub struct Error(Kind);
 
@@ -75,6 +75,13 @@ impl fmt::Display for Error {
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
+    }
+}
+
+/// A mistake in the name of a slice or in a table of prices.
+impl From<fulmen_tpu::Error> for Error {
+    fn from(source: fulmen_tpu::Error) -> Error {
+        Error::usage(source.to_string())
     }
 }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use fulmen_pjrt::compile_cache::SavedPrograms;
-use fulmen_pjrt::{Plugin, Topology};
+use fulmen_pjrt::{NamedValue, Plugin, Topology};
 use fulmen_tensor::{Function, Mesh};
 
 use crate::{Error, Result, Slice};
@@ -14,7 +14,7 @@ use crate::{Error, Result, Slice};
 /// libtpu does not know the slice, or gives it another number of devices.
 pub fn topology(plugin: &Plugin, slice: &Slice) -> Result<Topology> {
     let topology = plugin
-        .topology_with(&slice.topology_name(), &slice.topology_options())
+        .topology_with(&slice.single_name(), &topology_options(slice))
         .map_err(|e| Error::compiler(format!("describing {slice}"), e))?;
     let (expected, actual) = (slice.num_devices(), topology.devices().len());
     if actual != expected {
@@ -23,6 +23,18 @@ pub fn topology(plugin: &Plugin, slice: &Slice) -> Result<Topology> {
         )));
     }
     Ok(topology)
+}
+
+/// The options that give a topology the same devices as real machines.
+fn topology_options(slice: &Slice) -> Vec<(&'static str, NamedValue)> {
+    let mut options = Vec::new();
+    if slice.generation().name == "v4" {
+        options.push(("chip_config_name", "megacore".into()));
+    }
+    if slice.num_slices() > 1 {
+        options.push(("num_slices", (slice.num_slices() as i64).into()));
+    }
+    options
 }
 
 /// Compiles functions over a mesh as a process on those devices would, and writes them to a file

@@ -432,6 +432,12 @@ impl From<fulmen_nn::Error> for Error {
     }
 }
 
+impl From<fulmen_preflight::TpuError> for Error {
+    fn from(source: fulmen_preflight::TpuError) -> Error {
+        Error::from(fulmen_preflight::Error::from(source))
+    }
+}
+
 impl From<fulmen_preflight::Error> for Error {
     fn from(source: fulmen_preflight::Error) -> Error {
         Error {

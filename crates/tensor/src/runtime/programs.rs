@@ -2,12 +2,12 @@
 //!
 //! A [`Compiled`](crate::Compiled) has its program also when it is no longer kept here.
 
+use std::collections::HashMap;
 use std::fs;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use fulmen_pjrt::LoadedExecutable;
-use lru::LruCache;
 
 /// The key of a compiled program.
 #[derive(PartialEq, Eq, Hash)]
@@ -44,10 +44,18 @@ impl Limits {
 
 /// Compiled programs. The least recently used ones are dropped.
 pub(super) struct Programs {
-    kept: LruCache<CompileKey, Arc<LoadedExecutable>>,
+    kept: HashMap<CompileKey, Kept>,
     limits: Limits,
+    /// The number of uses of all programs.
+    uses: u64,
     /// How many more programs are kept before the mappings are counted again.
     uncounted: usize,
+}
+
+struct Kept {
+    program: Arc<LoadedExecutable>,
+    /// The number of uses of all programs when this one was used last.
+    last_use: u64,
 }
 
 /// More mappings than a program takes.
@@ -55,15 +63,18 @@ const MANY_MAPPINGS: usize = 1024;
 
 impl Programs {
     pub(super) fn new(limits: Limits) -> Programs {
-        Programs { kept: LruCache::new(limits.programs), limits, uncounted: 0 }
+        Programs { kept: HashMap::new(), limits, uses: 0, uncounted: 0 }
     }
 
     pub(super) fn contains(&self, key: &CompileKey) -> bool {
-        self.kept.contains(key)
+        self.kept.contains_key(key)
     }
 
     pub(super) fn get(&mut self, key: &CompileKey) -> Option<Arc<LoadedExecutable>> {
-        self.kept.get(key).cloned()
+        let kept = self.kept.get_mut(key)?;
+        self.uses += 1;
+        kept.last_use = self.uses;
+        Some(kept.program.clone())
     }
 
     /// Keeps a program. Returns those that are no longer kept; the caller frees them without the
@@ -74,10 +85,26 @@ impl Programs {
         program: Arc<LoadedExecutable>,
     ) -> Vec<Arc<LoadedExecutable>> {
         // The new one stays.
-        let excess = if self.too_many_mappings() { self.kept.len().div_ceil(2) } else { 0 };
-        let mut dropped: Vec<_> = (0..excess).filter_map(|_| self.kept.pop_lru()).collect();
-        dropped.extend(self.kept.push(key, program));
-        dropped.into_iter().map(|(_, program)| program).collect()
+        let most = if self.too_many_mappings() { self.kept.len() / 2 + 1 } else { usize::MAX };
+        self.uses += 1;
+        let kept = Kept { program, last_use: self.uses };
+        let replaced = self.kept.insert(key, kept);
+        let mut dropped: Vec<_> = replaced.into_iter().map(|kept| kept.program).collect();
+        dropped.extend(self.drop_down_to(most.min(self.limits.programs.get())));
+        dropped
+    }
+
+    /// Keeps only this number of programs, those that were used last.
+    fn drop_down_to(&mut self, most: usize) -> Vec<Arc<LoadedExecutable>> {
+        let excess = self.kept.len().saturating_sub(most);
+        if excess == 0 {
+            return Vec::new();
+        }
+        let mut uses: Vec<u64> = self.kept.values().map(|kept| kept.last_use).collect();
+        uses.sort_unstable();
+        let newest_dropped = uses[excess - 1];
+        let dropped = self.kept.extract_if(|_, kept| kept.last_use <= newest_dropped);
+        dropped.map(|(_, kept)| kept.program).collect()
     }
 
     /// Whether programs must go. Counting takes time, so it waits until the next programs could
@@ -158,7 +185,8 @@ mod tests {
         let square = Function::trace("square", &[ty], |x| vec![&x[0] * &x[0]]);
         let square = runtime.compile(&square).unwrap();
         let programs = runtime.shared.compiled.lock().unwrap();
-        let program: Weak<_> = programs.kept.peek_mru().map(|(_, p)| Arc::downgrade(p)).unwrap();
+        let kept = programs.kept.values().next().unwrap();
+        let program: Weak<_> = Arc::downgrade(&kept.program);
         drop(programs);
         for n in 1..=4 {
             runtime.eval(Tensor::ones(DType::F32, [n]).neg()).unwrap();

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use clap::{Args, Subcommand};
 use fulmen_data::{Error, Result};
 use fulmen_durable::messages::{duration, money};
-use fulmen_preflight::{Generation, Prices};
+use fulmen_tpu::{Generation, Prices};
 use serde_json::{Map, Value, json};
 
 /// Lists runs, shows one, or compares some

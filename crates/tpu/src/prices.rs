@@ -4,7 +4,8 @@ use std::path::Path;
 
 use toml_edit::{DocumentMut, TableLike};
 
-use crate::{Error, GENERATIONS, Generation, Result, Slice};
+use crate::generations::GENERATIONS;
+use crate::{Error, Generation, Result, Slice};
 
 const BUILT_IN: &str = include_str!("prices.toml");
 

@@ -4,15 +4,14 @@
 use std::fmt;
 use std::str::FromStr;
 
-use fulmen_pjrt::NamedValue;
-
-use crate::{Error, GENERATIONS, Generation, Host, Result, RingAxes};
+use crate::generations::{GENERATIONS, RingAxes};
+use crate::{Error, Generation, Host, Result};
 
 /// A TPU slice, or several equal slices that train together. The chips of a slice are connected to
 /// each other; slices are connected by the data center network.
 ///
 /// ```
-/// use fulmen_preflight::Slice;
+/// use fulmen_tpu::Slice;
 ///
 /// // Accelerator types count TensorCores up to v5p, and chips for v5e and v6e.
 /// let v3: Slice = "v3-8".parse()?;
@@ -21,7 +20,7 @@ use crate::{Error, GENERATIONS, Generation, Host, Result, RingAxes};
 /// assert_eq!((v5e.name(), v5e.num_chips(), v5e.num_devices()), ("v5e:2x4", 8, 8));
 /// let two: Slice = "2*v5e:2x4".parse()?;
 /// assert_eq!((two.name(), two.num_slices(), two.num_devices()), ("2*v5e:2x4", 2, 16));
-/// # Ok::<(), fulmen_preflight::Error>(())
+/// # Ok::<(), fulmen_tpu::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Slice {
@@ -77,7 +76,13 @@ impl Slice {
     }
 
     /// libtpu's name of one slice.
-    pub(crate) fn topology_name(&self) -> String {
+    ///
+    /// ```
+    /// let slices: fulmen_tpu::Slice = "2*v5litepod-8".parse()?;
+    /// assert_eq!(slices.single_name(), "v5e:2x4");
+    /// # Ok::<(), fulmen_tpu::Error>(())
+    /// ```
+    pub fn single_name(&self) -> String {
         slice_name(self.generation, &self.axes)
     }
 
@@ -104,13 +109,13 @@ impl Slice {
     /// hosts are of one kind.
     ///
     /// ```
-    /// use fulmen_preflight::Slice;
+    /// use fulmen_tpu::Slice;
     ///
     /// let slice: Slice = "v5e:2x4".parse()?;
     /// assert_eq!((slice.num_hosts(), slice.host().vcpus), (1, 224));
     /// let slice: Slice = "v5e:4x4".parse()?;
     /// assert_eq!((slice.num_hosts(), slice.host().vcpus), (4, 112));
-    /// # Ok::<(), fulmen_preflight::Error>(())
+    /// # Ok::<(), fulmen_tpu::Error>(())
     /// ```
     pub fn host(&self) -> &'static Host {
         let hosts = self.generation.hosts;
@@ -146,20 +151,8 @@ impl Slice {
         self.num_chips() * self.generation.devices
     }
 
-    /// The options that give a topology the same devices as real machines.
-    pub(crate) fn topology_options(&self) -> Vec<(&'static str, NamedValue)> {
-        let mut options = Vec::new();
-        if self.generation.name == "v4" {
-            options.push(("chip_config_name", "megacore".into()));
-        }
-        if self.count > 1 {
-            options.push(("num_slices", (self.count as i64).into()));
-        }
-        options
-    }
-
     /// The share of a chip's links that lead to another chip of the slice.
-    pub(crate) fn links(&self) -> f64 {
+    pub fn links(&self) -> f64 {
         let axis_links = |&length: &usize| match (length, self.generation.ring_axes) {
             (1, _) => 0,
             (length, RingAxes::Length(ring)) if length == ring => 2,
@@ -178,7 +171,7 @@ impl Slice {
         if slice.count == 1 {
             return Ok(slice);
         }
-        let single = slice.topology_name();
+        let single = slice.single_name();
         Err(Error::usage(format!(
             "`{name}` is {} slices, expected one, such as {single}",
             slice.count
@@ -375,7 +368,7 @@ mod tests {
     #[test]
     fn several_slices_have_their_number_before_the_name() {
         let slice: Slice = "2*v5litepod-16".parse().unwrap();
-        assert_eq!((slice.name(), slice.topology_name().as_str()), ("2*v5e:4x4", "v5e:4x4"));
+        assert_eq!((slice.name(), slice.single_name().as_str()), ("2*v5e:4x4", "v5e:4x4"));
         assert_eq!((slice.num_slices(), slice.num_chips(), slice.num_devices()), (2, 32, 32));
         assert_eq!(slice.accelerator_type(), None);
         let two_cores: Slice = "3 * tpu7x:2x2x1".parse().unwrap();

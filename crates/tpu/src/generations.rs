@@ -37,6 +37,8 @@ pub struct Generation {
     pub matrix_unit: u64,
     /// The machines that hold the chips, the one with the fewest chips first.
     pub hosts: &'static [Host],
+    /// The PCI numbers of the chips, from `device.py` of Google's `tpu-info`.
+    pub(crate) pci: PciNumbers,
     /// The sources of the numbers.
     pub sources: &'static [&'static str],
 }
@@ -63,6 +65,18 @@ pub(crate) enum RingAxes {
     Length(usize),
     /// Axes whose length is a multiple of 4.
     MultipleOfFour,
+}
+
+/// How a chip names itself on the PCI bus.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PciNumbers {
+    device: &'static str,
+    /// `None` if every subsystem of the device is of this generation.
+    subsystem: Option<&'static str>,
+}
+
+const fn pci(device: &'static str) -> PciNumbers {
+    PciNumbers { device, subsystem: None }
 }
 
 const TERA: f64 = 1e12;
@@ -93,6 +107,7 @@ pub(crate) static GENERATIONS: &[Generation] = &[
         ring_axes: RingAxes::Length(16),
         matrix_unit: 128,
         hosts: &[Host { chips: 4, vcpus: 96, gigabytes: None }],
+        pci: PciNumbers { device: "0x0027", subsystem: Some("0x004e") },
         sources: &[SECOND_HAND_SOURCES],
     },
     Generation {
@@ -113,6 +128,7 @@ pub(crate) static GENERATIONS: &[Generation] = &[
         ring_axes: RingAxes::Length(32),
         matrix_unit: 128,
         hosts: &[Host { chips: 4, vcpus: 96, gigabytes: None }],
+        pci: PciNumbers { device: "0x0027", subsystem: Some("0x004f") },
         sources: &["docs.cloud.google.com/tpu/docs/v3"],
     },
     Generation {
@@ -136,6 +152,7 @@ pub(crate) static GENERATIONS: &[Generation] = &[
         ring_axes: RingAxes::MultipleOfFour,
         matrix_unit: 128,
         hosts: &[host(4, 240, 407)],
+        pci: pci("0x005e"),
         sources: &["docs.cloud.google.com/tpu/docs/v4"],
     },
     Generation {
@@ -159,6 +176,7 @@ pub(crate) static GENERATIONS: &[Generation] = &[
         ring_axes: RingAxes::Length(16),
         matrix_unit: 128,
         hosts: &[host(1, 24, 48), host(4, 112, 192), host(8, 224, 384)],
+        pci: pci("0x0063"),
         sources: &["docs.cloud.google.com/tpu/docs/v5e"],
     },
     Generation {
@@ -179,6 +197,7 @@ pub(crate) static GENERATIONS: &[Generation] = &[
         ring_axes: RingAxes::MultipleOfFour,
         matrix_unit: 128,
         hosts: &[host(4, 208, 448)],
+        pci: pci("0x0062"),
         sources: &[
             "docs.cloud.google.com/tpu/docs/v5p",
             "int8: jax-ml.github.io/scaling-book/tpus",
@@ -202,6 +221,7 @@ pub(crate) static GENERATIONS: &[Generation] = &[
         ring_axes: RingAxes::Length(16),
         matrix_unit: 256,
         hosts: &[host(1, 44, 176), host(4, 180, 720), host(8, 180, 1440)],
+        pci: pci("0x006f"),
         sources: &["docs.cloud.google.com/tpu/docs/v6e", SCALING_BOOK],
     },
     Generation {
@@ -222,6 +242,7 @@ pub(crate) static GENERATIONS: &[Generation] = &[
         ring_axes: RingAxes::MultipleOfFour,
         matrix_unit: 256,
         hosts: &[host(4, 224, 960)],
+        pci: pci("0x0076"),
         sources: &["docs.cloud.google.com/tpu/docs/tpu7x", SCALING_BOOK],
     },
 ];
@@ -241,6 +262,35 @@ impl Generation {
         // `lite` is libtpu's name for the smaller chip of a generation.
         Generation::find(&name)
             .or_else(|| Generation::find(&format!("{}e", name.strip_suffix("lite")?)))
+    }
+
+    /// The generation of a chip by the numbers that Linux shows for it on the PCI bus, in the files
+    /// `device` and `subsystem_device`.
+    ///
+    /// ```
+    /// use fulmen_tpu::Generation;
+    ///
+    /// assert_eq!(Generation::of_pci_numbers("0x0063", "0x0000"), Generation::find("v5e"));
+    /// assert_eq!(Generation::of_pci_numbers("0x1234", "0x0000"), None);
+    /// ```
+    pub fn of_pci_numbers(device: &str, subsystem: &str) -> Option<&'static Generation> {
+        GENERATIONS.iter().find(|generation| {
+            let pci = generation.pci;
+            pci.device == device && pci.subsystem.is_none_or(|known| known == subsystem)
+        })
+    }
+
+    /// The machine with exactly this number of chips, if Google has such a machine.
+    ///
+    /// ```
+    /// use fulmen_tpu::Generation;
+    ///
+    /// let v5e = Generation::find("v5e").unwrap();
+    /// assert_eq!(v5e.host_with_chips(4).map(|host| host.vcpus), Some(112));
+    /// assert_eq!(v5e.host_with_chips(2), None);
+    /// ```
+    pub fn host_with_chips(&self, chips: usize) -> Option<&'static Host> {
+        self.hosts.iter().find(|host| host.chips == chips)
     }
 
     /// The `bf16` peak of one device, in FLOP/s.
@@ -267,6 +317,16 @@ mod tests {
             GENERATIONS.iter().flat_map(|g| g.aliases.iter().copied().chain([g.name])).collect();
         let different: std::collections::BTreeSet<_> = names.iter().collect();
         assert_eq!(names.len(), different.len());
+    }
+
+    #[test]
+    fn two_generations_share_a_device_number() {
+        let name =
+            |device, subsystem| Generation::of_pci_numbers(device, subsystem).map(|g| g.name);
+        assert_eq!(name("0x0027", "0x004e"), Some("v2"));
+        assert_eq!(name("0x0027", "0x004f"), Some("v3"));
+        assert_eq!(name("0x0027", "0x0001"), None);
+        assert_eq!(name("0x006f", "0x0001"), Some("v6e"));
     }
 
     #[test]
