@@ -2,7 +2,10 @@
 
 use fulmen_durable::messages::{quantity, size};
 
+use fulmen_tpu::{Host, Slice};
+
 use super::{Finding, Machine};
+use crate::inventory::Chips;
 
 const GIB: u64 = 1 << 30;
 
@@ -186,7 +189,52 @@ pub(super) fn cores(machine: &Machine) -> Vec<Finding> {
             _ => format!("{allowed} for {}", quantity(chips, "TPU chip")),
         }));
     }
+    findings.extend(host_vcpus(machine, allowed));
     findings
+}
+
+/// Compares the vCPUs of a TPU host with those that Google gives a host of its kind; `None` if the
+/// kind is not known. `allowed` is the number of cores that this process may use.
+fn host_vcpus(machine: &Machine, allowed: u64) -> Option<Finding> {
+    if machine.tpus().is_empty() {
+        return None;
+    }
+    let kind = host_of_slice(machine).or_else(|| host_of_chips(machine))?;
+    let expected = kind.host.vcpus as u64;
+    // A process may be limited to some of them.
+    let online = count_cores(&machine.read("sys/devices/system/cpu/online"));
+    let actual = online.unwrap_or(allowed).max(allowed);
+    let name = format!("a host with {} of {}", quantity(kind.host.chips, "chip"), kind.generation);
+    Some(if actual < expected {
+        Finding::warning(
+            format!("the host has {actual} vCPUs, and {name} has {expected}"),
+            "`lscpu` shows vCPUs that are off line; if this is a virtual machine within the host, or a container with a set \
+             of cores, give it all of them",
+        )
+    } else {
+        Finding::ok(format!("the host has {actual} vCPUs; {name} has {expected}"))
+    })
+}
+
+/// A kind of TPU host.
+struct HostKind {
+    generation: &'static str,
+    host: &'static Host,
+}
+
+/// The hosts of the slice that the metadata server names. A container may see only some of the
+/// host's chips.
+fn host_of_slice(machine: &Machine) -> Option<HostKind> {
+    let slice: Slice = machine.metadata()?.accelerator_type()?.parse().ok()?;
+    Some(HostKind { generation: slice.generation().name, host: slice.host() })
+}
+
+/// The host with as many chips as the kernel shows.
+fn host_of_chips(machine: &Machine) -> Option<HostKind> {
+    let chips = Chips::find(&machine.root);
+    let generation = chips.generation()?;
+    let host = generation.host_with_chips(chips.number())?;
+    Some(HostKind { generation: generation.name, host })
 }
 
 /// The number of cores in a list such as `0-3,8`.

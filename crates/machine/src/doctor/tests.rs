@@ -209,6 +209,45 @@ fn an_old_libtpu_on_a_machine_that_is_not_set_up() {
 }
 
 #[test]
+fn a_tpu_host_has_the_vcpus_of_its_kind() {
+    let v5e = |status: &str, online: Option<&str>| {
+        let test_machine = TestMachine::new().with_tpu("0.0.51");
+        test_machine.file("sys/bus/pci/devices/0000:00:04.0/device", "0x0063\n");
+        test_machine.file("proc/self/status", &format!("Cpus_allowed_list:\t{status}\n"));
+        if let Some(online) = online {
+            test_machine.file("sys/devices/system/cpu/online", online);
+        }
+        test_machine.text()
+    };
+    let check = |text: String, expected: &str| {
+        assert!(text.lines().any(|line| line == expected), "{expected}\n{text}");
+    };
+    check(
+        v5e("0-23", None),
+        "ok       Cores: the host has 24 vCPUs; a host with 1 chip of v5e has 24",
+    );
+    // The process has a part of the host.
+    check(
+        v5e("0-7", Some("0-23\n")),
+        "ok       Cores: the host has 24 vCPUs; a host with 1 chip of v5e has 24",
+    );
+    check(
+        v5e("0-7", Some("0-15\n")),
+        "warning  Cores: the host has 16 vCPUs, and a host with 1 chip of v5e has 24",
+    );
+    // A container with one of eight chips, as the metadata server says.
+    let test_machine =
+        TestMachine::new().with_tpu("0.0.51").with("GCE_METADATA_HOST", &server(TPU_VM));
+    check(
+        test_machine.text(),
+        "warning  Cores: the host has 8 vCPUs, and a host with 8 chips of v5e has 224",
+    );
+    // A kind that is not known, and a machine without a TPU.
+    assert!(!TestMachine::new().with_tpu("0.0.51").text().contains("vCPUs"));
+    assert!(!TestMachine::new().text().contains("vCPUs"));
+}
+
+#[test]
 fn a_lock_file_that_was_left_and_one_that_is_held() {
     let test_machine = TestMachine::new().with_tpu("9.0.0");
     test_machine.file("sys/kernel/mm/transparent_hugepage/enabled", "[always] madvise never\n");
