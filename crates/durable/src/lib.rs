@@ -13,7 +13,7 @@
 //! file above a limit, no name that leads out of its folder.
 //!
 //! [`read_text`] reads text files written by users: a configuration, a price table. [`messages`]
-//! formats the numbers in messages of all crates.
+//! formats the numbers in messages of all crates. [`with_dashes`] is for flags that users type.
 //!
 //! The errors of this crate do not name the temporary file or the target: callers add the path.
 
@@ -24,6 +24,7 @@ mod new_file;
 mod new_folder;
 mod regular_file;
 mod temporary_name;
+mod typed_flag;
 mod user_file;
 
 pub use disk_full::{explain, is_full};
@@ -32,6 +33,7 @@ pub use new_file::{NewFile, write, write_unsynced};
 pub use new_folder::NewFolder;
 pub use regular_file::{inside, open_regular, read_regular};
 pub use temporary_name::{is_temporary, remove_leftovers};
+pub use typed_flag::with_dashes;
 pub use user_file::read_text;
 
 use std::fs::File;

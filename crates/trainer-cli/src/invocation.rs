@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command, FromArgMatches};
+use fulmen_durable::with_dashes;
 use fulmen_trainer::internal::{replacement_for, source_env};
 use fulmen_trainer::{Options, Resume, Trainer, TrainerArgs, load_arguments};
 
@@ -178,11 +179,9 @@ fn saved_arguments(
 /// Writes `--max_epochs=5` as `--max-epochs=5`, unless the program defines a flag with underscores.
 fn accept_underscores(args: &mut [OsString], command: &Command) {
     for arg in args.iter_mut().skip(1).take_while(|arg| *arg != "--") {
-        let Some(text) = arg.to_str().and_then(|arg| arg.strip_prefix("--")) else { continue };
-        let (flag, value) = text.split_at(text.find('=').unwrap_or(text.len()));
-        let dashed = flag.replace('_', "-");
-        if !is_flag(command, flag) && is_flag(command, &dashed) {
-            *arg = format!("--{dashed}{value}").into();
+        let Some(text) = arg.to_str() else { continue };
+        if let Some(dashed) = with_dashes(text, |flag| is_flag(command, flag)) {
+            *arg = dashed.into();
         }
     }
 }

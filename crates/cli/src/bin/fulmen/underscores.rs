@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 
 use clap::{Arg, Command};
+use fulmen_durable::with_dashes;
 
 /// Writes `--dry_run` as `--dry-run`, for the flags of the subcommand that the arguments select.
 /// What follows `--` belongs to another program.
@@ -10,14 +11,10 @@ pub(crate) fn accept(mut args: Vec<OsString>, command: &Command) -> Vec<OsString
     let mut command = command;
     for arg in args.iter_mut().skip(1).take_while(|arg| *arg != "--") {
         let Some(text) = arg.to_str() else { continue };
-        let Some(text) = text.strip_prefix("--") else {
+        if !text.starts_with("--") {
             command = command.find_subcommand(text).unwrap_or(command);
-            continue;
-        };
-        let (flag, value) = text.split_at(text.find('=').unwrap_or(text.len()));
-        let dashed = flag.replace('_', "-");
-        if !has_flag(command, flag) && has_flag(command, &dashed) {
-            *arg = format!("--{dashed}{value}").into();
+        } else if let Some(dashed) = with_dashes(text, |flag| has_flag(command, flag)) {
+            *arg = dashed.into();
         }
     }
     args
