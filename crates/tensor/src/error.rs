@@ -73,6 +73,11 @@ enum Kind {
         location: &'static Location<'static>,
     },
     Devices(String),
+    /// The accelerator cannot be opened on this machine.
+    Accelerator {
+        doing: String,
+        source: Arc<fulmen_pjrt::Error>,
+    },
     Runtime {
         doing: String,
         source: Arc<fulmen_pjrt::Error>,
@@ -92,6 +97,19 @@ impl Error {
     /// An error about the selected [`Devices`](crate::Devices).
     pub(crate) fn devices(message: impl std::fmt::Display) -> Error {
         Error(Kind::Devices(format!("devices: {message}")))
+    }
+
+    /// The plugin is for another accelerator than the selected one.
+    pub(crate) fn wrong_plugin(message: String) -> Error {
+        Error(Kind::Devices(message))
+    }
+
+    /// The selected accelerator cannot be opened on this machine; `doing` says what failed.
+    pub(crate) fn accelerator(doing: String, source: fulmen_pjrt::Error) -> Error {
+        if source.is_out_of_memory() || source.is_disk_full() {
+            return Error::runtime(doing, source);
+        }
+        Error(Kind::Accelerator { doing, source: Arc::new(source) })
     }
 
     /// An error of the runtime; `doing` says what it was doing.
@@ -143,7 +161,9 @@ impl Error {
             Kind::Fault(fault) => Some(fault.location()),
             Kind::Recorded { location, .. } => Some(location),
             Kind::Partitioner { location, .. } => *location,
-            Kind::Usage(_) | Kind::Devices(_) | Kind::Runtime { .. } => None,
+            Kind::Usage(_) | Kind::Devices(_) | Kind::Accelerator { .. } | Kind::Runtime { .. } => {
+                None
+            }
         }
     }
 
@@ -157,14 +177,15 @@ impl Error {
         matches!(&self.0, Kind::Runtime { source, .. } if source.is_out_of_memory())
     }
 
-    /// Whether the selected [`Devices`](crate::Devices) are not available.
+    /// Whether this machine does not have the selected [`Accelerator`](crate::Accelerator), a plugin
+    /// for it, or the selected [`Devices`](crate::Devices).
     pub fn is_devices(&self) -> bool {
-        matches!(self.0, Kind::Devices(_))
+        matches!(self.0, Kind::Devices(_) | Kind::Accelerator { .. })
     }
 
     /// Whether the plugin or the device failed, although the expression was valid.
     pub fn is_runtime(&self) -> bool {
-        matches!(self.0, Kind::Runtime { .. } | Kind::Partitioner { .. })
+        matches!(self.0, Kind::Accelerator { .. } | Kind::Runtime { .. } | Kind::Partitioner { .. })
     }
 }
 
@@ -184,7 +205,9 @@ impl fmt::Display for Error {
             Kind::Usage(message) | Kind::Devices(message) | Kind::Partitioner { message, .. } => {
                 f.write_str(message)
             }
-            Kind::Runtime { doing, source } => write!(f, "{doing}: {source}"),
+            Kind::Accelerator { doing, source } | Kind::Runtime { doing, source } => {
+                write!(f, "{doing}: {source}")
+            }
         }
     }
 }
@@ -200,7 +223,9 @@ impl fmt::Debug for Error {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match &self.0 {
-            Kind::Runtime { source, .. } | Kind::Partitioner { source, .. } => source.source(),
+            Kind::Accelerator { source, .. }
+            | Kind::Runtime { source, .. }
+            | Kind::Partitioner { source, .. } => source.source(),
             _ => None,
         }
     }

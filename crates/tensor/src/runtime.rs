@@ -206,7 +206,13 @@ impl Runtime {
     ) -> Result<Runtime> {
         let explained = |doing: &str, e| {
             let doing = format!("{doing}{}", accelerator.selection(platform));
-            Error::runtime(doing, explain(e, platform, Some(path)))
+            let source = explain(e, platform, Some(path));
+            // With peers, one of them may be the cause.
+            if peers.is_some() {
+                Error::runtime(doing, source)
+            } else {
+                Error::accelerator(doing, source)
+            }
         };
         let plugin = Plugin::load(path).map_err(|e| explained("loading the PJRT plugin", e))?;
         let takes_peers = plugin
@@ -251,7 +257,7 @@ impl Runtime {
         let client = opened.map_err(|e| explained("starting the device runtime", e))?;
         // `FULMEN_PJRT_PLUGIN` names a plugin for any kind of device.
         if platform != Platform::Cpu && client.platform_name() == Platform::Cpu.name() {
-            return Err(Error::usage(format!(
+            return Err(Error::wrong_plugin(format!(
                 "the plugin {} is for CPUs, expected one for `{platform}`{}",
                 path.display(),
                 accelerator.selection(platform)
@@ -429,7 +435,7 @@ fn find_plugin(accelerator: Accelerator, platform: Platform) -> Result<PathBuf> 
     locate(platform, None).map_err(|e| {
         let selection = accelerator.selection(platform);
         let doing = format!("looking for a PJRT plugin for `{platform}`{selection}");
-        Error::runtime(doing, explain(e, platform, None))
+        Error::accelerator(doing, explain(e, platform, None))
     })
 }
 

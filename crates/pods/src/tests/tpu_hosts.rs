@@ -35,11 +35,11 @@ fn a_rented_tpu_never_trains_on_the_cpu() {
     };
     // Without libtpu, it is not the CPU that trains.
     let (ended, text) = run(&[]);
-    assert_eq!(ended, Ok(1), "{text}");
+    assert_eq!(ended, Ok(2), "{text}");
     let reason = "the accelerator `auto` is `tpu` on this machine, because /dev/accel0 exists";
     assert!(text.contains(reason), "{text}");
     let (ended, text) = run(&["--libtpu", "none"]);
-    assert_eq!(ended, Ok(1), "{text}");
+    assert_eq!(ended, Ok(2), "{text}");
     assert!(text.contains("no PJRT plugin for tpu was found"), "{text}");
     assert!(!text.contains("`auto`"), "{text}");
 
@@ -53,7 +53,7 @@ fn a_rented_tpu_never_trains_on_the_cpu() {
     ];
     for how in ["copied from this machine", "was there"] {
         let (ended, text) = run(&[&["--libtpu", "install"], &variables[..]].concat());
-        assert_eq!(ended, Ok(1), "{text}");
+        assert_eq!(ended, Ok(2), "{text}");
         assert!(text.contains(&format!("[pod] libtpu 0.0.51: {how}")), "{text}");
         let plugin = "/root/.fulmen/pods/libtpu-0.0.51/libtpu.so: speaks PJRT API 0.";
         assert!(text.contains(plugin), "{text}");

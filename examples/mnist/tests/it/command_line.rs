@@ -242,5 +242,16 @@ fn mistakes_end_with_a_message_and_an_exit_code() {
     ends(&["fit", "--grace", "25"], 2, "expected a time, such as 25s or 1m30s");
     ends(&["predict", "--output", "digits.txt"], 2, "must end in .csv or .safetensors");
     ends(&["predict", "--output", "no/digits.csv"], 2, "there is no folder no");
+    // A host of a TPU, without a plugin for it.
+    let tpu_host = [
+        ("TPU_WORKER_ID", "0"),
+        ("TPU_WORKER_HOSTNAMES", "localhost"),
+        ("TPU_LIBRARY_PATH", "/no/such/libtpu.so"),
+        ("FULMEN_PJRT_PLUGIN", ""),
+    ];
+    let output = mnist(folder.path(), &["fit"], &tpu_host);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    assert!(stderr.contains("the accelerator `auto` is `tpu` on this machine"), "{stderr}");
     assert!(!folder.path().join("runs").exists(), "nothing was written");
 }
