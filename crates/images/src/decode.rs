@@ -60,13 +60,20 @@ pub struct Header {
     pub size: ImageSize,
     /// The usual file extension: `jpg`, `png` or `webp`.
     pub extension: &'static str,
+    /// The channels of the file: 1 (gray), 2 (gray with alpha), 3 (RGB, also as a palette) or 4
+    /// (RGBA, or CMYK in a JPEG).
+    pub channels: usize,
 }
 
 /// Reads the header, without decoding pixels.
 pub(crate) fn header(file: &[u8], limits: &Limits) -> Result<Header> {
     let mut decoder = None;
     let encoded = open(file, &mut decoder, limits)?;
-    Ok(Header { size: encoded.size(), extension: encoded.extension() })
+    Ok(Header {
+        size: encoded.size(),
+        extension: encoded.extension(),
+        channels: encoded.channels(),
+    })
 }
 
 /// A file whose header has been read.
@@ -151,6 +158,14 @@ impl ImageFile<'_> {
             ImageFile::Jpeg(jpeg) => jpeg.size(),
             ImageFile::Png(png) => png.size(),
             ImageFile::WebP(webp) => webp.size(),
+        }
+    }
+
+    pub(crate) fn channels(&self) -> usize {
+        match self {
+            ImageFile::Jpeg(jpeg) => jpeg.channels(),
+            ImageFile::Png(png) => png.channels(),
+            ImageFile::WebP(webp) => webp.channels(),
         }
     }
 

@@ -198,6 +198,7 @@ impl ImagePipeline {
     /// let file = encode_image(&Image::new(60, 40, 3, vec![120; 60 * 40 * 3])?, Encoding::Png)?;
     /// let header = ImagePipeline::rgb().header(&file)?;
     /// assert_eq!((header.size.height, header.size.width, header.extension), (40, 60, "png"));
+    /// assert_eq!(header.channels, 3);
     /// # Ok::<(), fulmen_data::Error>(())
     /// ```
     ///

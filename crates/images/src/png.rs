@@ -38,6 +38,11 @@ impl<'a> Png<'a> {
         ImageSize { height: height as usize, width: width as usize }
     }
 
+    /// The number of channels of the pixels; a palette counts as RGB.
+    pub(crate) fn channels(&self) -> usize {
+        stored_channels(self.0.output_color_type().0)
+    }
+
     pub(crate) fn orientation(&self) -> Orientation {
         self.0.info().exif_metadata.as_deref().map(exif::from_exif).unwrap_or_default()
     }
@@ -54,12 +59,15 @@ impl<'a> Png<'a> {
             .ok_or_else(|| Error::content("the PNG's pixels do not fit in memory"))?;
         buffers.reserve(bytes)?;
         let output = self.0.next_frame(&mut buffers.raw[..bytes]).map_err(refuse)?;
-        let stored = match output.color_type {
-            ColorType::Grayscale => 1,
-            ColorType::GrayscaleAlpha => 2,
-            ColorType::Rgb | ColorType::Indexed => 3,
-            ColorType::Rgba => 4,
-        };
-        Ok(convert_whole(size, stored, channels, buffers))
+        Ok(convert_whole(size, stored_channels(output.color_type), channels, buffers))
+    }
+}
+
+fn stored_channels(color: ColorType) -> usize {
+    match color {
+        ColorType::Grayscale => 1,
+        ColorType::GrayscaleAlpha => 2,
+        ColorType::Rgb | ColorType::Indexed => 3,
+        ColorType::Rgba => 4,
     }
 }

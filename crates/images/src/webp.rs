@@ -31,6 +31,10 @@ impl<'a> WebP<'a> {
         ImageSize { height: height as usize, width: width as usize }
     }
 
+    pub(crate) fn channels(&self) -> usize {
+        if self.0.has_alpha() { 4 } else { 3 }
+    }
+
     pub(crate) fn orientation(&mut self) -> Orientation {
         // Unreadable EXIF data is ignored.
         self.0.exif_metadata().ok().flatten().as_deref().map(exif::from_exif).unwrap_or_default()
@@ -48,7 +52,7 @@ impl<'a> WebP<'a> {
             .ok_or_else(|| Error::content("the WebP's pixels do not fit in memory"))?;
         buffers.reserve(bytes)?;
         self.0.read_image(&mut buffers.raw[..bytes]).map_err(refuse)?;
-        let stored = if self.0.has_alpha() { 4 } else { 3 };
+        let stored = self.channels();
         Ok(convert_whole(size, stored, channels, buffers))
     }
 }

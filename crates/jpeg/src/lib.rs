@@ -168,6 +168,16 @@ impl Jpeg<'_> {
         matches!(self.header.space, 4 | 5)
     }
 
+    /// The number of channels that the file has: 1 (gray), 3 or 4 (CMYK).
+    pub fn channels(&self) -> usize {
+        match self.header.space {
+            // JCS_GRAYSCALE.
+            1 => 1,
+            _ if self.is_cmyk() => 4,
+            _ => 3,
+        }
+    }
+
     /// Whether the image is progressive. Every scan then covers the whole image, and nothing can be
     /// skipped.
     pub fn is_progressive(&self) -> bool {

@@ -13,6 +13,7 @@ mod presize;
 mod programs;
 mod report;
 mod runs;
+mod statistics;
 mod top;
 mod tpu;
 mod training;

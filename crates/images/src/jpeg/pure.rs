@@ -50,6 +50,14 @@ impl<'a> Jpeg<'a> {
         feature = "turbojpeg",
         expect(dead_code, reason = "compiled for tests that compare pixels alone")
     )]
+    pub(crate) fn channels(&self) -> usize {
+        self.header.components
+    }
+
+    #[cfg_attr(
+        feature = "turbojpeg",
+        expect(dead_code, reason = "compiled for tests that compare pixels alone")
+    )]
     pub(crate) fn orientation(&self) -> Orientation {
         exif::from_jpeg(self.file)
     }

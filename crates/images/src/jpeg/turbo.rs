@@ -35,6 +35,10 @@ impl<'a> Jpeg<'a> {
         ImageSize { height: self.jpeg.height(), width: self.jpeg.width() }
     }
 
+    pub(crate) fn channels(&self) -> usize {
+        self.jpeg.channels()
+    }
+
     pub(crate) fn orientation(&self) -> Orientation {
         exif::from_jpeg(self.file)
     }

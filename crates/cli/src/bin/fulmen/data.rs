@@ -7,7 +7,8 @@ use fulmen_cli::fetch::{DATASETS, PublishedDataset, fetch};
 use fulmen_cli::prepare::{
     self, ExpectedContents, Manifest, PrepareOptions, TextOptions, shards_info,
 };
-use fulmen_data::Result;
+use fulmen_cli::statistics::statistics;
+use fulmen_data::{Error, Result};
 use fulmen_durable::messages::quantity;
 use fulmen_files::Location;
 use fulmen_text::Tokenizer;
@@ -26,11 +27,23 @@ pub(crate) enum Command {
     /// Makes the images of a folder smaller, and writes them into a few tar shards
     Presize(crate::presize::Arguments),
     /// Shows the content of tar shards: samples, files by extension, classes
-    Info {
-        /// Tar files, or folders of them
-        #[arg(required = true)]
-        shards: Vec<PathBuf>,
-    },
+    Info(Info),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Info {
+    /// Tar files, or folders of them; with --statistics also CSV, JSON lines, Parquet, Arrow and
+    /// token files, and folders of images
+    #[arg(required = true)]
+    shards: Vec<PathBuf>,
+    /// Read everything, and show the statistics of each field: missing values, minimum, maximum,
+    /// mean and standard deviation of numbers; sizes and channels of images, and the mean and
+    /// standard deviation of their pixels; lengths of texts and lists; counts of classes
+    #[arg(long)]
+    statistics: bool,
+    /// Print the statistics as JSON
+    #[arg(long, requires = "statistics")]
+    json: bool,
 }
 
 #[derive(Debug, Args)]
@@ -225,7 +238,8 @@ pub(crate) fn run(command: Command) -> Result<()> {
             Ok(())
         }
         Command::Presize(arguments) => crate::presize::run(arguments),
-        Command::Info { shards } => info(&shards),
+        Command::Info(arguments) if arguments.statistics => show_statistics(&arguments),
+        Command::Info(arguments) => info(&arguments.shards),
     }
 }
 
@@ -253,6 +267,16 @@ fn print_manifest(manifest: &Manifest) {
         let more = quantity(manifest.warnings.len() - 20, "more warning");
         outln!("manifest.json has {more}");
     }
+}
+
+fn show_statistics(arguments: &Info) -> Result<()> {
+    let found = statistics(&arguments.shards)?;
+    if arguments.json {
+        outln!("{}", serde_json::to_string_pretty(&found).map_err(Error::new)?);
+    } else {
+        outln!("{found}");
+    }
+    Ok(())
 }
 
 fn info(paths: &[PathBuf]) -> Result<()> {

@@ -25,7 +25,7 @@ fn options(output: &Path) -> PrepareOptions {
     PrepareOptions::new(output).max_samples(7).threads(2)
 }
 
-fn program() -> Command {
+pub(crate) fn program() -> Command {
     Command::new(env!("CARGO_BIN_EXE_fulmen"))
 }
 
