@@ -126,8 +126,8 @@ mod tests {
         // 10 GB for each of 8 GPUs.
         assert_eq!((h100.count, h100.bound_by, h100.fits), (8, Bound::Memory, Some(true)));
         close(h100.step_s, 10e9 / 3350e9);
-        close(h100.usd_per_hour().unwrap(), 8.0 * 11.06);
-        close(h100.usd_per_epoch().unwrap(), 8.0 * 11.06 * 100.0 * h100.step_s / 3600.0);
+        close(h100.usd_per_hour().unwrap(), 8.0 * 10.98);
+        close(h100.usd_per_epoch().unwrap(), 8.0 * 10.98 * 100.0 * h100.step_s / 3600.0);
         // The slice takes 10 GB / (819 GB/s) for each of 8 chips.
         close(report.slices[0].step.as_ref().unwrap().roofline.step_s, 10e9 / 819e9);
         assert_eq!((h100.as_fast, a100.as_fast, v100.as_fast), (Some(2), Some(5), Some(8)));
@@ -161,7 +161,7 @@ mod tests {
         for part in [
             "  against     the same arithmetic and memory traffic on 8 GPUs at their published peaks",
             "    h100       at least 2.99 ms (bf16, memory; 4.78 ms in f32), fits; 2 GPUs as fast as the slice; \
-             $88.48 an hour, $0.01 an epoch (2026-09, Google Cloud, an eighth of a3-highgpu-8g",
+             $87.84 an hour, $0.01 an epoch (2026-09, Google Cloud, a3-highgpu-1g",
             "2080ti     at least 16.2 ms (f16, memory; 23.9 ms in f32), does not fit",
             "no public on-demand price is known",
         ] {
@@ -176,7 +176,7 @@ mod tests {
         assert_eq!(rows[0]["price"]["date"], "2026-09");
         assert_eq!((&rows[1]["fits"], &rows[1]["price"]), (&json!(false), &Value::Null));
         let page = report.html("step");
-        for part in ["id=\"against\"", "NVIDIA H100 SXM5 80 GB", "$88.48", "tensor cores"] {
+        for part in ["id=\"against\"", "NVIDIA H100 SXM5 80 GB", "$87.84", "tensor cores"] {
             assert_eq!(page.contains(part), part != "tensor cores", "{part}: {page}");
         }
     }

@@ -1,5 +1,8 @@
 //! The published data of well-known GPUs, to compare a step with: peaks, memory and prices. Each row
 //! names its sources. Nothing here was measured.
+//!
+//! In November 2026, each peak was compared with the page that its row names. These pages quote
+//! NVIDIA's documents, which were not read themselves. A price without a dated source was removed.
 
 use crate::{Error, Result};
 
@@ -58,11 +61,11 @@ pub(crate) static GPUS: &[Gpu] = &[
         f32_flops: 15.7 * TERA,
         memory_bytes: 16 * GIB,
         memory_bandwidth: 900.0 * GIGA,
-        source: "NVIDIA V100 Tensor Core GPU, data sheet",
+        source: "NVIDIA V100 data sheet; 125 TFLOP/s: developer.nvidia.com/programming-tensor-cores-cuda-9-0",
         price: price(
-            2.48,
-            "2025-09",
-            "Google Cloud, us-central1, without its machine, as others quote it",
+            0.79,
+            "2026-09",
+            "Lambda, with 8 GPUs, lambda.ai/instances as read on 2026-09-20",
         ),
     },
     Gpu {
@@ -74,12 +77,8 @@ pub(crate) static GPUS: &[Gpu] = &[
         f32_flops: 8.1 * TERA,
         memory_bytes: 16 * GIB,
         memory_bandwidth: 320.0 * GIGA,
-        source: "NVIDIA T4 Tensor Core GPU, data sheet",
-        price: price(
-            0.35,
-            "2025-09",
-            "Google Cloud, us-central1, without its machine, as others quote it",
-        ),
+        source: "NVIDIA T4 data sheet, as sysrqmts.com quotes it",
+        price: None,
     },
     Gpu {
         name: "a100",
@@ -90,11 +89,11 @@ pub(crate) static GPUS: &[Gpu] = &[
         f32_flops: 19.5 * TERA,
         memory_bytes: 40 * GIB,
         memory_bandwidth: 1555.0 * GIGA,
-        source: "NVIDIA A100 Tensor Core GPU, data sheet",
+        source: "NVIDIA A100 data sheet (1758950-r4), as glennklockwood.com quotes it",
         price: price(
             3.67,
-            "2025-09",
-            "Google Cloud, a2-highgpu-1g in us-central1, as others quote it",
+            "2025-03",
+            "Google Cloud, a2-highgpu-1g in us-central1, from its billing catalog of 2025-03-06",
         ),
     },
     Gpu {
@@ -106,11 +105,11 @@ pub(crate) static GPUS: &[Gpu] = &[
         f32_flops: 19.5 * TERA,
         memory_bytes: 80 * GIB,
         memory_bandwidth: 2039.0 * GIGA,
-        source: "NVIDIA A100 Tensor Core GPU, data sheet",
+        source: "NVIDIA A100 data sheet (1758950-r4), as glennklockwood.com quotes it",
         price: price(
             5.07,
-            "2026-09",
-            "Google Cloud, a2-ultragpu-1g in us-central1, as others quote it",
+            "2025-03",
+            "Google Cloud, a2-ultragpu-1g in us-central1, from its billing catalog of 2025-03-06",
         ),
     },
     Gpu {
@@ -122,11 +121,11 @@ pub(crate) static GPUS: &[Gpu] = &[
         f32_flops: 30.3 * TERA,
         memory_bytes: 24 * GIB,
         memory_bandwidth: 300.0 * GIGA,
-        source: "NVIDIA L4 Tensor Core GPU, data sheet (half of the peak with sparsity)",
+        source: "NVIDIA L4 data sheet (half of the peak with sparsity), as grokipedia.com quotes it",
         price: price(
             0.71,
-            "2026-09",
-            "Google Cloud, g2-standard-4 in us-central1, as others quote it",
+            "2025-03",
+            "Google Cloud, g2-standard-4 in us-central1, from its billing catalog of 2025-03-06",
         ),
     },
     Gpu {
@@ -138,8 +137,12 @@ pub(crate) static GPUS: &[Gpu] = &[
         f32_flops: 91.6 * TERA,
         memory_bytes: 48 * GIB,
         memory_bandwidth: 864.0 * GIGA,
-        source: "NVIDIA L40S, data sheet",
-        price: None,
+        source: "NVIDIA L40S data sheet, as mullet.se quotes it",
+        price: price(
+            1.09,
+            "2026-09",
+            "RunPod Secure Cloud, runpod.io/pricing as read on 2026-09-25",
+        ),
     },
     Gpu {
         name: "h100",
@@ -150,11 +153,11 @@ pub(crate) static GPUS: &[Gpu] = &[
         f32_flops: 67.0 * TERA,
         memory_bytes: 80 * GIB,
         memory_bandwidth: 3350.0 * GIGA,
-        source: "NVIDIA H100 Tensor Core GPU, data sheet (half of the peak with sparsity)",
+        source: "NVIDIA H100 data sheet (half of the peak with sparsity), as glennklockwood.com quotes it",
         price: price(
-            11.06,
+            10.98,
             "2026-09",
-            "Google Cloud, an eighth of a3-highgpu-8g in us-central1, as others quote it",
+            "Google Cloud, a3-highgpu-1g in us-central1, from its billing catalog of 2026-09-26",
         ),
     },
     Gpu {
@@ -166,11 +169,11 @@ pub(crate) static GPUS: &[Gpu] = &[
         f32_flops: 67.0 * TERA,
         memory_bytes: 141 * GIB,
         memory_bandwidth: 4800.0 * GIGA,
-        source: "NVIDIA H200 Tensor Core GPU, data sheet (half of the peak with sparsity)",
+        source: "NVIDIA H200 data sheet (half of the peak with sparsity), as itkb.uw.cz quotes it",
         price: price(
-            10.60,
-            "2026-09",
-            "Google Cloud, an eighth of a3-ultragpu-8g in us-central1, as others quote it",
+            10.44,
+            "2026-10",
+            "Google Cloud, an eighth of a3-ultragpu-8g in us-central1, from its billing catalog of 2026-10-13",
         ),
     },
     Gpu {
@@ -181,12 +184,12 @@ pub(crate) static GPUS: &[Gpu] = &[
         half_type: "bf16",
         f32_flops: 75.0 * TERA,
         memory_bytes: 180 * GIB,
-        memory_bandwidth: 8000.0 * GIGA,
-        source: "NVIDIA DGX B200, data sheet, an eighth (half of the peak with sparsity)",
+        memory_bandwidth: 7700.0 * GIGA,
+        source: "NVIDIA HGX B200 data sheet (half of the peak with sparsity), as zdszero.github.io quotes it",
         price: price(
-            14.24,
+            6.79,
             "2026-09",
-            "AWS, an eighth of p6-b200.48xlarge in us-east-1, as others quote it",
+            "RunPod Secure Cloud, runpod.io/pricing as read on 2026-09-25",
         ),
     },
     Gpu {
@@ -198,7 +201,7 @@ pub(crate) static GPUS: &[Gpu] = &[
         f32_flops: 13.4 * TERA,
         memory_bytes: 11 * GIB,
         memory_bandwidth: 616.0 * GIGA,
-        source: "NVIDIA Turing GPU Architecture, white paper",
+        source: "NVIDIA Turing white paper; f32 and memory as gpu.spicedreamphone.com quotes them",
         price: None,
     },
     Gpu {
@@ -210,8 +213,12 @@ pub(crate) static GPUS: &[Gpu] = &[
         f32_flops: 35.6 * TERA,
         memory_bytes: 24 * GIB,
         memory_bandwidth: 936.0 * GIGA,
-        source: "NVIDIA Ampere GA102 GPU Architecture, white paper",
-        price: price(0.50, "2026-09", "RunPod Secure Cloud, as others quote it"),
+        source: "NVIDIA Ampere GA102 white paper; memory as gigagpu.com quotes it",
+        price: price(
+            0.18,
+            "2026-09",
+            "OpenRelay, openrelay.inc/gpu-pricing-calculator as read on 2026-09-20",
+        ),
     },
     Gpu {
         name: "4090",
@@ -222,8 +229,12 @@ pub(crate) static GPUS: &[Gpu] = &[
         f32_flops: 82.6 * TERA,
         memory_bytes: 24 * GIB,
         memory_bandwidth: 1008.0 * GIGA,
-        source: "NVIDIA Ada GPU Architecture, white paper",
-        price: price(0.74, "2026-09", "RunPod Secure Cloud, as others quote it"),
+        source: "NVIDIA Ada white paper, as hmc-tech.com quotes it",
+        price: price(
+            0.74,
+            "2026-09",
+            "RunPod Secure Cloud, runpod.io/pricing as read on 2026-09-25",
+        ),
     },
     Gpu {
         name: "5090",
@@ -234,8 +245,8 @@ pub(crate) static GPUS: &[Gpu] = &[
         f32_flops: 104.8 * TERA,
         memory_bytes: 32 * GIB,
         memory_bandwidth: 1792.0 * GIGA,
-        source: "NVIDIA RTX Blackwell GPU Architecture, white paper",
-        price: price(0.99, "2026-09", "RunPod Secure Cloud, as others quote it"),
+        source: "NVIDIA RTX Blackwell white paper (half of the peak with f16 sums), as spheron.network quotes it",
+        price: None,
     },
 ];
 
