@@ -140,23 +140,28 @@ impl Client {
                     .send(method, request(deadline.saturating_duration_since(Instant::now())))
                     .await
                 {
-                    Ok(reply) => return Ok(reply),
+                    Ok(reply) => return Some(Ok(reply)),
                     Err(status) => match self.permanent(&status) {
-                        Some(error) => return Err(error),
+                        Some(error) => return Some(Err(error)),
                         None => last_error = describe(&status),
                     },
                 }
-                sleep(pause).await;
+                let remaining = deadline.saturating_duration_since(Instant::now());
+                if remaining.is_zero() && !self.has_joined.load(Ordering::Relaxed) {
+                    // No answer is on its way from a coordinator that was never reached.
+                    return None;
+                }
+                sleep(if remaining.is_zero() { pause } else { pause.min(remaining) }).await;
                 pause = (pause * 2).min(Duration::from_secs(1));
             }
         };
         let answer = tokio::select! {
             biased;
             error = self.failed() => return Err(error),
-            answer = timeout(bounded(time_limit) + ANSWER_TIME, ask) => answer,
+            answer = timeout(bounded(time_limit) + ANSWER_TIME, ask) => answer.ok().flatten(),
         };
         match answer {
-            Ok(Ok(Reply { failure: Some(failure), .. })) => {
+            Some(Ok(Reply { failure: Some(failure), .. })) => {
                 let ends_run = failure.ends_run;
                 let error = Error::from(failure);
                 if ends_run {
@@ -164,8 +169,8 @@ impl Client {
                 }
                 Err(error)
             }
-            Ok(answer) => answer,
-            Err(_) => {
+            Some(answer) => answer,
+            None => {
                 let (name, address, s) =
                     (self.coordinator_name(), &self.coordinator, bounded(time_limit).as_secs_f64());
                 let reason = if last_error.is_empty() { "no answer" } else { last_error.as_str() };
