@@ -114,7 +114,7 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + 'static {
     }
 
     /// The expression that replaces this operation in a program for this platform, if it is faster
-    /// there. Its parameters are the operands.
+    /// there, or if XLA is wrong about the operation. Its parameters are the operands.
     fn rewritten_for(&self, platform: Platform, inputs: &[&TensorType]) -> Option<Region> {
         let _ = (platform, inputs);
         None

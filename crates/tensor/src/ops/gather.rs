@@ -127,6 +127,11 @@ impl Dimensions {
         ]
     }
 
+    /// The operand's axes along which an index names an element, one for each of its components.
+    pub(super) fn mapped_axes(&self) -> &[usize] {
+        &self.mapped
+    }
+
     /// Whether these indices are a single one.
     pub(super) fn has_one_index(&self, indices: &Shape) -> bool {
         (0..indices.rank()).all(|axis| axis == self.vector || indices[axis] == 1)

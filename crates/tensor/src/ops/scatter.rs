@@ -4,6 +4,8 @@
 //! range. Out of scope: reading by index (`gather.rs`), and slices at positions that a program
 //! computes (`dynamic_slice.rs`).
 
+use fulmen_pjrt::locate::Platform;
+
 use super::bounds::{self, ClampedIndices, OutOfBounds};
 use super::common_dtype::common_dtype;
 use super::dtype_set::DTypeSet;
@@ -209,6 +211,46 @@ impl Operation for Scatter {
             ],
         );
         Some(Region { parameters, results: vec![result] })
+    }
+    /// If there is one update, a slice of the operand, combined with the update, and the update of
+    /// that slice.
+    ///
+    /// XLA does the same, but the start of its slice may be out of range. Where the operand is a
+    /// slice too, XLA merges both, and forgets that the start is clamped: the last element, whose
+    /// update is dropped, becomes one after the operand's slice. In JAX, with `x = arange(4.)` and
+    /// `i = 2` as arguments, `lax.dynamic_slice(x, [0], [2]).at[i].add(1, mode="drop")` is `[0, 2]`
+    /// instead of `[0, 1]`.
+    fn rewritten_for(&self, _: Platform, inputs: &[&TensorType]) -> Option<Region> {
+        let [operand, indices, updates] = inputs else { return None };
+        let is_empty = operand.shape.num_elements() == 0 || updates.shape.num_elements() == 0;
+        if is_empty || !self.dimensions.has_one_index(&indices.shape) {
+            return None;
+        }
+        let parameters = parameters(self.method, "operand", inputs.iter().copied());
+        let [x, indices, updates] = &parameters[..] else { return None };
+        let components = indices.to_dtype(DType::I64).reshape([indices.shape().num_elements()]);
+        let mut starts = vec![Tensor::zeros(DType::I64, []); x.rank()];
+        let mut sizes = x.shape().to_vec();
+        let mut is_inside = Tensor::ones(DType::Bool, []);
+        for (k, &axis) in self.dimensions.mapped_axes().iter().enumerate() {
+            let start = components.index(0, k as isize);
+            is_inside = is_inside.and(start.ge(0.0)).and(start.lt(sizes[axis] as f64));
+            starts[axis] = start;
+            sizes[axis] = 1;
+        }
+        // This clamps the starts.
+        let current = x.dynamic_slice(&starts, &sizes);
+        let update = updates.reshape(sizes);
+        let combined = match self.combine {
+            Combine::Set => update,
+            Combine::Add => &current + update,
+            Combine::Mul => &current * update,
+            Combine::Min => current.minimum(update),
+            Combine::Max => current.maximum(update),
+        };
+        let changed = is_inside.select(&combined, &current);
+        let result = x.dynamic_update_slice(&changed, &starts);
+        Some(Region { parameters: parameters.clone(), results: vec![result] })
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         let scalar = TensorType::scalar(cx.result().dtype).stablehlo();

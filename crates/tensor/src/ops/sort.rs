@@ -1,8 +1,9 @@
 //! Sorting along an axis, of one tensor or several together, and `argsort`, `kthvalue` and
 //! `median`, which are built on it.
 //!
-//! A sort also returns the original index of each element. Its derivative is a second sort, by
-//! these indices, which moves the cotangents back without a scatter.
+//! A sort also returns the original index of each element, which moves with it: no element is
+//! compared with a result that XLA computed from the same expression in another loop. Its
+//! derivative is a second sort, by these indices, which moves the cotangents back without a scatter.
 
 use std::fmt::Write as _;
 

@@ -1,5 +1,5 @@
 //! The largest or smallest elements along an axis, in order: `chlo.top_k` for few elements, a sort
-//! for many.
+//! for many. Each moves elements and indices together, as in `sort.rs`.
 
 use super::exponential::function_name;
 use super::reduce::Reducer;

@@ -3,7 +3,9 @@
 
 #![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
 
-use fulmen_tensor::{Combine, DType, Function, Tensor, TensorType, grad};
+use fulmen_tensor::{
+    Argument, Combine, DType, Function, Literal, Runtime, Tensor, TensorType, grad,
+};
 
 #[test]
 fn indices_may_have_any_integer_dtype() {
@@ -24,6 +26,61 @@ fn indices_may_have_any_integer_dtype() {
             values.iter().all(|v| *v == expected || (v.is_nan() && expected.is_nan())),
             "{dtype}: {values:?}"
         );
+    }
+}
+
+/// XLA turned one update into a slice of the slice, merged both, and read an element after the first
+/// slice where the index is out of range.
+#[test]
+fn an_update_outside_of_a_slice_changes_nothing() {
+    const COMBINES: [Combine; 5] =
+        [Combine::Set, Combine::Add, Combine::Mul, Combine::Min, Combine::Max];
+    let x = [0.3f32, -0.5, 0.7, 1.1, 1.3, 1.7, -1.9, 2.3];
+    let update = [0.25f32, -4.0];
+    let types = [
+        TensorType::new(DType::F32, [4, 2]),
+        TensorType::scalar(DType::I32),
+        TensorType::new(DType::I32, [1]),
+        TensorType::new(DType::F32, [1, 2]),
+    ];
+    let function = Function::trace("update", &types, |t| {
+        let slice = t[0].dynamic_slice(&[&t[1], &Tensor::scalar(0i32)], &[2, 2]);
+        let along = |combine| slice.index_reduce(0, &t[2], &t[3], combine);
+        let at_point = |combine| slice.scatter_nd(t[2].reshape([1, 1]), &t[3], combine);
+        COMBINES.iter().flat_map(|&combine| [along(combine), at_point(combine)]).collect()
+    });
+    let runtime = Runtime::global().unwrap();
+    let compiled = runtime.compile(&function).unwrap();
+    for start in 0..3 {
+        for index in [-1, 0, 1, 2, 3, i32::MAX, i32::MIN] {
+            let inputs = [
+                Literal::from_slice(&x, [4, 2]).unwrap(),
+                Literal::from_slice(&[start], []).unwrap(),
+                Literal::from_slice(&[index], [1]).unwrap(),
+                Literal::from_slice(&update, [1, 2]).unwrap(),
+            ]
+            .map(|input| runtime.to_device(&input).unwrap());
+            let outputs = compiled.call(inputs.iter().map(Argument::Borrow).collect()).unwrap();
+            let arrays: Vec<_> = outputs.arrays.iter().collect();
+            let results = runtime.read(&arrays).unwrap().wait().unwrap();
+            for (i, result) in results.iter().enumerate() {
+                let mut expected = x[2 * start as usize..][..4].to_vec();
+                let changed = usize::try_from(index).ok().filter(|&row| row < 2);
+                for (column, &new) in update.iter().enumerate() {
+                    let Some(row) = changed else { break };
+                    let element = &mut expected[2 * row + column];
+                    *element = match COMBINES[i / 2] {
+                        Combine::Add => *element + new,
+                        Combine::Mul => *element * new,
+                        Combine::Min => element.min(new),
+                        Combine::Max => element.max(new),
+                        _ => new,
+                    };
+                }
+                let actual = result.to_vec::<f32>().unwrap();
+                assert_eq!(actual, expected, "{:?} at {start}, {index}", COMBINES[i / 2]);
+            }
+        }
     }
 }
 
