@@ -279,54 +279,62 @@ mod tests {
     use crate::lower::lower;
     use crate::{Accelerator, DType, Devices, PeerStore, TensorType};
 
-    /// What happens to the code that process 0 shares.
+    /// How the code that process 0 shares arrives in a process.
     #[derive(Clone, Copy, PartialEq)]
-    enum Sharing {
-        Arrives,
-        /// It arrives with another byte.
+    enum Arrival {
+        Whole,
+        /// With another byte.
         Damaged,
-        /// It is code that this plugin cannot load, such as that of another CPU.
+        /// As code that this plugin cannot load, such as that of another CPU.
         Foreign,
     }
 
     const FOREIGN: &[u8] = b"the code of another CPU";
 
-    /// The store of two processes.
-    struct Store {
-        sharing: Sharing,
+    /// The number of processes.
+    const COUNT: usize = 3;
+
+    /// The store of all processes.
+    struct Shared {
         values: Mutex<BTreeMap<String, Vec<u8>>>,
         changed: Condvar,
         arrived: Barrier,
     }
 
+    /// The store as one process sees it.
+    struct Store {
+        shared: Arc<Shared>,
+        arrival: Arrival,
+    }
+
     impl KeyValueStore for Store {
         fn get(&self, key: &str, _: Duration) -> Result<Vec<u8>, KeyValueError> {
-            let mut values = self.values.lock().unwrap();
-            loop {
+            let mut values = self.shared.values.lock().unwrap();
+            let mut value = loop {
                 if let Some(value) = values.get(key) {
-                    return Ok(value.clone());
+                    break value.clone();
                 }
-                values = self.changed.wait(values).unwrap();
-            }
-        }
-
-        fn try_get(&self, key: &str) -> Result<Option<Vec<u8>>, KeyValueError> {
-            Ok(self.values.lock().unwrap().get(key).cloned())
-        }
-
-        fn put(&self, key: &str, value: &[u8]) -> Result<(), KeyValueError> {
-            let mut value = value.to_vec();
-            match (self.sharing, key.rsplit('/').next()) {
-                (Sharing::Damaged, Some("0")) => *value.last_mut().unwrap() ^= 1,
-                (Sharing::Foreign, Some("0")) => value = FOREIGN.to_vec(),
-                (Sharing::Foreign, Some("code")) => {
+                values = self.shared.changed.wait(values).unwrap();
+            };
+            match (self.arrival, key.rsplit('/').next()) {
+                (Arrival::Damaged, Some("0")) => *value.last_mut().unwrap() ^= 1,
+                (Arrival::Foreign, Some("0")) => value = FOREIGN.to_vec(),
+                (Arrival::Foreign, Some("code")) => {
                     let code = Code { bytes: FOREIGN.to_vec(), time: None };
                     value = Announced::new(&code).to_text().into_bytes();
                 }
                 _ => {}
             }
-            self.values.lock().unwrap().insert(key.to_owned(), value);
-            self.changed.notify_all();
+            Ok(value)
+        }
+
+        fn try_get(&self, key: &str) -> Result<Option<Vec<u8>>, KeyValueError> {
+            Ok(self.shared.values.lock().unwrap().get(key).cloned())
+        }
+
+        fn put(&self, key: &str, value: &[u8]) -> Result<(), KeyValueError> {
+            self.shared.values.lock().unwrap().insert(key.to_owned(), value.to_vec());
+            self.shared.changed.notify_all();
             Ok(())
         }
     }
@@ -337,7 +345,7 @@ mod tests {
             _: &str,
             _: &BTreeMap<String, String>,
         ) -> Result<(), KeyValueError> {
-            self.arrived.wait();
+            self.shared.arrived.wait();
             Ok(())
         }
 
@@ -346,16 +354,18 @@ mod tests {
         }
     }
 
-    /// Whether each of two processes has compiled the program.
-    fn compiles(runtimes: &[Runtime; 2], sharing: Sharing) -> [bool; 2] {
-        let store = Arc::new(Store {
-            sharing,
+    /// Whether each process has compiled the program, or used one that another compiled now. The code
+    /// arrives whole in process 2, and in process 1 as `arrival` says.
+    fn compiles(runtimes: &[Runtime; COUNT], arrival: Arrival) -> Vec<bool> {
+        let shared = Arc::new(Shared {
             values: Mutex::default(),
             changed: Condvar::new(),
-            arrived: Barrier::new(2),
+            arrived: Barrier::new(COUNT),
         });
         let agree = |index: usize| {
-            let peers = Peers { index, count: 2, local: (index, 2), store: store.clone() };
+            let arrival = if index == 1 { arrival } else { Arrival::Whole };
+            let store = Arc::new(Store { shared: shared.clone(), arrival });
+            let peers = Peers { index, count: COUNT, local: (index, COUNT), store };
             let runtime = &runtimes[index];
             let types = [TensorType::new(DType::F32, [5])];
             let cube = Function::trace("cube", &types, |x| vec![&x[0] * &x[0] * &x[0]]);
@@ -368,8 +378,9 @@ mod tests {
             time.is_some()
         };
         std::thread::scope(|scope| {
-            let other = scope.spawn(|| agree(1));
-            [agree(0), other.join().unwrap()]
+            let processes: Vec<_> =
+                (0..COUNT).map(|index| scope.spawn(move || agree(index))).collect();
+            processes.into_iter().map(|process| process.join().unwrap()).collect()
         })
     }
 
@@ -378,22 +389,23 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let open = || Runtime::open(Accelerator::Cpu, &Devices::from(1)).unwrap();
         let cache = CompileCache::new(folder.path(), 1 << 30);
-        let runtimes = [open().with_compile_cache(cache), open().with_compile_cache(None)];
+        let runtimes = [Some(cache), None, None].map(|cache| open().with_compile_cache(cache));
         // Process 0 compiles the program, and keeps it on its disk.
-        assert_eq!(compiles(&runtimes, Sharing::Arrives), [true, true]);
-        assert_eq!(compiles(&runtimes, Sharing::Arrives), [false, false]);
-        assert_eq!(compiles(&runtimes, Sharing::Damaged), [true, true]);
-        assert_eq!(compiles(&runtimes, Sharing::Foreign), [true, true]);
-        assert_eq!(compiles(&runtimes, Sharing::Arrives), [false, false]);
+        assert_eq!(compiles(&runtimes, Arrival::Whole), [true; COUNT]);
+        assert_eq!(compiles(&runtimes, Arrival::Whole), [false; COUNT]);
+        assert_eq!(compiles(&runtimes, Arrival::Damaged), [true; COUNT]);
+        assert_eq!(compiles(&runtimes, Arrival::Foreign), [true; COUNT]);
+        assert_eq!(compiles(&runtimes, Arrival::Whole), [false; COUNT]);
     }
 
     #[test]
     fn an_announcement_is_read_as_it_was_written() {
         for time in [None, Some(Duration::from_millis(1234))] {
             let code = Code { bytes: vec![7; PART_BYTES + 1], time };
-            let Announced { digest, parts, time: read } =
-                Announced::from_text(&Announced::new(&code).to_text()).unwrap();
-            assert_eq!((digest.len(), parts, read), (64, 2, time));
+            let read = Announced::from_text(&Announced::new(&code).to_text()).unwrap();
+            let expected = (digest(&code.bytes), 2, time);
+            assert_eq!((read.digest, read.parts, read.time), expected);
+            assert_eq!(expected.0.len(), 64);
         }
         assert!(Announced::from_text(NO_CODE).is_none());
     }
