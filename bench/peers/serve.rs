@@ -86,10 +86,8 @@ pub fn serve(
         };
         let begin = Instant::now();
         let loss = run(steps)?;
-        let (seconds, peak) = (
-            begin.elapsed().as_secs_f64(),
-            peak_bytes().ok_or("the kernel does not report VmHWM")?,
-        );
+        let seconds = begin.elapsed().as_secs_f64();
+        let peak = peak_bytes().ok_or("the kernel does not report VmHWM")?;
         println!("{{\"seconds\": {seconds}, \"loss\": {loss}, \"peak_bytes\": {peak}}}");
     }
     Ok(())
@@ -108,8 +106,8 @@ struct Data {
 
 impl Data {
     fn new(workload: Workload) -> Data {
-        let (samples, size) =
-            (workload.batch * workload.steps, workload.shape.iter().product::<usize>());
+        let samples = workload.batch * workload.steps;
+        let size = workload.shape.iter().product::<usize>();
         let mut random = Random(1);
         let (x, y) = random.samples(samples, size);
         Data { workload, size, x, y, order: (0..samples).collect(), next: samples, random }

@@ -21,7 +21,9 @@ const LENGTH: usize = 128;
 pub(crate) fn test_loss(text: &Path) -> Result<f64, Box<dyn Error>> {
     let [train, validation, test] =
         [Split::Train, Split::Validation, Split::Test].map(|part| pairs(text, part));
-    let (table, validation, test) = (Table::count(&train?), validation?, test?);
+    let table = Table::count(&train?);
+    let validation = validation?;
+    let test = test?;
     let (_, weight) = [0.1, 0.3, 1.0, 3.0, 10.0, 30.0]
         .map(|weight| (table.loss(&validation, weight), weight))
         .into_iter()
@@ -39,7 +41,8 @@ fn pairs(text: &Path, split: Split) -> Result<Vec<(usize, usize)>, Box<dyn Error
         let field = |name: &str| {
             batch.field_index(name).ok_or_else(|| format!("the samples have no {name}"))
         };
-        let (inputs, labels) = (field("input_ids")?, field("labels")?);
+        let inputs = field("input_ids")?;
+        let labels = field("labels")?;
         let bytes = batch
             .values::<i32>(inputs)?
             .iter()

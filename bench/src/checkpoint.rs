@@ -119,7 +119,8 @@ impl ModelVisitor for Rounds<'_> {
                 .enable_model_summary(false)
                 .callback(ModelCheckpoint::new().every_n_epochs(u64::MAX))
         };
-        let (path, dd) = (folder.path().join("checkpoint"), folder.path().join("dd"));
+        let path = folder.path().join("checkpoint");
+        let dd = folder.path().join("dd");
         let fit = |save: Option<&Path>, until: usize| -> Result<Vec<SystemTime>, Box<dyn Error>> {
             let clock = Clock { save: save.map(Path::to_owned), until, ends: Arc::default() };
             builder().callback(clock.clone()).build()?.fit(&large, &loader, None)?;
@@ -202,7 +203,8 @@ fn copy<M: Module>(runtime: &Runtime, module: &M) -> Result<f64, Box<dyn Error>>
 
 /// Writes a checkpoint of such weights from the host, and returns the time.
 fn save<M: Module>(path: &Path, module: &M) -> Result<f64, Box<dyn Error>> {
-    let (root, name) = (path.parent().ok_or("no folder")?, path.file_name().ok_or("no name")?);
+    let root = path.parent().ok_or("no folder")?;
+    let name = path.file_name().ok_or("no name")?;
     let parts = module.parameters().into_iter().map(|(name, parameter)| {
         let dims: Vec<u64> = parameter.ty().shape.dims().iter().map(|&dim| dim as u64).collect();
         Part::whole(name, Dtype::F32, dims)

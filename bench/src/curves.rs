@@ -79,7 +79,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         };
         let rounding = largest_difference(&torch.f32, &torch.f64)?;
         let difference = largest_difference(&ours, &torch.f32)?;
-        let (first, last) = (torch.f32[0], torch.f32[torch.f32.len() - 1]);
+        let first = torch.f32[0];
+        let last = torch.f32[torch.f32.len() - 1];
         println!(
             "{workload}: {} steps, loss {first:.4} to {last:.4}; at most {difference:.2e} from PyTorch {}, whose f32 is at most \
              {rounding:.2e} from its f64",

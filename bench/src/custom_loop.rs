@@ -63,7 +63,8 @@ impl ModelVisitor for Loop<'_> {
                 break;
             };
             let begin = Instant::now();
-            let (mut reading, mut loss) = (None, f64::NAN);
+            let mut reading = None;
+            let mut loss = f64::NAN;
             for n in 1..=steps {
                 let batch = batches.next().ok_or("the loader ended")??;
                 step.run(&batch)?;

@@ -98,7 +98,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         ),
     };
     let folder = files(args, &python)?;
-    let (mut contenders, mut missing) = (Vec::new(), Vec::new());
+    let mut contenders = Vec::new();
+    let mut missing = Vec::new();
     for way in &args.ways {
         let started =
             Contender::start(way, &folder, args.workers, &python).and_then(|mut contender| {

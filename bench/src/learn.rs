@@ -92,9 +92,11 @@ const LOSSES: &[&str] = &["train_loss", "val_loss"];
 const EPOCHS: &[&str] = &["train_loss_epoch", "val_loss"];
 
 pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
-    let (mut lines, mut missed) = (Vec::new(), Vec::new());
+    let mut lines = Vec::new();
+    let mut missed = Vec::new();
     for example in examples_named(&args.names)? {
-        let (name, metric) = (example.name, example.metric);
+        let name = example.name;
+        let metric = example.metric;
         let (values, seconds) = example.learn(args)?;
         let [.., value] = values[..] else {
             return Err(format!("{name}: its README has no command `test`").into());
@@ -111,10 +113,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
             }
         };
         let reached = if at_least { value >= limit } else { value <= limit };
-        let (bound, verdict) = (
-            if at_least { "at least" } else { "at most" },
-            if reached { "reached" } else { "missed" },
-        );
+        let bound = if at_least { "at least" } else { "at most" };
+        let verdict = if reached { "reached" } else { "missed" };
         println!(
             "{name}: {metric} {value:.4}, target {bound} {limit:.4}: {verdict}, {seconds:.0} s"
         );
@@ -163,7 +163,8 @@ impl Example {
                 return Err(format!("{program} cannot be built").into());
             }
         }
-        let (begin, mut values) = (Instant::now(), Vec::new());
+        let begin = Instant::now();
+        let mut values = Vec::new();
         for (program, line) in &commands {
             eprintln!("{program} {line}");
             let mut command = cargo("run", program, &args.profile);

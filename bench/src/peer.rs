@@ -174,7 +174,8 @@ pub(crate) fn start_all(
     workload: &str,
     hardware: Hardware,
 ) -> (Vec<Peer>, Vec<(String, String)>) {
-    let (mut peers, mut missing) = (Vec::new(), Vec::new());
+    let mut peers = Vec::new();
+    let mut missing = Vec::new();
     for name in names {
         match Peer::start(name, workload, hardware) {
             Ok(peer) => peers.push(peer),

@@ -38,7 +38,8 @@ pub(crate) fn curves(title: &str, curves: &[Curve], x: &str) -> Result<String, B
         return Err("a curve needs two points".into());
     }
     let series = |(color, (name, points)): (usize, &Curve)| {
-        let (name, points) = (name.clone(), points.clone());
+        let name = name.clone();
+        let points = points.clone();
         Series { name, color, points, ..Series::default() }
     };
     let series = curves.iter().enumerate().map(series).collect();
@@ -68,7 +69,8 @@ pub(crate) fn bars(title: &str, contenders: &[&str], groups: &[Group]) -> String
     let origin = 12.0
         + CHARACTER * groups.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0) as f64;
     let x = |value: f64| origin + value.min(longest) / longest * LENGTH;
-    let (mut parts, mut y) = (Vec::new(), 4.0);
+    let mut parts = Vec::new();
+    let mut y = 4.0;
     for (name, bars) in groups {
         let middle = y + BAR * bars.len() as f64 / 2.0 + 4.0;
         parts.push(text(origin - 6.0, middle, "end", name));

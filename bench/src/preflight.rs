@@ -136,7 +136,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         if let Some((ours, peer)) = ours.as_ref().zip(peer.as_ref())
             && ours.parameters != peer.parameters
         {
-            let (a, b) = (ours.parameters, peer.parameters);
+            let a = ours.parameters;
+            let b = peer.parameters;
             return Err(
                 format!("the models differ: ours has {a} parameters, the peer's {b}").into()
             );

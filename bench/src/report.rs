@@ -171,8 +171,8 @@ pub(crate) fn write_part(
     part: impl FnOnce(&str) -> String,
 ) -> Result<(), Box<dyn Error>> {
     let text = fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?;
-    let (start, end) =
-        (format!("<!-- bench {suite} -->"), format!("<!-- end of bench {suite} -->"));
+    let start = format!("<!-- bench {suite} -->");
+    let end = format!("<!-- end of bench {suite} -->");
     let missing = || format!("{}: not a file with the lines `{start}` and `{end}`", file.display());
     // The text may mention such a line.
     let (before, rest) = text.split_once(&format!("\n{start}\n")).ok_or_else(missing)?;
@@ -219,7 +219,8 @@ mod tests {
     fn a_part_of_the_results_is_replaced_and_the_book_gets_a_chart() {
         let folder = tempfile::tempdir().unwrap();
         let results = folder.path().join("RESULTS.md");
-        let (file, charts) = (folder.path().join("lines"), folder.path().join("book"));
+        let file = folder.path().join("lines");
+        let charts = folder.path().join("book");
         fs::create_dir(&charts).unwrap();
         fs::write(&results, "a `<!-- bench steps -->` line\n<!-- bench steps -->\nold\n<!-- end of bench steps -->\nb\n")
             .unwrap();

@@ -96,7 +96,8 @@ impl Row {
     pub(crate) fn peer(mut self, name: &str, version: &str, values: &[f64]) -> Row {
         match Spread::new(values) {
             Some(spread) => {
-                let (name, version) = (name.to_owned(), version.to_owned());
+                let name = name.to_owned();
+                let version = version.to_owned();
                 self.results.push(Measurement { name, version, spread });
                 self
             }

@@ -98,8 +98,10 @@ fn run_pods(args: &Args, processes: usize) -> Result<(), Box<dyn Error>> {
 /// Compile times of ResNet-50's step, of both sides in turns.
 fn compile(slice: &Slice, rounds: usize, peers: &[String]) -> Result<Row, Box<dyn Error>> {
     let workload = preflight::Workload::find("resnet50").ok_or("there is no workload resnet50")?;
-    let (mut ours, mut theirs, mut version, mut missing) =
-        (Vec::new(), Vec::new(), String::new(), None);
+    let mut ours = Vec::new();
+    let mut theirs = Vec::new();
+    let mut version = String::new();
+    let mut missing = None;
     for _ in 0..rounds {
         let cost = preflight::ours(&workload, slice)?.ok_or("the step does not fit")?;
         ours.push(cost.compile_s);

@@ -95,7 +95,8 @@ fn time_starts(workload: &str, args: &Args) -> Result<[Times; 2], Box<dyn Error>
     let mut starts = [(); 2].map(|()| Times { ours: Vec::new(), peers: peers(), compilations: 0 });
     for _ in 0..args.rounds {
         // Empty before the first of the two starts.
-        let (ours_cache, jax_cache) = (tempfile::tempdir()?, tempfile::tempdir()?);
+        let ours_cache = tempfile::tempdir()?;
+        let jax_cache = tempfile::tempdir()?;
         for times in &mut starts {
             let result = ours(workload, ours_cache.path())?;
             times.ours.push(result.seconds);
@@ -144,7 +145,8 @@ impl ModelVisitor for FirstStep {
     type Output = Result<(), Box<dyn Error>>;
 
     fn visit<M: TrainingModule>(self, model: &M) -> Self::Output {
-        let (folder, first) = (tempfile::tempdir()?, FirstLoss::default());
+        let folder = tempfile::tempdir()?;
+        let first = FirstLoss::default();
         let mut trainer = Trainer::builder()
             .accelerator(Accelerator::Cpu)
             .devices(1)

@@ -27,7 +27,8 @@ impl Spread {
 /// Interpolates linearly between two values.
 fn quantile(sorted: &[f64], share: f64) -> f64 {
     let rank = share * (sorted.len() - 1) as f64;
-    let (below, above) = (sorted[rank.floor() as usize], sorted[rank.ceil() as usize]);
+    let below = sorted[rank.floor() as usize];
+    let above = sorted[rank.ceil() as usize];
     below + (above - below) * rank.fract()
 }
 

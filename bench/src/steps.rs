@@ -227,14 +227,17 @@ fn check_alike(
     model: &impl Module,
     peer: &Peer,
 ) -> Result<(), Box<dyn Error>> {
-    let (ours, theirs, name) = (model.num_parameters() as u64, peer.ready.n_params, &peer.name);
+    let ours = model.num_parameters() as u64;
+    let theirs = peer.ready.n_params;
+    let name = &peer.name;
     if ours != theirs {
         return Err(format!(
             "{name}: the models differ: ours has {ours} parameters, the peer's {theirs}"
         )
         .into());
     }
-    let (ours, theirs) = (workload.steps_per_epoch as u64, peer.ready.steps_per_epoch);
+    let ours = workload.steps_per_epoch as u64;
+    let theirs = peer.ready.steps_per_epoch;
     if ours != theirs {
         return Err(format!(
             "{name}: the data differ: ours has {ours} batches, the peer's {theirs}"

@@ -49,7 +49,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     // The first use includes setup that does not belong to a workload.
     lower(&Mlp::new(), &images(BATCH, &[784])?)?;
     for name in &args.workloads {
-        let (mut ours, mut theirs, mut missing) = (Vec::new(), Vec::new(), None);
+        let mut ours = Vec::new();
+        let mut theirs = Vec::new();
+        let mut missing = None;
         for _ in 0..args.rounds.max(1) {
             ours.push(trace(name)?);
             if args.no_peer || missing.is_some() {
@@ -127,7 +129,8 @@ mod tests {
     fn a_scan_over_the_layers_is_a_shorter_program() {
         let words = words(BATCH, Gpt::LENGTH).unwrap();
         let bytes = |scanned| lower(&Gpt::deep(8, DType::Bf16, scanned), &words).unwrap().bytes;
-        let (unrolled, scanned) = (bytes(false), bytes(true));
+        let unrolled = bytes(false);
+        let scanned = bytes(true);
         assert!(scanned < unrolled / 2, "{scanned} and {unrolled} bytes");
         let deep = trace("gpt-48-scan").unwrap().bytes;
         assert!(

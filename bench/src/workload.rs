@@ -68,7 +68,8 @@ impl Workload {
     /// Learnable data: samples of classes or, for the GPT, words that count upwards. It is
     /// generated on the host, so that it does not add to the memory of the training.
     fn data(&self) -> Result<TensorDataset, Box<dyn Error>> {
-        let (n, size) = (self.batch * self.steps_per_epoch, self.shape.iter().product::<usize>());
+        let n = self.batch * self.steps_per_epoch;
+        let size = self.shape.iter().product::<usize>();
         let shape = [&[n], self.shape].concat();
         let mut random = Random(1);
         if self.name == "resnet50" {
@@ -88,7 +89,8 @@ impl Workload {
                     .flat_map(|&row| (from..from + size).map(move |index| word(row, index)))
                     .collect()
             };
-            let (x, y) = (words(0), words(1));
+            let x = words(0);
+            let y = words(1);
             return Ok(TensorDataset::builder()
                 .array("x", shape.clone(), x)
                 .array("y", shape, y)

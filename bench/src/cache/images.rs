@@ -34,8 +34,10 @@ pub(crate) fn run(args: &Args, images: &Path, folder: &Path) -> Result<Value, Bo
     let random = loader(cached.clone(), BATCH, args.workers, true)?;
     let in_order = loader(cached.clone(), BATCH, args.workers, false)?;
     let first = epoch_rate(&random, 0)?;
-    let (mut uncached, mut shuffled, mut ordered, mut copies) =
-        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut uncached = Vec::new();
+    let mut shuffled = Vec::new();
+    let mut ordered = Vec::new();
+    let mut copies = Vec::new();
     for round in 0..args.rounds.max(1) as u64 {
         uncached.push(epoch_rate(&decoding, round)?);
         copies.push(copy_rate(args.workers));
@@ -46,8 +48,10 @@ pub(crate) fn run(args: &Args, images: &Path, folder: &Path) -> Result<Value, Bo
         }
         copies.push(copy_rate(args.workers));
     }
-    let (uncached, shuffled, ordered, copies) =
-        (median(&uncached), median(&shuffled), median(&ordered), median(&copies));
+    let uncached = median(&uncached);
+    let shuffled = median(&shuffled);
+    let ordered = median(&ordered);
+    let copies = median(&copies);
     let rate = |images: f64| images * sample as f64;
     println!(
         "{} images of {} × {}: {uncached:.0} images/s decoded; cached {shuffled:.0} in random order ({:.1} ×), \

@@ -52,24 +52,26 @@ pub(crate) fn run(args: &Args, folder: &Path) -> Result<Value, Box<dyn Error>> {
         .count();
     drop(cache);
 
-    let (mut openings, mut ordered, mut shuffled, mut copies) =
-        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut openings = Vec::new();
+    let mut ordered = Vec::new();
+    let mut shuffled = Vec::new();
+    let mut copies = Vec::new();
     for round in 0..args.rounds.max(1) as u64 {
         let start = Instant::now();
         let cached = CachedDataset::open(folder)?;
         openings.push(start.elapsed().as_secs_f64());
-        let (in_order, random) = (
-            loader(cached.clone(), BATCH, args.workers, false)?,
-            loader(cached, BATCH, args.workers, true)?,
-        );
+        let in_order = loader(cached.clone(), BATCH, args.workers, false)?;
+        let random = loader(cached, BATCH, args.workers, true)?;
         // The first epoch fills the process's page table.
         epoch_rate(&in_order, 0)?;
         ordered.push(epoch_rate(&in_order, 1)?);
         shuffled.push(epoch_rate(&random, round)?);
         copies.push(copy_rate(args.workers));
     }
-    let (opening, ordered, shuffled, copies) =
-        (median(&openings), median(&ordered), median(&shuffled), median(&copies));
+    let opening = median(&openings);
+    let ordered = median(&ordered);
+    let shuffled = median(&shuffled);
+    let copies = median(&copies);
     let bytes = (PIXELS + 4) as f64;
     println!(
         "{} samples of 28 × 28: {files} files, made in {warming:.2} s, opened in {:.2} ms; {ordered:.0} samples/s in \

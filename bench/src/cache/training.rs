@@ -36,7 +36,8 @@ pub(crate) fn run(args: &Args, images: &Path, folder: &Path) -> Result<Value, Bo
         } else {
             train(data()?, workers, args.steps, classes)?
         };
-        let (rate, share) = (fit.samples_per_second, fit.data_wait_share);
+        let rate = fit.samples_per_second;
+        let share = fit.data_wait_share;
         println!(
             "ResNet-18, {name}: {rate:.1} images/s, at most {:.2} % of the step time is spent waiting for data",
             100.0 * share

@@ -61,7 +61,8 @@ struct Cost {
 }
 
 fn cost(layers: usize, scan: bool, args: &Args) -> Result<Cost, Box<dyn Error>> {
-    let (start, batch) = (Instant::now(), 8 * args.topology.num_devices());
+    let start = Instant::now();
+    let batch = 8 * args.topology.num_devices();
     let estimate =
         judge(&model(layers, scan)?, &words(batch, LENGTH)?, Strategy::Ddp, &args.topology)?
             .ok_or("the step does not fit")?;
@@ -83,12 +84,14 @@ fn medians(costs: &[Cost]) -> Cost {
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
-    let (mut few, mut deep) = (Vec::new(), Vec::new());
+    let mut few = Vec::new();
+    let mut deep = Vec::new();
     for _ in 0..args.rounds.max(1) {
         few.push(cost(args.few, false, args)?);
         deep.push(cost(args.layers, true, args)?);
     }
-    let (few, deep) = (medians(&few), medians(&deep));
+    let few = medians(&few);
+    let deep = medians(&deep);
     let ratio = deep.seconds / few.seconds;
     println!(
         "{}: {} layers in {:.2} s (compiler {:.2} s), {} as a scan in {:.2} s (compiler {:.2} s): {ratio:.2} times as long",

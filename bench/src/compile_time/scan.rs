@@ -104,7 +104,9 @@ fn step(layers: usize, scanned: bool) -> Function {
         types.extend(WEIGHTS.iter().map(|shape| TensorType::new(DType::F32, stacked(shape))));
     }
     Function::trace("step", &types, |p| {
-        let (x, target, weights) = (&p[0], &p[1], &p[2..]);
+        let x = &p[0];
+        let target = &p[1];
+        let weights = &p[2..];
         let last = autocast(Some(DType::Bf16), || {
             if scanned {
                 let weights: Vec<&Tensor> = weights.iter().collect();
@@ -209,7 +211,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     }
     let mut lines = Vec::new();
     for platform in &args.platforms {
-        let (mut unrolled, mut scan, mut ended) = (Vec::new(), Vec::new(), true);
+        let mut unrolled = Vec::new();
+        let mut scan = Vec::new();
+        let mut ended = true;
         while ended && scan.len() < args.rounds.max(1) {
             let scan_s =
                 compile(args, platform, Form::Scan, None)?.ok_or("the scan did not end")?;
@@ -224,7 +228,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
             unrolled.push(unrolled_s.unwrap_or(limit));
             scan.push(scan_s);
         }
-        let (unrolled_s, scan_s) = (median(&unrolled), median(&scan));
+        let unrolled_s = median(&unrolled);
+        let scan_s = median(&scan);
         let than = if ended { "" } else { "more than " };
         println!(
             "{platform}, {} layers: {than}{unrolled_s:.2} s one after the other, {scan_s:.2} s as a scan: {than}{:.1} times \

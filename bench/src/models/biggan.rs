@@ -17,21 +17,25 @@ pub(crate) struct BigGan {
 
 impl BigGan {
     pub(crate) fn new(config: &Config) -> fulmen::models::Result<BigGan> {
-        let (generator, discriminator) = (Generator::new(config)?, Discriminator::new(config)?);
+        let generator = Generator::new(config)?;
+        let discriminator = Discriminator::new(config)?;
         Ok(BigGan { generator, discriminator, noise: RandomStream::new(), dim_z: config.dim_z })
     }
 }
 
 impl TrainingModule for BigGan {
     fn training_step(&self, batch: &Batch, cx: &mut StepContext) -> Tensor {
-        let (real, classes, count) = (batch.get("x"), batch.get("y"), batch.size());
+        let real = batch.get("x");
+        let classes = batch.get("y");
+        let count = batch.size();
         let z = random::normal(&self.noise.next_key(), DType::F32, [count, self.dim_z]);
         let fake = self.generator.forward(z, &classes);
         let loss = cx.minimize("discriminator", |_| {
             let images = Tensor::concatenate(&[&real.to_dtype(fake.dtype()), &fake.detach()], 0);
             let logits =
                 self.discriminator.forward(images, Tensor::concatenate(&[&classes, &classes], 0));
-            let (of_real, of_fake) = (logits.narrow(0, 0, count), logits.narrow(0, count, count));
+            let of_real = logits.narrow(0, 0, count);
+            let of_fake = logits.narrow(0, count, count);
             GanLoss::Hinge.discriminator(of_real, of_fake, Reduction::Mean)
         });
         cx.minimize("generator", |_| {

@@ -57,7 +57,8 @@ impl Gpt {
     }
 
     pub(crate) fn deep(layers: usize, dtype: DType, scanned: bool) -> Gpt {
-        let (width, heads) = (256, 4);
+        let width = 256;
+        let heads = 4;
         Gpt {
             words: Embedding::new(Gpt::WORDS, width),
             positions: Parameter::new([Gpt::LENGTH, width], Init::normal(0.0, 0.02)),

@@ -14,7 +14,8 @@ pub(crate) struct Translator {
 
 impl TrainingModule for Translator {
     fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
-        let (x, y) = (batch.get("x"), batch.get("y"));
+        let x = batch.get("x");
+        let y = batch.get("y");
         let start = y.narrow(1, 0, 1).zeros_like();
         let before = Tensor::concatenate(&[&start, &y.narrow(1, 0, y.size(1) - 1)], 1);
         let logits = self.model.forward(x, None, before);

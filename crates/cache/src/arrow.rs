@@ -190,8 +190,11 @@ struct Columns {
 impl Columns {
     /// `None` if the columns are too large for a file.
     fn new(fields: &[Field], rows: usize) -> Option<Columns> {
-        let (mut nodes, mut buffers, mut columns) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut end, mut padded) = (0u64, 0u64);
+        let mut nodes = Vec::new();
+        let mut buffers = Vec::new();
+        let mut columns = Vec::new();
+        let mut end = 0u64;
+        let mut padded = 0u64;
         for field in fields {
             let length =
                 u64::try_from(field.sample_bytes().ok()?).ok()?.checked_mul(rows as u64)?;
@@ -235,7 +238,8 @@ fn schema_message(schema: &Schema) -> Vec<u8> {
 
 fn batch_message(rows: usize, nodes: &[FieldNode], buffers: &[Buffer], body: u64) -> Vec<u8> {
     let mut builder = FlatBufferBuilder::new();
-    let (nodes, buffers) = (builder.create_vector(nodes), builder.create_vector(buffers));
+    let nodes = builder.create_vector(nodes);
+    let buffers = builder.create_vector(buffers);
     let mut batch = RecordBatchBuilder::new(&mut builder);
     batch.add_length(rows as i64);
     batch.add_nodes(nodes);
@@ -298,11 +302,9 @@ pub(crate) fn locate(
         Err(message) => return Ok(Err(message)),
     };
     let unsigned = |number: i64| u64::try_from(number).ok();
-    let (start, metadata, body) = (
-        unsigned(block.offset()),
-        unsigned(i64::from(block.metaDataLength())),
-        unsigned(block.bodyLength()),
-    );
+    let start = unsigned(block.offset());
+    let metadata = unsigned(i64::from(block.metaDataLength()));
+    let body = unsigned(block.bodyLength());
     let located = start.zip(metadata).zip(body).and_then(|((start, metadata), body)| {
         let body_start =
             start.checked_add(metadata).filter(|_| (8..=MAX_METADATA_BYTES).contains(&metadata))?;

@@ -78,7 +78,8 @@ impl NewFile {
 
     /// Syncs the file, renames it to its final name, and returns the SHA-256 of its content.
     pub(crate) fn finish(&self) -> Result<String> {
-        let (path, file) = (&self.path, self.file.file());
+        let path = &self.path;
+        let file = self.file.file();
         let doing = |operation: &'static str| move |source| Error::io(path, operation, source);
         let hash = checksum::<Sha256>(file, |_| {}).map_err(doing("cannot read the file"))?;
         let mut permissions =

@@ -351,8 +351,10 @@ impl Reader {
         let mut bad = Vec::new();
         for slot in 0..piece.rows {
             let row = piece.open.part * manifest.rows_per_part + piece.first + slot;
-            let (variant, index) = (row / manifest.samples, row % manifest.samples);
-            let (epoch, number) = (variant as u64, index as u64);
+            let variant = row / manifest.samples;
+            let index = row % manifest.samples;
+            let epoch = variant as u64;
+            let number = index as u64;
             let key = SampleKey { seed: manifest.seed, epoch, random_epoch: epoch, index: number };
             let mut sample =
                 Sample::new(&self.layout, &mut self.memory, slot, &mut self.written, key);

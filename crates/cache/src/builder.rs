@@ -180,7 +180,8 @@ impl CacheBuilder {
             return CachedDataset::from_plan(&dir, plan);
         }
         self.report_differences(&key, &dir)?;
-        let (on_event, mut waited) = (&mut self.on_event, false);
+        let on_event = &mut self.on_event;
+        let mut waited = false;
         let lock = Lock::wait(&dir, &mut |holder| {
             waited = true;
             on_event(CacheEvent::Waiting { holder: holder.to_owned() });
@@ -287,7 +288,8 @@ impl CacheBuilder {
 
     /// The plan of a new cache.
     fn plan(&self, fields: &[Field], key: &Key) -> Result<Plan> {
-        let (samples, variants) = (self.dataset.len(), self.options.variants);
+        let samples = self.dataset.len();
+        let variants = self.options.variants;
         let too_large = || {
             Error::usage(format!("{samples} samples in {variants} variants are too many to count"))
         };

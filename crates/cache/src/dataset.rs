@@ -250,7 +250,8 @@ impl Dataset for CachedDataset {
                 bad[index].message
             )));
         }
-        let (part, row) = (&parts[row / rows_per_part], row % rows_per_part);
+        let part = &parts[row / rows_per_part];
+        let row = row % rows_per_part;
         let bytes = part.map.bytes();
         for (field, column) in part.columns.iter().enumerate() {
             let start = column.start + row * column.sample_bytes;
@@ -261,7 +262,8 @@ impl Dataset for CachedDataset {
 
     fn prefetch(&self, index: usize, epoch: u64) {
         let Ok(row) = self.row(index, epoch) else { return };
-        let (part, row) = (&self.0.parts[row / self.0.rows_per_part], row % self.0.rows_per_part);
+        let part = &self.0.parts[row / self.0.rows_per_part];
+        let row = row % self.0.rows_per_part;
         for column in &part.columns {
             part.map.prefetch(column.start + row * column.sample_bytes, column.sample_bytes);
         }

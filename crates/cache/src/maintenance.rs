@@ -54,7 +54,8 @@ impl CacheInfo {
 /// # Errors
 /// No cache at this path; a damaged cache that is the only one.
 pub fn cache_info(path: impl AsRef<Path>) -> Result<Vec<CacheInfo>> {
-    let (mut infos, mut failed) = (Vec::new(), None);
+    let mut infos = Vec::new();
+    let mut failed = None;
     for CacheEntry { dir, plan } in find(path.as_ref())? {
         match plan {
             Ok(Some(plan)) => infos.push(info(dir, &plan)?),
@@ -116,7 +117,8 @@ pub(crate) fn no_cache_error(path: &Path) -> Error {
 /// Parts that are missing or have a different size or content (the error names them and says what
 /// to do); a file that cannot be read; no cache of this release at this path.
 pub fn verify_cache(path: impl AsRef<Path>, mut progress: impl FnMut(u64, u64)) -> Result<u64> {
-    let (mut plans, mut wrong) = (Vec::new(), Vec::new());
+    let mut plans = Vec::new();
+    let mut wrong = Vec::new();
     for CacheEntry { dir, plan } in find_own(path.as_ref())? {
         match plan {
             Ok(Some(plan)) => plans.push((dir, plan)),

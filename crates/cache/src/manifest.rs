@@ -172,7 +172,8 @@ impl Plan {
 
     /// The bytes of all parts, and of those that are not finished.
     pub(crate) fn bytes(&self) -> Result<(u64, u64)> {
-        let (mut total, mut missing) = (0u64, 0u64);
+        let mut total = 0u64;
+        let mut missing = 0u64;
         // Parts with the same number of rows have nearly the same size; the numbers in their
         // metadata differ in length.
         for part in 0..self.num_parts() {

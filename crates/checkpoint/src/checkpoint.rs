@@ -322,10 +322,11 @@ impl<'a> Blocks<'a> {
     /// Reads block `number` of the part. `expected` is the number of blocks, from this one on, that
     /// the caller will read.
     pub(crate) fn read(&mut self, number: u64, expected: u64) -> Result<&[u8]> {
-        let (checkpoint, part) = (self.checkpoint, self.part);
+        let checkpoint = self.checkpoint;
+        let part = self.part;
         if number < self.first_block || number - self.first_block >= self.verified.len() as u64 {
-            let (start, count) =
-                (number * BLOCK_BYTES, expected.clamp(1, MAX_BLOCKS).min(self.count() - number));
+            let start = number * BLOCK_BYTES;
+            let count = expected.clamp(1, MAX_BLOCKS).min(self.count() - number);
             self.verified.clear();
             self.window.resize((self.bytes - start).min(count * BLOCK_BYTES) as usize, 0);
             checkpoint.read_file(&part.file, part.start + start, &mut self.window)?;

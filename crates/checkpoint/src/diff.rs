@@ -78,7 +78,8 @@ pub fn diff(first: &Checkpoint, second: &Checkpoint) -> Result<Vec<Difference>> 
         serde_json::to_value(&checkpoint.manifest().run).map_err(|e| Error::usage(e.to_string()))
     };
     compare_json("", &value(first)?, &value(second)?, &mut differences);
-    let (a, b) = (&first.manifest().tensors, &second.manifest().tensors);
+    let a = &first.manifest().tensors;
+    let b = &second.manifest().tensors;
     for (name, tensor) in a {
         let Some(other) = b.get(name) else {
             differences.push(Difference::OnlyFirst(name.clone()));
@@ -92,9 +93,12 @@ pub fn diff(first: &Checkpoint, second: &Checkpoint) -> Result<Vec<Difference>> 
             });
             continue;
         }
-        let (mut different, mut elements, mut largest) = (0, 0, None::<f64>);
+        let mut different = 0;
+        let mut elements = 0;
+        let mut largest = None::<f64>;
         for slab in first.slabs(name)? {
-            let (x, y) = (first.read(name, &slab)?, second.read(name, &slab)?);
+            let x = first.read(name, &slab)?;
+            let y = second.read(name, &slab)?;
             let size = size_of(tensor.dtype).unwrap_or(1) as usize;
             elements += (x.len() / size) as u64;
             for (x, y) in x.chunks_exact(size).zip(y.chunks_exact(size)).filter(|(x, y)| x != y) {
@@ -134,7 +138,9 @@ fn float(dtype: Dtype, bytes: &[u8]) -> Option<f64> {
 fn compare_json(name: &str, first: &Value, second: &Value, differences: &mut Vec<Difference>) {
     let (Value::Object(a), Value::Object(b)) = (first, second) else {
         if first != second {
-            let (name, first, second) = (name.to_owned(), first.clone(), second.clone());
+            let name = name.to_owned();
+            let first = first.clone();
+            let second = second.clone();
             differences.push(Difference::Run { name, first, second });
         }
         return;

@@ -39,7 +39,8 @@ impl FileName {
         if pattern.is_empty() {
             return Err("the file name is empty".into());
         }
-        let (mut parts, mut rest) = (Vec::new(), pattern);
+        let mut parts = Vec::new();
+        let mut rest = pattern;
         while let Some((text, value)) = rest.split_once('{') {
             let (value, after) = value.split_once('}').ok_or("a `{` has no `}`")?;
             let (name, format) = value.split_once(':').unwrap_or((value, ""));

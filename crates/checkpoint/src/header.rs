@@ -35,7 +35,8 @@ pub fn header(
     tensors: &[(String, Dtype, Vec<u64>)],
     metadata: &BTreeMap<String, String>,
 ) -> Result<Vec<u8>, String> {
-    let (mut names, mut start) = (BTreeSet::new(), 0usize);
+    let mut names = BTreeSet::new();
+    let mut start = 0usize;
     let mut entries = vec![format!("{}:{}", json!(METADATA), json!(metadata))];
     for (name, dtype, shape) in tensors {
         if name.is_empty() || name == METADATA || !names.insert(name) {

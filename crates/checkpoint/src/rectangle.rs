@@ -64,9 +64,11 @@ impl Rectangle {
                 .map(|(offset, extent)| (*offset, offset.saturating_add(*extent)))
                 .collect()
         };
-        let (a, b) = (ends(self), ends(other));
+        let a = ends(self);
+        let b = ends(other);
         let axis = |((a, b), (c, d)): (&(u64, u64), &(u64, u64))| {
-            let (start, end) = (*a.max(c), *b.min(d));
+            let start = *a.max(c);
+            let end = *b.min(d);
             (start < end).then(|| (start, end - start))
         };
         let axes = if a.len() == b.len() {
@@ -180,7 +182,8 @@ mod tests {
     fn slabs_follow_each_other_and_cover_a_tensor_once() {
         for shape in [Vec::new(), vec![7], vec![3, 5], vec![2, 3, 4], vec![1, 1, 9], vec![0, 4]] {
             for max_elements in [1, 2, 4, 5, 100] {
-                let (whole, mut next) = (Rectangle::whole(&shape), 0);
+                let whole = Rectangle::whole(&shape);
+                let mut next = 0;
                 for slab in Rectangle::slabs(&shape, max_elements) {
                     assert!(slab.elements().is_some_and(|elements| elements <= max_elements));
                     assert_eq!(

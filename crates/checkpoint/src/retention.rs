@@ -61,7 +61,8 @@ pub fn newest<T>(
     store: &Arc<dyn Store>,
     mut load: impl FnMut(&Checkpoint) -> Result<T>,
 ) -> Result<(Option<T>, Vec<Error>)> {
-    let (mut skipped, mut loaded_checkpoint) = (Vec::new(), None);
+    let mut skipped = Vec::new();
+    let mut loaded_checkpoint = None;
     let mut stores = store.levels();
     if stores.is_empty() {
         stores.push(store.clone());

@@ -222,7 +222,8 @@ impl ShardWriter {
     /// A part is incomplete; the store fails.
     pub fn commit(mut self) -> Result<WrittenShard> {
         if let Some(part) = self.next_part() {
-            let (name, bytes) = (part.name(), part.bytes());
+            let name = part.name();
+            let bytes = part.bytes();
             return Err(Error::usage(format!(
                 "{}: `{name}` has {} of its {bytes} bytes",
                 self.location, self.written

@@ -91,8 +91,9 @@ impl TieredStore {
         interval: Duration,
         tell: impl Fn(&str) + Send + Sync + 'static,
     ) -> TieredStore {
-        let (interval, state, changed) =
-            (interval.min(MAX_INTERVAL), Mutex::default(), Condvar::new());
+        let interval = interval.min(MAX_INTERVAL);
+        let state = Mutex::default();
+        let changed = Condvar::new();
         TieredStore {
             shared: Arc::new(Shared { near, far, interval, tell: Box::new(tell), state, changed }),
         }
@@ -132,7 +133,8 @@ impl Shared {
         let mut copied = BTreeMap::new();
         let mut failures = 0;
         // The time of the next attempt, and the final deadline.
-        let (mut next_copy, mut final_deadline) = (Instant::now(), Instant::now());
+        let mut next_copy = Instant::now();
+        let mut final_deadline = Instant::now();
         let mut state = self.lock();
         while !state.is_dropped {
             let now = Instant::now();
@@ -288,7 +290,8 @@ impl Store for TieredStore {
         let is_gone = |result: &io::Result<()>| {
             result.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::NotFound)
         };
-        let (near, far) = (self.shared.near.remove(name), self.shared.far.remove(name));
+        let near = self.shared.near.remove(name);
+        let far = self.shared.far.remove(name);
         match (is_gone(&near), is_gone(&far)) {
             (true, _) => far,
             (_, true) => near,
@@ -317,7 +320,8 @@ impl Store for TieredStore {
             if remaining.is_zero() {
                 let reason =
                     state.failure.clone().unwrap_or_else(|| "the copy takes longer".into());
-                let (near, far) = (self.shared.near.describe(""), self.shared.far.describe(""));
+                let near = self.shared.near.describe("");
+                let far = self.shared.far.describe("");
                 return Err(Error::timeout(format!(
                     "{far}: the last checkpoints were not copied there within {grace:?}: {reason}; they are in {near}: copy \
                      them from there, or start the run again with the same options"

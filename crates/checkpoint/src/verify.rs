@@ -28,7 +28,8 @@ pub fn verify(checkpoint: &Checkpoint) -> Vec<Error> {
 }
 
 fn verify_shard(checkpoint: &Checkpoint, shard: &ShardEntry) -> Vec<Error> {
-    let (mut hash, mut damaged) = (Sha256::new(), Vec::new());
+    let mut hash = Sha256::new();
+    let mut damaged = Vec::new();
     let mut take = |read: Result<&[u8]>| match read {
         Ok(bytes) => hash.update(bytes),
         Err(error) => damaged.push(error),

@@ -288,7 +288,9 @@ mod tests {
             let log = sent.clone();
             thread::spawn(move || {
                 for stream in listener.incoming() {
-                    let (mut stream, bytes, log) = (stream.unwrap(), bytes.clone(), log.clone());
+                    let mut stream = stream.unwrap();
+                    let bytes = bytes.clone();
+                    let log = log.clone();
                     thread::spawn(move || {
                         let mut reader = BufReader::new(stream.try_clone().unwrap());
                         loop {
@@ -305,8 +307,8 @@ mod tests {
                             let body = match &range {
                                 Some(range) => {
                                     let (from, last) = range.split_once('-').unwrap();
-                                    let (from, last): (usize, usize) =
-                                        (from.parse().unwrap(), last.parse().unwrap());
+                                    let from: usize = from.parse().unwrap();
+                                    let last: usize = last.parse().unwrap();
                                     &bytes[from..=last.min(bytes.len() - 1)]
                                 }
                                 None => &bytes[..],

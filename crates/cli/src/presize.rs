@@ -220,7 +220,8 @@ impl Presize {
         let mut fingerprint = Fingerprint::new();
         images.fingerprint(&mut fingerprint)?;
         let Presize { side, quality, seed, max_samples, max_bytes, .. } = self;
-        let (decoding, decoder) = (self.pipeline.to_string(), fulmen_images::jpeg_decoder());
+        let decoding = self.pipeline.to_string();
+        let decoder = fulmen_images::jpeg_decoder();
         let options = format!(
             "shorter side {side}, quality {quality}, decoded by {decoding} with {decoder}, seed {seed}, at most \
              {max_samples} samples and {max_bytes} bytes a shard"
@@ -293,7 +294,8 @@ impl Presize {
     fn shrink(&self, file: Vec<u8>) -> Result<ResizedImage> {
         let original_bytes = file.len() as u64;
         let header = self.pipeline.header(&file)?;
-        let (extension, side) = (header.extension, header.size.width.min(header.size.height));
+        let extension = header.extension;
+        let side = header.size.width.min(header.size.height);
         let pipeline = self.pipeline.clone();
         // The steps do not use random numbers.
         let mut random = SampleRng::new(0, 0, 0);

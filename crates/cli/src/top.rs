@@ -142,7 +142,8 @@ impl Screen {
         let header =
             ["device", "duty cycle", "", "HBM", ""].into_iter().chain(details.iter().copied());
         let rows = devices.iter().map(|device| {
-            let (duty, memory) = (device.duty_cycle, part(device.memory_used, device.memory_total));
+            let duty = device.duty_cycle;
+            let memory = part(device.memory_used, device.memory_total);
             let mut cells = vec![
                 Cell::from(device.id.to_string()),
                 bar(duty.unwrap_or(0.0) / 100.0, long.into()).into(),

@@ -23,7 +23,9 @@ pub fn shorten(message: &str) -> Cow<'_, str> {
         return Cow::Borrowed(message);
     }
     let mut short = String::with_capacity(MAX_UNCHANGED_BYTES);
-    let (mut copied, mut position, mut last) = (0, 0, ' ');
+    let mut copied = 0;
+    let mut position = 0;
+    let mut last = ' ';
     let mut unclosed = String::new();
     while let Some(letter) = message[position..].chars().next() {
         position += letter.len_utf8();

@@ -226,7 +226,8 @@ mod tests {
     #[test]
     fn without_links_a_free_name_is_used_and_a_taken_one_is_kept() {
         let folder = tempfile::tempdir().unwrap();
-        let (free, taken) = (folder.path().join("free"), folder.path().join("taken"));
+        let free = folder.path().join("free");
+        let taken = folder.path().join("taken");
         fs::write(&taken, "old").unwrap();
         let name = |to: &Path, kind: io::ErrorKind| {
             let mut file = NewFile::create(to).unwrap();

@@ -84,7 +84,8 @@ fn has_prefix(path: &Path, prefix: &str) -> bool {
 pub fn remove_leftovers(folder: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
-        let (kind, path) = (entry.file_type()?, entry.path());
+        let kind = entry.file_type()?;
+        let path = entry.path();
         let is_file = kind.is_file() && has_prefix(&path, FILE);
         let is_folder = kind.is_dir() && has_prefix(&path, FOLDER);
         if !is_file && !is_folder {

@@ -23,7 +23,8 @@ pub(super) struct ReadAhead {
 
 impl ReadAhead {
     pub(super) fn new(object: Object, size: u64, options: &StoreOptions) -> Result<ReadAhead> {
-        let (object, runtime) = (Arc::new(object), runtime()?);
+        let object = Arc::new(object);
+        let runtime = runtime()?;
         let chunk = options.chunk_bytes() as u64;
         let ranges = (0..size.div_ceil(chunk))
             .map(move |i| i * chunk..size.min((i + 1).saturating_mul(chunk)));

@@ -52,7 +52,8 @@ pub(super) fn read_range(
         return Ok(Err(meta.size));
     }
     let object = Object { connection, e_tag: meta.e_tag };
-    let (chunk, max_in_flight) = (options.chunk_bytes(), options.chunks());
+    let chunk = options.chunk_bytes();
+    let max_in_flight = options.chunks();
     wait(async move {
         if range.end - range.start <= chunk as u64 {
             return object.read(range).await;

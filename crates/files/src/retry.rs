@@ -101,7 +101,8 @@ impl RetryState {
 
     /// Makes the error for the user, with advice.
     pub(super) fn explain(&self, error: &StoreError) -> Error {
-        let (text, doing) = (text(error), &self.doing);
+        let text = text(error);
+        let doing = &self.doing;
         // The library may have wrapped one of its own errors.
         let cause = chain(error).find_map(|error| {
             error

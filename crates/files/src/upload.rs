@@ -126,8 +126,8 @@ impl ObjectWriter {
             self.send()?;
             return self.complete();
         }
-        let (connection, payload) =
-            (self.connection.clone(), PutPayload::from(std::mem::take(&mut self.buffer)));
+        let connection = self.connection.clone();
+        let payload = PutPayload::from(std::mem::take(&mut self.buffer));
         wait(async move {
             let state = connection
                 .retry_state(format!("sending {} bytes", payload.content_length()))
@@ -138,8 +138,8 @@ impl ObjectWriter {
     }
 
     fn begin(&mut self) -> Result<WriteMultipart> {
-        let (connection, part_bytes) =
-            (self.connection.clone(), usize::try_from(self.part_bytes).unwrap_or(usize::MAX));
+        let connection = self.connection.clone();
+        let part_bytes = usize::try_from(self.part_bytes).unwrap_or(usize::MAX);
         let (previous, upload) = wait(async move {
             let state = connection.retry_state("asking what is there");
             let previous = state.retry(|| current_metadata(&connection)).await?;
@@ -163,7 +163,8 @@ impl ObjectWriter {
             Some(upload) => upload,
             None => self.begin()?,
         };
-        let (max_in_flight, bytes) = (self.max_in_flight, std::mem::take(&mut self.buffer));
+        let max_in_flight = self.max_in_flight;
+        let bytes = std::mem::take(&mut self.buffer);
         let (upload, sent) = wait(async move {
             let room = upload.wait_for_capacity(max_in_flight).await;
             if room.is_ok() {
@@ -177,8 +178,9 @@ impl ObjectWriter {
 
     fn complete(&mut self) -> Result<()> {
         let Some(upload) = self.upload.take() else { return Ok(()) };
-        let (connection, size, previous) =
-            (self.connection.clone(), self.written, self.previous.take());
+        let connection = self.connection.clone();
+        let size = self.written;
+        let previous = self.previous.take();
         let completed = wait(async move {
             let Err(error) = upload.finish().await else { return Ok(Ok(())) };
             // If the response was lost, the object exists and the store no longer knows the upload.

@@ -121,9 +121,11 @@ pub fn wait_with_output(
     limit: Duration,
     interrupted: &mut dyn FnMut() -> bool,
 ) -> ProcessOutput {
-    let (out, err) = (child.stdout.take(), child.stderr.take());
+    let out = child.stdout.take();
+    let err = child.stderr.take();
     thread::scope(|scope| {
-        let (out, err) = (scope.spawn(|| read_text(out)), scope.spawn(|| read_text(err)));
+        let out = scope.spawn(|| read_text(out));
+        let err = scope.spawn(|| read_text(err));
         let end = Instant::now() + limit;
         let status = loop {
             match child.try_wait() {

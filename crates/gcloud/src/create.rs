@@ -248,7 +248,8 @@ pub(crate) fn lease_with(
     let found = Target { queued: machine.is_queued(), owner: None, ..plan.target.clone() }
         .find(&mut tool)?;
     if !found.is_empty() {
-        let (name, zone) = (&machine.name, &machine.zone_args.zone);
+        let name = &machine.name;
+        let zone = &machine.zone_args.zone;
         return Err(Error::usage(format!(
             "there is a {name} in {zone} already; choose another name, or delete it"
         )));
@@ -291,7 +292,8 @@ pub(crate) fn lease_with(
     }
     if json {
         let disks: Vec<&str> = machine.data_disk.iter().map(|disk| disk.disk.as_str()).collect();
-        let (name, zone) = (&machine.name, &machine.zone_args.zone);
+        let name = &machine.name;
+        let zone = &machine.zone_args.zone;
         let text = json!({
             "name": name, "zone": zone, "ready": ready, "hosts": hosts, "exit_code": code, "left": leftover,
             "disks": disks,
@@ -307,7 +309,8 @@ pub(crate) fn create(arguments: &Create, tool: Tool<'_>) -> Result<u8> {
     let json = output.json;
     lease_with(lease, false, tool, &mut |out| {
         if !json {
-            let (name, zone) = (quote(&machine.name), quote(&machine.zone_args.zone));
+            let name = quote(&machine.name);
+            let zone = quote(&machine.zone_args.zone);
             let _ = writeln!(
                 out,
                 "fulmen tpu ssh {name} --zone {zone}\nfulmen pod run --tpu {name} --zone {zone} -- …"

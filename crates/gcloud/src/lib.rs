@@ -101,7 +101,9 @@ fn run_with(command: &Command, mut tool: Tool<'_>) -> Result<u8> {
 pub fn hosts(name: &str, zone: Option<&str>, project: Option<&str>) -> Result<Vec<String>> {
     arguments::name(name).map_err(|reason| Error::usage(format!("--tpu: {reason}")))?;
     let (_send, signals) = channel();
-    let (gcloud, mut out, mut log) = (Gcloud::default(), std::io::sink(), std::io::sink());
+    let gcloud = Gcloud::default();
+    let mut out = std::io::sink();
+    let mut log = std::io::sink();
     let mut tool = Tool::new(&gcloud, &mut out, &mut log, &signals, PollPolicy::default());
     let text = tool
         .ask(&gcloud_commands::describe(name, zone, project))

@@ -443,7 +443,8 @@ pub(crate) fn quota(arguments: &Quota, tool: &mut Tool<'_>) -> Result<u8> {
     }
     if arguments.output.json {
         let row = |(info, value, locations): &(&QuotaInfo, &String, Vec<&String>)| {
-            let (id, name) = (&info.quota_id, &info.quota_display_name);
+            let id = &info.quota_id;
+            let name = &info.quota_display_name;
             json!({"quota": id, "name": name, "value": value, "locations": locations})
         };
         tool.print(&rows.iter().map(row).collect::<serde_json::Value>().to_string());

@@ -43,7 +43,8 @@ pub(crate) fn ssh(arguments: &Ssh, tool: &mut Tool<'_>) -> Result<u8> {
 
 pub(crate) fn wait(arguments: &Wait, tool: &mut Tool<'_>) -> Result<u8> {
     let tpu = &arguments.tpu;
-    let (name, zone_args) = (tpu.name.clone(), tpu.zone_args.clone());
+    let name = tpu.name.clone();
+    let zone_args = tpu.zone_args.clone();
     let target = Target { name, zone_args, queued: true, owner: None, usd_per_day: None };
     if tpu.output.dry_run {
         return dry_run(&target.queries(), tpu.output.json, tool);
@@ -109,7 +110,8 @@ pub(crate) fn delete(arguments: &Delete, tool: &mut Tool<'_>) -> Result<u8> {
         ];
         return dry_run(&commands, output.json, tool);
     }
-    let (name, zone_args) = (name.clone(), zone_args.clone());
+    let name = name.clone();
+    let zone_args = zone_args.clone();
     let target = Target { name, zone_args, queued: true, owner: None, usd_per_day: None };
     let (found, leftover) = target.remove(tool, true);
     if found.is_none() && leftover.is_none() {
@@ -124,7 +126,8 @@ pub(crate) fn delete(arguments: &Delete, tool: &mut Tool<'_>) -> Result<u8> {
         tool.progress(&format!("LEFT: the disk {disk} costs money until it is deleted as well"));
     }
     if output.json {
-        let (name, zone) = (&target.name, &target.zone_args.zone);
+        let name = &target.name;
+        let zone = &target.zone_args.zone;
         tool.print(
             &json!({"name": name, "zone": zone, "left": leftover, "disks": disks}).to_string(),
         );

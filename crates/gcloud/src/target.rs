@@ -128,7 +128,9 @@ impl Target {
     /// # Errors
     /// The TPU will never be ready, it is not ready after this many queries, or a signal arrives.
     pub(crate) fn wait(&self, tool: &mut Tool<'_>, queries: u64) -> Result<Node, Stop> {
-        let (mut absent, mut last, mut noted) = (0, String::new(), String::new());
+        let mut absent = 0;
+        let mut last = String::new();
+        let mut noted = String::new();
         for _ in 0..queries {
             match self.find(tool) {
                 Err(error) => last = format!("gcloud cannot be queried: {error}"),
@@ -206,7 +208,8 @@ impl Target {
 
     /// Finds what exists. Repeats the query until it succeeds.
     pub(crate) fn find_leftover(&self, tool: &mut Tool<'_>) -> Option<Leftover> {
-        let (mut absent, mut why) = (0, String::new());
+        let mut absent = 0;
+        let mut why = String::new();
         for _ in 0..tool.poll_policy.attempts {
             match self.find(tool) {
                 Ok(found) if found.is_empty() => absent += 1,
@@ -234,8 +237,10 @@ impl Target {
         // Earlier signals requested this deletion.
         while tool.signals.try_recv().is_ok() {}
         tool.only_interrupt = true;
-        let (mut first_found, mut current) = (None, None);
-        let (mut absent, mut why) = (0, "the reason is unknown".to_owned());
+        let mut first_found = None;
+        let mut current = None;
+        let mut absent = 0;
+        let mut why = "the reason is unknown".to_owned();
         for _ in 0..tool.poll_policy.attempts {
             let mut check_again = false;
             match self.find(tool) {

@@ -182,8 +182,10 @@ impl Rect {
 
     /// The intersection of two rectangles, if it is not empty.
     pub(crate) fn intersection(&self, other: &Rect) -> Option<Rect> {
-        let (x, y) = (self.x.max(other.x), self.y.max(other.y));
-        let (right, bottom) = (self.right().min(other.right()), self.bottom().min(other.bottom()));
+        let x = self.x.max(other.x);
+        let y = self.y.max(other.y);
+        let right = self.right().min(other.right());
+        let bottom = self.bottom().min(other.bottom());
         (x < right && y < bottom).then(|| Rect {
             x,
             y,
@@ -363,7 +365,8 @@ fn random_resized_crop(
     } else {
         (width, height)
     };
-    let (w, h) = (w.clamp(1, width), h.clamp(1, height));
+    let w = w.clamp(1, width);
+    let h = h.clamp(1, height);
     Rect { x: ((width - w) / 2) as isize, y: ((height - h) / 2) as isize, width: w, height: h }
 }
 

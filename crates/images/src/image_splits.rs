@@ -118,7 +118,8 @@ impl ImageSplits {
             return Ok(ImageSplits { root, layout: Layout::Classes, classes });
         };
         let classes = class_names(&train)?;
-        let (validation, test) = (folder(&["val", "valid", "validation"]), folder(&["test"]));
+        let validation = folder(&["val", "valid", "validation"]);
+        let test = folder(&["test"]);
         for other in [&validation, &test].into_iter().flatten() {
             let other_classes = class_names(other)?;
             let only = |names: &[String], those: &[String]| {
@@ -304,7 +305,8 @@ mod tests {
     fn shades(dataset: &dyn Dataset, label: i32) -> BTreeSet<u8> {
         let all: Vec<usize> = (0..dataset.len()).collect();
         let batch = HostBatch::collate(dataset, &all).unwrap();
-        let (pixels, labels) = (batch.values::<u8>(0).unwrap(), batch.values::<i32>(1).unwrap());
+        let pixels = batch.values::<u8>(0).unwrap();
+        let labels = batch.values::<i32>(1).unwrap();
         pixels
             .chunks(16)
             .zip(labels)
@@ -399,7 +401,8 @@ mod tests {
         );
         let [plain, turned] =
             [&plain, &turned].map(|set| HostBatch::collate(&**set, &[7]).unwrap());
-        let (plain, turned) = (plain.values::<u8>(0).unwrap(), turned.values::<u8>(0).unwrap());
+        let plain = plain.values::<u8>(0).unwrap();
+        let turned = turned.values::<u8>(0).unwrap();
         let expected: Vec<u8> =
             plain.chunks(28).flat_map(|row| row.iter().rev().copied()).collect();
         assert_eq!(turned, expected.repeat(3));

@@ -51,7 +51,8 @@ fn decode(file: &[u8], limits: &Limits) -> Result<Image> {
     decoder.set_ignore_iccp_chunk(true);
     let mut reader = decoder.read_info().map_err(refuse)?;
     let (color, depth) = reader.output_color_type();
-    let (width, height) = (reader.info().width as usize, reader.info().height as usize);
+    let width = reader.info().width as usize;
+    let height = reader.info().height as usize;
     if width as u64 * height as u64 > limits.pixels {
         return Err(Error::content(format!(
             "the mask claims {width} x {height} pixels, over the limit of {}",

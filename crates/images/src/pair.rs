@@ -124,7 +124,8 @@ impl BoundingBox {
 
     /// The part of the box within an image.
     pub(crate) fn clamp(self, size: ImageSize) -> BoundingBox {
-        let (width, height) = (size.width as f32, size.height as f32);
+        let width = size.width as f32;
+        let height = size.height as f32;
         BoundingBox {
             x_min: self.x_min.clamp(0.0, width),
             y_min: self.y_min.clamp(0.0, height),

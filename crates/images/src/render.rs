@@ -218,7 +218,8 @@ impl ImagePipeline {
                 decode::lengthen(rendered, size.width * size.height * self.channels)?;
             }
         }
-        let (size, orientation) = (view.window.size(), view.orientation);
+        let size = view.window.size();
+        let orientation = view.orientation;
         Ok(RenderedView { size, orientation, source, done })
     }
 

@@ -139,7 +139,8 @@ fn sample<P: PixelTrait + InnerPixel>(
         let length = (visible_length as f64 * step).min((high - low) as f64 - from);
         ((low - rect) as u32, (high - low) as u32, from, length)
     };
-    let (crop, rect) = (view.crop, pixels.rect);
+    let crop = view.crop;
+    let rect = pixels.rect;
     let (x, width, left, box_width) =
         axis(crop.x, crop.width, rect.x, rect.width, visible.x, visible.width, view.size.width);
     let (y, height, top, box_height) =

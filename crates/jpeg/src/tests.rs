@@ -50,7 +50,8 @@ fn decode(
     let region = region.unwrap_or(Region { x: 0, y: 0, width, height });
     let mut pixels = Vec::new();
     let part = jpeg.decode(space, eighths, region, &mut pixels).unwrap();
-    let (from, length) = ((region.x - part.x) * space.channels(), region.width * space.channels());
+    let from = (region.x - part.x) * space.channels();
+    let length = region.width * space.channels();
     let rows = pixels.chunks_exact(part.stride).skip(region.y - part.y).take(region.height);
     rows.map(|row| row[from..from + length].to_vec()).collect()
 }
@@ -67,9 +68,11 @@ fn check_parts(name: &str, file: &[u8], space: ColorSpace) {
     };
     for eighths in [8, 4, 2, 1, 7, 3] {
         let whole = decode(&mut decoder, file, space, eighths, None);
-        let (width, height) = (whole[0].len() / space.channels(), whole.len());
+        let width = whole[0].len() / space.channels();
+        let height = whole.len();
         for _ in 0..25 {
-            let (x, y) = (below(width), below(height));
+            let x = below(width);
+            let y = below(height);
             let region =
                 Region { x, y, width: 1 + below(width - x), height: 1 + below(height - y) };
             let part = decode(&mut decoder, file, space, eighths, Some(region));

@@ -51,7 +51,9 @@ impl LogPoint {
                 .strip_prefix('/')?
                 .split('/')
                 .map(str::parse::<usize>);
-            let (first, second, rest) = (indices.next()?.ok()?, indices.next(), indices.next());
+            let first = indices.next()?.ok()?;
+            let second = indices.next();
+            let rest = indices.next();
             match (value, second, rest) {
                 (Value::Vector(values), None, None) => values.get(first).copied(),
                 (Value::Matrix(rows), Some(Ok(second)), None) => {

@@ -302,7 +302,8 @@ mod tests {
             }
         }
         let reported = Arc::new(Mutex::new(0));
-        let (path, result) = (folder.path().join("metrics.jsonl"), reported.clone());
+        let path = folder.path().join("metrics.jsonl");
+        let result = reported.clone();
         loggers.run("report", move || {
             *result.lock().unwrap() = std::fs::read_to_string(path).unwrap().lines().count();
         });
@@ -404,8 +405,8 @@ mod tests {
             }
         }
         loggers.log(point(3));
-        let (read, text) =
-            (folder.path().join("metrics.jsonl"), Arc::new(Mutex::new(String::new())));
+        let read = folder.path().join("metrics.jsonl");
+        let text = Arc::new(Mutex::new(String::new()));
         let result = text.clone();
         loggers
             .run("read", move || *result.lock().unwrap() = std::fs::read_to_string(read).unwrap());

@@ -73,7 +73,9 @@ impl Histogram {
     /// ```
     /// use fulmen_loggers::Histogram;
     ///
-    /// let (sum, sum_squares, non_finite) = (4.0, 10.0, 0);
+    /// let sum = 4.0;
+    /// let sum_squares = 10.0;
+    /// let non_finite = 0;
     /// let histogram = Histogram { low: 0.0, high: 3.0, sum, sum_squares, counts: vec![2, 0, 1], non_finite };
     /// assert_eq!(histogram.edges(), [0.0, 1.0, 2.0, 3.0]);
     /// ```
@@ -104,14 +106,16 @@ impl Images {
         }
         let columns = (n as f64).sqrt().ceil() as usize;
         let side = |count: usize, size: usize| count * size + (count - 1) * Images::BORDER;
-        let (grid_width, grid_height) = (side(columns, width), side(n.div_ceil(columns), height));
+        let grid_width = side(columns, width);
+        let grid_height = side(n.div_ceil(columns), height);
         let mut rows = vec![0; grid_width * grid_height * channels];
         for (i, planes) in self.pixels.chunks(channels * height * width).enumerate() {
             let top = i / columns * (height + Images::BORDER);
             let left = i % columns * (width + Images::BORDER);
             for (index, &pixel) in planes.iter().enumerate() {
-                let (channel, y, x) =
-                    (index / (height * width), index / width % height, index % width);
+                let channel = index / (height * width);
+                let y = index / width % height;
+                let x = index % width;
                 rows[((top + y) * grid_width + left + x) * channels + channel] = pixel;
             }
         }

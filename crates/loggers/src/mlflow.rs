@@ -206,7 +206,8 @@ impl Logger for MlflowLogger {
         if self.unsent.len() >= MAX_UNSENT {
             return Err(io::Error::other(format!("{} accepts no values", self.server)));
         }
-        let (timestamp, step) = (milliseconds(), point.global_step);
+        let timestamp = milliseconds();
+        let step = point.global_step;
         let metric = |(name, x): (String, f64)| json!({ "key": key(&name), "value": json_number(x), "timestamp": timestamp, "step": step });
         self.unsent.push(point.columns().into_iter().map(metric).collect());
         if self.next_request.is_some_and(|time| Instant::now() < time) {

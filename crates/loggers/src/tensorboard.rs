@@ -63,7 +63,8 @@ impl TensorBoardLogger {
 
 impl Logger for TensorBoardLogger {
     fn start(&mut self, run_dir: &Path) -> io::Result<()> {
-        let (time, process) = (unix_seconds(), std::process::id());
+        let time = unix_seconds();
+        let process = std::process::id();
         let hostname = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let host = Some(hostname.trim()).filter(|host| !host.is_empty()).unwrap_or("localhost");
         let name = format!("events.out.tfevents.{:010}.{host}.{process}", time as u64);
@@ -94,10 +95,8 @@ impl Logger for TensorBoardLogger {
             values.push(match media {
                 Media::Image(images) => image(name, images)?,
                 Media::Text(texts) => {
-                    let (tensor, metadata) = (
-                        Some(Tensor::from_texts(texts)),
-                        Some(Metadata::for_plugin("text", Vec::new())),
-                    );
+                    let tensor = Some(Tensor::from_texts(texts));
+                    let metadata = Some(Metadata::for_plugin("text", Vec::new()));
                     Value { tag: name.clone(), tensor, metadata, ..Value::default() }
                 }
                 Media::Histogram(histogram) => {
@@ -147,7 +146,9 @@ fn image(name: &str, images: &Images) -> io::Result<Value> {
             encoded_image_string.get(offset..offset + 4).and_then(|bytes| bytes.try_into().ok());
         bytes.map_or(0, i32::from_be_bytes)
     };
-    let (width, height, colorspace) = (size(16), size(20), images.shape[1] as i32);
+    let width = size(16);
+    let height = size(20);
+    let colorspace = images.shape[1] as i32;
     let image = Image { height, width, colorspace, encoded_image_string };
     Ok(Value { tag: name.to_owned(), image: Some(image), ..Value::default() })
 }

@@ -80,7 +80,8 @@ impl Plan {
     pub fn new(holders: Holders, pids: &[u32], force: bool) -> Plan {
         let sudo_uid = std::env::var("SUDO_UID").ok().and_then(|uid| uid.parse().ok());
         let own_uids = [Some(geteuid().as_raw()), sudo_uid];
-        let (mut processes, mut spared) = (Vec::new(), Vec::new());
+        let mut processes = Vec::new();
+        let mut spared = Vec::new();
         let ancestors = ancestors();
         let unknown_pids = pids
             .iter()

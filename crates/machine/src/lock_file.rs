@@ -68,7 +68,8 @@ impl LockFile {
         // now finds it locked until the file is removed.
         rustix::fs::fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive)?;
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-        let (opened, current) = (rustix::fs::fstat(&file)?, rustix::fs::lstat(&self.path)?);
+        let opened = rustix::fs::fstat(&file)?;
+        let current = rustix::fs::lstat(&self.path)?;
         if (opened.st_dev, opened.st_ino) != (current.st_dev, current.st_ino) {
             return Err(Errno::AGAIN);
         }

@@ -198,7 +198,8 @@ mod tests {
         let text = |step: u64, waited: &str| {
             format!("# HELP a b\n{waited}fulmen_epoch 3\nfulmen_global_step {step}\n# EOF\n")
         };
-        let (mut client, start) = (RunMetricsClient::new("9090").unwrap(), Instant::now());
+        let mut client = RunMetricsClient::new("9090").unwrap();
+        let start = Instant::now();
         assert_eq!(client.url, "http://127.0.0.1:9090/metrics");
         let after = |seconds| start + Duration::from_secs(seconds);
         let first = client.update(after(0), &text(10, "")).unwrap();

@@ -12,10 +12,12 @@
 //! use fulmen_tensor::{DType, Tensor};
 //!
 //! let config = Config { resolution: 32, ch: 4, n_classes: 10, attention: Some(16), ..Config::default() };
-//! let (generator, discriminator) = (Generator::new(&config)?, Discriminator::new(&config)?);
+//! let generator = Generator::new(&config)?;
+//! let discriminator = Discriminator::new(&config)?;
 //! generator.initialize(0);
 //! discriminator.initialize(1);
-//! let (z, classes) = (Tensor::zeros(DType::F32, [16, config.dim_z]), Tensor::zeros(DType::I32, [16]));
+//! let z = Tensor::zeros(DType::F32, [16, config.dim_z]);
+//! let classes = Tensor::zeros(DType::I32, [16]);
 //! let images = generator.forward(z, &classes);
 //! assert_eq!(images.ty().to_string(), "f32[16, 3, 32, 32]");
 //! assert_eq!(discriminator.forward(&images, &classes).ty().to_string(), "f32[16]");
@@ -195,8 +197,9 @@ impl Generator {
     /// The resolution is not supported, or `dim_z` cannot be split into equal parts.
     pub fn new(config: &Config) -> Result<Generator> {
         let widths = config.widths()?;
-        let (blocks, dim_z) = (widths.len() - 1, config.dim_z);
-        if dim_z % (blocks + 1) != 0 {
+        let blocks = widths.len() - 1;
+        let dim_z = config.dim_z;
+        if !dim_z.is_multiple_of(blocks + 1) {
             return Err(Error::config(format!(
                 "`dim_z` is {dim_z}, which cannot be split into {} equal parts",
                 blocks + 1
@@ -205,7 +208,8 @@ impl Generator {
         let chunk = dim_z / (blocks + 1);
         let norm = |channels| ConditionalNorm::new(config, config.shared_dim + chunk, channels);
         let blocks = widths.windows(2).enumerate().map(|(i, widths)| {
-            let (inputs, outputs) = (widths[0] * config.ch, widths[1] * config.ch);
+            let inputs = widths[0] * config.ch;
+            let outputs = widths[1] * config.ch;
             let block = GeneratorBlock {
                 bn1: norm(inputs),
                 conv1: config.conv(inputs, outputs, 3),
@@ -324,7 +328,8 @@ impl Discriminator {
     pub fn new(config: &Config) -> Result<Discriminator> {
         let (widths, halvings) = config.discriminator_widths()?;
         let blocks = widths.windows(2).enumerate().map(|(i, widths)| {
-            let (inputs, outputs) = (widths[0], widths[1]);
+            let inputs = widths[0];
+            let outputs = widths[1];
             let downsample = i < halvings;
             let block = DiscriminatorBlock {
                 conv1: config.conv(inputs, outputs, 3),

@@ -218,7 +218,8 @@ impl Pretrained for ConvNext {
     fn new(config: Config) -> Result<ConvNext> {
         let Config { num_channels, patch_size, hidden_sizes, depths, drop_path_rate, .. } = config;
         let last_block = depths.iter().sum::<usize>().saturating_sub(1).max(1) as f64;
-        let (mut inputs, mut block) = (hidden_sizes[0], 0);
+        let mut inputs = hidden_sizes[0];
+        let mut block = 0;
         let stages =
             hidden_sizes.into_iter().zip(depths).enumerate().map(|(i, (channels, depth))| {
                 let halve = (norm(inputs), Conv2d::new(inputs, channels, 2).stride(2));

@@ -10,7 +10,8 @@
 //! use fulmen_tensor::{DType, Tensor};
 //!
 //! let config = Config { image_size: 32, ngf: 8, ndf: 8, ..Config::default() };
-//! let (generator, discriminator) = (Generator::new(&config)?, Discriminator::new(&config)?);
+//! let generator = Generator::new(&config)?;
+//! let discriminator = Discriminator::new(&config)?;
 //! generator.initialize(0);
 //! discriminator.initialize(1);
 //! let images = generator.forward(Tensor::zeros(DType::F32, [16, 100]));

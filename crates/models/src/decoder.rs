@@ -160,7 +160,8 @@ impl Layer {
             intermediate_size: inner,
             ..
         } = *config;
-        let (width, key_heads) = (config.width(), config.key_heads());
+        let width = config.width();
+        let key_heads = config.key_heads();
         let biased = config.attention_bias || config.model_type == ModelType::Qwen2;
         let sliding = config.is_sliding(number);
         let mut attention = Attention::new().enable_gqa(true);
@@ -286,7 +287,8 @@ impl Decoder {
         }
         let Model { embed_tokens, layers, norm } = &self.model;
         let span = Span::new(ids, cache);
-        let (full, sliding) = (span.mask(None), span.mask(self.config.window()));
+        let full = span.mask(None);
+        let sliding = span.mask(self.config.window());
         let masks = AttentionMasks { positions: span.positions_of_heads(), full, sliding };
         let mut x = embed_tokens.forward(ids);
         if self.config.is_gemma() {
@@ -304,7 +306,8 @@ impl Decoder {
 
 impl CausalLm for Decoder {
     fn empty_cache(&self, batch: usize, max_len: usize) -> StaticCache {
-        let (heads, width) = (self.config.key_heads(), self.config.width());
+        let heads = self.config.key_heads();
+        let width = self.config.width();
         let dtype = self.model.embed_tokens.weight.ty().dtype;
         StaticCache::new(
             self.model

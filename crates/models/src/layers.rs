@@ -28,7 +28,8 @@ pub(crate) fn run_layers<L: Module>(
     layer: impl Fn(usize, &Tensor, Option<&KeyValueCache>) -> (Tensor, Option<KeyValueCache>),
 ) -> (Tensor, Option<StaticCache>) {
     if let Some(cache) = cache {
-        let (mut x, mut next) = (x, Vec::new());
+        let mut x = x;
+        let mut next = Vec::new();
         for (i, before) in cache.layers().iter().enumerate() {
             let after;
             (x, after) = layer(i, &x, Some(before));
@@ -43,12 +44,14 @@ pub(crate) fn run_layers<L: Module>(
             layer(i, &x, None).0
         }
     };
-    let (mut x, mut first) = (x, 0);
+    let mut x = x;
+    let mut first = 0;
     let kinds: Vec<bool> = layers.iter().map(kind).collect();
     while first < layers.len() {
         let (period, times) =
             if options.scan_layers { repetition(&kinds[first..]) } else { (1, 1) };
-        let (from, end) = (first, first + period * times);
+        let from = first;
+        let end = first + period * times;
         x = match times {
             1 => forward(x, first),
             _ => scan_layers(layers[from..end].chunks(period), &x, |_, x| {

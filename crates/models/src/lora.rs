@@ -108,10 +108,12 @@ impl Module for AdapterFile<'_> {
 
 impl Adapter {
     fn new(weight: Parameter, transposed: bool, r: usize) -> Adapter {
-        let (rows, columns) = (weight.ty().shape[0], weight.ty().shape[1]);
+        let rows = weight.ty().shape[0];
+        let columns = weight.ty().shape[1];
         let (from, to) = if transposed { (rows, columns) } else { (columns, rows) };
         let first = Init::kaiming_uniform(Nonlinearity::LeakyRelu(5f64.sqrt()), Fan::In);
-        let (a, b) = (Parameter::new([r, from], first), Parameter::new([to, r], Init::zeros()));
+        let a = Parameter::new([r, from], first);
+        let b = Parameter::new([to, r], Init::zeros());
         Adapter { weight, transposed, a, b }
     }
 
@@ -143,7 +145,8 @@ impl<M: Module> Lora<M> {
         if r == 0 {
             return Err(Error::config("`r` is 0, expected a rank of at least 1"));
         }
-        let (parameters, conv1d) = (model.parameters(), layers_of_conv1d(&model));
+        let parameters = model.parameters();
+        let conv1d = layers_of_conv1d(&model);
         let names = parameters.iter().map(|(name, _)| name.as_str());
         if let Some(message) =
             patterns.iter().find_map(|pattern| pattern::check_pattern(pattern, names.clone()))
@@ -351,7 +354,8 @@ impl<M: Module> Lora<M> {
             "modules_to_save": (!self.modules_to_save.is_empty()).then_some(&self.modules_to_save),
             "inference_mode": true,
         });
-        let (file, text) = (folder.join(CONFIG), format!("{config:#}\n"));
+        let file = folder.join(CONFIG);
+        let text = format!("{config:#}\n");
         fulmen_durable::write(&file, None, |f| f.write_all(text.as_bytes()))
             .map_err(|e| Error::io("write", &file, e))
     }

@@ -31,7 +31,8 @@ pub use config::Config;
 /// let model = Marian::new(Config { encoder_ffn_dim: 16, decoder_ffn_dim: 16, ..sizes })?;
 /// model.initialize(0);
 /// model.eval();
-/// let (ids, decoder_ids) = (Tensor::zeros(DType::I32, [4, 16]), Tensor::zeros(DType::I32, [4, 6]));
+/// let ids = Tensor::zeros(DType::I32, [4, 16]);
+/// let decoder_ids = Tensor::zeros(DType::I32, [4, 6]);
 /// assert_eq!(model.forward(&ids, None, &decoder_ids).ty().to_string(), "f32[4, 6, 50]");
 ///
 /// let decoding = model.decoding(&ids, None);
@@ -241,7 +242,8 @@ impl Marian {
 
     /// Embeddings of tokens and positions.
     fn embed(&self, embedding: &Embedding, ids: &Tensor, span: &Span) -> Tensor {
-        let (tokens, width) = (embedding.forward(ids), self.config.d_model);
+        let tokens = embedding.forward(ids);
+        let width = self.config.d_model;
         let tokens =
             if self.config.scale_embedding { tokens * (width as f64).sqrt() } else { tokens };
         let frequencies: Vec<f32> =
@@ -422,7 +424,8 @@ impl Pretrained for Marian {
             },
         };
         let final_logits_bias = Buffer::new(Tensor::zeros(DType::F32, [1, target]));
-        let (gradient_checkpointing, scan_layers) = (false, false);
+        let gradient_checkpointing = false;
+        let scan_layers = false;
         let marian = Marian {
             model,
             lm_head,

@@ -197,7 +197,8 @@ pub trait Pretrained: Module + Sized {
             }
             save_weights(self, folder.join(Self::WEIGHTS))?;
         }
-        let (file, text) = (folder.join(CONFIG), format!("{:#}\n", Value::Object(config)));
+        let file = folder.join(CONFIG);
+        let text = format!("{:#}\n", Value::Object(config));
         fulmen_durable::write(&file, None, |f| f.write_all(text.as_bytes()))
             .map_err(|e| Error::io("write", &file, e))
     }
@@ -440,8 +441,8 @@ mod tests {
         forward: impl Fn(&M, &ExpectedValues) -> (Tensor, Vec<&'static str>),
     ) {
         let config = read_config::<M>(&folder(name)).unwrap_or_else(|e| panic!("{e}"));
-        let (model, expected) =
-            (M::new(config).unwrap_or_else(|e| panic!("{e}")), ExpectedValues::read(name));
+        let model = M::new(config).unwrap_or_else(|e| panic!("{e}"));
+        let expected = ExpectedValues::read(name);
         model.initialize(7);
         model.eval();
         let to: PathBuf = to.join(name);

@@ -62,7 +62,8 @@ impl ExpectedValues {
                 .flatten()
                 .unwrap_or_else(|| panic!("no `{name}` is expected"));
             assert_eq!(tensor.shape(), &expected.ty().shape, "{name}: shape");
-            let (value, expected) = (value.to_f64(), expected.to_f64());
+            let value = value.to_f64();
+            let expected = expected.to_f64();
             let largest = expected.iter().fold(0.0f64, |largest, x| largest.max(x.abs()));
             let error =
                 value.iter().zip(&expected).fold(0.0f64, |error, (x, y)| error.max((x - y).abs()));
@@ -82,7 +83,8 @@ pub(crate) fn outputs_without_cache(
     expected: &ExpectedValues,
     forward: impl Fn(&Tensor) -> Tensor,
 ) -> Vec<(&'static str, Tensor)> {
-    let (ids, greedy) = (expected.tensor("ids"), expected.tensor("greedy"));
+    let ids = expected.tensor("ids");
+    let greedy = expected.tensor("greedy");
     assert!(
         expected.rows("greedy")[0].windows(2).any(|two| two[0] != two[1]),
         "all tokens are the same"

@@ -30,7 +30,8 @@ pub use config::Config;
 /// let model = T5::new(config)?;
 /// model.initialize(0);
 /// model.eval();
-/// let (ids, decoder_ids) = (Tensor::zeros(DType::I32, [4, 16]), Tensor::zeros(DType::I32, [4, 6]));
+/// let ids = Tensor::zeros(DType::I32, [4, 16]);
+/// let decoder_ids = Tensor::zeros(DType::I32, [4, 6]);
 /// assert_eq!(model.forward(&ids, None, &decoder_ids).ty().to_string(), "f32[4, 6, 50]");
 ///
 /// let decoding = model.decoding(&ids, None);
@@ -151,7 +152,8 @@ pub struct Dense {
 impl SelfAttention {
     fn new(config: &Config, first: bool) -> SelfAttention {
         let Config { d_model, d_kv, num_heads: heads, .. } = *config;
-        let (inner, std) = (heads * d_kv, (d_model as f64).powf(-0.5));
+        let inner = heads * d_kv;
+        let std = (d_model as f64).powf(-0.5);
         let bias = first.then(|| {
             let bias = Embedding::new(config.relative_attention_num_buckets, heads);
             bias.weight.set_init(Init::normal(0.0, config.initializer_factor * std));
@@ -250,7 +252,8 @@ impl Dense {
 impl RelativePositionBuckets {
     fn new(config: &Config, bidirectional: bool) -> RelativePositionBuckets {
         let count = config.relative_attention_num_buckets / if bidirectional { 2 } else { 1 };
-        let (exact, max_distance) = (count / 2, config.relative_attention_max_distance);
+        let exact = count / 2;
+        let max_distance = config.relative_attention_max_distance;
         // In f32, as transformers computes it: a distance at the border of two ranges is in the
         // same one.
         let rate = (count - exact) as f32;
@@ -328,7 +331,8 @@ impl Stack {
         let x = self.dropout.forward(self.embed_tokens.forward(ids));
         let is_first = |block: &Block| block.self_attention.relative_attention_bias.is_some();
         let (x, cache) = run_layers(x, &self.block, cache, options, is_first, |i, x, cache| {
-            let (block, has_cache) = (&self.block[i], cache.is_some());
+            let block = &self.block[i];
+            let has_cache = cache.is_some();
             let dropout = |x: Tensor| block.dropout.forward(x);
             let (attended, cache) =
                 block.self_attention.forward(&block.self_norm.forward(x), &bias, cache);
@@ -478,8 +482,8 @@ impl Pretrained for T5 {
         }
         let shared = Embedding::new(vocab_size, d_model);
         shared.weight.set_init(Init::normal(0.0, config.initializer_factor));
-        let (encoder, decoder) =
-            (Stack::new(&config, &shared, false)?, Stack::new(&config, &shared, true)?);
+        let encoder = Stack::new(&config, &shared, false)?;
+        let decoder = Stack::new(&config, &shared, true)?;
         let mut lm_head = config.linear(d_model, vocab_size, 1.0);
         if config.is_tied() {
             lm_head.weight = Parameter::clone(&shared.weight);
@@ -515,10 +519,8 @@ mod tests {
 
     #[test]
     fn a_t5_of_transformers_gives_its_logits_and_tokens() {
-        let (model, expected) = (
-            T5::from_folder(folder("t5")).unwrap_or_else(|e| panic!("{e}")),
-            ExpectedValues::read("t5"),
-        );
+        let model = T5::from_folder(folder("t5")).unwrap_or_else(|e| panic!("{e}"));
+        let expected = ExpectedValues::read("t5");
         let [ids, mask] = ["input_ids", "attention_mask"].map(|name| expected.tensor(name));
         let decoding = model.decoding(&ids, Some(&mask));
         check_decoder("t5", &decoding, |ids| decoding.forward(ids));

@@ -39,7 +39,8 @@ pub use config::{Config, DownBlockType, UpBlockType};
 /// };
 /// let model = UNet::new(config)?;
 /// model.initialize(0);
-/// let (noisy, timesteps) = (Tensor::zeros(DType::F32, [4, 1, 28, 28]), Tensor::zeros(DType::I32, [4]));
+/// let noisy = Tensor::zeros(DType::F32, [4, 1, 28, 28]);
+/// let timesteps = Tensor::zeros(DType::I32, [4]);
 /// assert_eq!(model.forward(&noisy, timesteps, None).ty(), noisy.ty());
 /// # Ok::<(), fulmen_models::Error>(())
 /// ```
@@ -149,7 +150,8 @@ impl UNet {
         timesteps: &Tensor,
         classes: Option<&Tensor>,
     ) -> Result<Tensor, Refusal> {
-        let (x, timesteps) = (sample.live()?, timesteps.live()?);
+        let x = sample.live()?;
+        let timesteps = timesteps.live()?;
         let halved = 1 << (self.down_blocks.len() - 1);
         let [batch, _, height, width] = *x.shape().dims() else {
             return Err(
@@ -241,7 +243,8 @@ impl UNet {
         let step = -10_000f64.ln() / (half as f64 - self.config.freq_shift);
         let frequencies = (Tensor::arange(DType::F32, half) * step).exp();
         let angles = timesteps.to_dtype(DType::F32).unsqueeze(1) * frequencies;
-        let (sin, cos) = (angles.sin(), angles.cos());
+        let sin = angles.sin();
+        let cos = angles.cos();
         Tensor::concatenate(
             &if self.config.flip_sin_to_cos { [&cos, &sin] } else { [&sin, &cos] },
             1,
@@ -374,14 +377,17 @@ impl Pretrained for UNet {
                 )));
             }
         }
-        let (first, last) = (channels[0], channels[channels.len() - 1]);
+        let first = channels[0];
+        let last = channels[channels.len() - 1];
         let attentions = |count: usize, channels| {
             (0..count).map(|_| SpatialAttention::new(&config, channels)).collect()
         };
         let layers = config.layers_per_block;
 
         // The numbers of channels that the way up will concatenate.
-        let (mut inputs, mut skip_channels, mut down_blocks) = (first, vec![first], Vec::new());
+        let mut inputs = first;
+        let mut skip_channels = vec![first];
+        let mut down_blocks = Vec::new();
         for (i, (&outputs, kind)) in channels.iter().zip(&config.down_block_types).enumerate() {
             let halves = i + 1 < channels.len();
             let conv =

@@ -208,8 +208,8 @@ impl ViT {
     fn features(&self, pixel_values: &Tensor) -> Result<Tensor, Refusal> {
         let x = self.vit.embeddings.forward(pixel_values.live()?, &self.config)?;
         let ViT { gradient_checkpointing, scan_layers, .. } = *self;
-        let (blocks, options) =
-            (&self.vit.encoder.layer, LayerOptions { gradient_checkpointing, scan_layers });
+        let blocks = &self.vit.encoder.layer;
+        let options = LayerOptions { gradient_checkpointing, scan_layers };
         let x =
             run_layers(x, blocks, None, options, |_| true, |i, x, _| (blocks[i].forward(x), None))
                 .0;

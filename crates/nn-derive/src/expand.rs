@@ -57,7 +57,8 @@ pub(crate) fn expand(input: &DeriveInput) -> syn::Result<TokenStream> {
             parameter.bounds.push(syn::parse2(quote!(#nn::Module))?);
         }
     }
-    let (name, (parameters, arguments, bounds)) = (&input.ident, generics.split_for_impl());
+    let name = &input.ident;
+    let (parameters, arguments, bounds) = generics.split_for_impl();
     Ok(quote! {
         #[automatically_derived]
         impl #parameters #nn::Module for #name #arguments #bounds {

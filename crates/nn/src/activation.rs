@@ -51,7 +51,8 @@ macro_rules! f32_functions {
         #[track_caller]
         pub fn $name($x: &Tensor $(, $setting: f64)*) -> Tensor {
             let _scope = NN.open();
-            let ($x, dtype) = (&wide($x), $x.dtype());
+            let dtype = $x.dtype();
+            let $x = &wide($x);
             let result: Tensor = $result;
             result.to_dtype(dtype)
         }
@@ -171,7 +172,8 @@ pub(crate) const SELU_ALPHA: f64 = 1.673_263_242_354_377_2;
 
 /// `above·x` above 0, `below·(exp(rate·x) − 1)` elsewhere.
 fn rectified(x: &Tensor, above: f64, below: f64, rate: f64) -> Tensor {
-    let (x, dtype) = (&wide(x), x.dtype());
+    let dtype = x.dtype();
+    let x = &wide(x);
     let positive = x.gt(0.0);
     // The unused branch must not overflow: its gradient, 0·∞, would be NaN.
     let negative = positive.select(&x.zeros_like(), x);
@@ -255,7 +257,8 @@ pub fn glu(x: &Tensor, axis: isize) -> Tensor {
             )
             .into());
         }
-        let (wide, half) = (wide(x), size / 2);
+        let wide = wide(x);
+        let half = size / 2;
         Ok((wide.narrow(axis, 0, half) * wide.narrow(axis, half, half).sigmoid())
             .to_dtype(x.dtype()))
     })

@@ -43,7 +43,9 @@ pub fn scaled_dot_product_attention(
     causal: bool,
 ) -> Tensor {
     let _scope = NN.open();
-    let (q, k, v) = (q.as_tensor(), k.as_tensor(), v.as_tensor());
+    let q = q.as_tensor();
+    let k = k.as_tensor();
+    let v = v.as_tensor();
     Attention::new().causal(causal).forward(q, k, v)
 }
 
@@ -124,7 +126,8 @@ impl Attention {
     /// use fulmen_nn::attention::Attention;
     /// use fulmen_tensor::{DType, Tensor};
     ///
-    /// let (q, k) = (Tensor::ones(DType::F32, [2, 8, 5, 16]), Tensor::ones(DType::F32, [2, 2, 5, 16]));
+    /// let q = Tensor::ones(DType::F32, [2, 8, 5, 16]);
+    /// let k = Tensor::ones(DType::F32, [2, 2, 5, 16]);
     /// let y = Attention::new().enable_gqa(true).causal(true).forward(&q, &k, &k);
     /// assert_eq!(y.ty().to_string(), "f32[2, 8, 5, 16]");
     /// ```
@@ -144,7 +147,9 @@ impl Attention {
 
     /// What is wrong with the arguments, if anything.
     fn check_inputs(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Option<String> {
-        let (qt, kt, vt) = (q.ty(), k.ty(), v.ty());
+        let qt = q.ty();
+        let kt = k.ty();
+        let vt = v.ty();
         if let Some(ty) =
             [qt, kt, vt].into_iter().find(|ty| ty.shape.rank() < 2 || !ty.dtype.is_float())
         {
@@ -157,7 +162,8 @@ impl Attention {
             return Some(format!("the numbers of keys and values differ (axis -2): {kt} and {vt}"));
         }
         if self.grouped {
-            let (rank, heads) = (q.rank().min(k.rank()).min(v.rank()), k.size(-3));
+            let rank = q.rank().min(k.rank()).min(v.rank());
+            let heads = k.size(-3);
             if rank < 3 || heads == 0 || !q.size(-3).is_multiple_of(heads) || v.size(-3) != heads {
                 return Some(format!(
                     "the heads of the queries {qt} are not a multiple of those of keys {kt} and values {vt} (axis -3)"
@@ -176,7 +182,9 @@ impl Attention {
     /// The weighted means of the values.
     #[track_caller]
     pub fn forward(&self, q: impl AsTensor, k: impl AsTensor, v: impl AsTensor) -> Tensor {
-        let (q, k, v) = (q.as_tensor(), k.as_tensor(), v.as_tensor());
+        let q = q.as_tensor();
+        let k = k.as_tensor();
+        let v = v.as_tensor();
         self.forward_with_weights(q, k, v).0
     }
 
@@ -188,7 +196,9 @@ impl Attention {
         k: impl AsTensor,
         v: impl AsTensor,
     ) -> (Tensor, Tensor) {
-        let (q, k, v) = (q.as_tensor(), k.as_tensor(), v.as_tensor());
+        let q = q.as_tensor();
+        let k = k.as_tensor();
+        let v = v.as_tensor();
         NN.record("scaled_dot_product_attention", || self.weigh(q, k, v))
     }
 

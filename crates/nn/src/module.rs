@@ -52,7 +52,8 @@ pub trait Module {
     /// The parameters with their names, in the order of the fields. A parameter with several names
     /// (tied weights) is listed once, under the first.
     fn parameters(&self) -> Vec<(String, Parameter)> {
-        let (mut parameters, mut seen) = (Vec::new(), HashSet::new());
+        let mut parameters = Vec::new();
+        let mut seen = HashSet::new();
         each_parameter(self, |name, parameter| {
             if seen.insert(parameter.address()) {
                 parameters.push((name.into(), parameter.clone()));

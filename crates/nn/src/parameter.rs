@@ -108,11 +108,13 @@ impl Parameter {
     #[track_caller]
     pub fn tie(&self, other: &Parameter) -> Result<()> {
         let _one_at_a_time = lock(&TIE_LOCK);
-        let ((from, cell), (to, target)) = (self.resolve(), other.resolve());
+        let (from, cell) = self.resolve();
+        let (to, target) = other.resolve();
         if Arc::ptr_eq(&cell, &target) {
             return Ok(());
         }
-        let (ty, expected) = (cell.variable.ty(), target.variable.ty());
+        let ty = cell.variable.ty();
+        let expected = target.variable.ty();
         if ty != expected {
             let message = format!(
                 "cannot tie {ty} to {expected}: tied parameters have one shape and one dtype"

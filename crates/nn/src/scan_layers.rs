@@ -88,7 +88,8 @@ pub fn scan_layers<'m, M: Module + ?Sized + 'm>(
                     .map(|i| stack(keys.iter().map(|layer_keys| &layer_keys[i]))),
             );
         }
-        let (mut changed, mut drawn_after) = (Vec::new(), Vec::new());
+        let mut changed = Vec::new();
+        let mut drawn_after = Vec::new();
         let restore = Restore(first);
         let (last, ys) = scan(&[x], &xs, |carry, slices| {
             let (values, keys) = slices.split_at(first.cells.len());
@@ -227,7 +228,8 @@ impl LayerContents {
 
     /// Rejects a layer that is not equal to this one, the first.
     fn compare(&self, number: usize, other: &LayerContents) -> Result<(), String> {
-        let (entries, other_entries) = (&self.entries, &other.entries);
+        let entries = &self.entries;
+        let other_entries = &other.entries;
         let count = entries.len().max(other_entries.len());
         if let Some(i) = (0..count).find(|&i| entries.get(i) != other_entries.get(i)) {
             let entry = |entries: &[String]| {

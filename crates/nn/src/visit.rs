@@ -106,7 +106,8 @@ impl<'a> Visit<'a> {
             }
         }
         let outer = if self.path.is_empty() { String::new() } else { format!("{}.", self.path) };
-        let (from, to) = (format!("{outer}{from}"), format!("{outer}{to}"));
+        let from = format!("{outer}{from}");
+        let to = format!("{outer}{to}");
         let mut rename = Rename { visitor: &mut *self.visitor, from, to };
         module.visit(&mut Visit { path: self.path.clone(), visitor: &mut rename });
     }

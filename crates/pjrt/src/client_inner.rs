@@ -121,7 +121,9 @@ impl ClientInner {
 impl Drop for ClientInner {
     fn drop(&mut self) {
         let in_flight = std::mem::take(self.in_flight.get_mut());
-        let (api, raw, store) = (self.api(), SendClient(self.raw), self.store.take());
+        let api = self.api();
+        let raw = SendClient(self.raw);
+        let store = self.store.take();
         let close = move || {
             let SendClient(raw) = { raw };
             for event in &in_flight {

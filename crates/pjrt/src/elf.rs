@@ -51,7 +51,9 @@ pub(crate) fn check(path: &Path) -> Result<()> {
     if !fits(long(&head, 40), short(&head, 58) * short(&head, 60)) {
         return Err(cut());
     }
-    let (start, each, count) = (long(&head, 32), short(&head, 54), short(&head, 56));
+    let start = long(&head, 32);
+    let each = short(&head, 54);
+    let count = short(&head, 56);
     if each < PROGRAM_HEADER as u64 || count == 0 {
         return Err(refuse("it has no program headers".to_owned()));
     }

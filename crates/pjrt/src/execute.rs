@@ -98,7 +98,8 @@ impl LoadedExecutable {
         start_marks::remove_expired();
         let client = self.client().inner();
         let signature = self.signature();
-        let (devices, parameters) = (self.devices().len(), signature.parameters.len());
+        let devices = self.devices().len();
+        let parameters = signature.parameters.len();
 
         let non_donatable = (0..parameters)
             .filter(|&i| {
@@ -163,7 +164,8 @@ impl LoadedExecutable {
             .into_iter()
             .enumerate()
             .map(|(i, raw)| {
-                let (device, output) = (i / signature.outputs.len(), i % signature.outputs.len());
+                let device = i / signature.outputs.len();
+                let output = i % signature.outputs.len();
                 let array = Arc::clone(signature.shared_output(output));
                 non_null(raw, "output")
                     .map(|raw| Buffer::new(raw, array, self.devices()[device].clone()))
@@ -185,7 +187,8 @@ impl LoadedExecutable {
     }
 
     fn check_arguments(&self, arguments: &[Vec<Argument<'_>>]) -> Result<()> {
-        let (name, signature) = (self.name(), self.signature());
+        let name = self.name();
+        let signature = self.signature();
         if arguments.len() != self.devices().len() {
             return Err(Error::invalid(format!(
                 "{name} runs on {} of this host, but arguments were given for {}",

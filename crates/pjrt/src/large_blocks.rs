@@ -190,8 +190,8 @@ fn take(size: usize) -> Option<*mut c_void> {
 /// Maps `length` bytes, a multiple of `PAGE`, at a multiple of `PAGE`.
 fn map(length: usize) -> Option<usize> {
     let mapped = length.checked_add(PAGE)?;
-    let (access, flags) =
-        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     // SAFETY: a new mapping at an address of the kernel's choice replaces no other.
     let start = unsafe { libc::mmap(ptr::null_mut(), mapped, access, flags, -1, 0) };
     if start == libc::MAP_FAILED {

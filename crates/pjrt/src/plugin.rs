@@ -110,7 +110,8 @@ impl Plugin {
             return Ok(plugin.clone());
         }
         let (api, metadata) = open_whole(&real)?;
-        let (key, stamp) = (file_number(&metadata), Stamp::new(&metadata));
+        let key = file_number(&metadata);
+        let stamp = Stamp::new(&metadata);
         let plugin = Self(Arc::new(Inner {
             api,
             path: real,

@@ -256,7 +256,8 @@ impl<'a> Scanner<'a> {
             rest.iter().position(|&byte| !is_part(byte)).unwrap_or(rest.len())
         };
         while let Some(&byte) = bytes.get(self.position) {
-            let (start, before) = (self.position, self.before);
+            let start = self.position;
+            let before = self.before;
             let mut text = None;
             self.position += 1;
             match byte {

@@ -65,7 +65,8 @@ impl Binary {
             ))
         };
         let mut file = open_regular(path).map_err(unreadable)?;
-        let (mut hash, mut block) = (Sha256::new(), vec![0; 1 << 20]);
+        let mut hash = Sha256::new();
+        let mut block = vec![0; 1 << 20];
         loop {
             match file.read(&mut block).map_err(unreadable)? {
                 0 => break,
@@ -82,7 +83,8 @@ impl Binary {
 
     /// Why a host cannot run it.
     pub(crate) fn incompatibility(&self, machine: &str, glibc: Option<Glibc>) -> Option<String> {
-        let (path, requirements) = (self.path.display(), &self.requirements);
+        let path = self.path.display();
+        let requirements = &self.requirements;
         if let Some(needed) = requirements.machine.filter(|needed| *needed != machine) {
             return Some(format!("its processor is {machine}, but {path} is built for {needed}"));
         }

@@ -75,7 +75,8 @@ fn start(
     let input = child.stdin.take();
     let send = send.clone();
     thread::spawn(move || {
-        let (out, err) = (child.stdout.take(), child.stderr.take());
+        let out = child.stdout.take();
+        let err = child.stderr.take();
         thread::scope(|scope| {
             scope.spawn(|| send_lines(out, worker, &send));
             send_lines(err, worker, &send);

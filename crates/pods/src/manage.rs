@@ -104,7 +104,9 @@ impl Row {
     fn parse(host: &str, line: &str) -> Option<Row> {
         let mut words = line.split(' ');
         let (run, worker) = words.next()?.rsplit_once('/')?;
-        let (run, host, worker) = (run.to_owned(), host.to_owned(), worker.parse().ok()?);
+        let run = run.to_owned();
+        let host = host.to_owned();
+        let worker = worker.parse().ok()?;
         let reported_state = words.next()?;
         let exit_code = words.next()?.parse().ok();
         let pid = words.next()?.parse().ok();

@@ -209,7 +209,8 @@ impl Monitor {
             Some((group, index))
         });
         let Some((group, index)) = target else { return };
-        let (signaled, slot) = (group.last_signal.is_some(), &mut group.slots[index]);
+        let signaled = group.last_signal.is_some();
+        let slot = &mut group.slots[index];
         if slot.end.is_some() {
             return;
         }

@@ -153,7 +153,8 @@ mod tests {
             "worker 1 was killed by signal 9, exit code 137",
             true,
         );
-        let (lost, stuck) = (End::Lost("no route".into()), End::Stuck("stopped".into()));
+        let lost = End::Lost("no route".into());
+        let stuck = End::Stuck("stopped".into());
         check(
             &[exited(1), stuck.clone(), lost.clone()],
             None,

@@ -124,7 +124,8 @@ impl Plan {
         }
         let lease = if arguments.detach { 0 } else { arguments.lost_timeout.as_secs() };
         let wait_for = arguments.wait_for.clone().unwrap_or_default();
-        let (grace, wait_timeout) = (arguments.grace.as_secs(), arguments.wait_timeout);
+        let grace = arguments.grace.as_secs();
+        let wait_timeout = arguments.wait_timeout;
         let launcher = random(8)?;
         let folder = if ssh.is_local {
             let folder = std::env::current_dir().and_then(std::path::absolute);

@@ -113,7 +113,8 @@ pub(crate) fn run(run: &Run, out: &mut dyn Write, signals: Receiver<Signal>) -> 
     } else {
         vec![workers]
     };
-    let (ssh, run) = (plan.ssh.clone(), plan.run.clone());
+    let ssh = plan.ssh.clone();
+    let run = plan.run.clone();
     let output = Output::new(&run, WhenFull::Skip);
     let monitor = Monitor::new(ssh, run, limits, Some(plan), arguments.max_restarts, output);
     Ok(monitor.run_and_print(groups, signals, out))

@@ -126,8 +126,9 @@ impl Feasibility {
     }
 
     fn write(&self, f: &mut fmt::Formatter<'_>, speed: Option<&LoaderSpeed>) -> fmt::Result {
-        let (slice, chips, devices) =
-            (&self.slice, self.slice.num_chips(), self.slice.num_devices());
+        let slice = &self.slice;
+        let chips = self.slice.num_chips();
+        let devices = self.slice.num_devices();
         let requested = if slice.requested_name() == slice.name() {
             String::new()
         } else {
@@ -208,7 +209,8 @@ impl Feasibility {
 
 fn write_step(f: &mut fmt::Formatter<'_>, step: &StepCost, slice: &Slice) -> fmt::Result {
     let devices = slice.num_devices();
-    let (arguments, temporaries) = (memory(step.argument_bytes), memory(step.temp_bytes));
+    let arguments = memory(step.argument_bytes);
+    let temporaries = memory(step.temp_bytes);
     writeln!(f, "  memory      {arguments} for state and batch, {temporaries} for the step")?;
     let total = amount(step.flops * devices as f64, "FLOP");
     writeln!(f, "  arithmetic  {} a device, {total} in total", amount(step.flops, "FLOP"))?;
@@ -220,8 +222,8 @@ fn write_step(f: &mut fmt::Formatter<'_>, step: &StepCost, slice: &Slice) -> fmt
     )?;
     let (loops, unknown) = step.loops;
     if loops > 0 {
-        let (flops, bytes) =
-            (amount(step.counted_once.0, "FLOP"), amount(step.counted_once.1, "B"));
+        let flops = amount(step.counted_once.0, "FLOP");
+        let bytes = amount(step.counted_once.1, "B");
         writeln!(
             f,
             "              with the {} counted by length; the compiler counts each once: {flops}, {bytes}",

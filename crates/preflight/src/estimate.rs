@@ -161,8 +161,11 @@ fn add_cost(
 
     let further = module.cost_of_further_runs();
     let counted_once = (analysis.flops().unwrap_or(0.0), analysis.bytes_accessed().unwrap_or(0.0));
-    let (flops, bytes_accessed) = (counted_once.0 + further.flops, counted_once.1 + further.bytes);
-    let (products, collectives, loops) = (module.products(), module.collectives(), module.loops());
+    let flops = counted_once.0 + further.flops;
+    let bytes_accessed = counted_once.1 + further.bytes;
+    let products = module.products();
+    let collectives = module.collectives();
+    let loops = module.loops();
     let further_passes = |p: &fulmen_pjrt::hlo::PlacedProduct| {
         p.product.flops * p.times as f64 * f64::from(p.product.passes().saturating_sub(1))
     };
@@ -369,12 +372,13 @@ mod tests {
         let Some(plugin) = crate::libtpu::libtpu() else { return };
         const BLOCKS: usize = 16;
         const WIDTH: usize = 2048;
-        let (rows, f32s) =
-            (Sharding::new([Some("data")]), |dims| TensorType::new(DType::F32, dims));
+        let rows = Sharding::new([Some("data")]);
+        let f32s = |dims| TensorType::new(DType::F32, dims);
         let mut types = vec![f32s([WIDTH, WIDTH]); BLOCKS];
         types.push(f32s([512, WIDTH]));
         let function = Function::trace("step", &types, |inputs| {
-            let (weights, x) = (&inputs[..BLOCKS], inputs[BLOCKS].clone());
+            let weights = &inputs[..BLOCKS];
+            let x = inputs[BLOCKS].clone();
             let block = |h: &Tensor, weight: &Tensor| {
                 let product = h.to_dtype(DType::Bf16).matmul(&weight.to_dtype(DType::Bf16));
                 product.to_dtype(DType::F32).tanh() + h

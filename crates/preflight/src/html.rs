@@ -208,7 +208,8 @@ fn roofline(feasibility: &Feasibility) -> Html {
         return with_name(feasibility, paragraph("The step does not fit, so it was not compiled."));
     };
     let chip = feasibility.slice.generation();
-    let (peak, bandwidth) = (chip.device_flops(), chip.device_hbm_bandwidth());
+    let peak = chip.device_flops();
+    let bandwidth = chip.device_hbm_bandwidth();
     let roof = |intensity: f64| (intensity, peak.min(intensity * bandwidth));
     // Lines that move no bytes are at the right end.
     let intensity = |line: &LineCost| line.flops / line.hbm_traffic.max(1.0);

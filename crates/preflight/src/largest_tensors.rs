@@ -132,7 +132,8 @@ fn most_at_once(lifetimes: &[Lifetime]) -> u64 {
     }
     // At one time, the ends come first.
     changes.sort_unstable();
-    let (mut now, mut most) = (0_u64, 0);
+    let mut now = 0_u64;
+    let mut most = 0;
     for (_, begins, count) in changes {
         now = if begins { now.saturating_add(count) } else { now.saturating_sub(count) };
         most = most.max(now);
@@ -325,8 +326,8 @@ mod tests {
         let [q, k, v] = [0, 1, 2].map(|i| heads(&weights[i]));
         let positions = Tensor::arange(DType::I32, LENGTH);
         let is_past = positions.unsqueeze(1).ge(&positions);
-        let (scores, line) =
-            (q.matmul(&k.transpose(2, 3)).masked_fill(&is_past.not(), -1e9).softmax(-1), line!());
+        let scores = q.matmul(&k.transpose(2, 3)).masked_fill(&is_past.not(), -1e9).softmax(-1);
+        let line = line!();
         let values = scores.matmul(&v).transpose(1, 2).reshape([batch, LENGTH, WIDTH]);
         let x = x + values.matmul(&weights[3]);
         (&x + x.matmul(&weights[4]).tanh().matmul(&weights[5]), line)

@@ -163,7 +163,8 @@ impl List<'_> {
         let Some((name, source)) = name(self.ops, value) else { return };
         let mut ty = op.types[value.output].clone();
         let mut split = self.splits[value.op].results[value.output].clone();
-        let (mut from, mut count) = (computed.1, 1);
+        let mut from = computed.1;
+        let mut count = 1;
         let body = op.bodies.last().filter(|body| value.output < body.results.len());
         if let Some(body) = body.filter(|body| is_stacked(op, body, value.output)) {
             let one = body.results[value.output];

@@ -16,7 +16,8 @@ pub fn topology(plugin: &Plugin, slice: &Slice) -> Result<Topology> {
     let topology = plugin
         .topology_with(&slice.single_name(), &topology_options(slice))
         .map_err(|e| Error::compiler(format!("describing {slice}"), e))?;
-    let (expected, actual) = (slice.num_devices(), topology.devices().len());
+    let expected = slice.num_devices();
+    let actual = topology.devices().len();
     if actual != expected {
         return Err(Error::usage(format!(
             "libtpu says that {slice} has {actual} devices instead of {expected}"

@@ -56,10 +56,11 @@ fn utilization(product: &Product, unit: u64) -> f64 {
 /// The share of the matrix units' time, over all products, that is not spent on padding; `None` if
 /// there are no products.
 pub fn share_used(products: &[PlacedProduct], unit: u64) -> Option<f64> {
-    let (mut work, mut time) = (0.0, 0.0);
+    let mut work = 0.0;
+    let mut time = 0.0;
     for placed in products {
-        let (flops, used) =
-            (placed.product.flops * placed.times as f64, utilization(&placed.product, unit));
+        let flops = placed.product.flops * placed.times as f64;
+        let used = utilization(&placed.product, unit);
         if used > 0.0 {
             work += flops;
             time += flops / used;
@@ -106,8 +107,9 @@ fn with_bodies(list: &[RecordedOp], times: u64) -> Vec<Placed<'_>> {
 fn recorded_product(placed: &Placed<'_>, devices: u64) -> Option<PlacedProduct> {
     let r = placed.op;
     let ty = |i: usize| placed.operand(i);
-    let (left, right, result) =
-        (ty(0)?.shape.dims(), ty(1)?.shape.dims(), r.types.first()?.shape.dims());
+    let left = ty(0)?.shape.dims();
+    let right = ty(1)?.shape.dims();
+    let result = r.types.first()?.shape.dims();
     let len = |dims: &[usize]| dims.iter().fold(1_u64, |n, &dim| n.saturating_mul(dim as u64));
     let (batch, rows, inner, columns) = match r.operation? {
         // The leading axes of the right side, if any, match those of the left. The first of them is
@@ -135,7 +137,8 @@ fn recorded_product(placed: &Placed<'_>, devices: u64) -> Option<PlacedProduct> 
         _ => return None,
     };
     let flops = 2.0 * batch as f64 * rows as f64 * inner as f64 * columns as f64;
-    let (operands, precision) = (ElementType::F32, Precision::Default);
+    let operands = ElementType::F32;
+    let precision = Precision::Default;
     Some(PlacedProduct {
         product: Product {
             batch,
@@ -320,7 +323,8 @@ mod tests {
 
     fn product(rows: u64, inner: u64, columns: u64) -> PlacedProduct {
         let flops = 2.0 * rows as f64 * inner as f64 * columns as f64;
-        let (operands, precision) = (ElementType::Bf16, Precision::Default);
+        let operands = ElementType::Bf16;
+        let precision = Precision::Default;
         PlacedProduct {
             product: Product {
                 batch: 1,

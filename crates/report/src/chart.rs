@@ -130,7 +130,8 @@ impl Chart {
         let series: Vec<Series> = self.series.iter().map(finite_series).collect();
         let ys = || series.iter().flat_map(|s| s.points.iter().map(|p| p.1));
         let xs = || series.iter().flat_map(|s| s.points.iter().map(|p| p.0));
-        let (mut x_range, mut y_range) = (Range::of(xs())?, Range::of(ys())?);
+        let mut x_range = Range::of(xs())?;
+        let mut y_range = Range::of(ys())?;
         let columns = series.iter().any(|s| s.mark == Mark::Columns);
         let wide = y_range.low > 0.0 && y_range.high / y_range.low >= MIN_LOG_RATIO;
         let log_y = self.log_y.unwrap_or(wide && !columns) && y_range.low > 0.0;
@@ -356,7 +357,8 @@ impl Axis {
 fn axes(x: &Axis, y: &Axis, x_label: &str, y_label: &str) -> Html {
     let mut parts = Vec::new();
     let mut lines = String::new();
-    let (left, bottom) = (x.start_pixel, y.start_pixel);
+    let left = x.start_pixel;
+    let bottom = y.start_pixel;
     for tick in y.ticks() {
         let position = y.pixel(tick);
         let _ = write!(lines, "M{left:.1} {position:.1}H{:.1}", x.end_pixel);
@@ -433,8 +435,10 @@ fn marks(series: &Series, x: &Axis, y: &Axis) -> Vec<Html> {
         Mark::Columns => {
             let mut path = String::new();
             for (&(px, py), end) in series.points.iter().zip(column_ends(series, x.log)) {
-                let (left, right, top, base) =
-                    (x.pixel(px), x.pixel(end), y.pixel(py), y.pixel(0.0));
+                let left = x.pixel(px);
+                let right = x.pixel(end);
+                let top = y.pixel(py);
+                let base = y.pixel(0.0);
                 let _ = write!(
                     path,
                     "M{left:.1} {base:.1}V{top:.1}H{:.1}V{base:.1}Z",

@@ -60,7 +60,8 @@ fn values(run: &Run) -> Option<String> {
     let rank = |name: &&&str| (**name != "val_loss", !name.starts_with("val"));
     let name = *losses.iter().min_by_key(rank)?;
     let curve = &run.curves()[name];
-    let ((step, last), (best_step, least)) = (curve.last()?, curve.min()?);
+    let (step, last) = curve.last()?;
+    let (best_step, least) = curve.min()?;
     let best = if best_step == step {
         ", its minimum".into()
     } else {

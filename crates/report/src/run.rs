@@ -137,7 +137,8 @@ impl Run {
     /// # Errors
     /// Those of [`Run::open`].
     pub fn refresh(&mut self) -> io::Result<()> {
-        let (path, csv) = (self.folder.join("metrics.jsonl"), self.folder.join("metrics.csv"));
+        let path = self.folder.join("metrics.jsonl");
+        let csv = self.folder.join("metrics.csv");
         self.read_metrics(&path).map_err(|e| with_path(&path, e))?;
         if self.offset == 0 && csv.is_file() {
             self.read_csv(&csv).map_err(|e| with_path(&csv, e))?;

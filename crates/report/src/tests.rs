@@ -28,7 +28,8 @@ fn folder(root: &Path, name: &str, log_points: u64, metrics: usize) -> PathBuf {
     std::fs::create_dir_all(folder.join("media/first_batch")).unwrap();
     let mut lines = String::new();
     for i in 1..=log_points {
-        let (step, x) = (i * 10, i as f64 / log_points as f64);
+        let step = i * 10;
+        let x = i as f64 / log_points as f64;
         let loss = 2.3 * (-3.0 * x).exp() + 0.05 * (i as f64 * 1.7).sin().abs();
         let _ = write!(
             lines,

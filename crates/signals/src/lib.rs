@@ -301,7 +301,8 @@ fn called<T>(listeners: &[(u64, Listener<T>)]) -> Vec<Listener<T>> {
 
 /// Runs on the thread that waits for signals.
 fn receive(signal: Signal) {
-    let (mut state, now) = (STATE.lock(), Instant::now());
+    let mut state = STATE.lock();
+    let now = Instant::now();
     match state.effect(signal, now) {
         Effect::EndAgain => end(signal),
         effect @ (Effect::EndIdle | Effect::EndUnsaved) => {
@@ -318,7 +319,8 @@ fn receive(signal: Signal) {
         Effect::Request => {}
     }
     state.requested = Some((signal, now));
-    let (grace, guards) = (state.grace, state.guards);
+    let grace = state.grace;
+    let guards = state.guards;
     let listeners = called(&state.listeners);
     drop(state);
     listeners.iter().for_each(|listener| listener(signal));
@@ -415,7 +417,8 @@ mod tests {
 
     #[test]
     fn within_a_second_a_repeated_signal_other_than_ctrl_c_counts_once() {
-        let (first, soon) = (Instant::now(), Duration::from_millis(999));
+        let first = Instant::now();
+        let soon = Duration::from_millis(999);
         let state = |running, stepped, requested| State {
             running,
             stepped,
@@ -426,8 +429,9 @@ mod tests {
             end_listeners_so_far: 0,
             end_listeners: Vec::new(),
         };
-        let (idle, begun, stepped) =
-            (state(0, true, None), state(1, false, None), state(1, true, None));
+        let idle = state(0, true, None);
+        let begun = state(1, false, None);
+        let stepped = state(1, true, None);
         assert_eq!(
             [idle, begun, stepped].map(|state| state.effect(Signal::HangUp, first)),
             [Effect::EndIdle, Effect::EndUnsaved, Effect::Request]
@@ -450,8 +454,10 @@ mod tests {
 
     #[test]
     fn the_last_hook_runs_before_the_end() {
-        let (done, first) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(0)));
-        let (list, number) = (done.clone(), first.clone());
+        let done = Arc::new(Mutex::new(Vec::new()));
+        let first = Arc::new(Mutex::new(0));
+        let list = done.clone();
+        let number = first.clone();
         run_before_exit();
         before_exit(move || *number.lock() += 1);
         before_exit(move || list.lock().push("bye"));

@@ -76,7 +76,8 @@ fn check_sizes(input: &SourceFile, block: &IpcBlock, bytes: &[u8]) -> Result<()>
         let Some(claim) = start.and_then(|rest| rest.first_chunk()) else {
             return Err(damaged(input, "a buffer is outside of its batch"));
         };
-        let (claim, length) = (i64::from_le_bytes(*claim), buffer.length().min(body.len() as i64));
+        let claim = i64::from_le_bytes(*claim);
+        let length = buffer.length().min(body.len() as i64);
         if claim > length.saturating_mul(max_ratio) {
             return Err(damaged(
                 input,
@@ -167,7 +168,8 @@ impl ArrowFile {
             )));
         }
         let mut schema: Option<(SchemaRef, MetadataVersion)> = None;
-        let (mut dictionaries, mut batches) = (Vec::new(), Vec::new());
+        let mut dictionaries = Vec::new();
+        let mut batches = Vec::new();
         let mut offset = 0u64;
         while let Some((prefix, len)) = message_length(input, offset)? {
             let metadata = input.read_range(offset + prefix, len)?;

@@ -100,7 +100,8 @@ impl Csv {
         files.iter().try_for_each(|(file, file_names)| {
             check_header(&file.input, file_names, &first.input, names)
         })?;
-        let (columns, format) = (columns(names), CsvFormat::new(names.clone(), options));
+        let columns = columns(names);
+        let format = CsvFormat::new(names.clone(), options);
         let blocks = TextBlocks::new(files.into_iter().map(|(file, _)| file).collect(), format);
         Ok(Csv {
             rows: BlockReader::new(

@@ -190,7 +190,8 @@ impl Scan {
         let block = BLOCK.max((names.len() as u64) << 9).min(1 << 20);
         first_row.lines.iter().for_each(|&line| file.push(start, line, block));
         while scan.skip_blank(&input, reader)? {
-            let (start, line) = (scan.offset, scan.line);
+            let start = scan.offset;
+            let line = scan.line;
             let count = scan.record(&input, reader, None)?;
             scan.check_count(&input, line, count, names.len())?;
             file.push(start, line, block);
@@ -208,7 +209,8 @@ impl Scan {
         records: &mut Records,
     ) -> StopReason {
         while records.bytes.len() + records.ends.len() < size {
-            let (bytes, ends) = (records.bytes.len(), records.ends.len());
+            let bytes = records.bytes.len();
+            let ends = records.ends.len();
             let end = match self.skip_blank(file, reader) {
                 Ok(false) => StopReason::File,
                 Ok(true) => {
@@ -305,7 +307,8 @@ impl Scan {
         reader: &mut dyn BufRead,
         mut keep: Option<&mut Records>,
     ) -> Result<usize> {
-        let (mut values, first_line) = (0, self.line);
+        let mut values = 0;
+        let first_line = self.line;
         let start = keep.as_ref().map_or(0, |records| records.bytes.len());
         self.parser.set_line(first_line);
         loop {

@@ -35,7 +35,8 @@ pub(crate) fn configs(card: &str) -> Result<Option<Vec<CardConfig>>, String> {
     if lines.next().is_none_or(|line| line.trim_start_matches('\u{feff}').trim_end() != "---") {
         return Ok(None);
     }
-    let (mut yaml, mut inside) = ("\n".to_owned(), false);
+    let mut yaml = "\n".to_owned();
+    let mut inside = false;
     for line in lines.take_while(|line| line.trim_end() != "---") {
         // A list may have the same indentation as its key.
         if !line.starts_with([' ', '\t', '-', '#']) && !line.trim().is_empty() {

@@ -91,7 +91,8 @@ fn nan_to_null(line: &[u8]) -> (Vec<u8>, Vec<usize>) {
     let mut replaced = Vec::with_capacity(line.len() + 8);
     let mut positions = Vec::new();
     let mut rest = line;
-    let (mut in_text, mut is_escaped) = (false, false);
+    let mut in_text = false;
+    let mut is_escaped = false;
     while let [byte, after @ ..] = rest {
         if !in_text && rest.starts_with(b"NaN") {
             positions.push(replaced.len());

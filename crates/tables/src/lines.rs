@@ -76,7 +76,8 @@ struct LineFormat {
 
 impl Format for LineFormat {
     fn decode(&self, file: &Arc<SourceFile>, first: u64, mut bytes: &[u8]) -> Result<Block> {
-        let (mut lines, mut numbers) = (BinaryBuilder::new(), Vec::new());
+        let mut lines = BinaryBuilder::new();
+        let mut numbers = Vec::new();
         let mut reader = LineReader { number: first - 1, ..LineReader::default() };
         while let Some((_, line)) = reader.next(file, &mut bytes, self.blank)? {
             lines.append_value(line);
@@ -180,7 +181,9 @@ impl<T: Send + 'static> Stream for LineStream<T> {
 
     /// Lines are parsed later, on any thread, so an invalid line is only one bad item.
     fn deferred(&self, _epoch: u64) -> Result<Items<Deferred<T>>> {
-        let (files, blank, parse) = (Arc::clone(&self.files), self.blank, self.parse);
+        let files = Arc::clone(&self.files);
+        let blank = self.blank;
+        let parse = self.parse;
         let lines = Lines { files, next: 0, open: None, blank };
         Ok(Box::new(lines.scan(0, move |index, line| {
             Some(line.map(|line| {

@@ -303,7 +303,8 @@ impl ParquetBlocks {
     /// The rows of this part, which is the next one in the row group.
     fn next(&self, part: &Part, reader: &mut RowGroupReader) -> Result<Option<RecordBatch>> {
         let RowGroupReader { batches, input } = reader;
-        let (file, mask) = (&self.files[part.file], &self.masks[part.file]);
+        let file = &self.files[part.file];
+        let mask = &self.masks[part.file];
         let undecodable = |reason: &dyn std::fmt::Display| {
             input
                 .failed()
@@ -330,7 +331,8 @@ impl BlockSource for ParquetBlocks {
     fn decode(&self, block: usize) -> Result<Block> {
         let part = &self.parts[block];
         let file = &self.files[part.file];
-        let (mask, rows) = (&self.masks[part.file], part.rows.len());
+        let mask = &self.masks[part.file];
+        let rows = part.rows.len();
         let mut reader =
             guard(&file.input, || file.reader(part.group, mask, part.rows.clone(), rows))?;
         match self.next(part, &mut reader)? {
@@ -365,7 +367,8 @@ struct Parts {
 
 impl Parts {
     fn read(&mut self, part: &Part) -> Result<RecordBatch> {
-        let (file, mask) = (&self.blocks.files[part.file], &self.blocks.masks[part.file]);
+        let file = &self.blocks.files[part.file];
+        let mask = &self.blocks.masks[part.file];
         if part.rows.start == 0 {
             let rows = file.metadata.metadata().row_group(part.group).num_rows() as usize;
             self.reader = Some(guard(&file.input, || {
@@ -393,7 +396,8 @@ impl Iterator for Parts {
 
     fn next(&mut self) -> Option<Self::Item> {
         let blocks = Arc::clone(&self.blocks);
-        let (number, part) = (self.next, blocks.parts.get(self.next)?);
+        let number = self.next;
+        let part = blocks.parts.get(self.next)?;
         let read = self.read(part);
         let group = (part.file, part.group);
         let is_lost = |part: &&Part| read.is_err() && (part.file, part.group) == group;

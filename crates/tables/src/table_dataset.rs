@@ -263,7 +263,8 @@ impl FieldWriter {
         row: &BorrowedRow<'_>,
         out: &mut [u8],
     ) -> std::result::Result<(), (usize, Mismatch)> {
-        let (dtype, column) = (self.field.dtype, self.columns.first().copied().unwrap_or(0));
+        let dtype = self.field.dtype;
+        let column = self.columns.first().copied().unwrap_or(0);
         if let Some(labels) = &self.labels {
             let label = match (row.cell(column), self.fill) {
                 (ScalarRef::Missing, Some(fill)) => Ok(fill as i32),

@@ -142,7 +142,8 @@ impl<F: Format> BlockSource for TextBlocks<F> {
     }
 
     fn select(&self, columns: &[usize]) -> Result<Arc<dyn BlockSource>> {
-        let (files, blocks) = (Arc::clone(&self.files), Arc::clone(&self.blocks));
+        let files = Arc::clone(&self.files);
+        let blocks = Arc::clone(&self.blocks);
         Ok(Arc::new(TextBlocks { files, blocks, format: self.format.select(columns) }))
     }
 

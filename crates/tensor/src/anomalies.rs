@@ -59,7 +59,9 @@ impl Anomalies {
     pub fn watch(results: &[Tensor]) -> Anomalies {
         let _scope = Scope::open();
         let results = &inline_calls(results);
-        let (mut watched, mut levels, mut indices) = (Vec::new(), Vec::new(), HashMap::new());
+        let mut watched = Vec::new();
+        let mut levels = Vec::new();
+        let mut indices = HashMap::new();
         visit(results, |node| {
             for (output, ty) in node.outputs.iter().enumerate() {
                 if !ty.dtype.is_inexact() || ty.shape.num_elements() == 0 {

@@ -201,7 +201,8 @@ impl PendingPart {
         let count = self.block.size.iter().product::<usize>();
         let Some(order) = self.order.filter(|_| count > 0) else { return Ok(elements) };
         let mut result = HostBuffer::zeroed(elements.len())?;
-        let (size, dims) = (elements.len() / count, order.reorder(&self.block.size));
+        let size = elements.len() / count;
+        let dims = order.reorder(&self.block.size);
         transpose_elements(&elements, size, &dims, &order.positions(), &mut result);
         Ok(result)
     }
@@ -220,7 +221,8 @@ fn choose_savers<'a>(parts: impl Iterator<Item = (usize, &'a BTreeSet<usize>)>) 
     let parts: Vec<_> = parts.collect();
     let mut order: Vec<usize> = (0..parts.len()).collect();
     order.sort_by_key(|&part| Reverse(parts[part].0));
-    let (mut savers, mut saved_bytes) = (vec![0; parts.len()], BTreeMap::<usize, usize>::new());
+    let mut savers = vec![0; parts.len()];
+    let mut saved_bytes: BTreeMap<usize, usize> = BTreeMap::new();
     for part in order {
         let (bytes, holders) = parts[part];
         let saver = holders.iter().min_by_key(|&process| {

@@ -10,7 +10,8 @@ use crate::Tensor;
 /// ```
 /// use fulmen_tensor::{DType, Tensor};
 ///
-/// let (x, w) = (Tensor::ones(DType::F32, [2, 3]), Tensor::ones(DType::F32, [4, 3]));
+/// let x = Tensor::ones(DType::F32, [2, 3]);
+/// let w = Tensor::ones(DType::F32, [4, 3]);
 /// let y = x.matmul(w.t());
 /// let z = x.matmul(&w.t());
 /// assert_eq!(y.eval()?.to_vec::<f32>()?, z.eval()?.to_vec::<f32>()?);

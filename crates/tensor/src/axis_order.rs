@@ -111,11 +111,13 @@ mod tests {
     #[test]
     fn a_transpose_and_its_inverse_restore_the_elements() {
         let elements: Vec<u8> = (0..2 * 3 * 4 * 2).collect();
-        let (dims, permutation) = ([2, 3, 4], [2, 0, 1]);
+        let dims = [2, 3, 4];
+        let permutation = [2, 0, 1];
         let mut transposed = vec![0; elements.len()];
         transpose_elements(&elements, 2, &dims, &permutation, &mut transposed);
         // Element [i, j, k] is at [k, i, j] of the result.
-        let (from, to) = (2 * ((3 + 2) * 4 + 1), 2 * ((2 + 1) * 3 + 2));
+        let from = 2 * ((3 + 2) * 4 + 1);
+        let to = 2 * ((2 + 1) * 3 + 2);
         assert_eq!(transposed[to..to + 2], elements[from..from + 2]);
         let mut restored = vec![0; elements.len()];
         transpose_elements(&transposed, 2, &[4, 2, 3], &inverse(&permutation), &mut restored);

@@ -149,7 +149,8 @@ impl Compiled {
         self.check(&arguments)?;
         let signature = &*self.signature;
         let _launch = timeline::named(|| format!("launch {}", signature.name));
-        let (start, program_launch) = (Instant::now(), timeline::record_launch(&signature.name));
+        let start = Instant::now();
+        let program_launch = timeline::record_launch(&signature.name);
         let total = arguments.len() + self.captured.len();
         let mut lists: Vec<Vec<_>> =
             signature.slots.iter().map(|_| Vec::with_capacity(total)).collect();
@@ -194,8 +195,9 @@ impl Compiled {
                     doing()
                 )));
             }
-            let (ty, sharding, device_set) =
-                (ty.clone(), sharding.clone(), signature.device_set.clone());
+            let ty = ty.clone();
+            let sharding = sharding.clone();
+            let device_set = signature.device_set.clone();
             arrays.push(DeviceArray::new(ty, sharding, device_set, shards, &self.metrics));
         }
         Ok(Outputs { arrays, completion: Completion(execution.device_complete_events) })

@@ -369,7 +369,8 @@ impl Program {
         }
         let mut operands = Vec::new();
         for (&v, source) in instruction.operands.iter().zip(sources) {
-            let (value, ty) = (values.get(v).clone(), values.ty(v));
+            let value = values.get(v).clone();
+            let ty = values.ty(v);
             if ty.shape.rank() == 0 {
                 operands.push((value.name, ty.clone()));
                 continue;
@@ -437,7 +438,8 @@ impl Program {
             extra: 0,
         };
         let right = operation.lower(&mut cx);
-        let (blocks, count) = (cx.blocks, results.len() + cx.extra);
+        let blocks = cx.blocks;
+        let count = results.len() + cx.extra;
         *scope = cx.scope;
         if let Some(error) = self.failed.take() {
             return Err(error);
@@ -475,8 +477,8 @@ impl Program {
 
     /// The name of a value of the list with its axes in the tensor's order.
     fn standard_name(&mut self, v: Value, values: &mut Values<'_>, scope: &mut Body) -> String {
-        let (value, location) =
-            (values.get(v).clone(), values.graph.instructions[v.instruction].node.location);
+        let value = values.get(v).clone();
+        let location = values.graph.instructions[v.instruction].node.location;
         let name = self.in_standard_order(&value, values.ty(v), location, scope);
         if value.order.is_some() {
             values.emitted[v.instruction][v.output].standard = Some(name.clone());

@@ -33,7 +33,9 @@ pub(crate) fn lower(
     mesh: &Mesh,
     platform: Option<Platform>,
 ) -> Result<Lowered> {
-    let (name, parameters, results) = (function.name(), function.parameters(), function.results());
+    let name = function.name();
+    let parameters = function.parameters();
+    let results = function.results();
     let partitioned = mesh.num_devices() > 1;
     // The Shardy attribute of a parameter or result; none on one device.
     let sharding_attribute = |value: &str, ty: &TensorType, sharding: &Sharding| {

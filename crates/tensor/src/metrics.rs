@@ -283,7 +283,8 @@ impl Unit {
         match self {
             Unit::Nanoseconds => format_time(value),
             Unit::Bytes => {
-                let (mut scaled, mut unit) = (value, "B");
+                let mut scaled = value;
+                let mut unit = "B";
                 for larger in ["KB", "MB", "GB", "TB"] {
                     if scaled < 1024.0 {
                         break;
@@ -366,7 +367,8 @@ mod tests {
     fn created_and_destroyed_buffers_are_counted() {
         let metrics = Arc::<Metrics>::default();
         assert_eq!(metrics.report(), "", "a counter at 0 has no line");
-        let (first, second) = (DataHandles::new(&metrics, 3), DataHandles::new(&metrics, 1));
+        let first = DataHandles::new(&metrics, 3);
+        let second = DataHandles::new(&metrics, 1);
         drop(first);
         assert_eq!(metrics.value("CreateDataHandles"), 4);
         assert_eq!(

@@ -115,7 +115,8 @@ fn fold(key: &Tensor, data: &Tensor) -> Result<Tensor, Refusal> {
 #[track_caller]
 pub fn fold_in_each(keys: impl AsTensor, data: impl AsTensor) -> Tensor {
     Tensor::record("fold_in_each", || {
-        let (keys, data) = (keys.as_tensor().live()?, data.as_tensor().live()?);
+        let keys = keys.as_tensor().live()?;
+        let data = data.as_tensor().live()?;
         if data.dtype() != DType::U32 || data.rank() != 1 {
             return Err(format!("the numbers must be u32[n], not {}", data.ty()).into());
         }

@@ -170,7 +170,8 @@ impl Sharding {
     pub(crate) fn block(&self, mesh: &Mesh, shape: &Shape, device: usize) -> Block {
         let mut block = Block { start: vec![0; shape.rank()], size: shape.dims().to_vec() };
         for (axis, names) in self.axes.iter().enumerate().take(shape.rank()) {
-            let (mut parts, mut part) = (1, 0);
+            let mut parts = 1;
+            let mut part = 0;
             for name in names {
                 let size = mesh.size(name).unwrap_or(1);
                 parts *= size;

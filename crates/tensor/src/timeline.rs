@@ -134,7 +134,8 @@ fn begin(label: impl FnOnce() -> (Cow<'static, str>, Option<u64>)) -> Span {
     let mut tracks = tracks();
     let track = own_track(&mut tracks);
     tracks.last_span_id += 1;
-    let (id, start) = (tracks.last_span_id, Instant::now());
+    let id = tracks.last_span_id;
+    let start = Instant::now();
     tracks.open.insert(id, Interval { track, name, number, start, end: start });
     Span(Some(id))
 }

@@ -37,7 +37,8 @@ impl Runtime {
         bytes: &[u8],
         sharding: &Sharding,
     ) -> Result<DeviceArray> {
-        let (_copy, start) = (span("copy to device"), Instant::now());
+        let _copy = span("copy to device");
+        let start = Instant::now();
         let size = ty.dtype.size_in_bytes();
         let array = self.parts_to_devices(ty, sharding, |block| {
             if block.size[..] == ty.shape[..] {
@@ -67,7 +68,8 @@ impl Runtime {
         sharding: &Sharding,
         mut bytes_of: impl FnMut(&Block) -> Cow<'a, [u8]>,
     ) -> Result<DeviceArray> {
-        let (element_type, size) = (ty.dtype.element_type(), ty.dtype.size_in_bytes());
+        let element_type = ty.dtype.element_type();
+        let size = ty.dtype.size_in_bytes();
         self.assemble(ty, sharding, |client, device, block| {
             let bytes = bytes_of(block);
             let is_whole = bytes.len() == block.size.iter().product::<usize>() * size;
@@ -88,7 +90,8 @@ impl Runtime {
     /// # Errors
     /// The sharding does not fit the value or the mesh.
     pub fn blocks(&self, ty: &TensorType, sharding: &Sharding) -> Result<Vec<Block>> {
-        let (mesh, sharding) = (self.mesh(), self.effective_sharding(sharding));
+        let mesh = self.mesh();
+        let sharding = self.effective_sharding(sharding);
         sharding
             .shard_shape(mesh, &ty.shape)
             .map_err(|reason| Error::usage(format!("splitting {ty}: {reason}")))?;
@@ -138,7 +141,8 @@ impl Runtime {
             }
             shards.push(buffer);
         }
-        let (sharding, device_set) = (self.effective_sharding(sharding), self.device_set.clone());
+        let sharding = self.effective_sharding(sharding);
+        let device_set = self.device_set.clone();
         Ok(DeviceArray::new(ty.clone(), sharding, device_set, shards, &self.metrics))
     }
 
@@ -147,7 +151,8 @@ impl Runtime {
     /// # Errors
     /// A program failed on the device, or the host is out of memory.
     pub fn read_parts(&self, parts: &[&DevicePart<'_>]) -> Result<Vec<HostBuffer>> {
-        let (_copy, start) = (span("copy from device"), Instant::now());
+        let _copy = span("copy from device");
+        let start = Instant::now();
         let failed = |e| Error::runtime("copying a value to the host", e);
         let reads =
             parts.iter().map(|part| part.read().map_err(failed)).collect::<Result<Vec<_>>>()?;

@@ -147,7 +147,8 @@ pub fn pad_to(
     side: Side,
 ) -> Result<(Vec<u32>, Vec<bool>)> {
     let first = first_position(ids.len(), length, side)?;
-    let (mut padded, mut mask) = (vec![pad_id; length], vec![false; length]);
+    let mut padded = vec![pad_id; length];
+    let mut mask = vec![false; length];
     padded[first..first + ids.len()].copy_from_slice(ids);
     mask[first..first + ids.len()].fill(true);
     Ok((padded, mask))

@@ -57,7 +57,9 @@ impl<S: Source<Item: AsRef<[u32]>>> IndexedDocuments<S> {
     /// The error of the first document that cannot be read.
     pub fn new(source: S, separator: Option<u32>, threads: usize) -> Result<IndexedDocuments<S>> {
         let lengths = token_lengths(&source, threads)?;
-        let (mut ends, mut indices, mut end) = (Vec::new(), Vec::new(), 0);
+        let mut ends = Vec::new();
+        let mut indices = Vec::new();
+        let mut end = 0;
         for (index, &length) in lengths.iter().enumerate().filter(|(_, length)| **length > 0) {
             end += length as u64 + u64::from(separator.is_some());
             ends.push(end);

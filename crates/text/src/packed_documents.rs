@@ -68,7 +68,8 @@ impl<T: TokenStore> PackedDocuments<T> {
         if tokens.num_tokens() == 0 {
             return Err(Error::usage("there are no tokens to fill blocks with"));
         }
-        let (decreasing, long) = (false, LongDocuments::default());
+        let decreasing = false;
+        let long = LongDocuments::default();
         Ok(PackedDocuments {
             tokens,
             length,

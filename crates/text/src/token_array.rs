@@ -61,7 +61,8 @@ impl TokenArray {
         let path = location.local().unwrap_or(Path::new(&name));
         let mut file = location.open()?;
         let header = Header::read(&mut file, location.size()?, path)?;
-        let (mut tokens, mut ends) = (Vec::new(), Vec::new());
+        let mut tokens = Vec::new();
+        let mut ends = Vec::new();
         header.read_all(&mut file, path, |tensor, bytes| match tensor {
             "tokens" => tokens.extend_from_slice(bytes),
             "ends" => ends.extend_from_slice(bytes),

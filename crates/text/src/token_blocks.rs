@@ -74,7 +74,8 @@ impl<T: TokenStore> Source for TokenBlocks<T> {
     type Item = Encoding;
 
     fn len(&self) -> usize {
-        let (tokens, length) = (self.tokens.num_tokens(), self.length as u64);
+        let tokens = self.tokens.num_tokens();
+        let length = self.length as u64;
         let blocks = if self.keep_remainder { tokens.div_ceil(length) } else { tokens / length };
         usize::try_from(blocks).unwrap_or(usize::MAX)
     }

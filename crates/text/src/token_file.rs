@@ -166,7 +166,8 @@ impl TokenFileWriter {
                 as usize
         ];
         self.write()?;
-        let (padding, mut ends) = (crc32c(&self.bytes), 0);
+        let padding = crc32c(&self.bytes);
+        let mut ends = 0;
         for chunk in std::mem::take(&mut self.documents.ends).chunks(1 << 16) {
             self.bytes.clear();
             self.bytes.extend(chunk.iter().flat_map(|end| end.to_le_bytes()));

@@ -105,7 +105,8 @@ impl Documents {
     /// `tokens`, `padding` and `ends`.
     pub(super) fn header(&self, tokens: u32, padding: u32, ends: u32) -> Vec<u8> {
         let count = self.num_tokens();
-        let (documents, size) = (self.ends.len() as u64, count * self.width as u64);
+        let documents = self.ends.len() as u64;
+        let size = count * self.width as u64;
         let dtype = if self.width == 2 { Dtype::U16 } else { Dtype::U32 };
         let rows = [
             ("tokens", dtype, count, size, tokens),
@@ -113,7 +114,8 @@ impl Documents {
             ("ends", Dtype::U64, documents, documents * 8, ends),
         ];
         let mut header = serde_json::Map::new();
-        let (mut sums, mut start) = (Checksums::default(), 0);
+        let mut sums = Checksums::default();
+        let mut start = 0;
         for (name, dtype, length, size, crc) in
             rows.into_iter().filter(|row| row.0 != "padding" || row.2 > 0)
         {
@@ -288,7 +290,8 @@ impl Header {
     ) -> Result<()> {
         let mut bytes = vec![0; 1 << 18];
         for Tensor { name, ty, bytes: size, checksum } in &self.tensors {
-            let (mut crc, mut remaining) = (crc32c(ty.as_bytes()), *size);
+            let mut crc = crc32c(ty.as_bytes());
+            let mut remaining = *size;
             // The data is read in pieces, because a damaged header may declare any number of bytes.
             while remaining > 0 {
                 let part = &mut bytes[..remaining.min(1 << 18) as usize];

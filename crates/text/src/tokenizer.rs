@@ -154,7 +154,8 @@ impl Tokenizer {
     pub fn save(&self, file: impl AsRef<Path>) -> Result<()> {
         let mut plain = tokenizers::Tokenizer::clone(&self.inner);
         plain.with_truncation(None).map_err(Error::new)?;
-        let (file, json) = (file.as_ref(), plain.to_string(true).map_err(Error::new)?);
+        let file = file.as_ref();
+        let json = plain.to_string(true).map_err(Error::new)?;
         fulmen_durable::write(file, Some(json.len() as u64), |out| out.write_all(json.as_bytes()))
             .map_err(|e| Error::io(file, "cannot write the tokenizer", e))
     }
@@ -264,7 +265,8 @@ impl Tokenizer {
                     TextStart(text)
                 ))
             })?;
-        let (types, special) = (encoding.get_type_ids(), encoding.get_special_tokens_mask());
+        let types = encoding.get_type_ids();
+        let special = encoding.get_special_tokens_mask();
         Ok(Encoding {
             ids: encoding.get_ids().to_vec(),
             type_ids: if types.iter().any(|&id| id != 0) { types.to_vec() } else { Vec::new() },

@@ -161,7 +161,8 @@ pub(crate) fn command<A: CliApp>(name: &str) -> Result<Command> {
 fn with_flags<A: CliApp>(command: Command) -> Command {
     let command = A::augment_args(command);
     // Keep the app's own description: the groups added below would remove it.
-    let (about, long_about) = (command.get_about().cloned(), command.get_long_about().cloned());
+    let about = command.get_about().cloned();
+    let long_about = command.get_long_about().cloned();
     let mut command = TrainerArgs::augment_args(CommonArgs::augment_args(command));
     if let Some(about) = about {
         command = command.about(about);

@@ -107,7 +107,8 @@ pub(crate) fn parse<A: CliApp>(mut args: Vec<OsString>) -> Result<Invocation<A>,
         .into_iter()
         .filter(|setting| !is_given(&setting.id))
         .collect();
-    let (index, mut sources) = (index.min(args.len()), BTreeMap::new());
+    let index = index.min(args.len());
+    let mut sources = BTreeMap::new();
     let mut insert = |args: &mut Vec<OsString>, settings: Vec<FileKey>| {
         sources.extend(settings.iter().map(|setting| (setting.id.clone(), setting.source.clone())));
         args.splice(index..index, settings.into_iter().flat_map(|setting| setting.flags));

@@ -24,7 +24,8 @@ pub(crate) fn print_config(
     let resolved: BTreeMap<&str, Option<String>> = options.values().into_iter().collect();
     let mut sections: Vec<(Option<String>, String)> = vec![(None, String::new())];
     for arg in flags(command) {
-        let (id, long) = (arg.get_id().as_str(), arg.get_long().unwrap_or_default());
+        let id = arg.get_id().as_str();
+        let long = arg.get_long().unwrap_or_default();
         let value = match resolved.get(id) {
             _ if is_secret(arg) => None,
             Some(value) => value.as_deref().map(json_value),

@@ -118,11 +118,13 @@ fn a_flag_wins_over_the_file_and_the_file_over_the_apps_defaults() {
     let file = File::new(
         "data_dir = \"there\"\nhidden = [3, 4]\nverbose = 2\n[trainer]\nmax_epochs = 3\nlog-every-n-steps = 7\n",
     );
-    let (path, later) = (file.path(), File::new("trainer.max-epochs = 4"));
+    let path = file.path();
+    let later = File::new("trainer.max-epochs = 4");
     let read = |args: &[&str]| read::<Fitting>(args).map_err(|f| message(&f)).unwrap();
 
     let plain = read(&["--config", &path]);
-    let (given, resolved) = (&plain.app, options(&plain));
+    let given = &plain.app;
+    let resolved = options(&plain);
     assert_eq!(
         (given.data_dir.as_str(), &given.hidden[..], given.verbose),
         ("there", &[3, 4][..], 2)
@@ -131,7 +133,8 @@ fn a_flag_wins_over_the_file_and_the_file_over_the_apps_defaults() {
 
     let flags =
         read(&["fit", "--max-epochs=9", "--hidden", "8", "--config", &path, "-v", "--seed", "6"]);
-    let (given, resolved) = (&flags.app, options(&flags));
+    let given = &flags.app;
+    let resolved = options(&flags);
     assert_eq!((given.data_dir.as_str(), &given.hidden[..], given.verbose), ("there", &[8][..], 1));
     assert_eq!((resolved.max_epochs, resolved.log_every_n_steps, resolved.seed), (9, 7, 6));
 

@@ -44,7 +44,8 @@ impl Batch {
     }
 
     fn new(declared: &[Field], batch: usize, padded: bool, floats: Option<DType>) -> Batch {
-        let (mut inputs, mut fields) = (Vec::new(), Vec::new());
+        let mut inputs = Vec::new();
+        let mut fields = Vec::new();
         for field in declared {
             let ty = TensorType::new(field.dtype, [&[batch], &field.shape[..]].concat());
             let input = Tensor::placeholder(format!("batch.{}", field.name), ty);

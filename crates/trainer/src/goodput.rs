@@ -109,7 +109,8 @@ impl Goodput {
 /// One line, largest parts first. Parts below a thousandth of the total are left out.
 impl fmt::Display for Goodput {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (total, [_, rest @ ..]) = (self.total(), self.named());
+        let total = self.total();
+        let [_, rest @ ..] = self.named();
         write!(
             f,
             "Goodput {:.0} %: steps {} of {}",

@@ -68,7 +68,8 @@ mod tests {
         let mut line = 0;
         let function = Function::trace("step", &types, |x| {
             let kept = scan(&[&x[0]], &[&x[1]], |h, weight| {
-                let (y, at) = (h[0].matmul(&weight[0]), line!());
+                let y = h[0].matmul(&weight[0]);
+                let at = line!();
                 line = at;
                 (vec![y.clone()], vec![y])
             });

@@ -11,7 +11,8 @@ use crate::{Batch, Error, Result};
 /// use fulmen_tensor::{DType, Tensor};
 /// use fulmen_trainer::Predictions;
 ///
-/// let (digit, probability) = (Tensor::zeros(DType::I32, [8]), Tensor::zeros(DType::F32, [8]));
+/// let digit = Tensor::zeros(DType::I32, [8]);
+/// let probability = Tensor::zeros(DType::F32, [8]);
 /// let several = Predictions::from([("digit", digit.clone()), ("probability", probability)]);
 /// let one: Predictions = digit.into(); // has the name `prediction`
 /// # let _ = (several, one);
@@ -53,7 +54,8 @@ impl Predictions {
                 );
             }
             if tensor.shape().dims().first() != Some(&batch.size()) {
-                let (ty, rows) = (tensor.ty(), batch.size());
+                let ty = tensor.ty();
+                let rows = batch.size();
                 return error(format!(
                     "is {ty}; it must have a row for each sample of the batch, [{rows}, …]"
                 ));

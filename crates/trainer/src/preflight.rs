@@ -497,7 +497,8 @@ mod tests {
             let builder = Trainer::builder().strategy(strategy);
             builder.preflight(&Mlp::new(2048), &loader(64), &slices, None).unwrap().slices.remove(0)
         };
-        let (ddp, fsdp) = (estimate(Strategy::Ddp), estimate(Strategy::Fsdp));
+        let ddp = estimate(Strategy::Ddp);
+        let fsdp = estimate(Strategy::Fsdp);
         let copied = |feasibility: &Feasibility| feasibility.copied_bytes.unwrap();
         assert!(
             copied(&ddp) > 7 * copied(&fsdp) && fsdp.copy_fits() == Some(true),
@@ -564,7 +565,8 @@ mod tests {
         if crate::libtpu::libtpu().is_none() {
             return;
         }
-        let (slice, folder) = ("v5e:1x1".parse().unwrap(), tempfile::tempdir().unwrap());
+        let slice = "v5e:1x1".parse().unwrap();
+        let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("step.fulmen");
         let has_copy = [true, false].map(|checkpoints| {
             let builder = Trainer::builder().enable_checkpointing(checkpoints);

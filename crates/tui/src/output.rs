@@ -41,7 +41,8 @@ impl Output {
             .transpose()?;
         let (sender, flushed) = mpsc::channel();
         let released = Arc::new(AtomicBool::new(false));
-        let (terminal, thread_released) = (File::from(stderr.try_clone()?), released.clone());
+        let terminal = File::from(stderr.try_clone()?);
+        let thread_released = released.clone();
         thread::Builder::new()
             .name("fulmen-output".into())
             .spawn(move || forward_output(reader, terminal, &thread_released, &sender, on_line))?;

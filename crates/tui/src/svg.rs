@@ -14,9 +14,10 @@ use ratatui::style::{Color, Modifier};
 /// assert!(fulmen_tui::svg(&screen).contains(">a &lt; b</text>"));
 /// ```
 pub fn svg(screen: &Buffer) -> String {
-    let (wide, high) = (8.4, 18.0);
-    let (width, height) =
-        (f64::from(screen.area.width) * wide + 20.0, f64::from(screen.area.height) * high + 20.0);
+    let wide = 8.4;
+    let high = 18.0;
+    let width = f64::from(screen.area.width) * wide + 20.0;
+    let height = f64::from(screen.area.height) * high + 20.0;
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {height:.0}\" font-family=\"monospace\" \
          font-size=\"14\">\n<rect width=\"100%\" height=\"100%\" rx=\"6\" fill=\"#16181d\"/>\n"
@@ -41,7 +42,8 @@ pub fn svg(screen: &Buffer) -> String {
                 };
                 let weight =
                     if modifier.contains(Modifier::BOLD) { " font-weight=\"bold\"" } else { "" };
-                let (left, base) = (10.0 + f64::from(x) * wide, 10.0 + f64::from(y) * high + 14.0);
+                let left = 10.0 + f64::from(x) * wide;
+                let base = 10.0 + f64::from(y) * high + 14.0;
                 let long = run.len() as f64 * wide;
                 let text = text.replace('&', "&amp;").replace('<', "&lt;");
                 let _ = writeln!(

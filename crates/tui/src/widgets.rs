@@ -67,7 +67,8 @@ pub fn chart(frame: &mut Frame<'_>, area: Rect, title: &str, curves: &[(&str, &[
         (Marker::Block, "█", Color::Green),
     ];
     let points = || curves.iter().flat_map(|curve| curve.1);
-    let (x, y) = (bounds(points().map(|point| point.0)), bounds(points().map(|point| point.1)));
+    let x = bounds(points().map(|point| point.0));
+    let y = bounds(points().map(|point| point.1));
     let (Some(x), Some(y)) = (x, y) else { return frame.render_widget(panel(title), area) };
     let datasets =
         curves.iter().zip(STYLES.iter().cycle()).map(|((name, points), (marker, dot, color))| {
@@ -127,7 +128,8 @@ pub fn number(value: f64) -> String {
 /// assert_eq!(fulmen_tui::widgets::bytes(3 << 29), "1.5 GiB");
 /// ```
 pub fn bytes(bytes: u64) -> String {
-    let (mib, gib) = (1024.0 * 1024.0, 1024.0 * 1024.0 * 1024.0);
+    let mib = 1024.0 * 1024.0;
+    let gib = 1024.0 * 1024.0 * 1024.0;
     let bytes = bytes as f64;
     if bytes < gib { format!("{:.0} MiB", bytes / mib) } else { format!("{:.1} GiB", bytes / gib) }
 }

@@ -24,12 +24,14 @@ fn train(args: Args) -> Result<LogPoint, Box<dyn Error>> {
     let folder = trainer.options().default_root_dir.clone();
     std::fs::create_dir_all(&folder)?;
     let best_checkpoint = folder.join("best");
-    let (model, [train, validation, test]) = (setup::model(), setup::loaders(args.fake_data)?);
+    let model = setup::model();
+    let [train, validation, test] = setup::loaders(args.fake_data)?;
     let digits = setup::training(&model);
 
     let mut step = trainer.train_step(&digits, &train)?;
     let validation = step.eval_step(&validation)?;
-    let (mut best, steps) = (f64::NEG_INFINITY, step.plan().total_steps);
+    let mut best = f64::NEG_INFINITY;
+    let steps = step.plan().total_steps;
     for batch in step.batches() {
         let progress = step.run(&batch?)?;
         if progress.global_step % 50 == 0 {

@@ -124,7 +124,8 @@ fn pixels(batch: &Batch) -> Tensor {
 /// Loads the classifier from a checkpoint of `examples/resnet`. It is not trained here.
 fn load_classifier(path: &Path) -> cli::Result<ResNet> {
     let classifier = ResNet::from_weights(path)?;
-    let (channels, classes) = (classifier.config().in_chans, classifier.config().num_classes);
+    let channels = classifier.config().in_chans;
+    let classes = classifier.config().num_classes;
     if (channels, classes) != (1, 10) {
         let path = path.display();
         let message = format!(
@@ -147,7 +148,8 @@ impl TrainingModule for Diffusion {
 
     /// Uses evenly spaced time steps.
     fn validation_step(&self, batch: &Batch, cx: &mut StepContext) {
-        let (rows, all) = (batch.size(), self.process.timesteps());
+        let rows = batch.size();
+        let all = self.process.timesteps();
         let timesteps: Vec<i32> = (0..rows).map(|row| (row * all / rows) as i32).collect();
         cx.log("val_loss", self.losses(batch, &Tensor::from_slice(&timesteps, [rows])));
     }

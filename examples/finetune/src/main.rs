@@ -103,7 +103,8 @@ impl Args {
     }
 
     fn samples(&self, texts: Option<&Path>, split: Split) -> cli::Result<Samples> {
-        let (labels, config) = (self.labels()?, self.config()?);
+        let labels = self.labels()?;
+        let config = self.config()?;
         let max_length = self.max_length.min(config.max_length());
         if self.fake_data {
             let count = if split == Split::Train { 10_000 } else { 200 };
@@ -192,7 +193,8 @@ impl CliApp for Args {
 
     /// A `.csv` has the class names.
     fn prediction_writer(&self, output: &Path) -> trainer::Result<PredictionWriter> {
-        let (labels, has_header) = (self.labels(), Cell::new(false));
+        let labels = self.labels();
+        let has_header = Cell::new(false);
         PredictionWriter::with_format(output, "csv", move |file, batch| {
             let failed = |e: &dyn std::error::Error| std::io::Error::other(e.to_string());
             let labels = labels.as_ref().map_err(|e| failed(e.as_ref()))?;

@@ -96,7 +96,8 @@ impl TextClassifier {
 
     /// The logits `f32[batch, classes]`.
     fn forward(&self, batch: &Batch) -> Tensor {
-        let (ids, mask) = (batch.get("input_ids"), batch.get("attention_mask"));
+        let ids = batch.get("input_ids");
+        let mask = batch.get("attention_mask");
         match &self.network {
             Network::Full(model) => model.forward(ids, None, Some(&mask)),
             Network::Lora(lora) => lora.apply(|model| model.forward(ids, None, Some(&mask))),
@@ -105,7 +106,8 @@ impl TextClassifier {
 
     /// Logs the loss and the accuracy of each sample.
     fn evaluate(&self, stage: &str, batch: &Batch, cx: &mut StepContext) {
-        let (logits, labels) = (self.forward(batch), batch.get("label"));
+        let logits = self.forward(batch);
+        let labels = batch.get("label");
         cx.log(format!("{stage}_loss"), loss::cross_entropy(&logits, &labels, Reduction::None));
         cx.log(format!("{stage}_acc"), metrics::correct(logits, labels));
     }
@@ -113,7 +115,8 @@ impl TextClassifier {
 
 impl TrainingModule for TextClassifier {
     fn training_step(&self, batch: &Batch, cx: &mut StepContext) -> Tensor {
-        let (logits, labels) = (self.forward(batch), batch.get("label"));
+        let logits = self.forward(batch);
+        let labels = batch.get("label");
         cx.log("train_acc", metrics::correct(&logits, &labels));
         loss::cross_entropy(logits, labels, Reduction::Mean)
     }

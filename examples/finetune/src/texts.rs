@@ -38,7 +38,8 @@ pub(crate) fn read(path: &Path) -> Result<Vec<Text>> {
         Some("jsonl" | "ndjson") => {
             let lines = JsonLines::open(path)?;
             let text = |index| {
-                let (line, origin) = (lines.get(index)?, lines.origin(index));
+                let line = lines.get(index)?;
+                let origin = lines.origin(index);
                 let text = line["text"]
                     .as_str()
                     .ok_or_else(|| format!("{origin}: `text` is not a text"))?;

@@ -116,8 +116,9 @@ enum Discriminator {
 impl Gan {
     /// Networks without values, and those that score with the values of their files.
     pub(crate) fn new(recipe: Recipe, images: &ImageSet, scores: &Scores) -> cli::Result<Gan> {
-        let (size, channels, width) =
-            (images.size.next_power_of_two(), images.channels, recipe.width);
+        let size = images.size.next_power_of_two();
+        let channels = images.channels;
+        let width = recipe.width;
         let noise_size = recipe.noise_size(images);
         let (generator, discriminator) = match recipe.model {
             Model::Dcgan => {
@@ -153,7 +154,8 @@ impl Gan {
         let classifier =
             scores.classifier.as_ref().map(|path| load_classifier(path, images)).transpose()?;
         let inception = scores.inception.as_ref().map(load_inception).transpose()?;
-        let (noise, margin) = (RandomStream::new(), (size - images.size) as i64 / 2);
+        let noise = RandomStream::new();
+        let margin = (size - images.size) as i64 / 2;
         Ok(Gan {
             generator,
             discriminator,
@@ -196,7 +198,8 @@ impl Gan {
     /// Fréchet distance between its features of the real and of the drawn images and, for BigGAN,
     /// the fraction of images whose class it recognizes.
     fn evaluate(&self, stage: &str, batch: &Batch, cx: &mut StepContext) {
-        let (real, classes) = (self.real(batch), batch.get("label"));
+        let real = self.real(batch);
+        let classes = batch.get("label");
         let drawn = self.generate(&batch.get("noise"), &classes);
         let [real, drawn] = [real, drawn].map(|images| self.without_margin(&images));
         let sheet = drawn.narrow(0, 0, batch.size().min(64));
@@ -265,7 +268,8 @@ fn inception_input(inception: &InceptionV3, images: &Tensor) -> Tensor {
 /// Loads the classifier from a checkpoint of `examples/resnet`. It is not trained here.
 fn load_classifier(path: &Path, images: &ImageSet) -> cli::Result<ResNet> {
     let classifier = ResNet::from_weights(path)?;
-    let (channels, classes) = (classifier.config().in_chans, classifier.config().num_classes);
+    let channels = classifier.config().in_chans;
+    let classes = classifier.config().num_classes;
     if (channels, classes) != (images.channels, images.classes) {
         let message = format!(
             "--classifier {}: it has {classes} classes and {channels} channels, but the data has {} classes and {} channels; \
@@ -286,7 +290,8 @@ impl TrainingModule for Gan {
             (Some(Loss::Bce), _) | (None, Model::Dcgan) => GanLoss::NonSaturating,
             (Some(Loss::Hinge), _) | (None, Model::Biggan) => GanLoss::Hinge,
         };
-        let (real, classes) = (self.real(batch), batch.get("label"));
+        let real = self.real(batch);
+        let classes = batch.get("label");
         let noise =
             random::normal(self.noise.next_key(), DType::F32, [batch.size(), self.noise_size]);
         let drawn = self.generate(&noise, &classes);
@@ -352,8 +357,8 @@ mod tests {
                 let images = ImageSet::fake(size);
                 let gan = Gan::new(recipe.clone(), &images, &Scores::default()).unwrap();
                 gan.initialize(0);
-                let (noise, classes) =
-                    ([3, recipe.noise_size(&images)], Tensor::zeros(DType::I32, [3]));
+                let noise = [3, recipe.noise_size(&images)];
+                let classes = Tensor::zeros(DType::I32, [3]);
                 let drawn =
                     gan.without_margin(&gan.generate(&Tensor::zeros(DType::F32, noise), &classes));
                 drawn.check().unwrap();

@@ -114,8 +114,8 @@ impl Args {
     fn samples(&self, split: Split) -> cli::Result<Box<dyn Dataset>> {
         let length = self.network.length;
         if self.fake_data {
-            let (count, bound) =
-                (if split == Split::Train { 100_000 } else { 1_000 }, self.vocab_size()?);
+            let count = if split == Split::Train { 100_000 } else { 1_000 };
+            let bound = self.vocab_size()?;
             let fake = FakeDataset::new(count).integers("input_ids", [length], bound);
             return Ok(Box::new(fake.integers("labels", [length], bound)));
         }
@@ -188,7 +188,8 @@ impl CliApp for Args {
 
     /// A `.txt` has the prompt with each answer, separated by lines.
     fn prediction_writer(&self, output: &Path) -> trainer::Result<PredictionWriter> {
-        let (vocabulary, prompt) = (self.vocabulary(), self.generation.prompt.clone());
+        let vocabulary = self.vocabulary();
+        let prompt = self.generation.prompt.clone();
         PredictionWriter::with_format(output, "txt", move |file, batch| {
             let failed = |e: &dyn std::error::Error| std::io::Error::other(e.to_string());
             let vocabulary = vocabulary.as_ref().map_err(|e| failed(e.as_ref()))?;

@@ -103,7 +103,9 @@ fn tokens(text: &Path, vocabulary: &Vocabulary) -> Result<Arc<dyn TokenStore>> {
     if text.extension().is_some_and(|extension| extension == "tokens") {
         let tokens = TokenFile::open(text)?;
         if tokens.vocab_size() > vocabulary.len() {
-            let (file, actual, expected) = (text.display(), tokens.vocab_size(), vocabulary.len());
+            let file = text.display();
+            let actual = tokens.vocab_size();
+            let expected = vocabulary.len();
             let message = format!(
                 "{file}: its vocabulary has {actual} tokens, not {expected}; pass its --tokenizer"
             );

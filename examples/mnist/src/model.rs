@@ -44,7 +44,8 @@ impl Digits {
 
     /// Logs the loss and the accuracy of each sample.
     fn evaluate(&self, stage: &str, batch: &Batch, cx: &mut StepContext) {
-        let (logits, labels) = (self.forward(&batch.get("image")), batch.get("label"));
+        let logits = self.forward(&batch.get("image"));
+        let labels = batch.get("label");
         cx.log(format!("{stage}_loss"), loss::cross_entropy(&logits, &labels, Reduction::None));
         cx.log(format!("{stage}_acc"), metrics::correct(logits, labels));
     }
@@ -52,7 +53,8 @@ impl Digits {
 
 impl TrainingModule for Digits {
     fn training_step(&self, batch: &Batch, cx: &mut StepContext) -> Tensor {
-        let (logits, labels) = (self.forward(&batch.get("image")), batch.get("label"));
+        let logits = self.forward(&batch.get("image"));
+        let labels = batch.get("label");
         cx.log("train_acc", metrics::correct(&logits, &labels));
         loss::cross_entropy(logits, labels, Reduction::Mean)
     }

@@ -65,7 +65,8 @@ impl ImageSet {
     /// The fields `image`, `u8[channels, size, size]`, and `label`, `i32[]`. Training images get a
     /// random crop and, except for digits, a random flip in each epoch.
     pub(crate) fn open(&self, split: Split) -> Result<Box<dyn Dataset>> {
-        let (size, classes) = (self.size, self.classes);
+        let size = self.size;
+        let classes = self.classes;
         let any_size = match split {
             Split::Train => ImagePipeline::rgb().random_resized_crop(size).horizontal_flip(0.5),
             _ => ImagePipeline::rgb().resize(size * 8 / 7).center_crop(size),

@@ -48,7 +48,9 @@ enum RateSchedule {
 
 impl Recipe {
     fn learning_rate(&self, plan: &Plan) -> Box<dyn Schedule> {
-        let (rate, steps, warmup) = (self.learning_rate, plan.total_steps, plan.total_steps / 20);
+        let rate = self.learning_rate;
+        let steps = plan.total_steps;
+        let warmup = plan.total_steps / 20;
         match self.schedule {
             RateSchedule::OneCycle => Box::new(schedule::OneCycle::new(rate, steps)),
             RateSchedule::Cosine => Box::new(schedule::Warmup::new(
@@ -84,7 +86,8 @@ impl Classifier {
 
     /// Logs the loss and the accuracy of each sample.
     fn evaluate(&self, stage: &str, batch: &Batch, cx: &mut StepContext) {
-        let (logits, labels) = (self.forward(&batch.get("image")), batch.get("label"));
+        let logits = self.forward(&batch.get("image"));
+        let labels = batch.get("label");
         cx.log(format!("{stage}_loss"), loss::cross_entropy(&logits, &labels, Reduction::None));
         cx.log(format!("{stage}_acc"), metrics::correct(logits, labels));
     }
@@ -92,7 +95,8 @@ impl Classifier {
 
 impl TrainingModule for Classifier {
     fn training_step(&self, batch: &Batch, cx: &mut StepContext) -> Tensor {
-        let (logits, labels) = (self.forward(&batch.get("image")), batch.get("label"));
+        let logits = self.forward(&batch.get("image"));
+        let labels = batch.get("label");
         cx.log("train_acc", metrics::correct(&logits, &labels));
         CrossEntropyLoss::new().label_smoothing(self.recipe.label_smoothing).forward(logits, labels)
     }
@@ -111,7 +115,8 @@ impl TrainingModule for Classifier {
     }
 
     fn configure_optimizers(&self, plan: &Plan) -> Box<dyn Optimizer> {
-        let (rate, decay) = (|| self.recipe.learning_rate(plan), self.recipe.weight_decay);
+        let rate = || self.recipe.learning_rate(plan);
+        let decay = self.recipe.weight_decay;
         let sgd = || optim::Sgd::new(rate()).momentum(0.9).nesterov(true);
         match self.recipe.optimizer {
             Algorithm::Sgd => Box::new(sgd().weight_decay(decay)),

@@ -165,7 +165,8 @@ impl CliApp for Args {
 
     /// A `.txt` has the prompt with filled gaps.
     fn prediction_writer(&self, output: &Path) -> trainer::Result<PredictionWriter> {
-        let (tokenizer, prompt) = (self.tokenizer(), self.prompt.clone());
+        let tokenizer = self.tokenizer();
+        let prompt = self.prompt.clone();
         PredictionWriter::with_format(output, "txt", move |file, batch| {
             let failed = |e: &dyn std::error::Error| std::io::Error::other(e.to_string());
             let tokenizer = tokenizer.as_ref().map_err(|e| failed(e.as_ref()))?;

@@ -63,7 +63,8 @@ impl MaskedLm {
 
     /// Logs the loss and the accuracy over all masked tokens. Returns 1 for each correct token.
     fn evaluate(&self, stage: &str, batch: &Batch, cx: &mut StepContext) -> Tensor {
-        let (logits, labels) = (self.forward(batch), batch.get("labels"));
+        let logits = self.forward(batch);
+        let labels = batch.get("labels");
         let masked = labels.ne(NOT_MASKED as f64);
         let loss = CrossEntropyLoss::new().ignore_index(NOT_MASKED).reduction(Reduction::None);
         let losses = loss.forward(&logits, &labels);

@@ -73,7 +73,8 @@ pub(crate) fn samples(
     let Some(inner) = length.checked_sub(2).filter(|&inner| inner > 0) else {
         return Err(format!("--length {length}: <s> and </s> leave no space; use 3 or more").into());
     };
-    let (begin, end) = (tokenizer.special_id("<s>")?, tokenizer.special_id("</s>")?);
+    let begin = tokenizer.special_id("<s>")?;
+    let end = tokenizer.special_id("</s>")?;
     let blocks = TokenBlocks::new(tokens(text, tokenizer, end)?, inner)?;
     let indices: Vec<usize> =
         (0..blocks.len()).filter(|&block| Split::of_block(block) == split).collect();
@@ -129,8 +130,9 @@ fn tokens(text: &Path, tokenizer: &Tokenizer, end: u32) -> Result<Arc<dyn TokenS
     if is_tokens(text) {
         let tokens = TokenFile::open(text)?;
         if tokens.vocab_size() > tokenizer.vocab_size() {
-            let (file, actual, expected) =
-                (text.display(), tokens.vocab_size(), tokenizer.vocab_size());
+            let file = text.display();
+            let actual = tokens.vocab_size();
+            let expected = tokenizer.vocab_size();
             let message = format!(
                 "{file}: its vocabulary has {actual} tokens, not {expected}; pass its --tokenizer"
             );

@@ -74,7 +74,8 @@ impl Columns {
         for (name, values) in names.into_iter().zip(values) {
             let numbers = values.iter().all(|value| value.trim().parse::<f64>().is_ok());
             if name == target {
-                let (count, rows) = (values.len(), columns.labelled.len());
+                let count = values.len();
+                let rows = columns.labelled.len();
                 match task {
                     Task::Regression if numbers => {}
                     Task::Regression => {

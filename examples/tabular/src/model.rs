@@ -116,7 +116,8 @@ impl Tabular {
     /// Logs the loss and the accuracy. For regression, logs the mean absolute error and the
     /// coefficient of determination in the target's unit instead of the accuracy.
     fn evaluate(&self, stage: &str, batch: &Batch, cx: &mut StepContext) {
-        let (output, target) = (self.forward(batch), batch.get("target"));
+        let output = self.forward(batch);
+        let target = batch.get("target");
         cx.log(format!("{stage}_loss"), self.losses(&output, batch));
         match &self.target {
             None => {

@@ -34,7 +34,8 @@ pub(crate) fn pairs(split: Split) -> Vec<Pair> {
 
 fn pair(split: Split, random: &mut SampleRng) -> Pair {
     loop {
-        let (year, month) = (random.in_range(1900..2100), random.in_range(1..13));
+        let year = random.in_range(1900..2100);
+        let month = random.in_range(1..13);
         let day = random.in_range(1..days(year, month) + 1);
         let date_split = match (372 * year + 31 * month + day) % 20 {
             0 => Split::Test,

@@ -303,8 +303,10 @@ mod tests {
         let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
         fs::write(path("pairs.tsv"), "one two\teins zwei\n".repeat(40)).unwrap();
         fs::write(path("texts.txt"), "one\n\na much longer text than eight tokens are\n").unwrap();
-        let (pairs, texts, output, tokenizer) =
-            (path("pairs.tsv"), path("texts.txt"), path("out.txt"), path("tokenizer.json"));
+        let pairs = path("pairs.tsv");
+        let texts = path("texts.txt");
+        let output = path("out.txt");
+        let tokenizer = path("tokenizer.json");
         let flags =
             ["translation", "predict", "--pairs", &pairs, "--input", &texts, "--output", &output];
         let args = [&flags[..], &["--tokenizer", &tokenizer, "--fast-dev-run"], &SMALL].concat();

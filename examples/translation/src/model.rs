@@ -75,7 +75,8 @@ impl Translator {
 
 impl TrainingModule for Translator {
     fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
-        let (texts, labels) = (self.encode(batch), batch.get("labels"));
+        let texts = self.encode(batch);
+        let labels = batch.get("labels");
         let logits = texts.forward(texts.shift_right(&labels));
         let loss = CrossEntropyLoss::new().ignore_index(IGNORE_INDEX.into());
         loss.label_smoothing(self.recipe.label_smoothing).forward(logits, labels)
@@ -86,7 +87,8 @@ impl TrainingModule for Translator {
     }
 
     fn test_step(&self, batch: &Batch, cx: &mut StepContext) {
-        let (texts, labels) = (self.encode(batch), batch.get("labels"));
+        let texts = self.encode(batch);
+        let labels = batch.get("labels");
         self.evaluate("test", &texts, &labels, cx);
         let translations = self.translate(&texts);
         let bleu = metrics::TokenBleu::new(self.answers.eos_token_id.clone());

@@ -29,8 +29,8 @@ pub(crate) fn read(files: &[PathBuf]) -> Result<Vec<Pair>> {
             let [sources, targets] = [text(source)?, text(target)?]
                 .map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>());
             if sources.len() != targets.len() {
-                let ([source, target], [s, t]) =
-                    ([source, target].map(|file| file.display()), [sources.len(), targets.len()]);
+                let [source, target] = [source, target].map(|file| file.display());
+                let [s, t] = [sources.len(), targets.len()];
                 let message = format!(
                     "{source} has {s} lines and {target} has {t}; each line of one must be the translation of the other's"
                 );
@@ -209,7 +209,8 @@ mod tests {
             file
         };
         let expected = [("a b".to_owned(), "α β".to_owned()), ("c".to_owned(), "γ".to_owned())];
-        let (source, target) = (file("x.en", "a b\nc\n"), file("x.el", "α β\nγ"));
+        let source = file("x.en", "a b\nc\n");
+        let target = file("x.el", "α β\nγ");
         let tsv = file("x.tsv", "a b\tα β\tCC-BY\nc\tγ\n");
         let json = file(
             "x.jsonl",

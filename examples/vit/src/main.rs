@@ -150,7 +150,8 @@ mod tests {
     #[test]
     fn the_program_runs_on_fake_data() {
         let folder = tempfile::tempdir().unwrap();
-        let (hidden_size, intermediate_size) = (8, 16);
+        let hidden_size = 8;
+        let intermediate_size = 16;
         let vit = ViT::new(Config {
             image_size: 16,
             patch_size: 8,

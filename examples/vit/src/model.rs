@@ -70,7 +70,8 @@ impl Classifier {
 
     /// Logs the loss and the accuracy of each sample.
     fn evaluate(&self, stage: &str, batch: &Batch, cx: &mut StepContext) {
-        let (logits, labels) = (self.vit.forward(self.images(batch)), batch.get("label"));
+        let logits = self.vit.forward(self.images(batch));
+        let labels = batch.get("label");
         cx.log(format!("{stage}_loss"), loss::cross_entropy(&logits, &labels, Reduction::None));
         cx.log(format!("{stage}_acc"), metrics::correct(logits, labels));
     }
@@ -78,7 +79,8 @@ impl Classifier {
 
 impl TrainingModule for Classifier {
     fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
-        let (images, labels) = (self.images(batch), batch.get("label"));
+        let images = self.images(batch);
+        let labels = batch.get("label");
         let loss = CrossEntropyLoss::new().label_smoothing(self.recipe.label_smoothing);
         if self.recipe.mixup == 0.0 {
             return loss.forward(self.vit.forward(images), labels);

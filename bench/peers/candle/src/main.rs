@@ -76,7 +76,8 @@ impl Momentum {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let workload = serve::workload()?;
-    let (device, vars) = (Device::Cpu, VarMap::new());
+    let device = Device::Cpu;
+    let vars = VarMap::new();
     let layers = Layers::new(workload.name, &VarBuilder::from_varmap(&vars, DType::F32, &device))?;
     let all = vars.all_vars();
     let parameters = all.iter().map(|var| var.elem_count()).sum();
@@ -86,7 +87,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     serve::serve(workload, version, parameters, |x, y| {
         let shape = [&[workload.batch], workload.shape].concat();
         let classes: Vec<u32> = y.into_iter().map(|class| class as u32).collect();
-        let (x, y) = (Tensor::from_vec(x, shape, &device)?, Tensor::from_vec(classes, workload.batch, &device)?);
+        let x = Tensor::from_vec(x, shape, &device)?;
+        let y = Tensor::from_vec(classes, workload.batch, &device)?;
         let loss = loss::cross_entropy(&layers.forward(x)?, &y)?;
         match workload.name {
             "W1" => momentum.step(&loss)?,

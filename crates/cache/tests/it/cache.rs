@@ -576,8 +576,8 @@ fn a_cache_without_its_manifest_does_not_interfere_and_can_be_cleared() {
     let data = Noise::new(20);
     let mut other = data.clone();
     other.source = "more noise";
-    let (first, second) =
-        (small(&data, folder.path()).open().unwrap(), small(&other, folder.path()).open().unwrap());
+    let first = small(&data, folder.path()).open().unwrap();
+    let second = small(&other, folder.path()).open().unwrap();
     // This is the state after a killed `clear`.
     fs::remove_file(first.path().join("cache.json")).unwrap();
     assert_eq!(cache_info(folder.path()).unwrap().len(), 1);
@@ -634,7 +634,8 @@ impl Dataset for LargeSamples {
 fn parts_of_many_pieces_are_filled_by_many_threads() {
     let folder = tempfile::tempdir().unwrap();
     for (round, workers) in [7, 7, 3, 7, 0].into_iter().enumerate() {
-        let (len, width) = (110, 200_000 + round);
+        let len = 110;
+        let width = 200_000 + round;
         let data = LargeSamples { len, width };
         let cached = data
             .cache(folder.path())
@@ -768,7 +769,8 @@ fn what_changes_while_the_cache_is_made_is_refused() {
 #[test]
 fn what_changes_while_another_process_makes_the_cache_is_refused() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, changed) = (Noise::new(20), Arc::new(AtomicBool::new(false)));
+    let data = Noise::new(20);
+    let changed = Arc::new(AtomicBool::new(false));
     let builder = || {
         let changed = Arc::clone(&changed);
         ChangingDataset(data.clone(), move || changed.load(Ordering::Relaxed)).cache(folder.path())
@@ -777,7 +779,8 @@ fn what_changes_while_another_process_makes_the_cache_is_refused() {
     fs::remove_file(cache.path().join("cache.json")).unwrap();
     let other = fs::File::open(cache.path().join("cache.lock")).unwrap();
     fs4::FileExt::lock(&other).unwrap();
-    let (mut other, change) = (Some(other), Arc::clone(&changed));
+    let mut other = Some(other);
+    let change = Arc::clone(&changed);
     data.count();
     let waiting = builder().on_event(move |event| {
         assert!(matches!(event, CacheEvent::Waiting { .. }), "{event:?}");
@@ -804,7 +807,8 @@ fn the_second_of_two_writers_waits_and_reads_nothing() {
     });
     let caches: Vec<CachedDataset> = std::thread::scope(|scope| {
         let threads = [0, 1].map(|_| {
-            let (waited, builder) = (Arc::clone(&waited), small(&data, folder.path()));
+            let waited = Arc::clone(&waited);
+            let builder = small(&data, folder.path());
             scope.spawn(move || {
                 let count = move |event| {
                     if matches!(&event, CacheEvent::Waiting { holder } if holder.starts_with("process ")) {
@@ -910,7 +914,8 @@ fn child_that_fills_its_disk() {
     let folder = Path::new(&folder);
     let mut data = Noise::new(40);
     data.width = 10_000;
-    let (path, filler) = (folder.join("cache"), folder.join("filler"));
+    let path = folder.join("cache");
+    let filler = folder.join("filler");
     let builder = |data: &Noise| {
         DiskFillingDataset(data.clone(), filler.clone()).cache(&path).part_bytes(320_000).workers(1)
     };

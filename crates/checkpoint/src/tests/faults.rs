@@ -90,7 +90,8 @@ fn a_write_that_fails_at_any_byte_leaves_the_older_checkpoint_and_no_file_behind
     for (kind, advice) in
         [(ErrorKind::StorageFull, "free some space"), (ErrorKind::PermissionDenied, "permissions")]
     {
-        let (mut failed, mut limit) = (0, 0);
+        let mut failed = 0;
+        let mut limit = 0;
         loop {
             let failing: Arc<dyn Store> = Arc::new(failing(folder.path(), limit, kind, ""));
             let Err(error) = write(&failing, 2, &SMALL, 2) else { break };

@@ -66,7 +66,8 @@ fn writer(folder: &Path) -> Command {
 fn a_writer_killed_at_any_moment_leaves_whole_checkpoints_and_the_next_continues() {
     let folder = tempfile::tempdir().unwrap();
     let store = local(folder.path());
-    let (mut reached, mut unfinished) = (0, 0);
+    let mut reached = 0;
+    let mut unfinished = 0;
     for kill in 0..20u64 {
         let mut child = writer(folder.path()).stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);

@@ -21,7 +21,8 @@ fn a_checkpoint_of_2_gb_is_written_verified_and_merged_within_300_mb() {
     let folder = tempfile::tempdir().unwrap();
     let store = local(folder.path());
     let writer = CheckpointWriter::new(store.clone(), "step_1").unwrap();
-    let (rows, columns) = (65_536u64, 8_192u64);
+    let rows = 65_536u64;
+    let columns = 8_192u64;
     let piece: Vec<u8> = (0..8u32 << 20).map(|i| i as u8).collect();
     let mut shards = Vec::new();
     for process in 0..8 {

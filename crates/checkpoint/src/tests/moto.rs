@@ -102,7 +102,8 @@ impl Server {
 fn environment() -> Result<PathBuf, String> {
     let exe = std::env::current_exe().map_err(|e| e.to_string())?;
     let folder = exe.ancestors().nth(3).unwrap_or(Path::new(".")).join("object-store-servers");
-    let (python, marker) = (folder.join("bin/python"), folder.join("installed"));
+    let python = folder.join("bin/python");
+    let marker = folder.join("installed");
     let packages = PACKAGES.join(" ");
     if std::fs::read_to_string(&marker).is_ok_and(|installed| installed == packages) {
         return Ok(python);

@@ -132,8 +132,8 @@ fn values_that_differ_are_counted_and_measured() {
         writer.commit(Default::default(), shards).unwrap();
         Checkpoint::open(store.clone(), name).unwrap()
     };
-    let (first, second) =
-        (write("a", [1.0, 2.0, f32::NAN, 4.0]), write("b", [1.0, 2.5, f32::NAN, 3.0]));
+    let first = write("a", [1.0, 2.0, f32::NAN, 4.0]);
+    let second = write("b", [1.0, 2.5, f32::NAN, 3.0]);
     let values =
         Difference::Values { name: "w".into(), different: 2, elements: 4, largest: Some(1.0) };
     assert_eq!(diff(&first, &second).unwrap(), [values]);

@@ -8,7 +8,8 @@ use fulmen::prelude::*;
 
 /// Points on two spirals, with the fields `point`, `f32[2]`, and `spiral`, `i32[]`, which is 0 or 1.
 pub(crate) fn spirals(count: usize) -> cli::Result<TensorDataset> {
-    let (mut points, mut spirals) = (Vec::new(), Vec::new());
+    let mut points = Vec::new();
+    let mut spirals = Vec::new();
     for i in 0..count {
         let spiral = i % 2;
         let radius = (i + 1) as f32 / count as f32;

@@ -31,7 +31,8 @@ impl Classifier {
 
     /// Logs the loss and the accuracy of each sample.
     fn evaluate(&self, stage: &str, batch: &Batch, cx: &mut StepContext) {
-        let (logits, spirals) = (self.forward(&batch.get("point")), batch.get("spiral"));
+        let logits = self.forward(&batch.get("point"));
+        let spirals = batch.get("spiral");
         let loss = loss::cross_entropy(&logits, &spirals, Reduction::None);
         cx.log(format!("{stage}_loss"), loss);
         cx.log(format!("{stage}_acc"), metrics::correct(logits, spirals));
@@ -40,7 +41,8 @@ impl Classifier {
 
 impl TrainingModule for Classifier {
     fn training_step(&self, batch: &Batch, cx: &mut StepContext) -> Tensor {
-        let (logits, spirals) = (self.forward(&batch.get("point")), batch.get("spiral"));
+        let logits = self.forward(&batch.get("point"));
+        let spirals = batch.get("spiral");
         cx.log("train_acc", metrics::correct(&logits, &spirals));
         loss::cross_entropy(logits, spirals, Reduction::Mean)
     }

@@ -112,7 +112,8 @@ impl ImageNet {
                 .ok_or_else(|| Error::file(train, "it has changed"))?;
             for entry in section.tar_entries(&format!("entry {wnid}.tar")) {
                 let entry = entry?;
-                let (key, start) = (key_of(&entry.name), start + entry.offset);
+                let key = key_of(&entry.name);
+                let start = start + entry.offset;
                 images[0].push(ImageEntry { key, start, size: entry.size, class: class as u32 });
             }
         }

@@ -77,7 +77,8 @@ impl Journal {
             .map_err(|source| Error::io(folder, "making the folder", source))?;
         let path = folder.join(NAME);
         let io = |doing: &str| {
-            let (path, doing) = (path.clone(), doing.to_owned());
+            let path = path.clone();
+            let doing = doing.to_owned();
             move |source| Error::io(&path, &doing, source)
         };
         let mut file = OpenOptions::new()

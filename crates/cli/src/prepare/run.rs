@@ -49,7 +49,8 @@ pub(crate) fn prepare<S: SampleSet>(
     dependencies.insert("the list of samples".to_owned(), plan.samples.clone());
     let mut sources = Vec::new();
     for (source, changed) in archives {
-        let (seconds, rest) = (changed / 1_000_000_000, changed % 1_000_000_000);
+        let seconds = changed / 1_000_000_000;
+        let rest = changed % 1_000_000_000;
         let state = format!("{} bytes, changed {seconds}.{rest:09} s after 1970", source.bytes);
         dependencies.insert(format!("the archive {}", source.name), state);
         sources.push(source);
@@ -68,8 +69,8 @@ pub(crate) fn prepare<S: SampleSet>(
         .collect();
     let unwritten =
         missing.iter().filter(|(_, written)| written.is_none()).map(|(shard, _)| shard.bytes);
-    let (bytes, largest) =
-        (unwritten.clone().fold(0, u64::saturating_add), unwritten.max().unwrap_or(0));
+    let bytes = unwritten.clone().fold(0, u64::saturating_add);
+    let largest = unwritten.max().unwrap_or(0);
     check_free_space(
         &options.output,
         if options.delete_uploaded {

@@ -59,7 +59,8 @@ impl TarShard {
 
     pub(crate) fn finish(self) -> Result<ShardRecord> {
         let TarShard { name, tar, warnings } = self;
-        let (path, samples) = (tar.path().to_owned(), tar.samples());
+        let path = tar.path().to_owned();
+        let samples = tar.samples();
         let (HashedFile { file, hash }, bytes) = tar.finish()?;
         store::keep(file, &path)?;
         let sha256 = hex(&hash.finalize());

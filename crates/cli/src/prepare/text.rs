@@ -130,7 +130,8 @@ pub fn text(
     for input in &inputs {
         let mut reported = 0;
         let mut batch = Vec::new();
-        let (mut size, mut memory) = (0, 0usize);
+        let mut size = 0;
+        let mut memory = 0usize;
         for document in input.documents(text)? {
             let document = document?;
             if document.item.trim().is_empty() {
@@ -288,7 +289,8 @@ impl Run<'_> {
     }
 
     fn add(&mut self, index: usize, document: Option<Document>) -> Result<()> {
-        let (options, format) = (self.job.options, self.format);
+        let options = self.job.options;
+        let format = self.format;
         let bytes = document.as_ref().map_or(0, |document| format.bytes(document));
         let split = &mut self.splits[index];
         let existing_documents =

@@ -174,7 +174,8 @@ mod tests {
             ("a", b"stored", CompressionMethod::Stored),
             ("b", &text, CompressionMethod::Deflated),
         ]);
-        let (mut right, mut refused) = (0, 0);
+        let mut right = 0;
+        let mut refused = 0;
         for position in 0..bytes.len() {
             for bits in [0x01, 0x80, 0xff] {
                 let mut damaged = bytes.clone();

@@ -74,7 +74,8 @@ fn the_program_lists_verifies_and_clears_compiled_programs() {
     let folder = tempfile::tempdir().unwrap();
     let client = Plugin::load(locate(Platform::Cpu, None).unwrap()).unwrap();
     let client = client.create_client(&[("cpu_device_count", 1.into())]).unwrap();
-    let (cache, options) = (CompileCache::new(folder.path(), 1 << 30), CompileOptions::new());
+    let cache = CompileCache::new(folder.path(), 1 << 30);
+    let options = CompileOptions::new();
     let text = "func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> }";
     let key = ProgramKey::new(&client.topology().unwrap(), "step", text, &options, []).unwrap();
     cache
@@ -105,7 +106,8 @@ fn the_program_lists_verifies_and_clears_compiled_programs() {
 #[test]
 fn the_program_caches_a_folder_of_images() {
     let folder = tempfile::tempdir().unwrap();
-    let (images, out) = (folder.path().join("images"), folder.path().join("cache"));
+    let images = folder.path().join("images");
+    let out = folder.path().join("cache");
     for (i, class) in ["cat", "dog", "dog"].into_iter().enumerate() {
         fs::create_dir_all(images.join(class)).unwrap();
         let image =

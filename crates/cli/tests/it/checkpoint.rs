@@ -35,7 +35,8 @@ fn write(folder: &Path, step: u64, last: f32) {
     for (file, parts) in [("a.safetensors", vec![first, state]), ("b.safetensors", vec![second])] {
         let mut shard = writer.shard(file, parts).unwrap();
         while let Some(part) = shard.next_part() {
-            let (count, second) = (part.bytes() / 4, part.rectangle().offset == [2]);
+            let count = part.bytes() / 4;
+            let second = part.rectangle().offset == [2];
             let values = (0..count).map(|i| if second && i + 1 == count { last } else { i as f32 });
             let bytes: Vec<u8> = values.flat_map(f32::to_le_bytes).collect();
             shard.write(&bytes).unwrap();
@@ -48,7 +49,8 @@ fn write(folder: &Path, step: u64, last: f32) {
 #[test]
 fn the_program_shows_verifies_merges_and_compares_checkpoints() {
     let folder = tempfile::tempdir().unwrap();
-    let (first, second) = (folder.path().join("step_1"), folder.path().join("step_2"));
+    let first = folder.path().join("step_1");
+    let second = folder.path().join("step_2");
     write(folder.path(), 1, 8.0);
     write(folder.path(), 2, 8.5);
 

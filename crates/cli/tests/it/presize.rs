@@ -51,7 +51,8 @@ fn entries(path: &Path) -> Vec<(String, Vec<u8>)> {
 #[test]
 fn large_images_are_resized_and_small_ones_are_copied() {
     let temporary = tempfile::tempdir().unwrap();
-    let (images, out) = (temporary.path().join("images"), temporary.path().join("out"));
+    let images = temporary.path().join("images");
+    let out = temporary.path().join("out");
     let dataset = folder(&images);
     let presize = || Presize::new(&out).shorter_side(32).max_samples(10);
     let shards = presize().threads(3).run(&dataset, &()).unwrap();
@@ -110,7 +111,8 @@ fn large_images_are_resized_and_small_ones_are_copied() {
 #[test]
 fn unreadable_images_are_errors_or_left_out() {
     let temporary = tempfile::tempdir().unwrap();
-    let (images, out) = (temporary.path().join("images"), temporary.path().join("out"));
+    let images = temporary.path().join("images");
+    let out = temporary.path().join("out");
     folder(&images);
     fs::write(images.join("dog/03.png"), b"GIF89a").unwrap();
     let run = |more: &[&str]| {
@@ -148,7 +150,8 @@ fn unreadable_images_are_errors_or_left_out() {
 #[test]
 fn the_limits_of_images_apply() {
     let temporary = tempfile::tempdir().unwrap();
-    let (images, out) = (temporary.path().join("images"), temporary.path().join("out"));
+    let images = temporary.path().join("images");
+    let out = temporary.path().join("out");
     folder(&images);
     let mut damaged = fs::read(
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../images/tests/reference/images/s444.jpg"),
@@ -187,7 +190,8 @@ fn the_limits_of_images_apply() {
 #[test]
 fn a_file_that_cannot_be_read_ends_the_run_and_is_not_left_out() {
     let temporary = tempfile::tempdir().unwrap();
-    let (images, out) = (temporary.path().join("images"), temporary.path().join("out"));
+    let images = temporary.path().join("images");
+    let out = temporary.path().join("out");
     let dataset = folder(&images);
     let path = images.join("dog/03.png");
     fs::remove_file(&path).unwrap();
@@ -202,7 +206,8 @@ fn a_file_that_cannot_be_read_ends_the_run_and_is_not_left_out() {
 #[test]
 fn shards_of_others_and_a_second_run_are_refused() {
     let temporary = tempfile::tempdir().unwrap();
-    let (images, out) = (temporary.path().join("images"), temporary.path().join("out"));
+    let images = temporary.path().join("images");
+    let out = temporary.path().join("out");
     let dataset = folder(&images);
     let run = || Presize::new(&out).shorter_side(32).max_samples(10).run(&dataset, &());
     fs::create_dir(&out).unwrap();
@@ -225,7 +230,8 @@ fn shards_of_others_and_a_second_run_are_refused() {
 #[test]
 fn open_files_of_other_writers_stay() {
     let temporary = tempfile::tempdir().unwrap();
-    let (images, out) = (temporary.path().join("images"), temporary.path().join("out"));
+    let images = temporary.path().join("images");
+    let out = temporary.path().join("out");
     let dataset = folder(&images);
     let mut others = TarShardWriter::builder(&out).prefix("others").build().unwrap();
     others.write("a", &[("txt", b"still open")]).unwrap();
@@ -253,8 +259,8 @@ fn a_killed_run_continues_without_unfinished_files() {
         command.arg(&images).arg("--output").arg(out).stdout(Stdio::null()).stderr(Stdio::null());
         command
     };
-    let (undisturbed, killed) =
-        (temporary.path().join("undisturbed"), temporary.path().join("killed"));
+    let undisturbed = temporary.path().join("undisturbed");
+    let killed = temporary.path().join("killed");
     assert!(command(&undisturbed).status().unwrap().success());
     let mut child = command(&killed).spawn().unwrap();
     while !killed.join("shard-000001.tar").exists() && child.try_wait().unwrap().is_none() {

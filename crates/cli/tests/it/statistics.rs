@@ -96,7 +96,8 @@ fn tables_have_the_statistics_of_pandas() {
     let mut json = String::new();
     for i in 0..ROWS {
         let number = x(i).map(|x| x.to_string()).unwrap_or_default();
-        let (label, text) = (label(i), text(i));
+        let label = label(i);
+        let text = text(i);
         writeln!(csv, "{number},{label},{text}").unwrap();
         let number = if number.is_empty() { "null" } else { &number };
         writeln!(
@@ -135,7 +136,8 @@ fn tables_have_the_statistics_of_pandas() {
 
 /// An image of the Python program, and whether it is gray.
 fn image(i: usize) -> Vec<u8> {
-    let (height, width) = (i % 3 + 2, i % 4 + 3);
+    let height = i % 3 + 2;
+    let width = i % 4 + 3;
     let channels = if i.is_multiple_of(4) { 1 } else { 3 };
     let mut pixels = Vec::new();
     for y in 0..height {

@@ -76,8 +76,8 @@ fn a_tpu_lives_as_long_as_its_run() {
 
     // Nothing starts on a host that has no libtpu and cannot get it.
     let ended = run(&["--delete-after"], train.to_str().unwrap());
-    let (out, log) =
-        (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
+    let out = String::from_utf8_lossy(&ended.stdout);
+    let log = String::from_utf8_lossy(&ended.stderr);
     assert_eq!(ended.status.code(), Some(1), "{out}{log}");
     assert!(
         log.contains("worker 0 (host-a): it cannot download libtpu 0.0.51 (pip: no network)"),
@@ -93,8 +93,8 @@ fn a_tpu_lives_as_long_as_its_run() {
     // Any library, since the program loads none.
     let library = env!("CARGO_BIN_EXE_fulmen");
     let ended = run(&["--delete-after", "--libtpu", library], train.to_str().unwrap());
-    let (out, log) =
-        (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
+    let out = String::from_utf8_lossy(&ended.stdout);
+    let log = String::from_utf8_lossy(&ended.stderr);
     assert_eq!(ended.status.code(), Some(3), "{out}{log}");
     assert!(out.contains("[worker 0] process 0 with --lr=1 on tpu\n"), "{out}{log}");
     assert!(out.contains(&format!("[worker 0] libtpu {library}\n")), "{out}{log}");

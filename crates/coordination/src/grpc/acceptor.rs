@@ -53,7 +53,9 @@ pub(crate) async fn accept(
             handshake.abort();
             rejected.refuse(oldest, Refusal::Crowded);
         }
-        let (token, admitted, rejected) = (token.clone(), admitted.clone(), rejected.clone());
+        let token = token.clone();
+        let admitted = admitted.clone();
+        let rejected = rejected.clone();
         let handshake = handshakes.spawn(async move {
             match admit(&mut stream, token.as_ref()).await {
                 Ok(()) => {

@@ -107,7 +107,8 @@ impl Builder {
             listening = Some(listeners.sockets);
         }
         let worker = Worker::start()?;
-        let (index, count) = (process.index(), process.count());
+        let index = process.index();
+        let count = process.count();
         let run = Coordinator::new(count, process.run_id(), process.hosts(), timeouts.heartbeat);
         let (client, server) = worker.run({
             let address = address.clone();

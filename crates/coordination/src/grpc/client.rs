@@ -171,8 +171,9 @@ impl Client {
             }
             Some(answer) => answer,
             None => {
-                let (name, address, s) =
-                    (self.coordinator_name(), &self.coordinator, bounded(time_limit).as_secs_f64());
+                let name = self.coordinator_name();
+                let address = &self.coordinator;
+                let s = bounded(time_limit).as_secs_f64();
                 let reason = if last_error.is_empty() { "no answer" } else { last_error.as_str() };
                 Err(Error::new(
                     Kind::TimedOut,
@@ -189,7 +190,8 @@ impl Client {
 
     /// The error, if a retry is useless.
     fn permanent(&self, status: &Status) -> Option<Error> {
-        let (index, address) = (self.caller.index as usize, &self.coordinator);
+        let index = self.caller.index as usize;
+        let address = &self.coordinator;
         let reason = chain(status).find_map(|e| e.downcast_ref::<HandshakeError>());
         match reason {
             Some(HandshakeError::Refused) => Some(Error::new(
@@ -255,8 +257,9 @@ impl Client {
                 Err(_) => {}
             }
             if last_answer.elapsed() >= limit && !self.has_left() {
-                let (name, address, s) =
-                    (self.coordinator_name(), &self.coordinator, limit.as_secs_f64());
+                let name = self.coordinator_name();
+                let address = &self.coordinator;
+                let s = limit.as_secs_f64();
                 let message = format!(
                     "{name}, the coordinator at {address}, has not answered for {s} s ({last_error}): killed, stopped, or on \
                      a host that is not reachable; see its last output"

@@ -39,7 +39,8 @@ impl Service<Uri> for Connector {
     }
 
     fn call(&mut self, coordinator: Uri) -> Self::Future {
-        let (connecting, token) = (self.tcp.call(coordinator), self.token.clone());
+        let connecting = self.tcp.call(coordinator);
+        let token = self.token.clone();
         Box::pin(async move {
             let mut stream = connecting.await?;
             authenticate(stream.inner_mut(), token.as_ref()).await?;

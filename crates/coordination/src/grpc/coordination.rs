@@ -96,7 +96,8 @@ impl Coordination {
             let count = visits.entry((purpose, name.to_owned())).or_default();
             std::mem::replace(count, *count + 1)
         };
-        let (client, name) = (self.0.client.clone(), name.to_owned());
+        let client = self.0.client.clone();
+        let name = name.to_owned();
         let request = wire::WaitAtBarrier {
             caller: client.caller(),
             purpose: purpose as i32,

@@ -129,7 +129,8 @@ impl Coordinator {
         let newcomer = format!("process {index} ({}, pid {})", request.host, request.pid);
         let mut kind = FailureKind::Refused;
         let reason = if request.version != wire::VERSION {
-            let (theirs, ours) = (request.version, wire::VERSION);
+            let theirs = request.version;
+            let ours = wire::VERSION;
             Some(format!(
                 "it speaks version {theirs} of the protocol and the coordinator {ours}; run the same build in all \
                  processes"
@@ -163,7 +164,8 @@ impl Coordinator {
                 }
                 Some(_) => None,
                 None => {
-                    let (host, pid) = (request.host.clone(), request.pid);
+                    let host = request.host.clone();
+                    let pid = request.pid;
                     self.members[index as usize] = Some(Member {
                         session,
                         host,
@@ -229,7 +231,8 @@ impl Coordinator {
             .map(|(i, _)| i)
             .collect();
         if !silent.is_empty() {
-            let (names, s) = (self.names(&silent), limit.as_secs_f64());
+            let names = self.names(&silent);
+            let s = limit.as_secs_f64();
             let has = if silent.len() == 1 { "has" } else { "have" };
             self.fail(Failure::new(
                 FailureKind::PeerSilent,
@@ -365,7 +368,8 @@ impl Coordinator {
         else {
             return;
         };
-        let (who, has) = (self.names(&absent), if absent.len() == 1 { "has" } else { "have" });
+        let who = self.names(&absent);
+        let has = if absent.len() == 1 { "has" } else { "have" };
         let message = format!(
             "{who} {has} reached the end of the program and will not arrive at `{name}`, where others wait; see the last \
              output there"
@@ -416,7 +420,8 @@ impl Coordinator {
         let arrived = barrier.arrivals.len();
         let missing: Vec<u32> =
             (0..count).filter(|index| !barrier.arrivals.contains_key(index)).collect();
-        let (names, s) = (self.names(&missing), waited.as_secs_f64());
+        let names = self.names(&missing);
+        let s = waited.as_secs_f64();
         let has = if missing.len() == 1 { "has" } else { "have" };
         let mut message = match purpose {
             Purpose::Join => format!(

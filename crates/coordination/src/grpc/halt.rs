@@ -34,8 +34,10 @@ impl Halt {
         let process = coordination.process();
         let requests = StopRequest { client: coordination.client(), key: format!("halt/{name}") };
         let shared = Arc::new(Shared::default());
-        let (index, count) = (process.index(), process.count());
-        let (asking_client, task_shared) = (requests.clone(), shared.clone());
+        let index = process.index();
+        let count = process.count();
+        let asking_client = requests.clone();
+        let task_shared = shared.clone();
         coordination.spawn(async move {
             let end = asking_client.agree(index, count, &task_shared).await.transpose();
             task_shared.lock().end = end;
@@ -47,7 +49,8 @@ impl Halt {
     /// Asks all processes to stop soon, and returns at once. All of them get the reason `why`, or
     /// the first reason if there are several requests.
     pub fn request(&self, why: &str) {
-        let (requests, why) = (self.requests.clone(), why.to_owned());
+        let requests = self.requests.clone();
+        let why = why.to_owned();
         // Another reason may have come first. `poll` reports a failure of the run.
         self.coordination.spawn(async move { drop(requests.put("", &why).await) });
     }
@@ -143,7 +146,8 @@ impl StopRequest {
 
     async fn get(&self, suffix: &str) -> Result<String> {
         loop {
-            let (caller, key) = (self.client.caller(), format!("{}{suffix}", self.key));
+            let caller = self.client.caller();
+            let key = format!("{}{suffix}", self.key);
             let request =
                 |remaining| wire::Get { caller, key: key.clone(), timeout_ms: millis(remaining) };
             if let Some(value) = self.client.ask(method::GET, NO_TIMEOUT, request).await?.value {
@@ -153,8 +157,8 @@ impl StopRequest {
     }
 
     async fn put(&self, suffix: &str, value: &str) -> Result<()> {
-        let (key, value) =
-            (format!("{}{suffix}", self.key), Bytes::copy_from_slice(value.as_bytes()));
+        let key = format!("{}{suffix}", self.key);
+        let value = Bytes::copy_from_slice(value.as_bytes());
         let request = wire::Put { caller: self.client.caller(), key, value };
         self.client.ask(method::PUT, Duration::from_secs(60), |_| request.clone()).await?;
         Ok(())

@@ -99,7 +99,8 @@ pub(crate) async fn admit(
         let coordinator_nonce: Nonce = random().map_err(|_| Refusal::NoNonce)?;
         let hung_up = |_| Refusal::HungUp;
         stream.write_all(&[&GREETING[..], &coordinator_nonce].concat()).await.map_err(hung_up)?;
-        let (mut process_nonce, mut process_proof) = ([0; LENGTH], [0; LENGTH]);
+        let mut process_nonce = [0; LENGTH];
+        let mut process_proof = [0; LENGTH];
         stream.read_exact(&mut process_nonce).await.map_err(hung_up)?;
         stream.read_exact(&mut process_proof).await.map_err(hung_up)?;
         // `verify_slice` compares in constant time.

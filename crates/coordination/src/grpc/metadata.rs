@@ -166,13 +166,14 @@ impl MetadataServer {
     /// # Errors
     /// No thread can be started.
     pub fn ask(&self, names: &[&str], timeout: Duration) -> Result<Vec<Option<MetadataAnswer>>> {
-        let (server, names) =
-            (self.0.clone(), names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>());
+        let server = self.0.clone();
+        let names = names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
         Worker::start()?.run(async move {
             let client = client();
             // All requests are sent before the first answer is awaited.
             let requests = names.into_iter().map(|name| {
-                let (client, server) = (client.clone(), server.clone());
+                let client = client.clone();
+                let server = server.clone();
                 tokio::spawn(async move { get(&client, &server, &name, timeout).await })
             });
             let mut answers = Vec::new();

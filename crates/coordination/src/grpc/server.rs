@@ -60,7 +60,8 @@ impl Server {
         let rejected = Arc::new(rejected);
         let mut accept_tasks = JoinSet::new();
         for listener in listeners {
-            let (token, admitted) = (token.clone(), admitted.clone());
+            let token = token.clone();
+            let admitted = admitted.clone();
             accept_tasks.spawn(accept(listener, token, processes, admitted, rejected.clone()));
         }
         drop(admitted);

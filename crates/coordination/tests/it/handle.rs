@@ -171,7 +171,8 @@ fn the_others_learn_about_a_failure_or_an_early_end() {
 #[test]
 fn all_stop_after_the_same_turn_although_one_is_ahead() {
     let (zero, one) = pair();
-    let (fast, slow) = (one.halt("a"), zero.halt("a"));
+    let fast = one.halt("a");
+    let slow = zero.halt("a");
     for _ in 0..100 {
         assert_eq!(fast.poll().unwrap(), None);
     }
@@ -182,7 +183,8 @@ fn all_stop_after_the_same_turn_although_one_is_ahead() {
             (before + 1..).find_map(|turn| Some((turn, halt.poll().unwrap()?))).unwrap()
         })
     };
-    let (fast, slow) = (run(fast, 100), run(slow, 0));
+    let fast = run(fast, 100);
+    let slow = run(slow, 0);
     let ends = (fast.join().unwrap(), slow.join().unwrap());
     assert!(ends.0 == ends.1 && ends.0.0 > 100, "{ends:?}");
 }
@@ -190,7 +192,8 @@ fn all_stop_after_the_same_turn_although_one_is_ahead() {
 #[test]
 fn a_process_without_further_turns_delays_no_other() {
     let (zero, one) = pair();
-    let (over, other) = (zero.halt("a"), one.halt("a"));
+    let over = zero.halt("a");
+    let other = one.halt("a");
     assert_eq!((over.poll().unwrap(), other.poll().unwrap()), (None, None));
     other.request("SIGTERM");
     assert_eq!(zero.get("halt/a", SOON).unwrap(), b"SIGTERM");
@@ -201,7 +204,8 @@ fn a_process_without_further_turns_delays_no_other() {
 
     // One process has ended its last turn when the other is asked to stop: the other continues to
     // its last turn.
-    let (over, other) = (zero.halt("b"), one.halt("b"));
+    let over = zero.halt("b");
+    let other = one.halt("b");
     drop(over);
     assert_eq!(one.get("halt/b", SOON).unwrap(), b"");
     other.request("SIGTERM");

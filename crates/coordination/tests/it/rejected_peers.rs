@@ -33,7 +33,8 @@ fn run(
     host: &str,
     meanwhile: impl FnOnce(&str) -> String,
 ) -> (Coordination, Coordination, Receiver<String>) {
-    let ((send_address, addresses), (report, reports)) = (channel(), channel());
+    let (send_address, addresses) = channel();
+    let (report, reports) = channel();
     let zero = builder(0, &format!("{host}:0"), Some(TOKEN))
         .on_listening(move |address| send_address.send(address.to_owned()).unwrap())
         .on_refused(move |refusal| report.send(refusal.to_owned()).unwrap());
@@ -134,8 +135,8 @@ fn garbage_is_refused() {
 /// connection sent.
 fn recorder(coordinator: &str) -> (String, Arc<Mutex<Vec<Vec<u8>>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (address, coordinator) =
-        (listener.local_addr().unwrap().to_string(), coordinator.to_owned());
+    let address = listener.local_addr().unwrap().to_string();
+    let coordinator = coordinator.to_owned();
     let recorded: Arc<Mutex<Vec<Vec<u8>>>> = Arc::default();
     let record = recorded.clone();
     thread::spawn(move || {
@@ -143,7 +144,8 @@ fn recorder(coordinator: &str) -> (String, Arc<Mutex<Vec<Vec<u8>>>>) {
             record.lock().unwrap().push(Vec::new());
             let record = record.clone();
             let mut to = TcpStream::connect(&coordinator).unwrap();
-            let (mut answers, mut back) = (to.try_clone().unwrap(), from.try_clone().unwrap());
+            let mut answers = to.try_clone().unwrap();
+            let mut back = from.try_clone().unwrap();
             thread::spawn(move || std::io::copy(&mut answers, &mut back));
             thread::spawn(move || {
                 let mut buffer = [0; 4096];

@@ -61,7 +61,8 @@ impl FakeDataset {
     /// # Ok::<(), fulmen_data::Error>(())
     /// ```
     pub fn extending(dataset: impl Dataset) -> FakeDataset {
-        let (base_fields, len) = (dataset.fields(), dataset.len());
+        let base_fields = dataset.fields();
+        let len = dataset.len();
         FakeDataset { base: Some(Arc::new(dataset)), base_fields, ..FakeDataset::new(len) }
     }
 

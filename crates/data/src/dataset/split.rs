@@ -73,7 +73,8 @@ pub fn k_fold(len: usize, folds: usize, seed: Option<u64>) -> Result<Vec<Fold>> 
         None => (0..len).collect(),
     };
     let mut fold_of = vec![0; len];
-    let (size, longer) = (len / folds, len % folds);
+    let size = len / folds;
+    let longer = len % folds;
     for (position, index) in order.into_iter().enumerate() {
         // The first `longer` folds have one sample more.
         let longer_len = longer * (size + 1);
@@ -160,7 +161,8 @@ pub fn group_k_fold<G: Ord>(groups: &[G], folds: usize) -> Result<Vec<Fold>> {
     check_folds("group_k_fold", folds, members_by_group.len(), "groups")?;
     let mut by_size: Vec<Vec<usize>> = members_by_group.into_values().collect();
     by_size.sort_by_key(Vec::len);
-    let (mut sizes, mut fold_of) = (vec![0; folds], vec![0; groups.len()]);
+    let mut sizes = vec![0; folds];
+    let mut fold_of = vec![0; groups.len()];
     for members in by_size.into_iter().rev() {
         let lightest = (0..folds).min_by_key(|&fold| sizes[fold]).unwrap_or(0);
         sizes[lightest] += members.len();

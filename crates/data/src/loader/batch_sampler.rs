@@ -62,7 +62,8 @@ impl BatchSampler {
         if self.epochs.is_empty() {
             return None;
         }
-        let (epoch, index) = (self.epochs.start, self.next);
+        let epoch = self.epochs.start;
+        let index = self.next;
         if index >= batches {
             return Some(Err(Error::usage(format!(
                 "cannot start at batch {index}: an epoch has {batches} batches"
@@ -81,7 +82,8 @@ impl BatchSampler {
         let open = match &mut self.epoch {
             Some(open) => open,
             empty => {
-                let (setup, stop) = (Arc::clone(&self.inner.setup), Arc::clone(&self.stop));
+                let setup = Arc::clone(&self.inner.setup);
+                let stop = Arc::clone(&self.stop);
                 empty.insert(self.inner.source.epoch(EpochRequest {
                     setup,
                     epoch,

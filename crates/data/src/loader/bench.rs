@@ -100,7 +100,8 @@ fn measure(
         }
     }
     let elapsed = start.elapsed();
-    let (bad_samples, report) = (loader.bad_samples().count, loader.report());
+    let bad_samples = loader.bad_samples().count;
+    let report = loader.report();
     Ok(LoaderBench {
         elapsed,
         first_batch,

@@ -183,7 +183,8 @@ impl Buckets {
     ) -> (Vec<usize>, Vec<Span>) {
         let mut open: Vec<Vec<usize>> =
             self.boundaries.iter().map(|_| Vec::with_capacity(size.min(order.len()))).collect();
-        let (mut sorted, mut spans) = (Vec::with_capacity(order.len()), Vec::new());
+        let mut sorted = Vec::with_capacity(order.len());
+        let mut spans = Vec::new();
         let mut close = |samples: &mut Vec<usize>, bucket| {
             let start = sorted.len();
             sorted.append(samples);

@@ -60,7 +60,8 @@ impl DataLoaderBuilder {
     }
 
     fn new(open: Box<OpenSource>) -> DataLoaderBuilder {
-        let (options, config) = (SourceOptions::default(), Config::default());
+        let options = SourceOptions::default();
+        let config = Config::default();
         DataLoaderBuilder {
             open,
             options,
@@ -260,7 +261,8 @@ impl DataLoaderBuilder {
             )));
         }
         let DataLoaderBuilder { open, options, config, .. } = self;
-        let (seed, shuffled) = (options.seed, options.shuffle);
+        let seed = options.seed;
+        let shuffled = options.shuffle;
         Inner::new(open(options)?, Config { batch_size, seed, shuffled, prefetch, ..config })
             .map(DataLoader::new)
     }

@@ -349,8 +349,11 @@ impl DataLoader {
     pub fn description(&self) -> String {
         let Setup { config, shard, .. } = &*self.inner.setup;
         let source = &self.inner.source;
-        let (samples, batches, size) = (self.num_samples(), self.len(), self.batch_size());
-        let (total, order) = (source.total(), source.describe());
+        let samples = self.num_samples();
+        let batches = self.len();
+        let size = self.batch_size();
+        let total = source.total();
+        let order = source.describe();
         let batches = quantity(batches, "batch");
         let mut text = if self.is_endless() {
             format!("{total}, batches of {size}, {order}")

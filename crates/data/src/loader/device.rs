@@ -92,7 +92,8 @@ impl HostBatch {
             .blocks(&mask, sharding)
             .map_err(|error| Error::usage(format!("a batch's mask: {error}")))?;
         for (device, block) in runtime.local_devices().zip(blocks) {
-            let (start, end) = (block.start[0], block.start[0] + block.size[0]);
+            let start = block.start[0];
+            let end = block.start[0] + block.size[0];
             if start < rows.start || end > rows.end {
                 return Err(Error::usage(format!(
                     "{device} needs the rows {start}..{end} by the sharding {sharding} over the mesh {}, and this \
@@ -170,14 +171,17 @@ impl HostBatches {
     /// Transfers these batches to devices ahead of the consumer, with their rows split by
     /// `sharding`.
     pub fn prefetch_to(mut self, runtime: &Runtime, sharding: &Sharding) -> DeviceBatches {
-        let (stop, timer) = (self.stop_flag(), self.take_timer());
+        let stop = self.stop_flag();
+        let timer = self.take_timer();
         let stats = Arc::clone(&self.inner().setup.stats);
         // The thread holds one more while the channel is full.
         let (sender, receiver) = sync_channel(self.inner().setup.config.device_prefetch - 1);
-        let (runtime, sharding) = (runtime.clone(), sharding.clone());
+        let runtime = runtime.clone();
+        let sharding = sharding.clone();
         let ready = Arc::new(AtomicUsize::new(0));
         let first = FirstBatch::default();
-        let (thread_ready, thread_first) = (Arc::clone(&ready), Arc::clone(&first));
+        let thread_ready = Arc::clone(&ready);
+        let thread_first = Arc::clone(&first);
         let thread = Builder::new()
             .name("fulmen-transfer".to_owned())
             .spawn(move || {

@@ -43,7 +43,8 @@ pub(crate) struct IndexBatches {
 impl IndexBatches {
     pub(crate) fn new(dataset: Arc<dyn Dataset>, options: SourceOptions) -> Result<IndexBatches> {
         let SourceOptions { seed, shuffle, sampler, num_samples, buckets } = options;
-        let (fields, len) = (dataset.fields(), dataset.len());
+        let fields = dataset.fields();
+        let len = dataset.len();
         let (shapes, members) = match &buckets {
             Some(buckets) => {
                 let shapes = buckets.shapes(&fields)?;
@@ -97,7 +98,8 @@ impl IndexBatches {
                 other.rank
             )));
         }
-        let (count, expected) = (order.len(), shard.num_samples);
+        let count = order.len();
+        let expected = shard.num_samples;
         if count != expected {
             return Err(Error::usage(format!(
                 "the sampler's order for epoch {epoch} has {count} samples, but its num_samples says {expected}"
@@ -184,7 +186,8 @@ impl BatchSource for IndexBatches {
 
     fn epoch(&self, request: EpochRequest) -> Result<Box<dyn EpochBatches>> {
         let EpochRequest { setup, epoch, .. } = request;
-        let (shard, order) = (&setup.shard, self.order(epoch, &setup.shard)?);
+        let shard = &setup.shard;
+        let order = self.order(epoch, &setup.shard)?;
         let stride = shard.stride();
         let (order, spans) = match &self.buckets {
             Some(buckets) => {
@@ -196,7 +199,8 @@ impl BatchSource for IndexBatches {
         let order = Arc::new(order);
         let candidates =
             if self.members.is_empty() { vec![Arc::clone(&order)] } else { self.members.clone() };
-        let (dataset, rows) = (Arc::clone(&self.dataset), shard.rows_of_order());
+        let dataset = Arc::clone(&self.dataset);
+        let rows = shard.rows_of_order();
         Ok(Box::new(IndexEpoch { dataset, order, stride, spans, candidates, rows }))
     }
 }
@@ -390,7 +394,8 @@ impl HostBatch {
             candidates: order,
         };
         let valid = rows.collate(dataset, &mut collator)?;
-        let (rows, global_batch_size) = (0..samples.len(), samples.len());
+        let rows = 0..samples.len();
+        let global_batch_size = samples.len();
         Ok(HostBatch { bytes, layout, rows, global_batch_size, valid, epoch, index: 0, bucket: 0 })
     }
 }

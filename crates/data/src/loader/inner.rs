@@ -167,7 +167,8 @@ impl Inner {
 
     /// Batches in an epoch.
     pub(crate) fn batches(&self) -> usize {
-        let (stride, drop_last) = (self.setup.shard.stride(), self.setup.config.drop_last);
+        let stride = self.setup.shard.stride();
+        let drop_last = self.setup.config.drop_last;
         let batches =
             |count: &usize| if drop_last { count / stride } else { count.div_ceil(stride) };
         self.counts.iter().map(batches).sum::<usize>().min(self.limit)
@@ -194,12 +195,15 @@ impl Inner {
 
     fn try_fill(&self, id: BatchId, task: BatchTask, stop: &AtomicBool) -> Result<HostBatch> {
         let Setup { config, shard, stats } = &*self.setup;
-        let (BatchId { epoch, index }, BatchTask { data, bucket }) = (id, task);
+        let BatchId { epoch, index } = id;
+        let BatchTask { data, bucket } = task;
         let layout = &self.memory.layouts[bucket];
-        let (watch, _fill) = (Stopwatch::start(), numbered("batch", index as u64));
+        let watch = Stopwatch::start();
+        let _fill = numbered("batch", index as u64);
         let mut bytes = self.memory.pool.take()?;
         let buffer = BatchBuffer::new(&mut bytes, layout)?;
-        let (seed, on_error) = (config.seed, config.on_error);
+        let seed = config.seed;
+        let on_error = config.on_error;
         let first_row = (epoch == 0 && index == 0).then(|| shard.rows().start);
         let valid = data.collate(&mut Collator {
             layout,
@@ -213,8 +217,9 @@ impl Inner {
         })?;
         self.memory.pool.remember(&bytes);
         stats.record_batch(valid, &watch);
-        let (layout, rows, global_batch_size) =
-            (Arc::clone(layout), shard.rows(), shard.batch_size);
+        let layout = Arc::clone(layout);
+        let rows = shard.rows();
+        let global_batch_size = shard.batch_size;
         Ok(HostBatch { bytes, layout, rows, global_batch_size, valid, epoch, index, bucket })
     }
 }

@@ -34,7 +34,8 @@ impl NotFinite {
                 Some((&field.name, not_finite(field.dtype, &memory[layout.row(i, row)])?))
             })
             .next()?;
-        let (field, origin) = (name.clone(), origin());
+        let field = name.clone();
+        let origin = origin();
         Some(NotFinite { field, row: first + row, is_nan, sample, origin })
     }
 }

@@ -188,7 +188,8 @@ impl LoaderReport {
             Some(Stage::Transform) => ("transform", &["cache it"]),
             None => ("write", &["make what Dataset::read does faster"]),
         };
-        let (cure, cores) = (one_of(cures), quantity(self.cores, "core"));
+        let cure = one_of(cures);
+        let cores = quantity(self.cores, "core");
         let slow = format!("{name} is the slow stage");
         // Without workers, the consumer's thread is the only one that fills batches.
         let have = self.num_workers;
@@ -255,8 +256,8 @@ impl fmt::Display for LoaderReport {
             0 => "the consumer's own thread".to_owned(),
             count => threads(count),
         };
-        let (batches, samples) =
-            (quantity(self.batches, "batch"), quantity(self.samples, "sample"));
+        let batches = quantity(self.batches, "batch");
+        let samples = quantity(self.samples, "sample");
         writeln!(f, "{batches}, {samples}, filled by {source}")?;
         for (name, spent) in self.parts() {
             let percent = 100.0 * share(spent, self.work());
@@ -265,7 +266,8 @@ impl fmt::Display for LoaderReport {
         if self.num_workers > 0 {
             write!(f, "workers waited {} for space", time(self.waited_for_space))?;
             if self.sequential {
-                let (waited, all) = (time(self.waited_for_reading), time(self.in_order));
+                let waited = time(self.waited_for_reading);
+                let all = time(self.in_order);
                 write!(f, ", {waited} for another worker to read the stream (reading took {all})")?;
             }
             writeln!(f, "; batches: {}", self.host_queue)?;

@@ -76,8 +76,8 @@ impl Stopwatch {
 
     /// Adds the time of each stage. Returns the total time, and the part outside all stages.
     fn add_to(&self, report: &mut LoaderReport) -> (Duration, Duration) {
-        let (total, stages) =
-            (self.start.elapsed(), StageTimes::current_thread().since(&self.stages));
+        let total = self.start.elapsed();
+        let stages = StageTimes::current_thread().since(&self.stages);
         report.stages.iter_mut().for_each(|(stage, spent)| *spent += stages.time(*stage));
         (total, total.saturating_sub(stages.sum()))
     }

@@ -87,7 +87,8 @@ impl BatchSource for StreamBatches {
     }
 
     fn epoch(&self, request: EpochRequest) -> Result<Box<dyn EpochBatches>> {
-        let (start_batch, stride) = (request.start_batch, request.setup.shard.stride());
+        let start_batch = request.start_batch;
+        let stride = request.setup.shard.stride();
         let mut cursor = StreamCursor::new(Arc::clone(&self.dataset), self.length, request);
         for _ in 0..start_batch {
             cursor.skip_batch(stride)?;
@@ -99,7 +100,8 @@ impl BatchSource for StreamBatches {
 impl EpochBatches for StreamCursor {
     fn next(&mut self, index: usize) -> Result<BatchTask> {
         let setup = Arc::clone(self.setup());
-        let (stride, own_rows) = (setup.shard.stride(), setup.shard.rows_of_order());
+        let stride = setup.shard.stride();
+        let own_rows = setup.shard.rows_of_order();
         let first = index.saturating_mul(stride);
         let count = setup.shard.num_samples.saturating_sub(first).min(stride);
         let own_rows = own_rows.start.min(count)..own_rows.end.min(count);
@@ -107,8 +109,8 @@ impl EpochBatches for StreamCursor {
         // it does in a single process. Otherwise any sample of the batch may be needed as padding:
         // a batch with a readable record must not fail in any process.
         let first_only = setup.config.on_error == OnError::Fail;
-        let (mut records, mut padding_candidates) =
-            (Vec::with_capacity(own_rows.len()), Vec::new());
+        let mut records = Vec::with_capacity(own_rows.len());
+        let mut padding_candidates = Vec::new();
         let mut read = 0;
         while read < count
             && let Some(record) = self.fetch()?
@@ -154,7 +156,10 @@ impl Collate for StreamTask {
         let StreamTask { records, has_first, padding_candidates } = *self;
         let substitute = batch.on_error == OnError::Replace;
         let record_count = records.len() + padding_candidates.len();
-        let (mut row, mut good, mut bad, mut last) = (0, Vec::new(), Vec::new(), None);
+        let mut row = 0;
+        let mut good = Vec::new();
+        let mut bad = Vec::new();
+        let mut last = None;
         for record in records {
             let index = record.index();
             match read(batch, row, record)? {
@@ -206,7 +211,8 @@ impl Collate for StreamTask {
 /// continue without it.
 fn read(batch: &mut Collator<'_>, row: usize, fetched: FetchedRecord) -> Result<Option<Error>> {
     let FetchedRecord { record, random_epoch } = fetched;
-    let (index, origin) = (record.index(), record.origin().to_owned());
+    let index = record.index();
+    let origin = record.origin().to_owned();
     match batch.write_row(row, index, random_epoch, |sample| record.write(sample))? {
         Ok(()) => {
             batch.check_first_batch(row, index, || Some(origin));

@@ -148,7 +148,8 @@ impl SharedState {
     fn work(&self) {
         let stats = &self.inner.setup.stats;
         loop {
-            let (start, fetched) = (Instant::now(), stats.report().in_order);
+            let start = Instant::now();
+            let fetched = stats.report().in_order;
             let mut sampler = self.sampler.lock();
             let fetched = stats.report().in_order.saturating_sub(fetched);
             stats.waited_for_sampler(start.elapsed(), fetched);

@@ -173,7 +173,8 @@ impl<S: Stream, T: Stream<Item = S::Item>> Stream for ChainStream<S, T> {
         let mut open: OpenStream<S::Item> = Some(Box::new(move || second.deferred(epoch)));
         let mut items = self.first.deferred(epoch)?;
         // The second stream continues counting after the highest number of the first.
-        let (mut next_index, mut offset) = (0u64, 0u64);
+        let mut next_index = 0u64;
+        let mut offset = 0u64;
         Ok(Box::new(std::iter::from_fn(move || {
             loop {
                 match (items.next(), open.take()) {
@@ -238,7 +239,8 @@ impl<S: Stream> Stream for TakeStream<S> {
     }
 
     fn deferred(&self, epoch: u64) -> Result<Items<Deferred<S::Item>>> {
-        let (mut items, mut remaining) = (self.stream.deferred(epoch)?, self.count);
+        let mut items = self.stream.deferred(epoch)?;
+        let mut remaining = self.count;
         // Not `Iterator::take`, which would count errors too.
         Ok(Box::new(std::iter::from_fn(move || {
             let item = if remaining > 0 { items.next() } else { None };

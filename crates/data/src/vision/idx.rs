@@ -69,7 +69,8 @@ impl IdxFile {
     /// Reads the content of a file.
     #[cfg(feature = "fuzzing")]
     pub(crate) fn parse(bytes: &[u8], limit: u64) -> Result<IdxFile> {
-        let (path, size) = (Path::new("bytes"), bytes.len() as u64);
+        let path = Path::new("bytes");
+        let size = bytes.len() as u64;
         if bytes.starts_with(&[0x1f, 0x8b]) {
             Reader { path, limit, size, reader: MultiGzDecoder::new(bytes), compressed: true }
                 .read()

@@ -60,7 +60,8 @@ fn content(batch: Result<HostBatch>) -> (u64, usize, usize, Vec<i32>, Vec<f64>, 
     assert_eq!(batch.fields()[2].shape, [width, 2]);
     let noise = batch.values::<f64>(1).unwrap();
     let numbers: Vec<i32> = noise.chunks(2).map(|noise| noise[1] as i32).collect();
-    let (values, pairs) = (batch.values::<i32>(0).unwrap(), batch.values::<u8>(2).unwrap());
+    let values = batch.values::<i32>(0).unwrap();
+    let pairs = batch.values::<u8>(2).unwrap();
     assert_eq!((values.len(), pairs.len()), (numbers.len() * width, numbers.len() * width * 2));
     for (row, &number) in numbers.iter().enumerate() {
         let length = length(number as usize);
@@ -156,7 +157,8 @@ fn processes_share_the_batches_of_a_bucket() {
         let loader = loader(51).shuffle(true).build().unwrap().distributed(replicas).unwrap();
         loader.epoch(0).map(content).collect()
     };
-    let (first, second) = (part(0), part(1));
+    let first = part(0);
+    let second = part(1);
     let whole: Vec<_> = loader(51).shuffle(true).build().unwrap().epoch(0).map(content).collect();
     assert_eq!((first.len(), second.len()), (whole.len(), whole.len()));
     for ((first, second), whole) in first.iter().zip(&second).zip(&whole) {

@@ -55,7 +55,8 @@ fn the_real_digits_are_read() {
     let loader = DataLoader::builder(test).batch_size(1000).build().unwrap();
     let batch = loader.epoch(0).next().unwrap().unwrap();
     let images = batch.values::<u8>(0).unwrap();
-    let (mut rim, mut middle) = (0u64, 0u64);
+    let mut rim = 0u64;
+    let mut middle = 0u64;
     for image in images.chunks_exact(784) {
         assert!(image.iter().any(|&pixel| pixel > 200));
         let pixel = |row: usize, column: usize| u64::from(image[row * 28 + column]);

@@ -212,7 +212,8 @@ fn a_panic_that_no_sample_is_blamed_for_arrives_as_an_error() {
             .batch_size(2)
             .num_workers(workers)
             .on_error(OnError::Skip);
-        let (runtime, loader) = (runtime(), builder.build().unwrap());
+        let runtime = runtime();
+        let loader = builder.build().unwrap();
         let batches: Vec<Result<DeviceBatch>> =
             loader.prefetch_to(&runtime, &rows(), 0, 0).collect();
         assert_eq!(

@@ -90,7 +90,8 @@ fn substitutes_are_other_samples_of_the_epoch() {
     let bad = |i: usize| i.is_multiple_of(5);
     let loader = torn(40, bad).shuffle(true).seed(3).on_error(OnError::Replace).build().unwrap();
     let clean = torn(40, |_| false).shuffle(true).seed(3).build().unwrap();
-    let (mut replaced, mut substitutes) = (0, std::collections::BTreeSet::new());
+    let mut replaced = 0;
+    let mut substitutes = std::collections::BTreeSet::new();
     for epoch in 0..5 {
         for (batch, whole) in loader.epoch(epoch).map(content).zip(clean.epoch(epoch).map(content))
         {
@@ -198,7 +199,8 @@ fn processes_skip_each_for_itself() {
         let loader = torn(10, |i| [0, 6, 7].contains(&i)).on_error(OnError::Skip).build().unwrap();
         loader.distributed(replicas).unwrap().epoch(0).map(content).collect::<Vec<_>>()
     };
-    let (first, second) = (part(0), part(1));
+    let first = part(0);
+    let second = part(1);
     let rows = |part: &[Content]| {
         part.iter().map(|batch| (batch.0.clone(), batch.2.clone())).collect::<Vec<_>>()
     };

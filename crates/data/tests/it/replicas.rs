@@ -313,7 +313,8 @@ fn a_sampler_that_is_not_final_is_divided_and_asked_once_an_epoch() {
             (0..len).rev().collect()
         }
     }
-    let (calls, replicas) = (Arc::<AtomicUsize>::default(), Arc::<Mutex<Vec<Replica>>>::default());
+    let calls = Arc::<AtomicUsize>::default();
+    let replicas = Arc::<Mutex<Vec<Replica>>>::default();
     let sampler = ReverseSampler(Arc::clone(&calls), Arc::clone(&replicas));
     let whole = DataLoader::builder(data(16)).batch_size(8).sampler(sampler).build().unwrap();
     let batches = global_batches(&processes(&whole, 2, 8), 0..1, 0);

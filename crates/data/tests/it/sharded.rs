@@ -153,7 +153,8 @@ fn memory_is_used_again_only_when_all_devices_are_done_with_it() {
     let next = || loader.epoch(0).next().unwrap().unwrap();
     let address = |host: &HostBatch| host.field_bytes(0).unwrap().as_ptr() as usize;
     let host = next();
-    let (first, expected) = (address(&host), host.clone());
+    let first = address(&host);
+    let expected = host.clone();
     let moved = host.to_devices(&runtime, &rows()).unwrap();
     compare(&moved, &expected, |shard| shard * 2..shard * 2 + 2);
     drop((host, expected));

@@ -81,10 +81,8 @@ fn shuffled_folds_differ_by_their_seed_alone_and_keep_sizes_and_classes() {
         );
         assert_eq!(folds, k_fold(53, 4, Some(seed)).unwrap());
         assert_ne!(folds, k_fold(53, 4, Some(seed + 1)).unwrap());
-        let (ordered, shuffled) = (
-            stratified_k_fold(&labels, 4, None).unwrap(),
-            stratified_k_fold(&labels, 4, Some(seed)).unwrap(),
-        );
+        let ordered = stratified_k_fold(&labels, 4, None).unwrap();
+        let shuffled = stratified_k_fold(&labels, 4, Some(seed)).unwrap();
         check_partition(&shuffled, 53);
         assert_ne!(ordered, shuffled);
         for (a, b) in ordered.iter().zip(&shuffled) {
@@ -96,7 +94,8 @@ fn shuffled_folds_differ_by_their_seed_alone_and_keep_sizes_and_classes() {
 #[test]
 fn splits_have_the_counts_of_scikit_learns() {
     for case in reference("stratified_split") {
-        let (labels, part) = (numbers(&case["labels"]), case["part"].as_f64().unwrap());
+        let labels = numbers(&case["labels"]);
+        let part = case["part"].as_f64().unwrap();
         let allowed: BTreeSet<Vec<usize>> =
             case["counts"].as_array().unwrap().iter().map(numbers).collect();
         let mut counts_seen = BTreeSet::new();
@@ -114,7 +113,8 @@ fn splits_have_the_counts_of_scikit_learns() {
         assert_eq!(splits.len(), 50);
     }
     for case in reference("group_split") {
-        let (groups, part) = (numbers(&case["groups"]), case["part"].as_f64().unwrap());
+        let groups = numbers(&case["groups"]);
+        let part = case["part"].as_f64().unwrap();
         let mut drawn = BTreeSet::new();
         for seed in 0..50 {
             let split = group_split(&groups, part, seed).unwrap();
@@ -122,7 +122,8 @@ fn splits_have_the_counts_of_scikit_learns() {
             let groups_of = |indices: &[usize]| {
                 indices.iter().map(|&index| groups[index]).collect::<BTreeSet<_>>()
             };
-            let (train, validation) = (groups_of(&split.train), groups_of(&split.validation));
+            let train = groups_of(&split.train);
+            let validation = groups_of(&split.validation);
             assert!(train.is_disjoint(&validation));
             assert_eq!(validation.len(), number(&case["count"]));
             drawn.extend(validation);

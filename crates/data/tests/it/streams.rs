@@ -184,7 +184,8 @@ fn several_processes_each_write_their_rows_of_the_same_batches() {
             .map(Result::unwrap)
             .collect()
     };
-    let (first, second) = (part(0), part(1));
+    let first = part(0);
+    let second = part(1);
     assert_eq!((first.len(), second.len()), (6, 6));
     for (i, (_, _, all, noise, mask)) in whole.iter().enumerate() {
         assert_eq!([numbers(&first[i]), numbers(&second[i])].concat(), *all);
@@ -208,7 +209,9 @@ fn num_samples_cuts_a_longer_stream_and_begins_a_shorter_one_anew() {
     };
     let flat =
         |batches: &[Content]| batches.iter().flat_map(|batch| batch.2.clone()).collect::<Vec<_>>();
-    let (whole, cut, longer) = (read(10, 10), read(100, 10), read(10, 20));
+    let whole = read(10, 10);
+    let cut = read(100, 10);
+    let longer = read(10, 20);
     assert!(flat(&cut).iter().all(|&number| number < 14));
     assert_eq!(flat(&longer)[..10], flat(&whole)[..]);
     let mut next_epoch = flat(&longer)[10..].to_vec();
@@ -265,7 +268,8 @@ fn chains_count_on_and_limits_cut() {
     assert_eq!(items(from(0, 2).take(0), 0), []);
     // Errors are not items.
     let faulty = Numbers { fault: |i| (i < 2).then(|| Error::new("gone")), ..Numbers::new(9) };
-    let (first, rest) = (faulty.clone().take(3), faulty.skip(3));
+    let first = faulty.clone().take(3);
+    let rest = faulty.skip(3);
     let indices = |items: Items<Deferred<u64>>| {
         items.filter_map(|item| Some(item.ok()?.index)).collect::<Vec<u64>>()
     };

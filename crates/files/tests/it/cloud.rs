@@ -431,7 +431,8 @@ fn a_store_that_fails_under_a_table_is_not_taken_for_a_damaged_file() {
             let numbers: arrow_array::ArrayRef =
                 Arc::new(arrow_array::UInt64Array::from_iter_values((0..4000).map(number)));
             let batch = arrow_array::RecordBatch::try_from_iter([("n", numbers)]).unwrap();
-            let (mut groups, mut batches) = (Vec::new(), Vec::new());
+            let mut groups = Vec::new();
+            let mut batches = Vec::new();
             let mut writer =
                 parquet::arrow::ArrowWriter::try_new(&mut groups, batch.schema(), None).unwrap();
             let mut arrow =

@@ -62,7 +62,8 @@ fn the_table_of_options_matches_the_code() {
         panic!("the chapter has no table that begins with `| option |`");
     };
     let rows = lines[start..].iter().take_while(|line| is_row(line)).count();
-    let (table, expected) = (lines[start..start + rows].concat(), table_of_options());
+    let table = lines[start..start + rows].concat();
+    let expected = table_of_options();
     if table == expected {
         return;
     }

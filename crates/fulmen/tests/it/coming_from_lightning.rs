@@ -103,7 +103,8 @@ fn code(text: &str) -> Vec<&str> {
 }
 
 fn rows(chapter: &str) -> Vec<Row<'_>> {
-    let (mut rows, mut section) = (Vec::new(), String::new());
+    let mut rows = Vec::new();
+    let mut section = String::new();
     for line in chapter.lines() {
         if let Some(heading) = line.strip_prefix("## ") {
             section = heading.replace('`', "");
@@ -240,7 +241,8 @@ fn is_name(text: &str) -> bool {
 #[test]
 fn each_name_of_fulmen_exists() {
     let chapter = read(repository().join("docs/src/coming-from-lightning.md"));
-    let (names, rows) = (public_names(), rows(&chapter));
+    let names = public_names();
+    let rows = rows(&chapter);
     let mut checked = 0;
     let mut check = |name: &str| {
         assert!(exists(name, &names), "the chapter names `{name}`, which does not exist");

@@ -49,7 +49,8 @@ impl Drawing {
 
 /// Checks that the drawing in the book is up to date.
 fn check(name: &str, drawing: &Drawing) {
-    let (path, expected) = (repository().join("docs/src").join(name), drawing.svg());
+    let path = repository().join("docs/src").join(name);
+    let expected = drawing.svg();
     if fs::read_to_string(&path).is_ok_and(|actual| actual == expected) {
         return;
     }
@@ -137,7 +138,8 @@ fn a_step_overlaps_with_the_next_batches() {
         let y = 40.0 * row as f64 + 10.0;
         drawing.text(12.0, y + 19.5, "start", name);
         for (start, end, label) in *spans {
-            let (x, width) = (130.0 + STEP * start, STEP * (end - start) - 2.0);
+            let x = 130.0 + STEP * start;
+            let width = STEP * (end - start) - 2.0;
             drawing.labeled_box(x, y, width, 30.0, COLORS[row % COLORS.len()], label);
         }
     }

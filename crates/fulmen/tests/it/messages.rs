@@ -20,7 +20,8 @@ fn library() -> PathBuf {
 /// The compiler's messages for code with these lines in its `main`.
 fn messages(lines: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
-    let (source, library) = (folder.path().join("main.rs"), library());
+    let source = folder.path().join("main.rs");
+    let library = library();
     std::fs::write(&source, format!("use fulmen::prelude::*;\nfn main() {{\n{lines}\n}}\n"))
         .unwrap();
     let out = Command::new(option_env!("RUSTC").unwrap_or("rustc"))

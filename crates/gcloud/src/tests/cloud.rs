@@ -95,7 +95,8 @@ impl Cloud {
         accelerator: &str,
         labels: Value,
     ) -> Cloud {
-        let (zone, accelerator) = (zone.to_owned(), accelerator.to_owned());
+        let zone = zone.to_owned();
+        let accelerator = accelerator.to_owned();
         let disks = vec!["projects/p/zones/z/disks/data".to_owned()];
         let machine = Machine { zone, state: "READY", labels, accelerator, disks };
         self.state.borrow_mut().nodes.insert(name.into(), machine);

@@ -49,7 +49,8 @@ fn machine(more: &[&str]) -> Machine {
 fn tpu(cloud: &dyn CommandRunner, arguments: &[&str]) -> (Result<u8>, String, String) {
     let Cli::Tpu(command) = Cli::parse_from([&["tpu"], arguments].concat());
     let (_send, signals) = channel();
-    let (mut out, mut log) = (Vec::new(), Vec::new());
+    let mut out = Vec::new();
+    let mut log = Vec::new();
     let ended =
         crate::run_with(&command, Tool::new(cloud, &mut out, &mut log, &signals, poll_policy()));
     (ended, String::from_utf8(out).unwrap(), String::from_utf8(log).unwrap())
@@ -64,7 +65,8 @@ fn run_lease(
 ) -> (Result<u8>, String) {
     let (send, signals) = channel();
     cloud.signals = Some(send);
-    let (mut out, mut log) = (Vec::new(), Vec::new());
+    let mut out = Vec::new();
+    let mut log = Vec::new();
     let tool = Tool::new(&*cloud, &mut out, &mut log, &signals, poll_policy());
     let lease = Lease { machine, delete_after, json: false };
     let ended = lease_with(lease, true, tool, &mut |_| work.clone());
@@ -113,8 +115,10 @@ fn no_failures_leave_a_machine_unreported() {
     }
     let outages = (0..=CALLS).map(|call| (Vec::new(), call));
     let works = [Ok(0), Ok(3), Err("no ssh".to_owned())];
-    let (node, queued) = (machine(&["--data-disk=data"]), machine(&["--queued", "--max-hours=1"]));
-    let (mut leftovers, mut runs) = (0, 0);
+    let node = machine(&["--data-disk=data"]);
+    let queued = machine(&["--queued", "--max-hours=1"]);
+    let mut leftovers = 0;
+    let mut runs = 0;
     for (index, (outcomes, outage)) in
         faults.into_iter().map(|outcomes| (outcomes, usize::MAX)).chain(outages).enumerate()
     {
@@ -268,7 +272,8 @@ fn the_list_has_prices_ages_and_unknown_prices() {
     let list: Value = serde_json::from_str(&out).unwrap();
     let rows = list["rows"].as_array().unwrap();
     assert_eq!((rows.len(), &list["unknown_prices"]), (8, &json!(1)), "{list}");
-    let (vm, disk) = (&rows[0], &rows[1]);
+    let vm = &rows[0];
+    let disk = &rows[1];
     // 8 chips of $1.20 an hour; 730 GiB of 0.10 USD a month.
     assert!(
         (vm["usd_per_day"].as_f64().unwrap() - 230.4).abs() < 1e-9 && vm["zone"] == "us-west4-a",

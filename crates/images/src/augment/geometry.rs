@@ -274,7 +274,8 @@ struct CornerMap {
 impl RandomPerspective {
     /// Draws a map; `None` if the image stays as it is.
     fn draw(&self, image: &Image, random: &mut SampleRng) -> Option<CornerMap> {
-        let (width, height) = (image.width(), image.height());
+        let width = image.width();
+        let height = image.height();
         // An image with fewer than 2 rows or columns does not have four different corners.
         if !random.bernoulli(self.p) || width < 2 || height < 2 {
             return None;
@@ -287,7 +288,8 @@ impl RandomPerspective {
             };
             (start(right, width), start(lower, height))
         };
-        let (right, bottom) = ((width - 1) as f64, (height - 1) as f64);
+        let right = (width - 1) as f64;
+        let bottom = (height - 1) as f64;
         let from = [(0.0, 0.0), (right, 0.0), (right, bottom), (0.0, bottom)];
         // In a small image, three of the random corners may be collinear, so several draws are
         // tried.

@@ -60,7 +60,8 @@ impl ImageTransform for Pad {
         };
         let mask = pair.mask.map(|mask| functional::pad(&mask, self.padding, &mode));
         pair.mask = mask.transpose()?;
-        let (right, down) = (self.padding.left as f32, self.padding.top as f32);
+        let right = self.padding.left as f32;
+        let down = self.padding.top as f32;
         for b in &mut pair.boxes {
             let BoundingBox { x_min, y_min, x_max, y_max } = *b;
             *b = BoundingBox::new(x_min + right, y_min + down, x_max + right, y_max + down);

@@ -75,7 +75,8 @@ impl RandomErasing {
 
     /// Draws the rectangle to erase; `None` if no drawn rectangle fits.
     fn rectangle(&self, image: &Image, random: &mut SampleRng) -> Option<Rectangle> {
-        let (height, width) = (image.height(), image.width());
+        let height = image.height();
+        let width = image.width();
         for _ in 0..10 {
             let area = (height * width) as f64 * random.uniform(self.scale.0, self.scale.1);
             let ratio = random.uniform(self.ratio.0.ln(), self.ratio.1.ln()).exp();

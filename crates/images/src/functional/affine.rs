@@ -52,12 +52,15 @@ impl Affine {
 
     /// The map of points of an image of `size`, in pixels from the upper left corner.
     fn forward(&self, size: ImageSize) -> impl Fn(f64, f64) -> (f64, f64) + use<> {
-        let (middle_x, middle_y) = (size.width as f64 / 2.0, size.height as f64 / 2.0);
+        let middle_x = size.width as f64 / 2.0;
+        let middle_y = size.height as f64 / 2.0;
         let [a, b, dx, c, d, dy] = self.inverse((size.width, size.height));
         let determinant = a * d - b * c;
         move |x, y| {
-            let (x, y) = (x - middle_x - dx, y - middle_y - dy);
-            let (to_x, to_y) = ((d * x - b * y) / determinant, (a * y - c * x) / determinant);
+            let x = x - middle_x - dx;
+            let y = y - middle_y - dy;
+            let to_x = (d * x - b * y) / determinant;
+            let to_y = (a * y - c * x) / determinant;
             (to_x + middle_x, to_y + middle_y)
         }
     }
@@ -65,21 +68,23 @@ impl Affine {
     /// The inverse map for an image of `size`, in pixels from the middle of the image:
     /// `x' = m[0]·x + m[1]·y + m[2]`, `y' = m[3]·x + m[4]·y + m[5]`.
     fn inverse(&self, size: (usize, usize)) -> [f64; 6] {
-        let (rotation, (lean_x, lean_y)) = (
-            self.angle.to_radians(),
-            (self.shear.0.to_radians().tan(), self.shear.1.to_radians().tan()),
-        );
+        let rotation = self.angle.to_radians();
+        let lean_x = self.shear.0.to_radians().tan();
+        let lean_y = self.shear.1.to_radians().tan();
         let (sin, cos) = rotation.sin_cos();
         // The columns of rotation times shear along y times shear along x. The determinant of this
         // matrix is 1.
-        let (a, c) = (cos + sin * lean_y, sin - cos * lean_y);
-        let (b, d) = (-sin - a * lean_x, cos - c * lean_x);
+        let a = cos + sin * lean_y;
+        let c = sin - cos * lean_y;
+        let b = -sin - a * lean_x;
+        let d = cos - c * lean_x;
         let inverse = [d, -b, -c, a].map(|entry| entry / self.scale);
         let (center_x, center_y) = match self.center {
             Some((x, y)) => (x - size.0 as f64 / 2.0, y - size.1 as f64 / 2.0),
             None => (0.0, 0.0),
         };
-        let (from_x, from_y) = (center_x + self.translate.0, center_y + self.translate.1);
+        let from_x = center_x + self.translate.0;
+        let from_y = center_y + self.translate.1;
         [
             inverse[0],
             inverse[1],
@@ -181,9 +186,12 @@ fn resample(
     // Translates from the middle of one image to that of the other. A pixel's center is at half a
     // pixel.
     let half = |size: usize| size as f64 / 2.0 - 0.5;
-    let (left, top) = (half(size.0), half(size.1));
-    let (to_x, to_y) = (half(image.width()) + dx, half(image.height()) + dy);
-    let (step_x, step_y) = (to_fixed_point(a), to_fixed_point(c));
+    let left = half(size.0);
+    let top = half(size.1);
+    let to_x = half(image.width()) + dx;
+    let to_y = half(image.height()) + dy;
+    let step_x = to_fixed_point(a);
+    let step_y = to_fixed_point(c);
     warp(image, size, mode, fill, |row| {
         let rows_below = row as f64 - top;
         let start = (
@@ -233,8 +241,9 @@ pub fn rotate(
 
 /// Rotates the image counterclockwise by 90 degrees this number of times.
 fn quarter_turns(image: &Image, quarters: usize) -> Result<Image> {
-    let (transpose, flip_x, flip_y) =
-        (!quarters.is_multiple_of(2), quarters >= 2, matches!(quarters, 1 | 2));
+    let transpose = !quarters.is_multiple_of(2);
+    let flip_x = quarters >= 2;
+    let flip_y = matches!(quarters, 1 | 2);
     let size = ImageSize { height: image.height(), width: image.width() };
     orient(image.pixels(), size, Orientation { transpose, flip_x, flip_y }, image.channels())
 }
@@ -242,7 +251,8 @@ fn quarter_turns(image: &Image, quarters: usize) -> Result<Image> {
 /// The size of the bounding box of a rotated image.
 fn expanded_size(matrix: [f64; 6], size: (usize, usize)) -> (usize, usize) {
     let [a, b, dx, c, d, dy] = matrix;
-    let (half_width, half_height) = (size.0 as f64 / 2.0, size.1 as f64 / 2.0);
+    let half_width = size.0 as f64 / 2.0;
+    let half_height = size.1 as f64 / 2.0;
     let corners = [(-1.0, -1.0), (1.0, -1.0), (1.0, 1.0), (-1.0, 1.0)];
     let span = |half: f64, project: &dyn Fn(f64, f64) -> f64| {
         let ends = corners.map(|(x, y)| project(x * half_width, y * half_height) + half);

@@ -107,7 +107,8 @@ pub fn adjust_hue(mut image: Image, factor: f64) -> Result<Image> {
 /// Hue, saturation and value of a pixel, each from 0 to 1. The hue of gray is 0.
 fn to_hsv(pixel: [u8; 3]) -> (f32, f32, f32) {
     let [r, g, b] = pixel.map(|value| f32::from(value) / 255.0);
-    let (max, min) = (r.max(g).max(b), r.min(g).min(b));
+    let max = r.max(g).max(b);
+    let min = r.min(g).min(b);
     let range = max - min;
     if range == 0.0 {
         return (0.0, 0.0, max);

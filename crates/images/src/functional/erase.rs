@@ -39,7 +39,8 @@ pub fn erase(
             image.height()
         )));
     }
-    let (stride, channels) = (image.width() * image.channels(), image.channels());
+    let stride = image.width() * image.channels();
+    let channels = image.channels();
     if width == 0 || channels > 4 {
         return Ok(image);
     }

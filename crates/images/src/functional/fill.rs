@@ -13,7 +13,8 @@ use fulmen_data::{Error, Result};
 /// ```
 /// use fulmen_images::functional::Fill;
 ///
-/// let (gray, orange) = (Fill::from(128), Fill::from([255, 165, 0]));
+/// let gray = Fill::from(128);
+/// let orange = Fill::from([255, 165, 0]);
 /// assert_eq!((gray.to_string(), orange.to_string()), ("128".to_owned(), "255/165/0".to_owned()));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -15,8 +15,10 @@ use fulmen_data::{Error, Result};
 /// A negative factor.
 pub fn adjust_sharpness(mut image: Image, factor: f64) -> Result<Image> {
     check_factor("sharpness factor", factor)?;
-    let (width, height, channels, colors) =
-        (image.width(), image.height(), image.channels(), colors(&image));
+    let width = image.width();
+    let height = image.height();
+    let channels = image.channels();
+    let colors = colors(&image);
     if width <= 2 || height <= 2 {
         return Ok(image);
     }
@@ -58,7 +60,8 @@ pub fn gaussian_blur(
     sigma: (f64, f64),
 ) -> Result<Image> {
     check_gaussian(kernel_size, sigma)?;
-    let (width, height) = (image.width(), image.height());
+    let width = image.width();
+    let height = image.height();
     if width == 0 || height == 0 {
         return Ok(image);
     }

@@ -74,7 +74,9 @@ impl Default for PaddingMode {
 /// Padding that is larger than the image can mirror; edge padding of an image without pixels; a
 /// fill with a different number of channels.
 pub fn pad(image: &Image, padding: Padding, mode: &PaddingMode) -> Result<Image> {
-    let (width, height, channels) = (image.width(), image.height(), image.channels());
+    let width = image.width();
+    let height = image.height();
+    let channels = image.channels();
     let fill = match mode {
         PaddingMode::Constant(fill) => fill.pixel(image)?,
         _ => [0; 4],

@@ -59,7 +59,8 @@ fn channels<const C: usize, I: Iterator<Item = SourcePoint>>(
     points: impl Fn(usize) -> I,
 ) -> Result<Image> {
     let (pixels, _) = image.pixels().as_chunks::<C>();
-    let (source_width, source_height) = (image.width(), image.height());
+    let source_width = image.width();
+    let source_height = image.height();
     let source_pixel = |x: i64, y: i64| {
         if (x as u64) < source_width as u64 && (y as u64) < source_height as u64 {
             pixels.get(y as usize * source_width + x as usize).unwrap_or(&fill)
@@ -73,7 +74,8 @@ fn channels<const C: usize, I: Iterator<Item = SourcePoint>>(
             let pixel = match mode {
                 Interpolation::Nearest => *source_pixel(nearest(point.0), nearest(point.1)),
                 _ => {
-                    let (x, y) = (point.0 >> 32, point.1 >> 32);
+                    let x = point.0 >> 32;
+                    let y = point.1 >> 32;
                     let corners = [
                         source_pixel(x, y),
                         source_pixel(x + 1, y),
@@ -81,9 +83,10 @@ fn channels<const C: usize, I: Iterator<Item = SourcePoint>>(
                         source_pixel(x + 1, y + 1),
                     ];
                     // The 16 highest bits of the fraction.
-                    let (right, lower) =
-                        ((point.0 as u32 >> 16) as u64, (point.1 as u32 >> 16) as u64);
-                    let (left, upper) = (0x1_0000 - right, 0x1_0000 - lower);
+                    let right = (point.0 as u32 >> 16) as u64;
+                    let lower = (point.1 as u32 >> 16) as u64;
+                    let left = 0x1_0000 - right;
+                    let upper = 0x1_0000 - lower;
                     let weights = [left * upper, right * upper, left * lower, right * lower];
                     std::array::from_fn(|channel| {
                         let sum: u64 = corners
@@ -103,7 +106,8 @@ fn channels<const C: usize, I: Iterator<Item = SourcePoint>>(
 
 /// Rounds a coordinate to the nearest integer, ties to even.
 fn nearest(coordinate: i64) -> i64 {
-    let (floor, fraction) = (coordinate >> 32, coordinate as u32);
+    let floor = coordinate >> 32;
+    let fraction = coordinate as u32;
     let rounds_up = fraction > 0x8000_0000 || (fraction == 0x8000_0000 && floor & 1 == 1);
     floor + i64::from(rounds_up)
 }

@@ -98,8 +98,9 @@ impl Line {
 pub(super) fn convert_to_rgb(pixels: &mut [u8]) {
     const HALF: i32 = 1 << 15;
     for pixel in pixels.chunks_exact_mut(3) {
-        let (y, cb, cr) =
-            (i32::from(pixel[0]), i32::from(pixel[1]) - 128, i32::from(pixel[2]) - 128);
+        let y = i32::from(pixel[0]);
+        let cb = i32::from(pixel[1]) - 128;
+        let cr = i32::from(pixel[2]) - 128;
         let clamped = |value: i32| value.clamp(0, 255) as u8;
         pixel[0] = clamped(y + ((91_881 * cr + HALF) >> 16));
         pixel[1] = clamped(y + ((-22_554 * cb - 46_802 * cr + HALF) >> 16));

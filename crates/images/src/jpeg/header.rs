@@ -94,11 +94,13 @@ fn read_frame(marker: u8, segment: &[u8]) -> Result<Header> {
     let rows = |factors: u8| usize::from(factors & 15);
     let max_factor =
         |part: fn(u8) -> usize| names.chunks_exact(3).map(|name| part(name[1])).max().unwrap_or(0);
-    let (max_columns, max_rows) = (max_factor(columns), max_factor(rows));
+    let max_columns = max_factor(columns);
+    let max_rows = max_factor(rows);
     let mut halved = [Halved::default(); 3];
     if components == 3 {
         for (halved, name) in halved.iter_mut().zip(names.chunks_exact(3)) {
-            let (columns, rows) = (columns(name[1]), rows(name[1]));
+            let columns = columns(name[1]);
+            let rows = rows(name[1]);
             // Other resolutions are not interpolated.
             let is_interpolated = matches!(max_columns, n if n == columns || n == 2 * columns)
                 && matches!(max_rows, n if n == rows || n == 2 * rows);

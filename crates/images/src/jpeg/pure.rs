@@ -230,7 +230,8 @@ pub(crate) fn encode(image: &Image, quality: u8) -> Result<Vec<u8>> {
         3 => ColorType::Rgb,
         _ => ColorType::Rgba,
     };
-    let (width, height) = (side(image.width())?, side(image.height())?);
+    let width = side(image.width())?;
+    let height = side(image.height())?;
     let mut bytes = Vec::new();
     let mut encoder = Encoder::new(&mut bytes, quality);
     encoder.set_sampling_factor(SamplingFactor::R_4_2_0);

@@ -58,7 +58,8 @@ fn decode_pure(file: &[u8], channels: usize, limits: &Limits) -> Result<Vec<u8>>
 }
 
 fn decode_turbo(file: &[u8], channels: usize) -> Result<Vec<u8>> {
-    let (mut decoder, mut buffers) = (None, Buffers::default());
+    let mut decoder = None;
+    let mut buffers = Buffers::default();
     let jpeg = turbo::Jpeg::open(file, &mut decoder)?;
     let all = Rect::all(jpeg.size());
     let pixels = jpeg.decode(all, 8, channels, &Limits::default(), &mut buffers)?;
@@ -74,7 +75,8 @@ fn check_same(name: &str, (width, height): (usize, usize), file: &[u8]) {
             .unwrap_or_else(|error| panic!("{name}: {error}"));
         assert_eq!(actual.len(), expected.len(), "{name}, {channels} channels");
         for (index, (a, b)) in actual.iter().zip(&expected).enumerate() {
-            let (x, y) = (index / channels % width, index / channels / width);
+            let x = index / channels % width;
+            let y = index / channels / width;
             let is_edge = x + 1 == width || y + 1 == height || width <= 4;
             let tolerance = if is_edge { MAX_EDGE_DIFFERENCE } else { MAX_DIFFERENCE };
             assert!(
@@ -144,15 +146,16 @@ fn both_encoders_make_nearly_the_same_files() {
         let image = Image::new(width, height, channels, pixels(width, height, channels)).unwrap();
         for quality in [50, 90, 95] {
             let case = format!("{image:?}, quality {quality}");
-            let (pure, turbo) =
-                (pure::encode(&image, quality).unwrap(), turbo::encode(&image, quality).unwrap());
+            let pure = pure::encode(&image, quality).unwrap();
+            let turbo = turbo::encode(&image, quality).unwrap();
             assert!(
                 pure.len().abs_diff(turbo.len()) <= turbo.len() / 20 + 100,
                 "{case}: {} for {}",
                 pure.len(),
                 turbo.len()
             );
-            let (pure, turbo) = (decode_turbo(&pure, 3).unwrap(), decode_turbo(&turbo, 3).unwrap());
+            let pure = decode_turbo(&pure, 3).unwrap();
+            let turbo = decode_turbo(&turbo, 3).unwrap();
             let differences = pure.iter().zip(&turbo).map(|(a, b)| f64::from(a.abs_diff(*b)));
             let mean = differences.sum::<f64>() / pure.len() as f64;
             assert!(mean < 1.0, "{case}: values differ by {mean} in the mean");
@@ -193,7 +196,9 @@ fn damage_that_libjpeg_turbo_finds_is_found_in_rust() {
         let path = format!("{}/tests/reference/images/{name}.jpg", env!("CARGO_MANIFEST_DIR"));
         let file = std::fs::read(path).unwrap();
         let scan = super::header::read(&file).unwrap().scan;
-        let (mut bad, mut missed, mut false_alarms) = (0, 0, 0);
+        let mut bad = 0;
+        let mut missed = 0;
+        let mut false_alarms = 0;
         for round in 0..120 {
             let mut file = file.clone();
             for _ in 0..1 + random_below(4) {

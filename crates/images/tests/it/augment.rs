@@ -77,8 +77,9 @@ fn run(op: &str, image: Image, p: &Value) -> Result<Image> {
             pair(&p["sigma"]).unwrap(),
         ),
         "rotate" => {
-            let (angle, expand, center) =
-                (number(&p["angle"]), p["expand"] == true, pair(&p["center"]));
+            let angle = number(&p["angle"]);
+            let expand = p["expand"] == true;
+            let center = pair(&p["center"]);
             functional::rotate(&image, angle, mode(&p["mode"]), expand, center, &fill(&p["fill"]))
         }
         "affine" => {
@@ -92,7 +93,8 @@ fn run(op: &str, image: Image, p: &Value) -> Result<Image> {
             functional::affine(&image, &map, mode(&p["mode"]), &fill(&p["fill"]))
         }
         "perspective" => {
-            let (from, to) = (corners(&p["start"]), corners(&p["end"]));
+            let from = corners(&p["start"]);
+            let to = corners(&p["end"]);
             functional::perspective(&image, from, to, mode(&p["mode"]), &fill(&p["fill"]))
         }
         "pad" => {
@@ -106,7 +108,8 @@ fn run(op: &str, image: Image, p: &Value) -> Result<Image> {
             functional::pad(&image, Padding::from(sides), &mode)
         }
         "erase" => {
-            let ((top, left), (height, width)) = (whole_pair(&p["corner"]), whole_pair(&p["size"]));
+            let (top, left) = whole_pair(&p["corner"]);
+            let (height, width) = whole_pair(&p["size"]);
             let rectangle = Rectangle { top, left, height, width };
             functional::erase(image, rectangle, |_, _| [1, 2, 3, 0])
         }
@@ -119,18 +122,17 @@ fn functions_give_torchvisions_values() {
     let reference = reference();
     let mut report = std::collections::BTreeMap::<String, (usize, usize, usize, u8)>::new();
     for case in reference["cases"].as_array().unwrap() {
-        let (op, parameters) = (case["op"].as_str().unwrap(), &case["parameters"]);
+        let op = case["op"].as_str().unwrap();
+        let parameters = &case["parameters"];
         let source = &reference["images"][case["source"].as_str().unwrap()];
-        let (actual, expected) =
-            (run(op, image(source), parameters).unwrap(), image(&case["result"]));
+        let actual = run(op, image(source), parameters).unwrap();
+        let expected = image(&case["result"]);
         let size = |p: &Image| (p.width(), p.height(), p.channels());
         assert_eq!(size(&actual), size(&expected), "{op} {parameters}");
         let differences: Vec<u8> =
             actual.pixels().iter().zip(expected.pixels()).map(|(a, b)| a.abs_diff(*b)).collect();
-        let (off, far) = (
-            differences.iter().filter(|&&d| d == 1).count(),
-            differences.iter().filter(|&&d| d > 1).count(),
-        );
+        let off = differences.iter().filter(|&&d| d == 1).count();
+        let far = differences.iter().filter(|&&d| d > 1).count();
         // In f32, a point in the middle between two pixels may be rounded to either of them.
         let allowed = if parameters["mode"] == "nearest" { differences.len() / 50 } else { 0 };
         assert!(
@@ -397,9 +399,11 @@ fn erased_rectangles_have_the_asked_area_and_ratio() {
             .collect();
         let (top, left) = white[0];
         let (bottom, right) = white[white.len() - 1];
-        let (height, width) = (bottom - top + 1, right - left + 1);
+        let height = bottom - top + 1;
+        let width = right - left + 1;
         assert_eq!(white.len(), height * width, "a rectangle");
-        let (area, ratio) = (white.len() as f64 / 2400.0, height as f64 / width as f64);
+        let area = white.len() as f64 / 2400.0;
+        let ratio = height as f64 / width as f64;
         assert!((0.04..0.22).contains(&area) && (0.42..2.4).contains(&ratio), "{area} {ratio}");
         corners.insert((top, left));
     }

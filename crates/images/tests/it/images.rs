@@ -103,7 +103,8 @@ fn jpegs_decode_as_pillow_decodes_them_at_all_edges() {
         let expected = take(3 * width * height);
         let actual = ImagePipeline::rgb().decode(file, &mut unused_random()).unwrap();
         for (index, (a, b)) in actual.pixels().iter().zip(expected).enumerate() {
-            let (x, y) = (index / 3 % width, index / 3 / width);
+            let x = index / 3 % width;
+            let y = index / 3 / width;
             let is_edge = x + 1 == width || y + 1 == height || width <= 4;
             let difference = a.abs_diff(*b);
             let tolerance = if is_edge { EDGE } else { NOISE };
@@ -257,10 +258,8 @@ fn resizing_a_part_gives_the_pixels_of_resizing_the_whole() {
             for seed in 0..25 {
                 let random = || SampleRng::new(seed, 0, 7);
                 let crop = pipeline.clone().random_resized_crop(32).vertical_flip(0.5);
-                let (fast, plain) = (
-                    crop.decode(&bytes(name), &mut random()).unwrap(),
-                    crop.apply(whole.clone(), &mut random()).unwrap(),
-                );
+                let fast = crop.decode(&bytes(name), &mut random()).unwrap();
+                let plain = crop.apply(whole.clone(), &mut random()).unwrap();
                 assert_eq!(
                     difference(&fast, &plain),
                     (0, 0.0),
@@ -805,7 +804,8 @@ fn cifar_files_are_read_as_they_are_and_augmented() {
 #[test]
 fn normalized_images_are_those_of_bytes() {
     let root = folder();
-    let (mean, std) = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]);
+    let mean = [0.485, 0.456, 0.406];
+    let std = [0.229, 0.224, 0.225];
     let open = |pipeline| ImageFolder::open(root.path()).unwrap().decode(pipeline).unwrap();
     let bytes = HostBatch::collate(&open(ImagePipeline::rgb().resize_exact(6)), &[2]).unwrap();
     let data = open(ImagePipeline::rgb().resize_exact(6).normalize(mean, std));

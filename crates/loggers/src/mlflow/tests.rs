@@ -31,7 +31,8 @@ fn serve(
     requests: &Requests,
 ) -> io::Result<()> {
     let mut reader = BufReader::new(stream);
-    let (mut line, mut length) = (String::new(), 0);
+    let mut line = String::new();
+    let mut length = 0;
     reader.read_line(&mut line)?;
     let url_path = line.split(' ').nth(1).unwrap();
     let path = url_path.strip_prefix("/api/2.0/mlflow/").unwrap().to_owned();

@@ -50,7 +50,8 @@ fn the_records_are_whole_and_hold_the_logged_values() {
     let folder = tempfile::tempdir().unwrap();
     write_run(folder.path());
     let file = std::fs::read_dir(folder.path()).unwrap().next().unwrap().unwrap().path();
-    let (mut bytes, mut events) = (&std::fs::read(file).unwrap()[..], Vec::new());
+    let mut bytes = &std::fs::read(file).unwrap()[..];
+    let mut events = Vec::new();
     while !bytes.is_empty() {
         let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
         let event = Event::decode(&bytes[12..12 + length]).unwrap();

@@ -42,7 +42,8 @@ impl Plugins {
             .stderr(Stdio::null())
             .spawn()
             .map_err(|error| failed(&error))?;
-        let (start, timeout) = (Instant::now(), 2 * machine.timeout);
+        let start = Instant::now();
+        let timeout = 2 * machine.timeout;
         // Read the output only at the end: it fits into a pipe.
         while child.try_wait().map_err(|error| failed(&error))?.is_none() {
             if start.elapsed() > timeout {

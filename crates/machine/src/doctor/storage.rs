@@ -42,7 +42,8 @@ pub(super) fn compile_cache(machine: &Machine) -> Vec<Finding> {
     }
     let entries = fs::read_dir(cache.folder()).into_iter().flatten().flatten();
     let bytes: u64 = entries.filter_map(|entry| entry.metadata().ok()).map(|file| file.len()).sum();
-    let (held, limit) = (size(bytes), size(cache.max_bytes()));
+    let held = size(bytes);
+    let limit = size(cache.max_bytes());
     findings.push(if bytes / 9 > cache.max_bytes() / 10 {
         Finding::note(
             format!(
@@ -66,7 +67,8 @@ pub(super) fn disk(machine: &Machine) -> Vec<Finding> {
     if !runs.contains("://") {
         folders.insert(0, ("runs", machine.folder.join(runs)));
     }
-    let (mut findings, mut devices) = (Vec::new(), Vec::new());
+    let mut findings = Vec::new();
+    let mut devices = Vec::new();
     for (purpose, path) in folders {
         let path = nearest_existing(&path);
         let shown = path.display();

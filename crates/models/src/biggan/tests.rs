@@ -22,8 +22,8 @@ fn small() -> Config {
 fn state_dicts_of_pytorch_give_its_images_and_logits() {
     let expected = ExpectedValues::read("biggan");
     let config = small();
-    let (generator, discriminator) =
-        (Generator::new(&config).unwrap(), Discriminator::new(&config).unwrap());
+    let generator = Generator::new(&config).unwrap();
+    let discriminator = Discriminator::new(&config).unwrap();
     load_weights(&generator, folder("biggan").join("G.pth"), Strictness::Strict).unwrap();
     load_weights(&discriminator, folder("biggan").join("D.pth"), Strictness::Strict).unwrap();
     generator.eval();

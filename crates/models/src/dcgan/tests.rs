@@ -9,8 +9,8 @@ use crate::reference::{ExpectedValues, folder};
 fn state_dicts_of_pytorchs_example_give_its_images() {
     let expected = ExpectedValues::read("dcgan");
     let config = Config { image_size: 16, nc: 1, nz: 5, ngf: 2, ndf: 2 };
-    let (generator, discriminator) =
-        (Generator::new(&config).unwrap(), Discriminator::new(&config).unwrap());
+    let generator = Generator::new(&config).unwrap();
+    let discriminator = Discriminator::new(&config).unwrap();
     load_weights(&generator, folder("dcgan").join("netG.pth"), Strictness::Strict).unwrap();
     load_weights(&discriminator, folder("dcgan").join("netD.pth"), Strictness::Strict).unwrap();
     let images = generator.forward(expected.tensor("z"));

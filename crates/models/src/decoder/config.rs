@@ -359,7 +359,8 @@ impl Config {
             {
                 continue;
             }
-            let (name, default) = (setting.name, setting.default);
+            let name = setting.name;
+            let default = setting.default;
             return Err(Error::config(format!(
                 "`{name}` is {value}; in this kind of model, only {default} is supported"
             )));

@@ -86,7 +86,8 @@ impl<M: CausalLm + ?Sized> Start<'_, M> {
         let Start { model, processor, tokens, logits, cache, stops, stop_state } = self;
         let GenerationConfig { num_beams: beams, num_return_sequences: count, .. } =
             *processor.config;
-        let (batch, length) = (tokens.size(0) / beams, tokens.size(1));
+        let batch = tokens.size(0) / beams;
+        let length = tokens.size(1);
         let open = tokens.reshape([batch, beams, length]);
         // All beams are equal at first, so only the first is open.
         let first = Tensor::arange(DType::I32, beams).gt(0.0).to_dtype(DType::F32) * EXCLUDED_SCORE;

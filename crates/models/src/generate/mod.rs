@@ -123,7 +123,8 @@ impl<'a, M: CausalLm + ?Sized> Start<'a, M> {
         if let Some(message) = config.check() {
             return Err(message.into());
         }
-        let (batch, length) = (ids.size(0), ids.size(1));
+        let batch = ids.size(0);
+        let length = ids.size(1);
         let new = config.new_tokens(length, model.trained_positions())?;
         if let Some(max_positions) = model.max_positions().filter(|&max| length + new > max) {
             let message = format!(
@@ -185,9 +186,11 @@ impl<'a, M: CausalLm + ?Sized> Start<'a, M> {
     /// Generates greedily or by sampling.
     fn token_by_token(self) -> Result<Tensor, Refusal> {
         let Start { model, processor, tokens, logits, cache, stops, stop_state } = self;
-        let (config, rows) = (processor.config, tokens.size(0));
+        let config = processor.config;
+        let rows = tokens.size(0);
         let key = random::key(config.seed);
-        let (finished, step) = (Tensor::zeros(DType::Bool, [rows]), Tensor::zeros(DType::I32, []));
+        let finished = Tensor::zeros(DType::Bool, [rows]);
+        let step = Tensor::zeros(DType::I32, []);
         let start: Vec<Tensor> = [tokens, finished, step, logits, stop_state]
             .into_iter()
             .chain(cache.tensors())

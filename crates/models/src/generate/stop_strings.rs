@@ -81,7 +81,8 @@ impl StopStrings {
         let automaton = Automaton::new(strings);
         let states = automaton.next.len();
         let mut numbers: HashMap<Vec<i32>, i32> = HashMap::new();
-        let (mut row, mut next) = (Vec::with_capacity(vocabulary), Vec::new());
+        let mut row = Vec::with_capacity(vocabulary);
+        let mut next = Vec::new();
         let mut can_end = false;
         for id in 0..vocabulary {
             let after = automaton.after(tokens.get(id).and_then(Option::as_deref));

@@ -13,7 +13,8 @@ fn gpt2() -> Gpt2 {
 
 #[test]
 fn an_adapter_of_peft_gives_its_logits_and_is_saved_as_it_was() {
-    let (adapter, expected) = (folder("gpt2-lora"), ExpectedValues::read("gpt2-lora"));
+    let adapter = folder("gpt2-lora");
+    let expected = ExpectedValues::read("gpt2-lora");
     let lora = Lora::from_folder(gpt2(), &adapter).unwrap_or_else(|e| panic!("{e}"));
     let ids = expected.tensor("input_ids");
     let logits = lora.apply(|model| model.forward(&ids));
@@ -44,10 +45,8 @@ fn a_classifier_that_is_trained_whole_stands_beside_the_updates() {
     let classifier =
         |folder: &Path| Classifier::from_folder(folder).unwrap_or_else(|e| panic!("{e}"));
     let base = || classifier(&folder("roberta-classifier"));
-    let (expected, directory) = (
-        ExpectedValues::read("roberta-lora"),
-        tempfile::tempdir().unwrap_or_else(|e| panic!("{e}")),
-    );
+    let expected = ExpectedValues::read("roberta-lora");
+    let directory = tempfile::tempdir().unwrap_or_else(|e| panic!("{e}"));
     let [merged, adapter] = ["merged", "adapter"].map(|name| directory.path().join(name));
     let ids = expected.tensor("input_ids");
 

@@ -8,8 +8,8 @@ use crate::reference::{ExpectedValues, compare_in_python, folder};
 #[test]
 fn a_folder_of_timm_gives_its_logits() {
     let name = "resnet_bottleneck";
-    let (model, expected) =
-        (ResNet::from_folder(folder(name)).unwrap(), ExpectedValues::read(name));
+    let model = ResNet::from_folder(folder(name)).unwrap();
+    let expected = ExpectedValues::read(name);
     expected.check(&[("logits", &model.forward(expected.tensor("pixel_values")))]);
 }
 
@@ -17,7 +17,8 @@ fn a_folder_of_timm_gives_its_logits() {
 fn a_checkpoint_of_torchvision_gives_its_logits_and_statistics() {
     let name = "resnet_basic";
     let config = ResNet::from_folder(folder(name)).unwrap().config().clone();
-    let (model, expected) = (ResNet::new(config).unwrap(), ExpectedValues::read(name));
+    let model = ResNet::new(config).unwrap();
+    let expected = ExpectedValues::read(name);
     let weights =
         StateDict::read(folder(name).join("checkpoint.pth")).unwrap().part("state_dict").unwrap();
     weights.rename("module.", "").unwrap().load_into(&model, Strictness::Strict).unwrap();

@@ -19,7 +19,9 @@ use crate::library::{NN, live};
 /// use fulmen_tensor::{DType, Tensor};
 ///
 /// let cache = KeyValueCache::new(DType::F32, 1, 2, 16, 4); // a batch of 1, 2 heads, 16 tokens, width 4
-/// let (q, k, v) = (Tensor::ones(DType::F32, [1, 2, 3, 4]), Tensor::ones(DType::F32, [1, 2, 3, 4]), Tensor::ones(DType::F32, [1, 2, 3, 4]));
+/// let q = Tensor::ones(DType::F32, [1, 2, 3, 4]);
+/// let k = Tensor::ones(DType::F32, [1, 2, 3, 4]);
+/// let v = Tensor::ones(DType::F32, [1, 2, 3, 4]);
 /// let cache = cache.append(&k, &v);
 /// let y = Attention::new().mask(&cache.mask(3)).forward(&q, cache.keys(), cache.values());
 /// assert_eq!(y.eval()?.to_vec::<f32>()?, [1.0; 24]);
@@ -96,10 +98,12 @@ impl KeyValueCache {
     #[track_caller]
     pub fn append(&self, keys: impl AsTensor, values: impl AsTensor) -> KeyValueCache {
         let _scope = NN.open();
-        let (keys, values) = (keys.as_tensor(), values.as_tensor());
+        let keys = keys.as_tensor();
+        let values = values.as_tensor();
         let count = keys.size(-2);
         let write = |room, new| NN.record("KeyValueCache", || self.write(room, new));
-        let (new_keys, new_values) = (write(&self.keys, keys), write(&self.values, values));
+        let new_keys = write(&self.keys, keys);
+        let new_values = write(&self.values, values);
         KeyValueCache {
             keys: new_keys,
             values: new_values,

@@ -94,7 +94,8 @@ impl SinusoidalPositions {
     #[track_caller]
     pub fn forward_at(&self, x: impl AsTensor, positions: impl AsTensor) -> Tensor {
         NN.record("SinusoidalPositions", || {
-            let (x, positions) = (x.as_tensor(), positions.as_tensor());
+            let x = x.as_tensor();
+            let positions = positions.as_tensor();
             live(&[x, positions])?;
             match check_input(x, self.width).or_else(|| check_positions(positions, x)) {
                 Some(message) => Err(message.into()),
@@ -163,7 +164,8 @@ impl LearnedPositions {
     #[track_caller]
     pub fn forward_at(&self, x: impl AsTensor, positions: impl AsTensor) -> Tensor {
         NN.record(self, || {
-            let (x, positions) = (x.as_tensor(), positions.as_tensor());
+            let x = x.as_tensor();
+            let positions = positions.as_tensor();
             live(&[x, positions])?;
             match check_input(x, self.width).or_else(|| check_positions(positions, x)) {
                 Some(message) => Err(message.into()),

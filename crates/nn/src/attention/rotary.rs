@@ -137,9 +137,11 @@ impl RotaryEmbedding {
     #[track_caller]
     pub fn forward_at(&self, x: impl AsTensor, positions: impl AsTensor) -> Tensor {
         NN.record("RotaryEmbedding", || {
-            let (x, positions) = (x.as_tensor(), positions.as_tensor());
+            let x = x.as_tensor();
+            let positions = positions.as_tensor();
             live(&[x, positions])?;
-            let (width, features) = (self.width, x.size(-1));
+            let width = self.width;
+            let features = x.size(-1);
             if width == 0 || !width.is_multiple_of(2) {
                 return Err(format!("a width of {width} cannot be split into pairs").into());
             }
@@ -158,18 +160,22 @@ impl RotaryEmbedding {
     }
 
     fn rotate(&self, x: &Tensor, positions: &Tensor) -> Tensor {
-        let (dtype, half) = (precision(x.dtype()), self.width / 2);
+        let dtype = precision(x.dtype());
+        let half = self.width / 2;
         let frequencies = Tensor::from_slice(&self.frequencies(), [half]).to_dtype(dtype);
         let angles = positions.to_dtype(dtype).unsqueeze(-1) * frequencies;
-        let (cos, sin) = (angles.cos(), angles.sin());
+        let cos = angles.cos();
+        let sin = angles.sin();
         let features = x.narrow(-1, 0, self.width).to_dtype(dtype);
         let rotated = if self.interleaved {
             let pairs = features.reshape([&x.shape()[..x.rank() - 1], &[half, 2]].concat());
-            let (a, b) = (pairs.narrow(-1, 0, 1).squeeze(-1), pairs.narrow(-1, 1, 1).squeeze(-1));
-            let (a, b) = (&a * &cos - &b * &sin, &b * &cos + &a * &sin);
-            Tensor::stack(&[&a, &b], -1).flatten(-2, -1)
+            let a = pairs.narrow(-1, 0, 1).squeeze(-1);
+            let b = pairs.narrow(-1, 1, 1).squeeze(-1);
+            let rotated = [&a * &cos - &b * &sin, &b * &cos + &a * &sin];
+            Tensor::stack(&rotated, -1).flatten(-2, -1)
         } else {
-            let (a, b) = (features.narrow(-1, 0, half), features.narrow(-1, half, half));
+            let a = features.narrow(-1, 0, half);
+            let b = features.narrow(-1, half, half);
             Tensor::concatenate(&[&(&a * &cos - &b * &sin), &(&b * &cos + &a * &sin)], -1)
         };
         let rotated = rotated.to_dtype(x.dtype());

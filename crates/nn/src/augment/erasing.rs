@@ -106,7 +106,8 @@ impl RandomErasing {
     #[track_caller]
     pub fn apply(&self, key: impl AsTensor, images: impl AsTensor) -> Tensor {
         NN.record("RandomErasing", || {
-            let (key, images) = (key.as_tensor(), images.as_tensor());
+            let key = key.as_tensor();
+            let images = images.as_tensor();
             let [n, _, height, width] = self.check(images)?;
             let keys = random::split(key, 6);
             let [area_key, ratio_key, top_key, left_key, chance_key, noise_key] = keys.as_slice()
@@ -121,22 +122,21 @@ impl RandomErasing {
             };
             let area = draw(area_key, self.scale, [n, TRIES]) * (height * width) as f64;
             let ratio = draw(ratio_key, (self.ratio.0.ln(), self.ratio.1.ln()), [n, TRIES]).exp();
-            let (heights, widths) =
-                ((&area * &ratio).sqrt().round(), (&area / &ratio).sqrt().round());
+            let heights = (&area * &ratio).sqrt().round();
+            let widths = (&area / &ratio).sqrt().round();
             let fits = heights.lt(height as f64).and(widths.lt(width as f64));
             let first = fits.to_dtype(DType::I32).argmax_keepdim(1);
             let chosen = |sizes: &Tensor| sizes.take_along_axis(1, &first);
-            let (erased_height, erased_width) = (chosen(&heights), chosen(&widths));
+            let erased_height = chosen(&heights);
+            let erased_width = chosen(&widths);
             let draw_position = |key: &Tensor, size: usize, erased: &Tensor| {
                 let positions = -(erased - (size + 1) as f64);
                 (random::uniform(key, DType::F32, [n, 1], 0.0, 1.0) * &positions)
                     .floor()
                     .minimum(&positions - 1.0)
             };
-            let (top, left) = (
-                draw_position(top_key, height, &erased_height),
-                draw_position(left_key, width, &erased_width),
-            );
+            let top = draw_position(top_key, height, &erased_height);
+            let left = draw_position(left_key, width, &erased_width);
             let is_erased = fits.any_keepdim(1).and(random::bernoulli(chance_key, self.p, [n, 1]));
             let [top, left, erased_height, erased_width] =
                 [top, left, erased_height, erased_width].map(computed_once);

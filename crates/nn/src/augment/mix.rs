@@ -49,9 +49,11 @@ impl Options {
             return Err(format!("there are no images in {}", images.ty()).into());
         }
         let n = size[0];
-        let (soft, labelled) = (**labels.shape() == [n, self.classes], **labels.shape() == [n]);
+        let soft = **labels.shape() == [n, self.classes];
+        let labelled = **labels.shape() == [n];
         if !(labels.dtype().is_integer() && labelled || labels.dtype().is_float() && soft) {
-            let (classes, ty) = (self.classes, labels.ty());
+            let classes = self.classes;
+            let ty = labels.ty();
             return Err(format!(
                 "the labels must be integers [{n}] or probabilities [{n}, {classes}], but they are {ty}"
             )
@@ -109,9 +111,10 @@ impl Options {
             let centre =
                 random::randint(&random::fold_in(key, number), DType::I32, [], 0, size as i64);
             let reach = (&half * size as f64).floor().to_dtype(DType::I32);
-            let (start, end) =
-                ((&centre - &reach).maximum(0.0), (&centre + &reach).minimum(size as f64));
-            let (start, end) = (computed_once(start), computed_once(end));
+            let start = (&centre - &reach).maximum(0.0);
+            let end = (&centre + &reach).minimum(size as f64);
+            let start = computed_once(start);
+            let end = computed_once(end);
             let position = Tensor::iota(DType::I32, shape, axis);
             (position.ge(&start).and(position.lt(&end)), (end - start).to_dtype(DType::F32))
         };
@@ -197,8 +200,9 @@ macro_rules! mixing {
                 images: impl AsTensor,
                 labels: impl AsTensor,
             ) -> Mixed {
-                let (key, images, labels) =
-                    (key.as_tensor(), images.as_tensor(), labels.as_tensor());
+                let key = key.as_tensor();
+                let images = images.as_tensor();
+                let labels = labels.as_tensor();
                 NN.record(self.0.method, || self.run(key, images, labels, None))
             }
 
@@ -214,8 +218,9 @@ macro_rules! mixing {
                 labels: impl AsTensor,
                 mask: impl AsTensor,
             ) -> Mixed {
-                let (key, images, labels) =
-                    (key.as_tensor(), images.as_tensor(), labels.as_tensor());
+                let key = key.as_tensor();
+                let images = images.as_tensor();
+                let labels = labels.as_tensor();
                 NN.record(self.0.method, || self.run(key, images, labels, Some(mask.as_tensor())))
             }
         }
@@ -239,7 +244,8 @@ impl MixUp {
     ) -> Result<Mixed, Refusal> {
         self.0.check(images, labels, mask)?;
         self.0.floats(images)?;
-        let (lambda, soft) = (self.0.lambda(key), self.0.soft(labels)?);
+        let lambda = self.0.lambda(key);
+        let soft = self.0.soft(labels)?;
         let targets = blend(&soft, &partner(&soft, mask), &lambda);
         Ok(Mixed { images: blend(images, &partner(images, mask), &lambda), targets, lambda })
     }

@@ -16,8 +16,10 @@ pub(super) fn orthogonal(key: &Tensor, shape: &Shape) -> Result<Tensor, Refusal>
     if dims.len() < 2 {
         return Err(format!("Orthogonal needs a weight with at least 2 axes, not {shape}").into());
     }
-    let (rows, columns) = (dims[0], dims[1..].iter().fold(1usize, |n, &d| n.saturating_mul(d)));
-    let (short, long) = (rows.min(columns), rows.max(columns));
+    let rows = dims[0];
+    let columns = dims[1..].iter().fold(1usize, |n, &d| n.saturating_mul(d));
+    let short = rows.min(columns);
+    let long = rows.max(columns);
     if short == 0 {
         return Ok(Tensor::zeros(DType::F32, shape));
     }
@@ -49,7 +51,8 @@ fn newton(x: &Tensor, product: fn(&Tensor, &Tensor) -> Tensor) -> Tensor {
 /// The product of two f32 matrices as products of their parts. Each part is a bf16 number, so no
 /// precision setting rounds them.
 fn exact_product(a: &Tensor, b: &Tensor) -> Tensor {
-    let ([a1, a2, a3], [b1, b2, b3]) = (parts(a), parts(b));
+    let [a1, a2, a3] = parts(a);
+    let [b1, b2, b3] = parts(b);
     let small = a1.matmul(&b3) + a2.matmul(&b2) + a3.matmul(&b1);
     small + (a1.matmul(&b2) + a2.matmul(&b1)) + a1.matmul(&b1)
 }

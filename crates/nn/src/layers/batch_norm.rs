@@ -25,7 +25,8 @@ pub(super) struct Norm<'a> {
 
 impl Norm<'_> {
     pub(super) fn check(&self, x: &Tensor) -> Result<(), String> {
-        let (ty, c) = (x.ty(), self.features);
+        let ty = x.ty();
+        let c = self.features;
         if x.rank() != self.spatial + 2 && (self.spatial, x.rank()) != (1, 2) {
             return Err(match self.spatial {
                 1 => format!("the input {ty} is not [batch, {c}] or [batch, {c}, length]"),
@@ -210,7 +211,9 @@ impl<const N: usize> BatchNorm<N> {
     /// `eps` 1e-5, `momentum` 0.1, with weight and bias, with running statistics.
     #[track_caller]
     pub fn new(features: usize) -> BatchNorm<N> {
-        let (eps, momentum, mode) = (1e-5, Some(0.1), TrainingMode::new());
+        let eps = 1e-5;
+        let momentum = Some(0.1);
+        let mode = TrainingMode::new();
         let layer =
             BatchNorm { weight: None, bias: None, running: None, features, eps, momentum, mode };
         layer.affine(true).track_running_stats(true)

@@ -55,7 +55,8 @@ impl Bilinear {
     #[track_caller]
     pub fn forward(&self, x1: impl AsTensor, x2: impl AsTensor) -> Tensor {
         NN.record(self, || {
-            let (x1, x2) = (x1.as_tensor(), x2.as_tensor());
+            let x1 = x1.as_tensor();
+            let x2 = x2.as_tensor();
             live(&[x1, x2])?;
             let outer = &x1.shape()[..x1.rank().saturating_sub(1)];
             let shapes_match = x1.shape().dims() == [outer, &[self.in1]].concat()

@@ -49,11 +49,12 @@ impl ConditionalBatchNorm2d {
     #[track_caller]
     pub fn new(features: usize, num_classes: usize) -> ConditionalBatchNorm2d {
         let _scope = NN.open();
-        let (mut gammas, mut betas) =
-            (Embedding::new(num_classes, features), Embedding::new(num_classes, features));
+        let mut gammas = Embedding::new(num_classes, features);
+        let mut betas = Embedding::new(num_classes, features);
         gammas.weight = Parameter::new([num_classes, features], Init::ones());
         betas.weight = Parameter::new([num_classes, features], Init::zeros());
-        let (running, mode) = (RunningStats::new(features), TrainingMode::new());
+        let running = RunningStats::new(features);
+        let mode = TrainingMode::new();
         ConditionalBatchNorm2d {
             gammas,
             betas,
@@ -86,7 +87,8 @@ impl ConditionalBatchNorm2d {
     #[track_caller]
     pub fn forward(&self, x: impl AsTensor, classes: impl AsTensor) -> Tensor {
         NN.record(self, || {
-            let (x, classes) = (x.as_tensor(), classes.as_tensor());
+            let x = x.as_tensor();
+            let classes = classes.as_tensor();
             live(&[x, classes])?;
             let norm = Norm {
                 running: Some(&self.running),
@@ -98,17 +100,16 @@ impl ConditionalBatchNorm2d {
             };
             norm.check(x)?;
             if classes.shape().dims() != [x.size(0)] || !classes.dtype().is_integer() {
-                let (classes, x) = (classes.ty(), x.ty());
+                let classes = classes.ty();
+                let x = x.ty();
                 return Err(format!(
                     "the classes {classes} must be one integer for each sample of {x}"
                 )
                 .into());
             }
             let shape = [x.size(0), self.features, 1, 1];
-            let (gamma, beta) = (
-                self.gammas.forward(classes).reshape(shape),
-                self.betas.forward(classes).reshape(shape),
-            );
+            let gamma = self.gammas.forward(classes).reshape(shape);
+            let beta = self.betas.forward(classes).reshape(shape);
             Ok(norm.apply(x, Some(&gamma), Some(&beta)))
         })
     }

@@ -115,7 +115,9 @@ macro_rules! settings {
 
             /// Rejects invalid settings and inputs that do not fit them.
             fn check_channels(&self, x: &Tensor) -> Result<(), String> {
-                let (channels, out, groups) = (self.in_channels, self.out_channels, self.groups);
+                let channels = self.in_channels;
+                let out = self.out_channels;
+                let groups = self.groups;
                 if channels.checked_rem(groups) != Some(0) || out.checked_rem(groups) != Some(0) {
                     return Err(format!("{groups} groups do not divide {channels} and {out} channels"));
                 }
@@ -152,7 +154,8 @@ settings! {
 impl<const N: usize> Conv<N> {
     /// Stride 1, no padding, no dilation, one group, a bias.
     pub fn new(in_channels: usize, out_channels: usize, kernel: impl Into<Sizes<N>>) -> Conv<N> {
-        let (kernel, one) = (kernel.into(), Sizes::from(1));
+        let kernel = kernel.into();
+        let one = Sizes::from(1);
         let layer = Conv {
             weight: weight(out_channels, in_channels, 1, kernel),
             bias: None,

@@ -63,7 +63,9 @@ impl<const N: usize> ConvTranspose<N> {
         out_channels: usize,
         kernel: impl Into<Sizes<N>>,
     ) -> ConvTranspose<N> {
-        let (kernel, one, none) = (kernel.into(), Sizes::from(1), Sizes::from(0));
+        let kernel = kernel.into();
+        let one = Sizes::from(1);
+        let none = Sizes::from(0);
         let layer = ConvTranspose {
             weight: weight(in_channels, out_channels, 1, kernel),
             bias: None,

@@ -77,7 +77,8 @@ fn outer_shape(x: &Tensor, outer: usize) -> Vec<usize> {
 /// use fulmen_nn::{Dropout, Module};
 /// use fulmen_tensor::{DType, Tensor, random};
 ///
-/// let (dropout, x) = (Dropout::new(0.5), Tensor::ones(DType::F32, [1000]));
+/// let dropout = Dropout::new(0.5);
+/// let x = Tensor::ones(DType::F32, [1000]);
 /// dropout.set_random_key(&random::key(0));
 /// let kept = dropout.forward(&x).eval()?.to_vec::<f32>()?.into_iter().filter(|&y| y == 2.0).count();
 /// assert!((400..600).contains(&kept));
@@ -184,7 +185,8 @@ channels! {
 /// dropout.set_random_key(&random::key(0));
 /// let x = random::normal(&random::key(1), DType::F32, [10_000]);
 /// let y = dropout.forward(&x);
-/// let (mean, var) = (y.mean_all().eval()?.to_f64()[0], y.var(0).eval()?.to_f64()[0]);
+/// let mean = y.mean_all().eval()?.to_f64()[0];
+/// let var = y.var(0).eval()?.to_f64()[0];
 /// assert!(mean.abs() < 0.05 && (var - 1.0).abs() < 0.05);
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
@@ -209,7 +211,8 @@ impl AlphaDropout {
                 DropoutMask::DropAll => return Ok(x * 0.0),
                 DropoutMask::Keep(mask) => mask,
             };
-            let (p, dropped) = (self.0.p, -SELU_SCALE * SELU_ALPHA);
+            let p = self.0.p;
+            let dropped = -SELU_SCALE * SELU_ALPHA;
             let a = ((1.0 - p) * (1.0 + p * dropped * dropped)).sqrt().recip();
             let b = -a * p * dropped;
             let wide = wide(x);

@@ -20,7 +20,8 @@ use crate::{Init, Module, Parameter};
 /// use fulmen_nn::{Embedding, Linear, Module};
 /// use fulmen_tensor::{DType, Tensor};
 ///
-/// let (embedding, head) = (Embedding::new(50_000, 64), Linear::new(64, 50_000).bias(false));
+/// let embedding = Embedding::new(50_000, 64);
+/// let head = Linear::new(64, 50_000).bias(false);
 /// head.weight.tie(&embedding.weight)?;
 /// let x = embedding.forward(&Tensor::zeros(DType::I32, [8, 128]));
 /// assert!(x.fault().unwrap().message().contains("no value yet"));

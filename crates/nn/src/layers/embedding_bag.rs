@@ -123,7 +123,8 @@ impl EmbeddingBag {
                 None => Tensor::ones(DType::Bool, indices.shape()),
             };
             let counts = is_counted.unsqueeze(-1);
-            let (rows, dtype) = (wide(&rows), rows.dtype());
+            let dtype = rows.dtype();
+            let rows = wide(&rows);
             let number = counts.to_dtype(rows.dtype()).sum(1);
             if self.mode == BagMode::Max {
                 let lowest = Tensor::full(rows.dtype(), [], f64::NEG_INFINITY);

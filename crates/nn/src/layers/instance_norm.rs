@@ -61,7 +61,9 @@ pub type InstanceNorm3d = InstanceNorm<3>;
 impl<const N: usize> InstanceNorm<N> {
     /// `eps` 1e-5, `momentum` 0.1, without weight and bias, without running statistics.
     pub fn new(features: usize) -> InstanceNorm<N> {
-        let (eps, momentum, mode) = (1e-5, 0.1, TrainingMode::new());
+        let eps = 1e-5;
+        let momentum = 0.1;
+        let mode = TrainingMode::new();
         InstanceNorm { weight: None, bias: None, running: None, features, eps, momentum, mode }
     }
 
@@ -95,7 +97,8 @@ impl<const N: usize> InstanceNorm<N> {
     /// Rejects inputs that cannot be normalized. `by_input` means that the input's own statistics
     /// are used.
     fn check(&self, x: &Tensor, by_input: bool) -> Result<(), String> {
-        let (ty, c) = (x.ty(), self.features);
+        let ty = x.ty();
+        let c = self.features;
         let Some(axis) = x.rank().checked_sub(N + 1).filter(|&axis| axis < 2) else {
             let axes = axis_names(N);
             return Err(format!("the input {ty} is not [batch, {c}, {axes}] or [{c}, {axes}]"));

@@ -53,10 +53,11 @@ impl LocalResponseNorm {
             }
             check_float(x)?;
             let wide = x.to_dtype(precision(x.dtype()));
-            let (square, channels) = (&wide * &wide, x.size(1));
+            let square = &wide * &wide;
+            let channels = x.size(1);
             // Channels outside the input only add zeros.
-            let (before, after) =
-                ((self.size / 2).min(channels), ((self.size - 1) / 2).min(channels));
+            let before = (self.size / 2).min(channels);
+            let after = ((self.size - 1) / 2).min(channels);
             let mut sides = vec![0; x.rank()];
             sides[1] = before as i64;
             let mut ends = vec![0; x.rank()];

@@ -149,7 +149,9 @@ impl MultiheadAttention {
         value: impl AsTensor,
         attention: &Attention,
     ) -> Tensor {
-        let (query, key, value) = (query.as_tensor(), key.as_tensor(), value.as_tensor());
+        let query = query.as_tensor();
+        let key = key.as_tensor();
+        let value = value.as_tensor();
         self.forward_with_weights(query, key, value, attention).0
     }
 

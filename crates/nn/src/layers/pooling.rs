@@ -29,7 +29,9 @@ macro_rules! pool {
         impl<const N: usize> $name<N> {
             /// Adjacent windows of this size, without padding.
             pub fn new(window: impl Into<Sizes<N>>) -> $name<N> {
-                let (window, padding, dilation) = (window.into(), Sizes::from(0), Sizes::from(1));
+                let window = window.into();
+                let padding = Sizes::from(0);
+                let dilation = Sizes::from(1);
                 $name { window, stride: window, padding, dilation, ceil_mode: false, $($setting: $default,)* }
             }
 

@@ -33,7 +33,8 @@ pub struct Prelu {
 impl Prelu {
     /// One slope for all elements, ¼ at first.
     pub fn new() -> Prelu {
-        let (channels, slope) = (1, 0.25);
+        let channels = 1;
+        let slope = 0.25;
         Prelu { weight: Parameter::new([channels], Init::constant(slope)), channels, slope }
     }
 
@@ -144,7 +145,8 @@ impl Rrelu {
     pub fn forward(&self, x: impl AsTensor) -> Tensor {
         NN.record("Rrelu", || {
             let x = x.as_tensor().live()?;
-            let (lower, upper) = (self.lower, self.upper);
+            let lower = self.lower;
+            let upper = self.upper;
             if !(lower.is_finite() && upper.is_finite() && lower <= upper) {
                 let message = format!(
                     "no slope lies between {lower} and {upper}; pass a finite lower <= upper"

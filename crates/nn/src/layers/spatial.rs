@@ -47,7 +47,8 @@ pub(super) fn check_window<const N: usize>(
     dilation: Sizes<N>,
 ) -> Result<(), String> {
     (0..N).try_for_each(|i| {
-        let (padding, name) = (padding.0[i], axis_name(N, i));
+        let padding = padding.0[i];
+        let name = axis_name(N, i);
         let size = padding.saturating_mul(2).saturating_add(x.size(i as isize - N as isize));
         let needs = window.0[i].saturating_sub(1).saturating_mul(dilation.0[i]).saturating_add(1);
         let padded = if padding > 0 { " with its padding" } else { "" };

@@ -70,7 +70,8 @@ weighted!(ConvTranspose1d: 1, ConvTranspose2d: 1, ConvTranspose3d: 1);
 /// let names: Vec<String> = layer.state().into_iter().map(|(name, _)| name).collect();
 /// assert_eq!(names, ["weight_orig", "bias", "weight_u", "weight_v"]);
 ///
-/// let (zero, unit) = (Tensor::zeros(DType::F32, [1, 8]), layer.weight());
+/// let zero = Tensor::zeros(DType::F32, [1, 8]);
+/// let unit = layer.weight();
 /// assert_eq!(layer.forward(&zero).shape().dims(), [1, 4]);
 /// assert_eq!(unit.shape().dims(), [4, 8]);
 /// ```
@@ -95,11 +96,10 @@ impl<L: Weighted> SpectralNorm<L> {
         let out = ty.shape.get(layer.out_axis()).copied().unwrap_or(1);
         let rest = ty.shape.num_elements().checked_div(out).unwrap_or(0);
         let key = random::key(0);
-        let (u, v) = (
-            random::normal(&key, DType::F32, [out]),
-            random::normal(&random::fold_in(&key, 1), DType::F32, [rest]),
-        );
-        let (u, v) = (Buffer::new(normalize(&u, 1e-12)), Buffer::new(normalize(&v, 1e-12)));
+        let u = random::normal(&key, DType::F32, [out]);
+        let v = random::normal(&random::fold_in(&key, 1), DType::F32, [rest]);
+        let u = Buffer::new(normalize(&u, 1e-12));
+        let v = Buffer::new(normalize(&v, 1e-12));
         let names = ["weight_orig", "weight_u", "weight_v"];
         SpectralNorm { layer, u, v, steps: 1, eps: 1e-12, mode: TrainingMode::new(), names }
     }
@@ -140,14 +140,16 @@ impl<L: Weighted> SpectralNorm<L> {
 
     fn normalize(&self, weight: &Tensor) -> Result<Tensor, Refusal> {
         let axis = self.layer.out_axis();
-        let (ty, wide) = (weight.ty(), weight.to_dtype(precision(weight.dtype())));
+        let ty = weight.ty();
+        let wide = weight.to_dtype(precision(weight.dtype()));
         let mut order: Vec<isize> =
             (0..ty.shape.rank() as isize).filter(|&a| a != axis as isize).collect();
         order.insert(0, axis as isize);
-        let (out, rest) = (self.u.ty().shape[0], self.v.ty().shape[0]);
+        let out = self.u.ty().shape[0];
+        let rest = self.v.ty().shape[0];
         let matrix = wide.permute(&order).reshape([out, rest]);
-        let (mut u, mut v) =
-            (self.u.get().to_dtype(wide.dtype()), self.v.get().to_dtype(wide.dtype()));
+        let mut u = self.u.get().to_dtype(wide.dtype());
+        let mut v = self.v.get().to_dtype(wide.dtype());
         if self.mode.is_training() {
             let fixed = matrix.detach();
             for _ in 0..self.steps {

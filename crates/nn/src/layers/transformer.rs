@@ -87,7 +87,8 @@ impl TransformerEncoder {
             );
             return (Tensor::poison("TransformerEncoder", message), caches.to_vec());
         }
-        let (mut x, mut updated_caches) = (src.clone(), Vec::with_capacity(caches.len()));
+        let mut x = src.clone();
+        let mut updated_caches = Vec::with_capacity(caches.len());
         for (layer, cache) in self.layers.iter().zip(caches) {
             let (output, cache) = layer.forward_cached(&x, cache);
             x = output;
@@ -111,7 +112,8 @@ impl TransformerEncoder {
 /// let decoder = TransformerDecoder::new(2, || TransformerDecoderLayer::new(64, 8).dim_feedforward(256));
 /// decoder.initialize(0);
 /// decoder.eval();
-/// let (tgt, memory) = (Tensor::ones(DType::F32, [2, 10, 64]), Tensor::ones(DType::F32, [2, 7, 64]));
+/// let tgt = Tensor::ones(DType::F32, [2, 10, 64]);
+/// let memory = Tensor::ones(DType::F32, [2, 7, 64]);
 /// let y = decoder.forward(&tgt, &memory, &Attention::new().causal(true), &Attention::new());
 /// assert_eq!(y.ty(), tgt.ty());
 /// ```
@@ -150,7 +152,8 @@ impl TransformerDecoder {
         cross: &Attention,
     ) -> Tensor {
         let _scope = NN.open();
-        let (tgt, memory) = (tgt.as_tensor(), memory.as_tensor());
+        let tgt = tgt.as_tensor();
+        let memory = memory.as_tensor();
         let mut x = tgt.clone();
         for layer in &self.layers {
             x = layer.forward(&x, memory, attention, cross);
@@ -178,7 +181,8 @@ impl TransformerDecoder {
 /// );
 /// model.initialize(0);
 /// model.eval();
-/// let (src, tgt) = (Tensor::ones(DType::F32, [2, 7, 64]), Tensor::ones(DType::F32, [2, 10, 64]));
+/// let src = Tensor::ones(DType::F32, [2, 7, 64]);
+/// let tgt = Tensor::ones(DType::F32, [2, 10, 64]);
 /// let all = Attention::new();
 /// let y = model.forward(&src, &tgt, &all, &Attention::new().causal(true), &all);
 /// assert_eq!(y.ty(), tgt.ty());
@@ -225,7 +229,8 @@ impl Transformer {
         cross: &Attention,
     ) -> Tensor {
         let _scope = NN.open();
-        let (src, tgt) = (src.as_tensor(), tgt.as_tensor());
+        let src = src.as_tensor();
+        let tgt = tgt.as_tensor();
         self.decoder.forward(tgt, &self.encoder.forward(src, encoder), decoder, cross)
     }
 }

@@ -254,7 +254,8 @@ layer! {
     ///
     /// let layer = TransformerDecoderLayer::new(64, 8).dropout(0.0);
     /// layer.initialize(0);
-    /// let (tgt, memory) = (Tensor::ones(DType::F32, [2, 10, 64]), Tensor::ones(DType::F32, [2, 7, 64]));
+    /// let tgt = Tensor::ones(DType::F32, [2, 10, 64]);
+    /// let memory = Tensor::ones(DType::F32, [2, 7, 64]);
     /// let y = layer.forward(&tgt, &memory, &Attention::new().causal(true), &Attention::new());
     /// assert_eq!(y.ty(), tgt.ty());
     /// ```
@@ -293,7 +294,8 @@ impl TransformerDecoderLayer {
         cross: &Attention,
     ) -> Tensor {
         let _scope = NN.open();
-        let (tgt, memory) = (tgt.as_tensor(), memory.as_tensor());
+        let tgt = tgt.as_tensor();
+        let memory = memory.as_tensor();
         if self.norm_first {
             let x = tgt + self.attend(&self.norm1.forward(tgt), attention);
             let x = &x + self.attend_memory(&self.norm2.forward(&x), memory, cross);

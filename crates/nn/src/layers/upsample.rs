@@ -109,7 +109,8 @@ impl PixelShuffle {
     pub fn forward(&self, x: impl AsTensor) -> Tensor {
         NN.record(format_args!("PixelShuffle({})", self.factor), || {
             let x = x.as_tensor().live()?;
-            let (r, rank) = (self.factor, x.rank() as isize);
+            let r = self.factor;
+            let rank = x.rank() as isize;
             let square = r.saturating_mul(r);
             if rank < 3 || x.size(-3).checked_rem(square) != Some(0) {
                 let message = format!(
@@ -118,7 +119,9 @@ impl PixelShuffle {
                 );
                 return Err(message.into());
             }
-            let (outer, height, width) = (&x.shape()[..x.rank() - 3], x.size(-2), x.size(-1));
+            let outer = &x.shape()[..x.rank() - 3];
+            let height = x.size(-2);
+            let width = x.size(-1);
             let channels = x.size(-3) / square;
             let split = x.reshape([outer, &[channels, r, r, height, width]].concat());
             let order = split.movedim([-4, -3], [-3, -1]);
@@ -149,8 +152,9 @@ impl PixelUnshuffle {
                 );
                 return Err(message.into());
             }
-            let (outer, height, width) =
-                (&x.shape()[..x.rank() - 3], x.size(-2) / r, x.size(-1) / r);
+            let outer = &x.shape()[..x.rank() - 3];
+            let height = x.size(-2) / r;
+            let width = x.size(-1) / r;
             let split = x.reshape([outer, &[x.size(-3), height, r, width, r]].concat());
             let order = split.movedim([-3, -1], [-4, -3]);
             Ok(order.reshape(

@@ -16,7 +16,8 @@ use crate::library::NN;
 /// ```
 /// use fulmen_nn::loss::{Reduction, binary_cross_entropy};
 /// use fulmen_tensor::Tensor;
-/// let (p, target) = (Tensor::from_slice(&[0.5f32, 1.0, 0.0], [3]), Tensor::from_slice(&[1.0f32, 1.0, 1.0], [3]));
+/// let p = Tensor::from_slice(&[0.5f32, 1.0, 0.0], [3]);
+/// let target = Tensor::from_slice(&[1.0f32, 1.0, 1.0], [3]);
 /// let losses = binary_cross_entropy(&p, &target, Reduction::None);
 /// assert_eq!(losses.eval()?.to_vec::<f32>()?, [2f32.ln(), 0.0, 100.0]);
 /// # Ok::<(), fulmen_tensor::Error>(())
@@ -27,7 +28,8 @@ pub fn binary_cross_entropy(
     target: impl AsTensor,
     reduction: Reduction,
 ) -> Tensor {
-    let (p, target) = (p.as_tensor(), target.as_tensor());
+    let p = p.as_tensor();
+    let target = target.as_tensor();
     BceLoss::new().reduction(reduction).forward(p, target)
 }
 
@@ -62,7 +64,8 @@ impl BceLoss {
     #[track_caller]
     pub fn forward(&self, p: impl AsTensor, target: impl AsTensor) -> Tensor {
         NN.record("binary_cross_entropy", || {
-            let (p, target) = (p.as_tensor(), target.as_tensor());
+            let p = p.as_tensor();
+            let target = target.as_tensor();
             let (p, target) = pair(p, target)?;
             // If p is 0 or 1, the derivative of the logarithm is infinite. There, the loss is
             // continued by a straight line with PyTorch's slope.
@@ -84,7 +87,8 @@ impl BceLoss {
 /// ```
 /// use fulmen_nn::loss::{Reduction, binary_cross_entropy_with_logits};
 /// use fulmen_tensor::Tensor;
-/// let (logits, target) = (Tensor::from_slice(&[0.0f32, -500.0], [2]), Tensor::from_slice(&[true, true], [2]));
+/// let logits = Tensor::from_slice(&[0.0f32, -500.0], [2]);
+/// let target = Tensor::from_slice(&[true, true], [2]);
 /// let losses = binary_cross_entropy_with_logits(&logits, &target, Reduction::None);
 /// assert_eq!(losses.eval()?.to_vec::<f32>()?, [2f32.ln(), 500.0]);
 /// # Ok::<(), fulmen_tensor::Error>(())
@@ -95,7 +99,8 @@ pub fn binary_cross_entropy_with_logits(
     target: impl AsTensor,
     reduction: Reduction,
 ) -> Tensor {
-    let (logits, target) = (logits.as_tensor(), target.as_tensor());
+    let logits = logits.as_tensor();
+    let target = target.as_tensor();
     BceWithLogitsLoss::new().reduction(reduction).forward(logits, target)
 }
 
@@ -148,7 +153,8 @@ impl BceWithLogitsLoss {
     #[track_caller]
     pub fn forward(&self, logits: impl AsTensor, target: impl AsTensor) -> Tensor {
         NN.record("binary_cross_entropy_with_logits", || {
-            let (logits, target) = (logits.as_tensor(), target.as_tensor());
+            let logits = logits.as_tensor();
+            let target = target.as_tensor();
             let (x, target) = pair(logits, target)?;
             let mut no = minus_log_sigmoid(&x);
             if let Some(positive) = &self.pos_weight {
@@ -185,7 +191,8 @@ fn finish(
 /// ```
 /// use fulmen_nn::loss::{Reduction, sigmoid_focal_loss};
 /// use fulmen_tensor::Tensor;
-/// let (logits, target) = (Tensor::from_slice(&[0.0f32], [1]), Tensor::from_slice(&[1.0f32], [1]));
+/// let logits = Tensor::from_slice(&[0.0f32], [1]);
+/// let target = Tensor::from_slice(&[1.0f32], [1]);
 /// let loss = sigmoid_focal_loss(&logits, &target, Reduction::Sum).eval()?.to_vec::<f32>()?;
 /// assert!((loss[0] - 0.25 * 0.25 * 2f32.ln()).abs() < 1e-6);
 /// # Ok::<(), fulmen_tensor::Error>(())
@@ -196,7 +203,8 @@ pub fn sigmoid_focal_loss(
     target: impl AsTensor,
     reduction: Reduction,
 ) -> Tensor {
-    let (logits, target) = (logits.as_tensor(), target.as_tensor());
+    let logits = logits.as_tensor();
+    let target = target.as_tensor();
     SigmoidFocalLoss::new().reduction(reduction).forward(logits, target)
 }
 
@@ -238,7 +246,8 @@ impl SigmoidFocalLoss {
     #[track_caller]
     pub fn forward(&self, logits: impl AsTensor, target: impl AsTensor) -> Tensor {
         NN.record("sigmoid_focal_loss", || {
-            let (logits, target) = (logits.as_tensor(), target.as_tensor());
+            let logits = logits.as_tensor();
+            let target = target.as_tensor();
             let (x, target) = pair(logits, target)?;
             if self.gamma.is_nan()
                 || self.gamma < 0.0

@@ -49,7 +49,8 @@ pub(super) fn weight(
     losses: &Tensor,
     dtype: DType,
 ) -> Result<Tensor, Refusal> {
-    let (small, large) = (weight.live()?.shape().dims(), losses.shape().dims());
+    let small = weight.live()?.shape().dims();
+    let large = losses.shape().dims();
     let broadcasts = small.len() <= large.len()
         && small
             .iter()
@@ -59,7 +60,8 @@ pub(super) fn weight(
     if broadcasts {
         return Ok(weight.to_dtype(dtype));
     }
-    let (ty, losses) = (weight.ty(), losses.ty());
+    let ty = weight.ty();
+    let losses = losses.ty();
     Err(format!("the {name} is {ty}, which does not broadcast to the losses, {losses}").into())
 }
 

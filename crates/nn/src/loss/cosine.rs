@@ -13,7 +13,8 @@ use crate::precision::wide;
 /// ```
 /// use fulmen_nn::loss::cosine_similarity;
 /// use fulmen_tensor::Tensor;
-/// let (a, b) = (Tensor::from_slice(&[3.0f32, 0.0], [1, 2]), Tensor::from_slice(&[1.0f32, 1.0], [1, 2]));
+/// let a = Tensor::from_slice(&[3.0f32, 0.0], [1, 2]);
+/// let b = Tensor::from_slice(&[1.0f32, 1.0], [1, 2]);
 /// let cosine = cosine_similarity(&a, &b, -1, 1e-8).eval()?.to_vec::<f32>()?;
 /// assert!((cosine[0] - 0.5f32.sqrt()).abs() < 1e-6);
 /// # Ok::<(), fulmen_tensor::Error>(())
@@ -21,15 +22,18 @@ use crate::precision::wide;
 #[track_caller]
 pub fn cosine_similarity(a: impl AsTensor, b: impl AsTensor, axis: isize, eps: f64) -> Tensor {
     NN.record("cosine_similarity", || {
-        let (a, b) = (a.as_tensor(), b.as_tensor());
+        let a = a.as_tensor();
+        let b = b.as_tensor();
         same_floats(&[("first", a), ("second", b)])?;
         a.shape().axis(axis)?;
         if eps.is_nan() || eps <= 0.0 {
             return Err(format!("eps must be above 0, but it is {eps}").into());
         }
-        let (a, b) = (wide(a), wide(b));
+        let a = wide(a);
+        let b = wide(b);
         // Not the root of a maximum: for a small eps, eps² would underflow in f32.
-        let (a, b) = (&a / norm(&a, axis, eps), &b / norm(&b, axis, eps));
+        let a = &a / norm(&a, axis, eps);
+        let b = &b / norm(&b, axis, eps);
         Ok((a * b).sum(axis))
     })
 }
@@ -45,7 +49,8 @@ fn norm(x: &Tensor, axis: isize, eps: f64) -> Tensor {
 /// ```
 /// use fulmen_nn::loss::{Reduction, cosine_embedding_loss};
 /// use fulmen_tensor::{DType, Tensor};
-/// let (a, b) = (Tensor::ones(DType::F32, [2, 3]), Tensor::ones(DType::F32, [2, 3]));
+/// let a = Tensor::ones(DType::F32, [2, 3]);
+/// let b = Tensor::ones(DType::F32, [2, 3]);
 /// let target = Tensor::from_slice(&[1i32, -1], [2]);
 /// let losses = cosine_embedding_loss(&a, &b, &target, 0.5, Reduction::None).eval()?.to_vec::<f32>()?;
 /// assert!(losses[0].abs() < 1e-6 && (losses[1] - 0.5).abs() < 1e-6);
@@ -60,20 +65,23 @@ pub fn cosine_embedding_loss(
     reduction: Reduction,
 ) -> Tensor {
     NN.record("cosine_embedding_loss", || {
-        let (a, b, target) = (a.as_tensor(), b.as_tensor(), target.as_tensor());
+        let a = a.as_tensor();
+        let b = b.as_tensor();
+        let target = target.as_tensor();
         same_floats(&[("first", a), ("second", b)])?;
         if a.rank() == 0 {
             return Err("vectors are on the last axis, and scalars have none".into());
         }
-        let (a, b) = (wide(a), wide(b));
+        let a = wide(a);
+        let b = wide(b);
         // PyTorch's formula, which avoids the division by 0 differently from `cosine_similarity`.
         let squares_a = (&a * &a).sum(-1) + 1e-12;
         let squares_b = (&b * &b).sum(-1) + 1e-12;
         let cosine = (a * b).sum(-1) / (squares_a * squares_b).sqrt();
         same_shape(&[("target", target), ("cosine of the vectors", &cosine)])?;
         let zero = cosine.zeros_like();
-        let (same, different) =
-            (target.to_dtype(cosine.dtype()).eq(1.0), target.to_dtype(cosine.dtype()).eq(-1.0));
+        let same = target.to_dtype(cosine.dtype()).eq(1.0);
+        let different = target.to_dtype(cosine.dtype()).eq(-1.0);
         let losses = same.select(&(-&cosine + 1.0), &zero)
             + different.select(&(&cosine - margin).relu(), &zero);
         Ok(reduction.apply(&losses))
@@ -109,7 +117,9 @@ impl CosineEmbeddingLoss {
     /// [`cosine_embedding_loss`] with these settings.
     #[track_caller]
     pub fn forward(&self, a: impl AsTensor, b: impl AsTensor, target: impl AsTensor) -> Tensor {
-        let (a, b, target) = (a.as_tensor(), b.as_tensor(), target.as_tensor());
+        let a = a.as_tensor();
+        let b = b.as_tensor();
+        let target = target.as_tensor();
         cosine_embedding_loss(a, b, target, self.margin, self.reduction)
     }
 }

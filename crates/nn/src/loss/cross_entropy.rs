@@ -31,7 +31,8 @@ use crate::precision::{precision, wide};
 /// ```
 #[track_caller]
 pub fn cross_entropy(logits: impl AsTensor, target: impl AsTensor, reduction: Reduction) -> Tensor {
-    let (logits, target) = (logits.as_tensor(), target.as_tensor());
+    let logits = logits.as_tensor();
+    let target = target.as_tensor();
     CrossEntropyLoss::new().reduction(reduction).forward(logits, target)
 }
 
@@ -110,7 +111,8 @@ impl CrossEntropyLoss {
     #[track_caller]
     pub fn forward(&self, logits: impl AsTensor, target: impl AsTensor) -> Tensor {
         NN.record("cross_entropy", || {
-            let (logits, target) = (logits.as_tensor(), target.as_tensor());
+            let logits = logits.as_tensor();
+            let target = target.as_tensor();
             live(&[logits, target])?;
             if !(0.0..=1.0).contains(&self.label_smoothing) {
                 let message = format!("label_smoothing must be between 0 and 1, but it is {}", self.label_smoothing);
@@ -188,7 +190,8 @@ impl Default for CrossEntropyLoss {
 /// ```
 #[track_caller]
 pub fn nll_loss(log_p: impl AsTensor, target: impl AsTensor, reduction: Reduction) -> Tensor {
-    let (log_p, target) = (log_p.as_tensor(), target.as_tensor());
+    let log_p = log_p.as_tensor();
+    let target = target.as_tensor();
     NllLoss::new().reduction(reduction).forward(log_p, target)
 }
 
@@ -237,7 +240,8 @@ impl NllLoss {
     #[track_caller]
     pub fn forward(&self, log_p: impl AsTensor, target: impl AsTensor) -> Tensor {
         NN.record("nll_loss", || {
-            let (log_p, target) = (log_p.as_tensor(), target.as_tensor());
+            let log_p = log_p.as_tensor();
+            let target = target.as_tensor();
             live(&[log_p, target])?;
             let axis = class_axis(log_p, target, self.class_axis, false)?;
             let classes = log_p.shape()[axis];
@@ -294,7 +298,8 @@ fn class_weight(
 ) -> Result<Option<Tensor>, Refusal> {
     let Some(weight) = weight else { return Ok(None) };
     if weight.live()?.shape().dims() != [classes] {
-        let (logits, weight) = (logits.ty(), weight.ty());
+        let logits = logits.ty();
+        let weight = weight.ty();
         return Err(format!(
             "the logits {logits} have {classes} classes, but the weight is {weight}"
         )
@@ -305,7 +310,8 @@ fn class_weight(
 
 /// The axis of the classes, or why the tensors are invalid.
 fn class_axis(logits: &Tensor, target: &Tensor, axis: isize, soft: bool) -> Result<usize, String> {
-    let (l, t) = (logits.ty(), target.ty());
+    let l = logits.ty();
+    let t = target.ty();
     if !l.dtype.is_float() {
         return Err(format!("the logits must be floating-point numbers, but they are {l}"));
     }

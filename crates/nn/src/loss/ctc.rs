@@ -36,12 +36,10 @@ pub fn ctc_loss(
     target_lengths: impl AsTensor,
     reduction: Reduction,
 ) -> Tensor {
-    let (log_p, targets, input_lengths, target_lengths) = (
-        log_p.as_tensor(),
-        targets.as_tensor(),
-        input_lengths.as_tensor(),
-        target_lengths.as_tensor(),
-    );
+    let log_p = log_p.as_tensor();
+    let targets = targets.as_tensor();
+    let input_lengths = input_lengths.as_tensor();
+    let target_lengths = target_lengths.as_tensor();
     CtcLoss::new().reduction(reduction).forward(log_p, targets, input_lengths, target_lengths)
 }
 
@@ -94,12 +92,10 @@ impl CtcLoss {
         target_lengths: impl AsTensor,
     ) -> Tensor {
         NN.record(LOSS, || {
-            let (log_p, targets, input_lengths, target_lengths) = (
-                log_p.as_tensor(),
-                targets.as_tensor(),
-                input_lengths.as_tensor(),
-                target_lengths.as_tensor(),
-            );
+            let log_p = log_p.as_tensor();
+            let targets = targets.as_tensor();
+            let input_lengths = input_lengths.as_tensor();
+            let target_lengths = target_lengths.as_tensor();
             live(&[log_p, targets, input_lengths, target_lengths])?;
             let (time, batch, classes, longest) =
                 self.sizes(log_p, targets, input_lengths, target_lengths)?;
@@ -136,7 +132,9 @@ impl CtcLoss {
             let start = state.eq(0.0).select(&Tensor::zeros(dtype, []), &impossible);
             let steps = Tensor::iota(DType::I32, [time], 0);
             let (ends, _) = scan(&[&start], &[&emitted, &steps], |carry, slices| {
-                let (alpha, emitted, step) = (&carry[0], &slices[0], &slices[1]);
+                let alpha = &carry[0];
+                let emitted = &slices[0];
+                let step = &slices[1];
                 let skip = may_skip.select(&shifted(alpha, 2, &impossible), &impossible);
                 let next = log_sum(&[alpha, &shifted(alpha, 1, &impossible), &skip]) + emitted;
                 (vec![input_lengths.gt(step).select(&next, alpha)], Vec::new())
@@ -148,9 +146,10 @@ impl CtcLoss {
             // The final states are the last label and the blank after it; without labels, the
             // blank.
             let last = &target_lengths * 2.0;
-            let (label, blank) = (state.eq(&last - 1.0), state.eq(&last));
-            let (label, blank) =
-                (label.select(&alpha, &impossible), blank.select(&alpha, &impossible));
+            let label = state.eq(&last - 1.0);
+            let blank = state.eq(&last);
+            let label = label.select(&alpha, &impossible);
+            let blank = blank.select(&alpha, &impossible);
             // At most one element of each is not −∞, so it is the maximum.
             let likelihood = log_sum(&[&largest(&label), &largest(&blank)]);
             let unsound = unsound.or(sound.not());

@@ -64,7 +64,8 @@ pub fn huber_loss(
     reduction: Reduction,
 ) -> Tensor {
     NN.record("huber_loss", || {
-        let (prediction, target) = (prediction.as_tensor(), target.as_tensor());
+        let prediction = prediction.as_tensor();
+        let target = target.as_tensor();
         let (prediction, target) = pair(prediction, target)?;
         if delta.is_nan() || delta <= 0.0 || delta.is_infinite() {
             return Err(format!("delta must be above 0, but it is {delta}").into());
@@ -94,7 +95,8 @@ pub fn smooth_l1_loss(
     reduction: Reduction,
 ) -> Tensor {
     NN.record("smooth_l1_loss", || {
-        let (prediction, target) = (prediction.as_tensor(), target.as_tensor());
+        let prediction = prediction.as_tensor();
+        let target = target.as_tensor();
         let (prediction, target) = pair(prediction, target)?;
         at_least_zero("beta", beta)?;
         let difference = prediction - target;
@@ -145,7 +147,8 @@ macro_rules! losses {
             #[doc = concat!("[`", stringify!($function), "`] with these settings.")]
             #[track_caller]
             pub fn forward(&self, prediction: impl AsTensor, target: impl AsTensor) -> Tensor {
-                let (prediction, target) = (prediction.as_tensor(), target.as_tensor());
+                let prediction = prediction.as_tensor();
+                let target = target.as_tensor();
                 $function(prediction, target, self.$setting, self.reduction)
             }
         }

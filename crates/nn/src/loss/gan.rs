@@ -21,7 +21,8 @@ use crate::precision::wide;
 /// ```
 /// use fulmen_nn::loss::{GanLoss, Reduction};
 /// use fulmen_tensor::Tensor;
-/// let (real, fake) = (Tensor::from_slice(&[0.5f32, 2.0], [2]), Tensor::from_slice(&[-2.0f32, 0.0], [2]));
+/// let real = Tensor::from_slice(&[0.5f32, 2.0], [2]);
+/// let fake = Tensor::from_slice(&[-2.0f32, 0.0], [2]);
 /// let losses = GanLoss::Hinge.discriminator(&real, &fake, Reduction::None);
 /// assert_eq!(losses.eval()?.to_vec::<f32>()?, [0.5, 1.0]);
 /// assert_eq!(GanLoss::Hinge.generator(&fake, Reduction::Mean).eval()?.to_vec::<f32>()?, [1.0]);
@@ -56,7 +57,8 @@ impl GanLoss {
         reduction: Reduction,
     ) -> Tensor {
         NN.record("gan_loss", || {
-            let (real, fake) = (real.as_tensor(), fake.as_tensor());
+            let real = real.as_tensor();
+            let fake = fake.as_tensor();
             for (name, logits) in
                 [("logits of real samples", real), ("logits of generated samples", fake)]
             {
@@ -65,7 +67,8 @@ impl GanLoss {
             if reduction == Reduction::None {
                 same_shape(&[("real", real), ("generated", fake)])?;
             }
-            let (r, f) = (wide(real), wide(fake));
+            let r = wide(real);
+            let f = wide(fake);
             let (r, f) = match self {
                 GanLoss::NonSaturating => (minus_log_sigmoid(&r), minus_log_sigmoid(&-f)),
                 GanLoss::Hinge => ((-r + 1.0).relu(), (f + 1.0).relu()),

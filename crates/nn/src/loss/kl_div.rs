@@ -17,14 +17,16 @@ use crate::library::NN;
 /// use fulmen_nn::loss::{Reduction, kl_div};
 /// use fulmen_tensor::Tensor;
 ///
-/// let (p, q) = (Tensor::from_slice(&[0.5f32, 0.5], [1, 2]), Tensor::from_slice(&[1.0f32, 0.0], [1, 2]));
+/// let p = Tensor::from_slice(&[0.5f32, 0.5], [1, 2]);
+/// let q = Tensor::from_slice(&[1.0f32, 0.0], [1, 2]);
 /// let divergence = kl_div(&p.log(), &q, Reduction::None).sum(-1);
 /// assert_eq!(divergence.eval()?.to_vec::<f32>()?, [2f32.ln()]);
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[track_caller]
 pub fn kl_div(input: impl AsTensor, target: impl AsTensor, reduction: Reduction) -> Tensor {
-    let (input, target) = (input.as_tensor(), target.as_tensor());
+    let input = input.as_tensor();
+    let target = target.as_tensor();
     KlDivLoss::new().reduction(reduction).forward(input, target)
 }
 
@@ -34,7 +36,8 @@ pub fn kl_div(input: impl AsTensor, target: impl AsTensor, reduction: Reduction)
 /// use fulmen_nn::loss::KlDivLoss;
 /// use fulmen_tensor::{DType, Tensor};
 ///
-/// let (student, teacher) = (Tensor::zeros(DType::F32, [8, 10]), Tensor::zeros(DType::F32, [8, 10]));
+/// let student = Tensor::zeros(DType::F32, [8, 10]);
+/// let teacher = Tensor::zeros(DType::F32, [8, 10]);
 /// let distillation = KlDivLoss::new().batchmean(true).log_target(true);
 /// let loss = distillation.forward(&student.log_softmax(-1), &teacher.log_softmax(-1));
 /// assert_eq!(loss.eval()?.to_vec::<f32>()?, [0.0]);
@@ -79,7 +82,8 @@ impl KlDivLoss {
     #[track_caller]
     pub fn forward(&self, input: impl AsTensor, target: impl AsTensor) -> Tensor {
         NN.record("kl_div", || {
-            let (input, target) = (input.as_tensor(), target.as_tensor());
+            let input = input.as_tensor();
+            let target = target.as_tensor();
             let (input, target) = pair(input, target)?;
             if self.batchmean && input.rank() == 0 {
                 return Err(

@@ -19,7 +19,8 @@ use crate::precision::{precision, wide};
 /// ```
 /// use fulmen_nn::loss::{Reduction, gaussian_nll_loss};
 /// use fulmen_tensor::{DType, Tensor};
-/// let (x, one) = (Tensor::from_slice(&[0.0f32, 2.0], [2]), Tensor::ones(DType::F32, [2]));
+/// let x = Tensor::from_slice(&[0.0f32, 2.0], [2]);
+/// let one = Tensor::ones(DType::F32, [2]);
 /// let losses = gaussian_nll_loss(&x, &x.zeros_like(), &one, Reduction::None);
 /// assert_eq!(losses.eval()?.to_vec::<f32>()?, [0.0, 2.0]);
 /// # Ok::<(), fulmen_tensor::Error>(())
@@ -31,8 +32,9 @@ pub fn gaussian_nll_loss(
     variance: impl AsTensor,
     reduction: Reduction,
 ) -> Tensor {
-    let (prediction, target, variance) =
-        (prediction.as_tensor(), target.as_tensor(), variance.as_tensor());
+    let prediction = prediction.as_tensor();
+    let target = target.as_tensor();
+    let variance = variance.as_tensor();
     GaussianNllLoss::new().reduction(reduction).forward(prediction, target, variance)
 }
 
@@ -79,14 +81,16 @@ impl GaussianNllLoss {
         variance: impl AsTensor,
     ) -> Tensor {
         NN.record("gaussian_nll_loss", || {
-            let (prediction, target, variance) =
-                (prediction.as_tensor(), target.as_tensor(), variance.as_tensor());
+            let prediction = prediction.as_tensor();
+            let target = target.as_tensor();
+            let variance = variance.as_tensor();
             live(&[prediction, target, variance])?;
             let (prediction, target) = pair(prediction, target)?;
             if self.eps.is_nan() || self.eps <= 0.0 {
                 return Err(format!("eps must be above 0, but it is {}", self.eps).into());
             }
-            let (dims, variance_dims) = (prediction.shape().dims(), variance.shape().dims());
+            let dims = prediction.shape().dims();
+            let variance_dims = variance.shape().dims();
             let mut keepdim_dims = dims.to_vec();
             if let Some(last) = keepdim_dims.last_mut() {
                 *last = 1;
@@ -144,7 +148,8 @@ pub fn poisson_nll_loss(
     target: impl AsTensor,
     reduction: Reduction,
 ) -> Tensor {
-    let (input, target) = (input.as_tensor(), target.as_tensor());
+    let input = input.as_tensor();
+    let target = target.as_tensor();
     PoissonNllLoss::new().reduction(reduction).forward(input, target)
 }
 
@@ -193,7 +198,8 @@ impl PoissonNllLoss {
     #[track_caller]
     pub fn forward(&self, input: impl AsTensor, target: impl AsTensor) -> Tensor {
         NN.record("poisson_nll_loss", || {
-            let (input, target) = (input.as_tensor(), target.as_tensor());
+            let input = input.as_tensor();
+            let target = target.as_tensor();
             let (input, target) = pair(input, target)?;
             let mut losses = if self.log_input {
                 input.exp() - &target * &input

@@ -13,7 +13,8 @@ use crate::precision::wide;
 /// ```
 /// use fulmen_nn::loss::{Reduction, hinge_embedding_loss};
 /// use fulmen_tensor::Tensor;
-/// let (distance, same) = (Tensor::from_slice(&[0.25f32, 0.25], [2]), Tensor::from_slice(&[1i32, -1], [2]));
+/// let distance = Tensor::from_slice(&[0.25f32, 0.25], [2]);
+/// let same = Tensor::from_slice(&[1i32, -1], [2]);
 /// let losses = hinge_embedding_loss(&distance, &same, 1.0, Reduction::None);
 /// assert_eq!(losses.eval()?.to_vec::<f32>()?, [0.25, 0.75]);
 /// # Ok::<(), fulmen_tensor::Error>(())
@@ -26,7 +27,8 @@ pub fn hinge_embedding_loss(
     reduction: Reduction,
 ) -> Tensor {
     NN.record("hinge_embedding_loss", || {
-        let (input, target) = (input.as_tensor(), target.as_tensor());
+        let input = input.as_tensor();
+        let target = target.as_tensor();
         let (input, target) = pair(input, target)?;
         let zero = input.zeros_like();
         let different = target.ne(1.0).select(&(-&input + margin).relu(), &zero);
@@ -40,7 +42,8 @@ pub fn hinge_embedding_loss(
 /// ```
 /// use fulmen_nn::loss::{Reduction, margin_ranking_loss};
 /// use fulmen_tensor::Tensor;
-/// let (a, b) = (Tensor::from_slice(&[2.0f32, 2.0], [2]), Tensor::from_slice(&[1.0f32, 1.0], [2]));
+/// let a = Tensor::from_slice(&[2.0f32, 2.0], [2]);
+/// let b = Tensor::from_slice(&[1.0f32, 1.0], [2]);
 /// let losses = margin_ranking_loss(&a, &b, &Tensor::from_slice(&[1i32, -1], [2]), 0.5, Reduction::None);
 /// assert_eq!(losses.eval()?.to_vec::<f32>()?, [0.0, 1.5]);
 /// # Ok::<(), fulmen_tensor::Error>(())
@@ -54,7 +57,9 @@ pub fn margin_ranking_loss(
     reduction: Reduction,
 ) -> Tensor {
     NN.record("margin_ranking_loss", || {
-        let (first, second, target) = (first.as_tensor(), second.as_tensor(), target.as_tensor());
+        let first = first.as_tensor();
+        let second = second.as_tensor();
+        let target = target.as_tensor();
         same_floats(&[("first", first), ("second", second)])?;
         same_shape(&[("first", first), ("target", target)])?;
         let difference = wide(first) - wide(second);
@@ -70,7 +75,8 @@ pub fn margin_ranking_loss(
 /// ```
 /// use fulmen_nn::loss::{Reduction, triplet_margin_loss};
 /// use fulmen_tensor::{DType, Tensor};
-/// let (a, p) = (Tensor::zeros(DType::F32, [1, 2]), Tensor::zeros(DType::F32, [1, 2]));
+/// let a = Tensor::zeros(DType::F32, [1, 2]);
+/// let p = Tensor::zeros(DType::F32, [1, 2]);
 /// let n = Tensor::from_slice(&[0.3f32, 0.4], [1, 2]);
 /// let loss = triplet_margin_loss(&a, &p, &n, 1.0, Reduction::Mean).eval()?.to_vec::<f32>()?;
 /// assert!((loss[0] - 0.5).abs() < 1e-5);
@@ -84,8 +90,9 @@ pub fn triplet_margin_loss(
     margin: f64,
     reduction: Reduction,
 ) -> Tensor {
-    let (anchor, positive, negative) =
-        (anchor.as_tensor(), positive.as_tensor(), negative.as_tensor());
+    let anchor = anchor.as_tensor();
+    let positive = positive.as_tensor();
+    let negative = negative.as_tensor();
     TripletMarginLoss::new().margin(margin).reduction(reduction).forward(anchor, positive, negative)
 }
 
@@ -152,8 +159,9 @@ impl TripletMarginLoss {
         negative: impl AsTensor,
     ) -> Tensor {
         NN.record("triplet_margin_loss", || {
-            let (anchor, positive, negative) =
-                (anchor.as_tensor(), positive.as_tensor(), negative.as_tensor());
+            let anchor = anchor.as_tensor();
+            let positive = positive.as_tensor();
+            let negative = negative.as_tensor();
             same_floats(&[("anchor", anchor), ("positive", positive), ("negative", negative)])?;
             if anchor.rank() == 0 {
                 return Err("embeddings are vectors on the last axis, and scalars have none".into());
@@ -161,7 +169,9 @@ impl TripletMarginLoss {
             if self.p.is_nan() || self.p <= 0.0 {
                 return Err(format!("p must be above 0, but it is {}", self.p).into());
             }
-            let (anchor, positive, negative) = (wide(anchor), wide(positive), wide(negative));
+            let anchor = wide(anchor);
+            let positive = wide(positive);
+            let negative = wide(negative);
             let near = self.distance(&anchor, &positive);
             let mut far = self.distance(&anchor, &negative);
             if self.swap {
@@ -200,7 +210,8 @@ impl HingeEmbeddingLoss {
     /// [`hinge_embedding_loss`] with these settings.
     #[track_caller]
     pub fn forward(&self, input: impl AsTensor, target: impl AsTensor) -> Tensor {
-        let (input, target) = (input.as_tensor(), target.as_tensor());
+        let input = input.as_tensor();
+        let target = target.as_tensor();
         hinge_embedding_loss(input, target, self.margin, self.reduction)
     }
 }
@@ -227,7 +238,9 @@ impl MarginRankingLoss {
         second: impl AsTensor,
         target: impl AsTensor,
     ) -> Tensor {
-        let (first, second, target) = (first.as_tensor(), second.as_tensor(), target.as_tensor());
+        let first = first.as_tensor();
+        let second = second.as_tensor();
+        let target = target.as_tensor();
         margin_ranking_loss(first, second, target, self.margin, self.reduction)
     }
 }

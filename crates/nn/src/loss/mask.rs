@@ -27,7 +27,8 @@ use crate::precision::{precision, wide};
 #[track_caller]
 pub fn masked_mean(losses: impl AsTensor, mask: impl AsTensor) -> Tensor {
     NN.record("masked_mean", || {
-        let (losses, mask) = (losses.as_tensor(), mask.as_tensor());
+        let losses = losses.as_tensor();
+        let mask = mask.as_tensor();
         live(&[losses, mask])?;
         if !losses.dtype().is_float() || !losses.shape().dims().starts_with(mask.shape().dims()) {
             let message = format!(

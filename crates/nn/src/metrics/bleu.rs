@@ -47,8 +47,10 @@ impl Bleu {
     /// candidates and of their references.
     pub(super) fn from_counts(matches: &[u64], possible: &[u64], lengths: &[u64]) -> Bleu {
         let length = |index: usize| lengths.get(index).copied().unwrap_or(0);
-        let (candidate, reference) = (length(0), length(1));
-        let (matches, possible) = (matches.to_vec(), possible.to_vec());
+        let candidate = length(0);
+        let reference = length(1);
+        let matches = matches.to_vec();
+        let possible = possible.to_vec();
         Bleu { smooth: false, n_gram: matches.len(), matches, possible, candidate, reference }
     }
 
@@ -125,7 +127,8 @@ impl Bleu {
             log += ((matches as f64 + smoothing) / (possible as f64 + smoothing)).ln()
                 / self.n_gram as f64;
         }
-        let (candidate, reference) = (self.candidate as f64, self.reference as f64);
+        let candidate = self.candidate as f64;
+        let reference = self.reference as f64;
         let penalty = if candidate > reference { 0.0 } else { 1.0 - reference / candidate };
         (log + penalty).exp()
     }

@@ -29,7 +29,8 @@ pub enum Normalize {
 /// ```
 /// use fulmen_nn::metrics::{ConfusionMatrix, Value};
 /// use fulmen_tensor::Tensor;
-/// let (predicted, target) = (Tensor::from_slice(&[0i32, 1, 1], [3]), Tensor::from_slice(&[0i32, 1, 0], [3]));
+/// let predicted = Tensor::from_slice(&[0i32, 1, 1], [3]);
+/// let target = Tensor::from_slice(&[0i32, 1, 0], [3]);
 /// let matrix = ConfusionMatrix::new(2).update(&predicted, &target).eval()?.compute();
 /// assert_eq!(matrix, Value::Matrix(vec![vec![1.0, 1.0], vec![0.0, 1.0]]));
 /// # Ok::<(), fulmen_nn::Error>(())
@@ -80,7 +81,8 @@ impl ConfusionMatrix {
     /// Poisoned if shapes or dtypes are invalid.
     #[track_caller]
     pub fn update(&self, input: impl AsTensor, target: impl AsTensor) -> MetricState {
-        let (input, target) = (input.as_tensor(), target.as_tensor());
+        let input = input.as_tensor();
+        let target = target.as_tensor();
         MetricState::record(*self, "ConfusionMatrix", || {
             let samples = self.task.samples(input, target, true)?;
             Ok((vec![input.clone(), target.clone()], samples))
@@ -97,8 +99,8 @@ impl Metric for ConfusionMatrix {
             _ => yes.clone(),
         };
         let columns = self.task.mask(mask);
-        let (predicted, target) =
-            (in_columns(&decisions.predicted), in_columns(&decisions.target).and(&columns));
+        let predicted = in_columns(&decisions.predicted);
+        let target = in_columns(&decisions.target).and(&columns);
         let samples: Vec<isize> = (0..mask.rank() as isize).collect();
         let counts = if mask.shape().iter().product::<usize>() <= EXACT {
             // Products of ones and zeros are exact in any precision, and so is their sum in f32.
@@ -112,7 +114,8 @@ impl Metric for ConfusionMatrix {
                 let count = one_hot.to_dtype(DType::I32).sum(-1);
                 (class, count)
             };
-            let ((row, is_row), (column, is_column)) = (index(&target), index(&predicted));
+            let (row, is_row) = index(&target);
+            let (column, is_column) = index(&predicted);
             let zeros = Tensor::zeros(DType::I32, [classes * classes]);
             zeros
                 .index_add(0, &(row * classes as f64 + column), &(is_row * is_column))

@@ -19,9 +19,11 @@ use crate::library::{NN, live};
 #[track_caller]
 pub fn correct(logits: impl AsTensor, target: impl AsTensor) -> Tensor {
     NN.record("correct", || {
-        let (logits, target) = (logits.as_tensor(), target.as_tensor());
+        let logits = logits.as_tensor();
+        let target = target.as_tensor();
         live(&[logits, target])?;
-        let (l, t) = (logits.ty(), target.ty());
+        let l = logits.ty();
+        let t = target.ty();
         let samples = &l.shape[..l.shape.rank().saturating_sub(1)];
         if !l.dtype.is_float()
             || !t.dtype.is_integer()

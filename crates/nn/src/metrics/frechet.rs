@@ -89,7 +89,8 @@ fn moments(n: f64, sums: &[Vec<f64>]) -> (Vec<f64>, Vec<Vec<f64>>) {
     let join = |high: &[f64], low: &[f64]| -> Vec<f64> {
         high.iter().zip(low).map(|(high, low)| high + low).collect()
     };
-    let (sum, squares) = (join(high, low), join(high_squares, low_squares));
+    let sum = join(high, low);
+    let squares = join(high_squares, low_squares);
     let mean: Vec<f64> = sum.iter().map(|sum| sum / n).collect();
     let freedom = if n > 1.0 { n - 1.0 } else { f64::NAN };
     let rows = squares.chunks(mean.len().max(1)).zip(&mean);

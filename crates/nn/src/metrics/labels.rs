@@ -43,8 +43,10 @@ impl Task {
         classes: bool,
     ) -> Result<Vec<usize>, Refusal> {
         live(&[input, target])?;
-        let (i, t) = (input.ty(), target.ty());
-        let (whole, dims) = (!t.dtype.is_float(), t.shape.dims());
+        let i = input.ty();
+        let t = target.ty();
+        let whole = !t.dtype.is_float();
+        let dims = t.shape.dims();
         let input_dims = i.shape.dims();
         let (expected, is_valid) = match self {
             Task::Multiclass(n) => {
@@ -96,7 +98,8 @@ impl Task {
             }
             _ => {
                 let target = columns(self, &target.to_dtype(DType::I64));
-                let (yes, no) = (target.eq(1.0), target.eq(0.0));
+                let yes = target.eq(1.0);
+                let no = target.eq(0.0);
                 let outside = yes.or(no).not();
                 (yes, outside)
             }
@@ -217,7 +220,8 @@ macro_rules! by_task {
                 input: impl fulmen_tensor::AsTensor,
                 target: impl fulmen_tensor::AsTensor,
             ) -> $crate::metrics::MetricState {
-                let (input, target) = (input.as_tensor(), target.as_tensor());
+                let input = input.as_tensor();
+                let target = target.as_tensor();
                 $crate::metrics::MetricState::record(self.0, stringify!($name), || {
                     let samples = self.0.samples(input, target)?;
                     Ok((vec![input.clone(), target.clone()], samples))

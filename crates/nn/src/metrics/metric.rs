@@ -152,7 +152,8 @@ impl MetricState {
             return Err(fault.clone().into());
         }
         if !self.samples.starts_with(mask.shape().dims()) {
-            let (ty, samples) = (mask.ty(), &self.samples);
+            let ty = mask.ty();
+            let samples = &self.samples;
             return Err(format!(
                 "the mask {ty} does not have the first axes of the samples {samples:?}"
             )
@@ -246,7 +247,8 @@ impl Sums {
     #[track_caller]
     pub fn merge(&mut self, other: &Sums) -> Result<()> {
         let lengths = |sums: &Sums| sums.sums.iter().map(Vec::len).collect::<Vec<_>>();
-        let (own, others) = (format!("{:?}", self.metric), format!("{:?}", other.metric));
+        let own = format!("{:?}", self.metric);
+        let others = format!("{:?}", other.metric);
         if own != others || lengths(self) != lengths(other) {
             let message = format!("cannot add the sums of {others} to those of {own}");
             return Err(Error::usage(message, Location::caller()));

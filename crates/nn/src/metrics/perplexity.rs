@@ -46,7 +46,8 @@ impl Perplexity {
     #[track_caller]
     pub fn update(&self, logits: impl AsTensor, target: impl AsTensor) -> MetricState {
         let _scope = NN.open();
-        let (logits, target) = (logits.as_tensor(), target.as_tensor());
+        let logits = logits.as_tensor();
+        let target = target.as_tensor();
         let statistics = MetricState::record(*self, "Perplexity", || {
             if !target.live()?.dtype().is_integer() {
                 return Err(format!("needs integer token ids, got {}", target.ty()).into());

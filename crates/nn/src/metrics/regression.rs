@@ -28,7 +28,8 @@ fn pair(prediction: &Tensor, target: &Tensor) -> Result<(Tensor, Tensor), Refusa
 /// ```
 /// use fulmen_nn::metrics::MeanSquaredError;
 /// use fulmen_tensor::{DType, Tensor};
-/// let (x, y) = (Tensor::from_slice(&[3.0f32, -4.0], [2]), Tensor::zeros(DType::F32, [2]));
+/// let x = Tensor::from_slice(&[3.0f32, -4.0], [2]);
+/// let y = Tensor::zeros(DType::F32, [2]);
 /// assert_eq!(MeanSquaredError::new().update(&x, &y).eval()?.compute().scalar(), Some(12.5));
 /// assert_eq!(MeanSquaredError::new().squared(false).update(&x, &y).eval()?.compute().scalar(), Some(12.5f64.sqrt()));
 /// # Ok::<(), fulmen_nn::Error>(())
@@ -85,7 +86,8 @@ impl Metric for MeanSquaredError {
 /// ```
 /// use fulmen_nn::metrics::MeanAbsoluteError;
 /// use fulmen_tensor::{DType, Tensor};
-/// let (x, y) = (Tensor::from_slice(&[3.0f32, -4.0], [2]), Tensor::zeros(DType::F32, [2]));
+/// let x = Tensor::from_slice(&[3.0f32, -4.0], [2]);
+/// let y = Tensor::zeros(DType::F32, [2]);
 /// assert_eq!(MeanAbsoluteError::new().update(&x, &y).eval()?.compute().scalar(), Some(3.5));
 /// # Ok::<(), fulmen_nn::Error>(())
 /// ```
@@ -194,7 +196,8 @@ impl Metric for R2Score {
         }
         let rounding = (-40f64).exp2().max(count * (-46f64).exp2());
         let score = |k: usize| {
-            let (sum, squares) = (high[k] + low[k], high_squares[k] + low_squares[k]);
+            let sum = high[k] + low[k];
+            let squares = high_squares[k] + low_squares[k];
             let spread = squares - sum * sum / count;
             match (spread > squares * rounding, errors[k] == 0.0) {
                 (true, _) => 1.0 - errors[k] / spread,

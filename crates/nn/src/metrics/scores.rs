@@ -83,7 +83,8 @@ impl Metric for Scores {
             predicted = self.among_the_largest(input, &target);
         }
         let columns = self.task.mask(mask);
-        let (predicted, target) = (predicted.and(&columns), target.and(&columns));
+        let predicted = predicted.and(&columns);
+        let target = target.and(&columns);
         let outside = outside.and(if outside.rank() == mask.rank() { mask } else { &columns });
         vec![
             count(&predicted.and(&target)),
@@ -188,7 +189,8 @@ metrics! {
     /// ```
     /// use fulmen_nn::metrics::Precision;
     /// use fulmen_tensor::Tensor;
-    /// let (p, y) = (Tensor::from_slice(&[0.9f32, 0.8, 0.1], [3]), Tensor::from_slice(&[1i32, 0, 1], [3]));
+    /// let p = Tensor::from_slice(&[0.9f32, 0.8, 0.1], [3]);
+    /// let y = Tensor::from_slice(&[1i32, 0, 1], [3]);
     /// assert_eq!(Precision::binary().update(&p, &y).eval()?.compute().scalar(), Some(0.5));
     /// # Ok::<(), fulmen_nn::Error>(())
     /// ```
@@ -198,7 +200,8 @@ metrics! {
     /// ```
     /// use fulmen_nn::metrics::Recall;
     /// use fulmen_tensor::Tensor;
-    /// let (logits, y) = (Tensor::from_slice(&[3.0f32, 1.0, -2.0], [3]), Tensor::from_slice(&[1i32, 1, 1], [3]));
+    /// let logits = Tensor::from_slice(&[3.0f32, 1.0, -2.0], [3]);
+    /// let y = Tensor::from_slice(&[1i32, 1, 1], [3]);
     /// assert_eq!(Recall::binary().threshold(0.0).update(&logits, &y).eval()?.compute().scalar(), Some(2.0 / 3.0));
     /// # Ok::<(), fulmen_nn::Error>(())
     /// ```
@@ -209,7 +212,8 @@ metrics! {
     /// ```
     /// use fulmen_nn::metrics::{Average, F1, Value};
     /// use fulmen_tensor::Tensor;
-    /// let (predicted, target) = (Tensor::from_slice(&[0i32, 1, 1], [3]), Tensor::from_slice(&[0i32, 1, 0], [3]));
+    /// let predicted = Tensor::from_slice(&[0i32, 1, 1], [3]);
+    /// let target = Tensor::from_slice(&[0i32, 1, 0], [3]);
     /// let by_class = F1::new(2).average(Average::None).update(&predicted, &target).eval()?.compute();
     /// assert_eq!(by_class, Value::Vector(vec![2.0 / 3.0, 2.0 / 3.0]));
     /// # Ok::<(), fulmen_nn::Error>(())
@@ -221,7 +225,8 @@ metrics! {
     /// ```
     /// use fulmen_nn::metrics::JaccardIndex;
     /// use fulmen_tensor::Tensor;
-    /// let (predicted, target) = (Tensor::from_slice(&[1i32, 1, 0], [3]), Tensor::from_slice(&[1i32, 0, 1], [3]));
+    /// let predicted = Tensor::from_slice(&[1i32, 1, 0], [3]);
+    /// let target = Tensor::from_slice(&[1i32, 0, 1], [3]);
     /// assert_eq!(JaccardIndex::binary().update(&predicted, &target).eval()?.compute().scalar(), Some(1.0 / 3.0));
     /// # Ok::<(), fulmen_nn::Error>(())
     /// ```

@@ -50,14 +50,16 @@ impl TokenBleu {
     #[track_caller]
     pub fn update(&self, candidates: impl AsTensor, references: impl AsTensor) -> MetricState {
         MetricState::record(self.clone(), "TokenBleu", || {
-            let (candidates, references) = (candidates.as_tensor(), references.as_tensor());
+            let candidates = candidates.as_tensor();
+            let references = references.as_tensor();
             live(&[candidates, references])?;
             let is_token_matrix = |x: &Tensor| x.rank() == 2 && x.dtype().is_integer();
             if !is_token_matrix(candidates)
                 || !is_token_matrix(references)
                 || candidates.size(0) != references.size(0)
             {
-                let (candidates, references) = (candidates.ty(), references.ty());
+                let candidates = candidates.ty();
+                let references = references.ty();
                 return Err(format!(
                     "needs integers [batch, length] and [batch, other length], got {candidates} and {references}"
                 )
@@ -92,7 +94,8 @@ impl Metric for TokenBleu {
         };
         let tokens = [same(references, &in_reference), same(candidates, &in_candidate)];
         let mut grams = tokens.clone();
-        let (mut matches, mut possible) = (Vec::new(), Vec::new());
+        let mut matches = Vec::new();
+        let mut possible = Vec::new();
         for n in 1..=N_GRAM {
             if n > 1 {
                 for (grams, tokens) in grams.iter_mut().zip(&tokens) {

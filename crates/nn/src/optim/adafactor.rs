@@ -115,7 +115,8 @@ impl Rule for Adafactor {
     }
 
     fn apply(&self, args: &UpdateArgs<'_>) -> (Tensor, Vec<Tensor>) {
-        let (t, g) = (args.t(), &args.g);
+        let t = args.t();
+        let g = &args.g;
         let dtype = args.p.dtype();
         let eps1 = self.eps1.unwrap_or(if dtype == DType::F64 {
             f64::EPSILON

@@ -83,7 +83,8 @@ impl GradScaler {
         let good = &self.good_steps + 1.0;
         let grows = good.ge(GROWTH_INTERVAL);
         let grown = grows.select(&(&self.scale * 2.0), &self.scale);
-        let (min, max) = (2f64.powi(-24), 2f64.powi(24));
+        let min = 2f64.powi(-24);
+        let max = 2f64.powi(24);
         let scale = finite.select(&grown, &(&self.scale * 0.5)).maximum(min).minimum(max);
         let zero = good.zeros_like();
         let good = finite.select(&grows.select(&zero, &good), &zero);

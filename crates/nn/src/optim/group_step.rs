@@ -10,7 +10,8 @@ use fulmen_tensor::Tensor;
 /// use fulmen_tensor::{DType, Tensor, TensorType};
 ///
 /// let optimizer = ParamGroups::new(Sgd::new(0.1).momentum(0.9)).lr_factor("head.*", 10.0);
-/// let (step, matrix) = (Step::new(&Tensor::scalar(0i32)), TensorType::new(DType::F32, [8, 8]));
+/// let step = Step::new(&Tensor::scalar(0i32));
+/// let matrix = TensorType::new(DType::F32, [8, 8]);
 /// let head = optimizer.group_step(&step, "head.weight", &matrix);
 /// assert_eq!((head.name.as_str(), head.learning_rate.eval()?.to_vec::<f32>()?), ("head.*", vec![1.0]));
 /// assert_eq!(head.momentum.unwrap().eval()?.to_vec::<f32>()?, [0.9]);

@@ -80,7 +80,8 @@ impl Rule for Lamb {
     }
 
     fn apply(&self, args: &UpdateArgs<'_>) -> (Tensor, Vec<Tensor>) {
-        let (t, g) = (args.t(), &args.g);
+        let t = args.t();
+        let g = &args.g;
         let m = &args.state[0] * self.beta1 + g * (1.0 - self.beta1);
         let v = &args.state[1] * self.beta2 + g * g * (1.0 - self.beta2);
         let correction = |beta: f64| one_minus_power(&args.scalar(beta.ln()), &t);

@@ -59,7 +59,8 @@ use crate::Result;
 /// use fulmen_tensor::Tensor;
 ///
 /// let sgd = Sgd::new(0.1);
-/// let (p, g) = (Tensor::from_slice(&[1.0f32], [1]), Tensor::from_slice(&[2.0f32], [1]));
+/// let p = Tensor::from_slice(&[1.0f32], [1]);
+/// let g = Tensor::from_slice(&[2.0f32], [1]);
 /// let (p, _) = sgd.update(&Step::new(&Tensor::scalar(0i32)), "weight", &p, &g, &[]);
 /// assert_eq!(p.eval()?.to_vec::<f32>()?, [0.8]);
 /// # Ok::<(), fulmen_tensor::Error>(())

@@ -113,7 +113,8 @@ impl Rule for NAdam {
         let momentum = |t: &Tensor| {
             (1.0 - (t * (0.96f64.ln() * self.momentum_decay)).exp() * 0.5) * self.beta1
         };
-        let (mu, next) = (momentum(&t), momentum(&(&t + 1.0)));
+        let mu = momentum(&t);
+        let next = momentum(&(&t + 1.0));
         let m = &args.state[0] * self.beta1 + &g * (1.0 - self.beta1);
         let v = &args.state[1] * self.beta2 + &g * &g * (1.0 - self.beta2);
         let product = &args.state[2] * &mu;

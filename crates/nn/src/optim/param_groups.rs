@@ -140,7 +140,8 @@ impl ParamGroups {
 
     /// The changes that apply to a parameter, the latest first.
     fn changes(&self, name: &str, parameter: &TensorType) -> impl Iterator<Item = &Change> {
-        let (name, parameter) = (name.to_owned(), parameter.clone());
+        let name = name.to_owned();
+        let parameter = parameter.clone();
         self.settings
             .iter()
             .rev()

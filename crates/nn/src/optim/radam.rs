@@ -120,7 +120,8 @@ impl Rule for RAdam {
         let v = &args.state[1] * self.beta2 + &g * &g * (1.0 - self.beta2);
         let correction1 = one_minus_power(&args.scalar(self.beta1.ln()), &t);
         let correction2 = one_minus_power(&args.scalar(self.beta2.ln()), &t);
-        let (longest, length) = (self.longest(), self.length(args, &t));
+        let longest = self.longest();
+        let length = self.length(args, &t);
         let scale = longest / ((longest - 4.0) * (longest - 2.0));
         // At least 5, so that the root is real even where it is not used.
         let rho = length.maximum(5.0);

@@ -16,7 +16,8 @@ pub(super) fn trust_ratio(
     coefficient: f64,
     eps: f64,
 ) -> Tensor {
-    let (parameter_norm, update_norm) = (length(parameter), length(update));
+    let parameter_norm = length(parameter);
+    let update_norm = length(update);
     let ratio = &parameter_norm * coefficient / (&update_norm + eps);
     let is_zero = parameter_norm.eq(0.0).or(update_norm.eq(0.0));
     is_zero.select(&ratio.ones_like(), &ratio)

@@ -125,7 +125,8 @@ impl Reader {
             // A device has no end, and opening a pipe would wait for a writer.
             return Err(refuse("it is not a regular file".into()));
         }
-        let (mut file, size) = (File::open(path).map_err(io)?, file_info.len());
+        let mut file = File::open(path).map_err(io)?;
+        let size = file_info.len();
         let mut start = Vec::new();
         Read::by_ref(&mut file).take(8).read_to_end(&mut start).map_err(io)?;
         if is_pytorch(&start) {

@@ -75,13 +75,15 @@ impl Cyclic {
 impl Schedule for Cyclic {
     #[track_caller]
     fn value(&self, step: &Tensor) -> Tensor {
-        let (up, down) = (self.step_size_up, self.step_size_down.unwrap_or(self.step_size_up));
+        let up = self.step_size_up;
+        let down = self.step_size_down.unwrap_or(self.step_size_up);
         let gamma = if let CyclicMode::ExpRange(gamma) = self.mode { gamma } else { 1.0 };
         let error = zero(&[("step_size_up", up), ("step_size_down", down)]).or_else(|| {
             not_finite(&[("base_lr", self.base_lr), ("max_lr", self.max_lr), ("gamma", gamma)])
         });
         checked("Cyclic", error, || {
-            let (up, cycle) = (steps(up), steps(up.saturating_add(down)));
+            let cycle = steps(up.saturating_add(down));
+            let up = steps(up);
             let position = step.remainder(cycle);
             let part = |count: &Tensor, total: f64| count.to_dtype(DType::F32) / total;
             let height = position

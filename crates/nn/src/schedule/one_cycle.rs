@@ -153,7 +153,8 @@ impl OneCycle {
         if end <= start {
             return Tensor::full(DType::F32, [], to);
         }
-        let (elapsed, remaining) = ((step - start) / (end - start), (end - step) / (end - start));
+        let elapsed = (step - start) / (end - start);
+        let remaining = (end - step) / (end - start);
         match self.anneal {
             Anneal::Linear => remaining * from + elapsed * to,
             Anneal::Cos => cosine(remaining, elapsed, from, to),

@@ -58,8 +58,10 @@ impl Schedule for CosineAnnealingWarmRestarts {
             }
             // The cycles that a 31-bit counter can reach: each is at least twice as long as the
             // previous one.
-            let (mut start, mut length) = (0u64, self.t_0);
-            let (mut cycle_start, mut cycle_length) = (number(start), number(length));
+            let mut start = 0u64;
+            let mut length = self.t_0;
+            let mut cycle_start = number(start);
+            let mut cycle_length = number(length);
             loop {
                 start = start.saturating_add(length);
                 length = length.saturating_mul(self.t_mult);

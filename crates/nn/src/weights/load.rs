@@ -108,7 +108,8 @@ pub(super) fn load<M: Module + ?Sized>(
 }
 
 fn same_bytes(values: &StateDict, first: &str, second: &str) -> Result<bool> {
-    let (first, second) = (values.get(first)?, values.get(second)?);
+    let first = values.get(first)?;
+    let second = values.get(second)?;
     Ok(first.as_deref().map(Literal::bytes) == second.as_deref().map(Literal::bytes))
 }
 

@@ -202,7 +202,8 @@ impl<'a> Values<'a> {
             write_each(&new.path().join(&file), &folder.join(&file), &types, &metadata(), read)?;
             files.extend(types.into_iter().map(|(name, _)| (name, file.clone())));
         }
-        let (file, text) = ("model.safetensors.index.json", index::write(total, &files));
+        let file = "model.safetensors.index.json";
+        let text = index::write(total, &files);
         let written = fulmen_durable::write(&new.path().join(file), None, |file| {
             file.write_all(text.as_bytes())
         });

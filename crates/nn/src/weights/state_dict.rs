@@ -250,7 +250,8 @@ impl Entry {
         let literal = self.value.read()?;
         match (self.transposed, self.value.ty().shape.dims()) {
             (true, &[rows, columns]) => {
-                let (bytes, size) = (literal.bytes(), literal.ty().dtype.size_in_bytes());
+                let bytes = literal.bytes();
+                let size = literal.ty().dtype.size_in_bytes();
                 let mut swapped = Vec::with_capacity(bytes.len());
                 for column in 0..columns {
                     for row in 0..rows {

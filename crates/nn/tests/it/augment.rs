@@ -64,7 +64,8 @@ fn close(a: f64, b: f64) -> bool {
 /// Checks that the targets of each row and of its partner are mixed by `lambda`.
 fn check_targets(targets: &[f64], lambda: f64, partner: impl Fn(usize) -> usize, rows: usize) {
     for row in 0..rows {
-        let (own, other) = (one_hot(row), one_hot(partner(row)));
+        let own = one_hot(row);
+        let other = one_hot(partner(row));
         for class in 0..CLASSES {
             let expected = lambda * own[class] + (1.0 - lambda) * other[class];
             assert!(
@@ -147,7 +148,8 @@ fn mixup_blends_each_image_with_the_one_before_it() {
 #[test]
 fn cutmix_puts_one_rectangle_into_all_images() {
     let shape = [N, 2, 6, 9];
-    let (height, width) = (6, 9);
+    let height = 6;
+    let width = 9;
     let levels: Vec<f64> = levels(shape).into_iter().map(f64::from).collect();
     let images =
         || Tensor::from_slice(&levels.iter().map(|&level| level as u8).collect::<Vec<_>>(), shape);
@@ -211,7 +213,8 @@ fn one_of_the_two_is_as_likely_as_the_other() {
 
     // With probability 0, none of them mixes anything.
     for results in for_keys(3, |key| {
-        let (images, labels) = (floats(shape), labels());
+        let images = floats(shape);
+        let labels = labels();
         [
             three(MixUp::new(CLASSES).p(0.0).apply(key, &images, &labels)),
             three(CutMix::new(CLASSES).p(0.0).apply(key, &images, &labels)),
@@ -251,10 +254,8 @@ fn no_real_image_is_mixed_with_padding() {
             let lambda = kind[2][0];
             check_targets(&kind[1], lambda, partner, real);
             for index in 0..4 * real {
-                let (own, other) = (
-                    f64::from(levels[index]),
-                    f64::from(levels[4 * partner(index / 4) + index % 4]),
-                );
+                let own = f64::from(levels[index]);
+                let other = f64::from(levels[4 * partner(index / 4) + index % 4]);
                 let actual = kind[0][index];
                 let right = match number {
                     0 => (actual - (lambda * own + (1.0 - lambda) * other)).abs() < 1e-3,
@@ -286,13 +287,14 @@ fn flips_and_erasing_are_done_to_each_image_by_itself() {
                 .apply(key, &floats(shape)),
         ]
     });
-    let (mut flipped, mut erased) = (0, 0);
+    let mut flipped = 0;
+    let mut erased = 0;
     for result in &results {
         for image in 0..64 {
             let all: Vec<bool> = (0..2)
                 .map(|channel| {
-                    let (before, after) =
-                        (plane(&images, image, channel), plane(&result[0], image, channel));
+                    let before = plane(&images, image, channel);
+                    let after = plane(&result[0], image, channel);
                     let mirrored: Vec<f64> = before
                         .chunks(8)
                         .flat_map(|row| row.iter().rev().copied().collect::<Vec<_>>())
@@ -310,8 +312,8 @@ fn flips_and_erasing_are_done_to_each_image_by_itself() {
             let erased_pixels: Vec<usize> =
                 (0..40).filter(|&index| plane(&result[2], image, 0)[index] == -7.0).collect();
             for channel in 0..2 {
-                let (before, after) =
-                    (plane(&images, image, channel), plane(&result[2], image, channel));
+                let before = plane(&images, image, channel);
+                let after = plane(&result[2], image, channel);
                 assert!((0..40).all(|index| after[index]
                     == if erased_pixels.contains(&index) { -7.0 } else { before[index] }));
             }
@@ -324,7 +326,8 @@ fn flips_and_erasing_are_done_to_each_image_by_itself() {
                 erased += 1;
             }
             // 0.3 of 40 pixels is 12, a square with sides of 3.46, rounded to 3.
-            let (before, after) = (plane(&images, image, 1), plane(&result[3], image, 1));
+            let before = plane(&images, image, 1);
+            let after = plane(&result[3], image, 1);
             assert_eq!((0..40).filter(|&index| before[index] != after[index]).count(), 9);
         }
     }
@@ -335,7 +338,8 @@ fn flips_and_erasing_are_done_to_each_image_by_itself() {
 
 #[test]
 fn wrong_calls_are_poisoned_with_the_reason() {
-    let (key, images) = (random::key(0), floats([N, 1, 2, 2]));
+    let key = random::key(0);
+    let images = floats([N, 1, 2, 2]);
     let bytes = Tensor::zeros(DType::U8, [N, 1, 2, 2]);
     let faults = [
         (
@@ -443,7 +447,8 @@ fn run_step(devices: usize) -> Vec<Vec<f64>> {
 #[test]
 fn a_step_of_normalized_and_mixed_bytes_has_the_values_of_plain_arithmetic() {
     let results = run_step(1);
-    let (lambda, real) = (results[3][0], 6);
+    let lambda = results[3][0];
+    let real = 6;
     assert!(lambda > 0.02 && lambda < 0.98, "the key was chosen to mix: {lambda}");
     let normalized: Vec<f64> = levels(IMAGES)
         .iter()
@@ -454,8 +459,9 @@ fn a_step_of_normalized_and_mixed_bytes_has_the_values_of_plain_arithmetic() {
         })
         .collect();
     let partner = |row: usize| (row + real - 1) % real;
-    let (mut loss, mut of_weights, mut of_images) =
-        (0.0, vec![0.0; PIXELS * CLASSES], vec![0.0; N * PIXELS]);
+    let mut loss = 0.0;
+    let mut of_weights = vec![0.0; PIXELS * CLASSES];
+    let mut of_images = vec![0.0; N * PIXELS];
     for row in 0..real {
         let mixed: Vec<f64> = (0..PIXELS)
             .map(|p| {
@@ -495,7 +501,8 @@ fn a_step_of_normalized_and_mixed_bytes_has_the_values_of_plain_arithmetic() {
 
 #[test]
 fn eight_devices_do_what_one_does() {
-    let (one, eight) = (run_step(1), run_step(8));
+    let one = run_step(1);
+    let eight = run_step(8);
     assert_eq!(one[3], eight[3], "lambda");
     for (a, b) in one.iter().flatten().zip(eight.iter().flatten()) {
         assert!((a - b).abs() <= 1e-5 * (1.0 + a.abs()), "{a} and {b}");

@@ -49,10 +49,8 @@ fn alpha_dropout_replaces_and_shifts_as_pytorchs() {
     let actual = values(&layer.forward(&(ones(&[1000]) * 2.0)));
     // The two values in the result of torch.nn.functional.alpha_dropout(torch.full((1000,), 2.0),
     // 0.3, True).
-    let (kept, dropped) = (
-        actual.iter().cloned().fold(f64::MIN, f64::max),
-        actual.iter().cloned().fold(f64::MAX, f64::min),
-    );
+    let kept = actual.iter().cloned().fold(f64::MIN, f64::max);
+    let dropped = actual.iter().cloned().fold(f64::MAX, f64::min);
     assert_close(&[kept, dropped], &[2.1759973, -1.0595483], 1e-6, 0.0, "alpha dropout");
     assert!(actual.iter().all(|&x| x == kept || x == dropped));
 }

@@ -58,11 +58,9 @@ impl Block {
         let h = self.input_layernorm.forward(x);
         let split =
             |y: Tensor, heads| y.reshape([x.size(0), x.size(1), heads, WIDTH]).transpose(1, 2);
-        let (q, k, v) = (
-            split(self.q_proj.forward(&h), HEADS),
-            split(self.k_proj.forward(&h), KEY_HEADS),
-            split(self.v_proj.forward(&h), KEY_HEADS),
-        );
+        let q = split(self.q_proj.forward(&h), HEADS);
+        let k = split(self.k_proj.forward(&h), KEY_HEADS);
+        let v = split(self.v_proj.forward(&h), KEY_HEADS);
         let grouped = Attention::new().enable_gqa(true);
         let (heads, cache) = match cache {
             None => (grouped.causal(true).forward(&rope.forward(&q), &rope.forward(&k), &v), None),
@@ -161,8 +159,8 @@ fn token_by_token_is_the_whole_sequence_by_one_program() {
     let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(1)).unwrap();
     let whole = model.forward(&Tensor::from_slice(&tokens, [BATCH, MAX_LEN]), None).0;
     let whole = values(&whole);
-    let (prompt, token) =
-        (runtime.compile(&model.step(5)).unwrap(), runtime.compile(&model.step(1)).unwrap());
+    let prompt = runtime.compile(&model.step(5)).unwrap();
+    let token = runtime.compile(&model.step(1)).unwrap();
     let empty: Vec<Tensor> = model.caches().iter().flat_map(|cache| cache.tensors()).collect();
     let mut state = runtime.compute(&empty).unwrap();
     let compiled = runtime.metrics().value("UncachedCompile");

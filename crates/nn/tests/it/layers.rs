@@ -138,7 +138,8 @@ fn dropout_keeps_the_expected_share_and_scales_it() {
     let x = Tensor::ones(DType::F32, [100, 100]);
     assert!(fault(&dropout.forward(&x)).contains("set_random_key"));
     dropout.set_random_key(&random::key(1));
-    let (first, second) = (values(&dropout.forward(&x)), values(&dropout.forward(&x)));
+    let first = values(&dropout.forward(&x));
+    let second = values(&dropout.forward(&x));
     assert_ne!(first, second, "each call draws new numbers");
     let kept = first.iter().filter(|&&y| (y - 4.0 / 3.0).abs() < 1e-6).count();
     let dropped = first.iter().filter(|&&y| y == 0.0).count();
@@ -201,7 +202,8 @@ fn a_short_integer_can_index_more_classes_than_it_counts() {
     let logits = numbers(&[2, 300]);
     let as_u8 = cross_entropy(&logits, &Tensor::from_slice(&[255u8, 3], [2]), Reduction::None);
     let as_i64 = cross_entropy(&logits, &Tensor::from_slice(&[255i64, 3], [2]), Reduction::None);
-    let (as_u8, as_i64) = (values(&as_u8), values(&as_i64));
+    let as_u8 = values(&as_u8);
+    let as_i64 = values(&as_i64);
     assert!(as_u8.iter().all(|l| l.is_finite()));
     assert_eq!(as_u8, as_i64);
 }

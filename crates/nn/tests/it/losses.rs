@@ -81,7 +81,8 @@ fn half_precision_is_computed_with_as_f32() {
         ("gan", Box::new(|x| GanLoss::NonSaturating.discriminator(&-x, x, Reduction::Sum))),
         ("masked", Box::new(|x| masked_mean(x, &Tensor::ones(DType::Bool, [300])))),
     ];
-    let (mut names, mut all) = (Vec::new(), Vec::new());
+    let mut names = Vec::new();
+    let mut all = Vec::new();
     for (name, loss) in &losses {
         let whole = loss(&x);
         for half in [DType::Bf16, DType::F16] {
@@ -175,7 +176,8 @@ fn a_class_that_is_not_there_is_nan_in_every_loss_of_classes() {
 
 #[test]
 fn a_negative_variance_and_a_probability_beyond_one_are_nan() {
-    let (x, one) = (f32s(&[0.5], &[1]), f32s(&[1.0], &[1]));
+    let x = f32s(&[0.5], &[1]);
+    let one = f32s(&[1.0], &[1]);
     assert!(values(&gaussian_nll_loss(&x, &one, &f32s(&[-1.0], &[1]), Reduction::Sum))[0].is_nan());
     for p in [1.5, -0.5] {
         assert!(
@@ -187,8 +189,10 @@ fn a_negative_variance_and_a_probability_beyond_one_are_nan() {
 
 #[test]
 fn what_does_not_fit_is_refused_with_shapes_and_line() {
-    let (x, y) = (Tensor::zeros(DType::F32, [4, 3]), Tensor::zeros(DType::F32, [4]));
-    let (int, mean) = (Tensor::zeros(DType::I32, [4]), Reduction::Mean);
+    let x = Tensor::zeros(DType::F32, [4, 3]);
+    let y = Tensor::zeros(DType::F32, [4]);
+    let int = Tensor::zeros(DType::I32, [4]);
+    let mean = Reduction::Mean;
     let check = |output: &Tensor, expected: &str| {
         let text = fault(output);
         assert!(text.contains(expected) && text.contains("losses.rs:"), "{text}");
@@ -286,7 +290,8 @@ fn a_loss_may_be_a_field_of_a_module() {
         Net { fc: Linear::new(2, 3), criterion: CrossEntropyLoss::new(), game: GanLoss::default() };
     net.initialize(0);
     assert_eq!(net.parameters().len(), 2);
-    let (x, y) = (Tensor::zeros(DType::F32, [1, 2]), Tensor::zeros(DType::I32, [1]));
+    let x = Tensor::zeros(DType::F32, [1, 2]);
+    let y = Tensor::zeros(DType::I32, [1]);
     assert!(net.criterion.forward(&net.fc.forward(&x), &y).fault().is_none());
     assert!(net.game.generator(&x, Reduction::Mean).fault().is_none());
 }
@@ -299,11 +304,13 @@ fn a_sequence_with_what_is_no_label_or_no_length_is_nan_and_no_other() {
     // In turn: a valid sequence, too many steps, a class that does not exist, a negative one, too
     // many labels, a valid one.
     let loss = CtcLoss::new().reduction(Reduction::None);
-    let (steps, labels) = (ints(&[4, 5, 4, 4, 4, 4]), ints(&[2, 2, 2, 2, 3, 1]));
+    let steps = ints(&[4, 5, 4, 4, 4, 4]);
+    let labels = ints(&[2, 2, 2, 2, 3, 1]);
     let text = fault(&loss.forward(&log_p, &targets, &steps, &labels));
     let expected = "ctc_loss: an input length is 5, but it must be from 0 to 4 (row 1)";
     assert!(text.starts_with(expected), "{text}");
-    let (steps, labels) = (on_the_device(&steps), on_the_device(&labels));
+    let steps = on_the_device(&steps);
+    let labels = on_the_device(&labels);
     let losses = loss.forward(&log_p, &targets, &steps, &labels);
     let actual = values(&losses);
     let nan: Vec<bool> = actual.iter().map(|loss| loss.is_nan()).collect();
@@ -340,22 +347,24 @@ fn a_sequence_with_what_is_no_label_or_no_length_is_nan_and_no_other() {
         &loss.forward(&log_p, &targets.to_dtype(DType::F32), &lengths, &lengths),
         "that are integers",
     );
-    let (empty, no_label) =
-        (Tensor::zeros(DType::F32, [0, 1, 3]), Tensor::zeros(DType::I32, [1, 0]));
+    let empty = Tensor::zeros(DType::F32, [0, 1, 3]);
+    let no_label = Tensor::zeros(DType::I32, [1, 0]);
     let zero = Tensor::zeros(DType::I32, [1]);
     // The blank is not a valid label, and lengths are checked before they are converted to i32.
     let long = |n: i64| Tensor::from_slice(&[4, n, 4], [3]);
     let log_p = log_p.narrow(1, 0, 3);
     let labels = Tensor::from_slice(&[1i32, 2, 1, 2, 1, 0], [3, 2]);
-    let (four, two) = (long(4), Tensor::from_slice(&[2i64, 2, 2], [3]));
-    let (wrapped, wrapped_label) =
-        (long((1 << 32) + 4), Tensor::from_slice(&[2i64, 1 << 32, 1], [3]));
+    let four = long(4);
+    let two = Tensor::from_slice(&[2i64, 2, 2], [3]);
+    let wrapped = long((1 << 32) + 4);
+    let wrapped_label = Tensor::from_slice(&[2i64, 1 << 32, 1], [3]);
     for (lengths, label_lengths, expected) in [
         (&four, &two, [false, false, true]),
         (&wrapped, &two, [false, true, true]),
         (&four, &wrapped_label, [false, true, false]),
     ] {
-        let (lengths, label_lengths) = (on_the_device(lengths), on_the_device(label_lengths));
+        let lengths = on_the_device(lengths);
+        let label_lengths = on_the_device(label_lengths);
         let actual = values(&loss.forward(&log_p, &labels, &lengths, &label_lengths));
         assert_eq!(
             actual.iter().map(|loss| loss.is_nan()).collect::<Vec<_>>(),

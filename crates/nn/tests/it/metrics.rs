@@ -38,7 +38,8 @@ fn scalar(statistics: &MetricState) -> f64 {
 #[test]
 fn what_is_masked_does_not_count_whatever_it_is() {
     let logits = f32s(&[0.0, 1.0, f32::NAN, f32::NAN, 1.0, 0.0], &[3, 2]);
-    let (target, mask) = (i32s(&[1, 7, 0]), Tensor::from_slice(&[true, false, true], [3]));
+    let target = i32s(&[1, 7, 0]);
+    let mask = Tensor::from_slice(&[true, false, true], [3]);
     assert_eq!(scalar(&Accuracy::new(2).update(&logits, &target).masked(&mask)), 1.0);
     assert_eq!(scalar(&F1::new(2).update(&logits, &target).masked(&mask)), 1.0);
     let matrix = value(&ConfusionMatrix::new(2).update(&logits, &target).masked(&mask));
@@ -144,7 +145,8 @@ fn binning_costs_at_most_half_the_pairs_that_share_a_bin() {
     let scores: Vec<f32> = (0..n).map(|i| ((i * 7919 % 997) as f32 + 0.5) / 997.0).collect();
     let yes: Vec<i32> =
         (0..n).map(|i| ((i * 31 % 17) * 58 > (i * 7919 % 997)) as i32 ^ 1).collect();
-    let (mut won, mut pairs) = (0.0, 0.0);
+    let mut won = 0.0;
+    let mut pairs = 0.0;
     for i in (0..n).filter(|&i| yes[i] == 1) {
         for j in (0..n).filter(|&j| yes[j] == 0) {
             pairs += 1.0;
@@ -172,7 +174,8 @@ fn counts_are_exact_in_half_precision_and_under_autocast() {
     // bf16 cannot count beyond 256.
     let n = 1000;
     let classes: Vec<i32> = (0..n).map(|i| i % 2).collect();
-    let (target, half) = (i32s(&classes), i32s(&classes).one_hot(2).to_dtype(DType::Bf16));
+    let target = i32s(&classes);
+    let half = i32s(&classes).one_hot(2).to_dtype(DType::Bf16);
     let statistics = autocast(Some(DType::Bf16), || {
         [
             ConfusionMatrix::new(2).update(&half, &target),
@@ -206,7 +209,8 @@ fn samples_may_be_none_and_may_have_several_axes() {
 
 #[test]
 fn sums_of_other_metrics_are_not_added() {
-    let (logits, target) = (f32s(&[0.0, 1.0], &[1, 2]), i32s(&[1]));
+    let logits = f32s(&[0.0, 1.0], &[1, 2]);
+    let target = i32s(&[1]);
     let sums =
         |metric: F1| metric.update(&logits, &target).eval().unwrap_or_else(|e| panic!("{e}"));
     let mut f1 = sums(F1::new(2));
@@ -219,7 +223,8 @@ fn sums_of_other_metrics_are_not_added() {
 
 #[test]
 fn what_does_not_fit_is_refused_with_shapes_and_line() {
-    let (x, y) = (Tensor::zeros(DType::F32, [4, 3]), Tensor::zeros(DType::I32, [4]));
+    let x = Tensor::zeros(DType::F32, [4, 3]);
+    let y = Tensor::zeros(DType::I32, [4]);
     let check = |state: MetricState, expected: &str| {
         let text = state.fault().map(|fault| fault.to_string()).unwrap_or_default();
         assert!(
@@ -307,7 +312,8 @@ fn targets_that_are_all_equal_have_no_spread_that_rounding_made() {
 
 #[test]
 fn sums_that_are_no_sums_of_the_metric_are_nan() {
-    let (x, y) = (f32s(&[0.1, 0.9, 0.8, 0.2], &[2, 2]), i32s(&[1, 0]));
+    let x = f32s(&[0.1, 0.9, 0.8, 0.2], &[2, 2]);
+    let y = i32s(&[1, 0]);
     let pair = f32s(&[1.0, 2.0], &[2]);
     let metric = |statistics: MetricState| statistics.metric().clone();
     let metrics: Vec<Arc<dyn Metric>> = vec![
@@ -339,7 +345,8 @@ fn sums_that_are_no_sums_of_the_metric_are_nan() {
 
 #[test]
 fn weighted_by_labels_that_are_never_the_target_is_0() {
-    let (x, y) = (f32s(&[0.1, 0.9, 0.8, 0.2], &[2, 2]), i32s(&[0; 4]).reshape([2, 2]));
+    let x = f32s(&[0.1, 0.9, 0.8, 0.2], &[2, 2]);
+    let y = i32s(&[0; 4]).reshape([2, 2]);
     let score = |average| scalar(&Precision::multilabel(2).average(average).update(&x, &y));
     assert_eq!([score(Average::Weighted), score(Average::Macro)], [0.0, 0.0]);
     assert!(scalar(&Auroc::multilabel(2).average(Average::Weighted).update(&x, &y)).is_nan());
@@ -347,7 +354,8 @@ fn weighted_by_labels_that_are_never_the_target_is_0() {
 
 #[test]
 fn a_confusion_matrix_is_divided_by_its_rows_columns_or_all() {
-    let (predicted, target) = (i32s(&[0, 1, 1, 1]), i32s(&[0, 1, 0, 0]));
+    let predicted = i32s(&[0, 1, 1, 1]);
+    let target = i32s(&[0, 1, 0, 0]);
     let matrix = |axis| {
         value(&ConfusionMatrix::new(3).normalize(axis).update(&predicted, &target)).elements()
     };

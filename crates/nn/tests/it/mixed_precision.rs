@@ -18,8 +18,9 @@ fn in_bf16<T>(record: impl FnOnce() -> T) -> T {
 
 #[test]
 fn layers_keep_their_result_narrow_and_their_weights_gradients_wide() {
-    let (conv, norm, linear) =
-        (Conv2d::new(3, 4, 3), BatchNorm2d::new(4), Linear::new(4 * 4 * 4, 10));
+    let conv = Conv2d::new(3, 4, 3);
+    let norm = BatchNorm2d::new(4);
+    let linear = Linear::new(4 * 4 * 4, 10);
     conv.initialize(1);
     norm.initialize(2);
     linear.initialize(3);

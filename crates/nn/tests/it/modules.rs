@@ -189,7 +189,8 @@ fn tied_parameters_come_once_under_the_first_name() {
 
 #[test]
 fn train_and_eval_reach_every_switch() {
-    let (a, b) = (TrainingMode::new(), TrainingMode::new());
+    let a = TrainingMode::new();
+    let b = TrainingMode::new();
     let model = (vec![a.clone()], Some(b.clone()));
     model.eval();
     assert!(!a.is_training() && !b.is_training());
@@ -267,7 +268,9 @@ fn random_streams_start_anew_with_a_key_of_their_own_name() {
     let key = random::key(3);
     model.set_random_key(&key);
     let draw = |i: usize| values(&model[i].next_key());
-    let (first, second, other) = (draw(0), draw(0), draw(1));
+    let first = draw(0);
+    let second = draw(0);
+    let other = draw(1);
     assert_ne!(first, second);
     assert_ne!(first, other);
     model.set_random_key(&key);
@@ -347,15 +350,18 @@ impl fulmen_nn::Forward for Wrong {
 fn a_layer_of_a_row_stands_at_the_line_that_added_it() {
     let x = Tensor::zeros(DType::F32, [5, 2]);
     let model = Sequential::new().add(Linear::new(2, 3));
-    let (model, line) = (model.add(Linear::new(4, 3)), line!());
+    let model = model.add(Linear::new(4, 3));
+    let line = line!();
     model.initialize(0);
     let fault = model.forward(&x).fault().unwrap().clone();
     assert_eq!((fault.location().file(), fault.location().line()), (file!(), line), "{fault}");
-    let (good, line) = (Sequential::new().add(Linear::new(2, 3)), line!());
+    let good = Sequential::new().add(Linear::new(2, 3));
+    let line = line!();
     good.initialize(0);
     assert_eq!(good.forward(&x).location().line(), line);
     // A layer that records in a closure.
-    let (conv, line) = (Conv2d::new(2, 3, 1), line!() + 2);
+    let conv = Conv2d::new(2, 3, 1);
+    let line = line!() + 2;
     conv.initialize(0);
     let y = conv.forward(&Tensor::zeros(DType::F32, [2, 4, 4]));
     assert_eq!((y.location().file(), y.location().line()), (file!(), line));

@@ -106,13 +106,14 @@ fn the_first_step_of_adam_is_exactly_one_learning_rate_long() {
 
 #[test]
 fn a_beta_may_be_a_schedule() {
-    let (p, g) = (vector(&[1.0, -2.0]), vector(&[0.3, 0.7]));
+    let p = vector(&[1.0, -2.0]);
+    let g = vector(&[0.3, 0.7]);
     let number = Adam::new(0.1).betas(0.9, 0.99);
     // A schedule that is not known to be constant uses the other form of the formula.
     let cycle = OneCycle::new(0.1, 10).momentum(0.9, 0.9);
     let schedule = Adam::new(0.1).betas(cycle, 0.99);
-    let (mut a, mut b) =
-        ((p.clone(), first_state(&number, &p)), (p.clone(), first_state(&schedule, &p)));
+    let mut a = (p.clone(), first_state(&number, &p));
+    let mut b = (p.clone(), first_state(&schedule, &p));
     for i in 0..4 {
         a = number.update(&step(i), "p", &a.0, &g, &a.1);
         b = schedule.update(&step(i), "p", &b.0, &g, &b.1);
@@ -165,7 +166,8 @@ fn a_cycle_of_any_length_has_numbers_and_ends_at_its_end() {
                         let rate = values(&cycle.value(&counter(i)))[0];
                         assert!(rate > 0.0 && rate <= 0.100_001, "{cycle:?} at {i}: {rate}");
                     }
-                    let (last, after) = (total as i32 - 1, total as i32 + 100);
+                    let last = total as i32 - 1;
+                    let after = total as i32 + 100;
                     assert_eq!(
                         values(&cycle.value(&counter(last))),
                         values(&cycle.value(&counter(after))),

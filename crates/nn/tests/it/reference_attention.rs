@@ -25,7 +25,8 @@ fn attention(attrs: &Value) -> Attention {
 fn attention_is_pytorchs() {
     let mut expected = Expected::within(1e-5, 1e-5);
     for case in cases("attention.json") {
-        let (attrs, inputs) = (&case["attrs"], inputs(&case));
+        let attrs = &case["attrs"];
+        let inputs = inputs(&case);
         match word(&case["op"], "op") {
             "attention" => {
                 let y = attention(attrs).forward(&inputs[0], &inputs[1], &inputs[2]);
@@ -39,8 +40,8 @@ fn attention_is_pytorchs() {
                     layer = layer.kdim_vdim(count(&attrs["kdim"]), count(&attrs["vdim"]));
                 }
                 let parameters = fill(&layer, &case);
-                let (k, v) =
-                    (inputs.get(1).unwrap_or(&inputs[0]), inputs.get(2).unwrap_or(&inputs[0]));
+                let k = inputs.get(1).unwrap_or(&inputs[0]);
+                let v = inputs.get(2).unwrap_or(&inputs[0]);
                 let (y, weights) = layer.forward_with_weights(&inputs[0], k, v, &attention(attrs));
                 expect(&mut expected, &case, &inputs, &parameters, &y);
                 expected.tensor(format!("{}: weights", case["name"]), &weights, &case["weights"]);
@@ -68,7 +69,8 @@ fn a_later_position_changes_nothing_before_it() {
     layer.initialize(1);
     let run = |x: &Tensor| values(&layer.forward(x, x, x, &Attention::new().causal(true)));
     let change = Tensor::iota(DType::F32, [1, 6, 1], 1).ge(4.0).to_dtype(DType::F32);
-    let (before, after) = (run(&x), run(&(&x + change)));
+    let before = run(&x);
+    let after = run(&(&x + change));
     assert_close(&after[..32], &before[..32], 1e-6, 1e-6, "the first four");
     assert!(before[32..].iter().zip(&after[32..]).all(|(a, b)| (a - b).abs() > 1e-4));
 }
@@ -143,7 +145,8 @@ fn what_does_not_fit_is_told_with_both_sides() {
         let text = fault(&layer(heads).forward(&x, &x, &x, &Attention::new()));
         assert!(text.contains("heads do not divide 6 features"), "{text}");
     }
-    let (q, k) = (zeros(&[1, 6, 2, 4]), zeros(&[1, 4, 2, 4]));
+    let q = zeros(&[1, 6, 2, 4]);
+    let k = zeros(&[1, 4, 2, 4]);
     let text = fault(&Attention::new().enable_gqa(true).forward(&q, &k, &k));
     assert!(
         text.contains("f32[1, 6, 2, 4] are not a multiple of those of keys f32[1, 4, 2, 4]"),

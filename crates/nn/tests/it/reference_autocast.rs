@@ -187,7 +187,8 @@ fn check(model: &dyn Model, case: &Value) {
     }
     let buffers: Vec<(String, Tensor)> =
         model.buffers().into_iter().map(|(name, b)| (name, b.get())).collect();
-    let (logits, loss) = (&mixed.stages[mixed.stages.len() - 1].1, &mixed.loss);
+    let logits = &mixed.stages[mixed.stages.len() - 1].1;
+    let loss = &mixed.loss;
     assert_eq!(loss.dtype(), DType::F32);
     let whole = step(model, case, None);
     assert!(whole.stages.iter().all(|(_, value)| value.dtype() == DType::F32));

@@ -32,7 +32,8 @@ fn attention_scales_before_a_product_of_f16_can_overflow() {
         let amplitude = case["amplitude"].as_f64().unwrap();
         overflowing += usize::from(case["largest_product"].as_f64().unwrap() > 65_504.0);
         let q = wave(0.0, &case["q"], amplitude);
-        let (k, v) = (wave(1.0, &case["k"], amplitude), wave(2.0, &case["k"], 1.0));
+        let k = wave(1.0, &case["k"], amplitude);
+        let v = wave(2.0, &case["k"], 1.0);
         let mut attention = Attention::new().enable_gqa(case["grouped"].as_bool().unwrap());
         if let Some(scale) = case["scale"].as_f64() {
             attention = attention.scale(scale);
@@ -54,7 +55,8 @@ fn attention_scales_before_a_product_of_f16_can_overflow() {
 fn a_sum_in_a_derivative_is_rounded_only_at_its_end() {
     let reference = reference();
     let half = |value: f64| Tensor::full(DType::F32, [1], value).to_dtype(DType::F16);
-    let (b, factor) = (half(1.0), half(0.001).squeeze(0));
+    let b = half(1.0);
+    let factor = half(0.001).squeeze(0);
     let product = b.broadcast_to([200_000]) * factor;
     let gradient = grad(product.to_dtype(DType::F32).sum_all(), &[&b]);
     assert_eq!(values(&gradient[0]), [reference["broadcast"].as_f64().unwrap()]);

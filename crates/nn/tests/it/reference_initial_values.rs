@@ -21,7 +21,8 @@ fn nonlinearity(attrs: &Value) -> Nonlinearity {
 #[test]
 fn initial_values_have_pytorchs_spread() {
     for case in cases("initial_values.json") {
-        let (attrs, name) = (&case["attrs"], case["name"].to_string());
+        let attrs = &case["attrs"];
+        let name = case["name"].to_string();
         if case["op"] == "gain" {
             assert_close(
                 &[nonlinearity(attrs).gain()],
@@ -109,7 +110,8 @@ fn what_is_drawn_has_the_spread_that_was_asked_for() {
 fn patterns_and_truncated_normal_numbers_are_pytorchs() {
     let key = random::key(0);
     for case in cases("initial_values.json") {
-        let (attrs, name) = (&case["attrs"], case["name"].to_string());
+        let attrs = &case["attrs"];
+        let name = case["name"].to_string();
         let init = match case["op"].as_str() {
             Some("dirac") => Init::dirac(count(&attrs["groups"])),
             Some("eye") => Init::eye(),
@@ -152,7 +154,8 @@ fn orthogonal_weights_are_orthonormal_and_evenly_distributed() {
     }
     // For a uniform distribution, E[q₀₀] = 0 and E[q₀₀²] = 1/n, and determinants have both signs.
     // One program draws all.
-    let (draws, runtime) = (400, Runtime::global().unwrap());
+    let draws = 400;
+    let runtime = Runtime::global().unwrap();
     let draw = Function::trace("draw", &[TensorType::new(DType::U32, [2])], |key| {
         vec![Init::orthogonal(1.0).tensor(&key[0], &TensorType::new(DType::F32, [2, 2]))]
     });

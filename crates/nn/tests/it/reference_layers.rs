@@ -75,7 +75,8 @@ fn linear_convolution_pooling_and_layer_normalization_are_pytorchs() {
             ),
             other => panic!("no layer {other}"),
         };
-        let (parameters, inputs) = (fill(&layer, &case), inputs(&case));
+        let parameters = fill(&layer, &case);
+        let inputs = inputs(&case);
         expect(&mut expected, &case, &inputs, &parameters, &layer.forward(&inputs[0]));
     }
     expected.check();

@@ -40,7 +40,8 @@ fn check(file: &str, loss: impl Fn(&str, &Value, &[Tensor]) -> Tensor) {
 }
 
 fn of_classes(op: &str, attrs: &Value, inputs: &[Tensor]) -> Tensor {
-    let (ignored, weight) = (attrs["ignore_index"].as_i64(), vector(&attrs["weight"]));
+    let ignored = attrs["ignore_index"].as_i64();
+    let weight = vector(&attrs["weight"]);
     match op {
         "cross_entropy" => {
             let mut loss = CrossEntropyLoss::new().class_axis(1).reduction(reduction(attrs));
@@ -69,7 +70,8 @@ fn losses_of_classes_are_pytorchs() {
 #[test]
 fn losses_of_numbers_are_pytorchs() {
     check("losses_numbers.json", |op, attrs, inputs| {
-        let (x, t) = (&inputs[0], &inputs[1]);
+        let x = &inputs[0];
+        let t = &inputs[1];
         match op {
             "l1_loss" => l1_loss(x, t, reduction(attrs)),
             "huber_loss" => HuberLoss::new()

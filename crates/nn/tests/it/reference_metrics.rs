@@ -36,7 +36,8 @@ macro_rules! decided {
 fn statistics(op: &str, attrs: &Json, inputs: &[Tensor]) -> MetricState {
     let threshold = attrs["threshold"].as_f64().unwrap_or(0.5);
     let target = inputs.last().cloned().unwrap_or_else(|| panic!("no target"));
-    let (x, t) = (&inputs[0], &target);
+    let x = &inputs[0];
+    let t = &target;
     match op {
         "accuracy" => {
             let top_k = attrs["top_k"].as_u64().unwrap_or(1) as usize;
@@ -108,7 +109,8 @@ fn metrics_are_those_of_scikit_learn_in_one_batch_and_in_many() {
     assert!(cases.len() > 60, "{}", cases.len());
     let mut all = Vec::new();
     for case in &cases {
-        let (inputs, mask) = (inputs(case), tensor(&case["mask"]));
+        let inputs = inputs(case);
+        let mask = tensor(&case["mask"]);
         let whole = statistics(word(&case["op"], "op"), &case["attrs"], &inputs).masked(&mask);
         // The same in batches of 7; the last one is short.
         let rows = mask.size(0);
@@ -159,7 +161,9 @@ fn bleu_is_nltks_in_one_count_and_in_two() {
                 .n_gram(count(&case["attrs"]["n_gram"]))
                 .smooth(case["attrs"]["smooth"] == true)
         };
-        let (mut whole, mut first, mut second) = (new(), new(), new());
+        let mut whole = new();
+        let mut first = new();
+        let mut second = new();
         let candidates = case["candidates"].as_array().into_iter().flatten().map(sizes);
         let references = case["references"].as_array().into_iter().flatten();
         for (i, (candidate, references)) in candidates.zip(references).enumerate() {
@@ -197,7 +201,9 @@ fn error_rates_are_jiwers_in_one_count_and_in_two() {
             ("words", ErrorRate::words as fn() -> ErrorRate),
             ("characters", ErrorRate::characters),
         ] {
-            let (mut whole, mut first, mut second) = (new(), new(), new());
+            let mut whole = new();
+            let mut first = new();
+            let mut second = new();
             for (i, [prediction, reference]) in texts.iter().enumerate() {
                 whole.update(prediction, reference);
                 (if i < 3 { &mut first } else { &mut second }).update(prediction, reference);
@@ -212,12 +218,14 @@ fn error_rates_are_jiwers_in_one_count_and_in_two() {
 
 #[test]
 fn error_rates_of_nothing_and_of_two_units() {
-    let (mut words, mut characters) = (ErrorRate::words(), ErrorRate::characters());
+    let mut words = ErrorRate::words();
+    let mut characters = ErrorRate::characters();
     assert!(words.compute().is_nan());
     words.update("spoken", "  ");
     assert_eq!(words.compute(), f64::INFINITY);
     characters.update("a", "ab");
-    let (before, error) = (words.clone(), words.merge(&characters).unwrap_err().to_string());
+    let before = words.clone();
+    let error = words.merge(&characters).unwrap_err().to_string();
     assert!(error.contains("cannot add counts of characters to those of words"), "{error}");
     assert!(error.contains("reference_metrics.rs"), "{error}");
     assert_eq!((words, characters.compute()), (before, 0.5));

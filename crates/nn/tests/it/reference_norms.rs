@@ -17,7 +17,8 @@ use serde_json::Value;
 fn normalizations_without_state_and_bilinear_layers_are_pytorchs() {
     let mut expected = Expected::within(2e-5, 2e-5);
     for case in cases("norms.json") {
-        let (attrs, inputs) = (&case["attrs"], inputs(&case));
+        let attrs = &case["attrs"];
+        let inputs = inputs(&case);
         let layer: Box<dyn Forward> = match word(&case["op"], "op") {
             "rms_norm" => {
                 let layer = RmsNorm::new(sizes(&attrs["normalized_shape"]))
@@ -116,7 +117,8 @@ fn running_statistics_are_pytorchs_over_three_steps_and_in_evaluation() {
         let steps = case["steps"].as_array().cloned().unwrap_or_default();
         assert_eq!(steps.len(), 3);
         for step in steps.iter().chain([&case["eval"]]) {
-            let (parameters, inputs) = (fill(&layer, step), inputs(step));
+            let parameters = fill(&layer, step);
+            let inputs = inputs(step);
             if step["buffers"].is_null() {
                 layer.eval();
             }

@@ -12,7 +12,8 @@ use serde_json::Value;
 
 fn optimizer_of_pytorch(case: &Value) -> Box<dyn Optimizer> {
     let attrs = &case["attrs"];
-    let (lr, decay) = (number(&attrs["lr"]), number(&attrs["weight_decay"]));
+    let lr = number(&attrs["lr"]);
+    let decay = number(&attrs["weight_decay"]);
     let one_cycle = attrs["one_cycle"].as_object().map(|_| {
         let attrs = &attrs["one_cycle"];
         let cycle = cycle(attrs);
@@ -32,8 +33,9 @@ fn optimizer_of_pytorch(case: &Value) -> Box<dyn Optimizer> {
                 .weight_decay(decay),
         );
     }
-    let (beta1, beta2, eps) =
-        (number(&attrs["betas"][0]), number(&attrs["betas"][1]), number(&attrs["eps"]));
+    let beta1 = number(&attrs["betas"][0]);
+    let beta2 = number(&attrs["betas"][1]);
+    let eps = number(&attrs["eps"]);
     macro_rules! adam {
         ($kind:ident) => {
             match one_cycle {
@@ -57,7 +59,8 @@ fn optimizer(case: &Value) -> Box<dyn Optimizer> {
     let lr = float("lr", float("learning_rate", f64::NAN));
     let beta = |i: usize, default: f64| attrs["betas"][i].as_f64().unwrap_or(default);
     let betas = |first: f64, second: f64| (beta(0, first), beta(1, second));
-    let (decay, eps) = (float("weight_decay", 0.0), float("eps", f64::NAN));
+    let decay = float("weight_decay", 0.0);
+    let eps = float("eps", f64::NAN);
     match word(&case["op"], "op") {
         "adam" if flag("amsgrad") => Box::new(Adam::new(lr).amsgrad(true)),
         "adamw" if flag("maximize") => Box::new(AdamW::new(lr).maximize(true)),

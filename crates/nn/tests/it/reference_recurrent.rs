@@ -27,7 +27,8 @@ macro_rules! built {
 }
 
 fn run(attrs: &Value, case: &Value, inputs: &[Tensor]) -> (Tensor, Vec<(String, Tensor)>) {
-    let (x, sizes) = (&inputs[0], [count(&attrs["input_size"]), count(&attrs["hidden_size"])]);
+    let x = &inputs[0];
+    let sizes = [count(&attrs["input_size"]), count(&attrs["hidden_size"])];
     let lengths = attrs["lengths"].as_array().map(|all| {
         let all: Vec<i32> = all.iter().map(|length| count(length) as i32).collect();
         Tensor::from_slice(&all, [all.len()])
@@ -157,7 +158,8 @@ fn under_autocast_products_are_narrow_and_gradients_stay_wide() {
     let wide = grad(&layer.forward(&x, None).0.sum_all(), &weights);
     for (narrow, wide) in narrow.iter().zip(&wide) {
         assert_eq!(narrow.dtype(), DType::F32);
-        let (narrow, wide) = (values(narrow), values(wide));
+        let narrow = values(narrow);
+        let wide = values(wide);
         let size = wide.iter().map(|v| v.abs()).fold(0.0, f64::max);
         assert!(
             narrow.iter().zip(&wide).all(|(a, b)| (a - b).abs() < 0.05 * size),
@@ -203,7 +205,8 @@ fn what_does_not_fit_is_told_with_what_would() {
 fn every_statement_carries_the_users_line() {
     let ty = |shape: &[usize]| TensorType::new(DType::F32, shape);
     let lstm = Lstm::new(3, 4).proj_size(2).bidirectional(true);
-    let (gru, rnn) = (Gru::new(3, 4), Rnn::new(3, 4).num_layers(2));
+    let gru = Gru::new(3, 4);
+    let rnn = Rnn::new(3, 4).num_layers(2);
     let ctc = |log_p: &Tensor| {
         let [one, long] = [Tensor::ones(DType::I32, [2, 1]), Tensor::ones(DType::I64, [2]) * 2.0];
         ctc_loss(&log_p.log_softmax(-1), &one, &long, &one.reshape([2]), Reduction::Mean)

@@ -16,7 +16,8 @@ fn schedules_are_pytorchs_at_every_step() {
     let mut expected = Expected::within(2e-6, 0.0);
     let mut steps = 0;
     for case in cases("schedules.json") {
-        let (attrs, rates) = (&case["attrs"], numbers(&case["lr"]));
+        let attrs = &case["attrs"];
+        let rates = numbers(&case["lr"]);
         // Each operation of a schedule is elementwise, so a vector of steps gives all values at
         // once.
         let step = Tensor::arange(DType::I32, rates.len());
@@ -54,8 +55,8 @@ fn a_schedule_of_one_step_is_the_element_of_the_schedule_of_all() {
 }
 
 fn schedule(op: &str, attrs: &Value) -> Box<dyn Schedule> {
-    let (float, whole) =
-        (|name: &str| number(&attrs[name]), |name: &str| count(&attrs[name]) as u64);
+    let float = |name: &str| number(&attrs[name]);
+    let whole = |name: &str| count(&attrs[name]) as u64;
     let lr = float("lr");
     match op {
         "constant" => Box::new(Constant::new(lr, whole("total_iters")).factor(float("factor"))),

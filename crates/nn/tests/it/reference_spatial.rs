@@ -137,7 +137,8 @@ fn adaptive_max_pool<const N: usize>(a: &Value) -> Box<dyn Forward> {
 fn layers_over_spatial_axes_are_pytorchs() {
     let mut expected = Expected::within(1e-5, 2e-5);
     for case in cases("spatial.json").iter().filter(|case| case["op"] != "where_max_pool") {
-        let (a, op) = (&case["attrs"], word(&case["op"], "op"));
+        let a = &case["attrs"];
+        let op = word(&case["op"], "op");
         let (kind, axes) =
             match op.strip_suffix('d').and_then(|op| op.split_at_checked(op.len() - 1)) {
                 Some((kind, axes)) if axes.parse::<usize>().is_ok() => {
@@ -158,7 +159,8 @@ fn layers_over_spatial_axes_are_pytorchs() {
             "unflatten" => Box::new(Unflatten::new(1, [2, -1])),
             pads => over!(a["sides"].as_array().map_or(0, Vec::len), pad(pads, a)),
         };
-        let (parameters, inputs) = (fill(&layer, case), inputs(case));
+        let parameters = fill(&layer, case);
+        let inputs = inputs(case);
         expect(&mut expected, case, &inputs, &parameters, &layer.forward(&inputs[0]));
     }
     expected.check();
@@ -168,7 +170,8 @@ fn layers_over_spatial_axes_are_pytorchs() {
 fn the_places_of_maxima_are_pytorchs() {
     let mut expected = Expected::within(0.0, 0.0);
     for case in cases("spatial.json").iter().filter(|case| case["op"] == "where_max_pool") {
-        let (a, x) = (&case["attrs"], inputs(case).remove(0));
+        let a = &case["attrs"];
+        let x = inputs(case).remove(0);
         fn max_indices<const N: usize>(
             a: &Value,
             x: &fulmen_tensor::Tensor,

@@ -32,9 +32,11 @@ macro_rules! layer {
 fn transformers_are_pytorchs() {
     let mut expected = Expected::within(2e-5, 2e-5);
     for case in cases("transformer.json") {
-        let (attrs, inputs) = (&case["attrs"], inputs(&case));
+        let attrs = &case["attrs"];
+        let inputs = inputs(&case);
         let padding = tensor(&attrs["src_seen"]).unsqueeze(1).unsqueeze(1);
-        let (src, tgt) = (Attention::new().mask(&padding), Attention::new().causal(true));
+        let src = Attention::new().mask(&padding);
+        let tgt = Attention::new().causal(true);
         let (parameters, y) = match word(&case["op"], "op") {
             "encoder_layer" => {
                 let layer = layer!(TransformerEncoderLayer, attrs);
@@ -124,7 +126,8 @@ fn scaling(attrs: &Value) -> RotaryScaling {
 fn positions_are_hugging_faces() {
     let mut expected = Expected::within(1e-5, 1e-5);
     for case in cases("positions.json") {
-        let (attrs, name) = (&case["attrs"], word(&case["name"], "name"));
+        let attrs = &case["attrs"];
+        let name = word(&case["name"], "name");
         if case["op"] == "alibi" {
             let heads = count(&attrs["heads"]);
             // The bias of the last query, relative to the first key instead of the query itself.

@@ -217,7 +217,8 @@ fn a_damaged_file_of_pytorch_is_an_error_and_changes_no_model() {
 #[test]
 fn no_code_in_a_pickle_runs() {
     let folder = tempfile::tempdir().unwrap();
-    let (mark, path) = (folder.path().join("was-here"), folder.path().join("hostile.pt"));
+    let mark = folder.path().join("was-here");
+    let path = folder.path().join("hostile.pt");
     // Python would run this as `os.system("touch ...")`.
     let pickle = format!("cposix\nsystem\n(S'touch {}'\ntR.", mark.display());
     for protocol in [&b""[..], b"\x80\x02"] {

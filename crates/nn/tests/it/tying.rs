@@ -79,7 +79,8 @@ fn tied_parameters_are_one_for_all_that_ask() {
 
 #[test]
 fn the_gradient_of_a_tied_weight_is_the_sum_of_both() {
-    let (untied, tied) = (Words::new(), Words::new());
+    let untied = Words::new();
+    let tied = Words::new();
     let value = random::normal(&random::key(3), DType::F32, [5, 3]);
     for parameter in [&untied.embed.weight, &untied.head.weight, &tied.embed.weight] {
         parameter.set(Tensor::from_slice(

@@ -119,7 +119,8 @@ fn a_file_that_cannot_be_written_leaves_all_as_it_was() {
 fn a_new_file_has_the_rights_of_any_new_file() {
     use std::os::unix::fs::PermissionsExt;
     let folder = tempfile::tempdir().unwrap();
-    let (weights, plain) = (folder.path().join("x.safetensors"), folder.path().join("plain"));
+    let weights = folder.path().join("x.safetensors");
+    let plain = folder.path().join("plain");
     write(&weights, &[], &BTreeMap::new()).unwrap();
     fs::write(&plain, "").unwrap();
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
@@ -178,7 +179,8 @@ fn damaged_files_are_errors_that_name_the_file() {
 fn a_model_comes_back_with_its_buffers() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("net.safetensors");
-    let (a, b) = (net(3), net(3));
+    let a = net(3);
+    let b = net(3);
     a.initialize(1);
     let x = Tensor::from_slice(&(0..50).map(|i| i as f32 / 7.0).collect::<Vec<_>>(), [2, 1, 5, 5]);
     let _ = a.bn.forward(&a.conv.forward(&x));

@@ -126,7 +126,8 @@ impl ProgramKey {
     /// Whether another program is similar enough for a comparison. A program of another project is
     /// not, even if it has the same name.
     fn is_near(&self, stored: &[Fact]) -> bool {
-        let (own, other) = (part(&self.facts, false), part(stored, false));
+        let own = part(&self.facts, false);
+        let other = part(stored, false);
         self.facts != stored && differences(&own, &other).len() <= own.len() * 2 / 3
     }
 }
@@ -167,7 +168,8 @@ pub(super) fn differences(current: &[Fact], stored: &[Fact]) -> Vec<String> {
     let all = current.iter().chain(removed).map(|fact| fact.name.as_str());
     let mut lines = Vec::new();
     for name in all.filter(|&name| name != TEXT) {
-        let (then, now) = (find(stored, name), find(current, name));
+        let then = find(stored, name);
+        let now = find(current, name);
         if then != now {
             let skipped = match (&then, &now) {
                 (Some(then), Some(now)) => common_start(then, now),
@@ -274,7 +276,9 @@ mod tests {
                 machine: false,
             })
             .collect();
-        let (program, variant, digest) = ("step".into(), String::new(), String::new());
+        let program = "step".into();
+        let variant = String::new();
+        let digest = String::new();
         ProgramKey { program, variant, facts, digest }
     }
 
@@ -313,10 +317,11 @@ mod tests {
             (0..9).map(|i| (i.to_string(), "x".repeat(100))).collect();
         let many: Vec<(&str, &str)> =
             many.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-        let (many, all) = (key(&many), differences(&key(&many).facts, &[]));
+        let many = key(&many);
+        let all = differences(&many.facts, &[]);
         let machine = Fact { name: "the CPU".into(), value: "b".into(), machine: true };
-        let (elsewhere, of_others) =
-            ([&many.facts[..], std::slice::from_ref(&machine)].concat(), [machine]);
+        let elsewhere = [&many.facts[..], std::slice::from_ref(&machine)].concat();
+        let of_others = [machine];
         assert!(
             many.is_near(&many.facts[..3])
                 && !many.is_near(&many.facts[..2])

@@ -10,7 +10,8 @@
 //! # let client = plugin.create_client(&[("cpu_device_count", 1.into())])?;
 //! # let folder = tempfile::tempdir().unwrap();
 //! let cache = CompileCache::new(folder.path(), 1 << 30);
-//! let (program, options) = ("func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> }", CompileOptions::new());
+//! let program = "func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> }";
+//! let options = CompileOptions::new();
 //! let key = ProgramKey::new(&client.topology()?, "same", program, &options, [])?;
 //! assert!(cache.load(&client, &key)?.is_none());
 //! cache.store(&key, &client.compile(program, &options)?, Duration::from_millis(20))?;

@@ -97,7 +97,8 @@ fn find_in_use(files: &[PathBuf], library: Option<&str>, proc: &Path) -> (Vec<Fi
         .iter()
         .map(|file| fs::metadata(file).ok().map(|metadata| identity(&metadata)))
         .collect::<Vec<_>>();
-    let (mut processes, mut unseen) = (Vec::new(), 0);
+    let mut processes = Vec::new();
+    let mut unseen = 0;
     for pid in numbers(proc) {
         let Some(folder) = living_thread(&proc.join(pid.to_string())) else { continue };
         let inspected = open_files(&folder.join("fd"), files).and_then(|open| {

@@ -149,7 +149,8 @@ fn without_groups_a_device_of_googles_is_enough() {
 #[test]
 fn the_process_with_an_open_tpu_is_named() {
     let machine = Machine::new();
-    let (busy, free) = (machine.file("dev/accel0"), machine.file("dev/accel1"));
+    let busy = machine.file("dev/accel0");
+    let free = machine.file("dev/accel1");
     let holder = HolderProcess::new(&busy);
     let diagnosis = machine.diagnose(Platform::Tpu);
     let pid = holder.0.id();

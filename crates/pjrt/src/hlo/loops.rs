@@ -130,7 +130,8 @@ impl Module {
             }
             "copy-start" => follow(0, None),
             "add" | "subtract" if element.is_none() => {
-                let (left, right) = (follow(0, None)?, follow(1, None)?);
+                let left = follow(0, None)?;
+                let right = follow(1, None)?;
                 match (i.opcode.as_str(), left.slot, right.slot) {
                     ("add", slot, None) | ("add", None, slot) => {
                         Some(Value { slot, plus: left.plus.checked_add(right.plus)? })

@@ -60,8 +60,8 @@ impl Product {
         operand_shapes: &[&Shape],
         result: &Shape,
     ) -> Option<Product> {
-        let (left, right) =
-            (operand_shapes.first()?.as_array()?, operand_shapes.get(1)?.as_array()?);
+        let left = operand_shapes.first()?.as_array()?;
+        let right = operand_shapes.get(1)?.as_array()?;
         let mut product = match instruction.opcode.as_str() {
             "dot" => dot(instruction.dot_dimension_numbers.as_ref()?, left, right)?,
             "convolution" => convolution(instruction, left, right, result.as_array()?)?,
@@ -172,8 +172,9 @@ fn positions(dim: &proto::WindowDimension, input: u64, output: u64, kernel: u64)
     if all > MAX_POSITIONS {
         return all.min(output.saturating_mul(input));
     }
-    let (stride, hole, spread) =
-        (dim.stride.max(1), dim.base_dilation.max(1), dim.window_dilation.max(1));
+    let stride = dim.stride.max(1);
+    let hole = dim.base_dilation.max(1);
+    let spread = dim.window_dilation.max(1);
     let (Ok(input), Ok(output), Ok(kernel)) =
         (i64::try_from(input), i64::try_from(output), i64::try_from(kernel))
     else {
@@ -277,7 +278,9 @@ mod tests {
             precision_config: Some(proto::PrecisionConfig { operand_precision: vec![0, 2] }),
             ..Default::default()
         };
-        let (left, right, result) = (array(&[4, 10, 30]), array(&[4, 30, 50]), array(&[4, 10, 50]));
+        let left = array(&[4, 10, 30]);
+        let right = array(&[4, 30, 50]);
+        let result = array(&[4, 10, 50]);
         let product = Product::read(&instruction, &[&left, &right], &result).unwrap();
         assert_eq!((product.batch, product.rows, product.inner, product.columns), (4, 10, 30, 50));
         assert_eq!((product.flops, product.passes()), (2.0 * 4.0 * 10.0 * 30.0 * 50.0, 6));

@@ -79,7 +79,8 @@ fn bytes_that_do_not_fit_are_refused() {
 
 #[test]
 fn a_device_of_another_client_is_refused() {
-    let (one, other) = (client(1), client(1));
+    let one = client(1);
+    let other = client(1);
     let error = one.buffer_from_host(&[0], ElementType::U8, &[], &other.devices()[0]).unwrap_err();
     says(&error, &["belongs to a different client"]);
     let error = put(&one, &[1.0], 0).copy_to_device(&other.devices()[0]).unwrap_err();

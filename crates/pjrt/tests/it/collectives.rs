@@ -52,7 +52,8 @@ fn threads_and_programs_take_turns() {
     let programs = [reduction(&client), reduction(&client)];
     std::thread::scope(|scope| {
         for thread in 0..4 {
-            let (client, program) = (&client, &programs[thread % 2]);
+            let client = &client;
+            let program = &programs[thread % 2];
             scope.spawn(move || {
                 let inputs = inputs(client);
                 for _ in 0..200 {

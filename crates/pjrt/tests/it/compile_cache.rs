@@ -22,7 +22,8 @@ fn key_of(client: &Client, name: &str, text: &str) -> ProgramKey {
 
 /// Compiles and stores `increment`.
 fn store(cache: &CompileCache, client: &Client, name: &str) -> ProgramKey {
-    let (key, program) = (key_of(client, name, &increment("")), compile(client, &increment("")));
+    let key = key_of(client, name, &increment(""));
+    let program = compile(client, &increment(""));
     cache.store(&key, &program, TIME).unwrap();
     key
 }
@@ -88,7 +89,8 @@ fn a_stored_program_knows_its_memory() {
 
 #[test]
 fn keys_differ_if_programs_may_differ() {
-    let (one, two) = (client(1), client(2));
+    let one = client(1);
+    let two = client(2);
     let text = increment("");
     let key = key_of(&one, "step", &text);
     let input = |ty: &str| [("batch.image".to_owned(), ty.to_owned())];
@@ -114,7 +116,8 @@ fn keys_differ_if_programs_may_differ() {
 #[test]
 fn a_miss_names_what_differs_from_the_most_similar_program() {
     let folder = tempfile::tempdir().unwrap();
-    let (cache, client) = (large(folder.path()), client(1));
+    let cache = large(folder.path());
+    let client = client(1);
     let key = |name: &str, text: &str, ty: &str| {
         ProgramKey::new(
             &client.topology().unwrap(),
@@ -155,7 +158,8 @@ fn a_miss_names_what_differs_from_the_most_similar_program() {
 #[test]
 fn a_damaged_entry_is_reported_and_removed() {
     let folder = tempfile::tempdir().unwrap();
-    let (cache, client) = (large(folder.path()), client(1));
+    let cache = large(folder.path());
+    let client = client(1);
     let key = store(&cache, &client, "step");
     let path = cache.entries().unwrap()[0].path.clone();
     let whole = fs::read(&path).unwrap();
@@ -188,7 +192,8 @@ fn a_damaged_entry_is_reported_and_removed() {
 #[test]
 fn the_programs_used_least_recently_are_removed_first() {
     let folder = tempfile::tempdir().unwrap();
-    let (cache, client) = (large(folder.path()), client(1));
+    let cache = large(folder.path());
+    let client = client(1);
     let keys = ["a", "b", "c"].map(|name| store(&cache, &client, name));
     let now = SystemTime::now();
     for entry in cache.entries().unwrap() {
@@ -214,7 +219,8 @@ fn the_programs_used_least_recently_are_removed_first() {
 #[test]
 fn a_folder_that_cannot_be_used_is_an_error_that_names_it() {
     let file = tempfile::NamedTempFile::new().unwrap();
-    let (cache, client) = (large(&file.path().join("cache")), client(1));
+    let cache = large(&file.path().join("cache"));
+    let client = client(1);
     let key = key_of(&client, "step", &increment(""));
     let place = file.path().display().to_string();
     says(&cache.load(&client, &key).unwrap_err(), &["cannot read", &place]);
@@ -229,7 +235,8 @@ fn a_folder_that_cannot_be_used_is_an_error_that_names_it() {
 #[test]
 fn child() {
     let (Some(folder), Ok(task)) = (std::env::var_os(FOLDER), std::env::var(TASK)) else { return };
-    let (cache, client) = (large(Path::new(&folder)), client(1));
+    let cache = large(Path::new(&folder));
+    let client = client(1);
     cache.prepare(&client);
     let key = key_of(&client, "step", &increment(""));
     let program = compile(&client, &increment(""));
@@ -332,7 +339,8 @@ fn the_hash_of_the_plugin_is_kept_until_its_file_changes() {
 #[test]
 fn pipes_devices_and_huge_files_are_not_read_as_programs() {
     let folder = tempfile::tempdir().unwrap();
-    let (cache, client) = (large(folder.path()), client(1));
+    let cache = large(folder.path());
+    let client = client(1);
     let key = store(&cache, &client, "step");
     let [entry] = &files(folder.path(), ".xla")[..] else { panic!("one entry") };
     let replacements: [&dyn Fn(&Path); 3] = [

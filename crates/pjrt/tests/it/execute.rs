@@ -124,7 +124,8 @@ fn threads_may_run_one_program() {
     let program = compile(&client, &increment(ALIAS));
     std::thread::scope(|scope| {
         for thread in 0..8 {
-            let (client, program) = (&client, &program);
+            let client = &client;
+            let program = &program;
             scope.spawn(move || {
                 let mut x = put(client, &[thread as f32; 4], 0);
                 for _ in 0..200 {

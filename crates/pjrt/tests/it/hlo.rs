@@ -50,7 +50,8 @@ fn check_loop(module: &Module, source: bool) {
     }
     // At least the weights come from the main memory. The compiler chooses whether the state stays
     // on the chip, and whether each iteration copies it.
-    let (weights, state) = (12.0 * 256.0 * 256.0 * 2.0, 1024.0 * 256.0 * 2.0);
+    let weights = 12.0 * 256.0 * 256.0 * 2.0;
+    let state = 1024.0 * 256.0 * 2.0;
     let traffic = module.main_memory_traffic();
     assert!((weights + 2.0 * state..=2.0 * weights + 50.0 * state).contains(&traffic), "{traffic}");
     let further = module.cost_of_further_runs();

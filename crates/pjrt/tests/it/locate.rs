@@ -58,8 +58,8 @@ fn an_explicit_path_comes_first() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    let (given, named) =
-        (touch(&folder.path().join("given.so")), touch(&folder.path().join("named.so")));
+    let given = touch(&folder.path().join("given.so"));
+    let named = touch(&folder.path().join("named.so"));
     in_clean_child(
         "locate::an_explicit_path_comes_first",
         &[("GIVEN", &given), ("FULMEN_PJRT_PLUGIN", &named)],
@@ -140,8 +140,8 @@ fn the_cache_folder_comes_after_packages_and_nothing_lists_every_place() {
         let error = locate(Platform::Tpu, None).unwrap_err();
         assert!(error.is_not_found());
         let tpu = variable("VIRTUAL_ENV").join("packages/libtpu/libtpu.so");
-        let (tpu, cache) =
-            (tpu.display().to_string(), cache.join("libtpu.so").display().to_string());
+        let tpu = tpu.display().to_string();
+        let cache = cache.join("libtpu.so").display().to_string();
         let parts = [
             "no PJRT plugin for tpu was found",
             "pip install libtpu",

@@ -209,7 +209,8 @@ fn a_plugin_whose_file_was_replaced_has_no_identity() {
     let folder = tempfile::tempdir().unwrap();
     let source = format!("void *well(void *args) {{ return 0; }} {}", plugin_of("well"));
     let load = |name: &str| Plugin::load(shared_object(folder.path(), name, &source)).unwrap();
-    let (kept, replaced) = (load("kept"), load("replaced"));
+    let kept = load("kept");
+    let replaced = load("replaced");
     let new = folder.path().join("new.so");
     fs::copy(replaced.path(), &new).unwrap();
     fs::rename(&new, replaced.path()).unwrap();
@@ -295,12 +296,15 @@ fn damage(plugin: &Path) {
             .fold(0_usize, |value, &byte| value << 8 | usize::from(byte))
     };
     // The first program header of type load (1) that is executable (flag 1).
-    let (start, each, count) = (number(32, 8), number(54, 2), number(56, 2));
+    let start = number(32, 8);
+    let each = number(54, 2);
+    let count = number(56, 2);
     let header = (0..count)
         .map(|i| start + i * each)
         .find(|&offset| number(offset, 4) == 1 && number(offset + 4, 4) & 1 == 1)
         .unwrap();
-    let (offset, size) = (number(header + 8, 8), number(header + 32, 8));
+    let offset = number(header + 8, 8);
+    let size = number(header + 32, 8);
     // `hlt` on x86, which only the kernel may execute; elsewhere, an illegal instruction.
     bytes[offset..offset + size].fill(if cfg!(target_arch = "x86_64") { 0xf4 } else { 0 });
     fs::write(plugin, bytes).unwrap();

@@ -83,7 +83,8 @@ impl Hosts {
         ));
         let mut hosts = Hosts { folder, bridge, hosts: Vec::new() };
         let key = fs::read_to_string(format!("{path}/host_key.pub")).unwrap();
-        let (mut config, mut known) = (String::new(), String::new());
+        let mut config = String::new();
+        let mut known = String::new();
         for (index, size) in homes.into_iter().enumerate() {
             let letter = char::from(b'a' + index as u8);
             let address = format!("{net}.{}", index + 1);
@@ -103,8 +104,10 @@ impl Hosts {
     }
 
     fn add(&mut self, kind: Kind, index: usize, address: &str, size: &str) {
-        let (path, bridge) = (self.folder.path().display().to_string(), &self.bridge);
-        let (namespace, veth) = (format!("{bridge}n{index}"), format!("{bridge}v{index}"));
+        let path = self.folder.path().display().to_string();
+        let bridge = &self.bridge;
+        let namespace = format!("{bridge}n{index}");
+        let veth = format!("{bridge}v{index}");
         let bin = self.bin(index);
         fs::create_dir(&bin).unwrap();
         let config = format!("{path}/sshd_config{index}");

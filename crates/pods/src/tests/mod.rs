@@ -97,7 +97,8 @@ fn a_program_is_copied_once_and_started_on_all_hosts_with_merged_output_and_a_se
     let run = hosts.pod("run", &["--run", "r1", "--", &program, "forever"]);
     run.prints("resume never", 3);
     let pid = hosts.program(1);
-    let (secret, home) = (secret_of(pid), home(pid));
+    let secret = secret_of(pid);
+    let home = home(pid);
     assert!(secret.len() == 64 && secret == secret_of(hosts.program(2)), "one secret for all");
     assert!(!is_an_argument(&secret), "an argument list shows the secret");
     assert!(!is_in_a_file(&home.join(".fulmen"), &secret), "a file has the secret");

@@ -139,7 +139,8 @@ impl<R: Read> TarEntries<R> {
     }
 
     fn find(&mut self) -> Result<Option<Entry>> {
-        let (mut long_name, mut extended) = (None, None);
+        let mut long_name = None;
+        let mut extended = None;
         loop {
             self.skip_to_header()?;
             let start = self.position;
@@ -267,7 +268,8 @@ impl<R: Read> TarEntries<R> {
 
     /// Reads the padding after the end, so that the checksum of a compressed file is read too.
     fn end(&mut self) -> Result<()> {
-        let (ended, mut rest) = (self.position - BLOCK as u64, vec![0; 64 << 10]);
+        let ended = self.position - BLOCK as u64;
+        let mut rest = vec![0; 64 << 10];
         loop {
             let count =
                 fill(&mut self.reader, &mut rest).map_err(|source| self.read_error(source))?;

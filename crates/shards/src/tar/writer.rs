@@ -253,7 +253,8 @@ impl TarShardWriter {
 
     fn close_shard(&mut self) -> Result<()> {
         if let Some(shard) = self.open.take() {
-            let (path, samples) = (shard.path().to_owned(), shard.samples());
+            let path = shard.path().to_owned();
+            let samples = shard.samples();
             let keep = if self.settings.overwrite { store::keep } else { store::persist_noclobber };
             let written =
                 shard.finish().and_then(|(file, bytes)| keep(file, &path).map(|()| bytes));

@@ -191,8 +191,8 @@ fn columns_become_fields_alike_from_all_formats() {
         let order = [299, 3, 64, 0, 100, 99, 7];
         let batch = HostBatch::collate(&dataset, &order).unwrap();
         let expected = expected();
-        let (category, flat) =
-            (batch.field_index("category").unwrap(), batch.field_index("flat").unwrap());
+        let category = batch.field_index("category").unwrap();
+        let flat = batch.field_index("flat").unwrap();
         for (position, index) in order.iter().enumerate() {
             let row = &expected["rows"][index.to_string()];
             let numbers = &batch.values::<f32>(0).unwrap()[2 * position..];
@@ -436,7 +436,8 @@ fn damage_within_a_file_is_an_error_of_the_rows_it_hits_and_never_a_panic() {
     for name in ["snappy.parquet", "plain.arrow", "stream.arrows", "lz4.arrow"] {
         let whole = fs::read(reference().join(name)).unwrap();
         let path = folder.path().join(name);
-        let (mut right, mut refused) = (0, 0);
+        let mut right = 0;
+        let mut refused = 0;
         let mut count = |outcome: fulmen_data::Result<()>| match outcome {
             Ok(()) => right += 1,
             Err(error) => {
@@ -472,7 +473,8 @@ fn damage_within_a_file_is_an_error_of_the_rows_it_hits_and_never_a_panic() {
 fn checked_values(path: &Path) -> [fulmen_data::Result<Vec<String>>; 2] {
     let values = |row: fulmen_data::Result<Row>| -> fulmen_data::Result<String> {
         let row = row?;
-        let (float, ragged) = (row.get::<Option<f64>>("f64")?, row.get::<Vec<i64>>("ragged")?);
+        let float = row.get::<Option<f64>>("f64")?;
+        let ragged = row.get::<Vec<i64>>("ragged")?;
         let text = row.get::<Option<String>>("text")?;
         Ok(format!(
             "{float:?} {} {text:?} {} {ragged:?}",
@@ -505,7 +507,8 @@ fn no_flipped_bit_in_a_page_with_a_checksum_gives_other_values() {
             for chunk in group.columns() {
                 let (start, size) = chunk.byte_range();
                 let column = &chunk.column_path().parts()[0];
-                let (mut refused, mut flips) = (0, 0);
+                let mut refused = 0;
+                let mut flips = 0;
                 for offset in (start..start + size).step_by(11) {
                     let mut bytes = whole.clone();
                     bytes[offset as usize] ^= 1 << (offset % 8);
@@ -548,7 +551,8 @@ fn with_a_bad_block(folder: &Path) -> (PathBuf, PathBuf) {
         ));
         RecordBatch::try_from_iter([("number", numbers), ("text", texts)]).unwrap()
     };
-    let (parquet, arrow) = (folder.join("x.parquet"), folder.join("x.arrow"));
+    let parquet = folder.join("x.parquet");
+    let arrow = folder.join("x.arrow");
     let properties = WriterProperties::builder().set_dictionary_enabled(false).build();
     let mut rows = ArrowWriter::try_new(
         fs::File::create(&parquet).unwrap(),
@@ -788,7 +792,8 @@ fn a_card_says_which_files_belong_to_which_split() {
 #[test]
 fn files_that_belong_to_no_split_are_left_out() {
     let hub = |name: &str| reference().join(format!("hub/data/{name}.parquet"));
-    let (train, test) = (hub("train-00000-of-00002"), hub("test-00000-of-00001"));
+    let train = hub("train-00000-of-00002");
+    let test = hub("test-00000-of-00001");
     let rows = |path: &Path| Parquet::open(path).unwrap().len();
     notes::collect();
     let check = |files: &[(&str, &Path)], expected: &[(&str, usize)], left_out: Option<&str>| {
@@ -809,7 +814,8 @@ fn files_that_belong_to_no_split_are_left_out() {
         let expected = left_out.map(|files| format!("left out {files} of no split): {reason}"));
         assert_eq!(notes::about(folder.path()), Vec::from_iter(expected), "{files:?}");
     };
-    let (of_train, of_test) = (rows(&train), rows(&test));
+    let of_train = rows(&train);
+    let of_test = rows(&test);
     assert_ne!(of_train, of_test);
     // The result of `datasets` 5.2 for the same names.
     check(
@@ -847,7 +853,8 @@ fn files_that_belong_to_no_split_are_left_out() {
 #[test]
 fn no_card_and_no_list_of_files_leads_out_of_its_folder() {
     let root = tempfile::tempdir().unwrap();
-    let (folder, secret) = (root.path().join("dataset"), root.path().join("secret"));
+    let folder = root.path().join("dataset");
+    let secret = root.path().join("secret");
     fs::create_dir_all(folder.join("inner")).unwrap();
     fs::create_dir(&secret).unwrap();
     let parquet = reference().join("hub/data/test-00000-of-00001.parquet");

@@ -122,7 +122,9 @@ fn csv_reads_alike_by_index_from_the_disk_and_in_order() {
 #[test]
 fn rows_of_many_blocks_read_alike_by_index_and_in_order_with_their_lines() {
     let files = Files::new();
-    let (mut csv, mut json, mut lines) = ("n,text\n".to_owned(), String::new(), Vec::new());
+    let mut csv = "n,text\n".to_owned();
+    let mut json = String::new();
+    let mut lines = Vec::new();
     let mut line = 2;
     for number in 0..3000 {
         if number % 500 == 499 {

@@ -70,7 +70,8 @@ impl Tensor {
         let (starts, ends) = edges(self.shape()[axis], size);
         let length = starts.iter().zip(&ends).map(|(start, end)| end - start).max().unwrap_or(1);
         let offsets = Tensor::arange(DType::I32, length).broadcast_to([size, length]);
-        let (start, end) = (count(&starts).reshape([size, 1]), count(&ends).reshape([size, 1]));
+        let start = count(&starts).reshape([size, 1]);
+        let end = count(&ends).reshape([size, 1]);
         let dimensions = Dimensions::along(axis, self.rank(), 2);
         let indices = (offsets + &start).minimum(&end - 1.0);
         (Tensor::apply(Gather { method, dimensions }, &[self, &indices]), end - start)
@@ -167,7 +168,8 @@ impl Tensor {
             }
             let mut pooled = self.clone();
             for (i, &size) in sizes.iter().enumerate() {
-                let (axis, n) = (first + i, pooled.shape()[first + i]);
+                let axis = first + i;
+                let n = pooled.shape()[first + i];
                 if n == size {
                     continue;
                 }

@@ -96,7 +96,10 @@ macro_rules! binary {
                 $crate::operation::one(inputs[0].clone())
             }
             fn vjp(&self, cx: &$crate::operation::Vjp<'_>) -> Vec<Option<$crate::Tensor>> {
-                let ($a, $b, $y, $g) = (cx.input(0), cx.input(1), cx.output(), &cx.cotangent());
+                let $a = cx.input(0);
+                let $b = cx.input(1);
+                let $y = cx.output();
+                let $g = &cx.cotangent();
                 let _ = ($a, $b, $y, $g);
                 vec![$da, $db]
             }
@@ -175,7 +178,8 @@ impl Tensor {
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
-    /// let (start, end) = (Tensor::scalar(1.0f32), Tensor::scalar(3.0f32));
+    /// let start = Tensor::scalar(1.0f32);
+    /// let end = Tensor::scalar(3.0f32);
     /// assert_eq!(start.lerp(&end, 0.25).eval()?.to_vec::<f32>()?, [1.5]);
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```

@@ -19,7 +19,9 @@ impl Operation for BroadcastInDim {
         "broadcast_to"
     }
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
-        let (from, to, axes) = (&inputs[0].shape, &self.to, &self.axes);
+        let from = &inputs[0].shape;
+        let to = &self.to;
+        let axes = &self.axes;
         let fits = axes.len() == from.rank()
             && axes.windows(2).all(|pair| pair[0] < pair[1])
             && from.iter().zip(axes).all(|(&size, &axis)| {
@@ -69,7 +71,9 @@ impl Operation for BroadcastInDim {
 /// may be too large for its dtype until then.
 fn sum_to(shape: &Shape, x: &Tensor, axes: &[isize]) -> Tensor {
     let dtype = x.dtype();
-    let (mut x, mut factors, mut is_negative) = (x, Vec::new(), false);
+    let mut x = x;
+    let mut factors = Vec::new();
+    let mut is_negative = false;
     while let Kind::Operation(operation) = &x.node.kind
         && !axes.is_empty()
     {
@@ -102,7 +106,8 @@ fn sum_to(shape: &Shape, x: &Tensor, axes: &[isize]) -> Tensor {
 /// `x` with size 1 along `axes`, if it was broadcast along all of them.
 fn unrepeated(x: &Tensor, axes: &[isize]) -> Option<Tensor> {
     let Kind::Operation(operation) = &x.node.kind else { return None };
-    let (operand_axes, operand) = (operation.broadcast_axes()?, &x.node.inputs[0]);
+    let operand_axes = operation.broadcast_axes()?;
+    let operand = &x.node.inputs[0];
     let mut shape = x.shape().to_vec();
     for &axis in axes {
         let axis = axis as usize;
@@ -131,7 +136,8 @@ impl Tensor {
     #[track_caller]
     pub fn broadcast_to(&self, shape: impl Into<Shape>) -> Tensor {
         Tensor::record("broadcast_to", || {
-            let (from, to) = (self.live()?.shape(), shape.into());
+            let from = self.live()?.shape();
+            let to = shape.into();
             if *from == to {
                 return Ok(self.clone());
             }
@@ -195,8 +201,8 @@ mod tests {
 
     #[test]
     fn a_normalization_sums_its_cotangent_once() -> crate::Result<()> {
-        let (images, channels) =
-            (TensorType::new(DType::F32, [4, 3, 5, 5]), TensorType::new(DType::F32, [1, 3, 1, 1]));
+        let images = TensorType::new(DType::F32, [4, 3, 5, 5]);
+        let channels = TensorType::new(DType::F32, [1, 3, 1, 1]);
         let types = [&images, &images, &channels, &channels, &channels].map(Clone::clone);
         let function = Function::trace("derivatives", &types, |x| {
             let [x, g, mean, scale, bias] = x else { unreachable!("five types") };

@@ -21,7 +21,8 @@ impl Operation for Cholesky {
         one(inputs[0].clone())
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
-        let (l, g) = (cx.output(), cx.cotangent());
+        let l = cx.output();
+        let g = cx.cotangent();
         // The symmetric part of L⁻ᵀ·P·L⁻¹, where P is the lower triangle of Lᵀ·g with its diagonal
         // halved.
         let product = l.transpose(-1, -2).matmul(&g).tril(0);

@@ -18,7 +18,10 @@ impl Operation for Clamp {
         one(inputs[1].clone())
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
-        let (min, x, max, g) = (cx.input(0), cx.input(1), cx.input(2), cx.cotangent());
+        let min = cx.input(0);
+        let x = cx.input(1);
+        let max = cx.input(2);
+        let g = cx.cotangent();
         let zeros = g.zeros_like();
         let below = min.gt(x).and(min.lt(max));
         vec![
@@ -51,7 +54,8 @@ impl Tensor {
     #[track_caller]
     pub fn clamp(&self, low: impl Operand, high: impl Operand) -> Tensor {
         Tensor::record("clamp", || {
-            let (low, high) = (low.to_tensor_like(self), high.to_tensor_like(self));
+            let low = low.to_tensor_like(self);
+            let high = high.to_tensor_like(self);
             let (low, high) = broadcast_both(&low, &high)?;
             let (x, low) = broadcast_both(self, &low)?;
             DTypeSet::Numbers.check(x.dtype())?;

@@ -41,7 +41,9 @@ impl Operation for CopySign {
         one(inputs[0].clone())
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
-        let (a, b, g) = (cx.input(0), cx.input(1), cx.cotangent());
+        let a = cx.input(0);
+        let b = cx.input(1);
+        let g = cx.cotangent();
         vec![Some(a.lt(0.0).eq(b.signbit()).select(&g, &-&g)), None]
     }
     fn recompute_policy(&self) -> RecomputePolicy {
@@ -52,7 +54,8 @@ impl Operation for CopySign {
         let name = function_name("copysign", &ty);
         let integer = bits(ty.dtype);
         cx.helper(&name, || {
-            let (t, bits) = (ty.stablehlo(), TensorType::new(integer, &ty.shape).stablehlo());
+            let t = ty.stablehlo();
+            let bits = TensorType::new(integer, &ty.shape).stablehlo();
             let most = (1u64 << (8 * integer.size_in_bytes() - 1)) - 1;
             format!(
                 "  func.func private @{name}(%a: {t}, %b: {t}) -> {t} {{\n    \

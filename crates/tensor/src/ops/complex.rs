@@ -74,7 +74,9 @@ impl Operation for Abs {
         one(TensorType::new(inputs[0].dtype.real(), &inputs[0].shape))
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
-        let (x, y, g) = (cx.input(0), cx.output(), cx.cotangent());
+        let x = cx.input(0);
+        let y = cx.output();
+        let g = cx.cotangent();
         if !x.dtype().is_complex() {
             return vec![Some(g * x.sign())];
         }

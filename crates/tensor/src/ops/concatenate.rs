@@ -102,7 +102,8 @@ impl Tensor {
             all_live(tensors.iter().copied())?;
             let first = first(&tensors)?;
             if let Some(t) = tensors.iter().position(|t| t.shape() != first.shape()) {
-                let (other, first) = (tensors[t].ty(), first.ty());
+                let other = tensors[t].ty();
+                let first = first.ty();
                 return Err(format!(
                     "tensor {t} is {other} and the first is {first}: their shapes must agree"
                 )

@@ -25,7 +25,8 @@ impl Operation for Convert {
         one(TensorType::new(self.to, &inputs[0].shape))
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
-        let (from, g) = (cx.input(0).dtype(), cx.cotangent());
+        let from = cx.input(0).dtype();
+        let g = cx.cotangent();
         // Rounding to integers is piecewise constant.
         vec![match (from.is_complex(), g.dtype().is_complex()) {
             (false, true) => Some(g.real().to_dtype(from)),
@@ -53,7 +54,8 @@ impl BitcastConvert {
     /// The shape of the result. If the new dtype is narrower, a last axis is added, with the parts
     /// of each element. If it is wider, the last axis is removed.
     fn shape(&self, from: &TensorType) -> Result<Shape, String> {
-        let (from_bytes, to_bytes) = (from.dtype.size_in_bytes(), self.to.size_in_bytes());
+        let from_bytes = from.dtype.size_in_bytes();
+        let to_bytes = self.to.size_in_bytes();
         let has_bits = |dtype: DType| dtype.is_float() || dtype.is_integer();
         if !has_bits(from.dtype) || !has_bits(self.to) {
             return Err(format!(

@@ -84,7 +84,8 @@ impl ConvolutionOp {
         lhs: &TensorType,
         rhs: &TensorType,
     ) -> Result<Vec<usize>, String> {
-        let (input, kernel) = (self.lhs.spatial_sizes(lhs), self.rhs.spatial_sizes(rhs));
+        let input = self.lhs.spatial_sizes(lhs);
+        let kernel = self.rhs.spatial_sizes(rhs);
         (0..input.len())
             .map(|i| {
                 let (low, high) = self.padding[i];
@@ -133,7 +134,8 @@ impl ConvolutionOp {
         (name, from): (String, TensorType),
         cx: &mut Lowering<'_>,
     ) -> (String, TensorType) {
-        let (mut to, mut high) = (from.shape.to_vec(), vec![0; from.shape.rank()]);
+        let mut to = from.shape.to_vec();
+        let mut high = vec![0; from.shape.rank()];
         to[axis] += 1;
         high[axis] = 1;
         let to = TensorType::new(from.dtype, to);
@@ -253,7 +255,8 @@ impl Operation for ConvolutionOp {
         self.method
     }
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
-        let (lhs, rhs) = (inputs[0], inputs[1]);
+        let lhs = inputs[0];
+        let rhs = inputs[1];
         let spatial = self.stride.len();
         if lhs.dtype != rhs.dtype || lhs.dtype == DType::Bool {
             return Err(format!(
@@ -276,17 +279,20 @@ impl Operation for ConvolutionOp {
                 quantity(self.feature_groups, "group")
             ));
         }
-        let (batch, out) = (lhs.shape[self.lhs.first], rhs.shape[self.rhs.first]);
+        let batch = lhs.shape[self.lhs.first];
+        let out = rhs.shape[self.rhs.first];
         if self.feature_groups == 0
             || self.feature_groups > LARGEST
-            || out % self.feature_groups != 0
+            || !out.is_multiple_of(self.feature_groups)
         {
             return Err(format!(
                 "{out} output channels cannot be split into {} groups",
                 self.feature_groups
             ));
         }
-        if self.batch_groups == 0 || batch % self.batch_groups != 0 || out % self.batch_groups != 0
+        if self.batch_groups == 0
+            || !batch.is_multiple_of(self.batch_groups)
+            || !out.is_multiple_of(self.batch_groups)
         {
             return Err(format!(
                 "a batch of {batch} cannot be split into {} groups",
@@ -308,7 +314,9 @@ impl Operation for ConvolutionOp {
         one(TensorType::new(lhs.dtype, to))
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
-        let (lhs, rhs, g) = (cx.input(0), cx.input(1), cx.cotangent());
+        let lhs = cx.input(0);
+        let rhs = cx.input(1);
+        let g = cx.cotangent();
         if [lhs, rhs, &g].iter().any(|t| t.shape().num_elements() == 0) {
             return vec![Some(lhs.zeros_like()), Some(rhs.zeros_like())];
         }

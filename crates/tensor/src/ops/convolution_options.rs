@@ -156,8 +156,9 @@ impl Convolution {
             ));
         }
         for (i, &(low, high)) in padding.iter().enumerate() {
-            let (extra, stride, dilation) =
-                (self.output_padding[i], self.stride[i], self.dilation[i]);
+            let extra = self.output_padding[i];
+            let stride = self.stride[i];
+            let dilation = self.dilation[i];
             if extra > 0 && extra >= stride.max(dilation) {
                 return Err(format!(
                     "output_padding {extra} of spatial axis {i} must be less than the stride {stride} or the dilation \

@@ -74,9 +74,10 @@ impl Form {
     fn choose(operation: &ConvolutionOp, lhs: &TensorType, rhs: &TensorType) -> Option<Form> {
         let result = operation.spatial_result(lhs, rhs).ok()?;
         let kernel = operation.rhs.spatial_sizes(rhs);
-        let (positions, taps) =
-            (result.iter().product::<usize>(), kernel.iter().product::<usize>());
-        let (batch, features) = (lhs.shape[operation.lhs.first], lhs.shape[operation.lhs.second]);
+        let positions = result.iter().product::<usize>();
+        let taps = kernel.iter().product::<usize>();
+        let batch = lhs.shape[operation.lhs.first];
+        let features = lhs.shape[operation.lhs.second];
         let out = rhs.shape[operation.rhs.first];
         let plain = operation.feature_groups == 1 && operation.batch_groups == 1;
         let all_one = |steps: &[usize]| steps.iter().all(|&step| step == 1);
@@ -117,7 +118,8 @@ impl ConvolutionOp {
             return None;
         }
         let parameters = parameters("convolution", "operand", [lhs, rhs]);
-        let (lhs, rhs) = (&parameters[0], &parameters[1]);
+        let lhs = &parameters[0];
+        let rhs = &parameters[1];
         // This is `[batch, positions…, out]`.
         let result = match form {
             Some(form) => self.product(form, lhs, rhs)?,
@@ -210,7 +212,8 @@ impl ConvolutionOp {
                 let input = self.lhs.spatial_sizes(lhs.ty());
                 let margins: Vec<_> = (0..taps.len())
                     .map(|i| {
-                        let (low, last) = (self.padding[i].0, positions[i] as i64 - 1);
+                        let low = self.padding[i].0;
+                        let last = positions[i] as i64 - 1;
                         (
                             last - low,
                             low + dilated_size(input[i], self.lhs_dilation[i]) as i64
@@ -255,8 +258,10 @@ impl ConvolutionOp {
         let features = |t: &Tensor, positions: &[usize]| {
             t.shape()[lhs.rank() - 1] / positions.iter().product::<usize>()
         };
-        let (batch, out) = (features(lhs, lhs_positions), features(rhs, rhs_positions));
-        let (l, r) = (lhs_positions.len(), rhs_positions.len());
+        let batch = features(lhs, lhs_positions);
+        let out = features(rhs, rhs_positions);
+        let l = lhs_positions.len();
+        let r = rhs_positions.len();
         // The operand whose features are the outer ones of the convolution's result is first. Then
         // the result is transposed within blocks that fit into a cache.
         if self.out.first < self.out.second {
@@ -290,7 +295,8 @@ fn concatenate(parts: &[Tensor], axis: usize) -> Tensor {
 
 /// The tensor with zeros before and after these axes. A negative number removes elements.
 fn padded(t: &Tensor, axes: &[usize], margins: &[(i64, i64)]) -> Tensor {
-    let (mut low, mut high) = (vec![0; t.rank()], vec![0; t.rank()]);
+    let mut low = vec![0; t.rank()];
+    let mut high = vec![0; t.rank()];
     for (&axis, margin) in axes.iter().zip(margins) {
         (low[axis], high[axis]) = *margin;
     }
@@ -350,7 +356,9 @@ mod tests {
         let cpu = Some(Platform::Cpu);
         let bare = Convolution::new(2);
         let padded = bare.clone().padding([(1, 1); 2]);
-        let (large, small, kernel) = ([4, 64, 32, 32], [4, 64, 4, 4], [64, 64, 3, 3]);
+        let large = [4, 64, 32, 32];
+        let small = [4, 64, 4, 4];
+        let kernel = [64, 64, 3, 3];
         assert_eq!(statements(large, kernel, &padded, cpu)?, [3, 0]);
         assert_eq!(statements(small, kernel, &padded, cpu)?, [0, 3]);
         assert_eq!(statements(large, [64, 64, 1, 1], &bare, cpu)?, [2, 1]);

@@ -83,7 +83,8 @@ impl Cumulative {
     /// whether it exists. Missing elements are zeros. This avoids `pad`, which XLA miscompiles
     /// where the axis is sharded: see `lower`.
     fn neighbor(&self, y: &Tensor, distance: usize, reverse: bool) -> (Tensor, Tensor) {
-        let (size, axis) = (y.shape()[self.axis], self.axis as isize);
+        let size = y.shape()[self.axis];
+        let axis = self.axis as isize;
         let mut fill_shape = y.shape().to_vec();
         fill_shape[self.axis] = distance;
         let fill = Tensor::zeros(y.dtype(), fill_shape);
@@ -102,7 +103,8 @@ impl Cumulative {
 
     /// The same reduction by operations with a derivative, in a logarithmic number of steps.
     fn logarithmic_steps(&self, reducer: Reducer, x: &Tensor) -> Tensor {
-        let (mut y, mut distance) = (x.clone(), 1usize);
+        let mut y = x.clone();
+        let mut distance = 1usize;
         while distance < x.shape()[self.axis] {
             let (before, exists) = self.neighbor(&y, distance, self.reverse);
             y = exists.select(&combine(reducer, &before, &y), &y);
@@ -115,7 +117,8 @@ impl Cumulative {
     /// is the sum of `gᵢ·exp(yⱼ − yᵢ)` over `i = j` and all later `i`, computed from partial sums.
     /// No exponent is above 0.
     fn log_sum_exp_vjp(&self, x: &Tensor, y: &Tensor, g: &Tensor) -> Tensor {
-        let (mut s, mut distance) = (g.clone(), 1usize);
+        let mut s = g.clone();
+        let mut distance = 1usize;
         while distance < x.shape()[self.axis] {
             let (later, exists) = self.neighbor(y, distance, !self.reverse);
             let fall = exists.select(&(y - later), &y.zeros_like());
@@ -130,10 +133,12 @@ impl Cumulative {
 impl Cumulative {
     /// The right-hand side of the statement, for an operand and the initial scalar.
     fn windows(&self, operand: &str, start: &str, ty: &TensorType) -> String {
-        let (rank, last) = (ty.shape.rank(), ty.shape[self.axis] - 1);
-        let (scalar, text) = (TensorType::scalar(ty.dtype).stablehlo(), ty.stablehlo());
-        let (mut window, mut padding) =
-            (vec!["1".to_owned(); rank], vec!["[0, 0]".to_owned(); rank]);
+        let rank = ty.shape.rank();
+        let last = ty.shape[self.axis] - 1;
+        let scalar = TensorType::scalar(ty.dtype).stablehlo();
+        let text = ty.stablehlo();
+        let mut window = vec!["1".to_owned(); rank];
+        let mut padding = vec!["[0, 0]".to_owned(); rank];
         window[self.axis] = (last + 1).to_string();
         padding[self.axis] =
             if self.reverse { format!("[0, {last}]") } else { format!("[{last}, 0]") };
@@ -158,7 +163,8 @@ impl Operation for Cumulative {
         one(inputs[0].clone())
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
-        let (x, g) = (cx.input(0), cx.cotangent());
+        let x = cx.input(0);
+        let g = cx.cotangent();
         let gradient = match self.accumulation {
             Accumulation::Reduce(Reducer::Sum) => {
                 Some(Tensor::apply(Cumulative { reverse: !self.reverse, ..self.clone() }, &[&g]))
@@ -175,7 +181,8 @@ impl Operation for Cumulative {
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         let ty = cx.result().clone();
-        let (text, rank) = (ty.stablehlo(), ty.shape.rank());
+        let text = ty.stablehlo();
+        let rank = ty.shape.rank();
         if !cx.is_partitioned() {
             let start = cx.constant(ty.dtype, &self.accumulation.identity(ty.dtype));
             return self.windows(cx.operand(0), &start, &ty);

@@ -79,14 +79,17 @@ impl Tensor {
         column: isize,
     ) -> Result<Tensor, Refusal> {
         let shape = self.live()?.shape();
-        let (row, column) = (shape.axis(row)?, shape.axis(column)?);
+        let row = shape.axis(row)?;
+        let column = shape.axis(column)?;
         if row == column {
             return Err(format!("rows and columns are the same axis {row} of {shape}").into());
         }
         let mut order: Vec<usize> = (0..self.rank()).filter(|&a| a != row && a != column).collect();
         order.extend([row, column]);
         let x = self.permute_axes(order);
-        let (rank, rows, columns) = (x.rank(), self.shape()[row], self.shape()[column]);
+        let rank = x.rank();
+        let rows = self.shape()[row];
+        let columns = self.shape()[column];
         let n = length(rows, columns, offset);
         if n == 0 {
             let mut shape_without_diagonal = x.shape().to_vec();
@@ -123,7 +126,8 @@ impl Tensor {
         }
         // Above the main diagonal the elements are in the first rows; below it, in the first
         // columns.
-        let (mut high, zeros) = (vec![0; self.rank()], vec![0; self.rank()]);
+        let mut high = vec![0; self.rank()];
+        let zeros = vec![0; self.rank()];
         high[self.rank() - 1] = skipped as i64;
         let padded = self.pad(&zero, &vec![0; self.rank()], &high, &zeros);
         let spread = padded.unsqueeze(if offset >= 0 { -1 } else { -2 });

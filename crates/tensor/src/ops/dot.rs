@@ -47,7 +47,8 @@ impl DotGeneral {
     /// of stacks of matrices, if that needs no transpose. XLA's CPU compiler takes a third more time
     /// for the several axes of heads that share keys.
     fn product_of_stacks(&self, lhs: &Tensor, rhs: &Tensor) -> Option<Tensor> {
-        let (lhs_free, rhs_free) = (self.lhs_free(lhs.rank()), self.rhs_free(rhs.rank()));
+        let lhs_free = self.lhs_free(lhs.rank());
+        let rhs_free = self.rhs_free(rhs.rank());
         let groups = [&lhs_free, &self.lhs_contracting, &rhs_free, &self.rhs_contracting];
         let is_run = |axes: &Vec<usize>| axes.windows(2).all(|pair| pair[0] + 1 == pair[1]);
         if groups.iter().any(|axes| axes.is_empty() || !is_run(axes))
@@ -218,7 +219,8 @@ impl Operation for DotGeneral {
         self.method
     }
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
-        let (lhs, rhs) = (inputs[0], inputs[1]);
+        let lhs = inputs[0];
+        let rhs = inputs[1];
         if lhs.dtype != rhs.dtype {
             return Err(format!(
                 "the dtypes differ: {lhs} and {rhs}; convert one of them with to_dtype()"
@@ -259,7 +261,9 @@ impl Operation for DotGeneral {
         one(TensorType::new(lhs.dtype, shape))
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
-        let (lhs, rhs, g) = (cx.input(0), cx.input(1), cx.cotangent());
+        let lhs = cx.input(0);
+        let rhs = cx.input(1);
+        let g = cx.cotangent();
         let batch = self.lhs_batch.len();
         let lhs_free = self.lhs_free(lhs.rank()).len();
         let left = Side {
@@ -385,12 +389,13 @@ impl Tensor {
         Tensor::record("dot_general", || {
             let rhs = rhs.as_tensor();
             all_live([self, rhs])?;
-            let (left, right) = (self.shape(), rhs.shape());
+            let left = self.shape();
+            let right = rhs.shape();
             let batch = (left.indices(batch.0.as_axes())?, right.indices(batch.1.as_axes())?);
             let contracting =
                 (left.indices(contracting.0.as_axes())?, right.indices(contracting.1.as_axes())?);
-            let (batch, contracting) =
-                ((&batch.0[..], &batch.1[..]), (&contracting.0[..], &contracting.1[..]));
+            let batch = (&batch.0[..], &batch.1[..]);
+            let contracting = (&contracting.0[..], &contracting.1[..]);
             Ok(self.product("dot_general", rhs, batch, contracting))
         })
     }
@@ -449,7 +454,8 @@ impl Tensor {
             .into());
         }
         let inner = rhs.rank().saturating_sub(2);
-        let (k, l) = (self.size(-1), rhs.shape()[inner]);
+        let k = self.size(-1);
+        let l = rhs.shape()[inner];
         if k != l {
             return Err(format!(
                 "cannot multiply {} by {}: the last axis of the left has {k} elements, the rows of the right are {l}",
@@ -603,7 +609,8 @@ mod tests {
                 (0..256 * columns).map(|i| ((i * i + i / columns) % 7) as f32 - 3.0).collect();
             elements
         };
-        let (lhs, rhs) = (matrix(129), matrix(128));
+        let lhs = matrix(129);
+        let rhs = matrix(128);
         let product = Tensor::from_slice(&lhs, [2, 128, 129]).dot_general(
             Tensor::from_slice(&rhs, [2, 128, 128]),
             ([], []),
@@ -630,7 +637,8 @@ mod tests {
         let product = |x: &[Tensor]| x[0].dot_general(&x[1], (0, 2), ([1, 2], [3, 4]));
         let spread = operands[1].permute([2, 3, 4, 0, 1]).reshape([2, 3, 4, 1, 1, 3, 2]);
         let sums = (operands[0].reshape([2, 3, 4, 2, 5, 1, 1]) * spread).sum([1, 2]);
-        let (product_of_operands, sums) = (product(&operands).eval()?, sums.eval()?);
+        let product_of_operands = product(&operands).eval()?;
+        let sums = sums.eval()?;
         assert_eq!(product_of_operands.to_vec::<f32>()?, sums.to_vec::<f32>()?);
 
         let types = shapes.map(|shape| TensorType::new(DType::F32, shape));

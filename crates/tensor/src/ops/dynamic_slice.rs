@@ -32,7 +32,8 @@ impl Operation for DynamicSlice {
         one(TensorType::new(inputs[0].dtype, self.sizes.as_slice()))
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
-        let (g, zeros) = (cx.cotangent(), cx.input(0).zeros_like());
+        let g = cx.cotangent();
+        let zeros = cx.input(0).zeros_like();
         let inputs: Vec<&Tensor> = [&zeros, &g].into_iter().chain(&cx.inputs[1..]).collect();
         let gradient = Tensor::apply(DynamicUpdateSlice, &inputs);
         [Some(gradient)].into_iter().chain(no_cotangents(cx.inputs.len() - 1)).collect()
@@ -58,7 +59,8 @@ impl Operation for DynamicUpdateSlice {
         one(inputs[0].clone())
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
-        let (g, update) = (cx.cotangent(), cx.input(1));
+        let g = cx.cotangent();
+        let update = cx.input(1);
         let zeros = update.zeros_like();
         let starts = &cx.inputs[2..];
         let to_operand: Vec<&Tensor> = [&g, &zeros].into_iter().chain(starts).collect();

@@ -38,7 +38,9 @@ impl Operation for XLogY {
         one(inputs[0].clone())
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
-        let (x, y, g) = (cx.input(0), cx.input(1), cx.cotangent());
+        let x = cx.input(0);
+        let y = cx.input(1);
+        let g = cx.cotangent();
         let is_zero = x.eq(0.0).and(y.le(0.0));
         let zeros = g.zeros_like();
         vec![
@@ -50,8 +52,8 @@ impl Operation for XLogY {
         let ty = cx.result().clone();
         let name = function_name("xlogy", &ty);
         cx.helper(&name, || {
-            let (t, mask) =
-                (ty.stablehlo(), TensorType::new(crate::DType::Bool, &ty.shape).stablehlo());
+            let t = ty.stablehlo();
+            let mask = TensorType::new(crate::DType::Bool, &ty.shape).stablehlo();
             format!(
                 "  func.func private @{name}(%x: {t}, %y: {t}) -> {t} {{\n    \
                  %zero = stablehlo.constant dense<0.0> : {t}\n    \
@@ -121,7 +123,8 @@ composed! {
 /// of a tie. Second derivatives would then be 0 at a tie. With one comparison, all derivatives are
 /// exact.
 fn larger_and_below(a: &Tensor, b: &Tensor) -> (Tensor, Tensor) {
-    let (a_is_larger, difference) = (a.ge(b), a - b);
+    let a_is_larger = a.ge(b);
+    let difference = a - b;
     let below = a_is_larger.select(&-&difference, &difference);
     let equal_infinities = a.eq(b).and(a.is_inf());
     (a_is_larger.select(a, b), equal_infinities.select(&below.zeros_like(), &below))

@@ -111,7 +111,8 @@ impl Operation for Fft {
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         let kind = self.kind.method().to_uppercase();
-        let (operand, result) = (cx.operand_type(0).clone(), cx.result().clone());
+        let operand = cx.operand_type(0).clone();
+        let result = cx.result().clone();
         let transform = |of: &str, cx: &Lowering<'_>| {
             format!(
                 "stablehlo.fft {of}, type = {kind}, length = {:?} : {}",

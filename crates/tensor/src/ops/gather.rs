@@ -237,7 +237,8 @@ impl Operation for Gather {
         ))
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
-        let (operand, indices) = (cx.input(0), cx.input(1));
+        let operand = cx.input(0);
+        let indices = cx.input(1);
         // A frequent index makes a long sum.
         let g = wide(&cx.cotangent());
         let zeros = Tensor::zeros(g.dtype(), operand.shape());
@@ -424,7 +425,8 @@ impl Tensor {
         Tensor::record("take_along_axis", || {
             let indices = indices.as_tensor();
             let axis = indexed_axis(self, axis, indices)?;
-            let (mut shape, mut indices_shape) = (self.shape().to_vec(), indices.shape().to_vec());
+            let mut shape = self.shape().to_vec();
+            let mut indices_shape = indices.shape().to_vec();
             let fits = shape.len() == indices_shape.len()
                 && (0..shape.len()).all(|a| {
                     a == axis
@@ -508,7 +510,8 @@ pub(super) fn fits_into(
     whole: &Tensor,
     axis: usize,
 ) -> Result<(), String> {
-    let (small, large) = (part.shape(), whole.shape());
+    let small = part.shape();
+    let large = whole.shape();
     if small.rank() == large.rank() && (0..small.rank()).all(|a| a == axis || small[a] <= large[a])
     {
         return Ok(());

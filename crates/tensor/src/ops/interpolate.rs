@@ -212,8 +212,9 @@ impl Tensor {
 
     /// The elements at these positions, in ascending order, along an axis.
     fn copied(&self, method: &'static str, axis: usize, positions: &[usize]) -> Tensor {
-        let (from, to) = (self.shape()[axis], positions.len());
-        if to % from == 0
+        let from = self.shape()[axis];
+        let to = positions.len();
+        if to.is_multiple_of(from)
             && positions.iter().enumerate().all(|(i, &position)| position == i / (to / from))
         {
             return if to == from {
@@ -229,7 +230,8 @@ impl Tensor {
                 .enumerate()
                 .all(|(i, &position)| position == positions[0] + i * step)
         {
-            let (start, end) = (positions[0] as isize, (positions[0] + (to - 1) * step) as isize);
+            let start = positions[0] as isize;
+            let end = (positions[0] + (to - 1) * step) as isize;
             return self.slice_along(axis as isize, start..=end, step);
         }
         let indices = Tensor::from_slice(

@@ -54,7 +54,8 @@ impl Tensor {
     pub fn nonzero_static(&self, size: usize, fill: i32) -> Tensor {
         Tensor::record("nonzero_static", || {
             self.live()?;
-            let (count, rank) = (self.shape().num_elements(), self.rank());
+            let count = self.shape().num_elements();
+            let rank = self.rank();
             if count > i32::MAX as usize {
                 return Err(format!("{} has more elements than an i32 can count", self.ty()).into());
             }

@@ -71,7 +71,8 @@ pub struct MeanWeight {
 #[track_caller]
 pub fn with_mean_weight(mean: &Tensor, weight: &Tensor) -> Result<Tensor, Refusal> {
     let _scope = Scope::open();
-    let (ty, weight_ty) = (mean.live()?.ty(), weight.live()?.ty());
+    let ty = mean.live()?.ty();
+    let weight_ty = weight.live()?.ty();
     let is_real = |ty: &TensorType| ty.shape.rank() == 0 && !ty.dtype.is_complex();
     if !is_real(ty) || !ty.dtype.is_float() || !is_real(weight_ty) {
         return Err(format!(
@@ -184,8 +185,10 @@ mod tests {
 
     #[test]
     fn a_weight_passes_linear_functions_only() {
-        let (x, y) = (vector(), vector());
-        let (a, b) = (mean(&x), mean(&y));
+        let x = vector();
+        let y = vector();
+        let a = mean(&x);
+        let b = mean(&y);
         let is_high = a.gt(1.0);
         for (i, (scalar, expected)) in [
             (a.clone(), 1),

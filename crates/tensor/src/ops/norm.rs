@@ -47,7 +47,8 @@ fn norm(operand: &Tensor, p: f64, axes: &[isize], keepdim: bool) -> Result<Tenso
     let sum = |x: &Tensor| x.reduce("sum", Reducer::Sum, axes, keepdim);
     let norm = if p == 2.0 {
         let small = Tensor::full(x.dtype(), [], small_factor(x.dtype()));
-        let (squares, scaled) = (sum(&(&x * &x)), &x * &small);
+        let squares = sum(&(&x * &x));
+        let scaled = &x * &small;
         let scaled_root = sum(&(&scaled * &scaled)).safe_sqrt() / small;
         squares.is_finite().select(&squares.safe_sqrt(), &scaled_root)
     } else if p == 1.0 {

@@ -108,7 +108,8 @@ impl Tensor {
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
-    /// let (x, n) = (Tensor::scalar(1.5f32), Tensor::scalar(2i32));
+    /// let x = Tensor::scalar(1.5f32);
+    /// let n = Tensor::scalar(2i32);
     /// let both = Tensor::optimization_barrier(&[&x, &n]);
     /// assert_eq!(both[1].eval()?.to_vec::<i32>()?, [2]);
     /// # Ok::<(), fulmen_tensor::Error>(())

@@ -20,7 +20,8 @@ impl Operation for Pad {
         "pad"
     }
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
-        let (from, value) = (inputs[0], inputs[1]);
+        let from = inputs[0];
+        let value = inputs[1];
         let rank = from.shape.rank();
         if value.shape.rank() != 0 || value.dtype != from.dtype {
             return Err(format!(
@@ -36,8 +37,9 @@ impl Operation for Pad {
         let mut shape = Vec::with_capacity(rank);
         for (i, &size) in from.shape.iter().enumerate() {
             // This cannot overflow 128 bits.
-            let (low, high, interior) =
-                (self.low[i].into(), self.high[i].into(), self.interior[i] as i128);
+            let low = self.low[i].into();
+            let high = self.high[i].into();
+            let interior = self.interior[i] as i128;
             within_reach("low", i, low)?;
             within_reach("high", i, high)?;
             within_reach("interior", i, interior)?;
@@ -71,7 +73,8 @@ impl Operation for Pad {
         &self,
         order: &AxisOrder,
     ) -> Option<(Box<dyn Operation>, Option<AxisOrder>)> {
-        let (low, high) = (order.reorder(&self.low), order.reorder(&self.high));
+        let low = order.reorder(&self.low);
+        let high = order.reorder(&self.high);
         Some((
             Box::new(Pad { low, high, interior: order.reorder(&self.interior) }),
             Some(order.clone()),

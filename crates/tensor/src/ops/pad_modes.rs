@@ -26,7 +26,8 @@ pub enum PadMode {
 impl PadMode {
     /// Checks that an axis of this size can be padded by up to `most` elements on a side.
     fn check(self, axis: usize, size: usize, most: i64) -> Result<(), String> {
-        let (most, size) = (i128::from(most), size as i128);
+        let most = i128::from(most);
+        let size = size as i128;
         let problem = match self {
             _ if most <= 0 => return Ok(()),
             PadMode::Reflect if most >= size => {
@@ -70,7 +71,8 @@ impl Tensor {
             };
             let mut padded = self.clone();
             for (i, &(low, high)) in padding.iter().enumerate() {
-                let (axis, size) = (first + i, self.shape()[first + i]);
+                let axis = first + i;
+                let size = self.shape()[first + i];
                 within_reach("padding", axis, low.into())?;
                 within_reach("padding", axis, high.into())?;
                 mode.check(axis, size, low.max(high))?;
@@ -95,7 +97,8 @@ impl Tensor {
             }
             // Elements are cut off last, since the padding may copy them.
             let rank = self.rank();
-            let (mut low, mut high) = (vec![0; rank], vec![0; rank]);
+            let mut low = vec![0; rank];
+            let mut high = vec![0; rank];
             for (i, &(before, after)) in padding.iter().enumerate() {
                 let is_constant = matches!(mode, PadMode::Constant(_) | PadMode::Zeros);
                 (low[first + i], high[first + i]) =
@@ -127,7 +130,8 @@ impl Tensor {
             PadMode::Circular => self.narrow(axis, 0, high),
             _ => self.narrow(axis, size - 1, 1).repeat_interleave(high, axis),
         };
-        let (before, after) = ((low > 0).then(before), (high > 0).then(after));
+        let before = (low > 0).then(before);
+        let after = (high > 0).then(after);
         let parts: Vec<Tensor> = before.into_iter().chain([self.clone()]).chain(after).collect();
         if parts.len() == 1 { self.clone() } else { Tensor::concatenate(&parts, axis) }
     }

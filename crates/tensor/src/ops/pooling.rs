@@ -28,8 +28,9 @@ impl Windows {
     pub(super) fn result(&self, from: &TensorType) -> Result<TensorType, String> {
         let mut shape = Vec::with_capacity(self.size.len());
         for (axis, &size) in from.shape.iter().enumerate() {
-            let (window, stride, (low, high)) =
-                (self.size[axis], self.stride[axis], self.padding[axis]);
+            let window = self.size[axis];
+            let stride = self.stride[axis];
+            let (low, high) = self.padding[axis];
             let dilation = self.dilation[axis];
             if window == 0 || stride == 0 {
                 return Err(format!(
@@ -97,7 +98,8 @@ impl Operation for ReduceWindow {
         one(self.windows.result(inputs[0])?)
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
-        let (x, g) = (cx.input(0), cx.cotangent());
+        let x = cx.input(0);
+        let g = cx.cotangent();
         if g.shape().num_elements() == 0 {
             return vec![Some(x.zeros_like())];
         }
@@ -118,7 +120,8 @@ impl Operation for ReduceWindow {
         // Each element of the input gets the sum of the cotangents of the windows that contain it.
         // So the cotangent is dilated by the stride, padded, and summed over windows of the same
         // size with stride 1.
-        let (mut low, mut high) = (Vec::new(), Vec::new());
+        let mut low = Vec::new();
+        let mut high = Vec::new();
         for axis in 0..x.rank() {
             let window = dilated_size(w.size[axis], w.dilation[axis]) as i64;
             let before = window - 1 - w.padding[axis].0;
@@ -127,7 +130,8 @@ impl Operation for ReduceWindow {
             high.push(x.shape()[axis] as i64 + window - 1 - spread - before);
         }
         let interior: Vec<usize> = w.stride.iter().map(|s| s - 1).collect();
-        let (stride, padding) = (vec![1; x.rank()], vec![(0, 0); x.rank()]);
+        let stride = vec![1; x.rank()];
+        let padding = vec![(0, 0); x.rank()];
         let windows =
             Windows { size: w.size.clone(), stride, padding, dilation: w.dilation.clone() };
         let operation = ReduceWindow { method: self.method, reducer: Reducer::Sum, windows };
@@ -148,10 +152,8 @@ impl Operation for ReduceWindow {
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         let dtype = cx.result().dtype;
-        let (scalar, start) = (
-            TensorType::scalar(dtype).stablehlo(),
-            cx.constant(dtype, &self.reducer.identity(dtype)),
-        );
+        let scalar = TensorType::scalar(dtype).stablehlo();
+        let start = cx.constant(dtype, &self.reducer.identity(dtype));
         format!(
             "\"stablehlo.reduce_window\"({}, {start}) ({{ ^bb0(%a: {scalar}, %b: {scalar}): \
              %r = {} %a, %b : {scalar} \"stablehlo.return\"(%r) : ({scalar}) -> () }}) {{{}}} : ({}, {scalar}) -> {}",
@@ -285,8 +287,9 @@ impl Pooling {
             ));
         }
         let high = (0..n).map(|i| {
-            let (size, window, stride) =
-                (operand.shape()[i + 2] as i128, extents[i] as i128, self.stride[i] as i128);
+            let size = operand.shape()[i + 2] as i128;
+            let window = extents[i] as i128;
+            let stride = self.stride[i] as i128;
             let padding = self.padding[i] as i128;
             let room = size + 2 * padding - window;
             if !self.ceil_mode || room < 0 || stride == 0 {
@@ -330,7 +333,8 @@ impl Pooling {
         }
         let mut counts = Tensor::ones(dtype, []);
         for i in 0..n {
-            let (size, padding) = (operand.shape()[i + 2] as f64, self.padding[i] as f64);
+            let size = operand.shape()[i + 2] as f64;
+            let padding = self.padding[i] as f64;
             let (low, high) =
                 if self.count_include_pad { (-padding, size + padding) } else { (0.0, size) };
             let dilation = self.dilation[i] as f64;

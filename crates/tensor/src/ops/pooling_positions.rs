@@ -40,8 +40,8 @@ impl Operation for MaxPoolWithIndices {
         let dtype = cx.operand_type(0).dtype;
         let least = cx.constant(dtype, &Reducer::Max.identity(dtype));
         let nowhere = cx.constant(DType::I32, &i32::MAX.to_string());
-        let (scalar, position) =
-            (TensorType::scalar(dtype).stablehlo(), TensorType::scalar(DType::I32).stablehlo());
+        let scalar = TensorType::scalar(dtype).stablehlo();
+        let position = TensorType::scalar(DType::I32).stablehlo();
         let body = selection(dtype, Reducer::Max);
         let types: Vec<String> =
             [cx.operand_type(0), cx.operand_type(1)].iter().map(|ty| ty.stablehlo()).collect();
@@ -63,8 +63,8 @@ impl Operation for MaxPoolWithIndices {
 /// The StableHLO statements that select one of the elements `%a` at `%i` and `%b` at `%j`: the
 /// extreme, a NaN, or the first of tied elements. The results are `%r` at `%k`.
 pub(super) fn selection(dtype: DType, reducer: Reducer) -> String {
-    let (scalar, position) =
-        (TensorType::scalar(dtype).stablehlo(), TensorType::scalar(DType::I32).stablehlo());
+    let scalar = TensorType::scalar(dtype).stablehlo();
+    let position = TensorType::scalar(DType::I32).stablehlo();
     let compare = |name: &str, direction: &str, a: &str, b: &str, ty: &str| {
         format!("%{name} = stablehlo.compare {direction}, %{a}, %{b} : ({ty}, {ty}) -> tensor<i1> ")
     };

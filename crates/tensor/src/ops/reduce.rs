@@ -213,7 +213,8 @@ macro_rules! reductions {
             #[track_caller]
             pub fn $method(&self, $($arg: $ty),*) -> $result {
                 $crate::Tensor::record(stringify!($method), || {
-                    let ($x, $keepdim) = (self.live()?, false);
+                    let $x = self.live()?;
+                    let $keepdim = false;
                     $value
                 })
             }
@@ -222,7 +223,8 @@ macro_rules! reductions {
             #[track_caller]
             pub fn $kept(&self, $($arg: $ty),*) -> $result {
                 $crate::Tensor::record(stringify!($method), || {
-                    let ($x, $keepdim) = (self.live()?, true);
+                    let $x = self.live()?;
+                    let $keepdim = true;
                     $value
                 })
             }

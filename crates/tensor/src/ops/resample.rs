@@ -91,8 +91,10 @@ pub(super) fn greatest_common_divisor(a: usize, b: usize) -> usize {
 /// `j` below the stride, ordered by their offsets. `None` if this takes too many slices.
 fn phases(taps: &[Taps], from: usize) -> Option<Vec<Vec<Run>>> {
     let count = greatest_common_divisor(from, taps.len());
-    let (stride, step) = (taps.len() / count, from / count);
-    let (mut phases, mut slices) = (Vec::new(), 0);
+    let stride = taps.len() / count;
+    let step = from / count;
+    let mut phases = Vec::new();
+    let mut slices = 0;
     for j in 0..stride {
         let mut runs: BTreeMap<i64, Run> = BTreeMap::new();
         for (q, taps) in taps.iter().skip(j).step_by(stride).enumerate() {
@@ -153,13 +155,15 @@ fn sums_by_slices(x: &Tensor, axis: usize, to: usize, phases: &[Vec<Run>]) -> Te
     for runs in phases {
         let mut sum: Option<Tensor> = None;
         for run in runs {
-            let (mut start, mut limit, mut stride) =
-                (zeros.clone(), x.shape().to_vec(), vec![1; x.rank()]);
+            let mut start = zeros.clone();
+            let mut limit = x.shape().to_vec();
+            let mut stride = vec![1; x.rank()];
             start[axis] = run.start;
             limit[axis] = run.start + (run.weights.len() - 1) * step + 1;
             stride[axis] = step;
             let mut part = scale(&x.slice(&start, &limit, &stride), axis, &run.weights);
-            let (mut low, mut high) = (vec![0; x.rank()], vec![0; x.rank()]);
+            let mut low = vec![0; x.rank()];
+            let mut high = vec![0; x.rank()];
             low[axis] = run.first as i64;
             high[axis] = (count - run.first - run.weights.len()) as i64;
             let is_whole = run.weights.len() == count;
@@ -199,7 +203,8 @@ fn longest(taps: &[Taps]) -> usize {
 fn sums_by_gathers(method: &'static str, x: &Tensor, axis: usize, taps: &[Taps]) -> Tensor {
     let mut sum = Tensor::zeros(x.dtype(), []);
     let input = x.clone();
-    let (from, owned) = (x.shape()[axis], taps.to_vec());
+    let from = x.shape()[axis];
+    let owned = taps.to_vec();
     let dimensions = Dimensions::along(axis, x.rank(), 1);
     let forward = |x: &[Tensor]| {
         for t in 0..longest(taps) {

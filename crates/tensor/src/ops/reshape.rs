@@ -116,7 +116,8 @@ impl Tensor {
     pub fn flatten(&self, start: isize, end: isize) -> Tensor {
         Tensor::record("flatten", || {
             let shape = self.live()?.shape();
-            let (start, end) = (shape.axis(start)?, shape.axis(end)?);
+            let start = shape.axis(start)?;
+            let end = shape.axis(end)?;
             if start > end {
                 return Err(format!("the first axis {start} comes after the last, {end}").into());
             }

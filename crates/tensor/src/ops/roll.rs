@@ -18,7 +18,8 @@ impl Tensor {
     #[track_caller]
     pub fn roll(&self, shifts: impl AsAxes, axes: impl AsAxes) -> Tensor {
         Tensor::record("roll", || {
-            let (shifts, axes) = (shifts.as_axes(), axes.as_axes());
+            let shifts = shifts.as_axes();
+            let axes = axes.as_axes();
             self.live()?;
             if shifts.len() != axes.len() {
                 return Err(format!(
@@ -35,10 +36,8 @@ impl Tensor {
                 // A size of an axis fits an isize.
                 let shift = if size == 0 { 0 } else { shift.rem_euclid(size as isize) as usize };
                 if shift != 0 {
-                    let (head, tail) = (
-                        rolled.narrow(axis, 0, size - shift),
-                        rolled.narrow(axis, size - shift, shift),
-                    );
+                    let head = rolled.narrow(axis, 0, size - shift);
+                    let tail = rolled.narrow(axis, size - shift, shift);
                     rolled = Tensor::concatenate(&[&tail, &head], axis);
                 }
             }

@@ -51,7 +51,8 @@ composed! {
 
 fn floor_divide(a: &Tensor, b: &Tensor) -> Tensor {
     // The quotient has no gradient, so nothing is kept for it.
-    let (a, b) = (a.detach(), b.detach());
+    let a = a.detach();
+    let b = b.detach();
     if a.dtype().is_unsigned() {
         return a / b;
     }

@@ -146,7 +146,9 @@ impl Operation for Scatter {
         self.combine == Combine::Add && self.dimensions.are_along_first_axis()
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
-        let (operand, indices, updates) = (cx.input(0), cx.input(1), cx.input(2));
+        let operand = cx.input(0);
+        let indices = cx.input(1);
+        let updates = cx.input(2);
         let cotangent = cx.cotangent();
         let dtype = cotangent.dtype();
         let g = wide(&cotangent);
@@ -275,7 +277,8 @@ fn operands(
     if combine != Combine::Set {
         DTypeSet::Numbers.check(dtype)?;
     }
-    let (operand, updates) = (operand.to_dtype(dtype), updates.to_dtype(dtype));
+    let operand = operand.to_dtype(dtype);
+    let updates = updates.to_dtype(dtype);
     Ok(if combine.is_wide() {
         (dtype, wide(&operand), wide(&updates))
     } else {
@@ -368,7 +371,8 @@ methods! {
     /// ```
     /// use fulmen_tensor::{Combine, Tensor};
     /// let x = Tensor::from_slice(&[1.0f32, 5.0], [2]);
-    /// let (at, new) = (Tensor::from_slice(&[0i32, 0, 1], [3]), Tensor::from_slice(&[3.0f32, 2.0, 4.0], [3]));
+    /// let at = Tensor::from_slice(&[0i32, 0, 1], [3]);
+    /// let new = Tensor::from_slice(&[3.0f32, 2.0, 4.0], [3]);
     /// assert_eq!(x.scatter_reduce(0, &at, &new, Combine::Max).eval()?.to_vec::<f32>()?, [3.0, 5.0]);
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
@@ -430,7 +434,8 @@ impl Tensor {
         let (dtype, to, updates) = operands(combine, self, updates)?;
         let axis = indexed_axis(self, axis, indices)?;
         fits_into("the indices", indices, self, axis)?;
-        let (part, updates_shape) = (indices.shape(), updates.shape());
+        let part = indices.shape();
+        let updates_shape = updates.shape();
         if updates_shape.rank() != part.rank()
             || part
                 .iter()
@@ -445,7 +450,8 @@ impl Tensor {
             .into());
         }
         let clamped = bounds::along(self.shape(), axis, indices, OutOfBounds::PastEnd)?;
-        let (zeros, step) = (vec![0; part.rank()], vec![1; part.rank()]);
+        let zeros = vec![0; part.rank()];
+        let step = vec![1; part.rank()];
         let updates = updates.slice(&zeros, part, &step);
         // Pad the indices to the size of this tensor along the other axes. The padding is out of
         // range.
@@ -483,7 +489,8 @@ impl Tensor {
         combine: Combine,
     ) -> Tensor {
         Tensor::record("scatter_nd", || {
-            let (indices, updates) = (indices.as_tensor(), updates.as_tensor());
+            let indices = indices.as_tensor();
+            let updates = updates.as_tensor();
             let (dtype, to, updates) = operands(combine, self, updates)?;
             check_points(self, indices)?;
             if indices.size(-1) == 0 {

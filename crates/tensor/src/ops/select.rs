@@ -16,7 +16,8 @@ impl Operation for Select {
         one(inputs[1].clone())
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
-        let (condition, g) = (cx.input(0), cx.cotangent());
+        let condition = cx.input(0);
+        let g = cx.cotangent();
         let zeros = g.zeros_like();
         vec![None, Some(condition.select(&g, &zeros)), Some(condition.select(&zeros, &g))]
     }
@@ -61,8 +62,8 @@ impl Tensor {
             }
             let like = on_true.tensor().or(on_false.tensor()).cloned();
             let like = like.unwrap_or_else(|| Tensor::full(DType::F32, [], 0.0));
-            let (on_true, on_false) =
-                (on_true.to_tensor_like(&like), on_false.to_tensor_like(&like));
+            let on_true = on_true.to_tensor_like(&like);
+            let on_false = on_false.to_tensor_like(&like);
             let (on_true, on_false) = broadcast_both(&on_true, &on_false)?;
             let shape = self.shape().broadcast(on_true.shape())?;
             let condition = self.broadcast_to(&shape);

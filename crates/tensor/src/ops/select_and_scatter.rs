@@ -56,10 +56,8 @@ impl Operation for SelectAndScatter {
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         let dtype = cx.result().dtype;
-        let (scalar, zero) = (
-            TensorType::scalar(dtype).stablehlo(),
-            cx.constant(dtype, &Reducer::Sum.identity(dtype)),
-        );
+        let scalar = TensorType::scalar(dtype).stablehlo();
+        let zero = cx.constant(dtype, &Reducer::Sum.identity(dtype));
         let wins = if self.reducer == Reducer::Max { "GE" } else { "LE" };
         format!(
             "\"stablehlo.select_and_scatter\"({}, {zero}) ({{ ^bb0(%a: {scalar}, %b: {scalar}): \
@@ -112,8 +110,10 @@ impl SelectAndScatter {
             return None;
         }
         let parameters = parameters("select_and_scatter", "operand", [x, g]);
-        let (x, g) = (&parameters[0], &parameters[1]);
-        let (rank, ones) = (x.rank(), vec![1; x.rank()]);
+        let x = &parameters[0];
+        let g = &parameters[1];
+        let rank = x.rank();
+        let ones = vec![1; x.rank()];
         let axes: Vec<_> = (0..rank).collect();
         let grid = WindowGrid { counts: size, stride: &ones, sizes: g.shape(), dilation: stride };
         let elements = windows(x, &axes, &grid);

@@ -65,7 +65,8 @@ impl Operation for AllGather {
             return shards;
         }
         let shards = cx.statement(shards);
-        let (ty, whole) = (cx.result(), Sharding::replicated());
+        let ty = cx.result();
+        let whole = Sharding::replicated();
         constraint(&shards, &whole, ty)
     }
 }

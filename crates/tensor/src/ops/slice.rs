@@ -38,7 +38,9 @@ impl Operation for Slice {
             ));
         }
         for axis in 0..rank {
-            let (start, limit, stride) = (self.start[axis], self.limit[axis], self.stride[axis]);
+            let start = self.start[axis];
+            let limit = self.limit[axis];
+            let stride = self.stride[axis];
             if start > limit || limit > from[axis] || stride == 0 {
                 return Err(format!(
                     "{start}..{limit} in steps of {stride} is not within axis {axis} of {from}"
@@ -72,7 +74,8 @@ impl Operation for Slice {
         &self,
         order: &AxisOrder,
     ) -> Option<(Box<dyn Operation>, Option<AxisOrder>)> {
-        let (start, limit) = (order.reorder(&self.start), order.reorder(&self.limit));
+        let start = order.reorder(&self.start);
+        let limit = order.reorder(&self.limit);
         Some((
             Box::new(Slice { start, limit, stride: order.reorder(&self.stride) }),
             Some(order.clone()),
@@ -111,7 +114,8 @@ impl Tensor {
         Tensor::record("narrow", || {
             self.live()?;
             let axis = self.shape().axis(axis)?;
-            let (mut from, mut limit) = (vec![0; self.rank()], self.shape().to_vec());
+            let mut from = vec![0; self.rank()];
+            let mut limit = self.shape().to_vec();
             let size = limit[axis];
             from[axis] = start;
             limit[axis] = start.saturating_add(length);
@@ -158,8 +162,9 @@ impl Tensor {
                 Bound::Included(&i) => after(i),
                 Bound::Excluded(&i) => edge(i),
             };
-            let (mut from, mut limit, mut stride) =
-                (vec![0; self.rank()], self.shape().to_vec(), vec![1; self.rank()]);
+            let mut from = vec![0; self.rank()];
+            let mut limit = self.shape().to_vec();
+            let mut stride = vec![1; self.rank()];
             (from[axis], limit[axis], stride[axis]) = (start, end.max(start), step);
             Ok(self.slice(&from, &limit, &stride))
         })
@@ -234,8 +239,9 @@ pub(super) fn windows(t: &Tensor, axes: &[usize], grid: &WindowGrid<'_>) -> Vec<
     let WindowGrid { counts, stride: window_stride, sizes, dilation } = grid;
     (0..counts.iter().product())
         .map(|window: usize| {
-            let (mut start, mut limit, mut stride) =
-                (vec![0; t.rank()], t.shape().to_vec(), vec![1; t.rank()]);
+            let mut start = vec![0; t.rank()];
+            let mut limit = t.shape().to_vec();
+            let mut stride = vec![1; t.rank()];
             let mut rest = window;
             for (i, &axis) in axes.iter().enumerate().rev() {
                 start[axis] = rest % counts[i] * window_stride[i];

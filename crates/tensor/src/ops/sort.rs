@@ -96,7 +96,9 @@ impl Sort {
         let mut text = String::new();
         for (i, &dtype) in self.dtypes[..self.keys].iter().enumerate() {
             let scalar = TensorType::scalar(dtype).stablehlo();
-            let (mut a, mut b, mut kind) = (format!("%a{i}"), format!("%b{i}"), "");
+            let mut a = format!("%a{i}");
+            let mut b = format!("%b{i}");
+            let mut kind = "";
             if let Some(nan) = nan(dtype) {
                 // The total order distinguishes −0 from 0, and NaNs from each other. So every zero
                 // becomes 0, and every NaN the same NaN.
@@ -251,7 +253,8 @@ impl Tensor {
             )
             .into());
         }
-        let (value, index) = (values.narrow(axis, k - 1, 1), indices.narrow(axis, k - 1, 1));
+        let value = values.narrow(axis, k - 1, 1);
+        let index = indices.narrow(axis, k - 1, 1);
         Ok(if keepdim { (value, index) } else { (value.squeeze(axis), index.squeeze(axis)) })
     }
 }

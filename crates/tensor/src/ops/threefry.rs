@@ -23,7 +23,8 @@ impl Operation for Threefry2x32 {
         "threefry2x32"
     }
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
-        let (key, words) = (inputs[0], &inputs[1..]);
+        let key = inputs[0];
+        let words = &inputs[1..];
         if words.iter().any(|w| w.dtype != DType::U32 || w.shape != words[0].shape) {
             return Err(format!("counters must be u32 of one shape, not {words:?}"));
         }
@@ -41,7 +42,8 @@ impl Operation for Threefry2x32 {
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         // One private function for each shape: the rounds are a hundred statements, and a model
         // draws many times.
-        let (key, ty) = (cx.operand_type(0).clone(), cx.result().clone());
+        let key = cx.operand_type(0).clone();
+        let ty = cx.result().clone();
         let dims: Vec<_> = ty.shape.iter().map(usize::to_string).collect();
         // The dot keeps the name apart from user-defined functions.
         let keys = if key.shape.rank() > 1 { ".keys" } else { "" };
@@ -57,9 +59,11 @@ impl Operation for Threefry2x32 {
 /// The text of the function that hashes words of type `ty` with a key, or with one each. With
 /// `barrier`, the results are not computed again where they are used.
 fn helper(name: &str, key: &TensorType, ty: &TensorType, barrier: bool) -> String {
-    let (leading, t) = (&key.shape[..key.shape.rank() - 1], ty.stablehlo());
+    let leading = &key.shape[..key.shape.rank() - 1];
+    let t = ty.stablehlo();
     let of_shape = |dims: &[usize]| TensorType::new(DType::U32, dims).stablehlo();
-    let (halves, word) = (of_shape(&[leading, &[1]].concat()), of_shape(leading));
+    let halves = of_shape(&[leading, &[1]].concat());
+    let word = of_shape(leading);
     let key = key.stablehlo();
     let all: String = leading.iter().map(|n| format!("0:{n}:1, ")).collect();
     let axes: Vec<usize> = (0..leading.len()).collect();
@@ -82,7 +86,9 @@ fn helper(name: &str, key: &TensorType, ty: &TensorType, barrier: bool) -> Strin
     }
     line(format!("%x0 = stablehlo.add %a, %w0 : {t}"));
     line(format!("%y0 = stablehlo.add %b, %w1 : {t}"));
-    let (mut x, mut y, mut n) = ("%x0".to_owned(), "%y0".to_owned(), 1);
+    let mut x = "%x0".to_owned();
+    let mut y = "%y0".to_owned();
+    let mut n = 1;
     for group in 0..5 {
         for bits in ROTATIONS[group % 2] {
             line(format!("%x{n} = stablehlo.add {x}, {y} : {t}"));
@@ -115,7 +121,8 @@ fn helper(name: &str, key: &TensorType, ty: &TensorType, barrier: bool) -> Strin
 /// The same hash on the host, for keys that are known while recording.
 pub(crate) fn threefry2x32_on_host(key: [u32; 2], words: [u32; 2]) -> [u32; 2] {
     let schedule = [key[0], key[1], key[0] ^ key[1] ^ PARITY];
-    let (mut x, mut y) = (words[0].wrapping_add(schedule[0]), words[1].wrapping_add(schedule[1]));
+    let mut x = words[0].wrapping_add(schedule[0]);
+    let mut y = words[1].wrapping_add(schedule[1]);
     for group in 0..5 {
         for bits in ROTATIONS[group % 2] {
             x = x.wrapping_add(y);
@@ -149,7 +156,8 @@ mod tests {
         let key = Tensor::from_slice(&[7u32, 0x8000_0001], [2]);
         let keys = key.broadcast_to([3, 4, 2]);
         let words: Vec<u32> = (0..12).map(|i| i * 0x1234_5679).collect();
-        let (a, b) = (Tensor::from_slice(&words, [3, 4]), Tensor::from_slice(&words, [3, 4]).not());
+        let a = Tensor::from_slice(&words, [3, 4]);
+        let b = Tensor::from_slice(&words, [3, 4]).not();
         let [x, y] = threefry2x32(&key, &a, &b).map(|t| t.eval().unwrap().to_vec::<u32>().unwrap());
         for (i, &word) in words.iter().enumerate() {
             assert_eq!([x[i], y[i]], threefry2x32_on_host([7, 0x8000_0001], [word, !word]));

@@ -19,7 +19,8 @@ impl Tensor {
             self.live()?;
             let rank = self.rank().max(copies.len());
             let aligned = |sizes: &[usize]| [vec![1; rank - sizes.len()], sizes.to_vec()].concat();
-            let (sizes, copies) = (aligned(self.shape()), aligned(copies));
+            let sizes = aligned(self.shape());
+            let copies = aligned(copies);
             // Each axis becomes two, [1, size], and the first is broadcast.
             let pairs = |first: &dyn Fn(usize) -> usize| {
                 (0..rank).flat_map(|a| [first(a), sizes[a]]).collect::<Vec<_>>()
@@ -55,7 +56,8 @@ impl Tensor {
         Tensor::record("repeat_interleave", || {
             self.live()?;
             let axis = self.shape().axis(axis)?;
-            let (mut spread, mut result) = (self.shape().to_vec(), self.shape().to_vec());
+            let mut spread = self.shape().to_vec();
+            let mut result = self.shape().to_vec();
             spread.insert(axis + 1, copies);
             result[axis] = product(&[result[axis], copies]);
             Ok(self.unsqueeze(axis as isize + 1).broadcast_to(spread).reshape(result))

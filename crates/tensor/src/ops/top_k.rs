@@ -31,7 +31,8 @@ impl Operation for TopK {
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
         // A one-hot vector for each of the `k` elements times its cotangent. This needs no scatter,
         // and XLA does not materialize the vectors.
-        let (from, indices) = (cx.input(0).shape(), &cx.outputs[1]);
+        let from = cx.input(0).shape();
+        let indices = &cx.outputs[1];
         let mut to = indices.shape().to_vec();
         to.push(from[from.rank() - 1]);
         let position = Tensor::iota(DType::I32, to.clone(), -1);
@@ -42,9 +43,11 @@ impl Operation for TopK {
         vec![Some(spread.reduce("topk", Reducer::Sum, &[-2], false))]
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
-        let (from, values) = (cx.operand_type(0).clone(), cx.result().stablehlo());
+        let from = cx.operand_type(0).clone();
+        let values = cx.result().stablehlo();
         let indices = TensorType::new(DType::I32, &cx.result().shape).stablehlo();
-        let (t, k) = (from.stablehlo(), self.k);
+        let t = from.stablehlo();
+        let k = self.k;
         let Some(nan) = nan(from.dtype) else {
             return format!(
                 "chlo.top_k({}, k = {k}) : {t} -> ({values}, {indices})",

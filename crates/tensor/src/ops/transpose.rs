@@ -21,7 +21,8 @@ impl Operation for Transpose {
         let mut sorted = self.permutation.clone();
         sorted.sort_unstable();
         if !sorted.into_iter().eq(0..from.rank()) {
-            let (permutation, rank) = (&self.permutation, from.rank());
+            let permutation = &self.permutation;
+            let rank = from.rank();
             return Err(format!(
                 "{permutation:?} does not name each of the {rank} axes of {from} once"
             ));
@@ -97,7 +98,8 @@ impl Tensor {
                 shape.axes(axes)?;
                 shape.indices(axes)
             };
-            let (from, to) = (checked(from.as_axes())?, checked(to.as_axes())?);
+            let from = checked(from.as_axes())?;
+            let to = checked(to.as_axes())?;
             if from.len() != to.len() {
                 return Err(format!(
                     "{from:?} and {to:?} differ in length; pass one target for each axis"

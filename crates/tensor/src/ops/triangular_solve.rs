@@ -62,7 +62,9 @@ impl Operation for TriangularSolve {
         one(inputs[1].clone())
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
-        let (a, x, g) = (cx.input(0), cx.output(), cx.cotangent());
+        let a = cx.input(0);
+        let x = cx.output();
+        let g = cx.cotangent();
         let b = Tensor::apply(self.clone().transpose(), &[a, &g]);
         // The cotangent of the matrix as it appears in the equation.
         let (left, right) = if self.right { (x, &b) } else { (&b, x) };

@@ -65,7 +65,8 @@ composed! {
         let usable = largest.is_finite().and(largest.ne(0.0));
         let scale = usable.select(&largest, &largest.ones_like());
         let infinite = a.is_inf().or(b.is_inf());
-        let (a, b) = (a / &scale, b / &scale);
+        let a = a / &scale;
+        let b = b / &scale;
         infinite.select(&Tensor::full(scale.dtype(), [], f64::INFINITY), &(scale * (&a * &a + &b * &b).sqrt()))
     };
 }

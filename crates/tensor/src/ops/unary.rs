@@ -25,7 +25,9 @@ macro_rules! unary {
                 $crate::operation::one(inputs[0].clone())
             }
             fn vjp(&self, cx: &$crate::operation::Vjp<'_>) -> Vec<Option<$crate::Tensor>> {
-                let ($x, $y, $g) = (cx.input(0), cx.output(), cx.cotangent());
+                let $x = cx.input(0);
+                let $y = cx.output();
+                let $g = cx.cotangent();
                 let _ = ($x, $y, &$g);
                 vec![$vjp]
             }

@@ -62,9 +62,11 @@ pub(super) fn draw_uniform(
     high: f64,
 ) -> Result<Tensor, Refusal> {
     let wide = drawn_as(dtype)?;
-    let (low_wide, high_wide) = (low, high);
+    let low_wide = low;
+    let high_wide = high;
     let round = |x: f64| if wide == DType::F64 { x } else { f64::from(x as f32) };
-    let (low, high) = (round(low), round(high));
+    let low = round(low);
+    let high = round(high);
     if low.partial_cmp(&high) != Some(Ordering::Less) {
         let note = if low_wide < high_wide { ", also when both are f32" } else { "" };
         return Err(format!(
@@ -130,8 +132,10 @@ pub fn truncated_normal(
             DType::F64 => (lower.next_up(), upper.next_down()),
             _ => (f64::from((lower as f32).next_up()), f64::from((upper as f32).next_down())),
         };
-        let (low, high) = (Tensor::full(wide, [], lower), Tensor::full(wide, [], upper));
-        let (low, high) = ((low / SQRT_2).erf(), (high / SQRT_2).erf());
+        let low = Tensor::full(wide, [], lower);
+        let high = Tensor::full(wide, [], upper);
+        let low = (low / SQRT_2).erf();
+        let high = (high / SQRT_2).erf();
         let u = (unit(key, wide, shape.into())? * (high - &low) + &low).maximum(&low);
         Ok((u.erf_inv() * SQRT_2).maximum(least).minimum(most).to_dtype(dtype))
     })

@@ -105,7 +105,8 @@ pub(super) fn draw_integers(
         // JAX.
         let half = (1u128 << (bits / 2)) % span;
         let weight = ((half * half) & ((1u128 << bits) - 1)) % span;
-        let (span, weight) = (constant(unsigned, span as u64), constant(unsigned, weight as u64));
+        let span = constant(unsigned, span as u64);
+        let weight = constant(unsigned, weight as u64);
         (upper.remainder(&span) * weight + lower.remainder(&span)).remainder(&span)
     };
     Ok((offset + constant(unsigned, low as u64)).to_dtype(dtype))
@@ -132,7 +133,8 @@ fn constant(dtype: DType, value: u64) -> Tensor {
 #[track_caller]
 pub fn categorical(key: impl AsTensor, logits: impl AsTensor, axis: isize) -> Tensor {
     Tensor::record("categorical", || {
-        let (key, logits) = (key.as_tensor(), logits.as_tensor());
+        let key = key.as_tensor();
+        let logits = logits.as_tensor();
         logits.live()?;
         let shape = logits.shape();
         if shape[shape.axis(axis)?] == 0 {

@@ -24,26 +24,31 @@ struct Draw {
 /// A draw for each element of `alpha`. It must be above 0, and have the dtype of the computation.
 fn marsaglia_tsang(key: &Tensor, alpha: &Tensor) -> Result<Draw, Refusal> {
     check_key(key)?;
-    let (dtype, shape) = (alpha.dtype(), alpha.shape().clone());
+    let dtype = alpha.dtype();
+    let shape = alpha.shape().clone();
     let axes: Vec<isize> = (0..shape.len() as isize).collect();
     let small = alpha.lt(1.0);
     let d = small.select(&(alpha + 1.0), alpha) - 1.0 / 3.0;
     let c = (d.sqrt() * 3.0).reciprocal();
     let log_uniform = (-unit(&fold_in(key, 0), dtype, shape.clone())?).log1p();
     let log_boost = (log_uniform / alpha).masked_fill(&small.not(), 0.0);
-    let (normals, uniforms) = (fold_in(key, 1), fold_in(key, 2));
+    let normals = fold_in(key, 1);
+    let uniforms = fold_in(key, 2);
     let pending = Tensor::zeros(DType::U32, &shape).eq(0.0);
     let last = while_loop(
         &[&Tensor::scalar(0u32), &pending, &(Tensor::zeros(dtype, &shape) + 1.0)],
         |carry| carry[1].any(&axes),
         |carry| {
-            let (number, pending, v) = (&carry[0], &carry[1], &carry[2]);
+            let number = &carry[0];
+            let pending = &carry[1];
+            let v = &carry[2];
             let x = normal(&fold_in_tensor(&normals, number), dtype, &shape);
             let u = Tensor::record("gamma", || {
                 unit(&fold_in_tensor(&uniforms, number), dtype, shape.clone())
             });
             let root = &x * &c + 1.0;
-            let (squared, candidate) = (&x * &x, &root * &root * &root);
+            let squared = &x * &x;
+            let candidate = &root * &root * &root;
             // The first condition implies the second, with rare exceptions. The logarithm of a
             // negative root is NaN, and a comparison with NaN is false.
             let squeezed = u.lt(&squared * &squared * -0.0331 + 1.0);
@@ -108,7 +113,9 @@ pub fn gamma(
     alpha: impl Operand,
 ) -> Tensor {
     Tensor::record("gamma", || {
-        let (key, shape, wide) = (key.as_tensor(), shape.into(), drawn_as(dtype)?);
+        let key = key.as_tensor();
+        let shape = shape.into();
+        let wide = drawn_as(dtype)?;
         let (alpha, above) = parameter("alpha", alpha, wide, &shape)?;
         let draw = marsaglia_tsang(key, &alpha)?;
         let sample = draw.d * draw.v * draw.log_boost.exp();
@@ -145,13 +152,17 @@ pub fn beta(
     b: impl Operand,
 ) -> Tensor {
     Tensor::record("beta", || {
-        let (key, shape, wide) = (key.as_tensor(), shape.into(), drawn_as(dtype)?);
+        let key = key.as_tensor();
+        let shape = shape.into();
+        let wide = drawn_as(dtype)?;
         check_key(key)?;
         let (a, a_above) = parameter("a", a, wide, &shape)?;
         let (b, b_above) = parameter("b", b, wide, &shape)?;
-        let (x, y) = (log_gamma(&fold_in(key, 0), &a)?, log_gamma(&fold_in(key, 1), &b)?);
+        let x = log_gamma(&fold_in(key, 0), &a)?;
+        let y = log_gamma(&fold_in(key, 1), &b)?;
         let largest = x.maximum(&y);
-        let (x, y) = ((x - &largest).exp(), (y - &largest).exp());
+        let x = (x - &largest).exp();
+        let y = (y - &largest).exp();
         let share = &x / (&x + y);
         Ok(share.masked_fill(&a_above.and(&b_above).not(), f64::NAN).to_dtype(dtype).detach())
     })

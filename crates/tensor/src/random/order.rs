@@ -33,7 +33,8 @@ fn draw_permutation(key: &Tensor, n: usize) -> Result<Tensor, Refusal> {
     // With this number of rounds, by the cube of `n`, two elements are unlikely to get equal bits
     // in every round.
     let rounds = (3.0 * (n.max(1) as f64).ln() / f64::from(u32::MAX).ln()).ceil() as usize;
-    let (mut key, mut order) = (key.clone(), Tensor::arange(DType::I32, n));
+    let mut key = key.clone();
+    let mut order = Tensor::arange(DType::I32, n);
     for _ in 0..rounds {
         let mut keys = split(&key, 2).into_iter();
         let (Some(next), Some(round_key)) = (keys.next(), keys.next()) else { break };
@@ -52,7 +53,8 @@ fn draw_permutation(key: &Tensor, n: usize) -> Result<Tensor, Refusal> {
 #[track_caller]
 pub fn shuffle(key: impl AsTensor, x: impl AsTensor, axis: isize) -> Tensor {
     Tensor::record("shuffle", || {
-        let (key, x) = (key.as_tensor(), x.as_tensor());
+        let key = key.as_tensor();
+        let x = x.as_tensor();
         let size = x.live()?.shape()[x.shape().axis(axis)?];
         Ok(if size == 0 { x.clone() } else { x.take(axis, draw_permutation(key, size)?) })
     })

@@ -58,7 +58,9 @@ impl Announced {
 
     fn from_text(text: &str) -> Option<Announced> {
         let mut words = text.split(' ');
-        let (digest, parts, time) = (words.next()?, words.next()?, words.next()?);
+        let digest = words.next()?;
+        let parts = words.next()?;
+        let time = words.next()?;
         let time = match time {
             "" => None,
             nanos => Some(Duration::from_nanos(nanos.parse().ok()?)),

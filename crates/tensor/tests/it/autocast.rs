@@ -104,7 +104,8 @@ fn halves(seed: u64, n: usize) -> Vec<bf16> {
 #[test]
 fn products_and_sums_of_16_bit_floats_accumulate_in_f32() {
     const K: usize = 4096;
-    let (a, b) = (halves(1, 8 * K), halves(2, K * 8));
+    let a = halves(1, 8 * K);
+    let b = halves(2, K * 8);
     let exact = |i: usize, j: usize| {
         (0..K).map(|k| a[i * K + k].to_f64() * b[k * 8 + j].to_f64()).sum::<f64>()
     };
@@ -121,9 +122,11 @@ fn products_and_sums_of_16_bit_floats_accumulate_in_f32() {
             );
         }
     };
-    let (x, y) = (Tensor::from_slice(&a, [8, K]), Tensor::from_slice(&b, [K, 8]));
+    let x = Tensor::from_slice(&a, [8, K]);
+    let y = Tensor::from_slice(&b, [K, 8]);
     check("matmul", &x.matmul(&y), &reference);
-    let (wide_x, wide_y) = (x.to_dtype(DType::F32), y.to_dtype(DType::F32));
+    let wide_x = x.to_dtype(DType::F32);
+    let wide_y = y.to_dtype(DType::F32);
     check("matmul under autocast", &in_bf16(|| wide_x.matmul(&wide_y)), &reference);
     check("batches", &x.reshape([1, 8, K]).matmul(&y.reshape([1, K, 8])), &reference);
     check(
@@ -131,7 +134,8 @@ fn products_and_sums_of_16_bit_floats_accumulate_in_f32() {
         &x.slice(&[0, 0], &[1, K], &[1, 1]).reshape([K]).matmul(&y.narrow(1, 0, 1)),
         &reference[..1],
     );
-    let (image, kernel) = (x.reshape([8, K, 1, 1]), y.t().reshape([8, K, 1, 1]));
+    let image = x.reshape([8, K, 1, 1]);
+    let kernel = y.t().reshape([8, K, 1, 1]);
     check("convolution", &image.convolution(&kernel, &Convolution::new(2)), &reference);
 
     let ones = Tensor::ones(DType::Bf16, [K]);
@@ -187,7 +191,8 @@ fn gradients_under_autocast_are_close_to_those_in_f32() {
     let exact = grad(&f(&x, &w), &[&x, &w]);
     let mixed = grad(&in_bf16(|| f(&x, &w)), &[&x, &w]);
     for (exact, mixed) in exact.iter().zip(&mixed) {
-        let (exact, mixed) = (exact.eval().unwrap().to_f64(), mixed.eval().unwrap().to_f64());
+        let exact = exact.eval().unwrap().to_f64();
+        let mixed = mixed.eval().unwrap().to_f64();
         let largest = exact.iter().fold(0.0f64, |m, v| m.max(v.abs()));
         assert_ne!(exact, mixed);
         for (a, b) in exact.iter().zip(&mixed) {

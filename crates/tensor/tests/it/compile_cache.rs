@@ -74,7 +74,8 @@ fn a_preloaded_program_needs_neither_the_disk_nor_the_compiler() {
     let folder = tempfile::tempdir().unwrap();
     let cache = CompileCache::new(folder.path(), 1 << 30);
     bits(&start(1, cache.clone()));
-    let (second, step) = (start(1, cache.clone()), step(8));
+    let second = start(1, cache.clone());
+    let step = step(8);
     let preloaded = second.preload(&step).unwrap();
     let of_one_device = second.preload(&step).unwrap();
     assert_eq!(counts(&second), [0, 0, 0]);

@@ -270,8 +270,10 @@ fn scans_branches_and_checkpoints_nest() {
 #[test]
 fn gradients_flow_to_whatever_is_held_outside() {
     // The body uses constants, views and a mask that were recorded before it.
-    let (w, x) = (f64s(&[2, 2], 1), f64s(&[3, 2], 2));
-    let (view, wide) = (w.t(), f64s(&[2], 3).broadcast_to([2, 2]));
+    let w = f64s(&[2, 2], 1);
+    let x = f64s(&[3, 2], 2);
+    let view = w.t();
+    let wide = f64s(&[2], 3).broadcast_to([2, 2]);
     let mask = Tensor::from_slice(&[true, false], [2]);
     let body = |c: &Tensor, x: &Tensor| {
         let y = (c.unsqueeze(0).matmul(&view).squeeze(0) + (&wide * x).sum(0)).sin();
@@ -342,7 +344,8 @@ fn branches_give_what_the_chosen_one_gives() {
 fn loops_run_as_often_as_they_should() {
     let counted = |lower: i64, upper: i64| {
         let sum = &fori_loop(lower, upper, &[&Tensor::scalar(0i32)], |i, c| vec![&c[0] + i])[0];
-        let (l, u) = (Tensor::scalar(lower), Tensor::scalar(upper as i32));
+        let l = Tensor::scalar(lower);
+        let u = Tensor::scalar(upper as i32);
         let device = &fori_loop(&l, &u, &[&Tensor::scalar(0i64)], |i, c| vec![&c[0] + i])[0];
         let mixed = &fori_loop(lower, &u, &[&Tensor::scalar(0i32)], |i, c| vec![&c[0] + i])[0];
         values(&[sum.clone(), device.clone(), mixed.clone()])

@@ -32,7 +32,8 @@ fn joined((mut carry, ys): (Vec<Tensor>, Vec<Tensor>)) -> Vec<Tensor> {
 
 #[test]
 fn branches_that_do_not_agree_are_refused() {
-    let (yes, x) = (Tensor::scalar(true), zeros(&[2]));
+    let yes = Tensor::scalar(true);
+    let x = zeros(&[2]);
     check(
         &cond(
             &yes,
@@ -68,7 +69,8 @@ fn branches_that_do_not_agree_are_refused() {
 
 #[test]
 fn a_carry_that_changes_is_refused() {
-    let (x, xs) = (zeros(&[2]), zeros(&[5, 2]));
+    let x = zeros(&[2]);
+    let xs = zeros(&[5, 2]);
     check(
         &joined(scan(&[&x], &[&xs], |c, x| (vec![(&c[0] * &x[0]).sum_all()], vec![x[0].clone()]))),
         2,
@@ -152,7 +154,8 @@ fn xs_that_do_not_fit_are_refused() {
 
 #[test]
 fn a_mistake_in_a_body_names_its_own_line() {
-    let (x, xs) = (zeros(&[2]), zeros(&[5, 2]));
+    let x = zeros(&[2]);
+    let xs = zeros(&[5, 2]);
     let line = line!() + 1;
     let (carry, ys) = scan(&[&x], &[&xs], |c, x| (vec![&c[0] + zeros(&[3])], vec![x[0].clone()]));
     let fault = carry[0].fault().unwrap();

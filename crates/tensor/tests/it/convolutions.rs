@@ -23,7 +23,8 @@ fn compute(case: &Case, dtype: DType) -> Vec<Vec<f64>> {
         let numbers = numbers(ty.shape.num_elements(), seed);
         Tensor::from_slice(&numbers, ty.shape.clone()).to_dtype(DType::F32).to_dtype(dtype)
     };
-    let (x, w) = (value(&shape(case.input), 1), value(&shape(case.kernel), 2));
+    let x = value(&shape(case.input), 1);
+    let w = value(&shape(case.kernel), 2);
     let y = if case.transposed {
         x.conv_transpose(&w, &case.how)
     } else {
@@ -125,7 +126,8 @@ fn wide_convolutions_equal_those_in_f64() {
         Case { transposed: true, input: &[2, 40, 1, 1], kernel: &[40, 32, 4, 4], how: two() },
     ];
     for case in cases.iter().chain(&transposed) {
-        let (actual, expected) = (compute(case, DType::F32), compute(case, DType::F64));
+        let actual = compute(case, DType::F32);
+        let expected = compute(case, DType::F64);
         for (name, (actual, expected)) in
             ["result", "input", "kernel"].iter().zip(actual.iter().zip(&expected))
         {

@@ -165,8 +165,8 @@ fn what_is_a_value_already_needs_no_program() {
     );
     let before =
         runtime.metrics().value("UncachedCompile") + runtime.metrics().value("CachedCompile");
-    let (literal, large) =
-        (Tensor::from_slice(&[1, 2], [2]), Tensor::from_slice(&[7u8; 2000], [2000]));
+    let literal = Tensor::from_slice(&[1, 2], [2]);
+    let large = Tensor::from_slice(&[7u8; 2000], [2000]);
     let device = Tensor::from_array(array);
     let values = runtime.eval_many(&[&literal, &device, &large]).unwrap();
     assert_eq!(values[0].to_vec::<i32>().unwrap(), [1, 2]);

@@ -148,9 +148,11 @@ fn an_embedding_and_its_gradient_are_a_gather_and_a_scatter() {
 
 #[test]
 fn all_that_is_written_to_an_axis_without_elements_is_dropped() {
-    let (rows, updates) = (Tensor::from_slice(&[0i32, 1], [2]), Tensor::ones(DType::F32, [2, 3]));
+    let rows = Tensor::from_slice(&[0i32, 1], [2]);
+    let updates = Tensor::ones(DType::F32, [2, 3]);
     let nothing = Tensor::zeros(DType::F32, [0, 3]);
-    let (grid, points) = (Tensor::zeros(DType::I32, [2, 3]), Tensor::zeros(DType::I32, [2, 1]));
+    let grid = Tensor::zeros(DType::I32, [2, 3]);
+    let points = Tensor::zeros(DType::I32, [2, 1]);
     let written = [
         nothing.index_add(0, &rows, &updates),
         nothing.index_copy(0, &rows, &updates),

@@ -30,7 +30,8 @@ fn complex_body(c: &Tensor, x: &Tensor) -> Tensor {
 fn a_complex_constant_from_outside_of_a_body_has_its_gradient() {
     let c = Tensor::from_slice(&[Complex::new(1.0f32, 2.0), Complex::new(-0.5, 0.25)], [2]);
     let xs = Tensor::from_slice(&[0.5f32, -1.25], [2]);
-    let (first, second) = (&xs.narrow(0, 0, 1).squeeze(0), &xs.narrow(0, 1, 1).squeeze(0));
+    let first = &xs.narrow(0, 0, 1).squeeze(0);
+    let second = &xs.narrow(0, 1, 1).squeeze(0);
     let plain = |x: &Tensor| complex_body(&c, x);
     let zero = Tensor::scalar(0.0f32);
     let yes = Tensor::scalar(true);

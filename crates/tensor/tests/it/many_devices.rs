@@ -111,7 +111,8 @@ fn run(devices: usize, axis: usize) -> Vec<(String, Vec<f64>)> {
     let types: Vec<TensorType> = shapes.iter().map(|s| TensorType::new(DType::F32, *s)).collect();
     let mut names = Vec::new();
     let mut function = Function::trace("operations", &types, |parameters| {
-        let (mut rest, mut results) = (parameters, Vec::new());
+        let mut rest = parameters;
+        let mut results = Vec::new();
         for (name, shapes, operation) in OPERATIONS {
             let (x, later) = rest.split_at(shapes.len());
             rest = later;

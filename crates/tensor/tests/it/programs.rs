@@ -180,7 +180,8 @@ fn a_call_computes_and_differentiates_as_what_it_calls() {
             runtime.read(&outputs.arrays.iter().collect::<Vec<_>>()).unwrap().wait().unwrap();
         values.iter().flat_map(|literal| literal.to_f64()).collect::<Vec<_>>()
     };
-    let (called, plain) = (values(true), values(false));
+    let called = values(true);
+    let plain = values(false);
     assert_eq!(called.len(), 3 + 3 + 1 + 3 + 1 + 1);
     for (called, plain) in called.iter().zip(&plain) {
         assert!((called - plain).abs() <= 1e-5 * plain.abs().max(1.0), "{called} and {plain}");
@@ -341,7 +342,8 @@ fn two_threads_that_compile_one_program_get_the_same_values() {
 
 #[test]
 fn substitution_replaces_a_tensor_wherever_it_is_used_and_nothing_else() {
-    let (x, y) = (Tensor::from_slice(&[1.0f32, 2.0], [2]), Tensor::from_slice(&[3.0f32, 4.0], [2]));
+    let x = Tensor::from_slice(&[1.0f32, 2.0], [2]);
+    let y = Tensor::from_slice(&[3.0f32, 4.0], [2]);
     let sum = &x + &y;
     let expression = &sum * &sum + &x;
     let values = |t: &Tensor| t.eval().unwrap().to_vec::<f32>().unwrap();

@@ -48,7 +48,8 @@ fn operations_give_the_dtype_in_which_their_operands_meet() {
     for a in DType::all() {
         for b in DType::all() {
             let Some(expected) = a.promote(b) else { continue };
-            let (x, y) = (Tensor::ones(a, [2, 2]), Tensor::ones(b, [2, 2]));
+            let x = Tensor::ones(a, [2, 2]);
+            let y = Tensor::ones(b, [2, 2]);
             let results = match (expected.is_complex(), expected == DType::Bool) {
                 (false, false) => meetings(&x, &y),
                 (true, _) => vec![&x * &y, x.matmul(&y), Tensor::concatenate(&[&x, &y], 0)],

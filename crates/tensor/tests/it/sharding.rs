@@ -71,7 +71,9 @@ fn an_order_of_axes_changes_only_where_elements_are_in_memory() {
         assert_eq!(floats(0), expected.iter().map(|x| x * 2.0 + x).collect::<Vec<_>>());
         assert_eq!(floats(2), expected);
         let sum = |i: usize| {
-            let (input, output, row) = (i / 16, i / 2 % 8, i % 2);
+            let input = i / 16;
+            let output = i / 2 % 8;
+            let row = i % 2;
             let start = ((output * 3 + input) * 2 + row) * 2;
             expected[start] + expected[start + 1]
         };
@@ -115,7 +117,9 @@ fn blocks_that_gather_and_recompute_have_the_same_gradients() {
     let step = |is_sharded: bool| {
         let types = [f32s([16, 16]), f32s([16, 16]), f32s([16, 16]), f32s([16]), f32s([8, 16])];
         let function = Function::trace("step", &types, |inputs| {
-            let (weights, shift, x) = (&inputs[..3], &inputs[3], inputs[4].clone());
+            let weights = &inputs[..3];
+            let shift = &inputs[3];
+            let x = inputs[4].clone();
             let gather = |t: &Tensor| if is_sharded { t.all_gather(&rows()) } else { t.clone() };
             let shift = gather(shift);
             let block = |h: &Tensor, weight: &Tensor| {
@@ -231,7 +235,8 @@ fn random_numbers_do_not_depend_on_the_devices() {
 
 #[test]
 fn a_value_of_other_devices_is_brought_over() {
-    let (one, eight) = (cpu(1), cpu(8));
+    let one = cpu(1);
+    let eight = cpu(8);
     let array = eight.to_devices(&numbers([8]), &rows()).unwrap();
     let tensor = Tensor::from_array(array.into()) + 1.0;
     let expected: Vec<f32> =

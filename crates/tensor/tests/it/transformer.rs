@@ -22,7 +22,8 @@ const SMALL: Sizes = Sizes { batch: 2, time: 5, width: 8, heads: 2, vocabulary: 
 impl Sizes {
     /// The tokens and their classes, then the weights.
     fn types(&self, dtype: DType) -> Vec<TensorType> {
-        let (d, tokens) = (self.width, TensorType::new(DType::I32, [self.batch, self.time]));
+        let d = self.width;
+        let tokens = TensorType::new(DType::I32, [self.batch, self.time]);
         let weights: [&[usize]; 13] = [
             &[self.vocabulary, d],
             &[d],
@@ -64,7 +65,10 @@ impl Sizes {
         else {
             panic!("fifteen parameters")
         };
-        let (b, t, d, h) = (self.batch, self.time, self.width, self.heads);
+        let b = self.batch;
+        let t = self.time;
+        let d = self.width;
+        let h = self.heads;
         let linear = |x: &Tensor, w: &Tensor, bias: &Tensor| {
             let y = x.matmul(w);
             &y + bias.to_dtype(y.dtype())
@@ -165,7 +169,8 @@ fn the_gradient_in_f64_is_that_of_differences() {
         },
         &values,
     );
-    let (gradient, difference) = (slopes[0][0], slopes[1][0]);
+    let gradient = slopes[0][0];
+    let difference = slopes[1][0];
     assert!(
         difference.abs() > 0.1 && (gradient - difference).abs() < 1e-7,
         "{gradient}, by differences {difference}"
@@ -204,7 +209,8 @@ fn a_block_under_autocast_compiles_for_a_tpu_and_multiplies_in_bf16() {
 
     let topology = plugin.topology("v5e:1x1").unwrap();
     let program = plugin.compile(&topology, &text, &CompileOptions::new()).unwrap();
-    let (tokens, d) = (sizes.batch * sizes.time, sizes.width);
+    let tokens = sizes.batch * sizes.time;
+    let d = sizes.width;
     let forward = 2 * tokens * d * (12 * d + sizes.vocabulary + 2 * sizes.time);
     let flops = program.cost_analysis().unwrap().flops().unwrap();
     let products = 3.0 * forward as f64;

@@ -84,8 +84,8 @@ fn tokens_are_those_of_the_python_library() {
     for name in ["bpe", "wordpiece", "unigram", "split"] {
         let expected = &reference[name];
         let tokenizer = tokenizer(name);
-        let (worded, plain) =
-            (tokenizer.clone().words(true), tokenizer.clone().special_tokens(false));
+        let worded = tokenizer.clone().words(true);
+        let plain = tokenizer.clone().special_tokens(false);
         assert_eq!(tokenizer.vocab_size() as u64, expected["vocab_size"].as_u64().unwrap());
         let check = |encoding: Encoding, fast: Encoding, expected: &Value, case: &Value| {
             let ids: Vec<u32> = list(&expected["ids"]);
@@ -122,7 +122,8 @@ fn tokens_are_those_of_the_python_library() {
 
 #[test]
 fn a_tokenizer_trained_here_is_the_python_librarys() {
-    let (reference, python) = (reference(), tokenizer("bpe"));
+    let reference = reference();
+    let python = tokenizer("bpe");
     // Python trained on the first 16 texts.
     let corpus: Vec<String> =
         list::<String>(&reference["packing"]["texts"]).into_iter().take(16).collect();
@@ -293,8 +294,8 @@ fn joined_documents_are_cut_into_the_blocks_of_the_reference() {
         .causal(CausalLabels::Shifted)
         .dataset(blocks.clone())
         .unwrap();
-    let (ids, mut shifted) =
-        (list::<Vec<i32>>(&case["blocks"]), list::<Vec<i32>>(&case["shifted"]));
+    let ids = list::<Vec<i32>>(&case["blocks"]);
+    let mut shifted = list::<Vec<i32>>(&case["shifted"]);
     assert_eq!(rows::<i32>(&data, "input_ids"), ids);
     shifted.last_mut().unwrap().resize(length, IGNORE_INDEX);
     assert_eq!(rows::<i32>(&data, "labels"), shifted);
@@ -404,8 +405,8 @@ fn documents_side_by_side_are_those_of_the_reference() {
     // With as many open blocks as there are blocks, a stream packs the same blocks. It returns full
     // blocks earlier, so the contents are compared without their order.
     let stream = PackedStream::first_fit(documents(case).0, length, 1000).unwrap().separator(end);
-    let (mut streamed, mut by_index) =
-        (blocks(&stream), (0..fit.len()).map(|i| fit.get(i).unwrap()).collect::<Vec<_>>());
+    let mut streamed = blocks(&stream);
+    let mut by_index = (0..fit.len()).map(|i| fit.get(i).unwrap()).collect::<Vec<_>>();
     streamed.sort_by(|a, b| a.ids.cmp(&b.ids));
     by_index.sort_by(|a, b| a.ids.cmp(&b.ids));
     assert_eq!(streamed, by_index);
@@ -415,7 +416,8 @@ fn documents_side_by_side_are_those_of_the_reference() {
 fn first_fit_loses_and_doubles_no_token() {
     let mut random = SampleRng::new(5, 0, 0);
     for round in 0..30 {
-        let (length, open) = (random.in_range(1..20), random.in_range(1..5));
+        let length = random.in_range(1..20);
+        let open = random.in_range(1..5);
         let mut next = 0;
         let documents: Vec<Vec<u32>> = (0..random.in_range(1..60))
             .map(|_| {
@@ -450,7 +452,8 @@ fn first_fit_loses_and_doubles_no_token() {
 
 /// How many standard deviations a count is from its expectation.
 fn deviations(count: u64, total: u64, probability: f64) -> f64 {
-    let (count, total) = (count as f64, total as f64);
+    let count = count as f64;
+    let total = total as f64;
     (count - total * probability) / (total * probability * (1.0 - probability)).sqrt()
 }
 
@@ -459,7 +462,11 @@ fn masking_has_the_shares_that_transformers_has() {
     let case = &reference()["masking"];
     let row: Vec<u32> = list(&case["row"]);
     let mask = MaskedLanguageModel::for_tokenizer(&tokenizer("wordpiece")).unwrap();
-    let (mut maskable, mut chosen, mut masked, mut changed, mut kept) = (0, 0, 0, 0, 0);
+    let mut maskable = 0;
+    let mut chosen = 0;
+    let mut masked = 0;
+    let mut changed = 0;
+    let mut kept = 0;
     for index in 0..2000 {
         let mut encoding = Encoding::from_ids(row.clone());
         let labels = mask.apply(&mut encoding, &mut SampleRng::new(1, 0, index)).unwrap();
@@ -503,7 +510,8 @@ fn words_are_hidden_whole_or_not_at_all() {
     let encoding = tokenizer.encode(&text).unwrap();
     let mask =
         MaskedLanguageModel::for_tokenizer(&tokenizer).unwrap().whole_words(true).probability(0.4);
-    let (mut words, mut hidden) = (0, 0);
+    let mut words = 0;
+    let mut hidden = 0;
     for index in 0..50 {
         let labels = mask.apply(&mut encoding.clone(), &mut SampleRng::new(3, 0, index)).unwrap();
         let tokens: Vec<(Option<u32>, bool)> = encoding
@@ -617,8 +625,8 @@ fn lines_become_batches_through_a_token_file() {
     let indexed =
         TokenBlocks::new(IndexedDocuments::new(documents.clone(), Some(end), 2).unwrap(), 24)
             .unwrap();
-    let (from_file, in_memory) =
-        (TokenBlocks::new(file, 24).unwrap(), TokenBlocks::new(array, 24).unwrap());
+    let from_file = TokenBlocks::new(file, 24).unwrap();
+    let in_memory = TokenBlocks::new(array, 24).unwrap();
     for index in 0..from_file.len() {
         let expected = in_memory.get(index).unwrap();
         assert_eq!(from_file.get(index).unwrap(), expected);
@@ -686,7 +694,8 @@ fn a_stream_of_lines_gives_the_same_batches_for_any_number_of_workers_and_after_
             .unwrap()
             .separator(end)
     };
-    let (mut by_index, mut by_stream) = (write("index"), write("stream"));
+    let mut by_index = write("index");
+    let mut by_stream = write("stream");
     let documents = tokenizer.tokenize(Memory(lines.clone()));
     by_index.extend(&documents, 2, |_| ()).unwrap();
     by_stream.extend_from_stream(&documents, 2, |_| ()).unwrap();
@@ -710,14 +719,16 @@ fn chosen_lengths_are_the_shapes_of_the_batches() {
         let loader = DataLoader::builder(data).batch_size(4).shuffle(true).seed(2).buckets(buckets);
         let loader = loader.num_workers(workers).build().unwrap();
         let content = |batch: HostBatch| {
-            let (ids, mask, labels) =
-                (batch.values(0).unwrap(), batch.values(1).unwrap(), batch.values(2).unwrap());
+            let ids = batch.values(0).unwrap();
+            let mask = batch.values(1).unwrap();
+            let labels = batch.values(2).unwrap();
             (batch.bucket(), batch.valid(), ids.to_vec(), mask.to_vec(), labels.to_vec())
         };
         loader.epoch(0).map(|batch| content(batch.unwrap())).collect()
     };
     let batches = read(0);
-    let (mut actual, mut positions) = (Vec::new(), 0);
+    let mut actual = Vec::new();
+    let mut positions = 0;
     for (bucket, valid, ids, mask, labels) in &batches {
         let length = best.lengths()[*bucket];
         assert_eq!(ids.len(), 4 * length);
@@ -997,7 +1008,8 @@ fn texts_of_a_type_of_the_users_need_a_version_in_a_cache() {
     let path = |name: &str| dir.path().join(name);
     std::fs::write(path("x.jsonl"), "{\"text\": \"One\"}\n").unwrap();
     std::fs::write(path("x.txt"), "one\n").unwrap();
-    let (tokenizer, samples) = (tokenizer("bpe"), TokenCollator::new(8, 0));
+    let tokenizer = tokenizer("bpe");
+    let samples = TokenCollator::new(8, 0);
     let reviews = || JsonLines::open(path("x.jsonl")).unwrap().typed::<Review>();
     let data = || samples.clone().dataset(tokenizer.tokenize(reviews())).unwrap();
     let error = data().cache(path("cache")).open().unwrap_err();

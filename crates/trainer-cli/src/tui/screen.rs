@@ -388,8 +388,9 @@ impl Screen {
             .filter(|_| self.total_steps < u64::MAX)?;
         let seconds =
             steps as f64 / self.rate.smooth.map(|[_, steps]| steps).filter(|steps| *steps > 0.0)?;
-        let (hours, minutes, seconds) =
-            ((seconds / 3600.0) as u64, (seconds / 60.0) as u64 % 60, seconds as u64 % 60);
+        let hours = (seconds / 3600.0) as u64;
+        let minutes = (seconds / 60.0) as u64 % 60;
+        let seconds = seconds as u64 % 60;
         Some(if hours > 0 {
             format!("{hours} h {minutes:02} min")
         } else {

@@ -24,7 +24,8 @@ use crate::{CliApp, FitData, Result};
 
 /// A training in its third epoch.
 fn training() -> Screen {
-    let (mut screen, start) = (Screen::new("mnist fit".into()), Instant::now());
+    let mut screen = Screen::new("mnist fit".into());
+    let start = Instant::now();
     screen.fit(&start_of_fit());
     for line in [
         "Training 1000 parameters in bf16-mixed, matmul precision default, on tpu (4 devices, batch 128): 10 epochs of 200 \
@@ -153,7 +154,8 @@ fn a_small_terminal_shows_the_most_important_values() {
 
 #[test]
 fn keys_change_the_chart_and_ask_the_trainer() {
-    let (mut screen, requests) = (training(), Requests::default());
+    let mut screen = training();
+    let requests = Requests::default();
     let mut after = |code| {
         let closes = press(KeyEvent::new(code, KeyModifiers::NONE), &mut screen, &requests);
         (closes, drawn(&screen, 120, 30).backend().to_string())
@@ -298,7 +300,8 @@ impl Tmux {
             folder: tempfile::tempdir().unwrap(),
             server: format!("fulmen-{}-{name}", std::process::id()),
         };
-        let (folder, program) = (tmux.folder.path().display(), std::env::current_exe().unwrap());
+        let folder = tmux.folder.path().display();
+        let program = std::env::current_exe().unwrap();
         let script = format!(
             "cd {folder}\ntrap : INT\nstty -a > before\n{environment} {ARGUMENTS}='--accelerator cpu --max-epochs 1000 \
              --default-root-dir {folder}/runs {arguments}' {} --exact tui::tests::program --ignored --nocapture\n\
@@ -306,7 +309,8 @@ impl Tmux {
             program.display()
         );
         std::fs::write(tmux.folder.path().join("script"), script).unwrap();
-        let (width, height) = (size.0.to_string(), size.1.to_string());
+        let width = size.0.to_string();
+        let height = size.1.to_string();
         let shell = format!("sh {folder}/script");
         tmux.call(&["-f", "/dev/null", "new-session", "-d", "-x", &width, "-y", &height, &shell]);
         tmux

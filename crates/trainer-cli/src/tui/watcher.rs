@@ -35,13 +35,15 @@ impl Watcher {
         if progress.batch == 0 || self.last_sent.is_none_or(|time| time.elapsed() >= MIN_INTERVAL) {
             self.last_sent = Some(Instant::now());
             let activity = format!("{activity} {}", progress.dataset).trim_end().to_owned();
-            let (batch, batches) = (progress.batch, progress.batches);
+            let batch = progress.batch;
+            let batches = progress.batches;
             self.screen.send(move |screen| screen.evaluation(activity, batch, batches));
         }
     }
 
     fn send_values(&self, point: &LogPoint) {
-        let (step, values) = (point.global_step, point.shown_by(Sink::Logger).columns());
+        let step = point.global_step;
+        let values = point.shown_by(Sink::Logger).columns();
         self.screen.send(move |screen| screen.values(step, &values));
     }
 }
@@ -68,7 +70,9 @@ impl Callback for Watcher {
     fn on_train_batch_end(&mut self, progress: &Progress, actions: &mut Actions) {
         self.batches += 1;
         if self.last_sent.is_none_or(|time| time.elapsed() >= MIN_INTERVAL) {
-            let (now, progress, batches) = (Instant::now(), *progress, self.batches);
+            let now = Instant::now();
+            let progress = *progress;
+            let batches = self.batches;
             self.last_sent = Some(now);
             self.screen.send(move |screen| screen.step(progress, batches, now));
         }

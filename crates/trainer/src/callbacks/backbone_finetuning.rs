@@ -122,7 +122,8 @@ impl Callback for BackboneFinetuning {
     fn step_part(&self) -> Option<StepPart> {
         let BackboneFinetuning { pattern, unfreeze_at, initial_ratio, multiplier, .. } =
             self.clone();
-        let (should_align, train_bn) = (self.should_align, self.train_bn);
+        let should_align = self.should_align;
+        let train_bn = self.train_bn;
         Some(StepPart::Unfreeze {
             pattern,
             unfreeze_at,

@@ -92,7 +92,8 @@ impl EarlyStopping {
 
     /// Compares a value with the best one. Returns the reason if training must end.
     fn stop_reason(&mut self, value: f64) -> Option<String> {
-        let (mode, name) = (self.mode, self.metric.name());
+        let mode = self.mode;
+        let name = self.metric.name();
         if self.check_finite && !value.is_finite() {
             let best = self
                 .best

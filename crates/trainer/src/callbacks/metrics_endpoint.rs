@@ -64,8 +64,8 @@ impl MetricsEndpoint {
             |e: io::Error| Error::option(format!("metrics_port: cannot listen at {address}: {e}"));
         let listener = TcpListener::bind(address).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        let (latest, stop) =
-            (Arc::<Mutex<LatestValues>>::default(), Arc::new(AtomicBool::new(false)));
+        let latest = Arc::<Mutex<LatestValues>>::default();
+        let stop = Arc::new(AtomicBool::new(false));
         let collector = MetricsCollector {
             metrics: metrics.clone(),
             latest: latest.clone(),
@@ -202,7 +202,8 @@ impl Callback for MetricsEndpoint {
 fn answer(mut connection: TcpStream, collector: &MetricsCollector) -> io::Result<()> {
     let deadline = Instant::now() + TIMEOUT;
     connection.set_write_timeout(Some(TIMEOUT))?;
-    let (mut request, mut part) = (Vec::new(), [0; 1024]);
+    let mut request = Vec::new();
+    let mut part = [0; 1024];
     while !request.windows(4).any(|end| end == b"\r\n\r\n") {
         let remaining = deadline.saturating_duration_since(Instant::now());
         if remaining.is_zero() || request.len() > MAX_REQUEST {
@@ -216,7 +217,8 @@ fn answer(mut connection: TcpStream, collector: &MetricsCollector) -> io::Result
     }
     let line = request.split(|&byte| byte == b'\r').next().unwrap_or_default();
     let mut words = line.split(|&byte| byte == b' ');
-    let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let method = words.next().unwrap_or_default();
+    let path = words.next().unwrap_or_default();
     let mut parts = path.splitn(2, |&byte| byte == b'?');
     let path = parts.next().unwrap_or_default();
     let window = parts.next().and_then(window).unwrap_or(DEFAULT_WINDOW);
@@ -283,8 +285,8 @@ impl Collector for MetricsCollector {
                 Unit::Nanoseconds => (Suffix::Seconds, 1e-9),
                 Unit::Bytes => (Suffix::Bytes, 1.0),
             };
-            let (name, help) =
-                (snake_case(metric.name), format!("The sum of all samples of {}", metric.name));
+            let name = snake_case(metric.name);
+            let help = format!("The sum of all samples of {}", metric.name);
             let sum = ConstCounter::new(metric.sum * scale);
             sum.encode(encoder.encode_descriptor(
                 &name,
@@ -292,8 +294,8 @@ impl Collector for MetricsCollector {
                 Some(&suffix),
                 MetricType::Counter,
             )?)?;
-            let (name, help) =
-                (format!("{name}_samples"), format!("The number of samples of {}", metric.name));
+            let name = format!("{name}_samples");
+            let help = format!("The number of samples of {}", metric.name);
             let count = ConstCounter::new(metric.count);
             count.encode(encoder.encode_descriptor(&name, &help, None, MetricType::Counter)?)?;
         }

@@ -229,11 +229,13 @@ impl Callback for ProgressBar {
             [0] => format!("1 device, batch {}", start.batch_size),
             [id] => format!("1 device, number {id}, batch {}", start.batch_size),
             ids => {
-                let (count, per_device, batch) =
-                    (ids.len(), start.per_device_batch_size, start.batch_size);
+                let count = ids.len();
+                let per_device = start.per_device_batch_size;
+                let batch = start.batch_size;
                 let is_first = (0..count as i32).eq(ids.iter().copied());
                 let numbers = if is_first { String::new() } else { format!(", numbers {ids:?}") };
-                let (mesh, strategy) = (&start.mesh, start.strategy);
+                let mesh = &start.mesh;
+                let strategy = start.strategy;
                 format!(
                     "{count} devices{numbers}, mesh {mesh}, {strategy}, batch {batch} = {per_device} a device"
                 )
@@ -406,7 +408,8 @@ impl Callback for ProgressBar {
         if let Some(point) =
             summary.last_epoch.as_ref().filter(|point| point.epoch >= summary.epochs)
         {
-            let (epoch, step) = (self.epoch_title(point.epoch), point.global_step);
+            let epoch = self.epoch_title(point.epoch);
+            let step = point.global_step;
             self.line(&format!("{epoch}, ended at step {step}: {}", metrics_line(point)));
         }
         if let Some(reason) = &summary.stopped {

@@ -205,10 +205,11 @@ mod tests {
         let cases = document["cases"].as_array().unwrap();
         assert_eq!(cases.len(), 9);
         for case in cases {
-            let (attrs, numbers) = (&case["attrs"], |name: &str| {
+            let attrs = &case["attrs"];
+            let numbers = |name: &str| {
                 let list = case[name].as_array().unwrap();
                 list.iter().map(|n| n.as_f64().unwrap()).collect::<Vec<f64>>()
-            });
+            };
             let mode = if attrs["mode"] == "max" { Mode::Max } else { Mode::Min };
             let threshold_mode = if attrs["threshold_mode"] == "abs" {
                 ThresholdMode::Abs
@@ -223,8 +224,10 @@ mod tests {
                 .min_lr(attrs["min_lr"].as_f64().unwrap_or(0.0))
                 .eps(attrs["eps"].as_f64().unwrap_or(1e-8));
             assert_eq!(plateau.config_error(), None);
-            let (mut rate, mut scale, metrics, expected) =
-                (0.1f32, 1.0, numbers("metrics"), numbers("lr"));
+            let mut rate = 0.1f32;
+            let mut scale = 1.0;
+            let metrics = numbers("metrics");
+            let expected = numbers("lr");
             assert!(expected.iter().any(|&lr| lr < 0.1), "{case}");
             for (epoch, (&metric, &expected)) in metrics.iter().zip(&expected).enumerate() {
                 if let Some(factor) = plateau.reduction(metric, f64::from(rate)) {

@@ -63,8 +63,9 @@ pub(super) struct Rates {
 impl Throughput {
     /// Resets all counters.
     pub(super) fn on_fit_start(&mut self, start: &FitStart) {
-        let (batch_size, tokens, total_steps) =
-            (start.batch_size, start.tokens_per_batch, start.plan.total_steps);
+        let batch_size = start.batch_size;
+        let tokens = start.tokens_per_batch;
+        let total_steps = start.plan.total_steps;
         *self = Throughput { batch_size, tokens, total_steps, ..Throughput::default() };
     }
 
@@ -81,13 +82,16 @@ impl Throughput {
     pub(super) fn on_train_batch_end(&mut self, progress: &Progress) {
         self.batches += 1;
         // `progress` already counts this batch.
-        let (epoch, batch) = (progress.epoch, progress.batch.saturating_sub(1));
+        let epoch = progress.epoch;
+        let batch = progress.batch.saturating_sub(1);
         let position = BatchPosition { epoch, batch };
         let phase = self.flops.iter().rfind(|(start, _)| *start <= position);
         self.operations += phase.map_or(0.0, |(_, flops)| *flops);
         let global_step = progress.global_step;
         if self.steps.back().is_none_or(|last| last.global_step < global_step) {
-            let (batches, operations, paused) = (self.batches, self.operations, self.paused);
+            let batches = self.batches;
+            let operations = self.operations;
+            let paused = self.paused;
             self.steps.push_back(StepMark {
                 global_step,
                 batches,

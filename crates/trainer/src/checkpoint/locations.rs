@@ -27,7 +27,8 @@ pub(crate) fn is_address(path: &Path) -> bool {
 
 /// The function that opens the store of a folder of checkpoints.
 pub(crate) fn opener(options: &Options) -> Result<OpenStore> {
-    let (dir, local_dir) = (options.checkpoint_dir.clone(), &options.checkpoint_local);
+    let dir = options.checkpoint_dir.clone();
+    let local_dir = &options.checkpoint_local;
     if dir.as_os_str().is_empty() {
         if local_dir.as_os_str().is_empty() {
             return Ok(Arc::new(local));
@@ -73,7 +74,8 @@ pub(crate) fn root(options: &Options) -> &Path {
 /// The folders that may have checkpoints. Each element has the folders of one run; the newest run
 /// comes first.
 pub(crate) fn folders_by_run(options: &Options) -> Result<Vec<Vec<PathBuf>>> {
-    let (dir, local_dir) = (&options.checkpoint_dir, &options.checkpoint_local);
+    let dir = &options.checkpoint_dir;
+    let local_dir = &options.checkpoint_local;
     if dir.as_os_str().is_empty() {
         return Ok(runs(&options.default_root_dir)?
             .into_iter()

@@ -114,7 +114,8 @@ pub(crate) fn match_tensors<'a>(
     names: impl IntoIterator<Item = (&'a str, &'a TensorType)>,
     tensors: &mut BTreeMap<String, Value>,
 ) -> Result<Vec<Value>> {
-    let (mut matched, mut problems) = (Vec::new(), Vec::new());
+    let mut matched = Vec::new();
+    let mut problems = Vec::new();
     for (name, ty) in names {
         let fits = |stored: &TensorType| {
             stored == ty

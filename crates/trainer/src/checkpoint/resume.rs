@@ -141,7 +141,8 @@ impl ResumePoint {
             Ok(read.and_then(|number| number.to_f64().first().copied()))
         };
         check_position(&self.position, train).map_err(|e| Error::checkpoint(path, e))?;
-        let (steps, updates) = (number(&tensors, STEP)?, number(&tensors, UPDATES)?);
+        let steps = number(&tensors, STEP)?;
+        let updates = number(&tensors, UPDATES)?;
         check_counts(&self.position, train, limits, steps, updates).map_err(failed)?;
         logs.check(&self.position.epoch_sums).map_err(failed)?;
         self.best = find_best(&self.position, path).map_err(failed)?;
@@ -225,7 +226,9 @@ fn check_counts(
     steps: Option<f64>,
     updates: Option<f64>,
 ) -> Result<(), String> {
-    let (epoch, batch, batches) = (position.epoch, position.batch, train.len() as u64);
+    let epoch = position.epoch;
+    let batch = position.batch;
+    let batches = train.len() as u64;
     if batch > batches {
         return Err(format!(
             "its metadata `batch` is {batch}, but an epoch of this loader has {batches} batches"
@@ -287,7 +290,8 @@ fn check_position(position: &Position, train: &DataLoader) -> Result<()> {
 
 /// Checks that the number of accumulated batches is the same, if the position is within an epoch.
 fn check_group(position: &Position, config: &StepConfig) -> Result<()> {
-    let (saved, current) = (position.accumulate, config.accumulation().every(position.epoch));
+    let saved = position.accumulate;
+    let current = config.accumulation().every(position.epoch);
     if position.batch > 0 && saved != current {
         return Err(Error::usage(format!(
             "it was saved within an epoch of a run with accumulate_grad_batches {saved}, but now it is {current}. Resume \

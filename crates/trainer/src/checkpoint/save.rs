@@ -99,7 +99,8 @@ pub(crate) fn take(
         let named = names[id.index()].clone().into_iter().zip(values);
         named.map(move |(name, values)| StateTensor { name, ty: ty.clone(), values })
     };
-    let (mut tensors, mut copied) = (Vec::new(), [].iter().peekable());
+    let mut tensors = Vec::new();
+    let mut copied = [].iter().peekable();
     if let Some(CopyProgram { compiled, entries }) = copy {
         let arrays = entries
             .iter()
@@ -281,7 +282,8 @@ impl SaveJob {
         }
         let process =
             self.process_group.as_ref().map(|process_group| process_group.process().index());
-        let (mut parts, mut sources) = (Vec::new(), BTreeMap::new());
+        let mut parts = Vec::new();
+        let mut sources = BTreeMap::new();
         let written =
             || self.tensors.iter().filter(|saved| !weights_only || !is_training_state(&saved.name));
         let copies: Vec<&DeviceArray> = written().filter_map(StateTensor::copy).collect();

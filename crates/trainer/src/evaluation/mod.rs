@@ -54,7 +54,8 @@ impl Evaluation {
         }
         sets.check(stage)?;
         session.load(module, weights)?;
-        let (config, seed) = (session.config()?, session.choices.options.seed);
+        let config = session.config()?;
+        let seed = session.choices.options.seed;
         check_shardings(module, &config)?;
         module.initialize(seed);
         let entries = state::of_module(module, &config);
@@ -127,7 +128,8 @@ impl Evaluation {
     /// The progress before the first batch, at this position of the training.
     pub(crate) fn progress(&self, position: StepPosition) -> EvaluationProgress {
         let StepPosition { epoch, global_step } = position;
-        let (dataset, batches) = (self.dataset.clone(), self.loader.len() as u64);
+        let dataset = self.dataset.clone();
+        let batches = self.loader.len() as u64;
         EvaluationProgress { dataset, batch: 0, batches, epoch, global_step }
     }
 
@@ -234,8 +236,9 @@ pub(crate) fn evaluate(
     weights: Weights,
 ) -> Result<LogPoint> {
     let (evaluations, values) = Evaluation::open(session, module, sets, stage, weights)?;
-    let (process_group, hooks, position) =
-        (session.process_group.as_ref(), session.callbacks.with(module), session.record.position);
+    let process_group = session.process_group.as_ref();
+    let hooks = session.callbacks.with(module);
+    let position = session.record.position;
     let mut logged = Vec::new();
     for evaluation in &evaluations {
         match evaluation.run_all(

@@ -88,7 +88,8 @@ pub(crate) fn predict(
     let progress = evaluation.progress(session.record.position);
     let Evaluation { step, loader, .. } = evaluation;
     session.callbacks.each(|callback| callback.on_predict_start(&progress));
-    let (runtime, process_group) = (&session.runtime, session.process_group.as_ref());
+    let runtime = &session.runtime;
+    let process_group = session.process_group.as_ref();
     let interrupt = fulmen_signals::Guard::new(session.choices.options.grace);
     // After a signal, the caller keeps the earlier predictions.
     interrupt.stepped();
@@ -127,7 +128,8 @@ impl PredictedBatches {
     pub fn concat(self) -> Result<Predicted> {
         let mut types: Vec<TensorType> = Vec::new();
         let mut parts: Vec<Vec<u8>> = vec![Vec::new(); self.step.outputs().len()];
-        let (names, mut rows) = (self.step.outputs().to_vec(), 0);
+        let names = self.step.outputs().to_vec();
+        let mut rows = 0;
         let mut origins = self.origins.is_some().then(Vec::new);
         for batch in self {
             let batch = batch?;

@@ -148,7 +148,8 @@ fn write_custom(
     write: &WriteBatch,
     failed: &dyn Fn(io::Error) -> Error,
 ) -> Result<usize> {
-    let (mut writer, mut samples) = (BufWriter::new(file), 0);
+    let mut writer = BufWriter::new(file);
+    let mut samples = 0;
     for batch in batches {
         let batch = batch?;
         write(&mut writer, &batch).map_err(failed)?;

@@ -66,7 +66,8 @@ impl<T> Executor<T> {
         process_group: Option<&Arc<ProcessGroup>>,
         interrupt: Option<fulmen_signals::Guard>,
     ) -> Executor<T> {
-        let (in_flight, reads) = (VecDeque::new(), VecDeque::new());
+        let in_flight = VecDeque::new();
+        let reads = VecDeque::new();
         let interrupt = interrupt.map(|guard| {
             let halt =
                 process_group.map(|process_group| Arc::new(Mutex::new(process_group.halt())));
@@ -75,7 +76,8 @@ impl<T> Executor<T> {
             }
             Interrupt { guard, halt }
         });
-        let (actions_requested, actions_due) = (Cell::new(false), Cell::new(false));
+        let actions_requested = Cell::new(false);
+        let actions_due = Cell::new(false);
         Executor {
             runtime: runtime.clone(),
             process_group: process_group.cloned(),

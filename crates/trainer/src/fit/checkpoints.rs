@@ -194,7 +194,8 @@ impl Fit<'_> {
         }
         let Position { epoch, global_step, .. } = self.step.position;
         for Save { path, weights_only, .. } in &saves {
-            let (path, weights_only) = (path.clone(), *weights_only);
+            let path = path.clone();
+            let weights_only = *weights_only;
             self.hooks.on_save_checkpoint(&CheckpointFile {
                 path,
                 epoch,
@@ -220,8 +221,8 @@ impl Fit<'_> {
                 (save.clone(), Run { score: save.score, ..run })
             })
             .collect();
-        let (last, best) =
-            (self.summary.last_checkpoint.clone(), self.summary.best_checkpoint.clone());
+        let last = self.summary.last_checkpoint.clone();
+        let best = self.summary.best_checkpoint.clone();
         let open = self.session.open_store.clone();
         let job = self.step.job(
             open,
@@ -259,7 +260,8 @@ pub(super) fn copy_program(
     if !session.choices.options.saves() {
         return Ok(None);
     }
-    let (layout, mesh) = (step.state.layout(), session.runtime.mesh());
+    let layout = step.state.layout();
+    let mesh = session.runtime.mesh();
     let limit = session
         .runtime
         .local_devices()

@@ -78,8 +78,8 @@ impl Fit<'_> {
 
     /// Reloads the loader if the next epoch begins with a new one. Returns whether it did.
     pub(super) fn reload(&mut self) -> Result<bool> {
-        let (every, epoch) =
-            (self.options().reload_dataloaders_every_n_epochs, self.step.position.epoch);
+        let every = self.options().reload_dataloaders_every_n_epochs;
+        let epoch = self.step.position.epoch;
         let ended = epoch >= self.step.limits.epochs || self.summary.stopped.is_some();
         if every == 0 || !epoch.is_multiple_of(every) || ended {
             return Ok(false);

@@ -92,8 +92,8 @@ fn read_earlier_runs(run_dir: Option<&Path>, checkpoint: &Path, options: &Option
 /// Counts the steps after this one as lost.
 fn mark_lost(runs: &mut [Run], step: u64) {
     for run in runs.iter_mut().rev().take_while(|run| run.last_step > step) {
-        let (steps, lost) =
-            (run.last_step - run.first_step, run.last_step - step.max(run.first_step));
+        let steps = run.last_step - run.first_step;
+        let lost = run.last_step - step.max(run.first_step);
         run.seconds.lose(lost as f64 / steps.max(1) as f64);
         run.last_step = step.max(run.first_step);
     }

@@ -37,8 +37,8 @@ impl Fit<'_> {
             ReadKind::Log { factor } => {
                 let sums = self.add_to_epoch(&values)?;
                 self.actions.set_read(sums.learning_rate(), factor);
-                let (logs, media) =
-                    (self.step.program().logs(), values.get(1..).unwrap_or_default());
+                let logs = self.step.program().logs();
+                let media = values.get(1..).unwrap_or_default();
                 let mut point = training_point(logs, &sums, media, LogRange::Steps, position)?;
                 self.hooks.callbacks.each(|callback| {
                     let values = callback.log_values(&point);

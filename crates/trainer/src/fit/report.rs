@@ -75,7 +75,8 @@ impl Reports {
             setting: settings.map(|(name, value)| (name.to_owned(), value)).into(),
             ..Summary::default()
         };
-        let (flops, temporaries) = (start.flops(), start.temporary_bytes());
+        let flops = start.flops();
+        let temporaries = start.temporary_bytes();
         Reports { facts, flops, temporaries, written: None, writer: SharedWriter::default() }
     }
 }
@@ -154,8 +155,8 @@ impl Fit<'_> {
         self.session.loggers.run("first batch", move || {
             let Some(images) = first_images(&batch) else { return };
             drop(batch);
-            let (folder, images) =
-                (run_dir.join("media").join("first_batch"), Media::Image(images));
+            let folder = run_dir.join("media").join("first_batch");
+            let images = Media::Image(images);
             let written = std::fs::create_dir_all(&folder).and_then(|()| {
                 let (ending, bytes) = images.to_file()?;
                 replace(&folder.join("0").with_extension(ending), &bytes)
@@ -252,7 +253,8 @@ fn first_images(batch: &HostBatch) -> Option<Images> {
     let [channels, height, width] = size;
     let rows = batch.valid().min(SAMPLES);
     let stride = height.max(width).div_ceil(SIDE);
-    let (high, wide) = (height.div_ceil(stride), width.div_ceil(stride));
+    let high = height.div_ceil(stride);
+    let wide = width.div_ceil(stride);
     let row = channels * height * width;
     let source_index = |n: usize, c: usize, y: usize, x: usize| {
         n * row + c * strides[0] + y * stride * strides[1] + x * stride * strides[2]

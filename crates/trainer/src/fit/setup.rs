@@ -102,11 +102,13 @@ impl<'a> Fit<'a> {
         let fit_start = fit_start(session, module, config, &prepared, &start);
         call_start_hooks(&hooks, &fit_start, &start);
         let averages = prepared.averages();
-        let (sets, declared) =
-            (std::mem::take(&mut prepared.validation), std::mem::take(&mut prepared.declared));
-        let (checkpoint, best) = (start.checkpoint().map(Path::to_owned), start.best.take());
+        let sets = std::mem::take(&mut prepared.validation);
+        let declared = std::mem::take(&mut prepared.declared);
+        let checkpoint = start.checkpoint().map(Path::to_owned);
+        let best = start.best.take();
         let run_dir = session.record.run_dir.as_deref().filter(|_| session.writes());
-        let (first_step, options) = (start.position.global_step, &config.options);
+        let first_step = start.position.global_step;
+        let options = &config.options;
         let goodput = GoodputFile::new(run_dir, first_step, checkpoint.as_deref(), options);
         let step = TrainStep::new(session, module, config, prepared, start, Some(interrupt))?;
         let copy_program = checkpoints::copy_program(session, &step)?;
@@ -185,7 +187,9 @@ fn call_start_hooks(hooks: &Hooks<'_>, fit_start: &FitStart, start: &ResumePoint
         }
     });
     if let Some(path) = start.checkpoint() {
-        let (path, epoch, global_step) = (path.to_owned(), position.epoch, position.global_step);
+        let path = path.to_owned();
+        let epoch = position.epoch;
+        let global_step = position.global_step;
         hooks.on_load_checkpoint(&CheckpointFile { path, epoch, global_step, weights_only: false });
     }
 }

@@ -77,7 +77,8 @@ impl Fit<'_> {
         }
         self.hooks.on_sanity_check_start();
         self.session.clock.enter(TimeBucket::Validation);
-        let (runtime, process_group) = (&self.session.runtime, self.step.executor.process_group());
+        let runtime = &self.session.runtime;
+        let process_group = self.step.executor.process_group();
         for set in &self.validation {
             let batches = BatchLimit::Count(batches);
             let result = self.step.with_weights(self.averages.as_ref(), |weights| {
@@ -115,7 +116,8 @@ impl Fit<'_> {
     fn run_validation(&self, names: &[String]) -> Result<Result<Vec<DeviceArray>, Signal>> {
         let _validation = span("validation");
         let mut arrays = Vec::new();
-        let (runtime, process_group) = (&self.session.runtime, self.step.executor.process_group());
+        let runtime = &self.session.runtime;
+        let process_group = self.step.executor.process_group();
         for set in self.sets(names) {
             let validated = self.step.with_weights(self.averages.as_ref(), |weights| {
                 let interrupted = || self.step.executor.interrupt_signal();

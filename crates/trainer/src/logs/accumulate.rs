@@ -81,7 +81,9 @@ impl LogLayout {
             let float = |i: usize| {
                 words(self.header_len() + i * self.floats, self.floats).bitcast(DType::F32)
             };
-            let (sum, lost, x) = (float(0), float(1), joined(SumKind::Float));
+            let sum = float(0);
+            let lost = float(1);
+            let x = joined(SumKind::Float);
             // Knuth's two-sum: the rounding error of a floating-point sum is itself a float.
             let total = &sum + &x;
             let part = &total - &sum;
@@ -100,7 +102,8 @@ impl LogLayout {
         let latest = values.iter().filter(|(sum, ..)| sum.kind == SumKind::Latest);
         for (i, (_, value, rule, taken)) in latest.enumerate() {
             let bits = words(self.latest_start() + i, 1);
-            let (before, value) = (bits.bitcast(DType::F32), value.broadcast_to([1]));
+            let before = bits.bitcast(DType::F32);
+            let value = value.broadcast_to([1]);
             let reduced = match rule {
                 Rule::Reduce(ReduceFx::Min) => before.minimum(&value),
                 Rule::Reduce(ReduceFx::Max) => before.maximum(&value),

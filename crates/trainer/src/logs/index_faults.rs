@@ -44,12 +44,13 @@ impl CheckedIndices {
     /// Where the index at this row-major position is. A tensor of all tokens of the batch counts as
     /// its rows.
     fn place(&self, position: usize) -> Option<String> {
-        let (shape, rows) = (&self.facts.shape, self.rows);
+        let shape = &self.facts.shape;
+        let rows = self.rows;
         let elements = shape.num_elements();
         match shape.dims() {
             [] => None,
             [first, ..] if *first == rows => place(shape, position),
-            _ if rows > 0 && elements % rows == 0 => {
+            _ if rows > 0 && elements.is_multiple_of(rows) => {
                 place(&Shape::from([rows, elements / rows]), position)
             }
             _ => Some(format!("element {position} of {shape}")),
@@ -102,7 +103,8 @@ impl LogLayout {
         let value = (i64::from(high) << 32) | i64::from(low as u32);
         let check = self.checks.iter().find(|check| check.facts.id == id)?;
         let IndexFacts { rule, location, .. } = &check.facts;
-        let (file, line) = (location.file(), location.line());
+        let file = location.file();
+        let line = location.line();
         Some(IndexFault {
             step,
             mistake: format!("{} at {file}:{line}: {}", rule.operation, rule.message(value)),

@@ -125,7 +125,8 @@ impl LogLayout {
             }
             entry.check_choices(stage).map_err(|problem| log_error(entry, problem))?;
             check_value(entry, batch).map_err(|problem| log_error(entry, problem))?;
-            let (name, fx) = (entry.name.clone(), entry.reduce_fx());
+            let name = entry.name.clone();
+            let fx = entry.reduce_fx();
             let tensors = batch_sums(entry, batch);
             for tensor in &tensors {
                 tensor.check()?;
@@ -167,7 +168,8 @@ impl LogLayout {
                 .filter(|(is_shown, _)| !is_shown)
                 .map(|(_, sink)| sink)
                 .collect();
-            let (on_step, on_epoch) = (entry.on_step(), entry.on_epoch());
+            let on_step = entry.on_step();
+            let on_epoch = entry.on_epoch();
             layout.entries.push(LayoutEntry { name, key, rule, sums, on_step, on_epoch, hidden });
         }
         Ok(layout)

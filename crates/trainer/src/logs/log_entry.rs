@@ -93,8 +93,13 @@ impl LogEntry {
         value: LoggedValue,
         location: &'static Location<'static>,
     ) -> LogEntry {
-        let (reduce_fx, on_step, on_epoch, branch) = (None, None, None, None);
-        let (name, prog_bar, logger) = (name.into(), true, true);
+        let reduce_fx = None;
+        let on_step = None;
+        let on_epoch = None;
+        let branch = None;
+        let name = name.into();
+        let prog_bar = true;
+        let logger = true;
         LogEntry { name, value, location, prog_bar, logger, reduce_fx, on_step, on_epoch, branch }
     }
 

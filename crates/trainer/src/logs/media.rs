@@ -120,7 +120,9 @@ impl MediaKind {
                 let counts: Vec<u64> = words[HEAD..].iter().map(|&count| count as u64).collect();
                 let empty = counts.iter().all(|&count| count == 0);
                 let [low, high] = if empty { [0.0, 0.0] } else { [number(0), number(1)] };
-                let (sum, sum_squares, non_finite) = (number(2), number(3), words[4] as u64);
+                let sum = number(2);
+                let sum_squares = number(3);
+                let non_finite = words[4] as u64;
                 Media::Histogram(Histogram { low, high, sum, sum_squares, counts, non_finite })
             }
         })
@@ -180,7 +182,8 @@ fn histogram(value: &Tensor, batch: &Batch, bins: usize) -> Tensor {
     let smallest = counted.select(&x, &(&zeros + f64::INFINITY)).min(&axes);
     let largest = counted.select(&x, &(&zeros - f64::INFINITY)).max(&axes);
     let half = smallest.eq(&largest).to_dtype(DType::F32) * 0.5;
-    let (low, high) = (smallest - &half, largest + &half);
+    let low = smallest - &half;
+    let high = largest + &half;
     let bin =
         (((&x - &low) * (bins as f64 / (&high - &low))).floor()).clamp(0.0, (bins - 1) as f64);
     let bin_or_none = counted

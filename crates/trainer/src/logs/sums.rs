@@ -74,8 +74,8 @@ impl LogLayout {
             )));
         }
         let float = |i: usize| f64::from(f32::from_bits(words[i] as u32));
-        let (mut float_index, mut counter_index) =
-            (self.header_len(), self.header_len() + 2 * self.floats);
+        let mut float_index = self.header_len();
+        let mut counter_index = self.header_len() + 2 * self.floats;
         let mut latest_index = self.latest_start();
         // None for a float without a value yet.
         let mut take = |sum: &Sum| -> Option<Vec<f64>> {

@@ -205,7 +205,8 @@ impl StepContext {
         &mut self,
         values: impl IntoIterator<Item = (N, T)>,
     ) -> LogOptions<'_> {
-        let (first, line) = (self.logged.len(), Location::caller());
+        let first = self.logged.len();
+        let line = Location::caller();
         for (name, value) in values {
             self.push(name, LoggedValue::Value(value.as_tensor().clone()), line);
         }

@@ -6,8 +6,8 @@ use toml_edit::Value;
 /// The JSON value of a text on the command line: a number or a Boolean if it formats to the same
 /// text, otherwise the text.
 pub fn json_value(text: &str) -> Json {
-    let (whole, float) =
-        (text.parse::<i64>().ok(), text.parse::<f64>().ok().filter(|_| text.contains('.')));
+    let whole = text.parse::<i64>().ok();
+    let float = text.parse::<f64>().ok().filter(|_| text.contains('.'));
     match (text, whole, float) {
         ("true" | "false", ..) => Json::Bool(text == "true"),
         (_, Some(number), _) if number.to_string() == text => number.into(),

@@ -99,7 +99,8 @@ macro_rules! options {
                 $(if self.$name.is_none() {
                     if let Some(text) = env($env).filter(|text| !text.is_empty()) {
                         self.$name = Some(option_text::parse_named::<$ty>(stringify!($name), &text).map_err(|e| {
-                            let (name, text) = (stringify!($name), text.to_string_lossy());
+                            let name = stringify!($name);
+                            let text = text.to_string_lossy();
                             Error::option(format!("{name}: the environment variable {} is `{text}`: {e}", $env))
                         })?);
                     }
@@ -115,7 +116,8 @@ macro_rules! options {
                     && let Some(text) = env($env).filter(|text| !text.is_empty())
                     && option_text::parse_named::<$ty>(stringify!($name), &text).ok().as_ref() != Some(value)
                 {
-                    let (name, text) = (stringify!($name), text.to_string_lossy());
+                    let name = stringify!($name);
+                    let text = text.to_string_lossy();
                     let set = <$ty>::show(value);
                     lines.push(format!(
                         "{}={text} has no effect: the program or its command line sets {name} to {set}",

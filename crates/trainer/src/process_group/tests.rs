@@ -69,7 +69,8 @@ fn in_three_within<T: Send + 'static>(
     });
     let address = receiver.recv().unwrap();
     let others = [1, 2].map(|index| {
-        let (play, address) = (play.clone(), address.clone());
+        let play = play.clone();
+        let address = address.clone();
         thread::spawn(move || {
             let joined = join_within(timeout, Process::new(index, 3, address).unwrap(), |_| {});
             joined.map(|process_group| play(&Arc::new(process_group)))
@@ -487,7 +488,8 @@ fn actions_within_an_epoch_run_in_all_processes_after_the_same_step() {
         // No log point and no end of an epoch come soon.
         builder = builder.max_epochs(1).log_every_n_steps(1_000_000).enable_progress_bar(false);
         let (sender, receiver) = channel();
-        let (process, file) = (process_group.process().index(), root.join("{step}"));
+        let process = process_group.process().index();
+        let file = root.join("{step}");
         builder = builder.callback(RequestActions {
             process,
             file,
@@ -497,7 +499,8 @@ fn actions_within_an_epoch_run_in_all_processes_after_the_same_step() {
         });
         let choices = builder.choices(builder.options().unwrap()).unwrap();
         let mut trainer = builder.build_with(choices, Some(process_group.clone())).unwrap();
-        let (train, val) = (points(1_000_000), points(8));
+        let train = points(1_000_000);
+        let val = points(8);
         let loader = |data| DataLoader::builder(data).batch_size(1).build().unwrap();
         let line = Line(Linear::new(1, 1));
         let summary = trainer.fit(&line, &loader(train), Some(&loader(val))).unwrap();

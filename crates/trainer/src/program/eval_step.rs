@@ -72,7 +72,8 @@ fn record(
     let cells = Placeholders::new(module, entries);
     module.eval();
     set_random_key(module, &random::key(seed));
-    let (mut cx, mut predictions) = (StepContext::of_dataset(dataset), Predictions::default());
+    let mut cx = StepContext::of_dataset(dataset);
+    let mut predictions = Predictions::default();
     let advice = match stage {
         Stage::Prediction => "to see the tensor, return it as one of the predictions",
         _ => LOG_IT,

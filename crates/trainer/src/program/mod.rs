@@ -85,7 +85,8 @@ mod tests {
         fn validation_step(&self, batch: &Batch, cx: &mut StepContext) {
             let loss = self.training_step(batch, &mut StepContext::default());
             cx.log("val_loss", &loss);
-            let (x, y) = (batch.get("x"), batch.get("y"));
+            let x = batch.get("x");
+            let y = batch.get("y");
             let scores = x.reshape([batch.size(), 784]).narrow(1, 0, 10).softmax(-1);
             cx.log_metric("val_top5", Accuracy::new(10).top_k(5).update(&scores, &y));
             cx.log_metric("val_confusion", ConfusionMatrix::new(10).update(&scores, &y));

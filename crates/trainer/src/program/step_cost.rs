@@ -106,7 +106,8 @@ impl fmt::Display for StepCost {
                 f.write_str(&row(&sum(rest), &format!("({} more)", rest.len())))?;
             }
             let total = sum(lines);
-            let (flops, bytes) = (amount(total.flops, "FLOP"), amount(total.bytes, "B"));
+            let flops = amount(total.flops, "FLOP");
+            let bytes = amount(total.bytes, "B");
             write!(
                 f,
                 "{}\n{flops} and {bytes} of memory traffic per step on each device, as compiled",

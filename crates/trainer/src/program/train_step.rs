@@ -115,7 +115,8 @@ impl TrainRecording<'_> {
         let key = Tensor::placeholder(names::KEY, TensorType::new(DType::U32, [2]));
         let recorder = Recorder::new(module, optimizers, batch, batches, layout, config, phase);
         let forward = Forward::record(module, batch, recorder, &key, config, seed)?;
-        let (mut recorded, logged) = (forward.recorded, forward.logged);
+        let mut recorded = forward.recorded;
+        let logged = forward.logged;
 
         average(&mut recorded, config);
         let RecorderOutput { mut values, epoch, group, optimizer_steps, updated } = recorded;

@@ -112,7 +112,9 @@ impl Recorder {
         let group = layout.counters.group.zip(epoch.as_ref()).map(|([samples, _], epoch)| {
             Group::new(epoch, values.before(samples), batch, &config.accumulation())
         });
-        let (optimizers, config, batch) = (optimizers.clone(), config.clone(), batch.clone());
+        let optimizers = optimizers.clone();
+        let config = config.clone();
+        let batch = batch.clone();
         let optimizer_steps = optimizers.members().iter().map(|_| None).collect();
         Recorder {
             optimizers,
@@ -218,8 +220,10 @@ impl Recorder {
         loss: &Tensor,
         param_values: Vec<ParamValue>,
     ) -> Result<OptimizerStep> {
-        let (layout, optimizers) = (self.values.layout.clone(), self.optimizers.clone());
-        let (slots, member) = (&layout.optimizers[optimizer], &optimizers.members()[optimizer]);
+        let layout = self.values.layout.clone();
+        let optimizers = self.optimizers.clone();
+        let slots = &layout.optimizers[optimizer];
+        let member = &optimizers.members()[optimizer];
         let is_frozen = |unfreezing: usize| layout.phases.is_frozen(unfreezing, self.phase);
         let (params, frozen): (Vec<_>, Vec<_>) = slots
             .params

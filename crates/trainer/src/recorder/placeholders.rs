@@ -77,9 +77,13 @@ impl Placeholders {
         let with_variables = entries.iter().filter(|entry| !entry.variables().is_empty());
         for (entry, placeholder) in with_variables.zip(placeholders) {
             let before = entry.variables().iter().map(Variable::get).collect();
-            let (entry, placeholder, value) =
-                (entry.clone(), placeholder.clone(), placeholder.clone());
-            let mut cell = Cell { entry, before, placeholder, value, used: Vec::new() };
+            let mut cell = Cell {
+                entry: entry.clone(),
+                before,
+                placeholder: placeholder.clone(),
+                value: placeholder.clone(),
+                used: Vec::new(),
+            };
             cell.set(&cell.placeholder.clone());
             cells.push(cell);
         }

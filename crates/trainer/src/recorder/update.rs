@@ -140,7 +140,8 @@ fn changed_values(
         let after = call("update", &inputs, |inputs| {
             let ready = gradients.final_gradient(&inputs[0], norm.as_ref());
             let (before, key) = inputs[1..].split_at(before.len());
-            let (parameter, state) = (&before[0], &before[1..]);
+            let parameter = &before[0];
+            let state = &before[1..];
             let name = &entry.names()[0];
             let (parameter, state) = match key {
                 [key] => {

@@ -77,8 +77,8 @@ impl Accumulation {
         for (&(from, every), end) in self.0.iter().zip(ends) {
             let each = batches.div_ceil(every).max(1);
             if remaining / each < end - from {
-                let (epoch, batch) =
-                    (from + remaining / each, (remaining % each).saturating_mul(every));
+                let epoch = from + remaining / each;
+                let batch = (remaining % each).saturating_mul(every);
                 return BatchPosition { epoch, batch };
             }
             remaining = remaining.saturating_sub((end - from).saturating_mul(each));

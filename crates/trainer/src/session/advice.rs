@@ -93,7 +93,8 @@ fn fit_advice_with_reads(fit: &FitMeasurements<'_>, reads: &HostReads) -> Vec<St
             ));
         }
     }
-    let (compile, total) = (fit.goodput.compile, fit.goodput.total());
+    let compile = fit.goodput.compile;
+    let total = fit.goodput.total();
     if fit.compilations > 0 && compile > COMPILE_SECONDS && compile > COMPILE_SHARE * total {
         let programs = quantity(fit.compilations, "program");
         advice.push(format!(
@@ -183,7 +184,8 @@ mod tests {
     #[test]
     fn advice_has_numbers_and_says_what_to_do() {
         let none: [&str; 0] = [];
-        let (mut loader, no_reads) = (LoaderReport::default(), HostReads::new());
+        let mut loader = LoaderReport::default();
+        let no_reads = HostReads::new();
         (loader.steps, loader.waiting, loader.busy) =
             (10, Duration::from_secs(1), Duration::from_secs(2));
         let good_run = good_run(&loader, &no_reads);

@@ -18,7 +18,8 @@ const PREFIXES: [&str; 6] = ["FULMEN_", "XLA_", "TPU_", "LIBTPU_", "PJRT_", "CUD
 
 /// The environment of a run, as this process has it.
 pub(crate) fn environment(runtime: &Runtime, processes: usize) -> Json {
-    let (client, devices) = (runtime.client(), runtime.devices());
+    let client = runtime.client();
+    let devices = runtime.devices();
     let text =
         |path: io::Result<PathBuf>| path.map(|path| path.to_string_lossy().into_owned()).ok();
     let directory = std::env::current_dir();

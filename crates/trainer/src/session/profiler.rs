@@ -202,13 +202,15 @@ impl ProfilerThread {
         fs::create_dir_all(folder)?;
         let recording = Recording::start();
         let plugin_profile = self.plugin.start_profile();
-        let (first, start) = (finished_steps(), Instant::now());
+        let first = finished_steps();
+        let start = Instant::now();
         let is_complete = || {
             request.steps.is_some_and(|steps| finished_steps() - first >= steps)
                 || start.elapsed().as_secs_f64() >= request.seconds
         };
         while !is_complete() && !self.ends_within(TICK) {}
-        let (steps, seconds) = (finished_steps() - first, start.elapsed().as_secs_f64());
+        let steps = finished_steps() - first;
+        let seconds = start.elapsed().as_secs_f64();
         let timeline = recording.timeline();
         drop(recording);
         let plugin_profile = plugin_profile.and_then(Profile::finish);

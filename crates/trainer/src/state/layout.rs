@@ -217,7 +217,8 @@ impl StateLayout {
         scanned: &[Vec<Variable>],
     ) -> StateLayout {
         let accumulates = config.accumulation().accumulates();
-        let (parameters, module_entries) = (module.parameters(), of_module(module, config));
+        let parameters = module.parameters();
+        let module_entries = of_module(module, config);
         let groups =
             rows::groups(&parameters, &module_entries, scanned, optimizers, &phases, config);
         let mut entries = Entries(rows::join(module_entries, &groups));
@@ -229,7 +230,8 @@ impl StateLayout {
             let Some(optimizer) = optimizers.training(name, parameter) else { continue };
             let ty = parameter.ty();
             let slot = |(slot, first): (&str, Tensor)| {
-                let (param, dtype) = (&entries.0[i], first.dtype());
+                let param = &entries.0[i];
+                let dtype = first.dtype();
                 let name = |parameter: &str| names::slot(slot, parameter);
                 // Elementwise state is sharded like the parameter.
                 let is_elementwise = *first.shape() == ty.shape
@@ -439,8 +441,8 @@ fn average(
     is_buffer: bool,
 ) -> Option<Entry> {
     let Origin::Module { variables, .. } = &entry.origin else { return None };
-    let (name, dtype) =
-        (|name: &str| format!("{AVERAGE}{name}"), accumulation::dtype(entry.ty.dtype));
+    let name = |name: &str| format!("{AVERAGE}{name}");
+    let dtype = accumulation::dtype(entry.ty.dtype);
     // The rows of a joined entry are averaged all or not at all.
     let has = averaging.has(&entry.names()[0], &entry.ty, trained, is_buffer);
     has.then(|| entry.with_same_shape(name, dtype, Origin::Average(variables.clone())))

@@ -27,7 +27,8 @@ pub(super) fn groups(
     config: &StepConfig,
 ) -> Vec<Vec<usize>> {
     let kind = |index: &usize| {
-        let ((name, parameter), entry) = (&parameters[*index], &entries[*index]);
+        let (name, parameter) = &parameters[*index];
+        let entry = &entries[*index];
         let gathered = matches!(entry.origin, Origin::Module { gathered: true, .. });
         let averaged = config.averaging.as_ref().is_some_and(|it| it.includes(name));
         let storage = (entry.ty.clone(), entry.sharding.clone(), gathered, averaged);
@@ -46,7 +47,8 @@ pub(super) fn groups(
     };
     let all_variables: Vec<Variable> =
         parameters.iter().map(|(_, parameter)| parameter.variable()).collect();
-    let (mut joined, mut taken) = (BTreeMap::new(), BTreeSet::new());
+    let mut joined = BTreeMap::new();
+    let mut taken = BTreeSet::new();
     for variables in scanned.iter().filter(|variables| variables.len() > 1) {
         let index = |variable: &Variable| all_variables.iter().position(|other| other.is(variable));
         let Some(rows) = variables.iter().map(index).collect::<Option<Vec<usize>>>() else {

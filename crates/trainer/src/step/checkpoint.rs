@@ -176,7 +176,8 @@ impl TrainStep<'_> {
 
     fn take(&mut self, path: &Path) -> Result<()> {
         let mut start = ResumePoint::from_checkpoint(path)?;
-        let (layout, logs) = (self.state.layout(), self.program().logs());
+        let layout = self.state.layout();
+        let logs = self.program().logs();
         start.take_state(&self.train, layout, logs, &self.limits, &self.config, &self.runtime)?;
         self.check_consistent("load", |facts| {
             facts.extend(start.fingerprint().map(|it| ("checkpoint".into(), it)));
@@ -190,8 +191,8 @@ impl TrainStep<'_> {
         self.sums = logs.map(|logs| self.runtime.to_device(&logs)).transpose()?;
         self.media.clear();
         let run_config = std::mem::take(&mut self.position.run_config);
-        let (data, accumulate) =
-            (self.train.description(), self.config.accumulation().every(position.epoch));
+        let data = self.train.description();
+        let accumulate = self.config.accumulation().every(position.epoch);
         self.position = Position { run_config, data, accumulate, ..position };
         self.checkpoint = Some(path.to_owned());
         Ok(())

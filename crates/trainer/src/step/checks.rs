@@ -17,7 +17,8 @@ pub(crate) fn check_consistent(
     traced: &TracedFit,
     start: &ResumePoint,
 ) -> Result<()> {
-    let (runtime, seed) = (&session.runtime, start.position.seed);
+    let runtime = &session.runtime;
+    let seed = start.position.seed;
     session.check_consistent(what, |facts| {
         for (phase, step) in traced.program.steps.iter().enumerate() {
             let name =

@@ -49,7 +49,8 @@ impl TrainStep<'_> {
 
 impl EvalStep {
     fn new(step: &TrainStep<'_>, loader: &DataLoader) -> Result<EvalStep> {
-        let (stage, runtime) = (Stage::Validation, &step.runtime);
+        let stage = Stage::Validation;
+        let runtime = &step.runtime;
         let loader = step.config.evaluation_loader(loader, stage)?;
         let entries = step.state.layout().module();
         let program = program::record_eval_step(
@@ -94,8 +95,9 @@ impl EvalStep {
     }
 
     fn evaluate(&self, step: &TrainStep<'_>) -> Result<LogPoint> {
-        let (evaluation, runtime, process_group) =
-            (&self.evaluation, &step.runtime, step.executor.process_group());
+        let evaluation = &self.evaluation;
+        let runtime = &step.runtime;
+        let process_group = step.executor.process_group();
         let pass = |weights: &[&DeviceArray]| {
             evaluation.run(runtime, process_group, weights, BatchLimit::ALL, |_| Ok(None))
         };

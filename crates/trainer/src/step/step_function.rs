@@ -48,7 +48,8 @@ impl<'m> TrainStep<'m> {
         name: &str,
         f: impl Fn(&[Tensor]) -> Vec<Tensor> + 'm,
     ) -> StepFunction<'m> {
-        let (module, seed) = (self.module, self.position.seed);
+        let module = self.module;
+        let seed = self.position.seed;
         let entries: Vec<Entry> = self.state.layout().module().to_vec();
         let precision = self.config.options.precision.autocast();
         // The weights come last, so that messages number the user's inputs from 0.

@@ -155,8 +155,9 @@ impl LogReads {
             [] => None,
             arrays => Some(runtime.read(&arrays.iter().collect::<Vec<_>>())?),
         };
-        let (layout, process_group, shared) =
-            (layout.clone(), process_group.cloned(), Arc::clone(&self.shared));
+        let layout = layout.clone();
+        let process_group = process_group.cloned();
+        let shared = Arc::clone(&self.shared);
         Ok(StepLogs { values, _arrays: arrays, layout, position, process_group, shared })
     }
 

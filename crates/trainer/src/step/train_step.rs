@@ -369,7 +369,8 @@ impl<'m> TrainStep<'m> {
             && position.global_step.is_multiple_of(self.config.options.log_every_n_steps);
         let media = std::mem::take(&mut self.media).into_iter().filter(|_| log_point);
         let arrays: Vec<_> = self.sums.take().into_iter().chain(media).collect();
-        let (process_group, logs) = (self.executor.process_group(), self.steps[0].logs());
+        let process_group = self.executor.process_group();
+        let logs = self.steps[0].logs();
         let result = self.reads.start(&self.runtime, process_group, arrays, logs, position);
         self.report_error(result)
     }

@@ -29,7 +29,8 @@ impl EpochSize {
     /// # Errors
     /// The length is in tokens, but the samples have no tokens or differ in their number.
     pub(crate) fn new(loader: &DataLoader, duration: TrainDuration) -> Result<EpochSize> {
-        let (samples, batch_size) = (loader.num_samples() as u64, loader.batch_size() as u64);
+        let samples = loader.num_samples() as u64;
+        let batch_size = loader.batch_size() as u64;
         let mut tokens = 0;
         if let TrainDuration::Tokens(_) = duration {
             tokens = tokens_of_a_sample(loader).map_err(|why| {

@@ -85,8 +85,8 @@ pub(crate) struct StepConfig {
 impl StepConfig {
     /// How gradients are clipped.
     pub(crate) fn clip(&self) -> Clip {
-        let (algorithm, value) =
-            (self.options.gradient_clip_algorithm, self.options.gradient_clip_val);
+        let algorithm = self.options.gradient_clip_algorithm;
+        let value = self.options.gradient_clip_val;
         (value > 0.0).then_some((algorithm, value))
     }
 

@@ -194,7 +194,9 @@ impl Trainer {
         finder.check()?;
         let unit = self.session.config()?.replicas.devices.max(1);
         let choices = short_fit(&self.session.choices, finder.steps_per_trial);
-        let (mut fits, mut fails, mut trials) = (0, None, Vec::new());
+        let mut fits = 0;
+        let mut fails = None;
+        let mut trials = Vec::new();
         let mut next = Some(finder.init_val.next_multiple_of(unit));
         while let Some(size) = next.filter(|_| trials.len() < finder.max_trials) {
             let loader = loader(size)?;
@@ -253,7 +255,8 @@ impl Trainer {
         let config = choices.for_mesh(session.runtime.mesh().clone(), session.config()?.replicas);
         let traced = trace_fit(module, &config, choices.options.seed, loader, &None.into())?;
         let available = finder.memory_limit.or_else(|| available_bytes(&session.runtime));
-        let (mut needs, mut refused) = (None, false);
+        let mut needs = None;
+        let mut refused = false;
         // The step of the phase that trains the most decides for all phases.
         for function in traced.program.largest().functions() {
             match session.runtime.compile(function) {

@@ -220,7 +220,8 @@ impl LearningRateCurve {
         // Central differences over steps, one-sided at the ends. Steps are evenly spaced in the
         // rate or in its logarithm.
         let slope = |i: usize| {
-            let (before, after) = (i.saturating_sub(1), (i + 1).min(last));
+            let before = i.saturating_sub(1);
+            let after = (i + 1).min(last);
             (losses[after] - losses[before]) / (after - before) as f64
         };
         let steepest = (0..=last).min_by(|&a, &b| slope(a).total_cmp(&slope(b)))?;
@@ -404,8 +405,8 @@ mod tests {
         for (actual, expected) in curve.losses().iter().zip(&expected) {
             assert!((actual / expected - 1.0).abs() < 1e-12, "{actual} is not {expected}");
         }
-        let (actual, expected) =
-            (curve.suggestion().unwrap(), document["curve"]["rate"].as_f64().unwrap());
+        let actual = curve.suggestion().unwrap();
+        let expected = document["curve"]["rate"].as_f64().unwrap();
         assert!((actual / expected - 1.0).abs() < 1e-9, "{actual} is not {expected}");
     }
 

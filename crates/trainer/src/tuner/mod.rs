@@ -72,11 +72,14 @@ fn run_short_fit(
     validation: &EvaluationSets,
 ) -> Result<FitSummary> {
     let Session { runtime, process_group, open_store, .. } = &trainer.session;
-    let (runtime, process_group, open_store) =
-        (runtime.clone(), process_group.clone(), open_store.clone());
-    let (callbacks, run_config, record) =
-        (callbacks.into(), RunConfig::default(), Record::default());
-    let (loggers, clock) = (Session::loggers(Vec::new())?, Clock::new());
+    let runtime = runtime.clone();
+    let process_group = process_group.clone();
+    let open_store = open_store.clone();
+    let callbacks = callbacks.into();
+    let run_config = RunConfig::default();
+    let record = Record::default();
+    let loggers = Session::loggers(Vec::new())?;
+    let clock = Clock::new();
     let mut session = Session {
         choices,
         runtime,

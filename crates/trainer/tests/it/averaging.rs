@@ -81,8 +81,10 @@ fn path(steps: usize) -> Vec<Vec<f64>> {
     for epoch in 0..steps as u64 {
         for batch in loader.epoch(epoch) {
             let batch = batch.unwrap();
-            let (x, y) = (batch.values::<f32>(0).unwrap(), batch.values::<i32>(1).unwrap());
-            let (mut gw, mut gb) = (vec![0.0; w.len()], vec![0.0; b.len()]);
+            let x = batch.values::<f32>(0).unwrap();
+            let y = batch.values::<i32>(1).unwrap();
+            let mut gw = vec![0.0; w.len()];
+            let mut gb = vec![0.0; b.len()];
             for (row, &label) in x.chunks(FEATURES).zip(y) {
                 let logit = |k: usize| {
                     b[k] + (0..FEATURES)

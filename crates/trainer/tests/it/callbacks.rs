@@ -112,7 +112,9 @@ fn hooks_run_in_their_order_in_every_loop() {
     let folder = tempfile::tempdir().unwrap();
     let order = Order::default();
     let builder = || trainer(folder.path()).callback(order.clone()).callback(ProgressBar::new());
-    let (net, train, val) = (Net::new(), train_loader(16, DROP_LAST), val_loader(12));
+    let net = Net::new();
+    let train = train_loader(16, DROP_LAST);
+    let val = val_loader(12);
     let mut trainer =
         builder().max_epochs(1).num_sanity_val_steps(1).val_check_interval(0.5).build().unwrap();
     let summary = trainer.fit(&net, &train, Some(&val)).unwrap();
@@ -387,7 +389,8 @@ fn a_filter_counts_over_a_resume() {
     let folder = tempfile::tempdir().unwrap();
     let events = Arc::new(Mutex::new(Vec::new()));
     let run = |epochs: u64, from: &Path| {
-        let (third, first) = (events.clone(), events.clone());
+        let third = events.clone();
+        let first = events.clone();
         let mut trainer = trainer(folder.path())
             .max_epochs(epochs)
             .ckpt_path(from)
@@ -431,7 +434,8 @@ impl TrainingModule for Named {
 #[test]
 fn a_test_of_several_sets_gives_each_the_values_of_a_test_of_it_alone() {
     let folder = tempfile::tempdir().unwrap();
-    let (net, [short, longer]) = (Named(Net::new()), [16, 24].map(val_loader));
+    let net = Named(Net::new());
+    let [short, longer] = [16, 24].map(val_loader);
     let mut trainer = trainer(folder.path()).build().unwrap();
     let sets = [EvaluationSet::new("short", &short), EvaluationSet::new("longer", &longer)];
     let point = trainer.test(&net, sets, Weights::Current).unwrap();
@@ -453,8 +457,10 @@ fn several_validation_sets_have_names_and_cadences() {
     let record = Record::default();
     let builder =
         || trainer(folder.path()).runtime(isolated()).max_epochs(4).log_every_n_steps(1000);
-    let (net, train) = (Net::new(), train_loader(40, DROP_LAST));
-    let (small, large) = (val_loader(16), val_loader(24));
+    let net = Net::new();
+    let train = train_loader(40, DROP_LAST);
+    let small = val_loader(16);
+    let large = val_loader(24);
     let mut trainer = builder().callback(record.clone()).build().unwrap();
     let sets = [
         EvaluationSet::new("small", &small),

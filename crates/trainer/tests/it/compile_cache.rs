@@ -17,17 +17,20 @@ use crate::common::{
 
 #[test]
 fn the_second_start_of_a_fit_compiles_nothing() {
-    let (folder, programs) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let programs = tempfile::tempdir().unwrap();
     let cache = CompileCache::new(programs.path(), 1 << 30);
     let start = || {
-        let (runtime, record) = (isolated().with_compile_cache(cache.clone()), Record::default());
+        let runtime = isolated().with_compile_cache(cache.clone());
+        let record = Record::default();
         let mut trainer = trainer(folder.path())
             .runtime(runtime)
             .max_epochs(2)
             .callback(record.clone())
             .build()
             .unwrap();
-        let (train, val) = (train_loader(40, PAD_LAST), val_loader(12));
+        let train = train_loader(40, PAD_LAST);
+        let val = val_loader(12);
         let summary = trainer.fit(&Net::new(), &train, Some(&val)).unwrap();
         let metrics = trainer.runtime().metrics();
         (
@@ -58,8 +61,9 @@ fn devices(count: usize) -> Runtime {
 
 #[test]
 fn programs_saved_by_preflight_start_a_fit_without_a_compiler() {
-    let (folder, train, val) =
-        (tempfile::tempdir().unwrap(), train_loader(40, PAD_LAST), val_loader(16));
+    let folder = tempfile::tempdir().unwrap();
+    let train = train_loader(40, PAD_LAST);
+    let val = val_loader(16);
     let file = folder.path().join("step.fulmen");
     for count in [1, 8] {
         // Averages with a wider dtype than the weights have their own program.
@@ -72,7 +76,8 @@ fn programs_saved_by_preflight_start_a_fit_without_a_compiler() {
             }
         };
         let start = |aot: bool| {
-            let (runtime, record) = (devices(count), Record::default());
+            let runtime = devices(count);
+            let record = Record::default();
             let builder = options().runtime(runtime).callback(record.clone());
             let mut trainer =
                 if aot { builder.aot(&*file).build() } else { builder.build() }.unwrap();

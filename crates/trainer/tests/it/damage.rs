@@ -57,7 +57,8 @@ fn a_flipped_bit_in_a_checkpoint_is_rejected_with_the_name_of_its_tensor() {
     let mut tensors = 0;
     for (name, entry) in header.iter().filter(|(name, _)| *name != "__metadata__") {
         let offset = |i: usize| data + entry["data_offsets"][i].as_u64().unwrap() as usize;
-        let (start, end) = (offset(0), offset(1));
+        let start = offset(0);
+        let end = offset(1);
         for (byte, bit) in [(start, 0), ((start + end) / 2, 3), (end - 1, 7)] {
             let message = flipped(&file, &whole, byte, bit);
             assert!(
@@ -193,7 +194,8 @@ fn a_newer_or_damaged_manifest_is_reported_and_another_checkpoint_used() {
         load_arguments(&options).unwrap().unwrap().0
     };
     assert_eq!(newest(), last);
-    let (manifest, forged) = (last.join("manifest.json"), folder.path().join("forged"));
+    let manifest = last.join("manifest.json");
+    let forged = folder.path().join("forged");
     let whole = std::fs::read(&manifest).unwrap();
     forge(&last, &forged, |manifest| manifest["format_version"] = json!(2));
     let newer = std::fs::read(forged.join("manifest.json")).unwrap();

@@ -129,7 +129,8 @@ fn trainer(
     devices: impl Into<Devices>,
     strategy: Strategy,
 ) -> (Trainer, Losses, tempfile::TempDir) {
-    let (losses, folder) = (Losses::default(), tempfile::tempdir().unwrap());
+    let losses = Losses::default();
+    let folder = tempfile::tempdir().unwrap();
     let trainer = short_fit(devices, strategy, &losses, folder.path()).build().unwrap();
     (trainer, losses, folder)
 }
@@ -241,7 +242,8 @@ fn a_batch_that_the_devices_cannot_share_is_rejected_with_sizes_that_fit() {
 
 /// The devices that hold a module's values, and the bytes of the shards on each.
 fn placement<M: Module>(module: &M) -> (BTreeSet<i32>, BTreeMap<i32, usize>) {
-    let (mut ids, mut bytes) = (BTreeSet::new(), BTreeMap::new());
+    let mut ids = BTreeSet::new();
+    let mut bytes = BTreeMap::new();
     for (name, variable) in module.state() {
         let value = variable.get();
         let array = value.array().unwrap_or_else(|| panic!("`{name}` is on no device"));
@@ -432,7 +434,9 @@ fn a_checkpoint_of_eight_devices_resumes_on_any_number_with_another_strategy() {
                 builder.max_epochs(epochs).log_every_n_steps(1).enable_progress_bar(false);
             builder.default_root_dir(folder.path()).ckpt_path(from)
         };
-        let (module, train, losses) = (mlp(), loader(), Losses::default());
+        let module = mlp();
+        let train = loader();
+        let losses = Losses::default();
         // The values at the start of a step, bit for bit.
         drop(builder().build().unwrap().train_step(&module, &train).unwrap());
         let mut trainer = builder().callback(losses.clone()).build().unwrap();

@@ -29,7 +29,8 @@ fn one_compilation_a_step_and_no_read_but_at_log_points() {
         .unwrap();
     // 85 samples: ten batches of 8 and a partial one, which is dropped. The validation batch is
     // padded.
-    let (train, val) = (train_loader(85, DROP_LAST), val_loader(21));
+    let train = train_loader(85, DROP_LAST);
+    let val = val_loader(21);
     let module = Net::new();
     let summary = trainer.fit(&module, &train, Some(&val)).unwrap();
     let tested = trainer.test(&module, &val, Weights::Best).unwrap();
@@ -51,7 +52,8 @@ fn one_compilation_a_step_and_no_read_but_at_log_points() {
 fn a_second_fit_compiles_nothing_new() {
     let folder = tempfile::tempdir().unwrap();
     let mut trainer = trainer(folder.path()).runtime(isolated()).max_epochs(1).build().unwrap();
-    let (train, val) = (train_loader(40, DROP_LAST), val_loader(16));
+    let train = train_loader(40, DROP_LAST);
+    let val = val_loader(16);
     let module = Net::new();
     assert_eq!(trainer.fit(&module, &train, Some(&val)).unwrap().train_compilations, 1);
     let again = trainer.fit(&module, &train, Some(&val)).unwrap();
@@ -67,7 +69,8 @@ fn each_compiled_program_has_a_line_with_its_seconds_unless_quiet() {
             let folder = tempfile::tempdir().unwrap();
             let builder = trainer(folder.path()).runtime(runtime.clone()).max_epochs(1).seed(seed);
             let mut trainer = builder.enable_progress_bar(quiet == "0").build().unwrap();
-            let (train, val) = (train_loader(40, DROP_LAST), val_loader(16));
+            let train = train_loader(40, DROP_LAST);
+            let val = val_loader(16);
             let module = Net::new();
             trainer.fit(&module, &train, Some(&val)).unwrap();
             trainer.test(&module, &val, Weights::Current).unwrap();
@@ -161,7 +164,8 @@ fn a_padded_training_batch_counts_its_real_samples_only() {
             .unwrap();
         summary.train_loss.unwrap()
     };
-    let (whole, padded) = (loss_in(20), loss_in(8));
+    let whole = loss_in(20);
+    let padded = loss_in(8);
     assert!((whole - padded).abs() < 1e-6, "{whole} {padded}");
 }
 
@@ -228,10 +232,13 @@ fn a_training_metric_can_be_monitored_by_its_plain_name() {
 #[test]
 fn the_first_steps_are_those_of_sgd_written_by_hand() {
     // One batch: w ← w − lr·v, v ← 0.9·v + ∇ of the mean cross-entropy.
-    let (n, f, c) = (4, crate::common::FEATURES, crate::common::CLASSES);
+    let n = 4;
+    let f = crate::common::FEATURES;
+    let c = crate::common::CLASSES;
     let loader = DataLoader::builder(samples(n)).batch_size(n).build().unwrap();
     let batch = loader.epoch(0).next().unwrap().unwrap();
-    let (x, y) = (batch.values::<f32>(0).unwrap(), batch.values::<i32>(1).unwrap());
+    let x = batch.values::<f32>(0).unwrap();
+    let y = batch.values::<i32>(1).unwrap();
 
     let module = Linear { fc: fulmen_nn::Linear::new(f, c), learning_rate: 0.5 };
     module.initialize(1);
@@ -239,10 +246,13 @@ fn the_first_steps_are_those_of_sgd_written_by_hand() {
         let parameter = module.parameters().into_iter().find(|p| p.0 == name).unwrap().1;
         parameter.get().eval().unwrap().to_f64()
     };
-    let (mut w, mut b) = (value("fc.weight"), value("fc.bias"));
-    let (mut vw, mut vb) = (vec![0.0; w.len()], vec![0.0; b.len()]);
+    let mut w = value("fc.weight");
+    let mut b = value("fc.bias");
+    let mut vw = vec![0.0; w.len()];
+    let mut vb = vec![0.0; b.len()];
     for _ in 0..3 {
-        let (mut gw, mut gb) = (vec![0.0; w.len()], vec![0.0; b.len()]);
+        let mut gw = vec![0.0; w.len()];
+        let mut gb = vec![0.0; b.len()];
         for (row, &label) in x.chunks(f).zip(y) {
             let logits: Vec<f64> = (0..c)
                 .map(|k| b[k] + (0..f).map(|i| w[k * f + i] * f64::from(row[i])).sum::<f64>())
@@ -328,7 +338,8 @@ fn each_fit_has_a_folder_and_a_start_of_its_own() {
         .callback(ModelCheckpoint::new().monitor("val_acc", Mode::Max))
         .build()
         .unwrap();
-    let (train, val) = (train_loader(40, DROP_LAST), val_loader(16));
+    let train = train_loader(40, DROP_LAST);
+    let val = val_loader(16);
     let first = trainer.fit(&Net::new(), &train, Some(&val)).unwrap();
     let read = |path: Option<std::path::PathBuf>| {
         std::fs::read(crate::common::shard(&path.unwrap())).unwrap()
@@ -402,7 +413,8 @@ fn the_metrics_report_has_the_grammar_of_pytorch_xla() {
     assert!(report.contains("Counter: UncachedCompile\n  Value: 2\n"), "{report}");
     let value = |name| trainer.runtime().metrics().value(name);
     assert_eq!(value("CreateCompileHandles"), 2);
-    let (created, destroyed) = (value("CreateDataHandles"), value("DestroyDataHandles"));
+    let created = value("CreateDataHandles");
+    let destroyed = value("DestroyDataHandles");
     assert!(
         created > destroyed && destroyed > 0,
         "the module's values are still there: {created}, {destroyed}"

@@ -54,7 +54,8 @@ fn the_old_checkpoint_survives_a_full_disk() {
             .output()
             .unwrap()
     };
-    let (dir, from) = (small.display(), checkpoint.display());
+    let dir = small.display();
+    let from = checkpoint.display();
     // The disk has room for the old checkpoint and one page. A second checkpoint does not fit.
     let namespaced =
         Command::new("unshare").args(["-rm", "true"]).status().is_ok_and(|s| s.success());

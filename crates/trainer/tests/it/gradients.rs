@@ -163,8 +163,8 @@ fn a_run_with_groups_resumes_without_them_at_the_same_rate() {
     let steps: Vec<u64> = logs.iter().map(|point| point.global_step).collect();
     assert_eq!(steps, [3, 4, 5, 6, 7]);
     for point in logs.iter() {
-        let (rate, expected) =
-            (point.get("lr").unwrap(), 0.1 * 0.5f64.powi(point.global_step as i32 - 1));
+        let rate = point.get("lr").unwrap();
+        let expected = 0.1 * 0.5f64.powi(point.global_step as i32 - 1);
         assert!(
             (rate / expected - 1.0).abs() < 1e-6,
             "step {}: {rate} is not {expected}",
@@ -344,7 +344,8 @@ fn a_gradient_whose_squared_norm_overflows_is_clipped_not_lost() {
         (Precision::Bf16Mixed, 1, 2, 1e-2),
         (Precision::Bf16, 1, 2, 1e-2),
     ] {
-        let (module, record) = (Steep { linear: Linear::new(2, 1).bias(false) }, Record::default());
+        let module = Steep { linear: Linear::new(2, 1).bias(false) };
+        let record = Record::default();
         module.linear.weight.set(Tensor::zeros(module.linear.weight.ty().dtype, [1, 2]));
         let builder = trainer(folder.path())
             .max_epochs(1)

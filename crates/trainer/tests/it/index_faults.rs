@@ -40,7 +40,8 @@ struct Model {
 
 impl Model {
     fn new(train: Loss) -> Model {
-        let (table, head) = (Embedding::new(CLASSES, 4), Linear::new(4, CLASSES));
+        let table = Embedding::new(CLASSES, 4);
+        let head = Linear::new(4, CLASSES);
         Model { table, head, train, validate: None, every: None }
     }
 
@@ -260,13 +261,15 @@ fn indices_within_bodies_are_found() {
     };
     let by_cond: Loss = |m, batch, _| {
         let body = |x: &[Tensor]| vec![cross_entropy(&x[0], &x[1], Reduction::Mean)];
-        let (logits, y) = (m.logits(batch), batch.get("y"));
+        let logits = m.logits(batch);
+        let y = batch.get("y");
         let none = |_: &[Tensor]| vec![logits.mean_all()];
         cond(&y.max([0, 1]).gt(-100.0), &[&logits, &y], body, none).remove(0)
     };
     // One position of all rows in each step, as a loss over parts of the time.
     let by_scan: Loss = |m, batch, _| {
-        let (logits, y) = (m.logits(batch).transpose(0, 1), batch.get("y").t());
+        let logits = m.logits(batch).transpose(0, 1);
+        let y = batch.get("y").t();
         let body = |sum: &[Tensor], x: &[Tensor]| {
             let loss =
                 checkpoint(|x| vec![cross_entropy(&x[0], &x[1], Reduction::Mean)], &[&x[0], &x[1]]);

@@ -135,7 +135,8 @@ fn bad_samples_of_training_validation_and_test_are_reported() {
             DataLoader::builder(data).batch_size(4).on_error(OnError::Skip).build().unwrap()
         };
         let mut trainer = trainer(dir.path()).max_epochs(3).build().unwrap();
-        let (module, test) = (Line { linear: Linear::new(1, 1) }, loader(13));
+        let module = Line { linear: Linear::new(1, 1) };
+        let test = loader(13);
         trainer.fit(&module, &loader(11), Some(&loader(12))).unwrap();
         trainer.test(&module, &test, Weights::Current).unwrap();
         trainer.test(&module, &test, Weights::Current).unwrap();

@@ -361,7 +361,8 @@ fn step_of(line: &str) -> Option<u64> {
 #[test]
 #[ignore = "takes a minute: cargo test -p fulmen-trainer --test it -- --ignored a_run_that_is_killed_twenty_times"]
 fn a_run_that_is_killed_twenty_times_ends_as_one_that_is_not() {
-    let (folder, undisturbed) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let undisturbed = tempfile::tempdir().unwrap();
     let start = |folder: &Path, stays_in: u64| {
         let mut command = itself();
         command
@@ -413,7 +414,8 @@ fn a_run_that_is_killed_twenty_times_ends_as_one_that_is_not() {
             tensors.into_iter().map(|(name, value)| (name, value.bytes().to_vec())).collect();
         (end, tensors)
     };
-    let (killed, whole) = (end(folder.path()), end(undisturbed.path()));
+    let killed = end(folder.path());
+    let whole = end(undisturbed.path());
     assert!(killed == whole, "{}\n{}", killed.0, whole.0);
 }
 

@@ -229,7 +229,8 @@ fn limits_that_contradict_each_other_are_named() {
 #[test]
 fn a_share_of_the_batches_is_trained_on_validated_and_tested() {
     let folder = tempfile::tempdir().unwrap();
-    let (train, val) = (train_loader(165, DROP_LAST), val_loader(100));
+    let train = train_loader(165, DROP_LAST);
+    let val = val_loader(100);
     let planned = Planned::default();
     let builder = trainer(folder.path())
         .runtime(isolated())
@@ -276,7 +277,8 @@ fn a_prediction_on_an_endless_stream_has_the_given_number_of_batches() {
 #[test]
 fn a_fast_run_has_one_batch_of_each_and_leaves_no_checkpoint_and_no_log() {
     let folder = tempfile::tempdir().unwrap();
-    let (train, val) = (train_loader(80, DROP_LAST), val_loader(20));
+    let train = train_loader(80, DROP_LAST);
+    let val = val_loader(20);
     let planned = Planned::default();
     let builder = trainer(folder.path()).max_epochs(7).max_time("1h").fast_dev_run(true);
     let mut trainer = builder.callback(planned.clone()).build().unwrap();

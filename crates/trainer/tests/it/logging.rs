@@ -130,7 +130,8 @@ fn builder(folder: &Path, record: &Record) -> TrainerBuilder {
 fn each_reduction_matches_the_samples_on_any_number_of_devices() {
     for devices in [1, 8] {
         let what = format!("{devices} devices");
-        let (folder, record) = (tempfile::tempdir().unwrap(), Record::default());
+        let folder = tempfile::tempdir().unwrap();
+        let record = Record::default();
         let builder = builder(folder.path(), &record).devices(devices).log_every_n_steps(2);
         let mut trainer = builder.enable_checkpointing(false).build().unwrap();
         let summary = trainer.fit(&module(log_all, log_all), &loader(), Some(&loader())).unwrap();
@@ -156,7 +157,8 @@ fn each_reduction_matches_the_samples_on_any_number_of_devices() {
 #[test]
 fn a_resume_within_an_epoch_continues_each_reduction() {
     for every in [1, 100] {
-        let (folder, record) = (tempfile::tempdir().unwrap(), Record::default());
+        let folder = tempfile::tempdir().unwrap();
+        let record = Record::default();
         let run = |record: &Record| builder(folder.path(), record).log_every_n_steps(every);
         let module = || module(log_all, |_, _| {});
         // The run ends between the largest and the latest value.
@@ -205,12 +207,14 @@ fn each_value_has_its_own_sinks() {
         cx.log_dict([("c", &x), ("d", &x)]).logger(false).reduce_fx(ReduceFx::Max);
         cx.log_metric("e", Mean::new().update(&x)).prog_bar(false).on_step(false);
     };
-    let (folder, record) = (tempfile::tempdir().unwrap(), Record::default());
+    let folder = tempfile::tempdir().unwrap();
+    let record = Record::default();
     let builder = builder(folder.path(), &record).max_epochs(1).log_every_n_steps(1);
     let mut trainer = builder.build().unwrap();
     trainer.fit(&module(log, |_, _| {}), &loader(), None).unwrap();
     let names = |point: &LogPoint| point.metrics.iter().map(|m| m.0.clone()).collect::<Vec<_>>();
-    let (logs, epochs) = (record.logs.lock().unwrap(), record.epochs.lock().unwrap());
+    let logs = record.logs.lock().unwrap();
+    let epochs = record.epochs.lock().unwrap();
     assert_eq!(names(&logs[0]), ["train_loss", "a", "c", "d", "lr"]);
     assert_eq!(names(&epochs[0]), ["train_loss_epoch", "b_epoch", "c_epoch", "d_epoch", "e_epoch"]);
     assert_eq!(names(&logs[0].shown_by(Sink::ProgressBar)), ["train_loss", "c", "d", "lr"]);
@@ -321,16 +325,18 @@ fn media_by_hand(batch: usize) -> Vec<(String, Media)> {
     let scaled = [0.0, first as f64 / 128.0, 255.0 / 128.0, 1.0]
         .map(|v| (f64::min(v, 1.0) * 255.0).round() as u8);
     let letter = |i: usize| format!("H{}", char::from(97 + i as u8));
-    let (values, bins) = (values(), 4);
+    let values = values();
+    let bins = 4;
     let x: Vec<f64> =
         values.chunks(BATCH).nth(batch).unwrap().iter().copied().map(f64::from).collect();
-    let (low, high) =
-        (x.iter().copied().fold(f64::MAX, f64::min), x.iter().copied().fold(f64::MIN, f64::max));
+    let low = x.iter().copied().fold(f64::MAX, f64::min);
+    let high = x.iter().copied().fold(f64::MIN, f64::max);
     let mut counts = vec![0; bins];
     for value in &x {
         counts[(((value - low) / (high - low) * bins as f64) as usize).min(bins - 1)] += 1;
     }
-    let (sum, sum_squares) = (x.iter().sum(), x.iter().map(|x| x * x).sum());
+    let sum = x.iter().sum();
+    let sum_squares = x.iter().map(|x| x * x).sum();
     vec![
         ("bytes".into(), Media::Image(Images { shape: [3, 1, 2, 2], pixels })),
         ("a/b".into(), Media::Image(Images { shape: [1, 1, 2, 2], pixels: scaled.to_vec() })),
@@ -345,7 +351,8 @@ fn media_by_hand(batch: usize) -> Vec<(String, Media)> {
 #[test]
 fn media_are_those_of_the_step_at_the_log_point() {
     for devices in [1, 8] {
-        let (folder, record) = (tempfile::tempdir().unwrap(), Record::default());
+        let folder = tempfile::tempdir().unwrap();
+        let record = Record::default();
         let builder =
             builder(folder.path(), &record).devices(devices).log_every_n_steps(3).max_epochs(3);
         let mut trainer = builder.enable_checkpointing(false).build().unwrap();
@@ -435,7 +442,8 @@ impl TrainingModule for Wide {
 #[test]
 fn a_log_point_at_the_end_of_a_group_has_its_last_batch_and_whole_sharded_weights() {
     let weights = |devices: usize, strategy: &str| {
-        let (folder, record) = (tempfile::tempdir().unwrap(), Record::default());
+        let folder = tempfile::tempdir().unwrap();
+        let record = Record::default();
         let builder =
             builder(folder.path(), &record).devices(devices).strategy(strategy).max_epochs(1);
         let builder =
@@ -451,7 +459,8 @@ fn a_log_point_at_the_end_of_a_group_has_its_last_batch_and_whole_sharded_weight
             other => panic!("{other:?}"),
         }
     };
-    let (one, eight) = (weights(1, "ddp"), weights(8, "fsdp"));
+    let one = weights(1, "ddp");
+    let eight = weights(8, "fsdp");
     assert_eq!((one.low, one.high, &one.counts), (eight.low, eight.high, &eight.counts));
     assert_eq!(one.counts.iter().sum::<u64>(), 64 * 64);
     assert!(
@@ -523,7 +532,8 @@ impl TrainingModule for Two {
 fn a_step_that_an_optimizer_skips_logs_nothing_for_it() {
     let two = |log| Two { a: Linear::new(1, 1), b: Linear::new(1, 1), log };
     for devices in [1, 8] {
-        let (folder, record) = (tempfile::tempdir().unwrap(), Record::default());
+        let folder = tempfile::tempdir().unwrap();
+        let record = Record::default();
         let builder =
             builder(folder.path(), &record).max_epochs(1).devices(devices).log_every_n_steps(1);
         builder.build().unwrap().fit(&two(log_all), &loader(), None).unwrap();
@@ -535,8 +545,9 @@ fn a_step_that_an_optimizer_skips_logs_nothing_for_it() {
             assert_eq!(logs[1].get(name), None, "{name}");
         }
         // The means over the first batch, over the last batch, and over the epoch.
-        let (first, last, epoch) =
-            (by_hand(0..1), by_hand(2..3), &record.epochs.lock().unwrap()[0]);
+        let first = by_hand(0..1);
+        let last = by_hand(2..3);
+        let epoch = &record.epochs.lock().unwrap()[0];
         let value_of = |values: &[(String, f64)], name: &str| {
             values.iter().find(|value| value.0 == name).unwrap().1
         };
@@ -587,7 +598,8 @@ fn hyperparameters_go_into_checkpoints_and_to_loggers() {
         name: String,
     }
     let config = Config { width: 3, name: "wide".into() };
-    let (folder, calls) = (tempfile::tempdir().unwrap(), Calls::default());
+    let folder = tempfile::tempdir().unwrap();
+    let calls = Calls::default();
     let builder =
         trainer(folder.path()).max_epochs(1).logger(calls.clone()).logger(CsvLogger::new());
     let mut fitted = builder.hyperparameters(&config).build().unwrap();

@@ -136,7 +136,8 @@ impl Classifier {
 
     fn loss(&self, batch: &Batch) -> Tensor {
         let logits = self.linear.forward(batch.get("x"));
-        let (target, counts) = (batch.get("y"), batch.get("counts"));
+        let target = batch.get("y");
+        let counts = batch.get("counts");
         (self.loss)(&Tokens { logits, target, counts, batch })
     }
 
@@ -177,7 +178,8 @@ fn check(
     set: impl Fn(TrainerBuilder) -> TrainerBuilder,
 ) {
     let folder = tempfile::tempdir().unwrap();
-    let (module, record) = (Classifier::new(loss), Record::default());
+    let module = Classifier::new(loss);
+    let record = Record::default();
     let builder = set(groups(folder.path()).callback(record.clone()));
     let summary = builder.build().unwrap().fit(&module, data, Some(data)).unwrap();
     assert_eq!(summary.global_step, 2);
@@ -257,7 +259,9 @@ struct Two {
 
 impl TrainingModule for Two {
     fn training_step(&self, batch: &Batch, cx: &mut StepContext) -> Tensor {
-        let (x, target, counts) = (batch.get("x"), batch.get("y"), batch.get("counts"));
+        let x = batch.get("x");
+        let target = batch.get("y");
+        let counts = batch.get("counts");
         let loss = cx.minimize("a", |_| {
             let logits = self.a.forward(&x);
             ignored(&Tokens { logits, target, counts, batch })
@@ -309,7 +313,8 @@ struct Apart {
 impl TrainingModule for Apart {
     fn training_step(&self, batch: &Batch, cx: &mut StepContext) -> Tensor {
         let loss = |layer: &Linear, counts: Tensor| {
-            let (logits, target) = (layer.forward(batch.get("x")), batch.get("y"));
+            let logits = layer.forward(batch.get("x"));
+            let target = batch.get("y");
             masked(&Tokens { logits, target, counts, batch })
         };
         cx.minimize("b", |_| loss(&self.b, 1.0 - batch.get("counts")));
@@ -335,7 +340,8 @@ fn an_optimizer_that_skips_steps_sums_the_weights_of_its_own_groups() {
             apart.parameters().iter().flat_map(|(_, p)| p.get().eval().unwrap().to_f64()).collect();
         (weights, logged(&record, "loss-b"), logged(&record, "loss-a"))
     };
-    let (whole, groups) = (run(BATCH * GROUP as usize, 1), run(BATCH, GROUP));
+    let whole = run(BATCH * GROUP as usize, 1);
+    let groups = run(BATCH, GROUP);
     assert_eq!((groups.1.len(), groups.2.len()), (2, 4));
     assert_close(&groups.0, &whole.0, 1e-5);
     assert_close(&groups.1, &whole.1, 1e-5);

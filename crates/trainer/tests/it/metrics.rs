@@ -27,7 +27,8 @@ fn probe() -> Probe {
 }
 
 fn log(stage: &str, batch: &Batch, cx: &mut StepContext) {
-    let (scores, y) = (batch.get("scores"), batch.get("y"));
+    let scores = batch.get("scores");
+    let y = batch.get("y");
     cx.log_metric(format!("{stage}_acc"), Accuracy::new(CLASSES).update(&scores, &y));
     cx.log_metric(
         format!("{stage}_f1"),
@@ -116,15 +117,17 @@ fn by_hand(stage: &str, len: usize) -> (Vec<(String, f64)>, Vec<Vec<f64>>) {
     }
     let hits: f64 = (0..CLASSES).map(|k| confusion[k][k]).sum();
     let f1 = |k: usize| {
-        let (row, column): (f64, f64) =
-            (confusion[k].iter().sum(), confusion.iter().map(|row| row[k]).sum());
+        let row: f64 = confusion[k].iter().sum();
+        let column: f64 = confusion.iter().map(|row| row[k]).sum();
         2.0 * confusion[k][k] / (row + column)
     };
     let macro_f1 = (0..CLASSES).map(f1).sum::<f64>() / CLASSES as f64;
-    let (mut pairs, mut won) = (0.0, 0.0);
+    let mut pairs = 0.0;
+    let mut won = 0.0;
     for (a, _) in classes.iter().enumerate().filter(|(_, y)| **y == 0) {
         for (b, _) in classes.iter().enumerate().filter(|(_, y)| **y != 0) {
-            let (a, b) = (scores[a * CLASSES], scores[b * CLASSES]);
+            let a = scores[a * CLASSES];
+            let b = scores[b * CLASSES];
             pairs += 1.0;
             won += if a > b {
                 1.0
@@ -137,7 +140,8 @@ fn by_hand(stage: &str, len: usize) -> (Vec<(String, f64)>, Vec<Vec<f64>>) {
     }
     let mse =
         scores.iter().map(|&s| f64::from(s) * f64::from(s)).sum::<f64>() / scores.len() as f64;
-    let (mut nll, mut tokens) = (0.0, 0.0);
+    let mut nll = 0.0;
+    let mut tokens = 0.0;
     for (row, &y) in scores.chunks(CLASSES).zip(&classes) {
         let sum: f64 = row.iter().map(|&s| f64::from(s).exp()).sum();
         let times = if y == 0 { 1.0 } else { 2.0 };
@@ -183,7 +187,8 @@ fn metrics_are_exact_over_the_samples_on_any_number_of_devices() {
         let mut first: Option<LogPoint> = None;
         for devices in [1, 2, 8] {
             let what = format!("{len} samples on {devices} devices");
-            let (folder, record) = (tempfile::tempdir().unwrap(), Record::default());
+            let folder = tempfile::tempdir().unwrap();
+            let record = Record::default();
             let builder =
                 trainer(folder.path()).devices(devices).max_epochs(2).log_every_n_steps(2);
             let mut trainer =
@@ -233,7 +238,8 @@ fn metrics_are_exact_over_the_samples_on_any_number_of_devices() {
 
 #[test]
 fn metrics_compile_nothing_more_and_read_nothing_more() {
-    let (folder, record) = (tempfile::tempdir().unwrap(), Record::default());
+    let folder = tempfile::tempdir().unwrap();
+    let record = Record::default();
     let builder = trainer(folder.path()).runtime(isolated()).max_epochs(3).log_every_n_steps(2);
     let builder = builder.callback(record.clone());
     // One callback monitors an element of a metric, another a value that training logged over the

@@ -241,7 +241,8 @@ fn train<M: TrainingModule>(
     mesh: Option<&Mesh>,
     strategy: Strategy,
 ) -> (Vec<f64>, Vec<Vec<f64>>) {
-    let (losses, folder) = (Losses::default(), tempfile::tempdir().unwrap());
+    let losses = Losses::default();
+    let folder = tempfile::tempdir().unwrap();
     let devices = mesh.map_or(1, Mesh::num_devices);
     let builder = short_fit(devices, strategy, &losses, folder.path());
     let builder = match mesh {

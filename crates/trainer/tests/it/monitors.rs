@@ -58,7 +58,8 @@ fn fit(folder: &Path, module: &Mlp, set: impl Fn(TrainerBuilder) -> TrainerBuild
         module.parameters().into_iter().map(value).collect()
     };
     module.initialize(0);
-    let (before, record) = (weights(), Record::default());
+    let before = weights();
+    let record = Record::default();
     let builder = trainer(folder).max_epochs(1).log_every_n_steps(1).callback(record.clone());
     set(builder.enable_checkpointing(false)).build().unwrap().fit(module, &loader(), None).unwrap();
     let logs = record.logs.lock().unwrap().clone();
@@ -137,7 +138,8 @@ fn norms_match_the_weights_and_their_changes() {
                 let members = weights.iter().filter(|(name, _)| name.starts_with(group.as_str()));
                 members.flat_map(|(_, values)| values.clone()).collect()
             };
-            let (before, after) = (members_of(&before), members_of(&after));
+            let before = members_of(&before);
+            let after = members_of(&after);
             let change: Vec<f64> = before.iter().zip(&after).map(|(b, a)| a - b).collect();
             let suffix = if group.is_empty() { String::new() } else { format!("/{group}") };
             assert_is(point, &format!("param_norm{suffix}"), norm(&after));

@@ -103,7 +103,8 @@ impl Gan {
 
 impl TrainingModule for Gan {
     fn training_step(&self, batch: &Batch, cx: &mut StepContext) -> Tensor {
-        let (image, noise) = (batch.get("image"), batch.get("noise"));
+        let image = batch.get("image");
+        let noise = batch.get("noise");
         let loss = cx.minimize("discriminator", |_| batch.mean(&self.losses(&image, &noise)[0]));
         cx.minimize("generator", |cx| {
             let losses = &self.losses(&image, &noise)[1];
@@ -225,7 +226,8 @@ fn eight_devices_train_a_gan_like_pytorch_and_two_separate_programs() {
 /// axis that the number of devices divides.
 fn two_programs(data: &DataLoader, devices: usize, strategy: Strategy) -> [Vec<f64>; 2] {
     let trainer = trainer(Path::new("")).devices(devices).build().unwrap();
-    let (runtime, gan) = (trainer.runtime(), Gan::new(two_to_one));
+    let runtime = trainer.runtime();
+    let gan = Gan::new(two_to_one);
     let parameters = gan.parameters();
     let split = Sharding::new([Some("data")]);
     let sharding = |ty: &TensorType| {
@@ -295,7 +297,8 @@ fn two_programs(data: &DataLoader, devices: usize, strategy: Strategy) -> [Vec<f
         runtime.compile(&function).unwrap()
     });
 
-    let (mut losses, mut updates) = ([Vec::new(), Vec::new()], [0i32; 2]);
+    let mut losses = [Vec::new(), Vec::new()];
+    let mut updates = [0i32; 2];
     for (step, batch) in data.epoch(0).enumerate() {
         let batch = batch.unwrap();
         let image = Literal::from_slice(batch.values::<u8>(0).unwrap(), [BATCH, PIXELS]).unwrap();
@@ -335,7 +338,8 @@ fn the_gradients_of_each_optimizer_are_clipped_by_their_own_norm() {
     let folder = tempfile::tempdir().unwrap();
     let configure = || sgd(1.0);
     let moved = |set: &dyn Fn(TrainerBuilder) -> TrainerBuilder| {
-        let (gan, before) = (Gan::new(configure), Gan::new(configure).parameters());
+        let gan = Gan::new(configure);
+        let before = Gan::new(configure).parameters();
         let (_, record) = fit(folder.path(), &gan, &loader(1, 32), |b| set(b.log_grad_norm(true)));
         let norms = ["generator", "discriminator"].map(|name| {
             let parameters = gan
@@ -366,7 +370,8 @@ fn the_gradients_of_each_optimizer_are_clipped_by_their_own_norm() {
 fn a_run_resumes_bit_for_bit_between_the_steps_of_an_optimizer() {
     let folder = tempfile::tempdir().unwrap();
     let data = loader(6, 16);
-    let (whole, resumed) = (Gan::new(two_to_one), Gan::new(two_to_one));
+    let whole = Gan::new(two_to_one);
+    let resumed = Gan::new(two_to_one);
     let set = |b: TrainerBuilder| {
         b.weight_averaging(WeightAveraging::ema(0.9)).precision(Precision::Bf16Mixed)
     };
@@ -549,7 +554,8 @@ fn each_optimizer_has_groups_of_batches_a_cadence_and_a_schedule() {
         loss
     };
     let run = |samples: usize, batch: usize, set: &dyn Fn(TrainerBuilder) -> TrainerBuilder| {
-        let (two, record) = (Two::new(configure, step), Record::default());
+        let two = Two::new(configure, step);
+        let record = Record::default();
         let builder =
             trainer(folder.path()).max_epochs(1).log_every_n_steps(1).callback(record.clone());
         let data = noise(samples, batch, PAD_LAST);

@@ -183,7 +183,8 @@ fn the_losses_of_a_finetuning_match_pytorch() {
 #[test]
 fn frozen_parameters_stay_bit_for_bit_and_train_afterwards() {
     let folder = tempfile::tempdir().unwrap();
-    let (module, before) = (three(), three());
+    let module = three();
+    let before = three();
     fit(folder.path(), &module, 1, in_turn);
     assert_eq!(module.values("first"), before.values("first"));
     assert_eq!(module.values("second"), before.values("second"));
@@ -259,7 +260,8 @@ fn phases_train_the_same_on_eight_devices() {
 #[test]
 fn each_of_several_optimizers_keeps_frozen_parameters() {
     let folder = tempfile::tempdir().unwrap();
-    let (module, before) = (three_with(Kind::Several), three());
+    let module = three_with(Kind::Several);
+    let before = three();
     let freeze = |b: TrainerBuilder| b.callback(BackboneFinetuning::new("first.*", ep(1)));
     let path = fit(folder.path(), &module, 1, freeze).0.last_checkpoint.unwrap();
     assert_eq!(module.values("first"), before.values("first"));

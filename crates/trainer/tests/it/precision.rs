@@ -55,7 +55,8 @@ fn loader() -> DataLoader {
     let bright = |i: usize| (i * 7 % 13) % 2;
     let pixels = (0..count * 64)
         .map(|i| {
-            let (image, column) = (i / 64, i % 8);
+            let image = i / 64;
+            let column = i % 8;
             let noise = (i * 7919 % 101) as f32 / 100.0 - 0.5;
             noise + if (column >= 4) == (bright(image) == 1) { (column % 4) as f32 } else { 0.0 }
         })

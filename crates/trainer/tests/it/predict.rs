@@ -72,7 +72,8 @@ fn each_sample_has_a_row_in_order_and_padding_has_none() {
         assert_eq!((trainer.log_points(), trainer.run_dir()), (0, None), "nothing is logged");
 
         // Compute the same predictions on the host, one sample at a time.
-        let (weight, bias) = (net.linear.weight.get(), net.linear.bias.as_ref().unwrap().get());
+        let weight = net.linear.weight.get();
+        let bias = net.linear.bias.as_ref().unwrap().get();
         let weight: Vec<f32> = weight.eval().unwrap().to_vec().unwrap();
         let bias: Vec<f32> = bias.eval().unwrap().to_vec().unwrap();
         let whole =
@@ -326,7 +327,8 @@ fn predictions_have_the_files_of_their_samples() {
 #[test]
 fn predictions_are_written_whole_or_not_at_all() {
     let folder = tempfile::tempdir().unwrap();
-    let (net, path) = (Net::new(both), |name: &str| folder.path().join(name));
+    let net = Net::new(both);
+    let path = |name: &str| folder.path().join(name);
     let mut trainer = builder(folder.path()).build().unwrap();
     for name in ["p.csv", "p.safetensors"] {
         let writer = PredictionWriter::new(path(name)).unwrap();

@@ -44,7 +44,8 @@ fn tracks(events: &[Value]) -> Tracks {
     let mut tracks = Tracks::new();
     for event in with_phase("X") {
         let track = event["tid"].as_u64().unwrap();
-        let (start, duration) = (event["ts"].as_f64().unwrap(), event["dur"].as_f64().unwrap());
+        let start = event["ts"].as_f64().unwrap();
+        let duration = event["dur"].as_f64().unwrap();
         let name = event["name"].as_str().unwrap().to_owned();
         let span =
             Span { name, start, end: start + duration, number: event["args"]["number"].as_u64() };

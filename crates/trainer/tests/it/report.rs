@@ -23,7 +23,8 @@ fn a_fit_records_its_result_and_why_it_failed() {
     let mut net = Net::new();
     let mut trainer =
         trainer(folder.path()).max_epochs(2).log_every_n_steps(1).detect_nan(true).build().unwrap();
-    let (train, validation) = (train_loader(40, DROP_LAST), val_loader(16));
+    let train = train_loader(40, DROP_LAST);
+    let validation = val_loader(16);
     let summary = trainer.fit(&net, &train, &validation).unwrap();
     let (record, page) = read(trainer.run_dir());
     assert_eq!(

@@ -98,7 +98,9 @@ fn a_group_of_batches_continues_where_it_was_interrupted() {
             .threshold(1e9, ThresholdMode::Abs);
         builder(folder.path(), 20, record).callback(never)
     };
-    let (whole, before, after) = (Record::default(), Record::default(), Record::default());
+    let whole = Record::default();
+    let before = Record::default();
+    let after = Record::default();
     plateau(&whole).build().unwrap().fit(&Net::new(), &train(), None).unwrap();
     let mut trainer = plateau(&before).callback(Interrupt(50)).build().unwrap();
     let summary = trainer.fit(&Net::new(), &train(), None).unwrap();

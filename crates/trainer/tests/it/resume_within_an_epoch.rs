@@ -122,12 +122,14 @@ fn an_interrupted_epoch_continues_with_the_remaining_samples() {
     let arrays = |record: &Record| {
         record.epochs.lock().unwrap()[..].iter().map(|p| p.arrays.clone()).collect::<Vec<_>>()
     };
-    let (all, resumed) = (arrays(&whole), arrays(&after));
+    let all = arrays(&whole);
+    let resumed = arrays(&after);
     assert_eq!(all[0].iter().flat_map(|array| array.1.elements()).sum::<f64>(), SAMPLES as f64);
     assert_eq!(resumed, all[1..], "the interrupted epoch has counted each of its samples once");
 
     // Interrupted between two log points: the counts since the last log point continue too.
-    let (before, after) = (Record::default(), Record::default());
+    let before = Record::default();
+    let after = Record::default();
     let rare =
         |record: &Record| builder(folder.path(), 2, record).log_every_n_steps(100).max_epochs(2);
     let summary = rare(&before).callback(Interrupt).build().unwrap().fit(

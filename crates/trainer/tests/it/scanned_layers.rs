@@ -39,7 +39,8 @@ pub(crate) struct Deep {
 impl Deep {
     pub(crate) fn new(scan: bool, optimizer: fn() -> Box<dyn Optimizer>) -> Deep {
         let layer = |_| Layer { norm: LayerNorm::new([WIDTH]), fc: Linear::new(WIDTH, WIDTH) };
-        let (embed, head) = (Linear::new(FEATURES, WIDTH), Linear::new(WIDTH, CLASSES));
+        let embed = Linear::new(FEATURES, WIDTH);
+        let head = Linear::new(WIDTH, CLASSES);
         Deep { embed, layers: (0..LAYERS).map(layer).collect(), head, scan, optimizer }
     }
 
@@ -154,7 +155,8 @@ fn a_scan_trains_like_layers_in_a_loop() {
         for (on, devices) in &ON[..places] {
             let train = |scan: bool| {
                 let folder = tempfile::tempdir().unwrap();
-                let (module, record) = (Deep::new(scan, optimizer), Record::default());
+                let module = Deep::new(scan, optimizer);
+                let record = Record::default();
                 let builder = devices(set(builder(folder.path(), 2))).callback(record.clone());
                 let mut trainer = builder.enable_checkpointing(false).build().unwrap();
                 trainer.fit(&module, &train_loader(80, DROP_LAST), Some(&val_loader(24))).unwrap();
@@ -288,7 +290,8 @@ fn norms_are_logged_for_each_layer() {
             .map(|(name, value)| (name, vec![value]))
             .collect::<BTreeMap<_, _>>()
     };
-    let (expected, actual) = (train(false), train(true));
+    let expected = train(false);
+    let actual = train(true);
     assert!(actual.contains_key("update_norm/layers.2.fc.weight"), "{:?}", actual.keys());
     assert_close("norms", &expected, &actual);
 }
@@ -296,7 +299,8 @@ fn norms_are_logged_for_each_layer() {
 #[test]
 fn a_second_fit_continues_from_the_modules_values() {
     let train = |scan: bool| {
-        let (module, folder) = (Deep::new(scan, adamw), tempfile::tempdir().unwrap());
+        let module = Deep::new(scan, adamw);
+        let folder = tempfile::tempdir().unwrap();
         for epochs in [1, 2] {
             let builder = builder(folder.path(), epochs).enable_checkpointing(false);
             builder.build().unwrap().fit(&module, &train_loader(40, DROP_LAST), None).unwrap();

@@ -75,7 +75,8 @@ fn fit(
     loader: &DataLoader,
     set: impl Fn(TrainerBuilder) -> TrainerBuilder,
 ) -> (Line, Record, FitSummary) {
-    let (module, record) = (Line::new(), Record::default());
+    let module = Line::new();
+    let record = Record::default();
     let builder = trainer(folder)
         .max_epochs(1)
         .log_every_n_steps(1)
@@ -113,7 +114,8 @@ fn assert_is(case: &Value, module: &Line, record: &Record, what: &str) {
 
 #[test]
 fn the_same_spikes_are_skipped_as_in_numpy() {
-    let (folder, reference) = (tempfile::tempdir().unwrap(), reference());
+    let folder = tempfile::tempdir().unwrap();
+    let reference = reference();
     let data = loader(&reference, 1.0);
     let [single, pairs] = [0, 1].map(|i| &reference["spikes"][i]);
     for (what, devices, strategy, every) in [
@@ -153,8 +155,10 @@ impl TrainingModule for Steep {
 
 #[test]
 fn spikes_among_losses_whose_squares_overflow_are_skipped_too() {
-    let (folder, reference) = (tempfile::tempdir().unwrap(), reference());
-    let (module, record) = (Steep { line: Line::new() }, Record::default());
+    let folder = tempfile::tempdir().unwrap();
+    let reference = reference();
+    let module = Steep { line: Line::new() };
+    let record = Record::default();
     let builder = trainer(folder.path()).max_epochs(1).log_every_n_steps(1);
     let mut trainer = builder.callback(record.clone()).callback(guard()).build().unwrap();
     trainer.fit(&module, &loader(&reference, STEEPNESS), None).unwrap();
@@ -184,8 +188,9 @@ impl TrainingModule for Lines {
 
 #[test]
 fn each_of_several_optimizers_is_guarded_and_monitored_separately() {
-    let (folder, reference, record) =
-        (tempfile::tempdir().unwrap(), reference(), Record::default());
+    let folder = tempfile::tempdir().unwrap();
+    let reference = reference();
+    let record = Record::default();
     let module = Lines { a: Line::new(), b: Line::new() };
     let builder = trainer(folder.path())
         .runtime(isolated())
@@ -250,7 +255,8 @@ fn each_of_several_optimizers_is_guarded_and_monitored_separately() {
 
 #[test]
 fn a_guard_costs_no_compilation_and_no_transfer() {
-    let (folder, reference) = (tempfile::tempdir().unwrap(), reference());
+    let folder = tempfile::tempdir().unwrap();
+    let reference = reference();
     let data = loader(&reference, 1.0);
     let mut trainer = trainer(folder.path())
         .runtime(isolated())
@@ -267,7 +273,8 @@ fn a_guard_costs_no_compilation_and_no_transfer() {
 
 #[test]
 fn a_resumed_run_skips_the_same_steps() {
-    let (folder, reference) = (tempfile::tempdir().unwrap(), reference());
+    let folder = tempfile::tempdir().unwrap();
+    let reference = reference();
     let data = loader(&reference, 1.0);
     for every in [1, 2] {
         let (module, whole, _) = fit(folder.path(), &data, |b| b.accumulate_grad_batches(every));
@@ -288,7 +295,8 @@ fn a_resumed_run_skips_the_same_steps() {
 
 #[test]
 fn an_overflow_in_f16_is_not_a_spike() {
-    let (folder, reference) = (tempfile::tempdir().unwrap(), reference());
+    let folder = tempfile::tempdir().unwrap();
+    let reference = reference();
     // The first loss scale is too large for this batch.
     let data = TensorDataset::builder()
         .array("x", [160, FEATURES], vec![30.0f32; 160 * FEATURES])
@@ -321,7 +329,8 @@ fn invalid_settings_are_reported() {
     check(guard().warmup(1), "warmup must be from 2 to 2147483647 steps, but it is 1");
     assert_eq!(refused(vec![guard(), guard()]), "SpikeGuard: there are two of them; keep one");
 
-    let (reference, what) = (reference(), "skipped_steps");
+    let reference = reference();
+    let what = "skipped_steps";
     let data = loader(&reference, 1.0);
     /// Logs a name that the guard logs.
     #[derive(Module)]

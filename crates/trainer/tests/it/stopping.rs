@@ -100,7 +100,8 @@ fn every_callback_that_monitors_rejects_a_metric_that_is_never_logged() {
 #[test]
 fn a_metric_of_a_set_that_is_validated_less_often_is_not_missing_before() {
     let folder = tempfile::tempdir().unwrap();
-    let (often, rarely) = (val_loader(16), val_loader(16));
+    let often = val_loader(16);
+    let rarely = val_loader(16);
     let fit = |metric: &str| {
         let sets = [
             EvaluationSet::new("often", &often),
@@ -158,7 +159,8 @@ fn a_timer_ends_a_fit_after_a_step_or_an_epoch() {
     assert_eq!(summary.global_step, 3);
 
     // The time continues after a resume, and stops at the end of the fit.
-    let (timer, resumed) = (Timer::new(), Timer::new());
+    let timer = Timer::new();
+    let resumed = Timer::new();
     let first = fit(folder.path(), false, |b| b.max_epochs(2).callback(timer.clone())).unwrap();
     assert_eq!((timer.time_elapsed(), timer.time_remaining()), (timer.time_elapsed(), None));
     let path = first.last_checkpoint.unwrap();

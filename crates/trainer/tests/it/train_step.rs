@@ -80,7 +80,8 @@ fn a_users_own_loop_equals_fit_bit_for_bit() {
     ];
     for (name, set) in settings {
         let folder = tempfile::tempdir().unwrap();
-        let (train, val) = (train_loader(40, DROP_LAST), val_loader(20));
+        let train = train_loader(40, DROP_LAST);
+        let val = val_loader(20);
         let record = Record::default();
         let fitted = Net::new();
         let mut of_fit = set(builder(folder.path())).callback(record.clone()).build().unwrap();
@@ -216,7 +217,8 @@ fn a_saved_state_resumes_bit_for_bit_in_a_step_and_in_a_fit() {
         );
 
         // A fit.
-        let (net, record) = (Net::new(), Record::default());
+        let net = Net::new();
+        let record = Record::default();
         let mut trainer = set().ckpt_path(&path).callback(record.clone()).build().unwrap();
         let summary = trainer.fit(&net, &train, None).unwrap();
         let points: Vec<_> = record.logs.lock().unwrap().iter().map(logged).collect();
@@ -247,7 +249,8 @@ fn a_step_saved_at_the_end_of_an_epoch_resumes_with_the_next() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("epoch");
     let train = train_loader(40, DROP_LAST);
-    let (net, other) = (Net::new(), Net::new());
+    let net = Net::new();
+    let other = Net::new();
     let mut trainer = builder(folder.path()).build().unwrap();
     let mut step = trainer.train_step(&net, &train).unwrap();
     advance(&mut step, 5);
@@ -257,7 +260,8 @@ fn a_step_saved_at_the_end_of_an_epoch_resumes_with_the_next() {
     assert_eq!(whole.0.len(), 10);
     let mut trainer = builder(folder.path()).ckpt_path(&path).build().unwrap();
     assert_eq!(rest(trainer.train_step(&other, &train).unwrap(), &other), whole);
-    let (fitted, record) = (Net::new(), Record::default());
+    let fitted = Net::new();
+    let record = Record::default();
     let mut trainer =
         builder(folder.path()).ckpt_path(&path).callback(record.clone()).build().unwrap();
     assert_eq!(trainer.fit(&fitted, &train, None).unwrap().epochs, 3);
@@ -356,7 +360,8 @@ fn a_policy_learns_from_its_own_games() {
 fn a_users_own_batch_trains_like_one_of_the_loader() {
     let folder = tempfile::tempdir().unwrap();
     let train = DataLoader::builder(samples(16)).batch_size(8).build().unwrap();
-    let (net, by_hand) = (Net::new(), Net::new());
+    let net = Net::new();
+    let by_hand = Net::new();
     for devices in [1, 4] {
         net.reinitialize(3);
         by_hand.reinitialize(3);
@@ -400,7 +405,8 @@ fn a_batch_with_fewer_rows_is_padded_and_masked() {
         line.reinitialize(3);
         let scalar = |parameter: &fulmen_nn::Parameter| parameter.get().eval().unwrap().to_f64()[0];
         let bias = line.bias.clone().unwrap();
-        let (mut weight, mut offset) = (scalar(&line.weight), scalar(&bias));
+        let mut weight = scalar(&line.weight);
+        let mut offset = scalar(&bias);
         let module = TrainingFn::new(
             &line,
             |line, batch, _| batch.mean((line.forward(&batch.get("x")) - batch.get("y")).pow(2.0)),
@@ -438,7 +444,8 @@ fn a_batch_with_fewer_rows_is_padded_and_masked() {
 #[test]
 fn a_closure_trains_like_the_module() {
     let folder = tempfile::tempdir().unwrap();
-    let (net, same) = (Net::new(), Net::new());
+    let net = Net::new();
+    let same = Net::new();
     let closure = TrainingFn::new(
         &same,
         |net, batch, _| {
@@ -456,7 +463,8 @@ fn a_closure_trains_like_the_module() {
             &cross_entropy(&net.forward(&batch.get("x")), &batch.get("y"), Reduction::None),
         );
     });
-    let (train, val) = (train_loader(40, DROP_LAST), val_loader(20));
+    let train = train_loader(40, DROP_LAST);
+    let val = val_loader(20);
     let module = builder(folder.path())
         .build()
         .unwrap()
@@ -492,8 +500,10 @@ fn each_wrong_use_is_one_clear_error() {
     );
     refused(build().callback(Record::default()), "the Trainer has the callback Record");
 
-    let (net, other) = (Net::new(), Net::new());
-    let (mut one, mut two) = (build().build().unwrap(), build().build().unwrap());
+    let net = Net::new();
+    let other = Net::new();
+    let mut one = build().build().unwrap();
+    let mut two = build().build().unwrap();
     let mut step = one.train_step(&net, &train).unwrap();
     let other_step = two.train_step(&other, &train).unwrap();
     // The step holds the values until it is dropped.
@@ -595,7 +605,9 @@ fn a_loss_that_is_not_finite_is_an_error_on_request() {
 #[test]
 fn the_loops_own_values_are_saved_and_come_back_with_the_state() {
     let folder = tempfile::tempdir().unwrap();
-    let (path, train, net) = (folder.path().join("step"), train_loader(40, DROP_LAST), Net::new());
+    let path = folder.path().join("step");
+    let train = train_loader(40, DROP_LAST);
+    let net = Net::new();
     let mut trainer = builder(folder.path()).build().unwrap();
     let mut step = trainer.train_step(&net, &train).unwrap();
     assert_eq!(step.value::<f64>("best").unwrap(), None, "it was never set");
@@ -640,7 +652,9 @@ fn the_loops_own_values_are_saved_and_come_back_with_the_state() {
 #[test]
 fn the_loop_passes_its_values_to_the_trainers_loggers() {
     let folder = tempfile::tempdir().unwrap();
-    let (train, val, net) = (train_loader(40, DROP_LAST), val_loader(20), Net::new());
+    let train = train_loader(40, DROP_LAST);
+    let val = val_loader(20);
+    let net = Net::new();
     let mut trainer = builder(folder.path()).max_epochs(2).build().unwrap();
     let mut step = trainer.train_step(&net, &train).unwrap();
     let validation = step.eval_step(&val).unwrap();

@@ -47,7 +47,8 @@ fn the_rate_rises_from_the_minimum_to_the_maximum() {
         let finder =
             LearningRateFinder::new().min_lr(min).max_lr(max).num_training_steps(30).mode(mode);
         let curve = trainer.lr_find(&module, &ones(20), &finder).unwrap();
-        let (mut w, mut mean) = (2.0, 0.0);
+        let mut w = 2.0;
+        let mut mean = 0.0;
         assert_eq!(curve.losses().len(), 30);
         for (i, (&rate, &loss)) in curve.learning_rates().iter().zip(curve.losses()).enumerate() {
             let share = i as f64 / 29.0;
@@ -80,7 +81,8 @@ fn a_fit_after_the_search_is_the_fit_without_it() {
         let builder =
             trainer(folder.path()).max_epochs(2).log_every_n_steps(1).callback(record.clone());
         let mut trainer = builder.build().unwrap();
-        let (net, data) = (Net::new(), train_loader(40, PAD_LAST));
+        let net = Net::new();
+        let data = train_loader(40, PAD_LAST);
         if search {
             trainer
                 .lr_find(&net, &data, &LearningRateFinder::new().num_training_steps(20))

@@ -92,7 +92,8 @@ fn train<O: Optimizer + 'static>(
 }
 
 fn assert_parts(model: &Vector, case: &str, tolerance: f64) {
-    let (parts, expected) = (model.parts(), reference(case));
+    let parts = model.parts();
+    let expected = reference(case);
     assert_eq!(parts.len(), expected.len());
     for (part, expected) in parts.iter().zip(&expected) {
         assert!((part - expected).abs() <= tolerance, "{case}: {parts:?}, expected {expected:?}");

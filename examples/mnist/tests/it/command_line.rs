@@ -126,7 +126,8 @@ fn fake_data_needs_no_folder_and_a_fast_dev_run_leaves_none() {
 fn preflight_analyzes_the_step_and_opens_no_device() {
     let Some(libtpu) = libtpu::path() else { return };
     // With an empty cache, opening a CPU device would download its plugin.
-    let (folder, cache) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let cache = tempfile::tempdir().unwrap();
     let env = [
         ("XDG_CACHE_HOME", cache.path().to_str().unwrap()),
         ("TPU_LIBRARY_PATH", libtpu.to_str().unwrap()),

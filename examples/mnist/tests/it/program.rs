@@ -122,8 +122,8 @@ fn ctrl_c_saves_and_the_resumed_run_matches_an_uninterrupted_one() {
         mnist(runs.path(), &[&TWO_EPOCHS[..], &["--ckpt-path", &path]].concat()).output().unwrap();
     assert!(resumed.status.success(), "{}", text(&resumed).1);
     // After the resume, all rows are the same, bit for bit, including the last one from the test.
-    let (whole, resumed) =
-        (rows(&runs.path().join("version_0")), rows(&runs.path().join("version_2")));
+    let whole = rows(&runs.path().join("version_0"));
+    let resumed = rows(&runs.path().join("version_2"));
     assert_eq!(resumed[..], whole[whole.len() - resumed.len()..]);
 }
 

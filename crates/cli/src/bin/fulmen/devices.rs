@@ -47,7 +47,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             .filter(|&platform| platform == Platform::Cpu || evidence(platform).is_some())
             .collect(),
     };
-    let (mut lines, mut failed) = (Vec::new(), None);
+    let mut lines = Vec::new();
+    let mut failed = None;
     for platform in platforms {
         // The test comes first, because it may download the plugin.
         let results = arguments.test.then(|| test_devices(platform));
@@ -90,7 +91,8 @@ fn failed(error: fulmen_pjrt::Error) -> Error {
 }
 
 fn wrong_product(device: &Device) -> Error {
-    let (id, kind) = (device.id(), device.kind());
+    let id = device.id();
+    let kind = device.kind();
     Error::new(format!(
         "device {id} ({kind}) computes a wrong product of two matrices of ones; do not train on it"
     ))

@@ -102,7 +102,8 @@ fn newest_run(folder: &Path) -> Result<PathBuf> {
 
 /// Writes a request into the run's folder, and waits until the training program has accepted it.
 fn request_profile(run: &Path, request: &Value) -> Result<()> {
-    let (path, text) = (run.join("profile.request"), request.to_string());
+    let path = run.join("profile.request");
+    let text = request.to_string();
     if path.exists() {
         return Err(Error::usage(format!(
             "another trace has been requested: {} exists. If no command is waiting for it, remove the file",

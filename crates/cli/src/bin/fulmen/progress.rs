@@ -72,7 +72,8 @@ impl Progress for Reporter {
         task.bar.inc(by);
         if !self.terminal && task.last_line.elapsed() >= LINE_INTERVAL {
             task.last_line = Instant::now();
-            let (done, total) = (task.bar.position(), task.bar.length().unwrap_or(0));
+            let done = task.bar.position();
+            let total = task.bar.length().unwrap_or(0);
             let remaining = task.bar.eta().as_secs_f64().ceil();
             say(&format!(
                 "{}: {} of {}, {} left",

@@ -59,10 +59,8 @@ pub(crate) fn footer(holders: &Holders) {
         );
     }
     if let Some(lock) = &holders.lock {
-        let (path, owner) = (
-            lock.path.display(),
-            lock.owner_name.clone().unwrap_or_else(|| lock.owner.to_string()),
-        );
+        let path = lock.path.display();
+        let owner = lock.owner_name.clone().unwrap_or_else(|| lock.owner.to_string());
         match &lock.locked_by[..] {
             [] => outln!("The lock file {path} of {owner} is left over: no process has locked it."),
             pids => {

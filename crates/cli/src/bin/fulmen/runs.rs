@@ -191,7 +191,8 @@ impl Run {
             reader.headers().map_err(damaged)?.iter().map(str::to_owned).collect();
         for row in reader.records() {
             let row = row.map_err(damaged)?;
-            let (mut epoch, mut step) = (0, 0);
+            let mut epoch = 0;
+            let mut step = 0;
             for (name, text) in names.iter().zip(&row) {
                 match (name.as_str(), text.parse::<f64>()) {
                     ("epoch", Ok(x)) => epoch = x as u64,

@@ -64,8 +64,8 @@ pub(crate) fn run(command: Command) -> Result<u8> {
             let mut pod = Some(options);
             let mut work = |out: &mut dyn std::io::Write| {
                 let options = pod.take().ok_or("the machine was created twice")?;
-                let (zone, project) =
-                    (&machine.zone_args.zone, machine.zone_args.project.as_deref());
+                let zone = &machine.zone_args.zone;
+                let project = machine.zone_args.project.as_deref();
                 let pod = fulmen_pods::Arguments::run_on_tpu(
                     &machine.name,
                     zone,
@@ -90,7 +90,8 @@ fn known_hosts() -> Result<tempfile::NamedTempFile> {
 
 fn dry_run(run: &Run) -> Result<u8> {
     let mut lines = fulmen_gcloud::commands(&run.machine).map_err(|error| failed(&error))?;
-    let (name, zone_args) = (&run.machine.name, &run.machine.zone_args);
+    let name = &run.machine.name;
+    let zone_args = &run.machine.zone_args;
     lines.push(fulmen_gcloud::hosts_command(
         name,
         Some(&zone_args.zone),

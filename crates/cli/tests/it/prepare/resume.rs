@@ -103,7 +103,8 @@ fn the_program_prints_errors_and_has_exit_codes() {
 fn shards_are_uploaded_once_and_foreign_files_are_not_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let expected = ImageNet { per_class: 9, val: 5 }.write(folder.path());
-    let (output, store) = (folder.path().join("shards"), folder.path().join("store"));
+    let output = folder.path().join("shards");
+    let store = folder.path().join("store");
     fs::create_dir(&store).unwrap();
     let run = |delete| {
         let options = options(&output).upload(store.as_path()).delete_uploaded(delete);
@@ -162,7 +163,8 @@ fn nothing_is_uploaded_into_the_folder_itself() {
         assert_eq!(contents(&output), whole);
     }
     // An unusable upload target is reported before any shard is written.
-    let (other, file) = (folder.path().join("other"), folder.path().join("file"));
+    let other = folder.path().join("other");
+    let file = folder.path().join("file");
     fs::write(&file, "").unwrap();
     let options = options(&other).upload(file.join("place").as_path());
     prepare::imagenet(folder.path(), &expected, &options, &()).unwrap_err();

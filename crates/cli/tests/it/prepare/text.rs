@@ -90,7 +90,8 @@ fn texts_of_all_kinds_become_documents_in_order() {
         let files = shards.flat_map(|shard| entries(&output.join(&shard.name)));
         files.map(|(_, text)| String::from_utf8(text).unwrap()).collect()
     };
-    let (whole, lines) = (folder.path().join("whole"), folder.path().join("lines"));
+    let whole = folder.path().join("whole");
+    let lines = folder.path().join("lines");
     assert_eq!(
         texts(&whole, &TextOptions::new()),
         ["one\ntwo", "three", "four", "five", "six", "seven"]

@@ -240,7 +240,8 @@ fn after_the_shutdown_all_may_leave() {
 
 #[test]
 fn a_process_at_the_end_is_not_awaited_at_a_barrier() {
-    let (end, agreement) = (key(Purpose::Shutdown, ""), key(Purpose::Agreement, "fit"));
+    let end = key(Purpose::Shutdown, "");
+    let agreement = key(Purpose::Agreement, "fit");
     let message = expect![
         "process 1 (host-1, pid 1001) has reached the end of the program and will not arrive at `fit`, where others wait; see the last output there"
     ];

@@ -58,7 +58,8 @@ impl S3 {
     pub(crate) fn start(behave: impl FnMut(&Request) -> Answer + Send + 'static) -> S3 {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let (objects, uploads) = (BTreeMap::new(), BTreeMap::new());
+        let objects = BTreeMap::new();
+        let uploads = BTreeMap::new();
         let state = State { objects, uploads, requests: Vec::new(), behave: Box::new(behave) };
         let state = Arc::new(Mutex::new(state));
         let shared = state.clone();
@@ -154,7 +155,8 @@ fn read_request(reader: &mut BufReader<TcpStream>) -> Option<Request> {
     let mut line = String::new();
     reader.read_line(&mut line).ok()?;
     let mut parts = line.split_whitespace();
-    let (method, target) = (parts.next()?.to_owned(), parts.next()?.to_owned());
+    let method = parts.next()?.to_owned();
+    let target = parts.next()?.to_owned();
     let mut headers = HashMap::new();
     loop {
         let mut line = String::new();

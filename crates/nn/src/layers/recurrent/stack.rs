@@ -68,7 +68,8 @@ impl Stack {
     pub(super) fn build(&mut self) {
         let bound = if self.hidden_size > 0 { 1.0 / (self.hidden_size as f64).sqrt() } else { 0.0 };
         let init = Init::uniform(-bound, bound);
-        let (gates, out) = (self.cell.gates().saturating_mul(self.hidden_size), self.output_size());
+        let gates = self.cell.gates().saturating_mul(self.hidden_size);
+        let out = self.output_size();
         self.weights.clear();
         if self.num_layers > MAX_LAYERS {
             return;
@@ -77,7 +78,9 @@ impl Stack {
             let inputs =
                 if layer == 0 { self.input_size } else { out.saturating_mul(self.directions()) };
             for _ in 0..self.directions() {
-                let (mut bias_ih, mut bias_hh, mut hr) = (None, None, None);
+                let mut bias_ih = None;
+                let mut bias_hh = None;
+                let mut hr = None;
                 if self.bias {
                     bias_ih = Some(Parameter::new([gates], init.clone()));
                     bias_hh = Some(Parameter::new([gates], init.clone()));

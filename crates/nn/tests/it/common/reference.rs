@@ -96,7 +96,8 @@ impl Expected {
     /// Expects the shape and the numbers of the file's `expected`.
     #[track_caller]
     pub(crate) fn tensor(&mut self, name: impl Into<String>, actual: &Tensor, expected: &Value) {
-        let (name, shape) = (name.into(), &expected["shape"]);
+        let name = name.into();
+        let shape = &expected["shape"];
         if let Some(fault) = actual.fault() {
             panic!("{name}: {fault}");
         }

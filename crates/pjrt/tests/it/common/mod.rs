@@ -96,7 +96,8 @@ pub(crate) fn shared_object(
     name: &str,
     source: &str,
 ) -> std::path::PathBuf {
-    let (c, so) = (folder.join(format!("{name}.c")), folder.join(format!("{name}.so")));
+    let c = folder.join(format!("{name}.c"));
+    let so = folder.join(format!("{name}.so"));
     std::fs::write(&c, source).unwrap();
     let built = std::process::Command::new("cc")
         .args(["-shared", "-fPIC", "-fexceptions", "-o"])

@@ -83,7 +83,8 @@ impl Branches {
             .collect();
         let chosen = |n: &usize| flows[*n];
         let wrt: Vec<usize> = (0..needed.len()).filter(chosen).map(|n| needed[n]).collect();
-        let (mut bodies, mut outside) = (Vec::new(), Vec::new());
+        let mut bodies = Vec::new();
+        let mut outside = Vec::new();
         for (body, cotangents, gradients) in differentiated {
             let gradients: Vec<Tensor> = (0..needed.len())
                 .filter(chosen)

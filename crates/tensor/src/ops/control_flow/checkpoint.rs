@@ -96,7 +96,8 @@ impl fmt::Debug for Checkpoint {
 /// let y = &checkpoint(|x| vec![x[0].sin().exp()], &[&x])[0];
 /// let plain = x.sin().exp();
 /// assert_eq!(y.eval()?.to_vec::<f32>()?, plain.eval()?.to_vec::<f32>()?);
-/// let (ours, theirs) = (&grad(&y.sum_all(), &[&x])[0], &grad(&plain.sum_all(), &[&x])[0]);
+/// let ours = &grad(&y.sum_all(), &[&x])[0];
+/// let theirs = &grad(&plain.sum_all(), &[&x])[0];
 /// assert_eq!(ours.eval()?.to_vec::<f32>()?, theirs.eval()?.to_vec::<f32>()?);
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```

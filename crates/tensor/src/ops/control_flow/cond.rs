@@ -104,7 +104,8 @@ pub fn cond(
     on_false: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
 ) -> Vec<Tensor> {
     let _scope = Scope::open();
-    let (pred, operands) = (pred.as_tensor(), &as_tensors(operands)[..]);
+    let pred = pred.as_tensor();
+    let operands = &as_tensors(operands)[..];
     let check = || {
         all_live(std::iter::once(pred).chain(operands.iter().copied()))?;
         if pred.dtype() != DType::Bool || pred.rank() != 0 {
@@ -150,7 +151,8 @@ pub fn switch(
     branches: &[Case<'_>],
 ) -> Vec<Tensor> {
     let _scope = Scope::open();
-    let (index, operands) = (index.as_tensor(), &as_tensors(operands)[..]);
+    let index = index.as_tensor();
+    let operands = &as_tensors(operands)[..];
     let Some(&first) = branches.first() else {
         return vec![Tensor::poison("switch", "there are no branches; pass at least one")];
     };
@@ -161,7 +163,8 @@ pub fn switch(
             return Err(format!("the index must be an integer scalar, not {}", index.ty()).into());
         }
         if last + 1 != branches.len() {
-            let (count, most) = (branches.len(), last + 1);
+            let count = branches.len();
+            let most = last + 1;
             return Err(
                 format!("there are {count} branches, but at most {most} are supported").into()
             );

@@ -78,7 +78,8 @@ pub fn fori_loop(
 ) -> Vec<Tensor> {
     Tensor::record_many("fori_loop", init.len(), || {
         let init = as_tensors(init);
-        let (lower, upper) = (lower.into(), upper.into());
+        let lower = lower.into();
+        let upper = upper.into();
         if let (Bound::Host(lower), Bound::Host(upper)) = (&lower, &upper) {
             let steps = usize::try_from(upper.saturating_sub(*lower)).unwrap_or(0);
             if i32::try_from(steps).is_err()
@@ -104,7 +105,8 @@ pub fn fori_loop(
             _ => DType::I32,
         };
         let dtype = if bound_dtype.is_integer() { bound_dtype } else { DType::I32 };
-        let (first, end) = (lower.tensor(dtype)?, upper.tensor(dtype)?);
+        let first = lower.tensor(dtype)?;
+        let end = upper.tensor(dtype)?;
         let mut carry = vec![&first];
         carry.extend(&init);
         let one = Tensor::full(dtype, [], 1.0);

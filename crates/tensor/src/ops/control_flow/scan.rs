@@ -101,7 +101,8 @@ impl Operation for Loop {
         RecomputePolicy::Never
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
-        let (carries, xs) = (self.step.carries, self.step.xs);
+        let carries = self.step.carries;
+        let xs = self.step.xs;
         let scalar = TensorType::scalar(DType::I32).stablehlo();
         let results = cx.results().to_vec();
         let mut init: Vec<String> = (0..carries).map(|i| cx.operand(i).to_owned()).collect();
@@ -141,7 +142,8 @@ impl Operation for Loop {
             };
             let mut arguments: Vec<String> = names[..carries].to_vec();
             for i in carries..carries + xs {
-                let (from, ty) = (cx.operand_type(i).clone(), self.step.region.parameters[i].ty().clone());
+                let from = cx.operand_type(i).clone();
+                let ty = self.step.region.parameters[i].ty().clone();
                 let one = stack_type(1, &ty);
                 let (starts, start_types) = start(cx, from.shape.rank());
                 let slice = cx.statement(format!(
@@ -151,14 +153,17 @@ impl Operation for Loop {
                     from.stablehlo(),
                     one.stablehlo()
                 ));
-                let (one, ty) = (one.stablehlo(), ty.stablehlo());
+                let one = one.stablehlo();
+                let ty = ty.stablehlo();
                 arguments.push(cx.statement(format!("stablehlo.reshape {slice} : ({one}) -> {ty}")));
             }
             arguments.extend((carries + xs..self.step.region.parameters.len()).map(|i| cx.operand(i).to_owned()));
             let mut values = cx.expression(&self.step.region.parameters, &arguments, &self.results());
             for (i, (name, ty)) in values.iter_mut().enumerate().skip(carries) {
-                let (one, whole) = (stack_type(1, ty), &results[i]);
-                let (one_ty, whole_ty) = (one.stablehlo(), whole.stablehlo());
+                let one = stack_type(1, ty);
+                let whole = &results[i];
+                let one_ty = one.stablehlo();
+                let whole_ty = whole.stablehlo();
                 let slice = cx.statement(format!("stablehlo.reshape {name} : ({}) -> {one_ty}", ty.stablehlo()));
                 let (starts, start_types) = start(cx, one.shape.rank());
                 *name = cx.statement(format!(
@@ -255,7 +260,8 @@ impl Scan {
         f: impl FnOnce(&[Tensor], &[Tensor]) -> (Vec<Tensor>, Vec<Tensor>),
     ) -> (Vec<Tensor>, Vec<Tensor>) {
         let _scope = Scope::open();
-        let (init, xs) = (&as_tensors(init)[..], &as_tensors(xs)[..]);
+        let init = &as_tensors(init)[..];
+        let xs = &as_tensors(xs)[..];
         let check = || {
             all_live(init.iter().chain(xs).copied())?;
             Ok::<_, Refusal>(self.steps(xs)?)

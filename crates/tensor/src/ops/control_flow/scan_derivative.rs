@@ -62,7 +62,8 @@ fn keep_less(
     // Groups of values that share an operand, with the operands of each group.
     let mut groups: Vec<(Vec<Tensor>, Vec<Tensor>)> = Vec::new();
     for value in needs {
-        let (mut values, mut base) = (Vec::new(), below(&value));
+        let mut values = Vec::new();
+        let mut base = below(&value);
         values.push(value);
         let shares =
             |a: &[Tensor], b: &[Tensor]| a.iter().any(|x| kept(x) && b.iter().any(|y| x.is(y)));
@@ -155,7 +156,8 @@ impl Loop {
     }
 
     fn differentiate(&self, cx: &Vjp<'_>) -> Result<Derivative, Fault> {
-        let (carries, xs) = (self.step.carries, self.step.xs);
+        let carries = self.step.carries;
+        let xs = self.step.xs;
         let own = &self.step.region.parameters;
         let results = self.results();
         // A carry that depends on an active input is active in the next step.
@@ -223,8 +225,8 @@ impl Loop {
             residuals_and_inputs.into_iter().partition(|t| steps.contains(&t.node.id));
         let (sources, residuals) = self.keep(&each)?;
         each.extend(outside.iter().cloned());
-        let (step_carries, step_xs) =
-            (active_carries.len() + sums.len(), with_cotangent.len() + sources.len());
+        let step_carries = active_carries.len() + sums.len();
+        let step_xs = with_cotangent.len() + sources.len();
         let region = Region::cut("scan", own_parameters, each, &backward);
         Ok(Derivative {
             step: Step::new(region, step_carries, step_xs),
@@ -267,7 +269,8 @@ impl Loop {
 
     /// The sources of these values of a step, and the residuals that the forward scan then returns.
     fn keep(&self, values: &[Tensor]) -> Result<(Vec<Source>, Vec<Tensor>), Fault> {
-        let (carries, xs) = (self.step.carries, self.step.xs);
+        let carries = self.step.carries;
+        let xs = self.step.xs;
         let own = &self.step.region;
         let mut residuals = self.step.residuals.lock().unwrap_or_else(PoisonError::into_inner);
         let ys = &own.results[carries..];

@@ -38,7 +38,9 @@ fn pointing(text: &str, position: usize, message: impl AsRef<str>) -> String {
 /// The terms of the operands, and the term of the result if there is one.
 fn terms(text: &str) -> Result<(Vec<Term>, Option<Term>), String> {
     let characters: Vec<char> = text.chars().collect();
-    let (mut operands, mut term, mut in_result) = (Vec::new(), Term::default(), false);
+    let mut operands = Vec::new();
+    let mut term = Term::default();
+    let mut in_result = false;
     let mut i = 0;
     while let Some(&c) = characters.get(i) {
         match c {
@@ -217,7 +219,8 @@ mod tests {
 
     #[test]
     fn unnamed_axes_come_first_and_a_missing_result_is_in_alphabetical_order() {
-        let (a, b) = (Shape::from([7, 2, 3]), Shape::from([3, 2]));
+        let a = Shape::from([7, 2, 3]);
+        let b = Shape::from([3, 2]);
         let read = Equation::read("...ba, ac", &[&a, &b]).unwrap();
         assert_eq!(read.operands, [vec![0, 1, 2], vec![2, 3]]);
         assert_eq!((read.result, read.sizes), (vec![0, 1, 3], vec![7, 2, 3, 2]));

@@ -72,9 +72,11 @@ impl LabeledTensor {
         let is_kept = |l: &Label| needed.contains(l) || (self.labels.contains(l) && shared(l));
         let operand_labels: Vec<Label> =
             self.labels.iter().chain(&other.labels).copied().filter(is_kept).collect();
-        let (a, b) = (self.keep(&operand_labels), other.keep(&operand_labels));
+        let a = self.keep(&operand_labels);
+        let b = other.keep(&operand_labels);
         let position = |labels: &[Label], l: Label| labels.iter().position(|&m| m == l);
-        let (mut batch, mut contracted) = ((Vec::new(), Vec::new()), (Vec::new(), Vec::new()));
+        let mut batch = (Vec::new(), Vec::new());
+        let mut contracted = (Vec::new(), Vec::new());
         let mut labels = Vec::new();
         for (i, &label) in a.labels.iter().enumerate() {
             if let Some(j) = position(&b.labels, label) {
@@ -121,7 +123,8 @@ impl Tensor {
     ///
     /// ```
     /// use fulmen_tensor::{DType, Tensor};
-    /// let (q, k) = (Tensor::ones(DType::F32, [2, 5, 4, 8]), Tensor::ones(DType::F32, [2, 7, 4, 8]));
+    /// let q = Tensor::ones(DType::F32, [2, 5, 4, 8]);
+    /// let k = Tensor::ones(DType::F32, [2, 7, 4, 8]);
     /// let scores = Tensor::einsum("bqhd,bkhd->bhqk", &[&q, &k]);
     /// assert_eq!(scores.ty().to_string(), "f32[2, 4, 5, 7]");
     ///
@@ -174,7 +177,8 @@ impl Tensor {
     ///
     /// ```
     /// use fulmen_tensor::{DType, Tensor};
-    /// let (x, w) = (Tensor::ones(DType::F32, [2, 3, 4]), Tensor::ones(DType::F32, [4, 3, 5]));
+    /// let x = Tensor::ones(DType::F32, [2, 3, 4]);
+    /// let w = Tensor::ones(DType::F32, [4, 3, 5]);
     /// assert_eq!(x.tensordot(&w, ([1, 2], [1, 0])).ty().to_string(), "f32[2, 5]");
     /// ```
     #[track_caller]

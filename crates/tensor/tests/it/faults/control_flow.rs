@@ -7,7 +7,8 @@ use crate::faults::{check_all, integers, zeros};
 
 #[test]
 fn branches() {
-    let (x, yes) = (zeros([2]), Tensor::zeros(DType::Bool, []));
+    let x = zeros([2]);
+    let yes = Tensor::zeros(DType::Bool, []);
     let same = |v: &[Tensor]| v.to_vec();
     check_all(
         [

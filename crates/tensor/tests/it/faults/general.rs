@@ -65,7 +65,8 @@ fn elementwise_operations_say_why_shapes_and_dtypes_do_not_fit() {
 
 #[test]
 fn u64_and_signed_integers_do_not_meet() {
-    let (a, b) = (Tensor::zeros(DType::I32, [1, 1]), Tensor::zeros(DType::U64, [1, 1]));
+    let a = Tensor::zeros(DType::I32, [1, 1]);
+    let b = Tensor::zeros(DType::U64, [1, 1]);
     let differ =
         "no integer holds both i32[1, 1] and u64[1, 1]; convert one of them with to_dtype()";
     check(&a.lt(&b), &format!("lt: {differ}"));
@@ -84,7 +85,8 @@ fn u64_and_signed_integers_do_not_meet() {
 
 #[test]
 fn elementwise_operations_and_linear_algebra_say_what_they_do_not_take() {
-    let (i32s, c64s) = (Tensor::zeros(DType::I32, [2, 2]), Tensor::zeros(DType::C64, [2, 2]));
+    let i32s = Tensor::zeros(DType::I32, [2, 2]);
+    let c64s = Tensor::zeros(DType::C64, [2, 2]);
     check(
         &i32s.log2(),
         "log2: takes floating-point numbers, not i32; convert with to_dtype() first",
@@ -217,7 +219,8 @@ fn shape_operations_say_what_they_expected() {
 
 #[test]
 fn rows_that_cannot_be_taken_or_added_are_refused() {
-    let (table, rows) = (zeros([3, 2]), Tensor::from_slice(&[0i32, 2], [2]));
+    let table = zeros([3, 2]);
+    let rows = Tensor::from_slice(&[0i32, 2], [2]);
     check(&table.take(2, &rows), "take: axis 2 is not one of the 2 axes of [3, 2]");
     check(
         &table.take(0, &zeros([2])),
@@ -297,7 +300,8 @@ fn random_draws_check_their_bounds_and_keys() {
 #[test]
 fn a_placeholder_without_a_value_and_a_wrong_donation_are_errors() {
     let loose = Tensor::placeholder("x", TensorType::new(DType::F32, [2]));
-    let (message, line) = ((loose.clone() + 1.0).eval().unwrap_err().to_string(), line!());
+    let message = (loose.clone() + 1.0).eval().unwrap_err().to_string();
+    let line = line!();
     assert!(
         message.starts_with(
             "eval: the tensor has no value: it depends on the placeholder `x`, an input"
@@ -378,7 +382,8 @@ fn attributes_beyond_the_address_space_are_refused() {
         &x.slice(&[0], &[4], &[usize::MAX]),
         &format!("slice: stride 18446744073709551615 of axis 0 {REACH}"),
     );
-    let (image, kernel) = (zeros([1, 1, 5, 5]), zeros([1, 1, 3, 3]));
+    let image = zeros([1, 1, 5, 5]);
+    let kernel = zeros([1, 1, 3, 3]);
     let how = || Convolution::new(2);
     check(
         &image.convolution(&kernel, &how().groups(usize::MAX)),

@@ -42,7 +42,8 @@ fn reading() {
 
 #[test]
 fn writing() {
-    let (x, rows) = (zeros([3, 4]), integers([2]));
+    let x = zeros([3, 4]);
+    let rows = integers([2]);
     check_all(
         [
             x.index_add(0, &rows, &zeros([2, 3])),
@@ -75,7 +76,8 @@ fn writing() {
 
 #[test]
 fn boxes_at_computed_places() {
-    let (x, start) = (zeros([3, 4]), Tensor::scalar(1i32));
+    let x = zeros([3, 4]);
+    let start = Tensor::scalar(1i32);
     let starts = [start.clone(), start.clone()];
     check_all(
         [
@@ -103,7 +105,8 @@ fn boxes_at_computed_places() {
 
 #[test]
 fn indices_that_do_not_fit_are_refused() {
-    let (x, at) = (zeros([2, 3]), Tensor::from_slice(&[0i32, 1], [2]));
+    let x = zeros([2, 3]);
+    let at = Tensor::from_slice(&[0i32, 1], [2]);
     check_words(&x.gather(1, &at), "must have the rank of f32[2, 3]");
     check_words(&x.gather(1, &zeros([2, 1])), "must be integers, not f32");
     check_words(

@@ -68,7 +68,8 @@ fn draws() {
 
 #[test]
 fn draws_say_what_they_take() {
-    let (key, wrong) = (random::key(0), zeros([2]));
+    let key = random::key(0);
+    let wrong = zeros([2]);
     let no_key = "a random key must be u32[2], not f32[2]";
     let half = Tensor::full(DType::F32, [3], 0.5);
     check_starts(&[

@@ -7,7 +7,8 @@ use crate::faults::{check_all, check_starts, integers, zeros};
 
 #[test]
 fn over_axes() {
-    let (x, truth) = (zeros([2, 3]), Tensor::zeros(DType::Bool, [2, 3]));
+    let x = zeros([2, 3]);
+    let truth = Tensor::zeros(DType::Bool, [2, 3]);
     let complex = Tensor::zeros(DType::C64, [2]);
     check_all(
         [
@@ -47,7 +48,8 @@ fn over_axes() {
 
 #[test]
 fn running() {
-    let (x, truth) = (zeros([2, 3]), Tensor::zeros(DType::Bool, [2, 3]));
+    let x = zeros([2, 3]);
+    let truth = Tensor::zeros(DType::Bool, [2, 3]);
     check_all(
         [
             x.cumsum(2),
@@ -72,7 +74,8 @@ fn running() {
 
 #[test]
 fn products() {
-    let (x, v) = (zeros([2, 3]), zeros([3]));
+    let x = zeros([2, 3]);
+    let v = zeros([3]);
     check_all(
         [
             x.matmul(&x),
@@ -133,7 +136,9 @@ fn products() {
 
 #[test]
 fn reductions() {
-    let (x, empty, integers) = (zeros([2, 3]), zeros([0, 3]), Tensor::zeros(DType::I32, [2, 3]));
+    let x = zeros([2, 3]);
+    let empty = zeros([0, 3]);
+    let integers = Tensor::zeros(DType::I32, [2, 3]);
     let bools = Tensor::ones(DType::Bool, [2]);
     check_starts(&[
         (x.prod(2), "prod: axis 2 is not one of the 2 axes of [2, 3]"),
@@ -163,7 +168,8 @@ fn reductions() {
 
 #[test]
 fn products_and_diagonals() {
-    let (x, y) = (zeros([2, 3]), zeros([4, 5]));
+    let x = zeros([2, 3]);
+    let y = zeros([4, 5]);
     check_starts(&[
         (
             Tensor::einsum("ij,jk->ik", &[&x, &y]),

@@ -7,7 +7,8 @@ use crate::faults::{check_all, check_starts, integers, zeros};
 
 #[test]
 fn order() {
-    let (x, truth) = (zeros([2, 3]), Tensor::zeros(DType::Bool, [2, 3]));
+    let x = zeros([2, 3]);
+    let truth = Tensor::zeros(DType::Bool, [2, 3]);
     check_all(
         [
             x.sort(2, false).0,

@@ -7,7 +7,8 @@ use crate::faults::{check_all, check_words, integers, zeros};
 
 #[test]
 fn convolutions() {
-    let (image, kernel) = (zeros([1, 2, 5, 5]), zeros([4, 2, 3, 3]));
+    let image = zeros([1, 2, 5, 5]);
+    let kernel = zeros([4, 2, 3, 3]);
     let how = || Convolution::new(2);
     check_all(
         [
@@ -68,7 +69,8 @@ fn poolings() {
 
 #[test]
 fn windows_and_grids_that_cannot_be_are_refused() {
-    let (x, w) = (zeros([1, 4, 5, 5]), zeros([4, 2, 3, 3]));
+    let x = zeros([1, 4, 5, 5]);
+    let w = zeros([4, 2, 3, 3]);
     let how = Convolution::new(2);
     check_words(&x.conv_transpose(&zeros([3, 2, 3, 3]), &how), "has 4 channels");
     check_words(&x.conv_transpose(&w, &how.clone().groups(3)), "in 3 groups");

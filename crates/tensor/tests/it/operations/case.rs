@@ -136,7 +136,8 @@ pub(crate) fn difference(actual: &Literal, expected: &Array) -> Option<String> {
     }
     let (relative, relative_to_largest) = tolerance(&expected.dtype);
     let whole = relative == 0.0;
-    let (actual, expected) = (decode(actual), decode(&exact));
+    let actual = decode(actual);
+    let expected = decode(&exact);
     let largest = expected.iter().filter(|v| v.is_finite()).fold(0.0f64, |m, v| m.max(v.abs()));
     for (i, (a, b)) in actual.iter().zip(&expected).enumerate() {
         let same = a == b || (a.is_nan() && b.is_nan());

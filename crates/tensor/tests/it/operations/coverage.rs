@@ -97,7 +97,8 @@ fn collect_file(path: &Path, prefix: &str, names: &mut BTreeSet<String>) {
     // Leave out the tests at the end of the file.
     let text = text.split("\n#[cfg(test)]").next().unwrap();
     collect_tables(text, names);
-    let (mut methods, mut in_macro) = (false, false);
+    let mut methods = false;
+    let mut in_macro = false;
     let mut rest = text;
     while let Some(line) = rest.lines().next() {
         if !line.starts_with(' ') && line.ends_with('{') {
@@ -168,7 +169,8 @@ fn every_public_operation_has_a_row_or_a_reason_to_have_none() {
 
 #[test]
 fn operations_and_cases_are_named_once() {
-    let (mut ops, mut cases) = (BTreeSet::new(), BTreeSet::new());
+    let mut ops = BTreeSet::new();
+    let mut cases = BTreeSet::new();
     for family in families() {
         for row in &family.rows {
             assert!(ops.insert(row.op), "two rows are called {}", row.op);

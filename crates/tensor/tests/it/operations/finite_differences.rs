@@ -48,7 +48,8 @@ impl Point<'_> {
 
     /// The indices of the numbers of this point that are moved.
     fn moved(&self) -> Vec<usize> {
-        let (mut start, mut places) = (0, Vec::new());
+        let mut start = 0;
+        let mut places = Vec::new();
         for input in &self.inputs {
             let n = input.values().len();
             let taken = n.min(MOVED);
@@ -61,7 +62,9 @@ impl Point<'_> {
     /// A weighted sum of all outputs, and its gradient with respect to all numbers, from a piece of
     /// the parameter.
     fn record(&self, numbers: &Tensor) -> (Tensor, Tensor) {
-        let (mut start, mut x, mut wrt) = (0, Vec::new(), Vec::new());
+        let mut start = 0;
+        let mut x = Vec::new();
+        let mut wrt = Vec::new();
         for input in &self.inputs {
             match input {
                 Input::Floats { shape, values, complex } => {
@@ -109,7 +112,9 @@ pub(crate) fn run(name: &str, points: &[Point<'_>]) -> Vec<String> {
     let numbers: Vec<f64> = points.iter().flat_map(Point::numbers).collect();
     let types = [TensorType::new(DType::F64, [numbers.len()])];
     let function = Function::trace(name, &types, |x| {
-        let (mut start, mut values, mut gradients) = (0, Vec::new(), Vec::new());
+        let mut start = 0;
+        let mut values = Vec::new();
+        let mut gradients = Vec::new();
         for point in points {
             let n = point.numbers().count();
             let (value, gradient) = point.record(&x[0].narrow(0, start, n));
@@ -128,7 +133,8 @@ pub(crate) fn run(name: &str, points: &[Point<'_>]) -> Vec<String> {
         let outputs = compiled.call(vec![Argument::Borrow(&argument)]).unwrap();
         runtime.read(&[&outputs.arrays[result]]).unwrap().wait().unwrap()[0].to_f64()
     };
-    let (at_point, gradients) = (call(&numbers, 0), call(&numbers, 1));
+    let at_point = call(&numbers, 0);
+    let gradients = call(&numbers, 1);
 
     let mut starts = Vec::new();
     let mut start = 0;
@@ -152,16 +158,18 @@ pub(crate) fn run(name: &str, points: &[Point<'_>]) -> Vec<String> {
             }
             call(&shifted, 0)
         };
-        let (above, below) = (shifted(1.0), shifted(-1.0));
+        let above = shifted(1.0);
+        let below = shifted(-1.0);
         for (i, point) in points.iter().enumerate() {
             let Some(place) = moved[i] else { continue };
             let difference = (above[i] - below[i]) / (2.0 * step(place));
             let rounding = 8.0 * f64::EPSILON * at_point[i].abs() / step(place);
-            let (gradient, tolerance) =
-                (gradients[place], 1e-6 * (1.0 + difference.abs()) + rounding);
+            let gradient = gradients[place];
+            let tolerance = 1e-6 * (1.0 + difference.abs()) + rounding;
             let close = (gradient - difference).abs() < tolerance;
             if !close {
-                let (number, x) = (place - starts[i], numbers[place]);
+                let number = place - starts[i];
+                let x = numbers[place];
                 wrong.push(format!(
                     "{}: number {number}, {x}: gradient {gradient}, difference {difference}",
                     point.name

@@ -79,8 +79,9 @@ struct Item<'a> {
 
 impl Template<'_> {
     fn item(&self, dtype: DType) -> Item<'_> {
-        let (row, mut attrs, mut types) =
-            (self.row, self.case.attrs.clone(), self.case.types().collect::<Vec<_>>());
+        let row = self.row;
+        let mut attrs = self.case.attrs.clone();
+        let mut types = self.case.types().collect::<Vec<_>>();
         let inputs_where = |fits: fn(DType) -> bool| {
             (0..types.len()).filter(|&i| fits(types[i].dtype)).collect::<Vec<_>>()
         };
@@ -295,7 +296,8 @@ fn cell(marks: &[(DType, Mark)]) -> String {
 }
 
 fn templates(families: &[Family]) -> Vec<Template<'_>> {
-    let (mut templates, mut named) = (Vec::new(), BTreeSet::new());
+    let mut templates = Vec::new();
+    let mut named = BTreeSet::new();
     for family in families {
         let cases = family.cases();
         for row in family.rows.iter().filter(|row| !row.methods.is_empty()) {
@@ -321,7 +323,8 @@ fn templates(families: &[Family]) -> Vec<Template<'_>> {
 /// The table that the code implies.
 fn table(compilers: &Compilers<'_>) -> String {
     let families = families();
-    let (templates, columns) = (templates(&families), columns());
+    let templates = templates(&families);
+    let columns = columns();
     let heads: String = columns.iter().map(|(name, _)| format!(" {name} |")).collect();
     let mut text = format!("| operation |{heads}\n| --- |{}\n", " --- |".repeat(columns.len()));
     let mut wrong = Vec::new();
@@ -365,7 +368,8 @@ fn the_table_in_the_book_is_what_compiles() {
     let chapter = fs::read_to_string(&path).unwrap();
     let [before, after] = ["<!-- made by the test -->\n", "<!-- until here -->\n"]
         .map(|mark| chapter.find(mark).unwrap());
-    let (start, end) = (before + chapter[before..].find('\n').unwrap() + 1, after);
+    let start = before + chapter[before..].find('\n').unwrap() + 1;
+    let end = after;
     if chapter[start..end] == expected {
         return;
     }

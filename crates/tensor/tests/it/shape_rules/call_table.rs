@@ -97,7 +97,9 @@ const ARRANGED: &[(&str, Call)] = &[
     }),
     ("slice", |c, x| {
         let t = c.pick(x);
-        let (start, limit, steps) = (c.within(t), c.within(t), c.sizes(t));
+        let start = c.within(t);
+        let limit = c.within(t);
+        let steps = c.sizes(t);
         vec![t.slice(&start, &limit, &steps)]
     }),
     ("narrow", |c, x| {
@@ -239,11 +241,13 @@ const INDEXED: &[(&str, Call)] = &[
     }),
     ("scatter_nd", |c, x| vec![c.pick(x).scatter_nd(c.pick(x), c.pick(x), combine(c))]),
     ("dynamic_slice", |c, x| {
-        let (t, start) = (c.pick(x), c.pick(x).clone());
+        let t = c.pick(x);
+        let start = c.pick(x).clone();
         vec![t.dynamic_slice(&vec![start; t.rank()], &c.within(t))]
     }),
     ("dynamic_update_slice", |c, x| {
-        let (t, start) = (c.pick(x), c.pick(x).clone());
+        let t = c.pick(x);
+        let start = c.pick(x).clone();
         vec![t.dynamic_update_slice(c.pick(x), &vec![start; t.rank()])]
     }),
     ("one_hot", |c, x| vec![c.pick(x).one_hot(c.size())]),
@@ -366,7 +370,8 @@ const PRODUCTS: &[(&str, Call)] = &[
         vec![Tensor::einsum(equation, &operands[..1 + c.below(2)])]
     }),
     ("tensordot", |c, x| {
-        let (a, b) = (c.pick(x), c.pick(x));
+        let a = c.pick(x);
+        let b = c.pick(x);
         vec![a.tensordot(b, (&c.axes(a), &c.axes(b)))]
     }),
     ("outer", |c, x| vec![c.pick(x).outer(c.pick(x))]),
@@ -374,7 +379,9 @@ const PRODUCTS: &[(&str, Call)] = &[
         let axis = |c: &mut Choices<'_>| {
             (0..c.below(3)).map(|_| c.below(6) as isize - 2).collect::<Vec<_>>()
         };
-        let (t, batch, contracting) = (c.pick(x), axis(c), axis(c));
+        let t = c.pick(x);
+        let batch = axis(c);
+        let contracting = axis(c);
         let same = c.bool();
         let other = (
             if same { batch.clone() } else { axis(c) },
@@ -486,25 +493,31 @@ const DRAWN: &[(&str, Call)] = &[
 
 const FLOW: &[(&str, Call)] = &[
     ("cond", |c, x| {
-        let (p, a, b) = (c.pick(x), c.pick(x), c.pick(x));
+        let p = c.pick(x);
+        let a = c.pick(x);
+        let b = c.pick(x);
         let p = if c.bool() { p.clone() } else { p.eq(p).to_dtype(DType::I32).sum_all().gt(0.0) };
         cond(&p, &[a, b], |v| vec![&v[0] + &v[1]], |v| vec![&v[0] - &v[1]])
     }),
     ("switch", |c, x| {
-        let (i, a) = (c.pick(x), c.pick(x));
+        let i = c.pick(x);
+        let a = c.pick(x);
         switch(i, &[a], &[&|v| vec![v[0].clone()], &|v| vec![&v[0] * &v[0]]])
     }),
     ("while_loop", |c, x| {
-        let (a, b) = (c.pick(x), c.pick(x));
+        let a = c.pick(x);
+        let b = c.pick(x);
         let start = Tensor::scalar(0i32);
         while_loop(&[&start, a], |v| v[0].lt(3.0), |v| vec![&v[0] + 1.0, &v[1] + b])
     }),
     ("fori_loop", |c, x| {
-        let (a, b) = (c.pick(x), c.pick(x));
+        let a = c.pick(x);
+        let b = c.pick(x);
         fori_loop(0, c.size().min(9) as i64, &[a], |_, v| vec![&v[0] * b])
     }),
     ("scan", |c, x| {
-        let (a, b) = (c.pick(x), c.pick(x));
+        let a = c.pick(x);
+        let b = c.pick(x);
         let (carry, ys) = Scan::new()
             .reverse(c.bool())
             .run(&[a], &[b], |v, x| (vec![&v[0] + x[0].sum_all()], x.to_vec()));
@@ -513,7 +526,8 @@ const FLOW: &[(&str, Call)] = &[
     ("map", |c, x| map(|x| vec![x[0].tanh()], &[c.pick(x)])),
     ("checkpoint", |c, x| checkpoint(|v| vec![v[0].exp().sin()], &[c.pick(x)])),
     ("call", |c, x| {
-        let (a, b) = (c.pick(x), c.pick(x));
+        let a = c.pick(x);
+        let b = c.pick(x);
         fulmen_tensor::call("f", &[a], |v| vec![&v[0] + b.exp(), v[0].sin()])
     }),
 ];

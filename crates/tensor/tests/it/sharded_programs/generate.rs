@@ -356,7 +356,8 @@ impl Generator {
                     };
                     (0..rank).map(|_| amount(&mut self.random)).collect()
                 };
-                let (low, high) = (amounts(-1, 4, 50), amounts(-1, 4, 50));
+                let low = amounts(-1, 4, 50);
+                let high = amounts(-1, 4, 50);
                 let interior = amounts(0, 2, 25).iter().map(|&n| n as usize).collect();
                 Op::Pad { low, high, interior }
             }
@@ -544,7 +545,8 @@ impl Generator {
                 Some(Draft { op: Op::Cholesky, operands: vec![x] })
             }
             _ => {
-                let (rank, right) = (dims.len(), self.random.chance(40));
+                let rank = dims.len();
+                let right = self.random.chance(40);
                 if rank < 2 {
                     return None;
                 }

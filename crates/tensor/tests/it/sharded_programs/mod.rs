@@ -30,7 +30,8 @@ fn seeds() -> Range<u64> {
 
 /// Compares this many small programs on this mesh. Ten compile as one.
 fn small_programs_compute_the_same(mesh: &[usize], count: u64) {
-    let (mut wrong, mut unusable) = (Vec::new(), 0);
+    let mut wrong = Vec::new();
+    let mut unusable = 0;
     for first in (0..count).step_by(10) {
         let programs: Vec<_> =
             (first..first + 10).map(|seed| generate::small_program(seed, mesh)).collect();
@@ -82,7 +83,9 @@ fn search(together: usize, programs_from: impl Fn(u64) -> Vec<program::Program>)
     let mut process = ComparingProcess::new();
     let folder = std::env::var("FULMEN_TEST_FAULTS").ok();
     let minimizes = std::env::var_os("FULMEN_TEST_KEEP_LARGE").is_none();
-    let (mut same, mut unusable, mut wrong) = (0, 0, 0);
+    let mut same = 0;
+    let mut unusable = 0;
+    let mut wrong = 0;
     for first in seeds().step_by(together) {
         let programs = programs_from(first);
         let outcomes = process.compare_all(&programs);

@@ -134,8 +134,8 @@ impl Program {
             InputKind::DifferentIndices { below, axis } => {
                 // No factor in common with the number of indices.
                 let step = if below.is_multiple_of(5) { 7 } else { 5 };
-                let (inner, size) =
-                    (input.dims[axis + 1..].iter().product::<usize>(), input.dims[axis]);
+                let inner = input.dims[axis + 1..].iter().product::<usize>();
+                let size = input.dims[axis];
                 let index = |i: usize| i / inner % size * step + i % inner + id;
                 elements.map(|i| (index(i) % below) as f64).collect()
             }

@@ -63,8 +63,11 @@ struct Joined {
 }
 
 fn join(programs: &[Program]) -> Joined {
-    let (mut placeholders, mut results) = (Vec::new(), Vec::new());
-    let (mut parameters, mut counts, mut result_shardings) = (Vec::new(), Vec::new(), Vec::new());
+    let mut placeholders = Vec::new();
+    let mut results = Vec::new();
+    let mut parameters = Vec::new();
+    let mut counts = Vec::new();
+    let mut result_shardings = Vec::new();
     for program in programs {
         let function = program.trace();
         placeholders.extend(function.parameters().to_vec());

@@ -141,7 +141,8 @@ fn training_continues_while_a_checkpoint_is_written() {
     let gate = Arc::new(Gate::default());
     let manifest = folder.path().join("version_0/checkpoints/at-3").join(MANIFEST);
     let steps = Arc::new(Mutex::new(Vec::new()));
-    let (callback_gate, callback_steps) = (gate.clone(), steps.clone());
+    let callback_gate = gate.clone();
+    let callback_steps = steps.clone();
     let trainer = builder(folder.path())
         .callback(on(Event::TrainBatchEnd, when(|now| now.global_step == 3), {
             let path = manifest.with_file_name("");
@@ -186,7 +187,8 @@ fn a_copy_on_the_devices_stays_unchanged_while_steps_change_the_state() {
             builder(folder.path()).devices(devices).strategy(strategy).build().unwrap();
         let mut step = trainer.train_step(&line, &loader()).unwrap();
         // Copy the whole state once, and once only half of it.
-        let (layout, mesh) = (step.state.layout(), step.runtime.mesh());
+        let layout = step.state.layout();
+        let mesh = step.runtime.mesh();
         let all = layout.device_bytes(layout.ids(), mesh);
         let copies = [all, all / 2].map(|room| {
             let ids = layout.fitting(room, mesh);

@@ -56,7 +56,8 @@ impl Net {
 
 impl TrainingModule for Net {
     fn training_step(&self, batch: &Batch, cx: &mut StepContext) -> Tensor {
-        let (logits, y) = (self.forward(&batch.get("x")), batch.get("y"));
+        let logits = self.forward(&batch.get("x"));
+        let y = batch.get("y");
         cx.log("train_acc", &metrics::correct(&logits, &y));
         // The number of samples of each class, independent of the model.
         cx.log_metric("train_seen", metrics::ConfusionMatrix::new(CLASSES).update(&y, &y));
@@ -64,13 +65,15 @@ impl TrainingModule for Net {
     }
 
     fn validation_step(&self, batch: &Batch, cx: &mut StepContext) {
-        let (logits, y) = (self.forward(&batch.get("x")), batch.get("y"));
+        let logits = self.forward(&batch.get("x"));
+        let y = batch.get("y");
         cx.log("val_loss", &cross_entropy(&logits, &y, Reduction::None));
         cx.log("val_acc", &metrics::correct(&logits, &y));
     }
 
     fn test_step(&self, batch: &Batch, cx: &mut StepContext) {
-        let (logits, y) = (self.forward(&batch.get("x")), batch.get("y"));
+        let logits = self.forward(&batch.get("x"));
+        let y = batch.get("y");
         cx.log("test_acc", &metrics::correct(&logits, &y));
     }
 

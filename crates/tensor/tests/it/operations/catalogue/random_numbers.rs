@@ -18,12 +18,14 @@ pub(super) fn rows() -> Vec<Row> {
         row("normal", &["random::normal"], |x, a| random::normal(&x[0], DType::F32, a.usizes("shape"))),
         row("bernoulli", &["random::bernoulli"], |x, a| random::bernoulli(&x[0], a.number("p"), a.usizes("shape"))),
         row("uniform_as", &["random::uniform"], |x, a| {
-            let (low, high) = (a.number("minval"), a.number("maxval"));
+            let low = a.number("minval");
+            let high = a.number("maxval");
             random::uniform(&x[0], a.dtype("dtype"), a.usizes("shape"), low, high)
         }),
         row("normal_as", &["random::normal"], |x, a| random::normal(&x[0], a.dtype("dtype"), a.usizes("shape"))),
         row("truncated_normal", &["random::truncated_normal"], |x, a| {
-            let (lower, upper) = (a.number("lower"), a.number("upper"));
+            let lower = a.number("lower");
+            let upper = a.number("upper");
             random::truncated_normal(&x[0], a.dtype("dtype"), a.usizes("shape"), lower, upper)
         }),
         row("gumbel", &["random::gumbel"], |x, a| random::gumbel(&x[0], a.dtype("dtype"), a.usizes("shape"))),
