@@ -214,6 +214,7 @@ impl Operation for Scatter {
         );
         Some(Region { parameters, results: vec![result] })
     }
+
     /// If there is one update, a slice of the operand, combined with the update, and the update of
     /// that slice.
     ///
@@ -254,6 +255,7 @@ impl Operation for Scatter {
         let result = x.dynamic_update_slice(&changed, &starts);
         Some(Region { parameters: parameters.clone(), results: vec![result] })
     }
+
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         let scalar = TensorType::scalar(cx.result().dtype).stablehlo();
         let (body, result) = self.combine.body(&scalar);
