@@ -326,8 +326,8 @@ mod tests {
         let [q, k, v] = [0, 1, 2].map(|i| heads(&weights[i]));
         let positions = Tensor::arange(DType::I32, LENGTH);
         let is_past = positions.unsqueeze(1).ge(&positions);
+        let line = line!() + 1;
         let scores = q.matmul(&k.transpose(2, 3)).masked_fill(&is_past.not(), -1e9).softmax(-1);
-        let line = line!();
         let values = scores.matmul(&v).transpose(1, 2).reshape([batch, LENGTH, WIDTH]);
         let x = x + values.matmul(&weights[3]);
         (&x + x.matmul(&weights[4]).tanh().matmul(&weights[5]), line)

@@ -68,8 +68,8 @@ mod tests {
         let mut line = 0;
         let function = Function::trace("step", &types, |x| {
             let kept = scan(&[&x[0]], &[&x[1]], |h, weight| {
+                let at = line!() + 1;
                 let y = h[0].matmul(&weight[0]);
-                let at = line!();
                 line = at;
                 (vec![y.clone()], vec![y])
             });

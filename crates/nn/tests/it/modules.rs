@@ -350,18 +350,18 @@ impl fulmen_nn::Forward for Wrong {
 fn a_layer_of_a_row_stands_at_the_line_that_added_it() {
     let x = Tensor::zeros(DType::F32, [5, 2]);
     let model = Sequential::new().add(Linear::new(2, 3));
+    let line = line!() + 1;
     let model = model.add(Linear::new(4, 3));
-    let line = line!();
     model.initialize(0);
     let fault = model.forward(&x).fault().unwrap().clone();
     assert_eq!((fault.location().file(), fault.location().line()), (file!(), line), "{fault}");
+    let line = line!() + 1;
     let good = Sequential::new().add(Linear::new(2, 3));
-    let line = line!();
     good.initialize(0);
     assert_eq!(good.forward(&x).location().line(), line);
     // A layer that records in a closure.
+    let line = line!() + 3;
     let conv = Conv2d::new(2, 3, 1);
-    let line = line!() + 2;
     conv.initialize(0);
     let y = conv.forward(&Tensor::zeros(DType::F32, [2, 4, 4]));
     assert_eq!((y.location().file(), y.location().line()), (file!(), line));

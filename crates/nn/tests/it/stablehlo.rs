@@ -148,8 +148,8 @@ fn mistakes_have_the_users_line_and_leave_the_module_as_it_was() {
     let layer = Linear::new(3, 2);
     let x = || [("x", TensorType::new(DType::F32, [4, 3]))];
     let export = |layer: &Linear| to_stablehlo(layer, &x(), |x| vec![layer.forward(&x[0])]);
-    let error = export(&layer).unwrap_err();
     let line = line!() - 1;
+    let error = export(&layer).unwrap_err();
     assert!(error.to_string().contains("`weight` has no value to save"), "{error}");
     assert_eq!(error.location().unwrap().line(), line);
     assert!(!layer.weight.is_set());

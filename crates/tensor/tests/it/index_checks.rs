@@ -142,8 +142,8 @@ fn a_program_does_not_contain_marks() {
 #[test]
 fn what_the_host_knows_is_an_error_at_its_line() {
     let known = Tensor::from_slice(&[1i32, 5], [2]);
+    let line = line!() + 1;
     let mark = marked(&known, rule(5));
-    let line = line!();
     let fault = mark.fault().unwrap();
     assert_eq!(fault.message(), "an index is 5, but there are 5 (row 1)");
     assert_eq!(fault.location().line(), line);

@@ -300,8 +300,8 @@ fn random_draws_check_their_bounds_and_keys() {
 #[test]
 fn a_placeholder_without_a_value_and_a_wrong_donation_are_errors() {
     let loose = Tensor::placeholder("x", TensorType::new(DType::F32, [2]));
+    let line = line!() + 1;
     let message = (loose.clone() + 1.0).eval().unwrap_err().to_string();
-    let line = line!();
     assert!(
         message.starts_with(
             "eval: the tensor has no value: it depends on the placeholder `x`, an input"
