@@ -279,9 +279,9 @@ fn indices_within_bodies_are_found() {
     };
     let mistake = "a target is 5, but there are 5 classes";
     let line = line!();
-    check(&fit(&Model::new(by_checkpoint), 5, |b| b), "cross_entropy", line - 24, mistake, PLACE);
-    check(&fit(&Model::new(by_call), 5, |b| b), "cross_entropy", line - 20, mistake, PLACE);
-    check(&fit(&Model::new(by_cond), 5, |b| b), "cross_entropy", line - 16, mistake, PLACE);
+    check(&fit(&Model::new(by_checkpoint), 5, |b| b), "cross_entropy", line - 26, mistake, PLACE);
+    check(&fit(&Model::new(by_call), 5, |b| b), "cross_entropy", line - 22, mistake, PLACE);
+    check(&fit(&Model::new(by_cond), 5, |b| b), "cross_entropy", line - 18, mistake, PLACE);
     let row = "step 2, row 17";
     check(&fit(&Model::new(by_scan), 5, |b| b), "cross_entropy", line - 6, mistake, row);
 }
