@@ -41,6 +41,26 @@ pub(crate) struct WorkerSlot {
     pub(crate) end: Option<End>,
 }
 
+impl WorkerSlot {
+    /// An attempt from which nothing has been heard.
+    pub(crate) fn new(worker: Worker, cancelled: Arc<AtomicBool>) -> WorkerSlot {
+        WorkerSlot {
+            worker,
+            connection: None,
+            cancelled,
+            offset: 0,
+            last_heard: None,
+            last_running: None,
+            state: '?',
+            progress: Progress::default(),
+            last_change: Instant::now(),
+            reconnect_time: None,
+            stuck_reason: None,
+            end: None,
+        }
+    }
+}
+
 /// A line of a progress file: the number of finished steps of the process and, if it trains, the
 /// step of the training.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -156,20 +176,7 @@ mod tests {
     }
 
     fn slot(index: usize) -> WorkerSlot {
-        WorkerSlot {
-            worker: Worker::existing(index, "a"),
-            connection: None,
-            cancelled: Arc::default(),
-            offset: 0,
-            last_heard: None,
-            last_running: None,
-            state: '?',
-            progress: Progress::default(),
-            last_change: Instant::now(),
-            reconnect_time: None,
-            stuck_reason: None,
-            end: None,
-        }
+        WorkerSlot::new(Worker::existing(index, "a"), Arc::default())
     }
 
     fn group(slots: Vec<WorkerSlot>) -> Group {

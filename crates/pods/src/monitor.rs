@@ -173,20 +173,7 @@ impl Monitor {
                     Some(Instant::now())
                 }
             };
-            WorkerSlot {
-                worker,
-                connection: None,
-                cancelled,
-                offset: 0,
-                last_heard,
-                last_running: None,
-                state: '?',
-                progress: Progress::default(),
-                last_change: Instant::now(),
-                reconnect_time: None,
-                stuck_reason: None,
-                end: None,
-            }
+            WorkerSlot { last_heard, ..WorkerSlot::new(worker, cancelled) }
         };
         let slots = workers.into_iter().map(slot).collect();
         Group {

@@ -10,6 +10,7 @@ mod other_machines;
 mod pod;
 mod prepare;
 mod presize;
+#[path = "../../../pods/src/tests/programs.rs"]
 mod programs;
 mod report;
 mod runs;

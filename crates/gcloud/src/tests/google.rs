@@ -20,7 +20,7 @@ impl Google {
         let path = |name: &str| folder.path().join(name).display().to_string();
         fs::write(path("token"), "token").unwrap();
         let address = &server.address;
-        script(
+        write_script(
             &folder.path().join("gcloud"),
             &format!(
                 "#!/bin/sh\nexport CLOUDSDK_CONFIG='{}' CLOUDSDK_AUTH_ACCESS_TOKEN_FILE='{}'\n\
@@ -41,7 +41,7 @@ impl Google {
         fs::create_dir_all(folder.path().join("bin")).unwrap();
         for program in ["ssh", "scp"] {
             let text = format!("#!/bin/sh\necho \"{program} $*\" >>'{}'\n", path("started"));
-            script(&folder.path().join("bin").join(program), &text);
+            write_script(&folder.path().join("bin").join(program), &text);
         }
         Google { server, folder }
     }

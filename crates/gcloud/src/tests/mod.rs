@@ -4,11 +4,11 @@ mod api_server;
 mod cloud;
 mod google;
 mod grammar;
+#[path = "../../../pods/src/tests/programs.rs"]
+mod programs;
 
 use std::fs;
-use std::io::Write as _;
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
@@ -21,6 +21,7 @@ use crate::command_runner::{CommandOutput, CommandRunner, Gcloud, PollPolicy, To
 use crate::create::{Lease, lease_with};
 use crate::{Error, Result};
 use cloud::{CallOutcome, Cloud, FAULTS};
+use programs::write_script;
 
 #[derive(Parser)]
 enum Cli {
@@ -530,31 +531,18 @@ fn a_quota_above_zero_is_shown() {
     assert_eq!(serde_json::from_str::<Value>(&out).unwrap()[0]["value"], "16");
 }
 
-/// Writes a program. Another process writes it: while a file is open for writing here, a program
-/// that another test starts would inherit it, and the file could not be run.
-fn script(path: &Path, text: &str) {
-    let mut shell = Command::new("sh")
-        .args(["-c", "cat >\"$0\" && chmod 755 \"$0\""])
-        .arg(path)
-        .stdin(Stdio::piped())
-        .spawn()
-        .unwrap();
-    shell.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
-    assert!(shell.wait().unwrap().success());
-}
-
 #[test]
 fn the_limit_on_a_host_deletes_its_tpu_at_the_deadline_and_can_be_extended() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     // Replacements for `curl` and the clock.
-    script(
+    write_script(
         &path("curl"),
         "#!/bin/bash\ncase \"$*\" in\n*/token) echo '{\"access_token\":\"s3cret\",\"expires_in\":3599}' ;;\n\
          */project-id) echo proj ;;\n*:testIamPermissions) cat \"$MAY\" ;;\n*) echo \"$*\" >>\"$CALLS\"; cat >>\"$CALLS\" ;;\nesac\n",
     );
-    script(&path("date"), "#!/bin/bash\ncat \"$CLOCK\"\n");
-    script(&path("systemctl"), "#!/bin/bash\nexit 0\n");
+    write_script(&path("date"), "#!/bin/bash\ncat \"$CLOCK\"\n");
+    write_script(&path("systemctl"), "#!/bin/bash\nexit 0\n");
     let mut plain = machine(&["--queued"]);
     plain.zone_args.project = None;
     let limit = crate::limit::Limit { seconds: 60 };
@@ -566,7 +554,7 @@ fn the_limit_on_a_host_deletes_its_tpu_at_the_deadline_and_can_be_extended() {
         .split("END_OF_FULMEN_FILE\n")
         .next()
         .unwrap();
-    script(&path("limit"), limit_script);
+    write_script(&path("limit"), limit_script);
     let run = |arguments: &[&str]| {
         let output = Command::new(path("limit"))
             .args(arguments)
@@ -629,7 +617,7 @@ fn gcloud_can_be_missing_fail_or_be_interrupted() {
         Gcloud(path.clone()).call(&words, Duration::from_secs(600), interrupted)
     };
     assert!(call(&[], &mut || false).err.contains("install the Google Cloud CLI"));
-    script(
+    write_script(
         &path,
         "#!/bin/sh\nif [ \"$1\" = hang ]; then exec sleep 600; fi\necho \"[$1]\"; echo 'ERROR: no' >&2; exit 3\n",
     );

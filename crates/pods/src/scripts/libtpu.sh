@@ -70,7 +70,8 @@ fi
 no_space() { fail "No space left on device: $cache has $((free / 1024)) MiB free, and libtpu takes $((bytes / 1048576)) MiB; set XDG_CACHE_HOME to a folder on another disk, or give the path of a libtpu with --libtpu"; }
 { read -r _ && read -r _ _ _ free _; } < <(df -Pk "$cache")
 [ "$free" -gt $((bytes / 1024)) ] || no_space
-partial=$(mktemp -d "$cache/.fetching-XXXXXX") || exit 1
+partial=$cache/.fetching-$HOSTNAME-$$
+mkdir "$partial" || exit 1
 trap 'rm -rf "$partial"' EXIT
 new=$partial/libtpu.so why=$partial/why
 install_new() {

@@ -16,7 +16,7 @@ use clap::Parser;
 use fulmen_signals::Signal;
 use tempfile::TempDir;
 
-use super::write_script;
+use super::programs::write_script;
 use crate::{Arguments, Result};
 
 /// Longer than anything that a test waits for, even on a busy machine.

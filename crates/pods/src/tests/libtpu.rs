@@ -12,7 +12,7 @@ use std::thread;
 use fulmen_pjrt::fetch::LibtpuWheel;
 use tempfile::TempDir;
 
-use super::write_script;
+use super::programs::write_script;
 use crate::libtpu::{Answer, Libtpu, LibtpuOption, Source};
 
 /// A pip that counts its calls. Others that want the file have time to ask for it.

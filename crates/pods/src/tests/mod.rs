@@ -4,13 +4,12 @@
 pub(crate) mod hosts;
 mod libtpu;
 mod mishaps;
+mod programs;
 mod terminals;
 mod tpu_hosts;
 
 use std::fs;
-use std::io::Write as _;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use fulmen_coordination::{Coordination, Process};
@@ -19,21 +18,6 @@ use fulmen_signals::Signal;
 use hosts::{Hosts, is_an_argument, is_in_a_file, parse, secret_of, wait_until};
 
 const HOMES: [&str; 3] = ["64m"; 3];
-
-/// Writes a script that can be run.
-///
-/// Another process writes the file. The kernel refuses to run a file while a process has it open for
-/// writing: this one, or a child that another test has just forked.
-fn write_script(path: &Path, text: &str) {
-    let mut shell = Command::new("sh")
-        .args(["-c", "cat >\"$0\" && chmod 755 \"$0\""])
-        .arg(path)
-        .stdin(Stdio::piped())
-        .spawn()
-        .unwrap();
-    shell.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
-    assert!(shell.wait().unwrap().success(), "cannot write {}", path.display());
-}
 
 /// The home directory of a host, as its program sees it.
 fn home(pid: u32) -> std::path::PathBuf {

@@ -1,4 +1,4 @@
-//! Programs that the tests write.
+//! Scripts that tests write and run. The tests of other crates include this file with `#[path]`.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -17,10 +17,4 @@ pub(crate) fn write_script(path: &Path, text: &str) {
         .unwrap();
     shell.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
     assert!(shell.wait().unwrap().success(), "cannot write {}", path.display());
-}
-
-/// Copies a program, by another process like [`write_script`].
-pub(crate) fn copy_program(from: &Path, to: &Path) {
-    let status = Command::new("cp").args([from, to]).status().unwrap();
-    assert!(status.success(), "cannot copy {} to {}", from.display(), to.display());
 }
