@@ -165,22 +165,21 @@ impl Field {
         self.not_numbers == 0 && !self.untyped.is_empty()
     }
 
-    fn statistics(self, samples: u64) -> FieldStatistics {
+    fn statistics(mut self, samples: u64) -> FieldStatistics {
         let is_numeric = self.is_numeric();
-        let numbers = if is_numeric { self.untyped } else { self.numbers };
-        let characters = match (is_numeric, self.untyped_characters.is_empty()) {
-            (true, _) => Numbers::default(),
-            (false, false) => self.untyped_characters,
-            (false, true) => self.characters,
-        };
+        if is_numeric {
+            self.numbers.merge(self.untyped);
+        } else {
+            self.characters.merge(self.untyped_characters);
+        }
         let count = if is_numeric { self.count - self.not_a_number } else { self.count };
         let values = self.values.counts(is_numeric);
         FieldStatistics {
             name: self.name,
             count,
             missing: samples.saturating_sub(count),
-            numbers: numbers.statistics(),
-            characters: characters.statistics(),
+            numbers: self.numbers.statistics(),
+            characters: self.characters.statistics(),
             lengths: self.lengths.statistics(),
             bytes: self.bytes.statistics(),
             images: self.images.statistics(),

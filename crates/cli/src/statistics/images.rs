@@ -32,15 +32,15 @@ pub(super) struct Measured {
     height: usize,
     width: usize,
     channels: usize,
-    /// The sums of the values, and of their squares, in red, green and blue.
-    sums: [Sums; 3],
+    /// In red, green and blue.
+    sums: [Sums<u64>; 3],
 }
 
-/// Sums of bytes, which are exact.
+/// The sums of values and of their squares, which are exact: those of one image fit into a `u64`.
 #[derive(Clone, Copy, Default)]
-struct Sums {
-    values: u128,
-    squares: u128,
+struct Sums<T> {
+    values: T,
+    squares: T,
 }
 
 /// Decodes an image in memory.
@@ -52,11 +52,12 @@ pub(super) fn measure(file: &[u8]) -> Result<Measured> {
     let header = pipeline.header(file)?;
     // No step of the pipeline uses random numbers.
     let image = pipeline.decode(file, &mut SampleRng::new(0, 0, 0))?;
-    let mut sums = [Sums::default(); 3];
+    let mut sums = [Sums::<u64>::default(); 3];
     for pixel in image.pixels().chunks_exact(3) {
         for (sum, &value) in sums.iter_mut().zip(pixel) {
-            sum.values += u128::from(value);
-            sum.squares += u128::from(value) * u128::from(value);
+            let value = u64::from(value);
+            sum.values += value;
+            sum.squares += value * value;
         }
     }
     Ok(Measured {
@@ -74,7 +75,7 @@ pub(super) struct Images {
     width: Numbers,
     channels: BTreeMap<usize, u64>,
     pixels: u128,
-    sums: [Sums; 3],
+    sums: [Sums<u128>; 3],
 }
 
 impl Images {
@@ -84,8 +85,8 @@ impl Images {
         *self.channels.entry(image.channels).or_default() += 1;
         self.pixels += (image.height * image.width) as u128;
         for (sum, of_image) in self.sums.iter_mut().zip(image.sums) {
-            sum.values += of_image.values;
-            sum.squares += of_image.squares;
+            sum.values += u128::from(of_image.values);
+            sum.squares += u128::from(of_image.squares);
         }
     }
 
@@ -94,8 +95,8 @@ impl Images {
         let is_gray = self.channels.keys().all(|&channels| channels <= 2);
         let sums = if is_gray { &self.sums[..1] } else { &self.sums[..] };
         let pixels = self.pixels;
-        let mean = |sum: &Sums| sum.values as f64 / pixels as f64 / 255.0;
-        let deviation = |sum: &Sums| {
+        let mean = |sum: &Sums<u128>| sum.values as f64 / pixels as f64 / 255.0;
+        let deviation = |sum: &Sums<u128>| {
             // The variance, times the square of the number of pixels: a whole number.
             let variance = pixels * sum.squares - sum.values * sum.values;
             (variance as f64).sqrt() / pixels as f64 / 255.0

@@ -51,6 +51,26 @@ impl Numbers {
         self.squares += distance * (value - self.mean);
     }
 
+    /// Adds the numbers that another one has seen.
+    pub(super) fn merge(&mut self, other: Numbers) {
+        self.infinite += other.infinite;
+        if other.count == 0 {
+            return;
+        }
+        if self.count == 0 {
+            *self = Numbers { infinite: self.infinite, ..other };
+            return;
+        }
+        let count = self.count + other.count;
+        let share = other.count as f64 / count as f64;
+        let distance = other.mean - self.mean;
+        self.squares += other.squares + distance * distance * self.count as f64 * share;
+        self.mean += distance * share;
+        self.minimum = self.minimum.min(other.minimum);
+        self.maximum = self.maximum.max(other.maximum);
+        self.count = count;
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.count + self.infinite == 0
     }

@@ -226,6 +226,27 @@ fn token_files_have_lengths_and_numbers() {
     close(numbers.mean, (70_000.0 * 7.0 + 100_002.0) / 70_002.0);
 }
 
+/// Values without types, of CSV, and those of other files are one field.
+#[test]
+fn files_of_several_kinds_are_counted_together() {
+    let folder = tempfile::tempdir().unwrap();
+    let csv = folder.path().join("a.csv");
+    let json = folder.path().join("b.jsonl");
+    fs::write(&csv, "x,y\n1,ab\n2,ab\n,c\n").unwrap();
+    fs::write(&json, "{\"x\": 3, \"y\": \"abcd\"}\n{\"x\": 10}\n").unwrap();
+    for paths in [[&csv, &json], [&json, &csv]] {
+        let found = statistics(&paths).unwrap();
+        let x = field(&found, "x");
+        assert_eq!((found.samples, x.count, x.missing), (5, 4, 1));
+        // np.mean([1, 2, 3, 10]), np.std([1, 2, 3, 10])
+        check_numbers(x.numbers, 4, [1.0, 10.0, 4.0, 3.535_533_905_932_737_8]);
+        let y = field(&found, "y");
+        assert_eq!((y.count, y.missing), (4, 1));
+        // np.mean([2, 2, 1, 4]), np.std([2, 2, 1, 4])
+        check_numbers(y.characters, 4, [1.0, 4.0, 2.25, 1.089_724_735_885_168_4]);
+    }
+}
+
 #[test]
 fn the_command_prints_text_or_json() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,7 +1,6 @@
 //! Checks of the resources that the kernel gives a process: memory, limits, cores.
 
 use fulmen_durable::messages::{quantity, size};
-
 use fulmen_tpu::{Host, Slice};
 
 use super::{Finding, Machine};
