@@ -142,14 +142,34 @@ pub fn money(usd: f64) -> String {
     }
     let text = format!("{:.2}", usd.abs());
     let (whole, cents) = text.split_once('.').unwrap_or((&text, ""));
+    format!("${}.{cents}", with_commas(whole))
+}
+
+/// Formats a number without decimals, with a comma between groups of three digits.
+///
+/// ```
+/// use fulmen_durable::messages::grouped;
+///
+/// assert_eq!([grouped(999.4), grouped(2000.0), grouped(1_234_567.0)], ["999", "2,000", "1,234,567"]);
+/// assert_eq!([grouped(-0.2), grouped(-166_513.0)], ["0", "-166,513"]);
+/// ```
+pub fn grouped(number: f64) -> String {
+    let rounded = number.round();
+    let sign = if rounded < 0.0 { "-" } else { "" };
+    let digits = format!("{:.0}", rounded.abs());
+    if rounded.is_finite() { format!("{sign}{}", with_commas(&digits)) } else { number.to_string() }
+}
+
+/// Puts a comma between groups of three digits.
+fn with_commas(digits: &str) -> String {
     let mut grouped = String::new();
-    for (i, digit) in whole.chars().enumerate() {
-        if i > 0 && (whole.len() - i).is_multiple_of(3) {
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
             grouped.push(',');
         }
         grouped.push(digit);
     }
-    format!("${grouped}.{cents}")
+    grouped
 }
 
 /// Parts of the names of variables and flags whose values may be secret.

@@ -4,7 +4,7 @@
 //! The supply is an estimate: what a loader gave on another machine, multiplied by the vCPUs of the
 //! slice's hosts. Measuring the loader is the Trainer's part.
 
-use fulmen_durable::messages::{amount, duration, quantity};
+use fulmen_durable::messages::{amount, duration, grouped, quantity};
 use serde_json::{Value, json};
 
 use crate::{Feasibility, Host, Warning};
@@ -61,11 +61,11 @@ impl LoaderSpeed {
     /// Where the numbers come from.
     pub(crate) fn measured(&self) -> String {
         format!(
-            "{:.0} samples/s measured here with {} on {} ({} in {})",
-            self.samples_per_s,
+            "{} samples/s measured here with {} on {} ({} in {})",
+            grouped(self.samples_per_s),
             quantity(self.workers, "worker"),
             quantity(self.cores, "core"),
-            quantity(self.samples, "sample"),
+            quantity(grouped(self.samples as f64), "sample"),
             duration(self.seconds)
         )
     }
@@ -95,10 +95,11 @@ impl DataDemand {
             self.bytes_per_s
                 .map_or(String::new(), |all| format!(", {}", amount(all * share, "B/s")))
         };
-        let mut text = format!("at most {:.0} samples/s{}", self.samples_per_s, bytes(1.0));
+        let mut text = format!("at most {} samples/s{}", grouped(self.samples_per_s), bytes(1.0));
         if self.hosts > 1 {
             let share = bytes(1.0 / self.hosts as f64);
-            text += &format!("; each host {:.0} samples/s{share}", self.samples_per_s_of_host());
+            let of_host = grouped(self.samples_per_s_of_host());
+            text += &format!("; each host {of_host} samples/s{share}");
         }
         text
     }
@@ -122,13 +123,12 @@ impl Feasibility {
     /// What a loader would give on the slice's hosts, as a line of text.
     pub(crate) fn supply_text(&self, speed: &LoaderSpeed) -> String {
         let host = self.slice.host();
-        let all = speed.on_host(host, host.vcpus);
-        let own = speed.on_host(host, speed.workers);
         format!(
-            "{:.0} samples/s from a host of {} vCPUs with a worker on each, {own:.0} with {}; an \
-             estimate: {}, a vCPU taken for a core",
-            all,
+            "{} samples/s from a host of {} vCPUs with a worker on each, {} with {}; an estimate: \
+             {}, a vCPU taken for a core",
+            grouped(speed.on_host(host, host.vcpus)),
             host.vcpus,
+            grouped(speed.on_host(host, speed.workers)),
             quantity(speed.workers, "worker"),
             speed.measured()
         )
@@ -156,14 +156,17 @@ impl Feasibility {
             let stage =
                 stage.map_or(String::new(), |stage| format!(" (the slow stage is {stage})"));
             format!(
-                "even a worker on each of its {} vCPUs would give {all:.0}{stage}: cache decoded \
+                "even a worker on each of its {} vCPUs would give {}{stage}: cache decoded \
                  samples, store smaller ones, do augmentation on the device, or take more hosts",
-                host.vcpus
+                host.vcpus,
+                grouped(all)
             )
         };
         let message = format!(
-            "the loader would give a host {own:.0} of the {needed:.0} samples/s that it may need \
-             (an estimate from this machine): {remedy}"
+            "the loader would give a host {} of the {} samples/s that it may need (an estimate \
+             from this machine): {remedy}",
+            grouped(own),
+            grouped(needed)
         );
         Some(Warning { message, source: None })
     }
@@ -217,7 +220,7 @@ mod tests {
         assert_eq!((demand.hosts, demand.samples_per_s_of_host()), (4, demand.samples_per_s / 4.0));
         assert_eq!(
             demand.text(),
-            "at most 167731 samples/s, 167.73 MB/s; each host 41933 samples/s, 41.93 MB/s"
+            "at most 167,731 samples/s, 167.73 MB/s; each host 41,933 samples/s, 41.93 MB/s"
         );
     }
 
@@ -239,24 +242,24 @@ mod tests {
 
     #[test]
     fn a_loader_that_cannot_keep_up_is_warned_about_with_a_remedy() {
-        // A host needs 83866 samples/s, and has 224 vCPUs.
+        // A host needs 83,866 samples/s, and has 224 vCPUs.
         assert_eq!(warned("v5e:2x4", speed(200_000.0)), None);
         let workers = warned("v5e:2x4", speed(2000.0)).unwrap();
         assert_eq!(
             workers,
-            "the loader would give a host 2000 of the 83866 samples/s that it may need (an estimate from this machine): \
+            "the loader would give a host 2,000 of the 83,866 samples/s that it may need (an estimate from this machine): \
              give the loader num_workers(84); a host has 224 vCPUs"
         );
         let slow = warned("v5e:2x4", speed(200.0)).unwrap();
         assert!(
-            slow.contains("200 of the 83866")
-                && slow.contains("224 vCPUs would give 22400 (the slow stage is decode): cache"),
+            slow.contains("200 of the 83,866")
+                && slow.contains("224 vCPUs would give 22,400 (the slow stage is decode): cache"),
             "{slow}"
         );
         let in_order = LoaderSpeed { in_order_s: 1e-4, ..speed(20_000.0) };
         let in_order = warned("v5e:2x4", in_order).unwrap();
         assert!(
-            in_order.contains("10000 of the 83866") && in_order.contains("several shards"),
+            in_order.contains("10,000 of the 83,866") && in_order.contains("several shards"),
             "{in_order}"
         );
     }
@@ -268,10 +271,10 @@ mod tests {
         report.add_loader(Ok(speed(2000.0)));
         let text = report.to_string();
         for part in [
-            "  data        eats at most 83866 samples/s, 83.87 MB/s\n",
-            "  loader      224000 samples/s from a host of 224 vCPUs with a worker on each, 2000 with 2 workers; an \
-             estimate: 2000 samples/s measured here with 2 workers on 2 cores (6000 samples in 3.00 s), a vCPU taken",
-            "  warning: the loader would give a host 2000 of the 83866",
+            "  data        eats at most 83,866 samples/s, 83.87 MB/s\n",
+            "  loader      224,000 samples/s from a host of 224 vCPUs with a worker on each, 2,000 with 2 workers; an \
+             estimate: 2,000 samples/s measured here with 2 workers on 2 cores (6,000 samples in 3.00 s), a vCPU taken",
+            "  warning: the loader would give a host 2,000 of the 83,866",
             "Only the loader was measured, on this machine",
         ] {
             assert!(text.contains(part), "{part}\n{text}");
@@ -283,7 +286,7 @@ mod tests {
         assert_eq!(data["estimated_host_supply_with_its_workers_samples_per_s"], 2000.0);
         assert_eq!(data["samples_per_s"].as_f64().unwrap().round(), 83866.0);
         let page = report.html("step");
-        for part in ["id=\"data\"", "83866", "224000", "2000 samples/s measured here"] {
+        for part in ["id=\"data\"", "83,866", "224,000", "2,000 samples/s measured here"] {
             assert!(page.contains(part), "{part}: {page}");
         }
         report.add_loader(Err("no such file".into()));

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use fulmen_durable::messages::{amount, duration, memory, money, quantity};
+use fulmen_durable::messages::{amount, duration, grouped, memory, money, quantity};
 use fulmen_pjrt::hlo::Collective;
 
 use crate::{Against, Feasibility, LoaderSpeed, Report, Slice, StepCost, StepSetting};
@@ -13,7 +13,10 @@ impl fmt::Display for StepSetting {
         write!(
             f,
             "batch of {}, {}, {} over {}",
-            self.batch_size, self.precision, self.strategy, self.mesh
+            grouped(self.batch_size as f64),
+            self.precision,
+            self.strategy,
+            self.mesh
         )
     }
 }
@@ -94,7 +97,7 @@ impl Feasibility {
         writeln!(
             f,
             "  against     the same arithmetic and memory traffic on {} at their published peaks, without communication:",
-            quantity(self.slice.num_chips(), "GPU")
+            quantity(grouped(self.slice.num_chips() as f64), "GPU")
         )?;
         for row in &self.against {
             let Against { gpu, step_s, step_f32_s, .. } = row;
@@ -109,7 +112,7 @@ impl Feasibility {
                 row.fit_name()
             )?;
             if let Some(count) = row.as_fast {
-                write!(f, "; {} as fast as the slice", quantity(count, "GPU"))?;
+                write!(f, "; {} as fast as the slice", quantity(grouped(count as f64), "GPU"))?;
             }
             match (row.usd_per_hour(), row.gpu.price) {
                 (Some(hour), Some(price)) => {
@@ -141,15 +144,15 @@ impl Feasibility {
         writeln!(
             f,
             "{slice}{requested}: {slices}{}, {}",
-            quantity(chips, "chip"),
-            quantity(devices, "device")
+            quantity(grouped(chips as f64), "chip"),
+            quantity(grouped(devices as f64), "device")
         )?;
         let host = slice.host();
         let memory_of_host = host.gigabytes.map_or(String::new(), |gb| format!(", {gb} GB"));
         writeln!(
             f,
             "  hosts       {} with {} vCPUs{memory_of_host}{}",
-            slice.num_hosts(),
+            grouped(slice.num_hosts() as f64),
             host.vcpus,
             if slice.has_one_host() { "" } else { " each" }
         )?;
@@ -185,7 +188,7 @@ impl Feasibility {
             writeln!(f, "  checkpoint  a copy of {} {effect}", memory(bytes))?;
         }
         if let (Some(steps), Some(hours)) = (self.steps_per_epoch, self.epoch_hours()) {
-            let steps = quantity(steps, "step");
+            let steps = quantity(grouped(steps as f64), "step");
             writeln!(f, "  epoch       {steps}, at least {}", duration(hours * 3600.0))?;
         }
         self.write_data(f, speed)?;
@@ -237,6 +240,8 @@ fn write_step(f: &mut fmt::Formatter<'_>, step: &StepCost, slice: &Slice) -> fmt
     for (is_between_slices, kind, bytes, times, group) in by_kind(&step.collectives) {
         let bytes = amount(bytes as f64, "B");
         let members = if is_between_slices { "slices" } else { "devices" };
+        let times = grouped(times as f64);
+        let group = grouped(group as f64);
         writeln!(f, "  sends       {times} × {kind} over {group} {members}, {bytes}")?;
     }
     let r = &step.roofline;

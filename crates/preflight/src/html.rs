@@ -1,7 +1,7 @@
 //! A preflight report as an HTML page: a comparison of slices, the roofline with a dot for each
 //! line of code, and memory against its limit.
 
-use fulmen_durable::messages::{amount, duration, memory, money, quantity};
+use fulmen_durable::messages::{amount, duration, grouped, memory, money, quantity};
 use fulmen_report::chart::{BarPart, Chart, Mark, NEUTRAL, Series, bar, number};
 use fulmen_report::html::{Html, element, page, paragraph, section, table};
 
@@ -12,6 +12,8 @@ const MAX_NAMED_LINES: usize = 5;
 /// The maximum number of rows in a table of lines. Lines that take less than a thousandth of the
 /// step are left out too.
 const MAX_LINES: usize = 20;
+/// What a section says about a slice without a program.
+const NOT_COMPILED: &str = "The step does not fit, so it was not compiled.";
 
 impl Report {
     /// The report as one self-contained HTML page. `title` says what was estimated.
@@ -19,11 +21,7 @@ impl Report {
         let body = [
             section("slices", "Slices", self.slices_html()),
             section("data", "Data", self.data_html()),
-            section(
-                "against",
-                "The same step on GPUs",
-                self.slices.iter().map(against).collect::<Html>(),
-            ),
+            section("against", "The same step on GPUs", self.against_html()),
             section("roofline", "Roofline", self.slices.iter().map(roofline).collect::<Html>()),
             section(
                 "memory",
@@ -42,7 +40,7 @@ impl Report {
             let or_none = |text: Option<String>| text.unwrap_or_else(|| "–".into());
             [
                 feasibility.slice.name().to_owned(),
-                feasibility.slice.num_chips().to_string(),
+                grouped(feasibility.slice.num_chips() as f64),
                 if feasibility.fits() { "fits" } else { "DOES NOT FIT" }.to_owned(),
                 format!("{hbm} of {}", memory(feasibility.hbm_available_bytes)),
                 or_none(roofline.map(|r| duration(r.step_s))),
@@ -104,16 +102,15 @@ impl Report {
             let demand = feasibility.data_demand();
             let or_none = |text: Option<String>| text.unwrap_or_else(|| "–".into());
             let host = feasibility.slice.host();
-            let supply = |workers: usize| {
-                or_none(speed.map(|speed| format!("{:.0}", speed.on_host(host, workers))))
-            };
+            let supply =
+                |workers: usize| or_none(speed.map(|speed| grouped(speed.on_host(host, workers))));
             let bytes = demand.and_then(|demand| demand.bytes_per_s);
-            let of_host = demand.map(|demand| format!("{:.0}", demand.samples_per_s_of_host()));
+            let of_host = demand.map(|demand| grouped(demand.samples_per_s_of_host()));
             [
                 feasibility.slice.name().to_owned(),
-                or_none(demand.map(|demand| format!("{:.0}", demand.samples_per_s))),
+                or_none(demand.map(|demand| grouped(demand.samples_per_s))),
                 or_none(bytes.map(|bytes| amount(bytes, "B/s"))),
-                feasibility.slice.num_hosts().to_string(),
+                grouped(feasibility.slice.num_hosts() as f64),
                 or_none(of_host),
                 host.vcpus.to_string(),
                 supply(host.vcpus),
@@ -146,10 +143,29 @@ impl Report {
     }
 }
 
-/// The same step on GPUs.
+impl Report {
+    /// The same step on GPUs, for each slice that it fits.
+    fn against_html(&self) -> Html {
+        if self.slices.iter().all(|feasibility| feasibility.against.is_empty()) {
+            let why = if self.slices.iter().any(Feasibility::fits) {
+                "Not requested: --against h100,a100 compares."
+            } else {
+                "The step fits no slice, so there is nothing to compare."
+            };
+            return paragraph(why);
+        }
+        let note = paragraph(
+            "The arithmetic and the memory traffic of libtpu's program, at the GPUs' published dense peaks, without \
+             communication. A GPU's compiler would fuse other operations.",
+        );
+        [note].into_iter().chain(self.slices.iter().map(against)).collect()
+    }
+}
+
+/// The step of a slice on GPUs.
 fn against(feasibility: &Feasibility) -> Html {
     if feasibility.against.is_empty() {
-        return with_name(feasibility, paragraph("Not requested: --against h100,a100 compares."));
+        return with_name(feasibility, paragraph(NOT_COMPILED));
     }
     let header = [
         "GPU",
@@ -168,23 +184,19 @@ fn against(feasibility: &Feasibility) -> Html {
         let price = row.gpu.price.map(|price| format!("{}, {}", price.date, price.source));
         [
             row.gpu.full_name.to_owned(),
-            row.count.to_string(),
+            grouped(row.count as f64),
             format!("{} ({})", duration(row.step_s), row.gpu.half_type),
             row.bound_name().to_owned(),
             duration(row.step_f32_s),
             row.fit_name().to_owned(),
-            or_none(row.as_fast.map(|count| quantity(count, "GPU"))),
+            or_none(row.as_fast.map(|count| quantity(grouped(count as f64), "GPU"))),
             or_none(row.usd_per_hour().map(money)),
             or_none(row.usd_per_epoch().map(money)),
             or_none(price),
         ]
     };
     let rows = feasibility.against.iter().map(|it| row(it).map(Html::from).into());
-    let note = paragraph(
-        "The arithmetic and the memory traffic of libtpu's program, at the GPUs' published dense peaks, without \
-         communication. A GPU's compiler would fuse other operations.",
-    );
-    with_name(feasibility, [table(&header, rows), note])
+    with_name(feasibility, table(&header, rows))
 }
 
 fn name_of(line: &LineCost) -> &str {
@@ -205,7 +217,7 @@ fn with_name(feasibility: &Feasibility, content: impl Into<Html>) -> Html {
 /// longer time.
 fn roofline(feasibility: &Feasibility) -> Html {
     let Some(step) = &feasibility.step else {
-        return with_name(feasibility, paragraph("The step does not fit, so it was not compiled."));
+        return with_name(feasibility, paragraph(NOT_COMPILED));
     };
     let chip = feasibility.slice.generation();
     let peak = chip.device_flops();
@@ -239,7 +251,11 @@ fn roofline(feasibility: &Feasibility) -> Html {
         ..Series::default()
     }];
     if !others.is_empty() {
-        series.push(dots(quantity(others.len(), "more line"), MAX_NAMED_LINES, others));
+        series.push(dots(
+            quantity(grouped(others.len() as f64), "more line"),
+            MAX_NAMED_LINES,
+            others,
+        ));
     }
     series.extend(named.iter().enumerate().map(|(color, line)| dots(short(line), color, &[line])));
     let chart = Chart {
@@ -320,7 +336,8 @@ fn memory_of(feasibility: &Feasibility) -> Html {
                 None => format!("does not fit into {}", memory(limit)),
             };
             let rows = feasibility.largest.iter().map(|tensor| {
-                let description = format!("{} × {} {}", tensor.count, tensor.ty, tensor.name);
+                let description =
+                    format!("{} × {} {}", grouped(tensor.count as f64), tensor.ty, tensor.name);
                 let share =
                     format!("{:.1} %", 100.0 * tensor.total_bytes() as f64 / limit.max(1) as f64);
                 [tensor.source.clone(), memory(tensor.total_bytes()), share, description]
@@ -346,4 +363,106 @@ fn warnings(feasibility: &Feasibility) -> Html {
         element("ul", &[], feasibility.warnings.iter().map(item).collect::<Html>())
     };
     with_name(feasibility, content)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::example;
+    use crate::{Gpu, LoaderSpeed};
+
+    /// A report of these slices, with a loader that was measured.
+    fn report(slices: &[&str]) -> Report {
+        let mut report = example(slices[0]);
+        report.slices = slices.iter().map(|slice| example(slice).slices.remove(0)).collect();
+        report.add_loader(Ok(LoaderSpeed {
+            samples_per_s: 1234.5,
+            samples: 2500,
+            seconds: 2.0,
+            workers: 2,
+            cores: 2,
+            in_order_s: 0.0,
+            slowest_stage: None,
+        }));
+        report
+    }
+
+    /// The text of a section of the page, with a line for each element.
+    fn section_text(report: &Report, id: &str) -> String {
+        let page = report.html("step");
+        let start = page.find(&format!("<section id=\"{id}\">")).unwrap();
+        let markup = page[start..].split("</section>").next().unwrap();
+        let mut text = String::new();
+        for part in markup.split('<').filter_map(|part| part.split_once('>')) {
+            if !part.1.is_empty() {
+                text += part.1;
+                text.push('\n');
+            }
+        }
+        text
+    }
+
+    #[test]
+    fn what_is_true_of_all_slices_is_said_once() {
+        let mut report = report(&["v5e:2x4", "v6e:2x4", "v3:2x2"]);
+        let text = section_text(&report, "against");
+        assert_eq!(text, "The same step on GPUs\nNot requested: --against h100,a100 compares.\n");
+
+        report.slices[2].step = None;
+        report.compare_with(&[Gpu::find("h100").unwrap()]);
+        let text = section_text(&report, "against");
+        assert!(!text.contains("Not requested"), "{text}");
+        assert_eq!(text.matches("published dense peaks").count(), 1, "{text}");
+        assert_eq!(text.matches("NVIDIA H100").count(), 2, "{text}");
+        assert!(
+            text.ends_with("v3:2x2\nThe step does not fit, so it was not compiled.\n"),
+            "{text}"
+        );
+
+        for feasibility in &mut report.slices {
+            feasibility.step = None;
+        }
+        report.compare_with(&[Gpu::find("h100").unwrap()]);
+        let text = section_text(&report, "against");
+        assert_eq!(
+            text,
+            "The same step on GPUs\nThe step fits no slice, so there is nothing to compare.\n"
+        );
+    }
+
+    #[test]
+    fn numbers_of_more_than_three_digits_are_in_groups() {
+        let mut report = report(&["v5e:16x16", "v5p:16x16x16"]);
+        for feasibility in &mut report.slices {
+            feasibility.steps_per_epoch = Some(50_000);
+        }
+        report.compare_with(&[Gpu::find("v100").unwrap()]);
+        let slices = section_text(&report, "slices");
+        assert!(slices.contains("v5p:16x16x16\n4,096\nfits\n"), "{slices}");
+        let data = section_text(&report, "data");
+        // 1024 samples in the time of 80 GB over 256 chips at 819 GB/s, for 64 hosts with 112 vCPUs.
+        assert!(
+            data.contains("v5e:16x16\n2,683,699\n2.68 GB/s\n64\n41,933\n112\n69,132\n1,235\n"),
+            "{data}"
+        );
+        assert!(
+            data.contains("1,235 samples/s measured here with 2 workers on 2 cores (2,500 samples"),
+            "{data}"
+        );
+        let gpus = section_text(&report, "against");
+        assert!(gpus.contains("\n4,096\n") && gpus.contains(" GPUs\n$"), "{gpus}");
+        // The text has the same numbers.
+        let text = report.to_string();
+        let lines = [
+            "v5p:16x16x16: 4,096 chips, 4,096 devices\n",
+            "  hosts       1,024 with ",
+            "  step        batch of 1,024, ",
+            "  epoch       50,000 steps, ",
+            "eats at most 2,683,699 samples/s, 2.68 GB/s; each host 41,933 samples/s",
+            " on 4,096 GPUs at their published peaks",
+        ];
+        for line in lines {
+            assert!(text.contains(line), "{line}\n{text}");
+        }
+    }
 }

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use fulmen_durable::messages::memory;
+use fulmen_durable::messages::{grouped, memory};
 use fulmen_tensor::{RecordedOp, TensorType};
 
 use crate::Step;
@@ -37,6 +37,7 @@ impl LargeTensor {
 impl fmt::Display for LargeTensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let LargeTensor { name, ty, count, source, .. } = self;
+        let count = grouped(*count as f64);
         write!(f, "{:>10}  {count} × {ty} {name}  at {source}", memory(self.total_bytes()))
     }
 }
