@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 
 use crate::attention::{Setting, check_heads, padding_mask, self_attention};
 use crate::layers::{LayerOptions, run_layers};
-use crate::{Activation, MODELS, Pretrained, Result, init};
+use crate::{Activation, Error, MODELS, Pretrained, Result, init};
 
 pub use config::Config;
 
@@ -162,6 +162,13 @@ impl Encoder {
             Setting::new("num_attention_heads", config.num_attention_heads),
             Setting::new("hidden_size", features),
         )?;
+        if config.padding() >= config.vocab_size {
+            return Err(Error::config(format!(
+                "`pad_token_id` is {}, expected a token below `vocab_size`, {}",
+                config.padding(),
+                config.vocab_size
+            )));
+        }
         let embedding = |rows| Embedding::new(rows, features);
         let embeddings = Embeddings {
             word_embeddings: embedding(config.vocab_size).padding_idx(config.padding()),

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 /// assert_eq!(Labels::numbered(10).id2label["9"], "LABEL_9");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "GivenLabels")]
+#[serde(try_from = "GivenLabels")]
 pub struct Labels {
     /// The names, by number.
     pub id2label: BTreeMap<String, String>,
@@ -30,16 +30,22 @@ struct GivenLabels {
     num_labels: Option<usize>,
 }
 
-impl From<GivenLabels> for Labels {
-    fn from(given: GivenLabels) -> Labels {
+impl TryFrom<GivenLabels> for Labels {
+    type Error = String;
+
+    fn try_from(given: GivenLabels) -> Result<Labels, String> {
         let GivenLabels { id2label, label2id, num_labels } = given;
         let Some(id2label) = id2label else {
-            return num_labels.map_or_else(Labels::default, Labels::numbered);
+            return Ok(num_labels.map_or_else(Labels::default, Labels::numbered));
         };
-        let numbers =
-            || id2label.iter().filter_map(|(id, name)| Some((name.clone(), id.parse().ok()?)));
-        let label2id = label2id.unwrap_or_else(|| numbers().collect());
-        Labels { id2label, label2id }
+        let mut numbers = BTreeMap::new();
+        for (id, name) in &id2label {
+            let Ok(number) = id.parse() else {
+                return Err(format!("the keys of `id2label` are whole numbers from 0, not `{id}`"));
+            };
+            numbers.insert(name.clone(), number);
+        }
+        Ok(Labels { id2label, label2id: label2id.unwrap_or(numbers) })
     }
 }
 

@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
-use crate::settings::{FIXED_IN_ALL, HARMLESS_SETTINGS, check_unread, same_json};
+use crate::settings::{FIXED_IN_ALL, HARMLESS_SETTINGS, check_unread, wrong_value};
 use crate::{Error, Result};
 
 /// The file with the settings of a model.
@@ -213,23 +213,36 @@ fn read_config<M: Pretrained>(folder: &Path) -> Result<M::Config> {
     let file = folder.join(CONFIG);
     let mut json = read_object(&file)?;
     let key = M::MODEL_TYPE_KEY;
-    let model_type = json.get(key).and_then(Value::as_str).unwrap_or_default();
-    if !M::MODEL_TYPES.contains(&model_type) {
-        let expected = M::MODEL_TYPES.join("`, `");
-        let message = format!("`{key}` is `{model_type}`, expected `{expected}`");
-        return Err(Error::config(message).in_file(&file));
-    }
-    for (alias, name) in M::SETTING_ALIASES {
+    check_model_type::<M>(json.get(key)).map_err(|e| e.in_file(&file))?;
+    let mut used_aliases = Vec::new();
+    for &(alias, name) in M::SETTING_ALIASES {
         // As in transformers, the alias takes precedence.
-        if let Some(value) = json.remove(*alias).filter(|value| !value.is_null()) {
-            json.insert((*name).into(), value);
+        if let Some(value) = json.remove(alias).filter(|value| !value.is_null()) {
+            json.insert(name.into(), value);
+            used_aliases.push((alias, name));
         }
     }
     let fixed = [M::FIXED_SETTINGS, FIXED_IN_ALL].concat();
     let harmless = [HARMLESS_SETTINGS, M::HARMLESS_SETTINGS, &[M::MODEL_TYPE_KEY]];
-    let config: M::Config = read_json(&json, &[]).map_err(|e| e.in_file(&file))?;
+    let config: M::Config = read_json(&json, &used_aliases).map_err(|e| e.in_file(&file))?;
     check_unread(M::other_settings(&config), &fixed, &harmless).map_err(|e| e.in_file(&file))?;
     Ok(config)
+}
+
+/// Checks that a config is for this kind of model.
+fn check_model_type<M: Pretrained>(given: Option<&Value>) -> Result<()> {
+    let given = given.unwrap_or(&Value::Null);
+    if given.as_str().is_some_and(|name| M::MODEL_TYPES.contains(&name)) {
+        return Ok(());
+    }
+    let found = match given {
+        Value::Null => "missing".into(),
+        Value::String(name) => format!("`{name}`"),
+        other => other.to_string(),
+    };
+    let key = M::MODEL_TYPE_KEY;
+    let expected = M::MODEL_TYPES.join("`, `");
+    Err(Error::config(format!("`{key}` is {found}, expected `{expected}`")))
 }
 
 /// The size limit of a folder's JSON files about a model.
@@ -243,25 +256,20 @@ pub(crate) fn read_object(file: &Path) -> Result<Map<String, Value>> {
         .map_err(|e| Error::config(format!("not a valid config: {e}")).in_file(file))
 }
 
-/// Settings with defaults for all keys. For keys in `fixed`, only the given JSON value is allowed.
+/// Settings with defaults for all keys. `aliases` are pairs of a key in the file and its name in
+/// the settings.
+///
+/// # Errors
+/// A value is of another type. The message has the key in the file, the value, and what is
+/// expected.
 pub(crate) fn read_json<C: DeserializeOwned>(
     json: &Map<String, Value>,
-    fixed: &[(&str, &str)],
+    aliases: &[(&str, &str)],
 ) -> Result<C> {
-    for (key, expected) in fixed {
-        let value = json.get(*key).filter(|value| !value.is_null() && !same_json(value, expected));
-        if let Some(value) = value {
-            return Err(Error::config(format!("`{key}` is {value}; only {expected} is supported")));
-        }
-    }
     serde_json::from_value(Value::Object(json.clone())).map_err(|error| {
-        // serde's error does not name the key, so each key is tried separately.
-        let alone = |(key, value): (&String, &Value)| {
-            serde_json::from_value::<C>(json!({ key: value }))
-                .err()
-                .map(|error| format!("`{key}`: {error}"))
-        };
-        Error::config(json.iter().find_map(alone).unwrap_or_else(|| error.to_string()))
+        let mut keys = Vec::new();
+        let mistake = wrong_value::<C>(&mut keys, json, aliases);
+        Error::config(mistake.unwrap_or_else(|| error.to_string()))
     })
 }
 
@@ -373,6 +381,8 @@ mod tests {
     fn a_config_that_asks_for_another_model_is_refused_with_the_key() {
         for (key, value, expected) in [
             ("model_type", json!("gpt_neo"), "`model_type` is `gpt_neo`, expected `gpt2`"),
+            ("model_type", json!(2), "`model_type` is 2, expected `gpt2`"),
+            ("model_type", json!(null), "`model_type` is missing, expected `gpt2`"),
             (
                 "scale_attn_by_inverse_layer_idx",
                 json!(true),
@@ -382,9 +392,14 @@ mod tests {
             (
                 "activation_function",
                 json!("quick_gelu"),
-                "`activation_function`: unknown variant `quick_gelu`, expected one of `gelu`",
+                "`activation_function` is \"quick_gelu\", expected one of `gelu`",
             ),
-            ("n_layer", json!("two"), "`n_layer`: invalid type: string \"two\", expected usize"),
+            ("n_layer", json!("two"), "`n_layer` is \"two\", expected a whole number from 0"),
+            (
+                "num_hidden_layers",
+                json!(2.5),
+                "`num_hidden_layers` is 2.5, expected a whole number",
+            ),
             ("n_head", json!(3), "`n_head` is 3, which does not divide `n_embd`, 16"),
         ] {
             let copy = changed("gpt2", |config| _ = config.insert(key.into(), value));

@@ -37,7 +37,7 @@ use crate::{Error, MODELS, Pretrained, Result};
 
 /// The settings; `config.json` has them as timm writes them.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
-#[serde(from = "TimmConfig", into = "TimmConfig")]
+#[serde(try_from = "TimmConfig", into = "TimmConfig")]
 pub struct Config {
     /// The ResNet.
     pub architecture: Architecture,
@@ -250,8 +250,17 @@ impl Default for TimmConfig {
     }
 }
 
-impl From<TimmConfig> for Config {
-    fn from(timm: TimmConfig) -> Config {
+/// What `pretrained_cfg` says about the sizes of the model.
+#[derive(Deserialize)]
+struct DescribedSizes {
+    num_classes: Option<usize>,
+    input_size: Option<Vec<usize>>,
+}
+
+impl TryFrom<TimmConfig> for Config {
+    type Error = serde_json::Error;
+
+    fn try_from(timm: TimmConfig) -> Result<Config, serde_json::Error> {
         let TimmConfig { model_args: args, pretrained_cfg, mut other, .. } = timm;
         let usual = Config::new(timm.architecture);
         let unsupported = args.unsupported();
@@ -261,14 +270,13 @@ impl From<TimmConfig> for Config {
         if let Some(pool) = pretrained_cfg.get("global_pool") {
             other.entry("global_pool").or_insert_with(|| pool.clone());
         }
-        let described = |value: &Value| value.as_u64().map(|count| count as usize);
-        let described_classes = pretrained_cfg.get("num_classes").and_then(described);
-        let described_channels =
-            pretrained_cfg.get("input_size").and_then(|size| size.get(0)).and_then(described);
-        Config {
+        let described: DescribedSizes =
+            serde_json::from_value(Value::Object(pretrained_cfg.clone()))?;
+        let described_channels = described.input_size.and_then(|size| size.first().copied());
+        Ok(Config {
             architecture: timm.architecture,
             num_classes: (args.num_classes.or(timm.num_classes))
-                .or(described_classes)
+                .or(described.num_classes)
                 .unwrap_or(usual.num_classes),
             in_chans: args.in_chans.or(described_channels).unwrap_or(usual.in_chans),
             stem_channels: timm.stem_channels.unwrap_or(usual.stem_channels),
@@ -278,7 +286,7 @@ impl From<TimmConfig> for Config {
             zero_init_last: args.zero_init_last.unwrap_or(usual.zero_init_last),
             pretrained_cfg,
             other,
-        }
+        })
     }
 }
 

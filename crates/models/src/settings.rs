@@ -12,9 +12,9 @@
 ))]
 mod tests;
 
-use serde::de::Error as _;
+use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize};
-use serde_json::{Map, Number, Value};
+use serde_json::{Map, Number, Value, json};
 
 use crate::{Error, Result};
 
@@ -158,6 +158,60 @@ pub(crate) fn default_missing<'de, D: Deserializer<'de>, C: Serialize>(
         all.entry(key).or_insert_with(|| value.clone());
     }
     Ok(Value::Object(all))
+}
+
+/// What is wrong with the first value of a table that settings cannot be read from. `keys` are the
+/// keys of the tables around it, and `aliases` are pairs of a key in the file and its name in the
+/// settings.
+///
+/// serde's error does not name the key, so each value is tried separately.
+pub(crate) fn wrong_value<C: DeserializeOwned>(
+    keys: &mut Vec<String>,
+    table: &Map<String, Value>,
+    aliases: &[(&str, &str)],
+) -> Option<String> {
+    for (key, value) in table {
+        keys.push(key.clone());
+        let nested =
+            |value: &Value, key: &String| -> Value { json!({ key.as_str(): value.clone() }) };
+        let alone = keys.iter().rev().fold(value.clone(), |value, key| nested(&value, key));
+        if let Err(error) = serde_json::from_value::<C>(alone) {
+            let inner = value.as_object();
+            return inner.and_then(|inner| wrong_value::<C>(keys, inner, aliases)).or_else(|| {
+                let alias = aliases.iter().find(|(_, name)| *name == keys[0]);
+                if let Some((alias, _)) = alias {
+                    keys[0] = (*alias).into();
+                }
+                Some(describe_wrong_value(&keys.join("."), value, &error.to_string()))
+            });
+        }
+        keys.pop();
+    }
+    None
+}
+
+/// The length that a value is cut to in a message.
+const MAX_SHOWN_CHARS: usize = 200;
+
+/// serde's error about the value of a key in the words of JSON: the value, and what is expected.
+fn describe_wrong_value(key: &str, value: &Value, error: &str) -> String {
+    let mut shown = value.to_string();
+    if let Some((end, _)) = shown.char_indices().nth(MAX_SHOWN_CHARS) {
+        shown.truncate(end);
+        shown.push('…');
+    }
+    let is_of_the_value = !value.is_array() && !value.is_object();
+    let expected = error.rsplit_once(", expected ").filter(|_| is_of_the_value);
+    match expected.map(|(_, expected)| expected) {
+        Some("usize" | "u64") => format!("`{key}` is {shown}, expected a whole number from 0"),
+        Some("i32") => format!("`{key}` is {shown}, expected a whole number of 32 bits"),
+        Some("f64") => format!("`{key}` is {shown}, expected a number"),
+        Some("a map") => format!("`{key}` is {shown}, expected a table"),
+        Some("a sequence") => format!("`{key}` is {shown}, expected a list"),
+        Some("string or map") => format!("`{key}` is {shown}, expected a name"),
+        Some(expected) => format!("`{key}` is {shown}, expected {expected}"),
+        None => format!("`{key}` is {shown}: {error}"),
+    }
 }
 
 /// Whether a value is the one that `expected` has in JSON. Numbers are compared as numbers: `1` is

@@ -546,7 +546,7 @@ mod tests {
             ids.and_then(|ids| ids.to_vec::<i32>()).unwrap_or_else(|e| panic!("{e}"))
         };
         assert_eq!(shifted(&model), [0, 0, 5, 0]);
-        model.config.other.insert("pad_token_id".into(), 3.into());
+        model.config.pad_token_id = Some(3);
         assert_eq!(shifted(&model), [0, 3, 5, 3]);
     }
 }

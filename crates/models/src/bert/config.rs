@@ -118,7 +118,7 @@ impl Config {
 
     /// The row of the first token in RoBERTa's table of positions.
     pub(super) fn first_position(&self) -> Option<usize> {
-        self.is_roberta().then(|| self.padding() + 1)
+        self.is_roberta().then(|| self.padding().saturating_add(1))
     }
 
     pub(super) fn is_roberta(&self) -> bool {

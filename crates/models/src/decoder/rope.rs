@@ -22,8 +22,15 @@ const KNOWN_KEYS: &[&str] = &[
     "factor",
     "low_freq_factor",
     "high_freq_factor",
-    "original_max_position_embeddings",
+    ORIGINAL_LENGTH,
 ];
+
+/// Those that are numbers, whatever the type of the rotations.
+const NUMBERS: [&str; 5] =
+    ["rope_theta", "factor", "low_freq_factor", "high_freq_factor", ORIGINAL_LENGTH];
+
+/// The key of the length that the model was first trained on.
+const ORIGINAL_LENGTH: &str = "original_max_position_embeddings";
 
 impl Config {
     /// The rotations of a layer.
@@ -38,6 +45,9 @@ impl Config {
 
     fn rotations(&self, parameters: &Map<String, Value>) -> Result<RotaryEmbedding> {
         check_unread(parameters, &[("partial_rotary_factor", "1")], &[KNOWN_KEYS])?;
+        for key in NUMBERS {
+            number(parameters, key)?;
+        }
         let theta = number(parameters, "rope_theta")?.unwrap_or(THETA);
         Ok(RotaryEmbedding::new(self.width()).theta(theta).scaling(self.scaling(parameters)?))
     }
@@ -94,11 +104,8 @@ impl Config {
                 factor: required("factor")?,
                 low_freq_factor: required("low_freq_factor")?,
                 high_freq_factor: required("high_freq_factor")?,
-                original_max_position_embeddings: number(
-                    parameters,
-                    "original_max_position_embeddings",
-                )?
-                .map_or(self.max_position_embeddings, |length| length as usize),
+                original_max_position_embeddings: original_length(parameters)?
+                    .unwrap_or(self.max_position_embeddings),
             }),
             _ => {
                 let name = name.map(Value::to_string).unwrap_or_default().replace('"', "");
@@ -116,6 +123,20 @@ const LAYER_TYPES: [&str; 2] = ["full_attention", "sliding_attention"];
 fn set_theta(parameters: &mut Map<String, Value>, theta: f64) {
     parameters.entry("rope_theta").or_insert_with(|| theta.into());
 }
+
+/// The length that the model was first trained on, if a table has it. Some files have it as `8192.0`.
+fn original_length(parameters: &Map<String, Value>) -> Result<Option<usize>> {
+    let Some(length) = number(parameters, ORIGINAL_LENGTH)? else { return Ok(None) };
+    if length < 1.0 || length.fract() != 0.0 || length > MAX_LENGTH {
+        return Err(Error::config(format!(
+            "`{ORIGINAL_LENGTH}` is {length}, expected a whole number from 1"
+        )));
+    }
+    Ok(Some(length as usize))
+}
+
+/// A number of tokens that no model reaches, which f64 has exactly.
+const MAX_LENGTH: f64 = 1e15;
 
 /// A number of a table, if it is there.
 fn number(parameters: &Map<String, Value>, key: &str) -> Result<Option<f64>> {

@@ -4,7 +4,9 @@
 //! and `sampling.rs`).
 
 use fulmen_tensor::{DType, Tensor};
+use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
 
 use super::TokenBytes;
 
@@ -266,18 +268,12 @@ pub(super) fn is_one_of(tokens: &Tensor, ids: &[i32]) -> Tensor {
 fn one_or_many<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
 where
     D: Deserializer<'de>,
-    T: Deserialize<'de>,
+    T: DeserializeOwned,
 {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Values<T> {
-        One(T),
-        Many(Vec<T>),
-        None(()),
+    match Value::deserialize(deserializer)? {
+        Value::Null => Ok(Vec::new()),
+        Value::Array(values) => values.into_iter().map(serde_json::from_value).collect(),
+        value => serde_json::from_value(value).map(|value| vec![value]),
     }
-    Ok(match Values::deserialize(deserializer)? {
-        Values::One(value) => vec![value],
-        Values::Many(values) => values,
-        Values::None(()) => Vec::new(),
-    })
+    .map_err(D::Error::custom)
 }

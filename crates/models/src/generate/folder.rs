@@ -205,9 +205,12 @@ mod tests {
             ),
             (r#"{"chat_format": "chatml"}"#, "`chat_format` is not known"),
             (r#"{"repetition_penalties": 1.0}"#, "`repetition_penalties` is not known"),
-            (r#"{"early_stopping": "never"}"#, "`early_stopping`: invalid type: string \"never\""),
-            (r#"{"num_beams": 1.5}"#, "`num_beams`: invalid type: floating point `1.5`"),
-            (r#"{"do_sample": 1}"#, "`do_sample`: invalid type: integer `1`"),
+            (r#"{"early_stopping": "never"}"#, "`early_stopping` is \"never\", expected a boolean"),
+            (r#"{"num_beams": 1.5}"#, "`num_beams` is 1.5, expected a whole number from 0"),
+            (r#"{"do_sample": 1}"#, "`do_sample` is 1, expected a boolean"),
+            (r#"{"eos_token_id": "</s>"}"#, "`eos_token_id` is \"</s>\", expected a whole number"),
+            (r#"{"eos_token_id": [1, "</s>"]}"#, "`eos_token_id` is [1,\"</s>\"]: invalid type"),
+            (r#"{"pad_token_id": true}"#, "`pad_token_id` is true, expected a whole number"),
         ] {
             let error = read_own(text).err().unwrap_or_default();
             assert!(error.starts_with(expected), "{error}");

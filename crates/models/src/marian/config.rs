@@ -144,6 +144,12 @@ impl Config {
             Setting::new("decoder_attention_heads", self.decoder_attention_heads),
             Setting::new("d_model", width),
         )?;
+        if self.pad_token_id.is_some_and(|id| i32::try_from(id).is_err()) {
+            let id = self.pad_token_id.unwrap_or(0);
+            return Err(Error::config(format!(
+                "`pad_token_id` is {id}, expected a whole number of 32 bits"
+            )));
+        }
         match width % 2 {
             0 => Ok(()),
             _ => Err(Error::config(format!(

@@ -101,6 +101,34 @@ fn the_description_of_the_weights_counts_where_the_arguments_are_silent() {
 }
 
 #[test]
+fn a_description_of_another_type_is_refused_with_its_key() {
+    let saved = tempfile::tempdir().unwrap();
+    for (config, expected) in [
+        (
+            r#"{"pretrained_cfg": {"num_classes": "7"}}"#,
+            "`pretrained_cfg.num_classes` is \"7\", expected a whole number from 0",
+        ),
+        (
+            r#"{"pretrained_cfg": {"input_size": [1.5, 28, 28]}}"#,
+            "`pretrained_cfg.input_size` is [1.5,28,28]: invalid type: floating point `1.5`",
+        ),
+        (
+            r#"{"model_args": {"in_chans": "3"}}"#,
+            "`model_args.in_chans` is \"3\", expected a whole number from 0",
+        ),
+        (r#"{"num_classes": true}"#, "`num_classes` is true, expected a whole number from 0"),
+    ] {
+        let config = config.replacen('{', r#"{"architecture": "resnet18", "#, 1);
+        std::fs::write(saved.path().join("config.json"), config).unwrap();
+        let text = ResNet::config_from_folder(saved.path()).unwrap_err().to_string();
+        assert!(text.contains(expected), "{text}");
+    }
+    let config = r#"{"architecture": "resnet18", "pretrained_cfg": {"num_classes": null}}"#;
+    std::fs::write(saved.path().join("config.json"), config).unwrap();
+    assert_eq!(ResNet::config_from_folder(saved.path()).unwrap().num_classes, 1000);
+}
+
+#[test]
 fn other_channels_of_the_stem_are_kept() {
     let saved = tempfile::tempdir().unwrap();
     let config =

@@ -267,6 +267,118 @@ fn a_key_that_means_another_model_is_refused_by_name() {
     }
 }
 
+/// A value of another type than this one, with what a message says that it should be.
+fn of_another_type(value: &Value) -> Option<(Value, &'static str)> {
+    match value {
+        Value::Null => None,
+        Value::Bool(_) => Some((json!("true"), "a boolean")),
+        Value::Number(number) if number.is_f64() => Some((json!("0.5"), "a number")),
+        Value::Number(_) => Some((json!("7"), "a whole number")),
+        Value::String(_) => Some((json!(7), "")),
+        Value::Array(_) => Some((json!("7"), "")),
+        Value::Object(_) => Some((json!("7"), "a table")),
+    }
+}
+
+/// The keys that a config has a field for.
+fn keys_with_a_field<M: Family>(model_type: &str) -> Map<String, Value> {
+    let mut keys = defaults::<M>(model_type).as_object().cloned().unwrap_or_default();
+    keys.remove("model_type");
+    keys
+}
+
+#[test]
+fn a_value_of_another_type_is_refused_with_key_value_and_type() {
+    let mut count = 0;
+    for (model_type, class) in reference("classes.json") {
+        let fields = with_family!(model_type.as_str(), keys_with_a_field(&model_type));
+        // Those that are not given by default have the type of transformers' default.
+        let not_given = OPTIONAL_KEYS.iter().filter(|key| !class[**key].is_null());
+        let optional = not_given.map(|key| ((*key).to_owned(), class[*key].clone()));
+        for (key, value) in fields.into_iter().chain(optional) {
+            let Some((wrong, expected)) = of_another_type(&value) else { continue };
+            let folder = folder_of(&json!({"model_type": model_type, key.as_str(): wrong}));
+            let text = with_family!(model_type.as_str(), refusal(folder.path()));
+            let start = format!("config.json: `{key}` is {wrong}, expected {expected}");
+            assert!(text.contains(&start), "{model_type}: {text:?}, expected {start:?}");
+            count += 1;
+        }
+    }
+    assert_eq!(count, 230);
+}
+
+/// Keys whose field has no value by default.
+const OPTIONAL_KEYS: &[&str] = &[
+    "head_dim",
+    "is_gated_act",
+    "num_decoder_layers",
+    "num_key_value_heads",
+    "scale_decoder_outputs",
+    "tie_word_embeddings",
+    "use_sliding_window",
+];
+
+#[test]
+fn a_wrong_value_is_named_where_it_is_in_the_file() {
+    for (model_type, key, value, expected) in [
+        ("t5", "pad_token_id", "\"<pad>\"", "`pad_token_id` is \"<pad>\", expected a whole number"),
+        (
+            "t5",
+            "pad_token_id",
+            "3000000000",
+            "`pad_token_id` is 3000000000, expected a whole number",
+        ),
+        ("t5", "hidden_size", "\"x\"", "`hidden_size` is \"x\", expected a whole number from 0"),
+        ("t5", "d_model", "-1", "`d_model` is -1, expected a whole number from 0"),
+        ("t5", "feed_forward_proj", "true", "`feed_forward_proj` is true, expected a string"),
+        ("marian", "pad_token_id", "1e3", "`pad_token_id` is 1000.0, expected a whole number"),
+        ("marian", "pad_token_id", "3000000000", "`pad_token_id` is 3000000000, expected a whole"),
+        (
+            "bert",
+            "pad_token_id",
+            "30522",
+            "`pad_token_id` is 30522, expected a token below `vocab_",
+        ),
+        (
+            "roberta",
+            "pad_token_id",
+            "18446744073709551615",
+            "`pad_token_id` is 18446744073709551615",
+        ),
+        ("roberta", "num_labels", "\"3\"", "`num_labels` is \"3\", expected a whole number from 0"),
+        (
+            "bert",
+            "id2label",
+            r#"{"zero": "no"}"#,
+            "`id2label.zero` is \"no\": the keys of `id2label`",
+        ),
+        ("bert", "id2label", r#"{"0": 0}"#, "`id2label.0` is 0, expected a string"),
+        ("vit", "label2id", r#"{"no": "0"}"#, "`label2id.no` is \"0\", expected a whole number"),
+        ("convnext", "depths", "[3, 3, 9]", "`depths` is [3,3,9]: invalid length 3"),
+        ("gemma3_text", "layer_types", "[\"x\"]", "`layer_types` is [\"x\"]: unknown variant `x`"),
+        ("llama", "rope_parameters", "5", "`rope_parameters` is 5, expected a table"),
+        ("llama", "rope_scaling", r#"{"factor": "2"}"#, "`factor` is \"2\", expected a number"),
+        (
+            "llama",
+            "rope_scaling",
+            r#"{"rope_type": "llama3", "factor": 2, "low_freq_factor": 1, "high_freq_factor": 4,
+                "original_max_position_embeddings": -8192}"#,
+            "`original_max_position_embeddings` is -8192, expected a whole number from 1",
+        ),
+    ] {
+        let value: Value = serde_json::from_str(value).unwrap_or_else(|e| panic!("{key}: {e}"));
+        let folder = folder_of(&json!({"model_type": model_type, key: value}));
+        let text = with_family!(model_type, refusal(folder.path()));
+        assert!(text.contains(expected), "{model_type} {key}: {text}");
+    }
+    // Null means that a key is not given.
+    for (model_type, key) in [("t5", "pad_token_id"), ("bert", "pad_token_id"), ("vit", "id2label")]
+    {
+        let folder = folder_of(&json!({"model_type": model_type, key: null}));
+        with_family!(model_type, read_settings(folder.path())).unwrap_or_else(|e| panic!("{e}"));
+    }
+}
+
 #[test]
 fn numbers_are_compared_as_numbers() {
     assert!(same_json(&json!(1.0), "1") && same_json(&json!(1), "1.0"));

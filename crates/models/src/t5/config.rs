@@ -54,6 +54,9 @@ pub struct Config {
     pub scale_decoder_outputs: Option<bool>,
     /// The first token of the decoder.
     pub decoder_start_token_id: i32,
+    /// The token that the decoder reads for an ignored label; 0 if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pad_token_id: Option<i32>,
     /// Other keys of the file, which are preserved.
     #[serde(flatten)]
     pub other: Map<String, Value>,
@@ -81,6 +84,7 @@ impl Default for Config {
             tie_word_embeddings: true,
             scale_decoder_outputs: None,
             decoder_start_token_id: 0,
+            pad_token_id: Some(0),
             other: Map::new(),
         }
     }
@@ -113,8 +117,7 @@ impl Config {
 
     /// The padding token: 0, unless a file names another.
     pub(super) fn padding_token(&self) -> i32 {
-        let id = self.other.get("pad_token_id").and_then(Value::as_i64);
-        id.and_then(|id| i32::try_from(id).ok()).unwrap_or(0)
+        self.pad_token_id.unwrap_or(0)
     }
 
     pub(super) fn norm(&self) -> RmsNorm {
