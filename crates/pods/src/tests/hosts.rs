@@ -23,7 +23,7 @@ use crate::{Arguments, Result};
 const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// The hosts `host-a`, `host-b` and so on, behind one bridge. They share all files except those in
-/// the home directories.
+/// their home directories, which hide no file of this machine.
 pub(crate) struct Hosts {
     folder: TempDir,
     bridge: String,
@@ -82,6 +82,7 @@ impl Hosts {
              ip link add {bridge} type bridge; ip addr add {net}.254/24 dev {bridge}; ip link set {bridge} up"
         ));
         let mut hosts = Hosts { folder, bridge, hosts: Vec::new() };
+        hosts.create_home();
         let key = fs::read_to_string(format!("{path}/host_key.pub")).unwrap();
         let mut config = String::new();
         let mut known = String::new();
@@ -101,6 +102,22 @@ impl Hosts {
         fs::write(hosts.folder.path().join("ssh_config"), config).unwrap();
         fs::write(hosts.folder.path().join("known_hosts"), known).unwrap();
         hosts
+    }
+
+    /// Creates the place of the home directory, and the list of users that names it.
+    fn create_home(&self) {
+        fs::create_dir(self.home()).unwrap();
+        let users = fs::read_to_string("/etc/passwd").unwrap();
+        let mut list = String::new();
+        let home = self.home().display().to_string();
+        for user in users.lines() {
+            let mut fields: Vec<&str> = user.split(':').collect();
+            if fields[0] == "root" {
+                fields[5] = &home;
+            }
+            writeln!(list, "{}", fields.join(":")).unwrap();
+        }
+        fs::write(self.shared("passwd"), list).unwrap();
     }
 
     fn add(&mut self, kind: Kind, index: usize, address: &str, size: &str) {
@@ -125,16 +142,17 @@ impl Hosts {
              ip -n {namespace} link set lo up"
         ));
         let home = match kind {
-            Kind::SharedHome => format!("mkdir -p {path}/home && mount --bind {path}/home ~root"),
-            _ => format!("mount -t tmpfs -o size={size} tmpfs ~root"),
+            Kind::SharedHome => String::new(),
+            _ => format!("mount -t tmpfs -o size={size} tmpfs {path}/home && "),
         };
         let server = format!("/usr/sbin/sshd -D -e -f {config} 2>>{path}/sshd.log");
         let first_process = match kind {
             Kind::Container => format!("({server} &) && exec sleep infinity"),
             _ => format!("exec {server}"),
         };
-        let script =
-            format!("{home} && mount -t tmpfs tmpfs /run && mkdir /run/sshd && {first_process}");
+        let script = format!(
+            "mount --bind {path}/passwd /etc/passwd && {home}mount -t tmpfs tmpfs /run && mkdir /run/sshd && {first_process}"
+        );
         let mut command = Command::new("ip");
         command.args([
             "netns",
@@ -158,6 +176,17 @@ impl Hosts {
     /// A file or folder that all hosts share.
     pub(crate) fn shared(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
+    }
+
+    /// The home directory of a host, as the host names it.
+    pub(crate) fn home(&self) -> PathBuf {
+        self.shared("home")
+    }
+
+    /// The home directory of a host, as this machine sees it, by a process that runs there.
+    pub(crate) fn home_of(&self, pid: u32) -> PathBuf {
+        let home = self.home();
+        Path::new("/proc").join(pid.to_string()).join("root").join(home.strip_prefix("/").unwrap())
     }
 
     /// A folder whose programs a host finds first.
@@ -184,7 +213,11 @@ impl Hosts {
     /// Runs a script, without single quotes, where the files of a host are.
     pub(crate) fn run_on(&self, host: usize, script: &str) {
         let unshare = self.hosts[host].unshare.id();
-        shell(&format!("nsenter --target {unshare} --mount sh -euc '{script}'"));
+        let home = self.home();
+        shell(&format!(
+            "HOME={} nsenter --target {unshare} --mount sh -euc '{script}'",
+            home.display()
+        ));
     }
 
     /// Connects a host, or takes it off the network.

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use fulmen_signals::Signal;
 
+use super::HOMES;
 use super::hosts::{Hosts, Kind, wait_until};
-use super::{HOMES, home};
 
 #[test]
 #[ignore = "needs root and sshd: cargo test -p fulmen-pods -- --include-ignored"]
@@ -164,7 +164,7 @@ fn a_copy_that_was_changed_on_a_host_is_replaced() {
     let program = hosts.script(0);
     let run = hosts.pod("run", &["--", &program, "forever"]);
     run.prints("resume never", 3);
-    let bin = home(hosts.program(1)).join(".fulmen/pods/bin");
+    let bin = hosts.home_of(hosts.program(1)).join(".fulmen/pods/bin");
     let copy = fs::read_dir(&bin).unwrap().next().unwrap().unwrap().path();
     let changed = fs::read_to_string(&copy).unwrap().replace("resume", "changed");
     fs::write(&copy, changed).unwrap();

@@ -9,7 +9,6 @@ mod terminals;
 mod tpu_hosts;
 
 use std::fs;
-use std::path::Path;
 use std::time::Duration;
 
 use fulmen_coordination::{Coordination, Process};
@@ -18,11 +17,6 @@ use fulmen_signals::Signal;
 use hosts::{Hosts, is_an_argument, is_in_a_file, parse, secret_of, wait_until};
 
 const HOMES: [&str; 3] = ["64m"; 3];
-
-/// The home directory of a host, as its program sees it.
-fn home(pid: u32) -> std::path::PathBuf {
-    Path::new("/proc").join(pid.to_string()).join("root/root")
-}
 
 #[test]
 fn a_dry_run_prints_every_command_and_no_secret() {
@@ -82,7 +76,7 @@ fn a_program_is_copied_once_and_started_on_all_hosts_with_merged_output_and_a_se
     run.prints("resume never", 3);
     let pid = hosts.program(1);
     let secret = secret_of(pid);
-    let home = home(pid);
+    let home = hosts.home_of(pid);
     assert!(secret.len() == 64 && secret == secret_of(hosts.program(2)), "one secret for all");
     assert!(!is_an_argument(&secret), "an argument list shows the secret");
     assert!(!is_in_a_file(&home.join(".fulmen"), &secret), "a file has the secret");
@@ -117,7 +111,7 @@ fn a_program_is_copied_once_and_started_on_all_hosts_with_merged_output_and_a_se
     );
     run.prints("it's  so", 3);
     // One worker continues alone; a process that the program left behind ends with it.
-    let home = self::home(hosts.program(2));
+    let home = hosts.home_of(hosts.program(2));
     let entries = fs::read_dir(home.join(".fulmen/pods/bin")).unwrap();
     assert_eq!((before.len(), entries.count()), (1, 1), "the same program was copied again");
     run.signals.send(Signal::Terminate).unwrap();
@@ -135,7 +129,8 @@ fn the_plugins_of_a_virtual_pod_are_copied_to_its_hosts() {
     done; echo pod $FULMEN_VIRTUAL_POD"#;
     let run = || {
         let text = hosts.pod("run", &["--virtual", "3x2", "--", &program, shows]).ends_with(0);
-        assert_eq!(text.matches("] has /root/.fulmen/pods/bin/").count(), 6, "{text}");
+        let copied = format!("] has {}/.fulmen/pods/bin/", hosts.home().display());
+        assert_eq!(text.matches(&copied).count(), 6, "{text}");
         assert_eq!(text.matches("] pod 3x2\n").count(), 3, "{text}");
     };
     run();

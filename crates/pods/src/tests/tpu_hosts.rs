@@ -55,8 +55,10 @@ fn a_rented_tpu_never_trains_on_the_cpu() {
         let (ended, text) = run(&[&["--libtpu", "install"], &variables[..]].concat());
         assert_eq!(ended, Ok(2), "{text}");
         assert!(text.contains(&format!("[pod] libtpu 0.0.51: {how}")), "{text}");
-        let plugin = "/root/.fulmen/pods/libtpu-0.0.51/libtpu.so: speaks PJRT API 0.";
-        assert!(text.contains(plugin), "{text}");
+        let home = hosts.home();
+        let plugin =
+            format!("{}/.fulmen/pods/libtpu-0.0.51/libtpu.so: speaks PJRT API 0.", home.display());
+        assert!(text.contains(&plugin), "{text}");
         assert!(text.contains("TPU initialization failed: No jellyfish device found"), "{text}");
     }
     hosts.wait_until_idle();
@@ -76,8 +78,9 @@ fn a_host_that_cannot_have_libtpu_is_named_and_nothing_starts() {
     let start = ["--", program.as_str(), "echo began with $TPU_LIBRARY_PATH"];
     let (ended, text) = hosts.pod("run", &[&["--libtpu", "install"], &start[..]].concat()).end();
     let error = ended.unwrap_err().to_string();
-    let expected = "worker 1 (host-b): No space left on device: /root/.cache/fulmen/pjrt has ";
-    assert!(error.starts_with(expected), "{error}");
+    let cache = hosts.home().join(".cache/fulmen/pjrt");
+    let expected = format!("worker 1 (host-b): No space left on device: {} has ", cache.display());
+    assert!(error.starts_with(&expected), "{error}");
     assert!(error.contains(" MiB free, and libtpu takes 548 MiB; "), "{error}");
     assert!(!error.contains("host-a") && !text.contains("began"), "{error}\n{text}");
 
