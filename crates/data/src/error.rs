@@ -170,6 +170,10 @@ impl Error {
         self.get_ref()?.downcast_ref()
     }
 
+    fn pjrt_error(&self) -> Option<&fulmen_pjrt::Error> {
+        self.get_ref()?.downcast_ref()
+    }
+
     /// The mistake in a tensor expression, if this error is about one.
     pub fn fault(&self) -> Option<&Fault> {
         self.tensor_error()?.fault()
@@ -181,9 +185,10 @@ impl Error {
     }
 
     /// Whether options or arguments do not fit together (batch size 0, an empty dataset, arrays of
-    /// different length).
+    /// different length), or a tensor expression has a mistake.
     pub fn is_usage(&self) -> bool {
         matches!(self.root(), Kind::Usage(_))
+            || self.tensor_error().is_some_and(fulmen_tensor::Error::is_usage)
     }
 
     /// Whether a field's name, dtype or size differs from the declaration.
@@ -210,13 +215,14 @@ impl Error {
     /// Whether a disk is full.
     pub fn is_disk_full(&self) -> bool {
         self.io_error().is_some_and(fulmen_durable::is_full)
+            || self.tensor_error().is_some_and(fulmen_tensor::Error::is_disk_full)
+            || self.pjrt_error().is_some_and(fulmen_pjrt::Error::is_disk_full)
     }
 
     /// Whether the host or the device ran out of memory.
     pub fn is_out_of_memory(&self) -> bool {
-        let pjrt = self.get_ref().and_then(|source| source.downcast_ref::<fulmen_pjrt::Error>());
         self.tensor_error().is_some_and(fulmen_tensor::Error::is_out_of_memory)
-            || pjrt.is_some_and(fulmen_pjrt::Error::is_out_of_memory)
+            || self.pjrt_error().is_some_and(fulmen_pjrt::Error::is_out_of_memory)
     }
 
     /// Whether a dataset or a sampler panicked.
@@ -226,7 +232,9 @@ impl Error {
 
     /// Whether the device, its plugin or a host allocation failed.
     pub fn is_runtime(&self) -> bool {
-        matches!(self.root(), Kind::Runtime { .. })
+        let failed = matches!(self.root(), Kind::Runtime { .. })
+            || self.tensor_error().is_some_and(fulmen_tensor::Error::is_runtime);
+        failed && !self.is_usage()
     }
 }
 

@@ -62,6 +62,31 @@ impl Error {
         matches!(self.0, Kind::Io { .. }) || self.get_ref().is_some_and(fulmen_nn::Error::is_io)
     }
 
+    /// Whether the disk is full.
+    pub fn is_disk_full(&self) -> bool {
+        match &self.0 {
+            Kind::Io { source, .. } => fulmen_durable::is_full(source),
+            Kind::Config { .. } => false,
+            Kind::Weights(error) => error.is_disk_full(),
+        }
+    }
+
+    /// Whether the request was invalid, such as an optimizer with a negative rate. A config that
+    /// cannot be used is not: see [`is_config`](Error::is_config).
+    pub fn is_usage(&self) -> bool {
+        self.get_ref().is_some_and(fulmen_nn::Error::is_usage)
+    }
+
+    /// Whether the plugin or the device failed.
+    pub fn is_runtime(&self) -> bool {
+        self.get_ref().is_some_and(fulmen_nn::Error::is_runtime)
+    }
+
+    /// Whether there was not enough memory, on the host or on the device.
+    pub fn is_out_of_memory(&self) -> bool {
+        self.get_ref().is_some_and(fulmen_nn::Error::is_out_of_memory)
+    }
+
     /// The error of the weights, if it is about them.
     pub fn get_ref(&self) -> Option<&fulmen_nn::Error> {
         match &self.0 {

@@ -104,6 +104,7 @@ impl Error {
     /// Whether the disk is full.
     pub fn is_disk_full(&self) -> bool {
         matches!(&self.0, Kind::Io { source, .. } if fulmen_durable::is_full(source))
+            || self.tensor().is_some_and(fulmen_tensor::Error::is_disk_full)
     }
 
     /// Whether the file has an unknown format or is damaged.

@@ -177,6 +177,11 @@ impl Error {
         matches!(&self.0, Kind::Runtime { source, .. } if source.is_out_of_memory())
     }
 
+    /// Whether a disk has no room, for example for a plugin that is downloaded.
+    pub fn is_disk_full(&self) -> bool {
+        matches!(&self.0, Kind::Runtime { source, .. } if source.is_disk_full())
+    }
+
     /// Whether this machine does not have the selected [`Accelerator`](crate::Accelerator), a plugin
     /// for it, or the selected [`Devices`](crate::Devices).
     pub fn is_devices(&self) -> bool {

@@ -66,6 +66,62 @@ impl Source {
             Source::Io(source) => source,
         }
     }
+
+    fn facts(&self) -> Facts<'_> {
+        match self {
+            Source::Tensor(source) => Facts {
+                usage: source.is_usage(),
+                runtime: source.is_runtime(),
+                out_of_memory: source.is_out_of_memory(),
+                disk_full: source.is_disk_full(),
+                fault: source.fault(),
+                location: source.location(),
+            },
+            Source::Nn(source) => Facts {
+                usage: source.is_usage(),
+                runtime: source.is_runtime(),
+                out_of_memory: source.is_out_of_memory(),
+                disk_full: source.is_disk_full(),
+                fault: source.fault(),
+                location: source.location(),
+            },
+            Source::Data(source) => Facts {
+                usage: source.is_usage(),
+                runtime: source.is_runtime(),
+                out_of_memory: source.is_out_of_memory(),
+                disk_full: source.is_disk_full(),
+                fault: source.fault(),
+                location: source.location(),
+            },
+            Source::Coordination(source) => Facts { usage: source.is_usage(), ..Facts::default() },
+            Source::Preflight(source) => Facts {
+                usage: source.is_usage(),
+                runtime: source.is_runtime(),
+                out_of_memory: source.is_out_of_memory(),
+                disk_full: source.is_disk_full(),
+                ..Facts::default()
+            },
+            Source::Checkpoint(source) => Facts {
+                usage: source.is_usage(),
+                disk_full: source.is_disk_full(),
+                ..Facts::default()
+            },
+            Source::Io(source) => {
+                Facts { disk_full: fulmen_durable::is_full(source), ..Facts::default() }
+            }
+        }
+    }
+}
+
+/// What an error of another crate says of itself. Facts that the crate does not know are absent.
+#[derive(Default)]
+struct Facts<'a> {
+    usage: bool,
+    runtime: bool,
+    out_of_memory: bool,
+    disk_full: bool,
+    fault: Option<&'a Fault>,
+    location: Option<&'static Location<'static>>,
 }
 
 impl Error {
@@ -259,58 +315,32 @@ impl Error {
 
     /// Whether the plugin or the device rejected a call or failed.
     pub fn is_runtime(&self) -> bool {
-        self.kind == Kind::Runtime
-            || match &self.source {
-                Some(Source::Tensor(source)) => source.is_runtime(),
-                Some(Source::Nn(source)) => source.is_runtime(),
-                Some(Source::Data(source)) => source.is_runtime(),
-                Some(Source::Preflight(source)) => source.is_runtime(),
-                _ => false,
-            }
+        self.kind == Kind::Runtime || self.facts().runtime
     }
 
     /// Whether there was not enough memory, on the host or on the device.
     pub fn is_out_of_memory(&self) -> bool {
-        match &self.source {
-            Some(Source::Tensor(source)) => source.is_out_of_memory(),
-            Some(Source::Nn(source)) => source.is_out_of_memory(),
-            Some(Source::Data(source)) => source.is_out_of_memory(),
-            Some(Source::Preflight(source)) => source.is_out_of_memory(),
-            _ => false,
-        }
+        self.facts().out_of_memory
     }
 
-    /// Whether a disk has no room for a checkpoint or a log.
+    /// Whether a disk has no room, for example for a checkpoint, a log or a plugin.
     pub fn is_disk_full(&self) -> bool {
-        match &self.source {
-            Some(Source::Nn(source)) => source.is_disk_full(),
-            Some(Source::Data(source)) => source.is_disk_full(),
-            Some(Source::Checkpoint(source)) => source.is_disk_full(),
-            Some(Source::Preflight(source)) => source.is_disk_full(),
-            Some(Source::Io(source)) => fulmen_durable::is_full(source),
-            _ => false,
-        }
+        self.facts().disk_full
     }
 
     /// The mistake in a recorded step, such as shapes that do not match, if this error is about
     /// one.
     pub fn fault(&self) -> Option<&Fault> {
-        match &self.source {
-            Some(Source::Tensor(source)) => source.fault(),
-            Some(Source::Nn(source)) => source.fault(),
-            Some(Source::Data(source)) => source.fault(),
-            _ => None,
-        }
+        self.facts().fault
     }
 
     /// The line of the user's code that caused the error, if known.
     pub fn location(&self) -> Option<&'static Location<'static>> {
-        match &self.source {
-            Some(Source::Tensor(source)) => source.location(),
-            Some(Source::Nn(source)) => source.location(),
-            Some(Source::Data(source)) => source.location(),
-            _ => None,
-        }
+        self.facts().location
+    }
+
+    fn facts(&self) -> Facts<'_> {
+        self.source.as_ref().map(Source::facts).unwrap_or_default()
     }
 
     /// The indices of the processes that are missing, gone, or run something else, if this error is
@@ -347,14 +377,7 @@ impl Error {
 
     /// Whether the mistake is in the program, an argument or an option.
     pub fn is_usage(&self) -> bool {
-        match (&self.kind, &self.source) {
-            (Kind::Usage | Kind::Option, _) => true,
-            (Kind::Source, Some(Source::Tensor(source))) => source.is_usage(),
-            (Kind::Source, Some(Source::Nn(source))) => source.is_usage(),
-            (Kind::Source, Some(Source::Preflight(source))) => source.is_usage(),
-            (Kind::Coordination, Some(Source::Coordination(source))) => source.is_usage(),
-            _ => false,
-        }
+        matches!(self.kind, Kind::Usage | Kind::Option) || self.facts().usage
     }
 
     /// Whether the mistake is in how the program was started, not in its code: an invalid option or
@@ -366,8 +389,7 @@ impl Error {
     /// assert!(error.is_option() && error.is_usage());
     /// ```
     pub fn is_option(&self) -> bool {
-        let of_variables = |source: &Option<Source>| matches!(source, Some(Source::Coordination(source)) if source.is_usage());
-        self.kind == Kind::Option || self.kind == Kind::Coordination && of_variables(&self.source)
+        self.kind == Kind::Option || self.kind == Kind::Coordination && self.facts().usage
     }
 }
 
@@ -472,6 +494,53 @@ mod tests {
                 error.location().is_none() && std::error::Error::source(&error).is_none(),
                 "{error}"
             );
+        }
+    }
+
+    /// A product of shapes that do not fit, and its line.
+    fn faulty() -> (fulmen_tensor::Error, u32) {
+        let matrix = fulmen_tensor::Tensor::zeros(fulmen_tensor::DType::F32, [2, 3]);
+        let line = line!() + 1;
+        let product = matrix.matmul(&matrix);
+        (product.check().unwrap_err(), line)
+    }
+
+    #[test]
+    fn a_mistake_of_the_user_is_recognized_through_every_crate() {
+        for error in [
+            Error::from(fulmen_tensor::Literal::from_slice(&[1.0f32], [2]).unwrap_err()),
+            Error::from(faulty().0),
+            Error::with_action("setting up", faulty().0),
+            Error::from(fulmen_nn::Error::from(faulty().0)),
+            Error::from(fulmen_nn::Error::usage("the rate is -1", Location::caller())),
+            Error::from(fulmen_data::Error::usage("the batch size is 0")),
+            Error::from(fulmen_data::Error::usage("the size is 0").at_sample(3, None)),
+            Error::from(fulmen_data::Error::new(faulty().0)),
+            Error::from(fulmen_data::Error::runtime("stacking x", faulty().0)),
+            Error::from(fulmen_coordination::Process::new(8, 8, "host-a:8482").unwrap_err()),
+            Error::from(fulmen_preflight::Gpu::find("voodoo2").unwrap_err()),
+            Error::checkpoint_file(fulmen_checkpoint::open_store("").err().unwrap()),
+        ] {
+            assert!(error.is_usage(), "{error}");
+            assert!(
+                !error.is_runtime() && !error.is_out_of_memory() && !error.is_disk_full(),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_fault_and_its_line_are_known_through_every_crate() {
+        for wrap in [
+            |source| Error::from(source),
+            |source| Error::with_action("setting up", source),
+            |source| Error::from(fulmen_nn::Error::from(source)),
+            |source| Error::from(fulmen_data::Error::new(source).at_sample(3, None)),
+        ] {
+            let (source, line) = faulty();
+            let error: Error = wrap(source);
+            assert_eq!(error.fault().unwrap().operation(), "matmul", "{error}");
+            assert_eq!(error.location().unwrap().line(), line, "{error}");
         }
     }
 
