@@ -90,6 +90,22 @@ download() (
   cd "$partial" && python3 -m pip download --no-deps --no-input --disable-pip-version-check --quiet --retries 1 --timeout 15 \
     --dest "$partial" "$@" >&2 && cat "$partial"/*.whl
 )
+# Why pip failed, in one line. It ends with what it tried last, which may not be the cause.
+reason_of_pip() {
+  local last broken expected actual
+  last=$(grep -v '^ *$' "$why" | tail -n 1)
+  broken=$(sed -n "s/.*after connection broken by '\(.*\)': .*/\1/p" "$why" | tail -n 1)
+  expected=$(sed -n 's/^ *Expected sha256 *//p' "$why" | tail -n 1)
+  actual=$(sed -n 's/^ *Got *//p' "$why" | tail -n 1)
+  if [ -n "$expected" ] && [ -n "$actual" ]; then
+    echo "the download was cut short, or is not the file that pip's index describes: its SHA-256 is $actual, not $expected"
+  elif [ -n "$broken" ] && [[ $last = *"No matching distribution"* ]]; then
+    broken=${broken##*[>)]: }
+    echo "pip did not reach its index: ${broken%[\"\']\)}"
+  else
+    echo "pip: $last"
+  fi
+}
 if command -v python3 >/dev/null; then
   download "$@" 2>"$why" | as_gzip 2>/dev/null | gzip -dc >"$new" 2>"$why.gzip"
   code=${PIPESTATUS[0]}
@@ -98,8 +114,7 @@ if command -v python3 >/dev/null; then
   if [ "$code" = 0 ]; then
     reason="what pip got is not the published libtpu $version: the SHA-256 of the library is $(hash_of "$new"), not $hash"
   else
-    # The last message is the cause: pip tells of each time that it tries again.
-    reason="pip: $(grep -v '^$' "$why" | tail -n 1)"
+    reason=$(reason_of_pip)
   fi
 else
   reason="there is no python3, whose pip would download it"

@@ -23,11 +23,11 @@ while [ $# -gt 1 ]; do [ "$1" = --dest ] && cp "$WHEEL" "$2/libtpu-0.0.51-any.wh
 [ "$1" = libtpu==0.0.51 ]"#;
 
 /// A host: a home directory, and programs that it finds first.
-struct Stage {
+pub(super) struct Stage {
     folder: TempDir,
-    library: Vec<u8>,
+    pub(super) library: Vec<u8>,
     wheel: Vec<u8>,
-    libtpu: Libtpu,
+    pub(super) libtpu: Libtpu,
 }
 
 /// The output of a program that gets this input.
@@ -60,7 +60,7 @@ fn library(seed: u32) -> (Vec<u8>, String) {
 }
 
 impl Stage {
-    fn new() -> Stage {
+    pub(super) fn new() -> Stage {
         let folder = tempfile::tempdir().unwrap();
         for name in ["home", "bin"] {
             fs::create_dir(folder.path().join(name)).unwrap();
@@ -89,12 +89,12 @@ impl Stage {
         stage
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(super) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
     /// A program of the host.
-    fn program(&self, name: &str, script: &str) {
+    pub(super) fn program(&self, name: &str, script: &str) {
         let path = self.path("bin").join(name);
         write_script(&path, &format!("#!/bin/bash\n{script}\n"));
     }
@@ -119,7 +119,7 @@ impl Stage {
     }
 
     /// Runs the script. Returns its answer, or its message.
-    fn run(&self, source: Source, input: &[u8]) -> Result<Answer, String> {
+    pub(super) fn run(&self, source: Source, input: &[u8]) -> Result<Answer, String> {
         let search =
             std::env::join_paths([&self.path("bin"), Path::new("/usr/bin"), Path::new("/bin")]);
         let mut child = Command::new("sh")
@@ -143,18 +143,18 @@ impl Stage {
         }
     }
 
-    fn own(&self) -> PathBuf {
+    pub(super) fn own(&self) -> PathBuf {
         self.path("home/.cache/fulmen/pjrt/libtpu-0.0.51/libtpu.so")
     }
 
     /// Checks that programs find the right library, and that nothing else was left.
-    fn has_library(&self) {
+    pub(super) fn has_library(&self) {
         let link = self.path("home/.fulmen/pods/libtpu-0.0.51/libtpu.so");
         assert!(fs::read(link).unwrap() == self.library, "another library");
         self.has_no_leftovers();
     }
 
-    fn has_no_leftovers(&self) {
+    pub(super) fn has_no_leftovers(&self) {
         for folder in [".cache/fulmen/pjrt", ".fulmen/pods/libtpu-0.0.51"] {
             let entries = fs::read_dir(self.path("home").join(folder)).into_iter().flatten();
             for entry in entries {

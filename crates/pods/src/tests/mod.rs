@@ -3,6 +3,7 @@
 
 pub(crate) mod hosts;
 mod libtpu;
+mod libtpu_with_pip;
 mod mishaps;
 mod programs;
 mod terminals;
