@@ -1,8 +1,10 @@
 //! Elementwise trigonometric and hyperbolic functions and their inverses. Angles are in radians.
 
+use std::f64::consts::PI;
+
 use super::binary::binary;
 use super::unary::{composed, unary};
-use crate::Tensor;
+use crate::{DType, Tensor};
 
 unary! {
     /// The cosine, elementwise, of `x` in radians. The derivative is `−sin(x)`.
@@ -69,4 +71,37 @@ composed! {
         let b = b / &scale;
         infinite.select(&Tensor::full(scale.dtype(), [], f64::INFINITY), &(scale * (&a * &a + &b * &b).sqrt()))
     };
+    /// `y = sin(πx)/(πx)`, elementwise; 1 at 0. NumPy's and PyTorch's normalized sinc. The
+    /// derivative is `(cos(πx) − y)/x`; 0 at 0. All derivatives are accurate near 0. 16-bit numbers
+    /// are computed as f32.
+    ///
+    /// ```
+    /// use fulmen_tensor::Tensor;
+    /// let x = Tensor::from_slice(&[0.0f32, 0.5], [2]);
+    /// assert_eq!(x.sinc().eval()?.to_vec::<f32>()?, [1.0, std::f32::consts::FRAC_2_PI]);
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    sinc, Floats, |x| {
+        let angle = if x.dtype().is_half() { x.to_dtype(DType::F32) * PI } else { &x * PI };
+        let is_small = angle.abs().lt(1.0);
+        // Neither side of the choice may be NaN where it is not chosen: its gradient would be NaN.
+        let large = is_small.select(&angle.ones_like(), &angle);
+        let small = is_small.select(&angle, &angle.zeros_like());
+        let y = is_small.select(&sinc_near_0(&small), &(large.sin() / &large));
+        y.to_dtype(x.dtype())
+    };
+}
+
+/// `sin(z)/z` for `|z| < 1`, by its Taylor series. `sin(z)/z` itself is exact enough there, but the
+/// derivatives of the quotient are differences of almost equal numbers.
+fn sinc_near_0(z: &Tensor) -> Tensor {
+    // The next term is below the resolution of f64, also after two derivatives.
+    const TERMS: u32 = 12;
+    let square = z * z;
+    let mut sum = z.ones_like();
+    for term in (1..TERMS).rev() {
+        let ratio = f64::from(2 * term * (2 * term + 1));
+        sum = 1.0 - &square * sum / ratio;
+    }
+    sum
 }

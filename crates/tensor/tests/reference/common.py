@@ -5,11 +5,13 @@ A case is {"op", "name", "attrs", "inputs", "outputs", "cotangents", "gradients"
 infinities are strings, and a complex element is two numbers. "cotangents" has one entry for each output and "gradients" one
 for each input, null if it is not a float. Both are empty if the case is about values only. "kink" is the reason why a
 derivative at this point is not a limit of differences, if it is not. Inputs are drawn from a generator seeded by the name
-of the case, so a new case does not change others.
+of the case, so a new case does not change others. A case that was added by other versions than the file's has its own
+"made_with".
 """
 
 import json
 import platform
+import sys
 import zlib
 from pathlib import Path
 
@@ -107,11 +109,25 @@ class Family:
             + "}"
         )
 
+    def keep_old(self, path):
+        """Takes the cases that the file has from it, and returns the versions that made it."""
+        old = path.read_text().splitlines()
+        made_with = json.loads(old[0] + "]}")["made_with"]
+        kept = {json.loads(line.rstrip(","))["name"]: line.rstrip(",") for line in old[1:-1]}
+        for i, line in enumerate(self.lines):
+            name = json.loads(line)["name"]
+            if name in kept:
+                self.lines[i] = kept[name]
+            elif made_with != MADE_WITH:
+                self.lines[i] = f'{line[:-1]},"made_with":{json.dumps(MADE_WITH)}}}'
+        return made_with
+
     def write(self):
-        body = ",\n".join(self.lines)
-        text = f'{{"made_with":{json.dumps(MADE_WITH)},"cases":[\n{body}\n]}}\n'
-        count = len(json.loads(text)["cases"])
         path = FOLDER / f"{self.name}.json"
+        made_with = self.keep_old(path) if "--new" in sys.argv and path.exists() else MADE_WITH
+        body = ",\n".join(self.lines)
+        text = f'{{"made_with":{json.dumps(made_with)},"cases":[\n{body}\n]}}\n'
+        count = len(json.loads(text)["cases"])
         path.write_text(text)
         assert len(text) < 200_000, f"{path.name} is too large: {len(text)} bytes"
         print(f"{path.name}: {count} cases, {len(text)} bytes")

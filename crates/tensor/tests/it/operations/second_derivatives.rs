@@ -55,6 +55,18 @@ fn infinite_gradients_of_gradients() {
     assert_eq!(curvature(&[0.0, 1.0], Tensor::logit), [-infinity, infinity]);
 }
 
+/// Differences of `cos(πx)` and `sinc(x)` have few digits near 0.
+#[test]
+fn derivatives_of_sinc_have_all_digits_near_0() {
+    let pi_squared = std::f32::consts::PI.powi(2);
+    let numbers = [0.0, 1e-6, -1e-4, 1e-3, 0.01];
+    for (x, actual) in numbers.into_iter().zip(curvature(&numbers, Tensor::sinc)) {
+        // The first terms of the second derivative's Taylor series.
+        let expected = -pi_squared / 3.0 + pi_squared * pi_squared * x * x / 10.0;
+        assert!((actual - expected).abs() < 1e-5 * expected.abs(), "{x}: {actual} {expected}");
+    }
+}
+
 #[test]
 fn gradients_of_gradients() {
     let points = [
@@ -72,6 +84,7 @@ fn gradients_of_gradients() {
         point("hypot of ties", &[0.5, 2.0, -1.0, -3.0], |x| {
             x.hypot(&Tensor::from_slice(&[0.5, 2.0, 1.0, -3.0], [4]))
         }),
+        point("sinc", &[0.0, 0.01, -0.2, 0.31, 0.33, -0.7, 2.4], Tensor::sinc),
         point("logit", &[0.5, 0.25, 0.9, 0.01], Tensor::logit),
         point("cbrt", &[0.5, -0.25, 8.0, -0.9], Tensor::cbrt),
         point("interpolation", &[0.5, 1.0, -2.0, 3.0], |x| {

@@ -39,8 +39,8 @@ macro_rules! over_axes {
 const OF_ONE: &[(&str, Call)] = &of_one! {
     abs ceil exp expm1 erf erf_inv floor log log1p sigmoid neg not rsqrt sign sqrt tanh cos sin is_finite relu detach
     acos acosh angle asin asinh atan atanh cbrt cosh count_leading_zeros digamma erfc exp2 frac is_inf is_nan lgamma
-    log10 log2 logit population_count reciprocal round round_half_away signbit sinh square tan trunc cholesky real imag
-    conj t sum_all mean_all zeros_like ones_like argmax_all argmin_all trace
+    log10 log2 logit population_count reciprocal round round_half_away signbit sinc sinh square tan trunc cholesky
+    real imag conj t sum_all mean_all zeros_like ones_like argmax_all argmin_all trace
 };
 
 const OF_TWO: &[(&str, Call)] = &of_two! {

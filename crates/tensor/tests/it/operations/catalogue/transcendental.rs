@@ -19,6 +19,7 @@ pub(super) fn rows() -> Vec<Row> {
         row("logit", &["logit"], |x, _| x[0].logit()),
         row("erfc", &["erfc"], |x, _| x[0].erfc()),
         row("lgamma", &["lgamma"], |x, _| x[0].lgamma()),
+        row("sinc", &["sinc"], |x, _| x[0].sinc()),
         row("digamma", &["digamma"], |x, _| x[0].digamma()),
         row("polygamma", &["polygamma"], |x, a| x[0].polygamma(a.usize("order") as u32)),
         row("atan2", &["atan2"], |x, _| x[0].atan2(&x[1])),
