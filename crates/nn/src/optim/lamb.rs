@@ -2,9 +2,9 @@
 
 use fulmen_tensor::{Tensor, TensorType};
 
+use super::betas::{Betas, RunningMeans};
 use super::rule::{
-    CommonSettings, Rule, UpdateArgs, invalid_hyperparameter, is_beta, one_minus_power, optimizer,
-    zeros,
+    CommonSettings, Rule, UpdateArgs, invalid_hyperparameter, one_minus_power, optimizer,
 };
 use super::trust_ratio::trust_ratio;
 use crate::schedule::Schedule;
@@ -23,8 +23,7 @@ use crate::schedule::Schedule;
 #[must_use]
 pub struct Lamb {
     common: CommonSettings,
-    beta1: f64,
-    beta2: f64,
+    betas: Betas,
     eps: f64,
 }
 
@@ -32,12 +31,16 @@ impl Lamb {
     /// Optax's defaults with this learning rate: a number or a schedule.
     #[track_caller]
     pub fn new(lr: impl Schedule + 'static) -> Lamb {
-        Lamb { common: CommonSettings::new(lr, 0.0), beta1: 0.9, beta2: 0.999, eps: 1e-6 }
+        Lamb {
+            common: CommonSettings::new(lr, 0.0),
+            betas: Betas { first: 0.9, second: 0.999 },
+            eps: 1e-6,
+        }
     }
 
     /// The decay rates of the running means of the gradient and of its square.
     pub fn betas(mut self, beta1: f64, beta2: f64) -> Lamb {
-        (self.beta1, self.beta2) = (beta1, beta2);
+        self.betas = Betas { first: beta1, second: beta2 };
         self
     }
 
@@ -62,31 +65,24 @@ impl Rule for Lamb {
     }
 
     fn validate(&self) -> Option<String> {
-        if !is_beta(self.beta1) || !is_beta(self.beta2) {
-            return Some(format!(
-                "betas must be at least 0 and below 1, but they are {} and {}",
-                self.beta1, self.beta2
-            ));
-        }
-        invalid_hyperparameter(&[("eps", self.eps)])
+        let wrong = self.betas.validate();
+        wrong.or_else(|| invalid_hyperparameter(&[("eps", self.eps)]))
     }
 
     fn momentum(&self) -> Option<&dyn Schedule> {
-        Some(&self.beta1)
+        Some(&self.betas.first)
     }
 
     fn init_state(&self, parameter: &TensorType) -> Vec<(&'static str, Tensor)> {
-        vec![("exp_avg", zeros(parameter)), ("exp_avg_sq", zeros(parameter))]
+        Betas::init_state(parameter)
     }
 
     fn apply(&self, args: &UpdateArgs<'_>) -> (Tensor, Vec<Tensor>) {
         let t = args.t();
-        let g = &args.g;
-        let m = &args.state[0] * self.beta1 + g * (1.0 - self.beta1);
-        let v = &args.state[1] * self.beta2 + g * g * (1.0 - self.beta2);
+        let RunningMeans { m, v } = self.betas.running_means(args, &args.g);
         let correction = |beta: f64| one_minus_power(&args.scalar(beta.ln()), &t);
-        let divisor = (&v / correction(self.beta2)).sqrt() + self.eps;
-        let mut update = &m / correction(self.beta1) / divisor;
+        let divisor = (&v / correction(self.betas.second)).sqrt() + self.eps;
+        let mut update = &m / correction(self.betas.first) / divisor;
         if args.weight_decay != 0.0 {
             update = update + &args.p * args.weight_decay;
         }

@@ -2,7 +2,8 @@
 
 use fulmen_tensor::{Tensor, TensorType};
 
-use super::rule::{CommonSettings, Rule, UpdateArgs, is_beta, optimizer, zeros};
+use super::betas::Betas;
+use super::rule::{CommonSettings, Rule, UpdateArgs, optimizer, zeros};
 use crate::schedule::Schedule;
 
 /// Lion (Chen et al. 2023, <https://arxiv.org/abs/2302.06675>), like optax's `lion`.
@@ -17,21 +18,20 @@ use crate::schedule::Schedule;
 #[must_use]
 pub struct Lion {
     common: CommonSettings,
-    beta1: f64,
-    beta2: f64,
+    betas: Betas,
 }
 
 impl Lion {
     /// Optax's defaults with this learning rate: a number or a schedule.
     #[track_caller]
     pub fn new(lr: impl Schedule + 'static) -> Lion {
-        Lion { common: CommonSettings::new(lr, 1e-3), beta1: 0.9, beta2: 0.99 }
+        Lion { common: CommonSettings::new(lr, 1e-3), betas: Betas { first: 0.9, second: 0.99 } }
     }
 
     /// `β₁`, the weight of the mean in the direction, and `β₂`, its decay rate: 0.9 and 0.99 by
     /// default.
     pub fn betas(mut self, beta1: f64, beta2: f64) -> Lion {
-        (self.beta1, self.beta2) = (beta1, beta2);
+        self.betas = Betas { first: beta1, second: beta2 };
         self
     }
 }
@@ -50,17 +50,11 @@ impl Rule for Lion {
     }
 
     fn validate(&self) -> Option<String> {
-        let wrong = !is_beta(self.beta1) || !is_beta(self.beta2);
-        wrong.then(|| {
-            format!(
-                "betas must be at least 0 and below 1, but they are {} and {}",
-                self.beta1, self.beta2
-            )
-        })
+        self.betas.validate()
     }
 
     fn momentum(&self) -> Option<&dyn Schedule> {
-        Some(&self.beta1)
+        Some(&self.betas.first)
     }
 
     fn init_state(&self, parameter: &TensorType) -> Vec<(&'static str, Tensor)> {
@@ -69,7 +63,7 @@ impl Rule for Lion {
 
     fn apply(&self, args: &UpdateArgs<'_>) -> (Tensor, Vec<Tensor>) {
         let mixed = |share: f64| &args.state[0] * share + &args.g * (1.0 - share);
-        let direction = mixed(self.beta1).sign();
-        (args.decayed_parameter() - direction * &args.lr, vec![mixed(self.beta2)])
+        let direction = mixed(self.betas.first).sign();
+        (args.decayed_parameter() - direction * &args.lr, vec![mixed(self.betas.second)])
     }
 }

@@ -8,6 +8,7 @@ mod adadelta;
 mod adafactor;
 mod adagrad;
 mod adam;
+mod betas;
 mod grad_scaler;
 mod group_step;
 mod lamb;

@@ -2,9 +2,9 @@
 
 use fulmen_tensor::{Tensor, TensorType};
 
+use super::betas::{Betas, RunningMeans};
 use super::rule::{
-    CommonSettings, Rule, UpdateArgs, invalid_hyperparameter, is_beta, number, one_minus_power,
-    optimizer, zeros,
+    CommonSettings, Rule, UpdateArgs, invalid_hyperparameter, number, one_minus_power, optimizer,
 };
 use crate::schedule::Schedule;
 
@@ -22,8 +22,7 @@ use crate::schedule::Schedule;
 #[must_use]
 pub struct NAdam {
     common: CommonSettings,
-    beta1: f64,
-    beta2: f64,
+    betas: Betas,
     eps: f64,
     momentum_decay: f64,
     decoupled: bool,
@@ -36,8 +35,7 @@ impl NAdam {
         let common = CommonSettings::new(lr, 0.0);
         NAdam {
             common,
-            beta1: 0.9,
-            beta2: 0.999,
+            betas: Betas { first: 0.9, second: 0.999 },
             eps: 1e-8,
             momentum_decay: 4e-3,
             decoupled: false,
@@ -46,7 +44,7 @@ impl NAdam {
 
     /// The decay rates of the running means of the gradient and of its square.
     pub fn betas(mut self, beta1: f64, beta2: f64) -> NAdam {
-        (self.beta1, self.beta2) = (beta1, beta2);
+        self.betas = Betas { first: beta1, second: beta2 };
         self
     }
 
@@ -85,40 +83,33 @@ impl Rule for NAdam {
     }
 
     fn validate(&self) -> Option<String> {
-        if !is_beta(self.beta1) || !is_beta(self.beta2) {
-            return Some(format!(
-                "betas must be at least 0 and below 1, but they are {} and {}",
-                self.beta1, self.beta2
-            ));
-        }
-        invalid_hyperparameter(&[("eps", self.eps), ("momentum_decay", self.momentum_decay)])
+        let wrong = self.betas.validate();
+        wrong.or_else(|| {
+            invalid_hyperparameter(&[("eps", self.eps), ("momentum_decay", self.momentum_decay)])
+        })
     }
 
     fn momentum(&self) -> Option<&dyn Schedule> {
-        Some(&self.beta1)
+        Some(&self.betas.first)
     }
 
     fn init_state(&self, parameter: &TensorType) -> Vec<(&'static str, Tensor)> {
-        let product = number(parameter, 1.0);
-        vec![
-            ("exp_avg", zeros(parameter)),
-            ("exp_avg_sq", zeros(parameter)),
-            ("mu_product", product),
-        ]
+        let mut state = Betas::init_state(parameter);
+        state.push(("mu_product", number(parameter, 1.0)));
+        state
     }
 
     fn apply(&self, args: &UpdateArgs<'_>) -> (Tensor, Vec<Tensor>) {
         let (p, g) = args.apply_weight_decay(self.decoupled);
         let t = args.t();
         let momentum = |t: &Tensor| {
-            (1.0 - (t * (0.96f64.ln() * self.momentum_decay)).exp() * 0.5) * self.beta1
+            (1.0 - (t * (0.96f64.ln() * self.momentum_decay)).exp() * 0.5) * self.betas.first
         };
         let mu = momentum(&t);
         let next = momentum(&(&t + 1.0));
-        let m = &args.state[0] * self.beta1 + &g * (1.0 - self.beta1);
-        let v = &args.state[1] * self.beta2 + &g * &g * (1.0 - self.beta2);
+        let RunningMeans { m, v } = self.betas.running_means(args, &g);
         let product = &args.state[2] * &mu;
-        let correction = one_minus_power(&args.scalar(self.beta2.ln()), &t);
+        let correction = one_minus_power(&args.scalar(self.betas.second.ln()), &t);
         let divisor = (&v / correction).sqrt() + self.eps;
         let gradient_rate = &args.lr * (1.0 - &mu) / (1.0 - &product);
         let mean_rate = &args.lr * &next / (1.0 - &product * &next);

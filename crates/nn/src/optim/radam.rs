@@ -2,9 +2,9 @@
 
 use fulmen_tensor::{Tensor, TensorType};
 
+use super::betas::{Betas, RunningMeans};
 use super::rule::{
-    CommonSettings, Rule, UpdateArgs, invalid_hyperparameter, is_beta, one_minus_power, optimizer,
-    zeros,
+    CommonSettings, Rule, UpdateArgs, invalid_hyperparameter, one_minus_power, optimizer,
 };
 use crate::schedule::Schedule;
 
@@ -22,8 +22,7 @@ use crate::schedule::Schedule;
 #[must_use]
 pub struct RAdam {
     common: CommonSettings,
-    beta1: f64,
-    beta2: f64,
+    betas: Betas,
     eps: f64,
     decoupled: bool,
 }
@@ -34,8 +33,7 @@ impl RAdam {
     pub fn new(lr: impl Schedule + 'static) -> RAdam {
         RAdam {
             common: CommonSettings::new(lr, 0.0),
-            beta1: 0.9,
-            beta2: 0.999,
+            betas: Betas { first: 0.9, second: 0.999 },
             eps: 1e-8,
             decoupled: false,
         }
@@ -43,7 +41,7 @@ impl RAdam {
 
     /// The decay rates of the running means of the gradient and of its square.
     pub fn betas(mut self, beta1: f64, beta2: f64) -> RAdam {
-        (self.beta1, self.beta2) = (beta1, beta2);
+        self.betas = Betas { first: beta1, second: beta2 };
         self
     }
 
@@ -61,14 +59,14 @@ impl RAdam {
     }
 
     fn longest(&self) -> f64 {
-        2.0 / (1.0 - self.beta2) - 1.0
+        2.0 / (1.0 - self.betas.second) - 1.0
     }
 
     /// `ρ` of step `t`. Its two terms are each as large as `ρ∞`, so in the first steps their
     /// difference would lose most digits in f32. There it is computed as a series in `u = −t·log
     /// β₂`, by `u/(eᵘ − 1) = 1 − u/2 + u²/12 − u⁴/720 + …`.
     fn length(&self, args: &UpdateArgs<'_>, t: &Tensor) -> Tensor {
-        let x = -self.beta2.ln();
+        let x = -self.betas.second.ln();
         let u = t * x;
         let u2 = &u * &u;
         let coefficients =
@@ -96,30 +94,29 @@ impl Rule for RAdam {
     }
 
     fn validate(&self) -> Option<String> {
-        if !is_beta(self.beta1) || !is_beta(self.beta2) || self.beta2 == 0.0 {
+        let Betas { first, second } = self.betas;
+        if self.betas.validate().is_some() || second == 0.0 {
             return Some(format!(
-                "betas must be at least 0 and below 1, the second above 0; they are {} and {}",
-                self.beta1, self.beta2
+                "betas must be at least 0 and below 1, the second above 0; they are {first} and {second}"
             ));
         }
         invalid_hyperparameter(&[("eps", self.eps)])
     }
 
     fn momentum(&self) -> Option<&dyn Schedule> {
-        Some(&self.beta1)
+        Some(&self.betas.first)
     }
 
     fn init_state(&self, parameter: &TensorType) -> Vec<(&'static str, Tensor)> {
-        vec![("exp_avg", zeros(parameter)), ("exp_avg_sq", zeros(parameter))]
+        Betas::init_state(parameter)
     }
 
     fn apply(&self, args: &UpdateArgs<'_>) -> (Tensor, Vec<Tensor>) {
         let (p, g) = args.apply_weight_decay(self.decoupled);
         let t = args.t();
-        let m = &args.state[0] * self.beta1 + &g * (1.0 - self.beta1);
-        let v = &args.state[1] * self.beta2 + &g * &g * (1.0 - self.beta2);
-        let correction1 = one_minus_power(&args.scalar(self.beta1.ln()), &t);
-        let correction2 = one_minus_power(&args.scalar(self.beta2.ln()), &t);
+        let RunningMeans { m, v } = self.betas.running_means(args, &g);
+        let correction1 = one_minus_power(&args.scalar(self.betas.first.ln()), &t);
+        let correction2 = one_minus_power(&args.scalar(self.betas.second.ln()), &t);
         let longest = self.longest();
         let length = self.length(args, &t);
         let scale = longest / ((longest - 4.0) * (longest - 2.0));
