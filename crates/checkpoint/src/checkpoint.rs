@@ -1,14 +1,15 @@
 //! [`Checkpoint`]: reads any rectangle of any tensor, even if it was written in different parts.
 
 use std::collections::BTreeSet;
-use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::{fmt, io};
 
 use crc32c::crc32c;
 use sha2::{Digest, Sha256};
 
 use crate::manifest::{BLOCK_BYTES, hex};
+use crate::retention::SHARD_EXTENSION;
 use crate::shard::{bytes_of, size_of};
 use crate::store::{Entry, Store};
 use crate::{
@@ -42,20 +43,44 @@ pub(crate) struct OpenedManifest {
 
 impl OpenedManifest {
     /// The first shard that is not as the manifest says, and how.
-    pub(crate) fn wrong_shard(&self) -> Option<String> {
+    pub(crate) fn wrong_shard(&self) -> Option<WrongShard> {
         self.checkpoint.manifest.shards.iter().find_map(|shard| {
             let found = self.entries.iter().find(|entry| entry.name == shard.file);
-            let file = &shard.file;
+            let file = shard.file.clone();
             let expected = shard.bytes;
             match found.and_then(|entry| entry.bytes) {
                 Some(bytes) if bytes == expected => None,
-                Some(bytes) => {
-                    Some(format!("the shard {file} has {bytes} bytes instead of {expected}"))
-                }
-                None => Some(format!("the shard {file} is missing")),
+                Some(bytes) => Some(WrongShard::Length { file, bytes, expected }),
+                None => Some(WrongShard::Missing(file)),
             }
         })
     }
+}
+
+/// How a shard differs from the manifest.
+pub(crate) enum WrongShard {
+    Missing(String),
+    Length { file: String, bytes: u64, expected: u64 },
+}
+
+impl fmt::Display for WrongShard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            WrongShard::Missing(file) => write!(f, "the shard {file} is missing"),
+            WrongShard::Length { file, bytes, expected } => {
+                write!(f, "the shard {file} has {bytes} bytes instead of {expected}")
+            }
+        }
+    }
+}
+
+/// The process that wrote a shard, from its name, such as `shard_1.safetensors`, or
+/// `shard_1-2.safetensors` if the folder had that one. Process 0 also wrote the manifest, so it
+/// saw the same folder.
+fn other_writer(file: &str) -> Option<u64> {
+    let number = file.strip_suffix(SHARD_EXTENSION)?.strip_prefix("shard_")?;
+    let process = number.split('-').next()?.parse().ok()?;
+    (process > 0).then_some(process)
 }
 
 impl Checkpoint {
@@ -67,10 +92,16 @@ impl Checkpoint {
     /// version; a shard is missing or has a different length.
     pub fn open(store: Arc<dyn Store>, name: &str) -> Result<Checkpoint> {
         let opened = Checkpoint::open_manifest(store, name)?;
-        match opened.wrong_shard() {
-            None => Ok(opened.checkpoint),
-            Some(problem) => Err(Error::damaged(format_args!("{}: {problem}", opened.folder))),
+        let Some(problem) = opened.wrong_shard() else { return Ok(opened.checkpoint) };
+        let folder = &opened.folder;
+        // All hosts see the same bucket.
+        let is_address = folder.contains("://");
+        if let WrongShard::Missing(file) = &problem
+            && let Some(process) = other_writer(file).filter(|_| !is_address)
+        {
+            return Err(Error::shard_elsewhere(folder, file, process));
         }
+        Err(Error::damaged(format_args!("{folder}: {problem}")))
     }
 
     /// Like [`Checkpoint::open`], without a look at the shards.

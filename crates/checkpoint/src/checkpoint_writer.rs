@@ -1,11 +1,11 @@
 //! [`CheckpointWriter`]: writes the shards of many processes, and the manifest that makes them a
 //! checkpoint.
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::iter;
 use std::sync::Arc;
 
-use crate::manifest::is_plain;
+use crate::manifest::{ShardEntry, is_plain};
 use crate::retention::{SHARD_EXTENSION, files, remove_shards};
 use crate::store::Store;
 use crate::{Error, MANIFEST, Manifest, Part, Result, Run, ShardWriter, WrittenShard};
@@ -50,6 +50,36 @@ impl CheckpointWriter {
             .chain((1..).map(|n: u64| format!("{stem}-{n}{SHARD_EXTENSION}")));
         let free = names.filter(|name| !existing.contains(name)).take(1).collect::<String>();
         ShardWriter::new(&*self.store, &self.name, &free, parts)
+    }
+
+    /// The index of the first shard that this process does not see in the store. That of another
+    /// process is not there if each host has a folder of its own. `None` is a process without a
+    /// shard.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub fn first_missing(&self, shards: &[Option<WrittenShard>]) -> Result<Option<usize>> {
+        let failed = |e| Error::io("read", &self.store.describe(&self.name), e);
+        let entries = match self.store.list(&self.name) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
+            listed => listed.map_err(failed)?,
+        };
+        let is_seen = |shard: &ShardEntry| {
+            let listed = entries.iter().find(|entry| entry.name == shard.file);
+            listed.is_some_and(|entry| entry.bytes == Some(shard.bytes)) || self.has_length(shard)
+        };
+        let is_missing = |shard: &Option<WrittenShard>| {
+            shard.as_ref().is_some_and(|written| !is_seen(&written.shard))
+        };
+        Ok(shards.iter().position(is_missing))
+    }
+
+    /// Whether a file has the length of its entry. A network file system may list a folder as it was,
+    /// but it looks again when a file is opened.
+    fn has_length(&self, shard: &ShardEntry) -> bool {
+        let name = format!("{}/{}", self.name, shard.file);
+        let has_byte = |index: u64| self.store.read(&name, index, &mut [0]).is_ok();
+        shard.bytes.checked_sub(1).is_some_and(has_byte) && !has_byte(shard.bytes)
     }
 
     /// Writes the manifest, from the shards of all processes. This replaces the checkpoint of that

@@ -51,6 +51,22 @@ impl Error {
         Error { kind: Kind::Damaged, message, source: None }
     }
 
+    /// Reports that the shard of a process other than 0 is not in the folder of its checkpoint. It may
+    /// be on the disk of that process's host.
+    pub(crate) fn shard_elsewhere(folder: &str, file: &str, process: u64) -> Error {
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let host = match host.trim() {
+            "" => "this host",
+            name => name,
+        };
+        let message = format!(
+            "{folder}: the shard {file} is missing on {host}. Process {process} of that run wrote it, maybe to a folder that its \
+             host does not share: copy it here from there, or use another checkpoint, and put the folder on storage that all \
+             hosts see"
+        );
+        Error { kind: Kind::Damaged, message, source: None }
+    }
+
     pub(crate) fn newer(message: impl Into<String>) -> Error {
         Error { kind: Kind::Newer, message: message.into(), source: None }
     }

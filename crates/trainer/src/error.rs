@@ -250,6 +250,11 @@ impl Error {
         self.kind == Kind::Unreadable || matches!(self.source, Some(Source::Checkpoint(_)))
     }
 
+    /// Whether a checkpoint, or its folder, is not there.
+    pub(crate) fn is_missing(&self) -> bool {
+        matches!(&self.source, Some(Source::Checkpoint(source)) if source.is_not_found())
+    }
+
     /// The same error with more about it at the end of the message.
     pub(crate) fn with_note(mut self, note: &str) -> Error {
         self.message.push_str(note);

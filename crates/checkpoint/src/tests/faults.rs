@@ -17,6 +17,8 @@ struct FailingStore {
     kind: ErrorKind,
     /// A folder that cannot be read.
     unreadable: &'static str,
+    /// Whether folders are listed as they were, without their files.
+    lists_nothing: bool,
 }
 
 fn failing(folder: &Path, bytes: u64, kind: ErrorKind, unreadable: &'static str) -> FailingStore {
@@ -25,6 +27,7 @@ fn failing(folder: &Path, bytes: u64, kind: ErrorKind, unreadable: &'static str)
         remaining: Arc::new(AtomicU64::new(bytes)),
         kind,
         unreadable,
+        lists_nothing: false,
     }
 }
 
@@ -50,7 +53,8 @@ impl Store for FailingStore {
         }
     }
     fn list(&self, folder: &str) -> io::Result<Vec<Entry>> {
-        self.inner.list(folder)
+        let entries = self.inner.list(folder)?;
+        Ok(if self.lists_nothing { Vec::new() } else { entries })
     }
     fn remove(&self, name: &str) -> io::Result<()> {
         self.inner.remove(name)
@@ -143,4 +147,36 @@ fn a_checkpoint_that_may_no_longer_be_read_is_named_and_an_older_one_loads() {
         text.contains("step_2") && text.contains("cannot read") && text.contains("permissions"),
         "{text}"
     );
+}
+
+#[test]
+fn a_shard_that_another_process_wrote_elsewhere_is_missing_and_one_that_is_not_listed_yet_is_not() {
+    let write_shard = |folder: &Path, name: &str, bytes: u64| {
+        let writer = CheckpointWriter::new(local(folder), "step_1").unwrap();
+        let mut shard = writer.shard(name, vec![Part::whole(name, Dtype::U8, [bytes])]).unwrap();
+        shard.next_part().unwrap();
+        shard.write(&vec![1; bytes as usize]).unwrap();
+        Some(shard.commit().unwrap())
+    };
+    let [folder, other] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let names = ["shard_0.safetensors", "shard_1.safetensors"];
+    let shared = [None, write_shard(folder.path(), names[0], 3)];
+    let elsewhere = [shared[1].clone(), None, write_shard(other.path(), names[1], 30)];
+    for lists_nothing in [false, true] {
+        let store = failing(folder.path(), u64::MAX, ErrorKind::Other, "");
+        let store = FailingStore { lists_nothing, ..store };
+        let writer = CheckpointWriter::new(Arc::new(store), "step_1").unwrap();
+        assert_eq!(writer.first_missing(&shared).unwrap(), None);
+        assert_eq!(writer.first_missing(&elsewhere).unwrap(), Some(2));
+        // A file of that name is there, but it is a shorter or a longer one.
+        for bytes in [20, 40] {
+            write_shard(folder.path(), names[1], bytes);
+            assert_eq!(writer.first_missing(&elsewhere).unwrap(), Some(2), "{bytes}");
+            std::fs::remove_file(folder.path().join("step_1").join(names[1])).unwrap();
+        }
+    }
+    // This process has not written anything there.
+    let empty = tempfile::tempdir().unwrap();
+    let writer = CheckpointWriter::new(local(empty.path()), "step_1").unwrap();
+    assert_eq!(writer.first_missing(&elsewhere).unwrap(), Some(0));
 }

@@ -356,6 +356,7 @@ fn a_mistake_in_a_variable_is_wrong_usage() {
         ("FULMEN_RUN_TOKEN", "short"),
         ("FULMEN_JOIN_TIMEOUT", "soon"),
         ("FULMEN_HEARTBEAT_TIMEOUT", "-1"),
+        ("FULMEN_FILE_TIMEOUT", "late"),
         ("FULMEN_STORE_GIVE_UP_SECONDS", "20s"),
     ] {
         // Only object stores read it.

@@ -4,6 +4,7 @@
 //! The module's tensors keep their names (`conv1.weight`). The names of optimizer state and
 //! counters begin with `optimizer/` and `trainer/`.
 
+mod agreement;
 pub(crate) mod locations;
 pub(crate) mod named_checkpoint;
 pub(crate) mod restore;

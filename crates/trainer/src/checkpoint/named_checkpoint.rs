@@ -65,6 +65,21 @@ impl NamedCheckpoint<'_> {
         Ok(None)
     }
 
+    /// The first checkpoint that [`read`](Self::read) would try, other than these.
+    pub(crate) fn first_other(
+        self,
+        options: &Options,
+        tried: &[PathBuf],
+    ) -> Result<Option<PathBuf>> {
+        for folders in locations::folders_by_run(options)? {
+            let other = |path: &PathBuf| !tried.contains(path);
+            if let Some(path) = self.checkpoints(&folders)?.into_iter().find(other) {
+                return Ok(Some(path));
+            }
+        }
+        Ok(None)
+    }
+
     /// The checkpoints of a run of this program, in the order in which to try them. The list is
     /// empty if the run was killed before its first checkpoint.
     fn checkpoints(self, folders: &[PathBuf]) -> Result<Vec<PathBuf>> {
@@ -127,6 +142,6 @@ pub fn load_arguments(options: &Options) -> Result<Option<(PathBuf, Map<String, 
     Ok(read.map(|(path, config)| (path, config.arguments)))
 }
 
-fn warn_skipped(error: &Error) {
+pub(super) fn warn_skipped(error: &Error) {
     note(&format!("warning: {error}\nTrying the checkpoint before it."));
 }

@@ -10,6 +10,7 @@ use fulmen_checkpoint::Checkpoint;
 use fulmen_data::DataLoader;
 use fulmen_tensor::{Literal, Runtime, TensorType};
 
+use crate::checkpoint::agreement::{check_named, find_together};
 use crate::checkpoint::locations;
 use crate::checkpoint::named_checkpoint::NamedCheckpoint;
 use crate::checkpoint::restore::{Value, match_tensors, restore, values};
@@ -37,10 +38,11 @@ pub(crate) struct ResumePoint {
 }
 
 impl ResumePoint {
-    /// Begins with the checkpoint that the options name, if any. `begin` takes the state of the
-    /// checkpoint, and this returns its result. If the options allow several checkpoints, this uses
+    /// Begins with the checkpoint that the options name, if any, for an action such as `fit`. `begin`
+    /// takes the state of the checkpoint, and this returns its result. If the options allow several checkpoints, this uses
     /// the newest one that all processes can read.
     pub(crate) fn find<T>(
+        action: &str,
         options: &Options,
         process_group: Option<&Arc<ProcessGroup>>,
         mut begin: impl FnMut(&mut ResumePoint) -> Result<T>,
@@ -51,32 +53,30 @@ impl ResumePoint {
             begin(&mut start).map(|value| (start, value))
         };
         let named = NamedCheckpoint::to_resume(options)?;
-        let read = named.map(|named| {
-            named.read(options, |path| {
-                let begun = try_begin(ResumePoint::from_checkpoint(path));
-                // There is no other checkpoint to try.
-                if matches!(named, NamedCheckpoint::Path(_)) {
-                    return Ok(begun);
+        if let Some(process_group) = process_group {
+            check_named(process_group, action, named)?;
+        }
+        let mut read = |path: &Path| try_begin(ResumePoint::from_checkpoint(path));
+        let found = match (named, process_group) {
+            (None, _) => None,
+            // There is no other checkpoint to try.
+            (Some(NamedCheckpoint::Path(path)), _) => return read(path),
+            (Some(named), Some(process_group)) => {
+                find_together(named, options, process_group, read)?
+            }
+            (Some(named), None) => named.read(options, |path| match read(path) {
+                Err(error) if error.is_unreadable() => Err(error),
+                begun => Ok(begun),
+            })?,
+        };
+        match found {
+            Some((path, begun)) => {
+                if begun.is_ok() {
+                    note(&format!("resuming from {}", path.display()));
                 }
-                let unreadable = begun.as_ref().is_err_and(Error::is_unreadable);
-                match process_group.map_or(Ok(unreadable), |process_group| {
-                    process_group.any("unreadable checkpoint", unreadable)
-                }) {
-                    Ok(true) => Err(begun.err().unwrap_or_else(|| {
-                        Error::checkpoint(path, "another process cannot read it")
-                    })),
-                    Ok(false) => Ok(begun),
-                    Err(error) => Ok(Err(error)),
-                }
-            })
-        });
-        match (named, read.transpose()?.flatten()) {
-            (Some(NamedCheckpoint::Path(_)), Some((_, begun))) => begun,
-            (_, Some((path, begun))) => {
-                note(&format!("resuming from {}", path.display()));
                 begun
             }
-            (_, None) => {
+            None => {
                 if named.is_some() {
                     note(&format!(
                         "note: there is no checkpoint of this program under {}: starting from the beginning",

@@ -3,7 +3,7 @@
 //! `fit/checkpoints.rs` starts the jobs; `fulmen-checkpoint` has the format of checkpoints.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
@@ -15,6 +15,7 @@ use fulmen_tensor::{
     Argument, Block, Compiled, DeviceArray, DevicePart, Literal, Runtime, TensorType,
 };
 
+use super::agreement::not_shared;
 use super::{OpenStore, store_and_name};
 use crate::console::note;
 use crate::hooks::actions::{CheckpointRole, Save};
@@ -246,9 +247,11 @@ impl SaveJob {
     /// the manifest.
     fn save(&self, save: &Save, run: Run) -> Result<()> {
         let (store, name) = store_and_name(&*self.open, &save.path)?;
+        let folder = PathBuf::from(store.describe(&name));
         let writer = CheckpointWriter::new(store, &name).map_err(Error::checkpoint_file)?;
         let shard = self.write_shard(&writer, save.weights_only);
-        let commit = |shards| writer.commit(run, shards).map(drop).map_err(Error::checkpoint_file);
+        let commit =
+            |shards| writer.clone().commit(run, shards).map(drop).map_err(Error::checkpoint_file);
         let Some(process_group) = &self.process_group else {
             return commit(shard?.into_iter().collect());
         };
@@ -262,7 +265,8 @@ impl SaveJob {
                 serde_json::from_str::<Option<WrittenShard>>(text).map_err(|e| e.to_string())
             };
             let shards: Vec<_> = shards.iter().map(read).collect::<Result<_, _>>()?;
-            committed = commit(shards.into_iter().flatten().collect());
+            committed = check_shared(&writer, &shards, process_group, &folder)
+                .and_then(|()| commit(shards.into_iter().flatten().collect()));
             committed.as_ref().map(|()| "saved".to_owned()).map_err(Error::to_string)
         })?;
         shard.and(committed)?;
@@ -352,6 +356,25 @@ impl SaveJob {
             }
         }
         Ok(())
+    }
+}
+
+/// Checks that this process sees the shards of all processes. `folder` is where they are.
+fn check_shared(
+    writer: &CheckpointWriter,
+    shards: &[Option<WrittenShard>],
+    process_group: &ProcessGroup,
+    folder: &Path,
+) -> Result<()> {
+    let missing = || writer.first_missing(shards).map_err(Error::checkpoint_file);
+    // Another host's file may appear late.
+    process_group.wait_for_file(|| missing().is_ok_and(|process| process.is_none()))?;
+    match missing()? {
+        None => Ok(()),
+        Some(process) => {
+            let what = "the file that was written by";
+            Err(not_shared(process_group, folder, what, 0, process))
+        }
     }
 }
 

@@ -42,7 +42,7 @@ pub(super) fn set_up<'a>(
     (session.record.best_checkpoint, session.record.last_checkpoint) = (None, None);
     let config = session.config()?;
     let (start, prepared) =
-        ResumePoint::find(&config.options, session.process_group.as_ref(), |start| {
+        ResumePoint::find("fit", &config.options, session.process_group.as_ref(), |start| {
             let reloaded =
                 dataloader_reload::reloaded_loader(module, &config, start.position.epoch)?;
             let prepared = trace_fit(

@@ -14,15 +14,17 @@ use parking_lot::Mutex;
 use crate::console::note;
 use crate::options::lightning_names::replacement_for;
 use crate::options::nearest_name::nearest_name;
+use crate::process_group::file_timeout;
 use crate::{Error, Options, Result, TrainerArgs};
 
 const PREFIX: &str = "FULMEN_";
 
 /// The variables that Fulmen reads in addition to those of the Trainer's options.
-const OTHERS: [&str; 20] = [
+const OTHERS: [&str; 21] = [
     "FULMEN_COMPILE_CACHE",
     "FULMEN_COMPILE_CACHE_MB",
     "FULMEN_COORDINATOR",
+    "FULMEN_FILE_TIMEOUT",
     "FULMEN_HEARTBEAT_TIMEOUT",
     "FULMEN_HOSTS",
     "FULMEN_JOIN_TIMEOUT",
@@ -64,6 +66,7 @@ pub(crate) fn check() -> Result<()> {
 /// Checks the values of the variables for several processes and for object stores.
 fn check_values(env: impl Fn(&str) -> Option<OsString>) -> Result<()> {
     Timeouts::from_env(&env)?;
+    file_timeout(&env)?;
     Process::from_fulmen_env(&env).map(drop)?;
     #[cfg(feature = "cloud")]
     fulmen_checkpoint::StoreOptions::check_variables().map_err(|e| Error::option(e.to_string()))?;

@@ -5,6 +5,7 @@
 mod run_fingerprint;
 mod runtime;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Once, Weak};
@@ -32,11 +33,20 @@ const GRACE: Duration = Duration::from_secs(30);
 /// they wait without limit, because one of them may write a checkpoint for an hour.
 const NO_TIMEOUT: Duration = Duration::MAX;
 
+/// How long a process waits for a file that another one has written: longer than an NFS client keeps
+/// what it knows of a folder, which is a minute unless it is mounted otherwise.
+const FILE_TIMEOUT: Duration = Duration::from_secs(90);
+
+/// The time between two looks at such a file.
+const FILE_INTERVAL: Duration = Duration::from_millis(200);
+
 /// The processes that train together with this one.
 pub(crate) struct ProcessGroup {
     coordination: Coordination,
     /// How long a process may be silent before it counts as lost.
     heartbeat_timeout: Duration,
+    /// How long to wait for a file that another process has written.
+    file_timeout: Duration,
     /// Checks whether programs span the processes. In tests, each process runs its own.
     spans: fn(&Process, &Runtime) -> Result<()>,
     /// The number of shared values and decisions, which is the same in all processes.
@@ -54,6 +64,19 @@ pub(crate) struct ProcessGroup {
     attended: Arc<AtomicUsize>,
     /// Reports a signal that ends this process to the others.
     end_listener: Option<EndListener>,
+}
+
+/// How long to wait for a file that another process has written: `FULMEN_FILE_TIMEOUT`.
+pub(crate) fn file_timeout(env: impl Fn(&str) -> Option<OsString>) -> Result<Duration> {
+    let name = "FULMEN_FILE_TIMEOUT";
+    let Some(text) = env(name).filter(|text| !text.is_empty()) else { return Ok(FILE_TIMEOUT) };
+    let text = text.to_string_lossy();
+    let seconds = text.trim().parse().ok().and_then(|s| Duration::try_from_secs_f64(s).ok());
+    seconds.ok_or_else(|| {
+        Error::option(format!(
+            "the environment variable {name} is `{text}`; expected a number of seconds"
+        ))
+    })
 }
 
 /// The processes that this one has joined, for its next Trainer.
@@ -93,6 +116,7 @@ impl ProcessGroup {
             silence();
         }
         let timeouts = Timeouts::from_env(env)?;
+        let file_timeout = file_timeout(env)?;
         let expected = process.coordinator().to_owned();
         let coordination = Coordination::builder(process)
             .timeouts(timeouts.clone())
@@ -105,6 +129,7 @@ impl ProcessGroup {
             .on_refused(print_line)
             .join()?;
         let mut process_group = ProcessGroup::new(coordination, timeouts.heartbeat, runtime::check);
+        process_group.file_timeout = file_timeout;
         process_group.end_with_the_others();
         let process_group = Arc::new(process_group);
         *joined = Arc::downgrade(&process_group);
@@ -119,6 +144,7 @@ impl ProcessGroup {
         ProcessGroup {
             coordination,
             heartbeat_timeout,
+            file_timeout: FILE_TIMEOUT,
             spans,
             turns: AtomicU64::new(0),
             gathers: AtomicU64::new(0),
@@ -132,6 +158,12 @@ impl ProcessGroup {
 
     pub(crate) fn process(&self) -> &Process {
         self.coordination.process()
+    }
+
+    /// A process with its host, for messages.
+    pub(crate) fn describe(&self, index: usize) -> String {
+        let found = self.coordination.processes().iter().find(|process| process.index == index);
+        found.map_or_else(|| format!("process {index}"), ToString::to_string)
     }
 
     /// Opens this process's devices, as part of the devices of all processes.
@@ -270,6 +302,22 @@ impl ProcessGroup {
             std::thread::sleep(Duration::from_micros(100));
         }
         Ok(())
+    }
+
+    /// Waits until a file that another process has written is here, and returns whether it is.
+    ///
+    /// # Errors
+    /// Another process ends.
+    pub(crate) fn wait_for_file(&self, is_here: impl Fn() -> bool) -> Result<bool> {
+        let started = Instant::now();
+        while !is_here() {
+            if started.elapsed() >= self.file_timeout {
+                return Ok(false);
+            }
+            self.health()?;
+            std::thread::sleep(FILE_INTERVAL);
+        }
+        Ok(true)
     }
 
     /// If the devices failed because another process is gone, an error that names that process. The

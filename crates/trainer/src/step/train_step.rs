@@ -120,8 +120,11 @@ impl<'m> TrainStep<'m> {
     ) -> Result<TrainStep<'m>> {
         check_options(session)?;
         let config = session.config()?;
-        let (start, traced) =
-            ResumePoint::find(&config.options, session.process_group.as_ref(), |start| {
+        let (start, traced) = ResumePoint::find(
+            "train_step",
+            &config.options,
+            session.process_group.as_ref(),
+            |start| {
                 let traced = trace_fit(
                     module,
                     &config,
@@ -139,7 +142,8 @@ impl<'m> TrainStep<'m> {
                     &session.runtime,
                 )?;
                 Ok(traced)
-            })?;
+            },
+        )?;
         check_consistent(session, "train_step", module, &traced, &start)?;
         let mut step = TrainStep::new(session, module, &config, traced, start, None)?;
         step.guard = session.process_group.as_ref().map(|process_group| process_group.guard());

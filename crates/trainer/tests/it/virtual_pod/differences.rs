@@ -9,7 +9,7 @@ use fulmen_nn::Module;
 use fulmen_nn::loss::{Reduction, cross_entropy};
 use fulmen_nn::optim::Optimizer;
 use fulmen_trainer::callbacks::{EarlyStopping, Mode};
-use fulmen_trainer::{Batch, Plan, Result, StepContext, TrainingModule};
+use fulmen_trainer::{Batch, Plan, Result, Resume, StepContext, TrainingModule};
 
 use super::start;
 use crate::common::{Net, samples, trainer};
@@ -70,6 +70,7 @@ pub(super) fn member(folder: &Path) -> Result<()> {
         "accumulate" => builder.accumulate_grad_batches(2),
         "callbacks" => builder.callback(EarlyStopping::new("val_loss", Mode::Min)),
         "limit_train_batches" => builder.limit_train_batches(2),
+        "resume" => builder.resume(Resume::Auto),
         "gradient_clip_val" => builder.gradient_clip_val(0.5),
         _ => builder,
     };
@@ -153,6 +154,19 @@ fn a_process_that_launches_in_another_order_is_named() {
         assert!(ending.contains("processes 0, 2 and 3 launch `train"), "{ending}");
         assert!(ending.contains("process 1 launches `eval"), "{ending}");
         assert!(ending.contains("the same programs in the same order"), "{ending}");
+    }
+}
+
+#[test]
+fn a_process_that_alone_looks_for_a_checkpoint_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut processes = start(folder.path(), "3x1", "differences", |process| {
+        if process == 1 { vec![(DIFFERENCE, "resume".to_owned())] } else { Vec::new() }
+    });
+    for ending in processes.endings(0..3) {
+        let start = "the processes do not agree on `fit`: `checkpoint of ckpt_path and resume`: process 1 (";
+        assert!(ending.starts_with(start), "{ending}");
+        assert!(ending.contains("has the last one, the other 2 have none"), "{ending}");
     }
 }
 

@@ -2,16 +2,20 @@
 //! or a bucket. Or they write to the bucket at once. After the loss of all hosts, others continue from
 //! there.
 
+use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
+use fulmen_checkpoint::Checkpoint;
 use fulmen_tensor::Devices;
 use fulmen_trainer::{Result, Resume, Strategy, TrainerBuilder};
 use tempfile::TempDir;
 
-#[cfg(feature = "cloud")]
-use super::checkpoints;
-use super::{count, start};
+use super::{checkpoints, count, start};
 #[cfg(feature = "cloud")]
 use crate::checkpoint_locations::run_with_bucket;
 #[cfg(feature = "cloud")]
@@ -24,6 +28,15 @@ const TO: &str = "FULMEN_TEST_TO";
 
 /// Set if the hosts write there at once, not to a folder from which it is copied.
 const DIRECTLY: &str = "FULMEN_TEST_DIRECTLY";
+
+/// How many seconds a process waits for the file of another one.
+const FILE_TIMEOUT: &str = "FULMEN_FILE_TIMEOUT";
+
+/// Long enough for folders that are shared, since no file appears late there.
+const SHORT: &str = "0.5";
+
+/// Long enough for files that appear late.
+const LONG: &str = "200";
 
 /// The folder of a process's disk.
 const DISK: &str = "FULMEN_TEST_DISK";
@@ -62,7 +75,7 @@ fn endings(
     disk: fn(usize) -> String,
 ) -> Vec<String> {
     let mut processes = start(folder, shape, &format!("locations: {epochs}"), |process| {
-        vec![(TO, to.to_owned()), (DISK, disk(process))]
+        vec![(TO, to.to_owned()), (DISK, disk(process)), (FILE_TIMEOUT, SHORT.to_owned())]
     });
     processes.endings(0..count(shape))
 }
@@ -148,10 +161,170 @@ fn hosts_continue_from_the_copies_of_what_lost_hosts_wrote() {
 fn a_local_folder_that_each_host_has_for_itself_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let to = folder.path().join("to");
-    let disk = |process| format!("disk_{process}");
-    for ending in endings(folder.path(), to.to_str().unwrap(), "2x1", 1, disk) {
-        assert!(ending.contains("the shard shard_1.safetensors is missing"), "{ending}");
-        assert!(ending.contains("the folder must be one that all processes see"), "{ending}");
+    for ending in endings(folder.path(), to.to_str().unwrap(), "2x1", 1, own_disk) {
+        assert!(
+            ending.contains("does not see the file that was written by process 1 (")
+                && ending.contains("local/last: process 0 ("),
+            "{ending}"
+        );
         assert!(!ending.contains("damaged"), "{ending}");
+    }
+}
+
+/// The process of a pod without `checkpoint_dir`. Its root folder is below its disk.
+pub(super) fn root_member(folder: &Path, strategy: &str) -> Result<()> {
+    let disk = folder.join(std::env::var(DISK).unwrap());
+    fs::create_dir_all(&disk).unwrap();
+    std::env::set_current_dir(&disk).unwrap();
+    let strategy = if strategy == "fsdp" { Strategy::Fsdp } else { Strategy::Ddp };
+    let record = Record::default();
+    let builder = trainer(Path::new("runs")).resume(Resume::Auto).max_epochs(2);
+    let builder = builder.strategy(strategy).log_every_n_steps(1).callback(record.clone());
+    builder.build()?.fit(&Net::new(), &train_loader(40, DROP_LAST), None)?;
+    say(format!("ended after {} steps", record.bits("train_loss").len()));
+    Ok(())
+}
+
+/// Trains with a root folder on each process's disk, and returns how the processes end.
+fn root_endings(folder: &Path, strategy: &str, file_timeout: &str) -> Vec<String> {
+    let mut processes = start(folder, "2x1", &format!("root: {strategy}"), |process| {
+        vec![(DISK, own_disk(process)), (FILE_TIMEOUT, file_timeout.to_owned())]
+    });
+    processes.endings(0..2)
+}
+
+/// A folder of each process.
+fn own_disk(process: usize) -> String {
+    format!("disk_{process}")
+}
+
+#[test]
+fn a_root_folder_that_each_host_has_for_itself_is_an_error_at_the_first_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    for ending in root_endings(folder.path(), "fsdp", SHORT) {
+        assert!(ending.contains("runs/version_0/checkpoints/last: process 0 ("), "{ending}");
+        assert!(
+            ending.contains("does not see the file that was written by process 1 (")
+                && ending.contains("this folder is not shared by their hosts")
+                && ending.contains("(default_root_dir, checkpoint_dir or checkpoint_local)"),
+            "{ending}"
+        );
+    }
+    for disk in ["disk_0", "disk_1"] {
+        let last = folder.path().join(disk).join("runs/version_0/checkpoints/last");
+        assert!(!files(&last).iter().any(|file| file == "manifest.json"), "{last:?}");
+    }
+}
+
+/// Writes a whole checkpoint to the disk of this process.
+fn save_on(folder: &Path, process: usize) {
+    let root = folder.join(own_disk(process)).join("runs");
+    fit(trainer(&root).devices(Devices::from(2)), 1).unwrap();
+}
+
+#[test]
+fn a_checkpoint_that_only_some_hosts_see_is_an_error_at_a_resume() {
+    for process in [0, 1] {
+        let folder = tempfile::tempdir().unwrap();
+        save_on(folder.path(), process);
+        let other = 1 - process;
+        for ending in root_endings(folder.path(), "fsdp", SHORT) {
+            let start = "checkpoint runs/version_0/checkpoints/last: process";
+            assert!(ending.starts_with(&format!("{start} {other} (")), "{ending}");
+            let seen = format!("this checkpoint, which is seen by process {process} (");
+            assert!(ending.contains(&seen), "{ending}");
+            assert!(ending.contains("this folder is not shared by their hosts"), "{ending}");
+        }
+    }
+}
+
+/// Copies the files of a folder that another one lacks to that one, each a while after it appeared, until
+/// this is dropped. So does a network file system, as another host sees it.
+struct LateCopies {
+    stopped: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl LateCopies {
+    fn start(from: PathBuf, to: PathBuf, late: Duration) -> LateCopies {
+        let stopped = Arc::new(AtomicBool::new(false));
+        let is_stopped = stopped.clone();
+        let copy = move || {
+            let mut copied = BTreeSet::new();
+            while !is_stopped.load(Ordering::Relaxed) {
+                thread::sleep(Duration::from_millis(20));
+                let new = tree(&from).into_iter().filter(|file| copied.insert(file.clone()));
+                let new: Vec<PathBuf> = new.collect();
+                if !new.is_empty() {
+                    thread::sleep(late);
+                }
+                for file in new {
+                    let target = to.join(&file);
+                    if target.exists() {
+                        continue;
+                    }
+                    fs::create_dir_all(target.parent().unwrap()).unwrap();
+                    let part = target.with_extension("part");
+                    // The program may have removed it.
+                    if fs::copy(from.join(&file), &part).is_ok() {
+                        fs::rename(part, target).unwrap();
+                    }
+                }
+            }
+        };
+        LateCopies { stopped, thread: Some(thread::spawn(copy)) }
+    }
+}
+
+impl Drop for LateCopies {
+    fn drop(&mut self) {
+        self.stopped.store(true, Ordering::Relaxed);
+        let ended = self.thread.take().unwrap().join();
+        assert!(ended.is_ok() || thread::panicking());
+    }
+}
+
+/// The shards and manifests below a folder.
+fn tree(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders = vec![PathBuf::new()];
+    while let Some(name) = folders.pop() {
+        let Ok(entries) = fs::read_dir(folder.join(&name)) else { continue };
+        for entry in entries.flatten() {
+            let path = name.join(entry.file_name());
+            if folder.join(&path).is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|e| e == "safetensors" || e == "json") {
+                found.push(path);
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn a_shard_that_process_0_sees_late_is_part_of_the_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    let [to, from] = [0, 1].map(|process| folder.path().join(own_disk(process)).join("runs"));
+    let copies = LateCopies::start(from, to.clone(), Duration::from_millis(500));
+    assert_eq!(root_endings(folder.path(), "fsdp", LONG), ["after 10 steps"; 2]);
+    drop(copies);
+    let last = checkpoints(&to).into_iter().find(|path| path.ends_with("last")).unwrap();
+    assert!(Checkpoint::open_folder(&last).is_ok());
+}
+
+#[test]
+fn a_checkpoint_that_another_process_sees_late_is_resumed_from() {
+    for process in [0, 1] {
+        let folder = tempfile::tempdir().unwrap();
+        save_on(folder.path(), process);
+        let disks = [0, 1].map(|process| folder.path().join(own_disk(process)).join("runs"));
+        let [seen, unseen] = [process, 1 - process].map(|process| disks[process].clone());
+        // The processes look for it before this time, unless they start very slowly.
+        let copies = LateCopies::start(seen.clone(), unseen.clone(), Duration::from_secs(3));
+        let others = LateCopies::start(unseen, seen, Duration::ZERO);
+        let endings = root_endings(folder.path(), "ddp", LONG);
+        drop([copies, others]);
+        assert_eq!(endings, ["after 5 steps"; 2]);
     }
 }

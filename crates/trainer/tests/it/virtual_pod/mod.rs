@@ -42,6 +42,7 @@ fn member() {
         ("measurements", _) => Some(measurements::member(folder)),
         ("outside", point) => preemption::outside(folder, point),
         ("preemption", _) => preemption::member(folder),
+        ("root", strategy) => Some(locations::root_member(folder, strategy)),
         ("reshard", epoch) => Some(resharding::member(folder, epoch)),
         _ => None,
     };
