@@ -401,6 +401,26 @@ mod tests {
     }
 
     #[test]
+    fn code_that_arrives_damaged_is_not_loaded() {
+        let code = Code { bytes: vec![7; PART_BYTES + 1], time: None };
+        let announced = Announced::new(&code);
+        for (arrival, expected) in
+            [(Arrival::Whole, Some(code.bytes.clone())), (Arrival::Damaged, None)]
+        {
+            let shared = Arc::new(Shared {
+                values: Mutex::default(),
+                changed: Condvar::new(),
+                arrived: Barrier::new(1),
+            });
+            let store = Arc::new(Store { shared, arrival });
+            let peers = Peers { index: 1, count: 2, local: (1, 2), store };
+            let turn = Turn { peers: &peers, key: "program".into() };
+            turn.share(&code.bytes).unwrap();
+            assert!(turn.receive(&announced).unwrap() == expected);
+        }
+    }
+
+    #[test]
     fn an_announcement_is_read_as_it_was_written() {
         for time in [None, Some(Duration::from_millis(1234))] {
             let code = Code { bytes: vec![7; PART_BYTES + 1], time };
