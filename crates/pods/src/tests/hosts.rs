@@ -26,8 +26,11 @@ const TIMEOUT: Duration = Duration::from_secs(300);
 /// their home directories, which hide no file of this machine.
 pub(crate) struct Hosts {
     folder: TempDir,
-    bridge: String,
+    /// Begins the names of the namespaces and cables.
+    prefix: String,
     hosts: Vec<Host>,
+    /// The last field: the hosts leave their network before another test takes it.
+    network: Network,
 }
 
 struct Host {
@@ -48,6 +51,67 @@ pub(crate) fn wait_until(what: &str, done: impl Fn() -> bool) {
         assert!(Instant::now() < end, "waited in vain: {what}");
         thread::sleep(Duration::from_millis(50));
     }
+}
+
+/// One of the networks of the addresses for benchmarks, 198.18.0.0/15, with its bridge.
+struct Network {
+    number: usize,
+}
+
+impl Network {
+    const COUNT: usize = 512;
+
+    /// Takes the first network from this number on that no other test has, in this process or in
+    /// another one.
+    fn take(first: usize) -> Network {
+        let mut numbers = first..first + Network::COUNT;
+        let taken = numbers.find_map(|number| Network::create(number % Network::COUNT));
+        taken.expect("a free network; `ip link` shows those in use: ftest0, ftest1, …")
+    }
+
+    /// Creates the bridge; `None` if there is one. The system creates a name only once.
+    fn create(number: usize) -> Option<Network> {
+        let bridge = format!("ftest{number}");
+        let command = ["link", "add", &bridge, "type", "bridge"];
+        let output = Command::new("ip").args(command).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        if error.contains("File exists") {
+            return None;
+        }
+        assert!(output.status.success(), "ip link add {bridge}: {error}");
+        let network = Network { number };
+        let net = network.addresses();
+        shell(&format!("ip addr add {net}.254/24 dev {bridge}; ip link set {bridge} up"));
+        Some(network)
+    }
+
+    fn bridge(&self) -> String {
+        format!("ftest{}", self.number)
+    }
+
+    /// The first three numbers of the addresses.
+    fn addresses(&self) -> String {
+        format!("198.{}.{}", 18 + self.number / 256, self.number % 256)
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["link", "del", &self.bridge()]).status();
+    }
+}
+
+#[test]
+#[ignore = "needs root: cargo test -p fulmen-pods -- --include-ignored"]
+fn two_tests_never_have_the_same_network() {
+    let first = std::process::id() as usize * 16 + 15;
+    let take = |_| thread::spawn(move || Network::take(first));
+    let threads: Vec<_> = (0..8).map(take).collect();
+    let networks: Vec<Network> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+    let mut addresses: Vec<String> = networks.iter().map(Network::addresses).collect();
+    addresses.sort();
+    addresses.dedup();
+    assert_eq!(addresses.len(), 8);
 }
 
 /// The peculiarities of a host.
@@ -71,17 +135,15 @@ impl Hosts {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let pid = std::process::id() as usize;
-        // The addresses for benchmarks, 198.18.0.0/15: 512 networks.
-        let number = (pid * 16 + count) % 512;
-        let net = format!("198.{}.{}", 18 + number / 256, number % 256);
-        let bridge = format!("fp{pid}b{count}");
+        let network = Network::take(pid * 16 + count);
+        let net = network.addresses();
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().display().to_string();
         shell(&format!(
-            "ssh-keygen -q -t ed25519 -N '' -f {path}/host_key; ssh-keygen -q -t ed25519 -N '' -f {path}/client_key
-             ip link add {bridge} type bridge; ip addr add {net}.254/24 dev {bridge}; ip link set {bridge} up"
+            "ssh-keygen -q -t ed25519 -N '' -f {path}/host_key; ssh-keygen -q -t ed25519 -N '' -f {path}/client_key"
         ));
-        let mut hosts = Hosts { folder, bridge, hosts: Vec::new() };
+        let prefix = format!("fp{pid}b{count}");
+        let mut hosts = Hosts { folder, prefix, hosts: Vec::new(), network };
         hosts.create_home();
         let key = fs::read_to_string(format!("{path}/host_key.pub")).unwrap();
         let mut config = String::new();
@@ -122,9 +184,10 @@ impl Hosts {
 
     fn add(&mut self, kind: Kind, index: usize, address: &str, size: &str) {
         let path = self.folder.path().display().to_string();
-        let bridge = &self.bridge;
-        let namespace = format!("{bridge}n{index}");
-        let veth = format!("{bridge}v{index}");
+        let bridge = self.network.bridge();
+        let prefix = &self.prefix;
+        let namespace = format!("{prefix}n{index}");
+        let veth = format!("{prefix}v{index}");
         let bin = self.bin(index);
         fs::create_dir(&bin).unwrap();
         let config = format!("{path}/sshd_config{index}");
@@ -357,11 +420,10 @@ impl Drop for Hosts {
             // Undelivered packets keep a deleted namespace alive for minutes, and with it the
             // namespace's end of the cable.
             let _ = Command::new("ip")
-                .args(["link", "del", &format!("{}v{index}", self.bridge)])
+                .args(["link", "del", &format!("{}v{index}", self.prefix)])
                 .status();
             let _ = Command::new("ip").args(["netns", "del", &host.namespace]).status();
         }
-        let _ = Command::new("ip").args(["link", "del", &self.bridge]).status();
         if thread::panicking() {
             eprintln!("{}", fs::read_to_string(self.shared("sshd.log")).unwrap_or_default());
         }
