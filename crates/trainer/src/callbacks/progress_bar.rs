@@ -20,6 +20,9 @@ use crate::{Actions, Error, FitSummary, LogPoint, Plan, Predicted, Sink, TrainSt
 /// Time between two step lines in the log of the run.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
+/// The minimum time between two questions of steps whether there is a terminal again.
+const ASK_INTERVAL: Duration = Duration::from_millis(100);
+
 /// Shows the progress of training. Its numbers come from log points that have arrived; it reads
 /// nothing from the device.
 ///
@@ -38,6 +41,8 @@ pub struct ProgressBar {
     rates: Option<Rates>,
     /// When the last step line was written to the log of the run.
     logged: Option<Instant>,
+    /// When a step without a bar last asked whether there is a terminal.
+    asked: Option<Instant>,
     compiling: Option<CompileNotice>,
 }
 
@@ -85,6 +90,7 @@ impl Default for ProgressBar {
             throughput: Throughput::default(),
             rates: None,
             logged: None,
+            asked: None,
             compiling: None,
         }
     }
@@ -101,6 +107,15 @@ impl ProgressBar {
             Some(bar) => bar.suspend(|| print_line(text)),
             None => print_line(text),
         }
+    }
+
+    /// Whether a step without a bar should try to show one. Most steps need not ask the system.
+    fn may_show(&mut self) -> bool {
+        if self.asked.is_some_and(|asked| asked.elapsed() < ASK_INTERVAL) {
+            return false;
+        }
+        self.asked = Some(Instant::now());
+        is_terminal()
     }
 
     /// The title of the epoch with this index: `Epoch 3/10`.
@@ -310,10 +325,10 @@ impl Callback for ProgressBar {
     fn on_train_batch_end(&mut self, progress: &Progress, _: &mut Actions) {
         self.throughput.on_train_batch_end(progress);
         self.training = Some(*progress);
-        match &self.bar {
-            Some(bar) => bar.set_position(progress.batch),
-            None if !is_terminal() => {}
-            None => self.show(self.epoch_title(progress.epoch), progress.batch, progress.batches),
+        if let Some(bar) = &self.bar {
+            bar.set_position(progress.batch);
+        } else if self.may_show() {
+            self.show(self.epoch_title(progress.epoch), progress.batch, progress.batches);
         }
     }
 
