@@ -307,13 +307,13 @@ fn a_process_whose_devices_fail_names_the_process_that_died() {
     let program = this_program();
     // A detached run does not end the others.
     let run = ["run", "--virtual", "2x2", "--detach", "--env", "DEVICES=auto", "--env", "KILLED=1"];
-    let timeout = ["--env", "FULMEN_HEARTBEAT_TIMEOUT=2", "--", &program];
+    let timeout = ["--env", "FULMEN_HEARTBEAT_TIMEOUT=5", "--", &program];
     user.check(&[&run[..], &timeout, &MEMBER].concat(), 0);
     let text = user.check(&["logs", "--follow"], 137);
     let error = text.lines().find(|line| line.starts_with("[worker 0] called `Result::unwrap()`"));
     let error = error.unwrap_or_else(|| panic!("{text}"));
     assert!(
-        error.contains("process 1 (") && error.contains("has not sent a heartbeat for 2 s"),
+        error.contains("process 1 (") && error.contains("has not sent a heartbeat for 5 s"),
         "{text}"
     );
 }

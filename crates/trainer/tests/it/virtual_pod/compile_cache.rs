@@ -166,15 +166,19 @@ fn all_processes_load_the_programs_of_one_file() {
 
 #[test]
 fn a_process_that_dies_while_the_others_agree_on_a_program_is_named() {
-    for killed in [0, 1] {
+    // Both pods wait at the same time, so that a busy machine has longer to send heartbeats.
+    let pods = [0, 1].map(|killed| {
         let folder = tempfile::tempdir().unwrap();
-        let mut processes = start(folder.path(), "2x1", "compile cache: killed", |process| {
-            let mut variables = vec![("FULMEN_HEARTBEAT_TIMEOUT", "3".to_owned())];
+        let processes = start(folder.path(), "2x1", "compile cache: killed", |process| {
+            let mut variables = vec![("FULMEN_HEARTBEAT_TIMEOUT", "6".to_owned())];
             if process == killed {
                 variables.push((KILLED, "1".to_owned()));
             }
             variables
         });
+        (killed, processes, folder)
+    });
+    for (killed, mut processes, _folder) in pods {
         let ending = &processes.endings([1 - killed])[0];
         let named = format!("true [{killed}] process {killed} (");
         assert!(ending.starts_with(&named), "{ending}");
