@@ -24,7 +24,12 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::sync::Arc;
 
-use arrow_array::{ArrayRef, BooleanArray, Float64Array, Int64Array, RecordBatch, StringArray};
+use arrow_array::types::Int32Type;
+use arrow_array::{
+    ArrayRef, BinaryArray, BooleanArray, FixedSizeListArray, Float64Array, Int64Array,
+    LargeListArray, ListArray, RecordBatch, StringArray, StructArray, TimestampSecondArray,
+};
+use arrow_schema::{DataType, Field};
 use fulmen_cli::statistics::{
     DatasetStatistics, FieldStatistics, ImageStatistics, NumberStatistics, statistics,
 };
@@ -224,6 +229,166 @@ fn token_files_have_lengths_and_numbers() {
     let numbers = tokens.numbers.unwrap();
     assert_eq!((numbers.count, numbers.minimum, numbers.maximum), (70_002, 3.0, 99_999.0));
     close(numbers.mean, (70_000.0 * 7.0 + 100_002.0) / 70_002.0);
+}
+
+/// The counts of a field's values.
+fn counts(field: &FieldStatistics) -> Option<Vec<(&str, u64)>> {
+    let values = field.values.as_ref()?;
+    Some(values.iter().map(|(value, count)| (value.as_str(), *count)).collect())
+}
+
+#[test]
+fn columns_of_every_type_are_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let picture = image(1);
+    let pictures: ArrayRef = Arc::new(BinaryArray::from(vec![&picture[..], &picture]));
+    let struct_of = |name: &str, array: ArrayRef| -> ArrayRef {
+        let field = Field::new(name, array.data_type().clone(), true);
+        Arc::new(StructArray::from(vec![(Arc::new(field), array)]))
+    };
+    let number: ArrayRef = Arc::new(Float64Array::from(vec![2.5, f64::NAN]));
+    let lists = [Some(vec![Some(1)]), Some(vec![Some(2), Some(3), Some(4)])];
+    let pairs = [Some(vec![Some(1), Some(2)]), Some(vec![Some(3), Some(4)])];
+    let columns: [(&str, ArrayRef); 9] = [
+        ("stored", pictures.clone()),
+        ("other", Arc::new(BinaryArray::from(vec![&b"abc"[..], b"a"]))),
+        // An image of Hugging Face's `datasets`.
+        ("media", struct_of("bytes", pictures)),
+        ("box", struct_of("width", number.clone())),
+        ("list", Arc::new(ListArray::from_iter_primitive::<Int32Type, _, _>(lists.clone()))),
+        ("large", Arc::new(LargeListArray::from_iter_primitive::<Int32Type, _, _>(lists))),
+        ("pair", Arc::new(FixedSizeListArray::from_iter_primitive::<Int32Type, _, _>(pairs, 2))),
+        ("time", Arc::new(TimestampSecondArray::from(vec![1, 2]))),
+        ("on", Arc::new(BooleanArray::from(vec![true, false]))),
+    ];
+    let batch = RecordBatch::try_from_iter(columns).unwrap();
+    let path = folder.path().join("a.arrow");
+    let file = File::create(&path).unwrap();
+    let mut writer = arrow_ipc::writer::FileWriter::try_new(file, &batch.schema()).unwrap();
+    writer.write(&batch).unwrap();
+    writer.finish().unwrap();
+
+    let found = statistics(&[path]).unwrap();
+    assert_eq!(found.samples, 2);
+    for name in ["stored", "media"] {
+        let images = field(&found, name).images.as_ref().unwrap();
+        assert_eq!((images.height.mean, images.width.mean), (3.0, 4.0), "{name}");
+    }
+    check_numbers(field(&found, "other").bytes, 2, [1.0, 3.0, 2.0, 1.0]);
+    let width = field(&found, "box.width");
+    assert_eq!((width.count, width.missing), (1, 1));
+    check_numbers(width.numbers, 1, [2.5, 2.5, 2.5, 0.0]);
+    for name in ["list", "large"] {
+        check_numbers(field(&found, name).lengths, 2, [1.0, 3.0, 2.0, 1.0]);
+    }
+    check_numbers(field(&found, "pair").lengths, 2, [2.0, 2.0, 2.0, 0.0]);
+    let time = field(&found, "time");
+    assert_eq!((time.count, time.numbers, time.bytes), (2, None, None));
+    assert_eq!(counts(field(&found, "on")), Some(vec![("false", 1), ("true", 1)]));
+}
+
+#[test]
+fn the_end_of_a_name_says_how_a_file_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    fs::write(path("a.tsv"), "x\ty,z\n1\ta\n").unwrap();
+    let found = statistics(&[path("a.tsv")]).unwrap();
+    assert_eq!(field(&found, "y,z").count, 1);
+    fs::write(path("a.ndjson"), "{\"x\": 1}\n7\n").unwrap();
+    let found = statistics(&[path("a.ndjson")]).unwrap();
+    assert_eq!((field(&found, "x").count, field(&found, "value").count), (1, 1));
+
+    // A hidden file is still being written, and one of another kind is not read.
+    fs::create_dir(path("folder")).unwrap();
+    fs::write(path("folder/.a.csv"), "hidden\n1\n").unwrap();
+    fs::write(path("folder/a.md"), "# other\n").unwrap();
+    fs::write(path("folder/b.CSV"), "x\n1\n").unwrap();
+    let found = statistics(&[path("folder")]).unwrap();
+    let names: Vec<&str> = found.fields.iter().map(|field| field.name.as_str()).collect();
+    assert_eq!((found.samples, names), (1, vec!["x"]));
+
+    // Images without folders of classes, which are all gray.
+    fs::create_dir(path("flat")).unwrap();
+    for i in [0, 4] {
+        fs::write(path(&format!("flat/{i}.png")), image(i)).unwrap();
+    }
+    let found = statistics(&[path("flat")]).unwrap();
+    assert_eq!((found.samples, found.fields.len()), (2, 1));
+    let images = field(&found, "image").images.as_ref().unwrap();
+    assert_eq!((images.mean.len(), images.standard_deviation.len()), (1, 1));
+}
+
+#[test]
+fn files_of_a_shard_are_read_by_their_kind() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.tar");
+    let write = |files: &[(&str, &[u8])]| {
+        let mut tar = tar::Builder::new(File::create(&path).unwrap());
+        for (extension, content) in files {
+            let mut header = tar::Header::new_gnu();
+            header.set_size(content.len() as u64);
+            tar.append_data(&mut header, format!("000.{extension}"), *content).unwrap();
+        }
+        tar.finish().unwrap();
+    };
+    let deep = format!("{}1{}", "{\"a\":".repeat(10), "}".repeat(10));
+    write(&[("json", deep.as_bytes()), ("bin", &[0; 12])]);
+    let found = statistics(&[&path]).unwrap();
+    // What is nested deeper than eight objects is counted by its size.
+    let names: Vec<&str> = found.fields.iter().map(|field| field.name.as_str()).collect();
+    assert_eq!(names, ["bin", "json.a.a.a.a.a.a.a.a"]);
+    check_numbers(found.fields[0].bytes, 1, [12.0, 12.0, 12.0, 0.0]);
+    check_numbers(found.fields[1].bytes, 1, [13.0, 13.0, 13.0, 0.0]);
+
+    write(&[("json", b"{")]);
+    let error = statistics(&[&path]).unwrap_err().to_string();
+    assert!(error.contains("a.tar: 000.json: EOF"), "{error}");
+    for extension in ["txt", "cls"] {
+        write(&[(extension, &[0xff])]);
+        let error = statistics(&[&path]).unwrap_err().to_string();
+        assert!(error.contains(&format!("000.{extension}: it is not text")), "{error}");
+    }
+}
+
+#[test]
+fn only_few_and_short_values_are_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let found = |lines: &mut dyn Iterator<Item = String>| {
+        let path = folder.path().join("a.jsonl");
+        fs::write(&path, lines.collect::<String>()).unwrap();
+        statistics(&[path]).unwrap()
+    };
+    let values = |found: &DatasetStatistics| field(found, "value").values.as_ref().map(|v| v.len());
+    assert_eq!(values(&found(&mut (0..1000).map(|n| format!("{n}\n")))), Some(1000));
+    assert_eq!(values(&found(&mut (0..1001).map(|n| format!("{n}\n")))), None);
+    let text = |length: usize| std::iter::once(format!("\"{}\"\n", "a".repeat(length)));
+    assert_eq!(values(&found(&mut text(100))), Some(1));
+    assert_eq!(values(&found(&mut text(101))), None);
+
+    // Many values are printed as a range of counts, and values that are all different not at all.
+    let found_text = |lines: &mut dyn Iterator<Item = String>| found(lines).to_string();
+    let many = found_text(&mut (0..50).map(|n| format!("{}\n", n % 21)));
+    assert!(many.ends_with("\n  values: 21 different ones, with 2 to 3 samples each"), "{many}");
+    let few = found_text(&mut (0..40).map(|n| format!("{}\n", n % 20)));
+    assert!(few.contains("\n  values: 0: 2, 1: 2, 10: 2, "), "{few}");
+    let different = found_text(&mut (0..5).map(|n| format!("{n}\n")));
+    assert!(!different.contains("values: "), "{different}");
+}
+
+#[test]
+fn images_are_printed_with_their_sizes_and_pixels() {
+    let folder = tempfile::tempdir().unwrap();
+    for i in 0..4 {
+        fs::write(folder.path().join(format!("{i}.png")), image(i)).unwrap();
+    }
+    let text = statistics(&[folder.path()]).unwrap().to_string();
+    let expected = "4 samples\n\
+         image: 4 values, 0 missing\n\
+         \x20 height: 2 to 4, mean 2.75, standard deviation 0.829156\n\
+         \x20 width: 3 to 6, mean 4.5, standard deviation 1.11803\n\
+         \x20 1 channel in 1 image, 3 channels in 3 images\n\
+         \x20 pixels from 0 to 1: mean ";
+    assert!(text.starts_with(expected) && text.contains("; standard deviation 0."), "{text}");
 }
 
 /// Values without types, of CSV, and those of other files are one field.
