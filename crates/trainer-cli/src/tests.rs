@@ -477,6 +477,10 @@ fn a_flag_may_have_underscores_and_lightnings_names_of_values_work() {
     assert!(invocation.common.print_config);
     assert_eq!(options(&read(&["--data_dir=a_b", "--max_epochs", "5"])).max_epochs, 5);
     assert_eq!(read(&["--data_dir=--a_b"]).app.data_dir, "--a_b", "a value is left as it is");
+    // What follows `--` is not a flag.
+    let rest = ["fit", "--data_dir", "d", "--", "--max_epochs=5"];
+    let error = message(&crate::tests::read::<Fitting>(&rest).unwrap_err());
+    assert!(error.contains("--max_epochs=5"), "{error}");
 }
 
 /// The message and the exit code of a command with wrong usage or an invalid option.

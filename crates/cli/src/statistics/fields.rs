@@ -48,6 +48,7 @@ pub struct FieldStatistics {
 pub(super) enum Value<'a> {
     Missing,
     Truth(bool),
+    /// Not NaN: that is missing.
     Number(f64),
     Text(&'a str),
     /// The name or the number of a class.
@@ -124,7 +125,6 @@ impl Field {
                 self.numbers.add(f64::from(u8::from(truth)));
                 self.values.add(if truth { "true" } else { "false" });
             }
-            Value::Number(number) if number.is_nan() => return,
             Value::Number(number) => {
                 self.numbers.add(number);
                 self.add_whole(number);

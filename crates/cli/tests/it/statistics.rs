@@ -29,7 +29,7 @@ use arrow_array::{
     ArrayRef, BinaryArray, BooleanArray, FixedSizeListArray, Float64Array, Int64Array,
     LargeListArray, ListArray, RecordBatch, StringArray, StructArray, TimestampSecondArray,
 };
-use arrow_schema::{DataType, Field};
+use arrow_schema::Field;
 use fulmen_cli::statistics::{
     DatasetStatistics, FieldStatistics, ImageStatistics, NumberStatistics, statistics,
 };
@@ -373,6 +373,22 @@ fn only_few_and_short_values_are_counted() {
     assert!(few.contains("\n  values: 0: 2, 1: 2, 10: 2, "), "{few}");
     let different = found_text(&mut (0..5).map(|n| format!("{n}\n")));
     assert!(!different.contains("values: "), "{different}");
+}
+
+/// pandas reads `NAN` and ` nan` as texts, but they are NaN to those who read the column as numbers.
+#[test]
+fn nan_is_missing_in_every_spelling() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.csv");
+    fs::write(&path, "x\n1\nNAN\n nan\n2\n+nan\n2\n").unwrap();
+    let found = statistics(&[&path]).unwrap();
+    let x = field(&found, "x");
+    assert_eq!((x.count, x.missing), (3, 3));
+    assert_eq!(counts(x), Some(vec![("1", 1), ("2", 2)]));
+    // In a column of texts it is a text.
+    fs::write(&path, "x\nab\nNAN\n").unwrap();
+    let found = statistics(&[&path]).unwrap();
+    assert_eq!((field(&found, "x").count, field(&found, "x").missing), (2, 0));
 }
 
 #[test]

@@ -249,7 +249,7 @@ fn the_commands_say_who_holds_the_tpu() {
         )),
         "{error}"
     );
-    let output = fulmen(&["kill", "--dry-run", "--json"]);
+    let output = fulmen(&["kill", "--dry_run", "--json"]);
     let plan: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(
         output.status.success() && plan["ended"].is_array() && plan["spared"].is_array(),

@@ -231,6 +231,11 @@ fn a_tpu_host_has_the_vcpus_of_its_kind() {
         v5e("0-7", Some("0-23\n")),
         "ok       Cores: the host has 24 vCPUs; a host with 1 chip of v5e has 24",
     );
+    // A container may show a list of its own.
+    check(
+        v5e("0-23", Some("0-7\n")),
+        "ok       Cores: the host has 24 vCPUs; a host with 1 chip of v5e has 24",
+    );
     check(
         v5e("0-7", Some("0-15\n")),
         "warning  Cores: the host has 16 vCPUs, and a host with 1 chip of v5e has 24",

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use clap::{Arg, Command};
+use clap::Command;
 use fulmen_durable::with_dashes;
 
 /// Writes `--dry_run` as `--dry-run`, for the flags of the subcommand that the arguments select.
@@ -21,11 +21,7 @@ pub(crate) fn accept(mut args: Vec<OsString>, command: &Command) -> Vec<OsString
 }
 
 fn has_flag(command: &Command, name: &str) -> bool {
-    let has_name = |arg: &Arg| {
-        arg.get_long() == Some(name)
-            || arg.get_all_aliases().is_some_and(|aliases| aliases.contains(&name))
-    };
-    command.get_arguments().any(has_name)
+    command.get_arguments().any(|arg| arg.get_long() == Some(name))
 }
 
 #[cfg(test)]
