@@ -121,8 +121,8 @@ impl<T, R: FnMut(&Path) -> Result<T>> Search<'_, R> {
         // If the folder is not shared, no other checkpoint will appear either.
         if is_mixed && self.unshared.is_none() {
             if Finding::of(&result) != Finding::Readable {
-                let appeared = self.process_group.wait_for_file(|| checkpoint::open(path).is_ok());
-                if let Err(error) = appeared {
+                let is_here = || checkpoint::open(path).is_ok();
+                if let Err(error) = self.process_group.wait_for_file(path, is_here) {
                     return Ok(Err(error));
                 }
                 result = (self.read)(path);
@@ -179,8 +179,8 @@ impl<T, R: FnMut(&Path) -> Result<T>> Search<'_, R> {
         let Some((process, path)) = seen.find_map(|(process, path)| Some((process, path?))) else {
             return Ok(None);
         };
-        let is_seen =
-            is_coordinator && process_group.wait_for_file(|| checkpoint::open(&path).is_ok())?;
+        let is_seen = is_coordinator
+            && process_group.wait_for_file(&path, || checkpoint::open(&path).is_ok())?;
         if !process_group.any("checkpoint that process 0 sees now", is_seen)? {
             return Err(not_shared(process_group, &path, SEEN, 0, process));
         }

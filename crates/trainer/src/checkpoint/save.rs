@@ -368,7 +368,7 @@ fn check_shared(
 ) -> Result<()> {
     let missing = || writer.first_missing(shards).map_err(Error::checkpoint_file);
     // Another host's file may appear late.
-    process_group.wait_for_file(|| missing().is_ok_and(|process| process.is_none()))?;
+    process_group.wait_for_file(folder, || missing().is_ok_and(|process| process.is_none()))?;
     match missing()? {
         None => Ok(()),
         Some(process) => {

@@ -6,7 +6,7 @@ mod run_fingerprint;
 mod runtime;
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Once, Weak};
 use std::time::{Duration, Instant};
@@ -36,6 +36,9 @@ const NO_TIMEOUT: Duration = Duration::MAX;
 /// How long a process waits for a file that another one has written: longer than an NFS client keeps
 /// what it knows of a folder, which is a minute unless it is mounted otherwise.
 const FILE_TIMEOUT: Duration = Duration::from_secs(90);
+
+/// When to say that a process waits for such a file, at the latest.
+const FILE_NOTE_AFTER: Duration = Duration::from_secs(5);
 
 /// The time between two looks at such a file.
 const FILE_INTERVAL: Duration = Duration::from_millis(200);
@@ -304,14 +307,26 @@ impl ProcessGroup {
         Ok(())
     }
 
-    /// Waits until a file that another process has written is here, and returns whether it is.
+    /// Waits until this process sees what another one has written at a path, and returns whether it
+    /// does.
     ///
     /// # Errors
     /// Another process ends.
-    pub(crate) fn wait_for_file(&self, is_here: impl Fn() -> bool) -> Result<bool> {
+    pub(crate) fn wait_for_file(&self, path: &Path, is_here: impl Fn() -> bool) -> Result<bool> {
         let started = Instant::now();
+        let mut noted = false;
         while !is_here() {
-            if started.elapsed() >= self.file_timeout {
+            let waited = started.elapsed();
+            if !noted && waited >= FILE_NOTE_AFTER.min(self.file_timeout / 2) {
+                noted = true;
+                print_line(&format!(
+                    "{} does not see yet what another process has written to {}; it waits for {} s (FULMEN_FILE_TIMEOUT)",
+                    self.describe(self.process().index()),
+                    path.display(),
+                    self.file_timeout.as_secs_f64(),
+                ));
+            }
+            if waited >= self.file_timeout {
                 return Ok(false);
             }
             self.health()?;
