@@ -1,11 +1,25 @@
 //! Checks that each public function that records an operation has a row in the catalogue, or a
-//! reason to have none.
+//! reason to have none, and a call with random arguments.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
 use crate::operations::catalogue::families;
+use crate::shape_rules::call_table::CALLS;
+
+/// Functions that are called in the call of another one.
+const CALLED_TOGETHER: [(&str, &str); 9] = [
+    ("expand", "view"),
+    ("ifft", "fft"),
+    ("rfft", "fft"),
+    ("log_softmax", "softmax"),
+    ("logsumexp", "softmax"),
+    ("std_corrected", "var_corrected"),
+    ("topk_along", "topk"),
+    ("random::fold_in", "random::fold_in_tensor"),
+    ("random::key", "random::bits"),
+];
 
 /// Public functions that return tensors but have no row, with the reason.
 const WITHOUT_A_ROW: &[(&str, &str)] = &[
@@ -165,6 +179,28 @@ fn every_public_operation_has_a_row_or_a_reason_to_have_none() {
         assert!(names.contains(name), "{name} is no longer a function ({reason})");
         assert!(!rows.contains(name), "{name} has a row, so it is not an exception ({reason})");
     }
+}
+
+#[test]
+fn every_operation_is_called_with_random_arguments() {
+    let called: BTreeSet<&str> =
+        CALLS.iter().copied().flatten().map(|(name, _)| without_module(name)).collect();
+    let together: BTreeMap<&str, &str> = CALLED_TOGETHER.iter().copied().collect();
+    let families = families();
+    let missing: Vec<&str> = families
+        .iter()
+        .flat_map(|family| &family.rows)
+        .flat_map(|row| row.methods.iter().copied())
+        .filter(|method| {
+            let call = together.get(method).unwrap_or(method);
+            !called.contains(without_module(call))
+        })
+        .collect();
+    assert!(missing.is_empty(), "these have no call in shape_rules/call_table.rs: {missing:?}");
+}
+
+fn without_module(name: &str) -> &str {
+    name.rsplit("::").next().unwrap_or(name)
 }
 
 #[test]
