@@ -23,7 +23,8 @@ while IFS='=' read -r variable file; do
   [ -n "$variable" ] && locate "$file" && export "$variable=$path"
 done <<<"$files"
 # Allocate the files now, so that a program that fills the disk can still end.
-echo "-       " >exit && echo "$named" >program && echo "$launcher" >owner && touch lease && touch log || exit 1
+echo "-       " >exit && echo "$named" >program && echo "$launcher" >owner && touch lease && touch log &&
+  head -c 4096 /dev/zero >reserve || exit 1
 offset=$(stat -c %s log)
 while IFS= read -r variable || fail "the connection was lost before the program started"; do
   [ -n "$variable" ] || break

@@ -26,5 +26,12 @@ done
 wait $child
 code=$?
 kill -KILL -- -$child 2>/dev/null
+# A full disk also keeps the program from saying why it ended. The reserve has room for one line.
+if ! why=$(LC_ALL=C cp reserve reserve.copy 2>&1); then
+  rm -f reserve reserve.copy
+  [ -n "$(tail -c 1 log)" ] && echo >>log
+  echo "${why##*: }: lines of this program may be missing, because they are kept in $PWD; free some space there" >>log
+fi
+rm -f reserve reserve.copy
 # Overwrite in place, because the disk may be full.
 printf '%-8s' $code 1<>exit

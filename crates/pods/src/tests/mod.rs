@@ -255,11 +255,14 @@ fn a_host_with_a_full_disk_or_an_older_glibc_is_named_before_anything_starts() {
         "{error}"
     );
     assert!(!error.contains("host-a") && !text.contains("started"), "{error}\n{text}");
-    // The program fills the disk when it runs. Its exit code is known nevertheless.
+    // The program fills the disk when it runs. Its exit code is known nevertheless, and that some of its
+    // output may be lost.
     let small = hosts.script(0);
     let fill = "[ $me != 1 ] && forever; cat /dev/zero >~/full; echo it is full; exit 9";
     let text = hosts.pod("run", &["--", &small, fill]).ends_with(9);
     assert!(text.contains("worker 1 (host-b) exited with code 9"), "{text}");
+    let lost = "[worker 1] No space left on device: lines of this program may be missing, because";
+    assert!(text.contains(lost), "{text}");
 
     hosts.replace(2, "getconf", "echo glibc 2.19");
     let binary = fs::canonicalize("/bin/ls").unwrap();
