@@ -13,7 +13,8 @@ use crate::retention::SHARD_EXTENSION;
 use crate::shard::{bytes_of, size_of};
 use crate::store::{Entry, Store};
 use crate::{
-    Error, LocalStore, MANIFEST, Manifest, PartEntry, Rectangle, Result, TensorEntry, open_store,
+    Error, LocalStore, MANIFEST, Manifest, PartEntry, Rectangle, Result, TensorEntry, error,
+    open_store,
 };
 
 /// The size limit of a manifest in bytes; enough for the parts of millions of tensors.
@@ -99,32 +100,32 @@ impl Checkpoint {
         if let WrongShard::Missing(file) = &problem
             && let Some(process) = other_writer(file).filter(|_| !is_address)
         {
-            return Err(Error::shard_elsewhere(folder, file, process));
+            return Err(error::shard_elsewhere(folder, file, process));
         }
-        Err(Error::damaged(format_args!("{folder}: {problem}")))
+        Err(error::damaged(format_args!("{folder}: {problem}")))
     }
 
     /// Like [`Checkpoint::open`], without a look at the shards.
     pub(crate) fn open_manifest(store: Arc<dyn Store>, name: &str) -> Result<OpenedManifest> {
         let folder = store.describe(name);
-        let entries = store.list(name).map_err(|e| Error::io("read", &folder, e))?;
+        let entries = store.list(name).map_err(|e| error::io("read", &folder, e))?;
         let length = |file: &str| {
             entries.iter().find(|entry| entry.name == file).and_then(|entry| entry.bytes)
         };
         let Some(bytes) = length(MANIFEST) else {
-            return Err(Error::not_found(format!(
+            return Err(error::not_found(format!(
                 "{folder}: there is no {MANIFEST}, so it is not a checkpoint, or it was not finished; use another one"
             )));
         };
         let file = join(name, MANIFEST);
         let location = store.describe(&file);
         if bytes > MAX_MANIFEST_BYTES {
-            return Err(Error::damaged(format_args!(
+            return Err(error::damaged(format_args!(
                 "{location}: {bytes} bytes is too large for a manifest"
             )));
         }
         let mut content = vec![0; bytes as usize];
-        store.read(&file, 0, &mut content).map_err(|e| Error::io("read", &location, e))?;
+        store.read(&file, 0, &mut content).map_err(|e| error::io("read", &location, e))?;
         let manifest = Manifest::from_bytes(&content, &location)?;
         let sha256 = hex(Sha256::digest(&content).as_ref());
         let checkpoint = Checkpoint {
@@ -153,7 +154,7 @@ impl Checkpoint {
             return Checkpoint::open(open_store(format!("{scheme}://{parent}"))?, name);
         }
         // Resolves paths such as `.`, which have no name.
-        let whole = folder.canonicalize().map_err(|e| Error::io("open", &location, e))?;
+        let whole = folder.canonicalize().map_err(|e| error::io("open", &location, e))?;
         match (whole.parent(), whole.file_name().and_then(|name| name.to_str())) {
             (Some(parent), Some(name)) if whole.is_dir() => {
                 Checkpoint::open(Arc::new(LocalStore::new(parent)), name)
@@ -194,7 +195,7 @@ impl Checkpoint {
         let reserved = size.is_some_and(|size| bytes.try_reserve_exact(size).is_ok());
         if !reserved {
             let cause = io::ErrorKind::OutOfMemory.into();
-            return Err(Error::io(
+            return Err(error::io(
                 &format!("read `{tensor}`{rectangle}"),
                 &self.store.describe(&self.name),
                 cause,
@@ -229,7 +230,7 @@ impl Checkpoint {
 
     pub(crate) fn tensor(&self, name: &str) -> Result<&TensorEntry> {
         self.manifest.tensors.get(name).ok_or_else(|| {
-            Error::not_found(format!(
+            error::not_found(format!(
                 "{}: there is no tensor `{name}` in it",
                 self.store.describe(&self.name)
             ))
@@ -270,12 +271,12 @@ impl Checkpoint {
     pub(crate) fn header(&self, file: &str) -> Result<Vec<u8>> {
         let location = self.location(file);
         let Some(shard) = self.manifest.shard(file) else {
-            return Err(Error::damaged(format_args!("{location}: not a shard of this manifest")));
+            return Err(error::damaged(format_args!("{location}: not a shard of this manifest")));
         };
         let mut header = vec![0; shard.header_bytes as usize];
         self.read_file(file, 0, &mut header)?;
         if crc32c(&header) != shard.header_crc32c {
-            return Err(Error::damaged(format_args!(
+            return Err(error::damaged(format_args!(
                 "{location}: the header does not match its checksum"
             )));
         }
@@ -290,7 +291,7 @@ impl Checkpoint {
     fn read_file(&self, file: &str, start: u64, into: &mut [u8]) -> Result<()> {
         self.store
             .read(&join(&self.name, file), start, into)
-            .map_err(|e| Error::io("read", &self.location(file), e))
+            .map_err(|e| error::io("read", &self.location(file), e))
     }
 }
 
@@ -369,7 +370,7 @@ impl<'a> Blocks<'a> {
         if !self.verified[index] {
             if part.crc32c.get(number as usize) != Some(&crc32c(block)) {
                 let first = part.start + number * BLOCK_BYTES;
-                return Err(Error::damaged(format_args!(
+                return Err(error::damaged(format_args!(
                     "{}: bytes {first} to {}, of the tensor `{}`, do not match their checksum",
                     checkpoint.location(&part.file),
                     first + block.len() as u64,

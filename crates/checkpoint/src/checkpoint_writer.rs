@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::manifest::{ShardEntry, is_plain};
 use crate::retention::{SHARD_EXTENSION, files, remove_shards};
 use crate::store::Store;
-use crate::{Error, MANIFEST, Manifest, Part, Result, Run, ShardWriter, WrittenShard};
+use crate::{Error, MANIFEST, Manifest, Part, Result, Run, ShardWriter, WrittenShard, error};
 
 /// A checkpoint that is being written. Each process has a writer for its own shards; one process
 /// commits them all.
@@ -59,7 +59,7 @@ impl CheckpointWriter {
     /// # Errors
     /// The store cannot be read.
     pub fn first_missing(&self, shards: &[Option<WrittenShard>]) -> Result<Option<usize>> {
-        let failed = |e| Error::io("read", &self.store.describe(&self.name), e);
+        let failed = |e| error::io("read", &self.store.describe(&self.name), e);
         let entries = match self.store.list(&self.name) {
             Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
             listed => listed.map_err(failed)?,
@@ -97,7 +97,7 @@ impl CheckpointWriter {
             file.write_all(&bytes)?;
             file.commit()
         };
-        write().map_err(|e| Error::io("write", &self.store.describe(&name), e))?;
+        write().map_err(|e| error::io("write", &self.store.describe(&name), e))?;
         // The checkpoint is complete. A leftover shard takes space until the next one.
         let _ = remove_shards(&*self.store, &self.name, |file| manifest.shard(file).is_none());
         Ok(manifest)

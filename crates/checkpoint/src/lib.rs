@@ -61,8 +61,9 @@ pub use checkpoint_writer::CheckpointWriter;
 pub use cloud_store::CloudStore;
 pub use copy::copy;
 pub use diff::{Difference, diff};
-pub use error::{Error, Result};
 pub use file_name::FileName;
+#[doc(inline)]
+pub use fulmen_error::{Error, Result};
 #[cfg(feature = "cloud")]
 #[doc(no_inline)]
 pub use fulmen_files::StoreOptions;

@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 use crate::header::MAX_HEADER_BYTES;
 use crate::rectangle::elements;
 use crate::shard::{WrittenShard, bytes_of, size_of};
-use crate::{Error, Rectangle, Result};
+use crate::{Error, Rectangle, Result, error};
 
 /// The name of the manifest in the folder of a checkpoint.
 pub const MANIFEST: &str = "manifest.json";
@@ -153,7 +153,7 @@ impl Manifest {
 
     /// Parses the content of a manifest file, which errors call `location`.
     pub(crate) fn from_bytes(bytes: &[u8], location: &str) -> Result<Manifest> {
-        let damaged = |reason: String| Error::damaged(format_args!("{location}: {reason}"));
+        let damaged = |reason: String| error::damaged(format_args!("{location}: {reason}"));
         let envelope: Envelope = serde_json::from_slice(bytes)
             .map_err(|e| damaged(format!("not a complete manifest ({e})")))?;
         if hex(Sha256::digest(envelope.manifest.get()).as_ref()) != envelope.sha256 {
@@ -168,7 +168,7 @@ impl Manifest {
         let Version { format_version } =
             serde_json::from_str(envelope.manifest.get()).map_err(wrong)?;
         if format_version > FORMAT_VERSION {
-            return Err(Error::newer(format!(
+            return Err(error::newer(format!(
                 "{location}: the checkpoint has format version {format_version}, and this program reads up to \
                  {FORMAT_VERSION}; use the version of Fulmen that wrote it, or a newer one"
             )));

@@ -11,7 +11,7 @@ use crate::checkpoint::join;
 use crate::retention::remove_file;
 use crate::shard::bytes_of;
 use crate::store::Store;
-use crate::{Checkpoint, Error, Part, Result, ShardWriter};
+use crate::{Checkpoint, Error, Part, Result, ShardWriter, error};
 
 /// The prefix of the names of optimizer state.
 pub const OPTIMIZER_PREFIX: &str = "optimizer/";
@@ -128,7 +128,7 @@ fn remove_unfinished_merge(to: &dyn Store, folder: &str) -> Result<()> {
         None => Unfinished { files: BTreeSet::new() },
         Some(bytes) => {
             let mut text = vec![0; bytes.min(MAX_UNFINISHED_BYTES) as usize];
-            to.read(&name, 0, &mut text).map_err(|e| Error::io("read", &to.describe(&name), e))?;
+            to.read(&name, 0, &mut text).map_err(|e| error::io("read", &to.describe(&name), e))?;
             serde_json::from_slice(&text).map_err(|e| {
                 Error::usage(format!("{}: not the list of a merge ({e})", to.describe(&name)))
             })?
@@ -158,5 +158,5 @@ fn write_file(to: &dyn Store, name: &str, bytes: &[u8]) -> Result<()> {
         file.write_all(bytes)?;
         file.commit()
     };
-    write().map_err(|e| Error::io("write", &to.describe(name), e))
+    write().map_err(|e| error::io("write", &to.describe(name), e))
 }

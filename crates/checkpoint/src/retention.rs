@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::checkpoint::join;
 use crate::store::Store;
-use crate::{Checkpoint, Error, MANIFEST, Result};
+use crate::{Checkpoint, Error, MANIFEST, Result, error};
 
 /// A folder of a store that has a manifest or looks like an unfinished checkpoint.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub fn list(store: &Arc<dyn Store>) -> Result<Vec<ListedCheckpoint>> {
     let entries = match store.list("") {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(Error::io("read", &store.describe(""), error)),
+        Err(error) => return Err(error::io("read", &store.describe(""), error)),
     };
     let folders =
         entries.into_iter().filter(|entry| entry.bytes.is_none() && !entry.name.starts_with('.'));
@@ -233,7 +233,7 @@ pub(crate) fn files(store: &dyn Store, folder: &str) -> Result<Vec<String>> {
             .map(|entry| entry.name)
             .collect()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        Err(error) => Err(Error::io("read", &store.describe(folder), error)),
+        Err(error) => Err(error::io("read", &store.describe(folder), error)),
     }
 }
 
@@ -251,7 +251,7 @@ pub(crate) fn remove_file(store: &dyn Store, folder: &str, file: &str) -> Result
     let name = join(folder, file);
     match store.remove(&name) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(Error::io("remove", &store.describe(&name), error))
+            Err(error::io("remove", &store.describe(&name), error))
         }
         _ => Ok(()),
     }

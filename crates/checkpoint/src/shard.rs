@@ -14,7 +14,7 @@ use crate::header::header;
 use crate::manifest::{BLOCK_BYTES, hex};
 use crate::rectangle::elements;
 use crate::store::{NewObject, Store};
-use crate::{Error, PartEntry, Rectangle, Result, ShardEntry, TensorEntry};
+use crate::{Error, PartEntry, Rectangle, Result, ShardEntry, TensorEntry, error};
 
 /// A part of a tensor to store in a shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -152,8 +152,8 @@ impl ShardWriter {
             entries.push((part, entry));
         }
         let mut object =
-            store.create(&name, start).map_err(|e| Error::io("write", &location, e))?;
-        object.write_all(&header).map_err(|e| Error::io("write", &location, e))?;
+            store.create(&name, start).map_err(|e| error::io("write", &location, e))?;
+        object.write_all(&header).map_err(|e| error::io("write", &location, e))?;
         let mut sha256 = Sha256::new();
         sha256.update(&header);
         let entry = ShardEntry {
@@ -203,7 +203,7 @@ impl ShardWriter {
             append_checksums(&mut entry.crc32c, *written, bytes);
             Ok(())
         });
-        result.map_err(|e| Error::io("write", &self.location, e))?;
+        result.map_err(|e| error::io("write", &self.location, e))?;
         self.written += bytes.len() as u64;
         self.skip_complete_parts();
         Ok(())
@@ -229,7 +229,7 @@ impl ShardWriter {
                 self.location, self.written
             )));
         }
-        self.file.commit().map_err(|e| Error::io("write", &self.location, e))?;
+        self.file.commit().map_err(|e| error::io("write", &self.location, e))?;
         self.entry.sha256 = hex(self.sha256.finalize().as_ref());
         let mut tensors: BTreeMap<String, TensorEntry> = BTreeMap::new();
         for (Part { name, dtype, shape, .. }, entry) in self.parts {

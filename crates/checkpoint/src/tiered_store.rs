@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::copy::copy_while;
 use crate::retention::{list, remove, remove_shards};
 use crate::store::{Entry, NewObject, Store};
-use crate::{Checkpoint, Error, MANIFEST, Manifest, Result};
+use crate::{Checkpoint, Error, MANIFEST, Manifest, Result, error};
 
 /// The delay after failed attempts doubles from this one up to `MAX_RETRY_DELAY`.
 const MIN_RETRY_DELAY: Duration = Duration::from_secs(1);
@@ -322,7 +322,7 @@ impl Store for TieredStore {
                     state.failure.clone().unwrap_or_else(|| "the copy takes longer".into());
                 let near = self.shared.near.describe("");
                 let far = self.shared.far.describe("");
-                return Err(Error::timeout(format!(
+                return Err(error::timeout(format!(
                     "{far}: the last checkpoints were not copied there within {grace:?}: {reason}; they are in {near}: copy \
                      them from there, or start the run again with the same options"
                 )));

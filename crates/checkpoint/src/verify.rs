@@ -4,7 +4,7 @@ use sha2::{Digest, Sha256};
 
 use crate::checkpoint::Blocks;
 use crate::manifest::hex;
-use crate::{Checkpoint, Error, Result, ShardEntry};
+use crate::{Checkpoint, Error, Result, ShardEntry, error};
 
 /// Compares every byte with its checksums and returns everything that is damaged; empty if the
 /// checkpoint is intact.
@@ -49,7 +49,7 @@ fn verify_shard(checkpoint: &Checkpoint, shard: &ShardEntry) -> Vec<Error> {
     if damaged.is_empty() && hex(hash.finalize().as_ref()) != shard.sha256 {
         let location = checkpoint.location(&shard.file);
         damaged
-            .push(Error::damaged(format_args!("{location}: the file does not match its SHA-256")));
+            .push(error::damaged(format_args!("{location}: the file does not match its SHA-256")));
     }
     damaged
 }

@@ -8,7 +8,7 @@ mod launcher;
 use std::ffi::OsString;
 use std::fmt;
 
-use crate::{Error, Process, Result};
+use crate::{Error, Process, Result, error};
 
 /// The port of process 0 when only its host is known. It follows the ports of libtpu, 8471 to 8478.
 pub const DEFAULT_PORT: u16 = 8482;
@@ -111,7 +111,7 @@ impl Environment<'_> {
             None => process,
         };
         let token_error = |what: &dyn fmt::Display| {
-            Error::usage(format!("the environment variable {RUN_TOKEN}: {what}"))
+            error::usage(format!("the environment variable {RUN_TOKEN}: {what}"))
         };
         // Unlike other variables, the token is never shown.
         match (self.0)(RUN_TOKEN).map(OsString::into_string) {
@@ -149,7 +149,7 @@ impl Environment<'_> {
         .collect();
         let Some(first) = set_names.first() else { return Ok(None) };
         let missing = |name: &str, expected: &str| {
-            Error::usage(format!(
+            error::usage(format!(
                 "the environment variable {name} is not set though {first} is; expected {expected} (or none of \
                  {COORDINATOR}, {PROCESS_ID} and {NUM_PROCESSES} for a single process)"
             ))
@@ -166,7 +166,7 @@ impl Environment<'_> {
         }
         Process::new(index, count, &coordinator)
             .map(Some)
-            .map_err(|e| Error::usage(format!("the environment variable {COORDINATOR}: {e}")))
+            .map_err(|e| error::usage(format!("the environment variable {COORDINATOR}: {e}")))
     }
 
     fn libtpu_process(&self) -> Result<Option<Process>> {
@@ -179,7 +179,7 @@ impl Environment<'_> {
         }
         let coordinator = launcher::address(&hosts[0], DEFAULT_PORT);
         let process = Process::new(index, hosts.len(), coordinator).map_err(|e| {
-            Error::usage(format!("the host of process 0, from libtpu's variables: {e}"))
+            error::usage(format!("the host of process 0, from libtpu's variables: {e}"))
         })?;
         Ok(Some(process.with_hosts(hosts)))
     }
@@ -191,10 +191,10 @@ impl Environment<'_> {
         const LIST: &str = "TPU_PROCESS_ADDRESSES";
         let Some(path) = self.text(FILE)? else { return Ok(self.text(LIST)?.map(|it| (LIST, it))) };
         let list = std::fs::read_to_string(&path).map_err(|e| {
-            Error::usage(format!("the environment variable {FILE}: cannot read {path}: {e}"))
+            error::usage(format!("the environment variable {FILE}: cannot read {path}: {e}"))
         })?;
         if list.trim().is_empty() {
-            return Err(Error::usage(format!(
+            return Err(error::usage(format!(
                 "the environment variable {FILE}: {path} is empty; expected the host:port of every process, separated by \
                  commas"
             )));
@@ -236,14 +236,14 @@ impl Environment<'_> {
         let (id_name, index) = match (index, hosts.len()) {
             (None, 0 | 1) => return Ok(None),
             (None, count) => {
-                return Err(Error::usage(format!(
+                return Err(error::usage(format!(
                     "the environment variable {hosts_name} names {count} hosts, but {id_name} is not set; expected \
                      {expected} to {}",
                     count - 1
                 )));
             }
             (Some((name, _)), 0) => {
-                return Err(Error::usage(format!(
+                return Err(error::usage(format!(
                     "the environment variable {name} is set, but {hosts_name} is not; expected the names of all \
                      hosts, separated by commas (unset {name} for a single process)"
                 )));
@@ -251,7 +251,7 @@ impl Environment<'_> {
             (Some(index), _) => index,
         };
         if let Some(empty) = hosts.iter().position(String::is_empty) {
-            return Err(Error::usage(format!(
+            return Err(error::usage(format!(
                 "the environment variable {hosts_name} has no name at index {empty}; expected names separated by commas"
             )));
         }
@@ -293,7 +293,7 @@ impl Environment<'_> {
         let expected_count = "the number of slices, at least 1";
         let expected_index = "the index of this slice, from 0";
         let missing = |name: &str, related: &str, expected: &str| {
-            Error::usage(format!(
+            error::usage(format!(
                 "the environment variable {name} is not set though {related} is; expected {expected}"
             ))
         };
@@ -322,12 +322,12 @@ impl Environment<'_> {
         let coordinator = launcher::address(launcher::host(&address), DEFAULT_PORT);
         Process::new(slice * of_each + index, count.saturating_mul(of_each), coordinator)
             .map(Some)
-            .map_err(|e| Error::usage(format!("the environment variable {ADDRESS}: {e}")))
+            .map_err(|e| error::usage(format!("the environment variable {ADDRESS}: {e}")))
     }
 }
 
 fn invalid(name: &str, value: &str, expected: &str) -> Error {
-    Error::usage(format!("the environment variable {name} is `{value}`; expected {expected}"))
+    error::usage(format!("the environment variable {name} is `{value}`; expected {expected}"))
 }
 
 #[cfg(test)]

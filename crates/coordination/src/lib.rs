@@ -59,7 +59,8 @@ mod timeouts;
 mod token;
 
 pub use environment::DEFAULT_PORT;
-pub use error::{Error, Result};
+#[doc(inline)]
+pub use fulmen_error::{Error, Result};
 #[cfg(feature = "grpc")]
 pub use grpc::{Builder, Coordination, Halt, MetadataAnswer, MetadataServer, on_preemption};
 pub use process::{Process, ProcessInfo};

@@ -6,7 +6,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use crate::token::Token;
-use crate::{Error, Result};
+use crate::{Result, error};
 
 /// The maximum number of processes, more than any cluster has. A larger count is a mistake, and
 /// must not cost memory.
@@ -50,19 +50,19 @@ impl Process {
     pub fn new(index: usize, count: usize, coordinator: impl Into<String>) -> Result<Process> {
         let coordinator = coordinator.into();
         if count == 0 || count > MAX_PROCESSES {
-            return Err(Error::usage(format!(
+            return Err(error::usage(format!(
                 "{count} processes are not possible; expected 1 to {MAX_PROCESSES}"
             )));
         }
         if index >= count {
-            return Err(Error::usage(format!(
+            return Err(error::usage(format!(
                 "process index {index} of {count} processes; expected 0 to {}",
                 count - 1
             )));
         }
         let (_, port) = split_address(&coordinator)?;
         if port == 0 && index != 0 {
-            return Err(Error::usage(format!(
+            return Err(error::usage(format!(
                 "the coordinator's address is `{coordinator}`; only process 0 can let the system choose a port; \
                  give process {index} that port"
             )));
@@ -170,7 +170,7 @@ impl Process {
     pub(crate) fn token(&self) -> Result<Option<&Token>> {
         let (host, _) = split_address(&self.coordinator)?;
         if self.token.is_none() && !is_loopback(host) {
-            return Err(Error::usage(format!(
+            return Err(error::usage(format!(
                 "the coordinator's address `{}` can be reached from other machines, and the run has no token to keep \
                  other programs out; set FULMEN_RUN_TOKEN to the same secret for all its processes, 32 random characters or more \
                  (`openssl rand -hex 32` prints some)",
@@ -231,7 +231,7 @@ pub(crate) fn is_loopback(host: &str) -> bool {
 /// Splits `host:port` or `[v6]:port`; the host is returned without brackets.
 pub(crate) fn split_address(address: &str) -> Result<(&str, u16)> {
     let wrong = || {
-        Error::usage(format!(
+        error::usage(format!(
             "the coordinator's address is `{address}`; expected host:port, such as `host-a:8482` or `[fe80::1]:8482`"
         ))
     };

@@ -9,7 +9,7 @@ use std::convert::Infallible;
 use std::ffi::OsString;
 use std::time::Duration;
 
-use crate::{Error, Process, ProcessInfo, Result, Timeouts};
+use crate::{Error, Process, ProcessInfo, Result, Timeouts, error};
 
 impl Process {
     /// Like [`Process::from_env`]. With the feature `grpc`, it also queries the metadata server of
@@ -50,7 +50,7 @@ impl Builder {
     /// # Errors
     /// This always fails, with an error that names the missing feature.
     pub fn join(self) -> Result<Coordination> {
-        Err(Error::usage(format!(
+        Err(error::usage(format!(
             "this is {}, but the program was built without support for several processes; build it with the feature \
              `multi-host` of `fulmen` (`grpc` of `fulmen-coordination`), or set FULMEN_NUM_PROCESSES to 1, without \
              FULMEN_PROCESS_ID and FULMEN_COORDINATOR, to train in a single process",

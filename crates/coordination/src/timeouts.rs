@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use crate::{Error, Result};
+use crate::{Result, error};
 
 /// The longest wait, even if a longer one was requested.
 const MAX_TIMEOUT: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -48,13 +48,13 @@ impl Timeouts {
     pub(crate) fn check(&self) -> Result<()> {
         // Below 0.1 s, an ordinary pause of the scheduler would count as a lost process.
         if self.heartbeat < Duration::from_millis(100) {
-            return Err(Error::usage(format!(
+            return Err(error::usage(format!(
                 "the heartbeat time-out is {:?}; set at least 100 ms",
                 self.heartbeat
             )));
         }
         if self.join.is_zero() {
-            return Err(Error::usage(
+            return Err(error::usage(
                 "the join time-out is 0; set at least the time that the slowest host needs to start",
             ));
         }
@@ -79,7 +79,7 @@ fn seconds(env: &impl Fn(&str) -> Option<OsString>, name: &str) -> Result<Option
         Ok(s) if s > 0.0 && s.is_finite() => {
             Ok(Some(bounded(Duration::try_from_secs_f64(s).unwrap_or(MAX_TIMEOUT))))
         }
-        _ => Err(Error::usage(format!(
+        _ => Err(error::usage(format!(
             "the environment variable {name} is `{text}`; expected a number of seconds above 0"
         ))),
     }

@@ -5,7 +5,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::{Error, Result};
+use crate::{Result, error};
 
 /// The minimum length of a token. A shorter one could be guessed from a recorded handshake.
 const MIN_LENGTH: usize = 32;
@@ -18,7 +18,7 @@ impl Token {
     pub(crate) fn new(secret: &str) -> Result<Token> {
         let secret = secret.trim();
         if secret.len() < MIN_LENGTH {
-            return Err(Error::usage(format!(
+            return Err(error::usage(format!(
                 "the token of the run has {} characters; expected at least {MIN_LENGTH}, drawn at random (`openssl rand -hex \
                  32` prints some)",
                 secret.chars().count()

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use fulmen_tensor::Fault;
 
-use crate::shorten::shorten;
+use fulmen_error::shorten;
 
 /// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -54,7 +54,6 @@ mod panics;
 mod parallel;
 mod read;
 mod sampler;
-mod shorten;
 mod stream;
 mod vision;
 
@@ -64,6 +63,8 @@ pub use dataset::{
     group_split, k_fold, random_split, stratified_k_fold, stratified_split,
 };
 pub use error::{Error, Result};
+#[doc(hidden)]
+pub use fulmen_error::shorten;
 pub use fulmen_tensor::{DType, Element};
 pub use loader::{
     BadSample, BadSamples, Buckets, DataLoader, DataLoaderBuilder, DeviceBatch, DeviceBatches,
@@ -71,8 +72,6 @@ pub use loader::{
     TransferReport, bench_loader, bench_loader_for,
 };
 pub use sampler::{MixSampler, RandomSampler, Sampler, SequentialSampler, WeightedRandomSampler};
-#[doc(hidden)]
-pub use shorten::shorten;
 pub use stream::{
     Deferred, Items, IterableDataset, MixStream, MixUntil, Record, Records, Stream, StreamDataset,
     StreamItem,

@@ -27,7 +27,6 @@ mod cost;
 mod cpu_machine;
 mod create;
 mod disk;
-mod error;
 mod gcloud_commands;
 mod limit;
 mod list;
@@ -44,7 +43,8 @@ pub use arguments::{
 };
 pub use command_runner::{ProcessOutput, quote, wait_with_output};
 pub use create::{Lease, commands, lease};
-pub use error::{Error, Result};
+#[doc(inline)]
+pub use fulmen_error::{Error, Result};
 
 use std::io::Write;
 use std::sync::mpsc::{Receiver, channel};

@@ -32,7 +32,8 @@ mod ffi;
 #[cfg(test)]
 mod tests;
 
-pub use error::Error;
+#[doc(inline)]
+pub use fulmen_error::Error;
 
 use crate::ffi::{Failure, Handle, Header, OpenFile, Window};
 
@@ -104,9 +105,7 @@ impl Decoder {
     /// # Errors
     /// Not enough memory.
     pub fn new() -> Result<Decoder, Error> {
-        Handle::new()
-            .map(Decoder)
-            .ok_or_else(|| Error::other("not enough memory for a JPEG decoder"))
+        Handle::new().map(Decoder).ok_or_else(|| Error::new("not enough memory for a JPEG decoder"))
     }
 
     /// Reads the header of a file.
@@ -116,17 +115,17 @@ impl Decoder {
     /// lossless JPEG, in which each pixel depends on all earlier ones.
     pub fn open<'a>(&'a mut self, file: &'a [u8]) -> Result<Jpeg<'a>, Error> {
         let (open_file, header) = self.0.open(file).map_err(|failure| match failure {
-            Failure::CutShort => Error::cut_short("the file ends before its pixels begin"),
-            failure => Error::from_failure(failure),
+            Failure::CutShort => error::cut_short("the file ends before its pixels begin"),
+            failure => error::from_failure(failure),
         })?;
         if header.precision != 8 {
-            return Err(Error::other(format!(
+            return Err(Error::new(format!(
                 "it has {} bits per value; only 8 are supported",
                 header.precision
             )));
         }
         if header.lossless != 0 {
-            return Err(Error::other(
+            return Err(Error::new(
                 "parts of a lossless JPEG cannot be decoded; convert it to PNG",
             ));
         }
@@ -210,7 +209,7 @@ impl Jpeg<'_> {
         pixels: &mut Vec<u8>,
     ) -> Result<Part, Error> {
         if !(1..=8).contains(&eighths) {
-            return Err(Error::other(format!("the scale {eighths} / 8 is not from 1/8 to 8/8")));
+            return Err(Error::new(format!("the scale {eighths} / 8 is not from 1/8 to 8/8")));
         }
         let (width, height) = self.scaled(eighths);
         let Region { x, y, .. } = region;
@@ -218,12 +217,12 @@ impl Jpeg<'_> {
             size > 0 && start.checked_add(size).is_some_and(|end| end <= all)
         };
         if !fits(x, region.width, width) || !fits(y, region.height, height) {
-            return Err(Error::other(format!(
+            return Err(Error::new(format!(
                 "{region:?} is not inside the {width} x {height} pixels of the image"
             )));
         }
         let Some(mut open_file) = self.open_file.take() else {
-            return Err(Error::other("the image was decoded before; open it again"));
+            return Err(Error::new("the image was decoded before; open it again"));
         };
         // Chroma at half the resolution is upsampled with its neighbors, so the window needs a
         // margin. A progressive file with missing scans is also smoothed, using two blocks to the
@@ -252,9 +251,9 @@ impl Jpeg<'_> {
         self.damage = open_file.damage();
         let window = decoded.map_err(|failure| match failure {
             Failure::CutShort => {
-                Error::cut_short("the file is truncated: its data end before its last row")
+                error::cut_short("the file is truncated: its data end before its last row")
             }
-            failure => Error::from_failure(failure),
+            failure => error::from_failure(failure),
         })?;
         Ok(Part {
             x: window.left as usize,

@@ -27,7 +27,6 @@
 
 mod arguments;
 mod binary;
-mod error;
 mod exec;
 mod group;
 mod libtpu;
@@ -48,7 +47,8 @@ mod virtual_pod;
 
 pub use arguments::{Arguments, RunOptions};
 pub use binary::{Glibc, required_glibc};
-pub use error::{Error, Result};
+#[doc(inline)]
+pub use fulmen_error::{Error, Result};
 pub use run::signals;
 
 use std::io::Write;

@@ -11,12 +11,12 @@
 //!
 //! Out of scope: devices, programs and networks. Nothing here was measured.
 
-mod error;
 mod generations;
 mod prices;
 mod slice;
 
-pub use error::{Error, Result};
+#[doc(inline)]
+pub use fulmen_error::{Error, Result};
 pub use generations::{Generation, Host};
 pub use prices::{Price, Prices};
 pub use slice::Slice;

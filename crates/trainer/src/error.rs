@@ -437,13 +437,11 @@ impl From<fulmen_tensor::Error> for Error {
     }
 }
 
-impl From<fulmen_coordination::Error> for Error {
-    fn from(source: fulmen_coordination::Error) -> Error {
-        Error {
-            kind: Kind::Coordination,
-            message: source.to_string(),
-            source: Some(Source::Coordination(source)),
-        }
+/// An error about the processes of a run, or about the name of a slice.
+impl From<fulmen_error::Error> for Error {
+    fn from(source: fulmen_error::Error) -> Error {
+        let kind = if source.is_coordination() { Kind::Coordination } else { Kind::Source };
+        Error { kind, message: source.to_string(), source: Some(Source::Coordination(source)) }
     }
 }
 
@@ -456,12 +454,6 @@ impl From<fulmen_data::Error> for Error {
 impl From<fulmen_nn::Error> for Error {
     fn from(source: fulmen_nn::Error) -> Error {
         Error { kind: Kind::Source, message: source.to_string(), source: Some(Source::Nn(source)) }
-    }
-}
-
-impl From<fulmen_preflight::TpuError> for Error {
-    fn from(source: fulmen_preflight::TpuError) -> Error {
-        Error::from(fulmen_preflight::Error::from(source))
     }
 }
 

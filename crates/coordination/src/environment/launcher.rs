@@ -5,7 +5,7 @@
 //! processes then have the variables of both. The inner launcher counts, so SLURM comes last.
 
 use super::{Environment, invalid};
-use crate::{Error, Process, Result};
+use crate::{Process, Result, error};
 
 /// The first of the ports for runs that a launcher started: the last 4,096 of all. Jobs that share
 /// a host get different ports. JAX chooses among the same ports.
@@ -45,7 +45,7 @@ impl Environment<'_> {
             (Some(own), _) | (None, Some(own)) => own,
             (None, None) => {
                 let name = super::COORDINATOR;
-                return Err(Error::usage(format!(
+                return Err(error::usage(format!(
                     "Open MPI started {} processes on several hosts, and does not say on which host process 0 runs; set \
                      {name} to its host:port for all of them (`mpirun -x {name}=host-a:8482 …`)",
                     launched.count
@@ -164,7 +164,7 @@ impl Environment<'_> {
     /// The value of a variable that `related` ones need.
     fn required(&self, name: &str, related: &str, expected: &str) -> Result<String> {
         self.text(name)?.ok_or_else(|| {
-            Error::usage(format!(
+            error::usage(format!(
                 "the environment variable {name} is not set though {related} is; expected {expected} (or set \
                  {}=1 for a process of its own)",
                 super::NUM_PROCESSES

@@ -19,10 +19,10 @@ use tonic_prost::ProstCodec;
 use super::connector::Connector;
 use super::handshake::{HandshakeError, random};
 use super::wire::{self, Caller, MAX_MESSAGE_BYTES, Reply, method};
-use crate::error::Kind;
+use crate::error::Fact;
 use crate::timeouts::{bounded, millis};
 use crate::token::Token;
-use crate::{Error, Result};
+use crate::{Error, Result, error};
 
 /// The coordinator enforces the time limit of a request. Its answer gets this much longer to
 /// arrive.
@@ -46,7 +46,7 @@ impl Client {
     /// Connects on the first request. Call it on the runtime on which it will run.
     pub(crate) fn new(coordinator: String, index: usize, token: Option<Token>) -> Result<Client> {
         let endpoint = Endpoint::from_shared(format!("http://{coordinator}")).map_err(|e| {
-            Error::usage(format!(
+            error::usage(format!(
                 "the coordinator's address `{coordinator}`: {e}; expected host:port"
             ))
         })?;
@@ -175,8 +175,8 @@ impl Client {
                 let address = &self.coordinator;
                 let s = bounded(time_limit).as_secs_f64();
                 let reason = if last_error.is_empty() { "no answer" } else { last_error.as_str() };
-                Err(Error::new(
-                    Kind::TimedOut,
+                Err(error::about(
+                    Fact::TimedOut,
                     [0],
                     format!(
                         "process {} could not reach the coordinator, {name} at {address}, within {s} s: {reason}; is \
@@ -194,30 +194,30 @@ impl Client {
         let address = &self.coordinator;
         let reason = chain(status).find_map(|e| e.downcast_ref::<HandshakeError>());
         match reason {
-            Some(HandshakeError::Refused) => Some(Error::new(
-                Kind::Refused,
+            Some(HandshakeError::Refused) => Some(error::about(
+                Fact::Refused,
                 [index],
                 format!(
                     "process {index} was not admitted to the run: the coordinator at {address} has a different token, \
                      or none; set FULMEN_RUN_TOKEN to the same token in all processes of the run"
                 ),
             )),
-            Some(HandshakeError::NoProof) => Some(Error::new(
-                Kind::Refused,
+            Some(HandshakeError::NoProof) => Some(error::about(
+                Fact::Refused,
                 [0],
                 format!(
                     "the server at the coordinator's address {address} does not have the token of this run \
                      (FULMEN_RUN_TOKEN); is it the address of process 0?"
                 ),
             )),
-            Some(HandshakeError::OtherProtocol) => Some(Error::usage(format!(
+            Some(HandshakeError::OtherProtocol) => Some(error::usage(format!(
                 "the server at the coordinator's address {address} is not a coordinator of this version of Fulmen; use \
                  the address of process 0, and run the same build in all processes"
             ))),
             Some(HandshakeError::Broken(_) | HandshakeError::Silent) => None,
             None => is_permanent(status).then(|| {
                 let description = describe(status);
-                Error::usage(format!(
+                error::usage(format!(
                     "the server at the coordinator's address {address} answers: {description}"
                 ))
             }),
@@ -264,7 +264,7 @@ impl Client {
                     "{name}, the coordinator at {address}, has not answered for {s} s ({last_error}): killed, stopped, or on \
                      a host that is not reachable; see its last output"
                 );
-                self.fail(Error::new(Kind::CoordinatorLost, [0], message));
+                self.fail(error::about(Fact::CoordinatorLost, [0], message));
             }
         }
     }

@@ -15,9 +15,9 @@ use super::server::Server;
 use super::service::check_value;
 use super::wire::{self, Purpose, method};
 use super::worker::Worker;
-use crate::error::Kind;
+use crate::error::Fact;
 use crate::timeouts::{bounded, millis};
-use crate::{Builder, Error, Process, ProcessInfo, Result};
+use crate::{Builder, Error, Process, ProcessInfo, Result, error};
 
 /// A process's membership in a run. Through it, the process waits at barriers, shares values, and
 /// learns when another process is lost.
@@ -146,8 +146,8 @@ impl Coordination {
         let value = self.look_up(key, timeout)?;
         value.ok_or_else(|| {
             let s = bounded(timeout).as_secs_f64();
-            Error::new(
-                Kind::TimedOut,
+            error::about(
+                Fact::TimedOut,
                 [],
                 format!("no process has put a value under the key `{key}` within {s} s"),
             )
@@ -280,7 +280,7 @@ impl Coordination {
     }
 
     fn check_not_left(&self) -> Result<()> {
-        if self.0.client.has_left() { Err(Error::ended()) } else { Ok(()) }
+        if self.0.client.has_left() { Err(error::ended()) } else { Ok(()) }
     }
 }
 

@@ -14,7 +14,7 @@ use super::client::Client;
 use super::coordination::Coordination;
 use super::wire::{self, method};
 use crate::timeouts::millis;
-use crate::{Error, Result};
+use crate::{Result, error};
 
 /// The time-out of a wait that lasts as long as the other processes are there.
 const NO_TIMEOUT: Duration = Duration::MAX;
@@ -167,7 +167,7 @@ impl StopRequest {
 
 fn number(text: &str) -> Result<u64> {
     text.parse().map_err(|_| {
-        Error::usage(format!(
+        error::usage(format!(
             "a process sent `{text}` as its number of turns; run the same build in all processes"
         ))
     })

@@ -19,7 +19,7 @@ use sha2::Sha256;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use crate::token::Token;
-use crate::{Error, Result};
+use crate::{Result, error};
 
 const GREETING: [u8; 8] = *b"fulmen/2";
 const LENGTH: usize = 32;
@@ -50,7 +50,7 @@ fn proof(token: Option<&Token>, side: Side, coordinator: &Nonce, process: &Nonce
 /// Unpredictable bytes.
 pub(crate) fn random<const N: usize>() -> Result<[u8; N]> {
     let mut bytes = [0; N];
-    getrandom::fill(&mut bytes).map_err(|e| Error::system("drawing random numbers", e.into()))?;
+    getrandom::fill(&mut bytes).map_err(|e| error::system("drawing random numbers", e.into()))?;
     Ok(bytes)
 }
 

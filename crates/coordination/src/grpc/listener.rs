@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
 
 use crate::process::{is_loopback, split_address};
-use crate::{Error, Result};
+use crate::{Result, error};
 
 /// The sockets on which process 0 listens.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub(crate) fn listen(address: &str) -> Result<Listeners> {
     let resolved: Vec<SocketAddr> = (host, port)
         .to_socket_addrs()
         .map_err(|e| {
-            Error::usage(format!(
+            error::usage(format!(
                 "the coordinator's address `{address}` does not resolve: {e}; use an address that does"
             ))
         })?
@@ -52,7 +52,7 @@ fn bind(address: &str, resolved: &[SocketAddr], own: Option<IpAddr>) -> Result<V
             }
             _ => "choose another address or port",
         };
-        Error::usage(format!(
+        error::usage(format!(
             "process 0 cannot listen at the coordinator's address `{address}`: {e}; {hint}"
         ))
     };
@@ -67,7 +67,7 @@ fn bind(address: &str, resolved: &[SocketAddr], own: Option<IpAddr>) -> Result<V
 
 fn port_of(socket: &TcpListener) -> Result<u16> {
     let local = socket.local_addr();
-    Ok(local.map_err(|e| Error::system("reading the coordinator's address", e))?.port())
+    Ok(local.map_err(|e| error::system("reading the coordinator's address", e))?.port())
 }
 
 /// The machine's own address on the network: the source of what leaves through its default route,
@@ -82,7 +82,7 @@ fn own_address(coordinator: &str) -> Result<Option<IpAddr>> {
         [only] => Ok(Some(*only)),
         several => {
             let names: Vec<String> = several.iter().map(IpAddr::to_string).collect();
-            Err(Error::usage(format!(
+            Err(error::usage(format!(
                 "the coordinator's address `{coordinator}` is loopback on this machine, which has the addresses {}; name \
                  the one that the other processes reach instead",
                 names.join(", ")

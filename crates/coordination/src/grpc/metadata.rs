@@ -18,7 +18,7 @@ use hyper_util::rt::TokioExecutor;
 use parking_lot::Mutex;
 
 use super::worker::Worker;
-use crate::{Error, Process, Result};
+use crate::{Process, Result, error};
 
 /// How long to wait for an answer.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(1);
@@ -72,7 +72,7 @@ impl Process {
         let variables = query_variables(&server, timeout)?;
         let variable = |name: &str| env(name).or_else(|| variables.get(name).map(OsString::from));
         Process::from_env(variable).map_err(|error| {
-            Error::usage(format!(
+            error::usage(format!(
                 "the metadata server {server}, queried because no variable says which process this is, returned invalid \
                  values: {error}"
             ))

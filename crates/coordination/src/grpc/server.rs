@@ -16,7 +16,7 @@ use super::acceptor::{RejectedPeers, accept};
 use super::coordinator::Coordinator;
 use super::service::Service;
 use crate::token::Token;
-use crate::{Error, Result};
+use crate::{Result, error};
 
 /// How long the server waits at the end until the other processes know the outcome. Processes that
 /// are alive learn it at once.
@@ -41,7 +41,7 @@ impl Server {
         token: Option<Token>,
         on_refused: OnRefused,
     ) -> Result<Server> {
-        let listening = |e| Error::system("listening for the other processes", e);
+        let listening = |e| error::system("listening for the other processes", e);
         let listeners = sockets.into_iter().map(|socket| {
             socket.set_nonblocking(true)?;
             tokio::net::TcpListener::from_std(socket)

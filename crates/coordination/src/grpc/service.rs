@@ -261,13 +261,13 @@ impl tower_service::Service<http::Request<Body>> for Service {
 /// Checks a key and a value before they are sent.
 pub(crate) fn check_value(key: &str, value: &[u8]) -> crate::Result<()> {
     if key.is_empty() || key.len() > MAX_KEY_BYTES {
-        return Err(crate::Error::usage(format!(
+        return Err(crate::error::usage(format!(
             "a key of {} bytes; expected 1 to {MAX_KEY_BYTES}",
             key.len()
         )));
     }
     if value.len() > MAX_VALUE_BYTES {
-        return Err(crate::Error::usage(format!(
+        return Err(crate::error::usage(format!(
             "the value for the key `{key}` has {} bytes; expected at most {MAX_VALUE_BYTES}; write larger data to a file \
              and pass its path",
             value.len()

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::error::{Error, Kind};
+use crate::error::{self, Error, Fact};
 use crate::process::ProcessInfo;
 
 /// Processes with a different version are refused.
@@ -207,15 +207,15 @@ impl Failure {
 impl From<Failure> for Error {
     fn from(failure: Failure) -> Error {
         let kind = match failure.kind() {
-            FailureKind::Usage => Kind::Usage,
-            FailureKind::Refused => Kind::Refused,
-            FailureKind::TimedOut => Kind::TimedOut,
-            FailureKind::PeerLost => Kind::PeerLost,
-            FailureKind::Disagreement => Kind::Disagreement,
-            FailureKind::Conflict => Kind::Conflict,
-            FailureKind::PeerSilent => Kind::PeerSilent,
+            FailureKind::Usage => Fact::Option,
+            FailureKind::Refused => Fact::Refused,
+            FailureKind::TimedOut => Fact::TimedOut,
+            FailureKind::PeerLost => Fact::PeerLost,
+            FailureKind::Disagreement => Fact::Disagreement,
+            FailureKind::Conflict => Fact::Conflict,
+            FailureKind::PeerSilent => Fact::PeerSilent,
         };
-        Error::new(
+        error::about(
             kind,
             failure.processes.iter().map(|&i| i as usize).collect::<Vec<_>>(),
             failure.message,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::runtime::{self, Handle};
 use tokio::sync::oneshot;
 
-use crate::{Error, Result};
+use crate::{Result, error};
 
 pub(crate) struct Worker {
     handle: Handle,
@@ -18,7 +18,7 @@ pub(crate) struct Worker {
 
 impl Worker {
     pub(crate) fn start() -> Result<Worker> {
-        let starting = |e| Error::system("starting the coordination's thread", e);
+        let starting = |e| error::system("starting the coordination's thread", e);
         let runtime = runtime::Builder::new_current_thread()
             .enable_io()
             .enable_time()
@@ -41,13 +41,13 @@ impl Worker {
         task: impl Future<Output = T> + Send + 'static,
     ) -> Result<T> {
         if self.is_current() {
-            return Err(Error::usage("the coordination's own thread cannot wait for it"));
+            return Err(error::usage("the coordination's own thread cannot wait for it"));
         }
         let (send, receive) = mpsc::sync_channel(1);
         self.handle.spawn(async move {
             let _ = send.send(task.await);
         });
-        receive.recv().map_err(|_| Error::ended())
+        receive.recv().map_err(|_| error::ended())
     }
 
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {

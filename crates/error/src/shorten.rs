@@ -16,7 +16,8 @@ const MAX_BYTES: usize = 8000;
 
 /// Returns the message with very long values, in backticks or quotes, truncated.
 ///
-/// Call it for messages that are displayed. This crate's [`Error`](crate::Error) already does.
+/// Call it for messages that are displayed and quote what a user wrote. Some constructors of
+/// [`Error`](crate::Error) already do.
 #[doc(hidden)]
 pub fn shorten(message: &str) -> Cow<'_, str> {
     if message.len() <= MAX_UNCHANGED_BYTES {
