@@ -12,6 +12,7 @@ use crate::emit::{Body, Captured, Emitted, LargestValue, Line, Locations, Progra
 use crate::hash::IdMap;
 use crate::scope::Scope;
 use crate::tensor::Kind;
+use crate::test_programs::keep_text;
 use crate::{Error, Function, Mesh, Result, Sharding, Tensor, TensorType};
 
 /// The text of a program, and the values that it captures.
@@ -142,7 +143,9 @@ pub(crate) fn lower(
     };
     let mut locations = Locations::default();
     let text = write(Some(&mut locations)) + &locations.definitions;
-    Ok(Lowered { text, key: write(None), largest: program.largest, captured: program.captured })
+    let key = write(None);
+    keep_text(&key);
+    Ok(Lowered { text, key, largest: program.largest, captured: program.captured })
 }
 
 /// The program of a function for one device of any platform, as StableHLO text without locations,

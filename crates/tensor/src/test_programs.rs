@@ -7,14 +7,21 @@
 //! This is not the compile cache: a program from the folder counts as compiled, and is announced, so
 //! that a test sees the same in each run. The key has the whole text of the program with its
 //! locations, so that no change is hidden.
+//!
+//! `ci/programs` sets `FULMEN_TEST_TEXTS` to a folder. The text of each program without locations is
+//! then written there, to compare the programs of two commits.
 
 use std::env;
+use std::fs;
 use std::path::PathBuf;
 use std::sync::LazyLock;
 use std::time::Duration;
 
 use fulmen_pjrt::compile_cache::{CompileCache, ProgramKey};
 use fulmen_pjrt::{Client, CompileOptions, LoadedExecutable, Result};
+use sha2::{Digest, Sha256};
+
+use crate::note;
 
 /// The size limit of the folder.
 const MAX_BYTES: u64 = 2_000_000_000;
@@ -24,6 +31,25 @@ static FOLDER: LazyLock<Option<CompileCache>> = LazyLock::new(|| {
     // The runner's folder is absolute. `off` and the empty text, which turn this off, are not.
     folder.filter(|folder| folder.is_absolute()).map(|folder| CompileCache::new(folder, MAX_BYTES))
 });
+
+/// The folder of the texts.
+static TEXTS: LazyLock<Option<PathBuf>> =
+    LazyLock::new(|| env::var_os("FULMEN_TEST_TEXTS").map(PathBuf::from));
+
+/// Keeps the text of a program, if the folder of the texts is set. The name of the file is the hash
+/// of the text.
+pub(crate) fn keep_text(text: &str) {
+    let Some(folder) = &*TEXTS else { return };
+    let digest = Sha256::digest(text);
+    let name: String = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+    let path = folder.join(name + ".mlir");
+    if !path.exists()
+        && let Err(error) = fs::write(&path, text)
+    {
+        // A text that is missing would look like a difference.
+        note(&format!("cannot keep the text of a program in {}: {error}", path.display()));
+    }
+}
 
 /// Whether programs are compiled with all optimizations.
 fn is_optimized() -> bool {
