@@ -3,9 +3,11 @@
 //!
 //! In a program for a CPU or a TPU, a transpose is not written where it is recorded. The value keeps
 //! its axes in the order in which it was computed, and later operations use this order if they can;
-//! see `emit.rs`. On a TPU, a product of stacked matrices names its operands' axes in that order, so
+//! see `passes/axis_order.rs`. On a TPU, a product of stacked matrices names its operands' axes in that order, so
 //! the heads of an attention need no transpose. XLA's CPU compiler computes convolutions with the
 //! features last, so there, values that pass from one convolution to the next need none.
+
+use crate::TensorType;
 
 /// The tensor's axis that is at each position in the program. It is never the tensor's own order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -61,6 +63,14 @@ impl AxisOrder {
             kept.map(|&axis| axis - removed.iter().filter(|&&other| other < axis).count())
                 .collect(),
         )
+    }
+}
+
+/// The type of a value whose axes are in this order.
+pub(crate) fn in_order(ty: &TensorType, order: Option<&AxisOrder>) -> TensorType {
+    match order {
+        Some(order) => TensorType::new(ty.dtype, order.reorder(&ty.shape)),
+        None => ty.clone(),
     }
 }
 

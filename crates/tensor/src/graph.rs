@@ -4,13 +4,14 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::panic::Location;
 use std::sync::Arc;
 
 use crate::as_tensor::as_tensors;
 use crate::hash::{IdMap, IdSet, QuickMap};
 use crate::operation::Operation;
 use crate::tensor::{Kind, Node};
-use crate::{AsTensor, Result, Tensor};
+use crate::{AsTensor, Result, Tensor, TensorType};
 
 /// Calls `f` once for each node that `results` are computed from, inputs before users. Does not
 /// recurse.
@@ -130,8 +131,25 @@ pub(crate) struct Value {
 }
 
 pub(crate) struct Instruction {
-    pub(crate) node: Arc<Node>,
+    /// The id of the recorded node.
+    pub(crate) id: u64,
+    pub(crate) kind: Kind,
     pub(crate) operands: Vec<Value>,
+    /// The types of the results.
+    pub(crate) outputs: Vec<TensorType>,
+    pub(crate) location: &'static Location<'static>,
+}
+
+impl Instruction {
+    fn new(node: &Node, operands: Vec<Value>) -> Instruction {
+        Instruction {
+            id: node.id,
+            kind: node.kind.clone(),
+            operands,
+            outputs: node.outputs.clone(),
+            location: node.location,
+        }
+    }
 }
 
 /// A list of instructions without duplicates, and the results.
@@ -205,6 +223,26 @@ impl Graph {
         Ok(graph)
     }
 
+    /// A graph without instructions, for which calls and constants are treated in the same way.
+    pub(crate) fn emptied(&self) -> Graph {
+        Graph {
+            instructions: Vec::new(),
+            results: Vec::new(),
+            constants: self.constants,
+            calls: self.calls,
+        }
+    }
+
+    /// The graph of an expression, for which calls and constants are treated in the same way.
+    pub(crate) fn of(&self, results: &[Tensor]) -> Result<Graph> {
+        Graph::new(results, self.constants, self.calls)
+    }
+
+    /// The type of a value.
+    pub(crate) fn ty(&self, value: Value) -> &TensorType {
+        &self.instructions[value.instruction].outputs[value.output]
+    }
+
     /// The elements of an operation, if the program takes them as an argument.
     pub(crate) fn constant_argument<'a>(
         &self,
@@ -258,13 +296,13 @@ impl Graph {
                 Entry::Occupied(entry) => {
                     let instruction = &mut self.instructions[*entry.get()];
                     // Keep the node with more outputs, which has the outputs of both.
-                    if instruction.node.outputs.len() < node.outputs.len() {
-                        instruction.node = node.clone();
+                    if instruction.outputs.len() < node.outputs.len() {
+                        *instruction = Instruction::new(node, operands);
                     }
                     *entry.get()
                 }
                 Entry::Vacant(entry) => {
-                    self.instructions.push(Instruction { node: node.clone(), operands });
+                    self.instructions.push(Instruction::new(node, operands));
                     *entry.insert(self.instructions.len() - 1)
                 }
             };

@@ -59,6 +59,7 @@ mod notes;
 mod operation;
 mod ops;
 mod partitioner;
+mod passes;
 mod precision;
 mod printing;
 pub mod random;

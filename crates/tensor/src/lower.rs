@@ -7,9 +7,11 @@
 use fulmen_pjrt::locate::Platform;
 use sha2::{Digest, Sha256};
 
+use crate::axis_order::in_order;
 pub(crate) use crate::emit::Lowering;
-use crate::emit::{Body, Captured, Emitted, LargestValue, Line, Locations, Program, in_order};
+use crate::emit::{Body, Captured, LargestValue, Leaf, Line, Locations, Program};
 use crate::hash::IdMap;
+use crate::passes::Pipeline;
 use crate::scope::Scope;
 use crate::tensor::Kind;
 use crate::test_programs::keep_text;
@@ -34,6 +36,11 @@ pub(crate) fn lower(
     mesh: &Mesh,
     platform: Option<Platform>,
 ) -> Result<Lowered> {
+    lower_with(function, mesh, Pipeline::new(platform, mesh)?)
+}
+
+/// Lowers a function by these passes.
+pub(crate) fn lower_with(function: &Function, mesh: &Mesh, passes: Pipeline) -> Result<Lowered> {
     let name = function.name();
     let parameters = function.parameters();
     let results = function.results();
@@ -58,7 +65,7 @@ pub(crate) fn lower(
             return Err(Error::not_a_parameter(name, i, parameter, "is not a placeholder"));
         };
         let sharding = &function.parameter_shardings()[i];
-        let leaf = Emitted::new(format!("%arg{i}"), sharding.order());
+        let leaf = Leaf { name: format!("%arg{i}"), order: sharding.order().cloned() };
         if leaves.insert(parameter.node.id, leaf).is_some() {
             return Err(Error::not_a_parameter(name, i, parameter, "repeats an earlier parameter"));
         }
@@ -83,9 +90,9 @@ pub(crate) fn lower(
     }
 
     let mut program =
-        Program::new(mesh, platform, function.precision(), function.constants(), parameters.len());
+        Program::new(mesh, passes, function.precision(), function.constants(), parameters.len());
     let mut body = Body::default();
-    let orders = function.result_shardings().iter().map(Sharding::order);
+    let orders = function.result_shardings().iter().map(|s| s.order().cloned()).collect();
     let result_names = program.emit_in_order(results, &leaves, orders, &mut body)?;
     for (captured, sharding) in &program.captured {
         let ty = match captured {

@@ -4,19 +4,17 @@
 //! An operation is a struct in [`ops`](crate::ops), whose fields are the attributes. The same file
 //! has the public method of [`Tensor`], with the formula in its doc.
 
+use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
-use fulmen_pjrt::locate::Platform;
-
-use crate::axis_order::AxisOrder;
 use crate::index_checks::{IndexCheck, IndexRule};
 use crate::lower::Lowering;
 use crate::region::Region;
 use crate::whole_axes::WholeAxes;
 use crate::{Mesh, Sharding, Tensor, TensorType};
 
-pub(crate) trait Operation: fmt::Debug + Send + Sync + 'static {
+pub(crate) trait Operation: Any + fmt::Debug + Send + Sync {
     /// The name in messages: the method that the user called.
     fn name(&self) -> &'static str;
 
@@ -47,13 +45,6 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + 'static {
     fn whole_axes(&self, inputs: &[&TensorType], mesh: &Mesh) -> WholeAxes {
         let _ = (inputs, mesh);
         WholeAxes::default()
-    }
-
-    /// The expression that replaces this operation in a program for several devices, if XLA's
-    /// partitioner fails on it. Its parameters are the operands.
-    fn rewritten_for_several_devices(&self, inputs: &[&TensorType]) -> Option<Region> {
-        let _ = inputs;
-        None
     }
 
     /// The elements, if they are known while recording: all of them, or one if all are equal.
@@ -113,13 +104,6 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + 'static {
         Vec::new()
     }
 
-    /// The expression that replaces this operation in a program for this platform, if it is faster
-    /// there, or if XLA is wrong about the operation. Its parameters are the operands.
-    fn rewritten_for(&self, platform: Platform, inputs: &[&TensorType]) -> Option<Region> {
-        let _ = (platform, inputs);
-        None
-    }
-
     /// Whether the operation adds rows, its third operand, at indices, its second operand, to the
     /// first operand, along the first axis.
     fn adds_rows(&self) -> bool {
@@ -147,62 +131,17 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + 'static {
         self.recompute_policy() == RecomputePolicy::IfCheap
     }
 
-    /// The axis of the result that each axis of the operand becomes, if the operation is a
-    /// broadcast.
-    fn broadcast_axes(&self) -> Option<&[usize]> {
-        None
-    }
-
-    /// The axis of the operand that becomes each axis of the result, if the operation is a
-    /// transpose.
-    fn permutation(&self) -> Option<&[usize]> {
-        None
-    }
-
-    /// For each operand, the axis of the result that each of its axes becomes; `None` for an axis that
-    /// the result does not have. Empty if the operation does not say so.
-    fn result_axes(&self, inputs: &[&TensorType]) -> Vec<Vec<Option<usize>>> {
-        let _ = inputs;
-        if let Some(axes) = self.broadcast_axes() {
-            return vec![axes.iter().map(|&axis| Some(axis)).collect()];
-        }
-        let Some(permutation) = self.permutation() else { return Vec::new() };
-        let position = |axis| permutation.iter().position(|&from| from == axis);
-        vec![(0..permutation.len()).map(position).collect()]
-    }
-
-    /// The same operation for operands whose axes are in this order, and the order of its result's
-    /// axes. `None` if it needs its operands in their own order.
-    fn with_operands_reordered(
-        &self,
-        order: &AxisOrder,
-    ) -> Option<(Box<dyn Operation>, Option<AxisOrder>)> {
-        let _ = order;
-        None
-    }
-
-    /// The operation with the same result if operand number `operand` has its axes in this order.
-    /// `None` if there is none.
-    fn with_operand_reordered(
-        &self,
-        operand: usize,
-        order: &AxisOrder,
-    ) -> Option<Box<dyn Operation>> {
-        let _ = (operand, order);
-        None
-    }
-
-    /// The operation that computes the result with its axes in this order, from the same operands.
-    /// `None` if that would cost more or is not possible.
-    fn with_result_reordered(&self, order: &AxisOrder) -> Option<Box<dyn Operation>> {
-        let _ = order;
-        None
-    }
-
     /// All attributes as text: two operations with equal keys and inputs have equal results. They
     /// may differ in the number of results; the common ones are equal.
     fn key(&self) -> String {
         format!("{self:?}")
+    }
+}
+
+impl dyn Operation {
+    /// This operation, if it is of the type `T`.
+    pub(crate) fn downcast<T: Operation>(&self) -> Option<&T> {
+        (self as &dyn Any).downcast_ref()
     }
 }
 

@@ -75,15 +75,14 @@ impl Recompiles {
 
 impl ProgramValue {
     fn new(graph: &Graph, instruction: &crate::graph::Instruction) -> ProgramValue {
-        let node = &instruction.node;
-        let operation = match &node.kind {
+        let operation = match &instruction.kind {
             Kind::Operation(operation) => {
                 Some(operation).filter(|o| graph.constant_argument(o).is_none())
             }
             _ => None,
         };
         let number = operation.and_then(|operation| {
-            let scalar = TensorType::scalar(node.outputs[0].dtype);
+            let scalar = TensorType::scalar(instruction.outputs[0].dtype);
             Literal::from_bytes(scalar, operation.constant()?).ok()?.to_f64().first().copied()
         });
         let mut hasher = DefaultHasher::new();
@@ -91,10 +90,10 @@ impl ProgramValue {
         instruction.operands.hash(&mut hasher);
         ProgramValue {
             operation: operation.map(|operation| operation.name()),
-            types: node.outputs.clone(),
+            types: instruction.outputs.clone(),
             number,
             hash: hasher.finish(),
-            location: node.location,
+            location: instruction.location,
         }
     }
 }

@@ -4,8 +4,14 @@
 use std::collections::HashMap;
 use std::panic::Location;
 
+use crate::axis_order::inverse;
 use crate::graph::{Calls, Constants, Graph};
 use crate::hash::IdMap;
+use crate::operation::Operation;
+use crate::ops::broadcast::BroadcastInDim;
+use crate::ops::dot::DotGeneral;
+use crate::ops::reduce::Reduce;
+use crate::ops::transpose::Transpose;
 use crate::tensor::Kind;
 use crate::{Result, Sharding, Tensor, TensorType};
 
@@ -77,7 +83,7 @@ fn list(
     let mut recorded_at: Vec<u64> = Vec::new();
     for instruction in &graph.instructions {
         let operands = instruction.operands.iter().map(|value| recorded_at[value.instruction]);
-        recorded_at.push(operands.fold(instruction.node.id, u64::max));
+        recorded_at.push(operands.fold(instruction.id, u64::max));
     }
     let mut order: Vec<usize> = (0..graph.instructions.len()).collect();
     order.sort_by_key(|&i| recorded_at[i]);
@@ -87,12 +93,11 @@ fn list(
     let mut ops = Vec::with_capacity(order.len());
     for &i in &order {
         let instruction = &graph.instructions[i];
-        let node = &instruction.node;
-        let operation = match &node.kind {
+        let operation = match &instruction.kind {
             Kind::Operation(operation) => Some(operation),
             _ => None,
         };
-        let types: Vec<&TensorType> = node.inputs.iter().map(Tensor::ty).collect();
+        let types: Vec<&TensorType> = instruction.operands.iter().map(|&v| graph.ty(v)).collect();
         let mut bodies = Vec::new();
         for body in operation.map_or(Vec::new(), |operation| operation.run_bodies()) {
             let (ops, results) = list(&body.region.parameters, &body.results)?;
@@ -104,19 +109,36 @@ fn list(
         }
         ops.push(RecordedOp {
             operation: operation.map(|operation| operation.name()),
-            parameter: indices.get(&node.id).copied(),
-            name: match &node.kind {
+            parameter: indices.get(&instruction.id).copied(),
+            name: match &instruction.kind {
                 Kind::Placeholder { name } => Some(name.clone()),
                 _ => None,
             },
             operands: instruction.operands.iter().map(value).collect(),
-            types: node.outputs.clone(),
-            location: node.location,
+            types: instruction.outputs.clone(),
+            location: instruction.location,
             is_elementwise: operation.is_some_and(|operation| operation.is_elementwise()),
-            result_axes: operation.map_or(Vec::new(), |operation| operation.result_axes(&types)),
+            result_axes: operation
+                .map_or(Vec::new(), |operation| result_axes(operation.as_ref(), &types)),
             sharding: operation.and_then(|operation| operation.result_sharding()),
             bodies,
         });
     }
     Ok((ops, graph.results.iter().map(value).collect()))
+}
+
+/// For each operand, the axis of the result that each of its axes becomes; `None` for an axis that
+/// the result does not have. Empty for operations whose axes have no such relation.
+fn result_axes(operation: &dyn Operation, inputs: &[&TensorType]) -> Vec<Vec<Option<usize>>> {
+    if let Some(broadcast) = operation.downcast::<BroadcastInDim>() {
+        vec![broadcast.axes.iter().map(|&axis| Some(axis)).collect()]
+    } else if let Some(transpose) = operation.downcast::<Transpose>() {
+        vec![inverse(&transpose.permutation).into_iter().map(Some).collect()]
+    } else if let Some(reduce) = operation.downcast::<Reduce>() {
+        reduce.result_axes(inputs)
+    } else if let Some(product) = operation.downcast::<DotGeneral>() {
+        product.result_axes(inputs)
+    } else {
+        Vec::new()
+    }
 }

@@ -49,6 +49,7 @@ pub(crate) struct Node {
     pub(crate) constant: bool,
 }
 
+#[derive(Clone)]
 pub(crate) enum Kind {
     Operation(Arc<dyn Operation>),
     /// An input of the function being traced.

@@ -2,8 +2,6 @@
 
 use std::panic::Location;
 
-use fulmen_pjrt::locate::Platform;
-
 use super::{Body, Line, Program};
 use crate::region::Region;
 use crate::{DType, Tensor, TensorType};
@@ -77,11 +75,6 @@ impl Lowering<'_> {
         }
         let product = self.statement(product);
         self.split_by_operands(&product)
-    }
-
-    /// The platform that will run the program; `None` for a program for any platform.
-    pub(crate) fn platform(&self) -> Option<Platform> {
-        self.program.platform
     }
 
     /// StableHLO's name for the precision of a product of `dtype`.

@@ -1,17 +1,16 @@
 //! Broadcasting: repeating a tensor along axes.
 
 use crate::autocast::wide;
-use crate::axis_order::AxisOrder;
 use crate::lower::Lowering;
 use crate::operation::{Operation, RecomputePolicy, Vjp, one};
 use crate::tensor::Kind;
 use crate::{AsAxes, Shape, Tensor, TensorType};
 
 #[derive(Debug)]
-struct BroadcastInDim {
-    to: Shape,
+pub(crate) struct BroadcastInDim {
+    pub(crate) to: Shape,
     /// The axis of the result that each axis of the operand becomes.
-    axes: Vec<usize>,
+    pub(crate) axes: Vec<usize>,
 }
 
 impl Operation for BroadcastInDim {
@@ -46,14 +45,6 @@ impl Operation for BroadcastInDim {
     }
     fn recompute_policy(&self) -> RecomputePolicy {
         RecomputePolicy::Always
-    }
-    fn broadcast_axes(&self) -> Option<&[usize]> {
-        Some(&self.axes)
-    }
-    fn with_result_reordered(&self, order: &AxisOrder) -> Option<Box<dyn Operation>> {
-        let positions = order.positions();
-        let axes = self.axes.iter().map(|&axis| positions[axis]).collect();
-        Some(Box::new(BroadcastInDim { to: order.reorder(&self.to).into(), axes }))
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         format!(
@@ -106,7 +97,7 @@ fn sum_to(shape: &Shape, x: &Tensor, axes: &[isize]) -> Tensor {
 /// `x` with size 1 along `axes`, if it was broadcast along all of them.
 fn unrepeated(x: &Tensor, axes: &[isize]) -> Option<Tensor> {
     let Kind::Operation(operation) = &x.node.kind else { return None };
-    let operand_axes = operation.broadcast_axes()?;
+    let operand_axes = &operation.downcast::<BroadcastInDim>()?.axes;
     let operand = &x.node.inputs[0];
     let mut shape = x.shape().to_vec();
     for &axis in axes {
@@ -188,7 +179,7 @@ impl Tensor {
     }
 
     /// [`Tensor::broadcast_in_dim`] with indices of axes.
-    pub(super) fn broadcast_along(&self, shape: impl Into<Shape>, axes: &[usize]) -> Tensor {
+    pub(crate) fn broadcast_along(&self, shape: impl Into<Shape>, axes: &[usize]) -> Tensor {
         let operation = BroadcastInDim { to: shape.into(), axes: axes.to_vec() };
         Tensor::record("broadcast_in_dim", || Tensor::try_apply(operation, &[self]))
     }

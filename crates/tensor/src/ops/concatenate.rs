@@ -1,15 +1,14 @@
 //! Joining tensors along an axis.
 
 use crate::as_tensor::as_tensors;
-use crate::axis_order::AxisOrder;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
 use crate::tensor::all_live;
 use crate::{AsTensor, DType, Tensor, TensorType};
 
 #[derive(Debug)]
-struct Concatenate {
-    axis: usize,
+pub(crate) struct Concatenate {
+    pub(crate) axis: usize,
 }
 
 impl Operation for Concatenate {
@@ -45,12 +44,6 @@ impl Operation for Concatenate {
             Some(g.narrow(self.axis as isize, start - length, length))
         });
         parts.collect()
-    }
-    fn with_operands_reordered(
-        &self,
-        order: &AxisOrder,
-    ) -> Option<(Box<dyn Operation>, Option<AxisOrder>)> {
-        Some((Box::new(Concatenate { axis: order.positions()[self.axis] }), Some(order.clone())))
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         format!("stablehlo.concatenate {}, dim = {} : {}", cx.operands(), self.axis, cx.signature())

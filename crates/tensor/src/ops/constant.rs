@@ -22,7 +22,7 @@ use crate::{DType, Element, Literal, Shape, Tensor, TensorType};
 const MAX_BYTES_IN_TEXT: usize = 1024;
 
 /// The bytes of a constant: of all elements, or of a single one that all elements equal.
-struct Constant {
+pub(crate) struct Constant {
     ty: TensorType,
     bytes: Arc<[u8]>,
     /// Whether the user supplied the elements, instead of a number to fill the tensor with.
@@ -30,6 +30,16 @@ struct Constant {
 }
 
 impl Constant {
+    /// The constant with its axes in this order, if that is the same number for all elements.
+    pub(crate) fn filled_in_order(&self, order: &AxisOrder) -> Option<Constant> {
+        let ty = TensorType::new(self.ty.dtype, order.reorder(&self.ty.shape));
+        (self.is_splat() && !self.from_user).then(|| Constant {
+            ty,
+            bytes: self.bytes.clone(),
+            from_user: false,
+        })
+    }
+
     fn is_splat(&self) -> bool {
         self.bytes.len() == self.ty.dtype.size_in_bytes()
     }
@@ -50,11 +60,6 @@ impl Operation for Constant {
     }
     fn host_value(&self) -> Option<&Arc<[u8]>> {
         (self.from_user && !self.bytes.is_empty()).then_some(&self.bytes)
-    }
-    fn with_result_reordered(&self, order: &AxisOrder) -> Option<Box<dyn Operation>> {
-        let ty = TensorType::new(self.ty.dtype, order.reorder(&self.ty.shape));
-        (self.is_splat() && !self.from_user)
-            .then(|| Box::new(Constant { ty, bytes: self.bytes.clone(), from_user: false }) as _)
     }
     fn lower(&self, _: &mut Lowering<'_>) -> String {
         let ty = self.ty.stablehlo();

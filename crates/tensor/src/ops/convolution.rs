@@ -6,7 +6,6 @@
 //! over the input, with the stride and the dilation of the kernel exchanged.
 
 use fulmen_durable::messages::quantity;
-use fulmen_pjrt::locate::Platform;
 
 use super::convolution_options::Convolution;
 use super::dot::product_operands;
@@ -14,31 +13,30 @@ use super::reduce::Reducer;
 use crate::Mesh;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
-use crate::region::Region;
 use crate::shape::{LARGEST, within_reach};
 use crate::whole_axes::WholeAxes;
 use crate::{AsTensor, DType, Tensor, TensorType};
 
 /// The positions of an operand's axes: the batch or feature axes, and the spatial axes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Axes {
+pub(crate) struct Axes {
     /// The batch of an input or result; the output features of a kernel.
-    pub(super) first: usize,
+    pub(crate) first: usize,
     /// The features of an input or result; the input features of a kernel.
-    pub(super) second: usize,
-    pub(super) spatial: Vec<usize>,
+    pub(crate) second: usize,
+    pub(crate) spatial: Vec<usize>,
 }
 
 impl Axes {
     /// The order `first, second, spatial…`.
-    pub(super) fn standard(spatial: usize) -> Axes {
+    pub(crate) fn standard(spatial: usize) -> Axes {
         Axes { first: 0, second: 1, spatial: (2..spatial + 2).collect() }
     }
     /// All axes: `first`, the spatial axes, `last`.
-    pub(super) fn in_order(&self, first: usize, last: usize) -> Vec<usize> {
+    pub(crate) fn in_order(&self, first: usize, last: usize) -> Vec<usize> {
         [&[first], &self.spatial[..], &[last]].concat()
     }
-    pub(super) fn swapped(&self) -> Axes {
+    pub(crate) fn swapped(&self) -> Axes {
         Axes { first: self.second, second: self.first, spatial: self.spatial.clone() }
     }
     /// StableHLO's syntax, for example `[b, f, 0, 1]`.
@@ -51,35 +49,35 @@ impl Axes {
         }
         format!("[{}]", names.join(", "))
     }
-    pub(super) fn spatial_sizes(&self, ty: &TensorType) -> Vec<usize> {
+    pub(crate) fn spatial_sizes(&self, ty: &TensorType) -> Vec<usize> {
         self.spatial.iter().map(|&a| ty.shape[a]).collect()
     }
 }
 
 /// The attributes of StableHLO's `convolution`.
 #[derive(Clone, Debug)]
-pub(super) struct ConvolutionOp {
-    pub(super) method: &'static str,
-    pub(super) stride: Vec<usize>,
-    pub(super) padding: Vec<(i64, i64)>,
-    pub(super) lhs_dilation: Vec<usize>,
-    pub(super) rhs_dilation: Vec<usize>,
-    pub(super) feature_groups: usize,
-    pub(super) batch_groups: usize,
-    pub(super) lhs: Axes,
-    pub(super) rhs: Axes,
-    pub(super) out: Axes,
+pub(crate) struct ConvolutionOp {
+    pub(crate) method: &'static str,
+    pub(crate) stride: Vec<usize>,
+    pub(crate) padding: Vec<(i64, i64)>,
+    pub(crate) lhs_dilation: Vec<usize>,
+    pub(crate) rhs_dilation: Vec<usize>,
+    pub(crate) feature_groups: usize,
+    pub(crate) batch_groups: usize,
+    pub(crate) lhs: Axes,
+    pub(crate) rhs: Axes,
+    pub(crate) out: Axes,
 }
 
 /// The extent of `size` elements with `dilation − 1` gaps between neighbors.
-pub(super) fn dilated_size(size: usize, dilation: usize) -> usize {
+pub(crate) fn dilated_size(size: usize, dilation: usize) -> usize {
     if size == 0 { 0 } else { (size - 1).saturating_mul(dilation).saturating_add(1) }
 }
 
 impl ConvolutionOp {
     /// The spatial sizes of the result, or an error message if an extent is larger than a program
     /// can address.
-    pub(super) fn spatial_result(
+    pub(crate) fn spatial_result(
         &self,
         lhs: &TensorType,
         rhs: &TensorType,
@@ -344,9 +342,6 @@ impl Operation for ConvolutionOp {
             }
         }
         whole
-    }
-    fn rewritten_for(&self, platform: Platform, inputs: &[&TensorType]) -> Option<Region> {
-        if platform == Platform::Cpu { self.cpu_form(inputs[0], inputs[1]) } else { None }
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         let precision = cx.precision(cx.result().dtype);

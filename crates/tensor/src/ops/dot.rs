@@ -1,73 +1,61 @@
 //! Products of tensors: `dot_general`, and `matmul` built on it.
 
-use fulmen_pjrt::locate::Platform;
-
 use super::common_dtype::common_dtype;
 use super::dtype_set::DTypeSet;
-use super::optimization_barrier::computed_after;
+use super::gradient_order::after_weight_gradient;
 use crate::autocast::product_operand;
-use crate::axis_order::AxisOrder;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
-use crate::region::{Region, parameters};
 use crate::scope::Refusal;
 use crate::tensor::all_live;
-use crate::{AsAxes, AsTensor, DType, Shape, Tensor, TensorType};
-
-/// The sizes of a contracted first axis for which transposing the left matrix pays.
-const TRANSPOSED: std::ops::RangeInclusive<usize> = 256..=4096;
-
-/// The least number of rows and columns of the product for which transposing the left matrix pays.
-const LEAST_FREE: usize = 128;
+use crate::{AsAxes, AsTensor, Shape, Tensor, TensorType};
 
 /// The paired axes of both operands. An axis in neither list is free: it stays in the result.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct DotGeneral {
+pub(crate) struct DotGeneral {
     /// The public method, for messages.
-    method: &'static str,
-    lhs_batch: Vec<usize>,
-    rhs_batch: Vec<usize>,
-    lhs_contracting: Vec<usize>,
-    rhs_contracting: Vec<usize>,
+    pub(crate) method: &'static str,
+    pub(crate) lhs_batch: Vec<usize>,
+    pub(crate) rhs_batch: Vec<usize>,
+    pub(crate) lhs_contracting: Vec<usize>,
+    pub(crate) rhs_contracting: Vec<usize>,
 }
 
-fn free_axes(rank: usize, batch: &[usize], contracting: &[usize]) -> Vec<usize> {
+/// The axes that are in neither list.
+pub(crate) fn free_axes(rank: usize, batch: &[usize], contracting: &[usize]) -> Vec<usize> {
     (0..rank).filter(|a| !batch.contains(a) && !contracting.contains(a)).collect()
 }
 
 impl DotGeneral {
-    fn lhs_free(&self, rank: usize) -> Vec<usize> {
+    pub(crate) fn lhs_free(&self, rank: usize) -> Vec<usize> {
         free_axes(rank, &self.lhs_batch, &self.lhs_contracting)
     }
-    fn rhs_free(&self, rank: usize) -> Vec<usize> {
+    pub(crate) fn rhs_free(&self, rank: usize) -> Vec<usize> {
         free_axes(rank, &self.rhs_batch, &self.rhs_contracting)
     }
 
-    /// A product of stacks whose matrices have several axes for their rows or columns, as a product
-    /// of stacks of matrices, if that needs no transpose. XLA's CPU compiler takes a third more time
-    /// for the several axes of heads that share keys.
-    fn product_of_stacks(&self, lhs: &Tensor, rhs: &Tensor) -> Option<Tensor> {
-        let lhs_free = self.lhs_free(lhs.rank());
-        let rhs_free = self.rhs_free(rhs.rank());
-        let groups = [&lhs_free, &self.lhs_contracting, &rhs_free, &self.rhs_contracting];
-        let is_run = |axes: &Vec<usize>| axes.windows(2).all(|pair| pair[0] + 1 == pair[1]);
-        if groups.iter().any(|axes| axes.is_empty() || !is_run(axes))
-            || groups.iter().all(|axes| axes.len() == 1)
-        {
-            return None;
-        }
-        let sizes = |operand: &Tensor, axes: &[usize]| -> Vec<usize> {
-            axes.iter().map(|&axis| operand.shape()[axis]).collect()
+    /// For each operand, the axis of the result that each of its axes becomes; `None` for an axis that
+    /// the result does not have.
+    pub(crate) fn result_axes(&self, inputs: &[&TensorType]) -> Vec<Vec<Option<usize>>> {
+        let ranks = [0, 1].map(|i| inputs[i].shape.rank());
+        let free = [self.lhs_free(ranks[0]), self.rhs_free(ranks[1])];
+        let batch = [&self.lhs_batch, &self.rhs_batch];
+        let first_free = [batch[0].len(), batch[0].len() + free[0].len()];
+        let result_axis = |side: usize, axis: usize| {
+            let position = |axes: &[usize]| axes.iter().position(|&other| other == axis);
+            position(batch[side]).or_else(|| Some(first_free[side] + position(&free[side])?))
         };
-        let shape = [sizes(lhs, &self.lhs_batch), sizes(lhs, &lhs_free), sizes(rhs, &rhs_free)];
-        let (lhs, position) = merged(lhs, [&lhs_free, &self.lhs_contracting]);
-        let lhs_batch: Vec<_> = self.lhs_batch.iter().map(|&axis| position(axis)).collect();
-        let lhs_contracting = position(self.lhs_contracting[0]);
-        let (rhs, position) = merged(rhs, [&rhs_free, &self.rhs_contracting]);
-        let rhs_batch: Vec<_> = self.rhs_batch.iter().map(|&axis| position(axis)).collect();
-        let contracting: (&[_], &[_]) = (&[lhs_contracting], &[position(self.rhs_contracting[0])]);
-        let product = lhs.product("dot_general", &rhs, (&lhs_batch, &rhs_batch), contracting);
-        Some(product.reshape(shape.concat()))
+        let axes = |side: usize| (0..ranks[side]).map(|axis| result_axis(side, axis)).collect();
+        vec![axes(0), axes(1)]
+    }
+
+    /// Whether the product is over the first axes of both operands, each of which has others.
+    pub(crate) fn sums_over_first_axes(&self, operands: &[&TensorType]) -> bool {
+        let contracted = self.lhs_contracting.len();
+        let first: Vec<usize> = (0..contracted).collect();
+        self.lhs_contracting == first
+            && self.rhs_contracting == first
+            && operands.iter().all(|operand| operand.shape.rank() > contracted)
     }
 
     /// The right side of the statement for operands with these names and types.
@@ -89,31 +77,6 @@ impl DotGeneral {
             cx.result().stablehlo()
         )
     }
-
-    /// Whether the left operand's cotangent waits for the right one's. The right operand is then a
-    /// weight with no more columns than rows. After its gradient, the activations on the left need
-    /// no memory; libtpu would put off some of these gradients. The gradient of a weight with more
-    /// columns, such as that of a language model's logits, needs more memory than it frees.
-    fn weight_gradient_is_first(&self, cx: &Vjp<'_>) -> bool {
-        let [lhs, rhs] = [0, 1].map(|i| &cx.input(i).ty().shape);
-        let rows: usize = self.rhs_contracting.iter().map(|&axis| rhs[axis]).product();
-        cx.keeps_activations
-            && cx.needed == [true, true]
-            && self.rhs_batch.is_empty()
-            && rhs.num_elements() < lhs.num_elements()
-            && rhs.num_elements() <= rows * rows
-    }
-}
-
-/// The product over `contracted` leading axes of both operands, as a product of matrices
-/// `[contracted, free]`. XLA's CPU compiler multiplies such matrices in place, but copies an
-/// operand of a higher rank to move its contracted axes to the end. That copy takes a sixth of the
-/// product's time for 4096 × 256.
-fn product_of_matrices(lhs: &Tensor, rhs: &Tensor, contracted: usize) -> Tensor {
-    let shape = [&lhs.shape()[contracted..], &rhs.shape()[contracted..]].concat();
-    let [lhs, rhs] =
-        [lhs, rhs].map(|t| t.flatten(contracted as isize, -1).flatten(0, contracted as isize - 1));
-    lhs.dot_general(rhs, ([], []), (0, 0)).reshape(shape)
 }
 
 /// An operand with its batch axes first, then its contracting axes as one, then its free axes.
@@ -142,33 +105,6 @@ fn merge_contracting(
     let from = to;
     let to = merged.stablehlo();
     (cx.statement(format!("stablehlo.reshape {name} : ({from}) -> {to}")), merged)
-}
-
-/// A tensor with one axis for each of these runs of axes, and the new position of an axis.
-fn merged<'a>(t: &Tensor, runs: [&'a [usize]; 2]) -> (Tensor, impl Fn(usize) -> usize + 'a) {
-    let is_merged = move |axis: usize| runs.iter().any(|run| run[1..].contains(&axis));
-    let mut sizes: Vec<usize> = Vec::new();
-    for (axis, &size) in t.shape().iter().enumerate() {
-        match sizes.last_mut().filter(|_| is_merged(axis)) {
-            Some(merged) => *merged *= size,
-            None => sizes.push(size),
-        }
-    }
-    (t.reshape(sizes), move |axis| axis - (0..axis).filter(|&other| is_merged(other)).count())
-}
-
-/// The product over the first axes of two matrices, with the left one transposed in memory, if that
-/// is faster.
-fn product_of_transposed(lhs: &Tensor, rhs: &Tensor) -> Option<Tensor> {
-    let ([contracted, rows], [_, columns]) = (&lhs.shape()[..], &rhs.shape()[..]) else {
-        return None;
-    };
-    if !TRANSPOSED.contains(contracted) || rows.min(columns) < &LEAST_FREE {
-        return None;
-    }
-    // Without the barrier, XLA would make the transpose a part of the product again.
-    let lhs = Tensor::optimization_barrier(&[&lhs.transpose(0, 1)]);
-    Some(lhs[0].dot_general(rhs, ([], []), (1, 0)))
 }
 
 /// The axes of one operand for its derivative.
@@ -283,68 +219,13 @@ impl Operation for DotGeneral {
             g_contracting: (batch..batch + lhs_free).collect(),
         };
         let of_rhs = right.product(&g, lhs);
-        let g = if self.weight_gradient_is_first(cx) {
-            computed_after(&[&g], &of_rhs, Some(Platform::Tpu)).remove(0)
+        let g = if self.rhs_batch.is_empty() {
+            after_weight_gradient(cx, g, &of_rhs, &self.rhs_contracting)
         } else {
             g
         };
         let of_lhs = left.product(&g, rhs);
         vec![Some(left.in_operands_order(&of_lhs)), Some(right.in_operands_order(&of_rhs))]
-    }
-    fn result_axes(&self, inputs: &[&TensorType]) -> Vec<Vec<Option<usize>>> {
-        let ranks = [0, 1].map(|i| inputs[i].shape.rank());
-        let free = [self.lhs_free(ranks[0]), self.rhs_free(ranks[1])];
-        let batch = [&self.lhs_batch, &self.rhs_batch];
-        let first_free = [batch[0].len(), batch[0].len() + free[0].len()];
-        let result_axis = |side: usize, axis: usize| {
-            let position = |axes: &[usize]| axes.iter().position(|&other| other == axis);
-            position(batch[side]).or_else(|| Some(first_free[side] + position(&free[side])?))
-        };
-        let axes = |side: usize| (0..ranks[side]).map(|axis| result_axis(side, axis)).collect();
-        vec![axes(0), axes(1)]
-    }
-    fn rewritten_for(&self, platform: Platform, inputs: &[&TensorType]) -> Option<Region> {
-        let contracted = self.lhs_contracting.len();
-        let leading: Vec<usize> = (0..contracted).collect();
-        let is_leading = self.lhs_contracting == leading && self.rhs_contracting == leading;
-        let has_free_axes = inputs.iter().all(|operand| operand.shape.rank() > contracted);
-        if platform != Platform::Cpu || inputs[0].dtype != DType::F32 {
-            return None;
-        }
-        let parameters = parameters(self.method, "operand", [inputs[0], inputs[1]]);
-        let product = match contracted {
-            0 => None,
-            _ if !self.lhs_batch.is_empty() => {
-                self.product_of_stacks(&parameters[0], &parameters[1])
-            }
-            _ if !is_leading || !has_free_axes => None,
-            1 => product_of_transposed(&parameters[0], &parameters[1]),
-            _ => Some(product_of_matrices(&parameters[0], &parameters[1], contracted)),
-        }?;
-        Some(Region { parameters, results: vec![product] })
-    }
-    /// Names other axes of the operand, instead of a transpose before the product. A product of two
-    /// matrices stays as it is: XLA makes their transposes a part of it anyway.
-    fn with_operand_reordered(
-        &self,
-        operand: usize,
-        order: &AxisOrder,
-    ) -> Option<Box<dyn Operation>> {
-        let positions = order.positions();
-        let mut reordered = self.clone();
-        let (batch, contracting) = match operand {
-            0 => (&mut reordered.lhs_batch, &mut reordered.lhs_contracting),
-            _ => (&mut reordered.rhs_batch, &mut reordered.rhs_contracting),
-        };
-        let free = free_axes(positions.len(), batch, contracting);
-        let keeps_result = free.is_sorted_by_key(|&axis| positions[axis]);
-        if batch.is_empty() || !keeps_result {
-            return None;
-        }
-        for axis in batch.iter_mut().chain(contracting) {
-            *axis = positions[*axis];
-        }
-        Some(Box::new(reordered))
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         // On a mesh of three axes, XLA sums wrongly over several axes that the operands split
@@ -402,7 +283,7 @@ impl Tensor {
 
     /// [`Tensor::dot_general`] under the name `method` in messages.
     #[track_caller]
-    pub(super) fn product(
+    pub(crate) fn product(
         &self,
         method: &'static str,
         rhs: &Tensor,
@@ -500,152 +381,5 @@ fn matmul(batch: Vec<usize>, lhs_contracting: usize, rhs_contracting: usize) -> 
         rhs_batch: batch,
         lhs_contracting: vec![lhs_contracting],
         rhs_contracting: vec![rhs_contracting],
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use fulmen_pjrt::locate::Platform;
-
-    use super::*;
-    use crate::lower::lower;
-    use crate::{Function, Mesh, checkpoint, grad};
-
-    /// The text of a product over the first axes, for one device.
-    fn text(lhs: [usize; 2], rhs: [usize; 2], platform: Platform) -> crate::Result<String> {
-        let types = [lhs, rhs].map(|shape| TensorType::new(DType::F32, shape));
-        let function =
-            Function::trace("f", &types, |x| vec![x[0].dot_general(&x[1], ([], []), (0, 0))]);
-        Ok(lower(&function, &Mesh::data(1), Some(platform))?.text)
-    }
-
-    #[test]
-    fn the_cpus_left_matrix_is_transposed_only_if_that_pays() -> crate::Result<()> {
-        let transposes = |lhs, rhs, platform| -> crate::Result<bool> {
-            Ok(text(lhs, rhs, platform)?.contains("optimization_barrier"))
-        };
-        assert!(transposes([512, 128], [512, 256], Platform::Cpu)?);
-        assert!(!transposes([512, 128], [512, 256], Platform::Tpu)?);
-        assert!(!transposes([128, 128], [128, 256], Platform::Cpu)?);
-        assert!(!transposes([8192, 128], [8192, 256], Platform::Cpu)?);
-        assert!(!transposes([512, 64], [512, 256], Platform::Cpu)?);
-        assert!(!transposes([512, 128], [512, 64], Platform::Cpu)?);
-        Ok(())
-    }
-
-    #[test]
-    fn a_product_of_transposed_stacks_names_their_axes() -> crate::Result<()> {
-        let types = [[2, 9, 3, 5], [2, 7, 3, 5]].map(|shape| TensorType::new(DType::F32, shape));
-        let function = Function::trace("scores", &types, |x| {
-            let [queries, keys] = [&x[0], &x[1]].map(|heads| heads.transpose(1, 2));
-            vec![queries.matmul(keys.transpose(-1, -2))]
-        });
-        let text =
-            |platform| lower(&function, &Mesh::data(1), platform).map(|program| program.text);
-        let tpu = text(Some(Platform::Tpu))?;
-        assert!(tpu.contains("batching_dims = [0, 2] x [0, 2], contracting_dims = [3] x [3]"));
-        assert!(!tpu.contains("stablehlo.transpose"));
-        assert!(text(Some(Platform::Cpu))?.contains("stablehlo.transpose"));
-        assert!(text(None)?.contains("stablehlo.transpose"));
-        Ok(())
-    }
-
-    #[test]
-    fn on_tpus_the_gradient_of_a_narrow_weight_is_first() -> crate::Result<()> {
-        // The number of barriers in the gradients of a product of 16 rows.
-        let barriers = |weight: [usize; 2], platform, recompute| -> crate::Result<usize> {
-            let types = [[16, weight[0]], weight].map(|shape| TensorType::new(DType::F32, shape));
-            let function = Function::trace("gradients", &types, |x| {
-                let product = |x: &[Tensor]| vec![x[0].matmul(&x[1]).sin().sum_all()];
-                let both = [&x[0], &x[1]];
-                let loss = if recompute { checkpoint(product, &both) } else { product(x) };
-                grad(&loss[0], &both)
-            });
-            let text = lower(&function, &Mesh::data(1), Some(platform))?.text;
-            Ok(text.matches("stablehlo.optimization_barrier").count())
-        };
-        assert_eq!(barriers([8, 4], Platform::Tpu, false)?, 1);
-        assert_eq!(barriers([8, 8], Platform::Tpu, false)?, 1);
-        assert_eq!(barriers([8, 9], Platform::Tpu, false)?, 0);
-        assert_eq!(barriers([32, 16], Platform::Tpu, false)?, 0, "more weights than activations");
-        assert_eq!(barriers([8, 4], Platform::Cpu, false)?, 0);
-        // The one barrier is the checkpoint's.
-        assert_eq!(barriers([8, 4], Platform::Tpu, true)?, 1);
-        Ok(())
-    }
-
-    #[test]
-    fn a_product_is_the_same_for_each_order_of_an_operands_axes() {
-        // All sizes differ, so that wrong axes do not fit.
-        let types = [[2, 3, 5, 7], [2, 3, 7, 11]].map(|shape| TensorType::new(DType::F32, shape));
-        let product = DotGeneral {
-            method: "dot_general",
-            lhs_batch: vec![0, 1],
-            rhs_batch: vec![0, 1],
-            lhs_contracting: vec![3],
-            rhs_contracting: vec![2],
-        };
-        let result = product.infer(&[&types[0], &types[1]]).unwrap();
-        let mut orders = 0;
-        for code in 0..256 {
-            let axes = (0..4).map(|i| code >> (2 * i) & 3).collect();
-            let Some(order) = AxisOrder::new(axes).filter(|order| order.fits(4)) else { continue };
-            for operand in 0..2 {
-                let reordered = product.with_operand_reordered(operand, &order).unwrap();
-                let mut types = types.clone();
-                types[operand].shape = order.reorder(&types[operand].shape).into();
-                assert_eq!(reordered.infer(&[&types[0], &types[1]]).unwrap(), result, "{order:?}");
-                orders += 1;
-            }
-        }
-        assert_eq!(orders, 2 * 23);
-    }
-
-    #[test]
-    fn a_product_with_a_transposed_matrix_equals_the_sum_over_rows() -> crate::Result<()> {
-        // Small whole numbers, so that every sum is exact.
-        let matrix = |columns: usize| {
-            let elements: Vec<f32> =
-                (0..256 * columns).map(|i| ((i * i + i / columns) % 7) as f32 - 3.0).collect();
-            elements
-        };
-        let lhs = matrix(129);
-        let rhs = matrix(128);
-        let product = Tensor::from_slice(&lhs, [2, 128, 129]).dot_general(
-            Tensor::from_slice(&rhs, [2, 128, 128]),
-            ([], []),
-            ([0, 1], [0, 1]),
-        );
-        let product = product.eval()?.to_vec::<f32>()?;
-        for (i, j) in [(0, 0), (0, 127), (128, 0), (128, 127), (64, 31)] {
-            let sum: f32 = (0..256).map(|k| lhs[k * 129 + i] * rhs[k * 128 + j]).sum();
-            assert_eq!(product[i * 128 + j], sum);
-        }
-        Ok(())
-    }
-
-    #[test]
-    fn on_cpus_a_product_of_stacks_has_one_axis_for_rows_and_one_for_columns() -> crate::Result<()>
-    {
-        // The axes are b, k, l, m, n and o, p, b, k, l. Small whole numbers make every sum exact.
-        let shapes = [[2, 3, 4, 2, 5], [3, 2, 2, 3, 4]];
-        let operands = shapes.map(|shape| {
-            let size: usize = shape.iter().product();
-            let elements: Vec<f32> = (0..size).map(|i| (i * i % 7) as f32 - 3.0).collect();
-            Tensor::from_slice(&elements, shape)
-        });
-        let product = |x: &[Tensor]| x[0].dot_general(&x[1], (0, 2), ([1, 2], [3, 4]));
-        let spread = operands[1].permute([2, 3, 4, 0, 1]).reshape([2, 3, 4, 1, 1, 3, 2]);
-        let sums = (operands[0].reshape([2, 3, 4, 2, 5, 1, 1]) * spread).sum([1, 2]);
-        let product_of_operands = product(&operands).eval()?;
-        let sums = sums.eval()?;
-        assert_eq!(product_of_operands.to_vec::<f32>()?, sums.to_vec::<f32>()?);
-
-        let types = shapes.map(|shape| TensorType::new(DType::F32, shape));
-        let function = Function::trace("f", &types, |x| vec![product(x)]);
-        let text = lower(&function, &Mesh::data(1), Some(Platform::Cpu))?.text;
-        assert!(text.contains("(tensor<2x12x10xf32>, tensor<6x2x12xf32>) -> tensor<2x10x6xf32>"));
-        assert!(!text.contains("stablehlo.transpose"));
-        Ok(())
     }
 }

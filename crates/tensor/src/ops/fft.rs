@@ -1,7 +1,5 @@
 //! Discrete Fourier transforms over one to three axes.
 
-use fulmen_pjrt::locate::Platform;
-
 use super::dtype_set::DTypeSet;
 use super::unary::methods;
 use crate::Mesh;
@@ -33,10 +31,23 @@ impl Kind {
 }
 
 /// A transform over the last axes. `lengths` are the sizes of these axes on the real side.
-#[derive(Debug)]
-struct Fft {
+#[derive(Clone, Debug)]
+pub(crate) struct Fft {
     kind: Kind,
     lengths: Vec<usize>,
+    /// Whether operand and result are row-major in memory.
+    is_row_major: bool,
+}
+
+impl Fft {
+    fn new(kind: Kind, lengths: Vec<usize>) -> Fft {
+        Fft { kind, lengths, is_row_major: false }
+    }
+
+    /// The same transform, of a row-major operand to a row-major result.
+    pub(crate) fn row_major(&self) -> Fft {
+        Fft { is_row_major: true, ..self.clone() }
+    }
 }
 
 impl Operation for Fft {
@@ -77,7 +88,7 @@ impl Operation for Fft {
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
         let g = cx.cotangent();
         let transform =
-            |kind, x: &Tensor| Tensor::apply(Fft { kind, lengths: self.lengths.clone() }, &[x]);
+            |kind, x: &Tensor| Tensor::apply(Fft::new(kind, self.lengths.clone()), &[x]);
         let last = self.lengths.last().copied().unwrap_or(1);
         vec![Some(match self.kind {
             // The matrix of the transform is symmetric, so the transform is its own derivative.
@@ -120,10 +131,7 @@ impl Operation for Fft {
                 cx.signature()
             )
         };
-        // The CPU's library takes only row-major arrays. XLA gives a transform the layouts of its
-        // neighbors, which between devices are often other ones, and the program then fails when it
-        // runs, in JAX too.
-        if !(cx.is_partitioned() && cx.platform() == Some(Platform::Cpu)) {
+        if !self.is_row_major {
             return transform(cx.operand(0), cx);
         }
         let operand = cx.statement(row_major(cx.operand(0), &operand));
@@ -206,13 +214,13 @@ impl Tensor {
             *last = n;
         }
         if in_place {
-            return Tensor::try_apply(Fft { kind, lengths }, &[&x]);
+            return Tensor::try_apply(Fft::new(kind, lengths), &[&x]);
         }
         let mut inverse = vec![0; order.len()];
         for (position, &axis) in order.iter().enumerate() {
             inverse[axis] = position;
         }
-        Ok(Tensor::try_apply(Fft { kind, lengths }, &[&x.permute_axes(order)])?
+        Ok(Tensor::try_apply(Fft::new(kind, lengths), &[&x.permute_axes(order)])?
             .permute_axes(inverse))
     }
 }

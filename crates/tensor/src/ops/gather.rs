@@ -22,7 +22,7 @@ use crate::{AsTensor, DType, Shape, Tensor, TensorType};
 /// Each index names an element along the axes `mapped`, which the result lacks. Along all other
 /// axes it covers the whole axis.
 #[derive(Clone, Debug)]
-pub(super) struct Dimensions {
+pub(crate) struct Dimensions {
     /// The axes of the gathered elements that come from the operand.
     window: Vec<usize>,
     /// The operand's axes along which an index names an element.
@@ -128,18 +128,18 @@ impl Dimensions {
     }
 
     /// The operand's axes along which an index names an element, one for each of its components.
-    pub(super) fn mapped_axes(&self) -> &[usize] {
+    pub(crate) fn mapped_axes(&self) -> &[usize] {
         &self.mapped
     }
 
     /// Whether these indices are a single one.
-    pub(super) fn has_one_index(&self, indices: &Shape) -> bool {
+    pub(crate) fn has_one_index(&self, indices: &Shape) -> bool {
         (0..indices.rank()).all(|axis| axis == self.vector || indices[axis] == 1)
     }
 
     /// The dimensions for a list of the same indices, `[n, k]`, and the sizes of the operand's
     /// axes that each covers. There are no batches of more than one index.
-    pub(super) fn for_list(&self, operand: &Shape) -> (Dimensions, Vec<usize>) {
+    pub(crate) fn for_list(&self, operand: &Shape) -> (Dimensions, Vec<usize>) {
         let others = (0..operand.rank()).filter(|axis| !self.mapped.contains(axis));
         let rest: Vec<usize> = others.map(|axis| operand[axis]).collect();
         let dimensions = Dimensions {

@@ -1,11 +1,8 @@
 //! A barrier against compiler optimizations.
 
-use fulmen_pjrt::locate::Platform;
-
 use crate::as_tensor::as_tensors;
 use crate::lower::Lowering;
 use crate::operation::{Operation, RecomputePolicy, Vjp};
-use crate::region::{Region, parameters};
 use crate::tensor::all_live;
 use crate::{AsTensor, Tensor, TensorType};
 
@@ -40,9 +37,9 @@ impl Operation for OptimizationBarrier {
 
 /// A barrier that gradients do not pass: the cotangents are those of the operands.
 #[derive(Debug)]
-struct ComputedAfter {
-    /// The platform whose programs have the barrier. `None` for all.
-    only_on: Option<Platform>,
+pub(crate) struct ComputedAfter {
+    /// Whether a program may do without the barrier.
+    pub(crate) is_hint: bool,
 }
 
 impl Operation for ComputedAfter {
@@ -54,11 +51,6 @@ impl Operation for ComputedAfter {
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
         cx.cotangents.to_vec()
-    }
-    fn rewritten_for(&self, platform: Platform, inputs: &[&TensorType]) -> Option<Region> {
-        self.only_on.filter(|&only_on| only_on != platform)?;
-        let parameters = parameters(self.name(), "operand", inputs.iter().copied());
-        Some(Region { results: parameters.clone(), parameters })
     }
     fn active_results(&self, active: &[bool], _: usize) -> Vec<bool> {
         active.to_vec()
@@ -76,15 +68,20 @@ fn lower(cx: &Lowering<'_>) -> String {
     format!("stablehlo.optimization_barrier {} : {}", cx.operands(), types.join(", "))
 }
 
-/// Returns the same `tensors`. What depends on them is computed after `earlier`, in programs for
-/// `only_on`, or for every platform. Gradients do not wait.
-pub(crate) fn computed_after(
-    tensors: &[&Tensor],
-    earlier: &Tensor,
-    only_on: Option<Platform>,
-) -> Vec<Tensor> {
+/// Returns the same `tensors`. What depends on them is computed after `earlier`. Gradients do not
+/// wait.
+pub(crate) fn computed_after(tensors: &[&Tensor], earlier: &Tensor) -> Vec<Tensor> {
+    with_barrier(ComputedAfter { is_hint: false }, tensors, earlier)
+}
+
+/// Like [`computed_after`] for one tensor, in the programs in which it helps.
+pub(super) fn hint_computed_after(tensor: &Tensor, earlier: &Tensor) -> Tensor {
+    with_barrier(ComputedAfter { is_hint: true }, &[tensor], earlier).remove(0)
+}
+
+fn with_barrier(barrier: ComputedAfter, tensors: &[&Tensor], earlier: &Tensor) -> Vec<Tensor> {
     let operands = [tensors, &[earlier]].concat();
-    let mut results = Tensor::apply_all(ComputedAfter { only_on }, &operands);
+    let mut results = Tensor::apply_all(barrier, &operands);
     results.truncate(tensors.len());
     results
 }

@@ -1,7 +1,6 @@
 //! Padding before, after and between the elements of each axis. Negative amounts cut elements off.
 
 use crate::Mesh;
-use crate::axis_order::AxisOrder;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
 use crate::shape::within_reach;
@@ -9,10 +8,10 @@ use crate::whole_axes::WholeAxes;
 use crate::{AsTensor, Tensor, TensorType};
 
 #[derive(Debug)]
-struct Pad {
-    low: Vec<i64>,
-    high: Vec<i64>,
-    interior: Vec<usize>,
+pub(crate) struct Pad {
+    pub(crate) low: Vec<i64>,
+    pub(crate) high: Vec<i64>,
+    pub(crate) interior: Vec<usize>,
 }
 
 impl Operation for Pad {
@@ -68,17 +67,6 @@ impl Operation for Pad {
         let to_operand = uncut.slice(&vec![0; g.rank()], uncut.shape(), &stride);
         let to_value = g.sum_all() - to_operand.sum_all();
         vec![Some(to_operand), Some(to_value)]
-    }
-    fn with_operands_reordered(
-        &self,
-        order: &AxisOrder,
-    ) -> Option<(Box<dyn Operation>, Option<AxisOrder>)> {
-        let low = order.reorder(&self.low);
-        let high = order.reorder(&self.high);
-        Some((
-            Box::new(Pad { low, high, interior: order.reorder(&self.interior) }),
-            Some(order.clone()),
-        ))
     }
     fn whole_axes(&self, _: &[&TensorType], _: &Mesh) -> WholeAxes {
         WholeAxes::of_both((0..self.low.len()).filter(|&axis| self.interior[axis] > 0).collect())

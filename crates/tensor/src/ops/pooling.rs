@@ -17,14 +17,24 @@ use crate::{DType, Tensor, TensorType};
 
 /// The windows over all axes of a tensor.
 #[derive(Clone, Debug)]
-pub(super) struct Windows {
-    pub(super) size: Vec<usize>,
-    pub(super) stride: Vec<usize>,
-    pub(super) padding: Vec<(i64, i64)>,
-    pub(super) dilation: Vec<usize>,
+pub(crate) struct Windows {
+    pub(crate) size: Vec<usize>,
+    pub(crate) stride: Vec<usize>,
+    pub(crate) padding: Vec<(i64, i64)>,
+    pub(crate) dilation: Vec<usize>,
 }
 
 impl Windows {
+    /// The same windows over an operand whose axes are in this order.
+    pub(crate) fn reordered(&self, order: &AxisOrder) -> Windows {
+        Windows {
+            size: order.reorder(&self.size),
+            stride: order.reorder(&self.stride),
+            padding: order.reorder(&self.padding),
+            dilation: order.reorder(&self.dilation),
+        }
+    }
+
     pub(super) fn result(&self, from: &TensorType) -> Result<TensorType, String> {
         let mut shape = Vec::with_capacity(self.size.len());
         for (axis, &size) in from.shape.iter().enumerate() {
@@ -83,10 +93,10 @@ fn spell(v: &[usize]) -> String {
 }
 
 #[derive(Debug)]
-struct ReduceWindow {
-    method: &'static str,
-    reducer: Reducer,
-    windows: Windows,
+pub(crate) struct ReduceWindow {
+    pub(crate) method: &'static str,
+    pub(crate) reducer: Reducer,
+    pub(crate) windows: Windows,
 }
 
 impl Operation for ReduceWindow {
@@ -136,19 +146,6 @@ impl Operation for ReduceWindow {
             Windows { size: w.size.clone(), stride, padding, dilation: w.dilation.clone() };
         let operation = ReduceWindow { method: self.method, reducer: Reducer::Sum, windows };
         vec![Some(Tensor::apply(operation, &[&g.pad(&zero, &low, &high, &interior)]))]
-    }
-    fn with_operands_reordered(
-        &self,
-        order: &AxisOrder,
-    ) -> Option<(Box<dyn Operation>, Option<AxisOrder>)> {
-        let Windows { size, stride, padding, dilation } = &self.windows;
-        let windows = Windows {
-            size: order.reorder(size),
-            stride: order.reorder(stride),
-            padding: order.reorder(padding),
-            dilation: order.reorder(dilation),
-        };
-        Some((Box::new(ReduceWindow { windows, ..*self }), Some(order.clone())))
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         let dtype = cx.result().dtype;

@@ -8,7 +8,6 @@ use super::dtype_set::DTypeSet;
 use super::optimization_barrier::computed_once;
 use super::unary::methods;
 use crate::autocast::{result_dtype, wide};
-use crate::axis_order::AxisOrder;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
 use crate::scope::Refusal;
@@ -16,7 +15,7 @@ use crate::{AsAxes, DType, Tensor, TensorType, grad};
 
 /// How two elements are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reducer {
+pub(crate) enum Reducer {
     Sum,
     Prod,
     Max,
@@ -74,11 +73,27 @@ fn no_element(from: &TensorType, axes: &[usize]) -> String {
 }
 
 #[derive(Clone, Debug)]
-struct Reduce {
-    method: &'static str,
-    reducer: Reducer,
+pub(crate) struct Reduce {
+    pub(crate) method: &'static str,
+    pub(crate) reducer: Reducer,
     /// Sorted, without duplicates.
-    axes: Vec<usize>,
+    pub(crate) axes: Vec<usize>,
+}
+
+impl Reduce {
+    /// For each operand, the axis of the result that each of its axes becomes; `None` for an axis that
+    /// the result does not have.
+    pub(crate) fn result_axes(&self, inputs: &[&TensorType]) -> Vec<Vec<Option<usize>>> {
+        let mut kept = 0;
+        let axes = (0..inputs[0].shape.rank()).map(|axis| {
+            if self.axes.contains(&axis) {
+                return None;
+            }
+            kept += 1;
+            Some(kept - 1)
+        });
+        vec![axes.collect()]
+    }
 }
 
 impl Operation for Reduce {
@@ -127,26 +142,6 @@ impl Operation for Reduce {
                 (g * &mask / ties).to_dtype(x.dtype())
             }
         })]
-    }
-    fn result_axes(&self, inputs: &[&TensorType]) -> Vec<Vec<Option<usize>>> {
-        let mut kept = 0;
-        let axes = (0..inputs[0].shape.rank()).map(|axis| {
-            if self.axes.contains(&axis) {
-                return None;
-            }
-            kept += 1;
-            Some(kept - 1)
-        });
-        vec![axes.collect()]
-    }
-    fn with_operands_reordered(
-        &self,
-        order: &AxisOrder,
-    ) -> Option<(Box<dyn Operation>, Option<AxisOrder>)> {
-        let positions = order.positions();
-        let mut axes: Vec<_> = self.axes.iter().map(|&axis| positions[axis]).collect();
-        axes.sort_unstable();
-        Some((Box::new(Reduce { axes, ..*self }), order.without(&self.axes)))
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         let dtype = cx.result().dtype;

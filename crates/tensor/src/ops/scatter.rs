@@ -4,8 +4,6 @@
 //! range. Out of scope: reading by index (`gather.rs`), and slices at positions that a program
 //! computes (`dynamic_slice.rs`).
 
-use fulmen_pjrt::locate::Platform;
-
 use super::bounds::{self, ClampedIndices, OutOfBounds};
 use super::common_dtype::common_dtype;
 use super::dtype_set::DTypeSet;
@@ -16,7 +14,6 @@ use crate::Mesh;
 use crate::autocast::wide;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
-use crate::region::{Region, parameters};
 use crate::scope::Refusal;
 use crate::whole_axes::WholeAxes;
 use crate::{AsTensor, DType, Tensor, TensorType};
@@ -59,10 +56,10 @@ impl Combine {
 }
 
 #[derive(Debug)]
-pub(super) struct Scatter {
-    pub(super) method: &'static str,
-    pub(super) combine: Combine,
-    pub(super) dimensions: Dimensions,
+pub(crate) struct Scatter {
+    pub(crate) method: &'static str,
+    pub(crate) combine: Combine,
+    pub(crate) dimensions: Dimensions,
 }
 
 impl Scatter {
@@ -185,77 +182,6 @@ impl Operation for Scatter {
         }
         whole
     }
-    /// If there is one update, a second one, whose index is out of range.
-    ///
-    /// XLA turns a scatter of one update into a dynamic slice and its update. Each device takes its
-    /// part of a replicated operand by a dynamic slice, too. XLA merges the two slices, but not how
-    /// their starts are clamped: on devices that do not have the index, the first element becomes
-    /// one of another device.
-    fn rewritten_for_several_devices(&self, inputs: &[&TensorType]) -> Option<Region> {
-        let [operand, indices, updates] = inputs else { return None };
-        if !self.dimensions.has_one_index(&indices.shape) || updates.shape.num_elements() == 0 {
-            return None;
-        }
-        let (dimensions, rest) = self.dimensions.for_list(&operand.shape);
-        let components = indices.shape.num_elements();
-        let past_end = operand.shape.iter().copied().max().unwrap_or(0) as f64;
-        let parameters = parameters(self.method, "operand", inputs.iter().copied());
-        let index = parameters[1].reshape([1, components]);
-        let dropped = Tensor::full(index.dtype(), [1, components], past_end);
-        let update = parameters[2].reshape([&[1], &rest[..]].concat());
-        let operation = Scatter { method: self.method, combine: self.combine, dimensions };
-        let result = Tensor::apply(
-            operation,
-            &[
-                &parameters[0],
-                &Tensor::concatenate(&[&index, &dropped], 0),
-                &Tensor::concatenate(&[&update, &update], 0),
-            ],
-        );
-        Some(Region { parameters, results: vec![result] })
-    }
-
-    /// If there is one update, a slice of the operand, combined with the update, and the update of
-    /// that slice.
-    ///
-    /// XLA does the same, but the start of its slice may be out of range. Where the operand is a
-    /// slice too, XLA merges both, and forgets that the start is clamped: the last element, whose
-    /// update is dropped, becomes one after the operand's slice. In JAX, with `x = arange(4.)` and
-    /// `i = 2` as arguments, `lax.dynamic_slice(x, [0], [2]).at[i].add(1, mode="drop")` is `[0, 2]`
-    /// instead of `[0, 1]`.
-    fn rewritten_for(&self, _: Platform, inputs: &[&TensorType]) -> Option<Region> {
-        let [operand, indices, updates] = inputs else { return None };
-        let is_empty = operand.shape.num_elements() == 0 || updates.shape.num_elements() == 0;
-        if is_empty || !self.dimensions.has_one_index(&indices.shape) {
-            return None;
-        }
-        let parameters = parameters(self.method, "operand", inputs.iter().copied());
-        let [x, indices, updates] = &parameters[..] else { return None };
-        let components = indices.to_dtype(DType::I64).reshape([indices.shape().num_elements()]);
-        let mut starts = vec![Tensor::zeros(DType::I64, []); x.rank()];
-        let mut sizes = x.shape().to_vec();
-        let mut is_inside = Tensor::ones(DType::Bool, []);
-        for (k, &axis) in self.dimensions.mapped_axes().iter().enumerate() {
-            let start = components.index(0, k as isize);
-            is_inside = is_inside.and(start.ge(0.0)).and(start.lt(sizes[axis] as f64));
-            starts[axis] = start;
-            sizes[axis] = 1;
-        }
-        // This clamps the starts.
-        let current = x.dynamic_slice(&starts, &sizes);
-        let update = updates.reshape(sizes);
-        let combined = match self.combine {
-            Combine::Set => update,
-            Combine::Add => &current + update,
-            Combine::Mul => &current * update,
-            Combine::Min => current.minimum(update),
-            Combine::Max => current.maximum(update),
-        };
-        let changed = is_inside.select(&combined, &current);
-        let result = x.dynamic_update_slice(&changed, &starts);
-        Some(Region { parameters: parameters.clone(), results: vec![result] })
-    }
-
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         let scalar = TensorType::scalar(cx.result().dtype).stablehlo();
         let (body, result) = self.combine.body(&scalar);

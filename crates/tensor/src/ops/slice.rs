@@ -3,7 +3,6 @@
 use std::ops::{Bound, RangeBounds};
 
 use crate::Mesh;
-use crate::axis_order::AxisOrder;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
 use crate::shape::within_reach;
@@ -12,10 +11,10 @@ use crate::whole_axes::WholeAxes;
 use crate::{Tensor, TensorType};
 
 #[derive(Debug)]
-struct Slice {
-    start: Vec<usize>,
-    limit: Vec<usize>,
-    stride: Vec<usize>,
+pub(crate) struct Slice {
+    pub(crate) start: Vec<usize>,
+    pub(crate) limit: Vec<usize>,
+    pub(crate) stride: Vec<usize>,
 }
 
 impl Slice {
@@ -69,17 +68,6 @@ impl Operation for Slice {
     }
     fn slice_start(&self) -> Option<&[usize]> {
         Some(&self.start)
-    }
-    fn with_operands_reordered(
-        &self,
-        order: &AxisOrder,
-    ) -> Option<(Box<dyn Operation>, Option<AxisOrder>)> {
-        let start = order.reorder(&self.start);
-        let limit = order.reorder(&self.limit);
-        Some((
-            Box::new(Slice { start, limit, stride: order.reorder(&self.stride) }),
-            Some(order.clone()),
-        ))
     }
     fn whole_axes(&self, inputs: &[&TensorType], _: &Mesh) -> WholeAxes {
         let axes = 0..self.stride.len();
@@ -223,19 +211,19 @@ impl Tensor {
 }
 
 /// The positions of windows along a list of axes, with one number for each axis.
-pub(super) struct WindowGrid<'a> {
+pub(crate) struct WindowGrid<'a> {
     /// The number of windows.
-    pub(super) counts: &'a [usize],
+    pub(crate) counts: &'a [usize],
     /// The distance from one window to the next.
-    pub(super) stride: &'a [usize],
+    pub(crate) stride: &'a [usize],
     /// The number of elements of a window.
-    pub(super) sizes: &'a [usize],
+    pub(crate) sizes: &'a [usize],
     /// The distance from one element of a window to the next.
-    pub(super) dilation: &'a [usize],
+    pub(crate) dilation: &'a [usize],
 }
 
 /// The windows of a tensor along these axes, the last axis fastest.
-pub(super) fn windows(t: &Tensor, axes: &[usize], grid: &WindowGrid<'_>) -> Vec<Tensor> {
+pub(crate) fn windows(t: &Tensor, axes: &[usize], grid: &WindowGrid<'_>) -> Vec<Tensor> {
     let WindowGrid { counts, stride: window_stride, sizes, dilation } = grid;
     (0..counts.iter().product())
         .map(|window: usize| {

@@ -4,8 +4,6 @@
 
 use std::fmt::Write as _;
 
-use fulmen_pjrt::locate::Platform;
-
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp};
 use crate::{DType, Tensor, TensorType};
@@ -15,8 +13,11 @@ const ROTATIONS: [[u32; 4]; 2] = [[13, 15, 26, 6], [17, 29, 16, 24]];
 /// The constant that the key schedule combines with both key words.
 const PARITY: u32 = 0x1BD1_1BDA;
 
-#[derive(Debug)]
-struct Threefry2x32;
+#[derive(Debug, Default)]
+pub(crate) struct Threefry2x32 {
+    /// Whether the words are not computed again where they are used.
+    pub(crate) is_computed_once: bool,
+}
 
 impl Operation for Threefry2x32 {
     fn name(&self) -> &'static str {
@@ -48,10 +49,7 @@ impl Operation for Threefry2x32 {
         // The dot keeps the name apart from user-defined functions.
         let keys = if key.shape.rank() > 1 { ".keys" } else { "" };
         let name = format!("threefry2x32.{}{keys}", dims.join("x"));
-        // XLA's CPU compiler would compute the words of a derived key again for each use, in time
-        // exponential in the number of rounds.
-        let barrier = matches!(cx.platform(), None | Some(Platform::Cpu)) && ty.shape.rank() == 1;
-        cx.helper(&name, || helper(&name, &key, &ty, barrier));
+        cx.helper(&name, || helper(&name, &key, &ty, self.is_computed_once));
         format!("func.call @{name}({}) : {}", cx.operands(), cx.signature())
     }
 }
@@ -137,7 +135,7 @@ pub(crate) fn threefry2x32_on_host(key: [u32; 2], words: [u32; 2]) -> [u32; 2] {
 /// Hashes the pairs of words `(a, b)`, u32 tensors of one shape. The key is u32[2], or one for each
 /// pair along a further last axis.
 pub(crate) fn threefry2x32(key: &Tensor, a: &Tensor, b: &Tensor) -> [Tensor; 2] {
-    Tensor::apply_many(Threefry2x32, &[key, a, b])
+    Tensor::apply_many(Threefry2x32::default(), &[key, a, b])
 }
 
 #[cfg(test)]

@@ -7,9 +7,9 @@ use crate::scope::Refusal;
 use crate::{AsAxes, Tensor, TensorType};
 
 #[derive(Debug)]
-struct Transpose {
+pub(crate) struct Transpose {
     /// The axis of the operand that becomes each axis of the result.
-    permutation: Vec<usize>,
+    pub(crate) permutation: Vec<usize>,
 }
 
 impl Operation for Transpose {
@@ -33,30 +33,17 @@ impl Operation for Transpose {
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
         vec![Some(cx.cotangent().permute_axes(inverse(&self.permutation)))]
     }
-    fn permutation(&self) -> Option<&[usize]> {
-        Some(&self.permutation)
-    }
     fn recompute_policy(&self) -> RecomputePolicy {
         RecomputePolicy::Always
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
-        transpose_statement(cx.operand(0), &self.permutation, cx.operand_type(0), cx.result())
+        let permutation = &self.permutation;
+        format!(
+            "stablehlo.transpose {}, dims = {permutation:?} : {}",
+            cx.operand(0),
+            cx.signature()
+        )
     }
-}
-
-/// The right-hand side of a transpose's statement. `permutation` has the axis of the operand that
-/// becomes each axis of the result.
-pub(crate) fn transpose_statement(
-    operand: &str,
-    permutation: &[usize],
-    from: &TensorType,
-    to: &TensorType,
-) -> String {
-    format!(
-        "stablehlo.transpose {operand}, dims = {permutation:?} : ({}) -> {}",
-        from.stablehlo(),
-        to.stablehlo()
-    )
 }
 
 impl Tensor {

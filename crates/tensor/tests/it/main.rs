@@ -24,6 +24,7 @@ mod lines;
 mod many_devices;
 mod no_devices;
 mod operations;
+mod passes;
 mod precision;
 mod printing;
 mod programs;

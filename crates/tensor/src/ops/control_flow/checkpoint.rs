@@ -128,7 +128,7 @@ fn gather_after_the_previous_block(region: &Region, inputs: &mut [Tensor]) {
     if shards.is_empty() {
         return;
     }
-    let shards = computed_after(&shards, &earlier, None);
+    let shards = computed_after(&shards, &earlier);
     gathered.into_iter().zip(shards).for_each(|(i, shard)| inputs[i] = shard);
 }
 

@@ -7,9 +7,11 @@
 //!
 //! Programs for other devices keep their convolutions.
 
-use super::convolution::{Axes, ConvolutionOp, dilated_size};
-use super::slice::{WindowGrid, windows};
+use super::Replacement;
 use crate::axis_order::inverse;
+use crate::operation::Operation;
+use crate::ops::convolution::{Axes, ConvolutionOp, dilated_size};
+use crate::ops::slice::{WindowGrid, windows};
 use crate::region::{Region, parameters};
 use crate::{DType, Shape, Tensor, TensorType};
 
@@ -106,35 +108,48 @@ impl Form {
     }
 }
 
+/// The convolution as a product of matrices, if that is faster on a CPU.
+pub(super) fn as_product(
+    operation: &dyn Operation,
+    operands: &[&TensorType],
+) -> Option<Replacement> {
+    let convolution = operation.downcast::<ConvolutionOp>()?;
+    let form = Form::choose(convolution, operands[0], operands[1])?;
+    let parameters = parameters("convolution", "operand", operands.iter().copied());
+    let result = convolution.product(form, &parameters[0], &parameters[1])?;
+    Some(convolution.features_second(parameters, &result))
+}
+
+/// The convolution with its features last, as XLA's CPU compiler computes it. `None` if it already
+/// has that form.
+pub(super) fn with_features_last(
+    operation: &dyn Operation,
+    operands: &[&TensorType],
+) -> Option<Replacement> {
+    let convolution = operation.downcast::<ConvolutionOp>()?;
+    let ConvolutionOp { lhs, rhs, out, .. } = convolution;
+    let spatial = convolution.stride.len();
+    let last = Axes { first: 0, spatial: (1..=spatial).collect(), second: spatial + 1 };
+    let kernel = Axes { spatial: (0..spatial).collect(), second: spatial, first: spatial + 1 };
+    if [lhs, out] == [&last; 2] && *rhs == kernel {
+        return None;
+    }
+    let parameters = parameters("convolution", "operand", operands.iter().copied());
+    let input = parameters[0].permute_axes(lhs.in_order(lhs.first, lhs.second));
+    let kernel_order = [&rhs.spatial[..], &[rhs.second, rhs.first]].concat();
+    let weight = parameters[1].permute_axes(kernel_order);
+    let with_last =
+        ConvolutionOp { lhs: last.clone(), rhs: kernel, out: last, ..convolution.clone() };
+    let result = Tensor::apply(with_last, &[&input, &weight]);
+    Some(convolution.features_second(parameters, &result))
+}
+
 impl ConvolutionOp {
-    /// The convolution in the form that is fastest on the CPU: as a product of matrices, or with
-    /// its features last, as XLA's CPU compiler computes it. `None` if it already has that form.
-    pub(super) fn cpu_form(&self, lhs: &TensorType, rhs: &TensorType) -> Option<Region> {
-        let form = Form::choose(self, lhs, rhs);
-        let spatial = self.stride.len();
-        let last = Axes { first: 0, spatial: (1..=spatial).collect(), second: spatial + 1 };
-        let kernel = Axes { spatial: (0..spatial).collect(), second: spatial, first: spatial + 1 };
-        if form.is_none() && [&self.lhs, &self.out] == [&last; 2] && self.rhs == kernel {
-            return None;
-        }
-        let parameters = parameters("convolution", "operand", [lhs, rhs]);
-        let lhs = &parameters[0];
-        let rhs = &parameters[1];
-        // This is `[batch, positions…, out]`.
-        let result = match form {
-            Some(form) => self.product(form, lhs, rhs)?,
-            None => {
-                let lhs = lhs.permute_axes(self.lhs.in_order(self.lhs.first, self.lhs.second));
-                let rhs = rhs.permute_axes(
-                    [&self.rhs.spatial[..], &[self.rhs.second, self.rhs.first]].concat(),
-                );
-                let operation =
-                    ConvolutionOp { lhs: last.clone(), rhs: kernel, out: last, ..self.clone() };
-                Tensor::apply(operation, &[&lhs, &rhs])
-            }
-        };
+    /// The replacement with this result, `[batch, positions…, out]`.
+    fn features_second(&self, parameters: Vec<Tensor>, result: &Tensor) -> Replacement {
         let order = inverse(&self.out.in_order(self.out.first, self.out.second));
-        Some(Region { parameters, results: vec![result.permute_axes(order)] })
+        let results = vec![result.permute_axes(order)];
+        Replacement::Expression(Region { parameters, results })
     }
 
     /// The product `[batch, positions…, out]`.
@@ -307,8 +322,8 @@ fn padded(t: &Tensor, axes: &[usize], margins: &[(i64, i64)]) -> Tensor {
 mod tests {
     use fulmen_pjrt::locate::Platform;
 
-    use crate::lower::lower;
-    use crate::{Convolution, DType, Function, Mesh, Pooling, TensorType, grad};
+    use crate::passes::tests::{count, text, texts};
+    use crate::{Convolution, DType, Function, TensorType, grad};
 
     /// The numbers of convolutions and of products in a convolution of f32 and its derivatives.
     fn statements<const N: usize>(
@@ -323,32 +338,8 @@ mod tests {
             let gradients = grad(&y.sum_all(), &[&x[0], &x[1]]);
             [vec![y], gradients].concat()
         });
-        let text = lower(&function, &Mesh::data(1), platform)?.text;
-        Ok(["stablehlo.convolution(", "stablehlo.dot_general "]
-            .map(|statement| text.matches(statement).count()))
-    }
-
-    #[test]
-    fn values_between_convolutions_are_not_transposed() -> crate::Result<()> {
-        let types = [[4, 8, 8, 8], [16, 8, 3, 3], [1, 16, 1, 1], [4, 16, 3, 3]]
-            .map(|s| TensorType::new(DType::F32, s));
-        let function = Function::trace("f", &types, |x| {
-            let options = Convolution::new(2).padding([(1, 1); 2]);
-            let y = x[0].convolution(&x[1], &options);
-            let y = &y - y.mean_keepdim([0, 2, 3]);
-            let y = (y + &x[2]).relu().max_pool(&Pooling::new([2; 2]).stride([2; 2]));
-            vec![y.convolution(&x[3], &options)]
-        });
-        let transposes = |platform| -> crate::Result<usize> {
-            Ok(lower(&function, &Mesh::data(1), platform)?
-                .text
-                .matches("stablehlo.transpose ")
-                .count())
-        };
-        // The input, both kernels and the result.
-        assert_eq!(transposes(Some(Platform::Cpu))?, 4);
-        assert_eq!(transposes(Some(Platform::Tpu))?, 0);
-        Ok(())
+        let text = text(&function, platform)?;
+        Ok(["convolution(", "dot_general "].map(|statement| count(&text, statement)))
     }
 
     #[test]
@@ -381,6 +372,31 @@ mod tests {
             assert_eq!(statements(large, kernel, &padded, platform)?, [3, 0]);
             assert_eq!(statements(small, kernel, &padded, platform)?, [3, 0]);
         }
+        Ok(())
+    }
+
+    #[test]
+    fn a_convolution_of_a_small_map_is_a_product() -> crate::Result<()> {
+        let types = [[4, 64, 4, 4], [64, 64, 1, 1]].map(|shape| TensorType::new(DType::F32, shape));
+        let function =
+            Function::trace("f", &types, |x| vec![x[0].convolution(&x[1], &Convolution::new(2))]);
+        let texts = texts(&function, 1, Platform::Cpu, "convolution-products")?;
+        assert_eq!(
+            (count(&texts.with, "convolution("), count(&texts.with, "dot_general ")),
+            (0, 1)
+        );
+        assert_eq!(count(&texts.without, "convolution("), 1);
+        Ok(())
+    }
+
+    #[test]
+    fn a_convolution_on_a_cpu_has_its_features_last() -> crate::Result<()> {
+        let types = [[4, 8, 32, 32], [8, 8, 3, 3]].map(|shape| TensorType::new(DType::F32, shape));
+        let function =
+            Function::trace("f", &types, |x| vec![x[0].convolution(&x[1], &Convolution::new(2))]);
+        let texts = texts(&function, 1, Platform::Cpu, "features-last")?;
+        assert!(texts.with.contains("dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]"));
+        assert!(texts.without.contains("dim_numbers = [b, f, 0, 1]x[o, i, 0, 1]->[b, f, 0, 1]"));
         Ok(())
     }
 }
