@@ -135,7 +135,7 @@ impl Program {
             _ => leaves.get(&leaf.id)?.order.clone(),
         };
         let orders = Orders { of_leaf: &of_leaf, of_results: orders };
-        let graph = self.passes.graph(results, self.constants_are, mesh, &orders)?;
+        let graph = self.passes.graph(results, self.constants_are, &orders)?;
         let mut names: Vec<Vec<String>> = Vec::with_capacity(graph.instructions.len());
         for instruction in &graph.instructions {
             self.measure(instruction);
@@ -208,11 +208,12 @@ impl Program {
     ) -> Result<Vec<String>> {
         let results = &instruction.outputs[..];
         let location = instruction.location;
-        let whole = if self.is_partitioned() {
-            operation.whole_axes(&operands.iter().map(|o| o.1).collect::<Vec<_>>(), &self.mesh)
-        } else {
-            WholeAxes::default()
-        };
+        let mut whole = WholeAxes::default();
+        if self.is_partitioned() {
+            let types: Vec<&TensorType> = operands.iter().map(|operand| operand.1).collect();
+            let checked = operation.check(&self.mesh, &types);
+            whole = checked.map_err(|message| Fault::new(operation.name(), message, location))?;
+        }
         let mut kept_whole = Vec::with_capacity(operands.len());
         for (i, (name, ty)) in operands.into_iter().enumerate() {
             let name = self.keep_whole(name, whole.of_operand(i), ty, location, scope);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::as_tensor::as_tensors;
 use crate::hash::{IdMap, IdSet, QuickMap};
-use crate::operation::Operation;
+use crate::operation::{Contents, Operation};
 use crate::tensor::{Kind, Node};
 use crate::{AsTensor, Result, Tensor, TensorType};
 
@@ -110,7 +110,7 @@ pub(crate) fn inline_calls(results: &[Tensor]) -> Vec<Tensor> {
     visit(results, |node| {
         let Kind::Operation(operation) = &node.kind else { return };
         let inputs: Vec<Tensor> = node.inputs.iter().map(|t| look_up(&inlined, t)).collect();
-        if let Some(body) = operation.called_body() {
+        if let Contents::Called(body) = operation.contents() {
             let replacements = body.parameters.iter().map(value_id).zip(inputs).collect();
             inlined.insert(node.id, replay(&inline_calls(&body.results), &replacements));
         } else if inputs.iter().zip(&node.inputs).any(|(new, old)| !new.is(old)) {
@@ -270,9 +270,12 @@ impl Graph {
                     Identity::Leaf(node.id)
                 }
                 Kind::Operation(operation) => {
-                    let called_body =
-                        || operation.called_body().filter(|_| self.calls == Calls::Inlined);
-                    if let Some(body) = operation.inlined_body().or_else(called_body) {
+                    let body = match operation.contents() {
+                        Contents::Inlined(body) => Some(body),
+                        Contents::Called(body) if self.calls == Calls::Inlined => Some(body),
+                        _ => None,
+                    };
+                    if let Some(body) = body {
                         let bound = (body.parameters.iter().zip(&operands))
                             .map(|(p, &v)| (p.node.id, Values::Inlined(vec![v])))
                             .collect();

@@ -11,14 +11,15 @@ use std::ops::Range;
 use std::panic::Location;
 use std::sync::Arc;
 
-use crate::graph::{ValueId, replay, value_id, visit};
+use crate::graph::{ValueId, replay};
 use crate::lower::Lowering;
-use crate::operation::{Operation, Vjp, one};
+use crate::operation::{Contents, Operation, Vjp, one};
+use crate::ops::constant::elements;
 use crate::ops::holds;
 use crate::region::{Region, parameters};
-use crate::scope::{Refusal, Scope};
+use crate::scope::Refusal;
 use crate::tensor::Kind;
-use crate::{DType, Shape, Tensor, TensorType, cond};
+use crate::{DType, Shape, Tensor, TensorType};
 
 /// Which indices a function accepts, and how a message says so.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -120,7 +121,7 @@ pub fn check_indices(indices: &Tensor, rule: IndexRule) -> Result<Tensor, Refusa
         return Ok(indices.clone());
     }
     if let Kind::Operation(operation) = &indices.node.kind
-        && let Some(known) = operation.index_rule()
+        && let Some(known) = marked_rule(operation.as_ref())
         && known.range.end <= rule.range.end
         && known.range.start >= rule.range.start
     {
@@ -139,7 +140,7 @@ pub fn check_masked_indices(
     rule: IndexRule,
 ) -> Result<Tensor, Refusal> {
     let keeps_all = match &mask.live()?.node.kind {
-        Kind::Operation(operation) => operation.constant() == Some(&[1]),
+        Kind::Operation(operation) => elements(operation.as_ref()) == Some(&[1]),
         _ => false,
     };
     if keeps_all || !indices.live()?.dtype().is_integer() {
@@ -193,11 +194,8 @@ impl Operation for Mark {
     fn vjp(&self, _: &Vjp<'_>) -> Vec<Option<Tensor>> {
         vec![None]
     }
-    fn inlined_body(&self) -> Option<&Region> {
-        Some(&self.region)
-    }
-    fn index_rule(&self) -> Option<&Arc<IndexRule>> {
-        Some(&self.rule)
+    fn contents(&self) -> Contents<'_> {
+        Contents::Inlined(&self.region)
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         // Never called: a program contains the operand instead.
@@ -209,6 +207,11 @@ impl fmt::Debug for Mark {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{NAME} {:?}", self.rule)
     }
+}
+
+/// The rule of the indices that an operation marks, if it is a mark.
+pub(crate) fn marked_rule(operation: &dyn Operation) -> Option<&Arc<IndexRule>> {
+    operation.downcast::<Mark>().map(|mark| &mark.rule)
 }
 
 /// A mark that was found.
@@ -230,8 +233,23 @@ enum CheckValue {
 pub(crate) const WORDS: usize = 4;
 
 impl IndexCheck {
+    /// The check of marked indices.
+    pub(crate) fn new(
+        rule: &Arc<IndexRule>,
+        indices: &Tensor,
+        location: &'static Location<'static>,
+    ) -> IndexCheck {
+        let facts = IndexFacts::new(rule, indices.shape(), location);
+        IndexCheck { facts, value: CheckValue::Indices(indices.clone()) }
+    }
+
+    /// What a message says about the check.
+    pub(crate) fn facts(&self) -> &IndexFacts {
+        &self.facts
+    }
+
     /// The same check with some tensors replaced.
-    fn substituted(&self, replacements: &HashMap<ValueId, Tensor>) -> IndexCheck {
+    pub(crate) fn substituted(&self, replacements: &HashMap<ValueId, Tensor>) -> IndexCheck {
         let replaced = |t: &Tensor| replay(std::slice::from_ref(t), replacements).remove(0);
         let value = match &self.value {
             CheckValue::Indices(indices) => CheckValue::Indices(replaced(indices)),
@@ -281,31 +299,6 @@ impl IndexCheck {
     }
 }
 
-/// The checks of the marks that `results` are computed from.
-pub(crate) fn find(results: &[Tensor]) -> Vec<IndexCheck> {
-    let mut checks = Vec::new();
-    visit(results, |node| {
-        let Kind::Operation(operation) = &node.kind else { return };
-        if let Some(rule) = operation.index_rule() {
-            let facts = IndexFacts::new(rule, node.inputs[0].shape(), node.location);
-            checks.push(IndexCheck { facts, value: CheckValue::Indices(node.inputs[0].clone()) });
-            return;
-        }
-        let Some(body) = operation.body() else {
-            checks.extend(operation.index_checks(&node.inputs));
-            return;
-        };
-        let found = find(&body.results);
-        if found.is_empty() {
-            return;
-        }
-        let replacements =
-            body.parameters.iter().map(value_id).zip(node.inputs.iter().cloned()).collect();
-        checks.extend(found.iter().map(|check| check.substituted(&replacements)));
-    });
-    checks
-}
-
 /// What a message says about a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IndexFacts {
@@ -335,74 +328,5 @@ impl IndexFacts {
             shape: shape.clone(),
             location,
         }
-    }
-}
-
-/// The marked indices that some values depend on.
-///
-/// ```
-/// use fulmen_tensor::internal::{IndexChecks, IndexRule, check_indices};
-/// use fulmen_tensor::{Scope, Tensor};
-///
-/// let _scope = Scope::open();
-/// let targets = Tensor::from_slice(&[0i32, 2], [2]) + 1.0;
-/// let rule = IndexRule::below("cross_entropy", "a target", 3, "there are 3 classes");
-/// let marked = check_indices(&targets, rule).map_err(|_| "a fault")?;
-/// let checks = IndexChecks::find(&[marked * 2.0]);
-/// let words = checks.first(&Tensor::scalar(false)).ok_or("no mark")?.eval()?.to_vec::<i32>()?;
-/// let facts = checks.facts();
-/// assert_eq!(words, [facts[0].id, 1, 3, 0]);
-/// assert_eq!(facts[0].rule.message(3), "a target is 3, but there are 3 classes");
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-pub struct IndexChecks(Vec<IndexCheck>);
-
-impl IndexChecks {
-    /// Finds the marks that `results` depend on.
-    #[track_caller]
-    pub fn find(results: &[Tensor]) -> IndexChecks {
-        let _scope = Scope::open();
-        IndexChecks(find(results))
-    }
-
-    /// What messages say about each check.
-    pub fn facts(&self) -> Vec<IndexFacts> {
-        self.0.iter().map(|check| check.facts.clone()).collect()
-    }
-
-    /// The first check with an invalid index, as i32 `[4]`: its id, or 0 if all indices are valid;
-    /// the row-major position of the index; the low and the high word of its value. `None` if there
-    /// are no checks. `not_finite`, a boolean scalar, is whether a result is NaN or infinite.
-    ///
-    /// Checks that need a NaN are in a branch, which runs if there is one. The others are not: on a
-    /// CPU, a branch takes longer than the few numbers that a check computes.
-    #[track_caller]
-    pub fn first(&self, not_finite: &Tensor) -> Option<Tensor> {
-        let _scope = Scope::open();
-        let (waiting, strict): (Vec<_>, Vec<_>) =
-            self.0.iter().partition(|check| check.facts.rule.needs_nan);
-        let strict = first_words(&strict);
-        let waits = (!waiting.is_empty()).then(|| {
-            let words = || first_words(&waiting).into_iter().collect();
-            let none = || vec![Tensor::zeros(DType::I32, [WORDS])];
-            cond(not_finite, &[] as &[Tensor], |_| words(), |_| none()).remove(0)
-        });
-        strict.into_iter().chain(waits).reduce(|first, next| first_of(&first, &next))
-    }
-}
-
-/// The [words](IndexCheck::words) of the first check with an invalid index.
-fn first_words(checks: &[&IndexCheck]) -> Option<Tensor> {
-    checks.iter().map(|check| check.words()).reduce(|first, next| first_of(&first, &next))
-}
-
-/// `first` if it describes an invalid index, else `next`.
-fn first_of(first: &Tensor, next: &Tensor) -> Tensor {
-    first.narrow(0, 0, 1).ne(0.0).select(first, next)
-}
-
-impl fmt::Debug for IndexChecks {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.0.iter().map(|check| &check.facts)).finish()
     }
 }

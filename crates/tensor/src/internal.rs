@@ -4,11 +4,10 @@ pub use crate::autocast::wide;
 pub use crate::grad::gradients;
 pub use crate::gradient_flow::gradient_end;
 pub use crate::host_reads::host_reads;
-pub use crate::index_checks::{
-    IndexChecks, IndexFacts, IndexRule, check_indices, check_masked_indices, place,
-};
+pub use crate::index_checks::{IndexFacts, IndexRule, check_indices, check_masked_indices, place};
 pub use crate::lower::portable_program;
 pub use crate::missing_values::with_eval_advice;
+pub use crate::ops::IndexChecks;
 pub use crate::ops::mean_weight::{MeanWeight, mean_weights, with_mean_weight};
 pub use crate::ops::norm::global_norm;
 pub use crate::ops::row_updates::{RowUpdates, row_updates};

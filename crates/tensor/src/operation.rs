@@ -8,11 +8,10 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::index_checks::{IndexCheck, IndexRule};
 use crate::lower::Lowering;
 use crate::region::Region;
 use crate::whole_axes::WholeAxes;
-use crate::{Mesh, Sharding, Tensor, TensorType};
+use crate::{Mesh, Tensor, TensorType};
 
 pub(crate) trait Operation: Any + fmt::Debug + Send + Sync {
     /// The name in messages: the method that the user called.
@@ -35,28 +34,11 @@ pub(crate) trait Operation: Any + fmt::Debug + Send + Sync {
     /// The right-hand side of the StableHLO statement.
     fn lower(&self, cx: &mut Lowering<'_>) -> String;
 
-    /// Checks that the operation can run on this mesh of several devices. The error is a message.
-    fn check(&self, mesh: &Mesh, inputs: &[&TensorType]) -> Result<(), String> {
+    /// Checks that the operation can run on this mesh of several devices. Returns the axes that must
+    /// not be split over devices. The error is a message.
+    fn check(&self, mesh: &Mesh, inputs: &[&TensorType]) -> Result<WholeAxes, String> {
         let _ = (mesh, inputs);
-        Ok(())
-    }
-
-    /// The axes that must not be split over devices.
-    fn whole_axes(&self, inputs: &[&TensorType], mesh: &Mesh) -> WholeAxes {
-        let _ = (inputs, mesh);
-        WholeAxes::default()
-    }
-
-    /// The elements, if they are known while recording: all of them, or one if all are equal.
-    fn constant(&self) -> Option<&[u8]> {
-        None
-    }
-
-    /// The elements, if they are a value from the user, such as data. A program that runs once
-    /// takes them as an argument. If its text contained them, each new value would need another
-    /// compilation.
-    fn host_value(&self) -> Option<&Arc<[u8]>> {
-        None
+        Ok(WholeAxes::default())
     }
 
     /// Whether a loop body or a derivative computes the operation again, or keeps its result from
@@ -65,70 +47,9 @@ pub(crate) trait Operation: Any + fmt::Debug + Send + Sync {
         RecomputePolicy::ConstantsOnly
     }
 
-    /// The body that replaces this operation in a program, if only its derivative differs from the
-    /// body's. The body's parameters are the operands.
-    fn inlined_body(&self) -> Option<&Region> {
-        None
-    }
-
-    /// The body that this operation calls, as a private function of the program. Its parameters are
-    /// the operands.
-    fn called_body(&self) -> Option<&Region> {
-        None
-    }
-
-    /// The body whose results are those of the operation. Its parameters are the operands.
-    fn body(&self) -> Option<&Region> {
-        self.inlined_body().or_else(|| self.called_body())
-    }
-
-    /// The bodies that the operation runs itself: those of a loop or of branches.
-    fn run_bodies(&self) -> Vec<RunBody<'_>> {
-        Vec::new()
-    }
-
-    /// The weight of the operand among the means of other batches, if this operation adds it.
-    fn mean_weight(&self) -> Option<&Tensor> {
-        None
-    }
-
-    /// The rule of the indices that this operation marks, if it is a mark.
-    fn index_rule(&self) -> Option<&Arc<IndexRule>> {
-        None
-    }
-
-    /// The checks of indices within the operation's bodies, for these operands, unless the body is
-    /// inlined or called.
-    fn index_checks(&self, inputs: &[Tensor]) -> Vec<IndexCheck> {
-        let _ = inputs;
-        Vec::new()
-    }
-
-    /// Whether the operation adds rows, its third operand, at indices, its second operand, to the
-    /// first operand, along the first axis.
-    fn adds_rows(&self) -> bool {
-        false
-    }
-
-    /// The sharding of the operand, if the operation only gathers it.
-    fn gathered_sharding(&self) -> Option<&Sharding> {
-        None
-    }
-
-    /// The sharding that the operation gives its result.
-    fn result_sharding(&self) -> Option<Sharding> {
-        None
-    }
-
-    /// The start indices of the slice, if the operation only slices its operand.
-    fn slice_start(&self) -> Option<&[usize]> {
-        None
-    }
-
-    /// Whether each element of the result depends only on the operands' elements at its position.
-    /// All operands have the shape of the result.
-    fn is_elementwise(&self) -> bool {
-        self.recompute_policy() == RecomputePolicy::IfCheap
+    /// The user's value or the bodies in the operation, which walks over expressions look at.
+    fn contents(&self) -> Contents<'_> {
+        Contents::Nothing
     }
 
     /// All attributes as text: two operations with equal keys and inputs have equal results. They
@@ -143,6 +64,38 @@ impl dyn Operation {
     pub(crate) fn downcast<T: Operation>(&self) -> Option<&T> {
         (self as &dyn Any).downcast_ref()
     }
+
+    /// The elements, if they are a value from the user.
+    pub(crate) fn host_value(&self) -> Option<&Arc<[u8]>> {
+        match self.contents() {
+            Contents::HostValue(elements) => Some(elements),
+            _ => None,
+        }
+    }
+
+    /// The body whose results are those of the operation. Its parameters are the operands.
+    pub(crate) fn body(&self) -> Option<&Region> {
+        match self.contents() {
+            Contents::Inlined(body) | Contents::Called(body) => Some(body),
+            _ => None,
+        }
+    }
+}
+
+/// What is in an operation, besides its attributes.
+pub(crate) enum Contents<'a> {
+    Nothing,
+    /// The elements of a value from the user, such as data. A program that runs once takes them as
+    /// an argument. If its text contained them, each new value would need another compilation.
+    HostValue(&'a Arc<[u8]>),
+    /// The body that replaces the operation in a program, if only its derivative differs from the
+    /// body's. The body's parameters are the operands.
+    Inlined(&'a Region),
+    /// The body that the operation calls, as a private function of the program. Its parameters are
+    /// the operands.
+    Called(&'a Region),
+    /// The bodies that the operation runs itself: those of a loop or of branches.
+    Run(Vec<RunBody<'a>>),
 }
 
 /// One run of a body of a loop or a branch.

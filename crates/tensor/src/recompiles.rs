@@ -9,6 +9,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::graph::{Calls, Constants, Graph};
 use crate::notes::note;
+use crate::ops::constant::elements;
 use crate::tensor::Kind;
 use crate::{Literal, Tensor, TensorType};
 
@@ -83,7 +84,11 @@ impl ProgramValue {
         };
         let number = operation.and_then(|operation| {
             let scalar = TensorType::scalar(instruction.outputs[0].dtype);
-            Literal::from_bytes(scalar, operation.constant()?).ok()?.to_f64().first().copied()
+            Literal::from_bytes(scalar, elements(operation.as_ref())?)
+                .ok()?
+                .to_f64()
+                .first()
+                .copied()
         });
         let mut hasher = DefaultHasher::new();
         operation.map(|operation| operation.key()).hash(&mut hasher);

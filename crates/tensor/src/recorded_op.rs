@@ -7,10 +7,12 @@ use std::panic::Location;
 use crate::axis_order::inverse;
 use crate::graph::{Calls, Constants, Graph};
 use crate::hash::IdMap;
-use crate::operation::Operation;
+use crate::operation::{Contents, Operation};
 use crate::ops::broadcast::BroadcastInDim;
 use crate::ops::dot::DotGeneral;
+use crate::ops::elementwise::is_elementwise;
 use crate::ops::reduce::Reduce;
+use crate::ops::sharding::result_sharding;
 use crate::ops::transpose::Transpose;
 use crate::tensor::Kind;
 use crate::{Result, Sharding, Tensor, TensorType};
@@ -99,7 +101,11 @@ fn list(
         };
         let types: Vec<&TensorType> = instruction.operands.iter().map(|&v| graph.ty(v)).collect();
         let mut bodies = Vec::new();
-        for body in operation.map_or(Vec::new(), |operation| operation.run_bodies()) {
+        let run = match operation.map(|operation| operation.contents()) {
+            Some(Contents::Run(bodies)) => bodies,
+            _ => Vec::new(),
+        };
+        for body in run {
             let (ops, results) = list(&body.region.parameters, &body.results)?;
             bodies.push(RecordedBody {
                 ops,
@@ -117,10 +123,10 @@ fn list(
             operands: instruction.operands.iter().map(value).collect(),
             types: instruction.outputs.clone(),
             location: instruction.location,
-            is_elementwise: operation.is_some_and(|operation| operation.is_elementwise()),
+            is_elementwise: operation.is_some_and(|operation| is_elementwise(operation.as_ref())),
             result_axes: operation
                 .map_or(Vec::new(), |operation| result_axes(operation.as_ref(), &types)),
-            sharding: operation.and_then(|operation| operation.result_sharding()),
+            sharding: operation.and_then(|operation| result_sharding(operation.as_ref())),
             bodies,
         });
     }

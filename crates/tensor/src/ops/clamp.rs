@@ -8,7 +8,7 @@ use crate::{Tensor, TensorType};
 
 /// The operands are in StableHLO's order: lower bound, value, upper bound. All have one type.
 #[derive(Debug)]
-struct Clamp;
+pub(super) struct Clamp;
 
 impl Operation for Clamp {
     fn name(&self) -> &'static str {
@@ -29,9 +29,6 @@ impl Operation for Clamp {
             Some(min.lt(x).and(x.lt(max)).select(&g, &zeros)),
             Some(max.lt(x).select(&g, &zeros)),
         ]
-    }
-    fn is_elementwise(&self) -> bool {
-        true
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         format!("stablehlo.clamp {} : {}", cx.operands(), cx.result().stablehlo())

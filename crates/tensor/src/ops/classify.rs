@@ -9,7 +9,7 @@ use crate::operation::{Operation, RecomputePolicy, Vjp, one};
 use crate::{DType, Tensor, TensorType};
 
 #[derive(Debug)]
-struct IsFinite;
+pub(super) struct IsFinite;
 
 impl Operation for IsFinite {
     fn name(&self) -> &'static str {
@@ -21,9 +21,6 @@ impl Operation for IsFinite {
     }
     fn vjp(&self, _: &Vjp<'_>) -> Vec<Option<Tensor>> {
         vec![None]
-    }
-    fn is_elementwise(&self) -> bool {
-        true
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         format!("stablehlo.is_finite {} : {}", cx.operand(0), cx.signature())

@@ -7,7 +7,7 @@ use crate::operation::{Operation, Vjp, one};
 use crate::{DType, Tensor, TensorType};
 
 #[derive(Debug)]
-struct Compare {
+pub(super) struct Compare {
     method: &'static str,
     direction: &'static str,
 }
@@ -25,9 +25,6 @@ impl Operation for Compare {
     }
     fn vjp(&self, _: &Vjp<'_>) -> Vec<Option<Tensor>> {
         vec![None, None]
-    }
-    fn is_elementwise(&self) -> bool {
-        true
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         format!("stablehlo.compare {}, {} : {}", self.direction, cx.operands(), cx.signature())

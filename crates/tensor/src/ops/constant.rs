@@ -10,7 +10,7 @@ use num_complex::Complex;
 use super::unary::methods;
 use crate::axis_order::AxisOrder;
 use crate::lower::Lowering;
-use crate::operation::{Operation, Vjp, one};
+use crate::operation::{Contents, Operation, Vjp, one};
 use crate::scope::{Refusal, Scope};
 use crate::tensor::Kind;
 use crate::{DType, Element, Literal, Shape, Tensor, TensorType};
@@ -18,7 +18,7 @@ use crate::{DType, Element, Literal, Shape, Tensor, TensorType};
 /// The largest constant, in bytes, that is written into the text of a
 /// [`Function`](crate::Function), where the compiler can fold it. A larger value becomes an
 /// argument. `eval` turns user-supplied values of every size into arguments: see
-/// [`Operation::host_value`].
+/// [`Contents::HostValue`].
 const MAX_BYTES_IN_TEXT: usize = 1024;
 
 /// The bytes of a constant: of all elements, or of a single one that all elements equal.
@@ -45,6 +45,12 @@ impl Constant {
     }
 }
 
+/// The elements of a constant, which are known while recording: all of them, or one if all are
+/// equal.
+pub(crate) fn elements(operation: &dyn Operation) -> Option<&[u8]> {
+    operation.downcast::<Constant>().map(|constant| &*constant.bytes)
+}
+
 impl Operation for Constant {
     fn name(&self) -> &'static str {
         "constant"
@@ -55,11 +61,12 @@ impl Operation for Constant {
     fn vjp(&self, _: &Vjp<'_>) -> Vec<Option<Tensor>> {
         Vec::new()
     }
-    fn constant(&self) -> Option<&[u8]> {
-        Some(&self.bytes)
-    }
-    fn host_value(&self) -> Option<&Arc<[u8]>> {
-        (self.from_user && !self.bytes.is_empty()).then_some(&self.bytes)
+    fn contents(&self) -> Contents<'_> {
+        if self.from_user && !self.bytes.is_empty() {
+            Contents::HostValue(&self.bytes)
+        } else {
+            Contents::Nothing
+        }
     }
     fn lower(&self, _: &mut Lowering<'_>) -> String {
         let ty = self.ty.stablehlo();
@@ -219,7 +226,7 @@ impl Tensor {
     pub(crate) fn constant_elements<T: Element>(&self) -> Option<Vec<T>> {
         match &self.node.kind {
             Kind::Operation(operation) if self.dtype() == T::DTYPE => {
-                let elements = T::from_bytes(operation.constant()?);
+                let elements = T::from_bytes(elements(operation.as_ref())?);
                 (elements.len() == self.shape().num_elements()).then_some(elements)
             }
             _ => None,

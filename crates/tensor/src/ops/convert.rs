@@ -6,7 +6,7 @@ use crate::tensor::Kind;
 use crate::{DType, Shape, Tensor, TensorType};
 
 #[derive(Debug)]
-struct Convert {
+pub(super) struct Convert {
     to: DType,
 }
 
@@ -36,9 +36,6 @@ impl Operation for Convert {
     }
     fn recompute_policy(&self) -> RecomputePolicy {
         RecomputePolicy::Always
-    }
-    fn is_elementwise(&self) -> bool {
-        true
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         format!("stablehlo.convert {} : {}", cx.operand(0), cx.signature())

@@ -320,7 +320,7 @@ impl Operation for ConvolutionOp {
         }
         vec![Some(self.lhs_vjp(lhs, rhs, &g)), Some(self.rhs_vjp(lhs, rhs, &g))]
     }
-    fn whole_axes(&self, _: &[&TensorType], mesh: &Mesh) -> WholeAxes {
+    fn check(&self, mesh: &Mesh, _: &[&TensorType]) -> Result<WholeAxes, String> {
         let mut whole = WholeAxes {
             operands: vec![self.lhs.spatial.clone(), self.rhs.spatial.clone()],
             results: vec![self.out.spatial.clone()],
@@ -341,7 +341,7 @@ impl Operation for ConvolutionOp {
                 whole.results[0].push(self.out.first);
             }
         }
-        whole
+        Ok(whole)
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         let precision = cx.precision(cx.result().dtype);

@@ -117,8 +117,8 @@ impl Operation for Fft {
     }
     /// XLA gathers the other axes too, before it transforms. It does so after [`row_major`], which
     /// then has no effect.
-    fn whole_axes(&self, inputs: &[&TensorType], _: &Mesh) -> WholeAxes {
-        WholeAxes::of_both((0..inputs[0].shape.rank()).collect())
+    fn check(&self, _: &Mesh, inputs: &[&TensorType]) -> Result<WholeAxes, String> {
+        Ok(WholeAxes::of_both((0..inputs[0].shape.rank()).collect()))
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         let kind = self.kind.method().to_uppercase();

@@ -250,8 +250,8 @@ impl Operation for Gather {
         let sum = Tensor::apply(scatter, &[&zeros, indices, &g]);
         vec![Some(sum.to_dtype(operand.dtype())), None]
     }
-    fn whole_axes(&self, inputs: &[&TensorType], _: &Mesh) -> WholeAxes {
-        self.dimensions.whole_axes_of_gather(&inputs[1].shape)
+    fn check(&self, _: &Mesh, inputs: &[&TensorType]) -> Result<WholeAxes, String> {
+        Ok(self.dimensions.whole_axes_of_gather(&inputs[1].shape))
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         if cx.result().shape.num_elements() == 0 {

@@ -10,7 +10,7 @@ use std::panic::Location;
 
 use crate::graph::{Calls, Constants, Graph, ValueId, value_id};
 use crate::lower::Lowering;
-use crate::operation::{Operation, RecomputePolicy, Vjp, one};
+use crate::operation::{Contents, Operation, RecomputePolicy, Vjp, one};
 use crate::region::{Region, parameters};
 use crate::scope::{Refusal, Scope};
 use crate::tensor::Kind;
@@ -36,11 +36,8 @@ impl Operation for WithWeight {
     fn recompute_policy(&self) -> RecomputePolicy {
         RecomputePolicy::Always
     }
-    fn inlined_body(&self) -> Option<&Region> {
-        Some(&self.body)
-    }
-    fn mean_weight(&self) -> Option<&Tensor> {
-        Some(&self.weight)
+    fn contents(&self) -> Contents<'_> {
+        Contents::Inlined(&self.body)
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         // Never called: a program contains the operand instead.
@@ -107,7 +104,7 @@ fn weights_of(scalar: &Tensor) -> Vec<MeanWeight> {
         if t.shape().num_elements() != 1 && !is_list(t) || !visited.insert(value_id(t)) {
             continue;
         }
-        if let Some(weight) = operation.mean_weight() {
+        if let Some(WithWeight { weight, .. }) = operation.downcast() {
             weights.push(MeanWeight { weight: weight.clone(), location: t.node.location });
         } else if let Some(body) = operation.body() {
             let operands: Vec<_> = body.parameters.iter().zip(&t.node.inputs).collect();

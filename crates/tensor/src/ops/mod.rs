@@ -25,6 +25,7 @@ pub(crate) mod dot;
 mod dtype_set;
 mod dynamic_slice;
 mod einsum;
+pub(crate) mod elementwise;
 mod exponential;
 pub(crate) mod fft;
 pub(crate) mod gather;
@@ -52,7 +53,7 @@ pub(crate) mod scatter;
 mod select;
 pub(crate) mod select_and_scatter;
 mod sequence;
-mod sharding;
+pub(crate) mod sharding;
 pub(crate) mod slice;
 mod softmax;
 mod sort;
@@ -72,7 +73,8 @@ mod unfold;
 pub use binary::Operand;
 pub(crate) use constant::holds;
 pub use control_flow::{
-    Bound, Scan, call, checkpoint, cond, custom_gradient, fori_loop, map, scan, switch, while_loop,
+    Bound, IndexChecks, Scan, call, checkpoint, cond, custom_gradient, fori_loop, map, scan,
+    switch, while_loop,
 };
 pub use convolution_options::Convolution;
 pub use interpolate::Interpolation;

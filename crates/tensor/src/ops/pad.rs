@@ -68,8 +68,10 @@ impl Operation for Pad {
         let to_value = g.sum_all() - to_operand.sum_all();
         vec![Some(to_operand), Some(to_value)]
     }
-    fn whole_axes(&self, _: &[&TensorType], _: &Mesh) -> WholeAxes {
-        WholeAxes::of_both((0..self.low.len()).filter(|&axis| self.interior[axis] > 0).collect())
+    fn check(&self, _: &Mesh, _: &[&TensorType]) -> Result<WholeAxes, String> {
+        Ok(WholeAxes::of_both(
+            (0..self.low.len()).filter(|&axis| self.interior[axis] > 0).collect(),
+        ))
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         format!(

@@ -1,5 +1,8 @@
 //! The gradient of a table from which rows were looked up, as rows and indices: [`row_updates`].
 
+use super::constant::elements;
+use super::scatter::Scatter;
+use crate::operation::Operation;
 use crate::tensor::Kind;
 use crate::{DType, Tensor};
 
@@ -24,13 +27,17 @@ pub fn row_updates(gradient: &Tensor) -> Result<Vec<RowUpdates>, Tensor> {
             all.extend(more);
             Ok(all)
         }
-        (_, [to, indices, rows]) if operation.adds_rows() && to.is_zeros() => {
+        (_, [to, indices, rows]) if adds_rows(operation.as_ref()) && to.is_zeros() => {
             let n = indices.shape().num_elements();
             let shape = [&[n], &gradient.shape()[1..]].concat();
             Ok(vec![RowUpdates { indices: indices.reshape([n]), rows: rows.reshape(shape) }])
         }
         _ => Err(gradient.clone()),
     }
+}
+
+fn adds_rows(operation: &dyn Operation) -> bool {
+    operation.downcast::<Scatter>().is_some_and(Scatter::adds_rows)
 }
 
 impl Tensor {
@@ -46,7 +53,7 @@ impl Tensor {
     fn is_zeros(&self) -> bool {
         let Kind::Operation(operation) = &self.node.kind else { return false };
         self.dtype() != DType::Bool
-            && operation.constant().is_some_and(|bytes| bytes.iter().all(|byte| *byte == 0))
+            && elements(operation.as_ref()).is_some_and(|bytes| bytes.iter().all(|byte| *byte == 0))
     }
 }
 

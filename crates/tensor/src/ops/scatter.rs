@@ -81,6 +81,12 @@ impl Scatter {
         )
     }
 
+    /// Whether rows, the third operand, are added at indices, the second operand, to the first
+    /// operand, along the first axis.
+    pub(super) fn adds_rows(&self) -> bool {
+        self.combine == Combine::Add && self.dimensions.are_along_first_axis()
+    }
+
     /// True for the updates that were written.
     fn written_updates(&self, operand: &Tensor, indices: &Tensor, updates: &Tensor) -> Tensor {
         let count = updates.shape().num_elements();
@@ -139,9 +145,6 @@ impl Operation for Scatter {
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
         one(inputs[0].clone())
     }
-    fn adds_rows(&self) -> bool {
-        self.combine == Combine::Add && self.dimensions.are_along_first_axis()
-    }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
         let operand = cx.input(0);
         let indices = cx.input(1);
@@ -168,7 +171,7 @@ impl Operation for Scatter {
     /// If the devices do not divide the number of updates, XLA pads their parts, and combines what
     /// the program computes from the padding, too. A sum is the derivative of a look-up, so its
     /// updates are whole only if no single axis of the mesh could split them evenly.
-    fn whole_axes(&self, inputs: &[&TensorType], mesh: &Mesh) -> WholeAxes {
+    fn check(&self, mesh: &Mesh, inputs: &[&TensorType]) -> Result<WholeAxes, String> {
         let is_uneven = |size: usize| match self.combine {
             Combine::Add | Combine::Set => {
                 mesh.axes().iter().any(|(_, devices)| !size.is_multiple_of(*devices))
@@ -180,7 +183,7 @@ impl Operation for Scatter {
         for ((axes, list), ty) in whole.operands[1..].iter_mut().zip(lists).zip(&inputs[1..]) {
             axes.extend(list.into_iter().filter(|&axis| is_uneven(ty.shape[axis])));
         }
-        whole
+        Ok(whole)
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         let scalar = TensorType::scalar(cx.result().dtype).stablehlo();

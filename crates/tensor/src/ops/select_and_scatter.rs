@@ -28,12 +28,16 @@ impl Operation for SelectAndScatter {
         let positions = max_indices(cx.input(0), &self.windows);
         vec![None, Some(gather_at_max(&cx.cotangent(), &positions))]
     }
-    fn whole_axes(&self, inputs: &[&TensorType], _: &Mesh) -> WholeAxes {
+    fn check(&self, _: &Mesh, inputs: &[&TensorType]) -> Result<WholeAxes, String> {
         let Windows { size, stride, padding, .. } = &self.windows;
         let axes: Vec<usize> = (0..inputs[0].shape.rank())
             .filter(|&axis| size[axis] != 1 || stride[axis] != 1 || padding[axis] != (0, 0))
             .collect();
-        WholeAxes { operands: vec![axes.clone(); 2], results: vec![axes], ..WholeAxes::default() }
+        Ok(WholeAxes {
+            operands: vec![axes.clone(); 2],
+            results: vec![axes],
+            ..WholeAxes::default()
+        })
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         let dtype = cx.result().dtype;

@@ -4,6 +4,7 @@ use super::unary::methods;
 use crate::lower::Lowering;
 use crate::operation::{Operation, RecomputePolicy, Vjp, one};
 use crate::tensor::Kind;
+use crate::whole_axes::WholeAxes;
 use crate::{Mesh, Sharding, Tensor, TensorType};
 
 #[derive(Debug)]
@@ -19,11 +20,9 @@ impl Operation for ShardingConstraint {
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
         vec![Some(cx.cotangent().with_sharding(&self.0))]
     }
-    fn check(&self, mesh: &Mesh, inputs: &[&TensorType]) -> Result<(), String> {
-        self.0.shard_shape(mesh, &inputs[0].shape).map(drop)
-    }
-    fn result_sharding(&self) -> Option<Sharding> {
-        Some(self.0.clone())
+    fn check(&self, mesh: &Mesh, inputs: &[&TensorType]) -> Result<WholeAxes, String> {
+        self.0.shard_shape(mesh, &inputs[0].shape)?;
+        Ok(WholeAxes::default())
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         lower(&self.0, cx)
@@ -32,7 +31,7 @@ impl Operation for ShardingConstraint {
 
 /// Gathers shards of this sharding, so that every device has the whole value.
 #[derive(Debug)]
-struct AllGather(Sharding);
+pub(crate) struct AllGather(Sharding);
 
 impl Operation for AllGather {
     fn name(&self) -> &'static str {
@@ -44,18 +43,13 @@ impl Operation for AllGather {
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
         vec![Some(cx.cotangent().with_sharding(&self.0))]
     }
-    fn check(&self, mesh: &Mesh, inputs: &[&TensorType]) -> Result<(), String> {
-        self.0.shard_shape(mesh, &inputs[0].shape).map(drop)
+    fn check(&self, mesh: &Mesh, inputs: &[&TensorType]) -> Result<WholeAxes, String> {
+        self.0.shard_shape(mesh, &inputs[0].shape)?;
+        Ok(WholeAxes::default())
     }
     /// The derivative of a loop keeps the shards and gathers them again.
     fn recompute_policy(&self) -> RecomputePolicy {
         RecomputePolicy::Always
-    }
-    fn result_sharding(&self) -> Option<Sharding> {
-        Some(Sharding::replicated())
-    }
-    fn gathered_sharding(&self) -> Option<&Sharding> {
-        Some(&self.0)
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         // Without the first constraint, XLA gathers the operand of a conversion in front of this,
@@ -69,6 +63,14 @@ impl Operation for AllGather {
         let whole = Sharding::replicated();
         constraint(&shards, &whole, ty)
     }
+}
+
+/// The sharding that an operation gives its result, if that is what it is for.
+pub(crate) fn result_sharding(operation: &dyn Operation) -> Option<Sharding> {
+    if let Some(ShardingConstraint(sharding)) = operation.downcast() {
+        return Some(sharding.clone());
+    }
+    operation.downcast::<AllGather>().map(|_| Sharding::replicated())
 }
 
 fn infer(sharding: &Sharding, input: &TensorType) -> Result<Vec<TensorType>, String> {
@@ -131,6 +133,7 @@ impl Tensor {
     /// sharding. A loop over stacked values uses this to gather one slice at a time.
     pub fn gathered_from(&self) -> Option<(&Tensor, &Sharding)> {
         let Kind::Operation(operation) = &self.node.kind else { return None };
-        Some((self.node.inputs.first()?, operation.gathered_sharding()?))
+        let AllGather(sharding) = operation.downcast()?;
+        Some((self.node.inputs.first()?, sharding))
     }
 }

@@ -66,14 +66,11 @@ impl Operation for Slice {
         let zero = Tensor::full(cx.output().dtype(), [], 0.0);
         vec![Some(cx.cotangent().pad(&zero, &low, &high, &interior))]
     }
-    fn slice_start(&self) -> Option<&[usize]> {
-        Some(&self.start)
-    }
-    fn whole_axes(&self, inputs: &[&TensorType], _: &Mesh) -> WholeAxes {
+    fn check(&self, _: &Mesh, inputs: &[&TensorType]) -> Result<WholeAxes, String> {
         let axes = 0..self.stride.len();
         let is_start = |axis| self.start[axis] == 0 && self.limit[axis] < inputs[0].shape[axis];
         let whole = axes.clone().filter(|&axis| self.stride[axis] > 1).collect();
-        WholeAxes { are_copies: axes.into_iter().any(is_start), ..WholeAxes::of_both(whole) }
+        Ok(WholeAxes { are_copies: axes.into_iter().any(is_start), ..WholeAxes::of_both(whole) })
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         let ranges: Vec<String> = (0..self.start.len())
@@ -203,7 +200,7 @@ impl Tensor {
         };
         operation(self).filter(|operation| operation.name() == "reshape")?;
         let cut = self.node.inputs.first()?;
-        let index = *operation(cut)?.slice_start()?.first()?;
+        let index = *operation(cut)?.downcast::<Slice>()?.start.first()?;
         let whole = cut.node.inputs.first()?;
         let is_row = cut.shape()[0] == 1 && whole.shape()[1..] == self.shape()[..];
         is_row.then_some((whole, index))

@@ -15,6 +15,7 @@ use crate::ops::broadcast::BroadcastInDim;
 use crate::ops::concatenate::Concatenate;
 use crate::ops::constant::Constant;
 use crate::ops::dot::{DotGeneral, free_axes};
+use crate::ops::elementwise::is_elementwise;
 use crate::ops::pad::Pad;
 use crate::ops::pooling::ReduceWindow;
 use crate::ops::reduce::Reduce;
@@ -147,7 +148,7 @@ impl Orderer<'_> {
         let operands = &instruction.operands;
         let order = operands.iter().find_map(|&v| self.placed(v).order.clone())?;
         let [result] = &instruction.outputs[..] else { return None };
-        let reordered = if operation.is_elementwise() {
+        let reordered = if is_elementwise(operation.as_ref()) {
             let is_same = |&v: &Value| self.from.ty(v).shape == result.shape;
             if !operands.iter().all(is_same) {
                 return None;

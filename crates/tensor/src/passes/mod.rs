@@ -204,18 +204,17 @@ impl Pipeline {
     /// program's order.
     ///
     /// # Errors
-    /// A result is poisoned, or an operation cannot run on the mesh.
+    /// A result is poisoned.
     pub(crate) fn graph(
         &self,
         results: &[Tensor],
         constants: Constants,
-        mesh: &Mesh,
         orders: &Orders<'_>,
     ) -> Result<Graph> {
         // Only the main function can take captured values as arguments.
         let calls = if constants == Constants::AsInputs { Calls::Inlined } else { Calls::Kept };
         let recorded = Graph::new(results, constants, calls)?;
-        let replaced = replace::run(&recorded, &self.rules, mesh)?;
+        let replaced = replace::run(&recorded, &self.rules)?;
         Ok(axis_order::run(&replaced, self.axes, results, orders))
     }
 }

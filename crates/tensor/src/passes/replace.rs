@@ -9,23 +9,22 @@ use crate::operation::Operation;
 use crate::region::Region;
 use crate::scope::Scope;
 use crate::tensor::Kind;
-use crate::{Fault, Mesh, Result, TensorType};
+use crate::{Result, TensorType};
 
 /// The graph with each operation replaced as the first rule says that knows it. Operations of a
 /// replacement are replaced too. Its parameters stay: each is an instruction with one operand, whose
 /// value it has.
 ///
 /// # Errors
-/// An operation cannot run on the mesh.
-pub(super) fn run(graph: &Graph, rules: &[Rule], mesh: &Mesh) -> Result<Graph> {
-    let mut replacer = Replacer { rules, mesh, graph: graph.emptied() };
+/// A replacement is poisoned.
+pub(super) fn run(graph: &Graph, rules: &[Rule]) -> Result<Graph> {
+    let mut replacer = Replacer { rules, graph: graph.emptied() };
     replacer.graph.results = replacer.add(graph, &IdMap::default())?;
     Ok(replacer.graph)
 }
 
 struct Replacer<'a> {
     rules: &'a [Rule],
-    mesh: &'a Mesh,
     /// The graph under construction.
     graph: Graph,
 }
@@ -61,11 +60,6 @@ impl Replacer<'_> {
         operands: Vec<Value>,
     ) -> Result<Vec<Value>> {
         let types: Vec<&TensorType> = operands.iter().map(|&v| self.graph.ty(v)).collect();
-        if self.mesh.num_devices() > 1 {
-            let checked = operation.check(self.mesh, &types);
-            checked
-                .map_err(|message| Fault::new(operation.name(), message, instruction.location))?;
-        }
         let _scope = Scope::at(instruction.location);
         for rule in self.rules {
             match rule(operation.as_ref(), &types) {

@@ -6,13 +6,14 @@ use std::sync::Arc;
 
 use fulmen_durable::messages::quantity;
 
+use super::marked_indices::find;
 use super::{
     Body, DerivativeKey, Derivatives, borrowed, derivative_inputs, join, no_derivative, types,
 };
 use crate::grad::vjp;
-use crate::index_checks::{self, IndexCheck};
+use crate::index_checks::{IndexCheck, WORDS};
 use crate::lower::Lowering;
-use crate::operation::{Operation, RecomputePolicy, RunBody, Vjp};
+use crate::operation::{Contents, Operation, RecomputePolicy, Vjp};
 use crate::region::{Region, parameters};
 use crate::{DType, Fault, Tensor, TensorType};
 
@@ -33,7 +34,7 @@ struct Derivative {
 
 /// Input 0 selects the branch: a bool for two branches, where true runs the first, or an i32 within
 /// bounds.
-struct Branch(Arc<Branches>);
+pub(super) struct Branch(Arc<Branches>);
 
 impl Branches {
     pub(super) fn new(method: &'static str, bodies: Vec<Body>) -> Arc<Branches> {
@@ -107,33 +108,33 @@ impl Branches {
     }
 }
 
-impl Branches {
+impl Branch {
     /// The checks of all branches: other branches return their words, and zeros for those of a
     /// branch that does not run.
-    fn index_checks(&self, inputs: &[Tensor]) -> Vec<IndexCheck> {
+    pub(super) fn index_checks(&self, inputs: &[Tensor]) -> Vec<IndexCheck> {
         let each: Vec<Vec<IndexCheck>> =
-            self.bodies.iter().map(|body| index_checks::find(&body.region.results)).collect();
+            self.0.bodies.iter().map(|body| find(&body.region.results)).collect();
         if each.iter().all(Vec::is_empty) {
             return Vec::new();
         }
         let mut bodies = Vec::new();
         let mut all_inputs = inputs.to_vec();
-        for (number, body) in self.bodies.iter().enumerate() {
+        for (number, body) in self.0.bodies.iter().enumerate() {
             let mut results = Vec::new();
             for (other, checks) in each.iter().enumerate() {
-                let none = || Tensor::zeros(DType::I32, [index_checks::WORDS]);
+                let none = || Tensor::zeros(DType::I32, [WORDS]);
                 let words =
                     |check: &IndexCheck| if other == number { check.words() } else { none() };
                 results.extend(checks.iter().map(words));
             }
             let own = body.region.parameters.clone();
-            let (region, captures) = Region::close(self.method, 0, own, &results);
+            let (region, captures) = Region::close(self.0.method, 0, own, &results);
             let mut input_indices = body.input_indices.clone();
             input_indices.extend(all_inputs.len()..all_inputs.len() + captures.len());
             all_inputs.extend(captures);
             bodies.push(Body { region, input_indices });
         }
-        let words = Branches::new(self.method, bodies).apply(&all_inputs);
+        let words = Branches::new(self.0.method, bodies).apply(&all_inputs);
         each.iter().flatten().zip(words).map(|(check, words)| check.with_words(words)).collect()
     }
 }
@@ -170,11 +171,8 @@ impl Operation for Branch {
         }
         flows
     }
-    fn index_checks(&self, inputs: &[Tensor]) -> Vec<IndexCheck> {
-        self.0.index_checks(inputs)
-    }
-    fn run_bodies(&self) -> Vec<RunBody<'_>> {
-        self.0.bodies.iter().map(Body::run).collect()
+    fn contents(&self) -> Contents<'_> {
+        Contents::Run(self.0.bodies.iter().map(Body::run).collect())
     }
     fn recompute_policy(&self) -> RecomputePolicy {
         RecomputePolicy::Never

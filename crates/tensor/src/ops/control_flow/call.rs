@@ -7,7 +7,7 @@ use super::{DerivativeKey, Derivatives, borrowed, derivative_inputs, no_derivati
 use crate::as_tensor::as_tensors;
 use crate::grad::vjp;
 use crate::lower::{Lowering, identifier};
-use crate::operation::{Operation, Vjp};
+use crate::operation::{Contents, Operation, Vjp};
 use crate::region::{Region, parameters};
 use crate::scope::Scope;
 use crate::tensor::{all_live, next_id};
@@ -90,8 +90,8 @@ impl Operation for Call {
     fn active_results(&self, active: &[bool], _: usize) -> Vec<bool> {
         self.0.region.active_results(active)
     }
-    fn called_body(&self) -> Option<&Region> {
-        Some(&self.0.region)
+    fn contents(&self) -> Contents<'_> {
+        Contents::Called(&self.0.region)
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         let name = cx.function(&self.0.name, &self.0.region);

@@ -9,8 +9,9 @@ use crate::grad::vjp;
 use crate::graph::{replay, value_id, visit};
 use crate::hash::IdSet;
 use crate::lower::Lowering;
-use crate::operation::{Operation, Vjp};
+use crate::operation::{Contents, Operation, Vjp};
 use crate::ops::optimization_barrier::computed_after;
+use crate::ops::sharding::AllGather;
 use crate::region::Region;
 use crate::scope::Scope;
 use crate::tensor::{Kind, all_live, next_id};
@@ -27,9 +28,6 @@ impl Operation for Checkpoint {
     }
     fn infer(&self, _: &[&TensorType]) -> Result<Vec<TensorType>, String> {
         Ok(types(&self.0.results))
-    }
-    fn body(&self) -> Option<&Region> {
-        Some(&self.0)
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
         let with_cotangent: Vec<usize> = (0..cx.outputs.len())
@@ -65,8 +63,8 @@ impl Operation for Checkpoint {
     fn active_results(&self, active: &[bool], _: usize) -> Vec<bool> {
         self.0.active_results(active)
     }
-    fn inlined_body(&self) -> Option<&Region> {
-        Some(&self.0)
+    fn contents(&self) -> Contents<'_> {
+        Contents::Inlined(&self.0)
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         // Never called: a program contains the body instead.
@@ -143,7 +141,7 @@ fn input_of_checkpoint(t: &Tensor) -> Option<&Tensor> {
 fn gathered_parameters(region: &Region) -> Vec<usize> {
     let mut gathered = IdSet::default();
     visit(&region.results, |node| {
-        if matches!(&node.kind, Kind::Operation(o) if o.gathered_sharding().is_some()) {
+        if matches!(&node.kind, Kind::Operation(o) if o.downcast::<AllGather>().is_some()) {
             let mut source = node;
             while let [input] = &source.inputs[..] {
                 source = &input.node;

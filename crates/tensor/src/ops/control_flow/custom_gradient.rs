@@ -8,7 +8,7 @@ use fulmen_durable::messages::quantity;
 use super::{borrowed, owned, types};
 use crate::as_tensor::as_tensors;
 use crate::lower::Lowering;
-use crate::operation::{Operation, Vjp};
+use crate::operation::{Contents, Operation, Vjp};
 use crate::region::Region;
 use crate::scope::{Library, Refusal, Scope};
 use crate::tensor::{all_live, next_id};
@@ -37,8 +37,8 @@ impl Operation for CustomGradient {
             vec![Some(Tensor::refused("custom_gradient", refusal)); cx.inputs.len()]
         })
     }
-    fn inlined_body(&self) -> Option<&Region> {
-        Some(&self.region)
+    fn contents(&self) -> Contents<'_> {
+        Contents::Inlined(&self.region)
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         // Never called: a program contains the body instead.

@@ -8,6 +8,7 @@ mod checkpoint;
 mod cond;
 mod custom_gradient;
 mod loops;
+mod marked_indices;
 mod scan;
 mod scan_derivative;
 mod while_loop;
@@ -20,6 +21,7 @@ pub use checkpoint::checkpoint;
 pub use cond::{cond, switch};
 pub use custom_gradient::custom_gradient;
 pub use loops::{Bound, fori_loop, map};
+pub use marked_indices::IndexChecks;
 pub use scan::{Scan, scan};
 pub use while_loop::while_loop;
 

@@ -10,9 +10,8 @@ use super::while_loop::same_carry;
 use super::{Derivatives, borrowed};
 use crate::as_tensor::as_tensors;
 use crate::gradient_flow::active_in_loop;
-use crate::index_checks::IndexCheck;
 use crate::lower::Lowering;
-use crate::operation::{Operation, RecomputePolicy, RunBody, Vjp};
+use crate::operation::{Contents, Operation, RecomputePolicy, RunBody, Vjp};
 use crate::region::{Region, parameters};
 use crate::scope::{Refusal, Scope};
 use crate::tensor::{all_live, next_id};
@@ -89,13 +88,11 @@ impl Operation for Loop {
         let results = self.results();
         active_in_loop(&self.step.region.parameters, &results, self.step.carries, active).1
     }
-    fn index_checks(&self, inputs: &[Tensor]) -> Vec<IndexCheck> {
-        self.checks_of_steps(inputs)
-    }
-    fn run_bodies(&self) -> Vec<RunBody<'_>> {
+    fn contents(&self) -> Contents<'_> {
         let region = &self.step.region;
         let operands = (0..region.parameters.len()).collect();
-        vec![RunBody { region, operands, results: self.results(), is_condition: false }]
+        let results = self.results();
+        Contents::Run(vec![RunBody { region, operands, results, is_condition: false }])
     }
     fn recompute_policy(&self) -> RecomputePolicy {
         RecomputePolicy::Never

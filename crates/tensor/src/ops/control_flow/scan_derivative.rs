@@ -9,13 +9,14 @@
 use std::collections::HashMap;
 use std::sync::PoisonError;
 
+use super::marked_indices::find;
 use super::scan::{Loop, Step};
 use super::{DerivativeKey, no_derivative};
 use crate::autocast::wide;
 use crate::grad::vjp;
 use crate::gradient_flow::active_in_loop;
 use crate::graph::{Calls, Constants, Graph, Value, dependents, replay, value_id};
-use crate::index_checks::{self, IndexCheck};
+use crate::index_checks::IndexCheck;
 use crate::operation::{RecomputePolicy, Vjp};
 use crate::region::{Region, frontier, parameters};
 use crate::scope::Scope;
@@ -243,7 +244,7 @@ impl Loop {
     /// The checks of indices in a step. Like a residual, the words of each are one more y of the
     /// loop. Those of the first step with an invalid index count.
     pub(super) fn checks_of_steps(&self, inputs: &[Tensor]) -> Vec<IndexCheck> {
-        let found = index_checks::find(&self.step.region.results);
+        let found = find(&self.step.region.results);
         let words: Vec<Tensor> = found.iter().map(IndexCheck::words).collect();
         if words.is_empty() {
             return Vec::new();

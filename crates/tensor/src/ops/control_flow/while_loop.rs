@@ -9,7 +9,7 @@ use super::{Body, borrowed, join, types};
 use crate::as_tensor::as_tensors;
 use crate::gradient_flow::active_in_loop;
 use crate::lower::Lowering;
-use crate::operation::{Operation, RecomputePolicy, RunBody, Vjp};
+use crate::operation::{Contents, Operation, RecomputePolicy, Vjp};
 use crate::region::{Region, parameters};
 use crate::scope::Scope;
 use crate::tensor::{all_live, next_id};
@@ -41,10 +41,10 @@ impl Operation for WhileLoop {
         let active = self.0.body.active(active);
         active_in_loop(&region.parameters, &region.results, count, &active).1
     }
-    fn run_bodies(&self) -> Vec<RunBody<'_>> {
+    fn contents(&self) -> Contents<'_> {
         let mut condition = self.0.condition.run();
         condition.is_condition = true;
-        vec![condition, self.0.body.run()]
+        Contents::Run(vec![condition, self.0.body.run()])
     }
     fn recompute_policy(&self) -> RecomputePolicy {
         RecomputePolicy::Never
