@@ -3,9 +3,7 @@
 //!
 //! In a program for a CPU or a TPU, a transpose is not written where it is recorded. The value keeps
 //! its axes in the order in which it was computed, and later operations use this order if they can;
-//! see `passes/axis_order.rs`. On a TPU, a product of stacked matrices names its operands' axes in that order, so
-//! the heads of an attention need no transpose. XLA's CPU compiler computes convolutions with the
-//! features last, so there, values that pass from one convolution to the next need none.
+//! see `passes/axis_order.rs`.
 
 use crate::TensorType;
 

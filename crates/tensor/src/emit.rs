@@ -23,6 +23,7 @@ use crate::{
 };
 
 pub(crate) use lowering::Lowering;
+use lowering::Writer;
 pub(crate) use statements::{Body, Line, Locations};
 
 /// A value that an expression holds, and that the program takes as an argument.
@@ -47,12 +48,12 @@ pub(crate) struct Leaf {
 
 /// The program under construction.
 pub(crate) struct Program {
-    pub(crate) mesh: Mesh,
+    mesh: Mesh,
     passes: Pipeline,
-    pub(crate) precision: MatmulPrecision,
+    precision: MatmulPrecision,
     constants_are: Constants,
     /// The number of parameters that the function declares; captured values come after them.
-    pub(crate) declared: usize,
+    declared: usize,
     /// Values that the expression holds, and how they are sharded over the devices.
     pub(crate) captured: Vec<(Captured, Sharding)>,
     /// The parameter name of each captured value, by the value's address.
@@ -101,13 +102,13 @@ impl Program {
         }
     }
 
-    pub(crate) fn is_partitioned(&self) -> bool {
+    fn is_partitioned(&self) -> bool {
         self.mesh.num_devices() > 1
     }
 
     /// Writes the statements that compute `results`, and returns the names of the resulting values.
     /// `leaves` maps each parameter to its name.
-    pub(crate) fn emit(
+    fn emit(
         &mut self,
         results: &[Tensor],
         leaves: &IdMap<String>,
@@ -159,7 +160,7 @@ impl Program {
         }
     }
 
-    /// Writes the statement of an instruction that is not a leaf. Returns the names of its results.
+    /// Writes an instruction, unless it is a leaf. Returns the names of its results.
     fn instruction(
         &mut self,
         instruction: &Instruction,
@@ -219,8 +220,7 @@ impl Program {
             let name = self.keep_whole(name, whole.of_operand(i), ty, location, scope);
             kept_whole.push((name, ty));
         }
-        let number = self.numbers.instructions;
-        self.numbers.instructions += 1;
+        let number = self.next_value();
         let name = operation.name();
         let mut cx = Lowering {
             operands: kept_whole,
@@ -277,8 +277,7 @@ impl Program {
         location: &'static Location<'static>,
         scope: &mut Body,
     ) -> String {
-        let number = self.numbers.instructions;
-        self.numbers.instructions += 1;
+        let number = self.next_value();
         let name = format!("%{number}");
         let text = format!("{name} = {statement}");
         scope.lines.push(Line { text, blocks: Vec::new(), location: Some((operation, location)) });
@@ -322,6 +321,17 @@ impl Program {
         Ok(unique_name)
     }
 
+    /// The value, unless an error prevents it. The first error ends the statement.
+    fn or_remember<T>(&mut self, result: Result<T>) -> Option<T> {
+        match result {
+            Ok(value) => Some(value),
+            Err(error) => {
+                self.failed.get_or_insert(error);
+                None
+            }
+        }
+    }
+
     /// Captures a value in host memory. Returns the name of its parameter.
     fn capture_host(&mut self, ty: &TensorType, elements: &Arc<[u8]>) -> String {
         let value = Captured::Host(ty.clone(), elements.clone());
@@ -343,6 +353,47 @@ impl Program {
 /// How an array is split over a mesh. A value on another mesh is copied to each device whole.
 fn on_mesh(array: &DeviceArray, mesh: &Mesh) -> Sharding {
     if array.mesh() == mesh { array.sharding().clone() } else { Sharding::replicated() }
+}
+
+impl Writer for Program {
+    fn mesh(&self) -> &Mesh {
+        &self.mesh
+    }
+
+    fn precision(&self) -> MatmulPrecision {
+        self.precision
+    }
+
+    fn next_value(&mut self) -> usize {
+        self.numbers.instructions += 1;
+        self.numbers.instructions - 1
+    }
+
+    fn next_constant(&mut self) -> usize {
+        self.numbers.constants += 1;
+        self.numbers.constants - 1
+    }
+
+    fn write(
+        &mut self,
+        results: &[Tensor],
+        leaves: &IdMap<String>,
+        scope: &mut Body,
+    ) -> Option<Vec<String>> {
+        let names = self.emit(results, leaves, scope);
+        self.or_remember(names)
+    }
+
+    fn write_function(&mut self, name: &str, region: &Region) -> String {
+        let name = self.function(name, region);
+        self.or_remember(name).unwrap_or_default()
+    }
+
+    fn write_helper(&mut self, name: &str, define: &dyn Fn() -> String) {
+        if self.function_names.insert(name.to_owned()) {
+            self.functions.push(Line::bare(define()));
+        }
+    }
 }
 
 fn leak_fault(operation: &str, name: &str, location: &'static Location<'static>) -> Fault {

@@ -5,8 +5,6 @@ use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
 
-use crate::Tensor;
-
 /// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -133,17 +131,9 @@ impl Error {
         Error(Kind::Recorded { message, location })
     }
 
-    pub(crate) fn not_a_parameter(
-        function: &str,
-        i: usize,
-        tensor: &Tensor,
-        reason: &str,
-    ) -> Error {
-        let message = format!(
-            "`{function}`: parameter {i}, {tensor:?}, {reason}; each parameter must be a different placeholder, made with \
-             Tensor::placeholder()"
-        );
-        Error(Kind::Recorded { message, location: tensor.location() })
+    /// A mistake in what the code at `location` recorded.
+    pub(crate) fn recorded(message: String, location: &'static Location<'static>) -> Error {
+        Error(Kind::Recorded { message, location })
     }
 
     /// The mistake in the recorded expression, if the error is one.

@@ -1,6 +1,7 @@
 //! Indices that only the device knows: [`check_indices`] marks them in an expression, and
-//! [`IndexChecks`] finds the marks that results depend on, also in the bodies of scans and
-//! branches. The program of a training step then reports the first index that is out of range.
+//! [`IndexChecks`](crate::internal::IndexChecks) finds the marks that results depend on, also in the
+//! bodies of scans and branches. The program of a training step then reports the first index that is
+//! out of range.
 //!
 //! A mark is the identity: programs do not contain it. Within the body of a
 //! [`while_loop`](crate::while_loop), marks are not found.

@@ -62,12 +62,12 @@ pub(crate) fn lower_with(function: &Function, mesh: &Mesh, passes: Pipeline) -> 
     for (i, parameter) in parameters.iter().enumerate() {
         parameter.check()?;
         let Kind::Placeholder { name: parameter_name } = &parameter.node.kind else {
-            return Err(Error::not_a_parameter(name, i, parameter, "is not a placeholder"));
+            return Err(not_a_parameter(name, i, parameter, "is not a placeholder"));
         };
         let sharding = &function.parameter_shardings()[i];
         let leaf = Leaf { name: format!("%arg{i}"), order: sharding.order().cloned() };
         if leaves.insert(parameter.node.id, leaf).is_some() {
-            return Err(Error::not_a_parameter(name, i, parameter, "repeats an earlier parameter"));
+            return Err(not_a_parameter(name, i, parameter, "repeats an earlier parameter"));
         }
         let mut attributes = Vec::new();
         if let Some(result) = function.aliases()[i] {
@@ -169,6 +169,15 @@ pub fn portable_program(function: &Function) -> Result<(String, Vec<Tensor>)> {
         Captured::Host(ty, elements) => Tensor::from_host(ty, elements.to_vec()),
     });
     Ok((lowered.key, values.collect()))
+}
+
+/// The error of a parameter that is not one, for this reason.
+fn not_a_parameter(function: &str, i: usize, tensor: &Tensor, reason: &str) -> Error {
+    let message = format!(
+        "`{function}`: parameter {i}, {tensor:?}, {reason}; each parameter must be a different placeholder, made with \
+         Tensor::placeholder()"
+    );
+    Error::recorded(message, tensor.location())
 }
 
 /// The dictionary of attributes after a type; empty without attributes.

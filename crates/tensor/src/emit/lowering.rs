@@ -2,9 +2,41 @@
 
 use std::panic::Location;
 
-use super::{Body, Line, Program};
+use super::statements::{Body, Line};
+use crate::hash::IdMap;
 use crate::region::Region;
-use crate::{DType, Tensor, TensorType};
+use crate::{DType, MatmulPrecision, Mesh, Tensor, TensorType};
+
+/// The program under construction, as the statement of an operation needs it. Mistakes in an
+/// expression are remembered until the statement is written.
+pub(crate) trait Writer {
+    fn mesh(&self) -> &Mesh;
+
+    fn precision(&self) -> MatmulPrecision;
+
+    /// The number of the next value, unique in its function.
+    fn next_value(&mut self) -> usize;
+
+    /// The number of the next scalar constant, unique in its function.
+    fn next_constant(&mut self) -> usize;
+
+    /// Writes the statements that compute `results`, and returns the names of the resulting values.
+    /// `leaves` maps each parameter to its name.
+    fn write(
+        &mut self,
+        results: &[Tensor],
+        leaves: &IdMap<String>,
+        scope: &mut Body,
+    ) -> Option<Vec<String>>;
+
+    /// Writes a private function that computes a region, unless one with the same text exists.
+    /// Returns the function's name: `name`, with a number if it is taken.
+    fn write_function(&mut self, name: &str, region: &Region) -> String;
+
+    /// Adds the private function `name` to the module, unless it exists. `define` returns its whole
+    /// text.
+    fn write_helper(&mut self, name: &str, define: &dyn Fn() -> String);
+}
 
 /// One operation's view of the program under construction.
 pub(crate) struct Lowering<'a> {
@@ -12,7 +44,7 @@ pub(crate) struct Lowering<'a> {
     pub(super) results: &'a [TensorType],
     pub(super) name: &'static str,
     pub(super) location: &'static Location<'static>,
-    pub(super) program: &'a mut Program,
+    pub(super) program: &'a mut dyn Writer,
     /// The block that receives statements.
     pub(super) scope: Body,
     pub(super) blocks: Vec<(Vec<Line>, String)>,
@@ -47,12 +79,12 @@ impl Lowering<'_> {
 
     /// Whether the program is for several devices, so that shardings have an effect.
     pub(crate) fn is_partitioned(&self) -> bool {
-        self.program.is_partitioned()
+        self.program.mesh().num_devices() > 1
     }
 
     /// The number of mesh axes with several devices.
     pub(crate) fn split_mesh_axes(&self) -> usize {
-        self.program.mesh.axes().iter().filter(|axis| axis.1 > 1).count()
+        self.program.mesh().axes().iter().filter(|axis| axis.1 > 1).count()
     }
 
     /// The right side of a statement that has the value of the first result, and hides from it how
@@ -79,7 +111,7 @@ impl Lowering<'_> {
 
     /// StableHLO's name for the precision of a product of `dtype`.
     pub(crate) fn precision(&self, dtype: DType) -> &'static str {
-        self.program.precision.stablehlo(dtype)
+        self.program.precision().stablehlo(dtype)
     }
 
     /// `(operand types) -> result types`.
@@ -103,8 +135,7 @@ impl Lowering<'_> {
         if let Some(name) = self.scope.constants.get(&statement) {
             return name.clone();
         }
-        let name = format!("%c{}", self.program.numbers.constants);
-        self.program.numbers.constants += 1;
+        let name = format!("%c{}", self.program.next_constant());
         self.push(format!("{name} = {statement}"));
         self.scope.constants.insert(statement, name.clone());
         name
@@ -120,9 +151,7 @@ impl Lowering<'_> {
 
     /// A unique name within the function, for an argument of a block.
     pub(crate) fn fresh(&mut self) -> String {
-        let number = self.program.numbers.instructions;
-        self.program.numbers.instructions += 1;
-        format!("%{number}")
+        format!("%{}", self.program.next_value())
     }
 
     /// Declares that the statement has `extra` results after those of the operation.
@@ -168,30 +197,20 @@ impl Lowering<'_> {
     ) -> Vec<(String, TensorType)> {
         let leaves =
             parameters.iter().zip(arguments).map(|(p, name)| (p.node.id, name.clone())).collect();
-        match self.program.emit(results, &leaves, &mut self.scope) {
-            Ok(names) => names.into_iter().zip(results.iter().map(|t| t.ty().clone())).collect(),
-            Err(error) => {
-                self.program.failed.get_or_insert(error);
-                Vec::new()
-            }
-        }
+        let names = self.program.write(results, &leaves, &mut self.scope).unwrap_or_default();
+        names.into_iter().zip(results.iter().map(|t| t.ty().clone())).collect()
     }
 
     /// The name of a private function that computes a region: `name`, with a number if it is taken.
     /// Regions with the same text share one function.
     pub(crate) fn function(&mut self, name: &str, region: &Region) -> String {
-        self.program.function(name, region).unwrap_or_else(|error| {
-            self.program.failed.get_or_insert(error);
-            String::new()
-        })
+        self.program.write_function(name, region)
     }
 
     /// Adds the private function `name` to the module, unless it exists. `define` returns its whole
     /// text.
-    pub(crate) fn helper(&mut self, name: &str, define: impl FnOnce() -> String) {
-        if self.program.function_names.insert(name.to_owned()) {
-            self.program.functions.push(Line::bare(define()));
-        }
+    pub(crate) fn helper(&mut self, name: &str, define: impl Fn() -> String) {
+        self.program.write_helper(name, &define);
     }
 
     fn push(&mut self, text: String) {

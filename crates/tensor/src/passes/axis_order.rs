@@ -1,8 +1,7 @@
 //! Decides in which order a program has the axes of each value.
 //!
 //! Under a rule, a transpose is not an instruction. Its value is the operand's, with another order of
-//! axes. Later operations use this order if they can; for the others, a transpose is added. What the
-//! rules gain is in `crate::axis_order`.
+//! axes. Later operations use this order if they can; for the others, a transpose is added.
 
 use std::panic::Location;
 use std::sync::Arc;
