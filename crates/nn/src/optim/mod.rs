@@ -1,15 +1,20 @@
 //! Optimizers: from a gradient to a new parameter, as expressions in the training step.
 //!
 //! Names, defaults and the order of arithmetic are PyTorch's or, for optimizers that PyTorch does
-//! not have ([`Lars`], [`Lamb`], [`Lion`]), optax's. [`GradScaler`] is the loss scale for f16. Out
-//! of scope: clipping, accumulation and averages of weights, which are in the Trainer.
+//! not have ([`Lars`], [`Lamb`], [`Lion`]), optax's. [`chain`] puts rules before and after an
+//! optimizer, such as [`ClipNorm`] or your own. [`GradScaler`] is the loss scale for f16. Out of
+//! scope: accumulation and averages of weights, which are in the Trainer.
 
 mod adadelta;
 mod adafactor;
 mod adagrad;
 mod adam;
 mod betas;
+mod chain;
+mod clip_norm;
+mod clip_value;
 mod grad_scaler;
+mod gradient_transformation;
 mod group_step;
 mod lamb;
 mod lars;
@@ -34,7 +39,13 @@ pub use adadelta::Adadelta;
 pub use adafactor::Adafactor;
 pub use adagrad::Adagrad;
 pub use adam::{Adam, AdamW};
+#[doc(hidden)] // for the Trainer
+pub use chain::ChainRules;
+pub use chain::{Chain, IntoChain, chain};
+pub use clip_norm::{ClipNorm, gradient_norm};
+pub use clip_value::ClipValue;
 pub use grad_scaler::GradScaler;
+pub use gradient_transformation::{FirstValue, GradientTransformation, ParameterUpdate, Updates};
 pub use group_step::GroupStep;
 pub use lamb::Lamb;
 pub use lars::Lars;

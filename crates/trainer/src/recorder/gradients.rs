@@ -3,7 +3,7 @@
 
 use std::panic::Location;
 
-use fulmen_nn::optim::GradScaler;
+use fulmen_nn::optim::{GradScaler, gradient_norm};
 use fulmen_tensor::internal::{gradients as differentiate, row_updates};
 use fulmen_tensor::{DType, Shape, Tensor};
 
@@ -11,7 +11,7 @@ use super::spikes::SpikeDetector;
 use super::values::Values;
 use crate::logs::MonitoredValue;
 use crate::rules::accumulation::Group;
-use crate::rules::clip::{self, Clip};
+use crate::rules::clip::Clip;
 use crate::rules::row_gradient::RowGradient;
 use crate::state::{EntryId, OptimizerSlots, ParamSlots, SpikeSlots};
 use crate::step_config::StepConfig;
@@ -40,6 +40,8 @@ pub(super) struct Gradient<'a> {
 
 /// The gradients for an optimizer.
 pub(super) struct Gradients<'a> {
+    /// The optimizer's entries in the state.
+    pub(super) slots: &'a OptimizerSlots,
     /// The gradients of the parameters on which the loss depends.
     pub(super) params: Vec<Gradient<'a>>,
     /// The parameters that are not frozen, but with respect to which the loss has no derivative.
@@ -68,14 +70,14 @@ impl Gradients<'_> {
             Some(weight) => sum / weight.to_dtype(sum.dtype()),
             None => sum.clone(),
         };
-        clip::clip(self.clip, &mean, norm)
+        self.clip.clip(&mean, norm)
     }
 
     /// The norm, if clipping needs it. Call this in the branch that clips, because steps within a
     /// group don't need the norm.
     pub(super) fn norm_to_clip(&self) -> Option<Tensor> {
         let norm = || self.norm_of(self.params.iter().map(|gradient| &gradient.sum));
-        clip::needs_norm(self.clip).then(|| self.norm.clone().unwrap_or_else(norm))
+        self.clip.needs_norm().then(|| self.norm.clone().unwrap_or_else(norm))
     }
 
     /// The norm of some gradients, from their sums or rows of their sums.
@@ -86,7 +88,7 @@ impl Gradients<'_> {
 
 /// The global norm of gradients that are sums over batches of this weight.
 fn norm<'a>(sums: impl IntoIterator<Item = &'a Tensor>, weight: Option<&Tensor>) -> Tensor {
-    let norm = clip::norm(sums.into_iter());
+    let norm = gradient_norm(sums);
     match weight {
         Some(weight) => {
             let weight = weight.to_dtype(norm.dtype());
@@ -176,7 +178,7 @@ impl UsedValues<'_> {
 /// Differentiates the loss of an optimizer with respect to its parameters, except the frozen ones.
 /// `group` is set if the optimizer steps once per group of batches.
 pub(super) fn gradients<'a>(
-    optimizer: &OptimizerSlots,
+    optimizer: &'a OptimizerSlots,
     loss: &Tensor,
     params: Vec<Param<'a>>,
     frozen: Vec<Param<'a>>,
@@ -242,13 +244,14 @@ pub(super) fn gradients<'a>(
         (updates, skipped) = (Some(passes), latest);
     }
     Ok(Gradients {
+        slots: optimizer,
         params: with_gradient,
         without,
         frozen,
         updates,
         group_complete,
         weight,
-        clip: config.clip(),
+        clip: Clip::new(&config.options),
         norm,
         skipped,
     })

@@ -2,6 +2,7 @@
 //! single optimizer runs after the user's step. Several optimizers run within the user's step, when
 //! it calls [`StepContext::minimize`](crate::StepContext::minimize).
 
+mod chain_step;
 mod gradients;
 mod loss;
 mod monitors;
@@ -251,14 +252,14 @@ impl Recorder {
             self.values.is_log_point(leaves_out, group, &self.config)
         });
         let mut monitored = monitors::norms(
-            &*member.optimizer,
+            member,
             &steps,
             &mut self.values,
             &mut gradients,
             &self.config,
             is_log_point.as_ref(),
         )?;
-        update(&*member.optimizer, &steps, &mut self.values, &gradients)?;
+        let logged_by_rules = update(member, &steps, &mut self.values, &gradients)?;
         let trained = (0..slots.unfrozen.len())
             .filter(|&number| !layout.phases.is_frozen(number, self.phase));
         for count in trained.map(|number| slots.unfrozen[number]).chain([slots.updates]) {
@@ -279,6 +280,7 @@ impl Recorder {
             &self.config,
         ));
         monitored.extend(skipped);
+        monitored.extend(logged_by_rules);
         // Steps that overflowed log the norm too, because it shows the overflow.
         let norm = gradients.norm.as_ref().filter(|_| self.config.logs_grad_norm());
         let norm = norm.map(|norm| norm.to_dtype(DType::F32));

@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 
-use fulmen_nn::optim::{GroupStep, Optimizer};
+use fulmen_nn::optim::{GroupStep, Optimizer, gradient_norm};
 use fulmen_tensor::{DType, Tensor, cond};
 
 use super::gradients::{Gradient, Gradients, Param};
@@ -11,9 +11,10 @@ use super::update::{OptimizerSteps, updated_values};
 use super::values::Values;
 use crate::Result;
 use crate::logs::{GRAD_NORM, LEARNING_RATE, MonitoredValue};
-use crate::rules::{accumulation, clip};
+use crate::rules::accumulation;
 use crate::state::Entry;
 use crate::step_config::StepConfig;
+use crate::step_config::optimizers::Member;
 use crate::step_config::step_part::{StepPart, SweepMode};
 
 /// The rate of the step after `finished` steps, if a sweep replaces the optimizer's rates.
@@ -32,27 +33,27 @@ pub(super) fn sweep_rate(config: &StepConfig, finished: &Tensor) -> Option<Tenso
 
 /// A parameter of an optimizer. It has no gradient if it is frozen in this phase.
 #[derive(Clone, Copy)]
-struct Member<'a> {
+struct MonitoredParam<'a> {
     param: &'a Param<'a>,
     gradient: Option<&'a Gradient<'a>>,
     /// The index of the row, if this is one row of a joined parameter.
     row: Option<usize>,
 }
 
-impl<'a> Member<'a> {
+impl<'a> MonitoredParam<'a> {
     fn entry(self, values: &Values) -> &Entry {
         &values.layout[self.param.slots.param]
     }
 
     /// The rows of a joined parameter, each as a member.
-    fn rows(self, values: &Values) -> impl Iterator<Item = Member<'a>> + use<'a> {
+    fn rows(self, values: &Values) -> impl Iterator<Item = MonitoredParam<'a>> + use<'a> {
         let entry = self.entry(values);
         let rows = if entry.is_joined() {
             (0..entry.names().len()).map(Some).collect()
         } else {
             vec![None]
         };
-        rows.into_iter().map(move |row| Member { row, ..self })
+        rows.into_iter().map(move |row| MonitoredParam { row, ..self })
     }
 
     /// Selects this member's row of a value of the parameter.
@@ -67,14 +68,15 @@ impl<'a> Member<'a> {
 
 /// The parameters of an optimizer, in order. All phases have the same members, so that they log the
 /// same names.
-fn members<'a>(gradients: &'a Gradients<'a>) -> Vec<Member<'a>> {
-    let trained = gradients.params.iter().map(|gradient| Member {
+fn members<'a>(gradients: &'a Gradients<'a>) -> Vec<MonitoredParam<'a>> {
+    let trained = gradients.params.iter().map(|gradient| MonitoredParam {
         param: &gradient.param,
         gradient: Some(gradient),
         row: None,
     });
-    let frozen = gradients.frozen.iter().map(|param| Member { param, gradient: None, row: None });
-    let mut members: Vec<Member<'_>> = trained.chain(frozen).collect();
+    let frozen =
+        gradients.frozen.iter().map(|param| MonitoredParam { param, gradient: None, row: None });
+    let mut members: Vec<MonitoredParam<'_>> = trained.chain(frozen).collect();
     members.sort_by_key(|member| member.param.slots.param.index());
     members
 }
@@ -85,7 +87,7 @@ fn group(
     optimizer: &dyn Optimizer,
     steps: &OptimizerSteps,
     values: &Values,
-    member: &Member<'_>,
+    member: &MonitoredParam<'_>,
 ) -> GroupStep {
     let slots = member.param.slots;
     let ty = member.entry(values).row_type();
@@ -111,7 +113,7 @@ pub(super) fn learning_rates(
     let mut monitored = Vec::new();
     for part in &config.parts {
         if let StepPart::LearningRates { momentum } = part {
-            let group = |member: &Member<'_>| group(optimizer, steps, values, member);
+            let group = |member: &MonitoredParam<'_>| group(optimizer, steps, values, member);
             rates(&members(gradients), group, *momentum, &mut monitored);
         }
     }
@@ -123,7 +125,7 @@ pub(super) fn learning_rates(
 /// time, only for its norms. The actual step then overwrites the parameters after the branch.
 /// Without the branch, each step would need a second copy of the parameters.
 pub(super) fn norms(
-    optimizer: &dyn Optimizer,
+    member: &Member,
     steps: &OptimizerSteps,
     values: &mut Values,
     gradients: &mut Gradients<'_>,
@@ -137,12 +139,13 @@ pub(super) fn norms(
     };
     let mut names = Vec::new();
     let mut compute = || -> Result<Vec<Tensor>> {
-        let after = updated_values(optimizer, steps, values, gradients)?;
+        let after = updated_values(member, steps, values, gradients)?.after;
         let members = members(gradients);
-        let rows: Vec<Member<'_>> = members.iter().flat_map(|member| member.rows(values)).collect();
-        let groups = groups(&rows, |member| {
-            let group = || group(optimizer, steps, values, member).name;
-            group_by.name(member.name(values), group)
+        let rows: Vec<MonitoredParam<'_>> =
+            members.iter().flat_map(|member| member.rows(values)).collect();
+        let groups = groups(&rows, |param| {
+            let group = || group(&*member.optimizer, steps, values, param).name;
+            group_by.name(param.name(values), group)
         });
         let named = groups.iter().map(|(name, members)| (name.as_str(), members));
         let mut norms = Vec::new();
@@ -157,11 +160,12 @@ pub(super) fn norms(
                 });
                 norms.push(norm.to_dtype(DType::F32));
             };
-            let new = |member: &Member<'_>| {
+            let new = |member: &MonitoredParam<'_>| {
                 wide(&member.select(&after[member.param.slots.param.index()]))
             };
-            let change =
-                |member: &Member<'_>| new(member) - wide(&member.select(&member.param.value));
+            let change = |member: &MonitoredParam<'_>| {
+                new(member) - wide(&member.select(&member.param.value))
+            };
             let trained: Vec<_> =
                 members.iter().filter(|member| member.gradient.is_some()).copied().collect();
             // The norm of all gradients may exist already.
@@ -214,7 +218,10 @@ pub(super) fn norms(
 /// Makes the optimizer's step read the entries that it changes only after these values are
 /// computed.
 fn wait_for(first: &[Tensor], values: &mut Values, gradients: &mut Gradients<'_>) {
-    let slots = |gradient: &Gradient<'_>| gradient.param.slots.slots.clone();
+    let slots = |gradient: &Gradient<'_>| {
+        let slots = gradient.param.slots;
+        slots.slots.iter().copied().chain(slots.rule_state()).collect::<Vec<_>>()
+    };
     let state = gradients.params.iter().flat_map(slots).map(|slot| values.after(slot));
     let inputs: Vec<&Tensor> = gradients
         .params
@@ -235,8 +242,8 @@ fn wait_for(first: &[Tensor], values: &mut Values, gradients: &mut Gradients<'_>
 /// Adds the rate of each group, `lr/GROUP`, and its momentum. The rate of parameters without a
 /// group is logged as `lr` anyway.
 fn rates(
-    members: &[Member<'_>],
-    group: impl Fn(&Member<'_>) -> GroupStep,
+    members: &[MonitoredParam<'_>],
+    group: impl Fn(&MonitoredParam<'_>) -> GroupStep,
     momentum: bool,
     monitored: &mut Vec<MonitoredValue>,
 ) {
@@ -264,10 +271,10 @@ fn rates(
 /// Groups the parameters by the names of their groups, in the order in which the groups first
 /// appear.
 fn groups<'a>(
-    members: &[Member<'a>],
-    name: impl Fn(&Member<'a>) -> String,
-) -> Vec<(String, Vec<Member<'a>>)> {
-    let mut groups: Vec<(String, Vec<Member<'_>>)> = Vec::new();
+    members: &[MonitoredParam<'a>],
+    name: impl Fn(&MonitoredParam<'a>) -> String,
+) -> Vec<(String, Vec<MonitoredParam<'a>>)> {
+    let mut groups: Vec<(String, Vec<MonitoredParam<'_>>)> = Vec::new();
     for member in members {
         let name = name(member);
         match groups.iter_mut().find(|group| group.0 == name) {
@@ -283,7 +290,7 @@ fn wide(value: &Tensor) -> Tensor {
     value.to_dtype(accumulation::dtype(value.dtype()))
 }
 
-fn norm(members: &[Member<'_>], value: impl Fn(&Member<'_>) -> Tensor) -> Tensor {
+fn norm(members: &[MonitoredParam<'_>], value: impl Fn(&MonitoredParam<'_>) -> Tensor) -> Tensor {
     let values: Vec<Tensor> = members.iter().map(value).collect();
-    clip::norm(values.iter())
+    gradient_norm(&values)
 }

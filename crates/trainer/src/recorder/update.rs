@@ -1,15 +1,20 @@
 //! The optimizer's part of a step: the new parameters and optimizer state.
 
+use std::cell::Cell;
 use std::panic::Location;
 
-use fulmen_nn::optim::{Optimizer, Step};
+use fulmen_nn::optim::Step;
 use fulmen_tensor::{DType, Tensor, call, cond, random};
 
+use super::chain_step::ChainStep;
 use super::gradients::{Gradient, Gradients, Param, refused_rows};
 use super::values::Values;
+use crate::logs::MonitoredValue;
+use crate::rules::accumulation;
 use crate::rules::rounding::round_to_bf16;
 use crate::rules::row_gradient::rows_at;
-use crate::state::{Entry, ParamSlots};
+use crate::state::{Entry, EntryId, ParamSlots};
+use crate::step_config::optimizers::Member;
 use crate::{Error, Result};
 
 pub(super) struct OptimizerSteps {
@@ -50,14 +55,14 @@ impl OptimizerSteps {
 /// Overflows and spikes are too rare to be worth a branch. XLA's CPU compiler runs a branch on one
 /// thread.
 pub(super) fn update(
-    optimizer: &dyn Optimizer,
+    member: &Member,
     steps: &OptimizerSteps,
     values: &mut Values,
     gradients: &Gradients<'_>,
-) -> Result<()> {
-    let after = updated_values(optimizer, steps, values, gradients)?;
-    for id in gradients.params.iter().flat_map(|gradient| gradient.param.slots.changed()) {
-        values.set(id, after[id.index()].clone());
+) -> Result<Vec<MonitoredValue>> {
+    let updated = updated_values(member, steps, values, gradients)?;
+    for id in changed_entries(gradients) {
+        values.set(id, updated.after[id.index()].clone());
     }
     for gradient in &gradients.params {
         if let (Some(group_complete), Some(sum)) =
@@ -66,38 +71,81 @@ pub(super) fn update(
             values.set(sum, group_complete.select(&gradient.sum.zeros_like(), &gradient.sum));
         }
     }
-    Ok(())
+    Ok(updated.logged)
+}
+
+/// The state after an optimizer's step.
+pub(super) struct Updated {
+    /// All values of the state.
+    pub(super) after: Vec<Tensor>,
+    /// The values that the rules around the optimizer log.
+    logged: Vec<MonitoredValue>,
+}
+
+/// The entries that an optimizer changes: each parameter and its state, then the state of the rules.
+fn changed_entries(gradients: &Gradients<'_>) -> Vec<EntryId> {
+    let params = gradients.params.iter().map(|gradient| gradient.param.slots);
+    let by_optimizer = params.clone().flat_map(ParamSlots::changed);
+    let by_rules = params.flat_map(ParamSlots::rule_state);
+    let own = gradients.slots.rules.iter().flatten().copied();
+    by_optimizer.chain(by_rules).chain(own).collect()
 }
 
 /// All values of the state after the optimizer changed its parameters.
 pub(super) fn updated_values(
-    optimizer: &dyn Optimizer,
+    member: &Member,
     steps: &OptimizerSteps,
     values: &Values,
     gradients: &Gradients<'_>,
-) -> Result<Vec<Tensor>> {
-    let params = gradients.params.iter().map(|gradient| &gradient.param);
-    let changed = params.clone().flat_map(|param| param.slots.changed());
-    let before: Vec<Tensor> = params.flat_map(|param| optimizer_inputs(param, values)).collect();
-    let mut outcome = Ok(());
-    let mut step = || {
-        changed_values(optimizer, steps, values, gradients).unwrap_or_else(|error| {
+) -> Result<Updated> {
+    let changed = changed_entries(gradients);
+    let before = values_before(values, gradients);
+    let mut outcome = Ok(Vec::new());
+    let logged_count = Cell::new(0);
+    let mut step = || match changed_values(member, steps, values, gradients) {
+        Ok(Changed { mut new, logged }) => {
+            logged_count.set(logged.len());
+            new.extend(logged.iter().map(|logged| logged.value.clone()));
+            outcome = Ok(logged);
+            new
+        }
+        Err(error) => {
             outcome = Err(error);
             before.clone()
-        })
+        }
     };
     let new = match &gradients.updates {
         Some(updates) if gradients.group_complete.is_some() => {
-            cond(updates, &[] as &[Tensor], |_| step(), |_| before.clone())
+            let unchanged = || {
+                let nothing = Tensor::full(DType::F32, [], 0.0);
+                let mut values = before.clone();
+                values.extend(vec![nothing; logged_count.get()]);
+                values
+            };
+            cond(updates, &[] as &[Tensor], |_| step(), |_| unchanged())
         }
         _ => step(),
     };
-    outcome?;
+    let mut logged = outcome?;
+    let mut new = new.into_iter();
     let mut after = values.all_after().to_vec();
-    for (id, value) in changed.zip(new) {
+    for (id, value) in changed.into_iter().zip(&mut new) {
         after[id.index()] = value;
     }
-    Ok(after)
+    for (logged, value) in logged.iter_mut().zip(new) {
+        logged.value = value;
+    }
+    Ok(Updated { after, logged })
+}
+
+/// The values of the [changed entries](changed_entries) before the step.
+fn values_before(values: &Values, gradients: &Gradients<'_>) -> Vec<Tensor> {
+    let params = gradients.params.iter().map(|gradient| &gradient.param);
+    let by_optimizer = params.clone().flat_map(|param| optimizer_inputs(param, values));
+    let by_rules = params.flat_map(|param| param.slots.rule_state());
+    let own = gradients.slots.rules.iter().flatten().copied();
+    let states = by_rules.chain(own).map(|id| values.after(id).clone());
+    by_optimizer.chain(states).collect()
 }
 
 /// The value of a parameter and its optimizer state.
@@ -106,19 +154,35 @@ fn optimizer_inputs(param: &Param<'_>, values: &Values) -> Vec<Tensor> {
     [&param.value].into_iter().chain(slots).cloned().collect()
 }
 
-/// The new values of all entries that the optimizer changes. Their types stay the same.
+/// What an optimizer and the rules around it change.
+struct Changed {
+    /// The new values of the [changed entries](changed_entries). Their types stay the same.
+    new: Vec<Tensor>,
+    logged: Vec<MonitoredValue>,
+}
+
+/// The new values of all entries that the optimizer and the rules around it change.
 fn changed_values(
-    optimizer: &dyn Optimizer,
+    member: &Member,
     steps: &OptimizerSteps,
     values: &Values,
     gradients: &Gradients<'_>,
-) -> Result<Vec<Tensor>> {
-    let mut changed = Vec::new();
+) -> Result<Changed> {
+    let optimizer = &*member.optimizer;
+    let mut chain = ChainStep::new(member, &steps.own, values, gradients);
     let norm = gradients.norm_to_clip();
+    let ready = if chain.has_rules_before() {
+        let sums = gradients.params.iter().map(|gradient| &gradient.sum);
+        let ready = sums.map(|sum| gradients.final_gradient(sum, norm.as_ref())).collect();
+        Some(chain.before_optimizer(ready)?)
+    } else {
+        None
+    };
     // Within a group, a branch decides.
     let updates = gradients.updates.as_ref().filter(|_| gradients.group_complete.is_none());
     let keys = steps.rounding_keys(&gradients.params, values);
-    for (gradient, key) in gradients.params.iter().zip(&keys) {
+    let mut changed = Vec::new();
+    for (index, (gradient, key)) in gradients.params.iter().zip(&keys).enumerate() {
         let slots = gradient.param.slots;
         let entry = &values.layout[slots.param];
         let before = optimizer_inputs(&gradient.param, values);
@@ -129,20 +193,26 @@ fn changed_values(
         };
         let rows = gradient.rows.as_ref().map(|rows| Rows::new(rows, updates, &before[0]));
         if let (Some(_), Some(location)) = (&rows, slots.sparse) {
-            check_rows(optimizer, step, entry, &before, location)?;
+            check_rows(member, step, entry, &before, location)?;
         }
         let updated = rows.as_ref().map_or_else(|| before.clone(), |rows| rows.read(&before));
-        let inputs: Vec<&Tensor> = [&gradient.sum].into_iter().chain(&updated).chain(key).collect();
-        // Where no row is changed, none has to be kept.
-        let updates = updates.filter(|_| rows.is_none());
+        let sum = ready.as_ref().map_or(&gradient.sum, |ready| &ready[index]);
+        let key = key.as_ref().filter(|_| !chain.has_rules_after());
+        let inputs: Vec<&Tensor> = [sum].into_iter().chain(&updated).chain(key).collect();
+        // Where no row is changed, none has to be kept. What rules change is kept after them.
+        let updates = updates.filter(|_| rows.is_none() && !chain.has_rules());
         let step = if rows.is_some() { &step.of_rows() } else { step };
         // Parameters of one type share a function.
         let after = call("update", &inputs, |inputs| {
-            let ready = gradients.final_gradient(&inputs[0], norm.as_ref());
+            let ready = match ready {
+                Some(_) => inputs[0].clone(),
+                None => gradients.final_gradient(&inputs[0], norm.as_ref()),
+            };
             let (before, key) = inputs[1..].split_at(before.len());
             let parameter = &before[0];
             let state = &before[1..];
             let name = &entry.names()[0];
+            let wide = accumulation::dtype(parameter.dtype());
             let (parameter, state) = match key {
                 [key] => {
                     let wide = parameter.to_dtype(DType::F32);
@@ -150,11 +220,16 @@ fn changed_values(
                     let stochastic = wide.dtype() == DType::F32;
                     (if stochastic { round_to_bf16(key, &wide) } else { wide }, state)
                 }
+                // The rules after the optimizer get the change before it is rounded.
+                _ if chain.has_rules_after() => {
+                    optimizer.update(step, name, &parameter.to_dtype(wide), &ready, state)
+                }
                 _ => optimizer.update(step, name, parameter, &ready, state),
             };
             // The gradient of a group of batches may have a wider type than its parameter, and then
             // the result has it too.
             let rounds = parameter.dtype().is_float() && entry.ty.dtype.is_float();
+            let rounds = rounds && !chain.has_rules_after();
             let parameter = if rounds { parameter.to_dtype(entry.ty.dtype) } else { parameter };
             let new = [parameter].into_iter().chain(state).collect();
             match updates {
@@ -170,13 +245,78 @@ fn changed_values(
                 after.len() - 1
             )));
         }
-        let after = rows.as_ref().map_or(after.clone(), |rows| rows.write(&before, &after));
-        for (new, id) in after.into_iter().zip(slots.changed()) {
-            values.check_one(id, &new)?;
-            changed.push(new);
-        }
+        changed.push(rows.as_ref().map_or(after.clone(), |rows| rows.write(&before, &after)));
     }
-    Ok(changed)
+    if chain.has_rules_after() {
+        apply_rules_after(&mut chain, steps, values, gradients, &mut changed)?;
+    }
+    let new = in_order_of_entries(&chain, updates, values, gradients, changed);
+    for (id, value) in changed_entries(gradients).into_iter().zip(&new) {
+        values.check_one(id, value)?;
+    }
+    Ok(Changed { new, logged: chain.logged })
+}
+
+/// Applies the rules after the optimizer to the parameters, and rounds these to their dtype.
+/// `changed` has each parameter, in the optimizer's precision, followed by its state.
+fn apply_rules_after(
+    chain: &mut ChainStep<'_>,
+    steps: &OptimizerSteps,
+    values: &Values,
+    gradients: &Gradients<'_>,
+    changed: &mut [Vec<Tensor>],
+) -> Result<()> {
+    let new = changed.iter().map(|values| values[0].clone()).collect();
+    let new = chain.after_optimizer(new)?;
+    let keys = steps.rounding_keys(&gradients.params, values);
+    for (index, value) in new.into_iter().enumerate() {
+        let entry = &values.layout[gradients.params[index].param.slots.param];
+        let value = match &keys[index] {
+            Some(key) if value.dtype() == DType::F32 => round_to_bf16(key, &value),
+            _ => value,
+        };
+        let rounds = value.dtype().is_float() && entry.ty.dtype.is_float();
+        changed[index][0] = if rounds { value.to_dtype(entry.ty.dtype) } else { value };
+    }
+    Ok(())
+}
+
+/// The new values in the order of the [changed entries](changed_entries). With rules, `updates` says
+/// whether the step changes them; without, the values were selected already.
+fn in_order_of_entries(
+    chain: &ChainStep<'_>,
+    updates: Option<&Tensor>,
+    values: &Values,
+    gradients: &Gradients<'_>,
+    changed: Vec<Vec<Tensor>>,
+) -> Vec<Tensor> {
+    if !chain.has_rules() {
+        return changed.into_iter().flatten().collect();
+    }
+    let mut by_optimizer = Vec::new();
+    let mut by_rules = Vec::new();
+    for (index, new) in changed.into_iter().enumerate() {
+        let param = &gradients.params[index].param;
+        let count = new.len();
+        let mut new = new;
+        new.extend(chain.state_of(index).cloned());
+        if let Some(updates) = updates {
+            let mut before = optimizer_inputs(param, values);
+            before.extend(param.slots.rule_state().map(|id| values.after(id).clone()));
+            new = keep_unless(updates, &before, new);
+        }
+        by_rules.extend(new.split_off(count));
+        by_optimizer.extend(new);
+    }
+    let ids = gradients.slots.rules.iter().flatten();
+    for (&id, new) in ids.zip(chain.state.iter().flatten()) {
+        by_rules.push(match updates {
+            Some(updates) => updates.select(new, values.after(id)),
+            None => new.clone(),
+        });
+    }
+    by_optimizer.extend(by_rules);
+    by_optimizer
 }
 
 /// The rows of a table that a step changes.
@@ -205,19 +345,24 @@ impl Rows {
 
 /// Checks that the optimizer can change rows of a table and of its state.
 fn check_rows(
-    optimizer: &dyn Optimizer,
+    member: &Member,
     step: &Step,
     entry: &Entry,
     tables: &[Tensor],
     location: &'static Location<'static>,
 ) -> Result<()> {
     let by_row = tables.iter().all(|table| table.shape() == tables[0].shape());
-    let reason = optimizer
+    let reason = member
+        .optimizer
         .refuses_rows(step, &entry.name, &entry.ty)
         .or_else(|| {
             (!by_row).then(|| "the optimizer has state that is not one row for each row".into())
         })
-        .or_else(|| entry.is_joined().then(|| "it is one of the layers of a scan".into()));
+        .or_else(|| entry.is_joined().then(|| "it is one of the layers of a scan".into()))
+        .or_else(|| {
+            let has_rules = !member.rules.is_empty();
+            has_rules.then(|| "the rules of the optimizer's chain need whole gradients".into())
+        });
     reason.map_or(Ok(()), |reason| Err(refused_rows(&entry.name, location, &reason)))
 }
 
@@ -241,7 +386,7 @@ mod tests {
     use std::sync::Arc;
 
     use fulmen_data::{DataLoader, TensorDataset};
-    use fulmen_nn::optim::Adam;
+    use fulmen_nn::optim::{Adam, Optimizer};
     use fulmen_nn::{Embedding, Module};
     use fulmen_tensor::{Accelerator, Devices, Mesh, Runtime};
 

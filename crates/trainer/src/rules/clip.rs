@@ -1,41 +1,40 @@
-//! Gradient clipping, as [`GradientClipAlgorithm`] selects it.
+//! Gradient clipping by the Trainer, as
+//! [`gradient_clip_algorithm`](crate::Options::gradient_clip_algorithm) selects it.
 
-use fulmen_tensor::internal::global_norm;
-use fulmen_tensor::{DType, Tensor};
+use fulmen_nn::optim::{ClipNorm, ClipValue};
+use fulmen_tensor::Tensor;
 
-use crate::GradientClipAlgorithm;
+use crate::{GradientClipAlgorithm, Options};
 
-/// The algorithm and its limit, or no clipping.
-pub(crate) type Clip = Option<(GradientClipAlgorithm, f64)>;
-
-pub(crate) fn needs_norm(clip: Clip) -> bool {
-    matches!(clip, Some((GradientClipAlgorithm::Norm, _)))
+/// How gradients are clipped.
+pub(crate) enum Clip {
+    Off,
+    Norm(ClipNorm),
+    Value(ClipValue),
 }
 
-/// The Euclidean norm of all gradients together, a scalar: f64 if one of them has 64-bit numbers,
-/// otherwise f32. For sharded gradients, the sum runs over the devices.
-pub(crate) fn norm<'a>(gradients: impl Iterator<Item = &'a Tensor>) -> Tensor {
-    let mut parts = Vec::new();
-    for gradient in gradients {
-        parts.push(gradient.real());
-        if gradient.dtype().is_complex() {
-            parts.push(gradient.imag());
+impl Clip {
+    pub(crate) fn new(options: &Options) -> Clip {
+        let limit = options.gradient_clip_val;
+        if limit <= 0.0 {
+            return Clip::Off;
+        }
+        match options.gradient_clip_algorithm {
+            GradientClipAlgorithm::Norm => Clip::Norm(ClipNorm::new(limit)),
+            GradientClipAlgorithm::Value => Clip::Value(ClipValue::new(limit)),
         }
     }
-    let is_wide = parts.iter().any(|part| part.dtype() == DType::F64);
-    let dtype = if is_wide { DType::F64 } else { DType::F32 };
-    let parts: Vec<Tensor> = parts.iter().map(|part| part.to_dtype(dtype)).collect();
-    global_norm(&parts)
-}
 
-/// Clips a gradient.
-pub(crate) fn clip(clip: Clip, gradient: &Tensor, norm: Option<&Tensor>) -> Tensor {
-    match (clip, norm) {
-        (Some((GradientClipAlgorithm::Value, limit)), _) => gradient.maximum(-limit).minimum(limit),
-        (Some((GradientClipAlgorithm::Norm, limit)), Some(norm)) => {
-            let factor = (limit / (norm + 1e-6)).minimum(1.0);
-            gradient * factor.to_dtype(gradient.dtype())
+    pub(crate) fn needs_norm(&self) -> bool {
+        matches!(self, Clip::Norm(_))
+    }
+
+    /// Clips a gradient. `norm` is that of all gradients, if it is needed.
+    pub(crate) fn clip(&self, gradient: &Tensor, norm: Option<&Tensor>) -> Tensor {
+        match (self, norm) {
+            (Clip::Value(rule), _) => rule.clip(gradient),
+            (Clip::Norm(rule), Some(norm)) => rule.clip(gradient, norm),
+            _ => gradient.clone(),
         }
-        _ => gradient.clone(),
     }
 }

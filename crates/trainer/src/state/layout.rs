@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 use std::ops::Index;
 use std::panic::Location;
 
-use fulmen_nn::Module;
-use fulmen_nn::optim::{GradScaler, Optimizer as _};
+use fulmen_nn::optim::{FirstValue, GradScaler, Optimizer as _};
+use fulmen_nn::{Module, Parameter};
 use fulmen_tensor::{DType, Literal, Mesh, Sharding, Tensor, TensorType, Variable};
 
 use super::names::{self, AVERAGE};
@@ -13,7 +13,7 @@ use super::rows;
 use crate::rules::accumulation;
 use crate::state::kernel_order::with_output_channels_last;
 use crate::step_config::StepConfig;
-use crate::step_config::optimizers::Optimizers;
+use crate::step_config::optimizers::{Member, Optimizers};
 use crate::step_config::phases::Phases;
 use crate::{Result, WeightAveraging};
 
@@ -45,8 +45,8 @@ pub(crate) enum Origin {
     /// A parameter or buffer of the module, or one per row. If `gathered`, it is gathered before
     /// each use; otherwise it is used in its sharded form.
     Module { variables: Vec<Variable>, gathered: bool },
-    /// The average of a module's value, which starts as that value.
-    Average(Vec<Variable>),
+    /// A tensor that starts as the module's value, such as its average.
+    Copy(Vec<Variable>),
     /// A tensor of the optimizer or the Trainer, with the first value of each row.
     Own(Tensor),
 }
@@ -81,7 +81,7 @@ impl Entry {
     fn values(&self) -> Vec<Tensor> {
         match &self.origin {
             Origin::Module { variables, .. } => variables.iter().map(Variable::get).collect(),
-            Origin::Average(variables) => {
+            Origin::Copy(variables) => {
                 variables.iter().map(|own| own.get().to_dtype(self.ty.dtype)).collect()
             }
             Origin::Own(first) => vec![first.clone(); self.names().len()],
@@ -135,6 +135,8 @@ pub(crate) struct OptimizerSlots {
     pub(crate) loss: Option<EntryId>,
     /// The windows that detect spikes, if steps with spikes are skipped.
     pub(crate) spikes: Option<SpikeSlots>,
+    /// The state of each rule around the optimizer, in the rule's order.
+    pub(crate) rules: Vec<Vec<EntryId>>,
 }
 
 /// A parameter that an optimizer updates, with its further entries.
@@ -142,6 +144,8 @@ pub(crate) struct ParamSlots {
     pub(crate) param: EntryId,
     /// The optimizer's state for it, in the optimizer's order.
     pub(crate) slots: Vec<EntryId>,
+    /// The state of each rule around the optimizer for it, in the rule's order.
+    pub(crate) rules: Vec<Vec<EntryId>>,
     /// The sum of its gradients over a group of batches.
     pub(crate) grad_sum: Option<EntryId>,
     /// The index of the unfreezing of the parameter, if it is frozen at first.
@@ -154,6 +158,11 @@ impl ParamSlots {
     /// The entries that the optimizer changes: the parameter and its state.
     pub(crate) fn changed(&self) -> impl Iterator<Item = EntryId> {
         [self.param].into_iter().chain(self.slots.iter().copied())
+    }
+
+    /// The entries that the rules around the optimizer change.
+    pub(crate) fn rule_state(&self) -> impl Iterator<Item = EntryId> {
+        self.rules.iter().flatten().copied()
     }
 }
 
@@ -229,26 +238,26 @@ impl StateLayout {
             let (name, parameter) = &parameters[group[0]];
             let Some(optimizer) = optimizers.training(name, parameter) else { continue };
             let ty = parameter.ty();
-            let slot = |(slot, first): (&str, Tensor)| {
-                let param = &entries.0[i];
-                let dtype = first.dtype();
-                let name = |parameter: &str| names::slot(slot, parameter);
-                // Elementwise state is sharded like the parameter.
-                let is_elementwise = *first.shape() == ty.shape
-                    && (param.is_joined() || parameter.sharding().is_some());
-                let entry = if is_elementwise {
-                    param.with_same_shape(name, dtype, Origin::Own(first))
-                } else {
-                    let sharding = sharding_by_strategy(first.ty(), config);
-                    Entry::own(name(&param.name), first, sharding)
-                };
-                entries.add(entry)
+            let mut state = |slot: &str, first: FirstValue| {
+                entries.add_parameter_state(EntryId(i), parameter, slot, first, config)
             };
-            let slots = optimizers.state(name, &ty).into_iter().map(slot).collect();
+            let slots = optimizers
+                .state(name, &ty)
+                .into_iter()
+                .map(|(slot, first)| state(slot, FirstValue::Value(first)))
+                .collect();
+            let mut rules = Vec::new();
+            for rule in optimizers.members()[optimizer].rules.iter() {
+                let slots = rule.init_parameter(name, &ty).into_iter();
+                let slots =
+                    slots.map(|(slot, first)| state(&names::of_rule(rule.name(), slot), first));
+                rules.push(slots.collect());
+            }
             let unfreezing = phases.unfreezing_of(name);
             params[optimizer].push(ParamSlots {
                 param: EntryId(i),
                 slots,
+                rules,
                 grad_sum: None,
                 unfreezing,
                 sparse: parameter.sparse_gradient_location(),
@@ -301,6 +310,7 @@ impl StateLayout {
                     loss_sum: accumulates
                         .then(|| own(names::SPIKE_LOSS_SUM, Tensor::zeros(DType::F32, []))),
                 }),
+                rules: entries.add_rule_state(member),
             }
         });
         let mut optimizers: Vec<OptimizerSlots> = optimizers.collect();
@@ -431,6 +441,49 @@ impl Entries {
     fn scalar(&mut self, name: &str, first: Tensor) -> EntryId {
         self.add(Entry::own(name.to_owned(), first, Sharding::replicated()))
     }
+
+    /// Adds the state of an optimizer or a rule for a parameter.
+    fn add_parameter_state(
+        &mut self,
+        id: EntryId,
+        parameter: &Parameter,
+        slot: &str,
+        first: FirstValue,
+        config: &StepConfig,
+    ) -> EntryId {
+        let param = &self.0[id.0];
+        let name = |parameter: &str| names::slot(slot, parameter);
+        let first = match first {
+            FirstValue::Value(first) => first,
+            FirstValue::Parameter => {
+                let dtype = accumulation::dtype(param.ty.dtype);
+                let origin = Origin::Copy(param.variables().to_vec());
+                return self.add(param.with_same_shape(name, dtype, origin));
+            }
+        };
+        // Elementwise state is sharded like the parameter.
+        let is_elementwise = *first.shape() == parameter.ty().shape
+            && (param.is_joined() || parameter.sharding().is_some());
+        let dtype = first.dtype();
+        let entry = if is_elementwise {
+            param.with_same_shape(name, dtype, Origin::Own(first))
+        } else {
+            let sharding = sharding_by_strategy(first.ty(), config);
+            Entry::own(name(&param.name), first, sharding)
+        };
+        self.add(entry)
+    }
+
+    /// Adds the state of the rules around an optimizer, except that for parameters.
+    fn add_rule_state(&mut self, member: &Member) -> Vec<Vec<EntryId>> {
+        let mut rules = Vec::new();
+        for rule in member.rules.iter() {
+            let name = |slot: &str| names::own_state_of_rule(rule.name(), slot, &member.name);
+            let slots = rule.init().into_iter();
+            rules.push(slots.map(|(slot, first)| self.scalar(&name(slot), first)).collect());
+        }
+        rules
+    }
 }
 
 /// The average of a module's value, if it has one.
@@ -445,12 +498,12 @@ fn average(
     let dtype = accumulation::dtype(entry.ty.dtype);
     // The rows of a joined entry are averaged all or not at all.
     let has = averaging.has(&entry.names()[0], &entry.ty, trained, is_buffer);
-    has.then(|| entry.with_same_shape(name, dtype, Origin::Average(variables.clone())))
+    has.then(|| entry.with_same_shape(name, dtype, Origin::Copy(variables.clone())))
 }
 
 /// A parameter's sharding, from the user or the strategy, and whether it is gathered before each
 /// use.
-fn sharding_of(parameter: &fulmen_nn::Parameter, config: &StepConfig) -> (Sharding, bool) {
+fn sharding_of(parameter: &Parameter, config: &StepConfig) -> (Sharding, bool) {
     match parameter.sharding() {
         // The model computes with the user's sharding (tensor parallelism), so don't gather.
         Some(own) => (own, false),

@@ -55,6 +55,22 @@ pub(super) fn slot(slot: &str, parameter: &str) -> String {
     format!("{OPTIMIZER_PREFIX}{slot}/{parameter}")
 }
 
+/// The name of a rule's state among the optimizer's: `lookahead.slow`.
+pub(super) fn of_rule(rule: &str, slot: &str) -> String {
+    format!("{rule}.{slot}")
+}
+
+/// The state of a rule itself: `optimizer/lookahead.count`, or `optimizer/lookahead.count.generator`
+/// with several optimizers.
+pub(super) fn own_state_of_rule(rule: &str, slot: &str, optimizer: &str) -> String {
+    let name = of_rule(rule, slot);
+    if optimizer.is_empty() {
+        format!("{OPTIMIZER_PREFIX}{name}")
+    } else {
+        format!("{OPTIMIZER_PREFIX}{name}.{optimizer}")
+    }
+}
+
 /// The name of a tensor that joins these rows: `layers.*.weight`.
 pub(super) fn joined(rows: &[String]) -> String {
     let parts: Vec<Vec<&str>> = rows.iter().map(|row| row.split('.').collect()).collect();

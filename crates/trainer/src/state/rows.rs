@@ -38,9 +38,12 @@ pub(super) fn groups(
         let ((ty, ..), optimizer, _) = kind(&rows[0]);
         let names: Vec<&str> = rows.iter().map(|&row| parameters[row].0.as_str()).collect();
         let stacks = optimizer.is_none_or(|optimizer| {
-            let optimizer = &optimizers.members()[optimizer].optimizer;
+            let member = &optimizers.members()[optimizer];
+            let optimizer = &member.optimizer;
             let state = optimizer.state(names[0], &ty);
-            optimizer.updates_stacked(&names, &ty)
+            // A rule gets each parameter as the user wrote it.
+            member.rules.is_empty()
+                && optimizer.updates_stacked(&names, &ty)
                 && state.iter().all(|(_, first)| *first.shape() == ty.shape)
         });
         stacks && rows.iter().all(|row| kind(row) == kind(&rows[0]))

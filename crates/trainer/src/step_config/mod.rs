@@ -11,7 +11,6 @@ use fulmen_pjrt::locate::Platform;
 use fulmen_tensor::Mesh;
 
 use crate::rules::accumulation::Accumulation;
-use crate::rules::clip::Clip;
 use crate::stage::Stage;
 use crate::step_config::limits::{EpochSize, Limits};
 use crate::step_config::step_part::StepPart;
@@ -83,13 +82,6 @@ pub(crate) struct StepConfig {
 }
 
 impl StepConfig {
-    /// How gradients are clipped.
-    pub(crate) fn clip(&self) -> Clip {
-        let algorithm = self.options.gradient_clip_algorithm;
-        let value = self.options.gradient_clip_val;
-        (value > 0.0).then_some((algorithm, value))
-    }
-
     /// Whether updated bf16 parameters are rounded stochastically.
     pub(crate) fn rounds_stochastically(&self) -> bool {
         self.options.stochastic_rounding && self.options.precision == Precision::Bf16

@@ -6,7 +6,7 @@ use std::panic::Location;
 
 use fulmen_nn::Parameter;
 use fulmen_nn::optim::pattern::{check_pattern, matches_pattern};
-use fulmen_nn::optim::{Optimizer, Step};
+use fulmen_nn::optim::{Chain, ChainRules, Optimizer, Step};
 use fulmen_tensor::{DType, Tensor, TensorType};
 
 use crate::{Error, Result};
@@ -39,6 +39,8 @@ pub struct Optimizers {
     cadences: Vec<StepInterval>,
     line: &'static Location<'static>,
     is_single: bool,
+    /// The rules of a chain whose optimizer is these optimizers. That is an error.
+    refused_rules: ChainRules,
 }
 
 /// The interval at which an optimizer steps, in steps of the training.
@@ -55,6 +57,8 @@ pub(crate) struct Member {
     pub(crate) name: String,
     patterns: Vec<String>,
     pub(crate) optimizer: Box<dyn Optimizer>,
+    /// The rules around the optimizer.
+    pub(crate) rules: ChainRules,
     pub(crate) location: &'static Location<'static>,
 }
 
@@ -77,6 +81,7 @@ impl Optimizers {
             cadences: Vec::new(),
             line: Location::caller(),
             is_single: false,
+            refused_rules: ChainRules::default(),
         }
     }
 
@@ -89,11 +94,12 @@ impl Optimizers {
         optimizer: impl Optimizer,
     ) -> Optimizers {
         let patterns = patterns.into_iter().map(Into::into).collect();
-        let optimizer = Box::new(optimizer);
+        let (rules, optimizer) = Chain::split(Box::new(optimizer));
         self.members.push(Member {
             name: name.into(),
             patterns,
             optimizer,
+            rules,
             location: Location::caller(),
         });
         self
@@ -113,14 +119,17 @@ impl Optimizers {
     }
 
     /// The optimizers that a module's `configure_optimizers` returned: several, or a single one.
-    pub(crate) fn from_module(mut optimizer: Box<dyn Optimizer>) -> Optimizers {
+    pub(crate) fn from_module(optimizer: Box<dyn Optimizer>) -> Optimizers {
+        let (rules, mut optimizer) = Chain::split(optimizer);
         if let Some(several) = (&mut *optimizer as &mut dyn Any).downcast_mut::<Optimizers>() {
-            return std::mem::replace(several, Optimizers::new());
+            let several = std::mem::replace(several, Optimizers::new());
+            return Optimizers { refused_rules: rules, ..several };
         }
         let member = Member {
             name: String::new(),
             patterns: vec!["*".into()],
             optimizer,
+            rules,
             location: Location::caller(),
         };
         Optimizers { members: vec![member], is_single: true, ..Optimizers::new() }
@@ -176,7 +185,17 @@ impl Optimizers {
         frozen: &[String],
     ) -> Result<()> {
         if let ([single], true) = (&self.members[..], self.is_single) {
+            single.rules.check(parameters)?;
             return Ok(single.optimizer.check(parameters)?);
+        }
+        if let Some(rule) = self.refused_rules.iter().next() {
+            let name = rule.name();
+            return Err(wrong(
+                self.line,
+                format!(
+                    "the rule `{name}` is around all optimizers, but a rule belongs to one; put it into add()"
+                ),
+            ));
         }
         if self.members.is_empty() {
             return Err(wrong(self.line, "there are no optimizers; add one with add()"));
@@ -214,6 +233,7 @@ impl Optimizers {
                     return Err(wrong(member.location, message));
                 }
             }
+            member.rules.check(&own)?;
             member.optimizer.check(&own)?;
         }
         if let Some((parameter, _)) = parameters

@@ -4,6 +4,7 @@
 mod anomalies;
 mod averaging;
 mod callbacks;
+mod chain;
 mod checkpoint_locations;
 mod checkpoints;
 mod common;
