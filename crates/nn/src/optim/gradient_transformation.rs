@@ -107,8 +107,8 @@ pub enum FirstValue {
 ///     state: Vec::new(),
 /// };
 /// let mut updates = Updates::new(vec![weight], Vec::new());
-/// updates.log("largest", &updates.parameters[0].update.max_all());
-/// assert_eq!(updates.logged()[0].0, "largest");
+/// updates.log("mean", &updates.parameters[0].update.mean_all());
+/// assert_eq!(updates.logged()[0].0, "mean");
 /// ```
 #[derive(Clone, Debug)]
 pub struct Updates {
