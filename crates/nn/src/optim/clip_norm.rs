@@ -6,6 +6,7 @@ use fulmen_tensor::internal::global_norm;
 use fulmen_tensor::{DType, Tensor, TensorType};
 
 use super::{GradientTransformation, Step, Updates};
+use crate::library::NN;
 use crate::{Error, Result};
 
 /// Limits the Euclidean norm of all gradients together, as PyTorch's `clip_grad_norm_` does: each
@@ -29,7 +30,9 @@ impl ClipNorm {
     }
 
     /// A gradient, clipped by the norm of all gradients, a scalar.
+    #[track_caller]
     pub fn clip(&self, gradient: &Tensor, norm: &Tensor) -> Tensor {
+        let _scope = NN.open();
         let factor = (self.max_norm / (norm + 1e-6)).minimum(1.0);
         gradient * factor.to_dtype(gradient.dtype())
     }
@@ -41,6 +44,7 @@ impl GradientTransformation for ClipNorm {
     }
 
     fn update(&self, _: &Step, updates: &mut Updates) {
+        let _scope = NN.at(self.location);
         let norm = gradient_norm(updates.parameters.iter().map(|parameter| &parameter.update));
         for parameter in &mut updates.parameters {
             parameter.update = self.clip(&parameter.update, &norm);
@@ -68,7 +72,9 @@ impl GradientTransformation for ClipNorm {
 /// assert_eq!(gradient_norm(&gradients).eval()?.to_vec::<f32>()?, [5.0]);
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
+#[track_caller]
 pub fn gradient_norm<'a>(gradients: impl IntoIterator<Item = &'a Tensor>) -> Tensor {
+    let _scope = NN.open();
     let mut parts = Vec::new();
     for gradient in gradients {
         parts.push(gradient.real());

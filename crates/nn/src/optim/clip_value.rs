@@ -5,6 +5,7 @@ use std::panic::Location;
 use fulmen_tensor::{Tensor, TensorType};
 
 use super::{GradientTransformation, Step, Updates};
+use crate::library::NN;
 use crate::{Error, Result};
 
 /// Limits each element of the gradients to `-limit … limit`, as PyTorch's `clip_grad_value_` does.
@@ -27,7 +28,9 @@ impl ClipValue {
     }
 
     /// A clipped gradient.
+    #[track_caller]
     pub fn clip(&self, gradient: &Tensor) -> Tensor {
+        let _scope = NN.open();
         gradient.maximum(-self.limit).minimum(self.limit)
     }
 }
@@ -38,6 +41,7 @@ impl GradientTransformation for ClipValue {
     }
 
     fn update(&self, _: &Step, updates: &mut Updates) {
+        let _scope = NN.at(self.location);
         for parameter in &mut updates.parameters {
             parameter.update = self.clip(&parameter.update);
         }
