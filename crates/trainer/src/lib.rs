@@ -126,6 +126,8 @@ pub use plan::Plan;
 pub use predictions::{Predicted, Predictions};
 pub use program::evaluation_set::{EvaluationSet, EvaluationSets};
 pub use rules::averaging::WeightAveraging;
+pub use rules::lr_sweep::LrSweep;
+pub use rules::skip_rule::{Candidate, SkipRule};
 pub use secret::Secret;
 pub use step::{EvalStep, StepFunction, StepLogs, TrainStep};
 pub use step_config::optimizers::Optimizers;

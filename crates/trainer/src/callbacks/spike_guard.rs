@@ -1,12 +1,14 @@
 //! [`SpikeGuard`] skips steps whose loss or gradients are far larger than in the steps before.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
 use crate::callbacks::callback::Callback;
 use crate::console::note;
 use crate::hooks::FitStart;
+use crate::rules::skip_spikes::SkipSpikes;
 use crate::{Actions, LogPoint, StepPart};
 
 /// Skips a step whose loss is not finite, or is too many standard deviations above the mean of the
@@ -123,7 +125,8 @@ impl Callback for SpikeGuard {
 
     fn step_part(&self) -> Option<StepPart> {
         let SpikeGuard { deviations, window, gradients, .. } = *self;
-        Some(StepPart::SpikeGuard { gradients, window, warmup: self.warmup_steps(), deviations })
+        let warmup = self.warmup_steps();
+        Some(StepPart::Skip(Arc::new(SkipSpikes { gradients, window, warmup, deviations })))
     }
 
     fn on_fit_start(&mut self, _: &FitStart) {

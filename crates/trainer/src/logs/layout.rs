@@ -196,7 +196,7 @@ impl LogLayout {
         let own_names = own_values.iter().map(|(name, _)| (name.as_str(), message.to_owned()));
         let monitored = || facts.iter().flat_map(|facts| &facts.monitored);
         let monitored_names = monitored().map(|value| {
-            (value.name.as_str(), format!("{} logs a value of this name", value.callback))
+            (value.name.as_str(), format!("{} logs a value of this name", value.logger))
         });
         for (name, why) in own_names.chain(monitored_names) {
             if let Some(entry) = logged.iter().find(|entry| entry.name == name) {

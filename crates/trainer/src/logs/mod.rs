@@ -67,7 +67,7 @@ pub(crate) struct OptimizerFacts {
     pub(crate) has_group_values: Option<Tensor>,
 }
 
-/// A number of the latest step that a callback monitors.
+/// A number of the latest step that a callback or a rule logs.
 pub(crate) struct MonitoredValue {
     pub(crate) name: String,
     /// A scalar: a float, or an i32 counter.
@@ -75,6 +75,6 @@ pub(crate) struct MonitoredValue {
     /// Whether the number exists only at the end of a group of batches, or at the step of a log
     /// point.
     pub(crate) belongs_to_group: bool,
-    /// The name of the callback.
-    pub(crate) callback: &'static str,
+    /// Who logs it, in messages: a callback or a rule.
+    pub(crate) logger: String,
 }

@@ -18,7 +18,6 @@ use crate::step_config::StepConfig;
 use crate::step_config::limits::{EpochSize, Limits};
 use crate::step_config::optimizers::Optimizers;
 use crate::step_config::phases::Phases;
-use crate::step_config::step_part::StepPart;
 use crate::{Batch, Error, Plan, Result, TrainingModule};
 
 /// A traced fit, before any value is computed.
@@ -120,9 +119,7 @@ pub(crate) fn training_step(
         let names: Vec<_> = optimizers.members().iter().map(|it| it.name.as_str()).collect();
         averaging.check_only(&trained, &names)?;
     }
-    if !optimizers.is_single()
-        && config.parts.iter().any(|part| matches!(part, StepPart::Sweep { .. }))
-    {
+    if !optimizers.is_single() && config.learning_rate_rule().is_some() {
         return Err(Error::usage(format!(
             "lr_find: the module has the optimizers {}, but lr_find tries only one learning rate; return one optimizer",
             optimizers.names()

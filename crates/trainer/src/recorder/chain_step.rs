@@ -128,7 +128,7 @@ impl<'a> ChainStep<'a> {
                 name: name.clone(),
                 value: logged(rule, name, value)?,
                 belongs_to_group: true,
-                callback: rule.name(),
+                logger: format!("the rule `{}`", rule.name()),
             });
         }
         self.state[index] = changed.state;

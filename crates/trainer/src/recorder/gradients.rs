@@ -7,15 +7,14 @@ use fulmen_nn::optim::{GradScaler, gradient_norm};
 use fulmen_tensor::internal::{gradients as differentiate, row_updates};
 use fulmen_tensor::{DType, Shape, Tensor};
 
-use super::spikes::SpikeDetector;
 use super::values::Values;
 use crate::logs::MonitoredValue;
 use crate::rules::accumulation::Group;
 use crate::rules::clip::Clip;
 use crate::rules::row_gradient::RowGradient;
-use crate::state::{EntryId, OptimizerSlots, ParamSlots, SpikeSlots};
+use crate::rules::skip_rule::{Candidate, SkipRule, SkipStep};
+use crate::state::{EntryId, OptimizerSlots, ParamSlots};
 use crate::step_config::StepConfig;
-use crate::step_config::step_part::StepPart;
 use crate::{Error, Result};
 
 /// A parameter of an optimizer.
@@ -203,14 +202,6 @@ pub(super) fn gradients<'a>(
             gradient.sum = group.add(values.before(sum), &gradient.sum);
         }
     }
-    let mut loss = loss.to_dtype(DType::F32);
-    if let Some((group, sum)) =
-        group.zip(optimizer.spikes.as_ref().and_then(|slots| slots.loss_sum))
-    {
-        let total = group.add(values.before(sum), &loss);
-        loss = &total / group.divisor();
-        values.set(sum, group.group_complete().select(&total.zeros_like(), &total));
-    }
     let group_complete = group.map(|group| group.group_complete().clone());
     let weight = group.map(Group::divisor);
     let finite = scale
@@ -219,8 +210,8 @@ pub(super) fn gradients<'a>(
     if let (Some(ids), Some(scale), Some(finite)) = (optimizer.loss_scale, &scale, &finite) {
         values.set_all(ids, scale.update(finite, group_complete.as_ref()));
     }
-    let needs_norm = config.options.log_grad_norm
-        || optimizer.spikes.as_ref().is_some_and(SpikeSlots::checks_gradients);
+    let needs_norm =
+        config.options.log_grad_norm || config.skip_rules().any(SkipRule::needs_grad_norm);
     let norm = needs_norm
         .then(|| norm(with_gradient.iter().map(|gradient| &gradient.sum), weight.as_ref()));
     let mut updates = match (&group_complete, finite) {
@@ -228,20 +219,29 @@ pub(super) fn gradients<'a>(
         (group_complete, finite) => group_complete.clone().or(finite),
     };
     let mut skipped = Vec::new();
-    let guard = config.parts.iter().find_map(|part| match (part, &optimizer.spikes) {
-        (StepPart::SpikeGuard { warmup, deviations, .. }, Some(slots)) => {
-            Some(SpikeDetector::new(slots, *warmup, *deviations))
+    // The host counts groups of batches too.
+    let counters = &values.layout.counters;
+    let finished = counters.group.map_or(counters.step, |[_, groups]| groups);
+    for (rule, slots) in config.skip_rules().zip(&optimizer.skip_rules) {
+        let state = slots.iter().map(|&id| values.before(id).clone()).collect();
+        let candidate = Candidate {
+            loss: loss.to_dtype(DType::F32),
+            grad_norm: norm.as_ref().map(|norm| norm.to_dtype(DType::F32)),
+            number: values.before(finished) + 1.0,
+        };
+        let decision = SkipStep { rule, state }.decide(candidate, updates.as_ref(), group)?;
+        for (name, value) in rule.logged(&decision.state[..rule.init().len()]) {
+            skipped.push(MonitoredValue {
+                name: name.into(),
+                value,
+                belongs_to_group: false,
+                logger: format!("the rule `{}`", rule.name()),
+            });
         }
-        _ => None,
-    });
-    if let Some(guard) = guard {
-        // The host counts groups of batches too.
-        let counters = &values.layout.counters;
-        let number =
-            values.before(counters.group.map_or(counters.step, |[_, groups]| groups)) + 1.0;
-        let norm = norm.as_ref().map(|norm| norm.to_dtype(DType::F32));
-        let (passes, latest) = guard.skip(values, &loss, norm.as_ref(), updates.as_ref(), &number);
-        (updates, skipped) = (Some(passes), latest);
+        for (&id, value) in slots.iter().zip(decision.state) {
+            values.set(id, value);
+        }
+        updates = Some(decision.updates);
     }
     Ok(Gradients {
         slots: optimizer,

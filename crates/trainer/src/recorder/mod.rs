@@ -7,7 +7,6 @@ mod gradients;
 mod loss;
 mod monitors;
 pub(crate) mod placeholders;
-mod spikes;
 mod update;
 mod values;
 
@@ -171,8 +170,8 @@ impl Recorder {
         let slots = &optimizers[optimizer];
         let updates = self.values.before(slots.updates);
         let mut own = Step::new(updates).scaled(self.config.learning_rate_factor());
-        if let Some(rate) = monitors::sweep_rate(&self.config, updates) {
-            own = own.with_learning_rate(&rate);
+        if let Some(rule) = self.config.learning_rate_rule() {
+            own = own.with_learning_rate(&rule.rate_on_device(updates));
         }
         if let Some(factor) = counters.lr_factor {
             own = own.scaled_by(self.values.before(factor));

@@ -15,21 +15,7 @@ use crate::rules::accumulation;
 use crate::state::Entry;
 use crate::step_config::StepConfig;
 use crate::step_config::optimizers::Member;
-use crate::step_config::step_part::{StepPart, SweepMode};
-
-/// The rate of the step after `finished` steps, if a sweep replaces the optimizer's rates.
-pub(super) fn sweep_rate(config: &StepConfig, finished: &Tensor) -> Option<Tensor> {
-    config.parts.iter().find_map(|part| match *part {
-        StepPart::Sweep { min, max, steps, mode } => {
-            let share = finished.to_dtype(DType::F32) / steps.saturating_sub(1).max(1) as f64;
-            Some(match mode {
-                SweepMode::Exponential => (share * (max / min).ln()).exp() * min,
-                SweepMode::Linear => share * (max - min) + min,
-            })
-        }
-        _ => None,
-    })
-}
+use crate::step_config::step_part::StepPart;
 
 /// A parameter of an optimizer. It has no gradient if it is frozen in this phase.
 #[derive(Clone, Copy)]
@@ -210,7 +196,7 @@ pub(super) fn norms(
         name,
         value,
         belongs_to_group: true,
-        callback: "NormMonitor",
+        logger: "NormMonitor".into(),
     };
     Ok(names.into_iter().zip(norms).map(monitored).collect())
 }
@@ -256,7 +242,7 @@ fn rates(
                 name,
                 value,
                 belongs_to_group: false,
-                callback: "LearningRateMonitor",
+                logger: "LearningRateMonitor".into(),
             });
         };
         if !suffix.is_empty() {

@@ -133,8 +133,9 @@ pub(crate) struct OptimizerSlots {
     pub(crate) weight: Option<EntryId>,
     /// The loss of the optimizer's latest step, if the optimizer skips steps.
     pub(crate) loss: Option<EntryId>,
-    /// The windows that detect spikes, if steps with spikes are skipped.
-    pub(crate) spikes: Option<SpikeSlots>,
+    /// The state of each rule that skips steps, in the rule's order. With accumulated batches, the
+    /// sum of the losses over the samples of a group follows.
+    pub(crate) skip_rules: Vec<Vec<EntryId>>,
     /// The state of each rule around the optimizer, in the rule's order.
     pub(crate) rules: Vec<Vec<EntryId>>,
 }
@@ -163,24 +164,6 @@ impl ParamSlots {
     /// The entries that the rules around the optimizer change.
     pub(crate) fn rule_state(&self) -> impl Iterator<Item = EntryId> {
         self.rules.iter().flatten().copied()
-    }
-}
-
-/// The recent steps that a step is compared with to detect spikes.
-pub(crate) struct SpikeSlots {
-    /// Their losses and, if gradients are checked too, their gradient norms.
-    pub(crate) windows: Vec<EntryId>,
-    /// The number of steps in the windows, the number of skipped steps, and the number of the last
-    /// skipped step.
-    pub(crate) counts: [EntryId; 3],
-    /// The sum of the losses over the samples of a group of batches.
-    pub(crate) loss_sum: Option<EntryId>,
-}
-
-impl SpikeSlots {
-    /// Whether gradient norms are checked too.
-    pub(crate) fn checks_gradients(&self) -> bool {
-        self.windows.len() > 1
     }
 }
 
@@ -301,15 +284,17 @@ impl StateLayout {
                 weight: (accumulates && !optimizers.is_single())
                     .then(|| own(names::WEIGHT, Tensor::scalar(0.0f32))),
                 loss: (optimizers.cadence(i) > 1).then(|| own(names::LOSS, Tensor::scalar(0.0f32))),
-                spikes: config.spike_windows().map(|(count, steps)| SpikeSlots {
-                    windows: names::SPIKE_WINDOWS[..count]
-                        .iter()
-                        .map(|name| own(name, Tensor::zeros(DType::F32, [steps])))
-                        .collect(),
-                    counts: names::SPIKE_COUNTS.map(|name| own(name, zero())),
-                    loss_sum: accumulates
-                        .then(|| own(names::SPIKE_LOSS_SUM, Tensor::zeros(DType::F32, []))),
-                }),
+                skip_rules: config
+                    .skip_rules()
+                    .map(|rule| {
+                        let mut state = rule.init();
+                        if accumulates {
+                            state.push(("loss_sum", Tensor::zeros(DType::F32, [])));
+                        }
+                        let name = |slot: &str| names::of_skip_rule(rule.name(), slot);
+                        state.into_iter().map(|(slot, first)| own(&name(slot), first)).collect()
+                    })
+                    .collect(),
                 rules: entries.add_rule_state(member),
             }
         });

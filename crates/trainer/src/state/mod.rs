@@ -16,7 +16,7 @@ use fulmen_nn::Module;
 use fulmen_tensor::{Argument, Compiled, DeviceArray, Function, Literal, Runtime, Tensor};
 
 pub(crate) use layout::{
-    Average, Entry, EntryId, OptimizerSlots, Origin, ParamSlots, SpikeSlots, StateLayout, of_module,
+    Average, Entry, EntryId, OptimizerSlots, Origin, ParamSlots, StateLayout, of_module,
 };
 
 use crate::step_config::StepConfig;

@@ -30,14 +30,6 @@ pub(crate) const BATCH: &str = "trainer/batch";
 pub(crate) const EPOCHS: &str = "trainer/epochs";
 /// Averaged steps: i32.
 pub(crate) const AVERAGED: &str = "trainer/averaged";
-/// The losses and gradient norms of recent steps, to detect spikes: f32.
-pub(crate) const SPIKE_WINDOWS: [&str; 2] = ["trainer/spikes/losses", "trainer/spikes/grad_norms"];
-/// The number of steps in the windows, the number of skipped steps, and the number of the last
-/// skipped step: i32.
-pub(crate) const SPIKE_COUNTS: [&str; 3] =
-    ["trainer/spikes/seen", "trainer/spikes/skipped", "trainer/spikes/last"];
-/// The sum of the losses over the samples of a group of batches: f32.
-pub(crate) const SPIKE_LOSS_SUM: &str = "trainer/spikes/loss_sum";
 /// The sums logged since the last log point. Only checkpoints within an epoch have it.
 pub(crate) const LOGS: &str = "trainer/logs";
 /// The random key of a step. Checkpoints don't have it.
@@ -69,6 +61,11 @@ pub(super) fn own_state_of_rule(rule: &str, slot: &str, optimizer: &str) -> Stri
     } else {
         format!("{OPTIMIZER_PREFIX}{name}.{optimizer}")
     }
+}
+
+/// The state of a rule that skips steps: `trainer/spikes/losses`.
+pub(super) fn of_skip_rule(rule: &str, slot: &str) -> String {
+    format!("{OWN}{rule}/{slot}")
 }
 
 /// The name of a tensor that joins these rows: `layers.*.weight`.

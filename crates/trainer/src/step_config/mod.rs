@@ -11,6 +11,8 @@ use fulmen_pjrt::locate::Platform;
 use fulmen_tensor::Mesh;
 
 use crate::rules::accumulation::Accumulation;
+use crate::rules::lr_sweep::LrSweep;
+use crate::rules::skip_rule::SkipRule;
 use crate::stage::Stage;
 use crate::step_config::limits::{EpochSize, Limits};
 use crate::step_config::step_part::StepPart;
@@ -87,12 +89,18 @@ impl StepConfig {
         self.options.stochastic_rounding && self.options.precision == Precision::Bf16
     }
 
-    /// With a spike guard, the number of values kept per step, and the number of steps kept.
-    pub(crate) fn spike_windows(&self) -> Option<(usize, usize)> {
-        self.parts.iter().find_map(|part| match *part {
-            StepPart::SpikeGuard { window, gradients, .. } => {
-                Some((1 + usize::from(gradients), window))
-            }
+    /// The rules that skip steps.
+    pub(crate) fn skip_rules(&self) -> impl Iterator<Item = &dyn SkipRule> {
+        self.parts.iter().filter_map(|part| match part {
+            StepPart::Skip(rule) => Some(&**rule),
+            _ => None,
+        })
+    }
+
+    /// The rule that replaces the optimizer's learning rate, if there is one.
+    pub(crate) fn learning_rate_rule(&self) -> Option<&LrSweep> {
+        self.parts.iter().find_map(|part| match part {
+            StepPart::LearningRate(rule) => Some(rule),
             _ => None,
         })
     }

@@ -1,11 +1,15 @@
 //! [`StepPart`]: an addition to the compiled step that a callback needs.
 
+use std::sync::Arc;
+
 use crate::TrainDuration;
+use crate::rules::lr_sweep::LrSweep;
+use crate::rules::skip_rule::SkipRule;
 
 /// An addition to the compiled step that a callback needs
 /// ([`Callback::step_part`](crate::Callback::step_part)). It is recorded with the step, so it needs
 /// no later compilation. Its logged values arrive with the other values of a log point.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub enum StepPart {
     /// Log the learning rate of each parameter group, and its momentum.
     LearningRates {
@@ -23,29 +27,11 @@ pub enum StepPart {
         /// Which parameters share a norm.
         group_by: NormGroup,
     },
-    /// Skip steps whose loss is an outlier.
-    SpikeGuard {
-        /// Whether to check the gradient norm too.
-        gradients: bool,
-        /// The number of earlier steps to compare with.
-        window: usize,
-        /// The number of steps before the first one that can be skipped.
-        warmup: u64,
-        /// The number of standard deviations above the mean that make an outlier.
-        deviations: f64,
-    },
-    /// Instead of the optimizer's learning rate, use rates that rise from `min` to `max` over
-    /// `steps` steps.
-    Sweep {
-        /// The rate of the first step.
-        min: f64,
-        /// The rate of the last step.
-        max: f64,
-        /// The number of steps.
-        steps: u64,
-        /// How the rate rises.
-        mode: SweepMode,
-    },
+    /// Skip the steps that this rule selects. A Trainer may have several of these parts, whose rules
+    /// have different names: each decides about the steps that the rules before it let pass.
+    Skip(Arc<dyn SkipRule>),
+    /// Instead of the optimizer's learning rate, use rates that rise.
+    LearningRate(LrSweep),
     /// Change the number of accumulated batches at some epochs.
     Accumulation {
         /// Epochs in ascending order, each with its number of batches. Before the first of them,
@@ -73,8 +59,11 @@ pub enum StepPart {
 impl StepPart {
     /// Whether both parts are of the same kind, and a step can have only one part of that kind.
     pub(crate) fn is_like(&self, other: &StepPart) -> bool {
-        !matches!(self, StepPart::Unfreeze { .. })
-            && std::mem::discriminant(self) == std::mem::discriminant(other)
+        match (self, other) {
+            (StepPart::Unfreeze { .. }, _) => false,
+            (StepPart::Skip(rule), StepPart::Skip(other)) => rule.name() == other.name(),
+            _ => std::mem::discriminant(self) == std::mem::discriminant(other),
+        }
     }
 }
 
@@ -102,26 +91,6 @@ impl NormGroup {
                 parameter.rsplit_once('.').map_or(parameter, |(layer, _)| layer).to_owned()
             }
             NormGroup::Parameter => parameter.to_owned(),
-        }
-    }
-}
-
-/// How the learning rate rises.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum SweepMode {
-    /// The rate changes by the same factor in each step.
-    #[default]
-    Exponential,
-    /// The rate changes by the same difference in each step.
-    Linear,
-}
-
-impl SweepMode {
-    /// The rate after this fraction of the steps.
-    pub(crate) fn rate(self, min: f64, max: f64, share: f64) -> f64 {
-        match self {
-            SweepMode::Exponential => min * (max / min).powf(share),
-            SweepMode::Linear => min + share * (max - min),
         }
     }
 }

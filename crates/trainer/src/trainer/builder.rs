@@ -163,6 +163,15 @@ impl TrainerBuilder {
         let mut parts: Vec<StepPart> = Vec::new();
         for callback in &self.callbacks {
             let Some(part) = callback.step_part() else { continue };
+            if let StepPart::Skip(rule) = &part
+                && (rule.name().is_empty() || rule.name().contains('/'))
+            {
+                return Err(Error::usage(format!(
+                    "{}: `{}` is not a valid name for a rule: a name must not be empty or contain `/`",
+                    callback.name(),
+                    rule.name()
+                )));
+            }
             if parts.iter().any(|other| other.is_like(&part)) {
                 return Err(Error::usage(format!(
                     "{}: there are two of them; keep one",

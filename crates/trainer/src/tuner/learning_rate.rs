@@ -8,7 +8,8 @@ use parking_lot::Mutex;
 use super::{LearningRates, run_short_fit, short_fit, show_progress};
 use crate::callbacks::callback::Callback;
 use crate::hooks::FitStart;
-use crate::step_config::step_part::{StepPart, SweepMode};
+use crate::rules::lr_sweep::{LrSweep, SweepMode};
+use crate::step_config::step_part::StepPart;
 use crate::{
     Actions, BatchLimit, Error, EvaluationSets, LogPoint, Result, Trainer, TrainingModule,
 };
@@ -117,6 +118,16 @@ impl LearningRateFinder {
         self
     }
 
+    /// The rates that it tries.
+    fn rule(&self) -> LrSweep {
+        LrSweep {
+            min: self.min_lr,
+            max: self.max_lr,
+            steps: self.num_training_steps,
+            mode: self.mode,
+        }
+    }
+
     fn check(&self) -> Result<()> {
         let wrong = |message: String| Err(Error::usage(format!("LearningRateFinder: {message}")));
         if !(self.min_lr.is_finite() && self.min_lr > 0.0) {
@@ -158,6 +169,7 @@ impl LearningRateFinder {
             LearningRateCurve { loss: loss.to_owned(), rates: Vec::new(), losses: Vec::new() };
         let mut mean = 0.0;
         let mut best = f64::INFINITY;
+        let rule = self.rule();
         for (i, loss) in losses.iter().enumerate() {
             mean = self.smoothing * mean + (1.0 - self.smoothing) * loss;
             // Correct the bias towards the initial 0, as Adam does.
@@ -170,7 +182,7 @@ impl LearningRateFinder {
             }
             best = best.min(smooth);
             let share = i as f64 / (self.num_training_steps - 1) as f64;
-            curve.rates.push(self.mode.rate(self.min_lr, self.max_lr, share));
+            curve.rates.push(rule.rate(share));
             curve.losses.push(smooth);
         }
         curve
@@ -336,10 +348,9 @@ impl Trainer {
         finder: &LearningRateFinder,
     ) -> Result<LearningRateCurve> {
         finder.check()?;
-        let LearningRateFinder {
-            min_lr: min, max_lr: max, num_training_steps: steps, mode, ..
-        } = *finder;
-        let part = StepPart::Sweep { min, max, steps, mode };
+        let rule = finder.rule();
+        let LrSweep { min, max, steps, .. } = rule;
+        let part = StepPart::LearningRate(rule);
         let mut choices = short_fit(&self.session.choices, steps);
         let monitor = (!validation.is_empty()).then(|| finder.monitor.clone());
         if monitor.is_some() {

@@ -9,7 +9,7 @@ use fulmen_data::DataLoader;
 pub use batch_size::{BatchSizeFinder, BatchSizeMode, BatchSizes, Trial, Verdict};
 pub use learning_rate::{LearningRateCurve, LearningRateFinder};
 
-pub use crate::step_config::step_part::SweepMode;
+pub use crate::rules::lr_sweep::SweepMode;
 
 use crate::callbacks::callback::Callback;
 use crate::checkpoint::run_config::RunConfig;

@@ -2,17 +2,18 @@
 //! and after a resume.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use crate::common::{Record, isolated, trainer};
 use fulmen_data::{DataLoader, TensorDataset};
 use fulmen_nn::optim::{Optimizer, Sgd};
 use fulmen_nn::{Init, Module, Parameter};
-use fulmen_tensor::Tensor;
+use fulmen_tensor::{DType, Tensor};
 use fulmen_trainer::callbacks::{LearningRateMonitor, NormMonitor, SpikeGuard};
 use fulmen_trainer::tuner::LearningRateFinder;
 use fulmen_trainer::{
-    Batch, FitSummary, Optimizers, Plan, Precision, StepContext, Strategy, TrainerBuilder,
-    TrainingModule,
+    Batch, Callback, Candidate, FitSummary, Optimizers, Plan, Precision, SkipRule, StepContext,
+    StepPart, Strategy, TrainerBuilder, TrainingModule,
 };
 use serde_json::Value;
 
@@ -313,6 +314,113 @@ fn an_overflow_in_f16_is_not_a_spike() {
     assert!(module.weights().iter().all(|w| w.is_finite()), "{:?}", module.weights());
 }
 
+/// Skips every third of the steps that other rules let pass, or breaks a promise.
+#[derive(Clone, Copy, Debug)]
+enum Thirds {
+    Right,
+    NotBoolean,
+    OtherType,
+    Slash,
+}
+
+impl SkipRule for Thirds {
+    fn name(&self) -> &'static str {
+        if matches!(self, Thirds::Slash) { "a/b" } else { "thirds" }
+    }
+
+    fn init(&self) -> Vec<(&'static str, Tensor)> {
+        vec![("seen", Tensor::zeros(DType::I32, []))]
+    }
+
+    fn decide(&self, step: &Candidate, state: &mut [Tensor]) -> Tensor {
+        if matches!(self, Thirds::NotBoolean) {
+            return step.loss.clone();
+        }
+        state[0] = &state[0] + 1.0;
+        let skips = state[0].remainder(3.0).eq(0.0);
+        if matches!(self, Thirds::OtherType) {
+            state[0] = state[0].to_dtype(DType::F32);
+        }
+        skips
+    }
+
+    fn logged(&self, state: &[Tensor]) -> Vec<(&'static str, Tensor)> {
+        vec![("thirds_seen", state[0].clone())]
+    }
+}
+
+struct ThirdsGuard(Thirds);
+
+impl Callback for ThirdsGuard {
+    fn name(&self) -> &'static str {
+        "ThirdsGuard"
+    }
+
+    fn step_part(&self) -> Option<StepPart> {
+        Some(StepPart::Skip(Arc::new(self.0)))
+    }
+}
+
+#[test]
+fn a_rule_of_ones_own_decides_about_the_steps_that_the_guard_lets_pass() {
+    let folder = tempfile::tempdir().unwrap();
+    let reference = reference();
+    let data = loader(&reference, 1.0);
+    let mut weights = Vec::new();
+    for devices in [1, 4] {
+        let run = |stop: Option<u64>, from: &Path| {
+            fit(folder.path(), &data, |b| {
+                let b = b.devices(devices).ckpt_path(from).callback(ThirdsGuard(Thirds::Right));
+                match stop {
+                    Some(steps) => b.max_steps(steps),
+                    None => b,
+                }
+            })
+        };
+        let (module, record, _) = run(None, Path::new(""));
+        let skipped_by_guard = skipped(&record).len() as f64;
+        let seen = record.logs.lock().unwrap().last().unwrap().get("thirds_seen").unwrap();
+        let steps = record.logs.lock().unwrap().len() as f64;
+        assert!(skipped_by_guard > 5.0);
+        assert_eq!(seen, steps - skipped_by_guard);
+        let (_, _, first) = run(Some(25), Path::new(""));
+        let (resumed, rest, _) = run(None, first.last_checkpoint.as_deref().unwrap());
+        assert_eq!(rest.bits("thirds_seen"), record.bits("thirds_seen")[25..]);
+        assert_eq!(resumed.weights(), module.weights());
+        weights.push(module.weights());
+    }
+    // Without the rule, the weights are others.
+    let (guarded, _, _) = fit(folder.path(), &data, |b| b);
+    assert!(weights.iter().all(|weights| (weights[0] - guarded.weights()[0]).abs() > 1e-3));
+    assert!((weights[0][0] / weights[1][0] - 1.0).abs() < 1e-5, "{weights:?}");
+}
+
+#[test]
+fn a_rule_of_ones_own_that_breaks_a_promise_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = loader(&reference(), 1.0);
+    let error = |thirds: &[Thirds]| {
+        let builder = trainer(folder.path()).max_epochs(1);
+        let builder = thirds.iter().fold(builder, |b, &rule| b.callback(ThirdsGuard(rule)));
+        let fit = builder.build().and_then(|mut trainer| trainer.fit(&Line::new(), &data, None));
+        fit.unwrap_err().to_string()
+    };
+    for (rules, expected) in [
+        (
+            &[Thirds::NotBoolean][..],
+            "the rule `thirds`: decide() must return a Boolean scalar, but it returned f32[]",
+        ),
+        (
+            &[Thirds::OtherType],
+            "the rule `thirds`: it changed the type of its state from i32[] to f32[]",
+        ),
+        (&[Thirds::Slash], "ThirdsGuard: `a/b` is not a valid name for a rule"),
+        (&[Thirds::Right; 2], "ThirdsGuard: there are two of them; keep one"),
+    ] {
+        assert!(error(rules).contains(expected), "{}", error(rules));
+    }
+}
+
 #[test]
 fn invalid_settings_are_reported() {
     let folder = tempfile::tempdir().unwrap();
@@ -347,6 +455,6 @@ fn invalid_settings_are_reported() {
     let mut trainer = trainer(folder.path()).max_epochs(1).callback(guard()).build().unwrap();
     let error = trainer.fit(&Same(Line::new()), &data, None).unwrap_err().to_string();
     let expected =
-        format!("log `{what}`: SpikeGuard logs a value of this name; choose another\n  at ");
+        format!("log `{what}`: the rule `spikes` logs a value of this name; choose another\n  at ");
     assert!(error.starts_with(&expected) && error.contains("spikes.rs:"), "{error}");
 }
