@@ -1,7 +1,7 @@
 //! Finds the place of this process in its run from environment variables: Fulmen's own, or else
 //! libtpu's, or else those of the launcher that started it.
 //!
-//! Out of scope: querying a cloud's metadata server (`grpc/metadata.rs`).
+//! Out of scope: querying a cloud's metadata server (`network/metadata.rs`).
 
 mod launcher;
 

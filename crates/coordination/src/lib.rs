@@ -1,7 +1,7 @@
 //! Coordinates the processes that train one model, usually one on each host: who has joined,
 //! whether all run the same program, and who is lost.
 //!
-//! Process 0 serves a small coordination service over gRPC. All processes, including process 0, are
+//! Process 0 serves a small coordination service over encrypted connections. All processes, including process 0, are
 //! clients of it. They join, wait at barriers, share small values under keys, and stop together.
 //! Before the first collective, they compare what they are about to run. If a process falls silent,
 //! all others stop waiting and get an error that names it.
@@ -27,33 +27,32 @@
 //!
 //! Every wait has a time-out, and a failure of the run ends all waits at once.
 //!
-//! This needs the feature `grpc`, which is on by default. Without it, the crate has no
-//! dependencies, and [`Builder::join`] returns an error that names the feature.
+//! This needs the feature `network`, which is on by default. Without it, the crate has no
+//! dependencies outside Fulmen, and [`Builder::join`] returns an error that names the feature.
 //!
 //! A run has a secret, its token. Both ends of every connection prove that they have it before they
-//! read anything else. Without a token, processes can only use loopback addresses.
+//! read anything else. What follows is encrypted with keys of that connection, so others can neither
+//! read nor change it. Without a token, processes can only use loopback addresses.
 //!
-//! Out of scope: tensors, devices, collectives (XLA's job), starting processes, encryption. Traffic
-//! can be read, and an attacker who can modify packets can take over a connection. Keep the port
-//! inside a trusted network.
+//! Out of scope: tensors, devices, collectives (XLA's job), starting processes.
 
 #![cfg_attr(
-    not(feature = "grpc"),
+    not(feature = "network"),
     allow(dead_code, reason = "only a process that has joined needs all of it")
 )]
 
 mod environment;
 mod error;
-#[cfg(not(feature = "grpc"))]
+#[cfg(not(feature = "network"))]
 mod single_process;
 /// The entry points for bytes from the network, for the fuzz targets only.
-#[cfg(all(feature = "grpc", any(test, feature = "fuzzing")))]
+#[cfg(all(feature = "network", any(test, feature = "fuzzing")))]
 #[doc(hidden)]
 pub mod fuzzing {
-    pub use crate::grpc::fuzzing::{handshake, requests};
+    pub use crate::network::fuzzing::{frames, handshake, requests};
 }
-#[cfg(feature = "grpc")]
-mod grpc;
+#[cfg(feature = "network")]
+mod network;
 mod process;
 mod timeouts;
 mod token;
@@ -61,9 +60,9 @@ mod token;
 pub use environment::DEFAULT_PORT;
 #[doc(inline)]
 pub use fulmen_error::{Error, Result};
-#[cfg(feature = "grpc")]
-pub use grpc::{Builder, Coordination, Halt, MetadataAnswer, MetadataServer, on_preemption};
+#[cfg(feature = "network")]
+pub use network::{Builder, Coordination, Halt, MetadataAnswer, MetadataServer, on_preemption};
 pub use process::{Process, ProcessInfo};
-#[cfg(not(feature = "grpc"))]
+#[cfg(not(feature = "network"))]
 pub use single_process::{Builder, Coordination, Halt, on_preemption};
 pub use timeouts::Timeouts;

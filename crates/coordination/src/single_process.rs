@@ -1,4 +1,4 @@
-//! The same interface without the feature `grpc`: joining fails with an error that names the
+//! The same interface without the feature `network`: joining fails with an error that names the
 //! feature.
 //!
 //! Programs for several processes compile with and without the feature. Without it, a
@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::{Error, Process, ProcessInfo, Result, Timeouts, error};
 
 impl Process {
-    /// Like [`Process::from_env`]. With the feature `grpc`, it also queries the metadata server of
+    /// Like [`Process::from_env`]. With the feature `network`, it also queries the metadata server of
     /// a TPU VM.
     ///
     /// # Errors
@@ -22,14 +22,14 @@ impl Process {
     }
 }
 
-/// Does nothing. With the feature `grpc`, it watches the metadata server.
+/// Does nothing. With the feature `network`, it watches the metadata server.
 pub fn on_preemption(_: impl Fn(&str) -> Option<OsString>, _: impl FnOnce(&str) + Send + 'static) {}
 
-/// Configures how to join a run. Without the feature `grpc`, joining fails.
+/// Configures how to join a run. Without the feature `network`, joining fails.
 #[must_use = "call `join` to join the run"]
 pub struct Builder(Process);
 
-#[expect(missing_docs, reason = "as with the feature `grpc`, where they are documented")]
+#[expect(missing_docs, reason = "as with the feature `network`, where they are documented")]
 impl Builder {
     pub fn timeouts(self, _: Timeouts) -> Builder {
         self
@@ -52,21 +52,21 @@ impl Builder {
     pub fn join(self) -> Result<Coordination> {
         Err(error::usage(format!(
             "this is {}, but the program was built without support for several processes; build it with the feature \
-             `multi-host` of `fulmen` (`grpc` of `fulmen-coordination`), or set FULMEN_NUM_PROCESSES to 1, without \
+             `multi-host` of `fulmen` (`network` of `fulmen-coordination`), or set FULMEN_NUM_PROCESSES to 1, without \
              FULMEN_PROCESS_ID and FULMEN_COORDINATOR, to train in a single process",
             self.0
         )))
     }
 }
 
-/// This process's membership in a run. Without the feature `grpc` it cannot exist.
+/// This process's membership in a run. Without the feature `network` it cannot exist.
 #[derive(Clone, Debug)]
 pub struct Coordination(Infallible);
 
 #[expect(
     missing_docs,
     clippy::missing_errors_doc,
-    reason = "as with the feature `grpc`, where they are documented"
+    reason = "as with the feature `network`, where they are documented"
 )]
 impl Coordination {
     pub fn builder(process: Process) -> Builder {
@@ -135,14 +135,14 @@ impl Coordination {
     }
 }
 
-/// Stops all processes after the same turn. Without the feature `grpc` it cannot exist.
+/// Stops all processes after the same turn. Without the feature `network` it cannot exist.
 #[derive(Debug)]
 pub struct Halt(Infallible);
 
 #[expect(
     missing_docs,
     clippy::missing_errors_doc,
-    reason = "as with the feature `grpc`, where they are documented"
+    reason = "as with the feature `network`, where they are documented"
 )]
 impl Halt {
     pub fn request(&self, _: &str) {

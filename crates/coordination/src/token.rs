@@ -1,6 +1,6 @@
 //! The secret of a run. The coordinator admits only processes that have it.
 //!
-//! Out of scope: the proof that a process has the secret (`grpc/handshake.rs`).
+//! Out of scope: the proof that a process has the secret (`network/handshake.rs`).
 
 use std::fmt;
 use std::sync::Arc;

@@ -7,4 +7,5 @@ mod handle;
 mod processes;
 mod rejected_peers;
 mod restarts;
+mod round_trips;
 mod waiting;

@@ -1,5 +1,5 @@
-//! Connections without the token of the run: they are refused and reported once, and the run
-//! continues.
+//! Connections without the token of the run, and others between its processes: they are refused and
+//! reported once, nothing can be read, and the run continues.
 
 use std::collections::VecDeque;
 use std::io::{Read as _, Write as _};
@@ -15,8 +15,10 @@ use crate::common::TOKEN;
 
 const LONG: Duration = Duration::from_secs(120);
 
-/// The coordinator's first bytes: a greeting and a nonce.
+/// The coordinator's first bytes: a greeting and random ones.
 const HELLO: usize = 40;
+/// What a process sends until it is admitted.
+const HANDSHAKE: usize = 48;
 
 fn builder(index: usize, address: &str, token: Option<&str>) -> Builder {
     let mut process = Process::new(index, 2, address).unwrap();
@@ -43,8 +45,21 @@ fn run(
     (zero.join().unwrap(), one, reports)
 }
 
-/// Uses the run until its end, and returns the only report.
+/// Uses the run until its end, and returns the only report, which is about a refusal.
 fn goes_on(zero: Coordination, one: Coordination, reports: Receiver<String>) -> String {
+    let report = goes_on_with_one_report(zero, one, reports);
+    assert!(
+        report.starts_with("the coordinator refused a connection from 127.0.0.1: "),
+        "{report}"
+    );
+    report
+}
+
+fn goes_on_with_one_report(
+    zero: Coordination,
+    one: Coordination,
+    reports: Receiver<String>,
+) -> String {
     let other = thread::spawn(move || {
         one.put("key", "value").unwrap();
         one.shutdown(LONG).unwrap();
@@ -55,10 +70,6 @@ fn goes_on(zero: Coordination, one: Coordination, reports: Receiver<String>) -> 
     drop(zero);
     let reports: Vec<String> = reports.iter().collect();
     assert_eq!(reports.len(), 1, "{reports:?}");
-    assert!(
-        reports[0].starts_with("the coordinator refused a connection from 127.0.0.1: "),
-        "{reports:?}"
-    );
     reports[0].clone()
 }
 
@@ -127,64 +138,192 @@ fn garbage_is_refused() {
     // One client hangs up at once, and another stops halfway and stays connected.
     drop(TcpStream::connect(zero.coordinator()).unwrap());
     let mut halfway = TcpStream::connect(zero.coordinator()).unwrap();
-    halfway.write_all(&[7; 63]).unwrap();
+    halfway.write_all(&[7; HANDSHAKE - 1]).unwrap();
     goes_on(zero, one, reports);
 }
 
-/// Forwards connections to the coordinator. Returns its own address, and the bytes that each
-/// connection sent.
-fn recorder(coordinator: &str) -> (String, Arc<Mutex<Vec<Vec<u8>>>>) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    let coordinator = coordinator.to_owned();
-    let recorded: Arc<Mutex<Vec<Vec<u8>>>> = Arc::default();
-    let record = recorded.clone();
-    thread::spawn(move || {
-        for (connection, mut from) in listener.incoming().map_while(Result::ok).enumerate() {
-            record.lock().unwrap().push(Vec::new());
-            let record = record.clone();
-            let mut to = TcpStream::connect(&coordinator).unwrap();
-            let mut answers = to.try_clone().unwrap();
-            let mut back = from.try_clone().unwrap();
-            thread::spawn(move || std::io::copy(&mut answers, &mut back));
-            thread::spawn(move || {
-                let mut buffer = [0; 4096];
-                while let Ok(length @ 1..) = from.read(&mut buffer) {
-                    record.lock().unwrap()[connection].extend_from_slice(&buffer[..length]);
-                    if to.write_all(&buffer[..length]).is_err() {
-                        break;
-                    }
+/// The way of bytes through a [`Proxy`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Direction {
+    ToCoordinator,
+    ToProcess,
+}
+
+/// The bytes of each connection, one entry for each direction.
+type Recorded = Vec<(Direction, Vec<u8>)>;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Damage {
+    #[default]
+    Nothing,
+    /// The last bit of the next bytes in this direction.
+    Once(Direction),
+    Always(Direction),
+}
+
+/// Forwards connections to the coordinator, and keeps what each of them carries.
+struct Proxy {
+    address: String,
+    recorded: Arc<Mutex<Recorded>>,
+    /// What is changed after the handshakes.
+    damage: Arc<Mutex<Damage>>,
+}
+
+impl Proxy {
+    fn new(coordinator: &str) -> Proxy {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let proxy = Proxy {
+            address: listener.local_addr().unwrap().to_string(),
+            recorded: Arc::default(),
+            damage: Arc::default(),
+        };
+        let coordinator = coordinator.to_owned();
+        let recorded = proxy.recorded.clone();
+        let damage = proxy.damage.clone();
+        thread::spawn(move || {
+            for process in listener.incoming().map_while(Result::ok) {
+                let coordinator = TcpStream::connect(&coordinator).unwrap();
+                let ways = [
+                    (Direction::ToCoordinator, &process, &coordinator),
+                    (Direction::ToProcess, &coordinator, &process),
+                ];
+                for (direction, from, to) in ways {
+                    let from = from.try_clone().unwrap();
+                    let to = to.try_clone().unwrap();
+                    let recorded = recorded.clone();
+                    let damage = damage.clone();
+                    thread::spawn(move || forward(direction, from, to, &recorded, &damage));
                 }
-                let _ = to.shutdown(std::net::Shutdown::Write);
-            });
+            }
+        });
+        proxy
+    }
+
+    /// What went one way, a connection each.
+    fn recorded(&self, direction: Direction) -> Vec<Vec<u8>> {
+        let recorded = self.recorded.lock().unwrap();
+        let these = recorded.iter().filter(|(of, _)| *of == direction);
+        these.map(|(_, bytes)| bytes.clone()).collect()
+    }
+}
+
+fn forward(
+    direction: Direction,
+    mut from: TcpStream,
+    mut to: TcpStream,
+    recorded: &Mutex<Recorded>,
+    damage: &Mutex<Damage>,
+) {
+    let connection = {
+        let mut recorded = recorded.lock().unwrap();
+        recorded.push((direction, Vec::new()));
+        recorded.len() - 1
+    };
+    let mut buffer = [0; 1 << 16];
+    while let Ok(length @ 1..) = from.read(&mut buffer) {
+        let bytes = &mut buffer[..length];
+        let before = recorded.lock().unwrap()[connection].1.len();
+        recorded.lock().unwrap()[connection].1.extend_from_slice(bytes);
+        if before >= HELLO + 1 + HANDSHAKE {
+            let mut damage = damage.lock().unwrap();
+            if [Damage::Once(direction), Damage::Always(direction)].contains(&damage) {
+                bytes[length - 1] ^= 1;
+            }
+            if *damage == Damage::Once(direction) {
+                *damage = Damage::Nothing;
+            }
         }
-    });
-    (address, recorded)
+        if to.write_all(bytes).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(std::net::Shutdown::Both);
+    let _ = from.shutdown(std::net::Shutdown::Both);
+}
+
+fn contains(bytes: &[u8], part: &[u8]) -> bool {
+    bytes.windows(part.len()).any(|bytes| bytes == part)
+}
+
+/// A run whose second process joins through a proxy.
+fn run_through_a_proxy() -> (Coordination, Coordination, Receiver<String>, Proxy) {
+    let mut proxy = None;
+    let (zero, one, reports) =
+        run("127.0.0.1", |coordinator| proxy.insert(Proxy::new(coordinator)).address.clone());
+    (zero, one, reports, proxy.unwrap())
+}
+
+#[test]
+fn what_processes_send_cannot_be_read() {
+    let (zero, one, reports, proxy) = run_through_a_proxy();
+    let secret = "a value that only processes of the run may read";
+    one.put("a key from process 1", secret).unwrap();
+    zero.put("a key from process 0", secret).unwrap();
+    assert_eq!(one.get("a key from process 0", LONG).unwrap(), secret.as_bytes());
+    for direction in [Direction::ToCoordinator, Direction::ToProcess] {
+        let recorded = proxy.recorded(direction).concat();
+        assert!(recorded.len() > secret.len() + HANDSHAKE, "{direction:?}: the calls are recorded");
+        for text in [secret, "a key", TOKEN, &zero.processes()[0].host] {
+            assert!(!contains(&recorded, text.as_bytes()), "{direction:?}: `{text}` can be read");
+        }
+    }
+    drop(one);
+    drop(zero);
+    assert_eq!(reports.iter().count(), 0);
 }
 
 #[test]
 fn a_recorded_connection_cannot_be_replayed() {
-    let mut recorded = Arc::default();
-    let (zero, one, reports) = run("127.0.0.1", |coordinator| {
-        let (address, record) = recorder(coordinator);
-        recorded = record;
-        address
-    });
+    let (zero, one, reports, proxy) = run_through_a_proxy();
     one.put("recorded", "value").unwrap();
-    let connections = recorded.lock().unwrap().clone();
-    assert!(
-        connections.iter().any(|bytes| bytes.windows(8).any(|bytes| bytes == b"recorded")),
-        "the call is recorded"
-    );
-    for bytes in &connections {
-        assert!(
-            !bytes.windows(TOKEN.len()).any(|bytes| bytes == TOKEN.as_bytes()),
-            "the token has been sent"
-        );
-        let answer = answer_to(zero.coordinator(), bytes);
-        assert!(answer.is_empty() || answer == [0], "{answer:?}");
+    // To the coordinator of this run, and to that of another run with the same token.
+    let (other_zero, other_one, other_reports) = run("127.0.0.1", str::to_owned);
+    let recorded = proxy.recorded(Direction::ToCoordinator);
+    assert!(recorded.iter().any(|bytes| bytes.len() > HANDSHAKE + 100), "calls are recorded");
+    for coordinator in [zero.coordinator(), other_zero.coordinator()] {
+        for bytes in &recorded {
+            let answer = answer_to(coordinator, bytes);
+            assert!(answer.is_empty() || answer == [0], "{answer:?}");
+        }
     }
-    goes_on(zero, one, reports);
+    assert_eq!(other_zero.try_get("recorded").unwrap(), None);
+    for report in [goes_on(zero, one, reports), goes_on(other_zero, other_one, other_reports)] {
+        assert!(report.contains("it does not have the token of this run"), "{report}");
+    }
+}
+
+#[test]
+fn a_changed_bit_ends_the_connection_and_names_the_process() {
+    let (zero, one, reports, proxy) = run_through_a_proxy();
+    // The process repeats its request over a new connection.
+    *proxy.damage.lock().unwrap() = Damage::Once(Direction::ToCoordinator);
+    one.put("a", "value").unwrap();
+    assert_eq!(zero.get("a", LONG).unwrap(), b"value");
+    let connections = proxy.recorded(Direction::ToCoordinator).len();
+    assert!(connections >= 2, "the connection has ended");
+    *proxy.damage.lock().unwrap() = Damage::Once(Direction::ToProcess);
+    assert_eq!(one.get("a", LONG).unwrap(), b"value");
+    assert!(proxy.recorded(Direction::ToCoordinator).len() > connections);
+    let process = one.processes()[1].to_string();
+    assert_eq!(
+        goes_on_with_one_report(zero, one, reports),
+        format!(
+            "the coordinator ended a connection of {process} from 127.0.0.1: what arrived is not what was sent: it was \
+             changed on its way. Further refusals from this address are not reported"
+        )
+    );
+}
+
+#[test]
+fn a_process_whose_answers_always_change_says_so() {
+    let (zero, one, _reports, proxy) = run_through_a_proxy();
+    *proxy.damage.lock().unwrap() = Damage::Always(Direction::ToProcess);
+    let error = one.barrier("b", Duration::from_secs(1)).unwrap_err();
+    assert!(error.is_timeout() && error.processes() == [0], "{error:?}");
+    let expected = format!("process 1 could not reach the coordinator, {}", one.processes()[0]);
+    assert!(error.to_string().starts_with(&expected), "{error}");
+    assert!(error.to_string().contains("it was changed on its way"), "{error}");
+    drop(zero);
 }
 
 /// Whether the coordinator has not hung up.

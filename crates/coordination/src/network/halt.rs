@@ -12,7 +12,7 @@ use bytes::Bytes;
 
 use super::client::Client;
 use super::coordination::Coordination;
-use super::wire::{self, method};
+use super::wire::{self, Request};
 use crate::timeouts::millis;
 use crate::{Result, error};
 
@@ -148,9 +148,11 @@ impl StopRequest {
         loop {
             let caller = self.client.caller();
             let key = format!("{}{suffix}", self.key);
-            let request =
-                |remaining| wire::Get { caller, key: key.clone(), timeout_ms: millis(remaining) };
-            if let Some(value) = self.client.ask(method::GET, NO_TIMEOUT, request).await?.value {
+            let request = |remaining| {
+                let timeout_ms = millis(remaining);
+                Request::Get(wire::Get { caller, key: key.clone(), timeout_ms })
+            };
+            if let Some(value) = self.client.ask(NO_TIMEOUT, request).await?.value {
                 return Ok(String::from_utf8_lossy(&value).into_owned());
             }
         }
@@ -159,8 +161,8 @@ impl StopRequest {
     async fn put(&self, suffix: &str, value: &str) -> Result<()> {
         let key = format!("{}{suffix}", self.key);
         let value = Bytes::copy_from_slice(value.as_bytes());
-        let request = wire::Put { caller: self.client.caller(), key, value };
-        self.client.ask(method::PUT, Duration::from_secs(60), |_| request.clone()).await?;
+        let request = Request::Put(wire::Put { caller: self.client.caller(), key, value });
+        self.client.ask(Duration::from_secs(60), |_| request.clone()).await?;
         Ok(())
     }
 }

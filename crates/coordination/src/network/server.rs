@@ -1,21 +1,17 @@
 //! The server of process 0. It serves connections until the run is over and all processes know its
 //! outcome.
 
-use std::convert::Infallible;
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
-use tokio_stream::StreamExt as _;
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::Server as Transport;
 
-use super::acceptor::{RejectedPeers, accept};
+use super::acceptor::{Admitted, RejectedPeers, accept};
 use super::coordinator::Coordinator;
+use super::noise::RunKey;
 use super::service::Service;
-use crate::token::Token;
 use crate::{Result, error};
 
 /// How long the server waits at the end until the other processes know the outcome. Processes that
@@ -27,7 +23,7 @@ pub(crate) type OnRefused = Arc<dyn Fn(&str) + Send + Sync>;
 
 pub(crate) struct Server {
     service: Service,
-    stop: oneshot::Sender<()>,
+    stop: watch::Sender<bool>,
     accept_tasks: JoinSet<()>,
     serve_task: JoinHandle<()>,
     heartbeat_task: JoinHandle<()>,
@@ -38,7 +34,7 @@ impl Server {
     pub(crate) fn start(
         sockets: Vec<TcpListener>,
         coordinator: Coordinator,
-        token: Option<Token>,
+        key: RunKey,
         on_refused: OnRefused,
     ) -> Result<Server> {
         let listening = |e| error::system("listening for the other processes", e);
@@ -60,21 +56,16 @@ impl Server {
         let rejected = Arc::new(rejected);
         let mut accept_tasks = JoinSet::new();
         for listener in listeners {
-            let token = token.clone();
-            let admitted = admitted.clone();
-            accept_tasks.spawn(accept(listener, token, processes, admitted, rejected.clone()));
+            accept_tasks.spawn(accept(
+                listener,
+                key,
+                processes,
+                admitted.clone(),
+                rejected.clone(),
+            ));
         }
-        drop(admitted);
-        let incoming = ReceiverStream::new(connections).map(Ok::<_, Infallible>);
-        let (stop, stopped) = oneshot::channel::<()>();
-        let transport =
-            Transport::builder().serve_with_incoming_shutdown(service.clone(), incoming, async {
-                let _ = stopped.await;
-            });
-        let serve_task = tokio::spawn(async {
-            // An error of one connection does not end the server.
-            let _ = transport.await;
-        });
+        let (stop, stopping) = watch::channel(false);
+        let serve_task = tokio::spawn(serve(connections, service.clone(), stopping, rejected));
         let heartbeat_task = tokio::spawn(service.clone().monitor_heartbeats());
         Ok(Server { service, stop, accept_tasks, serve_task, heartbeat_task })
     }
@@ -85,9 +76,33 @@ impl Server {
             .wait(SHUTDOWN_TIMEOUT, |coordinator| coordinator.all_notified().then_some(()))
             .await;
         self.heartbeat_task.abort();
-        self.accept_tasks.abort_all();
-        let _ = self.stop.send(());
+        self.accept_tasks.shutdown().await;
+        self.stop.send_replace(true);
         // Answers in progress are still sent.
-        let _ = tokio::time::timeout(Duration::from_secs(1), self.serve_task).await;
+        let _ = tokio::time::timeout(Duration::from_secs(1), &mut self.serve_task).await;
+        self.serve_task.abort();
     }
+}
+
+/// Serves connections until no more are accepted and all have ended.
+async fn serve(
+    mut admitted: mpsc::Receiver<Admitted>,
+    service: Service,
+    stopping: watch::Receiver<bool>,
+    rejected: Arc<RejectedPeers>,
+) {
+    let mut connections = JoinSet::new();
+    while let Some(Admitted { stream, session, address }) = admitted.recv().await {
+        while connections.try_join_next().is_some() {}
+        let service = service.clone();
+        let stopping = stopping.clone();
+        let rejected = rejected.clone();
+        connections.spawn(async move {
+            let end = service.serve(stream, session, stopping).await;
+            if let Some((process, end)) = end {
+                rejected.end(address, &process, &end);
+            }
+        });
+    }
+    while connections.join_next().await.is_some() {}
 }

@@ -13,7 +13,7 @@ use super::client::Client;
 use super::halt::Halt;
 use super::server::Server;
 use super::service::check_value;
-use super::wire::{self, Purpose, method};
+use super::wire::{self, Purpose, Request};
 use super::worker::Worker;
 use crate::error::Fact;
 use crate::timeouts::{bounded, millis};
@@ -107,11 +107,11 @@ impl Coordination {
             facts,
         };
         self.0.run(async move {
-            let request = |remaining| wire::WaitAtBarrier {
-                timeout_ms: millis(remaining),
-                ..request.clone()
+            let request = |remaining| {
+                let timeout_ms = millis(remaining);
+                Request::WaitAtBarrier(wire::WaitAtBarrier { timeout_ms, ..request.clone() })
             };
-            client.ask(method::WAIT_AT_BARRIER, timeout, request).await
+            client.ask(timeout, request).await
         })?;
         Ok(())
     }
@@ -127,14 +127,13 @@ impl Coordination {
         self.check_not_left()?;
         check_value(key, value)?;
         let client = self.0.client.clone();
-        let request = wire::Put {
+        let request = Request::Put(wire::Put {
             caller: client.caller(),
             key: key.into(),
             value: Bytes::copy_from_slice(value),
-        };
-        self.0.run(async move {
-            client.ask(method::PUT, Duration::from_secs(60), |_| request.clone()).await
-        })?;
+        });
+        self.0
+            .run(async move { client.ask(Duration::from_secs(60), |_| request.clone()).await })?;
         Ok(())
     }
 
@@ -173,9 +172,9 @@ impl Coordination {
             let spare = time_limit - timeout.min(time_limit);
             let request = |remaining: Duration| {
                 let timeout_ms = millis(remaining.saturating_sub(spare));
-                wire::Get { caller: client.caller(), key: key.clone(), timeout_ms }
+                Request::Get(wire::Get { caller: client.caller(), key: key.clone(), timeout_ms })
             };
-            client.ask(method::GET, time_limit, request).await
+            client.ask(time_limit, request).await
         })?;
         Ok(reply.value.map(|value| value.to_vec()))
     }

@@ -9,20 +9,16 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::Request;
-use http_body_util::{BodyExt as _, Empty, Limited};
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
 use parking_lot::Mutex;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
 use super::worker::Worker;
 use crate::{Process, Result, error};
 
 /// How long to wait for an answer.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(1);
-const MAX_ANSWER_BYTES: usize = 1 << 20;
+const MAX_ANSWER_BYTES: u64 = 1 << 20;
 
 /// If one of these variables is set, the environment already describes the devices and processes.
 const DECIDING_VARIABLES: [&str; 10] = [
@@ -103,10 +99,9 @@ pub fn on_preemption(
 }
 
 async fn preemption_notice(server: &str) -> &'static str {
-    let client = client();
     loop {
-        let [preempted, event] = ["preempted", "maintenance-event"]
-            .map(|name| get(&client, server, name, QUERY_TIMEOUT));
+        let [preempted, event] =
+            ["preempted", "maintenance-event"].map(|name| get(server, name, QUERY_TIMEOUT));
         let starts_with = |answer: Option<MetadataAnswer>, word: &str| {
             answer.is_some_and(|it| it.text.trim().starts_with(word))
         };
@@ -169,12 +164,10 @@ impl MetadataServer {
         let server = self.0.clone();
         let names = names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
         Worker::start()?.run(async move {
-            let client = client();
             // All requests are sent before the first answer is awaited.
             let requests = names.into_iter().map(|name| {
-                let client = client.clone();
                 let server = server.clone();
-                tokio::spawn(async move { get(&client, &server, &name, timeout).await })
+                tokio::spawn(async move { get(&server, &name, timeout).await })
             });
             let mut answers = Vec::new();
             for answer in requests.collect::<Vec<_>>() {
@@ -207,36 +200,73 @@ fn query_variables(server: &str, timeout: Duration) -> Result<Variables> {
     Ok(variables)
 }
 
-type HttpClient = Client<HttpConnector, Empty<Bytes>>;
-
-fn client() -> HttpClient {
-    Client::builder(TokioExecutor::new()).build_http()
+/// The value of a name on this machine; `None` if there is no answer in time.
+async fn get(server: &str, name: &str, timeout: Duration) -> Option<MetadataAnswer> {
+    // The answer to a request of HTTP 1.0 is not cut into chunks.
+    let request = format!(
+        "GET /computeMetadata/v1/instance/{name} HTTP/1.0\r\nHost: {server}\r\nMetadata-Flavor: Google\r\nConnection: \
+         close\r\n\r\n"
+    );
+    let address = match server.rsplit_once(':') {
+        Some((_, port)) if port.parse::<u16>().is_ok() => server.to_owned(),
+        _ => format!("{server}:80"),
+    };
+    let answer = async {
+        let mut stream = TcpStream::connect(&address).await.ok()?;
+        stream.write_all(request.as_bytes()).await.ok()?;
+        let mut received = Vec::new();
+        let mut limited = stream.take(MAX_ANSWER_BYTES);
+        loop {
+            let is_end = limited.read_buf(&mut received).await.ok()? == 0;
+            match http_answer(&received, is_end) {
+                HttpAnswer::Complete(answer) => return Some(answer),
+                HttpAnswer::Incomplete if !is_end => {}
+                HttpAnswer::Incomplete | HttpAnswer::Useless => return None,
+            }
+        }
+    };
+    tokio::time::timeout(timeout, answer).await.ok().flatten()
 }
 
-/// The value of a name on this machine; `None` if there is no answer in time.
-async fn get(
-    client: &HttpClient,
-    server: &str,
-    name: &str,
-    timeout: Duration,
-) -> Option<MetadataAnswer> {
-    const FLAVOR: (&str, &str) = ("Metadata-Flavor", "Google");
-    let address = format!("http://{server}/computeMetadata/v1/instance/{name}");
-    let request = Request::get(address).header(FLAVOR.0, FLAVOR.1).body(Empty::new()).ok()?;
-    let response = async {
-        let answer = client.request(request).await.ok()?;
-        // Other servers do not send this header.
-        if !answer.status().is_success() || answer.headers().get(FLAVOR.0)? != FLAVOR.1 {
-            return None;
-        }
-        let date = answer
-            .headers()
-            .get(http::header::DATE)
-            .and_then(|date| Some(date.to_str().ok()?.to_owned()));
-        let body = Limited::new(answer.into_body(), MAX_ANSWER_BYTES).collect().await.ok()?;
-        Some(MetadataAnswer { text: String::from_utf8(body.to_bytes().to_vec()).ok()?, date })
+/// What has arrived of an answer in HTTP.
+enum HttpAnswer {
+    Complete(MetadataAnswer),
+    Incomplete,
+    /// Not a metadata server's, or it does not know the name.
+    Useless,
+}
+
+/// Reads what has arrived. `is_end` says that nothing more comes, which also ends an answer that does
+/// not give its length.
+fn http_answer(received: &[u8], is_end: bool) -> HttpAnswer {
+    const END_OF_HEADERS: &[u8] = b"\r\n\r\n";
+    let end = received.windows(END_OF_HEADERS.len()).position(|bytes| bytes == END_OF_HEADERS);
+    let Some(end) = end else { return HttpAnswer::Incomplete };
+    let Ok(head) = std::str::from_utf8(&received[..end]) else { return HttpAnswer::Useless };
+    let mut lines = head.lines();
+    let status = lines.next().and_then(|line| line.strip_prefix("HTTP/1."));
+    let is_success = status
+        .and_then(|line| line.split(' ').nth(1))
+        .is_some_and(|code| code.len() == 3 && code.starts_with('2'));
+    let headers: Vec<(&str, &str)> = lines.filter_map(|line| line.split_once(':')).collect();
+    let header = |name: &str| {
+        let found = headers.iter().find(|(key, _)| key.eq_ignore_ascii_case(name));
+        found.map(|(_, value)| value.trim())
     };
-    tokio::time::timeout(timeout, response).await.ok().flatten()
+    // Other servers do not send this header.
+    if !is_success || header("metadata-flavor") != Some("Google") {
+        return HttpAnswer::Useless;
+    }
+    let body = &received[end + END_OF_HEADERS.len()..];
+    let length = match header("content-length").map(str::parse::<usize>) {
+        None if is_end => body.len(),
+        Some(Ok(length)) if length <= body.len() => length,
+        None | Some(Ok(_)) => return HttpAnswer::Incomplete,
+        Some(Err(_)) => return HttpAnswer::Useless,
+    };
+    let Ok(text) = std::str::from_utf8(&body[..length]) else { return HttpAnswer::Useless };
+    let date = header("date").map(str::to_owned);
+    HttpAnswer::Complete(MetadataAnswer { text: text.to_owned(), date })
 }
 
 /// Converts the server's values to libtpu's variables. The hosts are
@@ -422,5 +452,37 @@ mod tests {
             (process.index(), process.count(), process.coordinator()),
             (5, 6, "10.0.9.1:8482")
         );
+    }
+
+    #[test]
+    fn an_answer_is_read_as_it_arrives() {
+        let text = |received: &[u8], is_end| match http_answer(received, is_end) {
+            HttpAnswer::Complete(MetadataAnswer { text, date }) => {
+                format!("{text} at {}", date.unwrap_or_default())
+            }
+            HttpAnswer::Incomplete => "incomplete".to_owned(),
+            HttpAnswer::Useless => "useless".to_owned(),
+        };
+        let head = "HTTP/1.0 200 OK\r\nmetadata-flavor:Google\r\nDate: now\r\n";
+        let with_length = format!("{head}Content-Length: 3\r\n\r\n\u{e9}e");
+        let without = format!("{head}\r\n\u{e9}e");
+        for length in 0..with_length.len() {
+            assert_eq!(text(&with_length.as_bytes()[..length], false), "incomplete");
+        }
+        assert_eq!(text(with_length.as_bytes(), false), "\u{e9}e at now");
+        assert_eq!(text(format!("{with_length} more").as_bytes(), true), "\u{e9}e at now");
+        for length in 0..=without.len() {
+            assert_eq!(text(&without.as_bytes()[..length], false), "incomplete");
+        }
+        assert_eq!(text(without.as_bytes(), true), "\u{e9}e at now");
+        for useless in [
+            head.replace("200 OK", "404 Not Found"),
+            head.replace("HTTP", "SSH"),
+            head.replace("Google", "other"),
+            head.replace("now", "now\r\nContent-Length: -1"),
+        ] {
+            assert_eq!(text(format!("{useless}\r\n").as_bytes(), true), "useless");
+        }
+        assert_eq!(text(&[head.as_bytes(), b"\r\n\xff"].concat(), true), "useless");
     }
 }

@@ -1,9 +1,11 @@
-//! The messages between a process and the coordinator: protocol buffers over gRPC, one unary method
-//! for each request.
+//! The messages between a process and the coordinator: protocol buffers, one [`Request`] and one
+//! [`Reply`] for each call.
 //!
 //! Field numbers never change. A change of meaning needs a new [`VERSION`].
 
 use std::collections::BTreeMap;
+
+use prost::Message as _;
 
 use crate::error::{self, Error, Fact};
 use crate::process::ProcessInfo;
@@ -18,16 +20,6 @@ pub(crate) const MAX_KEY_BYTES: usize = 1024;
 /// The size limit of a message, in bytes: a value with its key and a few numbers.
 pub(crate) const MAX_MESSAGE_BYTES: usize = MAX_VALUE_BYTES + (64 << 10);
 
-/// The methods' paths.
-pub(crate) mod method {
-    pub(crate) const JOIN: &str = "/fulmen.coordination.v1.Coordination/Join";
-    pub(crate) const WAIT_AT_BARRIER: &str = "/fulmen.coordination.v1.Coordination/WaitAtBarrier";
-    pub(crate) const PUT: &str = "/fulmen.coordination.v1.Coordination/Put";
-    pub(crate) const GET: &str = "/fulmen.coordination.v1.Coordination/Get";
-    pub(crate) const HEARTBEAT: &str = "/fulmen.coordination.v1.Coordination/Heartbeat";
-    pub(crate) const LEAVE: &str = "/fulmen.coordination.v1.Coordination/Leave";
-}
-
 /// The sender of a message. Its session is random, so that a second process with the same index is
 /// not mistaken for the first.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
@@ -36,6 +28,51 @@ pub(crate) struct Caller {
     pub(crate) index: u32,
     #[prost(fixed64, tag = "2")]
     pub(crate) session: u64,
+}
+
+/// The message of a process to the coordinator.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct Call {
+    #[prost(oneof = "Request", tags = "1, 2, 3, 4, 5, 6")]
+    pub(crate) request: Option<Request>,
+}
+
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub(crate) enum Request {
+    #[prost(message, tag = "1")]
+    Join(Join),
+    #[prost(message, tag = "2")]
+    WaitAtBarrier(WaitAtBarrier),
+    #[prost(message, tag = "3")]
+    Put(Put),
+    #[prost(message, tag = "4")]
+    Get(Get),
+    #[prost(message, tag = "5")]
+    Heartbeat(Heartbeat),
+    #[prost(message, tag = "6")]
+    Leave(Leave),
+}
+
+impl Request {
+    pub(crate) fn caller(&self) -> Caller {
+        match self {
+            Request::Join(request) => request.caller,
+            Request::WaitAtBarrier(request) => request.caller,
+            Request::Put(request) => request.caller,
+            Request::Get(request) => request.caller,
+            Request::Heartbeat(request) => request.caller,
+            Request::Leave(request) => request.caller,
+        }
+    }
+
+    pub(crate) fn into_bytes(self) -> Vec<u8> {
+        Call { request: Some(self) }.encode_to_vec()
+    }
+
+    /// `None` if the bytes are not a request of this version.
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Request> {
+        Call::decode(bytes).ok()?.request
+    }
 }
 
 /// A process introduces itself. The coordinator answers at once.
@@ -142,6 +179,9 @@ pub(crate) struct Reply {
     pub(crate) members: Vec<Member>,
     #[prost(uint64, tag = "4")]
     pub(crate) heartbeat_timeout_ms: u64,
+    /// Why the process should ask again later.
+    #[prost(string, optional, tag = "5")]
+    pub(crate) try_later: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, prost::Enumeration)]

@@ -8,8 +8,9 @@ use super::client::Client;
 use super::coordination::{Coordination, Inner};
 use super::coordinator::Coordinator;
 use super::listener::listen;
+use super::noise::RunKey;
 use super::server::{OnRefused, Server};
-use super::wire::{self, Purpose, method};
+use super::wire::{self, Purpose, Request};
 use super::worker::Worker;
 use crate::process::host_name;
 use crate::timeouts::millis;
@@ -74,7 +75,8 @@ impl Builder {
     }
 
     /// Calls `call` in process 0, on a separate thread, when a connection is refused because it did
-    /// not prove that it has the run's token. Each address is reported once, up to 16 addresses.
+    /// not prove that it has the run's token, or ended because what arrived was changed on its way.
+    /// Each address is reported once, up to 16 addresses.
     pub fn on_refused(mut self, call: impl Fn(&str) + Send + Sync + 'static) -> Builder {
         self.on_refused = Arc::new(call);
         self
@@ -97,7 +99,7 @@ impl Builder {
     pub fn join(self) -> Result<Coordination> {
         let Builder { process, timeouts, on_listening, on_refused, on_waiting } = self;
         timeouts.check()?;
-        let token = process.token()?.cloned();
+        let key = RunKey::new(process.token()?);
         let mut address = process.coordinator().to_owned();
         let mut listening = None;
         if process.is_coordinator() {
@@ -114,9 +116,9 @@ impl Builder {
             let address = address.clone();
             async move {
                 let server = listening
-                    .map(|sockets| Server::start(sockets, run, token.clone(), on_refused))
+                    .map(|sockets| Server::start(sockets, run, key, on_refused))
                     .transpose()?;
-                Ok::<_, crate::Error>((Arc::new(Client::new(address, index, token)?), server))
+                Ok::<_, crate::Error>((Arc::new(Client::new(address, index, key)?), server))
             }
         })??;
         // From here on, dropping `inner` notifies the others of any failure.
@@ -139,7 +141,7 @@ impl Builder {
         };
         let joining_client = client.clone();
         let joined = inner.run(async move {
-            let join = joining_client.ask(method::JOIN, wait.limit, |_| request.clone());
+            let join = joining_client.ask(wait.limit, |_| Request::Join(request.clone()));
             let reply = wait.during(join, false).await?;
             Ok((reply, wait))
         })?;
@@ -150,15 +152,17 @@ impl Builder {
         inner.spawn(async move { heartbeat_client.heartbeats(heartbeat).await });
         let waiting_client = client.clone();
         let reply = inner.run(async move {
-            let request = |remaining| wire::WaitAtBarrier {
-                caller: waiting_client.caller(),
-                purpose: Purpose::Join as i32,
-                name: String::new(),
-                generation: 0,
-                timeout_ms: millis(remaining),
-                facts: Default::default(),
+            let request = |remaining| {
+                Request::WaitAtBarrier(wire::WaitAtBarrier {
+                    caller: waiting_client.caller(),
+                    purpose: Purpose::Join as i32,
+                    name: String::new(),
+                    generation: 0,
+                    timeout_ms: millis(remaining),
+                    facts: Default::default(),
+                })
             };
-            let barrier = waiting_client.ask(method::WAIT_AT_BARRIER, timeouts.join, request);
+            let barrier = waiting_client.ask(timeouts.join, request);
             if is_coordinator { wait.during(barrier, true).await } else { barrier.await }
         })?;
         client.record_members(&reply.members);

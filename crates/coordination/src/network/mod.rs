@@ -1,4 +1,4 @@
-//! Joining other processes: the coordinator's rules, the gRPC service in front of them, and its
+//! Joining other processes: the coordinator's rules, the encrypted service in front of them, and its
 //! clients.
 //!
 //! Out of scope: which process this is, which `environment.rs` reads from the environment.
@@ -7,15 +7,17 @@ mod acceptor;
 mod agreement;
 mod builder;
 mod client;
-mod connector;
+mod connection;
 mod coordination;
 mod coordinator;
+mod frames;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
 mod halt;
 mod handshake;
 mod listener;
 mod metadata;
+mod noise;
 mod server;
 mod service;
 mod wire;

@@ -4,24 +4,20 @@
 //! Every request may arrive twice without harm, so a broken connection is not a failure. Only
 //! missing heartbeats mean that the coordinator is lost.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use http::uri::PathAndQuery;
 use parking_lot::Mutex;
-use prost::Message;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
-use tonic::transport::{Channel, Endpoint};
-use tonic::{Code, Request, Status};
-use tonic_prost::ProstCodec;
 
-use super::connector::Connector;
-use super::handshake::{HandshakeError, random};
-use super::wire::{self, Caller, MAX_MESSAGE_BYTES, Reply, method};
+use super::connection::{Connection, SendError};
+use super::handshake::HandshakeError;
+use super::noise::{RunKey, fill_random};
+use super::wire::{self, Caller, Reply, Request};
 use crate::error::Fact;
 use crate::timeouts::{bounded, millis};
-use crate::token::Token;
 use crate::{Error, Result, error};
 
 /// The coordinator enforces the time limit of a request. Its answer gets this much longer to
@@ -29,7 +25,9 @@ use crate::{Error, Result, error};
 const ANSWER_TIME: Duration = Duration::from_secs(5);
 
 pub(crate) struct Client {
-    channel: Channel,
+    /// All requests share one connection. It is opened when there is a request and no connection.
+    connection: tokio::sync::Mutex<Option<Arc<Connection>>>,
+    key: RunKey,
     caller: Caller,
     coordinator: String,
     /// The name of process 0 in messages, once it is known.
@@ -43,16 +41,14 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Connects on the first request. Call it on the runtime on which it will run.
-    pub(crate) fn new(coordinator: String, index: usize, token: Option<Token>) -> Result<Client> {
-        let endpoint = Endpoint::from_shared(format!("http://{coordinator}")).map_err(|e| {
-            error::usage(format!(
-                "the coordinator's address `{coordinator}`: {e}; expected host:port"
-            ))
-        })?;
+    /// Connects on the first request.
+    pub(crate) fn new(coordinator: String, index: usize, key: RunKey) -> Result<Client> {
+        let mut session = [0; 8];
+        fill_random(&mut session)?;
         Ok(Client {
-            channel: endpoint.connect_with_connector_lazy(Connector::new(token)),
-            caller: Caller { index: index as u32, session: u64::from_le_bytes(random()?) },
+            connection: tokio::sync::Mutex::default(),
+            key,
+            caller: Caller { index: index as u32, session: u64::from_le_bytes(session) },
             coordinator,
             coordinator_name: Mutex::new("process 0".into()),
             failure: watch::Sender::new(None),
@@ -72,7 +68,7 @@ impl Client {
 
     /// The processes that have joined, if the coordinator answers at once.
     pub(crate) async fn members(&self, request: &wire::Join) -> Option<Vec<wire::Member>> {
-        let answer = self.send(method::JOIN, request.clone());
+        let answer = self.send(Request::Join(request.clone()));
         let reply = timeout(Duration::from_secs(1), answer).await.ok()?.ok()?;
         reply.failure.is_none().then_some(reply.members)
     }
@@ -108,42 +104,42 @@ impl Client {
     }
 
     /// Sends a request once.
-    async fn send<Q: Message + 'static>(
-        &self,
-        method: &'static str,
-        request: Q,
-    ) -> Result<Reply, Status> {
-        let mut grpc = tonic::client::Grpc::new(self.channel.clone())
-            .max_decoding_message_size(MAX_MESSAGE_BYTES);
-        grpc.ready().await.map_err(|e| Status::from_error(Box::new(e)))?;
-        let codec = ProstCodec::<Q, Reply>::default();
-        Ok(grpc
-            .unary(Request::new(request), PathAndQuery::from_static(method), codec)
-            .await?
-            .into_inner())
+    async fn send(&self, request: Request) -> Result<Reply, SendError> {
+        let reply = self.connection().await?.ask(request).await?;
+        match reply.try_later {
+            Some(reason) => Err(SendError::Broken(reason)),
+            None => Ok(reply),
+        }
+    }
+
+    async fn connection(&self) -> Result<Arc<Connection>, SendError> {
+        let mut current = self.connection.lock().await;
+        if let Some(connection) = current.as_ref().filter(|connection| !connection.has_ended()) {
+            return Ok(connection.clone());
+        }
+        let connection = Arc::new(Connection::open(&self.coordinator, &self.key).await?);
+        *current = Some(connection.clone());
+        Ok(connection)
     }
 
     /// Retries until there is an answer, the run fails, or `time_limit` is over. `request` gets the
     /// remaining time.
-    pub(crate) async fn ask<Q: Message + 'static>(
+    pub(crate) async fn ask(
         &self,
-        method: &'static str,
         time_limit: Duration,
-        request: impl Fn(Duration) -> Q,
+        request: impl Fn(Duration) -> Request,
     ) -> Result<Reply> {
         let deadline = Instant::now() + bounded(time_limit);
         let mut last_error = String::new();
         let ask = async {
             let mut pause = Duration::from_millis(20);
             loop {
-                match self
-                    .send(method, request(deadline.saturating_duration_since(Instant::now())))
-                    .await
-                {
+                let remaining = deadline.saturating_duration_since(Instant::now());
+                match self.send(request(remaining)).await {
                     Ok(reply) => return Some(Ok(reply)),
-                    Err(status) => match self.permanent(&status) {
+                    Err(error) => match self.permanent(&error) {
                         Some(error) => return Some(Err(error)),
-                        None => last_error = describe(&status),
+                        None => last_error = error.to_string(),
                     },
                 }
                 let remaining = deadline.saturating_duration_since(Instant::now());
@@ -189,12 +185,12 @@ impl Client {
     }
 
     /// The error, if a retry is useless.
-    fn permanent(&self, status: &Status) -> Option<Error> {
+    fn permanent(&self, error: &SendError) -> Option<Error> {
+        let SendError::Handshake(error) = error else { return None };
         let index = self.caller.index as usize;
         let address = &self.coordinator;
-        let reason = chain(status).find_map(|e| e.downcast_ref::<HandshakeError>());
-        match reason {
-            Some(HandshakeError::Refused) => Some(error::about(
+        match &**error {
+            HandshakeError::Refused => Some(error::about(
                 Fact::Refused,
                 [index],
                 format!(
@@ -202,7 +198,7 @@ impl Client {
                      or none; set FULMEN_RUN_TOKEN to the same token in all processes of the run"
                 ),
             )),
-            Some(HandshakeError::NoProof) => Some(error::about(
+            HandshakeError::NoProof => Some(error::about(
                 Fact::Refused,
                 [0],
                 format!(
@@ -210,17 +206,15 @@ impl Client {
                      (FULMEN_RUN_TOKEN); is it the address of process 0?"
                 ),
             )),
-            Some(HandshakeError::OtherProtocol) => Some(error::usage(format!(
+            HandshakeError::OtherProtocol => Some(error::usage(format!(
                 "the server at the coordinator's address {address} is not a coordinator of this version of Fulmen; use \
                  the address of process 0, and run the same build in all processes"
             ))),
-            Some(HandshakeError::Broken(_) | HandshakeError::Silent) => None,
-            None => is_permanent(status).then(|| {
-                let description = describe(status);
-                error::usage(format!(
-                    "the server at the coordinator's address {address} answers: {description}"
-                ))
-            }),
+            HandshakeError::OtherVersion(_) => Some(error::usage(format!(
+                "the coordinator at {address} is of another version of Fulmen: {error}; run the same build in all \
+                 processes"
+            ))),
+            HandshakeError::Broken(_) | HandshakeError::Silent => None,
         }
     }
 
@@ -243,15 +237,15 @@ impl Client {
         while !self.has_left() && self.failure.borrow().is_none() {
             let time_limit = limit.saturating_sub(last_answer.elapsed());
             let request = wire::Heartbeat { caller: self.caller, wait_ms: millis(limit / 5) };
-            match timeout(time_limit, self.send(method::HEARTBEAT, request)).await {
+            match timeout(time_limit, self.send(Request::Heartbeat(request))).await {
                 Ok(Ok(reply)) => {
                     last_answer = Instant::now();
                     if let Some(failure) = reply.failure {
                         self.fail(Error::from(failure));
                     }
                 }
-                Ok(Err(status)) => {
-                    last_error = describe(&status);
+                Ok(Err(error)) => {
+                    last_error = error.to_string();
                     sleep(limit / 20).await;
                 }
                 Err(_) => {}
@@ -277,38 +271,6 @@ impl Client {
             return;
         }
         let request = wire::Leave { caller: self.caller, reason, signal };
-        let _ = timeout(Duration::from_secs(1), self.send(method::LEAVE, request)).await;
+        let _ = timeout(Duration::from_secs(1), self.send(Request::Leave(request))).await;
     }
-}
-
-/// Whether a retry is useless because the other side does not speak this protocol.
-fn is_permanent(status: &Status) -> bool {
-    use Code::{
-        FailedPrecondition, InvalidArgument, OutOfRange, PermissionDenied, ResourceExhausted,
-        Unimplemented,
-    };
-    matches!(
-        status.code(),
-        Unimplemented
-            | InvalidArgument
-            | OutOfRange
-            | ResourceExhausted
-            | FailedPrecondition
-            | PermissionDenied
-    )
-}
-
-/// The innermost cause, which has the system's own error.
-fn describe(status: &Status) -> String {
-    let innermost = chain(status).last();
-    match innermost.and_then(|error| error.downcast_ref::<Status>()) {
-        Some(status) => format!("{:?}: {}", status.code(), status.message()),
-        None => innermost.map(ToString::to_string).unwrap_or_default(),
-    }
-}
-
-/// An error and its chain of causes.
-fn chain(status: &Status) -> impl Iterator<Item = &(dyn std::error::Error + 'static)> {
-    let first: &(dyn std::error::Error + 'static) = status;
-    std::iter::successors(Some(first), |error| error.source())
 }

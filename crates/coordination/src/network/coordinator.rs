@@ -84,7 +84,7 @@ impl Coordinator {
     }
 
     /// The name of a process in messages.
-    fn name(&self, index: u32) -> String {
+    pub(crate) fn name(&self, index: u32) -> String {
         match (self.members.get(index as usize), self.hosts.get(index as usize)) {
             (Some(Some(m)), _) => format!("process {index} ({}, pid {})", m.host, m.pid),
             (_, Some(host)) => format!("process {index} ({host})"),

@@ -13,8 +13,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::Sender;
 use tokio::task::{AbortHandle, JoinSet};
 
+use super::frames::{ConnectionEnd, Session};
 use super::handshake::{Refusal, admit};
-use crate::token::Token;
+use super::noise::RunKey;
 
 /// How many connections may be in their handshake at once. If the run has more processes, their
 /// number is the limit. Above the limit, the oldest connection is dropped. A process with the token
@@ -24,12 +25,19 @@ const MAX_UNAUTHENTICATED: usize = 128;
 /// How many addresses are reported.
 const MAX_REPORTED: usize = 16;
 
+/// A connection whose other end has the token.
+pub(crate) struct Admitted {
+    pub(crate) stream: TcpStream,
+    pub(crate) session: Arc<Session>,
+    pub(crate) address: IpAddr,
+}
+
 /// Accepts connections until it is dropped.
 pub(crate) async fn accept(
     listener: TcpListener,
-    token: Option<Token>,
+    key: RunKey,
     processes: usize,
-    admitted: Sender<TcpStream>,
+    admitted: Sender<Admitted>,
     rejected: Arc<RejectedPeers>,
 ) {
     let limit = MAX_UNAUTHENTICATED.max(processes);
@@ -53,15 +61,15 @@ pub(crate) async fn accept(
             handshake.abort();
             rejected.refuse(oldest, Refusal::Crowded);
         }
-        let token = token.clone();
         let admitted = admitted.clone();
         let rejected = rejected.clone();
         let handshake = handshakes.spawn(async move {
-            match admit(&mut stream, token.as_ref()).await {
-                Ok(()) => {
-                    let _ = stream.set_nodelay(true);
+            let _ = stream.set_nodelay(true);
+            match admit(&mut stream, &key).await {
+                Ok(session) => {
                     // Sending fails only if the server has stopped; the connection ends with it.
-                    let _ = admitted.send(stream).await;
+                    let session = Arc::new(session);
+                    let _ = admitted.send(Admitted { stream, session, address }).await;
                 }
                 Err(refusal) => rejected.refuse(address, refusal),
             }
@@ -70,7 +78,7 @@ pub(crate) async fn accept(
     }
 }
 
-/// The addresses whose connections were refused.
+/// The addresses whose connections were refused or ended.
 pub(crate) struct RejectedPeers {
     addresses: Mutex<BTreeSet<IpAddr>>,
     report: Box<dyn Fn(String, &'static str) + Send + Sync>,
@@ -85,8 +93,23 @@ impl RejectedPeers {
         RejectedPeers { addresses: Mutex::default(), report: Box::new(report) }
     }
 
-    /// Reports a refusal, unless one from the same address was reported before.
     fn refuse(&self, address: IpAddr, refusal: Refusal) {
+        self.report(
+            address,
+            format!("the coordinator refused a connection from {address}: {refusal}"),
+        );
+    }
+
+    /// Reports that a process with the token sent something wrong, or that someone changed it.
+    pub(crate) fn end(&self, address: IpAddr, process: &str, end: &ConnectionEnd) {
+        self.report(
+            address,
+            format!("the coordinator ended a connection of {process} from {address}: {end}"),
+        );
+    }
+
+    /// Reports, unless something from the same address was reported before.
+    fn report(&self, address: IpAddr, what: String) {
         let mut addresses = self.addresses.lock();
         if addresses.len() >= MAX_REPORTED || !addresses.insert(address) {
             return;
@@ -96,10 +119,7 @@ impl RejectedPeers {
             _ => "Further refusals from this address are not reported",
         };
         drop(addresses);
-        (self.report)(
-            format!("the coordinator refused a connection from {address}: {refusal}"),
-            rest,
-        );
+        (self.report)(what, rest);
     }
 }
 
@@ -115,7 +135,7 @@ mod tests {
         });
         for round in 0..3 {
             for last in 1..=200 {
-                let refusal = if round == 0 { Refusal::WrongProof } else { Refusal::TooLate };
+                let refusal = if round == 0 { Refusal::WrongToken } else { Refusal::TooLate };
                 rejected.refuse(IpAddr::from([10, 0, 0, last]), refusal);
             }
         }
