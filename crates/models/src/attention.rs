@@ -4,7 +4,7 @@ use fulmen_nn::Linear;
 use fulmen_nn::attention::{Attention, KeyValueCache};
 use fulmen_tensor::{DType, Tensor};
 
-use crate::{Error, Result, StaticCache};
+use crate::{Result, StaticCache, error};
 
 /// A number in a config.
 pub(crate) struct Setting {
@@ -21,7 +21,7 @@ impl Setting {
 /// Rejects a number of heads that does not divide the number of features.
 pub(crate) fn check_heads(heads: Setting, features: Setting) -> Result<()> {
     if heads.value == 0 || features.value == 0 || !features.value.is_multiple_of(heads.value) {
-        Err(Error::config(format!(
+        Err(error::config(format!(
             "`{}` is {}, which does not divide `{}`, {}",
             heads.key, heads.value, features.key, features.value
         )))

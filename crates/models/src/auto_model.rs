@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::bert::{BertForSequenceClassification, Config, FIXED_SETTINGS, HARMLESS_SETTINGS};
 use crate::roberta::RobertaForSequenceClassification;
-use crate::{Error, Pretrained, Result};
+use crate::{Pretrained, Result, error};
 
 /// A text classifier with `model_type` `bert` or `roberta`, with the parameter names of that
 /// family.
@@ -78,7 +78,7 @@ impl Pretrained for AutoModelForSequenceClassification {
         match config.model_type.as_str() {
             "bert" => BertForSequenceClassification::new(config).map(Bert),
             "roberta" => RobertaForSequenceClassification::new(config).map(Roberta),
-            other => Err(Error::config(format!(
+            other => Err(error::config(format!(
                 "`model_type` is `{other}`, expected `bert` or `roberta`"
             ))),
         }

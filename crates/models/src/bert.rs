@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 
 use crate::attention::{Setting, check_heads, padding_mask, self_attention};
 use crate::layers::{LayerOptions, run_layers};
-use crate::{Activation, Error, MODELS, Pretrained, Result, init};
+use crate::{Activation, MODELS, Pretrained, Result, error, init};
 
 pub use config::Config;
 
@@ -163,7 +163,7 @@ impl Encoder {
             Setting::new("hidden_size", features),
         )?;
         if config.padding() >= config.vocab_size {
-            return Err(Error::config(format!(
+            return Err(error::config(format!(
                 "`pad_token_id` is {}, expected a token below `vocab_size`, {}",
                 config.padding(),
                 config.vocab_size

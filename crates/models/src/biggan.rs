@@ -34,7 +34,7 @@ use fulmen_nn::{
 use fulmen_tensor::{AsTensor, Interpolation, Tensor, checkpoint};
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, MODELS, Result};
+use crate::{MODELS, Result, error};
 
 /// The settings of both networks; by default for ImageNet at 128 × 128, with 70 and 88 million
 /// parameters.
@@ -86,7 +86,7 @@ impl Config {
             64 => Ok(&[16, 16, 8, 4, 2]),
             128 => Ok(&[16, 16, 8, 4, 2, 1]),
             256 => Ok(&[16, 16, 8, 8, 4, 2, 1]),
-            other => Err(Error::config(format!("`resolution` is {other}, not 32, 64, 128 or 256"))),
+            other => Err(error::config(format!("`resolution` is {other}, not 32, 64, 128 or 256"))),
         }
     }
 
@@ -99,7 +99,7 @@ impl Config {
             128 => &[1, 2, 4, 8, 16, 16],
             256 => &[1, 2, 4, 8, 8, 16, 16],
             other => {
-                return Err(Error::config(format!(
+                return Err(error::config(format!(
                     "`resolution` is {other}, not 32, 64, 128 or 256"
                 )));
             }
@@ -200,7 +200,7 @@ impl Generator {
         let blocks = widths.len() - 1;
         let dim_z = config.dim_z;
         if !dim_z.is_multiple_of(blocks + 1) {
-            return Err(Error::config(format!(
+            return Err(error::config(format!(
                 "`dim_z` is {dim_z}, which cannot be split into {} equal parts",
                 blocks + 1
             )));

@@ -29,7 +29,7 @@ use fulmen_nn::{
 use fulmen_tensor::{AsTensor, Tensor};
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, MODELS, Result};
+use crate::{MODELS, Result, error};
 
 /// The settings of both networks, with the names and the defaults of PyTorch's example.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,7 +61,7 @@ impl Config {
         } else {
             let message =
                 format!("`image_size` is {}, not a power of 2 from 8 to 4096", self.image_size);
-            Err(Error::config(message))
+            Err(error::config(message))
         }
     }
 }

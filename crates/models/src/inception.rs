@@ -37,7 +37,8 @@ use fulmen_nn::weights::{StateDict, Strictness};
 use fulmen_nn::{AdaptiveAvgPool2d, Dropout, Init, Linear, MaxPool2d, Module, TrainingMode};
 use fulmen_tensor::{AsTensor, DType, Tensor};
 
-use crate::{Error, MODELS, Result};
+use crate::error::InConfig as _;
+use crate::{MODELS, Result, error};
 use blocks::{BasicConv2d, Head, MixedA, MixedB, MixedC, MixedD, MixedE, Pool};
 
 /// The number of features before the last layer.
@@ -228,7 +229,7 @@ impl InceptionV3 {
         let config = Config::of_weights(&weights).ok_or_else(|| {
             let message = "not the weights of an Inception-v3: they need torchvision's names, Conv2d_1a_3x3.conv.weight \
                            to fc.bias";
-            Error::config(message).in_file(path.as_ref())
+            error::config(message).in_file(path.as_ref())
         })?;
         let model = InceptionV3::new(config);
         let names: BTreeSet<String> = model.state().into_iter().map(|(name, _)| name).collect();

@@ -82,7 +82,8 @@ pub use activation::Activation;
 pub use auto_model::AutoModelForSequenceClassification;
 #[cfg(any(feature = "marian", feature = "t5"))]
 pub use encoder_decoder::Decoding;
-pub use error::{Error, Result};
+#[doc(inline)]
+pub use fulmen_error::{Error, Result};
 pub use generate::{
     CausalLm, EncoderTokens, GenerationConfig, Prompt, StaticCache, TokenBytes, generate,
 };

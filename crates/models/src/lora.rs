@@ -17,8 +17,9 @@ use fulmen_nn::{Init, Module, Parameter, Visit, Visitor};
 use fulmen_tensor::{Literal, Tensor};
 use serde_json::{Value, json};
 
+use crate::error::InConfig as _;
 use crate::pretrained::{read_json, read_object};
-use crate::{Error, MODELS, Result};
+use crate::{MODELS, Result, error};
 use config::{Config, InitialWeights};
 use decomposition::Matrix;
 
@@ -143,7 +144,7 @@ impl<M: Module> Lora<M> {
     /// A pattern matches no parameter, or one that is not a matrix; `r` is 0.
     pub fn new(model: M, patterns: &[&str], r: usize, alpha: f64) -> Result<Lora<M>> {
         if r == 0 {
-            return Err(Error::config("`r` is 0, expected a rank of at least 1"));
+            return Err(error::config("`r` is 0, expected a rank of at least 1"));
         }
         let parameters = model.parameters();
         let conv1d = layers_of_conv1d(&model);
@@ -151,7 +152,7 @@ impl<M: Module> Lora<M> {
         if let Some(message) =
             patterns.iter().find_map(|pattern| pattern::check_pattern(pattern, names.clone()))
         {
-            return Err(Error::config(message));
+            return Err(error::config(message));
         }
         let mut adapters = BTreeMap::new();
         for (name, weight) in &parameters {
@@ -161,7 +162,7 @@ impl<M: Module> Lora<M> {
             let (Some(layer), 2) = (name.strip_suffix(".weight"), weight.ty().shape.rank()) else {
                 let message =
                     format!("`{name}` is {}, expected the weight of a linear layer", weight.ty());
-                return Err(Error::config(message));
+                return Err(error::config(message));
             };
             let transposed = conv1d.iter().any(|conv1d| conv1d == layer);
             adapters.insert(layer.to_owned(), Adapter::new(weight.clone(), transposed, r));
@@ -217,12 +218,12 @@ impl<M: Module> Lora<M> {
         let parameters = all_parameters(&self.model);
         let is_missing = |module: &&&str| !parameters.iter().any(|(name, _)| is_in(name, module));
         if let Some(name) = names.iter().find(is_missing) {
-            return Err(Error::config(format!(
+            return Err(error::config(format!(
                 "`modules_to_save` names `{name}`, but the model has no such module"
             )));
         }
         if let Some(name) = self.tied_module() {
-            return Err(Error::config(format!(
+            return Err(error::config(format!(
                 "`modules_to_save` names `{name}`, whose weight is tied to another module's; peft trains a copy \
                  that is not tied, which is not supported"
             )));
@@ -295,7 +296,7 @@ impl<M: Module> Lora<M> {
         }
         for (layer, adapter) in &self.adapters.0 {
             if adapter.transposed && self.init == InitialWeights::Olora {
-                return Err(Error::config(format!(
+                return Err(error::config(format!(
                     "`init_lora_weights` is `olora`, which is not possible for `{layer}`: its weight is [in, out]"
                 )));
             }
@@ -310,14 +311,14 @@ impl<M: Module> Lora<M> {
 
     /// A weight without its initial update, with the same dtype.
     fn without_initial_update(&self, weight: &Tensor) -> Result<Tensor> {
-        let failed = |e: fulmen_tensor::Error| Error::config(e.to_string());
+        let failed = |e: fulmen_tensor::Error| error::config(e.to_string());
         let values = weight.eval().map_err(failed)?.to_f64();
         let matrix = Matrix { rows: weight.size(0), columns: weight.size(1), values };
         let initial_update: Vec<f64> = match self.init {
             InitialWeights::Pissa => {
                 let part = matrix.leading_part(self.r);
                 let message = "its largest singular values are too close for `init_lora_weights`";
-                part.ok_or_else(|| Error::config(message))?.values
+                part.ok_or_else(|| error::config(message))?.values
             }
             _ => {
                 let scale = self.scale();
@@ -339,7 +340,7 @@ impl<M: Module> Lora<M> {
     #[track_caller]
     pub fn save_pretrained(&self, folder: impl AsRef<Path>) -> Result<()> {
         let folder = folder.as_ref();
-        std::fs::create_dir_all(folder).map_err(|e| Error::io("create", folder, e))?;
+        std::fs::create_dir_all(folder).map_err(|e| error::io("create", folder, e))?;
         save_weights(&self.adapter_file(), folder.join(WEIGHTS))?;
         let targets: Vec<&String> = self.adapters.0.keys().collect();
         let config: Value = json!({
@@ -357,7 +358,7 @@ impl<M: Module> Lora<M> {
         let file = folder.join(CONFIG);
         let text = format!("{config:#}\n");
         fulmen_durable::write(&file, None, |f| f.write_all(text.as_bytes()))
-            .map_err(|e| Error::io("write", &file, e))
+            .map_err(|e| error::io("write", &file, e))
     }
 
     /// Applies `f` to the model with its updates.

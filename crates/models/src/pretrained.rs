@@ -12,8 +12,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
+use crate::error::InConfig as _;
 use crate::settings::{FIXED_IN_ALL, HARMLESS_SETTINGS, check_unread, wrong_value};
-use crate::{Error, Result};
+use crate::{Result, error};
 
 /// The file with the settings of a model.
 const CONFIG: &str = "config.json";
@@ -185,14 +186,14 @@ pub trait Pretrained: Module + Sized {
         if bytes as u64 > MAX_SHARD_BYTES {
             save_sharded_weights(self, folder, MAX_SHARD_BYTES)?;
         } else {
-            std::fs::create_dir_all(folder).map_err(|e| Error::io("create", folder, e))?;
+            std::fs::create_dir_all(folder).map_err(|e| error::io("create", folder, e))?;
             for other in ["model.safetensors.index.json", "pytorch_model.bin.index.json"] {
                 if folder.join(other).exists() {
                     let message = format!(
                         "the folder already has a different model ({other}); choose a new folder"
                     );
                     let error = io::Error::new(io::ErrorKind::AlreadyExists, message);
-                    return Err(Error::io("write", folder, error));
+                    return Err(error::io("write", folder, error));
                 }
             }
             save_weights(self, folder.join(Self::WEIGHTS))?;
@@ -200,7 +201,7 @@ pub trait Pretrained: Module + Sized {
         let file = folder.join(CONFIG);
         let text = format!("{:#}\n", Value::Object(config));
         fulmen_durable::write(&file, None, |f| f.write_all(text.as_bytes()))
-            .map_err(|e| Error::io("write", &file, e))
+            .map_err(|e| error::io("write", &file, e))
     }
 }
 
@@ -242,7 +243,7 @@ fn check_model_type<M: Pretrained>(given: Option<&Value>) -> Result<()> {
     };
     let key = M::MODEL_TYPE_KEY;
     let expected = M::MODEL_TYPES.join("`, `");
-    Err(Error::config(format!("`{key}` is {found}, expected `{expected}`")))
+    Err(error::config(format!("`{key}` is {found}, expected `{expected}`")))
 }
 
 /// The size limit of a folder's JSON files about a model.
@@ -251,9 +252,9 @@ const MAX_CONFIG_BYTES: u64 = 16 << 20;
 /// The JSON object in a file.
 pub(crate) fn read_object(file: &Path) -> Result<Map<String, Value>> {
     let text = fulmen_durable::read_regular(file, MAX_CONFIG_BYTES)
-        .map_err(|e| Error::io("read", file, e))?;
+        .map_err(|e| error::io("read", file, e))?;
     serde_json::from_slice(&text)
-        .map_err(|e| Error::config(format!("not a valid config: {e}")).in_file(file))
+        .map_err(|e| error::config(format!("not a valid config: {e}")).in_file(file))
 }
 
 /// Settings with defaults for all keys. `aliases` are pairs of a key in the file and its name in
@@ -269,15 +270,15 @@ pub(crate) fn read_json<C: DeserializeOwned>(
     serde_json::from_value(Value::Object(json.clone())).map_err(|error| {
         let mut keys = Vec::new();
         let mistake = wrong_value::<C>(&mut keys, json, aliases);
-        Error::config(mistake.unwrap_or_else(|| error.to_string()))
+        error::config(mistake.unwrap_or_else(|| error.to_string()))
     })
 }
 
 fn to_json_object(config: &impl Serialize) -> Result<Map<String, Value>> {
     match serde_json::to_value(config) {
         Ok(Value::Object(map)) => Ok(map),
-        Ok(other) => Err(Error::config(format!("it is {other}, not a table"))),
-        Err(error) => Err(Error::config(error.to_string())),
+        Ok(other) => Err(error::config(format!("it is {other}, not a table"))),
+        Err(error) => Err(error::config(error.to_string())),
     }
 }
 
@@ -307,7 +308,7 @@ fn load<M: Pretrained>(model: &M, folder: &Path, strictness: Strictness) -> Resu
             _ => Some(name),
         }
     })?;
-    Ok(renamed_values.load_into(model, strictness)?)
+    renamed_values.load_into(model, strictness)
 }
 
 /// The names of all parameters and buffers, including all names of tied ones.

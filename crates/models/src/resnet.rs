@@ -32,8 +32,9 @@ use fulmen_tensor::{AsTensor, Tensor};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::error::InConfig as _;
 use crate::settings::same_json;
-use crate::{Error, MODELS, Pretrained, Result};
+use crate::{MODELS, Pretrained, Result, error};
 
 /// The settings; `config.json` has them as timm writes them.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
@@ -356,7 +357,7 @@ impl ResNet {
         let weights = StateDict::read(path.as_ref())?;
         let config = Config::of_weights(&weights).ok_or_else(|| {
             let message = "not the weights of a ResNet: they need torchvision's names, conv1.weight to fc.bias";
-            Error::config(message).in_file(path.as_ref())
+            error::config(message).in_file(path.as_ref())
         })?;
         let model = ResNet::new(config)?;
         let names: BTreeSet<String> = model.state().into_iter().map(|(name, _)| name).collect();

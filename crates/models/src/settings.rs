@@ -16,7 +16,7 @@ use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Number, Value, json};
 
-use crate::{Error, Result};
+use crate::{Result, error};
 
 /// Keys of `config.json` that do not change what a model computes: where it comes from, which
 /// tokens and classes it is for, how Python runs it, and how it generates texts.
@@ -252,10 +252,10 @@ pub(crate) fn check_unread(
             Some((_, expected)) if same_json(value, expected) => {}
             Some((_, expected)) => {
                 let message = format!("`{key}` is {value}; only {expected} is supported");
-                return Err(Error::config(message));
+                return Err(error::config(message));
             }
             None => {
-                return Err(Error::config(format!(
+                return Err(error::config(format!(
                     "`{key}` is {value}, but this key is unknown and may mean another model; remove it if it \
                      changes nothing"
                 )));

@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 use crate::attention::{Span, attend, split_heads};
 use crate::encoder_decoder::{Decoding, EncoderDecoder, KeysValues, Memory};
 use crate::layers::{LayerOptions, run_layers};
-use crate::{Activation, Error, MODELS, Pretrained, Result, StaticCache};
+use crate::{Activation, MODELS, Pretrained, Result, StaticCache, error};
 
 pub use config::Config;
 
@@ -478,7 +478,7 @@ impl Pretrained for T5 {
                 "`relative_attention_num_buckets` is {ranges}, expected at least 4 and less than \
                  `relative_attention_max_distance`, {max_distance}"
             );
-            return Err(Error::config(message));
+            return Err(error::config(message));
         }
         let shared = Embedding::new(vocab_size, d_model);
         shared.weight.set_init(Init::normal(0.0, config.initializer_factor));

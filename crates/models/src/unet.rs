@@ -15,7 +15,7 @@ use fulmen_tensor::{AsTensor, DType, Interpolation, PadMode, Refusal, Tensor, ch
 use serde_json::{Map, Value};
 
 use crate::attention::{join_heads, split_heads};
-use crate::{Activation, Error, MODELS, Pretrained, Result};
+use crate::{Activation, MODELS, Pretrained, Result, error};
 
 pub use config::{Config, DownBlockType, UpBlockType};
 
@@ -363,7 +363,7 @@ impl Pretrained for UNet {
         let channels = &config.block_out_channels;
         let [down, up] = [config.down_block_types.len(), config.up_block_types.len()];
         if channels.is_empty() || [down, up] != [channels.len(); 2] {
-            return Err(Error::config(format!(
+            return Err(error::config(format!(
                 "`block_out_channels` has {} blocks, `down_block_types` {down} and `up_block_types` {up}; the numbers \
                  must be equal, and at least 1",
                 channels.len()
@@ -372,7 +372,7 @@ impl Pretrained for UNet {
         for &features in channels {
             let dim = config.attention_head_dim.unwrap_or(features);
             if dim == 0 || features % dim != 0 {
-                return Err(Error::config(format!(
+                return Err(error::config(format!(
                     "`attention_head_dim` is {dim}, which does not divide {features} of `block_out_channels`"
                 )));
             }

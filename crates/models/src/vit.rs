@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 
 use crate::attention::{Setting, check_heads, self_attention};
 use crate::layers::{LayerOptions, run_layers};
-use crate::{Activation, Error, Labels, MODELS, Pretrained, Result, init};
+use crate::{Activation, Labels, MODELS, Pretrained, Result, error, init};
 
 /// The settings, with the names of `config.json`; by default ViT-Base with patches of 16 × 16, of
 /// 86 million parameters.
@@ -311,7 +311,7 @@ impl Pretrained for ViT {
             let message = format!(
                 "`patch_size` is {patch_size}; an image of `image_size` {image_size} has no patch"
             );
-            return Err(Error::config(message));
+            return Err(error::config(message));
         }
         let patches = (image_size / patch_size).pow(2);
         let vit = Backbone {

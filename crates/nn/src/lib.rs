@@ -65,7 +65,8 @@ mod visit;
 pub mod weights;
 
 pub use buffer::Buffer;
-pub use error::{Error, Result};
+#[doc(inline)]
+pub use fulmen_error::{Error, Result};
 pub use fulmen_nn_derive::Module;
 pub use init::Init;
 pub use layers::{

@@ -126,7 +126,7 @@ pub trait Module {
         if !dtype.is_float() {
             let message =
                 format!("parameters are floating-point numbers and cannot become {dtype}");
-            return Err(Error::usage(message, Location::caller()));
+            return Err(Error::usage_at(message, Location::caller()));
         }
         let _scope = NN.open();
         let parameters =

@@ -119,7 +119,7 @@ impl Parameter {
             let message = format!(
                 "cannot tie {ty} to {expected}: tied parameters have one shape and one dtype"
             );
-            return Err(Error::usage(message, Location::caller()));
+            return Err(Error::usage_at(message, Location::caller()));
         }
         *lock(&from.0) = Slot::Tied(to);
         Ok(())

@@ -17,7 +17,7 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::library::NN;
 use crate::weights::{StateDict, new_folder, save_values, values_of};
-use crate::{Error, Module, Result, SavedModes};
+use crate::{Error, Module, Result, SavedModes, error};
 
 /// The version of StableHLO with which the programs can be serialized as portable artifacts. A
 /// reader of this version or a newer one can parse them.
@@ -90,7 +90,8 @@ pub fn to_stablehlo<M: Module + ?Sized>(
     forward: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
 ) -> Result<ExportedProgram> {
     let location = Location::caller();
-    let refuse = |message: String| Err(Error::usage(format!("to_stablehlo: {message}"), location));
+    let refuse =
+        |message: String| Err(Error::usage_at(format!("to_stablehlo: {message}"), location));
     for (i, (name, _)) in inputs.iter().enumerate() {
         if inputs[..i].iter().any(|(earlier, _)| earlier == name) {
             return refuse(format!("two inputs are named `{name}`; give each its own name"));
@@ -137,7 +138,7 @@ pub fn to_stablehlo<M: Module + ?Sized>(
         used_values.push((format!("constant.{number}"), constant));
     }
     for (name, value) in &used_values {
-        value.check().map_err(|error| Error::value(name, error))?;
+        value.check().map_err(|error| error::value(name, error))?;
     }
     let inputs = inputs.iter().map(|(name, ty)| ((*name).to_owned(), ty.clone())).collect();
     Ok(ExportedProgram { text, inputs, weights: used_values, results: types })
@@ -179,9 +180,9 @@ impl ExportedProgram {
         for (file, text) in [(PROGRAM, &self.text), (DESCRIPTION, &description)] {
             let path = new.path().join(file);
             fulmen_durable::write(&path, None, |file| file.write_all(text.as_bytes()))
-                .map_err(|e| Error::io("write", &folder.join(file), e))?;
+                .map_err(|e| error::io("write", &folder.join(file), e))?;
         }
-        new.keep().map_err(|e| Error::io("write", folder, e))
+        new.keep().map_err(|e| error::io("write", folder, e))
     }
 
     fn description(&self) -> Json {
@@ -210,11 +211,11 @@ impl ExportedProgram {
         let read = |file: &str, max_bytes| {
             let path = folder.join(file);
             let bytes = fulmen_durable::read_regular(&path, max_bytes)
-                .map_err(|e| Error::io("read", &path, e))?;
-            String::from_utf8(bytes).map_err(|_| Error::format(&path, FORMAT, "it is not UTF-8"))
+                .map_err(|e| error::io("read", &path, e))?;
+            String::from_utf8(bytes).map_err(|_| error::format(&path, FORMAT, "it is not UTF-8"))
         };
         let path = folder.join(DESCRIPTION);
-        let refuse = |message: String| Error::format(&path, FORMAT, message);
+        let refuse = |message: String| error::format(&path, FORMAT, message);
         let description: Map<String, Json> =
             serde_json::from_str(&read(DESCRIPTION, MAX_DESCRIPTION_BYTES)?)
                 .map_err(|e| refuse(e.to_string()))?;
@@ -230,11 +231,11 @@ impl ExportedProgram {
             let message = format!(
                 "the checksum of the text is {actual}, but {DESCRIPTION} has {expected}; export the program again"
             );
-            return Err(Error::format(&folder.join(PROGRAM), FORMAT, message));
+            return Err(error::format(&folder.join(PROGRAM), FORMAT, message));
         }
 
         let path = folder.join(WEIGHTS);
-        let refuse = |message: String| Error::format(&path, FORMAT, message);
+        let refuse = |message: String| error::format(&path, FORMAT, message);
         let values = StateDict::read(&path)?;
         if values.len() != weights.len() {
             return Err(refuse(format!(
@@ -291,7 +292,7 @@ impl CompiledProgram {
         let inputs = inputs.collect::<fulmen_tensor::Result<Vec<_>>>()?;
         let arguments = inputs.iter().chain(&self.weights).map(Argument::Borrow).collect();
         let outputs = self.compiled.call(arguments)?;
-        Ok(self.runtime.read(&outputs.arrays.iter().collect::<Vec<_>>())?.wait()?)
+        self.runtime.read(&outputs.arrays.iter().collect::<Vec<_>>())?.wait()
     }
 }
 

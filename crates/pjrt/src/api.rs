@@ -6,7 +6,7 @@ use std::fmt;
 use std::io::{self, Write};
 
 use crate::abi::*;
-use crate::error::{Error, Kind, Result};
+use crate::error::{self, Error, Fact, Result};
 
 /// The functions of a loaded plugin. Plugins are never unloaded, so copies stay valid.
 #[derive(Clone, Copy)]
@@ -94,8 +94,8 @@ impl Api {
     pub fn function(self, slot: Slot) -> Result<*const c_void> {
         self.find(slot).ok_or_else(|| {
             let (major, minor) = self.version();
-            Error::new(
-                Kind::Unsupported,
+            Error::of(
+                Fact::Unsupported,
                 format!(
                     "the plugin (PJRT API {major}.{minor}, {} functions) has no {slot:?}; use a newer plugin",
                     self.function_count()
@@ -117,7 +117,7 @@ impl Api {
         // SAFETY: the caller's promise.
         let error = guarded(A::SLOT, || unsafe { function(args) });
         // SAFETY: the plugin passed the error to us.
-        unsafe { self.check(error) }.map_err(|error| error.during(format_args!("{:?}", A::SLOT)))
+        unsafe { self.check(error) }.map_err(|error| error.context(format_args!("{:?}", A::SLOT)))
     }
 
     /// Calls a `..._Destroy`. A destructor cannot report a failure, so it is ignored.
@@ -166,7 +166,7 @@ impl Api {
             }
         }
         self.destroy_error(error);
-        Err(Error::new(Kind::Plugin(status), format!("{}: {}", status.name(), text.trim_end())))
+        Err(error::plugin(status, format!("{}: {}", status.name(), text.trim_end())))
     }
 
     fn destroy_error(self, error: *mut PJRT_Error) {
@@ -233,7 +233,7 @@ pub unsafe fn list<'a, T>(start: *const T, len: usize) -> &'a [T] {
 /// The plugin's result, or an error if it is null.
 pub fn non_null<T>(pointer: *mut T, what: &str) -> Result<std::ptr::NonNull<T>> {
     std::ptr::NonNull::new(pointer).ok_or_else(|| {
-        Error::broken(format!(
+        error::broken(format!(
             "the plugin reported success but returned no {what}; this is a bug in the plugin"
         ))
     })

@@ -8,7 +8,7 @@ use crate::abi::*;
 use crate::api::non_null;
 use crate::device::Device;
 use crate::element_type::{ArrayType, ElementType};
-use crate::error::{Error, Result};
+use crate::error::{self, Result};
 use crate::event::Event;
 
 /// An array on a device. It is immutable, and it cannot be cloned, because its owner may donate its
@@ -105,14 +105,14 @@ impl Buffer {
     pub fn copy_to_device(&self, device: &Device) -> Result<Buffer> {
         let client = self.device.client();
         if !Arc::ptr_eq(client, device.client()) {
-            return Err(Error::invalid(format!(
+            return Err(error::invalid(format!(
                 "a buffer cannot be copied from {} to {device}: the devices belong to different clients; read the \
                  buffer, and copy the bytes to {device}",
                 self.device
             )));
         }
         if !device.is_addressable() {
-            return Err(Error::invalid(format!(
+            return Err(error::invalid(format!(
                 "{device} belongs to another host; a buffer cannot be copied there"
             )));
         }
@@ -121,7 +121,7 @@ impl Buffer {
         args.dst_device = device.raw().as_ptr();
         // SAFETY: the buffer and the device are alive and belong to one client.
         unsafe { client.api().call(&mut args) }
-            .map_err(|error| error.during(format_args!("copying {} to {device}", self.array)))?;
+            .map_err(|error| error.context(format_args!("copying {} to {device}", self.array)))?;
         Ok(Self::new(non_null(args.dst_buffer, "buffer")?, self.array.clone(), device.clone()))
     }
 }

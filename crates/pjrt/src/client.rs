@@ -12,7 +12,7 @@ use crate::api::{Api, list, non_null};
 use crate::client_inner::ClientInner;
 use crate::device::Device;
 use crate::envelope::Envelope;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Fact, Result};
 use crate::executable::Origin;
 use crate::key_value::{KeyValueStore, SharedStore};
 use crate::loaded_executable::LoadedExecutable;
@@ -138,7 +138,7 @@ impl Client {
         args.compile_options_size = options.len();
         // SAFETY: the client is alive; the program and the options outlive the call.
         heap::run_and_trim(|| unsafe { self.api().call(&mut args) }).map_err(|error| {
-            error.during(format_args!("compiling for {}", self.platform_name()))
+            error.context(format_args!("compiling for {}", self.platform_name()))
         })?;
         let program = non_null(args.executable, "executable")?;
         LoadedExecutable::new(self.clone(), program, Origin::Compiled)
@@ -154,8 +154,8 @@ impl Client {
         let envelope = Envelope::open(serialized, self.plugin(), self.platform_name())?;
         let needed = envelope.devices();
         if needed > self.devices.len() as u64 {
-            return Err(Error::new(
-                Kind::InvalidArgument,
+            return Err(Error::of(
+                Fact::Rejected,
                 format!(
                     "the stored executable needs {}, but this client has {}",
                     quantity(needed, "device"),
@@ -170,7 +170,7 @@ impl Client {
         // SAFETY: the client is alive, and the bytes outlive the call. Their checksum shows that
         // this plugin wrote them.
         unsafe { self.api().call(&mut args) }
-            .map_err(|error| error.during("loading a stored executable"))?;
+            .map_err(|error| error.context("loading a stored executable"))?;
         LoadedExecutable::new(
             self.clone(),
             non_null(args.loaded_executable, "executable")?,
@@ -218,7 +218,7 @@ impl Plugin {
         // SAFETY: the options outlive the call, and the plugin copies them. The store lives as long
         // as the client.
         unsafe { self.api().call(&mut args) }.map_err(|error| {
-            error.during(format_args!("opening the devices of {}", self.path().display()))
+            error.context(format_args!("opening the devices of {}", self.path().display()))
         })?;
         Client::new(self.clone(), non_null(args.client, "client")?, store)
     }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::error::{Error, Result};
+use crate::error::{self, Result};
 
 macro_rules! element_types {
     ($($variant:ident = $buffer:literal, $primitive:literal, $bits:literal, $name:literal, $what:literal;)*) => {
@@ -44,7 +44,7 @@ macro_rules! element_types {
             pub(crate) fn from_raw(raw: i32) -> Result<ElementType> {
                 match raw {
                     $($buffer => Ok(Self::$variant),)*
-                    _ => Err(Error::broken(format!(
+                    _ => Err(error::broken(format!(
                         "the plugin uses element type {raw}, which this version of fulmen-pjrt does not know"
                     ))),
                 }
@@ -54,7 +54,7 @@ macro_rules! element_types {
             pub(crate) fn from_primitive(raw: i32) -> Result<ElementType> {
                 match raw {
                     $($primitive => Ok(Self::$variant),)*
-                    _ => Err(Error::broken(format!(
+                    _ => Err(error::broken(format!(
                         "the compiled program has a parameter or result of XLA type {raw}, which is not a plain array"
                     ))),
                 }
@@ -135,7 +135,7 @@ impl ArrayType {
                 isize::try_from(size).is_ok() && self.dims.iter().all(|&d| i64::try_from(d).is_ok())
             })
             .ok_or_else(|| {
-                Error::invalid(format!("an array {self} has more bytes than a program can address"))
+                error::invalid(format!("an array {self} has more bytes than a program can address"))
             })
     }
 }

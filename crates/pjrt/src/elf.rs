@@ -8,15 +8,15 @@ use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use crate::error::{Error, Kind, Result};
+use crate::error::{self, Error, Fact, Result};
 
 /// Rejects a file that is not an ELF file for this process's architecture, or that is shorter than
 /// its headers require.
 pub(crate) fn check(path: &Path) -> Result<()> {
     let path_text = path.display();
     let refuse_with = |why: String, next: &str| {
-        Error::new(
-            Kind::NotAPlugin,
+        Error::of(
+            Fact::NotAPlugin,
             format!("{path_text} is not a PJRT plugin: {why}; use the path of {next}"),
         )
     };
@@ -24,12 +24,12 @@ pub(crate) fn check(path: &Path) -> Result<()> {
     // Checked before opening, which would wait for a writer if the file is a pipe.
     let metadata = path
         .metadata()
-        .map_err(|error| Error::io(format!("cannot read the metadata of {path_text}"), error))?;
+        .map_err(|error| error::io(format!("cannot read the metadata of {path_text}"), error))?;
     if !metadata.is_file() {
         return Err(refuse("it is not a regular file".to_owned()));
     }
     let mut file = File::open(path)
-        .map_err(|error| Error::io(format!("cannot open the PJRT plugin {path_text}"), error))?;
+        .map_err(|error| error::io(format!("cannot open the PJRT plugin {path_text}"), error))?;
     let mut head = [0_u8; 64];
     if file.read_exact(&mut head).is_err() || head[..4] != *b"\x7fELF" {
         return Err(refuse("it is not a shared object".to_owned()));
@@ -63,7 +63,7 @@ pub(crate) fn check(path: &Path) -> Result<()> {
     for number in 0..count {
         let mut header = [0_u8; PROGRAM_HEADER];
         file.read_exact_at(&mut header, start + number * each)
-            .map_err(|error| Error::io(format!("cannot read {path_text}"), error))?;
+            .map_err(|error| error::io(format!("cannot read {path_text}"), error))?;
         if !fits(long(&header, 8), long(&header, 32)) {
             return Err(cut());
         }

@@ -4,7 +4,7 @@
 
 use prost::Message;
 
-use crate::error::{Error, Kind, Result};
+use crate::error::{self, Result};
 use crate::hash;
 use crate::hlo::proto::HeaderWithConfig;
 use crate::plugin::Plugin;
@@ -64,10 +64,7 @@ impl Envelope {
     pub(crate) fn open(bytes: &[u8], plugin: &Plugin, platform: &str) -> Result<Envelope> {
         let stored = unwrap(bytes)?;
         let refuse = |what: String| {
-            Err(Error::new(
-                Kind::Corrupt,
-                format!("the stored executable {what}; compile the program again"),
-            ))
+            Err(error::corrupt(format!("the stored executable {what}; compile the program again")))
         };
         if stored.plugin != plugin.identity()? {
             return refuse(format!(
@@ -110,10 +107,7 @@ fn wrap(stored: &StoredExecutable) -> Vec<u8> {
 
 fn unwrap(bytes: &[u8]) -> Result<StoredExecutable> {
     let corrupt = |what: &str| {
-        Error::new(
-            Kind::Corrupt,
-            format!("{what} ({} bytes); compile the program again", bytes.len()),
-        )
+        error::corrupt(format!("{what} ({} bytes); compile the program again", bytes.len()))
     };
     let rest = bytes
         .strip_prefix(MAGIC)

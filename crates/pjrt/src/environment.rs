@@ -4,7 +4,7 @@ use std::env;
 use std::sync::{Once, OnceLock};
 
 use crate::diagnosis;
-use crate::error::{Error, Result};
+use crate::error::{self, Result};
 use crate::locate::Platform;
 
 /// Variables for machines without a TPU. Without these, libtpu queries a metadata server that does
@@ -58,7 +58,7 @@ pub(crate) fn prepare() {
 pub(crate) fn refuse_xla_flags() -> Result<()> {
     match env::var_os("XLA_FLAGS") {
         // Even a blank value is rejected: the plugin would read it as the name of a file of flags.
-        Some(flags) if !flags.is_empty() => Err(Error::invalid(format!(
+        Some(flags) if !flags.is_empty() => Err(error::invalid(format!(
             "the environment variable XLA_FLAGS is set (to {:?}). A flag that the plugin does not know would end the \
              process; unset it, and pass each flag with CompileOptions::override_flag, which returns an error for an \
              unknown flag",

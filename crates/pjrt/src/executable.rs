@@ -10,7 +10,7 @@ use crate::api::{Api, list, text};
 use crate::client_inner::ClientInner;
 use crate::element_type::{ArrayType, ElementType};
 use crate::envelope::Envelope;
-use crate::error::{Error, Kind, Result};
+use crate::error::{self, Error, Fact, Result};
 use crate::hlo;
 use crate::hlo::proto::HeaderWithConfig;
 use crate::named_value::read_named;
@@ -89,7 +89,7 @@ impl Executable {
             if outputs != signature.outputs {
                 let reported =
                     outputs.iter().map(ArrayType::to_string).collect::<Vec<_>>().join(", ");
-                return Err(Error::broken(format!(
+                return Err(error::broken(format!(
                     "the plugin contradicts itself about the program {name}: its signature is {signature}, but its \
                      outputs are ({reported})"
                 )));
@@ -194,8 +194,8 @@ impl Executable {
     /// from stored bytes ([unsupported](Error::is_unsupported)).
     pub fn serialize(&self) -> Result<Vec<u8>> {
         if !self.has_code {
-            return Err(Error::new(
-                Kind::Unsupported,
+            return Err(Error::of(
+                Fact::Unsupported,
                 format!(
                     "the program {} was loaded from stored bytes, and a CPU plugin does not keep the code of such a \
                      program; keep those bytes, or compile it again",
@@ -273,7 +273,7 @@ unsafe fn optimized_program(api: Api, raw: NonNull<PJRT_Executable>) -> Result<V
     // SAFETY: as above; the format is a constant of the plugin.
     let format = unsafe { text(program.format, program.format_size) };
     if format != "hlo_with_config" {
-        return Err(Error::broken(format!(
+        return Err(error::broken(format!(
             "the plugin returns its optimized program as {format:?}; fulmen-pjrt reads \"hlo_with_config\""
         )));
     }
@@ -307,7 +307,7 @@ unsafe fn output_types(api: Api, raw: NonNull<PJRT_Executable>) -> Result<Vec<Ar
         let types = list(types.output_types, types.num_output_types);
         let ranks = list(dims.dim_sizes, dims.num_outputs);
         if types.len() != number.num_outputs || ranks.len() != number.num_outputs {
-            return Err(Error::broken(format!(
+            return Err(error::broken(format!(
                 "the plugin's counts of the program's outputs differ: {}, {} and {}",
                 number.num_outputs,
                 types.len(),

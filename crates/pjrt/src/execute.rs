@@ -8,7 +8,7 @@ use fulmen_durable::messages::quantity;
 use crate::abi::*;
 use crate::api::non_null;
 use crate::buffer::Buffer;
-use crate::error::{Error, Result};
+use crate::error::{self, Result};
 use crate::event::Event;
 use crate::loaded_executable::LoadedExecutable;
 use crate::{at_exit, start_marks};
@@ -151,7 +151,7 @@ impl LoadedExecutable {
         // outlive the call. Every buffer is alive, belongs to this client, is on the right device,
         // and has the right type and size.
         let started = unsafe { client.api().call(&mut args) };
-        started.map_err(|error| error.during(format_args!("running {}", self.name())))?;
+        started.map_err(|error| error.context(format_args!("running {}", self.name())))?;
 
         // Takes ownership of everything before any step can fail, so that nothing leaks.
         let device_complete_events = events
@@ -190,7 +190,7 @@ impl LoadedExecutable {
         let name = self.name();
         let signature = self.signature();
         if arguments.len() != self.devices().len() {
-            return Err(Error::invalid(format!(
+            return Err(error::invalid(format!(
                 "{name} runs on {} of this host, but arguments were given for {}",
                 quantity(self.devices().len(), "device"),
                 arguments.len()
@@ -198,7 +198,7 @@ impl LoadedExecutable {
         }
         for (list, device) in arguments.iter().zip(self.devices()) {
             if list.len() != signature.parameters.len() {
-                return Err(Error::invalid(format!(
+                return Err(error::invalid(format!(
                     "{name} takes {}, but got {} for {device}; its signature is {signature}",
                     quantity(signature.parameters.len(), "argument"),
                     list.len()
@@ -207,19 +207,19 @@ impl LoadedExecutable {
             for (i, (argument, expected)) in list.iter().zip(&signature.parameters).enumerate() {
                 let buffer = argument.buffer();
                 if buffer.array_type() != expected {
-                    return Err(Error::invalid(format!(
+                    return Err(error::invalid(format!(
                         "argument {i} of {name} for {device} must be {expected}, but is {}",
                         buffer.array_type()
                     )));
                 }
                 if !Arc::ptr_eq(buffer.device().client(), self.client().inner()) {
-                    return Err(Error::invalid(format!(
+                    return Err(error::invalid(format!(
                         "argument {i} of {name} belongs to a different client than the program; read it and put it on one \
                          of this client's devices"
                     )));
                 }
                 if buffer.device().raw() != device.raw() {
-                    return Err(Error::invalid(format!(
+                    return Err(error::invalid(format!(
                         "argument {i} of {name} must be on {device}, but is on {}; use Buffer::copy_to_device",
                         buffer.device()
                     )));

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
-use crate::error::{Error, Result};
+use crate::error::{self, Result};
 
 /// A digest as hexadecimal digits.
 pub(crate) fn hex(digest: &[u8]) -> String {
@@ -14,7 +14,7 @@ pub(crate) fn hex(digest: &[u8]) -> String {
 
 /// The digest of a file's content, in hexadecimal.
 pub(crate) fn of_file(path: &Path) -> Result<String> {
-    let read_error = |error| Error::io(format!("cannot read {}", path.display()), error);
+    let read_error = |error| error::io(format!("cannot read {}", path.display()), error);
     let mut file = fulmen_durable::open_regular(path).map_err(read_error)?;
     let mut hasher = Sha256::new();
     let mut block = vec![0; 1 << 20];

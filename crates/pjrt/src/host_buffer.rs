@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Fact, Result};
 
 /// With a smaller alignment, CPU plugins copy instead of reading in place.
 pub(crate) const ALIGNMENT: usize = 64;
@@ -37,8 +37,8 @@ impl HostBuffer {
     /// Allocates `len` zero bytes. A length that is too large is an error, never an abort.
     pub fn zeroed(len: usize) -> Result<HostBuffer> {
         let out_of_memory = || {
-            Error::new(
-                Kind::OutOfMemory,
+            Error::of(
+                Fact::OutOfMemory,
                 format!("the host does not have {len} bytes of free memory for a buffer"),
             )
         };

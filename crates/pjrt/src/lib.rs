@@ -102,10 +102,13 @@ pub use client::Client;
 pub use device::{Device, DeviceDescription, MemoryStats};
 pub use element_type::{ArrayType, ElementType};
 pub use environment::is_default_variable;
-pub use error::{Error, Result};
+#[doc(hidden)]
+pub use error::status;
 pub use event::Event;
 pub use executable::Executable;
 pub use execute::{Argument, Execution};
+#[doc(inline)]
+pub use fulmen_error::{Error, Result};
 pub use host_buffer::HostBuffer;
 pub use key_value::{KeyValueError, KeyValueStore};
 pub use loaded_executable::LoadedExecutable;

@@ -10,7 +10,7 @@ use crate::abi::*;
 use crate::api::{list, non_null};
 use crate::client::Client;
 use crate::device::Device;
-use crate::error::{Error, Result};
+use crate::error::{self, Result};
 use crate::executable::{Executable, Origin};
 
 /// A program that is loaded on devices, ready to run. It dereferences to its [`Executable`].
@@ -81,7 +81,7 @@ impl LoadedExecutable {
             })
             .collect::<Option<Vec<_>>>()
             .ok_or_else(|| {
-                Error::broken("the plugin loaded the program on a device that is not the client's")
+                error::broken("the plugin loaded the program on a device that is not the client's")
             })?;
         let on_cpu = client.inner().is_cpu();
         let large = || {

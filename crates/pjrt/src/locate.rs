@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::compile_cache::CompileCache;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Fact, Result};
 use crate::fetch;
 
 /// The variable with the path of a plugin, for any platform.
@@ -130,7 +130,7 @@ pub fn locate(platform: Platform, explicit: Option<&Path>) -> Result<PathBuf> {
     match search(platform, explicit)? {
         Search::Found(path) => Ok(path),
         Search::Nowhere(searched) if platform == Platform::Cpu => {
-            fetch::cpu_plugin().map_err(|error| error.followed_by(searched))
+            fetch::cpu_plugin().map_err(|error| error.note(searched))
         }
         Search::Nowhere(searched) => Err(nowhere(platform, &searched)),
     }
@@ -184,8 +184,8 @@ enum Search {
 }
 
 fn nowhere(platform: Platform, searched: &str) -> Error {
-    Error::new(
-        Kind::NotFound,
+    Error::of(
+        Fact::NotFound,
         format!("no PJRT plugin for {platform} was found; {}{searched}", platform.advice()),
     )
 }
@@ -256,8 +256,8 @@ fn given_path(path: &Path, how: &str) -> Result<Search> {
     if path.is_file() {
         return Ok(Search::Found(path.to_owned()));
     }
-    Err(Error::new(
-        Kind::NotFound,
+    Err(Error::of(
+        Fact::NotFound,
         format!("there is no PJRT plugin at {}, the path {how}; correct the path", path.display()),
     ))
 }

@@ -5,7 +5,7 @@ use std::fmt;
 
 use crate::abi::*;
 use crate::api::{list, text};
-use crate::error::{Error, Result};
+use crate::error::{self, Result};
 
 /// The value of an option or an attribute.
 ///
@@ -97,7 +97,7 @@ pub(crate) unsafe fn read_named(
                 PJRT_NAMED_VALUE_FLOAT => NamedValue::Float(named.value.float_value),
                 PJRT_NAMED_VALUE_BOOL => NamedValue::Bool(named.value.bool_value),
                 kind => {
-                    return Err(Error::broken(format!(
+                    return Err(error::broken(format!(
                         "the plugin's value {name:?} has the unknown type {kind}"
                     )));
                 }
@@ -170,12 +170,12 @@ const KNOWN_OPTIONS: &[(&str, &str)] = &[
 pub(crate) fn check_create_options(options: &[(&str, NamedValue)]) -> Result<()> {
     for (i, (name, value)) in options.iter().enumerate() {
         if options[..i].iter().any(|(earlier, _)| earlier == name) {
-            return Err(Error::invalid(format!("the option {name} is given twice")));
+            return Err(error::invalid(format!("the option {name} is given twice")));
         }
         if let Some((_, expected)) = KNOWN_OPTIONS.iter().find(|(known, _)| known == name)
             && value.kind() != *expected
         {
-            return Err(Error::invalid(format!(
+            return Err(error::invalid(format!(
                 "the option {name} must be {expected}, not {} ({value})",
                 value.kind()
             )));
@@ -183,7 +183,7 @@ pub(crate) fn check_create_options(options: &[(&str, NamedValue)]) -> Result<()>
         if let ("cpu_device_count", NamedValue::Int(count)) = (*name, value)
             && !(1..=1024).contains(count)
         {
-            return Err(Error::invalid(format!(
+            return Err(error::invalid(format!(
                 "cpu_device_count must be from 1 to 1024, not {count}"
             )));
         }

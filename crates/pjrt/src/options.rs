@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use fulmen_durable::messages::quantity;
 use prost::Message;
 
-use crate::error::{Error, Result};
+use crate::error::{self, Result};
 use crate::named_value::NamedValue;
 
 /// More devices than any machine has: a larger number is a mistake.
@@ -138,7 +138,7 @@ impl CompileOptions {
     /// names the owner of the devices in messages.
     pub(crate) fn encode(&self, ids: &[i64], owner: &str) -> Result<Vec<u8>> {
         if self.replicas == 0 || self.partitions == 0 {
-            return Err(Error::invalid(format!(
+            return Err(error::invalid(format!(
                 "compile options ask for {} and {}; each must be at least 1",
                 quantity(self.replicas, "replica"),
                 quantity(self.partitions, "partition")
@@ -146,7 +146,7 @@ impl CompileOptions {
         }
         let count = self.device_count().unwrap_or(usize::MAX);
         if count > ids.len() {
-            return Err(Error::invalid(format!(
+            return Err(error::invalid(format!(
                 "compile options ask for {} times {}, but the {owner} has {}",
                 quantity(self.replicas, "replica"),
                 quantity(self.partitions, "partition"),
@@ -154,7 +154,7 @@ impl CompileOptions {
             )));
         }
         if self.partitions > 1 && self.spmd == Some(false) {
-            return Err(Error::invalid(format!(
+            return Err(error::invalid(format!(
                 "compile options ask for {} partitions without SPMD; only SPMD programs can be partitioned",
                 self.partitions
             )));
@@ -191,7 +191,7 @@ impl CompileOptions {
         owner: &str,
     ) -> Result<DeviceAssignmentProto> {
         if rows.len() != self.replicas || rows.iter().any(|row| row.len() != self.partitions) {
-            return Err(Error::invalid(format!(
+            return Err(error::invalid(format!(
                 "the device assignment has {} of {:?} devices; there must be a row for each of {}, with a \
                  device for each of {}",
                 quantity(rows.len(), "row"),
@@ -203,12 +203,12 @@ impl CompileOptions {
         let mut used = std::collections::BTreeSet::new();
         for &id in rows.iter().flatten() {
             if !ids.contains(&i64::from(id)) {
-                return Err(Error::invalid(format!(
+                return Err(error::invalid(format!(
                     "the device assignment names device {id}; the {owner}'s devices are {ids:?}"
                 )));
             }
             if !used.insert(id) {
-                return Err(Error::invalid(format!(
+                return Err(error::invalid(format!(
                     "the device assignment names device {id} twice"
                 )));
             }
@@ -233,7 +233,7 @@ fn encode_flag(name: &str, value: &NamedValue) -> Result<OptionOverrideProto> {
         _ => None,
     };
     if let Some(number) = number.filter(|&number| number < 1 && name.ends_with("_split_count")) {
-        return Err(Error::invalid(format!("the flag {name} is {number}; it must be at least 1")));
+        return Err(error::invalid(format!("the flag {name} is {number}; it must be at least 1")));
     }
     let value = match value {
         NamedValue::String(value) => override_value::Value::String(value.clone()),
@@ -241,7 +241,7 @@ fn encode_flag(name: &str, value: &NamedValue) -> Result<OptionOverrideProto> {
         NamedValue::Int(value) => override_value::Value::Int(*value),
         NamedValue::Float(value) => override_value::Value::Double(f64::from(*value)),
         NamedValue::IntList(_) => {
-            return Err(Error::invalid(format!(
+            return Err(error::invalid(format!(
                 "the flag {name} cannot be a list; pass the list as a string"
             )));
         }

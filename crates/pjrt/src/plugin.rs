@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 
 use crate::abi::*;
 use crate::api::{Api, guarded};
-use crate::error::{Error, Kind, Result};
+use crate::error::{self, Error, Fact, Result};
 use crate::locate::Platform;
 use crate::named_value::{NamedValue, read_named};
 use crate::{elf, environment, fetch, start_marks};
@@ -102,7 +102,7 @@ impl Plugin {
         let path = path.as_ref();
         environment::refuse_xla_flags()?;
         let real = path.canonicalize().map_err(|error| {
-            Error::io(format!("there is no PJRT plugin at {}", path.display()), error)
+            error::io(format!("there is no PJRT plugin at {}", path.display()), error)
         })?;
         let mut loaded = LOADED.lock();
         let loaded = loaded.get_or_insert_with(HashMap::new);
@@ -121,7 +121,7 @@ impl Plugin {
         }));
         // SAFETY: this function has no arguments.
         unsafe { plugin.api().call(&mut PJRT_Plugin_Initialize_Args::new()) }.map_err(|error| {
-            error.during(format_args!("starting the plugin {}", plugin.path().display()))
+            error.context(format_args!("starting the plugin {}", plugin.path().display()))
         })?;
         loaded.insert(key, plugin.clone());
         Ok(plugin)
@@ -179,8 +179,8 @@ impl Plugin {
         let unchanged =
             self.path().metadata().is_ok_and(|metadata| Stamp::new(&metadata) == self.0.stamp);
         if !unchanged {
-            return Err(Error::new(
-                Kind::Io,
+            return Err(Error::of(
+                Fact::Io,
                 format!(
                     "the plugin's file {} was replaced after it was loaded; restart the program",
                     self.path().display()
@@ -237,14 +237,14 @@ fn version(api: Api) -> ApiVersion {
 /// started.
 pub(crate) fn version_of(path: &Path) -> Result<ApiVersion> {
     let real = path.canonicalize().map_err(|error| {
-        Error::io(format!("there is no PJRT plugin at {}", path.display()), error)
+        error::io(format!("there is no PJRT plugin at {}", path.display()), error)
     })?;
     Ok(version(open_whole(&real)?.0))
 }
 
 fn look_at(path: &Path) -> Result<Metadata> {
     path.metadata().map_err(|error| {
-        Error::io(format!("cannot read the metadata of {}", path.display()), error)
+        error::io(format!("cannot read the metadata of {}", path.display()), error)
     })
 }
 
@@ -290,8 +290,8 @@ fn check_version(path: &Path, api: Api) -> Result<()> {
     if version.major == 0 && version.minor >= OLDEST_MINOR {
         return Ok(());
     }
-    Err(Error::new(
-        Kind::NotAPlugin,
+    Err(Error::of(
+        Fact::NotAPlugin,
         format!(
             "the plugin {} speaks PJRT API {version}; this program speaks 0.{OLDEST_MINOR} and later 0.x: use {}",
             path.display(),
@@ -307,13 +307,13 @@ fn check_version(path: &Path, api: Api) -> Result<()> {
 /// Opens the shared object, and calls its `GetPjrtApi`.
 fn open(path: &Path) -> Result<Api> {
     let not_a_plugin = |why: String| {
-        Error::new(
-            Kind::NotAPlugin,
+        Error::of(
+            Fact::NotAPlugin,
             format!("{} cannot be used as a PJRT plugin: {why}", path.display()),
         )
     };
     let c_path = CString::new(path.as_os_str().as_bytes()).map_err(|_| {
-        Error::invalid(format!("the path {} contains a NUL character", path.display()))
+        error::invalid(format!("the path {} contains a NUL character", path.display()))
     })?;
     // SAFETY: the path is a C string. The file's constructors run here; the caller chose the file.
     let library = unsafe { libc::dlopen(c_path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };

@@ -10,7 +10,7 @@ use prost::Message;
 
 use crate::abi::*;
 use crate::api::{guarded, list, non_null, text};
-use crate::error::{Error, Kind, Result};
+use crate::error::{self, Error, Fact, Result};
 use crate::plugin::Plugin;
 
 /// `tensorflow.ProfileOptions`, with only the fields that this crate sets.
@@ -68,8 +68,8 @@ impl Plugin {
             .and_then(|extension| unsafe { extension.profiler_api.as_ref() })
             .filter(|table| table.struct_size >= size_of::<PLUGIN_Profiler_Api>())
             .ok_or_else(|| {
-                Error::new(
-                    Kind::Unsupported,
+                Error::of(
+                    Fact::Unsupported,
                     format!("the plugin {} has no profiler", self.path().display()),
                 )
             })?;
@@ -157,7 +157,7 @@ impl Profile {
             bytes.pop();
         }
         XSpace::decode(&bytes[..]).map_err(|error| {
-            Error::broken(format!("the plugin's profile cannot be read: {error}"))
+            error::broken(format!("the plugin's profile cannot be read: {error}"))
         })?;
         Ok(bytes)
     }
@@ -188,7 +188,7 @@ unsafe fn call<A>(
     args: &mut A,
 ) -> Result<()> {
     let Some(function) = function else {
-        return Err(Error::new(Kind::Unsupported, format!("the plugin's profiler has no {name}")));
+        return Err(Error::of(Fact::Unsupported, format!("the plugin's profiler has no {name}")));
     };
     // SAFETY: the caller's promise.
     let error = guarded(name, || unsafe { function(args) });
@@ -215,10 +215,7 @@ unsafe fn call<A>(
         // SAFETY: we own the error, and do not use it afterwards.
         guarded("PLUGIN_Profiler_Error_Destroy", || unsafe { function(&mut args) });
     }
-    Err(Error::new(
-        Kind::Plugin(PJRT_Error_Code::UNKNOWN),
-        format!("{name}: {}", description.trim_end()),
-    ))
+    Err(error::plugin(PJRT_Error_Code::UNKNOWN, format!("{name}: {}", description.trim_end())))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 use fulmen_durable::messages::quantity;
 
 use crate::abi::PJRT_Program;
-use crate::error::{Error, Result};
+use crate::error::{self, Result};
 use crate::options::CompileOptions;
 
 /// The program as a plugin's argument. The result points into `mlir`.
@@ -29,17 +29,17 @@ const DEEPEST: usize = 256;
 /// source-target pairs with more devices than the program is compiled for.
 pub(crate) fn check(mlir: &str, options: &CompileOptions) -> Result<()> {
     if mlir.trim().is_empty() {
-        return Err(Error::invalid("the program is empty"));
+        return Err(error::invalid("the program is empty"));
     }
     if let Some(position) = mlir.find('\0') {
-        return Err(Error::invalid(format!(
+        return Err(error::invalid(format!(
             "the program has a NUL byte at {position}; only MLIR text is accepted"
         )));
     }
     // A `&str` cannot hold the magic number itself, but it may hold the result of a lossy
     // conversion.
     if mlir.starts_with("ML\u{fffd}R") || mlir.starts_with("MLïR") {
-        return Err(Error::invalid(
+        return Err(error::invalid(
             "the program is MLIR bytecode, and damaged bytecode would end the process; pass the program as text",
         ));
     }
@@ -47,7 +47,7 @@ pub(crate) fn check(mlir: &str, options: &CompileOptions) -> Result<()> {
     let mut scanner = Scanner::new(mlir);
     while let Some(word) = scanner.next_word() {
         let refuse =
-            |what: String| Err(Error::invalid(format!("line {}: {what}", line(mlir, word.start))));
+            |what: String| Err(error::invalid(format!("line {}: {what}", line(mlir, word.start))));
         let outcome = match word.text {
             Text::TooDeep => Err(format!(
                 "brackets are nested deeper than {DEEPEST}, which could overflow the stack of the plugin's parser"

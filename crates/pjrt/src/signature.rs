@@ -7,7 +7,7 @@ use std::sync::Arc;
 use prost::Message;
 
 use crate::element_type::{ArrayType, ElementType};
-use crate::error::{Error, Result};
+use crate::error::{self, Result};
 use crate::hlo::proto::{HeaderWithConfig, Shape, TUPLE};
 
 /// The arguments and results of a compiled program on each device. Those of a program that is split
@@ -28,7 +28,7 @@ impl Signature {
     /// The part of a `HloModuleProtoWithConfig` with the signature.
     pub(crate) fn header(program: &[u8]) -> Result<HeaderWithConfig> {
         HeaderWithConfig::decode(program).map_err(|error| {
-            Error::broken(format!("the plugin's optimized program cannot be read: {error}"))
+            error::broken(format!("the plugin's optimized program cannot be read: {error}"))
         })
     }
 
@@ -36,7 +36,7 @@ impl Signature {
         let module = header.hlo_module.clone().unwrap_or_default();
         let shape = module
             .host_program_shape
-            .ok_or_else(|| Error::broken("the plugin's optimized program has no signature"))?;
+            .ok_or_else(|| error::broken("the plugin's optimized program has no signature"))?;
         let parameters = arrays(&shape.parameters)?;
         let outputs = match shape.result {
             Some(result) if result.element_type == TUPLE => arrays(&result.tuple_shapes)?,
@@ -56,7 +56,7 @@ impl Signature {
             match usize::try_from(number).ok().and_then(|number| donated.get_mut(number)) {
                 Some(donated) => *donated = true,
                 None => {
-                    return Err(Error::broken(format!(
+                    return Err(error::broken(format!(
                         "the program donates parameter {number}, which does not exist"
                     )));
                 }
@@ -94,7 +94,7 @@ fn arrays(shapes: &[Shape]) -> Result<Vec<ArrayType>> {
 
 fn array(shape: &Shape) -> Result<ArrayType> {
     if shape.is_dynamic_dimension.contains(&true) {
-        return Err(Error::broken(
+        return Err(error::broken(
             "an argument or a result of the program has a dynamic size; only static sizes are supported",
         ));
     }
@@ -104,7 +104,7 @@ fn array(shape: &Shape) -> Result<ArrayType> {
         .map(|&dim| usize::try_from(dim))
         .collect::<Result<Vec<_>, _>>()
         .map_err(|_| {
-            Error::broken(format!("the program has an array of dimensions {:?}", shape.dimensions))
+            error::broken(format!("the program has an array of dimensions {:?}", shape.dimensions))
         })?;
     Ok(ArrayType::new(ElementType::from_primitive(shape.element_type)?, dims))
 }

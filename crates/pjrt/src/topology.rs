@@ -12,7 +12,7 @@ use crate::api::{Api, list, non_null, text};
 use crate::client::Client;
 use crate::client_inner::ClientInner;
 use crate::device::DeviceDescription;
-use crate::error::{Error, Result};
+use crate::error::{self, Result};
 use crate::executable::{Executable, Origin};
 use crate::named_value::{NamedValue, check_create_options, read_named, write_named};
 use crate::options::CompileOptions;
@@ -55,7 +55,7 @@ impl Topology {
     fn by_name(plugin: &Plugin, name: &str, options: &[(&str, NamedValue)]) -> Result<Topology> {
         if name.trim().is_empty() {
             // libtpu would interpret it as a v2.
-            return Err(Error::invalid("the topology's name is empty; pass one such as v5e:2x4"));
+            return Err(error::invalid("the topology's name is empty; pass one such as v5e:2x4"));
         }
         let mut args = PJRT_TopologyDescription_Create_Args::new();
         args.topology_name = name.as_ptr().cast();
@@ -65,7 +65,7 @@ impl Topology {
         args.num_options = named.len();
         // SAFETY: the name and the options outlive the call, and the plugin is initialized.
         unsafe { plugin.api().call(&mut args) }.map_err(|error| {
-            error.during(format_args!(
+            error.context(format_args!(
                 "describing the topology {name:?} with {}",
                 plugin.path().display()
             ))
@@ -209,7 +209,7 @@ impl Plugin {
         options: &CompileOptions,
     ) -> Result<Executable> {
         if !topology.is_of(self) {
-            return Err(Error::invalid(
+            return Err(error::invalid(
                 "the topology belongs to a different plugin; compile with the plugin that created it",
             ));
         }
@@ -226,7 +226,7 @@ impl Plugin {
         // SAFETY: the program and the options outlive the call. The header allows a call without a
         // client.
         heap::run_and_trim(|| unsafe { self.api().call(&mut args) })
-            .map_err(|error| error.during("compiling for a topology"))?;
+            .map_err(|error| error.context("compiling for a topology"))?;
         let executable = non_null(args.executable, "executable")?;
         Executable::new(self.clone(), None, executable, Origin::Compiled)
     }

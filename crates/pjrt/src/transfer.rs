@@ -9,7 +9,7 @@ use crate::buffer::Buffer;
 use crate::client::Client;
 use crate::device::Device;
 use crate::element_type::{ArrayType, ElementType};
-use crate::error::{Error, Result};
+use crate::error::{self, Result};
 use crate::event::Event;
 use crate::host_buffer::HostBuffer;
 use crate::raw_event::RawEvent;
@@ -38,7 +38,7 @@ impl Client {
         let array = ArrayType::new(element_type, dims);
         let size = array.size_in_bytes()?;
         if bytes.len() != size {
-            return Err(Error::invalid(format!(
+            return Err(error::invalid(format!(
                 "{} bytes were given for {array}, which has {size}",
                 bytes.len()
             )));
@@ -67,7 +67,7 @@ impl Client {
         let array = ArrayType::new(element_type, dims);
         let size = array.size_in_bytes()?;
         let Some(bytes) = offset.checked_add(size).and_then(|end| host.get(offset..end)) else {
-            return Err(Error::invalid(format!(
+            return Err(error::invalid(format!(
                 "{array} has {size} bytes, which at offset {offset} do not fit into a host buffer of {} bytes",
                 host.len()
             )));
@@ -95,13 +95,13 @@ impl Client {
         semantics: i32,
     ) -> Result<(Buffer, RawEvent)> {
         if !Arc::ptr_eq(device.client(), self.inner()) {
-            return Err(Error::invalid(format!(
+            return Err(error::invalid(format!(
                 "a buffer cannot be copied to {device}: the device belongs to a different client; use one of this client's \
                  addressable_devices()"
             )));
         }
         if !device.is_addressable() {
-            return Err(Error::invalid(format!(
+            return Err(error::invalid(format!(
                 "a buffer cannot be copied to {device}: it belongs to another host"
             )));
         }
@@ -118,7 +118,7 @@ impl Client {
         // dimensions are valid. Without strides the array is row-major. The caller vouches for the
         // bytes.
         unsafe { self.api().call(&mut args) }
-            .map_err(|error| error.during(format_args!("copying {array} to {device}")))?;
+            .map_err(|error| error.context(format_args!("copying {array} to {device}")))?;
         // If the buffer or the event is missing, the other is still taken over, so that it is
         // destroyed.
         let buffer = non_null(args.buffer, "buffer")
@@ -167,11 +167,11 @@ impl Buffer {
         // copy has ended.
         let started = unsafe { client.api().call(&mut args) };
         started.map_err(|error| {
-            error.during(format_args!("reading {} from {}", self.array_type(), self.device()))
+            error.context(format_args!("reading {} from {}", self.array_type(), self.device()))
         })?;
         let Some(event) = NonNull::new(args.event) else {
             std::mem::forget(host);
-            return Err(Error::broken("the plugin started to read a buffer but returned no event"));
+            return Err(error::broken("the plugin started to read a buffer but returned no event"));
         };
         Ok(PendingRead { host: Some(host), event: Event::new(client.clone(), event) })
     }
@@ -199,7 +199,7 @@ impl PendingRead {
     /// Waits for the bytes, in row-major order.
     pub fn wait(mut self) -> Result<HostBuffer> {
         self.finish()?;
-        self.host.take().ok_or_else(|| Error::broken("the bytes of a read were taken twice"))
+        self.host.take().ok_or_else(|| error::broken("the bytes of a read were taken twice"))
     }
 
     fn finish(&mut self) -> Result<()> {

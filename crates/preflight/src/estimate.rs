@@ -131,7 +131,7 @@ fn estimate_slice(plugin: &Plugin, slice: &Slice, step: &Step) -> Result<Feasibi
     feasibility.compile_s = start.elapsed().as_secs_f64();
     match compiled {
         Ok(program) => {
-            add_cost(&mut feasibility, &program, step).map_err(|e| Error::compiler(action(), e))?
+            add_cost(&mut feasibility, &program, step).map_err(|e| Error::runtime(action(), e))?
         }
         Err(error) if error.is_out_of_memory() => {
             let (needed, available) = needed_and_available(&error.to_string());
@@ -142,7 +142,7 @@ fn estimate_slice(plugin: &Plugin, slice: &Slice, step: &Step) -> Result<Feasibi
             feasibility.largest = largest_tensors(step, MAX_TENSORS);
             feasibility.warnings.extend(warnings::single_precision(&step.recorded, Passes::ONE));
         }
-        Err(error) => return Err(Error::compiler(action(), error)),
+        Err(error) => return Err(Error::runtime(action(), error)),
     }
     Ok(feasibility)
 }

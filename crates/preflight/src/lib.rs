@@ -33,7 +33,6 @@
 mod against;
 mod data_supply;
 mod display;
-mod error;
 mod estimate;
 mod gpus;
 mod html;
@@ -51,9 +50,10 @@ pub mod warnings;
 
 pub use against::Against;
 pub use data_supply::{DataDemand, LoaderSpeed};
-pub use error::{Error, Result};
 pub use estimate::{Step, estimate};
-pub use fulmen_tpu::{Error as TpuError, Generation, Host, Price, Prices, Slice};
+#[doc(inline)]
+pub use fulmen_error::{Error, Result};
+pub use fulmen_tpu::{Generation, Host, Price, Prices, Slice};
 pub use gpus::{Gpu, GpuPrice};
 pub use largest_tensors::{LargeTensor, largest_tensors};
 pub use line_costs::cost_by_line;

@@ -15,7 +15,7 @@ use crate::{Error, Result, Slice};
 pub fn topology(plugin: &Plugin, slice: &Slice) -> Result<Topology> {
     let topology = plugin
         .topology_with(&slice.single_name(), &topology_options(slice))
-        .map_err(|e| Error::compiler(format!("describing {slice}"), e))?;
+        .map_err(|e| Error::runtime(format!("describing {slice}"), e))?;
     let expected = slice.num_devices();
     let actual = topology.devices().len();
     if actual != expected {
@@ -50,7 +50,7 @@ fn topology_options(slice: &Slice) -> Vec<(&'static str, NamedValue)> {
 /// # let file = folder.path().join("product.fulmen");
 /// // For a slice that is not present: `topology(&libtpu, &"v5e:2x4".parse()?)?`
 /// let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(1))?;
-/// save::<Box<dyn std::error::Error>>(&runtime.client().topology()?, runtime.mesh(), [&product], &file)?;
+/// save(&runtime.client().topology()?, runtime.mesh(), [&product], &file)?;
 /// runtime.with_saved_programs(&file)?.compile(&product)?; // loads it
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -58,17 +58,17 @@ fn topology_options(slice: &Slice) -> Vec<(&'static str, NamedValue)> {
 /// # Errors
 /// A function has a mistake; the mesh has a different number of devices; the compiler fails; the
 /// file cannot be written.
-pub fn save<'a, E: From<Error> + From<fulmen_tensor::Error>>(
+pub fn save<'a>(
     topology: &Topology,
     mesh: &Mesh,
     functions: impl IntoIterator<Item = &'a Function>,
     file: &Path,
-) -> Result<(), E> {
+) -> Result<()> {
     let mut saved = SavedPrograms::default();
     for function in functions {
         function.compile_for(topology, mesh, &mut saved)?;
     }
-    Ok(saved.write(file).map_err(|e| Error::compiler("saving compiled programs", e))?)
+    saved.write(file).map_err(|e| Error::runtime("saving compiled programs", e))
 }
 
 #[cfg(test)]
@@ -86,7 +86,7 @@ mod tests {
         let function = Function::trace("step", &types, |x| vec![x[0].matmul(&x[0])]);
         let topology = topology(&plugin, &"v5e:2x4".parse().unwrap()).unwrap();
         let mesh = Mesh::new([("data", 8)]).unwrap();
-        save::<Box<dyn std::error::Error>>(&topology, &mesh, [&function], &file).unwrap();
+        save(&topology, &mesh, [&function], &file).unwrap();
         assert!(file.metadata().unwrap().len() > 1000);
         let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(8)).unwrap();
         let error = runtime.with_saved_programs(&file).err().unwrap().to_string();

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use fulmen_durable::messages::quantity;
 
-use crate::{Error, Result};
+use crate::{Error, Result, error};
 
 /// How many devices to compute on, or which ones.
 ///
@@ -64,7 +64,7 @@ impl Devices {
             Selection::Indices(indices) => {
                 indices.iter().max().map_or(0, |index| index.saturating_add(1))
             }
-            Selection::Unknown(text) => return Err(Error::devices(unknown(text))),
+            Selection::Unknown(text) => return Err(error::devices(unknown(text))),
         };
         if needed > MAX_CPU_DEVICES {
             return Err(
@@ -111,12 +111,12 @@ impl Devices {
                 }
                 if chosen.is_empty() { refuse("the list is empty".into()) } else { Ok(chosen) }
             }
-            Selection::Unknown(text) => Err(Error::devices(unknown(text))),
+            Selection::Unknown(text) => Err(error::devices(unknown(text))),
         }
     }
 
     fn wrong(&self, reason: &str) -> Error {
-        Error::devices(format!("{self} is not possible: {reason}"))
+        error::devices(format!("{self} is not possible: {reason}"))
     }
 }
 

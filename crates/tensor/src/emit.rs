@@ -19,7 +19,7 @@ use crate::region::Region;
 use crate::tensor::Kind;
 use crate::whole_axes::{self, Restriction, WholeAxes};
 use crate::{
-    DeviceArray, Error, Fault, MatmulPrecision, Mesh, Result, Sharding, Tensor, TensorType,
+    DeviceArray, Error, Fault, MatmulPrecision, Mesh, Result, Sharding, Tensor, TensorType, error,
 };
 
 pub(crate) use lowering::Lowering;
@@ -183,7 +183,7 @@ impl Program {
                 }
             },
             Kind::Placeholder { name } => {
-                known.ok_or_else(|| Error::unbound(name, instruction.location))?
+                known.ok_or_else(|| error::unbound(name, instruction.location))?
             }
             Kind::Parameter { operation, name } => {
                 known.ok_or_else(|| leak_fault(operation, name, instruction.location))?

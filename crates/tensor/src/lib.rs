@@ -87,7 +87,8 @@ pub use autocast::autocast;
 pub use compiled::{Compiled, Completion, Outputs};
 pub use devices::Devices;
 pub use dtype::{DType, Element};
-pub use error::{Error, Fault, Result};
+#[doc(inline)]
+pub use fulmen_error::{Error, Fault, Result};
 pub use function::Function;
 pub use grad::{grad, value_and_grad};
 pub use jit::Jit;

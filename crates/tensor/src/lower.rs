@@ -15,7 +15,7 @@ use crate::passes::Pipeline;
 use crate::scope::Scope;
 use crate::tensor::Kind;
 use crate::test_programs::keep_text;
-use crate::{Error, Function, Mesh, Result, Sharding, Tensor, TensorType};
+use crate::{Error, Function, Mesh, Result, Sharding, Tensor, TensorType, error};
 
 /// The text of a program, and the values that it captures.
 pub(crate) struct Lowered {
@@ -177,7 +177,7 @@ fn not_a_parameter(function: &str, i: usize, tensor: &Tensor, reason: &str) -> E
         "`{function}`: parameter {i}, {tensor:?}, {reason}; each parameter must be a different placeholder, made with \
          Tensor::placeholder()"
     );
-    Error::recorded(message, tensor.location())
+    error::recorded(message, tensor.location())
 }
 
 /// The dictionary of attributes after a type; empty without attributes.

@@ -8,7 +8,7 @@ use std::panic::Location;
 use fulmen_durable::messages::quantity;
 
 use crate::recorded_op::{RecordedOp, inspect};
-use crate::{Error, Function, Mesh};
+use crate::{Error, Function, Mesh, error};
 
 /// The pass that splits a program over the devices. XLA names it in the errors of its own checks
 /// after the pass.
@@ -47,7 +47,7 @@ pub(crate) fn compile_error(function: &Function, mesh: &Mesh, error: fulmen_pjrt
          XLA's message: {reason}",
         quantity(mesh.num_devices(), "device"),
     );
-    Error::partitioner(message, refused.map(|r| r.location), error)
+    error::partitioner(message, refused.map(|r| r.location), error)
 }
 
 /// The operation whose line the text names, preferably the one whose name follows. Statements that

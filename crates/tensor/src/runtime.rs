@@ -22,7 +22,7 @@ use fulmen_pjrt::{
 use crate::array::DeviceSet;
 use crate::disk_cache::DiskCache;
 use crate::recompiles::Recompiles;
-use crate::{Accelerator, Devices, Error, Mesh, Metrics, Result, test_programs};
+use crate::{Accelerator, Devices, Error, Mesh, Metrics, Result, error, test_programs};
 
 pub use compile::Preloaded;
 pub(crate) use compile::{check_size, options_for};
@@ -211,7 +211,7 @@ impl Runtime {
             if peers.is_some() {
                 Error::runtime(doing, source)
             } else {
-                Error::accelerator(doing, source)
+                error::accelerator(doing, source)
             }
         };
         let plugin = Plugin::load(path).map_err(|e| explained("loading the PJRT plugin", e))?;
@@ -257,7 +257,7 @@ impl Runtime {
         let client = opened.map_err(|e| explained("starting the device runtime", e))?;
         // `FULMEN_PJRT_PLUGIN` names a plugin for any kind of device.
         if platform != Platform::Cpu && client.platform_name() == Platform::Cpu.name() {
-            return Err(Error::wrong_plugin(format!(
+            return Err(error::wrong_plugin(format!(
                 "the plugin {} is for CPUs, expected one for `{platform}`{}",
                 path.display(),
                 accelerator.selection(platform)
@@ -435,7 +435,7 @@ fn find_plugin(accelerator: Accelerator, platform: Platform) -> Result<PathBuf> 
     locate(platform, None).map_err(|e| {
         let selection = accelerator.selection(platform);
         let doing = format!("looking for a PJRT plugin for `{platform}`{selection}");
-        Error::accelerator(doing, explain(e, platform, None))
+        error::accelerator(doing, explain(e, platform, None))
     })
 }
 

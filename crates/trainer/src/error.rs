@@ -43,41 +43,26 @@ enum Kind {
     Source,
 }
 
-/// An error from another crate of Fulmen.
+/// An error from another crate of Fulmen, or of the system.
 enum Source {
-    Tensor(fulmen_tensor::Error),
-    Nn(fulmen_nn::Error),
-    Data(fulmen_data::Error),
-    Coordination(fulmen_coordination::Error),
-    Preflight(fulmen_preflight::Error),
+    Fulmen(fulmen_error::Error),
     Checkpoint(fulmen_checkpoint::Error),
+    Data(fulmen_data::Error),
     Io(std::io::Error),
 }
 
 impl Source {
     fn as_error(&self) -> &(dyn std::error::Error + Send + Sync + 'static) {
         match self {
-            Source::Tensor(source) => source,
-            Source::Nn(source) => source,
+            Source::Fulmen(source) | Source::Checkpoint(source) => source,
             Source::Data(source) => source,
-            Source::Coordination(source) => source,
-            Source::Preflight(source) => source,
-            Source::Checkpoint(source) => source,
             Source::Io(source) => source,
         }
     }
 
     fn facts(&self) -> Facts<'_> {
         match self {
-            Source::Tensor(source) => Facts {
-                usage: source.is_usage(),
-                runtime: source.is_runtime(),
-                out_of_memory: source.is_out_of_memory(),
-                disk_full: source.is_disk_full(),
-                fault: source.fault(),
-                location: source.location(),
-            },
-            Source::Nn(source) => Facts {
+            Source::Fulmen(source) | Source::Checkpoint(source) => Facts {
                 usage: source.is_usage(),
                 runtime: source.is_runtime(),
                 out_of_memory: source.is_out_of_memory(),
@@ -92,19 +77,6 @@ impl Source {
                 disk_full: source.is_disk_full(),
                 fault: source.fault(),
                 location: source.location(),
-            },
-            Source::Coordination(source) => Facts { usage: source.is_usage(), ..Facts::default() },
-            Source::Preflight(source) => Facts {
-                usage: source.is_usage(),
-                runtime: source.is_runtime(),
-                out_of_memory: source.is_out_of_memory(),
-                disk_full: source.is_disk_full(),
-                ..Facts::default()
-            },
-            Source::Checkpoint(source) => Facts {
-                usage: source.is_usage(),
-                disk_full: source.is_disk_full(),
-                ..Facts::default()
             },
             Source::Io(source) => {
                 Facts { disk_full: fulmen_durable::is_full(source), ..Facts::default() }
@@ -152,7 +124,7 @@ impl Error {
         Error {
             kind: Kind::Source,
             message: format!("{action}: {source}"),
-            source: Some(Source::Tensor(source)),
+            source: Some(Source::Fulmen(source)),
         }
     }
 
@@ -161,7 +133,7 @@ impl Error {
         Error {
             kind: Kind::Runtime,
             message: format!("{action}: {source}"),
-            source: Some(Source::Tensor(source)),
+            source: Some(Source::Fulmen(source)),
         }
     }
 
@@ -292,7 +264,7 @@ impl Error {
     pub fn signal(&self) -> Option<Signal> {
         match (&self.kind, &self.source) {
             (Kind::Interrupted { signal }, _) => Some(*signal),
-            (_, Some(Source::Coordination(source))) => peer_signal(source),
+            (_, Some(Source::Fulmen(source))) => peer_signal(source),
             _ => None,
         }
     }
@@ -352,7 +324,7 @@ impl Error {
     /// about processes.
     pub fn processes(&self) -> &[usize] {
         match &self.source {
-            Some(Source::Coordination(source)) => source.processes(),
+            Some(Source::Fulmen(source)) => source.processes(),
             _ => &[],
         }
     }
@@ -377,7 +349,7 @@ impl Error {
     /// reachable. Then [`is_coordination`](Error::is_coordination) is true too, and the same run,
     /// started again, may succeed. So a program with a command line exits with code 75.
     pub fn is_peer_silent(&self) -> bool {
-        matches!(&self.source, Some(Source::Coordination(source)) if source.is_peer_silent())
+        matches!(&self.source, Some(Source::Fulmen(source)) if source.is_peer_silent())
     }
 
     /// Whether the mistake is in the program, an argument or an option.
@@ -430,40 +402,23 @@ impl std::error::Error for Error {
     }
 }
 
-impl From<fulmen_tensor::Error> for Error {
-    fn from(source: fulmen_tensor::Error) -> Error {
-        let kind = if source.is_devices() { Kind::Option } else { Kind::Source };
-        Error { kind, message: source.to_string(), source: Some(Source::Tensor(source)) }
-    }
-}
-
-/// An error about the processes of a run, or about the name of a slice.
+/// An error of another crate, except of data.
 impl From<fulmen_error::Error> for Error {
     fn from(source: fulmen_error::Error) -> Error {
-        let kind = if source.is_coordination() { Kind::Coordination } else { Kind::Source };
-        Error { kind, message: source.to_string(), source: Some(Source::Coordination(source)) }
+        let kind = if source.is_coordination() {
+            Kind::Coordination
+        } else if source.is_devices() {
+            Kind::Option
+        } else {
+            Kind::Source
+        };
+        Error { kind, message: source.to_string(), source: Some(Source::Fulmen(source)) }
     }
 }
 
 impl From<fulmen_data::Error> for Error {
     fn from(source: fulmen_data::Error) -> Error {
         Error { kind: Kind::Data, message: source.to_string(), source: Some(Source::Data(source)) }
-    }
-}
-
-impl From<fulmen_nn::Error> for Error {
-    fn from(source: fulmen_nn::Error) -> Error {
-        Error { kind: Kind::Source, message: source.to_string(), source: Some(Source::Nn(source)) }
-    }
-}
-
-impl From<fulmen_preflight::Error> for Error {
-    fn from(source: fulmen_preflight::Error) -> Error {
-        Error {
-            kind: Kind::Source,
-            message: source.to_string(),
-            source: Some(Source::Preflight(source)),
-        }
     }
 }
 
@@ -476,7 +431,7 @@ mod tests {
         let short = || fulmen_pjrt::HostBuffer::zeroed(1 << 60).unwrap_err();
         let tensor = || fulmen_tensor::Error::runtime("running a program", short());
         for error in [
-            Error::from(fulmen_preflight::Error::compiler("compiling", short())),
+            Error::from(fulmen_preflight::Error::runtime("compiling", short())),
             Error::from(tensor()),
             Error::with_action("setting up", tensor()),
             Error::device("a step failed on the device", tensor()),
@@ -509,7 +464,7 @@ mod tests {
             Error::from(faulty().0),
             Error::with_action("setting up", faulty().0),
             Error::from(fulmen_nn::Error::from(faulty().0)),
-            Error::from(fulmen_nn::Error::usage("the rate is -1", Location::caller())),
+            Error::from(fulmen_nn::Error::usage_at("the rate is -1", Location::caller())),
             Error::from(fulmen_data::Error::usage("the batch size is 0")),
             Error::from(fulmen_data::Error::usage("the size is 0").at_sample(3, None)),
             Error::from(fulmen_data::Error::new(faulty().0)),

@@ -110,7 +110,7 @@ pub fn loader_speed(train: &DataLoader, time: Duration) -> Result<LoaderSpeed> {
 }
 
 fn libtpu() -> Result<Plugin, Error> {
-    locate(Platform::Tpu, None).and_then(Plugin::load).map_err(|e| Error::compiler("preflight", e))
+    locate(Platform::Tpu, None).and_then(Plugin::load).map_err(|e| Error::runtime("preflight", e))
 }
 
 impl TrainerBuilder {
@@ -207,7 +207,7 @@ impl TrainerBuilder {
             None => {
                 let runtime = Runtime::open(choices.options.accelerator, &choices.options.devices)?;
                 let topology =
-                    runtime.client().topology().map_err(|e| Error::compiler("preflight", e))?;
+                    runtime.client().topology().map_err(|e| Error::runtime("preflight", e))?;
                 (topology, mesh_of(self.mesh.as_ref(), runtime.mesh())?)
             }
         };
@@ -232,7 +232,7 @@ impl TrainerBuilder {
             .chain([&start])
             .chain(averages.iter().map(|(function, _)| function))
             .chain(&copy);
-        fulmen_preflight::save(&topology, &mesh, functions, file)
+        Ok(fulmen_preflight::save(&topology, &mesh, functions, file)?)
     }
 }
 

@@ -36,7 +36,7 @@ impl fmt::Display for PodError {
 
 impl From<fulmen_pjrt::Error> for PodError {
     fn from(error: fulmen_pjrt::Error) -> Self {
-        Self::new(error.status(), error.to_string())
+        Self::new(fulmen_pjrt::status(&error), error.to_string())
     }
 }
 

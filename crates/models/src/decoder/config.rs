@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use crate::attention::{Setting, check_heads};
 use crate::settings::{default_missing, same_json};
-use crate::{Activation, Error, Result};
+use crate::{Activation, Result, error};
 
 /// The kind of model, which determines what the settings do not specify.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -330,17 +330,17 @@ impl Config {
             Setting::new("num_attention_heads", heads),
         )?;
         if self.sliding_window_pattern == Some(0) {
-            return Err(Error::config("`sliding_window_pattern` is 0, expected at least 1"));
+            return Err(error::config("`sliding_window_pattern` is 0, expected at least 1"));
         }
         let types = self.layer_types.as_deref().unwrap_or_default();
         if self.layer_types.is_some() && types.len() != layers {
-            return Err(Error::config(format!(
+            return Err(error::config(format!(
                 "`layer_types` has {} entries, `num_hidden_layers` is {layers}",
                 types.len()
             )));
         }
         if types.contains(&LayerType::SlidingAttention) && self.window().is_none() {
-            return Err(Error::config(
+            return Err(error::config(
                 "`layer_types` has `sliding_attention`, but no `sliding_window` is in use",
             ));
         }
@@ -350,7 +350,7 @@ impl Config {
     /// Checks that settings which this kind of model does not have are at their defaults: a file
     /// with another value means another model.
     fn check_unused(&self) -> Result<()> {
-        let given = serde_json::to_value(self).map_err(|e| Error::config(e.to_string()))?;
+        let given = serde_json::to_value(self).map_err(|e| error::config(e.to_string()))?;
         for setting in &UNUSED_SETTINGS {
             let value = &given[setting.name];
             if setting.families.contains(&self.model_type)
@@ -361,7 +361,7 @@ impl Config {
             }
             let name = setting.name;
             let default = setting.default;
-            return Err(Error::config(format!(
+            return Err(error::config(format!(
                 "`{name}` is {value}; in this kind of model, only {default} is supported"
             )));
         }

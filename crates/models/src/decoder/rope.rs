@@ -5,8 +5,9 @@ use fulmen_nn::attention::{RotaryEmbedding, RotaryScaling};
 use serde_json::{Map, Value};
 
 use super::config::{Config, ModelType};
+use crate::error::InConfig as _;
 use crate::settings::check_unread;
-use crate::{Error, Result};
+use crate::{Result, error};
 
 /// The base of the angles, if a file has none.
 const THETA: f64 = 10_000.0;
@@ -57,7 +58,7 @@ impl Config {
         let scaling = self.rope_scaling.as_ref().filter(|scaling| !scaling.is_empty());
         let mut parameters = scaling.or(self.rope_parameters.as_ref()).cloned().unwrap_or_default();
         if let Some(kind) = LAYER_TYPES.iter().find(|kind| parameters.contains_key(**kind)) {
-            return Err(Error::config(format!(
+            return Err(error::config(format!(
                 "`rope_parameters` has a table for `{kind}`; only Gemma 3 has one for each type of layer"
             )));
         }
@@ -69,7 +70,7 @@ impl Config {
     fn gemma3_parameters(&self, sliding: bool) -> Result<Map<String, Value>> {
         let all = self.rope_parameters.clone().unwrap_or_default();
         if let Some(key) = all.keys().find(|key| !LAYER_TYPES.contains(&key.as_str())) {
-            return Err(Error::config(format!(
+            return Err(error::config(format!(
                 "`rope_parameters` has `{key}`, expected a table for each type of layer"
             )));
         }
@@ -78,7 +79,7 @@ impl Config {
             None | Some(Value::Null) => Map::new(),
             Some(Value::Object(table)) => table.clone(),
             Some(other) => {
-                return Err(Error::config(format!("`rope_parameters` has {other}, not a table")));
+                return Err(error::config(format!("`rope_parameters` has {other}, not a table")));
             }
         };
         if sliding {
@@ -93,7 +94,7 @@ impl Config {
     fn scaling(&self, parameters: &Map<String, Value>) -> Result<RotaryScaling> {
         let required = |key: &str| {
             number(parameters, key)?.ok_or_else(|| {
-                Error::config(format!("the scaling of rotations has no number `{key}`"))
+                error::config(format!("the scaling of rotations has no number `{key}`"))
             })
         };
         let name = parameters.get("rope_type").or(parameters.get("type"));
@@ -111,7 +112,7 @@ impl Config {
                 let name = name.map(Value::to_string).unwrap_or_default().replace('"', "");
                 let message =
                     format!("`rope_type` is `{name}`, expected `default`, `linear` or `llama3`");
-                Err(Error::config(message))
+                Err(error::config(message))
             }
         }
     }
@@ -128,7 +129,7 @@ fn set_theta(parameters: &mut Map<String, Value>, theta: f64) {
 fn original_length(parameters: &Map<String, Value>) -> Result<Option<usize>> {
     let Some(length) = number(parameters, ORIGINAL_LENGTH)? else { return Ok(None) };
     if length < 1.0 || length.fract() != 0.0 || length > MAX_LENGTH {
-        return Err(Error::config(format!(
+        return Err(error::config(format!(
             "`{ORIGINAL_LENGTH}` is {length}, expected a whole number from 1"
         )));
     }
@@ -145,6 +146,6 @@ fn number(parameters: &Map<String, Value>, key: &str) -> Result<Option<f64>> {
         Some(value) => value
             .as_f64()
             .map(Some)
-            .ok_or_else(|| Error::config(format!("`{key}` is {value}, expected a number"))),
+            .ok_or_else(|| error::config(format!("`{key}` is {value}, expected a number"))),
     }
 }

@@ -9,8 +9,9 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::GenerationConfig;
+use crate::error::InConfig as _;
 use crate::pretrained::{read_json, read_object};
-use crate::{Error, Result};
+use crate::{Result, error};
 
 /// Keys of `generation_config.json` that do not change which tokens are chosen: what else is
 /// returned, how fast they come, and settings of a second model that is not given.
@@ -98,14 +99,14 @@ fn settings(json: Map<String, Value>, only_generation: bool) -> Result<Map<Strin
             let default = serde_json::from_str(expected).unwrap_or_default();
             if !is_same(&value, &default) {
                 let message = format!("`{key}` is {value}; only {expected} is supported");
-                return Err(Error::config(message));
+                return Err(error::config(message));
             }
         } else if only_generation && !HARMLESS.contains(&key.as_str()) {
             let message = format!(
                 "`{key}` is not known, so it could change which tokens are chosen; if it does not, delete it from \
                  the file"
             );
-            return Err(Error::config(message));
+            return Err(error::config(message));
         }
     }
     Ok(settings)

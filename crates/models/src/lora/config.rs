@@ -5,7 +5,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
 use crate::settings::check_unread;
-use crate::{Error, Result};
+use crate::{Result, error};
 
 /// The fields that are read.
 #[derive(Deserialize)]
@@ -85,7 +85,7 @@ impl Config {
     /// Checks that there is something to adapt, and the fields that are not read.
     pub(super) fn check(&self) -> Result<()> {
         if self.target_modules.is_empty() {
-            return Err(Error::config("`target_modules` names no module"));
+            return Err(error::config("`target_modules` names no module"));
         }
         check_unread(&self.other, FIXED_SETTINGS, &[HARMLESS_SETTINGS])
     }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::attention::{Setting, check_heads};
-use crate::{Activation, Error, Result};
+use crate::{Activation, Result, error};
 
 /// The settings, with the names of `config.json`. The default is transformers'; [`Config::base`]
 /// and [`Config::big`] are those of the paper.
@@ -146,13 +146,13 @@ impl Config {
         )?;
         if self.pad_token_id.is_some_and(|id| i32::try_from(id).is_err()) {
             let id = self.pad_token_id.unwrap_or(0);
-            return Err(Error::config(format!(
+            return Err(error::config(format!(
                 "`pad_token_id` is {id}, expected a whole number of 32 bits"
             )));
         }
         match width % 2 {
             0 => Ok(()),
-            _ => Err(Error::config(format!(
+            _ => Err(error::config(format!(
                 "`d_model` is {width}, expected an even number: half are sines, half cosines"
             ))),
         }

@@ -128,7 +128,7 @@ fn defaults<M: Family>(model_type: &str) -> Value {
     serde_json::to_value(config).unwrap_or_else(|e| panic!("{e}"))
 }
 
-fn read_settings<M: Family>(folder: &Path) -> Result<(), Error> {
+fn read_settings<M: Family>(folder: &Path) -> Result<()> {
     M::config_from_folder(folder).map(drop)
 }
 

@@ -4,7 +4,7 @@ use fulmen_nn::{Init, Linear, RmsNorm};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::{Activation, Error, Result};
+use crate::{Activation, Result, error};
 
 /// The settings, with the names of `config.json`; by default T5-small's, of 60 million parameters.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -99,10 +99,10 @@ impl Config {
             None => (self.feed_forward_proj.as_str(), false),
         };
         let activation: Activation = serde_json::from_value(json!(name))
-            .map_err(|error| Error::config(format!("`feed_forward_proj`: {error}")))?;
+            .map_err(|error| error::config(format!("`feed_forward_proj`: {error}")))?;
         let same = self.dense_act_fn.is_none_or(|repeated| repeated.is_same_as(activation));
         if !same || self.is_gated_act.is_some_and(|repeated| repeated != gated) {
-            return Err(Error::config(format!(
+            return Err(error::config(format!(
                 "`feed_forward_proj` is `{}`, but `dense_act_fn` and `is_gated_act` mean another activation",
                 self.feed_forward_proj
             )));

@@ -76,7 +76,7 @@ impl ErrorRate {
         if self.unit != other.unit {
             let message =
                 format!("cannot add counts of {:?} to those of {:?}", other.unit, self.unit);
-            return Err(Error::usage(message.to_lowercase(), Location::caller()));
+            return Err(Error::usage_at(message.to_lowercase(), Location::caller()));
         }
         self.errors += other.errors;
         self.length += other.length;

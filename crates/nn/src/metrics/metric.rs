@@ -220,7 +220,7 @@ impl MetricState {
         let _scope = NN.open();
         let tensors = self.tensors();
         for tensor in &tensors {
-            tensor.check().map_err(Error::from)?;
+            tensor.check()?;
         }
         let values = Runtime::global()?.eval_many(&tensors)?;
         Ok(Sums::new(self.metric.clone(), values.iter().map(|value| value.to_f64()).collect()))
@@ -251,7 +251,7 @@ impl Sums {
         let others = format!("{:?}", other.metric);
         if own != others || lengths(self) != lengths(other) {
             let message = format!("cannot add the sums of {others} to those of {own}");
-            return Err(Error::usage(message, Location::caller()));
+            return Err(Error::usage_at(message, Location::caller()));
         }
         for (sum, other) in self.sums.iter_mut().flatten().zip(other.sums.iter().flatten()) {
             *sum += other;

@@ -130,7 +130,7 @@ impl ChainRules {
     /// A name is invalid or occurs twice, or a setting of a rule is invalid.
     pub fn check(&self, parameters: &[(String, TensorType)]) -> Result<()> {
         let Some(location) = self.location else { return Ok(()) };
-        let wrong = |message: String| Err(Error::usage(format!("chain: {message}"), location));
+        let wrong = |message: String| Err(Error::usage_at(format!("chain: {message}"), location));
         let mut names = BTreeSet::new();
         for rule in self.iter() {
             let name = rule.name();

@@ -57,7 +57,7 @@ impl GradientTransformation for ClipNorm {
         }
         let message =
             format!("ClipNorm: max_norm must be finite and above 0, but it is {}", self.max_norm);
-        Err(Error::usage(message, self.location))
+        Err(Error::usage_at(message, self.location))
     }
 }
 

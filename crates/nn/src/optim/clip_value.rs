@@ -53,6 +53,6 @@ impl GradientTransformation for ClipValue {
         }
         let message =
             format!("ClipValue: the limit must be finite and above 0, but it is {}", self.limit);
-        Err(Error::usage(message, self.location))
+        Err(Error::usage_at(message, self.location))
     }
 }

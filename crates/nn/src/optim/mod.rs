@@ -111,7 +111,7 @@ use crate::Result;
 ///     }
 ///     fn check(&self, _: &[(String, TensorType)]) -> Result<()> {
 ///         let SignSgd(lr, at) = *self;
-///         if lr > 0.0 { Ok(()) } else { Err(Error::usage(format!("SignSgd: the learning rate is {lr}"), at)) }
+///         if lr > 0.0 { Ok(()) } else { Err(Error::usage_at(format!("SignSgd: the learning rate is {lr}"), at)) }
 ///     }
 /// }
 /// # let error = SignSgd::new(-1.0).check(&[]).unwrap_err().to_string();

@@ -174,8 +174,9 @@ impl ParamGroups {
 
 impl Setting {
     fn check(&self, parameters: &[(String, TensorType)]) -> Result<()> {
-        let wrong =
-            |message: String| Err(Error::usage(format!("ParamGroups: {message}"), self.location));
+        let wrong = |message: String| {
+            Err(Error::usage_at(format!("ParamGroups: {message}"), self.location))
+        };
         let number = |name: &str, value: f64| {
             let is_valid = value.is_finite() && value >= 0.0;
             if is_valid {

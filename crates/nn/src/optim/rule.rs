@@ -197,7 +197,7 @@ fn validate<R: Rule>(rule: &R) -> Option<String> {
 pub(super) fn check<R: Rule>(rule: &R) -> Result<()> {
     match validate(rule) {
         Some(message) => {
-            Err(Error::usage(format!("{}: {message}", R::NAME), rule.common().location))
+            Err(Error::usage_at(format!("{}: {message}", R::NAME), rule.common().location))
         }
         None => Ok(()),
     }

@@ -11,7 +11,7 @@ use safetensors::tensor::Metadata;
 
 use super::checksums::Checksums;
 use super::from_format;
-use crate::{Error, Result};
+use crate::{Error, Result, error};
 
 /// What an error calls the format.
 const FORMAT: &str = "safetensors file";
@@ -100,7 +100,7 @@ impl Reader {
             bytes.resize(end - begin, 0);
             self.file.read_exact_at(&mut bytes, self.start + begin as u64)
         });
-        read.map_err(|e| Error::io("read", &self.path, e))?;
+        read.map_err(|e| error::io("read", &self.path, e))?;
         self.checksums.compare_tensor(name, ty, &bytes).map_err(|reason| self.refuse(reason))?;
         if ty.dtype == DType::Bool {
             // In a file, every byte except 0 means true; a device needs 1.
@@ -110,13 +110,13 @@ impl Reader {
     }
 
     fn refuse(&self, message: String) -> Error {
-        Error::format(&self.path, FORMAT, message)
+        error::format(&self.path, FORMAT, message)
     }
 
     /// Reads the header of a file.
     pub(crate) fn open(path: &Path) -> Result<Reader> {
-        let io = |e| Error::io("read", path, e);
-        let refuse = |message: String| Error::format(path, FORMAT, message);
+        let io = |e| error::io("read", path, e);
+        let refuse = |message: String| error::format(path, FORMAT, message);
         let file_info = std::fs::metadata(path).map_err(io)?;
         if file_info.is_dir() {
             return Err(refuse("it is a folder; use a file in it".into()));

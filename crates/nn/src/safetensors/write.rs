@@ -10,7 +10,7 @@ use fulmen_checkpoint::header;
 use fulmen_tensor::{Literal, TensorType};
 
 use super::{CHECKSUMS, checksums, to_format};
-use crate::{Error, Result};
+use crate::{Result, error};
 
 /// Writes named values and metadata to a file.
 ///
@@ -70,7 +70,7 @@ pub(crate) fn write_each<L: Borrow<Literal>>(
     let mut sums: BTreeMap<&str, u32> =
         types.iter().map(|(name, _)| (name.as_str(), u32::MAX)).collect();
     let room =
-        header_of(types, &order, metadata, &sums).map_err(|e| Error::io("write", named, e))?.len();
+        header_of(types, &order, metadata, &sums).map_err(|e| error::io("write", named, e))?.len();
     let whole = (room + order.iter().map(|&i| bytes(i)).sum::<usize>()) as u64;
     let mut failure = None;
     let written = fulmen_durable::write(path, Some(whole), |file| {
@@ -102,7 +102,7 @@ pub(crate) fn write_each<L: Borrow<Literal>>(
     });
     match failure {
         Some(error) => Err(error),
-        None => written.map_err(|e| Error::io("write", named, e)),
+        None => written.map_err(|e| error::io("write", named, e)),
     }
 }
 

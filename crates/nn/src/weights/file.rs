@@ -11,7 +11,7 @@ use fulmen_tensor::{Literal, TensorType};
 
 use super::{index, pytorch};
 use crate::safetensors::{Reader, type_of};
-use crate::{Error, Result};
+use crate::{Result, error};
 
 /// The name of a Trainer folder in errors.
 const CHECKPOINT: &str = "checkpoint";
@@ -53,7 +53,7 @@ impl Value {
             Value::Saved(checkpoint, name, ty) => {
                 let whole: Vec<u64> = ty.shape.dims().iter().map(|&size| size as u64).collect();
                 let bytes = checkpoint.read(name, &Rectangle::whole(&whole)).map_err(|e| {
-                    Error::format(Path::new(checkpoint.name()), CHECKPOINT, e.to_string())
+                    error::format(Path::new(checkpoint.name()), CHECKPOINT, e.to_string())
                 })?;
                 Ok(Arc::new(Literal::from_bytes(ty.clone(), &bytes)?))
             }
@@ -66,7 +66,7 @@ pub(super) fn read(path: &Path) -> Result<BTreeMap<String, Value>> {
     if path.to_string_lossy().contains("://") {
         return checkpoint(path);
     }
-    let metadata = std::fs::metadata(path).map_err(|e| Error::io("read", path, e))?;
+    let metadata = std::fs::metadata(path).map_err(|e| error::io("read", path, e))?;
     if metadata.is_dir() && path.join(MANIFEST).is_file() {
         return checkpoint(path);
     }
@@ -78,12 +78,12 @@ pub(super) fn read(path: &Path) -> Result<BTreeMap<String, Value>> {
                     "it does not contain {}; pass the path of the file itself",
                     FOLDER_FILES.join(", ")
                 );
-                Err(Error::format(path, "folder of weights", message))
+                Err(error::format(path, "folder of weights", message))
             }
         };
     }
     if !metadata.is_file() {
-        return Err(Error::format(path, "weight file", "it is not a regular file"));
+        return Err(error::format(path, "weight file", "it is not a regular file"));
     }
     match Kind::detect(path, metadata.len())? {
         Kind::Index => index::read(path),
@@ -93,7 +93,7 @@ pub(super) fn read(path: &Path) -> Result<BTreeMap<String, Value>> {
 
 /// The tensors of a checkpoint, however they are split into parts.
 fn checkpoint(path: &Path) -> Result<BTreeMap<String, Value>> {
-    let refuse = |reason: String| Error::format(path, CHECKPOINT, reason);
+    let refuse = |reason: String| error::format(path, CHECKPOINT, reason);
     let opened = Arc::new(Checkpoint::open_folder(path).map_err(|e| refuse(e.to_string()))?);
     let value = |(name, entry)| {
         let ty = type_of(entry).map_err(|reason| refuse(format!("`{name}` {reason}")))?;
@@ -105,7 +105,7 @@ fn checkpoint(path: &Path) -> Result<BTreeMap<String, Value>> {
 /// The values of a shard. A shard must be a file of values, since nested indices could form a
 /// cycle.
 pub(super) fn read_shard(path: &Path) -> Result<BTreeMap<String, Value>> {
-    let metadata = std::fs::metadata(path).map_err(|e| Error::io("read", path, e))?;
+    let metadata = std::fs::metadata(path).map_err(|e| error::io("read", path, e))?;
     of_kind(Kind::detect(path, metadata.len())?, path)
 }
 
@@ -114,7 +114,7 @@ fn of_kind(kind: Kind, path: &Path) -> Result<BTreeMap<String, Value>> {
         Kind::Safetensors => safetensors_values(path),
         Kind::PyTorch => pytorch::read(path),
         Kind::Index => {
-            Err(Error::format(path, "shard of weights", "it is itself an index of weight files"))
+            Err(error::format(path, "shard of weights", "it is itself an index of weight files"))
         }
     }
 }
@@ -131,8 +131,8 @@ impl Kind {
     fn detect(path: &Path, length: u64) -> Result<Kind> {
         let mut start = Vec::new();
         let mut file =
-            fulmen_durable::open_regular(path).map_err(|e| Error::io("read", path, e))?;
-        file.by_ref().take(9).read_to_end(&mut start).map_err(|e| Error::io("read", path, e))?;
+            fulmen_durable::open_regular(path).map_err(|e| error::io("read", path, e))?;
+        file.by_ref().take(9).read_to_end(&mut start).map_err(|e| error::io("read", path, e))?;
         Ok(match start[..] {
             // The length of the header, which is a JSON object.
             [a, b, c, d, e, f, g, h, b'{']

@@ -9,7 +9,7 @@ use fulmen_durable::messages::size;
 use serde_json::{Value as Json, json};
 
 use super::file::{self, Value};
-use crate::{Error, Result};
+use crate::{Result, error};
 
 /// What an error calls the format.
 const FORMAT: &str = "index of weight files";
@@ -28,10 +28,10 @@ pub(super) fn write(total_size: u64, files: &BTreeMap<String, String>) -> String
 /// The values of all files that an index names. Each file must have the values listed in the index;
 /// other values are read too, so that they are reported.
 pub(super) fn read(path: &Path) -> Result<BTreeMap<String, Value>> {
-    let refuse = |message: String| Error::format(path, FORMAT, message);
+    let refuse = |message: String| error::format(path, FORMAT, message);
     let mut text = Vec::new();
-    let file = fulmen_durable::open_regular(path).map_err(|e| Error::io("read", path, e))?;
-    file.take(MAX_BYTES + 1).read_to_end(&mut text).map_err(|e| Error::io("read", path, e))?;
+    let file = fulmen_durable::open_regular(path).map_err(|e| error::io("read", path, e))?;
+    file.take(MAX_BYTES + 1).read_to_end(&mut text).map_err(|e| error::io("read", path, e))?;
     if text.len() as u64 > MAX_BYTES {
         return Err(refuse(format!("it is larger than {}", size(MAX_BYTES))));
     }

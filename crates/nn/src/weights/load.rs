@@ -8,7 +8,7 @@ use fulmen_tensor::{Literal, TensorType, Variable};
 use super::StateDict;
 use super::report::{Conflict, Conversion, LoadReport, Mismatch, Strictness};
 use crate::module::{each_buffer, each_parameter};
-use crate::{Error, Module, Result};
+use crate::{Module, Result, error};
 
 /// Loads weight files into a model's parameters and buffers of the same names: a safetensors file,
 /// several with an index, a folder that has them, or a PyTorch file ([`StateDict::read`]).
@@ -92,7 +92,7 @@ pub(super) fn load<M: Module + ?Sized>(
     if strictness == Strictness::Strict && !report.is_complete() {
         report.loaded.clear();
         report.converted.clear();
-        return Err(Error::mismatch(values.path(), report));
+        return Err(error::mismatch(values.path(), report));
     }
     // All values are read before the first is set, so a damaged file changes nothing.
     let mut new = Vec::with_capacity(fitting.len());

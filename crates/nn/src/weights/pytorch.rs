@@ -13,7 +13,7 @@ use zip::ZipArchive;
 use zip::result::ZipError;
 
 use super::file::Value;
-use crate::{Error, Result};
+use crate::{Error, Result, error};
 
 /// What an error calls the format.
 const FORMAT: &str = "PyTorch file";
@@ -38,7 +38,7 @@ impl StoredTensor {
     pub(super) fn read(&self) -> Result<Literal> {
         let bytes = self.tensor.read().map_err(|e| failed(&self.path, e))?;
         Literal::from_bytes(self.ty.clone(), &bytes)
-            .map_err(|e| Error::format(&self.path, FORMAT, format!("`{}`: {e}", self.tensor.name)))
+            .map_err(|e| error::format(&self.path, FORMAT, format!("`{}`: {e}", self.tensor.name)))
     }
 }
 
@@ -46,12 +46,12 @@ impl StoredTensor {
 pub(super) fn read(path: &Path) -> Result<BTreeMap<String, Value>> {
     let reader = PytorchReader::new(path).map_err(|error| match error {
         PytorchError::Io(error) => failed(path, error),
-        other => Error::format(path, FORMAT, other.to_string()),
+        other => error::format(path, FORMAT, other.to_string()),
     })?;
     if has_negated_tensors(&read_pickle(path)?) {
         let message = "it has a tensor with PyTorch's negative or conjugate bit, whose stored values have another \
                        sign, such as `z.conj().imag`; save `tensor.resolve_neg().resolve_conj()` instead";
-        return Err(Error::format(path, FORMAT, message));
+        return Err(error::format(path, FORMAT, message));
     }
     let tensors = reader.into_tensors().into_iter();
     Ok(tensors
@@ -121,9 +121,9 @@ fn after_memo(pickle: &[u8]) -> &[u8] {
 fn failed(path: &Path, error: io::Error) -> Error {
     match error.kind() {
         io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => {
-            Error::format(path, FORMAT, error.to_string())
+            error::format(path, FORMAT, error.to_string())
         }
-        _ => Error::io("read", path, error),
+        _ => error::io("read", path, error),
     }
 }
 

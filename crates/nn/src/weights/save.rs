@@ -11,7 +11,7 @@ use fulmen_tensor::{Literal, Runtime, Tensor, TensorType};
 use super::{StateDict, index};
 use crate::library::NN;
 use crate::safetensors::write_each;
-use crate::{Error, Module, Result};
+use crate::{Module, Result, error};
 
 /// Saves a model's parameters and buffers under their names as a safetensors file, which PyTorch
 /// can load. Tied weights are saved once, under the first of their names. Values are transferred
@@ -47,7 +47,7 @@ pub(crate) fn save_values(values: Vec<(String, Tensor)>, path: &Path, named: &Pa
 
 /// The new folder for a model's files. It must not exist before, or must be empty.
 pub(crate) fn new_folder(folder: &Path) -> Result<NewFolder> {
-    let failed = |e: io::Error| Error::io("write", folder, e);
+    let failed = |e: io::Error| error::io("write", folder, e);
     let occupied = match std::fs::read_dir(folder) {
         Ok(mut entries) => entries.next().is_some(),
         Err(e) if e.kind() == io::ErrorKind::NotFound => false,
@@ -142,7 +142,7 @@ impl<'a> Values<'a> {
         let read = move |&i: &usize| {
             let value = values.get(&names[i])?;
             value.ok_or_else(|| {
-                Error::format(values.path(), "file", format!("it has no `{}`", names[i]))
+                error::format(values.path(), "file", format!("it has no `{}`", names[i]))
             })
         };
         Values { types, read: Box::new(move |group| group.iter().map(&read).collect()) }
@@ -155,7 +155,7 @@ impl<'a> Values<'a> {
 
     fn new(values: Vec<(String, Tensor)>) -> Result<Values<'static>> {
         for (name, value) in &values {
-            value.check().map_err(|e| Error::value(name, e))?;
+            value.check().map_err(|e| error::value(name, e))?;
         }
         let types = values.iter().map(|(name, value)| (name.clone(), value.ty().clone())).collect();
         let read = move |group: &[usize]| {
@@ -175,7 +175,7 @@ impl<'a> Values<'a> {
     }
 
     fn save_sharded(&self, folder: &Path, max_shard_bytes: u64) -> Result<()> {
-        let failed = |e: io::Error| Error::io("write", folder, e);
+        let failed = |e: io::Error| error::io("write", folder, e);
         // This guard removes the folder unless the last statement is reached.
         let new = new_folder(folder)?;
         let mut shards: Vec<(u64, Vec<usize>)> = Vec::new();
@@ -191,7 +191,7 @@ impl<'a> Values<'a> {
                 _ => shards.push((size, vec![i])),
             }
         }
-        let failed_in = |file: &str, e: io::Error| Error::io("write", &folder.join(file), e);
+        let failed_in = |file: &str, e: io::Error| error::io("write", &folder.join(file), e);
         let mut files = BTreeMap::new();
         for (i, (_, indices)) in shards.iter().enumerate() {
             let file = format!("model-{:05}-of-{:05}.safetensors", i + 1, shards.len());

@@ -149,13 +149,13 @@ impl StateDict {
             if entry.ty().shape.rank() != 2 {
                 let message =
                     format!("transpose: `{name}` is {}, which does not have two axes", entry.ty());
-                return Err(Error::usage(message, location));
+                return Err(Error::usage_at(message, location));
             }
             entry.transposed = !entry.transposed;
             picked += 1;
         }
         if picked == 0 {
-            return Err(Error::usage(
+            return Err(Error::usage_at(
                 format!("transpose: no name was selected{}", self.some_names()),
                 location,
             ));
@@ -205,7 +205,7 @@ impl StateDict {
             if let Some(other) = from.insert(new.clone(), name) {
                 let message =
                     format!("rename: `{other}` and `{name}` would both get the name `{new}`");
-                return Err(Error::usage(message, location));
+                return Err(Error::usage_at(message, location));
             }
             entries.insert(new, entry.clone());
         }
@@ -221,7 +221,7 @@ impl StateDict {
             self.path.display(),
             self.some_names()
         );
-        Err(Error::usage(message, location))
+        Err(Error::usage_at(message, location))
     }
 
     /// The first few names, for an error message.

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::common::values;
 use fulmen_nn::safetensors::{CHECKSUMS, read, read_metadata, write};
-use fulmen_nn::weights::{StateDict, Strictness, load_weights, save_weights};
+use fulmen_nn::weights::{LoadReport, StateDict, Strictness, load_weights, save_weights};
 use fulmen_nn::{BatchNorm2d, Conv2d, Error, Init, Linear, Module, Parameter};
 use fulmen_tensor::{DType, Literal, Tensor, TensorType};
 
@@ -218,7 +218,7 @@ fn a_strict_load_that_does_not_fit_lists_all_and_changes_nothing() {
     let before: Vec<_> = other.state().iter().map(|(_, v)| values(&v.get())).collect();
     let error = load_weights(&other, &path, Strictness::Strict).unwrap_err();
     assert!(error.is_mismatch());
-    let report = error.report().unwrap();
+    let report = error.detail::<LoadReport>().unwrap();
     assert_eq!(report.missing, ["extra"]);
     assert_eq!(
         report.unexpected,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use prost::Message;
 
 use super::key::{Fact, ProgramKey};
-use crate::error::{Error, Kind, Result};
+use crate::error::{self, Error, Result};
 use crate::hash;
 
 /// Changes with the file format.
@@ -77,7 +77,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<(Header, &[u8])> {
 
 /// The header, without verification.
 pub(super) fn read_header(path: &Path) -> Result<Header> {
-    let unreadable = |error| Error::io(format!("cannot read {}", path.display()), error);
+    let unreadable = |error| error::io(format!("cannot read {}", path.display()), error);
     let mut file = fulmen_durable::open_regular(path).map_err(unreadable)?;
     let size = file.metadata().map_err(unreadable)?.len();
     let mut start = [0; MAGIC.len() + DIGEST + LENGTH];
@@ -95,7 +95,7 @@ pub(super) fn read_header(path: &Path) -> Result<Header> {
 }
 
 fn damaged(why: &str) -> Error {
-    Error::new(Kind::Corrupt, format!("the stored program is damaged: {why}"))
+    error::corrupt(format!("the stored program is damaged: {why}"))
 }
 
 #[cfg(test)]

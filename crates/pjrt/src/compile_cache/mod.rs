@@ -43,7 +43,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::client::Client;
 use crate::envelope;
-use crate::error::{Error, Kind, Result};
+use crate::error::{self, Error, Result};
 use crate::fetch::cache_folder_by;
 use crate::loaded_executable::LoadedExecutable;
 use crate::plugin::Plugin;
@@ -136,7 +136,7 @@ impl CompileCache {
             None => DEFAULT_LIMIT,
             Some(text) => {
                 text.to_str().and_then(|text| text.trim().parse().ok()).ok_or_else(|| {
-                    Error::invalid(format!(
+                    error::invalid(format!(
                         "{LIMIT} is {text:?}; expected a whole number of megabytes, as in 4096"
                     ))
                 })?
@@ -203,15 +203,12 @@ impl CompileCache {
         let bytes = match fulmen_durable::read_regular(&path, MAX_PROGRAM_BYTES) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             read => {
-                read.map_err(|error| Error::io(format!("cannot read {}", path.display()), error))?
+                read.map_err(|error| error::io(format!("cannot read {}", path.display()), error))?
             }
         };
         let loaded = entry::decode(&bytes).and_then(|(header, executable)| {
             if header.key != key.digest() {
-                return Err(Error::new(
-                    Kind::Corrupt,
-                    "the stored program does not match its file name",
-                ));
+                return Err(error::corrupt("the stored program does not match its file name"));
             }
             load(executable)
         });
@@ -224,10 +221,7 @@ impl CompileCache {
             }
             Err(error) => {
                 let _ = fs::remove_file(&path);
-                Err(Error::new(
-                    Kind::Corrupt,
-                    format!("{}: {error}; it has been removed", path.display()),
-                ))
+                Err(error::corrupt(format!("{}: {error}; it has been removed", path.display())))
             }
         }
     }
@@ -265,7 +259,7 @@ impl CompileCache {
         }
         let folder = DirBuilder::new().recursive(true).mode(0o700).create(&self.folder);
         folder.map_err(|error| {
-            Error::io(format!("cannot create the folder {}", self.folder.display()), error)
+            error::io(format!("cannot create the folder {}", self.folder.display()), error)
         })?;
         self.write(&self.path_of(key), &entry)?;
         let identity = self.identity_file(plugin);
@@ -278,7 +272,7 @@ impl CompileCache {
     /// Does not sync the disk: damage from a power cut is detected when the file is read.
     fn write(&self, path: &Path, bytes: &[u8]) -> Result<()> {
         fulmen_durable::write_unsynced(path, Some(bytes.len() as u64), |file| file.write_all(bytes))
-            .map_err(|error| Error::io(format!("cannot write {}", path.display()), error))
+            .map_err(|error| error::io(format!("cannot write {}", path.display()), error))
     }
 
     /// The differences from the most similar stored program with the same name and variant, one per
@@ -323,12 +317,12 @@ impl CompileCache {
         let verify = |file: String| {
             let path = self.folder.join(file);
             let read = fulmen_durable::read_regular(&path, MAX_PROGRAM_BYTES)
-                .map_err(|error| Error::io("cannot read the entry", error));
+                .map_err(|error| error::io("cannot read the entry", error));
             let verified = read.and_then(|bytes| envelope::verify(entry::decode(&bytes)?.1));
             verified
                 .err()
                 .filter(|error| !error.is_not_found())
-                .map(|error| error.during(path.display()))
+                .map(|error| error.context(path.display()))
         };
         Ok(self.files()?.into_iter().filter_map(verify).collect())
     }
@@ -391,7 +385,7 @@ impl CompileCache {
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
             Err(error) => {
-                Err(Error::io(format!("cannot read the folder {}", self.folder.display()), error))
+                Err(error::io(format!("cannot read the folder {}", self.folder.display()), error))
             }
         }
     }
@@ -404,7 +398,7 @@ fn remove(path: &Path) -> Result<u64> {
     match removed {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
         removed => {
-            removed.map_err(|error| Error::io(format!("cannot remove {}", path.display()), error))
+            removed.map_err(|error| error::io(format!("cannot remove {}", path.display()), error))
         }
     }
 }

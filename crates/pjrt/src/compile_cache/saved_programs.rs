@@ -12,7 +12,7 @@ use super::entry::Header;
 use super::key;
 use crate::client::Client;
 use crate::compile_cache::MAX_PROGRAM_BYTES;
-use crate::error::{Error, Kind, Result};
+use crate::error::{self, Result};
 use crate::executable::Executable;
 use crate::hash;
 use crate::loaded_executable::LoadedExecutable;
@@ -92,7 +92,7 @@ impl SavedPrograms {
         let body = self.programs.encode_to_vec();
         let bytes = [&MAGIC[..], &hash::of_bytes(&body), &body].concat();
         fulmen_durable::write(path, Some(bytes.len() as u64), |file| file.write_all(&bytes))
-            .map_err(|error| Error::io(format!("cannot write {}", path.display()), error))
+            .map_err(|error| error::io(format!("cannot write {}", path.display()), error))
     }
 
     /// Reads the programs of a file for a client.
@@ -103,9 +103,8 @@ impl SavedPrograms {
     /// ([corrupt](Error::is_corrupt)).
     pub fn read(path: &Path, client: &Client) -> Result<SavedPrograms> {
         let bytes = fulmen_durable::read_regular(path, MAX_PROGRAM_BYTES)
-            .map_err(|error| Error::io(format!("cannot read {}", path.display()), error))?;
-        let refuse =
-            |why: String| Err(Error::new(Kind::Corrupt, format!("{}: {why}", path.display())));
+            .map_err(|error| error::io(format!("cannot read {}", path.display()), error))?;
+        let refuse = |why: String| Err(error::corrupt(format!("{}: {why}", path.display())));
         let split = bytes.strip_prefix(MAGIC).and_then(|rest| rest.split_at_checked(DIGEST));
         let Some((digest, body)) = split else {
             return refuse(
@@ -167,7 +166,7 @@ impl SavedPrograms {
     ) -> Result<Option<T>> {
         let program = self.programs.all.iter().find(|program| program.header.key == key.digest());
         let loaded = program.map(|program| load(&program.executable)).transpose();
-        loaded.map_err(|error| error.during(self.path.display()))
+        loaded.map_err(|error| error.context(self.path.display()))
     }
 
     /// The differences from the most similar program with the same name and variant, one per line;

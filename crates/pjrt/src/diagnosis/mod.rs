@@ -214,7 +214,7 @@ impl Diagnosis {
         };
         let suffix =
             if is_repeated { String::new() } else { format!("\n  then: {}", indented(&error)) };
-        error.with_message(format!("{self}{suffix}"))
+        error.reworded(format!("{self}{suffix}"))
     }
 
     fn headline(&self) -> String {

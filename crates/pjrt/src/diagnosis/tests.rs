@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
 
 use super::*;
-use crate::error::Kind;
+use crate::error::{self, Error, Fact};
 use crate::plugin::ApiVersion;
 
 /// A machine as a file tree.
@@ -322,10 +322,7 @@ fn a_plugin_that_is_too_old_or_damaged_is_reported() {
 fn an_error_from_opening_is_explained_once() {
     let machine = Machine::new();
     let diagnosis = machine.diagnose(Platform::Tpu);
-    let failed = Error::new(
-        Kind::Plugin(crate::abi::PJRT_Error_Code::NOT_FOUND),
-        "No jellyfish device found",
-    );
+    let failed = error::plugin(crate::abi::PJRT_Error_Code::NOT_FOUND, "No jellyfish device found");
     let error = diagnosis.prepend_to(failed);
     assert!(error.is_not_found() && error.is_from_plugin());
     assert_eq!(error.to_string(), format!("{diagnosis}\n  then: No jellyfish device found"));
@@ -334,18 +331,15 @@ fn an_error_from_opening_is_explained_once() {
     // An error from the search repeats what the diagnosis says about the plugin.
     let plugin = PluginState::Missing("no PJRT plugin for tpu was found".to_owned());
     let diagnosis = Diagnosis { plugin, ..diagnosis };
-    let error =
-        diagnosis.prepend_to(Error::new(Kind::NotFound, "no PJRT plugin for tpu was found"));
+    let error = diagnosis.prepend_to(Error::of(Fact::NotFound, "no PJRT plugin for tpu was found"));
     assert_eq!(error.to_string(), diagnosis.to_string());
     assert_eq!(error.to_string().matches("no PJRT plugin").count(), 1);
 }
 
 #[test]
 fn errors_that_are_not_about_devices_stay_unchanged() {
-    for (kind, platform) in
-        [(Kind::InvalidArgument, Platform::Tpu), (Kind::NotFound, Platform::Cpu)]
-    {
-        assert_eq!(explain(Error::new(kind, "as it was"), platform, None).to_string(), "as it was");
+    for (fact, platform) in [(Fact::Rejected, Platform::Tpu), (Fact::NotFound, Platform::Cpu)] {
+        assert_eq!(explain(Error::of(fact, "as it was"), platform, None).to_string(), "as it was");
     }
 }
 

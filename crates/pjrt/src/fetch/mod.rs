@@ -22,7 +22,7 @@ use std::process::Command;
 #[doc(hidden)]
 pub use self::libtpu_wheel::LibtpuWheel;
 use self::package::{CPU, CUDA, LIBTPU, Package};
-use crate::error::{Error, Kind, Result};
+use crate::error::{self, Error, Fact, Result};
 use crate::hash;
 use crate::locate::{self, Platform};
 
@@ -42,8 +42,8 @@ pub(crate) fn cache_folder_by(variable: &dyn Fn(&str) -> Option<OsString>) -> Re
         .or_else(|| absolute("HOME").map(|home| home.join(".cache")))
         .map(|cache| cache.join("fulmen"))
         .ok_or_else(|| {
-            Error::new(
-                Kind::NotFound,
+            Error::of(
+                Fact::NotFound,
                 "there is no cache folder: neither XDG_CACHE_HOME nor HOME is an absolute path; set one of them, or set \
                  FULMEN_PJRT_PLUGIN to a plugin's path",
             )
@@ -64,8 +64,8 @@ pub fn cpu_plugin() -> Result<PathBuf> {
 
 /// The error on systems without a published CPU plugin.
 fn unpublished(os: &str, arch: &str) -> Error {
-    Error::new(
-        Kind::Unsupported,
+    Error::of(
+        Fact::Unsupported,
         format!(
             "no XLA CPU plugin is published for {os} on {arch}, only for Linux on x86-64 and 64-bit ARM; run in a Linux \
              container (Fulmen's repository has one in .devcontainer), or build a plugin from XLA and set \
@@ -83,8 +83,8 @@ fn unpublished(os: &str, arch: &str) -> Error {
 /// finds it afterwards.
 pub fn libtpu() -> Result<PathBuf> {
     let Some(package) = LIBTPU else {
-        return Err(Error::new(
-            Kind::Unsupported,
+        return Err(Error::of(
+            Fact::Unsupported,
             format!("Google publishes libtpu for x86_64 only, not for {}", env::consts::ARCH),
         ));
     };
@@ -113,8 +113,8 @@ pub fn libtpu_version() -> Option<&'static str> {
 pub fn cuda_plugin(version: u32) -> Result<PathBuf> {
     let name = format!("jax-cuda{version}-pjrt");
     let package = CUDA.iter().find(|package| package.name == name).ok_or_else(|| {
-        Error::new(
-            Kind::Unsupported,
+        Error::of(
+            Fact::Unsupported,
             format!(
                 "there is no plugin for CUDA {version} on {}, only for CUDA 12 and 13 on x86-64",
                 env::consts::ARCH
@@ -192,8 +192,8 @@ impl<'a> Fetcher<'a> {
         }
         if self.offline {
             let description = self.package.description;
-            return Err(Error::new(
-                Kind::Fetch,
+            return Err(Error::of(
+                Fact::Fetch,
                 format!(
                     "{description} is missing, and {OFFLINE_VARIABLE} forbids fetching it; {}",
                     self.manual_steps()
@@ -215,7 +215,7 @@ impl<'a> Fetcher<'a> {
             "{description} in the cache folder is damaged: the SHA-256 of {} is {actual}, expected {member_sha256}",
             target.display()
         );
-        let refuse = |next: String| Error::new(Kind::Corrupt, format!("{damaged}; {next}"));
+        let refuse = |next: String| error::corrupt(format!("{damaged}; {next}"));
         if let Some(how) = self.package.on_request {
             return Err(refuse(format!("delete the file and fetch it again: {how}")));
         }
@@ -227,7 +227,7 @@ impl<'a> Fetcher<'a> {
         }
         eprintln!("{}", capital(&damaged));
         self.fetch_unless(|| Ok(hash::of_file(&target)? == member_sha256))
-            .map_err(|error| error.during(damaged))?;
+            .map_err(|error| error.context(damaged))?;
         Ok(true)
     }
 
@@ -239,7 +239,7 @@ impl<'a> Fetcher<'a> {
         let folder = self.folder();
         let cannot = |what: &str| format!("cannot {what} in the cache folder {}", folder.display());
         fs::create_dir_all(&folder).map_err(|error| {
-            Error::io(
+            error::io(
                 format!(
                     "cannot create the cache folder {} (set XDG_CACHE_HOME to another folder)",
                     folder.display()
@@ -248,7 +248,7 @@ impl<'a> Fetcher<'a> {
             )
         })?;
         let _lock =
-            lock(&folder.join(".lock")).map_err(|error| Error::io(cannot("take a lock"), error))?;
+            lock(&folder.join(".lock")).map_err(|error| error::io(cannot("take a lock"), error))?;
         if is_present()? {
             return Ok(());
         }
@@ -258,11 +258,11 @@ impl<'a> Fetcher<'a> {
             folder.display()
         );
         let scratch = ScratchFolder::new(&folder)
-            .map_err(|error| Error::io(cannot("create a folder"), error))?;
+            .map_err(|error| error::io(cannot("create a folder"), error))?;
         self.download(&scratch.0)?;
         let wheel = self.verified_wheel(&scratch.0)?;
         let parent = target.parent().unwrap_or(&folder);
-        fs::create_dir_all(parent).map_err(|error| Error::io(cannot("create a folder"), error))?;
+        fs::create_dir_all(parent).map_err(|error| error::io(cannot("create a folder"), error))?;
         wheel::unpack(&wheel, self.package.member, &target).inspect_err(|_| {
             // This removes it only if it is empty.
             let _ = fs::remove_dir(parent);
@@ -286,8 +286,8 @@ impl<'a> Fetcher<'a> {
     fn download(&self, into: &Path) -> Result<()> {
         let Package { name, version, .. } = self.package;
         let failed = |why: String| {
-            Error::new(
-                Kind::Fetch,
+            Error::of(
+                Fact::Fetch,
                 format!(
                     "could not fetch {name} {version}: {why}. Nothing was left behind. {}",
                     capital(&self.manual_steps())
@@ -343,14 +343,14 @@ impl<'a> Fetcher<'a> {
     fn verified_wheel(&self, folder: &Path) -> Result<PathBuf> {
         let Package { name, version, sha256, .. } = self.package;
         let entries = fs::read_dir(folder)
-            .map_err(|error| Error::io("cannot look for the download", error))?;
+            .map_err(|error| error::io("cannot look for the download", error))?;
         let wheel = entries
             .flatten()
             .map(|entry| entry.path())
             .find(|path| path.extension().is_some_and(|e| e == "whl"));
         let Some(wheel) = wheel else {
-            return Err(Error::new(
-                Kind::Fetch,
+            return Err(Error::of(
+                Fact::Fetch,
                 format!(
                     "pip reported success but left no wheel of {name} {version}. {}",
                     capital(&self.manual_steps())
@@ -359,8 +359,8 @@ impl<'a> Fetcher<'a> {
         };
         let actual = hash::of_file(&wheel)?;
         if actual != sha256 {
-            return Err(Error::new(
-                Kind::Fetch,
+            return Err(Error::of(
+                Fact::Fetch,
                 format!(
                     "the download of {name} {version} was cut off, or is not the published file: its SHA-256 is \
                      {actual}, expected {sha256}. Nothing was left behind. Try again; if it happens again, check which \

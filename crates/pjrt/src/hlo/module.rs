@@ -10,7 +10,7 @@ use super::collective::BetweenSlices;
 use super::matrix::Product;
 use super::proto;
 use super::shape::Shape;
-use crate::error::{Error, Result};
+use crate::error::{self, Result};
 
 /// A compiled program, instruction by instruction. Created by
 /// [`Executable::hlo`](crate::Executable::hlo).
@@ -94,10 +94,10 @@ impl Module {
     pub(crate) fn decode(bytes: &[u8], num_devices: usize) -> Result<Module> {
         let module = proto::ModuleWithConfig::decode(bytes)
             .map_err(|error| {
-                Error::broken(format!("the plugin's optimized program cannot be read: {error}"))
+                error::broken(format!("the plugin's optimized program cannot be read: {error}"))
             })?
             .hlo_module
-            .ok_or_else(|| Error::broken("the plugin's optimized program is empty"))?;
+            .ok_or_else(|| error::broken("the plugin's optimized program is empty"))?;
         Self::read(&module, num_devices)
     }
 
@@ -109,7 +109,7 @@ impl Module {
     /// The bytes are not such a message, or the module is inconsistent.
     pub fn from_proto(bytes: &[u8], num_devices: usize) -> Result<Module> {
         let module = proto::Module::decode(bytes).map_err(|error| {
-            Error::broken(format!("these bytes are not an HLO module: {error}"))
+            error::broken(format!("these bytes are not an HLO module: {error}"))
         })?;
         Self::read(&module, num_devices)
     }
@@ -124,7 +124,7 @@ impl Module {
             indices.insert(computation.id, computations.len() - 1);
         }
         let entry = *indices.get(&module.entry_computation_id).ok_or_else(|| {
-            Error::broken(format!(
+            error::broken(format!(
                 "the compiled program {:?} has no entry computation",
                 module.name
             ))
@@ -171,7 +171,7 @@ impl Computation {
         for instruction in &computation.instructions {
             let missing = |kind: &str, id: i64| {
                 let user = &instruction.name;
-                Error::broken(format!(
+                error::broken(format!(
                     "in the compiled program, {user} of {name} names {kind} {id}, which does not exist"
                 ))
             };
@@ -195,7 +195,7 @@ impl Computation {
             indices.insert(instruction.id, instructions.len() - 1);
         }
         let root = *indices.get(&computation.root_id).ok_or_else(|| {
-            Error::broken(format!("the computation {name} of the compiled program has no result"))
+            error::broken(format!("the computation {name} of the compiled program has no result"))
         })?;
         Ok(Self { name: name.clone(), instructions, root })
     }

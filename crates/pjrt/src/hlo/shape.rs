@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::proto;
 use crate::element_type::{ArrayType, ElementType};
-use crate::error::{Error, Result};
+use crate::error::{self, Result};
 
 /// The type of an instruction's result.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -109,7 +109,7 @@ impl Array {
         let sizes = |list: &[i64], what: &str| {
             let sizes = list.iter().map(|&n| usize::try_from(n)).collect::<Result<Vec<_>, _>>();
             sizes.map_err(|_| {
-                Error::broken(format!("the compiled program has an array of {what} {list:?}"))
+                error::broken(format!("the compiled program has an array of {what} {list:?}"))
             })
         };
         let dims = sizes(&shape.dimensions, "dimensions")?;

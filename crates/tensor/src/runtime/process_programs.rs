@@ -146,7 +146,7 @@ impl Runtime {
     ) -> Result<(Arc<LoadedExecutable>, Option<Duration>)> {
         let failed = |error: KeyValueError| {
             let doing = format!("agreeing on `{}` with the other processes", function.name());
-            Error::runtime(doing, error.into())
+            Error::runtime(doing, Error::from(error))
         };
         let turn = peers.store.next_turn().map_err(failed)?;
         let turn = Turn { peers, key: format!("programs/{turn}") };
