@@ -32,6 +32,7 @@ const FOLDER_FILES: [&str; 7] = [
 pub(super) enum Value {
     /// A value of a safetensors file, by its name.
     Safetensors(Arc<Reader>, String, TensorType),
+    #[cfg(feature = "pytorch")]
     Stored(pytorch::StoredTensor),
     /// A tensor of a checkpoint, by its name.
     Saved(Arc<Checkpoint>, String, TensorType),
@@ -41,6 +42,7 @@ impl Value {
     pub(super) fn ty(&self) -> &TensorType {
         match self {
             Value::Safetensors(_, _, ty) => ty,
+            #[cfg(feature = "pytorch")]
             Value::Stored(stored) => stored.ty(),
             Value::Saved(_, _, ty) => ty,
         }
@@ -49,6 +51,7 @@ impl Value {
     pub(super) fn read(&self) -> Result<Arc<Literal>> {
         match self {
             Value::Safetensors(file, name, ty) => file.value(name, ty).map(Arc::new),
+            #[cfg(feature = "pytorch")]
             Value::Stored(stored) => stored.read().map(Arc::new),
             Value::Saved(checkpoint, name, ty) => {
                 let whole: Vec<u64> = ty.shape.dims().iter().map(|&size| size as u64).collect();

@@ -9,6 +9,7 @@
 mod file;
 mod index;
 mod load;
+#[cfg_attr(not(feature = "pytorch"), path = "no_pytorch.rs")]
 mod pytorch;
 mod report;
 mod save;
