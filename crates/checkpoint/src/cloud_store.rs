@@ -6,6 +6,7 @@ use std::io::{self, Write};
 
 use fulmen_files::{Location, ObjectWriter};
 
+use crate::Error;
 use crate::store::{Entry, NewObject, Store};
 
 /// The objects below a prefix in a bucket, such as `gs://bucket/run` or `s3://bucket/run`.
@@ -94,7 +95,7 @@ impl NewObject for CloudObject {
 }
 
 /// The error without the location, which the caller adds.
-fn explain(location: &Location, error: &fulmen_data::Error) -> io::Error {
+fn explain(location: &Location, error: &Error) -> io::Error {
     let message = error.to_string();
     let text = message.strip_prefix(&format!("{location}: ")).unwrap_or(&message).to_owned();
     let kind = if error.is_not_found() { io::ErrorKind::NotFound } else { io::ErrorKind::Other };

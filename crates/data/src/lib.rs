@@ -39,9 +39,7 @@
 //!
 //! Out of scope: other file formats, models and training loops.
 
-mod checksum;
 mod dataset;
-mod error;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
@@ -51,20 +49,21 @@ mod left_out;
 mod loader;
 mod offsets;
 mod panics;
-mod parallel;
-mod read;
 mod sampler;
 mod stream;
 mod vision;
 
 pub use dataset::{
-    ConcatDataset, Dataset, FakeDataset, Field, Fingerprint, Fold, MapSource, Sample, SampleRng,
-    Source, SourceDataset, Stage, Subset, TensorDataset, TensorDatasetBuilder, group_k_fold,
-    group_split, k_fold, random_split, stratified_k_fold, stratified_split,
+    ConcatDataset, Dataset, FakeDataset, Field, Fold, MapSource, Sample, SampleRng, Source,
+    SourceDataset, Stage, Subset, TensorDataset, TensorDatasetBuilder, group_k_fold, group_split,
+    k_fold, random_split, stratified_k_fold, stratified_split,
 };
-pub use error::{Error, Result};
 #[doc(hidden)]
 pub use fulmen_error::shorten;
+#[doc(inline)]
+pub use fulmen_error::{Error, Result};
+#[doc(inline)]
+pub use fulmen_files::Fingerprint;
 pub use fulmen_tensor::{DType, Element};
 pub use loader::{
     BadSample, BadSamples, Buckets, DataLoader, DataLoaderBuilder, DeviceBatch, DeviceBatches,

@@ -1,5 +1,6 @@
 //! The constructors that several crates use. A crate has its own in its `error.rs`.
 
+use std::any::Any;
 use std::error::Error as StdError;
 use std::io;
 use std::panic::Location;
@@ -146,4 +147,17 @@ impl From<io::Error> for Error {
     fn from(source: io::Error) -> Error {
         Error::new(source)
     }
+}
+
+/// The error for a panic in foreign code, with its message if it has one.
+#[doc(hidden)]
+pub fn panicked(doing: &str, payload: Box<dyn Any + Send>) -> Error {
+    let message = payload
+        .downcast_ref::<&str>()
+        .map(|text| (*text).to_owned())
+        .or_else(|| payload.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "(no message)".to_owned());
+    // The payload is leaked: if its own drop panicked, the thread that catches it would end.
+    std::mem::forget(payload);
+    Error::panic(format!("{doing}: {message}"))
 }

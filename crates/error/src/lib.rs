@@ -21,6 +21,8 @@ mod fault;
 mod predicates;
 mod shorten;
 
+#[doc(hidden)]
+pub use constructors::panicked;
 pub use error::Error;
 #[doc(hidden)]
 pub use fact::Fact;

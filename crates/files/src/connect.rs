@@ -20,7 +20,7 @@ use tokio::runtime::{Builder, Runtime};
 use super::StoreOptions;
 use super::object_path::{ObjectPath, Scheme};
 use super::retry::RetryState;
-use fulmen_data::{Error, Result};
+use crate::{Error, Result};
 
 /// A connection without any data for this long is closed, and the request is repeated.
 pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(30);

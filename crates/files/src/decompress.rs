@@ -7,8 +7,8 @@ use std::io::{self, BufReader, Cursor, Read};
 use flate2::read::MultiGzDecoder;
 
 use super::Location;
-use fulmen_data::internal::fill;
-use fulmen_data::{Error, Result};
+use crate::fill;
+use crate::{Error, Result};
 
 /// Opens a file, and decompresses it if its content starts like gzip, regardless of its name.
 pub fn open_unpacked(location: &Location) -> Result<Box<dyn Read + Send>> {

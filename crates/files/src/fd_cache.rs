@@ -6,7 +6,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use fulmen_data::{Error, Result};
+use crate::{Error, Result};
 
 /// How many files of a collection stay open after the first read. A process may often open only
 /// 1,024 files.

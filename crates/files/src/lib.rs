@@ -1,11 +1,18 @@
-//! Files and folders, on a local disk and in object stores (`gs://`, `s3://`).
+//! Files and folders, on a local disk and in object stores (`gs://`, `s3://`). Also here is what the
+//! crates that read files share: a [`Fingerprint`] of what samples depend on, and reading with several
+//! threads.
 //!
 //! Out of scope: the content of the files.
+
+mod checksum;
 
 #[cfg(feature = "cloud")]
 mod connect;
 mod decompress;
 mod fd_cache;
+mod fingerprint;
+#[allow(missing_docs, reason = "hidden: it is shared with the crates that read formats")]
+mod key_parts;
 mod local;
 mod location;
 mod lock;
@@ -13,8 +20,10 @@ mod lock;
 mod no_cloud;
 mod object_path;
 mod options;
+mod parallel;
 mod parsed_location;
 mod pattern;
+mod read;
 #[cfg(feature = "cloud")]
 mod read_ahead;
 #[cfg(feature = "cloud")]
@@ -29,9 +38,16 @@ mod upload;
 pub use upload::ObjectWriter;
 
 #[doc(hidden)]
+pub use checksum::{checksum, hex};
+#[doc(hidden)]
 pub use decompress::{explain, gunzip, open_unpacked};
 #[doc(hidden)]
 pub use fd_cache::CachedFile;
+pub use fingerprint::Fingerprint;
+#[doc(inline)]
+pub use fulmen_error::{Error, Result};
+#[doc(hidden)]
+pub use key_parts::{KeyPart, KeyParts, differences};
 #[doc(hidden)]
 pub use local::{keep, persist_noclobber, remove_leftovers, temporary_file, write_whole, zeros};
 pub use location::Location;
@@ -42,6 +58,10 @@ pub use lock::{LOCK, Lock, lock_soon};
 #[cfg(not(feature = "cloud"))]
 use no_cloud as remote;
 pub use options::StoreOptions;
+#[doc(hidden)]
+pub use parallel::{cores, in_parallel};
+#[doc(hidden)]
+pub use read::fill;
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

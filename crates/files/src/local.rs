@@ -12,7 +12,7 @@ use fulmen_durable::NewFile;
 use walkdir::{DirEntry, WalkDir};
 
 use super::pattern::{Wildcards, has_wildcard};
-use fulmen_data::{Error, Result};
+use crate::{Error, Result};
 
 /// How much to copy between two progress reports.
 const COPY_BUFFER_BYTES: usize = 1 << 20;

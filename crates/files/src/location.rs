@@ -14,8 +14,8 @@ use super::object_path::ObjectPath;
 use super::parsed_location::{ParsedLocation, parse};
 use super::pattern::{self, Wildcards};
 use super::{StoreOptions, local, remote};
-use fulmen_data::internal::in_parallel;
-use fulmen_data::{Error, Fingerprint, Result};
+use crate::in_parallel;
+use crate::{Error, Fingerprint, Result};
 
 /// How much to read from the disk at a time.
 const BUFFER: usize = 256 << 10;
@@ -115,7 +115,7 @@ impl Location {
     /// let folder = Location::from("data");
     /// assert_eq!(folder.join_inside("en/*.parquet")?.to_string(), "data/en/*.parquet");
     /// assert!(folder.join_inside("../**/*.parquet").is_err());
-    /// # Ok::<(), fulmen_data::Error>(())
+    /// # Ok::<(), fulmen_files::Error>(())
     /// ```
     pub fn join_inside(&self, name: &str) -> Result<Location> {
         let refused = |reason: String| Error::usage(format!("{self}: `{name}`: {reason}"));

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use fs4::{FileExt, TryLockError};
 
-use fulmen_data::{Error, Result};
+use crate::{Error, Result};
 
 /// The name of the lock file in a cache's folder. The file stays after the writer has finished.
 pub const LOCK: &str = "cache.lock";

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use super::StoreOptions;
 use super::object_path::ObjectPath;
-use fulmen_data::{Error, Result};
+use crate::{Error, Result};
 
 fn unsupported<T>(object: &ObjectPath) -> Result<T> {
     Err(Error::usage(format!(

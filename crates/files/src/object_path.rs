@@ -7,7 +7,7 @@ use std::fmt;
 use std::{io, path::Path};
 
 #[cfg(feature = "cloud")]
-use fulmen_data::Error;
+use crate::Error;
 
 /// The kind of a store. The files of a web server are treated as a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -6,7 +6,7 @@ use std::fmt;
 use std::time::Duration;
 
 #[cfg(feature = "cloud")]
-use fulmen_data::{Error, Result};
+use crate::{Error, Result};
 
 /// The environment variable with the time without progress, in seconds, after which a request
 /// fails.
@@ -83,7 +83,7 @@ impl StoreOptions {
     ///
     /// ```
     /// fulmen_files::StoreOptions::check_variables()?;
-    /// # Ok::<(), fulmen_data::Error>(())
+    /// # Ok::<(), fulmen_files::Error>(())
     /// ```
     ///
     /// # Errors

@@ -12,7 +12,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::StoreOptions;
 use super::connect::{panicked, runtime, wait};
 use super::remote::Object;
-use fulmen_data::{Error, Result};
+use crate::{Error, Result};
 
 /// A reader that returns parts in order while the next ones are fetched.
 pub(super) struct ReadAhead {

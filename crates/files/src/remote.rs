@@ -15,7 +15,7 @@ use super::object_path::ObjectPath;
 use super::read_ahead::ReadAhead;
 use super::retry::RetryState;
 pub(super) use super::upload::{ObjectWriter, upload};
-use fulmen_data::{Error, Result};
+use crate::{Error, Result};
 
 /// The size of an object, and what identifies its version.
 fn head(object: &ObjectPath, options: &StoreOptions) -> Result<(Connection, ObjectMeta)> {

@@ -23,7 +23,7 @@ use object_store::Error as StoreError;
 use object_store::client::{HttpError, HttpErrorKind};
 
 use super::object_path::ObjectPath;
-use fulmen_data::Error;
+use crate::Error;
 
 /// The wait before a retry of [`RetryState`].
 const PAUSE: Duration = Duration::from_millis(100);

@@ -18,7 +18,7 @@ use object_store::{
 use super::connect::{Connection, IDLE_TIMEOUT, connect_for, wait};
 use super::object_path::ObjectPath;
 use super::{StoreOptions, local};
-use fulmen_data::{Error, Result};
+use crate::{Error, Result};
 
 /// Limits of stores: the minimum size of a part, except the last, and the maximum number of parts.
 const MIN_PART_BYTES: u64 = 5 << 20;

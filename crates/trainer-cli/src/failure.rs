@@ -40,7 +40,7 @@ impl Failure {
                 Some(error) if error.is_peer_silent() => {
                     ExitCode::from(Signal::Terminate.exit_code())
                 }
-                error => match error.and_then(TrainerError::signal) {
+                error => match error.and_then(TrainerError::signal).and_then(Signal::from_number) {
                     Some(signal) => ExitCode::from(signal.exit_code()),
                     None => ExitCode::FAILURE,
                 },
@@ -122,7 +122,7 @@ mod tests {
         let outer = Outer(std::io::Error::other("disk on fire"));
         assert_eq!(text(&outer), "error: the labels cannot be read\n  because: disk on fire");
         let missing = || std::io::Error::from(std::io::ErrorKind::NotFound);
-        let whole = TrainerError::from(fulmen_data::Error::new(missing()));
+        let whole = TrainerError::new(missing());
         assert_eq!(text(&whole), format!("error: {whole}"));
     }
 }

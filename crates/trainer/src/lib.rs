@@ -97,9 +97,10 @@ pub use callbacks::train_start::TrainStart;
 pub use checkpoint::load_hyperparameters;
 pub use checkpoint::named_checkpoint::load_arguments;
 pub use checkpoint::weights::Weights;
-pub use error::{Error, Result};
 pub use evaluation::predicted_batches::PredictedBatches;
 pub use evaluation::prediction_writer::PredictionWriter;
+#[doc(inline)]
+pub use fulmen_error::{Error, Result};
 pub use fulmen_loggers::{Histogram, Images, LogPoint, Media, Sink};
 pub use fulmen_nn::ModelSummary;
 pub use fulmen_signals::Signal;

@@ -22,24 +22,24 @@ pub(crate) fn when_compiling(
     error: fulmen_tensor::Error,
 ) -> Error {
     if !error.is_out_of_memory() {
-        return error.into();
+        return error;
     }
-    let Ok(step) = Step::new(function, mesh) else { return error.into() };
+    let Ok(step) = Step::new(function, mesh) else { return error };
     let step = Step { is_internal, parameter_of: names::parameter_of, ..step };
     let mut list = format!("; the largest tensors of the {program}, by their size on one device:");
     for tensor in largest_tensors(&step, MAX_TENSORS) {
         let _ = write!(list, "\n  {tensor}");
     }
-    Error::from(error).with_note(&list)
+    error.note(&list)
 }
 
 /// The error of running a step. If there was no memory, the error lists the largest arrays of the
 /// compiled program.
 pub(crate) fn when_running(compiled: &Compiled, error: fulmen_tensor::Error) -> Error {
     if !error.is_out_of_memory() {
-        return error.into();
+        return error;
     }
-    let Ok(module) = compiled.executable().hlo() else { return error.into() };
+    let Ok(module) = compiled.executable().hlo() else { return error };
     let mut list = String::from("; the largest arrays of the step on one device:");
     for array in module.largest_arrays(MAX_TENSORS) {
         let _ = write!(list, "\n  {:>10}  {}", memory(array.bytes), array.ty);
@@ -47,7 +47,7 @@ pub(crate) fn when_running(compiled: &Compiled, error: fulmen_tensor::Error) -> 
             let _ = write!(list, "  at {source}");
         }
     }
-    Error::from(error).with_note(&list)
+    error.note(&list)
 }
 
 #[cfg(test)]
@@ -102,6 +102,6 @@ mod tests {
         let mistake = || layers().0.donate(0, 9).err().unwrap();
         let error =
             when_compiling("step", &function, &Mesh::new([("data", 1)]).unwrap(), mistake());
-        assert_eq!(error.to_string(), Error::from(mistake()).to_string());
+        assert_eq!(error.to_string(), mistake().to_string());
     }
 }

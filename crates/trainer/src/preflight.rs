@@ -5,6 +5,7 @@
 //! estimate reads memory, FLOPs, bytes and the compiled program. Times come from a roofline over
 //! published peaks. Nothing runs or is measured, and the model's values are never computed.
 
+use crate::error;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -72,7 +73,7 @@ fn estimate<M: TrainingModule>(
 /// The mesh of a Trainer without a mesh of its own on this slice.
 fn default_mesh(slice: &Slice) -> Result<Mesh> {
     let slices = slice.num_slices();
-    Ok(Mesh::of_slices(slices, slice.num_devices() / slices)?)
+    Mesh::of_slices(slices, slice.num_devices() / slices)
 }
 
 /// Measures a loader on this machine for about this time, without training and without a device, for
@@ -157,7 +158,7 @@ impl TrainerBuilder {
     ) -> Result<String> {
         let mesh = mesh_of(self.mesh.as_ref(), &Mesh::of_slices(1, devices)?)?;
         let traced = TracedStep::new(&self.choices(self.options()?)?, mesh, module, train)?;
-        Ok(traced.function()?.stablehlo_for(&traced.config.mesh)?)
+        traced.function()?.stablehlo_for(&traced.config.mesh)
     }
 
     /// Compiles all programs of a fit and writes them to a file: starting values, training step,
@@ -232,7 +233,7 @@ impl TrainerBuilder {
             .chain([&start])
             .chain(averages.iter().map(|(function, _)| function))
             .chain(&copy);
-        Ok(fulmen_preflight::save(&topology, &mesh, functions, file)?)
+        fulmen_preflight::save(&topology, &mesh, functions, file)
     }
 }
 
@@ -305,7 +306,7 @@ impl TracedStep {
             .largest()
             .functions()
             .first()
-            .ok_or_else(|| crate::Error::data("no step was recorded"))
+            .ok_or_else(|| error::data("no step was recorded"))
     }
 
     /// The step to estimate.

@@ -5,9 +5,6 @@
 
 mod fake;
 mod field;
-mod fingerprint;
-#[allow(missing_docs, reason = "hidden: it is shared with the crates that read formats")]
-pub(crate) mod key_parts;
 pub(crate) mod random;
 pub(crate) mod sample;
 mod source;
@@ -18,11 +15,10 @@ mod tensor_dataset;
 
 use std::sync::Arc;
 
-use crate::{Error, Result};
+use crate::{Error, Fingerprint, Result};
 
 pub use fake::FakeDataset;
 pub use field::Field;
-pub use fingerprint::Fingerprint;
 pub use random::SampleRng;
 pub use sample::Sample;
 pub use source::{MapSource, Source, SourceDataset};

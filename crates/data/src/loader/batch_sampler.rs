@@ -7,11 +7,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use fulmen_error::panicked;
+
 use super::{
     inner::BatchId, inner::Inner, source::BatchTask, source::EpochBatches, source::EpochRequest,
     stats::Stopwatch,
 };
-use crate::error::panicked;
 use crate::{Error, Result};
 
 /// The batches that are still to be read.

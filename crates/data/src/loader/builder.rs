@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use super::of_loader;
 use super::{
     buckets::Buckets, config::BatchSize, config::Config, data_loader::DataLoader,
     index_batches::IndexBatches, inner::Inner, on_error::OnError, source::BatchSource,
@@ -217,6 +218,10 @@ impl DataLoaderBuilder {
 
     /// Builds the loader for one device and process, or reports what is wrong with the options.
     pub fn build(self) -> Result<DataLoader> {
+        self.checked().map_err(of_loader)
+    }
+
+    fn checked(self) -> Result<DataLoader> {
         let batch_size = match (self.batch_size, self.per_device_batch_size) {
             (Some(global), Some(per_device)) => {
                 return Err(Error::usage(format!(

@@ -9,14 +9,15 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use fulmen_durable::messages::quantity;
+use fulmen_files::cores;
 use fulmen_tensor::{Runtime, Sharding};
 
+use super::of_loader;
 use super::{
     buckets::Buckets, builder::DataLoaderBuilder, config::Config, config::Setup,
     device::DeviceBatches, host_batches::HostBatches, inner::Inner, on_error::BadSamples,
     on_error::OnError, replicas::Replicas, report::LoaderReport,
 };
-use crate::parallel::cores;
 use crate::{Dataset, Field, IterableDataset, Result};
 
 /// Reads a dataset in batches of one size, epoch after epoch.
@@ -125,7 +126,7 @@ impl DataLoader {
         if replicas == self.replicas() {
             return Ok(self.clone());
         }
-        self.inner.distributed(replicas).map(DataLoader::new)
+        self.inner.distributed(replicas).map(DataLoader::new).map_err(of_loader)
     }
 
     /// Returns this loader with epochs that end after their first `batches` batches (at least one),
@@ -143,7 +144,7 @@ impl DataLoader {
     /// # Errors
     /// Those of [`distributed`](DataLoader::distributed).
     pub fn limited(&self, batches: usize) -> Result<DataLoader> {
-        self.inner.limited(batches).map(DataLoader::new)
+        self.inner.limited(batches).map(DataLoader::new).map_err(of_loader)
     }
 
     /// Whether an epoch never ends ([`endless`](DataLoaderBuilder::endless)).
@@ -303,7 +304,7 @@ impl DataLoader {
         if config.on_error != OnError::Fail || !config.ordered || self.is_endless() {
             return Ok(None);
         }
-        self.inner.source.origins(shard)
+        self.inner.source.origins(shard).map_err(of_loader)
     }
 
     /// The first NaN or infinity in the first batch of epoch 0, if that batch was read and has one:
@@ -422,7 +423,7 @@ impl DataLoader {
 
     /// The same loader with a separate report.
     pub(crate) fn with_own_report(&self) -> Result<DataLoader> {
-        self.inner.with_own_stats().map(DataLoader::new)
+        self.inner.with_own_stats().map(DataLoader::new).map_err(of_loader)
     }
 
     fn config(&self) -> &Config {

@@ -9,11 +9,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::Instant;
 
+use fulmen_error::panicked;
 use fulmen_tensor::timeline::numbered;
 use fulmen_tensor::{DType, DeviceArray, Runtime, Sharding, TensorType};
 
+use super::of_loader;
 use super::{batch::HostBatch, host_batches::HostBatches, stats::ConsumerTimer, stats::Stats};
-use crate::error::panicked;
 use crate::{Error, Result};
 
 /// A batch in the memory of a runtime's devices.
@@ -42,6 +43,10 @@ impl HostBatch {
     /// The sharding splits an axis other than the first; it does not fit the batch size or the
     /// mesh; or it gives a device of this process rows that another process has read.
     pub fn to_devices(&self, runtime: &Runtime, sharding: &Sharding) -> Result<DeviceBatch> {
+        self.moved(runtime, sharding).map_err(of_loader)
+    }
+
+    fn moved(&self, runtime: &Runtime, sharding: &Sharding) -> Result<DeviceBatch> {
         if sharding.axes().len() > 1 {
             return Err(Error::usage(format!(
                 "the sharding {sharding} splits more than the rows of a batch; use one that splits only its first axis"
@@ -252,7 +257,7 @@ impl Iterator for DeviceBatches {
 
     fn next(&mut self) -> Option<Result<DeviceBatch>> {
         if let Some(error) = self.failed.take() {
-            return Some(Err(error));
+            return Some(Err(of_loader(error)));
         }
         let batches = self.batches.as_ref()?;
         if self.delivered == 1 {
@@ -273,13 +278,13 @@ impl Iterator for DeviceBatches {
         };
         if let Ok(batch) = batch {
             self.ready.fetch_sub(1, Ordering::Relaxed);
-            return Some(batch);
+            return Some(batch.map_err(of_loader));
         }
         // The thread has ended, either after the last batch or in a panic. A panic must not look
         // like the end of the batches.
         self.batches = None;
         let payload = self.thread.take()?.join().err()?;
-        Some(Err(panicked("the transfer thread panicked", payload)))
+        Some(Err(of_loader(panicked("the transfer thread panicked", payload))))
     }
 }
 

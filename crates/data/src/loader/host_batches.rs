@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use super::of_loader;
 use super::{
     batch::HostBatch, batch_sampler::BatchSampler, inner::Inner, stats::ConsumerTimer,
     workers::Workers,
@@ -87,12 +88,13 @@ impl Iterator for HostBatches {
 
     fn next(&mut self) -> Option<Result<HostBatch>> {
         let HostBatches { reader, timer, inner, stop } = self;
-        match timer {
+        let batch = match timer {
             Some(timer) => timer.take(
                 || reader.next(inner, stop),
                 |batch| batch.as_ref()?.as_ref().ok().map(HostBatch::index),
             ),
             None => reader.next(inner, stop),
-        }
+        };
+        batch.map(|batch| batch.map_err(of_loader))
     }
 }

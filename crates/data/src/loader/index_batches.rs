@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use fulmen_durable::messages::quantity;
+use fulmen_error::panicked;
 
 use super::{
     batch::HostBatch, buckets::Buckets, buckets::Span, collate::BatchBuffer, collate::Collator,
@@ -17,7 +18,6 @@ use super::{
     stats::Stats,
 };
 use crate::dataset::random::below;
-use crate::error::panicked;
 use crate::{Dataset, Error, Field, RandomSampler, Result, Sampler, SequentialSampler};
 
 /// How many samples are tried as the replacement of a bad one.

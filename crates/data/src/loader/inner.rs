@@ -7,6 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use fulmen_error::panicked;
 use fulmen_tensor::timeline::numbered;
 
 use super::{
@@ -14,7 +15,6 @@ use super::{
     config::Setup, layout::Layout, pool::Pool, replicas::Replicas, replicas::ShardSpec,
     source::BatchSource, source::BatchTask, stats::Stats, stats::Stopwatch,
 };
-use crate::error::panicked;
 use crate::{Error, Field, Result};
 
 pub(crate) struct Inner {

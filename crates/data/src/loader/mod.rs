@@ -37,3 +37,10 @@ pub use host_batches::HostBatches;
 pub use on_error::{BadSample, BadSamples, OnError};
 pub use replicas::{Replica, Replicas};
 pub use report::{LoaderReport, QueueDepth, TransferReport};
+
+use fulmen_error::{Error, Fact};
+
+/// Says that the data are the cause.
+fn of_loader(error: Error) -> Error {
+    error.with(Fact::Data)
+}

@@ -8,8 +8,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use fulmen_error::panicked;
+
 use super::{config::Setup, on_error::OnError, source::EpochRequest};
-use crate::error::panicked;
 use crate::stream::iterable::{Record, Records};
 use crate::{Error, IterableDataset, Result};
 

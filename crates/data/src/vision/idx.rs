@@ -6,9 +6,9 @@ use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
 
 use flate2::read::MultiGzDecoder;
+use fulmen_files::fill;
 use fulmen_tensor::DType;
 
-use crate::read::fill;
 use crate::{Error, Result};
 
 /// The default limit of the uncompressed size: a `.gz` can expand to a thousand times its size.

@@ -49,7 +49,7 @@ fn the_message_of_an_error_of_every_crate_is_printed_once() {
         std::fs::read("/no/such/file").unwrap_err(),
     ));
     check(Trainer::builder().max_epochs(0).options().unwrap_err());
-    check_missing(fulmen::trainer::Error::from(weights().unwrap_err()));
+    check_missing(weights().unwrap_err().context("the weights"));
 }
 
 #[test]
@@ -66,9 +66,7 @@ fn a_source_that_the_message_does_not_show_is_kept() {
             Some(&self.0)
         }
     }
-    let error = fulmen::trainer::Error::from(fulmen::data::Error::new(Outer(
-        "x".parse::<u8>().unwrap_err(),
-    )));
+    let error = fulmen::data::Error::new(Outer("x".parse::<u8>().unwrap_err()));
     assert_eq!(error.to_string(), "the label cannot be read");
     assert_eq!(error.source().unwrap().to_string(), "invalid digit found in string");
     check(error);
@@ -78,9 +76,6 @@ fn a_source_that_the_message_does_not_show_is_kept() {
 #[test]
 fn the_message_of_an_error_of_many_hosts_is_printed_once() {
     check(fulmen::coordination::Process::new(8, 8, "host-a:8482").unwrap_err());
-    check(fulmen::trainer::Error::from(
-        fulmen::coordination::Process::new(8, 8, "host-a:8482").unwrap_err(),
-    ));
 }
 
 #[cfg(feature = "images")]

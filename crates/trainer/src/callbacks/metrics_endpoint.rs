@@ -26,7 +26,7 @@ use crate::callbacks::callback::Callback;
 use crate::console::note;
 use crate::goodput::STEP_TIME;
 use crate::hooks::{FitStart, Progress};
-use crate::{Actions, Error, LogPoint, Result};
+use crate::{Actions, LogPoint, Result, error};
 
 /// The time limit for reading a request, and for writing its answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -61,7 +61,7 @@ impl MetricsEndpoint {
     /// The port is in use, or this machine doesn't have the address.
     pub(crate) fn open(address: SocketAddr, metrics: &Arc<Metrics>) -> Result<MetricsEndpoint> {
         let failed =
-            |e: io::Error| Error::option(format!("metrics_port: cannot listen at {address}: {e}"));
+            |e: io::Error| error::option(format!("metrics_port: cannot listen at {address}: {e}"));
         let listener = TcpListener::bind(address).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let latest = Arc::<Mutex<LatestValues>>::default();

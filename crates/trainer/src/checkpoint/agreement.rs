@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::checkpoint;
 use crate::checkpoint::named_checkpoint::{NamedCheckpoint, warn_skipped};
 use crate::process_group::ProcessGroup;
-use crate::{Error, Options, Result};
+use crate::{Error, Options, Result, error};
 
 /// A checkpoint that another process sees, for messages.
 const SEEN: &str = "this checkpoint, which is seen by";
@@ -33,7 +33,7 @@ impl Finding {
     fn of<T>(result: &Result<T>) -> Finding {
         match result.as_ref().err().filter(|error| error.is_unreadable()) {
             None => Finding::Readable,
-            Some(error) if error.is_missing() => Finding::Missing,
+            Some(error) if error.is_not_found() => Finding::Missing,
             Some(error) => Finding::Unreadable(error.to_string()),
         }
     }
@@ -154,7 +154,7 @@ impl<T, R: FnMut(&Path) -> Result<T>> Search<'_, R> {
                 }
                 Finding::Missing => Some("it was removed".to_owned()),
             })?;
-        Some(Error::checkpoint(path, reason))
+        Some(error::checkpoint(path, reason))
     }
 
     /// What all processes found.
@@ -213,7 +213,7 @@ pub(super) fn not_shared(
 ) -> Error {
     let process = process_group.describe(process);
     let other = process_group.describe(other);
-    Error::checkpoint(
+    error::checkpoint(
         path,
         format!(
             "{process} does not see {what} {other}: this folder is not shared by their hosts, and each process writes its own \

@@ -11,7 +11,7 @@ use fulmen_durable::{FolderLock, NewFile};
 
 use super::{OpenStore, check_writable, local, runs};
 use crate::console::note;
-use crate::{Error, Options, Result};
+use crate::{Options, Result, error};
 
 /// The time between two copies to `checkpoint_dir`.
 const COPY_INTERVAL: Duration = Duration::from_secs(300);
@@ -33,15 +33,15 @@ pub(crate) fn opener(options: &Options) -> Result<OpenStore> {
         if local_dir.as_os_str().is_empty() {
             return Ok(Arc::new(local));
         }
-        return Err(Error::option(format!(
+        return Err(error::option(format!(
             "checkpoint_local: it is {}, but checkpoint_dir is none; set it to the folder or address to which checkpoints are \
              copied",
             local_dir.display()
         )));
     }
-    let mut store = open_store(&dir).map_err(|e| Error::option(format!("checkpoint_dir: {e}")))?;
+    let mut store = open_store(&dir).map_err(|e| error::option(format!("checkpoint_dir: {e}")))?;
     if is_address(local_dir) || *local_dir == dir {
-        return Err(Error::option(format!(
+        return Err(error::option(format!(
             "checkpoint_local: it is {}; use a folder of this machine other than checkpoint_dir",
             local_dir.display()
         )));
@@ -110,11 +110,11 @@ pub(crate) fn check(
     let store: Arc<dyn Store> = open(&dir);
     if !resumed
         && list(&store)
-            .map_err(Error::checkpoint_file)?
+            .map_err(error::checkpoint_file)?
             .iter()
             .any(|listed| listed.checkpoint.is_ok())
     {
-        return Err(Error::option(format!(
+        return Err(error::option(format!(
             "checkpoint_dir: there are checkpoints in {}; resume from them (resume auto), or choose another folder",
             dir.display()
         )));
@@ -125,7 +125,7 @@ pub(crate) fn check(
         &options.checkpoint_local
     };
     let alive = if is_address(local_dir) { None } else { Some(check_writable(local_dir)?) };
-    remove_unfinished(&store).map_err(Error::checkpoint_file)?;
+    remove_unfinished(&store).map_err(error::checkpoint_file)?;
     Ok(RunFiles { _alive: alive, _locks: locks })
 }
 
@@ -159,10 +159,10 @@ fn lock(option: &str, folder: &Path) -> Result<Option<FolderLock>> {
     }
     match locked {
         Ok(lock) => Ok(Some(lock)),
-        Err(error) if error.kind() == ErrorKind::WouldBlock => Err(Error::option(format!(
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Err(error::option(format!(
             "{option}: {error}, and only one run at a time can use {}; wait for it, or choose another folder",
             folder.display()
         ))),
-        Err(error) => Err(Error::checkpoint(folder, format!("cannot lock the folder ({error})"))),
+        Err(error) => Err(error::checkpoint(folder, format!("cannot lock the folder ({error})"))),
     }
 }

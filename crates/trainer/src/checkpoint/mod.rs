@@ -30,7 +30,7 @@ use crate::checkpoint::run_config::RunConfig;
 use crate::checkpoint::user_values::UserValues;
 use crate::logs::Sums;
 use crate::position::{BatchPosition, StepPosition};
-use crate::{Error, Options, Result};
+use crate::{Options, Result, error};
 
 /// Opens the store of a folder of checkpoints.
 pub(crate) type OpenStore = Arc<dyn Fn(&Path) -> Arc<dyn Store> + Send + Sync>;
@@ -48,7 +48,7 @@ pub(crate) fn store_and_name(
     let name = path
         .file_name()
         .and_then(|name| name.to_str())
-        .ok_or_else(|| Error::checkpoint(path, "its name is not that of a folder, in UTF-8"))?;
+        .ok_or_else(|| error::checkpoint(path, "its name is not that of a folder, in UTF-8"))?;
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     Ok((open(parent.unwrap_or(Path::new("."))), name.to_owned()))
 }
@@ -165,8 +165,8 @@ fn bits(sum: &[f64]) -> Vec<u64> {
 
 /// Opens a checkpoint, without reading its values.
 pub(crate) fn open(path: &Path) -> Result<(Checkpoint, Position)> {
-    let checkpoint = Checkpoint::open_folder(path).map_err(Error::checkpoint_file)?;
-    let position = position(&checkpoint.manifest().run).map_err(|e| Error::unreadable(path, e))?;
+    let checkpoint = Checkpoint::open_folder(path).map_err(error::checkpoint_file)?;
+    let position = position(&checkpoint.manifest().run).map_err(|e| error::unreadable(path, e))?;
     Ok((checkpoint, position))
 }
 
@@ -175,7 +175,7 @@ pub(crate) fn verify_checkpoint(path: &Path) -> Result<()> {
     verify(&open(path)?.0)
         .into_iter()
         .next()
-        .map_or(Ok(()), |error| Err(Error::checkpoint_file(error)))
+        .map_or(Ok(()), |error| Err(error::checkpoint_file(error)))
 }
 
 /// Reads the configuration of the run that wrote a checkpoint. It is empty for a weight file.
@@ -193,10 +193,10 @@ pub fn load_hyperparameters<T: DeserializeOwned>(path: impl AsRef<Path>) -> Resu
     let hyperparameters = run_config(path)?.hyperparameters;
     if hyperparameters.is_empty() {
         let message = "it has no hyperparameters; the run that wrote it did not call TrainerBuilder::hyperparameters";
-        return Err(Error::checkpoint(path, message));
+        return Err(error::checkpoint(path, message));
     }
     serde_json::from_value(Value::Object(hyperparameters)).map_err(|e| {
-        Error::checkpoint(path, format!("its hyperparameters don't have the requested type: {e}"))
+        error::checkpoint(path, format!("its hyperparameters don't have the requested type: {e}"))
     })
 }
 
@@ -324,7 +324,7 @@ pub(crate) fn check_writable(folder: &Path) -> Result<NewFile> {
         Ok(probe)
     });
     written.map_err(|e| {
-        Error::checkpoint(
+        error::checkpoint(
             folder,
             format!(
                 "cannot write to the folder ({e}); choose another with default_root_dir, or turn \
@@ -338,7 +338,7 @@ pub(crate) fn check_writable(folder: &Path) -> Result<NewFile> {
 /// removes unfinished files of killed runs.
 pub(crate) fn new_version_folder(root: &Path) -> Result<PathBuf> {
     let failed = |e: std::io::Error| {
-        Error::checkpoint(
+        error::checkpoint(
             root,
             format!("cannot create a folder for this run ({e}); choose another default_root_dir"),
         )
@@ -355,7 +355,7 @@ pub(crate) fn new_version_folder(root: &Path) -> Result<PathBuf> {
             Err(e) => return Err(failed(e)),
         }
     }
-    Err(Error::checkpoint(root, "there is no free number for a version folder"))
+    Err(error::checkpoint(root, "there is no free number for a version folder"))
 }
 
 /// Removes unfinished files of a killed run. Files that cannot be removed, such as those of another
@@ -383,7 +383,7 @@ pub(crate) fn runs(root: &Path) -> Result<Vec<(u64, PathBuf)>> {
         Ok(entries) => entries,
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         Err(e) => {
-            return Err(Error::checkpoint(root, format!("cannot read the folder of runs ({e})")));
+            return Err(error::checkpoint(root, format!("cannot read the folder of runs ({e})")));
         }
     };
     let number = |path: &Path| path.file_name()?.to_str()?.strip_prefix("version_")?.parse().ok();

@@ -9,7 +9,7 @@ use serde_json::{Map, Value as Json};
 
 use crate::checkpoint::locations;
 use crate::console::note;
-use crate::{Error, Options, Result, Resume, checkpoint};
+use crate::{Error, Options, Result, Resume, checkpoint, error};
 
 /// The checkpoint that the options name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ impl NamedCheckpoint<'_> {
         match (options.resume, NamedCheckpoint::by_path(options)) {
             (Resume::Never, named) => Ok(named),
             (Resume::Auto, None | Some(NamedCheckpoint::Last)) => Ok(Some(NamedCheckpoint::Last)),
-            (Resume::Auto, Some(_)) => Err(Error::option(format!(
+            (Resume::Auto, Some(_)) => Err(error::option(format!(
                 "resume: auto means the newest checkpoint, but ckpt_path: {} is a different one; set only one of the two options",
                 options.ckpt_path.display()
             ))),
@@ -85,17 +85,17 @@ impl NamedCheckpoint<'_> {
     fn checkpoints(self, folders: &[PathBuf]) -> Result<Vec<PathBuf>> {
         let mut checkpoints = Vec::new();
         for folder in folders {
-            let store = open_store(folder).map_err(Error::checkpoint_file)?;
+            let store = open_store(folder).map_err(error::checkpoint_file)?;
             for ListedCheckpoint { name, checkpoint } in
-                list(&store).map_err(Error::checkpoint_file)?
+                list(&store).map_err(error::checkpoint_file)?
             {
                 let path = folder.join(name);
                 let position = match checkpoint {
                     Ok(checkpoint) => checkpoint::position(&checkpoint.manifest().run)
-                        .map_err(|e| Error::unreadable(&path, e)),
+                        .map_err(|e| error::unreadable(&path, e)),
                     // The checkpoint was not finished.
                     Err(error) if error.is_not_found() => continue,
-                    Err(error) => Err(Error::checkpoint_file(error)),
+                    Err(error) => Err(error::checkpoint_file(error)),
                 };
                 match position {
                     Ok(position) if position.program == checkpoint::program() => {

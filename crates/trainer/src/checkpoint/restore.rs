@@ -9,7 +9,7 @@ use fulmen_tensor::{Block, Literal, Runtime, TensorType};
 
 use super::save::to_u64s;
 use crate::state::{Entry, RestoredValue};
-use crate::{Error, Result};
+use crate::{Error, Result, error};
 
 /// A tensor of a training state, before it is read.
 #[derive(Debug)]
@@ -89,16 +89,15 @@ fn read_block(
 ) -> Result<Literal> {
     let bytes = from
         .read(name, &Rectangle::new(to_u64s(&block.start), to_u64s(&block.size)))
-        .map_err(Error::checkpoint_file)?;
-    Ok(Literal::from_bytes(TensorType::new(stored.dtype, &block.size[..]), &bytes)?
-        .to_dtype(ty.dtype)?)
+        .map_err(error::checkpoint_file)?;
+    Literal::from_bytes(TensorType::new(stored.dtype, &block.size[..]), &bytes)?.to_dtype(ty.dtype)
 }
 
 /// The tensors of a checkpoint.
 pub(crate) fn values(checkpoint: &Checkpoint) -> Result<BTreeMap<String, Value>> {
     let value = |(name, entry)| {
         let ty = type_of(entry)
-            .map_err(|e| Error::checkpoint(checkpoint.name().as_ref(), format!("`{name}` {e}")))?;
+            .map_err(|e| error::checkpoint(checkpoint.name().as_ref(), format!("`{name}` {e}")))?;
         Ok((String::clone(name), Value::Stored(name.clone(), ty)))
     };
     checkpoint.manifest().tensors.iter().map(value).collect()

@@ -22,7 +22,7 @@ use crate::state::names::{self, LOGS, LR_FACTOR, OWN, STEP, UPDATES};
 use crate::state::{Average, Entry, RestoredValue, StateLayout};
 use crate::step_config::StepConfig;
 use crate::step_config::limits::Limits;
-use crate::{Error, Options, Result, WeightAveraging};
+use crate::{Error, Options, Result, WeightAveraging, error};
 
 /// What a fit begins with.
 pub(crate) struct ResumePoint {
@@ -124,7 +124,7 @@ impl ResumePoint {
             self.position.averaging = averaging;
             return Ok(());
         };
-        let failed = |message: String| Error::checkpoint(path, message);
+        let failed = |message: String| error::checkpoint(path, message);
         if self.position.weights_only {
             return Err(failed(
                 "it has only the weights (save_weights_only), so training cannot resume from it. Resume from the \
@@ -140,13 +140,13 @@ impl ResumePoint {
             let read = scalar.map(|value| value.read(checkpoint, value.ty())).transpose()?;
             Ok(read.and_then(|number| number.to_f64().first().copied()))
         };
-        check_position(&self.position, train).map_err(|e| Error::checkpoint(path, e))?;
+        check_position(&self.position, train).map_err(|e| error::checkpoint(path, e))?;
         let steps = number(&tensors, STEP)?;
         let updates = number(&tensors, UPDATES)?;
         check_counts(&self.position, train, limits, steps, updates).map_err(failed)?;
         logs.check(&self.position.epoch_sums).map_err(failed)?;
         self.best = find_best(&self.position, path).map_err(failed)?;
-        check_group(&self.position, config).map_err(|e| Error::checkpoint(path, e))?;
+        check_group(&self.position, config).map_err(|e| error::checkpoint(path, e))?;
         let same =
             |saved: &Value| self.position.log_names == logs.keys() && *saved.ty() == logs.ty();
         let saved = tensors.remove(LOGS).filter(same);
@@ -163,12 +163,12 @@ impl ResumePoint {
             .zip(&types)
             .flat_map(|(entry, ty)| entry.names().iter().map(move |name| (name.as_str(), ty)));
         let matched =
-            match_tensors(named_types, &mut tensors).map_err(|e| Error::checkpoint(path, e))?;
+            match_tensors(named_types, &mut tensors).map_err(|e| error::checkpoint(path, e))?;
         if let Some(name) = tensors.keys().next() {
             let message = format!(
                 "it has `{name}`, which this module and optimizer lack; resume with those of that run"
             );
-            return Err(Error::checkpoint(path, message));
+            return Err(error::checkpoint(path, message));
         }
         let mut remaining = &matched[..];
         let restored = layout.entries().iter().map(|entry| {

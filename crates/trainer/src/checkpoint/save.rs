@@ -22,7 +22,7 @@ use crate::hooks::actions::{CheckpointRole, Save};
 use crate::process_group::ProcessGroup;
 use crate::state::names::is_training_state;
 use crate::state::{EntryId, State};
-use crate::{Error, Result};
+use crate::{Error, Result, error};
 
 /// The niceness of the thread that writes. When it competes with a thread of normal niceness, it
 /// gets about a seventieth of a core.
@@ -208,7 +208,7 @@ impl SaveJob {
             if let Err(error) = self.save(&save, run) {
                 let is_checkpoint = error.is_checkpoint();
                 self.outcome.failure = Some(if is_checkpoint {
-                    error.with_last_checkpoint(last_complete.as_deref())
+                    error::with_last_checkpoint(error, last_complete.as_deref())
                 } else {
                     error
                 });
@@ -235,7 +235,7 @@ impl SaveJob {
                 .is_none_or(|process_group| process_group.process().is_coordinator())
         }) {
             let removed = store_and_name(&*self.open, path)
-                .and_then(|(store, name)| remove(&store, &name).map_err(Error::checkpoint_file));
+                .and_then(|(store, name)| remove(&store, &name).map_err(error::checkpoint_file));
             if let Err(error) = removed {
                 note(&format!("warning: cannot remove a checkpoint: {error}"));
             }
@@ -248,10 +248,10 @@ impl SaveJob {
     fn save(&self, save: &Save, run: Run) -> Result<()> {
         let (store, name) = store_and_name(&*self.open, &save.path)?;
         let folder = PathBuf::from(store.describe(&name));
-        let writer = CheckpointWriter::new(store, &name).map_err(Error::checkpoint_file)?;
+        let writer = CheckpointWriter::new(store, &name).map_err(error::checkpoint_file)?;
         let shard = self.write_shard(&writer, save.weights_only);
         let commit =
-            |shards| writer.clone().commit(run, shards).map(drop).map_err(Error::checkpoint_file);
+            |shards| writer.clone().commit(run, shards).map(drop).map_err(error::checkpoint_file);
         let Some(process_group) = &self.process_group else {
             return commit(shard?.into_iter().collect());
         };
@@ -270,7 +270,7 @@ impl SaveJob {
             committed.as_ref().map(|()| "saved".to_owned()).map_err(Error::to_string)
         })?;
         shard.and(committed)?;
-        answer.map(drop).map_err(|e| Error::checkpoint_elsewhere(&save.path, e))
+        answer.map(drop).map_err(|e| error::checkpoint_elsewhere(&save.path, &e))
     }
 
     /// Writes the shard of this process. A process without a part of the state has no shard, unless
@@ -321,7 +321,7 @@ impl SaveJob {
             return Ok(None);
         }
         let file = format!("shard_{}.safetensors", process.unwrap_or_default());
-        let mut shard = writer.shard(&file, parts).map_err(Error::checkpoint_file)?;
+        let mut shard = writer.shard(&file, parts).map_err(error::checkpoint_file)?;
         while let Some(part) = shard.next_part() {
             let Some((source, ty)) = sources.get(&(part.name(), part.rectangle().offset.clone()))
             else {
@@ -338,16 +338,16 @@ impl SaveJob {
             };
             let bytes = &bytes[start..start + ty.size_in_bytes()];
             self.check_finite(part.name(), ty, bytes)?;
-            shard.write(bytes).map_err(Error::checkpoint_file)?;
+            shard.write(bytes).map_err(error::checkpoint_file)?;
         }
-        shard.commit().map(Some).map_err(Error::checkpoint_file)
+        shard.commit().map(Some).map_err(error::checkpoint_file)
     }
 
     fn check_finite(&self, name: &str, ty: &TensorType, bytes: &[u8]) -> Result<()> {
         if ty.dtype.is_float() && self.finite.contains(name) {
             let literal = Literal::from_bytes(ty.clone(), bytes)?;
             if literal.to_f64().iter().any(|value| !value.is_finite()) {
-                return Err(Error::not_finite(
+                return Err(error::not_finite(
                     self.global_step,
                     &format!("`{name}`"),
                     self.outcome.last.as_deref(),
@@ -366,7 +366,7 @@ fn check_shared(
     process_group: &ProcessGroup,
     folder: &Path,
 ) -> Result<()> {
-    let missing = || writer.first_missing(shards).map_err(Error::checkpoint_file);
+    let missing = || writer.first_missing(shards).map_err(error::checkpoint_file);
     // Another host's file may appear late.
     process_group.wait_for_file(folder, || missing().is_ok_and(|process| process.is_none()))?;
     match missing()? {

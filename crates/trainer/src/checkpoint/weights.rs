@@ -11,7 +11,7 @@ use crate::checkpoint::locations;
 use crate::checkpoint::named_checkpoint::NamedCheckpoint;
 use crate::console::note;
 use crate::state::names::is_training_state;
-use crate::{Error, Options, Result};
+use crate::{Options, Result, error};
 
 /// The weights for validating, testing or predicting.
 /// ```
@@ -60,7 +60,7 @@ impl Weights {
         let root = locations::root(options);
         let (path, _) = named.read(options, checkpoint::verify_checkpoint)?.ok_or_else(|| {
             let name = options.ckpt_path.display();
-            Error::option(format!(
+            error::option(format!(
                 "ckpt_path: {name}: no run of this program under {} has such a checkpoint",
                 root.display()
             ))
@@ -78,5 +78,5 @@ pub(crate) fn load_values(module: &dyn Module, path: &Path) -> Result<()> {
             tensors.rename_with(|name| (!is_training_state(name)).then(|| name.to_owned()))
         })
         .and_then(|weights| weights.load_into(module, Strictness::Strict));
-    weights.map(drop).map_err(|e| Error::checkpoint(path, e))
+    weights.map(drop).map_err(|e| error::checkpoint(path, e))
 }

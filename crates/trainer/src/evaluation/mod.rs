@@ -24,7 +24,7 @@ use crate::stage::Stage;
 use crate::state::{self, FixedWeights};
 use crate::{
     Actions, BatchLimit, Error, EvaluationSets, LogPoint, Result, Signal, Strategy, TrainingModule,
-    Weights,
+    Weights, error,
 };
 
 /// A compiled step that doesn't train, with its loader.
@@ -72,7 +72,7 @@ impl Evaluation {
                 seed,
             )?;
             if program.logs().is_empty() && stage != Stage::Prediction {
-                return Err(Error::nothing_logged(stage.step()));
+                return Err(error::nothing_logged(stage.step()));
             }
             recorded.push((set.name(), loader, program));
         }
@@ -181,7 +181,7 @@ impl Evaluation {
             }
         }
         executor.drain()?;
-        let sums = sums.ok_or_else(|| Error::data("the evaluation step gave no result"))?;
+        let sums = sums.ok_or_else(|| error::data("the evaluation step gave no result"))?;
         Ok(EvaluationResult::Logged(
             [sums].into_iter().chain(media.into_iter().flatten()).collect(),
         ))
@@ -251,7 +251,7 @@ pub(crate) fn evaluate(
         )? {
             EvaluationResult::Logged(arrays) => logged.extend(arrays),
             EvaluationResult::Interrupted(signal) => {
-                return Err(Error::interrupted("evaluating", signal));
+                return Err(error::interrupted("evaluating", signal));
             }
         }
     }

@@ -14,7 +14,9 @@ use crate::program::CompiledStep;
 use crate::session::Session;
 use crate::stage::Stage;
 use crate::state::FixedWeights;
-use crate::{Actions, Error, EvaluationSets, Predicted, Result, Strategy, TrainingModule, Weights};
+use crate::{
+    Actions, Error, EvaluationSets, Predicted, Result, Strategy, TrainingModule, Weights, error,
+};
 
 /// The first rows of a value.
 fn first_rows(literal: Literal, rows: usize) -> Result<Literal> {
@@ -26,10 +28,7 @@ fn first_rows(literal: Literal, rows: usize) -> Result<Literal> {
     }
     dims[0] = rows;
     let bytes = literal.bytes();
-    Ok(Literal::from_bytes(
-        TensorType::new(ty.dtype, dims),
-        &bytes[..bytes.len() / num_rows * rows],
-    )?)
+    Literal::from_bytes(TensorType::new(ty.dtype, dims), &bytes[..bytes.len() / num_rows * rows])
 }
 
 /// An iterator over predictions, one batch at a time, in the order of the loader.
@@ -144,7 +143,7 @@ impl PredictedBatches {
         }
         let literal = |(ty, bytes): (TensorType, Vec<u8>)| {
             let dims = [&[rows], &ty.shape.dims()[1..]].concat();
-            Ok(Literal::from_bytes(TensorType::new(ty.dtype, dims), &bytes)?)
+            Literal::from_bytes(TensorType::new(ty.dtype, dims), &bytes)
         };
         let literals = types.into_iter().zip(parts).map(literal).collect::<Result<Vec<_>>>()?;
         Ok(Predicted { values: names.into_iter().zip(literals).collect(), origins })
@@ -160,7 +159,7 @@ impl PredictedBatches {
     /// Enqueues the next batch on the device. Returns false if there is none.
     fn launch(&mut self) -> Result<bool> {
         if let Some(signal) = self.executor.interrupt_signal()? {
-            return Err(Error::interrupted("predicting", signal));
+            return Err(error::interrupted("predicting", signal));
         }
         let Some(batch) = self.batches.next().transpose()? else {
             return Ok(false);

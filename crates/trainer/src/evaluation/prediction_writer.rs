@@ -11,7 +11,7 @@ use fulmen_durable::NewFile;
 use fulmen_nn::safetensors;
 use fulmen_tensor::{Complex, DType, Literal};
 
-use crate::{Error, Predicted, PredictedBatches, Result};
+use crate::{Error, Predicted, PredictedBatches, Result, error};
 
 /// Writes predictions to a file, which gets its name only when it is complete.
 ///
@@ -124,7 +124,7 @@ impl PredictionWriter {
             return Ok(samples);
         }
         let failed =
-            |e| Error::predictions(&self.path, fulmen_durable::explain(e, &self.path, None));
+            |e| error::predictions(&self.path, fulmen_durable::explain(e, &self.path, None));
         // Dropping the file before `keep` removes it.
         let file = NewFile::create(&self.path).map_err(failed)?;
         let samples = match &self.format {

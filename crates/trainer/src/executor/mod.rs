@@ -19,7 +19,7 @@ use crate::executor::progress_file::step_finished;
 use crate::process_group::{self, ProcessGroup};
 use crate::program::CompiledStep;
 use crate::state::StepState;
-use crate::{Error, Result, Signal};
+use crate::{Result, Signal, error};
 
 /// The maximum number of steps that are enqueued on the device at once. Two steps keep the device
 /// busy; the third covers a delay of the host.
@@ -138,7 +138,7 @@ impl<T> Executor<T> {
         if let Some(process_group) = &self.process_group {
             process_group.wait_until(|| done.is_ready())?;
         }
-        done.wait().map_err(|e| Error::device(message, e))?;
+        done.wait().map_err(|e| error::device(message, e))?;
         step_finished();
         Ok(())
     }

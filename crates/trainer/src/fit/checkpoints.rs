@@ -21,7 +21,7 @@ use crate::process_group;
 use crate::session::Session;
 use crate::state::names;
 use crate::step::TrainStep;
-use crate::{Error, Options, Result, Signal};
+use crate::{Options, Result, Signal, error};
 
 /// How many saves in a row may fail because the disk is full before training ends.
 const MAX_FAILED_SAVES: u32 = 5;
@@ -107,7 +107,7 @@ impl Fit<'_> {
     pub(super) fn finish_copies(&mut self) -> Result<()> {
         self.session.clock.enter(TimeBucket::Checkpoint);
         let Options { checkpoint_dir, grace, .. } = self.options();
-        (self.session.open_store)(checkpoint_dir).finish(*grace).map_err(Error::checkpoint_file)
+        (self.session.open_store)(checkpoint_dir).finish(*grace).map_err(error::checkpoint_file)
     }
 
     /// Reads the values logged since the last log point, for a checkpoint within an epoch. It

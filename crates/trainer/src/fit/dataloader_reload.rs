@@ -7,7 +7,7 @@ use fulmen_durable::messages::quantity;
 use super::Fit;
 use crate::bad_samples::BadSampleCount;
 use crate::step_config::StepConfig;
-use crate::{Error, Result, TrainingModule};
+use crate::{Error, Result, TrainingModule, error};
 
 /// The loader of an epoch, unless it is the loader that was passed to the fit.
 pub(super) fn reloaded_loader(
@@ -20,7 +20,7 @@ pub(super) fn reloaded_loader(
         return Ok(None);
     }
     let loader = module.train_dataloader(epoch - epoch % every)?.ok_or_else(|| {
-        Error::option(format!(
+        error::option(format!(
             "reload_dataloaders_every_n_epochs: it is {every}, but the module's train_dataloader() returns no loader; write \
              that method, or leave the option out"
         ))

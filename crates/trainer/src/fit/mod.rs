@@ -32,7 +32,7 @@ use crate::session::Session;
 use crate::session::advice::{FitMeasurements, HostReads, fit_advice};
 use crate::step::{Averages, TrainStep};
 use crate::{
-    Error, EvaluationSets, FitSummary, LogPoint, Options, Result, Signal, Strategy, TrainingModule,
+    EvaluationSets, FitSummary, LogPoint, Options, Result, Signal, Strategy, TrainingModule, error,
 };
 use goodput::GoodputFile;
 use hosts::HostMeasurements;
@@ -256,7 +256,7 @@ impl Fit<'_> {
             let wait = span("wait for batch");
             let batch = stream
                 .next()
-                .ok_or_else(|| Error::data("the loader ended in the middle of an epoch"))??;
+                .ok_or_else(|| error::data("the loader ended in the middle of an epoch"))??;
             drop(wait);
             if self.step.executor.is_idle() {
                 self.session.clock.reassign(TimeBucket::Data, wait_start);

@@ -281,7 +281,7 @@ impl LogLayout {
         let mut words = vec![0; self.len()];
         words[1..self.header_len()].fill(NONE);
         words[self.latest_start()..][..self.latest].fill(NONE);
-        Ok(Literal::from_slice(&words, [self.len()])?)
+        Literal::from_slice(&words, [self.len()])
     }
 
     /// The names of all losses, for messages. `loss` is the name of the step's own loss.

@@ -76,11 +76,9 @@ impl LoggedValue {
     /// Returns the first mistake in the value, as an error.
     pub(crate) fn check(&self) -> Result<()> {
         match self {
-            LoggedValue::Value(value) | LoggedValue::Media(value, _) => {
-                Ok(value.check().map(|_| ())?)
-            }
+            LoggedValue::Value(value) | LoggedValue::Media(value, _) => value.check().map(|_| ()),
             LoggedValue::Metric(statistics) => match statistics.fault() {
-                Some(fault) => Err(fulmen_tensor::Error::from(fault.clone()).into()),
+                Some(fault) => Err(fault.clone().into()),
                 None => Ok(()),
             },
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use fulmen_tensor::{DType, Literal, Tensor, cond};
 
 use crate::logs::log_entry::{LogEntry, LoggedValue, log_error};
-use crate::{Batch, Error, Histogram, Images, Media, Result};
+use crate::{Batch, Histogram, Images, Media, Result, error};
 
 /// Turns token ids into a text.
 type Decode = dyn Fn(&[i64]) -> String + Send + Sync;
@@ -101,7 +101,7 @@ impl MediaKind {
                     [n, c, h, w] => [n, c, h, w],
                     [c, h, w] => [1, c, h, w],
                     _ => {
-                        return Err(Error::data(format!(
+                        return Err(error::data(format!(
                             "the step returned {} for an image, expected 3 or 4 dimensions",
                             literal.ty()
                         )));

@@ -8,7 +8,7 @@ use crate::logs::layout::{LogLayout, NONE, Rule, Sum, SumKind};
 use crate::logs::{GRAD_NORM, LEARNING_RATE, optimizer_value_name};
 use crate::position::StepPosition;
 use crate::stage::Stage;
-use crate::{Error, LogPoint, Media, ReduceFx, Result};
+use crate::{Error, LogPoint, Media, ReduceFx, Result, error};
 
 /// The range of steps whose values are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -220,11 +220,11 @@ impl LogLayout {
         *read = others;
         let (sums, media) = pass
             .split_first()
-            .ok_or_else(|| Error::data("the device returned no logged values"))?;
+            .ok_or_else(|| error::data("the device returned no logged values"))?;
         let sums = self.read(sums)?;
         if let Some(fault) = &sums.index_fault {
             let stage = self.stage.map_or("", Stage::noun);
-            return Err(Error::data(fault.message(&format!("{stage}{suffix} batch"))));
+            return Err(error::data(fault.message(&format!("{stage}{suffix} batch"))));
         }
         let mut media = self.media(media)?;
         media.iter_mut().for_each(|(name, _)| name.push_str(suffix));

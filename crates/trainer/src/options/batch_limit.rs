@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use fulmen_data::DataLoader;
 
-use crate::{Error, Result};
+use crate::{Error, Result, error};
 
 /// A limit on the batches of an epoch: a number, or a fraction of the epoch. In text, a fraction
 /// has a decimal point.
@@ -64,12 +64,12 @@ impl BatchLimit {
         let batches = loader.len() as u64;
         let is_share = matches!(self, BatchLimit::Share(_));
         if is_share && self != BatchLimit::ALL && loader.is_endless() {
-            return Err(Error::option(format!(
+            return Err(error::option(format!(
                 "{option}: {self} is a fraction of an epoch, but the loader is endless; use a number of batches"
             )));
         }
         match self.count_of(batches) {
-            0 => Err(Error::option(format!(
+            0 => Err(error::option(format!(
                 "{option}: {self} of {batches} batches is less than one batch; use a larger fraction or a \
                  number of batches"
             ))),

@@ -1,7 +1,7 @@
 //! Resolves options that affect each other, and rejects contradictions.
 
 use crate::plan::NO_LIMIT;
-use crate::{BatchLimit, Error, Options, Profiler, Result, TrainDuration, TrainerArgs};
+use crate::{BatchLimit, Options, Profiler, Result, TrainDuration, TrainerArgs, error};
 
 impl Options {
     /// Resolves options that affect each other. `explicit` has the options that were set
@@ -22,7 +22,7 @@ impl Options {
                 ("num_sanity_val_steps", explicit.num_sanity_val_steps.map(|steps| steps > 0)),
             ] {
                 if value == Some(true) {
-                    return Err(Error::option(format!(
+                    return Err(error::option(format!(
                         "barebones: it turns off {name}, which is set; set only one of the two"
                     )));
                 }
@@ -37,7 +37,7 @@ impl Options {
         if let (BatchLimit::Count(steps), 2..) =
             (self.val_check_interval, self.check_val_every_n_epoch)
         {
-            return Err(Error::option(format!(
+            return Err(error::option(format!(
                 "val_check_interval: {steps} counts the steps of the run, and check_val_every_n_epoch its epochs; set only \
                  one of the two, or a fraction of an epoch (0.25)"
             )));
@@ -85,7 +85,7 @@ impl Options {
             return Ok(());
         }
         if self.reload_dataloaders_every_n_epochs > 0 {
-            return Err(Error::option(format!(
+            return Err(error::option(format!(
                 "overfit_batches: it is {overfit}, and reload_dataloaders_every_n_epochs is {}; set only one of the two",
                 self.reload_dataloaders_every_n_epochs
             )));
@@ -95,7 +95,7 @@ impl Options {
             ("limit_val_batches", explicit.limit_val_batches, &mut self.limit_val_batches),
         ] {
             if let Some(other) = value.filter(|&other| other != overfit) {
-                return Err(Error::option(format!(
+                return Err(error::option(format!(
                     "overfit_batches: it is {overfit}, and {name} is {other}; set only one of the two"
                 )));
             }
@@ -117,7 +117,7 @@ impl Options {
         }
         let duration = self.max_duration;
         let conflict = |other: &str, value: String| {
-            Err(Error::option(format!(
+            Err(error::option(format!(
                 "max_duration: it is {duration}, and {other} is {value}; set only one of the two"
             )))
         };
@@ -154,7 +154,7 @@ impl Options {
             ),
         ] {
             if min > max {
-                return Err(Error::option(format!(
+                return Err(error::option(format!(
                     "{min_name}: it is {min}, more than {max_name}, which is {max}; raise {max_name}"
                 )));
             }

@@ -15,7 +15,7 @@ use crate::console::note;
 use crate::options::lightning_names::replacement_for;
 use crate::options::nearest_name::nearest_name;
 use crate::process_group::file_timeout;
-use crate::{Error, Options, Result, TrainerArgs};
+use crate::{Options, Result, TrainerArgs, error};
 
 const PREFIX: &str = "FULMEN_";
 
@@ -69,7 +69,7 @@ fn check_values(env: impl Fn(&str) -> Option<OsString>) -> Result<()> {
     file_timeout(&env)?;
     Process::from_fulmen_env(&env).map(drop)?;
     #[cfg(feature = "cloud")]
-    fulmen_checkpoint::StoreOptions::check_variables().map_err(|e| Error::option(e.to_string()))?;
+    fulmen_checkpoint::StoreOptions::check_variables().map_err(|e| error::option(e.to_string()))?;
     Ok(())
 }
 
@@ -100,14 +100,14 @@ fn unread(variables: impl Iterator<Item = (OsString, OsString)>) -> Result<Vec<S
             continue;
         }
         if let Some(replacement) = replacement_for(bare) {
-            return Err(Error::option(format!(
+            return Err(error::option(format!(
                 "there is no environment variable {name}: {replacement}"
             )));
         }
         // Compare without the prefix: a longer name allows more differences.
         let others = known().filter_map(|known| known.strip_prefix(PREFIX));
         if let Some(nearest) = nearest_name(bare, others) {
-            return Err(Error::option(format!(
+            return Err(error::option(format!(
                 "there is no environment variable {name}; did you mean {PREFIX}{nearest}? Correct its name, or unset it"
             )));
         }

@@ -32,8 +32,8 @@ pub(crate) use crate::options::table::option_table;
 use crate::options::table::{limit, positive};
 use crate::plan::NO_LIMIT;
 use crate::{
-    BatchLimit, Error, FastDevRun, GradientClipAlgorithm, LearningRateScaling, LoggerSet,
-    MetricsPort, Precision, Profiler, Result, Resume, Strategy, TrainDuration,
+    BatchLimit, FastDevRun, GradientClipAlgorithm, LearningRateScaling, LoggerSet, MetricsPort,
+    Precision, Profiler, Result, Resume, Strategy, TrainDuration, error,
 };
 
 /// One row of the table of options, for documents and reports.
@@ -101,7 +101,7 @@ macro_rules! options {
                         self.$name = Some(option_text::parse_named::<$ty>(stringify!($name), &text).map_err(|e| {
                             let name = stringify!($name);
                             let text = text.to_string_lossy();
-                            Error::option(format!("{name}: the environment variable {} is `{text}`: {e}", $env))
+                            error::option(format!("{name}: the environment variable {} is `{text}`: {e}", $env))
                         })?);
                     }
                 })*
@@ -135,7 +135,7 @@ macro_rules! options {
                 $({
                     let check: fn(&$ty) -> Option<&'static str> = $check;
                     if let Some(expected) = check(&options.$name) {
-                        return Err(Error::option(format!(
+                        return Err(error::option(format!(
                             "{}: {} is not possible, {expected}",
                             stringify!($name), <$ty>::show(&options.$name)
                         )));

@@ -23,7 +23,7 @@ pub(crate) use runtime::check_alone;
 
 use crate::console::{print_line, silence};
 use crate::error::peer_signal;
-use crate::{Error, Options, Result, Signal};
+use crate::{Error, Options, Result, Signal, error};
 
 /// How long a fit may continue after another process has ended. A collective that waits for the
 /// ended process never finishes.
@@ -76,7 +76,7 @@ pub(crate) fn file_timeout(env: impl Fn(&str) -> Option<OsString>) -> Result<Dur
     let text = text.to_string_lossy();
     let seconds = text.trim().parse().ok().and_then(|s| Duration::try_from_secs_f64(s).ok());
     seconds.ok_or_else(|| {
-        Error::option(format!(
+        error::option(format!(
             "the environment variable {name} is `{text}`; expected a number of seconds"
         ))
     })
@@ -184,7 +184,7 @@ impl ProcessGroup {
 
     /// Checks that all processes are about to run the same.
     pub(crate) fn check_consistent(&self, action: &str, facts: &RunFingerprint) -> Result<()> {
-        Ok(self.coordination.check_consistent(action, facts, NO_TIMEOUT)?)
+        self.coordination.check_consistent(action, facts, NO_TIMEOUT)
     }
 
     /// Shares a value of process 0 with all processes. Process 0 calls `make`; the others wait.
@@ -256,7 +256,7 @@ impl ProcessGroup {
 
     /// Waits until all processes call this.
     pub(crate) fn barrier(&self, name: &str) -> Result<()> {
-        Ok(self.coordination.barrier(&format!("trainer/{name}"), NO_TIMEOUT)?)
+        self.coordination.barrier(&format!("trainer/{name}"), NO_TIMEOUT)
     }
 
     /// Whether `value` is true in any process. All processes call this at the same point and get
@@ -295,7 +295,7 @@ impl ProcessGroup {
 
     /// Checks that all processes are still alive.
     pub(crate) fn health(&self) -> Result<()> {
-        Ok(self.coordination.health()?)
+        self.coordination.health()
     }
 
     /// Waits until `ready` returns true. Fails if another process ends, since the work may need it.
@@ -344,7 +344,7 @@ impl ProcessGroup {
         let deadline = Instant::now() + self.heartbeat_timeout + Duration::from_secs(2);
         while Instant::now() < deadline {
             if let Err(lost) = self.health() {
-                return lost.with_note(&format!(". The devices reported: {error}"));
+                return lost.note(format_args!(". The devices reported: {error}"));
             }
             std::thread::sleep(Duration::from_millis(50));
         }
@@ -453,7 +453,7 @@ pub(crate) fn wait_for_literals(
     if let Some(process_group) = process_group {
         process_group.wait_until(|| values.is_ready())?;
     }
-    Ok(values.wait()?)
+    values.wait()
 }
 
 /// While this exists, this process ends soon after another process of the group ends.

@@ -56,7 +56,7 @@ pub(crate) fn add_program(
     loader: &DataLoader,
     runtime: &Runtime,
 ) -> Result<()> {
-    let fingerprints = functions.iter().map(|function| Ok(function.fingerprint(runtime.mesh())?));
+    let fingerprints = functions.iter().map(|function| function.fingerprint(runtime.mesh()));
     facts.insert(format!("{name} program"), fingerprints.collect::<Result<Vec<_>>>()?.join(" "));
     facts.insert(format!("{name} data"), loader.description());
     Ok(())

@@ -30,7 +30,7 @@ pub(super) fn open(
         local: process.local(),
         store: Arc::new(Store(&RUN)),
     };
-    Ok(Runtime::open_with_peers(accelerator, devices, &peers)?)
+    Runtime::open_with_peers(accelerator, devices, &peers)
 }
 
 /// The run in which the clients of this process find their peers. A client stays open after a run.

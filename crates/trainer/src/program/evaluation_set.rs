@@ -6,7 +6,7 @@ use fulmen_data::DataLoader;
 
 use crate::hooks::Progress;
 use crate::stage::Stage;
-use crate::{BatchLimit, Error, Options, Plan, Result};
+use crate::{BatchLimit, Error, Options, Plan, Result, error};
 
 /// A loader to validate or test on, with a unique name. The name is appended to the names of its
 /// logged values, as in `val_loss/NAME`. The step gets it from
@@ -127,9 +127,9 @@ impl EvaluationSet {
             .or_else(invalid_epochs)
             .or_else(contradiction);
         match error {
-            Some(error) if self.name.is_empty() => Err(Error::option(error)),
+            Some(error) if self.name.is_empty() => Err(error::option(error)),
             Some(error) => {
-                Err(Error::option(format!("the validation set `{}`: {error}", self.name)))
+                Err(error::option(format!("the validation set `{}`: {error}", self.name)))
             }
             None => Ok(Cadence { interval, every_n_epochs }),
         }

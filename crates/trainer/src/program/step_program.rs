@@ -11,7 +11,7 @@ use crate::logs::LogLayout;
 use crate::out_of_memory;
 use crate::state::{Entry, EntryId, StepState};
 use crate::step_config::StepConfig;
-use crate::{Batch, Error, Result, Strategy};
+use crate::{Batch, Error, Result, Strategy, error};
 
 /// A step that was recorded on one batch.
 pub(super) struct RecordedStep<'a> {
@@ -60,7 +60,7 @@ impl StepProgram {
         mut record: impl FnMut(&Batch) -> Result<StepProgram>,
     ) -> Result<StepProgram> {
         let (first, others) =
-            batches.split_first().ok_or_else(|| Error::data("the loader has no batch shapes"))?;
+            batches.split_first().ok_or_else(|| error::data("the loader has no batch shapes"))?;
         let mut program = record(first)?;
         for batch in others {
             let other = record(batch)?;
@@ -226,7 +226,7 @@ impl CompiledStep {
     ) -> Result<(Vec<DeviceArray>, Completion)> {
         let Signature { entries, changes, logs, outputs } = &self.signature;
         let compiled = self.shapes.get(batch.bucket).ok_or_else(|| {
-            Error::data(format!(
+            error::data(format!(
                 "the loader returned a batch of bucket {}, which it did not declare",
                 batch.bucket
             ))

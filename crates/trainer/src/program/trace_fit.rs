@@ -151,7 +151,7 @@ pub(crate) fn training_step(
 pub(crate) fn set_up(module: &dyn TrainingModule, config: &StepConfig) -> Result<()> {
     after_setup(module)?;
     if let Some(dtype) = config.options.precision.cast_dtype() {
-        return Ok(module.to_dtype(dtype)?);
+        return module.to_dtype(dtype);
     }
     let title = |(name, parameter): (String, Parameter)| {
         matches!(parameter.ty().dtype, DType::Bf16 | DType::F16)

@@ -12,7 +12,7 @@ use crate::rules::weight;
 use crate::state::{Average, EntryId, StateLayout, names};
 use crate::step_config::StepConfig;
 use crate::step_config::optimizers::Optimizers;
-use crate::{Batch, Error, Result, TrainingModule};
+use crate::{Batch, Result, TrainingModule, error};
 
 /// The training step of each phase of a fit, as programs.
 pub(crate) struct TrainProgram {
@@ -49,7 +49,7 @@ pub(crate) fn record_train_step(
     if config.options.detect_anomaly && shapes.len() > 1 {
         let message = "detect_anomaly: the training loader has buckets, but only steps of one shape can be watched; train \
                        without buckets to find the operation";
-        return Err(Error::option(message));
+        return Err(error::option(message));
     }
     let recording = TrainRecording { module, optimizers, batches, layout, config, seed };
     let mut loss = None;

@@ -34,7 +34,7 @@ use crate::session::dump::dump;
 use crate::session::profiler::RunProfiler;
 use crate::step_config::{Choices, StepConfig};
 use crate::{
-    Actions, Error, LogPoint, Result, Sink, Strategy, TrainingModule, Weights, checkpoint,
+    Actions, Error, LogPoint, Result, Sink, Strategy, TrainingModule, Weights, checkpoint, error,
 };
 
 pub(crate) struct Session {
@@ -128,7 +128,7 @@ impl Session {
         };
         self.loggers
             .start(&folder, self.run_config.for_loggers())
-            .map_err(|e| Error::logger(&folder, e))?;
+            .map_err(|e| error::logger(&folder, e))?;
         self.record.logging = true;
         self.record.compilations.clear();
         let environment = self.environment()?;
@@ -147,7 +147,7 @@ impl Session {
                 Some(config.len() as u64),
                 |file| file.write_all(config.as_bytes()),
             );
-            written.map_err(|e| Error::logger(&folder, e))?;
+            written.map_err(|e| error::logger(&folder, e))?;
             self.record.profiler =
                 Some(RunProfiler::start(&folder, self.choices.options.profiler, &self.runtime));
         }

@@ -69,7 +69,7 @@ impl Entry {
         let literal = if let Origin::Own(first) = &self.origin { first.literal() } else { None };
         let ty = self.row_type();
         let zeros = || Literal::from_bytes(ty.clone(), &vec![0; ty.size_in_bytes()]);
-        Ok(literal.map_or_else(zeros, Ok)?)
+        literal.map_or_else(zeros, Ok)
     }
 
     /// The module's variables that this entry holds.

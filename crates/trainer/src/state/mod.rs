@@ -20,7 +20,7 @@ pub(crate) use layout::{
 };
 
 use crate::step_config::StepConfig;
-use crate::{Error, ModelSummary, Result};
+use crate::{Error, ModelSummary, Result, error};
 
 /// The parts of a module, with the sharding of the parameters over the configured devices.
 pub(crate) fn model_summary(
@@ -132,7 +132,7 @@ impl State {
             }
             None => {
                 let computed = compute_with(runtime, layout.entries(), compile);
-                computed.map_err(|e| Error::with_action("setting up the training state", e))?
+                computed.map_err(|e| e.context("setting up the training state"))?
             }
         };
         for variable in layout.module().iter().flat_map(Entry::variables) {
@@ -255,13 +255,13 @@ impl RestoredValue {
     fn to_devices(&self, entry: &Entry, runtime: &Runtime) -> Result<DeviceArray> {
         let parts = match self {
             RestoredValue::Whole(literal) => {
-                return Ok(runtime.to_devices(literal, &entry.sharding)?);
+                return runtime.to_devices(literal, &entry.sharding);
             }
             RestoredValue::Parts(parts) => parts,
         };
-        Ok(runtime.parts_to_devices(&entry.ty, &entry.sharding, |block| {
+        runtime.parts_to_devices(&entry.ty, &entry.sharding, |block| {
             parts.get(&block.start).map_or(&[][..], Literal::bytes).into()
-        })?)
+        })
     }
 }
 
@@ -327,7 +327,7 @@ fn split(entry: &Entry, array: DeviceArray, runtime: &Runtime) -> Vec<Tensor> {
 }
 
 fn lost(name: &str) -> Error {
-    Error::data(format!(
+    error::data(format!(
         "the value of `{name}` was lost when a step failed; load the last checkpoint or call reinitialize()"
     ))
 }

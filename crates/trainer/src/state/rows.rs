@@ -135,7 +135,7 @@ impl Entry {
         let row = literals.first().map_or_else(|| self.row_type(), |first| first.ty().clone());
         let ty = TensorType::new(row.dtype, [&[literals.len()], &row.shape[..]].concat());
         let bytes: Vec<&[u8]> = literals.iter().map(Literal::bytes).collect();
-        Ok(Literal::from_bytes(ty, &bytes.concat())?)
+        Literal::from_bytes(ty, &bytes.concat())
     }
 
     /// The block of each row for a block of this entry.

@@ -14,7 +14,7 @@ use crate::checkpoint::save::{self, CopyProgram, SaveJob, SaveOutcome, StateTens
 use crate::checkpoint::{self, OpenStore, Position};
 use crate::hooks::actions::{CheckpointRole, Save};
 use crate::state::names;
-use crate::{Error, Result, process_group};
+use crate::{Error, Result, error, process_group};
 
 impl TrainStep<'_> {
     /// Writes the training state as a checkpoint, a folder in the Trainer's format, and waits until
@@ -113,7 +113,7 @@ impl TrainStep<'_> {
         let values = &self.position.values;
         let value = values.get(name).map_err(|e| Error::usage(format!("value: `{name}`: {e}")))?;
         match &self.checkpoint {
-            Some(path) if value.is_none() => Err(Error::checkpoint(
+            Some(path) if value.is_none() => Err(error::checkpoint(
                 path,
                 format!("it has no value `{name}`; its values are: {}", values.names()),
             )),

@@ -7,7 +7,7 @@ use crate::checkpoint::resume::ResumePoint;
 use crate::program::trace_fit::TracedFit;
 use crate::session::Session;
 use crate::stage::Stage;
-use crate::{Error, Profiler, Result, TrainDuration, TrainingModule, process_group, state};
+use crate::{Error, Profiler, Result, TrainDuration, TrainingModule, error, process_group, state};
 
 /// Checks with the other processes that all train the same programs from the same values.
 pub(crate) fn check_consistent(
@@ -60,23 +60,23 @@ pub(super) fn check_options(session: &Session) -> Result<()> {
     let options = &session.choices.options;
     if let TrainDuration::Time(_) = options.max_time {
         let time = options.max_time;
-        return Err(Error::option(format!(
+        return Err(error::option(format!(
             "max_time: it is {time}, but train_step leaves the loop to you; end the loop yourself, and leave the option out"
         )));
     }
     if !options.overfit_batches.is_zero() {
-        return Err(Error::option(
+        return Err(error::option(
             "overfit_batches: train_step leaves the loop to you; run the same batches again, or set limit_train_batches",
         ));
     }
     if options.reload_dataloaders_every_n_epochs > 0 {
-        return Err(Error::option(
+        return Err(error::option(
             "reload_dataloaders_every_n_epochs: train_step leaves the loop to you; make a TrainStep for each \
              loader, and pass the state on with save and load",
         ));
     }
     if options.profiler != Profiler::None {
-        return Err(Error::option(
+        return Err(error::option(
             "profiler: train_step makes no run folder; leave the option out, and record with timeline::Recording of \
              fulmen-tensor",
         ));

@@ -11,7 +11,7 @@ use crate::evaluation::{Evaluation, EvaluationResult, evaluation_point};
 use crate::process_group;
 use crate::program;
 use crate::stage::Stage;
-use crate::{BatchLimit, Error, LogPoint, Result};
+use crate::{BatchLimit, LogPoint, Result, error};
 
 /// A module's `validation_step`, compiled, with its loader. [`TrainStep::eval_step`] makes it.
 ///
@@ -63,7 +63,7 @@ impl EvalStep {
             step.position.seed,
         )?;
         if program.logs().is_empty() {
-            return Err(Error::nothing_logged(stage.step()));
+            return Err(error::nothing_logged(stage.step()));
         }
         step.check_consistent("eval_step", |facts| {
             process_group::add_program(facts, "eval_step", program.functions(), &loader, runtime)
@@ -88,7 +88,7 @@ impl EvalStep {
     /// the device.
     pub fn run(&self, step: &TrainStep<'_>) -> Result<LogPoint> {
         if !Arc::ptr_eq(&self.step_identity, &step.identity) {
-            return Err(Error::of_another_step("eval step", "eval_step"));
+            return Err(error::of_another_step("eval step", "eval_step"));
         }
         let result = self.evaluate(step);
         step.report_error(result)
@@ -103,7 +103,7 @@ impl EvalStep {
         };
         let EvaluationResult::Logged(logged) = step.with_weights(self.averages.as_ref(), pass)?
         else {
-            return Err(Error::data("the evaluation ended before its last batch"));
+            return Err(error::data("the evaluation ended before its last batch"));
         };
         let literals = process_group::wait_for_literals(
             process_group,

@@ -9,7 +9,7 @@ use crate::process_group;
 use crate::program::set_random_key;
 use crate::recorder::placeholders::Placeholders;
 use crate::state::Entry;
-use crate::{Error, Result};
+use crate::{Result, error};
 
 /// A function of your own inputs and the weights in training, to be called often. Examples are the
 /// actions of a policy in reinforcement learning, and the samples of a generator.
@@ -73,7 +73,7 @@ impl StepFunction<'_> {
     /// its line; a different number of inputs than in the first call; an error of the device.
     pub fn call(&mut self, step: &TrainStep<'_>, inputs: &[&Literal]) -> Result<Vec<Literal>> {
         if !Arc::ptr_eq(&self.step_identity, &step.identity) {
-            return Err(Error::of_another_step(&format!("function `{}`", self.name), "function"));
+            return Err(error::of_another_step(&format!("function `{}`", self.name), "function"));
         }
         let result = self.compute(step, inputs);
         step.report_error(result)

@@ -14,7 +14,7 @@ use crate::console::note;
 use crate::logs::{LogLayout, LogRange, Sums};
 use crate::position::StepPosition;
 use crate::process_group::{self, ProcessGroup};
-use crate::{Error, LogPoint, Result};
+use crate::{LogPoint, Result, error};
 
 /// The number of consecutive reads, each after one step, that triggers a warning.
 const WARN_AFTER: u32 = 20;
@@ -57,7 +57,7 @@ impl StepLogs {
         shared.waited.fetch_add(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
         let (sums, media) = literals
             .split_first()
-            .ok_or_else(|| Error::data("the device returned no logged values"))?;
+            .ok_or_else(|| error::data("the device returned no logged values"))?;
         let sums = layout.read(sums)?;
         shared.check_finite(&sums, None)?;
         training_point(&layout, &sums, media, LogRange::Pass(""), position)
@@ -193,7 +193,7 @@ fn warning(waited: Duration, all: Duration) -> String {
 impl SharedReads {
     fn check_finite(&self, sums: &Sums, last_checkpoint: Option<&Path>) -> Result<()> {
         if let Some(fault) = &sums.index_fault {
-            return Err(Error::index_out_of_range(
+            return Err(error::index_out_of_range(
                 fault.step,
                 &fault.message("step"),
                 last_checkpoint,
@@ -202,11 +202,11 @@ impl SharedReads {
         let Some(step) = sums.bad_step else { return Ok(()) };
         let in_data = (step == 1).then(|| self.train.not_finite_in_first_batch()).flatten();
         if let Some(anomaly) = &sums.anomaly {
-            return Err(Error::anomaly(step, anomaly, last_checkpoint, in_data.as_deref()));
+            return Err(error::anomaly(step, anomaly, last_checkpoint, in_data.as_deref()));
         }
         let loss = format!("the training loss {}", self.losses);
         if self.detect_nan {
-            return Err(Error::not_finite(step, &loss, last_checkpoint, in_data.as_deref()));
+            return Err(error::not_finite(step, &loss, last_checkpoint, in_data.as_deref()));
         }
         if !self.warned.swap(true, Ordering::Relaxed) {
             let in_data = in_data.map_or(String::new(), |in_data| format!(": {in_data}"));

@@ -246,7 +246,6 @@ impl<'m> TrainStep<'m> {
             .epochs(epoch..self.limits.epochs, batch as usize)
             .prefetch_to(&self.runtime, &Strategy::batch(self.runtime.mesh()))
             .take(usize::try_from(remaining).unwrap_or(usize::MAX))
-            .map(|batch| Ok(batch?))
     }
 
     /// Trains on a batch and returns the progress of training. This returns as soon as the step is
@@ -434,5 +433,5 @@ impl<'m> TrainStep<'m> {
 
 /// The random key of all steps.
 pub(super) fn random_key(runtime: &Runtime, seed: u64) -> Result<DeviceArray> {
-    Ok(runtime.to_device(&Literal::from_slice(&[(seed >> 32) as u32, seed as u32], [2])?)?)
+    runtime.to_device(&Literal::from_slice(&[(seed >> 32) as u32, seed as u32], [2])?)
 }

@@ -8,7 +8,7 @@ use fulmen_data::DataLoader;
 use crate::plan::NO_LIMIT;
 use crate::position::BatchPosition;
 use crate::rules::accumulation::Accumulation;
-use crate::{Error, Options, Plan, Result, TrainDuration};
+use crate::{Options, Plan, Result, TrainDuration, error};
 
 /// The field with a sample's tokens.
 const TOKENS: &str = "input_ids";
@@ -34,7 +34,7 @@ impl EpochSize {
         let mut tokens = 0;
         if let TrainDuration::Tokens(_) = duration {
             tokens = tokens_of_a_sample(loader).map_err(|why| {
-                Error::option(format!(
+                error::option(format!(
                     "max_duration: it is {duration}, but {why}; use samples (1e6sa)"
                 ))
             })?;

@@ -16,7 +16,7 @@ use crate::rules::skip_rule::SkipRule;
 use crate::stage::Stage;
 use crate::step_config::limits::{EpochSize, Limits};
 use crate::step_config::step_part::StepPart;
-use crate::{Error, Options, Plan, Precision, Result, WeightAveraging};
+use crate::{Error, Options, Plan, Precision, Result, WeightAveraging, error};
 
 /// A builder's settings of how steps are recorded.
 #[derive(Clone, Debug)]
@@ -150,7 +150,7 @@ impl StepConfig {
         let loader = limit.apply(self.distribute(loader, stage.noun())?, option)?;
         if loader.is_endless() {
             let noun = stage.noun();
-            return Err(Error::option(format!(
+            return Err(error::option(format!(
                 "{option}: the {noun} loader is endless; use a number of batches"
             )));
         }

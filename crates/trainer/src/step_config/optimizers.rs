@@ -186,7 +186,7 @@ impl Optimizers {
     ) -> Result<()> {
         if let ([single], true) = (&self.members[..], self.is_single) {
             single.rules.check(parameters)?;
-            return Ok(single.optimizer.check(parameters)?);
+            return single.optimizer.check(parameters);
         }
         if let Some(rule) = self.refused_rules.iter().next() {
             let name = rule.name();

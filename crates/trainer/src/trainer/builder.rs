@@ -28,7 +28,7 @@ use crate::step_config::step_part::StepPart;
 use crate::{
     BatchLimit, Error, FastDevRun, GradientClipAlgorithm, LearningRateScaling, LoggerSet,
     MetricsPort, Options, Precision, Profiler, Result, Resume, Strategy, TrainDuration, Trainer,
-    WeightAveraging,
+    WeightAveraging, error,
 };
 
 /// Builds a [`Trainer`]. There is one method for each row of [`Options::table`].
@@ -181,7 +181,7 @@ impl TrainerBuilder {
             if let (StepPart::Accumulation { .. }, every @ 2..) =
                 (&part, options.accumulate_grad_batches)
             {
-                return Err(Error::option(format!(
+                return Err(error::option(format!(
                     "accumulate_grad_batches: it is {every}, and there is a {}; set only one of the two",
                     callback.name()
                 )));
@@ -235,7 +235,7 @@ impl TrainerBuilder {
         let choices = self.choices(self.options()?)?;
         environment::note_unused(&self.trainer_args);
         if self.runtime.is_none() {
-            check_variables().map_err(|e| Error::option(e.to_string()))?;
+            check_variables().map_err(|e| error::option(e.to_string()))?;
         }
         let process_group = ProcessGroup::from_env(&choices.options, self.runtime.as_ref())?;
         let built = self.build_with(choices, process_group.clone());
@@ -269,7 +269,7 @@ impl TrainerBuilder {
         let runtime = if options.aot.as_os_str().is_empty() {
             arranged
         } else {
-            arranged.with_saved_programs(&options.aot).map_err(|e| Error::with_action("aot", e))?
+            arranged.with_saved_programs(&options.aot).map_err(|e| e.context("aot"))?
         };
         let choices = choices.for_platform(runtime.client().platform_name());
         let options = &choices.options;
@@ -337,7 +337,7 @@ fn metrics_endpoint(port: MetricsPort, runtime: &Runtime) -> Result<Option<Box<d
 fn metrics_endpoint(port: MetricsPort, _: &Runtime) -> Result<Option<Box<dyn Callback>>> {
     match port.address() {
         None => Ok(None),
-        Some(_) => Err(Error::option(
+        Some(_) => Err(error::option(
             "metrics_port: needs a build with the feature `prometheus` of the crate fulmen"
                 .to_owned(),
         )),
@@ -359,12 +359,12 @@ fn select_loggers(set: &LoggerSet, added: Vec<Box<dyn Logger>>) -> Result<Vec<Bo
             #[cfg(feature = "mlflow")]
             "mlflow" => {
                 let logger = fulmen_loggers::MlflowLogger::from_env();
-                Box::new(logger.map_err(|e| Error::option(format!("loggers: mlflow: {e}")))?)
+                Box::new(logger.map_err(|e| error::option(format!("loggers: mlflow: {e}")))?)
             }
             #[cfg(feature = "wandb")]
             "wandb" => {
                 let logger = fulmen_loggers::WandbLogger::from_env()
-                    .map_err(|e| Error::option(format!("loggers: wandb: {e}")))?;
+                    .map_err(|e| error::option(format!("loggers: wandb: {e}")))?;
                 // From now on, nothing that the run writes has the key.
                 let _ = crate::Secret::new(logger.api_key());
                 Box::new(logger)
@@ -373,7 +373,7 @@ fn select_loggers(set: &LoggerSet, added: Vec<Box<dyn Logger>>) -> Result<Vec<Bo
                 let why = format!(
                     "loggers: {name} needs a build with the feature `{name}` of the crate fulmen"
                 );
-                return Err(Error::option(why));
+                return Err(error::option(why));
             }
         })
     });

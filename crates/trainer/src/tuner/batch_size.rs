@@ -8,7 +8,7 @@ use fulmen_tensor::Runtime;
 use super::{run_short_fit, short_fit, show_progress};
 use crate::program::trace_fit::trace_fit;
 use crate::step_config::Choices;
-use crate::{Error, Result, Trainer, TrainingModule, host_memory};
+use crate::{Error, Result, Trainer, TrainingModule, error, host_memory};
 
 /// How to choose the next batch size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -262,7 +262,7 @@ impl Trainer {
             match session.runtime.compile(function) {
                 Ok(program) => needs = needs.max(needed_bytes(program.executable())),
                 Err(error) if error.is_out_of_memory() => refused = true,
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(error),
             }
         }
         refused |= needs.zip(available).is_some_and(|(needs, available)| needs > available);
@@ -276,7 +276,7 @@ impl Trainer {
         }
         match run_short_fit(self, module, loader, choices.clone(), Vec::new(), &None.into()) {
             Ok(summary) => match summary.signal {
-                Some(signal) => Err(Error::interrupted("finding a batch size", signal)),
+                Some(signal) => Err(error::interrupted("finding a batch size", signal)),
                 None => Ok(trial(Verdict::Fits)),
             },
             Err(error) if error.is_out_of_memory() && session.process_group.is_none() => {

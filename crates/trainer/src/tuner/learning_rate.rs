@@ -11,7 +11,7 @@ use crate::hooks::FitStart;
 use crate::rules::lr_sweep::{LrSweep, SweepMode};
 use crate::step_config::step_part::StepPart;
 use crate::{
-    Actions, BatchLimit, Error, EvaluationSets, LogPoint, Result, Trainer, TrainingModule,
+    Actions, BatchLimit, Error, EvaluationSets, LogPoint, Result, Trainer, TrainingModule, error,
 };
 
 /// The default of [`LearningRateFinder::smoothing`].
@@ -374,7 +374,7 @@ impl Trainer {
         let callbacks: Vec<Box<dyn Callback>> = vec![Box::new(recorder)];
         let summary = run_short_fit(self, module, train, choices, callbacks, validation)?;
         if let Some(signal) = summary.signal {
-            return Err(Error::interrupted("finding a learning rate", signal));
+            return Err(error::interrupted("finding a learning rate", signal));
         }
         let recorded = std::mem::take(&mut *recorded.lock());
         if let Some(names) = recorded.other_values {

@@ -6,7 +6,6 @@ use crate::common::PAD_LAST;
 use crate::test_processes::{TASK_VARIABLE, TestProcesses, say};
 use std::path::Path;
 
-use fulmen_coordination::Error as Coordination;
 use fulmen_nn::Module;
 use fulmen_tensor::Literal;
 use fulmen_trainer::Result;
@@ -24,10 +23,6 @@ fn member() {
         Ok(()) => say("ended well"),
         Err(error) => {
             let processes = error.processes();
-            assert_eq!(
-                error.is_coordination(),
-                error.get_ref().is_some_and(|e| e.is::<Coordination>())
-            );
             let kind = match &error {
                 e if e.is_peer_silent() && e.is_coordination() => "silence",
                 e if e.is_coordination() => "coordination",

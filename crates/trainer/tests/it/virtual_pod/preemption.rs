@@ -115,7 +115,9 @@ pub(super) fn member(folder: &Path) -> ! {
         Ok(signal) => signal,
         Err(error) => {
             say(format!("failed {:?} {error}", error.processes()).replace('\n', " "));
-            std::process::exit(error.signal().map_or(1, Signal::exit_code).into());
+            std::process::exit(
+                error.signal().and_then(Signal::from_number).map_or(1, Signal::exit_code).into(),
+            );
         }
     };
     std::process::exit(signal.map_or(0, Signal::exit_code).into());
@@ -172,7 +174,9 @@ pub(super) fn outside(folder: &Path, point: &str) -> ! {
         }
     };
     say(format!("failed {error}").replace('\n', " "));
-    std::process::exit(error.signal().map_or(1, Signal::exit_code).into());
+    std::process::exit(
+        error.signal().and_then(Signal::from_number).map_or(1, Signal::exit_code).into(),
+    );
 }
 
 /// The newest checkpoint.

@@ -10,13 +10,13 @@ use std::time::UNIX_EPOCH;
 
 use sha2::{Digest, Sha256};
 
-use crate::dataset::key_parts::KeyParts;
+use crate::key_parts::KeyParts;
 use crate::{Error, Result};
 
 /// A SHA-256 hash of named values.
 ///
 /// ```
-/// use fulmen_data::Fingerprint;
+/// use fulmen_files::Fingerprint;
 ///
 /// let fingerprint_of = |size: u64| {
 ///     let mut fingerprint = Fingerprint::new();

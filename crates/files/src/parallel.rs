@@ -6,8 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use crate::error::panicked;
-use crate::{Error, Result};
+use fulmen_error::{Error, Result, panicked};
 
 /// Applies `work` to each item and returns the results in order. After an error or a panic, which
 /// becomes an error, no new work starts; the error with the lowest index is returned.
