@@ -103,6 +103,9 @@ pub mod data {
     }
 }
 
+#[doc(inline)]
+pub use fulmen_trainer::{Error, Result};
+
 /// The names that you need most often: layers, losses, optimizers, metrics, in-memory data, the
 /// loader, the Trainer and its callbacks.
 ///
