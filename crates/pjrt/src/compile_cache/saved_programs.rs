@@ -71,7 +71,7 @@ impl SavedPrograms {
     /// Adds a program that took this long to compile.
     ///
     /// # Errors
-    /// The plugin cannot serialize programs ([unsupported](Error::is_unsupported)).
+    /// The plugin cannot serialize programs ([unsupported](crate::Error::is_unsupported)).
     pub fn add(
         &mut self,
         key: &ProgramKey,
@@ -100,7 +100,7 @@ impl SavedPrograms {
     /// # Errors
     /// The file cannot be read. It is damaged or is not a file of programs, or its programs are for
     /// other devices, another plugin or another CPU than the client's
-    /// ([corrupt](Error::is_corrupt)).
+    /// ([corrupt](crate::Error::is_corrupt)).
     pub fn read(path: &Path, client: &Client) -> Result<SavedPrograms> {
         let bytes = fulmen_durable::read_regular(path, MAX_PROGRAM_BYTES)
             .map_err(|error| error::io(format!("cannot read {}", path.display()), error))?;
