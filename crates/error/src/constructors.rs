@@ -23,12 +23,11 @@ impl Error {
             Ok(error) => *error,
             Err(source) => {
                 let source: Arc<dyn StdError + Send + Sync> = source.into();
-                let error = Error::with_message(source.to_string());
-                let error = match source.downcast_ref::<io::Error>() {
+                let error = Error::of_source(source.clone());
+                match source.downcast_ref::<io::Error>() {
                     Some(cause) => error.with_facts_of(cause),
                     None => error,
-                };
-                error.caused_by(source)
+                }
             }
         }
     }

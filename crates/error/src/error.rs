@@ -28,7 +28,8 @@ pub struct Error(Arc<Inner>);
 #[derive(Clone, Default)]
 struct Inner {
     facts: Facts,
-    message: String,
+    /// Without one, the message is that of the source, whose code may panic.
+    message: Option<String>,
     location: Option<&'static Location<'static>>,
     fault: Option<Fault>,
     source: Option<Arc<dyn StdError + Send + Sync>>,
@@ -53,7 +54,12 @@ impl Error {
     /// An error with this message, of which nothing else is known.
     #[doc(hidden)]
     pub fn with_message(message: impl Into<String>) -> Error {
-        Error(Arc::new(Inner { message: message.into(), ..Inner::default() }))
+        Error(Arc::new(Inner { message: Some(message.into()), ..Inner::default() }))
+    }
+
+    /// An error of another library or of the user, whose message is shown.
+    pub(crate) fn of_source(source: Arc<dyn StdError + Send + Sync>) -> Error {
+        Error(Arc::new(Inner { source: Some(source), ..Inner::default() }))
     }
 
     /// An error with one fact.
@@ -94,10 +100,9 @@ impl Error {
     /// assert_eq!(error.to_string(), "resize: the size is 0");
     /// ```
     #[must_use]
-    pub fn context(mut self, what: impl fmt::Display) -> Error {
-        let inner = self.inner();
-        inner.message = format!("{what}: {}", inner.message);
-        self
+    pub fn context(self, what: impl fmt::Display) -> Error {
+        let message = format!("{what}: {self}");
+        self.reworded(message)
     }
 
     /// Ends the message with a text.
@@ -107,17 +112,16 @@ impl Error {
     /// assert_eq!(error.to_string(), "the size is 0; it must be at least 1");
     /// ```
     #[must_use]
-    pub fn note(mut self, text: impl fmt::Display) -> Error {
-        let inner = self.inner();
-        inner.message = format!("{}{text}", inner.message);
-        self
+    pub fn note(self, text: impl fmt::Display) -> Error {
+        let message = format!("{self}{text}");
+        self.reworded(message)
     }
 
     /// Replaces the message.
     #[doc(hidden)]
     #[must_use]
     pub fn reworded(mut self, message: impl Into<String>) -> Error {
-        self.inner().message = message.into();
+        self.inner().message = Some(message.into());
         self
     }
 
@@ -256,7 +260,7 @@ impl Error {
 /// Errors are equal if they say the same.
 impl PartialEq for Error {
     fn eq(&self, other: &Error) -> bool {
-        let same_cause = self.0.facts == other.0.facts && self.0.message == other.0.message;
+        let same_cause = self.0.facts == other.0.facts && self.to_string() == other.to_string();
         same_cause && self.0.processes == other.0.processes && self.0.signal == other.0.signal
     }
 }
@@ -274,7 +278,11 @@ impl From<Fault> for Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.message)
+        match (&self.0.message, &self.0.source) {
+            (Some(message), _) => f.write_str(message),
+            (None, Some(source)) => source.fmt(f),
+            (None, None) => Ok(()),
+        }
     }
 }
 
