@@ -20,7 +20,7 @@ use crate::{Options, Result, TrainerArgs, error};
 const PREFIX: &str = "FULMEN_";
 
 /// The variables that Fulmen reads in addition to those of the Trainer's options.
-const OTHERS: [&str; 21] = [
+const OTHERS: [&str; 22] = [
     "FULMEN_COMPILE_CACHE",
     "FULMEN_COMPILE_CACHE_MB",
     "FULMEN_COORDINATOR",
@@ -30,6 +30,7 @@ const OTHERS: [&str; 21] = [
     "FULMEN_JOIN_TIMEOUT",
     "FULMEN_NUM_PROCESSES",
     "FULMEN_OFFLINE",
+    "FULMEN_PASSES",
     "FULMEN_PJRT_PLUGIN",
     "FULMEN_PROCESS_ID",
     "FULMEN_PROGRESS_FILE",
