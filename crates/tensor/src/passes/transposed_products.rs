@@ -29,7 +29,10 @@ pub(super) fn rule(operation: &dyn Operation, operands: &[&TensorType]) -> Optio
 /// The product over the first axes of two matrices, with the left one transposed in memory, if that
 /// is faster.
 fn product_of_transposed(lhs: &Tensor, rhs: &Tensor) -> Option<Tensor> {
-    let ([contracted, rows], [_, columns]) = (&lhs.shape()[..], &rhs.shape()[..]) else {
+    let [contracted, rows] = &lhs.shape()[..] else {
+        return None;
+    };
+    let [_, columns] = &rhs.shape()[..] else {
         return None;
     };
     if !TRANSPOSED.contains(contracted) || rows.min(columns) < &LEAST_FREE {

@@ -248,7 +248,7 @@ fn changed_values(
         changed.push(rows.as_ref().map_or(after.clone(), |rows| rows.write(&before, &after)));
     }
     if chain.has_rules_after() {
-        apply_rules_after(&mut chain, steps, values, gradients, &mut changed)?;
+        apply_rules_after(&mut chain, &keys, values, gradients, &mut changed)?;
     }
     let new = in_order_of_entries(&chain, updates, values, gradients, changed);
     for (id, value) in changed_entries(gradients).into_iter().zip(&new) {
@@ -257,18 +257,18 @@ fn changed_values(
     Ok(Changed { new, logged: chain.logged })
 }
 
-/// Applies the rules after the optimizer to the parameters, and rounds these to their dtype.
+/// Applies the rules after the optimizer to the parameters, and rounds these to their dtype, with
+/// the keys of those that are rounded stochastically.
 /// `changed` has each parameter, in the optimizer's precision, followed by its state.
 fn apply_rules_after(
     chain: &mut ChainStep<'_>,
-    steps: &OptimizerSteps,
+    keys: &[Option<Tensor>],
     values: &Values,
     gradients: &Gradients<'_>,
     changed: &mut [Vec<Tensor>],
 ) -> Result<()> {
     let new = changed.iter().map(|values| values[0].clone()).collect();
     let new = chain.after_optimizer(new)?;
-    let keys = steps.rounding_keys(&gradients.params, values);
     for (index, value) in new.into_iter().enumerate() {
         let entry = &values.layout[gradients.params[index].param.slots.param];
         let value = match &keys[index] {
