@@ -9,7 +9,6 @@ use std::sync::Arc;
 use fulmen_pjrt::{Buffer, Device, HostBuffer, PendingRead};
 
 use crate::axis_order::{AxisOrder, transpose_elements};
-use crate::metrics::DataHandles;
 use crate::sharding::Block;
 use crate::{DType, Error, Mesh, Metrics, Result, Sharding, TensorType};
 
@@ -23,47 +22,60 @@ pub(crate) struct DeviceSet {
     pub(crate) local: Vec<usize>,
 }
 
+/// What a program knows about an array before it runs: its type, and how it is split over the
+/// devices. The results of all calls of a program share it, since a step makes many arrays.
+pub(crate) struct ShardedType {
+    /// Dtype and shape of the whole value.
+    pub(crate) ty: TensorType,
+    pub(crate) sharding: Sharding,
+    pub(crate) device_set: Arc<DeviceSet>,
+    /// Counts the buffers.
+    pub(crate) metrics: Arc<Metrics>,
+}
+
+impl ShardedType {
+    /// Whether both are on the same devices, in the same order.
+    pub(crate) fn has_devices_of(&self, other: &ShardedType) -> bool {
+        Arc::ptr_eq(&self.device_set, &other.device_set) || self.device_set == other.device_set
+    }
+}
+
 /// A value in the memory of a runtime's devices, like JAX's `Array`: its type, its sharding, and
 /// one buffer for each device of this process.
 pub struct DeviceArray {
-    ty: TensorType,
-    sharding: Sharding,
-    device_set: Arc<DeviceSet>,
+    sharded_type: Arc<ShardedType>,
     shards: Vec<Buffer>,
-    _handles: DataHandles,
 }
 
 impl DeviceArray {
     /// `shards` has one buffer for each local device, with the shape that the sharding gives it.
-    pub(crate) fn new(
-        ty: TensorType,
-        sharding: Sharding,
-        device_set: Arc<DeviceSet>,
-        shards: Vec<Buffer>,
-        metrics: &Arc<Metrics>,
-    ) -> DeviceArray {
-        let _handles = DataHandles::new(metrics, shards.len());
-        DeviceArray { ty, sharding, device_set, shards, _handles }
+    pub(crate) fn new(sharded_type: Arc<ShardedType>, shards: Vec<Buffer>) -> DeviceArray {
+        sharded_type.metrics.count_created_handles(shards.len());
+        DeviceArray { sharded_type, shards }
+    }
+
+    pub(crate) fn sharded_type(&self) -> &Arc<ShardedType> {
+        &self.sharded_type
     }
 
     /// Dtype and shape of the whole value.
     pub fn ty(&self) -> &TensorType {
-        &self.ty
+        &self.sharded_type.ty
     }
 
     /// The element type.
     pub fn dtype(&self) -> DType {
-        self.ty.dtype
+        self.ty().dtype
     }
 
     /// How the value is split over the devices.
     pub fn sharding(&self) -> &Sharding {
-        &self.sharding
+        &self.sharded_type.sharding
     }
 
     /// The mesh that the value is split over.
     pub fn mesh(&self) -> &Mesh {
-        &self.device_set.mesh
+        &self.device_set().mesh
     }
 
     /// The parts on this process's devices, one buffer per device, in the order of
@@ -74,10 +86,9 @@ impl DeviceArray {
 
     /// The block of the whole value that each of [`DeviceArray::shards`] holds.
     pub fn blocks(&self) -> Vec<Block> {
-        let block = |&position: &usize| {
-            self.sharding.block(&self.device_set.mesh, &self.ty.shape, position)
-        };
-        self.device_set.local.iter().map(block).collect()
+        let block =
+            |&position: &usize| self.sharding().block(self.mesh(), &self.ty().shape, position);
+        self.device_set().local.iter().map(block).collect()
     }
 
     /// The parts of each value that `process` should save, so that all processes together save each
@@ -90,10 +101,10 @@ impl DeviceArray {
     ) -> Vec<Vec<DevicePart<'a>>> {
         let mut parts = Vec::new();
         for (value, array) in arrays.iter().enumerate() {
-            let DeviceSet { mesh, devices, local } = &*array.device_set;
+            let DeviceSet { mesh, devices, local } = array.device_set();
             let mut parts_by_start = BTreeMap::new();
             for (position, device) in devices.iter().enumerate() {
-                let block = array.sharding.block(mesh, &array.ty.shape, position);
+                let block = array.sharding().block(mesh, &array.ty().shape, position);
                 let (_, holders, shard) = parts_by_start
                     .entry(block.start.clone())
                     .or_insert_with(|| (block, BTreeSet::new(), None));
@@ -106,7 +117,7 @@ impl DeviceArray {
                     .map(|(block, holders, shard)| (value, block, holders, shard)),
             );
         }
-        let width = |value: usize| arrays[value].ty.dtype.size_in_bytes();
+        let width = |value: usize| arrays[value].dtype().size_in_bytes();
         let bytes =
             |value: usize, block: &Block| block.size.iter().product::<usize>() * width(value);
         let savers = choose_savers(
@@ -123,7 +134,7 @@ impl DeviceArray {
 
     /// The part in one of the buffers.
     fn part(&self, block: Block, shard: usize) -> DevicePart<'_> {
-        DevicePart { block, buffer: &self.shards[shard], order: self.sharding.order() }
+        DevicePart { block, buffer: &self.shards[shard], order: self.sharding().order() }
     }
 
     /// The parts of the value, each once: from the first device that holds it.
@@ -152,15 +163,23 @@ impl DeviceArray {
         let parts = self.distinct_parts();
         let elements: usize =
             parts.iter().map(|part| part.block.size.iter().product::<usize>()).sum();
-        elements == self.ty.shape.num_elements()
+        elements == self.ty().shape.num_elements()
     }
 
-    pub(crate) fn device_set(&self) -> &Arc<DeviceSet> {
-        &self.device_set
+    pub(crate) fn device_set(&self) -> &DeviceSet {
+        &self.sharded_type.device_set
     }
 
-    pub(crate) fn into_shards(self) -> Vec<Buffer> {
-        self.shards
+    pub(crate) fn into_shards(mut self) -> Vec<Buffer> {
+        let shards = std::mem::take(&mut self.shards);
+        self.sharded_type.metrics.count_destroyed_handles(shards.len());
+        shards
+    }
+}
+
+impl Drop for DeviceArray {
+    fn drop(&mut self) {
+        self.sharded_type.metrics.count_destroyed_handles(self.shards.len());
     }
 }
 
@@ -210,7 +229,7 @@ impl PendingPart {
 
 impl fmt::Debug for DeviceArray {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "DeviceArray({}, {} on {})", self.ty, self.sharding, self.device_set.mesh)
+        write!(f, "DeviceArray({}, {} on {})", self.ty(), self.sharding(), self.mesh())
     }
 }
 

@@ -1,12 +1,13 @@
 //! [`Compiled`]: a program loaded on its devices, and [`Outputs`], the results of a call.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fulmen_durable::messages::quantity;
 use fulmen_pjrt::{Event, LoadedExecutable};
 
-use crate::array::{Argument, DeviceSet};
+use crate::array::{Argument, ShardedType};
 use crate::timeline;
 use crate::{DeviceArray, Error, Function, Metrics, Result, Runtime, Sharding, TensorType};
 
@@ -23,13 +24,36 @@ pub struct Compiled {
 /// The parameters and results of a program.
 struct Signature {
     name: String,
-    device_set: Arc<DeviceSet>,
     /// For each device of this process, its index in the executable's lists of arguments and
     /// outputs.
     slots: Vec<usize>,
-    parameters: Vec<(TensorType, Sharding)>,
-    results: Vec<(TensorType, Sharding)>,
+    parameters: Vec<Arc<ShardedType>>,
+    results: Vec<Arc<ShardedType>>,
     donated: Vec<bool>,
+}
+
+/// Makes each [`ShardedType`] of a program once, so that an array that one call returns and the next
+/// one takes is recognized by its address.
+struct ShardedTypes<'a> {
+    runtime: &'a Runtime,
+    made: HashMap<(TensorType, Sharding), Arc<ShardedType>>,
+}
+
+impl<'a> ShardedTypes<'a> {
+    fn new(runtime: &'a Runtime) -> ShardedTypes<'a> {
+        ShardedTypes { runtime, made: HashMap::new() }
+    }
+
+    fn get(&mut self, ty: &TensorType, sharding: Sharding) -> Arc<ShardedType> {
+        let key = (ty.clone(), sharding);
+        let make = |(ty, sharding): &(TensorType, Sharding)| ShardedType {
+            ty: ty.clone(),
+            sharding: sharding.clone(),
+            device_set: self.runtime.device_set.clone(),
+            metrics: self.runtime.metrics.clone(),
+        };
+        self.made.entry(key).or_insert_with_key(|key| Arc::new(make(key))).clone()
+    }
 }
 
 impl Signature {
@@ -37,8 +61,8 @@ impl Signature {
         name: &str,
         runtime: &Runtime,
         executable: &LoadedExecutable,
-        parameters: Vec<(TensorType, Sharding)>,
-        results: Vec<(TensorType, Sharding)>,
+        parameters: Vec<Arc<ShardedType>>,
+        results: Vec<Arc<ShardedType>>,
         donated: Vec<bool>,
     ) -> Result<Signature> {
         let slot = |device| executable.devices().iter().position(|candidate| candidate == device);
@@ -51,8 +75,7 @@ impl Signature {
                 Error::usage(format!("`{name}` was not compiled for the devices of the runtime"))
             })?;
         let name = name.to_owned();
-        let device_set = runtime.device_set.clone();
-        Ok(Signature { name, device_set, slots, parameters, results, donated })
+        Ok(Signature { name, slots, parameters, results, donated })
     }
 }
 
@@ -97,9 +120,10 @@ impl Compiled {
         time: Option<Duration>,
     ) -> Result<Compiled> {
         let several = runtime.mesh().num_devices() > 1;
-        let signature_of = |tensors: &[crate::Tensor], shardings: &[Sharding]| -> Vec<_> {
+        let mut types = ShardedTypes::new(runtime);
+        let mut signature_of = |tensors: &[crate::Tensor], shardings: &[Sharding]| -> Vec<_> {
             let sharding = |s: &Sharding| if several { s.clone() } else { s.on_one_device() };
-            tensors.iter().zip(shardings).map(|(t, s)| (t.ty().clone(), sharding(s))).collect()
+            tensors.iter().zip(shardings).map(|(t, s)| types.get(t.ty(), sharding(s))).collect()
         };
         let parameters = signature_of(function.parameters(), function.parameter_shardings());
         let results = signature_of(function.results(), function.result_shardings());
@@ -124,8 +148,9 @@ impl Compiled {
         results: &[TensorType],
         time: Duration,
     ) -> Result<Compiled> {
-        let replicated = |types: &[TensorType]| {
-            types.iter().map(|ty| (ty.clone(), Sharding::replicated())).collect()
+        let mut types = ShardedTypes::new(runtime);
+        let mut replicated = |tensors: &[TensorType]| {
+            tensors.iter().map(|ty| types.get(ty, Sharding::replicated())).collect()
         };
         let donated = executable.signature().donated.clone();
         let parameters = replicated(parameters);
@@ -186,7 +211,7 @@ impl Compiled {
         }
         let mut outputs: Vec<_> = execution.outputs.into_iter().map(Vec::into_iter).collect();
         let mut arrays = Vec::with_capacity(signature.results.len());
-        for (ty, sharding) in &signature.results {
+        for sharded_type in &signature.results {
             let shards: Vec<_> =
                 signature.slots.iter().filter_map(|&slot| outputs[slot].next()).collect();
             if shards.len() != signature.slots.len() {
@@ -195,10 +220,7 @@ impl Compiled {
                     doing()
                 )));
             }
-            let ty = ty.clone();
-            let sharding = sharding.clone();
-            let device_set = signature.device_set.clone();
-            arrays.push(DeviceArray::new(ty, sharding, device_set, shards, &self.metrics));
+            arrays.push(DeviceArray::new(sharded_type.clone(), shards));
         }
         Ok(Outputs { arrays, completion: Completion(execution.device_complete_events) })
     }
@@ -214,22 +236,23 @@ impl Compiled {
                 arguments.len()
             )));
         }
-        for (i, (argument, (ty, sharding))) in
-            arguments.iter().zip(&signature.parameters).enumerate()
-        {
+        for (i, (argument, expected)) in arguments.iter().zip(&signature.parameters).enumerate() {
             let array = argument.array();
-            if array.ty() != ty {
-                return wrong(format!("argument {i} must be {ty}, but is {}", array.ty()));
+            let actual = array.sharded_type();
+            if Arc::ptr_eq(actual, expected) {
+                continue;
             }
-            if array.sharding() != sharding {
-                let actual = array.sharding();
+            let ShardedType { ty, sharding, .. } = &**expected;
+            if &actual.ty != ty {
+                return wrong(format!("argument {i} must be {ty}, but is {}", actual.ty));
+            }
+            if &actual.sharding != sharding {
                 return wrong(format!(
-                    "argument {i}, {ty}, must have the sharding {sharding}, but has {actual}"
+                    "argument {i}, {ty}, must have the sharding {sharding}, but has {}",
+                    actual.sharding
                 ));
             }
-            if !Arc::ptr_eq(array.device_set(), &signature.device_set)
-                && array.device_set() != &signature.device_set
-            {
+            if !actual.has_devices_of(expected) {
                 return wrong(format!(
                     "argument {i}, {array:?}, is not on the devices of the program"
                 ));

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The number of latest samples of a metric that are kept for percentiles.
@@ -167,6 +167,16 @@ impl Metrics {
         counter.or_else(metric).unwrap_or(0)
     }
 
+    /// Counts new buffers on devices.
+    pub(crate) fn count_created_handles(&self, count: usize) {
+        self.created.fetch_add(count as u64, Ordering::Relaxed);
+    }
+
+    /// Counts buffers that were dropped or donated.
+    pub(crate) fn count_destroyed_handles(&self, count: usize) {
+        self.destroyed.fetch_add(count as u64, Ordering::Relaxed);
+    }
+
     /// All metrics, then all counters, as text.
     pub fn report(&self) -> String {
         self.snapshot().to_string()
@@ -186,26 +196,6 @@ impl Metrics {
             metrics,
             counters: counters.into_iter().filter(|counter| counter.1 > 0).collect(),
         }
-    }
-}
-
-/// Buffers on devices, counted when they are made and when they are dropped.
-pub(crate) struct DataHandles {
-    metrics: Arc<Metrics>,
-    count: u64,
-}
-
-impl DataHandles {
-    pub(crate) fn new(metrics: &Arc<Metrics>, count: usize) -> DataHandles {
-        let count = count as u64;
-        metrics.created.fetch_add(count, Ordering::Relaxed);
-        DataHandles { metrics: metrics.clone(), count }
-    }
-}
-
-impl Drop for DataHandles {
-    fn drop(&mut self) {
-        self.metrics.destroyed.fetch_add(self.count, Ordering::Relaxed);
     }
 }
 
@@ -365,17 +355,17 @@ mod tests {
 
     #[test]
     fn created_and_destroyed_buffers_are_counted() {
-        let metrics = Arc::<Metrics>::default();
+        let metrics = Metrics::default();
         assert_eq!(metrics.report(), "", "a counter at 0 has no line");
-        let first = DataHandles::new(&metrics, 3);
-        let second = DataHandles::new(&metrics, 1);
-        drop(first);
+        metrics.count_created_handles(3);
+        metrics.count_created_handles(1);
+        metrics.count_destroyed_handles(3);
         assert_eq!(metrics.value("CreateDataHandles"), 4);
         assert_eq!(
             metrics.report(),
             "Counter: CreateDataHandles\n  Value: 4\nCounter: DestroyDataHandles\n  Value: 3\n"
         );
-        drop(second);
+        metrics.count_destroyed_handles(1);
         assert_eq!(metrics.value("DestroyDataHandles"), 4);
     }
 

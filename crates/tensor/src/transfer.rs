@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use fulmen_pjrt::{Buffer, Client, Device, HostBuffer};
 
-use crate::array::PendingPart;
+use crate::array::{PendingPart, ShardedType};
 use crate::axis_order::transpose_elements;
 use crate::sharding::Block;
 use crate::timeline::span;
@@ -141,9 +141,13 @@ impl Runtime {
             }
             shards.push(buffer);
         }
-        let sharding = self.effective_sharding(sharding);
-        let device_set = self.device_set.clone();
-        Ok(DeviceArray::new(ty.clone(), sharding, device_set, shards, &self.metrics))
+        let sharded_type = ShardedType {
+            ty: ty.clone(),
+            sharding: self.effective_sharding(sharding),
+            device_set: self.device_set.clone(),
+            metrics: self.metrics.clone(),
+        };
+        Ok(DeviceArray::new(Arc::new(sharded_type), shards))
     }
 
     /// Copies parts of values to the host in one transfer, and waits for them.

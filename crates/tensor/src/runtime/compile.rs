@@ -290,7 +290,7 @@ impl Runtime {
             .captured
             .into_iter()
             .map(|(captured, sharding)| match captured {
-                Captured::Device(array) if array.device_set() == &self.device_set => Ok(array),
+                Captured::Device(array) if array.device_set() == &*self.device_set => Ok(array),
                 // A value on other devices is copied through the host.
                 Captured::Device(array) => match self.read(&[&array])?.wait()?.first() {
                     Some(literal) => self.to_devices(literal, &sharding).map(Arc::new),
