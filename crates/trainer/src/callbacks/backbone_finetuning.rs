@@ -1,9 +1,13 @@
 //! [`BackboneFinetuning`]: freezes parameters at first, and unfreezes them at an epoch or step.
 
+use std::sync::Arc;
+
+use crate::TrainDuration;
 use crate::callbacks::callback::Callback;
 use crate::console::note;
 use crate::hooks::{FitStart, Progress};
-use crate::{StepPart, TrainDuration};
+use crate::rules::freeze::Freeze;
+use crate::rules::step_rule::StepRule;
 
 /// Freezes the parameters that match a pattern at first, and trains them from an epoch or step on.
 /// In a pattern, `*` matches any text, including dots, and `?` matches one character. The pattern
@@ -119,19 +123,19 @@ impl Callback for BackboneFinetuning {
         Some(format!("{name} must be finite and above 0, but it is {value}"))
     }
 
-    fn step_part(&self) -> Option<StepPart> {
+    fn step_rule(&self) -> Option<Arc<dyn StepRule>> {
         let BackboneFinetuning { pattern, unfreeze_at, initial_ratio, multiplier, .. } =
             self.clone();
         let should_align = self.should_align;
         let train_bn = self.train_bn;
-        Some(StepPart::Unfreeze {
+        Some(Arc::new(Freeze {
             pattern,
             unfreeze_at,
             initial_ratio,
             multiplier,
             should_align,
             train_bn,
-        })
+        }))
     }
 
     fn on_fit_start(&mut self, start: &FitStart) {

@@ -5,6 +5,7 @@
 //! The arguments of its methods are in `hooks/mod.rs`, its actions in `hooks/actions.rs`, and its
 //! caller in `hook_calls.rs`.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value as Json;
@@ -12,7 +13,8 @@ use serde_json::Value as Json;
 use crate::hooks::{
     CheckpointFile, EvaluationProgress, FitStart, ProgramOutput, Progress, hook_table,
 };
-use crate::{Actions, Error, FitSummary, LogPoint, Predicted, StepPart, TrainStart};
+use crate::rules::step_rule::StepRule;
+use crate::{Actions, Error, FitSummary, LogPoint, Predicted, TrainStart};
 
 macro_rules! callback_methods {
     ($($(#[$doc:meta])* $hook:ident($($arg:ident: $ty:ty),*);)*) => {$(
@@ -67,9 +69,9 @@ pub trait Callback: Send {
         false
     }
 
-    /// The part of the compiled step that this callback needs, if any. A Trainer has at most one
-    /// callback for each kind of part, except [`StepPart::Unfreeze`].
-    fn step_part(&self) -> Option<StepPart> {
+    /// The rule that this callback adds to the compiled step, if any. The rules of a Trainer have
+    /// different names, except those that [freeze](StepRule::freeze) parameters.
+    fn step_rule(&self) -> Option<Arc<dyn StepRule>> {
         None
     }
 

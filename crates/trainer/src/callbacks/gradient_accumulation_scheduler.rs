@@ -1,7 +1,10 @@
 //! [`GradientAccumulationScheduler`]: changes the number of accumulated batches at given epochs.
 
-use crate::StepPart;
+use std::sync::Arc;
+
 use crate::callbacks::callback::Callback;
+use crate::rules::accumulation::Scheduling;
+use crate::rules::step_rule::StepRule;
 
 /// Changes the number of batches over which gradients are accumulated, at given epochs. Each pair
 /// holds an epoch, counted from 0, and the number of batches per optimizer step from that epoch on.
@@ -52,7 +55,7 @@ impl Callback for GradientAccumulationScheduler {
         Some(format!("epoch {} is listed twice; list it once", duplicate[0].0))
     }
 
-    fn step_part(&self) -> Option<StepPart> {
-        Some(StepPart::Accumulation { scheduling: self.scheduling.clone() })
+    fn step_rule(&self) -> Option<Arc<dyn StepRule>> {
+        Some(Arc::new(Scheduling(self.scheduling.clone())))
     }
 }

@@ -1,7 +1,10 @@
 //! [`LearningRateMonitor`]: logs the learning rate and the momentum of each group of parameters.
 
-use crate::StepPart;
+use std::sync::Arc;
+
 use crate::callbacks::callback::Callback;
+use crate::rules::learning_rates::LearningRates;
+use crate::rules::step_rule::StepRule;
 
 /// Logs the learning rate of each parameter group as `lr/GROUP`, and its momentum as
 /// `momentum/GROUP`. For Adam and its relatives the momentum is the first beta. The name of a group
@@ -37,7 +40,7 @@ impl Callback for LearningRateMonitor {
         "LearningRateMonitor"
     }
 
-    fn step_part(&self) -> Option<StepPart> {
-        Some(StepPart::LearningRates { momentum: self.momentum })
+    fn step_rule(&self) -> Option<Arc<dyn StepRule>> {
+        Some(Arc::new(LearningRates { momentum: self.momentum }))
     }
 }

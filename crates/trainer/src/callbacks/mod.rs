@@ -36,4 +36,5 @@ pub use spike_guard::SpikeGuard;
 pub use throughput_monitor::ThroughputMonitor;
 pub use timer::{Timer, TimerInterval};
 
-pub use crate::step_config::step_part::NormGroup;
+pub use crate::rules::freeze::Freeze;
+pub use crate::rules::norms::NormGroup;

@@ -1,7 +1,10 @@
 //! [`NormMonitor`]: logs the norms of gradients, parameters and updates.
 
+use std::sync::Arc;
+
 use crate::callbacks::callback::Callback;
-use crate::step_config::step_part::{NormGroup, StepPart};
+use crate::rules::norms::{NormGroup, Norms};
+use crate::rules::step_rule::StepRule;
 
 /// Logs Euclidean norms at each log point: of the gradients before clipping (`grad_norm`), of the
 /// parameters after the step (`param_norm`), and of the change of the parameters in the step
@@ -79,8 +82,8 @@ impl Callback for NormMonitor {
         })
     }
 
-    fn step_part(&self) -> Option<StepPart> {
+    fn step_rule(&self) -> Option<Arc<dyn StepRule>> {
         let NormMonitor { gradients, parameters, updates, group_by } = *self;
-        Some(StepPart::Norms { gradients, parameters, updates, group_by })
+        Some(Arc::new(Norms { gradients, parameters, updates, group_by }))
     }
 }

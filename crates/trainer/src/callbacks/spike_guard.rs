@@ -9,7 +9,8 @@ use crate::callbacks::callback::Callback;
 use crate::console::note;
 use crate::hooks::FitStart;
 use crate::rules::skip_spikes::SkipSpikes;
-use crate::{Actions, LogPoint, StepPart};
+use crate::rules::step_rule::StepRule;
+use crate::{Actions, LogPoint};
 
 /// Skips a step whose loss is not finite, or is too many standard deviations above the mean of the
 /// steps before it. With [`gradients`](SpikeGuard::gradients) it checks the norm of the gradients
@@ -123,10 +124,10 @@ impl Callback for SpikeGuard {
         None
     }
 
-    fn step_part(&self) -> Option<StepPart> {
+    fn step_rule(&self) -> Option<Arc<dyn StepRule>> {
         let SpikeGuard { deviations, window, gradients, .. } = *self;
         let warmup = self.warmup_steps();
-        Some(StepPart::Skip(Arc::new(SkipSpikes { gradients, window, warmup, deviations })))
+        Some(Arc::new(SkipSpikes { gradients, window, warmup, deviations }))
     }
 
     fn on_fit_start(&mut self, _: &FitStart) {

@@ -176,7 +176,7 @@ impl LogLayout {
     }
 
     /// Like [`LogLayout::new`], for a training step with these optimizers and the values that the
-    /// Trainer logs for them. `grad_norm` says whether the gradient norm is logged too.
+    /// Trainer logs for them.
     ///
     /// # Errors
     /// A name that the user logs too.
@@ -185,11 +185,13 @@ impl LogLayout {
         batch: &Batch,
         optimizers: Vec<String>,
         facts: &[&OptimizerFacts],
-        grad_norm: bool,
     ) -> Result<LogLayout> {
         let layout = LogLayout { optimizers, ..LogLayout::new(logged, batch, None)? };
         let own_values = layout.optimizer_values(&Sums {
-            optimizers: vec![[Some(0.0), grad_norm.then_some(0.0)]; layout.optimizers.len()],
+            optimizers: facts
+                .iter()
+                .map(|facts| [Some(0.0), facts.grad_norm.as_ref().map(|_| 0.0)])
+                .collect(),
             ..Sums::default()
         });
         let message = "this name belongs to a value that the Trainer logs itself";

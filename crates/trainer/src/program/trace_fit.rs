@@ -111,19 +111,14 @@ pub(crate) fn training_step(
         .collect();
     let types: Vec<_> = parameters.iter().map(|(name, p)| (name.clone(), p.ty())).collect();
     optimizers.check_for(&types, &frozen)?;
+    let names: Vec<_> = optimizers.members().iter().map(|it| it.name.as_str()).collect();
+    config.rules.iter().try_for_each(|rule| rule.check(&names))?;
     if let Some(averaging) = &config.averaging {
         let trained: Vec<_> = parameters
             .iter()
             .map(|(name, parameter)| (name.as_str(), optimizers.training(name, parameter)))
             .collect();
-        let names: Vec<_> = optimizers.members().iter().map(|it| it.name.as_str()).collect();
         averaging.check_only(&trained, &names)?;
-    }
-    if !optimizers.is_single() && config.learning_rate_rule().is_some() {
-        return Err(Error::usage(format!(
-            "lr_find: the module has the optimizers {}, but lr_find tries only one learning rate; return one optimizer",
-            optimizers.names()
-        )));
     }
     check_shardings(module, config)?;
     let phases = Phases::new(module, &optimizers, config, plan, batches)?;

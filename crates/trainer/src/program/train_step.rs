@@ -123,7 +123,7 @@ impl TrainRecording<'_> {
         let leaves_out = optimizers.is_single() && updated.is_some();
         let facts: Vec<_> = optimizer_steps.iter().map(|step| &step.facts).collect();
         let names = optimizers.members().iter().map(|member| member.name.clone()).collect();
-        let logs = LogLayout::of_training(&logged, batch, names, &facts, config.logs_grad_norm())?;
+        let logs = LogLayout::of_training(&logged, batch, names, &facts)?;
         if let (Some(ids), Some(epoch)) = (counters.epoch, &epoch) {
             values.set_all(ids, epoch.next());
         }

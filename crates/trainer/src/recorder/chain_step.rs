@@ -1,7 +1,7 @@
 //! [`ChainStep`]: the step of the rules around an optimizer.
 
 use fulmen_nn::optim::{GradientTransformation, ParameterUpdate, Step, Updates};
-use fulmen_tensor::{DType, Tensor};
+use fulmen_tensor::Tensor;
 
 use super::gradients::{Gradient, Gradients};
 use super::values::Values;
@@ -124,12 +124,7 @@ impl<'a> ChainStep<'a> {
         rule.update(self.step, &mut changed);
         self.check(index, rule, &updates, &changed)?;
         for (name, value) in changed.logged() {
-            self.logged.push(MonitoredValue {
-                name: name.clone(),
-                value: logged(rule, name, value)?,
-                belongs_to_group: true,
-                logger: format!("the rule `{}`", rule.name()),
-            });
+            self.logged.push(MonitoredValue::of_rule(rule.name(), name.clone(), value, true)?);
         }
         self.state[index] = changed.state;
         let mut next = Vec::with_capacity(updates.len());
@@ -163,20 +158,6 @@ impl<'a> ChainStep<'a> {
         }
         Ok(())
     }
-}
-
-/// A logged value of a rule as f32.
-fn logged(rule: &dyn GradientTransformation, name: &str, value: &Tensor) -> Result<Tensor> {
-    value.check()?;
-    if value.shape().rank() == 0 && value.dtype().is_float() {
-        return Ok(value.to_dtype(DType::F32));
-    }
-    let ty = value.ty();
-    let location = value.location();
-    Err(wrong(
-        rule,
-        format!("it logs `{name}`, {ty}; log a floating-point scalar\n  at {location}"),
-    ))
 }
 
 /// Checks that a rule returned all tensors of a state, with their types.

@@ -3,16 +3,14 @@
 
 use std::panic::Location;
 
-use fulmen_nn::optim::{GradScaler, gradient_norm};
 use fulmen_tensor::internal::{gradients as differentiate, row_updates};
 use fulmen_tensor::{DType, Shape, Tensor};
 
 use super::values::Values;
-use crate::logs::MonitoredValue;
 use crate::rules::accumulation::Group;
 use crate::rules::clip::Clip;
 use crate::rules::row_gradient::RowGradient;
-use crate::rules::skip_rule::{Candidate, SkipRule, SkipStep};
+use crate::rules::step_rule::{Candidate, RuleState, mean_gradient, mean_gradient_norm};
 use crate::state::{EntryId, OptimizerSlots, ParamSlots};
 use crate::step_config::StepConfig;
 use crate::{Error, Result};
@@ -52,12 +50,10 @@ pub(super) struct Gradients<'a> {
     /// Whether a group of batches ends here, even if its gradient overflowed.
     pub(super) group_complete: Option<Tensor>,
     /// The weight of the batches, if the gradients are sums.
-    weight: Option<Tensor>,
+    pub(super) weight: Option<Tensor>,
     clip: Clip,
     /// The norm of all gradients before clipping, if each step needs it.
     pub(super) norm: Option<Tensor>,
-    /// The values to log about skipped steps.
-    pub(super) skipped: Vec<MonitoredValue>,
 }
 
 impl Gradients<'_> {
@@ -65,43 +61,23 @@ impl Gradients<'_> {
     /// gradient: a gradient computed outside needs additional memory, but the sum is in memory
     /// already. `norm` is [`Gradients::norm_to_clip`].
     pub(super) fn final_gradient(&self, sum: &Tensor, norm: Option<&Tensor>) -> Tensor {
-        let mean = match &self.weight {
-            Some(weight) => sum / weight.to_dtype(sum.dtype()),
-            None => sum.clone(),
-        };
-        self.clip.clip(&mean, norm)
+        self.clip.clip(&mean_gradient(sum, self.weight.as_ref()), norm)
     }
 
     /// The norm, if clipping needs it. Call this in the branch that clips, because steps within a
     /// group don't need the norm.
     pub(super) fn norm_to_clip(&self) -> Option<Tensor> {
-        let norm = || self.norm_of(self.params.iter().map(|gradient| &gradient.sum));
+        let sums = self.params.iter().map(|gradient| &gradient.sum);
+        let norm = || mean_gradient_norm(sums, self.weight.as_ref());
         self.clip.needs_norm().then(|| self.norm.clone().unwrap_or_else(norm))
-    }
-
-    /// The norm of some gradients, from their sums or rows of their sums.
-    pub(super) fn norm_of<'b>(&self, sums: impl IntoIterator<Item = &'b Tensor>) -> Tensor {
-        norm(sums, self.weight.as_ref())
-    }
-}
-
-/// The global norm of gradients that are sums over batches of this weight.
-fn norm<'a>(sums: impl IntoIterator<Item = &'a Tensor>, weight: Option<&Tensor>) -> Tensor {
-    let norm = gradient_norm(sums);
-    match weight {
-        Some(weight) => {
-            let weight = weight.to_dtype(norm.dtype());
-            norm / weight
-        }
-        None => norm,
     }
 }
 
 /// How the gradient of a parameter is computed from the gradients of the values that the model used
 /// of it.
 struct UsedValues<'a> {
-    /// The scale of the loss.
-    scale: Option<&'a GradScaler>,
+    /// The rules of the step, which may have scaled the loss.
+    rules: &'a [RuleState<'a>],
     /// Whether the gradients of a group of batches are summed.
     accumulates: bool,
     values: &'a Values,
@@ -167,10 +143,8 @@ impl UsedValues<'_> {
     /// conjugate.
     fn for_optimizer(&self, gradient: Tensor) -> Tensor {
         let gradient = gradient.conj();
-        match self.scale {
-            Some(scale) => scale.unscale(&gradient),
-            None => gradient,
-        }
+        let unscale = |gradient, rule: &RuleState<'_>| rule.rule.unscale(&gradient, rule.own());
+        self.rules.iter().rev().fold(gradient, unscale)
     }
 }
 
@@ -187,15 +161,14 @@ pub(super) fn gradients<'a>(
 ) -> Result<Gradients<'a>> {
     let used: Vec<Tensor> = params.iter().flat_map(|param| &param.used).cloned().collect();
     let wrt: Vec<&Tensor> = used.iter().collect();
-    let scale = optimizer.loss_scale.map(|ids| {
-        let [scale, good_steps] = values.all_of(ids);
-        GradScaler::new(scale, good_steps)
-    });
-    let parts = match &scale {
-        Some(scale) => differentiate(scale.scale(loss), &wrt),
-        None => differentiate(loss, &wrt),
-    };
-    let used_values = UsedValues { scale: scale.as_ref(), accumulates: group.is_some(), values };
+    let mut rules = Vec::new();
+    for (rule, slots) in config.rules.iter().zip(&optimizer.step_rules) {
+        let state = slots.iter().map(|&id| values.before(id).clone()).collect();
+        rules.push(RuleState::new(&**rule, state));
+    }
+    let scale = |loss, rule: &RuleState<'_>| rule.rule.scale_loss(&loss, rule.own());
+    let parts = differentiate(&rules.iter().fold(loss.clone(), scale), &wrt);
+    let used_values = UsedValues { rules: &rules, accumulates: group.is_some(), values };
     let (mut with_gradient, without) = used_values.sum(params, parts)?;
     for gradient in &mut with_gradient {
         if let (Some(group), Some(sum)) = (group, gradient.param.slots.grad_sum) {
@@ -204,44 +177,26 @@ pub(super) fn gradients<'a>(
     }
     let group_complete = group.map(|group| group.group_complete().clone());
     let weight = group.map(Group::divisor);
-    let finite = scale
-        .as_ref()
-        .map(|scale| scale.all_finite(with_gradient.iter().map(|gradient| &gradient.sum)));
-    if let (Some(ids), Some(scale), Some(finite)) = (optimizer.loss_scale, &scale, &finite) {
-        values.set_all(ids, scale.update(finite, group_complete.as_ref()));
-    }
+    let sums = with_gradient.iter().map(|gradient| &gradient.sum);
     let needs_norm =
-        config.options.log_grad_norm || config.skip_rules().any(SkipRule::needs_grad_norm);
-    let norm = needs_norm
-        .then(|| norm(with_gradient.iter().map(|gradient| &gradient.sum), weight.as_ref()));
-    let mut updates = match (&group_complete, finite) {
-        (Some(group_complete), Some(finite)) => Some(group_complete.and(finite)),
-        (group_complete, finite) => group_complete.clone().or(finite),
-    };
-    let mut skipped = Vec::new();
+        config.options.log_grad_norm || config.rules.iter().any(|rule| rule.inputs().grad_norm);
+    let norm = needs_norm.then(|| mean_gradient_norm(sums.clone(), weight.as_ref()));
     // The host counts groups of batches too.
     let counters = &values.layout.counters;
     let finished = counters.group.map_or(counters.step, |[_, groups]| groups);
-    for (rule, slots) in config.skip_rules().zip(&optimizer.skip_rules) {
-        let state = slots.iter().map(|&id| values.before(id).clone()).collect();
-        let candidate = Candidate {
-            loss: loss.to_dtype(DType::F32),
-            grad_norm: norm.as_ref().map(|norm| norm.to_dtype(DType::F32)),
-            number: values.before(finished) + 1.0,
-        };
-        let decision = SkipStep { rule, state }.decide(candidate, updates.as_ref(), group)?;
-        for (name, value) in rule.logged(&decision.state[..rule.init().len()]) {
-            skipped.push(MonitoredValue {
-                name: name.into(),
-                value,
-                belongs_to_group: false,
-                logger: format!("the rule `{}`", rule.name()),
-            });
-        }
+    let candidate = Candidate {
+        loss: Some(loss.to_dtype(DType::F32)),
+        grad_norm: norm.as_ref().map(|norm| norm.to_dtype(DType::F32)),
+        gradients: sums.cloned().collect(),
+        number: values.before(finished) + 1.0,
+    };
+    let mut updates = group_complete.clone();
+    for (rule, slots) in rules.iter().zip(&optimizer.step_rules) {
+        let decision = rule.decide(candidate.clone(), updates.as_ref(), group)?;
         for (&id, value) in slots.iter().zip(decision.state) {
             values.set(id, value);
         }
-        updates = Some(decision.updates);
+        updates = decision.updates;
     }
     Ok(Gradients {
         slots: optimizer,
@@ -253,7 +208,6 @@ pub(super) fn gradients<'a>(
         weight,
         clip: Clip::new(&config.options),
         norm,
-        skipped,
     })
 }
 

@@ -22,6 +22,7 @@ use fulmen_tensor::{DType, Tensor, TensorType, autocast, cond};
 use gradients::{Param, gradients};
 pub(crate) use loss::{check_loss, log_loss};
 use loss::{loss_weight, loss_without_gradient};
+use monitors::RecordedUpdate;
 use update::{OptimizerSteps, update};
 use values::Values;
 
@@ -35,7 +36,6 @@ use crate::rules::weight;
 use crate::state::{EntryId, StateLayout};
 use crate::step_config::StepConfig;
 use crate::step_config::optimizers::Optimizers;
-use crate::step_config::step_part::StepPart;
 use crate::{Batch, Error, Result};
 
 /// A training step that is being recorded. When dropped, it restores the module's values.
@@ -170,8 +170,8 @@ impl Recorder {
         let slots = &optimizers[optimizer];
         let updates = self.values.before(slots.updates);
         let mut own = Step::new(updates).scaled(self.config.learning_rate_factor());
-        if let Some(rule) = self.config.learning_rate_rule() {
-            own = own.with_learning_rate(&rule.rate_on_device(updates));
+        if let Some(rate) = self.config.rules.iter().find_map(|rule| rule.learning_rate(updates)) {
+            own = own.with_learning_rate(&rate);
         }
         if let Some(factor) = counters.lr_factor {
             own = own.scaled_by(self.values.before(factor));
@@ -244,21 +244,20 @@ impl Recorder {
             return Err(loss_without_gradient(loss, &self.source(optimizer), &used));
         }
         let steps = self.steps(optimizer);
-        let watches = self.config.parts.iter().any(|part| matches!(part, StepPart::Norms { .. }));
+        let watches = self.config.rules.iter().any(|rule| rule.inputs().update);
         // An optimizer that skips steps may have made its latest step before the log point.
         let is_log_point = (watches && self.steps_now(optimizer).is_none()).then(|| {
             let leaves_out = optimizers.is_single() && gradients.updates.is_some();
             self.values.is_log_point(leaves_out, group, &self.config)
         });
-        let mut monitored = monitors::norms(
-            member,
-            &steps,
+        let recorded = RecordedUpdate { member, steps: &steps };
+        let mut monitored = recorded.observed(
             &mut self.values,
             &mut gradients,
             &self.config,
             is_log_point.as_ref(),
         )?;
-        let logged_by_rules = update(member, &steps, &mut self.values, &gradients)?;
+        let logged_by_chain = update(member, &steps, &mut self.values, &gradients)?;
         let trained = (0..slots.unfrozen.len())
             .filter(|&number| !layout.phases.is_frozen(number, self.phase));
         for count in trained.map(|number| slots.unfrozen[number]).chain([slots.updates]) {
@@ -270,18 +269,10 @@ impl Recorder {
             };
             self.values.set(count, counted);
         }
-        let skipped = std::mem::take(&mut gradients.skipped);
-        monitored.extend(monitors::learning_rates(
-            &*member.optimizer,
-            &steps,
-            &self.values,
-            &gradients,
-            &self.config,
-        ));
-        monitored.extend(skipped);
-        monitored.extend(logged_by_rules);
+        monitored.extend(recorded.logged(&self.values, &gradients, &self.config)?);
+        monitored.extend(logged_by_chain);
         // Steps that overflowed log the norm too, because it shows the overflow.
-        let norm = gradients.norm.as_ref().filter(|_| self.config.logs_grad_norm());
+        let norm = gradients.norm.as_ref().filter(|_| self.config.options.log_grad_norm);
         let norm = norm.map(|norm| norm.to_dtype(DType::F32));
         let index = monitored.iter().position(|monitored| monitored.name == logs::GRAD_NORM);
         let grad_norm = norm.or(index.map(|index| monitored.remove(index).value));

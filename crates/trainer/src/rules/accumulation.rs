@@ -13,6 +13,7 @@ use fulmen_tensor::{DType, Tensor};
 use crate::Batch;
 use crate::position::BatchPosition;
 use crate::rules::epoch::{Epoch, to_counter};
+use crate::rules::step_rule::StepRule;
 use crate::rules::weight::weighted;
 
 /// The dtype of sums and averages over many steps: at least f32, because smaller types would lose
@@ -21,6 +22,20 @@ pub(crate) fn dtype(value: DType) -> DType {
     match value {
         DType::F64 | DType::C64 | DType::C128 => value,
         _ => DType::F32,
+    }
+}
+
+/// Changes the number of batches per optimizer step at some epochs.
+#[derive(Clone, Debug)]
+pub(crate) struct Scheduling(pub(crate) Vec<(u64, u64)>);
+
+impl StepRule for Scheduling {
+    fn name(&self) -> &'static str {
+        "accumulation"
+    }
+
+    fn scheduling(&self) -> Option<&[(u64, u64)]> {
+        Some(&self.0)
     }
 }
 

@@ -2,17 +2,20 @@
 
 use fulmen_tensor::{DType, Tensor};
 
+use crate::rules::step_rule::StepRule;
+use crate::{Error, Result};
+
 /// Rates that rise from `min` to `max` over `steps` steps.
-#[derive(Clone, Debug, PartialEq)]
-pub struct LrSweep {
+#[derive(Clone, Debug)]
+pub(crate) struct LrSweep {
     /// The rate of the first step.
-    pub min: f64,
+    pub(crate) min: f64,
     /// The rate of the last step.
-    pub max: f64,
+    pub(crate) max: f64,
     /// The number of steps.
-    pub steps: u64,
+    pub(crate) steps: u64,
     /// How the rate rises.
-    pub mode: SweepMode,
+    pub(crate) mode: SweepMode,
 }
 
 /// How the learning rate rises.
@@ -25,17 +28,33 @@ pub enum SweepMode {
     Linear,
 }
 
-impl LrSweep {
-    /// The rate of the step after `finished` steps, an i32 scalar, on the device.
-    pub(crate) fn rate_on_device(&self, finished: &Tensor) -> Tensor {
-        let LrSweep { min, max, steps, mode } = *self;
-        let share = finished.to_dtype(DType::F32) / steps.saturating_sub(1).max(1) as f64;
-        match mode {
-            SweepMode::Exponential => (share * (max / min).ln()).exp() * min,
-            SweepMode::Linear => share * (max - min) + min,
-        }
+impl StepRule for LrSweep {
+    fn name(&self) -> &'static str {
+        "lr_sweep"
     }
 
+    fn check(&self, optimizers: &[&str]) -> Result<()> {
+        if optimizers.len() == 1 {
+            return Ok(());
+        }
+        let names: Vec<_> = optimizers.iter().map(|name| format!("`{name}`")).collect();
+        Err(Error::usage(format!(
+            "lr_find: the module has the optimizers {}, but lr_find tries only one learning rate; return one optimizer",
+            names.join(", ")
+        )))
+    }
+
+    fn learning_rate(&self, finished: &Tensor) -> Option<Tensor> {
+        let LrSweep { min, max, steps, mode } = *self;
+        let share = finished.to_dtype(DType::F32) / steps.saturating_sub(1).max(1) as f64;
+        Some(match mode {
+            SweepMode::Exponential => (share * (max / min).ln()).exp() * min,
+            SweepMode::Linear => share * (max - min) + min,
+        })
+    }
+}
+
+impl LrSweep {
     /// The rate after this fraction of the steps.
     pub(crate) fn rate(&self, share: f64) -> f64 {
         match self.mode {

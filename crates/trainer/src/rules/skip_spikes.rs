@@ -5,7 +5,7 @@
 use fulmen_tensor::internal::global_norm;
 use fulmen_tensor::{DType, Tensor};
 
-use crate::rules::skip_rule::{Candidate, SkipRule};
+use crate::rules::step_rule::{Candidate, StepInputs, StepRule, UpdatedStep};
 
 /// The smallest deviation, as a share of the mean. Without this minimum, a rounding error in a
 /// constant loss would count as a spike.
@@ -24,7 +24,7 @@ pub(crate) struct SkipSpikes {
     pub(crate) deviations: f64,
 }
 
-impl SkipRule for SkipSpikes {
+impl StepRule for SkipSpikes {
     fn name(&self) -> &'static str {
         "spikes"
     }
@@ -42,16 +42,14 @@ impl SkipRule for SkipSpikes {
         state
     }
 
-    fn needs_grad_norm(&self) -> bool {
-        self.gradients
+    fn inputs(&self) -> StepInputs {
+        StepInputs { loss: true, grad_norm: self.gradients, update: false }
     }
 
-    fn decide(&self, step: &Candidate, state: &mut [Tensor]) -> Tensor {
-        let values = [Some(&step.loss), step.grad_norm.as_ref()].into_iter().flatten();
+    fn accepts(&self, step: &Candidate, state: &mut [Tensor]) -> Option<Tensor> {
+        let values = step.loss.iter().chain(&step.grad_norm);
         let (windows, counts) = state.split_at_mut(1 + usize::from(self.gradients));
-        let [count, skipped, last] = counts else {
-            return Tensor::poison("SpikeGuard", "its state is not that of its settings");
-        };
+        let [count, skipped, last] = counts else { return None };
         let compared = count.ge(self.warmup.max(2) as f64);
         let mut over = Tensor::scalar(false);
         let mut not_finite = Tensor::scalar(false);
@@ -73,16 +71,13 @@ impl SkipRule for SkipSpikes {
         *skipped = spike.select(&(&*skipped + 1.0), &*skipped);
         *last = spike.select(&step.number, &*last);
         *count = finite.select(&(&*count + 1.0), &*count);
-        spike
+        Some(spike.not())
     }
 
-    fn logged(&self, state: &[Tensor]) -> Vec<(&'static str, Tensor)> {
-        match state {
-            [.., skipped, last] => {
-                vec![("skipped_steps", skipped.clone()), ("last_skipped_step", last.clone())]
-            }
-            _ => Vec::new(),
-        }
+    fn logged(&self, _: &UpdatedStep, state: &[Tensor]) -> Vec<(String, Tensor)> {
+        let names = ["skipped_steps", "last_skipped_step"].map(str::to_owned);
+        let counts = &state[state.len().saturating_sub(2)..];
+        names.into_iter().zip(counts.iter().cloned()).collect()
     }
 }
 

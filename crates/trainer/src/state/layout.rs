@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::ops::Index;
 use std::panic::Location;
 
-use fulmen_nn::optim::{FirstValue, GradScaler, Optimizer as _};
+use fulmen_nn::optim::{FirstValue, Optimizer as _};
 use fulmen_nn::{Module, Parameter};
 use fulmen_tensor::{DType, Literal, Mesh, Sharding, Tensor, TensorType, Variable};
 
@@ -126,16 +126,14 @@ pub(crate) struct OptimizerSlots {
     pub(crate) updates: EntryId,
     /// The steps of parameters that were frozen at first, one counter for each unfreezing.
     pub(crate) unfrozen: Vec<EntryId>,
-    /// The loss scale of f16, and the good steps since its last change.
-    pub(crate) loss_scale: Option<[EntryId; 2]>,
     /// With gradient accumulation, the weight of the batches in the sums of gradients, if the loss
     /// brings it. For a single optimizer, it is the number of samples otherwise.
     pub(crate) weight: Option<EntryId>,
     /// The loss of the optimizer's latest step, if the optimizer skips steps.
     pub(crate) loss: Option<EntryId>,
-    /// The state of each rule that skips steps, in the rule's order. With accumulated batches, the
-    /// sum of the losses over the samples of a group follows.
-    pub(crate) skip_rules: Vec<Vec<EntryId>>,
+    /// The state of each rule of the step, in the rule's order. With accumulated batches, the sum of
+    /// the losses over the samples of a group follows, if the rule reads the loss.
+    pub(crate) step_rules: Vec<Vec<EntryId>>,
     /// The state of each rule around the optimizer, in the rule's order.
     pub(crate) rules: Vec<Vec<EntryId>>,
 }
@@ -277,21 +275,18 @@ impl StateLayout {
                     .iter()
                     .map(|u| own(&names::unfrozen(&u.pattern), zero()))
                     .collect(),
-                loss_scale: config.options.precision.scales_loss().then(|| {
-                    let [scale, good_steps] = names::LOSS_SCALE;
-                    [own(scale, Tensor::scalar(GradScaler::INIT_SCALE)), own(good_steps, zero())]
-                }),
                 weight: (accumulates && !optimizers.is_single())
                     .then(|| own(names::WEIGHT, Tensor::scalar(0.0f32))),
                 loss: (optimizers.cadence(i) > 1).then(|| own(names::LOSS, Tensor::scalar(0.0f32))),
-                skip_rules: config
-                    .skip_rules()
+                step_rules: config
+                    .rules
+                    .iter()
                     .map(|rule| {
                         let mut state = rule.init();
-                        if accumulates {
+                        if accumulates && rule.inputs().loss {
                             state.push(("loss_sum", Tensor::zeros(DType::F32, [])));
                         }
-                        let name = |slot: &str| names::of_skip_rule(rule.name(), slot);
+                        let name = |slot: &str| format!("{}{}", names::OWN, rule.state_name(slot));
                         state.into_iter().map(|(slot, first)| own(&name(slot), first)).collect()
                     })
                     .collect(),

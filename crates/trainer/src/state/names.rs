@@ -12,8 +12,6 @@ pub(crate) const UPDATES: &str = "trainer/updates";
 pub(crate) const UNFROZEN: &str = "trainer/unfrozen_updates/";
 /// The host's factor on the learning rate, if a callback changes it: f32.
 pub(crate) const LR_FACTOR: &str = "trainer/lr_factor";
-/// The loss scale, f32, and the good steps since its last change, i32.
-pub(crate) const LOSS_SCALE: [&str; 2] = ["trainer/loss_scale", "trainer/good_steps"];
 /// The latest loss of an optimizer that skips steps: f32.
 pub(crate) const LOSS: &str = "trainer/loss";
 /// The real samples in the sums of gradients, or the weight of the batches if the loss of a single
@@ -61,11 +59,6 @@ pub(super) fn own_state_of_rule(rule: &str, slot: &str, optimizer: &str) -> Stri
     } else {
         format!("{OPTIMIZER_PREFIX}{name}.{optimizer}")
     }
-}
-
-/// The state of a rule that skips steps: `trainer/spikes/losses`.
-pub(super) fn of_skip_rule(rule: &str, slot: &str) -> String {
-    format!("{OWN}{rule}/{slot}")
 }
 
 /// The name of a tensor that joins these rows: `layers.*.weight`.

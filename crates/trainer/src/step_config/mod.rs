@@ -4,18 +4,18 @@
 pub(crate) mod limits;
 pub(crate) mod optimizers;
 pub(crate) mod phases;
-pub(crate) mod step_part;
+
+use std::sync::Arc;
 
 use fulmen_data::{DataLoader, Replicas};
 use fulmen_pjrt::locate::Platform;
 use fulmen_tensor::Mesh;
 
 use crate::rules::accumulation::Accumulation;
-use crate::rules::lr_sweep::LrSweep;
-use crate::rules::skip_rule::SkipRule;
+use crate::rules::loss_scale::LossScale;
+use crate::rules::step_rule::StepRule;
 use crate::stage::Stage;
 use crate::step_config::limits::{EpochSize, Limits};
-use crate::step_config::step_part::StepPart;
 use crate::{Error, Options, Plan, Precision, Result, WeightAveraging, error};
 
 /// A builder's settings of how steps are recorded.
@@ -25,8 +25,8 @@ pub(crate) struct Choices {
     pub(crate) averaging: Option<WeightAveraging>,
     /// Whether a callback changes the learning rate during training.
     pub(crate) scales_learning_rate: bool,
-    /// The parts of the step that callbacks need.
-    pub(crate) parts: Vec<StepPart>,
+    /// The rules of the step that callbacks add.
+    pub(crate) rules: Vec<Arc<dyn StepRule>>,
     /// Whether the kernels of convolutions are stored with the output channels last.
     pub(crate) stores_output_channels_last: bool,
 }
@@ -37,7 +37,7 @@ impl From<Options> for Choices {
             options,
             averaging: None,
             scales_learning_rate: false,
-            parts: Vec::new(),
+            rules: Vec::new(),
             stores_output_channels_last: false,
         }
     }
@@ -55,14 +55,16 @@ impl Choices {
             options,
             averaging,
             scales_learning_rate,
-            parts,
+            rules,
             stores_output_channels_last,
         } = self.clone();
+        let own: Option<Arc<dyn StepRule>> =
+            options.precision.scales_loss().then(|| Arc::new(LossScale) as _);
         StepConfig {
             options,
             averaging,
             scales_learning_rate,
-            parts,
+            rules: own.into_iter().chain(rules).collect(),
             stores_output_channels_last,
             mesh,
             replicas,
@@ -76,7 +78,8 @@ pub(crate) struct StepConfig {
     pub(crate) options: Options,
     pub(crate) averaging: Option<WeightAveraging>,
     pub(crate) scales_learning_rate: bool,
-    pub(crate) parts: Vec<StepPart>,
+    /// The rules of the step, in the order in which they are called.
+    pub(crate) rules: Vec<Arc<dyn StepRule>>,
     pub(crate) stores_output_channels_last: bool,
     pub(crate) mesh: Mesh,
     /// The devices that share a batch.
@@ -89,34 +92,10 @@ impl StepConfig {
         self.options.stochastic_rounding && self.options.precision == Precision::Bf16
     }
 
-    /// The rules that skip steps.
-    pub(crate) fn skip_rules(&self) -> impl Iterator<Item = &dyn SkipRule> {
-        self.parts.iter().filter_map(|part| match part {
-            StepPart::Skip(rule) => Some(&**rule),
-            _ => None,
-        })
-    }
-
-    /// The rule that replaces the optimizer's learning rate, if there is one.
-    pub(crate) fn learning_rate_rule(&self) -> Option<&LrSweep> {
-        self.parts.iter().find_map(|part| match part {
-            StepPart::LearningRate(rule) => Some(rule),
-            _ => None,
-        })
-    }
-
-    /// Whether the norm of all gradients is logged.
-    pub(crate) fn logs_grad_norm(&self) -> bool {
-        let norms = |part: &StepPart| matches!(part, StepPart::Norms { gradients: true, .. });
-        self.options.log_grad_norm || self.parts.iter().any(norms)
-    }
-
     /// The number of batches per optimizer step.
     pub(crate) fn accumulation(&self) -> Accumulation {
-        let scheduled = self.parts.iter().find_map(|part| match part {
-            StepPart::Accumulation { scheduling } => Some(Accumulation::scheduled(scheduling)),
-            _ => None,
-        });
+        let scheduled = self.rules.iter().find_map(|rule| rule.scheduling());
+        let scheduled = scheduled.map(Accumulation::scheduled);
         scheduled.unwrap_or_else(|| Accumulation::constant(self.options.accumulate_grad_batches))
     }
 

@@ -8,9 +8,9 @@ use fulmen_tensor::{DType, Tensor};
 
 use crate::position::BatchPosition;
 use crate::rules::epoch::to_counter;
+use crate::rules::freeze::Freeze;
 use crate::step_config::StepConfig;
 use crate::step_config::optimizers::Optimizers;
-use crate::step_config::step_part::StepPart;
 use crate::{Error, Plan, Result, TrainDuration};
 
 /// The parameters that are frozen at first, and when they are unfrozen.
@@ -57,18 +57,9 @@ impl Phases {
             .map(|n| n.trim_end_matches('.'))
             .collect();
         let mut unfreezings: Vec<Unfreezing> = Vec::new();
-        for part in &config.parts {
-            let StepPart::Unfreeze {
-                pattern,
-                unfreeze_at,
-                initial_ratio,
-                multiplier,
-                should_align,
-                train_bn,
-            } = part
-            else {
-                continue;
-            };
+        for freeze in config.rules.iter().filter_map(|rule| rule.freeze()) {
+            let Freeze { pattern, unfreeze_at, initial_ratio, multiplier, should_align, train_bn } =
+                freeze;
             let start = match *unfreeze_at {
                 TrainDuration::Epochs(epoch) => BatchPosition { epoch, batch: 0 },
                 TrainDuration::Steps(steps) => accumulation.position(steps, batches),
@@ -281,8 +272,8 @@ mod tests {
         let replicas = Strategy::replicas(&mesh);
         let mut choices = Choices::from(Trainer::builder().options().unwrap());
         choices
-            .parts
-            .extend(BackboneFinetuning::new("body.*", TrainDuration::Steps(3)).step_part());
+            .rules
+            .extend(BackboneFinetuning::new("body.*", TrainDuration::Steps(3)).step_rule());
         let config = choices.for_mesh(mesh, replicas);
         let plan = Plan { steps_per_epoch: 2, max_epochs: 3, total_steps: 6 };
         let optimizers = Arc::new(Optimizers::from_module(module.configure_optimizers(&plan)));

@@ -22,9 +22,9 @@ use crate::goodput::Clock;
 use crate::options::environment;
 use crate::options::{TrainerArgs, option_table};
 use crate::process_group::{ProcessGroup, check_alone};
+use crate::rules::step_rule::StepRule;
 use crate::session::{Record, Session};
 use crate::step_config::Choices;
-use crate::step_config::step_part::StepPart;
 use crate::{
     BatchLimit, Error, FastDevRun, GradientClipAlgorithm, LearningRateScaling, LoggerSet,
     MetricsPort, Options, Precision, Profiler, Result, Resume, Strategy, TrainDuration, Trainer,
@@ -160,40 +160,38 @@ impl TrainerBuilder {
                 return Err(Error::usage(format!("{}: {message}", callback.name())));
             }
         }
-        let mut parts: Vec<StepPart> = Vec::new();
+        let mut rules: Vec<Arc<dyn StepRule>> = Vec::new();
         for callback in &self.callbacks {
-            let Some(part) = callback.step_part() else { continue };
-            if let StepPart::Skip(rule) = &part
-                && (rule.name().is_empty() || rule.name().contains('/'))
-            {
+            let Some(rule) = callback.step_rule() else { continue };
+            let name = rule.name();
+            if name.is_empty() || name.contains('/') {
                 return Err(Error::usage(format!(
-                    "{}: `{}` is not a valid name for a rule: a name must not be empty or contain `/`",
-                    callback.name(),
-                    rule.name()
+                    "{}: `{name}` is not a valid name for a rule: a name must not be empty or contain `/`",
+                    callback.name()
                 )));
             }
-            if parts.iter().any(|other| other.is_like(&part)) {
+            let is_unique = rule.freeze().is_none();
+            if is_unique && rules.iter().any(|other| other.name() == name) {
                 return Err(Error::usage(format!(
                     "{}: there are two of them; keep one",
                     callback.name()
                 )));
             }
-            if let (StepPart::Accumulation { .. }, every @ 2..) =
-                (&part, options.accumulate_grad_batches)
-            {
+            let every = options.accumulate_grad_batches;
+            if rule.scheduling().is_some() && every > 1 {
                 return Err(error::option(format!(
                     "accumulate_grad_batches: it is {every}, and there is a {}; set only one of the two",
                     callback.name()
                 )));
             }
-            parts.push(part);
+            rules.push(rule);
         }
         let scales_learning_rate =
             self.callbacks.iter().any(|callback| callback.changes_learning_rate());
         Ok(Choices {
             averaging: self.averaging.clone(),
             scales_learning_rate,
-            parts,
+            rules,
             ..Choices::from(options)
         })
     }

@@ -9,7 +9,7 @@ use super::{LearningRates, run_short_fit, short_fit, show_progress};
 use crate::callbacks::callback::Callback;
 use crate::hooks::FitStart;
 use crate::rules::lr_sweep::{LrSweep, SweepMode};
-use crate::step_config::step_part::StepPart;
+use crate::rules::step_rule::StepRule;
 use crate::{
     Actions, BatchLimit, Error, EvaluationSets, LogPoint, Result, Trainer, TrainingModule, error,
 };
@@ -255,7 +255,7 @@ struct Recorded {
 
 /// Records the loss of each step.
 struct LossRecorder {
-    part: StepPart,
+    rule: Arc<dyn StepRule>,
     /// The loss of validations to record, instead of the training loss.
     monitor: Option<String>,
     recorded: Arc<Mutex<Recorded>>,
@@ -266,8 +266,8 @@ impl Callback for LossRecorder {
         "LearningRateFinder"
     }
 
-    fn step_part(&self) -> Option<StepPart> {
-        Some(self.part.clone())
+    fn step_rule(&self) -> Option<Arc<dyn StepRule>> {
+        Some(self.rule.clone())
     }
 
     fn on_fit_start(&mut self, start: &FitStart) {
@@ -350,7 +350,7 @@ impl Trainer {
         finder.check()?;
         let rule = finder.rule();
         let LrSweep { min, max, steps, .. } = rule;
-        let part = StepPart::LearningRate(rule);
+        let rule: Arc<dyn StepRule> = Arc::new(rule);
         let mut choices = short_fit(&self.session.choices, steps);
         let monitor = (!validation.is_empty()).then(|| finder.monitor.clone());
         if monitor.is_some() {
@@ -359,12 +359,10 @@ impl Trainer {
             choices.options.check_val_every_n_epoch = 1;
         }
         (choices.averaging, choices.scales_learning_rate) = (None, false);
-        choices.parts.retain(|part| {
-            matches!(part, StepPart::Accumulation { .. } | StepPart::Unfreeze { .. })
-        });
-        choices.parts.push(part.clone());
+        choices.rules.retain(|rule| rule.scheduling().is_some() || rule.freeze().is_some());
+        choices.rules.push(rule.clone());
         let recorded = Arc::new(Mutex::new(Recorded::default()));
-        let recorder = LossRecorder { part, monitor, recorded: recorded.clone() };
+        let recorder = LossRecorder { rule, monitor, recorded: recorded.clone() };
         show_progress(
             self,
             &format!(

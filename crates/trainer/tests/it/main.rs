@@ -42,6 +42,7 @@ mod samplers;
 mod scanned_layers;
 mod sparse_tables;
 mod spikes;
+mod step_rules;
 mod stopping;
 #[cfg(feature = "multi-host")]
 #[path = "../../../coordination/tests/it/common/mod.rs"]

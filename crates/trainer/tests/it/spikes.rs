@@ -12,8 +12,8 @@ use fulmen_tensor::{DType, Tensor};
 use fulmen_trainer::callbacks::{LearningRateMonitor, NormMonitor, SpikeGuard};
 use fulmen_trainer::tuner::LearningRateFinder;
 use fulmen_trainer::{
-    Batch, Callback, Candidate, FitSummary, Optimizers, Plan, Precision, SkipRule, StepContext,
-    StepPart, Strategy, TrainerBuilder, TrainingModule,
+    Batch, Callback, Candidate, FitSummary, Optimizers, Plan, Precision, StepContext, StepInputs,
+    StepRule, Strategy, TrainerBuilder, TrainingModule, UpdatedStep,
 };
 use serde_json::Value;
 
@@ -323,7 +323,7 @@ enum Thirds {
     Slash,
 }
 
-impl SkipRule for Thirds {
+impl StepRule for Thirds {
     fn name(&self) -> &'static str {
         if matches!(self, Thirds::Slash) { "a/b" } else { "thirds" }
     }
@@ -332,20 +332,24 @@ impl SkipRule for Thirds {
         vec![("seen", Tensor::zeros(DType::I32, []))]
     }
 
-    fn decide(&self, step: &Candidate, state: &mut [Tensor]) -> Tensor {
+    fn inputs(&self) -> StepInputs {
+        StepInputs { loss: true, ..StepInputs::default() }
+    }
+
+    fn accepts(&self, step: &Candidate, state: &mut [Tensor]) -> Option<Tensor> {
         if matches!(self, Thirds::NotBoolean) {
             return step.loss.clone();
         }
         state[0] = &state[0] + 1.0;
-        let skips = state[0].remainder(3.0).eq(0.0);
+        let accepts = state[0].remainder(3.0).ne(0.0);
         if matches!(self, Thirds::OtherType) {
             state[0] = state[0].to_dtype(DType::F32);
         }
-        skips
+        Some(accepts)
     }
 
-    fn logged(&self, state: &[Tensor]) -> Vec<(&'static str, Tensor)> {
-        vec![("thirds_seen", state[0].clone())]
+    fn logged(&self, _: &UpdatedStep, state: &[Tensor]) -> Vec<(String, Tensor)> {
+        vec![("thirds_seen".into(), state[0].clone())]
     }
 }
 
@@ -356,8 +360,8 @@ impl Callback for ThirdsGuard {
         "ThirdsGuard"
     }
 
-    fn step_part(&self) -> Option<StepPart> {
-        Some(StepPart::Skip(Arc::new(self.0)))
+    fn step_rule(&self) -> Option<Arc<dyn StepRule>> {
+        Some(Arc::new(self.0))
     }
 }
 
@@ -408,7 +412,7 @@ fn a_rule_of_ones_own_that_breaks_a_promise_is_named() {
     for (rules, expected) in [
         (
             &[Thirds::NotBoolean][..],
-            "the rule `thirds`: decide() must return a Boolean scalar, but it returned f32[]",
+            "the rule `thirds`: accepts() must return a Boolean scalar, but it returned f32[]",
         ),
         (
             &[Thirds::OtherType],

@@ -1,0 +1,394 @@
+//! [`StepRule`]: an addition to the compiled step, with a state of its own.
+
+use std::fmt::Debug;
+
+use fulmen_nn::optim::{GroupStep, gradient_norm};
+use fulmen_tensor::{DType, Tensor, TensorType};
+
+use crate::rules::accumulation::Group;
+use crate::rules::freeze::Freeze;
+use crate::{Error, Result};
+
+/// An addition to the compiled step: it can set the learning rate, scale the loss, skip steps, and
+/// log values. A callback adds it with [`Callback::step_rule`](crate::Callback::step_rule).
+///
+/// All methods except `name` have a default that does nothing. They are listed in the order in
+/// which a step calls them. The rules are called in the order of their callbacks, for each optimizer
+/// separately. They are recorded with the step, so they need no later compilation. A rule that
+/// changes gradients or updates is a
+/// [`GradientTransformation`](fulmen_nn::optim::GradientTransformation) in the optimizer's chain.
+///
+/// The rule's state is part of the training state, so a resumed run continues as the earlier run
+/// would have. With `accumulate_grad_batches`, a step is a group of batches. A skipped step changes
+/// neither the parameters nor the optimizer's state, and schedules don't count it.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use fulmen_tensor::Tensor;
+/// use fulmen_trainer::{Callback, Candidate, StepInputs, StepRule, Trainer, UpdatedStep};
+///
+/// /// Skips steps whose loss is at least three times that of the last step that was not skipped.
+/// #[derive(Debug)]
+/// struct NoJumps;
+///
+/// impl StepRule for NoJumps {
+///     fn name(&self) -> &'static str {
+///         "no_jumps"
+///     }
+///
+///     fn init(&self) -> Vec<(&'static str, Tensor)> {
+///         vec![("loss", Tensor::scalar(f32::INFINITY))]
+///     }
+///
+///     fn inputs(&self) -> StepInputs {
+///         StepInputs { loss: true, ..StepInputs::default() }
+///     }
+///
+///     fn accepts(&self, step: &Candidate, state: &mut [Tensor]) -> Option<Tensor> {
+///         let loss = step.loss.as_ref()?;
+///         let accepted = loss.lt(&(&state[0] * 3.0));
+///         state[0] = accepted.select(loss, &state[0]);
+///         Some(accepted)
+///     }
+///
+///     fn logged(&self, _: &UpdatedStep, state: &[Tensor]) -> Vec<(String, Tensor)> {
+///         vec![("accepted_loss".into(), state[0].clone())]
+///     }
+/// }
+///
+/// struct JumpGuard;
+///
+/// impl Callback for JumpGuard {
+///     fn name(&self) -> &'static str {
+///         "JumpGuard"
+///     }
+///
+///     fn step_rule(&self) -> Option<Arc<dyn StepRule>> {
+///         Some(Arc::new(NoJumps))
+///     }
+/// }
+///
+/// let builder = Trainer::builder().callback(JumpGuard);
+/// ```
+pub trait StepRule: Debug + Send + Sync {
+    /// The name of the rule. Its state is saved as `trainer/NAME/…`. The rules of a step have
+    /// different names.
+    fn name(&self) -> &'static str;
+
+    /// The name of a tensor of the rule's state, after `trainer/`.
+    #[doc(hidden)] // for state that had a name before its rule
+    fn state_name(&self, slot: &str) -> String {
+        format!("{}/{slot}", self.name())
+    }
+
+    /// Checks the rule for a module with these optimizers. A single optimizer has an empty name.
+    ///
+    /// # Errors
+    /// The rule does not fit the optimizers.
+    fn check(&self, optimizers: &[&str]) -> Result<()> {
+        let _ = optimizers;
+        Ok(())
+    }
+
+    /// The number of batches per optimizer step, as pairs of a first epoch and a number, instead of
+    /// `accumulate_grad_batches`. The epochs are in ascending order. Before the first of them, the
+    /// number is 1.
+    fn scheduling(&self) -> Option<&[(u64, u64)]> {
+        None
+    }
+
+    /// The parameters that the rule freezes at first. A Trainer may have several such rules. If two
+    /// match a parameter, the later one applies.
+    fn freeze(&self) -> Option<&Freeze> {
+        None
+    }
+
+    /// The state for one optimizer: names, and the values before the first step. It has none by
+    /// default. Each device has a copy.
+    fn init(&self) -> Vec<(&'static str, Tensor)> {
+        Vec::new()
+    }
+
+    /// What the rule reads of a step, if that costs something; nothing by default.
+    fn inputs(&self) -> StepInputs {
+        StepInputs::default()
+    }
+
+    /// The learning rate of the step after `finished` steps, an i32 scalar, instead of the
+    /// optimizer's. The first rule that has one applies.
+    fn learning_rate(&self, finished: &Tensor) -> Option<Tensor> {
+        let _ = finished;
+        None
+    }
+
+    /// The loss to differentiate: a floating-point scalar. Logged values have the loss as it was.
+    fn scale_loss(&self, loss: &Tensor, state: &[Tensor]) -> Tensor {
+        let _ = state;
+        loss.clone()
+    }
+
+    /// The gradient of the loss, from that of the [scaled loss](StepRule::scale_loss).
+    fn unscale(&self, gradient: &Tensor, state: &[Tensor]) -> Tensor {
+        let _ = state;
+        gradient.clone()
+    }
+
+    /// Whether the optimizer makes the step, a Boolean scalar; `None` if the rule does not decide.
+    /// A rule decides about the steps that the rules before it accepted.
+    ///
+    /// Changes the state; its types must stay the same. Where the optimizer makes no step anyway,
+    /// within a group of batches or because an earlier rule did not accept it, the Trainer keeps the
+    /// state as it was.
+    fn accepts(&self, step: &Candidate, state: &mut [Tensor]) -> Option<Tensor> {
+        let _ = (step, state);
+        None
+    }
+
+    /// The values to log of the step of a log point: names, and floating-point scalars. The rule
+    /// reads an [update](StepInputs::update). Steps between log points don't compute them.
+    fn observed(&self, step: &UpdatedStep) -> Vec<(String, Tensor)> {
+        let _ = step;
+        Vec::new()
+    }
+
+    /// The values to log of each step: names, and scalars that are floating-point or i32. A log
+    /// point has those of its latest step.
+    fn logged(&self, step: &UpdatedStep, state: &[Tensor]) -> Vec<(String, Tensor)> {
+        let _ = (step, state);
+        Vec::new()
+    }
+}
+
+/// What a [`StepRule`] reads of a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepInputs {
+    /// The [loss](Candidate::loss). With accumulated batches, the training state then has its sum.
+    pub loss: bool,
+    /// The [norm of the gradients](Candidate::grad_norm). It reads all gradients once more in each
+    /// step.
+    pub grad_norm: bool,
+    /// The parameters before and after the step of a log point, for
+    /// [`observed`](StepRule::observed).
+    pub update: bool,
+}
+
+/// A step whose gradients are known, and that may be skipped.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Candidate {
+    /// The loss of the step, an f32 scalar, if the rule [reads](StepInputs::loss) it. For a group of
+    /// batches, the mean over its samples.
+    pub loss: Option<Tensor>,
+    /// The Euclidean norm of all gradients together before clipping, an f32 scalar, if the rule
+    /// [reads](StepInputs::grad_norm) it.
+    pub grad_norm: Option<Tensor>,
+    /// The gradients. For a group of batches, their sum over the batches so far, each times the
+    /// weight of its batch. For a table with sparse gradients, some of its rows.
+    pub gradients: Vec<Tensor>,
+    /// The number of the step, from 1: an i32 scalar.
+    pub number: Tensor,
+}
+
+/// A step of an optimizer with its result.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct UpdatedStep {
+    /// The parameters of the optimizer, frozen ones too.
+    pub parameters: Vec<UpdatedParameter>,
+    /// The parameters as the training state stores them: those of layers that run as a scan are one.
+    /// This is cheaper to read.
+    pub stored: Vec<UpdatedParameter>,
+    /// The norm of all gradients before clipping, if [`log_grad_norm`](crate::Options::log_grad_norm)
+    /// or a rule [needs](StepInputs::grad_norm) it in each step.
+    pub grad_norm: Option<Tensor>,
+    /// The weight of the batches, if the gradients are sums.
+    pub(crate) weight: Option<Tensor>,
+}
+
+/// A parameter before and after a step.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct UpdatedParameter {
+    /// The dotted name of the parameter, or of the first parameter of those that are stored as one.
+    pub name: String,
+    /// The parameter's group, with its learning rate and momentum in this step.
+    pub group: GroupStep,
+    /// The value before the step.
+    pub before: Tensor,
+    /// The value after the step.
+    pub after: Tensor,
+    /// The gradient, or the sum of the gradients of a group of batches. `None` if the parameter is
+    /// frozen.
+    pub(crate) gradient: Option<Tensor>,
+}
+
+impl UpdatedParameter {
+    /// Whether the parameter is frozen in this phase.
+    pub fn is_frozen(&self) -> bool {
+        self.gradient.is_none()
+    }
+}
+
+impl UpdatedStep {
+    /// The gradient of a parameter before clipping; `None` if it is frozen. For a table with sparse
+    /// gradients, some of its rows.
+    pub fn gradient(&self, parameter: &UpdatedParameter) -> Option<Tensor> {
+        let sum = parameter.gradient.as_ref()?;
+        Some(mean_gradient(sum, self.weight.as_ref()))
+    }
+
+    /// The Euclidean norm of the gradients of some parameters together, before clipping.
+    pub fn gradient_norm<'a>(
+        &self,
+        parameters: impl IntoIterator<Item = &'a UpdatedParameter>,
+    ) -> Tensor {
+        let sums = parameters.into_iter().filter_map(|parameter| parameter.gradient.as_ref());
+        mean_gradient_norm(sums, self.weight.as_ref())
+    }
+}
+
+/// Parameters with the same name of their group, in the order in which the groups first appear.
+pub(crate) fn grouped(
+    parameters: &[UpdatedParameter],
+    name: impl Fn(&UpdatedParameter) -> String,
+) -> Vec<(String, Vec<&UpdatedParameter>)> {
+    let mut groups: Vec<(String, Vec<&UpdatedParameter>)> = Vec::new();
+    for parameter in parameters {
+        let name = name(parameter);
+        match groups.iter_mut().find(|group| group.0 == name) {
+            Some(group) => group.1.push(parameter),
+            None => groups.push((name, vec![parameter])),
+        }
+    }
+    groups
+}
+
+/// A gradient, from its sum over batches of this weight.
+pub(crate) fn mean_gradient(sum: &Tensor, weight: Option<&Tensor>) -> Tensor {
+    weight.map_or_else(|| sum.clone(), |weight| sum / weight.to_dtype(sum.dtype()))
+}
+
+/// The global norm of gradients that are sums over batches of this weight.
+pub(crate) fn mean_gradient_norm<'a>(
+    sums: impl IntoIterator<Item = &'a Tensor>,
+    weight: Option<&Tensor>,
+) -> Tensor {
+    mean_gradient(&gradient_norm(sums), weight)
+}
+
+/// A rule with its state before a step. The last tensor is the sum of the losses over the samples of
+/// a group of batches, if the rule reads the loss and batches are accumulated.
+pub(crate) struct RuleState<'a> {
+    pub(crate) rule: &'a dyn StepRule,
+    state: Vec<Tensor>,
+}
+
+/// What a rule decided.
+pub(crate) struct Decision {
+    /// Whether the optimizer makes a step; `None` if it steps in any case.
+    pub(crate) updates: Option<Tensor>,
+    pub(crate) state: Vec<Tensor>,
+}
+
+impl<'a> RuleState<'a> {
+    pub(crate) fn new(rule: &'a dyn StepRule, state: Vec<Tensor>) -> RuleState<'a> {
+        RuleState { rule, state }
+    }
+
+    /// The state of the rule itself.
+    pub(crate) fn own(&self) -> &[Tensor] {
+        &self.state[..self.rule.init().len()]
+    }
+
+    /// Lets the rule decide. `updates` is whether the optimizer would step without it; `None` if it
+    /// steps in any case. `group` is the group of batches whose end is the step.
+    pub(crate) fn decide(
+        &self,
+        candidate: Candidate,
+        updates: Option<&Tensor>,
+        group: Option<&Group>,
+    ) -> Result<Decision> {
+        let inputs = self.rule.inputs();
+        let mut candidate = candidate;
+        candidate.loss = candidate.loss.filter(|_| inputs.loss);
+        candidate.grad_norm = candidate.grad_norm.filter(|_| inputs.grad_norm);
+        let before = self.own();
+        let mut loss_sum = None;
+        if let Some(group) = group
+            && let Some(sum) = self.state.get(before.len())
+            && let Some(loss) = &mut candidate.loss
+        {
+            let total = group.add(sum, loss);
+            *loss = &total / group.divisor();
+            loss_sum = Some(group.group_complete().select(&total.zeros_like(), &total));
+        }
+        let mut state = before.to_vec();
+        let accepted = self.rule.accepts(&candidate, &mut state);
+        self.check(accepted.as_ref(), &state)?;
+        if let Some(updates) = updates {
+            for (after, before) in state.iter_mut().zip(before) {
+                *after = updates.select(&*after, before);
+            }
+        }
+        state.extend(loss_sum);
+        let updates = match (updates, accepted) {
+            (Some(updates), Some(accepted)) => Some(updates.and(accepted)),
+            (updates, accepted) => updates.cloned().or(accepted),
+        };
+        Ok(Decision { updates, state })
+    }
+
+    /// Checks that the decision is one, and that the types of the state are the same.
+    fn check(&self, accepted: Option<&Tensor>, after: &[Tensor]) -> Result<()> {
+        let name = self.rule.name();
+        if let Some(accepted) = accepted {
+            accepted.check()?;
+            if *accepted.ty() != TensorType::new(DType::Bool, []) {
+                return Err(Error::usage(format!(
+                    "the rule `{name}`: accepts() must return a Boolean scalar, but it returned {}\n  at {}",
+                    accepted.ty(),
+                    accepted.location()
+                )));
+            }
+        }
+        for (before, after) in self.own().iter().zip(after) {
+            after.check()?;
+            if before.ty() != after.ty() {
+                return Err(Error::usage(format!(
+                    "the rule `{name}`: it changed the type of its state from {} to {}; it must stay the same\n  at {}",
+                    before.ty(),
+                    after.ty(),
+                    after.location()
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A value that the rule `rule` logs, as f32 or, if `may_count`, as an i32 counter.
+///
+/// # Errors
+/// The value is neither.
+pub(crate) fn logged_value(
+    rule: &str,
+    name: &str,
+    value: &Tensor,
+    may_count: bool,
+) -> Result<Tensor> {
+    value.check()?;
+    let is_scalar = value.shape().rank() == 0;
+    if is_scalar && value.dtype().is_float() {
+        return Ok(value.to_dtype(DType::F32));
+    }
+    if is_scalar && may_count && value.dtype() == DType::I32 {
+        return Ok(value.clone());
+    }
+    let expected = if may_count { "floating-point or i32" } else { "floating-point" };
+    Err(Error::usage(format!(
+        "the rule `{rule}`: it logs `{name}`, {}; log a {expected} scalar\n  at {}",
+        value.ty(),
+        value.location()
+    )))
+}
