@@ -22,6 +22,7 @@ mod batch;
 mod console;
 mod error;
 mod goodput;
+mod group_sizes;
 mod host_memory;
 mod out_of_memory;
 mod plan;
@@ -127,7 +128,9 @@ pub use plan::Plan;
 pub use predictions::{Predicted, Predictions};
 pub use program::evaluation_set::{EvaluationSet, EvaluationSets};
 pub use rules::averaging::WeightAveraging;
-pub use rules::step_rule::{Candidate, StepInputs, StepRule, UpdatedParameter, UpdatedStep};
+pub use rules::step_rule::{
+    Candidate, FrozenParameters, StepInputs, StepRule, UpdatedParameter, UpdatedStep,
+};
 pub use secret::Secret;
 pub use step::{EvalStep, StepFunction, StepLogs, TrainStep};
 pub use step_config::optimizers::Optimizers;

@@ -216,7 +216,7 @@ impl TrainerBuilder {
         let config = choices.for_mesh(mesh.clone(), Strategy::replicas(&mesh));
         let traced =
             trace_fit::trace_fit(module, &config, config.options.seed, train, &validation.into())?;
-        let averages = traced.averages();
+        let conversion = traced.weight_conversion();
         let TracedFit { layout, program, validation, declared, .. } = traced;
         // On CPUs, checkpoints read the state without a copy.
         let copies = config.options.saves() && topology.platform_name() != "cpu";
@@ -231,7 +231,7 @@ impl TrainerBuilder {
         let functions = steps
             .chain(declared.iter().map(|program| &program.function))
             .chain([&start])
-            .chain(averages.iter().map(|(function, _)| function))
+            .chain(conversion.iter().map(|(function, _)| function))
             .chain(&copy);
         fulmen_preflight::save(&topology, &mesh, functions, file)
     }

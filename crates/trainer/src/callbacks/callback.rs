@@ -70,7 +70,7 @@ pub trait Callback: Send {
     }
 
     /// The rule that this callback adds to the compiled step, if any. The rules of a Trainer have
-    /// different names, except those that [freeze](StepRule::freeze) parameters.
+    /// different names, except those that [freeze](StepRule::frozen) parameters.
     fn step_rule(&self) -> Option<Arc<dyn StepRule>> {
         None
     }

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use crate::callbacks::callback::Callback;
-use crate::rules::accumulation::Scheduling;
 use crate::rules::step_rule::StepRule;
 
 /// Changes the number of batches over which gradients are accumulated, at given epochs. Each pair
@@ -56,6 +55,16 @@ impl Callback for GradientAccumulationScheduler {
     }
 
     fn step_rule(&self) -> Option<Arc<dyn StepRule>> {
-        Some(Arc::new(Scheduling(self.scheduling.clone())))
+        Some(Arc::new(self.clone()))
+    }
+}
+
+impl StepRule for GradientAccumulationScheduler {
+    fn name(&self) -> &'static str {
+        "accumulation"
+    }
+
+    fn scheduling(&self) -> Option<&[(u64, u64)]> {
+        Some(&self.scheduling)
     }
 }

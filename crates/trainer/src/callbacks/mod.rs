@@ -36,5 +36,4 @@ pub use spike_guard::SpikeGuard;
 pub use throughput_monitor::ThroughputMonitor;
 pub use timer::{Timer, TimerInterval};
 
-pub use crate::rules::freeze::Freeze;
 pub use crate::rules::norms::NormGroup;

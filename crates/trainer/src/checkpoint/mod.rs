@@ -68,8 +68,8 @@ pub(crate) struct Position {
     pub(crate) seed: u64,
     /// The number of batches per optimizer step.
     pub(crate) accumulate: u64,
-    /// A description of the rule that averaged the weights, if any.
-    pub(crate) averaging: Option<String>,
+    /// A description of the rule of the evaluated weights, if any.
+    pub(crate) evaluated: Option<String>,
     /// The factor by which callbacks multiplied the learning rate, if they did.
     pub(crate) lr_factor: Option<f64>,
     /// Seconds of training, if `max_time` limits the run.
@@ -130,7 +130,7 @@ pub(crate) fn run(position: &Position, options: &Options, mesh: &Mesh) -> Run {
         "program": program(),
         "batch": position.batch,
         "accumulate_grad_batches": position.accumulate,
-        "weight_averaging": position.averaging,
+        "weight_averaging": position.evaluated,
         "learning_rate_factor": position.lr_factor.map(f64::to_bits),
         "seed": position.seed,
         "seconds": position.seconds.map(f64::to_bits),
@@ -246,7 +246,7 @@ fn position(run: &Run) -> Result<Position, String> {
         batch: number("batch")?,
         global_step: saved_paths::count("global_step", run.step)?,
         accumulate,
-        averaging: field("weight_averaging", "a text").optional(text)?,
+        evaluated: field("weight_averaging", "a text").optional(text)?,
         lr_factor,
         seed: field("seed", "a whole number").required(Value::as_u64)?,
         seconds: float("seconds")?.filter(|seconds| *seconds >= 0.0),

@@ -19,10 +19,10 @@ use crate::console::note;
 use crate::logs::LogLayout;
 use crate::process_group::ProcessGroup;
 use crate::state::names::{self, LOGS, LR_FACTOR, OWN, STEP, UPDATES};
-use crate::state::{Average, Entry, RestoredValue, StateLayout};
+use crate::state::{Entry, Evaluated, RestoredValue, StateLayout};
 use crate::step_config::StepConfig;
 use crate::step_config::limits::Limits;
-use crate::{Error, Options, Result, WeightAveraging, error};
+use crate::{Error, Options, Result, error};
 
 /// What a fit begins with.
 pub(crate) struct ResumePoint {
@@ -119,9 +119,9 @@ impl ResumePoint {
         config: &StepConfig,
         runtime: &Runtime,
     ) -> Result<()> {
-        let averaging = config.averaging.as_ref().map(WeightAveraging::description);
+        let evaluated = config.evaluated.as_ref().map(|rule| rule.description());
         let Some((path, checkpoint)) = &self.checkpoint else {
-            self.position.averaging = averaging;
+            self.position.evaluated = evaluated;
             return Ok(());
         };
         let failed = |message: String| error::checkpoint(path, message);
@@ -152,7 +152,7 @@ impl ResumePoint {
         let saved = tensors.remove(LOGS).filter(same);
         self.logs = saved.map(|logs| logs.read(checkpoint, logs.ty())).transpose()?;
         migrate(&mut tensors, layout, &self.position, config)?;
-        self.position.averaging = averaging;
+        self.position.evaluated = evaluated;
         // The factor is in the state of a run in which a callback changes it.
         let factor = number(&tensors, LR_FACTOR)?;
         self.position.lr_factor = factor.map(|factor| self.position.lr_factor.unwrap_or(factor));
@@ -291,7 +291,7 @@ fn check_position(position: &Position, train: &DataLoader) -> Result<()> {
 /// Checks that the number of accumulated batches is the same, if the position is within an epoch.
 fn check_group(position: &Position, config: &StepConfig) -> Result<()> {
     let saved = position.accumulate;
-    let current = config.accumulation().every(position.epoch);
+    let current = config.group_sizes().every(position.epoch);
     if position.batch > 0 && saved != current {
         return Err(Error::usage(format!(
             "it was saved within an epoch of a run with accumulate_grad_batches {saved}, but now it is {current}. Resume \
@@ -309,32 +309,32 @@ fn migrate(
     position: &Position,
     config: &StepConfig,
 ) -> Result<()> {
-    // A checkpoint has averages under the module's names.
-    let saved_rule = position.averaging.as_ref();
-    let rule_changed = config
-        .averaging
+    // A checkpoint has evaluated weights under the module's names.
+    let saved_rule = position.evaluated.as_ref();
+    let changed_rule = config
+        .evaluated
         .as_ref()
-        .is_some_and(|rule| saved_rule.is_some_and(|saved| *saved != rule.description()));
-    let mut averages = BTreeMap::new();
+        .filter(|rule| saved_rule.is_some_and(|saved| *saved != rule.description()));
+    let mut saved = BTreeMap::new();
     for name in tensors
         .keys()
         .filter_map(|name| Some(name.strip_prefix(names::CURRENT)?.to_owned()))
         .collect::<Vec<_>>()
     {
         let Some(current) = tensors.remove(&format!("{}{name}", names::CURRENT)) else { continue };
-        averages.extend(tensors.insert(name.clone(), current).map(|average| (name, average)));
+        saved.extend(tensors.insert(name.clone(), current).map(|value| (name, value)));
     }
-    if rule_changed {
-        // An average by another rule, and its count, cannot be used.
-        tensors.remove(names::AVERAGED);
-        averages.clear();
+    if let Some(rule) = changed_rule {
+        // Weights by another rule, and their count, cannot be used.
+        tensors.remove(&names::evaluated_steps(&**rule));
+        saved.clear();
     }
-    for Average { source, average } in &layout.averages {
-        for (source, average) in layout[*source].names().iter().zip(layout[*average].names()) {
-            // If the run had no averages, the averages begin with its weights.
+    for Evaluated { source, evaluated } in &layout.evaluated {
+        for (source, evaluated) in layout[*source].names().iter().zip(layout[*evaluated].names()) {
+            // If the run evaluated its trained weights, these begin with them.
             let weights = tensors.get(source).and_then(Value::to_stored);
             tensors
-                .extend(averages.remove(source).or(weights).map(|value| (average.clone(), value)));
+                .extend(saved.remove(source).or(weights).map(|value| (evaluated.clone(), value)));
         }
     }
     let named = || {
@@ -352,10 +352,8 @@ fn migrate(
         let count = |count: u64| Literal::from_slice(&[count.min(i32::MAX as u64) as i32], []);
         let value = match name.as_str() {
             names::GROUPS => count(position.global_step)?,
-            // The earlier run did not freeze them.
-            name if name.starts_with(UPDATES) || name.starts_with(names::UNFROZEN) => {
-                count(position.global_step)?
-            }
+            // The earlier run did not freeze the parameters that it counts.
+            name if layout.counts_updates(name) => count(position.global_step)?,
             names::BATCH => count(position.batch)?,
             names::EPOCHS => count(position.epoch)?,
             _ => entry.first()?,

@@ -30,7 +30,7 @@ use crate::position::StepPosition;
 use crate::process_group;
 use crate::session::Session;
 use crate::session::advice::{FitMeasurements, HostReads, fit_advice};
-use crate::step::{Averages, TrainStep};
+use crate::step::{TrainStep, WeightConversion};
 use crate::{
     EvaluationSets, FitSummary, LogPoint, Options, Result, Signal, Strategy, TrainingModule, error,
 };
@@ -81,7 +81,7 @@ struct Fit<'a> {
     validation: Vec<Validation>,
     /// The programs that callbacks can request.
     programs: Vec<Program>,
-    averages: Option<Averages>,
+    conversion: Option<WeightConversion>,
     /// When the first step began.
     training_start: Instant,
     /// Why a callback wants training to end. It is kept until the run may end.

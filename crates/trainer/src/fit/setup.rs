@@ -24,7 +24,7 @@ use crate::hooks::{CheckpointFile, FitStart};
 use crate::program::trace_fit::{TracedFit, trace_fit};
 use crate::session::Session;
 use crate::stage::Stage;
-use crate::step::{Averages, TrainStep, check_consistent};
+use crate::step::{TrainStep, WeightConversion, check_consistent};
 use crate::step_config::StepConfig;
 use crate::step_config::limits::tokens_of_a_sample;
 use crate::{EvaluationSets, FitSummary, Result, TrainStart, TrainingModule};
@@ -101,7 +101,7 @@ impl<'a> Fit<'a> {
         let OpenedRun { session, hooks, interrupt, started, run_files } = opened;
         let fit_start = fit_start(session, module, config, &prepared, &start);
         call_start_hooks(&hooks, &fit_start, &start);
-        let averages = prepared.averages();
+        let conversion = prepared.weight_conversion();
         let sets = std::mem::take(&mut prepared.validation);
         let declared = std::mem::take(&mut prepared.declared);
         let checkpoint = start.checkpoint().map(Path::to_owned);
@@ -125,10 +125,10 @@ impl<'a> Fit<'a> {
                 session.compile_one(&format!("program `{}`", program.name), &program.function)?;
             programs.push(Program { name: program.name, compiled, outputs: program.outputs });
         }
-        let averages = match averages {
+        let conversion = match conversion {
             Some((function, entries)) => {
-                let conversion = session.compile_one("averaged weights", &function)?;
-                Some(Averages { conversion, entries })
+                let program = session.compile_one("averaged weights", &function)?;
+                Some(WeightConversion { program, entries })
             }
             None => None,
         };
@@ -156,7 +156,7 @@ impl<'a> Fit<'a> {
             programs,
             step,
             validation,
-            averages,
+            conversion,
             training_start: started,
             stop_reason: None,
             times: StepTimes::default(),

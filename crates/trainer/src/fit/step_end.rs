@@ -93,7 +93,7 @@ impl Fit<'_> {
                 "a callback requested the program `{name}`, which the module's programs() does not declare; it declares: {known}"
             )));
         };
-        let arrays = self.step.with_weights(self.averages.as_ref(), |weights| {
+        let arrays = self.step.with_weights(self.conversion.as_ref(), |weights| {
             let weights = weights.iter().map(|array| Argument::Borrow(array)).collect();
             Ok(program.compiled.call(weights)?.arrays)
         })?;

@@ -81,7 +81,7 @@ impl Fit<'_> {
         let process_group = self.step.executor.process_group();
         for set in &self.validation {
             let batches = BatchLimit::Count(batches);
-            let result = self.step.with_weights(self.averages.as_ref(), |weights| {
+            let result = self.step.with_weights(self.conversion.as_ref(), |weights| {
                 set.evaluation.run(runtime, process_group, weights, batches, |_| {
                     self.step.executor.interrupt_signal()
                 })
@@ -119,7 +119,7 @@ impl Fit<'_> {
         let runtime = &self.session.runtime;
         let process_group = self.step.executor.process_group();
         for set in self.sets(names) {
-            let validated = self.step.with_weights(self.averages.as_ref(), |weights| {
+            let validated = self.step.with_weights(self.conversion.as_ref(), |weights| {
                 let interrupted = || self.step.executor.interrupt_signal();
                 set.evaluation.run_all(
                     runtime,

@@ -34,9 +34,9 @@ pub(crate) struct TracedFit {
 }
 
 impl TracedFit {
-    /// The program that converts averages of weights for validation and declared programs, and the
-    /// ids of these entries. `None` if nothing uses them, or no conversion is needed.
-    pub(crate) fn averages(&self) -> Option<(Function, Vec<EntryId>)> {
+    /// The program that converts evaluated weights for validation and declared programs, and the ids
+    /// of these entries. `None` if nothing uses them, or no conversion is needed.
+    pub(crate) fn weight_conversion(&self) -> Option<(Function, Vec<EntryId>)> {
         let uses_weights = !self.validation.is_empty() || !self.declared.is_empty();
         self.layout.to_validate_with().filter(|_| uses_weights)
     }
@@ -113,12 +113,12 @@ pub(crate) fn training_step(
     optimizers.check_for(&types, &frozen)?;
     let names: Vec<_> = optimizers.members().iter().map(|it| it.name.as_str()).collect();
     config.rules.iter().try_for_each(|rule| rule.check(&names))?;
-    if let Some(averaging) = &config.averaging {
+    if let Some(evaluated) = &config.evaluated {
         let trained: Vec<_> = parameters
             .iter()
             .map(|(name, parameter)| (name.as_str(), optimizers.training(name, parameter)))
             .collect();
-        averaging.check_only(&trained, &names)?;
+        evaluated.check_for(&trained, &names)?;
     }
     check_shardings(module, config)?;
     let phases = Phases::new(module, &optimizers, config, plan, batches)?;

@@ -1,4 +1,4 @@
-//! The training step as one function: forward, backward, optimizer, averages, counters and logs.
+//! The training step as one function: forward, backward, optimizer, evaluated weights, counters and logs.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::step_program::{RecordedStep, StepProgram};
 use crate::logs::{self, LogLayout, StepFacts};
 use crate::recorder::{Recorder, RecorderOutput};
 use crate::rules::weight;
-use crate::state::{Average, EntryId, StateLayout, names};
+use crate::state::{EntryId, Evaluated, StateLayout, names};
 use crate::step_config::StepConfig;
 use crate::step_config::optimizers::Optimizers;
 use crate::{Batch, Result, TrainingModule, error};
@@ -118,7 +118,7 @@ impl TrainRecording<'_> {
         let mut recorded = forward.recorded;
         let logged = forward.logged;
 
-        average(&mut recorded, config);
+        update_evaluated(&mut recorded, config);
         let RecorderOutput { mut values, epoch, group, optimizer_steps, updated } = recorded;
         let leaves_out = optimizers.is_single() && updated.is_some();
         let facts: Vec<_> = optimizer_steps.iter().map(|step| &step.facts).collect();
@@ -173,22 +173,22 @@ impl TrainRecording<'_> {
     }
 }
 
-/// Updates the averages with the new weights.
-fn average(recorded: &mut RecorderOutput, config: &StepConfig) {
+/// Updates the evaluated weights with the new ones.
+fn update_evaluated(recorded: &mut RecorderOutput, config: &StepConfig) {
     let RecorderOutput { values, epoch, updated, .. } = recorded;
     let layout = values.layout.clone();
-    let (Some(averaging), Some(count)) = (&config.averaging, layout.counters.averaged) else {
+    let (Some(rule), Some(count)) = (&config.evaluated, layout.counters.evaluated) else {
         return;
     };
-    let updates = values.after(layout.averaged_updates);
-    let done = if averaging.counts_updates_of_one_optimizer() {
-        Some(updates.gt(values.before(layout.averaged_updates)))
+    let updates = values.after(layout.evaluated_updates);
+    let done = if rule.counts_updates_of_one_optimizer() {
+        Some(updates.gt(values.before(layout.evaluated_updates)))
     } else {
         updated.clone()
     };
-    let averaging = averaging.step(updates, values.before(count), done.as_ref(), epoch.as_ref());
-    for Average { source, average } in &layout.averages {
-        values.set(*average, averaging.apply(values.before(*average), values.after(*source)));
+    let step = rule.step(updates, values.before(count), done.as_ref(), epoch.as_ref());
+    for Evaluated { source, evaluated } in &layout.evaluated {
+        values.set(*evaluated, step.apply(values.before(*evaluated), values.after(*source)));
     }
-    values.set(count, averaging.next);
+    values.set(count, step.next);
 }

@@ -7,8 +7,8 @@ use fulmen_tensor::internal::{gradients as differentiate, row_updates};
 use fulmen_tensor::{DType, Shape, Tensor};
 
 use super::values::Values;
-use crate::rules::accumulation::Group;
 use crate::rules::clip::Clip;
+use crate::rules::group::Group;
 use crate::rules::row_gradient::RowGradient;
 use crate::rules::step_rule::{Candidate, RuleState, mean_gradient, mean_gradient_norm};
 use crate::state::{EntryId, OptimizerSlots, ParamSlots};

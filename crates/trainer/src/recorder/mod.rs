@@ -29,8 +29,8 @@ use values::Values;
 use crate::logs::log_entry::{Branch, LogEntry, LoggedValue, log_error};
 use crate::logs::{self, LogLayout, OptimizerFacts};
 use crate::recorder::placeholders::Placeholders;
-use crate::rules::accumulation::Group;
 use crate::rules::epoch::{Epoch, to_counter};
+use crate::rules::group::Group;
 use crate::rules::rounding::rounding_key;
 use crate::rules::weight;
 use crate::state::{EntryId, StateLayout};
@@ -110,7 +110,7 @@ impl Recorder {
             Epoch::new(batch, epochs, batches)
         });
         let group = layout.counters.group.zip(epoch.as_ref()).map(|([samples, _], epoch)| {
-            Group::new(epoch, values.before(samples), batch, &config.accumulation())
+            Group::new(epoch, values.before(samples), batch, &config.group_sizes())
         });
         let optimizers = optimizers.clone();
         let config = config.clone();
@@ -177,12 +177,12 @@ impl Recorder {
             own = own.scaled_by(self.values.before(factor));
         }
         let epoch = counters.epoch.map(|[_, epochs]| self.values.before(epochs));
-        let unfreezings =
-            phases.unfreezings().iter().zip(&slots.unfrozen).zip(epoch.into_iter().cycle());
-        let unfrozen = unfreezings
+        let frozen_parts =
+            phases.frozen_parts().iter().zip(&slots.frozen_parts).zip(epoch.into_iter().cycle());
+        let frozen_parts = frozen_parts
             .map(|((u, &steps), epoch)| u.step(&own, self.values.before(steps), epoch))
             .collect();
-        OptimizerSteps { own, unfrozen, rounding_key: self.rounding_key.clone() }
+        OptimizerSteps { own, frozen_parts, rounding_key: self.rounding_key.clone() }
     }
 
     /// Whether an optimizer steps in this step of the training, a Boolean scalar. `None` if it
@@ -224,13 +224,13 @@ impl Recorder {
         let optimizers = self.optimizers.clone();
         let slots = &layout.optimizers[optimizer];
         let member = &optimizers.members()[optimizer];
-        let is_frozen = |unfreezing: usize| layout.phases.is_frozen(unfreezing, self.phase);
+        let is_frozen = |part: usize| layout.phases.is_frozen(part, self.phase);
         let (params, frozen): (Vec<_>, Vec<_>) = slots
             .params
             .iter()
             .zip(param_values)
             .map(|(slots, ParamValue { value, used })| Param { slots, value, used })
-            .partition(|param| !param.slots.unfreezing.is_some_and(is_frozen));
+            .partition(|param| !param.slots.frozen_part.is_some_and(is_frozen));
         let weighted = self.group_of_loss(optimizer, loss)?;
         if let (Some(group), Some(weight)) = (&weighted, slots.weight) {
             self.values.set(weight, group.next_total());
@@ -258,9 +258,9 @@ impl Recorder {
             is_log_point.as_ref(),
         )?;
         let logged_by_chain = update(member, &steps, &mut self.values, &gradients)?;
-        let trained = (0..slots.unfrozen.len())
+        let trained = (0..slots.frozen_parts.len())
             .filter(|&number| !layout.phases.is_frozen(number, self.phase));
-        for count in trained.map(|number| slots.unfrozen[number]).chain([slots.updates]) {
+        for count in trained.map(|number| slots.frozen_parts[number]).chain([slots.updates]) {
             // The optimizer doesn't count a step that changed nothing.
             let before = self.values.before(count);
             let counted = match &gradients.updates {

@@ -75,7 +75,7 @@ impl RecordedUpdate<'_> {
         }
     }
 
-    /// The group of a parameter, one of the rows of an entry. Parameters that are unfrozen later are
+    /// The group of a parameter, one of the rows of an entry. Parameters that are trained later are
     /// separate groups.
     fn group(
         self,
@@ -88,8 +88,8 @@ impl RecordedUpdate<'_> {
         let step = self.steps.step_of(param.slots);
         let optimizer = &self.member.optimizer;
         let mut group = optimizer.group_step(step, &entry.names()[row], &entry.row_type());
-        if let Some(number) = param.slots.unfreezing {
-            let pattern = &values.layout.phases.unfreezings()[number].pattern;
+        if let Some(number) = param.slots.frozen_part {
+            let pattern = &values.layout.phases.frozen_parts()[number].pattern;
             group.name = format!("{pattern} {}", group.name).trim_end().to_owned();
         }
         if !is_trained {

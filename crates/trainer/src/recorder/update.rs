@@ -10,9 +10,9 @@ use super::chain_step::ChainStep;
 use super::gradients::{Gradient, Gradients, Param, refused_rows};
 use super::values::Values;
 use crate::logs::MonitoredValue;
-use crate::rules::accumulation;
 use crate::rules::rounding::round_to_bf16;
 use crate::rules::row_gradient::rows_at;
+use crate::rules::sum_dtype::sum_dtype;
 use crate::state::{Entry, EntryId, ParamSlots};
 use crate::step_config::optimizers::Member;
 use crate::{Error, Result};
@@ -20,8 +20,8 @@ use crate::{Error, Result};
 pub(super) struct OptimizerSteps {
     /// The step of the optimizer's own schedule.
     pub(super) own: Step,
-    /// The steps of parameters that were frozen at first, one for each unfreezing.
-    pub(super) unfrozen: Vec<Step>,
+    /// The steps of parameters that were frozen at first, one for each frozen part.
+    pub(super) frozen_parts: Vec<Step>,
     /// The key by which updated parameters are rounded, if they are rounded stochastically.
     pub(super) rounding_key: Option<Tensor>,
 }
@@ -29,7 +29,7 @@ pub(super) struct OptimizerSteps {
 impl OptimizerSteps {
     /// The step of one parameter.
     pub(super) fn step_of(&self, param: &ParamSlots) -> &Step {
-        param.unfreezing.map_or(&self.own, |number| &self.unfrozen[number])
+        param.frozen_part.map_or(&self.own, |number| &self.frozen_parts[number])
     }
 
     /// The rounding key of each parameter, if it is rounded stochastically.
@@ -50,7 +50,7 @@ impl OptimizerSteps {
 /// batches, after an overflow, in a spike), no parameter changes.
 ///
 /// With accumulation, most steps are within a group. A branch saves them the work of the optimizer
-/// and of clipping; averages of weights are computed separately. On one TPU, a branch needs memory
+/// and of clipping; evaluated weights are computed separately. On one TPU, a branch needs memory
 /// for one more copy of the parameters than a select operation; under FSDP it needs no copy.
 /// Overflows and spikes are too rare to be worth a branch. XLA's CPU compiler runs a branch on one
 /// thread.
@@ -212,7 +212,7 @@ fn changed_values(
             let parameter = &before[0];
             let state = &before[1..];
             let name = &entry.names()[0];
-            let wide = accumulation::dtype(parameter.dtype());
+            let wide = sum_dtype(parameter.dtype());
             let (parameter, state) = match key {
                 [key] => {
                     let wide = parameter.to_dtype(DType::F32);

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use fulmen_tensor::Tensor;
 
-use crate::rules::accumulation::Group;
 use crate::rules::epoch::to_counter;
+use crate::rules::group::Group;
 use crate::state::{EntryId, StateLayout};
 use crate::step_config::StepConfig;
 use crate::{Batch, Error, Result};

@@ -10,6 +10,7 @@ use fulmen_nn::optim::pattern::{check_pattern, matches_pattern};
 use fulmen_tensor::{DType, Tensor, TensorType};
 
 use crate::rules::epoch::{Epoch, to_counter};
+use crate::rules::evaluated_weights::{EvaluatedStep, EvaluatedWeights};
 use crate::{Error, Result};
 
 /// How the weights of many steps are averaged: exponentially (EMA), or evenly, as in stochastic
@@ -158,18 +159,18 @@ impl WeightAveraging {
             _ => Ok(()),
         }
     }
+}
 
-    /// Checks the patterns of [`only`](WeightAveraging::only) against the module's parameters. Each
-    /// has the index of the optimizer that trains it, or `None` if it is not trained. `optimizers`
-    /// are their names.
+impl EvaluatedWeights for WeightAveraging {
+    fn name(&self) -> &'static str {
+        "averaged"
+    }
+
+    /// Checks the patterns of [`only`](WeightAveraging::only) against the module's parameters.
     ///
     /// # Errors
     /// A pattern that matches no parameter; parameters of no optimizer or of several.
-    pub(crate) fn check_only(
-        &self,
-        parameters: &[(&str, Option<usize>)],
-        optimizers: &[&str],
-    ) -> Result<()> {
+    fn check_for(&self, parameters: &[(&str, Option<usize>)], optimizers: &[&str]) -> Result<()> {
         let names = parameters.iter().map(|(name, _)| *name);
         if let Some(message) =
             self.only.iter().find_map(|pattern| check_pattern(pattern, names.clone()))
@@ -194,28 +195,23 @@ impl WeightAveraging {
         )))
     }
 
-    /// Whether a name is averaged, if its value can be averaged.
-    pub(crate) fn includes(&self, name: &str) -> bool {
+    fn includes(&self, name: &str) -> bool {
         self.only.is_empty() || self.only.iter().any(|pattern| matches_pattern(pattern, name))
     }
 
-    /// Whether steps are the updates of one optimizer instead of the steps of the training.
-    pub(crate) fn counts_updates_of_one_optimizer(&self) -> bool {
+    fn counts_updates_of_one_optimizer(&self) -> bool {
         !self.only.is_empty()
     }
 
-    /// Whether a value of the module with this name has an average.
-    pub(crate) fn has(&self, name: &str, ty: &TensorType, trained: bool, is_buffer: bool) -> bool {
+    fn has(&self, name: &str, ty: &TensorType, trained: bool, is_buffer: bool) -> bool {
         ty.dtype.is_inexact() && self.includes(name) && (trained || is_buffer && self.use_buffers)
     }
 
-    /// Whether averaging depends on epochs, so that a step must know when an epoch ends.
-    pub(crate) fn counts_epochs(&self) -> bool {
+    fn counts_epochs(&self) -> bool {
         matches!(self.start, Interval::Epochs(_)) || matches!(self.every, Interval::Epochs(_))
     }
 
-    /// The settings as text. A run cannot continue an average that has a different text.
-    pub(crate) fn description(&self) -> String {
+    fn description(&self) -> String {
         let only = match &self.only[..] {
             [] => String::new(),
             only => format!(" only {only:?}"),
@@ -223,16 +219,13 @@ impl WeightAveraging {
         format!("{:?} from {:?} every {:?}{only}", self.rule, self.start, self.every)
     }
 
-    /// How to average in a step after which the optimizer has made `updates` updates. `done` says
-    /// whether it made one in this step. The end of an epoch counts even if its last step
-    /// overflowed.
-    pub(crate) fn step(
+    fn step(
         &self,
         updates: &Tensor,
         count: &Tensor,
         done: Option<&Tensor>,
         epoch: Option<&Epoch>,
-    ) -> Averaging {
+    ) -> EvaluatedStep {
         let started = match (self.start, epoch) {
             (Interval::Epochs(first), Some(epoch)) => epoch.number().ge(to_counter(first)),
             (Interval::Steps(steps) | Interval::Epochs(steps), _) => updates.gt(to_counter(steps)),
@@ -259,7 +252,7 @@ impl WeightAveraging {
             }
             Rule::Even => 1.0 / (n + 1.0),
         };
-        Averaging {
+        EvaluatedStep {
             next: applies.select(&(count + 1.0), count),
             started: count.gt(0.0),
             applies,
@@ -271,23 +264,4 @@ impl WeightAveraging {
 /// Names in backquotes, separated by commas.
 fn quoted<'a>(names: impl Iterator<Item = &'a str>) -> String {
     names.map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
-}
-
-/// How one step averages.
-pub(crate) struct Averaging {
-    /// The number of averaged steps after this one.
-    pub(crate) next: Tensor,
-    started: Tensor,
-    applies: Tensor,
-    /// The fraction of the way from the average to the new value.
-    share: Tensor,
-}
-
-impl Averaging {
-    /// The average after this step, for a value that is now `new`.
-    pub(crate) fn apply(&self, average: &Tensor, new: &Tensor) -> Tensor {
-        let new = new.to_dtype(average.dtype());
-        let moved = average + (&new - average) * self.share.to_dtype(average.dtype());
-        self.started.select(&self.applies.select(&moved, average), &new)
-    }
 }

@@ -1,5 +1,5 @@
 //! [`Epoch`]: the epoch counters of a step on the device, two tensors of the training state. They
-//! exist only if something depends on the end of an epoch: groups of batches or averages of
+//! exist only if something depends on the end of an epoch: groups of batches or evaluated
 //! weights. `checkpoint` holds the host's count.
 
 use fulmen_tensor::Tensor;

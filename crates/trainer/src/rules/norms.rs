@@ -4,8 +4,8 @@ use fulmen_nn::optim::gradient_norm;
 use fulmen_tensor::Tensor;
 
 use crate::logs::GRAD_NORM;
-use crate::rules::accumulation;
 use crate::rules::step_rule::{StepInputs, StepRule, UpdatedParameter, UpdatedStep, grouped};
+use crate::rules::sum_dtype::sum_dtype;
 
 /// Logs Euclidean norms of the step of a log point.
 #[derive(Clone, Debug)]
@@ -90,7 +90,7 @@ impl StepRule for Norms {
 
 /// A value in the dtype of sums.
 fn wide(value: &Tensor) -> Tensor {
-    value.to_dtype(accumulation::dtype(value.dtype()))
+    value.to_dtype(sum_dtype(value.dtype()))
 }
 
 fn norm(parameters: &[&UpdatedParameter], value: impl Fn(&UpdatedParameter) -> Tensor) -> Tensor {

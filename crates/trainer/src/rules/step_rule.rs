@@ -2,12 +2,11 @@
 
 use std::fmt::Debug;
 
-use fulmen_nn::optim::{GroupStep, gradient_norm};
+use fulmen_nn::optim::{GroupStep, Step, gradient_norm};
 use fulmen_tensor::{DType, Tensor, TensorType};
 
-use crate::rules::accumulation::Group;
-use crate::rules::freeze::Freeze;
-use crate::{Error, Result};
+use crate::rules::group::Group;
+use crate::{Error, Result, TrainDuration};
 
 /// An addition to the compiled step: it can set the learning rate, scale the loss, skip steps, and
 /// log values. A callback adds it with [`Callback::step_rule`](crate::Callback::step_rule).
@@ -98,10 +97,18 @@ pub trait StepRule: Debug + Send + Sync {
         None
     }
 
-    /// The parameters that the rule freezes at first. A Trainer may have several such rules. If two
-    /// match a parameter, the later one applies.
-    fn freeze(&self) -> Option<&Freeze> {
+    /// The parameters that the rule freezes at first. Each such rule begins a phase of the fit with
+    /// a program of its own. A Trainer may have several with the same name. If two match a
+    /// parameter, the later one applies.
+    fn frozen(&self) -> Option<FrozenParameters> {
         None
+    }
+
+    /// The optimizer's step of these parameters once they are trained; without a change by default.
+    /// `step` counts the steps since then, and `epochs`, an i32 scalar, the epochs.
+    fn unfrozen_step(&self, step: Step, epochs: &Tensor) -> Step {
+        let _ = epochs;
+        step
     }
 
     /// The state for one optimizer: names, and the values before the first step. It has none by
@@ -158,6 +165,17 @@ pub trait StepRule: Debug + Send + Sync {
         let _ = (step, state);
         Vec::new()
     }
+}
+
+/// Parameters that a [`StepRule`] freezes at first.
+#[derive(Clone, Debug)]
+pub struct FrozenParameters {
+    /// The pattern that their dotted names match.
+    pub pattern: String,
+    /// When they are trained: after epochs or steps.
+    pub until: TrainDuration,
+    /// Whether batch norms among them are frozen too.
+    pub freezes_batch_norms: bool,
 }
 
 /// What a [`StepRule`] reads of a step.

@@ -8,14 +8,15 @@ use fulmen_nn::optim::{FirstValue, Optimizer as _};
 use fulmen_nn::{Module, Parameter};
 use fulmen_tensor::{DType, Literal, Mesh, Sharding, Tensor, TensorType, Variable};
 
-use super::names::{self, AVERAGE};
+use super::names::{self, EVALUATED};
 use super::rows;
-use crate::rules::accumulation;
+use crate::Result;
+use crate::rules::evaluated_weights::EvaluatedWeights;
+use crate::rules::sum_dtype::sum_dtype;
 use crate::state::kernel_order::with_output_channels_last;
 use crate::step_config::StepConfig;
 use crate::step_config::optimizers::{Member, Optimizers};
 use crate::step_config::phases::Phases;
-use crate::{Result, WeightAveraging};
 
 /// The index of a tensor among the entries of the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,7 +46,7 @@ pub(crate) enum Origin {
     /// A parameter or buffer of the module, or one per row. If `gathered`, it is gathered before
     /// each use; otherwise it is used in its sharded form.
     Module { variables: Vec<Variable>, gathered: bool },
-    /// A tensor that starts as the module's value, such as its average.
+    /// A tensor that starts as the module's value, such as its evaluated value.
     Copy(Vec<Variable>),
     /// A tensor of the optimizer or the Trainer, with the first value of each row.
     Own(Tensor),
@@ -111,9 +112,9 @@ pub(crate) struct StateLayout {
     module_len: usize,
     /// The slots of each optimizer.
     pub(crate) optimizers: Vec<OptimizerSlots>,
-    pub(crate) averages: Vec<Average>,
-    /// The number of updates that the averages count.
-    pub(crate) averaged_updates: EntryId,
+    pub(crate) evaluated: Vec<Evaluated>,
+    /// The number of updates that the evaluated weights count.
+    pub(crate) evaluated_updates: EntryId,
     pub(crate) counters: Counters,
     pub(crate) phases: Phases,
 }
@@ -124,8 +125,8 @@ pub(crate) struct OptimizerSlots {
     pub(crate) params: Vec<ParamSlots>,
     /// The number of its steps.
     pub(crate) updates: EntryId,
-    /// The steps of parameters that were frozen at first, one counter for each unfreezing.
-    pub(crate) unfrozen: Vec<EntryId>,
+    /// The steps of parameters that were frozen at first, one counter for each frozen part.
+    pub(crate) frozen_parts: Vec<EntryId>,
     /// With gradient accumulation, the weight of the batches in the sums of gradients, if the loss
     /// brings it. For a single optimizer, it is the number of samples otherwise.
     pub(crate) weight: Option<EntryId>,
@@ -147,8 +148,8 @@ pub(crate) struct ParamSlots {
     pub(crate) rules: Vec<Vec<EntryId>>,
     /// The sum of its gradients over a group of batches.
     pub(crate) grad_sum: Option<EntryId>,
-    /// The index of the unfreezing of the parameter, if it is frozen at first.
-    pub(crate) unfreezing: Option<usize>,
+    /// The index of the frozen part that has the parameter, if it is frozen at first.
+    pub(crate) frozen_part: Option<usize>,
     /// The line that asked for sparse gradients.
     pub(crate) sparse: Option<&'static Location<'static>>,
 }
@@ -165,10 +166,10 @@ impl ParamSlots {
     }
 }
 
-/// The average of a module's value.
-pub(crate) struct Average {
+/// The value that is evaluated instead of a module's value.
+pub(crate) struct Evaluated {
     pub(crate) source: EntryId,
-    pub(crate) average: EntryId,
+    pub(crate) evaluated: EntryId,
 }
 
 /// The counters of a step.
@@ -185,8 +186,8 @@ pub(crate) struct Counters {
     pub(crate) group: Option<[EntryId; 2]>,
     /// The host's factor on the learning rates, if a callback changes them.
     pub(crate) lr_factor: Option<EntryId>,
-    /// The number of averaged steps.
-    pub(crate) averaged: Option<EntryId>,
+    /// The number of steps that changed the evaluated weights.
+    pub(crate) evaluated: Option<EntryId>,
 }
 
 impl Index<EntryId> for StateLayout {
@@ -206,7 +207,7 @@ impl StateLayout {
         phases: Phases,
         scanned: &[Vec<Variable>],
     ) -> StateLayout {
-        let accumulates = config.accumulation().accumulates();
+        let accumulates = config.group_sizes().accumulates();
         let parameters = module.parameters();
         let module_entries = of_module(module, config);
         let groups =
@@ -234,29 +235,30 @@ impl StateLayout {
                     slots.map(|(slot, first)| state(&names::of_rule(rule.name(), slot), first));
                 rules.push(slots.collect());
             }
-            let unfreezing = phases.unfreezing_of(name);
+            let frozen_part = phases.frozen_part_of(name);
             params[optimizer].push(ParamSlots {
                 param: EntryId(i),
                 slots,
                 rules,
                 grad_sum: None,
-                unfreezing,
+                frozen_part,
                 sparse: parameter.sparse_gradient_location(),
             });
         }
         for slots in params.iter_mut().flatten().filter(|_| accumulates) {
             let param = &entries.0[slots.param.0];
-            let dtype = accumulation::dtype(param.ty.dtype);
+            let dtype = sum_dtype(param.ty.dtype);
             let first = Tensor::zeros(dtype, &param.row_type().shape);
             let sum = param.with_same_shape(names::grad_sum, dtype, Origin::Own(first));
             slots.grad_sum = Some(entries.add(sum));
         }
-        let mut averages = Vec::new();
+        let mut evaluated = Vec::new();
         for i in 0..module_len {
-            let Some(averaging) = &config.averaging else { break };
+            let Some(rule) = &config.evaluated else { break };
             let trained = params.iter().flatten().any(|slots| slots.param.0 == i);
-            if let Some(entry) = average(&entries.0[i], averaging, trained, i >= groups.len()) {
-                averages.push(Average { source: EntryId(i), average: entries.add(entry) });
+            let entry = evaluated_entry(&entries.0[i], &**rule, trained, i >= groups.len());
+            if let Some(entry) = entry {
+                evaluated.push(Evaluated { source: EntryId(i), evaluated: entries.add(entry) });
             }
         }
         let zero = || Tensor::zeros(DType::I32, []);
@@ -270,10 +272,10 @@ impl StateLayout {
             OptimizerSlots {
                 params,
                 updates: if optimizers.is_single() { updates } else { own(names::UPDATES, zero()) },
-                unfrozen: phases
-                    .unfreezings()
+                frozen_parts: phases
+                    .frozen_parts()
                     .iter()
-                    .map(|u| own(&names::unfrozen(&u.pattern), zero()))
+                    .map(|part| own(&names::of_rule_state(&*part.rule, &part.pattern), zero()))
                     .collect(),
                 weight: (accumulates && !optimizers.is_single())
                     .then(|| own(names::WEIGHT, Tensor::scalar(0.0f32))),
@@ -286,7 +288,7 @@ impl StateLayout {
                         if accumulates && rule.inputs().loss {
                             state.push(("loss_sum", Tensor::zeros(DType::F32, [])));
                         }
-                        let name = |slot: &str| format!("{}{}", names::OWN, rule.state_name(slot));
+                        let name = |slot: &str| names::of_rule_state(&**rule, slot);
                         state.into_iter().map(|(slot, first)| own(&name(slot), first)).collect()
                     })
                     .collect(),
@@ -304,21 +306,22 @@ impl StateLayout {
             slots.weight = slots.weight.or(group.map(|[samples, _]| samples));
         }
         let counts_epochs = accumulates
-            || !phases.unfreezings().is_empty()
-            || config.averaging.as_ref().is_some_and(WeightAveraging::counts_epochs);
+            || !phases.frozen_parts().is_empty()
+            || config.evaluated.as_ref().is_some_and(|rule| rule.counts_epochs());
         let epoch = counts_epochs
             .then(|| [names::BATCH, names::EPOCHS].map(|name| entries.scalar(name, zero())));
-        let averaged = config.averaging.is_some().then(|| entries.scalar(names::AVERAGED, zero()));
-        // With `only`, all averages belong to one optimizer.
-        let averaged_updates = optimizers
+        let evaluated_steps = config
+            .evaluated
+            .as_ref()
+            .map(|rule| entries.scalar(&names::evaluated_steps(&**rule), zero()));
+        let counts_own =
+            config.evaluated.as_ref().is_some_and(|rule| rule.counts_updates_of_one_optimizer());
+        let evaluated_updates = optimizers
             .iter()
-            .filter(|_| {
-                let averaging = config.averaging.as_ref();
-                averaging.is_some_and(WeightAveraging::counts_updates_of_one_optimizer)
-            })
+            .filter(|_| counts_own)
             .find(|slots| {
                 let mut params = slots.params.iter();
-                params.any(|param| averages.iter().any(|average| average.source == param.param))
+                params.any(|param| evaluated.iter().any(|own| own.source == param.param))
             })
             .map_or(updates, |slots| slots.updates);
         let lr_factor = config
@@ -329,9 +332,16 @@ impl StateLayout {
             entries: entries.0,
             module_len,
             optimizers,
-            averages,
-            averaged_updates,
-            counters: Counters { step, epoch, updates, group, lr_factor, averaged },
+            evaluated,
+            evaluated_updates,
+            counters: Counters {
+                step,
+                epoch,
+                updates,
+                group,
+                lr_factor,
+                evaluated: evaluated_steps,
+            },
             phases,
         }
     }
@@ -369,6 +379,14 @@ impl StateLayout {
         ids.into_iter().map(|(_, id)| id).collect()
     }
 
+    /// Whether the entry with this name counts steps of an optimizer.
+    pub(crate) fn counts_updates(&self, name: &str) -> bool {
+        let own =
+            |slots: &OptimizerSlots| [slots.frozen_parts.clone(), vec![slots.updates]].concat();
+        let ids = self.optimizers.iter().flat_map(own);
+        ids.chain([self.counters.updates]).any(|id| self[id].name == name)
+    }
+
     /// Whether an optimizer changes the entry.
     pub(crate) fn is_trained(&self, id: EntryId) -> bool {
         self.optimizers
@@ -377,23 +395,23 @@ impl StateLayout {
             .any(|slots| slots.param == id)
     }
 
-    /// For each entry of the module, the entry to validate with and to save: its average, or
+    /// For each entry of the module, the entry to validate with and to save: its evaluated value, or
     /// itself.
     pub(crate) fn evaluated_entries(&self) -> Vec<EntryId> {
-        let mut evaluated: Vec<EntryId> = self.ids().take(self.module_len).collect();
-        for Average { source, average } in &self.averages {
-            evaluated[source.0] = *average;
+        let mut ids: Vec<EntryId> = self.ids().take(self.module_len).collect();
+        for Evaluated { source, evaluated } in &self.evaluated {
+            ids[source.0] = *evaluated;
         }
-        evaluated
+        ids
     }
 
-    /// The names of each entry in a file. Averages have the module's names there. A joined entry
-    /// has the names of its rows.
+    /// The names of each entry in a file. Evaluated values have the module's names there. A joined
+    /// entry has the names of its rows.
     pub(crate) fn names_in_file(&self) -> Vec<Vec<String>> {
         let mut all: Vec<Vec<String>> =
             self.entries.iter().map(|entry| entry.names().to_vec()).collect();
-        for Average { source, average } in &self.averages {
-            all[average.0] = self[*source].names().to_vec();
+        for Evaluated { source, evaluated } in &self.evaluated {
+            all[evaluated.0] = self[*source].names().to_vec();
             all[source.0] = self[*source]
                 .names()
                 .iter()
@@ -436,7 +454,7 @@ impl Entries {
         let first = match first {
             FirstValue::Value(first) => first,
             FirstValue::Parameter => {
-                let dtype = accumulation::dtype(param.ty.dtype);
+                let dtype = sum_dtype(param.ty.dtype);
                 let origin = Origin::Copy(param.variables().to_vec());
                 return self.add(param.with_same_shape(name, dtype, origin));
             }
@@ -466,18 +484,18 @@ impl Entries {
     }
 }
 
-/// The average of a module's value, if it has one.
-fn average(
+/// The evaluated value of a module's value, if it has one.
+fn evaluated_entry(
     entry: &Entry,
-    averaging: &WeightAveraging,
+    rule: &dyn EvaluatedWeights,
     trained: bool,
     is_buffer: bool,
 ) -> Option<Entry> {
     let Origin::Module { variables, .. } = &entry.origin else { return None };
-    let name = |name: &str| format!("{AVERAGE}{name}");
-    let dtype = accumulation::dtype(entry.ty.dtype);
-    // The rows of a joined entry are averaged all or not at all.
-    let has = averaging.has(&entry.names()[0], &entry.ty, trained, is_buffer);
+    let name = |name: &str| format!("{EVALUATED}{name}");
+    let dtype = sum_dtype(entry.ty.dtype);
+    // The rows of a joined entry are evaluated all or not at all.
+    let has = rule.has(&entry.names()[0], &entry.ty, trained, is_buffer);
     has.then(|| entry.with_same_shape(name, dtype, Origin::Copy(variables.clone())))
 }
 

@@ -16,7 +16,7 @@ use fulmen_nn::Module;
 use fulmen_tensor::{Argument, Compiled, DeviceArray, Function, Literal, Runtime, Tensor};
 
 pub(crate) use layout::{
-    Average, Entry, EntryId, OptimizerSlots, Origin, ParamSlots, StateLayout, of_module,
+    Entry, EntryId, Evaluated, OptimizerSlots, Origin, ParamSlots, StateLayout, of_module,
 };
 
 use crate::step_config::StepConfig;
@@ -180,8 +180,8 @@ impl State {
         self.arrays[id.index()].as_ref().ok_or_else(|| lost(&self.layout[id].name))
     }
 
-    /// The values to validate a module with, in the order of its variables: averages where they
-    /// exist. `converted` holds the averages whose dtype differs from the module's, as converted by
+    /// The values to validate a module with, in the order of its variables: evaluated ones where
+    /// they exist. `converted` holds those whose dtype differs from the module's, as converted by
     /// [`StateLayout::to_validate_with`].
     pub(crate) fn validation_weights<'a>(
         &'a self,
@@ -200,7 +200,7 @@ impl State {
 }
 
 impl StateLayout {
-    /// The program that converts averages to the module's dtypes, with the converted entries.
+    /// The program that converts evaluated weights to the module's dtypes, with the converted entries.
     /// `None` if all dtypes match.
     pub(crate) fn to_validate_with(&self) -> Option<(Function, Vec<EntryId>)> {
         let evaluated = self.module().iter().zip(self.evaluated_entries());

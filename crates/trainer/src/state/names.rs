@@ -4,12 +4,13 @@
 use fulmen_checkpoint::OPTIMIZER_PREFIX;
 pub(crate) use fulmen_checkpoint::{TRAINER_PREFIX as OWN, is_training_state};
 
+use crate::rules::evaluated_weights::EvaluatedWeights;
+use crate::rules::step_rule::StepRule;
+
 /// Finished batches: i32.
 pub(crate) const STEP: &str = "trainer/step";
 /// Steps of the optimizer: i32. With several optimizers, the steps of the training.
 pub(crate) const UPDATES: &str = "trainer/updates";
-/// The prefix for the steps of parameters that were frozen at first: i32.
-pub(crate) const UNFROZEN: &str = "trainer/unfrozen_updates/";
 /// The host's factor on the learning rate, if a callback changes it: f32.
 pub(crate) const LR_FACTOR: &str = "trainer/lr_factor";
 /// The latest loss of an optimizer that skips steps: f32.
@@ -26,8 +27,6 @@ pub(crate) const GROUPS: &str = "trainer/groups";
 pub(crate) const BATCH: &str = "trainer/batch";
 /// Finished epochs: i32.
 pub(crate) const EPOCHS: &str = "trainer/epochs";
-/// Averaged steps: i32.
-pub(crate) const AVERAGED: &str = "trainer/averaged";
 /// The sums logged since the last log point. Only checkpoints within an epoch have it.
 pub(crate) const LOGS: &str = "trainer/logs";
 /// The random key of a step. Checkpoints don't have it.
@@ -35,9 +34,9 @@ pub(crate) const KEY: &str = "trainer/key";
 
 /// The prefix for sums of gradients.
 const GRADIENTS: &str = "trainer/gradients/";
-/// The prefix for averages in the state. In a file, they have the module's names.
-pub(crate) const AVERAGE: &str = "average/";
-/// In a file with averages, the prefix for the weights that training continues with.
+/// The prefix for evaluated weights in the state. In a file, they have the module's names.
+pub(crate) const EVALUATED: &str = "average/";
+/// In a file with evaluated weights, the prefix for the weights that training continues with.
 pub(crate) const CURRENT: &str = "trainer/current/";
 
 /// An optimizer's state for a parameter: `optimizer/exp_avg/conv1.weight`.
@@ -76,9 +75,14 @@ pub(super) fn of_optimizer(name: &str, optimizer: &str) -> String {
     if optimizer.is_empty() { name.to_owned() } else { format!("{name}/{optimizer}") }
 }
 
-/// The steps of parameters that match a pattern and were frozen at first.
-pub(super) fn unfrozen(pattern: &str) -> String {
-    format!("{UNFROZEN}{pattern}")
+/// The number of steps that changed evaluated weights: `trainer/averaged`.
+pub(crate) fn evaluated_steps(rule: &dyn EvaluatedWeights) -> String {
+    format!("{OWN}{}", rule.name())
+}
+
+/// The state of a rule of the step: `trainer/spikes/losses`.
+pub(super) fn of_rule_state(rule: &dyn StepRule, slot: &str) -> String {
+    format!("{OWN}{}", rule.state_name(slot))
 }
 
 /// The parameter that this slot belongs to.

@@ -30,9 +30,9 @@ pub(super) fn groups(
         let (name, parameter) = &parameters[*index];
         let entry = &entries[*index];
         let gathered = matches!(entry.origin, Origin::Module { gathered: true, .. });
-        let averaged = config.averaging.as_ref().is_some_and(|it| it.includes(name));
-        let storage = (entry.ty.clone(), entry.sharding.clone(), gathered, averaged);
-        (storage, optimizers.training(name, parameter), phases.unfreezing_of(name))
+        let evaluated = config.evaluated.as_ref().is_some_and(|it| it.includes(name));
+        let storage = (entry.ty.clone(), entry.sharding.clone(), gathered, evaluated);
+        (storage, optimizers.training(name, parameter), phases.frozen_part_of(name))
     };
     let can_join = |rows: &[usize]| {
         let ((ty, ..), optimizer, _) = kind(&rows[0]);

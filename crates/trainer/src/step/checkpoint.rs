@@ -192,7 +192,7 @@ impl TrainStep<'_> {
         self.media.clear();
         let run_config = std::mem::take(&mut self.position.run_config);
         let data = self.train.description();
-        let accumulate = self.config.accumulation().every(position.epoch);
+        let accumulate = self.config.group_sizes().every(position.epoch);
         self.position = Position { run_config, data, accumulate, ..position };
         self.checkpoint = Some(path.to_owned());
         Ok(())

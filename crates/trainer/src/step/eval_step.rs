@@ -6,7 +6,7 @@ use fulmen_data::DataLoader;
 use fulmen_tensor::DeviceArray;
 
 use super::TrainStep;
-use super::train_step::Averages;
+use super::train_step::WeightConversion;
 use crate::evaluation::{Evaluation, EvaluationResult, evaluation_point};
 use crate::process_group;
 use crate::program;
@@ -30,7 +30,7 @@ use crate::{BatchLimit, LogPoint, Result, error};
 /// ```
 pub struct EvalStep {
     evaluation: Evaluation,
-    averages: Option<Averages>,
+    conversion: Option<WeightConversion>,
     step_identity: Arc<()>,
 }
 
@@ -70,14 +70,14 @@ impl EvalStep {
         })?;
         let compile = |_: &str, function| runtime.compile(function);
         let compiled = program.compile("validation step", &loader, runtime.mesh(), compile)?;
-        let averages = match step.state.layout().to_validate_with() {
+        let conversion = match step.state.layout().to_validate_with() {
             Some((function, entries)) => {
-                Some(Averages { conversion: runtime.compile(&function)?, entries })
+                Some(WeightConversion { program: runtime.compile(&function)?, entries })
             }
             None => None,
         };
         let evaluation = Evaluation { stage, dataset: String::new(), step: compiled, loader };
-        Ok(EvalStep { evaluation, averages, step_identity: step.identity.clone() })
+        Ok(EvalStep { evaluation, conversion, step_identity: step.identity.clone() })
     }
 
     /// Runs the step over all batches of its loader and waits for the logged values. It uses the
@@ -101,7 +101,7 @@ impl EvalStep {
         let pass = |weights: &[&DeviceArray]| {
             evaluation.run(runtime, process_group, weights, BatchLimit::ALL, |_| Ok(None))
         };
-        let EvaluationResult::Logged(logged) = step.with_weights(self.averages.as_ref(), pass)?
+        let EvaluationResult::Logged(logged) = step.with_weights(self.conversion.as_ref(), pass)?
         else {
             return Err(error::data("the evaluation ended before its last batch"));
         };

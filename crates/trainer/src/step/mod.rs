@@ -15,5 +15,5 @@ pub use eval_step::EvalStep;
 pub use step_function::StepFunction;
 pub use step_logs::StepLogs;
 pub(crate) use step_logs::training_point;
-pub(crate) use train_step::Averages;
 pub use train_step::TrainStep;
+pub(crate) use train_step::WeightConversion;

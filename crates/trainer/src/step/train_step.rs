@@ -104,9 +104,9 @@ pub struct TrainStep<'m> {
     guard: Option<process_group::Guard>,
 }
 
-/// The program that converts averages to the module's dtypes.
-pub(crate) struct Averages {
-    pub(crate) conversion: Compiled,
+/// The program that converts evaluated weights to the module's dtypes.
+pub(crate) struct WeightConversion {
+    pub(crate) program: Compiled,
     /// The entries that the program converts.
     pub(crate) entries: Vec<EntryId>,
 }
@@ -208,7 +208,7 @@ impl<'m> TrainStep<'m> {
         }
         let position = Position {
             data: train.description(),
-            accumulate: config.accumulation().every(position.epoch),
+            accumulate: config.group_sizes().every(position.epoch),
             run_config: RunConfig { config: None, ..session.run_config.clone() },
             ..position
         };
@@ -240,7 +240,7 @@ impl<'m> TrainStep<'m> {
     pub fn batches(&self) -> impl Iterator<Item = Result<DeviceBatch>> + use<> {
         let Position { epoch, batch, .. } = self.position;
         let length = self.train.len() as u64;
-        let all = self.limits.batches(length, &self.config.accumulation());
+        let all = self.limits.batches(length, &self.config.group_sizes());
         let remaining = all.saturating_sub(epoch.saturating_mul(length).saturating_add(batch));
         self.train
             .epochs(epoch..self.limits.epochs, batch as usize)
@@ -283,7 +283,7 @@ impl<'m> TrainStep<'m> {
         )?;
         self.media = media;
         self.position.batch += 1;
-        self.position.accumulate = self.config.accumulation().every(self.position.epoch);
+        self.position.accumulate = self.config.group_sizes().every(self.position.epoch);
         self.position.global_step += u64::from(self.optimizer_stepped());
         training_is_at(self.position.global_step);
         Ok(busy)
@@ -303,7 +303,7 @@ impl<'m> TrainStep<'m> {
     /// Whether the optimizer stepped after the latest batch.
     pub(crate) fn optimizer_stepped(&self) -> bool {
         let batch = self.position.batch;
-        batch.is_multiple_of(self.config.accumulation().every(self.position.epoch))
+        batch.is_multiple_of(self.config.group_sizes().every(self.position.epoch))
             || batch >= self.train.len() as u64
     }
 
@@ -402,16 +402,16 @@ impl<'m> TrainStep<'m> {
         )
     }
 
-    /// Calls `action` with the current weights, or with their averages if there are any.
+    /// Calls `action` with the evaluated weights, or else with those that are trained.
     pub(crate) fn with_weights<T>(
         &self,
-        averages: Option<&Averages>,
+        conversion: Option<&WeightConversion>,
         action: impl FnOnce(&[&DeviceArray]) -> Result<T>,
     ) -> Result<T> {
-        let converted = match averages {
-            Some(Averages { conversion, entries }) => {
-                let averages = entries.iter().map(|&id| Ok(self.state.array(id)?.into()));
-                conversion.call(averages.collect::<Result<_>>()?)?.arrays
+        let converted = match conversion {
+            Some(WeightConversion { program, entries }) => {
+                let weights = entries.iter().map(|&id| Ok(self.state.array(id)?.into()));
+                program.call(weights.collect::<Result<_>>()?)?.arrays
             }
             None => Vec::new(),
         };

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use fulmen_data::DataLoader;
 
+use crate::group_sizes::GroupSizes;
 use crate::plan::NO_LIMIT;
 use crate::position::BatchPosition;
-use crate::rules::accumulation::Accumulation;
 use crate::{Options, Plan, Result, TrainDuration, error};
 
 /// The field with a sample's tokens.
@@ -68,7 +68,7 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    pub(crate) fn new(options: &Options, accumulation: &Accumulation, epoch: EpochSize) -> Limits {
+    pub(crate) fn new(options: &Options, sizes: &GroupSizes, epoch: EpochSize) -> Limits {
         let mut steps = if options.max_steps == 0 { NO_LIMIT } else { options.max_steps };
         let samples = match options.max_duration {
             TrainDuration::Samples(samples) => Some(samples),
@@ -78,8 +78,8 @@ impl Limits {
         if let Some(samples) = samples {
             let whole = samples / epoch.samples.max(1);
             let remainder = (samples % epoch.samples.max(1)).div_ceil(epoch.batch_size.max(1));
-            let whole_steps = accumulation.steps(whole, epoch.batches);
-            steps = steps.min(whole_steps.saturating_add(accumulation.steps_of(whole, remainder)));
+            let whole_steps = sizes.steps(whole, epoch.batches);
+            steps = steps.min(whole_steps.saturating_add(sizes.steps_of(whole, remainder)));
         }
         let time = match options.max_time {
             TrainDuration::Time(time) => Some(time),
@@ -90,12 +90,12 @@ impl Limits {
     }
 
     /// How long the training will be, with epochs of `batches` batches.
-    pub(crate) fn plan(&self, batches: u64, accumulation: &Accumulation) -> Plan {
-        let total_steps = accumulation.steps(self.epochs, batches).min(self.steps);
+    pub(crate) fn plan(&self, batches: u64, sizes: &GroupSizes) -> Plan {
+        let total_steps = sizes.steps(self.epochs, batches).min(self.steps);
         // An endless epoch is as long as the run.
-        let steps_per_epoch = accumulation.steps_of(0, batches).min(total_steps);
+        let steps_per_epoch = sizes.steps_of(0, batches).min(total_steps);
         let limited = self.epochs < NO_LIMIT || self.steps < NO_LIMIT;
-        let max_epochs = match accumulation.position(total_steps, batches) {
+        let max_epochs = match sizes.position(total_steps, batches) {
             BatchPosition { epoch, batch } if limited && total_steps > 0 => {
                 self.epochs.min(epoch + u64::from(batch > 0))
             }
@@ -106,12 +106,12 @@ impl Limits {
     }
 
     /// The number of batches in a run, with epochs of `batches` batches, without limits of time.
-    pub(crate) fn batches(&self, batches: u64, accumulation: &Accumulation) -> u64 {
+    pub(crate) fn batches(&self, batches: u64, sizes: &GroupSizes) -> u64 {
         let epoch_limit = self.epochs.saturating_mul(batches);
         let step_limit = match self.steps {
             NO_LIMIT => NO_LIMIT,
             steps => {
-                let BatchPosition { epoch, batch } = accumulation.position(steps, batches);
+                let BatchPosition { epoch, batch } = sizes.position(steps, batches);
                 epoch.saturating_mul(batches).saturating_add(batch)
             }
         };

@@ -11,18 +11,20 @@ use fulmen_data::{DataLoader, Replicas};
 use fulmen_pjrt::locate::Platform;
 use fulmen_tensor::Mesh;
 
-use crate::rules::accumulation::Accumulation;
+use crate::group_sizes::GroupSizes;
+use crate::rules::evaluated_weights::EvaluatedWeights;
 use crate::rules::loss_scale::LossScale;
 use crate::rules::step_rule::StepRule;
 use crate::stage::Stage;
 use crate::step_config::limits::{EpochSize, Limits};
-use crate::{Error, Options, Plan, Precision, Result, WeightAveraging, error};
+use crate::{Error, Options, Plan, Precision, Result, error};
 
 /// A builder's settings of how steps are recorded.
 #[derive(Clone, Debug)]
 pub(crate) struct Choices {
     pub(crate) options: Options,
-    pub(crate) averaging: Option<WeightAveraging>,
+    /// The rule of the weights that are evaluated instead of the trained ones.
+    pub(crate) evaluated: Option<Arc<dyn EvaluatedWeights>>,
     /// Whether a callback changes the learning rate during training.
     pub(crate) scales_learning_rate: bool,
     /// The rules of the step that callbacks add.
@@ -35,7 +37,7 @@ impl From<Options> for Choices {
     fn from(options: Options) -> Choices {
         Choices {
             options,
-            averaging: None,
+            evaluated: None,
             scales_learning_rate: false,
             rules: Vec::new(),
             stores_output_channels_last: false,
@@ -53,7 +55,7 @@ impl Choices {
     pub(crate) fn for_mesh(&self, mesh: Mesh, replicas: Replicas) -> StepConfig {
         let Choices {
             options,
-            averaging,
+            evaluated,
             scales_learning_rate,
             rules,
             stores_output_channels_last,
@@ -62,7 +64,7 @@ impl Choices {
             options.precision.scales_loss().then(|| Arc::new(LossScale) as _);
         StepConfig {
             options,
-            averaging,
+            evaluated,
             scales_learning_rate,
             rules: own.into_iter().chain(rules).collect(),
             stores_output_channels_last,
@@ -76,7 +78,7 @@ impl Choices {
 #[derive(Clone, Debug)]
 pub(crate) struct StepConfig {
     pub(crate) options: Options,
-    pub(crate) averaging: Option<WeightAveraging>,
+    pub(crate) evaluated: Option<Arc<dyn EvaluatedWeights>>,
     pub(crate) scales_learning_rate: bool,
     /// The rules of the step, in the order in which they are called.
     pub(crate) rules: Vec<Arc<dyn StepRule>>,
@@ -93,10 +95,10 @@ impl StepConfig {
     }
 
     /// The number of batches per optimizer step.
-    pub(crate) fn accumulation(&self) -> Accumulation {
+    pub(crate) fn group_sizes(&self) -> GroupSizes {
         let scheduled = self.rules.iter().find_map(|rule| rule.scheduling());
-        let scheduled = scheduled.map(Accumulation::scheduled);
-        scheduled.unwrap_or_else(|| Accumulation::constant(self.options.accumulate_grad_batches))
+        let scheduled = scheduled.map(GroupSizes::scheduled);
+        scheduled.unwrap_or_else(|| GroupSizes::constant(self.options.accumulate_grad_batches))
     }
 
     /// The loader with its batches shared by the devices of the mesh. `which` names the loader in
@@ -138,9 +140,9 @@ impl StepConfig {
 
     /// Where training ends with epochs of this size, and how long it will be.
     pub(crate) fn plan(&self, epoch: EpochSize) -> (Limits, Plan) {
-        let accumulation = self.accumulation();
-        let limits = Limits::new(&self.options, &accumulation, epoch);
-        (limits, limits.plan(epoch.batches, &accumulation))
+        let sizes = self.group_sizes();
+        let limits = Limits::new(&self.options, &sizes, epoch);
+        (limits, limits.plan(epoch.batches, &sizes))
     }
 
     /// The factor on the learning rate for the number of devices.

@@ -1,34 +1,34 @@
 //! [`Phases`]: the parts of a fit that differ in which parameters are trained. Each phase has its
 //! own training step over the same state. All phase boundaries are known before the first step.
 
+use std::sync::Arc;
+
 use fulmen_nn::optim::pattern::{check_pattern, matches_pattern};
 use fulmen_nn::optim::{Optimizer as _, Step};
 use fulmen_nn::{Module, TrainingMode, Visit, Visitor};
-use fulmen_tensor::{DType, Tensor};
+use fulmen_tensor::Tensor;
 
 use crate::position::BatchPosition;
 use crate::rules::epoch::to_counter;
-use crate::rules::freeze::Freeze;
+use crate::rules::step_rule::{FrozenParameters, StepRule};
 use crate::step_config::StepConfig;
 use crate::step_config::optimizers::Optimizers;
 use crate::{Error, Plan, Result, TrainDuration};
 
-/// The parameters that are frozen at first, and when they are unfrozen.
+/// The parameters that are frozen at first, and when they are trained.
 #[derive(Clone, Debug)]
 pub(crate) struct Phases {
-    unfreezings: Vec<Unfreezing>,
+    frozen_parts: Vec<FrozenPart>,
     /// The start of each phase, in order. The first is the start of the fit.
     starts: Vec<BatchPosition>,
 }
 
 /// Parameters that are frozen at first.
 #[derive(Clone, Debug)]
-pub(crate) struct Unfreezing {
+pub(crate) struct FrozenPart {
     pub(crate) pattern: String,
+    pub(crate) rule: Arc<dyn StepRule>,
     start: BatchPosition,
-    initial_ratio: f64,
-    multiplier: f64,
-    should_align: bool,
     parameters: Vec<String>,
     /// The batch norm layers with frozen parameters, if batch norm is frozen too.
     batch_norms: Vec<String>,
@@ -46,8 +46,7 @@ impl Phases {
         plan: &Plan,
         batches: u64,
     ) -> Result<Phases> {
-        let accumulation = config.accumulation();
-        let wrong = |why: String| Err(Error::usage(format!("BackboneFinetuning: {why}")));
+        let sizes = config.group_sizes();
         let parameters = module.parameters();
         let names: Vec<&str> = parameters.iter().map(|(name, _)| name.as_str()).collect();
         let buffers = module.buffers();
@@ -56,60 +55,65 @@ impl Phases {
             .filter_map(|(name, _)| name.strip_suffix("running_mean"))
             .map(|n| n.trim_end_matches('.'))
             .collect();
-        let mut unfreezings: Vec<Unfreezing> = Vec::new();
-        for freeze in config.rules.iter().filter_map(|rule| rule.freeze()) {
-            let Freeze { pattern, unfreeze_at, initial_ratio, multiplier, should_align, train_bn } =
-                freeze;
-            let start = match *unfreeze_at {
+        let mut frozen_parts: Vec<FrozenPart> = Vec::new();
+        for rule in &config.rules {
+            let Some(FrozenParameters { pattern, until, freezes_batch_norms }) = rule.frozen()
+            else {
+                continue;
+            };
+            let start = match until {
                 TrainDuration::Epochs(epoch) => BatchPosition { epoch, batch: 0 },
-                TrainDuration::Steps(steps) => accumulation.position(steps, batches),
+                TrainDuration::Steps(steps) => sizes.position(steps, batches),
                 _ => {
-                    return wrong(format!(
-                        "`{pattern}` is unfrozen after epochs (2ep) or steps (500ba), not after {unfreeze_at}"
+                    return Err(wrong(
+                        &**rule,
+                        format!(
+                            "`{pattern}` is unfrozen after epochs (2ep) or steps (500ba), not after {until}"
+                        ),
                     ));
                 }
             };
-            if unfreezings.iter().any(|earlier| earlier.pattern == *pattern) {
-                return wrong(format!("there are two for `{pattern}`; keep one"));
+            if frozen_parts.iter().any(|earlier| earlier.pattern == pattern) {
+                return Err(wrong(&**rule, format!("there are two for `{pattern}`; keep one")));
             }
-            if let Some(why) = check_pattern(pattern, names.iter().copied()) {
-                return wrong(why);
+            if let Some(why) = check_pattern(&pattern, names.iter().copied()) {
+                return Err(wrong(&**rule, why));
             }
             let is_own = |name: &&str| {
-                matches_pattern(pattern, name)
-                    && !(*train_bn && batch_norms.iter().any(|bn| belongs_to_layer(name, bn)))
+                matches_pattern(&pattern, name)
+                    && (freezes_batch_norms
+                        || !batch_norms.iter().any(|bn| belongs_to_layer(name, bn)))
             };
             let own: Vec<String> =
                 names.iter().copied().filter(is_own).map(str::to_owned).collect();
             // If two patterns match a parameter, the later one applies.
-            unfreezings
+            frozen_parts
                 .iter_mut()
                 .for_each(|earlier| earlier.parameters.retain(|name| !own.contains(name)));
             let in_own = |bn: &&str| own.iter().any(|name| belongs_to_layer(name, bn));
             let own_batch_norms: Vec<String> =
                 batch_norms.iter().copied().filter(in_own).map(str::to_owned).collect();
-            unfreezings
+            frozen_parts
                 .iter_mut()
                 .for_each(|earlier| earlier.batch_norms.retain(|bn| !own_batch_norms.contains(bn)));
-            unfreezings.push(Unfreezing {
-                pattern: pattern.clone(),
+            frozen_parts.push(FrozenPart {
+                pattern,
+                rule: rule.clone(),
                 start,
-                initial_ratio: *initial_ratio,
-                multiplier: *multiplier,
-                should_align: *should_align,
                 parameters: own,
                 batch_norms: own_batch_norms,
             });
         }
         // Phases after the end of the run never begin.
-        let end = accumulation.position(plan.total_steps, batches);
-        let non_empty = unfreezings.iter().filter(|unfreezing| !unfreezing.parameters.is_empty());
+        let end = sizes.position(plan.total_steps, batches);
+        let non_empty =
+            frozen_parts.iter().filter(|frozen_part| !frozen_part.parameters.is_empty());
         let mut starts: Vec<BatchPosition> =
-            non_empty.map(|unfreezing| unfreezing.start).filter(|start| *start < end).collect();
+            non_empty.map(|frozen_part| frozen_part.start).filter(|start| *start < end).collect();
         starts.push(BatchPosition::default());
         starts.sort_unstable();
         starts.dedup();
-        let phases = Phases { unfreezings, starts };
+        let phases = Phases { frozen_parts, starts };
         for (i, member) in optimizers.members().iter().enumerate() {
             let own: Vec<&str> = parameters
                 .iter()
@@ -122,7 +126,9 @@ impl Phases {
                 .collect();
             // The first phase trains the fewest parameters.
             let frozen = |name: &&str| {
-                phases.unfreezing_of(name).is_some_and(|unfreezing| phases.is_frozen(unfreezing, 0))
+                phases
+                    .frozen_part_of(name)
+                    .is_some_and(|frozen_part| phases.is_frozen(frozen_part, 0))
             };
             if !own.is_empty() && own.iter().all(frozen) {
                 let owner = if member.name.is_empty() {
@@ -131,10 +137,13 @@ impl Phases {
                     format!(" of the optimizer `{}`", member.name)
                 };
                 let patterns: Vec<_> =
-                    phases.unfreezings.iter().map(|u| format!("`{}`", u.pattern)).collect();
-                return wrong(format!(
-                    "all parameters{owner} are frozen at first by {}; leave some to train, such as a head",
-                    patterns.join(", ")
+                    phases.frozen_parts.iter().map(|u| format!("`{}`", u.pattern)).collect();
+                return Err(wrong(
+                    &*phases.frozen_parts[0].rule,
+                    format!(
+                        "all parameters{owner} are frozen at first by {}; leave some to train, such as a head",
+                        patterns.join(", ")
+                    ),
                 ));
             }
         }
@@ -169,28 +178,28 @@ impl Phases {
         }
     }
 
-    pub(crate) fn unfreezings(&self) -> &[Unfreezing] {
-        &self.unfreezings
+    pub(crate) fn frozen_parts(&self) -> &[FrozenPart] {
+        &self.frozen_parts
     }
 
-    /// The index of the unfreezing of a parameter.
-    pub(crate) fn unfreezing_of(&self, parameter: &str) -> Option<usize> {
-        self.unfreezings
+    /// The index of the frozen part that has a parameter.
+    pub(crate) fn frozen_part_of(&self, parameter: &str) -> Option<usize> {
+        self.frozen_parts
             .iter()
-            .position(|unfreezing| unfreezing.parameters.iter().any(|name| name == parameter))
+            .position(|frozen_part| frozen_part.parameters.iter().any(|name| name == parameter))
     }
 
-    /// Whether the parameters of an unfreezing are still frozen in a phase.
-    pub(crate) fn is_frozen(&self, unfreezing: usize, phase: usize) -> bool {
-        self.unfreezings[unfreezing].start > self.starts[phase]
+    /// Whether the parameters of a frozen part are still frozen in a phase.
+    pub(crate) fn is_frozen(&self, frozen_part: usize, phase: usize) -> bool {
+        self.frozen_parts[frozen_part].start > self.starts[phase]
     }
 
     /// Lets the batch norm layers that are frozen in a phase use their running statistics.
     pub(crate) fn freeze_batch_norms(&self, phase: usize, module: &dyn Module) {
         let frozen =
-            (0..self.unfreezings.len()).filter(|&unfreezing| self.is_frozen(unfreezing, phase));
+            (0..self.frozen_parts.len()).filter(|&frozen_part| self.is_frozen(frozen_part, phase));
         let layers: Vec<&str> = frozen
-            .flat_map(|unfreezing| &self.unfreezings[unfreezing].batch_norms)
+            .flat_map(|frozen_part| &self.frozen_parts[frozen_part].batch_norms)
             .map(String::as_str)
             .collect();
         if !layers.is_empty() {
@@ -199,20 +208,17 @@ impl Phases {
     }
 }
 
-impl Unfreezing {
-    /// The optimizer step of the unfrozen parameters. `updates` counts their earlier steps, and
-    /// `epoch` is the number of the epoch.
+impl FrozenPart {
+    /// The optimizer step of the parameters once they are trained. `updates` counts their earlier
+    /// steps, and `epoch` is the number of the epoch.
     pub(crate) fn step(&self, step: &Step, updates: &Tensor, epoch: &Tensor) -> Step {
-        let step = step.of_parameter(updates);
-        if self.multiplier == 1.0 {
-            let ratio =
-                if self.should_align { self.initial_ratio.min(1.0) } else { self.initial_ratio };
-            return step.scaled(ratio);
-        }
-        let epochs = (epoch - to_counter(self.start.epoch)).to_dtype(DType::F32);
-        let ratio = (epochs * self.multiplier.ln()).exp() * self.initial_ratio;
-        step.scaled_by(&if self.should_align { ratio.minimum(1.0) } else { ratio })
+        let epochs = epoch - to_counter(self.start.epoch);
+        self.rule.unfrozen_step(step.of_parameter(updates), &epochs)
     }
+}
+
+fn wrong(rule: &dyn StepRule, why: String) -> Error {
+    Error::usage(format!("{}: {why}", rule.name()))
 }
 
 /// Whether a name belongs to a layer or to something inside it.

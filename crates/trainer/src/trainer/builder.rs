@@ -170,7 +170,7 @@ impl TrainerBuilder {
                     callback.name()
                 )));
             }
-            let is_unique = rule.freeze().is_none();
+            let is_unique = rule.frozen().is_none();
             if is_unique && rules.iter().any(|other| other.name() == name) {
                 return Err(Error::usage(format!(
                     "{}: there are two of them; keep one",
@@ -189,7 +189,7 @@ impl TrainerBuilder {
         let scales_learning_rate =
             self.callbacks.iter().any(|callback| callback.changes_learning_rate());
         Ok(Choices {
-            averaging: self.averaging.clone(),
+            evaluated: self.averaging.clone().map(|averaging| Arc::new(averaging) as _),
             scales_learning_rate,
             rules,
             ..Choices::from(options)

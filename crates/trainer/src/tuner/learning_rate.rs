@@ -358,8 +358,9 @@ impl Trainer {
             choices.options.val_check_interval = BatchLimit::Count(1);
             choices.options.check_val_every_n_epoch = 1;
         }
-        (choices.averaging, choices.scales_learning_rate) = (None, false);
-        choices.rules.retain(|rule| rule.scheduling().is_some() || rule.freeze().is_some());
+        choices.evaluated = None;
+        choices.scales_learning_rate = false;
+        choices.rules.retain(|rule| rule.scheduling().is_some() || rule.frozen().is_some());
         choices.rules.push(rule.clone());
         let recorded = Arc::new(Mutex::new(Recorded::default()));
         let recorder = LossRecorder { rule, monitor, recorded: recorded.clone() };
