@@ -28,7 +28,7 @@ impl Disk {
 
     /// The free bytes before writing.
     pub(crate) fn available(&self, dir: &Path) -> io::Result<u64> {
-        fs4::available_space(dir)
+        fulmen_durable::available_space(dir)
     }
 
     fn take(&self, bytes: u64) -> io::Result<()> {
@@ -96,7 +96,7 @@ fn write_error(path: &Path, bytes: u64, source: io::Error) -> Error {
     if !fulmen_durable::is_full(&source) {
         return Error::io(path, "cannot write the file", source);
     }
-    let free = match path.parent().map(fs4::available_space) {
+    let free = match path.parent().map(fulmen_durable::available_space) {
         Some(Ok(free)) => format!(", the disk has {} free", size(free)),
         _ => String::new(),
     };

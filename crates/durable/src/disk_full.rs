@@ -3,6 +3,8 @@
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
+use rustix::fs::statvfs;
+
 use crate::folder_of;
 use crate::messages::size;
 
@@ -18,6 +20,20 @@ pub fn is_full(error: &io::Error) -> bool {
         error.kind(),
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge
     )
+}
+
+/// The free bytes of the disk with this file or folder, without those that only root may use.
+///
+/// ```
+/// assert!(fulmen_durable::available_space(std::path::Path::new("/"))? > 0);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
+/// # Errors
+/// The file does not exist.
+pub fn available_space(path: &Path) -> io::Result<u64> {
+    let disk = statvfs(path)?;
+    Ok(disk.f_frsize.saturating_mul(disk.f_bavail))
 }
 
 /// Adds to the error of a write to `to` how much space is missing, if a full disk caused the error.
@@ -37,7 +53,7 @@ pub fn explain(error: io::Error, to: &Path, bytes: Option<u64>) -> io::Error {
     }
     // A quota has its own limit, independent of the free space.
     let free = match error.kind() {
-        ErrorKind::StorageFull => fs4::available_space(folder_of(to)).ok(),
+        ErrorKind::StorageFull => available_space(folder_of(to)).ok(),
         _ => None,
     };
     let detail = match (bytes, free) {

@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use fs4::{FileExt, TryLockError};
+use crate::try_lock;
 
 /// The name of the locked file in the folder. The file stays, because removing it would let two
 /// processes lock two files of this name.
@@ -58,7 +58,7 @@ impl FolderLock {
                 format!("its file {NAME} is not a regular file"),
             ));
         }
-        if let Err(TryLockError::WouldBlock) = FileExt::try_lock(&file) {
+        if let Ok(false) = try_lock(&file) {
             let mut other = Vec::new();
             file.take(MAX_HOLDER_BYTES).read_to_end(&mut other)?;
             let other = String::from_utf8_lossy(&other);

@@ -13,11 +13,13 @@
 //! file above a limit, no name that leads out of its folder.
 //!
 //! [`read_text`] reads text files written by users: a configuration, a price table. [`messages`]
-//! formats the numbers in messages of all crates. [`with_dashes`] is for flags that users type.
+//! formats the numbers in messages of all crates. [`with_dashes`] and [`seconds`] are for flags that
+//! users type.
 //!
 //! The errors of this crate do not name the temporary file or the target: callers add the path.
 
 mod disk_full;
+mod file_lock;
 mod folder_lock;
 pub mod messages;
 mod new_file;
@@ -27,13 +29,14 @@ mod temporary_name;
 mod typed_flag;
 mod user_file;
 
-pub use disk_full::{explain, is_full};
+pub use disk_full::{available_space, explain, is_full};
+pub use file_lock::{try_lock, try_lock_shared};
 pub use folder_lock::FolderLock;
 pub use new_file::{NewFile, write, write_unsynced};
 pub use new_folder::NewFolder;
 pub use regular_file::{inside, open_regular, read_regular};
 pub use temporary_name::{is_temporary, remove_leftovers};
-pub use typed_flag::with_dashes;
+pub use typed_flag::{seconds, with_dashes};
 pub use user_file::read_text;
 
 use std::fs::File;

@@ -1,4 +1,5 @@
-//! Numbers with units in messages (counts, sizes, times, money), and command lines without secrets.
+//! Numbers with units in messages (counts, sizes, times, money), and command lines: quoted for a shell,
+//! without secrets.
 
 use std::fmt;
 
@@ -234,9 +235,34 @@ pub fn public_command(args: impl IntoIterator<Item = String>) -> Vec<String> {
     args.into_iter().map(shown).collect()
 }
 
+/// Quotes the text as one word for a POSIX shell.
+///
+/// ```
+/// assert_eq!(fulmen_durable::messages::quote("it's"), r"'it'\''s'");
+/// assert_eq!(fulmen_durable::messages::quote("--lr=0.1"), "--lr=0.1");
+/// ```
+pub fn quote(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,@%+".contains(c);
+    if !text.is_empty() && text.chars().all(plain) {
+        return text.to_owned();
+    }
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_shell_reads_quoted_words_as_they_were() {
+        for word in ["a", "", "it's", "a b", "$HOME `x` \\ \"y\"\n*", "--lr=0.1"] {
+            let output = std::process::Command::new("sh")
+                .args(["-c", &format!("printf %s {}", quote(word))])
+                .output()
+                .unwrap();
+            assert_eq!(String::from_utf8(output.stdout).unwrap(), word);
+        }
+    }
 
     #[test]
     fn times_are_written_as_people_write_them() {

@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fs4::FileExt;
+use rustix::fs::{FallocateFlags, fallocate};
 
 use crate::{explain, folder_of, is_full, sync_folder, temporary_name};
 
@@ -52,7 +52,7 @@ impl NewFile {
     /// # Errors
     /// The disk does not have enough space.
     pub fn reserve(&self, bytes: u64) -> io::Result<()> {
-        match self.file.allocate(bytes) {
+        match fallocate(&self.file, FallocateFlags::empty(), 0, bytes).map_err(io::Error::from) {
             Err(error) if is_full(&error) => Err(error),
             // If the file system cannot allocate space, later writes report the full disk.
             _ => self.file.set_len(bytes),

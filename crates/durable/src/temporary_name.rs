@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use fs4::{FileExt, TryLockError};
+use crate::try_lock;
 
 /// The prefix of temporary files.
 pub(crate) const FILE: &str = ".part-";
@@ -32,7 +32,7 @@ pub(crate) fn create(
             made => made?,
         };
         // On a file system without locks, nothing is removed.
-        let taken = matches!(FileExt::try_lock(&file), Err(TryLockError::WouldBlock));
+        let taken = matches!(try_lock(&file), Ok(false));
         // Another process may have removed it as a leftover before it was locked.
         if !taken && path.exists() {
             return Ok((file, path));
@@ -96,7 +96,7 @@ pub fn remove_leftovers(folder: &Path) -> io::Result<()> {
         let writable = OpenOptions::new().write(true).open(&path);
         // If the file has just been renamed, it no longer exists under this name.
         let Ok(file) = writable.or_else(|_| File::open(&path)) else { continue };
-        if FileExt::try_lock(&file).is_err() {
+        if !matches!(try_lock(&file), Ok(true)) {
             continue;
         }
         let removed = if is_file { fs::remove_file(&path) } else { remove_flat(&path) };

@@ -1,4 +1,6 @@
-//! Flags as people type them: with underscores, as in Python, or with dashes.
+//! Flags as people type them: with underscores, as in Python, or with dashes. The value of some.
+
+use std::time::Duration;
 
 /// The argument `--max_epochs=5` as `--max-epochs=5`, if the program has the flag only with dashes.
 /// `None` if the argument stays as it is. `is_flag` gets names without the dashes before them.
@@ -15,6 +17,22 @@ pub fn with_dashes(argument: &str, is_flag: impl Fn(&str) -> bool) -> Option<Str
     let (flag, value) = text.split_at(text.find('=').unwrap_or(text.len()));
     let dashed = flag.replace('_', "-");
     (!is_flag(flag) && is_flag(&dashed)).then(|| format!("--{dashed}{value}"))
+}
+
+/// Parses a whole number of seconds above 0.
+///
+/// ```
+/// assert_eq!(fulmen_durable::seconds("60"), Ok(std::time::Duration::from_secs(60)));
+/// assert!(fulmen_durable::seconds("0").is_err());
+/// ```
+///
+/// # Errors
+/// Anything else.
+pub fn seconds(text: &str) -> Result<Duration, String> {
+    match text.parse() {
+        Ok(seconds) if seconds > 0 => Ok(Duration::from_secs(seconds)),
+        _ => Err("expected a whole number of seconds above 0".into()),
+    }
 }
 
 #[cfg(test)]

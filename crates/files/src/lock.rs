@@ -5,11 +5,11 @@
 //! complete.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Seek, Write};
+use std::io::{self, Read, Seek, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use fs4::{FileExt, TryLockError};
+use fulmen_durable::{try_lock, try_lock_shared};
 
 use crate::{Error, Result};
 
@@ -19,16 +19,14 @@ pub const LOCK: &str = "cache.lock";
 /// moment.
 const MAX_LOCK_WAIT: Duration = Duration::from_millis(500);
 
-/// Takes a lock, or reports that another process still holds it after a moment. A child process
+/// Takes a lock, or returns false if another process still holds it after a moment. A child process
 /// that another thread has just started shares this process's locks until it executes its program,
 /// even locks that were released in the meantime.
-pub fn lock_soon(mut take: impl FnMut() -> Result<(), TryLockError>) -> Result<(), TryLockError> {
+pub fn lock_soon(mut take: impl FnMut() -> io::Result<bool>) -> io::Result<bool> {
     let start = Instant::now();
     loop {
         match take() {
-            Err(TryLockError::WouldBlock) if start.elapsed() < MAX_LOCK_WAIT => {
-                std::thread::sleep(MAX_LOCK_WAIT / 10)
-            }
+            Ok(false) if start.elapsed() < MAX_LOCK_WAIT => std::thread::sleep(MAX_LOCK_WAIT / 10),
             result => return result,
         }
     }
@@ -56,8 +54,8 @@ impl Lock {
     /// The current holder of the lock, if any. Nothing is written.
     pub fn holder(dir: &Path) -> Option<String> {
         let mut file = fulmen_durable::open_regular(&dir.join(LOCK)).ok()?;
-        match FileExt::try_lock_shared(&file) {
-            Err(TryLockError::WouldBlock) => Some(recorded_holder(&mut file)),
+        match try_lock_shared(&file) {
+            Ok(false) => Some(recorded_holder(&mut file)),
             _ => None,
         }
     }
@@ -101,10 +99,10 @@ impl Lock {
             if !file.metadata().map_err(failed("cannot open the lock"))?.is_file() {
                 return Err(Error::file(&path, "this is not a regular file; remove it"));
             }
-            match FileExt::try_lock(&file) {
-                Ok(()) => {}
-                Err(TryLockError::WouldBlock) => return Ok(Err(recorded_holder(&mut file))),
-                Err(TryLockError::Error(error)) => {
+            match try_lock(&file) {
+                Ok(true) => {}
+                Ok(false) => return Ok(Err(recorded_holder(&mut file))),
+                Err(error) => {
                     return Err(failed(
                         "cannot lock; this file system may not have locks, use another",
                     )(error));

@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use fulmen_durable::seconds;
 use fulmen_tpu::Slice;
 
 /// The subcommands of `fulmen tpu` that need no other crate.
@@ -414,20 +415,5 @@ fn positive(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(number) if number > 0.0 && number <= 1e6 => Ok(number),
         _ => Err("expected a number above 0".into()),
-    }
-}
-
-/// Parses a whole number of seconds above 0.
-///
-/// ```
-/// assert_eq!(fulmen_gcloud::seconds("60"), Ok(std::time::Duration::from_secs(60)));
-/// assert!(fulmen_gcloud::seconds("0").is_err());
-/// ```
-///
-/// Anything else.
-pub fn seconds(text: &str) -> Result<Duration, String> {
-    match text.parse() {
-        Ok(seconds) if seconds > 0 => Ok(Duration::from_secs(seconds)),
-        _ => Err("expected a whole number of seconds above 0".into()),
     }
 }

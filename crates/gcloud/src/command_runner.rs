@@ -1,15 +1,16 @@
 //! The program `gcloud`: each call is printed as a shell command.
 
 use std::collections::HashSet;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use fulmen_signals::Signal;
+use fulmen_durable::messages::quote;
+use fulmen_signals::{ProcessOutput, Signal, wait_with_output};
 
 use crate::{Error, Result};
 
@@ -91,68 +92,6 @@ impl CommandRunner for Gcloud {
         let status = Command::new(&self.0).args(words).status()?;
         Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
     }
-}
-
-/// The output of a process, and how it ended.
-#[derive(Debug)]
-pub struct ProcessOutput {
-    /// The exit status. `None` if the process was killed here.
-    pub status: Option<ExitStatus>,
-    /// Its standard output, if it was piped.
-    pub out: String,
-    /// Its standard error, if it was piped.
-    pub err: String,
-}
-
-/// Reads the output of a process until it ends. Kills it after `limit`, or once `interrupted`
-/// returns true.
-///
-/// ```
-/// use std::process::{Child, Command, ExitStatus, Stdio};
-/// use std::time::Duration;
-///
-/// let mut child = Command::new("echo").arg("ready").stdout(Stdio::piped()).spawn()?;
-/// let output = fulmen_gcloud::wait_with_output(&mut child, Duration::from_secs(60), &mut || false);
-/// assert_eq!((output.status.map(|status| status.success()), output.out.as_str()), (Some(true), "ready\n"));
-/// # Ok::<(), std::io::Error>(())
-/// ```
-pub fn wait_with_output(
-    child: &mut Child,
-    limit: Duration,
-    interrupted: &mut dyn FnMut() -> bool,
-) -> ProcessOutput {
-    let out = child.stdout.take();
-    let err = child.stderr.take();
-    thread::scope(|scope| {
-        let out = scope.spawn(|| read_text(out));
-        let err = scope.spawn(|| read_text(err));
-        let end = Instant::now() + limit;
-        let status = loop {
-            match child.try_wait() {
-                Ok(Some(status)) => break Some(status),
-                Ok(None) if Instant::now() < end && !interrupted() => {
-                    thread::sleep(Duration::from_millis(20))
-                }
-                Ok(None) | Err(_) => {
-                    let _ = child.kill();
-                    let _ = child.wait();
-                    break None;
-                }
-            }
-        };
-        ProcessOutput {
-            status,
-            out: out.join().unwrap_or_default(),
-            err: err.join().unwrap_or_default(),
-        }
-    })
-}
-
-fn read_text(pipe: Option<impl Read>) -> String {
-    let mut bytes = Vec::new();
-    // Output read before a failure still counts.
-    let _ = pipe.map(|mut pipe| pipe.read_to_end(&mut bytes));
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 impl CommandOutput {
@@ -329,34 +268,4 @@ impl Stop {
 /// The command as shell input.
 pub(crate) fn shell_line(words: &[String]) -> String {
     words.iter().fold("gcloud".to_owned(), |line, word| line + " " + &quote(word))
-}
-
-/// Quotes the text as one word for a POSIX shell.
-///
-/// ```
-/// assert_eq!(fulmen_gcloud::quote("it's"), r"'it'\''s'");
-/// assert_eq!(fulmen_gcloud::quote("--lr=0.1"), "--lr=0.1");
-/// ```
-pub fn quote(text: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,@%+".contains(c);
-    if !text.is_empty() && text.chars().all(plain) {
-        return text.to_owned();
-    }
-    format!("'{}'", text.replace('\'', r"'\''"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_shell_reads_quoted_words_as_they_were() {
-        for word in ["a", "", "it's", "a b", "$HOME `x` \\ \"y\"\n*", "--lr=0.1"] {
-            let output = Command::new("sh")
-                .args(["-c", &format!("printf %s {}", quote(word))])
-                .output()
-                .unwrap();
-            assert_eq!(String::from_utf8(output.stdout).unwrap(), word);
-        }
-    }
 }

@@ -2,14 +2,14 @@
 
 use std::path::Path;
 
-use fulmen_durable::messages::money;
+use fulmen_durable::messages::{money, quote};
 use fulmen_signals::Signal;
 use serde_json::json;
 
 use crate::arguments::{
     CpuMachineArgs, CpuMachineCommand, CpuMachineSsh, CreateCpuMachine, RunOnCpuMachine,
 };
-use crate::command_runner::{Stop, Tool, quote, shell_line};
+use crate::command_runner::{Stop, Tool, shell_line};
 use crate::cost::{MACHINE_KINDS, Rates, dollars};
 use crate::create::new_owner;
 use crate::manage::dry_run;

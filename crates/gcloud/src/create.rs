@@ -4,13 +4,13 @@ use std::io::Write;
 use std::sync::mpsc::Receiver;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use fulmen_durable::messages::duration;
+use fulmen_durable::messages::{duration, quote};
 use fulmen_signals::Signal;
 use fulmen_tpu::Slice;
 use serde_json::json;
 
 use crate::arguments::{Create, DataDisk, Machine};
-use crate::command_runner::{Gcloud, PollPolicy, Stop, Tool, quote, shell_line};
+use crate::command_runner::{Gcloud, PollPolicy, Stop, Tool, shell_line};
 use crate::cost::{Rates, dollars};
 use crate::limit::{Limit, MISSING_PERMISSION, PROGRAM};
 use crate::resource::{Node, base_name};

@@ -1,10 +1,11 @@
 //! `tpu disk`: disks for data, which outlive the machines that they are attached to.
 
 use chrono::{DateTime, Utc};
+use fulmen_durable::messages::quote;
 use serde_json::json;
 
 use crate::arguments::{AttachDisk, CreateDisk, DataDisk, DiskArgs, DiskCommand};
-use crate::command_runner::{Tool, quote};
+use crate::command_runner::Tool;
 use crate::cost::{Rates, dollars};
 use crate::create::check_mode;
 use crate::list::list_disks;

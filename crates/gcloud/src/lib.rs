@@ -39,9 +39,8 @@ mod tests;
 pub use arguments::{
     AttachDisk, Command, CpuMachineArgs, CpuMachineCommand, CpuMachineSsh, Create,
     CreateCpuMachine, CreateDisk, Delete, DiskArgs, DiskCommand, Extend, List, Machine, Output,
-    Quota, RunOnCpuMachine, Ssh, TpuArgs, Wait, ZoneArgs, seconds,
+    Quota, RunOnCpuMachine, Ssh, TpuArgs, Wait, ZoneArgs,
 };
-pub use command_runner::{ProcessOutput, quote, wait_with_output};
 pub use create::{Lease, commands, lease};
 #[doc(inline)]
 pub use fulmen_error::{Error, Result};

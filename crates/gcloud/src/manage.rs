@@ -2,10 +2,11 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use fulmen_durable::messages::quote;
 use serde_json::json;
 
 use crate::arguments::{Delete, Extend, Ssh, Wait};
-use crate::command_runner::{Stop, Tool, quote, shell_line};
+use crate::command_runner::{Stop, Tool, shell_line};
 use crate::gcloud_commands::{self, DEADLINE_LABEL};
 use crate::limit::PROGRAM;
 use crate::list::not_found;

@@ -5,10 +5,11 @@
 
 use std::fmt;
 
+use fulmen_durable::messages::quote;
 use serde::Serialize;
 
 use crate::arguments::{Machine, ZoneArgs};
-use crate::command_runner::{Stop, Tool, quote, shell_line};
+use crate::command_runner::{Stop, Tool, shell_line};
 use crate::cost::{Rates, dollars};
 use crate::gcloud_commands;
 use crate::resource::{Node, QueuedResource, base_name, parse};

@@ -4,9 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
-use fulmen_gcloud::seconds;
-use fulmen_tpu::Slice;
-use fulmen_virtual_pod::Shape;
+use fulmen_durable::seconds;
+use fulmen_tpu::{PodShape, Slice};
 
 use crate::libtpu::LibtpuOption;
 
@@ -97,7 +96,7 @@ pub(crate) struct Run {
     /// Rehearse a pod on CPUs: this many processes, with this many devices each. Without --hosts,
     /// all run on this machine
     #[arg(long = "virtual", value_name = "PROCESSESxDEVICES", conflicts_with_all = ["tpu", "each_chip", "libtpu"])]
-    pub(crate) shape: Option<Shape>,
+    pub(crate) shape: Option<PodShape>,
     #[command(flatten)]
     pub(crate) options: RunOptions,
     /// Print the commands without running them

@@ -13,6 +13,7 @@ use fulmen_signals::Signal;
 use crate::arguments::Exec;
 use crate::lines::Lines;
 use crate::plan::Worker;
+use crate::providers::Providers;
 use crate::run::print_line;
 use crate::ssh::{EXEC, Ssh};
 use crate::{Error, Result};
@@ -29,10 +30,11 @@ enum Event {
 /// Runs the command and returns the exit code of the first host where it failed.
 pub(crate) fn exec(
     arguments: &Exec,
+    providers: &Providers,
     out: &mut dyn std::io::Write,
     signals: impl FnOnce() -> Result<Receiver<Signal>>,
 ) -> Result<u8> {
-    let (hosts, ssh) = arguments.targets.resolve_named("")?;
+    let (hosts, ssh) = arguments.targets.resolve_named(providers, "")?;
     let command = EXEC.command(&arguments.command);
     if arguments.dry_run {
         hosts.iter().for_each(|host| print_line(out, &ssh.shell_line(host, &command)));

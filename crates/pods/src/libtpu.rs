@@ -1,11 +1,10 @@
 //! [`Libtpu`]: the libtpu that a program on TPU hosts loads, and how it gets there. Out of scope: what
-//! a host does for it (`scripts/libtpu.sh`), and the published versions (`fulmen_pjrt::fetch`).
+//! a host does for it (`scripts/libtpu.sh`).
 
 use std::fmt;
 use std::str::FromStr;
 
-use fulmen_pjrt::fetch::LibtpuWheel;
-
+use crate::libtpu_wheel::LibtpuWheel;
 use crate::ssh::LIBTPU;
 
 /// The option `--libtpu`.

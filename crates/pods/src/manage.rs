@@ -15,6 +15,7 @@ use crate::lines::Lines;
 use crate::monitor::{Limits, Monitor};
 use crate::output::{Output, WhenFull};
 use crate::plan::{SCRIPT_TIMEOUT, Worker};
+use crate::providers::Providers;
 use crate::run::print_line;
 use crate::session::MAX_ERRORS;
 use crate::ssh::{Input, LOGS, SIGNAL, STATUS, Ssh, explain};
@@ -212,8 +213,8 @@ impl FoundRun {
     ///
     /// # Errors
     /// There is no such run; a host that did not answer is named.
-    fn newest(targets: &Targets, name: Option<&str>) -> Result<FoundRun> {
-        let (hosts, ssh) = targets.resolve()?;
+    fn newest(targets: &Targets, providers: &Providers, name: Option<&str>) -> Result<FoundRun> {
+        let (hosts, ssh) = targets.resolve(providers)?;
         let report = Report::ask(&ssh, &hosts, name);
         let newest = report.rows.iter().min_by_key(|row| row.age).map(|row| row.run.clone());
         FoundRun { ssh, hosts, name: String::new(), report }.named(newest, name)
@@ -223,8 +224,8 @@ impl FoundRun {
     ///
     /// # Errors
     /// There is no such run, or more than one; a host that did not answer is named.
-    fn running(targets: &Targets, name: Option<&str>) -> Result<FoundRun> {
-        let (hosts, ssh) = targets.resolve()?;
+    fn running(targets: &Targets, providers: &Providers, name: Option<&str>) -> Result<FoundRun> {
+        let (hosts, ssh) = targets.resolve(providers)?;
         let mut report = Report::ask(&ssh, &hosts, name);
         if name.is_none() {
             report.rows.retain(Row::is_running);
@@ -262,8 +263,8 @@ impl FoundRun {
     }
 }
 
-pub(crate) fn status(arguments: &Status, out: &mut dyn Write) -> Result<u8> {
-    let (hosts, ssh) = arguments.targets.resolve()?;
+pub(crate) fn status(arguments: &Status, providers: &Providers, out: &mut dyn Write) -> Result<u8> {
+    let (hosts, ssh) = arguments.targets.resolve(providers)?;
     let report = Report::ask(&ssh, &hosts, arguments.run.as_deref());
     if arguments.json {
         let text =
@@ -288,10 +289,11 @@ pub(crate) fn status(arguments: &Status, out: &mut dyn Write) -> Result<u8> {
 
 pub(crate) fn logs(
     arguments: &Logs,
+    providers: &Providers,
     out: &mut dyn Write,
     signals: impl FnOnce() -> Result<Receiver<Signal>>,
 ) -> Result<u8> {
-    let found = FoundRun::newest(&arguments.targets, arguments.run.as_deref())?;
+    let found = FoundRun::newest(&arguments.targets, providers, arguments.run.as_deref())?;
     if arguments.follow {
         found.report.finish(0)?;
         let never = Duration::from_secs(u32::MAX.into());
@@ -350,8 +352,8 @@ fn print_log(ssh: &Ssh, worker: &Worker, command: &str, out: &mut dyn Write) -> 
     if status.success() { Ok(()) } else { Err(explain(status.code(), &errors.join("\n"))) }
 }
 
-pub(crate) fn stop(arguments: &Stop, out: &mut dyn Write) -> Result<u8> {
-    let mut found = FoundRun::running(&arguments.targets, arguments.run.as_deref())?;
+pub(crate) fn stop(arguments: &Stop, providers: &Providers, out: &mut dyn Write) -> Result<u8> {
+    let mut found = FoundRun::running(&arguments.targets, providers, arguments.run.as_deref())?;
     found.report.rows.retain(Row::is_running);
     if arguments.dry_run {
         for worker in found.workers() {

@@ -3,8 +3,7 @@
 
 use std::io::Write;
 
-use fulmen_durable::messages::public_command;
-use fulmen_gcloud::quote;
+use fulmen_durable::messages::{public_command, quote};
 use fulmen_tpu::Slice;
 use serde_json::{Value, json};
 
@@ -522,16 +521,17 @@ fn fill_template(template: &str, values: &[(&str, String)]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use fulmen_pjrt::fetch::LibtpuWheel;
-
     use super::*;
+    use crate::libtpu_wheel::LibtpuWheel;
     use crate::outcome::{End, outcome};
+    use crate::tests::PROVIDERS;
 
     fn print(arguments: &[&str]) -> Result<String> {
         let words =
             [&["manifest"], arguments, &["--", "./train", "fit", "it's $(HOME) {index}"]].concat();
         let mut out = Vec::new();
-        crate::run(crate::tests::hosts::parse(&words), &mut out, || Err(Error::new("no signals")))?;
+        let pod = crate::tests::hosts::parse(&words);
+        crate::run(pod, PROVIDERS, &mut out, || Err(Error::new("no signals")))?;
         Ok(String::from_utf8(out).unwrap())
     }
 

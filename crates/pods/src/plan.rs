@@ -7,13 +7,14 @@ use std::net::TcpListener;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use fulmen_durable::messages::quantity;
-use fulmen_virtual_pod::Shape;
+use fulmen_durable::messages::{quantity, quote};
+use fulmen_tpu::PodShape;
 
 use crate::arguments::RunOptions;
 use crate::binary::{Binary, Glibc};
 use crate::libtpu::{Answer, Libtpu, LibtpuOption, Source};
 use crate::manage::{distinct_hosts, parallel_results};
+use crate::providers::Providers;
 use crate::session::RECONNECT_INTERVAL;
 use crate::ssh::{CHECK, COPY, Input, START, SUPERVISE, Ssh};
 use crate::virtual_pod::VirtualPod;
@@ -41,6 +42,7 @@ pub(crate) struct Plan {
     /// All hosts, in the order of the workers.
     hosts: Vec<String>,
     arguments: RunOptions,
+    providers: Providers,
     /// Identifies this launcher, so that it ends none of another launcher's programs.
     launcher: String,
     /// The number of seconds after which a program ends if its lease is not renewed, or 0 for a
@@ -94,6 +96,7 @@ pub(crate) struct StartError {
 impl Plan {
     pub(crate) fn new(
         arguments: &RunOptions,
+        providers: Providers,
         ssh: Ssh,
         hosts: &[String],
         binary: Binary,
@@ -142,6 +145,7 @@ impl Plan {
             ssh,
             hosts: hosts.to_vec(),
             arguments: arguments.clone(),
+            providers,
             launcher,
             lease,
             grace,
@@ -263,7 +267,7 @@ impl Plan {
                 libtpu.wheel.version
             )
         };
-        let path = fulmen_pjrt::fetch::libtpu().map_err(|error| cannot(error.to_string()))?;
+        let path = (self.providers.libtpu)().map_err(|error| cannot(error.to_string()))?;
         let file = fulmen_durable::open_regular(&path)
             .map_err(|error| cannot(format!("{}: {error}", path.display())))?;
         let copied =
@@ -361,7 +365,7 @@ impl Plan {
             lines.push(self.ssh.shell_line(host, &self.check_command()));
             for file in self.copies() {
                 let copy = self.ssh.shell_line(host, &COPY.command(&[&file.hash]));
-                let path = fulmen_gcloud::quote(&file.path.to_string_lossy());
+                let path = quote(&file.path.to_string_lossy());
                 lines.push(format!("{copy} <{path}"));
             }
             let Some(libtpu) = &self.libtpu else { continue };
@@ -410,7 +414,7 @@ impl Plan {
                 ("FULMEN_HOSTS", hosts.join(",")),
             ];
             if let Some(pod) = &self.virtual_pod {
-                let shape = Shape { processes: hosts.len(), ..pod.shape };
+                let shape = PodShape { processes: hosts.len(), ..pod.shape };
                 variables.push(("FULMEN_VIRTUAL_POD", shape.to_string()));
             }
             self.worker(index, host, &variables, &user_variables, arguments.command[1..].to_vec())

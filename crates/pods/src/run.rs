@@ -19,6 +19,7 @@ use crate::manage::{distinct_hosts, parallel_map, signal_all};
 use crate::monitor::{Limits, Monitor};
 use crate::output::{Output, WhenFull};
 use crate::plan::{Host, HostChips, Plan, Worker};
+use crate::providers::Providers;
 use crate::session::Session;
 use crate::ssh::Ssh;
 use crate::virtual_pod::VirtualPod;
@@ -50,20 +51,27 @@ pub fn signals() -> Result<Receiver<Signal>> {
     Ok(receive)
 }
 
-pub(crate) fn run(run: &Run, out: &mut dyn Write, signals: Receiver<Signal>) -> Result<u8> {
+pub(crate) fn run(
+    run: &Run,
+    providers: Providers,
+    out: &mut dyn Write,
+    signals: Receiver<Signal>,
+) -> Result<u8> {
     let Run { targets, shape, options: arguments, dry_run: is_dry_run } = run;
     let binary = Binary::open(Path::new(&arguments.command[0]))?;
-    if let (true, Some(line)) = (*is_dry_run, targets.shell_line()) {
+    if let (true, Some(line)) = (*is_dry_run, targets.shell_line(&providers)) {
         print_line(out, &line);
     }
     let (hosts, ssh) = match shape {
-        Some(shape) => targets.resolve_virtual(*shape)?,
-        None => targets.resolve_named(", or --virtual 4x2 to rehearse on this machine")?,
+        Some(shape) => targets.resolve_virtual(&providers, *shape)?,
+        None => {
+            targets.resolve_named(&providers, ", or --virtual 4x2 to rehearse on this machine")?
+        }
     };
-    let virtual_pod = shape.map(|shape| VirtualPod::find(shape, out)).transpose()?;
+    let virtual_pod = shape.map(|shape| VirtualPod::find(shape, &providers, out)).transpose()?;
     let option = arguments.libtpu.clone().or(targets.tpu.is_some().then(LibtpuOption::default));
     let libtpu = option.map(Libtpu::new);
-    let plan = Plan::new(arguments, ssh, &hosts, binary, virtual_pod, libtpu)?;
+    let plan = Plan::new(arguments, providers, ssh, &hosts, binary, virtual_pod, libtpu)?;
     if *is_dry_run {
         return dry_run(&plan, arguments, &hosts, out);
     }

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use fulmen_gcloud::{quote, wait_with_output};
+use fulmen_durable::messages::quote;
+use fulmen_signals::wait_with_output;
 
 /// A script, including the common prologue.
 #[derive(Clone, Copy, Debug)]

@@ -1,9 +1,10 @@
 //! The hosts of a run, and how ssh reaches them.
 
 use fulmen_durable::messages::quantity;
-use fulmen_virtual_pod::Shape;
+use fulmen_tpu::PodShape;
 
 use crate::arguments::Targets;
+use crate::providers::{Providers, TpuVm};
 use crate::ssh::Ssh;
 use crate::{Error, Result};
 
@@ -18,7 +19,7 @@ impl Targets {
     ///
     /// # Errors
     /// A name that ssh would take for an option; an error of gcloud.
-    pub(crate) fn resolve(&self) -> Result<(Vec<String>, Ssh)> {
+    pub(crate) fn resolve(&self, providers: &Providers) -> Result<(Vec<String>, Ssh)> {
         if !self.names_hosts() {
             let ssh = Ssh { is_local: true, ..Ssh::default() };
             return Ok((vec![THIS_MACHINE.to_owned()], ssh));
@@ -28,22 +29,20 @@ impl Targets {
         if let Some(path) = &self.ssh_config {
             options.insert(0, format!("-F{}", path.display()));
         }
-        let hosts = match &self.tpu {
+        let hosts = match self.tpu_vm() {
             None => self.hosts.clone(),
-            Some(name) => {
+            Some(tpu) => {
                 let key = std::env::home_dir()
                     .map(|home| home.join(GCLOUD_KEY))
                     .filter(|key| key.exists());
                 options.extend(key.map(|key| format!("-oIdentityFile={}", key.display())));
-                fulmen_gcloud::hosts(name, self.zone.as_deref(), self.project.as_deref()).map_err(
-                    |error| {
-                        if error.is_usage() {
-                            Error::usage(error.to_string())
-                        } else {
-                            Error::new(format!("{error}; or pass --hosts"))
-                        }
-                    },
-                )?
+                (providers.tpu_hosts)(tpu).map_err(|error| {
+                    if error.is_usage() {
+                        Error::usage(error.to_string())
+                    } else {
+                        Error::new(format!("{error}; or pass --hosts"))
+                    }
+                })?
             }
         };
         let wrong = |host: &&String| {
@@ -66,21 +65,29 @@ impl Targets {
     ///
     /// # Errors
     /// No hosts are given; those of [`resolve`](Targets::resolve).
-    pub(crate) fn resolve_named(&self, alternative: &str) -> Result<(Vec<String>, Ssh)> {
+    pub(crate) fn resolve_named(
+        &self,
+        providers: &Providers,
+        alternative: &str,
+    ) -> Result<(Vec<String>, Ssh)> {
         if !self.names_hosts() {
             return Err(Error::usage(format!(
                 "no hosts are given: pass --hosts or --tpu{alternative}"
             )));
         }
-        self.resolve()
+        self.resolve(providers)
     }
 
     /// One host for each process of a virtual pod.
     ///
     /// # Errors
     /// The number of hosts is not that of processes; those of [`resolve`](Targets::resolve).
-    pub(crate) fn resolve_virtual(&self, shape: Shape) -> Result<(Vec<String>, Ssh)> {
-        let (hosts, ssh) = self.resolve()?;
+    pub(crate) fn resolve_virtual(
+        &self,
+        providers: &Providers,
+        shape: PodShape,
+    ) -> Result<(Vec<String>, Ssh)> {
+        let (hosts, ssh) = self.resolve(providers)?;
         if ssh.is_local {
             let hosts = hosts.iter().cycle().take(shape.processes).cloned().collect();
             return Ok((hosts, ssh));
@@ -97,8 +104,12 @@ impl Targets {
     }
 
     /// The command that finds the hosts of a TPU.
-    pub(crate) fn shell_line(&self) -> Option<String> {
+    pub(crate) fn shell_line(&self, providers: &Providers) -> Option<String> {
+        Some((providers.tpu_hosts_command)(self.tpu_vm()?))
+    }
+
+    fn tpu_vm(&self) -> Option<TpuVm<'_>> {
         let name = self.tpu.as_deref()?;
-        Some(fulmen_gcloud::hosts_command(name, self.zone.as_deref(), self.project.as_deref()))
+        Some(TpuVm { name, zone: self.zone.as_deref(), project: self.project.as_deref() })
     }
 }

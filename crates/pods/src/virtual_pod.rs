@@ -1,47 +1,38 @@
 //! [`VirtualPod`]: the shape and the plugins of a virtual pod. Out of scope: what the plugin does
-//! (`fulmen-virtual-pod`).
+//! (`fulmen-virtual-pod`), and finding it (the caller's [`Providers`]).
 
-use std::ffi::OsString;
 use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
-use fulmen_virtual_pod::Shape;
-use serde_json::Value;
+use fulmen_tpu::PodShape;
 
+use crate::Result;
 use crate::binary::Binary;
-use crate::run::print_line;
-use crate::{Error, Result};
+use crate::providers::Providers;
 
 /// A virtual pod.
 #[derive(Clone, Debug)]
 pub(crate) struct VirtualPod {
-    pub(crate) shape: Shape,
+    pub(crate) shape: PodShape,
     plugin: Binary,
     /// The plugin that computes.
     cpu_plugin: Binary,
 }
 
 impl VirtualPod {
-    /// Finds the plugins. Builds and downloads those that are missing.
+    /// Finds the plugins.
     ///
     /// # Errors
     /// A plugin can be neither found nor built or downloaded.
-    pub(crate) fn find(shape: Shape, out: &mut dyn Write) -> Result<VirtualPod> {
-        let plugin = match fulmen_virtual_pod::library() {
-            Ok(path) => path,
-            Err(_) => {
-                let cache = fulmen_pjrt::fetch::cache_folder()
-                    .map_err(|e| Error::new(format!("the virtual pod's plugin: {e}")))?;
-                build(fulmen_virtual_pod::source(), &cache.join("virtual-pod"), out)?
-            }
-        };
-        let cpu_plugin = fulmen_virtual_pod::cpu_plugin()
-            .map_err(|e| Error::new(format!("the CPU plugin of the virtual pod: {e}")))?;
+    pub(crate) fn find(
+        shape: PodShape,
+        providers: &Providers,
+        out: &mut dyn Write,
+    ) -> Result<VirtualPod> {
+        let plugins = (providers.virtual_pod)(out)?;
         Ok(VirtualPod {
             shape,
-            plugin: Binary::open(&plugin)?,
-            cpu_plugin: Binary::open(&cpu_plugin)?,
+            plugin: Binary::open(&plugins.plugin)?,
+            cpu_plugin: Binary::open(&plugins.cpu_plugin)?,
         })
     }
 
@@ -49,53 +40,4 @@ impl VirtualPod {
     pub(crate) fn files(&self) -> [(&'static str, &Binary); 2] {
         [("FULMEN_PJRT_PLUGIN", &self.plugin), ("FULMEN_VIRTUAL_POD_CPU_PLUGIN", &self.cpu_plugin)]
     }
-}
-
-/// Builds the plugin from its source. Cargo does nothing if it is up to date.
-///
-/// # Errors
-/// The source is gone; Cargo is missing or fails.
-fn build(source: &Path, target: &Path, out: &mut dyn Write) -> Result<PathBuf> {
-    let manifest = source.join("Cargo.toml");
-    if !manifest.is_file() {
-        return Err(Error::new(format!(
-            "the virtual pod's plugin is not next to `fulmen`, and cannot be built: its source is no longer in {}. Install \
-             `fulmen` again",
-            source.display()
-        )));
-    }
-    print_line(out, "[pod] building the virtual pod's plugin with cargo, if it is not up to date");
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    let mut target_folder = OsString::from("--target-dir=");
-    target_folder.push(target);
-    cargo
-        .args(["build", "--release", "--quiet", "--message-format=json-render-diagnostics"])
-        .arg(target_folder)
-        .arg("--manifest-path")
-        .arg(&manifest)
-        // Where rustup reads which toolchain to use.
-        .current_dir(source)
-        .stdin(Stdio::null())
-        .stderr(Stdio::inherit());
-    let failed = |reason: String| {
-        Error::new(format!(
-            "cargo cannot build the virtual pod's plugin in {}: {reason}",
-            source.display()
-        ))
-    };
-    let output = cargo.output().map_err(|e| failed(e.to_string()))?;
-    if !output.status.success() {
-        return Err(failed(format!("{}; its own messages are above", output.status)));
-    }
-    let messages = output.stdout.split(|&byte| byte == b'\n');
-    let files = messages.filter_map(|line| {
-        let message: Value = serde_json::from_slice(line).ok()?;
-        Some(message["filenames"].as_array()?.clone())
-    });
-    let plugin = files.flatten().find_map(|file| {
-        let path = Path::new(file.as_str()?);
-        let is_plugin = path.file_name().is_some_and(|name| name == fulmen_virtual_pod::FILE);
-        is_plugin.then(|| path.to_owned())
-    });
-    plugin.ok_or_else(|| failed("it built no plugin".into()))
 }

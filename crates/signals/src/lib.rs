@@ -14,18 +14,23 @@
 //! assert_eq!(guard.requested(), None);
 //! ```
 //!
+//! [`wait_with_output`] waits for another program until a signal or a time limit ends it.
+//!
 //! Out of scope: saving, and agreement between processes.
+
+mod child;
 
 use std::fmt;
 use std::io::Write as _;
-use std::sync::{Arc, Once};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::{self, raise};
+
+pub use child::{ProcessOutput, wait_with_output};
 
 /// A signal that asks a program to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,11 +143,11 @@ static BEFORE_EXIT: Mutex<Option<Arc<dyn Fn() + Send + Sync>>> = Mutex::new(None
 /// fulmen_signals::before_exit(|| eprintln!("bye"));
 /// ```
 pub fn before_exit(hook: impl Fn() + Send + Sync + 'static) {
-    *BEFORE_EXIT.lock() = Some(Arc::new(hook));
+    *locked(&BEFORE_EXIT) = Some(Arc::new(hook));
 }
 
 fn run_before_exit() {
-    let hook = BEFORE_EXIT.lock().clone();
+    let hook = locked(&BEFORE_EXIT).clone();
     if let Some(hook) = hook {
         hook();
     }
@@ -177,7 +182,7 @@ pub struct End {
 /// ```
 pub fn before_end(listener: impl Fn(End) + Send + Sync + 'static) -> EndListener {
     install();
-    let mut state = STATE.lock();
+    let mut state = locked(&STATE);
     state.end_listeners_so_far += 1;
     let number = state.end_listeners_so_far;
     state.end_listeners.push((number, Arc::new(listener)));
@@ -192,13 +197,18 @@ pub struct EndListener(u64);
 impl Drop for EndListener {
     fn drop(&mut self) {
         let removed: Vec<_> =
-            STATE.lock().end_listeners.extract_if(.., |listener| listener.0 == self.0).collect();
+            locked(&STATE).end_listeners.extract_if(.., |listener| listener.0 == self.0).collect();
         // What the listener holds may need the state when it is dropped.
         drop(removed);
     }
 }
 
 type Listener<T> = Arc<dyn Fn(T) + Send + Sync>;
+
+/// The value of a mutex. A listener that panicked while it was locked has not changed it.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 static STATE: Mutex<State> = Mutex::new(State {
     running: 0,
@@ -301,7 +311,7 @@ fn called<T>(listeners: &[(u64, Listener<T>)]) -> Vec<Listener<T>> {
 
 /// Runs on the thread that waits for signals.
 fn receive(signal: Signal) {
-    let mut state = STATE.lock();
+    let mut state = locked(&STATE);
     let now = Instant::now();
     match state.effect(signal, now) {
         Effect::EndAgain => end(signal),
@@ -334,7 +344,7 @@ fn receive(signal: Signal) {
     ));
     let wait = move || {
         thread::sleep(grace);
-        let state = STATE.lock();
+        let state = locked(&STATE);
         if state.running > 0 && state.guards == guards && state.requested.is_some() {
             print_line(&format!(
                 "error: {grace:?} after {signal} (the option `grace`) saving is not complete, and the program ends. \
@@ -368,7 +378,7 @@ impl Guard {
     /// this time, the program ends.
     pub fn new(grace: Duration) -> Guard {
         install();
-        let mut state = STATE.lock();
+        let mut state = locked(&STATE);
         if state.running == 0 {
             (state.requested, state.stepped) = (None, false);
         }
@@ -380,18 +390,18 @@ impl Guard {
 
     /// Tells the handlers that there is something to save from now on.
     pub fn stepped(&self) {
-        STATE.lock().stepped = true;
+        locked(&STATE).stepped = true;
     }
 
     /// The signal that arrived since the run started.
     pub fn requested(&self) -> Option<Signal> {
-        STATE.lock().requested.map(|(signal, _)| signal)
+        locked(&STATE).requested.map(|(signal, _)| signal)
     }
 
     /// Calls `listener` when a signal arrives, or at once if it has already arrived, while the
     /// guard is alive. It must return quickly.
     pub fn listen(&self, listener: impl Fn(Signal) + Send + Sync + 'static) {
-        let mut state = STATE.lock();
+        let mut state = locked(&STATE);
         if let Some((signal, _)) = state.requested {
             listener(signal);
         }
@@ -401,7 +411,7 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        let mut state = STATE.lock();
+        let mut state = locked(&STATE);
         state.running -= 1;
         state.listeners.retain(|listener| listener.0 != self.0);
     }
@@ -459,10 +469,10 @@ mod tests {
         let list = done.clone();
         let number = first.clone();
         run_before_exit();
-        before_exit(move || *number.lock() += 1);
-        before_exit(move || list.lock().push("bye"));
+        before_exit(move || *locked(&number) += 1);
+        before_exit(move || locked(&list).push("bye"));
         run_before_exit();
-        assert_eq!((done.lock().as_slice(), *first.lock()), (&["bye"][..], 0));
+        assert_eq!((locked(&done).as_slice(), *locked(&first)), (&["bye"][..], 0));
     }
 
     #[test]

@@ -12,12 +12,16 @@
 //! Out of scope: devices, programs and networks. Nothing here was measured.
 
 mod generations;
+mod pod_shape;
+#[cfg(feature = "prices")]
 mod prices;
 mod slice;
 
 #[doc(inline)]
 pub use fulmen_error::{Error, Result};
 pub use generations::{Generation, Host};
+pub use pod_shape::PodShape;
+#[cfg(feature = "prices")]
 pub use prices::{Price, Prices};
 pub use slice::Slice;
 

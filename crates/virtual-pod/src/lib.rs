@@ -65,7 +65,7 @@ mod serialized;
 mod settings;
 mod store;
 
-pub use settings::{Shape, cpu_plugin};
+pub use settings::cpu_plugin;
 
 use std::io;
 use std::path::{Path, PathBuf};

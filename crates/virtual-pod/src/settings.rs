@@ -1,9 +1,9 @@
 //! The settings of a virtual pod, from environment variables.
 
 use std::ffi::OsString;
-use std::fmt;
 use std::path::PathBuf;
-use std::str::FromStr;
+
+use fulmen_tpu::PodShape;
 
 use crate::error::PodError;
 
@@ -44,7 +44,7 @@ impl Settings {
                 "a virtual pod needs {SHAPE}: the number of processes and the devices of each, such as 4x2"
             ))
         })?;
-        let Shape { slices, processes, devices } = shape
+        let PodShape { slices, processes, devices } = shape
             .parse()
             .map_err(|expected| PodError::invalid(format!("{SHAPE} is `{shape}`, {expected}")))?;
         let hangs = match text(MISMATCH)?.as_deref() {
@@ -65,61 +65,6 @@ impl Settings {
             hangs,
             host: text(HOST)?,
         })
-    }
-}
-
-/// The shape of a pod: the number of processes, and of each one's devices.
-///
-/// ```
-/// use fulmen_virtual_pod::Shape;
-///
-/// let shape: Shape = "4x2".parse()?;
-/// assert_eq!((shape.processes, shape.devices), (4, 2));
-/// assert_eq!(shape.to_string(), "4x2");
-/// // Two slices, each with two processes.
-/// let shape: Shape = "2*2x2".parse()?;
-/// assert_eq!((shape.slices, shape.processes, shape.devices), (2, 4, 2));
-/// assert!("0x2".parse::<Shape>().unwrap_err().contains("such as 4x2"));
-/// # Ok::<(), String>(())
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
-    /// The number of slices, which share the processes.
-    pub slices: usize,
-    /// The number of processes of all slices.
-    pub processes: usize,
-    /// The number of devices of each process.
-    pub devices: usize,
-}
-
-impl fmt::Display for Shape {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Shape { slices, processes, devices } = self;
-        match slices {
-            1 => write!(f, "{processes}x{devices}"),
-            _ => write!(f, "{slices}*{}x{devices}", processes / slices),
-        }
-    }
-}
-
-/// The error says what is expected.
-impl FromStr for Shape {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Shape, String> {
-        let (slices, of_a_slice) = text.split_once('*').unwrap_or(("1", text));
-        let numbers = of_a_slice.split_once('x').and_then(|(processes, devices)| {
-            Some([slices.parse().ok()?, processes.parse().ok()?, devices.parse().ok()?])
-        });
-        let all = |numbers: &[usize; 3]| numbers.iter().try_fold(1_usize, |n, &m| n.checked_mul(m));
-        match numbers.filter(|numbers| all(numbers).is_some_and(|all| (1..=1024).contains(&all))) {
-            Some([slices, processes, devices]) => {
-                Ok(Shape { slices, processes: slices * processes, devices })
-            }
-            None => Err("expected PROCESSESxDEVICES, such as 4x2, or SLICES*PROCESSESxDEVICES, such as 2*2x2, with at \
-                         most 1024 devices in all"
-                .into()),
-        }
     }
 }
 

@@ -778,7 +778,7 @@ fn what_changes_while_another_process_makes_the_cache_is_refused() {
     let cache = builder().open().unwrap();
     fs::remove_file(cache.path().join("cache.json")).unwrap();
     let other = fs::File::open(cache.path().join("cache.lock")).unwrap();
-    fs4::FileExt::lock(&other).unwrap();
+    assert!(fulmen_files::lock_soon(|| fulmen_durable::try_lock(&other)).unwrap());
     let mut other = Some(other);
     let change = Arc::clone(&changed);
     data.count();

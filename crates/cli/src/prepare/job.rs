@@ -162,7 +162,7 @@ impl Job<'_> {
 
 /// Returns an error if the disk does not have enough space.
 pub(crate) fn check_free_space(folder: &Path, bytes: u64) -> Result<()> {
-    let room = fs4::available_space(folder)
+    let room = fulmen_durable::available_space(folder)
         .map_err(|source| Error::io(folder, "querying the free disk space", source))?;
     let needed = bytes.saturating_add(if bytes == 0 { 0 } else { RESERVED_BYTES });
     if needed <= room {

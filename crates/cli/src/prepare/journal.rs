@@ -8,7 +8,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use fs4::TryLockError;
+use fulmen_durable::try_lock;
 use serde::{Deserialize, Serialize};
 
 use super::archives::VerifiedArchive;
@@ -88,15 +88,15 @@ impl Journal {
             .truncate(false)
             .open(&path)
             .map_err(io("opening the journal"))?;
-        match lock_soon(|| fs4::FileExt::try_lock(&file)) {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
+        match lock_soon(|| try_lock(&file)) {
+            Ok(true) => {}
+            Ok(false) => {
                 return Err(Error::file(
                     folder,
                     "another run is preparing data in this folder; wait until it ends, or choose another folder",
                 ));
             }
-            Err(TryLockError::Error(source)) => return Err(io("locking the journal")(source)),
+            Err(source) => return Err(io("locking the journal")(source)),
         }
         let metadata = file.metadata().map_err(io("reading the journal"))?;
         if !metadata.is_file() || metadata.len() > MAX_JOURNAL_BYTES {

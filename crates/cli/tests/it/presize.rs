@@ -218,7 +218,7 @@ fn shards_of_others_and_a_second_run_are_refused() {
     fs::remove_file(out.join("shard-000000.tar")).unwrap();
 
     let lock = fs::File::create(out.join(".presize.lock")).unwrap();
-    fs4::FileExt::lock(&lock).unwrap();
+    assert!(fulmen_durable::try_lock(&lock).unwrap());
     let error = run().unwrap_err();
     assert!(error.is_usage() && error.to_string().contains("is being written by"), "{error}");
     drop(lock);

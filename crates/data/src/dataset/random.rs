@@ -5,8 +5,8 @@
 
 use std::ops::Range;
 
-use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{RngCore, SeedableRng};
+use chacha20::ChaCha8Rng;
+use chacha20::rand_core::{Rng, SeedableRng};
 
 /// Random numbers that depend only on a seed, an epoch and a sample's index.
 ///
@@ -23,8 +23,17 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 /// assert_eq!(draws(3), draws(3));
 /// assert_ne!(draws(3), draws(4));
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct SampleRng(ChaCha8Rng);
+
+/// The copy draws the same numbers.
+impl Clone for SampleRng {
+    fn clone(&self) -> SampleRng {
+        let mut copy = ChaCha8Rng::from_seed(self.0.get_seed());
+        copy.set_word_pos(self.0.get_word_pos());
+        SampleRng(copy)
+    }
+}
 
 impl SampleRng {
     /// The random numbers of sample `index` in epoch `epoch`.
@@ -108,7 +117,7 @@ pub fn shuffle<T>(purpose: Purpose, numbers: [u64; 3], values: &mut [T]) {
 }
 
 /// The Fisher–Yates shuffle. It is implemented here because a crate may change how it draws.
-fn shuffle_by<T>(random: &mut impl RngCore, values: &mut [T]) {
+fn shuffle_by<T>(random: &mut impl Rng, values: &mut [T]) {
     for last in (1..values.len()).rev() {
         let other = below(random, last as u64 + 1) as usize;
         values.swap(last, other);
@@ -116,12 +125,12 @@ fn shuffle_by<T>(random: &mut impl RngCore, values: &mut [T]) {
 }
 
 /// A number in `[0, 1)` with 53 random bits, the precision of an `f64`.
-pub fn unit(random: &mut impl RngCore) -> f64 {
+pub fn unit(random: &mut impl Rng) -> f64 {
     (random.next_u64() >> 11) as f64 / (1u64 << 53) as f64
 }
 
 /// A uniform number below `bound` (Lemire's multiplication with rejection); 0 if `bound` is 0.
-pub fn below(random: &mut impl RngCore, bound: u64) -> u64 {
+pub fn below(random: &mut impl Rng, bound: u64) -> u64 {
     if bound == 0 {
         return 0;
     }
@@ -137,20 +146,39 @@ pub fn below(random: &mut impl RngCore, bound: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+
+    use chacha20::rand_core::TryRng;
+
     use super::*;
+
+    #[test]
+    fn a_copy_draws_the_same_numbers() {
+        let mut random = SampleRng::new(1, 2, 3);
+        // More than one block of the generator, and not a whole number of blocks.
+        for drawn in 0..41 {
+            let mut copy = random.clone();
+            let numbers = [copy.next_u64(), copy.next_u64()];
+            assert_eq!(random.clone().next_u64(), numbers[0], "after {drawn}");
+            assert_eq!(random.next_u64(), numbers[0], "after {drawn}");
+        }
+    }
 
     #[test]
     fn draws_are_rejected_where_they_would_be_unfair() {
         /// Returns the given words in turn.
         struct Words(Vec<u64>);
-        impl RngCore for Words {
-            fn next_u32(&mut self) -> u32 {
-                self.next_u64() as u32
+        impl TryRng for Words {
+            type Error = Infallible;
+            fn try_next_u32(&mut self) -> Result<u32, Infallible> {
+                Ok(self.0.remove(0) as u32)
             }
-            fn next_u64(&mut self) -> u64 {
-                self.0.remove(0)
+            fn try_next_u64(&mut self) -> Result<u64, Infallible> {
+                Ok(self.0.remove(0))
             }
-            fn fill_bytes(&mut self, _: &mut [u8]) {}
+            fn try_fill_bytes(&mut self, _: &mut [u8]) -> Result<(), Infallible> {
+                Ok(())
+            }
         }
         // 2^64 mod 3 = 1: exactly one of the 2^64 words, 0, is rejected.
         assert_eq!(below(&mut Words(vec![0, u64::MAX]), 3), 2);

@@ -8,9 +8,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use chacha20::ChaCha8Rng;
 use fulmen_error::panicked;
 use fulmen_pjrt::HostBuffer;
-use rand_chacha::ChaCha8Rng;
 
 use super::{layout::Layout, not_finite::NotFinite, on_error::OnError, stats::Stats};
 use crate::dataset::random::{Purpose, generator};

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use rand_chacha::ChaCha8Rng;
+use chacha20::ChaCha8Rng;
 
 use crate::dataset::random::{Purpose, below, generator};
 use crate::stream::make;

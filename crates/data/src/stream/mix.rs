@@ -6,7 +6,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use rand_chacha::ChaCha8Rng;
+use chacha20::ChaCha8Rng;
 
 use crate::dataset::random::{Purpose, generator, unit};
 use crate::sampler::mix::Weights;

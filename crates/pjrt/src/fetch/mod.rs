@@ -7,7 +7,6 @@
 //! ([`fulmen_durable`]). A file that is damaged later is downloaded again when it cannot be loaded,
 //! or when it has ended a process (`start_marks` detects this).
 
-mod libtpu_wheel;
 mod package;
 mod wheel;
 
@@ -19,9 +18,9 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use self::package::{CPU, CUDA, LIBTPU};
 #[doc(hidden)]
-pub use self::libtpu_wheel::LibtpuWheel;
-use self::package::{CPU, CUDA, LIBTPU, Package};
+pub use self::package::{LIBTPU_PACKAGE, Package};
 use crate::error::{self, Error, Fact, Result};
 use crate::hash;
 use crate::locate::{self, Platform};

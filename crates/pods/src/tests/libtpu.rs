@@ -9,11 +9,11 @@ use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::thread;
 
-use fulmen_pjrt::fetch::LibtpuWheel;
 use tempfile::TempDir;
 
 use super::programs::write_script;
 use crate::libtpu::{Answer, Libtpu, LibtpuOption, Source};
+use crate::libtpu_wheel::LibtpuWheel;
 
 /// A pip that counts its calls. Others that want the file have time to ask for it.
 const PIP: &str = r#"[ "$1 $2 $3" = "-m pip download" ] || exit 9

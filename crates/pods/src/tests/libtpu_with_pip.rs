@@ -8,10 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 
-use fulmen_pjrt::fetch::LibtpuWheel;
-
 use super::libtpu::Stage;
 use crate::libtpu::Source;
+use crate::libtpu_wheel::LibtpuWheel;
 
 /// Writes wheels of libtpu for several Pythons, of which only one has the library, and prints where
 /// the library is in it, the size of what is compressed, and the checksum.

@@ -15,9 +15,30 @@ use std::time::Duration;
 use fulmen_coordination::{Coordination, Process};
 use fulmen_signals::Signal;
 
+use crate::{Error, Providers, VirtualPodPlugins};
 use hosts::{Hosts, is_an_argument, is_in_a_file, parse, secret_of, wait_until};
 
 const HOMES: [&str; 3] = ["64m"; 3];
+
+/// The plugins of this machine. No test has a TPU VM.
+pub(crate) const PROVIDERS: Providers = Providers {
+    tpu_hosts: |tpu| Err(Error::new(format!("{} is unknown", tpu.name))),
+    tpu_hosts_command: |tpu| format!("gcloud describe {}", tpu.name),
+    libtpu: fulmen_pjrt::fetch::libtpu,
+    virtual_pod: |_| {
+        let failed = |error: std::io::Error| Error::new(error.to_string());
+        let plugin = fulmen_virtual_pod::library().map_err(failed)?;
+        let cpu_plugin = fulmen_virtual_pod::cpu_plugin()?;
+        Ok(VirtualPodPlugins { plugin, cpu_plugin })
+    },
+};
+
+#[test]
+fn a_tpu_vm_that_is_not_found_is_an_error_with_the_alternative() {
+    let pod = parse(&["status", "--tpu", "none"]);
+    let ended = crate::run(pod, PROVIDERS, &mut Vec::new(), || Ok(std::sync::mpsc::channel().1));
+    assert_eq!(ended.unwrap_err().to_string(), "none is unknown; or pass --hosts");
+}
 
 #[test]
 fn a_dry_run_prints_every_command_and_no_secret() {
@@ -39,7 +60,8 @@ fn a_dry_run_prints_every_command_and_no_secret() {
             "it's",
         ];
         let mut out = Vec::new();
-        let ended = crate::run(parse(&arguments), &mut out, || Ok(std::sync::mpsc::channel().1));
+        let ended =
+            crate::run(parse(&arguments), PROVIDERS, &mut out, || Ok(std::sync::mpsc::channel().1));
         (ended, String::from_utf8(out).unwrap())
     };
     let (ended, text) = run("me@a,b,b");

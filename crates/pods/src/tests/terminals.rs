@@ -44,7 +44,8 @@ fn launcher() {
     let Some(path) = std::env::var_os(ARGUMENTS) else { return };
     let text = fs::read_to_string(path).unwrap();
     let pod = parse(&text.lines().collect::<Vec<_>>());
-    let code = crate::run(pod, &mut std::io::stdout(), || Ok(channel().1)).unwrap();
+    let code =
+        crate::run(pod, super::PROVIDERS, &mut std::io::stdout(), || Ok(channel().1)).unwrap();
     std::process::exit(code.into());
 }
 

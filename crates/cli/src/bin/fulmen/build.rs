@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use clap::{Args, ValueEnum};
 use fulmen_data::{Error, Result};
 use fulmen_durable::NewFolder;
-use fulmen_gcloud::quote;
+use fulmen_durable::messages::quote;
 use fulmen_pjrt::fetch::cache_folder;
 use fulmen_pods::{Glibc, required_glibc};
 use serde_json::Value;

@@ -22,6 +22,7 @@ mod kill;
 mod limits;
 mod new;
 mod plugin;
+mod pod;
 mod presize;
 mod profile;
 mod progress;
@@ -117,7 +118,8 @@ fn main() -> ExitCode {
         Command::Report(arguments) => report::run(&arguments),
         Command::Runs(arguments) => runs::run(arguments),
         Command::Pod(arguments) => {
-            match fulmen_pods::run(arguments, &mut std::io::stdout(), fulmen_pods::signals) {
+            let mut out = std::io::stdout();
+            match fulmen_pods::run(arguments, pod::PROVIDERS, &mut out, fulmen_pods::signals) {
                 Ok(code) => return ExitCode::from(code),
                 Err(error) if error.is_usage() => Err(Error::usage(error.to_string())),
                 Err(error) => Err(Error::new(error)),

@@ -8,8 +8,11 @@ use std::path::Path;
 
 use clap::{Args, Subcommand};
 use fulmen_data::{Error, Result};
-use fulmen_gcloud::{Lease, Machine, Output, quote};
+use fulmen_durable::messages::quote;
+use fulmen_gcloud::{Lease, Machine, Output};
 use fulmen_pods::RunOptions;
+
+use super::pod::PROVIDERS;
 
 /// Creates, lists, uses and deletes TPU VMs through gcloud
 #[derive(Debug, Subcommand)]
@@ -73,7 +76,8 @@ pub(crate) fn run(command: Command) -> Result<u8> {
                     ssh.to_vec(),
                     options,
                 );
-                fulmen_pods::run(pod, out, fulmen_pods::signals).map_err(|error| error.to_string())
+                fulmen_pods::run(pod, PROVIDERS, out, fulmen_pods::signals)
+                    .map_err(|error| error.to_string())
             };
             let lease = Lease { machine: &machine, delete_after, json: output.json };
             let result =
