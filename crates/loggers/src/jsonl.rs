@@ -4,11 +4,10 @@ use std::io;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use fulmen_nn::metrics::Value;
 use serde_json::{Map, Value as Json, json};
 
 use crate::record_file::RecordFile;
-use crate::{LogPoint, Logger};
+use crate::{LogPoint, LoggedArray, Logger};
 
 /// Writes `metrics.jsonl` into the run's folder, one object per line: `epoch` and `step` (counted
 /// as in [`LogPoint`]), `time` (Unix seconds), `metrics` (names and numbers) and, if there are any,
@@ -55,11 +54,10 @@ impl Logger for JsonlLogger {
     }
 }
 
-fn array(value: &Value) -> Json {
+fn array(value: &LoggedArray) -> Json {
     match value {
-        Value::Scalar(x) => json_number(*x),
-        Value::Vector(values) => values.iter().copied().map(json_number).collect(),
-        Value::Matrix(rows) => {
+        LoggedArray::Vector(values) => values.iter().copied().map(json_number).collect(),
+        LoggedArray::Matrix(rows) => {
             rows.iter().map(|row| row.iter().copied().map(json_number).collect::<Json>()).collect()
         }
     }
@@ -91,8 +89,9 @@ mod tests {
         logger.start(folder.path()).unwrap();
         let metrics = [("a", 0.1), ("b", f64::NAN), ("c", f64::NEG_INFINITY)]
             .map(|(name, x)| (name.to_owned(), x));
-        let matrix = Value::Matrix(vec![vec![1.0, 2.0], vec![3.0, f64::INFINITY]]);
-        let arrays = vec![("m".to_owned(), matrix), ("v".to_owned(), Value::Vector(vec![0.5]))];
+        let matrix = LoggedArray::Matrix(vec![vec![1.0, 2.0], vec![3.0, f64::INFINITY]]);
+        let arrays =
+            vec![("m".to_owned(), matrix), ("v".to_owned(), LoggedArray::Vector(vec![0.5]))];
         logger.log(&LogPoint { metrics: metrics.to_vec(), arrays, ..LogPoint::default() }).unwrap();
         logger.log(&LogPoint { epoch: 1, global_step: 2, ..LogPoint::default() }).unwrap();
         let text = std::fs::read_to_string(folder.path().join("metrics.jsonl")).unwrap();

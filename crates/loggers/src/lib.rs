@@ -34,7 +34,7 @@ pub use jsonl::JsonlLogger;
 pub use jsonl::unix_seconds;
 #[doc(hidden)]
 pub use log_point::number;
-pub use log_point::{LogPoint, Sink};
+pub use log_point::{LogPoint, LoggedArray, Sink};
 pub use loggers::Loggers;
 pub use media::{Histogram, Images, Media};
 #[cfg(feature = "mlflow")]

@@ -3,8 +3,6 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use fulmen_nn::metrics::Value;
-
 use crate::Media;
 
 /// The maximum number of a metric's elements in its line of a table.
@@ -19,6 +17,30 @@ pub enum Sink {
     Logger,
 }
 
+/// A logged value of several numbers.
+#[derive(Clone, Debug, PartialEq)]
+pub enum LoggedArray {
+    /// One number for each class.
+    Vector(Vec<f64>),
+    /// Rows of numbers.
+    Matrix(Vec<Vec<f64>>),
+}
+
+impl LoggedArray {
+    /// All numbers in order, row by row.
+    ///
+    /// ```
+    /// use fulmen_loggers::LoggedArray;
+    /// assert_eq!(LoggedArray::Matrix(vec![vec![1.0, 2.0], vec![3.0, 4.0]]).elements(), [1.0, 2.0, 3.0, 4.0]);
+    /// ```
+    pub fn elements(&self) -> Vec<f64> {
+        match self {
+            LoggedArray::Vector(values) => values.clone(),
+            LoggedArray::Matrix(rows) => rows.concat(),
+        }
+    }
+}
+
 /// Logged values on the host.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LogPoint {
@@ -29,7 +51,7 @@ pub struct LogPoint {
     /// Names and values of scalar metrics, in the order of the calls of `log` and `log_metric`.
     pub metrics: Vec<(String, f64)>,
     /// Names and values of metrics with several numbers: one per class, or a matrix.
-    pub arrays: Vec<(String, Value)>,
+    pub arrays: Vec<(String, LoggedArray)>,
     /// The names and values of images, texts and histograms, from the latest step or from the first
     /// batch of a validation or a test.
     pub media: Vec<(String, Media)>,
@@ -55,8 +77,8 @@ impl LogPoint {
             let second = indices.next();
             let rest = indices.next();
             match (value, second, rest) {
-                (Value::Vector(values), None, None) => values.get(first).copied(),
-                (Value::Matrix(rows), Some(Ok(second)), None) => {
+                (LoggedArray::Vector(values), None, None) => values.get(first).copied(),
+                (LoggedArray::Matrix(rows), Some(Ok(second)), None) => {
                     rows.get(first)?.get(second).copied()
                 }
                 _ => None,
@@ -65,7 +87,7 @@ impl LogPoint {
     }
 
     /// The value of a metric with several numbers.
-    pub fn array(&self, name: &str) -> Option<&Value> {
+    pub fn array(&self, name: &str) -> Option<&LoggedArray> {
         self.arrays.iter().find(|array| array.0 == name).map(|array| &array.1)
     }
 
@@ -96,7 +118,7 @@ impl LogPoint {
     pub fn columns(&self) -> Vec<(String, f64)> {
         let mut columns = self.metrics.clone();
         for (name, value) in &self.arrays {
-            if let Value::Vector(values) = value {
+            if let LoggedArray::Vector(values) = value {
                 columns.extend(
                     values.iter().enumerate().map(|(i, &value)| (format!("{name}/{i}"), value)),
                 );
@@ -122,9 +144,8 @@ impl fmt::Display for LogPoint {
             self.metrics.iter().map(|(name, value)| (name.clone(), vec![*value])).collect();
         for (name, value) in &self.arrays {
             match value {
-                Value::Scalar(value) => rows.push((name.clone(), vec![*value])),
-                Value::Vector(values) => rows.push((name.clone(), values.clone())),
-                Value::Matrix(lines) => rows.extend(
+                LoggedArray::Vector(values) => rows.push((name.clone(), values.clone())),
+                LoggedArray::Matrix(lines) => rows.extend(
                     lines.iter().enumerate().map(|(i, line)| (format!("{name}/{i}"), line.clone())),
                 ),
             }

@@ -3,7 +3,6 @@
 use std::io;
 use std::path::Path;
 
-use fulmen_nn::metrics;
 use prost::Message;
 use serde_json::{Map, Value as Json};
 
@@ -13,7 +12,7 @@ use crate::event::{
 };
 use crate::jsonl::unix_seconds;
 use crate::record_file::RecordFile;
-use crate::{Images, LogPoint, Logger, Media, Status};
+use crate::{Images, LogPoint, LoggedArray, Logger, Media, Status};
 
 /// Writes an event file into the run's folder. `tensorboard --logdir runs` shows all runs: numbers,
 /// images, histograms, texts, and the hyperparameters with the last values. A metric with one
@@ -87,7 +86,7 @@ impl Logger for TensorBoardLogger {
         let number = |(tag, x)| Value { tag, simple_value: Some(x as f32), ..Value::default() };
         let mut values: Vec<Value> = point.columns().into_iter().map(number).collect();
         for (name, value) in &point.arrays {
-            if let metrics::Value::Matrix(rows) = value {
+            if let LoggedArray::Matrix(rows) = value {
                 values.extend(heat_map(rows).map(|images| image(name, &images)).transpose()?);
             }
         }

@@ -3,8 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use fulmen_nn::metrics;
-use fulmen_trainer::{FitSummary, LogPoint, Trainer};
+use fulmen_trainer::{FitSummary, LogPoint, LoggedArray, Trainer};
 use serde_json::{Map, Value, json};
 
 fn metrics_json(point: &LogPoint) -> Value {
@@ -13,11 +12,10 @@ fn metrics_json(point: &LogPoint) -> Value {
     scalars.chain(arrays).collect::<Map<_, _>>().into()
 }
 
-fn array_json(value: &metrics::Value) -> Value {
+fn array_json(value: &LoggedArray) -> Value {
     match value {
-        metrics::Value::Scalar(value) => json!(value),
-        metrics::Value::Vector(values) => json!(values),
-        metrics::Value::Matrix(rows) => json!(rows),
+        LoggedArray::Vector(values) => json!(values),
+        LoggedArray::Matrix(rows) => json!(rows),
     }
 }
 

@@ -102,7 +102,7 @@ pub use evaluation::predicted_batches::PredictedBatches;
 pub use evaluation::prediction_writer::PredictionWriter;
 #[doc(inline)]
 pub use fulmen_error::{Error, Result};
-pub use fulmen_loggers::{Histogram, Images, LogPoint, Media, Sink};
+pub use fulmen_loggers::{Histogram, Images, LogPoint, LoggedArray, Media, Sink};
 pub use fulmen_nn::ModelSummary;
 pub use fulmen_signals::Signal;
 pub use goodput::Goodput;

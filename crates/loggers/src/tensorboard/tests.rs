@@ -16,10 +16,10 @@ fn write_run(folder: &Path) {
     for step in [5, 10] {
         let metrics = vec![("train_loss".to_owned(), 1.0 / step as f64), ("zero".to_owned(), 0.0)];
         let arrays = vec![
-            ("recall".to_owned(), metrics::Value::Vector(vec![0.25, 0.5])),
+            ("recall".to_owned(), LoggedArray::Vector(vec![0.25, 0.5])),
             (
                 "confusion".to_owned(),
-                metrics::Value::Matrix(vec![vec![4.0, 0.0, 1.0], vec![0.0, 0.0, 0.0]]),
+                LoggedArray::Matrix(vec![vec![4.0, 0.0, 1.0], vec![0.0, 0.0, 0.0]]),
             ),
         ];
         let histogram = Histogram {

@@ -8,7 +8,7 @@ use crate::logs::layout::{LogLayout, NONE, Rule, Sum, SumKind};
 use crate::logs::{GRAD_NORM, LEARNING_RATE, optimizer_value_name};
 use crate::position::StepPosition;
 use crate::stage::Stage;
-use crate::{Error, LogPoint, Media, ReduceFx, Result, error};
+use crate::{Error, LogPoint, LoggedArray, Media, ReduceFx, Result, error};
 
 /// The range of steps whose values are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -202,7 +202,8 @@ impl LogLayout {
             point.hidden.extend(entry.hidden.iter().map(|&sink| (name.clone(), sink)));
             match value {
                 Value::Scalar(value) => point.metrics.push((name, value)),
-                value => point.arrays.push((name, value)),
+                Value::Vector(values) => point.arrays.push((name, LoggedArray::Vector(values))),
+                Value::Matrix(rows) => point.arrays.push((name, LoggedArray::Matrix(rows))),
             }
         }
         point

@@ -11,7 +11,7 @@ use fulmen_nn::optim::{Optimizer, Sgd};
 use fulmen_nn::{Linear, Module};
 use fulmen_tensor::{DType, Tensor};
 use fulmen_trainer::callbacks::{EarlyStopping, Mode, ModelCheckpoint};
-use fulmen_trainer::{Batch, LogPoint, Plan, StepContext, TrainingModule, Weights};
+use fulmen_trainer::{Batch, LogPoint, LoggedArray, Plan, StepContext, TrainingModule, Weights};
 
 const CLASSES: usize = 3;
 const TOKENS: usize = 2;
@@ -200,19 +200,19 @@ fn metrics_are_exact_over_the_samples_on_any_number_of_devices() {
                 assert_metrics(point, &over_epoch, "_epoch", &what);
                 assert_eq!(
                     point.array("val_confusion"),
-                    Some(&Value::Matrix(confusion.clone())),
+                    Some(&LoggedArray::Matrix(confusion.clone())),
                     "{what}"
                 );
                 assert_eq!(
                     point.array("train_confusion_epoch"),
-                    Some(&Value::Matrix(confusion.clone())),
+                    Some(&LoggedArray::Matrix(confusion.clone())),
                     "{what}"
                 );
             }
             let logs = record.logs.lock().unwrap();
             assert_eq!(logs.len(), 2 * 4 / 2);
             for point in logs.iter() {
-                let Some(Value::Matrix(rows)) = point.array("train_confusion") else {
+                let Some(LoggedArray::Matrix(rows)) = point.array("train_confusion") else {
                     panic!("{what}: {point:?}")
                 };
                 let samples: f64 = rows.iter().flatten().sum();
