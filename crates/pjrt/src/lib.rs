@@ -95,6 +95,7 @@ mod signature;
 mod start_marks;
 mod topology;
 mod transfer;
+mod variables;
 
 pub use analysis::{CostAnalysis, MemoryAnalysis};
 pub use buffer::Buffer;
@@ -119,3 +120,4 @@ pub use profile::Profile;
 pub use signature::Signature;
 pub use topology::Topology;
 pub use transfer::PendingRead;
+pub use variables::check_variables;

@@ -8,7 +8,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::compile_cache::CompileCache;
 use crate::error::{Error, Fact, Result};
 use crate::fetch;
 
@@ -152,29 +151,13 @@ pub(crate) fn locate_installed(platform: Platform) -> Result<PathBuf> {
     }
 }
 
-/// Checks the environment variables that every plugin depends on: `FULMEN_PJRT_PLUGIN`,
-/// `FULMEN_COMPILE_CACHE_MB` and `XLA_FLAGS`. Loading a plugin checks them too; this is for programs
-/// that report a mistake of the user before they start.
-///
-/// # Errors
-/// A variable has a value that is not valid.
-///
-/// ```
-/// fulmen_pjrt::locate::check_variables()?;
-/// # Ok::<(), fulmen_pjrt::Error>(())
-/// ```
-pub fn check_variables() -> Result<()> {
-    crate::environment::refuse_xla_flags()?;
-    if let Some(path) = env::var_os(PLUGIN_VARIABLE).filter(|path| !path.is_empty()) {
-        given_path(
-            Path::new(&path),
-            &format!("named by the environment variable {PLUGIN_VARIABLE}"),
-        )?;
-    }
-    match CompileCache::from_env() {
-        Err(error) if error.is_usage() => Err(error),
-        _ => Ok(()),
-    }
+/// Checks `FULMEN_PJRT_PLUGIN`, if it is set.
+pub(crate) fn check_plugin_variable() -> Result<()> {
+    let Some(path) = env::var_os(PLUGIN_VARIABLE).filter(|path| !path.is_empty()) else {
+        return Ok(());
+    };
+    let origin = format!("named by the environment variable {PLUGIN_VARIABLE}");
+    given_path(Path::new(&path), &origin).map(drop)
 }
 
 enum Search {

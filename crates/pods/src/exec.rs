@@ -12,9 +12,9 @@ use fulmen_signals::Signal;
 
 use crate::arguments::Exec;
 use crate::lines::Lines;
+use crate::output::print_line;
 use crate::plan::Worker;
 use crate::providers::Providers;
-use crate::run::print_line;
 use crate::ssh::{EXEC, Ssh};
 use crate::{Error, Result};
 

@@ -44,6 +44,7 @@ mod manifest;
 mod monitor;
 mod outcome;
 mod output;
+mod parallel;
 mod plan;
 mod providers;
 mod run;

@@ -13,8 +13,8 @@ use crate::group::{Crashes, Escalation, Group, Progress, Restart, WorkerSlot};
 use crate::outcome::{EX_TEMPFAIL, End, Outcome, outcome};
 use crate::output::Output;
 use crate::plan::{Plan, Worker};
-use crate::session::{Event, Message, RECONNECT_INTERVAL, Session, StartOptions};
-use crate::ssh::Ssh;
+use crate::session::{Event, Message, Session, StartOptions};
+use crate::ssh::{RECONNECT_INTERVAL, Ssh};
 
 /// The time limits of a run.
 #[derive(Clone, Debug)]

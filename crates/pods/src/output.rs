@@ -7,8 +7,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use fulmen_durable::messages::{quantity, size};
 
-use crate::run::print_line;
-
 /// How many bytes of the workers' lines wait in memory. The hosts keep all of them.
 const LIMIT: usize = 8 << 20;
 
@@ -136,6 +134,12 @@ impl Output {
             print_line(out, &line);
         }
     }
+}
+
+/// Prints a line for the user. The run continues even if the output is closed.
+pub(crate) fn print_line(out: &mut dyn Write, line: &str) {
+    let _ = writeln!(out, "{line}");
+    let _ = out.flush();
 }
 
 #[cfg(test)]

@@ -13,10 +13,9 @@ use fulmen_tpu::PodShape;
 use crate::arguments::RunOptions;
 use crate::binary::{Binary, Glibc};
 use crate::libtpu::{Answer, Libtpu, LibtpuOption, Source};
-use crate::manage::{distinct_hosts, parallel_results};
+use crate::parallel::{distinct_hosts, parallel_results};
 use crate::providers::Providers;
-use crate::session::RECONNECT_INTERVAL;
-use crate::ssh::{CHECK, COPY, Input, START, SUPERVISE, Ssh};
+use crate::ssh::{CHECK, COPY, Input, RECONNECT_INTERVAL, START, SUPERVISE, Ssh};
 use crate::virtual_pod::VirtualPod;
 use crate::{Error, Result};
 

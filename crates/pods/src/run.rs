@@ -15,9 +15,10 @@ use signal_hook::iterator::Signals;
 use crate::arguments::{Run, RunOptions};
 use crate::binary::Binary;
 use crate::libtpu::{Libtpu, LibtpuOption};
-use crate::manage::{distinct_hosts, parallel_map, signal_all};
+use crate::manage::signal_all;
 use crate::monitor::{Limits, Monitor};
-use crate::output::{Output, WhenFull};
+use crate::output::{Output, WhenFull, print_line};
+use crate::parallel::{distinct_hosts, parallel_map};
 use crate::plan::{Host, HostChips, Plan, Worker};
 use crate::providers::Providers;
 use crate::session::Session;
@@ -252,10 +253,4 @@ fn interruptible<T: Send>(
         let result = worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         received.map_or(Ok(result), Err)
     })
-}
-
-/// Prints a line for the user. The run continues even if the output is closed.
-pub(crate) fn print_line(out: &mut dyn Write, line: &str) {
-    let _ = writeln!(out, "{line}");
-    let _ = out.flush();
 }

@@ -12,10 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::lines::{Line, Lines};
 use crate::plan::{Plan, StartError, Worker};
-use crate::ssh::{FOLLOW, Ssh, explain, script_message};
-
-/// The pause between two attempts to reach a host.
-pub(crate) const RECONNECT_INTERVAL: Duration = Duration::from_secs(1);
+use crate::ssh::{FOLLOW, RECONNECT_INTERVAL, Ssh, explain, script_message};
 
 /// Progress bars are printed at most this often.
 const OVERWRITTEN_INTERVAL: Duration = Duration::from_secs(1);

@@ -76,6 +76,9 @@ const DEFAULT_OPTIONS: [&str; 5] = [
     "-oControlMaster=no",
 ];
 
+/// The pause between two attempts to reach a host.
+pub(crate) const RECONNECT_INTERVAL: Duration = Duration::from_secs(1);
+
 /// The exit code of `ssh` if it cannot reach the host.
 const SSH_FAILED: i32 = 255;
 

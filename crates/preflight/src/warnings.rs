@@ -125,10 +125,8 @@ fn recorded_product(placed: &Placed<'_>, devices: u64) -> Option<PlacedProduct> 
         // `[batch, in, …]` and `[out, in / groups, …]` make `[batch, out, …]`. A derivative has its
         // axes in a different order.
         "convolution" => {
-            let ([images, channels, positions @ ..], [features, kernel @ ..]) = (result, right)
-            else {
-                return None;
-            };
+            let [images, channels, positions @ ..] = result else { return None };
+            let [features, kernel @ ..] = right else { return None };
             if left.first() != Some(images) || channels != features {
                 return None;
             }

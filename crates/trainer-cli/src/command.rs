@@ -7,7 +7,6 @@ use fulmen_trainer::preflight::{Gpu, Slice};
 use fulmen_trainer::{Options, TrainerArgs};
 
 use crate::secrets::hide_in_help;
-use crate::tune::TuneArgs;
 use crate::{CliApp, Result};
 
 /// The flags of every app besides its own and the Trainer's.
@@ -45,6 +44,58 @@ pub(crate) struct PredictArgs {
     /// replaced when all is predicted.
     #[arg(long, value_name = "FILE", default_value = "predictions.safetensors")]
     pub(crate) output: PathBuf,
+}
+
+/// The flags of `tune`.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Tune", about = None, long_about = None)]
+pub(crate) struct TuneArgs {
+    /// What to find: a learning rate, or the largest batch size whose step fits in memory
+    #[arg(long, value_enum, default_value_t = Find::LearningRate)]
+    pub(crate) find: Find,
+    /// The learning rate of the first step
+    #[arg(long, value_name = "RATE", default_value_t = 1e-8)]
+    pub(crate) lowest_rate: f64,
+    /// The learning rate of the last step
+    #[arg(long, value_name = "RATE", default_value_t = 1.0)]
+    pub(crate) highest_rate: f64,
+    /// How many steps try a learning rate
+    #[arg(long, value_name = "STEPS", default_value_t = 100)]
+    pub(crate) sweep_steps: u64,
+    /// The decay of the running mean of the losses; 0 for no smoothing
+    #[arg(long, value_name = "DECAY", default_value_t = 0.98)]
+    pub(crate) smoothing: f64,
+    /// Use the loss of a validation of this many batches after each step, instead of the training
+    /// loss
+    #[arg(long, value_name = "BATCHES")]
+    pub(crate) validation_batches: Option<u64>,
+    /// The name of the loss that the validation logs
+    #[arg(long, value_name = "NAME", default_value = "val_loss")]
+    pub(crate) validation_loss: String,
+    /// The page of the curve [default: tune.html in --default-root-dir]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) page: Option<PathBuf>,
+    /// The program's argument that sets the batch size
+    #[arg(long, value_name = "NAME", default_value = "batch-size")]
+    pub(crate) batch_argument: String,
+    /// The first batch size to try, over all devices
+    #[arg(long, value_name = "SAMPLES", default_value_t = 2)]
+    pub(crate) first_batch_size: usize,
+    /// How to choose the next batch size: double it, or also bisect at the end
+    #[arg(long, value_enum, default_value_t = Search::Power)]
+    pub(crate) search: Search,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Find {
+    LearningRate,
+    BatchSize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Search {
+    Power,
+    Binsearch,
 }
 
 /// The flags of `preflight`.

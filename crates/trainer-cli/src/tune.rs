@@ -1,7 +1,7 @@
 //! `tune`: finds a learning rate or a batch size, before training.
 
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::FromArgMatches as _;
@@ -11,61 +11,10 @@ use fulmen_trainer::{Trainer, TrainerBuilder};
 use serde_json::json;
 
 use crate::app::{CliApp, FitData};
+use crate::command::{Find, Search, TuneArgs};
 use crate::failure::Failure;
 use crate::output::print_in_process_0;
 use crate::run::Job;
-
-/// The flags of `tune`.
-#[derive(Clone, Debug, clap::Args)]
-#[command(next_help_heading = "Tune", about = None, long_about = None)]
-pub(crate) struct TuneArgs {
-    /// What to find: a learning rate, or the largest batch size whose step fits in memory
-    #[arg(long, value_enum, default_value_t = Find::LearningRate)]
-    find: Find,
-    /// The learning rate of the first step
-    #[arg(long, value_name = "RATE", default_value_t = 1e-8)]
-    lowest_rate: f64,
-    /// The learning rate of the last step
-    #[arg(long, value_name = "RATE", default_value_t = 1.0)]
-    highest_rate: f64,
-    /// How many steps try a learning rate
-    #[arg(long, value_name = "STEPS", default_value_t = 100)]
-    sweep_steps: u64,
-    /// The decay of the running mean of the losses; 0 for no smoothing
-    #[arg(long, value_name = "DECAY", default_value_t = 0.98)]
-    smoothing: f64,
-    /// Use the loss of a validation of this many batches after each step, instead of the training
-    /// loss
-    #[arg(long, value_name = "BATCHES")]
-    validation_batches: Option<u64>,
-    /// The name of the loss that the validation logs
-    #[arg(long, value_name = "NAME", default_value = "val_loss")]
-    validation_loss: String,
-    /// The page of the curve [default: tune.html in --default-root-dir]
-    #[arg(long, value_name = "FILE")]
-    page: Option<PathBuf>,
-    /// The program's argument that sets the batch size
-    #[arg(long, value_name = "NAME", default_value = "batch-size")]
-    batch_argument: String,
-    /// The first batch size to try, over all devices
-    #[arg(long, value_name = "SAMPLES", default_value_t = 2)]
-    first_batch_size: usize,
-    /// How to choose the next batch size: double it, or also bisect at the end
-    #[arg(long, value_enum, default_value_t = Search::Power)]
-    search: Search,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Find {
-    LearningRate,
-    BatchSize,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Search {
-    Power,
-    Binsearch,
-}
 
 impl<A: CliApp> Job<A> {
     pub(crate) fn tune(&self, builder: TrainerBuilder) -> Result<ExitCode, Failure> {

@@ -10,11 +10,12 @@ use fulmen_pjrt::abi::*;
 use fulmen_pjrt::api::{Api, list, non_null};
 use parking_lot::{Condvar, Mutex};
 
-use crate::client::{Pod, Raw, pod_of};
+use crate::client::pod_of;
 use crate::error::{Failure, PodError};
 use crate::event::UnsetEvent;
+use crate::inner::{Entry, forward};
 use crate::live::Counted;
-use crate::plugin::{Entry, forward};
+use crate::pod::{Pod, Raw};
 
 /// A buffer of the CPU plugin.
 pub(crate) struct RawBuffer {

@@ -1,159 +1,28 @@
 //! The clients of this process. A client has the CPU plugin's address, so that functions that we do
 //! not replace take it too.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::ffi::{c_char, c_int};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 use fulmen_pjrt::abi::*;
 use fulmen_pjrt::api::{Api, list, non_null, text};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 
 use crate::device::Names;
 use crate::error::{Failure, PodError};
+use crate::inner::{Entry, forward, inner, inner_plugin};
 use crate::launch::Queue;
-use crate::live::Counted;
 use crate::network::{self, Peer};
-use crate::plugin::{Entry, forward, inner, inner_plugin};
+use crate::pod::{Pod, Raw};
 use crate::settings::{SHAPE, Settings};
 use crate::store::Store;
 use crate::{device, launch};
-
-/// A pointer to an object of the CPU plugin. A list of these is a list of pointers.
-#[repr(transparent)]
-pub(crate) struct Raw<T>(pub(crate) *mut T);
-
-impl<T> Clone for Raw<T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T> Copy for Raw<T> {}
-
-impl<T> Raw<T> {
-    /// The pointer. A closure that calls this captures the whole value, which other threads may use.
-    pub(crate) fn get(self) -> *mut T {
-        self.0
-    }
-}
-
-impl<T> PartialEq for Raw<T> {
-    fn eq(&self, other: &Self) -> bool {
-        self.0 == other.0
-    }
-}
-
-// SAFETY: the API's objects may be used from any thread.
-unsafe impl<T> Send for Raw<T> {}
-// SAFETY: as above.
-unsafe impl<T> Sync for Raw<T> {}
-
-/// What all objects of one client share. It closes the CPU plugin's client when the last of them
-/// is gone.
-pub(crate) struct Pod {
-    pub(crate) inner: Api,
-    pub(crate) raw: Raw<PJRT_Client>,
-    pub(crate) settings: Settings,
-    /// The index of this process.
-    pub(crate) process: usize,
-    /// The devices of all processes, in the order of processes.
-    pub(crate) devices: Vec<Raw<PJRT_Device>>,
-    own_devices: Vec<Raw<PJRT_Device>>,
-    own_memories: Vec<Raw<PJRT_Memory>>,
-    pub(crate) platform_version: String,
-    /// Values that other processes may drop, by process.
-    forgotten: Mutex<BTreeMap<usize, Vec<u64>>>,
-    next_value: AtomicU64,
-    launches: AtomicI32,
-    /// The first failure, after which the processes no longer agree.
-    pub(crate) failure: Mutex<Option<PodError>>,
-    is_closing: Mutex<bool>,
-    closing: Condvar,
-    /// Whether `device::register` was called.
-    registered: AtomicBool,
-    _counted: Counted,
-}
-
-impl Pod {
-    /// The process that a device belongs to.
-    pub(crate) fn process_of(&self, device: Raw<PJRT_Device>) -> Option<usize> {
-        let position = self.devices.iter().position(|&known| known == device)?;
-        Some(position / self.settings.devices)
-    }
-
-    pub(crate) fn check_device(&self, device: *mut PJRT_Device) -> Result<(), PodError> {
-        if self.own_devices.contains(&Raw(device)) {
-            return Ok(());
-        }
-        Err(PodError::invalid(format!(
-            "the device is not one of the {} addressable devices of process {}",
-            self.own_devices.len(),
-            self.process
-        )))
-    }
-
-    pub(crate) fn check_memory(&self, memory: *mut PJRT_Memory) -> Result<(), PodError> {
-        if self.own_memories.contains(&Raw(memory)) {
-            return Ok(());
-        }
-        Err(PodError::invalid(format!("the memory is not addressable in process {}", self.process)))
-    }
-
-    /// A number for a value that is sent to other processes.
-    pub(crate) fn number_value(&self) -> u64 {
-        self.next_value.fetch_add(1, Ordering::Relaxed) + 1
-    }
-
-    /// A number for the CPU plugin's collectives.
-    pub(crate) fn next_launch_id(&self) -> i32 {
-        self.launches.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
-    }
-
-    /// Tells the processes, with the next launch, that a value is no longer needed.
-    pub(crate) fn forget(&self, id: u64, processes: BTreeSet<usize>) {
-        let mut forgotten = self.forgotten.lock();
-        for process in processes {
-            forgotten.entry(process).or_default().push(id);
-        }
-    }
-
-    /// The values that a process may drop.
-    pub(crate) fn take_forgotten(&self, process: usize) -> Vec<u64> {
-        self.forgotten.lock().remove(&process).unwrap_or_default()
-    }
-
-    /// Blocks until the client is closed, as a device that waits for others would.
-    pub(crate) fn hang(&self) {
-        let mut is_closing = self.is_closing.lock();
-        while !*is_closing {
-            self.closing.wait(&mut is_closing);
-        }
-    }
-
-    fn close(&self) {
-        *self.is_closing.lock() = true;
-        self.closing.notify_all();
-    }
-}
-
-impl Drop for Pod {
-    fn drop(&mut self) {
-        if *self.registered.get_mut() {
-            device::unregister(self);
-        }
-        let mut args = PJRT_Client_Destroy_Args::new();
-        args.client = self.raw.0;
-        // SAFETY: every object of the client holds the pod, so none is left.
-        unsafe { self.inner.destroy(&mut args) }
-    }
-}
 
 struct Client {
     pod: Arc<Pod>,
@@ -267,24 +136,7 @@ fn open(args: &PJRT_Client_Create_Args) -> Result<(Arc<Pod>, Vec<Peer>), PodErro
     let inner = inner()?;
     let raw = open_inner(inner, processes * settings.devices)?;
     // Created first, so that an error below closes the client.
-    let mut pod = Pod {
-        inner,
-        raw: Raw(raw),
-        settings,
-        process,
-        devices: Vec::new(),
-        own_devices: Vec::new(),
-        own_memories: Vec::new(),
-        platform_version: version()?,
-        forgotten: Mutex::default(),
-        next_value: AtomicU64::new(0),
-        launches: AtomicI32::new(0),
-        failure: Mutex::new(None),
-        is_closing: Mutex::new(false),
-        closing: Condvar::new(),
-        registered: AtomicBool::new(false),
-        _counted: Counted::new(),
-    };
+    let mut pod = Pod::new(inner, Raw(raw), settings, process, version()?);
     let mut devices = PJRT_Client_Devices_Args::new();
     devices.client = raw;
     // SAFETY: the client is alive, and the list lives as long as it.
@@ -312,7 +164,7 @@ fn open(args: &PJRT_Client_Create_Args) -> Result<(Arc<Pod>, Vec<Peer>), PodErro
         pod.own_memories.extend(memories.iter().map(|&memory| Raw(memory)));
     }
     device::register(&pod)?;
-    *pod.registered.get_mut() = true;
+    pod.is_registered = true;
     let peers = if processes == 1 {
         Vec::new()
     } else {

@@ -9,10 +9,10 @@ use fulmen_pjrt::abi::*;
 use fulmen_pjrt::api::list;
 use parking_lot::Mutex;
 
-use crate::client::Pod;
 use crate::error::{Failure, PodError};
+use crate::inner::{Entry, forward};
 use crate::named_values::NamedValues;
-use crate::plugin::{Entry, forward};
+use crate::pod::Pod;
 
 /// The attribute that names a device's slice, as libtpu's devices have it.
 const SLICE_INDEX: &str = "slice_index";

@@ -9,7 +9,7 @@ use fulmen_pjrt::abi::*;
 use fulmen_pjrt::api::guarded;
 use parking_lot::Mutex;
 
-use crate::plugin::inner;
+use crate::inner::inner;
 
 /// Why an operation of the pod failed.
 #[derive(Clone, Debug)]
@@ -129,7 +129,7 @@ pub(crate) unsafe extern "C" fn get_code(args: *mut PJRT_Error_GetCode_Args) -> 
         return std::ptr::null_mut();
     }
     // SAFETY: the error is the CPU plugin's.
-    match unsafe { crate::plugin::forward(args_ref) } {
+    match unsafe { crate::inner::forward(args_ref) } {
         Ok(()) => std::ptr::null_mut(),
         Err(failure) => failure.into_raw(),
     }

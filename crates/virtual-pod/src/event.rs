@@ -9,7 +9,7 @@ use fulmen_pjrt::api::{Api, non_null};
 use parking_lot::Mutex;
 
 use crate::error::{Failure, PodError};
-use crate::plugin::{Entry, forward};
+use crate::inner::{Entry, forward};
 
 /// The events that are not set yet, and whether their caller has destroyed them.
 static UNSET: Mutex<Option<HashMap<usize, bool>>> = Mutex::new(None);

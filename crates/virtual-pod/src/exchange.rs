@@ -10,9 +10,9 @@ use fulmen_pjrt::api::non_null;
 use prost::Message;
 
 use crate::buffer::{Array, RawBuffer, Shard, array_type, await_event, byte_size, read};
-use crate::client::{Pod, Raw};
 use crate::error::PodError;
 use crate::network::Peer;
+use crate::pod::{Pod, Raw};
 use crate::program::Program;
 
 const LAUNCH: u8 = 1;

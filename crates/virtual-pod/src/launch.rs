@@ -16,12 +16,13 @@ use fulmen_pjrt::api::list;
 use parking_lot::Mutex;
 
 use crate::buffer::{Array, Handle, RawBuffer, Shard, await_event};
-use crate::client::{Pod, Raw, queue_of};
+use crate::client::queue_of;
 use crate::error::{Failure, PodError};
 use crate::event::UnsetEvent;
 use crate::exchange::{Agreed, Exchange, Source};
+use crate::inner::Entry;
 use crate::network::Peer;
-use crate::plugin::Entry;
+use crate::pod::{Pod, Raw};
 use crate::program::{Program, program_of};
 
 /// The number of launches that may wait. A caller that is further ahead waits, as with devices.

@@ -8,10 +8,11 @@ use fulmen_pjrt::abi::*;
 use fulmen_pjrt::api::{list, non_null, text};
 use parking_lot::Mutex;
 
-use crate::client::{Pod, Raw, pod_of};
+use crate::client::pod_of;
 use crate::error::{Failure, PodError};
+use crate::inner::{Entry, forward};
 use crate::live::Counted;
-use crate::plugin::{Entry, forward};
+use crate::pod::{Pod, Raw};
 use crate::serialized::{fingerprint, split};
 
 /// A loaded program. It has the CPU plugin's address, so that functions that we do not replace take

@@ -8,8 +8,8 @@ use fulmen_pjrt::abi::*;
 use fulmen_pjrt::api::{guarded, list};
 
 use crate::error::{Failure, PodError};
+use crate::inner::{Entry, forward, inner};
 use crate::live::Counted;
-use crate::plugin::{Entry, forward, inner};
 
 /// Changes with the format: this, the length of the fingerprint (4 bytes, little-endian), the
 /// fingerprint, and the CPU plugin's bytes.

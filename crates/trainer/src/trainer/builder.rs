@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fulmen_loggers::{CsvLogger, JsonlLogger, Logger, TensorBoardLogger};
-use fulmen_pjrt::locate::check_variables;
+use fulmen_pjrt::check_variables;
 use fulmen_tensor::{Accelerator, Devices, MatmulPrecision, Mesh, Runtime};
 use serde::Serialize;
 use serde_json::{Map, Value as Json};
