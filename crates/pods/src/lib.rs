@@ -67,10 +67,10 @@ use std::sync::mpsc::Receiver;
 
 use fulmen_signals::Signal;
 
-/// Runs the command, with what the caller provides, and returns the exit code of the first worker that failed, or 75 if a worker
-/// was lost or stuck. The output of the workers goes to `out`. If `out` blocks, the run continues.
-/// The first signal is forwarded to all workers; a second Ctrl-C ends them at once. Only commands
-/// that must react to signals request them.
+/// Runs the command, with what the caller provides, and returns the exit code of the first worker
+/// that failed, or 75 if a worker was lost or stuck. The output of the workers goes to `out`. If
+/// `out` blocks, the run continues. The first signal is forwarded to all workers; a second Ctrl-C
+/// ends them at once. Only commands that must react to signals request them.
 ///
 /// # Errors
 /// The arguments are inconsistent, or the run cannot start. Messages name the host.
