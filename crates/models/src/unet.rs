@@ -316,6 +316,68 @@ impl Downsample {
     }
 }
 
+fn down_blocks(config: &Config) -> Vec<DownBlock> {
+    let channels = &config.block_out_channels;
+    let layers = config.layers_per_block;
+    let mut inputs = channels[0];
+    let mut blocks = Vec::new();
+    for (i, (&outputs, kind)) in channels.iter().zip(&config.down_block_types).enumerate() {
+        let halves = i + 1 < channels.len();
+        let padding = config.downsample_padding;
+        let conv = || Conv2d::new(outputs, outputs, 3).stride(2).padding(padding);
+        let resnets = (0..layers).map(|layer| {
+            ResnetBlock::new(config, if layer == 0 { inputs } else { outputs }, outputs)
+        });
+        let attention = if *kind == DownBlockType::AttnDown { layers } else { 0 };
+        blocks.push(DownBlock {
+            resnets: resnets.collect(),
+            attentions: attentions(config, attention, outputs),
+            downsamplers: halves.then(|| (Downsample { conv: conv(), padding },)),
+        });
+        inputs = outputs;
+    }
+    blocks
+}
+
+/// The numbers of channels that the way down keeps for the way up, which concatenates them.
+fn skip_channels(config: &Config) -> Vec<usize> {
+    let channels = &config.block_out_channels;
+    let mut kept = vec![channels[0]];
+    for (i, &outputs) in channels.iter().enumerate() {
+        let halves = i + 1 < channels.len();
+        kept.extend(vec![outputs; config.layers_per_block + usize::from(halves)]);
+    }
+    kept
+}
+
+/// The way up starts with the last channels.
+fn up_blocks(config: &Config) -> Vec<UpBlock> {
+    let channels = &config.block_out_channels;
+    let layers = config.layers_per_block;
+    let mut inputs = channels[channels.len() - 1];
+    let mut skip_channels = skip_channels(config);
+    let mut blocks = Vec::new();
+    for (i, (&outputs, kind)) in channels.iter().rev().zip(&config.up_block_types).enumerate() {
+        let resnets = (0..=layers).map(|_| {
+            let opposite = skip_channels.pop().unwrap_or(channels[0]);
+            let all = std::mem::replace(&mut inputs, outputs) + opposite;
+            ResnetBlock::new(config, all, outputs)
+        });
+        let attention = if *kind == UpBlockType::AttnUp { layers + 1 } else { 0 };
+        blocks.push(UpBlock {
+            resnets: resnets.collect(),
+            attentions: attentions(config, attention, outputs),
+            upsamplers: (i + 1 < channels.len())
+                .then(|| (Upsample { conv: Conv2d::new(outputs, outputs, 3).padding(1) },)),
+        });
+    }
+    blocks
+}
+
+fn attentions(config: &Config, count: usize, channels: usize) -> Vec<SpatialAttention> {
+    (0..count).map(|_| SpatialAttention::new(config, channels)).collect()
+}
+
 impl Pretrained for UNet {
     type Config = Config;
     const MODEL_TYPE_KEY: &'static str = "_class_name";
@@ -379,54 +441,8 @@ impl Pretrained for UNet {
         }
         let first = channels[0];
         let last = channels[channels.len() - 1];
-        let attentions = |count: usize, channels| {
-            (0..count).map(|_| SpatialAttention::new(&config, channels)).collect()
-        };
-        let layers = config.layers_per_block;
-
-        // The numbers of channels that the way up will concatenate.
-        let mut inputs = first;
-        let mut skip_channels = vec![first];
-        let mut down_blocks = Vec::new();
-        for (i, (&outputs, kind)) in channels.iter().zip(&config.down_block_types).enumerate() {
-            let halves = i + 1 < channels.len();
-            let conv =
-                || Conv2d::new(outputs, outputs, 3).stride(2).padding(config.downsample_padding);
-            let resnets = (0..layers).map(|layer| {
-                ResnetBlock::new(&config, if layer == 0 { inputs } else { outputs }, outputs)
-            });
-            down_blocks.push(DownBlock {
-                resnets: resnets.collect(),
-                attentions: attentions(
-                    if *kind == DownBlockType::AttnDown { layers } else { 0 },
-                    outputs,
-                ),
-                downsamplers: halves
-                    .then(|| (Downsample { conv: conv(), padding: config.downsample_padding },)),
-            });
-            skip_channels.extend(vec![outputs; layers + usize::from(halves)]);
-            inputs = outputs;
-        }
-        let mut up_blocks = Vec::new();
-        for (i, (&outputs, kind)) in channels.iter().rev().zip(&config.up_block_types).enumerate() {
-            let resnets = (0..=layers).map(|_| {
-                let opposite = skip_channels.pop().unwrap_or(first);
-                ResnetBlock::new(
-                    &config,
-                    std::mem::replace(&mut inputs, outputs) + opposite,
-                    outputs,
-                )
-            });
-            up_blocks.push(UpBlock {
-                resnets: resnets.collect(),
-                attentions: attentions(
-                    if *kind == UpBlockType::AttnUp { layers + 1 } else { 0 },
-                    outputs,
-                ),
-                upsamplers: (i + 1 < channels.len())
-                    .then(|| (Upsample { conv: Conv2d::new(outputs, outputs, 3).padding(1) },)),
-            });
-        }
+        let down_blocks = down_blocks(&config);
+        let up_blocks = up_blocks(&config);
         Ok(UNet {
             conv_in: Conv2d::new(config.in_channels, first, 3).padding(1),
             time_embedding: TimestepEmbedding {

@@ -156,24 +156,6 @@ impl Feasibility {
         let devices = self.slice.num_devices();
         let collectives: Vec<Value> =
             step.iter().flat_map(|step| &step.collectives).map(collective_json).collect();
-        let largest: Vec<Value> = self
-            .largest
-            .iter()
-            .map(|t| {
-                json!({ "what": t.name, "type": t.ty.to_string(), "count": t.count, "device_bytes": t.device_bytes,
-                        "at": t.source })
-            })
-            .collect();
-        let lines: Vec<Value> = step
-            .iter()
-            .flat_map(|step| &step.lines)
-            .map(|line| {
-                json!({ "at": line.source, "flops": line.flops, "hbm_traffic_bytes": line.hbm_traffic,
-                        "array_bytes": line.array_bytes, "least_s": line.least_s })
-            })
-            .collect();
-        let warnings: Vec<Value> =
-            self.warnings.iter().map(|w| json!({ "message": w.message, "at": w.source })).collect();
         let mut report = json!({
             "topology": self.slice.name(),
             "asked": self.slice.requested_name(),
@@ -213,11 +195,9 @@ impl Feasibility {
             "usd_per_hour": self.usd_per_hour,
             "usd_per_epoch": self.usd_per_epoch(),
             "compile_s": self.compile_s,
-            "warnings": warnings,
-            "largest": largest,
             "sources": self.slice.generation().sources,
         });
-        report["lines"] = lines.into();
+        self.add_lists(&mut report);
         report["checkpoint_copy"] = self
             .copied_bytes
             .map(|bytes| json!({ "bytes": bytes, "fits": self.copy_fits() }))
@@ -230,7 +210,6 @@ impl Feasibility {
             "gigabytes": host.gigabytes,
         });
         report["data"] = self.data_json(loader);
-        report["against"] = self.against.iter().map(Against::json).collect::<Vec<_>>().into();
         // One slice does not use the data center network.
         let dcn = self.slice.generation().dcn_bandwidth.filter(|_| self.slice.num_slices() > 1);
         report["data_center_network"] = dcn
@@ -240,6 +219,23 @@ impl Feasibility {
             })
             .into();
         report
+    }
+
+    fn add_lists(&self, report: &mut Value) {
+        let largest = self.largest.iter().map(|t| {
+            json!({ "what": t.name, "type": t.ty.to_string(), "count": t.count, "device_bytes": t.device_bytes,
+                    "at": t.source })
+        });
+        let lines = self.step.iter().flat_map(|step| &step.lines).map(|line| {
+            json!({ "at": line.source, "flops": line.flops, "hbm_traffic_bytes": line.hbm_traffic,
+                    "array_bytes": line.array_bytes, "least_s": line.least_s })
+        });
+        let warnings =
+            self.warnings.iter().map(|w| json!({ "message": w.message, "at": w.source }));
+        report["warnings"] = warnings.collect();
+        report["largest"] = largest.collect();
+        report["lines"] = lines.collect();
+        report["against"] = self.against.iter().map(Against::json).collect();
     }
 }
 

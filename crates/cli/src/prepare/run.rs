@@ -59,6 +59,15 @@ pub(crate) fn prepare<S: SampleSet>(
 
     let job = Job { options, journal: &journal, progress };
     job.begin()?;
+    let records = write_missing(&job, &set, &plan)?;
+    let manifest = manifest_of(dataset, &set, &plan, records, sources, option_values)?;
+    job.finish(&manifest)?;
+    Ok(manifest)
+}
+
+/// Writes and uploads the shards that are missing, and returns the records of all.
+fn write_missing<S: SampleSet>(job: &Job<'_>, set: &S, plan: &Plan) -> Result<Vec<ShardRecord>> {
+    let Job { options, journal, progress } = *job;
     let states = job.states(&plan.shards)?;
     let missing: Vec<(&PlannedShard, Option<ShardRecord>)> = plan
         .shards
@@ -96,7 +105,7 @@ pub(crate) fn prepare<S: SampleSet>(
         let record = match written {
             Some(record) => record.clone(),
             None => {
-                let record = write_shard(&set, &plan, shard, &options.output, progress)?;
+                let record = write_shard(set, plan, shard, &options.output, progress)?;
                 journal.add(Line::Shard(record.clone()))?;
                 record
             }
@@ -114,9 +123,7 @@ pub(crate) fn prepare<S: SampleSet>(
         State::Done(record) => Some(record),
         _ => None,
     }));
-    let manifest = manifest_of(dataset, &set, &plan, records, sources, option_values)?;
-    job.finish(&manifest)?;
-    Ok(manifest)
+    Ok(records)
 }
 
 fn write_shard(

@@ -81,29 +81,11 @@ pub fn text(
 
     let job = Job { options, journal: &journal, progress };
     job.begin()?;
-    let mut splits = Vec::new();
-    for name in SPLITS {
-        let earlier_shards: Vec<Option<ShardRecord>> = (0..)
-            .map_while(|number| journal.shard(&shard_name(name, number, format.extension())))
-            .map(Some)
-            .collect();
-        let states = job.recorded_states(&earlier_shards)?;
-        let earlier_shards = earlier_shards.into_iter().flatten().zip(states).collect();
-        splits.push(Split {
-            name,
-            earlier_shards,
-            next: 0,
-            documents_read: 0,
-            documents: 0,
-            open: None,
-            records: Vec::new(),
-        });
-    }
+    let splits = recorded_splits(&job, &format)?;
     let is_finished = splits
         .iter()
         .flat_map(|split| &split.earlier_shards)
         .all(|(_, state)| matches!(state, State::Done(_)));
-    let mut blank = 0;
     if is_finished
         && journal.is_complete()
         && let Ok(manifest) = Manifest::read(&options.output)
@@ -126,36 +108,7 @@ pub fn text(
     progress
         .begin(if format.extension() == "tar" { "gathering texts" } else { "tokenizing" }, bytes);
     let mut run = Run { job: &job, format: &format, splits };
-    let threshold = text.validation;
-    for input in &inputs {
-        let mut reported = 0;
-        let mut batch = Vec::new();
-        let mut size = 0;
-        let mut memory = 0usize;
-        for document in input.documents(text)? {
-            let document = document?;
-            if document.item.trim().is_empty() {
-                blank += 1;
-                continue;
-            }
-            size += document.item.len();
-            // Short documents take more memory than their text.
-            memory += document.item.len() + document.origin.len() + DOCUMENT_OVERHEAD;
-            batch.push((
-                usize::from(in_validation(&document.item, options.seed, threshold)),
-                document,
-            ));
-            if memory >= BATCH.saturating_mul(options.threads) {
-                run.add_batch(std::mem::take(&mut batch))?;
-                let by = (size as u64).min(input.bytes - reported);
-                reported += by;
-                progress.advance(by);
-                (size, memory) = (0, 0);
-            }
-        }
-        run.add_batch(batch)?;
-        progress.advance(input.bytes - reported);
-    }
+    let blank = run.add_all(&inputs, text)?;
     let (splits, empty) = run.finish()?;
     journal.add(Line::Complete)?;
     let left_out = |count: u64, description: &str| {
@@ -251,6 +204,29 @@ struct Split {
     records: Vec<ShardRecord>,
 }
 
+/// The splits, with the shards of an earlier run.
+fn recorded_splits(job: &Job<'_>, format: &OutputFormat) -> Result<Vec<Split>> {
+    let mut splits = Vec::new();
+    for name in SPLITS {
+        let earlier_shards: Vec<Option<ShardRecord>> = (0..)
+            .map_while(|number| job.journal.shard(&shard_name(name, number, format.extension())))
+            .map(Some)
+            .collect();
+        let states = job.recorded_states(&earlier_shards)?;
+        let earlier_shards = earlier_shards.into_iter().flatten().zip(states).collect();
+        splits.push(Split {
+            name,
+            earlier_shards,
+            next: 0,
+            documents_read: 0,
+            documents: 0,
+            open: None,
+            records: Vec::new(),
+        });
+    }
+    Ok(splits)
+}
+
 /// A run that writes documents into shards.
 struct Run<'a> {
     job: &'a Job<'a>,
@@ -259,6 +235,42 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
+    /// Adds the documents of all files, and returns how many blank ones were left out.
+    fn add_all(&mut self, inputs: &[TextInput], text: &TextOptions) -> Result<u64> {
+        let mut blank = 0;
+        let threshold = text.validation;
+        for input in inputs {
+            let mut reported = 0;
+            let mut batch = Vec::new();
+            let mut size = 0;
+            let mut memory = 0usize;
+            for document in input.documents(text)? {
+                let document = document?;
+                if document.item.trim().is_empty() {
+                    blank += 1;
+                    continue;
+                }
+                size += document.item.len();
+                // Short documents take more memory than their text.
+                memory += document.item.len() + document.origin.len() + DOCUMENT_OVERHEAD;
+                batch.push((
+                    usize::from(in_validation(&document.item, self.job.options.seed, threshold)),
+                    document,
+                ));
+                if memory >= BATCH.saturating_mul(self.job.options.threads) {
+                    self.add_batch(std::mem::take(&mut batch))?;
+                    let by = (size as u64).min(input.bytes - reported);
+                    reported += by;
+                    self.job.progress.advance(by);
+                    (size, memory) = (0, 0);
+                }
+            }
+            self.add_batch(batch)?;
+            self.job.progress.advance(input.bytes - reported);
+        }
+        Ok(blank)
+    }
+
     /// Adds the next documents, each with its split.
     fn add_batch(&mut self, batch: Vec<(usize, fulmen_data::StreamItem<String>)>) -> Result<()> {
         // Documents in existing shards are counted but not tokenized.
