@@ -40,12 +40,7 @@ use crate::rules::step_rule::StepRule;
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct BackboneFinetuning {
-    pattern: String,
-    unfreeze_at: TrainDuration,
-    initial_ratio: f64,
-    multiplier: f64,
-    should_align: bool,
-    train_bn: bool,
+    rule: Freeze,
     /// Whether the phase was announced, or needs no announcement.
     announced: bool,
 }
@@ -53,47 +48,47 @@ pub struct BackboneFinetuning {
 impl BackboneFinetuning {
     /// Trains the parameters that match the pattern after this number of epochs or optimizer steps.
     pub fn new(pattern: impl Into<String>, unfreeze_at: TrainDuration) -> BackboneFinetuning {
-        BackboneFinetuning {
+        let rule = Freeze {
             pattern: pattern.into(),
             unfreeze_at,
             initial_ratio: 0.1,
             multiplier: 2.0,
             should_align: true,
             train_bn: true,
-            announced: false,
-        }
+        };
+        BackboneFinetuning { rule, announced: false }
     }
 
     /// Sets the first learning rate of unfrozen parameters, as a ratio to the optimizer's; 0.1 by
     /// default.
     pub fn initial_ratio(mut self, ratio: f64) -> BackboneFinetuning {
-        self.initial_ratio = ratio;
+        self.rule.initial_ratio = ratio;
         self
     }
 
     /// Sets the factor by which the ratio grows after each epoch; 2 by default.
     pub fn multiplier(mut self, multiplier: f64) -> BackboneFinetuning {
-        self.multiplier = multiplier;
+        self.rule.multiplier = multiplier;
         self
     }
 
     /// Sets whether the ratio is limited to 1; true by default.
     pub fn should_align(mut self, align: bool) -> BackboneFinetuning {
-        self.should_align = align;
+        self.rule.should_align = align;
         self
     }
 
     /// Sets whether batch norm is trained from the beginning; true by default. If it isn't, its
     /// parameters are frozen too. It then computes with its running statistics, which don't change.
     pub fn train_bn(mut self, train: bool) -> BackboneFinetuning {
-        self.train_bn = train;
+        self.rule.train_bn = train;
         self
     }
 
     /// The announcement before a batch, if these parameters are trained from this batch on.
     fn announcement(&mut self, progress: &Progress) -> Option<String> {
         let Progress { epoch, global_step, .. } = *progress;
-        let (begun, when) = match self.unfreeze_at {
+        let (begun, when) = match self.rule.unfreeze_at {
             TrainDuration::Epochs(first) => (epoch >= first, format!("Epoch {}", epoch + 1)),
             TrainDuration::Steps(first) => {
                 (global_step >= first, format!("Step {}", global_step + 1))
@@ -101,7 +96,7 @@ impl BackboneFinetuning {
             _ => return None,
         };
         let is_new = begun && !std::mem::replace(&mut self.announced, true);
-        is_new.then(|| format!("{when}: training {} too", self.pattern))
+        is_new.then(|| format!("{when}: training {} too", self.rule.pattern))
     }
 }
 
@@ -111,7 +106,7 @@ impl Callback for BackboneFinetuning {
     }
 
     fn config_error(&self) -> Option<String> {
-        let BackboneFinetuning { pattern, unfreeze_at, initial_ratio, multiplier, .. } = self;
+        let Freeze { pattern, unfreeze_at, initial_ratio, multiplier, .. } = &self.rule;
         if !matches!(unfreeze_at, TrainDuration::Epochs(_) | TrainDuration::Steps(_)) {
             return Some(format!(
                 "`{pattern}` is unfrozen after epochs (2ep) or steps (500ba), not after {unfreeze_at}"
@@ -124,23 +119,12 @@ impl Callback for BackboneFinetuning {
     }
 
     fn step_rule(&self) -> Option<Arc<dyn StepRule>> {
-        let BackboneFinetuning { pattern, unfreeze_at, initial_ratio, multiplier, .. } =
-            self.clone();
-        let should_align = self.should_align;
-        let train_bn = self.train_bn;
-        Some(Arc::new(Freeze {
-            pattern,
-            unfreeze_at,
-            initial_ratio,
-            multiplier,
-            should_align,
-            train_bn,
-        }))
+        Some(Arc::new(self.rule.clone()))
     }
 
     fn on_fit_start(&mut self, start: &FitStart) {
         // The run may have announced it before it was resumed.
-        self.announced = match self.unfreeze_at {
+        self.announced = match self.rule.unfreeze_at {
             TrainDuration::Epochs(first) => first == 0 || start.epoch > first,
             TrainDuration::Steps(first) => first == 0 || start.global_step > first,
             _ => true,

@@ -21,21 +21,16 @@ use crate::rules::step_rule::StepRule;
 /// ```
 #[derive(Debug)]
 #[must_use]
-pub struct NormMonitor {
-    gradients: bool,
-    parameters: bool,
-    updates: bool,
-    group_by: NormGroup,
-}
+pub struct NormMonitor(Norms);
 
 impl Default for NormMonitor {
     fn default() -> NormMonitor {
-        NormMonitor {
+        NormMonitor(Norms {
             gradients: true,
             parameters: true,
             updates: true,
             group_by: NormGroup::default(),
-        }
+        })
     }
 }
 
@@ -47,25 +42,25 @@ impl NormMonitor {
 
     /// Sets whether to log the norms of gradients.
     pub fn gradients(mut self, log: bool) -> NormMonitor {
-        self.gradients = log;
+        self.0.gradients = log;
         self
     }
 
     /// Sets whether to log the norms of parameters.
     pub fn parameters(mut self, log: bool) -> NormMonitor {
-        self.parameters = log;
+        self.0.parameters = log;
         self
     }
 
     /// Sets whether to log the norms of updates: the changes that a step makes to the parameters.
     pub fn updates(mut self, log: bool) -> NormMonitor {
-        self.updates = log;
+        self.0.updates = log;
         self
     }
 
     /// Sets how parameters are grouped.
     pub fn group_by(mut self, group: NormGroup) -> NormMonitor {
-        self.group_by = group;
+        self.0.group_by = group;
         self
     }
 }
@@ -76,14 +71,13 @@ impl Callback for NormMonitor {
     }
 
     fn config_error(&self) -> Option<String> {
-        let logs = self.gradients || self.parameters || self.updates;
+        let logs = self.0.gradients || self.0.parameters || self.0.updates;
         (!logs).then(|| {
             "gradients, parameters and updates are all off, so it logs nothing; turn one on".into()
         })
     }
 
     fn step_rule(&self) -> Option<Arc<dyn StepRule>> {
-        let NormMonitor { gradients, parameters, updates, group_by } = *self;
-        Some(Arc::new(Norms { gradients, parameters, updates, group_by }))
+        Some(Arc::new(self.0.clone()))
     }
 }

@@ -164,7 +164,7 @@ pub(super) fn gradients<'a>(
     let mut rules = Vec::new();
     for (rule, slots) in config.rules.iter().zip(&optimizer.step_rules) {
         let state = slots.iter().map(|&id| values.before(id).clone()).collect();
-        rules.push(RuleState::new(&**rule, state));
+        rules.push(RuleState { rule: &**rule, state });
     }
     let scale = |loss, rule: &RuleState<'_>| rule.rule.scale_loss(&loss, rule.own());
     let parts = differentiate(&rules.iter().fold(loss.clone(), scale), &wrt);

@@ -32,22 +32,26 @@ impl RecordedUpdate<'_> {
         let mut stored = Vec::new();
         for (param, gradient) in members {
             let entry = &values.layout[param.slots.param];
-            let whole = self.parameter(param, gradient, values, after);
+            // One of the rows of a joined entry, or the whole entry.
+            let parameter = |row: Option<usize>| {
+                let select = |value: &Tensor| {
+                    row.map_or_else(|| value.clone(), |row| value.index(0, row as isize))
+                };
+                let name = &entry.names()[row.unwrap_or_default()];
+                UpdatedParameter {
+                    name: name.clone(),
+                    group: self.group(param, entry, name, gradient.is_some(), values),
+                    before: select(&param.value),
+                    after: select(&after[param.slots.param.index()]),
+                    gradient: gradient.map(|gradient| select(&gradient.sum)),
+                }
+            };
+            stored.push(parameter(None));
             if entry.is_joined() {
-                parameters.extend((0..entry.names().len()).map(|row| {
-                    let select = |value: &Tensor| value.index(0, row as isize);
-                    UpdatedParameter {
-                        name: entry.names()[row].clone(),
-                        group: self.group(param, entry, row, gradient.is_some(), values),
-                        before: select(&whole.before),
-                        after: select(&whole.after),
-                        gradient: whole.gradient.as_ref().map(select),
-                    }
-                }));
+                parameters.extend((0..entry.names().len()).map(|row| parameter(Some(row))));
             } else {
-                parameters.push(whole.clone());
+                parameters.extend(stored.last().cloned());
             }
-            stored.push(whole);
         }
         UpdatedStep {
             parameters,
@@ -57,37 +61,19 @@ impl RecordedUpdate<'_> {
         }
     }
 
-    /// A parameter as the state stores it.
-    fn parameter(
-        self,
-        param: &Param<'_>,
-        gradient: Option<&Gradient<'_>>,
-        values: &Values,
-        after: &[Tensor],
-    ) -> UpdatedParameter {
-        let entry = &values.layout[param.slots.param];
-        UpdatedParameter {
-            name: entry.names()[0].clone(),
-            group: self.group(param, entry, 0, gradient.is_some(), values),
-            before: param.value.clone(),
-            after: after[param.slots.param.index()].clone(),
-            gradient: gradient.map(|gradient| gradient.sum.clone()),
-        }
-    }
-
-    /// The group of a parameter, one of the rows of an entry. Parameters that are trained later are
-    /// separate groups.
+    /// The group of a parameter with this name. Parameters that are trained later are separate
+    /// groups.
     fn group(
         self,
         param: &Param<'_>,
         entry: &Entry,
-        row: usize,
+        name: &str,
         is_trained: bool,
         values: &Values,
     ) -> GroupStep {
         let step = self.steps.step_of(param.slots);
         let optimizer = &self.member.optimizer;
-        let mut group = optimizer.group_step(step, &entry.names()[row], &entry.row_type());
+        let mut group = optimizer.group_step(step, name, &entry.row_type());
         if let Some(number) = param.slots.frozen_part {
             let pattern = &values.layout.phases.frozen_parts()[number].pattern;
             group.name = format!("{pattern} {}", group.name).trim_end().to_owned();

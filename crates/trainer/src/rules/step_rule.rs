@@ -299,7 +299,7 @@ pub(crate) fn mean_gradient_norm<'a>(
 /// a group of batches, if the rule reads the loss and batches are accumulated.
 pub(crate) struct RuleState<'a> {
     pub(crate) rule: &'a dyn StepRule,
-    state: Vec<Tensor>,
+    pub(crate) state: Vec<Tensor>,
 }
 
 /// What a rule decided.
@@ -309,11 +309,7 @@ pub(crate) struct Decision {
     pub(crate) state: Vec<Tensor>,
 }
 
-impl<'a> RuleState<'a> {
-    pub(crate) fn new(rule: &'a dyn StepRule, state: Vec<Tensor>) -> RuleState<'a> {
-        RuleState { rule, state }
-    }
-
+impl RuleState<'_> {
     /// The state of the rule itself.
     pub(crate) fn own(&self) -> &[Tensor] {
         &self.state[..self.rule.init().len()]
