@@ -6,6 +6,7 @@ use fulmen_tensor::Tensor;
 use super::gradients::{Gradient, Gradients};
 use super::values::Values;
 use crate::logs::MonitoredValue;
+use crate::rules::step_rule::check_type;
 use crate::step_config::optimizers::Member;
 use crate::{Error, Result};
 
@@ -153,7 +154,7 @@ impl<'a> ChainStep<'a> {
         check_state(rule, "of its own", &self.state[index], &after.state)?;
         for ((param, update), parameter) in self.params.iter().zip(before).zip(&after.parameters) {
             let name = &param.name;
-            check_types(rule, &format!("the update of `{name}`"), update, &parameter.update)?;
+            check_type(rule.name(), &format!("the update of `{name}`"), update, &parameter.update)?;
             check_state(rule, &format!("for `{name}`"), &param.state[index], &parameter.state)?;
         }
         Ok(())
@@ -179,30 +180,8 @@ fn check_state(
     }
     let mut pairs = before.iter().zip(after);
     pairs.try_for_each(|(before, after)| {
-        check_types(rule, &format!("its state {which}"), before, after)
+        check_type(rule.name(), &format!("its state {which}"), before, after)
     })
-}
-
-/// Checks that a value is valid and that a rule kept its type.
-fn check_types(
-    rule: &dyn GradientTransformation,
-    what: &str,
-    before: &Tensor,
-    after: &Tensor,
-) -> Result<()> {
-    after.check()?;
-    if before.ty() == after.ty() {
-        return Ok(());
-    }
-    Err(wrong(
-        rule,
-        format!(
-            "it changed the type of {what} from {} to {}; it must stay the same\n  at {}",
-            before.ty(),
-            after.ty(),
-            after.location()
-        ),
-    ))
 }
 
 fn wrong(rule: &dyn GradientTransformation, message: impl std::fmt::Display) -> Error {

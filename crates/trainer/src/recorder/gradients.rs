@@ -173,6 +173,7 @@ pub(super) fn gradients<'a>(
     for gradient in &mut with_gradient {
         if let (Some(group), Some(sum)) = (group, gradient.param.slots.grad_sum) {
             gradient.sum = group.add(values.before(sum), &gradient.sum);
+            values.set(sum, group.next_sum(&gradient.sum));
         }
     }
     let group_complete = group.map(|group| group.group_complete().clone());

@@ -64,13 +64,6 @@ pub(super) fn update(
     for id in changed_entries(gradients) {
         values.set(id, updated.after[id.index()].clone());
     }
-    for gradient in &gradients.params {
-        if let (Some(group_complete), Some(sum)) =
-            (&gradients.group_complete, gradient.param.slots.grad_sum)
-        {
-            values.set(sum, group_complete.select(&gradient.sum.zeros_like(), &gradient.sum));
-        }
-    }
     Ok(updated.logged)
 }
 

@@ -74,9 +74,14 @@ impl Group {
         }
     }
 
+    /// The sum over the group, for the next batch.
+    pub(crate) fn next_sum(&self, sum: &Tensor) -> Tensor {
+        self.group_complete.select(&sum.zeros_like(), sum)
+    }
+
     /// The weight of the batches in the sums, for the next batch.
     pub(crate) fn next_total(&self) -> Tensor {
-        self.group_complete.select(&self.total.zeros_like(), &self.total)
+        self.next_sum(&self.total)
     }
 
     /// The number of finished groups, for the next batch.

@@ -367,18 +367,24 @@ impl RuleState<'_> {
             }
         }
         for (before, after) in self.own().iter().zip(after) {
-            after.check()?;
-            if before.ty() != after.ty() {
-                return Err(Error::usage(format!(
-                    "the rule `{name}`: it changed the type of its state from {} to {}; it must stay the same\n  at {}",
-                    before.ty(),
-                    after.ty(),
-                    after.location()
-                )));
-            }
+            check_type(name, "its state", before, after)?;
         }
         Ok(())
     }
+}
+
+/// Checks that a value is valid and that the rule `rule` kept its type.
+pub(crate) fn check_type(rule: &str, what: &str, before: &Tensor, after: &Tensor) -> Result<()> {
+    after.check()?;
+    if before.ty() == after.ty() {
+        return Ok(());
+    }
+    Err(Error::usage(format!(
+        "the rule `{rule}`: it changed the type of {what} from {} to {}; it must stay the same\n  at {}",
+        before.ty(),
+        after.ty(),
+        after.location()
+    )))
 }
 
 /// A value that the rule `rule` logs, as f32 or, if `may_count`, as an i32 counter.
