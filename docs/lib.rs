@@ -90,6 +90,9 @@ mod command_line {}
 #[doc = include_str!("src/devices.md")]
 mod devices {}
 #[cfg(doctest)]
+#[doc = include_str!("src/selftest.md")]
+mod selftest {}
+#[cfg(doctest)]
 #[doc = include_str!("src/troubleshooting.md")]
 mod troubleshooting {}
 #[cfg(doctest)]

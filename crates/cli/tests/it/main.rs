@@ -14,6 +14,7 @@ mod presize;
 mod programs;
 mod report;
 mod runs;
+mod selftest;
 mod statistics;
 mod top;
 mod tpu;

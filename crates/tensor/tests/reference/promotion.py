@@ -4,11 +4,13 @@ its common dtype with each dtype, in the order of the lines. The tests do not ru
     pip install jax && python promotion.py
 """
 
+import sys
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 
+sys.path.insert(0, str(Path(__file__).parents[3] / "catalogue/reference"))
 from common import DTYPES
 
 ORDER = ["f32", "bf16", "f16", "f64", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "bool", "c64", "c128"]

@@ -32,6 +32,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
         outln!("{}", serde_json::to_string(&report).map_err(Error::new)?);
     } else {
         outln!("{report}");
+        outln!("On a kind of device that you have not used before, run `fulmen selftest`.");
     }
     match report.count(Severity::Error) {
         0 => Ok(()),

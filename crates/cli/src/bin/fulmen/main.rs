@@ -29,6 +29,7 @@ mod progress;
 mod ps;
 mod report;
 mod runs;
+mod selftest;
 mod size;
 mod top;
 mod tpu;
@@ -84,6 +85,13 @@ enum Command {
     Ps(ps::Arguments),
     Report(report::Arguments),
     Runs(runs::Arguments),
+    Selftest(selftest::Arguments),
+    /// Runs one part of `selftest`
+    #[command(hide = true)]
+    SelftestPart {
+        /// What `selftest` wants
+        job: String,
+    },
     Top(top::Arguments),
     #[command(subcommand)]
     Tpu(tpu::Command),
@@ -117,6 +125,11 @@ fn main() -> ExitCode {
         Command::Plugin(command) => plugin::run(&command),
         Command::Report(arguments) => report::run(&arguments),
         Command::Runs(arguments) => runs::run(arguments),
+        Command::Selftest(arguments) => match selftest::run(&arguments) {
+            Ok(code) => return code,
+            Err(error) => Err(error),
+        },
+        Command::SelftestPart { job } => fulmen_selftest::run_part(&job),
         Command::Pod(arguments) => {
             let mut out = std::io::stdout();
             match fulmen_pods::run(arguments, pod::PROVIDERS, &mut out, fulmen_pods::signals) {

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-use crate::operations::catalogue::families;
+use fulmen_catalogue::families;
+
 use crate::shape_rules::call_table::CALLS;
 
 /// Functions that are called in the call of another one.
@@ -171,7 +172,7 @@ fn every_public_operation_has_a_row_or_a_reason_to_have_none() {
         .collect();
     assert!(
         missing.is_empty(),
-        "these have no row in catalogue/ and no reason in coverage.rs: {missing:?}"
+        "these have no row in crates/catalogue and no reason in coverage.rs: {missing:?}"
     );
     let unknown: Vec<&&str> = rows.iter().filter(|name| !names.contains(**name)).collect();
     assert!(unknown.is_empty(), "these rows name no public function: {unknown:?}");

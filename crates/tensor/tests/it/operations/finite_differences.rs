@@ -1,13 +1,11 @@
 //! Compares gradients with central differences, `(f(x + h) − f(x − h)) / 2h`, for the cases of
-//! `reference` in f64.
+//! the catalogue in f64.
 //!
 //! All cases of an operation form one program with one parameter, so that one call moves one number
 //! of each case.
 
+use fulmen_catalogue::{Case, Row, family};
 use fulmen_tensor::{Argument, DType, Function, Literal, Runtime, Tensor, TensorType, grad};
-
-use crate::operations::case::Case;
-use crate::operations::catalogue::{Family, Row};
 
 /// The number of elements of an input that are moved, evenly spaced.
 const MOVED: usize = 24;
@@ -208,7 +206,8 @@ fn point<'a>(row: &'a Row, case: &'a Case) -> Option<Point<'a>> {
 }
 
 /// Checks the gradients of every operation of the family that has gradients.
-pub(crate) fn check(family: &Family) {
+pub(crate) fn check(name: &str) {
+    let family = family(name).unwrap();
     let cases = family.cases();
     let mut wrong = Vec::new();
     for row in &family.rows {

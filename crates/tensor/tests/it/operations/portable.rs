@@ -3,10 +3,9 @@
 use std::path::Path;
 use std::process::Command;
 
+use fulmen_catalogue::families;
 use fulmen_tensor::Function;
 use fulmen_tensor::internal::portable_program;
-
-use crate::operations::catalogue::families;
 
 /// The names and programs of all cases.
 fn programs() -> Vec<(String, String)> {

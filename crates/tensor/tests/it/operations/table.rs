@@ -10,22 +10,13 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
+use fulmen_catalogue::{Attrs, Case, Family, Row, families, tpu_supports};
 use fulmen_pjrt::locate::{Platform, locate};
 use fulmen_pjrt::{Client, CompileOptions, Effort, Plugin, Topology};
 use fulmen_tensor::{DType, Function, Tensor, TensorType, grad};
 
 use crate::kept_answers::answer;
 use crate::libtpu::libtpu;
-use crate::operations::attrs::Attrs;
-use crate::operations::case::Case;
-use crate::operations::catalogue::{Family, Row, families};
-
-/// Whether a TPU supports the dtype. For 64-bit numbers it emulates some operations, lacks others
-/// (products of integers, Fourier transforms, the scatter of a maximum's gradient), and takes
-/// minutes to report that.
-fn tpu_supports(dtype: DType) -> bool {
-    !["f64", "i64", "u64", "c128"].contains(&dtype.name())
-}
 
 /// The columns: kinds of dtypes. Dtypes that a TPU supports are apart from the others.
 fn columns() -> Vec<(String, Vec<DType>)> {

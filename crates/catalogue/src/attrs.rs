@@ -4,25 +4,25 @@ use fulmen_tensor::DType;
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Each method reads the attribute as its return type, and fails the test if the attribute has a
-/// different type.
+/// The arguments of an operation that are not tensors. Each method reads the attribute as its return
+/// type, and panics if the attribute has a different type.
 #[derive(Clone, Deserialize)]
 #[serde(transparent)]
-pub(crate) struct Attrs(Value);
+pub struct Attrs(Value);
 
-#[allow(dead_code, reason = "read by the families that have such an attribute")]
 impl Attrs {
     #[track_caller]
     fn read<T>(&self, name: &str, convert: impl Fn(&Value) -> Option<T>) -> T {
         convert(&self.0[name]).unwrap_or_else(|| panic!("attribute `{name}` of {}", self.0))
     }
 
-    pub(crate) fn has(&self, name: &str) -> bool {
+    /// Whether the case has the attribute.
+    pub fn has(&self, name: &str) -> bool {
         self.0.get(name).is_some_and(|value| !value.is_null())
     }
 
     /// Replaces the value of an attribute.
-    pub(crate) fn set(&mut self, name: &str, word: &str) {
+    pub fn set(&mut self, name: &str, word: &str) {
         self.0[name] = Value::from(word);
     }
 

@@ -3,7 +3,7 @@
 use fulmen_tensor::Pooling;
 
 use super::{Row, many, row};
-use crate::operations::attrs::Attrs;
+use crate::Attrs;
 
 fn pooling(a: &Attrs) -> Pooling {
     let mut how = Pooling::new(a.usizes("window")).stride(a.usizes("stride")).padding(a.usizes("padding"));

@@ -3,7 +3,7 @@
 use fulmen_tensor::Interpolation;
 
 use super::{Row, row};
-use crate::operations::attrs::Attrs;
+use crate::Attrs;
 
 fn mode(a: &Attrs) -> Interpolation {
     match a.str("mode") {

@@ -3,7 +3,7 @@
 use fulmen_tensor::{Combine, Tensor};
 
 use super::{Row, row};
-use crate::operations::attrs::Attrs;
+use crate::Attrs;
 
 fn combine(a: &Attrs) -> Combine {
     let all = [Combine::Set, Combine::Add, Combine::Mul, Combine::Min, Combine::Max];

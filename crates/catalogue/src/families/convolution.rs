@@ -3,7 +3,7 @@
 use fulmen_tensor::{Convolution, Tensor};
 
 use super::{Row, row};
-use crate::operations::attrs::Attrs;
+use crate::Attrs;
 
 fn convolution(x: &[Tensor], a: &Attrs) -> Tensor {
     let padding = a.pairs("padding");

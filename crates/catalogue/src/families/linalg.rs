@@ -3,7 +3,7 @@
 use fulmen_tensor::TriangularSolve;
 
 use super::{Row, row};
-use crate::operations::attrs::Attrs;
+use crate::Attrs;
 
 fn how(a: &Attrs) -> TriangularSolve {
     let mut how = if a.bool("lower") { TriangularSolve::lower() } else { TriangularSolve::upper() };

@@ -5,7 +5,7 @@ use std::ops::Bound;
 use fulmen_tensor::{PadMode, Tensor};
 
 use super::{Row, many, row};
-use crate::operations::attrs::Attrs;
+use crate::Attrs;
 
 fn mode(a: &Attrs) -> PadMode {
     match a.str("mode") {

@@ -1,0 +1,159 @@
+//! `fulmen selftest`: on one device and on eight, and what it finds on a device with a fault.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+/// Runs the command. Returns its exit code, what it printed, and its report.
+fn selftest(arguments: &[&str], variables: &[(&str, &str)]) -> (Option<i32>, String, Value) {
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("report.json");
+    let html = folder.path().join("report.html");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fulmen"));
+    command.args(["selftest", "--accelerator", "cpu"]).args(arguments);
+    command.arg("--json").arg(&json).arg("--html").arg(&html);
+    let output = command.envs(variables.iter().copied()).output().unwrap();
+    let printed = [output.stdout, output.stderr].concat();
+    let printed = String::from_utf8(printed).unwrap();
+    let report = std::fs::read_to_string(json).unwrap_or_else(|e| panic!("{e}: {printed}"));
+    let page = std::fs::read_to_string(html).unwrap();
+    assert!(page.contains("fulmen selftest") && !page.contains("<script"), "{page}");
+    let home = std::env::var("HOME").unwrap();
+    let private = folder.path().to_str().unwrap();
+    for text in [&report, &page] {
+        assert!(!text.contains(&home) && !text.contains(private), "{text}");
+    }
+    let report = serde_json::from_str(&report).unwrap();
+    assert_fits_schema(&report);
+    (output.status.code(), printed, report)
+}
+
+fn part<'a>(report: &'a Value, name: &str) -> &'a Value {
+    let parts = report["parts"].as_array().unwrap();
+    parts.iter().find(|part| part["name"] == name).unwrap()
+}
+
+/// Checks a report against the keywords that its schema uses.
+fn assert_fits_schema(report: &Value) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../selftest/report.schema.json");
+    let schema: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    let mut wrong = Vec::new();
+    fit(report, &schema, "report", &mut wrong);
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    let mut other = report.clone();
+    other["parts"][0]["ending"]["kind"] = "vanished".into();
+    other["parts"][0]["secret"] = Value::Bool(true);
+    fit(&other, &schema, "report", &mut wrong);
+    assert_eq!(wrong.len(), 2, "{wrong:?}");
+}
+
+fn fit(value: &Value, schema: &Value, place: &str, wrong: &mut Vec<String>) {
+    const KNOWN: [&str; 9] = [
+        "$schema",
+        "title",
+        "description",
+        "type",
+        "enum",
+        "items",
+        "properties",
+        "required",
+        "additionalProperties",
+    ];
+    let keywords = schema.as_object().unwrap();
+    assert!(keywords.keys().all(|key| KNOWN.contains(&key.as_str())), "{place}: {keywords:?}");
+    let is = |name: &Value| match name.as_str().unwrap() {
+        "object" => value.is_object(),
+        "array" => value.is_array(),
+        "string" => value.is_string(),
+        "integer" => value.is_i64() || value.is_u64(),
+        "number" => value.is_number(),
+        "boolean" => value.is_boolean(),
+        "null" => value.is_null(),
+        other => panic!("the type {other}"),
+    };
+    let fits = match &schema["type"] {
+        Value::Null => true,
+        Value::Array(types) => types.iter().any(is),
+        name => is(name),
+    };
+    let listed = schema["enum"].as_array().is_none_or(|all| all.contains(value));
+    if !fits || !listed {
+        wrong.push(format!("{place} is {value}"));
+    }
+    for item in value.as_array().into_iter().flatten() {
+        fit(item, &schema["items"], &format!("{place}[]"), wrong);
+    }
+    for name in schema["required"].as_array().into_iter().flatten() {
+        if value.get(name.as_str().unwrap()).is_none() {
+            wrong.push(format!("{place} has no {name}"));
+        }
+    }
+    for (name, field) in value.as_object().into_iter().flatten() {
+        let place = format!("{place}.{name}");
+        match (schema["properties"].get(name), &schema["additionalProperties"]) {
+            (Some(schema), _) => fit(field, schema, &place, wrong),
+            (None, other) if other.is_object() => fit(field, other, &place, wrong),
+            (None, _) => wrong.push(format!("{place} is not in the schema")),
+        }
+    }
+}
+
+const QUICK: [&str; 6] = ["--only", "matmul", "--part", "device", "--part", "operations"];
+
+#[test]
+fn one_device_and_eight_pass_and_reports_are_compared() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut files = Vec::new();
+    for devices in ["1", "8"] {
+        let (code, printed, report) =
+            selftest(&[&QUICK[..], &["--devices", devices]].concat(), &[]);
+        assert!(code == Some(0) && printed.contains("\npassed: 2 parts, "), "{code:?} {printed}");
+        assert_eq!(part(&report, "device")["facts"]["devices"], devices);
+        assert!(part(&report, "operations")["comparisons"].as_u64() > Some(5), "{report}");
+        let not_tested = part(&report, "operations")["skipped"].as_array().unwrap().len();
+        assert_eq!(not_tested, if devices == "1" { 1 } else { 0 }, "{report}");
+        let file = folder.path().join(devices);
+        std::fs::write(&file, report.to_string()).unwrap();
+        files.push(file);
+    }
+    let mut compare = Command::new(env!("CARGO_BIN_EXE_fulmen"));
+    let output = compare.args(["selftest", "--compare"]).args(&files).output().unwrap();
+    let printed = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && printed.contains("device: devices: 1 → 8"), "{printed}");
+}
+
+#[test]
+fn invalid_options_are_refused() {
+    for (arguments, message) in [
+        (&["--part", "nothing"][..], "device, operations, random, transfers, training, speed"),
+        (&["--devices", "0"], "at least one"),
+        (&["--quick", "--full"], "--full"),
+        (&["--accelerator", "abacus"], "abacus"),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fulmen"));
+        let output = command.arg("selftest").args(arguments).output().unwrap();
+        let printed = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(2) && printed.contains(message), "{printed}");
+    }
+}
+
+#[test]
+fn a_part_that_cannot_open_the_plugin_stops_no_other() {
+    let arguments = ["--part", "device", "--part", "random", "--part", "transfers"];
+    let (code, printed, report) = selftest(&arguments, &[("FULMEN_PJRT_PLUGIN", "/dev/null")]);
+    assert_eq!(code, Some(1), "{printed}");
+    assert!(printed.contains("\nFAILED: device, random, transfers (3 failures"), "{printed}");
+    let failure = &part(&report, "random")["failures"][0]["message"];
+    assert!(failure.as_str().unwrap().contains("/dev/null"), "{report}");
+}
+
+#[test]
+#[ignore = "takes minutes: cargo test --release -p fulmen-cli --test it -- --ignored the_whole_selftest"]
+fn the_whole_selftest_passes_on_one_device_and_eight() {
+    for devices in ["1", "8"] {
+        let (code, printed, _) = selftest(&["--full", "--devices", devices], &[]);
+        assert_eq!(code, Some(0), "{printed}");
+        println!("{printed}");
+    }
+}

@@ -1,0 +1,93 @@
+#![doc = include_str!("../README.md")]
+
+mod compare;
+mod event;
+mod html;
+mod parts;
+mod report;
+mod scrub;
+mod supervise;
+
+use std::ffi::OsString;
+
+use fulmen_error::{Error, Result};
+use fulmen_tensor::Accelerator;
+use serde::{Deserialize, Serialize};
+
+pub use compare::compare;
+pub use event::{Failure, Measurement};
+pub use html::page;
+pub use report::{Ending, PartReport, Report};
+
+use event::{Context, Event, Job};
+use scrub::Scrub;
+
+/// What is tested.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Options {
+    /// `tpu`, `cuda`, `cpu` or `auto`.
+    pub accelerator: String,
+    /// The number of devices; `None` for all, and for one on a CPU.
+    pub devices: Option<usize>,
+    /// Whether everything is tested, rather than what takes a minute.
+    pub full: bool,
+    /// The names of the parts; all if empty.
+    pub parts: Vec<String>,
+    /// Part of the names of the operations that are tested.
+    pub only: Option<String>,
+}
+
+/// The names of the parts, in their order.
+pub fn part_names() -> impl Iterator<Item = &'static str> {
+    parts::PARTS.iter().map(|part| part.name)
+}
+
+/// Runs each part in a process of its own: the program `program ARGUMENTS…` with a further argument,
+/// which it hands to [`run_part`]. `done` is called after each part.
+///
+/// # Errors
+/// An option is invalid, or no process can be started. What a part finds is in the report.
+pub fn run(
+    options: &Options,
+    program: &[OsString],
+    mut done: impl FnMut(&PartReport),
+) -> Result<Report> {
+    options.accelerator.parse::<Accelerator>()?;
+    if options.devices == Some(0) {
+        return Err(Error::usage("the number of devices is 0; at least one is needed"));
+    }
+    if let Some(unknown) = options.parts.iter().find(|name| part_names().all(|n| n != **name)) {
+        let names: Vec<&str> = part_names().collect();
+        let names = names.join(", ");
+        return Err(Error::usage(format!("there is no part `{unknown}`; the parts are {names}")));
+    }
+    let folder = tempfile::tempdir().map_err(|e| Error::runtime("making a temporary folder", e))?;
+    let scrub = Scrub::local(folder.path());
+    let mut reports = Vec::new();
+    for part in parts::PARTS {
+        if !options.parts.is_empty() && options.parts.iter().all(|name| name != part.name) {
+            continue;
+        }
+        let report = supervise::run(part, options, program, folder.path())?.scrubbed(&scrub)?;
+        done(&report);
+        reports.push(report);
+    }
+    Ok(Report::new(options, reports))
+}
+
+/// Does the work of a process that [`run`] started. `job` is the argument that it got.
+///
+/// # Errors
+/// The job is not one of [`run`]'s, or the part cannot work at all. The report has the message.
+pub fn run_part(job: &str) -> Result<()> {
+    let job: Job = serde_json::from_str(job)
+        .map_err(|e| Error::usage(format!("this command is for `fulmen selftest` alone: {e}")))?;
+    let part = parts::PARTS.iter().find(|part| part.name == job.part);
+    let part = part.ok_or_else(|| Error::usage(format!("there is no part `{}`", job.part)))?;
+    let context = Context::new(job)?;
+    if let Err(error) = (part.run)(&context) {
+        context.fail(part.name, error.to_string());
+    }
+    context.say(&Event::Finished);
+    Ok(())
+}

@@ -1,0 +1,454 @@
+//! Every operation of the catalogue, at several settings. The cases of one operation form one
+//! program.
+
+use std::sync::Mutex;
+use std::thread;
+
+use fulmen_catalogue::{Attrs, Case, Family, Row, Tolerance, compare, families, tpu_supports};
+use fulmen_error::{Error, Result};
+use fulmen_pjrt::locate::Platform;
+use fulmen_tensor::{
+    Argument, DType, Function, Literal, MatmulPrecision, Runtime, Sharding, Tensor, TensorType,
+};
+
+use crate::event::{Context, Event, Failure};
+
+/// How many failures of a setting have the text of their program.
+const PROGRAMS: usize = 12;
+
+/// The bytes of a program's text that are kept.
+const PROGRAM_BYTES: usize = 20_000;
+
+/// The family of the part `random`.
+const RANDOM: &str = "random_numbers";
+
+/// How the operations are computed.
+#[derive(Clone)]
+struct Setting {
+    /// The dtype of inputs that are f32 in the catalogue; `None` for the dtypes of the catalogue.
+    dtype: Option<DType>,
+    precision: MatmulPrecision,
+    runtime: Runtime,
+    /// How many cases of each operation are computed.
+    cases: usize,
+}
+
+pub(super) fn run(context: &Context) -> Result<()> {
+    run_families(context, |family| family.name != RANDOM)
+}
+
+pub(super) fn run_random(context: &Context) -> Result<()> {
+    run_families(context, |family| family.name == RANDOM)
+}
+
+fn run_families(context: &Context, wanted: fn(&Family) -> bool) -> Result<()> {
+    let families: Vec<Family> = families().into_iter().filter(wanted).collect();
+    context.fact("f32 products", default_products(context.platform()));
+    for setting in settings(context, families[0].name == RANDOM)? {
+        let programs_left = Mutex::new(PROGRAMS);
+        for family in &families {
+            let cases = family.cases();
+            let rows: Vec<&Row> =
+                family.rows.iter().filter(|row| is_wanted(context, row)).collect();
+            let next = Mutex::new(rows.into_iter());
+            let worker = || {
+                loop {
+                    let row = next.lock().unwrap_or_else(|e| e.into_inner()).next();
+                    let Some(row) = row else { break };
+                    of_row(context, &setting, row, &cases, &programs_left);
+                }
+            };
+            thread::scope(|scope| {
+                for _ in 0..workers() {
+                    scope.spawn(worker);
+                }
+            });
+        }
+    }
+    Ok(())
+}
+
+fn is_wanted(context: &Context, row: &Row) -> bool {
+    context.options.only.as_ref().is_none_or(|only| row.op.contains(only))
+}
+
+/// The compiler of a TPU uses one core for a program.
+fn workers() -> usize {
+    thread::available_parallelism().map_or(1, |cores| cores.get().min(8))
+}
+
+/// How a platform multiplies f32 numbers by default.
+fn default_products(platform: Platform) -> &'static str {
+    match platform {
+        Platform::Cpu => "f32",
+        Platform::Cuda => "TensorFloat-32 if the GPU has it, by XLA's default; f32 with `highest`",
+        Platform::Tpu => "one pass in bf16, by XLA's default; six passes with `highest`",
+    }
+}
+
+fn settings(context: &Context, random: bool) -> Result<Vec<Setting>> {
+    let full = context.options.full;
+    let one = context.first_device()?;
+    let all = context.runtime()?;
+    let setting = |dtype, precision, runtime: &Runtime, cases| Setting {
+        dtype,
+        precision,
+        runtime: runtime.clone(),
+        cases,
+    };
+    let every = usize::MAX;
+    let some = if full { every } else { 2 };
+    let default = MatmulPrecision::Default;
+    let mut settings = vec![setting(None, default, &one, some)];
+    let several = all.devices().len();
+    if several > 1 {
+        let count = if full { every } else { 1 };
+        settings.push(setting(None, default, &grid(&all)?, count));
+    } else {
+        context.skip("operations sharded over several devices: there is one");
+    }
+    if random {
+        return Ok(settings);
+    }
+    if full || context.platform() != Platform::Cpu {
+        settings.push(setting(None, MatmulPrecision::Highest, &one, some));
+    }
+    settings.push(setting(Some(DType::Bf16), default, &one, if full { every } else { 1 }));
+    if full {
+        settings.push(setting(Some(DType::F16), default, &one, every));
+        if context.platform() == Platform::Tpu {
+            context.skip("f64, i64, u64 and c128: a TPU does not have them");
+        } else {
+            settings.push(setting(Some(DType::F64), default, &one, every));
+        }
+    }
+    Ok(settings)
+}
+
+/// The devices as a grid of two axes, so that an axis with an even number of elements can be split.
+fn grid(runtime: &Runtime) -> Result<Runtime> {
+    let count = runtime.devices().len();
+    let sizes = if count.is_multiple_of(2) { [count / 2, 2] } else { [count, 1] };
+    runtime.with_mesh(&fulmen_tensor::Mesh::new([("a", sizes[0]), ("b", sizes[1])])?)
+}
+
+/// Splits the axes of a value over the axes of the mesh as far as the sizes allow.
+fn split(runtime: &Runtime, ty: &TensorType) -> Sharding {
+    let mut free: Vec<&(String, usize)> = runtime.mesh().axes().iter().collect();
+    free.retain(|axis| axis.1 > 1);
+    let names = ty.shape.iter().map(|&size| {
+        let fits = |axis: &&(String, usize)| size > 0 && size.is_multiple_of(axis.1);
+        let place = free.iter().position(fits);
+        place.map(|place| free.remove(place).0.as_str())
+    });
+    Sharding::new(names.collect::<Vec<_>>())
+}
+
+/// Computes the cases of an operation, and reports what differs.
+fn of_row(
+    context: &Context,
+    setting: &Setting,
+    row: &Row,
+    cases: &[Case],
+    programs_left: &Mutex<usize>,
+) {
+    let cases: Vec<Trial<'_>> = cases
+        .iter()
+        .filter(|case| case.op == row.op)
+        .filter(|case| row.unlike.iter().all(|unlike| unlike.0 != case.name))
+        .filter_map(|case| Trial::new(context.platform(), setting, row, case))
+        .collect();
+    let cases = spread(cases, setting.cases);
+    if cases.is_empty() {
+        return;
+    }
+    let doing = format!("{} ({})", row.op, setting.describe());
+    context.say(&Event::Begin(doing.clone()));
+    match compute(setting, row, &cases) {
+        Ok(values) => report(context, setting, &cases, values, programs_left),
+        Err(error) => {
+            // One case must not hide the others.
+            for case in &cases {
+                let alone = std::slice::from_ref(case);
+                match compute(setting, row, alone) {
+                    Ok(values) => report(context, setting, alone, values, programs_left),
+                    Err(error) => {
+                        let text = error.to_string();
+                        fail(context, setting, case, &case.case.name, text, None, programs_left);
+                    }
+                }
+            }
+            let text = format!("the program with all cases failed: {error}");
+            if cases.len() > 1 {
+                fail(context, setting, &cases[0], row.op, text, None, programs_left);
+            }
+        }
+    }
+    context.say(&Event::End(doing));
+}
+
+/// At most `count` items, evenly spaced: neighbors are alike.
+fn spread<T>(items: Vec<T>, count: usize) -> Vec<T> {
+    let all = items.len();
+    if all <= count {
+        return items;
+    }
+    let is_chosen = |i: usize| i * count / all != (i + 1) * count / all;
+    items.into_iter().enumerate().filter(|(i, _)| is_chosen(*i)).map(|(_, item)| item).collect()
+}
+
+/// A case at a setting.
+struct Trial<'a> {
+    case: &'a Case,
+    row: &'a Row,
+    attrs: Attrs,
+    inputs: Vec<Literal>,
+    /// The dtype to compare with f32, for the same numbers; `None` to compare with JAX.
+    dtype: Option<DType>,
+    platform: Platform,
+}
+
+impl<'a> Trial<'a> {
+    /// `None` if the case has nothing to say at this setting.
+    fn new(
+        platform: Platform,
+        setting: &Setting,
+        row: &'a Row,
+        case: &'a Case,
+    ) -> Option<Trial<'a>> {
+        let literals = || case.inputs.iter().map(|input| input.literal());
+        let attrs = case.attrs.clone();
+        let arrays = case.inputs.iter().chain(&case.outputs);
+        if platform == Platform::Tpu && !arrays.map(|a| a.ty().dtype).all(tpu_supports) {
+            return None;
+        }
+        let Some(dtype) = setting.dtype else {
+            let inputs = literals().collect();
+            let trial = Trial { case, row, attrs, inputs, dtype: None, platform };
+            let exact = setting.precision != MatmulPrecision::Default;
+            return (!exact || trial.has_products()).then_some(trial);
+        };
+        // The bits of a number are not those of the same number in f32.
+        if row.op == "bitcast"
+            || attrs.has("dtype")
+            || case.types().all(|ty| ty.dtype != DType::F32)
+        {
+            return None;
+        }
+        let rounded = literals().map(|input| match input.ty().dtype {
+            DType::F32 => input.to_dtype(dtype).ok(),
+            _ => Some(input),
+        });
+        let inputs = rounded.collect::<Option<Vec<_>>>()?;
+        let trial = Trial { case, row, attrs, inputs, dtype: Some(dtype), platform };
+        // An operation that cannot be recorded with a dtype does not claim to have it.
+        let types: Vec<TensorType> = trial.inputs.iter().map(|x| x.ty().clone()).collect();
+        let placeholders: Vec<Tensor> =
+            types.into_iter().map(|ty| Tensor::placeholder("x", ty)).collect();
+        trial.record(&placeholders).ok().map(|_| trial)
+    }
+
+    /// Whether the operation multiplies matrices.
+    fn has_products(&self) -> bool {
+        let types: Vec<TensorType> = self.inputs.iter().map(|x| x.ty().clone()).collect();
+        let function = Function::trace("case", &types, |x| self.record(x).unwrap_or_default());
+        let text = function.stablehlo().unwrap_or_default();
+        ["stablehlo.dot", "stablehlo.convolution"].iter().any(|product| text.contains(product))
+    }
+
+    /// The results and, to compare another dtype with, the same in f32.
+    fn record(&self, x: &[Tensor]) -> Result<Vec<Tensor>> {
+        let Some(dtype) = self.dtype else {
+            return self.case.record(self.row, x, &self.attrs, |weights| weights.tensor());
+        };
+        let weights_as = |to: DType| {
+            move |weights: &fulmen_catalogue::Array| {
+                let weights = weights.tensor();
+                match weights.dtype() {
+                    DType::F32 => weights.to_dtype(dtype).to_dtype(to),
+                    _ => weights,
+                }
+            }
+        };
+        let wide: Vec<Tensor> = x
+            .iter()
+            .zip(&self.case.inputs)
+            .map(|(x, input)| match input.ty().dtype {
+                DType::F32 => x.to_dtype(DType::F32),
+                _ => x.clone(),
+            })
+            .collect();
+        let mut results = self.case.record(self.row, x, &self.attrs, weights_as(dtype))?;
+        results.extend(self.case.record(self.row, &wide, &self.attrs, weights_as(DType::F32))?);
+        Ok(results)
+    }
+
+    fn tolerance(&self, dtype: DType, exact: bool, products: bool) -> Tolerance {
+        let own = Tolerance::of(dtype);
+        let loose = |relative: f64, of_largest: f64| Tolerance {
+            relative: own.relative.max(relative),
+            of_largest: own.of_largest.max(of_largest),
+        };
+        if !dtype.is_inexact() {
+            return own;
+        }
+        match self.platform {
+            Platform::Cpu => own,
+            // Operands of products are rounded to 10 bits; functions are NVIDIA's.
+            Platform::Cuda if products && !exact => loose(4e-3, 2e-3),
+            Platform::Cuda => loose(5e-5, 1e-5),
+            // Operands of products are rounded to 8 bits.
+            Platform::Tpu if products && !exact => loose(2e-2, 2e-2),
+            // JAX's own tests allow 1e-3 on TPUs, whose functions have fewer digits.
+            Platform::Tpu => loose(1e-3, 1e-4),
+        }
+    }
+}
+
+impl Setting {
+    fn describe(&self) -> String {
+        let dtype = self.dtype.map_or("the catalogue's dtypes", DType::name);
+        let devices = self.runtime.devices().len();
+        let precision = match self.precision {
+            MatmulPrecision::Default => String::new(),
+            other => format!(", precision {other}"),
+        };
+        let over = if devices > 1 { format!(", sharded over {devices}") } else { String::new() };
+        format!("{dtype}{precision}{over}")
+    }
+
+    fn function(&self, name: &str, trials: &[Trial<'_>]) -> Result<Function> {
+        let types: Vec<TensorType> =
+            trials.iter().flat_map(|trial| &trial.inputs).map(|x| x.ty().clone()).collect();
+        let mut recorded = Ok(());
+        let mut function = Function::trace(name, &types, |mut rest| {
+            let mut results = Vec::new();
+            for trial in trials {
+                let (x, later) = rest.split_at(trial.inputs.len());
+                rest = later;
+                match trial.record(x) {
+                    Ok(all) => results.extend(all),
+                    Err(error) => recorded = Err(error),
+                }
+            }
+            results
+        });
+        recorded?;
+        if self.runtime.devices().len() > 1 {
+            for (i, ty) in types.iter().enumerate() {
+                function = function.shard_parameter(i, split(&self.runtime, ty));
+            }
+        }
+        Ok(function.matmul_precision(self.precision))
+    }
+}
+
+/// Runs the trials as one program. Returns the results of each.
+fn compute(setting: &Setting, row: &Row, trials: &[Trial<'_>]) -> Result<Vec<Vec<Literal>>> {
+    let runtime = &setting.runtime;
+    let function = setting.function(row.op, trials)?;
+    let compiled = runtime.compile(&function)?;
+    let inputs = trials.iter().flat_map(|trial| &trial.inputs);
+    let arrays = inputs
+        .zip(function.parameter_shardings())
+        .map(|(input, sharding)| runtime.to_devices(input, sharding))
+        .collect::<Result<Vec<_>>>()?;
+    let outputs = compiled.call(arrays.iter().map(Argument::Borrow).collect())?;
+    let results: Vec<_> = outputs.arrays.iter().collect();
+    let mut values = runtime.read(&results)?.wait()?.into_iter();
+    outputs.completion.wait()?;
+    let count = |trial: &Trial<'_>| {
+        let results = trial.case.expected().len();
+        if trial.dtype.is_some() { 2 * results } else { results }
+    };
+    let values: Vec<Vec<Literal>> =
+        trials.iter().map(|trial| values.by_ref().take(count(trial)).collect()).collect();
+    if values.iter().zip(trials).any(|(values, trial)| values.len() != count(trial)) {
+        return Err(Error::runtime(row.op, "a case has another number of results than JAX"));
+    }
+    Ok(values)
+}
+
+fn report(
+    context: &Context,
+    setting: &Setting,
+    trials: &[Trial<'_>],
+    values: Vec<Vec<Literal>>,
+    programs_left: &Mutex<usize>,
+) {
+    let mut passed = 0;
+    let exact = setting.precision != MatmulPrecision::Default;
+    for (trial, values) in trials.iter().zip(values) {
+        let products = trial.platform != Platform::Cpu && trial.has_products();
+        let names = trial.case.expected();
+        let count = names.len();
+        for (i, (name, expected)) in names.into_iter().enumerate() {
+            let own = values[i].ty().dtype;
+            let tolerance = trial.tolerance(own, exact, products);
+            let expected = match values.get(count + i) {
+                Some(wide) => wide.to_dtype(own),
+                None => Ok(expected.literal()),
+            };
+            let expected = match expected {
+                Ok(expected) => expected,
+                Err(error) => {
+                    let text = error.to_string();
+                    fail(context, setting, trial, &name, text, None, programs_left);
+                    continue;
+                }
+            };
+            let comparison = compare(&values[i], &expected, tolerance);
+            match comparison.difference {
+                None => passed += 1,
+                Some(text) => {
+                    let ulps = Some(comparison.ulps);
+                    fail(context, setting, trial, &name, text, ulps, programs_left);
+                }
+            }
+        }
+    }
+    context.say(&Event::Passed(passed));
+}
+
+fn fail(
+    context: &Context,
+    setting: &Setting,
+    trial: &Trial<'_>,
+    name: &str,
+    message: String,
+    ulps: Option<f64>,
+    programs_left: &Mutex<usize>,
+) {
+    let mut left = programs_left.lock().unwrap_or_else(|e| e.into_inner());
+    let program = (*left > 0).then(|| program(setting, trial)).flatten();
+    *left = left.saturating_sub(1);
+    context.say(&Event::Failed(Failure {
+        name: format!("{}: {name}", trial.row.op),
+        setting: setting.describe(),
+        message,
+        inputs: trial.inputs.iter().map(|input| input.ty().to_string()).collect(),
+        ulps,
+        program,
+    }));
+}
+
+/// The program of one case.
+fn program(setting: &Setting, trial: &Trial<'_>) -> Option<String> {
+    let function = setting.function(trial.row.op, std::slice::from_ref(trial)).ok()?;
+    let mut text = setting.runtime.stablehlo(&function).ok()?;
+    let end = (0..=PROGRAM_BYTES.min(text.len())).rev().find(|&end| text.is_char_boundary(end));
+    text.truncate(end.unwrap_or(0));
+    Some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cases_of_a_quick_test_are_evenly_spaced() {
+        assert_eq!(spread((0..9).collect(), 2), [4, 8]);
+        assert_eq!(spread((0..3).collect(), 5), [0, 1, 2]);
+        assert_eq!(spread((0..100).collect::<Vec<_>>(), 7).len(), 7);
+    }
+}
