@@ -130,7 +130,8 @@ impl Client {
         program::check(mlir, options)?;
         let ids = self.devices.iter().map(|device| i64::from(device.id())).collect::<Vec<_>>();
         let options = options.encode(&ids, "client")?;
-        let program = program::as_mlir(mlir);
+        let text = program::MlirText::new(mlir);
+        let program = text.as_program();
         let mut args = PJRT_Client_Compile_Args::new();
         args.client = self.inner.raw();
         args.program = &program;

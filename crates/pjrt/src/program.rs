@@ -8,16 +8,30 @@ use crate::abi::PJRT_Program;
 use crate::error::{self, Result};
 use crate::options::CompileOptions;
 
-/// The program as a plugin's argument. The result points into `mlir`.
-pub(crate) fn as_mlir(mlir: &str) -> PJRT_Program {
-    const FORMAT: &str = "mlir";
-    let mut program = PJRT_Program::new();
-    // The plugin only reads it; the header uses the same struct for programs that a plugin returns.
-    program.code = mlir.as_ptr().cast_mut().cast();
-    program.code_size = mlir.len();
-    program.format = FORMAT.as_ptr().cast();
-    program.format_size = FORMAT.len();
-    program
+/// A program's text with a NUL byte after it. Despite the length that plugins get, MLIR's parser looks
+/// for this byte to find the end. Without it, it reads on in whatever follows, and may crash.
+pub(crate) struct MlirText(Vec<u8>);
+
+impl MlirText {
+    pub(crate) fn new(mlir: &str) -> MlirText {
+        let mut text = Vec::with_capacity(mlir.len() + 1);
+        text.extend_from_slice(mlir.as_bytes());
+        text.push(0);
+        MlirText(text)
+    }
+
+    /// The program as a plugin's argument, which points into the text.
+    pub(crate) fn as_program(&self) -> PJRT_Program {
+        const FORMAT: &str = "mlir";
+        let mut program = PJRT_Program::new();
+        // The plugin only reads it; the header uses the same struct for programs that a plugin
+        // returns.
+        program.code = self.0.as_ptr().cast_mut().cast();
+        program.code_size = self.0.len() - 1;
+        program.format = FORMAT.as_ptr().cast();
+        program.format_size = FORMAT.len();
+        program
+    }
 }
 
 /// The maximum depth of nested brackets. Plugins' parsers use the stack for each level; programs

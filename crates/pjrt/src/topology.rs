@@ -217,7 +217,8 @@ impl Plugin {
         let ids =
             topology.devices().iter().map(|device| i64::from(device.id())).collect::<Vec<_>>();
         let options = options.encode(&ids, "topology")?;
-        let program = program::as_mlir(mlir);
+        let text = program::MlirText::new(mlir);
+        let program = text.as_program();
         let mut args = PJRT_Compile_Args::new();
         args.topology = topology.raw().as_ptr();
         args.program = &program;

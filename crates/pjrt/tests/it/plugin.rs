@@ -476,6 +476,23 @@ fn ordinary_use_prints_nothing() {
     assert_eq!(lines.len(), 3, "only the test harness speaks: {text}");
 }
 
+/// The parser of a plugin looks for a NUL byte after the text.
+#[test]
+fn what_follows_a_text_in_memory_is_not_parsed() {
+    let client = client(1);
+    let program = increment("");
+    for following in ["nonsense", "}", "\u{7f}", " \"", " module {"] {
+        let longer = format!("{program}{following}");
+        let executable = client.compile(&longer[..program.len()], &Default::default()).unwrap();
+        assert_eq!(
+            get(&run(&executable, vec![(&put(&client, &[1.0; 4], 0)).into()]).outputs[0][0]),
+            [2.0; 4]
+        );
+        let longer = format!("nonsense{following}");
+        client.compile(&longer[.."nonsense".len()], &Default::default()).unwrap_err();
+    }
+}
+
 #[test]
 fn a_client_knows_its_devices() {
     let client = client(3);
