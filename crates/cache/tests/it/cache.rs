@@ -89,7 +89,7 @@ const LONG: Duration = Duration::from_secs(600);
 
 /// Random samples; some may fail or wait.
 #[derive(Clone)]
-struct Noise {
+pub(crate) struct Noise {
     len: usize,
     width: usize,
     source: &'static str,
@@ -101,7 +101,7 @@ struct Noise {
 }
 
 impl Noise {
-    fn new(len: usize) -> Noise {
+    pub(crate) fn new(len: usize) -> Noise {
         Noise {
             len,
             width: 7,
@@ -112,7 +112,7 @@ impl Noise {
         }
     }
 
-    fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.read.swap(0, Ordering::Relaxed)
     }
 }

@@ -3,9 +3,10 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use fulmen_files::{Location, StoreOptions};
+use fulmen_files::Location;
 
 use super::common::{DividedTensor, SMALL, local, read_all, write, write_process};
+use super::keyless;
 use super::s3::{Answer, Request, S3};
 use crate::{
     Checkpoint, CheckpointWriter, CloudStore, Dtype, MergeOptions, RetentionPolicy, Store, copy,
@@ -17,17 +18,8 @@ const LARGE: [DividedTensor<'static>; 1] = [("embedding", Dtype::U64, &[700, 100
 
 /// A location in a bucket of a server that requires no keys.
 pub(super) fn store(url: &str, location: &str, give_up_after: Duration) -> Arc<dyn Store> {
-    let options = StoreOptions::new().read_ahead(2, 5 << 20).give_up_after(give_up_after);
-    let options = if location.starts_with("gs://") {
-        // The library's option for stores without keys works only for reading, because it does not
-        // sign.
-        let key = serde_json::json!({
-            "gcs_base_url": url, "disable_oauth": true, "client_email": "", "private_key": "", "private_key_id": "",
-        });
-        options.set("google_base_url", url).set("google_service_account_key", &key.to_string())
-    } else {
-        options.set("aws_endpoint_url", url).set("aws_skip_signature", "true")
-    };
+    let options =
+        keyless::options(url, location).read_ahead(2, 5 << 20).give_up_after(give_up_after);
     Arc::new(CloudStore::new(Location::from(location).with_options(options)))
 }
 

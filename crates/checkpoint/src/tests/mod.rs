@@ -5,6 +5,8 @@ mod cloud;
 mod common;
 mod damage;
 mod faults;
+#[cfg(feature = "cloud")]
+mod keyless;
 mod kills;
 mod memory;
 #[cfg(feature = "cloud")]
