@@ -34,6 +34,15 @@ impl RawBuffer {
     pub(crate) fn raw(&self) -> *mut PJRT_Buffer {
         self.raw.0
     }
+
+    /// Where the elements are.
+    pub(crate) fn address(&self) -> Result<usize, PodError> {
+        let mut args = PJRT_Buffer_UnsafePointer_Args::new();
+        args.buffer = self.raw();
+        // SAFETY: the buffer is alive.
+        unsafe { self.pod.inner.call(&mut args) }?;
+        Ok(args.buffer_pointer)
+    }
 }
 
 impl Drop for RawBuffer {

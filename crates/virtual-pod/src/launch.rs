@@ -20,6 +20,7 @@ use crate::client::queue_of;
 use crate::error::{Failure, PodError};
 use crate::event::UnsetEvent;
 use crate::exchange::{Agreed, Exchange, Source};
+use crate::fault::Fault;
 use crate::inner::Entry;
 use crate::network::Peer;
 use crate::pod::{Pod, Raw};
@@ -180,6 +181,10 @@ impl Job {
         sources: &[Source],
         agreed: Option<&Agreed>,
     ) -> Result<Vec<Vec<RawBuffer>>, PodError> {
+        let fault = pod.settings.fault.as_ref().filter(|fault| fault.is_of(&self.program.name));
+        if let Some(fault) = fault {
+            fault.before()?;
+        }
         let devices = match self.device {
             Some(device) => vec![device],
             None => self.program.devices.clone(),
@@ -212,8 +217,12 @@ impl Job {
         let places: Vec<*mut *mut PJRT_Buffer> = results.iter_mut().map(Vec::as_mut_ptr).collect();
         let mut options = PJRT_ExecuteOptions::new();
         options.launch_id = pod.next_launch_id();
-        options.non_donatable_input_indices = self.non_donatable.as_ptr();
-        options.num_non_donatable_input_indices = self.non_donatable.len();
+        let mut non_donatable = self.non_donatable.clone();
+        if fault.is_some_and(Fault::drops_donations) {
+            non_donatable = (0..sources.len() as i64).collect();
+        }
+        options.non_donatable_input_indices = non_donatable.as_ptr();
+        options.num_non_donatable_input_indices = non_donatable.len();
         let mut args = PJRT_LoadedExecutable_Execute_Args::new();
         args.executable = self.program.raw();
         args.options = &mut options;
@@ -242,7 +251,11 @@ impl Job {
                 Err(error) => outcome = outcome.and(Err(error)),
             }
         }
-        outcome.map(|()| by_output)
+        outcome?;
+        if let Some(fault) = fault {
+            fault.after(&mut by_output)?;
+        }
+        Ok(by_output)
     }
 }
 

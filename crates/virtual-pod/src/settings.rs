@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use fulmen_tpu::PodShape;
 
 use crate::error::PodError;
+use crate::fault::Fault;
 
 /// The number of processes and of each one's devices, such as `4x2`. Before it can stand a number of
 /// slices, each with these processes: `2*2x2`.
@@ -13,6 +14,7 @@ pub(crate) const SHAPE: &str = "FULMEN_VIRTUAL_POD";
 const PLATFORM: &str = "FULMEN_VIRTUAL_POD_PLATFORM";
 const DEVICE_KIND: &str = "FULMEN_VIRTUAL_POD_DEVICE_KIND";
 const MISMATCH: &str = "FULMEN_VIRTUAL_POD_MISMATCH";
+const FAULT: &str = "FULMEN_VIRTUAL_POD_FAULT";
 const HOST: &str = "FULMEN_VIRTUAL_POD_HOST";
 const CPU_PLUGIN: &str = "FULMEN_VIRTUAL_POD_CPU_PLUGIN";
 
@@ -28,6 +30,8 @@ pub(crate) struct Settings {
     pub(crate) device_kind: String,
     /// Whether a mistake makes the launch wait forever, as devices do, instead of failing.
     pub(crate) hangs: bool,
+    /// What is wrong with the devices.
+    pub(crate) fault: Option<Fault>,
     /// The address at which the other processes reach this one.
     pub(crate) host: Option<String>,
 }
@@ -56,6 +60,14 @@ impl Settings {
                 )));
             }
         };
+        let fault = match text(FAULT)? {
+            Some(fault) => {
+                let invalid =
+                    |expected| PodError::invalid(format!("{FAULT} is `{fault}`, {expected}"));
+                Some(fault.parse().map_err(invalid)?)
+            }
+            None => None,
+        };
         Ok(Settings {
             slices,
             processes,
@@ -63,6 +75,7 @@ impl Settings {
             platform: text(PLATFORM)?.unwrap_or_else(|| "cpu".to_owned()),
             device_kind: text(DEVICE_KIND)?.unwrap_or_else(|| "cpu".to_owned()),
             hangs,
+            fault,
             host: text(HOST)?,
         })
     }
@@ -130,5 +143,7 @@ mod tests {
         }
         let error = settings(&[(SHAPE, "2x2"), (MISMATCH, "ignore")]).unwrap_err();
         assert!(error.contains("MISMATCH is `ignore`, expected `error` or `hang`"), "{error}");
+        let error = settings(&[(SHAPE, "2x2"), (FAULT, "rust:exp")]).unwrap_err();
+        assert!(error.contains("FAULT is `rust:exp`, expected one of flip-bit"), "{error}");
     }
 }

@@ -148,6 +148,74 @@ fn a_part_that_cannot_open_the_plugin_stops_no_other() {
     assert!(failure.as_str().unwrap().contains("/dev/null"), "{report}");
 }
 
+/// Runs the command on a virtual pod of one process, whose devices are broken in this way.
+fn on_broken_devices(fault: &str, devices: &str, arguments: &[&str]) -> (String, Value) {
+    let plugin = fulmen_virtual_pod::library().unwrap();
+    let variables = [
+        ("FULMEN_PJRT_PLUGIN", plugin.to_str().unwrap()),
+        ("FULMEN_VIRTUAL_POD", &format!("1x{devices}")),
+        ("FULMEN_VIRTUAL_POD_FAULT", fault),
+    ];
+    let (code, printed, report) =
+        selftest(&[arguments, &["--devices", devices]].concat(), &variables);
+    assert_eq!(code, Some(1), "{fault}: {printed}");
+    (printed, report)
+}
+
+/// The failures of a part: names and messages.
+fn failures(report: &Value, name: &str) -> Vec<(String, String)> {
+    let failures = part(report, name)["failures"].as_array().unwrap();
+    let text = |failure: &Value, field: &str| failure[field].as_str().unwrap().to_owned();
+    failures.iter().map(|failure| (text(failure, "name"), text(failure, "message"))).collect()
+}
+
+#[test]
+fn a_wrong_bit_and_too_few_digits_are_found_in_their_operation() {
+    for (fault, name) in [("flip-bit:tanh", "tanh"), ("low-precision:sqrt", "sqrt")] {
+        let arguments = ["--part", "device", "--part", "operations", "--only", name];
+        let (printed, report) = on_broken_devices(fault, "1", &arguments);
+        assert!(printed.contains("\nFAILED: operations ("), "{printed}");
+        let found = failures(&report, "operations");
+        assert!(!found.is_empty() && found.iter().all(|f| f.0.starts_with(name)), "{found:?}");
+        let first = &part(&report, "operations")["failures"][0];
+        assert!(first["ulps"].as_f64() > Some(1000.0), "{first}");
+        assert!(first["program"].as_str().unwrap().contains("stablehlo"), "{first}");
+    }
+}
+
+#[test]
+fn a_dropped_donation_and_memory_that_is_not_there_are_found() {
+    let transfers = ["--part", "transfers"];
+    let (_, report) = on_broken_devices("drop-donation:next", "1", &transfers);
+    let found = failures(&report, "transfers");
+    assert!(found.len() == 1 && found[0].1.contains("the donation was dropped"), "{found:?}");
+
+    let (_, report) = on_broken_devices("out-of-memory:flip", "1", &transfers);
+    let found = failures(&report, "transfers");
+    assert!(found.len() == 1 && found[0].0.starts_with("an array of"), "{found:?}");
+    assert!(found[0].1.contains("out of memory"), "{found:?}");
+}
+
+#[test]
+fn devices_with_each_others_results_are_found() {
+    let (_, report) = on_broken_devices("swap-devices:places", "2", &["--part", "device"]);
+    let found = failures(&report, "device");
+    assert!(found.len() == 1 && found[0].0 == "each part of a value is on its device", "{found:?}");
+    assert!(found[0].1.contains("holds the bytes"), "{found:?}");
+}
+
+#[test]
+fn a_plugin_that_crashes_in_the_third_part_stops_no_other() {
+    let arguments = ["--part", "device", "--part", "random", "--part", "transfers"];
+    let (printed, report) = on_broken_devices("abort:next", "1", &arguments);
+    assert!(printed.contains("\nFAILED: transfers ("), "{printed}");
+    let ending = &part(&report, "transfers")["ending"];
+    assert_eq!(ending["kind"], "signal", "{report}");
+    let doing = &part(&report, "transfers")["doing"];
+    assert!(doing.to_string().contains("a donated argument"), "{report}");
+    assert!(part(&report, "random")["passed"] == true, "{report}");
+}
+
 #[test]
 #[ignore = "takes minutes: cargo test --release -p fulmen-cli --test it -- --ignored the_whole_selftest"]
 fn the_whole_selftest_passes_on_one_device_and_eight() {

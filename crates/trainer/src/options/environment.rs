@@ -20,7 +20,7 @@ use crate::{Options, Result, TrainerArgs, error};
 const PREFIX: &str = "FULMEN_";
 
 /// The variables that Fulmen reads in addition to those of the Trainer's options.
-const OTHERS: [&str; 22] = [
+const OTHERS: [&str; 23] = [
     "FULMEN_COMPILE_CACHE",
     "FULMEN_COMPILE_CACHE_MB",
     "FULMEN_COORDINATOR",
@@ -40,6 +40,7 @@ const OTHERS: [&str; 22] = [
     "FULMEN_VIRTUAL_POD",
     "FULMEN_VIRTUAL_POD_CPU_PLUGIN",
     "FULMEN_VIRTUAL_POD_DEVICE_KIND",
+    "FULMEN_VIRTUAL_POD_FAULT",
     "FULMEN_VIRTUAL_POD_HOST",
     "FULMEN_VIRTUAL_POD_MISMATCH",
     "FULMEN_VIRTUAL_POD_PLATFORM",
