@@ -177,9 +177,9 @@ fn a_wrong_bit_and_too_few_digits_are_found_in_their_operation() {
         assert!(printed.contains("\nFAILED: operations ("), "{printed}");
         let found = failures(&report, "operations");
         assert!(!found.is_empty() && found.iter().all(|f| f.0.starts_with(name)), "{found:?}");
-        let first = &part(&report, "operations")["failures"][0];
-        assert!(first["ulps"].as_f64() > Some(1000.0), "{first}");
-        assert!(first["program"].as_str().unwrap().contains("stablehlo"), "{first}");
+        let all = part(&report, "operations")["failures"].as_array().unwrap();
+        assert!(all.iter().any(|failure| failure["ulps"].as_f64() > Some(1000.0)), "{report}");
+        assert!(all[0]["program"].as_str().unwrap().contains("stablehlo"), "{report}");
     }
 }
 
