@@ -447,6 +447,20 @@ pub(crate) fn byte_size(buffer: &RawBuffer) -> Result<usize, PodError> {
     Ok(size.dst_size)
 }
 
+/// Changes the elements of a buffer, which are in the memory of this process.
+pub(crate) fn change_elements(buffer: &RawBuffer, change: fn(&mut [u8])) -> Result<(), PodError> {
+    let len = byte_size(buffer)?;
+    if len == 0 {
+        return Ok(());
+    }
+    let address = buffer.address()?;
+    // SAFETY: the CPU plugin keeps a buffer's elements in this process's memory, and has written
+    // them. The launch has ended, and no caller has the buffer yet.
+    let bytes = unsafe { std::slice::from_raw_parts_mut(address as *mut u8, len) };
+    change(bytes);
+    Ok(())
+}
+
 /// The bytes of a buffer, in row-major order.
 pub(crate) fn read(buffer: &RawBuffer) -> Result<Vec<u8>, PodError> {
     let inner = buffer.pod.inner;

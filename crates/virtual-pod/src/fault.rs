@@ -4,11 +4,7 @@ use std::str::FromStr;
 
 use fulmen_pjrt::abi::*;
 
-use crate::buffer::{RawBuffer, array_type, byte_size};
 use crate::error::PodError;
-
-/// `PJRT_Buffer_Type_F32`.
-const F32: i32 = 11;
 
 /// What is wrong with the results of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,29 +85,18 @@ impl Fault {
         self.kind == Kind::DropDonation
     }
 
-    /// Changes the results of a program that has ended, by output and device.
-    pub(crate) fn after(&self, results: &mut [Vec<RawBuffer>]) -> Result<(), PodError> {
+    /// Whether the first two devices have each other's results.
+    pub(crate) fn swaps_devices(&self) -> bool {
+        self.kind == Kind::SwapDevices
+    }
+
+    /// What happens to the elements of this output; `is_f32` is whether they are in f32.
+    pub(crate) fn change(&self, output: usize, is_f32: bool) -> Option<fn(&mut [u8])> {
         match self.kind {
-            Kind::FlipBit => {
-                for part in results.first().into_iter().flatten() {
-                    change(part, flip_bit)?;
-                }
-            }
-            Kind::LowPrecision => {
-                for part in results.iter().flatten() {
-                    if array_type(part)?.0 == F32 {
-                        change(part, round_to_bf16)?;
-                    }
-                }
-            }
-            Kind::SwapDevices => {
-                for parts in results.iter_mut().filter(|parts| parts.len() > 1) {
-                    parts.swap(0, 1);
-                }
-            }
-            Kind::DropDonation | Kind::Abort | Kind::OutOfMemory => {}
+            Kind::FlipBit if output == 0 => Some(flip_bit),
+            Kind::LowPrecision if is_f32 => Some(round_to_bf16),
+            _ => None,
         }
-        Ok(())
     }
 }
 
@@ -128,20 +113,6 @@ fn round_to_bf16(bytes: &mut [u8]) {
     for number in bytes.chunks_exact_mut(4) {
         number[..2].fill(0);
     }
-}
-
-/// Changes the elements of a buffer, which are in the memory of this process.
-fn change(buffer: &RawBuffer, change: impl Fn(&mut [u8])) -> Result<(), PodError> {
-    let len = byte_size(buffer)?;
-    if len == 0 {
-        return Ok(());
-    }
-    let address = buffer.address()?;
-    // SAFETY: the CPU plugin keeps a buffer's elements in this process's memory, and has written
-    // them. The launch has ended, and no caller has the buffer yet.
-    let bytes = unsafe { std::slice::from_raw_parts_mut(address as *mut u8, len) };
-    change(bytes);
-    Ok(())
 }
 
 #[cfg(test)]

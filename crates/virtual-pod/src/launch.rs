@@ -15,7 +15,7 @@ use fulmen_pjrt::abi::*;
 use fulmen_pjrt::api::list;
 use parking_lot::Mutex;
 
-use crate::buffer::{Array, Handle, RawBuffer, Shard, await_event};
+use crate::buffer::{Array, Handle, RawBuffer, Shard, array_type, await_event, change_elements};
 use crate::client::queue_of;
 use crate::error::{Failure, PodError};
 use crate::event::UnsetEvent;
@@ -253,10 +253,29 @@ impl Job {
         }
         outcome?;
         if let Some(fault) = fault {
-            fault.after(&mut by_output)?;
+            spoil(fault, &mut by_output)?;
         }
         Ok(by_output)
     }
+}
+
+/// `PJRT_Buffer_Type_F32`.
+const F32: i32 = 11;
+
+/// Makes the results of a program that has ended wrong, by output and device.
+fn spoil(fault: &Fault, results: &mut [Vec<RawBuffer>]) -> Result<(), PodError> {
+    for (output, parts) in results.iter_mut().enumerate() {
+        if fault.swaps_devices() && parts.len() > 1 {
+            parts.swap(0, 1);
+        }
+        for part in parts.iter() {
+            let is_f32 = array_type(part)?.0 == F32;
+            if let Some(change) = fault.change(output, is_f32) {
+                change_elements(part, change)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 fn missing(argument: usize) -> PodError {
