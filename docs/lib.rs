@@ -93,6 +93,9 @@ mod devices {}
 #[doc = include_str!("src/selftest.md")]
 mod selftest {}
 #[cfg(doctest)]
+#[doc = include_str!("src/libtpu.md")]
+mod libtpu {}
+#[cfg(doctest)]
 #[doc = include_str!("src/troubleshooting.md")]
 mod troubleshooting {}
 #[cfg(doctest)]

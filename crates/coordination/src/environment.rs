@@ -568,6 +568,21 @@ mod tests {
     }
 
     #[test]
+    fn bounds_have_a_fourth_number_on_7x() {
+        // Each chip is two devices.
+        let of_devices = [
+            ("TPU_PROCESS_ADDRESSES", "a:1,a:2,a:3,a:4,a:5,a:6,a:7,a:8"),
+            ("CLOUD_TPU_TASK_ID", "7"),
+            ("TPU_PROCESS_BOUNDS", "2,2,1,2"),
+        ];
+        let hosts = r#"["a", "a", "a", "a", "a", "a", "a", "a"]"#;
+        let env = |name: &str| of_devices.iter().find(|v| v.0 == name).map(|v| v.1.into());
+        let process = Process::from_env(env).unwrap();
+        assert_eq!(process.to_string(), "process 7 of 8");
+        assert_eq!(format!("{:?}", process.hosts()), hosts);
+    }
+
+    #[test]
     fn addresses_in_a_file_come_before_those_in_variables() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("addresses");

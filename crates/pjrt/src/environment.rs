@@ -36,7 +36,7 @@ pub fn is_default_variable(name: &str) -> bool {
 pub(crate) fn prepare() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        let mut variables = vec![("TF_CPP_MIN_LOG_LEVEL", "3")];
+        let mut variables = vec![("TF_CPP_MIN_LOG_LEVEL", "3"), ("GRPC_VERBOSITY", "ERROR")];
         if diagnosis::device_files(Platform::Tpu).is_empty() {
             variables.extend(TPU_DEFAULTS);
         }

@@ -82,8 +82,8 @@ impl Plugin {
     /// Loads a plugin from its shared object. Loading the same file again returns the same plugin.
     /// It is never unloaded.
     ///
-    /// The first load of a process prepares the environment. It sets `TF_CPP_MIN_LOG_LEVEL` to 3,
-    /// because plugins otherwise print each error a second time. On machines without a TPU, it also
+    /// The first load of a process prepares the environment. It sets `TF_CPP_MIN_LOG_LEVEL` to 3
+    /// and `GRPC_VERBOSITY` to `ERROR`, because plugins otherwise print each error a second time. On machines without a TPU, it also
     /// sets the variables that keep libtpu from searching for one. Existing variables are not
     /// changed. Call it before other threads use the environment: it cannot prevent a race with
     /// foreign (C) code that reads a variable at the same time.

@@ -405,6 +405,19 @@ mod tests {
     }
 
     #[test]
+    fn endpoints_may_be_host_names_alone() {
+        let (server, _) = metadata(&[
+            ("worker-network-endpoints", "t1v-0,t1v-1, t1v-2"),
+            ("agent-worker-number", "2"),
+        ]);
+        let process = detect(&server, &[]).unwrap();
+        assert_eq!(
+            (process.index(), process.hosts()),
+            (2, &["t1v-0", "t1v-1", "t1v-2"].map(str::to_owned)[..])
+        );
+    }
+
+    #[test]
     fn known_or_offline_processes_send_no_queries() {
         let (server, requests) = metadata(&[HOSTS, ("agent-worker-number", "1")]);
         for variable in [

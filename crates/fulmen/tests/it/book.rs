@@ -246,3 +246,67 @@ fn names_from_older_guides_have_an_answer() {
         assert!(answer.is_some(), "no table of the book answers `{name}`");
     }
 }
+
+/// The quoted names in a cell of a table.
+fn quoted(cell: &str) -> impl Iterator<Item = &str> {
+    cell.split('`').skip(1).step_by(2)
+}
+
+/// What is not as it should be with the rows of the chapter about libtpu: each names the file that
+/// does what is expected, and the tests that show it, or says that there are none.
+fn wrong_expectations(chapter: &str) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let rows = chapter.lines().filter(|line| line.starts_with("| "));
+    for row in
+        rows.filter(|row| !row.starts_with("| what is expected") && !row.starts_with("| ---"))
+    {
+        let cells: Vec<&str> = row.trim_matches('|').split(" | ").map(str::trim).collect();
+        let [expectation, ours, shown, source] = cells[..] else {
+            wrong.push(format!("{row}: expected four cells"));
+            continue;
+        };
+        let files = |cell| quoted(cell).filter(|name| name.contains('/'));
+        for file in files(ours).chain(files(shown)) {
+            if !repository().join(file).is_file() {
+                wrong.push(format!("{expectation}: {file} does not exist"));
+            }
+        }
+        let sources: String = files(shown)
+            .filter_map(|file| fs::read_to_string(repository().join(file)).ok())
+            .collect();
+        let tests: Vec<&str> = quoted(shown).filter(|name| !name.contains('/')).collect();
+        for test in &tests {
+            let is_test = sources.split("#[test]").skip(1).any(|rest| {
+                let line = rest.lines().find(|line| line.contains("fn ")).unwrap_or_default();
+                line.trim().starts_with(&format!("fn {test}("))
+            });
+            if !is_test {
+                wrong.push(format!("{expectation}: {shown} has no test {test}"));
+            }
+        }
+        if tests.is_empty() && !shown.starts_with("none") || source.is_empty() {
+            wrong.push(format!("{expectation}: expected tests or `none`, and a source"));
+        }
+    }
+    wrong
+}
+
+#[test]
+fn what_libtpu_expects_names_files_and_tests_that_exist() {
+    let chapter = read(chapters().join("libtpu.md"));
+    assert!(chapter.matches("\n| ").count() > 50, "the chapter has no tables");
+    assert_eq!(wrong_expectations(&chapter), [""; 0]);
+    let test = "`libtpu_has_a_profiler` in `crates/pjrt/tests/it/plugin.rs`";
+    for (row, message) in [
+        (format!("| a | `crates/no.rs` | {test} | b |"), "a: crates/no.rs does not exist"),
+        (
+            "| a | b | `plugin` in `crates/pjrt/tests/it/plugin.rs` | c |".into(),
+            "has no test plugin",
+        ),
+        (format!("| a | b | {test} |"), "expected four cells"),
+        ("| a | b | it works | c |".into(), "expected tests or `none`"),
+    ] {
+        let wrong = wrong_expectations(&row);
+        assert!(wrong.len() == 1 && wrong[0].contains(message), "{row}: {wrong:?}");
+    }
+}

@@ -261,11 +261,11 @@ fn a_lock_file_that_was_left_and_one_that_is_held() {
     let lock = fs::File::open(test_machine.folder.path().join("tmp/libtpu_lockfile")).unwrap();
     lock.set_modified(test_machine.machine.now - Duration::from_secs(5400)).unwrap();
     let text = test_machine.text();
-    assert!(text.ends_with("1 error, 0 warnings"), "{text}");
+    assert!(text.ends_with("0 errors, 1 warning"), "{text}");
     let lock_file = crate::LockFile::find(test_machine.folder.path()).unwrap();
     let owner = lock_file.owner_name.unwrap_or_else(|| format!("user {}", lock_file.owner));
     let message = format!(
-        "was made by {owner} 1 h 30 min ago, and no process holds it: the file is stale and keeps libtpu from starting\n"
+        "was made by {owner} 1 h 30 min ago, and no process holds it: the file is stale and keeps old versions of libtpu from starting\n"
     );
     assert!(
         text.contains(&message) && text.contains("do: `rm ROOT/tmp/libtpu_lockfile`\n"),

@@ -84,9 +84,10 @@ pub(super) fn lock_file(machine: &Machine) -> Vec<Finding> {
         )];
     }
     let sudo = if lock.owner == rustix::process::geteuid().as_raw() { "" } else { "sudo " };
-    vec![Finding::error(
+    // libtpu 0.0.51 takes such a file over.
+    vec![Finding::warning(
         format!(
-            "{description}, and no process holds it: the file is stale and keeps libtpu from starting"
+            "{description}, and no process holds it: the file is stale and keeps old versions of libtpu from starting"
         ),
         format!("`{sudo}rm {}`", lock.path.display()),
     )]

@@ -457,6 +457,7 @@ fn only_unset_variables_are_set() {
         plugin();
         assert_eq!(std::env::var("TPU_LOG_DIR").unwrap(), "/mine");
         assert_eq!(std::env::var("TF_CPP_MIN_LOG_LEVEL").unwrap(), "3");
+        assert_eq!(std::env::var("GRPC_VERBOSITY").unwrap(), "ERROR");
         return;
     }
     in_child("plugin::only_unset_variables_are_set", &[("TPU_LOG_DIR", "/mine")]);
