@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use fulmen::data::TensorDataset;
 use fulmen::low_level::pjrt::hlo::Module;
 use fulmen::models::{Pretrained, bert, biggan, decoder, gpt2, marian, resnet, roberta};
+use fulmen::nn::attention::AttentionMethod;
 use fulmen::prelude::*;
 use fulmen::trainer::preflight::{Feasibility, Slice};
 use fulmen::trainer::{Precision, Strategy};
@@ -30,6 +31,12 @@ pub(crate) struct Args {
     /// The slice to compile for, instead of each workload's own.
     #[arg(long)]
     topology: Option<Slice>,
+    /// The lengths to compile the Llamas for, separated by commas, instead of their own.
+    #[arg(long, value_delimiter = ',', requires = "no_peer")]
+    length: Vec<usize>,
+    /// How the Llamas compute attention.
+    #[arg(long, default_value_t, requires = "no_peer")]
+    attention: AttentionMethod,
     /// Skip the peer.
     #[arg(long)]
     no_peer: bool,
@@ -42,6 +49,7 @@ pub(crate) struct Args {
 }
 
 /// A training step for a slice.
+#[derive(Clone, Copy)]
 pub(crate) struct Workload {
     name: &'static str,
     /// The title in the book.
@@ -49,6 +57,10 @@ pub(crate) struct Workload {
     batch: usize,
     topology: &'static str,
     strategy: Strategy,
+    /// The number of tokens of the Llamas.
+    length: usize,
+    /// How the Llamas compute attention.
+    attention: AttentionMethod,
 }
 
 const fn ddp(
@@ -57,7 +69,9 @@ const fn ddp(
     batch: usize,
     topology: &'static str,
 ) -> Workload {
-    Workload { name, title, batch, topology, strategy: Strategy::Ddp }
+    let strategy = Strategy::Ddp;
+    let attention = AttentionMethod::Auto;
+    Workload { name, title, batch, topology, strategy, length: 8192, attention }
 }
 
 const fn fsdp(
@@ -77,7 +91,10 @@ const WORKLOADS: [Workload; 9] = [
     ddp("roberta-base", "RoBERTa-base, 512 tokens, AdamW", 256, "v5e:4x4"),
     ddp("biggan-128", "BigGAN-128, two Adams", 256, "v5e:4x4"),
     fsdp("gpt-1.3b", "GPT-1.3B, 1024 tokens, AdamW, remat", 64, "v5e:2x4"),
-    fsdp("llama-3-8b", "Llama-3-8B, 4096 tokens, AdamW, scan, remat", 256, "v5e:16x16"),
+    Workload {
+        length: 4096,
+        ..fsdp("llama-3-8b", "Llama-3-8B, 4096 tokens, AdamW, scan, remat", 256, "v5e:16x16")
+    },
     fsdp("llama-3-8b-v5p", "Llama-3-8B, 8192 tokens, AdamW, scan, remat", 64, "v5p:4x4x4"),
 ];
 
@@ -120,6 +137,26 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         args.workloads.is_empty() || args.workloads.iter().any(|name| *name == workload.name)
     };
     for workload in WORKLOADS.iter().filter(|workload| is_chosen(workload)) {
+        let is_llama = workload.name.starts_with("llama");
+        if !is_llama && (!args.length.is_empty() || args.attention != AttentionMethod::Auto) {
+            let name = workload.name;
+            return Err(
+                format!("{name} has no `--length` and no `--attention`; the Llamas do").into()
+            );
+        }
+    }
+    let lengths: Vec<Option<usize>> = match &args.length[..] {
+        [] => vec![None],
+        lengths => lengths.iter().copied().map(Some).collect(),
+    };
+    let chosen = WORKLOADS.into_iter().filter(is_chosen).flat_map(|workload| {
+        lengths.iter().map(move |length| Workload {
+            length: length.unwrap_or(workload.length),
+            attention: args.attention,
+            ..workload
+        })
+    });
+    for workload in &chosen.collect::<Vec<_>>() {
         let Workload { name, batch, strategy, .. } = *workload;
         let slice = args.topology.clone().map_or_else(|| workload.topology.parse(), Ok)?;
         let ours = ours(workload, &slice)?;
@@ -145,7 +182,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         for (i, (quantity, unit)) in QUANTITIES.into_iter().enumerate() {
             let value = |cost: &Option<Cost>| cost.as_ref().and_then(|cost| cost.values()[i]);
             let Some(value_of_ours) = value(&ours) else { continue };
-            let title = format!("{name}, batch {batch}, {slice}, {strategy}");
+            let title = if args.length.is_empty() {
+                format!("{name}, batch {batch}, {slice}, {strategy}")
+            } else {
+                let Workload { length, attention, .. } = workload;
+                format!("{name}, {length} tokens, {attention}, batch {batch}, {slice}, {strategy}")
+            };
             let mut row = Row::new("preflight", title, quantity, unit).ours(&[value_of_ours]);
             row = match (value(&peer), &missing) {
                 (Some(value), _) => {
@@ -181,7 +223,7 @@ impl Cost {
 }
 
 pub(crate) fn ours(workload: &Workload, slice: &Slice) -> Result<Option<Cost>, Box<dyn Error>> {
-    let &Workload { name, batch, strategy, .. } = workload;
+    let &Workload { name, batch, strategy, length, attention, .. } = workload;
     let vision = |shape: &[usize]| images(batch, shape);
     match name {
         "mlp" => judge(&Mlp::new(), &vision(&[784])?, strategy, slice),
@@ -210,8 +252,9 @@ pub(crate) fn ours(workload: &Workload, slice: &Slice) -> Result<Option<Cost>, B
             judge(&LanguageModel::Gpt2(gpt_1_3b()), &words(batch, 1024)?, strategy, slice)
         }
         _ => {
-            let length = if name == "llama-3-8b" { 4096 } else { 8192 };
-            judge(&LanguageModel::Decoder(llama_3_8b()?), &words(batch, length)?, strategy, slice)
+            let mut model = llama_3_8b()?;
+            model.attention = attention;
+            judge(&LanguageModel::Decoder(model), &words(batch, length)?, strategy, slice)
         }
     }
 }

@@ -1,8 +1,8 @@
 //! The common part of attention in all models: splitting and joining heads, and masks.
 
 use fulmen_nn::Linear;
-use fulmen_nn::attention::{Attention, KeyValueCache};
-use fulmen_tensor::{DType, Tensor};
+use fulmen_nn::attention::{Attention, AttentionMethod, KeyValueCache};
+use fulmen_tensor::{DType, Refusal, Tensor};
 
 use crate::{Result, StaticCache, error};
 
@@ -54,6 +54,91 @@ pub(crate) struct Span {
     pub(crate) keys: usize,
     /// The number of padding tokens at the front of each sequence, i32 `[batch]`.
     padding: Option<Tensor>,
+    packed: Option<Packed>,
+}
+
+/// The documents in packed sequences: integers `[batch, count]`.
+#[derive(Clone)]
+pub(crate) struct Packed {
+    /// The document of each token.
+    pub(crate) segment_ids: Tensor,
+    /// Its position there.
+    pub(crate) positions: Tensor,
+}
+
+impl Packed {
+    /// Checks that there is a number for each of the ids.
+    fn check(&self, ids: &Tensor) -> Result<(), Refusal> {
+        for (name, tensor) in [("segment ids", &self.segment_ids), ("positions", &self.positions)] {
+            if tensor.live()?.shape() != ids.shape() || !tensor.dtype().is_integer() {
+                return Err(format!(
+                    "the {name} {} must be integers of the shape of the ids {}",
+                    tensor.ty(),
+                    ids.ty()
+                )
+                .into());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The sizes of a training step that decide how attention is computed.
+pub(crate) struct StepSizes {
+    pub(crate) length: usize,
+    pub(crate) heads: usize,
+    pub(crate) vocabulary: usize,
+    /// The layers whose scores are in memory at once: one if each layer is recomputed.
+    pub(crate) layers: usize,
+}
+
+impl StepSizes {
+    /// Up to this length, [`AttentionMethod::Auto`] is plain.
+    const SHORT: usize = 2048;
+
+    /// `method`, with a decision for [`AttentionMethod::Auto`]: blocks for sequences of more than
+    /// 2,048 tokens whose scores, `4·layers·heads·length²` bytes, are larger than the logits and
+    /// their gradient, `6·vocabulary·length` bytes.
+    pub(crate) fn decide(&self, method: AttentionMethod) -> AttentionMethod {
+        let scores = 4 * self.layers.saturating_mul(self.heads).saturating_mul(self.length);
+        match method {
+            AttentionMethod::Auto
+                if self.length > StepSizes::SHORT && scores > 6 * self.vocabulary =>
+            {
+                AttentionMethod::Blocks
+            }
+            AttentionMethod::Auto => AttentionMethod::Plain,
+            method => method,
+        }
+    }
+}
+
+/// Which keys the tokens of a layer see.
+pub(crate) enum Visibility {
+    /// Those where this mask is true.
+    Mask(Tensor),
+    /// The last ones up to the token, or all up to it, in its document. In blocks.
+    Past { window: Option<usize>, segment_ids: Option<Tensor> },
+}
+
+impl Visibility {
+    /// The attention to these keys.
+    pub(crate) fn attention(&self, attention: &Attention) -> Attention {
+        let attention = attention.clone();
+        match self {
+            Visibility::Mask(mask) => attention.mask(mask).method(AttentionMethod::Plain),
+            Visibility::Past { window, segment_ids } => {
+                let mut attention = attention.causal(true).method(AttentionMethod::Blocks);
+                if let Some(window) = window {
+                    attention = attention.window(*window);
+                }
+                if let Some(segment_ids) = segment_ids {
+                    attention = attention.segment_ids(segment_ids);
+                }
+                attention
+            }
+        }
+    }
 }
 
 impl Span {
@@ -66,14 +151,24 @@ impl Span {
                 queries: queries + first.position(),
                 keys: first.keys().size(-2),
                 padding: cache.padding().cloned(),
+                packed: None,
             },
-            None => Span { queries, keys: count, padding: None },
+            None => Span { queries, keys: count, padding: None, packed: None },
         }
     }
 
+    /// Whole sequences of packed documents.
+    pub(crate) fn packed(ids: &Tensor, packed: Packed) -> Result<Span, Refusal> {
+        packed.check(ids)?;
+        Ok(Span { packed: Some(packed), ..Span::new(ids, None) })
+    }
+
     /// The positions, counted from the first token that is not padding: `[count]`, or `[batch,
-    /// count]` with padding.
+    /// count]` with padding. Those in the documents of packed sequences, `[batch, count]`.
     pub(crate) fn positions(&self) -> Tensor {
+        if let Some(packed) = &self.packed {
+            return packed.positions.clone();
+        }
         let positions = self.queries.squeeze(-1);
         match &self.padding {
             Some(padding) => (positions - padding.unsqueeze(-1)).clamp(0.0, f64::from(i32::MAX)),
@@ -83,19 +178,32 @@ impl Span {
 
     /// [`positions`](Span::positions) for `[batch, heads, count, width]`.
     pub(crate) fn positions_of_heads(&self) -> Tensor {
-        match &self.padding {
-            Some(_) => self.positions().unsqueeze(1),
-            None => self.positions(),
+        let positions = self.positions();
+        if positions.rank() > 1 { positions.unsqueeze(1) } else { positions }
+    }
+
+    /// Which keys each token sees, for attention by this method.
+    pub(crate) fn visibility(&self, window: Option<usize>, method: AttentionMethod) -> Visibility {
+        match method {
+            AttentionMethod::Blocks => {
+                let segment_ids = self.packed.as_ref().map(|packed| packed.segment_ids.clone());
+                Visibility::Past { window, segment_ids }
+            }
+            _ => Visibility::Mask(self.mask(window)),
         }
     }
 
     /// Which keys each token sees: itself and those before it (the last `window` ones), but no
-    /// padding. Booleans `[count, keys]`, or `[batch, 1, count, keys]` with padding.
+    /// padding and no other document. Booleans `[count, keys]`, or `[batch, 1, count, keys]` with
+    /// padding or documents.
     pub(crate) fn mask(&self, window: Option<usize>) -> Tensor {
         let keys = Tensor::arange(DType::I32, self.keys);
         let mut mask = keys.le(&self.queries);
         if let Some(window) = window {
             mask = mask.and(keys.gt(&self.queries - window as f64));
+        }
+        if let Some(Packed { segment_ids: ids, .. }) = &self.packed {
+            mask = mask.and(ids.unsqueeze(-1).eq(ids.unsqueeze(-2)).unsqueeze(1));
         }
         match &self.padding {
             Some(padding) => mask.and(keys.ge(padding.reshape([padding.size(0), 1, 1, 1]))),

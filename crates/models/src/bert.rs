@@ -53,7 +53,7 @@ pub struct Layers {
     /// false.
     pub gradient_checkpointing: bool,
     /// Whether equal layers run as one scan. The program then compiles as fast as with a single
-    /// one, but needs memory for their parameters twice. Initially false. Generation with a cache
+    /// one. Initially false. Generation with a cache
     /// runs the layers in sequence.
     pub scan_layers: bool,
 }

@@ -10,12 +10,12 @@ mod rope;
 #[cfg(test)]
 mod tests;
 
-use fulmen_nn::attention::{Attention, KeyValueCache, RotaryEmbedding};
+use fulmen_nn::attention::{Attention, AttentionMethod, KeyValueCache, RotaryEmbedding};
 use fulmen_nn::{Dropout, Embedding, Init, Linear, Module, Parameter, RmsNorm};
 use fulmen_tensor::{AsTensor, DType, Refusal, Tensor};
 use serde_json::{Map, Value};
 
-use crate::attention::{Span, attend, split_heads};
+use crate::attention::{Packed, Span, StepSizes, Visibility, attend, split_heads};
 use crate::layers::{LayerOptions, run_layers};
 use crate::{Activation, CausalLm, MODELS, Pretrained, Result, StaticCache, init};
 
@@ -55,9 +55,15 @@ pub struct Decoder {
     /// false.
     pub gradient_checkpointing: bool,
     /// Whether equal layers run as one scan. The program then compiles as fast as with a single
-    /// one, but needs memory for their parameters twice. Initially false. Generation with a cache
+    /// one. Initially false. Generation with a cache
     /// runs the layers in sequence.
     pub scan_layers: bool,
+    /// How attention is computed; initially [`AttentionMethod::Auto`]. That is blocks for sequences
+    /// of more than 2,048 tokens whose scores need more memory than the logits and their gradient:
+    /// `4·heads·length² > 6·vocabulary·length` bytes, or times the number of layers if they are not
+    /// recomputed. Generation with a cache is always plain.
+    #[module(skip)]
+    pub attention: AttentionMethod,
     #[module(skip)]
     config: Config,
 }
@@ -222,11 +228,11 @@ impl Layer {
     }
 }
 
-/// The positions of tokens, and the masks of the keys that each token sees.
+/// The positions of tokens, and the keys that each token sees.
 struct AttentionMasks {
     positions: Tensor,
-    full: Tensor,
-    sliding: Tensor,
+    full: Visibility,
+    sliding: Visibility,
 }
 
 impl SelfAttention {
@@ -244,8 +250,8 @@ impl SelfAttention {
         let q = rotated_heads(self.q_proj.forward(x), self.heads, &self.q_norm);
         let k = rotated_heads(self.k_proj.forward(x), self.key_heads, &self.k_norm);
         let v = split_heads(&self.v_proj.forward(x), self.key_heads);
-        let mask = if self.sliding { &masks.sliding } else { &masks.full };
-        let attention = self.attention.clone().mask(mask).dropout(&self.dropout);
+        let visibility = if self.sliding { &masks.sliding } else { &masks.full };
+        let attention = visibility.attention(&self.attention).dropout(&self.dropout);
         let (attended, cache) = attend(attention, &q, &k, &v, cache);
         (self.o_proj.forward(attended), cache)
     }
@@ -265,7 +271,55 @@ impl Decoder {
     /// Poisoned if the ids have another rank or type.
     #[track_caller]
     pub fn forward(&self, ids: impl AsTensor) -> Tensor {
-        MODELS.record("Decoder", || Ok(self.logits(&self.features(ids.as_tensor(), None)?.0)))
+        MODELS.record("Decoder", || {
+            let ids = ids.as_tensor().live()?;
+            Ok(self.logits(&self.features(ids, Span::new(ids, None), None)?.0))
+        })
+    }
+
+    /// [`forward`](Decoder::forward) for sequences into which documents are packed, which do not
+    /// see each other. `segment_ids` and `positions` are integers of the shape of the ids: the
+    /// document of each token, and its position there, as the text reader's `TokenCollator` makes
+    /// them with `documents(true)`. The logits of a document are those of the document alone.
+    ///
+    /// Poisoned if ids, segment ids or positions have another rank, shape or type.
+    ///
+    /// ```
+    /// use fulmen_models::Pretrained;
+    /// use fulmen_models::decoder::{Config, Decoder};
+    /// use fulmen_nn::Module;
+    /// use fulmen_tensor::Tensor;
+    ///
+    /// let model = Decoder::new(Config {
+    ///     vocab_size: 50,
+    ///     hidden_size: 16,
+    ///     intermediate_size: 32,
+    ///     num_hidden_layers: 1,
+    ///     num_attention_heads: 4,
+    ///     ..Config::default()
+    /// })?;
+    /// model.initialize(0);
+    /// let ids = Tensor::from_slice(&[7, 8, 9, 7, 8], [1, 5]);
+    /// let documents = Tensor::from_slice(&[1, 1, 1, 2, 2], [1, 5]);
+    /// let positions = Tensor::from_slice(&[0, 1, 2, 0, 1], [1, 5]);
+    /// let logits = model.forward_packed(&ids, &documents, &positions);
+    /// let distance = (logits.index(1, 1) - logits.index(1, 4)).abs().max_all();
+    /// assert!(distance.eval()?.to_f64()[0] < 1e-5); // the same beginning of two documents
+    /// # Ok::<(), fulmen_models::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn forward_packed(
+        &self,
+        ids: impl AsTensor,
+        segment_ids: impl AsTensor,
+        positions: impl AsTensor,
+    ) -> Tensor {
+        MODELS.record("Decoder", || {
+            let ids = ids.as_tensor().live()?;
+            let segment_ids = segment_ids.as_tensor().clone();
+            let packed = Packed { segment_ids, positions: positions.as_tensor().clone() };
+            Ok(self.logits(&self.features(ids, Span::packed(ids, packed)?, None)?.0))
+        })
     }
 
     fn logits(&self, x: &Tensor) -> Tensor {
@@ -275,20 +329,31 @@ impl Decoder {
             .map_or(logits.clone(), |cap| (logits / cap).tanh() * cap)
     }
 
+    /// How attention is computed for sequences of this length.
+    fn method(&self, length: usize, has_cache: bool) -> AttentionMethod {
+        let Config { num_attention_heads: heads, vocab_size: vocabulary, .. } = self.config;
+        let layers = if self.gradient_checkpointing { 1 } else { self.config.num_hidden_layers };
+        if has_cache {
+            AttentionMethod::Plain
+        } else {
+            StepSizes { length, heads, vocabulary, layers }.decide(self.attention)
+        }
+    }
+
     /// The features `[batch, length, features]`, the input of the head.
     fn features(
         &self,
         ids: &Tensor,
+        span: Span,
         cache: Option<&StaticCache>,
     ) -> Result<(Tensor, Option<StaticCache>), Refusal> {
-        let ids = ids.live()?;
         if ids.rank() != 2 {
             return Err(format!("the ids {} are not [batch, length]", ids.ty()).into());
         }
         let Model { embed_tokens, layers, norm } = &self.model;
-        let span = Span::new(ids, cache);
-        let full = span.mask(None);
-        let sliding = span.mask(self.config.window());
+        let method = self.method(ids.size(1), cache.is_some());
+        let full = span.visibility(None, method);
+        let sliding = span.visibility(self.config.window(), method);
         let masks = AttentionMasks { positions: span.positions_of_heads(), full, sliding };
         let mut x = embed_tokens.forward(ids);
         if self.config.is_gemma() {
@@ -320,7 +385,8 @@ impl CausalLm for Decoder {
     #[track_caller]
     fn next_token_logits(&self, ids: &Tensor, cache: &StaticCache) -> (Tensor, StaticCache) {
         MODELS.record("Decoder", || {
-            let (x, after) = self.features(ids, Some(cache))?;
+            let ids = ids.live()?;
+            let (x, after) = self.features(ids, Span::new(ids, Some(cache)), Some(cache))?;
             Ok((self.logits(&x.index(1, -1)), after.unwrap_or_else(|| cache.clone())))
         })
     }
@@ -364,8 +430,14 @@ impl Pretrained for Decoder {
         let layers =
             (0..config.num_hidden_layers).map(|i| Layer::new(&config, i)).collect::<Result<_>>()?;
         let model = Model { embed_tokens, layers, norm: Norm::new(&config, hidden_size) };
-        let decoder =
-            Decoder { model, lm_head, gradient_checkpointing: false, scan_layers: false, config };
+        let decoder = Decoder {
+            model,
+            lm_head,
+            gradient_checkpointing: false,
+            scan_layers: false,
+            attention: AttentionMethod::Auto,
+            config,
+        };
         init::normal(&decoder, decoder.config.initializer_range);
         Ok(decoder)
     }

@@ -4,13 +4,15 @@
 //! a feed-forward network, with residual connections. The head, which shares the weight of the
 //! token embedding, turns the last normalization into logits.
 
-use fulmen_nn::attention::{Attention, KeyValueCache};
+use fulmen_nn::attention::{Attention, AttentionMethod, KeyValueCache};
 use fulmen_nn::{Dropout, Embedding, Init, LayerNorm, Linear, Module, Parameter};
 use fulmen_tensor::{AsTensor, DType, Refusal, Tensor};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::attention::{Setting, Span, attend, check_heads, split_heads};
+use crate::attention::{
+    Packed, Setting, Span, StepSizes, Visibility, attend, check_heads, split_heads,
+};
 use crate::layers::{LayerOptions, run_layers};
 use crate::{Activation, CausalLm, MODELS, Pretrained, Result, StaticCache};
 
@@ -102,9 +104,15 @@ pub struct Gpt2 {
     /// false.
     pub gradient_checkpointing: bool,
     /// Whether equal blocks run as one scan. The program then compiles as fast as with a single
-    /// one, but needs memory for their parameters twice. Initially false. Generation with a cache
+    /// one. Initially false. Generation with a cache
     /// runs the blocks in sequence.
     pub scan_layers: bool,
+    /// How attention is computed; initially [`AttentionMethod::Auto`]. That is blocks for sequences
+    /// of more than 2,048 tokens whose scores need more memory than the logits and their gradient:
+    /// `4·heads·length² > 6·vocabulary·length` bytes, or times the number of blocks if they are not
+    /// recomputed. Generation with a cache is always plain.
+    #[module(skip)]
+    pub attention: AttentionMethod,
     #[module(skip)]
     config: Config,
 }
@@ -210,10 +218,10 @@ impl Block {
     fn forward(
         &self,
         x: &Tensor,
-        mask: &Tensor,
+        visibility: &Visibility,
         cache: Option<&KeyValueCache>,
     ) -> (Tensor, Option<KeyValueCache>) {
-        let (attended, cache) = self.attn.forward(&self.ln_1.forward(x), mask, cache);
+        let (attended, cache) = self.attn.forward(&self.ln_1.forward(x), visibility, cache);
         let x = x + attended;
         let transformed = self.mlp.forward(&self.ln_2.forward(&x));
         (x + transformed, cache)
@@ -224,14 +232,14 @@ impl SelfAttention {
     fn forward(
         &self,
         x: &Tensor,
-        mask: &Tensor,
+        visibility: &Visibility,
         cache: Option<&KeyValueCache>,
     ) -> (Tensor, Option<KeyValueCache>) {
         let qkv = self.c_attn.forward(x);
         let width = x.size(-1);
         let [q, k, v] =
             [0, 1, 2].map(|i| split_heads(&qkv.narrow(-1, i * width, width), self.n_head));
-        let attention = Attention::new().mask(mask).dropout(&self.attn_dropout);
+        let attention = visibility.attention(&Attention::new()).dropout(&self.attn_dropout);
         let (attended, cache) = attend(attention, &q, &k, &v, cache);
         (self.resid_dropout.forward(self.c_proj.forward(&attended)), cache)
     }
@@ -251,18 +259,67 @@ impl Gpt2 {
     #[track_caller]
     pub fn forward(&self, ids: impl AsTensor) -> Tensor {
         MODELS.record("Gpt2", || {
-            let (x, _) = self.features(ids.as_tensor(), None)?;
+            let ids = ids.as_tensor().live()?;
+            let (x, _) = self.features(ids, Span::new(ids, None), None)?;
             Ok(self.lm_head.forward(x))
         })
+    }
+
+    /// [`forward`](Gpt2::forward) for sequences into which documents are packed, which do not see
+    /// each other. `segment_ids` and `positions` are integers of the shape of the ids: the document
+    /// of each token, and its position there, as the text reader's `TokenCollator` makes them with
+    /// `documents(true)`. The logits of a document are those of the document alone.
+    ///
+    /// Poisoned if ids, segment ids or positions have another rank, shape or type, or if there are
+    /// more ids than positions.
+    ///
+    /// ```
+    /// use fulmen_models::Pretrained;
+    /// use fulmen_models::gpt2::{Config, Gpt2};
+    /// use fulmen_tensor::{DType, Tensor};
+    ///
+    /// let model = Gpt2::new(Config { n_embd: 16, n_layer: 1, n_head: 2, ..Config::default() })?;
+    /// let ids = Tensor::zeros(DType::I32, [1, 5]);
+    /// let documents = Tensor::from_slice(&[1, 1, 1, 2, 2], [1, 5]);
+    /// let positions = Tensor::from_slice(&[0, 1, 2, 0, 1], [1, 5]);
+    /// let logits = model.forward_packed(&ids, &documents, &positions);
+    /// assert_eq!(logits.ty().to_string(), "f32[1, 5, 50257]");
+    /// # Ok::<(), fulmen_models::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn forward_packed(
+        &self,
+        ids: impl AsTensor,
+        segment_ids: impl AsTensor,
+        positions: impl AsTensor,
+    ) -> Tensor {
+        MODELS.record("Gpt2", || {
+            let ids = ids.as_tensor().live()?;
+            let segment_ids = segment_ids.as_tensor().clone();
+            let packed = Packed { segment_ids, positions: positions.as_tensor().clone() };
+            let (x, _) = self.features(ids, Span::packed(ids, packed)?, None)?;
+            Ok(self.lm_head.forward(x))
+        })
+    }
+
+    /// How attention is computed for sequences of this length.
+    fn method(&self, length: usize, has_cache: bool) -> AttentionMethod {
+        let Config { n_head: heads, vocab_size: vocabulary, n_layer, .. } = self.config;
+        let layers = if self.gradient_checkpointing { 1 } else { n_layer };
+        if has_cache {
+            AttentionMethod::Plain
+        } else {
+            StepSizes { length, heads, vocabulary, layers }.decide(self.attention)
+        }
     }
 
     /// The features `[batch, length, features]` that the head takes.
     fn features(
         &self,
         ids: &Tensor,
+        span: Span,
         cache: Option<&StaticCache>,
     ) -> Result<(Tensor, Option<StaticCache>), Refusal> {
-        let ids = ids.live()?;
         if ids.rank() != 2 || ids.size(1) > self.config.n_positions {
             let max_length = self.config.n_positions;
             return Err(format!(
@@ -272,13 +329,18 @@ impl Gpt2 {
             .into());
         }
         let Transformer { wte, wpe, drop, h, ln_f } = &self.transformer;
-        let span = Span::new(ids, cache);
-        let mask = span.mask(None);
+        let visibility = span.visibility(None, self.method(ids.size(1), cache.is_some()));
         let x = drop.forward(wte.forward(ids) + wpe.forward(span.positions()));
         let Gpt2 { gradient_checkpointing, scan_layers, .. } = *self;
         let options = LayerOptions { gradient_checkpointing, scan_layers };
-        let (x, cache) =
-            run_layers(x, h, cache, options, |_| true, |i, x, cache| h[i].forward(x, &mask, cache));
+        let (x, cache) = run_layers(
+            x,
+            h,
+            cache,
+            options,
+            |_| true,
+            |i, x, cache| h[i].forward(x, &visibility, cache),
+        );
         Ok((ln_f.forward(x), cache))
     }
 }
@@ -296,7 +358,8 @@ impl CausalLm for Gpt2 {
     #[track_caller]
     fn next_token_logits(&self, ids: &Tensor, cache: &StaticCache) -> (Tensor, StaticCache) {
         MODELS.record("Gpt2", || {
-            let (x, after) = self.features(ids, Some(cache))?;
+            let ids = ids.live()?;
+            let (x, after) = self.features(ids, Span::new(ids, Some(cache)), Some(cache))?;
             Ok((self.lm_head.forward(x.index(1, -1)), after.unwrap_or_else(|| cache.clone())))
         })
     }
@@ -354,7 +417,14 @@ impl Pretrained for Gpt2 {
             h: (0..config.n_layer).map(|_| Block::new(&config)).collect(),
             ln_f: LayerNorm::new([n_embd]).eps(config.layer_norm_epsilon),
         };
-        Ok(Gpt2 { transformer, lm_head, gradient_checkpointing: false, scan_layers: false, config })
+        Ok(Gpt2 {
+            transformer,
+            lm_head,
+            gradient_checkpointing: false,
+            scan_layers: false,
+            attention: AttentionMethod::Auto,
+            config,
+        })
     }
 
     fn config(&self) -> &Config {
@@ -373,7 +443,28 @@ impl Pretrained for Gpt2 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reference::{check_decoder, folder};
+    use crate::reference::{check_decoder, check_packing, folder};
+
+    #[test]
+    fn packed_documents_are_the_documents_alone() {
+        let sizes = Config {
+            vocab_size: 20,
+            n_positions: 12,
+            n_embd: 8,
+            n_layer: 2,
+            n_head: 2,
+            ..Config::default()
+        };
+        let none = Config { embd_pdrop: 0.0, attn_pdrop: 0.0, resid_pdrop: 0.0, ..sizes };
+        check_packing(Gpt2::new(none).unwrap(), 12, |model, packed, method| {
+            model.attention = method;
+            match packed {
+                [ids] => model.forward(ids),
+                [ids, segment_ids, positions] => model.forward_packed(ids, segment_ids, positions),
+                _ => panic!("ids, or ids with segments and positions"),
+            }
+        });
+    }
 
     #[test]
     fn shards_of_transformers_give_its_logits_and_tokens() {

@@ -3,8 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use fulmen_nn::Module;
+use fulmen_nn::attention::AttentionMethod;
 use fulmen_nn::weights::StateDict;
-use fulmen_tensor::{Runtime, Tensor};
+use fulmen_tensor::{Runtime, Tensor, grad};
 
 use crate::{CausalLm, GenerationConfig, Pretrained, Prompt, generate};
 
@@ -158,4 +160,51 @@ pub(crate) fn compare_in_python(model: &impl Pretrained, name: &str, script: &st
     let python = std::env::var("PYTHON").expect("PYTHON is the python to ask");
     let status = Command::new(python).arg(folder(script)).arg(saved.path()).status().unwrap();
     assert!(status.success(), "{name}: {script} {status}");
+}
+
+/// Checks that the logits of two packed documents are those of the documents alone, with plain
+/// attention and in blocks, and that both have the same gradients. `forward` gets the ids, or also
+/// segment ids and positions.
+#[cfg(any(feature = "decoder", feature = "gpt2"))]
+#[track_caller]
+pub(crate) fn check_packing<M: Module>(
+    mut model: M,
+    length: usize,
+    forward: impl Fn(&mut M, &[Tensor], AttentionMethod) -> Tensor,
+) {
+    model.initialize(1);
+    let first = length / 3;
+    let integers = |of: &dyn Fn(usize) -> usize| {
+        let integers: Vec<i32> = (0..length).map(|i| of(i) as i32).collect();
+        Tensor::from_slice(&integers, [1, length])
+    };
+    let ids = integers(&|i| i * i * 7 % 19);
+    let segment_ids = integers(&|i| 1 + usize::from(i >= first));
+    let positions = integers(&|i| if i < first { i } else { i - first });
+    let packed = [ids.clone(), segment_ids, positions];
+    let alone = [(0, first), (first, length - first)].map(|(start, count)| {
+        forward(&mut model, &[ids.narrow(1, start, count)], AttentionMethod::Plain)
+    });
+    let mut all = vec![Tensor::concatenate(&alone, 1)];
+    let weights: Vec<Tensor> = model.parameters().iter().map(|(_, weight)| weight.get()).collect();
+    for method in [AttentionMethod::Plain, AttentionMethod::Blocks] {
+        let logits = forward(&mut model, &packed, method);
+        all.push(logits.clone());
+        all.extend(grad(&(&logits * &logits).mean_all(), &weights));
+    }
+    let values = Runtime::global().and_then(|runtime| runtime.eval_many(&all)).unwrap();
+    let values: Vec<Vec<f64>> = values.iter().map(|value| value.to_f64()).collect();
+    let check = |a: &[f64], b: &[f64], name: &str| {
+        let largest = b.iter().fold(0.0f64, |largest, x| largest.max(x.abs()));
+        let error = a.iter().zip(b).fold(0.0f64, |error, (x, y)| error.max((x - y).abs()));
+        assert!(
+            error <= 1e-5 * largest,
+            "{name}: {error:e} off; the largest number is {largest:e}"
+        );
+    };
+    let (plain, blocks) = values[1..].split_at(1 + weights.len());
+    check(&plain[0], &values[0], "packed documents, plain");
+    for (i, (plain, blocks)) in plain.iter().zip(blocks).enumerate() {
+        check(blocks, plain, &format!("tensor {i} in blocks"));
+    }
 }

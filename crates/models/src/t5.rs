@@ -53,7 +53,7 @@ pub struct T5 {
     /// false.
     pub gradient_checkpointing: bool,
     /// Whether equal blocks run as one scan. The program then compiles as fast as with a single
-    /// one, but needs memory for their parameters twice. Initially false. Generation with a cache
+    /// one. Initially false. Generation with a cache
     /// runs the blocks in sequence.
     pub scan_layers: bool,
     #[module(skip)]

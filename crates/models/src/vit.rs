@@ -113,7 +113,7 @@ pub struct ViT {
     /// false.
     pub gradient_checkpointing: bool,
     /// Whether equal blocks run as one scan. The program then compiles as fast as with a single
-    /// one, but needs memory for their parameters twice. Initially false.
+    /// one. Initially false.
     pub scan_layers: bool,
     #[module(skip)]
     config: Config,

@@ -11,5 +11,6 @@ pub use crate::ops::IndexChecks;
 pub use crate::ops::mean_weight::{MeanWeight, mean_weights, with_mean_weight};
 pub use crate::ops::norm::global_norm;
 pub use crate::ops::row_updates::{RowUpdates, row_updates};
+pub use crate::random::part::bernoulli_part;
 pub use crate::refused_operations::{RefusedOperation, watch};
 pub use crate::scope::Library;

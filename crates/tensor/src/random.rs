@@ -19,6 +19,7 @@ mod continuous;
 mod discrete;
 mod gamma;
 mod order;
+pub(crate) mod part;
 
 pub use self::continuous::{exponential, gumbel, normal, truncated_normal, uniform};
 pub use self::discrete::{bernoulli, categorical, randint};
@@ -206,16 +207,26 @@ const MAX_ELEMENTS: usize = 1 << 45;
 
 /// 64 random bits in two 32-bit words, the high word first.
 fn words(key: &Tensor, shape: Shape) -> Result<[Tensor; 2], Refusal> {
+    words_at(key, &shape, |dtype| row_major_indices(dtype, &shape))
+}
+
+/// The words of some elements of a draw of this shape: those with the indices that `index` returns,
+/// which are of the dtype that it gets.
+fn words_at(
+    key: &Tensor,
+    shape: &Shape,
+    index: impl FnOnce(DType) -> Tensor,
+) -> Result<[Tensor; 2], Refusal> {
     check_key(key)?;
     let elements = shape.iter().map(|&size| size.max(1)).fold(1, usize::saturating_mul);
     if elements <= u32::MAX as usize {
-        let low = row_major_indices(DType::U32, &shape);
-        return Ok(threefry2x32(key, &Tensor::zeros(DType::U32, &shape), &low));
+        let low = index(DType::U32);
+        return Ok(threefry2x32(key, &Tensor::zeros(DType::U32, low.shape()), &low));
     }
     if elements > MAX_ELEMENTS {
         return Err(format!("{shape} has more elements than a program can address, 2^45").into());
     }
-    let index = row_major_indices(DType::U64, &shape);
+    let index = index(DType::U64);
     let high = index.shift_right_logical(32.0).to_dtype(DType::U32);
     let low = index.and(f64::from(u32::MAX)).to_dtype(DType::U32);
     Ok(threefry2x32(key, &high, &low))

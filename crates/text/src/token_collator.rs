@@ -130,9 +130,9 @@ impl TokenCollator {
     }
 
     /// Whether to add the fields `segment_ids` and `position_ids`, which distinguish the documents
-    /// of a block; off unless set. The mask `segment_ids[:, :, None] == segment_ids[:, None, :]`
-    /// restricts attention to one document. With these fields, causal labels do not cross document
-    /// boundaries.
+    /// of a block; off unless set. `forward_packed` of GPT-2 and the decoders in `fulmen_models`
+    /// takes them, so that documents do not see each other. With these fields, causal labels do not
+    /// cross document boundaries.
     pub fn documents(mut self, documents: bool) -> TokenCollator {
         self.documents = documents;
         self

@@ -21,6 +21,15 @@ struct DropoutState {
     random: RandomStream,
 }
 
+/// Which elements a dropout keeps, drawn only where they are used.
+#[derive(Clone, Debug)]
+pub(crate) struct Draw {
+    /// The key of the draw.
+    pub(crate) key: Tensor,
+    /// The probability of dropping an element.
+    pub(crate) p: f64,
+}
+
 /// What to do with an input.
 enum DropoutMask {
     /// Return it unchanged, also if it is poisoned.
@@ -39,18 +48,26 @@ impl DropoutState {
     /// Draws which elements of `x` to keep, one for each element of `shape`, which broadcasts to
     /// the shape of `x`.
     fn draw(&self, shape: &[usize]) -> Result<DropoutMask, Refusal> {
+        Ok(match self.start_draw()? {
+            None => DropoutMask::KeepAll,
+            Some(Draw { p: 1.0, .. }) => DropoutMask::DropAll,
+            Some(Draw { key, p }) => DropoutMask::Keep(random::bernoulli(&key, 1.0 - p, shape)),
+        })
+    }
+
+    /// The next draw; `None` if it keeps all elements.
+    fn start_draw(&self) -> Result<Option<Draw>, Refusal> {
         if !(0.0..=1.0).contains(&self.p) {
             return Err(
                 format!("the probability must be between 0 and 1, but it is {}", self.p).into()
             );
         }
         if !self.mode.is_training() || self.p == 0.0 {
-            return Ok(DropoutMask::KeepAll);
+            return Ok(None);
         }
-        if self.p == 1.0 {
-            return Ok(DropoutMask::DropAll);
-        }
-        Ok(DropoutMask::Keep(random::bernoulli(&self.random.next_key(), 1.0 - self.p, shape)))
+        // No number decides if everything is dropped.
+        let key = if self.p == 1.0 { random::key(0) } else { self.random.next_key() };
+        Ok(Some(Draw { key, p: self.p }))
     }
 
     /// Drops elements as drawn for `shape`, and divides the rest by `1 − p`.
@@ -105,6 +122,11 @@ impl Dropout {
             let x = x.as_tensor().live()?;
             self.0.drop(x, x.shape())
         })
+    }
+
+    /// The draw that [`forward`](Dropout::forward) would make; `None` if it keeps all elements.
+    pub(crate) fn start_draw(&self) -> Result<Option<Draw>, Refusal> {
+        self.0.start_draw()
     }
 }
 

@@ -20,7 +20,7 @@ mod bilinear;
 mod conditional_batch_norm;
 mod conv;
 mod conv_transpose;
-mod dropout;
+pub(crate) mod dropout;
 mod embedding;
 mod embedding_bag;
 mod flatten;

@@ -152,7 +152,11 @@ impl MultiheadAttention {
         let query = query.as_tensor();
         let key = key.as_tensor();
         let value = value.as_tensor();
-        self.forward_with_weights(query, key, value, attention).0
+        NN.record(self, || {
+            let [q, k, v] = self.heads(query, key, value)?;
+            let heads = attention.clone().or_dropout(&self.dropout).forward(&q, &k, &v);
+            Ok(self.join(heads.live()?))
+        })
     }
 
     /// [`forward`](MultiheadAttention::forward), and the attention weights `[batch, heads, length,

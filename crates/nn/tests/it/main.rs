@@ -2,6 +2,7 @@
 //! build.
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue fails")]
 
+mod attention_blocks;
 mod augment;
 mod common;
 mod dropout;

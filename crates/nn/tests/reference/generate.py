@@ -20,6 +20,7 @@ TOPICS = [
     "recurrent",
     "norms",
     "attention",
+    "attention_blocks",
     "transformer",
     "positions",
     "autocast",

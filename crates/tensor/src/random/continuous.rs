@@ -27,10 +27,14 @@ pub(super) fn unit(key: &Tensor, dtype: DType, shape: Shape) -> Result<Tensor, R
             draw_long(key, shape)?.shift_right_logical(12.0).to_dtype(DType::F64) * f64::EPSILON
         );
     }
+    Ok(unit_of_bits(&draw(key, shape)?))
+}
+
+/// The f32 number in [0, 1) of each element of `bits`, which are u32.
+pub(super) fn unit_of_bits(bits: &Tensor) -> Tensor {
     // The exponent of 1 with 23 random bits as the mantissa is a number in [1, 2).
-    let mantissa = draw(key, shape)?.shift_right_logical(9.0);
-    Ok(mantissa.or(Tensor::full(DType::U32, [], f64::from(1.0f32.to_bits()))).bitcast(DType::F32)
-        - 1.0)
+    let mantissa = bits.shift_right_logical(9.0);
+    mantissa.or(Tensor::full(DType::U32, [], f64::from(1.0f32.to_bits()))).bitcast(DType::F32) - 1.0
 }
 
 /// Uniform numbers from `low` to `high`: `low + (high − low)·u` (JAX's `random.uniform`). `u` is a

@@ -1,0 +1,57 @@
+//! [`AttentionMethod`]: how attention is computed.
+
+use std::fmt;
+use std::str::FromStr;
+
+use fulmen_error::Error;
+
+/// How attention is computed. The results differ only in rounding.
+///
+/// The names are `auto`, `plain` and `blocks`. There is no method with kernels yet.
+///
+/// ```
+/// use fulmen_nn::attention::AttentionMethod;
+///
+/// assert_eq!("blocks".parse::<AttentionMethod>()?, AttentionMethod::Blocks);
+/// let error = "kernel".parse::<AttentionMethod>().unwrap_err().to_string();
+/// assert_eq!(error, "`kernel` is not a method of attention; there are: auto, plain, blocks");
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum AttentionMethod {
+    /// `blocks` for long sequences, otherwise `plain`. [`Attention`](super::Attention) takes blocks
+    /// if there are more than 6,000² pairs of queries and keys. The models of `fulmen_models` know
+    /// what else needs memory, and decide by it.
+    #[default]
+    Auto,
+    /// All scores are in memory at once: `[…, heads, length, positions]`.
+    Plain,
+    /// The scores of one block of queries and one block of keys are in memory at a time, forward
+    /// and backward. The memory grows with the length, not with its square. Blocks that a causal
+    /// mask or a window hides are not computed. The backward pass computes the scores again.
+    Blocks,
+}
+
+const NAMES: [(&str, AttentionMethod); 3] = [
+    ("auto", AttentionMethod::Auto),
+    ("plain", AttentionMethod::Plain),
+    ("blocks", AttentionMethod::Blocks),
+];
+
+impl FromStr for AttentionMethod {
+    type Err = Error;
+    fn from_str(name: &str) -> Result<AttentionMethod, Error> {
+        let row = NAMES.iter().find(|row| row.0 == name);
+        row.map(|row| row.1).ok_or_else(|| {
+            let all = NAMES.map(|row| row.0).join(", ");
+            Error::usage(format!("`{name}` is not a method of attention; there are: {all}"))
+        })
+    }
+}
+
+impl fmt::Display for AttentionMethod {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(NAMES.iter().find(|row| row.1 == *self).map_or("auto", |row| row.0))
+    }
+}
