@@ -42,55 +42,11 @@ pub(crate) fn lower(
 /// Lowers a function by these passes.
 pub(crate) fn lower_with(function: &Function, mesh: &Mesh, passes: Pipeline) -> Result<Lowered> {
     let name = function.name();
-    let parameters = function.parameters();
     let results = function.results();
-    let partitioned = mesh.num_devices() > 1;
-    // The Shardy attribute of a parameter or result; none on one device.
-    let sharding_attribute = |value: &str, ty: &TensorType, sharding: &Sharding| {
-        let on_mesh = if partitioned { sharding } else { &sharding.on_one_device() };
-        match on_mesh.shard_shape(mesh, &ty.shape) {
-            Ok(_) if !partitioned => Ok(None),
-            Ok(_) => Ok(Some(format!(
-                "sdy.sharding = #sdy.sharding{}",
-                sharding.attribute_in_memory(ty.shape.rank())
-            ))),
-            Err(reason) => Err(Error::usage(format!("`{name}`: {value}, {ty}: {reason}"))),
-        }
-    };
-    let mut arguments: Vec<String> = Vec::new();
-    let mut leaves = IdMap::default();
-    for (i, parameter) in parameters.iter().enumerate() {
-        parameter.check()?;
-        let Kind::Placeholder { name: parameter_name } = &parameter.node.kind else {
-            return Err(not_a_parameter(name, i, parameter, "is not a placeholder"));
-        };
-        let sharding = &function.parameter_shardings()[i];
-        let leaf = Leaf { name: format!("%arg{i}"), order: sharding.order().cloned() };
-        if leaves.insert(parameter.node.id, leaf).is_some() {
-            return Err(not_a_parameter(name, i, parameter, "repeats an earlier parameter"));
-        }
-        let mut attributes = Vec::new();
-        if let Some(result) = function.aliases()[i] {
-            if function.result_shardings()[result] != *sharding {
-                return Err(Error::usage(format!(
-                    "`{name}`: parameter {i}, `{parameter_name}`, is donated to result {result}, but their shardings differ: \
-                     {sharding} and {}",
-                    function.result_shardings()[result]
-                )));
-            }
-            attributes.push(format!("tf.aliasing_output = {result} : i32"));
-        }
-        let value = format!("parameter {i}, `{parameter_name}`");
-        attributes.extend(sharding_attribute(&value, parameter.ty(), sharding)?);
-        arguments.push(format!(
-            "%arg{i}: {}{}",
-            in_order(parameter.ty(), sharding.order()).stablehlo(),
-            attribute_dictionary(&attributes)
-        ));
-    }
-
+    let signature = Signature { function, mesh };
+    let Parameters { mut declarations, leaves } = signature.parameters()?;
     let mut program =
-        Program::new(mesh, passes, function.precision(), function.constants(), parameters.len());
+        Program::new(mesh, passes, function.precision(), function.constants(), declarations.len());
     let mut body = Body::default();
     let orders = function.result_shardings().iter().map(|s| s.order().cloned()).collect();
     let result_names = program.emit_in_order(results, &leaves, orders, &mut body)?;
@@ -100,31 +56,15 @@ pub(crate) fn lower_with(function: &Function, mesh: &Mesh, passes: Pipeline) -> 
             Captured::Host(ty, _) => ty,
         };
         let attributes: Vec<_> =
-            sharding_attribute("a captured value", ty, sharding)?.into_iter().collect();
-        arguments.push(format!(
-            "%arg{}: {}{}",
-            arguments.len(),
-            in_order(ty, sharding.order()).stablehlo(),
-            attribute_dictionary(&attributes)
-        ));
+            signature.sharding("a captured value", ty, sharding)?.into_iter().collect();
+        let number = declarations.len();
+        declarations.push(format!("%arg{number}: {}", declaration(ty, sharding, &attributes)));
     }
 
-    let result_types: Vec<_> = results
-        .iter()
-        .zip(function.result_shardings())
-        .map(|(t, sharding)| in_order(t.ty(), sharding.order()).stablehlo())
+    let result_shardings = results.iter().zip(function.result_shardings());
+    let result_types: Vec<_> = result_shardings
+        .map(|(result, sharding)| in_order(result.ty(), sharding.order()).stablehlo())
         .collect();
-    let mut result_declarations = Vec::new();
-    for (i, (result, sharding)) in results.iter().zip(function.result_shardings()).enumerate() {
-        let attributes: Vec<_> = sharding_attribute(&format!("result {i}"), result.ty(), sharding)?
-            .into_iter()
-            .collect();
-        result_declarations.push(format!(
-            "{}{}",
-            result_types[i],
-            attribute_dictionary(&attributes)
-        ));
-    }
     let return_statement = if results.is_empty() {
         "return".to_owned()
     } else {
@@ -133,13 +73,13 @@ pub(crate) fn lower_with(function: &Function, mesh: &Mesh, passes: Pipeline) -> 
     body.lines.push(Line::bare(return_statement));
     let head = format!(
         "func.func public @main({}) -> ({}) {{",
-        arguments.join(", "),
-        result_declarations.join(", ")
+        declarations.join(", "),
+        signature.results()?.join(", ")
     );
     let main = Line::function(head, body);
     let write = |mut locations: Option<&mut Locations>| {
         let mut text = format!("module @{} {{\n", identifier(name));
-        if partitioned {
+        if signature.is_partitioned() {
             text.extend(["  ", &mesh.declaration(), "\n"]);
         }
         for function in [&main].into_iter().chain(&program.functions) {
@@ -153,6 +93,98 @@ pub(crate) fn lower_with(function: &Function, mesh: &Mesh, passes: Pipeline) -> 
     let key = write(None);
     keep_text(&key);
     Ok(Lowered { text, key, largest: program.largest, captured: program.captured })
+}
+
+/// The signature of a function on a mesh.
+struct Signature<'a> {
+    function: &'a Function,
+    mesh: &'a Mesh,
+}
+
+/// The parameters that a function declares.
+struct Parameters {
+    declarations: Vec<String>,
+    leaves: IdMap<Leaf>,
+}
+
+impl Signature<'_> {
+    fn is_partitioned(&self) -> bool {
+        self.mesh.num_devices() > 1
+    }
+
+    fn parameters(&self) -> Result<Parameters> {
+        let function = self.function;
+        let name = function.name();
+        let mut declarations: Vec<String> = Vec::new();
+        let mut leaves = IdMap::default();
+        for (i, parameter) in function.parameters().iter().enumerate() {
+            parameter.check()?;
+            let Kind::Placeholder { name: parameter_name } = &parameter.node.kind else {
+                return Err(not_a_parameter(name, i, parameter, "is not a placeholder"));
+            };
+            let sharding = &function.parameter_shardings()[i];
+            let leaf = Leaf { name: format!("%arg{i}"), order: sharding.order().cloned() };
+            if leaves.insert(parameter.node.id, leaf).is_some() {
+                return Err(not_a_parameter(name, i, parameter, "repeats an earlier parameter"));
+            }
+            let mut attributes = Vec::new();
+            if let Some(result) = function.aliases()[i] {
+                if function.result_shardings()[result] != *sharding {
+                    return Err(Error::usage(format!(
+                        "`{name}`: parameter {i}, `{parameter_name}`, is donated to result {result}, but their shardings \
+                         differ: {sharding} and {}",
+                        function.result_shardings()[result]
+                    )));
+                }
+                attributes.push(format!("tf.aliasing_output = {result} : i32"));
+            }
+            let value = format!("parameter {i}, `{parameter_name}`");
+            attributes.extend(self.sharding(&value, parameter.ty(), sharding)?);
+            let declared = declaration(parameter.ty(), sharding, &attributes);
+            declarations.push(format!("%arg{i}: {declared}"));
+        }
+        Ok(Parameters { declarations, leaves })
+    }
+
+    /// The declarations of the results.
+    fn results(&self) -> Result<Vec<String>> {
+        let mut declarations = Vec::new();
+        let shardings = self.function.result_shardings();
+        for (i, (result, sharding)) in self.function.results().iter().zip(shardings).enumerate() {
+            let attribute = self.sharding(&format!("result {i}"), result.ty(), sharding)?;
+            let attributes: Vec<_> = attribute.into_iter().collect();
+            declarations.push(declaration(result.ty(), sharding, &attributes));
+        }
+        Ok(declarations)
+    }
+
+    /// The Shardy attribute of a parameter or result; none on one device.
+    fn sharding(
+        &self,
+        value: &str,
+        ty: &TensorType,
+        sharding: &Sharding,
+    ) -> Result<Option<String>> {
+        let is_partitioned = self.is_partitioned();
+        let on_mesh = if is_partitioned { sharding } else { &sharding.on_one_device() };
+        match on_mesh.shard_shape(self.mesh, &ty.shape) {
+            Ok(_) if !is_partitioned => Ok(None),
+            Ok(_) => Ok(Some(format!(
+                "sdy.sharding = #sdy.sharding{}",
+                sharding.attribute_in_memory(ty.shape.rank())
+            ))),
+            Err(reason) => {
+                let name = self.function.name();
+                Err(Error::usage(format!("`{name}`: {value}, {ty}: {reason}")))
+            }
+        }
+    }
+}
+
+/// The type of a parameter or result with its attributes.
+fn declaration(ty: &TensorType, sharding: &Sharding, attributes: &[String]) -> String {
+    let ty = in_order(ty, sharding.order()).stablehlo();
+    format!("{ty}{}", attribute_dictionary(attributes))
 }
 
 /// The program of a function for one device of any platform, as StableHLO text without locations,

@@ -206,6 +206,30 @@ fn accelerator_size(generation: &Generation, chips: usize) -> usize {
     if generation.named_by_cores { chips * generation.cores } else { chips }
 }
 
+/// The lengths of axes such as `2x4`, or why they are none.
+fn parse_axes(size: &str) -> Result<Vec<usize>, String> {
+    let lengths: Result<Vec<usize>, _> = size.split('x').map(str::parse).collect();
+    lengths.map_err(|_| format!("`{size}` is not a size"))
+}
+
+/// The shape of an accelerator type with this number, such as 8, or why there is none.
+fn named_shape(generation: &Generation, number: &str) -> Result<Vec<usize>, String> {
+    let Ok(size) = number.parse::<usize>() else {
+        return Err(format!("`{number}` is not a number"));
+    };
+    let size_of = |axes: &[usize]| accelerator_size(generation, axes.iter().product());
+    if let Some(axes) = shapes(generation).find(|axes| size_of(axes) == size) {
+        return Ok(axes.to_vec());
+    }
+    let unit = if generation.named_by_cores { "TensorCores" } else { "chips" };
+    let names: Vec<_> =
+        shapes(generation).map(|axes| format!("{}-{}", generation.name, size_of(axes))).collect();
+    Err(format!(
+        "the number counts {unit}, and the slices with a name of this kind are {}",
+        names.join(", ")
+    ))
+}
+
 impl FromStr for Slice {
     type Err = Error;
 
@@ -229,47 +253,18 @@ impl FromStr for Slice {
             return wrong(format!("there is no generation `{name}`"));
         };
         let by_axes = requested_name.contains(':');
-        let axes: Vec<usize> = if by_axes {
-            let Ok(axes) = size.split('x').map(str::parse).collect::<Result<Vec<usize>, _>>()
-            else {
-                return wrong(format!("`{size}` is not a size"));
-            };
-            axes
-        } else {
-            let Ok(number) = size.parse::<usize>() else {
-                return wrong(format!("`{size}` is not a number"));
-            };
-            let unit = if generation.named_by_cores { "TensorCores" } else { "chips" };
-            match shapes(generation)
-                .find(|axes| accelerator_size(generation, axes.iter().product()) == number)
-            {
-                Some(axes) => axes.to_vec(),
-                None => {
-                    let names: Vec<_> = shapes(generation)
-                        .map(|axes| {
-                            format!(
-                                "{}-{}",
-                                generation.name,
-                                accelerator_size(generation, axes.iter().product())
-                            )
-                        })
-                        .collect();
-                    return wrong(format!(
-                        "the number counts {unit}, and the slices with a name of this kind are {}",
-                        names.join(", ")
-                    ));
-                }
-            }
+        let axes = if by_axes { parse_axes(size) } else { named_shape(generation, size) };
+        let axes = match axes {
+            Ok(axes) => axes,
+            Err(reason) => return wrong(reason),
         };
         if axes.len() != generation.axes {
+            let example = if generation.axes == 2 { SHAPES_2D[1] } else { SHAPES_3D[1] };
             return wrong(format!(
                 "slices of {} have {} axes, such as {}",
                 generation.name,
                 generation.axes,
-                slice_name(
-                    generation,
-                    if generation.axes == 2 { SHAPES_2D[1] } else { SHAPES_3D[1] }
-                )
+                slice_name(generation, example)
             ));
         }
         let chips = axes.iter().try_fold(1_usize, |n, &length| n.checked_mul(length));

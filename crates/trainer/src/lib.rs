@@ -19,10 +19,10 @@
 
 // Small modules for all others.
 mod batch;
+mod batches_per_step;
 mod console;
 mod error;
 mod goodput;
-mod group_sizes;
 mod host_memory;
 mod out_of_memory;
 mod plan;

@@ -144,6 +144,16 @@ pub(super) fn with_features_last(
     Some(convolution.features_second(parameters, &result))
 }
 
+/// An operand with its features last.
+fn features_last(operand: &Tensor, axes: &Axes) -> Tensor {
+    operand.permute_axes(axes.in_order(axes.first, axes.second))
+}
+
+/// An operand of a product over the positions: the contracted axes are first.
+fn contracted_first(operand: &Tensor, axes: &Axes) -> Tensor {
+    operand.permute_axes(axes.in_order(axes.second, axes.first))
+}
+
 impl ConvolutionOp {
     /// The replacement with this result, `[batch, positions…, out]`.
     fn features_second(&self, parameters: Vec<Tensor>, result: &Tensor) -> Replacement {
@@ -155,106 +165,104 @@ impl ConvolutionOp {
     /// The product `[batch, positions…, out]`.
     fn product(&self, form: Form, lhs: &Tensor, rhs: &Tensor) -> Option<Tensor> {
         let positions = self.spatial_result(lhs.ty(), rhs.ty()).ok()?;
+        match form {
+            Form::PatchesByTap => Some(self.patches_by_tap(lhs, rhs, &positions)),
+            Form::SumOfTaps => self.sum_of_taps(lhs, rhs, &positions),
+            Form::PatchesByPosition => Some(self.patches_by_position(lhs, rhs, &positions)),
+            Form::KernelPatchesByPosition => {
+                Some(self.kernel_patches_by_position(lhs, rhs, &positions))
+            }
+        }
+    }
+
+    fn patches_by_tap(&self, lhs: &Tensor, rhs: &Tensor, positions: &[usize]) -> Tensor {
         let taps = self.rhs.spatial_sizes(rhs.ty());
         let spatial: Vec<usize> = (1..=taps.len()).collect();
-        let last = taps.len() + 1;
-        let features_last =
-            |t: &Tensor, axes: &Axes| t.permute_axes(axes.in_order(axes.first, axes.second));
-        // For a product over the positions: the contracted axes are first.
-        let contracted_first =
-            |t: &Tensor, axes: &Axes| t.permute_axes(axes.in_order(axes.second, axes.first));
-        Some(match form {
-            Form::PatchesByTap => {
-                let lhs = padded(&features_last(lhs, &self.lhs), &spatial, &self.padding);
-                let grid = WindowGrid {
-                    counts: &taps,
-                    stride: &self.rhs_dilation,
-                    sizes: &positions,
-                    dilation: &self.stride,
-                };
-                let windows = windows(&lhs, &spatial, &grid);
-                let patches = concatenate(&windows, last);
-                // The patches' features are taps × features; so are the kernel's. Its outer
-                // features stay outside.
-                if self.rhs.first < self.rhs.second {
-                    let kernel = rhs.permute_axes(
-                        [&[self.rhs.first], &self.rhs.spatial[..], &[self.rhs.second]].concat(),
-                    );
-                    patches.dot_general(kernel.flatten(1, -1), ([], []), (-1, 1))
-                } else {
-                    let kernel = rhs.permute_axes(
-                        [&self.rhs.spatial[..], &[self.rhs.second, self.rhs.first]].concat(),
-                    );
-                    patches.dot_general(kernel.flatten(0, -2), ([], []), (-1, 0))
-                }
-            }
-            Form::SumOfTaps => {
-                let lhs = features_last(lhs, &self.lhs);
-                let kernel = contracted_first(rhs, &self.rhs);
-                // The batch and the positions, then the taps, then the output features.
-                let mut product = lhs.dot_general(kernel, ([], []), (-1, 0));
-                for i in (0..taps.len()).rev() {
-                    let axis = i + 1;
-                    let grown = positions[i] as i64 - lhs.shape()[axis] as i64;
-                    let terms = (0..taps[i]).map(|tap| {
-                        let low = self.padding[i].0 - (tap * self.rhs_dilation[i]) as i64;
-                        let of_tap = product.index((last + i) as isize, tap as isize);
-                        padded(&of_tap, &[axis], &[(low, grown - low)])
-                    });
-                    product = terms.reduce(|sum, term| sum + term)?;
-                }
-                product
-            }
-            Form::PatchesByPosition => {
-                let lhs = padded(&contracted_first(lhs, &self.lhs), &spatial, &self.padding);
-                let grid = WindowGrid {
-                    counts: &positions,
-                    stride: &self.stride,
-                    sizes: &taps,
-                    dilation: &self.rhs_dilation,
-                };
-                let windows = windows(&lhs, &spatial, &grid);
-                self.product_of_patches(
-                    &concatenate(&windows, last),
-                    &contracted_first(rhs, &self.rhs),
-                    &positions,
-                    &[],
-                )
-            }
-            Form::KernelPatchesByPosition => {
-                // Position `s` of the result multiplies element `q` of the input, which its
-                // dilation moves to `q·d`, by element `q·d − s + low` of the kernel.
-                let input = self.lhs.spatial_sizes(lhs.ty());
-                let margins: Vec<_> = (0..taps.len())
-                    .map(|i| {
-                        let low = self.padding[i].0;
-                        let last = positions[i] as i64 - 1;
-                        (
-                            last - low,
-                            low + dilated_size(input[i], self.lhs_dilation[i]) as i64
-                                - taps[i] as i64,
-                        )
-                    })
-                    .collect();
-                let kernel = padded(&contracted_first(rhs, &self.rhs), &spatial, &margins);
-                let steps = vec![1; taps.len()];
-                let grid = WindowGrid {
-                    counts: &positions,
-                    stride: &steps,
-                    sizes: &input,
-                    dilation: &self.lhs_dilation,
-                };
-                let mut windows = windows(&kernel, &spatial, &grid);
-                // The first position is the last window.
-                windows.reverse();
-                self.product_of_patches(
-                    &contracted_first(lhs, &self.lhs),
-                    &concatenate(&windows, last),
-                    &[],
-                    &positions,
-                )
-            }
-        })
+        let lhs = padded(&features_last(lhs, &self.lhs), &spatial, &self.padding);
+        let grid = WindowGrid {
+            counts: &taps,
+            stride: &self.rhs_dilation,
+            sizes: positions,
+            dilation: &self.stride,
+        };
+        let patches = concatenate(&windows(&lhs, &spatial, &grid), taps.len() + 1);
+        // The patches' features are taps × features; so are the kernel's. Its outer features stay
+        // outside.
+        if self.rhs.first < self.rhs.second {
+            let order = [&[self.rhs.first], &self.rhs.spatial[..], &[self.rhs.second]].concat();
+            patches.dot_general(rhs.permute_axes(order).flatten(1, -1), ([], []), (-1, 1))
+        } else {
+            let order = [&self.rhs.spatial[..], &[self.rhs.second, self.rhs.first]].concat();
+            patches.dot_general(rhs.permute_axes(order).flatten(0, -2), ([], []), (-1, 0))
+        }
+    }
+
+    /// `None` for a kernel without elements.
+    fn sum_of_taps(&self, lhs: &Tensor, rhs: &Tensor, positions: &[usize]) -> Option<Tensor> {
+        let taps = self.rhs.spatial_sizes(rhs.ty());
+        let lhs = features_last(lhs, &self.lhs);
+        let kernel = contracted_first(rhs, &self.rhs);
+        // The batch and the positions, then the taps, then the output features.
+        let mut product = lhs.dot_general(kernel, ([], []), (-1, 0));
+        for i in (0..taps.len()).rev() {
+            let axis = i + 1;
+            let tap_axis = taps.len() + 1 + i;
+            let grown = positions[i] as i64 - lhs.shape()[axis] as i64;
+            let terms = (0..taps[i]).map(|tap| {
+                let low = self.padding[i].0 - (tap * self.rhs_dilation[i]) as i64;
+                let of_tap = product.index(tap_axis as isize, tap as isize);
+                padded(&of_tap, &[axis], &[(low, grown - low)])
+            });
+            product = terms.reduce(|sum, term| sum + term)?;
+        }
+        Some(product)
+    }
+
+    fn patches_by_position(&self, lhs: &Tensor, rhs: &Tensor, positions: &[usize]) -> Tensor {
+        let taps = self.rhs.spatial_sizes(rhs.ty());
+        let spatial: Vec<usize> = (1..=taps.len()).collect();
+        let lhs = padded(&contracted_first(lhs, &self.lhs), &spatial, &self.padding);
+        let grid = WindowGrid {
+            counts: positions,
+            stride: &self.stride,
+            sizes: &taps,
+            dilation: &self.rhs_dilation,
+        };
+        let patches = concatenate(&windows(&lhs, &spatial, &grid), taps.len() + 1);
+        self.product_of_patches(&patches, &contracted_first(rhs, &self.rhs), positions, &[])
+    }
+
+    fn kernel_patches_by_position(
+        &self,
+        lhs: &Tensor,
+        rhs: &Tensor,
+        positions: &[usize],
+    ) -> Tensor {
+        let taps = self.rhs.spatial_sizes(rhs.ty());
+        let spatial: Vec<usize> = (1..=taps.len()).collect();
+        // Position `s` of the result multiplies element `q` of the input, which its dilation moves
+        // to `q·d`, by element `q·d − s + low` of the kernel.
+        let input = self.lhs.spatial_sizes(lhs.ty());
+        let mut margins = Vec::new();
+        for i in 0..taps.len() {
+            let low = self.padding[i].0;
+            let last = positions[i] as i64 - 1;
+            let dilated = dilated_size(input[i], self.lhs_dilation[i]) as i64;
+            margins.push((last - low, low + dilated - taps[i] as i64));
+        }
+        let kernel = padded(&contracted_first(rhs, &self.rhs), &spatial, &margins);
+        let steps = vec![1; taps.len()];
+        let grid = WindowGrid {
+            counts: positions,
+            stride: &steps,
+            sizes: &input,
+            dilation: &self.lhs_dilation,
+        };
+        let mut windows = windows(&kernel, &spatial, &grid);
+        // The first position is the last window.
+        windows.reverse();
+        let patches = concatenate(&windows, taps.len() + 1);
+        self.product_of_patches(&contracted_first(lhs, &self.lhs), &patches, &[], positions)
     }
 
     /// The product `[batch, rhs_positions…, lhs_positions…, out]` over all axes but the last. The

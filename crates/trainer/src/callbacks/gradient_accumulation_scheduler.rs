@@ -61,7 +61,7 @@ impl Callback for GradientAccumulationScheduler {
 
 impl StepRule for GradientAccumulationScheduler {
     fn name(&self) -> &'static str {
-        "accumulation"
+        "batches_per_step"
     }
 
     fn scheduling(&self) -> Option<&[(u64, u64)]> {

@@ -67,7 +67,7 @@ pub(crate) struct Position {
     /// The seed of the run.
     pub(crate) seed: u64,
     /// The number of batches per optimizer step.
-    pub(crate) accumulate: u64,
+    pub(crate) batches_per_step: u64,
     /// A description of the rule of the evaluated weights, if any.
     pub(crate) evaluated: Option<String>,
     /// The factor by which callbacks multiplied the learning rate, if they did.
@@ -129,7 +129,7 @@ pub(crate) fn run(position: &Position, options: &Options, mesh: &Mesh) -> Run {
     let training = json!({
         "program": program(),
         "batch": position.batch,
-        "accumulate_grad_batches": position.accumulate,
+        "batches_per_step": position.batches_per_step,
         "weight_averaging": position.evaluated,
         "learning_rate_factor": position.lr_factor.map(f64::to_bits),
         "seed": position.seed,
@@ -227,9 +227,9 @@ fn position(run: &Run) -> Result<Position, String> {
             "its metadata `learning_rate_factor` is {factor}, expected a finite number"
         ));
     }
-    let accumulate = number("accumulate_grad_batches")?;
-    if accumulate == 0 {
-        return Err("its metadata `accumulate_grad_batches` is 0, expected at least 1".into());
+    let batches_per_step = number("batches_per_step")?;
+    if batches_per_step == 0 {
+        return Err("its metadata `batches_per_step` is 0, expected at least 1".into());
     }
     let sums = field("epoch_sums", "a list of names, each with lists of numbers");
     let names = field("log_names", "a list of texts");
@@ -245,7 +245,7 @@ fn position(run: &Run) -> Result<Position, String> {
         epoch: saved_paths::count("epoch", run.epoch)?,
         batch: number("batch")?,
         global_step: saved_paths::count("global_step", run.step)?,
-        accumulate,
+        batches_per_step,
         evaluated: field("weight_averaging", "a text").optional(text)?,
         lr_factor,
         seed: field("seed", "a whole number").required(Value::as_u64)?,

@@ -146,7 +146,7 @@ impl ResumePoint {
         check_counts(&self.position, train, limits, steps, updates).map_err(failed)?;
         logs.check(&self.position.epoch_sums).map_err(failed)?;
         self.best = find_best(&self.position, path).map_err(failed)?;
-        check_group(&self.position, config).map_err(|e| error::checkpoint(path, e))?;
+        check_batches_per_step(&self.position, config).map_err(|e| error::checkpoint(path, e))?;
         let same =
             |saved: &Value| self.position.log_names == logs.keys() && *saved.ty() == logs.ty();
         let saved = tensors.remove(LOGS).filter(same);
@@ -288,14 +288,14 @@ fn check_position(position: &Position, train: &DataLoader) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the number of accumulated batches is the same, if the position is within an epoch.
-fn check_group(position: &Position, config: &StepConfig) -> Result<()> {
-    let saved = position.accumulate;
-    let current = config.group_sizes().every(position.epoch);
+/// Checks that the number of batches per step is the same, if the position is within an epoch.
+fn check_batches_per_step(position: &Position, config: &StepConfig) -> Result<()> {
+    let saved = position.batches_per_step;
+    let current = config.batches_per_step.every(position.epoch);
     if position.batch > 0 && saved != current {
         return Err(Error::usage(format!(
-            "it was saved within an epoch of a run with accumulate_grad_batches {saved}, but now it is {current}. Resume \
-             with {saved}"
+            "it was saved within an epoch of a run with {saved} batches per optimizer step, but now there are {current}. \
+             Resume with {saved}"
         )));
     }
     Ok(())
@@ -351,7 +351,7 @@ fn migrate(
         }
         let count = |count: u64| Literal::from_slice(&[count.min(i32::MAX as u64) as i32], []);
         let value = match name.as_str() {
-            names::GROUPS => count(position.global_step)?,
+            names::FINISHED_STEPS => count(position.global_step)?,
             // The earlier run did not freeze the parameters that it counts.
             name if layout.counts_updates(name) => count(position.global_step)?,
             names::BATCH => count(position.batch)?,

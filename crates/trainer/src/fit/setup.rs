@@ -21,6 +21,7 @@ use crate::console::note;
 use crate::evaluation::Evaluation;
 use crate::hooks::actions::Actions;
 use crate::hooks::{CheckpointFile, FitStart};
+use crate::program::declared_programs::DeclaredProgram;
 use crate::program::trace_fit::{TracedFit, trace_fit};
 use crate::session::Session;
 use crate::stage::Stage;
@@ -119,12 +120,7 @@ impl<'a> Fit<'a> {
                 Evaluation::compile(session, stage, set.name, set.loader, set.program)?;
             validation.push(Validation { cadence: set.cadence, evaluation, has_run: false });
         }
-        let mut programs = Vec::new();
-        for program in declared {
-            let compiled =
-                session.compile_one(&format!("program `{}`", program.name), &program.function)?;
-            programs.push(Program { name: program.name, compiled, outputs: program.outputs });
-        }
+        let programs = compile_declared(session, declared)?;
         let conversion = match conversion {
             Some((function, entries)) => {
                 let program = session.compile_one("averaged weights", &function)?;
@@ -175,6 +171,16 @@ impl<'a> Fit<'a> {
             summary,
         })
     }
+}
+
+/// Compiles the programs that the module declares.
+fn compile_declared(session: &mut Session, declared: Vec<DeclaredProgram>) -> Result<Vec<Program>> {
+    let mut programs = Vec::new();
+    for DeclaredProgram { name, function, outputs } in declared {
+        let compiled = session.compile_one(&format!("program `{name}`"), &function)?;
+        programs.push(Program { name, compiled, outputs });
+    }
+    Ok(programs)
 }
 
 /// Calls the hooks for the start of a fit, and restores the callbacks' state from the checkpoint.

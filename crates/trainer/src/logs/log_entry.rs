@@ -1,4 +1,4 @@
-//! [`LogEntry`]: a logged value and its options. `accumulate.rs` sums it on the device; `media.rs`
+//! [`LogEntry`]: a logged value and its options. `add.rs` sums it on the device; `media.rs`
 //! handles images, texts and histograms.
 
 use std::panic::Location;

@@ -6,11 +6,11 @@
 //! exact. Each metric in `fulmen_nn::metrics` defines its own sums and computes its value from
 //! them.
 //!
-//! `layout.rs` says where each value is in the vector, `accumulate.rs` adds the values of a step on
+//! `layout.rs` says where each value is in the vector, `add.rs` adds the values of a step on
 //! the device, and `sums.rs` reads them on the host. The vector also says which index was out of
 //! range first (`index_faults.rs`).
 
-mod accumulate;
+mod add;
 pub(crate) mod index_faults;
 mod layout;
 pub(crate) mod log_entry;
@@ -19,7 +19,7 @@ mod sums;
 
 use fulmen_tensor::Tensor;
 
-pub(crate) use accumulate::batch_sums;
+pub(crate) use add::batch_sums;
 pub(crate) use layout::LogLayout;
 pub(crate) use media::media_outputs;
 pub(crate) use sums::{LogRange, Sums};
@@ -62,9 +62,9 @@ pub(crate) struct OptimizerFacts {
     pub(crate) monitored: Vec<MonitoredValue>,
     /// Whether the optimizer steps in this step, a boolean scalar, if it skips some.
     pub(crate) steps_now: Option<Tensor>,
-    /// Whether the values of a group of batches exist in this step, a boolean scalar: at the end of
-    /// a group, or at the log point of a step. `None` if they exist in each step.
-    pub(crate) has_group_values: Option<Tensor>,
+    /// Whether the values of a whole step exist after this batch, a boolean scalar: at the end of a
+    /// step of several batches, or at the log point of a step. `None` if they exist after each.
+    pub(crate) has_step_values: Option<Tensor>,
 }
 
 /// A number of the latest step that a callback or a rule logs.
@@ -72,9 +72,9 @@ pub(crate) struct MonitoredValue {
     pub(crate) name: String,
     /// A scalar: a float, or an i32 counter.
     pub(crate) value: Tensor,
-    /// Whether the number exists only at the end of a group of batches, or at the step of a log
-    /// point.
-    pub(crate) belongs_to_group: bool,
+    /// Whether the number exists only at the end of a step of several batches, or at the step of a
+    /// log point.
+    pub(crate) belongs_to_step: bool,
     /// Who logs it, in messages: a callback or a rule.
     pub(crate) logger: String,
 }

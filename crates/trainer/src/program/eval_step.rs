@@ -92,7 +92,7 @@ fn record(
     }
     let mut logs = LogLayout::new(&logged, batch, Some(stage))?;
     let sums_before = Tensor::placeholder(names::LOGS, logs.ty());
-    let sums = [sums_before.clone(), logs.accumulate(&sums_before, &logged, batch, None)];
+    let sums = [sums_before.clone(), logs.add_step(&sums_before, &logged, batch, None)];
     // Validation and test share a name: if both compute the same, they are the same program.
     let name = if stage == Stage::Prediction { "predict_step" } else { "eval_step" };
     // Replicate the outputs, so that each process can read them.

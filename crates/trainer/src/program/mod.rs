@@ -2,7 +2,7 @@
 //! optimizers and logs (`train_step.rs`), steps that don't train (`eval_step.rs`), and all programs
 //! of a fit (`trace_fit.rs`). Only `step_program.rs` knows the inputs and results of a program.
 
-mod declared_programs;
+pub(crate) mod declared_programs;
 mod eval_step;
 pub(crate) mod evaluation_set;
 mod forward;

@@ -119,7 +119,7 @@ impl TrainRecording<'_> {
         let logged = forward.logged;
 
         update_evaluated(&mut recorded, config);
-        let RecorderOutput { mut values, epoch, group, optimizer_steps, updated } = recorded;
+        let RecorderOutput { mut values, epoch, step_ends, optimizer_steps, updated } = recorded;
         let leaves_out = optimizers.is_single() && updated.is_some();
         let facts: Vec<_> = optimizer_steps.iter().map(|step| &step.facts).collect();
         let names = optimizers.members().iter().map(|member| member.name.clone()).collect();
@@ -145,16 +145,15 @@ impl TrainRecording<'_> {
         let mut logs = logs.with_anomalies(anomalies);
         let sums_before = Tensor::placeholder(names::LOGS, logs.ty());
         let counted: Vec<Tensor> =
-            losses.iter().map(|loss| weight::counted(loss, group.is_some())).collect();
+            losses.iter().map(|loss| weight::counted(loss, step_ends.is_some())).collect();
         let facts = StepFacts {
             losses: if optimizers.is_single() { &counted[..1] } else { &counted },
             step: values.finished_steps(leaves_out),
             optimizers: facts,
         };
-        let is_log_point = values.is_log_point(leaves_out, group.as_ref(), config);
+        let is_log_point = values.is_log_point(leaves_out, step_ends.as_ref(), config);
         let outputs = logs::media_outputs(&logged, batch, Some(&is_log_point))?;
-        let sums =
-            [sums_before.clone(), logs.accumulate(&sums_before, &logged, batch, Some(&facts))];
+        let sums = [sums_before.clone(), logs.add_step(&sums_before, &logged, batch, Some(&facts))];
         let step = RecordedStep {
             name: "train_step",
             entries: layout.entries(),

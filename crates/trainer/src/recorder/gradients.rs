@@ -1,19 +1,20 @@
 //! Computes the gradients for the optimizer from the loss: unscaled, summed over the devices,
-//! accumulated over batches, and clipped.
+//! collected over batches, and clipped.
 
 use std::panic::Location;
 
-use fulmen_tensor::internal::{gradients as differentiate, row_updates};
-use fulmen_tensor::{DType, Shape, Tensor};
+use fulmen_tensor::internal::gradients as differentiate;
+use fulmen_tensor::{DType, Tensor};
 
 use super::values::Values;
+use crate::Result;
 use crate::rules::clip::Clip;
-use crate::rules::group::Group;
-use crate::rules::row_gradient::RowGradient;
-use crate::rules::step_rule::{Candidate, RuleState, mean_gradient, mean_gradient_norm};
+use crate::rules::row_gradient::Table;
+use crate::rules::step_rule::{
+    Candidate, CollectedParameter, RuleState, StepBatch, mean_gradient, mean_gradient_norm,
+};
 use crate::state::{EntryId, OptimizerSlots, ParamSlots};
 use crate::step_config::StepConfig;
-use crate::{Error, Result};
 
 /// A parameter of an optimizer.
 pub(super) struct Param<'a> {
@@ -28,7 +29,7 @@ pub(super) struct Param<'a> {
 /// The gradient of one parameter.
 pub(super) struct Gradient<'a> {
     pub(super) param: Param<'a>,
-    /// The gradient. For a group of batches, the weighted sum over its batches so far.
+    /// The gradient. If steps take several batches, the weighted sum over the batches so far.
     pub(super) sum: Tensor,
     /// For a table with sparse gradients, the indices of the rows of `sum`. An index past the end is
     /// unused.
@@ -47,8 +48,8 @@ pub(super) struct Gradients<'a> {
     pub(super) frozen: Vec<Param<'a>>,
     /// Whether this step changes parameters, a Boolean scalar. `None` if every step changes them.
     pub(super) updates: Option<Tensor>,
-    /// Whether a group of batches ends here, even if its gradient overflowed.
-    pub(super) group_complete: Option<Tensor>,
+    /// Whether a step of several batches ends here, even if its gradient overflowed.
+    pub(super) step_ends: Option<Tensor>,
     /// The weight of the batches, if the gradients are sums.
     pub(super) weight: Option<Tensor>,
     clip: Clip,
@@ -64,8 +65,8 @@ impl Gradients<'_> {
         self.clip.clip(&mean_gradient(sum, self.weight.as_ref()), norm)
     }
 
-    /// The norm, if clipping needs it. Call this in the branch that clips, because steps within a
-    /// group don't need the norm.
+    /// The norm, if clipping needs it. Call this in the branch that clips, because only the last
+    /// batch of a step needs the norm.
     pub(super) fn norm_to_clip(&self) -> Option<Tensor> {
         let sums = self.params.iter().map(|gradient| &gradient.sum);
         let norm = || mean_gradient_norm(sums, self.weight.as_ref());
@@ -78,8 +79,6 @@ impl Gradients<'_> {
 struct UsedValues<'a> {
     /// The rules of the step, which may have scaled the loss.
     rules: &'a [RuleState<'a>],
-    /// Whether the gradients of a group of batches are summed.
-    accumulates: bool,
     values: &'a Values,
 }
 
@@ -133,7 +132,7 @@ impl UsedValues<'_> {
         location: &'static Location<'static>,
     ) -> Result<Gradient<'p>> {
         let table = Table { name: &self.values.layout[param.slots.param].name, location };
-        let gradient = table.gradient(parts, param.value.shape(), self.accumulates)?;
+        let gradient = table.gradient(parts, param.value.shape())?;
         let sum = self.for_optimizer(gradient.rows);
         Ok(Gradient { param, sum, rows: Some(gradient.indices) })
     }
@@ -143,20 +142,18 @@ impl UsedValues<'_> {
     /// conjugate.
     fn for_optimizer(&self, gradient: Tensor) -> Tensor {
         let gradient = gradient.conj();
-        let unscale = |gradient, rule: &RuleState<'_>| rule.rule.unscale(&gradient, rule.own());
+        let unscale = |gradient, rule: &RuleState<'_>| rule.rule.unscale(&gradient, &rule.state);
         self.rules.iter().rev().fold(gradient, unscale)
     }
 }
 
 /// Differentiates the loss of an optimizer with respect to its parameters, except the frozen ones.
-/// `group` is set if the optimizer steps once per group of batches.
 pub(super) fn gradients<'a>(
     optimizer: &'a OptimizerSlots,
-    loss: &Tensor,
+    batch: &mut StepBatch<'_>,
     params: Vec<Param<'a>>,
     frozen: Vec<Param<'a>>,
     values: &mut Values,
-    group: Option<&Group>,
     config: &StepConfig,
 ) -> Result<Gradients<'a>> {
     let used: Vec<Tensor> = params.iter().flat_map(|param| &param.used).cloned().collect();
@@ -166,38 +163,30 @@ pub(super) fn gradients<'a>(
         let state = slots.iter().map(|&id| values.before(id).clone()).collect();
         rules.push(RuleState { rule: &**rule, state });
     }
-    let scale = |loss, rule: &RuleState<'_>| rule.rule.scale_loss(&loss, rule.own());
-    let parts = differentiate(&rules.iter().fold(loss.clone(), scale), &wrt);
-    let used_values = UsedValues { rules: &rules, accumulates: group.is_some(), values };
-    let (mut with_gradient, without) = used_values.sum(params, parts)?;
-    for gradient in &mut with_gradient {
-        if let (Some(group), Some(sum)) = (group, gradient.param.slots.grad_sum) {
-            gradient.sum = group.add(values.before(sum), &gradient.sum);
-            values.set(sum, group.next_sum(&gradient.sum));
-        }
+    let scale = |loss, rule: &RuleState<'_>| rule.rule.scale_loss(&loss, &rule.state);
+    let parts = differentiate(&rules.iter().fold(batch.loss.clone(), scale), &wrt);
+    let (mut with_gradient, without) = UsedValues { rules: &rules, values }.sum(params, parts)?;
+    if batch.step_ends.is_some() {
+        collect(batch, &mut rules, &mut with_gradient, values)?;
     }
-    let group_complete = group.map(|group| group.group_complete().clone());
-    let weight = group.map(Group::divisor);
+    let weight = batch.weight.take();
     let sums = with_gradient.iter().map(|gradient| &gradient.sum);
     let needs_norm =
         config.options.log_grad_norm || config.rules.iter().any(|rule| rule.inputs().grad_norm);
     let norm = needs_norm.then(|| mean_gradient_norm(sums.clone(), weight.as_ref()));
-    // The host counts groups of batches too.
     let counters = &values.layout.counters;
-    let finished = counters.group.map_or(counters.step, |[_, groups]| groups);
     let candidate = Candidate {
-        loss: Some(loss.to_dtype(DType::F32)),
+        loss: Some(batch.mean_loss.clone()),
         grad_norm: norm.as_ref().map(|norm| norm.to_dtype(DType::F32)),
         gradients: sums.cloned().collect(),
-        number: values.before(finished) + 1.0,
+        number: values.before(counters.steps.unwrap_or(counters.step)) + 1.0,
     };
-    let mut updates = group_complete.clone();
-    for (rule, slots) in rules.iter().zip(&optimizer.step_rules) {
-        let decision = rule.decide(candidate.clone(), updates.as_ref(), group)?;
-        for (&id, value) in slots.iter().zip(decision.state) {
+    let mut updates = batch.step_ends.cloned();
+    for (mut rule, slots) in rules.into_iter().zip(&optimizer.step_rules) {
+        updates = rule.decide(&candidate, updates)?;
+        for (&id, value) in slots.iter().zip(rule.state) {
             values.set(id, value);
         }
-        updates = decision.updates;
     }
     Ok(Gradients {
         slots: optimizer,
@@ -205,56 +194,36 @@ pub(super) fn gradients<'a>(
         without,
         frozen,
         updates,
-        group_complete,
+        step_ends: batch.step_ends.cloned(),
         weight,
         clip: Clip::new(&config.options),
         norm,
     })
 }
 
-/// A table with sparse gradients, in messages.
-struct Table<'a> {
-    name: &'a str,
-    /// The line that asked for sparse gradients.
-    location: &'static Location<'static>,
-}
-
-impl Table<'_> {
-    /// The rows of the table that have a gradient, from the gradients of its uses.
-    fn gradient(&self, parts: &[Tensor], shape: &Shape, accumulates: bool) -> Result<RowGradient> {
-        if accumulates {
-            return Err(self.error(
-                "the gradients of a group of batches would have ever more rows; set \
-                 accumulate_grad_batches to 1",
-            ));
+/// Lets the rules join the gradients of a batch with those of earlier batches of its step.
+fn collect(
+    batch: &mut StepBatch<'_>,
+    rules: &mut [RuleState<'_>],
+    gradients: &mut [Gradient<'_>],
+    values: &mut Values,
+) -> Result<()> {
+    for (index, RuleState { rule, state }) in rules.iter_mut().enumerate() {
+        let before = |id: &EntryId| values.before(*id).clone();
+        let parameter = |Gradient { param, sum, .. }: &Gradient<'_>| CollectedParameter {
+            name: values.layout[param.slots.param].name.clone(),
+            sparse: param.slots.sparse,
+            gradient: sum.clone(),
+            state: param.slots.step_rules[index].iter().map(before).collect(),
+        };
+        batch.parameters = gradients.iter().map(parameter).collect();
+        rule.collect(batch, state)?;
+        for (gradient, parameter) in gradients.iter_mut().zip(batch.parameters.drain(..)) {
+            gradient.sum = parameter.gradient;
+            for (&id, value) in gradient.param.slots.step_rules[index].iter().zip(parameter.state) {
+                values.set(id, value);
+            }
         }
-        let mut updates = Vec::new();
-        for part in parts {
-            updates.extend(row_updates(part).map_err(|other| self.error_of_use(&other))?);
-        }
-        Ok(RowGradient::sum(&updates, shape))
     }
-
-    fn error_of_use(&self, other: &Tensor) -> Error {
-        let operation = other.operation_name().unwrap_or("an input");
-        self.error(&format!(
-            "its gradient also comes from `{operation}`, recorded at {}, which is not a look-up outside of bodies; use \
-             the table only in look-ups, outside of scan, cond and other bodies",
-            other.location()
-        ))
-    }
-
-    fn error(&self, reason: &str) -> Error {
-        let Table { name, location } = self;
-        Error::usage(format!("`{name}` cannot have sparse gradients: {reason}\n  at {location}"))
-    }
-}
-
-/// The error of an optimizer that cannot update rows of a table.
-pub(super) fn refused_rows(
-    name: &str,
-    location: &'static Location<'static>,
-    reason: &str,
-) -> Error {
-    Table { name, location }.error(reason)
+    Ok(())
 }

@@ -1,10 +1,9 @@
-//! The loss of an optimizer: checks it, weighs it and logs it.
+//! The loss of an optimizer: checks it and logs it.
 
-use fulmen_tensor::internal::{gradient_end, mean_weights};
-use fulmen_tensor::{DType, Tensor};
+use fulmen_tensor::Tensor;
+use fulmen_tensor::internal::gradient_end;
 
 use crate::logs::log_entry::{LogEntry, LoggedValue, log_error};
-use crate::rules::weight;
 use crate::{Batch, Error, Result};
 
 /// Checks that a loss can be minimized. `source` is the function that computed it, for errors.
@@ -26,32 +25,6 @@ pub(crate) fn check_loss(loss: &Tensor, source: &str, batch: &Batch) -> Result<(
         ));
     }
     Ok(())
-}
-
-/// The weight of a batch in the sums of gradients of its group: an f32 scalar. `None` if it is the
-/// number of samples.
-pub(super) fn loss_weight(loss: &Tensor, source: &str, batch: &Batch) -> Result<Option<Tensor>> {
-    let error = |problem: String| {
-        Err(Error::usage(format!("{source}: {problem}\n  at {}", loss.location())))
-    };
-    let weights = mean_weights(loss);
-    if weights.len() > 1 {
-        let lines: Vec<String> =
-            weights.iter().map(|found| format!("  weight of {}", found.location)).collect();
-        return error(format!(
-            "the loss joins means with different weights, so the batches of a group (accumulate_grad_batches) have no \
-             common weight; give the loss one: loss::with_weight(loss, weight)\n{}",
-            lines.join("\n")
-        ));
-    }
-    if weights.iter().any(|found| weight::counts_padding(&found.weight, batch)) {
-        return error(
-            "the last batch is padded, but the weight of the loss does not depend on the batch's mask, so it would count \
-             the padding; multiply the counted elements by batch.mask(), or let the loader drop the last batch"
-                .into(),
-        );
-    }
-    Ok(weights.first().map(|found| found.weight.to_dtype(DType::F32)))
 }
 
 /// The error of a loss without a gradient with respect to any of `params`, the values of the

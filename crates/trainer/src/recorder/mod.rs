@@ -10,18 +10,18 @@ pub(crate) mod placeholders;
 mod update;
 mod values;
 
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
 
 use fulmen_nn::Module;
 use fulmen_nn::optim::Step;
-use fulmen_tensor::{DType, Tensor, TensorType, autocast, cond};
+use fulmen_tensor::{DType, Tensor, autocast, cond};
 
 use gradients::{Param, gradients};
+use loss::loss_without_gradient;
 pub(crate) use loss::{check_loss, log_loss};
-use loss::{loss_weight, loss_without_gradient};
 use monitors::RecordedUpdate;
 use update::{OptimizerSteps, update};
 use values::Values;
@@ -30,10 +30,10 @@ use crate::logs::log_entry::{Branch, LogEntry, LoggedValue, log_error};
 use crate::logs::{self, LogLayout, OptimizerFacts};
 use crate::recorder::placeholders::Placeholders;
 use crate::rules::epoch::{Epoch, to_counter};
-use crate::rules::group::Group;
 use crate::rules::rounding::rounding_key;
+use crate::rules::step_rule::StepBatch;
 use crate::rules::weight;
-use crate::state::{EntryId, StateLayout};
+use crate::state::{EntryId, OptimizerSlots, StateLayout};
 use crate::step_config::StepConfig;
 use crate::step_config::optimizers::Optimizers;
 use crate::{Batch, Error, Result};
@@ -46,7 +46,9 @@ pub(crate) struct Recorder {
     cells: Placeholders,
     values: Values,
     epoch: Option<Epoch>,
-    group: Option<Group>,
+    /// Whether a step of several batches ends with this one, a Boolean scalar. `None` if each batch
+    /// is a step.
+    step_ends: Option<Tensor>,
     /// The phase of the fit.
     phase: usize,
     /// The key by which updated parameters are rounded, if they are rounded stochastically.
@@ -68,11 +70,35 @@ pub(crate) struct OptimizerStep {
     pub(crate) without_gradient: Vec<EntryId>,
 }
 
+/// An optimizer's step that is recorded in a branch.
+struct TakenStep {
+    step: OptimizerStep,
+    logged: Vec<LogEntry>,
+    /// The entries that it changes.
+    changed: Vec<EntryId>,
+}
+
+/// A result of a branch for a step that may be skipped.
+struct BranchResult {
+    /// The result of the step.
+    new: Tensor,
+    /// The result of a skipped step, if it is not zero.
+    kept: Option<Tensor>,
+}
+
+impl BranchResult {
+    fn skipped(&self) -> Tensor {
+        let zeros = || Tensor::zeros(self.new.dtype(), self.new.shape());
+        self.kept.clone().unwrap_or_else(zeros)
+    }
+}
+
 /// A recorded step.
 pub(crate) struct RecorderOutput {
     pub(crate) values: Values,
     pub(crate) epoch: Option<Epoch>,
-    pub(crate) group: Option<Group>,
+    /// Whether a step of several batches ends with this one, a Boolean scalar.
+    pub(crate) step_ends: Option<Tensor>,
     pub(crate) optimizer_steps: Vec<OptimizerStep>,
     /// Whether the optimizers stepped, a Boolean scalar. `None` if they step after each batch.
     pub(crate) updated: Option<Tensor>,
@@ -109,9 +135,10 @@ impl Recorder {
             let [batch, epochs] = values.all_of(ids);
             Epoch::new(batch, epochs, batches)
         });
-        let group = layout.counters.group.zip(epoch.as_ref()).map(|([samples, _], epoch)| {
-            Group::new(epoch, values.before(samples), batch, &config.group_sizes())
-        });
+        let step_ends = epoch
+            .as_ref()
+            .filter(|_| layout.counters.steps.is_some())
+            .map(|epoch| epoch.ends_step(&config.batches_per_step));
         let optimizers = optimizers.clone();
         let config = config.clone();
         let batch = batch.clone();
@@ -123,7 +150,7 @@ impl Recorder {
             cells,
             values,
             epoch,
-            group,
+            step_ends,
             phase,
             rounding_key: None,
             optimizer_steps,
@@ -193,23 +220,25 @@ impl Recorder {
         (every > 1).then(|| steps.remainder(to_counter(every)).eq(0.0))
     }
 
-    /// The group of batches for a loss that brings its weight.
-    fn group_of_loss(&self, optimizer: usize, loss: &Tensor) -> Result<Option<Group>> {
-        let (Some(group), Some(before)) =
-            (&self.group, self.values.layout.optimizers[optimizer].weight)
-        else {
-            return Ok(None);
-        };
-        let weight = loss_weight(loss, &self.source(optimizer), &self.batch)?;
-        Ok(weight.map(|weight| group.weighted_by(&weight, self.values.before(before))))
-    }
-
     /// The function that computes the loss of an optimizer, for errors.
     fn source(&self, optimizer: usize) -> String {
         if self.optimizers.is_single() {
             return "training_step".into();
         }
         format!("minimize(\"{}\")", self.optimizers.members()[optimizer].name)
+    }
+
+    /// Counts an optimizer's step, unless it changed nothing.
+    fn count_step(&mut self, slots: &OptimizerSlots, updates: Option<&Tensor>) {
+        let phases = &self.values.layout.clone().phases;
+        let trained = |part: &usize| !phases.is_frozen(*part, self.phase);
+        let parts = (0..slots.frozen_parts.len()).filter(trained);
+        for count in parts.map(|part| slots.frozen_parts[part]).chain([slots.updates]) {
+            let before = self.values.before(count);
+            let next = before + 1.0;
+            let counted = updates.map_or(next.clone(), |updated| updated.select(&next, before));
+            self.values.set(count, counted);
+        }
     }
 
     /// Records an optimizer's step, from the gradient of a loss with respect to the parameters that
@@ -231,24 +260,30 @@ impl Recorder {
             .zip(param_values)
             .map(|(slots, ParamValue { value, used })| Param { slots, value, used })
             .partition(|param| !param.slots.frozen_part.is_some_and(is_frozen));
-        let weighted = self.group_of_loss(optimizer, loss)?;
-        if let (Some(group), Some(weight)) = (&weighted, slots.weight) {
-            self.values.set(weight, group.next_total());
-        }
-        let group = weighted.as_ref().or(self.group.as_ref());
         let used: Vec<Tensor> = params.iter().flat_map(|param| &param.used).cloned().collect();
+        let source = self.source(optimizer);
+        let step_ends = self.step_ends.as_ref();
+        let mut batch = StepBatch {
+            batch: &self.batch,
+            loss,
+            source: &source,
+            step_ends,
+            mean_loss: loss.to_dtype(DType::F32),
+            weight: None,
+            parameters: Vec::new(),
+        };
         let mut gradients =
-            gradients(slots, loss, params, frozen, &mut self.values, group, &self.config)?;
+            gradients(slots, &mut batch, params, frozen, &mut self.values, &self.config)?;
         if gradients.params.is_empty() && !(optimizers.is_single() && gradients.without.is_empty())
         {
-            return Err(loss_without_gradient(loss, &self.source(optimizer), &used));
+            return Err(loss_without_gradient(loss, &source, &used));
         }
         let steps = self.steps(optimizer);
         let watches = self.config.rules.iter().any(|rule| rule.inputs().update);
         // An optimizer that skips steps may have made its latest step before the log point.
         let is_log_point = (watches && self.steps_now(optimizer).is_none()).then(|| {
             let leaves_out = optimizers.is_single() && gradients.updates.is_some();
-            self.values.is_log_point(leaves_out, group, &self.config)
+            self.values.is_log_point(leaves_out, step_ends, &self.config)
         });
         let recorded = RecordedUpdate { member, steps: &steps };
         let mut monitored = recorded.observed(
@@ -258,17 +293,7 @@ impl Recorder {
             is_log_point.as_ref(),
         )?;
         let logged_by_chain = update(member, &steps, &mut self.values, &gradients)?;
-        let trained = (0..slots.frozen_parts.len())
-            .filter(|&number| !layout.phases.is_frozen(number, self.phase));
-        for count in trained.map(|number| slots.frozen_parts[number]).chain([slots.updates]) {
-            // The optimizer doesn't count a step that changed nothing.
-            let before = self.values.before(count);
-            let counted = match &gradients.updates {
-                Some(updated) => updated.select(&(before + 1.0), before),
-                None => before + 1.0,
-            };
-            self.values.set(count, counted);
-        }
+        self.count_step(slots, gradients.updates.as_ref());
         monitored.extend(recorded.logged(&self.values, &gradients, &self.config)?);
         monitored.extend(logged_by_chain);
         // Steps that overflowed log the norm too, because it shows the overflow.
@@ -282,7 +307,7 @@ impl Recorder {
             grad_norm,
             monitored,
             steps_now: None,
-            has_group_values: is_log_point.or(gradients.group_complete.clone()),
+            has_step_values: is_log_point.or(gradients.step_ends.clone()),
         };
         Ok(OptimizerStep {
             loss: loss.clone(),
@@ -374,76 +399,33 @@ impl Recorder {
         loss: impl FnOnce() -> Result<(Tensor, Vec<LogEntry>)>,
     ) -> Result<(OptimizerStep, Vec<LogEntry>)> {
         self.collect();
-        let layout = self.values.layout.clone();
         let before = self.values.all_after().to_vec();
-        let mut param_values = self.param_values(optimizer);
+        let param_values = self.param_values(optimizer);
         let mut outside = Vec::new();
-        let latest_loss = layout.optimizers[optimizer].loss;
-        // The results of a skipped step: the values that stay unchanged, and the types of the
-        // results that are zero.
-        let skipped: RefCell<(Vec<Tensor>, Vec<TensorType>)> = RefCell::default();
+        let skipped = Cell::new(Vec::new());
         let mut outcome = Err(Error::usage("minimize: the branch was not recorded"));
         let taken = |_: &[Tensor]| {
             outside = self.cells.regather(&before);
-            for (param, gathered) in param_values.iter_mut().zip(self.param_values(optimizer)) {
-                param.used.extend(gathered.used);
-                param.used.dedup_by(|next, previous| next.is(previous));
-            }
-            let recorded = self.record_step(optimizer, param_values, loss).and_then(|(step, logged)| {
-                if let Some(entry) = logged.iter().find(|entry| matches!(entry.value, LoggedValue::Media(..))) {
-                    let message = "images, histograms and texts cannot be logged within the loss of an optimizer that skips \
-                                   steps; log it outside minimize";
-                    return Err(log_error(entry, message));
-                }
-                LogLayout::new(&logged, &self.batch, None)?;
-                let changed: Vec<EntryId> =
-                    layout.ids().filter(|&id| !self.values.after(id).is(&before[id.index()])).collect();
-                changed.iter().try_for_each(|&id| self.values.check_one(id, self.values.after(id)))?;
-                Ok((step, logged, changed))
-            });
-            let results = match &recorded {
-                Err(_) => Vec::new(),
-                Ok((step, logged, changed)) => {
-                    let sums = logged.iter().flat_map(|entry| logs::batch_sums(entry, &self.batch));
-                    let monitored = step.facts.monitored.iter().map(|monitored| &monitored.value);
-                    let nothing: Vec<Tensor> =
-                        step.facts.grad_norm.iter().chain(monitored).cloned().chain(sums).collect();
-                    let kept = changed
-                        .iter()
-                        .map(|id| before[id.index()].clone())
-                        .chain(latest_loss.map(|id| self.values.before(id).clone()))
-                        .collect();
-                    *skipped.borrow_mut() =
-                        (kept, nothing.iter().map(|t| t.ty().clone()).collect());
-                    let new = changed.iter().map(|&id| self.values.after(id).clone());
-                    new.chain(latest_loss.map(|_| {
-                        weight::counted(&step.loss, self.group.is_some()).to_dtype(DType::F32)
-                    }))
-                    .chain(nothing)
-                    .collect()
-                }
-            };
-            outcome = recorded;
-            results
+            outcome = self.record_taken(optimizer, &before, param_values, loss);
+            let results = outcome.as_ref().map_or(Vec::new(), |taken| self.results(taken, &before));
+            let new = results.iter().map(|result| result.new.clone()).collect();
+            skipped.set(results);
+            new
         };
         let results = cond(&steps_now, &[] as &[Tensor], taken, |_| {
-            let (kept, nothing) = skipped.take();
-            kept.into_iter()
-                .chain(nothing.iter().map(|ty| Tensor::zeros(ty.dtype, &ty.shape)))
-                .collect()
+            skipped.take().iter().map(BranchResult::skipped).collect()
         });
-        let (mut step, mut logged, changed) = outcome?;
+        let TakenStep { mut step, mut logged, changed } = outcome?;
         self.cells.restore(outside);
         let mut results = results.into_iter();
         for (id, value) in changed.into_iter().zip(&mut results) {
-            if id.index() < layout.module().len() {
+            if id.index() < self.values.layout.module().len() {
                 self.cells.set(id, &value);
             }
             self.values.set(id, value);
         }
-        if let Some((id, loss)) = latest_loss.zip(results.next()) {
-            step.loss = loss.to_dtype(step.loss.dtype());
-            self.values.set(id, loss);
+        if let Some(id) = self.values.layout.optimizers[optimizer].loss {
+            step.loss = self.values.after(id).to_dtype(step.loss.dtype());
         }
         step.facts.grad_norm = step.facts.grad_norm.and_then(|_| results.next());
         for (monitored, value) in step.facts.monitored.iter_mut().zip(&mut results) {
@@ -463,6 +445,55 @@ impl Recorder {
         Ok((step, logged))
     }
 
+    /// Records a step within its branch. `before` are the values of the state outside, and
+    /// `param_values` the parameters there.
+    fn record_taken(
+        &mut self,
+        optimizer: usize,
+        before: &[Tensor],
+        mut param_values: Vec<ParamValue>,
+        loss: impl FnOnce() -> Result<(Tensor, Vec<LogEntry>)>,
+    ) -> Result<TakenStep> {
+        for (param, gathered) in param_values.iter_mut().zip(self.param_values(optimizer)) {
+            param.used.extend(gathered.used);
+            param.used.dedup_by(|next, previous| next.is(previous));
+        }
+        let (step, logged) = self.record_step(optimizer, param_values, loss)?;
+        let is_media = |entry: &&LogEntry| matches!(entry.value, LoggedValue::Media(..));
+        if let Some(entry) = logged.iter().find(is_media) {
+            let message = "images, histograms and texts cannot be logged within the loss of an optimizer that skips \
+                           steps; log it outside minimize";
+            return Err(log_error(entry, message));
+        }
+        LogLayout::new(&logged, &self.batch, None)?;
+        let layout = self.values.layout.clone();
+        let mut changed: Vec<EntryId> =
+            layout.ids().filter(|&id| !self.values.after(id).is(&before[id.index()])).collect();
+        changed.iter().try_for_each(|&id| self.values.check_one(id, self.values.after(id)))?;
+        if let Some(id) = layout.optimizers[optimizer].loss {
+            let loss = weight::counted(&step.loss, self.step_ends.is_some());
+            self.values.set(id, loss.to_dtype(DType::F32));
+            changed.push(id);
+        }
+        Ok(TakenStep { step, logged, changed })
+    }
+
+    /// The results of a branch: the entries that its step changes, then the values that it logs.
+    fn results(&self, taken: &TakenStep, before: &[Tensor]) -> Vec<BranchResult> {
+        let mut results = Vec::new();
+        for &id in &taken.changed {
+            let kept = Some(before[id.index()].clone());
+            results.push(BranchResult { new: self.values.after(id).clone(), kept });
+        }
+        let facts = &taken.step.facts;
+        let monitored = facts.monitored.iter().map(|monitored| monitored.value.clone());
+        let sums = taken.logged.iter().flat_map(|entry| logs::batch_sums(entry, &self.batch));
+        for new in facts.grad_norm.iter().cloned().chain(monitored).chain(sums) {
+            results.push(BranchResult { new, kept: None });
+        }
+        results
+    }
+
     /// Ends the step. A single optimizer steps now; several must have stepped already.
     /// `param_values` are the parameters of the single optimizer, as they were before the user's
     /// step.
@@ -475,7 +506,9 @@ impl Recorder {
         if self.optimizers.is_single() {
             self.optimizer_steps[0] = Some(self.optimize(0, loss, param_values)?);
         }
-        let Recorder { optimizers, mut values, epoch, group, optimizer_steps: recorded, .. } = self;
+        let Recorder {
+            optimizers, mut values, epoch, step_ends, optimizer_steps: recorded, ..
+        } = self;
         let mut optimizer_steps = Vec::new();
         for (step, member) in recorded.into_iter().zip(optimizers.members()) {
             optimizer_steps.push(step.ok_or_else(|| {
@@ -488,7 +521,7 @@ impl Recorder {
         let counters = &values.layout.clone().counters;
         let updated = match (optimizers.is_single(), &optimizer_steps[..]) {
             (true, [step]) => step.updated.clone(),
-            _ => group.as_ref().map(|group| group.group_complete().clone()),
+            _ => step_ends.clone(),
         };
         if !optimizers.is_single() {
             let steps = values.before(counters.updates);
@@ -497,16 +530,12 @@ impl Recorder {
                 updated.as_ref().map_or(next.clone(), |updated| updated.select(&next, steps));
             values.set(counters.updates, counted);
         }
-        if let (Some(ids), Some(group)) = (counters.group, &group) {
-            let [samples, groups] = ids;
-            let next = group.next_groups(values.before(groups));
-            values.set(groups, next);
-            // A single loss that brings its weight has counted it instead of the samples.
-            if values.after(samples).is(values.before(samples)) {
-                values.set(samples, group.next_total());
-            }
+        if let (Some(id), Some(ends)) = (counters.steps, &step_ends) {
+            let steps = values.before(id);
+            let next = ends.select(&(steps + 1.0), steps);
+            values.set(id, next);
         }
-        Ok(RecorderOutput { values, epoch, group, optimizer_steps, updated })
+        Ok(RecorderOutput { values, epoch, step_ends, optimizer_steps, updated })
     }
 }
 

@@ -97,8 +97,7 @@ impl RecordedUpdate<'_> {
         let step = self.step(values, gradients, values.all_after());
         let mut logged = Vec::new();
         for (rule, slots) in config.rules.iter().zip(&gradients.slots.step_rules) {
-            let ids = slots.iter().take(rule.init().len());
-            let state: Vec<Tensor> = ids.map(|&id| values.after(id).clone()).collect();
+            let state: Vec<Tensor> = slots.iter().map(|&id| values.after(id).clone()).collect();
             for (name, value) in rule.logged(&step, &state) {
                 logged.push(MonitoredValue::of_rule(rule.name(), name, &value, false)?);
             }
@@ -173,11 +172,11 @@ impl MonitoredValue {
         rule: &str,
         name: String,
         value: &Tensor,
-        belongs_to_group: bool,
+        belongs_to_step: bool,
     ) -> Result<MonitoredValue> {
         // The steps that don't compute these have zeros of f32.
-        let value = logged_value(rule, &name, value, !belongs_to_group)?;
-        Ok(MonitoredValue { name, value, belongs_to_group, logger: format!("the rule `{rule}`") })
+        let value = logged_value(rule, &name, value, !belongs_to_step)?;
+        Ok(MonitoredValue { name, value, belongs_to_step, logger: format!("the rule `{rule}`") })
     }
 }
 

@@ -3,15 +3,15 @@
 use std::cell::Cell;
 use std::panic::Location;
 
-use fulmen_nn::optim::Step;
+use fulmen_nn::optim::{Optimizer, Step};
 use fulmen_tensor::{DType, Tensor, call, cond, random};
 
 use super::chain_step::ChainStep;
-use super::gradients::{Gradient, Gradients, Param, refused_rows};
+use super::gradients::{Gradient, Gradients, Param};
 use super::values::Values;
 use crate::logs::MonitoredValue;
 use crate::rules::rounding::round_to_bf16;
-use crate::rules::row_gradient::rows_at;
+use crate::rules::row_gradient::{Table, rows_at};
 use crate::rules::sum_dtype::sum_dtype;
 use crate::state::{Entry, EntryId, ParamSlots};
 use crate::step_config::optimizers::Member;
@@ -46,11 +46,11 @@ impl OptimizerSteps {
     }
 }
 
-/// Changes the parameters that have a gradient. If the optimizer doesn't step (within a group of
-/// batches, after an overflow, in a spike), no parameter changes.
+/// Changes the parameters that have a gradient. If the optimizer doesn't step (before the last
+/// batch of a step, after an overflow, in a spike), no parameter changes.
 ///
-/// With accumulation, most steps are within a group. A branch saves them the work of the optimizer
-/// and of clipping; evaluated weights are computed separately. On one TPU, a branch needs memory
+/// If steps take several batches, a branch saves most of these the work of the optimizer and of
+/// clipping; evaluated weights are computed separately. On one TPU, a branch needs memory
 /// for one more copy of the parameters than a select operation; under FSDP it needs no copy.
 /// Overflows and spikes are too rare to be worth a branch. XLA's CPU compiler runs a branch on one
 /// thread.
@@ -108,7 +108,7 @@ pub(super) fn updated_values(
         }
     };
     let new = match &gradients.updates {
-        Some(updates) if gradients.group_complete.is_some() => {
+        Some(updates) if gradients.step_ends.is_some() => {
             let unchanged = || {
                 let nothing = Tensor::full(DType::F32, [], 0.0);
                 let mut values = before.clone();
@@ -171,8 +171,8 @@ fn changed_values(
     } else {
         None
     };
-    // Within a group, a branch decides.
-    let updates = gradients.updates.as_ref().filter(|_| gradients.group_complete.is_none());
+    // If steps take several batches, a branch decides.
+    let updates = gradients.updates.as_ref().filter(|_| gradients.step_ends.is_none());
     let keys = steps.rounding_keys(&gradients.params, values);
     let mut changed = Vec::new();
     for (index, (gradient, key)) in gradients.params.iter().zip(&keys).enumerate() {
@@ -202,29 +202,7 @@ fn changed_values(
                 None => gradients.final_gradient(&inputs[0], norm.as_ref()),
             };
             let (before, key) = inputs[1..].split_at(before.len());
-            let parameter = &before[0];
-            let state = &before[1..];
-            let name = &entry.names()[0];
-            let wide = sum_dtype(parameter.dtype());
-            let (parameter, state) = match key {
-                [key] => {
-                    let wide = parameter.to_dtype(DType::F32);
-                    let (wide, state) = optimizer.update(step, name, &wide, &ready, state);
-                    let stochastic = wide.dtype() == DType::F32;
-                    (if stochastic { round_to_bf16(key, &wide) } else { wide }, state)
-                }
-                // The rules after the optimizer get the change before it is rounded.
-                _ if chain.has_rules_after() => {
-                    optimizer.update(step, name, &parameter.to_dtype(wide), &ready, state)
-                }
-                _ => optimizer.update(step, name, parameter, &ready, state),
-            };
-            // The gradient of a group of batches may have a wider type than its parameter, and then
-            // the result has it too.
-            let rounds = parameter.dtype().is_float() && entry.ty.dtype.is_float();
-            let rounds = rounds && !chain.has_rules_after();
-            let parameter = if rounds { parameter.to_dtype(entry.ty.dtype) } else { parameter };
-            let new = [parameter].into_iter().chain(state).collect();
+            let new = updated_param(optimizer, step, entry, &chain, &ready, before, key.first());
             match updates {
                 Some(updates) => keep_unless(updates, before, new),
                 None => new,
@@ -248,6 +226,42 @@ fn changed_values(
         values.check_one(id, value)?;
     }
     Ok(Changed { new, logged: chain.logged })
+}
+
+/// The new values of a parameter and its optimizer state, from the mean gradient. The parameter is
+/// rounded to its dtype, by the key if it is rounded stochastically, unless rules after the
+/// optimizer need the change before it is rounded.
+fn updated_param(
+    optimizer: &dyn Optimizer,
+    step: &Step,
+    entry: &Entry,
+    chain: &ChainStep<'_>,
+    gradient: &Tensor,
+    before: &[Tensor],
+    key: Option<&Tensor>,
+) -> Vec<Tensor> {
+    let parameter = &before[0];
+    let state = &before[1..];
+    let name = &entry.names()[0];
+    let wide = sum_dtype(parameter.dtype());
+    let (parameter, state) = match key {
+        Some(key) => {
+            let wide = parameter.to_dtype(DType::F32);
+            let (wide, state) = optimizer.update(step, name, &wide, gradient, state);
+            let stochastic = wide.dtype() == DType::F32;
+            (if stochastic { round_to_bf16(key, &wide) } else { wide }, state)
+        }
+        None if chain.has_rules_after() => {
+            optimizer.update(step, name, &parameter.to_dtype(wide), gradient, state)
+        }
+        None => optimizer.update(step, name, parameter, gradient, state),
+    };
+    // The gradient of several batches may have a wider type than its parameter, and then the result
+    // has it too.
+    let rounds = parameter.dtype().is_float() && entry.ty.dtype.is_float();
+    let rounds = rounds && !chain.has_rules_after();
+    let parameter = if rounds { parameter.to_dtype(entry.ty.dtype) } else { parameter };
+    [parameter].into_iter().chain(state).collect()
 }
 
 /// Applies the rules after the optimizer to the parameters, and rounds these to their dtype, with
@@ -356,7 +370,7 @@ fn check_rows(
             let has_rules = !member.rules.is_empty();
             has_rules.then(|| "the rules of the optimizer's chain need whole gradients".into())
         });
-    reason.map_or(Ok(()), |reason| Err(refused_rows(&entry.name, location, &reason)))
+    reason.map_or(Ok(()), |reason| Err(Table { name: &entry.name, location }.error(&reason)))
 }
 
 /// The new value of a parameter and of its optimizer state where the step updates, else the old

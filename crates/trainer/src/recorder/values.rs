@@ -5,7 +5,6 @@ use std::sync::Arc;
 use fulmen_tensor::Tensor;
 
 use crate::rules::epoch::to_counter;
-use crate::rules::group::Group;
 use crate::state::{EntryId, StateLayout};
 use crate::step_config::StepConfig;
 use crate::{Batch, Error, Result};
@@ -59,13 +58,12 @@ impl Values {
         &self.after
     }
 
-    /// The number of steps that the host has counted before this one. With accumulation, it counts
-    /// groups of batches. `leaves_out` is whether a single optimizer leaves steps out of its own
-    /// count, because they overflow or are skipped.
+    /// The number of steps that the host has counted before this one. `leaves_out` is whether a
+    /// single optimizer leaves steps out of its own count, because they overflow or are skipped.
     pub(crate) fn finished_steps(&self, leaves_out: bool) -> &Tensor {
         let counters = &self.layout.counters;
-        self.before(match counters.group {
-            Some([_, groups]) => groups,
+        self.before(match counters.steps {
+            Some(steps) => steps,
             None if leaves_out => counters.step,
             None => counters.updates,
         })
@@ -75,12 +73,12 @@ impl Values {
     pub(crate) fn is_log_point(
         &self,
         leaves_out: bool,
-        group: Option<&Group>,
+        step_ends: Option<&Tensor>,
         config: &StepConfig,
     ) -> Tensor {
         let next = self.finished_steps(leaves_out) + 1.0;
         let is_due = next.remainder(to_counter(config.options.log_every_n_steps)).eq(0.0);
-        group.map_or(is_due.clone(), |group| group.group_complete().and(&is_due))
+        step_ends.map_or(is_due.clone(), |step_ends| step_ends.and(&is_due))
     }
 
     /// The entries that the step changes.

@@ -1,8 +1,10 @@
 //! [`Epoch`]: the epoch counters of a step on the device, two tensors of the training state. They
-//! exist only if something depends on the end of an epoch: groups of batches or evaluated
-//! weights. `checkpoint` holds the host's count.
+//! exist only if something depends on the end of an epoch: steps of several batches or
+//! evaluated weights. `checkpoint` holds the host's count.
 
-use fulmen_tensor::Tensor;
+use fulmen_tensor::{DType, Tensor};
+
+use crate::batches_per_step::BatchesPerStep;
 
 /// Converts a count to a number that can be compared with an i32 counter. The counter never reaches
 /// a count above `i32::MAX`.
@@ -27,11 +29,6 @@ impl Epoch {
         Epoch { epochs, ends: done.ge(to_counter(batches)), done }
     }
 
-    /// The number of the epoch's batches up to this one: an i32 scalar.
-    pub(crate) fn batches_so_far(&self) -> &Tensor {
-        &self.done
-    }
-
     /// The number of the epoch, from 0: an i32 scalar.
     pub(crate) fn number(&self) -> &Tensor {
         &self.epochs
@@ -40,6 +37,24 @@ impl Epoch {
     /// Whether the epoch ends with this batch: a boolean scalar.
     pub(crate) fn ends(&self) -> &Tensor {
         &self.ends
+    }
+
+    /// Whether a step of several batches ends with this one: a boolean scalar. The program computes
+    /// the number of batches from the epoch, so it is not compiled again where the number changes.
+    pub(crate) fn ends_step(&self, batches: &BatchesPerStep) -> Tensor {
+        let rest = match batches.pairs() {
+            [(_, every)] => self.done.remainder(to_counter(*every)),
+            _ => self.done.remainder(self.number_of_batches(batches)),
+        };
+        rest.eq(0.0).or(&self.ends)
+    }
+
+    /// The number of batches per step in this epoch.
+    fn number_of_batches(&self, batches: &BatchesPerStep) -> Tensor {
+        let count = |every: u64| Tensor::full(DType::I32, [], to_counter(every));
+        batches.pairs().iter().skip(1).fold(count(batches.every(0)), |every, &(from, next)| {
+            self.epochs.ge(to_counter(from)).select(&count(next), &every)
+        })
     }
 
     /// The counters for the next batch.

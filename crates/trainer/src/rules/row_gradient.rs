@@ -1,7 +1,11 @@
 //! The gradient of a table whose rows are looked up by index.
 
-use fulmen_tensor::internal::RowUpdates;
+use std::panic::Location;
+
+use fulmen_tensor::internal::{RowUpdates, row_updates};
 use fulmen_tensor::{DType, Shape, Sharding, Tensor};
+
+use crate::{Error, Result};
 
 /// The rows of a table that have a gradient. Each occurs once.
 pub(crate) struct RowGradient {
@@ -33,6 +37,38 @@ impl RowGradient {
             indices: unused.index_copy(0, &number, &sorted),
             rows: zeros.index_add(0, &number, rows.take(0, &order)),
         }
+    }
+}
+
+/// A table with sparse gradients, in messages.
+pub(crate) struct Table<'a> {
+    pub(crate) name: &'a str,
+    /// The line that asked for sparse gradients.
+    pub(crate) location: &'static Location<'static>,
+}
+
+impl Table<'_> {
+    /// The rows of the table that have a gradient, from the gradients of its uses.
+    pub(crate) fn gradient(&self, parts: &[Tensor], shape: &Shape) -> Result<RowGradient> {
+        let mut updates = Vec::new();
+        for part in parts {
+            updates.extend(row_updates(part).map_err(|other| self.error_of_use(&other))?);
+        }
+        Ok(RowGradient::sum(&updates, shape))
+    }
+
+    fn error_of_use(&self, other: &Tensor) -> Error {
+        let operation = other.operation_name().unwrap_or("an input");
+        self.error(&format!(
+            "its gradient also comes from `{operation}`, recorded at {}, which is not a look-up outside of bodies; use \
+             the table only in look-ups, outside of scan, cond and other bodies",
+            other.location()
+        ))
+    }
+
+    pub(crate) fn error(&self, reason: &str) -> Error {
+        let Table { name, location } = self;
+        Error::usage(format!("`{name}` cannot have sparse gradients: {reason}\n  at {location}"))
     }
 }
 

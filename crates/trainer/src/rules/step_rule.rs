@@ -1,12 +1,12 @@
 //! [`StepRule`]: an addition to the compiled step, with a state of its own.
 
 use std::fmt::Debug;
+use std::panic::Location;
 
 use fulmen_nn::optim::{GroupStep, Step, gradient_norm};
 use fulmen_tensor::{DType, Tensor, TensorType};
 
-use crate::rules::group::Group;
-use crate::{Error, Result, TrainDuration};
+use crate::{Batch, Error, Result, TrainDuration};
 
 /// An addition to the compiled step: it can set the learning rate, scale the loss, skip steps, and
 /// log values. A callback adds it with [`Callback::step_rule`](crate::Callback::step_rule).
@@ -18,7 +18,7 @@ use crate::{Error, Result, TrainDuration};
 /// [`GradientTransformation`](fulmen_nn::optim::GradientTransformation) in the optimizer's chain.
 ///
 /// The rule's state is part of the training state, so a resumed run continues as the earlier run
-/// would have. With `accumulate_grad_batches`, a step is a group of batches. A skipped step changes
+/// would have. A step may take [several batches](StepRule::scheduling). A skipped step changes
 /// neither the parameters nor the optimizer's state, and schedules don't count it.
 ///
 /// ```
@@ -91,7 +91,7 @@ pub trait StepRule: Debug + Send + Sync {
     }
 
     /// The number of batches per optimizer step, as pairs of a first epoch and a number, instead of
-    /// `accumulate_grad_batches`. The epochs are in ascending order. Before the first of them, the
+    /// the option's. The epochs are in ascending order. Before the first of them, the
     /// number is 1.
     fn scheduling(&self) -> Option<&[(u64, u64)]> {
         None
@@ -114,6 +114,13 @@ pub trait StepRule: Debug + Send + Sync {
     /// The state for one optimizer: names, and the values before the first step. It has none by
     /// default. Each device has a copy.
     fn init(&self) -> Vec<(&'static str, Tensor)> {
+        Vec::new()
+    }
+
+    /// The state for a parameter, with the parameter's shape, for [`collect`](StepRule::collect).
+    #[doc(hidden)]
+    fn init_parameter(&self, parameter: &TensorType) -> Vec<(&'static str, Tensor)> {
+        let _ = parameter;
         Vec::new()
     }
 
@@ -141,12 +148,23 @@ pub trait StepRule: Debug + Send + Sync {
         gradient.clone()
     }
 
+    /// Joins a batch of a step that takes several with the batches before it, in the gradients, the
+    /// loss and the states.
+    ///
+    /// # Errors
+    /// The batches of a step cannot be joined.
+    #[doc(hidden)]
+    fn collect(&self, batch: &mut StepBatch<'_>, state: &mut [Tensor]) -> Result<()> {
+        let _ = (batch, state);
+        Ok(())
+    }
+
     /// Whether the optimizer makes the step, a Boolean scalar; `None` if the rule does not decide.
     /// A rule decides about the steps that the rules before it accepted.
     ///
     /// Changes the state; its types must stay the same. Where the optimizer makes no step anyway,
-    /// within a group of batches or because an earlier rule did not accept it, the Trainer keeps the
-    /// state as it was.
+    /// before the last batch of a step or because an earlier rule did not accept it, the Trainer
+    /// keeps the state as it was.
     fn accepts(&self, step: &Candidate, state: &mut [Tensor]) -> Option<Tensor> {
         let _ = (step, state);
         None
@@ -181,7 +199,8 @@ pub struct FrozenParameters {
 /// What a [`StepRule`] reads of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepInputs {
-    /// The [loss](Candidate::loss). With accumulated batches, the training state then has its sum.
+    /// The [loss](Candidate::loss). If steps take several batches, the training state then has its
+    /// sum.
     pub loss: bool,
     /// The [norm of the gradients](Candidate::grad_norm). It reads all gradients once more in each
     /// step.
@@ -191,18 +210,46 @@ pub struct StepInputs {
     pub update: bool,
 }
 
+/// A batch with the loss of an optimizer, and what is known of the step that it belongs to.
+#[doc(hidden)]
+pub struct StepBatch<'a> {
+    pub(crate) batch: &'a Batch,
+    /// The loss of the batch.
+    pub(crate) loss: &'a Tensor,
+    /// The function that computes the loss, for errors.
+    pub(crate) source: &'a str,
+    /// Whether the step ends with this batch, a Boolean scalar, if it takes several.
+    pub(crate) step_ends: Option<&'a Tensor>,
+    /// The loss of the step so far, an f32 scalar. At first it is that of the batch.
+    pub(crate) mean_loss: Tensor,
+    /// The weight of the batches so far, if the gradients are sums.
+    pub(crate) weight: Option<Tensor>,
+    pub(crate) parameters: Vec<CollectedParameter>,
+}
+
+/// A parameter of a [`StepBatch`].
+pub(crate) struct CollectedParameter {
+    pub(crate) name: String,
+    /// The line that asked for sparse gradients.
+    pub(crate) sparse: Option<&'static Location<'static>>,
+    /// The gradient of the step so far, times its weight. At first it is that of the batch.
+    pub(crate) gradient: Tensor,
+    /// The rule's [state](StepRule::init_parameter) for it.
+    pub(crate) state: Vec<Tensor>,
+}
+
 /// A step whose gradients are known, and that may be skipped.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Candidate {
-    /// The loss of the step, an f32 scalar, if the rule [reads](StepInputs::loss) it. For a group of
-    /// batches, the mean over its samples.
+    /// The loss of the step, an f32 scalar, if the rule [reads](StepInputs::loss) it. If steps take
+    /// several batches, the mean over their samples.
     pub loss: Option<Tensor>,
     /// The Euclidean norm of all gradients together before clipping, an f32 scalar, if the rule
     /// [reads](StepInputs::grad_norm) it.
     pub grad_norm: Option<Tensor>,
-    /// The gradients. For a group of batches, their sum over the batches so far, each times the
-    /// weight of its batch. For a table with sparse gradients, some of its rows.
+    /// The gradients. If steps take several batches, their sum over the batches so far, each times
+    /// the weight of its batch. For a table with sparse gradients, some of its rows.
     pub gradients: Vec<Tensor>,
     /// The number of the step, from 1: an i32 scalar.
     pub number: Tensor,
@@ -236,7 +283,7 @@ pub struct UpdatedParameter {
     pub before: Tensor,
     /// The value after the step.
     pub after: Tensor,
-    /// The gradient, or the sum of the gradients of a group of batches. `None` if the parameter is
+    /// The gradient, or the sum of the gradients of several batches. `None` if the parameter is
     /// frozen.
     pub(crate) gradient: Option<Tensor>,
 }
@@ -295,62 +342,37 @@ pub(crate) fn mean_gradient_norm<'a>(
     mean_gradient(&gradient_norm(sums), weight)
 }
 
-/// A rule with its state before a step. The last tensor is the sum of the losses over the samples of
-/// a group of batches, if the rule reads the loss and batches are accumulated.
+/// A rule with its state.
 pub(crate) struct RuleState<'a> {
     pub(crate) rule: &'a dyn StepRule,
     pub(crate) state: Vec<Tensor>,
 }
 
-/// What a rule decided.
-pub(crate) struct Decision {
-    /// Whether the optimizer makes a step; `None` if it steps in any case.
-    pub(crate) updates: Option<Tensor>,
-    pub(crate) state: Vec<Tensor>,
-}
-
 impl RuleState<'_> {
-    /// The state of the rule itself.
-    pub(crate) fn own(&self) -> &[Tensor] {
-        &self.state[..self.rule.init().len()]
-    }
-
-    /// Lets the rule decide. `updates` is whether the optimizer would step without it; `None` if it
-    /// steps in any case. `group` is the group of batches whose end is the step.
+    /// Lets the rule decide, and keeps its new state. `updates` is whether the optimizer would step
+    /// without it, the result whether it steps; `None` if it steps in any case.
     pub(crate) fn decide(
-        &self,
-        candidate: Candidate,
-        updates: Option<&Tensor>,
-        group: Option<&Group>,
-    ) -> Result<Decision> {
+        &mut self,
+        candidate: &Candidate,
+        updates: Option<Tensor>,
+    ) -> Result<Option<Tensor>> {
         let inputs = self.rule.inputs();
-        let mut candidate = candidate;
+        let mut candidate = candidate.clone();
         candidate.loss = candidate.loss.filter(|_| inputs.loss);
         candidate.grad_norm = candidate.grad_norm.filter(|_| inputs.grad_norm);
-        let before = self.own();
-        let mut loss_sum = None;
-        if let Some(group) = group
-            && let Some(sum) = self.state.get(before.len())
-            && let Some(loss) = &mut candidate.loss
-        {
-            let total = group.add(sum, loss);
-            *loss = &total / group.divisor();
-            loss_sum = Some(group.group_complete().select(&total.zeros_like(), &total));
-        }
-        let mut state = before.to_vec();
+        let mut state = self.state.clone();
         let accepted = self.rule.accepts(&candidate, &mut state);
         self.check(accepted.as_ref(), &state)?;
-        if let Some(updates) = updates {
-            for (after, before) in state.iter_mut().zip(before) {
-                *after = updates.select(&*after, before);
-            }
+        for (before, after) in self.state.iter_mut().zip(state) {
+            *before = match &updates {
+                Some(updates) if !after.is(before) => updates.select(&after, &*before),
+                _ => after,
+            };
         }
-        state.extend(loss_sum);
-        let updates = match (updates, accepted) {
+        Ok(match (updates, accepted) {
             (Some(updates), Some(accepted)) => Some(updates.and(accepted)),
-            (updates, accepted) => updates.cloned().or(accepted),
-        };
-        Ok(Decision { updates, state })
+            (updates, accepted) => updates.or(accepted),
+        })
     }
 
     /// Checks that the decision is one, and that the types of the state are the same.
@@ -366,7 +388,7 @@ impl RuleState<'_> {
                 )));
             }
         }
-        for (before, after) in self.own().iter().zip(after) {
+        for (before, after) in self.state.iter().zip(after) {
             check_type(name, "its state", before, after)?;
         }
         Ok(())

@@ -29,9 +29,10 @@ pub(crate) fn weighted(value: &Tensor, weight: &Tensor) -> Tensor {
     weight.gt(0.0).select(&product, &product.zeros_like())
 }
 
-/// The loss of a batch as far as its group counts it: 0 instead of the mean of nothing.
-pub(crate) fn counted(loss: &Tensor, is_grouped: bool) -> Tensor {
-    match of_logged(loss).filter(|_| is_grouped) {
+/// The loss of a batch as far as its step counts it: 0 instead of the mean of nothing, if the step
+/// takes several batches.
+pub(crate) fn counted(loss: &Tensor, takes_several: bool) -> Tensor {
+    match of_logged(loss).filter(|_| takes_several) {
         Some(weight) => weight.gt(0.0).select(loss, &loss.zeros_like()),
         None => loss.clone(),
     }

@@ -11,11 +11,11 @@ use fulmen_tensor::{DType, Literal, Mesh, Sharding, Tensor, TensorType, Variable
 use super::names::{self, EVALUATED};
 use super::rows;
 use crate::Result;
-use crate::rules::evaluated_weights::EvaluatedWeights;
+use crate::rules::step_rule::StepRule;
 use crate::rules::sum_dtype::sum_dtype;
 use crate::state::kernel_order::with_output_channels_last;
 use crate::step_config::StepConfig;
-use crate::step_config::optimizers::{Member, Optimizers};
+use crate::step_config::optimizers::Optimizers;
 use crate::step_config::phases::Phases;
 
 /// The index of a tensor among the entries of the state.
@@ -127,13 +127,9 @@ pub(crate) struct OptimizerSlots {
     pub(crate) updates: EntryId,
     /// The steps of parameters that were frozen at first, one counter for each frozen part.
     pub(crate) frozen_parts: Vec<EntryId>,
-    /// With gradient accumulation, the weight of the batches in the sums of gradients, if the loss
-    /// brings it. For a single optimizer, it is the number of samples otherwise.
-    pub(crate) weight: Option<EntryId>,
     /// The loss of the optimizer's latest step, if the optimizer skips steps.
     pub(crate) loss: Option<EntryId>,
-    /// The state of each rule of the step, in the rule's order. With accumulated batches, the sum of
-    /// the losses over the samples of a group follows, if the rule reads the loss.
+    /// The state of each rule of the step, in the rule's order.
     pub(crate) step_rules: Vec<Vec<EntryId>>,
     /// The state of each rule around the optimizer, in the rule's order.
     pub(crate) rules: Vec<Vec<EntryId>>,
@@ -146,8 +142,8 @@ pub(crate) struct ParamSlots {
     pub(crate) slots: Vec<EntryId>,
     /// The state of each rule around the optimizer for it, in the rule's order.
     pub(crate) rules: Vec<Vec<EntryId>>,
-    /// The sum of its gradients over a group of batches.
-    pub(crate) grad_sum: Option<EntryId>,
+    /// The state of each rule of the step for it, in the rule's order.
+    pub(crate) step_rules: Vec<Vec<EntryId>>,
     /// The index of the frozen part that has the parameter, if it is frozen at first.
     pub(crate) frozen_part: Option<usize>,
     /// The line that asked for sparse gradients.
@@ -181,9 +177,8 @@ pub(crate) struct Counters {
     pub(crate) epoch: Option<[EntryId; 2]>,
     /// The steps of the optimizer. With several optimizers, the steps of the training.
     pub(crate) updates: EntryId,
-    /// With gradient accumulation, the samples in the sums of gradients, or their weight, and the
-    /// number of finished groups.
-    pub(crate) group: Option<[EntryId; 2]>,
+    /// Finished steps, if they take several batches.
+    pub(crate) steps: Option<EntryId>,
     /// The host's factor on the learning rates, if a callback changes them.
     pub(crate) lr_factor: Option<EntryId>,
     /// The number of steps that changed the evaluated weights.
@@ -207,141 +202,37 @@ impl StateLayout {
         phases: Phases,
         scanned: &[Vec<Variable>],
     ) -> StateLayout {
-        let accumulates = config.group_sizes().accumulates();
         let parameters = module.parameters();
         let module_entries = of_module(module, config);
         let groups =
             rows::groups(&parameters, &module_entries, scanned, optimizers, &phases, config);
-        let mut entries = Entries(rows::join(module_entries, &groups));
-        let module_len = entries.0.len();
-        let mut params: Vec<Vec<ParamSlots>> =
-            optimizers.members().iter().map(|_| Vec::new()).collect();
-        for (i, group) in groups.iter().enumerate() {
-            let (name, parameter) = &parameters[group[0]];
-            let Some(optimizer) = optimizers.training(name, parameter) else { continue };
-            let ty = parameter.ty();
-            let mut state = |slot: &str, first: FirstValue| {
-                entries.add_parameter_state(EntryId(i), parameter, slot, first, config)
-            };
-            let slots = optimizers
-                .state(name, &ty)
-                .into_iter()
-                .map(|(slot, first)| state(slot, FirstValue::Value(first)))
-                .collect();
-            let mut rules = Vec::new();
-            for rule in optimizers.members()[optimizer].rules.iter() {
-                let slots = rule.init_parameter(name, &ty).into_iter();
-                let slots =
-                    slots.map(|(slot, first)| state(&names::of_rule(rule.name(), slot), first));
-                rules.push(slots.collect());
-            }
-            let frozen_part = phases.frozen_part_of(name);
-            params[optimizer].push(ParamSlots {
-                param: EntryId(i),
-                slots,
-                rules,
-                grad_sum: None,
-                frozen_part,
-                sparse: parameter.sparse_gradient_location(),
-            });
-        }
-        for slots in params.iter_mut().flatten().filter(|_| accumulates) {
-            let param = &entries.0[slots.param.0];
-            let dtype = sum_dtype(param.ty.dtype);
-            let first = Tensor::zeros(dtype, &param.row_type().shape);
-            let sum = param.with_same_shape(names::grad_sum, dtype, Origin::Own(first));
-            slots.grad_sum = Some(entries.add(sum));
-        }
-        let mut evaluated = Vec::new();
-        for i in 0..module_len {
-            let Some(rule) = &config.evaluated else { break };
-            let trained = params.iter().flatten().any(|slots| slots.param.0 == i);
-            let entry = evaluated_entry(&entries.0[i], &**rule, trained, i >= groups.len());
-            if let Some(entry) = entry {
-                evaluated.push(Evaluated { source: EntryId(i), evaluated: entries.add(entry) });
-            }
-        }
-        let zero = || Tensor::zeros(DType::I32, []);
+        let list = rows::join(module_entries, &groups);
+        let module_len = list.len();
+        let mut entries = Entries { list, optimizers, config, phases: &phases };
+        let stored: Vec<_> = groups.iter().map(|group| &parameters[group[0]]).collect();
+        let params = entries.add_params(&stored);
+        let evaluated = entries.add_evaluated(module_len, groups.len(), &params);
         // Count the updates even if every step is an optimizer step: a later run may resume from
         // this one with other settings.
-        let updates = entries.scalar(names::UPDATES, zero());
-        let members = optimizers.members().iter().zip(params).enumerate();
-        let optimizers = members.map(|(i, (member, params))| {
-            let mut own =
-                |name: &str, first| entries.scalar(&names::of_optimizer(name, &member.name), first);
-            OptimizerSlots {
-                params,
-                updates: if optimizers.is_single() { updates } else { own(names::UPDATES, zero()) },
-                frozen_parts: phases
-                    .frozen_parts()
-                    .iter()
-                    .map(|part| own(&names::of_rule_state(&*part.rule, &part.pattern), zero()))
-                    .collect(),
-                weight: (accumulates && !optimizers.is_single())
-                    .then(|| own(names::WEIGHT, Tensor::scalar(0.0f32))),
-                loss: (optimizers.cadence(i) > 1).then(|| own(names::LOSS, Tensor::scalar(0.0f32))),
-                step_rules: config
-                    .rules
-                    .iter()
-                    .map(|rule| {
-                        let mut state = rule.init();
-                        if accumulates && rule.inputs().loss {
-                            state.push(("loss_sum", Tensor::zeros(DType::F32, [])));
-                        }
-                        let name = |slot: &str| names::of_rule_state(&**rule, slot);
-                        state.into_iter().map(|(slot, first)| own(&name(slot), first)).collect()
-                    })
-                    .collect(),
-                rules: entries.add_rule_state(member),
-            }
-        });
-        let mut optimizers: Vec<OptimizerSlots> = optimizers.collect();
-        let group = accumulates.then(|| {
-            [
-                entries.scalar(names::SAMPLES, Tensor::zeros(DType::F32, [])),
-                entries.scalar(names::GROUPS, zero()),
-            ]
-        });
-        for slots in &mut optimizers {
-            slots.weight = slots.weight.or(group.map(|[samples, _]| samples));
-        }
-        let counts_epochs = accumulates
-            || !phases.frozen_parts().is_empty()
-            || config.evaluated.as_ref().is_some_and(|rule| rule.counts_epochs());
-        let epoch = counts_epochs
-            .then(|| [names::BATCH, names::EPOCHS].map(|name| entries.scalar(name, zero())));
-        let evaluated_steps = config
-            .evaluated
-            .as_ref()
-            .map(|rule| entries.scalar(&names::evaluated_steps(&**rule), zero()));
-        let counts_own =
-            config.evaluated.as_ref().is_some_and(|rule| rule.counts_updates_of_one_optimizer());
+        let updates = entries.counter(names::UPDATES);
+        let optimizers = entries.add_optimizers(params, updates);
+        let counters = entries.add_counters(updates);
+        let rule = config.evaluated.as_ref();
+        let counts_own = rule.is_some_and(|rule| rule.counts_updates_of_one_optimizer());
+        let is_evaluated =
+            |param: &ParamSlots| evaluated.iter().any(|own| own.source == param.param);
         let evaluated_updates = optimizers
             .iter()
             .filter(|_| counts_own)
-            .find(|slots| {
-                let mut params = slots.params.iter();
-                params.any(|param| evaluated.iter().any(|own| own.source == param.param))
-            })
+            .find(|slots| slots.params.iter().any(is_evaluated))
             .map_or(updates, |slots| slots.updates);
-        let lr_factor = config
-            .scales_learning_rate
-            .then(|| entries.scalar(names::LR_FACTOR, Tensor::scalar(1.0f32)));
-        let step = entries.scalar(names::STEP, zero());
         StateLayout {
-            entries: entries.0,
+            entries: entries.list,
             module_len,
             optimizers,
             evaluated,
             evaluated_updates,
-            counters: Counters {
-                step,
-                epoch,
-                updates,
-                group,
-                lr_factor,
-                evaluated: evaluated_steps,
-            },
+            counters,
             phases,
         }
     }
@@ -395,6 +286,12 @@ impl StateLayout {
             .any(|slots| slots.param == id)
     }
 
+    /// Whether an entry is the state of a rule of the step for a parameter.
+    pub(crate) fn is_state_of_rule(&self, id: EntryId) -> bool {
+        let mut params = self.optimizers.iter().flat_map(|optimizer| &optimizer.params);
+        params.any(|slots| slots.step_rules.iter().flatten().any(|&own| own == id))
+    }
+
     /// For each entry of the module, the entry to validate with and to save: its evaluated value, or
     /// itself.
     pub(crate) fn evaluated_entries(&self) -> Vec<EntryId> {
@@ -427,17 +324,155 @@ impl StateLayout {
     }
 }
 
-/// The entries listed so far.
-struct Entries(Vec<Entry>);
+/// The entries listed so far, and what they are listed for.
+struct Entries<'a> {
+    list: Vec<Entry>,
+    optimizers: &'a Optimizers,
+    config: &'a StepConfig,
+    phases: &'a Phases,
+}
 
-impl Entries {
+impl Entries<'_> {
     fn add(&mut self, entry: Entry) -> EntryId {
-        self.0.push(entry);
-        EntryId(self.0.len() - 1)
+        self.list.push(entry);
+        EntryId(self.list.len() - 1)
     }
 
     fn scalar(&mut self, name: &str, first: Tensor) -> EntryId {
         self.add(Entry::own(name.to_owned(), first, Sharding::replicated()))
+    }
+
+    fn counter(&mut self, name: &str) -> EntryId {
+        self.scalar(name, Tensor::zeros(DType::I32, []))
+    }
+
+    /// Adds the state of a rule itself.
+    fn add_scalars(
+        &mut self,
+        state: Vec<(&'static str, Tensor)>,
+        name: impl Fn(&str) -> String,
+    ) -> Vec<EntryId> {
+        state.into_iter().map(|(slot, first)| self.scalar(&name(slot), first)).collect()
+    }
+
+    /// Adds the state for the parameters that each optimizer trains. `stored` are the parameters
+    /// at the head of the entries, or the first of those that an entry joins.
+    fn add_params(&mut self, stored: &[&(String, Parameter)]) -> Vec<Vec<ParamSlots>> {
+        let optimizers = self.optimizers;
+        let mut params: Vec<Vec<ParamSlots>> =
+            optimizers.members().iter().map(|_| Vec::new()).collect();
+        for (i, (name, parameter)) in stored.iter().enumerate() {
+            let Some(optimizer) = optimizers.training(name, parameter) else { continue };
+            let ty = parameter.ty();
+            let mut state = |slot: &str, first: FirstValue| {
+                self.add_parameter_state(EntryId(i), parameter, slot, first)
+            };
+            let slots = optimizers
+                .state(name, &ty)
+                .into_iter()
+                .map(|(slot, first)| state(slot, FirstValue::Value(first)))
+                .collect();
+            let mut rules = Vec::new();
+            for rule in optimizers.members()[optimizer].rules.iter() {
+                let slots = rule.init_parameter(name, &ty).into_iter();
+                let slots =
+                    slots.map(|(slot, first)| state(&names::of_rule(rule.name(), slot), first));
+                rules.push(slots.collect());
+            }
+            params[optimizer].push(ParamSlots {
+                param: EntryId(i),
+                slots,
+                rules,
+                step_rules: Vec::new(),
+                frozen_part: self.phases.frozen_part_of(name),
+                sparse: parameter.sparse_gradient_location(),
+            });
+        }
+        for slots in params.iter_mut().flatten() {
+            for rule in &self.config.rules {
+                slots.step_rules.push(self.add_state_of_rule(slots.param, &**rule));
+            }
+        }
+        params
+    }
+
+    /// Adds the evaluated values of the module's, which are the first `module_len` entries. Its
+    /// parameters are the first `parameters_len`.
+    fn add_evaluated(
+        &mut self,
+        module_len: usize,
+        parameters_len: usize,
+        params: &[Vec<ParamSlots>],
+    ) -> Vec<Evaluated> {
+        let mut evaluated = Vec::new();
+        let Some(rule) = &self.config.evaluated else { return evaluated };
+        for source in (0..module_len).map(EntryId) {
+            let entry = &self.list[source.0];
+            let Origin::Module { variables, .. } = &entry.origin else { continue };
+            let trained = params.iter().flatten().any(|slots| slots.param == source);
+            let is_buffer = source.0 >= parameters_len;
+            // The rows of a joined entry are evaluated all or not at all.
+            if rule.has(&entry.names()[0], &entry.ty, trained, is_buffer) {
+                let name = |name: &str| format!("{EVALUATED}{name}");
+                let first = Origin::Copy(variables.clone());
+                let entry = entry.with_same_shape(name, sum_dtype(entry.ty.dtype), first);
+                evaluated.push(Evaluated { source, evaluated: self.add(entry) });
+            }
+        }
+        evaluated
+    }
+
+    /// Adds the state of each optimizer. `updates` counts the steps of a single one.
+    fn add_optimizers(
+        &mut self,
+        params: Vec<Vec<ParamSlots>>,
+        updates: EntryId,
+    ) -> Vec<OptimizerSlots> {
+        let mut all = Vec::new();
+        let optimizers = self.optimizers;
+        for (i, (member, params)) in optimizers.members().iter().zip(params).enumerate() {
+            let own = |name: &str| names::of_optimizer(name, &member.name);
+            let updates =
+                if optimizers.is_single() { updates } else { self.counter(&own(names::UPDATES)) };
+            let mut frozen_parts = Vec::new();
+            for part in self.phases.frozen_parts() {
+                let name = names::of_rule_state(&*part.rule, &part.pattern);
+                frozen_parts.push(self.counter(&own(&name)));
+            }
+            let skips = optimizers.cadence(i) > 1;
+            let loss = skips.then(|| self.scalar(&own(names::LOSS), Tensor::scalar(0.0f32)));
+            let mut step_rules = Vec::new();
+            for rule in &self.config.rules {
+                let name = |slot: &str| own(&names::of_rule_state(&**rule, slot));
+                step_rules.push(self.add_scalars(rule.init(), name));
+            }
+            let mut rules = Vec::new();
+            for rule in member.rules.iter() {
+                let name = |slot: &str| names::own_state_of_rule(rule.name(), slot, &member.name);
+                rules.push(self.add_scalars(rule.init(), name));
+            }
+            all.push(OptimizerSlots { params, updates, frozen_parts, loss, step_rules, rules });
+        }
+        all
+    }
+
+    /// Adds the counters of a step. `updates` is one of them.
+    fn add_counters(&mut self, updates: EntryId) -> Counters {
+        let takes_several = self.config.batches_per_step.takes_several();
+        let rule = self.config.evaluated.as_ref();
+        let counts_epochs = takes_several
+            || !self.phases.frozen_parts().is_empty()
+            || rule.is_some_and(|rule| rule.counts_epochs());
+        let scales = self.config.scales_learning_rate;
+        Counters {
+            updates,
+            steps: takes_several.then(|| self.counter(names::FINISHED_STEPS)),
+            epoch: counts_epochs
+                .then(|| [names::BATCH, names::EPOCHS].map(|name| self.counter(name))),
+            evaluated: rule.map(|rule| self.counter(&names::evaluated_steps(&**rule))),
+            lr_factor: scales.then(|| self.scalar(names::LR_FACTOR, Tensor::scalar(1.0f32))),
+            step: self.counter(names::STEP),
+        }
     }
 
     /// Adds the state of an optimizer or a rule for a parameter.
@@ -447,9 +482,8 @@ impl Entries {
         parameter: &Parameter,
         slot: &str,
         first: FirstValue,
-        config: &StepConfig,
     ) -> EntryId {
-        let param = &self.0[id.0];
+        let param = &self.list[id.0];
         let name = |parameter: &str| names::slot(slot, parameter);
         let first = match first {
             FirstValue::Value(first) => first,
@@ -466,37 +500,23 @@ impl Entries {
         let entry = if is_elementwise {
             param.with_same_shape(name, dtype, Origin::Own(first))
         } else {
-            let sharding = sharding_by_strategy(first.ty(), config);
+            let sharding = sharding_by_strategy(first.ty(), self.config);
             Entry::own(name(&param.name), first, sharding)
         };
         self.add(entry)
     }
 
-    /// Adds the state of the rules around an optimizer, except that for parameters.
-    fn add_rule_state(&mut self, member: &Member) -> Vec<Vec<EntryId>> {
-        let mut rules = Vec::new();
-        for rule in member.rules.iter() {
-            let name = |slot: &str| names::own_state_of_rule(rule.name(), slot, &member.name);
-            let slots = rule.init().into_iter();
-            rules.push(slots.map(|(slot, first)| self.scalar(&name(slot), first)).collect());
+    /// Adds the state of a rule of the step for a parameter. It is sharded like the parameter.
+    fn add_state_of_rule(&mut self, id: EntryId, rule: &dyn StepRule) -> Vec<EntryId> {
+        let param = self.list[id.0].clone();
+        let mut state = Vec::new();
+        for (slot, first) in rule.init_parameter(&param.row_type()) {
+            let name = |parameter: &str| names::of_rule_state_for(rule, slot, parameter);
+            let dtype = first.dtype();
+            state.push(self.add(param.with_same_shape(name, dtype, Origin::Own(first))));
         }
-        rules
+        state
     }
-}
-
-/// The evaluated value of a module's value, if it has one.
-fn evaluated_entry(
-    entry: &Entry,
-    rule: &dyn EvaluatedWeights,
-    trained: bool,
-    is_buffer: bool,
-) -> Option<Entry> {
-    let Origin::Module { variables, .. } = &entry.origin else { return None };
-    let name = |name: &str| format!("{EVALUATED}{name}");
-    let dtype = sum_dtype(entry.ty.dtype);
-    // The rows of a joined entry are evaluated all or not at all.
-    let has = rule.has(&entry.names()[0], &entry.ty, trained, is_buffer);
-    has.then(|| entry.with_same_shape(name, dtype, Origin::Copy(variables.clone())))
 }
 
 /// A parameter's sharding, from the user or the strategy, and whether it is gathered before each

@@ -15,14 +15,8 @@ pub(crate) const UPDATES: &str = "trainer/updates";
 pub(crate) const LR_FACTOR: &str = "trainer/lr_factor";
 /// The latest loss of an optimizer that skips steps: f32.
 pub(crate) const LOSS: &str = "trainer/loss";
-/// The real samples in the sums of gradients, or the weight of the batches if the loss of a single
-/// optimizer brings it: f32.
-pub(crate) const SAMPLES: &str = "trainer/accumulated_samples";
-/// The prefix for the weight of the batches in the sums of gradients of one of several optimizers,
-/// if its loss brings it: f32.
-pub(crate) const WEIGHT: &str = "trainer/accumulated_weight";
-/// Finished groups of batches: i32.
-pub(crate) const GROUPS: &str = "trainer/groups";
+/// Finished steps, if they take several batches: i32.
+pub(crate) const FINISHED_STEPS: &str = "trainer/groups";
 /// The index of the batch within its epoch, from 0: i32.
 pub(crate) const BATCH: &str = "trainer/batch";
 /// Finished epochs: i32.
@@ -32,8 +26,6 @@ pub(crate) const LOGS: &str = "trainer/logs";
 /// The random key of a step. Checkpoints don't have it.
 pub(crate) const KEY: &str = "trainer/key";
 
-/// The prefix for sums of gradients.
-const GRADIENTS: &str = "trainer/gradients/";
 /// The prefix for evaluated weights in the state. In a file, they have the module's names.
 pub(crate) const EVALUATED: &str = "average/";
 /// In a file with evaluated weights, the prefix for the weights that training continues with.
@@ -85,17 +77,12 @@ pub(super) fn of_rule_state(rule: &dyn StepRule, slot: &str) -> String {
     format!("{OWN}{}", rule.state_name(slot))
 }
 
+/// The state of a rule of the step for a parameter: `trainer/gradients/conv1.weight`.
+pub(super) fn of_rule_state_for(rule: &dyn StepRule, slot: &str, parameter: &str) -> String {
+    format!("{}/{parameter}", of_rule_state(rule, slot))
+}
+
 /// The parameter that this slot belongs to.
 pub(crate) fn parameter_of(slot: &str) -> Option<&str> {
     slot.strip_prefix(OPTIMIZER_PREFIX)?.split_once('/').map(|(_, parameter)| parameter)
-}
-
-/// The sum of a parameter's gradients, each times the weight of its batch.
-pub(super) fn grad_sum(parameter: &str) -> String {
-    format!("{GRADIENTS}{parameter}")
-}
-
-/// Whether this is the name of a sum of gradients.
-pub(crate) fn is_grad_sum(name: &str) -> bool {
-    name.starts_with(GRADIENTS)
 }

@@ -139,17 +139,17 @@ impl TrainStep<'_> {
         removals: Vec<PathBuf>,
         outcome: SaveOutcome,
     ) -> SaveJob {
-        let names = self.state.layout().names_in_file();
-        // Values that no step changes, such as a mask, may be infinite. Sums of gradients within a
-        // group of batches may be infinite too, if the loss scale is still too large: such a group
+        let layout = self.state.layout();
+        let names = layout.names_in_file();
+        // Values that no step changes, such as a mask, may be infinite. Sums of gradients, which a
+        // rule keeps, may be infinite too, if the loss scale is still too large: such a step
         // changes nothing.
         let finite = self
             .program()
             .changes()
             .iter()
-            .filter(|_| self.config.options.detect_nan)
+            .filter(|id| self.config.options.detect_nan && !layout.is_state_of_rule(**id))
             .flat_map(|id| names[id.index()].clone())
-            .filter(|name| !names::is_grad_sum(name))
             .collect();
         SaveJob {
             tensors,
@@ -192,8 +192,8 @@ impl TrainStep<'_> {
         self.media.clear();
         let run_config = std::mem::take(&mut self.position.run_config);
         let data = self.train.description();
-        let accumulate = self.config.group_sizes().every(position.epoch);
-        self.position = Position { run_config, data, accumulate, ..position };
+        let batches_per_step = self.config.batches_per_step.every(position.epoch);
+        self.position = Position { run_config, data, batches_per_step, ..position };
         self.checkpoint = Some(path.to_owned());
         Ok(())
     }

@@ -208,7 +208,7 @@ impl<'m> TrainStep<'m> {
         }
         let position = Position {
             data: train.description(),
-            accumulate: config.group_sizes().every(position.epoch),
+            batches_per_step: config.batches_per_step.every(position.epoch),
             run_config: RunConfig { config: None, ..session.run_config.clone() },
             ..position
         };
@@ -240,7 +240,7 @@ impl<'m> TrainStep<'m> {
     pub fn batches(&self) -> impl Iterator<Item = Result<DeviceBatch>> + use<> {
         let Position { epoch, batch, .. } = self.position;
         let length = self.train.len() as u64;
-        let all = self.limits.batches(length, &self.config.group_sizes());
+        let all = self.limits.batches(length, &self.config.batches_per_step);
         let remaining = all.saturating_sub(epoch.saturating_mul(length).saturating_add(batch));
         self.train
             .epochs(epoch..self.limits.epochs, batch as usize)
@@ -283,7 +283,7 @@ impl<'m> TrainStep<'m> {
         )?;
         self.media = media;
         self.position.batch += 1;
-        self.position.accumulate = self.config.group_sizes().every(self.position.epoch);
+        self.position.batches_per_step = self.config.batches_per_step.every(self.position.epoch);
         self.position.global_step += u64::from(self.optimizer_stepped());
         training_is_at(self.position.global_step);
         Ok(busy)
@@ -303,7 +303,7 @@ impl<'m> TrainStep<'m> {
     /// Whether the optimizer stepped after the latest batch.
     pub(crate) fn optimizer_stepped(&self) -> bool {
         let batch = self.position.batch;
-        batch.is_multiple_of(self.config.group_sizes().every(self.position.epoch))
+        batch.is_multiple_of(self.config.batches_per_step.every(self.position.epoch))
             || batch >= self.train.len() as u64
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fulmen_data::DataLoader;
 
-use crate::group_sizes::GroupSizes;
+use crate::batches_per_step::BatchesPerStep;
 use crate::plan::NO_LIMIT;
 use crate::position::BatchPosition;
 use crate::{Options, Plan, Result, TrainDuration, error};
@@ -68,7 +68,7 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    pub(crate) fn new(options: &Options, sizes: &GroupSizes, epoch: EpochSize) -> Limits {
+    pub(crate) fn new(options: &Options, sizes: &BatchesPerStep, epoch: EpochSize) -> Limits {
         let mut steps = if options.max_steps == 0 { NO_LIMIT } else { options.max_steps };
         let samples = match options.max_duration {
             TrainDuration::Samples(samples) => Some(samples),
@@ -90,7 +90,7 @@ impl Limits {
     }
 
     /// How long the training will be, with epochs of `batches` batches.
-    pub(crate) fn plan(&self, batches: u64, sizes: &GroupSizes) -> Plan {
+    pub(crate) fn plan(&self, batches: u64, sizes: &BatchesPerStep) -> Plan {
         let total_steps = sizes.steps(self.epochs, batches).min(self.steps);
         // An endless epoch is as long as the run.
         let steps_per_epoch = sizes.steps_of(0, batches).min(total_steps);
@@ -106,7 +106,7 @@ impl Limits {
     }
 
     /// The number of batches in a run, with epochs of `batches` batches, without limits of time.
-    pub(crate) fn batches(&self, batches: u64, sizes: &GroupSizes) -> u64 {
+    pub(crate) fn batches(&self, batches: u64, sizes: &BatchesPerStep) -> u64 {
         let epoch_limit = self.epochs.saturating_mul(batches);
         let step_limit = match self.steps {
             NO_LIMIT => NO_LIMIT,

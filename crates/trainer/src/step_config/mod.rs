@@ -11,13 +11,12 @@ use fulmen_data::{DataLoader, Replicas};
 use fulmen_pjrt::locate::Platform;
 use fulmen_tensor::Mesh;
 
-use crate::group_sizes::GroupSizes;
+use crate::batches_per_step::BatchesPerStep;
 use crate::rules::evaluated_weights::EvaluatedWeights;
-use crate::rules::loss_scale::LossScale;
 use crate::rules::step_rule::StepRule;
 use crate::stage::Stage;
 use crate::step_config::limits::{EpochSize, Limits};
-use crate::{Error, Options, Plan, Precision, Result, error};
+use crate::{Error, Options, Plan, Precision, Result, error, rules};
 
 /// A builder's settings of how steps are recorded.
 #[derive(Clone, Debug)]
@@ -60,13 +59,14 @@ impl Choices {
             rules,
             stores_output_channels_last,
         } = self.clone();
-        let own: Option<Arc<dyn StepRule>> =
-            options.precision.scales_loss().then(|| Arc::new(LossScale) as _);
+        let rules = rules::with_options(&options, &rules);
+        let scheduling = rules.iter().find_map(|rule| rule.scheduling());
         StepConfig {
+            batches_per_step: BatchesPerStep::new(scheduling.unwrap_or_default()),
             options,
             evaluated,
             scales_learning_rate,
-            rules: own.into_iter().chain(rules).collect(),
+            rules,
             stores_output_channels_last,
             mesh,
             replicas,
@@ -82,6 +82,7 @@ pub(crate) struct StepConfig {
     pub(crate) scales_learning_rate: bool,
     /// The rules of the step, in the order in which they are called.
     pub(crate) rules: Vec<Arc<dyn StepRule>>,
+    pub(crate) batches_per_step: BatchesPerStep,
     pub(crate) stores_output_channels_last: bool,
     pub(crate) mesh: Mesh,
     /// The devices that share a batch.
@@ -92,13 +93,6 @@ impl StepConfig {
     /// Whether updated bf16 parameters are rounded stochastically.
     pub(crate) fn rounds_stochastically(&self) -> bool {
         self.options.stochastic_rounding && self.options.precision == Precision::Bf16
-    }
-
-    /// The number of batches per optimizer step.
-    pub(crate) fn group_sizes(&self) -> GroupSizes {
-        let scheduled = self.rules.iter().find_map(|rule| rule.scheduling());
-        let scheduled = scheduled.map(GroupSizes::scheduled);
-        scheduled.unwrap_or_else(|| GroupSizes::constant(self.options.accumulate_grad_batches))
     }
 
     /// The loader with its batches shared by the devices of the mesh. `which` names the loader in
@@ -140,9 +134,9 @@ impl StepConfig {
 
     /// Where training ends with epochs of this size, and how long it will be.
     pub(crate) fn plan(&self, epoch: EpochSize) -> (Limits, Plan) {
-        let sizes = self.group_sizes();
-        let limits = Limits::new(&self.options, &sizes, epoch);
-        (limits, limits.plan(epoch.batches, &sizes))
+        let sizes = &self.batches_per_step;
+        let limits = Limits::new(&self.options, sizes, epoch);
+        (limits, limits.plan(epoch.batches, sizes))
     }
 
     /// The factor on the learning rate for the number of devices.

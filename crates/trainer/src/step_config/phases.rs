@@ -34,6 +34,50 @@ pub(crate) struct FrozenPart {
     batch_norms: Vec<String>,
 }
 
+impl FrozenPart {
+    /// The parameters of a module that a rule freezes. `position` gives the place of a step.
+    ///
+    /// # Errors
+    /// A pattern that matches no parameter; an end that is not in epochs or steps.
+    fn new(
+        rule: &Arc<dyn StepRule>,
+        frozen: FrozenParameters,
+        module: &dyn Module,
+        position: impl Fn(u64) -> BatchPosition,
+    ) -> Result<FrozenPart> {
+        let FrozenParameters { pattern, until, freezes_batch_norms } = frozen;
+        let start = match until {
+            TrainDuration::Epochs(epoch) => BatchPosition { epoch, batch: 0 },
+            TrainDuration::Steps(steps) => position(steps),
+            _ => {
+                return Err(wrong(
+                    &**rule,
+                    format!(
+                        "`{pattern}` is unfrozen after epochs (2ep) or steps (500ba), not after {until}"
+                    ),
+                ));
+            }
+        };
+        let mut parameters: Vec<String> =
+            module.parameters().into_iter().map(|(name, _)| name).collect();
+        if let Some(why) = check_pattern(&pattern, parameters.iter().map(String::as_str)) {
+            return Err(wrong(&**rule, why));
+        }
+        let mut batch_norms = Vec::new();
+        for (name, _) in module.buffers() {
+            let layer = name.strip_suffix("running_mean").map(|name| name.trim_end_matches('.'));
+            batch_norms.extend(layer.map(str::to_owned));
+        }
+        let is_of_batch_norm =
+            |name: &str| batch_norms.iter().any(|layer| belongs_to_layer(name, layer));
+        parameters.retain(|name| {
+            matches_pattern(&pattern, name) && (freezes_batch_norms || !is_of_batch_norm(name))
+        });
+        batch_norms.retain(|layer| parameters.iter().any(|name| belongs_to_layer(name, layer)));
+        Ok(FrozenPart { pattern, rule: rule.clone(), start, parameters, batch_norms })
+    }
+}
+
 impl Phases {
     /// The phases of a fit whose epochs have `batches` batches.
     ///
@@ -46,100 +90,62 @@ impl Phases {
         plan: &Plan,
         batches: u64,
     ) -> Result<Phases> {
-        let sizes = config.group_sizes();
-        let parameters = module.parameters();
-        let names: Vec<&str> = parameters.iter().map(|(name, _)| name.as_str()).collect();
-        let buffers = module.buffers();
-        let batch_norms: Vec<&str> = buffers
-            .iter()
-            .filter_map(|(name, _)| name.strip_suffix("running_mean"))
-            .map(|n| n.trim_end_matches('.'))
-            .collect();
+        let sizes = &config.batches_per_step;
+        let position = |steps| sizes.position(steps, batches);
         let mut frozen_parts: Vec<FrozenPart> = Vec::new();
         for rule in &config.rules {
-            let Some(FrozenParameters { pattern, until, freezes_batch_norms }) = rule.frozen()
-            else {
-                continue;
-            };
-            let start = match until {
-                TrainDuration::Epochs(epoch) => BatchPosition { epoch, batch: 0 },
-                TrainDuration::Steps(steps) => sizes.position(steps, batches),
-                _ => {
-                    return Err(wrong(
-                        &**rule,
-                        format!(
-                            "`{pattern}` is unfrozen after epochs (2ep) or steps (500ba), not after {until}"
-                        ),
-                    ));
-                }
-            };
-            if frozen_parts.iter().any(|earlier| earlier.pattern == pattern) {
-                return Err(wrong(&**rule, format!("there are two for `{pattern}`; keep one")));
+            let Some(frozen) = rule.frozen() else { continue };
+            let is_double = frozen_parts.iter().any(|earlier| earlier.pattern == frozen.pattern);
+            let part = FrozenPart::new(rule, frozen, module, position)?;
+            if is_double {
+                let message = format!("there are two for `{}`; keep one", part.pattern);
+                return Err(wrong(&**rule, message));
             }
-            if let Some(why) = check_pattern(&pattern, names.iter().copied()) {
-                return Err(wrong(&**rule, why));
-            }
-            let is_own = |name: &&str| {
-                matches_pattern(&pattern, name)
-                    && (freezes_batch_norms
-                        || !batch_norms.iter().any(|bn| belongs_to_layer(name, bn)))
-            };
-            let own: Vec<String> =
-                names.iter().copied().filter(is_own).map(str::to_owned).collect();
             // If two patterns match a parameter, the later one applies.
-            frozen_parts
-                .iter_mut()
-                .for_each(|earlier| earlier.parameters.retain(|name| !own.contains(name)));
-            let in_own = |bn: &&str| own.iter().any(|name| belongs_to_layer(name, bn));
-            let own_batch_norms: Vec<String> =
-                batch_norms.iter().copied().filter(in_own).map(str::to_owned).collect();
-            frozen_parts
-                .iter_mut()
-                .for_each(|earlier| earlier.batch_norms.retain(|bn| !own_batch_norms.contains(bn)));
-            frozen_parts.push(FrozenPart {
-                pattern,
-                rule: rule.clone(),
-                start,
-                parameters: own,
-                batch_norms: own_batch_norms,
-            });
+            for earlier in &mut frozen_parts {
+                earlier.parameters.retain(|name| !part.parameters.contains(name));
+                earlier.batch_norms.retain(|layer| !part.batch_norms.contains(layer));
+            }
+            frozen_parts.push(part);
         }
         // Phases after the end of the run never begin.
-        let end = sizes.position(plan.total_steps, batches);
-        let non_empty =
-            frozen_parts.iter().filter(|frozen_part| !frozen_part.parameters.is_empty());
+        let end = position(plan.total_steps);
+        let non_empty = frozen_parts.iter().filter(|part| !part.parameters.is_empty());
         let mut starts: Vec<BatchPosition> =
-            non_empty.map(|frozen_part| frozen_part.start).filter(|start| *start < end).collect();
+            non_empty.map(|part| part.start).filter(|start| *start < end).collect();
         starts.push(BatchPosition::default());
         starts.sort_unstable();
         starts.dedup();
         let phases = Phases { frozen_parts, starts };
+        phases.check_optimizers(module, optimizers)?;
+        Ok(phases)
+    }
+
+    /// Checks that each optimizer has something to train in the first phase, which trains the
+    /// fewest parameters.
+    fn check_optimizers(&self, module: &dyn Module, optimizers: &Optimizers) -> Result<()> {
+        let parameters = module.parameters();
         for (i, member) in optimizers.members().iter().enumerate() {
-            let own: Vec<&str> = parameters
+            let mut own = parameters
                 .iter()
                 .filter(|(name, parameter)| {
                     parameter.requires_grad()
                         && optimizers.optimizer_of(name) == Some(i)
                         && optimizers.trains(name, &parameter.ty())
                 })
-                .map(|(name, _)| name.as_str())
-                .collect();
-            // The first phase trains the fewest parameters.
-            let frozen = |name: &&str| {
-                phases
-                    .frozen_part_of(name)
-                    .is_some_and(|frozen_part| phases.is_frozen(frozen_part, 0))
-            };
-            if !own.is_empty() && own.iter().all(frozen) {
+                .peekable();
+            let is_frozen =
+                |name: &str| self.frozen_part_of(name).is_some_and(|part| self.is_frozen(part, 0));
+            if own.peek().is_some() && own.all(|(name, _)| is_frozen(name)) {
                 let owner = if member.name.is_empty() {
                     String::new()
                 } else {
                     format!(" of the optimizer `{}`", member.name)
                 };
                 let patterns: Vec<_> =
-                    phases.frozen_parts.iter().map(|u| format!("`{}`", u.pattern)).collect();
+                    self.frozen_parts.iter().map(|part| format!("`{}`", part.pattern)).collect();
                 return Err(wrong(
-                    &*phases.frozen_parts[0].rule,
+                    &*self.frozen_parts[0].rule,
                     format!(
                         "all parameters{owner} are frozen at first by {}; leave some to train, such as a head",
                         patterns.join(", ")
@@ -147,7 +153,7 @@ impl Phases {
                 ));
             }
         }
-        Ok(phases)
+        Ok(())
     }
 
     /// The number of phases.

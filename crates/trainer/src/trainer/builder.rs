@@ -22,7 +22,7 @@ use crate::goodput::Clock;
 use crate::options::environment;
 use crate::options::{TrainerArgs, option_table};
 use crate::process_group::{ProcessGroup, check_alone};
-use crate::rules::step_rule::StepRule;
+use crate::rules::{self, step_rule::StepRule};
 use crate::session::{Record, Session};
 use crate::step_config::Choices;
 use crate::{
@@ -177,13 +177,7 @@ impl TrainerBuilder {
                     callback.name()
                 )));
             }
-            let every = options.accumulate_grad_batches;
-            if rule.scheduling().is_some() && every > 1 {
-                return Err(error::option(format!(
-                    "accumulate_grad_batches: it is {every}, and there is a {}; set only one of the two",
-                    callback.name()
-                )));
-            }
+            rules::check_alone(&options, &*rule, callback.name())?;
             rules.push(rule);
         }
         let scales_learning_rate =

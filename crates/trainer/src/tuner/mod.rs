@@ -71,25 +71,16 @@ fn run_short_fit(
     callbacks: Vec<Box<dyn Callback>>,
     validation: &EvaluationSets,
 ) -> Result<FitSummary> {
-    let Session { runtime, process_group, open_store, .. } = &trainer.session;
-    let runtime = runtime.clone();
-    let process_group = process_group.clone();
-    let open_store = open_store.clone();
-    let callbacks = callbacks.into();
-    let run_config = RunConfig::default();
-    let record = Record::default();
-    let loggers = Session::loggers(Vec::new())?;
-    let clock = Clock::new();
     let mut session = Session {
         choices,
-        runtime,
-        process_group,
-        callbacks,
-        loggers,
-        clock,
-        run_config,
-        open_store,
-        record,
+        runtime: trainer.session.runtime.clone(),
+        process_group: trainer.session.process_group.clone(),
+        callbacks: callbacks.into(),
+        loggers: Session::loggers(Vec::new())?,
+        clock: Clock::new(),
+        run_config: RunConfig::default(),
+        open_store: trainer.session.open_store.clone(),
+        record: Record::default(),
     };
     // Set the types of the module's values before saving copies of them.
     set_up(module, &session.config()?)?;

@@ -1,27 +1,21 @@
-//! [`GroupSizes`]: the number of batches per optimizer step, as the host counts them.
+//! [`BatchesPerStep`]: the number of batches per optimizer step, as the host counts them.
 
 use crate::position::BatchPosition;
 
 /// The number of batches per optimizer step, as pairs of a first epoch and a number. The epochs are
 /// in ascending order and begin with 0.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct GroupSizes(Vec<(u64, u64)>);
+pub(crate) struct BatchesPerStep(Vec<(u64, u64)>);
 
-impl GroupSizes {
-    /// The same number of batches in all epochs.
-    pub(crate) fn constant(every: u64) -> GroupSizes {
-        GroupSizes(vec![(0, every.max(1))])
-    }
-
+impl BatchesPerStep {
     /// The numbers of a schedule with ascending epochs. The number is 1 before the first of them.
-    pub(crate) fn scheduled(scheduling: &[(u64, u64)]) -> GroupSizes {
-        let first = scheduling.first().filter(|(epoch, _)| *epoch > 0).map(|_| (0, 1));
-        GroupSizes(
-            first
-                .into_iter()
-                .chain(scheduling.iter().map(|&(epoch, every)| (epoch, every.max(1))))
-                .collect(),
-        )
+    pub(crate) fn new(scheduling: &[(u64, u64)]) -> BatchesPerStep {
+        let mut pairs = vec![(0, 1)];
+        pairs.extend(scheduling.iter().map(|&(epoch, every)| (epoch, every.max(1))));
+        if pairs.get(1).is_some_and(|(epoch, _)| *epoch == 0) {
+            pairs.remove(0);
+        }
+        BatchesPerStep(pairs)
     }
 
     /// The pairs of a first epoch and a number.
@@ -35,7 +29,7 @@ impl GroupSizes {
     }
 
     /// Whether any step takes more than one batch.
-    pub(crate) fn accumulates(&self) -> bool {
+    pub(crate) fn takes_several(&self) -> bool {
         self.0.iter().any(|(_, every)| *every > 1)
     }
 
@@ -77,11 +71,7 @@ mod tests {
     #[test]
     fn steps_and_positions_match_a_loop() {
         for scheduling in [&[][..], &[(0, 3)], &[(2, 4)], &[(0, 2), (1, 5), (4, 1)]] {
-            let sizes = if scheduling.is_empty() {
-                GroupSizes::constant(1)
-            } else {
-                GroupSizes::scheduled(scheduling)
-            };
+            let sizes = BatchesPerStep::new(scheduling);
             for batches in [1, 4, 7] {
                 let mut steps = 0;
                 for epoch in 0..8 {
@@ -108,8 +98,9 @@ mod tests {
             }
         }
         // An endless loader, an endless run.
-        let position = GroupSizes::constant(2).position(5, u64::MAX);
+        let two = BatchesPerStep::new(&[(0, 2)]);
+        let position = two.position(5, u64::MAX);
         assert_eq!(position, BatchPosition { epoch: 0, batch: 10 });
-        assert_eq!(GroupSizes::constant(2).steps(u64::MAX, u64::MAX), u64::MAX);
+        assert_eq!(two.steps(u64::MAX, u64::MAX), u64::MAX);
     }
 }
