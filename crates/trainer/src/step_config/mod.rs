@@ -5,6 +5,7 @@ pub(crate) mod limits;
 pub(crate) mod optimizers;
 pub(crate) mod phases;
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use fulmen_data::{DataLoader, Replicas};
@@ -27,7 +28,7 @@ pub(crate) struct Choices {
     /// Whether a callback changes the learning rate during training.
     pub(crate) scales_learning_rate: bool,
     /// The rules of the step that callbacks add.
-    pub(crate) rules: Vec<Arc<dyn StepRule>>,
+    pub(crate) callback_rules: Vec<Arc<dyn StepRule>>,
     /// Whether the kernels of convolutions are stored with the output channels last.
     pub(crate) stores_output_channels_last: bool,
 }
@@ -38,7 +39,7 @@ impl From<Options> for Choices {
             options,
             evaluated: None,
             scales_learning_rate: false,
-            rules: Vec::new(),
+            callback_rules: Vec::new(),
             stores_output_channels_last: false,
         }
     }
@@ -52,41 +53,37 @@ impl Choices {
 
     /// The configuration for a mesh, whose devices are these replicas.
     pub(crate) fn for_mesh(&self, mesh: Mesh, replicas: Replicas) -> StepConfig {
-        let Choices {
-            options,
-            evaluated,
-            scales_learning_rate,
-            rules,
-            stores_output_channels_last,
-        } = self.clone();
-        let rules = rules::with_options(&options, &rules);
+        let rules = rules::with_options(&self.options, &self.callback_rules);
         let scheduling = rules.iter().find_map(|rule| rule.scheduling());
         StepConfig {
             batches_per_step: BatchesPerStep::new(scheduling.unwrap_or_default()),
-            options,
-            evaluated,
-            scales_learning_rate,
+            choices: Arc::new(self.clone()),
             rules,
-            stores_output_channels_last,
             mesh,
             replicas,
         }
     }
 }
 
-/// How steps are recorded, and over which mesh they are spread.
+/// How steps are recorded, and over which mesh they are spread: the [`Choices`] and what follows
+/// from them for a mesh.
 #[derive(Clone, Debug)]
 pub(crate) struct StepConfig {
-    pub(crate) options: Options,
-    pub(crate) evaluated: Option<Arc<dyn EvaluatedWeights>>,
-    pub(crate) scales_learning_rate: bool,
+    choices: Arc<Choices>,
     /// The rules of the step, in the order in which they are called.
     pub(crate) rules: Vec<Arc<dyn StepRule>>,
     pub(crate) batches_per_step: BatchesPerStep,
-    pub(crate) stores_output_channels_last: bool,
     pub(crate) mesh: Mesh,
     /// The devices that share a batch.
     pub(crate) replicas: Replicas,
+}
+
+impl Deref for StepConfig {
+    type Target = Choices;
+
+    fn deref(&self) -> &Choices {
+        &self.choices
+    }
 }
 
 impl StepConfig {

@@ -284,7 +284,7 @@ mod tests {
         let replicas = Strategy::replicas(&mesh);
         let mut choices = Choices::from(Trainer::builder().options().unwrap());
         choices
-            .rules
+            .callback_rules
             .extend(BackboneFinetuning::new("body.*", TrainDuration::Steps(3)).step_rule());
         let config = choices.for_mesh(mesh, replicas);
         let plan = Plan { steps_per_epoch: 2, max_epochs: 3, total_steps: 6 };

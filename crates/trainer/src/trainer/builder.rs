@@ -185,7 +185,7 @@ impl TrainerBuilder {
         Ok(Choices {
             evaluated: self.averaging.clone().map(|averaging| Arc::new(averaging) as _),
             scales_learning_rate,
-            rules,
+            callback_rules: rules,
             ..Choices::from(options)
         })
     }

@@ -360,8 +360,10 @@ impl Trainer {
         }
         choices.evaluated = None;
         choices.scales_learning_rate = false;
-        choices.rules.retain(|rule| rule.scheduling().is_some() || rule.frozen().is_some());
-        choices.rules.push(rule.clone());
+        choices
+            .callback_rules
+            .retain(|rule| rule.scheduling().is_some() || rule.frozen().is_some());
+        choices.callback_rules.push(rule.clone());
         let recorded = Arc::new(Mutex::new(Recorded::default()));
         let recorder = LossRecorder { rule, monitor, recorded: recorded.clone() };
         show_progress(
