@@ -303,7 +303,7 @@ impl Decoder {
     /// let documents = Tensor::from_slice(&[1, 1, 1, 2, 2], [1, 5]);
     /// let positions = Tensor::from_slice(&[0, 1, 2, 0, 1], [1, 5]);
     /// let logits = model.forward_packed(&ids, &documents, &positions);
-    /// let distance = (logits.index(1, 1) - logits.index(1, 4)).abs().max_all();
+    /// let distance = (logits.index(1, 1) - logits.index(1, 4)).abs().max([0, 1]);
     /// assert!(distance.eval()?.to_f64()[0] < 1e-5); // the same beginning of two documents
     /// # Ok::<(), fulmen_models::Error>(())
     /// ```

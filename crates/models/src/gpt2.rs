@@ -276,9 +276,12 @@ impl Gpt2 {
     /// ```
     /// use fulmen_models::Pretrained;
     /// use fulmen_models::gpt2::{Config, Gpt2};
+    /// use fulmen_nn::Module;
     /// use fulmen_tensor::{DType, Tensor};
     ///
     /// let model = Gpt2::new(Config { n_embd: 16, n_layer: 1, n_head: 2, ..Config::default() })?;
+    /// model.initialize(0);
+    /// model.eval();
     /// let ids = Tensor::zeros(DType::I32, [1, 5]);
     /// let documents = Tensor::from_slice(&[1, 1, 1, 2, 2], [1, 5]);
     /// let positions = Tensor::from_slice(&[0, 1, 2, 0, 1], [1, 5]);

@@ -141,7 +141,7 @@ impl Attention {
     /// let x = random::normal(&random::key(0), DType::F32, [2, 700, 8]);
     /// let plain = Attention::new().causal(true).method(AttentionMethod::Plain);
     /// let blocks = plain.clone().method(AttentionMethod::Blocks);
-    /// let distance = (plain.forward(&x, &x, &x) - blocks.forward(&x, &x, &x)).abs().max_all();
+    /// let distance = (plain.forward(&x, &x, &x) - blocks.forward(&x, &x, &x)).abs().max([0, 1, 2]);
     /// assert!(distance.eval()?.to_f64()[0] < 1e-5);
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
