@@ -1,9 +1,10 @@
 //! [`Event`]: what a part says while it works, one line of JSON each. [`Context`] writes them.
 
-use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
 use std::path::PathBuf;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use fulmen_error::{Error, Result};
 use fulmen_pjrt::locate::Platform;
@@ -58,6 +59,10 @@ pub(crate) enum Event {
     Begin(String),
     /// Work ended, whatever came of it.
     End(String),
+    /// Work that began is done again as smaller work, after which it ends.
+    Divided(String),
+    /// The process ended too early, and another does the rest.
+    Restart,
     /// The number of comparisons that agreed.
     Passed(u64),
     Failed(Failure),
@@ -69,6 +74,21 @@ pub(crate) enum Event {
     Finished,
 }
 
+impl Event {
+    fn failed(name: &str, message: String) -> Event {
+        Event::Failed(Failure { name: name.to_owned(), message, ..Failure::default() })
+    }
+}
+
+/// What a process of a part is told of earlier ones. The file of events has what they did.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Past {
+    /// The work that ended a process, and how. It is not done again.
+    pub(crate) fatal: BTreeMap<String, String>,
+    /// The work during which a process ended that did other work too. It is done alone.
+    pub(crate) suspects: BTreeSet<String>,
+}
+
 /// What a process of a part is told.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Job {
@@ -77,51 +97,109 @@ pub(crate) struct Job {
     pub(crate) events: PathBuf,
     /// An empty folder.
     pub(crate) folder: PathBuf,
+    pub(crate) past: Past,
+}
+
+/// The name of the work of opening the devices, without which a part can do nothing.
+pub(crate) const OPENING: &str = "opening the devices";
+
+/// Whether work is to be done.
+pub(crate) enum Start<'a> {
+    /// An earlier process did it.
+    Ended,
+    /// An earlier process ended while it did it. The text says how.
+    Fatal(String),
+    Begun(#[allow(dead_code, reason = "held while the work is done")] Turn<'a>),
+}
+
+/// Held while work is done.
+pub(crate) enum Turn<'a> {
+    Alone(#[allow(dead_code, reason = "held")] RwLockWriteGuard<'a, ()>),
+    WithOthers(#[allow(dead_code, reason = "held")] RwLockReadGuard<'a, ()>),
 }
 
 /// What a part works with.
 pub(crate) struct Context {
     pub(crate) options: Options,
     pub(crate) folder: PathBuf,
+    past: Past,
+    /// The work that earlier processes did.
+    ended: BTreeSet<String>,
+    turns: RwLock<()>,
     events: File,
 }
 
 impl Context {
     pub(crate) fn new(job: Job) -> Result<Context> {
+        let text = fs::read(&job.events).unwrap_or_default();
+        let Events { ended, .. } = Events::read(&String::from_utf8_lossy(&text));
         let open = OpenOptions::new().append(true).create(true).open(&job.events);
         let events = open.map_err(|e| Error::runtime("opening the file of events", e))?;
-        Ok(Context { options: job.options, folder: job.folder, events })
+        let Job { options, folder, past, .. } = job;
+        Ok(Context { options, folder, past, ended, turns: RwLock::new(()), events })
     }
 
     #[cfg(test)]
     pub(crate) fn for_test(options: Options, folder: &std::path::Path) -> Context {
         let events = folder.join("events");
         let folder = folder.to_owned();
-        Context::new(Job { part: String::new(), options, events, folder }).unwrap()
+        let past = Past::default();
+        Context::new(Job { part: String::new(), options, events, folder, past }).unwrap()
     }
 
     /// Writes an event. Without a place to write, there is nobody to tell.
     pub(crate) fn say(&self, event: &Event) {
-        if let Ok(mut line) = serde_json::to_vec(event) {
-            line.push(b'\n');
-            let _ = (&self.events).write_all(&line);
+        self.write(std::slice::from_ref(event));
+    }
+
+    fn write(&self, events: &[Event]) {
+        let lines = events.iter().filter_map(|event| serde_json::to_string(event).ok());
+        let text: String = lines.map(|line| line + "\n").collect();
+        let _ = (&self.events).write_all(text.as_bytes());
+    }
+
+    /// Begins work, unless an earlier process did it. Work that begins or was fatal needs an
+    /// [`end`](Self::end). A thread does not begin other work
+    /// before it has dropped its turn.
+    pub(crate) fn start(&self, name: &str) -> Start<'_> {
+        if self.ended.contains(name) {
+            return Start::Ended;
         }
+        if let Some(how) = self.past.fatal.get(name) {
+            return Start::Fatal(format!("the process {how}"));
+        }
+        let turn = if self.past.suspects.contains(name) {
+            Turn::Alone(self.turns.write().unwrap_or_else(PoisonError::into_inner))
+        } else {
+            Turn::WithOthers(self.turns.read().unwrap_or_else(PoisonError::into_inner))
+        };
+        self.say(&Event::Begin(name.to_owned()));
+        Start::Begun(turn)
+    }
+
+    /// Ends work with its results. They are written at once, so that a crash in other work makes
+    /// none of them count twice.
+    pub(crate) fn end(&self, name: &str, mut results: Vec<Event>) {
+        results.push(Event::End(name.to_owned()));
+        self.write(&results);
     }
 
     /// Does some work. Its error is a failure with this name.
     pub(crate) fn check(&self, name: &str, work: impl FnOnce() -> Result<()>) {
-        self.say(&Event::Begin(name.to_owned()));
-        match work() {
-            Ok(()) => self.say(&Event::Passed(1)),
-            Err(error) => self.fail(name, error.to_string()),
-        }
-        self.say(&Event::End(name.to_owned()));
+        let outcome = match self.start(name) {
+            Start::Ended => return,
+            Start::Fatal(how) => Err(how),
+            Start::Begun(_turn) => work().map_err(|error| error.to_string()),
+        };
+        let result = match outcome {
+            Ok(()) => Event::Passed(1),
+            Err(message) => Event::failed(name, message),
+        };
+        self.end(name, vec![result]);
     }
 
     pub(crate) fn fail(&self, name: &str, message: impl Into<String>) {
-        let message = message.into();
-        let failure = Failure { name: name.to_owned(), message, ..Failure::default() };
-        self.say(&Event::Failed(failure));
+        self.say(&Event::failed(name, message.into()));
     }
 
     pub(crate) fn fact(&self, name: impl Into<String>, value: impl ToString) {
@@ -146,18 +224,22 @@ impl Context {
 
     /// All devices, without a compile cache: the compiler is part of what is tested.
     pub(crate) fn runtime(&self) -> Result<Runtime> {
-        Ok(Runtime::open(self.accelerator(), &self.devices())?.with_compile_cache(None))
+        self.open(&self.devices())
+    }
+
+    fn open(&self, devices: &Devices) -> Result<Runtime> {
+        self.say(&Event::Begin(OPENING.to_owned()));
+        let runtime = Runtime::open(self.accelerator(), devices);
+        self.end(OPENING, Vec::new());
+        Ok(runtime?.with_compile_cache(None))
     }
 
     /// The first device alone.
     pub(crate) fn first_device(&self) -> Result<Runtime> {
-        let runtime = match self.platform() {
-            Platform::Cpu => Runtime::open(self.accelerator(), &Devices::from(1))?,
-            Platform::Cuda | Platform::Tpu => {
-                Runtime::open(self.accelerator(), &Devices::from([0]))?
-            }
-        };
-        Ok(runtime.with_compile_cache(None))
+        self.open(&match self.platform() {
+            Platform::Cpu => Devices::from(1),
+            Platform::Cuda | Platform::Tpu => Devices::from([0]),
+        })
     }
 }
 
@@ -171,6 +253,7 @@ pub(crate) struct Events {
     pub(crate) measurements: Vec<Measurement>,
     /// The work that began and did not end.
     pub(crate) doing: Vec<String>,
+    pub(crate) ended: BTreeSet<String>,
     pub(crate) finished: bool,
 }
 
@@ -182,12 +265,15 @@ impl Events {
             match event {
                 Event::Begin(name) => all.doing.push(name),
                 Event::End(name) => {
-                    if let Some(place) = all.doing.iter().position(|other| *other == name) {
-                        all.doing.remove(place);
-                    }
+                    all.doing.retain(|other| *other != name);
+                    all.ended.insert(name);
                 }
+                Event::Divided(name) => all.doing.retain(|other| *other != name),
+                Event::Restart => all.doing.clear(),
                 Event::Passed(count) => all.passed += count,
                 Event::Failed(failure) => all.failures.push(failure),
+                // Each process of a part says it.
+                Event::Skipped(what) if all.skipped.contains(&what) => {}
                 Event::Skipped(what) => all.skipped.push(what),
                 Event::Fact(name, value) => {
                     all.facts.insert(name, value);
@@ -215,5 +301,22 @@ mod tests {
         let lines = lines.map(|event| serde_json::to_string(&event).unwrap());
         let events = Events::read(&(lines.join("\n") + "\n{\"passed\":"));
         assert_eq!((events.passed, events.doing, events.finished), (3, vec!["log".into()], false));
+    }
+
+    #[test]
+    fn what_an_earlier_process_did_is_not_done_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let context = Context::for_test(Options::default(), folder.path());
+        context.check("a", || Ok(()));
+        context.say(&Event::Begin("b".into()));
+        let mut later = Context::for_test(Options::default(), folder.path());
+        later.past.fatal.insert("b".into(), "crashed".into());
+        for name in ["a", "b"] {
+            later.check(name, || panic!("{name} is done again"));
+        }
+        later.check("c", || Ok(()));
+        let events = Events::read(&fs::read_to_string(folder.path().join("events")).unwrap());
+        assert_eq!((events.passed, events.failures.len(), events.doing), (2, 1, vec![]));
+        assert_eq!(events.failures[0].message, "the process crashed");
     }
 }

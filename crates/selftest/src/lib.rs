@@ -9,6 +9,7 @@ mod scrub;
 mod supervise;
 
 use std::ffi::OsString;
+use std::time::Duration;
 
 use fulmen_error::{Error, Result};
 use fulmen_tensor::Accelerator;
@@ -35,7 +36,21 @@ pub struct Options {
     pub parts: Vec<String>,
     /// Part of the names of the operations that are tested.
     pub only: Option<String>,
+    /// The seconds after which work that reports nothing is ended; `None` for 120, or 300 if
+    /// everything is tested.
+    #[serde(default)]
+    pub timeout: Option<u64>,
 }
+
+impl Options {
+    /// How long work may take.
+    fn timeout(&self) -> Duration {
+        Duration::from_secs(self.timeout.unwrap_or(if self.full { 300 } else { 120 }))
+    }
+}
+
+/// How long later parts may take to open the devices if the first could not.
+const SECOND_OPENING: Duration = Duration::from_secs(20);
 
 /// The names of the parts, in their order.
 pub fn part_names() -> impl Iterator<Item = &'static str> {
@@ -64,11 +79,16 @@ pub fn run(
     let folder = tempfile::tempdir().map_err(|e| Error::runtime("making a temporary folder", e))?;
     let scrub = Scrub::local(folder.path());
     let mut reports = Vec::new();
+    let mut timeout = options.timeout();
     for part in parts::PARTS {
         if !options.parts.is_empty() && options.parts.iter().all(|name| name != part.name) {
             continue;
         }
-        let report = supervise::run(part, options, program, folder.path())?.scrubbed(&scrub)?;
+        let report = supervise::run(part, options, timeout, program, folder.path())?;
+        let report = report.scrubbed(&scrub)?;
+        if matches!(report.ending, Ending::TimedOut { .. }) && report.doing == [event::OPENING] {
+            timeout = timeout.min(SECOND_OPENING);
+        }
         done(&report);
         reports.push(report);
     }

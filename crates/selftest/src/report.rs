@@ -10,7 +10,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::event::{Events, Failure, Measurement};
 use crate::scrub::Scrub;
-use crate::supervise::last_lines;
 use crate::{Options, parts};
 
 /// The version of the report's form.
@@ -60,6 +59,21 @@ pub enum Ending {
     },
 }
 
+impl Ending {
+    /// How the process ended, in words.
+    pub(crate) fn describe(&self) -> String {
+        match self {
+            Ending::Finished => "finished".to_owned(),
+            Ending::Signal { signal, name } => format!("crashed with signal {signal} ({name})"),
+            Ending::Exit { code } => format!("ended with exit code {code}"),
+            Ending::TimedOut { limit_seconds } => {
+                let limit = quantity(limit_seconds, "second");
+                format!("was still working after {limit} and was ended")
+            }
+        }
+    }
+}
+
 /// What a part found.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PartReport {
@@ -83,7 +97,7 @@ pub struct PartReport {
     pub measurements: Vec<Measurement>,
     /// What the process was doing when it ended.
     pub doing: Vec<String>,
-    /// The last lines that the process printed, if it did not finish.
+    /// The last lines that a process of the part printed, if one did not finish.
     pub last_output: Vec<String>,
 }
 
@@ -93,13 +107,12 @@ impl PartReport {
         seconds: f64,
         events: Events,
         ending: Ending,
-        printed: &str,
+        last_output: Vec<String>,
     ) -> PartReport {
-        let finished = ending == Ending::Finished;
         PartReport {
             name: name.to_owned(),
-            passed: finished && events.failures.is_empty(),
-            last_output: if finished { Vec::new() } else { last_lines(printed) },
+            passed: ending == Ending::Finished && events.failures.is_empty(),
+            last_output,
             ending,
             seconds,
             comparisons: events.passed,
@@ -121,17 +134,10 @@ impl PartReport {
 
     /// How the process ended, in words; `None` if it finished.
     pub(crate) fn end(&self) -> Option<String> {
-        let end = match &self.ending {
-            Ending::Finished => return None,
-            Ending::Signal { signal, name } => format!("crashed with signal {signal} ({name})"),
-            Ending::Exit { code } => format!("ended with exit code {code}"),
-            Ending::TimedOut { limit_seconds } => {
-                format!(
-                    "was still working after {} and was ended",
-                    quantity(limit_seconds, "second")
-                )
-            }
-        };
+        if self.ending == Ending::Finished {
+            return None;
+        }
+        let end = self.ending.describe();
         let doing = if self.doing.is_empty() { "starting".into() } else { self.doing.join(", ") };
         Some(format!("the part {end}; it was doing: {doing}"))
     }

@@ -1,6 +1,8 @@
 //! Runs a part in a process of its own, and reports how the process ended.
 
-use std::fs::{self, File};
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -9,12 +11,15 @@ use std::time::{Duration, Instant};
 
 use fulmen_error::{Error, Result};
 
-use crate::event::{Events, Job};
+use crate::event::{Event, Events, Job, OPENING, Past};
 use crate::report::{Ending, PartReport};
 use crate::{Options, parts};
 
 /// How often the end of a process is looked for.
 const INTERVAL: Duration = Duration::from_millis(20);
+
+/// How many times another process does the rest of a part.
+const RESTARTS: usize = 20;
 
 /// How many of the last lines of a process that died are kept.
 const LAST_LINES: usize = 30;
@@ -28,70 +33,131 @@ fn is_removed(variable: &str) -> bool {
     variable.starts_with("FULMEN_") && !kept
 }
 
-/// Runs a part with the program `program ARGUMENTS… JOB`.
+/// Runs a part with the program `program ARGUMENTS… JOB`. If the process ends too early, another
+/// does the rest. Work that reports nothing for `timeout` is ended.
 pub(crate) fn run(
     part: &parts::Part,
     options: &Options,
-    program: &[std::ffi::OsString],
+    timeout: Duration,
+    program: &[OsString],
     folder: &Path,
 ) -> Result<PartReport> {
-    let own = folder.join(part.name);
-    let failed = |e: std::io::Error| Error::runtime(format!("starting the part {}", part.name), e);
-    fs::create_dir_all(&own).map_err(failed)?;
-    let events = folder.join(format!("{}.events", part.name));
-    let output = folder.join(format!("{}.output", part.name));
-    let job = Job {
-        part: part.name.to_owned(),
-        options: options.clone(),
-        events: events.clone(),
-        folder: own,
-    };
-    let job = serde_json::to_string(&job).map_err(|e| Error::runtime("writing a job", e))?;
-    let file = File::create(&output).map_err(failed)?;
-    let (first, rest) =
-        program.split_first().ok_or_else(|| Error::usage("the program has no name"))?;
+    let failed = |e: io::Error| Error::runtime(format!("running the part {}", part.name), e);
+    let path = folder.join(format!("{}.events", part.name));
     let start = Instant::now();
+    let mut past = Past::default();
+    let mut last_output = Vec::new();
+    let mut attempt = 0;
+    loop {
+        let own = folder.join(format!("{}-{attempt}", part.name));
+        fs::create_dir_all(&own).map_err(failed)?;
+        let output = own.with_extension("output");
+        let job = Job {
+            part: part.name.to_owned(),
+            options: options.clone(),
+            events: path.clone(),
+            folder: own,
+            past,
+        };
+        let left = part.limit(options).saturating_sub(start.elapsed());
+        let mut child = spawn(program, &job, &output).map_err(failed)?;
+        let end = wait(&mut child, left, timeout, &path).map_err(failed)?;
+        let events = fs::read(&path).unwrap_or_default();
+        let events = Events::read(&String::from_utf8_lossy(&events));
+        let ending = ending(end, &events);
+        if ending != Ending::Finished {
+            last_output =
+                last_lines(&String::from_utf8_lossy(&fs::read(&output).unwrap_or_default()));
+        }
+        let next = job.past.after(&events, &ending);
+        let may_continue = attempt < RESTARTS && start.elapsed() < part.limit(options);
+        match next.filter(|_| may_continue) {
+            Some(next) => past = next,
+            None => {
+                let seconds = start.elapsed().as_secs_f64();
+                return Ok(PartReport::new(part.name, seconds, events, ending, last_output));
+            }
+        }
+        append(&path, &Event::Restart).map_err(failed)?;
+        attempt += 1;
+    }
+}
+
+impl Past {
+    /// What the process is told that does the rest, after one that knew this has ended. `None` if
+    /// it did everything, or did not get to its work.
+    fn after(&self, events: &Events, ending: &Ending) -> Option<Past> {
+        let doing = &events.doing;
+        if *ending == Ending::Finished || doing.is_empty() || doing.iter().any(|it| it == OPENING) {
+            return None;
+        }
+        let mut next = self.clone();
+        match &doing[..] {
+            [one] => {
+                next.fatal.insert(one.clone(), ending.describe());
+            }
+            several => next.suspects.extend(several.iter().cloned()),
+        }
+        Some(next)
+    }
+}
+
+/// Starts the process, which writes to the file `output`.
+fn spawn(program: &[OsString], job: &Job, output: &Path) -> io::Result<Child> {
+    let Some((first, rest)) = program.split_first() else {
+        return Err(io::Error::other("the program has no name"));
+    };
+    let file = File::create(output)?;
     let mut command = Command::new(first);
     for (name, _) in std::env::vars_os().filter(|(name, _)| is_removed(&name.to_string_lossy())) {
         command.env_remove(name);
     }
-    let mut child = command
-        .args(rest)
-        .arg(job)
-        .stdin(Stdio::null())
-        .stdout(file.try_clone().map_err(failed)?)
-        .stderr(file)
-        .spawn()
-        .map_err(failed)?;
-    let status = wait(&mut child, part.limit(options)).map_err(failed)?;
-    let seconds = start.elapsed().as_secs_f64();
-    let text = fs::read(&events).unwrap_or_default();
-    let printed = fs::read(&output).unwrap_or_default();
-    let events = Events::read(&String::from_utf8_lossy(&text));
-    let ending = ending(status, &events, part.limit(options));
-    Ok(PartReport::new(part.name, seconds, events, ending, &String::from_utf8_lossy(&printed)))
+    let job = serde_json::to_string(job)?;
+    command.args(rest).arg(job).stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file).spawn()
 }
 
-/// Waits for the process. `None` if it was still running at the limit, and was killed.
-fn wait(child: &mut Child, limit: Duration) -> std::io::Result<Option<ExitStatus>> {
+fn append(path: &Path, event: &Event) -> io::Result<()> {
+    let mut file = OpenOptions::new().append(true).open(path)?;
+    // The line of a process that died may be cut.
+    writeln!(file, "\n{}", serde_json::to_string(event)?)
+}
+
+/// How a process ended.
+enum End {
+    Itself(ExitStatus),
+    /// It was still running at this limit, and was killed.
+    Killed(Duration),
+}
+
+/// Waits for the process, at most for `limit`, and for `timeout` after an event.
+fn wait(child: &mut Child, limit: Duration, timeout: Duration, events: &Path) -> io::Result<End> {
     let start = Instant::now();
+    let mut last_event = start;
+    let mut size = 0;
     loop {
         if let Some(status) = child.try_wait()? {
-            return Ok(Some(status));
+            return Ok(End::Itself(status));
         }
-        if start.elapsed() >= limit {
+        let now = fs::metadata(events).map_or(0, |events| events.len());
+        if now != size {
+            size = now;
+            last_event = Instant::now();
+        }
+        let over = [(start, limit), (last_event, timeout)];
+        if let Some((_, limit)) = over.into_iter().find(|(since, limit)| since.elapsed() >= *limit)
+        {
             child.kill()?;
             child.wait()?;
-            return Ok(None);
+            return Ok(End::Killed(limit));
         }
         thread::sleep(INTERVAL);
     }
 }
 
-fn ending(status: Option<ExitStatus>, events: &Events, limit: Duration) -> Ending {
-    match status {
-        None => Ending::TimedOut { limit_seconds: limit.as_secs() },
-        Some(status) => match (status.signal(), status.code()) {
+fn ending(end: End, events: &Events) -> Ending {
+    match end {
+        End::Killed(limit) => Ending::TimedOut { limit_seconds: limit.as_secs() },
+        End::Itself(status) => match (status.signal(), status.code()) {
             (Some(signal), _) => Ending::Signal { signal, name: signal_name(signal).to_owned() },
             (None, Some(0)) if events.finished => Ending::Finished,
             (None, code) => Ending::Exit { code: code.unwrap_or(-1) },
@@ -113,7 +179,7 @@ fn signal_name(signal: i32) -> &'static str {
 }
 
 /// The last lines that a process printed.
-pub(crate) fn last_lines(printed: &str) -> Vec<String> {
+fn last_lines(printed: &str) -> Vec<String> {
     let lines: Vec<&str> = printed.lines().collect();
     lines[lines.len().saturating_sub(LAST_LINES)..].iter().map(|line| (*line).to_owned()).collect()
 }
@@ -123,27 +189,61 @@ mod tests {
     use super::*;
 
     /// Runs a shell script as a part. Its argument is the job.
-    fn part(script: &str, limit: u64) -> PartReport {
+    fn part(script: &str, limit: u64, timeout: u64) -> PartReport {
         let folder = tempfile::tempdir().unwrap();
         let part = parts::Part::for_test(limit);
         let script = ["sh", "-c", script, "sh"].map(Into::into);
-        run(&part, &Options::default(), &script, folder.path()).unwrap()
+        let timeout = Duration::from_secs(timeout);
+        run(&part, &Options::default(), timeout, &script, folder.path()).unwrap()
     }
 
     #[test]
     fn a_part_that_crashes_is_reported_with_its_signal_and_last_lines() {
-        let crashed = part("echo the plugin said this >&2; kill -SEGV $$", 100);
+        let crashed = part("echo the plugin said this >&2; kill -SEGV $$", 100, 100);
         assert!(!crashed.passed && crashed.last_output == ["the plugin said this"], "{crashed:?}");
         let end = crashed.end().unwrap();
         assert!(end.contains("crashed with signal 11 (SIGSEGV)"), "{end}");
-        let ended = part("exit 0", 100).end().unwrap();
+        let ended = part("exit 0", 100, 100).end().unwrap();
         assert!(ended.contains("exit code 0") && ended.contains("starting"), "{ended}");
     }
 
     #[test]
     fn a_part_that_hangs_is_ended_at_its_limit() {
-        let end = part("exec sleep 1000", 0).end().unwrap();
-        assert!(end.contains("still working after 0 seconds"), "{end}");
+        for (limit, timeout) in [(0, 100), (100, 0)] {
+            let end = part("exec sleep 1000", limit, timeout).end().unwrap();
+            assert!(end.contains("still working after 0 seconds"), "{end}");
+        }
+    }
+
+    /// The beginning of a script that writes events.
+    const SAY: &str =
+        r#"events=${1#*\"events\":\"}; events=${events%%\"*}; say() { echo "$1" >> "$events"; }; "#;
+
+    #[test]
+    fn another_process_does_the_rest_of_a_part_that_crashed() {
+        let script = r#"case $1 in
+            *'"fatal":{}'*) say '{"begin":"a"}'; say '{"end":"a"}'; say '{"begin":"b"}'; echo lost; kill -SEGV $$;;
+            *'"fatal":{"b":"crashed with signal 11'*) say '{"end":"b"}'; say '"finished"';;
+        esac"#;
+        let report = part(&format!("{SAY}{script}"), 100, 100);
+        assert!(report.ending == Ending::Finished && report.doing.is_empty(), "{report:?}");
+        assert_eq!(report.last_output, ["lost"]);
+    }
+
+    #[test]
+    fn work_that_ended_a_process_with_other_work_is_done_alone() {
+        let mut events = Events { doing: vec!["a".into(), "b".into()], ..Events::default() };
+        let crashed = Ending::Exit { code: 3 };
+        let second = Past::default().after(&events, &crashed).unwrap();
+        assert!(second.fatal.is_empty(), "{second:?}");
+        assert!(second.suspects.contains("a") && second.suspects.contains("b"), "{second:?}");
+        events.doing.pop();
+        let third = second.after(&events, &crashed).unwrap();
+        assert_eq!(third.fatal["a"], "ended with exit code 3");
+        // Opening the devices is not tried again, and a part that did everything has no rest.
+        events.doing = vec![OPENING.into()];
+        assert_eq!(third.after(&events, &crashed), None);
+        assert_eq!(third.after(&events, &Ending::Finished), None);
     }
 
     #[test]

@@ -59,7 +59,7 @@ impl Function {
             )));
         }
         // A runtime orders its devices in the same way.
-        devices.sort_by_key(|device| device.process_index());
+        devices.sort_by_key(|device| (device.process_index(), device.id()));
         let platform = topology.platform_name();
         let lowered = lower(self, mesh, Platform::from_name(platform))?;
         check_size(self, &lowered, platform)?;

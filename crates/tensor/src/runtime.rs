@@ -486,7 +486,7 @@ fn close_alone(
 }
 
 /// The selected devices of each process, as the default mesh. Devices are in the order of slices,
-/// then of processes, then of the plugin, which lists a process's devices by their coordinates.
+/// then of processes, then of their ids, as JAX's are.
 fn choose(client: &Client, devices: &Devices) -> Result<DeviceSet> {
     let local_devices = client.addressable_devices();
     // There is nothing to diagnose for a CPU.
@@ -507,8 +507,9 @@ fn choose(client: &Client, devices: &Devices) -> Result<DeviceSet> {
     let mut all: Vec<Device> = Vec::new();
     let mut sizes: BTreeMap<i64, usize> = BTreeMap::new();
     for (slice, process) in processes {
-        let process_devices: Vec<_> =
+        let mut process_devices: Vec<_> =
             client.devices().iter().filter(|d| place(d) == (slice, process)).collect();
+        process_devices.sort_by_key(|device| device.id());
         *sizes.entry(slice).or_default() += chosen.len();
         for &index in &chosen {
             let Some(&device) = process_devices.get(index) else {

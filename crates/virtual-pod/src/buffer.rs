@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::ffi::c_void;
 use std::mem;
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use fulmen_pjrt::abi::*;
 use fulmen_pjrt::api::{Api, list, non_null};
@@ -63,6 +64,8 @@ pub(crate) struct Array {
     /// The launch over several processes that computed it, and the number of the output. Every
     /// process has a copy of such an array.
     pub(crate) origin: OnceLock<(u64, u32)>,
+    /// For a device that is broken on purpose: until then, reads get zeros.
+    pub(crate) unwritten_until: OnceLock<Instant>,
     /// The number under which other processes keep a value from this host.
     pub(crate) sent: Mutex<Sent>,
     state: Mutex<State>,
@@ -97,6 +100,7 @@ impl Array {
             pod: pod.clone(),
             devices,
             origin: OnceLock::new(),
+            unwritten_until: OnceLock::new(),
             sent: Mutex::default(),
             state: Mutex::new(State { parts, queued: 0 }),
             changed: Condvar::new(),
@@ -501,6 +505,7 @@ impl Entry for PJRT_Buffer_ToHostBuffer_Args {
         let dst = Raw(self.dst);
         let len = self.dst_size;
         let index = shard.index;
+        let array = shard.array.clone();
         shard.array.when_ready(Box::new(move |parts| {
             let outcome = parts.map_err(PodError::clone).and_then(|parts| {
                 let order = order.as_ref().and_then(Option::as_deref);
@@ -508,6 +513,10 @@ impl Entry for PJRT_Buffer_ToHostBuffer_Args {
                 // size.
                 unsafe { read_into(inner, parts[index].raw(), order, dst.get(), len) }
             });
+            if array.unwritten_until.get().is_some_and(|&end| Instant::now() < end) {
+                // SAFETY: the caller's memory has this size.
+                unsafe { dst.get().cast::<u8>().write_bytes(0, len) };
+            }
             event.set(outcome.err().as_ref());
         }));
         Ok(())

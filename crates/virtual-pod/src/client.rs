@@ -16,6 +16,7 @@ use sha2::{Digest, Sha256};
 
 use crate::device::Names;
 use crate::error::{Failure, PodError};
+use crate::fault::Fault;
 use crate::inner::{Entry, forward, inner, inner_plugin};
 use crate::launch::Queue;
 use crate::network::{self, Peer};
@@ -151,6 +152,10 @@ fn open(args: &PJRT_Client_Create_Args) -> Result<(Arc<Pod>, Vec<Peer>), PodErro
             format!("the CPU plugin opened {} devices", pod.devices.len()),
         ));
     }
+    pod.listed_devices = pod.devices.clone();
+    if pod.settings.fault.as_ref().is_some_and(Fault::reorders_devices) {
+        pod.listed_devices.reverse();
+    }
     let first = process * pod.settings.devices;
     pod.own_devices = pod.devices[first..first + pod.settings.devices].to_vec();
     for device in &pod.own_devices {
@@ -223,6 +228,15 @@ impl Entry for PJRT_Client_PlatformVersion_Args {
 impl Entry for PJRT_Client_ProcessIndex_Args {
     unsafe fn run(&mut self) -> Result<(), Failure> {
         self.process_index = pod_of(self.client)?.process as c_int;
+        Ok(())
+    }
+}
+
+impl Entry for PJRT_Client_Devices_Args {
+    unsafe fn run(&mut self) -> Result<(), Failure> {
+        let pod = pod_of(self.client)?;
+        self.devices = pod.listed_devices.as_ptr().cast();
+        self.num_devices = pod.listed_devices.len();
         Ok(())
     }
 }

@@ -1,6 +1,7 @@
 //! [`Fault`]: a device that is broken on purpose, for tests of what finds such devices.
 
 use std::str::FromStr;
+use std::time::Duration;
 
 use fulmen_pjrt::abi::*;
 
@@ -17,6 +18,12 @@ enum Kind {
     DropDonation,
     /// The first two devices have each other's results.
     SwapDevices,
+    /// The client lists its devices in the reverse order. No program has it.
+    ReorderDevices,
+    /// Results are reported as ready before they are.
+    EarlyEvent,
+    /// Results are never reported as ready.
+    LostEvent,
     /// The process ends.
     Abort,
     /// There is no memory for the results.
@@ -24,11 +31,14 @@ enum Kind {
 }
 
 /// The kinds by the names that users write.
-const KINDS: [(&str, Kind); 6] = [
+const KINDS: [(&str, Kind); 9] = [
     ("flip-bit", Kind::FlipBit),
     ("low-precision", Kind::LowPrecision),
     ("drop-donation", Kind::DropDonation),
     ("swap-devices", Kind::SwapDevices),
+    ("reorder-devices", Kind::ReorderDevices),
+    ("early-event", Kind::EarlyEvent),
+    ("lost-event", Kind::LostEvent),
     ("abort", Kind::Abort),
     ("out-of-memory", Kind::OutOfMemory),
 ];
@@ -88,6 +98,21 @@ impl Fault {
     /// Whether the first two devices have each other's results.
     pub(crate) fn swaps_devices(&self) -> bool {
         self.kind == Kind::SwapDevices
+    }
+
+    /// Whether the client lists its devices in the reverse order.
+    pub(crate) fn reorders_devices(&self) -> bool {
+        self.kind == Kind::ReorderDevices
+    }
+
+    /// How long results are zeros after they were reported as ready.
+    pub(crate) fn early(&self) -> Option<Duration> {
+        (self.kind == Kind::EarlyEvent).then_some(Duration::from_millis(500))
+    }
+
+    /// Whether results are never reported as ready.
+    pub(crate) fn loses_events(&self) -> bool {
+        self.kind == Kind::LostEvent
     }
 
     /// What happens to the elements of this output; `is_f32` is whether they are in f32.

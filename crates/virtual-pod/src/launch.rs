@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fulmen_pjrt::abi::*;
 use fulmen_pjrt::api::list;
@@ -254,8 +254,20 @@ impl Job {
         outcome?;
         if let Some(fault) = fault {
             spoil(fault, &mut by_output)?;
+            self.change_events(fault, pod);
         }
         Ok(by_output)
+    }
+
+    /// Makes the results of a program that has ended ready too early, or never.
+    fn change_events(&self, fault: &Fault, pod: &Pod) {
+        if let Some(time) = fault.early() {
+            let end = Instant::now() + time;
+            self.outputs.iter().for_each(|output| output.unwritten_until.set(end).unwrap_or(()));
+        }
+        if fault.loses_events() {
+            pod.hang();
+        }
     }
 }
 

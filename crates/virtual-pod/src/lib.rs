@@ -27,7 +27,7 @@
 //! | `FULMEN_VIRTUAL_POD_PLATFORM` | the platform's name; default `cpu` |
 //! | `FULMEN_VIRTUAL_POD_DEVICE_KIND` | the kind of the devices; default `cpu` |
 //! | `FULMEN_VIRTUAL_POD_MISMATCH` | `error` (default): a mistake is an error. `hang`: the launch waits forever, as on devices |
-//! | `FULMEN_VIRTUAL_POD_FAULT` | for tests, a broken device: `flip-bit`, `low-precision`, `drop-donation`, `swap-devices`, `abort` or `out-of-memory`, with `:PROGRAM` only of programs of this name |
+//! | `FULMEN_VIRTUAL_POD_FAULT` | for tests, a broken device: `flip-bit`, `low-precision`, `drop-donation`, `swap-devices`, `reorder-devices`, `early-event`, `lost-event`, `abort` or `out-of-memory`, with `:PROGRAM` only of programs of this name |
 //! | `FULMEN_VIRTUAL_POD_HOST` | the host name or address at which others reach this process; by default the address that reaches `FULMEN_COORDINATOR`, or loopback |
 //! | `FULMEN_VIRTUAL_POD_CPU_PLUGIN` | the plugin that computes; by default the one that `fulmen_pjrt` finds |
 //!

@@ -167,6 +167,7 @@ impl Table {
             PJRT_Event_Destroy_Args
             PJRT_Client_Create_Args PJRT_Client_Destroy_Args PJRT_Client_PlatformName_Args
             PJRT_Client_PlatformVersion_Args PJRT_Client_ProcessIndex_Args
+            PJRT_Client_Devices_Args
             PJRT_Client_AddressableDevices_Args PJRT_Client_LookupAddressableDevice_Args
             PJRT_Client_AddressableMemories_Args PJRT_Client_Compile_Args
             PJRT_Client_BufferFromHostBuffer_Args

@@ -52,6 +52,8 @@ pub(crate) struct Pod {
     pub(crate) process: usize,
     /// The devices of all processes, in the order of processes.
     pub(crate) devices: Vec<Raw<PJRT_Device>>,
+    /// The same in the order in which callers get them.
+    pub(crate) listed_devices: Vec<Raw<PJRT_Device>>,
     pub(crate) own_devices: Vec<Raw<PJRT_Device>>,
     pub(crate) own_memories: Vec<Raw<PJRT_Memory>>,
     pub(crate) platform_version: String,
@@ -83,6 +85,7 @@ impl Pod {
             settings,
             process,
             devices: Vec::new(),
+            listed_devices: Vec::new(),
             own_devices: Vec::new(),
             own_memories: Vec::new(),
             platform_version,

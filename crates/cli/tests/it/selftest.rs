@@ -130,6 +130,7 @@ fn invalid_options_are_refused() {
         (&["--devices", "0"], "at least one"),
         (&["--quick", "--full"], "--full"),
         (&["--accelerator", "abacus"], "abacus"),
+        (&["--timeout", "0"], "--timeout"),
     ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_fulmen"));
         let output = command.arg("selftest").args(arguments).output().unwrap();
@@ -197,23 +198,73 @@ fn a_dropped_donation_and_memory_that_is_not_there_are_found() {
 }
 
 #[test]
-fn devices_with_each_others_results_are_found() {
-    let (_, report) = on_broken_devices("swap-devices:places", "2", &["--part", "device"]);
+fn devices_in_a_wrong_order_are_found() {
+    let device = ["--part", "device"];
+    let (_, report) = on_broken_devices("swap-devices:places", "2", &device);
     let found = failures(&report, "device");
     assert!(found.len() == 1 && found[0].0 == "each part of a value is on its device", "{found:?}");
     assert!(found[0].1.contains("holds the bytes"), "{found:?}");
+
+    let (_, report) = on_broken_devices("reorder-devices", "2", &device);
+    let found = failures(&report, "device");
+    assert!(found.len() == 1 && found[0].0.starts_with("the topology lists"), "{found:?}");
+    assert!(found[0].1.contains("the ids [0, 1], and the client [1, 0]"), "{found:?}");
+    // A mesh has the order of the ids.
+    let first = part(&report, "device")["facts"]["device 0"].as_str().unwrap();
+    assert!(first.contains("id=0"), "{first}");
+}
+
+#[test]
+fn an_event_that_is_too_early_and_one_that_never_comes_are_found() {
+    let arguments = ["--part", "operations", "--only", "tanh"];
+    let (_, report) = on_broken_devices("early-event:tanh", "1", &arguments);
+    let found = failures(&report, "operations");
+    let is_early =
+        |f: &(String, String)| f.0.starts_with("tanh: ") && f.1.contains("before they were");
+    assert!(!found.is_empty() && found.iter().all(is_early), "{found:?}");
+
+    let arguments = ["--part", "device", "--timeout", "5"];
+    let (printed, report) = on_broken_devices("lost-event:places", "1", &arguments);
+    assert!(printed.contains("\nFAILED: device (1 failure"), "{printed}");
+    let found = failures(&report, "device");
+    assert_eq!(found[0].0, "each part of a value is on its device");
+    assert!(found[0].1.contains("still working after 5 seconds"), "{found:?}");
 }
 
 #[test]
 fn a_plugin_that_crashes_in_the_third_part_stops_no_other() {
     let arguments = ["--part", "device", "--part", "random", "--part", "transfers"];
-    let (printed, report) = on_broken_devices("abort:next", "1", &arguments);
-    assert!(printed.contains("\nFAILED: transfers ("), "{printed}");
-    let ending = &part(&report, "transfers")["ending"];
-    assert_eq!(ending["kind"], "signal", "{report}");
-    let doing = &part(&report, "transfers")["doing"];
-    assert!(doing.to_string().contains("a donated argument"), "{report}");
+    let (printed, report) = on_broken_devices("abort:flip", "1", &arguments);
+    assert!(printed.contains("\nFAILED: transfers (1 failure"), "{printed}");
+    let found = failures(&report, "transfers");
+    assert!(found[0].0.starts_with("an array of"), "{found:?}");
+    assert!(found[0].1.contains("crashed with signal 6 (SIGABRT)"), "{found:?}");
+    // The rest of the part ran too.
+    let comparisons = |devices: &Value| part(devices, "transfers")["comparisons"].as_u64().unwrap();
+    let (_, other) = on_broken_devices("out-of-memory:flip", "1", &["--part", "transfers"]);
+    assert_eq!(comparisons(&report), comparisons(&other));
     assert!(part(&report, "random")["passed"] == true, "{report}");
+}
+
+#[test]
+fn an_operation_that_crashes_the_plugin_hides_no_other() {
+    let arguments = ["--part", "operations", "--only", "tan"];
+    let (printed, report) = on_broken_devices("abort:tanh", "1", &arguments);
+    assert_eq!(part(&report, "operations")["ending"]["kind"], "finished", "{printed}");
+    let found = part(&report, "operations")["failures"].as_array().unwrap();
+    for failure in found {
+        assert!(failure["name"].as_str().unwrap().starts_with("tanh: "), "{failure}");
+        assert!(
+            failure["message"].as_str().unwrap().contains("crashed with signal 6"),
+            "{failure}"
+        );
+        assert!(failure["program"].as_str().unwrap().contains("stablehlo.tanh"), "{failure}");
+    }
+    assert!(found.len() >= 3, "each case of tanh: {report}");
+    let (_, whole) = on_broken_devices("out-of-memory:tanh", "1", &arguments);
+    let comparisons = |report: &Value| part(report, "operations")["comparisons"].as_u64().unwrap();
+    assert!(comparisons(&report) > 5, "{report}");
+    assert_eq!(comparisons(&report), comparisons(&whole));
 }
 
 #[test]

@@ -7,12 +7,10 @@ use fulmen_error::{Error, Result};
 use fulmen_pjrt::{Device, DeviceDescription};
 use fulmen_tensor::{Argument, DType, Function, Literal, Runtime, Sharding, TensorType};
 
-use crate::event::{Context, Event};
+use crate::event::Context;
 
 pub(super) fn run(context: &Context) -> Result<()> {
-    context.say(&Event::Begin("opening the devices".into()));
     let runtime = context.runtime()?;
-    context.say(&Event::End("opening the devices".into()));
     let client = runtime.client();
     let plugin = client.plugin();
     if let Some(name) = plugin.path().file_name() {

@@ -1,23 +1,32 @@
 //! Every operation of the catalogue, at several settings. The cases of one operation form one
 //! program.
 
-use std::sync::Mutex;
+use std::panic::resume_unwind;
+use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 
 use fulmen_catalogue::{Attrs, Case, Family, Row, Tolerance, compare, families, tpu_supports};
 use fulmen_error::{Error, Result};
 use fulmen_pjrt::locate::Platform;
 use fulmen_tensor::{
-    Argument, DType, Function, Literal, MatmulPrecision, Runtime, Sharding, Tensor, TensorType,
+    Argument, DType, DeviceArray, Function, Literal, MatmulPrecision, Runtime, Sharding, Tensor,
+    TensorType,
 };
 
-use crate::event::{Context, Event, Failure};
+use crate::event::{Context, Event, Failure, Start};
 
 /// How many failures of a setting have the text of their program.
 const PROGRAMS: usize = 12;
 
 /// The bytes of a program's text that are kept.
 const PROGRAM_BYTES: usize = 20_000;
+
+/// What is said of results that were not ready.
+const EARLY: &str = "; read a second later it is another number: the plugin said that results were ready before they were";
+
+/// When wrong results are read again.
+const LATER: Duration = Duration::from_secs(1);
 
 /// The family of the part `random`.
 const RANDOM: &str = "random_numbers";
@@ -31,6 +40,8 @@ struct Setting {
     runtime: Runtime,
     /// How many cases of each operation are computed.
     cases: usize,
+    /// How many failures may still have the text of their program.
+    programs_left: Arc<Mutex<usize>>,
 }
 
 pub(super) fn run(context: &Context) -> Result<()> {
@@ -44,27 +55,31 @@ pub(super) fn run_random(context: &Context) -> Result<()> {
 fn run_families(context: &Context, wanted: fn(&Family) -> bool) -> Result<()> {
     let families: Vec<Family> = families().into_iter().filter(wanted).collect();
     context.fact("f32 products", default_products(context.platform()));
-    for setting in settings(context, families[0].name == RANDOM)? {
-        let programs_left = Mutex::new(PROGRAMS);
-        for family in &families {
-            let cases = family.cases();
-            let rows: Vec<&Row> =
-                family.rows.iter().filter(|row| is_wanted(context, row)).collect();
-            let next = Mutex::new(rows.into_iter());
-            let worker = || {
-                loop {
-                    let row = next.lock().unwrap_or_else(|e| e.into_inner()).next();
-                    let Some(row) = row else { break };
-                    of_row(context, &setting, row, &cases, &programs_left);
-                }
-            };
-            thread::scope(|scope| {
-                for _ in 0..workers() {
-                    scope.spawn(worker);
-                }
-            });
+    let settings = settings(context, families[0].name == RANDOM)?;
+    let cases: Vec<Vec<Case>> = thread::scope(|scope| {
+        let parsed: Vec<_> = families.iter().map(|family| scope.spawn(|| family.cases())).collect();
+        parsed.into_iter().map(|cases| cases.join().unwrap_or_else(|e| resume_unwind(e))).collect()
+    });
+    let rows = || {
+        families.iter().zip(&cases).flat_map(|(family, cases)| {
+            let wanted = family.rows.iter().filter(|row| is_wanted(context, row));
+            wanted.map(move |row| (row, cases))
+        })
+    };
+    let work = settings.iter().flat_map(|setting| rows().map(move |row| (setting, row)));
+    let next = Mutex::new(work);
+    let worker = || {
+        loop {
+            let work = next.lock().unwrap_or_else(|e| e.into_inner()).next();
+            let Some((setting, (row, cases))) = work else { break };
+            of_row(context, setting, row, cases);
         }
-    }
+    };
+    thread::scope(|scope| {
+        for _ in 0..workers() {
+            scope.spawn(worker);
+        }
+    });
     Ok(())
 }
 
@@ -95,6 +110,7 @@ fn settings(context: &Context, random: bool) -> Result<Vec<Setting>> {
         precision,
         runtime: runtime.clone(),
         cases,
+        programs_left: Arc::new(Mutex::new(PROGRAMS)),
     };
     let every = usize::MAX;
     let some = if full { every } else { 2 };
@@ -145,13 +161,7 @@ fn split(runtime: &Runtime, ty: &TensorType) -> Sharding {
 }
 
 /// Computes the cases of an operation, and reports what differs.
-fn of_row(
-    context: &Context,
-    setting: &Setting,
-    row: &Row,
-    cases: &[Case],
-    programs_left: &Mutex<usize>,
-) {
+fn of_row(context: &Context, setting: &Setting, row: &Row, cases: &[Case]) {
     let cases: Vec<Trial<'_>> = cases
         .iter()
         .filter(|case| case.op == row.op)
@@ -163,28 +173,40 @@ fn of_row(
         return;
     }
     let doing = format!("{} ({})", row.op, setting.describe());
-    context.say(&Event::Begin(doing.clone()));
-    match compute(setting, row, &cases) {
-        Ok(values) => report(context, setting, &cases, values, programs_left),
-        Err(error) => {
-            // One case must not hide the others.
-            for case in &cases {
-                let alone = std::slice::from_ref(case);
-                match compute(setting, row, alone) {
-                    Ok(values) => report(context, setting, alone, values, programs_left),
-                    Err(error) => {
-                        let text = error.to_string();
-                        fail(context, setting, case, &case.case.name, text, None, programs_left);
-                    }
-                }
+    of_cases(context, setting, &doing, &cases);
+}
+
+/// Computes cases as one program, and reports what differs. If it fails, each case is computed
+/// alone, because one must not hide the others.
+fn of_cases(context: &Context, setting: &Setting, doing: &str, cases: &[Trial<'_>]) {
+    let mut results = Vec::new();
+    let wrong = match context.start(doing) {
+        Start::Ended => return,
+        Start::Fatal(how) => Some(how),
+        Start::Begun(_turn) => match compute(setting, cases) {
+            Ok(computed) => {
+                report(setting, cases, computed, &mut results);
+                None
             }
-            let text = format!("the program with all cases failed: {error}");
-            if cases.len() > 1 {
-                fail(context, setting, &cases[0], row.op, text, None, programs_left);
+            Err(error) => Some(error.to_string()),
+        },
+    };
+    match (wrong, cases) {
+        (None, _) => {}
+        (Some(wrong), [case]) => {
+            results.push(failure(setting, case, &case.case.name, wrong, None));
+        }
+        (Some(wrong), _) => {
+            context.say(&Event::Divided(doing.to_owned()));
+            for case in cases {
+                let alone = format!("{} alone, of {doing}", case.case.name);
+                of_cases(context, setting, &alone, std::slice::from_ref(case));
             }
+            let text = format!("the program with all cases failed: {wrong}");
+            results.push(failure(setting, &cases[0], cases[0].row.op, text, None));
         }
     }
-    context.say(&Event::End(doing));
+    context.end(doing, results);
 }
 
 /// At most `count` items, evenly spaced: neighbors are alike.
@@ -343,10 +365,17 @@ impl Setting {
     }
 }
 
-/// Runs the trials as one program. Returns the results of each.
-fn compute(setting: &Setting, row: &Row, trials: &[Trial<'_>]) -> Result<Vec<Vec<Literal>>> {
+/// The results of a program, on the device and as they were read.
+struct Computed {
+    arrays: Vec<DeviceArray>,
+    /// Of each trial.
+    values: Vec<Vec<Literal>>,
+}
+
+/// Runs the trials as one program.
+fn compute(setting: &Setting, trials: &[Trial<'_>]) -> Result<Computed> {
     let runtime = &setting.runtime;
-    let function = setting.function(row.op, trials)?;
+    let function = setting.function(trials[0].row.op, trials)?;
     let compiled = runtime.compile(&function)?;
     let inputs = trials.iter().flat_map(|trial| &trial.inputs);
     let arrays = inputs
@@ -354,9 +383,18 @@ fn compute(setting: &Setting, row: &Row, trials: &[Trial<'_>]) -> Result<Vec<Vec
         .map(|(input, sharding)| runtime.to_devices(input, sharding))
         .collect::<Result<Vec<_>>>()?;
     let outputs = compiled.call(arrays.iter().map(Argument::Borrow).collect())?;
-    let results: Vec<_> = outputs.arrays.iter().collect();
-    let mut values = runtime.read(&results)?.wait()?.into_iter();
+    let values = read(runtime, trials, &outputs.arrays)?;
     outputs.completion.wait()?;
+    Ok(Computed { arrays: outputs.arrays, values })
+}
+
+/// The results of each trial.
+fn read(
+    runtime: &Runtime,
+    trials: &[Trial<'_>],
+    arrays: &[DeviceArray],
+) -> Result<Vec<Vec<Literal>>> {
+    let mut values = runtime.read(&arrays.iter().collect::<Vec<_>>())?.wait()?.into_iter();
     let count = |trial: &Trial<'_>| {
         let results = trial.case.expected().len();
         if trial.dtype.is_some() { 2 * results } else { results }
@@ -364,21 +402,30 @@ fn compute(setting: &Setting, row: &Row, trials: &[Trial<'_>]) -> Result<Vec<Vec
     let values: Vec<Vec<Literal>> =
         trials.iter().map(|trial| values.by_ref().take(count(trial)).collect()).collect();
     if values.iter().zip(trials).any(|(values, trial)| values.len() != count(trial)) {
-        return Err(Error::runtime(row.op, "a case has another number of results than JAX"));
+        return Err(Error::runtime(
+            trials[0].row.op,
+            "a case has another number of results than JAX",
+        ));
     }
     Ok(values)
 }
 
-fn report(
-    context: &Context,
-    setting: &Setting,
-    trials: &[Trial<'_>],
-    values: Vec<Vec<Literal>>,
-    programs_left: &Mutex<usize>,
-) {
+/// Whether wrong results are other numbers when they are read later: then they were not ready.
+fn were_not_ready(setting: &Setting, trials: &[Trial<'_>], computed: &Computed) -> bool {
+    thread::sleep(LATER);
+    let again = read(&setting.runtime, trials, &computed.arrays);
+    let bytes = |values: &[Vec<Literal>]| -> Vec<Vec<u8>> {
+        values.iter().flatten().map(|value| value.bytes().to_vec()).collect()
+    };
+    again.is_ok_and(|again| bytes(&again) != bytes(&computed.values))
+}
+
+/// Compares the results of a program with the expected ones.
+fn report(setting: &Setting, trials: &[Trial<'_>], computed: Computed, results: &mut Vec<Event>) {
     let mut passed = 0;
+    let mut early = None;
     let exact = setting.precision != MatmulPrecision::Default;
-    for (trial, values) in trials.iter().zip(values) {
+    for (trial, values) in trials.iter().zip(&computed.values) {
         let products = trial.platform != Platform::Cpu && trial.has_products();
         let names = trial.case.expected();
         let count = names.len();
@@ -393,43 +440,48 @@ fn report(
                 Ok(expected) => expected,
                 Err(error) => {
                     let text = error.to_string();
-                    fail(context, setting, trial, &name, text, None, programs_left);
+                    results.push(failure(setting, trial, &name, text, None));
                     continue;
                 }
             };
             let comparison = compare(&values[i], &expected, tolerance);
             match comparison.difference {
                 None => passed += 1,
-                Some(text) => {
+                Some(mut text) => {
+                    // It takes a second, so not for each of many failures.
+                    let few = *setting.programs_left.lock().unwrap_or_else(|e| e.into_inner()) > 0;
+                    if few
+                        && *early.get_or_insert_with(|| were_not_ready(setting, trials, &computed))
+                    {
+                        text += EARLY;
+                    }
                     let ulps = Some(comparison.ulps);
-                    fail(context, setting, trial, &name, text, ulps, programs_left);
+                    results.push(failure(setting, trial, &name, text, ulps));
                 }
             }
         }
     }
-    context.say(&Event::Passed(passed));
+    results.push(Event::Passed(passed));
 }
 
-fn fail(
-    context: &Context,
+fn failure(
     setting: &Setting,
     trial: &Trial<'_>,
     name: &str,
     message: String,
     ulps: Option<f64>,
-    programs_left: &Mutex<usize>,
-) {
-    let mut left = programs_left.lock().unwrap_or_else(|e| e.into_inner());
+) -> Event {
+    let mut left = setting.programs_left.lock().unwrap_or_else(|e| e.into_inner());
     let program = (*left > 0).then(|| program(setting, trial)).flatten();
     *left = left.saturating_sub(1);
-    context.say(&Event::Failed(Failure {
+    Event::Failed(Failure {
         name: format!("{}: {name}", trial.row.op),
         setting: setting.describe(),
         message,
         inputs: trial.inputs.iter().map(|input| input.ty().to_string()).collect(),
         ulps,
         program,
-    }));
+    })
 }
 
 /// The program of one case.

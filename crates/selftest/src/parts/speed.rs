@@ -51,18 +51,19 @@ pub(super) fn run(context: &Context) -> Result<()> {
         Platform::Cpu => Sizes { side: 1024, bytes: 64 << 20 },
         Platform::Cuda | Platform::Tpu => Sizes { side: 8192, bytes: 256 << 20 },
     };
-    products(context, &runtime, sheet.as_ref(), &sizes)?;
-    memory(context, &runtime, sheet.as_ref(), &sizes)?;
-    copies(context, &runtime, &sizes)?;
-    launches(context, &runtime)?;
-    compilation(context, &runtime)?;
+    let sheet = sheet.as_ref();
+    context.check("products", || products(context, &runtime, sheet, &sizes));
+    context.check("the device's memory", || memory(context, &runtime, sheet, &sizes));
+    context.check("copies", || copies(context, &runtime, &sizes));
+    context.check("launches", || launches(context, &runtime));
+    context.check("compilation", || compilation(context, &runtime));
     let all = context.runtime()?;
     if all.devices().len() > 1 {
-        reduction(context, &all, &sizes)
+        context.check("a reduction over the devices", || reduction(context, &all, &sizes));
     } else {
         context.skip("a reduction over the devices: there is one");
-        Ok(())
     }
+    Ok(())
 }
 
 fn data_sheet(kind: &str) -> Option<DataSheet> {

@@ -33,6 +33,9 @@ pub(crate) struct Arguments {
     /// Test only operations whose name contains this
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
+    /// End work that reports nothing for this long [default: 120, and 300 with --full]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    timeout: Option<u64>,
     /// Write the report as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -40,7 +43,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Print the differences of two reports instead
-    #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"], conflicts_with_all = ["devices", "quick", "full", "parts", "only", "json", "html"])]
+    #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"], conflicts_with_all = ["devices", "quick", "full", "parts", "only", "timeout", "json", "html"])]
     compare: Option<Vec<PathBuf>>,
 }
 
@@ -56,6 +59,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         full: arguments.full,
         parts: arguments.parts.clone(),
         only: arguments.only.clone(),
+        timeout: arguments.timeout,
     };
     let program = std::env::current_exe()
         .map_err(|e| Error::new(format!("cannot find this program's own file: {e}")))?;
