@@ -124,6 +124,13 @@ fn one_device_and_eight_pass_and_reports_are_compared() {
 }
 
 #[test]
+fn a_full_test_compares_every_dtype() {
+    let arguments = ["--full", "--part", "operations", "--only", "log1p"];
+    let (code, printed, _) = selftest(&arguments, &[]);
+    assert_eq!(code, Some(0), "{printed}");
+}
+
+#[test]
 fn invalid_options_are_refused() {
     for (arguments, message) in [
         (&["--part", "nothing"][..], "device, operations, random, transfers, training, speed"),
