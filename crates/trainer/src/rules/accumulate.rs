@@ -18,6 +18,9 @@ use crate::rules::sum_dtype::sum_dtype;
 use crate::rules::weight::{counts_padding, weighted};
 use crate::{Batch, Error, Options, Result, error};
 
+/// The option with the number of batches per step.
+pub(crate) const BATCHES_OPTION: &str = "accumulate_grad_batches";
+
 /// Sums the gradients of the batches of a step, each times its weight.
 #[derive(Clone, Debug)]
 pub(crate) struct Accumulate {
@@ -45,7 +48,7 @@ pub(crate) fn check_alone(options: &Options, rule: &dyn StepRule, name: &str) ->
     let batches = options.accumulate_grad_batches;
     if rule.scheduling().is_some() && batches > 1 {
         return Err(error::option(format!(
-            "accumulate_grad_batches: it is {batches}, and there is a {name}; set only one of the two"
+            "{BATCHES_OPTION}: it is {batches}, and there is a {name}; set only one of the two"
         )));
     }
     Ok(())
@@ -101,10 +104,9 @@ impl StepRule for Accumulate {
         };
         for parameter in &mut batch.parameters {
             if let Some(location) = parameter.sparse {
-                return Err(Table { name: &parameter.name, location }.error(
-                    "the gradients of a group of batches would have ever more rows; set \
-                     accumulate_grad_batches to 1",
-                ));
+                return Err(Table { name: &parameter.name, location }.error(&format!(
+                    "the gradients of a group of batches would have ever more rows; set {BATCHES_OPTION} to 1"
+                )));
             }
             parameter.gradient = add(&parameter.state[0], &parameter.gradient);
             parameter.state[0] = next(&parameter.gradient);
@@ -131,7 +133,7 @@ fn loss_weight(loss: &Tensor, source: &str, batch: &Batch) -> Result<Option<Tens
         let lines: Vec<String> =
             weights.iter().map(|found| format!("  weight of {}", found.location)).collect();
         return error(format!(
-            "the loss joins means with different weights, so the batches of a group (accumulate_grad_batches) have no \
+            "the loss joins means with different weights, so the batches of a group ({BATCHES_OPTION}) have no \
              common weight; give the loss one: loss::with_weight(loss, weight)\n{}",
             lines.join("\n")
         ));

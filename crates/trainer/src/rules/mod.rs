@@ -22,7 +22,7 @@ pub(crate) mod weight;
 use std::sync::Arc;
 
 use accumulate::Accumulate;
-pub(crate) use accumulate::check_alone;
+pub(crate) use accumulate::{BATCHES_OPTION, check_alone};
 use loss_scale::LossScale;
 use step_rule::StepRule;
 

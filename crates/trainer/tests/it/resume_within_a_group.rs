@@ -72,7 +72,9 @@ fn a_group_of_batches_continues_where_it_was_interrupted() {
         builder(folder.path(), 10, &Record::default()).ckpt_path(&checkpoint).build().unwrap();
     let error = other.fit(&Net::new(), &train(), None).unwrap_err().to_string();
     assert!(
-        error.contains("20 batches per optimizer step, but now there are 10. Resume with 20"),
+        error.contains(
+            "20 batches per optimizer step, but now there are 10. Set accumulate_grad_batches,"
+        ),
         "{error}"
     );
 
