@@ -44,6 +44,10 @@ const WITHOUT_A_ROW: &[(&str, &str)] = &[
     ("random::fold_in_name", "fold_in of a hash"),
     ("random::fold_in_each", "many fold_in; nn's random streams compare them"),
     ("random::fold_in_names", "many fold_in_name; nn's random streams compare them"),
+    (
+        "random::bernoulli_part",
+        "for the crates of Fulmen: a part of bernoulli, nn's attention_blocks.rs",
+    ),
     ("random::gamma", "differs from JAX: gamma.rs tests the distribution"),
     ("random::beta", "built on gamma: gamma.rs"),
     ("grad", "every gradient of this folder"),
