@@ -18,6 +18,9 @@ const SETTLE_TIME: Duration = Duration::from_secs(1);
 /// Workers that have not yet said whether their programs still run get this long to show it.
 const MAX_SETTLE_TIME: Duration = Duration::from_secs(10);
 
+/// A worker on a good network, which reports each second, is rarely silent for this long.
+const SILENCE: Duration = Duration::from_secs(3);
+
 /// A worker's current attempt.
 pub(crate) struct WorkerSlot {
     pub(crate) worker: Worker,
@@ -149,6 +152,20 @@ impl Group {
         time < SETTLE_TIME || (time < MAX_SETTLE_TIME && !self.slots.iter().all(is_known))
     }
 
+    /// The running worker for which the others wait, if the group makes no progress: one that is
+    /// stopped, or else the one furthest behind. Of several, it is the one that has been silent for
+    /// longest: its network may be slow. On a busy machine, others may be silent for a moment too.
+    pub(crate) fn stuck_slot(&mut self, now: Instant) -> Option<&mut WorkerSlot> {
+        let silent_since = |slot: &WorkerSlot| {
+            let is_silent = |time: &Instant| now.saturating_duration_since(*time) >= SILENCE;
+            slot.last_heard.map(|time| Some(time).filter(is_silent).unwrap_or(now))
+        };
+        self.slots.iter_mut().filter(|slot| slot.end.is_none()).min_by_key(|slot| {
+            let finished = slot.progress.finished().unwrap_or(u64::MAX);
+            (slot.state != 'T', finished, silent_since(slot))
+        })
+    }
+
     /// Sends a signal to all running workers, now or when they are reached.
     pub(crate) fn send(&mut self, signal: &'static str) {
         self.last_signal = Some(signal);
@@ -212,6 +229,33 @@ mod tests {
         group.slots[1].last_running = None;
         assert!(settles(&group, 9_900));
         assert!(!settles(&group, 10_100));
+    }
+
+    #[test]
+    fn the_stuck_worker_is_stopped_or_furthest_behind_or_silent_for_longest() {
+        let mut group = group(vec![slot(0), slot(1), slot(2)]);
+        let start = Instant::now();
+        let now = start + Duration::from_secs(20);
+        let heard = |seconds: u64| Some(start + Duration::from_secs(seconds));
+        let stuck = |group: &mut Group| group.stuck_slot(now).unwrap().worker.index;
+        for slot in &mut group.slots {
+            slot.progress = Progress("5".into());
+            slot.last_heard = heard(19);
+        }
+        assert_eq!(stuck(&mut group), 0);
+        // A difference that is shorter than a report's usual delay says nothing.
+        group.slots[2].last_heard = heard(18);
+        assert_eq!(stuck(&mut group), 0);
+        group.slots[2].last_heard = heard(8);
+        assert_eq!(stuck(&mut group), 2);
+        group.slots[0].last_heard = heard(16);
+        assert_eq!(stuck(&mut group), 2);
+        group.slots[1].progress = Progress("4".into());
+        assert_eq!(stuck(&mut group), 1);
+        group.slots[0].state = 'T';
+        assert_eq!(stuck(&mut group), 0);
+        group.end(0, End::exited(1, false));
+        assert_eq!(stuck(&mut group), 1);
     }
 
     #[test]

@@ -28,9 +28,6 @@ pub(crate) struct Limits {
 /// How many events may wait. The threads that read the hosts' answers wait for space.
 const MAX_EVENTS: usize = 256;
 
-/// A worker on a good network, which reports each second, is never silent for this long.
-const SILENCE: Duration = Duration::from_secs(3);
-
 /// After this number of crashes at one step, another attempt would crash too.
 const MAX_CRASHES: u32 = 3;
 
@@ -369,19 +366,9 @@ impl Monitor {
                 && waits
                 && now.saturating_duration_since(slot.last_change) > self.limits.stuck_timeout
         };
-        // If one worker stops, all of them wait. The stuck worker is one that is stopped, or else
-        // the one furthest behind. Of several, it is one that is silent: its network may be slow.
         let stuck = failed.is_none() && group.slots.iter().any(overdue);
-        let behind = |slot: &&mut WorkerSlot| {
-            let is_heard =
-                slot.last_heard.is_some_and(|time| now.saturating_duration_since(time) < SILENCE);
-            (slot.state != 'T', slot.progress.finished().unwrap_or(u64::MAX), is_heard)
-        };
         let limit = self.limits.stuck_timeout.as_secs();
-        if stuck
-            && let Some(slot) =
-                group.slots.iter_mut().filter(|slot| slot.end.is_none()).min_by_key(behind)
-        {
+        if stuck && let Some(slot) = group.stuck_slot(now) {
             let step = if slot.progress.is_empty() {
                 String::new()
             } else {

@@ -220,10 +220,16 @@ fn a_host_that_is_unreachable_or_a_process_that_is_frozen_is_named() {
     hosts.wait_until_idle();
 
     // Of several at one step, it is the silent one.
-    let step = "echo 5 >$FULMEN_PROGRESS_FILE; echo at step 5; forever";
-    let run = hosts.pod("run", &[&options[..], &[step]].concat());
-    run.prints("] at step 5", 3);
+    let disconnected = hosts.shared("disconnected");
+    let step = format!(
+        "[ $me = 2 ] || until [ -e {} ]; do sleep 0.1; done; echo 5 >$FULMEN_PROGRESS_FILE; echo at step 5; forever",
+        disconnected.display()
+    );
+    let run = hosts.pod("run", &[&options[..], &[step.as_str()]].concat());
+    run.prints("resume never", 3);
+    run.prints("[worker 2] at step 5", 1);
     hosts.connect(2, false);
+    fs::write(disconnected, "").unwrap();
     run.prints(
         "[pod] worker 2 (host-c) is stuck: it makes no progress for 10 s, at step 5; ending",
         1,
