@@ -2,7 +2,6 @@
 //! before. The training state has the values of the latest steps, so the device can decide alone,
 //! and a resumed run makes the same decisions.
 
-use fulmen_tensor::internal::global_norm;
 use fulmen_tensor::{DType, Tensor};
 
 use crate::rules::step_rule::{Candidate, StepInputs, StepRule, UpdatedStep};
@@ -29,17 +28,17 @@ impl StepRule for SkipSpikes {
         "spikes"
     }
 
-    /// The values of the latest steps, the number of steps that were among them, the number of
-    /// skipped steps, and the number of the last skipped step.
+    /// The values of the latest steps, one row for each kind of value, the number of steps that
+    /// were among them, the number of skipped steps, and the number of the last skipped step.
     fn init(&self) -> Vec<(&'static str, Tensor)> {
-        let window = || Tensor::zeros(DType::F32, [self.window]);
+        let kinds = 1 + usize::from(self.gradients);
         let count = || Tensor::zeros(DType::I32, []);
-        let mut state = vec![("losses", window())];
-        if self.gradients {
-            state.push(("grad_norms", window()));
-        }
-        state.extend([("seen", count()), ("skipped", count()), ("last", count())]);
-        state
+        vec![
+            ("window", Tensor::zeros(DType::F32, [kinds, self.window])),
+            ("seen", count()),
+            ("skipped", count()),
+            ("last", count()),
+        ]
     }
 
     fn inputs(&self) -> StepInputs {
@@ -47,27 +46,26 @@ impl StepRule for SkipSpikes {
     }
 
     fn accepts(&self, step: &Candidate, state: &mut [Tensor]) -> Option<Tensor> {
-        let values = step.loss.iter().chain(&step.grad_norm);
-        let (windows, counts) = state.split_at_mut(1 + usize::from(self.gradients));
-        let [count, skipped, last] = counts else { return None };
+        let [window, count, skipped, last] = state else { return None };
+        let kinds: Vec<&Tensor> = step.loss.iter().chain(&step.grad_norm).collect();
+        let threshold = self.threshold(window, count);
         let compared = count.ge(self.warmup.max(2) as f64);
+        // For two values, reductions would cost more than all the rest.
         let mut over = Tensor::scalar(false);
-        let mut not_finite = Tensor::scalar(false);
-        for (value, window) in values.clone().zip(&*windows) {
-            over = over.or(value.gt(&self.threshold(window, count)));
-            not_finite = not_finite.or(value.is_finite().not());
+        let mut finite = Tensor::scalar(true);
+        for (value, threshold) in kinds.iter().zip(threshold.unbind(0)) {
+            over = over.or(value.gt(&threshold));
+            finite = finite.and(value.is_finite());
         }
-        let finite = not_finite.not();
-        let spike = compared.and(over).or(not_finite);
+        let spike = compared.and(over).or(finite.not());
 
         // A spike enters the window as the largest value that would have passed. One spike
         // therefore doesn't hide the next, and a loss that stays larger is not skipped forever.
-        for (value, window) in values.zip(windows) {
-            let value = compared.select(&value.minimum(&self.threshold(window, count)), value);
-            let position = Tensor::arange(DType::I32, window.size(0))
-                .eq(&count.remainder(window.size(0) as f64));
-            *window = position.and(&finite).select(&value, &*window);
-        }
+        let values = Tensor::stack(&kinds, 0);
+        let entry = compared.select(&values.minimum(&threshold), &values).unsqueeze(1);
+        let position = count.remainder(self.window as f64);
+        let entered = Tensor::arange(DType::I32, self.window).eq(&position).and(&finite);
+        *window = entered.select(&entry, &*window);
         *skipped = spike.select(&(&*skipped + 1.0), &*skipped);
         *last = spike.select(&step.number, &*last);
         *count = finite.select(&(&*count + 1.0), &*count);
@@ -76,22 +74,20 @@ impl StepRule for SkipSpikes {
 
     fn logged(&self, _: &UpdatedStep, state: &[Tensor]) -> Vec<(String, Tensor)> {
         let names = ["skipped_steps", "last_skipped_step"].map(str::to_owned);
-        let counts = &state[state.len().saturating_sub(2)..];
-        names.into_iter().zip(counts.iter().cloned()).collect()
+        names.into_iter().zip(state.iter().skip(2).cloned()).collect()
     }
 }
 
 impl SkipSpikes {
-    /// The largest value that is not a spike: the mean of a window with `count` values, plus some
-    /// deviations.
+    /// The largest value of each kind that is not a spike: the mean of its row, which has `count`
+    /// values, plus some deviations.
     fn threshold(&self, window: &Tensor, count: &Tensor) -> Tensor {
-        let length = window.size(0);
-        let is_set = Tensor::arange(DType::I32, length).lt(count);
+        let is_set = Tensor::arange(DType::I32, self.window).lt(count);
         let set = |values: &Tensor| is_set.select(values, &values.zeros_like());
-        let n = count.minimum(length as f64).to_dtype(DType::F32);
-        let mean = set(window).sum_all() / n.maximum(1.0);
-        // The squares of large differences overflow.
-        let difference = global_norm(&[set(&(window - &mean))]);
+        let n = count.minimum(self.window as f64).to_dtype(DType::F32);
+        let mean = set(window).sum(1) / n.maximum(1.0);
+        // The squares of large differences overflow, but their norm does not.
+        let difference = set(&(window - mean.unsqueeze(1))).norm(2.0, 1);
         let deviation = difference / (n - 1.0).maximum(1.0).sqrt();
         &mean + deviation.maximum(&(mean.abs() * MIN_DEVIATION)) * self.deviations
     }
