@@ -17,7 +17,7 @@ use fulmen_tensor::{AsTensor, DType, Refusal, Shape, Tensor, TensorType};
 use self::blocks::{Blocks, Inputs};
 use crate::Dropout;
 use crate::library::{NN, live};
-use crate::precision::precision;
+use crate::precision::{precision, product_dtype};
 
 /// `softmax(q kᵀ/√width) v` over the last two axes: queries `[…, length, width]`, keys
 /// `[…, positions, width]` and values `[…, positions, value width]` give
@@ -442,11 +442,6 @@ impl Attention {
         };
         Ok((means, weights))
     }
-}
-
-/// The dtype of a product of tensors of these dtypes, also under autocast.
-fn product_dtype(a: DType, b: DType) -> Result<DType, Refusal> {
-    Ok(Tensor::zeros(a, [1]).matmul(Tensor::zeros(b, [1])).live()?.dtype())
 }
 
 /// The tensor with axes of size 1 before its axis `axis`, so that it has `rank` axes.

@@ -53,6 +53,7 @@ mod model_summary;
 mod module;
 mod module_impls;
 pub mod optim;
+mod padding;
 mod parameter;
 mod precision;
 mod random_stream;

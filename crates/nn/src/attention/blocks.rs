@@ -15,6 +15,7 @@ use fulmen_tensor::internal::bernoulli_part;
 use fulmen_tensor::{DType, Scan, Tensor, autocast, custom_gradient};
 
 use crate::layers::dropout::Draw;
+use crate::padding::pad;
 use crate::precision::precision;
 
 /// The tensors of an attention. `…` are the same leading axes for all but the mask and the segment
@@ -87,19 +88,6 @@ fn replace(x: &Tensor, parts: &[Part<'_>], new: &Tensor) -> Tensor {
 
 fn add(x: &Tensor, parts: &[Part<'_>], more: &Tensor) -> Tensor {
     replace(x, parts, &(slice(x, parts) + more))
-}
-
-/// Extends an axis, counted from the last, with zeros or false to a multiple of `block`. An axis of
-/// one element stays, as it broadcasts.
-fn pad(x: &Tensor, from_last: usize, block: usize) -> Tensor {
-    let axis = x.rank() - from_last;
-    let missing = x.size(axis as isize).next_multiple_of(block) - x.size(axis as isize);
-    if missing == 0 || x.size(axis as isize) == 1 {
-        return x.clone();
-    }
-    let mut high = vec![0; x.rank()];
-    high[axis] = missing as i64;
-    x.pad(Tensor::zeros(x.dtype(), []), &vec![0; x.rank()], &high, &vec![0; x.rank()])
 }
 
 /// The sum over the axes along which `like`, of the same rank, has one element.

@@ -20,9 +20,25 @@ impl Classes {
         classes: usize,
         ignore_index: Option<i64>,
     ) -> Result<Classes, Refusal> {
+        let target = Classes::check(loss, target, classes, ignore_index)?;
+        Ok(Classes::of(&target, classes, ignore_index))
+    }
+
+    /// The same targets, marked, so that a training step reports one that is neither a class nor
+    /// ignored. An error of `loss` if the host knows such a target.
+    pub(super) fn check(
+        loss: &str,
+        target: &Tensor,
+        classes: usize,
+        ignore_index: Option<i64>,
+    ) -> Result<Tensor, Refusal> {
         let reason = format!("there are {classes} classes");
         let rule = IndexRule::below(loss, "a target", classes, reason);
-        let target = &check_indices(target, IndexRule { ignored: ignore_index, ..rule })?;
+        check_indices(target, IndexRule { ignored: ignore_index, ..rule })
+    }
+
+    /// Targets that are checked already.
+    pub(super) fn of(target: &Tensor, classes: usize, ignore_index: Option<i64>) -> Classes {
         // A short integer type cannot represent the number of classes; converting a long one may
         // lose its high bits. So the range is checked in i64 unless i32 holds all values.
         let wide = match target.dtype() {
@@ -42,7 +58,7 @@ impl Classes {
             Some(ignored) => right.or(ignored),
             None => right,
         };
-        Ok(Classes { one_hot, ignored, sound })
+        Classes { one_hot, ignored, sound }
     }
 
     /// The value `[samples]` at each target.

@@ -50,11 +50,12 @@ pub fn cross_entropy(logits: impl AsTensor, target: impl AsTensor, reduction: Re
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct CrossEntropyLoss {
-    reduction: Reduction,
+    pub(super) reduction: Reduction,
     label_smoothing: f64,
-    ignore_index: Option<i64>,
-    weight: Option<Tensor>,
-    class_axis: isize,
+    pub(super) ignore_index: Option<i64>,
+    pub(super) weight: Option<Tensor>,
+    pub(super) class_axis: isize,
+    z_loss: f64,
 }
 
 impl CrossEntropyLoss {
@@ -66,6 +67,7 @@ impl CrossEntropyLoss {
             ignore_index: None,
             weight: None,
             class_axis: -1,
+            z_loss: 0.0,
         }
     }
 
@@ -103,6 +105,25 @@ impl CrossEntropyLoss {
         self
     }
 
+    /// Adds `factor·(log Σ exp(logits))²` to the loss of each sample, which keeps the logits from
+    /// drifting; 0 unless set. PaLM and MaxText use it, with 1e-4. Class weights do not multiply
+    /// this term.
+    ///
+    /// ```
+    /// use fulmen_nn::loss::CrossEntropyLoss;
+    /// use fulmen_tensor::Tensor;
+    ///
+    /// let logits = Tensor::from_slice(&[0.0f32, 0.0], [1, 2]);
+    /// let loss = CrossEntropyLoss::new().z_loss(0.5).forward(&logits, &Tensor::from_slice(&[1], [1]));
+    /// let log_sum = 2f32.ln();
+    /// assert!((loss.eval()?.to_vec::<f32>()?[0] - (log_sum + 0.5 * log_sum * log_sum)).abs() < 1e-6);
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    pub fn z_loss(mut self, factor: f64) -> CrossEntropyLoss {
+        self.z_loss = factor;
+        self
+    }
+
     /// The loss. 16-bit logits are computed in f32.
     ///
     /// Poisoned if the logits are not floating-point or have no classes, if the target is neither
@@ -114,10 +135,7 @@ impl CrossEntropyLoss {
             let logits = logits.as_tensor();
             let target = target.as_tensor();
             live(&[logits, target])?;
-            if !(0.0..=1.0).contains(&self.label_smoothing) {
-                let message = format!("label_smoothing must be between 0 and 1, but it is {}", self.label_smoothing);
-                return Err(message.into());
-            }
+            self.check_factors()?;
             let soft = target.dtype().is_float();
             let axis = class_axis(logits, target, self.class_axis, soft)?;
             if soft && self.ignore_index.is_some() {
@@ -131,26 +149,64 @@ impl CrossEntropyLoss {
             let logits = wide(logits).permute(&order);
             if soft {
                 let losses = self.soft(&logits.log_softmax(-1), &wide(target).permute(&order), weight.as_ref());
-                return Ok(self.reduction.apply(&losses));
+                return Ok(self.reduction.apply(&self.with_z_loss(losses, || logits.logsumexp(-1))));
             }
-            // −log softmax(x)[t] = log Σ exp(s) − s[t] with s = x − max(x). The derivative of this
-            // form needs no sum over the classes, unlike that of log_softmax.
-            let shifted = &logits - logits.detach().max_keepdim(-1);
-            let log_sum = shifted.exp().sum(-1).log();
-            let targets = Classes::new("cross_entropy", target, classes, self.ignore_index)?;
-            let mut losses = &log_sum - targets.pick(&shifted);
-            if let Some(weight) = &weight {
-                losses = losses * targets.pick(weight);
-            }
-            if self.label_smoothing != 0.0 {
-                let uniform_loss = match &weight {
-                    Some(weight) => log_sum * weight.mean_all() - (shifted * weight).mean(-1),
-                    None => log_sum - shifted.mean(-1),
-                };
-                losses = losses * (1.0 - self.label_smoothing) + uniform_loss * self.label_smoothing;
-            }
-            mean_by(self.reduction, &targets, &targets.masked_losses(&losses), weight.as_ref())
+            let target = Classes::check("cross_entropy", target, classes, self.ignore_index)?;
+            let (losses, targets) = self.losses(&logits, &target, weight.as_ref());
+            mean_by(self.reduction, &targets, &losses, weight.as_ref())
         })
+    }
+
+    /// Rejects settings that are out of range.
+    pub(super) fn check_factors(&self) -> Result<(), Refusal> {
+        if !(0.0..=1.0).contains(&self.label_smoothing) {
+            let share = self.label_smoothing;
+            return Err(
+                format!("label_smoothing must be between 0 and 1, but it is {share}").into()
+            );
+        }
+        if !(0.0..f64::INFINITY).contains(&self.z_loss) {
+            let factor = self.z_loss;
+            return Err(format!(
+                "z_loss must be a finite number of at least 0, but it is {factor}"
+            )
+            .into());
+        }
+        Ok(())
+    }
+
+    /// The losses `[samples]` of logits `[samples, classes]`, and the targets, which are checked
+    /// already.
+    pub(super) fn losses(
+        &self,
+        logits: &Tensor,
+        target: &Tensor,
+        weight: Option<&Tensor>,
+    ) -> (Tensor, Classes) {
+        // −log softmax(x)[t] = log Σ exp(s) − s[t] with s = x − max(x). The derivative of this form
+        // needs no sum over the classes, unlike that of log_softmax.
+        let largest = logits.detach().max_keepdim(-1);
+        let shifted = logits - &largest;
+        let log_sum = shifted.exp().sum(-1).log();
+        let targets = Classes::of(target, logits.size(-1), self.ignore_index);
+        let mut losses = &log_sum - targets.pick(&shifted);
+        if let Some(weight) = weight {
+            losses = losses * targets.pick(weight);
+        }
+        if self.label_smoothing != 0.0 {
+            let uniform_loss = match weight {
+                Some(weight) => &log_sum * weight.mean_all() - (shifted * weight).mean(-1),
+                None => &log_sum - shifted.mean(-1),
+            };
+            losses = losses * (1.0 - self.label_smoothing) + uniform_loss * self.label_smoothing;
+        }
+        losses = self.with_z_loss(losses, || log_sum + largest.squeeze(-1));
+        (targets.masked_losses(&losses), targets)
+    }
+
+    /// Adds the term of [`z_loss`](CrossEntropyLoss::z_loss) to losses `[samples]`.
+    fn with_z_loss(&self, losses: Tensor, log_sum: impl FnOnce() -> Tensor) -> Tensor {
+        if self.z_loss == 0.0 { losses } else { losses + log_sum().square() * self.z_loss }
     }
 
     /// The losses `[samples]` for targets that are probabilities.
@@ -269,7 +325,7 @@ impl Default for NllLoss {
 }
 
 /// Reduces the losses. The mean uses the weights of the targets, and brings their sum.
-fn mean_by(
+pub(super) fn mean_by(
     reduction: Reduction,
     targets: &Classes,
     losses: &Tensor,
@@ -291,7 +347,7 @@ fn classes_last(rank: usize, axis: usize) -> Vec<isize> {
 }
 
 /// The weights of the classes in the dtype of the losses.
-fn class_weight(
+pub(super) fn class_weight(
     weight: Option<&Tensor>,
     classes: usize,
     logits: &Tensor,

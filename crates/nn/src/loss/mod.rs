@@ -28,8 +28,10 @@ mod distance;
 mod gan;
 mod kl_div;
 mod likelihood;
+mod linear_cross_entropy;
 mod margin;
 mod mask;
+mod method;
 mod reduction;
 
 pub use binary::{
@@ -43,11 +45,13 @@ pub use distance::{HuberLoss, SmoothL1Loss, huber_loss, l1_loss, mse_loss, smoot
 pub use gan::GanLoss;
 pub use kl_div::{KlDivLoss, kl_div};
 pub use likelihood::{GaussianNllLoss, PoissonNllLoss, gaussian_nll_loss, poisson_nll_loss};
+pub use linear_cross_entropy::{LinearCrossEntropyLoss, linear_cross_entropy};
 pub use margin::{
     HingeEmbeddingLoss, MarginRankingLoss, TripletMarginLoss, hinge_embedding_loss,
     margin_ranking_loss, triplet_margin_loss,
 };
 pub use mask::{masked_mean, with_weight};
+pub use method::LossMethod;
 pub use reduction::Reduction;
 
 /// Losses have no parameters, so they can be fields of a module like other settings.
@@ -70,6 +74,7 @@ settings!(
     HingeEmbeddingLoss,
     HuberLoss,
     KlDivLoss,
+    LinearCrossEntropyLoss,
     MarginRankingLoss,
     NllLoss,
     PoissonNllLoss,

@@ -9,6 +9,7 @@ mod dropout;
 mod far_means;
 mod generation;
 mod layers;
+mod linear_cross_entropy;
 mod losses;
 mod metrics;
 mod mixed_precision;

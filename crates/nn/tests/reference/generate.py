@@ -30,6 +30,7 @@ TOPICS = [
     "losses_classes",
     "losses_numbers",
     "losses_vectors",
+    "linear_cross_entropy",
     "ctc",
     "metrics",
     "error_rates",
