@@ -3,6 +3,7 @@
 //! is needed, and only the compile time is measured.
 
 use std::error::Error;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -10,6 +11,7 @@ use fulmen::data::TensorDataset;
 use fulmen::low_level::pjrt::hlo::Module;
 use fulmen::models::{Pretrained, bert, biggan, decoder, gpt2, marian, resnet, roberta};
 use fulmen::nn::attention::AttentionMethod;
+use fulmen::nn::loss::LossMethod;
 use fulmen::prelude::*;
 use fulmen::trainer::preflight::{Feasibility, Slice};
 use fulmen::trainer::{Precision, Strategy};
@@ -34,9 +36,8 @@ pub(crate) struct Args {
     /// The lengths to compile the Llamas for, separated by commas, instead of their own.
     #[arg(long, value_delimiter = ',', requires = "no_peer")]
     length: Vec<usize>,
-    /// How the Llamas compute attention.
-    #[arg(long, default_value_t, requires = "no_peer")]
-    attention: AttentionMethod,
+    #[command(flatten)]
+    llama: LlamaOptions,
     /// Skip the peer.
     #[arg(long)]
     no_peer: bool,
@@ -46,6 +47,54 @@ pub(crate) struct Args {
     /// Print a line of JSON for each result.
     #[arg(long)]
     json: bool,
+}
+
+/// How the Llamas are computed.
+#[derive(clap::Args, Clone, Copy, PartialEq)]
+struct LlamaOptions {
+    /// How the Llamas compute attention.
+    #[arg(long, default_value_t = LlamaOptions::PLAIN.attention, requires = "no_peer")]
+    attention: AttentionMethod,
+    /// How the Llamas compute the loss.
+    #[arg(long, default_value_t = LlamaOptions::PLAIN.loss, requires = "no_peer")]
+    loss: LossMethod,
+    /// Whether the Llamas' residual stream is bf16.
+    #[arg(long, requires = "no_peer")]
+    bf16_residual: bool,
+    /// The number of the Llamas' layers that keep one input for the backward pass.
+    #[arg(long, default_value_t = LlamaOptions::PLAIN.layers_per_checkpoint, requires = "no_peer")]
+    layers_per_checkpoint: usize,
+}
+
+impl LlamaOptions {
+    /// As the peer does it.
+    const PLAIN: LlamaOptions = LlamaOptions {
+        attention: AttentionMethod::Auto,
+        loss: LossMethod::Plain,
+        bf16_residual: false,
+        layers_per_checkpoint: 1,
+    };
+
+    fn apply(self, model: &mut decoder::Decoder) {
+        model.attention = self.attention;
+        model.loss_method = self.loss;
+        model.residual_dtype = self.bf16_residual.then_some(DType::Bf16);
+        model.layers_per_checkpoint = self.layers_per_checkpoint;
+    }
+}
+
+impl fmt::Display for LlamaOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let LlamaOptions { attention, loss, bf16_residual, layers_per_checkpoint } = self;
+        write!(f, "attention {attention}, loss {loss}")?;
+        if *bf16_residual {
+            f.write_str(", bf16 residual stream")?;
+        }
+        match layers_per_checkpoint {
+            1 => Ok(()),
+            layers => write!(f, ", {layers} layers a checkpoint"),
+        }
+    }
 }
 
 /// A training step for a slice.
@@ -59,8 +108,7 @@ pub(crate) struct Workload {
     strategy: Strategy,
     /// The number of tokens of the Llamas.
     length: usize,
-    /// How the Llamas compute attention.
-    attention: AttentionMethod,
+    llama: LlamaOptions,
 }
 
 const fn ddp(
@@ -70,8 +118,8 @@ const fn ddp(
     topology: &'static str,
 ) -> Workload {
     let strategy = Strategy::Ddp;
-    let attention = AttentionMethod::Auto;
-    Workload { name, title, batch, topology, strategy, length: 8192, attention }
+    let llama = LlamaOptions::PLAIN;
+    Workload { name, title, batch, topology, strategy, length: 8192, llama }
 }
 
 const fn fsdp(
@@ -83,7 +131,7 @@ const fn fsdp(
     Workload { strategy: Strategy::Fsdp, ..ddp(name, title, batch, topology) }
 }
 
-const WORKLOADS: [Workload; 9] = [
+const WORKLOADS: [Workload; 10] = [
     ddp("mlp", "MLP 784-512-256-10, SGD", 1024, "v3:2x2"),
     ddp("gpt", "GPT of 4 layers, 128 tokens, AdamW", 64, "v3:2x2"),
     ddp("resnet50", "ResNet-50, SGD", 1024, "v3:2x2"),
@@ -96,7 +144,14 @@ const WORKLOADS: [Workload; 9] = [
         ..fsdp("llama-3-8b", "Llama-3-8B, 4096 tokens, AdamW, scan, remat", 256, "v5e:16x16")
     },
     fsdp("llama-3-8b-v5p", "Llama-3-8B, 8192 tokens, AdamW, scan, remat", 64, "v5p:4x4x4"),
+    Workload {
+        length: 4096,
+        ..fsdp(WITHOUT_PEER, "Llama-3-70B, 4096 tokens, AdamW, scan, remat", 256, "v5e:16x16")
+    },
 ];
+
+/// The workload that no peer has. It must be named.
+const WITHOUT_PEER: &str = "llama-3-70b";
 
 impl Workload {
     pub(crate) fn find(name: &str) -> Option<Workload> {
@@ -134,15 +189,18 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         );
     }
     let is_chosen = |workload: &Workload| {
-        args.workloads.is_empty() || args.workloads.iter().any(|name| *name == workload.name)
+        args.workloads.iter().any(|name| *name == workload.name)
+            || args.workloads.is_empty() && workload.name != WITHOUT_PEER
     };
     for workload in WORKLOADS.iter().filter(|workload| is_chosen(workload)) {
         let is_llama = workload.name.starts_with("llama");
-        if !is_llama && (!args.length.is_empty() || args.attention != AttentionMethod::Auto) {
+        if !is_llama && (!args.length.is_empty() || args.llama != LlamaOptions::PLAIN) {
             let name = workload.name;
-            return Err(
-                format!("{name} has no `--length` and no `--attention`; the Llamas do").into()
-            );
+            return Err(format!(
+                "{name} has no `--length`, `--attention`, `--loss`, `--bf16-residual` and `--layers-per-checkpoint`; \
+                 the Llamas do"
+            )
+            .into());
         }
     }
     let lengths: Vec<Option<usize>> = match &args.length[..] {
@@ -152,7 +210,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     let chosen = WORKLOADS.into_iter().filter(is_chosen).flat_map(|workload| {
         lengths.iter().map(move |length| Workload {
             length: length.unwrap_or(workload.length),
-            attention: args.attention,
+            llama: args.llama,
             ..workload
         })
     });
@@ -185,8 +243,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
             let title = if args.length.is_empty() {
                 format!("{name}, batch {batch}, {slice}, {strategy}")
             } else {
-                let Workload { length, attention, .. } = workload;
-                format!("{name}, {length} tokens, {attention}, batch {batch}, {slice}, {strategy}")
+                let Workload { length, llama, .. } = workload;
+                format!("{name}, {length} tokens, {llama}, batch {batch}, {slice}, {strategy}")
             };
             let mut row = Row::new("preflight", title, quantity, unit).ours(&[value_of_ours]);
             row = match (value(&peer), &missing) {
@@ -223,7 +281,7 @@ impl Cost {
 }
 
 pub(crate) fn ours(workload: &Workload, slice: &Slice) -> Result<Option<Cost>, Box<dyn Error>> {
-    let &Workload { name, batch, strategy, length, attention, .. } = workload;
+    let &Workload { name, batch, strategy, length, llama, .. } = workload;
     let vision = |shape: &[usize]| images(batch, shape);
     match name {
         "mlp" => judge(&Mlp::new(), &vision(&[784])?, strategy, slice),
@@ -252,8 +310,11 @@ pub(crate) fn ours(workload: &Workload, slice: &Slice) -> Result<Option<Cost>, B
             judge(&LanguageModel::Gpt2(gpt_1_3b()), &words(batch, 1024)?, strategy, slice)
         }
         _ => {
-            let mut model = llama_3_8b()?;
-            model.attention = attention;
+            let config = if name == WITHOUT_PEER { llama_3_70b() } else { llama_3_8b() };
+            let mut model = decoder::Decoder::new(config)?;
+            model.scan_layers = true;
+            model.gradient_checkpointing = true;
+            llama.apply(&mut model);
             judge(&LanguageModel::Decoder(model), &words(batch, length)?, strategy, slice)
         }
     }
@@ -267,8 +328,8 @@ fn gpt_1_3b() -> gpt2::Gpt2 {
     model
 }
 
-fn llama_3_8b() -> Result<decoder::Decoder, Box<dyn Error>> {
-    let config = decoder::Config {
+fn llama_3_8b() -> decoder::Config {
+    decoder::Config {
         vocab_size: 128_256,
         intermediate_size: 14336,
         num_key_value_heads: Some(8),
@@ -276,10 +337,17 @@ fn llama_3_8b() -> Result<decoder::Decoder, Box<dyn Error>> {
         rms_norm_eps: 1e-5,
         rope_theta: Some(500_000.0),
         ..decoder::Config::default()
-    };
-    let mut model = decoder::Decoder::new(config)?;
-    (model.scan_layers, model.gradient_checkpointing) = (true, true);
-    Ok(model)
+    }
+}
+
+fn llama_3_70b() -> decoder::Config {
+    decoder::Config {
+        hidden_size: 8192,
+        intermediate_size: 28672,
+        num_hidden_layers: 80,
+        num_attention_heads: 64,
+        ..llama_3_8b()
+    }
 }
 
 // Only shapes matter, so one batch is enough.

@@ -4,7 +4,7 @@ use fulmen::models::Pretrained;
 use fulmen::models::decoder::Decoder;
 use fulmen::models::gpt2::{self, Gpt2};
 use fulmen::models::roberta::RobertaForMaskedLm;
-use fulmen::nn::loss::{CrossEntropyLoss, Reduction, cross_entropy};
+use fulmen::nn::loss::CrossEntropyLoss;
 use fulmen::prelude::*;
 
 /// A model that predicts the next token, with AdamW.
@@ -22,11 +22,14 @@ pub(crate) fn gpt2_without_dropout(config: gpt2::Config) -> Gpt2 {
 
 impl TrainingModule for LanguageModel {
     fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
-        let logits = match self {
-            LanguageModel::Decoder(decoder) => decoder.forward(batch.get("x")),
-            LanguageModel::Gpt2(gpt2) => gpt2.forward(batch.get("x")),
-        };
-        cross_entropy(&logits.flatten(0, 1), &batch.get("y").flatten(0, -1), Reduction::Mean)
+        let loss = CrossEntropyLoss::new();
+        match self {
+            LanguageModel::Decoder(decoder) => decoder.loss(batch.get("x"), batch.get("y"), &loss),
+            LanguageModel::Gpt2(gpt2) => {
+                let logits = gpt2.forward(batch.get("x"));
+                loss.forward(&logits.flatten(0, 1), &batch.get("y").flatten(0, -1))
+            }
+        }
     }
 
     fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {

@@ -58,12 +58,11 @@ pub(crate) struct Span {
 }
 
 /// The documents in packed sequences: integers `[batch, count]`.
-#[derive(Clone)]
-pub(crate) struct Packed {
+struct Packed {
     /// The document of each token.
-    pub(crate) segment_ids: Tensor,
+    segment_ids: Tensor,
     /// Its position there.
-    pub(crate) positions: Tensor,
+    positions: Tensor,
 }
 
 impl Packed {
@@ -158,7 +157,12 @@ impl Span {
     }
 
     /// Whole sequences of packed documents.
-    pub(crate) fn packed(ids: &Tensor, packed: Packed) -> Result<Span, Refusal> {
+    pub(crate) fn packed(
+        ids: &Tensor,
+        segment_ids: &Tensor,
+        positions: &Tensor,
+    ) -> Result<Span, Refusal> {
+        let packed = Packed { segment_ids: segment_ids.clone(), positions: positions.clone() };
         packed.check(ids)?;
         Ok(Span { packed: Some(packed), ..Span::new(ids, None) })
     }

@@ -237,7 +237,7 @@ impl Encoder {
             x,
             layer,
             None,
-            LayerOptions { gradient_checkpointing, scan_layers },
+            LayerOptions { gradient_checkpointing, scan_layers, ..LayerOptions::default() },
             |_| true,
             forward,
         )

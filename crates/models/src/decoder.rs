@@ -11,11 +11,12 @@ mod rope;
 mod tests;
 
 use fulmen_nn::attention::{Attention, AttentionMethod, KeyValueCache, RotaryEmbedding};
+use fulmen_nn::loss::{CrossEntropyLoss, LinearCrossEntropyLoss, LossMethod};
 use fulmen_nn::{Dropout, Embedding, Init, Linear, Module, Parameter, RmsNorm};
 use fulmen_tensor::{AsTensor, DType, Refusal, Tensor};
 use serde_json::{Map, Value};
 
-use crate::attention::{Packed, Span, StepSizes, Visibility, attend, split_heads};
+use crate::attention::{Span, StepSizes, Visibility, attend, split_heads};
 use crate::layers::{LayerOptions, run_layers};
 use crate::{Activation, CausalLm, MODELS, Pretrained, Result, StaticCache, init};
 
@@ -64,6 +65,19 @@ pub struct Decoder {
     /// recomputed. Generation with a cache is always plain.
     #[module(skip)]
     pub attention: AttentionMethod,
+    /// How [`loss`](Decoder::loss) is computed; initially [`LossMethod::Auto`]. That is chunks if the
+    /// logits of one sequence need more than 1 GiB in f32: `4·vocabulary·length` bytes.
+    #[module(skip)]
+    pub loss_method: LossMethod,
+    /// The dtype of the residual stream, the values between the layers; initially `None`, which is that
+    /// of the embedding: f32 in mixed precision, as in transformers. With bf16, as in MaxText, the
+    /// backward pass keeps half as much. Normalizations compute in f32 all the same. Generation with
+    /// a cache does not use it.
+    #[module(skip)]
+    pub residual_dtype: Option<DType>,
+    /// How many layers in a row keep one input for the backward pass, with `gradient_checkpointing`;
+    /// initially 1. With `n`, `1/n` of the inputs are kept, and each layer is computed once more.
+    pub layers_per_checkpoint: usize,
     #[module(skip)]
     config: Config,
 }
@@ -316,10 +330,93 @@ impl Decoder {
     ) -> Tensor {
         MODELS.record("Decoder", || {
             let ids = ids.as_tensor().live()?;
-            let segment_ids = segment_ids.as_tensor().clone();
-            let packed = Packed { segment_ids, positions: positions.as_tensor().clone() };
-            Ok(self.logits(&self.features(ids, Span::packed(ids, packed)?, None)?.0))
+            let span = Span::packed(ids, segment_ids.as_tensor(), positions.as_tensor())?;
+            Ok(self.logits(&self.features(ids, span, None)?.0))
         })
+    }
+
+    /// The loss of predicting `targets`, the token after each of the ids: integers of their shape,
+    /// as the text reader's `CausalLabels::Shifted` makes them. It is `loss` of the
+    /// [logits](Decoder::forward), of which not all are in memory at once if they are many;
+    /// [`loss_method`](Decoder::loss_method) decides.
+    ///
+    /// Poisoned like [`forward`](Decoder::forward), and if the targets do not fit.
+    ///
+    /// ```
+    /// use fulmen_models::Pretrained;
+    /// use fulmen_models::decoder::{Config, Decoder};
+    /// use fulmen_nn::Module;
+    /// use fulmen_nn::loss::CrossEntropyLoss;
+    /// use fulmen_tensor::Tensor;
+    ///
+    /// let mut model = Decoder::new(Config {
+    ///     vocab_size: 50,
+    ///     hidden_size: 16,
+    ///     intermediate_size: 32,
+    ///     num_hidden_layers: 1,
+    ///     num_attention_heads: 4,
+    ///     ..Config::default()
+    /// })?;
+    /// model.loss_method = "chunks".parse()?;
+    /// model.initialize(0);
+    /// let ids = Tensor::from_slice(&[7, 8, 9, 7, 8], [1, 5]);
+    /// let targets = Tensor::from_slice(&[8, 9, 7, 8, -100], [1, 5]);
+    /// let loss = CrossEntropyLoss::new().ignore_index(-100);
+    /// let in_chunks = model.loss(&ids, &targets, &loss);
+    /// let plain = loss.forward(model.forward(&ids), &targets);
+    /// assert!((in_chunks - plain).eval()?.to_f64()[0].abs() < 1e-5);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[track_caller]
+    pub fn loss(
+        &self,
+        ids: impl AsTensor,
+        targets: impl AsTensor,
+        loss: &CrossEntropyLoss,
+    ) -> Tensor {
+        MODELS.record("Decoder", || {
+            let ids = ids.as_tensor().live()?;
+            self.loss_of(ids, Span::new(ids, None), targets.as_tensor(), loss)
+        })
+    }
+
+    /// [`loss`](Decoder::loss) for packed documents, like
+    /// [`forward_packed`](Decoder::forward_packed). The targets do not reach into the next document,
+    /// if the text reader's `documents(true)` made them.
+    ///
+    /// Poisoned like [`forward_packed`](Decoder::forward_packed), and if the targets do not fit.
+    #[track_caller]
+    pub fn loss_packed(
+        &self,
+        ids: impl AsTensor,
+        segment_ids: impl AsTensor,
+        positions: impl AsTensor,
+        targets: impl AsTensor,
+        loss: &CrossEntropyLoss,
+    ) -> Tensor {
+        MODELS.record("Decoder", || {
+            let ids = ids.as_tensor().live()?;
+            let span = Span::packed(ids, segment_ids.as_tensor(), positions.as_tensor())?;
+            self.loss_of(ids, span, targets.as_tensor(), loss)
+        })
+    }
+
+    fn loss_of(
+        &self,
+        ids: &Tensor,
+        span: Span,
+        targets: &Tensor,
+        loss: &CrossEntropyLoss,
+    ) -> Result<Tensor, Refusal> {
+        let (x, _) = self.features(ids, span, None)?;
+        let mut loss = LinearCrossEntropyLoss::new(loss.clone()).method(self.loss_method);
+        if let Some(bias) = &self.lm_head.bias {
+            loss = loss.bias(bias.get());
+        }
+        if let Some(cap) = self.config.final_logit_softcapping {
+            loss = loss.softcap(cap);
+        }
+        Ok(loss.forward(x, self.lm_head.weight.get(), targets))
     }
 
     fn logits(&self, x: &Tensor) -> Tensor {
@@ -359,8 +456,12 @@ impl Decoder {
         if self.config.is_gemma() {
             x = x * (self.config.hidden_size as f64).sqrt();
         }
-        let Decoder { gradient_checkpointing, scan_layers, .. } = *self;
-        let options = LayerOptions { gradient_checkpointing, scan_layers };
+        let options = LayerOptions {
+            gradient_checkpointing: self.gradient_checkpointing,
+            scan_layers: self.scan_layers,
+            layers_per_checkpoint: self.layers_per_checkpoint,
+            residual_dtype: self.residual_dtype,
+        };
         let is_sliding = |layer: &Layer| layer.self_attn.sliding;
         let (x, cache) = run_layers(x, layers, cache, options, is_sliding, |i, x, cache| {
             layers[i].forward(x, &masks, cache)
@@ -436,6 +537,9 @@ impl Pretrained for Decoder {
             gradient_checkpointing: false,
             scan_layers: false,
             attention: AttentionMethod::Auto,
+            loss_method: LossMethod::Auto,
+            residual_dtype: None,
+            layers_per_checkpoint: 1,
             config,
         };
         init::normal(&decoder, decoder.config.initializer_range);

@@ -5,14 +5,13 @@
 //! token embedding, turns the last normalization into logits.
 
 use fulmen_nn::attention::{Attention, AttentionMethod, KeyValueCache};
+use fulmen_nn::loss::{CrossEntropyLoss, LinearCrossEntropyLoss, LossMethod};
 use fulmen_nn::{Dropout, Embedding, Init, LayerNorm, Linear, Module, Parameter};
 use fulmen_tensor::{AsTensor, DType, Refusal, Tensor};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::attention::{
-    Packed, Setting, Span, StepSizes, Visibility, attend, check_heads, split_heads,
-};
+use crate::attention::{Setting, Span, StepSizes, Visibility, attend, check_heads, split_heads};
 use crate::layers::{LayerOptions, run_layers};
 use crate::{Activation, CausalLm, MODELS, Pretrained, Result, StaticCache};
 
@@ -113,6 +112,19 @@ pub struct Gpt2 {
     /// recomputed. Generation with a cache is always plain.
     #[module(skip)]
     pub attention: AttentionMethod,
+    /// How [`loss`](Gpt2::loss) is computed; initially [`LossMethod::Auto`]. That is chunks if the
+    /// logits of one sequence need more than 1 GiB in f32: `4·vocabulary·length` bytes.
+    #[module(skip)]
+    pub loss_method: LossMethod,
+    /// The dtype of the residual stream, the values between the blocks; initially `None`, which is that
+    /// of the embedding: f32 in mixed precision, as in transformers. With bf16, as in MaxText, the
+    /// backward pass keeps half as much. Normalizations compute in f32 all the same. Generation with
+    /// a cache does not use it.
+    #[module(skip)]
+    pub residual_dtype: Option<DType>,
+    /// How many blocks in a row keep one input for the backward pass, with `gradient_checkpointing`;
+    /// initially 1. With `n`, `1/n` of the inputs are kept, and each block is computed once more.
+    pub layers_per_checkpoint: usize,
     #[module(skip)]
     config: Config,
 }
@@ -298,11 +310,86 @@ impl Gpt2 {
     ) -> Tensor {
         MODELS.record("Gpt2", || {
             let ids = ids.as_tensor().live()?;
-            let segment_ids = segment_ids.as_tensor().clone();
-            let packed = Packed { segment_ids, positions: positions.as_tensor().clone() };
-            let (x, _) = self.features(ids, Span::packed(ids, packed)?, None)?;
+            let span = Span::packed(ids, segment_ids.as_tensor(), positions.as_tensor())?;
+            let (x, _) = self.features(ids, span, None)?;
             Ok(self.lm_head.forward(x))
         })
+    }
+
+    /// The loss of predicting `targets`, the token after each of the ids: integers of their shape,
+    /// as the text reader's `CausalLabels::Shifted` makes them. It is `loss` of the
+    /// [logits](Gpt2::forward), of which not all are in memory at once if they are many;
+    /// [`loss_method`](Gpt2::loss_method) decides.
+    ///
+    /// Poisoned like [`forward`](Gpt2::forward), and if the targets do not fit.
+    ///
+    /// ```
+    /// use fulmen_models::Pretrained;
+    /// use fulmen_models::gpt2::{Config, Gpt2};
+    /// use fulmen_nn::Module;
+    /// use fulmen_nn::loss::CrossEntropyLoss;
+    /// use fulmen_tensor::Tensor;
+    ///
+    /// let config = Config { vocab_size: 50, n_embd: 16, n_layer: 1, n_head: 2, ..Config::default() };
+    /// let mut model = Gpt2::new(config)?;
+    /// model.loss_method = "chunks".parse()?;
+    /// model.initialize(0);
+    /// model.eval();
+    /// let ids = Tensor::from_slice(&[7, 8, 9, 7, 8], [1, 5]);
+    /// let targets = Tensor::from_slice(&[8, 9, 7, 8, -100], [1, 5]);
+    /// let loss = CrossEntropyLoss::new().ignore_index(-100);
+    /// let in_chunks = model.loss(&ids, &targets, &loss);
+    /// let plain = loss.forward(model.forward(&ids), &targets);
+    /// assert!((in_chunks - plain).eval()?.to_f64()[0].abs() < 1e-5);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[track_caller]
+    pub fn loss(
+        &self,
+        ids: impl AsTensor,
+        targets: impl AsTensor,
+        loss: &CrossEntropyLoss,
+    ) -> Tensor {
+        MODELS.record("Gpt2", || {
+            let ids = ids.as_tensor().live()?;
+            self.loss_of(ids, Span::new(ids, None), targets.as_tensor(), loss)
+        })
+    }
+
+    /// [`loss`](Gpt2::loss) for packed documents, like
+    /// [`forward_packed`](Gpt2::forward_packed). The targets do not reach into the next document,
+    /// if the text reader's `documents(true)` made them.
+    ///
+    /// Poisoned like [`forward_packed`](Gpt2::forward_packed), and if the targets do not fit.
+    #[track_caller]
+    pub fn loss_packed(
+        &self,
+        ids: impl AsTensor,
+        segment_ids: impl AsTensor,
+        positions: impl AsTensor,
+        targets: impl AsTensor,
+        loss: &CrossEntropyLoss,
+    ) -> Tensor {
+        MODELS.record("Gpt2", || {
+            let ids = ids.as_tensor().live()?;
+            let span = Span::packed(ids, segment_ids.as_tensor(), positions.as_tensor())?;
+            self.loss_of(ids, span, targets.as_tensor(), loss)
+        })
+    }
+
+    fn loss_of(
+        &self,
+        ids: &Tensor,
+        span: Span,
+        targets: &Tensor,
+        loss: &CrossEntropyLoss,
+    ) -> Result<Tensor, Refusal> {
+        let (x, _) = self.features(ids, span, None)?;
+        let mut loss = LinearCrossEntropyLoss::new(loss.clone()).method(self.loss_method);
+        if let Some(bias) = &self.lm_head.bias {
+            loss = loss.bias(bias.get());
+        }
+        Ok(loss.forward(x, self.lm_head.weight.get(), targets))
     }
 
     /// How attention is computed for sequences of this length.
@@ -334,8 +421,12 @@ impl Gpt2 {
         let Transformer { wte, wpe, drop, h, ln_f } = &self.transformer;
         let visibility = span.visibility(None, self.method(ids.size(1), cache.is_some()));
         let x = drop.forward(wte.forward(ids) + wpe.forward(span.positions()));
-        let Gpt2 { gradient_checkpointing, scan_layers, .. } = *self;
-        let options = LayerOptions { gradient_checkpointing, scan_layers };
+        let options = LayerOptions {
+            gradient_checkpointing: self.gradient_checkpointing,
+            scan_layers: self.scan_layers,
+            layers_per_checkpoint: self.layers_per_checkpoint,
+            residual_dtype: self.residual_dtype,
+        };
         let (x, cache) = run_layers(
             x,
             h,
@@ -426,6 +517,9 @@ impl Pretrained for Gpt2 {
             gradient_checkpointing: false,
             scan_layers: false,
             attention: AttentionMethod::Auto,
+            loss_method: LossMethod::Auto,
+            residual_dtype: None,
+            layers_per_checkpoint: 1,
             config,
         })
     }

@@ -1,8 +1,10 @@
 //! Runs the layers of a deep model: in sequence, as scans, or recomputed in the backward pass.
 
+use std::ops::Range;
+
 use fulmen_nn::attention::KeyValueCache;
 use fulmen_nn::{Module, scan_layers};
-use fulmen_tensor::{Tensor, checkpoint};
+use fulmen_tensor::{DType, Tensor, checkpoint};
 
 use crate::StaticCache;
 
@@ -13,6 +15,10 @@ pub(crate) struct LayerOptions {
     pub(crate) gradient_checkpointing: bool,
     /// Equal layers are one loop.
     pub(crate) scan_layers: bool,
+    /// How many layers keep one input; 0 is 1.
+    pub(crate) layers_per_checkpoint: usize,
+    /// The dtype of the inputs and outputs of layers, if it is not that of the first input.
+    pub(crate) residual_dtype: Option<DType>,
 }
 
 /// Runs the layers one after the other and collects their updated caches. `layer` gets a layer's
@@ -37,25 +43,46 @@ pub(crate) fn run_layers<L: Module>(
         }
         return (x, Some(cache.with_layers(next)));
     }
+    let residual = |x: Tensor| match options.residual_dtype {
+        Some(dtype) => x.to_dtype(dtype),
+        None => x,
+    };
     let forward = |x: Tensor, i: usize| {
         if options.gradient_checkpointing {
-            checkpoint(|x| vec![layer(i, &x[0], None).0], &[&x]).swap_remove(0)
+            checkpoint(|x| vec![residual(layer(i, &x[0], None).0)], &[&x]).swap_remove(0)
         } else {
-            layer(i, &x, None).0
+            residual(layer(i, &x, None).0)
         }
     };
-    let mut x = x;
+    let in_one = options.layers_per_checkpoint.max(1);
+    let row = |x: &Tensor, layers: Range<usize>| {
+        layers.clone().step_by(in_one).fold(x.clone(), |x, start| {
+            let some = start..layers.end.min(start + in_one);
+            if options.gradient_checkpointing && some.len() > 1 {
+                checkpoint(|x| vec![some.fold(x[0].clone(), forward)], &[&x]).swap_remove(0)
+            } else {
+                some.fold(x, forward)
+            }
+        })
+    };
+    let mut x = residual(x);
     let mut first = 0;
     let kinds: Vec<bool> = layers.iter().map(kind).collect();
     while first < layers.len() {
         let (period, times) =
             if options.scan_layers { repetition(&kinds[first..]) } else { (1, 1) };
+        // A step of a scan has whole repetitions.
+        let length = match times {
+            1 => in_one.min(layers.len() - first),
+            _ => period * in_one.div_ceil(period).min(times),
+        };
+        let steps = (period * times / length).max(1);
         let from = first;
-        let end = first + period * times;
-        x = match times {
-            1 => forward(x, first),
-            _ => scan_layers(layers[from..end].chunks(period), &x, |_, x| {
-                (from..from + period).fold(x.clone(), forward)
+        let end = first + length * steps;
+        x = match steps {
+            1 => row(&x, from..end),
+            _ => scan_layers(layers[from..end].chunks(length), &x, |_, x| {
+                row(x, from..from + length)
             }),
         };
         first = end;
@@ -164,6 +191,27 @@ mod tests {
         );
     }
 
+    #[cfg(feature = "decoder")]
+    #[test]
+    fn layers_that_keep_one_input_together_are_the_same() {
+        use crate::decoder::{Config, Decoder};
+        let config = Config {
+            vocab_size: 20,
+            hidden_size: 8,
+            intermediate_size: 12,
+            num_hidden_layers: 5,
+            num_attention_heads: 2,
+            attention_dropout: 0.2,
+            ..Config::default()
+        };
+        let scan = |model: &mut Decoder| {
+            model.scan_layers = true;
+            model.gradient_checkpointing = true;
+            model.layers_per_checkpoint = 2;
+        };
+        check(Decoder::new(config).unwrap(), scan, |model| model.forward(ids()));
+    }
+
     #[cfg(feature = "gpt2")]
     #[test]
     fn gpt2_is_the_same_as_a_scan_of_checkpoints() {
@@ -176,8 +224,10 @@ mod tests {
             n_head: 2,
             ..Config::default()
         };
-        let scan =
-            |model: &mut Gpt2| (model.scan_layers, model.gradient_checkpointing) = (true, true);
+        let scan = |model: &mut Gpt2| {
+            model.scan_layers = true;
+            model.gradient_checkpointing = true;
+        };
         check(Gpt2::new(config).unwrap(), scan, |model| model.forward(ids()));
     }
 

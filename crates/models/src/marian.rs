@@ -237,7 +237,7 @@ impl Marian {
 
     fn layer_options(&self) -> LayerOptions {
         let Marian { gradient_checkpointing, scan_layers, .. } = *self;
-        LayerOptions { gradient_checkpointing, scan_layers }
+        LayerOptions { gradient_checkpointing, scan_layers, ..LayerOptions::default() }
     }
 
     /// Embeddings of tokens and positions.

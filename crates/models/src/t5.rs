@@ -377,7 +377,7 @@ impl T5 {
 
     fn layer_options(&self) -> LayerOptions {
         let T5 { gradient_checkpointing, scan_layers, .. } = *self;
-        LayerOptions { gradient_checkpointing, scan_layers }
+        LayerOptions { gradient_checkpointing, scan_layers, ..LayerOptions::default() }
     }
 }
 

@@ -209,7 +209,8 @@ impl ViT {
         let x = self.vit.embeddings.forward(pixel_values.live()?, &self.config)?;
         let ViT { gradient_checkpointing, scan_layers, .. } = *self;
         let blocks = &self.vit.encoder.layer;
-        let options = LayerOptions { gradient_checkpointing, scan_layers };
+        let options =
+            LayerOptions { gradient_checkpointing, scan_layers, ..LayerOptions::default() };
         let x =
             run_layers(x, blocks, None, options, |_| true, |i, x, _| (blocks[i].forward(x), None))
                 .0;

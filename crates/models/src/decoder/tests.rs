@@ -1,6 +1,9 @@
 //! Comparison with transformers.
 
+use fulmen_tensor::{Function, Runtime, Scan, TensorType, autocast, grad};
+
 use super::*;
+use crate::Lora;
 use crate::reference::{
     ExpectedValues, borrow_tensors, check_decoder, check_packing, folder, outputs_without_cache,
 };
@@ -64,7 +67,8 @@ fn packed_documents_are_the_documents_alone_with_windows_and_scans() {
     // More than one block.
     check_packing(Decoder::new(config).unwrap(), 600, |model, packed, method| {
         model.attention = method;
-        (model.scan_layers, model.gradient_checkpointing) = (true, true);
+        model.scan_layers = true;
+        model.gradient_checkpointing = true;
         match packed {
             [ids] => model.forward(ids),
             [ids, segment_ids, positions] => model.forward_packed(ids, segment_ids, positions),
@@ -99,4 +103,166 @@ fn long_sequences_of_many_heads_are_computed_in_blocks() {
     assert_eq!(auto(llama(2049, 32)), AttentionMethod::Blocks);
     assert_eq!(llama(1 << 20, 1).decide(AttentionMethod::Plain), AttentionMethod::Plain);
     assert_eq!(llama(1, 1).decide(AttentionMethod::Blocks), AttentionMethod::Blocks);
+}
+
+/// Gemma 2 with a tied head and bounded logits.
+fn gemma2() -> Config {
+    let sizes = Config {
+        vocab_size: 20,
+        hidden_size: 8,
+        intermediate_size: 12,
+        num_hidden_layers: 4,
+        num_attention_heads: 2,
+        head_dim: Some(4),
+        ..Config::default()
+    };
+    Config {
+        model_type: ModelType::Gemma2,
+        sliding_window: Some(4),
+        query_pre_attn_scalar: Some(4),
+        final_logit_softcapping: Some(2.0),
+        ..sizes
+    }
+}
+
+fn evaluated(tensors: &[Tensor]) -> Vec<Vec<f64>> {
+    let values = Runtime::global().unwrap().eval_many(tensors).unwrap();
+    values.iter().map(|value| value.to_f64()).collect()
+}
+
+#[test]
+fn the_loss_in_chunks_is_the_plain_one_for_packed_documents_tied_weights_and_lora() {
+    let mut model = Decoder::new(gemma2()).unwrap();
+    model.loss_method = LossMethod::Chunks;
+    model.scan_layers = true;
+    model.gradient_checkpointing = true;
+    let lora = Lora::new(model, &["*.q_proj.weight", "*.embed_tokens.weight"], 2, 4.0).unwrap();
+    lora.initialize(0);
+    for (name, parameter) in lora.parameters() {
+        if name.ends_with("lora_B.weight") {
+            parameter.set(parameter.get() + 0.1);
+        }
+    }
+    let integers = |of: fn(i32) -> i32| {
+        let numbers: Vec<i32> = (0..18).map(of).collect();
+        Tensor::from_slice(&numbers, [2, 9])
+    };
+    let ids = integers(|i| i * i * 7 % 19);
+    let documents = integers(|i| 1 + i % 9 / 5);
+    let positions = integers(|i| if i % 9 < 5 { i % 9 } else { i % 9 - 5 });
+    let targets = integers(|i| if i % 9 % 5 == 4 { -100 } else { i * i % 19 });
+    let loss = CrossEntropyLoss::new().ignore_index(-100).z_loss(0.1);
+    let both = lora.apply(|model| {
+        let logits = model.forward_packed(&ids, &documents, &positions);
+        let in_chunks = model.loss_packed(&ids, &documents, &positions, &targets, &loss);
+        [loss.forward(logits, &targets), in_chunks]
+    });
+    let trained = lora.parameters().into_iter().filter(|(_, weight)| weight.requires_grad());
+    let trained: Vec<Tensor> = trained.map(|(_, weight)| weight.get()).collect();
+    let of = |loss: &Tensor| [vec![loss.clone()], grad(loss, &trained)].concat();
+    let all = evaluated(&[of(&both[0]), of(&both[1])].concat());
+    let (plain, chunks) = all.split_at(all.len() / 2);
+    for (plain, chunks) in plain.iter().zip(chunks) {
+        let largest = plain.iter().fold(0.0f64, |largest, x| largest.max(x.abs()));
+        assert!(largest > 0.0);
+        for (a, b) in plain.iter().zip(chunks) {
+            assert!((a - b).abs() <= 1e-5 * largest, "{a} and {b}; the largest is {largest}");
+        }
+    }
+}
+
+#[test]
+fn a_large_vocabulary_is_computed_in_chunks() {
+    let loops = |vocab_size| {
+        let model = Decoder::new(Config { vocab_size, num_hidden_layers: 1, ..gemma2() }).unwrap();
+        for (_, weight) in model.parameters() {
+            weight.set(Tensor::zeros(DType::F32, weight.ty().shape));
+        }
+        let ids = [TensorType::new(DType::I32, [1, 1024])];
+        let function = Function::trace("loss", &ids, |ids| {
+            vec![model.loss(&ids[0], &ids[0], &CrossEntropyLoss::new())]
+        });
+        function.stablehlo().unwrap().matches("stablehlo.while").count()
+    };
+    assert_eq!([262_144, 262_145].map(loops), [0, 1]);
+}
+
+/// The losses of 200 steps of Adam on one batch.
+fn curve(residual_dtype: Option<DType>, products: Option<DType>) -> Vec<f64> {
+    let config = Config { hidden_size: 16, num_hidden_layers: 2, head_dim: None, ..gemma2() };
+    let config = Config {
+        model_type: ModelType::Llama,
+        sliding_window: None,
+        query_pre_attn_scalar: None,
+        final_logit_softcapping: None,
+        ..config
+    };
+    let mut model = Decoder::new(config).unwrap();
+    model.residual_dtype = residual_dtype;
+    model.initialize(3);
+    let ids: Vec<i32> = (0..132).map(|i| (i * i * i + 5 * i) % 19).collect();
+    let ids = Tensor::from_slice(&ids, [4, 33]);
+    let weights: Vec<Parameter> = model.parameters().into_iter().map(|(_, w)| w).collect();
+    let start: Vec<Tensor> = weights.iter().map(Parameter::get).collect();
+    let zeros: Vec<Tensor> = start.iter().map(Tensor::zeros_like).collect();
+    let init = [start, zeros.clone(), zeros].concat();
+    let count = weights.len();
+    let (_, losses) = Scan::new().length(200).run(&init, &[] as &[Tensor], |state, _| {
+        let values = &state[..count];
+        weights.iter().zip(values).for_each(|(weight, value)| weight.set(value.clone()));
+        let loss = autocast(products, || {
+            let targets = ids.narrow(1, 1, 32);
+            model.loss(ids.narrow(1, 0, 32), &targets, &CrossEntropyLoss::new())
+        });
+        let gradients = grad(&loss, values);
+        let mut next = [Vec::new(), Vec::new(), Vec::new()];
+        for (i, gradient) in gradients.iter().enumerate() {
+            let mean = &state[count + i] * 0.9 + gradient * 0.1;
+            let square = &state[2 * count + i] * 0.99 + gradient * gradient * 0.01;
+            next[0].push(&values[i] - &mean / (square.sqrt() + 1e-8) * 0.002);
+            next[1].push(mean);
+            next[2].push(square);
+        }
+        (next.concat(), vec![loss])
+    });
+    evaluated(&losses).remove(0)
+}
+
+#[test]
+fn a_residual_stream_in_bf16_learns_like_one_in_f32() {
+    let exact = curve(None, None);
+    let mixed = curve(None, Some(DType::Bf16));
+    let narrow = curve(Some(DType::Bf16), Some(DType::Bf16));
+    let distance = |curve: &[f64]| {
+        exact.iter().zip(curve).fold(0.0f64, |largest, (a, b)| largest.max((a - b).abs()))
+    };
+    let distances = [distance(&mixed), distance(&narrow)];
+    println!("from {} to {}: {distances:?} off", exact[0], exact[199]);
+    assert!(exact[199] < 0.7 * exact[0], "{} and {}", exact[0], exact[199]);
+    assert!(distances[1] > 0.0 && distances[1] < 0.05, "{distances:?}");
+}
+
+#[test]
+fn the_backward_pass_keeps_the_residual_stream_in_its_dtype() {
+    let program = |residual_dtype| {
+        let mut model = Decoder::new(Config { hidden_size: 24, ..gemma2() }).unwrap();
+        model.residual_dtype = residual_dtype;
+        model.scan_layers = true;
+        model.gradient_checkpointing = true;
+        model.initialize(0);
+        let weights: Vec<Tensor> = model.parameters().iter().map(|(_, w)| w.get()).collect();
+        let function = Function::trace("step", &[TensorType::new(DType::I32, [3, 7])], |ids| {
+            let loss = autocast(Some(DType::Bf16), || {
+                model.loss(&ids[0], &ids[0], &CrossEntropyLoss::new())
+            });
+            grad(&loss, &weights)
+        });
+        function.stablehlo().unwrap()
+    };
+    // Two steps of two layers each.
+    let kept = |program: &str, dtype: &str| program.contains(&format!("tensor<2x3x7x24x{dtype}>"));
+    let wide = program(None);
+    assert!(kept(&wide, "f32") && !kept(&wide, "bf16"));
+    let narrow = program(Some(DType::Bf16));
+    assert!(kept(&narrow, "bf16") && !kept(&narrow, "f32"));
 }
