@@ -6,7 +6,7 @@ use crate::common::{assert_close, fault, on_the_device};
 use fulmen_nn::loss::{
     CrossEntropyLoss, LinearCrossEntropyLoss, LossMethod, Reduction, linear_cross_entropy,
 };
-use fulmen_tensor::internal::mean_weights;
+use fulmen_tensor::internal::{IndexChecks, mean_weights};
 use fulmen_tensor::{
     Accelerator, Argument, DType, Devices, Function, Literal, Mesh, Runtime, Sharding, Tensor,
     TensorType, autocast, grad,
@@ -302,7 +302,16 @@ fn an_invalid_target_of_the_device_makes_its_loss_nan() {
     let [x, weight, _] = tensors(DType::F32);
     let target = on_the_device(&targets());
     let loss = LinearCrossEntropyLoss::new(CrossEntropyLoss::new().reduction(Reduction::None));
-    let losses = loss.method(LossMethod::Chunks).chunk_size(4).forward(&x, &weight, &target);
+    let loss = loss.method(LossMethod::Chunks).chunk_size(4);
+    let losses = loss.forward(&x, &weight, &target);
+    let line = line!() - 1;
+    // What a training step reports.
+    let facts = IndexChecks::find(std::slice::from_ref(&losses)).facts();
+    assert_eq!(facts.len(), 1);
+    assert_eq!(facts[0].location.line(), line);
+    assert!(facts[0].location.file().ends_with("linear_cross_entropy.rs"));
+    assert_eq!(facts[0].shape.dims(), [2, 11]);
+    assert_eq!(facts[0].rule.message(-100), "a target is -100, but there are 7 classes");
     let losses = evaluated(&[losses]).remove(0);
     let targets = evaluated(&[targets()]).remove(0);
     for (loss, target) in losses.iter().zip(targets) {

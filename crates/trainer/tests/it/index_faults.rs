@@ -7,10 +7,7 @@ use std::path::Path;
 
 use crate::common::{has_a_process_of_its_own, trainer};
 use fulmen_data::{DataLoader, TensorDataset};
-use fulmen_nn::loss::{
-    CrossEntropyLoss, CtcLoss, LinearCrossEntropyLoss, LossMethod, Reduction, cross_entropy,
-    nll_loss,
-};
+use fulmen_nn::loss::{CrossEntropyLoss, CtcLoss, Reduction, cross_entropy, nll_loss};
 use fulmen_nn::metrics::{Accuracy, Auroc, ConfusionMatrix, Perplexity};
 use fulmen_nn::optim::{Adam, Optimizer};
 use fulmen_nn::{Embedding, Linear, Module};
@@ -132,13 +129,6 @@ fn a_label_out_of_range_is_named_with_its_line_step_and_row() {
     });
     let mistake = "a target is 5, but there are 5 classes";
     check(&fit(&flat, 5, |b| b), "cross_entropy", line!() - 3, mistake, PLACE);
-    let chunks = Model::new(|m, batch, _| {
-        let x = m.table.forward(batch.get("x"));
-        let loss = LinearCrossEntropyLoss::new(CrossEntropyLoss::new());
-        let loss = loss.method(LossMethod::Chunks).chunk_size(4);
-        loss.forward(x, m.head.weight.get(), batch.get("y"))
-    });
-    check(&fit(&chunks, 5, |b| b), "linear_cross_entropy", line!() - 2, mistake, PLACE);
     let nll = Model::new(|m, batch, _| {
         nll_loss(m.logits(batch).log_softmax(-1), batch.get("y"), Reduction::Mean)
     });
