@@ -2,6 +2,7 @@
 
 use fulmen_nn::Linear;
 use fulmen_nn::attention::{Attention, AttentionMethod, KeyValueCache};
+use fulmen_nn::axes::{axis_parts, constrain};
 use fulmen_tensor::{DType, Refusal, Tensor};
 
 use crate::{Result, StaticCache, error};
@@ -38,6 +39,22 @@ pub(crate) fn split_heads(x: &Tensor, heads: usize) -> Tensor {
 /// `[batch, heads, length, width]` to `[batch, length, heads·width]`.
 pub(crate) fn join_heads(x: &Tensor) -> Tensor {
     x.transpose(1, 2).flatten(-2, -1)
+}
+
+/// Names the axes of an activation `[batch, length, features]`.
+pub(crate) fn tokens(x: Tensor, features: &str) -> Tensor {
+    constrain(x, ["batch", "length", features])
+}
+
+/// Names the axes of queries `[batch, heads, count, width]`, keys and values. Each device has all
+/// keys of its heads.
+fn of_heads(q: &Tensor, k: &Tensor, v: &Tensor) -> [Tensor; 3] {
+    // Projected where the tokens are, and gathered then.
+    let all = |x: &Tensor| {
+        let parts = constrain(x, ["batch", "kv_heads", "length", "kv"]);
+        constrain(parts, [Some("batch"), Some("kv_heads"), None, Some("kv")])
+    };
+    [constrain(q, ["batch", "heads", "length", "kv"]), all(k), all(v)]
 }
 
 /// The attention mask `[batch, 1, 1, length]` for a mask `[batch, length]` that is nonzero at
@@ -97,12 +114,14 @@ impl StepSizes {
 
     /// `method`, with a decision for [`AttentionMethod::Auto`]: blocks for sequences of more than
     /// 2,048 tokens whose scores, `4·layers·heads·length²` bytes, are larger than the logits and
-    /// their gradient, `6·vocabulary·length` bytes.
+    /// their gradient, `6·vocabulary·length` bytes. Plain if the length is split over devices.
     pub(crate) fn decide(&self, method: AttentionMethod) -> AttentionMethod {
         let scores = 4 * self.layers.saturating_mul(self.heads).saturating_mul(self.length);
         match method {
             AttentionMethod::Auto
-                if self.length > StepSizes::SHORT && scores > 6 * self.vocabulary =>
+                if self.length > StepSizes::SHORT
+                    && scores > 6 * self.vocabulary
+                    && axis_parts("length") == 1 =>
             {
                 AttentionMethod::Blocks
             }
@@ -226,13 +245,15 @@ pub(crate) fn attend(
     v: &Tensor,
     cache: Option<&KeyValueCache>,
 ) -> (Tensor, Option<KeyValueCache>) {
-    match cache {
-        None => (join_heads(&attention.forward(q, k, v)), None),
+    let [q, k, v] = of_heads(q, k, v);
+    let (attended, cache) = match cache {
+        None => (attention.forward(q, k, v), None),
         Some(cache) => {
-            let cache = cache.append(k, v);
-            (join_heads(&attention.forward(q, cache.keys(), cache.values())), Some(cache))
+            let cache = cache.append(&k, &v);
+            (attention.forward(q, cache.keys(), cache.values()), Some(cache))
         }
-    }
+    };
+    (tokens(join_heads(&attended), "heads"), cache)
 }
 
 /// Self-attention of tokens `[batch, length, features]`. `query`, `key` and `value` are the
@@ -247,5 +268,5 @@ pub(crate) fn self_attention(
 ) -> Tensor {
     let [q, k, v] =
         [query, key, value].map(|projection| split_heads(&projection.forward(x), heads));
-    join_heads(&attention.forward(q, k, v))
+    attend(attention, &q, &k, &v, None).0
 }

@@ -11,7 +11,7 @@ use fulmen_nn::{Dropout, Embedding, Init, LayerNorm, Linear, Module, Parameter};
 use fulmen_tensor::{AsTensor, DType, Refusal, Tensor};
 use serde_json::{Map, Value};
 
-use crate::attention::{Setting, check_heads, padding_mask, self_attention};
+use crate::attention::{Setting, check_heads, padding_mask, self_attention, tokens};
 use crate::layers::{LayerOptions, run_layers};
 use crate::{Activation, MODELS, Pretrained, Result, error, init};
 
@@ -113,20 +113,23 @@ pub struct Output {
 }
 
 impl Output {
-    fn new(config: &Config, from: usize) -> Output {
+    /// `axis` is the name of the input features.
+    fn new(config: &Config, from: usize, axis: &str) -> Output {
         let dropout = Dropout::new(config.hidden_dropout_prob);
-        Output { dense: Linear::new(from, config.hidden_size), layer_norm: config.norm(), dropout }
+        let dense = Linear::new(from, config.hidden_size).with_axes("embed", axis);
+        Output { dense, layer_norm: config.norm(), dropout }
     }
 
     fn forward(&self, x: &Tensor, residual: &Tensor) -> Tensor {
-        self.layer_norm.forward(self.dropout.forward(self.dense.forward(x)) + residual)
+        let x = tokens(self.dense.forward(x), "embed");
+        self.layer_norm.forward(self.dropout.forward(x) + residual)
     }
 }
 
 impl Layer {
     fn new(config: &Config) -> Layer {
         let Config { hidden_size: features, intermediate_size: inner, .. } = *config;
-        let projection = || Linear::new(features, features);
+        let projection = || Linear::new(features, features).with_axes("heads", "embed");
         Layer {
             attention: SelfAttention {
                 projections: Projections {
@@ -134,12 +137,12 @@ impl Layer {
                     key: projection(),
                     value: projection(),
                 },
-                output: Output::new(config, features),
+                output: Output::new(config, features, "heads"),
                 dropout: Dropout::new(config.attention_probs_dropout_prob),
                 heads: config.num_attention_heads,
             },
-            intermediate: Dense { dense: Linear::new(features, inner) },
-            output: Output::new(config, inner),
+            intermediate: Dense { dense: Linear::new(features, inner).with_axes("mlp", "embed") },
+            output: Output::new(config, inner, "mlp"),
             activation: config.hidden_act,
         }
     }
@@ -150,7 +153,8 @@ impl Layer {
         let attended =
             self_attention(attention.clone().dropout(dropout), query, key, value, x, *heads);
         let x = output.forward(&attended, x);
-        let inner = self.activation.forward(&self.intermediate.dense.forward(&x));
+        let inner = tokens(self.intermediate.dense.forward(&x), "mlp");
+        let inner = self.activation.forward(&inner);
         self.output.forward(&inner, &x)
     }
 }
@@ -226,7 +230,8 @@ impl Encoder {
         };
         let segments =
             token_type_ids.cloned().unwrap_or_else(|| Tensor::zeros(DType::I32, ids.shape()));
-        let x = word_embeddings.forward(ids) + token_type_embeddings.forward(segments);
+        let x =
+            tokens(word_embeddings.forward(ids), "embed") + token_type_embeddings.forward(segments);
         let x = self.embeddings.layer_norm.forward(x + position_embeddings.forward(positions));
         let x = self.embeddings.dropout.forward(x);
         let attention = attention_mask
@@ -318,7 +323,7 @@ impl BertForMaskedLm {
             let x = self.bert.forward(ids.as_tensor(), token_type_ids, attention_mask)?;
             let Predictions { transform, decoder, .. } = &self.cls.predictions;
             let x = self.config.hidden_act.forward(&transform.dense.forward(x));
-            Ok(decoder.forward(transform.layer_norm.forward(x)))
+            Ok(tokens(decoder.forward(transform.layer_norm.forward(x)), "vocab"))
         })
     }
 }

@@ -16,7 +16,7 @@ use fulmen_nn::{Dropout, Embedding, Init, Linear, Module, Parameter, RmsNorm};
 use fulmen_tensor::{AsTensor, DType, Refusal, Tensor};
 use serde_json::{Map, Value};
 
-use crate::attention::{Span, StepSizes, Visibility, attend, split_heads};
+use crate::attention::{Span, StepSizes, Visibility, attend, split_heads, tokens};
 use crate::layers::{LayerOptions, run_layers};
 use crate::{Activation, CausalLm, MODELS, Pretrained, Result, StaticCache, init};
 
@@ -192,13 +192,23 @@ impl Layer {
             attention = attention.softcap(cap);
         }
         let norm = || Norm::new(config, features);
+        let key_projection = || {
+            let projection = Linear::new(features, key_heads * width).bias(biased);
+            projection.with_axes("kv_heads", "embed")
+        };
+        let inner_projection =
+            || Linear::new(features, inner).bias(config.mlp_bias).with_axes("mlp", "embed");
         let head_norm = || config.has_qk_norm().then(|| Norm::new(config, width));
         Ok(Layer {
             self_attn: SelfAttention {
-                q_proj: Linear::new(features, heads * width).bias(biased),
-                k_proj: Linear::new(features, key_heads * width).bias(biased),
-                v_proj: Linear::new(features, key_heads * width).bias(biased),
-                o_proj: Linear::new(heads * width, features).bias(config.attention_bias),
+                q_proj: Linear::new(features, heads * width)
+                    .bias(biased)
+                    .with_axes("heads", "embed"),
+                k_proj: key_projection(),
+                v_proj: key_projection(),
+                o_proj: Linear::new(heads * width, features)
+                    .bias(config.attention_bias)
+                    .with_axes("embed", "heads"),
                 q_norm: head_norm(),
                 k_norm: head_norm(),
                 dropout: Dropout::new(config.attention_dropout),
@@ -209,9 +219,11 @@ impl Layer {
                 key_heads,
             },
             mlp: Mlp {
-                gate_proj: Linear::new(features, inner).bias(config.mlp_bias),
-                up_proj: Linear::new(features, inner).bias(config.mlp_bias),
-                down_proj: Linear::new(inner, features).bias(config.mlp_bias),
+                gate_proj: inner_projection(),
+                up_proj: inner_projection(),
+                down_proj: Linear::new(inner, features)
+                    .bias(config.mlp_bias)
+                    .with_axes("embed", "mlp"),
                 activation: config.activation(),
             },
             input_layernorm: norm(),
@@ -267,14 +279,15 @@ impl SelfAttention {
         let visibility = if self.sliding { &masks.sliding } else { &masks.full };
         let attention = visibility.attention(&self.attention).dropout(&self.dropout);
         let (attended, cache) = attend(attention, &q, &k, &v, cache);
-        (self.o_proj.forward(attended), cache)
+        (tokens(self.o_proj.forward(attended), "embed"), cache)
     }
 }
 
 impl Mlp {
     fn forward(&self, x: &Tensor) -> Tensor {
-        self.down_proj
-            .forward(self.activation.forward(&self.gate_proj.forward(x)) * self.up_proj.forward(x))
+        let inner = |layer: &Linear| tokens(layer.forward(x), "mlp");
+        let hidden = self.activation.forward(&inner(&self.gate_proj)) * inner(&self.up_proj);
+        tokens(self.down_proj.forward(hidden), "embed")
     }
 }
 
@@ -420,7 +433,10 @@ impl Decoder {
     }
 
     fn logits(&self, x: &Tensor) -> Tensor {
-        let logits = self.lm_head.forward(x);
+        let logits = match x.rank() {
+            3 => tokens(self.lm_head.forward(x), "vocab"),
+            _ => self.lm_head.forward(x),
+        };
         self.config
             .final_logit_softcapping
             .map_or(logits.clone(), |cap| (logits / cap).tanh() * cap)
@@ -452,7 +468,7 @@ impl Decoder {
         let full = span.visibility(None, method);
         let sliding = span.visibility(self.config.window(), method);
         let masks = AttentionMasks { positions: span.positions_of_heads(), full, sliding };
-        let mut x = embed_tokens.forward(ids);
+        let mut x = tokens(embed_tokens.forward(ids), "embed");
         if self.config.is_gemma() {
             x = x * (self.config.hidden_size as f64).sqrt();
         }
@@ -524,7 +540,9 @@ impl Pretrained for Decoder {
         config.check()?;
         let Config { vocab_size, hidden_size, .. } = config;
         let embed_tokens = Embedding::new(vocab_size, hidden_size);
-        let mut lm_head = Linear::new(hidden_size, vocab_size).bias(false);
+        embed_tokens.weight.with_axes(["vocab", "embed"]);
+        let mut lm_head =
+            Linear::new(hidden_size, vocab_size).bias(false).with_axes("vocab", "embed");
         if config.is_tied() {
             lm_head.weight = embed_tokens.weight.clone();
         }

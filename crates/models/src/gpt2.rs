@@ -5,13 +5,16 @@
 //! token embedding, turns the last normalization into logits.
 
 use fulmen_nn::attention::{Attention, AttentionMethod, KeyValueCache};
+use fulmen_nn::axes::{axis_parts, constrain};
 use fulmen_nn::loss::{CrossEntropyLoss, LinearCrossEntropyLoss, LossMethod};
 use fulmen_nn::{Dropout, Embedding, Init, LayerNorm, Linear, Module, Parameter};
 use fulmen_tensor::{AsTensor, DType, Refusal, Tensor};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::attention::{Setting, Span, StepSizes, Visibility, attend, check_heads, split_heads};
+use crate::attention::{
+    Setting, Span, StepSizes, Visibility, attend, check_heads, split_heads, tokens,
+};
 use crate::layers::{LayerOptions, run_layers};
 use crate::{Activation, CausalLm, MODELS, Pretrained, Result, StaticCache};
 
@@ -195,9 +198,20 @@ impl Conv1D {
         Conv1D { weight, bias: Parameter::new([to], Init::zeros()) }
     }
 
+    /// Names the axes of the input features and of the output features.
+    fn with_axes(self, from: &str, to: &str) -> Conv1D {
+        self.weight.with_axes([from, to]);
+        self.bias.with_axes([to]);
+        self
+    }
+
     fn forward(&self, x: &Tensor) -> Tensor {
-        let product = x.matmul(self.weight.get());
-        &product + self.bias.get().to_dtype(product.dtype())
+        Conv1D::product(x, &self.weight.get(), &self.bias.get())
+    }
+
+    fn product(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Tensor {
+        let product = x.matmul(weight);
+        &product + bias.to_dtype(product.dtype())
     }
 }
 
@@ -211,16 +225,16 @@ impl Block {
         Block {
             ln_1: norm(),
             attn: SelfAttention {
-                c_attn: Conv1D::new(n_embd, 3 * n_embd, std),
-                c_proj: Conv1D::new(n_embd, n_embd, added),
+                c_attn: Conv1D::new(n_embd, 3 * n_embd, std).with_axes("embed", "heads"),
+                c_proj: Conv1D::new(n_embd, n_embd, added).with_axes("heads", "embed"),
                 attn_dropout: Dropout::new(config.attn_pdrop),
                 resid_dropout: Dropout::new(resid_pdrop),
                 n_head: config.n_head,
             },
             ln_2: norm(),
             mlp: Mlp {
-                c_fc: Conv1D::new(n_embd, inner, std),
-                c_proj: Conv1D::new(inner, n_embd, added),
+                c_fc: Conv1D::new(n_embd, inner, std).with_axes("embed", "mlp"),
+                c_proj: Conv1D::new(inner, n_embd, added).with_axes("mlp", "embed"),
                 dropout: Dropout::new(resid_pdrop),
                 activation: config.activation_function,
             },
@@ -247,19 +261,35 @@ impl SelfAttention {
         visibility: &Visibility,
         cache: Option<&KeyValueCache>,
     ) -> (Tensor, Option<KeyValueCache>) {
-        let qkv = self.c_attn.forward(x);
-        let width = x.size(-1);
-        let [q, k, v] =
-            [0, 1, 2].map(|i| split_heads(&qkv.narrow(-1, i * width, width), self.n_head));
+        let [q, k, v] = self.projections(x).map(|x| split_heads(&x, self.n_head));
         let attention = visibility.attention(&Attention::new()).dropout(&self.attn_dropout);
         let (attended, cache) = attend(attention, &q, &k, &v, cache);
-        (self.resid_dropout.forward(self.c_proj.forward(&attended)), cache)
+        (self.resid_dropout.forward(tokens(self.c_proj.forward(&attended), "embed")), cache)
+    }
+
+    /// Queries, keys and values `[batch, length, features]`.
+    fn projections(&self, x: &Tensor) -> [Tensor; 3] {
+        let width = x.size(-1);
+        if axis_parts("heads") == 1 {
+            let all = self.c_attn.forward(x);
+            return [0, 1, 2].map(|i| all.narrow(-1, i * width, width));
+        }
+        // A part of the columns belongs to other heads than the same part of the queries, keys or
+        // values. So each of the three products gets its own columns, which are split by heads.
+        let weight = constrain(self.c_attn.weight.get(), [Some("embed"), None]);
+        let bias = constrain(self.c_attn.bias.get(), [None]);
+        [0, 1, 2].map(|i| {
+            let weight = constrain(weight.narrow(1, i * width, width), ["embed", "heads"]);
+            let bias = constrain(bias.narrow(0, i * width, width), ["heads"]);
+            tokens(Conv1D::product(x, &weight, &bias), "heads")
+        })
     }
 }
 
 impl Mlp {
     fn forward(&self, x: &Tensor) -> Tensor {
-        self.dropout.forward(self.c_proj.forward(&self.activation.forward(&self.c_fc.forward(x))))
+        let hidden = self.activation.forward(&tokens(self.c_fc.forward(x), "mlp"));
+        self.dropout.forward(tokens(self.c_proj.forward(&hidden), "embed"))
     }
 }
 
@@ -273,7 +303,7 @@ impl Gpt2 {
         MODELS.record("Gpt2", || {
             let ids = ids.as_tensor().live()?;
             let (x, _) = self.features(ids, Span::new(ids, None), None)?;
-            Ok(self.lm_head.forward(x))
+            Ok(tokens(self.lm_head.forward(x), "vocab"))
         })
     }
 
@@ -312,7 +342,7 @@ impl Gpt2 {
             let ids = ids.as_tensor().live()?;
             let span = Span::packed(ids, segment_ids.as_tensor(), positions.as_tensor())?;
             let (x, _) = self.features(ids, span, None)?;
-            Ok(self.lm_head.forward(x))
+            Ok(tokens(self.lm_head.forward(x), "vocab"))
         })
     }
 
@@ -420,7 +450,8 @@ impl Gpt2 {
         }
         let Transformer { wte, wpe, drop, h, ln_f } = &self.transformer;
         let visibility = span.visibility(None, self.method(ids.size(1), cache.is_some()));
-        let x = drop.forward(wte.forward(ids) + wpe.forward(span.positions()));
+        let x = tokens(wte.forward(ids), "embed") + wpe.forward(span.positions());
+        let x = drop.forward(x);
         let options = LayerOptions {
             gradient_checkpointing: self.gradient_checkpointing,
             scan_layers: self.scan_layers,
@@ -500,7 +531,8 @@ impl Pretrained for Gpt2 {
             embedding
         };
         let wte = embedding(vocab_size);
-        let mut lm_head = Linear::new(n_embd, vocab_size).bias(false);
+        wte.weight.with_axes(["vocab", "embed"]);
+        let mut lm_head = Linear::new(n_embd, vocab_size).bias(false).with_axes("vocab", "embed");
         if config.tie_word_embeddings {
             lm_head.weight = wte.weight.clone();
         }

@@ -6,6 +6,7 @@ use fulmen_nn::{Dropout, Init, LayerNorm, Linear, Module, Parameter, activation}
 use fulmen_tensor::{AsTensor, Tensor};
 use serde_json::{Map, Value};
 
+use crate::attention::tokens;
 use crate::bert::{Config, Encoder, FIXED_SETTINGS, HARMLESS_SETTINGS};
 use crate::{MODELS, Pretrained, Result, init};
 
@@ -60,7 +61,8 @@ impl RobertaForMaskedLm {
         MODELS.record("RobertaForMaskedLm", || {
             let x = self.roberta.forward(ids.as_tensor(), None, attention_mask)?;
             let LmHead { dense, layer_norm, decoder, .. } = &self.lm_head;
-            Ok(decoder.forward(layer_norm.forward(activation::gelu(&dense.forward(x)))))
+            let x = layer_norm.forward(activation::gelu(&dense.forward(x)));
+            Ok(tokens(decoder.forward(x), "vocab"))
         })
     }
 }

@@ -11,7 +11,7 @@ use fulmen_nn::{Dropout, Embedding, Init, Linear, Module, Parameter, RmsNorm, Vi
 use fulmen_tensor::{AsTensor, DType, Refusal, Tensor};
 use serde_json::{Map, Value};
 
-use crate::attention::{Span, attend, split_heads};
+use crate::attention::{Span, attend, split_heads, tokens};
 use crate::encoder_decoder::{Decoding, EncoderDecoder, KeysValues, Memory};
 use crate::layers::{LayerOptions, run_layers};
 use crate::{Activation, MODELS, Pretrained, Result, StaticCache, error};
@@ -160,10 +160,12 @@ impl SelfAttention {
             bias
         });
         SelfAttention {
-            q: config.linear(d_model, inner, std * (d_kv as f64).powf(-0.5)),
-            k: config.linear(d_model, inner, std),
-            v: config.linear(d_model, inner, std),
-            o: config.linear(inner, d_model, (inner as f64).powf(-0.5)),
+            q: config
+                .linear(d_model, inner, std * (d_kv as f64).powf(-0.5))
+                .with_axes("heads", "embed"),
+            k: config.linear(d_model, inner, std).with_axes("heads", "embed"),
+            v: config.linear(d_model, inner, std).with_axes("heads", "embed"),
+            o: config.linear(inner, d_model, (inner as f64).powf(-0.5)).with_axes("embed", "heads"),
             relative_attention_bias: bias,
             dropout: Dropout::new(config.dropout_rate),
             heads,
@@ -190,7 +192,7 @@ impl SelfAttention {
         let q = split_heads(&self.q.forward(x), self.heads);
         let KeysValues { keys, values } = self.keys_values(x);
         let (attended, cache) = attend(self.attention().mask(bias), &q, &keys, &values, cache);
-        (self.o.forward(attended), cache)
+        (tokens(self.o.forward(attended), "embed"), cache)
     }
 
     /// Attention to the encoder's tokens.
@@ -202,7 +204,7 @@ impl SelfAttention {
             Some(mask) => self.attention().mask(hide(&Tensor::zeros(x.dtype(), []), mask)),
             None => self.attention(),
         };
-        self.o.forward(memory.attend(attention, &q, &keys_values))
+        tokens(self.o.forward(memory.attend(attention, &q, &keys_values)), "embed")
     }
 }
 
@@ -223,20 +225,24 @@ impl Dense {
         let (activation, gated) = config.activation()?;
         let Config { d_model, d_ff, .. } = *config;
         let inner = |present: bool| {
-            present.then(|| config.linear(d_model, d_ff, (d_model as f64).powf(-0.5)))
+            present.then(|| {
+                let linear = config.linear(d_model, d_ff, (d_model as f64).powf(-0.5));
+                linear.with_axes("mlp", "embed")
+            })
         };
         Ok(Dense {
             wi: inner(!gated),
             wi_0: inner(gated),
             wi_1: inner(gated),
-            wo: config.linear(d_ff, d_model, (d_ff as f64).powf(-0.5)),
+            wo: config.linear(d_ff, d_model, (d_ff as f64).powf(-0.5)).with_axes("embed", "mlp"),
             dropout: Dropout::new(config.dropout_rate),
             activation,
         })
     }
 
     fn forward(&self, x: &Tensor) -> Tensor {
-        let apply = |layer: &Option<Linear>| layer.as_ref().map(|layer| layer.forward(x));
+        let apply =
+            |layer: &Option<Linear>| layer.as_ref().map(|layer| tokens(layer.forward(x), "mlp"));
         let hidden = apply(&self.wi)
             .or_else(|| apply(&self.wi_0))
             .map(|hidden| self.activation.forward(&hidden));
@@ -245,7 +251,7 @@ impl Dense {
             (Some(hidden), None) => hidden,
             (None, _) => x.clone(),
         };
-        self.wo.forward(self.dropout.forward(hidden))
+        tokens(self.wo.forward(self.dropout.forward(hidden)), "embed")
     }
 }
 
@@ -328,7 +334,7 @@ impl Stack {
             Some(mask) => hide(&bias, mask),
             None => bias,
         };
-        let x = self.dropout.forward(self.embed_tokens.forward(ids));
+        let x = self.dropout.forward(tokens(self.embed_tokens.forward(ids), "embed"));
         let is_first = |block: &Block| block.self_attention.relative_attention_bias.is_some();
         let (x, cache) = run_layers(x, &self.block, cache, options, is_first, |i, x, cache| {
             let block = &self.block[i];
@@ -482,9 +488,10 @@ impl Pretrained for T5 {
         }
         let shared = Embedding::new(vocab_size, d_model);
         shared.weight.set_init(Init::normal(0.0, config.initializer_factor));
+        shared.weight.with_axes(["vocab", "embed"]);
         let encoder = Stack::new(&config, &shared, false)?;
         let decoder = Stack::new(&config, &shared, true)?;
-        let mut lm_head = config.linear(d_model, vocab_size, 1.0);
+        let mut lm_head = config.linear(d_model, vocab_size, 1.0).with_axes("vocab", "embed");
         if config.is_tied() {
             lm_head.weight = Parameter::clone(&shared.weight);
         }

@@ -14,7 +14,7 @@ use fulmen_tensor::{AsTensor, Interpolation, Refusal, Tensor};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::attention::{Setting, check_heads, self_attention};
+use crate::attention::{Setting, check_heads, self_attention, tokens};
 use crate::layers::{LayerOptions, run_layers};
 use crate::{Activation, Labels, MODELS, Pretrained, Result, error, init};
 
@@ -252,7 +252,8 @@ impl Block {
     fn new(config: &Config) -> Block {
         let Config { hidden_size: features, intermediate_size: inner, .. } = *config;
         let norm = || LayerNorm::new([features]).eps(config.layer_norm_eps);
-        let projection = || Linear::new(features, features).bias(config.qkv_bias);
+        let projection =
+            || Linear::new(features, features).bias(config.qkv_bias).with_axes("heads", "embed");
         Block {
             layernorm_before: norm(),
             attention: AttentionWithOutput {
@@ -263,11 +264,13 @@ impl Block {
                     dropout: Dropout::new(config.attention_probs_dropout_prob),
                     heads: config.num_attention_heads,
                 },
-                output: Dense { dense: Linear::new(features, features) },
+                output: Dense {
+                    dense: Linear::new(features, features).with_axes("embed", "heads"),
+                },
             },
             layernorm_after: norm(),
-            intermediate: Dense { dense: Linear::new(features, inner) },
-            output: Dense { dense: Linear::new(inner, features) },
+            intermediate: Dense { dense: Linear::new(features, inner).with_axes("mlp", "embed") },
+            output: Dense { dense: Linear::new(inner, features).with_axes("embed", "mlp") },
             dropout: Dropout::new(config.hidden_dropout_prob),
             activation: config.hidden_act,
         }
@@ -276,10 +279,9 @@ impl Block {
     fn forward(&self, x: &Tensor) -> Tensor {
         let attended = self.attention.forward(&self.layernorm_before.forward(x));
         let x = x + self.dropout.forward(attended);
-        let inner = self
-            .activation
-            .forward(&self.intermediate.dense.forward(self.layernorm_after.forward(&x)));
-        &x + self.dropout.forward(self.output.dense.forward(inner))
+        let inner = self.intermediate.dense.forward(self.layernorm_after.forward(&x));
+        let inner = self.activation.forward(&tokens(inner, "mlp"));
+        &x + self.dropout.forward(tokens(self.output.dense.forward(inner), "embed"))
     }
 }
 
@@ -287,7 +289,8 @@ impl AttentionWithOutput {
     fn forward(&self, x: &Tensor) -> Tensor {
         let SelfAttention { query, key, value, dropout, heads } = &self.attention;
         let attention = Attention::new().dropout(dropout);
-        self.output.dense.forward(self_attention(attention, query, key, value, x, *heads))
+        let attended = self_attention(attention, query, key, value, x, *heads);
+        tokens(self.output.dense.forward(attended), "embed")
     }
 }
 

@@ -16,6 +16,7 @@ use fulmen_tensor::{AsTensor, DType, Refusal, Shape, Tensor, TensorType};
 
 use self::blocks::{Blocks, Inputs};
 use crate::Dropout;
+use crate::axes::axis_parts;
 use crate::library::{NN, live};
 use crate::precision::{precision, product_dtype};
 
@@ -283,7 +284,7 @@ impl Attention {
             q.rank() >= 2 && k.rank() >= 2 && q.size(-2).saturating_mul(k.size(-2)) > LONG * LONG;
         match self.method {
             AttentionMethod::Blocks => {}
-            AttentionMethod::Auto if is_long => {}
+            AttentionMethod::Auto if is_long && axis_parts("length") == 1 => {}
             _ => return self.forward_with_weights(q, k, v).0,
         }
         NN.record("scaled_dot_product_attention", || self.in_blocks(q, k, v))
@@ -338,6 +339,11 @@ impl Attention {
     /// [`AttentionMethod::Blocks`].
     fn in_blocks(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor, Refusal> {
         self.check(q, k, v)?;
+        if axis_parts("length") > 1 {
+            let message = "attention in `blocks` needs whole sequences, but the rules for axes split `length`; use the \
+                           method `plain`";
+            return Err(message.into());
+        }
         let group = self.group(q, k);
         let outer = |x: &Tensor| Shape::from(&x.shape()[..x.rank() - 2]);
         // With an axis for the query heads that share a key head.

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fulmen_tensor::{DType, Shape, Sharding, Tensor, TensorType, Variable};
 
+use crate::axes::check_names;
 use crate::library::NN;
 use crate::{Error, Init, Result};
 
@@ -45,6 +46,8 @@ struct Cell {
     sparse: Mutex<Option<&'static Location<'static>>>,
     /// The sharding, and the line that set it.
     sharding: Mutex<Option<(Sharding, &'static Location<'static>)>>,
+    /// The names of the axes, and the line that gave them.
+    axes: Mutex<Option<(Vec<Option<String>>, &'static Location<'static>)>>,
 }
 
 /// Held while parameters are tied, so that two threads cannot tie two parameters to each other.
@@ -72,6 +75,7 @@ impl Parameter {
             requires_grad,
             sparse: Mutex::new(None),
             sharding: Mutex::new(None),
+            axes: Mutex::new(None),
         };
         Parameter(Arc::new(Mutex::new(Slot::Cell(Arc::new(cell)))))
     }
@@ -87,7 +91,7 @@ impl Parameter {
 
     /// Makes this parameter and all its clones the same as `other`: one value, one gradient, one
     /// optimizer state, one entry in a weight file. Parameters that were tied to this one are
-    /// included. Value, initializer, sharding and `requires_grad` come from `other`.
+    /// included. Value, initializer, sharding, names of axes and `requires_grad` come from `other`.
     ///
     /// # Errors
     /// The two differ in shape or dtype; neither changes.
@@ -142,7 +146,7 @@ impl Parameter {
     pub fn get(&self) -> Tensor {
         NN.record("parameter", || {
             let cell = self.cell();
-            if let Some(message) = cell.check_sharding() {
+            if let Some(message) = cell.check_sharding().or_else(|| cell.check_axes()) {
                 return Err(message.into());
             }
             if !cell.is_set() {
@@ -264,6 +268,44 @@ impl Parameter {
         lock(&self.cell().sharding).as_ref().map(|(_, location)| *location)
     }
 
+    /// Names the axes of the parameter, and returns it. A run's [`AxisRules`](crate::axes::AxisRules)
+    /// map the names to axes of its mesh, over which the parameter is then split. `None` is an axis
+    /// that no rule splits. A sharding of [`with_sharding`](Parameter::with_sharding) comes first.
+    ///
+    /// The value is poisoned if there is not one name for each axis.
+    ///
+    /// ```
+    /// use fulmen_nn::{Embedding, Module};
+    ///
+    /// let table = Embedding::new(50_000, 64);
+    /// table.weight.with_axes(["vocab", "embed"]);
+    /// assert_eq!(table.weight.axes().unwrap(), [Some("vocab".to_owned()), Some("embed".to_owned())]);
+    ///
+    /// table.weight.with_axes(["vocab"]);
+    /// assert!(table.weight.get().fault().unwrap().message().starts_with("the names [vocab] are not one for each axis of [50000, 64]"));
+    /// ```
+    #[track_caller]
+    // The result is this parameter, so callers may ignore it.
+    #[allow(clippy::return_self_not_must_use)]
+    pub fn with_axes<'a, N: Into<Option<&'a str>>>(
+        &self,
+        names: impl IntoIterator<Item = N>,
+    ) -> Parameter {
+        let names = names.into_iter().map(|name| name.into().map(str::to_owned)).collect();
+        *lock(&self.cell().axes) = Some((names, Location::caller()));
+        self.clone()
+    }
+
+    /// The names of the axes, if they were given.
+    pub fn axes(&self) -> Option<Vec<Option<String>>> {
+        lock(&self.cell().axes).as_ref().map(|(names, _)| names.clone())
+    }
+
+    /// The line that named the axes.
+    pub fn axes_location(&self) -> Option<&'static Location<'static>> {
+        lock(&self.cell().axes).as_ref().map(|(_, location)| *location)
+    }
+
     /// Converts the type, the value and a fixed initial value to another floating-point type.
     pub(crate) fn convert(&self, dtype: DType) {
         let cell = self.cell();
@@ -311,6 +353,12 @@ impl Cell {
         (!is_valid).then(|| {
             format!("the sharding {sharding} has more axes than {ty}; it was given at {location}")
         })
+    }
+
+    fn check_axes(&self) -> Option<String> {
+        let (names, location) = lock(&self.axes).clone()?;
+        let error = check_names(&names, &self.variable.ty().shape).err()?;
+        Some(format!("{error}; they were given at {location}"))
     }
 }
 

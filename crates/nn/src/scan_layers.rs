@@ -65,7 +65,7 @@ pub fn scan_layers<'m, M: Module + ?Sized + 'm>(
                 .iter_mut()
                 .for_each(|scanned| scanned.extend((0..first.cells.len()).map(cells)));
         });
-        let (mut xs, parts): (Vec<Tensor>, Vec<Option<Sharding>>) = (0..first.cells.len())
+        let (mut xs, parts): (Vec<Tensor>, Vec<Option<[Sharding; 2]>>) = (0..first.cells.len())
             .map(|i| stack_parts(contents.iter().map(|content| &content.values[i])))
             .unzip();
         let drawn: Vec<u32> = (0..first.streams.len())
@@ -93,8 +93,8 @@ pub fn scan_layers<'m, M: Module + ?Sized + 'm>(
         let restore = Restore(first);
         let (last, ys) = scan(&[x], &xs, |carry, slices| {
             let (values, keys) = slices.split_at(first.cells.len());
-            let gather = |(value, parts): (&Tensor, &Option<Sharding>)| match parts {
-                Some(parts) => value.all_gather(parts),
+            let gather = |(value, parts): (&Tensor, &Option<[Sharding; 2]>)| match parts {
+                Some([parts, gathered]) => value.all_gather_to(parts, gathered),
                 None => value.clone(),
             };
             let values: Vec<Tensor> = values.iter().zip(&parts).map(gather).collect();
@@ -183,15 +183,18 @@ fn stack<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> Tensor {
 }
 
 /// The stacked values of all layers. If each value is gathered from parts with the same sharding,
-/// stacks the parts instead, and also returns the sharding of one layer.
-fn stack_parts<'a>(values: impl Iterator<Item = &'a Tensor> + Clone) -> (Tensor, Option<Sharding>) {
+/// stacks the parts instead, and also returns the shardings of one layer before and after.
+fn stack_parts<'a>(
+    values: impl Iterator<Item = &'a Tensor> + Clone,
+) -> (Tensor, Option<[Sharding; 2]>) {
     let gathered: Option<Vec<_>> = values.clone().map(Tensor::gathered_from).collect();
     match gathered.as_deref() {
-        Some([(_, sharding), ..])
-            if gathered.iter().flatten().all(|(_, other)| other == sharding) =>
+        Some([(_, shardings), ..])
+            if gathered.iter().flatten().all(|(_, other)| other == shardings) =>
         {
             let parts = stack(gathered.iter().flatten().map(|(parts, _)| *parts));
-            (parts.with_sharding(&sharding.stacked()), Some((*sharding).clone()))
+            let sharding = shardings[0].stacked();
+            (parts.with_sharding(&sharding), Some(shardings.map(Sharding::clone)))
         }
         _ => (stack(values), None),
     }

@@ -180,6 +180,9 @@ fn add_cost(
     feasibility.warnings = warnings::matrix_unit(&products, chip.matrix_unit);
     feasibility.warnings.extend(warnings::tiles(&module.largest_arrays(MAX_ARRAYS)));
     feasibility.warnings.extend(warnings::single_precision(&step.recorded, Passes::new(&products)));
+    let shardings: Vec<Sharding> = step.parameters.iter().map(|(own, _)| own.clone()).collect();
+    let repeated = warnings::repeated_work(&step.recorded, &shardings, &step.mesh, &module);
+    feasibility.warnings.extend(repeated);
     feasibility.step = Some(StepCost {
         flops,
         bytes_accessed,

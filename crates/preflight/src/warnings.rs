@@ -1,5 +1,5 @@
 //! Finds what makes a step slower than necessary: sizes that leave parts of the matrix units or of
-//! memory tiles empty, and `f32` where `bf16` is enough.
+//! memory tiles empty, `f32` where `bf16` is enough, and work that devices repeat.
 //!
 //! Warnings come from a compiled program or, before compilation, from the recorded operations.
 //!
@@ -19,8 +19,8 @@
 use std::collections::BTreeMap;
 
 use fulmen_pjrt::ElementType;
-use fulmen_pjrt::hlo::{LargeArray, PlacedProduct, Precision, Product, Source};
-use fulmen_tensor::{DType, RecordedOp, TensorType};
+use fulmen_pjrt::hlo::{LargeArray, Module, PlacedProduct, Precision, Product, Source};
+use fulmen_tensor::{DType, Mesh, RecordedOp, Sharding, TensorType};
 
 use crate::splits::steps;
 
@@ -39,6 +39,9 @@ const MIN_WORK_SHARE: f64 = 0.01;
 const FULL_SHARE: f64 = 0.9;
 /// Less padding than this is not reported, in bytes.
 const MIN_PADDING_BYTES: u64 = 1 << 20;
+/// Devices that compute this many times their share are reported. Recomputed activations account
+/// for a third.
+const MIN_REPEATED: f64 = 1.5;
 /// The maximum number of warnings of one kind.
 const MAX_WARNINGS: usize = 5;
 
@@ -153,6 +156,72 @@ fn recorded_product(placed: &Placed<'_>, devices: u64) -> Option<PlacedProduct> 
         op_name: String::new(),
         source: Some(Source { file: r.location.file().into(), line: r.location.line() }),
     })
+}
+
+/// The axes of a mesh that split a batch.
+const BATCH_AXES: [&str; 2] = ["data", "fsdp"];
+
+/// Devices that repeat each other's work: each computes more than its share of the recorded
+/// products. That happens if weights are split over a mesh axis but the activations around them are
+/// not, or if nothing is split over it. `shardings` are those of the program's parameters.
+///
+/// `None` if there is little such work, or if a loop has an unknown length.
+pub fn repeated_work(
+    recorded: &[RecordedOp],
+    shardings: &[Sharding],
+    mesh: &Mesh,
+    compiled: &Module,
+) -> Option<Warning> {
+    let is_extra = |axis: &str| !BATCH_AXES.contains(&axis);
+    let several = mesh.axes().iter().filter(|axis| axis.1 > 1).map(|axis| axis.0.as_str());
+    let extra: Vec<&str> = several.filter(|axis| is_extra(axis)).collect();
+    if extra.is_empty() || compiled.loops().iter().any(|l| l.trip_count.is_none()) {
+        return None;
+    }
+    let own: f64 = compiled.products().iter().map(|p| p.product.flops * p.times as f64).sum();
+    let share = recorded_flops(recorded)? / mesh.num_devices() as f64;
+    let times = own / share;
+    if !times.is_finite() || times < MIN_REPEATED {
+        return None;
+    }
+    let is_split = |op: &&RecordedOp| {
+        let sharding = op.parameter.and_then(|parameter| shardings.get(parameter));
+        sharding.is_some_and(|sharding| sharding.axes().iter().flatten().any(|axis| is_extra(axis)))
+    };
+    let because = match recorded.iter().find(is_split) {
+        Some(op) => format!(
+            "Weights such as `{}` are split, but the activations around them are not",
+            op.name.as_deref().unwrap_or_default()
+        ),
+        None => "Nothing is split over it".to_owned(),
+    };
+    Some(Warning {
+        message: format!(
+            "devices along the mesh axis `{}` repeat work: {times:.1} × the FLOPs of one device's share. {}; name the axes \
+             of both (`with_axes`, `constrain`), for which ready-made models only need a strategy such as `tp=8`, or \
+             constrain activations with `with_sharding`",
+            extra.join("+"),
+            because
+        ),
+        source: None,
+    })
+}
+
+/// The floating-point operations of all recorded products; `None` if a loop has an unknown length.
+fn recorded_flops(list: &[RecordedOp]) -> Option<f64> {
+    let mut total = 0.0;
+    for op in list {
+        let bodies = op.bodies.iter().map(|body| recorded_flops(&body.ops));
+        let inner = bodies.sum::<Option<f64>>()?;
+        let times = match op.operation {
+            _ if inner == 0.0 => 0,
+            Some("scan") => steps(list, op),
+            Some("while_loop") => return None,
+            _ => 1,
+        };
+        total += op.product_flops + inner * times as f64;
+    }
+    Some(total)
 }
 
 /// Products whose sizes leave a part of the matrix unit empty, the most wasteful first.

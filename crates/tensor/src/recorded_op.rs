@@ -9,6 +9,7 @@ use crate::graph::{Calls, Constants, Graph};
 use crate::hash::IdMap;
 use crate::operation::{Contents, Operation};
 use crate::ops::broadcast::BroadcastInDim;
+use crate::ops::convolution::ConvolutionOp;
 use crate::ops::dot::DotGeneral;
 use crate::ops::elementwise::is_elementwise;
 use crate::ops::reduce::Reduce;
@@ -38,6 +39,9 @@ pub struct RecordedOp {
     /// For each operand, the axis of the result that each of its axes becomes. Empty if the operation
     /// does not say so.
     pub result_axes: Vec<Vec<Option<usize>>>,
+    /// The floating-point operations of a product of matrices or a convolution on one device; those
+    /// with padding count. 0 for other operations.
+    pub product_flops: f64,
     /// The sharding that the operation gives its result.
     pub sharding: Option<Sharding>,
     /// The bodies of a loop or of branches. The operations of a call or a checkpoint are in the list
@@ -126,11 +130,28 @@ fn list(
             is_elementwise: operation.is_some_and(|operation| is_elementwise(operation.as_ref())),
             result_axes: operation
                 .map_or(Vec::new(), |operation| result_axes(operation.as_ref(), &types)),
+            product_flops: operation.map_or(0.0, |operation| {
+                product_flops(operation.as_ref(), &types, &instruction.outputs)
+            }),
             sharding: operation.and_then(|operation| result_sharding(operation.as_ref())),
             bodies,
         });
     }
     Ok((ops, graph.results.iter().map(value).collect()))
+}
+
+/// Two operations for each element of the result and each of the terms that it sums.
+fn product_flops(operation: &dyn Operation, inputs: &[&TensorType], outputs: &[TensorType]) -> f64 {
+    let [left, right] = inputs else { return 0.0 };
+    let terms: usize = if let Some(product) = operation.downcast::<DotGeneral>() {
+        product.lhs_contracting.iter().map(|&axis| left.shape[axis]).product()
+    } else if let Some(convolution) = operation.downcast::<ConvolutionOp>() {
+        let kernels = right.shape[convolution.rhs.first].max(1);
+        right.shape.num_elements() / kernels
+    } else {
+        return 0.0;
+    };
+    2.0 * outputs.iter().map(|ty| ty.shape.num_elements() as f64).sum::<f64>() * terms as f64
 }
 
 /// For each operand, the axis of the result that each of its axes becomes; `None` for an axis that

@@ -122,7 +122,7 @@ pub use options::metrics_port::MetricsPort;
 pub use options::precision::Precision;
 pub use options::profiler::Profiler;
 pub use options::resume::Resume;
-pub use options::strategy::Strategy;
+pub use options::strategy::{ParallelSizes, Strategy};
 pub use options::{OptionRow, Options, TrainerArgs};
 pub use plan::Plan;
 pub use predictions::{Predicted, Predictions};

@@ -65,7 +65,7 @@ fn estimate<M: TrainingModule>(
 ) -> Result<Report> {
     let choices = choices.clone().for_platform(Platform::Tpu.name());
     fulmen_preflight::estimate(&libtpu()?, slices, prices, |slice| {
-        let mesh = mesh_of(mesh, &default_mesh(slice)?)?;
+        let mesh = mesh_of(choices.options.strategy, mesh, &default_mesh(slice)?)?;
         TracedStep::new(&choices, mesh, module, train)?.step()
     })
 }
@@ -156,8 +156,10 @@ impl TrainerBuilder {
         train: &DataLoader,
         devices: usize,
     ) -> Result<String> {
-        let mesh = mesh_of(self.mesh.as_ref(), &Mesh::of_slices(1, devices)?)?;
-        let traced = TracedStep::new(&self.choices(self.options()?)?, mesh, module, train)?;
+        let choices = self.choices(self.options()?)?;
+        let default = Mesh::of_slices(1, devices)?;
+        let mesh = mesh_of(choices.options.strategy, self.mesh.as_ref(), &default)?;
+        let traced = TracedStep::new(&choices, mesh, module, train)?;
         traced.function()?.stablehlo_for(&traced.config.mesh)
     }
 
@@ -200,16 +202,17 @@ impl TrainerBuilder {
         file: &Path,
     ) -> Result<()> {
         let choices = self.choices(self.options()?)?;
+        let mesh_over =
+            |default: &Mesh| mesh_of(choices.options.strategy, self.mesh.as_ref(), default);
         let (topology, mesh) = match slice {
-            Some(slice) => (
-                fulmen_preflight::topology(&libtpu()?, slice)?,
-                mesh_of(self.mesh.as_ref(), &default_mesh(slice)?)?,
-            ),
+            Some(slice) => {
+                (fulmen_preflight::topology(&libtpu()?, slice)?, mesh_over(&default_mesh(slice)?)?)
+            }
             None => {
                 let runtime = Runtime::open(choices.options.accelerator, &choices.options.devices)?;
                 let topology =
                     runtime.client().topology().map_err(|e| Error::runtime("preflight", e))?;
-                (topology, mesh_of(self.mesh.as_ref(), runtime.mesh())?)
+                (topology, mesh_over(runtime.mesh())?)
             }
         };
         let choices = choices.for_platform(topology.platform_name());
@@ -237,11 +240,11 @@ impl TrainerBuilder {
     }
 }
 
-/// The user's mesh, or else the default for the same devices.
-fn mesh_of(mesh: Option<&Mesh>, default: &Mesh) -> Result<Mesh> {
+/// The strategy's or the user's mesh, or else the default for the same devices.
+fn mesh_of(strategy: Strategy, mesh: Option<&Mesh>, default: &Mesh) -> Result<Mesh> {
     let devices = default.num_devices();
-    match mesh {
-        Some(mesh) if mesh.num_devices() == devices => Ok(mesh.clone()),
+    match strategy.mesh(mesh, devices)? {
+        Some(mesh) if mesh.num_devices() == devices => Ok(mesh),
         Some(mesh) => {
             let size = mesh.num_devices();
             Err(crate::Error::usage(format!(

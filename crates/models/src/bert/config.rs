@@ -147,6 +147,6 @@ impl Config {
             decoder.weight = embedding.weight.clone();
         }
         decoder.bias = Some(bias.clone());
-        decoder
+        decoder.with_axes("vocab", "embed")
     }
 }

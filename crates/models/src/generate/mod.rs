@@ -18,6 +18,7 @@ pub use config::GenerationConfig;
 pub use prompt::Prompt;
 pub use stop_strings::TokenBytes;
 
+use fulmen_nn::axes::without_rule;
 use fulmen_tensor::{DType, Refusal, Scope, Tensor, random, while_loop};
 
 use crate::MODELS;
@@ -94,11 +95,14 @@ pub fn generate<M: CausalLm + ?Sized>(
     config: &GenerationConfig,
 ) -> Tensor {
     MODELS.record("generate", || {
-        let start = Start::new(model, prompt, config)?;
-        match config.num_beams {
-            1 => start.repeated(config.num_return_sequences).token_by_token(),
-            _ => Ok(start.repeated(config.num_beams).beam_search()?.tokens),
-        }
+        // A step has a single token of each sequence.
+        without_rule("length", || {
+            let start = Start::new(model, prompt, config)?;
+            match config.num_beams {
+                1 => start.repeated(config.num_return_sequences).token_by_token(),
+                _ => Ok(start.repeated(config.num_beams).beam_search()?.tokens),
+            }
+        })
     })
 }
 

@@ -50,6 +50,30 @@ impl Linear {
         self
     }
 
+    /// Names the axes of the weight and of the bias: that of the output features and that of the
+    /// input features, as [`Parameter::with_axes`] does. Call it after [`bias`](Linear::bias), which
+    /// makes a new bias.
+    ///
+    /// ```
+    /// use fulmen_nn::Linear;
+    ///
+    /// let up = Linear::new(512, 2048).with_axes("mlp", "embed");
+    /// assert_eq!(up.bias.unwrap().axes().unwrap(), [Some("mlp".to_owned())]);
+    /// ```
+    #[track_caller]
+    pub fn with_axes<'a>(
+        self,
+        out_features: impl Into<Option<&'a str>>,
+        in_features: impl Into<Option<&'a str>>,
+    ) -> Linear {
+        let out = out_features.into();
+        self.weight.with_axes([out, in_features.into()]);
+        if let Some(bias) = &self.bias {
+            bias.with_axes([out]);
+        }
+        self
+    }
+
     /// The number of input features.
     pub fn in_features(&self) -> usize {
         self.in_features

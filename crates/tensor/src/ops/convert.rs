@@ -114,10 +114,10 @@ impl Tensor {
             if dtype == DType::Bool {
                 return Ok(self.ne(0.0));
             }
-            if let Some((parts, sharding)) = self.gathered_from()
+            if let Some((parts, [sharding, gathered])) = self.gathered_from()
                 && dtype.size_in_bytes() < from.size_in_bytes()
             {
-                return Ok(parts.to_dtype(dtype).all_gather(sharding));
+                return Ok(parts.to_dtype(dtype).all_gather_to(sharding, gathered));
             }
             // Compilers convert to complex numbers only from floats of the same width.
             let real = dtype.is_complex() && !from.is_complex();

@@ -29,22 +29,28 @@ impl Operation for ShardingConstraint {
     }
 }
 
-/// Gathers shards of this sharding, so that every device has the whole value.
+/// Gathers shards, so that every device has the whole value or a larger part of it.
 #[derive(Debug)]
-pub(crate) struct AllGather(Sharding);
+pub(crate) struct AllGather {
+    shards: Sharding,
+    /// How the result is split.
+    gathered: Sharding,
+}
 
 impl Operation for AllGather {
     fn name(&self) -> &'static str {
         "all_gather"
     }
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
-        infer(&self.0, inputs[0])
+        infer(&self.gathered, inputs[0])?;
+        infer(&self.shards, inputs[0])
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
-        vec![Some(cx.cotangent().with_sharding(&self.0))]
+        vec![Some(cx.cotangent().with_sharding(&self.shards))]
     }
     fn check(&self, mesh: &Mesh, inputs: &[&TensorType]) -> Result<WholeAxes, String> {
-        self.0.shard_shape(mesh, &inputs[0].shape)?;
+        self.shards.shard_shape(mesh, &inputs[0].shape)?;
+        self.gathered.shard_shape(mesh, &inputs[0].shape)?;
         Ok(WholeAxes::default())
     }
     /// The derivative of a loop keeps the shards and gathers them again.
@@ -54,14 +60,13 @@ impl Operation for AllGather {
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         // Without the first constraint, XLA gathers the operand of a conversion in front of this,
         // in its wider dtype.
-        let shards = lower(&self.0, cx);
+        let shards = lower(&self.shards, cx);
         if !cx.is_partitioned() {
             return shards;
         }
         let shards = cx.statement(shards);
         let ty = cx.result();
-        let whole = Sharding::replicated();
-        constraint(&shards, &whole, ty)
+        constraint(&shards, &self.gathered, ty)
     }
 }
 
@@ -70,7 +75,7 @@ pub(crate) fn result_sharding(operation: &dyn Operation) -> Option<Sharding> {
     if let Some(ShardingConstraint(sharding)) = operation.downcast() {
         return Some(sharding.clone());
     }
-    operation.downcast::<AllGather>().map(|_| Sharding::replicated())
+    operation.downcast::<AllGather>().map(|gather| gather.gathered.clone())
 }
 
 fn infer(sharding: &Sharding, input: &TensorType) -> Result<Vec<TensorType>, String> {
@@ -120,20 +125,37 @@ methods! {
     /// let rows = Sharding::new([Some("data")]);
     /// let parts = Tensor::from_slice(&[1.0f32, 2.0], [2]);
     /// let half = parts.all_gather(&rows).to_dtype(DType::Bf16);
-    /// let (gathered, sharding) = half.gathered_from().unwrap();
-    /// assert_eq!((gathered.dtype(), sharding), (DType::Bf16, &rows));
+    /// let (shards, [sharding, _]) = half.gathered_from().unwrap();
+    /// assert_eq!((shards.dtype(), sharding), (DType::Bf16, &rows));
     /// assert_eq!(half.eval()?.to_f64(), [1.0, 2.0]);
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
-    all_gather(sharding: &Sharding) -> Tensor, |x| Tensor::try_apply(AllGather(sharding.clone()), &[x]);
+    all_gather(sharding: &Sharding) -> Tensor, |x| Ok(x.all_gather_to(sharding, &Sharding::replicated()));
+
+    /// Like [`Tensor::all_gather`], but the result stays split as `gathered`: fully sharded training
+    /// of a model whose weights are split over further axes of the mesh gathers only its own.
+    ///
+    /// ```
+    /// use fulmen_tensor::{Sharding, Tensor};
+    /// let columns = Sharding::new([None, Some("model")]);
+    /// let parts = Tensor::from_slice(&[1.0f32, 2.0], [1, 2]);
+    /// let gathered = parts.all_gather_to(&Sharding::new([Some("fsdp"), Some("model")]), &columns);
+    /// assert_eq!(gathered.gathered_from().unwrap().1[1], &columns);
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    all_gather_to(sharding: &Sharding, gathered: &Sharding) -> Tensor, |x| {
+        let shards = sharding.clone();
+        Tensor::try_apply(AllGather { shards, gathered: gathered.clone() }, &[x])
+    };
 }
 
 impl Tensor {
-    /// If this tensor is the result of [`Tensor::all_gather`], returns the operand and its
-    /// sharding. A loop over stacked values uses this to gather one slice at a time.
-    pub fn gathered_from(&self) -> Option<(&Tensor, &Sharding)> {
+    /// If this tensor is the result of [`Tensor::all_gather`] or [`Tensor::all_gather_to`], returns
+    /// the operand, its sharding and that of the result. A loop over stacked values uses this to
+    /// gather one slice at a time.
+    pub fn gathered_from(&self) -> Option<(&Tensor, [&Sharding; 2])> {
         let Kind::Operation(operation) = &self.node.kind else { return None };
-        let AllGather(sharding) = operation.downcast()?;
-        Some((self.node.inputs.first()?, sharding))
+        let AllGather { shards, gathered } = operation.downcast()?;
+        Some((self.node.inputs.first()?, [shards, gathered]))
     }
 }

@@ -124,9 +124,9 @@ impl Tensor {
         if permutation.iter().copied().eq(0..self.rank()) {
             return Ok(self.clone());
         }
-        if let Some((parts, sharding)) = self.gathered_from() {
-            let sharding = sharding.permute_axes(&permutation);
-            return Ok(parts.permute_axes(permutation).all_gather(&sharding));
+        if let Some((parts, shardings)) = self.gathered_from() {
+            let [shards, gathered] = shardings.map(|sharding| sharding.permute_axes(&permutation));
+            return Ok(parts.permute_axes(permutation).all_gather_to(&shards, &gathered));
         }
         Tensor::try_apply(Transpose { permutation }, &[self])
     }

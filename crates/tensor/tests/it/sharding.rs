@@ -93,7 +93,7 @@ fn what_is_gathered_has_a_sharded_gradient() {
     let step = Function::trace("step", &[f32s([16, 3])], |w| {
         let whole = w[0].all_gather(&rows());
         let half = whole.t().to_dtype(DType::Bf16);
-        let (parts, sharding) = half.gathered_from().unwrap();
+        let (parts, [sharding, _]) = half.gathered_from().unwrap();
         assert_eq!(
             (parts.ty().to_string(), sharding.to_string()),
             ("bf16[3, 16]".into(), "[-, data]".into())

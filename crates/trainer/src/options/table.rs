@@ -24,8 +24,9 @@ macro_rules! option_table {
             devices: Devices = Devices::auto(), "FULMEN_DEVICES", |_| None;
 
             /// How training uses several devices: ddp (each has all parameters), fsdp (parameters
-            /// and optimizer state are sharded too), or debug (ddp, and a fit ends with the metrics
-            /// report).
+            /// and optimizer state are sharded too), debug (ddp, and a fit ends with the metrics
+            /// report), or numbers of devices for ddp, fsdp, context (sequences are split) and tp
+            /// (layers are split), such as `fsdp=4,tp=2`.
             strategy: Strategy = Strategy::Ddp, "FULMEN_STRATEGY", |_| None;
 
             /// The element types of a model: 32-true, bf16-mixed (products in bf16), bf16-true or

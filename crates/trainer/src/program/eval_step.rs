@@ -83,7 +83,8 @@ fn record(
         Stage::Test => module.test_step(batch, &mut cx),
         Stage::Prediction => predictions = module.predict_step(batch),
     };
-    with_eval_advice(stage.step(), advice, || autocast(config.options.precision.autocast(), step));
+    let autocast_step = || autocast(config.options.precision.autocast(), step);
+    config.with_axes(|| with_eval_advice(stage.step(), advice, autocast_step));
     let logged = cx.into_logged()?;
     let state = cells.placeholders();
     drop(cells);

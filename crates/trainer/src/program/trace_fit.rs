@@ -190,9 +190,18 @@ fn after_setup(module: &dyn TrainingModule) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the user's shardings fit the mesh. On one device they have no effect.
+/// Checks that the user's shardings and the rules for axes fit the mesh. On one device they have no
+/// effect.
 pub(crate) fn check_shardings(module: &dyn TrainingModule, config: &StepConfig) -> Result<()> {
     for (name, parameter) in module.parameters() {
+        if let (None, Some(Err(error))) =
+            (parameter.sharding(), config.sharding_by_rules(&parameter))
+        {
+            let location = parameter
+                .axes_location()
+                .map_or(String::new(), |location| format!("\n  at {location}"));
+            return Err(Error::usage(format!("the parameter `{name}`: {error}{location}")));
+        }
         let Some(sharding) = parameter.sharding().filter(|_| config.mesh.num_devices() > 1) else {
             continue;
         };

@@ -114,7 +114,8 @@ impl TrainRecording<'_> {
         let counters = &layout.counters;
         let key = Tensor::placeholder(names::KEY, TensorType::new(DType::U32, [2]));
         let recorder = Recorder::new(module, optimizers, batch, batches, layout, config, phase);
-        let forward = Forward::record(module, batch, recorder, &key, config, seed)?;
+        let record = || Forward::record(module, batch, recorder, &key, config, seed);
+        let forward = config.with_axes(record)?;
         let mut recorded = forward.recorded;
         let logged = forward.logged;
 

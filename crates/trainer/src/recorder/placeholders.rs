@@ -1,7 +1,7 @@
 //! [`Placeholders`]: puts placeholders into a module's variables while it is traced.
 
 use fulmen_nn::{Module, SavedModes};
-use fulmen_tensor::{Tensor, Variable};
+use fulmen_tensor::{Sharding, Tensor, Variable};
 
 use crate::state::{Entry, EntryId, Origin};
 
@@ -28,9 +28,9 @@ impl Cell {
     /// Sets the variables to a value.
     fn set(&mut self, value: &Tensor) {
         let mut used = self.entry.split(value);
-        if self.is_gathered() {
+        if let Some(gathered) = self.gathered() {
             let parts = self.entry.row_sharding();
-            used.iter_mut().for_each(|part| *part = part.all_gather(&parts));
+            used.iter_mut().for_each(|part| *part = part.all_gather_to(&parts, gathered));
         }
         self.set_current_value(CellValue { value: value.clone(), used });
     }
@@ -48,8 +48,12 @@ impl Cell {
         (self.value, self.used) = (value, used);
     }
 
-    fn is_gathered(&self) -> bool {
-        matches!(self.entry.origin, Origin::Module { gathered: true, .. })
+    /// The sharding to which the value is gathered before it is used.
+    fn gathered(&self) -> Option<&Sharding> {
+        match &self.entry.origin {
+            Origin::Module { gathered, .. } => gathered.as_ref(),
+            _ => None,
+        }
     }
 }
 
@@ -110,7 +114,7 @@ impl Placeholders {
     /// branch then gathers them. Returns the previous values.
     pub(super) fn regather(&mut self, values: &[Tensor]) -> Vec<CellValue> {
         let before = self.cells.iter().map(Cell::current_value).collect();
-        let split = self.cells.iter_mut().zip(values).filter(|(cell, _)| cell.is_gathered());
+        let split = self.cells.iter_mut().zip(values).filter(|(cell, _)| cell.gathered().is_some());
         split.for_each(|(cell, value)| cell.set(&value.detach()));
         before
     }

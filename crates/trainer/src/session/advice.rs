@@ -1,5 +1,6 @@
 //! Advice: where a training wastes time and what to do about it, one line each. [`hints`] looks at
-//! the recorded program before the first step; [`fit_advice`] looks at the measurements of a fit.
+//! the recorded program before the first step, [`repeated_work`] at the compiled one;
+//! [`fit_advice`] looks at the measurements of a fit.
 //! Their lines appear on standard error, in the report of the run and in `Trainer::metrics_report`.
 //!
 //! The rules for programs are in `fulmen_preflight::warnings`. On a CPU only padding costs time,
@@ -13,10 +14,11 @@ use fulmen_durable::messages::{duration, quantity};
 use fulmen_pjrt::locate::Platform;
 use fulmen_preflight::{Generation, Warning, warnings};
 use fulmen_tensor::internal::host_reads;
-use fulmen_tensor::{Function, MatmulPrecision, RecordedOp, Runtime};
+use fulmen_tensor::{Function, MatmulPrecision, Mesh, RecordedOp, Runtime};
 
+use crate::program::{CompiledStep, StepProgram};
 use crate::step_config::StepConfig;
-use crate::{Goodput, Precision, Result};
+use crate::{Goodput, Precision, Result, Strategy};
 
 /// Padding is reported from this share of a batch's positions on.
 const MIN_PADDING: f64 = 0.25;
@@ -51,6 +53,21 @@ pub(crate) fn hints(
         hints.extend(tpu_hints(&kind, config, train.per_device_batch_size(), &step.recorded()?));
     }
     Ok(hints)
+}
+
+/// The advice about work that devices of this mesh repeat in the last of these steps.
+pub(crate) fn repeated_work(
+    steps: &[StepProgram],
+    compiled: &[CompiledStep],
+    mesh: &Mesh,
+) -> Option<String> {
+    if Strategy::replicas(mesh).devices == mesh.num_devices() {
+        return None;
+    }
+    let step = steps.last()?.functions().first()?;
+    let module = compiled.last()?.programs().first()?.executable().hlo().ok()?;
+    let recorded = step.recorded().ok()?;
+    warnings::repeated_work(&recorded, step.parameter_shardings(), mesh, &module).map(line)
 }
 
 /// The number of times that each line of the program read values from a device.
@@ -160,12 +177,12 @@ mod tests {
     use fulmen_data::{Buckets, TensorDataset};
     use fulmen_nn::optim::{Optimizer, Sgd};
     use fulmen_nn::{Conv2d, Linear, Module};
-    use fulmen_tensor::{Mesh, Tensor};
+    use fulmen_tensor::Tensor;
 
     use super::*;
     use crate::program::trace_fit::trace_fit;
     use crate::step_config::Choices;
-    use crate::{Batch, Plan, StepContext, Strategy, Trainer, TrainingModule};
+    use crate::{Batch, Plan, StepContext, Trainer, TrainingModule};
 
     /// The measurements of a run of 100 s that gets no advice.
     fn good_run<'a>(loader: &'a LoaderReport, reads_before: &'a HostReads) -> FitMeasurements<'a> {

@@ -43,9 +43,9 @@ pub(crate) struct Entry {
 /// Where the value before the first step comes from.
 #[derive(Clone)]
 pub(crate) enum Origin {
-    /// A parameter or buffer of the module, or one per row. If `gathered`, it is gathered before
-    /// each use; otherwise it is used in its sharded form.
-    Module { variables: Vec<Variable>, gathered: bool },
+    /// A parameter or buffer of the module, or one per row. Before each use, it is gathered to the
+    /// sharding `gathered` of a row; without one, it is used in its own sharding.
+    Module { variables: Vec<Variable>, gathered: Option<Sharding> },
     /// A tensor that starts as the module's value, such as its evaluated value.
     Copy(Vec<Variable>),
     /// A tensor of the optimizer or the Trainer, with the first value of each row.
@@ -495,12 +495,12 @@ impl Entries<'_> {
         };
         // Elementwise state is sharded like the parameter.
         let is_elementwise = *first.shape() == parameter.ty().shape
-            && (param.is_joined() || parameter.sharding().is_some());
+            && (param.is_joined() || parameter.sharding().is_some() || parameter.axes().is_some());
         let dtype = first.dtype();
         let entry = if is_elementwise {
             param.with_same_shape(name, dtype, Origin::Own(first))
         } else {
-            let sharding = sharding_by_strategy(first.ty(), self.config);
+            let sharding = sharding_by_strategy(first.ty(), &Sharding::replicated(), self.config);
             Entry::own(name(&param.name), first, sharding)
         };
         self.add(entry)
@@ -519,25 +519,26 @@ impl Entries<'_> {
     }
 }
 
-/// A parameter's sharding, from the user or the strategy, and whether it is gathered before each
-/// use.
-fn sharding_of(parameter: &Parameter, config: &StepConfig) -> (Sharding, bool) {
-    match parameter.sharding() {
-        // The model computes with the user's sharding (tensor parallelism), so don't gather.
-        Some(own) => (own, false),
-        None => {
-            let sharding = sharding_by_strategy(&parameter.ty(), config);
-            // A step reads only some rows of a table with sparse gradients.
-            let gathered =
-                !sharding.is_replicated() && parameter.sparse_gradient_location().is_none();
-            (sharding, gathered)
-        }
+/// A parameter's sharding, from the user, the rules for axes or the strategy, and the sharding to
+/// which it is gathered before each use.
+fn sharding_of(parameter: &Parameter, config: &StepConfig) -> (Sharding, Option<Sharding>) {
+    // The model computes with the user's sharding (tensor parallelism), so don't gather.
+    if let Some(own) = parameter.sharding() {
+        return (own, None);
     }
+    // `check_shardings` reports rules that do not fit.
+    let used = config.sharding_by_rules(parameter).and_then(Result::ok);
+    let used = used.unwrap_or_else(Sharding::replicated);
+    let sharding = sharding_by_strategy(&parameter.ty(), &used, config);
+    // A step reads only some rows of a table with sparse gradients.
+    let is_gathered =
+        sharding.axes() != used.axes() && parameter.sparse_gradient_location().is_none();
+    (sharding, is_gathered.then_some(used))
 }
 
-/// The sharding of a trained tensor, or of optimizer state.
-fn sharding_by_strategy(ty: &TensorType, config: &StepConfig) -> Sharding {
-    let sharding = config.options.strategy.parameter(ty, &config.mesh);
+/// The sharding of a trained tensor that is used in the sharding `used`, or of optimizer state.
+fn sharding_by_strategy(ty: &TensorType, used: &Sharding, config: &StepConfig) -> Sharding {
+    let sharding = config.options.strategy.parameter(ty, &config.mesh, used);
     if config.stores_output_channels_last {
         with_output_channels_last(sharding, ty)
     } else {
@@ -561,6 +562,6 @@ pub(crate) fn of_module(module: &dyn Module, config: &StepConfig) -> Vec<Entry> 
     let buffers = module
         .buffers()
         .into_iter()
-        .map(|(name, b)| entry(name, b.variable().clone(), Sharding::replicated(), false));
+        .map(|(name, b)| entry(name, b.variable().clone(), Sharding::replicated(), None));
     parameters.chain(buffers).collect()
 }

@@ -29,7 +29,10 @@ pub(super) fn groups(
     let kind = |index: &usize| {
         let (name, parameter) = &parameters[*index];
         let entry = &entries[*index];
-        let gathered = matches!(entry.origin, Origin::Module { gathered: true, .. });
+        let gathered = match &entry.origin {
+            Origin::Module { gathered, .. } => gathered.clone(),
+            _ => None,
+        };
         let evaluated = config.evaluated.as_ref().is_some_and(|it| it.includes(name));
         let storage = (entry.ty.clone(), entry.sharding.clone(), gathered, evaluated);
         (storage, optimizers.training(name, parameter), phases.frozen_part_of(name))
@@ -73,7 +76,7 @@ pub(super) fn join(entries: Vec<Entry>, groups: &[Vec<usize>]) -> Vec<Entry> {
     let parameters: usize = groups.iter().map(Vec::len).sum();
     let joined = groups.iter().map(|rows| {
         let first = &entries[rows[0]];
-        let Origin::Module { gathered, .. } = first.origin else { return first.clone() };
+        let Origin::Module { gathered, .. } = &first.origin else { return first.clone() };
         let rows: Vec<&Entry> = rows.iter().map(|&row| &entries[row]).collect();
         if let [single] = rows[..] {
             return single.clone();
@@ -84,7 +87,7 @@ pub(super) fn join(entries: Vec<Entry>, groups: &[Vec<usize>]) -> Vec<Entry> {
             name: names::joined(&names),
             rows: names,
             ty: TensorType::new(first.ty.dtype, [&[rows.len()], &first.ty.shape[..]].concat()),
-            origin: Origin::Module { variables, gathered },
+            origin: Origin::Module { variables, gathered: gathered.clone() },
             sharding: first.sharding.stacked(),
         }
     });

@@ -24,7 +24,7 @@ use crate::process_group::{self, RunFingerprint};
 use crate::program::trace_fit::{TracedFit, trace_fit};
 use crate::program::{CompiledStep, StepProgram};
 use crate::session::Session;
-use crate::session::advice::hints;
+use crate::session::advice::{hints, repeated_work};
 use crate::state::{EntryId, State, model_summary};
 use crate::step_config::StepConfig;
 use crate::step_config::limits::Limits;
@@ -205,6 +205,10 @@ impl<'m> TrainStep<'m> {
                 step,
                 mem::take(&mut preloaded),
             )?);
+        }
+        if let Some(hint) = repeated_work(&program.steps, &steps, runtime.mesh()) {
+            note(&format!("hint: {hint}"));
+            session.record.hints.push(hint);
         }
         let position = Position {
             data: train.description(),

@@ -9,15 +9,17 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use fulmen_data::{DataLoader, Replicas};
+use fulmen_nn::Parameter;
+use fulmen_nn::axes::AxisRules;
 use fulmen_pjrt::locate::Platform;
-use fulmen_tensor::Mesh;
+use fulmen_tensor::{Mesh, Sharding};
 
 use crate::batches_per_step::BatchesPerStep;
 use crate::rules::evaluated_weights::EvaluatedWeights;
 use crate::rules::step_rule::StepRule;
 use crate::stage::Stage;
 use crate::step_config::limits::{EpochSize, Limits};
-use crate::{Error, Options, Plan, Precision, Result, error, rules};
+use crate::{Error, Options, Plan, Precision, Result, Strategy, error, rules};
 
 /// A builder's settings of how steps are recorded.
 #[derive(Clone, Debug)]
@@ -29,14 +31,18 @@ pub(crate) struct Choices {
     pub(crate) scales_learning_rate: bool,
     /// The rules of the step that callbacks add.
     pub(crate) callback_rules: Vec<Arc<dyn StepRule>>,
+    /// The rules for the axes that modules name, if the strategy has sizes or the user set rules.
+    pub(crate) axis_rules: Option<Arc<AxisRules>>,
     /// Whether the kernels of convolutions are stored with the output channels last.
     pub(crate) stores_output_channels_last: bool,
 }
 
 impl From<Options> for Choices {
     fn from(options: Options) -> Choices {
+        let has_sizes = matches!(options.strategy, Strategy::Sizes(_));
         Choices {
             options,
+            axis_rules: has_sizes.then(Arc::default),
             evaluated: None,
             scales_learning_rate: false,
             callback_rules: Vec::new(),
@@ -87,6 +93,27 @@ impl Deref for StepConfig {
 }
 
 impl StepConfig {
+    /// Runs `record` with the rules for axes in force.
+    pub(crate) fn with_axes<T>(&self, record: impl FnOnce() -> T) -> T {
+        match &self.axis_rules {
+            Some(rules) => rules.apply(&self.mesh, record),
+            None => record(),
+        }
+    }
+
+    /// How a parameter is split by the rules for its axes; `None` if it has no names or there are no
+    /// rules.
+    ///
+    /// # Errors
+    /// A message, if the mesh does not divide an axis.
+    pub(crate) fn sharding_by_rules(
+        &self,
+        parameter: &Parameter,
+    ) -> Option<Result<Sharding, String>> {
+        let rules = self.axis_rules.as_ref().filter(|_| self.mesh.num_devices() > 1)?;
+        Some(rules.sharding(&parameter.axes()?, &parameter.ty().shape, &self.mesh))
+    }
+
     /// Whether updated bf16 parameters are rounded stochastically.
     pub(crate) fn rounds_stochastically(&self) -> bool {
         self.options.stochastic_rounding && self.options.precision == Precision::Bf16

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fulmen_loggers::{CsvLogger, JsonlLogger, Logger, TensorBoardLogger};
+use fulmen_nn::axes::AxisRules;
 use fulmen_pjrt::check_variables;
 use fulmen_tensor::{Accelerator, Devices, MatmulPrecision, Mesh, Runtime};
 use serde::Serialize;
@@ -59,6 +60,7 @@ pub struct TrainerBuilder {
     runtime: Option<Runtime>,
     averaging: Option<WeightAveraging>,
     pub(crate) mesh: Option<Mesh>,
+    axis_rules: Option<AxisRules>,
     run_config: RunConfig,
 }
 
@@ -182,11 +184,13 @@ impl TrainerBuilder {
         }
         let scales_learning_rate =
             self.callbacks.iter().any(|callback| callback.changes_learning_rate());
+        let choices = Choices::from(options);
         Ok(Choices {
+            axis_rules: self.axis_rules.clone().map(Arc::new).or(choices.axis_rules.clone()),
             evaluated: self.averaging.clone().map(|averaging| Arc::new(averaging) as _),
             scales_learning_rate,
             callback_rules: rules,
-            ..Choices::from(options)
+            ..choices
         })
     }
 
@@ -209,9 +213,30 @@ impl TrainerBuilder {
 
     /// Arranges the devices as a grid with these named axes, instead of the single axis `data`. A
     /// batch is split over `data` and `fsdp`. [`Strategy::Fsdp`](crate::Strategy) splits parameters
-    /// over `fsdp`, or over `data` if there is no such axis. Other axes are for your own shardings.
+    /// over `fsdp`, or over `data` if there is no such axis. Other axes are for your own shardings, or
+    /// for [`axis_rules`](TrainerBuilder::axis_rules). A strategy with sizes, such as `tp=8`, makes
+    /// its own mesh.
     pub fn mesh(mut self, mesh: Mesh) -> TrainerBuilder {
         self.mesh = Some(mesh);
+        self
+    }
+
+    /// Splits the axes that modules name ([`Parameter::with_axes`](fulmen_nn::Parameter::with_axes),
+    /// [`constrain`](fulmen_nn::axes::constrain)) by this table. A strategy with sizes, such as
+    /// `tp=8`, has the default table; this replaces it. With another strategy, axes have no rules
+    /// unless this sets them.
+    ///
+    /// ```
+    /// use fulmen_nn::axes::AxisRules;
+    /// use fulmen_trainer::Trainer;
+    ///
+    /// // The vocabulary is not split.
+    /// let builder = Trainer::builder().strategy("tp=8").axis_rules(AxisRules::default().without("vocab"));
+    /// assert_eq!(builder.options()?.strategy.to_string(), "tp=8");
+    /// # Ok::<(), fulmen_trainer::Error>(())
+    /// ```
+    pub fn axis_rules(mut self, rules: AxisRules) -> TrainerBuilder {
+        self.axis_rules = Some(rules);
         self
     }
 
@@ -254,7 +279,8 @@ impl TrainerBuilder {
         if process_group.is_none() {
             check_alone(&opened)?;
         }
-        let arranged = match &self.mesh {
+        let devices = opened.mesh().num_devices();
+        let arranged = match &options.strategy.mesh(self.mesh.as_ref(), devices)? {
             Some(mesh) => opened.with_mesh(mesh)?,
             None => opened,
         };

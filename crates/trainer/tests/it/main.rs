@@ -18,6 +18,8 @@ mod gradients;
 mod index_faults;
 mod input;
 mod kills;
+#[path = "../../../pjrt/tests/it/common/libtpu.rs"]
+mod libtpu;
 mod limits;
 mod logging;
 mod loss_weights;
@@ -44,6 +46,7 @@ mod sparse_tables;
 mod spikes;
 mod step_rules;
 mod stopping;
+mod strategies;
 #[cfg(feature = "multi-host")]
 #[path = "../../../coordination/tests/it/common/mod.rs"]
 mod test_processes;

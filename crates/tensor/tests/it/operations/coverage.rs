@@ -38,6 +38,7 @@ const WITHOUT_A_ROW: &[(&str, &str)] = &[
     ("arange", "no input: programs.rs"),
     ("with_sharding", "the identity on one device: sharding.rs"),
     ("all_gather", "the identity on one device: sharding.rs"),
+    ("all_gather_to", "the identity on one device: sharding.rs"),
     ("gathered_from", "no operation: returns the operand of all_gather"),
     ("row_of", "no operation: returns the operand of index"),
     ("random::fold_in_tensor", "fold_in covers it for a number"),

@@ -1,6 +1,7 @@
 //! Fits over several processes on a virtual pod: the losses and the checkpoints are those of one
 //! process with as many devices, bit for bit.
 
+mod axes;
 mod compile_cache;
 mod differences;
 mod full_disk;
@@ -59,6 +60,7 @@ fn member() {
 /// The bits of the losses and of the validation's results.
 fn fit(folder: &Path, devices: Devices, task: &str) -> Result<Vec<u64>> {
     match task.split_once(": ") {
+        Some(("axes", strategy)) => return axes::fit(folder, devices, strategy),
         Some(("weights", strategy)) => return loss_weights::fit(folder, devices, strategy),
         Some(("full disk", strategy)) => return full_disk::fit(folder, devices, strategy),
         _ => {}

@@ -1,0 +1,505 @@
+//! Strategies with sizes, such as `fsdp=2,tp=4`: ready-made models and a model of the user's own,
+//! whose axes have names, train as on one device, and no device repeats another's work.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use fulmen_data::{DataLoader, TensorDataset};
+use fulmen_models::decoder::{self, Decoder};
+use fulmen_models::gpt2::{self, Gpt2};
+use fulmen_models::{Pretrained, bert};
+use fulmen_nn::attention::Attention;
+use fulmen_nn::axes::{AxisRules, constrain};
+use fulmen_nn::loss::{Reduction, cross_entropy};
+use fulmen_nn::optim::{Optimizer, Sgd};
+use fulmen_nn::{Embedding, LayerNorm, Linear, Module, activation};
+use fulmen_tensor::{Accelerator, Mesh, Sharding, Tensor};
+use fulmen_trainer::preflight::{Report, Slice};
+use fulmen_trainer::{
+    Batch, Callback, Plan, Result, StepContext, Strategy, TrainStart, Trainer, TrainerBuilder,
+    TrainingModule,
+};
+
+use crate::common::{Losses, assert_close, state_values};
+
+const STEPS: usize = 3;
+const BATCH: usize = 16;
+const LENGTH: usize = 8;
+const VOCABULARY: usize = 64;
+const WIDTH: usize = 32;
+const HEADS: usize = 8;
+
+/// A model with logits `[batch, length, vocabulary]` for ids `[batch, length]`.
+trait Logits: Module {
+    fn logits(&self, ids: Tensor) -> Tensor;
+}
+
+impl Logits for Decoder {
+    fn logits(&self, ids: Tensor) -> Tensor {
+        self.forward(ids)
+    }
+}
+
+impl Logits for Gpt2 {
+    fn logits(&self, ids: Tensor) -> Tensor {
+        self.forward(ids)
+    }
+}
+
+impl Logits for bert::BertForMaskedLm {
+    fn logits(&self, ids: Tensor) -> Tensor {
+        self.forward(ids, None, None)
+    }
+}
+
+/// A model of the user's own: each axis that a rule may split has a name.
+#[derive(Module)]
+pub(crate) struct Own {
+    embed: Embedding,
+    norm: LayerNorm,
+    projections: Vec<Linear>,
+    out: Linear,
+    up: Linear,
+    down: Linear,
+    head: Linear,
+}
+
+impl Own {
+    pub(crate) fn new() -> Own {
+        let embed = Embedding::new(VOCABULARY, WIDTH);
+        embed.weight.with_axes(["vocab", "embed"]);
+        Own {
+            embed,
+            norm: LayerNorm::new([WIDTH]),
+            projections: (0..3)
+                .map(|_| Linear::new(WIDTH, WIDTH).with_axes("heads", "embed"))
+                .collect(),
+            out: Linear::new(WIDTH, WIDTH).with_axes("embed", "heads"),
+            up: Linear::new(WIDTH, 4 * WIDTH).with_axes("mlp", "embed"),
+            down: Linear::new(4 * WIDTH, WIDTH).with_axes("embed", "mlp"),
+            head: Linear::new(WIDTH, VOCABULARY).with_axes("vocab", "embed"),
+        }
+    }
+}
+
+impl Logits for Own {
+    fn logits(&self, ids: Tensor) -> Tensor {
+        let tokens = |x: Tensor, features: &str| constrain(x, ["batch", "length", features]);
+        let x = tokens(self.embed.forward(ids), "embed");
+        let normal = self.norm.forward(&x);
+        let heads = |layer: &Linear| {
+            let x = tokens(layer.forward(&normal), "heads");
+            x.unflatten(-1, &[HEADS as isize, -1]).transpose(1, 2)
+        };
+        let gathered = |x: Tensor| constrain(x, [Some("batch"), Some("heads"), None, Some("kv")]);
+        let q = heads(&self.projections[0]);
+        let k = gathered(heads(&self.projections[1]));
+        let v = gathered(heads(&self.projections[2]));
+        let attended = Attention::new().causal(true).forward(q, k, v);
+        let attended = tokens(attended.transpose(1, 2).flatten(-2, -1), "heads");
+        let x = x + tokens(self.out.forward(attended), "embed");
+        let hidden = activation::gelu(tokens(self.up.forward(&x), "mlp"));
+        let x = x + tokens(self.down.forward(hidden), "embed");
+        tokens(self.head.forward(x), "vocab")
+    }
+}
+
+#[derive(Module)]
+pub(crate) struct Language<M> {
+    pub(crate) model: M,
+}
+
+impl<M: Logits> TrainingModule for Language<M> {
+    fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
+        let logits = self.model.logits(batch.get("x"));
+        cross_entropy(&logits, batch.get("y"), Reduction::Mean)
+    }
+    fn validation_step(&self, batch: &Batch, cx: &mut StepContext) {
+        let logits = self.model.logits(batch.get("x"));
+        cx.log("val_loss", cross_entropy(&logits, batch.get("y"), Reduction::None));
+    }
+    fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
+        // Adam turns the rounding of gradients that are 0 into steps.
+        Box::new(Sgd::new(0.1).momentum(0.9))
+    }
+}
+
+fn llama(key_heads: usize, scan_layers: bool) -> Language<Decoder> {
+    let config = decoder::Config {
+        vocab_size: VOCABULARY,
+        hidden_size: WIDTH,
+        intermediate_size: 2 * WIDTH,
+        num_hidden_layers: 2,
+        num_attention_heads: HEADS,
+        num_key_value_heads: Some(key_heads),
+        initializer_range: 0.1,
+        tie_word_embeddings: scan_layers,
+        ..decoder::Config::default()
+    };
+    let mut model = Decoder::new(config).unwrap();
+    (model.scan_layers, model.gradient_checkpointing) = (scan_layers, scan_layers);
+    Language { model }
+}
+
+fn gpt2() -> Language<Gpt2> {
+    let config = gpt2::Config {
+        vocab_size: VOCABULARY,
+        n_positions: LENGTH,
+        n_embd: WIDTH,
+        n_layer: 2,
+        n_head: HEADS,
+        initializer_range: 0.1,
+        ..gpt2::Config::default()
+    };
+    Language { model: Gpt2::new(config).unwrap() }
+}
+
+fn bert() -> Language<bert::BertForMaskedLm> {
+    let config = bert::Config {
+        vocab_size: VOCABULARY,
+        hidden_size: WIDTH,
+        num_hidden_layers: 1,
+        num_attention_heads: HEADS,
+        intermediate_size: 2 * WIDTH,
+        max_position_embeddings: LENGTH,
+        ..bert::Config::default()
+    };
+    Language { model: bert::BertForMaskedLm::new(config).unwrap() }
+}
+
+pub(crate) fn loader(steps: usize, length: usize, vocabulary: usize) -> DataLoader {
+    let count = steps * BATCH;
+    let token = |i: usize| (i * i % 31 * 7 % vocabulary) as i32;
+    let tokens: Vec<i32> = (0..count * length).map(token).collect();
+    let next: Vec<i32> = (0..count * length).map(|i| token(i + 1)).collect();
+    let data = TensorDataset::builder()
+        .array("x", [count, length], tokens)
+        .array("y", [count, length], next)
+        .build()
+        .unwrap();
+    DataLoader::builder(data).batch_size(BATCH).build().unwrap()
+}
+
+fn builder(strategy: &str, folder: &Path) -> TrainerBuilder {
+    let strategy: Strategy = strategy.parse().unwrap();
+    Trainer::builder()
+        .accelerator(Accelerator::Cpu)
+        .strategy(strategy)
+        .max_epochs(1)
+        .log_every_n_steps(1)
+        .enable_progress_bar(false)
+        .default_root_dir(folder)
+}
+
+/// How a fit ended.
+struct Ending {
+    losses: Vec<f64>,
+    values: Vec<Vec<f64>>,
+    checkpoint: PathBuf,
+}
+
+/// A fit up to this epoch, from a checkpoint if there is one.
+fn fit<M: Logits>(
+    module: &Language<M>,
+    strategy: &str,
+    devices: usize,
+    epochs: u64,
+    from: &Path,
+    folder: &Path,
+) -> Ending {
+    let losses = Losses::default();
+    let builder = builder(strategy, folder).devices(devices).max_epochs(epochs).ckpt_path(from);
+    let mut trainer = builder.callback(losses.clone()).build().unwrap();
+    let data = loader(STEPS, LENGTH, VOCABULARY);
+    let summary = trainer.fit(module, &data, Some(&data)).unwrap();
+    let values = state_values(module, &trainer);
+    Ending { losses: losses.take(), values, checkpoint: summary.last_checkpoint.unwrap() }
+}
+
+#[track_caller]
+fn assert_alike(what: &str, actual: &Ending, expected: &Ending) {
+    println!("{what}");
+    assert_eq!(actual.losses.len(), STEPS);
+    assert_close(&actual.losses, &expected.losses, 1e-5);
+    assert_eq!(actual.values.len(), expected.values.len());
+    for (actual, expected) in actual.values.iter().zip(&expected.values) {
+        assert_close(actual, expected, 1e-5);
+    }
+}
+
+/// Fits over one epoch with each strategy, then over the next with the strategy after it, from the
+/// checkpoint of the first.
+fn check<M: Logits>(make: impl Fn() -> Language<M>, strategies: &[&str]) {
+    let folder = tempfile::tempdir().unwrap();
+    let nothing = Path::new("");
+    let first = fit(&make(), "ddp", 1, 1, nothing, folder.path());
+    let second = fit(&make(), "ddp", 1, 2, &first.checkpoint, folder.path());
+    assert!(second.losses[STEPS - 1] < 0.99 * first.losses[0], "it learns: {:?}", second.losses);
+    let devices =
+        |text: &str| text.split(['=', ',']).filter_map(|n| n.parse::<usize>().ok()).product();
+    let mut saved: Vec<PathBuf> = Vec::new();
+    for strategy in strategies {
+        let own = fit(&make(), strategy, devices(strategy), 1, nothing, folder.path());
+        assert_alike(strategy, &own, &first);
+        saved.push(own.checkpoint);
+    }
+    for (i, from) in saved.iter().enumerate() {
+        let next = strategies[(i + 1) % strategies.len()];
+        let own = fit(&make(), next, devices(next), 2, from, folder.path());
+        assert_alike(&format!("{} to {next}", strategies[i]), &own, &second);
+    }
+}
+
+#[test]
+fn a_decoder_trains_as_on_one_device_with_each_combination() {
+    let pairs = ["ddp=2,fsdp=4", "ddp=2,context=4", "ddp=2,tp=4", "fsdp=2,context=4"];
+    let more = ["fsdp=4,tp=2", "context=2,tp=4", "ddp=2,fsdp=2,context=2", "ddp=2,fsdp=2,tp=2"];
+    let triples = ["ddp=2,context=2,tp=2", "fsdp=2,context=2,tp=2"];
+    let all = ["ddp=8", "fsdp=8", "context=8", "tp=8", "ddp=2,fsdp=2,context=2,tp=2"];
+    check(|| llama(HEADS, false), &[&all[..], &pairs, &more, &triples].concat());
+}
+
+#[test]
+fn scanned_layers_with_grouped_heads_train_as_on_one_device() {
+    check(|| llama(4, true), &["ddp=2,tp=4", "fsdp=4,tp=2", "fsdp=2,context=2,tp=2"]);
+}
+
+#[test]
+fn gpt2_trains_as_on_one_device() {
+    // Attention drops weights; the random numbers do not depend on the devices.
+    check(gpt2, &["tp=8", "fsdp=4,tp=2", "fsdp=2,context=4", "ddp=2,context=2,tp=2"]);
+}
+
+#[test]
+fn bert_trains_as_on_one_device() {
+    check(bert, &["tp=8", "fsdp=2,context=2,tp=2"]);
+}
+
+#[test]
+fn a_model_of_the_users_own_trains_as_on_one_device() {
+    let own = || Language { model: Own::new() };
+    check(own, &["tp=8", "ddp=2,tp=4", "fsdp=4,tp=2", "fsdp=2,context=4"]);
+}
+
+/// Counts the operations of the compiled step.
+#[derive(Clone, Default)]
+struct Flops(Arc<Mutex<Option<f64>>>);
+
+impl Callback for Flops {
+    fn name(&self) -> &'static str {
+        "Flops"
+    }
+    fn on_train_start(&mut self, start: &TrainStart<'_>) {
+        *self.0.lock().unwrap() = start.flops();
+    }
+}
+
+/// The operations of a step on each device of eight CPUs, and the advice.
+fn cpu_flops<M: Logits>(
+    module: &Language<M>,
+    set: impl FnOnce(TrainerBuilder) -> TrainerBuilder,
+) -> (f64, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let flops = Flops::default();
+    let builder = builder("ddp", folder.path()).devices(8).enable_checkpointing(false);
+    let mut trainer = set(builder).callback(flops.clone()).build().unwrap();
+    trainer.fit(module, &loader(1, LENGTH, VOCABULARY), None).unwrap();
+    let flops = flops.0.lock().unwrap().unwrap();
+    (flops, trainer.metrics_report())
+}
+
+fn strategy(text: &'static str) -> impl FnOnce(TrainerBuilder) -> TrainerBuilder {
+    move |builder| builder.strategy(text)
+}
+
+#[track_caller]
+fn check_flops<M: Logits>(module: &Language<M>) {
+    let (ddp, _) = cpu_flops(module, strategy("ddp=8"));
+    for text in ["tp=8", "fsdp=2,tp=4", "context=4,tp=2"] {
+        let (own, advice) = cpu_flops(module, strategy(text));
+        println!("{text}: {own:.4e} FLOP, {:.3} × ddp", own / ddp);
+        assert!(own <= 1.05 * ddp, "{text}: {own} for {ddp}");
+        assert!(!advice.contains("repeat work"), "{advice}");
+    }
+}
+
+#[test]
+fn no_device_repeats_the_work_of_another() {
+    check_flops(&llama(HEADS, false));
+    check_flops(&gpt2());
+    check_flops(&Language { model: Own::new() });
+}
+
+/// Models that are large enough for products to count most.
+fn wide_llama() -> Language<Decoder> {
+    let config = decoder::Config {
+        vocab_size: 4096,
+        hidden_size: 1024,
+        intermediate_size: 2816,
+        num_hidden_layers: 2,
+        num_attention_heads: 16,
+        num_key_value_heads: Some(8),
+        ..decoder::Config::default()
+    };
+    Language { model: Decoder::new(config).unwrap() }
+}
+
+fn wide_gpt2() -> Language<Gpt2> {
+    let config = gpt2::Config {
+        vocab_size: 4096,
+        n_positions: 256,
+        n_embd: 1024,
+        n_layer: 2,
+        n_head: 16,
+        resid_pdrop: 0.0,
+        embd_pdrop: 0.0,
+        attn_pdrop: 0.0,
+        ..gpt2::Config::default()
+    };
+    Language { model: Gpt2::new(config).unwrap() }
+}
+
+fn report<M: Logits>(module: &Language<M>, builder: TrainerBuilder) -> Report {
+    let slices = Slice::parse_list("v5e:2x4").unwrap();
+    builder.preflight(module, &loader(1, 256, 4096), &slices, None).unwrap()
+}
+
+fn tpu_flops<M: Logits>(module: &Language<M>, text: &str) -> f64 {
+    let report = report(module, builder(text, Path::new("unused")));
+    report.slices[0].step.as_ref().unwrap().flops
+}
+
+#[track_caller]
+fn check_tpu<M: Logits>(module: &Language<M>) {
+    let ddp = tpu_flops(module, "ddp");
+    for text in ["tp=8", "fsdp=2,tp=4"] {
+        let own = tpu_flops(module, text);
+        println!("v5e:2x4, {text}: {own:.4e} FLOP, {:.3} × ddp", own / ddp);
+        assert!(own <= 1.05 * ddp, "{text}: {own} for {ddp}");
+    }
+}
+
+#[test]
+fn libtpu_counts_the_same_flops_for_tensor_parallelism_and_ddp() {
+    if crate::libtpu::libtpu().is_none() {
+        return;
+    }
+    check_tpu(&wide_llama());
+    check_tpu(&wide_gpt2());
+}
+
+/// Splits the weights as Megatron does, without a word about activations.
+fn split_weights(model: &Decoder) {
+    let columns = Sharding::new([Some("model"), None]);
+    let rows = Sharding::new([None, Some("model")]);
+    model.model.embed_tokens.weight.with_sharding(columns.clone());
+    model.lm_head.weight.with_sharding(columns.clone());
+    for layer in &model.model.layers {
+        let attention = &layer.self_attn;
+        for layer in [&attention.q_proj, &attention.k_proj, &attention.v_proj] {
+            layer.weight.with_sharding(columns.clone());
+        }
+        attention.o_proj.weight.with_sharding(rows.clone());
+        layer.mlp.gate_proj.weight.with_sharding(columns.clone());
+        layer.mlp.up_proj.weight.with_sharding(columns.clone());
+        layer.mlp.down_proj.weight.with_sharding(rows.clone());
+    }
+}
+
+#[test]
+fn weights_that_are_split_alone_are_noticed() {
+    let wrong = llama(HEADS, false);
+    split_weights(&wrong.model);
+    let mesh = || Mesh::new([("data", 1), ("model", 8)]).unwrap();
+    let (ddp, _) = cpu_flops(&wrong, |b| b);
+    let (own, advice) = cpu_flops(&wrong, |builder| builder.mesh(mesh()));
+    println!("{:.2} × ddp\n{advice}", own / ddp);
+    assert!(own > 1.5 * ddp, "{own} for {ddp}");
+    let expected = format!(
+        "devices along the mesh axis `model` repeat work: {:.1} × the FLOPs of one device's share. Weights such as \
+         `model.model.embed_tokens.weight` are split, but the activations around them are not",
+        own / ddp
+    );
+    assert!(advice.contains(&expected), "{advice}");
+    // With rules for the names of the activations, the same weights cost nothing more.
+    let rules = |builder: TrainerBuilder| builder.mesh(mesh()).axis_rules(AxisRules::default());
+    let (own, advice) = cpu_flops(&wrong, rules);
+    assert!(own <= 1.05 * ddp && !advice.contains("repeat work"), "{advice}");
+    // An axis over which nothing is split.
+    let (_, advice) = cpu_flops(&llama(HEADS, false), |builder| builder.mesh(mesh()));
+    assert!(advice.contains("8.0 × the FLOPs of one device's share. Nothing is split"), "{advice}");
+}
+
+#[test]
+fn preflight_notices_weights_that_are_split_alone() {
+    if crate::libtpu::libtpu().is_none() {
+        return;
+    }
+    let warnings = |module: &Language<Decoder>, builder: TrainerBuilder| {
+        let warnings = report(module, builder).slices.remove(0).warnings;
+        let warnings = warnings.into_iter().map(|warning| warning.message);
+        warnings.filter(|warning| warning.contains("repeat work")).collect::<Vec<_>>()
+    };
+    let wrong = wide_llama();
+    split_weights(&wrong.model);
+    let mesh = Mesh::new([("data", 1), ("model", 8)]).unwrap();
+    let builder = |text| builder(text, Path::new("unused"));
+    let found = warnings(&wrong, builder("ddp").mesh(mesh));
+    println!("{found:?}");
+    assert_eq!(found.len(), 1);
+    assert!(warnings(&wide_llama(), builder("tp=8")).is_empty());
+}
+
+/// The error of a fit on eight devices.
+fn error<M: Logits>(
+    module: &Language<M>,
+    set: impl FnOnce(TrainerBuilder) -> TrainerBuilder,
+) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let fit = || -> Result<()> {
+        let mut trainer = set(builder("ddp", folder.path()).devices(8)).build()?;
+        trainer.fit(module, &loader(1, LENGTH, VOCABULARY), None).map(drop)
+    };
+    fit().unwrap_err().to_string()
+}
+
+#[test]
+fn what_cannot_be_split_is_named() {
+    let message = error(&llama(2, false), strategy("ddp=2,tp=4"));
+    let expected =
+        "the axis `kv_heads` has size 2, which the mesh axis `model` (4 devices) does not divide";
+    assert!(message.contains(expected), "{message}");
+    let config = decoder::Config {
+        vocab_size: 63,
+        hidden_size: WIDTH,
+        intermediate_size: WIDTH,
+        num_hidden_layers: 1,
+        num_attention_heads: HEADS,
+        ..decoder::Config::default()
+    };
+    let odd = Language { model: Decoder::new(config).unwrap() };
+    let message = error(&odd, strategy("tp=8"));
+    let expected = "the parameter `model.model.embed_tokens.weight`: the axis `vocab` has size 63, which the mesh axis `model` (8 devices)";
+    assert!(message.contains(expected), "{message}");
+    // Without that rule, the others hold.
+    let rules = AxisRules::default().without("vocab");
+    let (own, _) = cpu_flops(&odd, |builder| builder.strategy("tp=8").axis_rules(rules));
+    assert!(own > 0.0);
+    let message = error(&llama(HEADS, false), strategy("fsdp=2,tp=3"));
+    assert!(message.contains("needs 6 devices (2 × 3), but there are 8"), "{message}");
+    let mesh = Mesh::new([("data", 8)]).unwrap();
+    let message = error(&llama(HEADS, false), |builder| builder.strategy("tp=8").mesh(mesh));
+    assert!(message.contains("leave out `mesh`"), "{message}");
+    let message = error(&llama(HEADS, false), strategy("fsdp=2,expert=4"));
+    assert!(message.contains("`expert` is not a kind of parallelism"), "{message}");
+}
+
+#[test]
+fn blocks_are_refused_where_the_length_is_split() {
+    use fulmen_nn::attention::AttentionMethod;
+    let mut module = llama(HEADS, false);
+    module.model.attention = AttentionMethod::Blocks;
+    let message = error(&module, strategy("ddp=2,context=4"));
+    assert!(message.contains("split `length`; use the method `plain`"), "{message}");
+    assert!(cpu_flops(&module, strategy("ddp=2,tp=4")).0 > 0.0);
+}
