@@ -1,5 +1,5 @@
 //! Advice: where a training wastes time and what to do about it, one line each. [`hints`] looks at
-//! the recorded program before the first step, [`repeated_work`] at the compiled one;
+//! the recorded program before the first step, [`note_repeated_work`] at the compiled one;
 //! [`fit_advice`] looks at the measurements of a fit.
 //! Their lines appear on standard error, in the report of the run and in `Trainer::metrics_report`.
 //!
@@ -16,6 +16,7 @@ use fulmen_preflight::{Generation, Warning, warnings};
 use fulmen_tensor::internal::host_reads;
 use fulmen_tensor::{Function, MatmulPrecision, Mesh, RecordedOp, Runtime};
 
+use crate::console::note;
 use crate::program::{CompiledStep, StepProgram};
 use crate::step_config::StepConfig;
 use crate::{Goodput, Precision, Result, Strategy};
@@ -55,8 +56,9 @@ pub(crate) fn hints(
     Ok(hints)
 }
 
-/// The advice about work that devices of this mesh repeat in the last of these steps.
-pub(crate) fn repeated_work(
+/// Prints and returns the advice about work that devices of this mesh repeat in the last of these
+/// steps.
+pub(crate) fn note_repeated_work(
     steps: &[StepProgram],
     compiled: &[CompiledStep],
     mesh: &Mesh,
@@ -67,7 +69,10 @@ pub(crate) fn repeated_work(
     let step = steps.last()?.functions().first()?;
     let module = compiled.last()?.programs().first()?.executable().hlo().ok()?;
     let recorded = step.recorded().ok()?;
-    warnings::repeated_work(&recorded, step.parameter_shardings(), mesh, &module).map(line)
+    let warning = warnings::repeated_work(&recorded, step.parameter_shardings(), mesh, &module)?;
+    let hint = line(warning);
+    note(&format!("hint: {hint}"));
+    Some(hint)
 }
 
 /// The number of times that each line of the program read values from a device.

@@ -24,7 +24,7 @@ use crate::process_group::{self, RunFingerprint};
 use crate::program::trace_fit::{TracedFit, trace_fit};
 use crate::program::{CompiledStep, StepProgram};
 use crate::session::Session;
-use crate::session::advice::{hints, repeated_work};
+use crate::session::advice::{hints, note_repeated_work};
 use crate::state::{EntryId, State, model_summary};
 use crate::step_config::StepConfig;
 use crate::step_config::limits::Limits;
@@ -206,10 +206,7 @@ impl<'m> TrainStep<'m> {
                 mem::take(&mut preloaded),
             )?);
         }
-        if let Some(hint) = repeated_work(&program.steps, &steps, runtime.mesh()) {
-            note(&format!("hint: {hint}"));
-            session.record.hints.push(hint);
-        }
+        session.record.hints.extend(note_repeated_work(&program.steps, &steps, runtime.mesh()));
         let position = Position {
             data: train.description(),
             batches_per_step: config.batches_per_step.every(position.epoch),
