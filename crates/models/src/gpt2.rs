@@ -277,7 +277,7 @@ impl SelfAttention {
         // A part of the columns belongs to other heads than the same part of the queries, keys or
         // values. So each of the three products gets its own columns, which are split by heads.
         let weight = constrain(self.c_attn.weight.get(), [Some("embed"), None]);
-        let bias = constrain(self.c_attn.bias.get(), [None]);
+        let bias = constrain(self.c_attn.bias.get(), [None::<&str>]);
         [0, 1, 2].map(|i| {
             let weight = constrain(weight.narrow(1, i * width, width), ["embed", "heads"]);
             let bias = constrain(bias.narrow(0, i * width, width), ["heads"]);

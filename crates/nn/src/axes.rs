@@ -50,18 +50,20 @@ use crate::library::NN;
 #[must_use]
 pub struct AxisRules(Vec<(String, Vec<String>)>);
 
+const DEFAULT: [(&str, &[&str]); 6] = [
+    ("batch", &["data", "fsdp"]),
+    ("length", &["context"]),
+    ("heads", &["model"]),
+    ("kv_heads", &["model"]),
+    ("mlp", &["model"]),
+    ("vocab", &["model"]),
+];
+
 impl Default for AxisRules {
     /// The rules for the names of ready-made models: data parallelism over `data` and `fsdp`,
     /// tensor parallelism as Megatron's over `model`, and sequences split over `context`.
     fn default() -> AxisRules {
-        AxisRules::new([
-            ("batch", &["data", "fsdp"][..]),
-            ("length", &["context"]),
-            ("heads", &["model"]),
-            ("kv_heads", &["model"]),
-            ("mlp", &["model"]),
-            ("vocab", &["model"]),
-        ])
+        AxisRules::new(DEFAULT)
     }
 }
 
@@ -70,7 +72,7 @@ impl AxisRules {
     ///
     /// ```
     /// use fulmen_nn::axes::AxisRules;
-    /// let rules = AxisRules::new([("batch", &["data"][..]), ("mlp", &["model"])]);
+    /// let rules = AxisRules::new([("batch", &["data"][..]), ("mlp", &["model"][..])]);
     /// assert_eq!(rules, AxisRules::new([]).set("batch", &["data"]).set("mlp", &["model"]));
     /// ```
     pub fn new<'a>(rows: impl IntoIterator<Item = (&'a str, &'a [&'a str])>) -> AxisRules {

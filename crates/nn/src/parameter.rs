@@ -291,7 +291,8 @@ impl Parameter {
         &self,
         names: impl IntoIterator<Item = N>,
     ) -> Parameter {
-        let names = names.into_iter().map(|name| name.into().map(str::to_owned)).collect();
+        let names: Vec<Option<&str>> = names.into_iter().map(Into::into).collect();
+        let names = names.into_iter().map(|name| name.map(str::to_owned)).collect();
         *lock(&self.cell().axes) = Some((names, Location::caller()));
         self.clone()
     }

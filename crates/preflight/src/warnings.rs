@@ -384,7 +384,7 @@ impl Passes {
 #[cfg(test)]
 mod tests {
     use fulmen_pjrt::ArrayType;
-    use fulmen_tensor::{Function, scan};
+    use fulmen_tensor::{Function, Tensor, grad, scan, while_loop};
 
     use super::*;
 
@@ -453,6 +453,29 @@ mod tests {
             "{warnings:?}"
         );
         assert_eq!(warning.source.as_deref(), Some("m.rs:7"));
+    }
+
+    #[test]
+    fn all_recorded_products_count_also_those_of_loops_and_derivatives() {
+        let weight = || Tensor::ones(DType::F32, [8, 8]);
+        let flops = |f: &dyn Fn(&Tensor) -> Tensor| {
+            let types = [TensorType::new(DType::F32, [4, 8])];
+            let function = Function::trace("f", &types, |x| vec![f(&x[0])]);
+            recorded_flops(&function.recorded().unwrap())
+        };
+        let one = 2.0 * 4.0 * 8.0 * 8.0;
+        assert_eq!(flops(&|x| x.matmul(weight())), Some(one));
+        let three = |x: &Tensor| {
+            let body = |c: &[Tensor], _: &[Tensor]| (vec![c[0].matmul(weight())], vec![]);
+            scan(&[x], &[&Tensor::zeros(DType::F32, [3])], body).0.remove(0)
+        };
+        assert_eq!(flops(&three), Some(3.0 * one));
+        assert_eq!(flops(&|x| grad(&three(x).tanh().sum_all(), &[x]).remove(0)), Some(6.0 * one));
+        let endless = |x: &Tensor| {
+            let next = |c: &[Tensor]| vec![c[0].matmul(weight())];
+            while_loop(&[x], |c| c[0].sum_all().lt(9.0), next).remove(0)
+        };
+        assert_eq!(flops(&endless), None);
     }
 
     #[test]

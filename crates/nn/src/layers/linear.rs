@@ -66,7 +66,7 @@ impl Linear {
         out_features: impl Into<Option<&'a str>>,
         in_features: impl Into<Option<&'a str>>,
     ) -> Linear {
-        let out = out_features.into();
+        let out: Option<&str> = out_features.into();
         self.weight.with_axes([out, in_features.into()]);
         if let Some(bias) = &self.bias {
             bias.with_axes([out]);

@@ -88,6 +88,38 @@ fn an_order_of_axes_changes_only_where_elements_are_in_memory() {
 }
 
 #[test]
+fn what_is_gathered_over_one_axis_stays_split_over_the_other() {
+    let mesh = Mesh::new([("fsdp", 4), ("model", 2)]).unwrap();
+    let runtime = cpu(8).with_mesh(&mesh).unwrap();
+    let parts = Sharding::new([Some("fsdp"), Some("model")]);
+    let columns = Sharding::new([None, Some("model")]);
+    let step = Function::trace("step", &[f32s([16, 4])], |w| {
+        let gathered = w[0].all_gather_to(&parts, &columns);
+        let (shards, [sharding, other]) = gathered.t().gathered_from().unwrap();
+        assert_eq!(
+            (shards.ty().to_string(), sharding.to_string(), other.to_string()),
+            ("f32[4, 16]".into(), "[model, fsdp]".into(), "[model]".into())
+        );
+        let gradient = grad(&(&gathered * &gathered).sum_all(), &[&w[0]]).remove(0);
+        vec![gradient, gathered]
+    })
+    .shard_parameter(0, parts.clone());
+    let text = step.stablehlo_for(&mesh).unwrap();
+    assert!(
+        text.contains("sdy.sharding_constraint") && text.contains("[{}, {\"model\"}]"),
+        "{text}"
+    );
+    let value = numbers([16, 4]);
+    let w = runtime.to_devices(&value, &parts).unwrap();
+    let outputs = runtime.compile(&step).unwrap().call(vec![Argument::Borrow(&w)]).unwrap();
+    let values = runtime.read(&outputs.arrays.iter().collect::<Vec<_>>()).unwrap().wait().unwrap();
+    let value = value.to_vec::<f32>().unwrap();
+    assert_eq!(values[1].to_vec::<f32>().unwrap(), value);
+    let doubled: Vec<f32> = value.iter().map(|x| 2.0 * x).collect();
+    assert_eq!(values[0].to_vec::<f32>().unwrap(), doubled);
+}
+
+#[test]
 fn what_is_gathered_has_a_sharded_gradient() {
     let runtime = cpu(8).with_mesh(&Mesh::new([("data", 8)]).unwrap()).unwrap();
     let step = Function::trace("step", &[f32s([16, 3])], |w| {

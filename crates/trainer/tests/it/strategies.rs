@@ -326,6 +326,7 @@ fn check_flops<M: Logits>(module: &Language<M>) {
 #[test]
 fn no_device_repeats_the_work_of_another() {
     check_flops(&llama(HEADS, false));
+    check_flops(&llama(HEADS, true));
     check_flops(&gpt2());
     check_flops(&Language { model: Own::new() });
 }
@@ -411,7 +412,7 @@ fn weights_that_are_split_alone_are_noticed() {
     let wrong = llama(HEADS, false);
     split_weights(&wrong.model);
     let mesh = || Mesh::new([("data", 1), ("model", 8)]).unwrap();
-    let (ddp, _) = cpu_flops(&wrong, |b| b);
+    let (ddp, _) = cpu_flops(&llama(HEADS, false), |builder| builder);
     let (own, advice) = cpu_flops(&wrong, |builder| builder.mesh(mesh()));
     println!("{:.2} × ddp\n{advice}", own / ddp);
     assert!(own > 1.5 * ddp, "{own} for {ddp}");
