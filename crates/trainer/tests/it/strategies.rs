@@ -391,58 +391,50 @@ fn libtpu_counts_the_same_flops_for_tensor_parallelism_and_ddp() {
     check_tpu(&wide_gpt2());
 }
 
-/// Splits weights without a word about activations: as Megatron does, or all of them by columns.
-fn split_weights(model: &Decoder, by_columns: bool) {
-    let columns = Sharding::new([Some("model"), None]);
-    let rows = Sharding::new([None, (!by_columns).then_some("model")]);
-    let rows = if by_columns { columns.clone() } else { rows };
-    model.model.embed_tokens.weight.with_sharding(columns.clone());
-    model.lm_head.weight.with_sharding(columns.clone());
-    for layer in &model.model.layers {
-        let attention = &layer.self_attn;
-        for layer in [&attention.q_proj, &attention.k_proj, &attention.v_proj] {
-            layer.weight.with_sharding(columns.clone());
-        }
-        attention.o_proj.weight.with_sharding(rows.clone());
-        layer.mlp.gate_proj.weight.with_sharding(columns.clone());
-        layer.mlp.up_proj.weight.with_sharding(columns.clone());
-        layer.mlp.down_proj.weight.with_sharding(rows.clone());
-    }
-}
-
 /// A mesh for eight devices.
 fn grid(data: usize, model: usize) -> Mesh {
     Mesh::new([("data", data), ("model", model)]).unwrap()
 }
 
+/// Its weights are split, but it computes with all of them: no activation is split.
+#[derive(Module)]
+struct Gathering {
+    embed: Embedding,
+    up: Linear,
+    head: Linear,
+}
+
+impl Gathering {
+    fn new(width: usize, vocabulary: usize) -> Gathering {
+        let up = Linear::new(width, 4 * width).bias(false);
+        let head = Linear::new(4 * width, vocabulary).bias(false);
+        for layer in [&up, &head] {
+            layer.weight.with_sharding(Sharding::new([Some("model")]));
+        }
+        Gathering { embed: Embedding::new(vocabulary, width), up, head }
+    }
+}
+
+impl Logits for Gathering {
+    fn logits(&self, ids: Tensor) -> Tensor {
+        let columns = Sharding::new([Some("model")]);
+        let whole = |layer: &Linear| layer.weight.get().all_gather(&columns).t();
+        let hidden = self.embed.forward(ids).matmul(whole(&self.up)).tanh();
+        hidden.matmul(whole(&self.head))
+    }
+}
+
+const SPLIT_ALONE: &str = "× the FLOPs of one device's share. Weights such as `model.up.weight` are split, but the \
+                           activations around them are not";
+
 #[test]
 fn weights_that_are_split_alone_are_noticed() {
-    let mut noticed = 0;
-    for (scan_layers, by_columns) in [(false, false), (false, true), (true, false), (true, true)] {
-        let (ddp, _) = cpu_flops(&llama(HEADS, scan_layers), |builder| builder);
-        for mesh in [grid(1, 8), grid(2, 4)] {
-            let wrong = llama(HEADS, scan_layers);
-            split_weights(&wrong.model, by_columns);
-            let (own, advice) = cpu_flops(&wrong, |builder| builder.mesh(mesh.clone()));
-            let times = own / ddp;
-            println!("scan {scan_layers}, by columns {by_columns}, {mesh}: {times:.2} × ddp");
-            let expected = format!(
-                "devices along the mesh axis `model` repeat work: {times:.1} × the FLOPs of one device's share. Weights such \
-                 as `model.model.embed_tokens.weight` are split, but the activations around them are not"
-            );
-            assert_eq!(advice.contains(&expected), times >= 1.5, "{times} {advice}");
-            noticed += usize::from(times >= 1.5);
-            // With rules for the names of the activations, the same weights cost nothing more.
-            let rules = |builder: TrainerBuilder| {
-                builder.mesh(mesh.clone()).axis_rules(AxisRules::default())
-            };
-            if !by_columns {
-                let (own, advice) = cpu_flops(&wrong, rules);
-                assert!(own <= 1.05 * ddp && !advice.contains("repeat work"), "{advice}");
-            }
-        }
-    }
-    assert!(noticed > 0);
+    let wrong = Language { model: Gathering::new(WIDTH, VOCABULARY) };
+    let (_, advice) = cpu_flops(&wrong, |builder| builder.mesh(grid(1, 8)));
+    let expected = format!("devices along the mesh axis `model` repeat work: 8.0 {SPLIT_ALONE}");
+    assert!(advice.contains(&expected), "{advice}");
+    let (_, advice) = cpu_flops(&wrong, |builder| builder.mesh(grid(2, 4)));
+    assert!(advice.contains(&format!("4.0 {SPLIT_ALONE}")), "{advice}");
 }
 
 #[test]
@@ -456,22 +448,12 @@ fn preflight_notices_weights_that_are_split_alone() {
     if crate::libtpu::libtpu().is_none() {
         return;
     }
-    let warnings = |module: &Language<Decoder>, builder: TrainerBuilder| {
-        let warnings = report(module, builder).slices.remove(0).warnings;
-        let warnings = warnings.into_iter().map(|warning| warning.message);
-        warnings.filter(|warning| warning.contains("repeat work")).collect::<Vec<_>>()
-    };
     let builder = |text| builder(text, Path::new("unused"));
-    let mut found = Vec::new();
-    for by_columns in [false, true] {
-        let mut wrong = wide_llama();
-        (wrong.model.scan_layers, wrong.model.gradient_checkpointing) = (true, true);
-        split_weights(&wrong.model, by_columns);
-        found.extend(warnings(&wrong, builder("ddp").mesh(grid(2, 4))));
-    }
-    println!("{found:?}");
-    assert!(!found.is_empty());
-    assert!(warnings(&wide_llama(), builder("tp=8")).is_empty());
+    let wrong = Language { model: Gathering::new(1024, 4096) };
+    let slices = report(&wrong, builder("ddp").mesh(grid(1, 8))).slices;
+    assert!(slices[0].warnings.iter().any(|w| w.message.contains(SPLIT_ALONE)), "{slices:?}");
+    let slices = report(&wide_llama(), builder("tp=8")).slices;
+    assert!(!slices[0].warnings.iter().any(|w| w.message.contains("repeat work")), "{slices:?}");
 }
 
 /// The error of a fit on eight devices.
