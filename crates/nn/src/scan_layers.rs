@@ -73,21 +73,7 @@ pub fn scan_layers<'m, M: Module + ?Sized + 'm>(
                 contents.iter().map(|content| content.states[i].drawn).max().unwrap_or_default()
             })
             .collect();
-        // If any layer lacks a key for a stream, no stream has a key in the loop, and drawing is an
-        // error.
-        let keys: Option<Vec<Vec<Tensor>>> = contents
-            .iter()
-            .map(|content| {
-                let keys = content.states.iter().map(|state| Some(state.key.as_ref()?.tensor()));
-                keys.collect::<Option<Vec<_>>>()
-            })
-            .collect();
-        if let Some(keys) = &keys {
-            xs.extend(
-                (0..first.streams.len())
-                    .map(|i| stack(keys.iter().map(|layer_keys| &layer_keys[i]))),
-            );
-        }
+        xs.extend(stack_keys(&contents));
         let mut changed = Vec::new();
         let mut drawn_after = Vec::new();
         let restore = Restore(first);
@@ -125,6 +111,20 @@ pub fn scan_layers<'m, M: Module + ?Sized + 'm>(
         }
         Ok(last.into_iter().next().unwrap_or_else(|| x.clone()))
     })
+}
+
+/// The keys of each random stream in all layers, stacked. If any layer lacks a key for a stream, no
+/// stream has a key in the loop, and drawing is an error.
+fn stack_keys(contents: &[LayerContents]) -> Vec<Tensor> {
+    let mut keys: Vec<Vec<Tensor>> = Vec::new();
+    for content in contents {
+        let keys_of_layer: Option<Vec<Tensor>> =
+            content.states.iter().map(|state| Some(state.key.as_ref()?.tensor())).collect();
+        let Some(keys_of_layer) = keys_of_layer else { return Vec::new() };
+        keys.push(keys_of_layer);
+    }
+    let streams = keys.first().map_or(0, Vec::len);
+    (0..streams).map(|i| stack(keys.iter().map(|keys_of_layer| &keys_of_layer[i]))).collect()
 }
 
 thread_local! {

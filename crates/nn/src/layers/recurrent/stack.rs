@@ -140,7 +140,6 @@ impl Stack {
             (true, true) => x.transpose(0, 1),
             (true, false) => x.clone(),
         };
-        let batch = sequence.size(1);
         let within = match lengths {
             Some(lengths) => {
                 let within = steps_within(name, x, &sequence, lengths)?;
@@ -158,47 +157,8 @@ impl Stack {
             let mut outputs = Vec::new();
             for direction in 0..self.directions() {
                 let n = layer * self.directions() + direction;
-                let w = &self.weights[n];
-                // One product for all steps; only the part that depends on the state remains in the
-                // loop.
-                let bias_ih = w.bias_ih.as_ref().map(Parameter::get);
-                let gates = affine(&sequence, &w.ih.get(), bias_ih.as_ref());
-                let recurrence = Recurrence {
-                    hh: w.hh.get(),
-                    bias_hh: w.bias_hh.as_ref().map(Parameter::get),
-                    hr: w.hr.as_ref().map(Parameter::get),
-                };
-                let mut state = Vec::new();
-                for i in 0..states {
-                    let size = if i == 0 { self.output_size() } else { self.hidden_size };
-                    state.push(match first {
-                        Some(first) => {
-                            first[i].narrow(0, n, 1).reshape([batch, size]).to_dtype(gates.dtype())
-                        }
-                        None => Tensor::zeros(gates.dtype(), [batch, size]),
-                    });
-                }
-                let step = |state: &[Tensor], x: &[Tensor]| {
-                    let mut next = self.cell.step(&x[0], state, &recurrence, self.hidden_size);
-                    // Under autocast some operations widen.
-                    for (next, state) in next.iter_mut().zip(state) {
-                        *next = next.to_dtype(state.dtype());
-                    }
-                    // After the end of a sequence, the state stays and the output is 0. In the
-                    // reverse direction, the state thus stays until the sequence begins.
-                    let Some(within) = x.get(1) else {
-                        let y = next[0].clone();
-                        return (next, vec![y]);
-                    };
-                    let y = within.select(&next[0], 0.0);
-                    for (next, state) in next.iter_mut().zip(state) {
-                        *next = within.select(&*next, state);
-                    }
-                    (next, vec![y])
-                };
-                let xs: Vec<&Tensor> = std::iter::once(&gates).chain(&within).collect();
-                let (end, mut ys) = Scan::new().reverse(direction == 1).run(&state, &xs, step);
-                outputs.append(&mut ys);
+                let (ys, end) = self.record_direction(n, &sequence, within.as_ref(), first);
+                outputs.extend(ys);
                 for (all, state) in last.iter_mut().zip(end) {
                     all.push(state);
                 }
@@ -219,6 +179,59 @@ impl Stack {
             state.push(if batched { all } else { all.squeeze(1) });
         }
         Ok((output, state))
+    }
+
+    /// The output and the last state of one layer in one direction, whose number is `n`, from a
+    /// sequence `[length, batch, features]`.
+    fn record_direction(
+        &self,
+        n: usize,
+        sequence: &Tensor,
+        within: Option<&Tensor>,
+        first: Option<&[&Tensor]>,
+    ) -> (Vec<Tensor>, Vec<Tensor>) {
+        let w = &self.weights[n];
+        // One product for all steps; only the part that depends on the state remains in the loop.
+        let bias_ih = w.bias_ih.as_ref().map(Parameter::get);
+        let gates = affine(sequence, &w.ih.get(), bias_ih.as_ref());
+        let recurrence = Recurrence {
+            hh: w.hh.get(),
+            bias_hh: w.bias_hh.as_ref().map(Parameter::get),
+            hr: w.hr.as_ref().map(Parameter::get),
+        };
+        let batch = sequence.size(1);
+        let mut state = Vec::new();
+        for i in 0..self.cell.states() {
+            let size = if i == 0 { self.output_size() } else { self.hidden_size };
+            state.push(match first {
+                Some(first) => {
+                    first[i].narrow(0, n, 1).reshape([batch, size]).to_dtype(gates.dtype())
+                }
+                None => Tensor::zeros(gates.dtype(), [batch, size]),
+            });
+        }
+        let step = |state: &[Tensor], x: &[Tensor]| {
+            let mut next = self.cell.step(&x[0], state, &recurrence, self.hidden_size);
+            // Under autocast some operations widen.
+            for (next, state) in next.iter_mut().zip(state) {
+                *next = next.to_dtype(state.dtype());
+            }
+            // After the end of a sequence, the state stays and the output is 0. In the reverse
+            // direction, the state thus stays until the sequence begins.
+            let Some(within) = x.get(1) else {
+                let y = next[0].clone();
+                return (next, vec![y]);
+            };
+            let y = within.select(&next[0], 0.0);
+            for (next, state) in next.iter_mut().zip(state) {
+                *next = within.select(&*next, state);
+            }
+            (next, vec![y])
+        };
+        let is_reverse = n % self.directions() == 1;
+        let xs: Vec<&Tensor> = std::iter::once(&gates).chain(within).collect();
+        let (end, ys) = Scan::new().reverse(is_reverse).run(&state, &xs, step);
+        (ys, end)
     }
 
     /// What is wrong with the inputs, if anything.
