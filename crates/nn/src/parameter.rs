@@ -46,8 +46,15 @@ struct Cell {
     sparse: Mutex<Option<&'static Location<'static>>>,
     /// The sharding, and the line that set it.
     sharding: Mutex<Option<(Sharding, &'static Location<'static>)>>,
-    /// The names of the axes, and the line that gave them.
-    axes: Mutex<Option<(Vec<Option<String>>, &'static Location<'static>)>>,
+    axes: Mutex<Option<NamedAxes>>,
+}
+
+/// The names of a parameter's axes.
+#[derive(Clone)]
+struct NamedAxes {
+    names: Vec<Option<String>>,
+    /// The line that gave them.
+    location: &'static Location<'static>,
 }
 
 /// Held while parameters are tied, so that two threads cannot tie two parameters to each other.
@@ -293,18 +300,19 @@ impl Parameter {
     ) -> Parameter {
         let names: Vec<Option<&str>> = names.into_iter().map(Into::into).collect();
         let names = names.into_iter().map(|name| name.map(str::to_owned)).collect();
-        *lock(&self.cell().axes) = Some((names, Location::caller()));
+        let location = Location::caller();
+        *lock(&self.cell().axes) = Some(NamedAxes { names, location });
         self.clone()
     }
 
     /// The names of the axes, if they were given.
     pub fn axes(&self) -> Option<Vec<Option<String>>> {
-        lock(&self.cell().axes).as_ref().map(|(names, _)| names.clone())
+        lock(&self.cell().axes).as_ref().map(|axes| axes.names.clone())
     }
 
     /// The line that named the axes.
     pub fn axes_location(&self) -> Option<&'static Location<'static>> {
-        lock(&self.cell().axes).as_ref().map(|(_, location)| *location)
+        lock(&self.cell().axes).as_ref().map(|axes| axes.location)
     }
 
     /// Converts the type, the value and a fixed initial value to another floating-point type.
@@ -357,7 +365,7 @@ impl Cell {
     }
 
     fn check_axes(&self) -> Option<String> {
-        let (names, location) = lock(&self.axes).clone()?;
+        let NamedAxes { names, location } = lock(&self.axes).clone()?;
         let error = check_names(&names, &self.variable.ty().shape).err()?;
         Some(format!("{error}; they were given at {location}"))
     }
