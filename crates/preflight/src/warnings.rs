@@ -215,8 +215,9 @@ fn recorded_flops(list: &[RecordedOp]) -> Option<f64> {
         let inner = bodies.sum::<Option<f64>>()?;
         let times = match op.operation {
             _ if inner == 0.0 => 0,
-            Some("scan") => steps(list, op),
-            Some("while_loop") => return None,
+            // A scan whose body takes no slice and returns none does not say its length.
+            Some("scan") if steps(list, op) > 1 => steps(list, op),
+            Some("scan" | "while_loop") => return None,
             _ => 1,
         };
         total += op.product_flops + inner * times as f64;
@@ -466,9 +467,15 @@ mod tests {
         let one = 2.0 * 4.0 * 8.0 * 8.0;
         assert_eq!(flops(&|x| x.matmul(weight())), Some(one));
         let three = |x: &Tensor| {
+            let body =
+                |c: &[Tensor], x: &[Tensor]| (vec![(c[0].matmul(weight()) + &x[0]).tanh()], vec![]);
+            scan(&[x], &[&Tensor::zeros(DType::F32, [3])], body).0.remove(0)
+        };
+        let unknown = |x: &Tensor| {
             let body = |c: &[Tensor], _: &[Tensor]| (vec![c[0].matmul(weight())], vec![]);
             scan(&[x], &[&Tensor::zeros(DType::F32, [3])], body).0.remove(0)
         };
+        assert_eq!(flops(&unknown), None);
         assert_eq!(flops(&three), Some(3.0 * one));
         assert_eq!(flops(&|x| grad(&three(x).tanh().sum_all(), &[x]).remove(0)), Some(6.0 * one));
         let endless = |x: &Tensor| {

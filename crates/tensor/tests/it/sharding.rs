@@ -95,7 +95,8 @@ fn what_is_gathered_over_one_axis_stays_split_over_the_other() {
     let columns = Sharding::new([None, Some("model")]);
     let step = Function::trace("step", &[f32s([16, 4])], |w| {
         let gathered = w[0].all_gather_to(&parts, &columns);
-        let (shards, [sharding, other]) = gathered.t().gathered_from().unwrap();
+        let transposed = gathered.t();
+        let (shards, [sharding, other]) = transposed.gathered_from().unwrap();
         assert_eq!(
             (shards.ty().to_string(), sharding.to_string(), other.to_string()),
             ("f32[4, 16]".into(), "[model, fsdp]".into(), "[model]".into())
