@@ -114,8 +114,9 @@ pub trait Pretrained: Module + Sized {
     /// Loads a folder downloaded from Hugging Face: `config.json`, and the weights as
     /// `model.safetensors`, `pytorch_model.bin`, or an index of several such files.
     ///
-    /// Parameters are f32, even if the files have a different dtype; [`Module::to_dtype`] changes
-    /// that. The model is in evaluation mode, as in transformers; the Trainer switches it. Names
+    /// Large weights stay in the files until devices need them, so keep the folder until then; see
+    /// [`StateDict`]. Parameters are f32, even if the files have a different dtype;
+    /// [`Module::to_dtype`] changes that. The model is in evaluation mode, as in transformers; the Trainer switches it. Names
     /// may have the prefix `module.` (DistributedDataParallel) or `_orig_mod.` (`torch.compile`).
     ///
     /// # Errors

@@ -19,6 +19,16 @@ pub(crate) fn format(path: &Path, format: &'static str, message: impl Into<Strin
     Error::of(Fact::Format, format!("{}: not a valid {format}: {message}", path.display()))
 }
 
+/// A file that is not the one that was opened.
+pub(crate) fn changed(path: &Path) -> Error {
+    let message = format!(
+        "{}: the file was changed after it was opened. Its weights are read when devices need them: leave it as it is \
+         until then, or load it again",
+        path.display()
+    );
+    Error::of(Fact::Format, message)
+}
+
 /// A file whose names and shapes differ from the model's. The report is a detail of the error.
 pub(crate) fn mismatch(path: &Path, report: LoadReport) -> Error {
     struct Mismatches<'a>(&'a LoadReport);

@@ -16,6 +16,7 @@ use crate::hash::IdMap;
 use crate::operation::Operation;
 use crate::passes::{Orders, Pipeline};
 use crate::region::Region;
+use crate::stored_value::HostElements;
 use crate::tensor::Kind;
 use crate::whole_axes::{self, Restriction, WholeAxes};
 use crate::{
@@ -29,7 +30,7 @@ pub(crate) use statements::{Body, Line, Locations};
 /// A value that an expression holds, and that the program takes as an argument.
 pub(crate) enum Captured {
     Device(Arc<DeviceArray>),
-    Host(TensorType, Arc<[u8]>),
+    Host(TensorType, HostElements),
 }
 
 /// The value with the most elements in a program.
@@ -174,7 +175,10 @@ impl Program {
             Kind::Operation(operation) => match graph.constant_argument(operation) {
                 // This works in bodies too: XLA passes such a value to the loop or branch as an
                 // input.
-                Some(elements) => self.capture_host(&instruction.outputs[0], elements),
+                Some(elements) => {
+                    let elements = HostElements::InMemory(elements.clone());
+                    self.capture_host(&instruction.outputs[0], &elements)
+                }
                 None => {
                     let name = |v: &Value| names[v.instruction][v.output].clone();
                     let operands = instruction.operands.iter().map(|v| (name(v), graph.ty(*v)));
@@ -332,10 +336,10 @@ impl Program {
         }
     }
 
-    /// Captures a value in host memory. Returns the name of its parameter.
-    fn capture_host(&mut self, ty: &TensorType, elements: &Arc<[u8]>) -> String {
+    /// Captures a value on the host. Returns the name of its parameter.
+    fn capture_host(&mut self, ty: &TensorType, elements: &HostElements) -> String {
         let value = Captured::Host(ty.clone(), elements.clone());
-        self.capture(elements.as_ptr().addr(), value, Sharding::replicated())
+        self.capture(elements.address(), value, Sharding::replicated())
     }
 
     /// Captures a value. Returns the name of its parameter.

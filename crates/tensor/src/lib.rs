@@ -110,6 +110,7 @@ pub use runtime::{PeerStore, Peers, Preloaded, Runtime};
 pub use scope::{FromFault, Refusal, Scope};
 pub use shape::{Shape, TensorType};
 pub use sharding::{Block, Sharding};
+pub use stored_value::StoredValue;
 pub use tensor::Tensor;
 pub use transfer::PendingLiterals;
 pub use variable::Variable;

@@ -81,28 +81,7 @@ impl Literal {
     /// The elements of any dtype as f64. 64-bit integers may lose their last bits. A complex number
     /// becomes two values, its real and its imaginary part.
     pub fn to_f64(&self) -> Vec<f64> {
-        fn read<T: Element>(bytes: &[u8], convert: impl Fn(T) -> f64) -> Vec<f64> {
-            T::from_bytes(bytes).into_iter().map(convert).collect()
-        }
-        let bytes = self.bytes();
-        match self.ty.dtype {
-            DType::F32 => read::<f32>(bytes, f64::from),
-            DType::F64 => read::<f64>(bytes, |v| v),
-            DType::Bf16 => read::<half::bf16>(bytes, f64::from),
-            DType::F16 => read::<half::f16>(bytes, f64::from),
-            DType::I8 => read::<i8>(bytes, f64::from),
-            DType::I16 => read::<i16>(bytes, f64::from),
-            DType::I32 => read::<i32>(bytes, f64::from),
-            DType::I64 => read::<i64>(bytes, |v| v as f64),
-            DType::U8 => read::<u8>(bytes, f64::from),
-            DType::U16 => read::<u16>(bytes, f64::from),
-            DType::U32 => read::<u32>(bytes, f64::from),
-            DType::U64 => read::<u64>(bytes, |v| v as f64),
-            DType::Bool => read::<bool>(bytes, |v| f64::from(u8::from(v))),
-            // Each element is two adjacent floats.
-            DType::C64 => read::<f32>(bytes, f64::from),
-            DType::C128 => read::<f64>(bytes, |v| v),
-        }
+        to_f64(self.bytes(), self.ty.dtype)
     }
 
     /// The same numbers in another floating-point dtype, rounded if it is narrower.
@@ -110,30 +89,70 @@ impl Literal {
     /// # Errors
     /// One of the two dtypes is not floating-point.
     pub fn to_dtype(&self, dtype: DType) -> Result<Literal> {
-        let values = || self.to_f64().into_iter();
-        let shape = self.ty.shape.clone();
-        match dtype {
-            _ if dtype == self.ty.dtype => Literal::from_bytes(self.ty.clone(), self.bytes()),
-            _ if !self.ty.dtype.is_float() => Err(Error::usage(format!(
+        if dtype == self.ty.dtype {
+            return Literal::from_bytes(self.ty.clone(), self.bytes());
+        }
+        if !self.ty.dtype.is_float() || !dtype.is_float() {
+            return Err(Error::usage(format!(
                 "cannot convert {} to {dtype}: both must be floating-point",
                 self.ty
-            ))),
-            DType::F64 => Literal::from_slice(&values().collect::<Vec<_>>(), shape),
-            DType::F32 => {
-                Literal::from_slice(&values().map(|v| v as f32).collect::<Vec<_>>(), shape)
+            )));
+        }
+        let elements = convert_floats(self.bytes(), self.ty.dtype, dtype);
+        Literal::from_bytes(TensorType::new(dtype, &self.ty.shape), &elements)
+    }
+}
+
+/// The elements of any dtype as f64.
+fn to_f64(bytes: &[u8], dtype: DType) -> Vec<f64> {
+    fn read<T: Element>(bytes: &[u8], convert: impl Fn(T) -> f64) -> Vec<f64> {
+        T::from_bytes(bytes).into_iter().map(convert).collect()
+    }
+    match dtype {
+        DType::F32 => read::<f32>(bytes, f64::from),
+        DType::F64 => read::<f64>(bytes, |v| v),
+        DType::Bf16 => read::<half::bf16>(bytes, f64::from),
+        DType::F16 => read::<half::f16>(bytes, f64::from),
+        DType::I8 => read::<i8>(bytes, f64::from),
+        DType::I16 => read::<i16>(bytes, f64::from),
+        DType::I32 => read::<i32>(bytes, f64::from),
+        DType::I64 => read::<i64>(bytes, |v| v as f64),
+        DType::U8 => read::<u8>(bytes, f64::from),
+        DType::U16 => read::<u16>(bytes, f64::from),
+        DType::U32 => read::<u32>(bytes, f64::from),
+        DType::U64 => read::<u64>(bytes, |v| v as f64),
+        DType::Bool => read::<bool>(bytes, |v| f64::from(u8::from(v))),
+        // Each element is two adjacent floats.
+        DType::C64 => read::<f32>(bytes, f64::from),
+        DType::C128 => read::<f64>(bytes, |v| v),
+    }
+}
+
+/// How many elements to convert at once, so that the intermediate f64 values need little memory.
+const CONVERTED_AT_ONCE: usize = 1 << 16;
+
+/// Converts elements between floating-point dtypes.
+pub(crate) fn convert_floats(bytes: &[u8], from: DType, to: DType) -> Vec<u8> {
+    if from == to {
+        return bytes.to_vec();
+    }
+    if (from, to) == (DType::Bf16, DType::F32) {
+        // The upper half of an f32.
+        return bytes.chunks_exact(2).flat_map(|half| [0, 0, half[0], half[1]]).collect();
+    }
+    let count = bytes.len() / from.size_in_bytes();
+    let mut converted = Vec::with_capacity(count * to.size_in_bytes());
+    for chunk in bytes.chunks(CONVERTED_AT_ONCE * from.size_in_bytes()) {
+        for value in to_f64(chunk, from) {
+            match to {
+                DType::F64 => converted.extend(value.to_le_bytes()),
+                DType::F32 => converted.extend((value as f32).to_le_bytes()),
+                DType::Bf16 => converted.extend(half::bf16::from_f64(value).to_le_bytes()),
+                _ => converted.extend(half::f16::from_f64(value).to_le_bytes()),
             }
-            DType::Bf16 => {
-                Literal::from_slice(&values().map(half::bf16::from_f64).collect::<Vec<_>>(), shape)
-            }
-            DType::F16 => {
-                Literal::from_slice(&values().map(half::f16::from_f64).collect::<Vec<_>>(), shape)
-            }
-            _ => Err(Error::usage(format!(
-                "cannot convert {} to {dtype}: both must be floating-point",
-                self.ty
-            ))),
         }
     }
+    converted
 }
 
 impl fmt::Debug for Literal {

@@ -198,7 +198,7 @@ pub fn portable_program(function: &Function) -> Result<(String, Vec<Tensor>)> {
     let lowered = lower(function, &Mesh::data(1), None)?;
     let values = lowered.captured.into_iter().map(|(captured, _)| match captured {
         Captured::Device(array) => Tensor::from_array(array),
-        Captured::Host(ty, elements) => Tensor::from_host(ty, elements.to_vec()),
+        Captured::Host(ty, elements) => Tensor::from_host(ty, elements),
     });
     Ok((lowered.key, values.collect()))
 }
@@ -304,7 +304,7 @@ impl Function {
                 Captured::Device(array) => hasher.update(format!("{} {sharding}", array.ty())),
                 Captured::Host(ty, elements) => {
                     hasher.update(format!("{ty} {sharding}"));
-                    hasher.update(elements);
+                    hasher.update(elements.identity()?);
                 }
             }
         }

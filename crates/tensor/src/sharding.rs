@@ -1,11 +1,12 @@
 //! [`Sharding`]: how the axes of a value are split over the axes of a mesh, and their order in device
 //! memory. [`Block`]: the part that one device holds.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
 use crate::axis_order::AxisOrder;
-use crate::{Mesh, Shape};
+use crate::{Error, Mesh, Result, Shape, TensorType};
 
 /// How a value is split over a [`Mesh`], like JAX's `PartitionSpec`. Each axis of the value has the
 /// mesh axes that it is split over. An axis without mesh axes is not split, and trailing axes may
@@ -234,10 +235,63 @@ pub struct Block {
 }
 
 impl Block {
+    /// The block of all elements.
+    pub fn whole(shape: &Shape) -> Block {
+        Block { start: vec![0; shape.rank()], size: shape.dims().to_vec() }
+    }
+
+    /// The elements of this block, from the bytes of all elements of a value of type `ty`.
+    ///
+    /// ```
+    /// use fulmen_tensor::{Block, DType, TensorType};
+    ///
+    /// let ty = TensorType::new(DType::U8, [2, 3]);
+    /// let column = Block { start: vec![0, 1], size: vec![2, 1] };
+    /// assert_eq!(*column.elements_of(&ty, &[1, 2, 3, 4, 5, 6])?, [2, 5]);
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The block is not within the value, or the number of bytes is not that of the value.
+    pub fn elements_of<'a>(&self, ty: &TensorType, bytes: &'a [u8]) -> Result<Cow<'a, [u8]>> {
+        self.check_within(&ty.shape)?;
+        if bytes.len() != ty.size_in_bytes() {
+            let expected = ty.size_in_bytes();
+            return Err(Error::usage(format!(
+                "{ty} takes {expected} bytes, but got {}",
+                bytes.len()
+            )));
+        }
+        if self.size[..] == ty.shape[..] {
+            return Ok(Cow::Borrowed(bytes));
+        }
+        let size = ty.dtype.size_in_bytes();
+        let mut part = vec![0; self.size.iter().product::<usize>() * size];
+        self.contiguous_runs(&ty.shape, |offset, part_offset, length| {
+            part[part_offset * size..][..length * size]
+                .copy_from_slice(&bytes[offset * size..][..length * size]);
+        });
+        Ok(Cow::Owned(part))
+    }
+
+    /// Checks that the block is within a value of this shape.
+    pub(crate) fn check_within(&self, shape: &Shape) -> Result<()> {
+        let Block { start, size } = self;
+        let fits = start.len() == shape.rank()
+            && size.len() == shape.rank()
+            && (0..shape.rank()).all(|axis| {
+                start[axis].checked_add(size[axis]).is_some_and(|end| end <= shape[axis])
+            });
+        if fits {
+            return Ok(());
+        }
+        Err(Error::usage(format!("the block {self:?} is not within a value of shape {shape}")))
+    }
+
     /// Calls `copy(offset in the whole, offset in the block, length)`, in elements, for each run
-    /// that is contiguous in both.
-    pub(crate) fn contiguous_runs(&self, shape: &Shape, mut copy: impl FnMut(usize, usize, usize)) {
-        if self.size.contains(&0) {
+    /// that is contiguous in both. Makes no call if the block is not within the shape.
+    pub fn contiguous_runs(&self, shape: &Shape, mut copy: impl FnMut(usize, usize, usize)) {
+        if self.size.contains(&0) || self.check_within(shape).is_err() {
             return;
         }
         // The block has the axes from `whole` on completely, so one run spans these and the block's

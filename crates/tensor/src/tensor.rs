@@ -4,6 +4,7 @@
 //! Out of scope: computation, see [`Runtime`](crate::Runtime); derivatives, see
 //! [`grad`](crate::grad()).
 
+use std::borrow::Cow;
 use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
@@ -11,6 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::operation::{Operation, RecomputePolicy};
 use crate::scope::{FromFault, Scope, current_line};
+use crate::sharding::Block;
+use crate::stored_value::{HostElements, StoredValue};
 use crate::{DType, DeviceArray, Fault, Result, Shape, TensorType};
 
 /// An expression for a value: it describes how the value is computed.
@@ -64,8 +67,8 @@ pub(crate) enum Kind {
     },
     /// A value on the devices.
     Array(Arc<DeviceArray>),
-    /// A value in host memory that is too large for a program's text.
-    Host(Arc<[u8]>),
+    /// A value on the host, in memory or in a file, that is too large for a program's text.
+    Host(HostElements),
     Poison(Fault),
 }
 
@@ -161,8 +164,50 @@ impl Tensor {
 
     /// A tensor of host elements, which a program takes as an argument. The caller has checked
     /// their number.
-    pub(crate) fn from_host(ty: TensorType, elements: Vec<u8>) -> Tensor {
-        Tensor::from_parts(Kind::Host(elements.into()), Vec::new(), vec![ty])
+    pub(crate) fn from_host(ty: TensorType, elements: HostElements) -> Tensor {
+        Tensor::from_parts(Kind::Host(elements), Vec::new(), vec![ty])
+    }
+
+    /// A tensor with a value that is outside of memory, such as one of a file. Each use reads it
+    /// again: a program that takes it, or [`Tensor::eval`].
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use fulmen_tensor::{Block, DType, Result, StoredValue, Tensor, TensorType};
+    ///
+    /// struct Zeros;
+    /// impl StoredValue for Zeros {
+    ///     fn read(&self, block: &Block) -> Result<Vec<u8>> {
+    ///         Ok(vec![0; block.size.iter().product()])
+    ///     }
+    ///     fn fingerprint(&self) -> Result<String> {
+    ///         Ok("zeros".into())
+    ///     }
+    /// }
+    /// let zeros = Tensor::from_stored(TensorType::new(DType::U8, [3]), Arc::new(Zeros));
+    /// assert_eq!(zeros.eval()?.to_vec::<u8>()?, [0, 0, 0]);
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn from_stored(ty: TensorType, value: Arc<dyn StoredValue>) -> Tensor {
+        let _scope = Scope::open();
+        Tensor::from_host(ty, HostElements::Stored(value))
+    }
+
+    /// Like [`Tensor::to_dtype`], but a value on the host is converted there, block by block, when
+    /// it is read, and the result is again a value on the host. No gradient flows through it.
+    #[track_caller]
+    pub fn to_dtype_on_host(&self, dtype: DType) -> Tensor {
+        match &self.node.kind {
+            Kind::Host(elements)
+                if self.dtype() != dtype && self.dtype().is_float() && dtype.is_float() =>
+            {
+                let _scope = Scope::open();
+                let ty = TensorType::new(dtype, self.shape());
+                Tensor::from_host(ty, elements.converted(self.ty(), dtype))
+            }
+            _ => self.to_dtype(dtype),
+        }
     }
 
     /// The dtype and shape. Meaningless for a poisoned tensor, which has the type of an f32 scalar.
@@ -227,11 +272,30 @@ impl Tensor {
         }
     }
 
-    /// The host value, if this tensor is one rather than an expression or a small constant.
+    /// The host value, if this tensor is one rather than an expression or a small constant. `None`
+    /// also if it is in a file that cannot be read.
     pub fn literal(&self) -> Option<crate::Literal> {
         match &self.node.kind {
-            Kind::Host(elements) => crate::Literal::from_bytes(self.ty().clone(), elements).ok(),
+            Kind::Host(elements) => elements.literal(self.ty()).ok(),
             _ => None,
+        }
+    }
+
+    /// Whether this tensor is a value on the host, in memory or in a file, rather than an
+    /// expression or a small constant.
+    pub fn is_on_host(&self) -> bool {
+        matches!(self.node.kind, Kind::Host(_))
+    }
+
+    /// The elements of a block, if this tensor [is on the host](Tensor::is_on_host). Of a value in a
+    /// file, only the block is read.
+    ///
+    /// # Errors
+    /// The block is not within the value; the file cannot be read, or it was changed.
+    pub fn host_block(&self, block: &Block) -> Result<Option<Cow<'_, [u8]>>> {
+        match &self.node.kind {
+            Kind::Host(elements) => elements.block(self.ty(), block).map(Some),
+            _ => Ok(None),
         }
     }
 

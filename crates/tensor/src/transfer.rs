@@ -1,6 +1,8 @@
 //! Transfers of a [`Runtime`]: copies values between host and devices, whole or in parts.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -9,6 +11,7 @@ use fulmen_pjrt::{Buffer, Client, Device, HostBuffer};
 use crate::array::{PendingPart, ShardedType};
 use crate::axis_order::transpose_elements;
 use crate::sharding::Block;
+use crate::stored_value::HostElements;
 use crate::timeline::span;
 use crate::{
     DeviceArray, DevicePart, Error, Literal, Metrics, Result, Runtime, Sharding, TensorType,
@@ -37,52 +40,72 @@ impl Runtime {
         bytes: &[u8],
         sharding: &Sharding,
     ) -> Result<DeviceArray> {
-        let _copy = span("copy to device");
-        let start = Instant::now();
-        let size = ty.dtype.size_in_bytes();
-        let array = self.parts_to_devices(ty, sharding, |block| {
-            if block.size[..] == ty.shape[..] {
-                return Cow::Borrowed(bytes);
-            }
-            let mut part = vec![0; block.size.iter().product::<usize>() * size];
-            block.contiguous_runs(&ty.shape, |offset, part_offset, length| {
-                part[part_offset * size..][..length * size]
-                    .copy_from_slice(&bytes[offset * size..][..length * size]);
-            });
-            Cow::Owned(part)
-        })?;
-        self.metrics.record_time("TransferToDeviceTime", start.elapsed());
-        self.metrics.record_bytes("OutboundData", bytes.len());
-        Ok(array)
+        self.parts_to_devices(ty, sharding, |block| block.elements_of(ty, bytes))
     }
 
-    /// Copies to each device its part of a value. `bytes_of` is called for each device of this
-    /// process, and returns the elements of the given block.
+    /// Copies to each device its part of a value on the host.
+    pub(crate) fn host_to_devices(
+        &self,
+        ty: &TensorType,
+        elements: &HostElements,
+        sharding: &Sharding,
+    ) -> Result<DeviceArray> {
+        self.parts_to_devices(ty, sharding, |block| elements.block(ty, block))
+    }
+
+    /// Copies to each device its part of a value. `bytes_of` returns the elements of the given
+    /// block. It is called once for each block that devices of this process hold, and the elements
+    /// are dropped after their last use.
     ///
     /// # Errors
-    /// The sharding does not fit the value or the mesh, the bytes do not match their block, or a
-    /// device is out of memory.
+    /// The sharding does not fit the value or the mesh, `bytes_of` fails, the bytes do not match
+    /// their block, or a device is out of memory.
     pub fn parts_to_devices<'a>(
         &self,
         ty: &TensorType,
         sharding: &Sharding,
-        mut bytes_of: impl FnMut(&Block) -> Cow<'a, [u8]>,
+        mut bytes_of: impl FnMut(&Block) -> Result<Cow<'a, [u8]>>,
     ) -> Result<DeviceArray> {
+        let _copy = span("copy to device");
+        let start = Instant::now();
         let element_type = ty.dtype.element_type();
         let size = ty.dtype.size_in_bytes();
-        self.assemble(ty, sharding, |client, device, block| {
-            let bytes = bytes_of(block);
+        let mut uses: BTreeMap<Vec<usize>, usize> = BTreeMap::new();
+        for block in self.blocks(ty, sharding)? {
+            *uses.entry(block.start).or_default() += 1;
+        }
+        let mut parts: BTreeMap<Vec<usize>, Cow<'a, [u8]>> = BTreeMap::new();
+        let mut bytes_copied = 0;
+        let array = self.assemble_with(ty, sharding, |device, block| {
+            let bytes: &[u8] = match parts.entry(block.start.clone()) {
+                Entry::Occupied(part) => part.into_mut(),
+                Entry::Vacant(part) => {
+                    let bytes = part.insert(bytes_of(block)?);
+                    bytes_copied += bytes.len();
+                    bytes
+                }
+            };
             let is_whole = bytes.len() == block.size.iter().product::<usize>() * size;
-            match sharding.order().filter(|_| is_whole) {
+            let buffer = match sharding.order().filter(|_| is_whole) {
                 Some(order) => {
                     let mut reordered = vec![0; bytes.len()];
-                    transpose_elements(&bytes, size, &block.size, order.axes(), &mut reordered);
+                    transpose_elements(bytes, size, &block.size, order.axes(), &mut reordered);
                     let dims = order.reorder(&block.size);
-                    client.buffer_from_host(&reordered, element_type, &dims, device)
+                    self.client().buffer_from_host(&reordered, element_type, &dims, device)
                 }
-                None => client.buffer_from_host(&bytes, element_type, &block.size, device),
+                None => self.client().buffer_from_host(bytes, element_type, &block.size, device),
+            };
+            if let Some(left) = uses.get_mut(&block.start) {
+                *left -= 1;
+                if *left == 0 {
+                    parts.remove(&block.start);
+                }
             }
-        })
+            buffer.map_err(|e| Error::runtime(copying(ty), e))
+        })?;
+        self.metrics.record_time("TransferToDeviceTime", start.elapsed());
+        self.metrics.record_bytes("OutboundData", bytes_copied);
+        Ok(array)
     }
 
     /// The part of a value that each of [`Runtime::local_devices`] holds.
@@ -121,12 +144,21 @@ impl Runtime {
         sharding: &Sharding,
         mut make: impl FnMut(&Client, &Device, &Block) -> fulmen_pjrt::Result<Buffer>,
     ) -> Result<DeviceArray> {
-        let doing = || format!("copying {ty} to the device");
+        self.assemble_with(ty, sharding, |device, block| {
+            make(self.client(), device, block).map_err(|e| Error::runtime(copying(ty), e))
+        })
+    }
+
+    fn assemble_with(
+        &self,
+        ty: &TensorType,
+        sharding: &Sharding,
+        mut make: impl FnMut(&Device, &Block) -> Result<Buffer>,
+    ) -> Result<DeviceArray> {
         let blocks = self.blocks(ty, sharding)?;
         let mut shards = Vec::with_capacity(blocks.len());
         for (device, block) in self.local_devices().zip(&blocks) {
-            let buffer =
-                make(self.client(), device, block).map_err(|e| Error::runtime(doing(), e))?;
+            let buffer = make(device, block)?;
             let dims = sharding.order().map(|order| order.reorder(&block.size));
             if buffer.dims() != dims.as_ref().unwrap_or(&block.size)
                 || buffer.element_type() != ty.dtype.element_type()
@@ -134,7 +166,7 @@ impl Runtime {
             {
                 return Err(Error::usage(format!(
                     "{}: the part for {device} must be {}{:?} on this device, but is {buffer:?}",
-                    doing(),
+                    copying(ty),
                     ty.dtype,
                     block.size
                 )));
@@ -179,6 +211,10 @@ impl Runtime {
             arrays.iter().map(|array| PendingLiteral::start(array)).collect::<Result<Vec<_>>>()?;
         Ok(PendingLiterals { reads, start, metrics: self.metrics.clone() })
     }
+}
+
+fn copying(ty: &TensorType) -> String {
+    format!("copying {ty} to the device")
 }
 
 /// One value in transfer, as its distinct parts.

@@ -77,7 +77,7 @@ impl Variable {
     #[track_caller]
     pub fn to_dtype(&self, dtype: DType) {
         let mut state = self.state();
-        state.value = state.value.to_dtype(dtype);
+        state.value = state.value.to_dtype_on_host(dtype);
         state.ty.dtype = dtype;
     }
 

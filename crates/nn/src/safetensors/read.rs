@@ -2,19 +2,30 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, Read};
-use std::os::unix::fs::FileExt;
+use std::io::Read;
+use std::ops::Range;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use fulmen_tensor::{DType, Literal, TensorType};
+use crc32c::{crc32c, crc32c_append};
+use fulmen_tensor::{Block, DType, Literal, TensorType};
 use safetensors::tensor::Metadata;
 
-use super::checksums::Checksums;
+use super::checksums::{self, Checksums};
 use super::from_format;
 use crate::{Error, Result, error};
 
 /// What an error calls the format.
 const FORMAT: &str = "safetensors file";
+
+/// What an error about a file that has vanished says first.
+const WHEN_READ: &str = "reading weights when a device needs them; keep their file until then";
+
+/// How many bytes to read at once when a value is verified.
+const PIECE_BYTES: u64 = 1 << 20;
+
+/// How many bytes of a value its fingerprint covers.
+const FIRST_BYTES: u64 = 1 << 10;
 
 /// The format's own limit.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
@@ -65,6 +76,28 @@ pub(crate) struct Reader {
     header: Metadata,
     metadata: BTreeMap<String, String>,
     checksums: Checksums,
+    header_checksum: u32,
+    version: Version,
+}
+
+/// What changes when a file is replaced or written.
+#[derive(PartialEq, Eq)]
+struct Version {
+    device: u64,
+    inode: u64,
+    size: u64,
+    modified: (i64, i64),
+}
+
+impl Version {
+    fn of(file: &std::fs::Metadata) -> Version {
+        Version {
+            device: file.dev(),
+            inode: file.ino(),
+            size: file.len(),
+            modified: (file.mtime(), file.mtime_nsec()),
+        }
+    }
 }
 
 impl std::fmt::Debug for Reader {
@@ -91,22 +124,85 @@ impl Reader {
 
     /// Reads a value with this name and type.
     pub(crate) fn value(&self, name: &str, ty: &TensorType) -> Result<Literal> {
+        let mut bytes = self.stored_bytes(name, ty, &Block::whole(&ty.shape))?;
+        let compared = self.checksums.compare_tensor(name, || checksums::of_tensor(ty, &bytes));
+        compared.map_err(|reason| self.refuse(reason))?;
+        normalize(ty.dtype, &mut bytes);
+        Literal::from_bytes(ty.clone(), &bytes).map_err(|e| self.refuse(format!("`{name}`: {e}")))
+    }
+
+    /// Reads only a block of a value with this name and type.
+    pub(crate) fn block(&self, name: &str, ty: &TensorType, block: &Block) -> Result<Vec<u8>> {
+        let mut bytes = self.stored_bytes(name, ty, block)?;
+        normalize(ty.dtype, &mut bytes);
+        Ok(bytes)
+    }
+
+    fn stored_bytes(&self, name: &str, ty: &TensorType, block: &Block) -> Result<Vec<u8>> {
+        let start = self.start + self.span(name)?.start;
+        let size = ty.dtype.size_in_bytes();
+        let mut bytes = Vec::new();
+        let count = block.size.iter().product::<usize>() * size;
+        bytes.try_reserve_exact(count).map_err(|e| error::io("read", &self.path, e.into()))?;
+        bytes.resize(count, 0);
+        let mut result = Ok(());
+        block.contiguous_runs(&ty.shape, |offset, to, length| {
+            if result.is_ok() {
+                let into = &mut bytes[to * size..][..length * size];
+                result = self.file.read_exact_at(into, start + (offset * size) as u64);
+            }
+        });
+        result.map_err(|e| error::io("read", &self.path, e))?;
+        self.check_unchanged()?;
+        Ok(bytes)
+    }
+
+    /// Compares a value with its checksum, if it has one. The value is read in pieces.
+    pub(crate) fn verify(&self, name: &str, ty: &TensorType) -> Result<()> {
+        if !self.checksums.exist() {
+            return Ok(());
+        }
+        let span = self.span(name)?;
+        let mut piece = vec![0; PIECE_BYTES.min(span.end - span.start) as usize];
+        let mut checksum = checksums::of_tensor(ty, &[]);
+        let mut next = span.start;
+        while next < span.end {
+            let length = PIECE_BYTES.min(span.end - next);
+            let piece = &mut piece[..length as usize];
+            let read = self.file.read_exact_at(piece, self.start + next);
+            read.map_err(|e| error::io("read", &self.path, e))?;
+            checksum = crc32c_append(checksum, piece);
+            next += length;
+        }
+        self.checksums.compare_tensor(name, || checksum).map_err(|reason| self.refuse(reason))
+    }
+
+    /// A text that differs between files with different values of this name: it has the header, and
+    /// the value's first bytes.
+    pub(crate) fn fingerprint(&self, name: &str) -> Result<String> {
+        let span = self.span(name)?;
+        let mut first = vec![0; FIRST_BYTES.min(span.end - span.start) as usize];
+        let read = self.file.read_exact_at(&mut first, self.start + span.start);
+        read.map_err(|e| error::io("read", &self.path, e))?;
+        self.check_unchanged()?;
+        Ok(format!("{:08x} {name} {:08x}", self.header_checksum, crc32c(&first)))
+    }
+
+    /// Where a value is, relative to the first one.
+    fn span(&self, name: &str) -> Result<Range<u64>> {
         let Some(info) = self.header.info(name) else {
             return Err(self.refuse(format!("it has no `{name}`")));
         };
-        let (begin, end) = info.data_offsets;
-        let mut bytes = Vec::new();
-        let read = bytes.try_reserve_exact(end - begin).map_err(io::Error::from).and_then(|()| {
-            bytes.resize(end - begin, 0);
-            self.file.read_exact_at(&mut bytes, self.start + begin as u64)
-        });
-        read.map_err(|e| error::io("read", &self.path, e))?;
-        self.checksums.compare_tensor(name, ty, &bytes).map_err(|reason| self.refuse(reason))?;
-        if ty.dtype == DType::Bool {
-            // In a file, every byte except 0 means true; a device needs 1.
-            bytes.iter_mut().for_each(|byte| *byte = u8::from(*byte != 0));
+        Ok(info.data_offsets.0 as u64..info.data_offsets.1 as u64)
+    }
+
+    /// Checks that the path still has the file that was opened, with the same content.
+    fn check_unchanged(&self) -> Result<()> {
+        match std::fs::metadata(&self.path) {
+            Ok(now) if Version::of(&now) == self.version => Ok(()),
+            Ok(_) => Err(error::changed(&self.path)),
+            Err(e) => Err(error::io("read", &self.path, e).context(WHEN_READ)),
         }
-        Literal::from_bytes(ty.clone(), &bytes).map_err(|e| self.refuse(format!("`{name}`: {e}")))
     }
 
     fn refuse(&self, message: String) -> Error {
@@ -126,7 +222,8 @@ impl Reader {
             return Err(refuse("it is not a regular file".into()));
         }
         let mut file = File::open(path).map_err(io)?;
-        let size = file_info.len();
+        let version = Version::of(&file.metadata().map_err(io)?);
+        let size = version.size;
         let mut start = Vec::new();
         Read::by_ref(&mut file).take(8).read_to_end(&mut start).map_err(io)?;
         if is_pytorch(&start) {
@@ -167,7 +264,16 @@ impl Reader {
             header,
             metadata,
             checksums,
+            header_checksum: crc32c(&text),
+            version,
         })
+    }
+}
+
+/// In a file, every byte of a boolean value except 0 means true; a device needs 1.
+fn normalize(dtype: DType, bytes: &mut [u8]) {
+    if dtype == DType::Bool {
+        bytes.iter_mut().for_each(|byte| *byte = u8::from(*byte != 0));
     }
 }
 

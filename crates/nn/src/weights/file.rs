@@ -6,8 +6,10 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
+#[cfg(feature = "pytorch")]
+use crc32c::crc32c;
 use fulmen_checkpoint::{Checkpoint, MANIFEST, Rectangle};
-use fulmen_tensor::{Literal, TensorType};
+use fulmen_tensor::{Block, Literal, TensorType};
 
 use super::{index, pytorch};
 use crate::safetensors::{Reader, type_of};
@@ -48,18 +50,57 @@ impl Value {
         }
     }
 
-    pub(super) fn read(&self) -> Result<Arc<Literal>> {
+    pub(super) fn read(&self) -> Result<Literal> {
         match self {
-            Value::Safetensors(file, name, ty) => file.value(name, ty).map(Arc::new),
+            Value::Safetensors(file, name, ty) => file.value(name, ty),
             #[cfg(feature = "pytorch")]
-            Value::Stored(stored) => stored.read().map(Arc::new),
-            Value::Saved(checkpoint, name, ty) => {
-                let whole: Vec<u64> = ty.shape.dims().iter().map(|&size| size as u64).collect();
-                let bytes = checkpoint.read(name, &Rectangle::whole(&whole)).map_err(|e| {
-                    error::format(Path::new(checkpoint.name()), CHECKPOINT, e.to_string())
-                })?;
-                Ok(Arc::new(Literal::from_bytes(ty.clone(), &bytes)?))
+            Value::Stored(stored) => stored.read(),
+            Value::Saved(_, _, ty) => {
+                let bytes = self.block(&Block::whole(&ty.shape))?;
+                Literal::from_bytes(ty.clone(), &bytes)
             }
+        }
+    }
+
+    /// Reads only a block. The formats of PyTorch have no way to do that, so the value is read, cut
+    /// and dropped.
+    pub(super) fn block(&self, block: &Block) -> Result<Vec<u8>> {
+        match self {
+            Value::Safetensors(file, name, ty) => file.block(name, ty, block),
+            #[cfg(feature = "pytorch")]
+            Value::Stored(stored) => {
+                Ok(block.elements_of(stored.ty(), stored.read()?.bytes())?.into_owned())
+            }
+            Value::Saved(checkpoint, name, _) => {
+                let to_u64s = |sizes: &[usize]| -> Vec<u64> {
+                    sizes.iter().map(|&size| size as u64).collect()
+                };
+                let rectangle = Rectangle::new(to_u64s(&block.start), to_u64s(&block.size));
+                checkpoint.read(name, &rectangle).map_err(|e| {
+                    error::format(Path::new(checkpoint.name()), CHECKPOINT, e.to_string())
+                })
+            }
+        }
+    }
+
+    /// Checks what [`Value::block`] does not: the checksum of the whole value. Values of checkpoints
+    /// have one for each of their blocks.
+    pub(super) fn verify(&self) -> Result<()> {
+        match self {
+            Value::Safetensors(file, name, ty) => file.verify(name, ty),
+            #[cfg(feature = "pytorch")]
+            Value::Stored(stored) => stored.read().map(drop),
+            Value::Saved(..) => Ok(()),
+        }
+    }
+
+    /// A text that differs between different values.
+    pub(super) fn fingerprint(&self) -> Result<String> {
+        match self {
+            Value::Safetensors(file, name, _) => file.fingerprint(name),
+            #[cfg(feature = "pytorch")]
+            Value::Stored(stored) => Ok(format!("{:08x}", crc32c(stored.read()?.bytes()))),
+            Value::Saved(checkpoint, name, _) => Ok(format!("{} {name}", checkpoint.sha256())),
         }
     }
 }

@@ -13,9 +13,10 @@ use crate::{Module, Result, error};
 /// Loads weight files into a model's parameters and buffers of the same names: a safetensors file,
 /// several with an index, a folder that has them, or a PyTorch file ([`StateDict::read`]).
 ///
-/// Values of other floating-point types are converted, which the report lists. Tied weights are
-/// found under any of their names; if there are several, as in files that PyTorch writes, the
-/// values must be equal. If the names differ, read a [`StateDict`] and rename.
+/// Large values stay in the file until a device needs them; see [`StateDict`]. Values of other
+/// floating-point types are converted, which the report lists. Tied weights are found under any of
+/// their names; if there are several, as in files that PyTorch writes, the values must be equal. If
+/// the names differ, read a [`StateDict`] and rename.
 ///
 /// # Errors
 /// Those of [`StateDict::read`] and [`StateDict::load_into`].
@@ -94,11 +95,11 @@ pub(super) fn load<M: Module + ?Sized>(
         report.converted.clear();
         return Err(error::mismatch(values.path(), report));
     }
-    // All values are read before the first is set, so a damaged file changes nothing.
+    // All values are verified before the first is set, so a damaged file changes nothing.
     let mut new = Vec::with_capacity(fitting.len());
     for (variable, name) in fitting {
-        if let Some(literal) = values.get(&name)? {
-            new.push((literal.to_tensor().to_dtype(variable.ty().dtype), variable));
+        if let Some(value) = values.tensor(&name, variable.ty().dtype)? {
+            new.push((value, variable));
         }
     }
     for (value, variable) in new {

@@ -5,20 +5,27 @@ use std::panic::Location;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use fulmen_tensor::{Literal, TensorType};
+use fulmen_tensor::{Block, DType, Literal, StoredValue, Tensor, TensorType};
 
 use super::file::{self, Value};
 use super::{LoadReport, Strictness, load};
 use crate::library::NN;
 use crate::{Error, Module, Result};
 
+/// Values of up to this size are read at once. They are on every device in most models, and need no
+/// file later.
+const SMALL_BYTES: usize = 64 << 10;
+
 /// Named values read from weight files: PyTorch's state dict.
 ///
 /// The format is detected from the content, not from the file's name: a safetensors file; an index
 /// of shards (`model.safetensors.index.json`, `pytorch_model.bin.index.json`); a folder with one of
 /// Hugging Face's file names; a checkpoint of the Trainer; a file of `torch.save` (`.pt`, `.pth`,
-/// `.bin`, `.ckpt`), whose pickle is parsed but never executed. A value of a PyTorch file is read
-/// only when it is loaded, so values that are not loaded need no memory.
+/// `.bin`, `.ckpt`), whose pickle is parsed but never executed.
+///
+/// Values of more than 64 KiB stay in their file until a device needs them: each process then reads
+/// only the parts that its devices hold, and converts them. So keep the files until the training has
+/// begun or the values were used. A file that was changed or removed before is an error.
 ///
 /// The methods that change names return a new dictionary, so calls can be chained:
 ///
@@ -169,6 +176,8 @@ impl StateDict {
     /// found under any of their names; if there are several, as in files that PyTorch writes, the
     /// values must be equal.
     ///
+    /// Large values stay in the file until a device needs them. Checksums are compared now.
+    ///
     /// # Errors
     /// A value cannot be read. With [`Strictness::Strict`], also if a name is missing, unexpected
     /// or has a different shape, or if tied weights differ: the error lists everything, and the
@@ -181,6 +190,26 @@ impl StateDict {
     ) -> Result<LoadReport> {
         let _scope = NN.open();
         load::load(self, module, strictness)
+    }
+
+    /// The value with this name as a tensor of this floating-point type or its own type. A small
+    /// value is read. Of a larger one, only its checksum is compared; it is read in blocks when
+    /// devices need it.
+    pub(super) fn tensor(&self, name: &str, dtype: DType) -> Result<Option<Tensor>> {
+        let Some(entry) = self.entries.get(name) else { return Ok(None) };
+        let ty = entry.ty();
+        if ty.size_in_bytes() <= SMALL_BYTES {
+            let literal = entry.read()?;
+            let same_type = ty.dtype == dtype;
+            return Ok(Some(if same_type {
+                literal.to_tensor()
+            } else {
+                literal.to_dtype(dtype)?.to_tensor()
+            }));
+        }
+        entry.value.verify()?;
+        let stored = Tensor::from_stored(ty, Arc::new(entry.clone()));
+        Ok(Some(stored.to_dtype_on_host(dtype)))
     }
 
     /// The file or folder that was read.
@@ -248,20 +277,41 @@ impl Entry {
 
     fn read(&self) -> Result<Arc<Literal>> {
         let literal = self.value.read()?;
-        match (self.transposed, self.value.ty().shape.dims()) {
-            (true, &[rows, columns]) => {
-                let bytes = literal.bytes();
-                let size = literal.ty().dtype.size_in_bytes();
-                let mut swapped = Vec::with_capacity(bytes.len());
-                for column in 0..columns {
-                    for row in 0..rows {
-                        let start = (row * columns + column) * size;
-                        swapped.extend_from_slice(&bytes[start..start + size]);
-                    }
-                }
-                Ok(Arc::new(Literal::from_bytes(self.ty(), &swapped)?))
-            }
-            _ => Ok(literal),
+        if !self.transposed {
+            return Ok(Arc::new(literal));
+        }
+        let dims = literal.ty().shape.dims();
+        let swapped = swap_axes(literal.bytes(), dims, literal.ty().dtype.size_in_bytes());
+        Ok(Arc::new(Literal::from_bytes(self.ty(), &swapped)?))
+    }
+}
+
+impl StoredValue for Entry {
+    fn read(&self, block: &Block) -> Result<Vec<u8>> {
+        if !self.transposed {
+            return self.value.block(block);
+        }
+        let reversed = |sizes: &[usize]| sizes.iter().rev().copied().collect::<Vec<usize>>();
+        let stored = Block { start: reversed(&block.start), size: reversed(&block.size) };
+        let size = self.value.ty().dtype.size_in_bytes();
+        Ok(swap_axes(&self.value.block(&stored)?, &stored.size, size))
+    }
+
+    fn fingerprint(&self) -> Result<String> {
+        let order = if self.transposed { " transposed" } else { "" };
+        Ok(format!("{}{order}", self.value.fingerprint()?))
+    }
+}
+
+/// Transposes a matrix of elements of `size` bytes.
+fn swap_axes(bytes: &[u8], dims: &[usize], size: usize) -> Vec<u8> {
+    let &[rows, columns] = dims else { return bytes.to_vec() };
+    let mut swapped = Vec::with_capacity(bytes.len());
+    for column in 0..columns {
+        for row in 0..rows {
+            let start = (row * columns + column) * size;
+            swapped.extend_from_slice(&bytes[start..start + size]);
         }
     }
+    swapped
 }

@@ -12,6 +12,7 @@ use crate::axis_order::AxisOrder;
 use crate::lower::Lowering;
 use crate::operation::{Contents, Operation, Vjp, one};
 use crate::scope::{Refusal, Scope};
+use crate::stored_value::HostElements;
 use crate::tensor::Kind;
 use crate::{DType, Element, Literal, Shape, Tensor, TensorType};
 
@@ -236,7 +237,7 @@ impl Tensor {
     /// A constant of these elements. The caller has checked their number.
     pub(crate) fn from_elements(ty: TensorType, elements: Vec<u8>) -> Tensor {
         if elements.len() > MAX_BYTES_IN_TEXT {
-            return Tensor::from_host(ty, elements);
+            return Tensor::from_host(ty, HostElements::InMemory(elements.into()));
         }
         Tensor::apply(Constant { ty, bytes: elements.into(), from_user: true }, &[])
     }

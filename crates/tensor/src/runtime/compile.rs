@@ -297,7 +297,7 @@ impl Runtime {
                     None => Ok(array),
                 },
                 Captured::Host(ty, elements) => {
-                    self.bytes_to_devices(&ty, &elements, &sharding).map(Arc::new)
+                    self.host_to_devices(&ty, &elements, &sharding).map(Arc::new)
                 }
             })
             .collect::<Result<_>>()?;

@@ -33,5 +33,6 @@ mod recomputed_values;
 mod shape_rules;
 mod sharded_programs;
 mod sharding;
+mod stored_values;
 mod test_programs;
 mod transformer;

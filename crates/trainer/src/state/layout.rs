@@ -1,12 +1,15 @@
 //! [`StateLayout`]: the tensors of a training state, their roles and their shardings.
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::ops::Index;
 use std::panic::Location;
 
 use fulmen_nn::optim::{FirstValue, Optimizer as _};
 use fulmen_nn::{Module, Parameter};
-use fulmen_tensor::{DType, Literal, Mesh, Sharding, Tensor, TensorType, Variable};
+use fulmen_tensor::{
+    DType, DeviceArray, Literal, Mesh, Runtime, Sharding, Tensor, TensorType, Variable,
+};
 
 use super::names::{self, EVALUATED};
 use super::rows;
@@ -78,12 +81,12 @@ impl Entry {
         if let Origin::Module { variables, .. } = &self.origin { variables } else { &[] }
     }
 
-    /// The values that a fit starts with, one per row.
-    fn values(&self) -> Vec<Tensor> {
+    /// The values that a fit starts with, one per row, before they are converted to the type of the
+    /// entry.
+    fn sources(&self) -> Vec<Tensor> {
         match &self.origin {
-            Origin::Module { variables, .. } => variables.iter().map(Variable::get).collect(),
-            Origin::Copy(variables) => {
-                variables.iter().map(|own| own.get().to_dtype(self.ty.dtype)).collect()
+            Origin::Module { variables, .. } | Origin::Copy(variables) => {
+                variables.iter().map(Variable::get).collect()
             }
             Origin::Own(first) => vec![first.clone(); self.names().len()],
         }
@@ -91,16 +94,57 @@ impl Entry {
 
     /// The value that a fit starts with.
     pub(super) fn value(&self) -> Tensor {
+        let converted = |source: &Tensor| source.to_dtype_on_host(self.ty.dtype);
         match &self.origin {
             Origin::Own(first) => first.broadcast_to(&self.ty.shape),
-            _ => self.stack(&self.values()),
+            _ => self.stack(&self.sources().iter().map(converted).collect::<Vec<_>>()),
         }
     }
 
-    /// The value that a fit starts with, if it is on the host.
-    pub(super) fn literal(&self) -> Option<Literal> {
-        let literals = self.values().iter().map(Tensor::literal).collect::<Option<Vec<_>>>()?;
-        self.stack_literals(literals).ok()
+    /// The value that a fit starts with, if it is on the host, in memory or in a file.
+    pub(super) fn on_host(&self) -> Option<HostEntry<'_>> {
+        let row = self.row_type();
+        let sources = self.sources();
+        let fits = |source: &Tensor| {
+            source.is_on_host()
+                && source.shape() == &row.shape
+                && (source.dtype() == row.dtype
+                    || source.dtype().is_float() && row.dtype.is_float())
+        };
+        sources.iter().all(fits).then(|| {
+            let rows = sources.iter().map(|source| source.to_dtype_on_host(row.dtype)).collect();
+            HostEntry { entry: self, rows }
+        })
+    }
+}
+
+/// An entry whose value is on the host.
+pub(super) struct HostEntry<'a> {
+    entry: &'a Entry,
+    /// The value of each row.
+    rows: Vec<Tensor>,
+}
+
+impl HostEntry<'_> {
+    /// Copies to each device the part that it holds. Of a value in a file, only the parts for the
+    /// devices of this process are read, one after the other.
+    pub(super) fn to_devices(&self, runtime: &Runtime) -> Result<DeviceArray> {
+        let HostEntry { entry, rows } = self;
+        runtime.parts_to_devices(&entry.ty, &entry.sharding, |block| {
+            let row_block = entry.row_block(block);
+            let elements_of = |row: &Tensor| -> Result<Vec<u8>> {
+                Ok(row.host_block(&row_block)?.unwrap_or_default().into_owned())
+            };
+            if let [single] = &rows[..] {
+                return elements_of(single).map(Cow::Owned);
+            }
+            let count: usize = block.size.iter().product();
+            let mut elements = Vec::with_capacity(count * entry.ty.dtype.size_in_bytes());
+            for row in rows {
+                elements.extend(elements_of(row)?);
+            }
+            Ok(Cow::Owned(elements))
+        })
     }
 }
 

@@ -52,11 +52,11 @@ pub(crate) fn to_compute<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> Fu
 
 /// Like [`to_compute`], for the entries without a value on the host.
 pub(crate) fn to_initialize(entries: &[Entry]) -> Function {
-    to_compute(entries.iter().filter(|entry| entry.literal().is_none()))
+    to_compute(entries.iter().filter(|entry| entry.on_host().is_none()))
 }
 
-/// Computes the values of entries. Values on the host are copied to the devices, where each device
-/// gets its shard.
+/// Computes the values of entries. Of values on the host, each device gets its shard, and each
+/// process reads only what its devices hold.
 pub(crate) fn compute(
     runtime: &Runtime,
     entries: &[Entry],
@@ -70,12 +70,15 @@ fn compute_with(
     entries: &[Entry],
     compile: impl FnOnce(&Function) -> fulmen_tensor::Result<Compiled>,
 ) -> fulmen_tensor::Result<Vec<DeviceArray>> {
-    let on_host: Vec<Option<Literal>> = entries.iter().map(Entry::literal).collect();
     let mut computed = compile(&to_initialize(entries))?.call(Vec::new())?.arrays.into_iter();
     let mut arrays = Vec::with_capacity(entries.len());
-    for (entry, literal) in entries.iter().zip(on_host) {
-        match literal {
-            Some(literal) => arrays.push(runtime.to_devices(&literal, &entry.sharding)?),
+    for entry in entries {
+        match entry.on_host() {
+            Some(value) => arrays.push(
+                value
+                    .to_devices(runtime)
+                    .map_err(|e| e.context(format_args!("`{}`", entry.name)))?,
+            ),
             None => arrays.extend(computed.next()),
         }
     }
@@ -260,7 +263,7 @@ impl RestoredValue {
             RestoredValue::Parts(parts) => parts,
         };
         runtime.parts_to_devices(&entry.ty, &entry.sharding, |block| {
-            parts.get(&block.start).map_or(&[][..], Literal::bytes).into()
+            Ok(parts.get(&block.start).map_or(&[][..], Literal::bytes).into())
         })
     }
 }

@@ -21,6 +21,7 @@ mod kills;
 #[path = "../../../pjrt/tests/it/common/libtpu.rs"]
 mod libtpu;
 mod limits;
+mod loaded_weights;
 mod logging;
 mod loss_weights;
 mod metrics;

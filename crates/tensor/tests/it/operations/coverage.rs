@@ -55,6 +55,10 @@ const WITHOUT_A_ROW: &[(&str, &str)] = &[
     ("value_and_grad", "grad"),
     ("from_slice", "no operation: every constant of this folder"),
     ("full", "no operation: a constant"),
+    (
+        "to_dtype_on_host",
+        "for the crates of Fulmen: to_dtype of a value on the host, stored_values.rs",
+    ),
     ("check", "no operation: the tensor or its fault"),
     ("live", "no operation: the tensor or its fault"),
     ("cond", "has bodies: control_flow.rs"),
@@ -79,8 +83,17 @@ const WITHOUT_A_ROW: &[(&str, &str)] = &[
 ];
 
 /// Constants and leaves, which record no operation.
-const NO_OPERATIONS: [&str; 8] =
-    ["scalar", "zeros", "ones", "zeros_like", "ones_like", "poison", "placeholder", "from_array"];
+const NO_OPERATIONS: [&str; 9] = [
+    "scalar",
+    "zeros",
+    "ones",
+    "zeros_like",
+    "ones_like",
+    "poison",
+    "placeholder",
+    "from_array",
+    "from_stored",
+];
 
 /// Whether a return type contains a tensor.
 fn returns_tensors(ty: &str) -> bool {

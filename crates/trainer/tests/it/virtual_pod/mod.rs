@@ -6,6 +6,7 @@ mod compile_cache;
 mod differences;
 mod full_disk;
 mod list;
+mod loaded_weights;
 mod locations;
 mod loss_weights;
 mod measurements;
@@ -39,6 +40,7 @@ fn member() {
         ("compile cache", _) => Some(compile_cache::member(folder)),
         ("differences", "own loop") => Some(differences::own_loop(folder)),
         ("differences", _) => Some(differences::member(folder)),
+        ("loaded weights", task) => Some(loaded_weights::member(folder, task)),
         ("locations", epochs) => Some(locations::member(folder, epochs)),
         ("measurements", _) => Some(measurements::member(folder)),
         ("outside", point) => preemption::outside(folder, point),
