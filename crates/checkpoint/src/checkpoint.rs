@@ -1,6 +1,7 @@
 //! [`Checkpoint`]: reads any rectangle of any tensor, even if it was written in different parts.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::{fmt, io};
@@ -8,7 +9,8 @@ use std::{fmt, io};
 use crc32c::crc32c;
 use sha2::{Digest, Sha256};
 
-use crate::manifest::{BLOCK_BYTES, hex};
+use crate::blocks::Blocks;
+use crate::manifest::hex;
 use crate::retention::SHARD_EXTENSION;
 use crate::shard::{bytes_of, size_of};
 use crate::store::{Entry, Store};
@@ -248,13 +250,33 @@ impl Checkpoint {
         for part in &tensor.parts {
             let Some(common) = part.rectangle.intersection(region) else { continue };
             self.verify_header(&part.file)?;
-            let mut blocks = Blocks::new(self, name, tensor, part);
+            let mut blocks = self.blocks(name, tensor, part);
             part.rectangle.runs(region, &common, |from, to, run| {
                 let to = (to * size) as usize;
                 blocks.copy(from * size, &mut into[to..to + (run * size) as usize])
             })?;
         }
         Ok(())
+    }
+
+    /// A part of the tensor `name`, as blocks.
+    pub(crate) fn blocks<'a>(
+        &'a self,
+        name: &'a str,
+        tensor: &TensorEntry,
+        part: &'a PartEntry,
+    ) -> Blocks<'a> {
+        let bytes = bytes_of(tensor.dtype, &part.rectangle.extent).unwrap_or_default();
+        let read = |start, into: &mut [u8]| self.read_file(&part.file, part.start + start, into);
+        let damaged = move |span: Range<u64>| {
+            error::damaged(format_args!(
+                "{}: bytes {} to {}, of the tensor `{name}`, do not match their checksum",
+                self.location(&part.file),
+                part.start + span.start,
+                part.start + span.end
+            ))
+        };
+        Blocks::new(bytes, &part.crc32c, read, damaged)
     }
 
     /// Compares the header of a shard with its checksum, once.
@@ -298,99 +320,4 @@ impl Checkpoint {
 /// The name of a file in a folder of a store.
 pub(crate) fn join(folder: &str, file: &str) -> String {
     if folder.is_empty() { file.to_owned() } else { format!("{folder}/{file}") }
-}
-
-/// Reads a part in blocks and verifies their checksums. Holds at most 16 blocks.
-pub(crate) struct Blocks<'a> {
-    checkpoint: &'a Checkpoint,
-    name: &'a str,
-    part: &'a PartEntry,
-    /// The length of the part.
-    bytes: u64,
-    /// Consecutive blocks.
-    window: Vec<u8>,
-    /// The number of the first block in `window`.
-    first_block: u64,
-    /// Whether each block in `window` was verified.
-    verified: Vec<bool>,
-}
-
-/// The maximum number of blocks to read at once. Each read from an object store costs a round trip.
-const MAX_BLOCKS: u64 = 16;
-
-impl<'a> Blocks<'a> {
-    pub(crate) fn new(
-        checkpoint: &'a Checkpoint,
-        name: &'a str,
-        tensor: &TensorEntry,
-        part: &'a PartEntry,
-    ) -> Blocks<'a> {
-        let bytes = bytes_of(tensor.dtype, &part.rectangle.extent).unwrap_or_default();
-        Blocks {
-            checkpoint,
-            name,
-            part,
-            bytes,
-            window: Vec::new(),
-            first_block: 0,
-            verified: Vec::new(),
-        }
-    }
-
-    /// Fills `into` with the bytes of the part from `start` on.
-    fn copy(&mut self, mut start: u64, mut into: &mut [u8]) -> Result<()> {
-        while !into.is_empty() {
-            let offset = (start % BLOCK_BYTES) as usize;
-            let block = self
-                .read(start / BLOCK_BYTES, ((offset + into.len()) as u64).div_ceil(BLOCK_BYTES))?;
-            let count = into.len().min(block.len() - offset);
-            let (chunk, rest) = into.split_at_mut(count);
-            chunk.copy_from_slice(&block[offset..offset + count]);
-            (start, into) = (start + count as u64, rest);
-        }
-        Ok(())
-    }
-
-    /// Reads block `number` of the part. `expected` is the number of blocks, from this one on, that
-    /// the caller will read.
-    pub(crate) fn read(&mut self, number: u64, expected: u64) -> Result<&[u8]> {
-        let checkpoint = self.checkpoint;
-        let part = self.part;
-        if number < self.first_block || number - self.first_block >= self.verified.len() as u64 {
-            let start = number * BLOCK_BYTES;
-            let count = expected.clamp(1, MAX_BLOCKS).min(self.count() - number);
-            self.verified.clear();
-            self.window.resize((self.bytes - start).min(count * BLOCK_BYTES) as usize, 0);
-            checkpoint.read_file(&part.file, part.start + start, &mut self.window)?;
-            (self.first_block, self.verified) = (number, vec![false; count as usize]);
-        }
-        let index = (number - self.first_block) as usize;
-        let from = index * BLOCK_BYTES as usize;
-        let block = &self.window[from..self.window.len().min(from + BLOCK_BYTES as usize)];
-        if !self.verified[index] {
-            if part.crc32c.get(number as usize) != Some(&crc32c(block)) {
-                let first = part.start + number * BLOCK_BYTES;
-                return Err(error::damaged(format_args!(
-                    "{}: bytes {first} to {}, of the tensor `{}`, do not match their checksum",
-                    checkpoint.location(&part.file),
-                    first + block.len() as u64,
-                    self.name
-                )));
-            }
-            self.verified[index] = true;
-        }
-        Ok(block)
-    }
-
-    /// Passes all blocks to `take` in order, until it fails.
-    pub(crate) fn try_each(
-        mut self,
-        mut take: impl FnMut(Result<&[u8]>) -> Result<()>,
-    ) -> Result<()> {
-        (0..self.count()).try_for_each(|number| take(self.read(number, MAX_BLOCKS)))
-    }
-
-    fn count(&self) -> u64 {
-        self.bytes.div_ceil(BLOCK_BYTES)
-    }
 }

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use crate::checkpoint::Blocks;
 use crate::store::Store;
 use crate::{Checkpoint, CheckpointWriter, Manifest, Part, Result};
 
@@ -46,7 +45,7 @@ pub(crate) fn copy_while(
         };
         let mut written = writer.shard(&shard.file, parts.iter().map(part).collect())?;
         for (name, tensor, part) in parts {
-            Blocks::new(checkpoint, name, tensor, part).try_each(|block| {
+            checkpoint.blocks(name, tensor, part).try_each(|block| {
                 check()?;
                 written.write(block?)
             })?;

@@ -34,6 +34,7 @@
 //!
 //! Out of scope: devices, models, and when to write a checkpoint.
 
+mod blocks;
 mod checkpoint;
 mod checkpoint_writer;
 #[cfg(feature = "cloud")]
@@ -55,6 +56,7 @@ mod verify;
 #[cfg(test)]
 mod tests;
 
+pub use blocks::{BLOCK_BYTES, Blocks};
 pub use checkpoint::Checkpoint;
 pub use checkpoint_writer::CheckpointWriter;
 #[cfg(feature = "cloud")]

@@ -12,6 +12,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
+use crate::blocks::BLOCK_BYTES;
 use crate::header::MAX_HEADER_BYTES;
 use crate::rectangle::elements;
 use crate::shard::{WrittenShard, bytes_of, size_of};
@@ -25,9 +26,6 @@ pub const FORMAT_VERSION: u64 = 1;
 
 /// The size limit of a shard's header, with its length field.
 const MAX_SHARD_HEADER_BYTES: u64 = MAX_HEADER_BYTES as u64 + 8;
-
-/// The size in bytes of a block, the unit of checksums.
-pub(crate) const BLOCK_BYTES: u64 = 1 << 20;
 
 /// The contents of a checkpoint, and the location of each part of each tensor.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

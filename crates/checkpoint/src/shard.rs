@@ -10,8 +10,9 @@ use safetensors::Dtype;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use crate::blocks::BLOCK_BYTES;
 use crate::header::header;
-use crate::manifest::{BLOCK_BYTES, hex};
+use crate::manifest::hex;
 use crate::rectangle::elements;
 use crate::store::{NewObject, Store};
 use crate::{Error, PartEntry, Rectangle, Result, ShardEntry, TensorEntry, error};

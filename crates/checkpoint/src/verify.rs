@@ -2,7 +2,6 @@
 
 use sha2::{Digest, Sha256};
 
-use crate::checkpoint::Blocks;
 use crate::manifest::hex;
 use crate::{Checkpoint, Error, Result, ShardEntry, error};
 
@@ -39,7 +38,7 @@ fn verify_shard(checkpoint: &Checkpoint, shard: &ShardEntry) -> Vec<Error> {
         Err(error) => take(Err(error)),
     }
     for (name, tensor, part) in checkpoint.manifest().parts_in(&shard.file) {
-        let blocks = Blocks::new(checkpoint, name, tensor, part);
+        let blocks = checkpoint.blocks(name, tensor, part);
         // `take` has received every damaged block.
         let _ = blocks.try_each(|block| {
             take(block);

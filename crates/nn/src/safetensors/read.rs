@@ -8,6 +8,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use crc32c::{crc32c, crc32c_append};
+use fulmen_checkpoint::Blocks;
 use fulmen_tensor::{Block, DType, Literal, TensorType};
 use safetensors::tensor::Metadata;
 
@@ -124,7 +125,7 @@ impl Reader {
 
     /// Reads a value with this name and type.
     pub(crate) fn value(&self, name: &str, ty: &TensorType) -> Result<Literal> {
-        let mut bytes = self.stored_bytes(name, ty, &Block::whole(&ty.shape))?;
+        let mut bytes = self.stored_bytes(name, ty, &Block::whole(&ty.shape), None)?;
         let compared = self.checksums.compare_tensor(name, || checksums::of_tensor(ty, &bytes));
         compared.map_err(|reason| self.refuse(reason))?;
         normalize(ty.dtype, &mut bytes);
@@ -133,33 +134,62 @@ impl Reader {
 
     /// Reads only a block of a value with this name and type.
     pub(crate) fn block(&self, name: &str, ty: &TensorType, block: &Block) -> Result<Vec<u8>> {
-        let mut bytes = self.stored_bytes(name, ty, block)?;
+        let sums = self.block_checksums(name, ty)?;
+        let mut bytes = self.stored_bytes(name, ty, block, sums.as_deref())?;
         normalize(ty.dtype, &mut bytes);
         Ok(bytes)
     }
 
-    fn stored_bytes(&self, name: &str, ty: &TensorType, block: &Block) -> Result<Vec<u8>> {
-        let start = self.start + self.span(name)?.start;
+    /// The bytes of a block as they are in the file. `sums` are the checksums of the MiBs of the
+    /// value, if they should be compared.
+    fn stored_bytes(
+        &self,
+        name: &str,
+        ty: &TensorType,
+        block: &Block,
+        sums: Option<&[u32]>,
+    ) -> Result<Vec<u8>> {
+        let span = self.span(name)?;
         let size = ty.dtype.size_in_bytes();
         let mut bytes = Vec::new();
         let count = block.size.iter().product::<usize>() * size;
         bytes.try_reserve_exact(count).map_err(|e| error::io("read", &self.path, e.into()))?;
         bytes.resize(count, 0);
+        let mut verified = sums.map(|sums| {
+            let read = |offset, into: &mut [u8]| self.read_at(span.start + offset, into);
+            let damaged = |_| self.refuse(checksums::does_not_match(name));
+            Blocks::new(span.end - span.start, sums, read, damaged)
+        });
         let mut result = Ok(());
         block.contiguous_runs(&ty.shape, |offset, to, length| {
+            let into = &mut bytes[to * size..][..length * size];
+            let offset = (offset * size) as u64;
             if result.is_ok() {
-                let into = &mut bytes[to * size..][..length * size];
-                result = self.file.read_exact_at(into, start + (offset * size) as u64);
+                result = match &mut verified {
+                    Some(blocks) => blocks.copy(offset, into),
+                    None => self.read_at(span.start + offset, into),
+                };
             }
         });
-        result.map_err(|e| error::io("read", &self.path, e))?;
+        drop(verified);
+        result?;
         self.check_unchanged()?;
         Ok(bytes)
     }
 
-    /// Compares a value with its checksum, if it has one. The value is read in pieces.
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<()> {
+        let read = self.file.read_exact_at(into, self.start + offset);
+        read.map_err(|e| error::io("read", &self.path, e))
+    }
+
+    fn block_checksums(&self, name: &str, ty: &TensorType) -> Result<Option<Vec<u32>>> {
+        self.checksums.blocks(name, ty).map_err(|reason| self.refuse(reason))
+    }
+
+    /// Compares a value with its checksum, if it has one, unless its blocks have some, which
+    /// [`Reader::block`] compares. The value is read in pieces.
     pub(crate) fn verify(&self, name: &str, ty: &TensorType) -> Result<()> {
-        if !self.checksums.exist() {
+        if !self.checksums.exist() || self.block_checksums(name, ty)?.is_some() {
             return Ok(());
         }
         let span = self.span(name)?;
@@ -169,8 +199,7 @@ impl Reader {
         while next < span.end {
             let length = PIECE_BYTES.min(span.end - next);
             let piece = &mut piece[..length as usize];
-            let read = self.file.read_exact_at(piece, self.start + next);
-            read.map_err(|e| error::io("read", &self.path, e))?;
+            self.read_at(next, piece)?;
             checksum = crc32c_append(checksum, piece);
             next += length;
         }
@@ -182,8 +211,7 @@ impl Reader {
     pub(crate) fn fingerprint(&self, name: &str) -> Result<String> {
         let span = self.span(name)?;
         let mut first = vec![0; FIRST_BYTES.min(span.end - span.start) as usize];
-        let read = self.file.read_exact_at(&mut first, self.start + span.start);
-        read.map_err(|e| error::io("read", &self.path, e))?;
+        self.read_at(span.start, &mut first)?;
         self.check_unchanged()?;
         Ok(format!("{:08x} {name} {:08x}", self.header_checksum, crc32c(&first)))
     }

@@ -9,7 +9,8 @@ use std::path::Path;
 use fulmen_checkpoint::header;
 use fulmen_tensor::{Literal, TensorType};
 
-use super::{CHECKSUMS, checksums, to_format};
+use super::checksums::{self, TensorChecksums};
+use super::{CHECKSUMS, to_format};
 use crate::{Result, error};
 
 /// Writes named values and metadata to a file.
@@ -67,8 +68,8 @@ pub(crate) fn write_each<L: Borrow<Literal>>(
     let bytes = |i: usize| types[i].1.size_in_bytes();
     // The checksums precede the values and are not known yet, so space for the longest ones is
     // reserved.
-    let mut sums: BTreeMap<&str, u32> =
-        types.iter().map(|(name, _)| (name.as_str(), u32::MAX)).collect();
+    let mut sums: BTreeMap<&str, TensorChecksums> =
+        types.iter().map(|(name, ty)| (name.as_str(), TensorChecksums::longest(ty))).collect();
     let room =
         header_of(types, &order, metadata, &sums).map_err(|e| error::io("write", named, e))?.len();
     let whole = (room + order.iter().map(|&i| bytes(i)).sum::<usize>()) as u64;
@@ -89,7 +90,7 @@ pub(crate) fn write_each<L: Borrow<Literal>>(
             })?;
             for (&i, literal) in group.iter().zip(&literals) {
                 let literal: &Literal = literal.borrow();
-                sums.insert(&types[i].0, checksums::of_tensor(literal.ty(), literal.bytes()));
+                sums.insert(&types[i].0, TensorChecksums::of(literal.ty(), literal.bytes()));
                 file.write_all(literal.bytes())?;
             }
             rest = after;
@@ -110,7 +111,7 @@ fn header_of(
     types: &[(String, TensorType)],
     order: &[usize],
     metadata: &BTreeMap<String, String>,
-    sums: &BTreeMap<&str, u32>,
+    sums: &BTreeMap<&str, TensorChecksums>,
 ) -> io::Result<Vec<u8>> {
     let refuse = |message: String| io::Error::new(io::ErrorKind::InvalidInput, message);
     let mut metadata = metadata.clone();

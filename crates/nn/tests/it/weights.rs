@@ -9,7 +9,7 @@ use crate::common::values;
 use fulmen_nn::safetensors::{CHECKSUMS, read, read_metadata, write};
 use fulmen_nn::weights::{LoadReport, StateDict, Strictness, load_weights, save_weights};
 use fulmen_nn::{BatchNorm2d, Conv2d, Error, Init, Linear, Module, Parameter};
-use fulmen_tensor::{DType, Literal, Tensor, TensorType};
+use fulmen_tensor::{Block, DType, Literal, Tensor, TensorType};
 
 #[derive(Module)]
 struct Net {
@@ -333,6 +333,54 @@ fn each_flipped_bit_is_found_and_named() {
             assert!(error.contains(expected), "bit {bit} of byte {byte}: {error}");
         }
     }
+}
+
+#[test]
+fn damage_in_a_large_value_is_found_when_its_part_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("large.safetensors");
+    let layer = Linear::new(1024, 1024).bias(false);
+    layer.initialize(0);
+    save_weights(&layer, &path).unwrap();
+    let part = |row: usize| {
+        let loaded = Linear::new(1024, 1024).bias(false);
+        load_weights(&loaded, &path, Strictness::Strict).unwrap();
+        let block = Block { start: vec![row, 7], size: vec![1, 3] };
+        let elements = loaded.weight.get().host_block(&block).map(|block| block.unwrap().to_vec());
+        elements.map_err(|error| error.to_string())
+    };
+    let whole = values(&layer.weight.get());
+    let expected = |row: usize| {
+        let row = &whole[row * 1024 + 7..][..3];
+        row.iter().flat_map(|value| (*value as f32).to_le_bytes()).collect::<Vec<u8>>()
+    };
+    assert_eq!([part(0), part(600)], [Ok(expected(0)), Ok(expected(600))]);
+
+    let intact = fs::read(&path).unwrap();
+    let data = intact.len() - 4 * 1024 * 1024;
+    let mut bytes = intact.clone();
+    bytes[data + 3_000_000] ^= 1;
+    fs::write(&path, bytes).unwrap();
+    assert_eq!(part(600), Ok(expected(600)));
+    let error = part(900).unwrap_err();
+    assert!(
+        error.contains("large.safetensors")
+            && error.contains("tensor `weight` does not match its checksum"),
+        "{error}"
+    );
+    let error = StateDict::read(&path).unwrap().get("weight").unwrap_err().to_string();
+    assert!(error.contains("tensor `weight` does not match its checksum"), "{error}");
+
+    // Older files have only the checksum of the whole value, which is compared at once.
+    let key = br#"\"parts\""#;
+    let key = intact.windows(key.len()).position(|window| window == key).unwrap();
+    let mut bytes = intact.clone();
+    bytes[key + 2] = b'q';
+    bytes[data + 3_000_000] ^= 1;
+    fs::write(&path, bytes).unwrap();
+    let loaded = Linear::new(1024, 1024).bias(false);
+    let error = load_weights(&loaded, &path, Strictness::Strict).unwrap_err().to_string();
+    assert!(error.contains("tensor `weight` does not match its checksum"), "{error}");
 }
 
 #[test]
