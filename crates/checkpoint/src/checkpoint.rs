@@ -267,7 +267,8 @@ impl Checkpoint {
         part: &'a PartEntry,
     ) -> Blocks<'a> {
         let bytes = bytes_of(tensor.dtype, &part.rectangle.extent).unwrap_or_default();
-        let read = |start, into: &mut [u8]| self.read_file(&part.file, part.start + start, into);
+        let read =
+            move |start: u64, into: &mut [u8]| self.read_file(&part.file, part.start + start, into);
         let damaged = move |span: Range<u64>| {
             error::damaged(format_args!(
                 "{}: bytes {} to {}, of the tensor `{name}`, do not match their checksum",

@@ -155,10 +155,11 @@ impl Reader {
         let count = block.size.iter().product::<usize>() * size;
         bytes.try_reserve_exact(count).map_err(|e| error::io("read", &self.path, e.into()))?;
         bytes.resize(count, 0);
+        let start = span.start;
         let mut verified = sums.map(|sums| {
-            let read = |offset, into: &mut [u8]| self.read_at(span.start + offset, into);
-            let damaged = |_| self.refuse(checksums::does_not_match(name));
-            Blocks::new(span.end - span.start, sums, read, damaged)
+            let read = move |offset: u64, into: &mut [u8]| self.read_at(start + offset, into);
+            let damaged = move |_: Range<u64>| self.refuse(checksums::does_not_match(name));
+            Blocks::new(span.end - start, sums, read, damaged)
         });
         let mut result = Ok(());
         block.contiguous_runs(&ty.shape, |offset, to, length| {
@@ -167,7 +168,7 @@ impl Reader {
             if result.is_ok() {
                 result = match &mut verified {
                     Some(blocks) => blocks.copy(offset, into),
-                    None => self.read_at(span.start + offset, into),
+                    None => self.read_at(start + offset, into),
                 };
             }
         });
