@@ -71,6 +71,7 @@ mod runtime;
 mod scope;
 mod shape;
 mod sharding;
+mod stored_value;
 mod tensor;
 mod test_programs;
 pub mod timeline;

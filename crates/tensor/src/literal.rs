@@ -144,11 +144,13 @@ pub(crate) fn convert_floats(bytes: &[u8], from: DType, to: DType) -> Vec<u8> {
     let mut converted = Vec::with_capacity(count * to.size_in_bytes());
     for chunk in bytes.chunks(CONVERTED_AT_ONCE * from.size_in_bytes()) {
         for value in to_f64(chunk, from) {
+            // From f64, `half` ignores the last bits, so ties are not what they seem.
+            let single = value as f32;
             match to {
                 DType::F64 => converted.extend(value.to_le_bytes()),
-                DType::F32 => converted.extend((value as f32).to_le_bytes()),
-                DType::Bf16 => converted.extend(half::bf16::from_f64(value).to_le_bytes()),
-                _ => converted.extend(half::f16::from_f64(value).to_le_bytes()),
+                DType::F32 => converted.extend(single.to_le_bytes()),
+                DType::Bf16 => converted.extend(half::bf16::from_f32(single).to_le_bytes()),
+                _ => converted.extend(half::f16::from_f32(single).to_le_bytes()),
             }
         }
     }

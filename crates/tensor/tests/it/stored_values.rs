@@ -127,7 +127,8 @@ fn floats_convert_on_the_host_as_on_a_device() {
         let from = floats.to_dtype(from).unwrap();
         for to in [DType::F32, DType::Bf16, DType::F64] {
             let on_device = (from.to_tensor().to_dtype(to) + 0.0).eval().unwrap();
-            assert_eq!(from.to_dtype(to).unwrap().bytes(), on_device.bytes(), "{from:?} to {to}");
+            let on_host = from.to_dtype(to).unwrap();
+            assert!(on_host.bytes() == on_device.bytes(), "{} to {to}", from.ty());
         }
     }
 }
