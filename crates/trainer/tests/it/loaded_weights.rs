@@ -12,7 +12,7 @@ use fulmen_nn::optim::{Optimizer, Sgd};
 use fulmen_nn::weights::{StateDict, Strictness, load_weights};
 use fulmen_nn::{Linear, Module};
 use fulmen_tensor::{DType, DeviceArray, Devices, Literal, Sharding, Tensor};
-use fulmen_trainer::{Batch, Plan, Result, StepContext, Strategy, TrainingModule};
+use fulmen_trainer::{Batch, Plan, Result, StepContext, Strategy, Trainer, TrainingModule};
 
 use crate::common::trainer;
 
@@ -100,11 +100,8 @@ fn check_shards(array: &DeviceArray, expected: &Literal, name: &str) {
 pub(crate) fn check_devices(
     module: &Tower,
     path: &Path,
-    folder: &Path,
-    devices: Devices,
-    strategy: Strategy,
+    trainer: &mut Trainer,
 ) -> Result<Vec<usize>> {
-    let mut trainer = trainer(folder).devices(devices).strategy(strategy).build()?;
     drop(trainer.train_step(module, &module.loader())?);
     let values = StateDict::read(path).unwrap();
     let mut bytes = Vec::new();
@@ -136,8 +133,8 @@ fn each_device_holds_its_shard_of_the_values_in_the_file() {
                 write_file(&path, &module, stored);
                 load_weights(&module, folder.path(), Strictness::Strict).unwrap();
                 module.to_dtype(of_module).unwrap();
-                let devices = Devices::from(devices);
-                let bytes = check_devices(&module, &path, folder.path(), devices, strategy);
+                let builder = trainer(folder.path()).devices(devices).strategy(strategy);
+                let bytes = check_devices(&module, &path, &mut builder.build().unwrap());
                 let whole = module.bytes(of_module.size_in_bytes()) as f64;
                 for bytes in bytes.unwrap() {
                     assert!(bytes as f64 <= 1.1 * whole / f64::from(parts), "{bytes} of {whole}");

@@ -32,16 +32,15 @@ pub(super) fn member(folder: &Path, task: &str) -> Result<()> {
     // The first step opens the devices, and reads programs and plugins.
     let warm_up = Tower::new(16, 2);
     let builder = trainer(folder).devices(Devices::auto()).strategy(strategy);
-    let mut first = builder.build()?;
-    drop(first.train_step(&warm_up, &warm_up.loader())?);
+    let mut trainer = builder.build()?;
+    drop(trainer.train_step(&warm_up, &warm_up.loader())?);
     let module = tower();
     let before = of_this_process("io", "rchar:");
     load_weights(&module, &path, Strictness::Strict)?;
-    drop(first.train_step(&module, &module.loader())?);
+    drop(trainer.train_step(&module, &module.loader())?);
     let read = of_this_process("io", "rchar:") - before;
-    drop(first);
     load_weights(&module, &path, Strictness::Strict)?;
-    let held = check_devices(&module, &path, folder, Devices::auto(), strategy)?;
+    let held = check_devices(&module, &path, &mut trainer)?;
     say(format!("ended {read} {}", held.iter().sum::<usize>()));
     Ok(())
 }
