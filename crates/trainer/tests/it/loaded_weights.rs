@@ -177,17 +177,18 @@ fn a_swapped_weight_and_an_own_sharding_get_their_parts() {
 
 #[test]
 fn a_file_that_was_changed_or_removed_is_an_error_that_names_it() {
-    let write = |path: &Path, position: u64, bytes: &[u8]| {
+    type Change = (&'static str, fn(&Path));
+    fn write(path: &Path, position: u64, bytes: &[u8]) {
         use std::os::unix::fs::FileExt as _;
         File::options().write(true).open(path).unwrap().write_all_at(bytes, position).unwrap();
-    };
-    let changes: [(&str, &dyn Fn(&Path)); 4] = [
-        ("No such file", &|path| std::fs::remove_file(path).unwrap()),
-        ("changed", &|path| write(path, 300_000, &[1; 64])),
-        ("model.safetensors", &|path| {
+    }
+    let changes: [Change; 4] = [
+        ("No such file", |path| std::fs::remove_file(path).unwrap()),
+        ("changed", |path| write(path, 300_000, &[1; 64])),
+        ("model.safetensors", |path| {
             File::options().write(true).open(path).unwrap().set_len(100_000).unwrap()
         }),
-        ("changed", &|path| {
+        ("changed", |path| {
             let other = path.with_extension("new");
             write_file(&other, &Tower::new(256, 2), DType::F32);
             std::fs::rename(other, path).unwrap();
@@ -221,11 +222,14 @@ pub(crate) fn of_this_process(file: &str, line: &str) -> u64 {
 /// The peak of this process's memory while it loads the weights and moves them to its devices, in
 /// multiples of what its devices hold. On CPUs, the memory of devices is memory of the host.
 pub(crate) fn measure_peak(folder: &Path, devices: Devices, stored: DType) -> Result<f64> {
+    // The first step loads the plugin and opens the devices, which has nothing to do with weights.
+    let warm_up = Tower::new(16, 2);
+    let mut trainer = trainer(folder).devices(devices).strategy(Strategy::Fsdp).build()?;
+    drop(trainer.train_step(&warm_up, &warm_up.loader())?);
     let module = tower_of_2_gb(stored);
     std::fs::write("/proc/self/clear_refs", "5").unwrap();
     let before = of_this_process("status", "VmRSS:");
     load_weights(&module, file_in(folder), Strictness::Strict)?;
-    let mut trainer = trainer(folder).devices(devices).strategy(Strategy::Fsdp).build()?;
     drop(trainer.train_step(&module, &module.loader())?);
     let peak = of_this_process("status", "VmHWM:") - before;
     let mut own = 0;
