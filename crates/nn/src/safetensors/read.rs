@@ -25,8 +25,11 @@ const WHEN_READ: &str = "reading weights when a device needs them; keep their fi
 /// How many bytes to read at once when a value is verified.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// How many bytes of a value its fingerprint covers.
-const FIRST_BYTES: u64 = 1 << 10;
+/// A fingerprint of a value covers this many pieces, which are spread evenly over the value.
+const SAMPLE_PIECES: u64 = 16;
+
+/// The bytes of each piece.
+const SAMPLE_BYTES: u64 = 64;
 
 /// The format's own limit.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
@@ -207,14 +210,21 @@ impl Reader {
         self.checksums.compare_tensor(name, || checksum).map_err(|reason| self.refuse(reason))
     }
 
-    /// A text that differs between files with different values of this name: it has the header, and
-    /// the value's first bytes.
+    /// A text that differs between files with other contents: it has checksums of the header and of
+    /// samples of the value. Two values that differ only between the samples have the same one.
     pub(crate) fn fingerprint(&self, name: &str) -> Result<String> {
         let span = self.span(name)?;
-        let mut first = vec![0; FIRST_BYTES.min(span.end - span.start) as usize];
-        self.read_at(span.start, &mut first)?;
+        let length = span.end - span.start;
+        let mut piece = vec![0; SAMPLE_BYTES.min(length) as usize];
+        let last = length - piece.len() as u64;
+        let mut checksum = 0;
+        for number in 0..SAMPLE_PIECES {
+            let offset = u128::from(last) * u128::from(number) / u128::from(SAMPLE_PIECES - 1);
+            self.read_at(span.start + offset as u64, &mut piece)?;
+            checksum = crc32c_append(checksum, &piece);
+        }
         self.check_unchanged()?;
-        Ok(format!("{:08x} {name} {:08x}", self.header_checksum, crc32c(&first)))
+        Ok(format!("{:08x} {name} {checksum:08x}", self.header_checksum))
     }
 
     /// Where a value is, relative to the first one.
@@ -331,5 +341,24 @@ mod tests {
                 && is_pytorch(&[0x80, 2, b'}', b'.'])
         );
         assert!(is_pytorch(b"PK\x03\x04\0\0\0\0"));
+    }
+
+    #[test]
+    fn values_that_differ_at_their_start_middle_or_end_have_other_fingerprints() {
+        let folder = tempfile::tempdir().unwrap();
+        let fingerprint = |name: &str, changed: &[usize]| {
+            let mut bytes = vec![0u8; 5000];
+            changed.iter().for_each(|&at| bytes[at] = 1);
+            let header = br#"{"w":{"dtype":"U8","shape":[5000],"data_offsets":[0,5000]}}"#;
+            let path = folder.path().join(name);
+            let length = (header.len() as u64).to_le_bytes();
+            std::fs::write(&path, [&length[..], header, &bytes].concat()).unwrap();
+            Reader::open(&path).unwrap().fingerprint("w").unwrap()
+        };
+        let zeros = fingerprint("zeros", &[]);
+        assert_eq!(fingerprint("same", &[]), zeros);
+        for changed in [0, 2310, 4999] {
+            assert_ne!(fingerprint("changed", &[changed]), zeros, "{changed}");
+        }
     }
 }
