@@ -252,11 +252,11 @@ fn check<M: Logits>(make: impl Fn() -> Language<M>, strategies: &[&str]) {
 
 #[test]
 fn a_decoder_trains_as_on_one_device() {
-    check(|| llama(HEADS, false), &["tp=8", "fsdp=4,tp=2", "ddp=2,context=2,tp=2"]);
+    check(|| llama(HEADS, false), &["fsdp=4,tp=2", "ddp=2,context=2,tp=2"]);
 }
 
 #[test]
-#[ignore = "trains 52 times, mostly on eight devices: cargo test -p fulmen-trainer --test it -- --ignored each_combination"]
+#[ignore = "trains 66 times, mostly on eight devices: cargo test -p fulmen-trainer --test it -- --ignored each_combination"]
 fn models_train_as_on_one_device_with_each_combination() {
     let pairs = ["ddp=2,fsdp=4", "ddp=2,context=4", "ddp=2,tp=4", "fsdp=2,context=4"];
     let more = ["fsdp=4,tp=2", "context=2,tp=4", "ddp=2,fsdp=2,context=2", "ddp=2,fsdp=2,tp=2"];
@@ -266,28 +266,25 @@ fn models_train_as_on_one_device_with_each_combination() {
     check(gpt2, &["tp=8", "fsdp=4,tp=2", "fsdp=2,context=4", "ddp=2,context=2,tp=2"]);
     let own = || Language { model: Own::new() };
     check(own, &["tp=8", "ddp=2,tp=4", "fsdp=4,tp=2", "fsdp=2,context=4"]);
+    check(|| llama(4, true), &["ddp=2,tp=4", "fsdp=4,tp=2", "fsdp=2,context=2,tp=2"]);
+    check(bert, &["tp=8", "fsdp=2,context=2,tp=2"]);
 }
 
 #[test]
 fn scanned_layers_with_grouped_heads_train_as_on_one_device() {
-    check(|| llama(4, true), &["ddp=2,tp=4", "fsdp=4,tp=2"]);
+    check(|| llama(4, true), &["fsdp=2,context=2,tp=2"]);
 }
 
 #[test]
 fn gpt2_trains_as_on_one_device() {
     // Attention drops weights; the random numbers do not depend on the devices.
-    check(gpt2, &["fsdp=2,context=4", "fsdp=4,tp=2"]);
-}
-
-#[test]
-fn bert_trains_as_on_one_device() {
-    check(bert, &["fsdp=2,context=2,tp=2"]);
+    check(gpt2, &["fsdp=4,tp=2"]);
 }
 
 #[test]
 fn a_model_of_the_users_own_trains_as_on_one_device() {
     let own = || Language { model: Own::new() };
-    check(own, &["ddp=2,tp=4", "fsdp=2,context=4"]);
+    check(own, &["ddp=2,tp=4"]);
 }
 
 /// Counts the operations of the compiled step.
@@ -397,6 +394,14 @@ fn libtpu_counts_the_same_flops_for_tensor_parallelism_and_ddp() {
         return;
     }
     check_tpu(&wide_llama());
+}
+
+#[test]
+#[ignore = "libtpu compiles for minutes: cargo test -p fulmen-trainer --test it -- --ignored libtpu_counts"]
+fn libtpu_counts_the_same_flops_for_gpt2() {
+    if crate::libtpu::libtpu().is_none() {
+        return;
+    }
     check_tpu(&wide_gpt2());
 }
 
