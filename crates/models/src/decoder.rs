@@ -11,12 +11,13 @@ mod rope;
 mod tests;
 
 use fulmen_nn::attention::{Attention, AttentionMethod, KeyValueCache, RotaryEmbedding};
-use fulmen_nn::loss::{CrossEntropyLoss, LinearCrossEntropyLoss, LossMethod};
+use fulmen_nn::loss::{CrossEntropyLoss, LossMethod};
 use fulmen_nn::{Dropout, Embedding, Init, Linear, Module, Parameter, RmsNorm};
 use fulmen_tensor::{AsTensor, DType, Refusal, Tensor};
 use serde_json::{Map, Value};
 
 use crate::attention::{Span, StepSizes, Visibility, attend, split_heads, tokens};
+use crate::head::head_loss;
 use crate::layers::{LayerOptions, run_layers};
 use crate::{Activation, CausalLm, MODELS, Pretrained, Result, StaticCache, init};
 
@@ -422,10 +423,7 @@ impl Decoder {
         loss: &CrossEntropyLoss,
     ) -> Result<Tensor, Refusal> {
         let (x, _) = self.features(ids, span, None)?;
-        let mut loss = LinearCrossEntropyLoss::new(loss.clone()).method(self.loss_method);
-        if let Some(bias) = &self.lm_head.bias {
-            loss = loss.bias(bias.get());
-        }
+        let mut loss = head_loss(&self.lm_head, loss, self.loss_method);
         if let Some(cap) = self.config.final_logit_softcapping {
             loss = loss.softcap(cap);
         }

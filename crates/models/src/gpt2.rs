@@ -6,7 +6,7 @@
 
 use fulmen_nn::attention::{Attention, AttentionMethod, KeyValueCache};
 use fulmen_nn::axes::{axis_parts, constrain};
-use fulmen_nn::loss::{CrossEntropyLoss, LinearCrossEntropyLoss, LossMethod};
+use fulmen_nn::loss::{CrossEntropyLoss, LossMethod};
 use fulmen_nn::{Dropout, Embedding, Init, LayerNorm, Linear, Module, Parameter};
 use fulmen_tensor::{AsTensor, DType, Refusal, Tensor};
 use serde::{Deserialize, Serialize};
@@ -15,6 +15,7 @@ use serde_json::{Map, Value};
 use crate::attention::{
     Setting, Span, StepSizes, Visibility, attend, check_heads, split_heads, tokens,
 };
+use crate::head::head_loss;
 use crate::layers::{LayerOptions, run_layers};
 use crate::{Activation, CausalLm, MODELS, Pretrained, Result, StaticCache};
 
@@ -415,10 +416,7 @@ impl Gpt2 {
         loss: &CrossEntropyLoss,
     ) -> Result<Tensor, Refusal> {
         let (x, _) = self.features(ids, span, None)?;
-        let mut loss = LinearCrossEntropyLoss::new(loss.clone()).method(self.loss_method);
-        if let Some(bias) = &self.lm_head.bias {
-            loss = loss.bias(bias.get());
-        }
+        let loss = head_loss(&self.lm_head, loss, self.loss_method);
         Ok(loss.forward(x, self.lm_head.weight.get(), targets))
     }
 

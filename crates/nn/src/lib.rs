@@ -49,6 +49,7 @@ pub mod init;
 pub mod layers;
 mod library;
 pub mod loss;
+mod method_name;
 pub mod metrics;
 mod model_summary;
 mod module;

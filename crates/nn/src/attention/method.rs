@@ -5,6 +5,8 @@ use std::str::FromStr;
 
 use fulmen_error::Error;
 
+use crate::method_name;
+
 /// How attention is computed. The results differ only in rounding.
 ///
 /// The names are `auto`, `plain` and `blocks`. There is no method with kernels yet.
@@ -42,16 +44,12 @@ const NAMES: [(&str, AttentionMethod); 3] = [
 impl FromStr for AttentionMethod {
     type Err = Error;
     fn from_str(name: &str) -> Result<AttentionMethod, Error> {
-        let row = NAMES.iter().find(|row| row.0 == name);
-        row.map(|row| row.1).ok_or_else(|| {
-            let all = NAMES.map(|row| row.0).join(", ");
-            Error::usage(format!("`{name}` is not a method of attention; there are: {all}"))
-        })
+        method_name::parse("attention", &NAMES, name)
     }
 }
 
 impl fmt::Display for AttentionMethod {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(NAMES.iter().find(|row| row.1 == *self).map_or("auto", |row| row.0))
+        f.write_str(method_name::name_of(&NAMES, self))
     }
 }

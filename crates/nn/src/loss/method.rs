@@ -5,6 +5,8 @@ use std::str::FromStr;
 
 use fulmen_error::Error;
 
+use crate::method_name;
+
 /// How [`LinearCrossEntropyLoss`](super::LinearCrossEntropyLoss) is computed. The results differ
 /// only in rounding.
 ///
@@ -52,17 +54,13 @@ impl LossMethod {
 impl FromStr for LossMethod {
     type Err = Error;
     fn from_str(name: &str) -> Result<LossMethod, Error> {
-        let row = NAMES.iter().find(|row| row.0 == name);
-        row.map(|row| row.1).ok_or_else(|| {
-            let all = NAMES.map(|row| row.0).join(", ");
-            Error::usage(format!("`{name}` is not a method of the loss; there are: {all}"))
-        })
+        method_name::parse("the loss", &NAMES, name)
     }
 }
 
 impl fmt::Display for LossMethod {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(NAMES.iter().find(|row| row.1 == *self).map_or("auto", |row| row.0))
+        f.write_str(method_name::name_of(&NAMES, self))
     }
 }
 

@@ -2,7 +2,7 @@
 //! PyTorch; on eight devices; what is computed and what is kept.
 
 use crate::common::reference::{Expected, cases, expect, inputs, number, tensor, word};
-use crate::common::{assert_close, fault, values};
+use crate::common::{assert_all_close, evaluated, fault, values};
 use fulmen_nn::attention::{Attention, AttentionMethod};
 use fulmen_nn::{Dropout, Module};
 use fulmen_tensor::{
@@ -79,19 +79,6 @@ fn results(attention: &Attention, [q, k, v]: &[Tensor; 3]) -> Vec<Tensor> {
     results
 }
 
-fn numbers(tensors: &[Tensor]) -> Vec<Vec<f64>> {
-    let values = Runtime::global().unwrap().eval_many(tensors).unwrap();
-    values.iter().map(Literal::to_f64).collect()
-}
-
-#[track_caller]
-fn check_close(actual: &[Vec<f64>], expected: &[Vec<f64>], tolerance: f64) {
-    assert_eq!(actual.len(), expected.len());
-    for (i, (actual, expected)) in actual.iter().zip(expected).enumerate() {
-        assert_close(actual, expected, tolerance, tolerance, &format!("tensor {i}"));
-    }
-}
-
 fn grouped() -> Attention {
     Attention::new().enable_gqa(true).causal(true).block_size(4)
 }
@@ -108,12 +95,12 @@ fn both_methods_drop_the_same_weights_and_have_the_same_second_derivative() {
         results.extend(grad(&slope, &inputs));
         results
     };
-    let all = numbers(&METHODS.map(of).concat());
+    let all = evaluated(&METHODS.map(of).concat());
     let (plain, blocks) = all.split_at(all.len() / 2);
-    check_close(blocks, plain, 2e-4);
+    assert_all_close(blocks, plain, 2e-4);
     let dropout = Dropout::new(1.0);
     let everything = grouped().dropout(&dropout).method(AttentionMethod::Blocks);
-    assert!(numbers(&results(&everything, &inputs)).concat().iter().all(|x| *x == 0.0));
+    assert!(evaluated(&results(&everything, &inputs)).concat().iter().all(|x| *x == 0.0));
 }
 
 #[test]
@@ -131,11 +118,11 @@ fn sums_of_16_bit_operands_are_not_rounded_to_16_bits() {
     let expected = of(AttentionMethod::Plain, &exact).to_dtype(DType::Bf16).to_dtype(rounded);
     let f64s = of(AttentionMethod::Blocks, &exact);
     let plain = of(AttentionMethod::Plain, &exact);
-    let all = numbers(&[expected, blocks, mixed, plain, f64s]);
+    let all = evaluated(&[expected, blocks, mixed, plain, f64s]);
     // At most the last of 8 bits differs.
-    check_close(&all[1..2], &all[..1], 2f64.powi(-8));
+    assert_all_close(&all[1..2], &all[..1], 2f64.powi(-8));
     assert_eq!(all[1], all[2]);
-    check_close(&all[4..], &all[3..4], 1e-12);
+    assert_all_close(&all[4..], &all[3..4], 1e-12);
 }
 
 #[test]
@@ -153,9 +140,9 @@ fn packed_documents_are_the_documents_alone() {
         tensors.push(packed);
         tensors.push(Tensor::concatenate(&alone, 2));
     }
-    let all = numbers(&tensors);
-    check_close(&all[..1], &all[1..2], 1e-6);
-    check_close(&all[2..3], &all[3..], 1e-6);
+    let all = evaluated(&tensors);
+    assert_all_close(&all[..1], &all[1..2], 1e-6);
+    assert_all_close(&all[2..3], &all[3..], 1e-6);
 }
 
 #[test]
@@ -167,9 +154,9 @@ fn a_query_that_sees_nothing_gets_zeros_and_no_nan_in_any_gradient() {
     let added = mask.select(&zero, &Tensor::full(DType::F32, [], f64::NEG_INFINITY));
     for mask in [mask, added] {
         let of = |method| results(&grouped().mask(&mask).method(method), &inputs);
-        let all = numbers(&METHODS.map(of).concat());
+        let all = evaluated(&METHODS.map(of).concat());
         let (plain, blocks) = all.split_at(all.len() / 2);
-        check_close(blocks, plain, 2e-5);
+        assert_all_close(blocks, plain, 2e-5);
         assert!(blocks[3][36..42].iter().all(|x| *x == 0.0), "{:?}", &blocks[3][36..42]);
     }
 }
@@ -261,7 +248,7 @@ fn on_devices(devices: usize, axis: usize) -> Vec<Vec<f64>> {
 fn eight_devices_do_what_one_does_without_gathering() {
     let one = on_devices(1, 0);
     for axis in [0, 1] {
-        check_close(&on_devices(8, axis), &one, 1e-5);
+        assert_all_close(&on_devices(8, axis), &one, 1e-5);
     }
 }
 

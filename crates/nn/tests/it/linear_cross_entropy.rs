@@ -2,7 +2,7 @@
 //! PyTorch and in f64; on eight devices; what is kept, and what is reported.
 
 use crate::common::reference::{Expected, cases, expect, inputs, number, numbers, word};
-use crate::common::{assert_close, fault, on_the_device};
+use crate::common::{assert_all_close, evaluated, fault, on_the_device};
 use fulmen_nn::loss::{
     CrossEntropyLoss, LinearCrossEntropyLoss, LossMethod, Reduction, linear_cross_entropy,
 };
@@ -91,19 +91,6 @@ fn results(
     results
 }
 
-fn evaluated(tensors: &[Tensor]) -> Vec<Vec<f64>> {
-    let values = Runtime::global().unwrap().eval_many(tensors).unwrap();
-    values.iter().map(Literal::to_f64).collect()
-}
-
-#[track_caller]
-fn check_close(actual: &[Vec<f64>], expected: &[Vec<f64>], tolerance: f64) {
-    assert_eq!(actual.len(), expected.len());
-    for (i, (actual, expected)) in actual.iter().zip(expected).enumerate() {
-        assert_close(actual, expected, tolerance, tolerance, &format!("tensor {i}"));
-    }
-}
-
 #[test]
 fn chunks_are_exact_in_f64_and_have_the_same_second_derivative() {
     let inputs = tensors(DType::F64);
@@ -115,7 +102,7 @@ fn chunks_are_exact_in_f64_and_have_the_same_second_derivative() {
     };
     let all = evaluated(&METHODS.map(of).concat());
     let (plain, chunks) = all.split_at(all.len() / 2);
-    check_close(chunks, plain, 1e-12);
+    assert_all_close(chunks, plain, 1e-12);
     assert!(plain[0].iter().any(|x| x.abs() > 1e-3));
 }
 
@@ -134,7 +121,7 @@ fn sequences_without_targets_and_single_tokens_are_as_in_the_plain_loss() {
         };
         let all = evaluated(&METHODS.map(of).concat());
         let (plain, chunks) = all.split_at(all.len() / 2);
-        check_close(chunks, plain, 1e-5);
+        assert_all_close(chunks, plain, 1e-5);
         assert_eq!(chunks[3][0].is_nan(), reduction == Reduction::Mean);
     }
     let x = inputs[0].index(0, 0).index(0, 0);
@@ -251,7 +238,7 @@ fn eight_devices_do_what_one_does_however_the_tensors_are_split() {
         (["", "", "d"], ["", "d"]),
         (["", "d", ""], ["", ""]),
     ] {
-        check_close(&on_devices(8, LossMethod::Chunks, &of_x, &of_weight), &plain, 1e-5);
+        assert_all_close(&on_devices(8, LossMethod::Chunks, &of_x, &of_weight), &plain, 1e-5);
     }
 }
 

@@ -132,16 +132,13 @@ impl HostEntry<'_> {
         let HostEntry { entry, rows } = self;
         runtime.parts_to_devices(&entry.ty, &entry.sharding, |block| {
             let row_block = entry.row_block(block);
-            let elements_of = |row: &Tensor| -> Result<Vec<u8>> {
-                Ok(row.host_block(&row_block)?.unwrap_or_default().into_owned())
-            };
             if let [single] = &rows[..] {
-                return elements_of(single).map(Cow::Owned);
+                return Ok(single.host_block(&row_block)?.unwrap_or_default());
             }
             let count: usize = block.size.iter().product();
             let mut elements = Vec::with_capacity(count * entry.ty.dtype.size_in_bytes());
             for row in rows {
-                elements.extend(elements_of(row)?);
+                elements.extend_from_slice(&row.host_block(&row_block)?.unwrap_or_default());
             }
             Ok(Cow::Owned(elements))
         })

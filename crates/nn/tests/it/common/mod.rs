@@ -5,7 +5,7 @@
 pub(crate) mod reference;
 
 use fulmen_nn::Module;
-use fulmen_tensor::Tensor;
+use fulmen_tensor::{Literal, Runtime, Tensor};
 
 /// The values as f64.
 #[track_caller]
@@ -14,6 +14,12 @@ pub(crate) fn values(tensor: &Tensor) -> Vec<f64> {
         Ok(literal) => literal.to_f64(),
         Err(error) => panic!("{error}"),
     }
+}
+
+/// The values of several tensors as f64, from one program.
+pub(crate) fn evaluated(tensors: &[Tensor]) -> Vec<Vec<f64>> {
+    let values = Runtime::global().unwrap().eval_many(tensors).unwrap();
+    values.iter().map(Literal::to_f64).collect()
 }
 
 /// The same integers, which only the device knows.
@@ -56,5 +62,13 @@ pub(crate) fn set_simple_values(module: &dyn Module) {
             .map(|k| ((k * 37 + i * 11) % 101) as f32 / 100.0 - 0.5)
             .collect();
         parameter.set(Tensor::from_slice(&numbers, &shape));
+    }
+}
+
+#[track_caller]
+pub(crate) fn assert_all_close(actual: &[Vec<f64>], expected: &[Vec<f64>], tolerance: f64) {
+    assert_eq!(actual.len(), expected.len());
+    for (i, (actual, expected)) in actual.iter().zip(expected).enumerate() {
+        assert_close(actual, expected, tolerance, tolerance, &format!("tensor {i}"));
     }
 }
