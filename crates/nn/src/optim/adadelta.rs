@@ -49,7 +49,7 @@ optimizer!(
 
 impl Rule for Adadelta {
     const NAME: &'static str = "Adadelta";
-    const ELEMENTWISE: bool = true;
+    const STACKS: bool = true;
 
     fn common(&self) -> &CommonSettings {
         &self.common

@@ -80,8 +80,9 @@ fn rms(x: &Tensor) -> Tensor {
 
 impl Rule for Adafactor {
     const NAME: &'static str = "Adafactor";
-    const ELEMENTWISE: bool = false;
-    const COMPLEX: bool = false;
+    const STACKS: bool = false;
+    const NO_COMPLEX: Option<&'static str> =
+        Some("the factors of its second moments are those of real numbers");
 
     fn common(&self) -> &CommonSettings {
         &self.common

@@ -61,7 +61,7 @@ optimizer!(
 
 impl Rule for Adagrad {
     const NAME: &'static str = "Adagrad";
-    const ELEMENTWISE: bool = true;
+    const STACKS: bool = true;
 
     fn common(&self) -> &CommonSettings {
         &self.common

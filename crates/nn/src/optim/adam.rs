@@ -62,7 +62,7 @@ macro_rules! adam {
 
         impl Rule for $name {
             const NAME: &'static str = stringify!($name);
-            const ELEMENTWISE: bool = true;
+            const STACKS: bool = true;
 
             fn common(&self) -> &CommonSettings {
                 &self.common

@@ -58,7 +58,7 @@ optimizer!(
 
 impl Rule for Lamb {
     const NAME: &'static str = "Lamb";
-    const ELEMENTWISE: bool = false;
+    const STACKS: bool = false;
 
     fn common(&self) -> &CommonSettings {
         &self.common

@@ -75,7 +75,7 @@ optimizer!(
 
 impl Rule for Lars {
     const NAME: &'static str = "Lars";
-    const ELEMENTWISE: bool = false;
+    const STACKS: bool = false;
 
     fn common(&self) -> &CommonSettings {
         &self.common

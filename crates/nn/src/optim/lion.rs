@@ -43,7 +43,7 @@ optimizer!(
 
 impl Rule for Lion {
     const NAME: &'static str = "Lion";
-    const ELEMENTWISE: bool = true;
+    const STACKS: bool = true;
 
     fn common(&self) -> &CommonSettings {
         &self.common

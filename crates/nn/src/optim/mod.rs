@@ -19,6 +19,7 @@ mod group_step;
 mod lamb;
 mod lars;
 mod lion;
+mod muon;
 mod nadam;
 mod param_groups;
 #[doc(hidden)] // for the Trainer
@@ -50,6 +51,7 @@ pub use group_step::GroupStep;
 pub use lamb::Lamb;
 pub use lars::Lars;
 pub use lion::Lion;
+pub use muon::{AdjustLr, Muon};
 pub use nadam::NAdam;
 pub use param_groups::ParamGroups;
 pub use radam::RAdam;
@@ -129,7 +131,7 @@ pub trait Optimizer: Any + Send + Sync + Debug {
     /// The gradient of a complex parameter is `∂/∂x + i·∂/∂y`, the direction of ascent, as in
     /// PyTorch. It is the conjugate of what [`grad`](fulmen_tensor::grad()) returns; the Trainer
     /// passes the conjugate. The optimizers of this module treat a complex number as two real ones;
-    /// [`Adafactor`] rejects complex parameters.
+    /// [`Adafactor`] and [`Muon`] reject complex parameters.
     fn update(
         &self,
         step: &Step,
@@ -159,7 +161,7 @@ pub trait Optimizer: Any + Send + Sync + Debug {
     /// Whether [`Optimizer::update`] accepts the parameters with these names, all of this type, as
     /// one: stacked along a new first axis, under the first name, with a step [of stacked
     /// parameters](Step::of_stacked). This is possible if it treats all of them alike and updates
-    /// each element independently. The Trainer asks this for layers that run as a scan; their
+    /// each as if it were alone. The Trainer asks this for layers that run as a scan; their
     /// parameters are then one array of the training state.
     fn updates_stacked(&self, names: &[&str], parameter: &TensorType) -> bool {
         let _ = (names, parameter);

@@ -76,7 +76,7 @@ optimizer!(
 
 impl Rule for NAdam {
     const NAME: &'static str = "NAdam";
-    const ELEMENTWISE: bool = false;
+    const STACKS: bool = false;
 
     fn common(&self) -> &CommonSettings {
         &self.common

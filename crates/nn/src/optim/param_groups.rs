@@ -2,6 +2,7 @@
 //! frozen parameters.
 
 use std::panic::Location;
+use std::ptr;
 
 use fulmen_tensor::{Tensor, TensorType};
 
@@ -50,6 +51,8 @@ struct Setting {
 #[derive(Debug)]
 enum Selector {
     Pattern(String),
+    /// Parameters of two axes whose names match a pattern.
+    Matrices(String),
     /// Parameters of fewer than two axes.
     Vectors,
 }
@@ -63,9 +66,19 @@ enum Change {
 }
 
 impl Selector {
+    fn pattern(&self) -> Option<&str> {
+        match self {
+            Selector::Pattern(pattern) | Selector::Matrices(pattern) => Some(pattern),
+            Selector::Vectors => None,
+        }
+    }
+
     fn selects(&self, name: &str, parameter: &TensorType) -> bool {
         match self {
             Selector::Pattern(pattern) => matches_pattern(pattern, name),
+            Selector::Matrices(pattern) => {
+                parameter.shape.rank() == 2 && matches_pattern(pattern, name)
+            }
             Selector::Vectors => parameter.shape.rank() < 2,
         }
     }
@@ -87,6 +100,28 @@ impl ParamGroups {
     ) -> ParamGroups {
         self.set(
             Selector::Pattern(pattern.into()),
+            Change::Optimizer(Box::new(optimizer)),
+            Location::caller(),
+        )
+    }
+
+    /// Like [`ParamGroups::group`], but only for parameters with two axes, which [`Muon`] needs. The
+    /// others that match the pattern, such as biases, keep their optimizer.
+    ///
+    /// ```
+    /// use fulmen_nn::optim::{AdamW, Muon, ParamGroups};
+    /// let optimizer = ParamGroups::new(AdamW::new(3e-4)).matrices("layers.*", Muon::new(0.02));
+    /// ```
+    ///
+    /// [`Muon`]: super::Muon
+    #[track_caller]
+    pub fn matrices(
+        self,
+        pattern: impl Into<String>,
+        optimizer: impl Optimizer + 'static,
+    ) -> ParamGroups {
+        self.set(
+            Selector::Matrices(pattern.into()),
             Change::Optimizer(Box::new(optimizer)),
             Location::caller(),
         )
@@ -173,6 +208,7 @@ impl ParamGroups {
 }
 
 impl Setting {
+    /// Checks everything but a group's optimizer.
     fn check(&self, parameters: &[(String, TensorType)]) -> Result<()> {
         let wrong = |message: String| {
             Err(Error::usage_at(format!("ParamGroups: {message}"), self.location))
@@ -185,17 +221,19 @@ impl Setting {
                 wrong(format!("{name} must be finite and at least 0, but it is {value}"))
             }
         };
-        if let Selector::Pattern(pattern) = &self.selector
-            && let Some(message) =
-                check_pattern(pattern, parameters.iter().map(|(name, _)| name.as_str()))
-        {
-            return wrong(message);
+        if let Some(pattern) = self.selector.pattern() {
+            let names = parameters.iter().map(|(name, _)| name.as_str());
+            if let Some(message) = check_pattern(pattern, names) {
+                return wrong(message);
+            }
+            if !parameters.iter().any(|(name, ty)| self.selector.selects(name, ty)) {
+                return wrong(format!("no parameter that `{pattern}` matches has two axes"));
+            }
         }
         match &self.change {
-            Change::Optimizer(optimizer) => optimizer.check(parameters),
+            Change::Optimizer(_) | Change::Trained(_) => Ok(()),
             Change::WeightDecay(value) => number("weight_decay", *value),
             Change::LrFactor(value) => number("lr_factor", *value),
-            Change::Trained(_) => Ok(()),
         }
     }
 }
@@ -245,10 +283,7 @@ impl Optimizer for ParamGroups {
             let mut settings = self.settings.iter().rev();
             let setting = settings
                 .find(|setting| is(&setting.change) && setting.selector.selects(name, parameter));
-            setting.and_then(|setting| match &setting.selector {
-                Selector::Pattern(pattern) => Some(pattern.clone()),
-                Selector::Vectors => None,
-            })
+            setting.and_then(|setting| setting.selector.pattern()).map(str::to_owned)
         };
         let group = self.optimizer(name, parameter).group_step(
             &self.step(step, name, parameter),
@@ -277,7 +312,17 @@ impl Optimizer for ParamGroups {
     }
 
     fn check(&self, parameters: &[(String, TensorType)]) -> Result<()> {
-        self.optimizer.check(parameters)?;
-        self.settings.iter().try_for_each(|setting| setting.check(parameters))
+        self.settings.iter().try_for_each(|setting| setting.check(parameters))?;
+        let of_groups = self.settings.iter().filter_map(|setting| match &setting.change {
+            Change::Optimizer(optimizer) => Some(optimizer),
+            _ => None,
+        });
+        std::iter::once(&self.optimizer).chain(of_groups).try_for_each(|optimizer| {
+            let is_own = |(name, ty): &&(String, TensorType)| {
+                self.trains(name, ty) && ptr::addr_eq(self.optimizer(name, ty), &**optimizer)
+            };
+            let own: Vec<_> = parameters.iter().filter(is_own).cloned().collect();
+            optimizer.check(&own)
+        })
     }
 }

@@ -87,7 +87,7 @@ optimizer!(
 
 impl Rule for RAdam {
     const NAME: &'static str = "RAdam";
-    const ELEMENTWISE: bool = true;
+    const STACKS: bool = true;
 
     fn common(&self) -> &CommonSettings {
         &self.common

@@ -69,7 +69,7 @@ optimizer!(
 
 impl Rule for RmsProp {
     const NAME: &'static str = "RmsProp";
-    const ELEMENTWISE: bool = true;
+    const STACKS: bool = true;
 
     fn common(&self) -> &CommonSettings {
         &self.common

@@ -118,17 +118,22 @@ pub(super) trait Rule: Debug {
     /// The name in messages.
     const NAME: &'static str;
 
-    /// Whether the update of each element of a parameter depends only on the gradient and the state
-    /// of that element.
-    const ELEMENTWISE: bool;
+    /// Whether [`Rule::apply`] accepts parameters of one type as one, stacked along a new first
+    /// axis, and gives each the result that it would have alone.
+    const STACKS: bool;
 
-    /// Whether a complex parameter can be updated as pairs of real numbers, as PyTorch does.
-    const COMPLEX: bool = true;
+    /// Why a complex parameter cannot be updated as pairs of real numbers, as PyTorch does.
+    const NO_COMPLEX: Option<&'static str> = None;
 
     fn common(&self) -> &CommonSettings;
 
     /// What is wrong with the settings of this optimizer, if anything.
     fn validate(&self) -> Option<String>;
+
+    /// Why it cannot update a real parameter of this type.
+    fn refuses(&self, _: &TensorType) -> Option<String> {
+        None
+    }
 
     /// The momentum, if there is one.
     fn momentum(&self) -> Option<&dyn Schedule> {
@@ -194,8 +199,25 @@ fn validate<R: Rule>(rule: &R) -> Option<String> {
         .or_else(|| rule.validate())
 }
 
-pub(super) fn check<R: Rule>(rule: &R) -> Result<()> {
-    match validate(rule) {
+/// Why the rule cannot update a parameter of this type.
+fn refuses<R: Rule>(rule: &R, parameter: &TensorType) -> Option<String> {
+    match R::NO_COMPLEX {
+        Some(reason) if parameter.dtype.is_complex() => Some(format!(
+            "the parameter is complex, {parameter}, and {reason}; use another optimizer for it, \
+             such as Adam"
+        )),
+        _ => rule.refuses(parameter),
+    }
+}
+
+/// Checks the settings, and that the rule can update these parameters.
+pub(super) fn check<R: Rule>(rule: &R, parameters: &[(String, TensorType)]) -> Result<()> {
+    let refused = || {
+        parameters.iter().find_map(|(name, ty)| {
+            refuses(rule, ty).map(|reason| format!("the parameter `{name}`: {reason}"))
+        })
+    };
+    match validate(rule).or_else(refused) {
         Some(message) => {
             Err(Error::usage_at(format!("{}: {message}", R::NAME), rule.common().location))
         }
@@ -271,7 +293,7 @@ pub(super) fn update<R: Rule>(
         return wrong(Tensor::from_fault(fault));
     }
     let _scope = NN.at(step.location);
-    if let Some(message) = check_args::<R>(parameter, gradient, state, slots) {
+    if let Some(message) = check_args(rule, step, parameter, gradient, state) {
         return wrong(Tensor::poison(R::NAME, message));
     }
     let dtype = precision(parameter.dtype());
@@ -291,12 +313,14 @@ pub(super) fn update<R: Rule>(
     (from_real(&p, dtype).to_dtype(parameter.dtype()), new)
 }
 
-/// Checks that the gradient and the state belong to this parameter.
+/// Checks that the rule can update this parameter, and that the gradient and the state belong to
+/// it.
 fn check_args<R: Rule>(
+    rule: &R,
+    step: &Step,
     parameter: &Tensor,
     gradient: &Tensor,
     state: &[Tensor],
-    slots: usize,
 ) -> Option<String> {
     if live(&[parameter, gradient]).is_ok() && parameter.shape() != gradient.shape() {
         return Some(format!(
@@ -305,13 +329,10 @@ fn check_args<R: Rule>(
             parameter.ty()
         ));
     }
-    if parameter.dtype().is_complex() && !R::COMPLEX {
-        return Some(format!(
-            "the parameter is complex, {}, and the factors of its second moments are those of real \
-             numbers; use another optimizer for it, such as Adam",
-            parameter.ty()
-        ));
+    if let Some(reason) = refuses(rule, &step.parameter_type(parameter.ty())) {
+        return Some(reason);
     }
+    let slots = rule.init_state(parameter.ty()).len();
     (state.len() != slots).then(|| format!("got {} state tensors, expected {slots}", state.len()))
 }
 
@@ -366,7 +387,7 @@ macro_rules! optimizer {
             }
 
             fn updates_stacked(&self, _: &[&str], _: &::fulmen_tensor::TensorType) -> bool {
-                <$name as $crate::optim::rule::Rule>::ELEMENTWISE
+                <$name as $crate::optim::rule::Rule>::STACKS
             }
 
             fn refuses_rows(
@@ -378,8 +399,11 @@ macro_rules! optimizer {
                 $crate::optim::rule::refuses_rows(self, step)
             }
 
-            fn check(&self, _: &[(String, ::fulmen_tensor::TensorType)]) -> $crate::Result<()> {
-                $crate::optim::rule::check(self)
+            fn check(
+                &self,
+                parameters: &[(String, ::fulmen_tensor::TensorType)],
+            ) -> $crate::Result<()> {
+                $crate::optim::rule::check(self, parameters)
             }
         }
     };

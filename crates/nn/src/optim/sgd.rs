@@ -65,7 +65,7 @@ optimizer!(
 
 impl Rule for Sgd {
     const NAME: &'static str = "Sgd";
-    const ELEMENTWISE: bool = true;
+    const STACKS: bool = true;
 
     fn common(&self) -> &CommonSettings {
         &self.common

@@ -4,8 +4,8 @@
 
 use crate::common::{assert_close, fault, values};
 use fulmen_nn::optim::{
-    Adadelta, Adafactor, Adagrad, Adam, AdamW, Lamb, Lars, Lion, NAdam, Optimizer, ParamGroups,
-    RAdam, RmsProp, Sgd, Step,
+    Adadelta, Adafactor, Adagrad, Adam, AdamW, Lamb, Lars, Lion, Muon, NAdam, Optimizer,
+    ParamGroups, RAdam, RmsProp, Sgd, Step,
 };
 use fulmen_nn::schedule::{self, Anneal, OneCycle, Schedule};
 use fulmen_tensor::{DType, Runtime, Tensor, TensorType};
@@ -258,11 +258,75 @@ fn settings_without_sense_are_refused_at_the_line_that_gave_them() {
         (Box::new(Lamb::new(0.1).betas(0.9, 1.0)), "betas"),
         (Box::new(Adafactor::new(0.1).d(0.5)), "d must be at least 1, but it is 0.5"),
         (Box::new(Adafactor::new(0.1).beta2_decay(0.5)), "beta2_decay must be at most 0"),
+        (Box::new(Muon::new(0.1).momentum(-0.5)), "momentum must be at least 0, but it is -0.5"),
+        (Box::new(Muon::new(0.1).ns_steps(100)), "ns_steps must be below 100, but it is 100"),
+        (Box::new(Muon::new(0.1).eps(-1.0)), "eps must be at least 0, but it is -1"),
+        (
+            Box::new(Muon::new(0.1).ns_coefficients(1.0, f64::NAN, 0.0)),
+            "ns_coefficients must be finite, but are [1.0, NaN, 0.0]",
+        ),
     ] {
         let error = optimizer.check(&[]).unwrap_err().to_string();
         assert!(error.contains(expected) && error.contains("optimizers.rs:"), "{error}");
     }
     all().iter().for_each(|optimizer| optimizer.check(&[]).unwrap());
+}
+
+#[test]
+fn muon_takes_matrices_and_names_what_else_it_was_given() {
+    let named = |name: &str, shape: &[usize]| (name.to_owned(), TensorType::new(DType::F32, shape));
+    let parameters = [
+        named("embed.weight", &[8, 4]),
+        named("layers.0.norm.weight", &[4]),
+        named("layers.0.fc.weight", &[4, 4]),
+    ];
+    let alone = Muon::new(0.02).check(&parameters).unwrap_err().to_string();
+    assert!(
+        alone.contains("Muon: the parameter `layers.0.norm.weight`: it is for matrices, and has no step for f32[4]")
+            && alone.contains("ParamGroups::matrices")
+            && alone.contains("optimizers.rs:"),
+        "{alone}"
+    );
+    let vector = Tensor::ones(DType::F32, [4]);
+    let update = |p: &Tensor| {
+        let (wrong, _) = Muon::new(0.02).update(&step(0), "p", p, p, std::slice::from_ref(p));
+        fault(&wrong)
+    };
+    let wrong = update(&vector);
+    assert!(wrong.contains("it is for matrices"), "{wrong}");
+    let wrong = update(&Tensor::ones(DType::C64, [4, 4]));
+    assert!(wrong.contains("the parameter is complex, c64[4, 4]"), "{wrong}");
+
+    let groups = ParamGroups::new(AdamW::new(3e-4)).matrices("layers.*", Muon::new(0.02));
+    groups.check(&parameters).unwrap();
+    let states = parameters.each_ref().map(|(name, ty)| groups.state(name, ty)[0].0);
+    assert_eq!(states, ["exp_avg", "exp_avg", "momentum_buffer"]);
+    // A frozen vector needs no step.
+    ParamGroups::new(Muon::new(0.02)).freeze("*.norm.*").check(&parameters).unwrap();
+    let none = ParamGroups::new(AdamW::new(3e-4)).matrices("*.norm.*", Muon::new(0.02));
+    let error = none.check(&parameters).unwrap_err().to_string();
+    assert!(error.contains("no parameter that `*.norm.*` matches has two axes"), "{error}");
+}
+
+#[test]
+fn muon_updates_stacked_matrices_like_each_alone() {
+    let muon = Muon::new(0.02);
+    let draw = |seed: u64| {
+        fulmen_tensor::random::normal(&fulmen_tensor::random::key(seed), DType::F32, [3, 4, 6])
+    };
+    let [p, g, buffer] = [1, 2, 3].map(draw);
+    let layer_type = TensorType::new(DType::F32, [4, 6]);
+    assert!(muon.updates_stacked(&["a", "b", "c"], &layer_type));
+    let buffers = [buffer.clone()];
+    let (stacked, _) = muon.update(&step(0).of_stacked(), "a", &p, &g, &buffers);
+    let alone: Vec<Tensor> = (0..3)
+        .map(|i| {
+            let state = [buffer.index(0, i)];
+            muon.update(&step(0), "a", &p.index(0, i), &g.index(0, i), &state).0
+        })
+        .collect();
+    let alone = Tensor::stack(&alone.iter().collect::<Vec<_>>(), 0);
+    assert_close(&values(&stacked), &values(&alone), 0.0, 2e-4, "stacked");
 }
 
 #[test]

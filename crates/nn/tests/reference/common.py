@@ -18,7 +18,7 @@ import torch
 FOLDER = Path(__file__).parent
 MADE_WITH = {"torch": torch.__version__, "python": platform.python_version(), "device": "cpu"}
 NAN, INF = float("nan"), float("inf")
-DTYPES = {torch.float32: "f32", torch.int64: "i32", torch.bool: "bool"}  # targets are i32 on our side
+DTYPES = {torch.float32: "f32", torch.float64: "f64", torch.int64: "i32", torch.bool: "bool"}  # targets are i32 on our side
 
 
 def number(value):

@@ -1,6 +1,8 @@
 """Normalizations of inputs whose mean is many standard deviations away from 0, with PyTorch in f64. `generate.py` runs
 it."""
 
+from unittest import mock
+
 import torch
 from torch import nn
 
@@ -24,10 +26,10 @@ def operations(channels):
     }
 
 
+@mock.patch.dict(DTYPES, {torch.float64: "f32"})
 def far_means():
     """For each operation and each distance of the mean, in standard deviations: the output, the gradient of the input
     and the running statistics."""
-    DTYPES[torch.float64] = "f32"
     cases = []
     for ratio, dtype in [(100, "f32"), (1000, "f32"), (10_000, "f32"), (50, "bf16")]:
         for op, f in operations(3).items():

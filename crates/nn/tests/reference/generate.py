@@ -37,6 +37,7 @@ TOPICS = [
     "optimizers",
     "optimizers_adaptive",
     "optimizers_optax",
+    "muon",
     "schedules",
     "schedules_plain",
     "plateau",

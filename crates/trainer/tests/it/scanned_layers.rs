@@ -8,7 +8,7 @@ use crate::common::{
     CLASSES, DROP_LAST, FEATURES, Record, tensors, train_loader, trainer, val_loader,
 };
 use fulmen_nn::loss::{Reduction, cross_entropy};
-use fulmen_nn::optim::{AdamW, Lamb, Optimizer, ParamGroups, Sgd};
+use fulmen_nn::optim::{AdamW, Lamb, Muon, Optimizer, ParamGroups, Sgd};
 use fulmen_nn::{LayerNorm, Linear, Module, scan_layers};
 use fulmen_tensor::Tensor;
 use fulmen_trainer::callbacks::{BackboneFinetuning, NormGroup, NormMonitor};
@@ -92,6 +92,11 @@ fn one_group() -> Box<dyn Optimizer> {
     )
 }
 
+/// Small steps: two programs may round a number to different bf16 numbers.
+fn muon() -> Box<dyn Optimizer> {
+    Box::new(ParamGroups::new(AdamW::new(1e-2)).matrices("layers.*", Muon::new(1e-4)))
+}
+
 fn sgd() -> Box<dyn Optimizer> {
     Box::new(Sgd::new(0.1).momentum(0.9))
 }
@@ -135,12 +140,13 @@ fn assert_close(
 
 #[test]
 fn a_scan_trains_like_layers_in_a_loop() {
-    let settings: [Setting; 8] = [
+    let settings: [Setting; 9] = [
         ("sgd", 1, sgd, |b| b),
         ("adamw, clipped, accumulated", 2, adamw, |b| {
             b.gradient_clip_val(0.3).accumulate_grad_batches(2)
         }),
         ("lamb", 2, || Box::new(Lamb::new(1e-2)), |b| b),
+        ("muon", 2, muon, |b| b),
         ("groups", 1, grouped, |b| b),
         ("one group", 2, one_group, |b| b),
         ("averaged", 1, adamw, |b| b.weight_averaging(WeightAveraging::ema(0.8))),

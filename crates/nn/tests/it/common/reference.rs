@@ -71,6 +71,7 @@ pub(crate) fn tensor(value: &Value) -> Tensor {
         Some("f32") => {
             Tensor::from_slice(&data.iter().map(|&v| v as f32).collect::<Vec<_>>(), shape)
         }
+        Some("f64") => Tensor::from_slice(&data, shape),
         Some("i32") => {
             Tensor::from_slice(&data.iter().map(|&v| v as i32).collect::<Vec<_>>(), shape)
         }
