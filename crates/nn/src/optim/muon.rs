@@ -178,8 +178,9 @@ impl Rule for Muon {
     fn refuses(&self, parameter: &TensorType) -> Option<String> {
         (parameter.shape.rank() != 2).then(|| {
             format!(
-                "it is for matrices, and has no step for {parameter}; use another optimizer, such \
-                 as AdamW, for parameters that do not have two axes, with ParamGroups::matrices"
+                "is {parameter}, and the steps of Muon are for matrices; use another optimizer, \
+                 such as AdamW, for parameters that do not have two axes, with \
+                 ParamGroups::matrices"
             )
         })
     }

@@ -130,7 +130,7 @@ pub(super) trait Rule: Debug {
     /// What is wrong with the settings of this optimizer, if anything.
     fn validate(&self) -> Option<String>;
 
-    /// Why it cannot update a real parameter of this type.
+    /// Why it cannot update a real parameter of this type, as the end of a sentence about it.
     fn refuses(&self, _: &TensorType) -> Option<String> {
         None
     }
@@ -199,11 +199,11 @@ fn validate<R: Rule>(rule: &R) -> Option<String> {
         .or_else(|| rule.validate())
 }
 
-/// Why the rule cannot update a parameter of this type.
+/// Why the rule cannot update a parameter of this type, as the end of a sentence about it.
 fn refuses<R: Rule>(rule: &R, parameter: &TensorType) -> Option<String> {
     match R::NO_COMPLEX {
         Some(reason) if parameter.dtype.is_complex() => Some(format!(
-            "the parameter is complex, {parameter}, and {reason}; use another optimizer for it, \
+            "is complex, {parameter}, and {reason}; use another optimizer for it, \
              such as Adam"
         )),
         _ => rule.refuses(parameter),
@@ -214,7 +214,7 @@ fn refuses<R: Rule>(rule: &R, parameter: &TensorType) -> Option<String> {
 pub(super) fn check<R: Rule>(rule: &R, parameters: &[(String, TensorType)]) -> Result<()> {
     let refused = || {
         parameters.iter().find_map(|(name, ty)| {
-            refuses(rule, ty).map(|reason| format!("the parameter `{name}`: {reason}"))
+            refuses(rule, ty).map(|reason| format!("the parameter `{name}` {reason}"))
         })
     };
     match validate(rule).or_else(refused) {
@@ -330,7 +330,7 @@ fn check_args<R: Rule>(
         ));
     }
     if let Some(reason) = refuses(rule, &step.parameter_type(parameter.ty())) {
-        return Some(reason);
+        return Some(format!("the parameter {reason}"));
     }
     let slots = rule.init_state(parameter.ty()).len();
     (state.len() != slots).then(|| format!("got {} state tensors, expected {slots}", state.len()))

@@ -282,7 +282,7 @@ fn muon_takes_matrices_and_names_what_else_it_was_given() {
     ];
     let alone = Muon::new(0.02).check(&parameters).unwrap_err().to_string();
     assert!(
-        alone.contains("Muon: the parameter `layers.0.norm.weight`: it is for matrices, and has no step for f32[4]")
+        alone.contains("Muon: the parameter `layers.0.norm.weight` is f32[4], and the steps of Muon are for matrices")
             && alone.contains("ParamGroups::matrices")
             && alone.contains("optimizers.rs:"),
         "{alone}"
@@ -293,7 +293,10 @@ fn muon_takes_matrices_and_names_what_else_it_was_given() {
         fault(&wrong)
     };
     let wrong = update(&vector);
-    assert!(wrong.contains("it is for matrices"), "{wrong}");
+    assert!(
+        wrong.contains("the parameter is f32[4], and the steps of Muon are for matrices"),
+        "{wrong}"
+    );
     let wrong = update(&Tensor::ones(DType::C64, [4, 4]));
     assert!(wrong.contains("the parameter is complex, c64[4, 4]"), "{wrong}");
 

@@ -135,7 +135,7 @@ fn complex_gradients_are_accumulated_clipped_and_sharded() {
     let error = train(&Vector::complex(), SAMPLES, || Adafactor::new(0.1), |b| b).unwrap_err();
     let message = error.to_string();
     assert!(
-        error.is_usage() && message.contains("Adafactor: the parameter is complex"),
+        error.is_usage() && message.contains("Adafactor: the parameter `value` is complex"),
         "{message}"
     );
 }
