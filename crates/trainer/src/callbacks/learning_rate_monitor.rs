@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::callbacks::callback::Callback;
-use crate::rules::learning_rates::LearningRates;
+use crate::rules::learning_rates::GroupRates;
 use crate::rules::step_rule::StepRule;
 
 /// Logs the learning rate of each parameter group as `lr/GROUP`, and its momentum as
@@ -41,6 +41,6 @@ impl Callback for LearningRateMonitor {
     }
 
     fn step_rule(&self) -> Option<Arc<dyn StepRule>> {
-        Some(Arc::new(LearningRates { momentum: self.momentum }))
+        Some(Arc::new(GroupRates { momentum: self.momentum }))
     }
 }

@@ -12,7 +12,6 @@ mod learning_rate_monitor;
 pub(crate) mod metrics_endpoint;
 mod model_checkpoint;
 mod monitor;
-mod norm_monitor;
 pub(crate) mod progress_bar;
 mod reduce_lr_on_plateau;
 mod spike_guard;
@@ -29,11 +28,10 @@ pub use lambda_callback::{Event, Filter, LambdaCallback, Occurrence, every, on, 
 pub use learning_rate_monitor::LearningRateMonitor;
 pub use model_checkpoint::ModelCheckpoint;
 pub use monitor::Mode;
-pub use norm_monitor::NormMonitor;
 pub use progress_bar::ProgressBar;
 pub use reduce_lr_on_plateau::{ReduceLROnPlateau, ThresholdMode};
 pub use spike_guard::SpikeGuard;
 pub use throughput_monitor::ThroughputMonitor;
 pub use timer::{Timer, TimerInterval};
 
-pub use crate::rules::norms::NormGroup;
+pub use crate::rules::norms::{NormGroup, NormMonitor};

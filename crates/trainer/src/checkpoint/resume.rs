@@ -18,7 +18,6 @@ use crate::checkpoint::{self, Position};
 use crate::console::note;
 use crate::logs::LogLayout;
 use crate::process_group::ProcessGroup;
-use crate::rules::BATCHES_OPTION;
 use crate::state::names::{self, LOGS, LR_FACTOR, OWN, STEP, UPDATES};
 use crate::state::{Entry, Evaluated, RestoredValue, StateLayout};
 use crate::step_config::StepConfig;
@@ -296,7 +295,7 @@ fn check_batches_per_step(position: &Position, config: &StepConfig) -> Result<()
     if position.batch > 0 && saved != current {
         return Err(Error::usage(format!(
             "it was saved within an epoch of a run with {saved} batches per optimizer step, but now there are {current}. \
-             Set {BATCHES_OPTION}, or the callback that schedules it, as in that run"
+             Set accumulate_grad_batches, or the callback that schedules it, as in that run"
         )));
     }
     Ok(())

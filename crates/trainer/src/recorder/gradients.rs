@@ -1,17 +1,18 @@
 //! Computes the gradients for the optimizer from the loss: unscaled, summed over the devices,
-//! collected over batches, and clipped.
+//! collected over batches, and changed by rules.
 
 use std::panic::Location;
+use std::sync::Arc;
 
 use fulmen_tensor::internal::gradients as differentiate;
 use fulmen_tensor::{DType, Tensor};
 
 use super::values::Values;
 use crate::Result;
-use crate::rules::clip::Clip;
 use crate::rules::row_gradient::Table;
 use crate::rules::step_rule::{
-    Candidate, CollectedParameter, RuleState, StepBatch, mean_gradient, mean_gradient_norm,
+    Candidate, CollectedParameter, RuleState, StepBatch, StepRule, mean_gradient,
+    mean_gradient_norm,
 };
 use crate::state::{EntryId, OptimizerSlots, ParamSlots};
 use crate::step_config::StepConfig;
@@ -52,25 +53,28 @@ pub(super) struct Gradients<'a> {
     pub(super) step_ends: Option<Tensor>,
     /// The weight of the batches, if the gradients are sums.
     pub(super) weight: Option<Tensor>,
-    clip: Clip,
-    /// The norm of all gradients before clipping, if each step needs it.
+    /// The rules of the step, which may change the gradients for the optimizer.
+    rules: Vec<Arc<dyn StepRule>>,
+    /// The norm of all gradients, if each step needs it.
     pub(super) norm: Option<Tensor>,
 }
 
 impl Gradients<'_> {
-    /// The mean and clipped gradient for the optimizer. Call this in the branch that uses the
-    /// gradient: a gradient computed outside needs additional memory, but the sum is in memory
-    /// already. `norm` is [`Gradients::norm_to_clip`].
+    /// The mean gradient for the optimizer, as the rules change it. Call this in the branch that
+    /// uses the gradient: a gradient computed outside needs additional memory, but the sum is in
+    /// memory already. `norm` is [`Gradients::norm_for_rules`].
     pub(super) fn final_gradient(&self, sum: &Tensor, norm: Option<&Tensor>) -> Tensor {
-        self.clip.clip(&mean_gradient(sum, self.weight.as_ref()), norm)
+        let mean = mean_gradient(sum, self.weight.as_ref());
+        self.rules.iter().fold(mean, |gradient, rule| rule.changed_gradient(&gradient, norm))
     }
 
-    /// The norm, if clipping needs it. Call this in the branch that clips, because only the last
-    /// batch of a step needs the norm.
-    pub(super) fn norm_to_clip(&self) -> Option<Tensor> {
+    /// The norm, if a rule changes gradients by it. Call this in the branch that changes them,
+    /// because only the last batch of a step needs the norm.
+    pub(super) fn norm_for_rules(&self) -> Option<Tensor> {
         let sums = self.params.iter().map(|gradient| &gradient.sum);
         let norm = || mean_gradient_norm(sums, self.weight.as_ref());
-        self.clip.needs_norm().then(|| self.norm.clone().unwrap_or_else(norm))
+        let reads_norm = self.rules.iter().any(|rule| rule.changes_by_norm());
+        reads_norm.then(|| self.norm.clone().unwrap_or_else(norm))
     }
 }
 
@@ -171,8 +175,7 @@ pub(super) fn gradients<'a>(
     }
     let weight = batch.weight.take();
     let sums = with_gradient.iter().map(|gradient| &gradient.sum);
-    let needs_norm =
-        config.options.log_grad_norm || config.rules.iter().any(|rule| rule.inputs().grad_norm);
+    let needs_norm = config.rules.iter().any(|rule| rule.inputs().grad_norm);
     let norm = needs_norm.then(|| mean_gradient_norm(sums.clone(), weight.as_ref()));
     let counters = &values.layout.counters;
     let candidate = Candidate {
@@ -196,7 +199,7 @@ pub(super) fn gradients<'a>(
         updates,
         step_ends: batch.step_ends.cloned(),
         weight,
-        clip: Clip::new(&config.options),
+        rules: config.rules.clone(),
         norm,
     })
 }

@@ -11,13 +11,14 @@ mod update;
 mod values;
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
 
 use fulmen_nn::Module;
 use fulmen_nn::optim::Step;
-use fulmen_tensor::{DType, Tensor, autocast, cond};
+use fulmen_tensor::{DType, Tensor, autocast, cond, random};
 
 use gradients::{Param, gradients};
 use loss::loss_without_gradient;
@@ -30,8 +31,7 @@ use crate::logs::log_entry::{Branch, LogEntry, LoggedValue, log_error};
 use crate::logs::{self, LogLayout, OptimizerFacts};
 use crate::recorder::placeholders::Placeholders;
 use crate::rules::epoch::{Epoch, to_counter};
-use crate::rules::rounding::rounding_key;
-use crate::rules::step_rule::StepBatch;
+use crate::rules::step_rule::{StepBatch, StepRule};
 use crate::rules::weight;
 use crate::state::{EntryId, OptimizerSlots, StateLayout};
 use crate::step_config::StepConfig;
@@ -51,8 +51,8 @@ pub(crate) struct Recorder {
     step_ends: Option<Tensor>,
     /// The phase of the fit.
     phase: usize,
-    /// The key by which updated parameters are rounded, if they are rounded stochastically.
-    rounding_key: Option<Tensor>,
+    /// The rule that rounds updated parameters, with its random key of the step.
+    rounding: Option<(Arc<dyn StepRule>, Tensor)>,
     /// The step of each optimizer, if it was recorded.
     optimizer_steps: Vec<Option<OptimizerStep>>,
 }
@@ -152,14 +152,15 @@ impl Recorder {
             epoch,
             step_ends,
             phase,
-            rounding_key: None,
+            rounding: None,
             optimizer_steps,
         }
     }
 
     /// Sets the random key of the step.
     pub(crate) fn set_random_key(&mut self, key: &Tensor) {
-        self.rounding_key = self.config.rounds_stochastically().then(|| rounding_key(key));
+        let rule = self.config.rules.iter().find(|rule| rule.rounds_to().is_some());
+        self.rounding = rule.map(|rule| (rule.clone(), random::fold_in_name(key, rule.name())));
     }
 
     /// Makes batch norm layers that are frozen in this phase compute with their running statistics.
@@ -209,7 +210,7 @@ impl Recorder {
         let frozen_parts = frozen_parts
             .map(|((u, &steps), epoch)| u.step(&own, self.values.before(steps), epoch))
             .collect();
-        OptimizerSteps { own, frozen_parts, rounding_key: self.rounding_key.clone() }
+        OptimizerSteps { own, frozen_parts, rounding: self.rounding.clone() }
     }
 
     /// Whether an optimizer steps in this step of the training, a Boolean scalar. `None` if it
@@ -296,11 +297,11 @@ impl Recorder {
         self.count_step(slots, gradients.updates.as_ref());
         monitored.extend(recorded.logged(&self.values, &gradients, &self.config)?);
         monitored.extend(logged_by_chain);
-        // Steps that overflowed log the norm too, because it shows the overflow.
-        let norm = gradients.norm.as_ref().filter(|_| self.config.options.log_grad_norm);
-        let norm = norm.map(|norm| norm.to_dtype(DType::F32));
+        // Of rules that log the same, the first applies.
+        let mut names = BTreeSet::new();
+        monitored.retain(|monitored| names.insert(monitored.name.clone()));
         let index = monitored.iter().position(|monitored| monitored.name == logs::GRAD_NORM);
-        let grad_norm = norm.or(index.map(|index| monitored.remove(index).value));
+        let grad_norm = index.map(|index| monitored.remove(index).value);
         monitored.iter_mut().for_each(|m| m.name = logs::group_value_name(&m.name, &member.name));
         let facts = OptimizerFacts {
             learning_rate: member.optimizer.learning_rate(&steps.own),

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::panic::Location;
+use std::sync::Arc;
 
 use fulmen_nn::optim::{Optimizer, Step};
 use fulmen_tensor::{DType, Tensor, call, cond, random};
@@ -10,8 +11,8 @@ use super::chain_step::ChainStep;
 use super::gradients::{Gradient, Gradients, Param};
 use super::values::Values;
 use crate::logs::MonitoredValue;
-use crate::rules::rounding::round_to_bf16;
 use crate::rules::row_gradient::{Table, rows_at};
+use crate::rules::step_rule::StepRule;
 use crate::rules::sum_dtype::sum_dtype;
 use crate::state::{Entry, EntryId, ParamSlots};
 use crate::step_config::optimizers::Member;
@@ -22,8 +23,8 @@ pub(super) struct OptimizerSteps {
     pub(super) own: Step,
     /// The steps of parameters that were frozen at first, one for each frozen part.
     pub(super) frozen_parts: Vec<Step>,
-    /// The key by which updated parameters are rounded, if they are rounded stochastically.
-    pub(super) rounding_key: Option<Tensor>,
+    /// The rule that rounds updated parameters, with its random key of the step.
+    pub(super) rounding: Option<(Arc<dyn StepRule>, Tensor)>,
 }
 
 impl OptimizerSteps {
@@ -32,17 +33,26 @@ impl OptimizerSteps {
         param.frozen_part.map_or(&self.own, |number| &self.frozen_parts[number])
     }
 
-    /// The rounding key of each parameter, if it is rounded stochastically.
+    /// The rounding key of each parameter, if a rule rounds it.
     fn rounding_keys(&self, params: &[Gradient<'_>], values: &Values) -> Vec<Option<Tensor>> {
         let entry = |gradient: &Gradient<'_>| &values.layout[gradient.param.slots.param];
         let names: Vec<&str> =
             params.iter().map(|gradient| entry(gradient).name.as_str()).collect();
-        let keys = self.rounding_key.as_ref().map(|key| random::fold_in_names(key, &names));
+        let Some((rule, key)) = &self.rounding else { return vec![None; params.len()] };
+        let keys = random::fold_in_names(key, &names);
         let key = |(row, gradient)| {
-            let keys = keys.as_ref().filter(|_| entry(gradient).ty.dtype == DType::Bf16)?;
-            Some(keys.index(0, row as isize))
+            let rounds = rule.rounds_to() == Some(entry(gradient).ty.dtype);
+            rounds.then(|| keys.index(0, row as isize))
         };
         params.iter().enumerate().map(key).collect()
+    }
+
+    /// An updated parameter in its dtype, from its value in the optimizer's.
+    fn round(&self, value: Tensor, key: &Tensor) -> Tensor {
+        match &self.rounding {
+            Some((rule, _)) if value.dtype() == DType::F32 => rule.round(&value, key),
+            _ => value,
+        }
     }
 }
 
@@ -50,7 +60,7 @@ impl OptimizerSteps {
 /// batch of a step, after an overflow, in a spike), no parameter changes.
 ///
 /// If steps take several batches, a branch saves most of these the work of the optimizer and of
-/// clipping; evaluated weights are computed separately. On one TPU, a branch needs memory
+/// rules that change gradients; evaluated weights are computed separately. On one TPU, a branch needs memory
 /// for one more copy of the parameters than a select operation; under FSDP it needs no copy.
 /// Overflows and spikes are too rare to be worth a branch. XLA's CPU compiler runs a branch on one
 /// thread.
@@ -163,7 +173,7 @@ fn changed_values(
 ) -> Result<Changed> {
     let optimizer = &*member.optimizer;
     let mut chain = ChainStep::new(member, &steps.own, values, gradients);
-    let norm = gradients.norm_to_clip();
+    let norm = gradients.norm_for_rules();
     let ready = if chain.has_rules_before() {
         let sums = gradients.params.iter().map(|gradient| &gradient.sum);
         let ready = sums.map(|sum| gradients.final_gradient(sum, norm.as_ref())).collect();
@@ -202,7 +212,8 @@ fn changed_values(
                 None => gradients.final_gradient(&inputs[0], norm.as_ref()),
             };
             let (before, key) = inputs[1..].split_at(before.len());
-            let new = updated_param(optimizer, step, entry, &chain, &ready, before, key.first());
+            let rounding = key.first().map(|key| move |value| steps.round(value, key));
+            let new = updated_param(optimizer, step, entry, &chain, &ready, before, rounding);
             match updates {
                 Some(updates) => keep_unless(updates, before, new),
                 None => new,
@@ -219,7 +230,7 @@ fn changed_values(
         changed.push(rows.as_ref().map_or(after.clone(), |rows| rows.write(&before, &after)));
     }
     if chain.has_rules_after() {
-        apply_rules_after(&mut chain, &keys, values, gradients, &mut changed)?;
+        apply_rules_after(&mut chain, steps, &keys, values, gradients, &mut changed)?;
     }
     let new = in_order_of_entries(&chain, updates, values, gradients, changed);
     for (id, value) in changed_entries(gradients).into_iter().zip(&new) {
@@ -229,8 +240,8 @@ fn changed_values(
 }
 
 /// The new values of a parameter and its optimizer state, from the mean gradient. The parameter is
-/// rounded to its dtype, by the key if it is rounded stochastically, unless rules after the
-/// optimizer need the change before it is rounded.
+/// rounded to its dtype, by a rule if there is a `rounding`, unless rules after the optimizer need
+/// the change before it is rounded.
 fn updated_param(
     optimizer: &dyn Optimizer,
     step: &Step,
@@ -238,18 +249,17 @@ fn updated_param(
     chain: &ChainStep<'_>,
     gradient: &Tensor,
     before: &[Tensor],
-    key: Option<&Tensor>,
+    rounding: Option<impl FnOnce(Tensor) -> Tensor>,
 ) -> Vec<Tensor> {
     let parameter = &before[0];
     let state = &before[1..];
     let name = &entry.names()[0];
     let wide = sum_dtype(parameter.dtype());
-    let (parameter, state) = match key {
-        Some(key) => {
+    let (parameter, state) = match rounding {
+        Some(round) => {
             let wide = parameter.to_dtype(DType::F32);
             let (wide, state) = optimizer.update(step, name, &wide, gradient, state);
-            let stochastic = wide.dtype() == DType::F32;
-            (if stochastic { round_to_bf16(key, &wide) } else { wide }, state)
+            (round(wide), state)
         }
         None if chain.has_rules_after() => {
             optimizer.update(step, name, &parameter.to_dtype(wide), gradient, state)
@@ -265,10 +275,11 @@ fn updated_param(
 }
 
 /// Applies the rules after the optimizer to the parameters, and rounds these to their dtype, with
-/// the keys of those that are rounded stochastically.
+/// the keys of those that a rule rounds.
 /// `changed` has each parameter, in the optimizer's precision, followed by its state.
 fn apply_rules_after(
     chain: &mut ChainStep<'_>,
+    steps: &OptimizerSteps,
     keys: &[Option<Tensor>],
     values: &Values,
     gradients: &Gradients<'_>,
@@ -279,8 +290,8 @@ fn apply_rules_after(
     for (index, value) in new.into_iter().enumerate() {
         let entry = &values.layout[gradients.params[index].param.slots.param];
         let value = match &keys[index] {
-            Some(key) if value.dtype() == DType::F32 => round_to_bf16(key, &value),
-            _ => value,
+            Some(key) => steps.round(value, key),
+            None => value,
         };
         let rounds = value.dtype().is_float() && entry.ty.dtype.is_float();
         changed[index][0] = if rounds { value.to_dtype(entry.ty.dtype) } else { value };

@@ -19,32 +19,32 @@ use crate::rules::weight::{counts_padding, weighted};
 use crate::{Batch, Error, Options, Result, error};
 
 /// The option with the number of batches per step.
-pub(crate) const BATCHES_OPTION: &str = "accumulate_grad_batches";
+const BATCHES_OPTION: &str = "accumulate_grad_batches";
 
 /// Sums the gradients of the batches of a step, each times its weight.
 #[derive(Clone, Debug)]
-pub(crate) struct Accumulate {
+struct Accumulate {
     /// The number of batches per step, by the first epoch that has it.
     scheduling: Vec<(u64, u64)>,
     /// Whether a rule reads the loss of a step, so that losses are summed too.
     sums_loss: bool,
 }
 
-impl Accumulate {
-    /// The rule for the options and the other rules, if a step takes several batches. A rule with a
-    /// schedule goes before the option.
-    pub(crate) fn with(options: &Options, rules: &[Arc<dyn StepRule>]) -> Option<Accumulate> {
-        let scheduled = rules.iter().find_map(|rule| rule.scheduling()).map(<[_]>::to_vec);
-        let scheduling = scheduled.unwrap_or_else(|| vec![(0, options.accumulate_grad_batches)]);
-        let sums_loss = rules.iter().any(|rule| rule.inputs().loss);
-        let takes_several = scheduling.iter().any(|(_, batches)| *batches > 1);
-        takes_several.then_some(Accumulate { scheduling, sums_loss })
-    }
+/// The rule, if a step takes several batches. Another rule with a schedule goes before the option.
+pub(super) fn of_options(
+    options: &Options,
+    others: &[Arc<dyn StepRule>],
+) -> Option<Arc<dyn StepRule>> {
+    let scheduled = others.iter().find_map(|rule| rule.scheduling()).map(<[_]>::to_vec);
+    let scheduling = scheduled.unwrap_or_else(|| vec![(0, options.accumulate_grad_batches)]);
+    let sums_loss = others.iter().any(|rule| rule.inputs().loss);
+    let takes_several = scheduling.iter().any(|(_, batches)| *batches > 1);
+    takes_several.then(|| Arc::new(Accumulate { scheduling, sums_loss }) as _)
 }
 
 /// Checks that only one of a rule, which the callback `name` adds, and the options sets the number
 /// of batches per step.
-pub(crate) fn check_alone(options: &Options, rule: &dyn StepRule, name: &str) -> Result<()> {
+pub(super) fn check_scheduling(options: &Options, rule: &dyn StepRule, name: &str) -> Result<()> {
     let batches = options.accumulate_grad_batches;
     if rule.scheduling().is_some() && batches > 1 {
         return Err(error::option(format!(

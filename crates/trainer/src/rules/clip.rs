@@ -1,36 +1,41 @@
-//! Gradient clipping by the Trainer, as
+//! [`Clip`]: gradient clipping by the Trainer, as
 //! [`gradient_clip_algorithm`](crate::Options::gradient_clip_algorithm) selects it.
+
+use std::sync::Arc;
 
 use fulmen_nn::optim::{ClipNorm, ClipValue};
 use fulmen_tensor::Tensor;
 
+use crate::rules::step_rule::StepRule;
 use crate::{GradientClipAlgorithm, Options};
 
 /// How gradients are clipped.
-pub(crate) enum Clip {
-    Off,
+#[derive(Debug)]
+enum Clip {
     Norm(ClipNorm),
     Value(ClipValue),
 }
 
-impl Clip {
-    pub(crate) fn new(options: &Options) -> Clip {
-        let limit = options.gradient_clip_val;
-        if limit <= 0.0 {
-            return Clip::Off;
-        }
-        match options.gradient_clip_algorithm {
-            GradientClipAlgorithm::Norm => Clip::Norm(ClipNorm::new(limit)),
-            GradientClipAlgorithm::Value => Clip::Value(ClipValue::new(limit)),
-        }
+/// The rule, if there is a limit.
+pub(super) fn of_options(options: &Options, _: &[Arc<dyn StepRule>]) -> Option<Arc<dyn StepRule>> {
+    let limit = options.gradient_clip_val;
+    let clip = match options.gradient_clip_algorithm {
+        GradientClipAlgorithm::Norm => Clip::Norm(ClipNorm::new(limit)),
+        GradientClipAlgorithm::Value => Clip::Value(ClipValue::new(limit)),
+    };
+    (limit > 0.0).then(|| Arc::new(clip) as _)
+}
+
+impl StepRule for Clip {
+    fn name(&self) -> &'static str {
+        "clip"
     }
 
-    pub(crate) fn needs_norm(&self) -> bool {
+    fn changes_by_norm(&self) -> bool {
         matches!(self, Clip::Norm(_))
     }
 
-    /// Clips a gradient. `norm` is that of all gradients, if it is needed.
-    pub(crate) fn clip(&self, gradient: &Tensor, norm: Option<&Tensor>) -> Tensor {
+    fn changed_gradient(&self, gradient: &Tensor, norm: Option<&Tensor>) -> Tensor {
         match (self, norm) {
             (Clip::Value(rule), _) => rule.clip(gradient),
             (Clip::Norm(rule), Some(norm)) => rule.clip(gradient, norm),

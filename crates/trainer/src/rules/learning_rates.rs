@@ -1,4 +1,4 @@
-//! [`LearningRates`]: logs the learning rate and the momentum of each group of parameters.
+//! [`GroupRates`]: logs the learning rate and the momentum of each group of parameters.
 
 use fulmen_tensor::Tensor;
 
@@ -7,12 +7,12 @@ use crate::rules::step_rule::{StepRule, UpdatedStep, grouped};
 
 /// Logs the learning rate of each parameter group, and its momentum.
 #[derive(Clone, Debug)]
-pub(crate) struct LearningRates {
+pub(crate) struct GroupRates {
     /// Whether to log the momentum too.
     pub(crate) momentum: bool,
 }
 
-impl StepRule for LearningRates {
+impl StepRule for GroupRates {
     fn name(&self) -> &'static str {
         "learning_rates"
     }

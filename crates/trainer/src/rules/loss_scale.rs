@@ -1,13 +1,21 @@
 //! [`LossScale`]: the loss scale of f16, which skips the steps whose gradients overflow.
 
+use std::sync::Arc;
+
 use fulmen_nn::optim::GradScaler;
 use fulmen_tensor::{DType, Tensor};
 
+use crate::Options;
 use crate::rules::step_rule::{Candidate, StepRule};
 
 /// Scales the loss, so that small gradients don't underflow in f16.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct LossScale;
+struct LossScale;
+
+/// The rule, if the precision needs it.
+pub(super) fn of_options(options: &Options, _: &[Arc<dyn StepRule>]) -> Option<Arc<dyn StepRule>> {
+    options.precision.scales_loss().then(|| Arc::new(LossScale) as _)
+}
 
 impl LossScale {
     fn scaler(state: &[Tensor]) -> Option<GradScaler> {

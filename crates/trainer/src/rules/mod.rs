@@ -21,12 +21,16 @@ pub(crate) mod weight;
 
 use std::sync::Arc;
 
-use accumulate::Accumulate;
-pub(crate) use accumulate::{BATCHES_OPTION, check_alone};
-use loss_scale::LossScale;
 use step_rule::StepRule;
 
-use crate::Options;
+use crate::{Error, Options, Result};
+
+/// Makes the rule of an option, if the option asks for it. The other rules are those of callbacks.
+type OfOptions = fn(&Options, &[Arc<dyn StepRule>]) -> Option<Arc<dyn StepRule>>;
+
+/// The rules of options that are called before the others, and those that are called after them.
+const BEFORE: [OfOptions; 2] = [loss_scale::of_options, norms::of_options];
+const AFTER: [OfOptions; 3] = [accumulate::of_options, clip::of_options, rounding::of_options];
 
 /// All rules of a step, in the order in which they are called: those of the options around the
 /// others, which callbacks add.
@@ -34,7 +38,33 @@ pub(crate) fn with_options(
     options: &Options,
     others: &[Arc<dyn StepRule>],
 ) -> Vec<Arc<dyn StepRule>> {
-    let scale = options.precision.scales_loss().then(|| Arc::new(LossScale) as Arc<dyn StepRule>);
-    let accumulate = Accumulate::with(options, others).map(|rule| Arc::new(rule) as _);
-    scale.into_iter().chain(others.iter().cloned()).chain(accumulate).collect()
+    let of_options = |of_options: &OfOptions| of_options(options, others);
+    let before = BEFORE.iter().filter_map(of_options);
+    before.chain(others.iter().cloned()).chain(AFTER.iter().filter_map(of_options)).collect()
+}
+
+/// The rules that callbacks add. `rules` has each with the name of its callback.
+///
+/// # Errors
+/// A rule's name is not valid, two rules have it, or a rule contradicts the options.
+pub(crate) fn of_callbacks<'a>(
+    rules: impl IntoIterator<Item = (&'a str, Arc<dyn StepRule>)>,
+    options: &Options,
+) -> Result<Vec<Arc<dyn StepRule>>> {
+    let mut checked: Vec<Arc<dyn StepRule>> = Vec::new();
+    for (callback, rule) in rules {
+        let name = rule.name();
+        if name.is_empty() || name.contains('/') {
+            return Err(Error::usage(format!(
+                "{callback}: `{name}` is not a valid name for a rule: a name must not be empty or contain `/`"
+            )));
+        }
+        let is_unique = rule.frozen().is_none();
+        if is_unique && checked.iter().any(|other| other.name() == name) {
+            return Err(Error::usage(format!("{callback}: there are two of them; keep one")));
+        }
+        accumulate::check_scheduling(options, &*rule, callback)?;
+        checked.push(rule);
+    }
+    Ok(checked)
 }

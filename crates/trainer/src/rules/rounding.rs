@@ -1,13 +1,37 @@
-//! Stochastic rounding of updated parameters to bf16.
+//! [`Rounding`]: stochastic rounding of updated parameters to bf16.
+
+use std::sync::Arc;
 
 use fulmen_tensor::{DType, Tensor, random};
+
+use crate::rules::step_rule::StepRule;
+use crate::{Options, Precision};
 
 /// The bits of an f32 that bf16 does not have.
 const LOST: f64 = 65535.0;
 
-/// The key for the rounding of a step, from the step's key. No key of a layer is derived from it.
-pub(crate) fn rounding_key(step_key: &Tensor) -> Tensor {
-    random::fold_in_name(step_key, "stochastic rounding")
+/// Rounds updated bf16 parameters.
+#[derive(Debug)]
+struct Rounding;
+
+/// The rule, if the parameters are in bf16 and `stochastic_rounding` is on.
+pub(super) fn of_options(options: &Options, _: &[Arc<dyn StepRule>]) -> Option<Arc<dyn StepRule>> {
+    let is_on = options.stochastic_rounding && options.precision == Precision::Bf16;
+    is_on.then(|| Arc::new(Rounding) as _)
+}
+
+impl StepRule for Rounding {
+    fn name(&self) -> &'static str {
+        "stochastic rounding"
+    }
+
+    fn rounds_to(&self) -> Option<DType> {
+        Some(DType::Bf16)
+    }
+
+    fn round(&self, value: &Tensor, key: &Tensor) -> Tensor {
+        round_to_bf16(key, value)
+    }
 }
 
 /// Rounds f32 values to bf16, up or down at random. The probability of a neighbor is proportional
@@ -15,7 +39,7 @@ pub(crate) fn rounding_key(step_key: &Tensor) -> Tensor {
 /// each update that is smaller than half of the distance between two numbers.
 ///
 /// The numbers depend only on the key and the shape, not on devices. Infinities and NaN stay.
-pub(crate) fn round_to_bf16(key: &Tensor, values: &Tensor) -> Tensor {
+fn round_to_bf16(key: &Tensor, values: &Tensor) -> Tensor {
     let lost = random::bits(key, values.shape()).and(LOST);
     let bits = (values.bitcast(DType::U32) + lost).and(f64::from(u32::MAX) - LOST);
     values.is_finite().select(&bits.bitcast(DType::F32), values).to_dtype(DType::Bf16)

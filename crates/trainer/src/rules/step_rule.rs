@@ -170,6 +170,34 @@ pub trait StepRule: Debug + Send + Sync {
         None
     }
 
+    /// Whether [`changed_gradient`](StepRule::changed_gradient) reads the norm of all gradients.
+    #[doc(hidden)]
+    fn changes_by_norm(&self) -> bool {
+        false
+    }
+
+    /// The gradient of a parameter for the optimizer. `norm` is that of all gradients before, if
+    /// the rule [reads](StepRule::changes_by_norm) it.
+    #[doc(hidden)]
+    fn changed_gradient(&self, gradient: &Tensor, norm: Option<&Tensor>) -> Tensor {
+        let _ = norm;
+        gradient.clone()
+    }
+
+    /// The dtype of the parameters that the rule [rounds](StepRule::round); `None` if it rounds none.
+    #[doc(hidden)]
+    fn rounds_to(&self) -> Option<DType> {
+        None
+    }
+
+    /// An updated parameter in its dtype, from its value in f32. `key` is a random key of the
+    /// parameter and the step, which no layer has.
+    #[doc(hidden)]
+    fn round(&self, value: &Tensor, key: &Tensor) -> Tensor {
+        let _ = key;
+        value.clone()
+    }
+
     /// The values to log of the step of a log point: names, and floating-point scalars. The rule
     /// reads an [update](StepInputs::update). Steps between log points don't compute them.
     fn observed(&self, step: &UpdatedStep) -> Vec<(String, Tensor)> {
@@ -178,7 +206,7 @@ pub trait StepRule: Debug + Send + Sync {
     }
 
     /// The values to log of each step: names, and scalars that are floating-point or i32. A log
-    /// point has those of its latest step.
+    /// point has those of its latest step. Of rules that log the same name, the first applies.
     fn logged(&self, step: &UpdatedStep, state: &[Tensor]) -> Vec<(String, Tensor)> {
         let _ = (step, state);
         Vec::new()
@@ -264,8 +292,8 @@ pub struct UpdatedStep {
     /// The parameters as the training state stores them: those of layers that run as a scan are one.
     /// This is cheaper to read.
     pub stored: Vec<UpdatedParameter>,
-    /// The norm of all gradients before clipping, if [`log_grad_norm`](crate::Options::log_grad_norm)
-    /// or a rule [needs](StepInputs::grad_norm) it in each step.
+    /// The norm of all gradients before clipping, if a rule [needs](StepInputs::grad_norm) it in each
+    /// step, as the option [`log_grad_norm`](crate::Options::log_grad_norm) does.
     pub grad_norm: Option<Tensor>,
     /// The weight of the batches, if the gradients are sums.
     pub(crate) weight: Option<Tensor>,

@@ -19,7 +19,7 @@ use crate::rules::evaluated_weights::EvaluatedWeights;
 use crate::rules::step_rule::StepRule;
 use crate::stage::Stage;
 use crate::step_config::limits::{EpochSize, Limits};
-use crate::{Error, Options, Plan, Precision, Result, Strategy, error, rules};
+use crate::{Error, Options, Plan, Result, Strategy, error, rules};
 
 /// A builder's settings of how steps are recorded.
 #[derive(Clone, Debug)]
@@ -112,11 +112,6 @@ impl StepConfig {
     ) -> Option<Result<Sharding, String>> {
         let rules = self.axis_rules.as_ref().filter(|_| self.mesh.num_devices() > 1)?;
         Some(rules.sharding(&parameter.axes()?, &parameter.ty().shape, &self.mesh))
-    }
-
-    /// Whether updated bf16 parameters are rounded stochastically.
-    pub(crate) fn rounds_stochastically(&self) -> bool {
-        self.options.stochastic_rounding && self.options.precision == Precision::Bf16
     }
 
     /// The loader with its batches shared by the devices of the mesh. `which` names the loader in

@@ -23,7 +23,7 @@ use crate::goodput::Clock;
 use crate::options::environment;
 use crate::options::{TrainerArgs, option_table};
 use crate::process_group::{ProcessGroup, check_alone};
-use crate::rules::{self, step_rule::StepRule};
+use crate::rules;
 use crate::session::{Record, Session};
 use crate::step_config::Choices;
 use crate::{
@@ -162,26 +162,11 @@ impl TrainerBuilder {
                 return Err(Error::usage(format!("{}: {message}", callback.name())));
             }
         }
-        let mut rules: Vec<Arc<dyn StepRule>> = Vec::new();
-        for callback in &self.callbacks {
-            let Some(rule) = callback.step_rule() else { continue };
-            let name = rule.name();
-            if name.is_empty() || name.contains('/') {
-                return Err(Error::usage(format!(
-                    "{}: `{name}` is not a valid name for a rule: a name must not be empty or contain `/`",
-                    callback.name()
-                )));
-            }
-            let is_unique = rule.frozen().is_none();
-            if is_unique && rules.iter().any(|other| other.name() == name) {
-                return Err(Error::usage(format!(
-                    "{}: there are two of them; keep one",
-                    callback.name()
-                )));
-            }
-            rules::check_alone(&options, &*rule, callback.name())?;
-            rules.push(rule);
-        }
+        let added = self
+            .callbacks
+            .iter()
+            .filter_map(|callback| Some((callback.name(), callback.step_rule()?)));
+        let callback_rules = rules::of_callbacks(added, &options)?;
         let scales_learning_rate =
             self.callbacks.iter().any(|callback| callback.changes_learning_rate());
         let choices = Choices::from(options);
@@ -189,7 +174,7 @@ impl TrainerBuilder {
             axis_rules: self.axis_rules.clone().map(Arc::new).or(choices.axis_rules.clone()),
             evaluated: self.averaging.clone().map(|averaging| Arc::new(averaging) as _),
             scales_learning_rate,
-            callback_rules: rules,
+            callback_rules,
             ..choices
         })
     }
