@@ -2,6 +2,8 @@
 //! damaged bytes as machine code and crash. A plugin therefore only gets bytes that are intact and
 //! its own.
 
+use std::sync::LazyLock;
+
 use prost::Message;
 
 use crate::error::{self, Result};
@@ -147,7 +149,9 @@ pub(crate) fn cpu_model() -> String {
 
 /// A line of the kernel's information about the first processor.
 fn cpu_line(name: &str) -> Option<String> {
-    let info = std::fs::read_to_string("/proc/cpuinfo").ok()?;
+    static INFO: LazyLock<Option<String>> =
+        LazyLock::new(|| std::fs::read_to_string("/proc/cpuinfo").ok());
+    let info = INFO.as_ref()?;
     let line = info.lines().find(|line| line.starts_with(name))?;
     line.split_once(':').map(|(_, value)| value.trim().to_owned())
 }

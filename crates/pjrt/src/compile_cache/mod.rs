@@ -39,6 +39,8 @@ use std::fs::{self, DirBuilder};
 use std::io::{self, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use crate::client::Client;
@@ -66,11 +68,18 @@ const DEFAULT_LIMIT: u64 = 4096;
 /// The suffix of an entry's file name.
 const ENDING: &str = "xla";
 
+/// A process that has added up the folder may fill this part of what was free before it does so
+/// again: adding up ten thousand files takes as long as compiling a small program. Other processes
+/// do the same, so it is a small part.
+const UNCHECKED_PART: u64 = 16;
+
 /// A folder of compiled programs.
 #[derive(Clone, Debug)]
 pub struct CompileCache {
     folder: PathBuf,
     max_bytes: u64,
+    /// How many bytes may be stored before the folder is added up again.
+    unchecked_bytes: Arc<AtomicU64>,
 }
 
 /// An entry as [`CompileCache::entries`] lists it.
@@ -93,7 +102,7 @@ impl CompileCache {
     /// A cache in this folder, which is created with the first stored program. `max_bytes` limits
     /// the size of its files.
     pub fn new(folder: impl Into<PathBuf>, max_bytes: u64) -> CompileCache {
-        Self { folder: folder.into(), max_bytes }
+        Self { folder: folder.into(), max_bytes, unchecked_bytes: Arc::default() }
     }
 
     /// The cache that the environment selects. Its folder is the value of the variable
@@ -266,7 +275,11 @@ impl CompileCache {
         if !plugin.recall_identity(&identity) {
             self.write(&identity, plugin.identity_record()?.as_bytes())?;
         }
-        self.limit()
+        let left = |unchecked: u64| unchecked.checked_sub(entry.len() as u64);
+        match self.unchecked_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, left) {
+            Ok(_) => Ok(()),
+            Err(_) => self.limit(),
+        }
     }
 
     /// Does not sync the disk: damage from a power cut is detected when the file is read.
@@ -364,6 +377,8 @@ impl CompileCache {
             }
             bytes -= remove(&path)?.min(bytes);
         }
+        let free = self.max_bytes.saturating_sub(bytes);
+        self.unchecked_bytes.store(free / UNCHECKED_PART, Ordering::Relaxed);
         Ok(())
     }
 

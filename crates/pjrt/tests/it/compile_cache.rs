@@ -216,6 +216,26 @@ fn the_programs_used_least_recently_are_removed_first() {
     assert_eq!(cache.entries().unwrap().len(), 3);
 }
 
+/// The folder is not added up after each program.
+#[test]
+fn the_limit_holds_after_each_of_many_programs() {
+    let folder = tempfile::tempdir().unwrap();
+    let client = client(1);
+    let total = || files(folder.path(), ".xla").iter().map(|f| f.metadata().unwrap().len()).sum();
+    let store = |cache: &CompileCache, i: usize| {
+        let key = key_of(&client, &format!("p{i:03}"), &increment(""));
+        cache.store_serialized(&key, client.plugin(), &[0; 4000], TIME).unwrap();
+    };
+    store(&large(folder.path()), 0);
+    let one: u64 = total();
+    let cache = CompileCache::new(folder.path(), 40 * one);
+    for i in 1..150 {
+        store(&cache, i);
+        assert!(total() <= 40 * one, "{i}: {} of {}", total(), 40 * one);
+    }
+    assert!(total() > 36 * one && cache.has_program("p149") && !cache.has_program("p100"));
+}
+
 #[test]
 fn a_folder_that_cannot_be_used_is_an_error_that_names_it() {
     let file = tempfile::NamedTempFile::new().unwrap();
