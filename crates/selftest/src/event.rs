@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
 use std::path::PathBuf;
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use fulmen_error::{Error, Result};
 use fulmen_pjrt::locate::Platform;
 use fulmen_tensor::{Accelerator, Devices, Runtime};
+use fulmen_trainer::Trainer;
 use serde::{Deserialize, Serialize};
 
 use crate::Options;
@@ -89,6 +90,15 @@ pub(crate) struct Past {
     pub(crate) suspects: BTreeSet<String>,
 }
 
+/// The place of a process among those of a pod that do a part together.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Place {
+    pub(crate) index: usize,
+    pub(crate) count: usize,
+    /// Whether all processes have the same folder.
+    pub(crate) shares_folder: bool,
+}
+
 /// What a process of a part is told.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Job {
@@ -98,6 +108,8 @@ pub(crate) struct Job {
     /// An empty folder.
     pub(crate) folder: PathBuf,
     pub(crate) past: Past,
+    /// `None` in a test of one process.
+    pub(crate) place: Option<Place>,
 }
 
 /// The name of the work of opening the devices, without which a part can do nothing.
@@ -122,6 +134,9 @@ pub(crate) enum Turn<'a> {
 pub(crate) struct Context {
     pub(crate) options: Options,
     pub(crate) folder: PathBuf,
+    pub(crate) place: Option<Place>,
+    /// Keeps this process among those of the pod until the part has ended.
+    pod: Mutex<Option<Trainer>>,
     past: Past,
     /// The work that earlier processes did.
     ended: BTreeSet<String>,
@@ -135,8 +150,10 @@ impl Context {
         let Events { ended, .. } = Events::read(&String::from_utf8_lossy(&text));
         let open = OpenOptions::new().append(true).create(true).open(&job.events);
         let events = open.map_err(|e| Error::runtime("opening the file of events", e))?;
-        let Job { options, folder, past, .. } = job;
-        Ok(Context { options, folder, past, ended, turns: RwLock::new(()), events })
+        let Job { options, folder, past, place, .. } = job;
+        let pod = Mutex::new(None);
+        let turns = RwLock::new(());
+        Ok(Context { options, folder, place, pod, past, ended, turns, events })
     }
 
     #[cfg(test)]
@@ -144,7 +161,8 @@ impl Context {
         let events = folder.join("events");
         let folder = folder.to_owned();
         let past = Past::default();
-        Context::new(Job { part: String::new(), options, events, folder, past }).unwrap()
+        let part = String::new();
+        Context::new(Job { part, options, events, folder, past, place: None }).unwrap()
     }
 
     /// Writes an event. Without a place to write, there is nobody to tell.
@@ -224,7 +242,48 @@ impl Context {
 
     /// All devices, without a compile cache: the compiler is part of what is tested.
     pub(crate) fn runtime(&self) -> Result<Runtime> {
-        self.open(&self.devices())
+        match self.place {
+            Some(place) => self.open_pod(place),
+            None => self.open(&self.devices()),
+        }
+    }
+
+    /// The devices of all processes of the pod.
+    fn open_pod(&self, place: Place) -> Result<Runtime> {
+        let mut pod = self.pod.lock().unwrap_or_else(PoisonError::into_inner);
+        let trainer = match &*pod {
+            Some(trainer) => trainer,
+            None => {
+                self.say(&Event::Begin(OPENING.to_owned()));
+                let trainer = Trainer::builder()
+                    .accelerator(self.accelerator())
+                    .devices(self.devices())
+                    .loggers("none")
+                    .enable_progress_bar(false)
+                    .enable_model_summary(false)
+                    .build();
+                self.end(OPENING, Vec::new());
+                &*pod.insert(trainer?)
+            }
+        };
+        let runtime = trainer.runtime();
+        let devices = runtime.client().devices().iter();
+        let processes = devices.map(|device| device.process_index()).collect::<BTreeSet<_>>();
+        if processes.len() != place.count {
+            return Err(Error::usage(format!(
+                "{} processes have joined, but the plugin `{}` sees the devices of {}; FULMEN_NUM_PROCESSES=1 tests each \
+                 host alone, and `fulmen pod run --virtual` rehearses a pod on CPUs",
+                place.count,
+                runtime.client().platform_name(),
+                processes.len()
+            )));
+        }
+        Ok(runtime.clone().with_compile_cache(None))
+    }
+
+    /// The number of processes that do the part together.
+    pub(crate) fn processes(&self) -> usize {
+        self.place.map_or(1, |place| place.count)
     }
 
     fn open(&self, devices: &Devices) -> Result<Runtime> {
@@ -234,13 +293,23 @@ impl Context {
         Ok(runtime?.with_compile_cache(None))
     }
 
-    /// The first device alone.
+    /// The first device of this process alone.
     pub(crate) fn first_device(&self) -> Result<Runtime> {
+        if self.place.is_some() {
+            // Of the client that all processes have opened.
+            self.runtime()?;
+            return Ok(Runtime::global()?.with_compile_cache(None));
+        }
         self.open(&match self.platform() {
             Platform::Cpu => Devices::from(1),
             Platform::Cuda | Platform::Tpu => Devices::from([0]),
         })
     }
+}
+
+/// Whether some devices are those of other processes, so that all processes must launch the same.
+pub(crate) fn spans_processes(runtime: &Runtime) -> bool {
+    runtime.devices().iter().any(|device| !device.is_addressable())
 }
 
 /// The events of a part, put together.

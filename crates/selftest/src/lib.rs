@@ -4,6 +4,7 @@ mod compare;
 mod event;
 mod html;
 mod parts;
+mod pod;
 mod report;
 mod scrub;
 mod supervise;
@@ -21,6 +22,7 @@ pub use html::page;
 pub use report::{Ending, PartReport, Report};
 
 use event::{Context, Event, Job};
+use pod::Pod;
 use scrub::Scrub;
 
 /// What is tested.
@@ -57,16 +59,29 @@ pub fn part_names() -> impl Iterator<Item = &'static str> {
     parts::PARTS.iter().map(|part| part.name)
 }
 
+/// What came of a test.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tested {
+    /// What all parts found, in all processes.
+    pub report: Report,
+    /// Whether this process shows the report: it is the only one, or the first of a pod.
+    pub is_first: bool,
+}
+
 /// Runs each part in a process of its own: the program `program ARGUMENTS…` with a further argument,
 /// which it hands to [`run_part`]. `done` is called after each part.
 ///
+/// If the environment names the processes of a pod, as it does for a Trainer, all of them call this,
+/// and test their devices together. `done` is called in the first one, and all get the same report.
+///
 /// # Errors
-/// An option is invalid, or no process can be started. What a part finds is in the report.
+/// An option is invalid, or no process can be started. The processes of a pod do not meet, or one is
+/// lost. What a part finds is in the report.
 pub fn run(
     options: &Options,
     program: &[OsString],
     mut done: impl FnMut(&PartReport),
-) -> Result<Report> {
+) -> Result<Tested> {
     options.accelerator.parse::<Accelerator>()?;
     if options.devices == Some(0) {
         return Err(Error::usage("the number of devices is 0; at least one is needed"));
@@ -77,22 +92,32 @@ pub fn run(
         return Err(Error::usage(format!("there is no part `{unknown}`; the parts are {names}")));
     }
     let folder = tempfile::tempdir().map_err(|e| Error::runtime("making a temporary folder", e))?;
-    let scrub = Scrub::local(folder.path());
+    let pod = Pod::join(options, folder.path())?;
+    let is_first = pod.as_ref().is_none_or(Pod::is_first);
+    let scrub = Scrub::local(folder.path(), pod.iter().flat_map(Pod::hosts));
     let mut reports = Vec::new();
     let mut timeout = options.timeout();
     for part in parts::PARTS {
         if !options.parts.is_empty() && options.parts.iter().all(|name| name != part.name) {
             continue;
         }
-        let report = supervise::run(part, options, timeout, program, folder.path())?;
-        let report = report.scrubbed(&scrub)?;
+        let report = supervise::run(part, options, timeout, program, folder.path(), pod.as_ref())?;
+        let mut report = report.scrubbed(&scrub)?;
+        if let Some(pod) = &pod {
+            report = pod.put_together(&report)?;
+        }
         if matches!(report.ending, Ending::TimedOut { .. }) && report.doing == [event::OPENING] {
             timeout = timeout.min(SECOND_OPENING);
         }
-        done(&report);
+        if is_first {
+            done(&report);
+        }
         reports.push(report);
     }
-    Ok(Report::new(options, reports))
+    if let Some(pod) = &pod {
+        pod.leave()?;
+    }
+    Ok(Tested { report: Report::new(options, reports), is_first })
 }
 
 /// Does the work of a process that [`run`] started. `job` is the argument that it got.

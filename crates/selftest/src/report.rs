@@ -57,6 +57,8 @@ pub enum Ending {
         /// The limit.
         limit_seconds: u64,
     },
+    /// It was ended because that of another process of the pod ended too early.
+    Stopped,
 }
 
 impl Ending {
@@ -70,6 +72,7 @@ impl Ending {
                 let limit = quantity(limit_seconds, "second");
                 format!("was still working after {limit} and was ended")
             }
+            Ending::Stopped => "was ended because that of another process ended".to_owned(),
         }
     }
 }
@@ -122,6 +125,11 @@ impl PartReport {
             measurements: events.measurements,
             doing: events.doing,
         }
+    }
+
+    /// A report without anything in it.
+    pub(crate) fn of_nothing(name: &str) -> PartReport {
+        PartReport::new(name, 0.0, Events::default(), Ending::Finished, Vec::new())
     }
 
     /// The same without what is private.

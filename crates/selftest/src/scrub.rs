@@ -11,8 +11,9 @@ use serde_json::Value;
 pub(crate) struct Scrub(Vec<(String, &'static str)>);
 
 impl Scrub {
-    /// What is private on this machine. `folder` is the temporary folder of the test.
-    pub(crate) fn local(folder: &Path) -> Scrub {
+    /// What is private on this machine. `folder` is the temporary folder of the test, and `hosts`
+    /// are the names of other machines.
+    pub(crate) fn local<'a>(folder: &Path, hosts: impl IntoIterator<Item = &'a str>) -> Scrub {
         let mut words = Vec::new();
         let mut add = |text: Option<String>, place| {
             // A short text, such as the home folder `/`, is part of too many others.
@@ -31,7 +32,10 @@ impl Scrub {
             add(env::var(name).ok().filter(|name| name != "root"), "USER");
         }
         let host = fs::read_to_string("/proc/sys/kernel/hostname").ok();
-        add(host.map(|host| host.trim().to_owned()).filter(|host| host != "localhost"), "HOST");
+        let hosts = hosts.into_iter().map(str::to_owned);
+        for host in host.map(|host| host.trim().to_owned()).into_iter().chain(hosts) {
+            add(Some(host).filter(|host| host != "localhost"), "HOST");
+        }
         Scrub(words)
     }
 

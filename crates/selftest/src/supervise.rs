@@ -12,11 +12,15 @@ use std::time::{Duration, Instant};
 use fulmen_error::{Error, Result};
 
 use crate::event::{Event, Events, Job, OPENING, Past};
+use crate::pod::{Beginning, Pod};
 use crate::report::{Ending, PartReport};
 use crate::{Options, parts};
 
 /// How often the end of a process is looked for.
 const INTERVAL: Duration = Duration::from_millis(20);
+
+/// How often a process asks whether that of another process of the pod has ended.
+const STOP_INTERVAL: Duration = Duration::from_millis(500);
 
 /// How many times another process does the rest of a part.
 const RESTARTS: usize = 20;
@@ -34,14 +38,18 @@ fn is_removed(variable: &str) -> bool {
 }
 
 /// Runs a part with the program `program ARGUMENTS… JOB`. If the process ends too early, another
-/// does the rest. Work that reports nothing for `timeout` is ended.
+/// does the rest, except in a pod, whose processes must do the same. Work that reports nothing for
+/// `timeout` is ended.
 pub(crate) fn run(
     part: &parts::Part,
     options: &Options,
     timeout: Duration,
     program: &[OsString],
     folder: &Path,
+    pod: Option<&Pod>,
 ) -> Result<PartReport> {
+    let beginning =
+        pod.map_or_else(|| Ok(Beginning::alone()), |pod| pod.begin(part.name, options))?;
     let failed = |e: io::Error| Error::runtime(format!("running the part {}", part.name), e);
     let path = folder.join(format!("{}.events", part.name));
     let start = Instant::now();
@@ -49,28 +57,43 @@ pub(crate) fn run(
     let mut last_output = Vec::new();
     let mut attempt = 0;
     loop {
-        let own = folder.join(format!("{}-{attempt}", part.name));
+        let name = format!("{}-{attempt}", part.name);
+        let output = folder.join(&name).with_extension("output");
+        let own = beginning.folder.as_deref().unwrap_or(folder).join(name);
         fs::create_dir_all(&own).map_err(failed)?;
-        let output = own.with_extension("output");
         let job = Job {
             part: part.name.to_owned(),
             options: options.clone(),
             events: path.clone(),
             folder: own,
             past,
+            place: beginning.place,
         };
         let left = part.limit(options).saturating_sub(start.elapsed());
-        let mut child = spawn(program, &job, &output).map_err(failed)?;
-        let end = wait(&mut child, left, timeout, &path).map_err(failed)?;
+        let mut child = spawn(program, &job, &output, &beginning.variables).map_err(failed)?;
+        let is_stopped = || pod.map_or(Ok(false), |pod| pod.is_stopped(part.name));
+        let limits = Limits { whole: left, of_work: timeout };
+        let end = match wait(&mut child, &limits, &path, is_stopped) {
+            Ok(end) => end,
+            Err(error) => {
+                // It waits for the others.
+                let _ = child.kill().and_then(|()| child.wait());
+                return Err(error.context(format_args!("running the part {}", part.name)));
+            }
+        };
         let events = fs::read(&path).unwrap_or_default();
         let events = Events::read(&String::from_utf8_lossy(&events));
         let ending = ending(end, &events);
         if ending != Ending::Finished {
             last_output =
                 last_lines(&String::from_utf8_lossy(&fs::read(&output).unwrap_or_default()));
+            if let Some(pod) = pod {
+                pod.stop(part.name)?;
+            }
         }
         let next = job.past.after(&events, &ending);
-        let may_continue = attempt < RESTARTS && start.elapsed() < part.limit(options);
+        let has_time = attempt < RESTARTS && start.elapsed() < part.limit(options);
+        let may_continue = pod.is_none() && has_time;
         match next.filter(|_| may_continue) {
             Some(next) => past = next,
             None => {
@@ -103,7 +126,12 @@ impl Past {
 }
 
 /// Starts the process, which writes to the file `output`.
-fn spawn(program: &[OsString], job: &Job, output: &Path) -> io::Result<Child> {
+fn spawn(
+    program: &[OsString],
+    job: &Job,
+    output: &Path,
+    variables: &[(&str, String)],
+) -> io::Result<Child> {
     let Some((first, rest)) = program.split_first() else {
         return Err(io::Error::other("the program has no name"));
     };
@@ -112,6 +140,7 @@ fn spawn(program: &[OsString], job: &Job, output: &Path) -> io::Result<Child> {
     for (name, _) in std::env::vars_os().filter(|(name, _)| is_removed(&name.to_string_lossy())) {
         command.env_remove(name);
     }
+    command.envs(variables.iter().map(|(name, value)| (name, value)));
     let job = serde_json::to_string(job)?;
     command.args(rest).arg(job).stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file).spawn()
 }
@@ -127,15 +156,31 @@ enum End {
     Itself(ExitStatus),
     /// It was still running at this limit, and was killed.
     Killed(Duration),
+    /// That of another process of the pod ended, and it was killed.
+    Stopped,
 }
 
-/// Waits for the process, at most for `limit`, and for `timeout` after an event.
-fn wait(child: &mut Child, limit: Duration, timeout: Duration, events: &Path) -> io::Result<End> {
+/// How long a process may run.
+struct Limits {
+    whole: Duration,
+    /// After an event.
+    of_work: Duration,
+}
+
+/// Waits for the process, as long as the limits allow, and until `is_stopped`.
+fn wait(
+    child: &mut Child,
+    limits: &Limits,
+    events: &Path,
+    is_stopped: impl Fn() -> Result<bool>,
+) -> Result<End> {
+    let failed = |e: io::Error| Error::runtime("waiting for a process", e);
     let start = Instant::now();
     let mut last_event = start;
+    let mut last_question = start;
     let mut size = 0;
     loop {
-        if let Some(status) = child.try_wait()? {
+        if let Some(status) = child.try_wait().map_err(failed)? {
             return Ok(End::Itself(status));
         }
         let now = fs::metadata(events).map_or(0, |events| events.len());
@@ -143,12 +188,16 @@ fn wait(child: &mut Child, limit: Duration, timeout: Duration, events: &Path) ->
             size = now;
             last_event = Instant::now();
         }
-        let over = [(start, limit), (last_event, timeout)];
-        if let Some((_, limit)) = over.into_iter().find(|(since, limit)| since.elapsed() >= *limit)
-        {
-            child.kill()?;
-            child.wait()?;
-            return Ok(End::Killed(limit));
+        let over = [(start, limits.whole), (last_event, limits.of_work)];
+        let over = over.into_iter().find(|(since, limit)| since.elapsed() >= *limit);
+        let mut end = over.map(|(_, limit)| End::Killed(limit));
+        if end.is_none() && last_question.elapsed() >= STOP_INTERVAL {
+            last_question = Instant::now();
+            end = is_stopped()?.then_some(End::Stopped);
+        }
+        if let Some(end) = end {
+            child.kill().and_then(|()| child.wait()).map_err(failed)?;
+            return Ok(end);
         }
         thread::sleep(INTERVAL);
     }
@@ -157,6 +206,7 @@ fn wait(child: &mut Child, limit: Duration, timeout: Duration, events: &Path) ->
 fn ending(end: End, events: &Events) -> Ending {
     match end {
         End::Killed(limit) => Ending::TimedOut { limit_seconds: limit.as_secs() },
+        End::Stopped => Ending::Stopped,
         End::Itself(status) => match (status.signal(), status.code()) {
             (Some(signal), _) => Ending::Signal { signal, name: signal_name(signal).to_owned() },
             (None, Some(0)) if events.finished => Ending::Finished,
@@ -194,7 +244,7 @@ mod tests {
         let part = parts::Part::for_test(limit);
         let script = ["sh", "-c", script, "sh"].map(Into::into);
         let timeout = Duration::from_secs(timeout);
-        run(&part, &Options::default(), timeout, &script, folder.path()).unwrap()
+        run(&part, &Options::default(), timeout, &script, folder.path(), None).unwrap()
     }
 
     #[test]

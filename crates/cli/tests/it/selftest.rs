@@ -1,4 +1,5 @@
-//! `fulmen selftest`: on one device and on eight, and what it finds on a device with a fault.
+//! `fulmen selftest`: on one device, on eight and on a virtual pod, and what it finds on a device with
+//! a fault.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,10 +8,34 @@ use serde_json::Value;
 
 /// Runs the command. Returns its exit code, what it printed, and its report.
 fn selftest(arguments: &[&str], variables: &[(&str, &str)]) -> (Option<i32>, String, Value) {
+    run(Command::new(env!("CARGO_BIN_EXE_fulmen")), arguments, variables)
+}
+
+/// Runs the command in each process of a virtual pod. The variable is only for process 1.
+fn on_pod(
+    shape: &str,
+    arguments: &[&str],
+    variable: Option<(&str, &str)>,
+) -> (Option<i32>, String, Value) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fulmen"));
+    command.args(["pod", "run", "--virtual", shape, "--"]);
+    if let Some((name, value)) = variable {
+        let script =
+            format!("[ $FULMEN_PROCESS_ID = 0 ] || export {name}={value}; exec \"$0\" \"$@\"");
+        command.args(["sh", "-c", &script]);
+    }
+    command.arg(env!("CARGO_BIN_EXE_fulmen"));
+    run(command, arguments, &[])
+}
+
+fn run(
+    mut command: Command,
+    arguments: &[&str],
+    variables: &[(&str, &str)],
+) -> (Option<i32>, String, Value) {
     let folder = tempfile::tempdir().unwrap();
     let json = folder.path().join("report.json");
     let html = folder.path().join("report.html");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_fulmen"));
     command.args(["selftest", "--accelerator", "cpu"]).args(arguments);
     command.arg("--json").arg(&json).arg("--html").arg(&html);
     let output = command.envs(variables.iter().copied()).output().unwrap();
@@ -121,6 +146,66 @@ fn one_device_and_eight_pass_and_reports_are_compared() {
     let output = compare.args(["selftest", "--compare"]).args(&files).output().unwrap();
     let printed = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success() && printed.contains("device: devices: 1 → 8"), "{printed}");
+}
+
+const POD: [&str; 8] =
+    ["--part", "device", "--part", "operations", "--only", "matmul", "--part", "training"];
+
+#[test]
+fn the_processes_of_a_virtual_pod_test_their_devices_together() {
+    let parts = [&POD[..], &["--part", "transfers", "--part", "speed"]].concat();
+    let (code, printed, report) = on_pod("2x2", &parts, None);
+    assert_eq!(code, Some(0), "{printed}");
+    assert_eq!(printed.matches("passed: 5 parts, ").count(), 1, "{printed}");
+    let facts = &part(&report, "device")["facts"];
+    assert!(facts["devices"] == "4" && facts["processes"] == "2", "{report}");
+    // Both processes compare, and nothing is left out.
+    assert!(part(&report, "operations")["comparisons"].as_u64() > Some(10), "{report}");
+    for name in ["device", "operations", "training"] {
+        let skipped = part(&report, name)["skipped"].as_array().unwrap();
+        assert!(skipped.iter().all(|what| what.as_str().unwrap().contains("topology")), "{report}");
+    }
+    assert_eq!(part(&report, "training")["comparisons"], 12, "six runs in each process: {report}");
+    let measured = part(&report, "speed")["measurements"].as_array().unwrap();
+    let of =
+        |end: &str| measured.iter().filter(|m| m["name"].as_str().unwrap().ends_with(end)).count();
+    assert!(of(" in process 1") > 5 && of("bytes of one") == 1, "{report}");
+}
+
+#[test]
+fn a_broken_host_of_a_virtual_pod_is_named_and_stops_no_part() {
+    let parts = ["--part", "device", "--part", "operations", "--only", "tanh", "--part", "random"];
+    let fault = ("FULMEN_VIRTUAL_POD_FAULT", "flip-bit:tanh");
+    let (code, printed, report) = on_pod("2x1", &parts[..6], Some(fault));
+    assert_ne!(code, Some(0), "{printed}");
+    let found = part(&report, "operations")["failures"].as_array().unwrap();
+    let is_named = |f: &Value| f["setting"].as_str().unwrap().ends_with("process 1");
+    assert!(!found.is_empty() && found.iter().all(is_named), "{report}");
+
+    let fault = ("FULMEN_VIRTUAL_POD_FAULT", "abort:tanh");
+    let (code, printed, report) = on_pod("2x1", &parts, Some(fault));
+    assert_ne!(code, Some(0), "{printed}");
+    let operations = part(&report, "operations");
+    assert_eq!(operations["ending"]["name"], "SIGABRT", "{report}");
+    assert!(operations["doing"].to_string().contains("tanh"), "{report}");
+    assert!(part(&report, "random")["passed"] == true, "{report}");
+}
+
+#[test]
+fn a_process_whose_others_do_not_come_is_told_what_to_do() {
+    let address = "127.0.0.1:1";
+    let variables = [
+        ("FULMEN_COORDINATOR", address),
+        ("FULMEN_PROCESS_ID", "1"),
+        ("FULMEN_NUM_PROCESSES", "2"),
+        ("FULMEN_JOIN_TIMEOUT", "1"),
+    ];
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fulmen"));
+    let output = command.args(["selftest", "--accelerator", "cpu"]).envs(variables).output();
+    let output = output.unwrap();
+    let printed = String::from_utf8(output.stderr).unwrap();
+    let advice = "FULMEN_NUM_PROCESSES=1 tests this host alone";
+    assert!(!output.status.success() && printed.contains(advice), "{printed}");
 }
 
 #[test]
@@ -276,10 +361,13 @@ fn an_operation_that_crashes_the_plugin_hides_no_other() {
 
 #[test]
 #[ignore = "takes minutes: cargo test --release -p fulmen-cli --test it -- --ignored the_whole_selftest"]
-fn the_whole_selftest_passes_on_one_device_and_eight() {
+fn the_whole_selftest_passes_on_one_device_eight_and_a_virtual_pod() {
     for devices in ["1", "8"] {
         let (code, printed, _) = selftest(&["--full", "--devices", devices], &[]);
         assert_eq!(code, Some(0), "{printed}");
         println!("{printed}");
     }
+    let (code, printed, _) = on_pod("2x4", &["--full"], None);
+    assert_eq!(code, Some(0), "{printed}");
+    println!("{printed}");
 }

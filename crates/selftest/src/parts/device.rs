@@ -35,6 +35,7 @@ pub(super) fn run(context: &Context) -> Result<()> {
         Err(error) => context.skip(format!("the topology: {error}")),
     }
     context.fact("devices", client.devices().len());
+    context.fact("processes", context.processes());
     for (index, device) in runtime.devices().iter().enumerate() {
         context.fact(format!("device {index}"), describe(device));
     }

@@ -14,7 +14,7 @@ use fulmen_tensor::{
     TensorType,
 };
 
-use crate::event::{Context, Event, Failure, Start};
+use crate::event::{Context, Event, Failure, Start, spans_processes};
 
 /// How many failures of a setting have the text of their program.
 const PROGRAMS: usize = 12;
@@ -66,8 +66,16 @@ fn run_families(context: &Context, wanted: fn(&Family) -> bool) -> Result<()> {
             wanted.map(move |row| (row, cases))
         })
     };
-    let work = settings.iter().flat_map(|setting| rows().map(move |row| (setting, row)));
-    let next = Mutex::new(work);
+    // All processes of a pod launch the programs over their devices in the same order.
+    let spanning = |setting: &&Setting| spans_processes(&setting.runtime);
+    let of_own = settings.iter().filter(|setting| !spanning(setting));
+    let of_all = settings.iter().filter(spanning);
+    let of_own = of_own.flat_map(|setting| rows().map(move |row| (setting, row)));
+    for (setting, (row, cases)) in of_all.flat_map(|setting| rows().map(move |row| (setting, row)))
+    {
+        of_row(context, setting, row, cases);
+    }
+    let next = Mutex::new(of_own);
     let worker = || {
         loop {
             let work = next.lock().unwrap_or_else(|e| e.into_inner()).next();
@@ -177,7 +185,8 @@ fn of_row(context: &Context, setting: &Setting, row: &Row, cases: &[Case]) {
 }
 
 /// Computes cases as one program, and reports what differs. If it fails, each case is computed
-/// alone, because one must not hide the others.
+/// alone, because one must not hide the others. Not if other processes do the same: it may not have
+/// failed there.
 fn of_cases(context: &Context, setting: &Setting, doing: &str, cases: &[Trial<'_>]) {
     let mut results = Vec::new();
     let wrong = match context.start(doing) {
@@ -193,7 +202,9 @@ fn of_cases(context: &Context, setting: &Setting, doing: &str, cases: &[Trial<'_
     };
     match (wrong, cases) {
         (None, _) => {}
-        (Some(wrong), [case]) => {
+        (Some(wrong), [case, rest @ ..])
+            if rest.is_empty() || spans_processes(&setting.runtime) =>
+        {
             results.push(failure(setting, case, &case.case.name, wrong, None));
         }
         (Some(wrong), _) => {

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use fulmen_data::{Error, Result};
-use fulmen_selftest::{Options, Report, compare, page};
+use fulmen_selftest::{Options, Report, Tested, compare, page};
 
 /// The largest report that is read.
 const MAX_REPORT: u64 = 256 << 20;
@@ -64,7 +64,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let program = std::env::current_exe()
         .map_err(|e| Error::new(format!("cannot find this program's own file: {e}")))?;
     let program: [OsString; 2] = [program.into(), "selftest-part".into()];
-    let report = fulmen_selftest::run(&options, &program, |part| outln!("{part}"))?;
+    let Tested { report, is_first } =
+        fulmen_selftest::run(&options, &program, |part| outln!("{part}"))?;
+    if !is_first {
+        // The first process says what came of it. A failure here would end it before that.
+        return Ok(ExitCode::SUCCESS);
+    }
     if let Some(file) = &arguments.json {
         write(file, &report.to_json()?)?;
     }
