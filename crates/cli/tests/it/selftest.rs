@@ -22,7 +22,7 @@ fn on_pod(
     if let Some((name, value)) = variable {
         let script =
             format!("[ $FULMEN_PROCESS_ID = 0 ] || export {name}={value}; exec \"$0\" \"$@\"");
-        command.args(["sh", "-c", &script]);
+        command.args(["/bin/sh", "-c", &script]);
     }
     command.arg(env!("CARGO_BIN_EXE_fulmen"));
     run(command, arguments, &[])
