@@ -34,7 +34,7 @@ pub(crate) const PARTS: &[Part] = &[
     Part {
         name: "operations",
         about: "values and derivatives of every operation against JAX",
-        limits: [600, 1800],
+        limits: [600, 3600],
         run: operations::run,
     },
     Part {
