@@ -9,7 +9,8 @@
 //!
 //! | name | axis | split by default over |
 //! | --- | --- | --- |
-//! | `batch` | the samples | `data`, `fsdp` |
+//! | `expert` | the experts of a feed-forward network | `expert` |
+//! | `batch` | the samples | `data`, `fsdp`, `expert` |
 //! | `length` | the tokens of a sequence | `context` |
 //! | `embed` | the features of a token | |
 //! | `heads` | the heads of queries, or their features together | `model` |
@@ -50,8 +51,9 @@ use crate::library::NN;
 #[must_use]
 pub struct AxisRules(Vec<(String, Vec<String>)>);
 
-const DEFAULT: [(&str, &[&str]); 6] = [
-    ("batch", &["data", "fsdp"]),
+const DEFAULT: [(&str, &[&str]); 7] = [
+    ("expert", &["expert"]),
+    ("batch", &["data", "fsdp", "expert"]),
     ("length", &["context"]),
     ("heads", &["model"]),
     ("kv_heads", &["model"]),
@@ -61,7 +63,8 @@ const DEFAULT: [(&str, &[&str]); 6] = [
 
 impl Default for AxisRules {
     /// The rules for the names of ready-made models: data parallelism over `data` and `fsdp`,
-    /// tensor parallelism as Megatron's over `model`, and sequences split over `context`.
+    /// tensor parallelism as Megatron's over `model`, sequences split over `context`, and experts
+    /// over `expert`, which splits samples outside of experts.
     fn default() -> AxisRules {
         AxisRules::new(DEFAULT)
     }
@@ -118,15 +121,10 @@ impl AxisRules {
         mesh: &Mesh,
     ) -> Result<Sharding, String> {
         check_names(names, shape)?;
-        let mut taken: Vec<&str> = Vec::new();
-        let mut split: Vec<Vec<&str>> = vec![Vec::new(); names.len()];
-        for (name, mesh_axes) in &self.0 {
-            let named = |other: &Option<N>| other.as_ref().is_some_and(|n| n.as_ref() == name);
-            let Some(axis) = names.iter().position(named) else { continue };
-            let is_free = |axis: &&str| mesh.size(axis).is_some() && !taken.contains(axis);
-            let axes: Vec<&str> = mesh_axes.iter().map(String::as_str).filter(is_free).collect();
+        let split = self.mesh_axes(names, mesh);
+        for ((name, axes), &size) in names.iter().zip(&split).zip(shape.dims()) {
+            let Some(name) = name.as_ref().map(AsRef::as_ref) else { continue };
             let parts: usize = axes.iter().filter_map(|axis| mesh.size(axis)).product();
-            let size = shape[axis];
             if !size.is_multiple_of(parts) {
                 let over = axes.join("+");
                 let devices = quantity(parts, "device");
@@ -135,10 +133,22 @@ impl AxisRules {
                      of the two, or leave `{name}` whole: `axis_rules(AxisRules::default().without(\"{name}\"))`"
                 ));
             }
-            taken.extend(&axes);
-            split[axis] = axes;
         }
         Ok(Sharding::over(split))
+    }
+
+    /// The mesh axes that split each of the axes of one value.
+    fn mesh_axes<N: AsRef<str>>(&self, names: &[Option<N>], mesh: &Mesh) -> Vec<Vec<&str>> {
+        let mut taken: Vec<&str> = Vec::new();
+        let mut split: Vec<Vec<&str>> = vec![Vec::new(); names.len()];
+        for (name, mesh_axes) in &self.0 {
+            let named = |other: &Option<N>| other.as_ref().is_some_and(|n| n.as_ref() == name);
+            let Some(axis) = names.iter().position(named) else { continue };
+            let is_free = |axis: &&str| mesh.size(axis).is_some() && !taken.contains(axis);
+            split[axis] = mesh_axes.iter().map(String::as_str).filter(is_free).collect();
+            taken.extend(&split[axis]);
+        }
+        split
     }
 
     /// Runs `record` with these rules and this mesh: [`constrain`] then applies them. The Trainer
@@ -245,15 +255,44 @@ pub fn constrain<'a, N: Into<Option<&'a str>>>(
     NN.record("constrain", || {
         let x = x.as_tensor().live()?;
         let names: Vec<Option<&str>> = names.into_iter().map(Into::into).collect();
-        check_names(&names, x.shape())?;
-        let sharding = IN_FORCE.with_borrow(|in_force| {
-            let InForce { rules, mesh } = in_force.as_ref()?;
-            Some(rules.sharding(&names, x.shape(), mesh))
-        });
-        Ok(match sharding.transpose()? {
+        Ok(match sharding_in_force(&names, x.shape())? {
             Some(sharding) => x.with_sharding(&sharding),
             None => x.clone(),
         })
+    })
+}
+
+/// The sharding that the rules in force give a value; `None` without rules.
+pub(crate) fn sharding_in_force(
+    names: &[Option<&str>],
+    shape: &Shape,
+) -> Result<Option<Sharding>, String> {
+    check_names(names, shape)?;
+    IN_FORCE.with_borrow(|in_force| {
+        let Some(InForce { rules, mesh }) = in_force else { return Ok(None) };
+        rules.sharding(names, shape, mesh).map(Some)
+    })
+}
+
+/// The sharding, by the rules in force, of a value whose first axis joins axes with the names
+/// `joined`; `None` without rules.
+pub(crate) fn joined_sharding(joined: &[&str], names: &[Option<&str>]) -> Option<Sharding> {
+    IN_FORCE.with_borrow(|in_force| {
+        let InForce { rules, mesh } = in_force.as_ref()?;
+        let all: Vec<Option<&str>> =
+            joined.iter().map(|&n| Some(n)).chain(names.to_vec()).collect();
+        let mut split = rules.mesh_axes(&all, mesh);
+        let rest = split.split_off(joined.len());
+        Some(Sharding::over(std::iter::once(split.concat()).chain(rest)))
+    })
+}
+
+/// The numbers of parts into which the rules in force split the axes of one value; 1 without rules.
+pub(crate) fn parts_of_axes<const N: usize>(names: [&str; N]) -> [usize; N] {
+    IN_FORCE.with_borrow(|in_force| {
+        let Some(InForce { rules, mesh }) = in_force else { return [1; N] };
+        let split = rules.mesh_axes(&names.map(Some), mesh);
+        std::array::from_fn(|i| split[i].iter().filter_map(|axis| mesh.size(axis)).product())
     })
 }
 

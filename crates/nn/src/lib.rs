@@ -79,15 +79,16 @@ pub use layers::{
     Celu, CircularPad, CircularPad1d, CircularPad2d, CircularPad3d, ConditionalBatchNorm2d,
     ConstantPad, ConstantPad1d, ConstantPad2d, ConstantPad3d, Conv, Conv1d, Conv2d, Conv3d,
     ConvTranspose, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d, DropPath, Dropout, Dropout1d,
-    Dropout2d, Dropout3d, Elu, Embedding, EmbeddingBag, Flatten, Forward, Gelu, Glu, GroupNorm,
-    Gru, Hardshrink, Hardsigmoid, Hardswish, Hardtanh, Identity, InstanceNorm, InstanceNorm1d,
-    InstanceNorm2d, InstanceNorm3d, LayerNorm, LeakyRelu, Linear, LocalResponseNorm, LogSigmoid,
-    LogSoftmax, Lstm, MaxPool, MaxPool1d, MaxPool2d, MaxPool3d, Mish, MultiheadAttention,
-    PixelShuffle, PixelUnshuffle, Prelu, ReflectionPad, ReflectionPad1d, ReflectionPad2d,
-    ReflectionPad3d, Relu, Relu6, ReplicationPad, ReplicationPad1d, ReplicationPad2d,
-    ReplicationPad3d, RmsNorm, Rnn, RnnNonlinearity, Rrelu, Selu, SeparateProjections, Sequential,
-    Sides, Sigmoid, Silu, Sizes, Softmax, Softmin, Softplus, Softshrink, Softsign, SpectralNorm,
-    Tanh, Tanhshrink, Threshold, Transformer, TransformerDecoder, TransformerDecoderLayer,
+    Dropout2d, Dropout3d, Elu, Embedding, EmbeddingBag, Experts, Flatten, Forward, Gelu, Glu,
+    GroupNorm, Gru, Hardshrink, Hardsigmoid, Hardswish, Hardtanh, Identity, InstanceNorm,
+    InstanceNorm1d, InstanceNorm2d, InstanceNorm3d, LayerNorm, LeakyRelu, Linear,
+    LocalResponseNorm, LogSigmoid, LogSoftmax, Lstm, MaxPool, MaxPool1d, MaxPool2d, MaxPool3d,
+    Mish, MixtureOfExperts, MultiheadAttention, PixelShuffle, PixelUnshuffle, Prelu, ReflectionPad,
+    ReflectionPad1d, ReflectionPad2d, ReflectionPad3d, Relu, Relu6, ReplicationPad,
+    ReplicationPad1d, ReplicationPad2d, ReplicationPad3d, RmsNorm, Rnn, RnnNonlinearity, Router,
+    RouterScores, Routing, Rrelu, Selu, SeparateProjections, Sequential, SharedExperts, Sides,
+    Sigmoid, Silu, Sizes, Softmax, Softmin, Softplus, Softshrink, Softsign, SpectralNorm, Tanh,
+    Tanhshrink, Threshold, Transformer, TransformerDecoder, TransformerDecoderLayer,
     TransformerEncoder, TransformerEncoderLayer, Unflatten, Upsample, Weighted, ZeroPad, ZeroPad1d,
     ZeroPad2d, ZeroPad3d,
 };
@@ -95,7 +96,7 @@ pub use model_summary::ModelSummary;
 pub use module::Module;
 pub use parameter::Parameter;
 pub use random_stream::RandomStream;
-pub use scan_layers::{scan_layers, scanned};
+pub use scan_layers::{scan_layers, scan_layers_with_outputs, scanned};
 pub use training_mode::{SavedModes, TrainingMode};
 pub use visit::{Visit, Visitor};
 

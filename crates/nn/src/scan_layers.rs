@@ -48,7 +48,35 @@ pub fn scan_layers<'m, M: Module + ?Sized + 'm>(
     x: &Tensor,
     f: impl FnOnce(&M, &Tensor) -> Tensor,
 ) -> Tensor {
-    NN.record("scan_layers", || {
+    scan_layers_with_outputs(layers, x, |layer, x| (f(layer, x), Vec::new())).0
+}
+
+/// [`scan_layers`], in which each layer also has other outputs, such as a part of the loss. Returns
+/// the last `x`, and each output of all layers, stacked along a new first axis. After a mistake,
+/// there are no outputs.
+///
+/// ```
+/// use fulmen_nn::{Linear, Module, scan_layers_with_outputs};
+/// use fulmen_tensor::{DType, Tensor};
+///
+/// let layers: Vec<Linear> = (0..24).map(|_| Linear::new(8, 8)).collect();
+/// layers.initialize(0);
+/// let x = Tensor::ones(DType::F32, [2, 8]);
+/// let (y, means) = scan_layers_with_outputs(&layers, &x, |layer, x| {
+///     let y = layer.forward(x).tanh();
+///     (y.clone(), vec![y.mean_all()])
+/// });
+/// assert_eq!((y.ty().to_string(), means[0].ty().to_string()), ("f32[2, 8]".into(), "f32[24]".into()));
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[track_caller]
+pub fn scan_layers_with_outputs<'m, M: Module + ?Sized + 'm>(
+    layers: impl IntoIterator<Item = &'m M>,
+    x: &Tensor,
+    f: impl FnOnce(&M, &Tensor) -> (Tensor, Vec<Tensor>),
+) -> (Tensor, Vec<Tensor>) {
+    let mut outputs = Vec::new();
+    let y = NN.record("scan_layers", || {
         let layers: Vec<&M> = layers.into_iter().collect();
         let contents: Vec<LayerContents> =
             layers.iter().map(|&layer| LayerContents::read(layer)).collect();
@@ -77,7 +105,7 @@ pub fn scan_layers<'m, M: Module + ?Sized + 'm>(
         let mut changed = Vec::new();
         let mut drawn_after = Vec::new();
         let restore = Restore(first);
-        let (last, ys) = scan(&[x], &xs, |carry, slices| {
+        let (last, mut ys) = scan(&[x], &xs, |carry, slices| {
             let (values, keys) = slices.split_at(first.cells.len());
             let gather = |(value, parts): (&Tensor, &Option<[Sharding; 2]>)| match parts {
                 Some([parts, gathered]) => value.all_gather_to(parts, gathered),
@@ -88,10 +116,11 @@ pub fn scan_layers<'m, M: Module + ?Sized + 'm>(
             for (i, (stream, &drawn)) in first.streams.iter().zip(&drawn).enumerate() {
                 stream.set_state(State { key: keys.get(i).cloned().map(StreamKey::Own), drawn });
             }
-            let y = f(layer, &carry[0]);
+            let (y, others) = f(layer, &carry[0]);
             drawn_after = first.streams.iter().map(|stream| stream.state().drawn).collect();
             changed = (0..values.len()).filter(|&i| !first.cells[i].get().is(&values[i])).collect();
-            (vec![y], changed.iter().map(|&i| first.cells[i].get()).collect())
+            let buffers = changed.iter().map(|&i| first.cells[i].get());
+            (vec![y], buffers.chain(others).collect())
         });
         drop(restore);
         for (number, content) in contents.iter().enumerate() {
@@ -109,8 +138,10 @@ pub fn scan_layers<'m, M: Module + ?Sized + 'm>(
                 stream.set_state(State { drawn, ..state.clone() });
             }
         }
+        outputs = ys.split_off(changed.len().min(ys.len()));
         Ok(last.into_iter().next().unwrap_or_else(|| x.clone()))
-    })
+    });
+    (y, outputs)
 }
 
 /// The keys of each random stream in all layers, stacked. If any layer lacks a key for a stream, no

@@ -8,6 +8,7 @@ pub use crate::index_checks::{IndexFacts, IndexRule, check_indices, check_masked
 pub use crate::lower::portable_program;
 pub use crate::missing_values::with_eval_advice;
 pub use crate::ops::IndexChecks;
+pub use crate::ops::batched_rows::{add_rows, take_rows};
 pub use crate::ops::mean_weight::{MeanWeight, mean_weights, with_mean_weight};
 pub use crate::ops::norm::global_norm;
 pub use crate::ops::row_updates::{RowUpdates, row_updates};

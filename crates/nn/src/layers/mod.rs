@@ -30,6 +30,7 @@ mod instance_norm;
 mod layer_norm;
 mod linear;
 mod local_response_norm;
+mod mixture_of_experts;
 mod multihead_attention;
 mod normalize;
 mod padding;
@@ -70,6 +71,9 @@ pub use instance_norm::{InstanceNorm, InstanceNorm1d, InstanceNorm2d, InstanceNo
 pub use layer_norm::LayerNorm;
 pub use linear::Linear;
 pub use local_response_norm::LocalResponseNorm;
+pub use mixture_of_experts::{
+    Experts, MixtureOfExperts, Router, RouterScores, Routing, SharedExperts,
+};
 pub use multihead_attention::{MultiheadAttention, SeparateProjections};
 pub use padding::{
     CircularPad, CircularPad1d, CircularPad2d, CircularPad3d, ConstantPad, ConstantPad1d,

@@ -114,6 +114,7 @@ forward! {
     LearnedPositions,
     Linear,
     LocalResponseNorm,
+    MixtureOfExperts,
     PixelShuffle,
     PixelUnshuffle,
     Prelu,

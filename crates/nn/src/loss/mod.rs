@@ -29,6 +29,7 @@ mod gan;
 mod kl_div;
 mod likelihood;
 mod linear_cross_entropy;
+mod load_balancing;
 mod margin;
 mod mask;
 mod method;
@@ -46,6 +47,7 @@ pub use gan::GanLoss;
 pub use kl_div::{KlDivLoss, kl_div};
 pub use likelihood::{GaussianNllLoss, PoissonNllLoss, gaussian_nll_loss, poisson_nll_loss};
 pub use linear_cross_entropy::{LinearCrossEntropyLoss, linear_cross_entropy};
+pub use load_balancing::load_balancing_loss;
 pub use margin::{
     HingeEmbeddingLoss, MarginRankingLoss, TripletMarginLoss, hinge_embedding_loss,
     margin_ranking_loss, triplet_margin_loss,

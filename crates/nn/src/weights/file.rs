@@ -38,6 +38,10 @@ pub(super) enum Value {
     Stored(pytorch::StoredTensor),
     /// A tensor of a checkpoint, by its name.
     Saved(Arc<Checkpoint>, String, TensorType),
+    /// Values of one type, along a new first axis.
+    Stacked(Arc<[Value]>, TensorType),
+    /// A part of a value, which begins at this element of an axis.
+    Part { of: Arc<Value>, axis: usize, start: usize, ty: TensorType },
 }
 
 impl Value {
@@ -46,7 +50,7 @@ impl Value {
             Value::Safetensors(_, _, ty) => ty,
             #[cfg(feature = "pytorch")]
             Value::Stored(stored) => stored.ty(),
-            Value::Saved(_, _, ty) => ty,
+            Value::Saved(_, _, ty) | Value::Stacked(_, ty) | Value::Part { ty, .. } => ty,
         }
     }
 
@@ -55,7 +59,7 @@ impl Value {
             Value::Safetensors(file, name, ty) => file.value(name, ty),
             #[cfg(feature = "pytorch")]
             Value::Stored(stored) => stored.read(),
-            Value::Saved(_, _, ty) => {
+            Value::Saved(_, _, ty) | Value::Stacked(_, ty) | Value::Part { ty, .. } => {
                 let bytes = self.block(&Block::whole(&ty.shape))?;
                 Literal::from_bytes(ty.clone(), &bytes)
             }
@@ -80,6 +84,18 @@ impl Value {
                     error::format(Path::new(checkpoint.name()), CHECKPOINT, e.to_string())
                 })
             }
+            Value::Stacked(values, _) => {
+                let one =
+                    Block { start: block.start[1..].to_vec(), size: block.size[1..].to_vec() };
+                let some = &values[block.start[0]..][..block.size[0]];
+                let blocks: Result<Vec<_>> = some.iter().map(|value| value.block(&one)).collect();
+                Ok(blocks?.concat())
+            }
+            Value::Part { of, axis, start, .. } => {
+                let mut block = block.clone();
+                block.start[*axis] += start;
+                of.block(&block)
+            }
         }
     }
 
@@ -91,6 +107,8 @@ impl Value {
             #[cfg(feature = "pytorch")]
             Value::Stored(stored) => stored.read().map(drop),
             Value::Saved(..) => Ok(()),
+            Value::Stacked(values, _) => values.iter().try_for_each(Value::verify),
+            Value::Part { of, .. } => of.verify(),
         }
     }
 
@@ -101,6 +119,13 @@ impl Value {
             #[cfg(feature = "pytorch")]
             Value::Stored(stored) => Ok(format!("{:08x}", crc32c(stored.read()?.bytes()))),
             Value::Saved(checkpoint, name, _) => Ok(format!("{} {name}", checkpoint.sha256())),
+            Value::Stacked(values, _) => {
+                let each: Result<Vec<_>> = values.iter().map(Value::fingerprint).collect();
+                Ok(format!("[{}]", each?.join(", ")))
+            }
+            Value::Part { of, axis, start, .. } => {
+                Ok(format!("{} from {start} of axis {axis}", of.fingerprint()?))
+            }
         }
     }
 }

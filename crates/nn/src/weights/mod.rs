@@ -18,5 +18,5 @@ mod state_dict;
 pub use load::load_weights;
 pub use report::{Conflict, Conversion, LoadReport, Mismatch, Strictness};
 pub(crate) use save::{new_folder, save_values, values_of};
-pub use save::{save_sharded_weights, save_weights};
+pub use save::{save_sharded_tensors, save_sharded_weights, save_tensors, save_weights};
 pub use state_dict::StateDict;

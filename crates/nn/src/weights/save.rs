@@ -94,6 +94,30 @@ pub fn save_sharded_weights<M: Module + ?Sized>(
     Values::from_module(module)?.save_sharded(folder.as_ref(), max_shard_bytes)
 }
 
+/// [`save_weights`] of other values than those of a model: tensors under these names.
+///
+/// # Errors
+/// Those of [`save_weights`].
+#[track_caller]
+pub fn save_tensors(values: Vec<(String, Tensor)>, path: impl AsRef<Path>) -> Result<()> {
+    let _scope = NN.open();
+    Values::new(values)?.save(path.as_ref())
+}
+
+/// [`save_sharded_weights`] of other values than those of a model: tensors under these names.
+///
+/// # Errors
+/// Those of [`save_sharded_weights`].
+#[track_caller]
+pub fn save_sharded_tensors(
+    values: Vec<(String, Tensor)>,
+    folder: impl AsRef<Path>,
+    max_shard_bytes: u64,
+) -> Result<()> {
+    let _scope = NN.open();
+    Values::new(values)?.save_sharded(folder.as_ref(), max_shard_bytes)
+}
+
 impl StateDict {
     /// Saves the values under their names as a safetensors file. They are read in groups of at most
     /// 64 MiB, or of one larger value, so a model that does not fit into memory can be converted.

@@ -170,6 +170,122 @@ impl StateDict {
         Ok(swapped)
     }
 
+    /// Joins values of one type along a new first axis. `f` gives the name of the joined value and the
+    /// place in it, from 0 on, or `None` for a value that stays. For example, published files of
+    /// mixtures of experts have a matrix for each expert. Of large values, only the parts that a
+    /// device needs are read.
+    ///
+    /// ```
+    /// use fulmen_nn::weights::{StateDict, save_weights};
+    /// use fulmen_nn::{Linear, Module};
+    ///
+    /// let folder = tempfile::tempdir()?;
+    /// let path = folder.path().join("experts.safetensors");
+    /// let experts = vec![Linear::new(3, 2).bias(false), Linear::new(3, 2).bias(false)];
+    /// experts.initialize(0);
+    /// save_weights(&experts, &path)?;
+    ///
+    /// let joined = StateDict::read(&path)?.stack(|name| {
+    ///     let place = name.strip_suffix(".weight")?.parse().ok()?;
+    ///     Some(("weights".to_owned(), place))
+    /// })?;
+    /// assert_eq!(joined.get("weights")?.unwrap().ty().to_string(), "f32[2, 2, 3]");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A place of a joined value is missing or taken twice; the types differ; a value of this name
+    /// exists; a value was [transposed](StateDict::transpose).
+    #[track_caller]
+    pub fn stack(&self, mut f: impl FnMut(&str) -> Option<(String, usize)>) -> Result<StateDict> {
+        let location = Location::caller();
+        let mut entries = BTreeMap::new();
+        let mut joined: BTreeMap<String, BTreeMap<usize, (&str, &Entry)>> = BTreeMap::new();
+        for (name, entry) in &self.entries {
+            let Some((new, place)) = f(name) else {
+                entries.insert(name.clone(), entry.clone());
+                continue;
+            };
+            if let Some((other, _)) =
+                joined.entry(new.clone()).or_default().insert(place, (name, entry))
+            {
+                let message = format!(
+                    "stack: `{other}` and `{name}` would both be number {place} of `{new}`"
+                );
+                return Err(Error::usage_at(message, location));
+            }
+        }
+        for (new, places) in joined {
+            let Some((_, (first, one))) = places.first_key_value() else { continue };
+            let ty = one.ty();
+            for (number, (place, (name, entry))) in places.iter().enumerate() {
+                let what = if number != *place {
+                    format!("`{new}` has no number {number}")
+                } else if entry.ty() != ty {
+                    format!("`{name}` is {}, but `{first}` is {ty}", entry.ty())
+                } else if entry.transposed {
+                    format!("`{name}` was transposed")
+                } else {
+                    continue;
+                };
+                return Err(Error::usage_at(format!("stack: {what}"), location));
+            }
+            let values = places.values().map(|(_, entry)| entry.value.clone()).collect();
+            let stacked = TensorType::new(ty.dtype, [&[places.len()], ty.shape.dims()].concat());
+            let value = Value::Stacked(values, stacked);
+            if entries.insert(new.clone(), Entry { value, transposed: false }).is_some() {
+                let message = format!("stack: there is a value `{new}` already");
+                return Err(Error::usage_at(message, location));
+            }
+        }
+        Ok(StateDict { path: self.path.clone(), entries })
+    }
+
+    /// Cuts values into equal parts along an axis. `f` gives the axis and the names of the parts, or
+    /// nothing for a value that stays.
+    ///
+    /// # Errors
+    /// The axis does not exist or has no such parts; two values would have the same name; a value
+    /// was [transposed](StateDict::transpose).
+    #[track_caller]
+    pub fn split(
+        &self,
+        mut f: impl FnMut(&str) -> Option<(usize, Vec<String>)>,
+    ) -> Result<StateDict> {
+        let location = Location::caller();
+        let mut entries = BTreeMap::new();
+        let mut add = |new: String, entry: Entry| match entries.insert(new.clone(), entry) {
+            Some(_) => {
+                Err(Error::usage_at(format!("split: there are two values `{new}`"), location))
+            }
+            None => Ok(()),
+        };
+        for (name, entry) in &self.entries {
+            let Some((axis, parts)) = f(name) else {
+                add(name.clone(), entry.clone())?;
+                continue;
+            };
+            let ty = entry.ty();
+            let size = ty.shape.dims().get(axis).copied().unwrap_or_default();
+            let count = parts.len().max(1);
+            if size == 0 || !size.is_multiple_of(count) || entry.transposed {
+                let message = format!(
+                    "split: axis {axis} of `{name}`, {ty}, does not have {count} equal parts"
+                );
+                return Err(Error::usage_at(message, location));
+            }
+            let of = Arc::new(entry.value.clone());
+            for (number, part) in parts.into_iter().enumerate() {
+                let mut dims = ty.shape.dims().to_vec();
+                dims[axis] = size / count;
+                let ty = TensorType::new(ty.dtype, dims);
+                let value = Value::Part { of: of.clone(), axis, start: number * size / count, ty };
+                add(part, Entry { value, transposed: false })?;
+            }
+        }
+        Ok(StateDict { path: self.path.clone(), entries })
+    }
+
     /// Loads the values into a model's parameters and buffers of the same names.
     ///
     /// Values of other floating-point types are converted, which the report lists. Tied weights are

@@ -6,6 +6,7 @@ mod attention_blocks;
 mod augment;
 mod common;
 mod dropout;
+mod experts;
 mod far_means;
 mod generation;
 mod layers;

@@ -22,6 +22,7 @@ TOPICS = [
     "attention",
     "attention_blocks",
     "transformer",
+    "experts",
     "positions",
     "autocast",
     "half",

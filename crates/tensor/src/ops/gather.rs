@@ -69,6 +69,17 @@ impl Dimensions {
         }
     }
 
+    /// Indices `[batch…, n]`, each a row, an element along the axis after the batch axes.
+    pub(super) fn rows(batch: usize, operand_rank: usize) -> Dimensions {
+        Dimensions {
+            window: (batch + 1..operand_rank).collect(),
+            mapped: vec![batch],
+            operand_batch: (0..batch).collect(),
+            indices_batch: (0..batch).collect(),
+            vector: batch + 1,
+        }
+    }
+
     /// Indices `[…, k]`, each a point in the first `k` axes.
     pub(super) fn points(k: usize, operand_rank: usize, indices_rank: usize) -> Dimensions {
         let batch = indices_rank - 1;

@@ -3,6 +3,7 @@
 
 mod adaptive_pooling;
 mod arg_reduce;
+pub(crate) mod batched_rows;
 mod binary;
 mod bitwise;
 mod bounds;
