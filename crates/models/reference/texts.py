@@ -175,6 +175,56 @@ def gemma3():
     write("gemma3", model, decoded(model, 13))
 
 
+def routed(name, model, seed):
+    """Also the gradients of a loss with the one that balances experts, in f64, under the names of the folder."""
+    values = decoded(model, seed)
+    tokens = values["ids"]
+    # Their fast products have no f64.
+    model.config._experts_implementation = "eager"
+    model = model.double()
+    with torch.enable_grad():
+        found = model(tokens, labels=tokens, output_router_logits=True)
+        values |= {"loss": found.loss.detach().float(), "balance": found.aux_loss.detach().float()}
+        found.loss.backward()
+    weights = {}
+    for key, parameter in model.named_parameters():
+        gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        weights[f"gradient.{key}"] = gradient.float()
+    write(name, model.float(), values | weights)
+
+
+def mixtral():
+    """Two of four experts. As all layers with experts, its file has a matrix for each expert."""
+    sizes = dict(num_hidden_layers=2, num_local_experts=4, intermediate_size=12, router_aux_loss_coef=0.1)
+    routed("mixtral", settle(transformers.MixtralForCausalLM(small(transformers.MixtralConfig, **sizes)), 40), 41)
+
+
+def qwen2_moe():
+    """Weights of experts as the softmax gives them, a network that all tokens use, and a layer without experts. The file is a
+    pickle of transformers' own form, which has one tensor for all experts."""
+    sizes = dict(num_hidden_layers=2, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=8, shared_expert_intermediate_size=8, mlp_only_layers=[0], router_aux_loss_coef=0.1)
+    model = settle(transformers.Qwen2MoeForCausalLM(small(transformers.Qwen2MoeConfig, **sizes)), 42)
+    routed("qwen2_moe", model, 43)
+    folder = HERE / "qwen2_moe"
+    (folder / "model.safetensors").unlink()
+    torch.save(model.state_dict(), folder / "pytorch_model.bin")
+
+
+def qwen3_moe():
+    """Many experts, every other layer."""
+    sizes = dict(num_hidden_layers=2, head_dim=4, num_experts=8, num_experts_per_tok=3, moe_intermediate_size=8, norm_topk_prob=True, decoder_sparse_step=2, router_aux_loss_coef=0.1)
+    routed("qwen3_moe", settle(transformers.Qwen3MoeForCausalLM(small(transformers.Qwen3MoeConfig, **sizes)), 44), 45)
+
+
+def dots1():
+    """DeepSeek-V3's experts: sigmoid scores with a bias, groups, a shared expert; the first layer has none."""
+    sizes = dict(num_hidden_layers=2, head_dim=4, n_routed_experts=8, n_shared_experts=2, num_experts_per_tok=3, moe_intermediate_size=8, norm_topk_prob=True, n_group=4, topk_group=2, routed_scaling_factor=2.5, first_k_dense_replace=1)
+    model = settle(transformers.Dots1ForCausalLM(small(transformers.Dots1Config, **sizes)), 46)
+    bias = model.model.layers[1].mlp.gate.e_score_correction_bias
+    bias.data = 0.3 * torch.randn(8, generator=torch.Generator().manual_seed(47))
+    write("dots1", model, decoded(model, 48))
+
+
 def encoder(config, **more):
     sizes = dict(vocab_size=VOCABULARY, hidden_size=16, num_hidden_layers=1, num_attention_heads=4, intermediate_size=24, max_position_embeddings=12)
     return config(**{**sizes, **more})
@@ -306,7 +356,7 @@ def marian_padding():
     (folder / "generation_config.json").write_text(text + "\n")
 
 
-FAMILIES = [gpt2, llama, qwen2, qwen3, mistral, gemma, gemma2, gemma3, bert, roberta, lora, t5, marian, marian_padding]
+FAMILIES = [gpt2, llama, qwen2, qwen3, mistral, gemma, gemma2, gemma3, mixtral, qwen2_moe, qwen3_moe, dots1, bert, roberta, lora, t5, marian, marian_padding]
 
 
 def check(folder):

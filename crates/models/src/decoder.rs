@@ -1,27 +1,31 @@
-//! The decoder of today's language models: Llama 3, Mistral, Qwen 2 and 3, Gemma 1 to 3 (text),
-//! which differ in a few settings. transformers' `LlamaForCausalLM` and its variants.
+//! The decoder of today's language models: Llama 3, Mistral, Qwen 2 and 3, Gemma 1 to 3 (text), and
+//! with experts Mixtral, Qwen2-MoE, Qwen3-MoE and dots.llm1, which differ in a few settings.
+//! transformers' `LlamaForCausalLM` and its variants.
 //!
 //! Each layer consists of attention to earlier tokens and a gated feed-forward network, with
 //! residual connections. Positions are rotations of queries and keys; several query heads share one
 //! head of keys and values.
 
 mod config;
+mod experts;
 mod rope;
 #[cfg(test)]
 mod tests;
 
 use fulmen_nn::attention::{Attention, AttentionMethod, KeyValueCache, RotaryEmbedding};
 use fulmen_nn::loss::{CrossEntropyLoss, LossMethod};
+use fulmen_nn::weights::StateDict;
 use fulmen_nn::{Dropout, Embedding, Init, Linear, Module, Parameter, RmsNorm};
 use fulmen_tensor::{AsTensor, DType, Refusal, Tensor};
 use serde_json::{Map, Value};
 
 use crate::attention::{Span, StepSizes, Visibility, attend, split_heads, tokens};
 use crate::head::head_loss;
-use crate::layers::{LayerOptions, run_layers};
+use crate::layers::{LayerOptions, Outputs, run_layers_with_others};
 use crate::{Activation, CausalLm, MODELS, Pretrained, Result, StaticCache, init};
 
 pub use config::{Config, LayerType, ModelType};
+pub use experts::{FeedForward, RouterStatistics};
 
 /// A decoder with its head.
 ///
@@ -79,6 +83,16 @@ pub struct Decoder {
     /// How many layers in a row keep one input for the backward pass, with `gradient_checkpointing`;
     /// initially 1. With `n`, `1/n` of the inputs are kept, and each layer is computed once more.
     pub layers_per_checkpoint: usize,
+    /// The factor of the [loss that balances experts](RouterStatistics::load_balancing_loss), which
+    /// [`loss`](Decoder::loss) adds. Initially that of the config, if its `output_router_logits` is
+    /// true, as in transformers; otherwise 0.
+    pub router_aux_loss_coef: f64,
+    /// The factor of the mean z-loss of routers, which [`loss`](Decoder::loss) adds; initially 0.
+    pub router_z_loss_coef: f64,
+    /// By how much [`loss`](Decoder::loss) changes the biases that balance experts without a loss:
+    /// [`Router::balance`](fulmen_nn::Router::balance). Initially 0. DeepSeek-V3 was trained with
+    /// 0.001.
+    pub router_balance_rate: f64,
     #[module(skip)]
     config: Config,
 }
@@ -99,8 +113,8 @@ pub struct Model {
 pub struct Layer {
     /// Attention to earlier tokens.
     pub self_attn: SelfAttention,
-    /// The gated network.
-    pub mlp: Mlp,
+    /// The gated network, or experts.
+    pub mlp: FeedForward,
     /// The normalization before attention.
     pub input_layernorm: Norm,
     /// The normalization before the network; in Gemma 2 and 3, after attention.
@@ -175,15 +189,10 @@ impl Norm {
 
 impl Layer {
     fn new(config: &Config, number: usize) -> Result<Layer> {
-        let Config {
-            hidden_size: features,
-            num_attention_heads: heads,
-            intermediate_size: inner,
-            ..
-        } = *config;
+        let Config { hidden_size: features, num_attention_heads: heads, .. } = *config;
         let width = config.width();
         let key_heads = config.key_heads();
-        let biased = config.attention_bias || config.model_type == ModelType::Qwen2;
+        let biased = config.attention_bias || config.has_qkv_bias();
         let sliding = config.is_sliding(number);
         let mut attention = Attention::new().enable_gqa(true);
         if let Some(scalar) = config.query_pre_attn_scalar.filter(|_| config.has_post_norms()) {
@@ -197,8 +206,6 @@ impl Layer {
             let projection = Linear::new(features, key_heads * width).bias(biased);
             projection.with_axes("kv_heads", "embed")
         };
-        let inner_projection =
-            || Linear::new(features, inner).bias(config.mlp_bias).with_axes("mlp", "embed");
         let head_norm = || config.has_qk_norm().then(|| Norm::new(config, width));
         Ok(Layer {
             self_attn: SelfAttention {
@@ -219,14 +226,7 @@ impl Layer {
                 heads,
                 key_heads,
             },
-            mlp: Mlp {
-                gate_proj: inner_projection(),
-                up_proj: inner_projection(),
-                down_proj: Linear::new(inner, features)
-                    .bias(config.mlp_bias)
-                    .with_axes("embed", "mlp"),
-                activation: config.activation(),
-            },
+            mlp: FeedForward::new(config, number),
             input_layernorm: norm(),
             post_attention_layernorm: norm(),
             pre_feedforward_layernorm: config.has_post_norms().then(norm),
@@ -239,19 +239,20 @@ impl Layer {
         x: &Tensor,
         masks: &AttentionMasks,
         cache: Option<&KeyValueCache>,
-    ) -> (Tensor, Option<KeyValueCache>) {
+    ) -> (Tensor, Option<KeyValueCache>, Option<Tensor>) {
         let (attended, cache) =
             self.self_attn.forward(&self.input_layernorm.forward(x), masks, cache);
         let (Some(before), Some(after)) =
             (&self.pre_feedforward_layernorm, &self.post_feedforward_layernorm)
         else {
             let x = x + attended;
-            let transformed = self.mlp.forward(&self.post_attention_layernorm.forward(&x));
-            return (x + transformed, cache);
+            let (transformed, statistics) =
+                self.mlp.forward(&self.post_attention_layernorm.forward(&x));
+            return (x + transformed, cache, statistics);
         };
         let x = x + self.post_attention_layernorm.forward(&attended);
-        let transformed = after.forward(&self.mlp.forward(&before.forward(&x)));
-        (x + transformed, cache)
+        let (transformed, statistics) = self.mlp.forward(&before.forward(&x));
+        (x + after.forward(&transformed), cache, statistics)
     }
 }
 
@@ -285,6 +286,17 @@ impl SelfAttention {
 }
 
 impl Mlp {
+    fn new(config: &Config) -> Mlp {
+        let Config { hidden_size: features, intermediate_size: inner, .. } = *config;
+        let layer = |of, to| Linear::new(of, to).bias(config.mlp_bias);
+        Mlp {
+            gate_proj: layer(features, inner).with_axes("mlp", "embed"),
+            up_proj: layer(features, inner).with_axes("mlp", "embed"),
+            down_proj: layer(inner, features).with_axes("embed", "mlp"),
+            activation: config.activation(),
+        }
+    }
+
     fn forward(&self, x: &Tensor) -> Tensor {
         let inner = |layer: &Linear| tokens(layer.forward(x), "mlp");
         let hidden = self.activation.forward(&inner(&self.gate_proj)) * inner(&self.up_proj);
@@ -301,8 +313,54 @@ impl Decoder {
     pub fn forward(&self, ids: impl AsTensor) -> Tensor {
         MODELS.record("Decoder", || {
             let ids = ids.as_tensor().live()?;
-            Ok(self.logits(&self.features(ids, Span::new(ids, None), None)?.0))
+            Ok(self.logits(&self.features(ids, Span::new(ids, None), None)?.x))
         })
+    }
+
+    /// [`forward`](Decoder::forward), and what the routers did, if the model has experts.
+    ///
+    /// ```
+    /// use fulmen_models::Pretrained;
+    /// use fulmen_models::decoder::{Config, Decoder, ModelType};
+    /// use fulmen_nn::Module;
+    /// use fulmen_tensor::{DType, Tensor};
+    ///
+    /// let model = Decoder::new(Config {
+    ///     vocab_size: 50,
+    ///     hidden_size: 16,
+    ///     intermediate_size: 32,
+    ///     num_hidden_layers: 1,
+    ///     num_attention_heads: 4,
+    ///     num_key_value_heads: Some(2),
+    ///     ..Config::new(ModelType::Mixtral)
+    /// })?;
+    /// model.initialize(0);
+    /// let (logits, routers) = model.forward_with_routers(Tensor::zeros(DType::I32, [3, 10]));
+    /// assert_eq!(logits.ty().to_string(), "f32[3, 10, 50]");
+    /// assert_eq!(routers.unwrap().tokens_per_expert.ty().to_string(), "f32[1, 8]");
+    /// # Ok::<(), fulmen_models::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn forward_with_routers(&self, ids: impl AsTensor) -> (Tensor, Option<RouterStatistics>) {
+        let mut statistics = None;
+        let logits = MODELS.record("Decoder", || {
+            let ids = ids.as_tensor().live()?;
+            let found = self.features(ids, Span::new(ids, None), None)?;
+            statistics = RouterStatistics::new(&found.others);
+            Ok(self.logits(&found.x))
+        });
+        (logits, statistics)
+    }
+
+    /// Limits the tokens of each expert, or not: see
+    /// [`capacity_factor`](fulmen_nn::MixtureOfExperts::capacity_factor). Initially, no token is
+    /// dropped.
+    pub fn set_capacity_factor(&mut self, factor: Option<f64>) {
+        for layer in &mut self.model.layers {
+            if let FeedForward::Experts(experts) = &mut layer.mlp {
+                experts.set_capacity_factor(factor);
+            }
+        }
     }
 
     /// [`forward`](Decoder::forward) for sequences into which documents are packed, which do not
@@ -345,7 +403,7 @@ impl Decoder {
         MODELS.record("Decoder", || {
             let ids = ids.as_tensor().live()?;
             let span = Span::packed(ids, segment_ids.as_tensor(), positions.as_tensor())?;
-            Ok(self.logits(&self.features(ids, span, None)?.0))
+            Ok(self.logits(&self.features(ids, span, None)?.x))
         })
     }
 
@@ -422,12 +480,34 @@ impl Decoder {
         targets: &Tensor,
         loss: &CrossEntropyLoss,
     ) -> Result<Tensor, Refusal> {
-        let (x, _) = self.features(ids, span, None)?;
+        let Outputs { x, others, .. } = self.features(ids, span, None)?;
         let mut loss = head_loss(&self.lm_head, loss, self.loss_method);
         if let Some(cap) = self.config.final_logit_softcapping {
             loss = loss.softcap(cap);
         }
-        Ok(loss.forward(x, self.lm_head.weight.get(), targets))
+        let loss = loss.forward(x, self.lm_head.weight.get(), targets);
+        Ok(self.with_router_losses(loss, &others))
+    }
+
+    /// The loss with those of the routers, whose biases it changes.
+    fn with_router_losses(&self, loss: Tensor, statistics: &[(usize, Tensor)]) -> Tensor {
+        let Some(routers) = RouterStatistics::new(statistics) else { return loss };
+        if self.router_balance_rate != 0.0 {
+            for (row, (layer, _)) in statistics.iter().enumerate() {
+                let tokens = routers.tokens_per_expert.index(0, row as isize);
+                if let Some(experts) = self.model.layers[*layer].mlp.experts() {
+                    experts.gate.balance(&tokens, self.router_balance_rate);
+                }
+            }
+        }
+        let mut loss = loss;
+        if self.router_aux_loss_coef != 0.0 {
+            loss = loss + routers.load_balancing_loss() * self.router_aux_loss_coef;
+        }
+        if self.router_z_loss_coef != 0.0 {
+            loss = loss + routers.z_loss.mean_all() * self.router_z_loss_coef;
+        }
+        loss
     }
 
     fn logits(&self, x: &Tensor) -> Tensor {
@@ -457,7 +537,7 @@ impl Decoder {
         ids: &Tensor,
         span: Span,
         cache: Option<&StaticCache>,
-    ) -> Result<(Tensor, Option<StaticCache>), Refusal> {
+    ) -> Result<Outputs, Refusal> {
         if ids.rank() != 2 {
             return Err(format!("the ids {} are not [batch, length]", ids.ty()).into());
         }
@@ -476,11 +556,11 @@ impl Decoder {
             layers_per_checkpoint: self.layers_per_checkpoint,
             residual_dtype: self.residual_dtype,
         };
-        let is_sliding = |layer: &Layer| layer.self_attn.sliding;
-        let (x, cache) = run_layers(x, layers, cache, options, is_sliding, |i, x, cache| {
+        let kind = |layer: &Layer| (layer.self_attn.sliding, layer.mlp.experts().is_some());
+        let outputs = run_layers_with_others(x, layers, cache, options, kind, |i, x, cache| {
             layers[i].forward(x, &masks, cache)
         });
-        Ok((norm.forward(&x), cache))
+        Ok(Outputs { x: norm.forward(&outputs.x), ..outputs })
     }
 }
 
@@ -501,8 +581,9 @@ impl CausalLm for Decoder {
     fn next_token_logits(&self, ids: &Tensor, cache: &StaticCache) -> (Tensor, StaticCache) {
         MODELS.record("Decoder", || {
             let ids = ids.live()?;
-            let (x, after) = self.features(ids, Span::new(ids, Some(cache)), Some(cache))?;
-            Ok((self.logits(&x.index(1, -1)), after.unwrap_or_else(|| cache.clone())))
+            let found = self.features(ids, Span::new(ids, Some(cache)), Some(cache))?;
+            let after = found.cache.unwrap_or_else(|| cache.clone());
+            Ok((self.logits(&found.x.index(1, -1)), after))
         })
     }
 
@@ -518,11 +599,23 @@ impl CausalLm for Decoder {
 
 impl Pretrained for Decoder {
     type Config = Config;
-    const MODEL_TYPES: &'static [&'static str] =
-        &["llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text"];
+    const MODEL_TYPES: &'static [&'static str] = &[
+        "llama",
+        "mistral",
+        "qwen2",
+        "qwen3",
+        "gemma",
+        "gemma2",
+        "gemma3_text",
+        "mixtral",
+        "qwen2_moe",
+        "qwen3_moe",
+        "dots1",
+    ];
     const FIXED_SETTINGS: &'static [(&'static str, &'static str)] = &[
         ("partial_rotary_factor", "1"),
         ("rope_interleaved", "false"),
+        ("router_jitter_noise", "0"),
         ("use_bidirectional_attention", "false"),
         ("use_mrope", "false"),
     ];
@@ -533,6 +626,18 @@ impl Pretrained for Decoder {
     const HEAD: &'static [&'static str] = &["lm_head"];
     /// Tables that only old files have.
     const IGNORED_KEYS: &'static [&'static str] = &["rotary_emb.inv_freq"];
+
+    fn current_name(name: &str) -> String {
+        experts::current_name(name)
+    }
+
+    fn read_values(values: StateDict) -> Result<StateDict> {
+        experts::read_values(&values)
+    }
+
+    fn written_values(&self, name: String, value: Tensor) -> Vec<(String, Tensor)> {
+        experts::written_values(self.config.model_type, name, &value)
+    }
 
     fn new(config: Config) -> Result<Decoder> {
         config.check()?;
@@ -556,6 +661,9 @@ impl Pretrained for Decoder {
             loss_method: LossMethod::Auto,
             residual_dtype: None,
             layers_per_checkpoint: 1,
+            router_aux_loss_coef: config.aux_loss_coef(),
+            router_z_loss_coef: 0.0,
+            router_balance_rate: 0.0,
             config,
         };
         init::normal(&decoder, decoder.config.initializer_range);

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use fulmen_nn::attention::KeyValueCache;
-use fulmen_nn::{Module, scan_layers};
+use fulmen_nn::{Module, scan_layers_with_outputs};
 use fulmen_tensor::{DType, Tensor, checkpoint};
 
 use crate::StaticCache;
@@ -25,49 +25,70 @@ pub(crate) struct LayerOptions {
 /// number, its input and its cache, if there is one. The options apply only without a cache. Layers
 /// of the same `kind` differ only in their values; a scan calls `layer` only for the layers of its
 /// first step.
-pub(crate) fn run_layers<L: Module>(
+pub(crate) fn run_layers<L: Module, K: PartialEq>(
     x: Tensor,
     layers: &[L],
     cache: Option<&StaticCache>,
     options: LayerOptions,
-    kind: impl Fn(&L) -> bool,
+    kind: impl Fn(&L) -> K,
     layer: impl Fn(usize, &Tensor, Option<&KeyValueCache>) -> (Tensor, Option<KeyValueCache>),
 ) -> (Tensor, Option<StaticCache>) {
+    let Outputs { x, cache, .. } =
+        run_layers_with_others(x, layers, cache, options, kind, |i, x, cache| {
+            let (x, cache) = layer(i, x, cache);
+            (x, cache, None)
+        });
+    (x, cache)
+}
+
+/// What a row of layers gives.
+pub(crate) struct Outputs {
+    pub(crate) x: Tensor,
+    pub(crate) cache: Option<StaticCache>,
+    /// The other outputs, with the numbers of the layers that have them; none with a cache.
+    pub(crate) others: Vec<(usize, Tensor)>,
+}
+
+/// [`run_layers`], in which a layer can also have another output.
+pub(crate) fn run_layers_with_others<L: Module, K: PartialEq>(
+    x: Tensor,
+    layers: &[L],
+    cache: Option<&StaticCache>,
+    options: LayerOptions,
+    kind: impl Fn(&L) -> K,
+    layer: impl Fn(
+        usize,
+        &Tensor,
+        Option<&KeyValueCache>,
+    ) -> (Tensor, Option<KeyValueCache>, Option<Tensor>),
+) -> Outputs {
     if let Some(cache) = cache {
         let mut x = x;
         let mut next = Vec::new();
         for (i, before) in cache.layers().iter().enumerate() {
             let after;
-            (x, after) = layer(i, &x, Some(before));
+            (x, after, _) = layer(i, &x, Some(before));
             next.extend(after);
         }
-        return (x, Some(cache.with_layers(next)));
+        return Outputs { x, cache: Some(cache.with_layers(next)), others: Vec::new() };
     }
     let residual = |x: Tensor| match options.residual_dtype {
         Some(dtype) => x.to_dtype(dtype),
         None => x,
     };
-    let forward = |x: Tensor, i: usize| {
-        if options.gradient_checkpointing {
-            checkpoint(|x| vec![residual(layer(i, &x[0], None).0)], &[&x]).swap_remove(0)
-        } else {
-            residual(layer(i, &x, None).0)
-        }
-    };
     let in_one = options.layers_per_checkpoint.max(1);
-    let row = |x: &Tensor, layers: Range<usize>| {
-        layers.clone().step_by(in_one).fold(x.clone(), |x, start| {
-            let some = start..layers.end.min(start + in_one);
-            if options.gradient_checkpointing && some.len() > 1 {
-                checkpoint(|x| vec![some.fold(x[0].clone(), forward)], &[&x]).swap_remove(0)
-            } else {
-                some.fold(x, forward)
-            }
-        })
+    let row = Row {
+        layer: &|i, x| {
+            let (x, _, other) = layer(i, x, None);
+            (residual(x), other)
+        },
+        recomputes: options.gradient_checkpointing,
+        in_one,
     };
     let mut x = residual(x);
+    let mut others = Vec::new();
     let mut first = 0;
-    let kinds: Vec<bool> = layers.iter().map(kind).collect();
+    let kinds: Vec<K> = layers.iter().map(kind).collect();
     while first < layers.len() {
         let (period, times) =
             if options.scan_layers { repetition(&kinds[first..]) } else { (1, 1) };
@@ -77,23 +98,98 @@ pub(crate) fn run_layers<L: Module>(
             _ => period * in_one.div_ceil(period).min(times),
         };
         let steps = (period * times / length).max(1);
-        let from = first;
         let end = first + length * steps;
-        x = match steps {
-            1 => row(&x, from..end),
-            _ => scan_layers(layers[from..end].chunks(length), &x, |_, x| {
-                row(x, from..from + length)
-            }),
-        };
+        if steps == 1 {
+            let (next, found) = row.run(&x, first..end);
+            x = next;
+            others.extend(found);
+        } else {
+            let mut numbers = Vec::new();
+            let (next, stacked) =
+                scan_layers_with_outputs(layers[first..end].chunks(length), &x, |_, x| {
+                    let (x, found) = row.run(x, first..first + length);
+                    let (layers, others) = found.into_iter().unzip();
+                    numbers = layers;
+                    (x, others)
+                });
+            x = next;
+            for (number, stacked) in numbers.into_iter().zip(stacked) {
+                let step = |step: usize| (number + step * length, stacked.index(0, step as isize));
+                others.extend((0..steps).map(step));
+            }
+        }
         first = end;
     }
-    (x, None)
+    others.sort_by_key(|(number, _)| *number);
+    Outputs { x, cache: None, others }
+}
+
+/// Layers without a cache, one after the other.
+struct Row<'a> {
+    #[allow(clippy::type_complexity, reason = "a type alias would be used only once")]
+    layer: &'a dyn Fn(usize, &Tensor) -> (Tensor, Option<Tensor>),
+    recomputes: bool,
+    in_one: usize,
+}
+
+/// The other outputs of layers, with their numbers.
+type Others = Vec<(usize, Tensor)>;
+
+impl Row<'_> {
+    fn run(&self, x: &Tensor, layers: Range<usize>) -> (Tensor, Others) {
+        let mut x = x.clone();
+        let mut others = Vec::new();
+        for start in layers.clone().step_by(self.in_one) {
+            let some = start..layers.end.min(start + self.in_one);
+            let is_group = some.len() > 1;
+            let each = |x: &Tensor| {
+                let mut x = x.clone();
+                let mut others = Vec::new();
+                for i in some {
+                    let (next, found) = self.checkpoint(&x, |x| {
+                        let (x, other) = (self.layer)(i, x);
+                        (x, other.into_iter().map(|other| (i, other)).collect())
+                    });
+                    x = next;
+                    others.extend(found);
+                }
+                (x, others)
+            };
+            let (next, found) = if is_group { self.checkpoint(&x, each) } else { each(&x) };
+            x = next;
+            others.extend(found);
+        }
+        (x, others)
+    }
+
+    /// Calls `f`, in a checkpoint if layers are computed again.
+    fn checkpoint(
+        &self,
+        x: &Tensor,
+        f: impl FnOnce(&Tensor) -> (Tensor, Others),
+    ) -> (Tensor, Others) {
+        if !self.recomputes {
+            return f(x);
+        }
+        let mut numbers = Vec::new();
+        let mut results = checkpoint(
+            |x| {
+                let (x, others) = f(&x[0]);
+                let (layers, others): (Vec<usize>, Vec<Tensor>) = others.into_iter().unzip();
+                numbers = layers;
+                [vec![x], others].concat()
+            },
+            &[x],
+        );
+        let others = results.split_off(1);
+        (results.swap_remove(0), numbers.into_iter().zip(others).collect())
+    }
 }
 
 /// The length of the repeated pattern at the start of `kinds`, and the number of its repetitions.
 /// Of all patterns, it is the one that covers the most layers with one loop. If nothing repeats, it
 /// is a single layer.
-fn repetition(kinds: &[bool]) -> (usize, usize) {
+fn repetition(kinds: &[impl PartialEq]) -> (usize, usize) {
     let times = |period: usize| {
         let repeated = kinds.iter().zip(&kinds[period..]).take_while(|(a, b)| a == b).count();
         1 + repeated / period

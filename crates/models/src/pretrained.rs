@@ -6,8 +6,9 @@
 use std::io::{self, Write as _};
 use std::path::Path;
 
-use fulmen_nn::weights::{LoadReport, StateDict, Strictness, save_sharded_weights, save_weights};
+use fulmen_nn::weights::{LoadReport, StateDict, Strictness, save_sharded_tensors, save_tensors};
 use fulmen_nn::{Module, Parameter};
+use fulmen_tensor::Tensor;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
@@ -77,6 +78,21 @@ pub trait Pretrained: Module + Sized {
     /// The current name of a parameter that older files call `name`.
     fn current_name(name: &str) -> String {
         name.into()
+    }
+
+    /// The values of a folder in the form that the model has them, for files that have a tensor for
+    /// each expert, for example.
+    ///
+    /// # Errors
+    /// The values do not fit together.
+    fn read_values(values: StateDict) -> Result<StateDict> {
+        Ok(values)
+    }
+
+    /// The values of a folder for a parameter of the model: the opposite of
+    /// [`read_values`](Pretrained::read_values).
+    fn written_values(&self, name: String, value: Tensor) -> Vec<(String, Tensor)> {
+        vec![(name, value)]
     }
 
     /// Builds the model. Its parameters have no values yet.
@@ -184,8 +200,12 @@ pub trait Pretrained: Module + Sized {
             .iter()
             .map(|(_, p)| p.ty().shape.num_elements() * p.ty().dtype.size_in_bytes())
             .sum();
+        let weights = parameters.into_iter().map(|(name, parameter)| (name, parameter.get()));
+        let buffers = self.buffers().into_iter().map(|(name, buffer)| (name, buffer.get()));
+        let values = weights.chain(buffers);
+        let values = values.flat_map(|(name, value)| self.written_values(name, value)).collect();
         if bytes as u64 > MAX_SHARD_BYTES {
-            save_sharded_weights(self, folder, MAX_SHARD_BYTES)?;
+            save_sharded_tensors(values, folder, MAX_SHARD_BYTES)?;
         } else {
             std::fs::create_dir_all(folder).map_err(|e| error::io("create", folder, e))?;
             for other in ["model.safetensors.index.json", "pytorch_model.bin.index.json"] {
@@ -197,7 +217,7 @@ pub trait Pretrained: Module + Sized {
                     return Err(error::io("write", folder, error));
                 }
             }
-            save_weights(self, folder.join(Self::WEIGHTS))?;
+            save_tensors(values, folder.join(Self::WEIGHTS))?;
         }
         let file = folder.join(CONFIG);
         let text = format!("{:#}\n", Value::Object(config));
@@ -294,7 +314,7 @@ fn load<M: Pretrained>(model: &M, folder: &Path, strictness: Strictness) -> Resu
             values = values.rename(wrapper, "")?;
         }
     }
-    let renamed_values = values.rename_with(|name| {
+    let renamed_values = M::read_values(values)?.rename_with(|name| {
         let current_name = M::current_name(name);
         // The first files of BERT use TensorFlow's names for the parameters of LayerNorm.
         let name = match current_name.rsplit_once('.') {
@@ -346,7 +366,7 @@ mod tests {
     use std::path::PathBuf;
 
     use fulmen_nn::safetensors;
-    use fulmen_tensor::{Runtime, Tensor};
+    use fulmen_tensor::Runtime;
 
     use super::*;
     use crate::bert::BertForSequenceClassification;

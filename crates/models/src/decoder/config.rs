@@ -28,6 +28,14 @@ pub enum ModelType {
     /// different angles.
     #[serde(rename = "gemma3_text")]
     Gemma3,
+    /// Mixtral: experts.
+    Mixtral,
+    /// Qwen 1.5 and 2 with experts, some of which all tokens use.
+    Qwen2Moe,
+    /// Qwen 3 with experts.
+    Qwen3Moe,
+    /// dots.llm1: the experts of DeepSeek-V3 with Qwen 3's attention.
+    Dots1,
 }
 
 /// Which tokens a layer sees.
@@ -121,6 +129,57 @@ pub struct Config {
     pub attn_logit_softcapping: Option<f64>,
     /// Gemma 2 and 3: the bound of the logits, applied in the same way.
     pub final_logit_softcapping: Option<f64>,
+    /// The number of experts: Mixtral's key, and that of newer files of Qwen3-MoE.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub num_local_experts: Option<usize>,
+    /// Qwen: the number of experts; 128 in Qwen3-MoE if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub num_experts: Option<usize>,
+    /// dots.llm1: the number of experts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub n_routed_experts: Option<usize>,
+    /// The number of experts for each token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub num_experts_per_tok: Option<usize>,
+    /// The number of features in an expert; Mixtral's is `intermediate_size`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub moe_intermediate_size: Option<usize>,
+    /// Qwen2-MoE: the number of features in the network that all tokens use.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shared_expert_intermediate_size: Option<usize>,
+    /// dots.llm1: the number of experts that all tokens use.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub n_shared_experts: Option<usize>,
+    /// Whether the weights of a token's experts are divided by their sum; always in Mixtral.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub norm_topk_prob: Option<bool>,
+    /// Qwen: layers whose number, counted from 1, is a multiple of this have experts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub decoder_sparse_step: Option<usize>,
+    /// Qwen: layers without experts, counted from 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mlp_only_layers: Option<Vec<usize>>,
+    /// dots.llm1: the number of layers without experts at the start.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_k_dense_replace: Option<usize>,
+    /// dots.llm1: the number of groups of experts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub n_group: Option<usize>,
+    /// dots.llm1: the number of groups that a token may use.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub topk_group: Option<usize>,
+    /// dots.llm1: a factor of all weights of experts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub routed_scaling_factor: Option<f64>,
+    /// Whether the loss contains the one that balances experts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output_router_logits: Option<bool>,
+    /// The factor of the loss that balances experts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub router_aux_loss_coef: Option<f64>,
+    /// Qwen2-MoE: whether queries, keys and values have biases.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub qkv_bias: Option<bool>,
     /// The standard deviation of initial values.
     pub initializer_range: f64,
     /// Other keys of the file, which are preserved.
@@ -159,6 +218,23 @@ impl Default for Config {
             query_pre_attn_scalar: None,
             attn_logit_softcapping: None,
             final_logit_softcapping: None,
+            num_local_experts: None,
+            num_experts: None,
+            n_routed_experts: None,
+            num_experts_per_tok: None,
+            moe_intermediate_size: None,
+            shared_expert_intermediate_size: None,
+            n_shared_experts: None,
+            norm_topk_prob: None,
+            decoder_sparse_step: None,
+            mlp_only_layers: None,
+            first_k_dense_replace: None,
+            n_group: None,
+            topk_group: None,
+            routed_scaling_factor: None,
+            output_router_logits: None,
+            router_aux_loss_coef: None,
+            qkv_bias: None,
             initializer_range: 0.02,
             other: Map::new(),
         }
@@ -212,6 +288,9 @@ impl Config {
                 max_window_layers: Some(28),
                 ..config
             },
+            ModelType::Mixtral | ModelType::Qwen2Moe | ModelType::Qwen3Moe | ModelType::Dots1 => {
+                config.of_experts()
+            }
             ModelType::Gemma => Config {
                 vocab_size: 256_000,
                 hidden_size: 3072,
@@ -249,17 +328,131 @@ impl Config {
         }
     }
 
+    /// The defaults of a kind of model that has experts, from Llama's.
+    fn of_experts(self) -> Config {
+        let config = self;
+        match config.model_type {
+            ModelType::Mixtral => Config {
+                intermediate_size: 14336,
+                num_key_value_heads: Some(8),
+                max_position_embeddings: 131_072,
+                rms_norm_eps: 1e-5,
+                num_local_experts: Some(8),
+                num_experts_per_tok: Some(2),
+                ..config.with_router()
+            },
+            ModelType::Qwen2Moe => Config {
+                vocab_size: 151_936,
+                hidden_size: 2048,
+                intermediate_size: 5632,
+                num_hidden_layers: 24,
+                num_attention_heads: 16,
+                num_key_value_heads: Some(16),
+                max_position_embeddings: 32768,
+                sliding_window: Some(4096),
+                max_window_layers: Some(28),
+                qkv_bias: Some(true),
+                num_experts: Some(60),
+                num_experts_per_tok: Some(4),
+                moe_intermediate_size: Some(1408),
+                shared_expert_intermediate_size: Some(5632),
+                norm_topk_prob: Some(false),
+                decoder_sparse_step: Some(1),
+                ..config.with_router()
+            },
+            ModelType::Qwen3Moe => Config {
+                vocab_size: 151_936,
+                hidden_size: 2048,
+                intermediate_size: 6144,
+                num_hidden_layers: 24,
+                num_key_value_heads: Some(4),
+                max_position_embeddings: 32768,
+                sliding_window: Some(4096),
+                num_experts_per_tok: Some(8),
+                moe_intermediate_size: Some(768),
+                norm_topk_prob: Some(false),
+                decoder_sparse_step: Some(1),
+                ..config.with_router()
+            },
+            ModelType::Dots1 => Config {
+                vocab_size: 152_064,
+                hidden_size: 4608,
+                intermediate_size: 10944,
+                num_hidden_layers: 62,
+                num_key_value_heads: Some(32),
+                sliding_window: Some(4096),
+                max_window_layers: Some(62),
+                moe_intermediate_size: Some(1408),
+                norm_topk_prob: Some(false),
+                n_group: Some(1),
+                topk_group: Some(1),
+                first_k_dense_replace: Some(0),
+                routed_scaling_factor: Some(1.0),
+                output_router_logits: Some(false),
+                ..config
+            },
+            _ => config,
+        }
+    }
+
+    fn with_router(self) -> Config {
+        let router_aux_loss_coef = Some(0.001);
+        Config { output_router_logits: Some(false), router_aux_loss_coef, ..self }
+    }
+
+    /// The number of experts.
+    pub(super) fn experts(&self) -> usize {
+        let given = self.num_local_experts.or(self.num_experts).or(self.n_routed_experts);
+        // Files of Qwen3-MoE have one of two keys.
+        given.unwrap_or(if self.model_type == ModelType::Qwen3Moe { 128 } else { 0 })
+    }
+
+    /// The number of features in an expert.
+    pub(super) fn expert_size(&self) -> usize {
+        self.moe_intermediate_size.unwrap_or(self.intermediate_size)
+    }
+
+    fn is_mixture(&self) -> bool {
+        use ModelType::{Dots1, Mixtral, Qwen2Moe, Qwen3Moe};
+        [Mixtral, Qwen2Moe, Qwen3Moe, Dots1].contains(&self.model_type)
+    }
+
+    /// Whether a layer has experts.
+    pub(super) fn has_experts(&self, layer: usize) -> bool {
+        let is_dense = self.mlp_only_layers.as_ref().is_some_and(|dense| dense.contains(&layer))
+            || layer < self.first_k_dense_replace.unwrap_or(0)
+            || !(layer + 1).is_multiple_of(self.decoder_sparse_step.unwrap_or(1));
+        self.is_mixture() && self.experts() > 0 && !is_dense
+    }
+
+    /// The factor of the loss that balances experts.
+    pub(super) fn aux_loss_coef(&self) -> f64 {
+        let is_used = self.output_router_logits == Some(true);
+        self.router_aux_loss_coef.filter(|_| is_used).unwrap_or(0.0)
+    }
+
+    /// Whether queries, keys and values have biases in any case.
+    pub(super) fn has_qkv_bias(&self) -> bool {
+        match self.model_type {
+            ModelType::Qwen2 => true,
+            ModelType::Qwen2Moe => self.qkv_bias.unwrap_or(true),
+            _ => false,
+        }
+    }
+
     pub(super) fn is_gemma(&self) -> bool {
         matches!(self.model_type, ModelType::Gemma | ModelType::Gemma2 | ModelType::Gemma3)
     }
 
     fn is_qwen(&self) -> bool {
-        matches!(self.model_type, ModelType::Qwen2 | ModelType::Qwen3)
+        use ModelType::{Qwen2, Qwen2Moe, Qwen3, Qwen3Moe};
+        matches!(self.model_type, Qwen2 | Qwen3 | Qwen2Moe | Qwen3Moe)
     }
 
     /// Whether queries and keys are normalized.
     pub(super) fn has_qk_norm(&self) -> bool {
-        matches!(self.model_type, ModelType::Qwen3 | ModelType::Gemma3)
+        use ModelType::{Dots1, Gemma3, Qwen3, Qwen3Moe};
+        matches!(self.model_type, Qwen3 | Gemma3 | Qwen3Moe | Dots1)
     }
 
     /// Whether the outputs of attention and of the feed-forward network are normalized as well.
@@ -310,10 +503,14 @@ impl Config {
         }
         match (&self.layer_types, self.model_type) {
             (Some(types), _) => types.get(layer) == Some(&LayerType::SlidingAttention),
-            (None, ModelType::Mistral) => true,
+            (None, ModelType::Mistral | ModelType::Mixtral | ModelType::Qwen3Moe) => true,
             (None, ModelType::Qwen2 | ModelType::Qwen3) => {
                 layer >= self.max_window_layers.unwrap_or(28)
             }
+            (None, ModelType::Qwen2Moe) => {
+                layer.is_multiple_of(2) && layer < self.max_window_layers.unwrap_or(28)
+            }
+            (None, ModelType::Dots1) => layer >= self.max_window_layers.unwrap_or(62),
             (None, ModelType::Gemma2) => layer.is_multiple_of(2),
             (None, ModelType::Gemma3) => {
                 !(layer + 1).is_multiple_of(self.sliding_window_pattern.unwrap_or(6))
@@ -332,6 +529,7 @@ impl Config {
         if self.sliding_window_pattern == Some(0) {
             return Err(error::config("`sliding_window_pattern` is 0, expected at least 1"));
         }
+        self.check_experts()?;
         let types = self.layer_types.as_deref().unwrap_or_default();
         if self.layer_types.is_some() && types.len() != layers {
             return Err(error::config(format!(
@@ -345,6 +543,29 @@ impl Config {
             ));
         }
         self.check_unused()
+    }
+
+    fn check_experts(&self) -> Result<()> {
+        if !self.is_mixture() {
+            return Ok(());
+        }
+        if self.decoder_sparse_step == Some(0) {
+            return Err(error::config("`decoder_sparse_step` is 0, expected at least 1"));
+        }
+        let experts = self.experts();
+        let per_token = self.num_experts_per_tok.unwrap_or(0);
+        if experts > 0 && !(1..=experts).contains(&per_token) {
+            return Err(error::config(format!(
+                "`num_experts_per_tok` is {per_token}, expected from 1 to {experts}, the number of experts"
+            )));
+        }
+        let needed = ["n_routed_experts", "n_shared_experts"];
+        let given = [self.n_routed_experts, self.n_shared_experts];
+        let missing = needed.iter().zip(given).find(|(_, value)| value.unwrap_or(0) == 0);
+        if let Some((name, _)) = missing.filter(|_| self.model_type == ModelType::Dots1) {
+            return Err(error::config(format!("`{name}` is missing, expected at least 1")));
+        }
+        Ok(())
     }
 
     /// Checks that settings which this kind of model does not have are at their defaults: a file
@@ -377,8 +598,11 @@ struct FamilySetting {
     families: &'static [ModelType],
 }
 
-const UNUSED_SETTINGS: [FamilySetting; 10] = {
-    use ModelType::{Gemma, Gemma2, Gemma3, Llama, Mistral, Qwen2, Qwen3};
+const UNUSED_SETTINGS: [FamilySetting; 27] = {
+    use ModelType::{
+        Dots1, Gemma, Gemma2, Gemma3, Llama, Mistral, Mixtral, Qwen2, Qwen2Moe, Qwen3, Qwen3Moe,
+    };
+    const MIXTURES: [ModelType; 4] = [Mixtral, Qwen2Moe, Qwen3Moe, Dots1];
     const fn setting(
         name: &'static str,
         default: &'static str,
@@ -387,16 +611,37 @@ const UNUSED_SETTINGS: [FamilySetting; 10] = {
         FamilySetting { name, default, families }
     }
     [
-        setting("attention_bias", "false", &[Llama, Qwen3, Gemma, Gemma2, Gemma3]),
+        setting("attention_bias", "false", &[Llama, Qwen3, Gemma, Gemma2, Gemma3, Qwen3Moe, Dots1]),
         setting("mlp_bias", "false", &[Llama]),
         // transformers' Gemma ignores this one, and published folders have it.
         setting("hidden_activation", "null", &[Gemma, Gemma2, Gemma3]),
-        setting("sliding_window", "null", &[Mistral, Qwen2, Qwen3, Gemma2, Gemma3]),
-        setting("use_sliding_window", "false", &[Qwen2, Qwen3]),
+        setting(
+            "sliding_window",
+            "null",
+            &[Mistral, Qwen2, Qwen3, Gemma2, Gemma3, Mixtral, Qwen2Moe, Qwen3Moe, Dots1],
+        ),
+        setting("use_sliding_window", "false", &[Qwen2, Qwen3, Qwen2Moe, Qwen3Moe]),
         setting("sliding_window_pattern", "2", &[Gemma3]),
         setting("rope_local_base_freq", "null", &[Gemma3]),
         setting("query_pre_attn_scalar", "null", &[Gemma2, Gemma3]),
         setting("attn_logit_softcapping", "null", &[Gemma2, Gemma3]),
         setting("final_logit_softcapping", "null", &[Gemma2, Gemma3]),
+        setting("num_local_experts", "null", &[Mixtral, Qwen3Moe]),
+        setting("num_experts", "null", &[Qwen2Moe, Qwen3Moe]),
+        setting("n_routed_experts", "null", &[Dots1]),
+        setting("num_experts_per_tok", "null", &MIXTURES),
+        setting("moe_intermediate_size", "null", &[Qwen2Moe, Qwen3Moe, Dots1]),
+        setting("shared_expert_intermediate_size", "null", &[Qwen2Moe]),
+        setting("n_shared_experts", "null", &[Dots1]),
+        setting("norm_topk_prob", "null", &[Qwen2Moe, Qwen3Moe, Dots1]),
+        setting("decoder_sparse_step", "null", &[Qwen2Moe, Qwen3Moe]),
+        setting("mlp_only_layers", "null", &[Qwen2Moe, Qwen3Moe]),
+        setting("first_k_dense_replace", "null", &[Dots1]),
+        setting("n_group", "null", &[Dots1]),
+        setting("topk_group", "null", &[Dots1]),
+        setting("routed_scaling_factor", "null", &[Dots1]),
+        setting("output_router_logits", "false", &MIXTURES),
+        setting("router_aux_loss_coef", "null", &MIXTURES),
+        setting("qkv_bias", "null", &[Qwen2Moe]),
     ]
 };

@@ -12,6 +12,9 @@ use crate::{Result, error};
 /// The base of the angles, if a file has none.
 const THETA: f64 = 10_000.0;
 
+/// That of Mixtral.
+const MIXTRAL_THETA: f64 = 1_000_000.0;
+
 /// The base of the angles of Gemma 3's layers that see all tokens.
 const GEMMA3_THETA: f64 = 1_000_000.0;
 
@@ -62,7 +65,8 @@ impl Config {
                 "`rope_parameters` has a table for `{kind}`; only Gemma 3 has one for each type of layer"
             )));
         }
-        set_theta(&mut parameters, self.rope_theta.unwrap_or(THETA));
+        let theta = if self.model_type == ModelType::Mixtral { MIXTRAL_THETA } else { THETA };
+        set_theta(&mut parameters, self.rope_theta.unwrap_or(theta));
         Ok(parameters)
     }
 

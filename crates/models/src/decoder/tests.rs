@@ -31,7 +31,8 @@ fn gemma3_gives_transformers_logits_and_tokens() {
 /// Qwen 3 has an older config, and Mistral's file is the pickle of a wrapped model.
 #[test]
 fn the_others_give_transformers_logits_and_tokens_without_a_cache() {
-    for name in ["qwen2", "qwen3", "mistral", "gemma", "gemma2"] {
+    for name in ["qwen2", "qwen3", "mistral", "gemma", "gemma2", "qwen2_moe", "qwen3_moe", "dots1"]
+    {
         let model = load(name);
         let expected = ExpectedValues::read(name);
         expected
@@ -43,6 +44,86 @@ fn the_others_give_transformers_logits_and_tokens_without_a_cache() {
 #[ignore = "five programs more, for a minute: cargo test -p fulmen-models -- --ignored the_others"]
 fn the_others_give_transformers_tokens_with_a_cache() {
     ["qwen2", "qwen3", "mistral", "gemma", "gemma2"].into_iter().for_each(check);
+    ["qwen2_moe", "qwen3_moe", "dots1"].into_iter().for_each(check);
+}
+
+#[test]
+fn mixtral_gives_transformers_logits_and_tokens() {
+    check("mixtral");
+}
+
+/// The losses and the gradients of a model with experts, under the names of the expected ones.
+fn losses_and_gradients(model: &Decoder, ids: &Tensor) -> Vec<(String, Tensor)> {
+    let ignored = Tensor::full(DType::I32, [2, 1], -100.0);
+    let targets = Tensor::concatenate(&[&ids.narrow(1, 1, 6), &ignored], 1);
+    let loss = model.loss(ids, &targets, &CrossEntropyLoss::new().ignore_index(-100));
+    let balance = model.forward_with_routers(ids).1.unwrap().load_balancing_loss();
+    let parameters = model.parameters();
+    let weights: Vec<Tensor> = parameters.iter().map(|(_, weight)| weight.get()).collect();
+    let gradients = grad(&loss, &weights);
+    let mut all = vec![("loss".to_owned(), loss), ("balance".to_owned(), balance)];
+    for ((name, _), gradient) in parameters.into_iter().zip(gradients) {
+        let name = format!("gradient.{}", name.replace("shared_experts", "shared_expert"));
+        match (name.strip_suffix("gate_proj"), name.strip_suffix("up_proj")) {
+            // transformers has both in one tensor.
+            (Some(start), _) => all.push((format!("{start}gate_up_proj"), gradient)),
+            (_, Some(_)) => {
+                let last = all.last_mut().unwrap();
+                last.1 = Tensor::concatenate(&[&last.1, &gradient], 1);
+            }
+            _ => all.push((name, gradient)),
+        }
+    }
+    all
+}
+
+#[test]
+fn losses_and_gradients_of_experts_are_transformers_also_in_scans_that_compute_again() {
+    for (name, scan) in [("mixtral", true), ("qwen2_moe", false), ("qwen3_moe", false)] {
+        let mut model = load(name);
+        model.router_aux_loss_coef = model.config().router_aux_loss_coef.unwrap();
+        (model.scan_layers, model.gradient_checkpointing) = (scan, scan);
+        let expected = ExpectedValues::read(name);
+        let all = losses_and_gradients(&model, &expected.tensor("ids"));
+        let all: Vec<(&str, &Tensor)> = all.iter().map(|(name, x)| (name.as_str(), x)).collect();
+        expected.check(&all);
+    }
+}
+
+#[test]
+fn a_folder_with_experts_is_saved_as_published_ones_are() {
+    for name in ["mixtral", "qwen2_moe", "dots1"] {
+        let saved = tempfile::tempdir().unwrap();
+        load(name).save_pretrained(saved.path()).unwrap();
+        let [old, new] =
+            [folder(name), saved.path().to_owned()].map(|folder| StateDict::read(folder).unwrap());
+        if name == "qwen2_moe" {
+            // The reference has transformers' own form.
+            let weight = "model.layers.1.mlp.experts.3.up_proj.weight";
+            assert_eq!(new.get(weight).unwrap().unwrap().ty().to_string(), "f32[8, 16]");
+            assert!(new.iter().any(|(name, _)| name.contains("mlp.shared_expert.gate_proj")));
+        } else {
+            let list = |values: &StateDict| -> Vec<(String, Vec<f64>)> {
+                let value = |name: &str| values.get(name).unwrap().unwrap().to_f64();
+                values.iter().map(|(name, _)| (name.to_owned(), value(name))).collect()
+            };
+            assert!(list(&old) == list(&new), "{name}");
+        }
+        let again = Decoder::from_folder(saved.path()).unwrap();
+        assert_eq!(again.config().experts(), load(name).config().experts());
+    }
+}
+
+#[test]
+fn settings_of_experts_that_do_not_fit_are_told() {
+    let refusal = |config: Config| Decoder::new(config).err().unwrap().to_string();
+    let text = refusal(Config { num_experts_per_tok: Some(9), ..Config::new(ModelType::Mixtral) });
+    let expected = "`num_experts_per_tok` is 9, expected from 1 to 8, the number of experts";
+    assert!(text.contains(expected), "{text}");
+    let text = refusal(Config { num_local_experts: Some(8), ..Config::default() });
+    assert!(text.contains("`num_local_experts` is 8; in this kind of model, only null"), "{text}");
+    let text = refusal(Config::new(ModelType::Dots1));
+    assert!(text.contains("`n_routed_experts` is missing"), "{text}");
 }
 
 #[test]
@@ -75,6 +156,46 @@ fn packed_documents_are_the_documents_alone_with_windows_and_scans() {
             _ => panic!("ids, or ids with segments and positions"),
         }
     });
+}
+
+#[test]
+fn packed_documents_are_the_documents_alone_with_experts() {
+    let sizes = Config { vocab_size: 20, hidden_size: 8, intermediate_size: 12, ..mixtral() };
+    check_packing(Decoder::new(sizes).unwrap(), 30, |model, packed, method| {
+        model.attention = method;
+        match packed {
+            [ids] => model.forward(ids),
+            [ids, segment_ids, positions] => model.forward_packed(ids, segment_ids, positions),
+            _ => panic!("ids, or ids with segments and positions"),
+        }
+    });
+}
+
+fn mixtral() -> Config {
+    Config {
+        num_hidden_layers: 1,
+        num_attention_heads: 2,
+        num_key_value_heads: Some(1),
+        head_dim: Some(4),
+        ..Config::new(ModelType::Mixtral)
+    }
+}
+
+#[test]
+fn the_bias_of_experts_moves_in_a_loss_with_a_rate() {
+    let mut model = load("dots1");
+    model.router_balance_rate = 0.25;
+    let bias = |model: &Decoder| {
+        let gate = &model.model.layers[1].mlp.experts().unwrap().gate;
+        gate.e_score_correction_bias.as_ref().unwrap().get()
+    };
+    let before = bias(&model);
+    let ids = ExpectedValues::read("dots1").tensor("ids");
+    let loss = model.loss(&ids, &ids, &CrossEntropyLoss::new());
+    let all = evaluated(&[before, bias(&model), loss]);
+    let steps: Vec<f64> = all[0].iter().zip(&all[1]).map(|(a, b)| (b - a).abs()).collect();
+    assert!(steps.iter().all(|step| [0.0, 0.25].iter().any(|x| (step - x).abs() < 1e-6)));
+    assert!(steps.iter().any(|step| *step > 0.1), "{steps:?}");
 }
 
 #[test]
