@@ -79,6 +79,8 @@ const WITHOUT_A_ROW: &[(&str, &str)] = &[
     ("with_mean_weight", "for the crates of Fulmen: the identity"),
     ("global_norm", "for the crates of Fulmen: large_norms.rs"),
     ("portable_program", "for the crates of Fulmen: the text of recorded operations, portable.rs"),
+    ("take_rows", "for the crates of Fulmen: a gather with batches, nn's experts.rs"),
+    ("add_rows", "for the crates of Fulmen: a scatter with batches, nn's experts.rs"),
     ("row_updates", "no operation: reads a gradient's expression"),
 ];
 
