@@ -97,8 +97,8 @@ impl LogLayout {
                 };
             };
             put(1 + 2 * i, &facts.learning_rate, false);
-            if let Some(norm) = &facts.grad_norm {
-                put(2 + 2 * i, norm, true);
+            if let Some(MonitoredValue { value, .. }) = &facts.in_epochs {
+                put(2 + 2 * i, value, true);
             }
             for MonitoredValue { value, belongs_to_step, .. } in &facts.monitored {
                 put(monitored_index, value, *belongs_to_step);

@@ -23,6 +23,8 @@ pub(crate) struct LogLayout {
     pub(super) latest: usize,
     /// The names of a training step's optimizers. The name of a single one is empty.
     pub(super) optimizers: Vec<String>,
+    /// For each optimizer, the name of the number of its latest step that epochs have too, if any.
+    pub(super) in_epochs: Vec<Option<String>>,
     /// The names of the monitored numbers of the latest step, and whether each is a counter.
     pub(super) monitored: Vec<(String, bool)>,
     /// Traces where NaN and infinity come from, with `detect_anomaly`. The vector ends with the
@@ -90,8 +92,8 @@ pub(super) enum SumKind {
 }
 
 // The vector starts with the number (from 1) of the first step whose loss was not finite (0: none).
-// Then come, for each optimizer, its latest learning rate and gradient norm, and the latest values
-// that callbacks monitor, or NONE. Then come the float sums, their rounding errors, the low and the
+// Then come, for each optimizer, its latest learning rate and the number that epochs have too, and the
+// other latest numbers that rules log, or NONE. Then come the float sums, their rounding errors, the low and the
 // high words of counters, other floats, or NONE, the first index out of range, and the levels that
 // trace NaN.
 
@@ -186,11 +188,13 @@ impl LogLayout {
         optimizers: Vec<String>,
         facts: &[&OptimizerFacts],
     ) -> Result<LogLayout> {
-        let layout = LogLayout { optimizers, ..LogLayout::new(logged, batch, None)? };
+        let names = facts.iter().map(|facts| facts.in_epochs.as_ref().map(|own| own.name.clone()));
+        let in_epochs = names.collect();
+        let layout = LogLayout { optimizers, in_epochs, ..LogLayout::new(logged, batch, None)? };
         let own_values = layout.optimizer_values(&Sums {
             optimizers: facts
                 .iter()
-                .map(|facts| [Some(0.0), facts.grad_norm.as_ref().map(|_| 0.0)])
+                .map(|facts| [Some(0.0), facts.in_epochs.as_ref().map(|_| 0.0)])
                 .collect(),
             ..Sums::default()
         });

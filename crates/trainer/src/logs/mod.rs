@@ -26,8 +26,6 @@ pub(crate) use sums::{LogRange, Sums};
 
 /// The name of the logged learning rate.
 pub(crate) const LEARNING_RATE: &str = "lr";
-/// The name of the logged gradient norm, with `log_grad_norm`.
-pub(crate) const GRAD_NORM: &str = "grad_norm";
 
 /// The name of a value of one optimizer: `VALUE-OPTIMIZER`, or `VALUE` if the optimizer has no
 /// name.
@@ -56,9 +54,9 @@ pub(crate) struct StepFacts<'a> {
 pub(crate) struct OptimizerFacts {
     /// The learning rate of its step.
     pub(crate) learning_rate: Tensor,
-    /// The norm of the gradients.
-    pub(crate) grad_norm: Option<Tensor>,
-    /// The numbers that callbacks monitor.
+    /// The number that the points of epochs have too, if a rule logs one.
+    pub(crate) in_epochs: Option<MonitoredValue>,
+    /// The other numbers that rules log.
     pub(crate) monitored: Vec<MonitoredValue>,
     /// Whether the optimizer steps in this step, a boolean scalar, if it skips some.
     pub(crate) steps_now: Option<Tensor>,
@@ -75,6 +73,8 @@ pub(crate) struct MonitoredValue {
     /// Whether the number exists only at the end of a step of several batches, or at the step of a
     /// log point.
     pub(crate) belongs_to_step: bool,
+    /// Whether the points of epochs have it too.
+    pub(crate) in_epochs: bool,
     /// Who logs it, in messages: a callback or a rule.
     pub(crate) logger: String,
 }

@@ -5,7 +5,7 @@ use fulmen_tensor::Literal;
 
 use crate::logs::index_faults::{self, IndexFault};
 use crate::logs::layout::{LogLayout, NONE, Rule, Sum, SumKind};
-use crate::logs::{GRAD_NORM, LEARNING_RATE, optimizer_value_name};
+use crate::logs::{LEARNING_RATE, optimizer_value_name};
 use crate::position::StepPosition;
 use crate::stage::Stage;
 use crate::{Error, LogPoint, LoggedArray, Media, ReduceFx, Result, error};
@@ -30,7 +30,8 @@ pub(crate) struct Sums {
     pub(crate) index_fault: Option<IndexFault>,
     /// The operation that made the loss non-finite, if traced.
     pub(crate) anomaly: Option<String>,
-    /// For each optimizer, the learning rate and the gradient norm of its latest step, if any.
+    /// For each optimizer, the learning rate of its latest step and the number that epochs have too,
+    /// if any.
     pub(crate) optimizers: Vec<[Option<f64>; 2]>,
     /// The latest values that callbacks monitor, if any.
     pub(crate) monitored: Vec<Option<f64>>,
@@ -136,9 +137,10 @@ impl LogLayout {
     /// The names and values that the Trainer logs for each optimizer.
     pub(crate) fn optimizer_values(&self, sums: &Sums) -> Vec<(String, f64)> {
         let mut values = Vec::new();
-        for (name, [rate, norm]) in self.optimizers.iter().zip(&sums.optimizers) {
-            values.extend(rate.map(|rate| (optimizer_value_name(LEARNING_RATE, name), rate)));
-            values.extend(norm.map(|norm| (optimizer_value_name(GRAD_NORM, name), norm)));
+        let names = self.optimizers.iter().zip(&self.in_epochs);
+        for ((optimizer, in_epochs), [rate, number]) in names.zip(&sums.optimizers) {
+            values.extend(rate.map(|rate| (optimizer_value_name(LEARNING_RATE, optimizer), rate)));
+            values.extend(in_epochs.clone().zip(*number));
         }
         let monitored = self.monitored.iter().zip(&sums.monitored);
         values.extend(monitored.filter_map(|((name, _), value)| Some((name.clone(), (*value)?))));

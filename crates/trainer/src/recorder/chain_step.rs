@@ -125,7 +125,8 @@ impl<'a> ChainStep<'a> {
         rule.update(self.step, &mut changed);
         self.check(index, rule, &updates, &changed)?;
         for (name, value) in changed.logged() {
-            self.logged.push(MonitoredValue::of_rule(rule.name(), name.clone(), value, true)?);
+            let name = name.clone();
+            self.logged.push(MonitoredValue::of_rule(rule.name(), name, value, true, false)?);
         }
         self.state[index] = changed.state;
         let mut next = Vec::with_capacity(updates.len());

@@ -300,12 +300,11 @@ impl Recorder {
         // Of rules that log the same, the first applies.
         let mut names = BTreeSet::new();
         monitored.retain(|monitored| names.insert(monitored.name.clone()));
-        let index = monitored.iter().position(|monitored| monitored.name == logs::GRAD_NORM);
-        let grad_norm = index.map(|index| monitored.remove(index).value);
         monitored.iter_mut().for_each(|m| m.name = logs::group_value_name(&m.name, &member.name));
+        let index = monitored.iter().position(|monitored| monitored.in_epochs);
         let facts = OptimizerFacts {
+            in_epochs: index.map(|index| monitored.remove(index)),
             learning_rate: member.optimizer.learning_rate(&steps.own),
-            grad_norm,
             monitored,
             steps_now: None,
             has_step_values: is_log_point.or(gradients.step_ends.clone()),
@@ -428,8 +427,8 @@ impl Recorder {
         if let Some(id) = self.values.layout.optimizers[optimizer].loss {
             step.loss = self.values.after(id).to_dtype(step.loss.dtype());
         }
-        step.facts.grad_norm = step.facts.grad_norm.and_then(|_| results.next());
-        for (monitored, value) in step.facts.monitored.iter_mut().zip(&mut results) {
+        let OptimizerFacts { in_epochs, monitored, .. } = &mut step.facts;
+        for (monitored, value) in in_epochs.iter_mut().chain(monitored).zip(&mut results) {
             monitored.value = value;
         }
         for entry in &mut logged {
@@ -487,9 +486,10 @@ impl Recorder {
             results.push(BranchResult { new: self.values.after(id).clone(), kept });
         }
         let facts = &taken.step.facts;
-        let monitored = facts.monitored.iter().map(|monitored| monitored.value.clone());
+        let monitored = facts.in_epochs.iter().chain(&facts.monitored);
+        let monitored = monitored.map(|monitored| monitored.value.clone());
         let sums = taken.logged.iter().flat_map(|entry| logs::batch_sums(entry, &self.batch));
-        for new in facts.grad_norm.iter().cloned().chain(monitored).chain(sums) {
+        for new in monitored.chain(sums) {
             results.push(BranchResult { new, kept: None });
         }
         results

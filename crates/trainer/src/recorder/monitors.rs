@@ -99,7 +99,9 @@ impl RecordedUpdate<'_> {
         for (rule, slots) in config.rules.iter().zip(&gradients.slots.step_rules) {
             let state: Vec<Tensor> = slots.iter().map(|&id| values.after(id).clone()).collect();
             for (name, value) in rule.logged(&step, &state) {
-                logged.push(MonitoredValue::of_rule(rule.name(), name, &value, false)?);
+                let in_epochs = rule.logs_in_epochs(&name);
+                let rule = rule.name();
+                logged.push(MonitoredValue::of_rule(rule, name, &value, false, in_epochs)?);
             }
         }
         Ok(logged)
@@ -126,7 +128,9 @@ impl RecordedUpdate<'_> {
             let mut observed = Vec::new();
             for rule in &rules {
                 for (name, value) in rule.observed(&step) {
-                    observed.push(MonitoredValue::of_rule(rule.name(), name, &value, true)?);
+                    let in_epochs = rule.logs_in_epochs(&name);
+                    let rule = rule.name();
+                    observed.push(MonitoredValue::of_rule(rule, name, &value, true, in_epochs)?);
                 }
             }
             Ok(observed)
@@ -173,10 +177,12 @@ impl MonitoredValue {
         name: String,
         value: &Tensor,
         belongs_to_step: bool,
+        in_epochs: bool,
     ) -> Result<MonitoredValue> {
         // The steps that don't compute these have zeros of f32.
         let value = logged_value(rule, &name, value, !belongs_to_step)?;
-        Ok(MonitoredValue { name, value, belongs_to_step, logger: format!("the rule `{rule}`") })
+        let logger = format!("the rule `{rule}`");
+        Ok(MonitoredValue { name, value, belongs_to_step, in_epochs, logger })
     }
 }
 

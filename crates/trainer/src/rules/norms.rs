@@ -8,9 +8,11 @@ use fulmen_tensor::Tensor;
 
 use crate::Options;
 use crate::callbacks::callback::Callback;
-use crate::logs::GRAD_NORM;
 use crate::rules::step_rule::{StepInputs, StepRule, UpdatedParameter, UpdatedStep, grouped};
 use crate::rules::sum_dtype::sum_dtype;
+
+/// The name of the norm of all gradients.
+const GRAD_NORM: &str = "grad_norm";
 
 /// Logs Euclidean norms at each log point: of the gradients before clipping (`grad_norm`), of the
 /// parameters after the step (`param_norm`), and of the change of the parameters in the step
@@ -169,6 +171,10 @@ impl StepRule for Norms {
     fn logged(&self, step: &UpdatedStep, _: &[Tensor]) -> Vec<(String, Tensor)> {
         let norm = step.grad_norm.iter().filter(|_| self.gradients);
         norm.map(|norm| (GRAD_NORM.to_owned(), norm.clone())).collect()
+    }
+
+    fn logs_in_epochs(&self, name: &str) -> bool {
+        name == GRAD_NORM
     }
 }
 

@@ -211,6 +211,14 @@ pub trait StepRule: Debug + Send + Sync {
         let _ = (step, state);
         Vec::new()
     }
+
+    /// Whether the points of epochs have the latest value of this name too. That is possible for
+    /// one name.
+    #[doc(hidden)]
+    fn logs_in_epochs(&self, name: &str) -> bool {
+        let _ = name;
+        false
+    }
 }
 
 /// Parameters that a [`StepRule`] freezes at first.
