@@ -159,7 +159,7 @@ fn recorded_product(placed: &Placed<'_>, devices: u64) -> Option<PlacedProduct> 
 }
 
 /// The axes of a mesh that split a batch.
-const BATCH_AXES: [&str; 2] = ["data", "fsdp"];
+const BATCH_AXES: [&str; 3] = ["data", "fsdp", "expert"];
 
 /// Devices that repeat each other's work: each computes more than its share of the recorded
 /// products. That happens if weights are split over a mesh axis but the activations around them are

@@ -14,7 +14,7 @@ use crate::options::named_enum::named_value;
 use crate::{Error, Result};
 
 /// The mesh axes over which a batch is split, if the mesh has them.
-const BATCH_AXES: [&str; 2] = ["data", "fsdp"];
+const BATCH_AXES: [&str; 3] = ["data", "fsdp", "expert"];
 
 /// How training uses several devices. On one device all strategies are the same.
 ///
@@ -59,6 +59,10 @@ pub struct ParallelSizes {
     /// Fully sharded data parallelism, the mesh axis `fsdp`: the batch and the stored parameters are
     /// split.
     pub fsdp: usize,
+    /// Expert parallelism, the mesh axis `expert`: the axes named `expert` are split, so each device
+    /// has some of the experts. The batch is split, too. Other parameters are on each device, or
+    /// split over `fsdp`.
+    pub expert: usize,
     /// Context parallelism, the mesh axis `context`: the axes named `length` are split, and each
     /// device gathers the keys and values of attention.
     pub context: usize,
@@ -70,17 +74,18 @@ pub struct ParallelSizes {
 impl Default for ParallelSizes {
     /// One device.
     fn default() -> ParallelSizes {
-        ParallelSizes { ddp: 1, fsdp: 1, context: 1, tp: 1 }
+        ParallelSizes { ddp: 1, fsdp: 1, expert: 1, context: 1, tp: 1 }
     }
 }
 
 impl ParallelSizes {
     /// The kinds, with their mesh axes and numbers of devices. Axes that send the most are last,
     /// where devices are next to each other; slices of TPUs are along the first.
-    fn axes(self) -> [(&'static str, &'static str, usize); 4] {
+    fn axes(self) -> [(&'static str, &'static str, usize); 5] {
         [
             ("ddp", "data", self.ddp),
             ("fsdp", "fsdp", self.fsdp),
+            ("expert", "expert", self.expert),
             ("context", "context", self.context),
             ("tp", "model", self.tp),
         ]
@@ -130,11 +135,12 @@ impl FromStr for ParallelSizes {
             let size = match kind {
                 "ddp" => &mut sizes.ddp,
                 "fsdp" => &mut sizes.fsdp,
+                "expert" => &mut sizes.expert,
                 "context" => &mut sizes.context,
                 "tp" => &mut sizes.tp,
                 _ => {
                     return wrong(format!(
-                        "`{kind}` is not a kind of parallelism; there are: ddp, fsdp, context, tp"
+                        "`{kind}` is not a kind of parallelism; there are: ddp, fsdp, expert, context, tp"
                     ));
                 }
             };
@@ -328,6 +334,7 @@ mod tests {
         };
         for (text, devices, expected) in [
             ("tp=8", 8, "model=8"),
+            ("expert=4,fsdp=2", 8, "fsdp=2 × expert=4"),
             ("tp=2,fsdp=4", 8, "fsdp=4 × model=2"),
             ("ddp=2,tp=4", 8, "data=2 × model=4"),
             ("fsdp=2, context=4", 8, "fsdp=2 × context=4"),
@@ -340,7 +347,7 @@ mod tests {
         }
         for (text, devices, expected) in [
             ("fsdp=2,tp=3", 8, "`fsdp=2,tp=3` needs 6 devices (2 × 3), but there are 8"),
-            ("fsdp=8,expert=8", 64, "`expert` is not a kind of parallelism; there are: ddp, fsdp"),
+            ("fsdp=8,stage=8", 64, "`stage` is not a kind of parallelism; there are: ddp, fsdp"),
             ("tp=4,pp=2", 8, "`pp` is not a kind"),
             ("tp=4,tp=2", 8, "`tp` is given twice"),
             ("fsdp,tp=2", 8, "`fsdp` needs a number of devices"),

@@ -141,6 +141,23 @@ fn llama(key_heads: usize, scan_layers: bool) -> Language<Decoder> {
     Language { model }
 }
 
+/// A Mixtral with eight experts.
+fn mixtral(scan_layers: bool) -> Language<Decoder> {
+    let config = decoder::Config {
+        vocab_size: VOCABULARY,
+        hidden_size: WIDTH,
+        intermediate_size: WIDTH,
+        num_hidden_layers: 2,
+        num_attention_heads: HEADS,
+        num_key_value_heads: Some(HEADS),
+        initializer_range: 0.1,
+        ..decoder::Config::new(decoder::ModelType::Mixtral)
+    };
+    let mut model = Decoder::new(config).unwrap();
+    (model.scan_layers, model.gradient_checkpointing) = (scan_layers, scan_layers);
+    Language { model }
+}
+
 fn gpt2() -> Language<Gpt2> {
     let config = gpt2::Config {
         vocab_size: VOCABULARY,
@@ -256,6 +273,32 @@ fn a_decoder_trains_as_on_one_device() {
 }
 
 #[test]
+fn experts_on_several_devices_train_as_on_one() {
+    check(|| mixtral(true), &["fsdp=2,expert=4"]);
+}
+
+/// The losses of 200 steps of a Mixtral.
+fn long_curve(strategy: &str, devices: usize) -> Vec<f64> {
+    let folder = tempfile::tempdir().unwrap();
+    let losses = Losses::default();
+    let builder = builder(strategy, folder.path()).devices(devices).enable_checkpointing(false);
+    let mut trainer = builder.max_epochs(50).callback(losses.clone()).build().unwrap();
+    trainer.fit(&mixtral(false), &loader(4, LENGTH, VOCABULARY), None).unwrap();
+    losses.take()
+}
+
+#[test]
+#[ignore = "trains for 400 steps: cargo test -p fulmen-trainer --test it -- --ignored a_mixtral"]
+fn a_mixtral_with_split_experts_learns_for_200_steps_as_on_one_device() {
+    let one = long_curve("ddp", 1);
+    let four = long_curve("expert=4", 4);
+    assert_eq!(one.len(), 200);
+    let off = one.iter().zip(&four).fold(0.0f64, |off, (a, b)| off.max((a - b).abs() / a));
+    println!("from {} to {}: {off:e} off", one[0], one[199]);
+    assert!(one[199] < 0.5 * one[0] && off < 1e-3, "{off:e}: {one:?} and {four:?}");
+}
+
+#[test]
 #[ignore = "trains 66 times, mostly on eight devices: cargo test -p fulmen-trainer --test it -- --ignored each_combination"]
 fn models_train_as_on_one_device_with_each_combination() {
     let pairs = ["ddp=2,fsdp=4", "ddp=2,context=4", "ddp=2,tp=4", "fsdp=2,context=4"];
@@ -268,6 +311,8 @@ fn models_train_as_on_one_device_with_each_combination() {
     check(own, &["tp=8", "ddp=2,tp=4", "fsdp=4,tp=2", "fsdp=2,context=4"]);
     check(|| llama(4, true), &["ddp=2,tp=4", "fsdp=4,tp=2", "fsdp=2,context=2,tp=2"]);
     check(bert, &["tp=8", "fsdp=2,context=2,tp=2"]);
+    let experts = ["expert=4", "ddp=2,expert=4", "expert=4,tp=2", "expert=2,context=4"];
+    check(|| mixtral(false), &experts);
 }
 
 #[test]
@@ -305,11 +350,19 @@ fn cpu_flops<M: Logits>(
     module: &Language<M>,
     set: impl FnOnce(TrainerBuilder) -> TrainerBuilder,
 ) -> (f64, String) {
+    cpu_flops_of(module, LENGTH, set)
+}
+
+fn cpu_flops_of<M: Logits>(
+    module: &Language<M>,
+    length: usize,
+    set: impl FnOnce(TrainerBuilder) -> TrainerBuilder,
+) -> (f64, String) {
     let folder = tempfile::tempdir().unwrap();
     let flops = Flops::default();
     let builder = builder("ddp", folder.path()).devices(8).enable_checkpointing(false);
     let mut trainer = set(builder).callback(flops.clone()).build().unwrap();
-    trainer.fit(module, &loader(1, LENGTH, VOCABULARY), None).unwrap();
+    trainer.fit(module, &loader(1, length, VOCABULARY), None).unwrap();
     let flops = flops.0.lock().unwrap().unwrap();
     (flops, trainer.metrics_report())
 }
@@ -337,6 +390,20 @@ fn no_device_repeats_the_work_of_another() {
     check_flops(&llama(HEADS, true));
     check_flops(&gpt2());
     check_flops(&Language { model: Own::new() });
+}
+
+/// The operations that the program has, not those of a loop whose length depends on the router.
+#[test]
+fn no_device_repeats_the_work_of_another_with_experts() {
+    // Enough tokens for many blocks in each expert.
+    let module = mixtral(false);
+    let of = |text| cpu_flops_of(&module, 128, strategy(text)).0;
+    let ddp = of("ddp=8");
+    for text in ["expert=8", "fsdp=2,expert=4"] {
+        let own = of(text);
+        println!("{text}: {own:.4e} FLOP, {:.3} × ddp", own / ddp);
+        assert!(own <= 1.05 * ddp, "{text}: {own} for {ddp}");
+    }
 }
 
 /// Models that are large enough for products to count most.

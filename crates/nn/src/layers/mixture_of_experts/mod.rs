@@ -29,8 +29,8 @@ use crate::{Buffer, Module, Parameter, activation};
 /// [`capacity_factor`](MixtureOfExperts::capacity_factor), tokens can be dropped.
 ///
 /// The axes of the weights have the names `expert`, `mlp` and `embed`
-/// ([`AxisRules`](crate::axes::AxisRules)). With the default rules, each device along a mesh axis
-/// `expert` has a part of the experts. No strategy of the Trainer makes such a mesh yet.
+/// ([`AxisRules`](crate::axes::AxisRules)). With `--strategy expert=4`, each device has a quarter of
+/// the experts.
 ///
 /// ```
 /// use fulmen_nn::{MixtureOfExperts, Module};
