@@ -307,7 +307,7 @@ pub(crate) fn ours(workload: &Workload, slice: &Slice) -> Result<Option<Cost>, B
             slice,
         ),
         "gpt-1.3b" => {
-            judge(&LanguageModel::Gpt2(gpt_1_3b()), &words(batch, 1024)?, strategy, slice)
+            judge(&LanguageModel::Gpt2(Box::new(gpt_1_3b())), &words(batch, 1024)?, strategy, slice)
         }
         _ => {
             let config = if name == WITHOUT_PEER { llama_3_70b() } else { llama_3_8b() };
@@ -315,7 +315,7 @@ pub(crate) fn ours(workload: &Workload, slice: &Slice) -> Result<Option<Cost>, B
             model.scan_layers = true;
             model.gradient_checkpointing = true;
             llama.apply(&mut model);
-            judge(&LanguageModel::Decoder(model), &words(batch, length)?, strategy, slice)
+            judge(&LanguageModel::Decoder(Box::new(model)), &words(batch, length)?, strategy, slice)
         }
     }
 }

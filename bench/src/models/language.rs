@@ -10,8 +10,8 @@ use fulmen::prelude::*;
 /// A model that predicts the next token, with AdamW.
 #[derive(Module)]
 pub(crate) enum LanguageModel {
-    Decoder(Decoder),
-    Gpt2(Gpt2),
+    Decoder(Box<Decoder>),
+    Gpt2(Box<Gpt2>),
 }
 
 /// GPT-2 without dropout.
