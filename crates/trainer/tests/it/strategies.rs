@@ -584,8 +584,8 @@ fn what_cannot_be_split_is_named() {
     let mesh = Mesh::new([("data", 8)]).unwrap();
     let message = error(&llama(HEADS, false), |builder| builder.strategy("tp=8").mesh(mesh));
     assert!(message.contains("leave out `mesh`"), "{message}");
-    let message = error(&llama(HEADS, false), strategy("fsdp=2,expert=4"));
-    assert!(message.contains("`expert` is not a kind of parallelism"), "{message}");
+    let message = error(&llama(HEADS, false), strategy("fsdp=2,pipeline=4"));
+    assert!(message.contains("`pipeline` is not a kind of parallelism"), "{message}");
 }
 
 #[test]
