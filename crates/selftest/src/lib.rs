@@ -14,7 +14,6 @@ use std::time::Duration;
 
 use fulmen_error::{Error, Result};
 use fulmen_tensor::Accelerator;
-use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 
 pub use compare::compare;
@@ -70,8 +69,7 @@ pub struct Tested {
 }
 
 /// Runs each part in a process of its own: the program `program ARGUMENTS…` with a further argument,
-/// which it hands to [`run_part`]. `done` is called after each part, with the report so far, which has
-/// passed only after the last part.
+/// which it hands to [`run_part`]. `done` is called after each part.
 ///
 /// If the environment names the processes of a pod, as it does for a Trainer, all of them call this,
 /// and test their devices together. `done` is called in the first one, and all get the same report.
@@ -82,7 +80,7 @@ pub struct Tested {
 pub fn run(
     options: &Options,
     program: &[OsString],
-    mut done: impl FnMut(&Report),
+    mut done: impl FnMut(&PartReport),
 ) -> Result<Tested> {
     options.accelerator.parse::<Accelerator>()?;
     if options.devices == Some(0) {
@@ -97,7 +95,7 @@ pub fn run(
     let pod = Pod::join(options, folder.path())?;
     let is_first = pod.as_ref().is_none_or(Pod::is_first);
     let scrub = Scrub::local(folder.path(), pod.iter().flat_map(Pod::hosts));
-    let mut so_far = Report::new(options, Vec::new());
+    let mut reports = Vec::new();
     let mut timeout = options.timeout();
     for part in parts::PARTS {
         if !options.parts.is_empty() && options.parts.iter().all(|name| name != part.name) {
@@ -111,15 +109,15 @@ pub fn run(
         if matches!(report.ending, Ending::TimedOut { .. }) && report.doing == [event::OPENING] {
             timeout = timeout.min(SECOND_OPENING);
         }
-        so_far.parts.push(report);
         if is_first {
-            done(&so_far);
+            done(&report);
         }
+        reports.push(report);
     }
     if let Some(pod) = &pod {
         pod.leave()?;
     }
-    Ok(Tested { report: Report::new(options, so_far.parts), is_first })
+    Ok(Tested { report: Report::new(options, reports), is_first })
 }
 
 /// Does the work of a process that [`run`] started. `job` is the argument that it got.
@@ -127,8 +125,6 @@ pub fn run(
 /// # Errors
 /// The job is not one of [`run`]'s, or the part cannot work at all. The report has the message.
 pub fn run_part(job: &str) -> Result<()> {
-    // If the test is ended, nobody else ends a part that hangs.
-    let _ = set_parent_process_death_signal(Some(Signal::KILL));
     let job: Job = serde_json::from_str(job)
         .map_err(|e| Error::usage(format!("this command is for `fulmen selftest` alone: {e}")))?;
     let part = parts::PARTS.iter().find(|part| part.name == job.part);
