@@ -69,7 +69,8 @@ pub struct Tested {
 }
 
 /// Runs each part in a process of its own: the program `program ARGUMENTS…` with a further argument,
-/// which it hands to [`run_part`]. `done` is called after each part.
+/// which it hands to [`run_part`]. `done` is called after each part, with the report so far, which has
+/// passed only after the last part.
 ///
 /// If the environment names the processes of a pod, as it does for a Trainer, all of them call this,
 /// and test their devices together. `done` is called in the first one, and all get the same report.
@@ -80,7 +81,7 @@ pub struct Tested {
 pub fn run(
     options: &Options,
     program: &[OsString],
-    mut done: impl FnMut(&PartReport),
+    mut done: impl FnMut(&Report),
 ) -> Result<Tested> {
     options.accelerator.parse::<Accelerator>()?;
     if options.devices == Some(0) {
@@ -95,7 +96,7 @@ pub fn run(
     let pod = Pod::join(options, folder.path())?;
     let is_first = pod.as_ref().is_none_or(Pod::is_first);
     let scrub = Scrub::local(folder.path(), pod.iter().flat_map(Pod::hosts));
-    let mut reports = Vec::new();
+    let mut so_far = Report::new(options, Vec::new());
     let mut timeout = options.timeout();
     for part in parts::PARTS {
         if !options.parts.is_empty() && options.parts.iter().all(|name| name != part.name) {
@@ -109,15 +110,15 @@ pub fn run(
         if matches!(report.ending, Ending::TimedOut { .. }) && report.doing == [event::OPENING] {
             timeout = timeout.min(SECOND_OPENING);
         }
+        so_far.parts.push(report);
         if is_first {
-            done(&report);
+            done(&so_far);
         }
-        reports.push(report);
     }
     if let Some(pod) = &pod {
         pod.leave()?;
     }
-    Ok(Tested { report: Report::new(options, reports), is_first })
+    Ok(Tested { report: Report::new(options, so_far.parts), is_first })
 }
 
 /// Does the work of a process that [`run`] started. `job` is the argument that it got.
@@ -129,6 +130,7 @@ pub fn run_part(job: &str) -> Result<()> {
         .map_err(|e| Error::usage(format!("this command is for `fulmen selftest` alone: {e}")))?;
     let part = parts::PARTS.iter().find(|part| part.name == job.part);
     let part = part.ok_or_else(|| Error::usage(format!("there is no part `{}`", job.part)))?;
+    supervise::end_with_the_test()?;
     let context = Context::new(job)?;
     if let Err(error) = (part.run)(&context) {
         context.fail(part.name, error.to_string());

@@ -10,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fulmen_error::{Error, Result};
+use rustix::process::{Signal, getpid, kill_process};
 
 use crate::event::{Event, Events, Job, OPENING, Past};
 use crate::pod::{Beginning, Pod};
@@ -142,7 +143,23 @@ fn spawn(
     }
     command.envs(variables.iter().map(|(name, value)| (name, value)));
     let job = serde_json::to_string(job)?;
-    command.args(rest).arg(job).stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file).spawn()
+    // Nothing is written to it: its end tells the process that this one has ended.
+    command.stdin(Stdio::piped());
+    command.args(rest).arg(job).stdout(file.try_clone()?).stderr(file).spawn()
+}
+
+/// Ends this process, which [`spawn`] started, when the one that started it has ended. Nobody else
+/// would end a part that hangs.
+pub(crate) fn end_with_the_test() -> Result<()> {
+    let end = || {
+        let _ = io::copy(&mut io::stdin(), &mut io::sink());
+        let _ = kill_process(getpid(), Signal::KILL);
+    };
+    thread::Builder::new()
+        .name("fulmen-selftest-end".into())
+        .spawn(end)
+        .map(drop)
+        .map_err(|e| Error::runtime("starting a thread", e))
 }
 
 fn append(path: &Path, event: &Event) -> io::Result<()> {

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -336,6 +337,44 @@ fn a_plugin_that_crashes_in_the_third_part_stops_no_other() {
     let (_, other) = on_broken_devices("out-of-memory:flip", "1", &["--part", "transfers"]);
     assert_eq!(comparisons(&report), comparisons(&other));
     assert!(part(&report, "random")["passed"] == true, "{report}");
+}
+
+#[test]
+fn a_test_that_is_ended_leaves_its_report_and_no_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("report.json");
+    let plugin = fulmen_virtual_pod::library().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fulmen"));
+    command.args(["selftest", "--accelerator", "cpu", "--part", "device", "--part", "transfers"]);
+    command.arg("--json").arg(&json).env("TMPDIR", folder.path());
+    command.env("FULMEN_PJRT_PLUGIN", plugin).env("FULMEN_VIRTUAL_POD", "1x1");
+    let mut ended = command.env("FULMEN_VIRTUAL_POD_FAULT", "lost-event:flip").spawn().unwrap();
+    let read = || std::fs::read_to_string(&json).ok();
+    wait_until("the first part is in the report", || read().is_some());
+    ended.kill().unwrap();
+    ended.wait().unwrap();
+    let report: Value = serde_json::from_str(&read().unwrap()).unwrap();
+    assert_fits_schema(&report);
+    assert!(
+        report["parts"].as_array().unwrap().len() == 1 && report["passed"] == false,
+        "{report}"
+    );
+    let own = folder.path().as_os_str().as_encoded_bytes();
+    let runs = || {
+        let processes = std::fs::read_dir("/proc").unwrap().flatten();
+        let lines = processes.filter_map(|it| std::fs::read(it.path().join("cmdline")).ok());
+        lines.into_iter().any(|line| line.windows(own.len()).any(|part| part == own))
+    };
+    wait_until("no process runs", || !runs());
+}
+
+#[track_caller]
+fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let begin = Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed() < Duration::from_secs(120), "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 #[test]

@@ -64,20 +64,30 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let program = std::env::current_exe()
         .map_err(|e| Error::new(format!("cannot find this program's own file: {e}")))?;
     let program: [OsString; 2] = [program.into(), "selftest-part".into()];
-    let Tested { report, is_first } =
-        fulmen_selftest::run(&options, &program, |part| outln!("{part}"))?;
+    let Tested { report, is_first } = fulmen_selftest::run(&options, &program, |so_far| {
+        if let Some(part) = so_far.parts.last() {
+            outln!("{part}");
+        }
+        // A test that is ended leaves what it found. The last one reports what cannot be written.
+        let _ = write_report(arguments, so_far);
+    })?;
     if !is_first {
         // The first process says what came of it. A failure here would end it before that.
         return Ok(ExitCode::SUCCESS);
     }
+    write_report(arguments, &report)?;
+    outln!("{}", report.closing_line());
+    Ok(ExitCode::from(u8::from(!report.passed)))
+}
+
+fn write_report(arguments: &Arguments, report: &Report) -> Result<()> {
     if let Some(file) = &arguments.json {
         write(file, &report.to_json()?)?;
     }
     if let Some(file) = &arguments.html {
-        write(file, &page(&report))?;
+        write(file, &page(report))?;
     }
-    outln!("{}", report.closing_line());
-    Ok(ExitCode::from(u8::from(!report.passed)))
+    Ok(())
 }
 
 fn read(file: &Path) -> Result<Report> {
