@@ -36,6 +36,9 @@ mod models {}
 #[doc = include_str!("src/ready-made.md")]
 mod ready_made {}
 #[cfg(doctest)]
+#[doc = include_str!("src/fine-tuning.md")]
+mod fine_tuning {}
+#[cfg(doctest)]
 #[doc = include_str!("src/exporting.md")]
 mod exporting {}
 #[cfg(doctest)]

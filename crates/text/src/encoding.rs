@@ -26,6 +26,9 @@ pub struct Encoding {
     /// For each token, the index of its word, and `None` for special tokens; empty if words were
     /// not requested.
     pub words: Vec<Option<u32>>,
+    /// For each token, whether a causal language model learns to predict it; empty if it learns all.
+    /// The others have the label [`IGNORE_INDEX`](super::IGNORE_INDEX).
+    pub targets: Vec<bool>,
     /// The positions where documents start, except 0, in ascending order; empty if there is only
     /// one document. The last position is the number of tokens if [`next`](Encoding::next) starts a
     /// document.
@@ -60,18 +63,22 @@ impl Encoding {
         }
         match side {
             Side::Right => {
-                self.next = self.ids.get(length).copied();
+                let is_target = self.targets.get(length) != Some(&false);
+                self.next = self.ids.get(length).copied().filter(|_| is_target);
                 self.ids.truncate(length);
                 self.type_ids.truncate(length);
                 self.special.truncate(length);
                 self.words.truncate(length);
-                self.starts.retain(|&start| start <= length);
+                self.targets.truncate(length);
+                let limit = length + usize::from(self.next.is_some());
+                self.starts.retain(|&start| start < limit);
             }
             Side::Left => {
                 self.ids.drain(..excess);
                 self.type_ids.drain(..excess.min(self.type_ids.len()));
                 self.special.drain(..excess.min(self.special.len()));
                 self.words.drain(..excess.min(self.words.len()));
+                self.targets.drain(..excess.min(self.targets.len()));
                 self.starts.retain(|&start| start > excess);
                 self.starts.iter_mut().for_each(|start| *start -= excess);
             }
@@ -84,6 +91,7 @@ impl Encoding {
             ("type_ids", self.type_ids.len()),
             ("special", self.special.len()),
             ("words", self.words.len()),
+            ("targets", self.targets.len()),
         ];
         if let Some((name, length)) =
             lengths.iter().find(|(_, length)| *length != 0 && *length != self.len())

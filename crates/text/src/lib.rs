@@ -55,6 +55,8 @@
 //! | step | by index | in sequence |
 //! | --- | --- | --- |
 //! | texts to a tokenizer | [`ByteLevelBpe`] | |
+//! | conversation to text | [`ChatTemplate`] | the same |
+//! | conversations with answers, kept | [`ChatArray`] | |
 //! | text to tokens | `Tokenizer::tokenize` | the same |
 //! | many documents, kept | [`TokenArray`] in memory, [`TokenFile`] on disk | [`TokenFileWriter`] |
 //! | many documents, tokenized when they are read | [`IndexedDocuments`] | |
@@ -68,6 +70,8 @@
 
 mod bpe;
 mod bucket_boundaries;
+mod chat_array;
+mod chat_template;
 mod document_reader;
 mod encoding;
 mod indexed_documents;
@@ -87,6 +91,8 @@ mod tokenizer;
 
 pub use bpe::ByteLevelBpe;
 pub use bucket_boundaries::{BucketBoundaries, choose_boundaries, token_lengths};
+pub use chat_array::{ChatArray, ChatCounts};
+pub use chat_template::{Chat, ChatTemplate, ChatTokens, RenderedChat, RenderedPreference};
 pub use encoding::{Encoding, Side, pad_to};
 pub use indexed_documents::IndexedDocuments;
 pub use masking::MaskedLanguageModel;

@@ -207,6 +207,8 @@ impl<T: TokenStore> Source for PackedDocuments<T> {
             }
             encoding.ids.resize(start + piece.length as usize, 0);
             self.tokens.read(piece.start, &mut encoding.ids[start..])?;
+            let targets = self.tokens.targets(piece.start, piece.length as usize)?;
+            encoding.targets.extend(targets.unwrap_or_default());
         }
         Ok(encoding)
     }

@@ -244,11 +244,22 @@ impl TokenCollator {
     ) -> Result<Option<Vec<i32>>> {
         let mut labels: Vec<i32> = match &self.labels {
             Labels::None => return Ok(None),
+            Labels::Masked(_) if !encoding.targets.is_empty() => {
+                return Err(Error::usage(
+                    "the tokens say which of them a causal language model learns, but the labels are of masked tokens; \
+                     use TokenCollator::causal",
+                ));
+            }
             Labels::Masked(masked) => return masked.apply(encoding, sample.random()).map(Some),
             Labels::Causal(_) => {
                 encoding.ids.iter().map(|&id| token_label(id)).collect::<Result<_>>()?
             }
         };
+        for (label, &is_target) in labels.iter_mut().zip(&encoding.targets) {
+            if !is_target {
+                *label = IGNORE_INDEX;
+            }
+        }
         let shifted = matches!(self.labels, Labels::Causal(CausalLabels::Shifted));
         if shifted && !labels.is_empty() {
             labels.remove(0);

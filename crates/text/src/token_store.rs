@@ -22,6 +22,15 @@ pub trait TokenStore: Send + Sync + 'static {
     /// Tokens out of range; a file that cannot be read.
     fn read(&self, start: u64, tokens: &mut [u32]) -> Result<()>;
 
+    /// For each of `length` tokens from `start` on, whether a causal language model learns to predict
+    /// it; `None`, as unless this method is written, if it learns all.
+    ///
+    /// # Errors
+    /// Tokens out of range.
+    fn targets(&self, _start: u64, _length: usize) -> Result<Option<Vec<bool>>> {
+        Ok(None)
+    }
+
     /// Where a document comes from, for messages.
     fn origin(&self, document: usize) -> String;
 
@@ -45,6 +54,10 @@ impl<T: TokenStore + ?Sized> TokenStore for Arc<T> {
         (**self).read(start, tokens)
     }
 
+    fn targets(&self, start: u64, length: usize) -> Result<Option<Vec<bool>>> {
+        (**self).targets(start, length)
+    }
+
     fn origin(&self, document: usize) -> String {
         (**self).origin(document)
     }
@@ -65,7 +78,13 @@ pub(super) fn read_block(store: &impl TokenStore, start: u64, length: usize) -> 
     let more = usize::from(end < store.num_tokens());
     let mut ids = vec![0; length + more];
     store.read(start, &mut ids)?;
-    let next = if more == 1 { ids.pop() } else { None };
+    let mut next = if more == 1 { ids.pop() } else { None };
+    let mut targets = store.targets(start, length + more)?.unwrap_or_default();
+    // The next token is there only as a label.
+    if more == 1 && targets.pop() == Some(false) {
+        next = None;
+    }
+    let more = usize::from(next.is_some());
     let ends = &store.document_ends()[document_at(store, start)..];
     // These include the start at the next token, which must not be a label if it starts a document.
     let starts = ends
@@ -73,5 +92,5 @@ pub(super) fn read_block(store: &impl TokenStore, start: u64, length: usize) -> 
         .take_while(|&&document| document < end + more as u64)
         .map(|document| (document - start) as usize)
         .collect();
-    Ok(Encoding { starts, ids, next, ..Encoding::default() })
+    Ok(Encoding { starts, ids, next, targets, ..Encoding::default() })
 }

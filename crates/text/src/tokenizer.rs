@@ -4,6 +4,7 @@
 
 use std::fmt;
 use std::io::Write as _;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -278,6 +279,30 @@ impl Tokenizer {
             words: if self.words { encoding.get_word_ids().to_vec() } else { Vec::new() },
             ..Encoding::default()
         })
+    }
+
+    /// Tokenizes a text without adding special tokens, and without truncating it. Returns the tokens,
+    /// and the range of bytes of the text that each stands for.
+    pub(super) fn encode_with_ranges(&self, text: &str) -> Result<(Vec<u32>, Vec<Range<usize>>)> {
+        let mut plain;
+        let mut inner = &*self.inner;
+        if self.max_length.is_some() {
+            plain = inner.clone();
+            plain.with_truncation(None).map_err(Error::new)?;
+            inner = &plain;
+        }
+        let encoding = catch_quietly(|| inner.encode(text, false))
+            .unwrap_or_else(|message| {
+                Err(format!("the tokenizers crate panicked: {message}").into())
+            })
+            .map_err(|error| {
+                Error::new(format!(
+                    "{self:?} cannot encode the text {:?}: {error}",
+                    TextStart(text)
+                ))
+            })?;
+        let ranges = encoding.get_offsets().iter().map(|&(start, end)| start..end);
+        Ok((encoding.get_ids().to_vec(), ranges.collect()))
     }
 
     /// Decodes tokens to text. Leaves out special tokens if `skip_special_tokens` is set.

@@ -2,4 +2,6 @@
 //! building a test.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod chat_array;
+mod chat_template;
 mod tokens;
