@@ -29,6 +29,7 @@ T5 = dict(vocab_size=VOCABULARY, d_model=16, d_kv=4, d_ff=24, num_layers=1, num_
 MARIAN = dict(vocab_size=VOCABULARY, d_model=16, encoder_layers=1, decoder_layers=1, encoder_ffn_dim=24, decoder_ffn_dim=20, encoder_attention_heads=4, decoder_attention_heads=2, pad_token_id=1)
 VIT = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=4, intermediate_size=24, image_size=12, patch_size=4)
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16}
+YARN = {"type": "yarn", "factor": 8.0, "original_max_position_embeddings": 64, "beta_fast": 6, "beta_slow": 2, "mscale": 0.7, "mscale_all_dim": 0.3, "truncate": False}
 
 # By name: the class, the `model_type`, and the sizes.
 BASES = {
@@ -70,6 +71,10 @@ MORE = {
     "gpt2 aliases": ("gpt2", {"n_embd": None, "n_head": None, "hidden_size": 16, "num_attention_heads": 2}),
     "bert three classes": ("bert", {"num_labels": 3}),
     "t5 gated": ("t5", {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
+    # Behind the others, whose seeds are their numbers.
+    "llama yarn": ("llama", {"rope_parameters": {"rope_type": "yarn", "rope_theta": 50.0, "factor": 4.0, "original_max_position_embeddings": 32}}),
+    "qwen3 old yarn": ("qwen3", {"rope_theta": 100.0, "rope_scaling": YARN}),
+    "gemma3 yarn of one": ("gemma3", {"sliding_window_pattern": 2, "rope_parameters": {"full_attention": {"rope_type": "yarn", "rope_theta": 300.0, "factor": 2.0, "original_max_position_embeddings": 64}}}),
 }
 
 

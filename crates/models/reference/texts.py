@@ -225,6 +225,17 @@ def dots1():
     write("dots1", model, decoded(model, 48))
 
 
+def glm4_moe():
+    """GLM-4.5: half of the features of queries and keys are rotated, with YaRN; dots.llm1's experts; biases of queries, keys and
+    values, but not of the output."""
+    rope = {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 16, "partial_rotary_factor": 0.5}
+    sizes = dict(num_hidden_layers=2, head_dim=16, attention_bias=True, use_qk_norm=True, n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=8, routed_scaling_factor=2.5, rope_parameters=rope)
+    model = settle(transformers.Glm4MoeForCausalLM(small(transformers.Glm4MoeConfig, **sizes)), 49)
+    bias = model.model.layers[1].mlp.gate.e_score_correction_bias
+    bias.data = 0.3 * torch.randn(4, generator=torch.Generator().manual_seed(50))
+    write("glm4_moe", model, decoded(model, 51))
+
+
 def encoder(config, **more):
     sizes = dict(vocab_size=VOCABULARY, hidden_size=16, num_hidden_layers=1, num_attention_heads=4, intermediate_size=24, max_position_embeddings=12)
     return config(**{**sizes, **more})
@@ -356,7 +367,7 @@ def marian_padding():
     (folder / "generation_config.json").write_text(text + "\n")
 
 
-FAMILIES = [gpt2, llama, qwen2, qwen3, mistral, gemma, gemma2, gemma3, mixtral, qwen2_moe, qwen3_moe, dots1, bert, roberta, lora, t5, marian, marian_padding]
+FAMILIES = [gpt2, llama, qwen2, qwen3, mistral, gemma, gemma2, gemma3, mixtral, qwen2_moe, qwen3_moe, dots1, glm4_moe, bert, roberta, lora, t5, marian, marian_padding]
 
 
 def check(folder):

@@ -1,5 +1,5 @@
 //! The decoder of today's language models: Llama 3, Mistral, Qwen 2 and 3, Gemma 1 to 3 (text), and
-//! with experts Mixtral, Qwen2-MoE, Qwen3-MoE and dots.llm1, which differ in a few settings.
+//! with experts Mixtral, Qwen2-MoE, Qwen3-MoE, dots.llm1 and GLM-4.5, which differ in a few settings.
 //! transformers' `LlamaForCausalLM` and its variants.
 //!
 //! Each layer consists of attention to earlier tokens and a gated feed-forward network, with
@@ -215,7 +215,7 @@ impl Layer {
                 k_proj: key_projection(),
                 v_proj: key_projection(),
                 o_proj: Linear::new(heads * width, features)
-                    .bias(config.attention_bias)
+                    .bias(config.has_output_bias())
                     .with_axes("embed", "heads"),
                 q_norm: head_norm(),
                 k_norm: head_norm(),
@@ -611,17 +611,23 @@ impl Pretrained for Decoder {
         "qwen2_moe",
         "qwen3_moe",
         "dots1",
+        "glm4_moe",
     ];
     const FIXED_SETTINGS: &'static [(&'static str, &'static str)] = &[
-        ("partial_rotary_factor", "1"),
         ("rope_interleaved", "false"),
         ("router_jitter_noise", "0"),
         ("use_bidirectional_attention", "false"),
         ("use_mrope", "false"),
     ];
-    /// Parts of products, which only old code separated; the default for `sliding_window_pattern`.
-    const HARMLESS_SETTINGS: &'static [&'static str] =
-        &["_sliding_window_pattern", "is_llama_config", "pretraining_tp"];
+    /// Parts of products, which only old code separated; the default for `sliding_window_pattern`;
+    /// layers that predict further tokens, which are not part of the model.
+    const HARMLESS_SETTINGS: &'static [&'static str] = &[
+        "_sliding_window_pattern",
+        "is_llama_config",
+        "num_mtp_layers",
+        "num_nextn_predict_layers",
+        "pretraining_tp",
+    ];
     const BASE_MODEL_PREFIX: &'static str = "model";
     const HEAD: &'static [&'static str] = &["lm_head"];
     /// Tables that only old files have.

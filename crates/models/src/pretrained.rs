@@ -428,12 +428,14 @@ mod tests {
             let text = refusal::<Gpt2>(copy.path());
             assert!(text.contains(expected), "{text}");
         }
-        let yarn =
-            changed("llama", |config| config["rope_parameters"]["rope_type"] = json!("yarn"));
-        assert!(
-            refusal::<Decoder>(yarn.path())
-                .contains("`rope_type` is `yarn`, expected `default`, `linear` or `llama3`")
-        );
+        for name in ["dynamic", "longrope"] {
+            let other =
+                changed("llama", |config| config["rope_parameters"]["rope_type"] = json!(name));
+            let expected = format!(
+                "`rope_type` is `{name}`, expected `default`, `linear`, `llama3` or `yarn`"
+            );
+            assert!(refusal::<Decoder>(other.path()).contains(&expected));
+        }
         let copy = changed("gpt2", |config| _ = config.insert("n_inner".into(), json!(7)));
         let text = refusal::<Gpt2>(copy.path());
         assert!(

@@ -36,6 +36,9 @@ pub enum ModelType {
     Qwen3Moe,
     /// dots.llm1: the experts of DeepSeek-V3 with Qwen 3's attention.
     Dots1,
+    /// GLM-4.5 and 4.6: the experts of DeepSeek-V3; half of the features of queries and keys are
+    /// rotated.
+    Glm4Moe,
 }
 
 /// Which tokens a layer sees.
@@ -101,6 +104,13 @@ pub struct Config {
     /// The base of the angles, in older files.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rope_theta: Option<f64>,
+    /// GLM: the fraction of the features of queries and keys that are rotated, the first ones; 0.5 if
+    /// not given. `rope_parameters` takes precedence.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub partial_rotary_factor: Option<f64>,
+    /// GLM: whether queries and keys are normalized.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub use_qk_norm: Option<bool>,
     /// How angles are scaled for long sequences, in older files.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rope_scaling: Option<Map<String, Value>>,
@@ -208,6 +218,8 @@ impl Default for Config {
             tie_word_embeddings: None,
             rope_parameters: None,
             rope_theta: None,
+            partial_rotary_factor: None,
+            use_qk_norm: None,
             rope_scaling: None,
             rope_local_base_freq: None,
             sliding_window: None,
@@ -288,9 +300,11 @@ impl Config {
                 max_window_layers: Some(28),
                 ..config
             },
-            ModelType::Mixtral | ModelType::Qwen2Moe | ModelType::Qwen3Moe | ModelType::Dots1 => {
-                config.of_experts()
-            }
+            ModelType::Mixtral
+            | ModelType::Qwen2Moe
+            | ModelType::Qwen3Moe
+            | ModelType::Dots1
+            | ModelType::Glm4Moe => config.of_experts(),
             ModelType::Gemma => Config {
                 vocab_size: 256_000,
                 hidden_size: 3072,
@@ -374,6 +388,14 @@ impl Config {
                 decoder_sparse_step: Some(1),
                 ..config.with_router()
             },
+            _ => config.of_sigmoid_experts(),
+        }
+    }
+
+    /// The defaults of models with DeepSeek-V3's experts.
+    fn of_sigmoid_experts(self) -> Config {
+        let config = Config { output_router_logits: Some(false), ..self };
+        match config.model_type {
             ModelType::Dots1 => Config {
                 vocab_size: 152_064,
                 hidden_size: 4608,
@@ -388,7 +410,26 @@ impl Config {
                 topk_group: Some(1),
                 first_k_dense_replace: Some(0),
                 routed_scaling_factor: Some(1.0),
-                output_router_logits: Some(false),
+                ..config
+            },
+            ModelType::Glm4Moe => Config {
+                vocab_size: 151_552,
+                intermediate_size: 10944,
+                num_hidden_layers: 46,
+                num_attention_heads: 96,
+                num_key_value_heads: Some(8),
+                max_position_embeddings: 131_072,
+                rms_norm_eps: 1e-5,
+                use_qk_norm: Some(false),
+                num_experts_per_tok: Some(8),
+                moe_intermediate_size: Some(1408),
+                n_routed_experts: Some(128),
+                n_shared_experts: Some(1),
+                norm_topk_prob: Some(true),
+                n_group: Some(1),
+                topk_group: Some(1),
+                first_k_dense_replace: Some(1),
+                routed_scaling_factor: Some(1.0),
                 ..config
             },
             _ => config,
@@ -413,8 +454,13 @@ impl Config {
     }
 
     fn is_mixture(&self) -> bool {
-        use ModelType::{Dots1, Mixtral, Qwen2Moe, Qwen3Moe};
-        [Mixtral, Qwen2Moe, Qwen3Moe, Dots1].contains(&self.model_type)
+        use ModelType::{Mixtral, Qwen2Moe, Qwen3Moe};
+        [Mixtral, Qwen2Moe, Qwen3Moe].contains(&self.model_type) || self.has_sigmoid_router()
+    }
+
+    /// Whether the experts are those of DeepSeek-V3.
+    pub(super) fn has_sigmoid_router(&self) -> bool {
+        matches!(self.model_type, ModelType::Dots1 | ModelType::Glm4Moe)
     }
 
     /// Whether a layer has experts.
@@ -440,6 +486,11 @@ impl Config {
         }
     }
 
+    /// Whether the projection of attention's output has a bias.
+    pub(super) fn has_output_bias(&self) -> bool {
+        self.attention_bias && self.model_type != ModelType::Glm4Moe
+    }
+
     pub(super) fn is_gemma(&self) -> bool {
         matches!(self.model_type, ModelType::Gemma | ModelType::Gemma2 | ModelType::Gemma3)
     }
@@ -453,6 +504,7 @@ impl Config {
     pub(super) fn has_qk_norm(&self) -> bool {
         use ModelType::{Dots1, Gemma3, Qwen3, Qwen3Moe};
         matches!(self.model_type, Qwen3 | Gemma3 | Qwen3Moe | Dots1)
+            || self.use_qk_norm == Some(true)
     }
 
     /// Whether the outputs of attention and of the feed-forward network are normalized as well.
@@ -515,7 +567,7 @@ impl Config {
             (None, ModelType::Gemma3) => {
                 !(layer + 1).is_multiple_of(self.sliding_window_pattern.unwrap_or(6))
             }
-            (None, ModelType::Llama | ModelType::Gemma) => false,
+            (None, ModelType::Llama | ModelType::Gemma | ModelType::Glm4Moe) => false,
         }
     }
 
@@ -562,7 +614,7 @@ impl Config {
         let needed = ["n_routed_experts", "n_shared_experts"];
         let given = [self.n_routed_experts, self.n_shared_experts];
         let missing = needed.iter().zip(given).find(|(_, value)| value.unwrap_or(0) == 0);
-        if let Some((name, _)) = missing.filter(|_| self.model_type == ModelType::Dots1) {
+        if let Some((name, _)) = missing.filter(|_| self.has_sigmoid_router()) {
             return Err(error::config(format!("`{name}` is missing, expected at least 1")));
         }
         Ok(())
@@ -598,11 +650,13 @@ struct FamilySetting {
     families: &'static [ModelType],
 }
 
-const UNUSED_SETTINGS: [FamilySetting; 27] = {
+const UNUSED_SETTINGS: [FamilySetting; 29] = {
     use ModelType::{
-        Dots1, Gemma, Gemma2, Gemma3, Llama, Mistral, Mixtral, Qwen2, Qwen2Moe, Qwen3, Qwen3Moe,
+        Dots1, Gemma, Gemma2, Gemma3, Glm4Moe, Llama, Mistral, Mixtral, Qwen2, Qwen2Moe, Qwen3,
+        Qwen3Moe,
     };
-    const MIXTURES: [ModelType; 4] = [Mixtral, Qwen2Moe, Qwen3Moe, Dots1];
+    const MIXTURES: [ModelType; 5] = [Mixtral, Qwen2Moe, Qwen3Moe, Dots1, Glm4Moe];
+    const SIGMOID_ROUTERS: [ModelType; 2] = [Dots1, Glm4Moe];
     const fn setting(
         name: &'static str,
         default: &'static str,
@@ -611,7 +665,11 @@ const UNUSED_SETTINGS: [FamilySetting; 27] = {
         FamilySetting { name, default, families }
     }
     [
-        setting("attention_bias", "false", &[Llama, Qwen3, Gemma, Gemma2, Gemma3, Qwen3Moe, Dots1]),
+        setting(
+            "attention_bias",
+            "false",
+            &[Llama, Qwen3, Gemma, Gemma2, Gemma3, Qwen3Moe, Dots1, Glm4Moe],
+        ),
         setting("mlp_bias", "false", &[Llama]),
         // transformers' Gemma ignores this one, and published folders have it.
         setting("hidden_activation", "null", &[Gemma, Gemma2, Gemma3]),
@@ -623,23 +681,26 @@ const UNUSED_SETTINGS: [FamilySetting; 27] = {
         setting("use_sliding_window", "false", &[Qwen2, Qwen3, Qwen2Moe, Qwen3Moe]),
         setting("sliding_window_pattern", "2", &[Gemma3]),
         setting("rope_local_base_freq", "null", &[Gemma3]),
+        // transformers' other models ignore it, or stop; vLLM's rotate a part.
+        setting("partial_rotary_factor", "1", &[Glm4Moe]),
+        setting("use_qk_norm", "false", &[Glm4Moe]),
         setting("query_pre_attn_scalar", "null", &[Gemma2, Gemma3]),
         setting("attn_logit_softcapping", "null", &[Gemma2, Gemma3]),
         setting("final_logit_softcapping", "null", &[Gemma2, Gemma3]),
         setting("num_local_experts", "null", &[Mixtral, Qwen3Moe]),
         setting("num_experts", "null", &[Qwen2Moe, Qwen3Moe]),
-        setting("n_routed_experts", "null", &[Dots1]),
+        setting("n_routed_experts", "null", &SIGMOID_ROUTERS),
         setting("num_experts_per_tok", "null", &MIXTURES),
-        setting("moe_intermediate_size", "null", &[Qwen2Moe, Qwen3Moe, Dots1]),
+        setting("moe_intermediate_size", "null", &[Qwen2Moe, Qwen3Moe, Dots1, Glm4Moe]),
         setting("shared_expert_intermediate_size", "null", &[Qwen2Moe]),
-        setting("n_shared_experts", "null", &[Dots1]),
-        setting("norm_topk_prob", "null", &[Qwen2Moe, Qwen3Moe, Dots1]),
+        setting("n_shared_experts", "null", &SIGMOID_ROUTERS),
+        setting("norm_topk_prob", "null", &[Qwen2Moe, Qwen3Moe, Dots1, Glm4Moe]),
         setting("decoder_sparse_step", "null", &[Qwen2Moe, Qwen3Moe]),
         setting("mlp_only_layers", "null", &[Qwen2Moe, Qwen3Moe]),
-        setting("first_k_dense_replace", "null", &[Dots1]),
-        setting("n_group", "null", &[Dots1]),
-        setting("topk_group", "null", &[Dots1]),
-        setting("routed_scaling_factor", "null", &[Dots1]),
+        setting("first_k_dense_replace", "null", &SIGMOID_ROUTERS),
+        setting("n_group", "null", &SIGMOID_ROUTERS),
+        setting("topk_group", "null", &SIGMOID_ROUTERS),
+        setting("routed_scaling_factor", "null", &SIGMOID_ROUTERS),
         setting("output_router_logits", "false", &MIXTURES),
         setting("router_aux_loss_coef", "null", &MIXTURES),
         setting("qkv_bias", "null", &[Qwen2Moe]),

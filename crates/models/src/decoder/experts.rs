@@ -37,7 +37,7 @@ impl FeedForward {
             .top_k(config.num_experts_per_tok.unwrap_or(0))
             .normalize(config.norm_topk_prob.unwrap_or(config.model_type == ModelType::Mixtral))
             .activation(move |x| activation.forward(x));
-        if config.model_type == ModelType::Dots1 {
+        if config.has_sigmoid_router() {
             let used = config.topk_group.unwrap_or(1);
             moe = moe
                 .scores(RouterScores::Sigmoid)
@@ -135,7 +135,18 @@ pub(super) fn read_values(values: &StateDict) -> Result<StateDict> {
         let part = |weight: &str| format!("{start}.experts.{weight}");
         Some((1, vec![part("gate_proj"), part("up_proj")]))
     };
-    values.stack(one_of_many)?.split(joined)
+    without_prediction_layers(values)?.stack(one_of_many)?.split(joined)
+}
+
+/// The values without the layers that predict further tokens, which published folders of GLM have
+/// and transformers does not read. Such a layer is the only one with an `eh_proj`.
+fn without_prediction_layers(values: &StateDict) -> Result<StateDict> {
+    let layers: Vec<String> = values
+        .iter()
+        .filter_map(|(name, _)| name.strip_suffix("eh_proj.weight").map(str::to_owned))
+        .collect();
+    let is_kept = |name: &str| !layers.iter().any(|layer| name.starts_with(layer));
+    values.rename_with(|name| is_kept(name).then(|| name.to_owned()))
 }
 
 /// The name in the model of a value in a file.

@@ -27,11 +27,33 @@ const KNOWN_KEYS: &[&str] = &[
     "low_freq_factor",
     "high_freq_factor",
     ORIGINAL_LENGTH,
+    "attention_factor",
+    "beta_fast",
+    "beta_slow",
+    "mscale",
+    "mscale_all_dim",
+    "truncate",
 ];
 
 /// Those that are numbers, whatever the type of the rotations.
-const NUMBERS: [&str; 5] =
-    ["rope_theta", "factor", "low_freq_factor", "high_freq_factor", ORIGINAL_LENGTH];
+const NUMBERS: [&str; 10] = [
+    "rope_theta",
+    "factor",
+    "low_freq_factor",
+    "high_freq_factor",
+    ORIGINAL_LENGTH,
+    "attention_factor",
+    "beta_fast",
+    "beta_slow",
+    "mscale",
+    "mscale_all_dim",
+];
+
+/// The key of the fraction of features that are rotated.
+const PARTIAL: &str = "partial_rotary_factor";
+
+/// That of GLM, if a file has none.
+const GLM_PARTIAL: f64 = 0.5;
 
 /// The key of the length that the model was first trained on.
 const ORIGINAL_LENGTH: &str = "original_max_position_embeddings";
@@ -48,12 +70,29 @@ impl Config {
     }
 
     fn rotations(&self, parameters: &Map<String, Value>) -> Result<RotaryEmbedding> {
-        check_unread(parameters, &[("partial_rotary_factor", "1")], &[KNOWN_KEYS])?;
+        let is_partial = self.model_type == ModelType::Glm4Moe;
+        let partial_keys: &[&str] = if is_partial { &[PARTIAL] } else { &[] };
+        check_unread(parameters, &[(PARTIAL, "1")], &[KNOWN_KEYS, partial_keys])?;
         for key in NUMBERS {
             number(parameters, key)?;
         }
         let theta = number(parameters, "rope_theta")?.unwrap_or(THETA);
-        Ok(RotaryEmbedding::new(self.width()).theta(theta).scaling(self.scaling(parameters)?))
+        let width = if is_partial { self.rotated_width(parameters)? } else { self.width() };
+        Ok(RotaryEmbedding::new(width).theta(theta).scaling(self.scaling(parameters)?))
+    }
+
+    /// The number of features of queries and keys that are rotated.
+    fn rotated_width(&self, parameters: &Map<String, Value>) -> Result<usize> {
+        let given = number(parameters, PARTIAL)?.or(self.partial_rotary_factor);
+        let part = given.unwrap_or(GLM_PARTIAL);
+        let all = self.width();
+        let width = (all as f64 * part) as usize;
+        if !(part > 0.0 && part <= 1.0 && width > 0 && width.is_multiple_of(2)) {
+            return Err(error::config(format!(
+                "`{PARTIAL}` is {part}, which rotates {width} of {all} features; expected an even number of them"
+            )));
+        }
+        Ok(width)
     }
 
     /// The parameters of all layers. As in transformers, the older key takes precedence.
@@ -112,14 +151,82 @@ impl Config {
                 original_max_position_embeddings: original_length(parameters)?
                     .unwrap_or(self.max_position_embeddings),
             }),
+            Some("yarn") => self.yarn(parameters),
             _ => {
                 let name = name.map(Value::to_string).unwrap_or_default().replace('"', "");
-                let message =
-                    format!("`rope_type` is `{name}`, expected `default`, `linear` or `llama3`");
+                let message = format!(
+                    "`rope_type` is `{name}`, expected `default`, `linear`, `llama3` or `yarn`"
+                );
                 Err(error::config(message))
             }
         }
     }
+
+    /// YaRN's scaling, with the defaults of transformers: a 0 counts as not given.
+    fn yarn(&self, parameters: &Map<String, Value>) -> Result<RotaryScaling> {
+        let given = |key: &str| {
+            let value = number(parameters, key)?.filter(|value| *value != 0.0);
+            match value {
+                Some(value) if value < 0.0 => Err(error::config(format!(
+                    "`{key}` is {value}, expected a number above 0 for `yarn`"
+                ))),
+                value => Ok(value),
+            }
+        };
+        let theta = number(parameters, "rope_theta")?.unwrap_or(THETA);
+        if theta <= 1.0 {
+            return Err(error::config(format!(
+                "`rope_theta` is {theta}, expected a number above 1 for `yarn`"
+            )));
+        }
+        let length = original_length(parameters)?.unwrap_or(self.max_position_embeddings);
+        if number(parameters, "factor")? == Some(0.0) {
+            return Err(error::config("`factor` is 0, expected a number above 0 for `yarn`"));
+        }
+        let factor = match (given("factor")?, parameters.contains_key("factor")) {
+            (Some(factor), _) => factor,
+            (None, true) => self.max_position_embeddings as f64 / length as f64,
+            (None, false) => {
+                return Err(error::config("the scaling of rotations has no number `factor`"));
+            }
+        };
+        let attention_factor = match number(parameters, "attention_factor")? {
+            Some(attention_factor) => attention_factor,
+            None => match (given("mscale")?, given("mscale_all_dim")?) {
+                (Some(mscale), Some(of_all)) => {
+                    magnitude(factor, mscale) / magnitude(factor, of_all)
+                }
+                _ => magnitude(factor, 1.0),
+            },
+        };
+        let truncate = match parameters.get("truncate") {
+            None | Some(Value::Null) => true,
+            Some(Value::Bool(truncate)) => *truncate,
+            Some(other) => {
+                return Err(error::config(format!(
+                    "`truncate` is {other}, expected `true` or `false`"
+                )));
+            }
+        };
+        if !truncate && self.model_type == ModelType::Gemma3 {
+            return Err(error::config(
+                "`truncate` is false, which transformers ignores in Gemma 3; remove it",
+            ));
+        }
+        Ok(RotaryScaling::Yarn {
+            factor,
+            original_max_position_embeddings: length,
+            beta_fast: given("beta_fast")?.unwrap_or(32.0),
+            beta_slow: given("beta_slow")?.unwrap_or(1.0),
+            attention_factor,
+            truncate,
+        })
+    }
+}
+
+/// YaRN's factor of cosines and sines for a factor of lengths.
+fn magnitude(factor: f64, mscale: f64) -> f64 {
+    if factor <= 1.0 { 1.0 } else { 0.1 * mscale * factor.ln() + 1.0 }
 }
 
 /// The keys of Gemma 3's `rope_parameters`.
@@ -151,5 +258,68 @@ fn number(parameters: &Map<String, Value>, key: &str) -> Result<Option<f64>> {
             .as_f64()
             .map(Some)
             .ok_or_else(|| error::config(format!("`{key}` is {value}, expected a number"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reference::folder;
+
+    fn read(config: &Value) -> Config {
+        serde_json::from_value(config.clone()).unwrap_or_else(|e| panic!("{config}: {e}"))
+    }
+
+    #[test]
+    fn tables_are_transformers() {
+        let text = std::fs::read_to_string(folder("rope.json")).unwrap();
+        let cases: Vec<Value> = serde_json::from_str(&text).unwrap();
+        assert!(cases.len() > 15);
+        for case in cases {
+            let config = &case["config"];
+            let rope = read(config).rope(false).unwrap_or_else(|e| panic!("{config}: {e}"));
+            let expected: Vec<f64> = serde_json::from_value(case["frequencies"].clone()).unwrap();
+            let actual = rope.frequencies();
+            assert_eq!(actual.len(), expected.len(), "{config}");
+            for (pair, (actual, expected)) in actual.into_iter().zip(expected).enumerate() {
+                // transformers computes in f32.
+                let off = (actual / expected - 1.0).abs();
+                assert!(off < 2e-6, "{config}: pair {pair} is {actual}, expected {expected}");
+            }
+            let factor = case["factor"].as_f64().unwrap();
+            assert!(
+                (rope.attention_factor() - factor).abs() < 1e-12,
+                "{config}: expected {factor}"
+            );
+        }
+    }
+
+    #[test]
+    fn values_of_yarn_and_parts_that_do_not_fit_are_told() {
+        let yarn = |key: &str, value: Value| {
+            let mut parameters = serde_json::json!({"rope_type": "yarn", "factor": 4.0});
+            parameters[key] = value;
+            serde_json::json!({"model_type": "llama", "rope_parameters": parameters})
+        };
+        let glm = |part: f64| serde_json::json!({"model_type": "glm4_moe", "head_dim": 16, "partial_rotary_factor": part});
+        let gemma = serde_json::json!({"model_type": "gemma3_text", "rope_parameters": {"full_attention":
+            {"rope_type": "yarn", "factor": 2.0, "truncate": false}}});
+        for (config, expected) in [
+            (yarn("factor", 0.into()), "`factor` is 0, expected a number above 0 for `yarn`"),
+            (yarn("factor", (-2.0).into()), "`factor` is -2, expected a number above 0"),
+            (yarn("beta_slow", (-1).into()), "`beta_slow` is -1, expected a number above 0"),
+            (yarn("beta_fast", "fast".into()), "`beta_fast` is \"fast\", expected a number"),
+            (yarn("truncate", 1.into()), "`truncate` is 1, expected `true` or `false`"),
+            (yarn("rope_theta", 1.0.into()), "`rope_theta` is 1, expected a number above 1"),
+            (yarn("long_factor", 1.into()), "`long_factor` is 1, but this key is unknown"),
+            (yarn("partial_rotary_factor", 0.5.into()), "`partial_rotary_factor` is 0.5; only 1"),
+            (glm(0.2), "`partial_rotary_factor` is 0.2, which rotates 3 of 16 features"),
+            (glm(0.0), "which rotates 0 of 16 features; expected an even number of them"),
+            (glm(1.5), "`partial_rotary_factor` is 1.5, which rotates 24 of 16 features"),
+            (gemma, "`truncate` is false, which transformers ignores in Gemma 3"),
+        ] {
+            let text = read(&config).rope(false).err().map(|e| e.to_string()).unwrap_or_default();
+            assert!(text.contains(expected), "{config}: {text}");
+        }
     }
 }

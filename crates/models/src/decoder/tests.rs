@@ -31,8 +31,12 @@ fn gemma3_gives_transformers_logits_and_tokens() {
 /// Qwen 3 has an older config, and Mistral's file is the pickle of a wrapped model.
 #[test]
 fn the_others_give_transformers_logits_and_tokens_without_a_cache() {
-    for name in ["qwen2", "qwen3", "mistral", "gemma", "gemma2", "qwen2_moe", "qwen3_moe", "dots1"]
-    {
+    for name in ["qwen2", "qwen3", "mistral", "gemma", "gemma2"].into_iter().chain([
+        "qwen2_moe",
+        "qwen3_moe",
+        "dots1",
+        "glm4_moe",
+    ]) {
         let model = load(name);
         let expected = ExpectedValues::read(name);
         expected
@@ -44,7 +48,7 @@ fn the_others_give_transformers_logits_and_tokens_without_a_cache() {
 #[ignore = "five programs more, for a minute: cargo test -p fulmen-models -- --ignored the_others"]
 fn the_others_give_transformers_tokens_with_a_cache() {
     ["qwen2", "qwen3", "mistral", "gemma", "gemma2"].into_iter().for_each(check);
-    ["qwen2_moe", "qwen3_moe", "dots1"].into_iter().for_each(check);
+    ["qwen2_moe", "qwen3_moe", "dots1", "glm4_moe"].into_iter().for_each(check);
 }
 
 #[test]
@@ -92,7 +96,7 @@ fn losses_and_gradients_of_experts_are_transformers_also_in_scans_that_compute_a
 
 #[test]
 fn a_folder_with_experts_is_saved_as_published_ones_are() {
-    for name in ["mixtral", "qwen2_moe", "dots1"] {
+    for name in ["mixtral", "qwen2_moe", "dots1", "glm4_moe"] {
         let saved = tempfile::tempdir().unwrap();
         load(name).save_pretrained(saved.path()).unwrap();
         let [old, new] =
@@ -111,7 +115,33 @@ fn a_folder_with_experts_is_saved_as_published_ones_are() {
         }
         let again = Decoder::from_folder(saved.path()).unwrap();
         assert_eq!(again.config().experts(), load(name).config().experts());
+        assert_eq!(again.config().rope_parameters, load(name).config().rope_parameters);
     }
+}
+
+/// The values of another module, and those of a layer that predicts further tokens.
+struct WithPredictionLayer(Decoder);
+
+impl Module for WithPredictionLayer {
+    fn visit(&self, visit: &mut fulmen_nn::Visit<'_>) {
+        visit.flatten(&self.0);
+        for name in ["eh_proj.weight", "self_attn.q_proj.weight", "shared_head.norm.weight"] {
+            let parameter = Parameter::from_tensor(Tensor::zeros(DType::F32, [1]));
+            visit.child(&format!("model.layers.2.{name}"), &parameter);
+        }
+    }
+}
+
+#[test]
+fn layers_that_predict_further_tokens_are_not_read() {
+    let copy = tempfile::tempdir().unwrap();
+    let config = std::fs::copy(folder("glm4_moe/config.json"), copy.path().join("config.json"));
+    config.unwrap();
+    let module = WithPredictionLayer(load("glm4_moe"));
+    let file = copy.path().join("model.safetensors");
+    fulmen_nn::weights::save_weights(&module, &file).unwrap();
+    let again = Decoder::from_folder(copy.path()).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(again.parameters().len(), module.0.parameters().len());
 }
 
 #[test]

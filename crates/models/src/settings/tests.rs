@@ -115,7 +115,7 @@ fn folders_with_only_the_sizes_or_one_more_key_give_transformers_logits() {
             (name, with_family!(model_type, logits(case, &expected)))
         })
         .collect();
-    assert_eq!(outputs.len(), 34);
+    assert_eq!(outputs.len(), 37);
     let borrowed: Vec<(&str, &Tensor)> =
         outputs.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
     expected.check(&borrowed);
@@ -242,6 +242,7 @@ fn a_key_that_means_another_model_is_refused_by_name() {
         ("gpt2", "attention_multiplier", "0.5"),
         ("llama", "attention_multiplier", "0.5"),
         ("llama", "partial_rotary_factor", "0.5"),
+        ("llama", "use_qk_norm", "true"),
         ("llama", "is_causal", "false"),
         ("llama", "quantization_config", r#"{"bits": 4}"#),
         ("llama", "sliding_window", "3"),

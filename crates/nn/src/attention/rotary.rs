@@ -65,6 +65,28 @@ pub enum RotaryScaling {
         /// The sequence length in training.
         original_max_position_embeddings: usize,
     },
+    /// YaRN (Peng et al. 2023, "YaRN: Efficient Context Window Extension of Large Language
+    /// Models"): divides slow rotations by the factor, keeps fast ones, and interpolates in
+    /// between, linearly in the number of the pair. Cosines and sines are multiplied by
+    /// `attention_factor`.
+    Yarn {
+        /// The divisor for slow rotations.
+        factor: f64,
+        /// The sequence length in training.
+        original_max_position_embeddings: usize,
+        /// Rotations are fast if they turn more often than this within the length in training; 32
+        /// in the paper.
+        beta_fast: f64,
+        /// Rotations are slow if they turn less often than this within the length in training; 1
+        /// in the paper.
+        beta_slow: f64,
+        /// The factor of cosines and sines, so that scores are multiplied by its square;
+        /// `0.1·ln(factor) + 1` in the paper.
+        attention_factor: f64,
+        /// Whether the ends of the interpolation are whole numbers of pairs, as in the paper's
+        /// code.
+        truncate: bool,
+    },
 }
 
 impl RotaryEmbedding {
@@ -95,13 +117,11 @@ impl RotaryEmbedding {
 
     /// The angle of each pair at position 1.
     pub fn frequencies(&self) -> Vec<f64> {
-        let pairs = self.width / 2;
-        (0..pairs)
-            .map(|i| self.scaled(self.theta.powf(-2.0 * i as f64 / self.width as f64)))
-            .collect()
+        (0..self.width / 2).map(|pair| self.frequency(pair)).collect()
     }
 
-    fn scaled(&self, frequency: f64) -> f64 {
+    fn frequency(&self, pair: usize) -> f64 {
+        let frequency = self.theta.powf(-2.0 * pair as f64 / self.width as f64);
         match self.scaling {
             RotaryScaling::None => frequency,
             RotaryScaling::Linear { factor } => frequency / factor,
@@ -117,6 +137,43 @@ impl RotaryEmbedding {
                     .clamp(0.0, 1.0);
                 frequency * (fast + (1.0 - fast) / factor)
             }
+            RotaryScaling::Yarn {
+                factor,
+                original_max_position_embeddings,
+                beta_fast,
+                beta_slow,
+                truncate,
+                ..
+            } => {
+                let length = original_max_position_embeddings as f64;
+                let mut first = self.pair_of_turns(beta_fast, length);
+                let mut last = self.pair_of_turns(beta_slow, length);
+                if truncate {
+                    first = first.floor();
+                    last = last.ceil();
+                }
+                first = first.max(0.0);
+                last = last.min(self.width as f64 - 1.0);
+                if first == last {
+                    last += 0.001;
+                }
+                let slow = ((pair as f64 - first) / (last - first)).clamp(0.0, 1.0);
+                frequency * ((1.0 - slow) + slow / factor)
+            }
+        }
+    }
+
+    /// The number of the pair that makes `turns` turns within `length` tokens, not rounded.
+    fn pair_of_turns(&self, turns: f64, length: f64) -> f64 {
+        let wavelength = length / (turns * std::f64::consts::TAU);
+        self.width as f64 * wavelength.ln() / (2.0 * self.theta.ln())
+    }
+
+    /// The factor of cosines and sines: that of [`RotaryScaling::Yarn`], otherwise 1.
+    pub fn attention_factor(&self) -> f64 {
+        match self.scaling {
+            RotaryScaling::Yarn { attention_factor, .. } => attention_factor,
+            _ => 1.0,
         }
     }
 
@@ -164,8 +221,13 @@ impl RotaryEmbedding {
         let half = self.width / 2;
         let frequencies = Tensor::from_slice(&self.frequencies(), [half]).to_dtype(dtype);
         let angles = positions.to_dtype(dtype).unsqueeze(-1) * frequencies;
-        let cos = angles.cos();
-        let sin = angles.sin();
+        let mut cos = angles.cos();
+        let mut sin = angles.sin();
+        let factor = self.attention_factor();
+        if factor != 1.0 {
+            cos = cos * factor;
+            sin = sin * factor;
+        }
         let features = x.narrow(-1, 0, self.width).to_dtype(dtype);
         let rotated = if self.interleaved {
             let pairs = features.reshape([&x.shape()[..x.rank() - 1], &[half, 2]].concat());

@@ -118,6 +118,14 @@ fn scaling(attrs: &Value) -> RotaryScaling {
             high_freq_factor: number(&settings["high_freq_factor"]),
             original_max_position_embeddings: count(&settings["original_max_position_embeddings"]),
         },
+        Some("yarn") => RotaryScaling::Yarn {
+            factor: number(&settings["factor"]),
+            original_max_position_embeddings: count(&settings["original_max_position_embeddings"]),
+            beta_fast: number(&settings["beta_fast"]),
+            beta_slow: number(&settings["beta_slow"]),
+            attention_factor: number(&settings["attention_factor"]),
+            truncate: flag(&settings["truncate"]),
+        },
         Some(other) => panic!("no scaling {other}"),
     }
 }

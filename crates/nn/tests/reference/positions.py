@@ -15,10 +15,12 @@ def positions():
     MADE_WITH["transformers"] = transformers.__version__
     cases = []
     llama3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
+    yarn = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 32, "beta_fast": 4.0, "beta_slow": 1.0, "attention_factor": 1.25, "truncate": True}
     for label, shape, how in [
         ("plain", (2, 2, 3, 4), {}), ("theta", (1, 1, 4, 8), {"theta": 500.0}), ("linear", (1, 2, 3, 6), {"scaling": {"rope_type": "linear", "factor": 4.0}}),
         ("llama3", (1, 1, 3, 16), {"theta": 100.0, "scaling": llama3}), ("interleaved", (2, 2, 3, 4), {"interleaved": True}),
         ("part", (1, 2, 3, 6), {"interleaved": True, "width": 4}),
+        ("yarn", (1, 2, 3, 16), {"theta": 100.0, "scaling": yarn}),
     ]:  # fmt: skip
         name = f"rotary_{label}"
         width = how.get("width", shape[-1])
