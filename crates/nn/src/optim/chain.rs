@@ -192,6 +192,10 @@ impl Optimizer for Chain {
         self.optimizer.trains(name, parameter)
     }
 
+    fn draws(&self, name: &str, parameter: &TensorType) -> bool {
+        self.optimizer.draws(name, parameter)
+    }
+
     fn check(&self, parameters: &[(String, TensorType)]) -> Result<()> {
         self.rules.check(parameters)?;
         self.optimizer.check(parameters)

@@ -29,6 +29,7 @@ mod rmsprop;
 mod rule;
 mod sgd;
 mod step;
+mod stochastic_rounding;
 mod trust_ratio;
 
 use std::any::Any;
@@ -58,6 +59,8 @@ pub use radam::RAdam;
 pub use rmsprop::RmsProp;
 pub use sgd::Sgd;
 pub use step::Step;
+#[doc(hidden)] // for the Trainer
+pub use stochastic_rounding::round_to_bf16;
 
 use crate::Result;
 
@@ -121,7 +124,8 @@ use crate::Result;
 /// ```
 pub trait Optimizer: Any + Send + Sync + Debug {
     /// The state for the parameter with this name and type: names, like those in PyTorch, and the
-    /// values before the first step. It is f32 for 16-bit parameters.
+    /// values before the first step. It is f32 for 16-bit parameters, unless the optimizer's `state_dtype`
+    /// is bf16.
     fn state(&self, name: &str, parameter: &TensorType) -> Vec<(&'static str, Tensor)>;
 
     /// The new parameter and state, in the order of [`Optimizer::state`]. The gradient may have a
@@ -165,6 +169,13 @@ pub trait Optimizer: Any + Send + Sync + Debug {
     /// parameters are then one array of the training state.
     fn updates_stacked(&self, names: &[&str], parameter: &TensorType) -> bool {
         let _ = (names, parameter);
+        false
+    }
+
+    /// Whether [`Optimizer::update`] draws random numbers for the parameter with this name and type,
+    /// with the [key of the step](Step::with_random_key).
+    fn draws(&self, name: &str, parameter: &TensorType) -> bool {
+        let _ = (name, parameter);
         false
     }
 

@@ -271,6 +271,10 @@ impl Optimizer for ParamGroups {
             && self.optimizer(first, parameter).updates_stacked(names, parameter)
     }
 
+    fn draws(&self, name: &str, parameter: &TensorType) -> bool {
+        self.optimizer(name, parameter).draws(name, parameter)
+    }
+
     fn refuses_rows(&self, step: &Step, name: &str, parameter: &TensorType) -> Option<String> {
         let step = self.step(step, name, parameter);
         self.optimizer(name, parameter).refuses_rows(&step, name, parameter)

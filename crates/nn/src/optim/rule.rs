@@ -5,9 +5,9 @@ use std::fmt::Debug;
 use std::panic::Location;
 use std::sync::Arc;
 
-use fulmen_tensor::{DType, FromFault, Scope, Tensor, TensorType};
+use fulmen_tensor::{DType, FromFault, Scope, Tensor, TensorType, random};
 
-use super::{GroupStep, Step};
+use super::{GroupStep, Step, round_to_bf16};
 use crate::library::{NN, live};
 use crate::precision::precision;
 use crate::schedule::Schedule;
@@ -19,6 +19,8 @@ pub(super) struct CommonSettings {
     lr: Arc<dyn Schedule>,
     pub(super) weight_decay: f64,
     pub(super) maximize: bool,
+    /// The dtype of the state that has an element for each of the parameter's.
+    pub(super) state_dtype: DType,
     /// The line that made the optimizer.
     location: &'static Location<'static>,
 }
@@ -30,6 +32,7 @@ impl CommonSettings {
             lr: Arc::new(lr),
             weight_decay,
             maximize: false,
+            state_dtype: DType::F32,
             location: Location::caller(),
         }
     }
@@ -194,6 +197,9 @@ pub(super) fn invalid_hyperparameter(numbers: &[(&str, f64)]) -> Option<String> 
 /// What is wrong with the settings, if anything.
 fn validate<R: Rule>(rule: &R) -> Option<String> {
     let common = rule.common();
+    if ![DType::F32, DType::Bf16].contains(&common.state_dtype) {
+        return Some(format!("state_dtype must be f32 or bf16, but it is {}", common.state_dtype));
+    }
     let rate = common.lr.constant().unwrap_or_default();
     invalid_hyperparameter(&[("the learning rate", rate), ("weight_decay", common.weight_decay)])
         .or_else(|| rule.validate())
@@ -276,6 +282,34 @@ pub(super) fn learning_rate<R: Rule>(rule: &R, step: &Step) -> Tensor {
     checked_value(Origin::new(rule), "the learning rate", step, rate)
 }
 
+/// The state of a parameter before the first step. What has an element for each of the parameter's,
+/// in f32, gets the dtype of the setting.
+pub(super) fn state<R: Rule>(rule: &R, parameter: &TensorType) -> Vec<(&'static str, Tensor)> {
+    let dtype = rule.common().state_dtype;
+    let is_narrow = |first: &Tensor| {
+        dtype == DType::Bf16 && first.dtype() == DType::F32 && first.shape() == &parameter.shape
+    };
+    let state = rule.init_state(parameter).into_iter();
+    state
+        .map(|(name, first)| (name, if is_narrow(&first) { first.to_dtype(dtype) } else { first }))
+        .collect()
+}
+
+/// Whether an update of a parameter rounds its state at random.
+pub(super) fn draws<R: Rule>(rule: &R, parameter: &TensorType) -> bool {
+    state(rule, parameter).iter().any(|(_, first)| first.dtype() == DType::Bf16)
+}
+
+/// A new value of the state, number `slot`, in the dtype of the old one.
+fn stored(new: &Tensor, old: &Tensor, slot: usize, step: &Step) -> Tensor {
+    match step.random_key() {
+        Some(key) if old.dtype() == DType::Bf16 => {
+            round_to_bf16(&random::fold_in(key, slot as u32), new)
+        }
+        _ => from_real(new, old.dtype()),
+    }
+}
+
 pub(super) fn update<R: Rule>(
     rule: &R,
     step: &Step,
@@ -298,7 +332,11 @@ pub(super) fn update<R: Rule>(
     }
     let dtype = precision(parameter.dtype());
     let g = as_real(&gradient.to_dtype(dtype));
-    let pairs: Vec<Tensor> = state.iter().map(as_real).collect();
+    let wide = |value: &Tensor| match value.dtype() {
+        DType::Bf16 => value.to_dtype(DType::F32),
+        _ => as_real(value),
+    };
+    let pairs: Vec<Tensor> = state.iter().map(wide).collect();
     let args = UpdateArgs {
         step,
         lr: lr.to_dtype(dtype.real()),
@@ -309,7 +347,8 @@ pub(super) fn update<R: Rule>(
         state: &pairs,
     };
     let (p, new) = rule.apply(&args);
-    let new = new.iter().zip(state).map(|(new, old)| from_real(new, old.dtype())).collect();
+    let slots = new.iter().zip(state).enumerate();
+    let new = slots.map(|(slot, (new, old))| stored(new, old, slot, step)).collect();
     (from_real(&p, dtype).to_dtype(parameter.dtype()), new)
 }
 
@@ -333,7 +372,14 @@ fn check_args<R: Rule>(
         return Some(format!("the parameter {reason}"));
     }
     let slots = rule.init_state(parameter.ty()).len();
-    (state.len() != slots).then(|| format!("got {} state tensors, expected {slots}", state.len()))
+    if state.len() != slots {
+        return Some(format!("got {} state tensors, expected {slots}", state.len()));
+    }
+    let is_narrow = state.iter().any(|x| x.fault().is_none() && x.dtype() == DType::Bf16);
+    (is_narrow && step.random_key().is_none()).then(|| {
+        "state_dtype is bf16, which is rounded at random: give the step a key with `with_random_key`"
+            .into()
+    })
 }
 
 /// Implements the common settings as methods, and [`Optimizer`](super::Optimizer) for a [`Rule`].
@@ -343,6 +389,18 @@ macro_rules! optimizer {
             #[doc = $weight_decay]
             pub fn weight_decay(mut self, weight_decay: f64) -> $name {
                 self.common.weight_decay = weight_decay;
+                self
+            }
+
+            /// The dtype of the state that has an element for each of the parameter's, such as running
+            /// means: f32, the default, or bf16, which needs half of the memory. The arithmetic is in
+            /// f32. New values are then rounded to bf16 up or down at random, so that small changes
+            /// add up. State of other shapes, and that of f64 and complex parameters, does not change.
+            ///
+            /// Outside of the Trainer, give each step a key:
+            /// [`Step::with_random_key`](crate::optim::Step::with_random_key).
+            pub fn state_dtype(mut self, dtype: ::fulmen_tensor::DType) -> $name {
+                self.common.state_dtype = dtype;
                 self
             }
 
@@ -359,7 +417,7 @@ macro_rules! optimizer {
                 _: &str,
                 parameter: &::fulmen_tensor::TensorType,
             ) -> Vec<(&'static str, ::fulmen_tensor::Tensor)> {
-                $crate::optim::rule::Rule::init_state(self, parameter)
+                $crate::optim::rule::state(self, parameter)
             }
 
             fn update(
@@ -388,6 +446,10 @@ macro_rules! optimizer {
 
             fn updates_stacked(&self, _: &[&str], _: &::fulmen_tensor::TensorType) -> bool {
                 <$name as $crate::optim::rule::Rule>::STACKS
+            }
+
+            fn draws(&self, _: &str, parameter: &::fulmen_tensor::TensorType) -> bool {
+                $crate::optim::rule::draws(self, parameter)
             }
 
             fn refuses_rows(

@@ -33,6 +33,8 @@ pub struct Step {
     stacked: bool,
     /// Whether the step is for some rows of a parameter.
     rows: bool,
+    /// The key of the random numbers that the optimizer draws.
+    random_key: Option<Tensor>,
     pub(super) location: &'static Location<'static>,
 }
 
@@ -50,6 +52,7 @@ impl Step {
             rate: None,
             stacked: false,
             rows: false,
+            random_key: None,
             location: Scope::line(),
         }
     }
@@ -95,6 +98,17 @@ impl Step {
     /// [accept them](super::Optimizer::refuses_rows).
     pub fn of_rows(&self) -> Step {
         Step { rows: true, ..self.clone() }
+    }
+
+    /// The step with a random key, for an optimizer that [draws](super::Optimizer::draws) random numbers.
+    /// Each parameter and step has a key of its own.
+    pub fn with_random_key(&self, key: &Tensor) -> Step {
+        Step { random_key: Some(key.clone()), ..self.clone() }
+    }
+
+    /// The random key of the step and the parameter, if there is one.
+    pub fn random_key(&self) -> Option<&Tensor> {
+        self.random_key.as_ref()
     }
 
     /// Whether the step is for some rows of a parameter.

@@ -53,6 +53,8 @@ pub(crate) struct Recorder {
     phase: usize,
     /// The rule that rounds updated parameters, with its random key of the step.
     rounding: Option<(Arc<dyn StepRule>, Tensor)>,
+    /// The random key of the step for optimizers that draw.
+    optimizer_key: Option<Tensor>,
     /// The step of each optimizer, if it was recorded.
     optimizer_steps: Vec<Option<OptimizerStep>>,
 }
@@ -153,6 +155,7 @@ impl Recorder {
             step_ends,
             phase,
             rounding: None,
+            optimizer_key: None,
             optimizer_steps,
         }
     }
@@ -161,6 +164,7 @@ impl Recorder {
     pub(crate) fn set_random_key(&mut self, key: &Tensor) {
         let rule = self.config.rules.iter().find(|rule| rule.rounds_to().is_some());
         self.rounding = rule.map(|rule| (rule.clone(), random::fold_in_name(key, rule.name())));
+        self.optimizer_key = Some(random::fold_in_name(key, "optimizer"));
     }
 
     /// Makes batch norm layers that are frozen in this phase compute with their running statistics.
@@ -210,7 +214,8 @@ impl Recorder {
         let frozen_parts = frozen_parts
             .map(|((u, &steps), epoch)| u.step(&own, self.values.before(steps), epoch))
             .collect();
-        OptimizerSteps { own, frozen_parts, rounding: self.rounding.clone() }
+        let rounding = self.rounding.clone();
+        OptimizerSteps { own, frozen_parts, rounding, key: self.optimizer_key.clone() }
     }
 
     /// Whether an optimizer steps in this step of the training, a Boolean scalar. `None` if it

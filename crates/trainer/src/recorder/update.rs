@@ -25,6 +25,8 @@ pub(super) struct OptimizerSteps {
     pub(super) frozen_parts: Vec<Step>,
     /// The rule that rounds updated parameters, with its random key of the step.
     pub(super) rounding: Option<(Arc<dyn StepRule>, Tensor)>,
+    /// The random key of the step for an optimizer that draws.
+    pub(super) key: Option<Tensor>,
 }
 
 impl OptimizerSteps {
@@ -35,16 +37,19 @@ impl OptimizerSteps {
 
     /// The rounding key of each parameter, if a rule rounds it.
     fn rounding_keys(&self, params: &[Gradient<'_>], values: &Values) -> Vec<Option<Tensor>> {
-        let entry = |gradient: &Gradient<'_>| &values.layout[gradient.param.slots.param];
-        let names: Vec<&str> =
-            params.iter().map(|gradient| entry(gradient).name.as_str()).collect();
         let Some((rule, key)) = &self.rounding else { return vec![None; params.len()] };
-        let keys = random::fold_in_names(key, &names);
-        let key = |(row, gradient)| {
-            let rounds = rule.rounds_to() == Some(entry(gradient).ty.dtype);
-            rounds.then(|| keys.index(0, row as isize))
-        };
-        params.iter().enumerate().map(key).collect()
+        keys(key, params, values, |entry| rule.rounds_to() == Some(entry.ty.dtype))
+    }
+
+    /// The key of each parameter for which the optimizer draws random numbers.
+    fn drawing_keys(
+        &self,
+        optimizer: &dyn Optimizer,
+        params: &[Gradient<'_>],
+        values: &Values,
+    ) -> Vec<Option<Tensor>> {
+        let Some(key) = &self.key else { return vec![None; params.len()] };
+        keys(key, params, values, |entry| optimizer.draws(&entry.names()[0], &entry.row_type()))
     }
 
     /// An updated parameter in its dtype, from its value in the optimizer's.
@@ -54,6 +59,20 @@ impl OptimizerSteps {
             _ => value,
         }
     }
+}
+
+/// A key for each parameter that has one.
+fn keys(
+    key: &Tensor,
+    params: &[Gradient<'_>],
+    values: &Values,
+    has_key: impl Fn(&Entry) -> bool,
+) -> Vec<Option<Tensor>> {
+    let entry = |gradient: &Gradient<'_>| &values.layout[gradient.param.slots.param];
+    let names: Vec<&str> = params.iter().map(|gradient| entry(gradient).name.as_str()).collect();
+    let keys = random::fold_in_names(key, &names);
+    let key = |(row, gradient)| has_key(entry(gradient)).then(|| keys.index(0, row as isize));
+    params.iter().enumerate().map(key).collect()
 }
 
 /// Changes the parameters that have a gradient. If the optimizer doesn't step (before the last
@@ -184,6 +203,7 @@ fn changed_values(
     // If steps take several batches, a branch decides.
     let updates = gradients.updates.as_ref().filter(|_| gradients.step_ends.is_none());
     let keys = steps.rounding_keys(&gradients.params, values);
+    let drawing_keys = steps.drawing_keys(optimizer, &gradients.params, values);
     let mut changed = Vec::new();
     for (index, (gradient, key)) in gradients.params.iter().zip(&keys).enumerate() {
         let slots = gradient.param.slots;
@@ -201,7 +221,9 @@ fn changed_values(
         let updated = rows.as_ref().map_or_else(|| before.clone(), |rows| rows.read(&before));
         let sum = ready.as_ref().map_or(&gradient.sum, |ready| &ready[index]);
         let key = key.as_ref().filter(|_| !chain.has_rules_after());
-        let inputs: Vec<&Tensor> = [sum].into_iter().chain(&updated).chain(key).collect();
+        let drawing_key = drawing_keys[index].as_ref();
+        let inputs: Vec<&Tensor> =
+            [sum].into_iter().chain(&updated).chain(key).chain(drawing_key).collect();
         // Where no row is changed, none has to be kept. What rules change is kept after them.
         let updates = updates.filter(|_| rows.is_none() && !chain.has_rules());
         let step = if rows.is_some() { &step.of_rows() } else { step };
@@ -211,8 +233,11 @@ fn changed_values(
                 Some(_) => inputs[0].clone(),
                 None => gradients.final_gradient(&inputs[0], norm.as_ref()),
             };
-            let (before, key) = inputs[1..].split_at(before.len());
-            let rounding = key.first().map(|key| move |value| steps.round(value, key));
+            let (before, keys) = inputs[1..].split_at(before.len());
+            let (rounding, drawing) = keys.split_at(usize::from(key.is_some()));
+            let rounding = rounding.first().map(|key| move |value| steps.round(value, key));
+            let drawing = drawing.first().map(|key| step.with_random_key(key));
+            let step = drawing.as_ref().unwrap_or(step);
             let new = updated_param(optimizer, step, entry, &chain, &ready, before, rounding);
             match updates {
                 Some(updates) => keep_unless(updates, before, new),

@@ -28,6 +28,7 @@ mod metrics;
 mod mistakes;
 mod model_shardings;
 mod monitors;
+mod narrow_state;
 mod optimizers;
 mod phases;
 mod plateau;

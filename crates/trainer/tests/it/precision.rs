@@ -216,6 +216,8 @@ fn a_run_is_resumed_in_another_precision() {
 #[derive(Module)]
 struct Falling {
     weight: Parameter,
+    #[module(skip)]
+    state: DType,
 }
 
 impl TrainingModule for Falling {
@@ -223,13 +225,18 @@ impl TrainingModule for Falling {
         (self.weight.get() * batch.get("x").mean_all()).sum_all()
     }
     fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
-        Box::new(AdamW::new(1e-3))
+        Box::new(AdamW::new(1e-3).state_dtype(self.state))
     }
 }
 
 /// The weights after 100 steps of AdamW from ones.
 fn fallen(configure: impl Fn(TrainerBuilder) -> TrainerBuilder) -> Vec<f64> {
-    let module = Falling { weight: Parameter::new([64, 32], Init::ones()) };
+    fallen_with(DType::F32, configure)
+}
+
+/// [`fallen`] with running means in this dtype.
+fn fallen_with(state: DType, configure: impl Fn(TrainerBuilder) -> TrainerBuilder) -> Vec<f64> {
+    let module = Falling { weight: Parameter::new([64, 32], Init::ones()), state };
     let data = TensorDataset::builder().array("x", [800], vec![1.0f32; 800]).build().unwrap();
     let loader = DataLoader::builder(data).batch_size(8).build().unwrap();
     let folder = tempfile::tempdir().unwrap();
@@ -264,4 +271,22 @@ fn small_updates_of_bf16_true_add_up_by_stochastic_rounding() {
     // A group of two batches makes one step, so half as many.
     let half = mean(&fallen(|builder| bf16(builder).accumulate_grad_batches(2)));
     assert!((half - (1.0 + exact) / 2.0).abs() < 1.8e-3, "{half}");
+}
+
+#[test]
+fn running_means_in_bf16_are_rounded_alike_on_all_devices() {
+    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+    let exact = mean(&fallen(|builder| builder));
+    let narrow = |builder: TrainerBuilder| builder;
+    let rounded = fallen_with(DType::Bf16, narrow);
+    // Each weight is the sum of 100 steps, each of which is a few times 2⁻⁹ off.
+    let actual = mean(&rounded);
+    assert!((actual - exact).abs() < 2e-4, "{actual}, in f32 {exact}");
+    assert!(rounded.iter().any(|weight| *weight != rounded[0]), "weights have their own numbers");
+    assert_eq!(fallen_with(DType::Bf16, narrow), rounded);
+    assert_ne!(fallen_with(DType::Bf16, |builder| builder.seed(1)), rounded);
+    for strategy in [Strategy::Ddp, Strategy::Fsdp] {
+        let eight = fallen_with(DType::Bf16, |builder| builder.devices(8).strategy(strategy));
+        assert_eq!(eight, rounded, "{strategy}");
+    }
 }
