@@ -15,6 +15,7 @@
 //! | scatter | those of updates that the devices do not divide | padding is combined, too |
 //! | derivative of a maximum over windows (`select_and_scatter`) | those of windows | wrong numbers |
 //! | gather and scatter | the components of an index | the compiler refuses its own program |
+//! | kernel | all | the compiler does not look into it |
 //! | Fourier transform | all | the CPU refuses the layout at run time; XLA gathers them anyway |
 //!
 //! If a slice starts at the first element of a split axis, XLA takes the slice for the whole operand

@@ -77,6 +77,11 @@ impl Lowering<'_> {
         self.results
     }
 
+    /// The mesh of the program's devices.
+    pub(crate) fn mesh(&self) -> &Mesh {
+        self.program.mesh()
+    }
+
     /// Whether the program is for several devices, so that shardings have an effect.
     pub(crate) fn is_partitioned(&self) -> bool {
         self.program.mesh().num_devices() > 1

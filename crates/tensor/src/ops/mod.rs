@@ -16,7 +16,7 @@ mod compare;
 mod complex;
 pub(crate) mod concatenate;
 pub(crate) mod constant;
-mod control_flow;
+pub(crate) mod control_flow;
 mod convert;
 pub(crate) mod convolution;
 mod convolution_options;

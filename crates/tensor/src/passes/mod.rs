@@ -13,6 +13,7 @@ mod axis_order;
 mod convolution_products;
 mod fourier_layouts;
 mod gradient_order;
+mod kernel_calls;
 mod merged_axes;
 mod random_keys;
 mod replace;
@@ -66,7 +67,7 @@ const CUDA: &[Platform] = &[Platform::Cuda];
 const TPU: &[Platform] = &[Platform::Tpu];
 
 /// All passes, in the order in which they see an operation.
-static PASSES: [Pass; 13] = [
+static PASSES: [Pass; 14] = [
     Pass {
         name: "updates-on-devices",
         platforms: EVERY_PLATFORM,
@@ -126,6 +127,12 @@ static PASSES: [Pass; 13] = [
         platforms: CPU,
         is_portable: false,
         change: Change::OperationsOnDevices(fourier_layouts::rule),
+    },
+    Pass {
+        name: "kernels",
+        platforms: TPU,
+        is_portable: false,
+        change: Change::Operations(kernel_calls::rule),
     },
     Pass {
         name: "gradient-order",

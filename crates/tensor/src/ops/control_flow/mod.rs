@@ -7,6 +7,7 @@ mod call;
 mod checkpoint;
 mod cond;
 mod custom_gradient;
+pub(crate) mod kernel_call;
 mod loops;
 mod marked_indices;
 mod scan;
