@@ -1,0 +1,85 @@
+//! libtpu compiles the kernels, without a TPU.
+
+use fulmen_kernels::{FlashAttention, rms_norm_residual};
+use fulmen_pjrt::CompileOptions;
+use fulmen_pjrt::locate::Platform;
+use fulmen_tensor::{DType, Function, Mesh, Sharding, Tensor, TensorType, grad};
+
+use crate::kept_answers::answer;
+use crate::libtpu::libtpu;
+
+const ONE: [&str; 1] = ["v5e:1x1"];
+const ALL: [&str; 4] = ["v4:1x1x1", "v5e:1x1", "v5p:1x1x1", "v6e:1x1"];
+
+/// Compiles a function, in which `kernels` kernels are, for these topologies of as many devices as the
+/// mesh has. Returns the text.
+fn compile(function: &Function, kernels: usize, topologies: &[&str], mesh: &Mesh) -> String {
+    let text = function.stablehlo_on(Platform::Tpu, mesh).unwrap();
+    assert_eq!(text.matches("custom_call @tpu_custom_call").count(), kernels);
+    let Some(plugin) = libtpu() else { return text };
+    for name in topologies {
+        let topology = plugin.topology(name).unwrap();
+        let options = CompileOptions::default().partitions(mesh.num_devices());
+        let kept = answer("compiles", &topology, &text, &options, || {
+            let compiled = plugin.compile(&topology, &text, &options);
+            compiled.map(|_| String::new()).map_err(|error| error.to_string())
+        });
+        kept.unwrap_or_else(|error| panic!("{name}: {error}"));
+    }
+    text
+}
+
+fn one_device() -> Mesh {
+    Mesh::new([("data", 1)]).unwrap()
+}
+
+fn attention(batch: usize, length: usize) -> Function {
+    let q = TensorType::new(DType::Bf16, [batch, 4, length, 128]);
+    let k = TensorType::new(DType::Bf16, [batch, 2, length, 128]);
+    let ids = TensorType::new(DType::I32, [1, length]);
+    let how = FlashAttention::new(0.1).causal(true).window(Some(700)).softcap(Some(30.0));
+    Function::trace("attention", &[q, k.clone(), k, ids], |x| {
+        let y = how.forward(&x[0], &x[1], &x[2], Some(&x[3]));
+        let mut all = grad(&y.to_dtype(DType::F32).square().sum_all(), &[&x[0], &x[1], &x[2]]);
+        all.push(y);
+        all
+    })
+}
+
+fn norm() -> Function {
+    let x = TensorType::new(DType::Bf16, [1000, 4096]);
+    let weight = TensorType::new(DType::F32, [4096]);
+    Function::trace("norm", &[x.clone(), x, weight], |x| {
+        let [norm, sum] = rms_norm_residual(&x[0], &x[1], &x[2], 1e-6);
+        let loss = (norm.to_dtype(DType::F32).square() + sum.to_dtype(DType::F32)).sum_all();
+        let mut all: Vec<Tensor> = grad(&loss, &[&x[0], &x[1], &x[2]]);
+        all.extend([norm, sum]);
+        all
+    })
+}
+
+#[test]
+fn libtpu_compiles_the_kernels() {
+    compile(&attention(1, 1500), 3, &ONE, &one_device());
+    compile(&norm(), 2, &ONE, &one_device());
+}
+
+#[test]
+#[ignore = "half a minute: cargo test -p fulmen-kernels --test it every_generation -- --ignored"]
+fn libtpu_compiles_the_kernels_for_every_generation() {
+    compile(&attention(1, 1500), 3, &ALL, &one_device());
+    compile(&norm(), 2, &ALL, &one_device());
+}
+
+#[test]
+fn devices_share_the_sequences_of_a_batch() {
+    let mesh = Mesh::new([("data", 2), ("fsdp", 2)]).unwrap();
+    let function = attention(8, 512);
+    let sharding = Sharding::over([vec!["data", "fsdp"]]);
+    let split = (0..3).fold(function, |function, i| function.shard_parameter(i, sharding.clone()));
+    let text = compile(&split, 3, &["v5e:2x2"], &mesh);
+    assert_eq!(text.matches("sdy.manual_computation").count(), 3);
+    assert!(text.contains(": tensor<2x4x512x128xbf16>, "), "{text}");
+    let whole = attention(2, 512).stablehlo_on(Platform::Tpu, &mesh).unwrap();
+    assert!(!whole.contains("sdy.manual_computation"));
+}
