@@ -3,6 +3,7 @@
 
 mod blocks;
 mod cache;
+mod kernel;
 mod method;
 mod positions;
 mod rotary;
@@ -133,7 +134,7 @@ impl Attention {
     }
 
     /// How to compute it. The results differ only in rounding; dropout drops the same weights.
-    /// [`AttentionMethod::Blocks`] cannot return the weights.
+    /// [`AttentionMethod::Blocks`] and [`AttentionMethod::Kernel`] cannot return the weights.
     ///
     /// ```
     /// use fulmen_nn::attention::{Attention, AttentionMethod};
@@ -151,7 +152,7 @@ impl Attention {
         self
     }
 
-    /// The numbers of queries and of keys in a block of [`AttentionMethod::Blocks`]; 512 unless set.
+    /// The numbers of queries and of keys in a block; 512 unless set.
     /// A smaller block needs less memory and more steps. The lengths need not be multiples of it.
     pub fn block_size(mut self, block_size: usize) -> Attention {
         self.block_size = Some(block_size);
@@ -283,7 +284,7 @@ impl Attention {
         let is_long =
             q.rank() >= 2 && k.rank() >= 2 && q.size(-2).saturating_mul(k.size(-2)) > LONG * LONG;
         match self.method {
-            AttentionMethod::Blocks => {}
+            AttentionMethod::Blocks | AttentionMethod::Kernel => {}
             AttentionMethod::Auto if is_long && axis_parts("length") == 1 => {}
             _ => return self.forward_with_weights(q, k, v).0,
         }
@@ -291,7 +292,7 @@ impl Attention {
     }
 
     /// The weighted means of the values, and their weights `[…, length, positions]` after dropout.
-    /// The method is plain; poisoned if [`AttentionMethod::Blocks`] was asked for.
+    /// The method is plain; poisoned if another one was asked for.
     #[track_caller]
     pub fn forward_with_weights(
         &self,
@@ -303,10 +304,11 @@ impl Attention {
         let k = k.as_tensor();
         let v = v.as_tensor();
         NN.record("scaled_dot_product_attention", || match self.method {
-            AttentionMethod::Blocks => Err(
-                "attention in `blocks` never has all weights; ask for them with the method `plain`"
-                    .into(),
-            ),
+            AttentionMethod::Blocks | AttentionMethod::Kernel => Err(format!(
+                "attention in `{}` never has all weights; ask for them with the method `plain`",
+                self.method
+            )
+            .into()),
             _ => self.weigh(q, k, v),
         })
     }
@@ -336,13 +338,15 @@ impl Attention {
         self.scale.unwrap_or(1.0 / (q.size(-1).max(1) as f64).sqrt())
     }
 
-    /// [`AttentionMethod::Blocks`].
+    /// [`AttentionMethod::Blocks`] and [`AttentionMethod::Kernel`].
     fn in_blocks(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor, Refusal> {
         self.check(q, k, v)?;
         if axis_parts("length") > 1 {
-            let message = "attention in `blocks` needs whole sequences, but the rules for axes split `length`; use the \
-                           method `plain`";
-            return Err(message.into());
+            return Err(format!(
+                "attention in `{}` needs whole sequences, but the rules for axes split `length`; use the method `plain`",
+                if self.method == AttentionMethod::Kernel { "kernel" } else { "blocks" }
+            )
+            .into());
         }
         let group = self.group(q, k);
         let outer = |x: &Tensor| Shape::from(&x.shape()[..x.rank() - 2]);
@@ -388,7 +392,10 @@ impl Attention {
             causal: self.causal,
             window: self.window.map(|window| window.min(q.size(-2).max(k.size(-2)))),
         };
-        let means = how.forward(&inputs);
+        let means = match self.method {
+            AttentionMethod::Kernel => how.forward_by_kernel(&inputs)?,
+            _ => how.forward(&inputs),
+        };
         Ok(if group == 1 { means.squeeze(-3) } else { means.flatten(-4, -3) })
     }
 

@@ -9,14 +9,14 @@ use crate::method_name;
 
 /// How attention is computed. The results differ only in rounding.
 ///
-/// The names are `auto`, `plain` and `blocks`. There is no method with kernels yet.
+/// The names are `auto`, `plain`, `blocks` and `kernel`.
 ///
 /// ```
 /// use fulmen_nn::attention::AttentionMethod;
 ///
 /// assert_eq!("blocks".parse::<AttentionMethod>()?, AttentionMethod::Blocks);
-/// let error = "kernel".parse::<AttentionMethod>().unwrap_err().to_string();
-/// assert_eq!(error, "`kernel` is not a method of attention; there are: auto, plain, blocks");
+/// let error = "flash".parse::<AttentionMethod>().unwrap_err().to_string();
+/// assert_eq!(error, "`flash` is not a method of attention; there are: auto, plain, blocks, kernel");
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -33,12 +33,17 @@ pub enum AttentionMethod {
     /// and backward. The memory grows with the length, not with its square. Blocks that a causal
     /// mask or a window hides are not computed. The backward pass computes the scores again.
     Blocks,
+    /// [`FlashAttention`](fulmen_kernels::FlashAttention): on a TPU, the scores of one block stay in
+    /// vector memory. Elsewhere a loop over the blocks of each head computes the same, slower than
+    /// `blocks`. No TPU has run it, so `auto` never takes it. It takes no mask and no dropout.
+    Kernel,
 }
 
-const NAMES: [(&str, AttentionMethod); 3] = [
+const NAMES: [(&str, AttentionMethod); 4] = [
     ("auto", AttentionMethod::Auto),
     ("plain", AttentionMethod::Plain),
     ("blocks", AttentionMethod::Blocks),
+    ("kernel", AttentionMethod::Kernel),
 ];
 
 impl FromStr for AttentionMethod {
