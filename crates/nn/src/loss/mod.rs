@@ -33,6 +33,7 @@ mod load_balancing;
 mod margin;
 mod mask;
 mod method;
+mod preference;
 mod reduction;
 
 pub use binary::{
@@ -54,6 +55,7 @@ pub use margin::{
 };
 pub use mask::{masked_mean, with_weight};
 pub use method::LossMethod;
+pub use preference::{DpoLoss, DpoLossType, DpoOutput, SequenceLogProbs};
 pub use reduction::Reduction;
 
 /// Losses have no parameters, so they can be fields of a module like other settings.
@@ -71,6 +73,7 @@ settings!(
     CosineEmbeddingLoss,
     CrossEntropyLoss,
     CtcLoss,
+    DpoLoss,
     GanLoss,
     GaussianNllLoss,
     HingeEmbeddingLoss,

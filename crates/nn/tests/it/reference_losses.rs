@@ -2,10 +2,10 @@
 
 use crate::common::reference::{Expected, cases, expect, flag, inputs, number, numbers, word};
 use fulmen_nn::loss::{
-    BceLoss, BceWithLogitsLoss, CosineEmbeddingLoss, CrossEntropyLoss, CtcLoss, GanLoss,
-    GaussianNllLoss, HingeEmbeddingLoss, HuberLoss, KlDivLoss, MarginRankingLoss, NllLoss,
-    PoissonNllLoss, Reduction, SigmoidFocalLoss, SmoothL1Loss, TripletMarginLoss,
-    cosine_similarity, l1_loss, mse_loss,
+    BceLoss, BceWithLogitsLoss, CosineEmbeddingLoss, CrossEntropyLoss, CtcLoss, DpoLoss,
+    DpoLossType, GanLoss, GaussianNllLoss, HingeEmbeddingLoss, HuberLoss, KlDivLoss,
+    MarginRankingLoss, NllLoss, PoissonNllLoss, Reduction, SequenceLogProbs, SigmoidFocalLoss,
+    SmoothL1Loss, TripletMarginLoss, cosine_similarity, l1_loss, mse_loss,
 };
 use fulmen_tensor::Tensor;
 use serde_json::Value;
@@ -183,5 +183,37 @@ fn connectionist_temporal_classification_is_pytorchs() {
             .zero_infinity(flag(&attrs["zero_infinity"]))
             .reduction(reduction(attrs));
         loss.forward(&inputs[0].log_softmax(-1), &inputs[1], &inputs[2], &inputs[3])
+    });
+}
+
+#[test]
+fn losses_and_rewards_of_preferences_are_trls() {
+    check("preference.json", |op, attrs, inputs| {
+        let log_probs = |logits: &Tensor, labels: &Tensor| {
+            let loss = CrossEntropyLoss::new().ignore_index(-100).reduction(Reduction::None);
+            SequenceLogProbs::of_losses(loss.forward(logits, labels), labels, -100)
+        };
+        let loss_type = match word(&attrs["loss_type"], "loss_type") {
+            "sigmoid" => DpoLossType::Sigmoid,
+            "hinge" => DpoLossType::Hinge,
+            "ipo" => DpoLossType::Ipo,
+            other => panic!("no loss {other}"),
+        };
+        let loss = DpoLoss::new()
+            .loss_type(loss_type)
+            .beta(number(&attrs["beta"]))
+            .label_smoothing(number(&attrs["label_smoothing"]))
+            .reduction(reduction(attrs));
+        let chosen = log_probs(&inputs[0], &inputs[2]);
+        let rejected = log_probs(&inputs[1], &inputs[3]);
+        let output = loss.forward(&chosen, &rejected, &inputs[4], &inputs[5]);
+        match op {
+            "dpo_loss" => output.loss,
+            "rewards/chosen" => output.chosen_rewards,
+            "rewards/rejected" => output.rejected_rewards,
+            "rewards/margins" => output.margins(),
+            "rewards/accuracies" => output.accuracies(),
+            other => panic!("no operation {other}"),
+        }
     });
 }

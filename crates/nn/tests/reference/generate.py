@@ -31,6 +31,7 @@ TOPICS = [
     "losses_classes",
     "losses_numbers",
     "losses_vectors",
+    "preference",
     "linear_cross_entropy",
     "ctc",
     "metrics",
