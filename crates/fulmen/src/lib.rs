@@ -20,6 +20,13 @@ pub mod coordination {
     pub use fulmen_coordination::*;
 }
 
+/// A language of tiles for kernels, which libtpu compiles for TPUs, and the kernels that layers use.
+#[cfg(feature = "kernels")]
+pub mod kernels {
+    #[doc(inline)]
+    pub use fulmen_kernels::*;
+}
+
 /// The layers below tensors. To train, you need them only to find, download or diagnose a plugin.
 pub mod low_level {
     /// PJRT plugins, clients, devices, topologies, buffers and executables.

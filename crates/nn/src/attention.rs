@@ -3,6 +3,7 @@
 
 mod blocks;
 mod cache;
+#[cfg(feature = "kernels")]
 mod kernel;
 mod method;
 mod positions;
@@ -393,7 +394,12 @@ impl Attention {
             window: self.window.map(|window| window.min(q.size(-2).max(k.size(-2)))),
         };
         let means = match self.method {
+            #[cfg(feature = "kernels")]
             AttentionMethod::Kernel => how.forward_by_kernel(&inputs)?,
+            #[cfg(not(feature = "kernels"))]
+            AttentionMethod::Kernel => {
+                return Err("attention by `kernel` needs the feature `kernels` of fulmen".into());
+            }
             _ => how.forward(&inputs),
         };
         Ok(if group == 1 { means.squeeze(-3) } else { means.flatten(-4, -3) })

@@ -35,7 +35,8 @@ pub enum AttentionMethod {
     Blocks,
     /// [`FlashAttention`](fulmen_kernels::FlashAttention): on a TPU, the scores of one block stay in
     /// vector memory. Elsewhere a loop over the blocks of each head computes the same, slower than
-    /// `blocks`. No TPU has run it, so `auto` never takes it. It takes no mask and no dropout.
+    /// `blocks`. No TPU has run it, so `auto` never takes it. It takes no mask and no dropout, and
+    /// needs the feature `kernels`, which ready-made models turn on.
     Kernel,
 }
 
