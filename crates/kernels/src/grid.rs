@@ -53,9 +53,11 @@ pub(crate) fn check(kernel: &Kernel) -> Result<(), String> {
         return Err("there is no output".into());
     }
     let conditions = kernel.step_indices();
+    let shifts: Vec<bool> =
+        (0..kernel.grid.len()).map(|axis| is_shift(kernel, &conditions, axis)).collect();
     let mut visited: Vec<Visited> = kernel.arrays.iter().map(|_| Visited::default()).collect();
-    for step in 0..kernel.steps() {
-        let mut host = OnHost { kernel, position: kernel.position(step) };
+    for position in positions(&kernel.grid, &shifts) {
+        let mut host = OnHost { kernel, position };
         for index in &conditions {
             if host.index(index).is_none() {
                 return Err(format!("an index has no value at {:?} of the grid", host.position));
@@ -71,9 +73,11 @@ pub(crate) fn check(kernel: &Kernel) -> Result<(), String> {
             }
         }
     }
+    let shifted = kernel.grid.iter().zip(&shifts).filter(|(_, is_shift)| **is_shift);
+    let shifted: usize = shifted.map(|(size, _)| size).product();
     for (number, array) in kernel.with_role(Role::Output) {
         let all: usize = array.blocks().iter().product();
-        let seen = visited[number].blocks.len();
+        let seen = visited[number].blocks.len() * shifted;
         if seen != all {
             return Err(format!(
                 "only {seen} of the {all} blocks of an output {} are written",
@@ -82,6 +86,38 @@ pub(crate) fn check(kernel: &Kernel) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// Whether the steps along an axis of the grid differ in one thing only: the position is the number of
+/// the block along one axis of each output, and of the inputs that depend on it. Then the check of
+/// one position holds for all, such as all sequences of a batch.
+fn is_shift(kernel: &Kernel, conditions: &[Index], axis: usize) -> bool {
+    let fits = |array: &Array| {
+        let using = array.map.iter().filter(|index| index.uses_program(axis)).count();
+        let equal = array.map.iter().filter(|index| index.is_program(axis)).count();
+        let is_enough = match array.role {
+            Role::Output => equal == 1,
+            Role::Input | Role::Scratch => equal <= 1,
+        };
+        using == equal && is_enough
+    };
+    !conditions.iter().any(|index| index.uses_program(axis)) && kernel.arrays.iter().all(fits)
+}
+
+/// The positions to check, in the order of the steps: along a shift only the last one, whose blocks
+/// exist only if those of the others do.
+fn positions(grid: &[usize], shifts: &[bool]) -> impl Iterator<Item = Vec<usize>> {
+    let checked: Vec<usize> =
+        grid.iter().zip(shifts).map(|(&size, &is_shift)| if is_shift { 1 } else { size }).collect();
+    let count = checked.iter().product();
+    (0..count).map(move |mut step| {
+        let mut position = vec![0; grid.len()];
+        for axis in (0..grid.len()).rev() {
+            position[axis] = if shifts[axis] { grid[axis] - 1 } else { step % checked[axis] };
+            step /= checked[axis];
+        }
+        position
+    })
 }
 
 /// The number of the block that a step sees.

@@ -184,14 +184,4 @@ impl Kernel {
     pub(crate) fn steps(&self) -> usize {
         self.grid.iter().product()
     }
-
-    /// The position in the grid of a step.
-    pub(crate) fn position(&self, mut step: usize) -> Vec<usize> {
-        let mut position = vec![0; self.grid.len()];
-        for axis in (0..self.grid.len()).rev() {
-            position[axis] = step % self.grid[axis];
-            step /= self.grid[axis];
-        }
-        position
-    }
 }

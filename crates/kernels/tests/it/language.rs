@@ -50,6 +50,31 @@ fn a_wrong_index_map_is_refused() {
 }
 
 #[test]
+fn a_grid_whose_steps_are_alike_is_checked_by_one_of_them() {
+    // 900 million steps.
+    let ty = TensorType::new(DType::F32, [30_000, 30_000]);
+    let copy = Kernel::record("copy", &[30_000, 30_000], |k| {
+        let at = || [k.program(0), k.program(1)];
+        let x = k.input(&ty, &[1, 1], at());
+        k.output(&ty, &[1, 1], at()).store(&x.load());
+    });
+    assert!(copy.is_ok());
+    let of_rows = |count: usize| {
+        mistake(|k| {
+            let y = k.output(&matrix(count), &[8, 128], rows(k));
+            y.store(&k.full(DType::F32, [8, 128], 0.0));
+        })
+    };
+    let outside = of_rows(24);
+    assert!(
+        outside.contains("gives 3 at [3] of the grid; the array has 3 blocks there"),
+        "{outside}"
+    );
+    let missing = of_rows(40);
+    assert!(missing.contains("only 4 of the 5 blocks of an output f32[40, 128]"), "{missing}");
+}
+
+#[test]
 fn an_accumulator_that_is_not_set_gives_nan() -> fulmen_tensor::Result<()> {
     let sum = |is_set: bool| {
         Kernel::record("sum", &[4], |k| {
