@@ -71,6 +71,7 @@ const WITHOUT_A_ROW: &[(&str, &str)] = &[
     ("call", "has a body: programs.rs"),
     ("substitute", "records operations again: programs.rs"),
     ("custom_gradient", "has bodies: control_flow.rs"),
+    ("kernel_call", "for the crates of Fulmen: has a body, the tests of kernels"),
     ("optimization_barrier", "the identity: control_flow.rs"),
     ("wide", "for the crates of Fulmen: a conversion"),
     ("gradients", "for the crates of Fulmen: grad"),
