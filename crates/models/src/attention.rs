@@ -135,8 +135,8 @@ impl StepSizes {
 pub(crate) enum Visibility {
     /// Those where this mask is true.
     Mask(Tensor),
-    /// The last ones up to the token, or all up to it, in its document. In blocks.
-    Past { window: Option<usize>, segment_ids: Option<Tensor> },
+    /// The last ones up to the token, or all up to it, in its document. In blocks or by the kernel.
+    Past { method: AttentionMethod, window: Option<usize>, segment_ids: Option<Tensor> },
 }
 
 impl Visibility {
@@ -145,8 +145,8 @@ impl Visibility {
         let attention = attention.clone();
         match self {
             Visibility::Mask(mask) => attention.mask(mask).method(AttentionMethod::Plain),
-            Visibility::Past { window, segment_ids } => {
-                let mut attention = attention.causal(true).method(AttentionMethod::Blocks);
+            Visibility::Past { method, window, segment_ids } => {
+                let mut attention = attention.causal(true).method(*method);
                 if let Some(window) = window {
                     attention = attention.window(*window);
                 }
@@ -208,9 +208,9 @@ impl Span {
     /// Which keys each token sees, for attention by this method.
     pub(crate) fn visibility(&self, window: Option<usize>, method: AttentionMethod) -> Visibility {
         match method {
-            AttentionMethod::Blocks => {
+            AttentionMethod::Blocks | AttentionMethod::Kernel => {
                 let segment_ids = self.packed.as_ref().map(|packed| packed.segment_ids.clone());
-                Visibility::Past { window, segment_ids }
+                Visibility::Past { method, window, segment_ids }
             }
             _ => Visibility::Mask(self.mask(window)),
         }

@@ -187,7 +187,7 @@ pub(crate) fn check_packing<M: Module>(
     });
     let mut all = vec![Tensor::concatenate(&alone, 1)];
     let weights: Vec<Tensor> = model.parameters().iter().map(|(_, weight)| weight.get()).collect();
-    for method in [AttentionMethod::Plain, AttentionMethod::Blocks] {
+    for method in [AttentionMethod::Plain, AttentionMethod::Blocks, AttentionMethod::Kernel] {
         let logits = forward(&mut model, &packed, method);
         all.push(logits.clone());
         all.extend(grad(&(&logits * &logits).mean_all(), &weights));
@@ -202,9 +202,10 @@ pub(crate) fn check_packing<M: Module>(
             "{name}: {error:e} off; the largest number is {largest:e}"
         );
     };
-    let (plain, blocks) = values[1..].split_at(1 + weights.len());
-    check(&plain[0], &values[0], "packed documents, plain");
-    for (i, (plain, blocks)) in plain.iter().zip(blocks).enumerate() {
-        check(blocks, plain, &format!("tensor {i} in blocks"));
+    let methods: Vec<&[Vec<f64>]> = values[1..].chunks(1 + weights.len()).collect();
+    check(&methods[0][0], &values[0], "packed documents, plain");
+    for (i, plain) in methods[0].iter().enumerate() {
+        check(&methods[1][i], plain, &format!("tensor {i} in blocks"));
+        check(&methods[2][i], plain, &format!("tensor {i} by the kernel"));
     }
 }
