@@ -18,24 +18,10 @@ const MIXTRAL_THETA: f64 = 1_000_000.0;
 /// The base of the angles of Gemma 3's layers that see all tokens.
 const GEMMA3_THETA: f64 = 1_000_000.0;
 
-/// The keys of `rope_parameters` and `rope_scaling` that are read, or that transformers ignores.
-const KNOWN_KEYS: &[&str] = &[
-    "rope_type",
-    "type",
-    "rope_theta",
-    "factor",
-    "low_freq_factor",
-    "high_freq_factor",
-    ORIGINAL_LENGTH,
-    "attention_factor",
-    "beta_fast",
-    "beta_slow",
-    "mscale",
-    "mscale_all_dim",
-    "truncate",
-];
+/// The keys of `rope_parameters` and `rope_scaling` that are no numbers.
+const NO_NUMBERS: [&str; 3] = ["rope_type", "type", "truncate"];
 
-/// Those that are numbers, whatever the type of the rotations.
+/// Those that are numbers. They are read, or transformers ignores them, by the type of the rotations.
 const NUMBERS: [&str; 10] = [
     "rope_theta",
     "factor",
@@ -72,7 +58,7 @@ impl Config {
     fn rotations(&self, parameters: &Map<String, Value>) -> Result<RotaryEmbedding> {
         let is_partial = self.model_type == ModelType::Glm4Moe;
         let partial_keys: &[&str] = if is_partial { &[PARTIAL] } else { &[] };
-        check_unread(parameters, &[(PARTIAL, "1")], &[KNOWN_KEYS, partial_keys])?;
+        check_unread(parameters, &[(PARTIAL, "1")], &[&NO_NUMBERS, &NUMBERS, partial_keys])?;
         for key in NUMBERS {
             number(parameters, key)?;
         }
