@@ -25,10 +25,12 @@
 //!
 //! Entries contain machine code, so only trusted users may have write access to the folder.
 //!
-//! [`SavedPrograms`] is a file of programs for another machine.
+//! [`SavedPrograms`] is a file of programs for another machine. An [`Approval`] is a file in the same
+//! folder. Limits and [`CompileCache::clear`] do not remove it.
 //!
 //! Out of scope: choosing programs to keep, and reporting to the user. The caller does both.
 
+mod approval;
 mod entry;
 mod key;
 mod saved_programs;
@@ -49,6 +51,7 @@ use crate::error::{self, Error, Result};
 use crate::fetch::cache_folder_by;
 use crate::loaded_executable::LoadedExecutable;
 use crate::plugin::Plugin;
+pub use approval::{Approval, Standing};
 use entry::Header;
 pub use key::ProgramKey;
 pub use saved_programs::SavedPrograms;
@@ -266,10 +269,7 @@ impl CompileCache {
         if entry.len() as u64 > self.max_bytes {
             return Ok(());
         }
-        let folder = DirBuilder::new().recursive(true).mode(0o700).create(&self.folder);
-        folder.map_err(|error| {
-            error::io(format!("cannot create the folder {}", self.folder.display()), error)
-        })?;
+        create_folder(&self.folder)?;
         self.write(&self.path_of(key), &entry)?;
         let identity = self.identity_file(plugin);
         if !plugin.recall_identity(&identity) {
@@ -404,6 +404,13 @@ impl CompileCache {
             }
         }
     }
+}
+
+/// Creates the folder of a cache, which only its user may use.
+fn create_folder(folder: &Path) -> Result<()> {
+    let created = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+    created
+        .map_err(|error| error::io(format!("cannot create the folder {}", folder.display()), error))
 }
 
 /// Removes a file and returns its size; 0 if another process has already removed it.
