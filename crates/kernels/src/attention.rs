@@ -222,6 +222,28 @@ impl FlashAttention {
         })
     }
 
+    /// The kernels of calls that use each feature.
+    pub(crate) fn examples() -> Result<Vec<Kernel>, Refusal> {
+        let mut all = Vec::new();
+        for number in 0..4 {
+            let dtype = if number % 2 == 0 { DType::F32 } else { DType::Bf16 };
+            let q = Tensor::zeros(dtype, [2, 4, 40, 8]);
+            let k = Tensor::zeros(dtype, [2, 2, 40, 8]);
+            let v = Tensor::zeros(dtype, [2, 2, 40, 16]);
+            let ids = (number > 1).then(|| Tensor::zeros(DType::I32, [2, 40]));
+            let how = FlashAttention::new(0.5)
+                .block_size(16)
+                .causal(number > 0)
+                .window([None, Some(9)][number % 2])
+                .softcap([None, Some(1.5)][number / 2]);
+            let sizes = how.sizes([&q, &k, &v], ids.as_ref())?;
+            let kernels = how.kernels(&sizes).map_err(|error| error.to_string())?;
+            let Kernels { forward, of_queries, of_keys } = kernels;
+            all.extend([forward, of_queries, of_keys]);
+        }
+        Ok(all)
+    }
+
     /// The scores of a product, and the derivative of the bounded scores with respect to the scaled
     /// product; `None` if it is 1.
     fn scores(&self, product: &Tile) -> Scores {
@@ -366,30 +388,4 @@ fn pad(x: &Tensor, from_last: usize, block: usize) -> Tensor {
     let mut high = vec![0; x.rank()];
     high[axis] = missing as i64;
     x.pad(Tensor::zeros(x.dtype(), []), &vec![0; x.rank()], &high, &vec![0; x.rank()])
-}
-
-#[cfg(test)]
-pub(crate) mod tests {
-    use super::*;
-
-    /// The kernels of several attentions.
-    pub(crate) fn kernels() -> Vec<Kernel> {
-        let mut all = Vec::new();
-        for number in 0..4 {
-            let dtype = if number % 2 == 0 { DType::F32 } else { DType::Bf16 };
-            let q = Tensor::zeros(dtype, [2, 4, 40, 8]);
-            let k = Tensor::zeros(dtype, [2, 2, 40, 8]);
-            let v = Tensor::zeros(dtype, [2, 2, 40, 16]);
-            let ids = (number > 1).then(|| Tensor::zeros(DType::I32, [2, 40]));
-            let how = FlashAttention::new(0.5)
-                .block_size(16)
-                .causal(number > 0)
-                .window([None, Some(9)][number % 2])
-                .softcap([None, Some(1.5)][number / 2]);
-            let sizes = how.sizes([&q, &k, &v], ids.as_ref()).unwrap();
-            let Kernels { forward, of_queries, of_keys } = how.kernels(&sizes).unwrap();
-            all.extend([forward, of_queries, of_keys]);
-        }
-        all
-    }
 }

@@ -7,9 +7,8 @@ use std::process::Command;
 use fulmen_tensor::{DType, Literal, Runtime, Tensor, TensorType};
 use serde_json::{Value, json};
 
-use crate::attention::tests::kernels as attention_kernels;
 use crate::program::{Kernel, Role};
-use crate::rms_norm::tests::kernels as norm_kernels;
+use crate::{FlashAttention, rms_norm};
 
 /// Numbers that repeat only after many elements.
 fn input(ty: &TensorType, seed: usize) -> Tensor {
@@ -48,7 +47,8 @@ fn write(kernel: &Kernel, path: &Path) {
 #[ignore = "needs Python with jax: PYTHON=python3 cargo test -p fulmen-kernels --lib interpreted -- --ignored --nocapture"]
 fn the_mosaic_text_computes_what_the_other_form_computes() {
     let folder = tempfile::tempdir().unwrap();
-    let kernels = attention_kernels().into_iter().chain(norm_kernels());
+    let kernels =
+        [FlashAttention::examples().unwrap(), rms_norm::examples().unwrap()].into_iter().flatten();
     for (number, kernel) in kernels.enumerate() {
         write(&kernel, &folder.path().join(format!("{number}_{}.json", kernel.name)));
     }

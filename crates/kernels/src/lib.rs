@@ -10,6 +10,7 @@
 //! `fulmen_tensor`.
 
 mod attention;
+mod built_in;
 mod call;
 mod grid;
 mod index;
@@ -25,6 +26,7 @@ mod tensors;
 use fulmen_tensor::internal::Library;
 
 pub use attention::FlashAttention;
+pub use built_in::BuiltIn;
 pub use index::{Condition, Index};
 pub use program::Kernel;
 pub use record::{Memory, Table, Tile, Tiles};

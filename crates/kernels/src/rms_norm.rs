@@ -170,16 +170,13 @@ impl Norm {
     }
 }
 
-#[cfg(test)]
-pub(crate) mod tests {
-    use super::*;
-
-    /// The kernels of a norm of several blocks.
-    pub(crate) fn kernels() -> Vec<Kernel> {
-        let x = Tensor::zeros(DType::Bf16, [40, 8]);
-        let weight = Tensor::zeros(DType::F32, [8]);
-        let mut norm = Norm::new([&x, &x, &weight], 1e-6).unwrap();
-        norm.rows.block = 16;
-        vec![norm.forward_kernel().unwrap(), norm.backward_kernel().unwrap()]
-    }
+/// The kernels of a norm of several blocks.
+pub(crate) fn examples() -> Result<Vec<Kernel>, Refusal> {
+    let x = Tensor::zeros(DType::Bf16, [40, 8]);
+    let weight = Tensor::zeros(DType::F32, [8]);
+    let mut norm = Norm::new([&x, &x, &weight], 1e-6)?;
+    norm.rows.block = 16;
+    let kernels = [norm.forward_kernel(), norm.backward_kernel()];
+    let kernels = kernels.into_iter().collect::<Result<Vec<Kernel>>>();
+    Ok(kernels.map_err(|error| error.to_string())?)
 }

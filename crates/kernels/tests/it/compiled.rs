@@ -71,6 +71,25 @@ fn libtpu_compiles_the_kernels_for_every_generation() {
     compile(&norm(), 2, &ALL, &one_device());
 }
 
+/// What `auto` of `fulmen_nn`'s attention takes on an approved TPU.
+#[test]
+#[ignore = "a minute: cargo test -p fulmen-kernels --test it of_every_width -- --ignored"]
+fn libtpu_compiles_attention_of_every_width_that_auto_takes() {
+    for (dtype, width, length) in [DType::F32, DType::Bf16].into_iter().flat_map(|dtype| {
+        [(1, 128), (8, 130), (64, 1500), (80, 1500), (128, 200), (256, 1500)]
+            .map(|(width, length)| (dtype, width, length))
+    }) {
+        let x = TensorType::new(dtype, [2, 2, length, width]);
+        let function = Function::trace("attention", &[x.clone(), x.clone(), x], |x| {
+            let y = FlashAttention::new(0.1).causal(true).forward(&x[0], &x[1], &x[2], None);
+            let mut all = grad(&y.to_dtype(DType::F32).square().sum_all(), &[&x[0], &x[1], &x[2]]);
+            all.push(y);
+            all
+        });
+        compile(&function, 3, &ALL, &one_device());
+    }
+}
+
 #[test]
 fn devices_share_the_sequences_of_a_batch() {
     let mesh = Mesh::new([("data", 2), ("fsdp", 2)]).unwrap();
