@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod approvals;
 mod compare;
 mod event;
 mod html;
@@ -107,6 +108,7 @@ pub fn run(
         if let Some(pod) = &pod {
             report = pod.put_together(&report)?;
         }
+        approvals::settle(&mut report);
         if matches!(report.ending, Ending::TimedOut { .. }) && report.doing == [event::OPENING] {
             timeout = timeout.min(SECOND_OPENING);
         }

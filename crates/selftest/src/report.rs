@@ -15,6 +15,9 @@ use crate::{Options, parts};
 /// The version of the report's form.
 const VERSION: u32 = 1;
 
+/// The beginning of the name of a fact that says whether a kernel is approved.
+pub(crate) const KERNEL_FACT: &str = "kernel ";
+
 /// What all parts found.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
@@ -222,7 +225,8 @@ impl fmt::Display for PartReport {
             self.name,
             parts::about(&self.name)
         )?;
-        for (name, value) in self.facts.iter().filter(|_| self.name == "device") {
+        let is_shown = |name: &str| self.name == "device" || name.starts_with(KERNEL_FACT);
+        for (name, value) in self.facts.iter().filter(|(name, _)| is_shown(name)) {
             write!(f, "\n          {name}: {value}")?;
         }
         for measured in &self.measurements {

@@ -14,13 +14,11 @@ use fulmen_tensor::{
     TensorType,
 };
 
+use super::{excerpt, in_parallel};
 use crate::event::{Context, Event, Failure, Start, spans_processes};
 
 /// How many failures of a setting have the text of their program.
 const PROGRAMS: usize = 12;
-
-/// The bytes of a program's text that are kept.
-const PROGRAM_BYTES: usize = 20_000;
 
 /// How many cases of each operation are computed at dtypes that the catalogue has no values for. Each
 /// is computed in f32 too, and neighbors are alike.
@@ -79,29 +77,12 @@ fn run_families(context: &Context, wanted: fn(&Family) -> bool) -> Result<()> {
     {
         of_row(context, setting, row, cases);
     }
-    let next = Mutex::new(of_own);
-    let worker = || {
-        loop {
-            let work = next.lock().unwrap_or_else(|e| e.into_inner()).next();
-            let Some((setting, (row, cases))) = work else { break };
-            of_row(context, setting, row, cases);
-        }
-    };
-    thread::scope(|scope| {
-        for _ in 0..workers() {
-            scope.spawn(worker);
-        }
-    });
+    in_parallel(of_own, |(setting, (row, cases))| of_row(context, setting, row, cases));
     Ok(())
 }
 
 fn is_wanted(context: &Context, row: &Row) -> bool {
     context.options.only.as_ref().is_none_or(|only| row.op.contains(only))
-}
-
-/// The compiler of a TPU uses one core for a program.
-fn workers() -> usize {
-    thread::available_parallelism().map_or(1, |cores| cores.get().min(8))
 }
 
 /// How a platform multiplies f32 numbers by default.
@@ -508,10 +489,7 @@ fn failure(
 /// The program of one case.
 fn program(setting: &Setting, trial: &Trial<'_>) -> Option<String> {
     let function = setting.function(trial.row.op, std::slice::from_ref(trial)).ok()?;
-    let mut text = setting.runtime.stablehlo(&function).ok()?;
-    let end = (0..=PROGRAM_BYTES.min(text.len())).rev().find(|&end| text.is_char_boundary(end));
-    text.truncate(end.unwrap_or(0));
-    Some(text)
+    setting.runtime.stablehlo(&function).ok().map(excerpt)
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use fulmen_selftest::{Options, Report, Tested, compare, page};
 /// The largest report that is read.
 const MAX_REPORT: u64 = 256 << 20;
 
-/// Tests a device with everything that training needs: operations, transfers, training, speed
+/// Tests a device with everything that training needs: operations, kernels, transfers, training, speed
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// The kind of device [default: a TPU or GPU if the machine has one, else the CPU]
