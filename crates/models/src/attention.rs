@@ -1,7 +1,7 @@
 //! The common part of attention in all models: splitting and joining heads, and masks.
 
 use fulmen_nn::Linear;
-use fulmen_nn::attention::{Attention, AttentionMethod, KeyValueCache};
+use fulmen_nn::attention::{Attention, AttentionMethod, KernelArguments, KeyValueCache};
 use fulmen_nn::axes::{axis_parts, constrain};
 use fulmen_tensor::{DType, Refusal, Tensor};
 
@@ -106,28 +106,45 @@ pub(crate) struct StepSizes {
     pub(crate) vocabulary: usize,
     /// The layers whose scores are in memory at once: one if each layer is recomputed.
     pub(crate) layers: usize,
+    /// The features of a head.
+    pub(crate) width: usize,
+    /// The dtype of the products.
+    pub(crate) dtype: DType,
+    /// Whether attention weights are dropped.
+    pub(crate) has_dropout: bool,
+}
+
+/// The dtype of a product of numbers of this dtype, also in mixed precision.
+pub(crate) fn product_dtype(dtype: DType) -> DType {
+    let one = Tensor::zeros(dtype, [1]);
+    one.matmul(&one).dtype()
 }
 
 impl StepSizes {
     /// Up to this length, [`AttentionMethod::Auto`] is plain.
     const SHORT: usize = 2048;
 
-    /// `method`, with a decision for [`AttentionMethod::Auto`]: blocks for sequences of more than
-    /// 2,048 tokens whose scores, `4·layers·heads·length²` bytes, are larger than the logits and
-    /// their gradient, `6·vocabulary·length` bytes. Plain if the length is split over devices.
+    /// `method`, with a decision for [`AttentionMethod::Auto`]: the kernel if the run takes it and it
+    /// fits. Otherwise blocks for sequences of more than 2,048 tokens whose scores,
+    /// `4·layers·heads·length²` bytes, are larger than the logits and their gradient,
+    /// `6·vocabulary·length` bytes. Plain if the length is split over devices.
     pub(crate) fn decide(&self, method: AttentionMethod) -> AttentionMethod {
         let scores = 4 * self.layers.saturating_mul(self.heads).saturating_mul(self.length);
-        match method {
-            AttentionMethod::Auto
-                if self.length > StepSizes::SHORT
-                    && scores > 6 * self.vocabulary
-                    && axis_parts("length") == 1 =>
-            {
-                AttentionMethod::Blocks
-            }
-            AttentionMethod::Auto => AttentionMethod::Plain,
-            method => method,
-        }
+        let is_long = self.length > StepSizes::SHORT && scores > 6 * self.vocabulary;
+        let otherwise = if is_long && axis_parts("length") == 1 {
+            AttentionMethod::Blocks
+        } else {
+            AttentionMethod::Plain
+        };
+        let arguments = KernelArguments {
+            dtype: self.dtype,
+            queries: self.length,
+            keys: self.length,
+            width: self.width,
+            value_width: self.width,
+            has_mask_or_dropout: self.has_dropout,
+        };
+        method.decided(&arguments, otherwise)
     }
 }
 

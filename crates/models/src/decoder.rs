@@ -19,7 +19,7 @@ use fulmen_nn::{Dropout, Embedding, Init, Linear, Module, Parameter, RmsNorm};
 use fulmen_tensor::{AsTensor, DType, Refusal, Tensor};
 use serde_json::{Map, Value};
 
-use crate::attention::{Span, StepSizes, Visibility, attend, split_heads, tokens};
+use crate::attention::{Span, StepSizes, Visibility, attend, product_dtype, split_heads, tokens};
 use crate::head::head_loss;
 use crate::layers::{LayerOptions, Outputs, run_layers_with_others};
 use crate::{Activation, CausalLm, MODELS, Pretrained, Result, StaticCache, init};
@@ -64,7 +64,8 @@ pub struct Decoder {
     /// one. Initially false. Generation with a cache
     /// runs the layers in sequence.
     pub scan_layers: bool,
-    /// How attention is computed; initially [`AttentionMethod::Auto`]. That is blocks for sequences
+    /// How attention is computed; initially [`AttentionMethod::Auto`]. That is the kernel on TPUs for
+    /// which it is approved, if it fits. Otherwise it is blocks for sequences
     /// of more than 2,048 tokens whose scores need more memory than the logits and their gradient:
     /// `4·heads·length² > 6·vocabulary·length` bytes, or times the number of layers if they are not
     /// recomputed. Generation with a cache is always plain.
@@ -525,10 +526,13 @@ impl Decoder {
         let Config { num_attention_heads: heads, vocab_size: vocabulary, .. } = self.config;
         let layers = if self.gradient_checkpointing { 1 } else { self.config.num_hidden_layers };
         if has_cache {
-            AttentionMethod::Plain
-        } else {
-            StepSizes { length, heads, vocabulary, layers }.decide(self.attention)
+            return AttentionMethod::Plain;
         }
+        let width = self.config.width();
+        let dtype = product_dtype(self.model.embed_tokens.weight.ty().dtype);
+        let has_dropout = self.model.layers.iter().any(|it| it.self_attn.dropout.is_active());
+        let sizes = StepSizes { length, heads, vocabulary, layers, width, dtype, has_dropout };
+        sizes.decide(self.attention)
     }
 
     /// The features `[batch, length, features]`, the input of the head.

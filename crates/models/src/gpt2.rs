@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::attention::{
-    Setting, Span, StepSizes, Visibility, attend, check_heads, split_heads, tokens,
+    Setting, Span, StepSizes, Visibility, attend, check_heads, product_dtype, split_heads, tokens,
 };
 use crate::head::head_loss;
 use crate::layers::{LayerOptions, run_layers};
@@ -110,7 +110,8 @@ pub struct Gpt2 {
     /// one. Initially false. Generation with a cache
     /// runs the blocks in sequence.
     pub scan_layers: bool,
-    /// How attention is computed; initially [`AttentionMethod::Auto`]. That is blocks for sequences
+    /// How attention is computed; initially [`AttentionMethod::Auto`]. That is the kernel on TPUs for
+    /// which it is approved, if it fits. Otherwise it is blocks for sequences
     /// of more than 2,048 tokens whose scores need more memory than the logits and their gradient:
     /// `4·heads·length² > 6·vocabulary·length` bytes, or times the number of blocks if they are not
     /// recomputed. Generation with a cache is always plain.
@@ -425,10 +426,13 @@ impl Gpt2 {
         let Config { n_head: heads, vocab_size: vocabulary, n_layer, .. } = self.config;
         let layers = if self.gradient_checkpointing { 1 } else { n_layer };
         if has_cache {
-            AttentionMethod::Plain
-        } else {
-            StepSizes { length, heads, vocabulary, layers }.decide(self.attention)
+            return AttentionMethod::Plain;
         }
+        let width = self.config.n_embd / heads;
+        let dtype = product_dtype(self.transformer.wte.weight.ty().dtype);
+        let has_dropout = self.transformer.h.iter().any(|it| it.attn.attn_dropout.is_active());
+        let sizes = StepSizes { length, heads, vocabulary, layers, width, dtype, has_dropout };
+        sizes.decide(self.attention)
     }
 
     /// The features `[batch, length, features]` that the head takes.

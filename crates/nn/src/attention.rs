@@ -1,6 +1,7 @@
 //! Attention as a function of queries, keys and values; position encodings; and the cache for
 //! generation. [`MultiheadAttention`](crate::MultiheadAttention) is the layer with weights.
 
+mod auto;
 mod blocks;
 mod cache;
 #[cfg(feature = "kernels")]
@@ -9,6 +10,9 @@ mod method;
 mod positions;
 mod rotary;
 
+pub use auto::{
+    AttentionKernel, AutoAttention, KernelArguments, attention_kernel, with_auto_attention,
+};
 pub use cache::KeyValueCache;
 pub use method::AttentionMethod;
 pub use positions::{LearnedPositions, SinusoidalPositions, alibi, alibi_at, sinusoidal};
@@ -282,14 +286,42 @@ impl Attention {
         let q = q.as_tensor();
         let k = k.as_tensor();
         let v = v.as_tensor();
-        let is_long =
-            q.rank() >= 2 && k.rank() >= 2 && q.size(-2).saturating_mul(k.size(-2)) > LONG * LONG;
-        match self.method {
-            AttentionMethod::Blocks | AttentionMethod::Kernel => {}
-            AttentionMethod::Auto if is_long && axis_parts("length") == 1 => {}
-            _ => return self.forward_with_weights(q, k, v).0,
+        let method = self.method_for(q, k, v);
+        if method == AttentionMethod::Plain {
+            return self.forward_with_weights(q, k, v).0;
         }
-        NN.record("scaled_dot_product_attention", || self.in_blocks(q, k, v))
+        NN.record("scaled_dot_product_attention", || self.in_blocks(method, q, k, v))
+    }
+
+    /// The method, with a decision for [`AttentionMethod::Auto`].
+    fn method_for(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> AttentionMethod {
+        if self.method != AttentionMethod::Auto {
+            return self.method;
+        }
+        // What is wrong with the arguments, another function says.
+        let product = product_dtype(q.dtype(), k.dtype());
+        let Ok(dtype) = product.and_then(|product| product_dtype(product, v.dtype())) else {
+            return AttentionMethod::Plain;
+        };
+        if [q, k, v].iter().any(|x| x.rank() < 2) {
+            return AttentionMethod::Plain;
+        }
+        let is_long = q.size(-2).saturating_mul(k.size(-2)) > LONG * LONG;
+        let otherwise = if is_long && axis_parts("length") == 1 {
+            AttentionMethod::Blocks
+        } else {
+            AttentionMethod::Plain
+        };
+        let arguments = KernelArguments {
+            dtype,
+            queries: q.size(-2),
+            keys: k.size(-2),
+            width: q.size(-1),
+            value_width: v.size(-1),
+            has_mask_or_dropout: self.mask.is_some()
+                || self.dropout.as_ref().is_some_and(Dropout::is_active),
+        };
+        self.method.decided(&arguments, otherwise)
     }
 
     /// The weighted means of the values, and their weights `[…, length, positions]` after dropout.
@@ -340,12 +372,17 @@ impl Attention {
     }
 
     /// [`AttentionMethod::Blocks`] and [`AttentionMethod::Kernel`].
-    fn in_blocks(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor, Refusal> {
+    fn in_blocks(
+        &self,
+        method: AttentionMethod,
+        q: &Tensor,
+        k: &Tensor,
+        v: &Tensor,
+    ) -> Result<Tensor, Refusal> {
         self.check(q, k, v)?;
         if axis_parts("length") > 1 {
             return Err(format!(
-                "attention in `{}` needs whole sequences, but the rules for axes split `length`; use the method `plain`",
-                if self.method == AttentionMethod::Kernel { "kernel" } else { "blocks" }
+                "attention in `{method}` needs whole sequences, but the rules for axes split `length`; use the method `plain`"
             )
             .into());
         }
@@ -393,7 +430,7 @@ impl Attention {
             causal: self.causal,
             window: self.window.map(|window| window.min(q.size(-2).max(k.size(-2)))),
         };
-        let means = match self.method {
+        let means = match method {
             #[cfg(feature = "kernels")]
             AttentionMethod::Kernel => how.forward_by_kernel(&inputs)?,
             #[cfg(not(feature = "kernels"))]

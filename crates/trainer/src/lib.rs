@@ -39,6 +39,8 @@ mod options;
 
 mod process_group;
 
+mod attention_kernel;
+
 mod logs;
 
 mod hooks;

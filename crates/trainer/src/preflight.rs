@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use fulmen_data::{DataLoader, Field, Replicas, Stage, bench_loader_for};
 use fulmen_durable::messages::quantity;
-use fulmen_pjrt::Plugin;
 use fulmen_pjrt::locate::{Platform, locate};
+use fulmen_pjrt::{Plugin, Topology};
 use fulmen_preflight::Step;
 #[doc(inline)]
 pub use fulmen_preflight::{
@@ -22,6 +22,7 @@ pub use fulmen_preflight::{
 };
 use fulmen_tensor::{Function, Mesh, Runtime};
 
+use crate::attention_kernel::AttentionKernel;
 use crate::program::trace_fit::{self, TracedFit};
 use crate::program::{StepProgram, TrainProgram, is_internal};
 use crate::state::{StateLayout, names, to_initialize};
@@ -63,11 +64,22 @@ fn estimate<M: TrainingModule>(
     slices: &[Slice],
     prices: Option<&Prices>,
 ) -> Result<Report> {
-    let choices = choices.clone().for_platform(Platform::Tpu.name());
-    fulmen_preflight::estimate(&libtpu()?, slices, prices, |slice| {
+    let mut choices = choices.clone().for_platform(Platform::Tpu.name());
+    let libtpu = libtpu()?;
+    fulmen_preflight::estimate(&libtpu, slices, prices, |slice| {
         let mesh = mesh_of(choices.options.strategy, mesh, &default_mesh(slice)?)?;
+        choices.attention_kernel = AttentionKernel::of(Platform::Tpu.name(), &libtpu, || {
+            let topology = fulmen_preflight::topology(&libtpu, slice).map_err(|e| e.to_string())?;
+            kind_of(&topology)
+        });
         TracedStep::new(&choices, mesh, module, train)?.step()
     })
+}
+
+/// The kind of the devices.
+fn kind_of(topology: &Topology) -> Result<String, String> {
+    let first = topology.devices().first();
+    first.map(|device| device.kind().to_owned()).ok_or_else(|| "there is no device".to_owned())
 }
 
 /// The mesh of a Trainer without a mesh of its own on this slice.
@@ -215,7 +227,10 @@ impl TrainerBuilder {
                 (topology, mesh_over(runtime.mesh())?)
             }
         };
-        let choices = choices.for_platform(topology.platform_name());
+        let mut choices = choices.for_platform(topology.platform_name());
+        let platform = topology.platform_name();
+        choices.attention_kernel =
+            AttentionKernel::of(platform, topology.plugin(), || kind_of(&topology));
         let config = choices.for_mesh(mesh.clone(), Strategy::replicas(&mesh));
         let traced =
             trace_fit::trace_fit(module, &config, config.options.seed, train, &validation.into())?;
@@ -312,6 +327,13 @@ impl TracedStep {
             .ok_or_else(|| error::data("no step was recorded"))
     }
 
+    /// How this step differs from the requested one, and what attention by a kernel may save.
+    fn note(&self) -> Option<String> {
+        let advice = self.config.attention_kernel.advice(&self.program.attention);
+        let notes: Vec<String> = self.note.iter().cloned().chain(advice).collect();
+        (!notes.is_empty()).then(|| notes.join("; "))
+    }
+
     /// The step to estimate.
     fn step(&self) -> Result<Step> {
         let TracedStep { config, layout, .. } = self;
@@ -326,7 +348,7 @@ impl TracedStep {
                 mesh: config.mesh.to_string(),
                 sample_bytes: Some(self.sample_bytes),
             }),
-            note: self.note.clone(),
+            note: self.note(),
             copied_bytes: config
                 .options
                 .saves()
@@ -376,6 +398,7 @@ mod tests {
     use std::time::Instant;
 
     use fulmen_data::{Buckets, TensorDataset};
+    use fulmen_nn::attention::Attention;
     use fulmen_nn::loss::{Reduction, cross_entropy};
     use fulmen_nn::optim::{AdamW, Optimizer};
     use fulmen_nn::{Linear, Module, Relu, Sequential};
@@ -538,6 +561,62 @@ mod tests {
         let mesh = Mesh::new([("data", 8)]).unwrap();
         let report = builder.mesh(mesh).preflight(&Mlp::new(512), &loader(64), &slices, None);
         assert_eq!(report.unwrap().slices[0].setting.as_ref().unwrap().mesh, "data=8");
+    }
+
+    /// Attention of 128 tokens to each other.
+    #[derive(Module)]
+    struct Attend(Linear);
+
+    impl TrainingModule for Attend {
+        fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
+            let x = self.0.forward(batch.get("x"));
+            Attention::new().causal(true).forward(&x, &x, &x).square().mean_all()
+        }
+        fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
+            Box::new(AdamW::new(1e-3))
+        }
+    }
+
+    #[test]
+    fn auto_takes_an_approved_kernel_if_devices_share_the_batch_alone_and_a_preflight_says_what_is_missing()
+     {
+        let x = vec![0.0f32; 4 * 128 * 8];
+        let data = TensorDataset::builder().array("x", [4, 128, 8], x).build().unwrap();
+        let loader = DataLoader::builder(data).batch_size(4).build().unwrap();
+        let traced = |kernel: AttentionKernel, axis: &str| {
+            let options = Trainer::builder().options().unwrap();
+            let choices = Choices { attention_kernel: kernel, ..Choices::from(options) };
+            let mesh = Mesh::new([("data", 2), (axis, 2)]).unwrap();
+            let traced =
+                TracedStep::new(&choices, mesh, &Attend(Linear::new(8, 8)), &loader).unwrap();
+            let text = traced.function().unwrap().stablehlo().unwrap();
+            let takes_kernel = text.contains("@flash_attention");
+            let line = traced.config.attention_kernel.describe(&traced.program.attention).unwrap();
+            (takes_kernel, line, traced.note().unwrap_or_default())
+        };
+        let (takes, line, note) = traced(AttentionKernel::Approved, "fsdp");
+        assert!(takes && note.is_empty(), "{note}");
+        assert_eq!(
+            line,
+            "attention: auto takes kernel; `fulmen selftest` approved the kernel for these TPUs"
+        );
+        let (takes, line, _) = traced(AttentionKernel::Approved, "model");
+        assert!(!takes && line.contains("auto takes plain; the kernel is approved, but"), "{line}");
+        let missing = AttentionKernel::NotApproved("no selftest".into());
+        let (takes, line, note) = traced(missing, "fsdp");
+        assert!(
+            !takes && line.contains("auto takes plain; the kernel is not approved (no selftest)"),
+            "{line}"
+        );
+        assert!(
+            note.contains("try it with `attention = \"kernel\"`, or run `fulmen selftest`"),
+            "{note}"
+        );
+        let (takes, line, note) = traced(AttentionKernel::None, "fsdp");
+        assert!(
+            !takes && line == "attention: auto takes plain" && note.is_empty(),
+            "{line} {note}"
+        );
     }
 
     #[test]

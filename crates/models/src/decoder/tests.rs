@@ -1,6 +1,7 @@
 //! Comparison with transformers.
 
-use fulmen_tensor::{Function, Runtime, Scan, TensorType, autocast, grad};
+use fulmen_nn::attention::with_auto_attention;
+use fulmen_tensor::{Function, Runtime, Scan, TensorType, autocast, grad, random};
 
 use super::*;
 use crate::Lora;
@@ -246,7 +247,15 @@ fn documents_that_do_not_fit_are_told() {
 
 #[test]
 fn long_sequences_of_many_heads_are_computed_in_blocks() {
-    let llama = |length, layers| StepSizes { length, heads: 32, vocabulary: 128_256, layers };
+    let llama = |length, layers| StepSizes {
+        length,
+        heads: 32,
+        vocabulary: 128_256,
+        layers,
+        width: 128,
+        dtype: DType::Bf16,
+        has_dropout: false,
+    };
     let auto = |sizes: StepSizes| sizes.decide(AttentionMethod::Auto);
     assert_eq!(auto(llama(6012, 1)), AttentionMethod::Plain);
     assert_eq!(auto(llama(6013, 1)), AttentionMethod::Blocks);
@@ -254,6 +263,32 @@ fn long_sequences_of_many_heads_are_computed_in_blocks() {
     assert_eq!(auto(llama(2049, 32)), AttentionMethod::Blocks);
     assert_eq!(llama(1 << 20, 1).decide(AttentionMethod::Plain), AttentionMethod::Plain);
     assert_eq!(llama(1, 1).decide(AttentionMethod::Blocks), AttentionMethod::Blocks);
+}
+
+#[test]
+fn decoders_take_an_approved_kernel_unless_something_is_dropped_or_cached() {
+    let sizes = Config {
+        vocab_size: 20,
+        hidden_size: 8,
+        intermediate_size: 12,
+        num_hidden_layers: 1,
+        num_attention_heads: 2,
+        ..Config::default()
+    };
+    let taken = |dropout: f64, dtype: DType, length: usize| {
+        let config = Config { attention_dropout: dropout, ..sizes.clone() };
+        let model = Decoder::new(config).unwrap();
+        let ids = Tensor::zeros(DType::I32, [1, length]);
+        model.set_random_key(&random::key(0));
+        let record = || autocast(Some(dtype), || model.forward(&ids));
+        let (logits, taken) = with_auto_attention(true, record);
+        assert!(logits.fault().is_none(), "{logits:?}");
+        taken.methods.into_iter().collect::<Vec<_>>()
+    };
+    assert_eq!(taken(0.0, DType::Bf16, 128), [AttentionMethod::Kernel]);
+    assert_eq!(taken(0.1, DType::Bf16, 128), [AttentionMethod::Plain]);
+    assert_eq!(taken(0.0, DType::F16, 128), [AttentionMethod::Plain]);
+    assert_eq!(taken(0.0, DType::Bf16, 127), [AttentionMethod::Plain]);
 }
 
 /// Gemma 2 with a tied head and bounded logits.

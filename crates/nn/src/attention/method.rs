@@ -19,12 +19,16 @@ use crate::method_name;
 /// assert_eq!(error, "`flash` is not a method of attention; there are: auto, plain, blocks, kernel");
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum AttentionMethod {
-    /// `blocks` for long sequences, otherwise `plain`. [`Attention`](super::Attention) takes blocks
-    /// if there are more than 6,000² pairs of queries and keys. The models of `fulmen_models` know
-    /// what else needs memory, and decide by it.
+    /// `kernel` where the Trainer may take it, `blocks` for other long sequences, otherwise `plain`.
+    /// [`Attention`](super::Attention) takes blocks if there are more than 6,000² pairs of queries and
+    /// keys. The models of `fulmen_models` know what else needs memory, and decide by it.
+    ///
+    /// The Trainer takes the kernel on TPUs of a kind on which `fulmen selftest` has passed its cases,
+    /// for f32 and bf16, from 128 queries and keys on, up to 256 features, without a mask or dropout,
+    /// if devices split the batch alone.
     #[default]
     Auto,
     /// All scores are in memory at once: `[…, heads, length, positions]`.
@@ -35,8 +39,8 @@ pub enum AttentionMethod {
     Blocks,
     /// [`FlashAttention`](fulmen_kernels::FlashAttention): on a TPU, the scores of one block stay in
     /// vector memory. Elsewhere a loop over the blocks of each head computes the same, slower than
-    /// `blocks`. No TPU has run it, so `auto` never takes it. It takes no mask and no dropout, and
-    /// needs the feature `kernels`, which ready-made models turn on.
+    /// `blocks`. It takes no mask and no dropout, has no second derivative, and needs the feature
+    /// `kernels`, which ready-made models turn on. No TPU that we know of has run it.
     Kernel,
 }
 

@@ -62,12 +62,16 @@ impl DropoutState {
                 format!("the probability must be between 0 and 1, but it is {}", self.p).into()
             );
         }
-        if !self.mode.is_training() || self.p == 0.0 {
+        if !self.is_active() {
             return Ok(None);
         }
         // No number decides if everything is dropped.
         let key = if self.p == 1.0 { random::key(0) } else { self.random.next_key() };
         Ok(Some(Draw { key, p: self.p }))
+    }
+
+    fn is_active(&self) -> bool {
+        self.mode.is_training() && self.p != 0.0
     }
 
     /// Drops elements as drawn for `shape`, and divides the rest by `1 − p`.
@@ -122,6 +126,20 @@ impl Dropout {
             let x = x.as_tensor().live()?;
             self.0.drop(x, x.shape())
         })
+    }
+
+    /// Whether it drops elements: in training mode, if `p` is not 0.
+    ///
+    /// ```
+    /// use fulmen_nn::{Dropout, Module};
+    ///
+    /// let dropout = Dropout::new(0.1);
+    /// assert!(dropout.is_active() && !Dropout::new(0.0).is_active());
+    /// dropout.eval();
+    /// assert!(!dropout.is_active());
+    /// ```
+    pub fn is_active(&self) -> bool {
+        self.0.is_active()
     }
 
     /// The draw that [`forward`](Dropout::forward) would make; `None` if it keeps all elements.

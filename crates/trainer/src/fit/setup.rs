@@ -111,6 +111,7 @@ impl<'a> Fit<'a> {
         let first_step = start.position.global_step;
         let options = &config.options;
         let goodput = GoodputFile::new(run_dir, first_step, checkpoint.as_deref(), options);
+        let attention = config.attention_kernel.describe(&prepared.program.attention);
         let step = TrainStep::new(session, module, config, prepared, start, Some(interrupt))?;
         let copy_program = checkpoints::copy_program(session, &step)?;
         let mut validation = Vec::new();
@@ -140,8 +141,8 @@ impl<'a> Fit<'a> {
             ..FitSummary::default()
         };
         let start = TrainStart::new(&step.steps, &step.state.layout().phases, &session.runtime);
-        if let (true, Some(cost)) = (options.enable_model_summary, start.cost()) {
-            note(&cost.to_string());
+        if options.enable_model_summary {
+            say(&start, attention);
         }
         hooks.callbacks.each(|callback| callback.on_train_start(&start));
         let reports = Reports::new(module, config, &fit_start, &start);
@@ -171,6 +172,12 @@ impl<'a> Fit<'a> {
             summary,
         })
     }
+}
+
+/// Prints what a step costs, and how its attention is computed.
+fn say(start: &TrainStart, attention: Option<String>) {
+    let cost = start.cost().map(ToString::to_string);
+    cost.into_iter().chain(attention).for_each(|line| note(&line));
 }
 
 /// Compiles the programs that the module declares.

@@ -84,7 +84,7 @@ fn record(
         Stage::Prediction => predictions = module.predict_step(batch),
     };
     let autocast_step = || autocast(config.options.precision.autocast(), step);
-    config.with_axes(|| with_eval_advice(stage.step(), advice, autocast_step));
+    config.in_force(|| with_eval_advice(stage.step(), advice, autocast_step));
     let logged = cx.into_logged()?;
     let state = cells.placeholders();
     drop(cells);

@@ -10,10 +10,12 @@ use std::sync::Arc;
 
 use fulmen_data::{DataLoader, Replicas};
 use fulmen_nn::Parameter;
+use fulmen_nn::attention::{AutoAttention, with_auto_attention};
 use fulmen_nn::axes::AxisRules;
 use fulmen_pjrt::locate::Platform;
 use fulmen_tensor::{Mesh, Sharding};
 
+use crate::attention_kernel::AttentionKernel;
 use crate::batches_per_step::BatchesPerStep;
 use crate::rules::evaluated_weights::EvaluatedWeights;
 use crate::rules::step_rule::StepRule;
@@ -35,6 +37,8 @@ pub(crate) struct Choices {
     pub(crate) axis_rules: Option<Arc<AxisRules>>,
     /// Whether the kernels of convolutions are stored with the output channels last.
     pub(crate) stores_output_channels_last: bool,
+    /// Whether attention with the method `auto` takes the kernel.
+    pub(crate) attention_kernel: AttentionKernel,
 }
 
 impl From<Options> for Choices {
@@ -47,6 +51,7 @@ impl From<Options> for Choices {
             scales_learning_rate: false,
             callback_rules: Vec::new(),
             stores_output_channels_last: false,
+            attention_kernel: AttentionKernel::None,
         }
     }
 }
@@ -93,12 +98,16 @@ impl Deref for StepConfig {
 }
 
 impl StepConfig {
-    /// Runs `record` with the rules for axes in force.
-    pub(crate) fn with_axes<T>(&self, record: impl FnOnce() -> T) -> T {
-        match &self.axis_rules {
+    /// Runs `record` with the rules for axes in force. Also returns what attention with the method
+    /// `auto` took.
+    pub(crate) fn in_force<T>(&self, record: impl FnOnce() -> T) -> (T, AutoAttention) {
+        // Devices that share the batch alone each compute the kernel for their part of it.
+        let only_share_batch = self.replicas.devices == self.mesh.num_devices();
+        let is_approved = self.attention_kernel == AttentionKernel::Approved;
+        with_auto_attention(is_approved && only_share_batch, || match &self.axis_rules {
             Some(rules) => rules.apply(&self.mesh, record),
             None => record(),
-        }
+        })
     }
 
     /// How a parameter is split by the rules for its axes; `None` if it has no names or there are no

@@ -13,6 +13,7 @@ use fulmen_tensor::{Accelerator, Devices, MatmulPrecision, Mesh, Runtime};
 use serde::Serialize;
 use serde_json::{Map, Value as Json};
 
+use crate::attention_kernel::AttentionKernel;
 use crate::callbacks::callback::Callback;
 #[cfg(feature = "prometheus")]
 use crate::callbacks::metrics_endpoint::MetricsEndpoint;
@@ -274,7 +275,8 @@ impl TrainerBuilder {
         } else {
             arranged.with_saved_programs(&options.aot).map_err(|e| e.context("aot"))?
         };
-        let choices = choices.for_platform(runtime.client().platform_name());
+        let mut choices = choices.for_platform(runtime.client().platform_name());
+        choices.attention_kernel = attention_kernel(&runtime, process_group.as_deref())?;
         let options = &choices.options;
         let mut callbacks = self.callbacks;
         let has =
@@ -322,6 +324,24 @@ impl TrainerBuilder {
             open_store,
             record: Record::default(),
         }))
+    }
+}
+
+/// Whether attention with the method `auto` takes the kernel. Process 0 decides for all, so that they
+/// run the same program.
+fn attention_kernel(
+    runtime: &Runtime,
+    process_group: Option<&ProcessGroup>,
+) -> Result<AttentionKernel> {
+    let client = runtime.client();
+    let kind = || match runtime.devices().first() {
+        Some(device) => Ok(device.kind().to_owned()),
+        None => Err("there is no device".to_owned()),
+    };
+    let find = || AttentionKernel::of(client.platform_name(), client.plugin(), kind);
+    match process_group {
+        Some(process_group) => process_group.broadcast("attention_kernel", || Ok(find())),
+        None => Ok(find()),
     }
 }
 
