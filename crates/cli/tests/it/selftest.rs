@@ -283,22 +283,13 @@ fn a_wrong_bit_and_too_few_digits_are_found_in_their_operation() {
 #[test]
 fn a_wrong_bit_of_a_kernel_is_found_and_names_it() {
     let kernels = ["--part", "kernels"];
-    let (printed, report) = on_broken_devices("flip-bit:flash_attention", "1", &kernels);
-    assert!(printed.contains("\nFAILED: kernels (2 failures; 16 comparisons agree"), "{printed}");
+    let (printed, report) = on_broken_devices("flip-bit:flash_attention", "2", &kernels);
+    assert!(printed.contains("\nFAILED: kernels (3 failures; 19 comparisons agree"), "{printed}");
     let found = failures(&report, "kernels");
     let is_named = |f: &(String, String)| f.0.starts_with("flash_attention: causal, grouped heads");
     assert!(found.iter().all(|f| is_named(f) && f.0.ends_with(", means")), "{found:?}");
     let first = &part(&report, "kernels")["failures"][0];
     assert!(first["program"].as_str().unwrap().contains("stablehlo"), "{report}");
-}
-
-#[test]
-fn kernels_agree_with_plain_operations_on_one_device_and_on_two() {
-    for (devices, comparisons) in [("1", 18), ("2", 22)] {
-        let (code, printed, report) = selftest(&["--part", "kernels", "--devices", devices], &[]);
-        assert_eq!(code, Some(0), "{printed}");
-        assert_eq!(part(&report, "kernels")["comparisons"], comparisons, "{report}");
-    }
 }
 
 #[test]

@@ -202,7 +202,7 @@ impl Trial<'_> {
         for ((name, own), expected) in names.iter().zip(own).zip(expected) {
             let compared = expected
                 .to_dtype(own.ty().dtype)
-                .map(|expected| compare(own, &expected, self.tolerance(own.ty().dtype)));
+                .map(|expected| compare(own, &expected, self.tolerance()));
             match compared {
                 Ok(Comparison { difference: None, .. }) => passed += 1,
                 Ok(Comparison { difference: Some(text), ulps }) => {
@@ -229,11 +229,12 @@ impl Trial<'_> {
         })
     }
 
-    /// The sums of both are f32. On a TPU, the kernel multiplies f32 numbers in one pass of bf16.
-    fn tolerance(&self, dtype: DType) -> Tolerance {
+    /// Sums are f32. In bf16 the inputs of other products are rounded, also those of a gradient in f32.
+    /// On a TPU, the kernel multiplies f32 numbers in one pass of bf16.
+    fn tolerance(&self) -> Tolerance {
         let both = |size: f64| Tolerance { relative: size, of_largest: size };
         let has_products = matches!(self.case.kernel, Kernel::Attention(_));
-        match (dtype, self.platform) {
+        match (self.case.dtype, self.platform) {
             (DType::Bf16, _) => both(2e-2),
             (_, Platform::Tpu) if has_products => both(2e-2),
             (_, Platform::Tpu) => Tolerance { relative: 1e-3, of_largest: 1e-4 },
