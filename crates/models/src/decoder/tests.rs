@@ -279,6 +279,7 @@ fn decoders_take_an_approved_kernel_unless_something_is_dropped_or_cached() {
         let config = Config { attention_dropout: dropout, ..sizes.clone() };
         let model = Decoder::new(config).unwrap();
         let ids = Tensor::zeros(DType::I32, [1, length]);
+        model.initialize(0);
         model.set_random_key(&random::key(0));
         let record = || autocast(Some(dtype), || model.forward(&ids));
         let (logits, taken) = with_auto_attention(true, record);
