@@ -52,7 +52,7 @@ impl AttentionKernel {
     ) -> AttentionKernel {
         let Some(kernel) = attention_kernel() else { return AttentionKernel::None };
         let Some(folder) = folder else {
-            let why = "there is no compile cache, beside which an approval is kept";
+            let why = "there is no compile cache, in whose folder an approval is kept";
             return AttentionKernel::NotApproved(why.to_owned());
         };
         let missing = "no selftest has passed its cases on such TPUs with this libtpu";

@@ -1,5 +1,5 @@
-//! [`Approval`]: the note beside the compiled programs that a kernel passed its tests on a kind of
-//! device.
+//! [`Approval`]: a file in the folder of the compiled programs, which says that a kernel passed its
+//! tests on a kind of device.
 //!
 //! Out of scope: the tests, which `fulmen selftest` runs, and who uses an approved kernel.
 

@@ -135,7 +135,7 @@ struct Trial<'a> {
     case: Case,
     platform: Platform,
     runtime: &'a Runtime,
-    /// The size of a block of attention, of which a sequence has two and a part.
+    /// The size of a block of attention. A sequence has two blocks and a part of one.
     block: usize,
 }
 
