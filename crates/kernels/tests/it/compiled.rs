@@ -73,7 +73,7 @@ fn libtpu_compiles_the_kernels_for_every_generation() {
 
 /// What `auto` of `fulmen_nn`'s attention takes on an approved TPU.
 #[test]
-#[ignore = "a minute: cargo test -p fulmen-kernels --test it of_every_width -- --ignored"]
+#[ignore = "two minutes: cargo test -p fulmen-kernels --test it of_every_width -- --ignored"]
 fn libtpu_compiles_attention_of_every_width_that_auto_takes() {
     for (dtype, width, length) in [DType::F32, DType::Bf16].into_iter().flat_map(|dtype| {
         [(1, 128), (8, 130), (64, 1500), (80, 1500), (128, 200), (256, 1500)]
