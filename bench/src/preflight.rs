@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use fulmen::data::TensorDataset;
 use fulmen::low_level::pjrt::hlo::Module;
-use fulmen::models::{Pretrained, bert, biggan, decoder, gpt2, marian, resnet, roberta};
+use fulmen::models::{Lora, Pretrained, bert, biggan, decoder, gpt2, marian, resnet, roberta};
 use fulmen::nn::attention::AttentionMethod;
 use fulmen::nn::loss::LossMethod;
 use fulmen::prelude::*;
@@ -64,6 +64,9 @@ struct LlamaOptions {
     /// The number of the Llamas' layers that keep one input for the backward pass.
     #[arg(long, default_value_t = LlamaOptions::PLAIN.layers_per_checkpoint, requires = "no_peer")]
     layers_per_checkpoint: usize,
+    /// Whether AdamW's running means are bf16.
+    #[arg(long, requires = "no_peer")]
+    bf16_state: bool,
 }
 
 impl LlamaOptions {
@@ -73,6 +76,7 @@ impl LlamaOptions {
         loss: LossMethod::Plain,
         bf16_residual: false,
         layers_per_checkpoint: 1,
+        bf16_state: false,
     };
 
     fn apply(self, model: &mut decoder::Decoder) {
@@ -85,10 +89,14 @@ impl LlamaOptions {
 
 impl fmt::Display for LlamaOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let LlamaOptions { attention, loss, bf16_residual, layers_per_checkpoint } = self;
+        let LlamaOptions { attention, loss, bf16_residual, layers_per_checkpoint, bf16_state } =
+            self;
         write!(f, "attention {attention}, loss {loss}")?;
         if *bf16_residual {
             f.write_str(", bf16 residual stream")?;
+        }
+        if *bf16_state {
+            f.write_str(", bf16 optimizer state")?;
         }
         match layers_per_checkpoint {
             1 => Ok(()),
@@ -131,7 +139,7 @@ const fn fsdp(
     Workload { strategy: Strategy::Fsdp, ..ddp(name, title, batch, topology) }
 }
 
-const WORKLOADS: [Workload; 10] = [
+const WORKLOADS: [Workload; 11] = [
     ddp("mlp", "MLP 784-512-256-10, SGD", 1024, "v3:2x2"),
     ddp("gpt", "GPT of 4 layers, 128 tokens, AdamW", 64, "v3:2x2"),
     ddp("resnet50", "ResNet-50, SGD", 1024, "v3:2x2"),
@@ -146,12 +154,21 @@ const WORKLOADS: [Workload; 10] = [
     fsdp("llama-3-8b-v5p", "Llama-3-8B, 8192 tokens, AdamW, scan, remat", 64, "v5p:4x4x4"),
     Workload {
         length: 4096,
-        ..fsdp(WITHOUT_PEER, "Llama-3-70B, 4096 tokens, AdamW, scan, remat", 256, "v5e:16x16")
+        ..fsdp(LLAMA_70B, "Llama-3-70B, 4096 tokens, AdamW, scan, remat", 256, "v5e:16x16")
+    },
+    Workload {
+        length: 4096,
+        ..ddp(INT8_LORA, "Llama-3-8B in int8, 4096 tokens, LoRA, AdamW, scan, remat", 1, "v5e:1x1")
     },
 ];
 
-/// The workload that no peer has. It must be named.
-const WITHOUT_PEER: &str = "llama-3-70b";
+const LLAMA_70B: &str = "llama-3-70b";
+
+/// LoRA of rank 16 for all projections of a Llama 3 whose frozen weights are int8.
+const INT8_LORA: &str = "llama-3-8b-int8-lora";
+
+/// The workloads that no peer has. They must be named.
+const WITHOUT_PEER: [&str; 2] = [LLAMA_70B, INT8_LORA];
 
 impl Workload {
     pub(crate) fn find(name: &str) -> Option<Workload> {
@@ -190,15 +207,15 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     }
     let is_chosen = |workload: &Workload| {
         args.workloads.iter().any(|name| *name == workload.name)
-            || args.workloads.is_empty() && workload.name != WITHOUT_PEER
+            || args.workloads.is_empty() && !WITHOUT_PEER.contains(&workload.name)
     };
     for workload in WORKLOADS.iter().filter(|workload| is_chosen(workload)) {
         let is_llama = workload.name.starts_with("llama");
         if !is_llama && (!args.length.is_empty() || args.llama != LlamaOptions::PLAIN) {
             let name = workload.name;
             return Err(format!(
-                "{name} has no `--length`, `--attention`, `--loss`, `--bf16-residual` and `--layers-per-checkpoint`; \
-                 the Llamas do"
+                "{name} has no `--length`, `--attention`, `--loss`, `--bf16-residual`, `--bf16-state` and \
+                 `--layers-per-checkpoint`; the Llamas do"
             )
             .into());
         }
@@ -307,15 +324,24 @@ pub(crate) fn ours(workload: &Workload, slice: &Slice) -> Result<Option<Cost>, B
             slice,
         ),
         "gpt-1.3b" => {
-            judge(&LanguageModel::Gpt2(Box::new(gpt_1_3b())), &words(batch, 1024)?, strategy, slice)
+            judge(&LanguageModel::gpt2(gpt_1_3b()), &words(batch, 1024)?, strategy, slice)
         }
         _ => {
-            let config = if name == WITHOUT_PEER { llama_3_70b() } else { llama_3_8b() };
+            let config = if name == LLAMA_70B { llama_3_70b() } else { llama_3_8b() };
             let mut model = decoder::Decoder::new(config)?;
             model.scan_layers = true;
             model.gradient_checkpointing = true;
             llama.apply(&mut model);
-            judge(&LanguageModel::Decoder(Box::new(model)), &words(batch, length)?, strategy, slice)
+            let mut model = if name == INT8_LORA {
+                let lora = Lora::new(model, &["*_proj.weight"], 16, 32.0)?;
+                LanguageModel::lora(lora.quantize_int8()?)
+            } else {
+                LanguageModel::decoder(model)
+            };
+            if llama.bf16_state {
+                model.state_dtype = DType::Bf16;
+            }
+            judge(&model, &words(batch, length)?, strategy, slice)
         }
     }
 }

@@ -138,9 +138,9 @@ impl Workload {
             )),
             "W4" => visitor.visit(&Gpt::new(DType::F32)),
             "resnet50" => visitor.visit(&ResNetClassifier::new(Config::resnet50(), 0.1)),
-            "gpt2" => visitor.visit(&LanguageModel::Gpt2(Box::new(gpt2_without_dropout(
-                gpt2::Config::default(),
-            )))),
+            "gpt2" => {
+                visitor.visit(&LanguageModel::gpt2(gpt2_without_dropout(gpt2::Config::default())))
+            }
             _ => visitor.visit(&Dcgan::new()),
         }
     }

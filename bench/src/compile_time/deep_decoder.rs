@@ -48,7 +48,7 @@ fn model(layers: usize, scan: bool) -> Result<LanguageModel, Box<dyn Error>> {
     };
     let mut decoder = Decoder::new(config)?;
     decoder.scan_layers = scan;
-    Ok(LanguageModel::Decoder(Box::new(decoder)))
+    Ok(LanguageModel::decoder(decoder))
 }
 
 /// The cost of a step.

@@ -13,14 +13,13 @@ mod rope;
 mod tests;
 
 use fulmen_nn::attention::{Attention, AttentionMethod, KeyValueCache, RotaryEmbedding};
-use fulmen_nn::loss::{CrossEntropyLoss, LossMethod};
+use fulmen_nn::loss::{CrossEntropyLoss, LinearCrossEntropyLoss, LossMethod};
 use fulmen_nn::weights::StateDict;
 use fulmen_nn::{Dropout, Embedding, Init, Linear, Module, Parameter, RmsNorm};
 use fulmen_tensor::{AsTensor, DType, Refusal, Tensor};
 use serde_json::{Map, Value};
 
 use crate::attention::{Span, StepSizes, Visibility, attend, product_dtype, split_heads, tokens};
-use crate::head::head_loss;
 use crate::layers::{LayerOptions, Outputs, run_layers_with_others};
 use crate::{Activation, CausalLm, MODELS, Pretrained, Result, StaticCache, init};
 
@@ -482,11 +481,11 @@ impl Decoder {
         loss: &CrossEntropyLoss,
     ) -> Result<Tensor, Refusal> {
         let Outputs { x, others, .. } = self.features(ids, span, None)?;
-        let mut loss = head_loss(&self.lm_head, loss, self.loss_method);
+        let mut loss = LinearCrossEntropyLoss::new(loss.clone()).method(self.loss_method);
         if let Some(cap) = self.config.final_logit_softcapping {
             loss = loss.softcap(cap);
         }
-        let loss = loss.forward(x, self.lm_head.weight.get(), targets);
+        let loss = loss.forward_head(x, &self.lm_head, targets);
         Ok(self.with_router_losses(loss, &others))
     }
 
@@ -529,7 +528,7 @@ impl Decoder {
             return AttentionMethod::Plain;
         }
         let width = self.config.width();
-        let dtype = product_dtype(self.model.embed_tokens.weight.ty().dtype);
+        let dtype = product_dtype(self.model.embed_tokens.weight.dtype());
         let has_dropout = self.model.layers.iter().any(|it| it.self_attn.dropout.is_active());
         let sizes = StepSizes { length, heads, vocabulary, layers, width, dtype, has_dropout };
         sizes.decide(self.attention)
@@ -572,7 +571,7 @@ impl CausalLm for Decoder {
     fn empty_cache(&self, batch: usize, max_len: usize) -> StaticCache {
         let heads = self.config.key_heads();
         let width = self.config.width();
-        let dtype = self.model.embed_tokens.weight.ty().dtype;
+        let dtype = self.model.embed_tokens.weight.dtype();
         StaticCache::new(
             self.model
                 .layers

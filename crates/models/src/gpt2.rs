@@ -6,7 +6,7 @@
 
 use fulmen_nn::attention::{Attention, AttentionMethod, KeyValueCache};
 use fulmen_nn::axes::{axis_parts, constrain};
-use fulmen_nn::loss::{CrossEntropyLoss, LossMethod};
+use fulmen_nn::loss::{CrossEntropyLoss, LinearCrossEntropyLoss, LossMethod};
 use fulmen_nn::{Dropout, Embedding, Init, LayerNorm, Linear, Module, Parameter};
 use fulmen_tensor::{AsTensor, DType, Refusal, Tensor};
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,6 @@ use serde_json::{Map, Value};
 use crate::attention::{
     Setting, Span, StepSizes, Visibility, attend, check_heads, product_dtype, split_heads, tokens,
 };
-use crate::head::head_loss;
 use crate::layers::{LayerOptions, run_layers};
 use crate::{Activation, CausalLm, MODELS, Pretrained, Result, StaticCache};
 
@@ -417,8 +416,8 @@ impl Gpt2 {
         loss: &CrossEntropyLoss,
     ) -> Result<Tensor, Refusal> {
         let (x, _) = self.features(ids, span, None)?;
-        let loss = head_loss(&self.lm_head, loss, self.loss_method);
-        Ok(loss.forward(x, self.lm_head.weight.get(), targets))
+        let loss = LinearCrossEntropyLoss::new(loss.clone()).method(self.loss_method);
+        Ok(loss.forward_head(x, &self.lm_head, targets))
     }
 
     /// How attention is computed for sequences of this length.
@@ -429,7 +428,7 @@ impl Gpt2 {
             return AttentionMethod::Plain;
         }
         let width = self.config.n_embd / heads;
-        let dtype = product_dtype(self.transformer.wte.weight.ty().dtype);
+        let dtype = product_dtype(self.transformer.wte.weight.dtype());
         let has_dropout = self.transformer.h.iter().any(|it| it.attn.attn_dropout.is_active());
         let sizes = StepSizes { length, heads, vocabulary, layers, width, dtype, has_dropout };
         sizes.decide(self.attention)
@@ -475,7 +474,7 @@ impl Gpt2 {
 impl CausalLm for Gpt2 {
     fn empty_cache(&self, batch: usize, max_len: usize) -> StaticCache {
         let Config { n_layer, n_head, n_embd, .. } = self.config;
-        let dtype: DType = self.transformer.wte.weight.ty().dtype;
+        let dtype: DType = self.transformer.wte.weight.dtype();
         StaticCache::new(
             (0..n_layer)
                 .map(|_| KeyValueCache::new(dtype, batch, n_head, max_len, n_embd / n_head)),

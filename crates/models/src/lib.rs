@@ -54,7 +54,6 @@ mod error;
 mod generate;
 #[cfg(feature = "gpt2")]
 pub mod gpt2;
-mod head;
 #[cfg(feature = "inception")]
 pub mod inception;
 mod init;

@@ -3,6 +3,9 @@
 
 mod config;
 mod decomposition;
+#[cfg(test)]
+#[cfg(all(feature = "decoder", feature = "gpt2"))]
+mod int8_tests;
 #[cfg(all(test, feature = "bert", feature = "gpt2"))]
 mod tests;
 
@@ -13,13 +16,13 @@ use std::path::Path;
 use fulmen_nn::init::{Fan, Nonlinearity};
 use fulmen_nn::optim::pattern;
 use fulmen_nn::weights::{Strictness, load_weights, save_weights};
-use fulmen_nn::{Init, Module, Parameter, Visit, Visitor};
+use fulmen_nn::{Init, LowRank, Module, Parameter, Visit, Visitor};
 use fulmen_tensor::{Literal, Tensor};
 use serde_json::{Value, json};
 
 use crate::error::InConfig as _;
 use crate::pretrained::{read_json, read_object};
-use crate::{MODELS, Result, error};
+use crate::{Result, error};
 use config::{Config, InitialWeights};
 use decomposition::Matrix;
 
@@ -34,8 +37,11 @@ const WEIGHTS: &str = "adapter_model.safetensors";
 /// All parameters of the model are frozen. To train some of them too, such as a new classifier,
 /// name them with [`modules_to_save`](Lora::modules_to_save).
 ///
-/// The update is added to the weight before the model runs, so dropout of the update
-/// (`lora_dropout`) is not possible.
+/// A [`Linear`](fulmen_nn::Linear) layer computes its update as two small products, which cost
+/// little in the backward pass; in other layers, the update is added to the weight. Layers that run
+/// as a scan must have updates of the same weights. Dropout of the update (`lora_dropout`) is not
+/// supported. [`quantize_int8`](Lora::quantize_int8) stores the frozen model in a quarter of the
+/// memory.
 ///
 /// ```
 /// use fulmen_models::gpt2::{Config, Gpt2};
@@ -61,6 +67,8 @@ pub struct Lora<M> {
     model: M,
     #[module(flatten)]
     adapters: Adapters,
+    #[module(flatten)]
+    scales: Scales,
     r: usize,
     alpha: f64,
     use_rslora: bool,
@@ -72,6 +80,17 @@ pub struct Lora<M> {
 
 /// The updates, by the names of their layers.
 struct Adapters(BTreeMap<String, Adapter>);
+
+/// The scales of int8 weights, by the names of these.
+struct Scales(BTreeMap<String, Parameter>);
+
+impl Module for Scales {
+    fn visit(&self, visit: &mut Visit<'_>) {
+        for (weight, scale) in &self.0 {
+            visit.child(&format!("{weight}_scale"), scale);
+        }
+    }
+}
 
 /// The update of a weight.
 struct Adapter {
@@ -118,21 +137,19 @@ impl Adapter {
         Adapter { weight, transposed, a, b }
     }
 
-    /// The weight with its update.
-    fn updated_weight(&self, scale: f64) -> Tensor {
-        let product = self.b.get().matmul(self.a.get()) * scale;
-        let update = if self.transposed { product.t() } else { product };
-        let weight = self.weight.get();
-        &weight + update.to_dtype(weight.dtype())
+    /// The update of the weight, `scale·B·A`.
+    fn update(&self, scale: f64) -> LowRank {
+        let Adapter { a, b, transposed, .. } = self;
+        LowRank { a: a.clone(), b: b.clone(), scale, transposed: *transposed }
     }
 }
 
-/// Restores the weights, also after a panic.
-struct WeightGuard(Vec<(Parameter, Tensor)>);
+/// Restores the updates that weights had before, also after a panic.
+struct UpdateGuard(Vec<(Parameter, Option<LowRank>)>);
 
-impl Drop for WeightGuard {
+impl Drop for UpdateGuard {
     fn drop(&mut self) {
-        self.0.drain(..).for_each(|(parameter, value)| parameter.set(value));
+        self.0.drain(..).for_each(|(weight, update)| weight.set_low_rank(update));
     }
 }
 
@@ -171,6 +188,7 @@ impl<M: Module> Lora<M> {
         Ok(Lora {
             model,
             adapters: Adapters(adapters),
+            scales: Scales(BTreeMap::new()),
             r,
             alpha,
             use_rslora: false,
@@ -228,10 +246,13 @@ impl<M: Module> Lora<M> {
                  that is not tied, which is not supported"
             )));
         }
-        self.adapter_file()
-            .whole
-            .iter()
-            .for_each(|(_, parameter)| parameter.set_requires_grad(true));
+        let whole = self.adapter_file().whole;
+        if let Some((name, _)) = whole.iter().find(|(_, part)| !part.ty().dtype.is_float()) {
+            return Err(error::config(format!(
+                "`modules_to_save` trains `{name}`, which is int8; call it before `quantize_int8`"
+            )));
+        }
+        whole.iter().for_each(|(_, parameter)| parameter.set_requires_grad(true));
         Ok(self)
     }
 
@@ -361,21 +382,74 @@ impl<M: Module> Lora<M> {
             .map_err(|e| error::io("write", &file, e))
     }
 
+    /// Stores the frozen weights of linear layers and embeddings as int8, with an f32 scale for each
+    /// output feature, or row of an embedding. The memory for them is a quarter of that in f32. The
+    /// updates are trained as before.
+    ///
+    /// With `w` a row of a weight, the scale is `max|w|/127`, and the integers are `w/scale`, rounded to
+    /// the nearest, halves to even. Linear layers multiply their product by the scales, so the
+    /// weights are never in memory in another dtype. Weights of other layers (GPT-2's `Conv1D`,
+    /// experts) and of [`modules_to_save`](Lora::modules_to_save), which comes before, keep their dtype.
+    ///
+    /// Values that are on the host, such as those of a folder, are converted there, one weight at a
+    /// time. Saved updates do not depend on it. [`merge_and_unload`](Lora::merge_and_unload), or a
+    /// model that is saved within [`apply`](Lora::apply), has the weights that the integers mean.
+    ///
+    /// ```
+    /// use fulmen_models::decoder::{Config, Decoder};
+    /// use fulmen_models::{Lora, Pretrained};
+    /// use fulmen_nn::Module;
+    ///
+    /// let config = Config { vocab_size: 50, hidden_size: 16, intermediate_size: 32, num_hidden_layers: 1, num_attention_heads: 4, ..Config::default() };
+    /// let model = Decoder::new(config)?;
+    /// model.initialize(0); // or `Decoder::from_folder`
+    /// let lora = Lora::new(model, &["*_proj.weight"], 2, 4.0)?.quantize_int8()?;
+    /// lora.initialize(1);
+    /// let weight = lora.model().model.layers[0].mlp.dense().unwrap().up_proj.weight.ty();
+    /// assert_eq!(weight.to_string(), "i8[32, 16]");
+    /// # Ok::<(), fulmen_models::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The model has no such weight; a value is infinite or NaN, or cannot be read.
+    #[track_caller]
+    pub fn quantize_int8(mut self) -> Result<Lora<M>> {
+        let names = all_parameters(&self.model);
+        let layers = layers_with_rows(&self.model);
+        let in_layers: Vec<&Parameter> = names
+            .iter()
+            .filter(|(name, _)| {
+                let layer = name.strip_suffix(".weight");
+                layer.is_some_and(|layer| layers.iter().any(|other| other == layer))
+            })
+            .map(|(_, weight)| weight)
+            .collect();
+        for (name, weight) in self.model.parameters() {
+            let is_frozen = !weight.requires_grad() && weight.ty().dtype.is_float();
+            if is_frozen && in_layers.iter().any(|other| other.is(&weight)) {
+                let failed = |e| error::config(format!("`{name}`: {e}"));
+                let scale = weight.quantize_int8().map_err(failed)?;
+                self.scales.0.insert(name, scale);
+            }
+        }
+        if self.scales.0.is_empty() {
+            return Err(error::config(
+                "the model has no frozen weight of a linear layer or an embedding to store as int8",
+            ));
+        }
+        Ok(self)
+    }
+
     /// Applies `f` to the model with its updates.
     #[track_caller]
     pub fn apply<T>(&self, f: impl FnOnce(&M) -> T) -> T {
-        let updated: Vec<(Parameter, Tensor)> = {
-            let _scope = MODELS.open();
-            let scale = self.scale();
-            self.adapters
-                .0
-                .values()
-                .map(|adapter| (adapter.weight.clone(), adapter.updated_weight(scale)))
-                .collect()
-        };
-        let _guard =
-            WeightGuard(updated.iter().map(|(weight, _)| (weight.clone(), weight.get())).collect());
-        updated.into_iter().for_each(|(weight, value)| weight.set(value));
+        let scale = self.scale();
+        let adapters = self.adapters.0.values();
+        let before = adapters.map(|adapter| (adapter.weight.clone(), adapter.weight.low_rank()));
+        let _guard = UpdateGuard(before.collect());
+        for adapter in self.adapters.0.values() {
+            adapter.weight.set_low_rank(Some(adapter.update(scale)));
+        }
         f(&self.model)
     }
 
@@ -388,10 +462,11 @@ impl<M: Module> Lora<M> {
     /// The model with the updates permanently added to its weights. Its parameters stay frozen.
     #[track_caller]
     pub fn merge_and_unload(self) -> M {
-        let scale = self.scale();
-        for adapter in self.adapters.0.values() {
-            adapter.weight.set(adapter.updated_weight(scale));
-        }
+        self.model.parameters().iter().for_each(|(_, weight)| weight.dequantize());
+        let parameters = self.adapters.0.values().map(|adapter| adapter.weight.clone());
+        let values: Vec<Tensor> =
+            self.apply(|_| parameters.clone().map(|weight| weight.get()).collect());
+        parameters.zip(values).for_each(|(weight, value)| weight.set(value));
         self.model
     }
 }
@@ -416,15 +491,28 @@ fn is_in(parameter: &str, module: &str) -> bool {
 
 /// The names of the layers whose weights are `[in, out]`.
 fn layers_of_conv1d(model: &impl Module) -> Vec<String> {
-    struct Layers(Vec<String>);
+    layers_of_types(model, &["::Conv1D"])
+}
+
+/// The names of the layers whose weights have a row for each output feature, or that are embeddings.
+fn layers_with_rows(model: &impl Module) -> Vec<String> {
+    layers_of_types(model, &["::Linear", "::Embedding"])
+}
+
+/// The names of the layers whose types end like this.
+fn layers_of_types(model: &impl Module, types: &'static [&'static str]) -> Vec<String> {
+    struct Layers {
+        types: &'static [&'static str],
+        found: Vec<String>,
+    }
     impl Visitor for Layers {
         fn part(&mut self, name: &str, type_name: &'static str) {
-            if type_name.ends_with("::Conv1D") {
-                self.0.push(name.into());
+            if self.types.iter().any(|end| type_name.ends_with(end)) {
+                self.found.push(name.into());
             }
         }
     }
-    let mut layers = Layers(Vec::new());
+    let mut layers = Layers { types, found: Vec::new() };
     model.visit(&mut Visit::new(&mut layers));
-    layers.0
+    layers.found
 }

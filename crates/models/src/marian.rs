@@ -348,7 +348,7 @@ impl EncoderDecoder for Marian {
 
     fn empty_cache(&self, batch: usize, max_len: usize) -> StaticCache {
         let Config { d_model, decoder_attention_heads: heads, .. } = self.config;
-        let dtype = self.model.decoder.embed_tokens.weight.ty().dtype;
+        let dtype = self.model.decoder.embed_tokens.weight.dtype();
         let layer = |_| KeyValueCache::new(dtype, batch, heads, max_len, d_model / heads);
         StaticCache::new(self.model.decoder.layers.iter().map(layer))
     }

@@ -191,14 +191,14 @@ pub trait Pretrained: Module + Sized {
             config.insert("architectures".into(), json!([architecture]));
         }
         let parameters = self.parameters();
-        let dtype = parameters.first().map(|(_, parameter)| parameter.ty().dtype);
+        let dtype = parameters.first().map(|(_, parameter)| parameter.dtype());
         if let Some(name) = dtype.filter(|_| !architecture.is_empty()).and_then(torch_dtype) {
             config.remove("torch_dtype");
             config.insert("dtype".into(), name.into());
         }
         let bytes: usize = parameters
             .iter()
-            .map(|(_, p)| p.ty().shape.num_elements() * p.ty().dtype.size_in_bytes())
+            .map(|(_, p)| p.ty().shape.num_elements() * p.dtype().size_in_bytes())
             .sum();
         let weights = parameters.into_iter().map(|(name, parameter)| (name, parameter.get()));
         let buffers = self.buffers().into_iter().map(|(name, buffer)| (name, buffer.get()));

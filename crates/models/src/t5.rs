@@ -447,7 +447,7 @@ impl EncoderDecoder for T5 {
 
     fn empty_cache(&self, batch: usize, max_len: usize) -> StaticCache {
         let T5 { config, shared, decoder, .. } = self;
-        let dtype = shared.weight.ty().dtype;
+        let dtype = shared.weight.dtype();
         let layer = |_| KeyValueCache::new(dtype, batch, config.num_heads, max_len, config.d_kv);
         StaticCache::new(decoder.block.iter().map(layer))
     }

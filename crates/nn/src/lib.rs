@@ -44,6 +44,7 @@ pub mod attention;
 pub mod augment;
 pub mod axes;
 mod buffer;
+mod composed;
 mod error;
 pub mod init;
 pub mod layers;
@@ -68,6 +69,8 @@ mod visit;
 pub mod weights;
 
 pub use buffer::Buffer;
+#[doc(hidden)] // for `Lora`
+pub use composed::LowRank;
 #[doc(inline)]
 pub use fulmen_error::{Error, Result};
 pub use fulmen_nn_derive::Module;

@@ -129,9 +129,16 @@ pub trait Module {
             return Err(Error::usage_at(message, Location::caller()));
         }
         let _scope = NN.open();
-        let parameters =
-            self.parameters().into_iter().filter(|(_, parameter)| parameter.ty().dtype.is_float());
-        parameters.for_each(|(_, parameter)| parameter.convert(dtype));
+        let parameters = self.parameters();
+        let scales: Vec<Parameter> =
+            parameters.iter().filter_map(|(_, p)| Some(p.int8()?.scale)).collect();
+        for (_, parameter) in parameters {
+            // The scales of int8 weights stay f32: rounding them would change the weights again.
+            let is_scale = scales.iter().any(|scale| scale.is(&parameter));
+            if parameter.dtype().is_float() && !is_scale {
+                parameter.convert(dtype);
+            }
+        }
         let buffers = self.buffers().into_iter().filter(|(_, buffer)| buffer.ty().dtype.is_float());
         buffers.for_each(|(_, buffer)| buffer.variable().to_dtype(dtype));
         Ok(())

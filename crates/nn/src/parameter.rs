@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use fulmen_tensor::{DType, Shape, Sharding, Tensor, TensorType, Variable};
 
 use crate::axes::check_names;
+use crate::composed::{Int8, LowRank};
 use crate::library::NN;
 use crate::{Error, Init, Result};
 
@@ -47,6 +48,10 @@ struct Cell {
     /// The sharding, and the line that set it.
     sharding: Mutex<Option<(Sharding, &'static Location<'static>)>>,
     axes: Mutex<Option<NamedAxes>>,
+    /// The scales of the variable's values, if these are int8.
+    int8: Mutex<Option<Int8>>,
+    /// The update that is part of the value.
+    low_rank: Mutex<Option<LowRank>>,
 }
 
 /// The names of a parameter's axes.
@@ -83,6 +88,8 @@ impl Parameter {
             sparse: Mutex::new(None),
             sharding: Mutex::new(None),
             axes: Mutex::new(None),
+            int8: Mutex::new(None),
+            low_rank: Mutex::new(None),
         };
         Parameter(Arc::new(Mutex::new(Slot::Cell(Arc::new(cell)))))
     }
@@ -151,6 +158,19 @@ impl Parameter {
     /// Poisoned if there is none.
     #[track_caller]
     pub fn get(&self) -> Tensor {
+        let stored = self.stored();
+        if self.parts().is_empty() {
+            return stored;
+        }
+        NN.record("parameter", || Ok(self.composed(stored.live()?.clone())))
+    }
+
+    /// The values of the parameter's own variable, as an expression: integers of an int8 weight, and
+    /// without a low-rank update.
+    ///
+    /// Poisoned if there is none.
+    #[track_caller]
+    pub(crate) fn stored(&self) -> Tensor {
         NN.record("parameter", || {
             let cell = self.cell();
             if let Some(message) = cell.check_sharding().or_else(|| cell.check_axes()) {
@@ -162,6 +182,41 @@ impl Parameter {
             }
             Ok(cell.variable.get())
         })
+    }
+
+    /// The scales, if the values are int8.
+    pub(crate) fn int8(&self) -> Option<Int8> {
+        lock(&self.cell().int8).clone()
+    }
+
+    /// Replaces the type, the value and the scales.
+    pub(crate) fn set_int8(&self, ty: TensorType, value: Option<Tensor>, int8: Option<Int8>) {
+        let (from, cell) = self.resolve();
+        let value = value.unwrap_or_else(|| cell.unset.clone());
+        let next = Cell {
+            init: Mutex::new(lock(&cell.init).clone()),
+            variable: Variable::with_type(ty, value),
+            unset: cell.unset.clone(),
+            requires_grad: AtomicBool::new(self.requires_grad()),
+            sparse: Mutex::new(*lock(&cell.sparse)),
+            sharding: Mutex::new(lock(&cell.sharding).clone()),
+            axes: Mutex::new(lock(&cell.axes).clone()),
+            int8: Mutex::new(int8),
+            low_rank: Mutex::new(lock(&cell.low_rank).clone()),
+        };
+        *lock(&from.0) = Slot::Cell(Arc::new(next));
+    }
+
+    /// The low-rank update that is part of the value.
+    #[doc(hidden)] // for `Lora`
+    pub fn low_rank(&self) -> Option<LowRank> {
+        lock(&self.cell().low_rank).clone()
+    }
+
+    /// Makes a low-rank update part of the value, or removes it.
+    #[doc(hidden)] // for `Lora`
+    pub fn set_low_rank(&self, update: Option<LowRank>) {
+        *lock(&self.cell().low_rank) = update;
     }
 
     /// Sets a value of the parameter's type.
@@ -181,13 +236,26 @@ impl Parameter {
     pub fn initialize(&self, key: &Tensor) {
         let _scope = NN.open();
         let cell = self.cell();
-        let first = lock(&cell.init).tensor(key, &cell.variable.ty());
+        let first = match self.int8() {
+            None => lock(&cell.init).tensor(key, &cell.variable.ty()),
+            Some(_) => Tensor::poison(
+                "initialize",
+                "an int8 weight cannot be initialized: initialize the model, or load its weights, before \
+                 `quantize_int8`",
+            ),
+        };
         cell.variable.set(first);
     }
 
     /// Dtype and shape.
     pub fn ty(&self) -> TensorType {
         self.cell().variable.ty()
+    }
+
+    /// The dtype of the value: that of the type, except that an int8 weight stands for numbers of the
+    /// dtype that it had.
+    pub fn dtype(&self) -> DType {
+        self.int8().map_or(self.ty().dtype, |int8| int8.dtype)
     }
 
     /// The initializer.
@@ -318,6 +386,10 @@ impl Parameter {
     /// Converts the type, the value and a fixed initial value to another floating-point type.
     pub(crate) fn convert(&self, dtype: DType) {
         let cell = self.cell();
+        if let Some(int8) = &mut *lock(&cell.int8) {
+            int8.dtype = dtype;
+            return;
+        }
         cell.variable.to_dtype(dtype);
         let mut init = lock(&cell.init);
         if let Init::Value(value) = &*init {

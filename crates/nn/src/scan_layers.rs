@@ -285,7 +285,10 @@ impl LayerContents {
 
 impl Visitor for LayerContents {
     fn parameter(&mut self, name: &str, parameter: &Parameter) {
-        self.cell(name, parameter.variable(), parameter.get());
+        self.cell(name, parameter.variable(), parameter.stored());
+        for (part, value) in parameter.parts() {
+            self.cell(&format!("{name}.{part}"), value.variable(), value.stored());
+        }
     }
     fn buffer(&mut self, name: &str, buffer: &Buffer) {
         self.cell(name, buffer.variable().clone(), buffer.get());

@@ -69,6 +69,14 @@ impl FeedForward {
         (y, Some(Tensor::concatenate(&parts, 0)))
     }
 
+    /// The network, if there is one for all tokens.
+    pub fn dense(&self) -> Option<&Mlp> {
+        match self {
+            FeedForward::Dense(mlp) => Some(mlp),
+            FeedForward::Experts(_) => None,
+        }
+    }
+
     /// The layer, if it has experts.
     pub fn experts(&self) -> Option<&MixtureOfExperts> {
         match self {

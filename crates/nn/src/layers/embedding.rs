@@ -99,7 +99,7 @@ impl Embedding {
             }
             check_sparse(self.sparse, &self.weight)?;
             let indices = &rows_of("Embedding", indices, self.num_embeddings)?;
-            let rows = self.weight.get().take(0, indices);
+            let rows = self.weight.rows(indices);
             rows.live()?;
             let Some(padding) = self.padding_idx else { return Ok(rows) };
             if padding >= self.num_embeddings {

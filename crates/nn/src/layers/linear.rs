@@ -108,7 +108,7 @@ impl Linear {
                 };
                 return Err(message.into());
             }
-            let product = x.matmul(&self.weight.get().t());
+            let product = self.weight.project(x);
             Ok(match &self.bias {
                 // Otherwise the bias would widen a 16-bit product under autocast to f32.
                 Some(bias) => &product + bias.get().to_dtype(product.dtype()),

@@ -10,6 +10,8 @@ use fulmen_tensor::{AsTensor, Refusal, Scan, Tensor, checkpoint};
 use super::classes::Classes;
 use super::cross_entropy::{class_weight, mean_by};
 use super::{CrossEntropyLoss, LossMethod, Reduction};
+use crate::composed::scaled_product;
+use crate::layers::Linear;
 use crate::library::{NN, live};
 use crate::padding::pad;
 use crate::precision::{product_dtype, wide};
@@ -75,6 +77,8 @@ pub fn linear_cross_entropy(
 pub struct LinearCrossEntropyLoss {
     loss: CrossEntropyLoss,
     bias: Option<Tensor>,
+    /// The scales of an int8 weight, `[classes]`.
+    scales: Option<Tensor>,
     softcap: Option<f64>,
     method: LossMethod,
     chunk_size: Option<usize>,
@@ -85,7 +89,14 @@ impl LinearCrossEntropyLoss {
     /// last axis.
     pub fn new(loss: CrossEntropyLoss) -> LinearCrossEntropyLoss {
         let method = LossMethod::default();
-        LinearCrossEntropyLoss { loss, bias: None, softcap: None, method, chunk_size: None }
+        LinearCrossEntropyLoss {
+            loss,
+            bias: None,
+            scales: None,
+            softcap: None,
+            method,
+            chunk_size: None,
+        }
     }
 
     /// The bias of the linear layer, `[classes]`.
@@ -134,6 +145,7 @@ impl LinearCrossEntropyLoss {
             let target = target.as_tensor();
             live(&[x, weight, target])?;
             self.bias.as_ref().map(Tensor::live).transpose()?;
+            self.scales.as_ref().map(Tensor::live).transpose()?;
             self.check(x, weight, target)?;
             let has_positions = x.rank() > 1 && target.shape().num_elements() > 0;
             if has_positions && self.method.has_chunks(weight.size(0), x.size(-2)) {
@@ -142,6 +154,25 @@ impl LinearCrossEntropyLoss {
             let logits = self.logits(x, weight, self.bias.as_ref());
             Ok(self.loss.forward(logits, target))
         })
+    }
+
+    /// The loss of the features `[…, length, features]` with the weight and the bias of this layer. An
+    /// int8 weight is not converted as a whole.
+    #[doc(hidden)] // for models
+    #[track_caller]
+    pub fn forward_head(&self, x: impl AsTensor, head: &Linear, target: impl AsTensor) -> Tensor {
+        let mut loss = self.clone();
+        if let Some(bias) = &head.bias {
+            loss = loss.bias(bias.get());
+        }
+        let weight = match (head.weight.int8(), head.weight.low_rank()) {
+            (Some(int8), None) => {
+                loss.scales = Some(int8.scale.get());
+                head.weight.stored()
+            }
+            _ => head.weight.get(),
+        };
+        loss.forward(x, weight, target)
     }
 
     /// Rejects tensors and settings that do not fit together.
@@ -153,7 +184,7 @@ impl LinearCrossEntropyLoss {
             return Err(format!("the input {x_ty} is not floating-point [.., features]").into());
         }
         let fits = weight.rank() == 2 && weight.size(1) == x.size(-1) && weight.size(0) > 0;
-        if !fits || !weight_ty.dtype.is_float() {
+        if !fits || !weight_ty.dtype.is_float() && self.scales.is_none() {
             let features = x.size(-1);
             return Err(format!(
                 "the weight {weight_ty} must be floating-point [classes, {features}] for the input {x_ty}"
@@ -185,7 +216,10 @@ impl LinearCrossEntropyLoss {
 
     /// The logits, as a linear layer and a cap compute them.
     fn logits(&self, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Tensor {
-        let product = x.matmul(&weight.t());
+        let product = match &self.scales {
+            None => x.matmul(&weight.t()),
+            Some(scales) => scaled_product(x, weight, scales),
+        };
         let logits = match bias {
             Some(bias) => &product + bias.to_dtype(product.dtype()),
             None => product,
@@ -202,9 +236,14 @@ impl LinearCrossEntropyLoss {
         let ignored = self.loss.ignore_index;
         let target = Classes::check("linear_cross_entropy", target, classes, ignored)?;
         // Converted once, not in each step: weights that are split between devices are then
-        // gathered once, as 16-bit numbers in mixed precision.
-        let product = product_dtype(x.dtype(), weight.dtype())?;
-        let weight = weight.to_dtype(product);
+        // gathered once, as 16-bit numbers in mixed precision. Integers are smaller than that.
+        let (product, weight) = match &self.scales {
+            None => {
+                let product = product_dtype(x.dtype(), weight.dtype())?;
+                (product, weight.to_dtype(product))
+            }
+            Some(_) => (product_dtype(x.dtype(), x.dtype())?, weight.clone()),
+        };
         let bias = self.bias.as_ref().map(|bias| bias.to_dtype(product));
         let length = x.size(-2);
         let largest = self.chunk_size.unwrap_or(CHUNK_BYTES / 4 / classes).max(1);

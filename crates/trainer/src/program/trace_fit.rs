@@ -111,6 +111,7 @@ pub(crate) fn training_step(
         .collect();
     let types: Vec<_> = parameters.iter().map(|(name, p)| (name.clone(), p.ty())).collect();
     optimizers.check_for(&types, &frozen)?;
+    check_trained(&parameters, &optimizers)?;
     let names: Vec<_> = optimizers.members().iter().map(|it| it.name.as_str()).collect();
     config.rules.iter().try_for_each(|rule| rule.check(&names))?;
     if let Some(evaluated) = &config.evaluated {
@@ -139,6 +140,20 @@ pub(crate) fn training_step(
     }
     let joined_program = record(&joined)?;
     Ok((joined, joined_program))
+}
+
+/// Refuses to train integers, such as an int8 weight that is not frozen.
+fn check_trained(parameters: &[(String, Parameter)], optimizers: &Optimizers) -> Result<()> {
+    let mut integers = parameters.iter().filter(|(name, parameter)| {
+        !parameter.ty().dtype.is_inexact() && optimizers.training(name, parameter).is_some()
+    });
+    match integers.next() {
+        None => Ok(()),
+        Some((name, parameter)) => Err(Error::usage(format!(
+            "`{name}` is {}, and integers have no gradient; freeze it with `set_requires_grad(false)`",
+            parameter.ty()
+        ))),
+    }
 }
 
 /// Prepares a module for training, testing and predicting: calls the user's hook, and converts the

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use fulmen_data::{DataLoader, TensorDataset};
 use fulmen_models::decoder::{self, Decoder};
 use fulmen_models::gpt2::{self, Gpt2};
-use fulmen_models::{Pretrained, bert};
+use fulmen_models::{Lora, Pretrained, bert};
 use fulmen_nn::attention::Attention;
 use fulmen_nn::axes::{AxisRules, constrain};
 use fulmen_nn::loss::{Reduction, cross_entropy};
@@ -37,6 +37,12 @@ trait Logits: Module {
 impl Logits for Decoder {
     fn logits(&self, ids: Tensor) -> Tensor {
         self.forward(ids)
+    }
+}
+
+impl Logits for Lora<Decoder> {
+    fn logits(&self, ids: Tensor) -> Tensor {
+        self.apply(|model| model.forward(ids))
     }
 }
 
@@ -270,6 +276,42 @@ fn check<M: Logits>(make: impl Fn() -> Language<M>, strategies: &[&str]) {
 #[test]
 fn a_decoder_trains_as_on_one_device() {
     check(|| llama(HEADS, false), &["fsdp=4,tp=2", "ddp=2,context=2,tp=2"]);
+}
+
+/// Updates of a Llama whose weights are int8.
+fn int8_lora() -> Language<Lora<Decoder>> {
+    let model = llama(4, true).model;
+    model.initialize(3);
+    let lora = Lora::new(model, &["*_proj.weight"], 4, 16.0).unwrap();
+    Language { model: lora.quantize_int8().unwrap() }
+}
+
+#[test]
+fn updates_of_int8_weights_train_as_on_one_device() {
+    check(int8_lora, &["ddp=8", "fsdp=8"]);
+}
+
+#[test]
+fn int8_weights_are_not_trained_or_mixed_up_with_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let fit = |module: &Language<Lora<Decoder>>, from: &Path| {
+        let mut trainer = builder("ddp", folder.path()).devices(1).ckpt_path(from).build().unwrap();
+        trainer.fit(module, &loader(1, LENGTH, VOCABULARY), None)
+    };
+    let quantized = int8_lora();
+    let checkpoint = fit(&quantized, Path::new("")).unwrap().last_checkpoint.unwrap();
+    let plain = Lora::new(llama(4, true).model, &["*_proj.weight"], 4, 16.0).unwrap();
+    let text = fit(&Language { model: plain }, &checkpoint).unwrap_err().to_string();
+    assert!(text.contains("down_proj.weight` is i8[32, 64] there and f32[32, 64] here"), "{text}");
+    let weight = &quantized.model.model().lm_head.weight;
+    weight.set_requires_grad(true);
+    let text = fit(&quantized, Path::new("")).unwrap_err().to_string();
+    assert!(
+        text.contains(
+            "`model.model.embed_tokens.weight` is i8[64, 32], and integers have no gradient"
+        ),
+        "{text}"
+    );
 }
 
 #[test]
