@@ -89,7 +89,8 @@ impl Plugin {
     /// foreign (C) code that reads a variable at the same time.
     ///
     /// A non-empty `XLA_FLAGS` is rejected, because an unknown flag in it ends the process; use
-    /// [`CompileOptions::override_flag`](crate::CompileOptions::override_flag).
+    /// [`CompileOptions::override_flag`](crate::CompileOptions::override_flag). The only exception
+    /// is the value with which Fulmen's own tests compile faster.
     ///
     /// If an earlier process crashed or was killed while it started a plugin that Fulmen had
     /// [downloaded](crate::fetch), the file is verified first. If it is damaged, it is downloaded

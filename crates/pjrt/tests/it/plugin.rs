@@ -435,7 +435,7 @@ fn xla_flags_are_refused() {
 }
 
 #[test]
-fn empty_xla_flags_do_no_harm() {
+fn xla_flags_that_are_known_are_taken() {
     if is_child() {
         let client = client(1);
         assert_eq!(
@@ -448,7 +448,10 @@ fn empty_xla_flags_do_no_harm() {
         );
         return;
     }
-    in_child("plugin::empty_xla_flags_do_no_harm", &[("XLA_FLAGS", "")]);
+    // No flag, and that of `ci/test-runner`.
+    for flags in ["", "--xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters=true"] {
+        in_child("plugin::xla_flags_that_are_known_are_taken", &[("XLA_FLAGS", flags)]);
+    }
 }
 
 #[test]
