@@ -8,7 +8,7 @@ use fulmen_tensor::{DType, Function, Tensor, TensorType, checkpoint, grad, scan}
 
 use crate::kept_answers::answer;
 
-const LAYERS: usize = 10;
+const LAYERS: usize = 6;
 const WIDTH: usize = 256;
 const HEADS: usize = 2;
 const BATCH: usize = 8;
