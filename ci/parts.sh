@@ -11,25 +11,6 @@ part() {
   echo "== $name: $((SECONDS - start)) s"
 }
 
-# start_part NAME COMMAND…: starts the command in the background. `end_part` waits for it, and prints what it has printed.
-# The command gets the time that others leave. Linux also weighs whole sessions, and each `setsid` begins one.
-start_part() {
-  started_name=$1 started_at=$SECONDS started_output=$(mktemp)
-  shift
-  setsid bash -c 'echo 19 2>/dev/null >/proc/self/autogroup || true; exec nice -n 19 "$@"' _ "$@" >"$started_output" 2>&1 &
-  started=$!
-  trap 'kill -- "-$started" 2>/dev/null || true; rm "$started_output"' EXIT
-}
-
-end_part() {
-  local code=0
-  wait "$started" || code=$?
-  echo "== $started_name"
-  cat "$started_output"
-  echo "== $started_name: $((SECONDS - started_at)) s"
-  return "$code"
-}
-
 # install PROGRAM… -- PACKAGE…: installs Debian's packages, unless all programs are there.
 install() {
   local missing=false sudo=()

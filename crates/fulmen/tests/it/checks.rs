@@ -33,7 +33,7 @@ fn the_hosted_workflow_has_every_subject() {
     for line in text(".ci/run").lines() {
         if let Some(loop_over) = line.strip_prefix("for subject in ") {
             local.extend(words(loop_over, "", ";"));
-        } else if line.starts_with("part ") || line.starts_with("start_part ") {
+        } else if line.starts_with("part ") {
             let (_, command) = line.split_once("\" ci/").unwrap();
             local.push(subject(command));
         }
