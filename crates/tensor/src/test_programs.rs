@@ -12,10 +12,11 @@
 //! then written there, to compare the programs of two commits.
 
 use std::env;
-use std::fs;
+use std::fs::{self, File};
 use std::path::PathBuf;
 use std::sync::LazyLock;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use fulmen_pjrt::compile_cache::{CompileCache, ProgramKey};
 use fulmen_pjrt::{Client, CompileOptions, LoadedExecutable, Result};
@@ -82,10 +83,46 @@ pub(crate) fn compile(
     if let Ok(Some(program)) = cache.load_with(&key, load) {
         return Ok(program);
     }
+    let _turn = Turn::wait(cache.folder().join(format!("{}.lock", key.digest())));
+    if let Ok(Some(program)) = cache.load_with(&key, load) {
+        return Ok(program);
+    }
     let program = client.compile(text, options)?;
     // A test does not fail because of a full disk. The next run compiles again.
     let _ = cache.store(&key, &program, Duration::ZERO);
     Ok((program, None))
+}
+
+/// The turn to compile a program. The processes of a test need a program at the same time: the first
+/// one compiles it, and the others wait and take it from the folder.
+struct Turn {
+    path: PathBuf,
+    /// Locked until it is closed.
+    _file: File,
+}
+
+impl Turn {
+    /// Waits for the turn. `None` if there are no locks, or after a minute: the program is then
+    /// compiled once more than necessary.
+    fn wait(path: PathBuf) -> Option<Turn> {
+        fs::create_dir_all(path.parent()?).ok()?;
+        let file = File::create(&path).ok()?;
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_secs(60) {
+            if fulmen_durable::try_lock(&file).ok()? {
+                return Some(Turn { path, _file: file });
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        None
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        // Others have it open, or find the program.
+        let _ = fs::remove_file(&self.path);
+    }
 }
 
 /// Starts to hash the plugin's file, which the keys need.
