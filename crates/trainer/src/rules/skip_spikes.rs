@@ -10,6 +10,9 @@ use crate::rules::step_rule::{Candidate, StepInputs, StepRule, UpdatedStep};
 /// constant loss would count as a spike.
 const MIN_DEVIATION: f64 = 1e-3;
 
+/// The smallest scale of a window: zeros have no other.
+const MIN_SCALE: f64 = 1e-30;
+
 /// Skips steps whose loss is an outlier.
 #[derive(Debug)]
 pub(crate) struct SkipSpikes {
@@ -83,12 +86,15 @@ impl SkipSpikes {
     /// values, plus some deviations.
     fn threshold(&self, window: &Tensor, count: &Tensor) -> Tensor {
         let is_set = Tensor::arange(DType::I32, self.window).lt(count);
-        let set = |values: &Tensor| is_set.select(values, &values.zeros_like());
+        let sum = |values: &Tensor| is_set.select(values, &values.zeros_like()).sum(1);
         let n = count.minimum(self.window as f64).to_dtype(DType::F32);
-        let mean = set(window).sum(1) / n.maximum(1.0);
-        // The squares of large differences overflow, but their norm does not.
-        let difference = set(&(window - mean.unsqueeze(1))).norm(2.0, 1);
-        let deviation = difference / (n - 1.0).maximum(1.0).sqrt();
+        let mean = sum(window) / n.maximum(1.0);
+        // The squares of large differences overflow, and those of small ones vanish. Their ratios to
+        // a value of the window do neither.
+        let scale = mean.abs().maximum(&window.index(1, 0).abs()).maximum(MIN_SCALE);
+        let ratio = (window - mean.unsqueeze(1)) / scale.unsqueeze(1);
+        let variance = sum(&(&ratio * &ratio)) / (n - 1.0).maximum(1.0);
+        let deviation = variance.sqrt() * &scale;
         &mean + deviation.maximum(&(mean.abs() * MIN_DEVIATION)) * self.deviations
     }
 }
