@@ -128,6 +128,26 @@ impl Feasibility {
         Ok(())
     }
 
+    /// Whether the step fits, and what it would need with attention by the kernel.
+    fn write_memory(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let needed = self.hbm_needed_bytes.map_or("unknown".into(), memory);
+        let verdict = if self.fits() { "fits" } else { "DOES NOT FIT" };
+        writeln!(
+            f,
+            "  {verdict}: needs {needed} of {} HBM on each device",
+            memory(self.hbm_available_bytes)
+        )?;
+        if let Some(bytes) = self.hbm_with_kernel_bytes {
+            let fits = if bytes <= self.hbm_available_bytes { "" } else { ", which does not fit" };
+            writeln!(
+                f,
+                "  kernel      with attention by the kernel, it needs {}{fits}",
+                memory(bytes)
+            )?;
+        }
+        Ok(())
+    }
+
     fn write(&self, f: &mut fmt::Formatter<'_>, speed: Option<&LoaderSpeed>) -> fmt::Result {
         let slice = &self.slice;
         let chips = self.slice.num_chips();
@@ -162,13 +182,7 @@ impl Feasibility {
         if let Some(note) = &self.note {
             writeln!(f, "  note: {note}")?;
         }
-        let needed = self.hbm_needed_bytes.map_or("unknown".into(), memory);
-        let verdict = if self.fits() { "fits" } else { "DOES NOT FIT" };
-        writeln!(
-            f,
-            "  {verdict}: needs {needed} of {} HBM on each device",
-            memory(self.hbm_available_bytes)
-        )?;
+        self.write_memory(f)?;
         if let Some(step) = &self.step {
             write_step(f, step, &self.slice)?;
         }

@@ -12,7 +12,7 @@ use crate::line_costs::{cost_by_line, line};
 use crate::warnings::Passes;
 use crate::{
     Error, Feasibility, Generation, LineCost, Prices, Report, Result, Roofline, Slice, StepCost,
-    StepSetting, largest_tensors, report::sent_bytes, roofline, topology, warnings,
+    StepSetting, Warning, largest_tensors, report::sent_bytes, roofline, topology, warnings,
 };
 
 /// How many of the largest tensors are reported.
@@ -49,6 +49,8 @@ pub struct Step {
     /// The bytes that a checkpoint copies on each device, so that training can continue while it is
     /// written.
     pub copied_bytes: Option<u64>,
+    /// The same step for TPUs with attention by the kernel, if only a selftest is missing to take it.
+    pub with_kernel: Option<String>,
 }
 
 impl Step {
@@ -69,6 +71,7 @@ impl Step {
             setting: None,
             note: None,
             copied_bytes: None,
+            with_kernel: None,
         })
     }
 }
@@ -109,6 +112,7 @@ fn estimate_slice(plugin: &Plugin, slice: &Slice, step: &Step) -> Result<Feasibi
             .min()
             .unwrap_or(slice.generation().hbm_bytes / slice.generation().devices as u64),
         hbm_needed_bytes: None,
+        hbm_with_kernel_bytes: None,
         compile_s: 0.0,
         step: None,
         largest: Vec::new(),
@@ -127,7 +131,8 @@ fn estimate_slice(plugin: &Plugin, slice: &Slice, step: &Step) -> Result<Feasibi
         .partitions(slice.num_devices())
         .device_assignment([devices])
         .optimization(EFFORT);
-    let compiled = plugin.compile(&topology, &step.stablehlo, &options);
+    let compile = |stablehlo: &str| plugin.compile(&topology, stablehlo, &options);
+    let compiled = compile(&step.stablehlo);
     feasibility.compile_s = start.elapsed().as_secs_f64();
     match compiled {
         Ok(program) => {
@@ -144,7 +149,34 @@ fn estimate_slice(plugin: &Plugin, slice: &Slice, step: &Step) -> Result<Feasibi
         }
         Err(error) => return Err(Error::runtime(action(), error)),
     }
+    if let Some(stablehlo) = &step.with_kernel {
+        add_kernel(&mut feasibility, compile(stablehlo))
+            .map_err(|e| Error::runtime(action(), e))?;
+    }
     Ok(feasibility)
+}
+
+/// Fills in the memory of the step with attention by the kernel. A kernel that libtpu refuses is a
+/// warning: the step does without it.
+fn add_kernel(
+    feasibility: &mut Feasibility,
+    compiled: fulmen_pjrt::Result<Executable>,
+) -> fulmen_pjrt::Result<()> {
+    match compiled {
+        Ok(program) => {
+            let total = program.memory_analysis()?.total_bytes();
+            feasibility.hbm_with_kernel_bytes = u64::try_from(total).ok();
+        }
+        Err(error) if error.is_out_of_memory() => {
+            let (needed, _) = needed_and_available(&error.to_string());
+            feasibility.hbm_with_kernel_bytes = needed;
+        }
+        Err(error) => feasibility.warnings.push(Warning {
+            message: format!("libtpu refuses the step with attention by the kernel: {error}"),
+            source: None,
+        }),
+    }
+    Ok(())
 }
 
 /// Fills in the compiler's analysis of a program that fits.

@@ -27,6 +27,9 @@ pub struct Feasibility {
     pub hbm_available_bytes: u64,
     /// HBM of one device that the step needs, in bytes, if known.
     pub hbm_needed_bytes: Option<u64>,
+    /// HBM of one device that the step needs with attention by the kernel, in bytes, if only a
+    /// selftest is missing to take it.
+    pub hbm_with_kernel_bytes: Option<u64>,
     /// The compile time, in seconds.
     pub compile_s: f64,
     /// The cost of a step that fits.
@@ -168,6 +171,7 @@ impl Feasibility {
             "note": self.note,
             "fits": self.fits(),
             "hbm_needed_bytes": self.hbm_needed_bytes,
+            "hbm_with_kernel_bytes": self.hbm_with_kernel_bytes,
             "hbm_available_bytes": self.hbm_available_bytes,
             "argument_bytes": step.map(|s| s.argument_bytes),
             "temp_bytes": step.map(|s| s.temp_bytes),
@@ -332,6 +336,7 @@ pub(crate) fn example(slice: &str) -> Report {
         slice,
         hbm_available_bytes: 15 << 30,
         hbm_needed_bytes: Some(12 << 30),
+        hbm_with_kernel_bytes: None,
         compile_s: 1.0,
         step: Some(step),
         largest: Vec::new(),

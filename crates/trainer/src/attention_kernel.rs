@@ -102,8 +102,8 @@ impl AttentionKernel {
         let AttentionKernel::NotApproved(_) = self else { return None };
         let other = auto.methods.iter().find(|_| auto.kernel_fits)?;
         Some(format!(
-            "attention: auto takes {other}; a kernel that no selftest has approved here may need less memory: try it with \
-             `attention = \"kernel\"`, or run `fulmen selftest` on the TPU, after which auto takes it there"
+            "attention: auto takes {other}, because no selftest has approved the kernel here: `attention = \"kernel\"` \
+             takes it at once, and auto after `fulmen selftest` on the TPU"
         ))
     }
 }

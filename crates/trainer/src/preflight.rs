@@ -72,7 +72,15 @@ fn estimate<M: TrainingModule>(
             let topology = fulmen_preflight::topology(&libtpu, slice).map_err(|e| e.to_string())?;
             kind_of(&topology)
         });
-        TracedStep::new(&choices, mesh, module, train)?.step()
+        let traced = TracedStep::new(&choices, mesh.clone(), module, train)?;
+        let mut step = traced.step()?;
+        if traced.kernel_advice().is_some() {
+            let approved =
+                Choices { attention_kernel: AttentionKernel::Approved, ..choices.clone() };
+            let traced = TracedStep::new(&approved, mesh, module, train)?;
+            step.with_kernel = Some(traced.stablehlo()?);
+        }
+        Ok(step)
     })
 }
 
@@ -327,10 +335,19 @@ impl TracedStep {
             .ok_or_else(|| error::data("no step was recorded"))
     }
 
-    /// How this step differs from the requested one, and what attention by a kernel may save.
+    /// The program for TPUs.
+    fn stablehlo(&self) -> Result<String> {
+        self.function()?.stablehlo_on(Platform::Tpu, &self.config.mesh)
+    }
+
+    /// How to take the kernel for attention that it could compute, if it is not approved.
+    fn kernel_advice(&self) -> Option<String> {
+        self.config.attention_kernel.advice(&self.program.attention)
+    }
+
+    /// How this step differs from the requested one, and how attention takes the kernel.
     fn note(&self) -> Option<String> {
-        let advice = self.config.attention_kernel.advice(&self.program.attention);
-        let notes: Vec<String> = self.note.iter().cloned().chain(advice).collect();
+        let notes: Vec<String> = self.note.iter().cloned().chain(self.kernel_advice()).collect();
         (!notes.is_empty()).then(|| notes.join("; "))
     }
 
@@ -563,7 +580,7 @@ mod tests {
         assert_eq!(report.unwrap().slices[0].setting.as_ref().unwrap().mesh, "data=8");
     }
 
-    /// Attention of 128 tokens to each other.
+    /// Attention of the tokens of a sequence to each other.
     #[derive(Module)]
     struct Attend(Linear);
 
@@ -609,7 +626,9 @@ mod tests {
             "{line}"
         );
         assert!(
-            note.contains("try it with `attention = \"kernel\"`, or run `fulmen selftest`"),
+            note.contains(
+                "`attention = \"kernel\"` takes it at once, and auto after `fulmen selftest`"
+            ),
             "{note}"
         );
         let (takes, line, note) = traced(AttentionKernel::None, "fsdp");
@@ -617,6 +636,25 @@ mod tests {
             !takes && line == "attention: auto takes plain" && note.is_empty(),
             "{line} {note}"
         );
+    }
+
+    #[test]
+    fn what_a_kernel_would_save_is_estimated() {
+        if crate::libtpu::libtpu().is_none() {
+            return;
+        }
+        let x = vec![0.0f32; 2 * 1024 * 8];
+        let data = TensorDataset::builder().array("x", [2, 1024, 8], x).build().unwrap();
+        let loader = DataLoader::builder(data).batch_size(2).build().unwrap();
+        let slices = Slice::parse_list("v5e:1x1").unwrap();
+        let module = Attend(Linear::new(8, 8));
+        let report = Trainer::builder().preflight(&module, &loader, &slices, None).unwrap();
+        let feasibility = &report.slices[0];
+        let without = feasibility.hbm_needed_bytes.unwrap();
+        let with = feasibility.hbm_with_kernel_bytes.unwrap();
+        // The scores of both sequences are 8 MiB.
+        assert!(with + (2 << 20) < without, "{with} {without} {report}");
+        assert!(report.to_string().contains("with attention by the kernel, it needs"), "{report}");
     }
 
     #[test]
