@@ -33,11 +33,15 @@ pub(crate) struct Args {
     /// The slice to compile for, instead of each workload's own.
     #[arg(long)]
     topology: Option<Slice>,
-    /// The lengths to compile the Llamas for, separated by commas, instead of their own.
+    /// The strategy, instead of each workload's own.
+    #[arg(long, requires = "no_peer")]
+    strategy: Option<Strategy>,
+    /// The lengths to compile the decoders for, separated by commas, instead of their own. The
+    /// decoders are the Llamas and Mixtral.
     #[arg(long, value_delimiter = ',', requires = "no_peer")]
     length: Vec<usize>,
     #[command(flatten)]
-    llama: LlamaOptions,
+    decoder: DecoderOptions,
     /// Skip the peer.
     #[arg(long)]
     no_peer: bool,
@@ -49,29 +53,29 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// How the Llamas are computed.
+/// How the decoders are computed.
 #[derive(clap::Args, Clone, Copy, PartialEq)]
-struct LlamaOptions {
-    /// How the Llamas compute attention.
-    #[arg(long, default_value_t = LlamaOptions::PLAIN.attention, requires = "no_peer")]
+struct DecoderOptions {
+    /// How the decoders compute attention.
+    #[arg(long, default_value_t = DecoderOptions::PLAIN.attention, requires = "no_peer")]
     attention: AttentionMethod,
-    /// How the Llamas compute the loss.
-    #[arg(long, default_value_t = LlamaOptions::PLAIN.loss, requires = "no_peer")]
+    /// How the decoders compute the loss.
+    #[arg(long, default_value_t = DecoderOptions::PLAIN.loss, requires = "no_peer")]
     loss: LossMethod,
-    /// Whether the Llamas' residual stream is bf16.
+    /// Whether the decoders' residual stream is bf16.
     #[arg(long, requires = "no_peer")]
     bf16_residual: bool,
-    /// The number of the Llamas' layers that keep one input for the backward pass.
-    #[arg(long, default_value_t = LlamaOptions::PLAIN.layers_per_checkpoint, requires = "no_peer")]
+    /// The number of the decoders' layers that keep one input for the backward pass.
+    #[arg(long, default_value_t = DecoderOptions::PLAIN.layers_per_checkpoint, requires = "no_peer")]
     layers_per_checkpoint: usize,
     /// Whether AdamW's running means are bf16.
     #[arg(long, requires = "no_peer")]
     bf16_state: bool,
 }
 
-impl LlamaOptions {
+impl DecoderOptions {
     /// As the peer does it.
-    const PLAIN: LlamaOptions = LlamaOptions {
+    const PLAIN: DecoderOptions = DecoderOptions {
         attention: AttentionMethod::Auto,
         loss: LossMethod::Plain,
         bf16_residual: false,
@@ -87,9 +91,9 @@ impl LlamaOptions {
     }
 }
 
-impl fmt::Display for LlamaOptions {
+impl fmt::Display for DecoderOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let LlamaOptions { attention, loss, bf16_residual, layers_per_checkpoint, bf16_state } =
+        let DecoderOptions { attention, loss, bf16_residual, layers_per_checkpoint, bf16_state } =
             self;
         write!(f, "attention {attention}, loss {loss}")?;
         if *bf16_residual {
@@ -114,9 +118,9 @@ pub(crate) struct Workload {
     batch: usize,
     topology: &'static str,
     strategy: Strategy,
-    /// The number of tokens of the Llamas.
+    /// The number of tokens of a sequence of the decoders.
     length: usize,
-    llama: LlamaOptions,
+    decoder: DecoderOptions,
 }
 
 const fn ddp(
@@ -126,8 +130,8 @@ const fn ddp(
     topology: &'static str,
 ) -> Workload {
     let strategy = Strategy::Ddp;
-    let llama = LlamaOptions::PLAIN;
-    Workload { name, title, batch, topology, strategy, length: 8192, llama }
+    let decoder = DecoderOptions::PLAIN;
+    Workload { name, title, batch, topology, strategy, length: 8192, decoder }
 }
 
 const fn fsdp(
@@ -139,7 +143,7 @@ const fn fsdp(
     Workload { strategy: Strategy::Fsdp, ..ddp(name, title, batch, topology) }
 }
 
-const WORKLOADS: [Workload; 11] = [
+const WORKLOADS: [Workload; 12] = [
     ddp("mlp", "MLP 784-512-256-10, SGD", 1024, "v3:2x2"),
     ddp("gpt", "GPT of 4 layers, 128 tokens, AdamW", 64, "v3:2x2"),
     ddp("resnet50", "ResNet-50, SGD", 1024, "v3:2x2"),
@@ -158,17 +162,22 @@ const WORKLOADS: [Workload; 11] = [
     },
     Workload {
         length: 4096,
+        ..fsdp(MIXTRAL, "Mixtral-8x7B, 4096 tokens, AdamW, scan, remat", 256, "v5e:16x16")
+    },
+    Workload {
+        length: 4096,
         ..ddp(INT8_LORA, "Llama-3-8B in int8, 4096 tokens, LoRA, AdamW, scan, remat", 1, "v5e:1x1")
     },
 ];
 
 const LLAMA_70B: &str = "llama-3-70b";
+const MIXTRAL: &str = "mixtral-8x7b";
 
 /// LoRA of rank 16 for all projections of a Llama 3 whose frozen weights are int8.
 const INT8_LORA: &str = "llama-3-8b-int8-lora";
 
 /// The workloads that no peer has. They must be named.
-const WITHOUT_PEER: [&str; 2] = [LLAMA_70B, INT8_LORA];
+const WITHOUT_PEER: [&str; 3] = [LLAMA_70B, MIXTRAL, INT8_LORA];
 
 impl Workload {
     pub(crate) fn find(name: &str) -> Option<Workload> {
@@ -210,12 +219,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
             || args.workloads.is_empty() && !WITHOUT_PEER.contains(&workload.name)
     };
     for workload in WORKLOADS.iter().filter(|workload| is_chosen(workload)) {
-        let is_llama = workload.name.starts_with("llama");
-        if !is_llama && (!args.length.is_empty() || args.llama != LlamaOptions::PLAIN) {
+        let is_decoder = workload.name.starts_with("llama") || workload.name == MIXTRAL;
+        if !is_decoder && (!args.length.is_empty() || args.decoder != DecoderOptions::PLAIN) {
             let name = workload.name;
             return Err(format!(
                 "{name} has no `--length`, `--attention`, `--loss`, `--bf16-residual`, `--bf16-state` and \
-                 `--layers-per-checkpoint`; the Llamas do"
+                 `--layers-per-checkpoint`; the Llamas and Mixtral do"
             )
             .into());
         }
@@ -227,7 +236,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     let chosen = WORKLOADS.into_iter().filter(is_chosen).flat_map(|workload| {
         lengths.iter().map(move |length| Workload {
             length: length.unwrap_or(workload.length),
-            llama: args.llama,
+            decoder: args.decoder,
+            strategy: args.strategy.unwrap_or(workload.strategy),
             ..workload
         })
     });
@@ -260,8 +270,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
             let title = if args.length.is_empty() {
                 format!("{name}, batch {batch}, {slice}, {strategy}")
             } else {
-                let Workload { length, llama, .. } = workload;
-                format!("{name}, {length} tokens, {llama}, batch {batch}, {slice}, {strategy}")
+                let Workload { length, decoder, .. } = workload;
+                format!("{name}, {length} tokens, {decoder}, batch {batch}, {slice}, {strategy}")
             };
             let mut row = Row::new("preflight", title, quantity, unit).ours(&[value_of_ours]);
             row = match (value(&peer), &missing) {
@@ -298,7 +308,7 @@ impl Cost {
 }
 
 pub(crate) fn ours(workload: &Workload, slice: &Slice) -> Result<Option<Cost>, Box<dyn Error>> {
-    let &Workload { name, batch, strategy, length, llama, .. } = workload;
+    let &Workload { name, batch, strategy, length, decoder: options, .. } = workload;
     let vision = |shape: &[usize]| images(batch, shape);
     match name {
         "mlp" => judge(&Mlp::new(), &vision(&[784])?, strategy, slice),
@@ -327,18 +337,22 @@ pub(crate) fn ours(workload: &Workload, slice: &Slice) -> Result<Option<Cost>, B
             judge(&LanguageModel::gpt2(gpt_1_3b()), &words(batch, 1024)?, strategy, slice)
         }
         _ => {
-            let config = if name == LLAMA_70B { llama_3_70b() } else { llama_3_8b() };
+            let config = match name {
+                LLAMA_70B => llama_3_70b(),
+                MIXTRAL => mixtral_8x7b(),
+                _ => llama_3_8b(),
+            };
             let mut model = decoder::Decoder::new(config)?;
             model.scan_layers = true;
             model.gradient_checkpointing = true;
-            llama.apply(&mut model);
+            options.apply(&mut model);
             let mut model = if name == INT8_LORA {
                 let lora = Lora::new(model, &["*_proj.weight"], 16, 32.0)?;
                 LanguageModel::lora(lora.quantize_int8()?)
             } else {
                 LanguageModel::decoder(model)
             };
-            if llama.bf16_state {
+            if options.bf16_state {
                 model.state_dtype = DType::Bf16;
             }
             judge(&model, &words(batch, length)?, strategy, slice)
@@ -374,6 +388,11 @@ fn llama_3_70b() -> decoder::Config {
         num_attention_heads: 64,
         ..llama_3_8b()
     }
+}
+
+fn mixtral_8x7b() -> decoder::Config {
+    let max_position_embeddings = 32768;
+    decoder::Config { max_position_embeddings, ..decoder::Config::new(decoder::ModelType::Mixtral) }
 }
 
 // Only shapes matter, so one batch is enough.
